@@ -1,0 +1,331 @@
+package holdfast
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+const (
+	closeTimeout  = 10 * time.Second      // how long Close waits for what is under way
+	maxCleanUps   = 32                    // Releases that clean up, at once
+	maxReleases   = 32                    // Releases at once of a Close
+	leastPause    = 10 * time.Millisecond // first back-off
+	mostPause     = 5 * time.Second       // last back-off
+	cleanUpTry    = 3 * time.Second       // for one Release that cleans up, so that Close sees a second
+	inspectBudget = 10 * time.Second      // for finding out who holds a lock that could not be had
+)
+
+// lastingErrors are those that trying again does not help against.
+var lastingErrors = []error{ErrDenied, ErrCorrupt, ErrInvalid, ErrUnsupported, ErrClosed}
+
+// Client makes claims on the locks of one store and keeps the leases it was granted alive. One client a process and
+// store is enough; it may be used from any number of goroutines.
+//
+// It runs no goroutine while nothing is held and nothing is under way, and a few, however many leases there are, while
+// something is.
+type Client struct {
+	store driver.Store
+	clock driver.Clock
+	opts  Options
+
+	crew      crew
+	waiting   context.Context // ends when the client closes: for calls that wait
+	endWaits  context.CancelCauseFunc
+	base      context.Context // ends when Close has waited long enough: for work in the background
+	endBase   context.CancelFunc
+	queue     queue
+	renewer   renewer
+	events    events
+	cleaning  chan struct{} // a place for each clean-up that calls the store
+	closeOnce sync.Once
+}
+
+// Open opens the store that url names, and makes a client of it. The store's package must be imported, for its side
+// effect at least:
+//
+//	import _ "github.com/holdfast-go/holdfast/store/file"
+//
+//	client, err := holdfast.Open(ctx, "file:///var/lib/holdfast", nil)
+//
+// Programs that have a connection of their own make a store of it with its package's New, and call [New].
+// The error Is ErrInvalid if the URL or the options are wrong. It never shows the secrets of the URL.
+func Open(ctx context.Context, url string, opts *Options) (*Client, error) {
+	store, err := driver.Open(ctx, url)
+	if err != nil {
+		return nil, &Error{Op: "open", Err: err}
+	}
+	c, err := New(store, opts)
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return c, nil
+}
+
+// New makes a client of a store, which then belongs to it: Close closes it. opts may be nil. The error Is ErrInvalid.
+// It does no I/O.
+func New(store driver.Store, opts *Options) (*Client, error) {
+	info := store.Info()
+	resolved, err := opts.resolved(info)
+	if err != nil {
+		return nil, &Error{Op: "new client", Store: info.Store, Err: err}
+	}
+	c := &Client{store: store, clock: info.Clock, opts: resolved, cleaning: make(chan struct{}, maxCleanUps)}
+	c.crew.idle = make(chan struct{})
+	c.waiting, c.endWaits = context.WithCancelCause(context.Background())
+	c.base, c.endBase = context.WithCancel(context.Background())
+	c.renewer.init(c)
+	c.events.client = c
+	return c, nil
+}
+
+// Info is what the store promises, and its bounds.
+func (c *Client) Info() Info { return c.store.Info() }
+
+// acquire is every way to a lease: it makes the claim, waits if the claim says so, and takes the lease into care.
+func (c *Client) acquire(ctx context.Context, op string, claim driver.Claim, o LockOptions) (*Lease, error) {
+	if !c.crew.join() {
+		return nil, c.wrap(op, claim.Name, ErrClosed)
+	}
+	defer c.crew.leave()
+	if ctx.Err() != nil {
+		return nil, c.wrap(op, claim.Name, contextError(ctx))
+	}
+	var lease *Lease
+	var err error
+	if start := time.Now(); claim.Kind == KindMutex && !claim.Fair && !c.store.Info().QueuesPlain {
+		lease, err = c.queueUp(ctx, claim, o, start)
+	} else {
+		lease, err = c.stand(ctx, claim, o, start, false)
+	}
+	if err != nil {
+		return nil, c.wrap(op, claim.Name, err)
+	}
+	return lease, nil
+}
+
+// queueUp waits for the claim's turn in the process before it goes to the store. A claim that does not want to wait
+// passes nobody: if another has the turn, the lock counts as held.
+func (c *Client) queueUp(ctx context.Context, claim driver.Claim, o LockOptions, start time.Time) (*Lease, error) {
+	if claim.Wait {
+		if err := c.queue.enter(ctx, c.waiting, claim.Name, claim.TTL); err != nil {
+			return nil, err
+		}
+	} else if !c.queue.try(claim.Name) {
+		return nil, c.heldError(ctx, claim.Name)
+	}
+	lease, err := c.stand(ctx, claim, o, start, true)
+	var ended *waitEnded
+	switch {
+	case err == nil:
+		return lease, nil
+	case errors.As(err, &ended) || isOneOf(err, ErrHeld, ErrQueueFull, ErrInvalid):
+		c.queue.pass(claim.Name) // its own affair; the next may fare better
+	case claim.Wait:
+		c.queue.refuse(claim.Name, err, driver.Patience(claim.TTL))
+	default:
+		c.queue.refuse(claim.Name, err, 0)
+	}
+	return nil, err
+}
+
+// heldError says who holds a lock, as far as one look can tell.
+func (c *Client) heldError(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, inspectBudget)
+	defer cancel()
+	lock, err := c.store.Inspect(ctx, name)
+	if err != nil {
+		return &HeldError{}
+	}
+	return &HeldError{Holders: lock.Holders, Waiting: len(lock.Waiters)}
+}
+
+// stand makes the claim at the store, with a new id for each attempt. A grant that arrives after its own end is given
+// back; who wants to wait then tries again.
+func (c *Client) stand(ctx context.Context, claim driver.Claim, o LockOptions, start time.Time, queued bool) (*Lease, error) {
+	for pause := leastPause; ; pause = min(2*pause, mostPause) {
+		if c.waiting.Err() != nil {
+			return nil, ErrClosed
+		}
+		if ctx.Err() != nil {
+			return nil, &waitEnded{err: contextError(ctx)}
+		}
+		claim.ID = newID()
+		grant, err := c.callAcquire(ctx, claim)
+		if err != nil {
+			return nil, err
+		}
+		t, lease := c.newTenure(ctx, grant, queued, o)
+		if queued {
+			c.queue.hold(claim.Name, t)
+		}
+		err = c.renewer.add(t, time.Since(start))
+		if err == nil {
+			return lease, nil
+		}
+		if queued {
+			c.queue.hold(claim.Name, nil)
+		}
+		c.cleanUp(claim.TTL, c.releaseOf(claim))
+		if !claim.Wait || errors.Is(err, ErrClosed) {
+			return nil, err
+		}
+		sleep(ctx, pause)
+	}
+}
+
+// callAcquire calls the store, until ctx ends or the client closes, and cleans up after a claim that may stand.
+func (c *Client) callAcquire(ctx context.Context, claim driver.Claim) (driver.Grant, error) {
+	bounded, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(c.waiting, func() { cancel(ErrClosed) })
+	defer stop()
+	grant, err := c.store.Acquire(bounded, claim)
+	if err == nil {
+		return grant, nil
+	}
+	if !mayStand(err) {
+		return grant, err
+	}
+	c.cleanUp(claim.TTL, c.releaseOf(claim))
+	switch {
+	case c.waiting.Err() != nil:
+		return grant, ErrClosed
+	case ctx.Err() != nil:
+		var held *HeldError
+		ended := &waitEnded{err: contextError(ctx)}
+		if errors.As(err, &held) {
+			ended.holders = held.Holders
+		}
+		return grant, ended
+	}
+	return grant, err
+}
+
+// cleanUp removes, in the background, a claim that nobody wants any more and that may stand: it calls leave until the
+// store has confirmed it, or the claim's TTL has ended it.
+func (c *Client) cleanUp(ttl time.Duration, leave func(context.Context) error) {
+	c.crew.spawn(func() {
+		ctx, cancel := context.WithTimeout(c.base, ttl)
+		defer cancel()
+		for pause := leastPause; ctx.Err() == nil; pause = min(2*pause, mostPause) {
+			if c.tryCleanUp(ctx, leave) {
+				return
+			}
+			sleep(ctx, pause)
+		}
+	})
+}
+
+func (c *Client) tryCleanUp(ctx context.Context, leave func(context.Context) error) (done bool) {
+	select {
+	case c.cleaning <- struct{}{}:
+		defer func() { <-c.cleaning }()
+	case <-ctx.Done():
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, cleanUpTry)
+	defer cancel()
+	err := leave(ctx)
+	return err == nil || errors.Is(err, ErrLost) || !errors.Is(err, ErrUncertain) && isOneOf(err, lastingErrors...)
+}
+
+func (c *Client) releaseOf(claim driver.Claim) func(context.Context) error {
+	return func(ctx context.Context) error { return c.store.Release(ctx, claim, "") }
+}
+
+// Close ends all leases with cause [ErrClosed], gives their locks back, waits for what is under way in the background,
+// and closes the store. It takes at most about 10 s. Calls that wait for a lock return ErrClosed, and so do later ones.
+//
+// It does not wait for the work under the leases: stop that first. What could not be given back in time ends by its TTL,
+// and the error then Is ErrUncertain. A second Close does nothing.
+func (c *Client) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	return c.CloseContext(ctx)
+}
+
+// CloseContext is Close, waiting no longer than ctx.
+func (c *Client) CloseContext(ctx context.Context) (err error) {
+	c.closeOnce.Do(func() { err = c.close(ctx) })
+	return err
+}
+
+func (c *Client) close(ctx context.Context) error {
+	c.crew.join()
+	c.crew.close()
+	c.endWaits(ErrClosed)
+	left := c.releaseAll(ctx, c.renewer.close())
+	c.crew.leave()
+	waited := c.crew.wait(ctx)
+	c.endBase()
+	if !waited { // stores return promptly when their context ends
+		soon, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		c.crew.wait(soon)
+	}
+	err := c.store.Close()
+	if left > 0 {
+		err = errors.Join(fmt.Errorf("%w: %d claims may stand until their TTL ends", ErrUncertain, left), err)
+	} else if !waited {
+		err = errors.Join(fmt.Errorf("%w: gave up waiting for work in the background", ErrUncertain), err)
+	}
+	if err != nil {
+		return c.wrap("close", "", err)
+	}
+	return nil
+}
+
+// releaseAll ends all leases at once, then gives the claims back, and returns how many may stand.
+func (c *Client) releaseAll(ctx context.Context, tenures []*tenure) (left int64) {
+	held := tenures[:0]
+	for _, t := range tenures {
+		if t.end(stateClosed, ErrClosed) {
+			t.cancel(ErrClosed)
+			held = append(held, t)
+		}
+	}
+	var failed, next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(maxReleases, len(held)) {
+		workers.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(held)); i = next.Add(1) - 1 {
+				if err := held[i].release(ctx); err != nil && !errors.Is(err, ErrLost) {
+					failed.Add(1)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	return failed.Load()
+}
+
+var idEncoding = base32.StdEncoding.WithPadding(base32.NoPadding)
+
+func newID() string {
+	var id [16]byte
+	rand.Read(id[:])
+	return strings.ToLower(idEncoding.EncodeToString(id[:]))
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// randomPart is a random time below d, which is positive.
+func randomPart(d time.Duration) time.Duration { return mathrand.N(d) }

@@ -1,0 +1,760 @@
+package holdfast
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Lock returns at once when its context ends, even while the store hangs; the claim goes in the background, as soon as
+// the store is back.
+func TestLockCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.down = true
+		c := newClient(t, f, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err := c.Mutex("a", nil).Lock(ctx)
+		wantIs(t, err, context.DeadlineExceeded)
+		if errors.Is(err, ErrUncertain) || time.Since(start) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		synctest.Wait()
+		id := "the claim had taken effect"
+		f.set(func() { f.held["a"] = fakeHolder{claim: driver.Claim{ID: id}}; f.down = false })
+		time.Sleep(testTTL)
+		f.set(func() {
+			if len(f.released) != 1 || f.releases > 10 {
+				t.Errorf("released %v in %d calls", f.released, f.releases)
+			}
+		})
+	})
+}
+
+// A clean-up gives up when the claim's TTL has ended it anyway.
+func TestCleanUpIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.down = true
+		c := newClient(t, f, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel2 := time.AfterFunc(time.Second, cancel)
+		defer cancel2.Stop()
+		_, err := c.Mutex("a", nil).Lock(ctx)
+		wantIs(t, err, context.Canceled)
+		time.Sleep(testTTL + time.Second)
+		n := f.count(&f.releases)
+		time.Sleep(testTTL)
+		if n == 0 || f.count(&f.releases) != n {
+			t.Errorf("%d releases in a TTL, then %d", n, f.count(&f.releases))
+		}
+	})
+}
+
+// A refusal leaves nothing to clean up.
+func TestNoCleanUpAfterRefusal(t *testing.T) {
+	for _, refusal := range []error{ErrMismatch, ErrInvalid, ErrUnsupported, ErrDenied, &HeldError{}} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			f.refuse = refusal
+			_, err := newClient(t, f, nil).Mutex("a", nil).TryLock(t.Context())
+			wantIs(t, err, refusal)
+			synctest.Wait()
+			if f.releases != 0 {
+				t.Errorf("%v: %d releases", refusal, f.releases)
+			}
+		})
+	}
+}
+
+// A timed-out wait says who held the lock, whether it waited in the process or at the store.
+func TestTimeoutSaysWhoHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c, other := newClient(t, f, &Options{Owner: "me"}), newClient(t, &sameStore{f}, &Options{Owner: "other"})
+		mustLock(t, c, "a", nil)
+		for _, waits := range []*Client{c, other} {
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 1500*time.Millisecond, errors.New("no time left"))
+			_, err := waits.Mutex("a", nil).Lock(ctx)
+			cancel()
+			wantIs(t, err, context.DeadlineExceeded)
+			var e *Error
+			if !errors.As(err, &e) || len(e.Holders) != 1 || e.Holders[0].Owner != "me" {
+				t.Errorf("holders of %#v", err)
+			}
+			for _, part := range []string{`lock "a" on fake: `, "held by me", "no time left"} {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q does not say %q", err, part)
+				}
+			}
+		}
+	})
+}
+
+// sameStore is another client of the same store.
+type sameStore struct{ *fake }
+
+func (s *sameStore) Close() error { return nil }
+
+// Thousands of callers on one key are served in order of arrival, one at a time, with two calls to the store a
+// hand-over; those that give up leave at once and take nobody's turn.
+func TestQueueOfThousands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 5000
+		f := newFake()
+		c := newClient(t, f, nil)
+		first := mustLock(t, c, "a", nil)
+		var holding, granted, cancelled, last atomic.Int64
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Go(func() {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if i%5 == 0 { // a fifth gives up, at all stages of the queue
+					time.AfterFunc(rand.N(n*time.Millisecond), cancel)
+				}
+				l, err := c.Mutex("a", nil).Lock(ctx)
+				if err != nil {
+					wantIs(t, err, context.Canceled)
+					cancelled.Add(1)
+					return
+				}
+				if holding.Add(1) != 1 {
+					t.Error("two holders")
+				}
+				if int64(i) < last.Swap(int64(i)) {
+					t.Errorf("%d was passed", i)
+				}
+				time.Sleep(time.Millisecond)
+				holding.Add(-1)
+				granted.Add(1)
+				if err := l.Unlock(); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait() // so that they stand in order
+		}
+		if f.acquires != 1 {
+			t.Errorf("%d Acquires while the lock is held in the process", f.acquires)
+		}
+		first.Unlock()
+		wg.Wait()
+		t.Logf("%d granted, %d cancelled, %d acquires, %d releases", granted.Load(), cancelled.Load(), f.acquires, f.releases)
+		if granted.Load()+cancelled.Load() != n || cancelled.Load() < n/20 {
+			t.Error("callers are missing")
+		}
+		if most := int(granted.Load()) + 10; f.acquires > most || f.releases > most {
+			t.Errorf("%d acquires and %d releases for %d grants", f.acquires, f.releases, granted.Load())
+		}
+		if len(c.queue.lines) != 0 {
+			t.Error("a line is left over")
+		}
+	})
+}
+
+// When the lease of the one in front is lost, the next goes to the store without waiting for an Unlock.
+func TestQueueMovesOnAtLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := newClient(t, f, nil)
+		lost := mustLock(t, c, "a", nil)
+		f.set(func() {
+			f.renewal = func(context.Context, driver.Grant) (driver.Renewal, bool) {
+				return driver.Renewal{Err: errors.New("down")}, true
+			}
+		})
+		l := mustLock(t, c, "a", nil)
+		f.set(func() { f.renewal = nil })
+		if lost.Valid() || !l.Valid() {
+			t.Error("wrong one valid")
+		}
+		wantIs(t, lost.Unlock(), ErrLost)
+		synctest.Wait()
+		time.Sleep(testTTL)
+		if !l.Valid() || !f.holds("a") {
+			t.Error("the clean-up of the lost lease took the next one's claim")
+		}
+	})
+}
+
+// TryLock passes nobody who waits in the process, says who holds, and gets a lock that is free.
+func TestTryLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := newClient(t, f, &Options{Owner: "me"})
+		m := c.Mutex("a", nil)
+		l, err := m.TryLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = m.TryLock(t.Context())
+		wantIs(t, err, ErrHeld)
+		if !strings.Contains(err.Error(), "held by me") {
+			t.Errorf("%q does not say who holds", err)
+		}
+		f.set(func() { f.refuse = &HeldError{} }) // the waiter stands at the store
+		got := make(chan *Lease)
+		go func() { l, _ := m.Lock(context.Background()); got <- l }()
+		synctest.Wait()
+		l.Unlock()
+		synctest.Wait()
+		acquires := f.count(&f.acquires)
+		_, err = m.TryLock(t.Context())
+		wantIs(t, err, ErrHeld)
+		if f.count(&f.acquires) != acquires {
+			t.Error("TryLock went to the store past a waiter")
+		}
+		f.set(func() { f.refuse = nil })
+		(<-got).Unlock()
+		l, err = m.TryLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Unlock()
+	})
+}
+
+// What the store refuses for good it refuses to all who wait, in one call; what it could not do in time it refuses to
+// those who have waited long enough.
+func TestQueueSharesRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := newClient(t, f, nil)
+		errs := make(chan error, 200)
+		wait := func(n int) {
+			for range n {
+				go func() { _, err := c.Mutex("a", nil).Lock(t.Context()); errs <- err }()
+			}
+			synctest.Wait()
+		}
+		expect := func(n int, target error) {
+			synctest.Wait()
+			if len(errs) != n {
+				t.Errorf("%d were told, want %d", len(errs), n)
+			}
+			for range len(errs) {
+				wantIs(t, <-errs, target)
+			}
+		}
+		first := mustLock(t, c, "a", nil)
+		wait(100)
+		f.set(func() { f.refuse = ErrDenied })
+		first.Unlock()
+		expect(100, ErrDenied)
+		if f.acquires != 2 {
+			t.Errorf("%d acquires", f.acquires)
+		}
+
+		unreachable := errors.New("no route to host")
+		f.set(func() { f.refuse = nil })
+		first = mustLock(t, c, "a", nil)
+		wait(50)
+		time.Sleep(10 * time.Second)
+		wait(50) // behind those: they have just come
+		f.set(func() { f.refuse = unreachable })
+		first.UnlockContext(t.Context())
+		synctest.Wait()
+		if f.acquires != 3+1+50 {
+			t.Errorf("%d acquires", f.acquires)
+		}
+		expect(100, unreachable)
+	})
+}
+
+// Close ends leases and waiting calls with ErrClosed, gives the locks back, and leaves nothing running (the bubble
+// checks that).
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		var r recorder
+		c := newClient(t, f, &Options{OnEvent: r.hear})
+		var leases []*Lease
+		for i := range 100 {
+			leases = append(leases, mustLock(t, c, fmt.Sprint(i), nil))
+		}
+		done := leases[0]
+		done.Unlock()
+		errs := make(chan error, 20)
+		f.set(func() { f.held["x"] = fakeHolder{ends: time.Hour} })
+		for _, name := range []string{"1", "2", "x", "x"} {
+			go func() { _, err := c.Mutex(name, nil).Lock(context.Background()); errs <- err }()
+			go func() { _, err := c.Mutex(name, &LockOptions{Fair: true}).Lock(context.Background()); errs <- err }()
+		}
+		synctest.Wait()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		for range 8 {
+			wantIs(t, <-errs, ErrClosed)
+		}
+		for _, l := range leases[1:] {
+			wantIs(t, context.Cause(l.Context()), ErrClosed)
+			wantIs(t, l.Unlock(), ErrClosed)
+			wantIs(t, l.Err(), ErrClosed)
+			if l.Valid() || f.holds(l.Name()) {
+				t.Error("still held after Close")
+			}
+		}
+		wantIs(t, done.Unlock(), ErrReleased)
+		_, err := c.Mutex("new", nil).TryLock(t.Context())
+		wantIs(t, err, ErrClosed)
+		_, err = c.Inspect(t.Context(), "new")
+		wantIs(t, err, ErrClosed)
+		if !f.closed || c.Close() != nil {
+			t.Error("the store was not closed, or not once")
+		}
+		if n := len(r.of(EventReleased)); n != 100 {
+			t.Errorf("%d release events when Close returned", n)
+		}
+	})
+}
+
+// Close waits for a clean-up under way, but not for ever.
+func TestCloseIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := newClient(t, f, nil)
+		l := mustLock(t, c, "a", nil)
+		f.set(func() { f.down = true })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		c.Mutex("b", nil).Lock(ctx)
+		start := time.Now()
+		wantIs(t, c.Close(), ErrUncertain)
+		if got := time.Since(start); got > 11*time.Second {
+			t.Errorf("took %v", got)
+		}
+		wantIs(t, l.Err(), ErrClosed)
+	})
+}
+
+// Close waits until what a cancelled Lock left behind is gone.
+func TestCloseWaitsForCleanUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.down = true
+		c := newClient(t, f, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		c.Mutex("b", nil).Lock(ctx)
+		time.AfterFunc(2*time.Second, func() { f.set(func() { f.down = false }) })
+		synctest.Wait()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if len(f.released) != 0 && f.closed {
+			return
+		}
+		t.Errorf("released %v, store closed %v", f.released, f.closed)
+	})
+}
+
+// A slow OnEvent delays no renewal and no deadline; what it misses is counted.
+func TestSlowOnEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		var heard, dropped int
+		slow := func(e Event) {
+			heard, dropped = heard+1, dropped+e.Dropped
+			if heard == 1 {
+				time.Sleep(5 * testTTL)
+			}
+		}
+		c := newClient(t, f, &Options{OnEvent: slow})
+		l := mustLock(t, c, "a", nil)
+		const n = maxEvents
+		for range n {
+			mustLock(t, c, "b", nil).Unlock()
+		}
+		time.Sleep(2 * testTTL)
+		if !l.Valid() {
+			t.Error("lost: renewals waited for OnEvent")
+		}
+		f.set(func() { f.down = true })
+		time.Sleep(testTTL)
+		if l.Context().Err() == nil {
+			t.Error("the deadline waited for OnEvent")
+		}
+		f.set(func() { f.down = false })
+		time.Sleep(3 * testTTL)
+		mustLock(t, c, "b", nil).Unlock()
+		synctest.Wait()
+		if all := heard + dropped; dropped == 0 || all < 1+2*n+2 {
+			t.Errorf("%d heard, %d dropped, of at least %d", heard, dropped, 1+2*n+2)
+		}
+	})
+}
+
+// The logger gets losses as errors, without the owner.
+func TestLogger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		f := newFake()
+		c := newClient(t, f, &Options{Logger: slog.New(slog.NewTextHandler(&out, nil)), Owner: "somebody"})
+		l := mustLock(t, c, "a", nil)
+		f.set(func() { f.down = true })
+		<-l.Context().Done()
+		synctest.Wait()
+		text := out.String()
+		for _, part := range []string{"level=WARN", "renewal failing", "left=", "level=ERROR", "lease lost", "lock=a"} {
+			if !strings.Contains(text, part) {
+				t.Errorf("no %q in %s", part, text)
+			}
+		}
+		if strings.Contains(text, "somebody") || strings.Contains(text, "level=DEBUG") {
+			t.Errorf("too much in %s", text)
+		}
+	})
+}
+
+// Do: f's context ends with the lease; a loss is an error even if f returned nil; f's error and the loss are both found.
+func TestDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := newClient(t, f, nil)
+		own := errors.New("own")
+		if err := c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error { return nil }); err != nil {
+			t.Error(err)
+		}
+		wantIs(t, c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error { return own }), own)
+		if err := c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error { return l.Unlock() }); err != nil {
+			t.Error(err)
+		}
+		for _, result := range []error{nil, own} {
+			err := c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error {
+				f.set(func() { f.down = true })
+				<-ctx.Done()
+				f.set(func() { f.down = false })
+				wantIs(t, context.Cause(ctx), ErrLost)
+				return result
+			})
+			wantIs(t, err, ErrLost)
+			if result != nil {
+				wantIs(t, err, result)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := c.Do(ctx, "a", func(ctx context.Context, l *Lease) error { <-ctx.Done(); return ctx.Err() })
+		wantIs(t, err, context.DeadlineExceeded)
+		synctest.Wait()
+		if f.holds("a") {
+			t.Error("still held")
+		}
+	})
+}
+
+// A panic in f goes on, and the lock is released when f is gone.
+func TestDoPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := newClient(t, f, nil)
+		defer func() {
+			if recover() != "boom" || f.holds("a") {
+				t.Errorf("still held: %v", f.holds("a"))
+			}
+		}()
+		c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error {
+			defer func() {
+				if !l.Valid() {
+					t.Error("released before f was gone")
+				}
+			}()
+			panic("boom")
+		})
+	})
+}
+
+// Every argument has a rule, and the error names it.
+func TestInvalidArguments(t *testing.T) {
+	c := newClient(t, newFake(), nil)
+	lock := func(name string, o *LockOptions) error {
+		_, err := c.Mutex(name, o).TryLock(t.Context())
+		return err
+	}
+	acquire := func(limit, weight int64) error {
+		_, err := c.Semaphore("s", limit, nil).TryAcquire(t.Context(), weight)
+		return err
+	}
+	open := func(o Options) error {
+		_, err := New(newFake(), &o)
+		return err
+	}
+	long := strings.Repeat("x", 1025)
+	for _, tt := range []struct {
+		err  error
+		says string
+	}{
+		{lock("", nil), "empty"},
+		{lock(long[:513], nil), "512 bytes"},
+		{lock("\xff", nil), "UTF-8"},
+		{lock("a\x00b", nil), "NUL"},
+		{lock("a", &LockOptions{TTL: -1}), "1s to 24h0m0s"},
+		{lock("a", &LockOptions{TTL: 999 * time.Millisecond}), "1s to 24h0m0s"},
+		{lock("a", &LockOptions{TTL: 25 * time.Hour}), "1s to 24h0m0s"},
+		{lock("a", &LockOptions{TTL: time.Second + 1}), "milliseconds"},
+		{lock("a", &LockOptions{Meta: long}), "1024 bytes"},
+		{lock("a", &LockOptions{Meta: "\xff"}), "UTF-8"},
+		{acquire(0, 1), "limit"},
+		{acquire(1, 0), "weight"},
+		{acquire(3, 4), "never be granted"},
+		{open(Options{TTL: time.Millisecond}), "1s to 24h0m0s"},
+		{open(Options{Owner: long}), "256 bytes"},
+		{open(Options{Meta: long}), "1024 bytes"},
+		{c.Break(t.Context(), "a", "", BreakMark), "ref"},
+		{c.Break(t.Context(), "a", "r", 7), "break mode"},
+	} {
+		if !errors.Is(tt.err, ErrInvalid) || !strings.Contains(tt.err.Error(), tt.says) {
+			t.Errorf("%v: want ErrInvalid that says %q", tt.err, tt.says)
+		}
+	}
+	if err := lock(long[:512], &LockOptions{TTL: time.Second, Meta: long[:1024]}); err != nil {
+		t.Errorf("at the limits: %v", err)
+	}
+}
+
+// A claim id is 16 random bytes as 26 lower-case base32 characters.
+func TestClaimID(t *testing.T) {
+	seen := map[string]bool{}
+	for range 1000 {
+		id := newID()
+		if len(id) != 26 || strings.Trim(id, "abcdefghijklmnopqrstuvwxyz234567") != "" || seen[id] {
+			t.Fatalf("bad id %q", id)
+		}
+		seen[id] = true
+	}
+}
+
+// Holding costs no goroutine a lease, a bounded number of bytes, and renewals by the thousand in one call.
+func TestManyLeases(t *testing.T) {
+	const n = 20_000
+	var before, after runtime.MemStats
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprint("lock-", i)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		f := &light{fake: newFake()}
+		c := newClient(t, f, nil)
+		leases := make([]*Lease, n)
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		for i := range leases {
+			l, err := c.Mutex(names[i], nil).TryLock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			leases[i] = l
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		each := (after.HeapAlloc - before.HeapAlloc) / n
+		goroutines := runtime.NumGoroutine()
+		time.Sleep(5 * testTTL)
+		calls := f.count(&f.renews)
+		t.Logf("%d bytes a lease, %d goroutines, %d Renew calls in 5 TTLs", each, goroutines, calls)
+		if each > 1024 {
+			t.Errorf("%d bytes a lease, want at most 1024", each)
+		}
+		if goroutines > 20 {
+			t.Errorf("%d goroutines while holding", goroutines)
+		}
+		if calls > 15*(n/maxBatch+2) {
+			t.Errorf("%d Renew calls", calls)
+		}
+		for _, l := range leases {
+			if !l.Valid() {
+				t.Fatal("a lease was lost")
+			}
+			if err := l.Unlock(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if c.renewer.pulsing {
+			t.Error("the pulse goes on with nothing held")
+		}
+	})
+}
+
+// light is a store without memory: it grants and renews whatever it is asked to.
+type light struct{ *fake }
+
+func (f *light) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	return driver.Grant{Claim: c, Token: 1, Since: f.clock().Now(), TTL: c.TTL, Ref: c.ID}, nil
+}
+
+func (f *light) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
+	f.set(func() { f.renews++ })
+	for i, g := range grants {
+		done(i, driver.Renewal{Since: f.clock().Now(), TTL: g.TTL})
+	}
+}
+
+func (f *light) Release(context.Context, driver.Claim, string) error { return nil }
+
+// Leases that are taken one after the other are renewed together.
+func TestRenewalsGather(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := newClient(t, f, nil)
+		for i := range 3000 { // for 30 s
+			mustLock(t, c, fmt.Sprint(i), nil)
+			time.Sleep(10 * time.Millisecond)
+		}
+		n := f.count(&f.renews)
+		time.Sleep(testTTL)
+		if n = f.count(&f.renews) - n; n > 3*40 {
+			t.Errorf("%d Renew calls for 3000 leases in a TTL", n)
+		}
+	})
+}
+
+// Leases whose renewals hang do not keep others from theirs, whatever their TTLs are.
+func TestHangingRenewalsStarveNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
+			if g.Name[0] == 'h' {
+				<-ctx.Done()
+				return driver.Renewal{Err: ctx.Err()}, true
+			}
+			return driver.Renewal{Since: f.clock().Now(), TTL: g.TTL}, true
+		}
+		c := newClient(t, f, nil)
+		good, short := mustLock(t, c, "good", &LockOptions{TTL: 60 * time.Second}), mustLock(t, c, "short", &LockOptions{TTL: 2 * time.Second})
+		for i := range 100 {
+			mustLock(t, c, fmt.Sprint("h", i), &LockOptions{TTL: testTTL + time.Duration(i)*time.Second})
+			mustLock(t, c, fmt.Sprint("h long", i), &LockOptions{TTL: time.Hour + time.Duration(i)*time.Second})
+			time.Sleep(300 * time.Millisecond)
+		}
+		time.Sleep(25 * time.Minute) // the long ones are due after 20
+		if err := errors.Join(good.Err(), short.Err()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A lease with little time left does not cut short the attempt of one that is due with it and has more.
+func TestAttemptsAreBoundedAlike(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
+			if sleep(ctx, 700*time.Millisecond); ctx.Err() != nil {
+				return driver.Renewal{Err: ctx.Err()}, true
+			}
+			return driver.Renewal{Since: f.clock().Now(), TTL: g.TTL}, true
+		}
+		var r recorder
+		c := newClient(t, f, &Options{OnEvent: r.hear})
+		mustLock(t, c, "long", &LockOptions{TTL: 60 * time.Second})
+		time.Sleep(19400 * time.Millisecond)
+		mustLock(t, c, "short", &LockOptions{TTL: 1800 * time.Millisecond})
+		time.Sleep(5 * time.Second)
+		failing := r.of(EventFailing)
+		for _, e := range failing {
+			if e.Lock == "long" {
+				t.Errorf("the long one's attempt failed: %v", e.Err)
+			}
+		}
+		if len(failing) == 0 {
+			t.Error("the short one's attempt did not fail: the test tests nothing")
+		}
+	})
+}
+
+// A waiter whose context ends just when it is given the turn hands that on.
+func TestTurnGivenToOneWhoLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q queue
+		q.try("a")
+		ctx, cancel := context.WithCancel(t.Context())
+		first, second := make(chan error, 1), make(chan error, 1)
+		go func() { first <- q.enter(ctx, t.Context(), "a", testTTL) }()
+		synctest.Wait()
+		go func() { second <- q.enter(t.Context(), t.Context(), "a", testTTL) }()
+		synctest.Wait()
+		q.mu.Lock()
+		cancel()
+		for range 1000 {
+			runtime.Gosched() // lets the waiter wake up and ask for mu
+		}
+		q.next("a")
+		q.mu.Unlock()
+		wantIs(t, <-first, context.Canceled)
+		if err := <-second; err != nil {
+			t.Error(err)
+		}
+		q.pass("a")
+		if len(q.lines) != 0 {
+			t.Error("the line is left over")
+		}
+	})
+}
+
+// Endings that a store reports by itself are heard while anything is held, by one call at a time.
+func TestEndWatcher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &watching{fake: newFake(), endings: make(chan driver.Ending, 1)}
+		var r recorder
+		c := newClient(t, f, &Options{OnEvent: r.hear})
+		a, b := mustLock(t, c, "a", nil), mustLock(t, c, "b", nil)
+		synctest.Wait()
+		if f.watchers.Load() != 1 {
+			t.Errorf("%d watchers", f.watchers.Load())
+		}
+		f.endings <- driver.Ending{Name: "b", ID: b.ID(), Asked: true}
+		synctest.Wait()
+		f.endings <- driver.Ending{Name: "a", ID: a.ID(), Err: &LossError{Loss: LossSession}}
+		<-a.Context().Done()
+		wantLoss(t, context.Cause(a.Context()), LossSession)
+		synctest.Wait()
+		if !b.Valid() || len(r.of(EventAsked)) != 1 {
+			t.Errorf("b valid %v, events %v", b.Valid(), r.events)
+		}
+		for range 10 {
+			b.Unlock()
+			b = mustLock(t, c, "b", nil)
+			synctest.Wait()
+			if f.watchers.Load() != 1 {
+				t.Errorf("%d watchers", f.watchers.Load())
+			}
+		}
+		b.Unlock()
+		synctest.Wait()
+		if f.watchers.Load() != 0 {
+			t.Error("watching with nothing held")
+		}
+	})
+}
+
+type watching struct {
+	*fake
+	endings  chan driver.Ending
+	watchers atomic.Int64
+}
+
+func (f *watching) NextEnding(ctx context.Context) (driver.Ending, error) {
+	f.watchers.Add(1)
+	defer f.watchers.Add(-1)
+	select {
+	case e := <-f.endings:
+		return e, nil
+	case <-ctx.Done():
+		return driver.Ending{}, ctx.Err()
+	}
+}

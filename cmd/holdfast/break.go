@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+func newBreak(storeURL *string) *cobra.Command {
+	var ref string
+	var force bool
+	c := &cobra.Command{
+		Use:   "break NAME [--holder REF] [--force]",
+		Short: "Take a lock away from its holder",
+		Long: `break marks a holder: it hears at its next renewal, a third of its TTL away at most, that it has lost the lock, ends its
+command and lets go. If it stays silent, the lock passes on when its TTL is over.
+
+With --force the lock is free at once. Its old holder may then still be working, and so may the next one.
+
+If several hold the lock, say which with --holder and the REF that "holdfast show NAME" prints.
+
+Exits 1 if nobody holds the lock.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
+				return breakLock(ctx, c, client, args[0], ref, force)
+			})
+		},
+	}
+	c.Flags().StringVar(&ref, "holder", "", "which holder, by the `REF` that show prints (default: the only one)")
+	c.Flags().BoolVar(&force, "force", false, "free the lock at once, though its holder may still be working")
+	return c
+}
+
+func breakLock(ctx context.Context, c *cobra.Command, client *holdfast.Client, name, ref string, force bool) error {
+	lock, err := client.Inspect(ctx, name)
+	if err != nil {
+		return storeError(err)
+	}
+	who, err := choose(lock, name, ref)
+	if err != nil {
+		return err
+	}
+	mode := holdfast.BreakMark
+	if force {
+		mode = holdfast.BreakForce
+	}
+	if err := client.Break(ctx, name, who.Ref, mode); err != nil {
+		return storeError(err)
+	}
+	if force {
+		say("%s was taken from %s at once, who may still be working", shown(name), words(who.Owner))
+		return nil
+	}
+	silent := "when its TTL is over"
+	if who.Left > 0 {
+		silent = relative(who.Left)
+	}
+	_, err = fmt.Fprintf(c.OutOrStdout(), "%s is taken from %s, who hears it at the next renewal; else it passes on %s\n",
+		shown(name), words(who.Owner), silent)
+	return err
+}
+
+// choose finds the claim to break.
+func choose(lock holdfast.Lock, name, ref string) (holdfast.Standing, error) {
+	switch {
+	case ref != "":
+		for _, s := range append(lock.Holders, lock.Waiters...) {
+			if s.Ref == ref {
+				return s, nil
+			}
+		}
+		return holdfast.Standing{}, exitWith(exitNothing, "no claim %s stands on %s; it may have ended by itself", shown(ref), shown(name))
+	case len(lock.Holders) == 0:
+		return holdfast.Standing{}, exitWith(exitNothing, "nobody holds %s", shown(name))
+	case len(lock.Holders) > 1:
+		refs := make([]string, len(lock.Holders))
+		for i, h := range lock.Holders {
+			refs[i] = words(h.Ref) + " (" + words(h.Owner) + ")"
+		}
+		return holdfast.Standing{}, usage("%d hold %s; say which with --holder and one of %s", len(refs), shown(name), strings.Join(refs, ", "))
+	}
+	return lock.Holders[0], nil
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"unicode"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// Exit codes besides the command's own. They are those of sysexits.h and of shells where these have one.
+const (
+	exitNothing     = 1   // show, break: nothing stands there
+	exitUsage       = 64  // the command line, or the way a lock is used, is wrong
+	exitUnavailable = 69  // the store cannot be reached, refuses, or cannot be read
+	exitNotAcquired = 75  // held by others, or not granted in time
+	exitLost        = 76  // the lock was lost while the command ran
+	exitCannotRun   = 126 // the command is there but cannot be run
+	exitNotFound    = 127 // there is no such command
+	exitSignal      = 128 // plus the signal's number
+)
+
+// exitError ends the program with a code. Without err nothing is left to say.
+type exitError struct {
+	code    int
+	err     error
+	hint    bool    // point to the help
+	outcome outcome // for the record; told from the code if empty
+	why     string  // for the record, if there is no err
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return "exit " + strconv.Itoa(e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func exitWith(code int, format string, args ...any) *exitError {
+	return &exitError{code: code, err: fmt.Errorf(format, args...)}
+}
+
+func usage(format string, args ...any) *exitError {
+	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...), hint: true}
+}
+
+// storeError is what an error of the library ends the program with, unless that has been settled.
+func storeError(err error) *exitError {
+	var exit *exitError
+	if errors.As(err, &exit) {
+		return exit
+	}
+	code := exitUnavailable
+	var signalled *signalError
+	switch {
+	case errors.As(err, &signalled):
+		code = exitSignal + int(signalled.signal)
+	case errors.Is(err, holdfast.ErrHeld), errors.Is(err, holdfast.ErrQueueFull):
+		code = exitNotAcquired
+	case errors.Is(err, holdfast.ErrInvalid), errors.Is(err, holdfast.ErrUnsupported), errors.Is(err, holdfast.ErrMismatch):
+		code = exitUsage
+	case errors.Is(err, holdfast.ErrLost):
+		code = exitNothing
+	}
+	return &exitError{code: code, err: err}
+}
+
+// signalError is a wait, or a look at a store, that a signal ended.
+type signalError struct{ signal syscall.Signal }
+
+func (e *signalError) Error() string { return "ended by " + signalName(e.signal) }
+
+// Is makes it a cancellation, which it is.
+func (e *signalError) Is(target error) bool { return target == context.Canceled }
+
+// say writes one line on stderr. Nothing that others wrote into a store can break the line or steer the terminal.
+func say(format string, args ...any) {
+	fmt.Fprint(os.Stderr, message(format, args...))
+}
+
+func message(format string, args ...any) string {
+	return "holdfast: " + oneLine(fmt.Sprintf(format, args...)) + "\n"
+}
+
+// reason is an error's text without the library's prefix, which say writes itself.
+func reason(err error) string { return strings.TrimPrefix(err.Error(), "holdfast: ") }
+
+// plainCause is reason for a flag's value, without the words that only say that it is invalid.
+func plainCause(err error) string {
+	var number *strconv.NumError
+	if errors.As(err, &number) {
+		return "not a number that fits here"
+	}
+	return strings.TrimPrefix(reason(err), "time: ")
+}
+
+func oneLine(s string) string {
+	s = strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "; ")
+	return strings.Map(func(r rune) rune {
+		if r == '\t' {
+			return ' '
+		}
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
+}

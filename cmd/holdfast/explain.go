@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+func newExplain(storeURL *string) *cobra.Command {
+	f := runFlags{lockFlags: lockFlags{store: storeURL}}
+	c := &cobra.Command{
+		Use:   "explain [flags] NAME",
+		Short: "Show what run would do with a lock, and change nothing",
+		Long: `explain takes the flags of run and shows what they come to: where the lock stands in the store, for how long, when it is
+renewed and when the command would be ended, how long others wait for a holder that died, and who holds it now.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			request, err := f.request(c, args[0], "")
+			if err != nil {
+				return err
+			}
+			how, err := f.terms(c)
+			if err != nil {
+				return err
+			}
+			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
+				return explain(ctx, c.OutOrStdout(), client, request, how)
+			})
+		},
+		DisableFlagsInUseLine: true,
+	}
+	f.defineRun(c)
+	return c
+}
+
+func explain(ctx context.Context, w io.Writer, client *holdfast.Client, r *request, how terms) error {
+	lock, err := client.Inspect(ctx, r.name)
+	if err != nil {
+		return storeError(err)
+	}
+	weight, limit := r.weight()
+	plan, err := client.Explain(r.name, r.kind, limit, weight, &r.opts)
+	if err != nil {
+		return storeError(err)
+	}
+	info := client.Info()
+	rows := [][]string{
+		{"lock", shown(r.name)},
+		{"store", words(info.Store)},
+		{"used as", usedAs(holdfast.Lock{Kind: r.kind, Limit: limit})},
+	}
+	for i, key := range plan.Keys {
+		rows = append(rows, []string{[]string{"stands in", ""}[min(i, 1)], words(key)})
+	}
+	rows = append(rows,
+		[]string{"TTL", plan.TTL.String()},
+		[]string{"renewed every", fmt.Sprintf("%v; a renewal may be late by %v", plan.TTL/3, (plan.TTL - plan.TTL/3 - driver.Margin(plan.TTL) - how.Grace).Truncate(time.Millisecond))},
+		[]string{"the command is told to end", fmt.Sprintf("with %s, %v after the last renewal that came through", signalName(how.Signal), plan.TTL-driver.Margin(plan.TTL)-how.Grace)},
+		[]string{"and killed", fmt.Sprintf("%v later, %v before the lock can be anybody else's", how.Grace, driver.Margin(plan.TTL))},
+	)
+	if d := r.opts.MinHold; d > 0 {
+		rows = append(rows, []string{"kept for", d.String() + " at least"})
+	}
+	if d := r.opts.MaxHold; d > 0 {
+		rows = append(rows, []string{"held for", d.String() + " at most"})
+	}
+	rows = append(rows,
+		[]string{"replaced, if its machine dies", "within " + plan.TTL.String()},
+		[]string{"replaced, if it is killed", takeoverOf(info, plan.TTL, how)},
+		[]string{"in line", lineOf(info, r)},
+		[]string{"now", now(lock)},
+	)
+	return table(w, rows)
+}
+
+// takeoverOf is how long others wait at worst for a run that is killed: on stores that notice, until its guard has ended
+// the command.
+func takeoverOf(i holdfast.Info, ttl time.Duration, how terms) string {
+	if i.TakeoverDead == 0 {
+		return "within " + ttl.String()
+	}
+	return fmt.Sprintf("within %v, and what the command takes to end, %v at most", i.TakeoverDead, how.Grace)
+}
+
+func lineOf(i holdfast.Info, r *request) string {
+	switch {
+	case r.noWait:
+		return "not at all"
+	case i.Order == driver.OrderAlways, i.Order == driver.OrderFair && (r.opts.Fair || r.kind != holdfast.KindMutex):
+		return "first come, first served"
+	}
+	return "in no certain order; see --fair"
+}
+
+func now(lock holdfast.Lock) string {
+	if len(lock.Holders) == 0 {
+		return "free"
+	}
+	text := fmt.Sprintf("%s, held by %s", usedAs(lock), holders(lock.Holders))
+	if n := len(lock.Waiters); n > 0 {
+		text += fmt.Sprintf(", waited for by %d", n)
+	}
+	return strings.TrimSpace(text)
+}

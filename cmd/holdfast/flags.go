@@ -1,0 +1,122 @@
+package main
+
+import (
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// lockFlags say which lock is meant, and how it is asked for: those of run, hold, acquire and explain.
+type lockFlags struct {
+	store        *string
+	ttl          time.Duration
+	wait         patience
+	noWait       bool
+	fair         bool
+	shared       bool
+	limit        int64
+	permits      int64
+	minHold      time.Duration
+	maxHold      time.Duration
+	conflictCode int
+	skipOK       bool
+}
+
+func (f *lockFlags) define(c *cobra.Command) {
+	flags := c.Flags()
+	flags.DurationVar(&f.ttl, "ttl", holdfast.DefaultTTL, "how long the lock stands when this program falls silent, 1s to 24h")
+	flags.Var(&f.wait, "wait", "how long to wait for the lock, a duration or forever")
+	flags.BoolVarP(&f.noWait, "no-wait", "n", false, "do not wait")
+	flags.BoolVar(&f.fair, "fair", false, "first come, first served among all who ask so (--shared and --limit always are)")
+	flags.BoolVarP(&f.shared, "shared", "s", false, "go together with other shared holders of NAME")
+	flags.Int64Var(&f.limit, "limit", 0, "let up to `N` hold NAME at once")
+	flags.Int64Var(&f.permits, "permits", 1, "with --limit: count for `K` of them")
+	flags.IntVarP(&f.conflictCode, "conflict-exit-code", "E", exitNotAcquired, "exit with `CODE`, 0 to 255, if the lock is not acquired")
+	flags.BoolVar(&f.skipOK, "skip-ok", false, "exit 0 if the lock is not acquired, for jobs that may be skipped")
+}
+
+func (f *lockFlags) defineHolds(c *cobra.Command) {
+	c.Flags().DurationVar(&f.minHold, "min-hold", 0, "keep the lock for so long, also when all is done sooner")
+	c.Flags().DurationVar(&f.maxHold, "max-hold", 0, "hold the lock for so long at most")
+}
+
+// patience is the value of --wait; the zero value is forever.
+type patience struct {
+	limited bool
+	limit   time.Duration
+}
+
+func (p *patience) Type() string { return "duration" }
+
+func (p *patience) String() string {
+	if !p.limited {
+		return "forever"
+	}
+	return p.limit.String()
+}
+
+func (p *patience) Set(s string) error {
+	if s == "forever" {
+		*p = patience{}
+		return nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return errors.New("give a duration with its unit, such as 10s, or forever")
+	}
+	*p = patience{limited: true, limit: d}
+	return nil
+}
+
+// request makes a request of the flags, noting note beside the owner.
+func (f *lockFlags) request(c *cobra.Command, name, note string) (*request, error) {
+	changed := c.Flags().Changed
+	switch {
+	case f.noWait && changed("wait"):
+		return nil, usage("--no-wait and --wait exclude each other")
+	case f.shared && changed("limit"):
+		return nil, usage("--shared and --limit exclude each other")
+	case changed("permits") && !changed("limit"):
+		return nil, usage("--permits needs --limit")
+	case changed("limit") && f.limit < 1:
+		return nil, usage("--limit must be 1 or more")
+	case changed("limit") && (f.permits < 1 || f.permits > f.limit):
+		return nil, usage("--permits must be 1 to the limit of %d", f.limit)
+	case f.ttl < time.Second || f.ttl > 24*time.Hour:
+		return nil, usage("--ttl must be 1s to 24h, not %v", f.ttl)
+	case f.minHold < 0 || f.maxHold < 0:
+		return nil, usage("--min-hold and --max-hold cannot be negative")
+	case changed("max-hold") && f.maxHold < max(time.Second, f.minHold):
+		return nil, usage("--max-hold must be at least %v", max(time.Second, f.minHold))
+	case f.conflictCode < 0 || f.conflictCode > 255:
+		return nil, usage("-E must be 0 to 255")
+	case f.skipOK && changed("conflict-exit-code"):
+		return nil, usage("--skip-ok and -E exclude each other")
+	}
+	return &request{
+		name: name, kind: f.kind(), shared: f.shared, limit: f.limit, permits: f.permits, refusal: f.refusal(),
+		opts:   holdfast.LockOptions{TTL: f.ttl, Fair: f.fair, Meta: note, MinHold: f.minHold, MaxHold: f.maxHold},
+		noWait: f.noWait || f.wait.limited && f.wait.limit == 0, patience: f.wait,
+	}, nil
+}
+
+func (f *lockFlags) kind() holdfast.Kind {
+	switch {
+	case f.limit > 0:
+		return holdfast.KindSemaphore
+	case f.shared:
+		return holdfast.KindRW
+	}
+	return holdfast.KindMutex
+}
+
+// refusal is the exit code for a lock that was not acquired.
+func (f *lockFlags) refusal() int {
+	if f.skipOK {
+		return 0
+	}
+	return f.conflictCode
+}

@@ -1,0 +1,9 @@
+//go:build unix && !linux
+
+package main
+
+import "os"
+
+func ownProgram() (string, error) { return os.Executable() }
+
+func nameProcess() {}

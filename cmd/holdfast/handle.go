@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+const acquireHelp = `acquire takes the lock NAME, prints a handle, and leaves the lock held with nobody behind it: it stands until its --ttl has
+passed, or until renew or release is given the handle, by this process's shell or by any other.
+
+    h=$(holdfast acquire --ttl 10m deploy) || exit
+    ./step-one && holdfast renew "$h" && ./step-two
+    holdfast release "$h"
+
+Without release it is a timed lock. Nothing watches over the work in between: what goes on after the TTL goes on without
+the lock. Use run where you can.
+
+The handle is one line of JSON, with the lock's fencing token in "token". Whoever has it can give the lock away.`
+
+// handle is what acquire prints: the library's, and the store that it is for.
+type handle struct {
+	holdfast.Handle
+	Store string `json:"store"`
+}
+
+func newAcquire(storeURL *string) *cobra.Command {
+	f := lockFlags{store: storeURL}
+	c := &cobra.Command{
+		Use:   "acquire [flags] NAME",
+		Short: "Take a lock for a time, and print a handle for renew and release",
+		Long:  acquireHelp,
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			request, err := f.request(c, args[0], "acquire")
+			if err != nil {
+				return err
+			}
+			return acquireFor(request, *f.store)
+		},
+		DisableFlagsInUseLine: true,
+	}
+	f.define(c)
+	return c
+}
+
+func acquireFor(request *request, store string) error {
+	client, lease, err := request.acquired(store, catchSignals(), nil)
+	if client != nil {
+		defer closeClient(client)
+	}
+	if err != nil {
+		return err
+	}
+	h, err := lease.Lapse()
+	if err != nil {
+		_ = lease.Unlock()
+		return storeError(err)
+	}
+	line, err := json.Marshal(handle{h, client.Info().Store})
+	if err == nil {
+		_, err = fmt.Fprintln(os.Stdout, string(line))
+	}
+	if err == nil {
+		return nil
+	}
+	// Nobody has the handle, so nobody could give the lock back.
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	_ = client.Release(ctx, h)
+	return exitWith(exitUnavailable, "the handle cannot be printed, and %s was given back: %s", shown(request.name), bareReason(err))
+}
+
+func newRenew(storeURL *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "renew HANDLE",
+		Short: "Renew a lock taken by acquire",
+		Long: `renew makes the lock of a handle last for its TTL from now. With - the handle is read from standard input, where others on
+the machine cannot see it. Exits 76 if the lock is lost: nothing brings it back.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return withHandle(*storeURL, args[0], func(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
+				return client.Renew(ctx, h)
+			})
+		},
+	}
+}
+
+func newRelease(storeURL *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "release HANDLE",
+		Short: "Give back a lock taken by acquire",
+		Long: `release gives the lock of a handle back. With - the handle is read from standard input, where others on the machine cannot
+see it. Exits 76 if the lock was lost before.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return withHandle(*storeURL, args[0], func(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
+				return client.Release(ctx, h)
+			})
+		},
+	}
+}
+
+// maxHandle is more than any handle is long.
+const maxHandle = 64 << 10
+
+// withHandle runs f with a handle and a client of its store.
+func withHandle(store, arg string, f func(context.Context, *holdfast.Client, holdfast.Handle) error) error {
+	if arg == "-" {
+		in, err := io.ReadAll(io.LimitReader(os.Stdin, maxHandle))
+		if err != nil {
+			return usage("the handle cannot be read: %s", bareReason(err))
+		}
+		arg = string(in)
+	}
+	var h handle
+	if err := json.Unmarshal([]byte(strings.TrimSpace(arg)), &h); err != nil || h.Name == "" {
+		return usage("that is no handle; acquire prints one")
+	}
+	return withClient(store, func(ctx context.Context, client *holdfast.Client) error {
+		if here := client.Info().Store; h.Store != here {
+			return usage("the handle is for the store %s, and this is %s", words(h.Store), words(here))
+		}
+		ctx, cancel := context.WithTimeout(ctx, handleTime)
+		defer cancel()
+		err := f(ctx, client, h.Handle)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, holdfast.ErrLost):
+			return exitWith(exitLost, "%s is lost: %s", shown(h.Name), lossReason(err))
+		}
+		return storeError(err)
+	})
+}
+
+// handleTime is for one request.
+const handleTime = 10 * time.Second

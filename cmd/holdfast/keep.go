@@ -1,0 +1,377 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+const (
+	orderTime    = 100 * time.Millisecond // for one order: the pipe is full only if the guard does not read
+	escapeTime   = 5 * time.Second        // how long the wrapper waits for what cannot be killed, once the lock is lost
+	secondCtrlC  = 5 * time.Second        // a SIGINT so soon after another one kills
+	guardExit    = time.Second            // for the guard to end after its last word
+	leastLooking = 5 * time.Millisecond   //
+)
+
+// keeper is the wrapper while the command runs. It tells the guard what becomes of the lease, hands signals on, and steps
+// in for a guard that died or does not act in time.
+type keeper struct {
+	lease   *holdfast.Lease
+	clock   driver.Clock
+	ttl     time.Duration
+	terms   terms
+	signals *signals
+	record  *record
+
+	tree    *tree // the guard, and all that is left if it dies
+	orders  *os.File
+	reports chan report
+
+	started  bool            // the command
+	until    time.Duration   // as the guard knows it
+	lost     <-chan struct{} // nil once the guard has been told
+	overdue  driver.Instant  // when a loss must have been acted upon
+	told     bool            // the guard has told the tree to end
+	acted    bool            // the guard has begun to kill
+	lastInt  time.Time
+	escaping <-chan time.Time
+	end      ending
+}
+
+// ending is what became of a command.
+type ending struct {
+	failed  error // it could not be started
+	status  syscall.WaitStatus
+	loss    error          // why its tree was ended
+	escaped []process      // what could not be ended
+	signal  syscall.Signal // that came before the command was there
+}
+
+// start starts the guard, which starts the command. hold is how long the lease lasts at most, 0 if it has no bound.
+func (k *keeper) start(client *holdfast.Client, hold time.Duration, path string, argv, env []string) error {
+	program, err := ownProgram()
+	if err != nil {
+		return err
+	}
+	ordersIn, orders, err1 := os.Pipe()
+	reports, reportsOut, err2 := os.Pipe()
+	heirloom, err3 := client.Heirloom()
+	if errors.Is(err3, holdfast.ErrUnsupported) {
+		err3 = nil
+	}
+	defer closeAll(ordersIn, reportsOut, heirloom)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		closeAll(orders, reports)
+		return err
+	}
+	guard := []string{guardName}
+	for _, f := range []*os.File{ordersIn, reportsOut, heirloom} {
+		number, err := handDown(f)
+		if err != nil {
+			return err
+		}
+		guard = append(guard, strconv.Itoa(number))
+	}
+	t, err := startTree(program, append(append(guard, path), argv...), env, false)
+	if err != nil {
+		closeAll(orders, reports)
+		return err
+	}
+	k.tree, k.orders = t, orders
+	k.until = k.believedUntil()
+	if hold > 0 {
+		k.terms.HoldEnd = sharedNow() + hold
+	}
+	k.reports = make(chan report, 16)
+	k.tell(order{Begin: &mission{Lock: k.lease.Name(), Until: k.until, Terms: k.terms}})
+	go k.listen(reports)
+	return nil
+}
+
+// handDown makes a descriptor go on to the guard, under its own number: those that this program was given are the
+// command's, under theirs. Nothing else is started here that it could go on to.
+func handDown(f *os.File) (int, error) {
+	if f == nil {
+		return -1, nil
+	}
+	fd := int(f.Fd())
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
+	return fd, err
+}
+
+func closeAll(files ...*os.File) {
+	for _, f := range files {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// listen passes on what the guard reports until the guard is gone.
+func (k *keeper) listen(from *os.File) {
+	defer close(k.reports)
+	defer from.Close()
+	for d := json.NewDecoder(bufio.NewReader(from)); ; {
+		var r report
+		if d.Decode(&r) != nil {
+			return
+		}
+		k.reports <- r
+	}
+}
+
+// tell gives the guard an order. A guard that reads none is found out by what it does not do.
+func (k *keeper) tell(o order) {
+	line, err := json.Marshal(o)
+	if err != nil {
+		return
+	}
+	_ = k.orders.SetWriteDeadline(time.Now().Add(orderTime))
+	_, _ = k.orders.Write(append(line, '\n'))
+}
+
+// believedUntil reads the clock before it asks the lease, so that it can only be too early.
+func (k *keeper) believedUntil() time.Duration {
+	now := sharedNow()
+	return now + k.lease.Remaining()
+}
+
+// run returns when nothing of the command is left, or nothing more can be done about what is.
+func (k *keeper) run() {
+	k.signals.forwardStops()
+	k.lost = k.lease.Context().Done()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case sig := <-k.signals.ch:
+			k.forward(sig.(syscall.Signal))
+		case r, ok := <-k.reports:
+			if !ok {
+				k.stepIn()
+				return
+			}
+			if k.hear(r) {
+				return
+			}
+		case <-k.lost:
+			k.tellLost()
+		case <-k.escaping:
+			return
+		case <-timer.C:
+		}
+		timer.Reset(k.look())
+	}
+}
+
+// leave waits for the guard's end, which has nothing more to do.
+func (k *keeper) leave() {
+	if k.tree == nil {
+		return
+	}
+	_ = k.orders.Close()
+	select {
+	case <-k.tree.gone:
+	case <-time.After(guardExit):
+	}
+}
+
+// look passes renewals on, and returns when the next is to be expected.
+func (k *keeper) look() time.Duration {
+	left := k.lease.Remaining()
+	if k.lost != nil && k.lease.Context().Err() != nil {
+		k.tellLost() // before the guard is judged by what is left, which it has not heard of
+	}
+	if k.lost == nil {
+		return k.press()
+	}
+	if until := k.believedUntil(); until > k.until+time.Millisecond {
+		k.until = until
+		k.tell(order{Until: until})
+	}
+	if left < k.terms.Grace/2 && !k.told { // it should have told the tree to end when all of the grace was left
+		k.replace()
+		return forever
+	}
+	soon := max(k.ttl/50, leastLooking)
+	// A renewal is due when a third of the TTL has gone by.
+	if due := left - (k.ttl - k.ttl/3 - driver.Margin(k.ttl)); due > soon {
+		return due
+	}
+	return soon
+}
+
+// tellLost tells the guard that the lease is lost, and why.
+func (k *keeper) tellLost() {
+	k.lost = nil
+	cause := context.Cause(k.lease.Context())
+	lost := &lossOrder{Loss: holdfast.LossExpired}
+	var loss *holdfast.LossError
+	if errors.As(cause, &loss) {
+		lost.Loss = loss.Loss
+		if loss.Err != nil {
+			lost.Why = reason(loss.Err)
+		}
+	}
+	k.record.event("lost", fields{"reason": lossReason(cause)})
+	k.tell(order{Lost: lost})
+	grace := time.Duration(0)
+	if standsOn(cause) {
+		grace = max(0, min(k.terms.Grace, k.until-sharedNow()))
+	}
+	k.overdue = k.clock.Now().Add(grace + driver.Margin(k.ttl)/2)
+}
+
+// press replaces a guard that has not acted on a loss in time.
+func (k *keeper) press() time.Duration {
+	late := k.clock.Since(k.overdue)
+	switch {
+	case k.acted:
+		return forever
+	case late < 0:
+		return max(-late, leastLooking)
+	}
+	k.replace()
+	return forever
+}
+
+// replace kills a guard that was stopped. What it leaves is then this program's to end.
+func (k *keeper) replace() {
+	k.acted, k.told = true, true
+	k.tree.signalCommand(unix.SIGKILL)
+}
+
+// hear notes what the guard reports, and tells whether it was the last.
+func (k *keeper) hear(r report) (last bool) {
+	switch r.Event {
+	case reportStarted:
+		k.started = true
+		k.tree.watchOver(r.PID)
+		k.record.event("started", fields{"pid": r.PID})
+	case reportFailed:
+		k.end.failed = r.Errno
+		if r.Errno == 0 {
+			k.end.failed = errors.New(r.Why)
+		}
+		return true
+	case reportExited:
+		k.exited(r.Status)
+	case reportLeft:
+		k.record.event("left", fields{"processes": r.Left})
+	case reportTold:
+		k.told = true
+		k.end.loss = errors.New(r.Why)
+		k.record.event("told to end", fields{"reason": r.Why, "signal": signalName(k.terms.Signal)})
+	case reportKilled:
+		k.acted = true
+		k.record.event("killed", nil)
+	case reportStuck:
+		k.stuck(r.Left)
+	case reportGone:
+		if k.end.escaped = nil; r.Why != "" {
+			k.end.loss = errors.New(r.Why)
+		}
+		return true
+	}
+	return false
+}
+
+func (k *keeper) exited(status syscall.WaitStatus) {
+	k.end.status = status
+	if status.Signaled() {
+		k.record.set(fields{"command_signal": signalName(status.Signal())})
+	} else {
+		k.record.set(fields{"command_exit_code": status.ExitStatus()})
+	}
+	k.record.event("exited", nil)
+}
+
+// stuck notes what cannot be killed. Once the lock is lost there is nothing to wait for but a miracle.
+func (k *keeper) stuck(left []process) {
+	k.record.event("cannot be killed", fields{"processes": left})
+	if k.end.loss != nil {
+		k.end.escaped = left
+		k.escaping = time.After(escapeTime)
+	}
+}
+
+// stepIn ends what a guard has left behind that ended before its time, and waits for it. As a rule the lease is good, so
+// that there is time to end in good order for whoever is not killed along with the guard.
+func (k *keeper) stepIn() {
+	select { // its children are this program's when it has been reaped
+	case <-k.tree.exited:
+	case <-time.After(guardExit):
+	}
+	if !k.started {
+		if k.end.failed = errors.New("its guard was killed"); k.end.signal == 0 {
+			k.awaitSignal()
+		}
+		return
+	}
+	k.record.event("guard gone", nil)
+	out, reports := newTeller(io.Discard), make(chan report, 16)
+	defer out.close()
+	lease := newBelief(k.lease.Name(), k.until)
+	s := newSupervisor(k.tree, lease, k.terms, nil, out.say, func(r report) { reports <- r })
+	s.overAt, s.leftTold = time.Now(), true
+	why := errUnguarded
+	if k.lost == nil { // it was lost before, and its guard has not acted on that
+		why = context.Cause(k.lease.Context())
+	}
+	lease.end(why)
+	done := make(chan struct{})
+	go func() { s.run(); close(done) }()
+	for {
+		select {
+		case r := <-reports:
+			k.hear(r)
+		case <-k.escaping:
+			return
+		case <-done:
+			k.end.escaped, k.end.loss = nil, s.ending
+			return
+		}
+	}
+}
+
+// awaitSignal finds out whether a signal has ended the guard before it was ready: one of the terminal's, which this
+// program gets, too.
+func (k *keeper) awaitSignal() {
+	select {
+	case sig := <-k.signals.ch:
+		k.forward(sig.(syscall.Signal))
+	case <-time.After(orderTime):
+	}
+}
+
+// forward hands a signal on to the command, by way of the guard. A second Ctrl-C soon after the first kills.
+func (k *keeper) forward(sig syscall.Signal) {
+	terminal := fromTerminal(sig)
+	o := order{Signal: sig, Terminal: terminal}
+	if sig == unix.SIGINT {
+		if !k.lastInt.IsZero() && time.Since(k.lastInt) < secondCtrlC {
+			o = order{Kill: true}
+		}
+		k.lastInt = time.Now()
+	}
+	if !k.started && !harmless[sig] {
+		k.end.signal = sig
+	}
+	k.record.event("signal", fields{"signal": signalName(sig)})
+	k.tell(o)
+	if sig == unix.SIGTSTP {
+		stopMyself()
+	}
+}

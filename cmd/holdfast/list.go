@@ -1,0 +1,64 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+func newList(storeURL *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list [PREFIX]",
+		Short: "List the locks that are held or waited for",
+		Long: `list shows the locks of the store on which anybody stands, those whose names start with PREFIX.
+Names with odd characters are in quotes. A run that waits without --fair is not seen by others.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			prefix := ""
+			if len(args) > 0 {
+				prefix = args[0]
+			}
+			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
+				return list(ctx, c, client, prefix)
+			})
+		},
+	}
+}
+
+func list(ctx context.Context, c *cobra.Command, client *holdfast.Client, prefix string) error {
+	var locks []holdfast.Lock
+	var failed error
+	for lock, err := range client.List(ctx, prefix) {
+		if err == nil {
+			locks = append(locks, lock)
+			continue
+		}
+		if failed != nil { // each in a line of its own, the last by whoever ends the program
+			say("%s", reason(failed))
+		}
+		failed = err
+	}
+	slices.SortFunc(locks, func(a, b holdfast.Lock) int { return cmp.Compare(a.Name, b.Name) })
+	rows := [][]string{{"NAME", "KIND", "HOLDERS", "WAITING", "HELD BY", "SINCE"}}
+	for _, l := range locks {
+		row := []string{shown(l.Name), usedAs(l), fmt.Sprint(len(l.Holders)), fmt.Sprint(len(l.Waiters)), "-", "-"}
+		if len(l.Holders) > 0 {
+			row[4], row[5] = words(l.Holders[0].Owner), moment(l.Holders[0].Since)
+		}
+		rows = append(rows, row)
+	}
+	if len(locks) > 0 {
+		if err := table(c.OutOrStdout(), rows); err != nil {
+			return err
+		}
+	}
+	if failed != nil {
+		return storeError(failed)
+	}
+	return nil
+}

@@ -1,0 +1,379 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// These tests run the built program, as its users do. Each has a store of its own.
+
+// program is the built command, and self this test's own binary, which is the command that it runs where a shell cannot
+// see exactly enough: see helper.
+var program, self string
+
+// noRaceSleep keeps the race detector from making each run a second long.
+const noRaceSleep = "GORACE=atexit_sleep_ms=0"
+
+// patient is how long anything may take that has no time of its own.
+const patient = 20 * time.Second
+
+func TestMain(m *testing.M) {
+	if what := os.Getenv("HOLDFAST_TEST_HELPER"); what != "" {
+		helper(what)
+		return
+	}
+	os.Exit(build(m))
+}
+
+func build(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "holdfast-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	_ = os.Chmod(dir, 0o755) // also another user runs it
+	program, self = filepath.Join(dir, "holdfast"), os.Args[0]
+	if abs, err := filepath.Abs(self); err == nil {
+		self = abs
+	}
+	args := []string{"build", "-o", program}
+	if raceEnabled {
+		args = append(args, "-race")
+	}
+	if out, err := exec.Command("go", append(args, ".")...).CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+		return 1
+	}
+	// Whoever runs the tests in the background may have signals ignored, and all commands would inherit that.
+	for _, s := range []syscall.Signal{unix.SIGINT, unix.SIGQUIT, unix.SIGHUP} {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
+	return m.Run()
+}
+
+// seen is what a command finds.
+type seen struct {
+	Args  [][]byte // JSON's strings are UTF-8 only
+	Env   []string
+	Stdin []byte
+}
+
+// helper is what this binary does as a command under a lock.
+func helper(what string) {
+	switch what {
+	case "see":
+		in, _ := io.ReadAll(os.Stdin)
+		s := seen{Env: os.Environ(), Stdin: in}
+		for _, arg := range os.Args[1:] {
+			s.Args = append(s.Args, []byte(arg))
+		}
+		_ = json.NewEncoder(os.Stdout).Encode(s)
+	case "check": // say which of the processes are there whose numbers the files hold
+		for _, file := range os.Args[1:] {
+			var pid int
+			data, _ := os.ReadFile(file)
+			if _, err := fmt.Sscan(string(data), &pid); err != nil {
+				fmt.Println(file, err)
+			} else if alive(pid) {
+				fmt.Println(file, pid, "runs")
+			}
+		}
+		fmt.Println("checked")
+	case "setuid": // this binary belongs to root and is set-uid
+		if os.Args[1] == "true" {
+			_ = syscall.Setreuid(0, 0)
+		}
+		fmt.Println("held as", os.Geteuid(), os.Getpid())
+		time.Sleep(time.Hour)
+	case "signals": // print each, and end by SIGTERM
+		ch := make(chan os.Signal, 100)
+		signal.Notify(ch)
+		fmt.Println("ready")
+		for s := range ch {
+			switch s {
+			case unix.SIGURG, unix.SIGCHLD: // the Go runtime's own
+			case unix.SIGTERM:
+				fmt.Println("SIGTERM")
+				os.Exit(3)
+			default:
+				fmt.Println(unix.SignalName(s.(syscall.Signal)))
+			}
+		}
+	}
+}
+
+// world is a store and a directory of one test.
+type world struct {
+	*testing.T
+	dir   string
+	store string // URL
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	dir := t.TempDir()
+	w := &world{T: t, dir: dir, store: "file://" + filepath.Join(dir, "store")}
+	t.Cleanup(w.killAll)
+	return w
+}
+
+// killAll kills what a failed test has left running: the processes that work in its directory, which no others do.
+func (w *world) killAll() {
+	for range 100 {
+		dirs, _ := filepath.Glob("/proc/[0-9]*/cwd")
+		left := 0
+		for _, link := range dirs {
+			cwd, err := os.Readlink(link)
+			if err != nil || cwd != w.dir && !strings.HasPrefix(cwd, w.dir+"/") {
+				continue
+			}
+			var pid int
+			if _, err := fmt.Sscanf(link, "/proc/%d/cwd", &pid); err == nil && pid != os.Getpid() && alive(pid) {
+				left++
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+		if left == 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	w.Errorf("processes of this test cannot be killed")
+}
+
+// path is a file of the test's.
+func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
+
+// env is this process's environment without what would reach the program, and with the store.
+func (w *world) env(more ...string) []string {
+	var env []string
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "HOLDFAST_") {
+			env = append(env, v)
+		}
+	}
+	env = append(env, "HOLDFAST_STORE="+w.store, noRaceSleep)
+	return append(env, more...)
+}
+
+// running is the program, started.
+type running struct {
+	*world
+	cmd      *exec.Cmd
+	out, err string // files
+	ended    chan struct{}
+}
+
+// command prepares the program. It gets a session of its own: these tests may run at a terminal, which would change how
+// signals go.
+func (w *world) command(args ...string) *running {
+	r := &running{world: w, cmd: exec.Command(program, args...), ended: make(chan struct{})}
+	r.cmd.Dir, r.cmd.Env = w.dir, w.env()
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return r
+}
+
+// begin starts a prepared program. Its output goes to files, so that nothing it leaves behind keeps the test waiting;
+// its stderr may go elsewhere.
+func (r *running) begin(stderr ...*os.File) *running {
+	r.Helper()
+	out, err1 := os.CreateTemp(r.dir, "out-")
+	errs, err2 := os.CreateTemp(r.dir, "err-")
+	if err1 != nil || err2 != nil {
+		r.Fatal(err1, err2)
+	}
+	defer out.Close()
+	defer errs.Close()
+	r.out, r.err = out.Name(), errs.Name()
+	if r.cmd.Stderr = errs; len(stderr) > 0 {
+		r.cmd.Stderr = stderr[0]
+	}
+	if r.cmd.Stdout == nil {
+		r.cmd.Stdout = out
+	}
+	if err := r.cmd.Start(); err != nil {
+		r.Fatal(err)
+	}
+	go func() {
+		_ = r.cmd.Wait()
+		close(r.ended)
+	}()
+	r.Cleanup(func() {
+		_ = r.cmd.Process.Kill()
+		<-r.ended
+	})
+	return r
+}
+
+func (w *world) start(args ...string) *running {
+	w.Helper()
+	return w.command(args...).begin()
+}
+
+// run runs the program to its end.
+func (w *world) run(args ...string) result {
+	w.Helper()
+	return w.start(args...).wait()
+}
+
+type result struct {
+	code        int
+	out, err    string
+	description string
+}
+
+func (r *running) wait() result {
+	r.Helper()
+	select {
+	case <-r.ended:
+	case <-time.After(patient):
+		r.Fatalf("%q did not end; stderr:\n%s", r.cmd.Args, r.stderr())
+	}
+	code := r.cmd.ProcessState.ExitCode()
+	return result{code: code, out: r.stdout(), err: r.stderr(),
+		description: fmt.Sprintf("%q: exit %d, stdout %q, stderr %q", r.cmd.Args[1:], code, r.stdout(), r.stderr())}
+}
+
+func (r *running) stdout() string { return r.read(r.out) }
+func (r *running) stderr() string { return r.read(r.err) }
+
+func (w *world) read(file string) string {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	return string(data)
+}
+
+func (w *world) write(name, data string) {
+	w.Helper()
+	if err := os.WriteFile(w.path(name), []byte(data), 0o600); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (r *running) signal(s syscall.Signal) {
+	r.Helper()
+	if err := r.cmd.Process.Signal(s); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// says waits until the command has written something on its output.
+func (r *running) says(text string) *running {
+	r.Helper()
+	r.await(fmt.Sprintf("%q on stdout", text), func() bool {
+		select {
+		case <-r.ended:
+			if !strings.Contains(r.stdout(), text) {
+				r.Fatalf("ended without saying %q; %s", text, r.wait().description)
+			}
+		default:
+		}
+		return strings.Contains(r.stdout(), text)
+	})
+	return r
+}
+
+// await waits until something is true.
+func (w *world) await(what string, true func() bool) {
+	w.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patient); !true(); <-tick.C {
+		if time.Now().After(end) {
+			w.Fatalf("waited in vain for: %s", what)
+		}
+	}
+}
+
+// dead waits until the process whose number a file holds is gone.
+func (w *world) dead(file string) {
+	w.Helper()
+	var pid int
+	if _, err := fmt.Sscan(w.read(w.path(file)), &pid); err != nil {
+		w.Fatalf("%s: %v", file, err)
+	}
+	w.await(fmt.Sprintf("the end of %s, process %d", file, pid), func() bool { return !alive(pid) })
+}
+
+func alive(pid int) bool {
+	if unix.Kill(pid, 0) != nil {
+		return false
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return !os.IsNotExist(err)
+	}
+	return !bytes.Contains(stat[bytes.LastIndexByte(stat, ')'):], []byte(" Z "))
+}
+
+// want checks an exit code, that a refusal of ours says why in one line, and that the line has certain words in it.
+func (r result) want(t *testing.T, code int, words ...string) {
+	t.Helper()
+	if r.code != code {
+		t.Errorf("want exit %d; %s", code, r.description)
+	}
+	if len(words) == 0 {
+		return
+	}
+	if !strings.HasPrefix(r.err, "holdfast: ") || strings.Count(r.err, "\n") != 1 {
+		t.Errorf("want one line on stderr; %s", r.description)
+	}
+	for _, word := range words {
+		if !strings.Contains(r.err, word) {
+			t.Errorf("want %q on stderr; %s", word, r.description)
+		}
+	}
+}
+
+// behind waits until a run, behind a holder, has opened the store: until it has a presence of its own there, of
+// which the first is the holder's.
+func (r *running) behind() *running {
+	r.Helper()
+	r.await("a second client of the store", func() bool {
+		present, err := os.ReadDir(strings.TrimPrefix(r.store, "file://") + "/clients")
+		return err == nil && len(present) >= 2
+	})
+	return r
+}
+
+// hold starts a run that holds the lock until release is called.
+func (w *world) hold(name string, flags ...string) (r *running, release func()) {
+	w.Helper()
+	gate := fmt.Sprintf("gate-%d", time.Now().UnixNano())
+	args := append(append([]string{"run"}, flags...), name, "sh", "-c", "echo held; "+waitFor(gate))
+	r = w.start(args...).says("held")
+	return r, func() { w.write(gate, "") }
+}
+
+// waitFor is a line of shell that waits for a file.
+func waitFor(file string) string { return "while [ ! -e '" + file + "' ]; do sleep 0.01; done" }
+
+// last is the last line of a record, and events are the others' names.
+func (w *world) last(file string) (last map[string]any, events []string) {
+	w.Helper()
+	for line := range strings.Lines(w.read(file)) {
+		last = nil
+		if err := json.Unmarshal([]byte(line), &last); err != nil {
+			w.Fatalf("%q: %v", line, err)
+		}
+		events = append(events, fmt.Sprint(last["event"]))
+	}
+	return last, events
+}

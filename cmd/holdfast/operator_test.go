@@ -1,0 +1,123 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+func TestListAndShow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if r := w.run("list"); r.code != 0 || r.out != "" {
+		t.Errorf("want nothing; %s", r.description)
+	}
+	if r := w.run("show", "a"); r.code != 0 || r.out != "a is free\n" {
+		t.Error(r.description)
+	}
+	_, _ = w.hold("job/a")
+	_, _ = w.hold("job/odd \n\x1b[31mname ü", "--shared")
+	_, _ = w.hold("other", "--limit", "5", "--permits", "2")
+	all := w.run("list")
+	all.want(t, 0)
+	for _, line := range []string{
+		`(?m)^NAME +KIND +HOLDERS +WAITING +HELD BY +SINCE$`,
+		`(?m)^job/a +mutex +1 +0 +\S+ holdfast\[\d+\] +\d{4}-\d\d-\d\dT\S+ \((now|\d+s ago)\)$`,
+		`(?m)^"job/odd \\n\\x1b\[31mname ü" +read-write lock +1 +0 `,
+		`(?m)^other +semaphore of 5 +1 +0 `,
+	} {
+		if !regexp.MustCompile(line).MatchString(all.out) {
+			t.Errorf("no line like %s in\n%s", line, all.out)
+		}
+	}
+	if some := w.run("list", "job/"); strings.Count(some.out, "\n") != 3 || strings.Contains(some.out, "other") {
+		t.Errorf("want two; %s", some.description)
+	}
+	for _, c := range []struct{ name, line string }{
+		{"job/a", `(?m)^holds +\S+ holdfast\[\d+\] +sh +1 +\d{10,} +\S+ \(.*\) +in \d+s +\S+$`},
+		{"job/odd \n\x1b[31mname ü", `(?m)^holds .* sh +reader +\d`},
+		{"other", `(?m)^holds .* sh +2 +\d`},
+	} {
+		if r := w.run("show", c.name); !regexp.MustCompile(c.line).MatchString(r.out) {
+			t.Errorf("no line like %s; %s", c.line, r.description)
+		}
+	}
+}
+
+func TestALockThatCannotBeReadIsSaidAndTheRestListed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	_, release := w.hold("a")
+	w.run("run", "b", "true").want(t, 0)
+	w.tear("b")
+	r := w.run("list")
+	r.want(t, 69, "cannot be read")
+	if !strings.Contains(r.out, "\na ") {
+		t.Errorf("want a listed; %s", r.description)
+	}
+	w.run("show", "b").want(t, 69, "cannot be read")
+	w.run("run", "b", "true").want(t, 69, "cannot be read")
+	release()
+}
+
+// tear makes nonsense of the records of a lock, as somebody with an editor might.
+func (w *world) tear(name string) {
+	w.Helper()
+	dir := w.path("store/locks/" + name)
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) == 0 {
+		w.Fatalf("no records of %s: %v", name, err)
+	}
+	for _, f := range files {
+		w.write("store/locks/"+name+"/"+f.Name(), "holdfast/99 nonsense of another version")
+	}
+}
+
+func TestBreak(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.run("break", "a").want(t, 1, "nobody holds a")
+	first, _ := w.hold("a", "--shared", "--ttl", "3s")
+	second, release := w.hold("a", "--shared", "--ttl", "3s")
+	both := w.run("break", "a")
+	both.want(t, 64, "2 hold a", "--holder")
+	refs := regexp.MustCompile(`(\S+) \(\S+ holdfast\[(\d+)\]\)`).FindAllStringSubmatch(both.err, -1)
+	if len(refs) != 2 {
+		t.Fatalf("want two refs; %s", both.description)
+	}
+	w.run("break", "a", "--holder", "nonsense").want(t, 1, "no claim nonsense stands on a")
+	w.run("break", "a", "--holder", refs[0][1], "--force").want(t, 0, "at once", "holdfast["+refs[0][2]+"]")
+	w.run("break", "a", "--holder", refs[0][1]).want(t, 1, "no claim")
+	first.wait().want(t, 76)
+	release()
+	second.wait().want(t, 0)
+}
+
+func TestStores(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.run("stores")
+	for _, want := range []string{"store", w.dir, "fence-safe", "stores known: file\n"} {
+		if r.code != 0 || !strings.Contains(r.out, want) {
+			t.Errorf("want %q; %s", want, r.description)
+		}
+	}
+}
+
+func TestVersionAndCompletion(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if r := w.run("version"); r.code != 0 || !strings.HasPrefix(r.out, "holdfast ") || !strings.HasSuffix(r.out, runtime.GOOS+"/"+runtime.GOARCH+"\n") {
+		t.Error(r.description)
+	}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		if r := w.run("completion", shell); r.code != 0 || !strings.Contains(r.out, "holdfast") {
+			t.Errorf("%s: exit %d", shell, r.code)
+		}
+	}
+	if r := w.run("__complete", "run", "--sh"); r.code != 0 || !strings.Contains(r.out, "--shared") {
+		t.Error(r.description)
+	}
+}

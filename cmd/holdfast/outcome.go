@@ -1,0 +1,209 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// record is what --json asks for: a line of JSON for each event, the last of which states the outcome. It must never
+// change what happens to the command, so lines are written by a goroutine of their own, and one that cannot be written
+// costs a warning. A nil record keeps nothing.
+type record struct {
+	file  *os.File // nil if there is none to write to
+	lines chan []byte
+	done  chan struct{}
+	warn  sync.Once
+
+	mu     sync.Mutex
+	base   fields // of every line
+	closed bool
+}
+
+type fields map[string]any
+
+// recordPatience is how long the last lines may take: somebody may have stopped reading.
+const recordPatience = 2 * time.Second
+
+// openRecord opens a file, to which it appends, or fd:N. What is wrong with the name is a usage error; that there is no
+// room, or that the descriptor is closed, is not.
+func openRecord(where string) (*record, error) {
+	if where == "" {
+		return nil, nil
+	}
+	r := &record{base: fields{}, lines: make(chan []byte, 256), done: make(chan struct{})}
+	var err error
+	if number, ok := strings.CutPrefix(where, "fd:"); ok {
+		r.file, err = inherited(number)
+	} else {
+		// Opening a FIFO that has no reader would wait for one.
+		r.file, err = os.OpenFile(where, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NONBLOCK, 0o666)
+	}
+	switch {
+	case err == nil:
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EBADF):
+		r.file = nil
+		r.failed(err)
+	default:
+		return nil, usage("--json: %s cannot be written: %s", shown(where), bareReason(err))
+	}
+	go r.write()
+	return r, nil
+}
+
+// inherited is a descriptor that this program was given. One that is closed on exec cannot be: it is this process's own,
+// under a number that was free.
+func inherited(number string) (*os.File, error) {
+	fd, err := strconv.Atoi(number)
+	if err != nil || fd < 0 {
+		return nil, errors.New("not the number of a descriptor")
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	if err != nil || flags&unix.FD_CLOEXEC != 0 {
+		return nil, unix.EBADF
+	}
+	if fd > 2 { // whoever reads it waits until all have closed it, and the command is not to keep it open
+		unix.CloseOnExec(fd)
+	}
+	return os.NewFile(uintptr(fd), "fd:"+number), nil
+}
+
+func (r *record) write() {
+	defer close(r.done)
+	for line := range r.lines {
+		if r.file == nil {
+			continue
+		}
+		if _, err := r.file.Write(line); err != nil {
+			r.failed(err)
+		}
+	}
+}
+
+func (r *record) failed(err error) {
+	r.warn.Do(func() { say("the record of --json is not complete: %s", bareReason(err)) })
+}
+
+// set makes something part of all lines that follow.
+func (r *record) set(f fields) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.Copy(r.base, f)
+}
+
+// event adds a line.
+func (r *record) event(name string, f fields) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	line := fields{"time": time.Now().Format(time.RFC3339Nano), "event": name}
+	maps.Copy(line, r.base)
+	maps.Copy(line, f)
+	data, err := json.Marshal(line)
+	if err != nil {
+		r.failed(err)
+		return
+	}
+	select {
+	case r.lines <- append(data, '\n'):
+	default:
+		r.failed(errors.New("nobody reads it"))
+	}
+}
+
+// close waits until all is written, or for as long as that is worth.
+func (r *record) close() {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	r.closed = true
+	close(r.lines)
+	r.mu.Unlock()
+	select {
+	case <-r.done:
+	case <-time.After(recordPatience):
+		r.failed(errors.New("nobody reads it"))
+	}
+}
+
+// outcome is how it ended, in a word that no exit code can be mistaken for.
+type outcome string
+
+const (
+	outcomeExited      outcome = "exited"       // the command ended by itself, with the exit code
+	outcomeKilled      outcome = "killed"       // the command died of a signal
+	outcomeLost        outcome = "lost"         // the lock was lost, and the command ended for that
+	outcomeNotAcquired outcome = "not acquired" //
+	outcomeInterrupted outcome = "interrupted"  // a signal ended the waiting
+	outcomeCannotRun   outcome = "cannot run"   // the command
+	outcomeUnavailable outcome = "unavailable"  // the store
+	outcomeUsage       outcome = "usage"        //
+	outcomeReleased    outcome = "released"     // hold: told to end
+)
+
+func defineRecord(c *cobra.Command, where *string) {
+	c.Flags().StringVar(where, "json", "", "append events and the outcome to `FILE`, or fd:N, as lines of JSON")
+}
+
+// recorded runs f with a record, and closes that with the outcome.
+func recorded(where, lock string, f func(*record) error) error {
+	r, err := openRecord(where)
+	if err != nil {
+		return err
+	}
+	r.set(fields{"lock": lock})
+	err = f(r)
+	r.outcome(err)
+	r.close()
+	return err
+}
+
+// outcome adds the last line.
+func (r *record) outcome(err error) {
+	var exit *exitError
+	if !errors.As(err, &exit) {
+		exit = &exitError{outcome: outcomeExited}
+	}
+	last := fields{"outcome": exit.known(), "exit_code": exit.code}
+	switch {
+	case exit.err != nil:
+		last["reason"] = oneLine(reason(exit.err))
+	case exit.why != "":
+		last["reason"] = oneLine(exit.why)
+	}
+	r.event("outcome", last)
+}
+
+func (e *exitError) known() outcome {
+	var signalled *signalError
+	switch {
+	case e.outcome != "":
+		return e.outcome
+	case errors.As(e.err, &signalled):
+		return outcomeInterrupted
+	case e.err != nil && (errors.Is(e.err, holdfast.ErrHeld) || errors.Is(e.err, holdfast.ErrQueueFull)):
+		return outcomeNotAcquired
+	case e.code == exitUsage:
+		return outcomeUsage
+	}
+	return outcomeUnavailable
+}

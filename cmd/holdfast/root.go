@@ -1,0 +1,100 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	// The stores of this command. The memory store is left out: it would protect nothing beyond this process.
+	_ "github.com/holdfast-go/holdfast/store/file"
+)
+
+const rootHelp = `holdfast runs commands under a lock that processes, containers and machines agree on, and shows who holds what.
+
+    holdfast run nightly-report ./report.sh --full
+
+runs ./report.sh while no other "holdfast run nightly-report" on the same store does.
+
+Locks live in a store, named by --store or by the environment variable HOLDFAST_STORE. Without either it is a directory
+of your own (` + "`holdfast stores`" + ` shows which): no server is needed, and the locks hold between the processes of this machine.
+A URL with a password in it belongs in HOLDFAST_STORE: everybody on the machine can read command lines.`
+
+// execute runs one command line and returns the exit code. What went wrong has been said on stderr by then.
+func execute(args []string) int {
+	root := newRoot()
+	root.SetArgs(args)
+	ran, err := root.ExecuteC()
+	var exit *exitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+	default: // cobra's own: a wrong number of arguments, for instance
+		exit = usage("%s", err)
+	}
+	if exit.err != nil {
+		hint := ""
+		if exit.code == exitUsage && exit.hint {
+			hint = fmt.Sprintf("; see %s --help", ran.CommandPath())
+		}
+		say("%s%s", reason(exit.err), hint)
+	}
+	return exit.code
+}
+
+func newRoot() *cobra.Command {
+	var storeURL string
+	root := &cobra.Command{
+		Use:           "holdfast",
+		Short:         "Run commands under a distributed lock",
+		Long:          rootHelp,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage("a subcommand is missing")
+			}
+			return unknownCommand(c, args[0])
+		},
+		Args:                       cobra.ArbitraryArgs,
+		SuggestionsMinimumDistance: 2,
+	}
+	root.PersistentFlags().StringVar(&storeURL, "store", "", "where the locks live, a `URL` such as file:///var/lib/holdfast (default $HOLDFAST_STORE, else a directory of your own)")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
+	root.AddCommand(newRun(&storeURL), newHold(&storeURL), newAcquire(&storeURL), newRenew(&storeURL), newRelease(&storeURL),
+		newList(&storeURL), newShow(&storeURL), newWatch(&storeURL), newBreak(&storeURL),
+		newStores(&storeURL), newExplain(&storeURL), newVersion())
+	return root
+}
+
+func unknownCommand(root *cobra.Command, name string) error {
+	if strings.Contains(name, "://") { // a URL in the wrong place, maybe with a password
+		return usage("a URL is no subcommand; give it with --store")
+	}
+	if like := root.SuggestionsFor(name); len(like) > 0 {
+		return usage("unknown subcommand %q; did you mean %s?", name, strings.Join(like, " or "))
+	}
+	return usage("unknown subcommand %q", name)
+}
+
+// flagError says what is wrong with a flag. The library's own texts quote what was typed, and that may be a URL with a
+// password behind one dash too few.
+func flagError(err error) error {
+	var missing *pflag.NotExistError
+	var value *pflag.ValueRequiredError
+	var invalid *pflag.InvalidValueError
+	switch {
+	case errors.As(err, &missing) && missing.GetSpecifiedShortnames() != "":
+		return usage("unknown flag -%s", missing.GetSpecifiedName())
+	case errors.As(err, &missing):
+		return usage("unknown flag --%s", missing.GetSpecifiedName())
+	case errors.As(err, &value):
+		return usage("the flag --%s needs a value", value.GetFlag().Name)
+	case errors.As(err, &invalid):
+		return usage("--%s: %q: %s", invalid.GetFlag().Name, invalid.GetValue(), plainCause(invalid.Unwrap()))
+	}
+	return usage("a flag is malformed")
+}

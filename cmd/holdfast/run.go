@@ -1,0 +1,233 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// mostGrace is how long a command that is told to end may take, if nothing else is said.
+const mostGrace = 5 * time.Second
+
+const runHelp = `run takes the lock NAME, runs the command, and gives the lock back when the command and all that it has started are gone.
+
+The command is run as it stands, by no shell, with this program's input and output. It finds the lock's name, its fencing
+token and the id of its claim in HOLDFAST_LOCK, HOLDFAST_TOKEN and HOLDFAST_ID. Flags of run come before NAME.
+
+  one at a time   run NAME excludes every other run of NAME on the same store.
+  --shared        runs of NAME with --shared go together, and exclude those without, as flock's -s and -x do. A shared run
+                  that finds NAME taken by a plain one looks again from time to time; it is not in line with others.
+  --limit N       up to N runs of NAME at once; with --permits K this one counts for K. All runs of NAME give the same N.
+
+If the lock cannot be renewed, the command and all its descendants are told to end (--signal) for --grace before the lock
+could be anybody else's, and are killed before that moment. A lock that an operator breaks, or that is gone, ends them too.
+A process of its own sees to that, the guard, whatever becomes of this program: whether it is stopped, killed, or hangs.
+
+` + treeHelp + `
+
+Signals go on to the command; those of the terminal reach it by themselves. A second Ctrl-C within 5 s kills. Ctrl-Z stops
+the command and this program; with fg they go on if the lock still stands by then, and it does for less than a TTL.
+
+HOLDFAST_HELD lists all locks that are held around the command; to ask for one of them again is wrong usage.
+
+--json FILE appends a line of JSON for each event, and a last one that states the outcome; fd:N is a descriptor.
+
+Exit codes: the command's own; 128+n if it died of signal n, or if signal n ended the waiting; 64 wrong usage; 69 the store
+cannot be reached or refuses; 75 not acquired; 76 the lock was lost while the command ran, even if that succeeded;
+126 the command cannot be run; 127 there is no such command.`
+
+// runFlags are what is given before NAME.
+type runFlags struct {
+	lockFlags
+	signal string
+	grace  time.Duration
+	json   string
+}
+
+func newRun(storeURL *string) *cobra.Command {
+	f := runFlags{lockFlags: lockFlags{store: storeURL}}
+	c := &cobra.Command{
+		Use:     "run [flags] NAME [--] COMMAND [ARGUMENT...]",
+		Short:   "Run a command under a lock",
+		Long:    runHelp,
+		Example: "  holdfast run nightly ./report.sh --full\n  holdfast run -n --skip-ok sync -- rsync -a /src/ /dst/",
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			job, err := f.check(c, args)
+			if err != nil {
+				return err
+			}
+			return recorded(f.json, args[0], job.run)
+		},
+		DisableFlagsInUseLine: true,
+	}
+	c.Flags().SetInterspersed(false) // what follows NAME is the command's
+	f.defineRun(c)
+	defineRecord(c, &f.json)
+	return c
+}
+
+func (f *runFlags) defineRun(c *cobra.Command) {
+	f.define(c)
+	f.defineHolds(c)
+	c.Flags().StringVar(&f.signal, "signal", "TERM", "what tells the command to end when the lock is about to be lost")
+	c.Flags().DurationVar(&f.grace, "grace", 0, "how long before SIGKILL (default a sixth of the TTL, 5s at most)")
+}
+
+// check makes a job of the command line. It finds the command before the lock is taken: a typing error must not wait an
+// hour to be told.
+func (f *runFlags) check(c *cobra.Command, args []string) (*job, error) {
+	if len(args) == 0 {
+		return nil, usage("the lock's NAME is missing")
+	}
+	argv := args[1:]
+	if len(argv) > 0 && argv[0] == "--" {
+		argv = argv[1:]
+	}
+	command := ""
+	if len(argv) > 0 {
+		command = argv[0]
+	}
+	request, err := f.request(c, args[0], note(command))
+	if err != nil {
+		return nil, err
+	}
+	how, err := f.terms(c)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(argv) == 0:
+		return nil, usage("the COMMAND to run under %s is missing", shown(args[0]))
+	}
+	path, err := lookUp(argv[0])
+	if err != nil {
+		return nil, err
+	}
+	return &job{path: path, argv: argv, store: *f.store, terms: how, request: request}, nil
+}
+
+// terms are how the command is ended. The grace must leave a renewal the time to be late: one that is due after a third of
+// the TTL and takes a moment must not end the command.
+func (f *runFlags) terms(c *cobra.Command) (terms, error) {
+	sig, err := signalNamed(f.signal)
+	if err != nil {
+		return terms{}, err
+	}
+	most := f.ttl - f.ttl/3 - f.ttl/20 - driver.Margin(f.ttl)
+	if f.maxHold > 0 {
+		most = min(most, f.maxHold/2)
+	}
+	grace := min(mostGrace, f.ttl/6, most)
+	if c.Flags().Changed("grace") {
+		grace = f.grace
+	}
+	switch {
+	case grace < 0:
+		return terms{}, usage("--grace cannot be negative")
+	case grace > most && f.maxHold > 0 && most == f.maxHold/2:
+		return terms{}, usage("--grace %v does not fit: with --max-hold %v it can be %v at most", grace, f.maxHold, most)
+	case grace > most:
+		return terms{}, usage("--grace %v does not fit: with a TTL of %v it can be %v at most", grace, f.ttl, most.Truncate(time.Millisecond))
+	}
+	return terms{Signal: sig, Grace: grace, Pulse: min(f.ttl/10, time.Second)}, nil
+}
+
+// lookUp finds the command as a shell would.
+func lookUp(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	switch {
+	case err == nil:
+		return path, nil
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
+		return "", exitWith(exitNotFound, "there is no command %s", shown(name))
+	case errors.Is(err, exec.ErrDot):
+		return "", exitWith(exitNotFound, "%s is only in the current directory; write ./%s", shown(name), name)
+	}
+	return "", exitWith(exitCannotRun, "%s cannot be run: %s", shown(name), bareReason(err))
+}
+
+// bareReason is an error of the system without what was tried on what, which our own line says.
+func bareReason(err error) string {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err.Error()
+		}
+		err = inner
+	}
+}
+
+// note is what others see beside the owner: the command, without its arguments, which may be secret.
+func note(command string) string {
+	name := strings.ReplaceAll(strings.ToValidUTF8(filepath.Base(command), "?"), "\x00", "?")
+	return name[:min(len(name), 255)]
+}
+
+// job is one command to be run under one lock.
+type job struct {
+	path    string
+	argv    []string
+	store   string
+	terms   terms
+	request *request
+}
+
+func (j *job) run(r *record) error {
+	signals := catchSignals()
+	client, lease, err := j.request.acquired(j.store, signals, r)
+	if err != nil {
+		if client != nil {
+			closeClient(client)
+		}
+		return err
+	}
+	k := &keeper{lease: lease, clock: client.Info().Clock, ttl: j.request.opts.TTL, terms: j.terms, signals: signals, record: r}
+	err = k.start(client, j.request.opts.MaxHold, j.path, j.argv, j.request.environment(os.Environ(), client, lease))
+	if err != nil {
+		k.end.failed = fmt.Errorf("start the guard: %w", err)
+	} else {
+		k.run()
+	}
+	if len(k.end.escaped) > 0 {
+		// The lock was lost and what is left cannot be ended. Nothing is given back: the guard stays with it.
+		r.set(fields{"escaped": k.end.escaped})
+		return k.end.exit(j.argv[0], k.end.loss)
+	}
+	lost := j.request.giveBack(lease, k.end.loss != nil, r)
+	k.leave()
+	closeClient(client)
+	return k.end.exit(j.argv[0], lost)
+}
+
+// exit is what the end of the command, and of the lease, make of this program's.
+func (e *ending) exit(command string, lost error) error {
+	switch {
+	case e.loss != nil:
+		return &exitError{code: exitLost, outcome: outcomeLost, why: lossReason(e.loss)}
+	case lost != nil:
+		return &exitError{code: exitLost, outcome: outcomeLost, why: lossReason(lost)}
+	case e.failed != nil && e.signal != 0:
+		return &exitError{code: exitSignal + int(e.signal), outcome: outcomeInterrupted}
+	case e.failed != nil:
+		return cannotStart(command, e.failed)
+	}
+	return ownCode(e.status)
+}
+
+func cannotStart(name string, err error) error {
+	code := exitCannotRun
+	if errors.Is(err, os.ErrNotExist) { // it went away, or its interpreter is not there
+		code = exitNotFound
+	}
+	exit := exitWith(code, "%s cannot be run: %s", shown(name), bareReason(err))
+	exit.outcome = outcomeCannotRun
+	return exit
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+func newShow(storeURL *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show NAME",
+		Short: "Show who holds a lock and who waits for it",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
+				lock, err := client.Inspect(ctx, args[0])
+				if err != nil {
+					return storeError(err)
+				}
+				return show(c.OutOrStdout(), args[0], lock)
+			})
+		},
+	}
+}
+
+func show(w io.Writer, name string, lock holdfast.Lock) error {
+	if len(lock.Holders)+len(lock.Waiters) == 0 {
+		_, err := fmt.Fprintf(w, "%s is free\n", shown(name))
+		return err
+	}
+	fmt.Fprintf(w, "%s: %s, held by %d, waited for by %d\n\n", shown(name), usedAs(lock), len(lock.Holders), len(lock.Waiters))
+	rows := [][]string{{"", "OWNER", "NOTE", "WEIGHT", "TOKEN", "SINCE", "ENDS IF SILENT", "REF"}}
+	for _, s := range lock.Holders {
+		rows = append(rows, standing(lock, "holds", s))
+	}
+	for _, s := range lock.Waiters {
+		rows = append(rows, standing(lock, "waits", s))
+	}
+	return table(w, rows)
+}
+
+func standing(lock holdfast.Lock, does string, s holdfast.Standing) []string {
+	switch {
+	case s.Broken:
+		does = "broken" // no more is granted to it, and it stands only until it has let go
+	case s.Detached:
+		does = "detached"
+	}
+	note, token, weight, ends := "-", "-", fmt.Sprint(s.Weight), "-"
+	if s.Meta != "" {
+		note = words(s.Meta)
+	}
+	if s.Token != 0 {
+		token = fmt.Sprint(s.Token)
+	}
+	if s.Left > 0 {
+		ends = relative(s.Left)
+	}
+	if lock.Kind == holdfast.KindRW {
+		weight = "reader"
+		if s.Weight == lock.Limit {
+			weight = "writer"
+		}
+	}
+	return []string{does, words(s.Owner), note, weight, token, moment(s.Since), ends, words(s.Ref)}
+}

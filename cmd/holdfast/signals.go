@@ -1,0 +1,144 @@
+package main
+
+import (
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// signals are those that were sent to this program, in order.
+type signals struct {
+	ch chan os.Signal
+}
+
+// faults are signals that stay as they are everywhere: those that cannot be caught, those that tell of a fault of this
+// very process, and those that the system sends for reasons of its own (a child ended; a preemption by the Go runtime).
+var faults = map[syscall.Signal]bool{
+	unix.SIGKILL: true, unix.SIGSTOP: true,
+	unix.SIGSEGV: true, unix.SIGBUS: true, unix.SIGFPE: true, unix.SIGILL: true, unix.SIGTRAP: true, unix.SIGSYS: true,
+	unix.SIGCHLD: true, unix.SIGURG: true,
+}
+
+// unforwarded are others that this program does not hand on.
+var unforwarded = map[syscall.Signal]bool{
+	unix.SIGTTIN: true, unix.SIGTTOU: true, // using the terminal in the background, which stops the whole group anyway
+	unix.SIGTSTP: true,                     // only while a command runs: see forwardStops
+	unix.SIGPIPE: true, unix.SIGXFSZ: true, // dropped
+}
+
+// dropped are caught and come to nothing: a write of this program failed, and that must not end it under a running
+// command. They are not ignored, since the command would inherit that.
+var dropped = []syscall.Signal{unix.SIGPIPE, unix.SIGXFSZ}
+
+// catchSignals catches what can be caught. What was ignored when this program began (by nohup, or by a shell that runs it
+// in the background) is to stay ignored, here and in the command.
+func catchSignals() *signals {
+	s := &signals{ch: make(chan os.Signal, 256)}
+	for n := syscall.Signal(1); n <= lastSignal; n++ {
+		if !faults[n] && !unforwarded[n] && !signal.Ignored(n) {
+			signal.Notify(s.ch, n)
+		}
+	}
+	for _, n := range dropped {
+		if !signal.Ignored(n) {
+			signal.Notify(make(chan os.Signal, 1), n)
+		}
+	}
+	return s
+}
+
+// duringWait calls end at the first signal that would end a program that catches none. The others mean nothing before
+// there is a command. stop ends that and returns the signal that came, if one did.
+func (s *signals) duringWait(end func(syscall.Signal)) (stop func() *signalError) {
+	quit := make(chan struct{})
+	var came *signalError
+	var done sync.WaitGroup
+	done.Go(func() {
+		for {
+			select {
+			case sig := <-s.ch:
+				if n, ok := sig.(syscall.Signal); ok && !harmless[n] && came == nil {
+					came = &signalError{n}
+					end(n)
+				}
+			case <-quit:
+				return
+			}
+		}
+	})
+	return func() *signalError {
+		close(quit)
+		done.Wait()
+		return came
+	}
+}
+
+// harmless are the signals that do nothing to a program that does not care.
+var harmless = map[syscall.Signal]bool{unix.SIGCONT: true, unix.SIGWINCH: true}
+
+// forwardStops begins to catch SIGTSTP, which Ctrl-Z sends, so that the command stops along with this program also when
+// only this program was told to: it must not run on with nobody to renew its lock.
+func (s *signals) forwardStops() {
+	if !signal.Ignored(unix.SIGTSTP) {
+		signal.Notify(s.ch, unix.SIGTSTP)
+	}
+}
+
+// stopMyself does what SIGTSTP does to a program that does not catch it: it stops, until SIGCONT, unless there is no shell
+// that could make it go on. The Go runtime does not give SIGTSTP its own meaning back once it was caught, so this sends a
+// signal of the same meaning that never is.
+func stopMyself() { _ = unix.Kill(os.Getpid(), unix.SIGTTOU) }
+
+// fromTerminal reports whether a signal probably came from the terminal. Then the command, which is in the same process
+// group, has had it too and must not get it twice. Who sent a signal cannot be learnt under the Go runtime; that this
+// group is the one that the terminal talks to is the next best thing.
+func fromTerminal(sig syscall.Signal) bool {
+	switch sig {
+	case unix.SIGINT, unix.SIGQUIT, unix.SIGTSTP, unix.SIGWINCH:
+		return inForeground()
+	}
+	return false
+}
+
+// inForeground reports whether this program belongs to the terminal's foreground process group.
+func inForeground() bool {
+	tty, err := os.OpenFile("/dev/tty", os.O_RDONLY|unix.O_NOCTTY, 0)
+	if err != nil {
+		return false
+	}
+	defer tty.Close()
+	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	return err == nil
+}
+
+// signalNamed finds a signal that can end something: TERM, SIGTERM or 15.
+func signalNamed(name string) (syscall.Signal, error) {
+	sig := unix.SignalNum("SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG"))
+	if number, err := strconv.Atoi(name); err == nil && number > 0 && number <= int(lastSignal) {
+		sig = syscall.Signal(number)
+	}
+	switch sig {
+	case 0:
+		return 0, usage("--signal: %q is no signal", name)
+	case unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGCONT:
+		return 0, usage("--signal: %s ends nothing", unix.SignalName(sig))
+	}
+	return sig, nil
+}
+
+func signalName(sig syscall.Signal) string {
+	if name := unix.SignalName(sig); name != "" {
+		return name
+	}
+	return sig.String()
+}

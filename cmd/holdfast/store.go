@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// closeTimeout is how long giving up the store may keep the program from ending. What is left behind by then ends by
+// its TTL.
+const closeTimeout = time.Second
+
+// whichStore is the URL of the store: the flag's, the environment's, or a directory of the user's own.
+func whichStore(flag string) (string, error) {
+	if flag != "" {
+		return flag, nil
+	}
+	if env := os.Getenv("HOLDFAST_STORE"); env != "" {
+		return env, nil
+	}
+	dir, err := ownDirectory()
+	if err != nil {
+		return "", err
+	}
+	return (&url.URL{Scheme: "file", Path: dir}).String(), nil
+}
+
+// ownDirectory is where the locks of this user are when nothing else is said. Root's are the machine's, and not in a home
+// that may differ between cron, sudo and a login.
+func ownDirectory() (string, error) {
+	if os.Geteuid() == 0 {
+		return "/var/lib/holdfast", nil
+	}
+	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
+		return filepath.Join(state, "holdfast"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil || !filepath.IsAbs(home) {
+		return "", usage("there is no home directory to keep locks in; give a store with --store or HOLDFAST_STORE")
+	}
+	return filepath.Join(home, ".local", "state", "holdfast"), nil
+}
+
+func openClient(ctx context.Context, flag string, o *holdfast.Options) (*holdfast.Client, error) {
+	where, err := whichStore(flag)
+	if err != nil {
+		return nil, err
+	}
+	// The library's own words for this are meant for programmers.
+	if u, err := url.Parse(where); err == nil && u.Scheme != "" && !slices.Contains(driver.Schemes(), u.Scheme) {
+		return nil, usage("no store is known for %s://, only for %s", u.Scheme, strings.Join(driver.Schemes(), ", "))
+	}
+	client, err := holdfast.Open(ctx, where, o)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	return client, nil
+}
+
+// closeClient ends a client within closeTimeout. Its error would add nothing: whatever was given back has been
+// confirmed or reported before. A call of the system on a frozen disk heeds no context, and is left behind.
+func closeClient(client *holdfast.Client) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	_ = within(2*closeTimeout, func() error { return client.CloseContext(ctx) })
+}
+
+var errNoAnswer = errors.New("the store gives no answer")
+
+// within runs f for no longer than d, whether or not f heeds anything.
+func within(d time.Duration, f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(d):
+		return errNoAnswer
+	}
+}
+
+// withClient runs f with a client, for the subcommands that look at a store. An interrupt ends it at once: they change
+// nothing that would have to be put right.
+func withClient(flag string, f func(ctx context.Context, client *holdfast.Client) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	defer cancel()
+	client, err := openClient(ctx, flag, nil)
+	if err != nil {
+		return err
+	}
+	defer closeClient(client)
+	return f(ctx, client)
+}
+
+// lookTimeout bounds list, show, break and stores.
+const lookTimeout = 30 * time.Second

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+func newStores(storeURL *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "stores",
+		Short: "Show what the store promises, and which stores there are",
+		Long: `stores opens the store (of --store, HOLDFAST_STORE, or your own directory) and shows what it promises and how far.
+The last line names the URL schemes of all stores that this program knows.`,
+		Args: cobra.ExactArgs(0), // cobra.NoArgs would quote the argument, which may be a URL
+		RunE: func(c *cobra.Command, _ []string) error {
+			return withClient(*storeURL, func(_ context.Context, client *holdfast.Client) error {
+				return promises(c.OutOrStdout(), client.Info())
+			})
+		},
+	}
+}
+
+func promises(w io.Writer, i holdfast.Info) error {
+	kinds := make([]string, len(i.Kinds))
+	for n, k := range i.Kinds {
+		kinds[n] = string(k)
+	}
+	err := table(w, [][]string{
+		{"store", words(i.Store)},
+		{"engine", i.Engine},
+		{"tier", string(i.Tier)},
+		{"a silent holder is ended by", string(i.EndedBy)},
+		{"judged by", string(i.Judge)},
+		{"a killed holder is replaced", takeover(i)},
+		{"order", string(i.Order)},
+		{"kinds of locks", strings.Join(kinds, ", ")},
+		{"locks can outlive their process", yesNo(i.Detached)},
+		{"locks and tokens survive", survivors(i.Survives)},
+		{"tokens can fall", tokensFall(i)},
+		{"TTL", fmt.Sprintf("%v to %v", i.MinTTL, i.MaxTTL)},
+		{"a name has at most", fmt.Sprintf("%d bytes", i.MaxName)},
+		{"a lock carries at most", fmt.Sprintf("%d holders, %d waiting", i.MaxHolders, i.MaxWaiters)},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "\nstores known: %s\n", strings.Join(driver.Schemes(), ", "))
+	return err
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func takeover(i holdfast.Info) string {
+	if i.TakeoverDead == 0 {
+		return "when its TTL is over"
+	}
+	return "within " + i.TakeoverDead.String()
+}
+
+func survivors(s driver.Survives) string {
+	var list []string
+	for _, x := range []struct {
+		what string
+		does bool
+	}{
+		{"a restart of the store", s.Restart},
+		{"a power cut", s.PowerCut}, {"a failover", s.Failover},
+	} {
+		if x.does {
+			list = append(list, x.what)
+		}
+	}
+	if len(list) == 0 {
+		return "nothing"
+	}
+	return strings.Join(list, ", ")
+}
+
+func tokensFall(i holdfast.Info) string {
+	switch {
+	case i.TokensFall != "":
+		return i.TokensFall
+	case i.TokenGap > 0:
+		return "when a record is gone whose last grant is younger than " + i.TokenGap.Round(time.Millisecond).String()
+	}
+	return "never"
+}

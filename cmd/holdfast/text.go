@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// shown is a name or an owner as it is shown: in quotes if there is anything odd in it.
+func shown(s string) string {
+	odd := func(r rune) bool { return r == ' ' || r == '"' || r == '\'' || r == '\\' || !unicode.IsPrint(r) }
+	if s == "" || strings.ContainsFunc(s, odd) || strings.ContainsRune(s, unicode.ReplacementChar) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// words is free text as it is shown: as it is, unless it could break the line or steer the terminal.
+func words(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// moment is a time as people compare it with their watch, and how far off it is.
+func moment(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Local().Format(time.RFC3339) + " (" + relative(time.Until(t)) + ")"
+}
+
+func relative(d time.Duration) string {
+	switch {
+	case d > -time.Second && d < time.Second:
+		return "now"
+	case d < 0:
+		return roughly(-d) + " ago"
+	}
+	return "in " + roughly(d)
+}
+
+// roughly is a duration to its two largest units.
+func roughly(d time.Duration) string {
+	d = d.Round(time.Second)
+	const day = 24 * time.Hour
+	switch {
+	case d >= day:
+		return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
+	case d >= time.Hour:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	case d >= time.Minute:
+		return fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
+	}
+	return fmt.Sprintf("%ds", d/time.Second)
+}
+
+// holders says who holds a lock, for one line.
+func holders(standing []holdfast.Standing) string {
+	if len(standing) == 0 {
+		return "others"
+	}
+	const most = 3
+	var who []string
+	for i, h := range standing {
+		if i == most {
+			who = append(who, fmt.Sprintf("%d more", len(standing)-most))
+			break
+		}
+		s := words(h.Owner)
+		if h.Meta != "" {
+			s += " (" + words(h.Meta) + ")"
+		}
+		if !h.Since.IsZero() {
+			s += " since " + moment(h.Since)
+		}
+		who = append(who, s)
+	}
+	return strings.Join(who, ", ")
+}
+
+// table writes rows in columns.
+func table(w io.Writer, rows [][]string) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(tw, strings.TrimRight(strings.Join(row, "\t"), "\t"))
+	}
+	return tw.Flush()
+}
+
+// usedAs is a lock's kind and limit in words.
+func usedAs(l holdfast.Lock) string {
+	switch l.Kind {
+	case holdfast.KindRW:
+		return "read-write lock"
+	case holdfast.KindSemaphore:
+		return fmt.Sprintf("semaphore of %d", l.Limit)
+	case "":
+		return "-"
+	}
+	return string(l.Kind)
+}

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"fmt"
+)
+
+// process is one of a tree.
+type process struct {
+	PID  int    `json:"pid"`
+	Name string `json:"name"`
+
+	parent, group int
+	started       string // in the kernel's ticks; tells two processes of one number apart
+	dead          bool   // not reaped yet
+}
+
+// names are processes as a message shows them.
+func names(all []process) []string {
+	const most = 5
+	var names []string
+	for i, p := range all {
+		if i == most {
+			return append(names, fmt.Sprintf("%d more", len(all)-most))
+		}
+		names = append(names, fmt.Sprintf("%s[%d]", words(p.Name), p.PID))
+	}
+	return names
+}

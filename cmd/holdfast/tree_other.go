@@ -1,0 +1,102 @@
+//go:build unix && !linux
+
+package main
+
+import (
+	"errors"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const treeHelp = `On this system descendants are found by their process group: one that leaves it, by setsid for instance, is neither ended
+nor waited for. At a terminal the command stays in this program's group, for Ctrl-Z's sake, and is alone told and waited
+for. Linux can do better.`
+
+const lastSignal = syscall.Signal(31)
+
+// groupPoll is how often a process group is asked whether anybody is left in it: there is no event for it.
+const groupPoll = 50 * time.Millisecond
+
+// tree is a process that this one has started and, if that leads a group of its own, all that stays in its process group.
+type tree struct {
+	exited chan syscall.WaitStatus // how the first process ended; sent once
+	gone   chan struct{}           // closed when no process of the tree is left
+
+	command int
+	grouped bool         // the command leads a group of its own
+	heir    atomic.Int64 // what the first process has started
+}
+
+// startTree starts a process with the input and output of this one. A bound one leads a group of its own unless it runs
+// at a terminal; the kernel cannot be asked to kill it along with this process.
+func startTree(path string, argv, env []string, bound bool) (*tree, error) {
+	t := &tree{exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), grouped: bound && !inForeground()}
+	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
+		Env: env, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Setpgid: t.grouped},
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.command = pid
+	go t.reap()
+	return t, nil
+}
+
+func (t *tree) reap() {
+	var status unix.WaitStatus
+	for {
+		_, err := unix.Wait4(t.command, &status, 0, nil)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	t.exited <- syscall.WaitStatus(status)
+	for t.alive() {
+		time.Sleep(groupPoll)
+	}
+	close(t.gone)
+}
+
+// watchOver makes the command of a guard part of the guard's tree.
+func (t *tree) watchOver(command int) { t.heir.Store(int64(command)) }
+
+func (t *tree) alive() bool {
+	heir := int(t.heir.Load())
+	return t.grouped && unix.Kill(-t.command, 0) == nil || heir > 0 && (unix.Kill(-heir, 0) == nil || unix.Kill(heir, 0) == nil)
+}
+
+// signalCommand signals the first process alone.
+func (t *tree) signalCommand(sig syscall.Signal) { _ = unix.Kill(t.command, sig) }
+
+// signalAll signals every process of the tree.
+func (t *tree) signalAll(sig syscall.Signal) {
+	heir := int(t.heir.Load())
+	switch {
+	case t.grouped:
+		_ = unix.Kill(-t.command, sig)
+	case heir > 0:
+		if unix.Kill(-heir, sig) != nil {
+			_ = unix.Kill(heir, sig)
+		}
+	default:
+		_ = unix.Kill(t.command, sig)
+	}
+}
+
+// signalLeft signals what is left after the command, unless the terminal has done so.
+func (t *tree) signalLeft(sig syscall.Signal, onlyOutside bool) {
+	if t.grouped && !onlyOutside {
+		t.signalAll(sig)
+	}
+}
+
+// running is all that is known of what is left: the process that leads the group.
+func (t *tree) running() []process {
+	if t.alive() {
+		return []process{{PID: t.command, Name: "process group"}}
+	}
+	return nil
+}

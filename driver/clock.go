@@ -1,0 +1,40 @@
+package driver
+
+import "time"
+
+// Clock is where all of Holdfast reads elapsed time. It has two hands because neither alone can be trusted: Go's
+// monotonic clock stands still while a machine is suspended, and the wall clock alone would end every lease whenever
+// somebody sets it. The zero Clock is not usable; take [SystemClock], or one of a test's own.
+type Clock struct {
+	// Monotonic never goes back and is never set, but may stand still while the machine sleeps.
+	Monotonic func() time.Duration
+	// Real goes on while the machine sleeps: CLOCK_BOOTTIME on Linux, the like of it elsewhere, the wall clock where
+	// there is none.
+	Real func() time.Duration
+}
+
+// Instant is a moment on a Clock, meaningful only to clocks of the same machine and boot. Compare with Clock.Since.
+type Instant struct{ Monotonic, Real time.Duration }
+
+// Now reads both hands.
+func (c Clock) Now() Instant { return Instant{c.Monotonic(), c.Real()} }
+
+// Since is the time that has passed since i at the most: the larger of what the two hands say. A holder that asks how
+// long it may still believe asks this.
+func (c Clock) Since(i Instant) time.Duration {
+	return max(c.Monotonic()-i.Monotonic, c.Real()-i.Real)
+}
+
+// AtLeast is the time that has surely passed since i: that of the hand which may stand still, but is never set. An
+// observer that wants to end somebody else's claim asks this.
+func (c Clock) AtLeast(i Instant) time.Duration { return c.Monotonic() - i.Monotonic }
+
+// Add is the moment d after i.
+func (i Instant) Add(d time.Duration) Instant { return Instant{i.Monotonic + d, i.Real + d} }
+
+// SystemClock is the machine's.
+var SystemClock = Clock{Monotonic: monotonic, Real: realTime}
+
+var started = time.Now()
+
+func monotonic() time.Duration { return time.Since(started) }

@@ -1,0 +1,125 @@
+package drivertest
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+const caseRestart = "restart"
+
+var faultCases = []Case{
+	promise("cut", "While the store does not answer, every call ends with its context; nothing unknown is called done, and no living grant lost.", func(e *Env) {
+		c := e.openCut()
+		g := c.try(e.mutex(e.lock("m")))
+		e.cut(c)
+		ctx, cancel := context.WithTimeout(e.ctx, 200*time.Millisecond)
+		defer cancel()
+		start := e.now()
+		e.calls(ctx, c, g, func(method string, err error) {
+			if err == nil || lossOf(err) != "" {
+				e.failf("%s through a link that is cut: %s", method, show(err))
+			}
+			e.soon(start, e.slack, "%s, which had 200 ms,", method)
+			start = e.now()
+		})
+		e.heal(c)
+		e.until(e.slack, func() bool { return e.a().store.Release(e.ctx, g.Claim, g.Ref) != nil }, "the claim should be gone")
+	}),
+	promise("cut-renewal", "A holder that was cut off for less than its TTL, and comes back, still holds the lock under its token.", func(e *Env) {
+		c := e.openCut()
+		g := c.try(e.mutex(e.lock("m")))
+		e.cut(c)
+		ctx, cancel := context.WithTimeout(e.ctx, 100*time.Millisecond)
+		r := c.renewals(ctx, g)[0]
+		cancel()
+		if r.Err == nil || lossOf(r.Err) != "" {
+			e.failf("a renewal through a link that is cut says %s", show(r.Err))
+		}
+		e.heal(c)
+		e.held(g)
+		ctx, cancel = context.WithTimeout(e.ctx, 5*e.slack)
+		defer cancel()
+		for r = c.renewals(ctx, g)[0]; r.Err != nil; r = c.renewals(ctx, g)[0] {
+			if lossOf(r.Err) != "" || ctx.Err() != nil {
+				e.failf("after the link has healed a renewal says %s", show(r.Err))
+			}
+			e.sleep(50 * time.Millisecond)
+		}
+		e.held(g)
+	}),
+	promise("cut-acquire", "A claim that was being made while the link was cut stands once or not at all, and can be cleaned up.", func(e *Env) {
+		c := e.openCut()
+		name := e.lock("m")
+		for range 5 {
+			e.cut(c)
+			cl := e.mutex(name)
+			ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
+			_, err := c.acquire(ctx, cl)
+			cancel()
+			if err == nil {
+				e.failf("a claim was granted through a link that is cut")
+			}
+			e.heal(c)
+			e.until(5*e.slack, func() bool {
+				err := c.store.Release(e.ctx, cl, "")
+				return err == nil || lossOf(err) != "" || e.standsNot(cl)
+			}, "the clean-up does not succeed")
+			e.empty(name, time.Second)
+		}
+	}),
+	promise(caseRestart, "What the store says that it keeps over a restart is kept: claims stand, their holders renew, and tokens go on rising.", func(e *Env) {
+		if e.h.Restart == nil {
+			e.skip("needs Harness.Restart")
+		}
+		c := e.open()
+		g := c.try(e.mutex(e.lock("m")))
+		freed := c.try(e.mutex(e.lock("freed")))
+		c.release(freed)
+		if err := e.h.Restart(e.ctx); err != nil {
+			e.failf("Harness.Restart: %w", err)
+		}
+		later := e.open()
+		if e.info.TokensFall == "" {
+			e.rises(freed.Token, later.try(e.mutex(freed.Name)).Token)
+		}
+		if !e.info.Survives.Restart {
+			return
+		}
+		e.held(g)
+		later.held(e.mutex(g.Name))
+		e.until(10*e.slack, func() bool {
+			r := c.renewals(e.ctx, g)[0]
+			if lossOf(r.Err) != "" {
+				e.failf("after a restart the holder is told %s", show(r.Err))
+			}
+			return r.Err == nil
+		}, "the holder's client does not find the store again")
+		e.held(g)
+	}),
+}
+
+func (e *Env) openCut() *client {
+	if e.h.Cut == nil || e.h.Heal == nil {
+		e.skip("needs Harness.Cut and Heal")
+	}
+	return e.open()
+}
+
+func (e *Env) cut(c *client) {
+	if err := e.h.Cut(c.store); err != nil {
+		e.failf("Harness.Cut: %w", err)
+	}
+}
+
+func (e *Env) heal(c *client) {
+	if err := e.h.Heal(c.store); err != nil {
+		e.failf("Harness.Heal: %w", err)
+	}
+}
+
+func (e *Env) standsNot(cl driver.Claim) bool {
+	l := e.a().inspect(cl.Name)
+	return len(l.Holders)+len(l.Waiters) == 0
+}

@@ -1,0 +1,161 @@
+package drivertest_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/store/memory"
+)
+
+// harness gives a sound store with all that a harness can offer and all that a store may: the memory store behind links
+// that can be cut, with watchers that poll.
+func harness(opts *memory.Options) drivertest.Harness {
+	m := memory.New(opts)
+	return drivertest.Harness{
+		Open: func(context.Context) (driver.Store, error) {
+			l := &link{Table: m.Table()}
+			return &watching{Store: record.New(l), link: l, held: map[string]driver.Grant{}}, nil
+		},
+		Cut:     func(s driver.Store) error { linkOf(s).down.Store(true); return nil },
+		Heal:    func(s driver.Store) error { linkOf(s).down.Store(false); return nil },
+		Kill:    func(s driver.Store) error { linkOf(s).down.Store(true); return nil },
+		Restart: func(context.Context) error { return nil }, // memory has nothing to lose by it
+	}
+}
+
+func linkOf(s driver.Store) *link {
+	if b, ok := s.(*broken); ok {
+		s = b.Store
+	}
+	return s.(*watching).link
+}
+
+// link is a table behind a link that can be cut. While it is, of every two writes one gets through and its reply does
+// not.
+type link struct {
+	record.Table
+	down   atomic.Bool
+	writes atomic.Int64
+}
+
+var errNoAnswer = errors.New("no answer")
+
+func (l *link) lost(ctx context.Context) error {
+	select {
+	case <-time.After(30 * time.Millisecond):
+		return errNoAnswer
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l *link) Load(ctx context.Context, name string) (record.Row, error) {
+	if l.down.Load() {
+		return record.Row{}, l.lost(ctx)
+	}
+	return l.Table.Load(ctx, name)
+}
+
+func (l *link) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	if !l.down.Load() {
+		return l.Table.Swap(ctx, row)
+	}
+	if l.writes.Add(1)%2 == 0 {
+		l.Table.Swap(ctx, row)
+	}
+	return record.Row{}, l.lost(ctx)
+}
+
+func (l *link) Wait(ctx context.Context, name, version string) error {
+	if l.down.Load() {
+		return l.lost(ctx)
+	}
+	return l.Table.(record.Notifier).Wait(ctx, name, version)
+}
+
+// watching adds the optional interfaces, by polling.
+type watching struct {
+	driver.Store
+	link *link
+
+	mu   sync.Mutex
+	held map[string]driver.Grant
+}
+
+func (w *watching) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	g, err := w.Store.Acquire(ctx, c)
+	if err == nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.held[c.ID] = g
+	}
+	return g, err
+}
+
+func (w *watching) Release(ctx context.Context, c driver.Claim, ref string) error {
+	w.mu.Lock()
+	delete(w.held, c.ID)
+	w.mu.Unlock()
+	return w.Store.Release(ctx, c, ref)
+}
+
+func (w *watching) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	return w.Store.(driver.Detacher).Detach(ctx, g, keep)
+}
+
+func (w *watching) Reweigh(ctx context.Context, g driver.Grant, weight int64) error {
+	return w.Store.(driver.Reweigher).Reweigh(ctx, g, weight)
+}
+
+func (w *watching) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
+	for {
+		l, err := w.Inspect(ctx, seen.Name)
+		if err != nil || l.Revision != seen.Revision {
+			return l, err
+		}
+		if err := pause(ctx); err != nil {
+			return l, err
+		}
+	}
+}
+
+func (w *watching) NextEnding(ctx context.Context) (driver.Ending, error) {
+	for {
+		w.mu.Lock()
+		held := make([]driver.Grant, 0, len(w.held))
+		for _, g := range w.held {
+			held = append(held, g)
+		}
+		w.mu.Unlock()
+		for _, g := range held {
+			l, err := w.Inspect(ctx, g.Name)
+			if err != nil {
+				return driver.Ending{}, err
+			}
+			if len(l.Holders) == 0 {
+				return driver.Ending{Name: g.Name, ID: g.ID, Err: &driver.LossError{Loss: driver.LossBroken}}, nil
+			}
+		}
+		if _, err := w.Inspect(ctx, "any"); err != nil {
+			return driver.Ending{}, err
+		}
+		if err := pause(ctx); err != nil {
+			return driver.Ending{}, err
+		}
+	}
+}
+
+func pause(ctx context.Context) error {
+	select {
+	case <-time.After(2 * time.Millisecond):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,102 @@
+package drivertest_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/store/memory"
+)
+
+// The suite passes where the contract is kept, whoever judges silent holders, and skips nothing that can be checked.
+func TestMemory(t *testing.T) {
+	for name, opts := range map[string]*memory.Options{"clocked": nil, "unclocked": {Unclocked: true}} {
+		t.Run(name, func(t *testing.T) {
+			o := &drivertest.Options{Log: func(line string) { t.Log(line) }}
+			for _, r := range drivertest.Run(t.Context(), harness(opts), o) {
+				switch {
+				case r.Err != nil:
+					t.Errorf("%s (%v): %v\npromised: %s", r.Case.Name, r.Took, r.Err, r.Case.Promise)
+				case r.Skipped != "":
+					t.Errorf("%s was skipped: %s", r.Case.Name, r.Skipped)
+				}
+			}
+		})
+	}
+}
+
+// A store that carries mutexes only passes too: the rest it refuses.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	refuse := &broken{
+		info: func(i driver.Info) driver.Info {
+			i.Kinds, i.Order, i.Detached = []driver.Kind{driver.KindMutex}, driver.OrderNone, false
+			return i
+		},
+		acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
+			if c.Kind != driver.KindMutex || c.Fair || c.Detached {
+				return driver.Grant{}, driver.ErrUnsupported
+			}
+			return b.Store.Acquire(ctx, c)
+		},
+	}
+	var refused []string
+	o := &drivertest.Options{Match: func(c drivertest.Case) bool { return !strings.Contains(c.Name, "silent") }}
+	for _, r := range drivertest.Run(t.Context(), refuse.harness(), o) {
+		if r.Err != nil {
+			t.Errorf("%s: %v", r.Case.Name, r.Err)
+		}
+		if r.Refused {
+			refused = append(refused, r.Case.Name)
+		}
+	}
+	for _, want := range []string{"semaphore-limit", "readers-share", "first-come-first-served", "detached", "mismatch"} {
+		if !slices.Contains(refused, want) {
+			t.Errorf("%s was not checked as a refusal; only %q were", want, refused)
+		}
+	}
+}
+
+// Names are unique, promises are sentences.
+func TestCases(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, c := range drivertest.Cases() {
+		if seen[c.Name] || c.Name == "" || strings.ContainsAny(c.Name, " /_") || c.Name != strings.ToLower(c.Name) {
+			t.Errorf("%q is no name for a case, or that of two", c.Name)
+		}
+		seen[c.Name] = true
+		if len(c.Promise) < 20 || !strings.HasSuffix(c.Promise, ".") || strings.Contains(c.Promise, "\n") {
+			t.Errorf("%s: %q is no sentence", c.Name, c.Promise)
+		}
+	}
+}
+
+// A case that panics, or hangs in the store whatever its context says, has failed, and the others go on.
+func TestPanicAndHang(t *testing.T) {
+	t.Parallel()
+	b := &broken{acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
+		switch {
+		case strings.Contains(c.Name, "token-rises/"):
+			panic("in the store")
+		case strings.Contains(c.Name, "token-kept/"):
+			<-t.Context().Done()
+		}
+		return b.Store.Acquire(ctx, c)
+	}}
+	o := &drivertest.Options{
+		Match: func(c drivertest.Case) bool {
+			return slices.Contains([]string{"token-rises", "token-kept", "release-twice"}, c.Name)
+		},
+		Limit: 500 * time.Millisecond,
+	}
+	for _, r := range drivertest.Run(t.Context(), b.harness(), o) {
+		says := map[string]string{"token-rises": "panic: in the store", "token-kept": "does not end with its context"}[r.Case.Name]
+		if (r.Err == nil) != (says == "") || r.Err != nil && !strings.Contains(r.Err.Error(), says) {
+			t.Errorf("%s: %v, want %q", r.Case.Name, r.Err, says)
+		}
+	}
+}

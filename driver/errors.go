@@ -1,0 +1,109 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// The errors that callers can tell apart with errors.Is. Package holdfast offers the same values under the same names.
+var (
+	// ErrHeld: the lock is held, and the caller did not want to wait. The error is a *HeldError.
+	ErrHeld = errors.New("the lock is held")
+	// ErrLost: the lease ended before its holder gave it up, or the claim does not stand. Often a *LossError.
+	ErrLost = errors.New("the lock is lost")
+	// ErrReleased: the lease was given up by its holder before.
+	ErrReleased = errors.New("the lock was released before")
+	// ErrQueueFull: as many claims stand on the lock as it may carry. Try again later.
+	ErrQueueFull = errors.New("too many claims stand on the lock")
+	// ErrMismatch: the lock stands under another kind or limit. All users of a name must agree on both.
+	ErrMismatch = errors.New("the lock is in use with another kind or limit")
+	// ErrUncertain: a write may or may not have taken effect, and the store could not be asked.
+	ErrUncertain = errors.New("the outcome is not known")
+	// ErrDenied: the store refuses this user: credentials, permissions, a read-only place. Waiting does not help.
+	ErrDenied = errors.New("the store denies access")
+	// ErrUnsupported: this store, or this layout, cannot do that.
+	ErrUnsupported = errors.New("not supported by this store")
+	// ErrCorrupt: what the store keeps under the lock's name cannot be understood. It is left as it is.
+	ErrCorrupt = errors.New("the stored lock cannot be read")
+	// ErrClosed: the client or the store was closed.
+	ErrClosed = errors.New("closed")
+	// ErrInvalid: an argument is wrong; the text says which and what would be right.
+	ErrInvalid = errors.New("invalid argument")
+)
+
+// HeldError says who holds the lock that could not be had. It Is ErrHeld.
+type HeldError struct {
+	Holders []Standing // as far as known; may be empty
+	Waiting int        // how many claims stand in line
+}
+
+func (e *HeldError) Error() string {
+	if len(e.Holders) == 0 {
+		return ErrHeld.Error()
+	}
+	owners := make([]string, 0, 3)
+	for i, h := range e.Holders {
+		if i == 3 {
+			owners = append(owners, fmt.Sprintf("%d more", len(e.Holders)-i))
+			break
+		}
+		owners = append(owners, h.Owner)
+	}
+	return ErrHeld.Error() + " by " + strings.Join(owners, ", ")
+}
+
+// Is makes errors.Is(err, ErrHeld) true.
+func (e *HeldError) Is(target error) bool { return target == ErrHeld }
+
+// Loss is why a lease ended before its holder gave it up.
+type Loss string
+
+// The causes.
+const (
+	LossExpired Loss = "its TTL passed without a renewal"
+	LossGone    Loss = "the claim does not stand in the store any more"
+	LossTaken   Loss = "somebody else was granted the lock"
+	LossBroken  Loss = "an operator broke it"
+	LossSession Loss = "the store ended the session"
+	LossUnknown Loss = "the store could not be reached in time"
+	LossMaxHold Loss = "it was held for as long as its MaxHold allows"
+)
+
+// LossError says why a lease was lost. It Is ErrLost.
+type LossError struct {
+	Loss Loss
+	Err  error // what the store said last, if that is why; may be nil
+}
+
+func (e *LossError) Error() string {
+	s := ErrLost.Error() + ": " + string(e.Loss)
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Is makes errors.Is(err, ErrLost) true.
+func (e *LossError) Is(target error) bool { return target == ErrLost }
+
+// Unwrap gives what the store said last.
+func (e *LossError) Unwrap() error { return e.Err }
+
+// Final reports whether asking a store again cannot help: its error says what is so, not that something went wrong.
+func Final(err error) bool {
+	for _, f := range []error{ErrDenied, ErrCorrupt, ErrClosed, ErrUnsupported, ErrInvalid, ErrHeld, ErrMismatch, ErrQueueFull, ErrLost} {
+		if errors.Is(err, f) {
+			return true
+		}
+	}
+	return false
+}
+
+// Uncertain marks the error of a write that was neither done nor refused. A final error, and none, stay as they are.
+func Uncertain(err error) error {
+	if err == nil || Final(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUncertain, err)
+}

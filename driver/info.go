@@ -1,0 +1,96 @@
+package driver
+
+import "time"
+
+// Info is what a store promises, as data. GUARANTEES.md is the table of all stores' Infos, and the command prints it.
+type Info struct {
+	Store  string // the scheme and place, fit to be shown: no secret in it
+	Engine string // "record", "sequence" or "script"
+	Clock  Clock  // the clock of all its Instants; the client judges leases by the same
+
+	Tier     Tier
+	EndedBy  EndedBy  // who ends the claim of a holder that fell silent
+	Judge    Judge    // by which clock
+	Order    Order    // whether claims are granted in the order of their arrival
+	Kinds    []Kind   // what its layout carries
+	Detached bool     // whether a claim can outlive its client
+	Survives Survives // what standing claims and tokens survive
+
+	// QueuesPlain: a plain mutex claim waits in the store as well, since waiting costs nothing there. Otherwise the
+	// client lets at most one plain claim of a process and lock wait in the store at a time.
+	QueuesPlain bool
+	// TakeoverDead is the longest time, beyond one round trip, that the claim of a killed process stands in the way of
+	// a waiter on the same store; 0: up to its TTL.
+	TakeoverDead time.Duration
+	// TokenGap: without a record of the previous token, order holds only if the last grant is older than this.
+	TokenGap time.Duration
+	// TokensFall says when a token can be smaller than an earlier one; empty: never.
+	TokensFall string
+
+	// A TTL beyond these is refused with ErrInvalid. A server that would grant less than asked counts as refusing, and its
+	// bounds may be learnt only when it is first talked to.
+	MinTTL, MaxTTL   time.Duration
+	MaxName, MaxMeta int // bytes
+	// Claims a lock. MaxWaiters 0: nobody stands in line here.
+	MaxHolders, MaxWaiters int
+}
+
+// The limits that hold wherever a store does not set narrower ones.
+const (
+	MinTTL     = time.Second
+	MaxTTL     = 24 * time.Hour
+	MaxName    = 512  // bytes
+	MaxMeta    = 1024 // bytes
+	MaxHolders = 256
+	MaxWaiters = 64
+)
+
+// Tier is how far a store can be trusted with work that must never be done twice.
+type Tier string
+
+// The tiers.
+const (
+	TierFenceSafe Tier = "fence-safe"         // tokens never fall, grants are never forgotten
+	TierSettings  Tier = "safe with settings" // the same, if the store is set up so
+	TierAdvisory  Tier = "advisory"           // good for saving work; may grant twice when the store fails over
+)
+
+// EndedBy is who ends a silent holder.
+type EndedBy string
+
+// Who ends a silent holder.
+const (
+	EndedByNext  EndedBy = "the next claimant"
+	EndedByStore EndedBy = "the store"
+)
+
+// Judge is the clock by which a silent holder is ended.
+type Judge string
+
+// The clocks. By none of them are the wall clocks of two clients ever compared.
+const (
+	JudgeStore    Judge = "the store's clock"
+	JudgeObserver Judge = "the observer's own clock, having watched the claim unchanged for its TTL"
+)
+
+// Order is how claims on one lock are granted.
+type Order string
+
+// The orders.
+const (
+	OrderAlways Order = "first come, first served"
+	OrderFair   Order = "first come, first served for fair, read-write and semaphore claims"
+	OrderNone   Order = "none"
+)
+
+// Survives is what a store still knows afterwards.
+type Survives struct {
+	Restart  bool // of the store, ordered
+	PowerCut bool // of the store's machine
+	Failover bool // to another of the store's machines
+}
+
+// Margin is how long before the end of its TTL a holder stops believing: a tenth of the TTL, or one second and a
+// hundredth if that is less. The hundredth allows two clocks to run 1 % apart (an undisciplined quartz is a hundred
+// times better); the rest covers the time between a timer and the code that it wakes.
+func Margin(ttl time.Duration) time.Duration { return min(ttl/10, time.Second+ttl/100) }

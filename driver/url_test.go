@@ -1,0 +1,159 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func init() {
+	Register("test", func(ctx context.Context, u *url.URL) (Store, error) {
+		if u.Query().Has("reparse") { // as SDKs do
+			_, err := url.Parse(u.Scheme + "://" + u.User.String() + "@[" + u.RawQuery)
+			return nil, fmt.Errorf("dial %s with %s: %w", u, u.Query().Get("password"), err)
+		}
+		return nil, Query(u, map[string]func(string) error{
+			"db":       func(v string) error { _, err := strconv.Atoi(v); return err },
+			"password": func(v string) error { _, err := strconv.Atoi(v); return err },
+		})
+	})
+}
+
+// No part of a secret shows in an error, however broken the URL is around it.
+func TestOpenHidesSecrets(t *testing.T) {
+	corpus := []string{
+		"test://user:SECRET@host:port/0",
+		"test://user:SECRET@host:63 79/0",
+		"test://user:SECRET@ho st/0",
+		"test://user:SECRET@[::1/0",
+		"test://user:SECRET@host/%zz",
+		"test://user:SECRET%zz@host/",
+		"test://user:%SECRET@host/",
+		"test://user:SEC/SECRET@host/",
+		"test://user:SECRET/x@host/",
+		"test://user:SECRET?x@host/",
+		"test://user:SECRET#x@host/",
+		"test://user:SECRET\n@host/",
+		"test://user:SECRET\x7f@host/",
+		"test://user:SECRET @host/",
+		"test://user:<SECRET>@host/",
+		"test://user:\"SECRET\"@host/",
+		"test://user:SECRET@@host/",
+		"test://:SECRET@host:x/",
+		"test://user:SECRET@",
+		"test://user:SECRET",
+		"test:user:SECRET@host",
+		"test:/user:SECRET@host",
+		"test:SECRET",
+		"user:SECRET@host",
+		"SECRET:@host",
+		"SECRET:x@host",
+		":SECRET@host",
+		"SECRET@host",
+		"//user:SECRET@host",
+		"/SECRET",
+		"SECRET",
+		"te_st://user:SECRET@host",
+		"1test://user:SECRET@host",
+		"te st://user:SECRET@host",
+		"unknown://user:SECRET@host/?password=SECRET",
+		"unknown:user:SECRET@host",
+		"test://host/?password=SECRET",
+		"test://host/?password=SECRET&password=SECRET",
+		"test://host/?PASSWORD=SECRET",
+		"test://host/?sslpassword=SECRET",
+		"test://host/?password=a%SECRET",
+		"test://host/?password=SECRET;x=1",
+		"test://host/?password=x;SECRET",
+		"test://host/?password=x&%53ECRET/=y",
+		"test://host/?password=x&SECRET rest",
+		"test://host/?db=1&token=SECRET",
+		"test://host/?db=1#SECRET",
+		"test://user:SECRET@host/?db=x",
+		"test://user:SECRET@host/?nope=x",
+		"test://user:SECRET@host/?reparse",
+		"test://user:a%2FSECRET%40@host/?reparse",
+		"test://user:SECRET@host/?reparse&password=SECRET",
+		"test://host/?reparse&password=%20SECRET%2F",
+		" test://user:SECRET@host",
+		"test ://user:SECRET@host",
+		"http://[fe80::SECRET%25en0]:8080/",
+		"http://[fe80::1%SECRET]/",
+	}
+	for _, raw := range corpus {
+		_, err := Open(t.Context(), strings.ReplaceAll(raw, "SECRET", "hunter2secret"))
+		if err == nil {
+			continue // a URL may be fine
+		}
+		if strings.Contains(fmt.Sprintf("%v %+v %q", err, err, err), "hunter2") {
+			t.Errorf("%s: %v", raw, err)
+		}
+		for e := err; e != nil; e = errors.Unwrap(e) {
+			if strings.Contains(e.Error(), "hunter2") {
+				t.Errorf("%s: unwrapped: %v", raw, e)
+			}
+		}
+	}
+}
+
+// The error for a scheme that nobody registered says which are, and what may be missing.
+func TestOpenUnknownScheme(t *testing.T) {
+	_, err := Open(t.Context(), "redis://host")
+	for _, part := range []string{"redis://", "test", `import _ "github.com/holdfast-go/holdfast/store/redis"`} {
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), part) {
+			t.Errorf("%v: want ErrInvalid that says %s", err, part)
+		}
+	}
+}
+
+// Options are checked by name, number and value, and the error names the option.
+func TestQuery(t *testing.T) {
+	var got string
+	known := map[string]func(string) error{
+		"db":  func(v string) error { got = v; return nil },
+		"bad": func(v string) error { return errors.New("must be good") },
+	}
+	for query, says := range map[string]string{
+		"db=7":       "",
+		"db=a%26b":   "",
+		"":           "",
+		"nope=1":     "unknown option nope in the store's URL; known are: bad, db",
+		"db=1&db=2":  "option db stands in the store's URL twice",
+		"bad=1":      "option bad of the store's URL: must be good",
+		"db=%zz":     "cannot be parsed",
+		"db=1;bad=1": "cannot be parsed",
+	} {
+		err := Query(&url.URL{RawQuery: query}, known)
+		switch {
+		case says == "" && err != nil:
+			t.Errorf("%s: %v", query, err)
+		case says != "" && (!errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), says)):
+			t.Errorf("%s: %v, want ErrInvalid that says %q", query, err, says)
+		}
+	}
+	if Query(&url.URL{RawQuery: "db=a%26b"}, known); got != "a&b" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// A scheme belongs to one package.
+func TestRegisterTwice(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+	}()
+	Register("test", nil)
+}
+
+// Redact keeps the place and nothing else.
+func TestRedact(t *testing.T) {
+	u, err := url.Parse("redis://user:SECRET@host:6379/0?password=SECRET#SECRET")
+	if err != nil || Redact(u) != "redis://host:6379/0" {
+		t.Errorf("%v %s", err, Redact(u))
+	}
+}

@@ -1,0 +1,273 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Of several candidates one leads; it publishes its note, and another follows when it resigns.
+func TestElection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := bubbleMemory()
+		a := newClient(t, m.Open(), &Options{Owner: "A"}).Election("e", &LockOptions{Meta: "a:1"})
+		b := newClient(t, m.Open(), &Options{Owner: "B"}).Election("e", &LockOptions{Meta: "b:1"})
+		if s, err := b.Leader(t.Context()); err != nil || s.Ref != "" {
+			t.Errorf("before the election %+v leads, %v", s, err)
+		}
+		first, err := a.Campaign(t.Context())
+		if err != nil || !a.IsLeader() || b.IsLeader() {
+			t.Fatal(err, a.IsLeader(), b.IsLeader())
+		}
+		if again, err := a.Campaign(t.Context()); again != first || err != nil {
+			t.Errorf("campaigning again while leading: %v, %v", again, err)
+		}
+		s, err := b.Leader(t.Context())
+		if err != nil || s.Meta != "a:1" || s.Owner != "A" || s.Token != first.Token() {
+			t.Errorf("%+v, %v", s, err)
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = b.Campaign(short)
+		wantIs(t, err, context.DeadlineExceeded)
+		if err := b.Resign(); err != nil {
+			t.Errorf("resigning from nothing: %v", err)
+		}
+		if err := a.Resign(); err != nil || a.IsLeader() {
+			t.Errorf("resigning: %v, still leads: %v", err, a.IsLeader())
+		}
+		second, err := b.Campaign(t.Context())
+		if err != nil || second.Token() <= first.Token() {
+			t.Fatal(err)
+		}
+	})
+}
+
+// A candidate steps down at the moment its lease ends, without asking anybody.
+func TestElectionStepsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		e := newClient(t, f, nil).Election("e", nil)
+		l, err := e.Campaign(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.set(func() { f.down = true })
+		start := time.Now()
+		f.suspend(testTrust)
+		if e.IsLeader() {
+			t.Error("leads after its deadline")
+		}
+		<-l.Context().Done()
+		if took := time.Since(start); took != 0 {
+			t.Errorf("the context ended %v late", took)
+		}
+		f.set(func() { f.down = false })
+		wantIs(t, e.Resign(), ErrLost)
+	})
+}
+
+// Run campaigns again after a loss, never runs two at a time, and ends when the work is done or its context is.
+func TestElectionRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := bubbleMemory()
+		c, operator := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
+		e := c.Election("e", nil)
+		own := errors.New("own")
+		terms, running := 0, atomic.Int32{}
+		err := e.Run(t.Context(), func(ctx context.Context, l *Lease) error {
+			defer running.Add(-1)
+			if running.Add(1) > 1 || !e.IsLeader() {
+				t.Error("two at a time, or not as the leader")
+			}
+			if terms++; terms == 3 {
+				return own
+			}
+			if err := operator.Break(t.Context(), "e", l.Ref(), BreakForce); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			wantIs(t, context.Cause(ctx), ErrLost)
+			return ctx.Err()
+		})
+		if !errors.Is(err, own) || terms != 3 || e.IsLeader() {
+			t.Errorf("%v after %d terms, leads: %v", err, terms, e.IsLeader())
+		}
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err = e.Run(ctx, func(ctx context.Context, l *Lease) error { <-ctx.Done(); return ctx.Err() })
+		wantIs(t, err, context.DeadlineExceeded)
+		if l, err := operator.Mutex("e", nil).TryLock(t.Context()); err != nil {
+			t.Errorf("the leadership was not given up: %v", err)
+		} else if err := l.Unlock(); err != nil {
+			t.Error(err)
+		}
+
+		mustLockFor(t, operator, "e", time.Minute)
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err = e.Run(short, func(context.Context, *Lease) error { t.Error("leads"); return nil })
+		wantIs(t, err, context.DeadlineExceeded)
+		bad := c.Election("", nil)
+		wantIs(t, bad.Run(t.Context(), func(context.Context, *Lease) error { return nil }), ErrInvalid)
+	})
+}
+
+func mustLockFor(t *testing.T, c *Client, name string, d time.Duration) {
+	l := mustLock(t, c, name, nil)
+	time.AfterFunc(d, func() { l.Unlock() })
+}
+
+// Run asks a store again that cannot be reached.
+func TestElectionRunRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.refuse = errors.New("no way to the store")
+		time.AfterFunc(time.Minute, func() { f.set(func() { f.refuse = nil }) })
+		led := false
+		err := newClient(t, f, nil).Election("e", nil).Run(t.Context(), func(context.Context, *Lease) error { led = true; return nil })
+		if err != nil || !led || f.count(&f.acquires) > 100 {
+			t.Errorf("%v, led %v, %d calls", err, led, f.count(&f.acquires))
+		}
+	})
+}
+
+// watcher adds NextChange to a store, from a feed.
+type watcher struct {
+	driver.Store
+	feed chan Lock
+}
+
+func (w *watcher) NextChange(ctx context.Context, seen Lock) (Lock, error) {
+	select {
+	case l := <-w.feed:
+		return l, nil
+	case <-ctx.Done():
+		return Lock{}, ctx.Err()
+	}
+}
+
+// Observers see who leads, first as it is and then at each change, whether the store tells or has to be asked.
+func TestElectionObserve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := bubbleMemory()
+		a := newClient(t, m.Open(), nil).Election("e", &LockOptions{Meta: "a"})
+		b := newClient(t, m.Open(), nil).Election("e", &LockOptions{Meta: "b"})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		seen, ended := make(chan Standing), make(chan error, 1)
+		go func() {
+			for s, err := range newClient(t, m.Open(), nil).Election("e", nil).Observe(ctx) {
+				if err != nil {
+					ended <- err
+					continue
+				}
+				seen <- s
+			}
+			close(ended)
+		}()
+		next := func(meta string) {
+			t.Helper()
+			select {
+			case s := <-seen:
+				if s.Meta != meta {
+					t.Errorf("%q leads, want %q", s.Meta, meta)
+				}
+			case <-time.After(2 * observePause):
+				t.Errorf("not told that %q leads", meta)
+			}
+		}
+		next("")
+		if _, err := a.Campaign(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		next("a")
+		time.Sleep(time.Hour) // renewals are no news
+		if err := a.Resign(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Campaign(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		next("b")
+		if err := b.Resign(); err != nil {
+			t.Fatal(err)
+		}
+		next("")
+		cancel()
+		wantIs(t, <-ended, context.Canceled)
+		if _, more := <-ended; more {
+			t.Error("observes on after its context")
+		}
+	})
+}
+
+func TestElectionObserveWatcher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		w := &watcher{Store: f, feed: make(chan Lock, 3)}
+		c, err := New(w, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ref := range []string{"x", "x", "y"} {
+			w.feed <- Lock{Holders: []Standing{{Ref: ref}}}
+		}
+		var got []string
+		for s, err := range c.Election("e", nil).Observe(t.Context()) {
+			if err != nil {
+				wantIs(t, err, ErrClosed)
+				continue
+			}
+			got = append(got, s.Ref)
+			if s.Ref == "y" {
+				time.AfterFunc(time.Hour, func() { c.Close() })
+			}
+		}
+		if len(got) != 3 || got[1] != "x" || got[2] != "y" {
+			t.Errorf("seen %q", got)
+		}
+		if n := f.count(&f.inspects); n != 1 {
+			t.Errorf("asked %d times", n)
+		}
+	})
+}
+
+// An error is told, and who leads is told anew when it is known again.
+func TestElectionObserveErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := newClient(t, f, nil)
+		mustLock(t, c, "e", nil)
+		known, errs := 0, 0
+		for _, err := range c.Election("e", nil).Observe(t.Context()) {
+			switch {
+			case err != nil:
+				errs++
+				f.set(func() { f.refuseLook = nil })
+			case known == 0:
+				known++
+				f.set(func() { f.refuseLook = errors.New("no way to the store") })
+			default:
+				known++
+			}
+			if known == 2 {
+				break
+			}
+		}
+		if errs != 1 {
+			t.Errorf("%d errors", errs)
+		}
+		f.set(func() { f.refuseLook = ErrDenied })
+		for _, err := range c.Election("e", nil).Observe(t.Context()) {
+			wantIs(t, err, ErrDenied)
+		}
+		f.set(func() { f.refuseLook = nil })
+	})
+}

@@ -1,0 +1,284 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Acquire takes a lock in one round trip where the row is as this client saw it last, else in two.
+func (e *engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if err := c.Check(e.info); err != nil {
+		return driver.Grant{}, err
+	}
+	ctx, done := e.bind(ctx)
+	defer done()
+	a := &acquire{engine: e, claim: c, queue: c.Wait && (c.Fair || c.Kind != driver.KindMutex), answered: e.clock.Now()}
+	a.row, a.rec = e.known(c.Name)
+	for {
+		grant, over, err := a.step(ctx)
+		if over || err != nil {
+			return grant, a.failure(ctx, err)
+		}
+	}
+}
+
+// acquire is one Acquire under way.
+type acquire struct {
+	*engine
+	claim driver.Claim
+	queue bool // the claim stands in line while it waits
+
+	row   Row
+	rec   *Record
+	fresh bool // row was loaded in this call, not remembered
+
+	unsure     *Claim         // how the claim stands if a swap of unknown outcome took effect
+	unsureAt   driver.Instant // when that swap was started
+	unsureOver string         // the version that it would replace
+	unknowns   int64          // how many swaps had an unknown outcome
+	wrote      driver.Instant // when the claim's last sign of life was started, if it stands in line
+	beat       int64          // and what it was
+	conflicts  int            // swaps refused in a row
+	aside      int            // looks in a row at which it gave way
+	answered   driver.Instant // when the store answered last
+}
+
+// step looks at the row and does one thing about it: takes the grant, writes, loads, or waits.
+func (a *acquire) step(ctx context.Context) (grant driver.Grant, over bool, err error) {
+	if mine := a.rec.find(a.claim.ID); a.settled(mine) {
+		return a.granted(mine, a.unsureAt), true, nil
+	}
+	since := a.clock.Now()
+	m := a.moment(a.row)
+	next := a.rec.clone()
+	mine, err := next.Acquire(a.mine(), a.claim.Kind, a.claim.Limit, a.queue, a.info, m)
+	switch {
+	case err != nil && !a.fresh:
+		return grant, false, a.look(ctx)
+	case errors.Is(err, driver.ErrHeld) && a.claim.Wait:
+		return grant, false, a.await(ctx, "")
+	case err != nil:
+		return grant, false, err
+	case mine.State != Granted && !a.mustWrite(next):
+		if !a.fresh {
+			return grant, false, a.look(ctx)
+		}
+		return grant, false, a.await(ctx, a.claim.ID)
+	case mine.State != Granted && a.givesWay():
+		return grant, false, a.stepAside(ctx)
+	}
+	mine.Beat += a.unknowns // so that no two tries could be taken for each other
+	row, rec, err := a.swap(ctx, a.row, next)
+	switch {
+	case err == nil:
+		a.row, a.rec, a.fresh, a.conflicts, a.unsure, a.answered = row, rec, true, 0, nil, a.clock.Now()
+		a.wrote, a.beat = since, mine.Beat
+		if mine.State == Granted {
+			return a.granted(mine, since), true, nil
+		}
+		a.watch(row.Name, rec)
+		return grant, false, nil
+	case errors.Is(err, ErrConflict):
+		return grant, false, a.conflict(ctx, row, rec)
+	case driver.Final(err):
+		return grant, false, err
+	default:
+		a.unsure, a.unsureAt, a.unsureOver = mine, since, a.row.Version
+		a.unknowns++
+		return grant, false, a.retry(ctx, err)
+	}
+}
+
+// maxAside is how often in a row a claim gives way: long enough for a renewal that needs some tries, and no more, since a
+// holder that does not renew may be dead.
+const maxAside = 8
+
+// givesWay reports whether this claim should let a renewal go first: it wants to enter the line or to show that it is
+// there, without having been called, and a holder is due to renew. Of hundreds that write at once to a store that is far
+// away one gets through in each round trip, and the holder's renewal would be refused again and again.
+func (a *acquire) givesWay() bool {
+	mine := a.rec.find(a.claim.ID)
+	if mine != nil && mine.State == Called || a.aside >= maxAside || !a.renewalDue(a.row, a.rec) {
+		a.aside = 0
+		return false
+	}
+	return true
+}
+
+func (a *acquire) stepAside(ctx context.Context) error {
+	a.aside++
+	if err := a.sleep(ctx, a.roundTrip()+randomPart(a.roundTrip())); err != nil {
+		return err
+	}
+	return a.look(ctx)
+}
+
+// settled reports whether the claim stands just as the swap would have left it whose outcome was not known: then that
+// swap took effect, and its start is when the grant's time began. If anything has been written since, another write of
+// our own is needed to know.
+func (a *acquire) settled(mine *Claim) bool {
+	return mine != nil && a.unsure != nil && mine.State == Granted && !mine.Broken &&
+		mine.Token == a.unsure.Token && mine.Beat == a.unsure.Beat
+}
+
+// mine is the claim as it comes to the lock. Its beat goes on from the last one written, so that nobody takes a claim
+// that has lost its place and comes again for one that has been silent all the time.
+func (a *acquire) mine() Claim {
+	c := a.claim
+	session := ""
+	if a.presence != nil && !c.Detached {
+		session = a.presence.Session()
+	}
+	return Claim{ID: c.ID, Session: session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL,
+		Beat: a.beat, Detached: c.Detached}
+}
+
+// mustWrite reports whether a step that grants nothing is worth a write: the claim enters the line, is called, or has to
+// show that it is alive; or others have to be removed or called.
+func (a *acquire) mustWrite(next *Record) bool {
+	mine := a.rec.find(a.claim.ID)
+	if mine == nil || mine.State == Called || a.clock.Since(a.wrote) >= a.claim.TTL/3 {
+		return true
+	}
+	if len(next.Claims) != len(a.rec.Claims) {
+		return true
+	}
+	for i := range next.Claims {
+		if next.Claims[i].State != a.rec.Claims[i].State {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *acquire) granted(mine *Claim, since driver.Instant) driver.Grant {
+	return driver.Grant{Claim: a.claim, Token: mine.Token, Since: since, TTL: a.claim.TTL, Ref: a.claim.ID}
+}
+
+// look loads the row.
+func (a *acquire) look(ctx context.Context) error {
+	row, rec, err := a.load(ctx, a.claim.Name)
+	if err != nil {
+		if errors.Is(err, driver.ErrCorrupt) {
+			return err
+		}
+		return a.retry(ctx, err)
+	}
+	a.answered = a.clock.Now()
+	a.goOn(row, rec)
+	return nil
+}
+
+// goOn makes a row that was just read the one to look at. A swap of unknown outcome is void when the claim does not
+// stand and another version has come: it can't take effect any more.
+func (a *acquire) goOn(row Row, rec *Record) {
+	a.row, a.rec, a.fresh = row, rec, true
+	if a.unsure != nil && row.Version != a.unsureOver && rec.find(a.claim.ID) == nil {
+		a.unsure = nil
+	}
+	a.watch(row.Name, rec)
+}
+
+// conflict goes on from the row that another's write has left.
+func (a *acquire) conflict(ctx context.Context, row Row, rec *Record) error {
+	a.answered = a.clock.Now()
+	tries := a.conflicts
+	if mine := a.rec.find(a.claim.ID); mine != nil && mine.State == Called {
+		tries /= 4 // it is this claim's turn: the others pause
+	}
+	if err := a.pause(ctx, tries); err != nil {
+		return err
+	}
+	a.conflicts++
+	if rec == nil || a.conflicts > 1 { // after a pause what the refusal brought is old
+		return a.look(ctx)
+	}
+	a.goOn(row, rec)
+	return nil
+}
+
+// retry bears with a store that does not answer, for a while. What stands there is not known then: the row is loaded.
+func (a *acquire) retry(ctx context.Context, err error) error {
+	if driver.Final(err) || ctx.Err() != nil || a.clock.Since(a.answered) > driver.Patience(a.claim.TTL) {
+		return err
+	}
+	a.conflicts++
+	if perr := a.pause(ctx, max(a.conflicts, 3)); perr != nil {
+		return perr
+	}
+	return a.look(ctx)
+}
+
+// failure gives an error its final form.
+func (a *acquire) failure(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case a.life.Err() != nil:
+		err = driver.ErrClosed
+	case ctx.Err() != nil && !driver.Final(err):
+		err = a.inVain(ctx.Err())
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // the store's own, not the caller's
+		err = fmt.Errorf("the store did not answer in time: %v", err)
+	}
+	if a.unsure == nil {
+		return err
+	}
+	a.mu.Lock()
+	a.flying[a.claim.ID] = a.unsureOver
+	a.mu.Unlock()
+	return fmt.Errorf("%w: %w", driver.ErrUncertain, err)
+}
+
+// inVain says for whom a wait has ended in vain, as far as was seen.
+func (a *acquire) inVain(err error) error {
+	if a.rec == nil || a.rec.count(true) == 0 || !a.fresh {
+		return err
+	}
+	return fmt.Errorf("%w; %w", err, a.rec.held(a.moment(a.row)))
+}
+
+// await blocks until there may be something to do, and then looks at the row that is there. mine is the claim's id if it
+// stands in line: it then has to give signs of life. All else is told by the lock's lookout.
+func (a *acquire) await(ctx context.Context, mine string) error {
+	limit := driver.Patience(a.claim.TTL) / 2
+	if mine != "" {
+		limit = max(a.claim.TTL/3-a.clock.Since(a.wrote), 0)
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	told, leave := a.join(a.row, a.rec, a.concerned)
+	defer leave()
+	select {
+	case s := <-told:
+		a.answered = a.clock.Now()
+		a.goOn(s.row, s.rec)
+		return nil
+	case <-timer.C:
+		return a.look(ctx)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// concerned reports whether a change of the lock is this claim's affair: it is let in or called, it has lost its place,
+// or it is the next after those that are called. The others in line sleep on.
+func (a *acquire) concerned(rec *Record) bool {
+	mine := rec.find(a.claim.ID)
+	switch {
+	case !a.queue:
+		return len(rec.Claims) == 0 || rec.weight()+a.claim.Weight <= rec.Limit || rec.Kind != a.claim.Kind
+	case mine == nil || mine.State != Waiting:
+		return true
+	}
+	for i := range rec.Claims {
+		if rec.Claims[i].State == Waiting {
+			return rec.Claims[i].ID == a.claim.ID
+		}
+	}
+	return false
+}

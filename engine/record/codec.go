@@ -1,0 +1,101 @@
+package record
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Format is the version of the encoding that this code writes. A record of a higher one is refused: a program that does
+// not know what it reads must not decide about it.
+const Format = 1
+
+// wire is a record as it stands in a table: one JSON object, so that an operator can read it with the store's own tools.
+type wire struct {
+	Format int         `json:"holdfast"`
+	Kind   driver.Kind `json:"kind,omitempty"`
+	Limit  int64       `json:"limit,omitempty"`
+	Token  int64       `json:"token"`
+	Idle   int64       `json:"idle,omitempty"`
+	Claims []wireClaim `json:"claims,omitempty"`
+}
+
+type wireClaim struct {
+	ID       string `json:"id"`
+	Session  string `json:"session,omitempty"`
+	Owner    string `json:"owner,omitempty"`
+	Meta     string `json:"meta,omitempty"`
+	Weight   int64  `json:"weight"`
+	TTL      int64  `json:"ttl_ms"`
+	State    State  `json:"state"`
+	Token    int64  `json:"token,omitempty"`
+	Beat     int64  `json:"beat"`
+	Allow    int64  `json:"allow_ms"`
+	Ends     int64  `json:"ends_us,omitempty"`
+	Since    int64  `json:"since_us,omitempty"`
+	Detached bool   `json:"detached,omitempty"`
+	Asked    bool   `json:"asked,omitempty"`
+	Broken   bool   `json:"broken,omitempty"`
+}
+
+// Encode gives a record's bytes. It refuses one that breaks a rule: nothing wrong is ever written.
+func Encode(r *Record) ([]byte, error) {
+	if err := r.Check(); err != nil {
+		return nil, fmt.Errorf("%w: refusing to write a broken record: %w", driver.ErrInvalid, err)
+	}
+	w := wire{Format: Format, Kind: r.Kind, Limit: r.Limit, Token: r.Token, Idle: r.Idle}
+	for _, c := range r.Claims {
+		w.Claims = append(w.Claims, wireClaim{
+			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL.Milliseconds(),
+			State: c.State, Token: c.Token, Beat: c.Beat, Allow: ceilMillis(c.Allow), Ends: c.Ends, Since: c.Since,
+			Detached: c.Detached, Asked: c.Asked, Broken: c.Broken,
+		})
+	}
+	data, err := json.Marshal(w)
+	if err == nil && len(data) > MaxData {
+		err = fmt.Errorf("%w: its record would grow to %d bytes", driver.ErrQueueFull, len(data))
+	}
+	return data, err
+}
+
+// Decode reads what Encode wrote. What it cannot read is ErrCorrupt, with the first of the bytes, and is left alone.
+func Decode(name string, data []byte) (*Record, error) {
+	var w wire
+	d := json.NewDecoder(bytes.NewReader(data))
+	if err := d.Decode(&w); err != nil || d.More() {
+		return nil, corrupt(name, data, fmt.Errorf("not one JSON object (%v)", err))
+	}
+	switch {
+	case w.Format > Format:
+		return nil, corrupt(name, data, fmt.Errorf("format %d was written by a newer version, and this one knows up to %d: upgrade it", w.Format, Format))
+	case w.Format < 1:
+		return nil, corrupt(name, data, fmt.Errorf("no Holdfast record"))
+	}
+	r := &Record{Kind: w.Kind, Limit: w.Limit, Token: w.Token, Idle: w.Idle}
+	for _, c := range w.Claims {
+		r.Claims = append(r.Claims, Claim{
+			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: millis(c.TTL),
+			State: c.State, Token: c.Token, Beat: c.Beat, Allow: millis(c.Allow), Ends: c.Ends, Since: c.Since,
+			Detached: c.Detached, Asked: c.Asked, Broken: c.Broken,
+		})
+	}
+	if err := r.Check(); err != nil {
+		return nil, corrupt(name, data, err)
+	}
+	return r, nil
+}
+
+func corrupt(name string, data []byte, why error) error {
+	return fmt.Errorf("%w: %q: %w; it begins with %.60q. If nothing uses the lock, remove the record by hand",
+		driver.ErrCorrupt, name, why, data)
+}
+
+func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// ceilMillis rounds up, so that nobody is judged silent before its time.
+func ceilMillis(d time.Duration) int64 {
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}

@@ -1,0 +1,254 @@
+// Package record keeps locks as small records that are moved by compare-and-swap.
+//
+// It is for stores that can keep a record and replace it if it is unchanged, and that know nothing of locks: memory, a
+// directory of files, DynamoDB, Google Cloud Storage, PostgreSQL. All that is particular to such a store is a [Table];
+// every decision about locks is made here, by the steps of [Record], which are pure. Around them this package does what
+// a store cannot: it looks first at the version that it saw last, so that taking a lock costs one round trip where
+// nothing has changed; it settles lost replies by the claim's own id; it waits, and it judges who has fallen silent.
+//
+// A silent claim is ended by whoever comes next, in one of three ways: the table knows that its client is gone; the
+// store's own clock is past its end; or the one who comes has watched it unchanged for as long as it may be silent, and
+// a margin, on its own clock. Two clients' wall clocks are never compared.
+package record
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// New makes a driver.Store of a table. Closing the store closes the table.
+func New(table Table) driver.Store {
+	e := &engine{table: table, info: complete(table.Info()), rows: map[string]sight{}, seen: map[string]map[sighting]driver.Instant{},
+		flying: map[string]string{}, lookouts: map[string]*lookout{}}
+	e.clock = e.info.Clock
+	e.notifier, _ = table.(Notifier)
+	e.presence, _ = table.(Presence)
+	e.life, e.end = context.WithCancelCause(context.Background())
+	e.rtt = 10 * time.Millisecond
+	return e
+}
+
+type engine struct {
+	table    Table
+	info     driver.Info
+	clock    driver.Clock
+	notifier Notifier // nil if the table has none
+	presence Presence // nil if the table has none
+	life     context.Context
+	end      context.CancelCauseFunc
+	// inBackground counts the engine's own goroutines; it is added to only with mu held and life going on.
+	inBackground sync.WaitGroup
+
+	mu        sync.Mutex
+	rows      map[string]sight                       // as last seen, so that the first swap can do without a load
+	seen      map[string]map[sighting]driver.Instant // since when each claim has been watched unchanged
+	rtt       time.Duration                          // smoothed round trip
+	lookouts  map[string]*lookout
+	flying    map[string]string // by claim id: the version that a swap of unknown outcome may still replace
+	nextSweep driver.Instant
+}
+
+// sighting is what must stay the same for a claim to count as silent: not its id alone, since one claim may stand, go and
+// stand again, and not its token alone, since a waiting one has none.
+type sighting struct {
+	id    string
+	token int64
+	beat  int64
+}
+
+// maxKnown bounds how many rows are remembered; past it any one of them is forgotten, at the price of a load later.
+const maxKnown = 1 << 17
+
+func complete(info driver.Info) driver.Info {
+	info.Engine = "record"
+	info.EndedBy = driver.EndedByNext
+	info.Order = driver.OrderFair
+	info.Kinds = []driver.Kind{driver.KindMutex, driver.KindRW, driver.KindSemaphore}
+	info.Detached = true
+	set := func(v *int, std int) {
+		if *v == 0 {
+			*v = std
+		}
+	}
+	set(&info.MaxName, driver.MaxName)
+	set(&info.MaxMeta, driver.MaxMeta)
+	set(&info.MaxHolders, driver.MaxHolders)
+	set(&info.MaxWaiters, driver.MaxWaiters)
+	if info.MinTTL == 0 {
+		info.MinTTL = driver.MinTTL
+	}
+	if info.MaxTTL == 0 {
+		info.MaxTTL = driver.MaxTTL
+	}
+	return info
+}
+
+func (e *engine) Info() driver.Info { return e.info }
+
+// Close ends the calls under way, and then the table.
+func (e *engine) Close() error {
+	if e.life.Err() != nil {
+		return nil
+	}
+	e.sweepAtClose()
+	e.mu.Lock() // so that nothing starts once we wait
+	e.end(driver.ErrClosed)
+	e.mu.Unlock()
+	e.inBackground.Wait()
+	return e.table.Close()
+}
+
+// bind makes ctx end with the store, too.
+func (e *engine) bind(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(e.life, func() { cancel(driver.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// fault gives an error its final form: whatever ended with the store says so.
+func (e *engine) fault(err error) error {
+	if err != nil && e.life.Err() != nil {
+		return driver.ErrClosed
+	}
+	return err
+}
+
+// sight is a row as it was seen once. Nobody changes the record: a step is made on a clone.
+type sight struct {
+	row Row // without its data
+	rec *Record
+}
+
+// known gives the row as last seen. A name never seen is taken to be absent, which costs nothing where it is true.
+func (e *engine) known(name string) (Row, *Record) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s, ok := e.rows[name]; ok {
+		return s.row, s.rec
+	}
+	return Row{Name: name}, &Record{}
+}
+
+func (e *engine) remember(row Row, rec *Record) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.rows[row.Name] = sight{row, rec}
+	for name := range e.rows {
+		if len(e.rows) <= maxKnown {
+			break
+		}
+		delete(e.rows, name)
+	}
+}
+
+// forget drops a row that may not be what stands there.
+func (e *engine) forget(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.rows, name)
+}
+
+// load reads a record as it is now.
+func (e *engine) load(ctx context.Context, name string) (Row, *Record, error) {
+	from := e.clock.Now()
+	row, err := e.table.Load(ctx, name)
+	if err != nil {
+		return Row{}, nil, e.fault(err)
+	}
+	e.took(from)
+	row.Name = name
+	return e.saw(row)
+}
+
+// saw decodes a row that was just read, and remembers it.
+func (e *engine) saw(row Row) (Row, *Record, error) {
+	rec := &Record{}
+	if row.Version != "" {
+		var err error
+		if rec, err = Decode(row.Name, row.Data); err != nil {
+			e.forget(row.Name)
+			return row, nil, err
+		}
+	}
+	row.Data = nil
+	e.remember(row, rec)
+	return row, rec, nil
+}
+
+// swap writes a record over the row it was made from. After a refusal it gives the row that stands there, if the table
+// said so, decoded; after any other error what stands there is not known.
+func (e *engine) swap(ctx context.Context, row Row, rec *Record) (Row, *Record, error) {
+	data, err := Encode(rec)
+	if err != nil {
+		return Row{}, nil, err
+	}
+	row.Data, row.Token, row.Durable = data, rec.Token, false
+	for i := range rec.Claims {
+		row.Durable = row.Durable || rec.Claims[i].Detached
+	}
+	from := e.clock.Now()
+	now, err := e.table.Swap(ctx, row)
+	switch {
+	case err == nil:
+		e.took(from)
+		now.Name, now.Data = row.Name, nil
+		e.remember(now, rec)
+		return now, rec, nil
+	case errors.Is(err, ErrConflict) && now.Version != "":
+		e.took(from)
+		now.Name = row.Name
+		now, rec, derr := e.saw(now)
+		if derr != nil {
+			return Row{}, nil, derr
+		}
+		return now, rec, err
+	default:
+		e.forget(row.Name)
+		return Row{}, nil, e.fault(err)
+	}
+}
+
+// took notes how long a round trip took.
+func (e *engine) took(from driver.Instant) {
+	d := e.clock.Since(from)
+	e.mu.Lock()
+	e.rtt += (d - e.rtt) / 8
+	e.mu.Unlock()
+}
+
+func (e *engine) roundTrip() time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rtt
+}
+
+// window is how long a called claim has to show itself: long enough for a live one that needs a few round trips, and
+// short beside a TTL.
+func (e *engine) window() time.Duration { return 2*time.Second + 10*e.roundTrip() }
+
+// pause waits between two tries of a contended write by one who wants to come in: not at all before the second, then for
+// a random part of a time that doubles, so that of many contenders some get through.
+func (e *engine) pause(ctx context.Context, tries int) error {
+	if tries == 0 {
+		return ctx.Err()
+	}
+	return e.sleep(ctx, rand.N(min(time.Second, e.roundTrip()<<min(tries, 10))+1))
+}
+
+func (e *engine) sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-e.life.Done():
+		return driver.ErrClosed
+	}
+}

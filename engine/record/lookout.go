@@ -1,0 +1,162 @@
+package record
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// lookout watches one lock for all claims of this client that wait for it, so that a change costs one load a client
+// however many wait, and wakes only those whom it concerns. It lives while anybody waits.
+type lookout struct {
+	e       *engine
+	name    string
+	waiting map[*lookoutSeat]struct{} // guarded by the engine's mutex, like row
+	row     Row                       // as last seen
+	look    chan struct{}             // buffered: look now
+	end     context.CancelFunc
+}
+
+type lookoutSeat struct {
+	told      chan news // buffered; sent to with the engine's mutex held
+	concerned func(*Record) bool
+}
+
+// news is what a lookout tells.
+type news struct {
+	sight
+	over bool // a claim on it is over: whoever is awake may remove it
+}
+
+// presenceEvery is how often it is asked whether those ahead are still there, where the table can tell.
+const presenceEvery = 100 * time.Millisecond
+
+// join has the caller told of the next change that concerns it, as seen from the row it knows.
+func (e *engine) join(row Row, rec *Record, concerned func(*Record) bool) (told <-chan news, leave func()) {
+	seat := &lookoutSeat{told: make(chan news, 1), concerned: concerned}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := e.lookouts[row.Name]
+	if l == nil {
+		l = &lookout{e: e, name: row.Name, row: row, waiting: map[*lookoutSeat]struct{}{}, look: make(chan struct{}, 1)}
+		if e.life.Err() == nil {
+			var ctx context.Context
+			ctx, l.end = context.WithCancel(e.life)
+			e.lookouts[row.Name] = l
+			e.inBackground.Go(func() { l.run(ctx, rec) })
+		}
+	} else if l.row.Version != row.Version {
+		l.lookNow() // one of the two is old
+	}
+	l.waiting[seat] = struct{}{}
+	return seat.told, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(l.waiting, seat)
+		if len(l.waiting) == 0 && e.lookouts[l.name] == l {
+			delete(e.lookouts, l.name)
+			l.end()
+		}
+	}
+}
+
+func (l *lookout) lookNow() {
+	select {
+	case l.look <- struct{}{}:
+	default:
+	}
+}
+
+// run looks at the lock whenever it may have changed, until nobody waits any more.
+func (l *lookout) run(ctx context.Context, rec *Record) {
+	version := l.row.Version
+	for idle := 0; ctx.Err() == nil; idle++ {
+		signed := l.sleep(ctx, version, rec, idle)
+		row, now, err := l.e.load(ctx, l.name)
+		if err != nil {
+			continue // those who wait look for themselves from time to time, and meet the error then
+		}
+		l.e.watch(l.name, now)
+		over := l.e.anyOver(row, now)
+		if row.Version != version || signed {
+			idle = 0
+		} else if !over {
+			continue
+		}
+		version, rec = row.Version, now
+		l.tell(news{sight{row, rec}, over})
+	}
+}
+
+// sleep waits until the row may have changed, and reports whether there was a sign of it. Without signs it waits for
+// longer and longer; where the table gives them, looking without is only the second net.
+func (l *lookout) sleep(ctx context.Context, version string, rec *Record, idle int) bool {
+	least, most := 20*time.Millisecond, time.Second
+	if l.e.notifier != nil {
+		least, most = time.Second, 5*time.Second
+	}
+	poll := min(most, max(least, 4*l.e.roundTrip())<<min(idle, 8))
+	poll = poll/2 + randomPart(poll/2)
+	if end, ok := l.e.nextEnd(l.name, rec); ok {
+		poll = min(poll, max(end, 0)+(l.e.roundTrip()/4+time.Millisecond)<<min(idle, 10))
+	}
+	ctx, cancel := context.WithTimeout(ctx, poll)
+	changed, done := l.listen(ctx, version)
+	defer done()
+	defer cancel()
+	tick := time.NewTicker(presenceEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-changed:
+			return true
+		case <-l.look:
+			return true
+		case <-tick.C:
+			if slices.ContainsFunc(rec.Claims, func(c Claim) bool { return l.e.gone(&c) }) {
+				return true
+			}
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// listen gives a channel that is closed when the table says that the row has changed, and never where it cannot tell;
+// and a function that waits until the listening has ended, which it does with ctx.
+func (l *lookout) listen(ctx context.Context, version string) (<-chan struct{}, func()) {
+	if l.e.notifier == nil {
+		return nil, func() {}
+	}
+	changed := make(chan struct{})
+	var listening sync.WaitGroup
+	listening.Go(func() {
+		if l.e.notifier.Wait(ctx, l.name, version) == nil {
+			close(changed)
+		}
+	})
+	return changed, listening.Wait
+}
+
+// tell wakes those whom it concerns, once each.
+func (l *lookout) tell(n news) {
+	l.e.mu.Lock()
+	defer l.e.mu.Unlock()
+	l.row = n.row
+	for seat := range l.waiting {
+		if n.over || seat.concerned(n.rec) {
+			select {
+			case <-seat.told: // what it has not looked at yet is old
+			default:
+			}
+			seat.told <- n
+		}
+	}
+}
+
+// anyOver reports whether a claim stands that anybody may remove.
+func (e *engine) anyOver(row Row, rec *Record) bool {
+	m := e.moment(row)
+	return slices.ContainsFunc(rec.Claims, func(c Claim) bool { return m.verdict(&c) != Alive })
+}

@@ -1,0 +1,367 @@
+package record
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Record is the whole of a lock, as it stands in a table. The steps below change it in place and are pure otherwise:
+// they read no clock and no store. A caller works on a copy of its own and throws it away when the swap is refused.
+type Record struct {
+	Kind   driver.Kind // empty while idle
+	Limit  int64       // 0 while idle
+	Token  int64       // the largest ever granted on this lock; only grows
+	Idle   int64       // store's clock when the last claim left, in microseconds; 0 while any stands
+	Claims []Claim     // in order of arrival, the holders among them
+}
+
+// Claim is one claim in a Record. It ends by itself if nothing is heard of it for Allow: every write by its owner raises
+// Beat, so that others can tell silence from life without comparing clocks.
+type Claim struct {
+	ID       string
+	Session  string // the client behind it, where the table can tell whether that is still there
+	Owner    string
+	Meta     string
+	Weight   int64
+	TTL      time.Duration
+	State    State
+	Token    int64         // 0 until granted
+	Beat     int64         // grows with every sign of life, and with every call
+	Allow    time.Duration // how long it may be silent from this beat on
+	Ends     int64         // store's clock, in microseconds, past which it surely was silent for Allow; 0: not known
+	Since    int64         // store's clock when it was granted, or came; 0: not known; only shown
+	Detached bool          // nobody is behind it: it ends by Allow alone
+	Asked    bool          // its holder is asked to give up
+	Broken   bool          // it is not renewed any more
+}
+
+// State is where a claim is on its way.
+type State string
+
+// The states. A called claim still waits: it is asked to show itself within a window, because its turn has come or
+// because the one before it did not answer. Being called gives it nothing; only a grant that it writes itself does.
+const (
+	Waiting State = "waiting"
+	Called  State = "called"
+	Granted State = "granted"
+)
+
+// Moment is all that a step knows of time and of others.
+type Moment struct {
+	Clocked bool  // whether the store's clock may judge
+	Now     int64 // best estimate of the store's clock in microseconds, for tokens and to be shown
+	Early   int64 // the store's clock is surely past this
+	Late    int64 // and surely not past this
+	Window  time.Duration
+	Over    func(*Claim) Verdict // what has been found out about a claim beside its Ends
+}
+
+// Verdict is what is known of a claim's client.
+type Verdict int
+
+// The verdicts.
+const (
+	Alive  Verdict = iota // or not known
+	Silent                // watched unchanged for longer than it may be
+	Gone                  // its client is not there any more
+)
+
+// find gives the claim with that id, or nil.
+func (r *Record) find(id string) *Claim {
+	for i := range r.Claims {
+		if r.Claims[i].ID == id {
+			return &r.Claims[i]
+		}
+	}
+	return nil
+}
+
+// fits reports whether the claim may be granted: its weight and that of all ahead of it are within the limit.
+func (r *Record) fits(id string) bool {
+	var sum int64
+	for i := range r.Claims {
+		sum += r.Claims[i].Weight
+		if r.Claims[i].ID == id {
+			return sum <= r.Limit
+		}
+	}
+	return false
+}
+
+func (r *Record) weight() (sum int64) {
+	for i := range r.Claims {
+		sum += r.Claims[i].Weight
+	}
+	return sum
+}
+
+func (r *Record) count(granted bool) (n int) {
+	for i := range r.Claims {
+		if (r.Claims[i].State == Granted) == granted {
+			n++
+		}
+	}
+	return n
+}
+
+// verdict judges one claim: by the store's clock, and by what the observer found out.
+func (m Moment) verdict(c *Claim) Verdict {
+	v := m.Over(c)
+	if v == Alive && m.Clocked && c.Ends > 0 && m.Early > c.Ends {
+		return Silent
+	}
+	return v
+}
+
+// ends is what a claim's Ends becomes when it may be silent for d from now on. It is counted from the latest that the
+// store's clock can be, so that nobody judges it early.
+func (m Moment) ends(d time.Duration) int64 {
+	if !m.Clocked {
+		return 0
+	}
+	return m.Late + d.Microseconds()
+}
+
+// settle removes the claims that are over, all but keep's, and calls those whose turn has come.
+//
+// A claim that was called and did not answer tells that its client died while it waited, and then others may have died
+// with it. So all that wait are called, and those that do not answer go together: ten dead waiters in line cost little
+// more than one.
+func (r *Record) settle(m Moment, keep string) {
+	unanswered := false
+	kept := r.Claims[:0:0]
+	for i := range r.Claims {
+		c := &r.Claims[i]
+		v := Alive
+		if c.ID != keep {
+			v = m.verdict(c)
+		}
+		if v == Alive {
+			kept = append(kept, *c)
+		}
+		unanswered = unanswered || c.State == Called && v == Silent
+	}
+	r.Claims = kept
+	if unanswered {
+		n := time.Duration(r.count(false))
+		for i := range r.Claims {
+			if r.Claims[i].State == Waiting {
+				r.Claims[i].call(m, m.Window+m.Window*n/8)
+			}
+		}
+	}
+	var sum int64
+	for i := range r.Claims {
+		c := &r.Claims[i]
+		sum += c.Weight
+		if c.State == Waiting && sum <= r.Limit {
+			c.call(m, m.Window)
+		}
+	}
+	if len(r.Claims) == 0 && r.Idle == 0 {
+		r.Kind, r.Limit, r.Idle = "", 0, max(m.Now, 1)
+	}
+}
+
+// call asks a waiting claim to show itself within d.
+func (c *Claim) call(m Moment, d time.Duration) {
+	c.State = Called
+	c.Beat++
+	c.Allow = min(d, c.TTL)
+	c.Ends = m.ends(c.Allow)
+}
+
+// beat is a sign of life by the claim's owner.
+func (c *Claim) beat(m Moment) {
+	c.Beat++
+	c.Allow = c.TTL
+	c.Ends = m.ends(c.TTL)
+}
+
+// grant makes a claim that fits a holder, under the next token.
+func (r *Record) grant(c *Claim, m Moment) {
+	r.Token = max(r.Token+1, m.Now)
+	c.State, c.Token, c.Since = Granted, r.Token, max(m.Now, 0)
+	c.beat(m)
+}
+
+// Acquire is the step of a claim that wants to be granted: it comes, comes again, or stands in line already. It returns
+// the claim as it stands after the step, or an error and no claim. A claim that stands in line gives a sign of life.
+//
+// With queue false the claim is granted at once, or refused with a *driver.HeldError.
+func (r *Record) Acquire(c Claim, kind driver.Kind, limit int64, queue bool, info driver.Info, m Moment) (*Claim, error) {
+	r.settle(m, c.ID)
+	if mine := r.find(c.ID); mine != nil {
+		switch {
+		case mine.State == Granted && mine.Broken:
+			return nil, &driver.LossError{Loss: driver.LossBroken}
+		case mine.State == Granted:
+			mine.beat(m)
+		case r.fits(c.ID):
+			if r.count(true) >= info.MaxHolders {
+				return nil, fmt.Errorf("%w: %d holders", driver.ErrQueueFull, info.MaxHolders)
+			}
+			r.grant(mine, m)
+		default:
+			mine.State = Waiting
+			mine.beat(m)
+		}
+		return mine, nil
+	}
+	if len(r.Claims) > 0 && (r.Kind != kind || r.Limit != limit) {
+		return nil, fmt.Errorf("%w: it stands as %s of %d, and was asked for as %s of %d",
+			driver.ErrMismatch, r.Kind, r.Limit, kind, limit)
+	}
+	fits := r.weight()+c.Weight <= limit
+	switch {
+	case !fits && !queue:
+		return nil, r.held(m)
+	case !fits && r.count(false) >= info.MaxWaiters:
+		return nil, fmt.Errorf("%w: %d wait for it", driver.ErrQueueFull, info.MaxWaiters)
+	case fits && r.count(true) >= info.MaxHolders:
+		return nil, fmt.Errorf("%w: %d holders", driver.ErrQueueFull, info.MaxHolders)
+	}
+	r.Kind, r.Limit, r.Idle = kind, limit, 0
+	c.State, c.Since = Waiting, max(m.Now, 0)
+	r.Claims = append(r.Claims, c)
+	mine := &r.Claims[len(r.Claims)-1]
+	mine.beat(m)
+	if fits {
+		r.grant(mine, m)
+	}
+	return mine, nil
+}
+
+// held says who stands in the way.
+func (r *Record) held(m Moment) error {
+	l := r.lock("", m)
+	return &driver.HeldError{Holders: l.Holders, Waiting: len(l.Waiters)}
+}
+
+// Renew is the step of a holder that is still there. A claim that does not stand, or under another token, is lost; it is
+// never made again.
+func (r *Record) Renew(id string, token int64, m Moment) (*Claim, error) {
+	c := r.find(id)
+	if c == nil || c.State != Granted || c.Token != token {
+		loss := driver.LossGone
+		if r.count(true) > 0 && r.Token > token {
+			loss = driver.LossTaken
+		}
+		return nil, &driver.LossError{Loss: loss}
+	}
+	if c.Broken {
+		return nil, &driver.LossError{Loss: driver.LossBroken}
+	}
+	c.beat(m)
+	return c, nil
+}
+
+// Release is the step of a claim that leaves. It reports whether the claim stood.
+func (r *Record) Release(id string, m Moment) bool {
+	for i := range r.Claims {
+		if r.Claims[i].ID == id {
+			r.Claims = append(r.Claims[:i:i], r.Claims[i+1:]...)
+			r.settle(m, "")
+			return true
+		}
+	}
+	return false
+}
+
+// Detach is the step of a holder that leaves its claim standing for d, with nobody behind it.
+func (r *Record) Detach(id string, token int64, d time.Duration, m Moment) error {
+	c, err := r.Renew(id, token, m)
+	if err != nil {
+		return err
+	}
+	c.Detached, c.Session = true, ""
+	c.TTL, c.Allow, c.Ends = d, d, m.ends(d)
+	return nil
+}
+
+// Reweigh is the step of a holder that wants more of the lock, or less. What is granted stays within the limit, counted
+// in order as ever.
+func (r *Record) Reweigh(id string, token, weight int64, m Moment) error {
+	r.settle(m, id)
+	c, err := r.Renew(id, token, m)
+	if err != nil {
+		return err
+	}
+	if weight < 1 || weight > r.Limit {
+		return fmt.Errorf("%w: a weight must be 1 to the limit of %d, not %d", driver.ErrInvalid, r.Limit, weight)
+	}
+	before := c.Weight
+	c.Weight = weight
+	var sum int64
+	for i := range r.Claims {
+		sum += r.Claims[i].Weight
+		if r.Claims[i].State == Granted && sum > r.Limit && weight > before {
+			c.Weight = before
+			return r.held(m)
+		}
+	}
+	r.settle(m, id)
+	return nil
+}
+
+// Break is the step of an operator.
+func (r *Record) Break(id string, mode driver.BreakMode, m Moment) error {
+	c := r.find(id)
+	if c == nil {
+		return fmt.Errorf("no such claim stands: %w", driver.ErrLost)
+	}
+	switch {
+	case mode == driver.BreakAsk:
+		c.Asked = true
+	case mode == driver.BreakMark && c.State == Granted:
+		c.Broken = true
+	default:
+		r.Token = max(r.Token+1, m.Now)
+		r.Release(id, m)
+	}
+	return nil
+}
+
+// Check reports what is wrong with a record, before it is written and after it was read.
+func (r *Record) Check() error {
+	if len(r.Claims) == 0 {
+		if r.Kind != "" || r.Limit != 0 || r.Token < 0 {
+			return fmt.Errorf("an idle record has kind %q, limit %d, token %d", r.Kind, r.Limit, r.Token)
+		}
+		return nil
+	}
+	if r.Kind == "" || r.Limit < 1 {
+		return fmt.Errorf("kind %q, limit %d", r.Kind, r.Limit)
+	}
+	var sum int64
+	ids, tokens := map[string]bool{}, map[int64]bool{}
+	for i := range r.Claims {
+		c := &r.Claims[i]
+		sum += c.Weight
+		switch {
+		case c.ID == "" || ids[c.ID]:
+			return fmt.Errorf("claim id %q is empty or stands twice", c.ID)
+		case c.Weight < 1 || c.Weight > r.Limit:
+			return fmt.Errorf("claim %s weighs %d of %d", c.ID, c.Weight, r.Limit)
+		case c.TTL <= 0 || c.Allow <= 0:
+			return fmt.Errorf("claim %s has TTL %v, allowance %v", c.ID, c.TTL, c.Allow)
+		case c.State != Granted && c.Token != 0, c.State == Granted && (c.Token < 1 || c.Token > r.Token || tokens[c.Token]):
+			return fmt.Errorf("claim %s is %s with token %d, the largest being %d", c.ID, c.State, c.Token, r.Token)
+		case c.State == Granted && sum > r.Limit:
+			return fmt.Errorf("claim %s is granted beyond the limit: %d of %d", c.ID, sum, r.Limit)
+		case c.State != Waiting && c.State != Called && c.State != Granted:
+			return fmt.Errorf("claim %s has the unknown state %q", c.ID, c.State)
+		}
+		ids[c.ID], tokens[c.Token] = true, true
+	}
+	return nil
+}
+
+// clone gives a copy whose claims can be changed.
+func (r *Record) clone() *Record {
+	c := *r
+	c.Claims = append(make([]Claim, 0, len(r.Claims)+1), r.Claims...)
+	return &c
+}

@@ -1,0 +1,121 @@
+package record
+
+import (
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// moment is what is known now, about the row that the next step will be made on.
+func (e *engine) moment(row Row) Moment {
+	now, off := e.table.Now()
+	m := Moment{Now: now, Clocked: off >= 0, Window: e.window()}
+	if m.Clocked {
+		m.Early, m.Late = now-off.Microseconds(), now+off.Microseconds()
+	}
+	seen := e.sightings(row.Name)
+	m.Over = func(c *Claim) Verdict {
+		if e.gone(c) {
+			return Gone
+		}
+		if from, ok := seen[sighting{c.ID, c.Token, c.Beat}]; ok && e.clock.AtLeast(from) > e.patience(c) {
+			return Silent
+		}
+		return Alive
+	}
+	return m
+}
+
+// patience is how long a claim must have been watched unchanged before it may be ended: as long as it may be silent, and
+// a margin for clocks that run at different rates. The watching began after the claim's last write had been started, so
+// its owner stopped believing a margin before its own count of the same time was over.
+func (e *engine) patience(c *Claim) time.Duration { return c.Allow + driver.Margin(c.Allow) }
+
+// gone reports whether the table knows that a claim's client is not there any more.
+func (e *engine) gone(c *Claim) bool {
+	return e.presence != nil && !c.Detached && c.Session != "" && e.presence.Gone(c.Session)
+}
+
+// sightings gives what is being watched on a lock. The map is not changed any more once it is there.
+func (e *engine) sightings(name string) map[sighting]driver.Instant {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.seen[name]
+}
+
+// watch notes how the claims of a freshly loaded record stand, and since when each has been seen so. It is called when
+// the reply is there, not when the load was started: what was written in between must not count as watched before.
+func (e *engine) watch(name string, rec *Record) {
+	now := e.clock.Now()
+	_, off := e.table.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	before := e.seen[name]
+	var after map[sighting]driver.Instant
+	for i := range rec.Claims {
+		c := &rec.Claims[i]
+		if off >= 0 && c.Ends > 0 {
+			continue // the store's clock judges it
+		}
+		key := sighting{c.ID, c.Token, c.Beat}
+		from, ok := before[key]
+		if !ok {
+			from = now
+		}
+		if after == nil {
+			after = make(map[sighting]driver.Instant, len(rec.Claims))
+		}
+		after[key] = from
+	}
+	if after == nil {
+		delete(e.seen, name)
+		return
+	}
+	e.seen[name] = after
+	for other := range e.seen {
+		if len(e.seen) <= maxKnown {
+			break
+		}
+		delete(e.seen, other)
+	}
+}
+
+// nextEnd is the soonest time at which a claim could be over, if nothing is heard of it.
+func (e *engine) nextEnd(name string, rec *Record) (soonest time.Duration, found bool) {
+	now, off := e.table.Now()
+	seen := e.sightings(name)
+	for i := range rec.Claims {
+		c := &rec.Claims[i]
+		left := e.patience(c)
+		if from, ok := seen[sighting{c.ID, c.Token, c.Beat}]; ok {
+			left -= e.clock.AtLeast(from)
+		}
+		if off >= 0 && c.Ends > 0 {
+			left = min(left, time.Duration(c.Ends-now)*time.Microsecond+off)
+		}
+		if !found || left < soonest {
+			soonest, found = left, true
+		}
+	}
+	return soonest, found
+}
+
+// renewalDue reports whether a holder has been silent for a third of its TTL, or nearly so: then its renewal is about to
+// come.
+func (e *engine) renewalDue(row Row, rec *Record) bool {
+	now, off := e.table.Now()
+	seen := e.sightings(row.Name)
+	for i := range rec.Claims {
+		c := &rec.Claims[i]
+		var silent time.Duration
+		if off >= 0 && c.Ends > 0 {
+			silent = c.Allow - time.Duration(c.Ends-now)*time.Microsecond
+		} else if from, ok := seen[sighting{c.ID, c.Token, c.Beat}]; ok {
+			silent = e.clock.AtLeast(from)
+		}
+		if c.State == Granted && !c.Detached && silent >= c.TTL/3-2*e.roundTrip() {
+			return true
+		}
+	}
+	return false
+}

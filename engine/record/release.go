@@ -1,0 +1,103 @@
+package record
+
+import (
+	"cmp"
+	"context"
+	"errors"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Release is one swap where the row is as this client saw it last. A first look that does not find the claim is proof
+// that it ended before, if the look was fresh; after a swap of unknown outcome it is proof that the swap took effect.
+func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error {
+	if c.ID != "" && ref != "" && c.ID != ref {
+		return &driver.LossError{Loss: driver.LossGone} // no claim is both
+	}
+	ctx, stop := e.bind(ctx)
+	defer stop()
+	r := &release{engine: e, claim: c, id: cmp.Or(c.ID, ref)}
+	r.row, r.rec = e.known(c.Name)
+	asked := e.clock.Now()
+	for tries := 0; ; tries++ {
+		over, err := r.step(ctx)
+		switch {
+		case over || driver.Final(err):
+			return err
+		case err == nil && ctx.Err() == nil:
+			continue
+		case ctx.Err() != nil:
+			return e.fault(driver.Uncertain(ctx.Err()))
+		case e.clock.Since(asked) > driver.Patience(c.TTL) && !errors.Is(err, ErrConflict):
+			return e.fault(driver.Uncertain(err))
+		}
+		if err := e.pause(ctx, tries/4); err != nil { // those who leave go before those who want to come in
+			return e.fault(driver.Uncertain(err))
+		}
+	}
+}
+
+// release is one Release under way.
+type release struct {
+	*engine
+	claim  driver.Claim
+	id     string
+	row    Row
+	rec    *Record // nil: to be loaded
+	fresh  bool    // loaded in this call, not remembered
+	unsure bool    // a swap of this call had an unknown outcome
+}
+
+// step loads the row or writes it without the claim. Without an error and not over, it is to be called again at once.
+func (r *release) step(ctx context.Context) (over bool, err error) {
+	if r.rec == nil {
+		if r.row, r.rec, err = r.load(ctx, r.claim.Name); err != nil {
+			return false, err
+		}
+		r.fresh = true
+	}
+	next := r.rec.clone()
+	m := r.moment(r.row)
+	stood := next.Release(r.id, m)
+	switch {
+	case stood:
+	case !r.fresh:
+		r.rec = nil
+		return false, nil
+	case r.mayYetCome():
+		next.Token++ // any change will do: what is under way was made for the version that stands, and is refused then
+		next.settle(m, "")
+	case r.unsure:
+		return true, nil
+	default:
+		return true, &driver.LossError{Loss: driver.LossGone}
+	}
+	if r.row, r.rec, err = r.swap(ctx, r.row, next); err == nil {
+		r.landed()
+		r.sweepSometimes()
+		return true, nil
+	}
+	r.fresh = r.rec != nil
+	r.unsure = r.unsure || !errors.Is(err, ErrConflict) && !driver.Final(err)
+	return false, err
+}
+
+// mayYetCome reports whether a swap by which the claim would come is still under way: its Acquire did not learn the
+// outcome, and the row is as that swap expects it. Requests can overtake one another.
+func (r *release) mayYetCome() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	version, ok := r.flying[r.id]
+	if ok && version != r.row.Version {
+		delete(r.flying, r.id)
+		return false
+	}
+	return ok
+}
+
+// landed forgets what was under way: the row has changed, so it can't take effect any more.
+func (r *release) landed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.flying, r.id)
+}

@@ -1,0 +1,94 @@
+package record_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/store/memory"
+)
+
+// far is a table 50 ms away.
+type far struct{ record.Table }
+
+func (t far) Load(ctx context.Context, name string) (record.Row, error) {
+	time.Sleep(25 * time.Millisecond)
+	defer time.Sleep(25 * time.Millisecond)
+	return t.Table.Load(ctx, name)
+}
+
+func (t far) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	time.Sleep(25 * time.Millisecond)
+	defer time.Sleep(25 * time.Millisecond)
+	return t.Table.Swap(ctx, row)
+}
+
+// TestRenewalsGoFirst promises that a holder's renewals get through while hundreds of clients want to come in, and that
+// the line is bounded.
+func TestRenewalsGoFirst(t *testing.T) {
+	for _, ttl := range []time.Duration{3 * time.Second, 30 * time.Second} {
+		t.Run(ttl.String(), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { rush(t, ttl) }) })
+	}
+}
+
+func rush(t *testing.T, ttl time.Duration) {
+	from := time.Now()
+	hand := func() time.Duration { return time.Since(from) }
+	m := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Real: hand}})
+	claim := func(n int, wait bool) driver.Claim {
+		return driver.Claim{Name: "m", ID: fmt.Sprint("claim", n), Kind: driver.KindMutex, Limit: 1, Weight: 1,
+			TTL: ttl, Fair: true, Wait: wait}
+	}
+	holder := record.New(far{m.Table()})
+	grant, err := holder.Acquire(t.Context(), claim(0, false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var crowd sync.WaitGroup
+	var full atomic.Int64
+	for n := range 300 {
+		crowd.Go(func() {
+			s := record.New(far{m.Table()})
+			defer s.Close()
+			_, err := s.Acquire(ctx, claim(n+1, true))
+			if errors.Is(err, driver.ErrQueueFull) {
+				full.Add(1)
+			} else if !errors.Is(err, context.Canceled) {
+				t.Errorf("claim %d: %v", n+1, err)
+			}
+		})
+	}
+	worst := time.Duration(0)
+	for range 10 {
+		time.Sleep(ttl / 3)
+		start := time.Now()
+		holder.Renew(t.Context(), []driver.Grant{grant}, func(_ int, r driver.Renewal) { err = r.Err })
+		if err != nil {
+			t.Errorf("renewing: %v", err)
+			break
+		}
+		worst = max(worst, time.Since(start))
+	}
+	lock, err := holder.Inspect(t.Context(), "m")
+	if err != nil || len(lock.Waiters) > driver.MaxWaiters {
+		t.Errorf("%d wait in line (%v)", len(lock.Waiters), err)
+	}
+	cancel()
+	crowd.Wait()
+	holder.Close()
+	t.Logf("the longest renewal took %v; %d stood in line, %d were refused a place", worst, len(lock.Waiters), full.Load())
+	if worst > time.Second {
+		t.Errorf("a renewal took %v", worst)
+	}
+	if len(lock.Waiters) == driver.MaxWaiters && full.Load() == 0 {
+		t.Error("the line is full and nobody was told")
+	}
+}

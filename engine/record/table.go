@@ -1,0 +1,99 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"os"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Table is what a store must be able to do for this engine: keep small records under names and move each by
+// compare-and-swap. It decides nothing about locks. All methods may be called from many goroutines at once, honour
+// ctx, and are never retried inside in a way that hides an outcome: a Swap or Delete whose outcome is not known
+// returns an error that is neither ErrConflict nor one of the driver's final errors (ErrDenied, ErrCorrupt, ErrClosed,
+// ErrUnsupported, ErrInvalid), and the engine looks again.
+//
+// Names are 1 to 512 bytes of UTF-8 without NUL; no two of them may ever share a record, also where the store folds
+// case or has special characters. Data is at most [MaxData] bytes.
+type Table interface {
+	// Info gives what the store promises. The engine fills in what is its own part of it: Engine, EndedBy, Judge,
+	// Order, Kinds, Detached, and the limits that are zero.
+	Info() driver.Info
+
+	// Now estimates the store's clock, in microseconds since 1970, without I/O: the true value lies within maxError of
+	// it. It must not fall while the store lives: tokens are made from it. A negative maxError says that the estimate is
+	// good for tokens only, and silent holders must be watched instead of being judged by it.
+	Now() (micros int64, maxError time.Duration)
+
+	// Load reads a record as it is now: never from a cache or a stale replica. An absent record is a Row with an empty
+	// Version and no error.
+	Load(ctx context.Context, name string) (Row, error)
+
+	// Swap replaces the record row.Name by row.Data if its version is still row.Version (empty: if there is none), in
+	// one atomic step, and returns the row with its new version. If the record is otherwise it returns an error that
+	// Is ErrConflict, and beside it the row as it is now if that comes at no cost, else a zero Row. A version is never
+	// used twice for one name, also across a deletion, unless the data are the same.
+	Swap(ctx context.Context, row Row) (Row, error)
+
+	// Delete removes the record if its version is still row.Version; ErrConflict if not, nil if there is none. The engine
+	// deletes only records of locks that have been idle for ten minutes and ten times Info.TokenGap.
+	Delete(ctx context.Context, row Row) error
+
+	// List yields the records whose names start with prefix, in no certain order, each as Load would give it. A record
+	// that cannot be read is yielded with its Name and an error; an error without a name ends the listing.
+	List(ctx context.Context, prefix string) iter.Seq2[Row, error]
+
+	// Close gives up what the table holds. Calls under way and later ones return driver.ErrClosed.
+	Close() error
+}
+
+// Row is one record.
+type Row struct {
+	Name    string
+	Version string // opaque; empty: there is no record
+	Data    []byte // not to be changed by anybody once it is in a Row
+
+	// Token is set for Swap: the largest token in Data. A store on which a record can be lost (a file after a power cut)
+	// makes sure, before the swap takes effect, that Now will stay above it for ever.
+	Token int64
+	// Durable is set for Swap if Data must survive the crash of the store's machine even where records otherwise need
+	// not, because a claim in it has nobody behind it.
+	Durable bool
+}
+
+// Notifier is implemented by tables that can tell of a change.
+type Notifier interface {
+	// Wait returns nil when the record may have changed since it had the given version, or an error when ctx ends or
+	// the store cannot tell at present. It subscribes first and looks second, so that no change is missed. It is a
+	// hint only: the engine loads again, and polls behind it.
+	Wait(ctx context.Context, name, version string) error
+}
+
+// Presence is implemented by tables that can tell whether the client behind a claim is still there, better than by its
+// TTL.
+type Presence interface {
+	// Session names this table's own client: stored with its claims, unique for ever, at most 64 bytes.
+	Session() string
+	// Gone reports whether the client of that session is surely gone. It is cheap enough to be asked ten times a
+	// second. False when in doubt.
+	Gone(session string) bool
+}
+
+// Heritable is implemented by tables with a Presence that another process can hold up: see driver.Heritable.
+type Heritable interface {
+	Heirloom() (*os.File, error)
+}
+
+// Located is implemented by tables that can tell people where the record of a name is kept.
+type Located interface {
+	Keys(name string) []string
+}
+
+// ErrConflict says that a record was not as a Swap or Delete expected. Nothing was changed.
+var ErrConflict = errors.New("the record has changed")
+
+// MaxData is the largest record in bytes. 256 holders and 64 waiters, each with its notes, stay below it.
+const MaxData = 768 << 10

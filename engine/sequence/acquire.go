@@ -1,0 +1,525 @@
+package sequence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Acquire takes a free lock in one request to the tree, beside which a beat flies if the last one is old. A claim that
+// does not fit waits in its place; it is granted by a look that shows it in a place that fits.
+func (e *Engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if err := c.Check(e.info); err != nil {
+		return driver.Grant{}, err
+	}
+	if c.Detached && e.mover == nil {
+		return driver.Grant{}, fmt.Errorf("%w: on this store a claim ends with its client, so none can be detached", driver.ErrUnsupported)
+	}
+	ctx, done := e.bind(ctx)
+	defer done()
+	if ctx.Err() != nil {
+		return driver.Grant{}, e.over(ctx)
+	}
+	cl, err := e.enter(ctx, c)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	defer e.exit(cl)
+	a := &acquire{patience: e.patience(ctx, driver.Patience(c.TTL)), cl: cl}
+	for {
+		g, err := a.attempt()
+		if !errors.Is(err, errAnew) {
+			return g, a.failure(err)
+		}
+	}
+}
+
+// acquire is one Acquire under way.
+type acquire struct {
+	*patience
+	cl   *claim
+	last []Node // as the lock was seen last
+
+	blocker string // the key that is watched
+	watched bool
+	stop    func() // the watch
+}
+
+// errAnew says that the claim's session had ended before the claim came to stand: it is to be made under another.
+var errAnew = errors.New("to be made anew")
+
+// failure gives an error its final form. A wait that was given up says for whom it was in vain.
+func (a *acquire) failure(err error) error {
+	var told *driver.HeldError
+	if err == nil || a.ctx.Err() == nil || len(a.last) == 0 || errors.As(err, &told) || a.e.life.Err() != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, held(a.last))
+}
+
+// attempt puts the claim in line under one session, and sees it through.
+func (a *acquire) attempt() (driver.Grant, error) {
+	e, cl := a.e, a.cl
+	s, err := e.seat(a.ctx, cl)
+	for err != nil {
+		if err = a.again(err); err != nil {
+			return driver.Grant{}, err
+		}
+		s, err = e.seat(a.ctx, cl)
+	}
+	if s.stale() {
+		e.spawn(func() { _, _ = s.fresh(e.life) }) // it flies beside the add
+	}
+	seen, err := a.arrive(s)
+	if err == nil {
+		seen, err = a.await(s, seen)
+	}
+	a.unwatch()
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	return a.grant(s, seen)
+}
+
+// grant is what a look has shown, confirmed by a beat.
+func (a *acquire) grant(s *session, seen sight) (driver.Grant, error) {
+	e, cl := a.e, a.cl
+	since, err := s.fresh(a.ctx)
+	for err != nil {
+		if errors.Is(err, ErrSessionOver) {
+			return driver.Grant{}, e.lose(cl, driver.LossSession)
+		}
+		if err = a.again(err); err != nil {
+			return driver.Grant{}, err
+		}
+		since, err = s.fresh(a.ctx)
+	}
+	if e.clock.Since(seen.start) > e.clock.Since(since) {
+		since = seen.start
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if cl.loss != nil {
+		return driver.Grant{}, cl.loss
+	}
+	cl.granted, cl.asked = true, e.clock.Now()
+	e.watchSoonLocked(cl)
+	return driver.Grant{Claim: cl.Claim, Token: cl.node.Token, Since: since, TTL: s.TTL, Ref: ref(cl.node)}, nil
+}
+
+// arrive makes the claim stand, and looks at how it stands. It stood before if this is asked for again.
+func (a *acquire) arrive(s *session) (sight, error) {
+	e, cl := a.e, a.cl
+	e.mu.Lock()
+	stood := cl.node.Token != 0
+	e.mu.Unlock()
+	if stood {
+		return a.look(s)
+	}
+	guard := Always
+	if !cl.Wait {
+		guard = Alone
+	}
+	for {
+		seen, err := a.add(s, guard)
+		if err != nil {
+			if errors.Is(err, ErrSessionOver) {
+				s.die()
+				return seen, a.startOver(s)
+			}
+			if err := a.again(err); err != nil {
+				return seen, err
+			}
+			continue
+		}
+		a.heard()
+		a.last = seen.Nodes
+		if i := mine(seen.Nodes, cl.ID, s.ID); i >= 0 {
+			return seen, a.arrived(s, seen, i)
+		}
+		if a.ctx.Err() != nil {
+			return seen, driver.Uncertain(e.over(a.ctx))
+		}
+		if err := a.refused(seen); err != nil {
+			return seen, a.orTakeBack(s, err)
+		}
+		guard = Guard(seen.Revision)
+	}
+}
+
+// arrived takes in that the claim has come to stand, and takes it back if it may not.
+func (a *acquire) arrived(s *session, seen sight, i int) error {
+	e, cl := a.e, a.cl
+	if loss := e.seen(cl, seen.Nodes[i], true); loss != nil {
+		return loss
+	}
+	e.mu.Lock()
+	first := !cl.arrived
+	cl.arrived = true
+	e.mu.Unlock()
+	if !first {
+		return nil
+	}
+	err := mismatch(seen.Nodes[:i], &cl.Claim)
+	if err == nil && overfull(seen.Nodes, i, e.info) {
+		err = driver.ErrQueueFull
+	}
+	if err == nil && !cl.Wait && !fits(seen.Nodes, i) { // the tree could not guard the add
+		err = a.refusal(seen)
+	}
+	if err != nil {
+		e.mu.Lock()
+		cl.arrived = false
+		e.mu.Unlock()
+		return a.orTakeBack(s, err)
+	}
+	return nil
+}
+
+// refused is why a claim that does not wait is not let in, going by a look without it; nil: it would be.
+func (a *acquire) refused(seen sight) error {
+	if err := mismatch(seen.Nodes, &a.cl.Claim); err != nil {
+		return err
+	}
+	switch {
+	case !room(seen.Nodes, &a.cl.Claim):
+		return a.refusal(seen)
+	case len(seen.Nodes) >= a.e.info.MaxHolders:
+		return driver.ErrQueueFull
+	}
+	return nil
+}
+
+// orTakeBack makes sure that nothing is left of a claim that is refused.
+func (a *acquire) orTakeBack(s *session, refusal error) error {
+	a.e.mu.Lock()
+	trace := a.cl.node.Token != 0 || a.cl.unsure
+	a.e.mu.Unlock()
+	if trace {
+		if err := a.takeBack(s); err != nil {
+			return fmt.Errorf("%w: %w", driver.Uncertain(own(err)), refusal)
+		}
+	}
+	return refusal
+}
+
+func (a *acquire) refusal(seen sight) error {
+	if !seen.Full {
+		if l, err := a.list(true); err == nil {
+			return held(l.Nodes)
+		}
+	}
+	return held(seen.Nodes)
+}
+
+// takeBack removes the claim's node within this call.
+func (a *acquire) takeBack(s *session) error {
+	e, cl := a.e, a.cl
+	for {
+		ctx, cancel := bounded(a.ctx)
+		e.mu.Lock()
+		n, unsure := cl.node, cl.unsure
+		e.mu.Unlock()
+		var err error
+		if unsure {
+			_, err = e.tree.Withdraw(ctx, cl.Name, s.Session, cl.number, cl.ID)
+		} else {
+			_, _, err = e.tree.Remove(ctx, cl.Name, Node{Key: n.Key, Token: n.Token}, false)
+		}
+		cancel()
+		if err == nil {
+			e.mu.Lock()
+			cl.node, cl.unsure = Node{}, false
+			e.mu.Unlock()
+			return nil
+		}
+		if err := a.again(err); err != nil {
+			return err
+		}
+	}
+}
+
+// startOver lets go of a session that had ended before the claim stood under it.
+func (a *acquire) startOver(s *session) error {
+	e, cl := a.e, a.cl
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if cl.arrived { // it may have stood
+		return e.loseLocked(cl, driver.LossSession)
+	}
+	delete(s.claims, cl)
+	cl.session, cl.loss, cl.unsure = nil, nil, false
+	return errAnew
+}
+
+// add sends the add and waits for its answer. The add goes on when the caller gives up: whoever releases the claim then
+// waits for the answer, and nearly always knows what there is to be removed.
+func (a *acquire) add(s *session, guard Guard) (sight, error) {
+	e, cl := a.e, a.cl
+	answer := make(chan error, 1)
+	var seen sight
+	flight := make(chan struct{})
+	e.mu.Lock()
+	cl.adding = flight
+	number := cl.number
+	ok := e.spawnLocked(func() {
+		ctx, cancel := bounded(e.life)
+		defer cancel()
+		start := e.clock.Now()
+		look, err := e.tree.Add(ctx, cl.Name, s.Session, number, cl.note(s.TTL), guard)
+		seen = sight{look, start}
+		e.landed(cl, s, look, err)
+		answer <- err
+		close(flight)
+	})
+	if !ok {
+		cl.adding = nil
+	}
+	e.mu.Unlock()
+	if !ok {
+		return sight{}, driver.ErrClosed
+	}
+	select {
+	case err := <-answer:
+		return seen, err
+	case <-a.ctx.Done():
+		return sight{}, e.over(a.ctx)
+	}
+}
+
+// landed notes what an add has brought, before anybody else can see that it has ended.
+func (e *Engine) landed(cl *claim, s *session, look Look, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	cl.adding = nil
+	cl.unsure = cl.unsure || err != nil && !errors.Is(err, ErrSessionOver) && !driver.Final(err)
+	if err == nil {
+		if i := mine(look.Nodes, cl.ID, s.ID); i >= 0 {
+			cl.node = look.Nodes[i]
+		}
+	}
+	if cl.busy == nil { // given up: it is released, or swept
+		cl.asked = e.clock.Now()
+		if !cl.unsure && cl.node.Token == 0 {
+			e.forgetLocked(cl)
+		}
+		s.poke()
+	}
+}
+
+// list reads the lock once.
+func (a *acquire) list(full bool) (sight, error) {
+	ctx, cancel := bounded(a.ctx)
+	defer cancel()
+	start := a.e.clock.Now()
+	look, err := a.e.tree.List(ctx, a.cl.Name, full)
+	return sight{look, start}, err
+}
+
+// look reads the lock until there is an answer, shares it with the others of this client that wait, and takes in how the
+// claim stands.
+func (a *acquire) look(s *session) (sight, error) {
+	for {
+		seen, err := a.list(false)
+		if err == nil {
+			a.heard()
+			a.e.share(seen, a.cl)
+			return seen, a.takeIn(s, seen)
+		}
+		if err := a.again(err); err != nil {
+			return seen, err
+		}
+	}
+}
+
+// takeIn notes what a look shows of the claim.
+func (a *acquire) takeIn(s *session, seen sight) error {
+	a.last = seen.Nodes
+	i := mine(seen.Nodes, a.cl.ID, s.ID)
+	var n Node
+	if i >= 0 {
+		n = seen.Nodes[i]
+		if !seen.Full { // the listing may not say it
+			a.e.mu.Lock()
+			n.Token, n.Version = a.cl.node.Token, a.cl.node.Version
+			a.e.mu.Unlock()
+		}
+	}
+	if i < 0 {
+		_ = s.beat(a.ctx) // if it is the session that has ended, that is what there is to tell
+	}
+	if loss := a.e.seen(a.cl, n, i >= 0); loss != nil {
+		return loss
+	}
+	return nil
+}
+
+// share gives a look to those of this client's waiting claims that it shows in a place that fits: it was made by this
+// client while they stood.
+func (e *Engine) share(seen sight, but *claim) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for cl := range e.waiting[seen.Name] {
+		if cl == but || cl.session == nil {
+			continue
+		}
+		if i := mine(seen.Nodes, cl.ID, cl.session.ID); i >= 0 && fits(seen.Nodes, i) {
+			select {
+			case cl.seats <- seen:
+				cl.blocker = "" // nothing is, any more
+			default:
+			}
+		}
+	}
+}
+
+// Polls behind the watches: a watch that was lost in silence costs this long at most.
+const (
+	leastPoll = 2 * time.Second
+	mostPoll  = 5 * time.Second
+)
+
+// await returns the look by which the claim is granted.
+func (a *acquire) await(s *session, seen sight) (sight, error) {
+	e, cl := a.e, a.cl
+	i := mine(seen.Nodes, cl.ID, s.ID)
+	if fits(seen.Nodes, i) {
+		return seen, nil
+	}
+	if !cl.Wait { // it stands in line from an earlier call
+		if err := a.takeBack(s); err != nil {
+			return seen, err
+		}
+		return seen, a.refusal(seen)
+	}
+	defer e.sit(cl)()
+	e.watchSoon(cl)
+	poll := time.NewTimer(0)
+	defer poll.Stop()
+	for {
+		if fits(seen.Nodes, i) {
+			if mustWake(seen.Nodes, i) {
+				e.wakeNext(cl)
+			}
+			return seen, nil
+		}
+		a.watch(seen, blocker(seen.Nodes, i))
+		poll.Reset(leastPoll + rand.N(mostPoll-leastPoll))
+		var err error
+		if seen, err = a.next(s, poll.C); err != nil {
+			return seen, err
+		}
+		i = mine(seen.Nodes, cl.ID, s.ID)
+	}
+}
+
+// sit makes the claim one to whom looks are given.
+func (e *Engine) sit(cl *claim) (rise func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := e.waiting[cl.Name]
+	if all == nil {
+		all = map[*claim]struct{}{}
+		e.waiting[cl.Name] = all
+	}
+	all[cl] = struct{}{}
+	select {
+	case <-cl.seats: // from an earlier wait
+	default:
+	}
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(all, cl)
+		if len(all) == 0 {
+			delete(e.waiting, cl.Name)
+		}
+	}
+}
+
+// watch watches the node in the way, and stops watching another. What is a claim of this client's is not watched: it is
+// known when that goes.
+func (a *acquire) watch(seen sight, key string) {
+	e, cl := a.e, a.cl
+	k := slices.IndexFunc(seen.Nodes, func(n Node) bool { return n.Key == key && !n.Foreign && n.Session == cl.session.ID })
+	e.mu.Lock()
+	cl.blocker = ""
+	if k >= 0 {
+		if o := e.claims[seen.Nodes[k].ID]; o != nil && o.loss == nil && o.node.Key == key {
+			cl.blocker = key
+		}
+	}
+	own, wait := cl.blocker != "", cl.Kind != driver.KindSemaphore || cl.Weight == cl.Limit
+	e.mu.Unlock()
+	if own && wait {
+		a.unwatch()
+		return
+	}
+	if a.watched && a.blocker == key {
+		return
+	}
+	a.unwatch()
+	a.blocker, a.watched = key, true
+	a.stop = e.tree.Watch(cl.Name, key, seen.Revision, func() { poke(cl.wake) })
+}
+
+func (a *acquire) unwatch() {
+	if a.stop != nil {
+		a.stop()
+	}
+	a.stop, a.watched = nil, false
+}
+
+// next waits until something may have changed, and looks.
+func (a *acquire) next(s *session, poll <-chan time.Time) (sight, error) {
+	e, cl := a.e, a.cl
+	select {
+	case seen := <-cl.seats:
+		return seen, a.takeIn(s, seen)
+	case <-cl.wake:
+	case <-poll:
+	case <-a.ctx.Done():
+		return sight{}, driver.Uncertain(e.over(a.ctx))
+	}
+	e.mu.Lock()
+	loss := cl.loss
+	e.mu.Unlock()
+	if loss != nil {
+		return sight{}, loss
+	}
+	return a.look(s)
+}
+
+// wakeNext marks the claim's node as let in, so that the next in line looks for itself.
+func (e *Engine) wakeNext(cl *claim) {
+	e.spawn(func() {
+		ctx, cancel := bounded(e.life)
+		defer cancel()
+		for range 3 {
+			e.mu.Lock()
+			n, left := cl.node, e.claims[cl.ID] != cl || cl.leaving
+			e.mu.Unlock()
+			if left || n.In {
+				return
+			}
+			note := n.Note
+			note.In = true
+			now, ok, err := e.tree.Change(ctx, cl.Name, n, note)
+			if err == nil && ok {
+				_ = e.seen(cl, now, true)
+				return
+			}
+			if err == nil {
+				nodes, err := e.tree.Read(ctx, []Place{{cl.Name, n.Key}})
+				if err != nil || e.seen(cl, nodes[0], nodes[0].Token != 0) != nil {
+					return // whoever is next polls
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,72 @@
+package sequence_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/internal/memtree"
+)
+
+// cuttable is a link that can be cut: of every two writes one gets through, and its answer does not.
+type cuttable struct {
+	memtree.Link
+	down   atomic.Bool
+	writes atomic.Int64
+}
+
+var errNoAnswer = errors.New("no answer")
+
+func newLink(s *memtree.Server) *cuttable {
+	l := &cuttable{}
+	l.Server = s
+	l.Carry = func(ctx context.Context, what string, do func() any) (any, error) {
+		if !l.down.Load() {
+			return do(), nil
+		}
+		if what != "beat" && l.writes.Add(1)%2 == 0 {
+			do()
+		}
+		select {
+		case <-time.After(30 * time.Millisecond):
+			return nil, errNoAnswer
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	l.Deaf = l.down.Load
+	return l
+}
+
+// TestConformance: the engine keeps every promise of the contract, on a tree that keeps its own.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	server := memtree.New()
+	var links sync.Map
+	link := func(s driver.Store) *cuttable { l, _ := links.Load(s); return l.(*cuttable) }
+	results := drivertest.Run(t.Context(), drivertest.Harness{
+		Open: func(context.Context) (driver.Store, error) {
+			l := newLink(server)
+			s := sequence.New(l)
+			links.Store(s, l)
+			return s, nil
+		},
+		Cut:     func(s driver.Store) error { link(s).down.Store(true); return nil },
+		Heal:    func(s driver.Store) error { link(s).down.Store(false); return nil },
+		Kill:    func(s driver.Store) error { return link(s).Close() },
+		Restart: func(context.Context) error { return nil }, // there is nothing to restart
+	}, &drivertest.Options{Log: func(line string) { t.Log(line) }})
+	for _, r := range results {
+		if r.Err != nil {
+			t.Errorf("%s: %v\npromised: %s", r.Case.Name, r.Err, r.Case.Promise)
+		} else if r.Skipped != "" {
+			t.Logf("%s: skipped, %s", r.Case.Name, r.Skipped)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package sequence
+
+import (
+	"context"
+	"iter"
+	"math/rand/v2"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Inspect is one listing.
+func (e *Engine) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+	ctx, stop := e.bind(ctx)
+	defer stop()
+	if err := driver.CheckName(name, e.info); err != nil {
+		return driver.Lock{}, err
+	}
+	p := e.patience(ctx, driver.Patience(driver.MaxTTL))
+	for {
+		look, err := e.look(ctx, name)
+		if err == nil {
+			return show(look), nil
+		}
+		if driver.Final(err) || ctx.Err() != nil {
+			return driver.Lock{}, e.fault(ctx, err)
+		}
+		if e.clock.Since(p.answered) > p.limit {
+			return driver.Lock{}, own(err)
+		}
+		p.fails++
+		if err := e.sleep(ctx, rand.N(10*time.Millisecond<<min(p.fails, 6))); err != nil {
+			return driver.Lock{}, err
+		}
+	}
+}
+
+func (e *Engine) look(ctx context.Context, name string) (Look, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	look, err := e.tree.List(ctx, name, true)
+	look.Name = name
+	return look, err
+}
+
+// List shows what Inspect would show.
+func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
+	return func(yield func(driver.Lock, error) bool) {
+		ctx, stop := e.bind(ctx)
+		defer stop()
+		if ctx.Err() != nil {
+			yield(driver.Lock{}, e.over(ctx))
+			return
+		}
+		for look, err := range e.tree.Walk(ctx, prefix) {
+			if err != nil {
+				yield(driver.Lock{}, e.fault(ctx, err))
+				return
+			}
+			if len(look.Nodes) > 0 && !yield(show(look), nil) {
+				return
+			}
+		}
+	}
+}
+
+// NextChange subscribes first and looks second, and polls behind that.
+func (e *Engine) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
+	ctx, stop := e.bind(ctx)
+	defer stop()
+	changed := make(chan struct{}, 1)
+	unwatch := e.tree.Watch(seen.Name, AnyChange, 0, func() { poke(changed) })
+	defer unwatch()
+	for {
+		now, err := e.Inspect(ctx, seen.Name)
+		if err != nil || now.Revision != seen.Revision {
+			return now, err
+		}
+		timer := time.NewTimer(leastPoll + rand.N(mostPoll-leastPoll))
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return now, e.over(ctx)
+		}
+	}
+}

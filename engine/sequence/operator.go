@@ -1,0 +1,139 @@
+package sequence
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Break marks or removes a node, if it stands as it was just read. A marked claim's client removes it when it has heard of
+// it and released it, or when its TTL is over; if the client is gone its session ends.
+func (e *Engine) Break(ctx context.Context, name, r string, mode driver.BreakMode) error {
+	key, token, err := unref(r)
+	if err != nil {
+		return err
+	}
+	ctx, stop := e.bind(ctx)
+	defer stop()
+	p := e.patience(ctx, driver.Patience(driver.MaxTTL))
+	for {
+		over, err := e.breaks(p, name, key, token, mode)
+		if over {
+			return err
+		}
+		if err == nil {
+			continue // it has changed meanwhile
+		}
+		if err := p.again(err); err != nil {
+			return err
+		}
+	}
+}
+
+// breaks is one try. Not over and without an error, it is to be made again at once.
+func (e *Engine) breaks(p *patience, name, key string, token int64, mode driver.BreakMode) (over bool, err error) {
+	ctx, cancel := bounded(p.ctx)
+	defer cancel()
+	look, err := e.tree.List(ctx, name, true)
+	if err != nil {
+		return false, err
+	}
+	p.heard()
+	i := slices.IndexFunc(look.Nodes, func(n Node) bool { return n.Key == key && n.Token == token })
+	if i < 0 {
+		if p.unsure && mode != driver.BreakAsk {
+			return true, nil
+		}
+		return true, &driver.LossError{Loss: driver.LossGone}
+	}
+	n := look.Nodes[i]
+	if mode == driver.BreakForce || mode == driver.BreakMark && i >= granted(look.Nodes) {
+		stood, _, err := e.tree.Remove(ctx, name, Node{Key: n.Key, Token: n.Token, Foreign: n.Foreign}, false)
+		p.unsure = p.unsure || err != nil
+		return err == nil && stood, err
+	}
+	if n.Foreign {
+		return true, fmt.Errorf("%w: a foreign holder cannot be told, only removed by force", driver.ErrUnsupported)
+	}
+	note := n.Note
+	note.Broken = note.Broken || mode == driver.BreakMark
+	note.Asked = note.Asked || mode == driver.BreakAsk
+	if note == n.Note {
+		return true, nil
+	}
+	_, ok, err := e.tree.Change(ctx, name, n, note)
+	return err == nil && ok, err
+}
+
+// Detach moves a claim's node to a session of its own, which nobody beats. The node keeps its place and its token.
+func (e *Engine) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	if e.mover == nil {
+		return fmt.Errorf("%w: on this store a claim ends with its client", driver.ErrUnsupported)
+	}
+	ctx, stop := e.bind(ctx)
+	defer stop()
+	p := e.patience(ctx, driver.Patience(g.TTL))
+	var to Session
+	for {
+		over, err := e.detach(p, g, keep, &to)
+		if over {
+			if err != nil && to.ID != "" {
+				ctx, cancel := bounded(ctx)
+				_ = e.tree.End(ctx, to.ID) // else its TTL ends it
+				cancel()
+			}
+			return err
+		}
+		if err == nil {
+			continue // it has changed meanwhile
+		}
+		if err := p.again(err); err != nil {
+			return err
+		}
+	}
+}
+
+func (e *Engine) detach(p *patience, g driver.Grant, keep time.Duration, to *Session) (over bool, err error) {
+	ctx, cancel := bounded(p.ctx)
+	defer cancel()
+	n, err := e.find(ctx, g.Name, g.ID, g.Ref)
+	switch {
+	case err != nil:
+		return false, err
+	case n.Token == 0 || n.Token != g.Token:
+		return true, &driver.LossError{Loss: driver.LossGone}
+	case n.Broken:
+		return true, &driver.LossError{Loss: driver.LossBroken}
+	case to.ID != "" && n.Session == to.ID: // the answer to an earlier try was lost
+		e.detached(g)
+		return true, nil
+	case to.ID == "":
+		if *to, err = e.tree.Open(ctx, max(keep, e.info.MinTTL)); err != nil {
+			return false, err
+		}
+	}
+	note := n.Note
+	note.Detached, note.TTL = true, to.TTL
+	_, ok, err := e.mover.Move(ctx, g.Name, n, *to, note)
+	if err != nil || !ok {
+		return false, err
+	}
+	if n.Detached {
+		_ = e.tree.End(ctx, n.Session) // the one that it had before
+	}
+	e.detached(g)
+	return true, nil
+}
+
+// detached lets go of a claim that has nobody behind it any more.
+func (e *Engine) detached(g driver.Grant) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if cl := e.claims[g.ID]; cl != nil {
+		cl.leaving = true
+		e.forgetLocked(cl)
+	}
+}

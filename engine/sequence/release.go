@@ -1,0 +1,145 @@
+package sequence
+
+import (
+	"context"
+	"errors"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Release removes a claim's node in one request. A claim whose add is still under way is waited for; one whose add has had
+// no answer is withdrawn, so that it cannot come later.
+func (e *Engine) Release(ctx context.Context, c driver.Claim, r string) error {
+	ctx, stop := e.bind(ctx)
+	defer stop()
+	p := e.patience(ctx, driver.Patience(c.TTL))
+	e.mu.Lock()
+	cl := e.claims[c.ID]
+	if cl != nil && (cl.Name != c.Name || r != "" && r != ref(cl.node)) {
+		cl = nil
+	}
+	var adding chan struct{}
+	if cl != nil {
+		cl.leaving = true
+		adding = cl.adding
+	}
+	e.mu.Unlock()
+	switch {
+	case e.life.Err() != nil:
+		return driver.ErrClosed
+	case cl == nil:
+		return e.releaseElsewhere(p, c, r)
+	case adding != nil:
+		select {
+		case <-adding:
+		case <-ctx.Done():
+			return driver.Uncertain(e.over(ctx))
+		}
+	}
+	return e.release(p, cl)
+}
+
+// release removes a claim of this client.
+func (e *Engine) release(p *patience, cl *claim) error {
+	for {
+		e.mu.Lock()
+		s, n, unsure, loss := cl.session, cl.node, cl.unsure, cl.loss
+		look := len(e.waiting[cl.Name]) > 0
+		e.mu.Unlock()
+		if s == nil || n.Token == 0 && !unsure || s.isDead() {
+			e.forget(cl)
+			if p.unsure {
+				return nil
+			}
+			if loss == nil {
+				loss = &driver.LossError{Loss: driver.LossGone}
+			}
+			return loss
+		}
+		ctx, cancel := bounded(p.ctx)
+		start := e.clock.Now()
+		var stood bool
+		var left Look
+		var err error
+		if unsure {
+			stood, err = e.tree.Withdraw(ctx, cl.Name, s.Session, cl.number, cl.ID)
+		} else {
+			stood, left, err = e.tree.Remove(ctx, cl.Name, Node{Key: n.Key, Token: n.Token}, look)
+		}
+		cancel()
+		if err == nil || errors.Is(err, ErrSessionOver) {
+			return e.released(p, cl, stood && err == nil, sight{left, start})
+		}
+		p.unsure = true
+		if err := p.again(err); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *session) isDead() bool {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	return s.dead
+}
+
+// released takes in that a claim's node is gone.
+func (e *Engine) released(p *patience, cl *claim, stood bool, left sight) error {
+	if left.Revision != 0 {
+		left.Name = cl.Name
+		e.share(left, cl)
+	}
+	e.forget(cl)
+	if cl.session.alone {
+		ctx, cancel := bounded(p.ctx)
+		_ = e.tree.End(ctx, cl.session.ID) // else its TTL ends it
+		cancel()
+	}
+	if stood || p.unsure {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if cl.loss != nil {
+		return cl.loss
+	}
+	return &driver.LossError{Loss: driver.LossGone}
+}
+
+// releaseElsewhere removes a claim that another client made, or that this one has forgotten.
+func (e *Engine) releaseElsewhere(p *patience, c driver.Claim, r string) error {
+	if c.ID == "" && r == "" {
+		return &driver.LossError{Loss: driver.LossGone}
+	}
+	for {
+		n, err := e.find(p.ctx, c.Name, c.ID, r)
+		if err == nil {
+			p.heard()
+			if n.Token == 0 {
+				if p.unsure {
+					return nil
+				}
+				return &driver.LossError{Loss: driver.LossGone}
+			}
+			var stood bool
+			ctx, cancel := bounded(p.ctx)
+			stood, _, err = e.tree.Remove(ctx, c.Name, Node{Key: n.Key, Token: n.Token, Foreign: n.Foreign}, false)
+			cancel()
+			if err == nil {
+				if stood && n.Detached {
+					ctx, cancel := bounded(p.ctx)
+					_ = e.tree.End(ctx, n.Session) // it was the claim's own
+					cancel()
+				}
+				if stood || p.unsure {
+					return nil
+				}
+				return &driver.LossError{Loss: driver.LossGone}
+			}
+			p.unsure = true
+		}
+		if err := p.again(err); err != nil {
+			return err
+		}
+	}
+}

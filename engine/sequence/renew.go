@@ -1,0 +1,188 @@
+package sequence
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Renew answers for a session's claims by one beat, if the last one is old, and beside it by one read of their nodes for
+// every [MaxRead]: a beat says nothing about a node that an operator has removed or marked.
+func (e *Engine) Renew(ctx context.Context, gs []driver.Grant, done func(int, driver.Renewal)) {
+	ctx, stop := e.bind(ctx)
+	defer stop()
+	var all sync.WaitGroup
+	for s, which := range e.bySession(gs, done, func(i int) {
+		all.Go(func() { done(i, e.renewElsewhere(ctx, gs[i])) })
+	}) {
+		for len(which) > 0 {
+			some := which[:min(len(which), MaxRead)]
+			which = which[len(some):]
+			all.Go(func() { s.renew(ctx, some, done) })
+		}
+	}
+	all.Wait()
+}
+
+// due is a claim of ours whose i-th grant is to be renewed.
+type due struct {
+	i  int
+	cl *claim
+}
+
+// bySession sorts out the grants that are claims of this client, and notes that they were asked for. What is lost is
+// answered at once, and what is not ours is handed to other.
+func (e *Engine) bySession(gs []driver.Grant, done func(int, driver.Renewal), other func(i int)) map[*session][]due {
+	groups := map[*session][]due{}
+	answers := map[int]error{}
+	var others []int
+	e.mu.Lock()
+	for i := range gs {
+		cl := e.claims[gs[i].ID]
+		switch {
+		case e.life.Err() != nil:
+			answers[i] = driver.ErrClosed
+		case cl == nil || !cl.granted || cl.Name != gs[i].Name || cl.node.Token != gs[i].Token && cl.loss == nil || cl.session.alone:
+			others = append(others, i)
+		case cl.loss != nil:
+			answers[i] = cl.loss
+		case cl.leaving:
+			answers[i] = &driver.LossError{Loss: driver.LossGone}
+		default:
+			cl.asked = e.clock.Now()
+			groups[cl.session] = append(groups[cl.session], due{i, cl})
+		}
+	}
+	e.mu.Unlock()
+	for i, err := range answers {
+		done(i, driver.Renewal{Err: err})
+	}
+	for _, i := range others {
+		other(i)
+	}
+	return groups
+}
+
+func (s *session) renew(ctx context.Context, some []due, done func(int, driver.Renewal)) {
+	e := s.e
+	at := make([]Place, len(some))
+	e.mu.Lock()
+	for k, d := range some {
+		at[k] = Place{d.cl.Name, d.cl.node.Key}
+	}
+	e.mu.Unlock()
+	var since driver.Instant
+	var beatErr error
+	var beat sync.WaitGroup
+	beat.Go(func() { since, beatErr = s.keepFresh(ctx) })
+	bctx, cancel := bounded(ctx)
+	start := e.clock.Now()
+	nodes, err := e.tree.Read(bctx, at)
+	cancel()
+	beat.Wait()
+	if e.clock.Since(start) > e.clock.Since(since) {
+		since = start
+	}
+	for k, d := range some {
+		r := driver.Renewal{Since: since, TTL: s.TTL}
+		switch {
+		case errors.Is(beatErr, ErrSessionOver):
+			r.Err = e.lose(d.cl, driver.LossSession)
+		case err != nil:
+			r.Err = e.fault(ctx, err)
+		default:
+			if loss := e.seen(d.cl, nodes[k], nodes[k].Token != 0); loss != nil {
+				r.Err = loss
+			} else if beatErr != nil {
+				r.Err = e.fault(ctx, beatErr)
+			}
+			r.Asked = nodes[k].Asked
+		}
+		done(d.i, r)
+	}
+}
+
+// keepFresh is fresh, asked again until there is an answer or ctx ends.
+func (s *session) keepFresh(ctx context.Context) (driver.Instant, error) {
+	for {
+		since, err := s.fresh(ctx)
+		if err == nil || errors.Is(err, ErrSessionOver) || driver.Final(err) || s.e.sleep(ctx, s.TTL/50) != nil {
+			return since, err
+		}
+	}
+}
+
+// renewElsewhere renews a claim that another client made, or that has a session of its own. Its client removes what it has
+// not renewed itself; so the renewal is written into the node first, where that client finds it, and then the session
+// is beaten in its stead.
+func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Renewal {
+	lost := func(why driver.Loss) driver.Renewal { return driver.Renewal{Err: &driver.LossError{Loss: why}} }
+	start := e.clock.Now()
+	for {
+		n, err := e.find(ctx, g.Name, g.ID, g.Ref)
+		switch {
+		case err != nil:
+			return driver.Renewal{Err: err}
+		case n.Token == 0 || n.Token != g.Token:
+			return lost(driver.LossGone)
+		case n.Broken:
+			return lost(driver.LossBroken)
+		}
+		if !n.Detached {
+			note := n.Note
+			note.Renewed++
+			bctx, cancel := bounded(ctx)
+			_, ok, err := e.tree.Change(bctx, g.Name, n, note)
+			cancel()
+			if err != nil {
+				return driver.Renewal{Err: driver.Uncertain(e.fault(ctx, err))}
+			}
+			if !ok {
+				continue // changed meanwhile
+			}
+		}
+		bctx, cancel := bounded(ctx)
+		err = e.tree.Beat(bctx, n.Session)
+		cancel()
+		switch {
+		case errors.Is(err, ErrSessionOver):
+			return lost(driver.LossSession)
+		case err != nil && !(errors.Is(err, driver.ErrUnsupported) && !n.Detached): // else its client beats
+			return driver.Renewal{Err: e.fault(ctx, err)}
+		}
+		return driver.Renewal{Since: start, TTL: n.TTL, Asked: n.Asked}
+	}
+}
+
+// find gives the node that a ref names, or the one of a claim's id if there is no ref; a zero Node if it does not stand.
+// If both are given both must match.
+func (e *Engine) find(ctx context.Context, name, id, r string) (Node, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	if r == "" {
+		look, err := e.tree.List(ctx, name, true)
+		if err != nil {
+			return Node{}, e.fault(ctx, err)
+		}
+		for _, n := range look.Nodes {
+			if !n.Foreign && n.ID == id {
+				return n, nil
+			}
+		}
+		return Node{}, nil
+	}
+	key, token, err := unref(r)
+	if err != nil {
+		return Node{}, err
+	}
+	nodes, err := e.tree.Read(ctx, []Place{{name, key}})
+	if err != nil {
+		return Node{}, e.fault(ctx, err)
+	}
+	if n := nodes[0]; n.Token == token && (id == "" || n.ID == id) {
+		return n, nil
+	}
+	return Node{}, nil
+}

@@ -1,0 +1,448 @@
+package sequence
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// session is one session of this client. One serves all claims with its TTL; a detached claim has one of its own, which
+// nobody beats but whoever renews that claim.
+type session struct {
+	Session
+	e     *Engine
+	asked time.Duration // the TTL that was asked for
+	alone bool          // serves one detached claim
+	wake  chan struct{} // buffered; of its attendant
+
+	// The rest is guarded by the engine's mutex.
+	beats     []driver.Instant // starts of the last confirmed beats, Trailing+1 of them, the oldest first
+	flying    chan struct{}    // not nil while a beat is under way
+	failed    error            // of the last beat
+	dead      bool             // the store says that it is over
+	next      int64            // number of the next claim
+	claims    map[*claim]struct{}
+	unwatched []*claim // to be watched soon
+	checks    map[*claim]struct{}
+	idleSince driver.Instant
+
+	unwatchedSince driver.Instant
+}
+
+// watchAfter is how long a claim stands before its node is watched: those that go at once cost no watch.
+const watchAfter = 50 * time.Millisecond
+
+func (e *Engine) open(ctx context.Context, ttl time.Duration, alone bool) (*session, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	start := e.clock.Now()
+	got, err := e.tree.Open(ctx, ttl)
+	if err != nil {
+		return nil, err
+	}
+	return &session{Session: got, e: e, asked: ttl, alone: alone, wake: make(chan struct{}, 1), beats: []driver.Instant{start},
+		claims: map[*claim]struct{}{}, checks: map[*claim]struct{}{}, idleSince: e.clock.Now()}, nil
+}
+
+// opening is a session that is being opened, for all callers at one time.
+type opening struct {
+	done chan struct{}
+	err  error
+}
+
+// seat binds a claim to a living session, which it opens if there is none. The opening has its own time: a caller that
+// gives up does not spoil it for the others.
+func (e *Engine) seat(ctx context.Context, cl *claim) (*session, error) {
+	for {
+		e.mu.Lock()
+		s, o := e.sessions[cl.TTL], e.opening[cl.TTL]
+		switch {
+		case cl.session != nil:
+			defer e.mu.Unlock()
+			return cl.session, nil
+		case e.life.Err() != nil:
+			e.mu.Unlock()
+			return nil, driver.ErrClosed
+		case cl.Detached:
+			e.mu.Unlock()
+			return e.seatAlone(ctx, cl)
+		case s != nil:
+			defer e.mu.Unlock()
+			s.take(cl)
+			return s, nil
+		case o == nil:
+			o = &opening{done: make(chan struct{})}
+			e.opening[cl.TTL] = o
+			e.spawnLocked(func() { e.openShared(cl.TTL, o) })
+		}
+		e.mu.Unlock()
+		select {
+		case <-o.done:
+			if o.err != nil {
+				return nil, o.err
+			}
+		case <-ctx.Done():
+			return nil, e.over(ctx)
+		}
+	}
+}
+
+func (e *Engine) openShared(ttl time.Duration, o *opening) {
+	s, err := e.open(e.life, ttl, false)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.opening, ttl)
+	o.err = own(err)
+	if err == nil && e.spawnLocked(s.attend) {
+		e.sessions[ttl] = s
+	}
+	close(o.done)
+}
+
+// seatAlone opens a session for one detached claim.
+func (e *Engine) seatAlone(ctx context.Context, cl *claim) (*session, error) {
+	s, err := e.open(ctx, cl.TTL, true)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.dropDetachedLocked()
+	s.take(cl)
+	return s, nil
+}
+
+// take gives the claim a number that no other claim of the session ever has. Called with mu held.
+func (s *session) take(cl *claim) {
+	cl.session, cl.number = s, s.next
+	s.next++
+	s.claims[cl] = struct{}{}
+}
+
+// dropDetachedLocked forgets detached claims that have ended by themselves. Who made them may never release them.
+func (e *Engine) dropDetachedLocked() {
+	for _, cl := range e.claims {
+		if s := cl.session; s != nil && s.alone && cl.busy == nil && cl.adding == nil && e.clock.AtLeast(cl.asked) > 2*s.TTL {
+			e.forgetLocked(cl)
+		}
+	}
+}
+
+func (s *session) poke() { poke(s.wake) }
+
+// trusted is the start of the beat from which the store surely counts. Called with mu held.
+func (s *session) trusted() driver.Instant { return s.beats[0] }
+
+func (s *session) confirmed(start driver.Instant) {
+	s.beats = append(s.beats, start)
+	if n := len(s.beats) - 1 - s.Trailing; n > 0 {
+		s.beats = s.beats[n:]
+	}
+}
+
+// stale reports whether the session's last confirmation is too old to be answered with.
+func (s *session) stale() bool {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	return s.e.clock.Since(s.trusted()) > s.TTL/6
+}
+
+// fresh gives the start of a confirmed beat no older than a sixth of the TTL, and sends one, or as many as it takes, if
+// there is none.
+func (s *session) fresh(ctx context.Context) (driver.Instant, error) {
+	for {
+		s.e.mu.Lock()
+		at, dead := s.trusted(), s.dead
+		s.e.mu.Unlock()
+		switch {
+		case dead:
+			return at, ErrSessionOver
+		case s.e.clock.Since(at) <= s.TTL/6:
+			return at, nil
+		}
+		if err := s.beat(ctx); err != nil {
+			return at, err
+		}
+	}
+}
+
+// beat sends one beat and waits for its answer; callers at one time share one. It has its own time: a caller that gives up
+// does not spoil it for the others.
+func (s *session) beat(ctx context.Context) error {
+	e := s.e
+	e.mu.Lock()
+	if s.dead {
+		e.mu.Unlock()
+		return ErrSessionOver
+	}
+	flying := s.flying
+	if flying == nil {
+		flying = make(chan struct{})
+		s.flying = flying
+		if !e.spawnLocked(func() { s.send(flying) }) {
+			s.flying = nil
+			e.mu.Unlock()
+			return driver.ErrClosed
+		}
+	}
+	e.mu.Unlock()
+	select {
+	case <-flying:
+	case <-ctx.Done():
+		return e.over(ctx)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return s.failed
+}
+
+func (s *session) send(flying chan struct{}) {
+	e := s.e
+	// Short enough that another server can be asked before a holder has to stop believing.
+	ctx, cancel := context.WithTimeout(e.life, min(step, max(s.TTL/6, 250*time.Millisecond)))
+	defer cancel()
+	start := e.clock.Now()
+	err := e.tree.Beat(ctx, s.ID)
+	e.mu.Lock()
+	s.flying, s.failed = nil, own(err)
+	if err == nil {
+		s.confirmed(start)
+	}
+	e.mu.Unlock()
+	if errors.Is(err, ErrSessionOver) {
+		s.die()
+	}
+	close(flying)
+}
+
+// die takes in that the store has ended the session. All its claims are lost.
+func (s *session) die() {
+	e := s.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s.dead {
+		return
+	}
+	s.dead = true
+	if e.sessions[s.asked] == s {
+		delete(e.sessions, s.asked)
+	}
+	for cl := range s.claims {
+		e.loseLocked(cl, driver.LossSession)
+		if cl.busy == nil && cl.adding == nil {
+			e.forgetLocked(cl)
+		}
+	}
+	s.poke()
+}
+
+// attend beats a session a third of the way through its TTL, watches what is held for long, looks after nodes that may
+// have changed, and removes what nobody renews; and it ends the session when nothing has stood under it for a TTL.
+func (s *session) attend() {
+	e := s.e
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var retry time.Duration
+	var due driver.Instant // of the next beat after one that failed
+	for {
+		select {
+		case <-timer.C:
+		case <-s.wake:
+		case <-e.life.Done():
+			return
+		}
+		s.check()
+		s.watch()
+		s.sweep()
+
+		e.mu.Lock()
+		if s.dead {
+			e.mu.Unlock()
+			return
+		}
+		if len(s.claims) == 0 && e.clock.AtLeast(s.idleSince) > s.TTL {
+			s.dead = true
+			delete(e.sessions, s.asked)
+			e.mu.Unlock()
+			ctx, cancel := bounded(e.life)
+			_ = e.tree.End(ctx, s.ID) // else its TTL ends it
+			cancel()
+			return
+		}
+		next := s.TTL/3 - e.clock.Since(s.beats[len(s.beats)-1])
+		if retry > 0 {
+			next = max(next, retry-e.clock.Since(due))
+		}
+		beat := next <= 0
+		for cl := range s.claims {
+			if cl.busy == nil && cl.adding == nil {
+				next = min(next, max(s.TTL-e.clock.AtLeast(cl.asked), watchAfter))
+			}
+		}
+		if len(s.unwatched) > 0 {
+			next = min(next, watchAfter)
+		}
+		e.mu.Unlock()
+		if beat {
+			if err := s.beat(e.life); err != nil {
+				retry, due = s.TTL/20, e.clock.Now()
+			} else {
+				retry = 0
+			}
+			next = 0
+		}
+		timer.Reset(max(next, time.Millisecond))
+	}
+}
+
+// watchSoon has the claim's own node watched, unless it goes soon.
+func (e *Engine) watchSoon(cl *claim) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.watchSoonLocked(cl)
+}
+
+func (e *Engine) watchSoonLocked(cl *claim) {
+	s := cl.session
+	if s == nil || s.alone || cl.unwatch != nil || cl.unwatched {
+		return
+	}
+	cl.unwatched = true
+	s.unwatched = append(s.unwatched, cl)
+	if len(s.unwatched) == 1 {
+		s.unwatchedSince = e.clock.Now()
+		s.poke()
+	}
+}
+
+// watch begins to watch the nodes that have stood for a while.
+func (s *session) watch() {
+	e := s.e
+	e.mu.Lock()
+	var stand []*claim
+	if len(s.unwatched) > 0 && e.clock.Since(s.unwatchedSince) >= watchAfter {
+		for _, cl := range s.unwatched {
+			cl.unwatched = false
+			if _, ok := s.claims[cl]; ok && cl.unwatch == nil && cl.loss == nil {
+				stand = append(stand, cl)
+			}
+		}
+		s.unwatched = nil
+	}
+	e.mu.Unlock()
+	for _, cl := range stand {
+		e.watchOwn(cl)
+	}
+}
+
+// check reads the nodes that may have changed.
+func (s *session) check() {
+	e := s.e
+	e.mu.Lock()
+	var which []*claim
+	for cl := range s.checks {
+		which = append(which, cl)
+	}
+	clear(s.checks)
+	e.mu.Unlock()
+	for len(which) > 0 {
+		some := which[:min(len(which), MaxRead)]
+		which = which[len(some):]
+		nodes, err := s.read(some)
+		if err != nil {
+			continue // the next renewal tells
+		}
+		if slices.ContainsFunc(nodes, func(n Node) bool { return n.Token == 0 }) {
+			_ = s.beat(e.life) // if it is the session that has ended, that is what there is to tell
+		}
+		for i, cl := range some {
+			_ = e.seen(cl, nodes[i], nodes[i].Token != 0)
+		}
+	}
+}
+
+func (s *session) read(claims []*claim) ([]Node, error) {
+	at := make([]Place, len(claims))
+	s.e.mu.Lock()
+	for i, cl := range claims {
+		at[i] = Place{cl.Name, cl.node.Key}
+	}
+	s.e.mu.Unlock()
+	ctx, cancel := bounded(s.e.life)
+	defer cancel()
+	return s.e.tree.Read(ctx, at)
+}
+
+// sweep removes claims that the client has not renewed for their TTL, or turned from without releasing them: the session
+// would keep them for ever. One that another process has renewed meanwhile stays.
+func (s *session) sweep() {
+	e := s.e
+	e.mu.Lock()
+	var old []*claim
+	for cl := range s.claims {
+		if cl.busy == nil && cl.adding == nil && e.clock.AtLeast(cl.asked) > s.TTL && len(old) < MaxRead {
+			old = append(old, cl)
+		}
+	}
+	e.mu.Unlock()
+	if len(old) == 0 {
+		return
+	}
+	nodes, err := s.read(old)
+	if err != nil {
+		s.later(old...)
+		return
+	}
+	for i, cl := range old {
+		s.remove(cl, nodes[i])
+	}
+}
+
+// remove ends one claim for good, as it was just read.
+func (s *session) remove(cl *claim, n Node) {
+	e := s.e
+	e.mu.Lock()
+	if cl.busy != nil || cl.adding != nil || e.clock.AtLeast(cl.asked) <= s.TTL {
+		e.mu.Unlock()
+		return // asked for again meanwhile
+	}
+	if n.Token != 0 && n.Renewed > cl.node.Renewed && !n.Broken {
+		cl.asked, cl.node = e.clock.Now(), n
+		e.mu.Unlock()
+		return
+	}
+	e.loseLocked(cl, driver.LossExpired)
+	cl.leaving = true
+	unsure := cl.unsure
+	e.mu.Unlock()
+	ctx, cancel := bounded(e.life)
+	defer cancel()
+	var err error
+	switch {
+	case unsure:
+		_, err = e.tree.Withdraw(ctx, cl.Name, s.Session, cl.number, cl.ID)
+	case n.Token != 0:
+		var stood bool
+		stood, _, err = e.tree.Remove(ctx, cl.Name, n, false)
+		if err == nil && !stood {
+			return // changed under our hands: look again
+		}
+	}
+	if err == nil || errors.Is(err, ErrSessionOver) {
+		e.forget(cl)
+		return
+	}
+	s.later(cl)
+}
+
+// later has claims that could not be swept tried again, not at once.
+func (s *session) later(claims ...*claim) {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	for _, cl := range claims {
+		cl.asked = cl.asked.Add(s.TTL / 20)
+	}
+}

@@ -1,0 +1,180 @@
+package sequence_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/internal/memtree"
+)
+
+func mutex(name string, ttl time.Duration, wait bool) driver.Claim {
+	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl, Wait: wait}
+}
+
+func permits(name string, limit, weight int64) driver.Claim {
+	c := mutex(name, 10*time.Second, true)
+	c.Kind, c.Limit, c.Weight = driver.KindSemaphore, limit, weight
+	return c
+}
+
+// TestExpiredWaiter: a waiter whose session the store has ended is told so, behind a living holder, within a beat.
+func TestExpiredWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		holder, waiter := sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server})
+		defer holder.Close()
+		defer waiter.Close()
+		if _, err := holder.Acquire(t.Context(), mutex("m", time.Hour, false)); err != nil {
+			t.Fatal(err)
+		}
+		told := make(chan error, 1)
+		go func() { _, err := waiter.Acquire(t.Context(), mutex("m", 9*time.Second, true)); told <- err }()
+		synctest.Wait()
+		look, err := (&memtree.Link{Server: server}).List(t.Context(), "m", true)
+		if err != nil || len(look.Nodes) != 2 {
+			t.Fatal(look, err)
+		}
+		server.Expire(look.Nodes[1].Session)
+		start := time.Now()
+		var loss *driver.LossError
+		if err := <-told; !errors.As(err, &loss) || loss.Loss != driver.LossSession {
+			t.Errorf("the waiter is told: %v", err)
+		}
+		if took := time.Since(start); took > 3*time.Second {
+			t.Errorf("after %v", took)
+		}
+	})
+}
+
+// TestLetInTogether: limit 2, a holder of 2, two waiters of 1, each of a client of its own: a release lets in both, at once,
+// though only the first of them looks at the holder.
+func TestLetInTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		client := func() *sequence.Engine {
+			e := sequence.New(&memtree.Link{Server: server})
+			t.Cleanup(func() { e.Close() })
+			return e
+		}
+		holder := client()
+		c := permits("s", 2, 2)
+		if _, err := holder.Acquire(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		in := make(chan error, 2)
+		for range 2 {
+			e := client()
+			go func() { _, err := e.Acquire(t.Context(), permits("s", 2, 1)); in <- err }()
+			synctest.Wait()
+		}
+		start := time.Now()
+		if err := holder.Release(t.Context(), c, ""); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := <-in; err != nil {
+				t.Error(err)
+			}
+		}
+		if took := time.Since(start); took > 0 { // no poll, no timer: notifications alone
+			t.Errorf("that took %v", took)
+		}
+	})
+}
+
+// TestWithoutWatches: if every watch is deaf the line moves all the same, by polls.
+func TestWithoutWatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		client := func() *sequence.Engine {
+			e := sequence.New(&memtree.Link{Server: server, Deaf: func() bool { return true }})
+			t.Cleanup(func() { e.Close() })
+			return e
+		}
+		a, b := client(), client()
+		c := mutex("m", 10*time.Second, false)
+		if _, err := a.Acquire(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		in := make(chan error, 1)
+		go func() { _, err := b.Acquire(t.Context(), mutex("m", 10*time.Second, true)); in <- err }()
+		synctest.Wait()
+		start := time.Now()
+		if err := a.Release(t.Context(), c, ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-in; err != nil || time.Since(start) > 5*time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+	})
+}
+
+// TestIdleSession: a session under which nothing stands is ended after its TTL, and nothing runs on.
+func TestIdleSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		e := sequence.New(&memtree.Link{Server: server})
+		defer e.Close()
+		c := mutex("m", 3*time.Second, false)
+		if _, err := e.Acquire(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Release(t.Context(), c, ""); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if n := server.Requests()["end"]; n != 1 {
+			t.Errorf("the session was ended %d times", n)
+		}
+		time.Sleep(time.Minute)
+		if r := server.Requests(); len(r) > 0 {
+			t.Errorf("with nothing to do it asked %v", r)
+		}
+	})
+}
+
+// TestForgotten: a claim that its client does not renew ends after its TTL, not sooner, though the session goes on.
+func TestForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		e := sequence.New(&memtree.Link{Server: server})
+		defer e.Close()
+		kept, err := e.Acquire(t.Context(), mutex("kept", 6*time.Second, false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost, err := e.Acquire(t.Context(), mutex("lost", 6*time.Second, false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stands := func(name string) bool {
+			l, err := e.Inspect(context.Background(), name)
+			return err == nil && len(l.Holders) == 1
+		}
+		for i := range 5 {
+			time.Sleep(2 * time.Second)
+			e.Renew(t.Context(), []driver.Grant{kept}, func(_ int, r driver.Renewal) {
+				if r.Err != nil {
+					t.Error(r.Err)
+				}
+			})
+			if want := i < 2; i != 2 && stands(lost.Name) != want {
+				t.Errorf("after %d s it stands: %v", 2*(i+1), !want)
+			}
+		}
+		if !stands(kept.Name) {
+			t.Error("the one that was renewed is gone")
+		}
+		end, err := e.NextEnding(t.Context())
+		if err != nil || end.ID != lost.ID || !errors.Is(end.Err, driver.ErrLost) {
+			t.Errorf("%+v, %v", end, err)
+		}
+	})
+}

@@ -1,0 +1,157 @@
+package sequence
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Tree is what a store must be able to do for this engine: keep the ordered children of locks, each bound to a session,
+// and remove those of a session that has fallen silent. It decides nothing about locks.
+//
+// All methods may be called from many goroutines at once, and honour ctx. What they read they read as it stands at a
+// quorum, never from a stale replica. None retries a write in a way that hides its outcome: an error that is neither
+// [ErrSessionOver] nor one of the driver's final errors (ErrDenied, ErrCorrupt, ErrClosed, ErrUnsupported, ErrInvalid)
+// means that the outcome is not known, and the engine asks again.
+type Tree interface {
+	// Info gives what the store promises. The engine fills in what is its own part of it: Engine, EndedBy, Judge, Order,
+	// Kinds, Detached, QueuesPlain, and the limits that are zero.
+	Info() driver.Info
+
+	// Open begins a session. The store removes the session's nodes when it has not heard from it for its TTL, which is
+	// ttl or more, counted by the store's own clock from the last Beat that it has taken in, or from Open. A server that
+	// would grant less than ttl is an ErrInvalid that says so.
+	Open(ctx context.Context, ttl time.Duration) (Session, error)
+
+	// Beat tells the store that the session lives, and returns nil only if the store's quorum, or a leader that has just
+	// made sure of its quorum, has said so. ErrSessionOver: the store has ended the session, and its nodes are gone.
+	// Where a session is good for other processes, too, its ID comes from a node; else the answer is ErrUnsupported.
+	Beat(ctx context.Context, session string) error
+
+	// End ends a session, and removes what is left of its nodes. Of one that is over it says ErrSessionOver.
+	End(ctx context.Context, session string) error
+
+	// Add adds a node behind all that stand on the lock, bound to the session, and returns how the lock stands then.
+	// It is idempotent: if the claim's node stands from an earlier call under the same session and number, none is
+	// added. The engine gives each claim a number that it uses for no other claim of that session, counted from 0. A call
+	// takes effect once at the most, however late: neither the link nor the SDK doubles it.
+	//
+	// Under another guard than Always the node is added only if that holds, in one atomic step; the look that comes back
+	// then tells whether it was. A tree that cannot make one step of it looks first, adds if the guard holds by that
+	// look, and looks again: the engine takes the node back if it came too late.
+	Add(ctx context.Context, name string, s Session, number int64, note Note, guard Guard) (Look, error)
+
+	// Withdraw removes the node of an Add whose outcome is not known, and makes sure that this Add cannot take effect any
+	// more, in whatever order requests travel. It reports whether the node stood.
+	Withdraw(ctx context.Context, name string, s Session, number int64, id string) (stood bool, err error)
+
+	// List tells how a lock stands. Unless full, the tree may leave out what costs it a request for each node: all of
+	// them have Key, Foreign, ID, Kind, Limit and Weight then, and those of live sessions Session.
+	List(ctx context.Context, name string, full bool) (Look, error)
+
+	// Read gives single nodes in full, at most [MaxRead], in one request where the store can; a zero Node where none stands
+	// under that key. Keys are as some Node had them.
+	Read(ctx context.Context, at []Place) ([]Node, error)
+
+	// Change replaces a node's note if the node stands at n.Version, and gives it back with its new version; false if it
+	// stands otherwise or not at all.
+	Change(ctx context.Context, name string, n Node, note Note) (Node, bool, error)
+
+	// Remove removes the node with n.Key and n.Token, if it stands; with n.Version, too, if that is not zero. It never
+	// removes another. If look is set it may give back how the lock stands then, where that comes with the same request,
+	// and else a Look without a Revision.
+	Remove(ctx context.Context, name string, n Node, look bool) (stood bool, l Look, err error)
+
+	// Watch calls changed, from a goroutine of the tree's own, whenever the node may have changed or gone since the look
+	// of the given revision (0: not known); with [AnyGone] for a key, whenever any node of the lock may have gone, and with
+	// [AnyChange], whenever any may have come, changed or gone. It is a hint: it may come
+	// for nothing, and it comes when a subscription that was broken stands again. Nothing that happens once the
+	// subscription stands is missed. stop may be called twice, and from changed. It does no I/O that the caller waits for.
+	Watch(name, key string, revision int64, changed func()) (stop func())
+
+	// Walk yields the locks whose names start with prefix and on which a node of ours stands, each as List would give it
+	// in full. An error ends the walk.
+	Walk(ctx context.Context, prefix string) iter.Seq2[Look, error]
+
+	// Close gives up what the tree holds, ends its goroutines, and leaves the sessions to themselves.
+	Close() error
+}
+
+// Mover is implemented by trees on which a node can outlive the session that made it.
+type Mover interface {
+	// Move binds a node to another session, with another note, if it stands at n.Version; Key and Token stay as they are.
+	Move(ctx context.Context, name string, n Node, to Session, note Note) (Node, bool, error)
+}
+
+// Session is a session of the store.
+type Session struct {
+	ID  string
+	TTL time.Duration // as granted
+	// Trailing is how many confirmed beats must follow a beat before the engine may count from its start: 0 where the
+	// answer to a beat proves that the one who will end the session has taken it in, 1 where it only proves that for the
+	// beat before.
+	Trailing int
+}
+
+// Guard says under which condition a node is added: Always, Alone, or the revision of a look since which no claim has
+// come to the lock.
+type Guard int64
+
+// The guards that are no revisions.
+const (
+	Always Guard = -1
+	Alone  Guard = 0 // no node stands on the lock
+)
+
+// Look is how a lock stands, at one moment.
+type Look struct {
+	Name     string
+	Nodes    []Node // in order, the first comer first; foreign ones among them, other keys not
+	Revision int64  // of the store, at that moment; rises with every change; 0: there is no look
+	Full     bool   // the nodes are complete
+}
+
+// Place is where a node is found again.
+type Place struct{ Name, Key string }
+
+// Node is one child of a lock.
+type Node struct {
+	Key     string // finds it within its lock, also from another process; printable, without '@'
+	Token   int64  // larger than that of every node added before, to any lock; 0 if not known to a light listing
+	Version int64  // another one after every change
+	Session string
+	Foreign bool // made by another kind of client; it has no Note
+	Note
+}
+
+// Note is what a node says about the claim that it is. Trees keep it in the node's data, or in its name.
+type Note struct {
+	ID       string        `json:"id"`
+	Kind     driver.Kind   `json:"kind"`
+	Limit    int64         `json:"limit"`
+	Weight   int64         `json:"weight"`
+	TTL      time.Duration `json:"ttl"`             // as granted
+	Owner    string        `json:"owner,omitempty"` // shown, never compared
+	Meta     string        `json:"meta,omitempty"`
+	At       int64         `json:"at,omitempty"` // microseconds since 1970 by the claimer's wall clock, only shown
+	Detached bool          `json:"detached,omitempty"`
+	Asked    bool          `json:"asked,omitempty"`   // its holder is asked to give up
+	Broken   bool          `json:"broken,omitempty"`  // it is not renewed any more
+	In       bool          `json:"in,omitempty"`      // let in after a wait: the next in line looks for itself now
+	Renewed  int64         `json:"renewed,omitempty"` // grows when another process renews it
+}
+
+// The keys that name no node, for Watch.
+const (
+	AnyGone   = ""
+	AnyChange = "*"
+)
+
+// MaxRead is how many nodes are read at a time.
+const MaxRead = 100
+
+// ErrSessionOver says that the store has ended a session. What was asked has not happened, and the session's nodes are gone.
+var ErrSessionOver = errors.New("the session is over")

@@ -1,0 +1,293 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// fake is a store of mutexes that a test can break in every way a real one breaks, under a clock whose two hands the
+// test can move apart. It lives inside of a synctest bubble.
+type fake struct {
+	mu      sync.Mutex
+	start   time.Time
+	asleep  time.Duration // by how much the Real hand is ahead
+	held    map[string]fakeHolder
+	changed chan struct{}
+	token   int64
+	plain   bool // Info.QueuesPlain
+
+	// Calls so far.
+	acquires, renews, releases, inspects int
+
+	// How it misbehaves. Hooks run outside of the mutex.
+	down       bool                                                             // every call hangs until its context ends
+	deaf       chan struct{}                                                    // Renew hangs until this is closed, whatever its context says
+	refuse     error                                                            // Acquire returns it
+	refuseLook error                                                            // Inspect returns it
+	delay      time.Duration                                                    // Acquire's reply takes so long after its effect
+	renewal    func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) // answers in the store's place
+	released   []string                                                         // ids in order of their release
+	closed     bool
+}
+
+type fakeHolder struct {
+	claim driver.Claim
+	token int64
+	ends  time.Duration // on the Real hand
+}
+
+func newFake() *fake {
+	return &fake{start: time.Now(), held: map[string]fakeHolder{}, changed: make(chan struct{})}
+}
+
+func (f *fake) clock() driver.Clock {
+	return driver.Clock{
+		Monotonic: func() time.Duration { return time.Since(f.start) },
+		Real: func() time.Duration {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.real()
+		},
+	}
+}
+
+func (f *fake) real() time.Duration { return time.Since(f.start) + f.asleep }
+
+func (f *fake) suspend(d time.Duration) { f.set(func() { f.asleep += d }) }
+
+func (f *fake) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+func (f *fake) Info() driver.Info {
+	return driver.Info{Store: "fake:", Clock: f.clock(), QueuesPlain: f.plain, MinTTL: driver.MinTTL, MaxTTL: driver.MaxTTL,
+		MaxName: driver.MaxName, MaxMeta: driver.MaxMeta, MaxHolders: driver.MaxHolders, MaxWaiters: driver.MaxWaiters}
+}
+
+// reach is the way to the store: it may take for ever.
+func (f *fake) reach(ctx context.Context) error {
+	f.mu.Lock()
+	down, closed := f.down, f.closed
+	f.mu.Unlock()
+	if closed {
+		return driver.ErrClosed
+	}
+	if down {
+		<-ctx.Done()
+	}
+	if ctx.Err() != nil {
+		return errors.Join(driver.ErrUncertain, ctx.Err())
+	}
+	return nil
+}
+
+func (f *fake) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	f.set(func() { f.acquires++ })
+	for {
+		since := f.clock().Now()
+		if err := f.reach(ctx); err != nil {
+			return driver.Grant{}, err
+		}
+		g, changed, err := f.tryAcquire(c, since)
+		if err == nil {
+			f.mu.Lock()
+			delay := f.delay
+			f.mu.Unlock()
+			sleep(ctx, delay)
+			return g, nil
+		}
+		if !c.Wait || !errors.Is(err, driver.ErrHeld) {
+			return driver.Grant{}, err
+		}
+		timer := time.NewTimer(time.Second)
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-ctx.Done():
+			return driver.Grant{}, errors.Join(ctx.Err(), err)
+		}
+		timer.Stop()
+	}
+}
+
+func (f *fake) tryAcquire(c driver.Claim, since driver.Instant) (driver.Grant, chan struct{}, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.refuse != nil {
+		return driver.Grant{}, nil, f.refuse
+	}
+	if h, ok := f.held[c.Name]; ok && h.ends > f.real() {
+		holder := driver.Standing{Owner: h.claim.Owner, Token: h.token, Ref: h.claim.ID}
+		return driver.Grant{}, f.changed, &driver.HeldError{Holders: []driver.Standing{holder}}
+	}
+	f.token++
+	f.held[c.Name] = fakeHolder{claim: c, token: f.token, ends: f.real() + c.TTL}
+	return driver.Grant{Claim: c, Token: f.token, Since: since, TTL: c.TTL, Ref: "ref-" + c.ID}, nil, nil
+}
+
+func (f *fake) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
+	f.mu.Lock()
+	f.renews++
+	deaf, renewal := f.deaf, f.renewal
+	f.mu.Unlock()
+	if deaf != nil {
+		<-deaf
+	}
+	since := f.clock().Now()
+	if renewal != nil {
+		for i, g := range grants {
+			if r, ok := renewal(ctx, g); ok {
+				done(i, r)
+			}
+		}
+		return
+	}
+	err := f.reach(ctx)
+	for i, g := range grants {
+		if err != nil {
+			done(i, driver.Renewal{Err: err})
+			continue
+		}
+		done(i, f.renew(g, since))
+	}
+}
+
+func (f *fake) renew(g driver.Grant, since driver.Instant) driver.Renewal {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	h, ok := f.held[g.Name]
+	if !ok || h.claim.ID != g.ID {
+		return driver.Renewal{Err: &driver.LossError{Loss: driver.LossTaken}}
+	}
+	h.ends = f.real() + g.TTL
+	f.held[g.Name] = h
+	return driver.Renewal{Since: since, TTL: g.TTL}
+}
+
+func (f *fake) Release(ctx context.Context, c driver.Claim, ref string) error {
+	f.set(func() { f.releases++ })
+	if err := f.reach(ctx); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.released = append(f.released, c.ID)
+	if h, ok := f.held[c.Name]; !ok || h.claim.ID != c.ID {
+		return &driver.LossError{Loss: driver.LossExpired}
+	}
+	delete(f.held, c.Name)
+	close(f.changed)
+	f.changed = make(chan struct{})
+	return nil
+}
+
+func (f *fake) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+	f.set(func() { f.inspects++ })
+	if err := f.reach(ctx); err != nil {
+		return driver.Lock{}, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.refuseLook != nil {
+		return driver.Lock{}, f.refuseLook
+	}
+	lock := driver.Lock{Name: name}
+	if h, ok := f.held[name]; ok {
+		lock.Holders = []driver.Standing{{Owner: h.claim.Owner, Token: h.token, Ref: h.claim.ID}}
+	}
+	return lock, nil
+}
+
+func (f *fake) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
+	return func(yield func(driver.Lock, error) bool) {
+		lock, err := f.Inspect(ctx, prefix)
+		yield(lock, err)
+	}
+}
+
+func (f *fake) Break(context.Context, string, string, driver.BreakMode) error { return driver.ErrLost }
+
+func (f *fake) Close() error {
+	f.set(func() { f.closed = true })
+	return nil
+}
+
+func (f *fake) count(n *int) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return *n
+}
+
+func (f *fake) holds(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, ok := f.held[name]
+	return ok
+}
+
+// recorder keeps a client's events.
+type recorder struct {
+	mu     sync.Mutex
+	events []Event
+}
+
+func (r *recorder) hear(e Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, e)
+}
+
+func (r *recorder) of(kind EventKind) (some []Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.events {
+		if e.Kind == kind {
+			some = append(some, e)
+		}
+	}
+	return some
+}
+
+func newClient(t *testing.T, s driver.Store, o *Options) *Client {
+	t.Helper()
+	c, err := New(s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func mustLock(t *testing.T, c *Client, name string, o *LockOptions) *Lease {
+	t.Helper()
+	l, err := c.Mutex(name, o).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func wantIs(t *testing.T, err error, targets ...error) {
+	t.Helper()
+	for _, target := range targets {
+		if !errors.Is(err, target) {
+			t.Errorf("error %v is not %v", err, target)
+		}
+	}
+}
+
+func wantLoss(t *testing.T, err error, cause Loss) {
+	t.Helper()
+	var loss *LossError
+	if !errors.As(err, &loss) || loss.Loss != cause {
+		t.Errorf("error %v is not the loss %q", err, cause)
+	}
+}

@@ -1,0 +1,100 @@
+package holdfast
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Handle names a claim that stands with nobody behind it, so that any process that has the handle can renew or release
+// it. It comes from [Lease.Lapse], is plain data, and may be stored and sent; whoever has it can give the lock away.
+type Handle struct {
+	Name   string        `json:"name"`
+	Kind   Kind          `json:"kind"`
+	Limit  int64         `json:"limit"`
+	Weight int64         `json:"weight"`
+	TTL    time.Duration `json:"ttl_ns"` // how long a renewal makes it last
+	ID     string        `json:"id"`
+	Ref    string        `json:"ref"`
+	Token  int64         `json:"token"` // the fencing token; see Lease.Token
+}
+
+// Lapse ends the lease, and leaves the lock held until its TTL has passed from now, or what is left of its MaxHold if
+// that is less: a timed lock. Nobody renews it; the handle that it returns lets this or another process do so, or
+// release it before.
+//
+// It takes as long as Unlock at most. The error Is ErrUnsupported, and nothing has changed, where Info.Detached is
+// false; ErrInvalid, and nothing has changed, while the lock is entered more than once; ErrUncertain if the store could
+// not be reached in time: it is then tried on in the background, and the handle is good. Other errors are those of Unlock,
+// and there is no handle then.
+func (l *Lease) Lapse() (Handle, error) {
+	t, c := l.tenure, l.tenure.client
+	if c.detacher() == nil {
+		return Handle{}, c.wrap("lapse", l.Name(), errNotDetached)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), driver.Patience(t.grant.Claim.TTL))
+	defer cancel()
+	lapse := t.grant.Claim.TTL
+	if t.maxHold > 0 {
+		lapse = max(min(lapse, (t.maxHold-c.clock.Since(t.began)).Truncate(time.Millisecond)), time.Millisecond)
+	}
+	err := l.giveUp(ctx, "lapse", lapse)
+	if err != nil && !isOneOf(err, ErrUncertain) {
+		return Handle{}, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g := t.granted()
+	return Handle{Name: g.Name, Kind: g.Kind, Limit: g.Limit, Weight: g.Weight, TTL: lapse, ID: g.ID, Ref: g.Ref, Token: g.Token}, err
+}
+
+var errNotDetached = fmt.Errorf("%w: no claim outlives its client there", ErrUnsupported)
+
+// detacher is the store, if claims can outlive their client there, or nil.
+func (c *Client) detacher() driver.Detacher {
+	if d, ok := c.store.(driver.Detacher); ok && c.store.Info().Detached {
+		return d
+	}
+	return nil
+}
+
+// claim is what the store knows the handle's claim by.
+func (h Handle) claim() driver.Claim {
+	return driver.Claim{Name: h.Name, ID: h.ID, Kind: h.Kind, Limit: h.Limit, Weight: h.Weight, TTL: h.TTL, Detached: true}
+}
+
+func (h Handle) check() error {
+	if h.ID == "" || h.Ref == "" || h.Token <= 0 || h.TTL <= 0 {
+		return invalid("a handle is what Lease.Lapse gives, with an id, a ref, a token and a TTL")
+	}
+	return nil
+}
+
+// Renew has a claim that stands alone last for its handle's TTL from now. It is one request; ctx bounds it. The error Is
+// ErrLost, a [*LossError], if the claim has ended, and it is never made again; anything else leaves open whether it was
+// renewed, and Renew may be called again.
+func (c *Client) Renew(ctx context.Context, h Handle) error {
+	_, err := onStore(c, "renew", h.Name, func() (none struct{}, err error) {
+		if err := h.check(); err != nil {
+			return none, err
+		}
+		g := driver.Grant{Claim: h.claim(), Token: h.Token, TTL: h.TTL, Ref: h.Ref, Since: c.clock.Now()}
+		c.store.Renew(ctx, []driver.Grant{g}, func(_ int, r driver.Renewal) { err = r.Err })
+		return none, err
+	})
+	return err
+}
+
+// Release gives a claim back that stands alone. The error Is ErrLost if it has ended before; ErrUncertain if the store
+// could not be asked: Release may be called again, and the claim ends with its TTL.
+func (c *Client) Release(ctx context.Context, h Handle) error {
+	_, err := onStore(c, "release", h.Name, func() (none struct{}, err error) {
+		if err := h.check(); err != nil {
+			return none, err
+		}
+		return none, c.store.Release(ctx, h.claim(), h.Ref)
+	})
+	return err
+}

@@ -1,0 +1,213 @@
+package sim
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// mutant is one safety rule switched off: a change of a few words in the code itself, which the simulation must catch.
+type mutant struct {
+	name  string
+	file  string // below the module's root
+	edits []edit
+	more  []mutant // edits in further files
+	want  string   // a regular expression: what the judge says
+	tree  bool     // of the sequence engine
+}
+
+type edit struct{ old, new string }
+
+// noCheck keeps the record's own check from hiding what a mutant does.
+var noCheck = edit{"func (r *Record) Check() error {\n", "func (r *Record) Check() error {\n\tif true {\n\t\treturn nil\n\t}\n"}
+
+const (
+	machine = "engine/record/machine.go"
+	acquire = "engine/record/acquire.go"
+	observe = "engine/record/observe.go"
+	tree    = "engine/sequence/"
+	trust   = "tenure.go"
+)
+
+var mutants = []mutant{
+	{name: "trust counted from the reply", file: acquire,
+		edits: []edit{{"Token: mine.Token, Since: since,", "Token: mine.Token, Since: a.clock.Now(),"}},
+		more:  []mutant{{file: "renewer.go", edits: []edit{{"\t\tt.failed = nil\n", "\t\tt.failed = nil\n\t\ta.Since = t.client.clock.Now()\n"}}}},
+		want:  "belief overlap"},
+	{name: "deadline ignored", file: trust,
+		edits: []edit{{"return ttl - driver.Margin(ttl) - clock.Since(since)", "return ttl"}},
+		want:  "belief overlap|came after"},
+	{name: "wall clock of another machine believed", file: observe,
+		edits: []edit{{"Clocked: off >= 0,", "Clocked: true,"}},
+		want:  "belief overlap|though nothing went wrong"},
+	{name: "promoted waiter not confirming", file: acquire,
+		edits: []edit{{"\tsince := a.clock.Now()\n", "\tif c := a.rec.find(a.claim.ID); c != nil && c.State == Called && a.rec.fits(c.ID) {\n\t\tc.Token = a.rec.Token + 1\n\t\treturn a.granted(c, a.clock.Now()), true, nil\n\t}\n\tsince := a.clock.Now()\n"}},
+		want:  "belief overlap|was given twice|came after"},
+	{name: "observation keyed by id instead of token and beat", file: observe,
+		edits: []edit{{"sighting{c.ID, c.Token, c.Beat}", "sighting{c.ID, 0, 0}"}},
+		want:  "belief overlap|though nothing went wrong"},
+	{name: "release without compare", file: machine,
+		edits: []edit{{"\t\tif r.Claims[i].ID == id {\n\t\t\tr.Claims = append", "\t\tif r.Claims[i].State == Granted {\n\t\t\tr.Claims = append"}},
+		want:  "belief overlap|though nothing went wrong"},
+	{name: "renew that makes again", file: machine,
+		edits: []edit{noCheck, {"\tc := r.find(id)\n\tif c == nil || c.State", "\tc := r.find(id)\n\tif c == nil && r.Kind != \"\" {\n\t\tr.Claims = append(r.Claims, Claim{ID: id, Weight: 1, TTL: 5 * time.Second, State: Granted, Token: token})\n\t\tc = r.find(id)\n\t}\n\tif c == nil || c.State"}},
+		want:  "the store has granted|belief overlap|let in before|came after"},
+	{name: "token reset on release", file: machine,
+		edits: []edit{{`r.Kind, r.Limit, r.Idle = "", 0, max(m.Now, 1)`, `r.Kind, r.Limit, r.Idle, r.Token = "", 0, max(m.Now, 1), 0`}},
+		want:  "came after|was given twice"},
+	{name: "token from the clock alone", file: machine,
+		edits: []edit{noCheck, {"\tr.Token = max(r.Token+1, m.Now)\n\tc.State", "\tr.Token = m.Now\n\tc.State"}},
+		want:  "came after|was given twice"},
+	{name: "clean-up on a cancelled context", file: "client.go",
+		edits: []edit{{"\tif !mayStand(err) {\n\t\treturn grant, err\n\t}\n\tc.cleanUp(claim.TTL, c.releaseOf(claim))\n", "\tif !mayStand(err) {\n\t\treturn grant, err\n\t}\n\tc.store.Release(bounded, claim, \"\")\n"}},
+		want:  "after all who waited had gone"},
+	{name: "renewal not stopped by release", file: trust,
+		edits: []edit{{"\tc.renewer.remove(t)\n\terr := t.leave(ctx)", "\terr := t.leave(ctx)"}},
+		more:  []mutant{{file: "renewer.go", edits: []edit{{"if t.state != stateHeld || left <= 0 {", "if left <= 0 {"}}}},
+		want:  "was renewed after its release"},
+	{name: "semaphore off by one", file: machine,
+		edits: []edit{noCheck, {"fits := r.weight()+c.Weight <= limit\n", "fits := r.weight()+c.Weight <= limit+limit/3\n"}},
+		want:  "belief overlap|the store has granted"},
+	{name: "reader counted twice", file: machine,
+		edits: []edit{noCheck, {"if mine := r.find(c.ID); mine != nil {", "if mine := r.find(c.ID); mine != nil && kind != driver.KindRW {"}},
+		want:  "is left with|could not be had|still wait|though nothing went wrong|too many claims stand"},
+	{name: "a waiter that passes the queue", file: machine,
+		edits: []edit{noCheck, {"fits := r.weight()+c.Weight <= limit\n", "fits := c.Weight <= limit\n\tfor i := range r.Claims {\n\t\tif r.Claims[i].State == Granted {\n\t\t\tfits = false\n\t\t}\n\t}\n"}},
+		want:  "let in before one that came earlier"},
+	{name: "monotonic clock only", file: "driver/clock.go",
+		edits: []edit{{"return max(c.Monotonic()-i.Monotonic, c.Real()-i.Real)", "return c.Monotonic() - i.Monotonic"}},
+		more:  []mutant{{file: "renewer.go", edits: []edit{{"max(0, i.Monotonic-r.read.Monotonic, i.Real-r.read.Real)", "max(0, i.Monotonic-r.read.Monotonic)"}}}},
+		want:  "belief overlap|came after"},
+	{name: "request under way not voided", file: "engine/record/release.go",
+		edits: []edit{{"\tcase r.mayYetCome():\n", "\tcase false:\n"}},
+		want:  "after all who waited had gone"},
+	{name: "unknown taken for done", file: "renewer.go",
+		edits: []edit{{"\t\tt.failed = a.Err\n", "\t\tt.failed = a.Err\n\t\tt.grant.Since = t.client.clock.Now()\n"}},
+		want:  "belief overlap"},
+	{name: "observer without patience", file: observe,
+		edits: []edit{{"return c.Allow + driver.Margin(c.Allow)", "return c.Allow / 2"}},
+		want:  "belief overlap|though nothing went wrong|was to stand until"},
+	{name: "a loss by what was remembered", file: "engine/record/renew.go",
+		edits: []edit{{"\t\t\tclear(answers)\n", ""}},
+		want:  "and it stands"},
+	{name: "leadership without a live lease", file: "election.go",
+		edits: []edit{{"\treturn l != nil && l.Valid()\n", "\treturn l != nil\n"}},
+		want:  "belief overlap"},
+	{name: "half of all locks kept", file: "multi.go",
+		edits: []edit{{"\t\t\ts.Unlock() //", "\t\t\t//"}},
+		want:  "could not be had|still wait"},
+	{name: "all locks taken in any order", file: "multi.go",
+		edits: []edit{{"return cmp.Or(cmp.Compare(a.client.Info().Store, b.client.Info().Store), cmp.Compare(a.name, b.name), cmp.Compare(b.weight, a.weight))",
+			"return cmp.Compare(min(b.weight, 2), min(a.weight, 2))"}},
+		want: "still wait"},
+	{name: "one of all locks lost, and the others believed in", file: "multi.go",
+		edits: []edit{{"context.AfterFunc(l.ctx, func() { s.cancel(context.Cause(l.ctx)) })", ""}, {"left = min(left, l.Remaining())", "_ = l"}},
+		want:  "belief overlap"},
+	{name: "lapse that releases", file: trust,
+		edits: []edit{{"\tif keep > 0 {\n", "\tif keep > time.Hour {\n"}},
+		want:  "was to stand until|was renewed after its release"},
+	{name: "left alone for half of the time", file: machine,
+		edits: []edit{{"c.TTL, c.Allow, c.Ends = d, d, m.ends(d)", "c.TTL, c.Allow, c.Ends = d, d/2, m.ends(d/2)"}},
+		want:  "was to stand until"},
+	{name: "MaxHold not heeded", file: trust,
+		edits: []edit{{"\tif t.maxHold > 0 {\n", "\tif t.maxHold < 0 {\n"}},
+		want:  "and may be held for"},
+	{name: "entering not counted", file: trust,
+		edits: []edit{{"\tif len(t.handles) > 0 {\n\t\treturn false, false, nil\n\t}\n", ""}},
+		want:  "given back by the first Unlock"},
+	{name: "entering what was lost", file: "reentrant.go",
+		edits: []edit{{"\tcase t.state == stateLost:\n", "\tcase false:\n"}, {"t.state != stateHeld || ctx.Err() != nil", "t.state == stateReleased"}},
+		want:  "was entered again"},
+	{name: "a writer until the store has answered", file: "rwmutex.go",
+		edits: []edit{{"t.weight = min(t.weight, weight)", "_ = weight"}},
+		want:  "belief overlap"},
+	{name: "a reader that becomes a writer beside others", file: machine,
+		edits: []edit{noCheck, {"sum > r.Limit && weight > before", "sum > r.Limit && weight < before"}},
+		want:  "the store has granted|belief overlap"},
+}
+
+var treeMutants = []mutant{
+	{name: "a beat trusted from its answer", file: tree + "session.go", tree: true,
+		edits: []edit{{"\t\ts.confirmed(start)\n", "\t\ts.confirmed(start.Add(e.clock.Since(start)))\n"},
+			{"min(step, max(s.TTL/6, 250*time.Millisecond))", "2*s.TTL"}}, // else the error hides in the margin
+		want: "belief overlap"},
+	{name: "a look trusted without its session's beat", file: tree + "acquire.go", tree: true,
+		edits: []edit{{"\tif e.clock.Since(seen.start) > e.clock.Since(since) {\n", "\tif true {\n"}},
+		more: []mutant{{file: tree + "session.go", edits: []edit{{"\t\tcase s.e.clock.Since(at) <= s.TTL/6:\n", "\t\tcase true:\n"}}},
+			{file: tree + "renew.go", edits: []edit{{"\tif e.clock.Since(start) > e.clock.Since(since) {\n", "\tif true {\n"}}}},
+		want: "belief overlap"},
+	{name: "an add of unknown outcome not withdrawn", file: tree + "release.go", tree: true,
+		edits: []edit{{"\t\tif unsure {\n", "\t\tif false {\n"}},
+		want:  "is left on|could not be had|still wait|after all who waited"},
+	{name: "what nobody renews stays", file: tree + "session.go", tree: true,
+		edits: []edit{{"\t\ts.sweep()\n", ""}},
+		want:  "is left on|could not be had|still wait|after all who waited"},
+	{name: "the last ahead not counted", file: tree + "line.go", tree: true,
+		edits: []edit{{"range nodes[:i] {\n\t\tif left -= weighs(&nodes[k], me.Kind, me.Limit)", "range nodes[:max(i-1, 0)] {\n\t\tif left -= weighs(&nodes[k], me.Kind, me.Limit)"}},
+		want:  "belief overlap|came after"},
+}
+
+// TestMutants switches off one safety rule after another and demands that the worlds show it. The changed files are laid
+// over the real ones for one build only.
+func TestMutants(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range append(mutants, treeMutants...) {
+		t.Run(m.name, func(t *testing.T) {
+			dir := t.TempDir()
+			overlay := map[string]string{}
+			for _, part := range append([]mutant{m}, m.more...) {
+				overlay[filepath.Join(root, part.file)] = part.write(t, root, dir)
+			}
+			data, err := json.Marshal(map[string]any{"Replace": overlay})
+			if err != nil {
+				t.Fatal(err)
+			}
+			list := filepath.Join(dir, "overlay.json")
+			if err := os.WriteFile(list, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			worlds := filepath.Join(dir, "worlds")
+			if out, err := exec.Command("go", "test", "-c", "-overlay", list, "-o", worlds, ".").CombinedOutput(); err != nil {
+				t.Fatalf("the mutant does not build: %v\n%s", err, out)
+			}
+			which := "TestWorlds"
+			if m.tree {
+				which = "TestTreeWorlds"
+			}
+			out, err := exec.Command(worlds, "-test.run", which, "-seeds", "2000", "-until", m.want, "-test.timeout", "3m").CombinedOutput()
+			if err == nil {
+				t.Fatalf("2000 worlds went by, and nobody noticed\n%s", out)
+			}
+			if !regexp.MustCompile(m.want).Match(out) {
+				t.Errorf("it failed, but not as it should:\n%.2000s", out)
+			}
+		})
+	}
+}
+
+// write puts a changed copy of a file into dir. Each edit must fit, so that no mutant can quietly become none.
+func (m mutant) write(t *testing.T, root, dir string) string {
+	data, err := os.ReadFile(filepath.Join(root, m.file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(data)
+	for _, e := range m.edits {
+		if !strings.Contains(text, e.old) {
+			t.Fatalf("%s has no %q any more: the mutant must follow the code", m.file, e.old)
+		}
+		text = strings.ReplaceAll(text, e.old, e.new)
+	}
+	path := filepath.Join(dir, strings.ReplaceAll(m.file, "/", "_"))
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

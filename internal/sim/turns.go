@@ -1,0 +1,340 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// features are what the users of a world do. The plain locks are in every one.
+type features struct {
+	turns    []string
+	reweighs bool // leases of the read-write lock change into one another
+}
+
+func (w *World) draw() {
+	w.turns = []string{"plain", "fair", "rw", "semaphore"}
+	for _, more := range []string{"leader", "all", "timed", "twice"} {
+		if w.chance(0.35) {
+			w.turns = append(w.turns, more)
+		}
+	}
+	w.reweighs = w.chance(0.4) && w.tree == nil // the sequence engine does not change weights
+}
+
+// turn is one lock, taken and given up.
+func (w *World) turn(ctx context.Context, h *host) {
+	switch name := w.turns[int(w.float()*float64(len(w.turns)))]; name {
+	case "leader":
+		w.lead(ctx, h)
+	case "all":
+		w.lockAll(ctx, h)
+	case "timed":
+		w.timed(ctx, h)
+	case "twice":
+		w.twice(ctx, h)
+	default:
+		w.lock(ctx, h, name)
+	}
+}
+
+// lock takes one of the usual locks.
+func (w *World) lock(ctx context.Context, h *host, name string) {
+	var lease *holdfast.Lease
+	var err error
+	t := &tenure{host: h, weight: 1, limit: 1}
+	try := w.chance(0.2)
+	switch name {
+	case "plain", "fair":
+		mu := h.client.Mutex(name, &holdfast.LockOptions{Fair: name == "fair"})
+		if try {
+			lease, err = mu.TryLock(ctx)
+		} else {
+			lease, err = mu.Lock(ctx)
+		}
+	case "rw":
+		rw := h.client.RWMutex(name, nil)
+		t.limit = driver.RWLimit
+		if w.chance(0.4) {
+			t.weight = driver.RWLimit
+			lease, err = rw.Lock(ctx)
+		} else {
+			lease, err = rw.RLock(ctx)
+		}
+	case "semaphore":
+		t.limit, t.weight = 3, 1+int64(w.float()*3)
+		lease, err = h.client.Semaphore(name, t.limit, nil).Acquire(ctx, t.weight)
+	}
+	if h.pass(context.Background()) != nil {
+		return // it has crashed, and knows nothing of what it was given
+	}
+	if err != nil {
+		w.excuse(name, err)
+		return
+	}
+	w.hold(name, lease, t, lease.Unlock)
+}
+
+// excuse checks that an error is one that may come.
+func (w *World) excuse(name string, err error) {
+	for _, ok := range []error{context.DeadlineExceeded, context.Canceled, holdfast.ErrHeld} {
+		if errors.Is(err, ok) {
+			return
+		}
+	}
+	if !w.calm && w.tree != nil && errors.Is(err, holdfast.ErrLost) { // its session ended while it waited
+		return
+	}
+	if !w.calm && (errors.Is(err, errTimeout) || errors.Is(err, holdfast.ErrUncertain) || errors.Is(err, errCrashed)) {
+		return
+	}
+	w.judge.mu.Lock()
+	defer w.judge.mu.Unlock()
+	w.judge.violation("locking %s: %v", name, err)
+}
+
+// hold keeps a lease for a while, or for as long as it is kept by it, and gives it back.
+func (w *World) hold(name string, lease *holdfast.Lease, t *tenure, giveBack func() error) {
+	w.judge.began(name, lease, t)
+	w.stay(t.ctx)
+	if name == "rw" && w.reweighs && w.chance(0.5) {
+		w.reweigh(lease)
+		w.stay(t.ctx)
+	}
+	if t.host.pass(context.Background()) != nil {
+		return
+	}
+	lost := lease.Err()
+	w.judge.ended(name, lease, lost != nil)
+	if err := giveBack(); err != nil && w.calm && lost == nil {
+		w.complain("giving %s back: %v", name, err)
+	}
+}
+
+// stay waits for a while, or until ctx ends.
+func (w *World) stay(ctx context.Context) {
+	wait := w.upTo(w.ttl)
+	if w.chance(0.1) {
+		wait *= 4
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// reweigh makes a reader of a writer, or a writer of a reader.
+func (w *World) reweigh(lease *holdfast.Lease) {
+	ctx, cancel := context.WithTimeout(context.Background(), w.ttl)
+	defer cancel()
+	var err error
+	if lease.Exclusive() {
+		err = lease.Downgrade(ctx)
+	} else if err = lease.TryUpgrade(ctx); errors.Is(err, holdfast.ErrHeld) {
+		return
+	}
+	if err != nil && !errors.Is(err, holdfast.ErrLost) {
+		w.excuse("rw anew", err)
+	}
+}
+
+// lead is a candidate that campaigns once, or for a while.
+func (w *World) lead(ctx context.Context, h *host) {
+	e := h.client.Election("leader", nil)
+	if w.chance(0.5) {
+		lease, err := e.Campaign(ctx)
+		if h.pass(context.Background()) != nil {
+			return
+		}
+		if err != nil {
+			w.excuse("leader", err)
+			return
+		}
+		w.hold("leader", lease, &tenure{host: h, weight: 1, limit: 1, valid: e.IsLeader}, e.Resign)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*w.ttl)
+	defer cancel()
+	err := e.Run(ctx, func(ctx context.Context, lease *holdfast.Lease) error {
+		if h.pass(ctx) == nil {
+			w.hold("leader", lease, &tenure{host: h, weight: 1, limit: 1, valid: e.IsLeader, ctx: ctx}, func() error { return nil })
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, holdfast.ErrLost) {
+		w.excuse("leader", err)
+	}
+}
+
+// lockAll takes some of the usual locks at once, named in any order and one of them twice.
+func (w *World) lockAll(ctx context.Context, h *host) {
+	weights := map[string]int64{}
+	var items []holdfast.Item
+	for _, name := range []string{"plain", "fair", "rw", "semaphore"} {
+		if w.chance(0.4) {
+			continue
+		}
+		switch name {
+		case "rw":
+			rw := h.client.RWMutex(name, nil)
+			items = append(items, rw.RLocker())
+			weights[name] = 1
+			if w.chance(0.4) {
+				items = append(items, rw)
+				weights[name] = driver.RWLimit
+			}
+		case "semaphore":
+			weights[name] = 1 + int64(w.float()*3)
+			items = append(items, h.client.Semaphore(name, 3, nil).Permits(weights[name]))
+		default:
+			weights[name] = 1
+			items = append(items, h.client.Mutex(name, &holdfast.LockOptions{Fair: name == "fair"}))
+		}
+	}
+	if len(items) == 0 {
+		return
+	}
+	rand.New(rand.NewPCG(uint64(w.upTo(time.Hour)), 1)).Shuffle(len(items), func(i, k int) { items[i], items[k] = items[k], items[i] })
+	set, err := holdfast.LockAll(ctx, items...)
+	if h.pass(context.Background()) != nil {
+		return
+	}
+	if err != nil {
+		if !w.calm && errors.Is(err, holdfast.ErrLost) {
+			return
+		}
+		w.excuse("all", err)
+		return
+	}
+	w.holdAll(h, set, weights)
+}
+
+func (w *World) holdAll(h *host, set *holdfast.Leases, weights map[string]int64) {
+	if len(set.All()) != len(weights) {
+		w.complain("%d locks were taken at once, and %d were asked for", len(set.All()), len(weights))
+	}
+	limits := map[string]int64{"plain": 1, "fair": 1, "rw": driver.RWLimit, "semaphore": 3}
+	for _, l := range set.All() {
+		if l.Exclusive() != (weights[l.Name()] == limits[l.Name()]) {
+			w.complain("%s was not taken as it was asked for", l.Name())
+		}
+		w.judge.began(l.Name(), l, &tenure{host: h, weight: weights[l.Name()], limit: limits[l.Name()], valid: set.Valid, ctx: set.Context()})
+	}
+	w.stay(set.Context())
+	if h.pass(context.Background()) != nil {
+		return
+	}
+	for _, l := range set.All() {
+		w.judge.ended(l.Name(), l, l.Err() != nil)
+	}
+	if err := set.Unlock(); err != nil && w.calm {
+		w.complain("giving all back: %v", err)
+	}
+}
+
+// timed is a lock with a least and a longest time, given back or left to lapse; then others may renew and release it.
+func (w *World) timed(ctx context.Context, h *host) {
+	o := &holdfast.LockOptions{}
+	if w.chance(0.5) {
+		o.MinHold = w.upTo(w.ttl)
+	}
+	if w.chance(0.5) {
+		o.MaxHold = max(o.MinHold, time.Second) + w.upTo(2*w.ttl)
+	}
+	lease, err := h.client.Mutex("timed", o).Lock(ctx)
+	if h.pass(context.Background()) != nil {
+		return
+	}
+	if err != nil {
+		w.excuse("timed", err)
+		return
+	}
+	t := &tenure{host: h, weight: 1, limit: 1, maxHold: o.MaxHold}
+	w.hold("timed", lease, t, func() error {
+		if w.chance(0.4) {
+			return w.lapse(lease)
+		}
+		err := lease.Unlock()
+		if err == nil && o.MinHold > 0 {
+			w.judge.leftAlone(lease.ID(), 0, o.MinHold)
+		}
+		return err
+	})
+}
+
+func (w *World) lapse(lease *holdfast.Lease) error {
+	from := w.elapsed()
+	handle, err := lease.Lapse()
+	if err != nil {
+		return err
+	}
+	w.judge.leftAlone(handle.ID, from, handle.TTL)
+	other := w.hosts["host0"]
+	if !w.chance(0.5) || other.pass(context.Background()) != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), w.ttl)
+	defer cancel()
+	from = w.elapsed()
+	if other.client.Renew(ctx, handle) == nil {
+		w.judge.leftAlone(handle.ID, from, handle.TTL)
+	}
+	if w.chance(0.5) {
+		w.judge.takenBack(handle.ID)
+		if err := other.client.Release(ctx, handle); err != nil && w.calm {
+			return err
+		}
+	}
+	return nil
+}
+
+// twice is a lock that is entered again under its own context.
+func (w *World) twice(ctx context.Context, h *host) {
+	mu := h.client.Mutex("twice", &holdfast.LockOptions{Reentrant: true})
+	lease, err := mu.Lock(ctx)
+	if h.pass(context.Background()) != nil {
+		return
+	}
+	if err != nil {
+		w.excuse("twice", err)
+		return
+	}
+	if w.chance(0.3) {
+		w.stay(lease.Context())
+		if h.pass(context.Background()) != nil {
+			return
+		}
+	}
+	before := lease.Err()
+	again, err := mu.Lock(lease.Context())
+	if before != nil && err == nil {
+		w.complain("a lock that was lost was entered again")
+	}
+	if err != nil {
+		if lease.Valid() || !errors.Is(err, holdfast.ErrLost) {
+			w.complain("a lock could not be entered again: %v (valid: %v)", err, lease.Valid())
+		}
+		lease.Unlock()
+		return
+	}
+	if again.Token() != lease.Token() {
+		w.complain("entering again gave token %d in place of %d", again.Token(), lease.Token())
+	}
+	first, last := lease, again
+	if w.chance(0.5) {
+		first, last = again, lease
+	}
+	w.hold("twice", lease, &tenure{host: h, weight: 1, limit: 1, valid: last.Valid, twice: true}, func() error {
+		err := first.Unlock()
+		if errors.Is(last.Err(), holdfast.ErrReleased) {
+			w.complain("a lock that was entered twice was given back by the first Unlock")
+		}
+		return errors.Join(err, last.Unlock())
+	})
+}

@@ -1,0 +1,145 @@
+package holdfast
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Lease is a granted claim: what a caller gets for a lock. It ends by Unlock, by Lapse, by loss, or when its client is
+// closed, and is renewed in the background until then, also if nobody has kept it. All methods may be called from any
+// goroutine.
+//
+// A re-entrant lock gives a Lease each time it is entered. Together they stand for one claim, which is given back by the
+// last of them; a loss ends them all.
+type Lease struct {
+	tenure *tenure
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	err    error // set when this handle was given up. Guarded by the tenure's mu
+}
+
+// Context ends when the lease does. Its cause is then a [*LossError], [ErrReleased] or [ErrClosed].
+//
+// It carries the values of the context that was given to Lock, but not its end: that one bounds the waiting only.
+// A context tells with a delay; before an act that cannot be undone, ask Valid, and let the resource check Token.
+func (l *Lease) Context() context.Context { return l.ctx }
+
+// Token is the fencing token: positive, below 2^53, and larger than every token granted before on this lock. It fences
+// only if the lease is [Lease.Exclusive].
+func (l *Lease) Token() int64 { return l.tenure.grant.Token }
+
+// Name is the lock's.
+func (l *Lease) Name() string { return l.tenure.grant.Name }
+
+// Ref names the claim to other processes, for Client.Break. It is printable.
+func (l *Lease) Ref() string { return l.tenure.grant.Ref }
+
+// ID is the claim's own, unique for ever.
+func (l *Lease) ID() string { return l.tenure.grant.ID }
+
+// Exclusive reports whether nobody else can be granted beside this lease: a mutex, a writer, a whole semaphore.
+func (l *Lease) Exclusive() bool {
+	l.tenure.mu.Lock()
+	defer l.tenure.mu.Unlock()
+	return l.tenure.granted().Exclusive()
+}
+
+// Valid reports whether the lease may still be believed in, by the clock and now. Once it has said false it always will.
+func (l *Lease) Valid() bool { return l.Remaining() > 0 }
+
+// Remaining is how long the lease may be believed in if no renewal came through any more; 0 when it has ended. It is
+// shorter than what is left of the TTL by a margin: a tenth of the TTL, or 1 s and a hundredth if that is less. It is
+// never more than what is left of LockOptions.MaxHold.
+func (l *Lease) Remaining() time.Duration {
+	left := l.tenure.look()
+	l.tenure.mu.Lock()
+	defer l.tenure.mu.Unlock()
+	if l.err != nil {
+		return 0
+	}
+	return left
+}
+
+// Err is nil while the lease is valid, then why it ended: a [*LossError], [ErrReleased] or [ErrClosed].
+func (l *Lease) Err() error {
+	l.tenure.look()
+	l.tenure.mu.Lock()
+	defer l.tenure.mu.Unlock()
+	if l.err != nil {
+		return l.err
+	}
+	return l.tenure.err
+}
+
+// Asked gives a channel that is closed when somebody has asked the holder to give up: by Client.Break with [BreakAsk].
+// The client hears of it with a renewal, so within a third of the TTL as a rule. Nothing has changed then, and nothing
+// will if the holder does not follow. The channel is made at the first call.
+func (l *Lease) Asked() <-chan struct{} {
+	t := l.tenure
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.askedC == nil {
+		t.askedC = make(chan struct{})
+		if t.asked {
+			close(t.askedC)
+		}
+	}
+	return t.askedC
+}
+
+// Unlock gives the lock back and ends the lease's context. It takes at most 10 s, or the TTL if that is less.
+//
+// The first call releases; later ones return an error that Is [ErrReleased]. After a loss it returns the [*LossError]
+// and sees to it that the claim is gone, without waiting for that; after Client.Close it returns ErrClosed.
+// If the store cannot be reached in time, the error Is [ErrUncertain] and the release is tried on in the background for
+// as long as the TTL: nobody needs to call Unlock again.
+//
+// A lock with a MinHold that is not over stays held for the rest of it, with nobody behind it; Unlock does not wait.
+func (l *Lease) Unlock() error {
+	ctx, cancel := context.WithTimeout(context.Background(), driver.Patience(l.tenure.grant.Claim.TTL))
+	defer cancel()
+	return l.UnlockContext(ctx)
+}
+
+// UnlockContext is Unlock bounded by ctx instead. Whatever happens to ctx, the lease's own context ends at once, and
+// what could not be released is released in the background.
+//
+// A renewal under way is not waited for: a store never makes a claim by renewing it, and the answer is ignored.
+func (l *Lease) UnlockContext(ctx context.Context) error { return l.giveUp(ctx, "unlock", 0) }
+
+// giveUp ends the handle, and with the last of them the claim, or leaves that standing for the time of the lapse.
+func (l *Lease) giveUp(ctx context.Context, op string, lapse time.Duration) error {
+	t, c := l.tenure, l.tenure.client
+	if c.crew.join() {
+		defer c.crew.leave()
+	} else {
+		return c.wrap(op, l.Name(), l.errAfterClose())
+	}
+	t.look() // what has expired is lost, not released
+	last, sweep, err := t.depart(l, lapse)
+	if sweep {
+		c.cleanUp(t.grant.Claim.TTL, t.leave)
+	}
+	if last {
+		err = t.release(ctx)
+	}
+	if err != nil {
+		return c.wrap(op, l.Name(), err)
+	}
+	return nil
+}
+
+// errAfterClose is what Unlock says when the client is closed, or being closed and about to end this lease.
+func (l *Lease) errAfterClose() error {
+	l.tenure.mu.Lock()
+	defer l.tenure.mu.Unlock()
+	switch {
+	case l.err != nil:
+		return l.err
+	case l.tenure.err != nil:
+		return l.tenure.err
+	}
+	return ErrClosed
+}

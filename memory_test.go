@@ -1,0 +1,192 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/memory"
+)
+
+// bubbleMemory is a memory store under the bubble's own time.
+func bubbleMemory() *memory.Memory {
+	start := time.Now()
+	hand := func() time.Duration { return time.Since(start) }
+	return memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Real: hand}})
+}
+
+// Clients of one store exclude each other, whatever primitive they use and however many of their callers give up; every
+// exclusive grant has a larger token than the one before.
+func TestClientsExcludeEachOther(t *testing.T) {
+	type primitive struct {
+		name  string
+		limit int64
+		take  func(ctx context.Context, c *Client) (*Lease, int64, error)
+	}
+	mutex := func(o *LockOptions) func(context.Context, *Client) (*Lease, int64, error) {
+		return func(ctx context.Context, c *Client) (*Lease, int64, error) {
+			l, err := c.Mutex("m", o).Lock(ctx)
+			return l, 1, err
+		}
+	}
+	for _, p := range []primitive{
+		{"mutex", 1, mutex(nil)},
+		{"fair mutex", 1, mutex(&LockOptions{Fair: true})},
+		{"semaphore", 5, func(ctx context.Context, c *Client) (*Lease, int64, error) {
+			w := 1 + rand.Int64N(5)
+			l, err := c.Semaphore("s", 5, nil).Acquire(ctx, w)
+			return l, w, err
+		}},
+		{"read-write lock", 1000, func(ctx context.Context, c *Client) (*Lease, int64, error) {
+			if rand.IntN(3) == 0 {
+				l, err := c.RWMutex("rw", nil).Lock(ctx)
+				return l, 1000, err
+			}
+			l, err := c.RWMutex("rw", nil).RLock(ctx)
+			return l, 1, err
+		}},
+	} {
+		t.Run(p.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := bubbleMemory()
+				var held, token, grants, given atomic.Int64
+				var wg sync.WaitGroup
+				for range 4 {
+					c := newClient(t, m.Open(), nil)
+					for range 8 {
+						wg.Go(func() {
+							for range 5 {
+								ctx, cancel := context.WithTimeout(t.Context(), rand.N(2*time.Second))
+								l, weight, err := p.take(ctx, c)
+								cancel()
+								if err != nil {
+									wantIs(t, err, context.DeadlineExceeded)
+									given.Add(1)
+									continue
+								}
+								grants.Add(1)
+								if held.Add(weight) > p.limit {
+									t.Error("more weight held than the limit")
+								}
+								if l.Exclusive() && l.Token() <= token.Swap(l.Token()) {
+									t.Error("the token did not grow")
+								}
+								time.Sleep(rand.N(100 * time.Millisecond))
+								held.Add(-weight)
+								if err := l.Unlock(); err != nil {
+									t.Error(err)
+								}
+							}
+						})
+					}
+				}
+				wg.Wait()
+				time.Sleep(time.Minute)
+				c := newClient(t, m.Open(), nil)
+				for lock, err := range c.List(t.Context(), "") {
+					t.Errorf("left over: %+v, %v", lock, err)
+				}
+				t.Logf("%d granted, %d gave up", grants.Load(), given.Load())
+				if grants.Load() < 20 || given.Load() < 10 {
+					t.Error("one of both hardly happened")
+				}
+			})
+		})
+	}
+}
+
+// An operator finds a holder by its ref: a marked holder loses its lease at its next renewal, and only then may the
+// next one have the lock; asking changes nothing but an event.
+func TestBreakAndAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := bubbleMemory()
+		var r recorder
+		holder, operator := newClient(t, m.Open(), &Options{Owner: "me", OnEvent: r.hear}), newClient(t, m.Open(), nil)
+		l := mustLock(t, holder, "a", nil)
+		lock, err := operator.Inspect(t.Context(), "a")
+		if err != nil || len(lock.Holders) != 1 || lock.Holders[0].Owner != "me" || lock.Holders[0].Ref != l.Ref() {
+			t.Fatalf("%+v, %v", lock, err)
+		}
+		if err := operator.Break(t.Context(), "a", l.Ref(), BreakAsk); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(testTTL / 2)
+		if n := len(r.of(EventAsked)); n != 1 || !l.Valid() {
+			t.Errorf("asked %d times, valid %v", n, l.Valid())
+		}
+		if err := operator.Break(t.Context(), "a", l.Ref(), BreakMark); err != nil {
+			t.Error(err)
+		}
+		_, err = operator.Mutex("a", nil).TryLock(t.Context())
+		wantIs(t, err, ErrHeld)
+		<-l.Context().Done()
+		wantLoss(t, context.Cause(l.Context()), LossBroken)
+		wantLoss(t, l.Unlock(), LossBroken)
+		synctest.Wait()
+		next, err := operator.Mutex("a", nil).TryLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantIs(t, operator.Break(t.Context(), "a", l.Ref(), BreakForce), ErrLost)
+		if !next.Valid() {
+			t.Error("a stale ref broke another claim")
+		}
+	})
+}
+
+// All users of a name must agree on what it is.
+func TestMismatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, bubbleMemory().Open(), nil)
+		mustLock(t, c, "a", nil)
+		_, err := c.Semaphore("a", 2, nil).Acquire(t.Context(), 1)
+		wantIs(t, err, ErrMismatch)
+		_, err = c.RWMutex("a", nil).TryRLock(t.Context())
+		wantIs(t, err, ErrMismatch)
+	})
+}
+
+// A crashed client (here: its store is closed under it) keeps others out for no longer than its TTL, and believes for
+// less than that.
+func TestCrashedHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := bubbleMemory()
+		store := m.Open()
+		crashed := mustLock(t, newClient(t, store, nil), "a", nil)
+		start := time.Now()
+		store.Close()
+		c := newClient(t, m.Open(), nil)
+		l := mustLock(t, c, "a", nil)
+		if waited := time.Since(start); waited < testTrust || waited > testTTL+5*time.Second {
+			t.Errorf("waited %v", waited)
+		}
+		if crashed.Valid() || l.Token() <= crashed.Token() {
+			t.Error("the crashed holder still believes, or the token fell")
+		}
+		if errors.Is(crashed.Err(), ErrClosed) {
+			t.Error("a closed store is not a closed client")
+		}
+	})
+}
+
+// A URL opens a store, and a client of it; bad options close it again.
+func TestOpen(t *testing.T) {
+	c, err := Open(t.Context(), "memory://open-test", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error { return nil }); err != nil {
+		t.Error(err)
+	}
+	_, err = Open(t.Context(), "memory://open-test", &Options{TTL: -1})
+	wantIs(t, err, ErrInvalid)
+	_, err = Open(t.Context(), "nowhere://x", nil)
+	wantIs(t, err, ErrInvalid)
+}

@@ -1,0 +1,181 @@
+package holdfast
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Item is what [LockAll] takes: a *Mutex, a *RWMutex (to write), RWMutex.RLocker (to read), or Semaphore.Permits.
+type Item interface{ item() item }
+
+type item struct {
+	client        *Client
+	name          string
+	kind          Kind
+	limit, weight int64
+	opts          LockOptions
+}
+
+func (i item) item() item { return i }
+
+func (m *Mutex) item() item { return item{m.client, m.name, KindMutex, 1, 1, m.opts} }
+
+func (m *RWMutex) item() item {
+	return item{m.client, m.name, KindRW, driver.RWLimit, driver.RWLimit, m.opts}
+}
+
+// RLocker is the reader's side of the lock, for [LockAll].
+func (m *RWMutex) RLocker() Item { return item{m.client, m.name, KindRW, driver.RWLimit, 1, m.opts} }
+
+// Permits is so much of the semaphore, for [LockAll].
+func (s *Semaphore) Permits(weight int64) Item {
+	return item{s.client, s.name, KindSemaphore, s.limit, weight, s.opts}
+}
+
+// Leases are those of a [LockAll]. They are good only together: when one of them is lost, all are. All methods may be
+// called from any goroutine.
+type Leases struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	all    []*Lease // in the order in which they were taken
+}
+
+// LockAll locks all items or none: it waits until it has them all, or ctx ends, which bounds the waiting as a whole.
+// Items may be of several clients and stores. If one cannot be had, or one is lost before the last is there, everything
+// is given back and the error says why; errors are those of Mutex.Lock.
+//
+// Locks are taken one after the other, in the order of their store (by Info.Store) and name: whoever takes locks by
+// LockAll only never waits in a circle, provided that all address a store alike. Of several items for one lock the
+// strongest counts and the others are dropped: a writer before a reader, more permits before fewer. ErrInvalid if there
+// are no items, ErrMismatch if two want one name as different kinds of lock.
+func LockAll(ctx context.Context, items ...Item) (*Leases, error) {
+	list, err := sorted(items)
+	if err != nil {
+		return nil, err
+	}
+	s := &Leases{}
+	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	waiting, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })()
+	for i, it := range list {
+		if i > 0 && it.stands(waiting, list[i-1], s.all) {
+			continue
+		}
+		l, err := it.client.take(waiting, "lock all", it.name, it.kind, it.limit, it.weight, it.opts, true)
+		if err == nil {
+			s.add(l, it.opts.Reentrant)
+		}
+		if lost := s.Err(); lost != nil {
+			err = it.client.wrap("lock all", it.name, lost)
+		}
+		if err != nil {
+			s.Unlock() // what it says is of no use to somebody who never had the locks: the rest is done in the background
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// sorted gives the items in the order in which they are taken, without doubles. What one client has under a name is one
+// lock, of which the strongest comes first.
+func sorted(items []Item) ([]item, error) {
+	var list []item
+	for _, i := range items {
+		list = append(list, i.item())
+	}
+	if len(list) == 0 {
+		return nil, &Error{Op: "lock all", Err: invalid("no locks were named")}
+	}
+	slices.SortStableFunc(list, func(a, b item) int {
+		return cmp.Or(cmp.Compare(a.client.Info().Store, b.client.Info().Store), cmp.Compare(a.name, b.name), cmp.Compare(b.weight, a.weight))
+	})
+	var kept []item
+	for _, i := range list {
+		at := slices.IndexFunc(kept, func(k item) bool { return k.client == i.client && k.name == i.name })
+		switch {
+		case at < 0:
+			kept = append(kept, i)
+		case kept[at].kind != i.kind || kept[at].limit != i.limit:
+			return nil, i.client.wrap("lock all", i.name, ErrMismatch)
+		}
+	}
+	return kept, nil
+}
+
+// stands reports whether the lock is the very one that was taken before through another client: there the claim stands
+// under its own ref. Two stores of one address (several in one process's memory) are told apart by that.
+func (i item) stands(ctx context.Context, before item, taken []*Lease) bool {
+	if before.name != i.name || before.client.Info().Store != i.client.Info().Store {
+		return false
+	}
+	lock, err := i.client.Inspect(ctx, i.name)
+	return err == nil && slices.ContainsFunc(lock.Holders, func(h Standing) bool {
+		return slices.ContainsFunc(taken, func(l *Lease) bool { return l.Name() == i.name && l.Ref() == h.Ref && l.Token() == h.Token })
+	})
+}
+
+// add takes a lease in. When it ends, all end.
+func (s *Leases) add(l *Lease, reentrant bool) {
+	s.all = append(s.all, l)
+	context.AfterFunc(l.ctx, func() { s.cancel(context.Cause(l.ctx)) })
+	if reentrant {
+		s.ctx = carry(s.ctx, l.tenure)
+	}
+}
+
+// All are the leases, one a lock, in the order in which they were taken: for their names and tokens.
+func (s *Leases) All() []*Lease { return slices.Clone(s.all) }
+
+// Context ends when the first of the leases does, with its cause. It carries the values of the context that was given to
+// LockAll, and enters those of the locks that are re-entrant.
+func (s *Leases) Context() context.Context { return s.ctx }
+
+// Valid reports whether all of the leases may still be believed in, by the clock and now.
+func (s *Leases) Valid() bool { return s.Remaining() > 0 }
+
+// Remaining is the least of what the leases say.
+func (s *Leases) Remaining() time.Duration {
+	left := s.all[0].Remaining()
+	for _, l := range s.all[1:] {
+		left = min(left, l.Remaining())
+	}
+	return left
+}
+
+// Err is nil while all of the leases are valid, then why the first of them ended.
+func (s *Leases) Err() error {
+	for _, l := range s.all {
+		if err := l.Err(); err != nil {
+			s.cancel(err)
+		}
+	}
+	return context.Cause(s.ctx)
+}
+
+// Unlock gives all locks back, the last one taken first, and joins the errors. It takes as long as the longest
+// Lease.Unlock; what could not be given back in that time is given back in the background.
+func (s *Leases) Unlock() error {
+	var patience time.Duration
+	for _, l := range s.all {
+		patience = max(patience, driver.Patience(l.tenure.grant.Claim.TTL))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return s.UnlockContext(ctx)
+}
+
+// UnlockContext is Unlock bounded by ctx instead.
+func (s *Leases) UnlockContext(ctx context.Context) error {
+	s.cancel(ErrReleased)
+	var errs []error
+	for _, l := range slices.Backward(s.all) {
+		errs = append(errs, l.UnlockContext(ctx))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,160 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A context that carries a lease enters its lock again, and the lock is free when as many were unlocked as given out, in
+// any order.
+func TestReentrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c, other := newClient(t, f, nil), newClient(t, f, nil)
+		m := c.Mutex("a", &LockOptions{Reentrant: true})
+		outer, err := m.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(outer.Context())
+		defer cancel()
+		inner, err := m.Lock(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		deep, err := m.TryLock(inner.Context())
+		if err != nil || deep.Token() != outer.Token() || f.count(&f.acquires) != 1 {
+			t.Fatalf("%v, %d claims", err, f.count(&f.acquires))
+		}
+		for i, l := range []*Lease{outer, deep} {
+			if err := l.Unlock(); err != nil || l.Valid() || l.Context().Err() == nil {
+				t.Errorf("handle %d: %v, valid %v", i, err, l.Valid())
+			}
+			wantIs(t, l.Err(), ErrReleased)
+			wantIs(t, l.Unlock(), ErrReleased)
+			if !inner.Valid() || inner.Context().Err() != nil {
+				t.Error("the last handle ended with another")
+			}
+			_, err = other.Mutex("a", nil).TryLock(t.Context())
+			wantIs(t, err, ErrHeld)
+		}
+		time.Sleep(time.Hour)
+		if err := inner.Unlock(); err != nil || f.holds("a") {
+			t.Errorf("%v, held: %v", err, f.holds("a"))
+		}
+
+		// The context carries a lease that was given up: that is none.
+		next, err := m.TryLock(context.WithoutCancel(ctx))
+		if err != nil || next.Token() <= outer.Token() {
+			t.Fatalf("%v", err)
+		}
+		_, err = m.TryLock(t.Context()) // another thread of work
+		wantIs(t, err, ErrHeld)
+		_, err = c.Mutex("a", nil).TryLock(next.Context()) // one that does not want to
+		wantIs(t, err, ErrHeld)
+		_, err = other.Mutex("a", &LockOptions{Reentrant: true}).TryLock(next.Context()) // another client
+		wantIs(t, err, ErrHeld)
+		if err := next.Unlock(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A function run by Do is inside.
+func TestReentrantDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newClient(t, newFake(), nil).Mutex("a", &LockOptions{Reentrant: true})
+		err := m.Do(t.Context(), func(ctx context.Context, outer *Lease) error {
+			return m.Do(ctx, func(ctx context.Context, inner *Lease) error {
+				if inner.Token() != outer.Token() {
+					t.Error("another claim")
+				}
+				return nil
+			})
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A loss ends all handles, and a lost lock is not entered.
+func TestReentrantLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		m := newClient(t, f, nil).Mutex("a", &LockOptions{Reentrant: true})
+		outer, err := m.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		inner, err := m.Lock(outer.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.set(func() { f.down = true })
+		<-inner.Context().Done()
+		<-outer.Context().Done()
+		wantLoss(t, context.Cause(inner.Context()), LossUnknown)
+		_, err = m.Lock(context.WithoutCancel(outer.Context()))
+		wantLoss(t, err, LossUnknown)
+		_, err = m.Lock(outer.Context())
+		wantLoss(t, err, LossUnknown)
+		f.set(func() { f.down = false })
+		wantIs(t, outer.Unlock(), ErrLost)
+		synctest.Wait()
+		if f.count(&f.releases) != 0 {
+			t.Error("released while somebody is inside")
+		}
+		wantIs(t, inner.Unlock(), ErrLost)
+		synctest.Wait()
+		if f.count(&f.releases) != 1 {
+			t.Errorf("%d releases", f.count(&f.releases))
+		}
+	})
+}
+
+// What is held may be entered for as much or less.
+func TestReentrantStrength(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, bubbleMemory().Open(), nil)
+		o := &LockOptions{Reentrant: true}
+		rw, sem := c.RWMutex("rw", o), c.Semaphore("s", 5, o)
+		w, err := rw.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := rw.RLock(w.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantIs(t, w.Downgrade(t.Context()), ErrInvalid)
+		_, err = w.Lapse()
+		wantIs(t, err, ErrInvalid)
+		if !w.Valid() || !r.Valid() {
+			t.Error("a refusal ended the lease")
+		}
+		_, err = c.Mutex("rw", o).Lock(w.Context())
+		wantIs(t, err, ErrMismatch)
+		if err := errors.Join(r.Unlock(), w.Downgrade(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		_, err = rw.Lock(w.Context())
+		wantIs(t, err, ErrInvalid)
+		r, err = rw.TryRLock(w.Context())
+		if err := errors.Join(err, r.Unlock(), w.Unlock()); err != nil {
+			t.Fatal(err)
+		}
+
+		err = sem.Do(t.Context(), 3, func(ctx context.Context, l *Lease) error {
+			_, err := sem.Acquire(ctx, 4)
+			wantIs(t, err, ErrInvalid)
+			return sem.Do(ctx, 3, func(context.Context, *Lease) error { return nil })
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}

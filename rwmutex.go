@@ -1,0 +1,138 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// RWMutex is a lock that one writer or any number of readers hold (the store bounds it: Info.MaxHolders). All claims on
+// it stand in one line at the store in order of arrival, so neither side starves the other. A reader that locks again
+// behind a waiting writer waits for ever, unless LockOptions.Reentrant lets it in.
+type RWMutex struct {
+	client *Client
+	name   string
+	opts   LockOptions
+}
+
+// RWMutex names a read-write lock; see [Client.Mutex]. The name must not be in use as another kind of lock.
+func (c *Client) RWMutex(name string, o *LockOptions) *RWMutex {
+	return &RWMutex{client: c, name: name, opts: o.orZero()}
+}
+
+// Lock waits until the caller is the only holder. Errors are those of Mutex.Lock.
+func (m *RWMutex) Lock(ctx context.Context) (*Lease, error) {
+	return m.client.take(ctx, "lock", m.name, KindRW, driver.RWLimit, driver.RWLimit, m.opts, true)
+}
+
+// TryLock is Lock without waiting. Errors are those of Mutex.TryLock.
+func (m *RWMutex) TryLock(ctx context.Context) (*Lease, error) {
+	return m.client.take(ctx, "try lock", m.name, KindRW, driver.RWLimit, driver.RWLimit, m.opts, false)
+}
+
+// RLock waits until no writer holds the lock or stands before the caller. The lease's token does not fence. Errors are
+// those of Mutex.Lock.
+func (m *RWMutex) RLock(ctx context.Context) (*Lease, error) {
+	return m.client.take(ctx, "read lock", m.name, KindRW, driver.RWLimit, 1, m.opts, true)
+}
+
+// TryRLock is RLock without waiting: it never passes a waiting writer. Errors are those of Mutex.TryLock.
+func (m *RWMutex) TryRLock(ctx context.Context) (*Lease, error) {
+	return m.client.take(ctx, "try read lock", m.name, KindRW, driver.RWLimit, 1, m.opts, false)
+}
+
+// Do locks for writing, runs f, and unlocks. See [Client.Do].
+func (m *RWMutex) Do(ctx context.Context, f func(ctx context.Context, l *Lease) error) error {
+	lease, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	return lease.do(ctx, f)
+}
+
+// RDo locks for reading, runs f, and unlocks. See [Client.Do].
+func (m *RWMutex) RDo(ctx context.Context, f func(ctx context.Context, l *Lease) error) error {
+	lease, err := m.RLock(ctx)
+	if err != nil {
+		return err
+	}
+	return lease.do(ctx, f)
+}
+
+// Downgrade makes a writer's lease a reader's, with no moment in between at which another writer could get in: readers
+// that wait next in line are let in beside it. The lease, its token and its renewals go on; from the call on it is not
+// [Lease.Exclusive] any more. On a reader's lease it makes sure of that and does nothing else.
+//
+// The error Is ErrInvalid if this is no lease of an RWMutex, or if the lock is entered more than once (somebody inside
+// may be writing); ErrUnsupported where the store cannot do it; ErrLost; ErrUncertain if the store could not be asked: the
+// lease is a reader's then, others may still be kept out, and Downgrade may be called again.
+func (l *Lease) Downgrade(ctx context.Context) error { return l.reweigh(ctx, "downgrade", 1) }
+
+// TryUpgrade makes a reader's lease a writer's if it is the only holder. It never waits, since two readers that waited
+// for each other would wait for ever: if there is another holder the error Is ErrHeld, the lease is what it was, and
+// who wants to write unlocks and locks again. Those who wait for the lock are passed: the lease stood before them.
+//
+// The lease keeps its token, which fences from then on: no writer has been let in since it was granted. Other errors are
+// those of Downgrade; after ErrUncertain the lease is a reader's, others may be kept out, and calling either again
+// settles it.
+func (l *Lease) TryUpgrade(ctx context.Context) error {
+	return l.reweigh(ctx, "try upgrade", driver.RWLimit)
+}
+
+func (l *Lease) reweigh(ctx context.Context, op string, weight int64) error {
+	c := l.tenure.client
+	_, err := onStore(c, op, l.Name(), func() (none struct{}, err error) { return none, l.tenure.reweigh(ctx, l, weight) })
+	return err
+}
+
+// reweigh changes what the lease is good for: less from before the store is asked on, more only when it has said so.
+func (t *tenure) reweigh(ctx context.Context, l *Lease, weight int64) error {
+	c := t.client
+	store, ok := c.store.(driver.Reweigher)
+	if !ok {
+		return fmt.Errorf("%w: changing what a lease holds", ErrUnsupported)
+	}
+	t.look()
+	t.reweighing.Lock()
+	defer t.reweighing.Unlock()
+	grant, err := t.lighten(l, weight)
+	if err != nil {
+		return err
+	}
+	err = store.Reweigh(ctx, grant, weight)
+	t.look()
+	if errors.Is(err, ErrLost) && t.end(stateLost, asLoss(err)) {
+		c.ended(t)
+	}
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.state != stateHeld {
+		return t.err
+	}
+	t.weight = weight
+	return nil
+}
+
+// lighten takes from the lease what it will not have any more, and returns the grant as it was.
+func (t *tenure) lighten(l *Lease, weight int64) (grant driver.Grant, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	grant = t.granted()
+	switch {
+	case grant.Kind != KindRW:
+		return grant, invalid("only a lease of an RWMutex can be downgraded or upgraded")
+	case l.err != nil:
+		return grant, l.err
+	case t.state != stateHeld:
+		return grant, t.err
+	case len(t.handles) > 1:
+		return grant, invalid("the lock was entered %d times, and somebody inside may rely on what it is", len(t.handles))
+	}
+	t.weight = min(t.weight, weight)
+	return grant, nil
+}

@@ -1,0 +1,138 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// A writer becomes a reader: those who read get in beside it, those who write do not, and its token stays.
+func TestDowngrade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := bubbleMemory()
+		rw, other := newClient(t, m.Open(), nil).RWMutex("rw", nil), newClient(t, m.Open(), nil).RWMutex("rw", nil)
+		l, err := rw.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		token := l.Token()
+		_, err = other.TryRLock(t.Context())
+		wantIs(t, err, ErrHeld)
+		if err := errors.Join(l.Downgrade(t.Context()), l.Downgrade(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		if l.Exclusive() || l.Token() != token || !l.Valid() {
+			t.Error("still exclusive, under another token, or ended")
+		}
+		r, err := other.TryRLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = other.TryLock(t.Context())
+		wantIs(t, err, ErrHeld)
+		wantIs(t, l.TryUpgrade(t.Context()), ErrHeld)
+		wantIs(t, r.TryUpgrade(t.Context()), ErrHeld) // both ask, and neither waits for the other
+		time.Sleep(time.Hour)
+		if !l.Valid() || !r.Valid() || l.Exclusive() || r.Exclusive() {
+			t.Error("a refusal changed a lease")
+		}
+		if err := r.Unlock(); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.TryUpgrade(t.Context()); err != nil || !l.Exclusive() || l.Token() != token {
+			t.Errorf("%v, exclusive %v", err, l.Exclusive())
+		}
+		_, err = other.TryRLock(t.Context())
+		wantIs(t, err, ErrHeld)
+		time.Sleep(time.Hour)
+		if err := l.Unlock(); err != nil {
+			t.Fatal(err)
+		}
+		wantIs(t, l.Downgrade(t.Context()), ErrReleased)
+		next, err := other.Lock(t.Context())
+		if err != nil || next.Token() <= token {
+			t.Fatalf("%v", err)
+		}
+	})
+}
+
+// From the call on a downgraded lease is a reader's, whatever becomes of the answer; a lost one is lost.
+func TestReweighFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &reweighing{Store: bubbleMemory().Open(), err: driver.ErrUncertain}
+		c := newClient(t, f, nil)
+		rw := c.RWMutex("rw", nil)
+		l, err := rw.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.during = func() {
+			if l.Exclusive() {
+				t.Error("a writer while it is downgraded")
+			}
+		}
+		wantIs(t, l.Downgrade(t.Context()), ErrUncertain)
+		if l.Exclusive() || !l.Valid() {
+			t.Error("a writer after an unknown outcome, or no reader")
+		}
+		wantIs(t, l.TryUpgrade(t.Context()), ErrUncertain)
+		if l.Exclusive() {
+			t.Error("a writer after an unknown outcome")
+		}
+		f.err = &LossError{Loss: LossBroken}
+		wantLoss(t, l.TryUpgrade(t.Context()), LossBroken)
+		wantLoss(t, context.Cause(l.Context()), LossBroken)
+		wantLoss(t, l.Downgrade(t.Context()), LossBroken)
+
+		wantIs(t, mustLock(t, c, "a", nil).Downgrade(t.Context()), ErrInvalid)
+		plain := newClient(t, newFake(), nil)
+		r, err := plain.RWMutex("rw", nil).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantIs(t, r.Downgrade(t.Context()), ErrUnsupported)
+		if !r.Exclusive() {
+			t.Error("a refusal changed the lease")
+		}
+	})
+}
+
+// reweighing is a store that answers Reweigh as a test says.
+type reweighing struct {
+	driver.Store
+	during func()
+	err    error
+}
+
+func (r *reweighing) Reweigh(context.Context, driver.Grant, int64) error {
+	if r.during != nil {
+		r.during()
+	}
+	r.during = nil
+	return r.err
+}
+
+// Do and RDo run under a writer's and a reader's lease.
+func TestRWDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rw := newClient(t, bubbleMemory().Open(), nil).RWMutex("rw", nil)
+		err := rw.Do(t.Context(), func(ctx context.Context, l *Lease) error {
+			if !l.Exclusive() {
+				t.Error("not a writer")
+			}
+			_, err := rw.TryRLock(ctx)
+			wantIs(t, err, ErrHeld)
+			return nil
+		})
+		err = errors.Join(err, rw.RDo(t.Context(), func(ctx context.Context, l *Lease) error {
+			return rw.RDo(ctx, func(context.Context, *Lease) error { return nil })
+		}))
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,38 @@
+package holdfast
+
+import "context"
+
+// Semaphore is a lock whose holders' weights add up to no more than a limit. Claims stand in one line at the store in
+// order of arrival, so a large one is not starved by small ones.
+type Semaphore struct {
+	client *Client
+	name   string
+	limit  int64
+	opts   LockOptions
+}
+
+// Semaphore names a semaphore; see [Client.Mutex]. limit is 1 or more, and all its users must agree on it
+// (ErrMismatch). It can be changed while nobody holds the semaphore or waits for it.
+func (c *Client) Semaphore(name string, limit int64, o *LockOptions) *Semaphore {
+	return &Semaphore{client: c, name: name, limit: limit, opts: o.orZero()}
+}
+
+// Acquire waits until weight is granted, 1 to the limit. The lease's token fences only if it is the whole limit.
+// Errors are those of Mutex.Lock.
+func (s *Semaphore) Acquire(ctx context.Context, weight int64) (*Lease, error) {
+	return s.client.take(ctx, "acquire", s.name, KindSemaphore, s.limit, weight, s.opts, true)
+}
+
+// TryAcquire is Acquire without waiting. Errors are those of Mutex.TryLock.
+func (s *Semaphore) TryAcquire(ctx context.Context, weight int64) (*Lease, error) {
+	return s.client.take(ctx, "try acquire", s.name, KindSemaphore, s.limit, weight, s.opts, false)
+}
+
+// Do acquires weight, runs f, and releases. See [Client.Do].
+func (s *Semaphore) Do(ctx context.Context, weight int64, f func(ctx context.Context, l *Lease) error) error {
+	lease, err := s.Acquire(ctx, weight)
+	if err != nil {
+		return err
+	}
+	return lease.do(ctx, f)
+}

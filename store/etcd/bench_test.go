@@ -1,0 +1,239 @@
+package etcd
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"google.golang.org/grpc"
+)
+
+// counted counts what a client sends, by method.
+type counted struct {
+	mu sync.Mutex
+	m  map[string]int
+}
+
+func (c *counted) add(method string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.m == nil {
+		c.m = map[string]int{}
+	}
+	c.m[method[strings.LastIndexByte(method, '/')+1:]]++
+}
+
+// take gives what was sent since the last call.
+func (c *counted) take() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.m
+	c.m = map[string]int{}
+	return m
+}
+
+type countedStream struct {
+	grpc.ClientStream
+	c      *counted
+	method string
+}
+
+func (s countedStream) SendMsg(m any) error { s.c.add(s.method); return s.ClientStream.SendMsg(m) }
+
+func (c *counted) options() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, rep any, cc *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
+			c.add(m)
+			return call(ctx, m, req, rep, cc, o...)
+		}),
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, open grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
+			s, err := open(ctx, d, cc, m, o...)
+			return countedStream{s, c, m}, err
+		}),
+	}
+}
+
+func mutexClaim(name string) driver.Claim {
+	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: 30 * time.Second, Owner: "bench"}
+}
+
+func benchStore(b testing.TB) (*Store, *clientv3.Client, *counted) {
+	c := &counted{}
+	cli, err := etcdtest.Connect(cluster(b).Endpoints(), c.options()...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := New(cli, nil)
+	b.Cleanup(func() { s.Close(); cli.Close() })
+	return s, cli, c
+}
+
+// cycles runs n cycles on g goroutines, each on its own lock or all on one.
+func cycles(b *testing.B, g int, cycle func(worker int)) {
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	todo := make(chan struct{}, b.N)
+	for range b.N {
+		todo <- struct{}{}
+	}
+	close(todo)
+	for w := range g {
+		wg.Go(func() {
+			for range todo {
+				cycle(w)
+			}
+		})
+	}
+	wg.Wait()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "cycles/s")
+}
+
+func fails(b testing.TB, err error) {
+	if err != nil {
+		b.Error(err)
+	}
+}
+
+// BenchmarkCycle compares an acquire and a release with the floor, which is one transaction and one delete, and with
+// etcd's own mutex; alone, on locks of their own, and on one lock.
+func BenchmarkCycle(b *testing.B) {
+	s, cli, _ := benchStore(b)
+	session, err := concurrency.NewSession(cli)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer session.Close()
+	ctx := b.Context()
+	kinds := []struct {
+		name  string
+		cycle func(lock string, worker int)
+	}{
+		{"floor", func(lock string, w int) {
+			key := fmt.Sprintf("%s/%x.%d", lock, session.Lease(), w)
+			_, err := cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+				Then(clientv3.OpPut(key, "", clientv3.WithLease(session.Lease())), clientv3.OpGet(lock+"/", clientv3.WithFirstCreate()...)).Commit()
+			fails(b, err)
+			_, err = cli.Delete(ctx, key)
+			fails(b, err)
+		}},
+		{"holdfast", func(lock string, _ int) {
+			c := mutexClaim(lock)
+			c.Wait = true
+			_, err := s.Acquire(ctx, c)
+			fails(b, err)
+			fails(b, s.Release(ctx, c, ""))
+		}},
+	}
+	for _, workers := range []int{1, 64} {
+		for _, k := range kinds {
+			b.Run(fmt.Sprintf("own/%d/%s", workers, k.name), func(b *testing.B) {
+				cycles(b, workers, func(w int) { k.cycle(fmt.Sprint("bench/own/", w), w) })
+			})
+		}
+		b.Run(fmt.Sprintf("own/%d/concurrency", workers), func(b *testing.B) {
+			cycles(b, workers, func(w int) {
+				m := concurrency.NewMutex(session, fmt.Sprint("bench/peer/", w))
+				fails(b, m.Lock(ctx))
+				fails(b, m.Unlock(ctx))
+			})
+		})
+	}
+	b.Run("one/64/in-process-queue-floor", func(b *testing.B) {
+		var mu sync.Mutex
+		cycles(b, 64, func(w int) { mu.Lock(); defer mu.Unlock(); kinds[0].cycle("bench/queue", w) })
+	})
+	b.Run("one/64/holdfast", func(b *testing.B) { cycles(b, 64, func(w int) { kinds[1].cycle("bench/one", w) }) })
+	b.Run("one/64/concurrency-own-sessions", func(b *testing.B) {
+		var ss []*concurrency.Session
+		for range 64 {
+			s, err := concurrency.NewSession(cli)
+			if err != nil {
+				b.Fatal(err)
+			}
+			ss = append(ss, s)
+			defer s.Close()
+		}
+		cycles(b, 64, func(w int) {
+			m := concurrency.NewMutex(ss[w], "bench/one-peer")
+			fails(b, m.Lock(ctx))
+			fails(b, m.Unlock(ctx))
+		})
+	})
+}
+
+// TestRequests: an uncontended cycle is one transaction and one delete; one that waited adds two watches and the looks of
+// the waiter; a renewal of however many locks is one beat and one read for every hundred.
+func TestRequests(t *testing.T) {
+	s, _, c := benchStore(t)
+	ctx := t.Context()
+	warm := mutexClaim("requests/warm")
+	_, err := s.Acquire(ctx, warm)
+	fails(t, err)
+	fails(t, s.Release(ctx, warm, ""))
+	c.take()
+	for range 50 {
+		cl := mutexClaim("requests/free")
+		cl.Wait = true
+		if _, err := s.Acquire(ctx, cl); err != nil {
+			t.Fatal(err)
+		}
+		fails(t, s.Release(ctx, cl, ""))
+	}
+	got := c.take()
+	t.Logf("50 uncontended cycles: %v", got)
+	// A cycle that a slow machine draws out beyond watchAfter is watched, and read once for that.
+	if got["Txn"] < 50 || got["Txn"] > 50+got["Watch"] || got["DeleteRange"] != 50 || got["Range"] != 0 {
+		t.Errorf("50 uncontended cycles sent %v, want 50 transactions and 50 deletes", got)
+	}
+
+	other, _, oc := benchStore(t)
+	hold := mutexClaim("requests/held")
+	_, err = other.Acquire(ctx, hold)
+	fails(t, err)
+	wait := mutexClaim("requests/held")
+	wait.Wait = true
+	done := make(chan error, 1)
+	go func() { _, err := s.Acquire(ctx, wait); done <- err }()
+	for {
+		l, err := other.Inspect(ctx, "requests/held")
+		fails(t, err)
+		if len(l.Waiters) == 1 {
+			break
+		}
+	}
+	time.Sleep(100 * time.Millisecond)
+	oc.take()
+	start := time.Now()
+	fails(t, other.Release(ctx, hold, ""))
+	fails(t, <-done)
+	took := time.Since(start)
+	fails(t, s.Release(ctx, wait, ""))
+	time.Sleep(20 * time.Millisecond)
+	t.Logf("a cycle that waited: %v, let in %v after the release began", c.take(), took)
+
+	var gs []driver.Grant
+	for i := range 250 {
+		g, err := s.Acquire(ctx, mutexClaim(fmt.Sprint("requests/many/", i)))
+		fails(t, err)
+		gs = append(gs, g)
+	}
+	time.Sleep(300 * time.Millisecond) // they are watched now
+	c.take()
+	s.Renew(ctx, gs, func(_ int, r driver.Renewal) { fails(t, r.Err) })
+	got = c.take()
+	t.Logf("a renewal of 250 locks: %v", got)
+	if got["Txn"] != 3 || got["LeaseKeepAlive"] > 1 {
+		t.Errorf("a renewal of 250 locks sent %v", got)
+	}
+	for _, g := range gs {
+		fails(t, s.Release(ctx, g.Claim, ""))
+	}
+}

@@ -1,0 +1,52 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// denied are the answers against which asking again does not help.
+var denied = []error{
+	rpctypes.ErrPermissionDenied, rpctypes.ErrAuthFailed, rpctypes.ErrUserEmpty, rpctypes.ErrInvalidAuthMgmt,
+	rpctypes.ErrAuthNotEnabled, rpctypes.ErrNoSpace,
+}
+
+// fault gives an error of etcd the form that the engines know.
+func (t *tree) fault(err error) error {
+	if err == nil {
+		return nil
+	}
+	if t.life.Err() != nil {
+		return driver.ErrClosed
+	}
+	err = rpctypes.Error(err)
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return sequence.ErrSessionOver
+	}
+	for _, d := range denied {
+		if errors.Is(err, d) {
+			return fmt.Errorf("%w: %w", driver.ErrDenied, err)
+		}
+	}
+	switch text := err.Error(); {
+	case strings.Contains(text, "authentication handshake failed"): // TLS: wrong certificate, name or authority
+		return fmt.Errorf("%w: %s", driver.ErrDenied, text)
+	case errors.Is(err, rpctypes.ErrLeaseTTLTooLarge), errors.Is(err, rpctypes.ErrRequestTooLarge):
+		return fmt.Errorf("%w: %s", driver.ErrInvalid, text)
+	}
+	switch status.Code(err) { // of a request of our own, not of the caller's context
+	case codes.Canceled:
+		return fmt.Errorf("%w: %s", context.Canceled, err)
+	case codes.DeadlineExceeded:
+		return fmt.Errorf("%w: %s", context.DeadlineExceeded, err)
+	}
+	return err
+}

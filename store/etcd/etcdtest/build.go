@@ -1,0 +1,55 @@
+package etcdtest
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+const self = "github.com/holdfast-go/holdfast/store/etcd/etcdtest"
+
+// Tool builds a command of the tools module beside this package, once for each version of that module, and gives the
+// path of the binary: "etcd" or "etcdctl". It is kept in the user's cache directory.
+func Tool(name string) (string, error) { return built[name]() }
+
+var built = map[string]func() (string, error){
+	"etcd":    sync.OnceValues(func() (string, error) { return build("etcd", "./etcd") }),
+	"etcdctl": sync.OnceValues(func() (string, error) { return build("etcdctl", "go.etcd.io/etcd/etcdctl/v3") }),
+}
+
+func build(name, pkg string) (string, error) {
+	here, err := exec.Command("go", "list", "-f", "{{.Dir}}", self).Output()
+	if err != nil {
+		return "", fmt.Errorf("finding the tools module: %w", err)
+	}
+	tools := filepath.Join(filepath.Dir(strings.TrimSpace(string(here))), "tools")
+	sum, err := os.ReadFile(filepath.Join(tools, "go.sum"))
+	if err != nil {
+		return "", err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	id := sha256.Sum256(sum)
+	dir := filepath.Join(cache, "holdfast-tools")
+	path := filepath.Join(dir, name+"-"+hex.EncodeToString(id[:6]))
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	fresh := fmt.Sprintf("%s.%d", path, os.Getpid())
+	c := exec.Command("go", "build", "-trimpath", "-o", fresh, pkg)
+	c.Dir, c.Env = tools, append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	if out, err := c.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building %s: %w\n%s", name, err, out)
+	}
+	return path, os.Rename(fresh, path)
+}

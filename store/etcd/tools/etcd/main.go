@@ -1,0 +1,10 @@
+// Command etcd is the etcd server, built from its module at the version that go.mod names: what the tests run against.
+package main
+
+import (
+	"os"
+
+	"go.etcd.io/etcd/server/v3/etcdmain"
+)
+
+func main() { etcdmain.Main(os.Args) }

@@ -1,0 +1,124 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+)
+
+func init() { driver.Register("etcd", openURL) }
+
+// openURL opens etcd://[user:password@]host:port[,host:port...][?options]. The options:
+//
+//	prefix=P      starts all keys, as it is
+//	tls=true      encrypts; so does each of the following
+//	ca=FILE       the authorities to believe, in PEM, instead of the system's
+//	cert=FILE, key=FILE   this client's own certificate
+//	servername=N  the name that the servers' certificates are checked for
+//
+// The cluster need not be reachable, and part of it may be away.
+func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
+	cfg, prefix, err := config(u)
+	if err != nil {
+		return nil, err
+	}
+	cli, err := clientv3.New(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", driver.ErrDenied, err) // it has asked for nothing but to log in
+	}
+	s := New(cli, &Options{Prefix: prefix})
+	s.tree.closer = func() error {
+		if err := cli.Close(); !errors.Is(err, context.Canceled) {
+			return err
+		}
+		return nil
+	}
+	return s, nil
+}
+
+func config(u *url.URL) (clientv3.Config, string, error) {
+	cfg := clientv3.Config{
+		DialTimeout: 2 * time.Second,
+		// A server that hangs is found out in time for the least TTLs that make sense over a network; the default
+		// server allows a ping every five seconds.
+		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+		Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second,
+			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: time.Second}})},
+	}
+	var prefix, ca, cert, key, name string
+	secure := false
+	text := func(to *string) func(string) error {
+		return func(v string) error { *to = v; return nil }
+	}
+	err := driver.Query(u, map[string]func(string) error{
+		"prefix": text(&prefix), "ca": text(&ca), "cert": text(&cert), "key": text(&key), "servername": text(&name),
+		"tls": func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
+	})
+	if err != nil {
+		return cfg, "", err
+	}
+	if strings.ContainsRune(prefix, 0) {
+		return cfg, "", fmt.Errorf("%w: a prefix must not contain a zero byte", driver.ErrInvalid)
+	}
+	if u.Path != "" && u.Path != "/" {
+		return cfg, "", fmt.Errorf("%w: an etcd store's URL has no path; write ?prefix=... for what starts its keys", driver.ErrInvalid)
+	}
+	scheme := "http://"
+	if secure || ca+cert+key+name != "" {
+		scheme = "https://"
+		if cfg.TLS, err = tlsConfig(ca, cert, key, name); err != nil {
+			return cfg, "", err
+		}
+	}
+	for host := range strings.SplitSeq(u.Host, ",") {
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			host += ":2379"
+		}
+		if h, _, err := net.SplitHostPort(host); err != nil || h == "" {
+			return cfg, "", fmt.Errorf("%w: an etcd store's URL is etcd://host:port,host:port", driver.ErrInvalid)
+		}
+		cfg.Endpoints = append(cfg.Endpoints, scheme+host)
+	}
+	if u.User != nil {
+		cfg.Username = u.User.Username()
+		cfg.Password, _ = u.User.Password()
+	}
+	return cfg, prefix, nil
+}
+
+func tlsConfig(ca, cert, key, name string) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%w: there is no certificate in %s", driver.ErrInvalid, ca)
+		}
+	}
+	if cert != "" || key != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}

@@ -1,0 +1,43 @@
+package etcd
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestURL: a URL names endpoints, user, prefix and encryption, and what is wrong with one is said, without its password.
+func TestURL(t *testing.T) {
+	for raw, want := range map[string]string{
+		"etcd://h1:1,h2:2":                       "http://h1:1 http://h2:2",
+		"etcd://h1,h2:2/":                        "http://h1:2379 http://h2:2",
+		"etcd://[::1]:7":                         "http://[::1]:7",
+		"etcd://u:hunter2@h:1?tls=true":          "https://h:1",
+		"etcd://h:1?prefix=/locks/":              "http://h:1",
+		"etcd://h:1?servername=n":                "https://h:1",
+		"etcd://u:hunter2@h:1/path":              "",
+		"etcd://u:hunter2@":                      "",
+		"etcd://u:hunter2@h:1?nope=1":            "",
+		"etcd://u:hunter2@h:1?tls=maybe":         "",
+		"etcd://u:hunter2@h:1?ca=/does/not/be":   "",
+		"etcd://u:hunter2@h:1?cert=/does/not/be": "",
+	} {
+		u, err := url.Parse(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg, prefix, err := config(u)
+		if got := strings.Join(cfg.Endpoints, " "); want != "" && (err != nil || got != want) {
+			t.Errorf("%s: %s, %v, want %s", raw, got, err, want)
+		}
+		if want == "" && (!errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "hunter2")) {
+			t.Errorf("%s: %v", raw, err)
+		}
+		if strings.Contains(raw, "prefix=") && prefix != "/locks/" {
+			t.Errorf("%s: the prefix is %q", raw, prefix)
+		}
+	}
+}

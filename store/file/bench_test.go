@@ -1,0 +1,41 @@
+package file
+
+import (
+	"testing"
+
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+func openTest(t testing.TB, dir string) *table {
+	t.Helper()
+	tab, err := newTable(t.Context(), dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tab.Close() })
+	return tab
+}
+
+func BenchmarkTableSwap(b *testing.B) {
+	tab := openTest(b, b.TempDir()+"/store")
+	row := record.Row{Name: "bench", Data: make([]byte, 300)}
+	for b.Loop() {
+		next, err := tab.Swap(b.Context(), row)
+		if err != nil {
+			b.Fatal(err)
+		}
+		row = next
+	}
+}
+
+func BenchmarkTableLoad(b *testing.B) {
+	tab := openTest(b, b.TempDir()+"/store")
+	if _, err := tab.Swap(b.Context(), record.Row{Name: "bench", Data: make([]byte, 300)}); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := tab.Load(b.Context(), "bench"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

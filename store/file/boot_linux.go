@@ -1,0 +1,50 @@
+package file
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+)
+
+// bootID names this run of the machine's kernel, the same in every container.
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("the id of this boot cannot be read (is /proc mounted?): %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// clockShift is how far this process's boot clock is ahead of the kernel's own: time namespaces shift it, and the kernel
+// tells by how much, so that clients in different ones still agree.
+func clockShift() (time.Duration, error) {
+	b, err := os.ReadFile("/proc/self/timens_offsets")
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil // a kernel without time namespaces
+	}
+	if err != nil {
+		return 0, err
+	}
+	// The file speaks of the namespace that children get. That is another one only in a process that has just unshared.
+	own, err1 := os.Readlink("/proc/self/ns/time")
+	children, err2 := os.Readlink("/proc/self/ns/time_for_children")
+	if err1 != nil || err2 != nil || own != children {
+		return 0, errors.New("this process is about to leave its time namespace: its clock cannot be compared with others'")
+	}
+	return parseShift(b)
+}
+
+func parseShift(offsets []byte) (time.Duration, error) {
+	for lines := bufio.NewScanner(bytes.NewReader(offsets)); lines.Scan(); {
+		var seconds, nanos int64
+		if n, _ := fmt.Sscanf(lines.Text(), "boottime %d %d", &seconds, &nanos); n == 2 {
+			return time.Duration(seconds)*time.Second + time.Duration(nanos), nil
+		}
+	}
+	return 0, fmt.Errorf("the shift of the boot clock is not in %q", offsets)
+}

@@ -1,0 +1,144 @@
+package file
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// dirClock is the clock of a store's directory, the same for all its clients: the kernel's boot clock, which nobody can
+// set and which goes on during suspend, plus an offset that the first client in each boot of the machine fixes so that
+// the clock begins with the wall clock's time, but above the floor.
+//
+// The floor is a number on the disk that neither a token nor, at the time of any write, the clock has ever exceeded. It
+// is raised a minute ahead and then synced, so grants need no sync. If the power fails, the records on the disk may be
+// missing, empty, torn or old; but the clock of the next boot begins above the floor, and so do its tokens.
+type dirClock struct {
+	cell
+	boot func() time.Duration // the kernel's boot clock
+	wall func() time.Time
+	up   func() // puts the names above the store's directory on the disk
+
+	bootID string
+	offset int64 // microseconds; fixed once open
+	floor  atomic.Int64
+
+	raising sync.Mutex
+}
+
+// clockState is what is kept in the clock's cell.
+type clockState struct {
+	Boot   string `json:"boot"`          // id of the boot that the offset is for
+	Offset int64  `json:"offset_micros"` // clock = boot clock + offset
+	Floor  int64  `json:"floor_micros"`
+}
+
+// floorAhead is how far the floor is raised above what is needed, in microseconds: no more than one sync a minute, and a
+// clock that begins up to a minute late after a power cut, if the wall clock should be behind the floor at all.
+const floorAhead = int64(time.Minute / time.Microsecond)
+
+func (c *dirClock) now() int64 { return c.boot().Microseconds() + c.offset }
+
+// start reads the clock's state, or makes it for this boot. first is called before that, when this client may be the
+// first of the boot; several may do this at once.
+func (c *dirClock) start(ctx context.Context, first func(fresh bool) error) error {
+	for {
+		f, s, err := c.state(ctx)
+		if err != nil {
+			return err
+		}
+		if f.alive() && s.Boot == c.bootID {
+			return c.adopt(s)
+		}
+		if err := first(!f.alive()); err != nil {
+			return err
+		}
+		begin := max(c.wall().UnixMicro(), s.Floor+1, 1)
+		s = clockState{Boot: c.bootID, Offset: begin - c.boot().Microseconds(), Floor: begin + floorAhead}
+		c.up()
+		if err := c.put(ctx, f, s); err != nil && !errors.Is(err, record.ErrConflict) {
+			return err
+		}
+	}
+}
+
+// adopt takes a state that was read for what it says. It may have been written by a process that died before it was
+// synced, so it is synced once more before anybody relies on it.
+func (c *dirClock) adopt(s clockState) error {
+	d, err := c.open()
+	if err != nil {
+		return err
+	}
+	defer c.close(d)
+	if err := errors.Join(c.sync(d), c.sync(c.root)); err != nil {
+		return explain("sync the clock", err)
+	}
+	c.offset = s.Offset
+	c.floor.Store(max(c.floor.Load(), s.Floor))
+	return nil
+}
+
+func (c *dirClock) state(ctx context.Context) (found, clockState, error) {
+	f, err := c.load(ctx)
+	if err != nil || !f.alive() {
+		return f, clockState{}, err
+	}
+	var s clockState
+	if err := json.Unmarshal(f.data, &s); err != nil {
+		return f, s, fmt.Errorf("%w: the clock of %s: %w", driver.ErrCorrupt, c.dir, err)
+	}
+	return f, s, nil
+}
+
+func (c *dirClock) put(ctx context.Context, f found, s clockState) error {
+	data, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	to := content{name: c.name, data: data}
+	if f.alive() {
+		_, err = c.swap(ctx, f.version, to, true)
+	} else {
+		_, err = c.create(ctx, to, true)
+	}
+	return err
+}
+
+// cover returns when the floor on the disk is at least token and the clock of now. In most cases it already is.
+func (c *dirClock) cover(ctx context.Context, token int64) error {
+	need := max(token, c.now())
+	if need <= c.floor.Load() {
+		return nil
+	}
+	c.raising.Lock()
+	defer c.raising.Unlock()
+	for need > c.floor.Load() {
+		f, s, err := c.state(ctx)
+		if err != nil {
+			return err
+		}
+		if !f.alive() || s.Boot != c.bootID || s.Offset != c.offset {
+			return fmt.Errorf("%w: the clock of %s was replaced: it was removed, or another machine uses the same directory, which must never be",
+				driver.ErrCorrupt, c.dir)
+		}
+		if s.Floor < need {
+			s.Floor = need + floorAhead
+			if err := c.put(ctx, f, s); errors.Is(err, record.ErrConflict) {
+				continue
+			} else if err != nil {
+				return err
+			}
+		}
+		if err := c.adopt(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+//go:build linux || darwin
+
+package file
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// mortal is a table whose process can be killed: its presence lock is let go of, its file stays, and nothing it does
+// reaches the disk any more.
+type mortal struct {
+	*table
+	dead atomic.Bool
+}
+
+var errKilled = errors.New("killed")
+
+func (m *mortal) Load(ctx context.Context, name string) (record.Row, error) {
+	if m.dead.Load() {
+		return record.Row{}, errKilled
+	}
+	return m.table.Load(ctx, name)
+}
+
+func (m *mortal) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	if m.dead.Load() {
+		return record.Row{}, errKilled
+	}
+	return m.table.Swap(ctx, row)
+}
+
+func (m *mortal) Delete(ctx context.Context, row record.Row) error {
+	if m.dead.Load() {
+		return errKilled
+	}
+	return m.table.Delete(ctx, row)
+}
+
+func (m *mortal) kill() {
+	m.dead.Store(true)
+	m.using.Lock()
+	defer m.using.Unlock()
+	m.close(m.presence.handle)
+	m.presence.handle = -1
+}
+
+// TestConformance: the store keeps every promise of the contract.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/store"
+	var tables sync.Map
+	results := drivertest.Run(t.Context(), drivertest.Harness{
+		Open: func(ctx context.Context) (driver.Store, error) {
+			tab, err := newTable(ctx, dir, nil)
+			if err != nil {
+				return nil, err
+			}
+			m := &mortal{table: tab}
+			s := record.New(m)
+			tables.Store(s, m)
+			return s, nil
+		},
+		Kill: func(s driver.Store) error {
+			m, _ := tables.Load(s)
+			m.(*mortal).kill()
+			return nil
+		},
+		Restart: func(context.Context) error { return nil }, // there is no server
+	}, &drivertest.Options{Log: func(line string) { t.Log(line) }})
+	for _, r := range results {
+		if r.Err != nil {
+			t.Errorf("%s: %v", r.Case.Name, r.Err)
+		} else if r.Skipped != "" {
+			t.Logf("%s: skipped, %s", r.Case.Name, r.Skipped)
+		}
+	}
+}
+
+// TestURL: the store is opened by URL, and says what is wrong with one.
+func TestURL(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/store"
+	for url, ok := range map[string]bool{"file://" + dir: true, "file://localhost" + dir: true, "file://" + dir + "?force=true": true,
+		"file://" + dir + "?force=maybe": false, "file://" + dir + "?forse=true": false, "file://relative/dir": false, "file://": false} {
+		s, err := driver.Open(t.Context(), url)
+		if ok != (err == nil) || err != nil && !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%s: %v", url, err)
+		}
+		if err == nil {
+			_ = s.Close()
+		}
+	}
+	s, err := New(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info := s.Info(); info.Store != "file:"+dir || info.Tier != driver.TierFenceSafe || !info.Survives.PowerCut {
+		t.Errorf("%+v", info)
+	}
+	_ = s.Close()
+}

@@ -1,0 +1,245 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// story is what a client did until it died, as far as it was told that it was done.
+type story struct {
+	m       *machine
+	tab     *table
+	token   int64             // the largest that was handed out
+	done    map[string]string // data of each record, as last confirmed
+	durable map[string]bool   // whether the last confirmed is on the disk
+	trying  map[string]string // what an unanswered write was to make of a record
+	rows    map[string]record.Row
+}
+
+const gone = "(none)"
+
+func (s *story) write(name, data string, durable bool) error {
+	row := s.rows[name]
+	row.Name, row.Data, row.Durable = name, []byte(data), durable
+	now, _ := s.tab.Now()
+	row.Token = max(row.Token+1, now)
+	s.trying[name] = data
+	row, err := s.tab.Swap(context.Background(), row)
+	if err != nil {
+		return err
+	}
+	delete(s.trying, name)
+	s.rows[name], s.done[name], s.durable[name] = row, data, durable
+	s.token = max(s.token, row.Token)
+	return nil
+}
+
+func (s *story) delete(name string) error {
+	s.trying[name] = gone
+	if err := s.tab.Delete(context.Background(), s.rows[name]); err != nil {
+		return err
+	}
+	delete(s.trying, name)
+	delete(s.rows, name)
+	s.done[name], s.durable[name] = gone, false
+	return nil
+}
+
+// run does everything that a store can do, and stops at the first error.
+func (s *story) run(p *proc) (err error) {
+	if s.tab, err = s.m.open(p); err != nil {
+		return err
+	}
+	steps := []func() error{}
+	for i := range 2*cleanEvery + 2 {
+		steps = append(steps, func() error { return s.write("plain", "p"+strconv.Itoa(i), false) })
+	}
+	for i := range cleanEvery + 2 {
+		steps = append(steps, func() error { return s.write("detached", "d"+strconv.Itoa(i), true) })
+	}
+	steps = append(steps,
+		func() error { return s.delete("plain") },
+		func() error { s.m.up += 2 * time.Minute; return s.write("plain", "again", false) }, // past the floor
+		func() error { return s.write("plain", "detached by now", true) },
+		func() error { return s.write("detached", "released by now", false) },
+		func() error { return s.tab.Close() },
+	)
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func newStory() *story {
+	return &story{m: newMachine(), done: map[string]string{"plain": gone, "detached": gone}, durable: map[string]bool{},
+		trying: map[string]string{}, rows: map[string]record.Row{}}
+}
+
+func load(t *testing.T, tab *table, name string) record.Row {
+	t.Helper()
+	row, err := tab.Load(t.Context(), name)
+	if err != nil {
+		t.Fatalf("load %s: %v", name, err)
+	}
+	return row
+}
+
+func dataOf(row record.Row) string {
+	if row.Version == "" {
+		return gone
+	}
+	return string(row.Data)
+}
+
+// eachDeath runs the story, letting its process die at its first operation, its second, and so on.
+func eachDeath(t *testing.T, then func(t *testing.T, s *story)) {
+	for k := 1; ; k++ {
+		s := newStory()
+		p := s.m.process()
+		p.dieAt = k
+		err := s.run(p)
+		p.die()
+		if t.Run(fmt.Sprintf("operation %d", k), func(t *testing.T) { then(t, s) }); t.Failed() {
+			return
+		}
+		if err == nil && p.steps < k {
+			t.Logf("%d operations", k-1)
+			return
+		}
+	}
+}
+
+// TestPowerCut: after a power cut at any file operation, with any damage, tokens go on above all that were handed out,
+// every lock can be used, and what was confirmed as durable is there.
+func TestPowerCut(t *testing.T) {
+	t.Parallel()
+	eachDeath(t, func(t *testing.T, s *story) {
+		for i, how := range []damage{kept, lost, torn1, empty, random, random, random, random, random, random} {
+			r := rand.New(rand.NewPCG(uint64(i), 1))
+			m := s.m.reboot(how, r)
+			tab := m.mustOpen(t)
+			if now, _ := tab.Now(); now <= s.token {
+				t.Fatalf("%s: the clock is at %d, a token of %d was handed out", how, now, s.token)
+			}
+			for name, want := range s.done {
+				row := load(t, tab, name)
+				if have := dataOf(row); s.durable[name] && have != want && have != s.trying[name] {
+					t.Fatalf("%s: %s is %q, durable was %q, unanswered %q", how, name, have, want, s.trying[name])
+				}
+				row.Data, row.Token = []byte("goes on"), s.token+1
+				if _, err := tab.Swap(t.Context(), row); err != nil {
+					t.Fatalf("%s: %s cannot be written: %v", how, name, err)
+				}
+			}
+		}
+	})
+}
+
+// TestPowerCutInRepair: the power fails once more at any operation of the first opening after a power cut.
+func TestPowerCutInRepair(t *testing.T) {
+	t.Parallel()
+	s := newStory()
+	p := s.m.process()
+	if err := s.run(p); err != nil {
+		t.Fatal(err)
+	}
+	for _, how := range []damage{torn1, empty, random} {
+		for k := 1; ; k++ {
+			r := rand.New(rand.NewPCG(uint64(k), 2))
+			m := s.m.reboot(how, r)
+			p := m.process()
+			p.dieAt = k
+			_, err := m.open(p)
+			tab := m.reboot(how, r).mustOpen(t)
+			if now, _ := tab.Now(); now <= s.token {
+				t.Fatalf("%s at %d: the clock is at %d, a token of %d was handed out", how, k, now, s.token)
+			}
+			if have := dataOf(load(t, tab, "plain")); have != "detached by now" {
+				t.Fatalf("%s at %d: durable data are now %q", how, k, have)
+			}
+			load(t, tab, "detached")
+			if err == nil {
+				break
+			}
+		}
+	}
+}
+
+// TestCrash: a process that dies at any file operation loses nothing that was confirmed, is seen to be gone, and stands
+// in nobody's way.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	eachDeath(t, func(t *testing.T, s *story) {
+		tab := s.m.mustOpen(t)
+		if s.tab != nil && !tab.Gone(s.tab.Session()) {
+			t.Fatal("the dead client is not seen to be gone")
+		}
+		for name, want := range s.done {
+			row := load(t, tab, name)
+			if have := dataOf(row); have != want && have != s.trying[name] {
+				t.Fatalf("%s is %q, confirmed was %q, unanswered %q", name, have, want, s.trying[name])
+			}
+			row.Data = []byte("goes on")
+			if _, err := tab.Swap(t.Context(), row); err != nil {
+				t.Fatalf("%s cannot be written: %v", name, err)
+			}
+		}
+	})
+}
+
+// TestTornIsKept: what a power cut has torn is kept for whoever wants to look at it, also when the lock goes on.
+func TestTornIsKept(t *testing.T) {
+	t.Parallel()
+	s := newStory()
+	if err := s.run(s.m.process()); err != nil {
+		t.Fatal(err)
+	}
+	m := s.m.reboot(torn1, nil)
+	before := map[string]string{}
+	for file, n := range m.root.entries["locks"].entries["detached"].entries {
+		before["detached~"+file] = string(n.data)
+	}
+	tab := m.mustOpen(t)
+	for range 5 * cleanEvery {
+		row := load(t, tab, "detached")
+		row.Data = []byte("goes on")
+		if _, err := tab.Swap(t.Context(), row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	broken := m.root.entries["broken"]
+	if broken == nil || len(broken.entries) != 1 {
+		t.Fatalf("one record was torn, kept were %v", broken)
+	}
+	for name, n := range broken.entries {
+		if want, ok := before[name]; !ok || string(n.data) != want {
+			t.Errorf("%s is %q, was %q", name, n.data, want)
+		}
+	}
+}
+
+// TestDamageIsReported: within one boot an unreadable record is an error, and stays as it is.
+func TestDamageIsReported(t *testing.T) {
+	t.Parallel()
+	s := newStory()
+	p := s.m.process()
+	if err := s.run(p); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range s.m.root.entries["locks"].entries["plain"].entries {
+		n.data = n.data[:3]
+	}
+	tab := s.m.mustOpen(t)
+	if _, err := tab.Load(t.Context(), "plain"); !errors.Is(err, errTorn) {
+		t.Fatalf("a torn record: %v", err)
+	}
+}

@@ -1,0 +1,25 @@
+package file
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestExplain: what the kernel refuses is told as what it means for the caller.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	for errno, denied := range map[syscall.Errno]bool{syscall.EACCES: true, syscall.EPERM: true, syscall.EROFS: true,
+		syscall.ENOSPC: false, syscall.EDQUOT: false, syscall.EMFILE: false, syscall.EIO: false} {
+		err := explain("write x", errno)
+		if !errors.Is(err, errno) || errors.Is(err, driver.ErrDenied) != denied || !strings.Contains(err.Error(), "write x") {
+			t.Errorf("%v: %v", errno, err)
+		}
+	}
+	if explain("write x", nil) != nil {
+		t.Error("nothing was explained")
+	}
+}

@@ -1,0 +1,74 @@
+// Package file keeps locks in a directory, for the processes and containers of one machine. It needs no server.
+//
+//	store, err := file.New("/var/lib/holdfast", nil)
+//
+// or, by URL, file:///var/lib/holdfast, always an absolute path. The URL's option force=true is Options.Force.
+//
+// The directory is made if it is missing, belongs to one user, and is trusted: whoever can write in it can take any lock
+// away. It must not be where files are removed by age, as in /tmp; what is in it is not to be edited, copied into, or
+// restored from a backup while clients run.
+//
+// # Promises
+//
+// No process ever waits for another to get on with a write: one that is stopped, at any instruction and for any time,
+// stops nobody. A process that ends, however it ends, is noticed at once. A power cut never lowers a token, and the claims
+// that it ends are only those of processes that it ended; detached claims are on the disk before they are granted. The
+// arguments are with the types cell, dirClock and presence, and the tests stop, kill and cut at every single file
+// operation.
+//
+// It works on Linux and macOS, on local file systems: a network file system orders the renames of several machines in
+// ways that nobody here has proven, and does not tell when another machine's process has died.
+package file
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// Options for New; nil means the defaults.
+type Options struct {
+	// Force uses a directory although its file system is not known to be a local one. Only for one that is local
+	// beyond doubt: with clients on two machines two of them may hold the same lock.
+	Force bool
+	// Clock is where time is read; the default is driver.SystemClock. Its Real hand must be the same clock in all
+	// processes of this machine.
+	Clock driver.Clock
+	// Logger is told of records that a power cut has torn; the default is slog.Default().
+	Logger *slog.Logger
+}
+
+// New opens the store in a directory, and makes it if it is missing. Errors: ErrDenied if this user may not, if the
+// directory belongs to another user or others can write in it; ErrUnsupported if the file system is not known to be
+// local, or the platform is not Linux or macOS; ErrCorrupt if the clock in it cannot be read.
+func New(dir string, opts *Options) (driver.Store, error) {
+	t, err := newTable(context.Background(), dir, opts)
+	if err != nil {
+		return nil, err
+	}
+	return record.New(t), nil
+}
+
+func newTable(ctx context.Context, dir string, opts *Options) (*table, error) {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.Clock.Monotonic == nil || o.Clock.Real == nil {
+		o.Clock = driver.SystemClock
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if dir == "" {
+		return nil, fmt.Errorf("%w: the directory's name is empty", driver.ErrInvalid)
+	}
+	t, err := openDirectory(ctx, dir, o)
+	if err != nil {
+		return nil, fmt.Errorf("open file store: %w", err)
+	}
+	return t, nil
+}

@@ -1,0 +1,93 @@
+package file
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// content is what one version of a record says. On disk it is one line for people and tools, then the name, then the
+// data:
+//
+//	holdfast/1 <crc32c of what follows> <live|gone> <version> <bytes of name> <bytes of data>\n<name><data>
+//
+// What comes after the data is left over from an earlier use of the file and means nothing.
+//
+// The true name is in it because a file name can be a hash, and because a file that was copied to another place must
+// not be taken for that place's record.
+type content struct {
+	gone bool // the record was deleted: the last version there will ever be in this directory
+	name string
+	data []byte
+}
+
+const (
+	magic   = "holdfast/"
+	format  = 1
+	maxFile = record.MaxData + 4096 // the largest record with its header
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+var (
+	// errTorn: not what was written there. After a power cut that is expected of what was not yet on the disk.
+	errTorn = errors.New("not a whole record")
+	// errFuture: written by a newer version of this package.
+	errFuture = errors.New("written by a newer version of Holdfast: upgrade this one")
+)
+
+func (c content) encode(v version) []byte {
+	state := "live"
+	if c.gone {
+		state = "gone"
+	}
+	b := make([]byte, 0, 96+len(c.name)+len(c.data))
+	b = append(b, magic+"1 00000000 "...)
+	head := len(b)
+	b = append(append(append(b, state...), ' '), v.String()...)
+	b = strconv.AppendInt(append(b, ' '), int64(len(c.name)), 10)
+	b = strconv.AppendInt(append(b, ' '), int64(len(c.data)), 10)
+	b = append(append(append(b, '\n'), c.name...), c.data...)
+	sum := binary.BigEndian.AppendUint32(nil, crc32.Checksum(b[head:], castagnoli))
+	hex.Encode(b[head-len("00000000 "):], sum)
+	return b
+}
+
+// decodeContent understands the file of version v.
+func decodeContent(b []byte, v version) (content, error) {
+	line, rest, ok := bytes.Cut(b, []byte{'\n'})
+	word := strings.Split(string(line), " ")
+	if number, ok := strings.CutPrefix(word[0], magic); ok {
+		if n, err := strconv.Atoi(number); err == nil && n > format {
+			return content{}, errFuture
+		}
+	}
+	if !ok || len(word) != 6 || word[0] != magic+"1" {
+		return content{}, torn(b)
+	}
+	crc, err1 := strconv.ParseUint(word[1], 16, 32)
+	names, err2 := strconv.ParseUint(word[4], 10, 31)
+	size, err3 := strconv.ParseUint(word[5], 10, 31)
+	if err1 != nil || err2 != nil || err3 != nil || names+size > uint64(len(rest)) {
+		return content{}, torn(b)
+	}
+	head, end := len(word[0])+len(word[1])+2, len(b)-len(rest)+int(names+size)
+	if crc32.Checksum(b[head:end], castagnoli) != uint32(crc) || word[3] != v.String() {
+		return content{}, torn(b)
+	}
+	return content{gone: word[2] == "gone", name: string(rest[:names]), data: rest[names : names+size : names+size]}, nil
+}
+
+func torn(b []byte) error {
+	if len(b) == 0 {
+		return fmt.Errorf("%w: the file is empty", errTorn)
+	}
+	return fmt.Errorf("%w: %d bytes that begin with %q", errTorn, len(b), b[:min(len(b), 40)])
+}

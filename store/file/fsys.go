@@ -1,0 +1,62 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// fsys is every file operation that the store makes, one method for each that is atomic as others see it. Tests put one
+// in its place that keeps files in memory, stops a process between any two operations, and cuts the power at each.
+// Directories are handles, and a name is always one entry of a directory: no path is ever walked after the store was
+// opened, and no symbolic link is followed. Errors satisfy errors.Is for fs.ErrExist (also for a directory that is not
+// empty) and fs.ErrNotExist.
+type fsys interface {
+	openDir(dir int, name string) (int, error)
+	close(handle int)
+	// names lists a directory as of now. What was in it throughout the call is in the list.
+	names(dir int) ([]string, error)
+	exists(dir int, name string) (bool, error)
+	// age is how long ago the entry was last modified.
+	age(dir int, name string) (time.Duration, error)
+	// read returns a regular file, or its first limit+1 bytes.
+	read(dir int, name string, limit int) ([]byte, error)
+	// write makes a new file. With sync its content, but not its name, is on the disk afterwards.
+	write(dir int, name string, data []byte, sync bool) error
+	// rewrite is write for a file that is there. A few bytes of its old content may remain behind the new.
+	rewrite(dir int, name string, data []byte, sync bool) error
+	// sync puts the names of a directory on the disk.
+	sync(dir int) error
+	mkdir(dir int, name string) error
+	// move renames a file, and fails if there is none or if the new name is taken.
+	move(dir int, name, to string) error
+	// place renames a file or directory, also into another directory. A directory replaces an empty one, and nothing else.
+	place(dir int, name string, toDir int, to string) error
+	remove(dir int, name string) error
+	removeDir(dir int, name string) error
+	// create makes a new file that is locked until its handle is closed, or its process ends.
+	create(dir int, name string) (int, error)
+	// share returns the same open file once more, for another process. The lock goes with the last of them that is closed.
+	share(handle int) (*os.File, error)
+	// locked tells whether somebody has the file locked.
+	locked(dir int, name string) (bool, error)
+}
+
+// explain says in the driver's words what a file operation failed of.
+func explain(doing string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("%s: %w: %w", doing, driver.ErrDenied, err)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("%s: the disk or the quota is full; nothing was changed, make room and try again: %w", doing, err)
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return fmt.Errorf("%s: too many open files; raise the limit (ulimit -n): %w", doing, err)
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}

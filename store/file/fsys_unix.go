@@ -1,0 +1,200 @@
+//go:build linux || darwin
+
+package file
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// disk is the real fsys. Handles are file descriptors.
+type disk struct{}
+
+const openFlags = unix.O_NOFOLLOW | unix.O_CLOEXEC
+
+// again repeats a call that a signal interrupted.
+func again(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func open(dir int, name string, flags int) (fd int, err error) {
+	err = again(func() error {
+		fd, err = unix.Openat(dir, name, flags|openFlags, 0o600)
+		return err
+	})
+	return fd, err
+}
+
+func (disk) openDir(dir int, name string) (int, error) {
+	return open(dir, name, unix.O_RDONLY|unix.O_DIRECTORY)
+}
+
+func (disk) close(handle int) { _ = unix.Close(handle) }
+
+// names reads the whole directory in one call if it fits, which on Linux makes it a snapshot; nothing relies on that.
+func (disk) names(dir int) ([]string, error) {
+	if _, err := unix.Seek(dir, 0, 0); err != nil {
+		return nil, err
+	}
+	var names []string
+	buf := make([]byte, 8<<10)
+	for {
+		var n int
+		err := again(func() (err error) { n, err = unix.ReadDirent(dir, buf); return err })
+		if err != nil || n <= 0 {
+			return names, err
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names)
+	}
+}
+
+func (disk) exists(dir int, name string) (bool, error) {
+	var st unix.Stat_t
+	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (disk) age(dir int, name string) (time.Duration, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return 0, err
+	}
+	return time.Since(time.Unix(st.Mtim.Unix())), nil
+}
+
+// read does not block on a FIFO that somebody put in a record's place (O_NONBLOCK): it reads as empty.
+func (disk) read(dir int, name string, limit int) ([]byte, error) {
+	fd, err := open(dir, name, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 1024)
+	for have := 0; ; {
+		n, err := unix.Read(fd, buf[have:])
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return nil, err
+		}
+		have += n
+		if n == 0 || have > limit {
+			return buf[:have], nil
+		}
+		if have == len(buf) {
+			buf = append(buf, make([]byte, 3*len(buf))...)
+		}
+	}
+}
+
+func (d disk) write(dir int, name string, data []byte, sync bool) error {
+	fd, err := open(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return d.fill(fd, data, sync)
+}
+
+// maxLeft is how much of a file's old content may remain. Cutting it off costs more than reading it.
+const maxLeft = 4096
+
+func (d disk) rewrite(dir int, name string, data []byte, sync bool) error {
+	fd, err := open(dir, name, unix.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Size > int64(len(data)+maxLeft) {
+		if err := again(func() error { return unix.Ftruncate(fd, int64(len(data))) }); err != nil {
+			return err
+		}
+	}
+	return d.fill(fd, data, sync)
+}
+
+func (d disk) fill(fd int, data []byte, sync bool) error {
+	for len(data) > 0 {
+		n, err := unix.Write(fd, data)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		data = data[max(n, 0):]
+	}
+	if sync {
+		return d.sync(fd)
+	}
+	return nil
+}
+
+func (disk) mkdir(dir int, name string) error { return unix.Mkdirat(dir, name, 0o700) }
+
+func (disk) place(dir int, name string, toDir int, to string) error {
+	return unix.Renameat(dir, name, toDir, to)
+}
+
+func (disk) remove(dir int, name string) error { return unix.Unlinkat(dir, name, 0) }
+
+func (disk) removeDir(dir int, name string) error {
+	return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
+}
+
+func (disk) create(dir int, name string) (int, error) {
+	fd, err := open(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
+	if err != nil {
+		return -1, err
+	}
+	if err := again(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("flock: %w", err)
+	}
+	return fd, nil
+}
+
+func (disk) share(handle int) (*os.File, error) {
+	fd, err := unix.FcntlInt(uintptr(handle), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "presence"), nil
+}
+
+// locked asks for a shared lock, so that two who ask at once do not take each other for the owner.
+func (disk) locked(dir int, name string) (bool, error) {
+	fd, err := open(dir, name, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	err = again(func() error { return unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB) })
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
+	}
+	return false, err
+}
+
+// linkMove is move for file systems whose rename knows no "unless it exists": link fails if the new name is taken, and
+// if the old one was removed meanwhile, since no link can be made to a file without any.
+func linkMove(dir int, name, to string) error {
+	if err := unix.Linkat(dir, name, dir, to, 0); err != nil {
+		return err
+	}
+	_ = unix.Unlinkat(dir, name, 0) // left behind it is one more superfluous file, which the next cleaning removes
+	return nil
+}

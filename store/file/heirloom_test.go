@@ -1,0 +1,78 @@
+//go:build linux || darwin
+
+package file
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestHeirloom: a client whose process has died counts as there for as long as another has its heirloom open.
+func TestHeirloom(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/store"
+	dead, err := newTable(context.Background(), dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := newTable(context.Background(), dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	heirloom, err := dead.Heirloom()
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := dead.Session()
+	dead.presence.close(dead.presence.handle) // which is all that the kernel does for a process that dies
+	if other.Gone(session) {
+		t.Error("gone, though its heir is there")
+	}
+	if err := other.presence.sweep(); err != nil || other.Gone(session) {
+		t.Errorf("swept, though its heir is there: %v", err)
+	}
+	if err := heirloom.Close(); err != nil {
+		t.Fatal(err)
+	}
+	late := time.After(10 * time.Second)
+	for look := time.NewTicker(time.Millisecond); !other.Gone(session); {
+		select {
+		case <-look.C: // a process that another test is about to start has all files open for a moment
+		case <-late:
+			t.Fatal("there, though its heir is gone")
+		}
+	}
+	dead.presence.handle = -1
+	if err := dead.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dead.Heirloom(); err == nil {
+		t.Error("a closed store has an heirloom")
+	}
+}
+
+// TestHeirloomThroughTheEngine: the store offers what the table has.
+func TestHeirloomThroughTheEngine(t *testing.T) {
+	t.Parallel()
+	store, err := New(t.TempDir()+"/store", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := store.(driver.Heritable).Heirloom()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.(driver.Heritable).Heirloom(); err == nil {
+		t.Error("a closed store has an heirloom")
+	}
+}

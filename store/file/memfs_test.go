@@ -1,0 +1,438 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// memDisk is a machine's disk in memory. It remembers what is certain to be there after a power cut (what was synced),
+// and can then be damaged in each way that POSIX allows.
+type memDisk struct {
+	mu   sync.Mutex
+	root *node
+}
+
+type node struct {
+	dir     bool
+	data    []byte
+	synced  []byte           // of a file: its content at the last sync
+	entries map[string]*node // of a directory
+	durable map[string]*node // of a directory: its entries at the last sync
+	removed bool
+	locked  bool
+}
+
+func newDir() *node {
+	return &node{dir: true, entries: map[string]*node{}, durable: map[string]*node{}}
+}
+
+func newMemDisk() *memDisk { return &memDisk{root: newDir()} }
+
+// damage is what became of a thing that was not synced.
+type damage string
+
+const (
+	kept   damage = "kept"
+	lost   damage = "lost"
+	torn1  damage = "torn"   // names are there, the data are half
+	empty  damage = "empty"  // names are there, the data are not
+	random damage = "random" // each name and each file its own way
+)
+
+// cut is the disk after a power cut.
+func (m *memDisk) cut(how damage, r *rand.Rand) *memDisk {
+	done := map[*node]*node{}
+	var after func(n *node) *node
+	after = func(n *node) *node {
+		if c := done[n]; c != nil {
+			return c
+		}
+		if !n.dir {
+			c := &node{data: n.after(how, r)}
+			c.synced = slices.Clone(c.data)
+			done[n] = c
+			return c
+		}
+		c := newDir()
+		done[n] = c
+		names := slices.Sorted(maps.Keys(n.entries))
+		for name := range n.durable {
+			if _, ok := n.entries[name]; !ok {
+				names = append(names, name)
+			}
+		}
+		slices.Sort(names)
+		for _, name := range names {
+			from := n.entries
+			if how == lost || how == random && r.IntN(2) == 0 {
+				from = n.durable
+			}
+			if child := from[name]; child != nil {
+				c.entries[name] = after(child)
+				c.durable[name] = c.entries[name]
+			}
+		}
+		return c
+	}
+	return &memDisk{root: after(m.root)}
+}
+
+func (n *node) after(how damage, r *rand.Rand) []byte {
+	if slices.Equal(n.data, n.synced) && n.synced != nil {
+		return slices.Clone(n.data)
+	}
+	if how == random {
+		how = []damage{kept, lost, torn1, empty}[r.IntN(4)]
+	}
+	switch how {
+	case kept:
+		return slices.Clone(n.data)
+	case torn1:
+		return slices.Clone(n.data[:len(n.data)/2])
+	case empty:
+		return nil
+	}
+	return slices.Clone(n.synced)
+}
+
+// proc is one process's view of a memDisk: its open files, and what becomes of it.
+type proc struct {
+	disk    *memDisk
+	handles map[int]*node
+	last    int
+	steps   int
+	dieAt   int               // the step at which the process dies; 0: never
+	gate    func(step string) // called before each step, if set
+}
+
+var errDead = errors.New("this process is dead")
+
+func (m *memDisk) process() *proc {
+	p := &proc{disk: m, handles: map[int]*node{}}
+	p.open(m.root)
+	return p
+}
+
+func (p *proc) open(n *node) int {
+	p.last++
+	p.handles[p.last] = n
+	return p.last
+}
+
+// step begins one atomic operation; the disk is locked until the returned function is called.
+func (p *proc) step(what string) (func(), error) {
+	if p.gate != nil {
+		p.gate(what)
+	}
+	p.disk.mu.Lock()
+	if p.steps++; p.dieAt != 0 && p.steps >= p.dieAt {
+		p.disk.mu.Unlock()
+		return nil, errDead
+	}
+	return p.disk.mu.Unlock, nil
+}
+
+// die is what the kernel does when a process has ended.
+func (p *proc) die() {
+	for _, n := range p.handles {
+		n.locked = false
+	}
+}
+
+func (p *proc) lookup(dir int, name string) (*node, *node) {
+	d := p.handles[dir]
+	return d, d.entries[name]
+}
+
+func (p *proc) openDir(dir int, name string) (int, error) {
+	done, err := p.step("open")
+	if err != nil {
+		return -1, err
+	}
+	defer done()
+	_, n := p.lookup(dir, name)
+	if n == nil {
+		return -1, syscall.ENOENT
+	}
+	if !n.dir {
+		return -1, syscall.ENOTDIR
+	}
+	return p.open(n), nil
+}
+
+func (p *proc) close(handle int) {
+	if done, err := p.step("close"); err == nil {
+		defer done()
+		p.handles[handle].locked = false
+		delete(p.handles, handle)
+	}
+}
+
+func (p *proc) names(dir int) ([]string, error) {
+	done, err := p.step("list")
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return slices.Collect(maps.Keys(p.handles[dir].entries)), nil
+}
+
+func (p *proc) exists(dir int, name string) (bool, error) {
+	done, err := p.step("look")
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	_, n := p.lookup(dir, name)
+	return n != nil, nil
+}
+
+func (p *proc) age(int, string) (time.Duration, error) { return 0, nil }
+
+func (p *proc) read(dir int, name string, _ int) ([]byte, error) {
+	done, err := p.step("open to read")
+	if err != nil {
+		return nil, err
+	}
+	_, n := p.lookup(dir, name)
+	done()
+	if n == nil {
+		return nil, syscall.ENOENT
+	}
+	if done, err = p.step("read"); err != nil {
+		return nil, err
+	}
+	defer done()
+	return slices.Clone(n.data), nil
+}
+
+func (p *proc) write(dir int, name string, data []byte, sync bool) error {
+	done, err := p.step("create")
+	if err != nil {
+		return err
+	}
+	d, n := p.lookup(dir, name)
+	switch {
+	case d.removed:
+		err = syscall.ENOENT
+	case n != nil:
+		err = syscall.EEXIST
+	default:
+		n = &node{}
+		d.entries[name] = n
+	}
+	done()
+	if err != nil {
+		return err
+	}
+	return p.fill(n, data, sync)
+}
+
+func (p *proc) rewrite(dir int, name string, data []byte, sync bool) error {
+	done, err := p.step("open")
+	if err != nil {
+		return err
+	}
+	_, n := p.lookup(dir, name)
+	done()
+	if n == nil {
+		return syscall.ENOENT
+	}
+	if len(data) < len(n.data) {
+		half := slices.Concat(data[:len(data)/2], n.data[len(data)/2:]) // a write that was seen or cut off half-way
+		if done, err = p.step("write half"); err != nil {
+			return err
+		}
+		n.data = half
+		done()
+		data = slices.Concat(data, n.data[len(data):])
+	}
+	return p.fill(n, data, sync)
+}
+
+func (p *proc) fill(n *node, data []byte, sync bool) error {
+	done, err := p.step("write")
+	if err != nil {
+		return err
+	}
+	n.data = slices.Clone(data)
+	done()
+	if !sync {
+		return nil
+	}
+	if done, err = p.step("sync file"); err != nil {
+		return err
+	}
+	defer done()
+	n.synced = slices.Clone(n.data)
+	return nil
+}
+
+func (p *proc) sync(dir int) error {
+	done, err := p.step("sync directory")
+	if err != nil {
+		return err
+	}
+	defer done()
+	d := p.handles[dir]
+	d.durable = maps.Clone(d.entries)
+	return nil
+}
+
+func (p *proc) mkdir(dir int, name string) error {
+	done, err := p.step("mkdir")
+	if err != nil {
+		return err
+	}
+	defer done()
+	d, n := p.lookup(dir, name)
+	if n != nil {
+		return syscall.EEXIST
+	}
+	d.entries[name] = newDir()
+	return nil
+}
+
+func (p *proc) move(dir int, name, to string) error {
+	done, err := p.step("move")
+	if err != nil {
+		return err
+	}
+	defer done()
+	d, n := p.lookup(dir, name)
+	switch {
+	case n == nil:
+		return syscall.ENOENT
+	case d.entries[to] != nil:
+		return syscall.EEXIST
+	}
+	delete(d.entries, name)
+	d.entries[to] = n
+	return nil
+}
+
+func (p *proc) place(dir int, name string, toDir int, to string) error {
+	done, err := p.step("place")
+	if err != nil {
+		return err
+	}
+	defer done()
+	d, n := p.lookup(dir, name)
+	t, there := p.lookup(toDir, to)
+	switch {
+	case n == nil || t.removed:
+		return syscall.ENOENT
+	case there != nil && there.dir && len(there.entries) > 0:
+		return syscall.ENOTEMPTY
+	case there != nil && there.dir:
+		there.removed = true
+	}
+	delete(d.entries, name)
+	t.entries[to] = n
+	return nil
+}
+
+func (p *proc) remove(dir int, name string) error {
+	done, err := p.step("remove")
+	if err != nil {
+		return err
+	}
+	defer done()
+	d, n := p.lookup(dir, name)
+	if n == nil {
+		return syscall.ENOENT
+	}
+	delete(d.entries, name)
+	return nil
+}
+
+func (p *proc) removeDir(dir int, name string) error {
+	done, err := p.step("rmdir")
+	if err != nil {
+		return err
+	}
+	defer done()
+	d, n := p.lookup(dir, name)
+	switch {
+	case n == nil:
+		return syscall.ENOENT
+	case len(n.entries) > 0:
+		return syscall.ENOTEMPTY
+	}
+	n.removed = true
+	delete(d.entries, name)
+	return nil
+}
+
+func (p *proc) create(dir int, name string) (int, error) {
+	done, err := p.step("create locked")
+	if err != nil {
+		return -1, err
+	}
+	defer done()
+	d, _ := p.lookup(dir, name)
+	n := &node{locked: true}
+	d.entries[name] = n
+	return p.open(n), nil
+}
+
+func (p *proc) share(int) (*os.File, error) { return nil, errors.ErrUnsupported }
+
+func (p *proc) locked(dir int, name string) (bool, error) {
+	done, err := p.step("locked")
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	_, n := p.lookup(dir, name)
+	if n == nil {
+		return false, syscall.ENOENT
+	}
+	return n.locked, nil
+}
+
+// machine is a memDisk with a clock.
+type machine struct {
+	*memDisk
+	bootID string
+	up     time.Duration
+	wall   time.Time
+}
+
+func newMachine() *machine {
+	return &machine{memDisk: newMemDisk(), bootID: "first boot", up: time.Minute, wall: time.Unix(1_700_000_000, 0)}
+}
+
+func (m *machine) open(p *proc) (*table, error) {
+	return openTable(context.Background(), surroundings{
+		fsys: p, root: 1, dir: "disk", bootID: m.bootID,
+		boot: func() time.Duration { return m.up }, wall: func() time.Time { return m.wall },
+		hands: driver.SystemClock, up: func() {}, log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+}
+
+func (m *machine) mustOpen(t testing.TB) *table {
+	t.Helper()
+	tab, err := m.open(m.process())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tab
+}
+
+// reboot is the machine after a power cut, with a wall clock that was an hour behind.
+func (m *machine) reboot(how damage, r *rand.Rand) *machine {
+	return &machine{memDisk: m.cut(how, r), bootID: m.bootID + ", then another", up: time.Second, wall: m.wall.Add(-time.Hour)}
+}

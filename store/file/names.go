@@ -1,0 +1,88 @@
+package file
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+const (
+	maxPlain  = 200 // bytes of a file name that is an encoded lock name in full
+	maxPrefix = 100 // bytes of the readable part before a hash
+	hashMark  = "%h"
+)
+
+// checkName refuses what can never be a lock.
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%w: the lock's name is empty", driver.ErrInvalid)
+	case len(name) > driver.MaxName:
+		return fmt.Errorf("%w: the lock's name has %d bytes, %d are allowed", driver.ErrInvalid, len(name), driver.MaxName)
+	case strings.IndexByte(name, 0) >= 0:
+		return fmt.Errorf("%w: the lock's name %q contains NUL", driver.ErrInvalid, name)
+	case !utf8.ValidString(name):
+		return fmt.Errorf("%w: the lock's name %q is not UTF-8", driver.ErrInvalid, name)
+	}
+	return nil
+}
+
+// encodeName gives the name of a lock's directory. No two lock names share one, also where the file system folds case
+// or normalises Unicode: all that comes out is lower-case ASCII, and every byte but [a-z0-9._-] (and a dot in front) is
+// written as % and two hexadecimal digits. A name that becomes too long for a file name ends in %h and its SHA-256
+// instead; h is no hexadecimal digit, so that no other name is encoded to the same. What such a name was is in the
+// header of its record.
+func encodeName(name string) string {
+	var b strings.Builder
+	cut := 0 // where the readable part of a hashed name would end
+	for i := range len(name) {
+		c := name[i]
+		if plain(c) && (c != '.' || i > 0) {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02x", c)
+		}
+		if b.Len() <= maxPrefix {
+			cut = b.Len()
+		}
+	}
+	if b.Len() <= maxPlain {
+		return b.String()
+	}
+	sum := sha256.Sum256([]byte(name))
+	return b.String()[:cut] + hashMark + hex.EncodeToString(sum[:])
+}
+
+func plain(c byte) bool {
+	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-'
+}
+
+// decodeName is the way back. whole is false for a hashed name, of which only a part of the front can be told. What
+// encodeName would not have made is not ok: it is somebody else's file.
+func decodeName(entry string) (name string, whole, ok bool) {
+	head, hash, hashed := strings.Cut(entry, hashMark)
+	var b []byte
+	for i := 0; i < len(head); i++ {
+		if head[i] != '%' {
+			b = append(b, head[i])
+			continue
+		}
+		if i+2 >= len(head) {
+			return "", false, false
+		}
+		c, err := hex.DecodeString(head[i+1 : i+3])
+		if err != nil {
+			return "", false, false
+		}
+		b = append(b, c[0])
+		i += 2
+	}
+	if hashed {
+		return string(b), false, len(hash) == 2*sha256.Size && hash == strings.ToLower(hash)
+	}
+	return string(b), true, checkName(string(b)) == nil && encodeName(string(b)) == entry
+}

@@ -1,0 +1,92 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+)
+
+// presence is how others know that a client lives: a file of its own, under its session's name, that it keeps locked
+// (flock) for as long as it is open. The kernel lets go of the lock when the process ends, however it ends, and no
+// sooner: a stopped process keeps it. No process id is involved, so clients in different containers can judge each
+// other.
+//
+// The file is locked before it gets its name, so nobody ever sees the file of a living client unlocked; and a name
+// is used once, so whoever was gone once is gone for ever. Hence a dead one's file can be removed at any time, by
+// anybody, and a missing file means the same as an unlocked one.
+type presence struct {
+	fsys
+	clients int // the directory
+	session string
+	handle  int
+}
+
+// sessionLength is that of crypto/rand.Text.
+const sessionLength = 26
+
+// appear makes this client present. tmp is a directory on the same file system.
+func (p *presence) appear(tmp int) error {
+	handle, err := p.create(tmp, p.session)
+	if err != nil {
+		return explain("create a presence file", err)
+	}
+	if err := p.place(tmp, p.session, p.clients, p.session); err != nil {
+		p.close(handle)
+		_ = p.remove(tmp, p.session)
+		return explain("create a presence file", err)
+	}
+	p.handle = handle
+	return nil
+}
+
+// heirloom is the presence for another process: this client counts as there until that one has closed it, too.
+func (p *presence) heirloom() (*os.File, error) {
+	f, err := p.share(p.handle)
+	if err != nil {
+		return nil, explain("share the presence file", err)
+	}
+	return f, nil
+}
+
+// leave ends it: from now on this client counts as gone.
+func (p *presence) leave() {
+	_ = p.remove(p.clients, p.session)
+	p.close(p.handle)
+}
+
+// gone reports whether the client of a session is surely gone.
+func (p *presence) gone(session string) bool {
+	if session == p.session || !validSession(session) {
+		return false
+	}
+	locked, err := p.locked(p.clients, session)
+	return err == nil && !locked || errors.Is(err, fs.ErrNotExist)
+}
+
+// validSession keeps what a record says from becoming a path.
+func validSession(session string) bool {
+	if len(session) != sessionLength {
+		return false
+	}
+	for i := range len(session) {
+		if c := session[i]; (c < 'a' || c > 'z') && (c < '2' || c > '7') {
+			return false
+		}
+	}
+	return true
+}
+
+// sweep removes the presence files of clients that died.
+func (p *presence) sweep() error {
+	names, err := p.names(p.clients)
+	if err != nil {
+		return fmt.Errorf("list clients: %w", err)
+	}
+	for _, name := range names {
+		if validSession(name) && p.gone(name) {
+			_ = p.remove(p.clients, name)
+		}
+	}
+	return nil
+}

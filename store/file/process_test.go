@@ -1,0 +1,320 @@
+//go:build linux || darwin
+
+package file
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// The test binary is also the processes that the tests start, stop and kill: what one does is in this variable.
+const helperEnv = "HOLDFAST_FILE_TEST_HELPER"
+
+func TestMain(m *testing.M) {
+	do := os.Getenv(helperEnv)
+	if do == "" {
+		os.Exit(m.Run())
+	}
+	if err := help(do, os.Args[1], os.Args[2:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func help(do, dir string, args []string) error {
+	tab, err := newTable(context.Background(), dir, nil)
+	if err != nil {
+		return err
+	}
+	defer tab.Close()
+	switch do {
+	case "be present": // until the end of input
+		now, _ := tab.Now()
+		fmt.Println(tab.Session(), now)
+		_, err = io.Copy(io.Discard, os.Stdin)
+	case "judge":
+		fmt.Println(tab.Gone(args[0]))
+	case "count": // until the end of input; says how often
+		stop := make(chan struct{})
+		go func() { _, _ = io.Copy(io.Discard, os.Stdin); close(stop) }()
+		log, err := os.OpenFile(args[0], os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			return err
+		}
+		fmt.Println("ready")
+		var wg sync.WaitGroup
+		errs := make([]error, 4)
+		for i := range errs {
+			wg.Go(func() {
+				for errs[i] == nil && !isClosed(stop) {
+					if errs[i] = increment(tab); errs[i] == nil {
+						_, errs[i] = log.Write([]byte{'1'})
+					}
+				}
+			})
+		}
+		wg.Wait()
+		return errors.Join(errs...)
+	}
+	return err
+}
+
+func isClosed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// increment adds one to a number in a record.
+func increment(tab *table) error {
+	for {
+		row, err := tab.Load(context.Background(), "counter")
+		if err != nil {
+			return err
+		}
+		n, _ := strconv.Atoi(string(row.Data))
+		row.Data = strconv.AppendInt(nil, int64(n)+1, 10)
+		if _, err = tab.Swap(context.Background(), row); !errors.Is(err, record.ErrConflict) {
+			return err
+		}
+	}
+}
+
+func count(t testing.TB, tab *table) int {
+	t.Helper()
+	row, err := tab.Load(context.Background(), "counter")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(string(row.Data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+type child struct {
+	*exec.Cmd
+	in  io.Closer
+	out *bufio.Reader
+}
+
+// start runs a helper and reads its first line.
+func start(t testing.TB, attr *syscall.SysProcAttr, do, dir string, args ...string) (*child, string) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], append([]string{dir}, args...)...)
+	cmd.Env = append(os.Environ(), helperEnv+"="+do)
+	cmd.SysProcAttr = attr
+	return run(t, cmd)
+}
+
+func run(t testing.TB, cmd *exec.Cmd) (*child, string) {
+	t.Helper()
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	cmd.Stderr = os.Stderr
+	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	c := &child{Cmd: cmd, in: in, out: bufio.NewReader(out)}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	line, err := c.out.ReadString('\n')
+	if err != nil {
+		t.Fatalf("the helper said nothing: %v", err)
+	}
+	return c, strings.TrimSpace(line)
+}
+
+func (c *child) finish(t testing.TB) {
+	t.Helper()
+	c.in.Close()
+	if err := c.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCount: several tables of one process, with several goroutines each, lose no update.
+func TestCount(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/store"
+	const tables, goroutines, each = 3, 8, 40
+	var wg sync.WaitGroup
+	for range tables {
+		tab := openTest(t, dir)
+		for range goroutines {
+			wg.Go(func() {
+				for range each {
+					if err := increment(tab); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if n := count(t, openTest(t, dir)); n != tables*goroutines*each {
+		t.Errorf("%d, want %d", n, tables*goroutines*each)
+	}
+}
+
+// TestCountProcesses: nor do several processes.
+func TestCountProcesses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/store"
+	log := filepath.Join(t.TempDir(), "log")
+	var children []*child
+	for range 4 {
+		c, _ := start(t, nil, "count", dir, log)
+		children = append(children, c)
+	}
+	tab := openTest(t, dir)
+	until(t, func() bool { row, _ := tab.Load(t.Context(), "counter"); return len(row.Data) >= 4 })
+	for _, c := range children {
+		c.finish(t)
+	}
+	if n, want := count(t, tab), logged(t, log); n != want {
+		t.Errorf("%d, want %d", n, want)
+	}
+}
+
+func logged(t testing.TB, log string) int {
+	t.Helper()
+	st, err := os.Stat(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(st.Size())
+}
+
+// until polls for what other processes do. No bubble of synctest holds them.
+func until(t testing.TB, ok func() bool) {
+	t.Helper()
+	for range 3000 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("it did not happen in 30 s")
+}
+
+// TestStopsAndKills: processes that are stopped and killed at random moments of their swaps hold nobody up and lose
+// nothing that they had done.
+func TestStopsAndKills(t *testing.T) {
+	t.Parallel()
+	dir, log := t.TempDir()+"/store", filepath.Join(t.TempDir(), "log")
+	tab := openTest(t, dir)
+	rounds := 40
+	if testing.Short() {
+		rounds = 8
+	}
+	var done, longest atomic.Int64
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		for !isClosed(stop) {
+			began := time.Now()
+			row, err := tab.Load(context.Background(), "mine") // no conflicts: what takes long was a stall
+			if err == nil {
+				_, err = tab.Swap(context.Background(), row)
+			}
+			if err := errors.Join(err, increment(tab)); err != nil {
+				t.Error(err)
+				return
+			}
+			longest.Store(max(longest.Load(), int64(time.Since(began))))
+			done.Add(1)
+		}
+	})
+	kills, idle := 0, 0
+	c, _ := start(t, nil, "count", dir, log)
+	for i := range rounds {
+		time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond)
+		_ = c.Process.Signal(syscall.SIGSTOP)
+		before := done.Load()
+		time.Sleep(100 * time.Millisecond)
+		if done.Load() == before {
+			idle++
+		}
+		if i%4 == 3 {
+			_ = c.Process.Kill()
+			_ = c.Wait()
+			kills++
+			c, _ = start(t, nil, "count", dir, log)
+		} else {
+			_ = c.Process.Signal(syscall.SIGCONT)
+		}
+	}
+	c.finish(t)
+	close(stop)
+	wg.Wait()
+	t.Logf("%d stops, %d kills, %d rounds done meanwhile, the longest took %v", rounds, kills, done.Load(), time.Duration(longest.Load()))
+	if idle > rounds/8 { // the machine may be busy with something else for once
+		t.Errorf("nothing was done in %d of %d stops", idle, rounds)
+	}
+	// A killed goroutine may have done one more than it has written down.
+	least := int(done.Load()) + logged(t, log)
+	if n := count(t, tab); n < least || n > least+4*kills {
+		t.Errorf("%d, want %d to %d", n, least, least+4*kills)
+	}
+}
+
+// TestPresence: whoever lives is present, also when stopped; whoever was killed is gone at once.
+func TestPresence(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/store"
+	tab, other := openTest(t, dir), openTest(t, dir)
+	if tab.Gone(tab.Session()) || tab.Gone(other.Session()) || other.Gone(tab.Session()) {
+		t.Error("two tables of one process do not see each other")
+	}
+	_ = other.Close()
+	if !tab.Gone(other.Session()) {
+		t.Error("a closed table is not gone")
+	}
+	for _, nonsense := range []string{"", "../tmp", "x", strings.Repeat("/", sessionLength)} {
+		if tab.Gone(nonsense) {
+			t.Errorf("%q is said to be gone", nonsense)
+		}
+	}
+	c, line := start(t, nil, "be present", dir)
+	session, _, _ := strings.Cut(line, " ")
+	_ = c.Process.Signal(syscall.SIGSTOP)
+	if tab.Gone(session) {
+		t.Error("a stopped process is said to be gone")
+	}
+	_ = c.Process.Kill()
+	_ = c.Wait()
+	if !tab.Gone(session) {
+		t.Error("a killed process is not gone")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "clients", session)); err != nil {
+		t.Error(err)
+	}
+	openTest(t, dir)
+	if _, err := os.Stat(filepath.Join(dir, "clients", session)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its file was not swept: %v", err)
+	}
+	if !tab.Gone(session) || tab.Gone(tab.Session()) {
+		t.Error("sweeping has changed who is gone")
+	}
+}

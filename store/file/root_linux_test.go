@@ -1,0 +1,186 @@
+package file
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// needRoot skips where this user can't make what the test needs. For root nothing is skipped.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounts and namespaces can only be made by root")
+	}
+}
+
+// TestPidNamespaces: clients in different containers, each the only process of its own pid namespace, judge each other
+// rightly.
+func TestPidNamespaces(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	dir := t.TempDir() + "/store"
+	tab := openTest(t, dir)
+	apart := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	c, line := start(t, apart, "be present", dir)
+	session, _, _ := strings.Cut(line, " ")
+	judge := func() string {
+		j, verdict := start(t, apart, "judge", dir, session)
+		j.finish(t)
+		return verdict
+	}
+	if tab.Gone(session) || judge() != "false" {
+		t.Error("a living client in another pid namespace is said to be gone")
+	}
+	_ = c.Process.Kill()
+	_ = c.Wait()
+	if judge() != "true" || !tab.Gone(session) {
+		t.Error("a killed client in another pid namespace is not gone")
+	}
+}
+
+// TestTimeNamespace: a client whose boot clock is shifted by a day has the same clock.
+func TestTimeNamespace(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	dir := t.TempDir() + "/store"
+	tab := openTest(t, dir)
+	cmd := exec.Command("unshare", "--time", "--fork", "--boottime", "86400", "--", os.Args[0], dir)
+	cmd.Env = append(os.Environ(), helperEnv+"=be present")
+	c, line := run(t, cmd)
+	defer c.finish(t)
+	_, at, _ := strings.Cut(line, " ")
+	theirs, err := strconv.ParseInt(at, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, _ := tab.Now()
+	if d := ours - theirs; d < 0 || d > 30e6 {
+		t.Errorf("our clock is %d µs ahead of theirs", d)
+	}
+}
+
+func TestParseShift(t *testing.T) {
+	t.Parallel()
+	d, err := parseShift([]byte("monotonic          1         0\nboottime      -86400 500000000\n"))
+	if err != nil || d != -24*time.Hour+500*time.Millisecond {
+		t.Error(d, err)
+	}
+	if _, err := parseShift([]byte("nothing")); err == nil {
+		t.Error("nonsense was understood")
+	}
+}
+
+func mountTmpfs(t *testing.T, options string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir
+}
+
+// TestFullDisk: a full disk is named as such, changes nothing, and once there is room all goes on.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	mount := mountTmpfs(t, "size=1m,mode=0700")
+	tab := openTest(t, mount+"/store")
+	row, err := tab.Swap(t.Context(), record.Row{Name: "a", Data: []byte("before")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ballast := filepath.Join(mount, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, 2<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	next := row
+	next.Data = make([]byte, 9000)
+	if _, err := tab.Swap(t.Context(), next); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "full") {
+		t.Errorf("swap on a full disk: %v", err)
+	}
+	if _, err := tab.Swap(t.Context(), record.Row{Name: "b", Data: next.Data}); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("creation on a full disk: %v", err)
+	}
+	if now := load(t, tab, "a"); now.Version != row.Version || string(now.Data) != "before" {
+		t.Errorf("the record is %q now", now.Data)
+	}
+	for _, folder := range []string{"tmp", "locks/a"} {
+		if left := list(t, filepath.Join(mount, "store", folder)); len(left) != len(strings.Fields(row.Version))*strings.Count(folder, "/") {
+			t.Errorf("left in %s: %v", folder, left)
+		}
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tab.Swap(t.Context(), next); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReadOnly: a store on a read-only file system is denied, at opening and after.
+func TestReadOnly(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	mount := mountTmpfs(t, "size=1m,mode=0700")
+	tab := openTest(t, mount+"/store")
+	_, err := tab.Swap(t.Context(), record.Row{Name: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = tab.Close() // its presence is an open file for writing
+	if err := unix.Mount("", mount, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newTable(t.Context(), mount+"/store", nil); !errors.Is(err, driver.ErrDenied) {
+		t.Errorf("opened: %v", err)
+	}
+}
+
+// TestOtherUser: a directory of another user's is denied, both ways.
+func TestOtherUser(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	dir := t.TempDir()
+	if err := os.Chown(dir, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newTable(t.Context(), dir, nil); !errors.Is(err, driver.ErrDenied) {
+		t.Errorf("root in nobody's directory: %v", err)
+	}
+}
+
+func TestFileSystems(t *testing.T) {
+	t.Parallel()
+	for magic, want := range map[uint32]bool{0x6969: false, 0xff534d42: false, 0x65735546: false, 0x01021997: false, 0xc36400: false,
+		0x12345678: false, 0xef53: true, 0x58465342: true, 0x01021994: true, 0x794c7630: true} {
+		name, local := kindOf(magic)
+		if local != want {
+			t.Errorf("%s: local %v", name, local)
+		}
+		kind := func(int) (string, bool, error) { return name, local, nil }
+		fd, err := openRoot(t.TempDir(), false, kind)
+		if (err == nil) != want || err != nil && (!errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), name)) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			unix.Close(fd)
+		}
+		if fd, err = openRoot(t.TempDir(), true, kind); err != nil {
+			t.Errorf("%s, forced: %v", name, err)
+		}
+		unix.Close(fd)
+	}
+}

@@ -1,0 +1,106 @@
+//go:build linux || darwin
+
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// openDirectory opens the table in a real directory.
+func openDirectory(ctx context.Context, dir string, o Options) (*table, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	id, err := bootID()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", driver.ErrUnsupported, err)
+	}
+	shift, err := clockShift()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", driver.ErrUnsupported, err)
+	}
+	root, err := openRoot(dir, o.Force, fileSystem)
+	if err != nil {
+		return nil, err
+	}
+	t, err := openTable(ctx, surroundings{
+		fsys: disk{}, root: root, dir: dir, bootID: id,
+		boot: func() time.Duration { return o.Clock.Real() - shift },
+		wall: time.Now, hands: o.Clock, up: func() { syncAbove(dir) }, log: o.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.watch = newHub(filepath.Join(dir, "locks"))
+	return t, nil
+}
+
+// openRoot makes the directory if need be, and opens it if it can be trusted.
+func openRoot(dir string, force bool, kind func(fd int) (string, bool, error)) (int, error) {
+	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return -1, explain("make the directory "+dir, err)
+		}
+	}
+	fd, err := open(unix.AT_FDCWD, dir, unix.O_RDONLY|unix.O_DIRECTORY)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
+		return -1, fmt.Errorf("%w: %s is not a directory but a file or a symbolic link; give the directory itself", driver.ErrDenied, dir)
+	}
+	if err != nil {
+		return -1, explain("open "+dir, err)
+	}
+	if err := trust(fd, dir, force, kind); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func trust(fd int, dir string, force bool, kind func(fd int) (string, bool, error)) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return explain("stat "+dir, err)
+	}
+	switch {
+	case int(st.Uid) != os.Geteuid():
+		return fmt.Errorf("%w: %s belongs to user %d, this process is user %d; use a directory of its own",
+			driver.ErrDenied, dir, st.Uid, os.Geteuid())
+	case st.Mode&0o022 != 0:
+		return fmt.Errorf("%w: others can write in %s (mode %04o), and so take locks away; chmod it to 0700", driver.ErrDenied, dir, st.Mode&0o7777)
+	}
+	if force {
+		return nil
+	}
+	name, local, err := kind(fd)
+	if err != nil {
+		return explain("ask for the file system of "+dir, err)
+	}
+	if !local {
+		return fmt.Errorf("%w: the file system of %s is %s, and not known to be a local one; use a directory on a local disk, "+
+			"or a server's store for several machines; if it is local beyond doubt, set Force (force=true in a URL)",
+			driver.ErrUnsupported, dir, name)
+	}
+	return nil
+}
+
+// syncAbove puts the names of a directory and of those above it on the disk, so that a power cut does not take away the
+// whole store with its floor. Those that may not be opened were not made by this user just now.
+func syncAbove(dir string) {
+	for dir != filepath.Dir(dir) {
+		dir = filepath.Dir(dir)
+		if f, err := os.Open(dir); err == nil {
+			_ = f.Sync()
+			f.Close()
+		}
+	}
+}

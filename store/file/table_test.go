@@ -1,0 +1,336 @@
+//go:build linux || darwin
+
+package file
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+func mustSwap(t *testing.T, tab *table, row record.Row) record.Row {
+	t.Helper()
+	row, err := tab.Swap(t.Context(), row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return row
+}
+
+// TestTable walks through the contract.
+func TestTable(t *testing.T) {
+	t.Parallel()
+	tab := openTest(t, t.TempDir()+"/store")
+	first := mustSwap(t, tab, record.Row{Name: "a", Data: []byte("1")})
+	if now, err := tab.Swap(t.Context(), record.Row{Name: "a"}); !errors.Is(err, record.ErrConflict) || string(now.Data) != "1" {
+		t.Errorf("created twice: %v, %q", err, now.Data)
+	}
+	second := mustSwap(t, tab, record.Row{Name: "a", Version: first.Version, Data: []byte("2")})
+	if _, err := tab.Swap(t.Context(), first); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("an old version was swapped: %v", err)
+	}
+	if err := tab.Delete(t.Context(), first); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("an old version was deleted: %v", err)
+	}
+	if err := tab.Delete(t.Context(), second); err != nil {
+		t.Error(err)
+	}
+	if err := tab.Delete(t.Context(), second); err != nil {
+		t.Errorf("deleted twice: %v", err)
+	}
+	if row := load(t, tab, "a"); row.Version != "" || row.Data != nil {
+		t.Errorf("deleted, but %v", row)
+	}
+	if left := list(t, filepath.Join(tab.dir, "locks")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	if again := mustSwap(t, tab, record.Row{Name: "a"}); again.Version == first.Version {
+		t.Error("a version was used twice")
+	}
+	if _, err := tab.Swap(t.Context(), record.Row{Name: "a", Version: "../../x"}); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("a version that is a path: %v", err)
+	}
+	if _, err := tab.Swap(t.Context(), record.Row{Name: "big", Data: make([]byte, record.MaxData+1)}); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("too much data: %v", err)
+	}
+	mustSwap(t, tab, record.Row{Name: "big", Data: make([]byte, record.MaxData)})
+	if row := load(t, tab, "big"); len(row.Data) != record.MaxData {
+		t.Errorf("%d bytes came back", len(row.Data))
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := tab.Swap(ended, record.Row{Name: "c"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("with an ended context: %v", err)
+	}
+	_ = tab.Close()
+	if _, err := tab.Load(t.Context(), "a"); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// TestNames: names that file systems find hard are names like others, also listed by prefix.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	tab := openTest(t, t.TempDir()+"/store")
+	names := []string{"a", "A", "a/b", "../x", ".", "..", "a%2fb", "𝄞", "é", "e\u0301", "con", "a\nb", " ",
+		strings.Repeat("ä", 256), strings.Repeat("ä", 255) + "ö", strings.Repeat("A", 512)}
+	for _, name := range names {
+		mustSwap(t, tab, record.Row{Name: name, Data: []byte(name)})
+	}
+	_ = os.WriteFile(filepath.Join(tab.dir, "locks", ".DS_Store"), nil, 0o600)
+	for _, prefix := range []string{"", "a", "A", "ää", strings.Repeat("ä", 200), "."} {
+		var have, want []string
+		for row, err := range tab.List(t.Context(), prefix) {
+			if err != nil || string(row.Data) != row.Name {
+				t.Errorf("%q: %q, %v", row.Name, row.Data, err)
+			}
+			have = append(have, row.Name)
+		}
+		for _, name := range names {
+			if strings.HasPrefix(name, prefix) {
+				want = append(want, name)
+			}
+		}
+		slices.Sort(have)
+		slices.Sort(want)
+		if !slices.Equal(have, want) {
+			t.Errorf("prefix %q: %q, want %q", prefix, have, want)
+		}
+	}
+}
+
+// TestModes: nobody else can read or write anything in a store.
+func TestModes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/deep/store"
+	tab := openTest(t, dir)
+	mustSwap(t, tab, record.Row{Name: "a"})
+	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+		if err == nil && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %v", path, info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUntrustedDirectory: symbolic links, files and directories that others can write in are denied.
+func TestUntrustedDirectory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	open := filepath.Join(dir, "open")
+	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777), os.WriteFile(filepath.Join(dir, "file"), nil, 0o600),
+		os.Mkdir(filepath.Join(dir, "real"), 0o700), os.Symlink("real", filepath.Join(dir, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"open", "file", "link"} {
+		if _, err := newTable(t.Context(), filepath.Join(dir, bad), nil); !errors.Is(err, driver.ErrDenied) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	if _, err := newTable(t.Context(), "", nil); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("no directory: %v", err)
+	}
+	if left := list(t, filepath.Join(dir, "real")); len(left) != 0 {
+		t.Errorf("the link was followed: %v", left)
+	}
+}
+
+// TestSymlinks: a symbolic link in the place of a directory or a record of the store is not followed.
+func TestSymlinks(t *testing.T) {
+	t.Parallel()
+	dir, victim := t.TempDir()+"/store", t.TempDir()
+	tab := openTest(t, dir)
+	row := mustSwap(t, tab, record.Row{Name: "a"})
+	a := filepath.Join(dir, "locks", "a")
+	if err := errors.Join(os.Rename(a, filepath.Join(victim, "a")), os.Symlink(filepath.Join(victim, "a"), a)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tab.Load(t.Context(), "a"); !errors.Is(err, driver.ErrCorrupt) {
+		t.Errorf("load through a link: %v", err)
+	}
+	for _, version := range []string{row.Version, ""} {
+		row.Version = version
+		if _, err := tab.Swap(t.Context(), row); !errors.Is(err, driver.ErrCorrupt) {
+			t.Errorf("swap through a link: %v", err)
+		}
+	}
+	if left := list(t, filepath.Join(victim, "a")); len(left) != 1 {
+		t.Errorf("the link was followed: %v", left)
+	}
+	b := mustSwap(t, tab, record.Row{Name: "b"})
+	file := filepath.Join(dir, "locks", "b", b.Version)
+	if err := errors.Join(os.Rename(file, filepath.Join(victim, "b")), os.Symlink(filepath.Join(victim, "b"), file)); err != nil {
+		t.Fatal(err)
+	}
+	if row, err := tab.Load(t.Context(), "b"); !errors.Is(err, driver.ErrCorrupt) {
+		t.Errorf("a record was read through a link: %v, %v", row, err)
+	}
+	if err := errors.Join(os.Rename(filepath.Join(dir, "tmp"), filepath.Join(victim, "tmp")),
+		os.Symlink(filepath.Join(victim, "tmp"), filepath.Join(dir, "tmp"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newTable(t.Context(), dir, nil); err == nil {
+		t.Error("a store was opened with a link in it")
+	}
+}
+
+// TestBadRecords: what cannot be understood is an error that says what and where, and is left as it is.
+func TestBadRecords(t *testing.T) {
+	t.Parallel()
+	tab := openTest(t, t.TempDir()+"/store")
+	for name, text := range map[string]string{
+		"empty": "", "truncated": "-1", "zeroes": strings.Repeat("\x00", 100), "foreign": "#!/bin/sh\nexit\n",
+		"flipped": "flip", "future": "holdfast/2 something new\nlock", "copied": "copy", "version": "old",
+	} {
+		name = "lock" + name
+		row := mustSwap(t, tab, record.Row{Name: name, Data: []byte("data")})
+		file := filepath.Join(tab.dir, "locks", name, row.Version)
+		v, _, _ := parseFile(row.Version)
+		whole := string(content{name: name, data: []byte("data")}.encode(v))
+		switch text {
+		case "-1":
+			text = whole[:len(whole)-1]
+		case "flip":
+			text = strings.Replace(whole, "data", "dbta", 1)
+		case "copy":
+			text = string(content{name: "another", data: []byte("data")}.encode(v))
+		case "old":
+			text = string(content{name: name, data: []byte("data")}.encode(v.next()))
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := tab.Load(t.Context(), name)
+		if !errors.Is(err, driver.ErrCorrupt) || !strings.Contains(err.Error(), row.Version) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := tab.Swap(t.Context(), record.Row{Name: name}); !errors.Is(err, driver.ErrCorrupt) {
+			t.Errorf("%s: creating over it: %v", name, err)
+		}
+		if b, _ := os.ReadFile(file); string(b) != text {
+			t.Errorf("%s: was changed to %q", name, b)
+		}
+	}
+	row := mustSwap(t, tab, record.Row{Name: "fifo"})
+	file := filepath.Join(tab.dir, "locks", "fifo", row.Version)
+	if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tab.Load(t.Context(), "fifo"); !errors.Is(err, driver.ErrCorrupt) {
+		t.Errorf("fifo: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(tab.dir, "locks", "plain"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tab.Swap(t.Context(), record.Row{Name: "plain"}); !errors.Is(err, driver.ErrCorrupt) {
+		t.Errorf("a file in the place of a lock: %v", err)
+	}
+	bad := 0
+	for _, err := range tab.List(t.Context(), "") {
+		if errors.Is(err, driver.ErrCorrupt) {
+			bad++
+		}
+	}
+	if bad != 10 {
+		t.Errorf("%d bad records were listed as such", bad)
+	}
+}
+
+// TestLostClock: locks without the clock that their tokens came from are not touched.
+func TestLostClock(t *testing.T) {
+	t.Parallel()
+	tab := openTest(t, t.TempDir()+"/store")
+	mustSwap(t, tab, record.Row{Name: "a"})
+	if err := os.RemoveAll(filepath.Join(tab.dir, "clock")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newTable(t.Context(), tab.dir, nil); !errors.Is(err, driver.ErrCorrupt) {
+		t.Error(err)
+	}
+	if _, err := tab.Swap(t.Context(), record.Row{Name: "b", Token: tab.clock.floor.Load() + 1}); !errors.Is(err, driver.ErrCorrupt) {
+		t.Error(err)
+	}
+}
+
+// TestWait: every kind of change wakes those who wait for it, whoever made it.
+func TestWait(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/store"
+	tab, other := openTest(t, dir), openTest(t, dir)
+	row := record.Row{Name: "Lock"}
+	change := func(what string, do func() record.Row) {
+		t.Helper()
+		heard := make(chan error, 2)
+		for range cap(heard) {
+			go func() { heard <- tab.Wait(t.Context(), row.Name, row.Version) }()
+		}
+		until(t, func() bool {
+			tab.watch.mu.Lock()
+			defer tab.watch.mu.Unlock()
+			s := tab.watch.waiting[filepath.Join(dir, "locks", encodeName("Lock"))]
+			return s != nil && s.waiters == cap(heard)
+		})
+		next := do()
+		for range cap(heard) {
+			if err := <-heard; err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if err := tab.Wait(t.Context(), row.Name, row.Version); err != nil {
+			t.Errorf("%s, after the fact: %v", what, err)
+		}
+		row = next
+	}
+	for range 2 {
+		change("creation", func() record.Row { return mustSwap(t, other, row) })
+		for range cleanEvery + 1 {
+			change("swap", func() record.Row { return mustSwap(t, other, row) })
+		}
+		change("deletion", func() record.Row {
+			if err := other.Delete(t.Context(), row); err != nil {
+				t.Error(err)
+			}
+			return record.Row{Name: row.Name}
+		})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := tab.Wait(ctx, "Lock", ""); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("with an ended context: %v", err)
+	}
+	heard := make(chan error)
+	go func() { heard <- tab.Wait(t.Context(), "Lock", "") }()
+	_ = tab.Close()
+	if err := <-heard; !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+	if n := len(tab.watch.watched) + len(tab.watch.waiting); n != 0 {
+		t.Errorf("%d watches are left", n)
+	}
+}
+
+func list(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}

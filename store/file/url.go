@@ -1,0 +1,32 @@
+package file
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strconv"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+func init() { driver.Register("file", openURL) }
+
+func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
+	if u.Host != "" && u.Host != "localhost" || !filepath.IsAbs(u.Path) {
+		return nil, fmt.Errorf("%w: a file store's URL is file:///absolute/directory, with three slashes", driver.ErrInvalid)
+	}
+	var o Options
+	err := driver.Query(u, map[string]func(string) error{
+		"force": func(value string) (err error) { o.Force, err = strconv.ParseBool(value); return err },
+	})
+	if err != nil {
+		return nil, err
+	}
+	t, err := newTable(ctx, u.Path, &o)
+	if err != nil {
+		return nil, err
+	}
+	return record.New(t), nil
+}

@@ -1,0 +1,211 @@
+// Package memory keeps locks in the memory of one process: for tests, and for programs that want the same code with and
+// without a real store. What is in it ends with the process.
+package memory
+
+import (
+	"context"
+	"iter"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// Options for New; nil means the defaults.
+type Options struct {
+	// Clock is where time is read; the default is driver.SystemClock.
+	Clock driver.Clock
+	// Unclocked makes a store whose clock judges nobody, as some real ones are: silent holders are ended by those who
+	// have watched them for a TTL.
+	Unclocked bool
+}
+
+// Memory is one store. Clients of it come from Open, as many as are wanted; they exclude each other.
+type Memory struct {
+	opts Options
+	from driver.Instant
+	wall int64 // microseconds since 1970 at from
+
+	mu      sync.Mutex
+	version uint64
+	rows    map[string]entry
+}
+
+type entry struct {
+	version string
+	data    []byte
+	changed chan struct{} // closed when the row is replaced
+}
+
+// New makes an empty store.
+func New(opts *Options) *Memory {
+	m := &Memory{rows: map[string]entry{}}
+	if opts != nil {
+		m.opts = *opts
+	}
+	if m.opts.Clock.Monotonic == nil {
+		m.opts.Clock = driver.SystemClock
+	}
+	m.from, m.wall = m.opts.Clock.Now(), time.Now().UnixMicro()
+	return m
+}
+
+// Open gives a new client of the store.
+func (m *Memory) Open() driver.Store { return record.New(m.Table()) }
+
+// Table gives a new client of the bare records.
+func (m *Memory) Table() record.Table { return &table{m: m, closed: make(chan struct{})} }
+
+type table struct {
+	m      *Memory
+	closed chan struct{}
+	close  sync.Once
+}
+
+func (t *table) Info() driver.Info {
+	judge := driver.JudgeStore
+	if t.m.opts.Unclocked {
+		judge = driver.JudgeObserver
+	}
+	return driver.Info{
+		Store: "memory:",
+		Clock: t.m.opts.Clock,
+		Tier:  driver.TierFenceSafe,
+		Judge: judge,
+	}
+}
+
+// Now goes on from the wall clock at the store's beginning, and does not follow when that is set.
+func (t *table) Now() (int64, time.Duration) {
+	now := t.m.wall + t.m.opts.Clock.Since(t.m.from).Microseconds()
+	if t.m.opts.Unclocked {
+		return now, -1
+	}
+	return now, 0
+}
+
+// ready locks the store, unless the call must not go on.
+func (t *table) ready(ctx context.Context) error {
+	select {
+	case <-t.closed:
+		return driver.ErrClosed
+	default:
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	t.m.mu.Lock()
+	return nil
+}
+
+func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
+	if err := t.ready(ctx); err != nil {
+		return record.Row{}, err
+	}
+	defer t.m.mu.Unlock()
+	return t.m.row(name), nil
+}
+
+func (m *Memory) row(name string) record.Row {
+	e := m.rows[name]
+	return record.Row{Name: name, Version: e.version, Data: e.data}
+}
+
+func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	if err := t.ready(ctx); err != nil {
+		return record.Row{}, err
+	}
+	defer t.m.mu.Unlock()
+	if t.m.rows[row.Name].version != row.Version {
+		return t.m.row(row.Name), record.ErrConflict
+	}
+	t.m.version++
+	t.m.replace(row.Name, entry{version: strconv.FormatUint(t.m.version, 36), data: row.Data})
+	return t.m.row(row.Name), nil
+}
+
+func (t *table) Delete(ctx context.Context, row record.Row) error {
+	if err := t.ready(ctx); err != nil {
+		return err
+	}
+	defer t.m.mu.Unlock()
+	switch t.m.rows[row.Name].version {
+	case "":
+		return nil
+	case row.Version:
+		t.m.replace(row.Name, entry{})
+		return nil
+	default:
+		return record.ErrConflict
+	}
+}
+
+// replace puts a row in place of the one before, and wakes those who wait for that.
+func (m *Memory) replace(name string, e entry) {
+	if old := m.rows[name]; old.changed != nil {
+		close(old.changed)
+	}
+	if e.version == "" {
+		delete(m.rows, name)
+		return
+	}
+	m.rows[name] = e
+}
+
+func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+	return func(yield func(record.Row, error) bool) {
+		if err := t.ready(ctx); err != nil {
+			yield(record.Row{}, err)
+			return
+		}
+		var rows []record.Row
+		for name := range t.m.rows {
+			if strings.HasPrefix(name, prefix) {
+				rows = append(rows, t.m.row(name))
+			}
+		}
+		t.m.mu.Unlock()
+		for _, row := range rows {
+			if !yield(row, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Wait listens to the row that is there now; of an absent one nothing can be heard.
+func (t *table) Wait(ctx context.Context, name, version string) error {
+	if err := t.ready(ctx); err != nil {
+		return err
+	}
+	e := t.m.rows[name]
+	if e.version != version {
+		t.m.mu.Unlock()
+		return nil
+	}
+	if e.version == "" {
+		t.m.mu.Unlock()
+		return driver.ErrUnsupported
+	}
+	if e.changed == nil {
+		e.changed = make(chan struct{})
+		t.m.rows[name] = e
+	}
+	t.m.mu.Unlock()
+	select {
+	case <-e.changed:
+		return nil
+	case <-t.closed:
+		return driver.ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (t *table) Close() error {
+	t.close.Do(func() { close(t.closed) })
+	return nil
+}

@@ -1,0 +1,31 @@
+package memory
+
+import (
+	"context"
+	"net/url"
+	"sync"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// memory://NAME is the store of that name in this process, made when it is first opened.
+var (
+	namedMu sync.Mutex
+	named   = map[string]*Memory{}
+)
+
+func openURL(_ context.Context, u *url.URL) (driver.Store, error) {
+	if err := driver.Query(u, nil); err != nil {
+		return nil, err
+	}
+	namedMu.Lock()
+	defer namedMu.Unlock()
+	m := named[u.Host]
+	if m == nil {
+		m = New(nil)
+		named[u.Host] = m
+	}
+	return m.Open(), nil
+}
+
+func init() { driver.Register("memory", openURL) }

@@ -1,0 +1,305 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Acquire takes a free mutex in one round trip, and comes to stand in line in one. A claim whose turn has come is told,
+// and takes one more to confirm.
+func (s *Store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if err := s.check(c); err != nil {
+		return driver.Grant{}, err
+	}
+	if err := s.learn(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	if s.opts.Layout == LayoutPlain && (c.Fair || c.Kind != driver.KindMutex) {
+		a := s.attempt(c)
+		return a.line(ctx)
+	}
+	lock := s.keys.lock(c.Name)
+	a := s.attempt(c)
+	var ttl [20]byte
+	g, held, err := a.once(ctx, s.steps.try, s.steps.tryKeys(lock),
+		[]string{c.ID, string(strconv.AppendInt(ttl[:0], c.TTL.Milliseconds(), 10)), c.Owner, c.Meta, detachedFlag(c), keepText, s.session})
+	switch {
+	case err != nil:
+		return g, err
+	case held == nil:
+		return g, s.replicated(ctx, c)
+	case held.code == codeAskLine:
+		return a.line(ctx)
+	case !c.Wait:
+		return g, held.error()
+	}
+	return a.outside(ctx, held)
+}
+
+var keepText = strconv.FormatInt(retention.Milliseconds(), 10)
+
+func detachedFlag(c driver.Claim) string {
+	if c.Detached {
+		return flagDetached
+	}
+	return ""
+}
+
+// attempt is one Acquire under way.
+type attempt struct {
+	patient
+	claim driver.Claim
+}
+
+func (s *Store) attempt(c driver.Claim) attempt {
+	a := attempt{s.patient(c.TTL), c}
+	a.makes = c.ID
+	return a
+}
+
+// refusal is the answer to a claim that was not granted.
+type refusal struct {
+	code    int64
+	left    time.Duration // until the holder would have fallen silent; less than 0: not known
+	place   int64         // in line, or how many stand there
+	rolling bool          // all in line are asked to show themselves
+	holders []driver.Standing
+}
+
+func (r *refusal) error() error {
+	waiting := int(r.place)
+	if r.code == codeWaiting {
+		waiting--
+	}
+	return &driver.HeldError{Holders: r.holders, Waiting: waiting}
+}
+
+// once makes one step and reads its answer: a grant, a refusal, or an error.
+func (a *attempt) once(ctx context.Context, st *step, keys, args []string) (g driver.Grant, r *refusal, err error) {
+	m, at, err := a.run(ctx, st, keys, args)
+	if err != nil {
+		return g, nil, err
+	}
+	b, ok := array(m, 1)
+	if !ok {
+		return g, nil, corruptAnswer(a.claim.Name)
+	}
+	code := num(b[0])
+	switch {
+	case code == codeGranted && len(b) >= 2:
+		token := num(b[1])
+		if token <= 0 || token >= 1<<53 {
+			return g, nil, fmt.Errorf("%w: the token of %q would be %d; its record was damaged", driver.ErrCorrupt, a.claim.Name, token)
+		}
+		return driver.Grant{Claim: a.claim, Token: token, Since: at, TTL: a.claim.TTL, Ref: refOf(a.claim.ID, a.claim.Kind)}, nil, nil
+	case code == codeBroken:
+		return g, nil, &driver.LossError{Loss: driver.LossBroken}
+	case code == codeBarred:
+		return g, nil, &driver.LossError{Loss: driver.LossGone, Err: errors.New("it was released while it was being made")}
+	case code == codeMismatch && len(b) >= 3:
+		return g, nil, fmt.Errorf("%w: it stands as %s of %s, and was asked for as %s of %d",
+			driver.ErrMismatch, str(b[1]), str(b[2]), a.claim.Kind, a.claim.Limit)
+	case code == codeFull && len(b) >= 3:
+		return g, nil, fmt.Errorf("%w: %d %s", driver.ErrQueueFull, num(b[1]), str(b[2]))
+	case code == codeAskLine:
+		return g, &refusal{code: code}, nil
+	case (code == codeHeld || code == codeWaiting) && len(b) >= 4:
+		return g, &refusal{code, millis(num(b[1])), num(b[2]), num(b[3]) == 1, holders(b[4:])}, nil
+	}
+	return g, nil, corruptAnswer(a.claim.Name)
+}
+
+// enter makes the step of a claim on a lock with a line.
+func (a *attempt) enter(ctx context.Context, keys *[6]string) (driver.Grant, *refusal, error) {
+	c, queue := a.claim, "0"
+	if c.Wait && (c.Fair || c.Kind != driver.KindMutex) {
+		queue = "1"
+	}
+	args := append(a.s.lineArgs(keys, 10), c.ID, string(c.Kind), strconv.FormatInt(c.Limit, 10), strconv.FormatInt(c.Weight, 10),
+		strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(c), queue, a.s.session)
+	return a.once(ctx, a.s.steps.enter, keys[:], args)
+}
+
+// lineArgs are the arguments that all steps on a line begin with; see lib.lua.
+func (s *Store) lineArgs(keys *[6]string, more int) []string {
+	return append(make([]string, 0, 6+more), s.publish(), channel(keys[0]),
+		strconv.FormatInt((retention+driver.MaxTTL).Milliseconds(), 10), strconv.FormatInt(s.window().Milliseconds(), 10),
+		strconv.Itoa(driver.MaxHolders), strconv.Itoa(s.opts.MaxWaiters))
+}
+
+// line makes a claim on a lock with a line. If it may wait it stands there, and gives a sign of life from time to time.
+func (a *attempt) line(ctx context.Context) (driver.Grant, error) {
+	keys := a.s.keys.all(a.claim.Name)
+	var seat *seat
+	for {
+		g, r, err := a.enter(ctx, &keys)
+		switch {
+		case err != nil:
+			return g, a.failed(ctx, r, err)
+		case r == nil:
+			return g, a.s.replicated(ctx, a.claim)
+		case r.code == codeHeld && !a.claim.Wait:
+			return g, r.error()
+		case r.code == codeHeld:
+			return a.outside(ctx, r)
+		}
+		if seat == nil {
+			var live bool
+			if seat, live = a.s.sit(keys[0], a.claim.ID, true); seat == nil {
+				return g, driver.ErrClosed
+			}
+			defer seat.leave()
+			if !live { // subscribe first, look again second, block third
+				if err := a.block(ctx, seat, a.s.listenTime(), true); err != nil {
+					return g, a.failed(ctx, r, err)
+				}
+				continue
+			}
+		}
+		if err := a.block(ctx, seat, a.beat(r), false); err != nil {
+			return g, a.failed(ctx, r, err)
+		}
+	}
+}
+
+// beat is when a claim in line comes again if it is not told to: in time to be seen as alive, when the holder may have
+// fallen silent if it is the next, and now and then to find out whether those ahead are dead. The further behind, the
+// more seldom, so that a long line costs little more than a short one.
+func (a *attempt) beat(r *refusal) time.Duration {
+	d := min(max(time.Second, time.Duration(r.place)*500*time.Millisecond), a.claim.TTL/3)
+	d = d*3/4 + rand.N(d/4)
+	if (r.place <= 1 || r.rolling) && r.left >= 0 {
+		d = min(d, r.left+time.Millisecond+rand.N(2*time.Millisecond))
+	}
+	return d
+}
+
+// outside waits outside of the line: it writes nothing, and tries again when it is told that the lock is free, when the
+// holder's TTL is over, and now and then.
+func (a *attempt) outside(ctx context.Context, r *refusal) (g driver.Grant, err error) {
+	keys := a.s.keys.all(a.claim.Name)
+	tryKeys := a.s.steps.tryKeys(keys[0])
+	args := []string{a.claim.ID, strconv.FormatInt(a.claim.TTL.Milliseconds(), 10), a.claim.Owner, a.claim.Meta, detachedFlag(a.claim), keepText, a.s.session}
+	seat, live := a.s.sit(keys[0], a.claim.ID, false)
+	if seat == nil {
+		return g, driver.ErrClosed
+	}
+	defer seat.leave()
+	for n := 0; ; n++ {
+		var told bool
+		if n == 0 && !live {
+			err = a.block(ctx, seat, a.s.listenTime(), true)
+		} else {
+			told, err = a.blockTold(ctx, seat, a.poll(r, n), false)
+		}
+		if err != nil {
+			return g, a.failed(ctx, r, err)
+		}
+		if told {
+			n = 0
+		}
+		last := r
+		g, r, err = a.once(ctx, a.s.steps.try, tryKeys, args)
+		if err == nil && r != nil && r.code == codeAskLine {
+			g, r, err = a.enter(ctx, &keys)
+		}
+		switch {
+		case err != nil:
+			return g, a.failed(ctx, last, err)
+		case r == nil:
+			return g, a.s.replicated(ctx, a.claim)
+		}
+	}
+}
+
+// poll is when a claim outside of the line tries again if it is told nothing. A foreign holder tells nothing when it
+// leaves, so it is looked at more often.
+func (a *attempt) poll(r *refusal, n int) time.Duration {
+	most := 2 * time.Second
+	if len(r.holders) == 1 && r.holders[0].Foreign {
+		most = 100 * time.Millisecond
+	}
+	d := min(10*time.Millisecond<<min(n, 10), most)
+	d = d/2 + rand.N(d/2)
+	if r.left >= 0 {
+		d = min(d, r.left+time.Millisecond+rand.N(4*time.Millisecond))
+	}
+	return d
+}
+
+// block waits until the seat is told something, or d has passed. listening: until the seat listens.
+func (a *attempt) block(ctx context.Context, seat *seat, d time.Duration, listening bool) error {
+	_, err := a.blockTold(ctx, seat, d, listening)
+	return err
+}
+
+func (a *attempt) blockTold(ctx context.Context, seat *seat, d time.Duration, listening bool) (told bool, err error) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	var ready <-chan struct{}
+	if listening {
+		ready = seat.lookout.listening()
+	}
+	for {
+		select {
+		case <-ready:
+			return false, nil
+		case w := <-seat.told:
+			if w == 0 {
+				return true, nil
+			}
+			timer.Reset(w) // it is the next after one that was called
+		case <-timer.C:
+			return false, nil
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-a.s.life.Done():
+			return false, driver.ErrClosed
+		}
+	}
+}
+
+// failed gives the error of a wait its final form: a caller whose context has ended is told for whom it waited.
+func (a *attempt) failed(ctx context.Context, r *refusal, err error) error {
+	if ctx.Err() != nil && r != nil && len(r.holders) > 0 && !errors.Is(err, driver.ErrClosed) && errors.Is(err, ctx.Err()) {
+		return fmt.Errorf("%w; %w", err, r.error())
+	}
+	return err
+}
+
+// replicated makes sure that a grant has reached as many replicas as the user wants, and gives it up if it has not.
+func (s *Store) replicated(ctx context.Context, c driver.Claim) error {
+	if s.opts.Replicas == 0 {
+		return nil
+	}
+	lock := s.keys.lock(c.Name)
+	// WAIT speaks of what its own connection has written: so a write goes before it on the same one.
+	got, err := int64(0), error(nil)
+	derr := s.client.Dedicated(func(d rueidis.DedicatedClient) error {
+		rs := d.DoMulti(ctx,
+			d.B().Pexpire().Key(beside("", lock)).Milliseconds((retention + driver.MaxTTL).Milliseconds()).Build(),
+			d.B().Wait().Numreplicas(int64(s.opts.Replicas)).Timeout(s.opts.ReplicaTimeout.Milliseconds()).Build())
+		got, err = rs[1].AsInt64()
+		return err
+	})
+	if derr == nil && got >= int64(s.opts.Replicas) {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if rerr := s.Release(bounded, c, ""); rerr != nil && !errors.Is(rerr, driver.ErrLost) {
+		return uncertain(fmt.Errorf("the grant is not known to have reached the replicas, and was not given back: %w", rerr))
+	}
+	if derr != nil {
+		return fmt.Errorf("the grant is not known to have reached the replicas: %w", explain(derr))
+	}
+	return fmt.Errorf("only %d replicas of %d have the grant; it was given back", got, s.opts.Replicas)
+}

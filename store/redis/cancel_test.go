@@ -1,0 +1,57 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestCancel: claims that are given up at random points, and cleaned up, leave nothing behind a second later.
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	n := 500
+	if *prove {
+		n = 10000
+	}
+	server := startServer(t)
+	for _, raw := range []string{"redis://" + server.Addr, "redis://" + server.Addr + "?prefix=redisson-&layout=redisson"} {
+		s := open(t, raw)
+		var todo, after atomic.Int64
+		todo.Store(int64(n))
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				for todo.Add(-1) >= 0 {
+					c := mutex(fmt.Sprint("m", i%4), 30*time.Second)
+					c.Wait = true
+					c.Fair = s.Info().Order == driver.OrderFair && rand.N(2) == 0
+					ctx, cancel := context.WithTimeout(t.Context(), rand.N(2*time.Millisecond))
+					_, err := s.Acquire(ctx, c)
+					cancel()
+					if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+						t.Error(err)
+					}
+					switch rerr := s.Release(t.Context(), c, ""); {
+					case rerr == nil && err != nil:
+						after.Add(1)
+					case rerr != nil && (err == nil || !errors.Is(rerr, driver.ErrLost)):
+						t.Errorf("release: %v (acquire: %v)", rerr, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		time.Sleep(time.Second)
+		for l, err := range s.List(t.Context(), "") {
+			t.Errorf("an orphan: %+v %v", l, err)
+		}
+		t.Logf("%s: %d claims, %d cancels fell after the effect, no orphan a second later", s.Info().Store, n, after.Load())
+	}
+}

@@ -1,0 +1,229 @@
+package redis
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"flag"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+// prove runs the long counts, which take minutes.
+var prove = flag.Bool("prove", false, "run the long counts")
+
+// conform runs the suite against a store, and counts.
+func conform(t *testing.T, h drivertest.Harness) {
+	t.Helper()
+	var passed, refused, skipped, failed int
+	for _, r := range drivertest.Run(t.Context(), h, &drivertest.Options{Log: func(line string) { t.Log(line) }}) {
+		switch {
+		case r.Err != nil:
+			failed++
+			t.Errorf("%s: %v\npromised: %s", r.Case.Name, r.Err, r.Case.Promise)
+		case r.Skipped != "":
+			skipped++
+			t.Logf("%s: skipped: %s", r.Case.Name, r.Skipped)
+		case r.Refused:
+			refused++
+		default:
+			passed++
+		}
+	}
+	t.Logf("conformance: %d passed, %d refused as Info says, %d skipped, %d failed", passed, refused, skipped, failed)
+}
+
+// nets is a harness for stores that reach their servers through links which can be cut.
+type nets struct {
+	t    *testing.T
+	nets sync.Map // by store
+	opts Options
+	make func(ctx context.Context, dial func(o *rueidis.ClientOption), opts *Options) (driver.Store, error)
+}
+
+func (n *nets) harness() drivertest.Harness {
+	return drivertest.Harness{
+		Open: func(ctx context.Context) (driver.Store, error) {
+			via := &redistest.Net{}
+			n.t.Cleanup(via.Close)
+			s, err := n.make(ctx, dialVia(via), &n.opts)
+			if err == nil {
+				n.nets.Store(s, via)
+			}
+			return s, err
+		},
+		Kill: func(s driver.Store) error { n.of(s).Close(); return s.Close() },
+		Cut:  func(s driver.Store) error { n.of(s).Cut(); return nil },
+		Heal: func(s driver.Store) error { n.of(s).Heal(); return nil },
+	}
+}
+
+func (n *nets) of(s driver.Store) *redistest.Net {
+	v, _ := n.nets.Load(s)
+	return v.(*redistest.Net)
+}
+
+func dialVia(via *redistest.Net) func(o *rueidis.ClientOption) {
+	return func(o *rueidis.ClientOption) {
+		o.DialFn = func(addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) { return via.Dial(addr) }
+	}
+}
+
+// viaURL makes stores of a URL.
+func viaURL(raw string) func(context.Context, func(*rueidis.ClientOption), *Options) (driver.Store, error) {
+	return func(ctx context.Context, dial func(*rueidis.ClientOption), opts *Options) (driver.Store, error) {
+		u, err := url.Parse(raw)
+		if err != nil {
+			return nil, err
+		}
+		p, err := readURL(u)
+		if err != nil {
+			return nil, err
+		}
+		dial(&p.client)
+		if opts.MaxWaiters > 0 {
+			p.opts.MaxWaiters = opts.MaxWaiters
+		}
+		return openClient(ctx, p.client, &p.opts)
+	}
+}
+
+func startServer(t *testing.T, args ...string) *redistest.Server {
+	t.Helper()
+	s, err := redistest.Start(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	return s
+}
+
+func must(t *testing.T) func(g *redistest.Group, err error) *redistest.Group {
+	return func(g *redistest.Group, err error) *redistest.Group {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(g.Stop)
+		return g
+	}
+}
+
+// TestConformance: the store keeps every promise of the contract on one server.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	n := &nets{t: t, opts: Options{MaxWaiters: 64}, make: viaURL("redis://" + server.Addr)}
+	h := n.harness()
+	h.Restart = func(context.Context) error {
+		server.Kill()
+		return server.Again()
+	}
+	conform(t, h)
+}
+
+// TestConformanceSentinel: the same behind Sentinels.
+func TestConformanceSentinel(t *testing.T) {
+	t.Parallel()
+	g := must(t)(redistest.Replicated(t.Context()))
+	a := g.SentinelAddrs()
+	n := &nets{t: t, opts: Options{MaxWaiters: 64}, make: viaURL("redis+sentinel://" + a[0] + "/" + redistest.MasterName + "?prefix=app:&addrs=" + a[1] + "," + a[2])}
+	conform(t, n.harness())
+}
+
+// TestConformanceCluster: the same on a Cluster.
+func TestConformanceCluster(t *testing.T) {
+	t.Parallel()
+	g := must(t)(redistest.Cluster(t.Context()))
+	n := &nets{t: t, opts: Options{MaxWaiters: 64}, make: viaURL("redis+cluster://" + g.Servers[0].Addr)}
+	conform(t, n.harness())
+}
+
+// TestConformanceUsersClient: the same with a client as a user makes it: several connections, which do not keep the order
+// of requests, and retries of its own.
+func TestConformanceUsersClient(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	n := &nets{t: t, make: func(_ context.Context, dial func(*rueidis.ClientOption), opts *Options) (driver.Store, error) {
+		o := rueidis.ClientOption{InitAddress: []string{server.Addr}, ConnWriteTimeout: 2 * time.Second}
+		dial(&o)
+		client, err := rueidis.NewClient(o)
+		if err != nil {
+			return nil, err
+		}
+		s, err := New(client, opts)
+		if s != nil {
+			s.owned = true
+		}
+		return s, err
+	}}
+	conform(t, n.harness())
+}
+
+// TestConformanceRedlock: what a Redlock carries it carries as promised, and the rest it refuses.
+func TestConformanceRedlock(t *testing.T) {
+	g := must(t)(redistest.Independent(5))
+	a := g.Addrs()
+	n := &nets{t: t, make: func(ctx context.Context, dial func(*rueidis.ClientOption), _ *Options) (driver.Store, error) {
+		u, err := url.Parse("redlock://" + a[0] + "?addrs=" + strings.Join(a[1:], ","))
+		if err != nil {
+			return nil, err
+		}
+		p, err := readURL(u)
+		if err != nil {
+			return nil, err
+		}
+		dial(&p.client)
+		return openRedlock(ctx, p)
+	}}
+	conform(t, n.harness())
+}
+
+// TestConformanceRedisson: Redisson's layout carries the plain mutex as promised, and refuses the rest.
+func TestConformanceRedisson(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	n := &nets{t: t, make: viaURL("redis://" + server.Addr + "?layout=redisson")}
+	conform(t, n.harness())
+}
+
+// TestConformanceTable: the records on Redis carry a whole store of their own.
+func TestConformanceTable(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	n := &nets{t: t, make: func(ctx context.Context, dial func(*rueidis.ClientOption), opts *Options) (driver.Store, error) {
+		s, err := viaURL("redis://"+server.Addr)(ctx, dial, opts)
+		if err != nil {
+			return nil, err
+		}
+		tab, err := s.(*Store).Table(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return record.New(&owningTable{Table: tab, s: s}), nil
+	}}
+	conform(t, n.harness())
+}
+
+// owningTable closes its store, too.
+type owningTable struct {
+	record.Table
+	s driver.Store
+}
+
+func (t *owningTable) Close() error { return errors.Join(t.Table.Close(), t.s.Close()) }
+
+func (t *owningTable) Wait(ctx context.Context, name, version string) error {
+	return t.Table.(record.Notifier).Wait(ctx, name, version)
+}

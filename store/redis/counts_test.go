@@ -1,0 +1,137 @@
+package redis
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+var commandStat = regexp.MustCompile(`cmdstat_([a-z|]+):calls=(\d+)`)
+
+// calls counts, from the server's own statistics, how often each command was called since the last reset, also by scripts.
+func calls(t *testing.T, s *redistest.Server) (by map[string]int, scripts, inside int) {
+	t.Helper()
+	by = map[string]int{}
+	for _, m := range commandStat.FindAllStringSubmatch(do(t, s, "INFO", "commandstats"), -1) {
+		n, _ := strconv.Atoi(m[2])
+		by[m[1]] = n
+		switch m[1] {
+		case "evalsha", "eval":
+			scripts += n
+		case "info", "config|resetstat", "ping", "hello", "client|setinfo", "client", "subscribe":
+		default:
+			inside += n
+		}
+	}
+	return by, scripts, inside
+}
+
+// TestRoundTrips: a free mutex is taken by one script call, renewed by one, also with 31 others, and given back by one.
+func TestRoundTrips(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr)
+	step := func(what string, want int, f func()) {
+		do(t, server, "CONFIG", "RESETSTAT")
+		f()
+		by, scripts, inside := calls(t, server)
+		t.Logf("%s: %d script calls, %d commands inside", what, scripts, inside)
+		if scripts != want || by["evalsha"] != want {
+			t.Errorf("%s: %v, want %d script calls", what, by, want)
+		}
+	}
+	for range 2 { // the scripts are known then
+		c := mutex("warm", time.Second)
+		acquire(t, s, c)
+		renew(t, s, acquire(t, s, c))
+		if err := s.Release(t.Context(), c, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fair := mutex("fair", time.Minute)
+	fair.Fair = true
+	acquire(t, s, fair)
+	_ = s.Release(t.Context(), fair, "")
+	for _, isFair := range []bool{false, true} {
+		c := mutex("m", time.Minute)
+		c.Fair = isFair
+		var g driver.Grant
+		name := map[bool]string{false: "plain", true: "fair"}[isFair]
+		step(name+" acquire", 1, func() { g = acquire(t, s, c) })
+		step(name+" renew", 1, func() { renew(t, s, g) })
+		step(name+" release", 1, func() { _ = s.Release(t.Context(), c, "") })
+	}
+	var gs []driver.Grant
+	for i := range renewBatch {
+		gs = append(gs, acquire(t, s, mutex(fmt.Sprint("batch", i), time.Minute)))
+	}
+	step(fmt.Sprintf("renewal of %d", renewBatch), 1, func() { s.Renew(t.Context(), gs, func(int, driver.Renewal) {}) })
+}
+
+// TestHandOver: a fair hand-over costs the same number of commands however many wait, and wakes only the next.
+func TestHandOver(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	var each []float64
+	sizes := []int{10, 100, 1000}
+	for _, n := range sizes {
+		s := open(t, "redis://"+server.Addr)
+		name := fmt.Sprint("line", n)
+		fair := func() driver.Claim {
+			c := waiting(mutex(name, time.Hour))
+			c.Fair = true
+			return c
+		}
+		holder := acquire(t, s, fair())
+		granted := make(chan driver.Grant)
+		for range n {
+			go func() {
+				if g, err := s.Acquire(t.Context(), fair()); err == nil {
+					granted <- g
+				}
+			}()
+		}
+		if err := redistest.Until(t.Context(), func() bool {
+			l, err := s.Inspect(t.Context(), name)
+			return err == nil && len(l.Waiters) == n
+		}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(300 * time.Millisecond) // those that came last look once more
+		const rounds = 8
+		var took []time.Duration
+		do(t, server, "CONFIG", "RESETSTAT")
+		for range rounds {
+			start := time.Now()
+			if err := s.Release(t.Context(), holder.Claim, ""); err != nil {
+				t.Fatal(err)
+			}
+			next := <-granted
+			took = append(took, time.Since(start))
+			if next.Token <= holder.Token {
+				t.Errorf("token %d after %d", next.Token, holder.Token)
+			}
+			holder = next
+		}
+		_, scripts, inside := calls(t, server)
+		polls := scripts - 2*rounds
+		per := float64(inside) / float64(scripts)
+		slices.Sort(took)
+		t.Logf("%d wait: %.1f script calls a hand-over (polls in that time: %d), %.1f commands in each; median %v", n, float64(scripts)/rounds, polls, per, took[len(took)/2])
+		if polls < 0 || polls > 4 {
+			t.Errorf("%d wait: %d script calls for %d hand-overs", n, scripts, rounds)
+		}
+		each = append(each, per)
+		s.Close()
+	}
+	if math.Abs(each[0]-each[len(each)-1]) > 3 {
+		t.Errorf("the commands of a hand-over grow with the line: %.1f with %d, %.1f with %d", each[0], sizes[0], each[len(each)-1], sizes[len(sizes)-1])
+	}
+}

@@ -1,0 +1,501 @@
+package redis
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+func mutex(name string, ttl time.Duration) driver.Claim {
+	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl, Owner: "test"}
+}
+
+func waiting(c driver.Claim) driver.Claim { c.Wait = true; return c }
+
+func open(t *testing.T, raw string) driver.Store {
+	t.Helper()
+	s, err := driver.Open(t.Context(), raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func acquire(t *testing.T, s driver.Store, c driver.Claim) driver.Grant {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	g, err := s.Acquire(ctx, c)
+	if err != nil {
+		t.Fatalf("acquire %s: %v", c.Name, err)
+	}
+	return g
+}
+
+func renew(t *testing.T, s driver.Store, g driver.Grant) driver.Renewal {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	var r driver.Renewal
+	s.Renew(ctx, []driver.Grant{g}, func(_ int, a driver.Renewal) { r = a })
+	return r
+}
+
+func loss(err error) driver.Loss {
+	var l *driver.LossError
+	if errors.As(err, &l) {
+		return l.Loss
+	}
+	return ""
+}
+
+func do(t *testing.T, s *redistest.Server, words ...string) string {
+	t.Helper()
+	a, err := s.Do(words...)
+	if err != nil {
+		t.Fatalf("%v: %v", words, err)
+	}
+	return a
+}
+
+// TestFlush: SCRIPT FLUSH goes unnoticed, also by a batch of renewals; after FLUSHALL the holder is told that its claim is
+// gone, and the next token is larger.
+func TestFlush(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr)
+	var gs []driver.Grant
+	for i := range 100 {
+		gs = append(gs, acquire(t, s, mutex(fmt.Sprint("lock", i), 30*time.Second)))
+	}
+	sem := mutex("semaphore", 30*time.Second)
+	sem.Kind, sem.Limit, sem.Weight = driver.KindSemaphore, 5, 2
+	gs = append(gs, acquire(t, s, sem))
+	do(t, server, "SCRIPT", "FLUSH")
+	s.Renew(t.Context(), gs, func(i int, r driver.Renewal) {
+		if r.Err != nil {
+			t.Errorf("grant %d after SCRIPT FLUSH: %v", i, r.Err)
+		}
+	})
+	do(t, server, "SCRIPT", "FLUSH")
+	acquire(t, s, mutex("another", 30*time.Second))
+	do(t, server, "FLUSHALL")
+	for _, g := range []driver.Grant{gs[0], gs[100]} {
+		if l := loss(renew(t, s, g).Err); l != driver.LossGone {
+			t.Errorf("after FLUSHALL the holder is told %q", l)
+		}
+		c := g.Claim
+		c.ID = strings.ToLower(rand.Text())
+		if next := acquire(t, s, c); next.Token <= g.Token {
+			t.Errorf("token %d after %d", next.Token, g.Token)
+		}
+		if err := s.Release(t.Context(), g.Claim, g.Ref); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("the release of a flushed claim: %v", err)
+		}
+	}
+}
+
+// TestForeign: whatever stands under a lock's key counts as held, and is never changed but by a forced break.
+func TestForeign(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr)
+	for kind, words := range map[string][]string{
+		"string": {"SET", "k", "somebody"}, "empty": {"SET", "k", ""}, "number": {"SET", "k", "1"}, "hash": {"HSET", "k", "a", "1"},
+		"list": {"LPUSH", "k", "a"}, "set": {"SADD", "k", "a"}, "zset": {"ZADD", "k", "1", "a"}, "stream": {"XADD", "k", "*", "a", "1"},
+	} {
+		words[1] = kind
+		do(t, server, words...)
+		before := do(t, server, "DUMP", kind)
+		sem := mutex(kind, time.Second)
+		sem.Kind, sem.Limit = driver.KindSemaphore, 5
+		fair := mutex(kind, time.Second)
+		fair.Fair = true
+		for _, c := range []driver.Claim{mutex(kind, time.Second), fair, sem} {
+			if _, err := s.Acquire(t.Context(), c); !errors.Is(err, driver.ErrHeld) {
+				t.Errorf("%s: %v", kind, err)
+			}
+			if err := s.Release(t.Context(), c, ""); !errors.Is(err, driver.ErrLost) {
+				t.Errorf("%s: release: %v", kind, err)
+			}
+		}
+		if do(t, server, "DUMP", kind) != before {
+			t.Errorf("%s: it was changed", kind)
+		}
+		l, err := s.Inspect(t.Context(), kind)
+		if err != nil || len(l.Holders) != 1 || !l.Holders[0].Foreign {
+			t.Fatalf("%s: %+v %v", kind, l, err)
+		}
+		ref := l.Holders[0].Ref
+		if err := s.Break(t.Context(), kind, ref, driver.BreakMark); !errors.Is(err, driver.ErrUnsupported) {
+			t.Errorf("%s: marking it: %v", kind, err)
+		}
+		if err := s.Break(t.Context(), kind, "f.0000", driver.BreakForce); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("%s: breaking another: %v", kind, err)
+		}
+		if err := s.Break(t.Context(), kind, ref, driver.BreakForce); err != nil {
+			t.Errorf("%s: breaking it: %v", kind, err)
+		}
+		acquire(t, s, mutex(kind, time.Second))
+	}
+	// A foreign client that leaves lets one in that waits, in line or not.
+	for _, fair := range []bool{false, true} {
+		do(t, server, "SET", "leaves", "somebody")
+		time.AfterFunc(300*time.Millisecond, func() { _, _ = server.Do("DEL", "leaves") })
+		c := waiting(mutex("leaves", 10*time.Second))
+		c.Fair = fair
+		start := time.Now()
+		g := acquire(t, s, c)
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("fair %v: let in after %v", fair, took)
+		}
+		if err := s.Release(t.Context(), g.Claim, ""); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestRefusals: what a server says no to is told in words that say what to do, is ErrDenied where waiting does not help,
+// and shows no password.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	for _, rules := range []string{"boss on >hunter2 ~* &* +@all", "noscript on >hunter2 ~* &* +@all -evalsha", "nokeys on >hunter2 ~other* &* +@all",
+		"nochannel on >hunter2 ~* resetchannels +@all", "notime on >hunter2 ~* &* +@all -time", "default off"} {
+		do(t, server, append([]string{"ACL", "SETUSER"}, strings.Fields(rules)...)...)
+	}
+	url := func(user, password string) string { return "redis://" + user + ":" + password + "@" + server.Addr }
+	for user, says := range map[string]string{"boss": "", "noscript": "+evalsha", "nokeys": "~holdfast*", "nochannel": "&holdfast*", "notime": "+time"} {
+		s, err := driver.Open(t.Context(), url(user, "hunter2"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := mutex("lock-"+user, time.Second)
+		_, err = s.Acquire(t.Context(), c)
+		if err == nil {
+			err = s.Release(t.Context(), c, "")
+		}
+		switch {
+		case says == "" && err != nil:
+			t.Errorf("%s: %v", user, err)
+		case says != "" && (!errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), says)):
+			t.Errorf("%s: %v, want ErrDenied that says %s", user, err, says)
+		}
+		if strings.Contains(s.Info().Store+fmt.Sprint(err), "hunter2") {
+			t.Errorf("%s: a secret is told", user)
+		}
+		s.Close()
+	}
+	for _, raw := range []string{url("boss", "hunter3"), url("nobody", "hunter2"), "redis://" + server.Addr + "?password-file=/dev/null"} {
+		s, err := driver.Open(t.Context(), raw)
+		if err == nil { // the server may let a client without credentials in that far
+			_, err = s.Acquire(t.Context(), mutex("x", time.Second))
+			s.Close()
+		}
+		if !errors.Is(err, driver.ErrDenied) || strings.Contains(err.Error(), "hunter") {
+			t.Errorf("wrong credentials: %v", err)
+		}
+	}
+}
+
+// TestStates: a server that is a replica, full, or busy is named so; what is held is renewed and released all the same
+// where the server lets it.
+func TestStates(t *testing.T) {
+	t.Parallel()
+	primary := startServer(t)
+	replica := startServer(t, "--replicaof", "127.0.0.1 "+fmt.Sprint(primary.Port))
+	if _, err := open(t, "redis://"+replica.Addr).Acquire(t.Context(), mutex("r", time.Second)); !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "replica") {
+		t.Errorf("a replica: %v", err)
+	}
+
+	s := open(t, "redis://"+primary.Addr)
+	g := acquire(t, s, mutex("full", 5*time.Second))
+	do(t, primary, "CONFIG", "SET", "maxmemory", "1")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if _, err := s.Acquire(ctx, mutex("more", time.Second)); err == nil || !strings.Contains(err.Error(), "maxmemory") || errors.Is(err, driver.ErrDenied) {
+		t.Errorf("a full server: %v", err)
+	}
+	if r := renew(t, s, g); r.Err != nil {
+		t.Errorf("renewing on a full server: %v", r.Err)
+	}
+	if err := s.Release(t.Context(), g.Claim, ""); err != nil {
+		t.Errorf("releasing on a full server: %v", err)
+	}
+	do(t, primary, "CONFIG", "SET", "maxmemory", "0")
+
+	do(t, primary, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+	do(t, primary, "CONFIG", "SET", "maxmemory", "100mb")
+	ws, err := s.(*Store).Warnings(t.Context())
+	if all := strings.Join(ws, "\n"); err != nil || !strings.Contains(all, "allkeys-lru") || !strings.Contains(all, "appendonly") {
+		t.Errorf("warnings: %v %v", ws, err)
+	}
+	do(t, primary, "CONFIG", "SET", "min-replicas-to-write", "5")
+	if _, err := s.Acquire(t.Context(), mutex("lonely", time.Second)); err == nil || !strings.Contains(err.Error(), "min-replicas") {
+		t.Errorf("too few replicas: %v", err)
+	}
+	do(t, primary, "CONFIG", "SET", "min-replicas-to-write", "0")
+
+	// A script of somebody else's keeps the server busy; then it goes on.
+	do(t, primary, "CONFIG", "SET", "busy-reply-threshold", "50")
+	go func() { _, _ = primary.Do("EVAL", "while true do end", "0") }()
+	time.Sleep(200 * time.Millisecond)
+	time.AfterFunc(500*time.Millisecond, func() { _, _ = primary.Do("SCRIPT", "KILL") })
+	acquire(t, s, mutex("busy", 5*time.Second))
+}
+
+// TestDamaged: a record that is no hash is ErrCorrupt, and is left as it is; an evicted one costs its holder the lock, and
+// the token rises.
+func TestDamaged(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr)
+	do(t, server, "SET", "holdfast:{damaged}", "x")
+	if _, err := s.Acquire(t.Context(), mutex("damaged", time.Second)); !errors.Is(err, driver.ErrCorrupt) {
+		t.Errorf("a record that is no hash: %v", err)
+	}
+	if do(t, server, "GET", "holdfast:{damaged}") != "x" {
+		t.Error("it was changed")
+	}
+	g := acquire(t, s, mutex("evicted", time.Second))
+	do(t, server, "DEL", "holdfast:{evicted}")
+	if l := loss(renew(t, s, g).Err); l != driver.LossGone {
+		t.Errorf("a holder whose record is gone is told %q", l)
+	}
+	if next := acquire(t, s, waiting(mutex("evicted", time.Second))); next.Token <= g.Token {
+		t.Errorf("token %d after %d", next.Token, g.Token)
+	}
+	for _, name := range []string{"holdfast:{x}", "holdfast.l:{x}", "holdfast::{x}y", "holdfast:/{1}x"} {
+		if _, err := s.Acquire(t.Context(), mutex(name, time.Second)); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestLostReplies: a step whose reply is lost is settled by asking again, and done once.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	for _, fair := range []bool{false, true} {
+		via := &redistest.Net{}
+		t.Cleanup(via.Close)
+		st, err := viaURLWith(t, "redis://"+server.Addr, via)
+		if err != nil {
+			t.Fatal(err)
+		}
+		acquire(t, st, mutex(fmt.Sprint("warm", fair), time.Second))
+		lose := func() { via.Each(func(k *redistest.Link) { k.LoseReplies(1) }) }
+		for i := range 5 {
+			c := mutex(fmt.Sprint("lost", fair, i), 10*time.Second)
+			c.Fair = fair
+			lose()
+			g := acquire(t, st, c)
+			lose()
+			if r := renew(t, st, g); loss(r.Err) != "" {
+				t.Errorf("a renewal whose reply was lost: %v", r.Err)
+			}
+			if r := renew(t, st, g); r.Err != nil {
+				t.Errorf("the renewal after: %v", r.Err)
+			}
+			lose()
+			if err := st.Release(t.Context(), c, ""); err != nil {
+				t.Errorf("a release whose reply was lost: %v", err)
+			}
+			if err := st.Release(t.Context(), c, ""); !errors.Is(err, driver.ErrLost) {
+				t.Errorf("the release after: %v", err)
+			}
+		}
+	}
+}
+
+func viaURLWith(t *testing.T, raw string, via *redistest.Net) (driver.Store, error) {
+	s, err := viaURL(raw)(t.Context(), dialVia(via), &Options{})
+	if err == nil {
+		t.Cleanup(func() { s.Close() })
+	}
+	return s, err
+}
+
+// TestStopped: a server that is stopped for less than a TTL costs nobody the lock; calls end with their contexts.
+func TestStopped(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr)
+	g := acquire(t, s, mutex("m", 10*time.Second))
+	server.Signal(syscall.SIGSTOP)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	start := time.Now()
+	_, err := s.Acquire(ctx, mutex("other", 10*time.Second))
+	cancel()
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, driver.ErrUncertain) || time.Since(start) > time.Second {
+		t.Errorf("after %v: %v", time.Since(start), err)
+	}
+	time.AfterFunc(500*time.Millisecond, func() { server.Signal(syscall.SIGCONT) })
+	for until := time.Now().Add(8 * time.Second); ; {
+		r := renew(t, s, g)
+		if r.Err == nil {
+			break
+		}
+		if loss(r.Err) != "" || time.Now().After(until) {
+			t.Fatalf("the renewal: %v", r.Err)
+		}
+	}
+}
+
+// TestFailover: when the primary is killed, the store follows to the new one: what the new one does not know is told as
+// lost, and tokens rise.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	g := must(t)(redistest.Replicated(t.Context()))
+	a := g.SentinelAddrs()
+	s := open(t, "redis+sentinel://"+a[0]+"/"+redistest.MasterName+"?addrs="+a[1]+","+a[2]+"&replicas=1")
+	kept := acquire(t, s, mutex("kept", 30*time.Second))
+	released := acquire(t, s, mutex("released", 30*time.Second))
+	if err := s.Release(t.Context(), released.Claim, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range g.Servers[1:] { // the replicas are cut off before the last grant
+		do(t, r, "REPLICAOF", "127.0.0.1", "1")
+	}
+	for _, r := range g.Servers[1:] {
+		do(t, r, "REPLICAOF", "127.0.0.1", fmt.Sprint(g.Servers[0].Port))
+	}
+	g.Servers[0].Kill()
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var next driver.Grant
+	err := redistest.Until(ctx, func() bool {
+		var err error
+		next, err = s.Acquire(ctx, mutex("released", 30*time.Second))
+		return err == nil
+	})
+	if err != nil {
+		t.Fatal("no fail-over: ", err)
+	}
+	if next.Token <= released.Token {
+		t.Errorf("token %d after %d", next.Token, released.Token)
+	}
+	r := renew(t, s, kept)
+	t.Logf("served again %v after the kill; a grant that one replica had is told: %v", time.Since(start).Round(time.Millisecond), r.Err)
+	if r.Err != nil && loss(r.Err) == "" {
+		t.Errorf("unclear: %v", r.Err)
+	}
+}
+
+// TestOverlap: while the link is cut in silence, the holder stops believing before the server grants the lock again.
+func TestOverlap(t *testing.T) {
+	t.Parallel()
+	rounds := 8
+	if *prove {
+		rounds = 200
+	}
+	server := startServer(t)
+	other := open(t, "redis://"+server.Addr)
+	var mu sync.Mutex
+	var worst time.Duration
+	var wg sync.WaitGroup
+	for i := range rounds {
+		wg.Go(func() {
+			via := &redistest.Net{}
+			defer via.Close()
+			s, err := viaURL("redis://"+server.Addr)(t.Context(), dialVia(via), &Options{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer s.Close()
+			g, err := s.Acquire(t.Context(), mutex(fmt.Sprint("m", i), time.Second))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			until := g.Since.Add(g.TTL - driver.Margin(g.TTL))
+			if i%2 == 1 { // some renew first
+				s.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) { until = r.Since.Add(r.TTL - driver.Margin(r.TTL)) })
+			}
+			if i%4 < 2 {
+				via.Cut()
+			} else {
+				via.Each((*redistest.Link).CutReplies)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			s.Renew(ctx, []driver.Grant{g}, func(_ int, r driver.Renewal) {
+				if r.Err == nil {
+					t.Error("renewed through a cut link")
+				} else if loss(r.Err) != "" {
+					t.Error("told lost by nobody: ", r.Err)
+				}
+			})
+			cancel()
+			next, err := other.Acquire(t.Context(), waiting(mutex(g.Name, time.Second)))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			granted := other.Info().Clock.Now()
+			overlap := until.Monotonic - granted.Monotonic
+			mu.Lock()
+			worst = max(worst, overlap)
+			mu.Unlock()
+			if overlap > 0 || next.Token <= g.Token {
+				t.Errorf("overlap %v, token %d after %d", overlap, next.Token, g.Token)
+			}
+		})
+		if i%16 == 15 {
+			wg.Wait()
+		}
+	}
+	wg.Wait()
+	t.Logf("belief overlap in %d cuts: %v at most", rounds, max(worst, 0))
+}
+
+// TestRedlockFaults: a Redlock works while a minority is away, also from its opening, and says so when a majority is.
+func TestRedlockFaults(t *testing.T) {
+	t.Parallel()
+	g := must(t)(redistest.Independent(5))
+	a := g.Addrs()
+	raw := "redlock://" + a[0] + "?addrs=" + strings.Join(a[1:], ",")
+	g.Servers[4].Kill()
+	s := open(t, raw)
+	one := acquire(t, s, mutex("m", 10*time.Second))
+	g.Servers[0].Signal(syscall.SIGSTOP)
+	if r := renew(t, s, one); r.Err != nil {
+		t.Errorf("a renewal with 2 of 5 away: %v", r.Err)
+	}
+	if err := s.Release(t.Context(), one.Claim, ""); err != nil {
+		t.Error(err)
+	}
+	two := acquire(t, s, mutex("m", 10*time.Second))
+	g.Servers[0].Signal(syscall.SIGCONT)
+	if err := g.Servers[4].Again(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Release(t.Context(), two.Claim, ""); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(1100 * time.Millisecond)
+	g.Servers[1].Kill() // another majority than the last
+	g.Servers[2].Kill()
+	three := acquire(t, s, mutex("m", 10*time.Second))
+	if !(one.Token < two.Token && two.Token < three.Token) {
+		t.Errorf("tokens %d, %d, %d", one.Token, two.Token, three.Token)
+	}
+	g.Servers[3].Kill()
+	if r := renew(t, s, three); r.Err == nil || loss(r.Err) != "" {
+		t.Errorf("a renewal without a majority: %v", r.Err)
+	}
+	if _, err := s.Acquire(t.Context(), mutex("n", time.Second)); err == nil || !strings.Contains(err.Error(), "servers") {
+		t.Errorf("a claim without a majority: %v", err)
+	}
+}

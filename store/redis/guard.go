@@ -1,0 +1,64 @@
+package redis
+
+import (
+	"context"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// The client returns promptly when a context ends, but for one case: while it connects it waits for that. A call must
+// not; so where a connection may have to be made, the request goes on beside the call. That is so for a client of the
+// user's, for a Cluster, whose nodes are connected to when first needed, and after anything went wrong.
+
+// do runs a step once; see step.do.
+func (s *Store) do(ctx context.Context, st *step, keys, args []string) (rueidis.RedisMessage, error) {
+	if s.surelyConnected() {
+		m, err := st.do(ctx, s.client, keys, args)
+		s.noteLink(err)
+		return m, err
+	}
+	return aside(ctx, s, func() (rueidis.RedisMessage, error) {
+		m, err := st.do(ctx, s.client, keys, args)
+		s.noteLink(err)
+		return m, err
+	})
+}
+
+func (s *Store) surelyConnected() bool { return s.owned && s.top != cluster && !s.doubt.Load() }
+
+// noteLink keeps in mind whether the last request was answered.
+func (s *Store) noteLink(err error) {
+	_, reply := rueidis.IsRedisErr(err)
+	if doubt := err != nil && !reply; s.doubt.Load() != doubt {
+		s.doubt.Store(doubt)
+	}
+}
+
+// aside calls f in the background and returns when it does, or when ctx or the store ends.
+func aside[T any](ctx context.Context, s *Store, f func() (T, error)) (result T, err error) {
+	type outcome struct {
+		result T
+		err    error
+	}
+	landed := make(chan outcome, 1)
+	s.mu.Lock()
+	if s.life.Err() != nil {
+		s.mu.Unlock()
+		return result, driver.ErrClosed
+	}
+	s.inBackground.Go(func() {
+		r, err := f()
+		landed <- outcome{r, err}
+	})
+	s.mu.Unlock()
+	select {
+	case o := <-landed:
+		return o.result, o.err
+	case <-ctx.Done():
+		return result, ctx.Err()
+	case <-s.life.Done():
+		return result, driver.ErrClosed
+	}
+}

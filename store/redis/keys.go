@@ -1,0 +1,113 @@
+package redis
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// A lock's own key is its name under the user's template. What stands beside it has keys in the same hash slot, so that
+// one script reaches all of it in a Cluster:
+//
+//	holdfast:{KEY}       where KEY has no braces
+//	holdfast::KEY        where KEY has a hash tag of its own, like "{a}b"
+//	holdfast:/{tag}KEY   where KEY has braces, but no hash tag; tag is one that falls into KEY's slot
+//
+// and with a letter after "holdfast" for the parts of a line: .c claims, .h holders, .l line, .s signs of life, .e the
+// channel. Different locks have different keys, and each key gives its lock's name back.
+const reserved = "holdfast"
+
+// keyspace makes keys of names.
+type keyspace struct {
+	before, after string // of the name in the template
+	layout        Layout
+}
+
+func newKeyspace(template string, layout Layout) keyspace {
+	before, after, _ := strings.Cut(template, "*")
+	return keyspace{before, after, layout}
+}
+
+// check refuses names whose lock would stand where the record of another one does.
+func (k keyspace) check(name string) error {
+	if key := k.lock(name); ours(key) {
+		return fmt.Errorf("%w: the key %q is kept for records of other locks; a lock's key must not begin so", driver.ErrInvalid, key)
+	}
+	return nil
+}
+
+// ours reports whether a key is one of those beside a lock.
+func ours(key string) bool {
+	if strings.HasPrefix(key, rowPrefix) {
+		return true
+	}
+	rest, ok := strings.CutPrefix(key, reserved)
+	if ok && len(rest) > 1 && rest[0] == '.' {
+		rest = rest[2:]
+	}
+	return ok && len(rest) > 1 && rest[0] == ':' && strings.IndexByte("{:/", rest[1]) >= 0
+}
+
+// lock is the lock's own key.
+func (k keyspace) lock(name string) string {
+	if k.before == "" && k.after == "" {
+		return name
+	}
+	return k.before + name + k.after
+}
+
+// beside is the key of a part that stands beside a lock.
+func beside(part, lock string) string {
+	switch {
+	case strings.IndexByte(lock, '{') < 0 && strings.IndexByte(lock, '}') < 0:
+		return reserved + part + ":{" + lock + "}"
+	case tag(lock) != lock:
+		return reserved + part + "::" + lock
+	default:
+		return reserved + part + ":/{" + tagOf(slot(lock)) + "}" + lock
+	}
+}
+
+// name gives the lock's name back from the key of its record, if it is one of this template.
+func (k keyspace) name(record string) (string, bool) {
+	rest, ok := strings.CutPrefix(record, reserved+":")
+	if !ok || rest == "" {
+		return "", false
+	}
+	var lock string
+	switch rest[0] {
+	case '{':
+		lock, ok = strings.CutSuffix(rest[1:], "}")
+	case ':':
+		lock = rest[1:]
+	case '/':
+		_, lock, ok = strings.Cut(rest, "}")
+	default:
+		return "", false
+	}
+	if !ok || beside("", lock) != record {
+		return "", false
+	}
+	lock, before := strings.CutPrefix(lock, k.before)
+	lock, after := strings.CutSuffix(lock, k.after)
+	return lock, before && after && lock != ""
+}
+
+// all are the keys that the steps on a line work on, in the order of lib.lua.
+func (k keyspace) all(name string) [6]string {
+	lock := k.lock(name)
+	return [6]string{lock, beside("", lock), beside(".c", lock), beside(".h", lock), beside(".l", lock), beside(".s", lock)}
+}
+
+// channel is where it is told that a lock is free. With a colon and a session it is one client's.
+func channel(lock string) string { return beside(".e", lock) }
+
+// tag is the part of a key that decides its slot.
+func tag(key string) string {
+	_, rest, ok := strings.Cut(key, "{")
+	if t, _, closed := strings.Cut(rest, "}"); ok && closed && t != "" {
+		return t
+	}
+	return key
+}

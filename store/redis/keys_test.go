@@ -1,0 +1,64 @@
+package redis
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestKeys: different locks have different keys, each key gives its lock back, and all keys of a lock fall into its slot.
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	var names []string
+	parts := []string{"", "a", "{", "}", "{}", "{a}", "holdfast:", ":", "/", "x"}
+	for _, a := range parts {
+		for _, b := range parts {
+			for _, c := range parts {
+				names = append(names, a+b+c+"n", a+b+"n"+c)
+			}
+		}
+	}
+	for _, template := range []string{"*", "app:*", "{app}:*", "lock:*:v1", "*}", "{*}"} {
+		k := newKeyspace(template, LayoutPlain)
+		seen := map[string]string{}
+		for _, name := range names {
+			for i, key := range k.all(name) {
+				if i == 0 && ours(key) {
+					if k.check(name) == nil {
+						t.Errorf("%q under %q is not refused", name, template)
+					}
+					break
+				}
+				if other, twice := seen[key]; twice && other != name {
+					t.Errorf("%q and %q under %q have the key %q", name, other, template, key)
+				}
+				seen[key] = name
+				if slot(key) != slot(k.lock(name)) {
+					t.Errorf("%q under %q: %q falls into another slot", name, template, key)
+				}
+			}
+			if back, ok := k.name(beside("", k.lock(name))); !ok || back != name {
+				t.Errorf("%q under %q comes back as %q, %v", name, template, back, ok)
+			}
+		}
+	}
+	if k := newKeyspace("app:*", LayoutPlain); !strings.HasPrefix(k.lock("x"), "app:") {
+		t.Error(k.lock("x"))
+	} else if name, ok := k.name("holdfast:{other:x}"); ok {
+		t.Errorf("a lock of another template is taken for %q", name)
+	}
+}
+
+// TestSlots: slots are those of Redis.
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string]uint16{"123456789": 12739, "foo": 12182, "{foo}bar": 12182, "a{foo}": 12182, "": 0} {
+		if got := slot(key); got != want {
+			t.Errorf("%q: slot %d, want %d", key, got, want)
+		}
+	}
+	for s := range uint16(slots) {
+		if slot(tagOf(s)) != s {
+			t.Fatalf("the tag %q of slot %d falls into %d", tagOf(s), s, slot(tagOf(s)))
+		}
+	}
+}

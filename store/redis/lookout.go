@@ -1,0 +1,182 @@
+package redis
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// lookout listens to one lock for all claims of this client that wait for it. What it hears is a hint: whoever is told
+// looks for itself, and would look in time if nothing were ever heard.
+type lookout struct {
+	s     *Store
+	lock  string                   // the lock's key
+	tells func(lock string) string // the channel of such a key
+	end   context.CancelFunc
+	seats map[*seat]struct{} // guarded by the store's mutex, like what follows
+	idle  *time.Timer        // ends a lookout for which nobody sits any more
+
+	mu    sync.Mutex
+	ready chan struct{} // closed while it listens
+	live  bool
+}
+
+// seat is one claim that waits.
+type seat struct {
+	lookout *lookout
+	id      string
+	inLine  bool
+	told    chan time.Duration // buffered. 0: look now; else look when that has passed
+}
+
+// linger is how long a lookout goes on when nobody waits any more: a contended lock is soon waited for again.
+const linger = 5 * time.Second
+
+// sit has a claim told what concerns it, and reports whether the lookout listens already. It gives nil when the store is
+// closed.
+func (s *Store) sit(lock, id string, inLine bool) (*seat, bool) {
+	return s.sitOn(lock, s.steps.tells, id, inLine)
+}
+
+// sitOn is sit for any key that is told of on a channel.
+func (s *Store) sitOn(lock string, tells func(string) string, id string, inLine bool) (*seat, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life.Err() != nil {
+		return nil, false
+	}
+	l := s.lookouts[lock]
+	if l == nil {
+		l = &lookout{s: s, lock: lock, tells: tells, seats: map[*seat]struct{}{}, ready: make(chan struct{})}
+		var ctx context.Context
+		ctx, l.end = context.WithCancel(s.life)
+		s.lookouts[lock] = l
+		s.inBackground.Go(func() { l.run(ctx) })
+	}
+	if l.idle != nil {
+		l.idle.Stop()
+		l.idle = nil
+	}
+	seat := &seat{l, id, inLine, make(chan time.Duration, 4)}
+	l.seats[seat] = struct{}{}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return seat, l.live
+}
+
+// leave gives the seat up.
+func (t *seat) leave() {
+	s, l := t.lookout.s, t.lookout
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(l.seats, t)
+	if len(l.seats) > 0 || s.life.Err() != nil {
+		return
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(linger, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if l.idle == timer {
+			delete(s.lookouts, l.lock)
+			l.end()
+		}
+	})
+	l.idle = timer
+}
+
+// listening gives a channel that is closed when the lookout listens.
+func (l *lookout) listening() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ready
+}
+
+// run listens until the lookout is ended. After an interruption all look for themselves: something may have been missed.
+func (l *lookout) run(ctx context.Context) {
+	general := l.tells(l.lock)
+	own := general + ":" + l.s.session
+	for ctx.Err() == nil {
+		heard := 0
+		sub := rueidis.WithOnSubscriptionHook(ctx, func(e rueidis.PubSubSubscription) {
+			if strings.HasSuffix(e.Kind, "unsubscribe") {
+				return
+			}
+			if heard++; heard == 2 { // both channels
+				l.listens(true)
+			}
+		})
+		var cmd rueidis.Completed
+		if l.s.sharded.Load() {
+			cmd = l.s.client.B().Ssubscribe().Channel(general, own).Build()
+		} else {
+			cmd = l.s.client.B().Subscribe().Channel(general, own).Build()
+		}
+		_ = l.s.client.Receive(sub, cmd, func(m rueidis.PubSubMessage) { l.hear(m.Message) })
+		l.listens(false)
+		_ = l.s.sleep(ctx, 50*time.Millisecond)
+	}
+	if !l.s.owned || l.s.life.Err() == nil { // the connection goes on, and should not carry this for ever
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if l.s.sharded.Load() {
+			l.s.client.Do(bounded, l.s.client.B().Sunsubscribe().Channel(general, own).Build())
+		} else {
+			l.s.client.Do(bounded, l.s.client.B().Unsubscribe().Channel(general, own).Build())
+		}
+	}
+}
+
+func (l *lookout) listens(now bool) {
+	l.mu.Lock()
+	switch {
+	case now && !l.live:
+		l.live = true
+		close(l.ready)
+	case !now && l.live:
+		l.live = false
+		l.ready = make(chan struct{})
+	}
+	l.mu.Unlock()
+	if now {
+		l.wake(func(*seat) bool { return true }, 0)
+	}
+}
+
+// hear acts on a message: "free", "roll", "call <id>" or "next <id> <ms>".
+func (l *lookout) hear(message string) {
+	what, rest, _ := strings.Cut(message, " ")
+	switch what {
+	case "free", "0", "": // "0" is what Redisson says, and nothing is what a row's change says
+		l.wake(func(s *seat) bool { return !s.inLine }, 0)
+	case "roll":
+		l.wake(func(s *seat) bool { return s.inLine }, 0)
+	case "call":
+		l.wake(func(s *seat) bool { return s.id == rest }, 0)
+	case "next":
+		id, ms, _ := strings.Cut(rest, " ")
+		if n, err := strconv.ParseInt(ms, 10, 64); err == nil {
+			l.wake(func(s *seat) bool { return s.id == id }, millis(n)+time.Millisecond)
+		}
+	}
+}
+
+func (l *lookout) wake(whom func(*seat) bool, after time.Duration) {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	for t := range l.seats {
+		if whom(t) {
+			select {
+			case t.told <- after:
+			default: // it has enough to do
+			}
+		}
+	}
+}
+
+// listenTime is how long a claim waits for its lookout to listen before it looks again anyway.
+func (s *Store) listenTime() time.Duration { return time.Second }

@@ -1,0 +1,71 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Break is one step. It raises the lock's token where it removes a holder.
+func (s *Store) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+	if ref == "" || mode < driver.BreakMark || mode > driver.BreakAsk {
+		return fmt.Errorf("%w: a break needs a ref that Inspect gave and a known mode", driver.ErrInvalid)
+	}
+	if err := driver.CheckName(name, s.info); err != nil {
+		return err
+	}
+	if err := s.learn(ctx); err != nil {
+		return err
+	}
+	keys := s.keys.all(name)
+	p := s.patient(driver.MaxTTL)
+	m, _, err := p.run(ctx, s.steps.breaks, keys[:s.steps.reach], append(s.breakArgs(&keys), idOf(ref), strconv.Itoa(int(mode))))
+	switch {
+	case err != nil:
+		return err
+	case num(m) == 1:
+		return nil
+	case num(m) == -1:
+		return fmt.Errorf("%w: a foreign holder cannot be told, only removed by force", driver.ErrUnsupported)
+	case p.unknown && mode != driver.BreakAsk:
+		return nil // an earlier request of this call has removed it
+	}
+	return &driver.LossError{Loss: driver.LossGone}
+}
+
+func (s *Store) breakArgs(keys *[6]string) []string {
+	if s.steps.leave == nil {
+		return []string{s.publish(), s.steps.tells(keys[0]), keepText}
+	}
+	return s.lineArgs(keys, 3)
+}
+
+// Detach is one step. The claim ends by the server's clock, keep after the step.
+func (s *Store) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	if keep <= 0 || keep > driver.MaxTTL {
+		return fmt.Errorf("%w: a claim can be left standing for up to %v, not %v", driver.ErrInvalid, driver.MaxTTL, keep)
+	}
+	if err := s.learn(ctx); err != nil {
+		return err
+	}
+	keys := s.keys.all(g.Name)
+	p := s.patient(g.TTL)
+	ms := (keep + time.Millisecond - 1).Milliseconds()
+	m, _, err := p.run(ctx, s.steps.detach, keys[:s.steps.reach],
+		append(s.breakArgs(&keys), renewID(&g), strconv.FormatInt(g.Token, 10), strconv.FormatInt(ms, 10)))
+	if err != nil {
+		return err
+	}
+	switch num(m) {
+	case 1:
+		return nil
+	case -1:
+		return &driver.LossError{Loss: driver.LossTaken}
+	case -2:
+		return &driver.LossError{Loss: driver.LossBroken}
+	}
+	return &driver.LossError{Loss: driver.LossGone}
+}

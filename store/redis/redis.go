@@ -1,0 +1,241 @@
+// Package redis keeps locks in Redis: on one server, behind Sentinels, in a Cluster, and, by [NewRedlock], on several
+// servers that know nothing of one another.
+//
+// Every step is one server-side script, which decides by the server's clock and may be repeated without harm. A mutex
+// stands in the layout that most clients use: the key is the lock's name (under Options.Key), the value is unique to the
+// claim, and the server expires it. So those clients exclude us and we exclude them; whatever else is found under the
+// key, of any type, counts as held. What that layout has no place for stands beside it, under keys that begin with
+// "holdfast": the fencing token, who holds the lock, and the line of those who wait.
+//
+// Redis keeps what it acknowledged only as far as it is set up to, and a fail-over may forget it: see [Store.Info] and
+// [Store.Warnings]. A token still rises then, as far as the servers' clocks agree.
+package redis
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Layout is how a lock stands in the store.
+type Layout string
+
+// The layouts.
+const (
+	// LayoutPlain is the string layout, with all that stands beside it. It carries every kind of lock.
+	LayoutPlain Layout = "plain"
+	// LayoutRedisson is that of Redisson's RLock and RFencedLock. It carries the plain mutex only.
+	LayoutRedisson Layout = "redisson"
+)
+
+// Options for New; nil means the defaults.
+type Options struct {
+	// Key makes the key of a lock: its name is put in the place of the star. Default "*".
+	Key string
+	// Layout is how a lock stands in the store. Default LayoutPlain.
+	Layout Layout
+	// Replicas is how many replicas must have a grant before it is returned, by Redis's WAIT. That makes it less likely
+	// that a fail-over forgets it, at the price of a round trip to them, and does not rule it out. Default 0.
+	Replicas int
+	// ReplicaTimeout is how long a grant waits for that. Default 1 s.
+	ReplicaTimeout time.Duration
+	// MaxWaiters is how many claims may stand in line on a lock. Default 4096.
+	MaxWaiters int
+	// Place is what Info shows as the place of the store. Default: the addresses that the client knows.
+	Place string
+	// Clock is where time is read; the default is driver.SystemClock.
+	Clock driver.Clock
+}
+
+// Topology is how the servers behind a client stand to one another.
+type topology string
+
+const (
+	single   topology = "redis"
+	sentinel topology = "redis+sentinel"
+	cluster  topology = "redis+cluster"
+)
+
+// defaultMaxWaiters bounds a line. A waiting claim costs some 300 bytes and its notes.
+const defaultMaxWaiters = 4096
+
+// maxLimit is the largest limit of a lock: beyond it the weights in the record would not be exact.
+const maxLimit = 1e12
+
+// retention is how long a record is kept after the last that was heard of its lock, for its token.
+const retention = 24 * time.Hour
+
+// Store is locks on a Redis server, a group of replicas, or a Cluster. It implements driver.Store and driver.Detacher.
+type Store struct {
+	client  rueidis.Client
+	owned   bool // Close closes the client
+	opts    Options
+	top     topology
+	info    driver.Info
+	clock   driver.Clock
+	keys    keyspace
+	steps   *steps
+	session string      // names this client's own channels
+	learnt  atomic.Bool // whether sharded is known; only asked in a Cluster
+	sharded atomic.Bool // scripts tell by SPUBLISH, and not by PUBLISH
+
+	life context.Context
+	end  context.CancelCauseFunc
+	// inBackground counts the store's own goroutines; it is added to only with mu held and life going on.
+	inBackground sync.WaitGroup
+
+	doubt atomic.Bool // the last request was not answered: the link may have to be made anew
+
+	rtt atomic.Int64 // smoothed round trip, nanoseconds
+
+	mu       sync.Mutex
+	lookouts map[string]*lookout
+	flying   map[string]struct{} // claims that a request under way may still make
+}
+
+var (
+	_ driver.Store    = (*Store)(nil)
+	_ driver.Detacher = (*Store)(nil)
+)
+
+// New makes a store of the user's own client, which stays open when the store is closed. The client may be for one
+// server, for Sentinels or for a Cluster. Its ConnWriteTimeout bounds how long a link that is cut goes unnoticed: 1 to 3
+// seconds are good. It does no I/O.
+func New(client rueidis.Client, opts *Options) (*Store, error) {
+	s := &Store{client: client, lookouts: map[string]*lookout{}, flying: map[string]struct{}{}, session: strings.ToLower(rand.Text())}
+	if opts != nil {
+		s.opts = *opts
+	}
+	if client == nil {
+		return nil, fmt.Errorf("%w: a Redis store needs a client", driver.ErrInvalid)
+	}
+	if err := s.opts.complete(); err != nil {
+		return nil, err
+	}
+	s.clock = s.opts.Clock
+	s.keys = newKeyspace(s.opts.Key, s.opts.Layout)
+	s.steps = native
+	if s.opts.Layout == LayoutRedisson {
+		s.steps = redisson
+	}
+	switch client.Mode() {
+	case rueidis.ClientModeCluster:
+		s.top = cluster
+	case rueidis.ClientModeSentinel:
+		s.top = sentinel
+	default:
+		s.top = single
+	}
+	s.rtt.Store(int64(time.Millisecond))
+	s.life, s.end = context.WithCancelCause(context.Background())
+	s.info = s.promises()
+	return s, nil
+}
+
+func (o *Options) complete() error {
+	if o.Key == "" {
+		o.Key = "*"
+	}
+	if o.Layout == "" {
+		o.Layout = LayoutPlain
+	}
+	if o.ReplicaTimeout == 0 {
+		o.ReplicaTimeout = time.Second
+	}
+	if o.MaxWaiters == 0 {
+		o.MaxWaiters = defaultMaxWaiters
+	}
+	if o.Clock.Monotonic == nil {
+		o.Clock = driver.SystemClock
+	}
+	switch {
+	case strings.Count(o.Key, "*") != 1:
+		return fmt.Errorf("%w: the key %q must have one star, in the place of the lock's name", driver.ErrInvalid, o.Key)
+	case o.Layout != LayoutPlain && o.Layout != LayoutRedisson:
+		return fmt.Errorf("%w: unknown layout %q; there are %s and %s", driver.ErrInvalid, o.Layout, LayoutPlain, LayoutRedisson)
+	case o.Replicas < 0 || o.MaxWaiters < 1 || o.ReplicaTimeout < time.Millisecond:
+		return fmt.Errorf("%w: Replicas, MaxWaiters or ReplicaTimeout is too small", driver.ErrInvalid)
+	}
+	return nil
+}
+
+// promises is what Info says.
+func (s *Store) promises() driver.Info {
+	place := s.opts.Place
+	if place == "" {
+		place = string(s.top) + "://"
+	}
+	i := driver.Info{
+		Store: place, Engine: "script", Clock: s.clock, Tier: driver.TierAdvisory,
+		EndedBy: driver.EndedByStore, Judge: driver.JudgeStore, Order: driver.OrderFair,
+		Kinds:    []driver.Kind{driver.KindMutex, driver.KindRW, driver.KindSemaphore},
+		Detached: true,
+		TokenGap: time.Second,
+		TokensFall: "when the server's data were lost (restart, fail-over, eviction, FLUSHALL) and the clock that draws " +
+			"the next one is behind the clock that drew the last one by more than the time between them",
+		MinTTL: driver.MinTTL, MaxTTL: driver.MaxTTL, MaxName: driver.MaxName, MaxMeta: driver.MaxMeta,
+		MaxHolders: driver.MaxHolders, MaxWaiters: s.opts.MaxWaiters,
+	}
+	if s.opts.Layout == LayoutRedisson {
+		i.Kinds, i.Order, i.MaxWaiters = []driver.Kind{driver.KindMutex}, driver.OrderNone, 0
+	}
+	return i
+}
+
+// Info tells what the store promises. No kind of Redis is more than advisory as a rule: what it acknowledged it may
+// forget when it restarts or fails over.
+func (s *Store) Info() driver.Info { return s.info }
+
+// Close ends the calls under way. What stands stays until its TTL is over.
+func (s *Store) Close() error {
+	if s.life.Err() != nil {
+		return nil
+	}
+	s.mu.Lock() // so that nothing starts once we wait
+	s.end(driver.ErrClosed)
+	s.mu.Unlock()
+	s.inBackground.Wait()
+	if s.owned {
+		s.client.Close()
+	}
+	return nil
+}
+
+// check refuses a claim that this store or layout cannot carry.
+func (s *Store) check(c driver.Claim) error {
+	if err := c.Check(s.info); err != nil {
+		return err
+	}
+	switch {
+	case c.ID == "":
+		return fmt.Errorf("%w: a claim needs an id", driver.ErrInvalid)
+	case c.Limit > maxLimit:
+		return fmt.Errorf("%w: a limit is at most %.0f on Redis, not %d", driver.ErrInvalid, float64(maxLimit), c.Limit)
+	case s.opts.Layout == LayoutRedisson && (c.Kind != driver.KindMutex || c.Fair):
+		return fmt.Errorf("%w: the redisson layout carries the plain mutex only; open the store without it", driver.ErrUnsupported)
+	}
+	if s.opts.Layout == LayoutRedisson {
+		if err := s.checkRedisson(c.Name); err != nil {
+			return err
+		}
+	}
+	return s.keys.check(c.Name)
+}
+
+// took notes how long a round trip took.
+func (s *Store) took(from driver.Instant) {
+	d, rtt := int64(s.clock.Since(from)), s.rtt.Load()
+	s.rtt.Store(rtt + (d-rtt)/8)
+}
+
+// window is how long a called claim has to show itself: long enough for a live one that needs a few round trips, and
+// short beside a TTL.
+func (s *Store) window() time.Duration { return 2*time.Second + 10*time.Duration(s.rtt.Load()) }

@@ -1,0 +1,313 @@
+// Package redistest starts real Redis servers for tests, on loopback and on free ports, as child processes that end with
+// the test: one server, a primary with replicas and Sentinels, a Cluster. And it puts a link between a client and a
+// server that can be cut. It needs redis-server in the PATH.
+package redistest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Server is one Redis process.
+type Server struct {
+	Addr string // host:port
+	Port int
+	Dir  string
+	args []string
+	cmd  *exec.Cmd
+	done chan struct{}
+}
+
+var nextPort atomic.Int32
+
+// Port is a free port between 15000 and 21900, below what the kernel gives to clients. A Cluster's second port, 10000
+// higher, is free as well.
+func Port() int {
+	nextPort.CompareAndSwap(0, int32(15000+rand.N(6000)))
+	for {
+		p := int(nextPort.Add(1))
+		if p > 21900 {
+			nextPort.Store(15000)
+			continue
+		}
+		if free(p) && free(p+10000) {
+			return p
+		}
+	}
+}
+
+func free(port int) bool {
+	l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
+	if err != nil {
+		return false
+	}
+	l.Close()
+	return true
+}
+
+// Start starts a server with these options beside those that keep it on loopback and off the disk. A later option
+// overrides an earlier one. Stop it.
+func Start(args ...string) (*Server, error) {
+	return StartOn(Port(), args...)
+}
+
+// StartOn is Start on a certain port.
+func StartOn(port int, args ...string) (*Server, error) {
+	dir, err := os.MkdirTemp("", "holdfast-redis-")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{Port: port, Addr: "127.0.0.1:" + strconv.Itoa(port), Dir: dir}
+	s.args = append([]string{"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir, "--save", "",
+		"--appendonly", "no", "--enable-debug-command", "local", "--repl-diskless-sync-delay", "0"}, args...)
+	return s, s.run()
+}
+
+// run starts the process, and returns when it answers.
+func (s *Server) run() error {
+	log, err := os.OpenFile(filepath.Join(s.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	s.cmd = exec.Command("redis-server", s.args...)
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	s.cmd.SysProcAttr = diesWithUs()
+	if err := s.cmd.Start(); err != nil {
+		return fmt.Errorf("starting redis-server (Debian: apt-get install redis-server): %w", err)
+	}
+	cmd, done := s.cmd, make(chan struct{})
+	s.done = done
+	go func() { cmd.Wait(); close(done) }()
+	for until := time.Now().Add(10 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		if answer, err := s.Do("PING"); err == nil && answer != "" {
+			return nil
+		}
+		select {
+		case <-done:
+			text, _ := os.ReadFile(filepath.Join(s.Dir, "log"))
+			return fmt.Errorf("redis-server on %s has ended: %s", s.Addr, text)
+		default:
+		}
+	}
+	return fmt.Errorf("redis-server on %s does not answer", s.Addr)
+}
+
+// Do sends one command over a connection of its own and gives the reply as it came, without the end of its last line. It
+// is for a test's own business, and knows no arrays.
+func (s *Server) Do(words ...string) (string, error) {
+	conn, err := net.DialTimeout("tcp", s.Addr, time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	var b strings.Builder
+	fmt.Fprintf(&b, "*%d\r\n", len(words))
+	for _, w := range words {
+		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(w), w)
+	}
+	if _, err := conn.Write([]byte(b.String())); err != nil {
+		return "", err
+	}
+	r := bufio.NewReader(conn)
+	line, err := r.ReadString('\n')
+	if err != nil {
+		return "", err
+	}
+	line = strings.TrimRight(line, "\r\n")
+	if n, ok := strings.CutPrefix(line, "$"); ok && n != "-1" {
+		size, err := strconv.Atoi(n)
+		if err != nil {
+			return "", err
+		}
+		data := make([]byte, size)
+		for got := 0; got < size; {
+			k, err := r.Read(data[got:])
+			if err != nil {
+				return "", err
+			}
+			got += k
+		}
+		return string(data), nil
+	}
+	if strings.HasPrefix(line, "-") {
+		return "", errors.New(line)
+	}
+	return line, nil
+}
+
+// Signal sends a signal to the process.
+func (s *Server) Signal(sig syscall.Signal) { _ = s.cmd.Process.Signal(sig) }
+
+// Kill ends the process at once. What was not on the disk is lost.
+func (s *Server) Kill() {
+	_ = s.cmd.Process.Signal(syscall.SIGCONT)
+	_ = s.cmd.Process.Kill()
+	<-s.done
+}
+
+// Again starts the process again on its port.
+func (s *Server) Again() error { return s.run() }
+
+// Stop ends the process and removes its files.
+func (s *Server) Stop() {
+	s.Kill()
+	os.RemoveAll(s.Dir)
+}
+
+// Group is servers that belong together.
+type Group struct {
+	Servers   []*Server // of a primary with replicas, the primary is the first at the start
+	Sentinels []*Server
+}
+
+// Stop ends them all.
+func (g *Group) Stop() {
+	for _, s := range append(g.Sentinels, g.Servers...) {
+		s.Stop()
+	}
+}
+
+// Addrs are the addresses of all servers.
+func (g *Group) Addrs() (a []string) {
+	for _, s := range g.Servers {
+		a = append(a, s.Addr)
+	}
+	return a
+}
+
+// SentinelAddrs are those of the Sentinels.
+func (g *Group) SentinelAddrs() (a []string) {
+	for _, s := range g.Sentinels {
+		a = append(a, s.Addr)
+	}
+	return a
+}
+
+// Independent starts n servers that know nothing of one another.
+func Independent(n int, args ...string) (*Group, error) {
+	g := &Group{}
+	for range n {
+		s, err := Start(args...)
+		if err != nil {
+			g.Stop()
+			return nil, err
+		}
+		g.Servers = append(g.Servers, s)
+	}
+	return g, nil
+}
+
+// MasterName is what the Sentinels of Replicated call their primary.
+const MasterName = "m1"
+
+// Replicated starts a primary with two replicas and three Sentinels, and returns when all have found one another.
+func Replicated(ctx context.Context) (*Group, error) {
+	g := &Group{}
+	fail := func(err error) (*Group, error) {
+		g.Stop()
+		return nil, err
+	}
+	for i := range 3 {
+		var args []string
+		if i > 0 {
+			args = []string{"--replicaof", "127.0.0.1 " + strconv.Itoa(g.Servers[0].Port)}
+		}
+		s, err := Start(args...)
+		if err != nil {
+			return fail(err)
+		}
+		g.Servers = append(g.Servers, s)
+	}
+	for range 3 {
+		s, err := startSentinel(g.Servers[0].Port)
+		if err != nil {
+			return fail(err)
+		}
+		g.Sentinels = append(g.Sentinels, s)
+	}
+	err := Until(ctx, func() bool {
+		for _, s := range g.Sentinels {
+			info, err := s.Do("INFO", "sentinel")
+			if err != nil || !strings.Contains(info, "slaves=2,sentinels=3") {
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return fail(fmt.Errorf("the Sentinels do not agree: %w", err))
+	}
+	return g, nil
+}
+
+func startSentinel(primary int) (*Server, error) {
+	dir, err := os.MkdirTemp("", "holdfast-sentinel-")
+	if err != nil {
+		return nil, err
+	}
+	port := Port()
+	conf := filepath.Join(dir, "sentinel.conf")
+	text := fmt.Sprintf("bind 127.0.0.1\nport %d\ndir %s\nsentinel monitor %s 127.0.0.1 %d 2\n"+
+		"sentinel down-after-milliseconds %[3]s 1000\nsentinel failover-timeout %[3]s 5000\n", port, dir, MasterName, primary)
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	s := &Server{Port: port, Addr: "127.0.0.1:" + strconv.Itoa(port), Dir: dir, args: []string{conf, "--sentinel"}}
+	return s, s.run()
+}
+
+// Cluster starts a Cluster of three primaries, and returns when it serves all slots.
+func Cluster(ctx context.Context) (*Group, error) {
+	g, err := Independent(3, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "2000")
+	if err != nil {
+		return nil, err
+	}
+	args := append([]string{"--cluster", "create"}, g.Addrs()...)
+	out, err := exec.CommandContext(ctx, "redis-cli", append(args, "--cluster-replicas", "0", "--cluster-yes")...).CombinedOutput()
+	if err != nil {
+		g.Stop()
+		return nil, fmt.Errorf("making the Cluster: %w: %s", err, out)
+	}
+	err = Until(ctx, func() bool {
+		for _, s := range g.Servers {
+			info, err := s.Do("CLUSTER", "INFO")
+			if err != nil || !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, "cluster_known_nodes:3") {
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		g.Stop()
+		return nil, fmt.Errorf("the Cluster does not serve: %w", err)
+	}
+	return g, nil
+}
+
+// Until returns when ok says so, or with an error after 15 s or when ctx ends.
+func Until(ctx context.Context, ok func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	for !ok() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return nil
+}

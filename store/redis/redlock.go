@@ -1,0 +1,737 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Redlock is locks on a majority of N independent Redis servers, as the Redis documentation describes them. It carries
+// the plain mutex and the election, and refuses the rest: which claims stand, and in which order, is known to no server
+// alone, and two majorities may have been asked in two orders.
+//
+// It promises less than it seems to. It counts on the servers' clocks running alike and on no server forgetting what it
+// acknowledged: one that restarts empty, or whose clock is stepped, can make two holders. One server with appendonly and
+// appendfsync always, or etcd, ZooKeeper or PostgreSQL, is the better choice. Its tokens rise, which those of other
+// implementations do not: each is agreed on by a majority before it is used.
+type Redlock struct {
+	servers  []*Store
+	majority int
+	opts     Options
+	info     driver.Info
+	clock    driver.Clock
+	life     context.Context
+	end      context.CancelFunc
+	working  sync.WaitGroup
+	mu       sync.Mutex // held to add to working while life goes on
+}
+
+var (
+	_ driver.Store    = (*Redlock)(nil)
+	_ driver.Detacher = (*Redlock)(nil)
+)
+
+// agreedFlag marks a record whose token a majority has agreed on.
+const agreedFlag = "s"
+
+var tokenStep = newStep(tokenText)
+
+// NewRedlock makes a store of clients of three or more servers that know nothing of one another; an odd number is best.
+// The clients stay open when it is closed. Its first use in a process logs what speaks against it.
+func NewRedlock(clients []rueidis.Client, opts *Options) (*Redlock, error) {
+	if len(clients) < 3 {
+		return nil, fmt.Errorf("%w: Redlock needs 3 servers or more, not %d; for one use New", driver.ErrInvalid, len(clients))
+	}
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.Layout == LayoutRedisson || o.Replicas > 0 {
+		return nil, fmt.Errorf("%w: Redlock knows neither other layouts nor replicas", driver.ErrUnsupported)
+	}
+	r := &Redlock{majority: len(clients)/2 + 1}
+	for _, c := range clients {
+		s, err := New(c, &o)
+		if err != nil {
+			return nil, err
+		}
+		if s.top != single {
+			return nil, fmt.Errorf("%w: each client of a Redlock is for one server alone", driver.ErrInvalid)
+		}
+		r.servers = append(r.servers, s)
+	}
+	r.opts, r.clock = r.servers[0].opts, r.servers[0].clock
+	r.life, r.end = context.WithCancel(context.Background())
+	r.info = r.servers[0].info
+	r.info.Store = o.Place
+	if o.Place == "" {
+		r.info.Store = "redlock://"
+	}
+	r.info.Kinds, r.info.Order, r.info.MaxHolders, r.info.MaxWaiters = []driver.Kind{driver.KindMutex}, driver.OrderNone, 1, 0
+	r.info.TokensFall = "when a majority of the servers have lost their data, and the clocks of the servers are behind the one that drew the last token"
+	warnOnce()
+	return r, nil
+}
+
+var warnOnce = sync.OnceFunc(func() {
+	slog.Warn("Redlock is not recommended: it counts on the clocks of all its servers, and on none of them forgetting a lock when it restarts. " +
+		"One Redis with appendonly yes and appendfsync always promises more, and etcd, ZooKeeper or PostgreSQL much more. Fence what must never be done twice.")
+})
+
+func openRedlockURL(ctx context.Context, u *url.URL) (driver.Store, error) {
+	p, err := readURL(u)
+	if err != nil {
+		return nil, err
+	}
+	return openRedlock(ctx, p)
+}
+
+// openRedlock makes a store with clients of its own. A minority of the servers may be away at that.
+func openRedlock(ctx context.Context, p *place) (driver.Store, error) {
+	clients := make([]rueidis.Client, len(p.client.InitAddress))
+	errs := make([]error, len(clients))
+	var wg sync.WaitGroup
+	for i, addr := range p.client.InitAddress {
+		o := p.client
+		o.InitAddress = []string{addr}
+		wg.Go(func() { clients[i], errs[i] = connect(ctx, o) })
+	}
+	wg.Wait()
+	closeAll := func() {
+		for _, c := range clients {
+			if c != nil {
+				c.Close()
+			}
+		}
+	}
+	if err := standIn(clients, errs, p); err != nil {
+		closeAll()
+		return nil, err
+	}
+	r, err := NewRedlock(clients, &p.opts)
+	if err != nil {
+		closeAll()
+		return nil, err
+	}
+	for _, s := range r.servers {
+		s.owned = true
+	}
+	return r, nil
+}
+
+// standIn puts something in the place of the clients of servers that are away, if they are a minority. Servers that
+// answer and refuse are not away.
+func standIn(clients []rueidis.Client, errs []error, p *place) error {
+	var living rueidis.Client
+	away := 0
+	for i, c := range clients {
+		switch {
+		case c != nil:
+			living = c
+		case errors.Is(errs[i], driver.ErrDenied), errors.Is(errs[i], driver.ErrUnsupported):
+			return errs[i]
+		default:
+			away++
+		}
+	}
+	if away > (len(clients)-1)/2 {
+		return errors.Join(errs...)
+	}
+	for i, c := range clients {
+		if c == nil {
+			o := p.client
+			o.InitAddress = []string{p.client.InitAddress[i]}
+			clients[i] = &absent{Client: living, option: o}
+		}
+	}
+	return nil
+}
+
+// Info tells what a Redlock promises.
+func (r *Redlock) Info() driver.Info { return r.info }
+
+// Close ends the calls under way.
+func (r *Redlock) Close() error {
+	r.mu.Lock()
+	closed := r.life.Err() != nil
+	r.end()
+	r.mu.Unlock()
+	if closed {
+		return nil
+	}
+	for _, s := range r.servers { // so that what is under way ends
+		s.end(driver.ErrClosed)
+	}
+	r.working.Wait()
+	var errs []error
+	for _, s := range r.servers {
+		s.inBackground.Wait()
+		if s.owned {
+			s.client.Close()
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// drift is how much two clocks may come apart in a TTL, and a little for expiry being counted in milliseconds.
+func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
+
+// serverTime is how long one server is given: little beside the TTL, so that one that is away costs little of it.
+func serverTime(ttl time.Duration) time.Duration {
+	return min(max(ttl/20, 200*time.Millisecond), 500*time.Millisecond)
+}
+
+// vote is one server's answer.
+type vote struct {
+	server int
+	reply  rueidis.RedisMessage
+	err    error
+}
+
+// ask makes one step on the servers that which names, at once, and hands each answer to hear as it comes. When hear has
+// heard enough the others have as long again to answer: the more servers know of a claim, the more it can bear. What is
+// still under way then goes on for as long as a server is given.
+func (r *Redlock) ask(ctx context.Context, which []int, ttl time.Duration, st *step, keys, args []string, makes string, hear func(vote) (enough bool)) error {
+	votes := make(chan vote, len(which))
+	r.mu.Lock()
+	if r.life.Err() != nil {
+		r.mu.Unlock()
+		return driver.ErrClosed
+	}
+	for _, i := range which {
+		s := r.servers[i]
+		if makes != "" {
+			s.overtaken(makes) // until it has answered
+		}
+		r.working.Go(func() {
+			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverTime(ttl))
+			defer cancel()
+			m, err := s.do(bounded, st, keys, args)
+			if _, reply := rueidis.IsRedisErr(err); makes != "" && (err == nil || reply) {
+				s.landed(makes)
+			}
+			votes <- vote{i, m, err}
+		})
+	}
+	r.mu.Unlock()
+	start := time.Now()
+	var grace <-chan time.Time
+	for range which {
+		select {
+		case v := <-votes:
+			if hear(v) && grace == nil {
+				grace = time.After(min(2*time.Since(start)+time.Millisecond, serverTime(ttl)/4))
+			}
+		case <-grace:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.life.Done():
+			return driver.ErrClosed
+		}
+	}
+	return nil
+}
+
+func (r *Redlock) all() []int {
+	which := make([]int, len(r.servers))
+	for i := range which {
+		which[i] = i
+	}
+	return which
+}
+
+// Acquire asks all servers at once, and holds the lock if a majority has granted it and there is time left of it then. It
+// takes two rounds: in the second a majority agrees on the token.
+func (r *Redlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if err := c.Check(r.info); err != nil {
+		return driver.Grant{}, err
+	}
+	switch {
+	case c.ID == "":
+		return driver.Grant{}, fmt.Errorf("%w: a claim needs an id", driver.ErrInvalid)
+	case c.Kind != driver.KindMutex || c.Fair:
+		return driver.Grant{}, fmt.Errorf("%w: Redlock carries the plain mutex only", driver.ErrUnsupported)
+	}
+	if err := r.servers[0].keys.check(c.Name); err != nil {
+		return driver.Grant{}, err
+	}
+	answered := r.clock.Now()
+	for n := 0; ; n++ {
+		b := &ballot{r: r, claim: c, start: r.clock.Now()}
+		g, err := b.run(ctx)
+		if err == nil || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrClosed) {
+			return g, err
+		}
+		if ctx.Err() != nil || b.final != nil {
+			if b.final != nil {
+				return g, b.final
+			}
+			return g, b.inVain(ctx.Err())
+		}
+		r.giveBack(ctx, c)
+		if b.answers >= r.majority {
+			answered = r.clock.Now()
+			if !c.Wait && len(b.holders) > 0 && n >= min(splitTries, int(b.granted)*splitTries) {
+				return g, &driver.HeldError{Holders: b.holders}
+			}
+		} else if r.clock.Since(answered) > driver.Patience(c.TTL) || !c.Wait && n > 2 {
+			return g, uncertain(fmt.Errorf("only %d of %d servers answer: %w", b.answers, len(r.servers), err))
+		}
+		if err := r.servers[0].sleep(ctx, rand.N(min(10*time.Millisecond<<min(n, 5), 150*time.Millisecond))+time.Millisecond); err != nil {
+			if errors.Is(err, driver.ErrClosed) {
+				return g, err
+			}
+			return g, b.inVain(err)
+		}
+	}
+}
+
+// splitTries is how often a claim that does not wait asks again when votes were split: when some servers granted it, and
+// others had granted another that may not get its majority either.
+const splitTries = 3
+
+// ballot is one attempt to get a majority.
+type ballot struct {
+	r       *Redlock
+	claim   driver.Claim
+	start   driver.Instant
+	answers int
+	granted int
+	tokens  map[int]int64 // by server
+	agreed  map[int64]int // tokens that servers say a majority has agreed on before
+	holders []driver.Standing
+	refused int
+	broken  bool
+	final   error
+}
+
+func (b *ballot) inVain(err error) error {
+	if len(b.holders) > 0 {
+		return fmt.Errorf("%w: %w; %w", driver.ErrUncertain, err, &driver.HeldError{Holders: b.holders})
+	}
+	return uncertain(err)
+}
+
+var errNoMajority = errors.New("no majority of the servers granted the lock")
+
+func (b *ballot) run(ctx context.Context) (g driver.Grant, err error) {
+	r, c := b.r, b.claim
+	b.tokens, b.agreed = map[int]int64{}, map[int64]int{}
+	lock := r.servers[0].keys.lock(c.Name)
+	keys := []string{lock, beside("", lock)}
+	args := []string{c.ID, strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(c), keepText, ""}
+	if err := r.ask(ctx, r.all(), c.TTL, native.try, keys, args, c.ID, b.hear); err != nil {
+		return g, err
+	}
+	switch {
+	case b.broken:
+		return g, &driver.LossError{Loss: driver.LossBroken}
+	case b.final != nil:
+		return g, b.final
+	case b.granted < r.majority:
+		return g, errNoMajority
+	}
+	token, err := b.agree(ctx, keys)
+	if err != nil {
+		return g, err
+	}
+	if left := c.TTL - r.clock.Since(b.start) - drift(c.TTL); left <= 0 {
+		return g, fmt.Errorf("a majority granted the lock too late: %w", errNoMajority)
+	}
+	return driver.Grant{Claim: c, Token: token, Since: b.start, TTL: c.TTL, Ref: c.ID}, nil
+}
+
+// hear counts an answer of the first round. It has heard enough when the outcome is certain.
+func (b *ballot) hear(v vote) bool {
+	if v.err != nil {
+		if f := b.r.servers[v.server].final(v.err); f != nil && errors.Is(f, driver.ErrDenied) {
+			b.final = f
+		}
+		return false
+	}
+	a, ok := array(v.reply, 1)
+	if !ok {
+		return false
+	}
+	b.answers++
+	switch num(a[0]) {
+	case codeGranted:
+		b.granted++
+		token := num(a[1])
+		b.tokens[v.server] = token
+		if len(a) > 2 && strings.Contains(str(a[2]), agreedFlag) {
+			b.agreed[token]++
+		}
+		return b.granted >= b.r.majority
+	case codeBroken:
+		b.broken = true
+	case codeHeld:
+		b.refused++
+		for _, h := range holders(a[4:]) {
+			if len(b.holders) == 0 {
+				b.holders = append(b.holders, h)
+			}
+		}
+	case codeAskLine:
+		b.refused++
+		b.holders = append(b.holders, driver.Standing{Foreign: true, Owner: "a line on one server", Weight: 1})
+	}
+	return b.refused > len(b.r.servers)-b.r.majority && b.granted == 0 && b.answers >= b.r.majority
+}
+
+// agree is the second round. The token is larger than all that the majority has seen, and any later majority shares a
+// server with this one: so it will see this token, and draw a larger one. It is written to all servers, since a minority
+// may have granted the lock late.
+func (b *ballot) agree(ctx context.Context, keys []string) (int64, error) {
+	for token, n := range b.agreed {
+		if n >= b.r.majority {
+			return token, nil // asked for again
+		}
+	}
+	var token int64
+	for _, t := range b.tokens {
+		token = max(token, t)
+	}
+	for range 8 {
+		token++
+		taken, largest := 0, token
+		err := b.r.ask(ctx, b.r.all(), b.claim.TTL, tokenStep, keys, []string{b.claim.ID, strconv.FormatInt(token, 10)}, "", func(v vote) bool {
+			a, ok := array(v.reply, 1)
+			switch {
+			case v.err != nil || !ok:
+			case num(a[0]) == 1:
+				taken++
+			case num(a[0]) == 2 && len(a) > 1:
+				largest = max(largest, num(a[1]))
+			}
+			return taken >= b.r.majority
+		})
+		if err != nil {
+			return 0, err
+		}
+		if taken >= b.r.majority {
+			return token, nil
+		}
+		if largest == token {
+			break // servers are away, or the claim is
+		}
+		token = largest
+	}
+	return 0, fmt.Errorf("no majority agreed on a token: %w", errNoMajority)
+}
+
+// giveBack releases what an attempt may have got, everywhere, also where the answer was lost.
+func (r *Redlock) giveBack(ctx context.Context, c driver.Claim) {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverTime(c.TTL))
+	defer cancel()
+	_, _ = r.leave(bounded, c.Name, c.ID, c.TTL, false)
+}
+
+// tally counts answers of a step that each server gives a number to.
+type tally struct {
+	answers int
+	from    map[int]bool // which servers have answered
+	by      map[int64]int
+	err     error
+}
+
+func (r *Redlock) count(ctx context.Context, ttl time.Duration, st *step, keys, args []string) (tally, error) {
+	t := tally{by: map[int64]int{}, from: map[int]bool{}}
+	err := r.ask(ctx, r.all(), ttl, st, keys, args, "", func(v vote) bool {
+		if v.err != nil {
+			t.err = v.err
+			return false
+		}
+		t.answers++
+		t.from[v.server] = true
+		t.by[num(v.reply)]++
+		return false
+	})
+	return t, err
+}
+
+// leave removes a claim everywhere. A server on which a request of its Acquire may still be under way is told to refuse
+// that; one that was given back only for another try is not.
+func (r *Redlock) leave(ctx context.Context, name, id string, ttl time.Duration, forGood bool) (tally, error) {
+	keys := r.servers[0].keys.all(name)
+	bar := ""
+	if forGood {
+		for _, s := range r.servers {
+			if s.landing(id) {
+				bar = "1"
+			}
+		}
+	}
+	args := append(r.servers[0].lineArgs(&keys, 2), id, bar)
+	t, err := r.count(ctx, ttl, native.leave, keys[:], args)
+	for i, s := range r.servers {
+		if forGood && err == nil && t.answers >= r.majority && !t.from[i] {
+			r.leaveLater(s, ttl, keys[:], args)
+		}
+	}
+	if err == nil && forGood && t.answers == len(r.servers) {
+		for _, s := range r.servers {
+			s.landed(id)
+		}
+	}
+	return t, err
+}
+
+// leaveLater goes on telling a server that is away, until it has heard it or the claim has ended there by its TTL: what it
+// still grants would be missing from the next one's majority.
+func (r *Redlock) leaveLater(s *Store, ttl time.Duration, keys, args []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.life.Err() != nil {
+		return
+	}
+	r.working.Go(func() {
+		ctx, cancel := context.WithTimeout(r.life, ttl)
+		defer cancel()
+		for s.sleep(ctx, retryAbsent/2) == nil {
+			once, done := context.WithTimeout(ctx, serverTime(ttl))
+			_, err := s.do(once, native.leave, keys, args)
+			done()
+			if _, reply := rueidis.IsRedisErr(err); err == nil || reply {
+				return
+			}
+		}
+	})
+}
+
+// settle repeats a step until a majority has answered, for as long as patience allows.
+func (r *Redlock) settle(ctx context.Context, ttl time.Duration, step func() (tally, error)) (t tally, again bool, err error) {
+	start := r.clock.Now()
+	for n := 0; ; n++ {
+		if ctx.Err() != nil {
+			return t, again, uncertain(ctx.Err())
+		}
+		t, err = step()
+		switch {
+		case err == nil && t.answers >= r.majority:
+			return t, again, nil
+		case errors.Is(err, driver.ErrClosed):
+			return t, again, err
+		case err != nil:
+			return t, again, uncertain(err)
+		case r.clock.Since(start) > driver.Patience(ttl):
+			return t, again, uncertain(fmt.Errorf("only %d of %d servers answer: %w", t.answers, len(r.servers), explain(t.err)))
+		}
+		if f := r.servers[0].final(t.err); f != nil {
+			return t, again, f
+		}
+		again = again || t.by[1] > 0
+		if err := r.servers[0].sleep(ctx, rand.N(10*time.Millisecond<<min(n, 5))); err != nil {
+			if errors.Is(err, driver.ErrClosed) {
+				return t, again, err
+			}
+			return t, again, uncertain(err)
+		}
+	}
+}
+
+// Release removes the claim on all servers.
+func (r *Redlock) Release(ctx context.Context, c driver.Claim, ref string) error {
+	if c.ID != "" && ref != "" && c.ID != ref || c.ID == "" && ref == "" {
+		return &driver.LossError{Loss: driver.LossGone}
+	}
+	id := c.ID
+	if id == "" {
+		id = ref
+	}
+	t, again, err := r.settle(ctx, max(c.TTL, driver.MinTTL), func() (tally, error) {
+		return r.leave(ctx, c.Name, id, max(c.TTL, driver.MinTTL), true)
+	})
+	switch {
+	case err != nil:
+		return err
+	case t.by[1] == 0 && !again:
+		return &driver.LossError{Loss: driver.LossGone}
+	}
+	return nil
+}
+
+// Renew renews each grant on all servers. It stands if a majority says so.
+func (r *Redlock) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
+	var wg sync.WaitGroup
+	for i := range grants {
+		wg.Go(func() { done(i, r.renew(ctx, &grants[i])) })
+	}
+	wg.Wait()
+}
+
+func (r *Redlock) renew(ctx context.Context, g *driver.Grant) driver.Renewal {
+	a := driver.Renewal{Since: r.clock.Now(), TTL: g.Claim.TTL}
+	if r.life.Err() != nil {
+		a.Err = driver.ErrClosed
+		return a
+	}
+	keys, args := r.servers[0].renewMutexes([]driver.Grant{*g}, []int{0})
+	by, last := map[int64]int{}, error(nil)
+	standing, ttl := 0, driver.MaxTTL
+	patience := 6 * g.Claim.TTL // of which each server gets a part; the caller's context is the bound
+	err := r.ask(ctx, r.all(), patience, native.renew, keys, args, "", func(v vote) bool {
+		if v.err != nil {
+			last = v.err
+			return false
+		}
+		if a, ok := array(v.reply, 1); ok && a[0].Error() == nil {
+			n := num(a[0])
+			by[n]++
+			if n == 1 || n == 3 || n >= detachedTTL {
+				standing++
+			}
+			if n >= detachedTTL {
+				ttl = min(ttl, millis(n-detachedTTL))
+			}
+		}
+		return standing == len(r.servers)
+	})
+	switch minority := len(r.servers) - r.majority; {
+	case err != nil && errors.Is(err, driver.ErrClosed):
+		a.Err = err
+	case by[-2] > 0:
+		a.Err = &driver.LossError{Loss: driver.LossBroken}
+	case standing >= r.majority && r.clock.Since(a.Since) < a.TTL-drift(a.TTL):
+		a.Asked = by[3] > 0
+		if ttl < driver.MaxTTL {
+			a.TTL = ttl - 2*time.Millisecond - ttl/102 // Detach has added the drift
+		}
+	case by[0]+by[-1] > minority && by[-1] > 0:
+		a.Err = &driver.LossError{Loss: driver.LossTaken}
+	case by[0]+by[-1] > minority:
+		a.Err = &driver.LossError{Loss: driver.LossGone}
+	case err != nil:
+		a.Err = uncertain(err)
+	default:
+		a.Err = uncertain(fmt.Errorf("%d of %d servers confirm it: %v", standing, len(r.servers), last))
+	}
+	return a
+}
+
+// Detach leaves the claim standing on a majority.
+func (r *Redlock) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	if keep <= 0 || keep > driver.MaxTTL {
+		return fmt.Errorf("%w: a claim can be left standing for up to %v, not %v", driver.ErrInvalid, driver.MaxTTL, keep)
+	}
+	keys := r.servers[0].keys.all(g.Name)
+	ms := (keep + drift(keep) + time.Millisecond - 1).Milliseconds()
+	args := append(r.servers[0].lineArgs(&keys, 3), g.ID, strconv.FormatInt(g.Token, 10), strconv.FormatInt(ms, 10))
+	t, _, err := r.settle(ctx, g.TTL, func() (tally, error) { return r.count(ctx, g.TTL, native.detach, keys[:], args) })
+	switch {
+	case err != nil:
+		return err
+	case t.by[-2] > 0:
+		return &driver.LossError{Loss: driver.LossBroken}
+	case t.by[1] >= r.majority:
+		return nil
+	case t.by[-1] > 0:
+		return &driver.LossError{Loss: driver.LossTaken}
+	}
+	return &driver.LossError{Loss: driver.LossGone}
+}
+
+// Break acts on all servers.
+func (r *Redlock) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+	if ref == "" || mode < driver.BreakMark || mode > driver.BreakAsk {
+		return fmt.Errorf("%w: a break needs a ref that Inspect gave and a known mode", driver.ErrInvalid)
+	}
+	if err := driver.CheckName(name, r.info); err != nil {
+		return err
+	}
+	keys := r.servers[0].keys.all(name)
+	args := append(r.servers[0].lineArgs(&keys, 2), ref, strconv.Itoa(int(mode)))
+	t, again, err := r.settle(ctx, driver.MaxTTL, func() (tally, error) { return r.count(ctx, 10*time.Second, native.breaks, keys[:], args) })
+	switch {
+	case err != nil:
+		return err
+	case t.by[1] >= r.majority, again && mode == driver.BreakForce:
+		return nil
+	case t.by[-1] > 0:
+		return fmt.Errorf("%w: a foreign holder cannot be told, only removed by force", driver.ErrUnsupported)
+	}
+	return &driver.LossError{Loss: driver.LossGone}
+}
+
+// Inspect asks all servers, and shows who stands on a majority of them.
+func (r *Redlock) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+	if err := driver.CheckName(name, r.info); err != nil {
+		return driver.Lock{}, err
+	}
+	keys := r.servers[0].keys.all(name)
+	var locks []seenLock
+	_, _, err := r.settle(ctx, 2*time.Second, func() (tally, error) {
+		locks = nil
+		t := tally{}
+		err := r.ask(ctx, r.all(), 10*time.Second, native.show, keys[:], nil, "", func(v vote) bool {
+			if v.err != nil {
+				t.err = v.err
+				return false
+			}
+			if view, ok := readView(v.reply); ok {
+				if l, err := view.lock(name); err == nil {
+					locks = append(locks, seenLock{l, strings.Contains(view.flags, agreedFlag)})
+					t.answers++
+				}
+			}
+			return false
+		})
+		return t, err
+	})
+	if err != nil {
+		return driver.Lock{}, err
+	}
+	return r.merge(name, locks), nil
+}
+
+// seenLock is a lock as one server shows it, and whether a majority has agreed on its holder's token.
+type seenLock struct {
+	driver.Lock
+	agreed bool
+}
+
+func (r *Redlock) merge(name string, locks []seenLock) driver.Lock {
+	merged := driver.Lock{Name: name}
+	count, of := map[string]int{}, map[string]driver.Standing{}
+	tokens := map[string]int64{}
+	for _, l := range locks {
+		merged.Token = max(merged.Token, l.Token)
+		for _, h := range l.Holders {
+			count[h.Ref]++
+			if was, ok := of[h.Ref]; ok {
+				h.Asked, h.Broken, h.Detached = h.Asked || was.Asked, h.Broken || was.Broken, h.Detached || was.Detached
+			}
+			if l.agreed {
+				tokens[h.Ref] = h.Token
+			}
+			of[h.Ref] = h
+		}
+	}
+	for ref, n := range count {
+		if h := of[ref]; n >= r.majority {
+			h.Token = tokens[ref]
+			merged.Holders = append(merged.Holders, h)
+			merged.Kind, merged.Limit = driver.KindMutex, 1
+			if h.Token > 0 {
+				merged.Token = h.Token
+			}
+		}
+	}
+	merged.Revision = strconv.FormatInt(merged.Token, 10)
+	for _, h := range merged.Holders {
+		merged.Revision += fmt.Sprintf(" %s%v%v%v", h.Ref, h.Asked, h.Broken, h.Detached)
+	}
+	return merged
+}

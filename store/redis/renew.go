@@ -1,0 +1,171 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// renewBatch is how many locks one script renews, so that no script keeps the server busy for more than some 100 us.
+const renewBatch = 32
+
+// detachedTTL is added to the TTL in ms, by which the renewal of a detached claim is answered.
+const detachedTTL = 1_000_000_000
+
+// Renew sends all renewals in one go: of mutexes one script for many where a script may reach them all, else one each.
+// Nothing is tried again: the client does that, and knows for how long it is worth it.
+func (s *Store) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
+	if s.life.Err() != nil {
+		for i := range grants {
+			done(i, driver.Renewal{Err: driver.ErrClosed})
+		}
+		return
+	}
+	var mutexes, others []int
+	for i := range grants {
+		if s.steps.renewOne != nil && shared(&grants[i]) {
+			others = append(others, i)
+		} else {
+			mutexes = append(mutexes, i)
+		}
+	}
+	var batches [][]int // which grants each command renews
+	var cmds []rueidis.Completed
+	steps := make([]*step, 0, len(grants)/renewBatch+1)
+	add := func(st *step, which []int, keys, args []string) {
+		batches, steps = append(batches, which), append(steps, st)
+		cmds = append(cmds, st.command(s.client, keys, args))
+	}
+	size := renewBatch
+	if s.top == cluster {
+		size = 1
+	}
+	for len(mutexes) > 0 {
+		which := mutexes[:min(size, len(mutexes))]
+		mutexes = mutexes[len(which):]
+		keys, args := s.renewMutexes(grants, which)
+		add(s.steps.renew, which, keys, args)
+	}
+	for i := range others {
+		g := &grants[others[i]]
+		keys := s.keys.all(g.Name)
+		add(s.steps.renewOne, others[i:i+1], keys[:4], []string{strconv.FormatInt((retention + driver.MaxTTL).Milliseconds(), 10),
+			renewID(g), strconv.FormatInt(g.Token, 10), strconv.FormatInt(g.Claim.TTL.Milliseconds(), 10)})
+	}
+	if len(cmds) == 0 {
+		return
+	}
+	at := s.clock.Now()
+	replies, err := aside(ctx, s, func() ([]rueidis.RedisResult, error) { return s.client.DoMulti(ctx, cmds...), nil })
+	if err != nil {
+		s.doubt.Store(true)
+		for _, which := range batches {
+			s.renewed(ctx, grants, which, rueidis.RedisMessage{}, err, at, done)
+		}
+		return
+	}
+	for i, r := range replies {
+		m, err := r.ToMessage()
+		s.noteLink(err)
+		which, from := batches[i], at
+		if noScript(err) {
+			from = s.clock.Now()
+			keys, args := s.renewMutexes(grants, which)
+			if steps[i] == s.steps.renewOne {
+				g := &grants[which[0]]
+				all := s.keys.all(g.Name)
+				keys, args = all[:4], []string{strconv.FormatInt((retention + driver.MaxTTL).Milliseconds(), 10), renewID(g),
+					strconv.FormatInt(g.Token, 10), strconv.FormatInt(g.Claim.TTL.Milliseconds(), 10)}
+			}
+			m, err = s.do(ctx, steps[i], keys, args)
+		}
+		s.renewed(ctx, grants, which, m, err, from, done)
+	}
+}
+
+// shared reports whether a grant is on a lock whose holders stand beside it, also if it was put together elsewhere.
+func shared(g *driver.Grant) bool {
+	return g.Kind != driver.KindMutex && g.Kind != "" || strings.HasSuffix(g.Ref, sharedRef)
+}
+
+func renewID(g *driver.Grant) string {
+	if g.ID == "" {
+		return idOf(g.Ref)
+	}
+	return g.ID
+}
+
+func (s *Store) renewMutexes(grants []driver.Grant, which []int) (keys, args []string) {
+	keys, args = make([]string, 0, 2*len(which)), make([]string, 0, 3*len(which)+1)
+	args = append(args, keepText)
+	for _, i := range which {
+		g := &grants[i]
+		lock := s.keys.lock(g.Name)
+		keys = append(keys, lock, s.steps.record(lock))
+		args = append(args, renewID(g), strconv.FormatInt(g.Token, 10), strconv.FormatInt(g.Claim.TTL.Milliseconds(), 10))
+	}
+	return keys, args
+}
+
+// renewed hands the answer of one command to the grants that it renews.
+func (s *Store) renewed(ctx context.Context, grants []driver.Grant, which []int, m rueidis.RedisMessage, err error, at driver.Instant, done func(int, driver.Renewal)) {
+	var answers []rueidis.RedisMessage
+	if err == nil {
+		if a, aerr := m.ToArray(); aerr == nil {
+			answers = a
+		} else {
+			answers = []rueidis.RedisMessage{m}
+		}
+		if len(answers) != len(which) {
+			err = corruptAnswer(grants[which[0]].Name)
+		}
+	}
+	for k, i := range which {
+		r := driver.Renewal{Since: at, TTL: grants[i].Claim.TTL}
+		one := err
+		if one == nil {
+			one = answers[k].Error()
+		}
+		if one != nil {
+			r.Err = s.unrenewed(ctx, one)
+		} else {
+			switch n := num(answers[k]); n {
+			case 1:
+			case 3:
+				r.Asked = true
+			case 0:
+				r.Err = &driver.LossError{Loss: driver.LossGone}
+			case -1:
+				r.Err = &driver.LossError{Loss: driver.LossTaken}
+			case -2:
+				r.Err = &driver.LossError{Loss: driver.LossBroken}
+			default:
+				if n < detachedTTL {
+					r.Err = corruptAnswer(grants[i].Name)
+				} else {
+					r.TTL = millis(n - detachedTTL)
+				}
+			}
+		}
+		if s.life.Err() != nil && !errors.Is(r.Err, driver.ErrLost) {
+			r.Err = driver.ErrClosed
+		}
+		done(i, r)
+	}
+}
+
+// unrenewed gives the error of a renewal its final form: what is unknown stays unknown.
+func (s *Store) unrenewed(ctx context.Context, err error) error {
+	switch f := s.final(err); {
+	case f != nil:
+		return f
+	case ctx.Err() != nil:
+		return uncertain(ctx.Err())
+	}
+	return uncertain(explain(err))
+}

@@ -1,0 +1,53 @@
+package redis
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"strconv"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+//go:embed scripts/reweigh.lua
+var reweighText string
+
+var reweighStep = newStep(lib + reweighText)
+
+var _ driver.Reweigher = (*Store)(nil)
+
+// Reweigh is one step. The redisson layout has no weights.
+func (s *Store) Reweigh(ctx context.Context, g driver.Grant, weight int64) error {
+	switch {
+	case s.opts.Layout == LayoutRedisson:
+		return fmt.Errorf("%w: the redisson layout carries the plain mutex only", driver.ErrUnsupported)
+	case weight < 1 || g.Limit > 0 && weight > g.Limit:
+		return fmt.Errorf("%w: a weight must be 1 to the limit of %d, not %d", driver.ErrInvalid, g.Limit, weight)
+	}
+	if err := s.learn(ctx); err != nil {
+		return err
+	}
+	keys := s.keys.all(g.Name)
+	p := s.patient(g.TTL)
+	m, _, err := p.run(ctx, reweighStep, keys[:], append(s.lineArgs(&keys, 3), renewID(&g), strconv.FormatInt(g.Token, 10), strconv.FormatInt(weight, 10)))
+	if err != nil {
+		return err
+	}
+	a, ok := array(m, 1)
+	if !ok {
+		return corruptAnswer(g.Name)
+	}
+	switch code := num(a[0]); {
+	case code == 1:
+		return nil
+	case code == codeHeld && len(a) >= 4:
+		return &driver.HeldError{Holders: holders(a[4:]), Waiting: int(num(a[2]))}
+	case code == 10:
+		return &driver.LossError{Loss: driver.LossGone}
+	case code == 11:
+		return &driver.LossError{Loss: driver.LossTaken}
+	case code == 12:
+		return &driver.LossError{Loss: driver.LossBroken}
+	}
+	return corruptAnswer(g.Name)
+}

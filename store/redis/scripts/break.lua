@@ -1,0 +1,70 @@
+-- An operator's act on one claim.
+--
+-- ARGV  7 claim id, or 'f.' and the digest of a foreign value  8 mode: '0' mark, '1' force, '2' ask
+-- Gives 1 done; 0 it does not stand; -1 a foreign holder cannot be told
+local me, mode = ARGV[7], ARGV[8]
+settle()
+
+local function add(f, flag) return has(f, flag) and f or f .. flag end
+local flag = mode == '0' and 'b' or 'a'
+
+-- out is what becomes of a waiting claim: it is told when its client comes again.
+local function out(session)
+  call('HSET', CLAIMS, '!' .. me, '1')
+  if session then tell(session, 'call ' .. me) end
+end
+
+local answer = 1
+if string.sub(me, 1, 2) == 'f.' then
+  if held ~= 'foreign' or 'f.' .. redis.sha1hex(call('DUMP', LOCK)) ~= me then
+    answer = 0
+  elseif mode ~= '1' then
+    answer = -1
+  else
+    call('DEL', LOCK)
+    held, freed = 'none', true
+  end
+elseif held == 'mutex' and id == me then
+  if mode ~= '1' and not has(flags, 'c') then
+    flags = add(flags, flag)
+    call('HSET', RECORD, 'flags', flags)
+  elseif mode ~= '2' then
+    local c = claim(me)
+    if has(flags, 'c') then out(c and c.session) end
+    call('HDEL', CLAIMS, me)
+    call('DEL', LOCK)
+    call('HDEL', RECORD, 'id', 'flags')
+    draw()
+    held, id, freed = 'none', nil, true
+  end
+elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
+  local c = claim(me)
+  if mode ~= '1' and c.state ~= 'called' then
+    c.flags = add(c.flags or '', flag)
+    put(me, c)
+  elseif mode ~= '2' then
+    if c.state == 'called' then out(c.session) end
+    drop(me)
+    draw()
+    unanswered = false
+    if call('ZCARD', HOLDERS) == 0 then
+      call('DEL', LOCK)
+      empty()
+      held = 'none'
+    end
+  end
+elseif call('ZSCORE', LINE, me) then
+  local c = claim(me)
+  if mode == '2' then
+    c.flags = add(c.flags or '', flag)
+    put(me, c)
+  else
+    forget(me)
+    out(c and c.session)
+  end
+else
+  answer = 0
+end
+advance()
+finish()
+return answer

@@ -1,0 +1,89 @@
+-- The step of a claim that wants to be granted, where there is a line or may come to be one: it comes, comes again, or
+-- stands in line and gives a sign of life.
+--
+-- ARGV  7 claim id  8 kind  9 limit  10 weight  11 TTL in ms  12 owner  13 note  14 flags  15 '1': stand in line
+--       16 session of its client
+-- Gives {1, token} granted; {0, ms left, claims in line, 0, holders...} held; {2} broken; {3, ms left, place in line, 1 if
+--       all in line are asked to show themselves, holders...} in line; {4, kind, limit} mismatch; {5, count, what} full;
+--       {7} it was released, and this request came late
+local me, mykind, mylimit, weight, ttl = ARGV[7], ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+local owner, meta, myflags, queue, session = ARGV[12], ARGV[13], ARGV[14], ARGV[15] == '1', ARGV[16]
+
+if call('HDEL', CLAIMS, '!' .. me) == 1 then return {2} end
+if call('ZSCORE', LINE, me) then call('ZADD', SIGNS, text(now), me) end
+settle()
+advance()
+
+local function answer(...)
+  finish()
+  return {...}
+end
+
+local function granted()
+  draw()
+  if mykind == 'mutex' then
+    id, flags, held = me, myflags, 'mutex'
+    call('SET', LOCK, me, 'PX', ttl)
+    call('HDEL', CLAIMS, me)
+    call('HSET', RECORD, 'id', me, 'flags', flags, 'owner', owner, 'meta', meta, 'ttl', text(ttl))
+  else
+    carry()
+    put(me, {w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), token = text(token), flags = myflags, state = 'granted'})
+    call('ZADD', HOLDERS, text(now + ttl * 1000), me)
+  end
+  freed = false
+  return answer(1, token)
+end
+
+local function refused(code, second)
+  local a = {code, left(), second, rollend and 1 or 0}
+  for _, s in ipairs(shown()) do a[#a + 1] = s end
+  finish()
+  return a
+end
+
+if held == 'mutex' and id == me then
+  if has(flags, 'b') then return answer(2) end
+  if has(flags, 'c') then return granted() end
+  call('PEXPIRE', LOCK, ttl)
+  return answer(1, token)
+end
+if held == 'shared' and call('ZSCORE', HOLDERS, me) then
+  local c = claim(me)
+  if has(c.flags or '', 'b') then return answer(2) end
+  if c.state == 'called' then return granted() end
+  call('ZADD', HOLDERS, text(now + ttl * 1000), me)
+  return answer(1, tonumber(c.token))
+end
+local place = call('ZRANK', LINE, me)
+if place then return refused(3, place + 1) end
+
+if barred(me) then return answer(7) end
+local waiting = call('ZCARD', LINE)
+if held == 'mutex' or held == 'shared' or waiting > 0 then
+  if kind ~= mykind or limit ~= mylimit then return answer(4, kind, limit) end
+end
+local fits = waiting == 0 and (held == 'none' or held == 'shared' and mykind ~= 'mutex' and sum + weight <= limit)
+if fits then
+  if held == 'shared' and call('ZCARD', HOLDERS) >= MAXHOLDERS then return answer(5, MAXHOLDERS, 'hold it') end
+  kind, limit = mykind, mylimit
+  call('HSET', RECORD, 'kind', kind, 'limit', text(limit))
+  if kind ~= 'mutex' then carry() end
+  sum = sum + weight
+  return granted()
+end
+if not queue then return refused(0, waiting) end
+if waiting >= MAXLINE then
+  for _, who in ipairs(call('ZRANGE', LINE, 0, -1)) do
+    local c = claim(who)
+    if not c or not alive(who, c) then forget(who) end
+  end
+  waiting = call('ZCARD', LINE)
+  if waiting >= MAXLINE then return answer(5, MAXLINE, 'wait for it') end
+end
+if waiting == 0 and held == 'foreign' then kind, limit = mykind, mylimit end
+call('HSET', RECORD, 'kind', kind, 'limit', text(limit))
+call('ZADD', LINE, call('HINCRBY', RECORD, 'seq', 1), me)
+call('ZADD', SIGNS, text(now), me)
+put(me, {w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), flags = myflags, state = 'waiting', session = session})
+return refused(3, waiting + 1)

@@ -1,0 +1,29 @@
+-- The step of a claim that leaves, whether it holds, was called or waits: it goes, and those it lets in are called.
+--
+-- ARGV  7 claim id  8 '1': a request to make the claim may yet come, and must not make it then
+-- Gives 1 if it stood, else 0
+local me = ARGV[7]
+settle()
+local stood = true
+if held == 'mutex' and id == me then
+  call('DEL', LOCK)
+  call('HDEL', RECORD, 'id', 'flags')
+  call('HDEL', CLAIMS, me)
+  held, id, freed = 'none', nil, true
+elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
+  drop(me)
+  if call('ZCARD', HOLDERS) == 0 then
+    call('DEL', LOCK)
+    empty()
+    held = 'none'
+  end
+elseif call('ZSCORE', LINE, me) then
+  forget(me)
+else
+  stood = false
+end
+call('HDEL', CLAIMS, '!' .. me)
+if ARGV[8] == '1' then bar(me) end
+advance()
+finish()
+return stood and 1 or 0

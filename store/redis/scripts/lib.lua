@@ -1,0 +1,236 @@
+-- What the steps on a lock with a line share. A lock is granted by one rule: the weight of all claims ahead, plus a
+-- claim's own, fits in the limit. Holders always stand ahead of those who wait, so it is enough to know the weight of
+-- all holders and the first in line.
+--
+-- KEYS  1 the lock: a string, so that every client of the plain layout sees it as held. A mutex: its holder's claim id.
+--         Any other kind: the mark that its record names; the holders count only while the lock carries it.
+--       2 the record: a hash with the largest token, kind and limit, mark, weight of all holders, and a mutex's holder
+--       3 claims: id -> JSON, of all in line and of the holders that are no mutex's; '!' .. id: was broken while it waited
+--       4 the holders that are no mutex's: id -> end, in server microseconds
+--       5 the line: id -> order of arrival
+--       6 signs of life of those in line: id -> when, in server microseconds
+-- ARGV  1 PUBLISH or SPUBLISH  2 the channel of the lock; with ':' and a session, that of one client
+--       3 how long all this is kept, in ms  4 confirm window in ms  5 most holders  6 most in line
+local LOCK, RECORD, CLAIMS, HOLDERS, LINE, SIGNS = unpack(KEYS)
+local PUBLISH, CHANNEL, KEEP, WINDOW, MAXHOLDERS, MAXLINE = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local call = redis.call
+
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+local function text(n) return string.format('%.0f', n) end
+local function has(flags, f) return string.find(flags, f, 1, true) ~= nil end
+
+local locktype = call('TYPE', LOCK).ok
+local value = locktype == 'string' and call('GET', LOCK) or nil
+local h = call('HMGET', RECORD, 'id', 'token', 'flags', 'kind', 'limit', 'mark', 'sum', 'roll', 'rollend', 'bar')
+local id, token, flags = h[1], tonumber(h[2]) or 0, h[3] or ''
+local kind, limit, mark, sum = h[4], tonumber(h[5]), h[6], tonumber(h[7]) or 0
+local roll, rollend = tonumber(h[8]), tonumber(h[9])
+local held = 'foreign' -- or none, mutex, shared
+local freed, called, unanswered = false, false, false
+
+local function claim(who)
+  local c = call('HGET', CLAIMS, who)
+  return c and cjson.decode(c) or nil
+end
+
+local function put(who, c) call('HSET', CLAIMS, who, cjson.encode(c)) end
+
+local function tell(session, what) call(PUBLISH, CHANNEL .. ':' .. session, what) end
+
+-- leaveline takes a claim out of the line.
+local function leaveline(who)
+  call('ZREM', LINE, who)
+  call('ZREM', SIGNS, who)
+end
+
+-- forget removes a waiting claim.
+local function forget(who)
+  leaveline(who)
+  call('HDEL', CLAIMS, who)
+end
+
+-- drop removes a holder that is no mutex's.
+local function drop(who)
+  local c = claim(who)
+  if c then
+    sum = sum - c.w
+    unanswered = unanswered or c.state == 'called'
+  end
+  call('ZREM', HOLDERS, who)
+  call('HDEL', CLAIMS, who)
+  freed = true
+end
+
+-- empty ends the time of a mark: nobody holds the lock under it any more.
+local function empty()
+  call('DEL', HOLDERS)
+  mark, sum = nil, 0
+  call('HDEL', RECORD, 'mark', 'sum')
+end
+
+-- ends makes the lock last as long as the last of its holders.
+local function ends()
+  local last = call('ZREVRANGE', HOLDERS, 0, 0, 'WITHSCORES')
+  if last[1] then call('PEXPIREAT', LOCK, text(math.ceil(last[2] / 1000) + 1)) end
+end
+
+-- bar keeps a released claim from being made by a request that was overtaken. The last hundred are remembered.
+local function bar(who)
+  call('HSET', RECORD, 'bar', string.sub((h[10] or '') .. ' ' .. who, -2700))
+end
+
+local function barred(who) return h[10] and string.find(h[10], who, 1, true) ~= nil end
+
+-- carry makes the lock carry a mark.
+local function carry()
+  if held == 'shared' then return end
+  mark = 'holdfast:' .. kind .. ':' .. text(limit) .. ':' .. text(now)
+  call('SET', LOCK, mark, 'PX', 1000)
+  call('HSET', RECORD, 'mark', mark)
+  held, sum = 'shared', 0
+end
+
+local function draw()
+  token = math.max(token + 1, now)
+  call('HSET', RECORD, 'token', text(token))
+end
+
+-- callin calls the first in line: it keeps a place for it until the confirm window is over.
+local function callin(who, c)
+  leaveline(who)
+  local window = math.min(WINDOW, c.ttl)
+  if kind == 'mutex' then
+    id, flags, held = who, 'c', 'mutex'
+    call('SET', LOCK, who, 'PX', window)
+    call('HSET', RECORD, 'id', who, 'flags', flags, 'owner', c.owner, 'meta', c.meta, 'ttl', c.ttl)
+  else
+    carry()
+    c.state = 'called'
+    put(who, c)
+    call('ZADD', HOLDERS, text(now + window * 1000), who)
+    sum = sum + c.w
+  end
+  called = true
+  tell(c.session, 'call ' .. who)
+end
+
+-- alive tells whether a waiting claim has given a sign of life in its time.
+local function alive(who, c)
+  return (tonumber(call('ZSCORE', SIGNS, who)) or 0) + c.ttl * 1000 >= now
+end
+
+-- advance calls those whose turn has come. The next after them is told when to look, and nobody else wakes.
+local function advance()
+  if held == 'foreign' then return end
+  while true do
+    local who = call('ZRANGE', LINE, 0, 0)[1]
+    if not who then return end
+    local c = claim(who)
+    if not c or not alive(who, c) then
+      forget(who)
+    elseif kind == 'mutex' and held ~= 'none' or kind ~= 'mutex' and (sum + c.w > limit or call('ZCARD', HOLDERS) >= MAXHOLDERS) then
+      if called then tell(c.session, 'next ' .. who .. ' ' .. WINDOW) end
+      return
+    else
+      callin(who, c)
+    end
+  end
+end
+
+-- settle finds out how the lock stands, and removes what is over.
+--
+-- A claim that was called and did not answer tells that its client died while it waited, and then others may have died
+-- with it. So all in line are asked to show themselves, and those who don't go together: ten dead ones in line cost
+-- little more than one.
+local function settle()
+  if locktype == 'none' then
+    held = 'none'
+  elseif value and value == id then
+    held = 'mutex'
+  elseif value and value == mark then
+    held = 'shared'
+  end
+  if held ~= 'mutex' and id then
+    unanswered = has(flags, 'c')
+    call('HDEL', RECORD, 'id', 'flags')
+    call('HDEL', CLAIMS, id)
+    id, flags = nil, ''
+  end
+  if held == 'shared' then
+    for _, who in ipairs(call('ZRANGEBYSCORE', HOLDERS, '-inf', text(now))) do drop(who) end
+    if call('ZCARD', HOLDERS) == 0 then
+      call('DEL', LOCK)
+      empty()
+      held = 'none'
+    else
+      ends()
+    end
+  elseif mark then
+    for _, who in ipairs(call('ZRANGE', HOLDERS, 0, -1)) do drop(who) end
+    empty()
+  end
+  if held == 'mutex' then kind, limit = 'mutex', 1 end
+  if held ~= 'shared' then sum = 0 end
+  local waiting = call('ZCARD', LINE)
+  if unanswered and waiting > 0 and not rollend then
+    roll, rollend = now, now + WINDOW * 1000 * (1 + math.floor(waiting / 64))
+    call('HSET', RECORD, 'roll', text(roll), 'rollend', text(rollend))
+    call(PUBLISH, CHANNEL, 'roll')
+  elseif rollend and now > rollend then
+    for _, who in ipairs(call('ZRANGEBYSCORE', SIGNS, '-inf', '(' .. text(roll))) do forget(who) end
+    call('HDEL', RECORD, 'roll', 'rollend', 'bar')
+  end
+end
+
+-- finish leaves everything in order. Every step ends with it.
+local function finish()
+  if held == 'shared' then
+    if call('ZCARD', HOLDERS) == 0 then
+      call('DEL', LOCK)
+      empty()
+      held = 'none'
+    else
+      ends()
+      call('HSET', RECORD, 'sum', text(sum))
+    end
+  end
+  if call('ZCARD', LINE) > 0 then
+    call('HSET', RECORD, 'line', '1')
+  else
+    call('HDEL', RECORD, 'line')
+    if freed and held == 'none' then call(PUBLISH, CHANNEL, 'free') end
+  end
+  for i = 2, 6 do call('PEXPIRE', KEYS[i], KEEP) end
+  call('HDEL', RECORD, 'kept')
+end
+
+-- shown is what a refused claim is told of the holders, a few of them.
+local function shown()
+  local s = {}
+  if held == 'foreign' then
+    s[1] = {'', '', string.sub(value or locktype, 1, 256), '', '', '', 'f', '1', call('PTTL', LOCK)}
+  elseif held == 'mutex' then
+    local o = call('HMGET', RECORD, 'owner', 'meta', 'ttl')
+    s[1] = {id, has(flags, 'c') and '' or text(token), o[1], o[2], o[3], text(token), flags, '1', call('PTTL', LOCK)}
+  else
+    for _, who in ipairs(call('ZRANGE', HOLDERS, 0, 3)) do
+      local c = claim(who)
+      if c then s[#s + 1] = {who, c.token or '', c.owner, c.meta, text(c.ttl), c.since, c.flags or '', text(c.w), 0} end
+    end
+  end
+  return s
+end
+
+-- left is how long it will be until somebody who holds the lock now has fallen silent, in ms; less than 0: not known.
+local function left()
+  local ms
+  if held == 'shared' then
+    local first = call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')
+    ms = math.max(0, math.ceil((first[2] - now) / 1000))
+  else
+    ms = call('PTTL', LOCK)
+  end
+  if rollend and ms >= 0 then ms = math.min(ms, math.ceil((rollend - now) / 1000)) end
+  return ms
+end

@@ -1,0 +1,17 @@
+-- As ../detach.lua, in Redisson's layout.
+--
+-- KEYS  1 the lock  2 its record
+-- ARGV  1 PUBLISH or SPUBLISH  2 Redisson's channel  3 how long the record is kept, in ms  4 claim id  5 token  6 for how
+--       long, in ms
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind == 'none' then return 0 end
+if kind ~= 'hash' or redis.call('HEXISTS', KEYS[1], ARGV[4] .. ':1') == 0 then return -1 end
+local h = redis.call('HMGET', KEYS[2], 'id', 'token', 'flags')
+local flags = h[3] or ''
+if h[1] ~= ARGV[4] or h[2] ~= ARGV[5] then return -1 end
+if string.find(flags, 'b', 1, true) then return -2 end
+redis.call('PEXPIRE', KEYS[1], ARGV[6])
+if not string.find(flags, 'd', 1, true) then flags = flags .. 'd' end
+redis.call('HSET', KEYS[2], 'flags', flags, 'ttl', ARGV[6])
+redis.call('PEXPIRE', KEYS[2], ARGV[6] + ARGV[3])
+return 1

@@ -1,0 +1,37 @@
+-- As ../try.lua, in Redisson's layout: the lock is a hash whose field is the holder, with a count of 1.
+--
+-- KEYS  1 the lock  2 its record  3 Redisson's token key, which RFencedLock counts up as well
+-- ARGV  as in ../try.lua
+local lock, record, id = KEYS[1], KEYS[2], ARGV[1]
+local field = id .. ':1'
+local kind = redis.call('TYPE', lock).ok
+local h = redis.call('HMGET', record, 'token', 'id', 'flags', 'bar')
+if kind ~= 'none' then
+  local left = redis.call('PTTL', lock)
+  if kind == 'hash' then
+    if redis.call('HEXISTS', lock, field) == 1 and h[2] == id then
+      local flags = h[3] or ''
+      if string.find(flags, 'b', 1, true) then return {2} end
+      redis.call('PEXPIRE', lock, ARGV[2])
+      redis.call('PEXPIRE', record, ARGV[2] + ARGV[6])
+      return {1, tonumber(h[1])}
+    elseif h[2] and redis.call('HEXISTS', lock, h[2] .. ':1') == 1 then
+      local s = redis.call('HMGET', record, 'owner', 'meta', 'ttl', 'since')
+      return {0, left, 0, 0, {h[2], h[1], s[1], s[2], s[3], s[4], h[3], '1', left}}
+    end
+    kind = redis.call('HKEYS', lock)[1]
+  end
+  return {0, left, 0, 0, {'', '', string.sub(kind, 1, 256), '', '', '', 'f', '1', left}}
+end
+if h[4] and string.find(h[4], id, 1, true) then return {7} end
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local token = math.max((tonumber(h[1]) or 0) + 1, (tonumber(redis.call('GET', KEYS[3])) or 0) + 1, now)
+local text = string.format('%.0f', token)
+redis.call('HSET', lock, field, '1')
+redis.call('PEXPIRE', lock, ARGV[2])
+redis.call('SET', KEYS[3], text)
+redis.call('HSET', record, 'id', id, 'token', text, 'owner', ARGV[3], 'meta', ARGV[4],
+  'ttl', ARGV[2], 'since', string.format('%.0f', now), 'flags', ARGV[5])
+redis.call('PEXPIRE', record, ARGV[2] + ARGV[6])
+return {1, token}

@@ -1,0 +1,28 @@
+-- Renews one holder of a read-write lock or a semaphore.
+--
+-- KEYS  1 the lock  2 its record  3 claims  4 holders by end (see lib.lua)
+-- ARGV  1 how long all this is kept, in ms  2 claim id  3 token  4 TTL in ms
+-- Gives as renew.lua does, for this one
+local mark = redis.call('HGET', KEYS[2], 'mark')
+local value = redis.pcall('GET', KEYS[1])
+if not value then return 0 end
+if not mark or value ~= mark then return -1 end
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local ends = redis.call('ZSCORE', KEYS[4], ARGV[2])
+if not ends or tonumber(ends) <= now then return 0 end
+local c = redis.call('HGET', KEYS[3], ARGV[2])
+if not c then return 0 end
+c = cjson.decode(c)
+local flags = c.flags or ''
+if c.token ~= ARGV[3] then return -1 end
+if string.find(flags, 'b', 1, true) then return -2 end
+local ttl = ARGV[4]
+local detached = string.find(flags, 'd', 1, true)
+if detached then ttl = c.ttl end -- it lasts as long as was said when it was left
+redis.call('ZADD', KEYS[4], string.format('%.0f', now + ttl * 1000), ARGV[2])
+local last = redis.call('ZREVRANGE', KEYS[4], 0, 0, 'WITHSCORES')
+redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', math.ceil(last[2] / 1000) + 1))
+for i = 2, 4 do redis.call('PEXPIRE', KEYS[i], ARGV[1]) end
+if detached then return 1000000000 + ttl end
+return string.find(flags, 'a', 1, true) and 3 or 1

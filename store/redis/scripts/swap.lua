@@ -1,0 +1,22 @@
+-- Replaces a row if its version is still the expected one. A version is the time of its writing, or one more than the last.
+-- The row that a deletion left behind keeps the version for a day, so that none is used twice.
+--
+-- KEYS  1 the row: a hash with v, its version, and d, its data
+-- ARGV  1 version expected, '' if there must be none  2 data  3 '1': delete  4 PUBLISH or SPUBLISH  5 the row's channel
+-- Gives {1, version, server microseconds} done; {0, version, server microseconds, data} it is otherwise
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local r = redis.call('HMGET', KEYS[1], 'v', 'd')
+local version = r[2] and r[1] or ''
+if version ~= ARGV[1] then return {0, version, now, r[2] or ''} end
+local next = string.format('%.0f', math.max((tonumber(r[1]) or 0) + 1, now))
+if ARGV[3] == '1' then
+  redis.call('HDEL', KEYS[1], 'd')
+  redis.call('HSET', KEYS[1], 'v', next)
+  redis.call('PEXPIRE', KEYS[1], 86400000)
+else
+  redis.call('HSET', KEYS[1], 'v', next, 'd', ARGV[2])
+  redis.call('PERSIST', KEYS[1])
+end
+redis.call(ARGV[4], ARGV[5], '')
+return {1, next, now}

@@ -1,0 +1,97 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// learnPublish asks whether the server knows sharded channels, which it does from version 7.
+func (s *Store) learnPublish(ctx context.Context) error {
+	p := s.patient(driver.MinTTL)
+	for {
+		_, err := aside(ctx, s, func() (struct{}, error) {
+			return struct{}{}, s.client.Do(ctx, s.client.B().PubsubShardnumsub().Build()).Error()
+		})
+		_, refused := rueidis.IsRedisErr(err)
+		if err == nil || refused {
+			s.sharded.Store(err == nil)
+			s.learnt.Store(true)
+			return nil
+		}
+		if err = p.again(ctx, err); err != nil {
+			return err
+		}
+	}
+}
+
+// learn finds out, once, whether the server can tell by sharded channels, which in a Cluster go to one node only.
+func (s *Store) learn(ctx context.Context) error {
+	if s.top != cluster || s.learnt.Load() {
+		return nil
+	}
+	return s.learnPublish(ctx)
+}
+
+// publish is the command by which scripts tell.
+func (s *Store) publish() string {
+	if s.sharded.Load() {
+		return "SPUBLISH"
+	}
+	return "PUBLISH"
+}
+
+// Warnings asks the servers how they are set up, and tells in words what makes locks on them less safe than they could
+// be. It needs the permission for INFO, and nothing else. The error is that of a server that cannot be asked.
+func (s *Store) Warnings(ctx context.Context) ([]string, error) {
+	var all []string
+	for _, node := range s.primaries(ctx) {
+		info, err := node.Do(ctx, node.B().Info().Build()).ToString()
+		if err != nil {
+			if f := s.final(err); f != nil {
+				return nil, f
+			}
+			return nil, explain(err)
+		}
+		all = append(all, warnings(readInfo(info))...)
+	}
+	return all, nil
+}
+
+// readInfo reads the reply of INFO.
+func readInfo(text string) map[string]string {
+	info := map[string]string{}
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			info[name] = value
+		}
+	}
+	return info
+}
+
+func warnings(info map[string]string) (ws []string) {
+	say := func(format string, args ...any) { ws = append(ws, fmt.Sprintf(format, args...)) }
+	if major, _, _ := strings.Cut(info["redis_version"], "."); major != "" {
+		if n, err := strconv.Atoi(major); err == nil && n < 6 {
+			say("version %s is older than 6.2: not every step works", info["redis_version"])
+		}
+	}
+	if p := info["maxmemory_policy"]; info["maxmemory"] != "0" && p != "" && p != "noeviction" {
+		say("maxmemory-policy %s may evict locks and their tokens when memory runs out: set it to noeviction", p)
+	}
+	if info["aof_enabled"] == "0" {
+		say("appendonly is off: a server that crashes and restarts has forgotten its locks; set appendonly yes and appendfsync always")
+	}
+	if info["role"] == "slave" {
+		say("this is a replica: open the primary, or the Sentinels")
+	}
+	if n := info["connected_slaves"]; n != "" && n != "0" && info["min_slaves_good_slaves"] == "" {
+		say("replicas follow asynchronously, and min-replicas-to-write is not set: a fail-over may forget locks, and a primary that was cut off goes on granting")
+	}
+	return ws
+}

@@ -1,0 +1,145 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+// tenures keeps who believed to hold a lock, and when.
+type tenures struct {
+	mu              sync.Mutex
+	inside          map[string]driver.Instant // by claim id: until when it believes
+	largest         int64
+	largestAt       driver.Instant // when it had come
+	seen            map[int64]bool
+	clock           driver.Clock
+	grants, fell    int
+	repeated, twice int
+}
+
+func (r *tenures) enter(g driver.Grant) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.grants++
+	if r.seen[g.Token] {
+		r.repeated++
+	}
+	r.seen[g.Token] = true
+	if g.Token > r.largest {
+		r.largest, r.largestAt = g.Token, r.clock.Now()
+	} else if g.Since.Monotonic > r.largestAt.Monotonic { // of two under way at a time, the later may be told first
+		r.fell++
+	}
+	for _, until := range r.inside {
+		if until.Monotonic > r.clock.Now().Monotonic {
+			r.twice++
+		}
+	}
+	r.inside[g.ID] = g.Since.Add(g.TTL - driver.Margin(g.TTL))
+}
+
+func (r *tenures) leave(g driver.Grant) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.inside, g.ID)
+}
+
+// storm has eight workers take and give back one lock until ctx ends.
+func storm(ctx context.Context, stores []driver.Store, name string) *tenures {
+	r := &tenures{seen: map[int64]bool{}, inside: map[string]driver.Instant{}, clock: driver.SystemClock}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		s := stores[i%len(stores)]
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				c := waiting(mutex(name, 3*time.Second))
+				c.Fair = i%2 == 0 && s.Info().Order != driver.OrderNone
+				try, cancel := context.WithTimeout(ctx, 5*time.Second)
+				g, err := s.Acquire(try, c)
+				cancel()
+				if err == nil {
+					r.enter(g)
+					time.Sleep(3 * time.Millisecond)
+					r.leave(g)
+				}
+				bounded, cancel := context.WithTimeout(context.Background(), time.Second)
+				_ = s.Release(bounded, c, "")
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	return r
+}
+
+// TestStormFailover: while the primary is killed again and again, and comes back as a primary of its own until the Sentinels
+// stop it, tokens never repeat or fall. Two holders at a time are what Redis allows then: they are counted.
+func TestStormFailover(t *testing.T) {
+	if !*prove {
+		t.Skip("takes minutes: -prove")
+	}
+	g := must(t)(redistest.Replicated(t.Context()))
+	a := g.SentinelAddrs()
+	for _, replicas := range []int{0, 1} {
+		var stores []driver.Store
+		for range 4 {
+			stores = append(stores, open(t, fmt.Sprintf("redis+sentinel://%s/%s?addrs=%s,%s&replicas=%d", a[0], redistest.MasterName, a[1], a[2], replicas)))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+		kills := 0
+		go func() {
+			for ctx.Err() == nil {
+				time.Sleep(4 * time.Second)
+				for _, s := range g.Servers {
+					if info, err := s.Do("INFO", "replication"); err == nil && strings.Contains(info, "role:master") && strings.Contains(info, "connected_slaves:2") {
+						s.Kill()
+						kills++
+						time.Sleep(4 * time.Second)
+						_ = s.Again()
+						break
+					}
+				}
+			}
+		}()
+		r := storm(ctx, stores, fmt.Sprint("storm", replicas))
+		cancel()
+		t.Logf("replicas=%d: %d fail-overs, %d grants; tokens repeated %d times and fell %d times; two held at a time %d times", replicas, kills, r.grants, r.repeated, r.fell, r.twice)
+		if r.repeated+r.fell > 0 {
+			t.Error("tokens must rise")
+		}
+		time.Sleep(15 * time.Second) // all are replicas of one again
+	}
+}
+
+// TestStormEviction: while the server evicts keys, tokens never repeat or fall.
+func TestStormEviction(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, "--maxmemory", "3mb", "--maxmemory-policy", "allkeys-random")
+	s := open(t, "redis://"+server.Addr)
+	span := 2 * time.Second
+	if *prove {
+		span = 30 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), span)
+	defer cancel()
+	go func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			_, _ = server.Do("SET", fmt.Sprint("filler", i), strings.Repeat("x", 5000))
+		}
+	}()
+	r := storm(ctx, []driver.Store{s}, "m")
+	info := do(t, server, "INFO", "stats")
+	_, evicted, _ := strings.Cut(info, "evicted_keys:")
+	evicted, _, _ = strings.Cut(evicted, "\r")
+	t.Logf("%s keys evicted, %d grants; tokens repeated %d times and fell %d times; two held at a time %d times", evicted, r.grants, r.repeated, r.fell, r.twice)
+	if r.repeated+r.fell > 0 || r.grants == 0 {
+		t.Error("tokens must rise")
+	}
+}

@@ -1,0 +1,266 @@
+package redis
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+var (
+	//go:embed scripts/swap.lua
+	swapText string
+	//go:embed scripts/load.lua
+	loadText string
+
+	swapStep = newStep(swapText)
+	loadStep = newStep(loadText)
+)
+
+// rowPrefix begins the keys of rows, before the user's template.
+const rowPrefix = reserved + "-row:"
+
+// table keeps records as hashes, one key each.
+type table struct {
+	s      *Store
+	clock  serverClock
+	closed chan struct{}
+	close  sync.Once
+}
+
+// Table gives the bare records of what is built on them, such as the run ledger. They stand beside the store's locks, under
+// keys of their own that begin with "holdfast-row:", and share its client: the store stays open when the table is closed.
+// ctx bounds the one request by which the server's clock is read first.
+func (s *Store) Table(ctx context.Context) (record.Table, error) {
+	t := &table{s: s, closed: make(chan struct{}), clock: serverClock{clock: s.clock}}
+	if _, err := t.Load(ctx, "clock"); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *table) Info() driver.Info {
+	i := t.s.info
+	i.Engine, i.EndedBy, i.Judge, i.MaxWaiters = "record", driver.EndedByNext, driver.JudgeStore, driver.MaxWaiters
+	return i
+}
+
+func (t *table) Now() (int64, time.Duration) { return t.clock.now() }
+
+func (t *table) key(name string) string { return rowPrefix + t.s.keys.lock(name) }
+
+// run makes one step, once: the engine settles what is unknown.
+func (t *table) run(ctx context.Context, st *step, name string, args []string) ([]rueidis.RedisMessage, error) {
+	select {
+	case <-t.closed:
+		return nil, driver.ErrClosed
+	default:
+	}
+	if t.s.life.Err() != nil {
+		return nil, driver.ErrClosed
+	}
+	if err := t.s.learn(ctx); err != nil {
+		return nil, err
+	}
+	from := t.s.clock.Now()
+	m, err := t.s.do(ctx, st, []string{t.key(name)}, args)
+	if err != nil {
+		if f := t.s.final(err); f != nil {
+			return nil, f
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, explain(err)
+	}
+	a, ok := array(m, 3)
+	if !ok {
+		return nil, corruptAnswer(name)
+	}
+	at := num(a[1])
+	if st == swapStep {
+		at = num(a[2])
+	}
+	t.clock.heard(at, from, t.s.clock.Now())
+	return a, nil
+}
+
+func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
+	a, err := t.run(ctx, loadStep, name, nil)
+	if err != nil {
+		return record.Row{}, err
+	}
+	return row(name, str(a[0]), str(a[2])), nil
+}
+
+func row(name, version, data string) record.Row {
+	r := record.Row{Name: name, Version: version}
+	if version != "" {
+		r.Data = []byte(data)
+	}
+	return r
+}
+
+func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
+	if len(r.Data) > record.MaxData {
+		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))
+	}
+	a, err := t.run(ctx, swapStep, r.Name, []string{r.Version, string(r.Data), "", t.s.publish(), t.channel(r.Name)})
+	switch {
+	case err != nil:
+		return record.Row{}, err
+	case num(a[0]) == 1:
+		r.Version = str(a[1])
+		return r, nil
+	case len(a) > 3:
+		return row(r.Name, str(a[1]), str(a[3])), record.ErrConflict
+	}
+	return record.Row{}, corruptAnswer(r.Name)
+}
+
+func (t *table) Delete(ctx context.Context, r record.Row) error {
+	a, err := t.run(ctx, swapStep, r.Name, []string{r.Version, "", "1", t.s.publish(), t.channel(r.Name)})
+	switch {
+	case err != nil:
+		return err
+	case num(a[0]) == 1, str(a[1]) == "":
+		return nil
+	}
+	return record.ErrConflict
+}
+
+func (t *table) channel(name string) string { return channel(t.key(name)) }
+
+// Wait listens to the row's channel; it subscribes first and looks second.
+func (t *table) Wait(ctx context.Context, name, version string) error {
+	if err := t.s.learn(ctx); err != nil {
+		return err
+	}
+	seat, live := t.s.sitOn(t.key(name), channel, "", false)
+	if seat == nil {
+		return driver.ErrClosed
+	}
+	defer seat.leave()
+	if !live {
+		timer := time.NewTimer(t.s.listenTime())
+		defer timer.Stop()
+		select {
+		case <-seat.lookout.listening():
+		case <-timer.C:
+			return errors.New("no news of changes from Redis at present")
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.closed:
+			return driver.ErrClosed
+		case <-t.s.life.Done():
+			return driver.ErrClosed
+		}
+	}
+	if r, err := t.Load(ctx, name); err != nil || r.Version != version {
+		return err
+	}
+	select {
+	case <-seat.told:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.closed:
+		return driver.ErrClosed
+	case <-t.s.life.Done():
+		return driver.ErrClosed
+	}
+}
+
+func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+	return func(yield func(record.Row, error) bool) {
+		seen := map[string]bool{}
+		for key, err := range t.s.scan(ctx, globEscape.Replace(rowPrefix+t.s.keys.before+prefix)+"*") {
+			if err != nil {
+				yield(record.Row{}, err)
+				return
+			}
+			name, before := strings.CutPrefix(key, rowPrefix+t.s.keys.before)
+			name, after := strings.CutSuffix(name, t.s.keys.after)
+			if !before || !after || seen[name] || !strings.HasPrefix(name, prefix) {
+				continue
+			}
+			seen[name] = true
+			r, err := t.Load(ctx, name)
+			if err == nil && r.Version == "" {
+				continue
+			}
+			if err != nil {
+				r = record.Row{Name: name}
+			}
+			if !yield(r, err) {
+				return
+			}
+		}
+	}
+}
+
+func (t *table) Close() error {
+	t.close.Do(func() { close(t.closed) })
+	return nil
+}
+
+// serverClock estimates the server's clock from its replies: when a reply was written lies between the start of its request
+// and its arrival. A server that takes over with another clock is followed, but the estimate never falls.
+type serverClock struct {
+	clock driver.Clock
+
+	mu    sync.Mutex
+	known bool
+	micro int64          // the server's clock
+	at    driver.Instant // at this instant of ours
+	off   time.Duration  // and off by no more than this
+	last  int64          // the largest given out
+}
+
+// heard takes an estimate over if it is better than the one there is, or shows that one to be wrong.
+func (c *serverClock) heard(micro int64, from, to driver.Instant) {
+	off := c.clock.Since(from)/2 + time.Millisecond
+	mid := driver.Instant{Monotonic: (from.Monotonic + to.Monotonic) / 2, Real: (from.Real + to.Real) / 2}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known {
+		now, was := c.read()
+		wrong := time.Duration(micro-now)*time.Microsecond + c.clock.Since(mid)
+		if wrong.Abs() <= was+off && off > was {
+			return
+		}
+	}
+	c.known, c.micro, c.at, c.off = true, micro, mid, off
+}
+
+// read gives the estimate as of now, which grows worse by 1 % of the time that has passed.
+func (c *serverClock) read() (int64, time.Duration) {
+	d := c.clock.Since(c.at)
+	return c.micro + d.Microseconds(), c.off + d/100
+}
+
+func (c *serverClock) now() (int64, time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	micro, off := time.Now().UnixMicro(), time.Duration(-1)
+	if c.known {
+		micro, off = c.read()
+	}
+	if micro < c.last {
+		if off >= 0 {
+			off += time.Duration(c.last-micro) * time.Microsecond
+		}
+		micro = c.last
+	}
+	c.last = micro
+	return micro, off
+}

@@ -1,0 +1,234 @@
+package redis
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// The URL forms:
+//
+//	redis://[user:password@]host[:6379][/database][?options]
+//	rediss://...                                            the same over TLS
+//	redis+sentinel://[user:password@]host[:26379]/primary-name[/database][?options]
+//	redis+cluster://[user:password@]host[:6379][?options]
+//	redlock://[user:password@]host[:6379]?addrs=host:port,host:port[&options]
+//
+// Options: prefix=P or template=P*Q, the keys of the locks; layout=plain or redisson; replicas=N, how many must have a
+// grant; addrs=host:port,..., more servers, Sentinels or nodes; tls=true; tls-ca=FILE; tls-cert=FILE and tls-key=FILE;
+// tls-name=NAME; timeout=2s, after which a link counts as cut; sentinel-user and sentinel-password; password-file=FILE,
+// which keeps the password out of the URL.
+func init() {
+	for _, scheme := range []string{"redis", "rediss", "redis+sentinel", "redis+cluster"} {
+		driver.Register(scheme, openURL)
+	}
+	driver.Register("redlock", openRedlockURL)
+}
+
+// defaults are the settings of the clients that this package makes.
+func defaults() rueidis.ClientOption {
+	return rueidis.ClientOption{
+		// A step is repeated by this package, which knows how; a link that is cut is noticed soon; and a call whose
+		// context ends does not take the connection of all the others with it.
+		DisableRetry:      true,
+		DisableCache:      true,
+		AlwaysPipelining:  true,
+		PipelineMultiplex: -1,
+		ConnWriteTimeout:  2 * time.Second,
+		Dialer:            net.Dialer{Timeout: 2 * time.Second, KeepAlive: time.Second},
+	}
+}
+
+// place is a URL that was read.
+type place struct {
+	client rueidis.ClientOption
+	opts   Options
+}
+
+func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
+	p, err := readURL(u)
+	if err != nil {
+		return nil, err
+	}
+	return openClient(ctx, p.client, &p.opts)
+}
+
+// readURL turns a URL into a client's settings and ours. No server is asked.
+func readURL(u *url.URL) (*place, error) {
+	p := &place{client: defaults(), opts: Options{Place: driver.Redact(u)}}
+	o := &p.client
+	port := "6379"
+	if u.Scheme == "redis+sentinel" {
+		port = "26379"
+	}
+	if u.Host == "" {
+		return nil, fmt.Errorf("%w: the store's URL names no server, as in %s://host:%s", driver.ErrInvalid, u.Scheme, port)
+	}
+	o.InitAddress = addresses(u.Host, port)
+	o.Username = u.User.Username()
+	o.Password, _ = u.User.Password()
+	var files tlsFiles
+	secure := u.Scheme == "rediss"
+	err := driver.Query(u, map[string]func(string) error{
+		"prefix":   func(v string) error { p.opts.Key = v + "*"; return noStar(v) },
+		"template": func(v string) error { p.opts.Key = v; return nil },
+		"layout":   func(v string) error { p.opts.Layout = Layout(v); return nil },
+		"replicas": func(v string) (err error) { p.opts.Replicas, err = strconv.Atoi(v); return err },
+		"addrs": func(v string) error {
+			o.InitAddress = append(o.InitAddress, addresses(v, port)...)
+			return nil
+		},
+		"tls":      func(v string) (err error) { on, err := strconv.ParseBool(v); secure = secure || on; return err },
+		"tls-ca":   func(v string) error { files.ca = v; return nil },
+		"tls-cert": func(v string) error { files.cert = v; return nil },
+		"tls-key":  func(v string) error { files.key = v; return nil },
+		"tls-name": func(v string) error { files.name = v; return nil },
+		"timeout": func(v string) (err error) {
+			o.ConnWriteTimeout, err = time.ParseDuration(v)
+			if err == nil && o.ConnWriteTimeout < 10*time.Millisecond {
+				err = errors.New("must be 10ms or more")
+			}
+			return err
+		},
+		"sentinel-user":     func(v string) error { o.Sentinel.Username = v; return nil },
+		"sentinel-password": func(v string) error { o.Sentinel.Password = v; return nil },
+		"password-file": func(v string) error {
+			data, err := os.ReadFile(v)
+			o.Password = strings.TrimRight(string(data), "\r\n")
+			return err
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if secure || files != (tlsFiles{}) {
+		if o.TLSConfig, err = files.config(); err != nil {
+			return nil, err
+		}
+		o.Sentinel.TLSConfig = o.TLSConfig
+	}
+	return p, p.readPath(u)
+}
+
+// readPath reads the database, and before it the name of the Sentinels' primary.
+func (p *place) readPath(u *url.URL) error {
+	path := strings.Trim(u.Path, "/")
+	switch u.Scheme {
+	case "redis+sentinel":
+		var name string
+		if name, path, _ = strings.Cut(path, "/"); name == "" {
+			return fmt.Errorf("%w: the URL of Sentinels names their primary: redis+sentinel://host/name", driver.ErrInvalid)
+		}
+		p.client.Sentinel.MasterSet = name
+		p.client.Sentinel.Dialer = p.client.Dialer
+	case "redis+cluster":
+		if path != "" && path != "0" {
+			return fmt.Errorf("%w: a Redis Cluster has no databases but 0", driver.ErrInvalid)
+		}
+		return nil
+	default:
+		p.client.ForceSingleClient = true
+		if len(p.client.InitAddress) > 1 && u.Scheme != "redlock" {
+			return fmt.Errorf("%w: a %s:// URL names one server; see redis+sentinel://, redis+cluster:// and redlock://", driver.ErrInvalid, u.Scheme)
+		}
+	}
+	if path == "" {
+		return nil
+	}
+	db, err := strconv.Atoi(path)
+	if err != nil || db < 0 {
+		return fmt.Errorf("%w: the database in the store's URL is a number, as in redis://host/2", driver.ErrInvalid)
+	}
+	p.client.SelectDB = db
+	return nil
+}
+
+func noStar(v string) error {
+	if strings.Contains(v, "*") {
+		return errors.New("a prefix has no star; see template")
+	}
+	return nil
+}
+
+// addresses reads hosts with or without ports, separated by commas.
+func addresses(list, port string) (as []string) {
+	for a := range strings.SplitSeq(list, ",") {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			a = net.JoinHostPort(strings.Trim(a, "[]"), port)
+		}
+		as = append(as, a)
+	}
+	return as
+}
+
+type tlsFiles struct{ ca, cert, key, name string }
+
+func (f tlsFiles) config() (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.name}
+	if f.ca != "" {
+		data, err := os.ReadFile(f.ca)
+		if err != nil {
+			return nil, fmt.Errorf("%w: tls-ca: %w", driver.ErrInvalid, err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(data) {
+			return nil, fmt.Errorf("%w: tls-ca: the file holds no certificate", driver.ErrInvalid)
+		}
+	}
+	if f.cert != "" || f.key != "" {
+		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+		if err != nil {
+			return nil, fmt.Errorf("%w: tls-cert and tls-key: %w", driver.ErrInvalid, err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// openClient makes a store with a client of its own, which connects at once.
+func openClient(ctx context.Context, o rueidis.ClientOption, opts *Options) (*Store, error) {
+	client, err := connect(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	s, err := New(client, opts)
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	s.owned = true
+	if err := s.learn(ctx); err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// connect makes a client. Its errors tell no secret.
+func connect(ctx context.Context, o rueidis.ClientOption) (rueidis.Client, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	client, err := rueidis.NewClient(o)
+	if err == nil {
+		return client, nil
+	}
+	if r, ok := rueidis.IsRedisErr(err); ok {
+		if f := finalReply(r.Error(), o.ForceSingleClient); f != nil {
+			return nil, f
+		}
+	}
+	return nil, fmt.Errorf("connecting to Redis: %w", explain(err))
+}

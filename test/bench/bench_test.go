@@ -1,0 +1,313 @@
+// Package bench measures what the README claims. make bench runs it and keeps the figures.
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/file"
+	"github.com/holdfast-go/holdfast/store/memory"
+)
+
+// stores are those that need no server.
+var stores = []struct {
+	name string
+	open func(b *testing.B) driver.Store
+}{
+	{"memory", func(*testing.B) driver.Store { return memory.New(nil).Open() }},
+	{"file", func(b *testing.B) driver.Store {
+		s, err := file.New(b.TempDir(), nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return s
+	}},
+}
+
+func client(b *testing.B, s driver.Store) *holdfast.Client {
+	b.Helper()
+	c, err := holdfast.New(s, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			b.Error(err)
+		}
+	})
+	return c
+}
+
+func turn(b *testing.B, mu *holdfast.Mutex) {
+	lease, err := mu.Lock(context.Background())
+	if err == nil {
+		err = lease.Unlock()
+	}
+	if err != nil {
+		b.Error(err)
+	}
+}
+
+// BenchmarkUncontended is one Lock and one Unlock of a lock that nobody else wants.
+func BenchmarkUncontended(b *testing.B) {
+	for _, s := range stores {
+		b.Run(s.name, func(b *testing.B) {
+			mu := client(b, s.open(b)).Mutex("m", nil)
+			turn(b, mu)
+			for b.Loop() {
+				turn(b, mu)
+			}
+		})
+	}
+}
+
+// BenchmarkOwnKeys is 64 goroutines, each on a lock of its own.
+func BenchmarkOwnKeys(b *testing.B) {
+	for _, s := range stores {
+		b.Run(s.name, func(b *testing.B) {
+			c := client(b, s.open(b))
+			crowd(b, func(i int) *holdfast.Mutex { return c.Mutex(fmt.Sprint("m", i), nil) })
+		})
+	}
+}
+
+// BenchmarkOneKey is 64 goroutines on one lock.
+func BenchmarkOneKey(b *testing.B) {
+	for _, s := range stores {
+		b.Run(s.name, func(b *testing.B) {
+			c := client(b, s.open(b))
+			crowd(b, func(int) *holdfast.Mutex { return c.Mutex("m", nil) })
+		})
+	}
+}
+
+// crowd shares b.N turns among 64 goroutines.
+func crowd(b *testing.B, mutex func(i int) *holdfast.Mutex) {
+	var all sync.WaitGroup
+	var next atomic.Int64
+	b.ResetTimer()
+	for i := range 64 {
+		mu := mutex(i)
+		all.Go(func() {
+			for next.Add(1) <= int64(b.N) {
+				turn(b, mu)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// BenchmarkProcesses is 8 processes on one lock of the file store, for as long as b.N turns take.
+func BenchmarkProcesses(b *testing.B) {
+	dir := b.TempDir()
+	var workers []*exec.Cmd
+	var outs []*strings.Builder
+	b.ResetTimer()
+	for range 8 {
+		cmd := exec.Command(os.Args[0])
+		order, err := json.Marshal(job{Dir: dir, Turns: max(b.N/8, 1)})
+		if err != nil {
+			b.Fatal(err)
+		}
+		out := &strings.Builder{}
+		cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), "BENCH_WORKER="+string(order)), out, os.Stderr
+		if err := cmd.Start(); err != nil {
+			b.Fatal(err)
+		}
+		workers, outs = append(workers, cmd), append(outs, out)
+	}
+	for i, cmd := range workers {
+		if err := cmd.Wait(); err != nil {
+			b.Error(err)
+		}
+		if n, err := strconv.Atoi(outs[i].String()); err != nil || n != max(b.N/8, 1) {
+			b.Errorf("a process made %q turns", outs[i])
+		}
+	}
+}
+
+type job struct {
+	Dir   string
+	Turns int
+}
+
+func TestMain(m *testing.M) {
+	order := os.Getenv("BENCH_WORKER")
+	if order == "" {
+		os.Exit(m.Run())
+	}
+	var j job
+	if err := json.Unmarshal([]byte(order), &j); err != nil {
+		panic(err)
+	}
+	c, err := holdfast.Open(context.Background(), "file://"+j.Dir, nil)
+	if err != nil {
+		panic(err)
+	}
+	for range j.Turns {
+		if err := c.Mutex("m", nil).Do(context.Background(), func(context.Context, *holdfast.Lease) error { return nil }); err != nil {
+			panic(err)
+		}
+	}
+	if err := c.Close(); err != nil {
+		panic(err)
+	}
+	fmt.Print(j.Turns)
+}
+
+// BenchmarkHeld is many leases in one client: what one costs while it is held, and what renewing it costs.
+func BenchmarkHeld(b *testing.B) {
+	for _, s := range []struct {
+		store  int
+		leases int
+	}{{0, 100_000}, {1, 2_000}} {
+		b.Run(fmt.Sprintf("%s/%d", stores[s.store].name, s.leases), func(b *testing.B) {
+			for b.Loop() {
+				held(b, stores[s.store].open(b), s.leases)
+			}
+		})
+	}
+}
+
+func held(b *testing.B, store driver.Store, n int) {
+	const ttl = 30 * time.Second
+	counted := &counter{Store: store}
+	c := client(b, counted)
+	before, goroutines := heap(), runtime.NumGoroutine()
+	bare := bareStore(b, store, n)
+	after := heap()
+	leases := make([]*holdfast.Lease, n)
+	for i := range leases {
+		lease, err := c.Mutex(fmt.Sprint("held", i), &holdfast.LockOptions{TTL: ttl}).TryLock(context.Background())
+		if err != nil {
+			b.Fatal(err)
+		}
+		leases[i] = lease
+	}
+	now := heap()
+	b.ReportMetric(float64(now-after)/float64(n), "B/lease")
+	b.ReportMetric(float64(after-before)/float64(bare), "B/record-in-store")
+	b.ReportMetric(float64(runtime.NumGoroutine()-goroutines), "goroutines")
+	busy := cpu()
+	for counted.renewed.Load() < int64(n) {
+		time.Sleep(100 * time.Millisecond)
+	}
+	b.ReportMetric(float64((cpu()-busy).Nanoseconds())/float64(n), "cpu-ns/renewal")
+	for _, lease := range leases {
+		if err := lease.Err(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// bareStore makes as many records as there will be leases, so that what the store itself keeps is told apart.
+func bareStore(b *testing.B, store driver.Store, n int) int {
+	for i := range n {
+		claim := driver.Claim{Name: fmt.Sprint("bare", i), ID: fmt.Sprint("bare", i, "-aaaaaaaaaaaaaaaa"), Kind: driver.KindMutex,
+			Limit: 1, Weight: 1, TTL: time.Hour, Owner: "bench", Detached: false}
+		if _, err := store.Acquire(context.Background(), claim); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return n
+}
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc) + int64(m.StackInuse)
+}
+
+func cpu() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// counter counts what a client asks of its store.
+type counter struct {
+	driver.Store
+	acquires, releases, renewed atomic.Int64
+}
+
+func (s *counter) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	s.acquires.Add(1)
+	return s.Store.Acquire(ctx, c)
+}
+
+func (s *counter) Release(ctx context.Context, c driver.Claim, ref string) error {
+	s.releases.Add(1)
+	return s.Store.Release(ctx, c, ref)
+}
+
+func (s *counter) Renew(ctx context.Context, g []driver.Grant, done func(int, driver.Renewal)) {
+	s.Store.Renew(ctx, g, func(i int, r driver.Renewal) {
+		if r.Err == nil {
+			s.renewed.Add(1)
+		}
+		done(i, r)
+	})
+}
+
+// BenchmarkWaiters is many waiters in one process on one lock: what each costs in memory, and what a hand-over asks of
+// the store.
+func BenchmarkWaiters(b *testing.B) {
+	for _, s := range stores {
+		for _, n := range []int{100, 10_000} {
+			b.Run(fmt.Sprintf("%s/%d", s.name, n), func(b *testing.B) {
+				for b.Loop() {
+					waiters(b, s.open(b), n)
+				}
+			})
+		}
+	}
+}
+
+func waiters(b *testing.B, store driver.Store, n int) {
+	counted := &counter{Store: store}
+	c := client(b, counted)
+	mu := c.Mutex("m", nil)
+	first, err := mu.Lock(context.Background())
+	if err != nil {
+		b.Fatal(err)
+	}
+	before := heap()
+	var all, started sync.WaitGroup
+	started.Add(n)
+	for range n {
+		all.Go(func() {
+			started.Done()
+			turn(b, mu)
+		})
+	}
+	started.Wait()
+	time.Sleep(time.Second) // until all wait
+	b.ReportMetric(float64(heap()-before)/float64(n), "B/waiter")
+	counted.acquires.Store(0)
+	counted.releases.Store(0)
+	from := time.Now()
+	if err := first.Unlock(); err != nil {
+		b.Fatal(err)
+	}
+	all.Wait()
+	b.ReportMetric(float64(time.Since(from).Nanoseconds())/float64(n), "ns/hand-over")
+	b.ReportMetric(float64(counted.acquires.Load())/float64(n), "acquires/hand-over")
+	b.ReportMetric(float64(counted.releases.Load())/float64(n), "releases/hand-over")
+}

@@ -1,0 +1,204 @@
+// Package redis sets Holdfast and other clients upon one Redis lock, each in processes of its own, and counts how many
+// hold it at a time.
+package redis
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bsm/redislock"
+	"github.com/go-redsync/redsync/v4"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	goredis9 "github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidislock"
+
+	"github.com/holdfast-go/holdfast"
+	_ "github.com/holdfast-go/holdfast/store/redis"
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+var rounds = flag.Int("rounds", 100, "how often each process takes the lock")
+
+// key is the lock's, for the clients that use it as it is.
+const key = "interop"
+
+// TestMain is a worker process if it is told so.
+func TestMain(m *testing.M) {
+	who := os.Getenv("INTEROP")
+	if who == "" {
+		flag.Parse()
+		os.Exit(m.Run())
+	}
+	n, _ := strconv.Atoi(os.Getenv("ROUNDS"))
+	var err error
+	if who == "hold" {
+		err = hold(os.Getenv("REDIS"), os.Getenv("LOCK"))
+	} else {
+		err = work(who, os.Getenv("REDIS"), n)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, who, err)
+		os.Exit(1)
+	}
+}
+
+// lockers take the lock and give back how to leave it.
+var lockers = map[string]func(addr string) (func(ctx context.Context) (unlock func() error, err error), error){
+	"holdfast": func(addr string) (func(context.Context) (func() error, error), error) {
+		return holdfastAt("redis://" + addr)
+	},
+	"holdfast-rueidislock": func(addr string) (func(context.Context) (func() error, error), error) {
+		return holdfastAt("redis://" + addr + "?prefix=rueidislock:0:")
+	},
+	"holdfast-redisson": func(addr string) (func(context.Context) (func() error, error), error) {
+		return holdfastAt("redis://" + addr + "?layout=redisson")
+	},
+	"redsync": func(addr string) (func(context.Context) (func() error, error), error) {
+		rs := redsync.New(goredis.NewPool(goredis9.NewClient(&goredis9.Options{Addr: addr})))
+		return func(ctx context.Context) (func() error, error) {
+			m := rs.NewMutex(key, redsync.WithTries(1_000_000), redsync.WithRetryDelay(3*time.Millisecond))
+			return func() error { _, err := m.UnlockContext(ctx); return err }, m.LockContext(ctx)
+		}, nil
+	},
+	"redislock": func(addr string) (func(context.Context) (func() error, error), error) {
+		c := redislock.New(goredis9.NewClient(&goredis9.Options{Addr: addr}))
+		return func(ctx context.Context) (func() error, error) {
+			l, err := c.Obtain(ctx, key, 10*time.Second, &redislock.Options{RetryStrategy: redislock.LinearBackoff(3 * time.Millisecond)})
+			return func() error { return l.Release(ctx) }, err
+		}, nil
+	},
+	"rueidislock": func(addr string) (func(context.Context) (func() error, error), error) {
+		l, err := rueidislock.NewLocker(rueidislock.LockerOption{ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}, KeyMajority: 1, NoLoopTracking: true})
+		return func(ctx context.Context) (func() error, error) {
+			_, cancel, err := l.WithContext(ctx, key)
+			return func() error { cancel(); return nil }, err
+		}, err
+	},
+}
+
+func holdfastAt(url string) (func(context.Context) (func() error, error), error) {
+	c, err := holdfast.Open(context.Background(), url, nil)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (func() error, error) {
+		l, err := c.Mutex(key, nil).Lock(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return l.Unlock, nil
+	}, nil
+}
+
+// work takes the lock n times, and counts at a witness how many are inside.
+func work(who, addr string, n int) error {
+	lock, err := lockers[who](addr)
+	if err != nil {
+		return err
+	}
+	witness := goredis9.NewClient(&goredis9.Options{Addr: addr})
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	for range n {
+		unlock, err := lock(ctx)
+		if err != nil {
+			return fmt.Errorf("lock: %w", err)
+		}
+		inside, err := witness.Incr(ctx, "witness:inside").Result()
+		if err != nil {
+			return err
+		}
+		if inside != 1 {
+			witness.Incr(ctx, "witness:overlaps")
+		}
+		witness.Incr(ctx, "witness:"+who)
+		witness.Decr(ctx, "witness:inside")
+		if err := unlock(); err != nil {
+			return fmt.Errorf("unlock: %w", err)
+		}
+		time.Sleep(time.Millisecond) // so that the others come in as well: most of them are not fair
+	}
+	return nil
+}
+
+// contend runs processes against one another on a server of their own, and counts.
+func contend(t *testing.T, ours string, foreign string, start func(addr string) *exec.Cmd) {
+	t.Helper()
+	server, err := redistest.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Stop)
+	began := time.Now()
+	var wg sync.WaitGroup
+	run := func(cmd *exec.Cmd) {
+		var said strings.Builder
+		cmd.Stderr, cmd.Stdout = &said, &said
+		wg.Go(func() {
+			if err := cmd.Run(); err != nil {
+				t.Errorf("%v: %v: %s", cmd.Args[0], err, said.String())
+			}
+		})
+	}
+	run(self(ours, server.Addr))
+	run(start(server.Addr))
+	wg.Wait()
+	get := func(k string) int {
+		v, err := server.Do("GET", "witness:"+k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, _ := strconv.Atoi(v)
+		return n
+	}
+	t.Logf("%s %d rounds, %s %d rounds in %v; two inside at a time: %d", ours, get(ours), foreign, get(foreign), time.Since(began).Round(time.Millisecond), get("overlaps"))
+	if get("overlaps") != 0 || get(ours) != *rounds || get(foreign) != *rounds {
+		t.Errorf("want %d rounds each, and no overlap", *rounds)
+	}
+}
+
+func self(who, addr string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "INTEROP="+who, "REDIS="+addr, "ROUNDS="+strconv.Itoa(*rounds))
+	return cmd
+}
+
+// TestGoClients: the Go clients of the plain layout and we exclude each other.
+func TestGoClients(t *testing.T) {
+	for _, foreign := range []string{"redsync", "redislock"} {
+		contend(t, "holdfast", foreign, func(addr string) *exec.Cmd { return self(foreign, addr) })
+	}
+	contend(t, "holdfast-rueidislock", "rueidislock", func(addr string) *exec.Cmd { return self("rueidislock", addr) })
+}
+
+// TestRedisPy: redis-py's Lock and we exclude each other. It needs Debian's python3-redis.
+func TestRedisPy(t *testing.T) {
+	const python = "/usr/bin/python3"
+	if err := exec.Command(python, "-c", "import redis").Run(); err != nil {
+		t.Skip("needs python3-redis: apt-get install python3-redis")
+	}
+	contend(t, "holdfast", "redispy", func(addr string) *exec.Cmd {
+		return exec.Command(python, "testdata/worker.py", addr, strconv.Itoa(*rounds))
+	})
+}
+
+// TestRedisson: Redisson's RLock and we exclude each other, in its layout. It needs Java, and Redisson's jars (from Maven)
+// on the class path that REDISSON names.
+func TestRedisson(t *testing.T) {
+	jars := os.Getenv("REDISSON")
+	if jars == "" {
+		t.Skip("needs REDISSON, a class path with Redisson's jars")
+	}
+	contend(t, "holdfast-redisson", "redisson", func(addr string) *exec.Cmd {
+		return exec.Command("java", "-Xmx256m", "-cp", jars, "testdata/Worker.java", addr, strconv.Itoa(*rounds))
+	})
+}

@@ -1,0 +1,95 @@
+package redis
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+// stopTTL is the TTL of those who are stopped.
+const stopTTL = time.Second
+
+// hold is a process that takes a lock, says its token, and then says whenever what it believes of it has changed.
+func hold(addr, name string) error {
+	c, err := holdfast.Open(context.Background(), "redis://"+addr, nil)
+	if err != nil {
+		return err
+	}
+	l, err := c.Mutex(name, &holdfast.LockOptions{TTL: stopTTL}).Lock(context.Background())
+	if err != nil {
+		return err
+	}
+	fmt.Println("token", l.Token())
+	last := time.Now()
+	for l.Valid() {
+		last = time.Now()
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println("lost", last.UnixMicro(), l.Err())
+	return nil
+}
+
+// TestStoppedProcess: a process that is stopped while it holds a lock does not believe in it when it goes on: it believed
+// last before the next was granted.
+func TestStoppedProcess(t *testing.T) {
+	n := max(*rounds/25, 4)
+	server, err := redistest.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Stop)
+	c, err := holdfast.Open(t.Context(), "redis://"+server.Addr, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var worst time.Duration
+	for i := range n {
+		name := fmt.Sprint("stop", i)
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "INTEROP=hold", "REDIS="+server.Addr, "LOCK="+name)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		if !lines.Scan() {
+			t.Fatal("the holder says nothing")
+		}
+		token, _ := strconv.ParseInt(strings.TrimPrefix(lines.Text(), "token "), 10, 64)
+		time.Sleep(time.Duration(i*97%700) * time.Millisecond) // somewhere between two renewals
+		_ = cmd.Process.Signal(syscall.SIGSTOP)
+		l, err := c.Mutex(name, nil).Lock(t.Context())
+		granted := time.Now()
+		_ = cmd.Process.Signal(syscall.SIGCONT)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !lines.Scan() || !strings.HasPrefix(lines.Text(), "lost ") {
+			t.Fatalf("the holder says %q", lines.Text())
+		}
+		fields := strings.Fields(lines.Text())
+		us, _ := strconv.ParseInt(fields[1], 10, 64)
+		overlap := time.UnixMicro(us).Sub(granted)
+		worst = max(worst, overlap)
+		if overlap > 0 || l.Token() <= token {
+			t.Errorf("it believed %v longer than allowed; token %d after %d", overlap, l.Token(), token)
+		}
+		_ = cmd.Wait()
+		_ = l.Unlock()
+	}
+	t.Logf("%d holders stopped: belief overlap %v at most", n, max(worst, 0))
+}

@@ -1,0 +1,211 @@
+package storm
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var duration = flag.Duration("storm", 10*time.Second, "how long each storm lasts")
+
+const (
+	processes  = 8
+	goroutines = 8
+	ttl        = time.Second
+)
+
+// TestMain is a worker process if it is told so.
+func TestMain(m *testing.M) {
+	if order := os.Getenv("STORM"); order != "" {
+		var o Order
+		if err := json.Unmarshal([]byte(order), &o); err != nil {
+			panic(err)
+		}
+		if err := Work(o); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// worker is a process of ours.
+type worker struct {
+	*exec.Cmd
+	out, err bytes.Buffer
+}
+
+func start(t *testing.T, o Order) *worker {
+	t.Helper()
+	order, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &worker{Cmd: exec.Command(os.Args[0])}
+	w.Env = append(os.Environ(), "STORM="+string(order))
+	w.Stdout, w.Stderr = &w.out, &w.err
+	if err := w.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// TestCount: eight processes with eight goroutines each add to a number in a plain file, and not one addition is lost.
+func TestCount(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "number")
+	if err := os.WriteFile(file, []byte("0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := Order{Store: "file://" + t.TempDir(), TTL: ttl, File: file, Until: *duration, Workers: goroutines}
+	var workers []*worker
+	for range processes {
+		workers = append(workers, start(t, o))
+	}
+	sum := 0
+	var each []int
+	for _, w := range workers {
+		if err := w.Wait(); err != nil {
+			t.Errorf("%v: %s", err, w.err.String())
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(w.out.String()))
+		if err != nil {
+			t.Fatalf("%v: %q", err, w.out.String())
+		}
+		sum += n
+		each = append(each, n)
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.TrimSpace(string(data)); got != strconv.Itoa(sum) {
+		t.Errorf("%d additions were made, and the file says %s", sum, got)
+	}
+	t.Logf("%d additions in %v by %d processes with %d goroutines, exact; by process %v", sum, *duration, processes, goroutines, each)
+	if slices.Min(each) == 0 {
+		t.Errorf("a process got nowhere: %v", each)
+	}
+}
+
+// TestKillAndStop: while eight processes add at a witness, the one that holds the lock is killed every second, and now
+// and then one is stopped for two TTLs. No addition is lost, no stale write is accepted, the lock passes on within half a
+// second of a kill, and a stopped process holds up the others for no longer than its TTL.
+func TestKillAndStop(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "witness")
+	witness, err := NewWitness(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &crew{t: t, witness: witness, workers: map[int]*worker{},
+		order: Order{Store: "file://" + t.TempDir(), TTL: ttl, Witness: socket, Until: *duration + time.Minute, Workers: goroutines}}
+	defer c.end()
+	for range processes {
+		c.spawn()
+	}
+	var handOvers []time.Duration
+	stops := 0
+	until := time.Now().Add(*duration)
+	for round := 0; time.Now().Before(until); round++ {
+		next := time.After(time.Second)
+		if round%3 == 1 {
+			c.stop()
+			stops++
+		}
+		handOvers = append(handOvers, c.kill())
+		<-next
+	}
+	c.end()
+	tally := witness.Close()
+	slices.Sort(handOvers)
+	worst := handOvers[len(handOvers)-1]
+	t.Logf("%d writes, %d holders killed, %d stopped, %d stale writes refused; hand-over after a kill: median %v, longest %v; longest pause %v",
+		tally.Writes, len(handOvers), stops, tally.Stale, handOvers[len(handOvers)/2], worst, tally.Longest)
+	if tally.Lost > 0 || tally.Repeated > 0 {
+		t.Errorf("%d writes were not made from the value that stood, %d tokens repeated", tally.Lost, tally.Repeated)
+	}
+	if worst > 500*time.Millisecond {
+		t.Errorf("the lock passed on %v after a kill", worst)
+	}
+	if tally.Longest > ttl+500*time.Millisecond {
+		t.Errorf("all stood still for %v", tally.Longest)
+	}
+	if stops == 0 {
+		t.Error("nobody was stopped: this was no storm")
+	}
+}
+
+// crew is the workers of one storm.
+type crew struct {
+	t       *testing.T
+	witness *Witness
+	order   Order
+	workers map[int]*worker
+	stopped []*worker
+}
+
+func (c *crew) spawn() {
+	w := start(c.t, c.order)
+	c.workers[w.Process.Pid] = w
+}
+
+// holder waits for somebody to hold the lock, and takes that worker out of the crew for another.
+func (c *crew) holder() *worker {
+	if _, err := c.witness.AwaitHolder(0, 10*time.Second); err != nil {
+		c.t.Fatal(err)
+	}
+	for {
+		pid, changed := c.witness.Holder()
+		if w := c.workers[pid]; w != nil {
+			delete(c.workers, pid)
+			c.spawn()
+			return w
+		}
+		<-changed
+	}
+}
+
+// kill kills who holds the lock, and tells how long it took until somebody else held it.
+func (c *crew) kill() time.Duration {
+	w := c.holder()
+	w.Process.Kill()
+	took, err := c.witness.AwaitHolder(w.Process.Pid, 10*time.Second)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	w.Wait()
+	return took
+}
+
+// stop stops who holds the lock for two TTLs. It goes on with the work then, and is told that its token is old.
+func (c *crew) stop() {
+	w := c.holder()
+	w.Process.Signal(syscall.SIGSTOP)
+	time.AfterFunc(2*ttl, func() { w.Process.Signal(syscall.SIGCONT) })
+	c.stopped = append(c.stopped, w)
+	if _, err := c.witness.AwaitHolder(w.Process.Pid, 10*time.Second); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// end kills all that are left.
+func (c *crew) end() {
+	for _, w := range c.workers {
+		c.stopped = append(c.stopped, w)
+	}
+	for _, w := range c.stopped {
+		w.Process.Kill()
+		w.Wait()
+	}
+	c.workers, c.stopped = map[int]*worker{}, nil
+}

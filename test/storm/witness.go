@@ -1,0 +1,155 @@
+package storm
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+// Ask is what a worker says to the witness, one JSON object a line; each is answered by an Answer.
+type Ask struct {
+	Op    string // "hold": the lock was granted; "read"; "write"; "done": the lock is about to be given back
+	Pid   int
+	Token int64
+	Value int64
+}
+
+// Answer is what the witness says.
+type Answer struct {
+	Value   int64
+	Refused bool // the token is older than one seen
+}
+
+// Witness is the resource that the lock guards.
+type Witness struct {
+	listener net.Listener
+
+	mu      sync.Mutex
+	value   int64
+	largest int64
+	Tally
+	holder  int       // pid of who holds the lock, as far as it has said so; 0: nobody
+	since   time.Time // when that last changed
+	changed chan struct{}
+}
+
+// Tally is what has been seen.
+type Tally struct {
+	Writes   int           // accepted
+	Stale    int           // refused for their token
+	Lost     int           // accepted though not made from the value that stood: two worked at a time
+	Repeated int           // a token held twice, or falling
+	Longest  time.Duration // the longest time between two accepted writes
+	last     time.Time
+}
+
+// NewWitness listens on a socket at path.
+func NewWitness(path string) (*Witness, error) {
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	w := &Witness{listener: l, changed: make(chan struct{})}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go w.serve(conn)
+		}
+	}()
+	return w, nil
+}
+
+// Close ends the witness, and gives what it has seen.
+func (w *Witness) Close() Tally {
+	w.listener.Close()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.Tally
+}
+
+func (w *Witness) serve(conn net.Conn) {
+	defer conn.Close()
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() {
+		var ask Ask
+		if json.Unmarshal(lines.Bytes(), &ask) != nil {
+			return
+		}
+		answer, _ := json.Marshal(w.answer(ask))
+		if _, err := conn.Write(append(answer, '\n')); err != nil {
+			return
+		}
+	}
+}
+
+func (w *Witness) answer(ask Ask) Answer {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch ask.Op {
+	case "hold":
+		if ask.Token <= w.largest {
+			if ask.Token == w.largest {
+				w.Repeated++
+			}
+			return Answer{Refused: true}
+		}
+		w.largest = ask.Token
+		w.held(ask.Pid)
+	case "done":
+		if ask.Token == w.largest {
+			w.held(0)
+		}
+	case "write":
+		if ask.Token < w.largest {
+			w.Stale++
+			return Answer{Refused: true}
+		}
+		if ask.Value != w.value+1 {
+			w.Lost++
+		}
+		w.value = ask.Value
+		w.Writes++
+		now := time.Now()
+		if !w.last.IsZero() {
+			w.Longest = max(w.Longest, now.Sub(w.last))
+		}
+		w.last = now
+	}
+	return Answer{Value: w.value}
+}
+
+func (w *Witness) held(pid int) {
+	w.holder, w.since = pid, time.Now()
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// Holder is who holds the lock, or 0, and a channel that is closed when that changes.
+func (w *Witness) Holder() (int, <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.holder, w.changed
+}
+
+// AwaitHolder waits until somebody else than pid holds the lock.
+func (w *Witness) AwaitHolder(not int, limit time.Duration) (time.Duration, error) {
+	from := time.Now()
+	deadline := time.After(limit)
+	for {
+		pid, changed := w.Holder()
+		if pid != 0 && pid != not {
+			return time.Since(from), nil
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			return limit, fmt.Errorf("nobody but %d has had the lock for %v", not, limit)
+		}
+	}
+}
