@@ -147,6 +147,57 @@ func TestLateAddOfDetached(t *testing.T) {
 	})
 }
 
+// TestLandsBesideCheck: a claim that is given up while its add is on its way, just after its first session was found to be
+// over, is not taken for removed when the add lands; so it is removed, though the first try of that gets lost.
+func TestLandsBesideCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		var adds, removes atomic.Int64
+		land, read := make(chan struct{}), make(chan struct{})
+		e := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+			switch {
+			case what == "add" && adds.Add(1) == 3:
+				<-land
+			case what == "read":
+				r := do()
+				<-read
+				return r, nil
+			case what == "remove" && removes.Add(1) == 1:
+				<-read
+				time.Sleep(time.Second)
+				return nil, errors.New("lost")
+			}
+			return do(), nil
+		}})
+		defer e.Close()
+		if _, err := e.Acquire(t.Context(), mutex("before", 10*time.Second, true)); err != nil {
+			t.Fatal(err)
+		}
+		server.Expire("")
+		ctx, cancel := context.WithCancel(t.Context())
+		c := mutex("m", 10*time.Second, true)
+		given := make(chan error, 1)
+		go func() { _, err := e.Acquire(ctx, c); given <- err }()
+		synctest.Wait() // its second add is on its way
+		cancel()
+		if err := <-given; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		released := make(chan error, 1)
+		go func() { released <- e.Release(t.Context(), c, "") }()
+		synctest.Wait()
+		close(land)
+		synctest.Wait()
+		close(read)
+		if err := <-released; err != nil {
+			t.Error(err)
+		}
+		if left := server.Left(); len(left) > 0 {
+			t.Errorf("released, and something stands on %v", left)
+		}
+	})
+}
+
 // TestRefusedWakes: a claim of the same client that is taken back, since it came too late for a full line, wakes the one
 // behind it at once.
 func TestRefusedWakes(t *testing.T) {
