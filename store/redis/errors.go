@@ -147,6 +147,9 @@ func unconnected(err error, o *rueidis.ClientOption) error {
 	return fmt.Errorf("connecting to Redis: %w", explain(err))
 }
 
+// errLinkEnded: a connection of our own is gone.
+var errLinkEnded = errors.New("the connection to Redis has ended")
+
 func uncertain(err error) error { return fmt.Errorf("%w: %w", driver.ErrUncertain, err) }
 
 // patient repeats one step until it is answered. It gives up when asking again cannot help, when the call's context
