@@ -2,11 +2,15 @@ package redis
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
 	"regexp"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -54,7 +58,7 @@ func finalReply(text string, alone bool) error {
 		return fmt.Errorf("%w: keys of one lock fall into two hash slots: %s", driver.ErrInvalid, brief(text))
 	case says("MOVED ", "ASK ") && alone:
 		return fmt.Errorf("%w: this Redis server belongs to a Cluster: open it as redis+cluster://", driver.ErrUnsupported)
-	case says("unknown command", "Unknown Redis command", "wrong number of arguments", "Wrong number of args"):
+	case says("unknown command", "Unknown Redis command", "wrong number of arguments", "Wrong number of args", "non deterministic commands"):
 		return fmt.Errorf("%w: this Redis server is too old, or lacks a command; version 6.2 is the least: %s", driver.ErrUnsupported, brief(text))
 	case says("NOREPLICAS", "LOADING", "BUSY", "OOM", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "MOVED ", "ASK ", "UNKILLABLE", "NOSCRIPT", "max number of clients"):
 		return nil // it may pass
@@ -82,9 +86,10 @@ func aclRule(text string) string {
 
 var refusedCommand = regexp.MustCompile(`the '([A-Za-z|]+)' command`)
 
-// brief is a reply without the part that names the script.
+// brief is a reply without the parts that name the script, and what came with a command, which may be a password.
 func brief(text string) string {
 	text, _, _ = strings.Cut(text, " script: ")
+	text, _, _ = strings.Cut(text, ", with args")
 	return text[:min(len(text), 200)]
 }
 
@@ -112,6 +117,38 @@ func explain(err error) error {
 	}
 	return errors.New(brief(r.Error()))
 }
+
+// unconnected is the error of a client that could not be made. Much of what goes wrong with TLS shows only as a link that
+// ends or stays silent.
+func unconnected(err error, o *rueidis.ClientOption) error {
+	var (
+		authority x509.UnknownAuthorityError
+		name      x509.HostnameError
+		invalid   x509.CertificateInvalidError
+		alert     *net.OpError
+		timeout   net.Error
+	)
+	cut := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	late := errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+	switch {
+	case errors.As(err, &authority):
+		return fmt.Errorf("%w: the certificate of the Redis server is by no authority that is known here: name its CA by tls-ca: %v", driver.ErrDenied, err)
+	case errors.As(err, &name):
+		return fmt.Errorf("%w: the certificate of the Redis server is for another name: give it by tls-name: %v", driver.ErrDenied, err)
+	case errors.As(err, &invalid):
+		return fmt.Errorf("%w: the certificate of the Redis server is not valid: %v", driver.ErrDenied, err)
+	case errors.As(err, &alert) && alert.Op == "remote error", o.TLSConfig != nil && cut:
+		return fmt.Errorf("connecting to Redis by TLS: %w; it may want a client certificate that it trusts: tls-cert and tls-key", err)
+	case o.TLSConfig != nil && late:
+		return fmt.Errorf("connecting to Redis by TLS: %w; if the server speaks none, say redis://", explain(err))
+	case cut:
+		return fmt.Errorf("connecting to Redis: %w; if the server speaks TLS, say rediss://", err)
+	}
+	return fmt.Errorf("connecting to Redis: %w", explain(err))
+}
+
+// errLinkEnded: a connection of our own is gone.
+var errLinkEnded = errors.New("the connection to Redis has ended")
 
 func uncertain(err error) error { return fmt.Errorf("%w: %w", driver.ErrUncertain, err) }
 

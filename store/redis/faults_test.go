@@ -370,6 +370,9 @@ func TestFailover(t *testing.T) {
 	for _, r := range g.Servers[1:] {
 		do(t, r, "REPLICAOF", "127.0.0.1", fmt.Sprint(g.Servers[0].Port))
 	}
+	if err := g.Watchful(); err != nil {
+		t.Fatal(err)
+	}
 	g.Servers[0].Kill()
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -86,6 +86,9 @@ func TestStormFailover(t *testing.T) {
 		t.Skip("takes minutes: -prove")
 	}
 	g := must(t)(redistest.Replicated(t.Context()))
+	if err := g.Watchful(); err != nil {
+		t.Fatal(err)
+	}
 	a := g.SentinelAddrs()
 	for _, replicas := range []int{0, 1} {
 		var stores []driver.Store

@@ -230,5 +230,5 @@ func connect(ctx context.Context, o rueidis.ClientOption) (rueidis.Client, error
 			return nil, f
 		}
 	}
-	return nil, fmt.Errorf("connecting to Redis: %w", explain(err))
+	return nil, unconnected(err, &o)
 }

@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"runtime/pprof"
@@ -12,14 +13,17 @@ import (
 // network that drops packets does to those who wait; when it heals, what was held back is delivered, late.
 type Link struct {
 	Addr string
-	to   string
 	l    net.Listener
 
 	mu      sync.Mutex
+	to      string
 	healed  *sync.Cond
 	stalled [2]bool // to the server, from it
 	swallow int     // replies still to be lost: each is dropped, and its connection reset
-	delay   time.Duration
+	weather func() (delay time.Duration, reset bool)
+	old     []byte // words of the server that are replaced
+	new     []byte
+	made    int
 	conns   map[net.Conn]bool
 	closed  bool
 }
@@ -46,7 +50,10 @@ func (k *Link) accept() {
 			return
 		}
 		go func() {
-			out, err := net.Dial("tcp", k.to)
+			k.mu.Lock()
+			to := k.to
+			k.mu.Unlock()
+			out, err := net.Dial("tcp", to)
 			k.mu.Lock()
 			if err != nil || k.closed {
 				k.mu.Unlock()
@@ -54,6 +61,7 @@ func (k *Link) accept() {
 				return
 			}
 			k.conns[in], k.conns[out] = true, true
+			k.made++
 			k.mu.Unlock()
 			go k.pipe(out, in, 0)
 			go k.pipe(in, out, 1)
@@ -67,12 +75,14 @@ func (k *Link) pipe(to, from net.Conn, direction int) {
 	b := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(b)
-		if n > 0 && k.pass(direction) {
-			if _, err := to.Write(b[:n]); err != nil {
+		if n > 0 {
+			data, ok := k.pass(direction, b[:n])
+			if !ok {
 				return
 			}
-		} else if n > 0 {
-			return
+			if _, err := to.Write(data); err != nil {
+				return
+			}
 		}
 		if err != nil {
 			return
@@ -80,8 +90,8 @@ func (k *Link) pipe(to, from net.Conn, direction int) {
 	}
 }
 
-// pass waits while the link is cut, and reports whether the bytes may go on.
-func (k *Link) pass(direction int) bool {
+// pass waits while the link is cut, and gives the bytes that go on. If they do not, their connection ends.
+func (k *Link) pass(direction int, data []byte) ([]byte, bool) {
 	k.mu.Lock()
 	for k.stalled[direction] && !k.closed {
 		k.healed.Wait()
@@ -90,10 +100,17 @@ func (k *Link) pass(direction int) bool {
 	if lost {
 		k.swallow--
 	}
-	delay, closed := k.delay, k.closed
+	if direction == 1 && k.old != nil {
+		data = bytes.ReplaceAll(data, k.old, k.new)
+	}
+	weather, closed := k.weather, k.closed
 	k.mu.Unlock()
-	time.Sleep(delay)
-	return !lost && !closed
+	if weather != nil {
+		delay, reset := weather()
+		time.Sleep(delay)
+		lost = lost || reset
+	}
+	return data, !lost && !closed
 }
 
 // Cut stalls both directions.
@@ -119,11 +136,34 @@ func (k *Link) LoseReplies(n int) {
 	k.swallow = n
 }
 
-// Delay delays everything by d in each direction.
-func (k *Link) Delay(d time.Duration) {
+// Weather is asked about whatever travels, in each direction: for how long it is delayed, and whether its connection is
+// reset instead.
+func (k *Link) Weather(ask func() (delay time.Duration, reset bool)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.delay = d
+	k.weather = ask
+}
+
+// Replace puts other words, of the same length, into what the server says.
+func (k *Link) Replace(old, new string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.old, k.new = []byte(old), []byte(new)
+}
+
+// Made is how many connections were made.
+func (k *Link) Made() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.made
+}
+
+// To leads to another address from now on, and ends all connections.
+func (k *Link) To(addr string) {
+	k.mu.Lock()
+	k.to = addr
+	k.mu.Unlock()
+	k.Reset()
 }
 
 // Reset ends all connections.

@@ -26,6 +26,7 @@ type Server struct {
 	Port int
 	Dir  string
 	args []string
+	env  []string // beside our own
 	cmd  *exec.Cmd
 	done chan struct{}
 }
@@ -65,6 +66,15 @@ func Start(args ...string) (*Server, error) {
 
 // StartOn is Start on a certain port.
 func StartOn(port int, args ...string) (*Server, error) {
+	s, err := prepare(port, args)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.run()
+}
+
+// prepare makes a server that is not started yet.
+func prepare(port int, args []string) (*Server, error) {
 	dir, err := os.MkdirTemp("", "holdfast-redis-")
 	if err != nil {
 		return nil, err
@@ -72,7 +82,7 @@ func StartOn(port int, args ...string) (*Server, error) {
 	s := &Server{Port: port, Addr: "127.0.0.1:" + strconv.Itoa(port), Dir: dir}
 	s.args = append([]string{"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir, "--save", "",
 		"--appendonly", "no", "--enable-debug-command", "local", "--repl-diskless-sync-delay", "0"}, args...)
-	return s, s.run()
+	return s, nil
 }
 
 // run starts the process, and returns when it answers.
@@ -83,6 +93,7 @@ func (s *Server) run() error {
 	}
 	defer log.Close()
 	s.cmd = exec.Command("redis-server", s.args...)
+	s.cmd.Env = append(os.Environ(), s.env...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	s.cmd.SysProcAttr = diesWithUs()
 	if err := s.cmd.Start(); err != nil {
@@ -214,7 +225,8 @@ func Independent(n int, args ...string) (*Group, error) {
 // MasterName is what the Sentinels of Replicated call their primary.
 const MasterName = "m1"
 
-// Replicated starts a primary with two replicas and three Sentinels, and returns when all have found one another.
+// Replicated starts a primary with two replicas and three Sentinels, and returns when all have found one another. The
+// Sentinels are patient: on a busy machine they would take a server that is slow for one that is dead. See Watchful.
 func Replicated(ctx context.Context) (*Group, error) {
 	g := &Group{}
 	fail := func(err error) (*Group, error) {
@@ -254,6 +266,21 @@ func Replicated(ctx context.Context) (*Group, error) {
 	return g, nil
 }
 
+// Watchful has the Sentinels replace a primary that has not answered for a second.
+func (g *Group) Watchful() error { return g.downAfter("1000") }
+
+// Patient has them wait again.
+func (g *Group) Patient() error { return g.downAfter("60000") }
+
+func (g *Group) downAfter(ms string) error {
+	for _, s := range g.Sentinels {
+		if _, err := s.Do("SENTINEL", "SET", MasterName, "down-after-milliseconds", ms); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func startSentinel(primary int) (*Server, error) {
 	dir, err := os.MkdirTemp("", "holdfast-sentinel-")
 	if err != nil {
@@ -262,7 +289,7 @@ func startSentinel(primary int) (*Server, error) {
 	port := Port()
 	conf := filepath.Join(dir, "sentinel.conf")
 	text := fmt.Sprintf("bind 127.0.0.1\nport %d\ndir %s\nsentinel monitor %s 127.0.0.1 %d 2\n"+
-		"sentinel down-after-milliseconds %[3]s 1000\nsentinel failover-timeout %[3]s 5000\n", port, dir, MasterName, primary)
+		"sentinel down-after-milliseconds %[3]s 60000\nsentinel failover-timeout %[3]s 5000\n", port, dir, MasterName, primary)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -272,7 +299,7 @@ func startSentinel(primary int) (*Server, error) {
 
 // Cluster starts a Cluster of three primaries, and returns when it serves all slots.
 func Cluster(ctx context.Context) (*Group, error) {
-	g, err := Independent(3, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "2000")
+	g, err := Independent(3, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "15000")
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,411 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+// client is a whole client of a store.
+func client(t *testing.T, raw string) *holdfast.Client {
+	t.Helper()
+	c, err := holdfast.Open(t.Context(), raw, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// lock takes a lock, however long a fail-over may keep it from that.
+func lock(t *testing.T, c *holdfast.Client, name string, ttl time.Duration) *holdfast.Lease {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		l, err := c.Mutex(name, &holdfast.LockOptions{TTL: ttl}).Lock(ctx)
+		if err == nil {
+			return l
+		}
+		if ctx.Err() != nil || driver.Final(err) {
+			t.Fatalf("lock %s: %v", name, err)
+		}
+	}
+}
+
+// told waits until a lease has ended, and checks that its holder was told by the store, before the end of the TTL that
+// began when it was last known to hold.
+func told(t *testing.T, l *holdfast.Lease, ttl time.Duration, wants ...driver.Loss) {
+	t.Helper()
+	start := time.Now()
+	select {
+	case <-l.Context().Done():
+	case <-time.After(ttl + 5*time.Second):
+		t.Errorf("%s: the holder is told nothing", l.Name())
+		return
+	}
+	cause := loss(context.Cause(l.Context()))
+	t.Logf("%s: told after %v: %s", l.Name(), time.Since(start).Round(time.Millisecond), cause)
+	for _, want := range wants {
+		if cause == want {
+			return
+		}
+	}
+	t.Errorf("%s: the holder is told %v, want %q", l.Name(), context.Cause(l.Context()), wants)
+}
+
+// keeps checks that a lease is renewed for as long as d.
+func keeps(t *testing.T, l *holdfast.Lease, d time.Duration) {
+	t.Helper()
+	select {
+	case <-l.Context().Done():
+		t.Errorf("%s: lost: %v", l.Name(), context.Cause(l.Context()))
+	case <-time.After(d):
+	}
+}
+
+// rises takes a lock again and checks its token.
+func rises(t *testing.T, c *holdfast.Client, before *holdfast.Lease) *holdfast.Lease {
+	t.Helper()
+	next := lock(t, c, before.Name(), 3*time.Second)
+	if next.Token() <= before.Token() {
+		t.Errorf("%s: token %d after %d", next.Name(), next.Token(), before.Token())
+	}
+	return next
+}
+
+// TestEmptied: a server that is restarted empty, or emptied by FLUSHALL, has forgotten a lock: its holder is told by the
+// next renewal, and not by its own clock; the next token is larger. SCRIPT FLUSH loses nothing.
+func TestEmptied(t *testing.T) {
+	t.Parallel()
+	const ttl = 6 * time.Second
+	server := startServer(t)
+	holder, other := client(t, "redis://"+server.Addr), client(t, "redis://"+server.Addr)
+
+	l := lock(t, holder, "scripts", 3*time.Second)
+	do(t, server, "SCRIPT", "FLUSH")
+	keeps(t, l, 1500*time.Millisecond)
+	if err := l.Unlock(); err != nil {
+		t.Errorf("unlocking after SCRIPT FLUSH: %v", err)
+	}
+
+	l = lock(t, holder, "flushed", ttl)
+	do(t, server, "FLUSHALL")
+	told(t, l, ttl, driver.LossGone)
+	rises(t, other, l)
+
+	l = lock(t, holder, "restarted", ttl)
+	server.Kill()
+	if err := server.Again(); err != nil {
+		t.Fatal(err)
+	}
+	told(t, l, ttl, driver.LossGone)
+	rises(t, other, l)
+
+	l = lock(t, holder, "taken", ttl)
+	do(t, server, "FLUSHALL")
+	next := rises(t, other, l)
+	told(t, l, ttl, driver.LossTaken)
+	keeps(t, next, 0)
+}
+
+// TestForgottenGrant: a fail-over to a replica that had not heard of a grant makes two holders, as Redis is: how long both
+// believe is counted. The first is told by its next renewal, and the token of the second is larger. Where a grant must
+// have reached a replica, it is not given.
+func TestForgottenGrant(t *testing.T) {
+	t.Parallel()
+	const ttl = 12 * time.Second
+	g := must(t)(redistest.Replicated(t.Context()))
+	a := g.SentinelAddrs()
+	raw := "redis+sentinel://" + a[0] + "/" + redistest.MasterName + "?addrs=" + a[1] + "," + a[2]
+	holder, other := client(t, raw), client(t, raw)
+	careful := open(t, raw+"&replicas=1&timeout=1s")
+	lock(t, other, "other", 30*time.Second)
+	acquire(t, careful, mutex("careful", time.Second))
+
+	for _, r := range g.Servers[1:] {
+		r.Signal(syscall.SIGSTOP)
+	}
+	do(t, g.Servers[0], "CLIENT", "KILL", "TYPE", "replica")
+	c := mutex("careful2", 10*time.Second)
+	if _, err := careful.Acquire(t.Context(), c); err == nil || !strings.Contains(err.Error(), "replicas") {
+		t.Errorf("a grant that no replica has: %v", err)
+	}
+	if l, err := careful.Inspect(t.Context(), c.Name); err != nil || len(l.Holders) > 0 {
+		t.Errorf("it was not given back: %+v %v", l, err)
+	}
+	l := lock(t, holder, "forgotten", ttl)
+	if err := g.Watchful(); err != nil {
+		t.Fatal(err)
+	}
+	g.Servers[0].Kill()
+	for _, r := range g.Servers[1:] {
+		r.Signal(syscall.SIGCONT)
+	}
+	next := rises(t, other, l)
+	granted := time.Now()
+	told(t, l, ttl, driver.LossGone, driver.LossTaken)
+	t.Logf("fail-over that lost a grant: two holders for %v; tokens %d, then %d", time.Since(granted).Round(time.Millisecond), l.Token(), next.Token())
+	keeps(t, next, time.Second)
+}
+
+// TestOldPrimary: when the primary is killed right after a grant, the holder keeps the lock or is told. The old primary
+// that comes back is a primary of its own until the Sentinels stop it: clients that came by them do not follow it there,
+// and one that was pointed at it is told when that ends.
+func TestOldPrimary(t *testing.T) {
+	t.Parallel()
+	const ttl = 15 * time.Second
+	g := must(t)(redistest.Replicated(t.Context()))
+	a := g.SentinelAddrs()
+	raw := "redis+sentinel://" + a[0] + "/" + redistest.MasterName + "?addrs=" + a[1] + "," + a[2]
+	holder, other := client(t, raw), client(t, raw)
+	kept := lock(t, holder, "kept", ttl)
+	if _, err := g.Servers[0].Do("WAIT", "1", "1000"); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Watchful(); err != nil {
+		t.Fatal(err)
+	}
+	last := lock(t, holder, "last", ttl)
+	g.Servers[0].Kill() // right after the acknowledgement
+
+	// Whoever comes next is served by the new primary, and tokens rise there.
+	served := lock(t, other, "new", 30*time.Second)
+	t.Logf("the holder of the last grant before the kill: %v", last.Err())
+
+	old := g.Servers[0]
+	if err := old.Again(); err != nil {
+		t.Fatal(err)
+	}
+	back := time.Now()
+	stray := client(t, "redis://"+old.Addr+"?timeout=1s")
+	twice, strays := 0, 0
+	var lost *holdfast.Lease
+	err := redistest.Until(t.Context(), func() bool {
+		if l, err := stray.Mutex("new", &holdfast.LockOptions{TTL: ttl}).TryLock(t.Context()); err == nil {
+			lost = l
+			strays++
+			if served.Valid() {
+				twice++
+			}
+		}
+		info, err := old.Do("INFO", "replication")
+		time.Sleep(200 * time.Millisecond)
+		return err == nil && strings.Contains(info, "role:slave")
+	})
+	if err != nil {
+		t.Fatal("the old primary is not stopped: ", err)
+	}
+	t.Logf("split brain for %v: %d grants by the old primary, %d of them beside the holder of the new one", time.Since(back).Round(100*time.Millisecond), strays, twice)
+	if lost != nil {
+		select {
+		case <-lost.Context().Done():
+			t.Logf("the holder at the old primary is told: %v", context.Cause(lost.Context()))
+		case <-time.After(ttl):
+			t.Error("the holder at the old primary is told nothing")
+		}
+	}
+	keeps(t, served, 0)
+	if kept.Err() != nil && loss(kept.Err()) == "" {
+		t.Errorf("unclear: %v", kept.Err())
+	}
+	t.Logf("what a replica had been told of: %v", kept.Err())
+}
+
+// TestServerClock: the server's clock is stepped while a lock is held. Forward: the server ends the lock early, its holder
+// is told by the next renewal, and the next token is larger. Back: the lock stays with its holder, tokens rise all the
+// same, and after a renewal a holder that dies is replaced within its TTL.
+func TestServerClock(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	clock := startClock(t)
+	server, err := clock.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Stop)
+	holder, other := client(t, "redis://"+server.Addr), client(t, "redis://"+server.Addr)
+	step := func(ahead time.Duration) {
+		t.Helper()
+		if err := clock.Step(ahead); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	l := lock(t, holder, "forward", ttl)
+	step(50 * time.Second)
+	next := rises(t, other, l)
+	granted := time.Now()
+	told(t, l, ttl, driver.LossTaken)
+	t.Logf("+50 s: two holders for %v", time.Since(granted).Round(time.Millisecond))
+	keeps(t, next, ttl/2)
+	if err := next.Unlock(); err != nil {
+		t.Error(err)
+	}
+
+	sem := holder.Semaphore("shared", 2, &holdfast.LockOptions{TTL: ttl})
+	s, err := sem.Acquire(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	step(100 * time.Second)
+	told(t, s, ttl, driver.LossGone)
+
+	l = lock(t, holder, "back", ttl)
+	s, err = holder.Semaphore("sharedback", 2, &holdfast.LockOptions{TTL: ttl}).Acquire(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	step(70 * time.Second)
+	keeps(t, l, 2*ttl)
+	keeps(t, s, 0)
+	if _, err := other.Mutex("back", nil).TryLock(t.Context()); !errors.Is(err, holdfast.ErrHeld) {
+		t.Errorf("-30 s: another gets in: %v", err)
+	}
+	if err := l.Unlock(); err != nil {
+		t.Error(err)
+	}
+	next = rises(t, other, l)
+	if err := next.Unlock(); err != nil {
+		t.Error(err)
+	}
+
+	dead := client(t, "redis://"+server.Addr)
+	l = lock(t, dead, "dead", ttl)
+	step(40 * time.Second)
+	keeps(t, l, ttl/2) // one renewal
+	if _, err := l.Lapse(); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	rises(t, other, l)
+	if took := time.Since(start); took > ttl+3*time.Second {
+		t.Errorf("-30 s: a dead holder was replaced after %v", took)
+	}
+}
+
+// TestPromotedClock: the server that takes over has another clock than the one before. Tokens rise where the record came
+// along. Where it did not, they rise if the new clock is ahead, and fall if it is behind, as Info says.
+func TestPromotedClock(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{50 * time.Second, -30 * time.Second} {
+		clock := startClock(t)
+		first := startServer(t)
+		second, err := clock.Start("--replicaof", "127.0.0.1 "+fmt.Sprint(first.Port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(second.Stop)
+		via, err := redistest.NewLink(first.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(via.Close)
+		s := open(t, "redis://"+via.Addr)
+		claim := func(name string, ttl time.Duration) driver.Grant { return acquire(t, s, waiting(mutex(name, ttl))) }
+		if err := redistest.Until(t.Context(), func() bool {
+			info, err := second.Do("INFO", "replication")
+			return err == nil && strings.Contains(info, "master_link_status:up")
+		}); err != nil {
+			t.Fatal(err)
+		}
+		kept := claim("kept", 10*time.Second)
+		if err := redistest.Until(t.Context(), func() bool {
+			n, err := second.Do("EXISTS", "holdfast:{kept}")
+			return err == nil && n == ":1"
+		}); err != nil {
+			t.Fatal(err)
+		}
+		do(t, second, "REPLICAOF", "127.0.0.1", "1") // it hears no more
+		forgotten := claim("forgotten", 10*time.Second)
+		if err := clock.Step(ahead); err != nil {
+			t.Fatal(err)
+		}
+		do(t, second, "REPLICAOF", "NO", "ONE")
+		first.Kill()
+		via.To(second.Addr)
+
+		var r driver.Renewal
+		if err := redistest.Until(t.Context(), func() bool {
+			r = renew(t, s, kept)
+			return r.Err == nil || loss(r.Err) != ""
+		}); err != nil {
+			t.Fatal(r.Err)
+		}
+		if lost := loss(r.Err) == driver.LossGone; lost != (ahead > 0) {
+			t.Errorf("%v: what came along is renewed as %v", ahead, r.Err)
+		}
+		if l := loss(renew(t, s, forgotten).Err); l != driver.LossGone {
+			t.Errorf("%v: what did not come along is %q", ahead, l)
+		}
+		if err := s.Release(t.Context(), kept.Claim, ""); err != nil && !errors.Is(err, driver.ErrLost) {
+			t.Error(err)
+		}
+		if again := claim("kept", time.Second); again.Token <= kept.Token {
+			t.Errorf("%v: token %d after %d, though the record came along", ahead, again.Token, kept.Token)
+		}
+		again := claim("forgotten", time.Second)
+		t.Logf("%v: without its record the next token is %v later", ahead, time.Duration(again.Token-forgotten.Token)*time.Microsecond)
+		if fell := again.Token <= forgotten.Token; fell != (ahead < 0) || s.Info().TokensFall == "" {
+			t.Errorf("%v: token %d after %d; Info says they fall %q", ahead, again.Token, forgotten.Token, s.Info().TokensFall)
+		}
+	}
+}
+
+func startClock(t *testing.T) *redistest.Clock {
+	t.Helper()
+	c, err := redistest.NewClock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// TestRedlockForgets: a server of a Redlock that restarts empty, or whose clock is stepped, gives its voice away a second
+// time: two holders are counted, the first is told by its next renewal, and tokens rise all the same.
+func TestRedlockForgets(t *testing.T) {
+	t.Parallel()
+	const ttl = 6 * time.Second
+	for _, how := range []string{"restart", "step"} {
+		clock := startClock(t)
+		var g redistest.Group
+		for range 3 {
+			s, err := clock.Start()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(s.Stop)
+			g.Servers = append(g.Servers, s)
+		}
+		a := g.Addrs()
+		raw := "redlock://" + a[0] + "?addrs=" + strings.Join(a[1:], ",")
+		holder, other := client(t, raw), client(t, raw)
+		g.Servers[2].Signal(syscall.SIGSTOP)
+		l := lock(t, holder, "m", ttl) // on the first two
+		g.Servers[2].Kill()
+		if err := g.Servers[2].Again(); err != nil { // and nothing of it comes late to the third
+			t.Fatal(err)
+		}
+		if how == "restart" {
+			g.Servers[1].Kill()
+			if err := g.Servers[1].Again(); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := clock.Step(50 * time.Second); err != nil {
+			t.Fatal(err)
+		}
+		next := rises(t, other, l)
+		granted := time.Now()
+		told(t, l, ttl, driver.LossGone, driver.LossTaken)
+		t.Logf("%s: two holders for %v; tokens %d, then %d", how, time.Since(granted).Round(time.Millisecond), l.Token(), next.Token())
+	}
+}

@@ -1,0 +1,73 @@
+package redistest
+
+import (
+	_ "embed"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+//go:embed shim/clock.c
+var shim []byte
+
+// Clock is a wall clock that can be stepped under the servers that are started on it. It needs cc in the PATH, and Linux.
+type Clock struct {
+	dir  string
+	file *os.File
+}
+
+// NewClock makes a clock, which is right at first. Close it.
+func NewClock() (*Clock, error) {
+	dir, err := os.MkdirTemp("", "holdfast-clock-")
+	if err != nil {
+		return nil, err
+	}
+	c := &Clock{dir: dir}
+	source := filepath.Join(dir, "clock.c")
+	if err = os.WriteFile(source, shim, 0o600); err == nil {
+		out, cerr := exec.Command("cc", "-shared", "-fPIC", "-O1", "-o", c.library(), source).CombinedOutput()
+		if err = cerr; err != nil {
+			err = fmt.Errorf("compiling the clock: %w: %s", err, out)
+		}
+	}
+	if err == nil {
+		c.file, err = os.Create(filepath.Join(dir, "offset"))
+	}
+	if err == nil {
+		err = c.Step(0)
+	}
+	if err != nil {
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Clock) library() string { return filepath.Join(c.dir, "clock.so") }
+
+// Step sets how far the clock is ahead of the machine's.
+func (c *Clock) Step(ahead time.Duration) error {
+	var b [8]byte
+	binary.NativeEndian.PutUint64(b[:], uint64(ahead.Microseconds()))
+	_, err := c.file.WriteAt(b[:], 0)
+	return err
+}
+
+// Start is Start on this clock.
+func (c *Clock) Start(args ...string) (*Server, error) {
+	s, err := prepare(Port(), args)
+	if err != nil {
+		return nil, err
+	}
+	s.env = []string{"LD_PRELOAD=" + c.library(), "HOLDFAST_CLOCK=" + c.file.Name()}
+	return s, s.run()
+}
+
+// Close removes the clock. Its servers were stopped before.
+func (c *Clock) Close() {
+	c.file.Close()
+	os.RemoveAll(c.dir)
+}

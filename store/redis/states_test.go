@@ -1,0 +1,350 @@
+package redis
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	crand "crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+// says checks that an error is of a kind and has these words, and that it tells no secret.
+func says(t *testing.T, what string, err, kind error, words ...string) {
+	t.Helper()
+	if err == nil || kind != nil && !errors.Is(err, kind) {
+		t.Errorf("%s: %v, want %v", what, err, kind)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%s: %v, want the words %q", what, err, w)
+		}
+	}
+	if strings.Contains(err.Error(), "hunter") {
+		t.Errorf("%s: a secret is told: %v", what, err)
+	}
+	t.Logf("%s: %v", what, err)
+}
+
+// try makes a claim and gives up soon.
+func try(t *testing.T, s driver.Store, name string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, err := s.Acquire(ctx, mutex(name, time.Second))
+	return err
+}
+
+// TestDiskFails: a server that cannot save takes no writes and is named so. A holder is not renewed by it, believes until
+// its time is over and no longer, and goes on if the disk comes back before.
+func TestDiskFails(t *testing.T) {
+	t.Parallel()
+	const ttl = 6 * time.Second
+	server := startServer(t, "--enable-protected-configs", "local")
+	holder, s := client(t, "redis://"+server.Addr), open(t, "redis://"+server.Addr)
+	short, long := lock(t, holder, "short", time.Second), lock(t, holder, "long", ttl)
+	do(t, server, "CONFIG", "SET", "save", "3600 1000000")
+	dir := filepath.Join(server.Dir, "gone")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	do(t, server, "CONFIG", "SET", "dir", dir)
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	saved := func(status string) {
+		t.Helper()
+		if err := redistest.Until(t.Context(), func() bool {
+			_, _ = server.Do("BGSAVE")
+			info, err := server.Do("INFO", "persistence")
+			return err == nil && strings.Contains(info, "rdb_last_bgsave_status:"+status)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	saved("err")
+	says(t, "MISCONF", try(t, s, "m"), nil, "cannot save to its disk", "MISCONF")
+	if err := try(t, s, "m"); driver.Final(err) {
+		t.Errorf("a disk that may come back is taken for final: %v", err)
+	}
+	told(t, short, time.Second, driver.LossExpired, driver.LossUnknown)
+	do(t, server, "CONFIG", "SET", "dir", server.Dir)
+	saved("ok")
+	keeps(t, long, ttl)
+	if err := long.Unlock(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLoading: a server that is still reading its data is waited for.
+func TestLoading(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, "--save", "", "--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024")
+	s := open(t, "redis://"+server.Addr)
+	g := acquire(t, s, mutex("held", time.Minute))
+	do(t, server, "EVAL", "for i = 1, 1500 do redis.call('SET', 'filler' .. i, string.rep('x', 100)) end", "0")
+	do(t, server, "SAVE")
+	server.Kill()
+	again := make(chan error, 1)
+	go func() { again <- server.Again() }()
+	var loading error
+	if err := redistest.Until(t.Context(), func() bool {
+		_, err := server.Do("GET", "x")
+		return err != nil && strings.Contains(err.Error(), "LOADING")
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	s.Renew(ctx, []driver.Grant{g}, func(_ int, r driver.Renewal) { loading = r.Err })
+	if loss(loading) != "" || driver.Final(loading) {
+		t.Errorf("a renewal while it loads: %v", loading)
+	}
+	t.Logf("a renewal while it loads: %v", loading)
+	late, err := driver.Open(ctx, "redis://"+server.Addr)
+	if err != nil {
+		t.Fatalf("opening while it loads: %v", err)
+	}
+	defer late.Close()
+	acquire(t, late, mutex("late", 30*time.Second))
+	if err := <-again; err != nil {
+		t.Fatal(err)
+	}
+	if r := renew(t, s, g); r.Err != nil {
+		t.Errorf("what was on the disk is renewed as %v", r.Err)
+	}
+}
+
+// TestTooOld: a server that lacks a command is named so, and one of an old version is warned of. The servers are real ones
+// from which a command was taken, and one whose answer to INFO is changed on the way.
+func TestTooOld(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, "--rename-command", "EVALSHA", "")
+	says(t, "a server without EVALSHA", try(t, open(t, "redis://"+server.Addr), "m"), driver.ErrUnsupported, "too old", "6.2", "EVALSHA")
+	server = startServer(t, "--rename-command", "HELLO", "")
+	do(t, server, "CONFIG", "SET", "requirepass", "hunter2")
+	if s, err := driver.Open(t.Context(), "redis://:hunter2@"+server.Addr); err != nil {
+		says(t, "a server without HELLO", err, driver.ErrUnsupported, "too old")
+	} else {
+		t.Cleanup(func() { s.Close() })
+		if err := try(t, s, "m"); err != nil {
+			says(t, "a server without HELLO", err, driver.ErrUnsupported, "too old")
+		}
+	}
+	server = startServer(t, "--rename-command", "TIME", "")
+	says(t, "a server without TIME", try(t, open(t, "redis://"+server.Addr), "m"), driver.ErrUnsupported, "too old")
+
+	real := do(t, server, "INFO", "server")
+	_, version, _ := strings.Cut(real, "redis_version:")
+	version, _, _ = strings.Cut(version, "\r")
+	via, err := redistest.NewLink(server.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(via.Close)
+	old := "5.0." + strings.Repeat("9", len(version)-4)
+	via.Replace("redis_version:"+version, "redis_version:"+old)
+	ws, err := open(t, "redis://"+via.Addr).(*Store).Warnings(t.Context())
+	if err != nil || !strings.Contains(strings.Join(ws, "\n"), old+" is older than 6.2") {
+		t.Errorf("a server of version %s: %q %v", old, ws, err)
+	}
+	for text, what := range map[string]string{
+		"ERR unknown command 'AUTH', with args beginning with: 'user' 'hunter2'":                                        "too old",
+		"ERR Write commands not allowed after non deterministic commands. Call redis.replicate_commands() at the start": "too old",
+	} {
+		says(t, text, finalReply(text, true), driver.ErrUnsupported, what)
+	}
+}
+
+// TestClusterMisused: what cannot be done in a Cluster is told in words that name the remedy.
+func TestClusterMisused(t *testing.T) {
+	t.Parallel()
+	g := must(t)(redistest.Cluster(t.Context()))
+	refused := 0
+	for _, server := range g.Servers {
+		if err := try(t, open(t, "redis://"+server.Addr), "m"); err != nil {
+			refused++
+			says(t, "a Cluster opened as one server", err, driver.ErrUnsupported, "redis+cluster://")
+		}
+	}
+	if refused != 2 {
+		t.Errorf("%d of 3 servers refuse a lock of one slot", refused)
+	}
+	// A name of any form stands in one slot, with all that is beside it.
+	s := open(t, "redis+cluster://"+g.Servers[0].Addr)
+	for _, name := range []string{"{", "}", "}{", "{}x", "a{b", "a}b", "a{}{b}c", "{a}{b}", "x{y}z"} {
+		for _, fair := range []bool{false, true} {
+			c := mutex(name, 5*time.Second)
+			c.Fair = fair
+			got := acquire(t, s, c)
+			if r := renew(t, s, got); r.Err != nil {
+				t.Errorf("%q: %v", name, r.Err)
+			}
+			if err := s.Release(t.Context(), c, ""); err != nil {
+				t.Errorf("%q: %v", name, err)
+			}
+		}
+	}
+	r := open(t, "redis+cluster://"+g.Servers[0].Addr+"?layout=redisson")
+	says(t, "two slots", try(t, r, "a{b"), driver.ErrInvalid, "two hash slots", "braces")
+	says(t, "a reply", finalReply("CROSSSLOT Keys in request don't hash to the same slot", false), driver.ErrInvalid, "two hash slots")
+	if err := try(t, open(t, "redis+cluster://"+startServer(t).Addr), "m"); err != nil {
+		t.Errorf("one server opened as a Cluster: %v", err)
+	}
+}
+
+// TestWeakSettings: settings that make locks less safe are warned of, each in words that say what to set.
+func TestWeakSettings(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr).(*Store)
+	warned := func(word string) bool {
+		t.Helper()
+		ws, err := s.Warnings(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(strings.Join(ws, "\n"), word)
+	}
+	do(t, server, "CONFIG", "SET", "maxmemory", "100mb")
+	for _, policy := range []string{"allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl"} {
+		do(t, server, "CONFIG", "SET", "maxmemory-policy", policy)
+		if !warned(policy) || !warned("noeviction") {
+			t.Errorf("%s is not warned of", policy)
+		}
+	}
+	do(t, server, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+	if warned("maxmemory-policy") {
+		t.Error("noeviction is warned of")
+	}
+	if !warned("appendonly is off") {
+		t.Error("a server that keeps nothing is not warned of")
+	}
+	do(t, server, "CONFIG", "SET", "appendonly", "yes")
+	if err := redistest.Until(t.Context(), func() bool { return !warned("appendonly is off") }); err != nil {
+		t.Error("appendonly is warned of though it is on")
+	}
+	replica := startServer(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(server.Port))
+	if err := redistest.Until(t.Context(), func() bool { return warned("min-replicas-to-write") }); err != nil {
+		t.Error("replicas without min-replicas-to-write are not warned of")
+	}
+	ws, err := open(t, "redis://"+replica.Addr).(*Store).Warnings(t.Context())
+	if err != nil || !strings.Contains(strings.Join(ws, "\n"), "replica") {
+		t.Errorf("a replica: %q %v", ws, err)
+	}
+}
+
+// TestTLS: rediss:// verifies the server by the user's own CA, gives a client certificate where one is wanted, and never
+// goes on without encryption; what fails says what to set.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ours, other := newCA(t, dir, "ours"), newCA(t, dir, "other")
+	serverCert, serverKey := ours.issue(t, "server")
+	clientCert, clientKey := ours.issue(t, "client")
+	strangeCert, strangeKey := other.issue(t, "strange")
+	port := redistest.Port()
+	server := startServer(t, "--tls-port", strconv.Itoa(port), "--tls-cert-file", serverCert, "--tls-key-file", serverKey,
+		"--tls-ca-cert-file", ours.file, "--tls-auth-clients", "no")
+	at := "127.0.0.1:" + strconv.Itoa(port)
+	lockAt := func(raw string) error {
+		s, err := driver.Open(t.Context(), raw)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		return try(t, s, "m"+strconv.Itoa(len(raw)))
+	}
+	if err := lockAt("rediss://" + at + "?tls-ca=" + ours.file); err != nil {
+		t.Errorf("our own CA: %v", err)
+	}
+	if err := lockAt("redis://" + at + "?tls=true&tls-ca=" + ours.file); err != nil {
+		t.Errorf("redis:// with tls=true: %v", err)
+	}
+	says(t, "no CA", lockAt("rediss://u:hunter2@"+at), driver.ErrDenied, "tls-ca")
+	says(t, "another CA", lockAt("rediss://u:hunter2@"+at+"?tls-ca="+other.file), driver.ErrDenied, "tls-ca")
+	says(t, "another name", lockAt("rediss://u:hunter2@"+at+"?tls-name=elsewhere&tls-ca="+ours.file), driver.ErrDenied, "tls-name")
+	says(t, "no TLS where it is wanted", lockAt("redis://u:hunter2@"+at), nil, "rediss://")
+	says(t, "TLS where there is none", lockAt("rediss://u:hunter2@"+server.Addr+"?tls-ca="+ours.file), nil, "redis://")
+
+	do(t, server, "CONFIG", "SET", "tls-auth-clients", "yes")
+	says(t, "no client certificate", lockAt("rediss://u:hunter2@"+at+"?tls-ca="+ours.file), nil, "tls-cert")
+	says(t, "a client certificate of another CA", lockAt("rediss://u:hunter2@"+at+"?tls-ca="+ours.file+"&tls-cert="+strangeCert+"&tls-key="+strangeKey),
+		nil, "tls-cert")
+	if err := lockAt("rediss://" + at + "?tls-ca=" + ours.file + "&tls-cert=" + clientCert + "&tls-key=" + clientKey); err != nil {
+		t.Errorf("a client certificate: %v", err)
+	}
+}
+
+// ca is an authority of certificates.
+type ca struct {
+	dir, name, file string
+	cert            *x509.Certificate
+	key             *ecdsa.PrivateKey
+}
+
+func newCA(t *testing.T, dir, name string) *ca {
+	t.Helper()
+	a := &ca{dir: dir, name: name, file: filepath.Join(dir, name+".pem")}
+	a.cert = &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign}
+	a.key = newKey(t)
+	writePEM(t, a.file, "CERTIFICATE", a.sign(t, a.cert, a.key))
+	return a
+}
+
+func (a *ca) sign(t *testing.T, c *x509.Certificate, key *ecdsa.PrivateKey) []byte {
+	t.Helper()
+	der, err := x509.CreateCertificate(crand.Reader, c, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
+}
+
+// issue makes a certificate for loopback and gives its files.
+func (a *ca) issue(t *testing.T, name string) (cert, key string) {
+	t.Helper()
+	k := newKey(t)
+	der := a.sign(t, &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}, k)
+	private, err := x509.MarshalECPrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key = filepath.Join(a.dir, name+".crt"), filepath.Join(a.dir, name+".key")
+	writePEM(t, cert, "CERTIFICATE", der)
+	writePEM(t, key, "EC PRIVATE KEY", private)
+	return cert, key
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func writePEM(t *testing.T, path, kind string, der []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,110 @@
+package redis
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+var (
+	_ driver.LockWatcher = (*Store)(nil)
+	_ driver.Explainer   = (*Store)(nil)
+	_ driver.Explainer   = (*Redlock)(nil)
+)
+
+// watchPoll is how often a lock that is watched is looked at though nothing was heard: a claim in line whose time is over
+// changes no key, and a server or a user's rights may lack what NextChange builds on.
+const watchPoll = time.Second
+
+// NextChange has the server say by itself when a key of the lock has changed (it calls that tracking): whatever a look has
+// read is remembered for the connection that looked. So nothing is written for a watcher, no step costs more, and what
+// foreign clients do is told as well. Each call has a connection of its own, from the client's pool.
+func (s *Store) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
+	if err := driver.CheckName(seen.Name, s.info); err != nil {
+		return driver.Lock{}, err
+	}
+	return aside(ctx, s, func() (driver.Lock, error) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(s.life, func() { cancel(driver.ErrClosed) })()
+		for {
+			l, err := s.Inspect(ctx, seen.Name)
+			if err != nil || l.Revision != seen.Revision {
+				return l, err
+			}
+			if s.track(ctx, seen); ctx.Err() != nil {
+				return l, context.Cause(ctx)
+			}
+		}
+	})
+}
+
+// track returns when the lock may stand otherwise than in seen.
+func (s *Store) track(ctx context.Context, seen driver.Lock) {
+	changed := make(chan struct{}, 1)
+	d, release := s.client.Dedicate()
+	defer release()
+	ended := d.SetOnInvalidations(func([]rueidis.RedisMessage) {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	})
+	keys := s.keys.all(seen.Name)
+	look := func() (string, error) {
+		m, err := d.Do(ctx, d.B().Eval().Script(s.steps.show.text).Numkeys(int64(s.steps.reach)).Key(keys[:s.steps.reach]...).Build()).ToMessage()
+		if err != nil {
+			return "", err
+		}
+		if v, ok := readView(m); ok {
+			l, err := v.lock(seen.Name)
+			return l.Revision, err
+		}
+		return "", corruptAnswer(seen.Name)
+	}
+	_, err := look() // the first request picks the node of a Cluster
+	if err == nil {
+		d.Do(ctx, d.B().ClientTracking().Off().Build()) // it may be on in another way
+		err = d.Do(ctx, d.B().ClientTracking().On().Build()).Error()
+	}
+	for err == nil {
+		var now string
+		if now, err = look(); err != nil || now != seen.Revision {
+			break
+		}
+		timer := time.NewTimer(watchPoll/2 + rand.N(watchPoll))
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-ended:
+			err = errLinkEnded
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		timer.Stop()
+	}
+	if err != nil {
+		_ = s.sleep(ctx, watchPoll/10)
+	}
+}
+
+// Explain: the TTL is kept as it is.
+func (s *Store) Explain(c driver.Claim) driver.Plan {
+	return driver.Plan{TTL: c.TTL, Keys: s.keysOf(c)}
+}
+
+// keysOf are the keys that a claim reads and writes, the lock's own first.
+func (s *Store) keysOf(c driver.Claim) []string {
+	keys := s.keys.all(c.Name)
+	if s.steps.leave == nil || c.Kind == driver.KindMutex && !c.Fair {
+		return s.steps.tryKeys(keys[0])
+	}
+	return keys[:]
+}
+
+// Explain names the keys, which are the same on each server.
+func (r *Redlock) Explain(c driver.Claim) driver.Plan { return r.servers[0].Explain(c) }

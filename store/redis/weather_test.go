@@ -1,0 +1,253 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+// TestWeather: through a slow link with resets no lease is lost, and through one that loses a third of its packets what is
+// lost is counted; in neither do two believe in a lock at a time, or tokens repeat or fall, and work goes on.
+func TestWeather(t *testing.T) {
+	t.Parallel()
+	span := 7 * time.Second
+	if *prove {
+		span = 5 * time.Minute
+	}
+	server := startServer(t)
+	var both sync.WaitGroup
+	for name, weather := range map[string]func() (time.Duration, bool){
+		"200 ms and up to 100 ms more or less, 1 % resets": func() (time.Duration, bool) {
+			return 50*time.Millisecond + rand.N(100*time.Millisecond), rand.N(200) == 0 // each way; 1 % of round trips
+		},
+		"30 % of packets lost": func() (d time.Duration, reset bool) {
+			for again := 200 * time.Millisecond; rand.N(10) < 3; again *= 2 { // as TCP sends it again
+				d += again
+			}
+			return d, false
+		},
+	} {
+		both.Go(func() {
+			open := func() driver.Store {
+				via, err := redistest.NewLink(server.Addr)
+				if err != nil {
+					t.Error(err)
+					return nil
+				}
+				t.Cleanup(via.Close)
+				s, err := driver.Open(t.Context(), "redis://"+via.Addr)
+				if err != nil {
+					t.Error(err)
+					return nil
+				}
+				t.Cleanup(func() { s.Close() })
+				via.Weather(weather)
+				return s
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), span)
+			defer cancel()
+			var mu sync.Mutex
+			var wg sync.WaitGroup
+			lost, renewed := 0, 0
+			for i := range 4 {
+				s := open()
+				if s == nil {
+					return
+				}
+				wg.Go(func() {
+					l, r := holdOn(ctx, t, s, fmt.Sprint(name, i))
+					mu.Lock()
+					defer mu.Unlock()
+					lost, renewed = lost+l, renewed+r
+				})
+			}
+			r := storm(ctx, []driver.Store{open(), open()}, name)
+			wg.Wait()
+			t.Logf("%s: %d renewals, %d leases lost; %d grants of a contended lock; tokens repeated %d times and fell %d times; two held at a time %d times",
+				name, renewed, lost, r.grants, r.repeated, r.fell, r.twice)
+			if r.repeated+r.fell+r.twice > 0 || r.grants == 0 || renewed == 0 {
+				t.Errorf("%s: two held it at a time, tokens did not rise, or nothing got done", name)
+			}
+			if lost > 0 && strings.Contains(name, "resets") {
+				t.Errorf("%s: %d leases lost", name, lost)
+			}
+		})
+	}
+	both.Wait()
+}
+
+// holdOn holds a lock, with the default patience of a client, until ctx ends, and counts losses and renewals.
+func holdOn(ctx context.Context, t *testing.T, s driver.Store, name string) (lost, renewed int) {
+	const ttl = 5 * time.Second
+	for ctx.Err() == nil {
+		c := waiting(mutex(name, ttl))
+		g, err := s.Acquire(ctx, c)
+		if err != nil {
+			continue
+		}
+		until := g.Since.Add(ttl - driver.Margin(ttl))
+		clock := s.Info().Clock
+		for gone := false; ctx.Err() == nil && !gone; {
+			select {
+			case <-ctx.Done():
+				return lost, renewed
+			case <-time.After(ttl / 3):
+			}
+			for { // again and again for as long as it is worth it
+				left := time.Duration(until.Monotonic - clock.Now().Monotonic)
+				if gone = left <= 0; gone {
+					lost++
+					break
+				}
+				bounded, cancel := context.WithTimeout(ctx, min(left, ttl/3))
+				var r driver.Renewal
+				s.Renew(bounded, []driver.Grant{g}, func(_ int, a driver.Renewal) { r = a })
+				cancel()
+				if ctx.Err() != nil {
+					return lost, renewed
+				}
+				if loss(r.Err) != "" {
+					t.Errorf("%s: told lost by the store: %v", name, r.Err)
+					lost++
+					gone = true
+					break
+				}
+				if r.Err == nil {
+					renewed++
+					until = r.Since.Add(r.TTL - driver.Margin(r.TTL))
+					break
+				}
+			}
+		}
+	}
+	return lost, renewed
+}
+
+// TestFlappingLink: a link that is cut for a quarter of the TTL, again and again, costs no lease, no more than three
+// renewals an interval, and no connections that stay.
+func TestFlappingLink(t *testing.T) {
+	t.Parallel()
+	const ttl, flaps = 4 * time.Second, 5
+	server := startServer(t)
+	via, err := redistest.NewLink(server.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(via.Close)
+	c := client(t, "redis://"+via.Addr)
+	l := lock(t, c, "m", ttl)
+	do(t, server, "CONFIG", "RESETSTAT")
+	start := time.Now()
+	for range flaps {
+		via.Cut()
+		keeps(t, l, ttl/4)
+		via.Heal()
+		keeps(t, l, ttl/4)
+	}
+	intervals := int(time.Since(start)/(ttl/3)) + 1
+	by, _, _ := calls(t, server)
+	t.Logf("%d flaps, %d intervals: %d renewals, %d connections made", flaps, intervals, by["evalsha"], via.Made())
+	if n := by["evalsha"]; n > 3*intervals || n < flaps/2 {
+		t.Errorf("%d renewals in %d intervals", n, intervals)
+	}
+	if n := via.Made(); n > 2+2*flaps {
+		t.Errorf("%d connections were made", n)
+	}
+	if n := strings.Count(do(t, server, "CLIENT", "LIST"), "\n"); n > 4 {
+		t.Errorf("%d connections stay", n)
+	}
+}
+
+// TestServerAway: a server that is killed and comes back with its data costs no lease, under the same token, and those who
+// wait go on waiting.
+func TestServerAway(t *testing.T) {
+	t.Parallel()
+	const ttl = 9 * time.Second
+	server := startServer(t, "--appendonly", "yes", "--appendfsync", "always")
+	c := client(t, "redis://"+server.Addr)
+	l := lock(t, c, "m", ttl)
+	fair := client(t, "redis://"+server.Addr).Mutex("m", fairly(ttl))
+	got := make(chan error, 2)
+	go func() {
+		next, err := fair.Lock(t.Context())
+		if err == nil {
+			err = next.Unlock()
+		}
+		got <- err
+	}()
+	plain := client(t, "redis://"+server.Addr)
+	go func() {
+		next, err := plain.Mutex("m", nil).Lock(t.Context())
+		if err == nil {
+			err = next.Unlock()
+		}
+		got <- err
+	}()
+	keeps(t, l, 500*time.Millisecond)
+	server.Kill()
+	keeps(t, l, 1500*time.Millisecond)
+	if err := server.Again(); err != nil {
+		t.Fatal(err)
+	}
+	keeps(t, l, ttl)
+	token := l.Token()
+	if held, err := c.Inspect(t.Context(), "m"); err != nil || len(held.Holders) != 1 || held.Holders[0].Token != token {
+		t.Errorf("it stands as %+v, %v; token %d", held, err, token)
+	}
+	if err := l.Unlock(); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		select {
+		case err := <-got:
+			if err != nil {
+				t.Error("a waiter: ", err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("a waiter waits for ever")
+		}
+	}
+}
+
+// TestRightsLost: a holder whose user is taken its rights, or removed, is told in time, and the error says why.
+func TestRightsLost(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	server := startServer(t)
+	for what, take := range map[string][]string{
+		"command":  {"ACL", "SETUSER", "worker", "-evalsha"},
+		"password": {"ACL", "SETUSER", "worker", "<hunter2", ">hunter3"},
+		"user":     {"ACL", "DELUSER", "worker"},
+	} {
+		do(t, server, "ACL", "SETUSER", "worker", "reset", "on", ">hunter2", "~*", "&*", "+@all")
+		l := lock(t, client(t, "redis://worker:hunter2@"+server.Addr), what, ttl)
+		do(t, server, take...)
+		if what == "password" {
+			_, _ = server.Do("CLIENT", "KILL", "USER", "worker")
+		}
+		start := time.Now()
+		select {
+		case <-l.Context().Done():
+		case <-time.After(ttl + time.Second):
+			t.Errorf("%s: told nothing", what)
+			continue
+		}
+		took := time.Since(start)
+		says(t, what, context.Cause(l.Context()), driver.ErrLost)
+		if took > ttl {
+			t.Errorf("%s: told after %v", what, took)
+		}
+	}
+}
+
+func fairly(ttl time.Duration) *holdfast.LockOptions {
+	return &holdfast.LockOptions{TTL: ttl, Fair: true}
+}
