@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"strconv"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -79,7 +80,9 @@ func (e *engine) show(row Row, rec *Record) driver.Lock {
 	shown := *rec
 	shown.Claims = alive(rec.Claims, m)
 	lock := shown.lock(row.Name, m)
-	lock.Revision = row.Version
+	if lock.Revision = row.Version; len(shown.Claims) < len(rec.Claims) { // that changes no record
+		lock.Revision += "-" + strconv.Itoa(len(rec.Claims)-len(shown.Claims))
+	}
 	return lock
 }
 
