@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
@@ -21,6 +22,7 @@ func conform(t *testing.T, s *dynamodbtest.Server, more string, opts drivertest.
 	table := tableName()
 	h := drivertest.Harness{
 		Secrets: []string{"hunter2secret"},
+		Slack:   2 * time.Second, // a single thread of JavaScript serves all
 		Open: func(ctx context.Context) (driver.Store, error) {
 			p, err := dynamodbtest.NewProxy(s.Endpoint)
 			if err != nil {
@@ -69,5 +71,5 @@ func own(t *testing.T) *dynamodbtest.Server {
 
 // TestConformance: the store keeps every promise of the contract.
 func TestConformance(t *testing.T) {
-	conform(t, own(t), "", drivertest.Options{})
+	conform(t, own(t), "", drivertest.Options{Parallel: 12})
 }
