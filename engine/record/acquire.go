@@ -18,6 +18,11 @@ func (e *engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 	defer done()
 	a := &acquire{engine: e, claim: c, queue: c.Wait && (c.Fair || c.Kind != driver.KindMutex), answered: e.clock.Now()}
 	a.row, a.rec = e.known(c.Name)
+	if e.aging != nil && e.aging.Stale() {
+		if err := a.look(ctx); err != nil {
+			return driver.Grant{}, a.failure(ctx, err)
+		}
+	}
 	for {
 		grant, over, err := a.step(ctx)
 		if over || err != nil {

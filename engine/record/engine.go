@@ -28,6 +28,8 @@ func New(table Table) driver.Store {
 	e.clock = e.info.Clock
 	e.notifier, _ = table.(Notifier)
 	e.presence, _ = table.(Presence)
+	e.aging, _ = table.(Aging)
+	_, e.swept = table.(Swept)
 	e.life, e.end = context.WithCancelCause(context.Background())
 	e.rtt = 10 * time.Millisecond
 	return e
@@ -39,6 +41,8 @@ type engine struct {
 	clock    driver.Clock
 	notifier Notifier // nil if the table has none
 	presence Presence // nil if the table has none
+	aging    Aging    // nil if the table's estimate of the clock does not age
+	swept    bool     // the store removes idle records itself
 	life     context.Context
 	end      context.CancelCauseFunc
 	// inBackground counts the engine's own goroutines; it is added to only with mu held and life going on.
@@ -165,15 +169,27 @@ func (e *engine) load(ctx context.Context, name string) (Row, *Record, error) {
 	return e.saw(row)
 }
 
-// saw decodes a row that was just read, and remembers it.
-func (e *engine) saw(row Row) (Row, *Record, error) {
+// read decodes a row, and puts the foreign holder, if there is one, in the place of ours.
+func read(row Row) (*Record, error) {
 	rec := &Record{}
-	if row.Version != "" {
+	if row.Version != "" && (row.Foreign == 0 || len(row.Data) > 0) {
 		var err error
 		if rec, err = Decode(row.Name, row.Data); err != nil {
-			e.forget(row.Name)
-			return row, nil, err
+			return nil, err
 		}
+	}
+	if row.Foreign != 0 {
+		rec = &Record{Token: rec.Token, Foreign: row.Foreign}
+	}
+	return rec, nil
+}
+
+// saw decodes a row that was just read, and remembers it.
+func (e *engine) saw(row Row) (Row, *Record, error) {
+	rec, err := read(row)
+	if err != nil {
+		e.forget(row.Name)
+		return row, nil, err
 	}
 	row.Data = nil
 	e.remember(row, rec)
@@ -187,9 +203,13 @@ func (e *engine) swap(ctx context.Context, row Row, rec *Record) (Row, *Record, 
 	if err != nil {
 		return Row{}, nil, err
 	}
-	row.Data, row.Token, row.Durable = data, rec.Token, false
+	row = Row{Name: row.Name, Version: row.Version, Data: data, Token: rec.Token}
 	for i := range rec.Claims {
-		row.Durable = row.Durable || rec.Claims[i].Detached
+		c := &rec.Claims[i]
+		row.Durable = row.Durable || c.Detached
+		if c.State != Waiting {
+			row.Ends = max(row.Ends, c.Ends)
+		}
 	}
 	from := e.clock.Now()
 	now, err := e.table.Swap(ctx, row)
