@@ -73,3 +73,22 @@ func (c *Client) Explain(name string, kind Kind, limit, weight int64, opts *Lock
 	}
 	return Plan{TTL: claim.TTL}, nil
 }
+
+// Warnings asks the store how it is set up, and tells in words what makes its locks less safe than they could be: each
+// says what to set. There are none on stores that have nothing to set up. An error is that of a store that cannot be asked.
+func (c *Client) Warnings(ctx context.Context) ([]string, error) {
+	w, ok := c.store.(driver.Warner)
+	if !ok {
+		return nil, nil
+	}
+	const op = "look at the settings"
+	if !c.crew.join() {
+		return nil, c.wrap(op, "", ErrClosed)
+	}
+	defer c.crew.leave()
+	ws, err := w.Warnings(ctx)
+	if err != nil {
+		return nil, c.wrap(op, "", err)
+	}
+	return ws, nil
+}

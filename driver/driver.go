@@ -191,6 +191,13 @@ type Explainer interface {
 	Explain(c Claim) Plan
 }
 
+// Warner is implemented by stores whose set-up is the user's own, and can be weak.
+type Warner interface {
+	// Warnings asks the store how it is set up. Each warning says in words what makes its locks less safe than they could
+	// be, and what to set. The error is that of a store that cannot be asked.
+	Warnings(ctx context.Context) ([]string, error)
+}
+
 // Plan is how a claim would stand in a store.
 type Plan struct {
 	Keys []string      // what is read and written: keys, nodes, files

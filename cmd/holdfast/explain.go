@@ -77,7 +77,19 @@ func explain(ctx context.Context, w io.Writer, client *holdfast.Client, r *reque
 		[]string{"in line", lineOf(info, r)},
 		[]string{"now", now(lock)},
 	)
-	return table(w, rows)
+	return table(w, append(rows, warnings(ctx, client)...))
+}
+
+// warnings are what the store's set-up is to be warned of.
+func warnings(ctx context.Context, client *holdfast.Client) (rows [][]string) {
+	ws, err := client.Warnings(ctx)
+	if err != nil {
+		ws = []string{"the settings of the store cannot be seen: " + reason(err)}
+	}
+	for _, text := range ws {
+		rows = append(rows, []string{"warning", words(text)})
+	}
+	return rows
 }
 
 // takeoverOf is how long others wait at worst for a run that is killed: on stores that notice, until its guard has ended

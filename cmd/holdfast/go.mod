@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/holdfast-go/holdfast v0.0.0
+	github.com/holdfast-go/holdfast/store/redis v0.0.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
 	golang.org/x/sys v0.49.0
@@ -12,6 +13,9 @@ require (
 require (
 	github.com/fsnotify/fsnotify v1.10.1 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/redis/rueidis v1.0.79 // indirect
 )
 
 replace github.com/holdfast-go/holdfast => ../..
+
+replace github.com/holdfast-go/holdfast/store/redis => ../../store/redis

@@ -10,6 +10,7 @@ import (
 
 	// The stores of this command. The memory store is left out: it would protect nothing beyond this process.
 	_ "github.com/holdfast-go/holdfast/store/file"
+	_ "github.com/holdfast-go/holdfast/store/redis"
 )
 
 const rootHelp = `holdfast runs commands under a lock that processes, containers and machines agree on, and shows who holds what.

@@ -21,19 +21,19 @@ func newStores(storeURL *string) *cobra.Command {
 The last line names the URL schemes of all stores that this program knows.`,
 		Args: cobra.ExactArgs(0), // cobra.NoArgs would quote the argument, which may be a URL
 		RunE: func(c *cobra.Command, _ []string) error {
-			return withClient(*storeURL, func(_ context.Context, client *holdfast.Client) error {
-				return promises(c.OutOrStdout(), client.Info())
+			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
+				return promises(c.OutOrStdout(), client.Info(), warnings(ctx, client))
 			})
 		},
 	}
 }
 
-func promises(w io.Writer, i holdfast.Info) error {
+func promises(w io.Writer, i holdfast.Info, warnings [][]string) error {
 	kinds := make([]string, len(i.Kinds))
 	for n, k := range i.Kinds {
 		kinds[n] = string(k)
 	}
-	err := table(w, [][]string{
+	err := table(w, append([][]string{
 		{"store", words(i.Store)},
 		{"engine", i.Engine},
 		{"tier", string(i.Tier)},
@@ -48,7 +48,7 @@ func promises(w io.Writer, i holdfast.Info) error {
 		{"TTL", fmt.Sprintf("%v to %v", i.MinTTL, i.MaxTTL)},
 		{"a name has at most", fmt.Sprintf("%d bytes", i.MaxName)},
 		{"a lock carries at most", fmt.Sprintf("%d holders, %d waiting", i.MaxHolders, i.MaxWaiters)},
-	})
+	}, warnings...))
 	if err != nil {
 		return err
 	}

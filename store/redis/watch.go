@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 var (
 	_ driver.LockWatcher = (*Store)(nil)
 	_ driver.Explainer   = (*Store)(nil)
+	_ driver.Warner      = (*Store)(nil)
+	_ driver.Warner      = (*Redlock)(nil)
 	_ driver.Explainer   = (*Redlock)(nil)
 )
 
@@ -108,3 +111,18 @@ func (s *Store) keysOf(c driver.Claim) []string {
 
 // Explain names the keys, which are the same on each server.
 func (r *Redlock) Explain(c driver.Claim) driver.Plan { return r.servers[0].Explain(c) }
+
+// Warnings are those of all servers; see [Store.Warnings].
+func (r *Redlock) Warnings(ctx context.Context) ([]string, error) {
+	var all []string
+	for i, s := range r.servers {
+		ws, err := s.Warnings(ctx)
+		if err != nil {
+			ws = []string{err.Error()} // a minority may be away
+		}
+		for _, w := range ws {
+			all = append(all, fmt.Sprintf("server %d: %s", i+1, w))
+		}
+	}
+	return all, nil
+}

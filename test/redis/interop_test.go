@@ -36,7 +36,11 @@ func TestMain(m *testing.M) {
 	who := os.Getenv("INTEROP")
 	if who == "" {
 		flag.Parse()
-		os.Exit(m.Run())
+		code := m.Run()
+		if built != "" {
+			os.RemoveAll(built)
+		}
+		os.Exit(code)
 	}
 	n, _ := strconv.Atoi(os.Getenv("ROUNDS"))
 	var err error

@@ -1,0 +1,219 @@
+package redis
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+// build gives the command, built once.
+var build = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "holdfast-redis-command-")
+	if err != nil {
+		return "", err
+	}
+	built = dir
+	program := filepath.Join(dir, "holdfast")
+	cmd := exec.Command("go", "build", "-o", program, ".")
+	cmd.Dir = "../../cmd/holdfast"
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", errors.New(string(out))
+	}
+	return program, nil
+})
+
+// built is the directory of the command, to be removed in the end.
+var built string
+
+// holdfastCommand makes a command line of the built program. Its store is in the environment, as it should be.
+func holdfastCommand(t *testing.T, store string, args ...string) *exec.Cmd {
+	t.Helper()
+	program, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, args...)
+	cmd.Env = append(os.Environ(), "HOLDFAST_STORE="+store)
+	return cmd
+}
+
+// said runs a command line, and gives what it said and its exit code.
+func said(t *testing.T, store string, args ...string) (out, errs string, code int) {
+	t.Helper()
+	cmd := holdfastCommand(t, store, args...)
+	var o, e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &e
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return o.String(), e.String(), cmd.ProcessState.ExitCode()
+}
+
+// wants checks an exit code, and that all words were said.
+func wants(t *testing.T, what, said string, code, want int, words ...string) {
+	t.Helper()
+	if code != want {
+		t.Errorf("%s: exit %d, want %d: %s", what, code, want, said)
+	}
+	for _, w := range words {
+		if !strings.Contains(said, w) {
+			t.Errorf("%s: says %q, want %q in it", what, said, w)
+		}
+	}
+	if strings.Contains(said, "hunter") {
+		t.Errorf("%s: a secret is told: %s", what, said)
+	}
+}
+
+func startServer(t *testing.T, args ...string) *redistest.Server {
+	t.Helper()
+	s, err := redistest.Start(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// holding is a command line that holds a lock.
+type holding struct {
+	*exec.Cmd
+	errs  bytes.Buffer
+	ended chan struct{}
+}
+
+// held starts one, and returns when it holds the lock.
+func held(t *testing.T, store, name string, args ...string) *holding {
+	t.Helper()
+	h := &holding{Cmd: holdfastCommand(t, store, args...), ended: make(chan struct{})}
+	h.Stderr = &h.errs
+	if err := h.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = h.Wait(); close(h.ended) }()
+	t.Cleanup(func() { _ = h.Process.Kill(); <-h.ended })
+	if err := redistest.Until(t.Context(), func() bool {
+		out, _, code := said(t, store, "list")
+		return code == 0 && strings.Contains(out, name)
+	}); err != nil {
+		t.Fatalf("%v does not hold %q", args, name)
+	}
+	return h
+}
+
+// exits checks how it ends.
+func (h *holding) exits(t *testing.T, what string, want int) {
+	t.Helper()
+	select {
+	case <-h.ended:
+		wants(t, what, h.errs.String(), h.ProcessState.ExitCode(), want)
+	case <-time.After(30 * time.Second):
+		t.Fatalf("%s: it does not end", what)
+	}
+}
+
+// TestCommand: the command does on Redis what it does everywhere: run, hold, list, show, explain, stores, and break.
+func TestCommand(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	if _, err := server.Do("ACL", "SETUSER", "default", "resetpass", ">hunter2"); err != nil {
+		t.Fatal(err)
+	}
+	store := "redis://:hunter2@" + server.Addr + "/1?prefix=app:"
+	shown := "redis://" // the place, without the password
+
+	out, errs, code := said(t, store, "run", "job", "--", "sh", "-c", "echo $HOLDFAST_TOKEN; exit 7")
+	wants(t, "run", out+errs, code, 7)
+	if len(strings.TrimSpace(out)) != 16 {
+		t.Errorf("token %q", out)
+	}
+	_, _, code = said(t, store, "show", "job")
+	wants(t, "nothing stands", "", code, 0)
+
+	holder := held(t, store, "job", "hold", "--ttl", "5s", "job")
+	out, errs, code = said(t, store, "run", "-n", "job", "--", "true")
+	wants(t, "a second run", out+errs, code, 75, "held by")
+	out, errs, code = said(t, store, "list")
+	wants(t, "list", out+errs, code, 0, "job")
+	out, errs, code = said(t, store, "show", "job")
+	wants(t, "show", out+errs, code, 0, "job", "mutex")
+	out, errs, code = said(t, store, "explain", "job")
+	wants(t, "explain", out+errs, code, 0, "app:job", "holdfast:{app:job}", shown, "allkeys-lru", "noeviction")
+	out, errs, code = said(t, store, "stores")
+	wants(t, "stores", out+errs, code, 0, "advisory", "redis+sentinel", "redlock", "allkeys-lru", "fail-over")
+	_ = holder.Process.Signal(syscall.SIGTERM)
+	holder.exits(t, "hold", 0)
+
+	// A break is heard at the next renewal; by force the lock is free at once.
+	holder = held(t, store, "broken", "run", "--ttl", "3s", "--grace", "200ms", "broken", "--", "sleep", "60")
+	out, errs, code = said(t, store, "break", "broken")
+	wants(t, "break", out+errs, code, 0)
+	holder.exits(t, "what was broken", 76)
+	holder = held(t, store, "forced", "run", "--ttl", "3s", "--grace", "200ms", "forced", "--", "sleep", "60")
+	out, errs, code = said(t, store, "break", "--force", "forced")
+	wants(t, "break --force", out+errs, code, 0)
+	out, errs, code = said(t, store, "run", "-n", "forced", "--", "true")
+	wants(t, "the next after a forced break", out+errs, code, 0)
+	holder.exits(t, "what was broken by force", 76)
+	_, _, code = said(t, store, "break", "forced")
+	wants(t, "a break of nothing", "", code, 1)
+
+	out, errs, code = said(t, "redis://boss:hunter3@"+server.Addr, "list")
+	wants(t, "a wrong password", out+errs, code, 69, "credentials")
+	out, errs, code = said(t, "redis://127.0.0.1:1", "run", "x", "--", "true")
+	wants(t, "no server", out+errs, code, 69, "127.0.0.1:1", "refused")
+	out, errs, code = said(t, "redis://u:hunter2@host/x", "list")
+	wants(t, "a wrong URL", out+errs, code, 64, "database")
+}
+
+// TestCommandLosesTheServer: a run whose server stops answering ends its command before the lock can be anybody else's,
+// and exits 76; one whose server forgot the lock is told by the next renewal.
+func TestCommandLosesTheServer(t *testing.T) {
+	t.Parallel()
+	const ttl = 6 * time.Second
+	server := startServer(t)
+	store := "redis://" + server.Addr
+	holder := held(t, store, "flushed", "run", "--ttl", ttl.String(), "--grace", "200ms", "flushed", "--", "sleep", "60")
+	start := time.Now()
+	if _, err := server.Do("FLUSHALL"); err != nil {
+		t.Fatal(err)
+	}
+	holder.exits(t, "a forgotten lock", 76)
+	t.Logf("the server forgot the lock: ended after %v of a TTL of %v", time.Since(start).Round(time.Millisecond), ttl)
+
+	file := filepath.Join(t.TempDir(), "pid")
+	holder = held(t, store, "stopped", "run", "--ttl", ttl.String(), "--grace", "200ms", "stopped", "--", "sh", "-c", "echo $$ >"+file+"; exec sleep 60")
+	pid := 0
+	if err := redistest.Until(t.Context(), func() bool {
+		text, _ := os.ReadFile(file)
+		pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
+		return pid > 0
+	}); err != nil {
+		t.Fatal("the command does not start")
+	}
+	start = time.Now()
+	server.Signal(syscall.SIGSTOP)
+	t.Cleanup(func() { server.Signal(syscall.SIGCONT) })
+	if err := redistest.Until(t.Context(), func() bool { return syscall.Kill(pid, 0) != nil }); err != nil {
+		t.Error("the command runs on")
+	}
+	took := time.Since(start)
+	t.Logf("the server stopped: the command was ended after %v of a TTL of %v", took.Round(time.Millisecond), ttl)
+	if took > ttl+500*time.Millisecond {
+		t.Errorf("the command was ended after %v", took)
+	}
+	holder.exits(t, "a stopped server", 76)
+	t.Logf("and run has ended after %v", time.Since(start).Round(time.Millisecond))
+}
