@@ -28,9 +28,7 @@ func (s *Store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	}
 	lock := s.keys.lock(c.Name)
 	a := s.attempt(c)
-	var ttl [20]byte
-	g, held, err := a.once(ctx, s.steps.try, s.steps.tryKeys(lock),
-		[]string{c.ID, string(strconv.AppendInt(ttl[:0], c.TTL.Milliseconds(), 10)), c.Owner, c.Meta, detachedFlag(c), keepText, s.session})
+	g, held, err := a.once(ctx, s.steps.try, s.steps.tryKeys(lock), tryArgs(&c))
 	switch {
 	case err != nil:
 		return g, err
@@ -42,6 +40,11 @@ func (s *Store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 		return g, held.error()
 	}
 	return a.outside(ctx, held)
+}
+
+// tryArgs are the arguments of try.
+func tryArgs(c *driver.Claim) []string {
+	return []string{c.ID, strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(*c), keepText}
 }
 
 var keepText = strconv.FormatInt(retention.Milliseconds(), 10)
@@ -88,6 +91,9 @@ func (a *attempt) once(ctx context.Context, st *step, keys, args []string) (g dr
 	if err != nil {
 		return g, nil, err
 	}
+	if m.IsInt64() {
+		return a.granted(m, at)
+	}
 	b, ok := array(m, 1)
 	if !ok {
 		return g, nil, corruptAnswer(a.claim.Name)
@@ -95,11 +101,7 @@ func (a *attempt) once(ctx context.Context, st *step, keys, args []string) (g dr
 	code := num(b[0])
 	switch {
 	case code == codeGranted && len(b) >= 2:
-		token := num(b[1])
-		if token <= 0 || token >= 1<<53 {
-			return g, nil, fmt.Errorf("%w: the token of %q would be %d; its record was damaged", driver.ErrCorrupt, a.claim.Name, token)
-		}
-		return driver.Grant{Claim: a.claim, Token: token, Since: at, TTL: a.claim.TTL, Ref: refOf(a.claim.ID, a.claim.Kind)}, nil, nil
+		return a.granted(b[1], at)
 	case code == codeBroken:
 		return g, nil, &driver.LossError{Loss: driver.LossBroken}
 	case code == codeBarred:
@@ -115,6 +117,15 @@ func (a *attempt) once(ctx context.Context, st *step, keys, args []string) (g dr
 		return g, &refusal{code, millis(num(b[1])), num(b[2]), num(b[3]) == 1, holders(b[4:])}, nil
 	}
 	return g, nil, corruptAnswer(a.claim.Name)
+}
+
+// granted is the grant of an answer that is a token.
+func (a *attempt) granted(answer rueidis.RedisMessage, at driver.Instant) (g driver.Grant, r *refusal, err error) {
+	token := num(answer)
+	if token <= 0 || token >= 1<<53 {
+		return g, nil, fmt.Errorf("%w: the token of %q would be %d; its record was damaged", driver.ErrCorrupt, a.claim.Name, token)
+	}
+	return driver.Grant{Claim: a.claim, Token: token, Since: at, TTL: a.claim.TTL, Ref: refOf(a.claim.ID, a.claim.Kind)}, nil, nil
 }
 
 // enter makes the step of a claim on a lock with a line.
@@ -187,7 +198,7 @@ func (a *attempt) beat(r *refusal) time.Duration {
 func (a *attempt) outside(ctx context.Context, r *refusal) (g driver.Grant, err error) {
 	keys := a.s.keys.all(a.claim.Name)
 	tryKeys := a.s.steps.tryKeys(keys[0])
-	args := []string{a.claim.ID, strconv.FormatInt(a.claim.TTL.Milliseconds(), 10), a.claim.Owner, a.claim.Meta, detachedFlag(a.claim), keepText, a.s.session}
+	args := tryArgs(&a.claim)
 	seat, live := a.s.sit(keys[0], a.claim.ID, false)
 	if seat == nil {
 		return g, driver.ErrClosed
