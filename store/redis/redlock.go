@@ -331,7 +331,8 @@ func (b *ballot) run(ctx context.Context) (g driver.Grant, err error) {
 	b.tokens, b.agreed = map[int]int64{}, map[int64]int{}
 	lock := r.servers[0].keys.lock(c.Name)
 	keys := []string{lock, beside("", lock)}
-	if err := r.ask(ctx, r.all(), c.TTL, native.try, keys, tryArgs(&c), c.ID, b.hear); err != nil {
+	args := tryArgs(&c)
+	if err := r.ask(ctx, r.all(), c.TTL, native.try, keys, args[:], c.ID, b.hear); err != nil {
 		return g, err
 	}
 	switch {

@@ -122,7 +122,7 @@ func rates(ctx context.Context, server *redistest.Server, name string, goroutine
 	got := make([][]rate, len(lockers))
 	for round := range *rounds + 1 {
 		for i, l := range lockers {
-			r, err := measure(ctx, server, turns[i], goroutines, func(g int) string { return l.name + key(g) }, l.name == "holdfast" && round > 0)
+			r, err := measure(context.Background(), server, turns[i], goroutines, func(g int) string { return l.name + key(g) }, l.name == "holdfast" && round > 0)
 			if err != nil {
 				return fmt.Errorf("%s: %w", l.name, err)
 			}
