@@ -60,6 +60,9 @@ const clockObject = "%holdfast-clock"
 // tokenGap is beyond what the estimates of two clients can differ.
 const tokenGap = 2 * time.Second
 
+// minTTL leaves room for a renewal where a request takes a tenth of a second, and the store's clock is known to one.
+const minTTL = 2 * time.Second
+
 // Info promises what the service does: it is strongly consistent, and what it has acknowledged is kept.
 func (t *table) Info() driver.Info {
 	return driver.Info{
@@ -69,7 +72,7 @@ func (t *table) Info() driver.Info {
 		Judge:      driver.JudgeStore,
 		Survives:   driver.Survives{Restart: true, PowerCut: true, Failover: true},
 		TokenGap:   tokenGap,
-		MinTTL:     max(driver.MinTTL, 5*t.pace/2),
+		MinTTL:     max(minTTL, 5*t.pace/2),
 		MaxHolders: 8, MaxWaiters: 8,
 		Pace: t.pace,
 	}
