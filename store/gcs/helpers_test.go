@@ -3,7 +3,10 @@ package gcs_test
 import (
 	"context"
 	"crypto/rand"
+	"flag"
+	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +22,45 @@ import (
 )
 
 const bucket = "bucket"
+
+// many runs the long counts, which take minutes.
+var many = flag.Bool("prove", false, "run the long counts")
+
+// TestMain refuses to test on a service that lies.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	s := gcstest.Start(bucket)
+	if err := probe(s); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	s.Stop()
+	os.Exit(m.Run())
+}
+
+func probe(s *gcstest.Server) error {
+	ctx := context.Background()
+	client, err := storage.NewClient(ctx, option.WithEndpoint(s.URL+"/storage/v1/"), option.WithoutAuthentication())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return gcstest.Probe(ctx, client, bucket, "set-up/")
+}
+
+// TestProbe: a service that ignores preconditions is found out.
+func TestProbe(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []gcstest.Kind{gcstest.Insert, gcstest.Delete} {
+		s := start(t)
+		s.Lie = map[gcstest.Kind]bool{kind: true}
+		err := probe(s)
+		if err == nil || !strings.Contains(err.Error(), "not fit for locks") {
+			t.Errorf("a service that lies about %ss: %v", kind, err)
+		}
+		t.Log(err)
+	}
+}
 
 func start(t testing.TB) *gcstest.Server {
 	t.Helper()
