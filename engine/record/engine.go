@@ -24,7 +24,7 @@ import (
 // New makes a driver.Store of a table. Closing the store closes the table.
 func New(table Table) driver.Store {
 	e := &engine{table: table, info: complete(table.Info()), rows: map[string]sight{}, seen: map[string]map[sighting]driver.Instant{},
-		flying: map[string]string{}, lookouts: map[string]*lookout{}}
+		moved: map[string]driver.Instant{}, flying: map[string]string{}, lookouts: map[string]*lookout{}}
 	e.clock = e.info.Clock
 	e.notifier, _ = table.(Notifier)
 	e.presence, _ = table.(Presence)
@@ -51,6 +51,7 @@ type engine struct {
 	mu        sync.Mutex
 	rows      map[string]sight                       // as last seen, so that the first swap can do without a load
 	seen      map[string]map[sighting]driver.Instant // since when each claim has been watched unchanged
+	moved     map[string]driver.Instant              // when each was last written, where the store wants writes paced
 	rtt       time.Duration                          // smoothed round trip
 	lookouts  map[string]*lookout
 	flying    map[string]string // by claim id: the version that a swap of unknown outcome may still replace
@@ -141,6 +142,9 @@ func (e *engine) known(name string) (Row, *Record) {
 func (e *engine) remember(row Row, rec *Record) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if was, ok := e.rows[row.Name]; ok && was.row.Version != row.Version {
+		e.noteWrite(row.Name)
+	}
 	e.rows[row.Name] = sight{row, rec}
 	for name := range e.rows {
 		if len(e.rows) <= maxKnown {
@@ -148,6 +152,31 @@ func (e *engine) remember(row Row, rec *Record) {
 		}
 		delete(e.rows, name)
 	}
+}
+
+// noteWrite notes that a row was written, just now or not long ago. It is called with mu held.
+func (e *engine) noteWrite(name string) {
+	if e.info.Pace == 0 {
+		return
+	}
+	e.moved[name] = e.clock.Now()
+	for other := range e.moved {
+		if len(e.moved) <= maxKnown {
+			break
+		}
+		delete(e.moved, other)
+	}
+}
+
+// tooSoon is how long a write that can wait should be put off, since the row was written a moment ago.
+func (e *engine) tooSoon(name string) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	at, ok := e.moved[name]
+	if !ok {
+		return 0
+	}
+	return e.info.Pace - e.clock.Since(at)
 }
 
 // forget drops a row that may not be what stands there.
@@ -213,6 +242,11 @@ func (e *engine) swap(ctx context.Context, row Row, rec *Record) (Row, *Record, 
 	}
 	from := e.clock.Now()
 	now, err := e.table.Swap(ctx, row)
+	if err == nil || errors.Is(err, ErrConflict) {
+		e.mu.Lock()
+		e.noteWrite(row.Name)
+		e.mu.Unlock()
+	}
 	switch {
 	case err == nil:
 		e.took(from)
