@@ -138,3 +138,15 @@ func TestConformance(t *testing.T) {
 	}
 	conform(t, h, drivertest.Options{})
 }
+
+// TestConformanceShedLock: ShedLock's layout carries the plain mutex as promised, and refuses the rest. Its columns are
+// wider here than ShedLock makes them, for the suite's long names.
+func TestConformanceShedLock(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	if err := s.Exec(`create schema wide; create table wide.shedlock (name varchar(512) primary key, lock_until timestamp not null,
+		locked_at timestamp(3) not null, locked_by text not null)`); err != nil {
+		t.Fatal(err)
+	}
+	conform(t, (&links{t: t, url: s.URL("test") + "?sslmode=disable&layout=shedlock&schema=wide"}).harness(), drivertest.Options{})
+}

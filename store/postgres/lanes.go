@@ -77,9 +77,15 @@ func newLanes(pool *pgxpool.Pool, behind bool, timeout time.Duration, clock driv
 
 // do runs one statement. When ctx ends it returns at once, and the statement may take effect later.
 func (l *lanes) do(ctx context.Context, st *statement, params ...[]byte) answer {
+	return l.await(ctx, l.send(ctx, st, params...))
+}
+
+// send hands a statement to a lane.
+func (l *lanes) send(ctx context.Context, st *statement, params ...[]byte) *request {
 	r := &request{ctx: ctx, st: st, params: params, answer: make(chan answer, 1)}
 	if err := ctx.Err(); err != nil {
-		return answer{err: err}
+		r.answer <- answer{err: err}
+		return r
 	}
 	if l.idle.Load() == 0 {
 		l.open()
@@ -87,10 +93,15 @@ func (l *lanes) do(ctx context.Context, st *statement, params ...[]byte) answer 
 	select {
 	case l.work <- r:
 	case <-ctx.Done():
-		return answer{err: ctx.Err()}
+		r.answer <- answer{err: ctx.Err()}
 	case <-l.life.Done():
-		return answer{err: driver.ErrClosed}
+		r.answer <- answer{err: driver.ErrClosed}
 	}
+	return r
+}
+
+// await waits for the answer, which comes once.
+func (l *lanes) await(ctx context.Context, r *request) answer {
 	select {
 	case a := <-r.answer:
 		return a
@@ -137,7 +148,13 @@ func (l *lanes) run() {
 				more = false
 			}
 		}
-		batch = slices.DeleteFunc(batch, func(r *request) bool { return r.ctx.Err() != nil }) // nobody waits for it
+		batch = slices.DeleteFunc(batch, func(r *request) bool {
+			err := r.ctx.Err()
+			if err != nil {
+				r.answer <- answer{err: err} // nobody waits for it, and it was not sent
+			}
+			return err != nil
+		})
 		if len(batch) == 0 {
 			continue
 		}

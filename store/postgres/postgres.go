@@ -168,13 +168,17 @@ func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release fu
 		t.info.Tier = driver.TierSettings
 		t.info.TokensFall = "after a power cut, or a crash of the server, within a minute of the last grant: fsync or synchronous_commit is off"
 	}
+	t.nameSize, t.ownerSize = s.NameSize, s.OwnerSize
 	t.lanes = newLanes(pool, s.behind, timeout, clock)
 	if release != nil {
 		t.lanes.broken = pool.Reset // it is our own
 	}
 	t.prepare()
 	t.listener = newListener(t.lanes, p)
-	if _, err := t.Load(ctx, "clock"); err != nil {
+	if p.layout == LayoutShedLock {
+		return t, nil
+	}
+	if _, err := t.Load(ctx, "clock"); err != nil { // so that the server's clock is known
 		_ = t.Close()
 		return nil, err
 	}

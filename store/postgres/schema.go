@@ -13,8 +13,12 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-//go:embed schema.sql
-var schemaText string
+var (
+	//go:embed schema.sql
+	schemaText string
+	//go:embed shedlock.sql
+	shedlockText string
+)
 
 // SchemaVersion is the version of the tables that this code works on. They carry theirs in their comments.
 const SchemaVersion = 1
@@ -31,10 +35,11 @@ func Schema(opts *Options) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	text := schemaText
 	if p.layout == LayoutShedLock {
-		return fmt.Sprintf(shedlockText, p.locks), nil
+		text = shedlockText
 	}
-	return strings.NewReplacer("LOCKS", p.locks, "FENCE", p.fence).Replace(schemaText), nil
+	return strings.NewReplacer("LOCKS", p.locks, "FENCE", p.fence).Replace(text), nil
 }
 
 // Migrate makes the tables where there are none, and the schema they are in. It leaves alone what is there: tables of this
@@ -76,31 +81,38 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
 
 // situation is what a server tells about itself and about the table.
 type situation struct {
-	Backend    uint32 // the process that answers
-	behind     bool   // some pooler stands in between
-	Encoding   string
-	Fsync      string
-	Commit     string // synchronous_commit
-	Standbys   string // synchronous_standby_names
-	User       string
-	Found      bool
-	Mark       string   // the table's comment
-	Missing    []string // permissions on it that the user lacks
-	HasColumns int      // how many of ShedLock's it has
+	Backend   uint32 // the process that answers
+	behind    bool   // some pooler stands in between
+	Encoding  string
+	Fsync     string
+	Commit    string // synchronous_commit
+	Standbys  string // synchronous_standby_names
+	User      string
+	Found     bool
+	Mark      string   // the table's comment
+	Missing   []string // permissions on it that the user lacks
+	Columns   int      // how many of ShedLock's it has, of the right types
+	NameSize  int      // how long ShedLock's name and locked_by may be; -1: as long as they like
+	OwnerSize int
 }
 
 const lookText = `select pg_backend_pid(), current_setting('server_encoding'), current_setting('fsync'),
 	current_setting('synchronous_commit'), current_setting('synchronous_standby_names'), current_user::text,
 	to_regclass($1) is not null, coalesce(obj_description(to_regclass($1), 'pg_class'), ''),
 	array(select p from unnest($2::text[]) p where not has_table_privilege(to_regclass($1), p)),
-	(select count(*) from pg_attribute where attrelid = to_regclass($1) and attname in ('name', 'lock_until', 'locked_at', 'locked_by'))`
+	c.columns, c.name_size, c.owner_size
+	from (select count(*) filter (where atttypid in ('text'::regtype, 'varchar'::regtype) and attname in ('name', 'locked_by')
+			or atttypid = 'timestamp'::regtype and (atttypmod < 0 or atttypmod >= 3) and attname in ('lock_until', 'locked_at')) as columns,
+		coalesce(max(atttypmod) filter (where attname = 'name'), -1) as name_size,
+		coalesce(max(atttypmod) filter (where attname = 'locked_by'), -1) as owner_size
+		from pg_attribute where attrelid = to_regclass($1) and not attisdropped) c`
 
 // look asks for it in one statement, which works behind every pooler.
 func (p *place) look(ctx context.Context, pool *pgxpool.Pool) (*situation, error) {
 	var s situation
 	err := pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		err := c.QueryRow(ctx, lookText, pgx.QueryExecModeExec, p.locks, p.privileges()).Scan(&s.Backend, &s.Encoding, &s.Fsync,
-			&s.Commit, &s.Standbys, &s.User, &s.Found, &s.Mark, &s.Missing, &s.HasColumns)
+			&s.Commit, &s.Standbys, &s.User, &s.Found, &s.Mark, &s.Missing, &s.Columns, &s.NameSize, &s.OwnerSize)
 		s.behind = s.Backend != c.Conn().PgConn().PID()
 		return err
 	})
@@ -125,8 +137,9 @@ func (p *place) check(s *situation) error {
 			driver.ErrUnsupported, s.Encoding)
 	case !s.Found:
 		return p.missing()
-	case p.layout == LayoutShedLock && s.HasColumns < 4:
-		return fmt.Errorf("%w: the table %s is not one of ShedLock's: it lacks some of name, lock_until, locked_at, locked_by", driver.ErrInvalid, p.locks)
+	case p.layout == LayoutShedLock && s.Columns < 4:
+		return fmt.Errorf("%w: the table %s is not as ShedLock's: it needs name and locked_by as varchar, lock_until and locked_at as timestamp without time zone",
+			driver.ErrInvalid, p.locks)
 	case p.layout != LayoutShedLock && s.Mark != locksMark:
 		return fmt.Errorf("%w: the table %s has the comment %q where %q is wanted: it is not Holdfast's, or of another version; it is left as it is",
 			driver.ErrInvalid, p.locks, s.Mark, locksMark)
