@@ -67,6 +67,7 @@ type answer struct {
 	rows     [][][]byte
 	from, to driver.Instant // when it was sent, and when answers began to come
 	err      error
+	late     bool // the answer itself may still come
 }
 
 func newLanes(pool *pgxpool.Pool, behind bool, timeout time.Duration, clock driver.Clock) *lanes {
@@ -106,9 +107,9 @@ func (l *lanes) await(ctx context.Context, r *request) answer {
 	case a := <-r.answer:
 		return a
 	case <-ctx.Done():
-		return answer{err: ctx.Err()}
+		return answer{err: ctx.Err(), late: true}
 	case <-l.life.Done():
-		return answer{err: driver.ErrClosed}
+		return answer{err: driver.ErrClosed, late: true}
 	}
 }
 

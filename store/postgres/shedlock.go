@@ -214,7 +214,8 @@ func (s *shedlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, e
 	for tries := 0; ; tries++ {
 		since := s.info.Clock.Now()
 		r := s.t.lanes.send(ctx, s.take, s.params(s.take, c.Name, []string{sign(c.ID), s.signature(c), strconv.FormatInt(c.TTL.Milliseconds(), 10)})...)
-		v, at, err := s.receive(ctx, s.t.lanes.await(ctx, r))
+		a := s.t.lanes.await(ctx, r)
+		v, at, err := s.receive(ctx, a)
 		switch {
 		case err == nil && at != 0:
 			return driver.Grant{Claim: c, Token: at, Since: since, TTL: c.TTL, Ref: c.ID}, nil
@@ -233,9 +234,11 @@ func (s *shedlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, e
 			return fail(err)
 		default:
 			unknown = true
-			s.mu.Lock()
-			s.flying[c.ID] = r
-			s.mu.Unlock()
+			if a.late {
+				s.mu.Lock()
+				s.flying[c.ID] = r
+				s.mu.Unlock()
+			}
 			if ctx.Err() != nil || s.info.Clock.Since(answered) > driver.Patience(c.TTL) {
 				return fail(err)
 			}
@@ -357,9 +360,7 @@ func (s *shedlock) Release(ctx context.Context, c driver.Claim, ref string) erro
 	delete(s.flying, id)
 	s.mu.Unlock()
 	if r != nil {
-		if a := s.t.lanes.await(ctx, r); ctx.Err() == nil {
-			r.answer <- a // another may ask
-		} else {
+		if s.t.lanes.await(ctx, r).late {
 			s.mu.Lock()
 			s.flying[id] = r
 			s.mu.Unlock()
