@@ -81,7 +81,9 @@ func (t *table) Info() driver.Info {
 func (t *table) Now() (int64, time.Duration) { return t.clock.now() }
 
 // Keys are URLs.
-func (t *table) Keys(name string) []string { return []string{"gs://" + t.name + "/" + t.prefix + encode(name)} }
+func (t *table) Keys(name string) []string {
+	return []string{"gs://" + t.name + "/" + t.prefix + encode(name)}
+}
 
 func (t *table) object(name string) *storage.ObjectHandle {
 	return t.bucket.Object(t.prefix + encode(name))

@@ -121,12 +121,16 @@ func (a *attempt) once(ctx context.Context, st *step, keys, args []string) (g dr
 
 // try makes the step of a claim that stands in no line.
 func (a *attempt) try(ctx context.Context, lock string) (driver.Grant, *refusal, error) {
-	st, n := a.s.steps, 2
-	keys, args := [3]string{lock, st.record(lock)}, tryArgs(&a.claim)
-	if st.token != nil {
-		keys[2], n = st.token(lock), 3
+	args := tryArgs(&a.claim)
+	return a.once(ctx, a.s.steps.try, a.s.tryKeys(lock), args[:])
+}
+
+// tryKeys are the keys that such a step works on.
+func (s *Store) tryKeys(lock string) []string {
+	if s.steps.token == nil {
+		return []string{lock, s.steps.record(lock)}
 	}
-	return a.once(ctx, st.try, keys[:n], args[:])
+	return []string{lock, s.steps.record(lock), s.steps.token(lock)}
 }
 
 // granted is the grant of an answer that is a token.
