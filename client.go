@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,8 +30,8 @@ var lastingErrors = []error{ErrDenied, ErrCorrupt, ErrInvalid, ErrUnsupported, E
 // Client makes claims on the locks of one store and keeps the leases it was granted alive. One client a process and
 // store is enough; it may be used from any number of goroutines.
 //
-// It runs no goroutine while nothing is held and nothing is under way, and a few, however many leases there are, while
-// something is.
+// It runs no goroutine while nothing is held and nothing is under way (or has been for a second), and a few, however many
+// leases there are, while something is.
 type Client struct {
 	store driver.Store
 	clock driver.Clock
@@ -44,6 +43,7 @@ type Client struct {
 	base      context.Context // ends when Close has waited long enough: for work in the background
 	endBase   context.CancelFunc
 	queue     queue
+	deadlines deadlines
 	renewer   renewer
 	events    events
 	cleaning  chan struct{} // a place for each clean-up that calls the store
@@ -83,6 +83,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	c.crew.idle = make(chan struct{})
 	c.waiting, c.endWaits = context.WithCancelCause(context.Background())
 	c.base, c.endBase = context.WithCancel(context.Background())
+	c.deadlines.base = c.base
 	c.renewer.init(c)
 	c.events.client = c
 	return c, nil
@@ -124,10 +125,11 @@ func (c *Client) queueUp(ctx context.Context, claim driver.Claim, o LockOptions,
 		return nil, c.heldError(ctx, claim.Name)
 	}
 	lease, err := c.stand(ctx, claim, o, start, true)
+	if err == nil {
+		return lease, nil
+	}
 	var ended *waitEnded
 	switch {
-	case err == nil:
-		return lease, nil
 	case errors.As(err, &ended) || isOneOf(err, ErrHeld, ErrQueueFull, ErrInvalid):
 		c.queue.pass(claim.Name) // its own affair; the next may fare better
 	case claim.Wait:
@@ -183,12 +185,33 @@ func (c *Client) stand(ctx context.Context, claim driver.Claim, o LockOptions, s
 	}
 }
 
+// untilClosed is ctx, and ends with the client as well. Where ctx never ends it costs next to nothing.
+func (c *Client) untilClosed(ctx context.Context) (context.Context, func()) {
+	if ctx.Done() == nil {
+		return valued{c.waiting, ctx}, func() {}
+	}
+	bounded, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(c.waiting, func() { cancel(ErrClosed) })
+	return bounded, func() { stop(); cancel(nil) }
+}
+
+// valued ends as its context does, and has the values of another one.
+type valued struct {
+	context.Context
+	values context.Context
+}
+
+func (v valued) Value(key any) any {
+	if x := v.values.Value(key); x != nil {
+		return x
+	}
+	return v.Context.Value(key)
+}
+
 // callAcquire calls the store, until ctx ends or the client closes, and cleans up after a claim that may stand.
 func (c *Client) callAcquire(ctx context.Context, claim driver.Claim) (driver.Grant, error) {
-	bounded, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stop := context.AfterFunc(c.waiting, func() { cancel(ErrClosed) })
-	defer stop()
+	bounded, end := c.untilClosed(ctx)
+	defer end()
 	grant, err := c.store.Acquire(bounded, claim)
 	if err == nil {
 		return grant, nil
@@ -309,12 +332,12 @@ func (c *Client) releaseAll(ctx context.Context, tenures []*tenure) (left int64)
 	return failed.Load()
 }
 
-var idEncoding = base32.StdEncoding.WithPadding(base32.NoPadding)
+var idEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 func newID() string {
 	var id [16]byte
 	rand.Read(id[:])
-	return strings.ToLower(idEncoding.EncodeToString(id[:]))
+	return idEncoding.EncodeToString(id[:])
 }
 
 // sleep waits for d, or until ctx ends.

@@ -584,6 +584,7 @@ func TestManyLeases(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		time.Sleep(linger)
 		synctest.Wait()
 		if c.renewer.pulsing {
 			t.Error("the pulse goes on with nothing held")

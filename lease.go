@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -15,16 +16,36 @@ import (
 // last of them; a loss ends them all.
 type Lease struct {
 	tenure *tenure
-	ctx    context.Context
+	values context.Context // of whoever locked
+
+	// Guarded by the tenure's mu.
+	ctx    context.Context // made when it is first asked for
 	cancel context.CancelCauseFunc
-	err    error // set when this handle was given up. Guarded by the tenure's mu
+	err    error // set when this handle was given up
 }
 
 // Context ends when the lease does. Its cause is then a [*LossError], [ErrReleased] or [ErrClosed].
 //
 // It carries the values of the context that was given to Lock, but not its end: that one bounds the waiting only.
 // A context tells with a delay; before an act that cannot be undone, ask Valid, and let the resource check Token.
-func (l *Lease) Context() context.Context { return l.ctx }
+func (l *Lease) Context() context.Context {
+	l.tenure.mu.Lock()
+	defer l.tenure.mu.Unlock()
+	if l.ctx == nil {
+		l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(l.values))
+		if err := cmp.Or(l.err, l.tenure.err); err != nil {
+			l.cancel(err)
+		}
+	}
+	return l.ctx
+}
+
+// endContext ends the context if there is one. Called with the tenure's mu held.
+func (l *Lease) endContext(err error) {
+	if l.cancel != nil {
+		l.cancel(err)
+	}
+}
 
 // Token is the fencing token: positive, below 2^53, and larger than every token granted before on this lock. It fences
 // only if the lease is [Lease.Exclusive].
@@ -98,9 +119,7 @@ func (l *Lease) Asked() <-chan struct{} {
 //
 // A lock with a MinHold that is not over stays held for the rest of it, with nobody behind it; Unlock does not wait.
 func (l *Lease) Unlock() error {
-	ctx, cancel := context.WithTimeout(context.Background(), driver.Patience(l.tenure.grant.Claim.TTL))
-	defer cancel()
-	return l.UnlockContext(ctx)
+	return l.UnlockContext(l.tenure.client.deadlines.within(driver.Patience(l.tenure.grant.Claim.TTL)))
 }
 
 // UnlockContext is Unlock bounded by ctx instead. Whatever happens to ctx, the lease's own context ends at once, and

@@ -123,7 +123,8 @@ func (i item) stands(ctx context.Context, before item, taken []*Lease) bool {
 // add takes a lease in. When it ends, all end.
 func (s *Leases) add(l *Lease, reentrant bool) {
 	s.all = append(s.all, l)
-	context.AfterFunc(l.ctx, func() { s.cancel(context.Cause(l.ctx)) })
+	ends := l.Context()
+	context.AfterFunc(ends, func() { s.cancel(context.Cause(ends)) })
 	if reentrant {
 		s.ctx = carry(s.ctx, l.tenure)
 	}

@@ -62,8 +62,9 @@ func (c *Client) Do(ctx context.Context, name string, f func(ctx context.Context
 }
 
 func (l *Lease) do(ctx context.Context, f func(ctx context.Context, l *Lease) error) (err error) {
-	ctx, cancel := context.WithCancelCause(carryOn(ctx, l.ctx))
-	stop := context.AfterFunc(l.ctx, func() { cancel(context.Cause(l.ctx)) })
+	ends := l.Context()
+	ctx, cancel := context.WithCancelCause(carryOn(ctx, ends))
+	stop := context.AfterFunc(ends, func() { cancel(context.Cause(ends)) })
 	defer func() { // also while a panic goes by, which then goes on
 		stop()
 		cancel(context.Canceled)

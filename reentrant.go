@@ -66,7 +66,7 @@ func (t *tenure) enter(ctx context.Context, claim driver.Claim) (*Lease, error) 
 	case g.Weight < claim.Weight:
 		return nil, invalid("the context holds %d of the lock, and would wait for itself to hold %d", g.Weight, claim.Weight)
 	}
-	l := newHandle(ctx, t)
+	l := &Lease{tenure: t, values: ctx}
 	t.handles = append(t.handles, l)
 	return l, nil
 }

@@ -20,6 +20,8 @@ const (
 	leastRetry = 10 * time.Millisecond // between two renewals of one lease
 	mostRetry  = 10 * time.Second      //
 	leastPulse = 20 * time.Millisecond // between two looks at the clock, without a deadline
+	linger     = time.Second           // of a pulse, when nothing is held any more
+	keptLeases = 1024                  // so many the heaps have room for though nothing is held
 )
 
 var (
@@ -28,22 +30,24 @@ var (
 )
 
 // renewer keeps the leases of a client alive and ends them at their deadlines. It is two heaps and one goroutine, the
-// pulse, which lives while anything is held and never calls the store: batches of renewals fly in goroutines of their
-// own, at most maxFlights of them, so a hanging store delays no deadline. A lease costs no goroutine and no timer.
+// pulse, which lives while anything is held, and a moment longer, and never calls the store: batches of renewals fly in
+// goroutines of their own, at most maxFlights of them, so a hanging store delays no deadline. A lease costs no goroutine
+// and no timer.
 //
 // Times in it are on one scale that starts at 0 and runs on by the larger step of the clock's two hands from one
 // reading to the next. So it is never behind either hand and orders leases taken before and after the machine slept;
 // what it calls expired is checked against the clock itself.
 type renewer struct {
 	client *Client
+	hears  driver.EndWatcher // the store, if it learns of ends by itself
 
 	mu       sync.Mutex
 	closed   bool
-	read     driver.Instant // when the clock was last read
-	elapsed  time.Duration  // the scale
-	byID     map[string]*tenure
-	ends     byEnd // all that is held
-	dues     byDue // those that no renewal under way is for
+	read     driver.Instant     // when the clock was last read
+	elapsed  time.Duration      // the scale
+	byID     map[string]*tenure // where the store is heard
+	ends     byEnd              // all that is held
+	dues     byDue              // those that no renewal under way is for
 	margins  [64]int
 	flying   int
 	flights  uint64 // number of the last pass that sent batches
@@ -57,7 +61,9 @@ type renewer struct {
 func (r *renewer) init(c *Client) {
 	r.client = c
 	r.read = c.clock.Now()
-	r.byID = map[string]*tenure{}
+	if r.hears, _ = c.store.(driver.EndWatcher); r.hears != nil {
+		r.byID = map[string]*tenure{}
+	}
 	r.wake = make(chan struct{}, 1)
 }
 
@@ -77,22 +83,26 @@ func (r *renewer) add(t *tenure, waited time.Duration) error {
 	if r.closed {
 		return ErrClosed
 	}
-	if t.remaining() <= 0 {
+	now := r.now()
+	t.began = r.read
+	if t.remaining(r.read) <= 0 {
 		return fmt.Errorf("%w: granted, but the answer took longer than the TTL of %v; the claim is given back",
 			ErrUncertain, t.grant.TTL)
 	}
 	r.client.emit(EventAcquired, t, Event{Waited: waited})
-	r.byID[t.grant.ID] = t
+	if r.hears != nil {
+		r.byID[t.grant.ID] = t
+	}
 	heap.Push(&r.ends, t)
 	heap.Push(&r.dues, t)
 	t.margin = marginClass(t.grant.TTL)
 	r.margins[t.margin]++
-	r.plan(t, t.plan(r.now()))
+	r.plan(t, t.plan(now, r.read))
 	if !r.pulsing {
 		r.pulsing = r.client.crew.spawn(r.pulse)
 	}
-	if w, ok := r.client.store.(driver.EndWatcher); ok && !r.watching {
-		r.watching = r.client.crew.spawn(func() { r.watch(w) })
+	if r.hears != nil && !r.watching {
+		r.watching = r.client.crew.spawn(r.watch)
 	}
 	return nil
 }
@@ -117,9 +127,15 @@ func (r *renewer) drop(t *tenure) {
 	if len(r.ends) > 0 {
 		return
 	}
-	r.byID = map[string]*tenure{} // a map never shrinks
-	r.ends, r.dues = nil, nil
-	r.poke()
+	if cap(r.ends) > keptLeases {
+		r.ends, r.dues = nil, nil
+	}
+	if r.wakeAt-r.elapsed > linger { // else the pulse sees it soon, and the next lease need not start another
+		r.poke()
+	}
+	if r.hears != nil {
+		r.byID = map[string]*tenure{} // a map never shrinks
+	}
 	if r.unwatch != nil {
 		r.unwatch()
 	}
@@ -134,6 +150,7 @@ func (r *renewer) close() []*tenure {
 	for _, t := range all {
 		r.drop(t)
 	}
+	r.poke()
 	return all
 }
 
@@ -141,14 +158,13 @@ func (r *renewer) close() []*tenure {
 type plan struct{ endsAt, dueAt, dueFrom time.Duration }
 
 // plan after a grant or a renewal: a third of the way through the TTL, or a little earlier in company.
-func (t *tenure) plan(now time.Duration) plan {
-	ttl := t.grant.TTL
-	if t.bounded() { // no renewal could make it last longer
-		end := now + t.remaining()
+func (t *tenure) plan(now time.Duration, read driver.Instant) plan {
+	ttl, end := t.grant.TTL, now+t.remaining(read)
+	if t.bounded(read) { // no renewal could make it last longer
 		return plan{endsAt: end, dueAt: end, dueFrom: end}
 	}
-	due := now + max(ttl/3-t.client.clock.Since(t.grant.Since), leastRetry)
-	return plan{endsAt: now + t.remaining(), dueAt: due, dueFrom: due - ttl/32}
+	due := now + max(ttl/3-read.Since(t.grant.Since), leastRetry)
+	return plan{endsAt: end, dueAt: due, dueFrom: due - ttl/32}
 }
 
 // replan after an unknown answer: soon, the sooner the less is left. A store that is cut off for less than a third of
@@ -272,7 +288,7 @@ func (r *renewer) takeDue(now time.Duration) []*batch {
 	var batches []*batch
 	for n := 0; n < maxBatch && len(r.dues) > 0 && r.dues[0].dueFrom <= now; n++ {
 		t := heap.Pop(&r.dues).(*tenure)
-		grant, bound, ok := t.takeOff(r.flights)
+		grant, bound, ok := t.takeOff(r.flights, r.read)
 		if !ok {
 			continue
 		}
@@ -290,10 +306,10 @@ func (r *renewer) takeDue(now time.Duration) []*batch {
 
 // takeOff marks a lease as being renewed, unless it has ended, and bounds the attempt: by a third of the TTL, and by
 // half of what is left so that there is time for another.
-func (t *tenure) takeOff(flight uint64) (g driver.Grant, bound time.Duration, ok bool) {
+func (t *tenure) takeOff(flight uint64, now driver.Instant) (g driver.Grant, bound time.Duration, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	left := t.remaining()
+	left := t.remaining(now)
 	if t.state != stateHeld || left <= 0 {
 		return g, 0, false
 	}
@@ -335,7 +351,7 @@ func (r *renewer) answer(t *tenure, flight uint64, a driver.Renewal) {
 	}
 	now := r.now()
 	t.mu.Lock()
-	p := t.plan(now)
+	p := t.plan(now, r.read)
 	if a.Err != nil {
 		p = t.replan(now, left)
 	}
@@ -362,9 +378,9 @@ func (t *tenure) land(flight uint64, a driver.Renewal) (left time.Duration, lost
 	switch {
 	case a.Err == nil:
 		t.failed = nil
-		if clock := t.client.clock; trust(clock, a.Since, a.TTL) > trust(clock, t.grant.Since, t.grant.TTL) {
+		if now := t.client.clock.Now(); trust(now, a.Since, a.TTL) > trust(now, t.grant.Since, t.grant.TTL) {
 			t.grant.Since, t.grant.TTL = a.Since, a.TTL
-			left = t.remaining()
+			left = t.remaining(now)
 		}
 	case errors.Is(a.Err, ErrLost):
 		t.state, t.err = stateLost, asLoss(a.Err)
@@ -379,7 +395,7 @@ func (t *tenure) land(flight uint64, a driver.Renewal) (left time.Duration, lost
 }
 
 // watch listens to a store that learns of ends by itself, one call at a time, while anything is held.
-func (r *renewer) watch(w driver.EndWatcher) {
+func (r *renewer) watch() {
 	for {
 		r.mu.Lock()
 		if len(r.ends) == 0 {
@@ -391,7 +407,7 @@ func (r *renewer) watch(w driver.EndWatcher) {
 		r.unwatch = cancel
 		r.mu.Unlock()
 		for ctx.Err() == nil {
-			ending, err := w.NextEnding(ctx)
+			ending, err := r.hears.NextEnding(ctx)
 			if err == nil {
 				r.hear(ending)
 			} else {

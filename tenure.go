@@ -26,6 +26,8 @@ type tenure struct {
 	grant   driver.Grant // Since and TTL move with renewals, Weight is as claimed; the rest stays and may be read without mu
 	weight  int64        // what it weighs now
 	handles []*Lease     // those that have not been given up
+	first   Lease        // the first of them, in the same piece of memory,
+	one     [1]*Lease    // and the list for as long as it is the only one
 	state   tenureState
 	asked   bool          // its holder was told that somebody asks for the lock
 	askedC  chan struct{} // closed then; nil while nobody listens
@@ -50,22 +52,16 @@ const (
 	stateClosed
 )
 
-// newTenure begins a tenure with its first handle.
+// newTenure makes a tenure with its first handle. It begins when the renewer takes it into care.
 func (c *Client) newTenure(ctx context.Context, g driver.Grant, queued bool, o LockOptions) (*tenure, *Lease) {
-	t := &tenure{client: c, grant: g, weight: g.Weight, queued: queued, began: c.clock.Now(), minHold: o.MinHold, maxHold: o.MaxHold,
-		endPlace: -1, duePlace: -1}
+	t := &tenure{client: c, grant: g, weight: g.Weight, queued: queued, minHold: o.MinHold, maxHold: o.MaxHold, endPlace: -1, duePlace: -1}
 	if o.Reentrant {
 		ctx = carry(ctx, t)
 	}
-	l := newHandle(ctx, t)
-	t.handles = []*Lease{l}
-	return t, l
-}
-
-func newHandle(ctx context.Context, t *tenure) *Lease {
-	l := &Lease{tenure: t}
-	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	return l
+	t.first = Lease{tenure: t, values: ctx}
+	t.one[0] = &t.first
+	t.handles = t.one[:]
+	return t, &t.first
 }
 
 func (t *tenure) name() string { return t.grant.Name }
@@ -84,22 +80,22 @@ func (t *tenure) standing() Standing {
 }
 
 // remaining is how long the lease may be believed in. Called with mu held.
-func (t *tenure) remaining() time.Duration {
-	left := trust(t.client.clock, t.grant.Since, t.grant.TTL)
+func (t *tenure) remaining(now driver.Instant) time.Duration {
+	left := trust(now, t.grant.Since, t.grant.TTL)
 	if t.maxHold > 0 {
-		left = min(left, t.maxHold-t.client.clock.Since(t.began))
+		left = min(left, t.maxHold-now.Since(t.began))
 	}
 	return left
 }
 
 // bounded reports whether the lease will end by its MaxHold, however it is renewed. Called with mu held.
-func (t *tenure) bounded() bool {
-	return t.maxHold > 0 && t.remaining() < trust(t.client.clock, t.grant.Since, t.grant.TTL)
+func (t *tenure) bounded(now driver.Instant) bool {
+	return t.maxHold > 0 && t.remaining(now) < trust(now, t.grant.Since, t.grant.TTL)
 }
 
 // trust is how long a grant may be believed in that a request started at since has confirmed for ttl.
-func trust(clock driver.Clock, since driver.Instant, ttl time.Duration) time.Duration {
-	return ttl - driver.Margin(ttl) - clock.Since(since)
+func trust(now, since driver.Instant, ttl time.Duration) time.Duration {
+	return ttl - driver.Margin(ttl) - now.Since(since)
 }
 
 // look reads the clock, sees to what follows if the lease has ended, and returns what is left of it.
@@ -123,12 +119,13 @@ func (t *tenure) expireLocked() (left time.Duration, expired bool) {
 	if t.state != stateHeld {
 		return 0, false
 	}
-	if left = t.remaining(); left > 0 {
+	now := t.client.clock.Now()
+	if left = t.remaining(now); left > 0 {
 		return left, false
 	}
 	loss := &LossError{Loss: LossExpired}
 	switch {
-	case t.maxHold > 0 && t.client.clock.Since(t.began) >= t.maxHold:
+	case t.maxHold > 0 && now.Since(t.began) >= t.maxHold:
 		loss = &LossError{Loss: LossMaxHold}
 	case t.failed != nil || t.flight != 0:
 		loss = &LossError{Loss: LossUnknown, Err: t.failed}
@@ -151,10 +148,9 @@ func (t *tenure) end(state tenureState, err error) bool {
 // cancel ends the contexts of the handles that have not been given up.
 func (t *tenure) cancel(err error) {
 	t.mu.Lock()
-	handles := slices.Clone(t.handles)
-	t.mu.Unlock()
-	for _, l := range handles {
-		l.cancel(err)
+	defer t.mu.Unlock()
+	for _, l := range t.handles {
+		l.endContext(err)
 	}
 }
 
@@ -187,11 +183,11 @@ func (t *tenure) depart(l *Lease, lapse time.Duration) (last, sweep bool, err er
 	t.handles = slices.DeleteFunc(t.handles, func(h *Lease) bool { return h == l })
 	if t.state != stateHeld {
 		l.err = t.err
-		l.cancel(l.err)
+		l.endContext(l.err)
 		return false, len(t.handles) == 0 && t.mustSweep(), t.err
 	}
 	l.err = ErrReleased
-	l.cancel(l.err)
+	l.endContext(l.err)
 	if len(t.handles) > 0 {
 		return false, false, nil
 	}
@@ -252,6 +248,9 @@ func (t *tenure) leave(ctx context.Context) error {
 
 // keep is how long the claim shall go on standing from now on, in whole milliseconds. Called with mu held.
 func (t *tenure) keep() time.Duration {
+	if t.lapse == 0 && t.minHold == 0 {
+		return 0
+	}
 	keep := max(t.lapse, t.minHold-max(t.client.clock.AtLeast(t.began), 0)) // a wall clock may have been set back
 	return (keep + time.Millisecond - 1).Truncate(time.Millisecond)
 }

@@ -21,13 +21,17 @@ func (c Clock) Now() Instant { return Instant{c.Monotonic(), c.Real()} }
 
 // Since is the time that has passed since i at the most: the larger of what the two hands say. A holder that asks how
 // long it may still believe asks this.
-func (c Clock) Since(i Instant) time.Duration {
-	return max(c.Monotonic()-i.Monotonic, c.Real()-i.Real)
-}
+func (c Clock) Since(i Instant) time.Duration { return c.Now().Since(i) }
 
 // AtLeast is the time that has surely passed since i: that of the hand which may stand still, but is never set. An
 // observer that wants to end somebody else's claim asks this.
 func (c Clock) AtLeast(i Instant) time.Duration { return c.Monotonic() - i.Monotonic }
+
+// Since is [Clock.Since] for a clock that was read at i: reading it is a system call, so what follows from one reading
+// should use one.
+func (i Instant) Since(earlier Instant) time.Duration {
+	return max(i.Monotonic-earlier.Monotonic, i.Real-earlier.Real)
+}
 
 // Add is the moment d after i.
 func (i Instant) Add(d time.Duration) Instant { return Instant{i.Monotonic + d, i.Real + d} }

@@ -22,6 +22,9 @@ type Info struct {
 	// TakeoverDead is the longest time, beyond one round trip, that the claim of a killed process stands in the way of
 	// a waiter on the same store; 0: up to its TTL.
 	TakeoverDead time.Duration
+	// Pace: the store takes only so many writes to one lock, so a claim that comes, and can wait, stays away for this long
+	// after the lock's last write that its client knows of; 0: no need.
+	Pace time.Duration
 	// TokenGap: without a record of the previous token, order holds only if the last grant is older than this.
 	TokenGap time.Duration
 	// TokensFall says when a token can be smaller than an earlier one; empty: never.

@@ -333,7 +333,8 @@ func TestCtrlZStopsTheTreeAndFgGoesOn(t *testing.T) {
 	r.cmd.Path, r.cmd.Args = shell, []string{"bash", "--norc", "--noediting", "-i"}
 	r.cmd.Env = append(r.cmd.Env, "PS1=$ ", "HISTFILE=/dev/null")
 	terminal.begin(r)
-	terminal.types(program + ` run a sh -c 'echo $$ >self; echo up-$((1+1)); while :; do sleep 0.05; done'` + "\n")
+	// One process: a shell that is just starting another may have to wait for that one, stopped, before it stops itself.
+	terminal.types(program + ` run a sh -c 'echo $$ >self; echo up-$((1+1)); exec sleep 1000'` + "\n")
 	terminal.shows("up-2")
 	terminal.types("\x1a")
 	terminal.shows("Stopped")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
 	"strings"
@@ -223,12 +224,15 @@ func first(ctx ctx, s driver.Store, name string) (h driver.Standing) {
 }
 
 // mutants are the broken stores, each with the cases that must catch it and a part of what they say.
-var mutants = []struct {
+// mutant is a broken store.
+type mutant struct {
 	name  string
 	cases string
 	says  string
 	b     *broken
-}{
+}
+
+var mutants = []mutant{
 	{"tells its password", "info", "password", &broken{
 		info: func(i driver.Info) driver.Info { i.Store = "x://me:hunter2@host/"; return i },
 	}},
@@ -866,34 +870,47 @@ var mutants = []struct {
 	}},
 }
 
+// mutantTries is how often a case may meet a broken store before it must have caught it: some of what is broken shows only
+// when two clients meet at the wrong moment, and on a slow machine a store may look broken in another way first.
+const mutantTries = 4
+
 // Every check can fail: each broken store is caught by the cases that should catch it, for the right reason.
 func TestMutants(t *testing.T) {
 	t.Parallel()
 	var wg sync.WaitGroup
 	places := make(chan struct{}, 24) // they sleep most of the time
 	for _, m := range mutants {
-		wg.Go(func() {
-			places <- struct{}{}
-			defer func() { <-places }()
-			names := strings.Fields(m.cases)
-			o := &drivertest.Options{Match: func(c drivertest.Case) bool { return slices.Contains(names, c.Name) }, Limit: 25 * time.Second, Once: true}
-			results := drivertest.Run(t.Context(), m.b.harness(), o)
-			if len(results) != len(names) {
-				t.Errorf("not all of %q are cases", names)
-			}
-			for _, r := range results {
-				switch {
-				case r.Err == nil:
-					t.Errorf("%s does not see that the store %s (skipped: %q)", r.Case.Name, m.name, r.Skipped)
-				case !strings.Contains(r.Err.Error(), m.says):
-					t.Errorf("%s fails for another reason than that the store %s: %v", r.Case.Name, m.name, r.Err)
-				default:
-					t.Logf("%s: %s: %.300v", m.name, r.Case.Name, r.Err)
+		for name := range strings.FieldsSeq(m.cases) {
+			wg.Go(func() {
+				places <- struct{}{}
+				defer func() { <-places }()
+				var missed []string
+				for range mutantTries {
+					said := m.meets(t, name)
+					if strings.Contains(said, m.says) {
+						t.Logf("%s: %s: %.300s", m.name, name, said)
+						return
+					}
+					missed = append(missed, said)
 				}
-			}
-		})
+				t.Errorf("%s does not see that the store %s; it says %q", name, m.name, missed)
+			})
+		}
 	}
 	wg.Wait()
+}
+
+// meets runs one case over the broken store, and returns what it says.
+func (m mutant) meets(t *testing.T, name string) string {
+	o := &drivertest.Options{Match: func(c drivertest.Case) bool { return c.Name == name }, Limit: 25 * time.Second, Once: true}
+	results := drivertest.Run(t.Context(), m.b.harness(), o)
+	switch {
+	case len(results) != 1:
+		return "there is no such case"
+	case results[0].Err == nil:
+		return fmt.Sprintf("nothing; skipped: %q", results[0].Skipped)
+	}
+	return results[0].Err.Error()
 }
 
 // No case is without a store that it catches.

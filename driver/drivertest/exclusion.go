@@ -16,7 +16,7 @@ var exclusionCases = []Case{
 	}),
 	order.promise("fair-contended", "A fair mutex excludes as a plain one does, and its tokens rise in the order of the grants.", func(e *Env) {
 		name := e.lock("counter")
-		e.contend(sharedClients, 3, 60, func() driver.Claim { return e.fair(name) })
+		e.contend(sharedClients, min(3, e.info.MaxWaiters/sharedClients), 60, func() driver.Claim { return e.fair(name) })
 	}),
 	promise("one-client-two-claims", "Two claims of one client on one lock exclude each other like those of two clients.", func(e *Env) {
 		name := e.lock("twice")

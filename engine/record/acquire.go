@@ -18,6 +18,11 @@ func (e *engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 	defer done()
 	a := &acquire{engine: e, claim: c, queue: c.Wait && (c.Fair || c.Kind != driver.KindMutex), answered: e.clock.Now()}
 	a.row, a.rec = e.known(c.Name)
+	if e.aging != nil && e.aging.Stale() {
+		if err := a.look(ctx); err != nil {
+			return driver.Grant{}, a.failure(ctx, err)
+		}
+	}
 	for {
 		grant, over, err := a.step(ctx)
 		if over || err != nil {
@@ -44,6 +49,7 @@ type acquire struct {
 	beat       int64          // and what it was
 	conflicts  int            // swaps refused in a row
 	aside      int            // looks in a row at which it gave way
+	doubted    bool           // it has waited once for what was in doubt
 	answered   driver.Instant // when the store answered last
 }
 
@@ -61,6 +67,8 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, over bool, err 
 		return grant, false, a.look(ctx)
 	case errors.Is(err, driver.ErrHeld) && a.claim.Wait:
 		return grant, false, a.await(ctx, "")
+	case errors.Is(err, driver.ErrHeld) && a.inDoubt():
+		return grant, false, a.lookLater(ctx)
 	case err != nil:
 		return grant, false, err
 	case mine.State != Granted && !a.mustWrite(next):
@@ -70,6 +78,8 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, over bool, err 
 		return grant, false, a.await(ctx, a.claim.ID)
 	case mine.State != Granted && a.givesWay():
 		return grant, false, a.stepAside(ctx)
+	case a.claim.Wait && a.rec.find(a.claim.ID) == nil && a.tooSoon(a.claim.Name) > 0:
+		return grant, false, a.keepPace(ctx)
 	}
 	mine.Beat += a.unknowns // so that no two tries could be taken for each other
 	row, rec, err := a.swap(ctx, a.row, next)
@@ -112,6 +122,34 @@ func (a *acquire) givesWay() bool {
 func (a *acquire) stepAside(ctx context.Context) error {
 	a.aside++
 	if err := a.sleep(ctx, a.roundTrip()+randomPart(a.roundTrip())); err != nil {
+		return err
+	}
+	return a.look(ctx)
+}
+
+// keepPace lets time pass since the lock's last write, and some more, so that not all come at once who have seen it.
+func (a *acquire) keepPace(ctx context.Context) error {
+	if err := a.sleep(ctx, a.tooSoon(a.claim.Name)+randomPart(a.info.Pace/2)); err != nil {
+		return err
+	}
+	return a.look(ctx)
+}
+
+// mostDoubt bounds how long an attempt lasts that does not want to wait.
+const mostDoubt = 2 * time.Second
+
+// inDoubt reports whether a claim that stands in the way may be over already, and will surely be in a moment, where the
+// store's clock is known roughly.
+func (a *acquire) inDoubt() bool {
+	_, off := a.table.Now()
+	left, ok := a.nextEnd(a.claim.Name, a.rec)
+	return ok && !a.doubted && left > 0 && left <= min(2*off, mostDoubt)
+}
+
+func (a *acquire) lookLater(ctx context.Context) error {
+	a.doubted = true
+	left, _ := a.nextEnd(a.claim.Name, a.rec)
+	if err := a.sleep(ctx, max(left, 0)+time.Millisecond); err != nil {
 		return err
 	}
 	return a.look(ctx)

@@ -24,10 +24,12 @@ import (
 // New makes a driver.Store of a table. Closing the store closes the table.
 func New(table Table) driver.Store {
 	e := &engine{table: table, info: complete(table.Info()), rows: map[string]sight{}, seen: map[string]map[sighting]driver.Instant{},
-		flying: map[string]string{}, lookouts: map[string]*lookout{}}
+		moved: map[string]driver.Instant{}, flying: map[string]string{}, lookouts: map[string]*lookout{}}
 	e.clock = e.info.Clock
 	e.notifier, _ = table.(Notifier)
 	e.presence, _ = table.(Presence)
+	e.aging, _ = table.(Aging)
+	_, e.swept = table.(Swept)
 	e.life, e.end = context.WithCancelCause(context.Background())
 	e.rtt = 10 * time.Millisecond
 	return e
@@ -39,6 +41,8 @@ type engine struct {
 	clock    driver.Clock
 	notifier Notifier // nil if the table has none
 	presence Presence // nil if the table has none
+	aging    Aging    // nil if the table's estimate of the clock does not age
+	swept    bool     // the store removes idle records itself
 	life     context.Context
 	end      context.CancelCauseFunc
 	// inBackground counts the engine's own goroutines; it is added to only with mu held and life going on.
@@ -47,6 +51,7 @@ type engine struct {
 	mu        sync.Mutex
 	rows      map[string]sight                       // as last seen, so that the first swap can do without a load
 	seen      map[string]map[sighting]driver.Instant // since when each claim has been watched unchanged
+	moved     map[string]driver.Instant              // when each was last written, where the store wants writes paced
 	rtt       time.Duration                          // smoothed round trip
 	lookouts  map[string]*lookout
 	flying    map[string]string // by claim id: the version that a swap of unknown outcome may still replace
@@ -137,6 +142,9 @@ func (e *engine) known(name string) (Row, *Record) {
 func (e *engine) remember(row Row, rec *Record) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if was, ok := e.rows[row.Name]; ok && was.row.Version != row.Version {
+		e.noteWrite(row.Name)
+	}
 	e.rows[row.Name] = sight{row, rec}
 	for name := range e.rows {
 		if len(e.rows) <= maxKnown {
@@ -144,6 +152,31 @@ func (e *engine) remember(row Row, rec *Record) {
 		}
 		delete(e.rows, name)
 	}
+}
+
+// noteWrite notes that a row was written, just now or not long ago. It is called with mu held.
+func (e *engine) noteWrite(name string) {
+	if e.info.Pace == 0 {
+		return
+	}
+	e.moved[name] = e.clock.Now()
+	for other := range e.moved {
+		if len(e.moved) <= maxKnown {
+			break
+		}
+		delete(e.moved, other)
+	}
+}
+
+// tooSoon is how long a write that can wait should be put off, since the row was written a moment ago.
+func (e *engine) tooSoon(name string) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	at, ok := e.moved[name]
+	if !ok {
+		return 0
+	}
+	return e.info.Pace - e.clock.Since(at)
 }
 
 // forget drops a row that may not be what stands there.
@@ -165,15 +198,27 @@ func (e *engine) load(ctx context.Context, name string) (Row, *Record, error) {
 	return e.saw(row)
 }
 
-// saw decodes a row that was just read, and remembers it.
-func (e *engine) saw(row Row) (Row, *Record, error) {
+// read decodes a row, and puts the foreign holder, if there is one, in the place of ours.
+func read(row Row) (*Record, error) {
 	rec := &Record{}
-	if row.Version != "" {
+	if row.Version != "" && (row.Foreign == 0 || len(row.Data) > 0) {
 		var err error
 		if rec, err = Decode(row.Name, row.Data); err != nil {
-			e.forget(row.Name)
-			return row, nil, err
+			return nil, err
 		}
+	}
+	if row.Foreign != 0 {
+		rec = &Record{Token: rec.Token, Foreign: row.Foreign}
+	}
+	return rec, nil
+}
+
+// saw decodes a row that was just read, and remembers it.
+func (e *engine) saw(row Row) (Row, *Record, error) {
+	rec, err := read(row)
+	if err != nil {
+		e.forget(row.Name)
+		return row, nil, err
 	}
 	row.Data = nil
 	e.remember(row, rec)
@@ -187,12 +232,21 @@ func (e *engine) swap(ctx context.Context, row Row, rec *Record) (Row, *Record, 
 	if err != nil {
 		return Row{}, nil, err
 	}
-	row.Data, row.Token, row.Durable = data, rec.Token, false
+	row = Row{Name: row.Name, Version: row.Version, Data: data, Token: rec.Token}
 	for i := range rec.Claims {
-		row.Durable = row.Durable || rec.Claims[i].Detached
+		c := &rec.Claims[i]
+		row.Durable = row.Durable || c.Detached
+		if c.State != Waiting {
+			row.Ends = max(row.Ends, c.Ends)
+		}
 	}
 	from := e.clock.Now()
 	now, err := e.table.Swap(ctx, row)
+	if err == nil || errors.Is(err, ErrConflict) {
+		e.mu.Lock()
+		e.noteWrite(row.Name)
+		e.mu.Unlock()
+	}
 	switch {
 	case err == nil:
 		e.took(from)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"strconv"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -25,7 +26,7 @@ func (e *engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock,
 			lock := driver.Lock{Name: row.Name}
 			if err == nil {
 				var rec *Record
-				if rec, err = Decode(row.Name, row.Data); err == nil {
+				if rec, err = read(row); err == nil {
 					lock = e.show(row, rec)
 				}
 			}
@@ -78,8 +79,11 @@ func (e *engine) show(row Row, rec *Record) driver.Lock {
 	m := e.moment(row)
 	shown := *rec
 	shown.Claims = alive(rec.Claims, m)
+	shown.Foreign = m.foreign(rec)
 	lock := shown.lock(row.Name, m)
-	lock.Revision = row.Version
+	if lock.Revision = row.Version; len(shown.Claims) < len(rec.Claims) { // that changes no record
+		lock.Revision += "-" + strconv.Itoa(len(rec.Claims)-len(shown.Claims))
+	}
 	return lock
 }
 
@@ -98,6 +102,11 @@ func (r *Record) lock(name string, m Moment) driver.Lock {
 	if len(r.Claims) > 0 {
 		l.Kind, l.Limit = r.Kind, r.Limit
 	}
+	if r.Foreign != 0 {
+		l.Kind, l.Limit = driver.KindMutex, 1
+		l.Holders = append(l.Holders, driver.Standing{Ref: r.foreignRef(), Owner: "a foreign client", Weight: 1, Foreign: true,
+			Left: m.until(r.Foreign)})
+	}
 	for i := range r.Claims {
 		c := &r.Claims[i]
 		s := driver.Standing{
@@ -115,10 +124,18 @@ func (r *Record) lock(name string, m Moment) driver.Lock {
 
 // left is how long a claim surely stands if it stays silent, where the store's clock can tell.
 func (m Moment) left(c *Claim) time.Duration {
-	if !m.Clocked || c.Ends == 0 {
+	if c.Ends == 0 {
 		return 0
 	}
-	return max(time.Duration(c.Ends-m.Late)*time.Microsecond, 0)
+	return m.until(c.Ends)
+}
+
+// until is how long it surely is to a time of the store's clock; 0: not known, or for ever.
+func (m Moment) until(at int64) time.Duration {
+	if !m.Clocked || at == NoEnd {
+		return 0
+	}
+	return max(time.Duration(at-m.Late)*time.Microsecond, 0)
 }
 
 func micros(n int64) time.Time {

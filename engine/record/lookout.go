@@ -158,5 +158,8 @@ func (l *lookout) tell(n news) {
 // anyOver reports whether a claim stands that anybody may remove.
 func (e *engine) anyOver(row Row, rec *Record) bool {
 	m := e.moment(row)
+	if rec.Foreign != 0 && m.foreign(rec) == 0 {
+		return true
+	}
 	return slices.ContainsFunc(rec.Claims, func(c Claim) bool { return m.verdict(&c) != Alive })
 }

@@ -2,6 +2,7 @@ package record
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -15,7 +16,14 @@ type Record struct {
 	Token  int64       // the largest ever granted on this lock; only grows
 	Idle   int64       // store's clock when the last claim left, in microseconds; 0 while any stands
 	Claims []Claim     // in order of arrival, the holders among them
+
+	// Foreign is never stored: a foreign client holds the lock up to this time of the store's clock, in microseconds, and
+	// no claim stands; 0: none does.
+	Foreign int64
 }
+
+// NoEnd is when a foreign client's hold ends that has no end.
+const NoEnd = math.MaxInt64
 
 // Claim is one claim in a Record. It ends by itself if nothing is heard of it for Allow: every write by its owner raises
 // Beat, so that others can tell silence from life without comparing clocks.
@@ -115,6 +123,17 @@ func (m Moment) verdict(c *Claim) Verdict {
 	return v
 }
 
+// foreign gives the end of a foreign client's hold, or 0 when there is none or it is over.
+func (m Moment) foreign(r *Record) int64 {
+	if m.Clocked && m.Early > r.Foreign {
+		return 0
+	}
+	return r.Foreign
+}
+
+// foreignRef names the foreign holder to an operator.
+func (r *Record) foreignRef() string { return fmt.Sprintf("foreign-%d", r.Foreign) }
+
 // ends is what a claim's Ends becomes when it may be silent for d from now on. It is counted from the latest that the
 // store's clock can be, so that nobody judges it early.
 func (m Moment) ends(d time.Duration) int64 {
@@ -130,6 +149,7 @@ func (m Moment) ends(d time.Duration) int64 {
 // with it. So all that wait are called, and those that do not answer go together: ten dead waiters in line cost little
 // more than one.
 func (r *Record) settle(m Moment, keep string) {
+	r.Foreign = m.foreign(r)
 	unanswered := false
 	kept := r.Claims[:0:0]
 	for i := range r.Claims {
@@ -216,7 +236,7 @@ func (r *Record) Acquire(c Claim, kind driver.Kind, limit int64, queue bool, inf
 	}
 	fits := r.weight()+c.Weight <= limit
 	switch {
-	case !fits && !queue:
+	case r.Foreign != 0, !fits && !queue:
 		return nil, r.held(m)
 	case !fits && r.count(false) >= info.MaxWaiters:
 		return nil, fmt.Errorf("%w: %d wait for it", driver.ErrQueueFull, info.MaxWaiters)
@@ -246,7 +266,7 @@ func (r *Record) Renew(id string, token int64, m Moment) (*Claim, error) {
 	c := r.find(id)
 	if c == nil || c.State != Granted || c.Token != token {
 		loss := driver.LossGone
-		if r.count(true) > 0 && r.Token > token {
+		if r.Foreign != 0 || r.count(true) > 0 && r.Token > token {
 			loss = driver.LossTaken
 		}
 		return nil, &driver.LossError{Loss: loss}
@@ -309,6 +329,13 @@ func (r *Record) Reweigh(id string, token, weight int64, m Moment) error {
 // Break is the step of an operator.
 func (r *Record) Break(id string, mode driver.BreakMode, m Moment) error {
 	c := r.find(id)
+	if r.Foreign != 0 && id == r.foreignRef() {
+		if mode != driver.BreakForce {
+			return fmt.Errorf("%w: a foreign holder cannot be told", driver.ErrUnsupported)
+		}
+		r.Foreign, r.Token, r.Idle = 0, max(r.Token+1, m.Now), max(m.Now, 1)
+		return nil
+	}
 	if c == nil {
 		return fmt.Errorf("no such claim stands: %w", driver.ErrLost)
 	}

@@ -43,6 +43,10 @@ func (e *engine) sightings(name string) map[sighting]driver.Instant {
 	return e.seen[name]
 }
 
+// precise is how well the store's clock must be known to judge alone. Where it is known less well a claim may have been
+// given a later end than need be, and is watched, too.
+const precise = 50 * time.Millisecond
+
 // watch notes how the claims of a freshly loaded record stand, and since when each has been seen so. It is called when
 // the reply is there, not when the load was started: what was written in between must not count as watched before.
 func (e *engine) watch(name string, rec *Record) {
@@ -54,7 +58,7 @@ func (e *engine) watch(name string, rec *Record) {
 	var after map[sighting]driver.Instant
 	for i := range rec.Claims {
 		c := &rec.Claims[i]
-		if off >= 0 && c.Ends > 0 {
+		if off >= 0 && off <= precise && c.Ends > 0 {
 			continue // the store's clock judges it
 		}
 		key := sighting{c.ID, c.Token, c.Beat}
@@ -84,6 +88,9 @@ func (e *engine) watch(name string, rec *Record) {
 func (e *engine) nextEnd(name string, rec *Record) (soonest time.Duration, found bool) {
 	now, off := e.table.Now()
 	seen := e.sightings(name)
+	if off >= 0 && rec.Foreign != 0 && rec.Foreign != NoEnd {
+		soonest, found = time.Duration(rec.Foreign-now)*time.Microsecond+off, true
+	}
 	for i := range rec.Claims {
 		c := &rec.Claims[i]
 		left := e.patience(c)

@@ -26,7 +26,7 @@ func (e *engine) idleKeep() time.Duration { return 10*time.Minute + 10*e.info.To
 func (e *engine) sweepSometimes() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.life.Err() != nil {
+	if e.life.Err() != nil || e.swept {
 		return
 	}
 	first := e.nextSweep == driver.Instant{}
@@ -49,7 +49,7 @@ func (e *engine) sweepSometimes() {
 }
 
 func (e *engine) sweepAtClose() {
-	if rand.N(closeSweeps) == 0 {
+	if !e.swept && rand.N(closeSweeps) == 0 {
 		ctx, cancel := context.WithTimeout(e.life, closeFor)
 		defer cancel()
 		e.sweep(ctx)

@@ -62,6 +62,14 @@ type Row struct {
 	// Durable is set for Swap if Data must survive the crash of the store's machine even where records otherwise need
 	// not, because a claim in it has nobody behind it.
 	Durable bool
+	// Ends is set for Swap: the store's clock, in microseconds, past which nobody holds the lock, or was called to,
+	// unless he is heard of again; 0: nobody. A table whose records foreign clients judge as well shows it to them.
+	Ends int64
+
+	// Foreign is set by the table where a foreign client has taken the record in a way of its own: the store's clock, in
+	// microseconds, up to which that one holds the lock. Nobody of ours does then, whatever the data say: of them, if
+	// there are any, only the token still counts. The engine leaves the record alone until then.
+	Foreign int64
 }
 
 // Notifier is implemented by tables that can tell of a change.
@@ -85,6 +93,19 @@ type Presence interface {
 // Heritable is implemented by tables with a Presence that another process can hold up: see driver.Heritable.
 type Heritable interface {
 	Heirloom() (*os.File, error)
+}
+
+// Aging is implemented by tables whose estimate of the store's clock grows worse while nothing is asked of the store.
+type Aging interface {
+	// Stale reports whether a Load would make the estimate better by much. The engine asks before it makes a claim, so
+	// that no claim's end is set much later than need be.
+	Stale() bool
+}
+
+// Swept is implemented by tables whose store removes the records of idle locks itself. The engine then never looks for
+// them.
+type Swept interface {
+	SweptByStore()
 }
 
 // Located is implemented by tables that can tell people where the record of a name is kept.

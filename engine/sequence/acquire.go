@@ -234,6 +234,7 @@ func (a *acquire) takeBack(s *session) error {
 		cancel()
 		if err == nil {
 			e.mu.Lock()
+			e.unblockLocked(cl)
 			cl.node, cl.unsure = Node{}, false
 			e.mu.Unlock()
 			return nil

@@ -338,13 +338,16 @@ func (s *session) watch() {
 	}
 }
 
-// check reads the nodes that may have changed.
+// check reads the nodes that may have changed. A claim whose add is on its way has none to be read: that nothing stands
+// then would be taken for its removal, when the add has landed meanwhile.
 func (s *session) check() {
 	e := s.e
 	e.mu.Lock()
 	var which []*claim
 	for cl := range s.checks {
-		which = append(which, cl)
+		if cl.node.Token != 0 {
+			which = append(which, cl)
+		}
 	}
 	clear(s.checks)
 	e.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,6 +112,129 @@ func TestWithoutWatches(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := <-in; err != nil || time.Since(start) > 5*time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+	})
+}
+
+// TestLateAddOfDetached: an add that had no answer, and was repeated, cannot take effect when the claim has been detached
+// and is over. Nobody would remove that node while its session lives.
+func TestLateAddOfDetached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		var adds atomic.Int64
+		late := make(chan struct{})
+		link := &memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+			if what == "add" && adds.Add(1) == 1 {
+				go func() { time.Sleep(6 * time.Second); do(); close(late) }()
+				return nil, errors.New("no answer")
+			}
+			return do(), nil
+		}}
+		e := sequence.New(link)
+		defer e.Close()
+		g, err := e.Acquire(t.Context(), mutex("m", 10*time.Second, true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Detach(t.Context(), g, 2*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		<-late
+		if left := server.Left(); len(left) > 0 {
+			t.Errorf("the late add has left a node on %v", left)
+		}
+	})
+}
+
+// TestLandsBesideCheck: a claim that is given up while its add is on its way, just after its first session was found to be
+// over, is not taken for removed when the add lands; so it is removed, though the first try of that gets lost.
+func TestLandsBesideCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		var adds, removes atomic.Int64
+		land, read := make(chan struct{}), make(chan struct{})
+		e := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+			switch {
+			case what == "add" && adds.Add(1) == 3:
+				<-land
+			case what == "read":
+				r := do()
+				<-read
+				return r, nil
+			case what == "remove" && removes.Add(1) == 1:
+				<-read
+				time.Sleep(time.Second)
+				return nil, errors.New("lost")
+			}
+			return do(), nil
+		}})
+		defer e.Close()
+		if _, err := e.Acquire(t.Context(), mutex("before", 10*time.Second, true)); err != nil {
+			t.Fatal(err)
+		}
+		server.Expire("")
+		ctx, cancel := context.WithCancel(t.Context())
+		c := mutex("m", 10*time.Second, true)
+		given := make(chan error, 1)
+		go func() { _, err := e.Acquire(ctx, c); given <- err }()
+		synctest.Wait() // its second add is on its way
+		cancel()
+		if err := <-given; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		released := make(chan error, 1)
+		go func() { released <- e.Release(t.Context(), c, "") }()
+		synctest.Wait()
+		close(land)
+		synctest.Wait()
+		close(read)
+		if err := <-released; err != nil {
+			t.Error(err)
+		}
+		if left := server.Left(); len(left) > 0 {
+			t.Errorf("released, and something stands on %v", left)
+		}
+	})
+}
+
+// TestRefusedWakes: a claim of the same client that is taken back, since it came too late for a full line, wakes the one
+// behind it at once.
+func TestRefusedWakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		holding := make(chan struct{})
+		var slow atomic.Bool
+		e := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+			if what == "remove" && slow.Load() {
+				<-holding
+			}
+			return do(), nil
+		}})
+		other := sequence.New(&memtree.Link{Server: server})
+		defer e.Close()
+		defer other.Close()
+		first := permits("m", 2, 2)
+		if _, err := other.Acquire(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		slow.Store(true)
+		refused := make(chan error, 1)
+		go func() { _, err := e.Acquire(t.Context(), mutex("m", 10*time.Second, true)); refused <- err }()
+		synctest.Wait() // it stands, is of another kind, and is being taken back
+		in := make(chan error, 1)
+		go func() { _, err := e.Acquire(t.Context(), permits("m", 2, 2)); in <- err }()
+		synctest.Wait()
+		if err := other.Release(t.Context(), first, ""); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		start := time.Now()
+		close(holding)
+		if err := <-refused; !errors.Is(err, driver.ErrMismatch) {
+			t.Errorf("of another kind: %v", err)
+		}
+		if err := <-in; err != nil || time.Since(start) > 0 { // no poll, no timer
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 	})

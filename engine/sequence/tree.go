@@ -83,6 +83,8 @@ type Tree interface {
 // Mover is implemented by trees on which a node can outlive the session that made it.
 type Mover interface {
 	// Move binds a node to another session, with another note, if it stands at n.Version; Key and Token stay as they are.
+	// In the same step it makes sure that no Add of that node can take effect any more: the node may go before one that
+	// is still on its way arrives, and nobody looks for it under the session that it was made for.
 	Move(ctx context.Context, name string, n Node, to Session, note Note) (Node, bool, error)
 }
 

@@ -303,7 +303,7 @@ func (l *Link) Change(ctx context.Context, name string, n sequence.Node, note se
 	return l.change(ctx, "change", name, n, n.Session, note)
 }
 
-// Move binds a node to another session.
+// Move binds a node to another session, and bars its add.
 func (l *Link) Move(ctx context.Context, name string, n sequence.Node, to sequence.Session, note sequence.Note) (sequence.Node, bool, error) {
 	return l.change(ctx, "move", name, n, to.ID, note)
 }
@@ -315,6 +315,7 @@ func (l *Link) change(ctx context.Context, what, name string, n sequence.Node, t
 			return changed{}
 		}
 		s.revision++
+		s.barred[n.Key] = s.barred[n.Key] || at.Session != to
 		at.Version, at.Note, at.Session = s.revision, note, to
 		s.notify(name, n.Key, false)
 		return changed{*at, true}

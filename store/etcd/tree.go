@@ -197,19 +197,26 @@ func (t *tree) Change(ctx context.Context, name string, n sequence.Node, note se
 	return t.put(ctx, name, n, note, clientv3.WithIgnoreLease())
 }
 
-// Move puts a key again, under another lease. Its create revision stays.
+// Move puts a key again, under another lease, and changes the gate of the one before, as Withdraw does. Its create revision
+// stays.
 func (t *tree) Move(ctx context.Context, name string, n sequence.Node, to sequence.Session, note sequence.Note) (sequence.Node, bool, error) {
+	from := n.Session
 	n.Session = to.ID
-	return t.put(ctx, name, n, note, clientv3.WithLease(unhex(to.ID)))
+	now, ok, err := t.put(ctx, name, n, note, clientv3.WithLease(unhex(to.ID)), clientv3.OpPut(t.gate(from), "", clientv3.WithLease(unhex(from))))
+	if ok {
+		t.setGate(from, now.Version)
+	}
+	return now, ok, err
 }
 
-func (t *tree) put(ctx context.Context, name string, n sequence.Node, note sequence.Note, lease clientv3.OpOption) (sequence.Node, bool, error) {
+func (t *tree) put(ctx context.Context, name string, n sequence.Node, note sequence.Note, lease clientv3.OpOption, more ...clientv3.Op) (sequence.Node, bool, error) {
 	value, err := json.Marshal(note)
 	if err != nil {
 		return n, false, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	key := t.dir(name) + n.Key
-	r, err := t.kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", n.Version)).Then(clientv3.OpPut(key, string(value), lease)).Commit()
+	r, err := t.kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", n.Version)).
+		Then(append(more, clientv3.OpPut(key, string(value), lease))...).Commit()
 	if err != nil {
 		return n, false, t.fault(err)
 	}

@@ -28,9 +28,7 @@ func (s *Store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	}
 	lock := s.keys.lock(c.Name)
 	a := s.attempt(c)
-	var ttl [20]byte
-	g, held, err := a.once(ctx, s.steps.try, s.steps.tryKeys(lock),
-		[]string{c.ID, string(strconv.AppendInt(ttl[:0], c.TTL.Milliseconds(), 10)), c.Owner, c.Meta, detachedFlag(c), keepText, s.session})
+	g, held, err := a.try(ctx, lock)
 	switch {
 	case err != nil:
 		return g, err
@@ -44,9 +42,14 @@ func (s *Store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	return a.outside(ctx, held)
 }
 
+// tryArgs are the arguments of try.
+func tryArgs(c *driver.Claim) [6]string {
+	return [6]string{c.ID, strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(c), keepText}
+}
+
 var keepText = strconv.FormatInt(retention.Milliseconds(), 10)
 
-func detachedFlag(c driver.Claim) string {
+func detachedFlag(c *driver.Claim) string {
 	if c.Detached {
 		return flagDetached
 	}
@@ -88,6 +91,9 @@ func (a *attempt) once(ctx context.Context, st *step, keys, args []string) (g dr
 	if err != nil {
 		return g, nil, err
 	}
+	if m.IsInt64() {
+		return a.granted(m, at)
+	}
 	b, ok := array(m, 1)
 	if !ok {
 		return g, nil, corruptAnswer(a.claim.Name)
@@ -95,11 +101,7 @@ func (a *attempt) once(ctx context.Context, st *step, keys, args []string) (g dr
 	code := num(b[0])
 	switch {
 	case code == codeGranted && len(b) >= 2:
-		token := num(b[1])
-		if token <= 0 || token >= 1<<53 {
-			return g, nil, fmt.Errorf("%w: the token of %q would be %d; its record was damaged", driver.ErrCorrupt, a.claim.Name, token)
-		}
-		return driver.Grant{Claim: a.claim, Token: token, Since: at, TTL: a.claim.TTL, Ref: refOf(a.claim.ID, a.claim.Kind)}, nil, nil
+		return a.granted(b[1], at)
 	case code == codeBroken:
 		return g, nil, &driver.LossError{Loss: driver.LossBroken}
 	case code == codeBarred:
@@ -117,6 +119,29 @@ func (a *attempt) once(ctx context.Context, st *step, keys, args []string) (g dr
 	return g, nil, corruptAnswer(a.claim.Name)
 }
 
+// try makes the step of a claim that stands in no line.
+func (a *attempt) try(ctx context.Context, lock string) (driver.Grant, *refusal, error) {
+	args := tryArgs(&a.claim)
+	return a.once(ctx, a.s.steps.try, a.s.tryKeys(lock), args[:])
+}
+
+// tryKeys are the keys that such a step works on.
+func (s *Store) tryKeys(lock string) []string {
+	if s.steps.token == nil {
+		return []string{lock, s.steps.record(lock)}
+	}
+	return []string{lock, s.steps.record(lock), s.steps.token(lock)}
+}
+
+// granted is the grant of an answer that is a token.
+func (a *attempt) granted(answer rueidis.RedisMessage, at driver.Instant) (g driver.Grant, r *refusal, err error) {
+	token := num(answer)
+	if token <= 0 || token >= 1<<53 {
+		return g, nil, fmt.Errorf("%w: the token of %q would be %d; its record was damaged", driver.ErrCorrupt, a.claim.Name, token)
+	}
+	return driver.Grant{Claim: a.claim, Token: token, Since: at, TTL: a.claim.TTL, Ref: refOf(a.claim.ID, a.claim.Kind)}, nil, nil
+}
+
 // enter makes the step of a claim on a lock with a line.
 func (a *attempt) enter(ctx context.Context, keys *[6]string) (driver.Grant, *refusal, error) {
 	c, queue := a.claim, "0"
@@ -124,7 +149,7 @@ func (a *attempt) enter(ctx context.Context, keys *[6]string) (driver.Grant, *re
 		queue = "1"
 	}
 	args := append(a.s.lineArgs(keys, 10), c.ID, string(c.Kind), strconv.FormatInt(c.Limit, 10), strconv.FormatInt(c.Weight, 10),
-		strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(c), queue, a.s.session)
+		strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(&c), queue, a.s.session)
 	return a.once(ctx, a.s.steps.enter, keys[:], args)
 }
 
@@ -186,8 +211,6 @@ func (a *attempt) beat(r *refusal) time.Duration {
 // holder's TTL is over, and now and then.
 func (a *attempt) outside(ctx context.Context, r *refusal) (g driver.Grant, err error) {
 	keys := a.s.keys.all(a.claim.Name)
-	tryKeys := a.s.steps.tryKeys(keys[0])
-	args := []string{a.claim.ID, strconv.FormatInt(a.claim.TTL.Milliseconds(), 10), a.claim.Owner, a.claim.Meta, detachedFlag(a.claim), keepText, a.s.session}
 	seat, live := a.s.sit(keys[0], a.claim.ID, false)
 	if seat == nil {
 		return g, driver.ErrClosed
@@ -207,7 +230,7 @@ func (a *attempt) outside(ctx context.Context, r *refusal) (g driver.Grant, err 
 			n = 0
 		}
 		last := r
-		g, r, err = a.once(ctx, a.s.steps.try, tryKeys, args)
+		g, r, err = a.try(ctx, keys[0])
 		if err == nil && r != nil && r.code == codeAskLine {
 			g, r, err = a.enter(ctx, &keys)
 		}

@@ -162,6 +162,7 @@ type patient struct {
 	tries    int
 	unknown  bool   // a request of this call had an unknown outcome
 	reads    bool   // it changes nothing, so that nothing about it is uncertain
+	untimed  bool   // nobody asks when its requests began: the clock is not read before one fails
 	makes    string // the claim that its requests may make; empty if none
 }
 
@@ -178,9 +179,11 @@ func (p *patient) run(ctx context.Context, st *step, keys, args []string) (m rue
 		if ctx.Err() != nil {
 			return m, at, p.outcome(ctx.Err())
 		}
-		at = p.s.clock.Now()
-		if !p.started {
-			p.started, p.answered = true, at
+		if !p.untimed {
+			at = p.s.clock.Now()
+			if !p.started {
+				p.started, p.answered = true, at
+			}
 		}
 		m, err = p.s.do(ctx, st, keys, args)
 		if err == nil || rueidis.IsRedisNil(err) {

@@ -19,8 +19,10 @@ func (s *Store) do(ctx context.Context, st *step, keys, args []string) (rueidis.
 		s.noteLink(err)
 		return m, err
 	}
+	// The caller's lists may stand on its stack, and the request may outlive the call.
+	itsKeys, itsArgs := append([]string(nil), keys...), append([]string(nil), args...)
 	return aside(ctx, s, func() (rueidis.RedisMessage, error) {
-		m, err := st.do(ctx, s.client, keys, args)
+		m, err := st.do(ctx, s.client, itsKeys, itsArgs)
 		s.noteLink(err)
 		return m, err
 	})

@@ -33,7 +33,7 @@ var redisson = &steps{
 	reach:   2,
 	tells:   func(lock string) string { return redissonName("redisson_lock__channel", lock) },
 	record:  native.record,
-	tryKeys: func(lock string) []string { return []string{lock, native.record(lock), redissonToken(lock)} },
+	token:   redissonToken,
 	records: native.records,
 	nameOf:  native.nameOf,
 }

@@ -331,8 +331,8 @@ func (b *ballot) run(ctx context.Context) (g driver.Grant, err error) {
 	b.tokens, b.agreed = map[int]int64{}, map[int64]int{}
 	lock := r.servers[0].keys.lock(c.Name)
 	keys := []string{lock, beside("", lock)}
-	args := []string{c.ID, strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(c), keepText, ""}
-	if err := r.ask(ctx, r.all(), c.TTL, native.try, keys, args, c.ID, b.hear); err != nil {
+	args := tryArgs(&c)
+	if err := r.ask(ctx, r.all(), c.TTL, native.try, keys, args[:], c.ID, b.hear); err != nil {
 		return g, err
 	}
 	switch {
@@ -361,13 +361,19 @@ func (b *ballot) hear(v vote) bool {
 		}
 		return false
 	}
+	if v.reply.IsInt64() {
+		b.answers++
+		b.granted++
+		b.tokens[v.server] = num(v.reply)
+		return b.granted >= b.r.majority
+	}
 	a, ok := array(v.reply, 1)
 	if !ok {
 		return false
 	}
 	b.answers++
 	switch num(a[0]) {
-	case codeGranted:
+	case codeGranted: // it stood
 		b.granted++
 		token := num(a[1])
 		b.tokens[v.server] = token

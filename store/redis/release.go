@@ -25,6 +25,7 @@ func (s *Store) Release(ctx context.Context, c driver.Claim, ref string) error {
 		bar = "1"
 	}
 	p := s.patient(max(c.TTL, driver.MinTTL))
+	p.untimed = true
 	if c.Kind == driver.KindMutex && !c.Fair || s.steps.leave == nil {
 		m, _, err := p.run(ctx, s.steps.free, []string{lock, s.steps.record(lock)}, []string{id, s.publish(), s.steps.tells(lock), bar})
 		if err != nil {

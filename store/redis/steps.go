@@ -57,7 +57,7 @@ type steps struct {
 
 	reach   int                                            // how many of keyspace.all's keys its scripts work on
 	record  func(lock string) string                       // the key of the record that try, free and renew work on
-	tryKeys func(lock string) []string                     // the keys that try works on
+	token   func(lock string) string                       // a further key that try works on
 	tells   func(lock string) string                       // the channel on which it is told that a lock is free
 	records func(prefix string) string                     // a pattern for the records of keys with that prefix
 	nameOf  func(k keyspace, record string) (string, bool) // a lock's name, from the key of its record
@@ -66,7 +66,6 @@ type steps struct {
 var native = &steps{
 	reach: 6, tells: channel,
 	record:  func(lock string) string { return beside("", lock) },
-	tryKeys: func(lock string) []string { return []string{lock, beside("", lock)} },
 	records: func(prefix string) string { return reserved + ":[:/{]*" + prefix + "*" },
 	nameOf:  keyspace.name,
 

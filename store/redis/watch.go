@@ -104,7 +104,7 @@ func (s *Store) Explain(c driver.Claim) driver.Plan {
 func (s *Store) keysOf(c driver.Claim) []string {
 	keys := s.keys.all(c.Name)
 	if s.steps.leave == nil || c.Kind == driver.KindMutex && !c.Fair {
-		return s.steps.tryKeys(keys[0])
+		return s.tryKeys(keys[0])
 	}
 	return keys[:]
 }

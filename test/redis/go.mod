@@ -9,6 +9,7 @@ require (
 	github.com/holdfast-go/holdfast/store/redis v0.0.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
+	golang.org/x/sys v0.49.0
 )
 
 require (
@@ -17,7 +18,6 @@ require (
 	github.com/hashicorp/go-multierror v1.1.1 // indirect
 	github.com/redis/rueidis/rueidiscompat v1.0.69 // indirect
 	go.uber.org/atomic v1.12.0 // indirect
-	golang.org/x/sys v0.49.0 // indirect
 )
 
 replace github.com/holdfast-go/holdfast => ../..

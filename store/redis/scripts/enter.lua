@@ -3,7 +3,7 @@
 --
 -- ARGV  7 claim id  8 kind  9 limit  10 weight  11 TTL in ms  12 owner  13 note  14 flags  15 '1': stand in line
 --       16 session of its client
--- Gives {1, token} granted; {0, ms left, claims in line, 0, holders...} held; {2} broken; {3, ms left, place in line, 1 if
+-- Gives the token: granted; {0, ms left, claims in line, 0, holders...} held; {2} broken; {3, ms left, place in line, 1 if
 --       all in line are asked to show themselves, holders...} in line; {4, kind, limit} mismatch; {5, count, what} full;
 --       {7} it was released, and this request came late
 local me, mykind, mylimit, weight, ttl = ARGV[7], ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
@@ -19,6 +19,11 @@ local function answer(...)
   return {...}
 end
 
+local function grant(token)
+  finish()
+  return token
+end
+
 local function granted()
   draw()
   if mykind == 'mutex' then
@@ -32,7 +37,7 @@ local function granted()
     call('ZADD', HOLDERS, text(now + ttl * 1000), me)
   end
   freed = false
-  return answer(1, token)
+  return grant(token)
 end
 
 local function refused(code, second)
@@ -46,14 +51,14 @@ if held == 'mutex' and id == me then
   if has(flags, 'b') then return answer(2) end
   if has(flags, 'c') then return granted() end
   call('PEXPIRE', LOCK, ttl)
-  return answer(1, token)
+  return grant(token)
 end
 if held == 'shared' and call('ZSCORE', HOLDERS, me) then
   local c = claim(me)
   if has(c.flags or '', 'b') then return answer(2) end
   if c.state == 'called' then return granted() end
   call('ZADD', HOLDERS, text(now + ttl * 1000), me)
-  return answer(1, tonumber(c.token))
+  return grant(tonumber(c.token))
 end
 local place = call('ZRANK', LINE, me)
 if place then return refused(3, place + 1) end

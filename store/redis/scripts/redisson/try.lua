@@ -34,4 +34,4 @@ redis.call('SET', KEYS[3], text)
 redis.call('HSET', record, 'id', id, 'token', text, 'owner', ARGV[3], 'meta', ARGV[4],
   'ttl', ARGV[2], 'since', string.format('%.0f', now), 'flags', ARGV[5])
 redis.call('PEXPIRE', record, ARGV[2] + ARGV[6])
-return {1, token}
+return token

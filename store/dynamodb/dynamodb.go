@@ -1,0 +1,128 @@
+// Package dynamodb keeps locks in a DynamoDB table, one item each: a lock costs a request, not a server.
+//
+//	import _ "github.com/holdfast-go/holdfast/store/dynamodb"
+//
+//	client, err := holdfast.Open(ctx, "dynamodb://locks?region=eu-central-1&create=true", nil)
+//
+// Programs that have a client of the AWS SDK hand that in:
+//
+//	store, err := dynamodb.New(ctx, dynamodbClient, &dynamodb.Options{Table: "locks"})
+//
+// # Layout
+//
+// The lock NAME is the item whose partition key, primary_id, is NAME. It has the attributes
+//
+//	expired_at        N: seconds since 1970. The lock is free to foreign clients when their clock is past it
+//	holdfast          S: the record: who holds the lock, who waits, the last token, as JSON
+//	holdfast_version  S: changes with every write
+//
+// and whatever else others keep there, which is left alone. So the plain pattern works on the same items: a client that puts
+// an item if "attribute_not_exists(primary_id) OR expired_at < :now" is shut out while a claim of ours holds the lock,
+// and shuts us out until its own expired_at has passed, by the service's clock. Such a put drops our record; then those that
+// waited in line come again, in a new order, and tokens rise all the same, since they are made from the service's clock.
+// Both attributes can have other names.
+//
+// An idle lock keeps its item, with an expired_at in the past. Nobody but the table's own TTL on expired_at, which costs
+// nothing, removes it. When that comes, late or early, does not matter.
+//
+// Each take, renewal and release is one conditional write, billed by the size of the item (a kilobyte carries two or three
+// claims). A refused take is billed like a write as well, and one consistent read more where the service does not tell with
+// the refusal how the item stands. Waiting costs about one consistent read a second for each client and lock.
+//
+// Permissions: dynamodb:GetItem and UpdateItem; Scan to list locks; CreateTable, DescribeTable and UpdateTimeToLive to make
+// a table. A global table does not carry locks: its regions do not see each other's writes in time. DAX must not be in
+// between.
+package dynamodb
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// Options are how a store uses a table.
+type Options struct {
+	// Table is the table's name.
+	Table string
+	// Key is the table's partition key, a string. Default: primary_id.
+	Key string
+	// Expires is the attribute by which foreign clients judge, and the table's TTL. Default: expired_at.
+	Expires string
+	// Prefix starts the keys of all locks. Default: nothing.
+	Prefix string
+	// Create makes the table if there is none: billed by request, with its TTL on.
+	Create bool
+	// Clock is for tests. Default: the machine's.
+	Clock driver.Clock
+}
+
+// reserved is in the keys of rows that are no locks, and never in a lock's name.
+const reserved = "\x00"
+
+// New makes a store of a client, which stays the caller's. It makes one read, which shows that the table is there and has the
+// right key, and tells the service's clock. Whatever retries the client is set up with are not used.
+func New(ctx context.Context, client *sdk.Client, opts *Options) (driver.Store, error) {
+	l, err := connect(ctx, client, opts)
+	if err != nil {
+		return nil, err
+	}
+	return opts.store(l), nil
+}
+
+func (o *Options) store(l *link) driver.Store {
+	return record.New(&table{link: l, prefix: o.Prefix, expires: o.expires()})
+}
+
+func (o *Options) key() string     { return cmp.Or(o.Key, "primary_id") }
+func (o *Options) expires() string { return cmp.Or(o.Expires, "expired_at") }
+
+// check reports what is wrong with options.
+func (o *Options) check() error {
+	switch {
+	case o == nil || o.Table == "":
+		return fmt.Errorf("%w: name the table: Options.Table", driver.ErrInvalid)
+	case strings.Contains(o.Prefix, reserved) || !utf8.ValidString(o.Prefix) || len(o.Prefix) > maxPrefix:
+		return fmt.Errorf("%w: a prefix is at most %d bytes of UTF-8 without NUL", driver.ErrInvalid, maxPrefix)
+	}
+	seen := map[string]bool{dataAttribute: true, versionAttribute: true}
+	for _, a := range []string{o.key(), o.expires()} {
+		if seen[a] {
+			return fmt.Errorf("%w: the attribute %q is used for something else; key and expires must be other ones", driver.ErrInvalid, a)
+		}
+		seen[a] = true
+	}
+	return nil
+}
+
+// maxPrefix leaves room for the longest name in a key, which DynamoDB limits to 2,048 bytes.
+const maxPrefix = 1024
+
+// NewTable gives bare records beside the locks, for what is built on records (the run ledger). They have no expired_at:
+// neither foreign clients nor the table's TTL touch them.
+func NewTable(ctx context.Context, client *sdk.Client, opts *Options) (record.Table, error) {
+	l, err := connect(ctx, client, opts)
+	if err != nil {
+		return nil, err
+	}
+	return &table{link: l, prefix: opts.Prefix + reserved}, nil
+}
+
+// connect checks the table, and makes it if that is wanted.
+func connect(ctx context.Context, client *sdk.Client, opts *Options) (*link, error) {
+	if err := opts.check(); err != nil {
+		return nil, err
+	}
+	l := newLink(client, opts.Table, opts.key(), opts.Clock)
+	if err := l.check(ctx, opts.Create, opts.expires()); err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return l, nil
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package dynamodbtest
+
+import "syscall"
+
+func diesWithUs() *syscall.SysProcAttr { return nil }

@@ -1,0 +1,164 @@
+// Package dynamodbtest runs a DynamoDB for tests: an emulator as a process of its own on a free port of the loopback
+// interface, which is probed before it is believed, and a way to it that can be cut, counted and lied on.
+package dynamodbtest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+)
+
+// LocalVariable names the directory of Amazon's own emulator, DynamoDB Local, with its jars; if it is set that one is run.
+const LocalVariable = "HOLDFAST_DYNAMODB_LOCAL"
+
+// Server is one emulator.
+type Server struct {
+	Endpoint string
+	port     string
+	dir      string // its data
+	cmd      *exec.Cmd
+	out      bytes.Buffer
+	gone     chan struct{}
+}
+
+// startTime bounds how long an emulator may take to answer.
+const startTime = 60 * time.Second
+
+// Start runs an emulator. What is in it lives as long as Server does, also over Restart.
+func Start(ctx context.Context) (*Server, error) {
+	dir, err := os.MkdirTemp("", "holdfast-dynamodb-")
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for range 10 { // somebody else may take the port first
+		s := &Server{port: freePort(), dir: dir}
+		if err := s.start(ctx); err == nil {
+			return s, nil
+		} else {
+			errs = append(errs, err)
+		}
+	}
+	_ = os.RemoveAll(dir)
+	return nil, errors.Join(errs...)
+}
+
+func freePort() string {
+	for {
+		port := strconv.Itoa(15000 + rand.IntN(17000))
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			l.Close()
+			return port
+		}
+	}
+}
+
+func (s *Server) command() (*exec.Cmd, error) {
+	if local := os.Getenv(LocalVariable); local != "" {
+		return exec.Command("java", "-Xmx384m", "-XX:+UseSerialGC", "-Djava.library.path="+local, "-DDYNAMODB_LOCAL_TELEMETRY=0",
+			"-cp", filepath.Join(local, "*"), "com.amazonaws.services.dynamodbv2.local.main.ServerRunner",
+			"-port", s.port, "-dbPath", s.dir, "-disableTelemetry"), nil
+	}
+	cli, err := dynalite()
+	if err != nil {
+		return nil, err
+	}
+	return exec.Command("node", cli, "--host", "127.0.0.1", "--port", s.port, "--path", s.dir,
+		"--createTableMs", "0", "--deleteTableMs", "0", "--updateTableMs", "0"), nil
+}
+
+// dynalite finds the emulator where scripts/setup puts it.
+func dynalite() (string, error) {
+	at, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := at; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		cli := filepath.Join(dir, "bin/dynalite/node_modules/dynalite/cli.js")
+		if _, err := os.Stat(cli); err == nil {
+			return cli, nil
+		}
+	}
+	return "", fmt.Errorf("dynalite is not below %s: run scripts/setup servers", at)
+}
+
+func (s *Server) start(ctx context.Context) error {
+	var err error
+	if s.cmd, err = s.command(); err != nil {
+		return err
+	}
+	s.out.Reset()
+	s.cmd.Stdout, s.cmd.Stderr, s.cmd.SysProcAttr = &s.out, &s.out, diesWithUs()
+	if err := s.cmd.Start(); err != nil {
+		return err
+	}
+	s.gone = make(chan struct{})
+	go func(cmd *exec.Cmd, gone chan struct{}) {
+		_ = cmd.Wait()
+		close(gone)
+	}(s.cmd, s.gone)
+	s.Endpoint = "http://127.0.0.1:" + s.port
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	client := Client(s.Endpoint)
+	for {
+		_, err := client.ListTables(ctx, &sdk.ListTablesInput{})
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-s.gone:
+			return fmt.Errorf("the emulator has ended: %s", s.out.String())
+		case <-ctx.Done():
+			s.kill()
+			return fmt.Errorf("the emulator does not answer: %w", cmp.Or(err, ctx.Err()))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (s *Server) kill() {
+	_ = s.cmd.Process.Kill()
+	<-s.gone
+}
+
+// Restart ends the emulator in good order and starts it again.
+func (s *Server) Restart(ctx context.Context) error {
+	_ = s.cmd.Process.Signal(os.Interrupt)
+	select {
+	case <-s.gone:
+	case <-time.After(5 * time.Second):
+		s.kill()
+	}
+	return s.start(ctx)
+}
+
+// Stop ends the emulator, and its data with it.
+func (s *Server) Stop() {
+	s.kill()
+	_ = os.RemoveAll(s.dir)
+}
+
+// Client gives a plain client of the SDK, which makes each request once.
+func Client(endpoint string) *sdk.Client {
+	return sdk.New(sdk.Options{
+		BaseEndpoint: &endpoint, Region: "eu-central-1", Retryer: aws.NopRetryer{},
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: "test", SecretAccessKey: "hunter2secret"}, nil
+		}),
+		HTTPClient: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}},
+	})
+}

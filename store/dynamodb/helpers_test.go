@@ -1,0 +1,188 @@
+package dynamodb
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"flag"
+	"fmt"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
+)
+
+// prove runs the long counts, which take minutes.
+var prove = flag.Bool("prove", false, "run the long counts")
+
+var started bool
+
+// shared is the emulator of all tests but those that stop it. It is probed first.
+var shared = sync.OnceValues(func() (*dynamodbtest.Server, error) {
+	s, err := dynamodbtest.Start(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	started = true
+	return s, dynamodbtest.Probe(context.Background(), s.Endpoint)
+})
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Setenv("AWS_ACCESS_KEY_ID", "test")
+	os.Setenv("AWS_SECRET_ACCESS_KEY", "hunter2secret")
+	os.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	code := m.Run()
+	if started {
+		s, _ := shared()
+		s.Stop()
+	}
+	os.Exit(code)
+}
+
+func server(t testing.TB) *dynamodbtest.Server {
+	t.Helper()
+	s, err := shared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func proxy(t testing.TB, to string) *dynamodbtest.Proxy {
+	t.Helper()
+	p, err := dynamodbtest.NewProxy(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// tableName is a name that no other test has.
+func tableName() string { return "t-" + strings.ToLower(rand.Text()[:12]) }
+
+func storeURL(table, endpoint, more string) string {
+	return fmt.Sprintf("dynamodb://%s?region=eu-central-1&create=true&endpoint=%s%s", table, url.QueryEscape(endpoint), more)
+}
+
+func open(t testing.TB, raw string) driver.Store {
+	t.Helper()
+	s, err := driver.Open(t.Context(), raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func mutex(name string, ttl time.Duration) driver.Claim {
+	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl, Owner: "test"}
+}
+
+func waiting(c driver.Claim) driver.Claim {
+	c.Wait = true
+	return c
+}
+
+func acquire(t testing.TB, s driver.Store, c driver.Claim) driver.Grant {
+	t.Helper()
+	g, err := s.Acquire(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func renew(t testing.TB, s driver.Store, g driver.Grant) error {
+	t.Helper()
+	var err error
+	s.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) { err = r.Err })
+	return err
+}
+
+func release(t testing.TB, s driver.Store, c driver.Claim) {
+	t.Helper()
+	if err := s.Release(t.Context(), c, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func holders(t testing.TB, s driver.Store, name string) []driver.Standing {
+	t.Helper()
+	l, err := s.Inspect(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Holders
+}
+
+func n(v int64) types.AttributeValue {
+	return &types.AttributeValueMemberN{Value: strconv.FormatInt(v, 10)}
+}
+
+func get(t testing.TB, client *sdk.Client, table, key string) item {
+	t.Helper()
+	out, err := client.GetItem(t.Context(), &sdk.GetItemInput{TableName: &table, Key: item{"primary_id": text(key)}, ConsistentRead: new(true)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Item
+}
+
+// put writes an item whatever is there, as an operator would.
+func put(t testing.TB, client *sdk.Client, table string, it item) {
+	t.Helper()
+	if _, err := client.PutItem(t.Context(), &sdk.PutItemInput{TableName: &table, Item: it}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func remove(t testing.TB, client *sdk.Client, table, key string) {
+	t.Helper()
+	if _, err := client.DeleteItem(t.Context(), &sdk.DeleteItemInput{TableName: &table, Key: item{"primary_id": text(key)}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// plainLock is the plain pattern, as people write it: take a lock until a second of their own clock.
+func plainLock(ctx context.Context, client *sdk.Client, table, key, owner string, until int64) (bool, error) {
+	_, err := client.PutItem(ctx, &sdk.PutItemInput{
+		TableName: &table, Item: item{"primary_id": text(key), "expired_at": n(until), "owner": text(owner)},
+		ConditionExpression:       new("attribute_not_exists(primary_id) OR expired_at < :timestamp"),
+		ExpressionAttributeValues: item{":timestamp": n(time.Now().Unix())},
+	})
+	var refused *types.ConditionalCheckFailedException
+	if errors.As(err, &refused) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func plain(t testing.TB, client *sdk.Client, table, key string, until int64) bool {
+	t.Helper()
+	took, err := plainLock(t.Context(), client, table, key, "plain", until)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return took
+}
+
+// eventually waits for something that is to come by itself.
+func eventually(t testing.TB, within time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for from := time.Now(); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Since(from) > within {
+			t.Fatalf("%s: not within %v", what, within)
+		}
+	}
+}

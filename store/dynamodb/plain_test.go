@@ -1,0 +1,298 @@
+package dynamodb
+
+import (
+	"errors"
+	"fmt"
+	mrand "math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
+)
+
+// TestPlainShutOut: while a claim of ours holds the lock the plain put is refused, through renewals, and until its end if it
+// falls silent; it is let in after a release at once.
+func TestPlainShutOut(t *testing.T) {
+	t.Parallel()
+	table, client := tableName(), dynamodbtest.Client(server(t).Endpoint)
+	s := open(t, storeURL(table, server(t).Endpoint, ""))
+	g := acquire(t, s, mutex("m", 2*time.Second))
+	for s.Info().Clock.Since(g.Since) < 3*time.Second {
+		if plain(t, client, table, "m", 1<<33) {
+			t.Fatal("the plain put took a lock that is held")
+		}
+		if err := renew(t, s, g); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	release(t, s, g.Claim)
+	if !plain(t, client, table, "m", time.Now().Unix()+60) {
+		t.Fatal("the plain put was refused on an idle lock")
+	}
+
+	g = acquire(t, s, mutex("silent", time.Second))
+	eventually(t, 6*time.Second, "the plain put after a silent holder", func() bool { return plain(t, client, table, "silent", 1<<33) })
+	if passed := s.Info().Clock.Since(g.Since); passed < g.TTL {
+		t.Errorf("the plain put was let in %v after the start of a grant of %v", passed, g.TTL)
+	}
+	if err := renew(t, s, g); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("a holder whose lock a foreign client took is told %v", err)
+	}
+	fair := mutex("line", time.Minute)
+	fair.Fair = true
+	g = acquire(t, s, fair)
+	line := make(chan error, 1)
+	next := waiting(fair)
+	next.ID = "next"
+	go func() { _, err := s.Acquire(t.Context(), next); line <- err }()
+	eventually(t, 5*time.Second, "a claim in line", func() bool {
+		l, err := s.Inspect(t.Context(), "line")
+		return err == nil && len(l.Waiters) == 1
+	})
+	release(t, s, g.Claim)
+	if plain(t, client, table, "line", 1<<33) {
+		t.Error("the plain put went before a claim of ours that was called")
+	}
+	if err := <-line; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPlainHolds: a plain item shuts us out until its own end, by the service's clock, and is shown as a foreign holder; past
+// its end it is taken over at once, also while it is still there, and what else stands in it is kept. Tokens rise across it.
+func TestPlainHolds(t *testing.T) {
+	t.Parallel()
+	table, client := tableName(), dynamodbtest.Client(server(t).Endpoint)
+	s := open(t, storeURL(table, server(t).Endpoint, ""))
+	first := acquire(t, s, mutex("m", time.Minute))
+	release(t, s, first.Claim)
+	until := time.Now().Unix() + 2
+	if !plain(t, client, table, "m", until) {
+		t.Fatal("the plain put was refused on an idle lock")
+	}
+	for _, c := range []driver.Claim{mutex("m", time.Minute), {Name: "m", ID: "rw", Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1, TTL: time.Minute}} {
+		var held *driver.HeldError
+		if _, err := s.Acquire(t.Context(), c); !errors.As(err, &held) || len(held.Holders) != 1 || !held.Holders[0].Foreign {
+			t.Fatalf("beside a plain holder a %s is told %v", c.Kind, err)
+		}
+	}
+	h := holders(t, s, "m")
+	if len(h) != 1 || !h[0].Foreign {
+		t.Fatalf("a plain holder is shown as %+v", h)
+	}
+	if err := s.Break(t.Context(), "m", h[0].Ref, driver.BreakAsk); !errors.Is(err, driver.ErrUnsupported) {
+		t.Errorf("asking a foreign holder: %v", err)
+	}
+	var g [2]driver.Grant
+	var wg sync.WaitGroup
+	for i := range g {
+		c := waiting(mutex("m", time.Minute))
+		c.Fair = i == 1
+		wg.Go(func() {
+			g[i] = acquire(t, s, c)
+			if now := time.Now(); now.Before(time.Unix(until+1, 0)) {
+				t.Errorf("let in at %v beside a plain item that ends with second %d", now, until)
+			} else {
+				t.Logf("let in %v after the end of a plain item", now.Sub(time.Unix(until+1, 0)).Round(time.Millisecond))
+			}
+			release(t, s, g[i].Claim)
+		})
+	}
+	wg.Wait()
+	if g[0].Token <= first.Token || g[1].Token <= first.Token || g[0].Token == g[1].Token {
+		t.Errorf("tokens %d and %d after %d", g[0].Token, g[1].Token, first.Token)
+	}
+	if it := get(t, client, table, "m"); stringOf(it["owner"]) != "plain" {
+		t.Errorf("a foreign attribute is gone: %v", it)
+	}
+
+	put(t, client, table, item{"primary_id": text("over"), "expired_at": n(time.Now().Unix() - 1000)})
+	release(t, s, acquire(t, s, mutex("over", time.Minute)).Claim)
+	for _, forEver := range []item{{}, {"expired_at": text("tomorrow")}, {"expired_at": n(1 << 60)}} {
+		forEver["primary_id"] = text("forever")
+		put(t, client, table, forEver)
+		if _, err := s.Acquire(t.Context(), mutex("forever", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("%v: %v", forEver, err)
+		}
+		if err := s.Break(t.Context(), "forever", holders(t, s, "forever")[0].Ref, driver.BreakForce); err != nil {
+			t.Errorf("%v: breaking it: %v", forEver, err)
+		}
+		release(t, s, acquire(t, s, mutex("forever", time.Minute)).Claim)
+	}
+}
+
+// TestPlainUpdate: a foreign client that takes an expired item of ours by an update, which leaves our attributes in place, is
+// a holder like any other.
+func TestPlainUpdate(t *testing.T) {
+	t.Parallel()
+	table, client := tableName(), dynamodbtest.Client(server(t).Endpoint)
+	s := open(t, storeURL(table, server(t).Endpoint, ""))
+	g := acquire(t, s, mutex("m", time.Minute))
+	release(t, s, g.Claim)
+	_, err := client.UpdateItem(t.Context(), &sdk.UpdateItemInput{TableName: &table, Key: item{"primary_id": text("m")},
+		UpdateExpression: new("SET expired_at = :until"), ConditionExpression: new("expired_at < :now"),
+		ExpressionAttributeValues: item{":until": n(time.Now().Unix() + 60), ":now": n(time.Now().Unix())}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Acquire(t.Context(), mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+		t.Fatal(err)
+	}
+	if err := s.Break(t.Context(), "m", holders(t, s, "m")[0].Ref, driver.BreakForce); err != nil {
+		t.Fatal(err)
+	}
+	if next := acquire(t, s, mutex("m", time.Minute)); next.Token <= g.Token {
+		t.Errorf("token %d after %d", next.Token, g.Token)
+	}
+}
+
+// TestDeletion: the table's TTL, or an operator, may remove an item at any time, and tokens rise across it; a holder is told.
+func TestDeletion(t *testing.T) {
+	t.Parallel()
+	table, client := tableName(), dynamodbtest.Client(server(t).Endpoint)
+	s := open(t, storeURL(table, server(t).Endpoint, ""))
+	g := acquire(t, s, mutex("early", time.Minute))
+	remove(t, client, table, "early")
+	if err := renew(t, s, g); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("a holder whose item was removed is told %v", err)
+	}
+	time.Sleep(s.Info().TokenGap)
+	other := open(t, storeURL(table, server(t).Endpoint, ""))
+	next := acquire(t, other, mutex("early", time.Minute))
+	if next.Token <= g.Token {
+		t.Errorf("token %d after %d", next.Token, g.Token)
+	}
+	put(t, client, table, item{"primary_id": text("early"), "expired_at": n(time.Now().Unix() + 60)})
+	var lost *driver.LossError
+	if err := renew(t, other, next); !errors.As(err, &lost) || lost.Loss != driver.LossTaken {
+		t.Errorf("a holder whose item was replaced is told %v", err)
+	}
+	if err := other.Release(t.Context(), next.Claim, ""); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("releasing a lock that was taken: %v", err)
+	}
+	if it := get(t, client, table, "early"); len(it) != 2 {
+		t.Errorf("a foreign item was changed: %v", it)
+	}
+	put(t, client, table, item{"primary_id": text("torn"), "expired_at": n(5), versionAttribute: text("5.x"), dataAttribute: text("{")})
+	if _, err := s.Acquire(t.Context(), mutex("torn", time.Minute)); !errors.Is(err, driver.ErrCorrupt) {
+		t.Errorf("on a torn record: %v", err)
+	}
+}
+
+// TestPlainContended: of plain clients and ours who try at the same instant, at most one is let in, round after round, from
+// whatever state the one before has left.
+func TestPlainContended(t *testing.T) {
+	t.Parallel()
+	rounds := 60
+	if *prove {
+		rounds = 1000
+	}
+	table := tableName()
+	var stores [2]driver.Store
+	var clients [2]*sdk.Client
+	for i := range stores {
+		stores[i] = open(t, storeURL(table, server(t).Endpoint, ""))
+		clients[i] = dynamodbtest.Client(server(t).Endpoint)
+	}
+	var won [2]int
+	for round := range rounds {
+		var mu sync.Mutex
+		var in []func() error
+		var wg sync.WaitGroup
+		start := make(chan struct{})
+		for i := range 4 {
+			kind, s, client := i/2, stores[i%2], clients[i%2]
+			wg.Go(func() {
+				<-start
+				if kind == 1 {
+					time.Sleep(mrand.N(20 * time.Millisecond)) // the plain pattern, which looks at nothing, is quicker
+				}
+				var leave func() error
+				owner := fmt.Sprint(round, i)
+				if kind == 0 {
+					c := mutex("m", time.Minute)
+					if _, err := s.Acquire(t.Context(), c); err == nil {
+						leave = func() error { return s.Release(t.Context(), c, "") }
+					} else if !errors.Is(err, driver.ErrHeld) {
+						t.Error(err)
+					}
+				} else if took, err := plainLock(t.Context(), client, table, "m", owner, time.Now().Unix()+60); err != nil {
+					t.Error(err)
+				} else if took {
+					leave = func() error { return plainUnlock(t, client, table, "m", owner, round%3 == 0) }
+				}
+				if leave != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					won[kind]++
+					in = append(in, leave)
+				}
+			})
+		}
+		close(start)
+		wg.Wait()
+		if len(in) != 1 {
+			t.Fatalf("round %d: %d were let in", round, len(in))
+		}
+		if err := in[0](); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%d rounds, %d to ours, %d to plain clients, never two", rounds, won[0], won[1])
+	if won[0] == 0 || won[1] == 0 {
+		t.Errorf("ours won %d of %d rounds: nothing was shown", won[0], rounds)
+	}
+}
+
+// plainUnlock ends a plain item, or removes it.
+func plainUnlock(t testing.TB, client *sdk.Client, table, key, owner string, delete bool) error {
+	who := item{":owner": text(owner)}
+	if delete {
+		_, err := client.DeleteItem(t.Context(), &sdk.DeleteItemInput{TableName: &table, Key: item{"primary_id": text(key)},
+			ConditionExpression: new("#o = :owner"), ExpressionAttributeNames: map[string]string{"#o": "owner"}, ExpressionAttributeValues: who})
+		return err
+	}
+	who[":past"] = n(time.Now().Unix() - 10)
+	_, err := client.UpdateItem(t.Context(), &sdk.UpdateItemInput{TableName: &table, Key: item{"primary_id": text(key)},
+		UpdateExpression: new("SET expired_at = :past"), ConditionExpression: new("#o = :owner"),
+		ExpressionAttributeNames: map[string]string{"#o": "owner"}, ExpressionAttributeValues: who})
+	return err
+}
+
+// TestNames: table and attribute names are of the user's choosing, also words that DynamoDB reserves.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	table, client := tableName()+".Locks_1", dynamodbtest.Client(server(t).Endpoint)
+	s := open(t, storeURL(table, server(t).Endpoint, "&key=name&expires=ttl&prefix=app/"))
+	g := acquire(t, s, mutex("m", time.Minute))
+	out, err := client.Scan(t.Context(), &sdk.ScanInput{TableName: &table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out.Items) != 1 || stringOf(out.Items[0]["name"]) != "app/m" || out.Items[0]["ttl"] == nil || len(out.Items[0]) != 4 {
+		t.Errorf("the table has %v", out.Items)
+	}
+	size := 0
+	for k, v := range out.Items[0] {
+		size += len(k) + len(fmt.Sprint(v.(interface{}))) // roughly
+		if s, ok := v.(*types.AttributeValueMemberS); ok {
+			size += len(s.Value)
+		}
+	}
+	t.Logf("the item of a held mutex has about %d bytes", size)
+	if size > 1024 {
+		t.Errorf("it costs more than one write unit")
+	}
+	release(t, s, g.Claim)
+	e := s.(driver.Explainer).Explain(g.Claim)
+	if len(e.Keys) != 1 || !strings.Contains(e.Keys[0], "name=app/m") {
+		t.Errorf("explained as %v", e)
+	}
+}

@@ -1,0 +1,96 @@
+package dynamodb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/aws/smithy-go"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// makeTime bounds how long a new table may take to be there.
+const makeTime = time.Minute
+
+// check reads one item, to see that the table can be used and what time it is there. It changes nothing, but makes the table
+// if that is wanted and there is none.
+func (l *link) check(ctx context.Context, create bool, expires string) error {
+	err := l.probe(ctx)
+	var refusal smithy.APIError
+	if !errors.As(err, &refusal) {
+		return err
+	}
+	switch {
+	case create && refusal.ErrorCode() == "ResourceNotFoundException":
+		if err := l.make(ctx, expires); err != nil {
+			return err
+		}
+		return l.probe(ctx)
+	case refusal.ErrorCode() == "ValidationException":
+		return l.explain(ctx, err)
+	}
+	return err
+}
+
+func (l *link) probe(ctx context.Context) error {
+	_, err := request(ctx, l, l.client.GetItem, &sdk.GetItemInput{TableName: &l.name, Key: l.id(reserved), ConsistentRead: new(true)})
+	return err
+}
+
+// explain says how the key of a table differs from what is needed.
+func (l *link) explain(ctx context.Context, err error) error {
+	out, derr := request(ctx, l, l.client.DescribeTable, &sdk.DescribeTableInput{TableName: &l.name})
+	if derr != nil {
+		return fmt.Errorf("%w; the table needs the partition key %q, a string, and no sort key", err, l.key)
+	}
+	has := ""
+	for _, k := range out.Table.KeySchema {
+		for _, a := range out.Table.AttributeDefinitions {
+			if *a.AttributeName == *k.AttributeName {
+				has += fmt.Sprintf(" %s %s (%s)", k.KeyType, *a.AttributeName, a.AttributeType)
+			}
+		}
+	}
+	return fmt.Errorf("%w: the table %q has the key%s, and is needed with HASH %s (S) alone: name its key with key=, or use another table",
+		driver.ErrInvalid, l.name, has, l.key)
+}
+
+// make makes the table, or finds that somebody else just has, and waits until it can be used.
+func (l *link) make(ctx context.Context, expires string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, makeTime, fmt.Errorf("the new table %q is not there after %v", l.name, makeTime))
+	defer cancel()
+	_, err := request(ctx, l, l.client.CreateTable, &sdk.CreateTableInput{
+		TableName:            &l.name,
+		BillingMode:          types.BillingModePayPerRequest,
+		AttributeDefinitions: []types.AttributeDefinition{{AttributeName: &l.key, AttributeType: types.ScalarAttributeTypeS}},
+		KeySchema:            []types.KeySchemaElement{{AttributeName: &l.key, KeyType: types.KeyTypeHash}},
+	})
+	if there := (*types.ResourceInUseException)(nil); err != nil && !errors.As(err, &there) {
+		return err
+	}
+	made := err == nil
+	for {
+		out, err := request(ctx, l, l.client.DescribeTable, &sdk.DescribeTableInput{TableName: &l.name})
+		if err == nil && out.Table.TableStatus == types.TableStatusActive {
+			break
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if !made || expires == "" {
+		return nil
+	}
+	_, err = request(ctx, l, l.client.UpdateTimeToLive, &sdk.UpdateTimeToLiveInput{TableName: &l.name,
+		TimeToLiveSpecification: &types.TimeToLiveSpecification{AttributeName: &expires, Enabled: new(true)}})
+	if refusal := (smithy.APIError)(nil); errors.As(err, &refusal) && refusal.ErrorCode() == "UnknownOperationException" {
+		return nil // an emulator without TTLs
+	}
+	return err
+}

@@ -1,0 +1,90 @@
+package dynamodb
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/config"
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+func init() { driver.Register("dynamodb", openURL) }
+
+// openURL opens dynamodb://table[?options]. Credentials, and the region if it is not given, come from where the AWS command
+// line finds them: the environment, the shared files, the machine's role. The options:
+//
+//	region=R      the table's region
+//	endpoint=URL  another address than the region's, for an emulator or a private endpoint
+//	profile=P     of the shared files
+//	create=true   makes the table if there is none
+//	key=K, expires=E   the table's partition key and TTL attribute, if not primary_id and expired_at
+//	prefix=P      starts all keys
+func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
+	opts, settings, endpoint, err := read(u)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := config.LoadDefaultConfig(ctx, append(settings, config.WithHTTPClient(awshttp.NewBuildableClient()))...)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: the AWS configuration cannot be read: %w", driver.ErrInvalid, err)
+	case cfg.Region == "":
+		return nil, fmt.Errorf("%w: no AWS region is set: add region= to the store's URL, or set AWS_REGION", driver.ErrInvalid)
+	}
+	if _, err := cfg.Credentials.Retrieve(ctx); err != nil {
+		return nil, cmp.Or(ctx.Err(), fmt.Errorf("%w: no AWS credentials are found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "+
+			"or a profile, or give the machine a role (%v)", driver.ErrDenied, err))
+	}
+	// As many connections are kept as renewals may be under way.
+	transport := cfg.HTTPClient.(*awshttp.BuildableClient).GetTransport()
+	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = 512, 256
+	l, err := connect(ctx, sdk.NewFromConfig(cfg, func(o *sdk.Options) {
+		o.HTTPClient = &http.Client{Transport: transport}
+		if endpoint != "" {
+			o.BaseEndpoint = &endpoint
+		}
+	}), opts)
+	if err != nil {
+		transport.CloseIdleConnections()
+		return nil, err
+	}
+	l.after = transport.CloseIdleConnections
+	return opts.store(l), nil
+}
+
+func read(u *url.URL) (*Options, []func(*config.LoadOptions) error, string, error) {
+	opts := &Options{Table: u.Host}
+	var settings []func(*config.LoadOptions) error
+	var endpoint string
+	textOf := func(to *string) func(string) error {
+		return func(v string) error { *to = v; return nil }
+	}
+	err := driver.Query(u, map[string]func(string) error{
+		"region":  func(v string) error { settings = append(settings, config.WithRegion(v)); return nil },
+		"profile": func(v string) error { settings = append(settings, config.WithSharedConfigProfile(v)); return nil },
+		"endpoint": func(v string) error {
+			if e, err := url.Parse(v); err != nil || e.Scheme != "http" && e.Scheme != "https" || e.Host == "" {
+				return fmt.Errorf("an endpoint looks like https://host:port")
+			}
+			endpoint = v
+			return nil
+		},
+		"create": func(v string) (err error) { opts.Create, err = strconv.ParseBool(v); return err },
+		"key":    textOf(&opts.Key), "expires": textOf(&opts.Expires), "prefix": textOf(&opts.Prefix),
+	})
+	switch {
+	case err != nil:
+	case u.User != nil:
+		err = fmt.Errorf("%w: credentials do not belong into the URL of a DynamoDB store: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", driver.ErrInvalid)
+	case u.Host == "" || u.Path != "" && u.Path != "/":
+		err = fmt.Errorf("%w: a DynamoDB store's URL is dynamodb://table?region=...", driver.ErrInvalid)
+	}
+	return opts, settings, endpoint, err
+}

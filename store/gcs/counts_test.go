@@ -1,0 +1,98 @@
+package gcs_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestRequests promises what a step costs: one request to take a lock that is absent or as this client saw it last, one to
+// renew and one to release it; one read more to see what a stranger has done.
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	ctx, s := t.Context(), start(t)
+	ours, _ := open(t, s, quick())
+	theirs, _ := open(t, s, quick())
+	expect := func(what, want string) {
+		t.Helper()
+		if got := s.Counted(); got != want {
+			t.Errorf("%s took %s, not %s", what, got, want)
+		}
+	}
+	expect("opening twice", "read 2")
+
+	a, err := ours.Acquire(ctx, claim("m", time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect("taking an absent lock", "insert 1")
+	if err := renew(ctx, ours, a); err != nil {
+		t.Fatal(err)
+	}
+	expect("renewing", "insert 1")
+	if err := ours.Release(ctx, a.Claim, ""); err != nil {
+		t.Fatal(err)
+	}
+	expect("releasing", "insert 1")
+	if a, err = ours.Acquire(ctx, claim("m", time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	expect("taking a lock as it was left", "insert 1")
+	if _, err := theirs.Acquire(ctx, claim("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+		t.Fatal(err)
+	}
+	expect("being refused by a stranger's lock", "read 1, insert 1")
+	if _, err := theirs.Acquire(ctx, claim("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+		t.Fatal(err)
+	}
+	expect("being refused again", "read 1")
+	if err := ours.Release(ctx, a.Claim, ""); err != nil {
+		t.Fatal(err)
+	}
+	expect("releasing", "insert 1")
+	if a, err = theirs.Acquire(ctx, claim("m", time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	expect("taking a lock that a stranger has left", "read 1, insert 1")
+	if _, err := theirs.Inspect(ctx, "m"); err != nil {
+		t.Fatal(err)
+	}
+	expect("looking", "read 1")
+	if err := ours.Release(ctx, a.Claim, a.Ref); err != nil {
+		t.Fatal(err)
+	}
+	expect("releasing from another process", "read 1, insert 1")
+}
+
+// TestWaitersCost promises that a plain claim that waits writes nothing, and tells what it reads.
+func TestWaitersCost(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	holder, _ := open(t, s, quick())
+	waiter, _ := open(t, s, quick())
+	if _, err := holder.Acquire(t.Context(), claim("m", time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	c := claim("m", time.Minute)
+	c.Wait = true
+	begun := len(s.Writes("locks/m"))
+	s.Counted()
+	const d = 5 * time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	if _, err := waiter.Acquire(ctx, c); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	t.Logf("a waiter's requests in its first %v: %s (times 12 for a minute, at the most)", d, s.Counted())
+	if n := len(s.Writes("locks/m")) - begun; n != 0 {
+		t.Errorf("a waiting claim wrote %d times", n)
+	}
+}
+
+func renew(ctx context.Context, s driver.Store, g driver.Grant) (err error) {
+	s.Renew(ctx, []driver.Grant{g}, func(_ int, r driver.Renewal) { err = r.Err })
+	return err
+}

@@ -1,0 +1,54 @@
+package gcs
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"google.golang.org/api/googleapi"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// fault gives a refusal the form that the engine knows, and hears its date. What it does not know stays as it is: the
+// engine looks then, and tries again.
+func (t *table) fault(err error, needs string, from driver.Instant) error {
+	var refusal *googleapi.Error
+	if !errors.As(err, &refusal) {
+		return err
+	}
+	t.clock.date(refusal.Header, from)
+	says := strings.TrimSpace(refusal.Message)
+	if says == "" {
+		says = http.StatusText(refusal.Code)
+	}
+	switch refusal.Code {
+	case http.StatusPreconditionFailed, http.StatusNotModified:
+		return record.ErrConflict
+	case http.StatusNotFound:
+		if strings.Contains(refusal.Error(), "bucket does not exist") {
+			return fmt.Errorf("%w: there is no bucket %s; create it, or correct its name", driver.ErrDenied, t.name)
+		}
+	case http.StatusUnauthorized:
+		return fmt.Errorf("%w: the credentials are missing or not valid: %s", driver.ErrDenied, says)
+	case http.StatusForbidden:
+		if !limited(refusal) {
+			return fmt.Errorf("%w: the bucket %s wants the permission %s: %s", driver.ErrDenied, t.name, needs, says)
+		}
+	case http.StatusBadRequest:
+		return fmt.Errorf("%w: %s", driver.ErrInvalid, says)
+	}
+	return err
+}
+
+// limited reports whether a 403 is about how much was asked, and not about who asked.
+func limited(e *googleapi.Error) bool {
+	for _, item := range e.Errors {
+		if strings.Contains(item.Reason, "imitExceeded") || item.Reason == "quotaExceeded" {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,284 @@
+// Package gcstest runs a Cloud Storage for tests: an emulator in this process, behind a front that counts its requests and
+// can do what a service in trouble does.
+package gcstest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fullstorydev/emulators/storage/gcsemu"
+	raw "google.golang.org/api/storage/v1"
+)
+
+// Server is one service.
+type Server struct {
+	URL string // http://127.0.0.1:port
+
+	http  *httptest.Server
+	emu   *gcsemu.GcsEmu
+	store gcsemu.Store
+
+	// Trouble, if set before the first request, is asked about each request: what is to become of it. It may be called by
+	// several goroutines at once.
+	Trouble func(r Request) Fate
+	// Lie makes the service accept writes whose precondition fails, of the kinds that it names: as some emulators do.
+	Lie map[Kind]bool
+
+	mu      sync.Mutex
+	shift   time.Duration
+	buckets map[string]bool
+	denied  map[Kind]bool
+	counts  map[Kind]int
+	writes  map[string][]time.Time
+
+	// one is held by writes: the emulator tells a writer about the object that stands there when it answers, which may
+	// be another's already.
+	one sync.Mutex
+}
+
+// Kind is what a request does.
+type Kind string
+
+// The kinds.
+const (
+	Read   Kind = "read"   // an object, or its metadata
+	List   Kind = "list"   // a page of a listing
+	Insert Kind = "insert" // an object is created or replaced
+	Update Kind = "update" // an object's metadata are changed
+	Delete Kind = "delete" // an object is removed
+)
+
+// Request is a request to an object, or a listing.
+type Request struct {
+	Kind           Kind
+	Bucket, Object string
+	Query          url.Values
+}
+
+// Fate is what becomes of a request.
+type Fate struct {
+	Refuse  int           // answered with this status and nothing done; 0: not so
+	Delay   time.Duration // before it is done
+	Lose    bool          // done, and the connection closed in the place of the reply
+	Instead int           // done, and answered with this status all the same
+}
+
+// Start runs a service that has the buckets.
+func Start(buckets ...string) *Server {
+	s := &Server{store: gcsemu.NewMemStore(), buckets: map[string]bool{}, denied: map[Kind]bool{}, counts: map[Kind]int{},
+		writes: map[string][]time.Time{}}
+	s.emu = gcsemu.NewGcsEmu(gcsemu.Options{Store: s.store})
+	for _, b := range buckets {
+		s.buckets[b] = true
+		if err := s.store.CreateBucket(b); err != nil {
+			panic(err) // it is a map in memory
+		}
+	}
+	s.http = httptest.NewServer(s)
+	s.URL = s.http.URL
+	return s
+}
+
+// Stop ends the service.
+func (s *Server) Stop() { s.http.CloseClientConnections(); s.http.Close() }
+
+// Shift sets how far the service's clock is ahead of the machine's.
+func (s *Server) Shift(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shift = d
+}
+
+// Deny has all requests of these kinds refused for want of permission, and of no others.
+func (s *Server) Deny(kinds ...Kind) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.denied)
+	for _, k := range kinds {
+		s.denied[k] = true
+	}
+}
+
+// DropBucket removes a bucket.
+func (s *Server) DropBucket(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.buckets, name)
+}
+
+// Counted tells how many requests there were of each kind since it was asked last, as "read 1, insert 2".
+func (s *Server) Counted() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var parts []string
+	for _, k := range []Kind{Read, List, Insert, Update, Delete} {
+		if n := s.counts[k]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", k, n))
+		}
+	}
+	clear(s.counts)
+	return strings.Join(parts, ", ")
+}
+
+// Writes are the times of the writes to an object that took effect.
+func (s *Server) Writes(object string) []time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]time.Time(nil), s.writes[object]...)
+}
+
+// ServeHTTP is the front.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	req := describe(r)
+	s.mu.Lock()
+	s.counts[req.Kind]++
+	now := time.Now().Add(s.shift)
+	denied, bucket := s.denied[req.Kind], s.buckets[req.Bucket]
+	s.mu.Unlock()
+	var fate Fate
+	if s.Trouble != nil {
+		fate = s.Trouble(req)
+	}
+	w.Header().Set("Date", now.UTC().Format(http.TimeFormat))
+	switch {
+	case fate.Refuse != 0:
+		refuse(w, fate.Refuse, "", "the service is in trouble")
+		return
+	case !bucket:
+		refuse(w, http.StatusNotFound, "notFound", "The specified bucket does not exist.")
+		return
+	case denied:
+		refuse(w, http.StatusForbidden, "forbidden", fmt.Sprintf("somebody does not have storage.objects.%s access to the Google Cloud Storage object.", permissions[req.Kind]))
+		return
+	}
+	time.Sleep(fate.Delay)
+	if s.Lie[req.Kind] {
+		q := r.URL.Query()
+		q.Del("ifGenerationMatch")
+		q.Del("ifMetagenerationMatch")
+		r.URL.RawQuery = q.Encode()
+	}
+	reply := s.pass(r, req)
+	if fate.Lose {
+		if c, _, err := w.(http.Hijacker).Hijack(); err == nil {
+			c.Close()
+		}
+		return
+	}
+	if fate.Instead != 0 {
+		refuse(w, fate.Instead, "", "the service is in trouble")
+		return
+	}
+	for k, v := range reply.Header() {
+		w.Header()[k] = v
+	}
+	w.WriteHeader(reply.Code)
+	_, _ = w.Write(reply.Body.Bytes())
+}
+
+var permissions = map[Kind]string{Read: "get", List: "list", Insert: "create", Update: "update", Delete: "delete"}
+
+// pass has the emulator answer, and makes its answer more like the service's.
+func (s *Server) pass(r *http.Request, req Request) *httptest.ResponseRecorder {
+	body, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	reply := httptest.NewRecorder()
+	if req.Kind == Read || req.Kind == List {
+		s.emu.Handler(reply, r)
+	} else {
+		s.one.Lock()
+		defer s.one.Unlock()
+		if there, _ := s.store.GetMeta("", req.Bucket, req.Object); req.Kind == Delete && there == nil {
+			refuse(reply, http.StatusNotFound, "notFound", "No such object: "+req.Bucket+"/"+req.Object)
+			return reply
+		}
+		s.emu.Handler(reply, r)
+		if reply.Code < 300 {
+			s.mu.Lock()
+			s.writes[req.Object] = append(s.writes[req.Object], time.Now())
+			s.mu.Unlock()
+		}
+		if req.Kind == Delete && reply.Code == http.StatusOK {
+			reply.Code = http.StatusNoContent
+		}
+	}
+	if media := req.Kind == Read && reply.Header().Get("X-Goog-Generation") != ""; media {
+		if meta, _ := s.store.GetMeta("", req.Bucket, req.Object); meta != nil {
+			for k, v := range meta.Metadata {
+				reply.Header().Set("X-Goog-Meta-"+k, v)
+			}
+		}
+	} else if reply.Code == http.StatusOK && req.Kind != List {
+		s.shiftTimes(reply)
+	}
+	return reply
+}
+
+// shiftTimes gives an object's times as the service's clock has them.
+func (s *Server) shiftTimes(reply *httptest.ResponseRecorder) {
+	var o raw.Object
+	if json.Unmarshal(reply.Body.Bytes(), &o) != nil || o.Updated == "" {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, at := range []*string{&o.Updated, &o.TimeCreated} {
+		if t, err := time.Parse(time.RFC3339Nano, *at); err == nil {
+			*at = t.Add(s.shift).Format("2006-01-02T15:04:05.000Z")
+		}
+	}
+	text, _ := json.Marshal(&o)
+	reply.Body = bytes.NewBuffer(text)
+	reply.Header().Set("Content-Length", strconv.Itoa(len(text)))
+}
+
+func refuse(w http.ResponseWriter, code int, reason, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"code": code, "message": message,
+		"errors": []any{map[string]any{"reason": reason, "message": message}}}})
+}
+
+// describe tells what a request does.
+func describe(r *http.Request) Request {
+	q := r.URL.Query()
+	p := Request{Kind: Read, Query: q}
+	if params, ok := gcsemu.ParseGcsUrl(r.URL); ok {
+		p.Bucket, p.Object = params.Bucket, params.Object
+	}
+	switch {
+	case r.Method == http.MethodDelete:
+		p.Kind = Delete
+	case r.Method == http.MethodPatch:
+		p.Kind = Update
+	case r.Method == http.MethodPost:
+		p.Kind = Insert
+		p.Object = insertName(r)
+	case p.Object == "":
+		p.Kind = List
+	}
+	return p
+}
+
+// insertName is the object that an upload is for: it stands in the query, or in the first part of the body.
+func insertName(r *http.Request) string {
+	if name := r.URL.Query().Get("name"); name != "" {
+		return name
+	}
+	body, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	var o raw.Object
+	if i := bytes.IndexByte(body, '{'); i >= 0 {
+		_ = json.NewDecoder(bytes.NewReader(body[i:])).Decode(&o)
+	}
+	return o.Name
+}

@@ -1,0 +1,146 @@
+package gcs_test
+
+import (
+	"context"
+	"crypto/rand"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/storage"
+	"google.golang.org/api/option"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/store/gcs"
+	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
+)
+
+const bucket = "bucket"
+
+// many runs the long counts, which take minutes.
+var many = flag.Bool("prove", false, "run the long counts")
+
+// TestMain refuses to test on a service that lies.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	s := gcstest.Start(bucket)
+	if err := probe(s); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	s.Stop()
+	os.Exit(m.Run())
+}
+
+func probe(s *gcstest.Server) error {
+	ctx := context.Background()
+	client, err := storage.NewClient(ctx, option.WithEndpoint(s.URL+"/storage/v1/"), option.WithoutAuthentication())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return gcstest.Probe(ctx, client, bucket, "set-up/")
+}
+
+// TestProbe: a service that ignores preconditions is found out.
+func TestProbe(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []gcstest.Kind{gcstest.Insert, gcstest.Delete} {
+		s := start(t)
+		s.Lie = map[gcstest.Kind]bool{kind: true}
+		err := probe(s)
+		if err == nil || !strings.Contains(err.Error(), "not fit for locks") {
+			t.Errorf("a service that lies about %ss: %v", kind, err)
+		}
+		t.Log(err)
+	}
+}
+
+func start(t testing.TB) *gcstest.Server {
+	t.Helper()
+	s := gcstest.Start(bucket)
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// dial makes a client of the official kind that reaches a service through a link.
+func dial(t testing.TB, s *gcstest.Server) (*storage.Client, *gcstest.Link) {
+	t.Helper()
+	base := http.DefaultTransport.(*http.Transport).Clone()
+	base.MaxIdleConnsPerHost, base.IdleConnTimeout = 64, 500*time.Millisecond
+	link := &gcstest.Link{Base: base}
+	client, err := storage.NewClient(t.Context(), option.WithEndpoint(s.URL+"/storage/v1/"), option.WithHTTPClient(&http.Client{Transport: link}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close(); base.CloseIdleConnections() })
+	return client, link
+}
+
+// quick is a store on an emulator, which wants no pauses.
+func quick() *gcs.Options { return &gcs.Options{Prefix: "locks/", Pace: 5 * time.Millisecond} }
+
+func open(t testing.TB, s *gcstest.Server, opts *gcs.Options) (driver.Store, *gcstest.Link) {
+	t.Helper()
+	client, link := dial(t, s)
+	store, err := gcs.New(t.Context(), client, bucket, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	return store, link
+}
+
+func claim(name string, ttl time.Duration) driver.Claim {
+	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl, Owner: "test"}
+}
+
+// harness lets the suite cut clients off.
+func harness(t *testing.T, s *gcstest.Server, opts *gcs.Options) drivertest.Harness {
+	var links sync.Map
+	of := func(st driver.Store) *gcstest.Link {
+		l, _ := links.Load(st)
+		return l.(*gcstest.Link)
+	}
+	return drivertest.Harness{
+		Slack: 2 * time.Second,
+		Open: func(ctx context.Context) (driver.Store, error) {
+			client, link := dial(t, s)
+			store, err := gcs.New(ctx, client, bucket, opts)
+			if err != nil {
+				return nil, err
+			}
+			links.Store(store, link)
+			return store, nil
+		},
+		Kill: func(st driver.Store) error { of(st).Cut(); return nil },
+		Cut:  func(st driver.Store) error { of(st).Cut(); return nil },
+		Heal: func(st driver.Store) error { of(st).Heal(); return nil },
+	}
+}
+
+func conform(t *testing.T, h drivertest.Harness) {
+	t.Helper()
+	var passed, refused, skipped, failed int
+	for _, r := range drivertest.Run(t.Context(), h, &drivertest.Options{Log: func(line string) { t.Log(line) }}) {
+		switch {
+		case r.Err != nil:
+			failed++
+			t.Errorf("%s: %v\npromised: %s", r.Case.Name, r.Err, r.Case.Promise)
+		case r.Skipped != "":
+			skipped++
+			t.Logf("%s: skipped: %s", r.Case.Name, r.Skipped)
+		case r.Refused:
+			refused++
+		default:
+			passed++
+		}
+	}
+	t.Logf("conformance: %d passed, %d refused as Info says, %d skipped, %d failed", passed, refused, skipped, failed)
+}

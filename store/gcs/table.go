@@ -1,0 +1,269 @@
+package gcs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"iter"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/storage"
+	"google.golang.org/api/iterator"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// table is a bucket as a record.Table: an object a record. Its version is the object's generation and metageneration, and
+// what metadata others have put on it, so that a swap, which replaces all of that, can put it back.
+type table struct {
+	closer func() error // closes the client, if it is the store's own
+	bucket *storage.BucketHandle
+	name   string
+	prefix string
+	pace   time.Duration
+	clock  storeClock
+	life   context.Context
+	end    context.CancelFunc
+}
+
+// version is what Row.Version says.
+type version struct {
+	Generation     int64             `json:"g"`
+	Metageneration int64             `json:"m"`
+	Metadata       map[string]string `json:"meta,omitempty"`
+}
+
+func (v version) String() string {
+	text, _ := json.Marshal(v) // in the order of keys
+	return string(text)
+}
+
+// conditions give the precondition that a version is for a write.
+func conditions(text string) (v version, c storage.Conditions, err error) {
+	if text == "" {
+		return v, storage.Conditions{DoesNotExist: true}, nil
+	}
+	if err := json.Unmarshal([]byte(text), &v); err != nil || v.Generation == 0 || v.Metageneration == 0 {
+		return v, c, fmt.Errorf("%w: the version %q", driver.ErrInvalid, text)
+	}
+	return v, storage.Conditions{GenerationMatch: v.Generation, MetagenerationMatch: v.Metageneration}, nil
+}
+
+// clockObject is never written: a look at it is refused, and the refusal has a date.
+const clockObject = "%holdfast-clock"
+
+// tokenGap is beyond what the estimates of two clients can differ.
+const tokenGap = 2 * time.Second
+
+// minTTL leaves room for a renewal where a request takes a tenth of a second, and the store's clock is known to one.
+const minTTL = 2 * time.Second
+
+// Info promises what the service does: it is strongly consistent, and what it has acknowledged is kept.
+func (t *table) Info() driver.Info {
+	return driver.Info{
+		Store:      "gcs://" + t.name + "/" + t.prefix,
+		Clock:      t.clock.clock,
+		Tier:       driver.TierSettings,
+		Judge:      driver.JudgeStore,
+		Survives:   driver.Survives{Restart: true, PowerCut: true, Failover: true},
+		TokenGap:   tokenGap,
+		MinTTL:     max(minTTL, 5*t.pace/2),
+		MaxHolders: 8, MaxWaiters: 8,
+		Pace: t.pace,
+	}
+}
+
+func (t *table) Now() (int64, time.Duration) { return t.clock.now() }
+
+// Keys are URLs.
+func (t *table) Keys(name string) []string {
+	return []string{"gs://" + t.name + "/" + t.prefix + encode(name)}
+}
+
+func (t *table) object(name string) *storage.ObjectHandle {
+	return t.bucket.Object(t.prefix + encode(name))
+}
+
+// call makes one request, which ends with the table. It hears the store's clock in a refusal.
+func (t *table) call(ctx context.Context, needs string, request func(context.Context) error) error {
+	if t.life.Err() != nil {
+		return driver.ErrClosed
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(t.life, cancel)()
+	from := t.clock.clock.Now()
+	err := request(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case t.life.Err() != nil:
+		return driver.ErrClosed
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return t.fault(err, needs, from)
+}
+
+// askClock hears the store's clock, and whether there is such a bucket and a right to read in it.
+func (t *table) askClock(ctx context.Context) error {
+	err := t.call(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) error {
+		_, err := t.bucket.Object(t.prefix + clockObject).Attrs(ctx)
+		return err
+	})
+	switch {
+	case err == nil:
+		return fmt.Errorf("%w: the object %s%s in the bucket %s must not exist: remove it", driver.ErrCorrupt, t.prefix, clockObject, t.name)
+	case !errors.Is(err, storage.ErrObjectNotExist):
+		return err
+	case !t.clock.isKnown():
+		return fmt.Errorf("%w: the replies carry no Date; a client that speaks gRPC is of no use here", driver.ErrUnsupported)
+	}
+	return nil
+}
+
+// Load is one read; one more where others have put metadata on the object, and once in a while one for the clock.
+func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
+	if t.clock.stale() {
+		if err := t.askClock(ctx); err != nil {
+			return record.Row{}, err
+		}
+	}
+	for {
+		row, err := t.read(ctx, name)
+		switch {
+		case errors.Is(err, storage.ErrObjectNotExist):
+			return record.Row{Name: name}, nil
+		case !errors.Is(err, record.ErrConflict): // it was replaced between two requests
+			return row, err
+		}
+	}
+}
+
+func (t *table) read(ctx context.Context, name string) (record.Row, error) {
+	row := record.Row{Name: name}
+	err := t.call(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) error {
+		r, err := t.object(name).NewReader(ctx)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		if row.Data, err = io.ReadAll(r); err != nil {
+			return err
+		}
+		v := version{Generation: r.Attrs.Generation, Metageneration: r.Attrs.Metageneration}
+		if v.Metageneration > 1 || len(r.Metadata()) > 0 { // the reader does not tell upper from lower case
+			attrs, err := t.object(name).If(storage.Conditions{GenerationMatch: v.Generation, MetagenerationMatch: v.Metageneration}).Attrs(ctx)
+			if err != nil {
+				return err
+			}
+			v.Metadata = attrs.Metadata
+		}
+		row.Version = v.String()
+		return nil
+	})
+	return row, err
+}
+
+// Swap is one write.
+func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	v, cond, err := conditions(row.Version)
+	if err != nil {
+		return record.Row{}, err
+	}
+	err = t.call(ctx, "storage.objects.create and storage.objects.delete", func(ctx context.Context) error {
+		from := t.clock.clock.Now()
+		w := t.object(row.Name).If(cond).NewWriter(ctx)
+		w.ChunkSize = 0 // in one request
+		w.ContentType, w.CacheControl = "application/json", "no-store"
+		w.Metadata = v.Metadata
+		w.CRC32C, w.SendCRC32C = crc32.Checksum(row.Data, castagnoli), true
+		_, err := w.Write(row.Data)
+		if err := errors.Join(err, w.Close()); err != nil {
+			return err
+		}
+		t.clock.stamp(w.Attrs().Updated, from)
+		v.Generation, v.Metageneration = w.Attrs().Generation, w.Attrs().Metageneration
+		return nil
+	})
+	if errors.Is(err, storage.ErrObjectNotExist) {
+		err = fmt.Errorf("%w: there is no bucket %s", driver.ErrDenied, t.name)
+	}
+	if err != nil {
+		return record.Row{}, err
+	}
+	row.Version = v.String()
+	return row, nil
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Delete is one request; one more if that is refused.
+func (t *table) Delete(ctx context.Context, row record.Row) error {
+	_, cond, err := conditions(row.Version)
+	if err != nil || row.Version == "" {
+		return err
+	}
+	err = t.call(ctx, "storage.objects.delete", func(ctx context.Context) error {
+		return t.object(row.Name).If(cond).Delete(ctx)
+	})
+	switch {
+	case errors.Is(err, storage.ErrObjectNotExist):
+		return nil
+	case errors.Is(err, record.ErrConflict):
+		if now, lerr := t.Load(ctx, row.Name); lerr == nil && now.Version == "" {
+			return nil
+		}
+	}
+	return err
+}
+
+// List is a listing, page by page, and a read for each object.
+func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+	return func(yield func(record.Row, error) bool) {
+		q := &storage.Query{Prefix: t.prefix + encode(prefix)}
+		_ = q.SetAttrSelection([]string{"Name"})
+		objects := t.bucket.Objects(ctx, q)
+		for {
+			var attrs *storage.ObjectAttrs
+			err := t.call(ctx, "storage.objects.list", func(context.Context) (err error) {
+				attrs, err = objects.Next()
+				return err
+			})
+			if errors.Is(err, iterator.Done) {
+				return
+			}
+			if err != nil {
+				yield(record.Row{}, err)
+				return
+			}
+			name, ok := decode(strings.TrimPrefix(attrs.Name, t.prefix))
+			if !ok || !strings.HasPrefix(name, prefix) {
+				continue
+			}
+			row, err := t.Load(ctx, name)
+			switch {
+			case errors.Is(err, driver.ErrClosed), ctx.Err() != nil:
+				yield(record.Row{}, err)
+				return
+			case err == nil && row.Version == "":
+				continue
+			}
+			row.Name = name
+			if !yield(row, err) {
+				return
+			}
+		}
+	}
+}
+
+// Close ends the calls under way. It leaves the client to whoever made it.
+func (t *table) Close() error {
+	t.end()
+	return t.closer()
+}

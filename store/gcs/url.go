@@ -1,0 +1,99 @@
+package gcs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/storage"
+	"google.golang.org/api/option"
+	transport "google.golang.org/api/transport/http"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+func init() { driver.Register("gcs", openURL) }
+
+// maxIdle is how many connections are kept for requests that fly together, such as a batch of renewals.
+const maxIdle = 64
+
+// openURL opens gcs://bucket[/prefix][?options]. The options:
+//
+//	credentials=FILE  a service account's key file; default: as Google's tools find them
+//	endpoint=URL      of an emulator or a private service, such as http://localhost:9000; default: Google's
+//	anonymous=true    asks without credentials, as an emulator wants it
+//	pace=2s           see Options.Pace; 0: none
+func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
+	p, err := readURL(u)
+	if err != nil {
+		return nil, err
+	}
+	link := http.DefaultTransport.(*http.Transport).Clone()
+	link.MaxIdleConnsPerHost = maxIdle
+	authorized, err := transport.NewTransport(ctx, link, p.who...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", driver.ErrDenied, err) // nothing was asked for but credentials
+	}
+	client, err := storage.NewClient(ctx, append(p.where, option.WithHTTPClient(&http.Client{Transport: authorized}))...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	closer := func() error {
+		defer link.CloseIdleConnections()
+		return client.Close()
+	}
+	t, err := newTable(ctx, client, u.Host, &p.opts)
+	if err != nil {
+		return nil, errors.Join(err, closer())
+	}
+	t.closer = closer
+	return record.New(t), nil
+}
+
+// place is what a URL says.
+type place struct {
+	who, where []option.ClientOption
+	opts       Options
+}
+
+func readURL(u *url.URL) (place, error) {
+	p := place{who: []option.ClientOption{option.WithScopes(storage.ScopeReadWrite)}}
+	if u.Host == "" || u.Port() != "" || u.User != nil {
+		return p, fmt.Errorf("%w: the URL of a bucket is gcs://bucket/prefix", driver.ErrInvalid)
+	}
+	p.opts.Prefix = strings.TrimPrefix(u.Path, "/")
+	err := driver.Query(u, map[string]func(string) error{
+		"endpoint": func(v string) error {
+			e, err := url.Parse(v)
+			if err != nil || e.Host == "" || e.Scheme != "http" && e.Scheme != "https" {
+				return errors.New("write it as http://host:port")
+			}
+			p.where = append(p.where, option.WithEndpoint(strings.TrimSuffix(v, "/")+"/storage/v1/"))
+			return nil
+		},
+		"credentials": func(v string) error {
+			p.who = append(p.who, option.WithAuthCredentialsFile(option.ServiceAccount, v))
+			return nil
+		},
+		"anonymous": func(v string) error {
+			yes, err := strconv.ParseBool(v)
+			if yes {
+				p.who = append(p.who, option.WithoutAuthentication())
+			}
+			return err
+		},
+		"pace": func(v string) (err error) {
+			if p.opts.Pace, err = time.ParseDuration(v); err == nil && p.opts.Pace == 0 {
+				p.opts.Pace = -1
+			}
+			return err
+		},
+	})
+	return p, err
+}

@@ -1,0 +1,152 @@
+package postgres
+
+import (
+	"context"
+	"flag"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
+)
+
+// prove runs the long counts, which take minutes.
+var prove = flag.Bool("prove", false, "run the long counts")
+
+// common is the server of all tests that do it no harm.
+var common = sync.OnceValues(func() (*pgtest.Server, error) { return pgtest.Start("max_connections=300") })
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code := m.Run()
+	if s, err := common(); err == nil {
+		s.Stop()
+	}
+	os.Exit(code)
+}
+
+func server(t testing.TB) *pgtest.Server {
+	t.Helper()
+	s, err := common()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func startServer(t testing.TB, settings ...string) *pgtest.Server {
+	t.Helper()
+	s, err := pgtest.Start(settings...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	return s
+}
+
+var tables atomic.Int64
+
+// freshURL is a URL of a table of the test's own.
+func freshURL(t testing.TB, s *pgtest.Server, options ...string) string {
+	name := "t" + string(rune('a'+tables.Add(1)%26)) + strings.ToLower(strings.NewReplacer("/", "_", "-", "_").Replace(t.Name()))
+	return s.URL("test") + "?" + strings.Join(append([]string{"sslmode=disable", "create=true", "schema=tests", "table=" + name[:min(len(name), maxTable)]}, options...), "&")
+}
+
+// parse reads a URL.
+func parse(t testing.TB, raw string) (*pgxpool.Config, *Options) {
+	t.Helper()
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, opts, err := readURL(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config, opts
+}
+
+// conform runs the suite against a store, and counts.
+func conform(t *testing.T, h drivertest.Harness, o drivertest.Options) {
+	t.Helper()
+	var passed, refused, skipped, failed int
+	o.Log = func(line string) { t.Log(line) }
+	for _, r := range drivertest.Run(t.Context(), h, &o) {
+		switch {
+		case r.Err != nil:
+			failed++
+			t.Errorf("%s: %v\npromised: %s", r.Case.Name, r.Err, r.Case.Promise)
+		case r.Skipped != "":
+			skipped++
+			t.Logf("%s: skipped: %s", r.Case.Name, r.Skipped)
+		case r.Refused:
+			refused++
+		default:
+			passed++
+		}
+	}
+	t.Logf("conformance: %d passed, %d refused as Info says, %d skipped, %d failed", passed, refused, skipped, failed)
+}
+
+// links is a harness for stores that reach their server through links which can be cut.
+type links struct {
+	t    *testing.T
+	url  string
+	nets sync.Map // by store
+}
+
+func (l *links) harness() drivertest.Harness {
+	return drivertest.Harness{
+		Open: func(ctx context.Context) (driver.Store, error) {
+			via := &pgtest.Net{}
+			l.t.Cleanup(via.Close)
+			config, opts := parse(l.t, l.url)
+			config.ConnConfig.DialFunc = func(_ context.Context, _, addr string) (net.Conn, error) { return via.Dial(addr) }
+			s, err := openConfig(ctx, config, opts)
+			if err == nil {
+				l.nets.Store(s, via)
+			}
+			return s, err
+		},
+		Kill: func(s driver.Store) error { l.of(s).Close(); return s.Close() },
+		Cut:  func(s driver.Store) error { l.of(s).Cut(); return nil },
+		Heal: func(s driver.Store) error { l.of(s).Heal(); return nil },
+	}
+}
+
+func (l *links) of(s driver.Store) *pgtest.Net {
+	v, _ := l.nets.Load(s)
+	return v.(*pgtest.Net)
+}
+
+// TestConformance: the store keeps every promise of the contract.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "max_connections=300")
+	h := (&links{t: t, url: freshURL(t, s)}).harness()
+	h.Restart = func(context.Context) error {
+		s.Kill()
+		return s.Again()
+	}
+	conform(t, h, drivertest.Options{})
+}
+
+// TestConformanceShedLock: ShedLock's layout carries the plain mutex as promised, and refuses the rest. Its columns are
+// wider here than ShedLock makes them, for the suite's long names.
+func TestConformanceShedLock(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	if err := s.Exec(`create schema wide; create table wide.shedlock (name varchar(512) primary key, lock_until timestamp not null,
+		locked_at timestamp(3) not null, locked_by text not null)`); err != nil {
+		t.Fatal(err)
+	}
+	conform(t, (&links{t: t, url: s.URL("test") + "?sslmode=disable&layout=shedlock&schema=wide"}).harness(), drivertest.Options{})
+}

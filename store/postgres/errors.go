@@ -1,0 +1,102 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// The server's answers that mean something here. Appendix A of PostgreSQL's manual lists them.
+const (
+	notPermitted     = "42501"
+	noTable          = "42P01"
+	noColumn         = "42703"
+	noDatabase       = "3D000"
+	noSchema         = "3F000"
+	readOnly         = "25006"
+	serialization    = "40001"
+	deadlock         = "40P01"
+	planChanged      = "0A000"
+	unknownStatement = "26000"
+)
+
+// explain puts an error in the driver's terms. What is not final may pass, and after it the outcome of a write is taken
+// to be unknown, also where PostgreSQL is sure that it was refused: looking once more costs little.
+func (p *place) explain(err error) error {
+	var refused *pgconn.PgError
+	var denied *pgconn.ConnectError
+	switch {
+	case err == nil || driver.Final(err):
+		return err
+	case errors.As(err, &refused):
+		return p.refusal(refused)
+	case errors.As(err, &denied):
+		return fmt.Errorf("PostgreSQL cannot be reached: %w", foreign{denied})
+	}
+	return foreign{err}
+}
+
+func (p *place) refusal(e *pgconn.PgError) error {
+	switch e.Code {
+	case serialization, deadlock:
+		return fmt.Errorf("%w (%s)", record.ErrConflict, e.Message)
+	case notPermitted:
+		return fmt.Errorf("%w: %s: GRANT %s ON %s, and USAGE on its schema, to the user", driver.ErrDenied, e.Message, grants(p.privileges()), p.locks)
+	case noTable, noSchema:
+		return p.missing()
+	case noColumn:
+		return fmt.Errorf("%w: the table %s is not as it should be: %s", driver.ErrInvalid, p.locks, e.Message)
+	case noDatabase:
+		return fmt.Errorf("%w: %s", driver.ErrInvalid, e.Message)
+	case readOnly:
+		if !p.several {
+			return fmt.Errorf("%w: this PostgreSQL server takes no writes: it is a standby, or default_transaction_read_only is on; open the primary, "+
+				"or name all servers and target_session_attrs=read-write in the URL", driver.ErrDenied)
+		}
+	}
+	switch e.Code[:2] {
+	case "28": // invalid authorization
+		return fmt.Errorf("%w: %s: check the user and the password", driver.ErrDenied, e.Message)
+	}
+	return fmt.Errorf("PostgreSQL says: %s (%s)", e.Message, e.Code)
+}
+
+func grants(privileges []string) string {
+	s := ""
+	for i, p := range privileges {
+		if i > 0 {
+			s += ", "
+		}
+		s += p
+	}
+	return s
+}
+
+// refused reports whether the server itself has answered with the error.
+func refused(err error) bool {
+	var e *pgconn.PgError
+	return errors.As(err, &e)
+}
+
+// spoils reports whether a connection is of no use any more after this error, though it is not broken: its statements have
+// to be prepared again, or its server has become a standby, and another connection may find the new primary.
+func spoils(err error) bool {
+	var e *pgconn.PgError
+	return errors.As(err, &e) && (e.Code == planChanged || e.Code == unknownStatement || e.Code == readOnly)
+}
+
+// foreign hides from errors.Is that a time-out inside this package was some context's: only the caller's may look so.
+type foreign struct{ error }
+
+func (f foreign) Is(target error) bool {
+	return target != context.Canceled && target != context.DeadlineExceeded && errors.Is(f.error, target)
+}
+
+func exhausted(size int32) error {
+	return fmt.Errorf("no free connection in the pool of %d: all are in use by the program itself; make the pool larger, or give the locks one of their own", size)
+}

@@ -1,0 +1,254 @@
+// Package pgtest starts real PostgreSQL servers, and PgBouncer, for tests: on loopback and on free ports, as child processes
+// that end with the test. And it puts a link between a client and a server that can be cut. It needs the Debian packages
+// postgresql and pgbouncer, or their like.
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Server is one PostgreSQL process.
+type Server struct {
+	Addr string // host:port
+	Port int
+	dir  string
+	args []string
+	cmd  *exec.Cmd
+	done chan struct{}
+}
+
+var nextPort atomic.Int32
+
+// Port is a free port between 22000 and 31900, below what the kernel gives to clients.
+func Port() int {
+	nextPort.CompareAndSwap(0, int32(22000+rand.N(9900)))
+	for {
+		p := int(nextPort.Add(1))
+		if p > 31900 {
+			nextPort.Store(22000)
+			continue
+		}
+		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(p)); err == nil {
+			l.Close()
+			return p
+		}
+	}
+}
+
+// program finds one of PostgreSQL's programs, which Debian keeps out of the PATH. The newest is taken.
+func program(name string) (string, error) {
+	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); len(found) > 0 {
+		slices.SortFunc(found, func(a, b string) int { return major(b) - major(a) })
+		return found[0], nil
+	}
+	if dir, err := exec.Command("pg_config", "--bindir").Output(); err == nil {
+		if path := filepath.Join(strings.TrimSpace(string(dir)), name); exec.Command(path, "--version").Run() == nil {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("PostgreSQL is needed (Debian: apt-get install postgresql): %w", err)
+	}
+	return path, nil
+}
+
+func major(path string) int {
+	n, _ := strconv.Atoi(strings.Split(path, "/")[4])
+	return n
+}
+
+// folder makes a directory that the servers' user may use.
+func folder() (string, error) {
+	dir, err := os.MkdirTemp("", "holdfast-postgres-")
+	if err != nil {
+		return "", err
+	}
+	uid, gid, err := servant()
+	if err == nil && uid >= 0 {
+		err = os.Chown(dir, uid, gid)
+	}
+	return dir, err
+}
+
+// Start starts a server with the user test, a superuser, whom it trusts, and the database postgres. settings are added to
+// those of its configuration, as in "max_connections=20". Stop it.
+func Start(settings ...string) (*Server, error) {
+	dir, err := folder()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{Port: Port(), dir: dir}
+	initdb, err := program("initdb")
+	if err == nil {
+		err = s.command(initdb, "-D", dir+"/data", "-U", "test", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	}
+	if err != nil {
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	return s, s.serve(settings)
+}
+
+// Standby starts a server that follows this one, and reads only.
+func (s *Server) Standby(settings ...string) (*Server, error) {
+	dir, err := folder()
+	if err != nil {
+		return nil, err
+	}
+	f := &Server{Port: Port(), dir: dir}
+	backup, err := program("pg_basebackup")
+	if err == nil {
+		err = f.command(backup, "-D", dir+"/data", "-h", "127.0.0.1", "-p", strconv.Itoa(s.Port), "-U", "test", "-R", "-X", "stream", "-c", "fast", "--no-sync")
+	}
+	if err != nil {
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	return f, f.serve(settings)
+}
+
+func (s *Server) serve(settings []string) error {
+	s.Addr = "127.0.0.1:" + strconv.Itoa(s.Port)
+	s.args = []string{"-D", s.dir + "/data", "-h", "127.0.0.1", "-p", strconv.Itoa(s.Port), "-k", s.dir}
+	for _, v := range append([]string{"fsync=off", "shared_buffers=16MB", "log_min_messages=fatal"}, settings...) {
+		s.args = append(s.args, "-c", v)
+	}
+	err := s.Again()
+	if err != nil {
+		s.Stop()
+	}
+	return err
+}
+
+func (s *Server) command(name string, args ...string) error {
+	attr, err := child()
+	if err != nil {
+		return err
+	}
+	c := exec.Command(name, args...)
+	c.SysProcAttr, c.Dir = attr, s.dir
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", name, err, out)
+	}
+	return nil
+}
+
+// Again starts a server that was stopped or killed, on the same data, and returns when it answers.
+func (s *Server) Again() error {
+	postgres, err := program("postgres")
+	if err != nil {
+		return err
+	}
+	log := filepath.Join(s.dir, "log")
+	if s.cmd, s.done, err = spawn(s.dir, log, postgres, s.args...); err != nil {
+		return err
+	}
+	return s.await(log, func() error { return s.Exec("select 1") })
+}
+
+func spawn(dir, logFile, name string, args ...string) (*exec.Cmd, chan struct{}, error) {
+	attr, err := child()
+	if err != nil {
+		return nil, nil, err
+	}
+	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer log.Close()
+	c := exec.Command(name, args...)
+	c.Stdout, c.Stderr, c.SysProcAttr, c.Dir = log, log, attr, dir
+	if err := c.Start(); err != nil {
+		return nil, nil, err
+	}
+	done := make(chan struct{})
+	go func() { c.Wait(); close(done) }()
+	return c, done, nil
+}
+
+func (s *Server) await(log string, answers func() error) error {
+	var err error
+	for until := time.Now().Add(30 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		if err = answers(); err == nil {
+			return nil
+		}
+		select {
+		case <-s.done:
+			text, _ := os.ReadFile(log)
+			return fmt.Errorf("the server on %s has ended: %s", s.Addr, text)
+		default:
+		}
+	}
+	return fmt.Errorf("the server on %s does not answer: %w", s.Addr, err)
+}
+
+// URL is where the database postgres is found, for a user who is trusted.
+func (s *Server) URL(user string) string { return "postgres://" + user + "@" + s.Addr + "/postgres" }
+
+// Exec runs statements as the superuser, on a connection of its own.
+func (s *Server) Exec(text string) error {
+	_, err := s.Ask(text)
+	return err
+}
+
+// Ask runs statements like Exec and gives the first value of the last answer, in text.
+func (s *Server) Ask(text string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	c, err := pgx.Connect(ctx, s.URL("test")+"?sslmode=disable")
+	if err != nil {
+		return "", err
+	}
+	defer c.Close(ctx)
+	results, err := c.PgConn().Exec(ctx, text).ReadAll()
+	if err != nil || len(results) == 0 {
+		return "", err
+	}
+	if rows := results[len(results)-1].Rows; len(rows) > 0 && len(rows[0]) > 0 {
+		return string(rows[0][0]), nil
+	}
+	return "", nil
+}
+
+// Shutdown stops the server in good order, ending its clients' sessions.
+func (s *Server) Shutdown() error {
+	if err := s.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		return err
+	}
+	select {
+	case <-s.done:
+		return nil
+	case <-time.After(20 * time.Second):
+		return errors.New("the server does not stop")
+	}
+}
+
+// Kill ends it at once, as a crash does.
+func (s *Server) Kill() {
+	_ = s.cmd.Process.Signal(syscall.SIGQUIT)
+	<-s.done
+}
+
+// Stop kills it and removes its data.
+func (s *Server) Stop() {
+	if s.cmd != nil {
+		s.Kill()
+	}
+	os.RemoveAll(s.dir)
+}

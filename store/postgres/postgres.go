@@ -1,0 +1,186 @@
+// Package postgres keeps locks in a table of PostgreSQL: a row a lock, one statement an operation.
+//
+// The server's clock judges who has fallen silent, so the clocks of the clients do not matter. Who waits listens, on one
+// connection a client, and is told in the commit that frees the lock; polling stands behind that. A lock's row is as safe
+// as any row of that database: with synchronous_commit and fsync on, as they are by default, no grant is forgotten, and
+// with synchronous standbys not in a failover either. [driver.Info] says what the server's settings promise.
+//
+// The tables are made by [Migrate], or by opening the store with create=true. The user's own pool can be used ([New]), and
+// in a transaction of the user's own [Fence] refuses the work of a holder that has lost its lock.
+//
+// Behind a pooler such as PgBouncer, in whatever mode, everything works but the listening: it is noticed, no statement is
+// prepared for longer than a transaction, and those who wait poll.
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"hash/fnv"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// Options are how locks stand in a database. The zero value, and nil, mean the defaults.
+type Options struct {
+	// Schema and Table are where the locks are kept. Default: the table holdfast in the schema public. Beside it stands
+	// a table of the same name with _fence behind it.
+	Schema, Table string
+	// Layout is how a lock stands in its row. Default: Holdfast's own, which carries everything.
+	Layout Layout
+	// Create makes the tables if there are none: see [Migrate].
+	Create bool
+	// Timeout is how long the server may take to answer one statement before the connection counts as cut. Default 3 s.
+	Timeout time.Duration
+	// Clock is where time is read; the default is driver.SystemClock.
+	Clock driver.Clock
+}
+
+// Layout is how a lock stands in its row.
+type Layout string
+
+// The layouts.
+const (
+	// LayoutHoldfast is Holdfast's own.
+	LayoutHoldfast Layout = ""
+	// LayoutShedLock is that of ShedLock's JDBC provider with usingDbTime(): its clients and Holdfast's exclude each
+	// other. It carries plain mutexes and elections. The table is ShedLock's, by default shedlock.
+	LayoutShedLock Layout = "shedlock"
+)
+
+// New makes a store that uses the connections of the user's own pool, and closes none of them; beside them it opens one
+// that listens, with the pool's settings, when somebody waits. A program that can use up its pool should give the locks
+// another one: a renewal that finds no free connection is late. ctx bounds the first look at the server.
+//
+// The error Is ErrInvalid if the table is missing or not Holdfast's, ErrDenied if a permission is.
+func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (driver.Store, error) {
+	return open(ctx, pool, opts, nil)
+}
+
+// open is New; release, if set, is called last by Close.
+func open(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()) (driver.Store, error) {
+	t, err := newTable(ctx, pool, opts, release)
+	switch {
+	case err != nil:
+		return nil, err
+	case t.place.layout == LayoutShedLock:
+		return newShedlock(t), nil
+	case t.behind:
+		return record.New(struct{ record.Table }{t}), nil // without the listening
+	}
+	return record.New(t), nil
+}
+
+// NewTable gives the bare records of what is built on them, such as the run ledger. Use another Options.Table than that of
+// the locks.
+func NewTable(ctx context.Context, pool *pgxpool.Pool, opts *Options) (record.Table, error) {
+	return newTable(ctx, pool, opts, nil)
+}
+
+// place is where the locks of a store are, and how they stand there.
+type place struct {
+	shown        string // the server and the database, without secrets
+	schema       string
+	locks, fence string // quoted, with their schema
+	layout       Layout
+	channel      string // of the notifications
+	class        int32  // of the advisory locks by which those who wait make themselves known
+	several      bool   // there are other servers that may take over
+}
+
+// maxTable leaves room for the fence table's ending within PostgreSQL's 63 bytes.
+const maxTable = 57
+
+func (o *Options) place() (*place, error) {
+	if o == nil {
+		o = &Options{}
+	}
+	standard := "holdfast"
+	switch o.Layout {
+	case LayoutHoldfast:
+	case LayoutShedLock:
+		standard = "shedlock"
+	default:
+		return nil, fmt.Errorf("%w: there is no layout %q, only shedlock and Holdfast's own", driver.ErrInvalid, o.Layout)
+	}
+	schema, table := cmp.Or(o.Schema, "public"), cmp.Or(o.Table, standard)
+	for _, name := range []string{schema, table} {
+		if len(name) > maxTable || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
+			return nil, fmt.Errorf("%w: the name of a schema or table must be UTF-8 of at most %d bytes, %q is not", driver.ErrInvalid, maxTable, name)
+		}
+	}
+	p := &place{schema: schema, layout: o.Layout, locks: pgx.Identifier{schema, table}.Sanitize(),
+		fence: pgx.Identifier{schema, table + "_fence"}.Sanitize()}
+	h := fnv.New64a()
+	h.Write([]byte(p.locks))
+	p.channel, p.class = "holdfast_"+strconv.FormatUint(h.Sum64(), 36), int32(h.Sum64())
+	return p, nil
+}
+
+func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()) (*table, error) {
+	p, err := opts.place()
+	if err != nil {
+		return nil, err
+	}
+	o := pool.Config().ConnConfig
+	p.shown = "postgres://" + net.JoinHostPort(o.Host, strconv.Itoa(int(o.Port))) + "/" + o.Database
+	p.several = len(o.Fallbacks) > 1
+	if opts != nil && opts.Create {
+		s, err := p.look(ctx, pool)
+		if err == nil && !s.Found {
+			err = Migrate(ctx, pool, opts)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	s, err := p.look(ctx, pool)
+	if err == nil {
+		err = p.check(s)
+	}
+	if err != nil {
+		return nil, err
+	}
+	t := &table{place: p, behind: s.behind, release: release}
+	timeout := 3 * time.Second
+	clock := driver.SystemClock
+	if opts != nil {
+		timeout = cmp.Or(opts.Timeout, timeout)
+		if opts.Clock.Monotonic != nil {
+			clock = opts.Clock
+		}
+	}
+	t.clock.clock = clock
+	t.info = driver.Info{
+		Store: p.shown, Clock: clock, Tier: driver.TierFenceSafe, Judge: driver.JudgeStore, Survives: s.survives(),
+		TokenGap: time.Minute,
+	}
+	if !t.info.Survives.PowerCut {
+		t.info.Tier = driver.TierSettings
+		t.info.TokensFall = "after a power cut, or a crash of the server, within a minute of the last grant: fsync or synchronous_commit is off"
+	}
+	t.nameSize, t.ownerSize = s.NameSize, s.OwnerSize
+	t.lanes = newLanes(pool, s.behind, timeout, clock)
+	if release != nil {
+		t.lanes.broken = pool.Reset // it is our own
+	}
+	t.prepare()
+	t.listener = newListener(t.lanes, p)
+	if p.layout == LayoutShedLock {
+		return t, nil
+	}
+	if _, err := t.Load(ctx, "clock"); err != nil { // so that the server's clock is known
+		_ = t.Close()
+		return nil, err
+	}
+	return t, nil
+}

@@ -1,0 +1,468 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// shedlock keeps locks in the rows of ShedLock: held until lock_until, by the server's clock in UTC. Our holders sign as
+// holdfast/ID/FLAGS/TTL/LENGTH OWNER META, which no other client ever does, so that nobody releases or extends what is not his; and
+// their token is locked_at in microseconds, which every grant raises, by a millisecond at least. There is no room for a
+// line, so it carries plain mutexes only; who waits looks, and listens to its like.
+type shedlock struct {
+	t    *table
+	info driver.Info
+	room int // for the owner and the note
+
+	take, renew, free, flag, force, look, all *statement
+
+	mu     sync.Mutex
+	flying map[string]*request // by claim id: a take whose answer nobody has waited for
+}
+
+// The statements. $1 is the name, $2 its bucket, $3 the first 35 characters of a holder's signature. Of the flags the first
+// says broken, the second detached, the third asked to give up.
+const (
+	shedTake = `insert into LOCKS as l (name, lock_until, locked_at, locked_by) values ($1, NOW + $5::int8 * interval '1 millisecond', NOW, $4)
+		on conflict (name) do update set lock_until = NOW + $5::int8 * interval '1 millisecond', locked_by = $4,
+		locked_at = case when left(l.locked_by, 35) = $3 and l.lock_until > NOW then l.locked_at
+			else greatest(NOW, l.locked_at + interval '1 millisecond') end
+		where l.lock_until <= NOW or left(l.locked_by, 35) = $3 and substr(l.locked_by, 37, 1) <> 'b'`
+	shedMine  = ` where name = $1 and left(locked_by, 35) = $3 and lock_until > NOW`
+	shedRenew = `update LOCKS as l set lock_until = NOW + $5::int8 * interval '1 millisecond',
+		locked_by = case when $6 = 'd' then overlay(locked_by placing 'd' from 38 for 1) else locked_by end` +
+		shedMine + ` and locked_at = $4::timestamp and substr(locked_by, 37, 1) <> 'b'`
+	shedFree = `update LOCKS as l set lock_until = NOW` + shedMine
+	shedFlag = `update LOCKS as l set locked_by = overlay(locked_by placing $4 from $5 for 1)` + shedMine
+	// A foreign holder is found by when it came.
+	shedForce = `update LOCKS as l set lock_until = NOW where name = $1 and lock_until > NOW and $3 in (left(locked_by, 35), 'at/' || locked_at)`
+
+	shedRow  = `select clock_timestamp(), l.locked_at, l.lock_until, l.locked_by, l.name, 'at/' || l.locked_at`
+	shedLook = shedRow + ` from (values (0)) v left join LOCKS l on l.name = $1`
+	shedAll  = shedRow + ` from LOCKS l where lock_until > NOW and starts_with(name, $1) and name collate "C" > $2 order by name collate "C" limit 200`
+	// A write answers with the row as it was before, and if it was done, with locked_at as it is now.
+	shedWrite = `with done as (%s returning pg_try_advisory_xact_lock(CLASS, $2::int4) as alone, l.locked_at) ` + shedRow +
+		`, (select locked_at from done), (select pg_notify('CHANNEL', $1) from done where not alone)
+		from (values (0)) v left join LOCKS l on l.name = $1`
+)
+
+func newShedlock(t *table) driver.Store {
+	s := &shedlock{t: t, info: t.info, flying: map[string]*request{}}
+	names := strings.NewReplacer("LOCKS", t.place.locks, "CHANNEL", t.place.channel, "CLASS", strconv.Itoa(int(t.place.class)),
+		"NOW", "timezone('utc', clock_timestamp())")
+	read := func(text string) *statement { return newStatement(names.Replace(text)) }
+	write := func(text string) *statement { return read(fmt.Sprintf(shedWrite, text)) }
+	s.take, s.renew, s.free, s.flag, s.force = write(shedTake), write(shedRenew), write(shedFree), write(shedFlag), write(shedForce)
+	s.look, s.all = read(shedLook), read(shedAll)
+	i := &s.info
+	i.Engine, i.EndedBy, i.Order, i.Kinds, i.Detached = "script", driver.EndedByNext, driver.OrderNone, []driver.Kind{driver.KindMutex}, true
+	i.MinTTL, i.MaxTTL, i.MaxName, i.MaxHolders = driver.MinTTL, driver.MaxTTL, driver.MaxName, 1
+	if t.nameSize >= 0 {
+		i.MaxName = min(t.nameSize-4, i.MaxName) // PostgreSQL counts 4 bytes of its own, and then characters
+	}
+	s.room = driver.MaxOwner + driver.MaxMeta
+	if t.ownerSize >= 0 {
+		s.room = max(0, t.ownerSize-4-len(sign(""))-26-len("/---/86400000/256 "))
+	}
+	i.MaxMeta = min(s.room/2, driver.MaxMeta)
+	return s
+}
+
+func (s *shedlock) Info() driver.Info { return s.info }
+
+func (s *shedlock) Close() error { return s.t.Close() }
+
+func sign(id string) string { return "holdfast/" + id }
+
+// signature is what stands in locked_by, with the length of the owner. An owner that does not fit is cut.
+func (s *shedlock) signature(c driver.Claim) string {
+	detached := "-"
+	if c.Detached {
+		detached = "d"
+	}
+	owner := c.Owner
+	for len(owner) > s.room-len(c.Meta) {
+		_, n := utf8.DecodeLastRuneInString(owner)
+		owner = owner[:len(owner)-n]
+	}
+	return fmt.Sprintf("%s/-%s-/%d/%d %s%s", sign(c.ID), detached, c.TTL.Milliseconds(), len(owner), owner, c.Meta)
+}
+
+var signed = regexp.MustCompile(`(?s)^holdfast/([a-z0-9]{26})/(.)(.)(.)/(\d+)/(\d+) (.*)$`)
+
+// shedView is a row as a statement has seen it.
+type shedView struct {
+	name  string
+	at    int64 // locked_at, in microseconds
+	left  time.Duration
+	by    string
+	holds driver.Standing
+	id    string // of our holder; empty for a foreign one
+}
+
+func (s *shedlock) view(row [][]byte) (v shedView) {
+	if row[1] == nil {
+		return v
+	}
+	v.name, v.at, v.by = string(row[4]), micros(row[1]), string(row[3])
+	v.left = time.Duration(micros(row[2])-micros(row[0])) * time.Microsecond
+	v.holds = driver.Standing{Ref: string(row[5]), Owner: v.by, Weight: 1, Since: time.UnixMicro(v.at), Left: v.left, Foreign: true}
+	if m := signed.FindStringSubmatch(v.by); m != nil {
+		ms, _ := strconv.ParseInt(m[5], 10, 64)
+		length, _ := strconv.Atoi(m[6])
+		length = min(length, len(m[7]))
+		v.id = m[1]
+		v.holds = driver.Standing{Ref: m[1], Owner: m[7][:length], Meta: m[7][length:], Weight: 1, Token: v.at, TTL: time.Duration(ms) * time.Millisecond, Since: time.UnixMicro(v.at),
+			Left: v.left, Broken: m[2] == "b", Detached: m[3] == "d", Asked: m[4] == "a"}
+	}
+	return v
+}
+
+func (v shedView) held() error {
+	if v.left <= 0 {
+		return &driver.HeldError{}
+	}
+	return &driver.HeldError{Holders: []driver.Standing{v.holds}}
+}
+
+// lock is the view as others see it.
+func (v shedView) lock(name string) driver.Lock {
+	l := driver.Lock{Name: name, Token: v.at, Revision: "free"}
+	if v.left > 0 {
+		l.Kind, l.Limit, l.Holders = driver.KindMutex, 1, []driver.Standing{v.holds}
+		l.Revision = strconv.FormatInt(v.at, 10) + v.by
+	}
+	return l
+}
+
+// lost says why a claim does not stand, or is not what it was.
+func (v shedView) lost(id string) *driver.LossError {
+	switch {
+	case v.left > 0 && v.id != id:
+		return &driver.LossError{Loss: driver.LossTaken}
+	case v.id == id && v.left > 0 && v.holds.Broken:
+		return &driver.LossError{Loss: driver.LossBroken}
+	}
+	return &driver.LossError{Loss: driver.LossGone}
+}
+
+// receive reads the answer to one statement. done is locked_at if a write was done.
+func (s *shedlock) receive(ctx context.Context, a answer) (v shedView, done int64, err error) {
+	switch {
+	case a.err != nil && ctx.Err() != nil:
+		return v, 0, ctx.Err()
+	case a.err != nil:
+		return v, 0, s.t.place.explain(a.err)
+	}
+	row := a.rows[0]
+	if len(row) > 6 && row[6] != nil {
+		done = micros(row[6])
+	}
+	return s.view(row), done, nil
+}
+
+func (s *shedlock) do(ctx context.Context, st *statement, name string, params ...string) (v shedView, done int64, err error) {
+	return s.receive(ctx, s.t.lanes.do(ctx, st, s.params(st, name, params)...))
+}
+
+func (s *shedlock) params(st *statement, name string, params []string) [][]byte {
+	ps := [][]byte{[]byte(name)}
+	if st != s.look {
+		ps = append(ps, []byte(strconv.Itoa(int(bucket(name)))))
+	}
+	for _, p := range params {
+		ps = append(ps, []byte(p))
+	}
+	return ps
+}
+
+// Acquire takes a lock by one statement. It is idempotent by the claim's id: a claim that stands is renewed by it.
+func (s *shedlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if err := c.Check(s.info); err != nil {
+		return driver.Grant{}, err
+	}
+	if c.Kind != driver.KindMutex || c.Fair || c.Limit != 1 {
+		return driver.Grant{}, fmt.Errorf("%w: ShedLock's layout carries plain mutexes only", driver.ErrUnsupported)
+	}
+	answered, unknown := s.info.Clock.Now(), false
+	var seen shedView
+	fail := func(err error) (driver.Grant, error) {
+		if ctx.Err() != nil && !driver.Final(err) {
+			err = ctx.Err()
+			if seen.left > 0 {
+				err = fmt.Errorf("%w; %w", err, seen.held())
+			}
+		}
+		if unknown {
+			err = fmt.Errorf("%w: %w", driver.ErrUncertain, err)
+		}
+		return driver.Grant{}, err
+	}
+	for tries := 0; ; tries++ {
+		since := s.info.Clock.Now()
+		r := s.t.lanes.send(ctx, s.take, s.params(s.take, c.Name, []string{sign(c.ID), s.signature(c), strconv.FormatInt(c.TTL.Milliseconds(), 10)})...)
+		a := s.t.lanes.await(ctx, r)
+		v, at, err := s.receive(ctx, a)
+		switch {
+		case err == nil && at != 0:
+			return driver.Grant{Claim: c, Token: at, Since: since, TTL: c.TTL, Ref: c.ID}, nil
+		case err == nil && v.id == c.ID && v.left > 0 && v.holds.Broken:
+			return fail(v.lost(c.ID))
+		case err == nil && !c.Wait:
+			return fail(v.held())
+		case err == nil:
+			seen, unknown, tries = v, false, -1 // what was under way before has been overtaken, on whatever connection
+			if err := s.wait(ctx, c.Name, &seen); err != nil {
+				return fail(err)
+			}
+			answered = s.info.Clock.Now()
+		case errors.Is(err, record.ErrConflict):
+		case driver.Final(err):
+			return fail(err)
+		default:
+			unknown = true
+			if a.late {
+				s.mu.Lock()
+				s.flying[c.ID] = r
+				s.mu.Unlock()
+			}
+			if ctx.Err() != nil || s.info.Clock.Since(answered) > driver.Patience(c.TTL) {
+				return fail(err)
+			}
+			if err := s.sleep(ctx, rand.N(10*time.Millisecond<<min(tries, 6))); err != nil {
+				return fail(err)
+			}
+		}
+	}
+}
+
+// wait returns when the lock looks free. Foreign holders tell nobody when they leave: they are looked at more often.
+func (s *shedlock) wait(ctx context.Context, name string, seen *shedView) error {
+	var told, live <-chan struct{}
+	for idle := 0; seen.left > 0; idle++ {
+		if !s.t.behind && told == nil {
+			seat, l := s.t.listener.sit(name)
+			if seat == nil {
+				return driver.ErrClosed
+			}
+			defer s.t.listener.leave(name, seat)
+			told, live = seat.told, l
+		}
+		most := time.Second
+		if seen.id != "" && !s.t.behind {
+			most = 5 * time.Second
+		}
+		poll := time.NewTimer(min(rand.N(most)/2+20*time.Millisecond<<min(idle, 8), most, seen.left+time.Millisecond))
+		select {
+		case <-live:
+			live = nil // now that changes are heard of, look
+		case <-told:
+			told, live = nil, nil
+		case <-poll.C:
+		case <-ctx.Done():
+		case <-s.t.lanes.life.Done():
+		}
+		poll.Stop()
+		v, _, err := s.do(ctx, s.look, name)
+		switch {
+		case err == nil:
+			*seen = v
+		case ctx.Err() != nil || driver.Final(err):
+			return err
+		default:
+			return nil // the next try meets the error, and bears with it
+		}
+	}
+	return nil
+}
+
+func (s *shedlock) sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.t.lanes.life.Done():
+		return driver.ErrClosed
+	}
+}
+
+// Renew sends a statement for each grant, all at once.
+func (s *shedlock) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
+	var all sync.WaitGroup
+	places := make(chan struct{}, 4*maxBatch)
+	for i, g := range grants {
+		places <- struct{}{}
+		all.Go(func() {
+			defer func() { <-places }()
+			since := s.info.Clock.Now()
+			v, err := s.extend(ctx, g, g.TTL, g.Detached)
+			if err != nil {
+				done(i, driver.Renewal{Err: err})
+				return
+			}
+			done(i, driver.Renewal{Since: since, TTL: g.TTL, Asked: v.holds.Asked})
+		})
+	}
+	all.Wait()
+}
+
+// extend has a grant last for d from now on.
+func (s *shedlock) extend(ctx context.Context, g driver.Grant, d time.Duration, detached bool) (shedView, error) {
+	flag := ""
+	if detached {
+		flag = "d"
+	}
+	id := cmp.Or(g.ID, g.Ref)
+	for {
+		v, at, err := s.do(ctx, s.renew, g.Name, sign(id), time.UnixMicro(g.Token).UTC().Format("2006-01-02 15:04:05.999999"),
+			strconv.FormatInt(d.Milliseconds(), 10), flag)
+		switch {
+		case errors.Is(err, record.ErrConflict):
+		case err != nil:
+			return v, driver.Uncertain(err)
+		case at != 0:
+			return v, nil
+		case v.id == id && v.at == g.Token && v.left > 0 && !v.holds.Broken: // it saw the row before another's write
+		default:
+			return v, v.lost(id)
+		}
+	}
+}
+
+// Detach lets the row stand for as long as it is told.
+func (s *shedlock) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	_, err := s.extend(ctx, g, keep, true)
+	return err
+}
+
+// Release waits for a take of the same claim that is under way, and then ends what stands.
+func (s *shedlock) Release(ctx context.Context, c driver.Claim, ref string) error {
+	if c.ID != "" && ref != "" && c.ID != ref {
+		return &driver.LossError{Loss: driver.LossGone}
+	}
+	id := cmp.Or(c.ID, ref)
+	s.mu.Lock()
+	r := s.flying[id]
+	delete(s.flying, id)
+	s.mu.Unlock()
+	if r != nil {
+		if s.t.lanes.await(ctx, r).late {
+			s.mu.Lock()
+			s.flying[id] = r
+			s.mu.Unlock()
+		}
+	}
+	unknown := false
+	asked := s.info.Clock.Now()
+	for tries := 0; ; tries++ {
+		v, at, err := s.do(ctx, s.free, c.Name, sign(id))
+		switch {
+		case err == nil && at != 0, err == nil && unknown && (v.id != id || v.left <= 0):
+			return nil
+		case err == nil && v.id == id && v.left > 0, errors.Is(err, record.ErrConflict):
+			continue // it saw the row before another's write
+		case err == nil:
+			return v.lost(id)
+		case driver.Final(err):
+			return err
+		}
+		unknown = true
+		if ctx.Err() == nil && s.info.Clock.Since(asked) <= driver.Patience(c.TTL) {
+			err = cmp.Or(s.sleep(ctx, rand.N(10*time.Millisecond<<min(tries, 6))), nil)
+			if err == nil {
+				continue
+			}
+		}
+		return driver.Uncertain(err)
+	}
+}
+
+// Inspect is one read.
+func (s *shedlock) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+	if err := driver.CheckName(name, s.info); err != nil {
+		return driver.Lock{}, err
+	}
+	v, _, err := s.do(ctx, s.look, name)
+	if err != nil && !refused(err) && ctx.Err() == nil {
+		v, _, err = s.do(ctx, s.look, name)
+	}
+	return v.lock(name), err
+}
+
+// List reads page by page.
+func (s *shedlock) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
+	return func(yield func(driver.Lock, error) bool) {
+		for after := ""; ; {
+			a := s.t.lanes.do(ctx, s.all, []byte(prefix), []byte(after))
+			if a.err != nil {
+				yield(driver.Lock{}, cmp.Or(ctx.Err(), s.t.place.explain(a.err)))
+				return
+			}
+			for _, row := range a.rows {
+				v := s.view(row)
+				if after = v.name; !yield(v.lock(v.name), nil) {
+					return
+				}
+			}
+			if len(a.rows) == 0 {
+				return
+			}
+		}
+	}
+}
+
+// Break marks or asks our own holders by a flag in their signature; a foreign one can only be forced out.
+func (s *shedlock) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+	foreign := strings.HasPrefix(ref, "at/")
+	if ref == "" {
+		return fmt.Errorf("%w: an empty ref names no claim", driver.ErrInvalid)
+	}
+	if foreign && mode != driver.BreakForce {
+		return fmt.Errorf("%w: ShedLock's own holders cannot be told: force it", driver.ErrUnsupported)
+	}
+	mine := ref
+	if !foreign {
+		mine = sign(ref)
+	}
+	for {
+		var done int64
+		var v shedView
+		var err error
+		switch mode {
+		case driver.BreakForce:
+			v, done, err = s.do(ctx, s.force, name, mine)
+		case driver.BreakMark:
+			v, done, err = s.do(ctx, s.flag, name, mine, "b", "37")
+		default:
+			v, done, err = s.do(ctx, s.flag, name, mine, "a", "39")
+		}
+		switch {
+		case errors.Is(err, record.ErrConflict), err == nil && done == 0 && v.left > 0 && v.holds.Ref == ref:
+			continue // it saw the row before another's write
+		case err != nil:
+			return driver.Uncertain(err)
+		case done == 0:
+			return fmt.Errorf("no such claim stands: %w", driver.ErrLost)
+		}
+		return nil
+	}
+}
+
+// Explain tells where a lock stands.
+func (s *shedlock) Explain(c driver.Claim) driver.Plan {
+	return driver.Plan{Keys: s.t.Keys(c.Name), TTL: c.TTL}
+}

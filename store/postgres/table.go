@@ -1,0 +1,197 @@
+package postgres
+
+import (
+	"context"
+	"crypto/sha256"
+	stdbinary "encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"hash/fnv"
+	"iter"
+	"strings"
+
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// table is a table of PostgreSQL as a record.Table: a row a record. The version of a row is the hash of its data, so none
+// is ever used twice, not after a restore either, and a row that an operator has edited is another.
+type table struct {
+	place    *place
+	info     driver.Info
+	clock    serverClock
+	lanes    *lanes
+	listener *listener
+	behind   bool   // a pooler is in between: nothing can be listened to
+	release  func() // may be nil
+
+	nameSize, ownerSize int // of ShedLock's columns; negative: any
+
+	load, insert, update, remove, page *statement
+}
+
+// A write is one statement, which also brings the row that stands there if it was refused, and the server's clock. $1 is the
+// row's name and $2 its bucket. Those who wait hold a shared advisory lock on the bucket of what they wait for: who cannot
+// have it alone tells them. A notification makes commits wait for one another, so none is sent to nobody.
+const (
+	writeText = `with done as (%s returning pg_try_advisory_xact_lock(CLASS, $2::int4) as alone)
+		select clock_timestamp(), (select alone from done),
+		(select data from LOCKS where name = $1 and not exists (select from done)),
+		(select pg_notify('CHANNEL', $1) from done where not alone)`
+	insertText = `insert into LOCKS as l (name, data) values ($1, $3) on conflict (name) do nothing`
+	updateText = `update LOCKS set data = $3 where name = $1 and sha256(data) = $4`
+	deleteText = `delete from LOCKS where name = $1 and sha256(data) = $3`
+	loadText   = `select clock_timestamp(), null::bool, (select data from LOCKS where name = $1)`
+	pageText   = `select clock_timestamp(), name, data from LOCKS where name >= $1 order by name limit 200`
+)
+
+func (t *table) prepare() {
+	names := strings.NewReplacer("LOCKS", t.place.locks, "CHANNEL", t.place.channel, "CLASS", fmt.Sprint(t.place.class))
+	write := func(text string, formats ...int16) *statement {
+		return newStatement(names.Replace(fmt.Sprintf(writeText, text)), formats...)
+	}
+	t.insert = write(insertText, 0, 1, 1)
+	t.update = write(updateText, 0, 1, 1, 1)
+	t.remove = write(deleteText, 0, 1, 1)
+	t.load = newStatement(names.Replace(loadText), 0)
+	t.page = newStatement(names.Replace(pageText), 0)
+}
+
+func (t *table) Info() driver.Info { return t.info }
+
+func (t *table) Now() (int64, time.Duration) { return t.clock.now() }
+
+// Keys tells where a lock stands.
+func (t *table) Keys(name string) []string {
+	return []string{fmt.Sprintf("%s: name = %q", t.place.locks, name)}
+}
+
+// run runs one statement; once, if it writes.
+func (t *table) run(ctx context.Context, st *statement, params ...[]byte) ([][][]byte, error) {
+	a := t.lanes.do(ctx, st, params...)
+	if a.err != nil && !refused(a.err) && (st == t.load || st == t.page) {
+		a = t.lanes.do(ctx, st, params...) // it may have met a connection that was dead already
+	}
+	switch {
+	case a.err != nil && ctx.Err() != nil:
+		return nil, ctx.Err()
+	case a.err != nil:
+		return nil, t.place.explain(a.err)
+	case len(a.rows) > 0:
+		t.clock.heard(micros(a.rows[0][0]), a.from, a.to)
+	}
+	return a.rows, nil
+}
+
+// micros reads a timestamp: microseconds since 2000.
+func micros(b []byte) int64 { return int64(stdbinary.BigEndian.Uint64(b)) + y2k.UnixMicro() }
+
+var y2k = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func row(name string, data []byte) record.Row {
+	if data == nil {
+		return record.Row{Name: name}
+	}
+	return record.Row{Name: name, Version: version(data), Data: data}
+}
+
+func version(data []byte) string {
+	h := sha256.Sum256(data)
+	return hex.EncodeToString(h[:])
+}
+
+// buckets is how many advisory locks a client may come to hold for all that it waits for.
+const buckets = 256
+
+func bucket(name string) int32 {
+	h := fnv.New32a()
+	h.Write([]byte(name))
+	return int32(h.Sum32() % buckets)
+}
+
+func int4(n int32) []byte { return stdbinary.BigEndian.AppendUint32(nil, uint32(n)) }
+
+func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
+	rows, err := t.run(ctx, t.load, []byte(name))
+	if err != nil {
+		return record.Row{}, err
+	}
+	return row(name, rows[0][2]), nil
+}
+
+// write makes one write, and gives the row that stood in its way.
+func (t *table) write(ctx context.Context, st *statement, r record.Row, params ...[]byte) (record.Row, error) {
+	if r.Version != "" {
+		hash, err := hex.DecodeString(r.Version)
+		if err != nil {
+			return record.Row{}, fmt.Errorf("%w: the version %q", driver.ErrInvalid, r.Version)
+		}
+		params = append(params, hash)
+	}
+	rows, err := t.run(ctx, st, append([][]byte{[]byte(r.Name), int4(bucket(r.Name))}, params...)...)
+	if err != nil || rows[0][1] != nil {
+		return record.Row{}, err
+	}
+	now := row(r.Name, rows[0][2])
+	if now.Version == r.Version {
+		now = record.Row{} // the statement saw the row as it was before the other write that it had to wait for
+	}
+	return now, record.ErrConflict
+}
+
+func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
+	if len(r.Data) > record.MaxData {
+		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))
+	}
+	st := t.update
+	if r.Version == "" {
+		st = t.insert
+	}
+	if now, err := t.write(ctx, st, r, r.Data); err != nil {
+		return now, err
+	}
+	r.Version = version(r.Data)
+	return r, nil
+}
+
+func (t *table) Delete(ctx context.Context, r record.Row) error {
+	now, err := t.write(ctx, t.remove, r)
+	if err != nil && now.Name != "" && now.Version == "" {
+		return nil // there is none
+	}
+	return err
+}
+
+// List reads page by page. The order of the names is that of their bytes.
+func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+	return func(yield func(record.Row, error) bool) {
+		for from := prefix; ; {
+			rows, err := t.run(ctx, t.page, []byte(from))
+			if err != nil {
+				yield(record.Row{}, err)
+				return
+			}
+			for _, r := range rows {
+				name := string(r[1])
+				if !strings.HasPrefix(name, prefix) || !yield(row(name, r[2]), nil) {
+					return
+				}
+				from = name + "\x01" // the next name that can be
+			}
+			if len(rows) == 0 {
+				return
+			}
+		}
+	}
+}
+
+func (t *table) Close() error {
+	t.listener.close()
+	t.lanes.close()
+	if t.release != nil {
+		t.release()
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// The URL form is PostgreSQL's own:
+//
+//	postgres://[user[:password]@]host[:5432][,host...]/database[?options]
+//
+// Options of ours: schema=S and table=T, where the locks are; create=true makes the tables; layout=shedlock; timeout=3s,
+// after which a connection counts as cut; password-file=FILE, which keeps the password out of the URL. Of libpq's: host,
+// sslmode, sslrootcert, sslcert, sslkey, sslpassword, sslsni, sslnegotiation, target_session_attrs, connect_timeout,
+// application_name, passfile, service, servicefile, channel_binding, min_protocol_version, max_protocol_version, and
+// pool_max_conns=4, the most connections to be used. The environment (PGPASSWORD and the like) counts as for psql.
+func init() {
+	driver.Register("postgres", openURL)
+	driver.Register("postgresql", openURL)
+}
+
+var libpq = []string{"host", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "sslsni", "sslnegotiation",
+	"target_session_attrs", "connect_timeout", "application_name", "passfile", "service", "servicefile", "channel_binding",
+	"min_protocol_version", "max_protocol_version", "pool_max_conns"}
+
+func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
+	config, opts, err := readURL(u)
+	if err != nil {
+		return nil, err
+	}
+	return openConfig(ctx, config, opts)
+}
+
+// readURL turns a URL into a pool's settings and ours. No server is asked.
+func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
+	o := &Options{}
+	var password *string
+	known := map[string]func(string) error{
+		"schema": func(v string) error { o.Schema = v; return nil },
+		"table":  func(v string) error { o.Table = v; return nil },
+		"layout": func(v string) error { o.Layout = Layout(v); return nil },
+		"create": func(v string) (err error) { o.Create, err = strconv.ParseBool(v); return err },
+		"timeout": func(v string) (err error) {
+			if o.Timeout, err = time.ParseDuration(v); err == nil && o.Timeout < 50*time.Millisecond {
+				err = fmt.Errorf("must be 50ms or more")
+			}
+			return err
+		},
+		"password-file": func(v string) error {
+			data, err := os.ReadFile(v)
+			p := strings.TrimRight(string(data), "\r\n")
+			password = &p
+			return err
+		},
+	}
+	ours := slices.Collect(maps.Keys(known))
+	for _, name := range libpq {
+		known[name] = func(string) error { return nil }
+	}
+	if err := driver.Query(u, known); err != nil {
+		return nil, nil, err
+	}
+	if _, err := o.place(); err != nil {
+		return nil, nil, err
+	}
+	plain := *u
+	query := u.Query()
+	for _, name := range ours {
+		query.Del(name)
+	}
+	plain.RawQuery = query.Encode()
+	config, err := pgxpool.ParseConfig(plain.String())
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: the store's URL: %s", driver.ErrInvalid, err)
+	}
+	if password != nil {
+		config.ConnConfig.Password = *password
+	}
+	config.ConnConfig.RuntimeParams["application_name"] = cmp.Or(config.ConnConfig.RuntimeParams["application_name"], "holdfast")
+	return config, o, nil
+}
+
+// openConfig opens a store with a pool of its own.
+func openConfig(ctx context.Context, config *pgxpool.Config, opts *Options) (driver.Store, error) {
+	d := newDialer(config.ConnConfig.DialFunc)
+	config.ConnConfig.DialFunc = d.Dial
+	// A connection that went bad while it was idle shows at the next statement, which is repeated: no need to ask first.
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	// What is prepared here is prepared by hand, so that nothing stays behind in a pooler.
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", driver.ErrInvalid, err)
+	}
+	release := func() {
+		d.hurry(200 * time.Millisecond)
+		pool.Close()
+	}
+	s, err := open(ctx, pool, opts, release)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return s, nil
+}

@@ -1,0 +1,483 @@
+package zookeeper
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+)
+
+// conn is one session, over one link to one server at a time. A request is sent once at the most, on the link that
+// stands: what is not answered when a link breaks has an unknown outcome. Of one session the servers take requests in the
+// order in which they were sent, across links, too: a server that the session has moved away from is refused by the leader.
+// So whatever an answer has come for bars all that was sent before.
+//
+// It keeps nothing alive by itself: who holds a session beats it.
+type conn struct {
+	t       *tree
+	asked   time.Duration
+	pinging bool // nobody beats it
+
+	life context.Context // ends with the session, and with the tree
+	stop context.CancelFunc
+
+	mu      sync.Mutex
+	id      int64
+	secret  []byte
+	granted time.Duration
+	zxid    int64 // the last transaction seen
+	link    *link // nil while there is none
+	turn    chan struct{}
+	over    error // why there is no session any more
+	spots   map[spotKey]*spot
+}
+
+// errBroken says that the link broke before there was an answer.
+var errBroken = errors.New("the connection to the server broke")
+
+// silence is how long a server may leave a request unanswered, while it says nothing else, before another is asked.
+func (c *conn) silence() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return max(200*time.Millisecond, min(c.granted/6, 1500*time.Millisecond))
+}
+
+func (t *tree) newConn(asked time.Duration, pinging bool) *conn {
+	c := &conn{t: t, asked: asked, pinging: pinging, turn: make(chan struct{}), secret: make([]byte, 16), spots: map[spotKey]*spot{}}
+	c.life, c.stop = context.WithCancel(t.life)
+	return c
+}
+
+// run keeps a link standing until the session is over.
+func (c *conn) run() {
+	servers := c.t.opts.Servers
+	first := rand.N(len(servers))
+	for fails := 0; c.life.Err() == nil; fails++ {
+		l, err := c.connect(servers[(first+fails)%len(servers)], fails/len(servers))
+		if err == nil {
+			began := time.Now()
+			err = c.serve(l)
+			if time.Since(began) > time.Second {
+				first, fails = (first+fails)%len(servers), 0
+			}
+		}
+		if errors.Is(err, sequence.ErrSessionOver) || errors.Is(err, driver.ErrDenied) {
+			c.finish(err)
+			return
+		}
+		if round := fails / len(servers); round > 0 {
+			timer := time.NewTimer(rand.N(20 * time.Millisecond << min(round, 4)))
+			select {
+			case <-timer.C:
+			case <-c.life.Done():
+			}
+			timer.Stop()
+		}
+	}
+	c.finish(driver.ErrClosed)
+}
+
+// connect opens a link and has the server take the session, or make one.
+func (c *conn) connect(server string, round int) (*link, error) {
+	patience := max(500*time.Millisecond, min(c.asked/6, 2*time.Second)) << min(round, 2)
+	ctx, cancel := context.WithTimeout(c.life, patience)
+	defer cancel()
+	nc, err := c.t.opts.dial(ctx, server)
+	if err != nil {
+		c.t.trouble(server, err)
+		return nil, err
+	}
+	unhook := context.AfterFunc(c.life, func() { nc.Close() })
+	fail := func(err error) (*link, error) {
+		unhook()
+		nc.Close()
+		c.t.trouble(server, err)
+		return nil, err
+	}
+	_ = nc.SetDeadline(time.Now().Add(patience))
+	var hello writer
+	c.mu.Lock()
+	hello.int(0)
+	hello.long(c.zxid)
+	hello.int(int32(c.asked / time.Millisecond))
+	hello.long(c.id)
+	hello.bytes(c.secret)
+	hello.bool(false) // a server without a leader is of no use
+	c.mu.Unlock()
+	if _, err := nc.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(hello))), hello...)); err != nil {
+		return fail(err)
+	}
+	frame, err := readFrame(nc)
+	if err != nil {
+		return fail(err)
+	}
+	r := reader{b: frame}
+	r.int()
+	granted, id, secret := r.int(), r.long(), r.bytes()
+	if r.err != nil {
+		return fail(r.err)
+	}
+	if granted <= 0 || id == 0 {
+		return fail(sequence.ErrSessionOver)
+	}
+	_ = nc.SetDeadline(time.Time{})
+	c.mu.Lock()
+	c.id, c.secret, c.granted = id, append([]byte(nil), secret...), time.Duration(granted)*time.Millisecond
+	c.mu.Unlock()
+	return &link{nc: nc, unhook: unhook, more: make(chan struct{}, 1), heard: time.Now()}, nil
+}
+
+// serve logs in, makes the watches again, and hears a link until it breaks.
+func (c *conn) serve(l *link) error {
+	var denied error
+	for _, a := range c.t.opts.Auth {
+		login := &call{op: opAuth, xid: xidAuth}
+		login.body.int(0)
+		login.body.text(a.Scheme)
+		login.body.text(a.Credential)
+		login.done = func() {
+			if login.err == codeAuthFailed {
+				denied = fmt.Errorf("%w: the ZooKeeper server does not take the %s credentials", driver.ErrDenied, a.Scheme)
+			}
+		}
+		l.post(login)
+	}
+	var writing sync.WaitGroup
+	writing.Go(func() { l.write(c) })
+	c.mu.Lock()
+	again := c.rewatchLocked()
+	if len(again) > 0 {
+		l.post(again...)
+	}
+	c.link = l
+	c.turnLocked()
+	c.mu.Unlock()
+
+	err := c.hear(l)
+	l.fail()
+	writing.Wait()
+	c.mu.Lock()
+	c.link = nil
+	c.turnLocked()
+	c.restLocked()
+	c.mu.Unlock()
+	l.drop() // only now: whoever hears of a broken call finds the link gone
+	if denied != nil {
+		return denied
+	}
+	return err
+}
+
+func (c *conn) hear(l *link) error {
+	in := bufio.NewReaderSize(l.nc, 16<<10)
+	for {
+		frame, err := readFrame(in)
+		if err != nil {
+			return err
+		}
+		r := reader{b: frame}
+		xid, zxid, answer := r.int(), r.long(), code(r.int())
+		if r.err != nil {
+			return r.err
+		}
+		l.mark()
+		switch xid {
+		case xidPing:
+			continue
+		case xidEvent:
+			kind := r.int()
+			r.int()
+			c.event(int(kind), r.text())
+			continue
+		}
+		call := l.answered(xid)
+		if call == nil {
+			return fmt.Errorf("the server answers request %d out of order", xid)
+		}
+		c.saw(zxid)
+		call.zxid, call.rest = zxid, r
+		if answer != codeOK {
+			call.err = answer
+		}
+		if call.done != nil {
+			call.done()
+		}
+		switch answer {
+		case codeSessionExpired:
+			return sequence.ErrSessionOver
+		case codeSessionMoved, codeAuthFailed:
+			return answer
+		}
+	}
+}
+
+func (c *conn) saw(zxid int64) {
+	if zxid <= 0 {
+		return
+	}
+	c.mu.Lock()
+	c.zxid = max(c.zxid, zxid)
+	c.mu.Unlock()
+	c.t.saw(zxid)
+}
+
+// turnLocked wakes those who wait for a link.
+func (c *conn) turnLocked() {
+	close(c.turn)
+	c.turn = make(chan struct{})
+}
+
+// finish ends the session on our side. Those who watched by it are told.
+func (c *conn) finish(why error) {
+	c.mu.Lock()
+	if c.over != nil {
+		c.mu.Unlock()
+		return
+	}
+	c.over = why
+	c.turnLocked()
+	spots := c.spots
+	c.spots = map[spotKey]*spot{}
+	c.mu.Unlock()
+	c.stop()
+	c.t.gone(c, spots)
+}
+
+// state is whether the session is over, and whether a link stands.
+func (c *conn) state() (over error, up bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.over, c.link != nil
+}
+
+// up waits for a link.
+func (c *conn) up(ctx context.Context) (*link, error) {
+	for {
+		c.mu.Lock()
+		l, over, turn := c.link, c.over, c.turn
+		c.mu.Unlock()
+		switch {
+		case over != nil:
+			return nil, over
+		case l != nil:
+			return l, nil
+		}
+		select {
+		case <-turn:
+		case <-ctx.Done():
+			return nil, c.t.unreached(ctx)
+		}
+	}
+}
+
+// do sends requests in one piece, with no other in between, and waits for the answers. Its error says that there are none,
+// or not all; what a server has refused is in the calls. Requests for which ctx ended before they were sent are never sent.
+func (c *conn) do(ctx context.Context, calls ...*call) error {
+	l, err := c.up(ctx)
+	if err != nil {
+		return err
+	}
+	answered := make(chan struct{})
+	last := calls[len(calls)-1]
+	then := last.done
+	last.done = func() {
+		if then != nil {
+			then()
+		}
+		close(answered)
+	}
+	sent := time.Now()
+	if !l.post(calls...) {
+		return errBroken
+	}
+	select {
+	case <-answered:
+	case <-ctx.Done():
+		if l.silentSince(sent) > c.silence() {
+			l.fail()
+		}
+		return ctx.Err()
+	}
+	for _, call := range calls {
+		switch call.err {
+		case codeSessionExpired:
+			return sequence.ErrSessionOver
+		case codeSessionMoved, errBroken:
+			return errBroken
+		}
+	}
+	return nil
+}
+
+// ask is do for requests that may be sent again: it goes on over another link when one breaks.
+func (c *conn) ask(ctx context.Context, make func() []*call) ([]*call, error) {
+	for {
+		calls := make()
+		err := c.do(ctx, calls...)
+		if err != errBroken {
+			return calls, err
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// link is one connection to a server.
+type link struct {
+	nc     net.Conn
+	unhook func() bool
+	more   chan struct{} // buffered: there is something to write
+
+	mu     sync.Mutex
+	out    []byte
+	sent   []*call // unanswered, in order
+	xid    int32
+	heard  time.Time
+	broken bool
+}
+
+// post queues calls to be written, and reports whether the link stood.
+func (l *link) post(calls ...*call) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken {
+		return false
+	}
+	for _, c := range calls {
+		if c.xid == 0 {
+			l.xid = l.xid%(1<<30) + 1
+			c.xid = l.xid
+		}
+		l.out = binary.BigEndian.AppendUint32(l.out, uint32(8+len(c.body)))
+		l.out = binary.BigEndian.AppendUint32(l.out, uint32(c.xid))
+		l.out = binary.BigEndian.AppendUint32(l.out, uint32(c.op))
+		l.out = append(l.out, c.body...)
+		l.sent = append(l.sent, c)
+	}
+	select {
+	case l.more <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// write writes what is queued, and pings if that is wanted, until the link breaks.
+func (l *link) write(c *conn) {
+	var tick <-chan time.Time
+	if c.pinging {
+		c.mu.Lock()
+		every := c.granted / 3
+		c.mu.Unlock()
+		ticker := time.NewTicker(every)
+		defer ticker.Stop()
+		tick = ticker.C
+	}
+	for {
+		select {
+		case <-l.more:
+		case <-tick:
+			l.mu.Lock()
+			l.out = binary.BigEndian.AppendUint32(l.out, 8)
+			l.out = binary.BigEndian.AppendUint32(l.out, ^uint32(0)-1) // xidPing
+			l.out = binary.BigEndian.AppendUint32(l.out, opPing)
+			l.mu.Unlock()
+		}
+		l.mu.Lock()
+		out, broken := l.out, l.broken
+		l.out = nil
+		l.mu.Unlock()
+		if broken {
+			return
+		}
+		if _, err := l.nc.Write(out); err != nil {
+			l.fail()
+			return
+		}
+	}
+}
+
+func (l *link) mark() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.heard = time.Now()
+}
+
+// silentSince is how long the server has said nothing, counted from at.
+func (l *link) silentSince(at time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.heard.After(at) {
+		return 0
+	}
+	return time.Since(at)
+}
+
+// answered takes the request that an answer is for.
+func (l *link) answered(xid int32) *call {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.sent) == 0 || l.sent[0].xid != xid {
+		return nil
+	}
+	c := l.sent[0]
+	l.sent[0] = nil
+	l.sent = l.sent[1:]
+	return c
+}
+
+// fail ends a link: nothing is sent on it any more.
+func (l *link) fail() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken {
+		return
+	}
+	l.broken = true
+	l.unhook()
+	l.nc.Close()
+	select {
+	case l.more <- struct{}{}:
+	default:
+	}
+}
+
+// drop tells those who wait for answers that there will be none.
+func (l *link) drop() {
+	l.mu.Lock()
+	sent := l.sent
+	l.sent = nil
+	l.mu.Unlock()
+	for _, c := range sent {
+		c.err = errBroken
+		if c.done != nil {
+			c.done()
+		}
+	}
+}
+
+// maxFrame is the largest answer that is believed in: more than any server is set to send.
+const maxFrame = 64 << 20
+
+func readFrame(r io.Reader) ([]byte, error) {
+	head := make([]byte, 4)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint32(head)
+	if n > maxFrame {
+		return nil, errShort
+	}
+	frame := make([]byte, n)
+	_, err := io.ReadFull(r, frame)
+	return frame, err
+}

@@ -1,0 +1,9 @@
+module github.com/holdfast-go/holdfast/store/zookeeper
+
+go 1.26.0
+
+require github.com/holdfast-go/holdfast v0.0.0
+
+require golang.org/x/sys v0.49.0 // indirect
+
+replace github.com/holdfast-go/holdfast => ../..

@@ -1,0 +1,99 @@
+package zookeeper
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+func init() { driver.Register("zookeeper", openURL) }
+
+// openURL opens zookeeper://[user:password@]host[:port][,host...][?options]. User and password are given to the servers
+// as a digest. The options:
+//
+//	namespace=N   is put before all names
+//	layout=L      curator (the default), kazoo or both
+//	acl=A         who may use the nodes that are made: creator (the default with a user) or anyone (without)
+//	tls=true      encrypts; so does each of the following
+//	ca=FILE       the authorities to believe, in PEM, instead of the system's
+//	cert=FILE, key=FILE   this client's own certificate
+//	servername=N  the name that the servers' certificates are checked for
+//
+// The ensemble need not be reachable.
+func openURL(_ context.Context, u *url.URL) (driver.Store, error) {
+	o, err := options(u)
+	if err != nil {
+		return nil, err
+	}
+	return New(o)
+}
+
+func options(u *url.URL) (Options, error) {
+	o := Options{Servers: strings.Split(u.Host, ",")}
+	var ca, cert, key, name string
+	secure := false
+	text := func(to *string) func(string) error {
+		return func(v string) error { *to = v; return nil }
+	}
+	err := driver.Query(u, map[string]func(string) error{
+		"namespace": text(&o.Namespace), "layout": text(&o.Layout),
+		"acl": func(v string) error {
+			switch v {
+			case "creator":
+				o.ACL = OnlyCreator
+			case "anyone":
+				o.ACL = Anyone
+			default:
+				return fmt.Errorf("it is creator or anyone, not %q", v)
+			}
+			return nil
+		},
+		"ca": text(&ca), "cert": text(&cert), "key": text(&key), "servername": text(&name),
+		"tls": func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
+	})
+	if err != nil {
+		return o, err
+	}
+	if u.Path != "" && u.Path != "/" {
+		return o, fmt.Errorf("%w: a ZooKeeper store's URL has no path; write ?namespace=... for what stands before all names", driver.ErrInvalid)
+	}
+	if secure || ca+cert+key+name != "" {
+		if o.TLS, err = tlsConfig(ca, cert, key, name); err != nil {
+			return o, err
+		}
+	}
+	if u.User != nil {
+		password, _ := u.User.Password()
+		o.Auth = []Auth{{"digest", u.User.Username() + ":" + password}}
+	}
+	return o, nil
+}
+
+func tlsConfig(ca, cert, key, name string) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%w: there is no certificate in %s", driver.ErrInvalid, ca)
+		}
+	}
+	if cert != "" || key != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}

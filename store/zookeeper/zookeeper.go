@@ -1,0 +1,168 @@
+// Package zookeeper keeps locks in a ZooKeeper ensemble: as ephemeral sequential nodes in the layout of Curator's recipes, or
+// of kazoo's, so that they exclude us and are excluded by us.
+//
+//	import _ "github.com/holdfast-go/holdfast/store/zookeeper"
+//
+//	client, err := holdfast.Open(ctx, "zookeeper://user:password@host1:2181,host2:2181?namespace=locks", nil)
+//
+// or, for programs,
+//
+//	store, err := zookeeper.New(zookeeper.Options{Servers: []string{"host1:2181", "host2:2181"}})
+//	client, err := holdfast.New(store, nil)
+//
+// # Layout
+//
+// A claim on the lock NAME is an ephemeral sequential child of the node /NAMESPACE/NAME:
+//
+//	_c_ID-SESSION-KIND.LIMIT.WEIGHT-lock-0000000042
+//
+// It ends in lock- and the number, as the nodes of Curator's InterProcessMutex and go-zookeeper's Lock do; for a
+// read-write lock it ends in __READ__ or __WRIT__ and the number, as those of Curator's InterProcessReadWriteLock do. Its data
+// tells people who made it. The parents are containers, which the servers remove when they are empty. The fencing token is
+// the transaction that made the node (czxid): the numbers are no tokens, since they begin anew with their parent.
+//
+// All that looks like a claim of Curator, go-zookeeper or kazoo counts as one; other children are ignored. Foreign claims are
+// exclusive, but for foreign readers, which share with ours. Options.Layout says how our own claims are named, and so who sees
+// them: kazoo does not see Curator's nodes, nor Curator kazoo's, and Curator's mutex and read-write lock do not see each other.
+//
+// Characters that ZooKeeper does not take in a path are written as %XX, and so is %.
+//
+// # Sessions
+//
+// Each TTL that is used has a session of its own, with a connection of its own. It is renewed by a sync, which goes to the
+// leader, every third of its time. A TTL beyond what the servers grant is refused; see minSessionTimeout and
+// maxSessionTimeout there.
+package zookeeper
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+)
+
+// Options are how a store reaches its servers and how it keeps its nodes.
+type Options struct {
+	// Servers are host:port of the ensemble's servers, one at least. Port 2181 is the default.
+	Servers []string
+	// Namespace is put before all names, as Curator's namespace is: with "app" the lock a is /app/a. It may have slashes.
+	Namespace string
+	// Layout is one of the layouts; default LayoutCurator.
+	Layout string
+	// Auth are the credentials, given to each server before anything else.
+	Auth []Auth
+	// ACL is set on each node that is made. Default: OnlyCreator if there is an Auth, else Anyone.
+	ACL []ACL
+	// TLS, if set, has the servers reached by TLS. The name that their certificates are checked for is ServerName, or else the
+	// host.
+	TLS *tls.Config
+	// Dial, if set, makes the connections, for instance through a proxy. TLS is laid on top.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Clock is for tests. Default: the machine's.
+	Clock driver.Clock
+}
+
+// Auth is one credential, of the scheme "digest" for instance ("user:password").
+type Auth struct{ Scheme, Credential string }
+
+// ACLs that are often wanted.
+var (
+	Anyone      = []ACL{{31, "world", "anyone"}}
+	OnlyCreator = []ACL{{31, "auth", ""}}
+)
+
+// Store is a driver.Store on ZooKeeper. It implements all optional interfaces of package driver that it can keep.
+type Store struct {
+	*sequence.Engine
+	tree *tree
+}
+
+// New makes a store. It does no I/O: the servers need not be there yet. An error Is ErrInvalid.
+func New(o Options) (*Store, error) {
+	servers := slices.Clone(o.Servers)
+	for i, s := range servers {
+		if _, _, err := net.SplitHostPort(s); err != nil {
+			servers[i] = net.JoinHostPort(strings.Trim(s, "[]"), "2181")
+		}
+		if host, _, err := net.SplitHostPort(servers[i]); err != nil || host == "" {
+			return nil, fmt.Errorf("%w: a ZooKeeper server is host:port", driver.ErrInvalid)
+		}
+	}
+	o.Servers = servers
+	if o.Layout == "" {
+		o.Layout = LayoutCurator
+	}
+	if o.ACL == nil {
+		o.ACL = Anyone
+		if len(o.Auth) > 0 {
+			o.ACL = OnlyCreator
+		}
+	}
+	o.Namespace = strings.Trim(o.Namespace, "/")
+	switch _, known := layouts[o.Layout]; {
+	case len(servers) == 0:
+		return nil, fmt.Errorf("%w: no ZooKeeper server is named", driver.ErrInvalid)
+	case !known:
+		return nil, fmt.Errorf("%w: there is no layout %q; there are %s, %s and %s", driver.ErrInvalid, o.Layout, LayoutCurator, LayoutKazoo, LayoutBoth)
+	}
+	if o.Namespace != "" {
+		if err := driver.CheckName(o.Namespace, driver.Info{MaxName: driver.MaxName}); err != nil {
+			return nil, fmt.Errorf("the namespace: %w", err)
+		}
+	}
+	t := newTree(o)
+	return &Store{Engine: sequence.New(t), tree: t}, nil
+}
+
+// Table keeps records beside the locks, for what is built on records (the run ledger). It ends with the store, or when it is
+// closed; the store goes on then.
+func (s *Store) Table() record.Table { return newTable(s.tree) }
+
+// Explain names the node that a claim would stand under, and the session time as the servers have granted it, if they were
+// asked before.
+func (s *Store) Explain(c driver.Claim) driver.Plan {
+	path := s.tree.pathOf(c.Name)
+	end := s.tree.layout.end(c)
+	keys := []string{path + "/_c_…" + end + "…"}
+	if s.tree.layout.twin != nil {
+		keys = append(keys, path+"/_c_…"+s.tree.layout.twin(c)+"…")
+	}
+	return driver.Plan{Keys: keys, TTL: s.tree.granted(c.TTL)}
+}
+
+// where names an ensemble without its secrets.
+func (o *Options) where() string {
+	w := "zookeeper://" + strings.Join(o.Servers, ",")
+	if o.Namespace != "" {
+		w += "/" + o.Namespace
+	}
+	return w
+}
+
+func (o *Options) dial(ctx context.Context, server string) (net.Conn, error) {
+	dial := o.Dial
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	nc, err := dial(ctx, "tcp", server)
+	if err != nil || o.TLS == nil {
+		return nc, err
+	}
+	cfg := o.TLS
+	if cfg.ServerName == "" && !cfg.InsecureSkipVerify {
+		cfg = cfg.Clone()
+		cfg.ServerName, _, _ = net.SplitHostPort(server)
+	}
+	secure := tls.Client(nc, cfg)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return secure, nil
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/bsm/redislock"
+	"github.com/go-redsync/redsync/v4"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	goredis9 "github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidislock"
+
+	"github.com/holdfast-go/holdfast"
+	_ "github.com/holdfast-go/holdfast/store/redis"
+)
+
+// ttl is that of all locks.
+const ttl = 30 * time.Second
+
+// turn takes the lock of that key, calls inside if it is not nil, and gives it back.
+type turn func(ctx context.Context, key string, inside func()) error
+
+// locker is one who is measured.
+type locker struct {
+	name     string
+	open     func(ctx context.Context, addr string) (t turn, end func(), err error)
+	handOver bool // it is of interest only where a lock is wanted by many
+	alone    bool // it cannot wait, and is of interest only where nobody else wants the lock
+}
+
+// The first one that may run is the floor of a table.
+var lockers = []*locker{
+	{name: "scripts", open: openScripts, alone: true},
+	{name: "direct hand-over", open: openDirect(false), handOver: true},
+	{name: "direct, confirmed", open: openDirect(true), handOver: true},
+	{name: "holdfast", open: openHoldfast(nil)},
+	{name: "holdfast fair", open: openHoldfast(&holdfast.LockOptions{Fair: true})},
+	{name: "redsync", open: openRedsync},
+	{name: "redislock", open: openRedislock},
+	{name: "rueidislock", open: openRueidislock},
+}
+
+// contestants are the lockers that -only allows.
+func contestants(ok func(*locker) bool) (ls []*locker) {
+	for _, l := range lockers {
+		if ok(l) && chosen(l.name, "scripts", "direct", "holdfast", "redsync", "redislock", "rueidislock") {
+			ls = append(ls, l)
+		}
+	}
+	return ls
+}
+
+// connect makes a client with the settings of Holdfast's own.
+func connect(addr string) (rueidis.Client, error) {
+	return rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true, DisableRetry: true, DisableCache: true,
+		AlwaysPipelining: true, PipelineMultiplex: -1})
+}
+
+// What any lock of the plain layout with a token has to do: one script to take it, one to give it back.
+var (
+	takeScript = rueidis.NewLuaScript(`if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end return 0`)
+	freeScript = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
+)
+
+func openScripts(_ context.Context, addr string) (turn, func(), error) {
+	c, err := connect(addr)
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(ctx context.Context, key string, inside func()) error {
+		id, keys := rand.Text(), []string{key, "token:{" + key + "}"}
+		if n, err := takeScript.Exec(ctx, c, keys, []string{id, "30000"}).AsInt64(); err != nil || n == 0 {
+			return fmt.Errorf("not taken: %w", err)
+		}
+		return freeScript.Exec(ctx, c, keys[:1], []string{id}).Error()
+	}, c.Close, nil
+}
+
+// What a lock that is handed on has to do at least: one script that takes it or stands in line, and one that gives it back
+// or makes it the next one's, and tells him. Confirmed: whoever was told renews it before he believes in it.
+var (
+	standScript = rueidis.NewLuaScript(`if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end redis.call('RPUSH', KEYS[3], ARGV[1]) return 0`)
+	passScript  = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+		local next = redis.call('LPOP', KEYS[3])
+		if not next then return redis.call('DEL', KEYS[1]) end
+		redis.call('SET', KEYS[1], next, 'PX', ARGV[2])
+		redis.call('PUBLISH', string.sub(next, 1, 26), next .. ' ' .. redis.call('INCR', KEYS[2]))
+		return 1`)
+	confirmScript = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0`)
+)
+
+func openDirect(confirmed bool) func(context.Context, string) (turn, func(), error) {
+	return func(ctx context.Context, addr string) (turn, func(), error) {
+		c, err := connect(addr)
+		if err != nil {
+			return nil, nil, err
+		}
+		session := rand.Text()
+		var waiting sync.Map // id -> channel
+		ctx, cancel := context.WithCancel(ctx)
+		listens := make(chan struct{})
+		go c.Receive(rueidis.WithOnSubscriptionHook(ctx, func(rueidis.PubSubSubscription) { close(listens) }),
+			c.B().Subscribe().Channel(session).Build(), func(m rueidis.PubSubMessage) {
+				id, _, _ := strings.Cut(m.Message, " ")
+				if told, ok := waiting.Load(id); ok {
+					told.(chan struct{}) <- struct{}{}
+				}
+			})
+		<-listens
+		return func(ctx context.Context, key string, inside func()) error {
+			id, keys := session+rand.Text(), []string{key, "token:{" + key + "}", "line:{" + key + "}"}
+			told := make(chan struct{}, 1)
+			waiting.Store(id, told)
+			defer waiting.Delete(id)
+			n, err := standScript.Exec(ctx, c, keys, []string{id, "30000"}).AsInt64()
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				select {
+				case <-told:
+				case <-time.After(ttl):
+					return errors.New("nobody handed it on")
+				}
+				if confirmed {
+					if n, err := confirmScript.Exec(ctx, c, keys[:1], []string{id, "30000"}).AsInt64(); err != nil || n == 0 {
+						return fmt.Errorf("not confirmed: %w", err)
+					}
+				}
+			}
+			if inside != nil {
+				inside()
+			}
+			return passScript.Exec(ctx, c, keys, []string{id, "30000"}).Error()
+		}, func() { cancel(); c.Close() }, nil
+	}
+}
+
+func openHoldfast(o *holdfast.LockOptions) func(context.Context, string) (turn, func(), error) {
+	return func(ctx context.Context, addr string) (turn, func(), error) {
+		c, err := holdfast.Open(ctx, "redis://"+addr, nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		return func(ctx context.Context, key string, inside func()) error {
+			lease, err := c.Mutex(key, o).Lock(ctx)
+			if err != nil {
+				return err
+			}
+			if inside != nil {
+				inside()
+			}
+			return lease.Unlock()
+		}, func() { _ = c.Close() }, nil
+	}
+}
+
+// retry is how often those look again who are not told: as often as one that is fast and not unkind to the server would.
+const retry = 3 * time.Millisecond
+
+func openRedsync(_ context.Context, addr string) (turn, func(), error) {
+	c := goredis9.NewClient(&goredis9.Options{Addr: addr})
+	rs := redsync.New(goredis.NewPool(c))
+	return func(ctx context.Context, key string, inside func()) error {
+		m := rs.NewMutex(key, redsync.WithExpiry(ttl), redsync.WithTries(1_000_000), redsync.WithRetryDelay(retry))
+		if err := m.LockContext(ctx); err != nil {
+			return err
+		}
+		if inside != nil {
+			inside()
+		}
+		_, err := m.UnlockContext(ctx)
+		return err
+	}, func() { _ = c.Close() }, nil
+}
+
+func openRedislock(_ context.Context, addr string) (turn, func(), error) {
+	c := goredis9.NewClient(&goredis9.Options{Addr: addr})
+	locks := redislock.New(c)
+	return func(ctx context.Context, key string, inside func()) error {
+		l, err := locks.Obtain(ctx, key, ttl, &redislock.Options{RetryStrategy: redislock.LinearBackoff(retry)})
+		if err != nil {
+			return err
+		}
+		if inside != nil {
+			inside()
+		}
+		return l.Release(ctx)
+	}, func() { _ = c.Close() }, nil
+}
+
+func openRueidislock(_ context.Context, addr string) (turn, func(), error) {
+	l, err := rueidislock.NewLocker(rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true, KeyValidity: ttl, ExtendInterval: ttl / 3,
+		ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}})
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(ctx context.Context, key string, inside func()) error {
+		_, cancel, err := l.WithContext(ctx, key)
+		if err != nil {
+			return err
+		}
+		if inside != nil {
+			inside()
+		}
+		cancel()
+		return nil
+	}, l.Close, nil
+}

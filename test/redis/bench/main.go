@@ -1,0 +1,232 @@
+// Command bench measures Holdfast on one Redis beside the bare scripts and other Go clients.
+//
+// The machine's other work must not decide who looks fast: all measure in turn, a short time each, for many rounds; what is
+// printed is the median of the rounds, and ratios are medians of what was measured in the same round.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+var (
+	rounds = flag.Int("rounds", 15, "how often all measure in turn")
+	slice  = flag.Duration("slice", 200*time.Millisecond, "how long one measures in a round")
+	only   = flag.String("only", "", "only the set-ups and the lockers with these words in their names, separated by commas")
+	held   = flag.Int("held", 10_000, "how many leases are held at once")
+	prof   = flag.String("cpuprofile", "", "write a CPU profile of Holdfast's turns here")
+)
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == "worker" {
+		work(os.Args[2], os.Args[3])
+		return
+	}
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	server, err := redistest.Start()
+	if err == nil {
+		defer server.Stop()
+		err = run(ctx, server)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, server *redistest.Server) error {
+	fmt.Printf("# Redis on %s, %d cores, %d rounds of %v each; ratios to the first line of a table\n",
+		runtime.GOOS, runtime.NumCPU(), *rounds, *slice)
+	for _, s := range []struct {
+		name       string
+		goroutines int
+		key        func(i int) string
+	}{
+		{"uncontended", 1, func(int) string { return "one" }},
+		{"own keys, 64 goroutines", 64, func(i int) string { return fmt.Sprint("own", i) }},
+	} {
+		if wanted(s.name) {
+			if err := rates(ctx, server, s.name, s.goroutines, s.key); err != nil {
+				return err
+			}
+		}
+	}
+	for _, s := range []struct {
+		name                  string
+		processes, goroutines int
+	}{
+		{"one key, 64 goroutines of one process", 1, 64},
+		{"one key, 8 processes", 8, 1},
+		{"one key, 8 processes of 8 goroutines", 8, 8},
+	} {
+		if wanted(s.name) {
+			if err := handOvers(ctx, server, s.name, s.processes, s.goroutines); err != nil {
+				return err
+			}
+		}
+	}
+	if name := fmt.Sprintf("%d held leases", *held); wanted(name) {
+		return heldLeases(ctx, server, name)
+	}
+	return nil
+}
+
+// wanted reports whether a set-up is to be run.
+func wanted(name string) bool { return chosen(name, "uncontended", "own", "one", "held") }
+
+// chosen reports whether a name holds one of the words of -only, as far as those are of this kind.
+func chosen(name string, kind ...string) bool {
+	all := true
+	for word := range strings.SplitSeq(*only, ",") {
+		if !slices.ContainsFunc(kind, func(k string) bool { return strings.HasPrefix(word, k) }) {
+			continue
+		}
+		all = false
+		if strings.Contains(name, word) {
+			return true
+		}
+	}
+	return all
+}
+
+// rate is what one locker did in one slice.
+type rate struct{ perSecond, allocs, clientCPU, serverCPU float64 }
+
+// rates measures how many turns a second goroutines take that are not in each other's way.
+func rates(ctx context.Context, server *redistest.Server, name string, goroutines int, key func(int) string) error {
+	lockers := contestants(func(l *locker) bool { return !l.handOver })
+	turns := make([]turn, len(lockers))
+	for i, l := range lockers {
+		t, end, err := l.open(ctx, server.Addr)
+		if err != nil {
+			return fmt.Errorf("%s: %w", l.name, err)
+		}
+		defer end()
+		turns[i] = t
+	}
+	got := make([][]rate, len(lockers))
+	for round := range *rounds + 1 {
+		for i, l := range lockers {
+			r, err := measure(context.Background(), server, turns[i], goroutines, func(g int) string { return l.name + key(g) }, l.name == "holdfast" && round > 0)
+			if err != nil {
+				return fmt.Errorf("%s: %w", l.name, err)
+			}
+			if round > 0 { // the first one warms up
+				got[i] = append(got[i], r)
+			}
+		}
+	}
+	fmt.Printf("\n%-28s %10s %7s %8s %12s %12s\n", name, "cycles/s", "ratio", "allocs", "client us", "server us")
+	for i, l := range lockers {
+		by := func(f func(rate) float64) float64 { return median(got[i], f) }
+		ratios := make([]float64, len(got[i]))
+		for k := range ratios {
+			ratios[k] = got[i][k].perSecond / got[0][k].perSecond
+		}
+		fmt.Printf("%-28s %10.0f %7.2f %8.1f %12.1f %12.1f\n", l.name, by(func(r rate) float64 { return r.perSecond }),
+			median(ratios, func(f float64) float64 { return f }), by(func(r rate) float64 { return r.allocs }),
+			by(func(r rate) float64 { return r.clientCPU }), by(func(r rate) float64 { return r.serverCPU }))
+	}
+	return nil
+}
+
+func measure(ctx context.Context, server *redistest.Server, t turn, goroutines int, key func(int) string, profiled bool) (r rate, err error) {
+	if *prof != "" && profiled {
+		if err := startProfile(); err != nil {
+			return r, err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	var all sync.WaitGroup
+	var n atomic.Int64
+	var failure atomic.Value
+	before, theirs, ours, start := mallocs(), serverCPU(server), clientCPU(), time.Now()
+	for g := range goroutines {
+		key := key(g)
+		all.Go(func() {
+			for time.Since(start) < *slice {
+				if err := t(ctx, key, nil); err != nil {
+					failure.Store(err)
+					return
+				}
+				n.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	took, cycles := time.Since(start), float64(n.Load())
+	if err, failed := failure.Load().(error); failed {
+		return r, err
+	}
+	return rate{
+		perSecond: cycles / took.Seconds(),
+		allocs:    float64(mallocs()-before) / cycles,
+		clientCPU: float64((clientCPU() - ours).Nanoseconds()) / 1e3 / cycles,
+		serverCPU: (serverCPU(server) - theirs) * 1e6 / cycles,
+	}, nil
+}
+
+var profiled int
+
+// startProfile begins a profile of one slice; there is one file for each.
+func startProfile() error {
+	profiled++
+	f, err := os.Create(fmt.Sprintf("%s.%d", *prof, profiled))
+	if err != nil {
+		return err
+	}
+	return pprof.StartCPUProfile(f)
+}
+
+func median[T any](all []T, f func(T) float64) float64 {
+	if len(all) == 0 {
+		return 0
+	}
+	fs := make([]float64, len(all))
+	for i, x := range all {
+		fs[i] = f(x)
+	}
+	slices.Sort(fs)
+	return fs[len(fs)/2]
+}
+
+func mallocs() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.Mallocs
+}
+
+func clientCPU() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// serverCPU is the processor time that the server has used, in seconds.
+func serverCPU(s *redistest.Server) (sum float64) {
+	info, _ := s.Do("INFO", "cpu")
+	for line := range strings.Lines(info) {
+		var f float64
+		if _, err := fmt.Sscanf(line, "used_cpu_sys:%g", &f); err == nil {
+			sum += f
+		} else if _, err := fmt.Sscanf(line, "used_cpu_user:%g", &f); err == nil {
+			sum += f
+		}
+	}
+	return sum
+}
