@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -51,6 +52,12 @@ func TestCancel(t *testing.T) {
 		time.Sleep(time.Second)
 		for l, err := range s.List(t.Context(), "") {
 			t.Errorf("an orphan: %+v %v", l, err)
+		}
+		// Of each lock its record stays, for the next token, and in Redisson's layout Redisson's own.
+		for key := range strings.FieldsSeq(do(t, server, "EVAL", "return table.concat(redis.call('KEYS', '*'), ' ')", "0")) {
+			if !strings.HasPrefix(key, "holdfast:{") && !strings.HasPrefix(key, "redisson_lock_token:{") {
+				t.Errorf("an orphan key: %s", key)
+			}
 		}
 		t.Logf("%s: %d claims, %d cancels fell after the effect, no orphan a second later", s.Info().Store, n, after.Load())
 	}
