@@ -91,6 +91,12 @@ func TestCancels(t *testing.T) {
 			for i := range opened {
 				opened[i], _ = open(t, s, quickIn(layout))
 			}
+			began := time.Now()
+			g, err := opened[0].Acquire(t.Context(), claim("m", time.Minute))
+			if err := errors.Join(err, opened[0].Release(t.Context(), g.Claim, "")); err != nil {
+				t.Fatal(err)
+			}
+			spread := 4 * time.Since(began)
 			done := make(chan error)
 			for _, store := range opened {
 				go func() {
@@ -98,7 +104,7 @@ func TestCancels(t *testing.T) {
 					for todo.Add(-1) >= 0 && err == nil {
 						c := claim("m", time.Minute)
 						c.Wait = rand.N(2) == 0
-						ctx, cancel := context.WithTimeout(context.Background(), rand.N(4*time.Millisecond))
+						ctx, cancel := context.WithTimeout(context.Background(), rand.N(spread))
 						_, _ = store.Acquire(ctx, c)
 						cancel()
 						ctx, cancel = context.WithTimeout(context.Background(), 20*time.Second)
@@ -168,8 +174,8 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// TestPace: however many want a lock, it is written no more than once a second on average, and a holder does not wait to
-// renew or to release.
+// TestPace: however many want a lock, it is written no more than once a second on average, and who holds it does not wait
+// to release it.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -177,40 +183,42 @@ func TestPace(t *testing.T) {
 	defer cancel()
 	var slowest atomic.Int64
 	done := make(chan int)
-	for range 4 {
+	const clients = 4
+	for range clients {
 		store, _ := open(t, s, &gcs.Options{Prefix: "locks/"})
+		if store.Info().Pace == 0 {
+			t.Error("the pace is not declared")
+		}
 		go func() {
 			held := 0
 			for {
 				c := claim("m", time.Minute)
 				c.Wait = true
-				g, err := store.Acquire(ctx, c)
-				if err != nil {
+				if _, err := store.Acquire(ctx, c); err != nil {
 					_ = store.Release(context.Background(), c, "")
 					done <- held
 					return
 				}
 				held++
 				from := time.Now()
-				if renew(context.Background(), store, g) != nil || store.Release(context.Background(), g.Claim, "") != nil {
-					t.Error("a renewal or a release fails")
+				if err := store.Release(context.Background(), c, ""); err != nil {
+					t.Error(err)
 				}
 				slowest.Store(max(slowest.Load(), int64(time.Since(from))))
 			}
 		}()
 	}
 	held := 0
-	for range 4 {
+	for range clients {
 		held += <-done
 	}
 	writes := s.Writes("locks/m")
 	span := writes[len(writes)-1].Sub(writes[0])
-	t.Logf("%d times held, %d writes in %v; a renewal and a release took %v at most", held, len(writes), span, time.Duration(slowest.Load()))
-	// Here each holding has a renewal, too: three writes.
-	if most := 3 * (int(span/(2*time.Second)) + 2); len(writes) > most || held < 3 {
-		t.Errorf("%d writes in %v, at most %d are in order", len(writes), span, most)
+	t.Logf("%d times held, %d writes in %v; a release took %v at most", held, len(writes), span, time.Duration(slowest.Load()))
+	if most := int(span/time.Second) + 2; len(writes) > most || held < 3 {
+		t.Errorf("%d writes in %v, %d are in order", len(writes), span, most)
 	}
-	if d := time.Duration(slowest.Load()); d > time.Second {
-		t.Errorf("a renewal and a release took %v: they must not wait", d)
+	if d := time.Duration(slowest.Load()); d > 1500*time.Millisecond {
+		t.Errorf("a release took %v: it must not wait", d)
 	}
 }

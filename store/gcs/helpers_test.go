@@ -89,7 +89,7 @@ var layouts = []gcs.Layout{gcs.LayoutRecord, gcs.LayoutGCSLock, gcs.LayoutVault}
 // quickIn is quick in a layout.
 func quickIn(l gcs.Layout) *gcs.Options {
 	o := quick()
-	o.Layout = l
+	o.Prefix, o.Layout = string(l)+"/", l
 	return o
 }
 
