@@ -14,8 +14,8 @@
 //
 // The lock NAME is the object PREFIX and NAME, a JSON text that people can read. It stays when the lock is free, for its
 // token, and is removed after ten idle minutes by whoever comes by. Custom metadata that others put on the object is
-// kept. A name's control characters, its percent signs and a dot at its beginning are written as % and the character of
-// caret notation: a line feed is %J.
+// kept. Only line ends in a name are escaped, and the names that the service does not take. Other layouts are those of
+// clients that are in use already: see [Layout].
 //
 // # Time
 //
@@ -49,9 +49,14 @@ import (
 
 // Options are how a store uses a bucket. The zero value, and nil, are fine.
 type Options struct {
-	// Prefix starts the names of all objects, as it is: "locks/" makes locks/NAME. At most 256 bytes. In the layout of
-	// foreign clients it is the part of their object names that is no part of the lock's.
+	// Prefix starts the names of all objects, as it is: "locks/" makes locks/NAME. At most 256 bytes.
 	Prefix string
+	// Layout is how a lock stands in the bucket. Default: LayoutRecord. All users of a lock must agree on it.
+	Layout Layout
+	// ForeignAge is for LayoutGCSLock: how old the object of a foreign client may be, by the store's clock, before it is
+	// taken for one that a dead process has left. Longer than any of them ever holds a lock: they do not renew. 0: as old as
+	// it likes.
+	ForeignAge time.Duration
 	// Pace is how long a claim that comes, and can wait, stays away from a lock after its last write. Default 2 s, since
 	// holding a lock once takes two writes, and the service wants a second between writes to one object. Less for an
 	// emulator, or where locks are contended seldom; the least TTL falls with it. Negative: none.
@@ -64,11 +69,24 @@ type Options struct {
 // reads by XML, as storage.NewClient makes it. New makes one request, bounded by ctx, by which it hears the store's clock.
 // The error Is ErrDenied if there is no such bucket, or no right to read in it.
 func New(ctx context.Context, client *storage.Client, bucket string, opts *Options) (driver.Store, error) {
-	t, err := NewTable(ctx, client, bucket, opts)
+	return newStore(ctx, client, bucket, opts, func() error { return nil })
+}
+
+// newStore takes over how to close the client.
+func newStore(ctx context.Context, client *storage.Client, bucket string, opts *Options, closer func() error) (driver.Store, error) {
+	t, err := newTable(ctx, client, bucket, opts)
 	if err != nil {
 		return nil, err
 	}
-	return record.New(t), nil
+	t.closer = closer
+	if opts == nil || opts.Layout == "" || opts.Layout == LayoutRecord {
+		return record.New(t), nil
+	}
+	e := &existence{table: t, layout: opts.Layout, foreignAge: opts.ForeignAge, astray: map[string][]chan struct{}{}}
+	if err := e.sharpen(ctx); err != nil {
+		return nil, err
+	}
+	return &mutexOnly{record.New(e), opts.Layout}, nil
 }
 
 // NewTable gives the bare records of what is built on them, such as the run ledger. It is opened like New, and needs a
@@ -88,7 +106,15 @@ func newTable(ctx context.Context, client *storage.Client, bucket string, opts *
 		o = *opts
 	}
 	if len(o.Prefix) > maxPrefix || encode(o.Prefix) != o.Prefix {
-		return nil, fmt.Errorf("%w: a prefix has at most %d bytes, no percent sign or control character, and no dot at its beginning", driver.ErrInvalid, maxPrefix)
+		return nil, fmt.Errorf("%w: a prefix has at most %d bytes, and no line end", driver.ErrInvalid, maxPrefix)
+	}
+	switch o.Layout {
+	case "", LayoutRecord, LayoutGCSLock, LayoutVault:
+	default:
+		return nil, fmt.Errorf("%w: the layout %q; known are %s, %s and %s", driver.ErrInvalid, o.Layout, LayoutRecord, LayoutGCSLock, LayoutVault)
+	}
+	if o.ForeignAge < 0 || o.ForeignAge > 0 && o.Layout != LayoutGCSLock {
+		return nil, fmt.Errorf("%w: a foreign age is for the layout %s, and not negative", driver.ErrInvalid, LayoutGCSLock)
 	}
 	if o.Pace == 0 {
 		o.Pace = stdPace

@@ -83,6 +83,16 @@ func dial(t testing.TB, s *gcstest.Server) (*storage.Client, *gcstest.Link) {
 	return client, link
 }
 
+// layouts are those of the store.
+var layouts = []gcs.Layout{gcs.LayoutRecord, gcs.LayoutGCSLock, gcs.LayoutVault}
+
+// quickIn is quick in a layout.
+func quickIn(l gcs.Layout) *gcs.Options {
+	o := quick()
+	o.Prefix, o.Layout = string(l)+"/", l
+	return o
+}
+
 // quick is a store on an emulator, which wants no pauses.
 func quick() *gcs.Options { return &gcs.Options{Prefix: "locks/", Pace: 5 * time.Millisecond} }
 
@@ -129,6 +139,9 @@ func conform(t *testing.T, h drivertest.Harness) {
 	t.Helper()
 	var passed, refused, skipped, failed int
 	for _, r := range drivertest.Run(t.Context(), h, &drivertest.Options{Log: func(line string) { t.Log(line) }}) {
+		if r.Took > 8*time.Second {
+			t.Logf("%s took %v", r.Case.Name, r.Took)
+		}
 		switch {
 		case r.Err != nil:
 			failed++

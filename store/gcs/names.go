@@ -2,38 +2,35 @@ package gcs
 
 import "strings"
 
-// encode gives the part of an object's name that stands for a lock's. The service takes any UTF-8 but line ends, and
-// refuses a few names that begin with a dot; other control characters are no good in listings. Each takes two bytes at the
-// most, so that a name of 512 bytes fits into the 1024 that the service allows.
+// dle, a control character that the service takes, escapes the few that it does not.
+const dle = '\x10'
+
+var (
+	escape   = strings.NewReplacer("\x10", "\x10\x10", "\n", "\x10n", "\r", "\x10r")
+	unescape = strings.NewReplacer("\x10\x10", "\x10", "\x10n", "\n", "\x10r", "\r", "\x10.", ".")
+)
+
+// encode gives the part of an object's name that stands for a lock's: the name itself, but for line ends, and a few names
+// that the service refuses. So 512 bytes become 1024 at the very most, which the service allows with a prefix only if few
+// of them are line ends.
 func encode(name string) string {
-	var b strings.Builder
-	for i := range len(name) {
-		switch c := name[i]; {
-		case c < 0x20, c == 0x7f, c == '.' && i == 0:
-			b.WriteByte('%')
-			b.WriteByte(c ^ 0x40)
-		case c == '%':
-			b.WriteString("%%")
-		default:
-			b.WriteByte(c)
-		}
+	text := escape.Replace(name)
+	if name == "." || name == ".." || strings.HasPrefix(name, ".well-known/acme-challenge/") {
+		return string(dle) + text
 	}
-	return b.String()
+	return text
 }
 
 // decode is the other way; false for what no encode has made.
 func decode(encoded string) (string, bool) {
-	var b strings.Builder
-	for i := 0; i < len(encoded); i++ {
-		c := encoded[i]
-		if c == '%' && i+1 < len(encoded) {
-			i++
-			if c = encoded[i]; c != '%' {
-				c ^= 0x40
-			}
-		}
-		b.WriteByte(c)
-	}
-	name := b.String()
+	name := unescape.Replace(encoded)
 	return name, name != "" && encode(name) == encoded
+}
+
+// listPrefix is what the encoded forms of all names begin with that begin with prefix.
+func listPrefix(prefix string) string {
+	if strings.HasPrefix(prefix, ".") {
+		return ""
+	}
+	return escape.Replace(prefix)
 }

@@ -55,7 +55,7 @@ func conditions(text string) (v version, c storage.Conditions, err error) {
 }
 
 // clockObject is never written: a look at it is refused, and the refusal has a date.
-const clockObject = "%holdfast-clock"
+const clockObject = "\x10holdfast-clock"
 
 // tokenGap is beyond what the estimates of two clients can differ.
 const tokenGap = 2 * time.Second
@@ -172,7 +172,24 @@ func (t *table) read(ctx context.Context, name string) (record.Row, error) {
 
 // Swap is one write.
 func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
-	v, cond, err := conditions(row.Version)
+	v, _, err := conditions(row.Version)
+	if err != nil {
+		return record.Row{}, err
+	}
+	return t.write(ctx, row, content{data: row.Data, contentType: "application/json", metadata: v.Metadata, kept: v.Metadata})
+}
+
+// content is what is written into an object.
+type content struct {
+	data        []byte
+	contentType string
+	metadata    map[string]string
+	kept        map[string]string // those of the metadata that others have put there
+}
+
+// write puts an object in the place of the row's version.
+func (t *table) write(ctx context.Context, row record.Row, c content) (record.Row, error) {
+	_, cond, err := conditions(row.Version)
 	if err != nil {
 		return record.Row{}, err
 	}
@@ -180,24 +197,23 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 		from := t.clock.clock.Now()
 		w := t.object(row.Name).If(cond).NewWriter(ctx)
 		w.ChunkSize = 0 // in one request
-		w.ContentType, w.CacheControl = "application/json", "no-store"
-		w.Metadata = v.Metadata
-		w.CRC32C, w.SendCRC32C = crc32.Checksum(row.Data, castagnoli), true
-		_, err := w.Write(row.Data)
+		w.ContentType, w.CacheControl, w.Metadata = c.contentType, "no-store", c.metadata
+		w.CRC32C, w.SendCRC32C = crc32.Checksum(c.data, castagnoli), true
+		_, err := w.Write(c.data)
 		if err := errors.Join(err, w.Close()); err != nil {
 			return err
 		}
-		t.clock.stamp(w.Attrs().Updated, from)
-		v.Generation, v.Metageneration = w.Attrs().Generation, w.Attrs().Metageneration
+		a := w.Attrs()
+		t.clock.stamp(a.Updated, from)
+		row.Version = version{a.Generation, a.Metageneration, c.kept}.String()
 		return nil
 	})
 	if errors.Is(err, storage.ErrObjectNotExist) {
-		err = fmt.Errorf("%w: there is no bucket %s", driver.ErrDenied, t.name)
+		err = fmt.Errorf("%w: there is no bucket %s; create it, or correct its name", driver.ErrDenied, t.name)
 	}
 	if err != nil {
 		return record.Row{}, err
 	}
-	row.Version = v.String()
 	return row, nil
 }
 
@@ -225,8 +241,12 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 
 // List is a listing, page by page, and a read for each object.
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+	return t.list(ctx, prefix, t.Load)
+}
+
+func (t *table) list(ctx context.Context, prefix string, load func(context.Context, string) (record.Row, error)) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
-		q := &storage.Query{Prefix: t.prefix + encode(prefix)}
+		q := &storage.Query{Prefix: t.prefix + listPrefix(prefix)}
 		_ = q.SetAttrSelection([]string{"Name"})
 		objects := t.bucket.Objects(ctx, q)
 		for {
@@ -246,7 +266,7 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 			if !ok || !strings.HasPrefix(name, prefix) {
 				continue
 			}
-			row, err := t.Load(ctx, name)
+			row, err := load(ctx, name)
 			switch {
 			case errors.Is(err, driver.ErrClosed), ctx.Err() != nil:
 				yield(record.Row{}, err)

@@ -15,7 +15,6 @@ import (
 	transport "google.golang.org/api/transport/http"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 func init() { driver.Register("gcs", openURL) }
@@ -28,6 +27,8 @@ const maxIdle = 64
 //	credentials=FILE  a service account's key file; default: as Google's tools find them
 //	endpoint=URL      of an emulator or a private service, such as http://localhost:9000; default: Google's
 //	anonymous=true    asks without credentials, as an emulator wants it
+//	layout=NAME       record, gcslock or vault: see Layout
+//	foreign-age=24h   see Options.ForeignAge
 //	pace=2s           see Options.Pace; 0: none
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	p, err := readURL(u)
@@ -48,12 +49,11 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 		defer link.CloseIdleConnections()
 		return client.Close()
 	}
-	t, err := newTable(ctx, client, u.Host, &p.opts)
+	s, err := newStore(ctx, client, u.Host, &p.opts, closer)
 	if err != nil {
 		return nil, errors.Join(err, closer())
 	}
-	t.closer = closer
-	return record.New(t), nil
+	return s, nil
 }
 
 // place is what a URL says.
@@ -86,6 +86,14 @@ func readURL(u *url.URL) (place, error) {
 			if yes {
 				p.who = append(p.who, option.WithoutAuthentication())
 			}
+			return err
+		},
+		"layout": func(v string) error {
+			p.opts.Layout = Layout(v)
+			return nil
+		},
+		"foreign-age": func(v string) (err error) {
+			p.opts.ForeignAge, err = time.ParseDuration(v)
 			return err
 		},
 		"pace": func(v string) (err error) {

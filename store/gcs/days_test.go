@@ -1,0 +1,339 @@
+package gcs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/storage"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/gcs"
+	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
+)
+
+// TestThrottled: while the service refuses all writes, a holder is warned, asks slower and slower, and loses its lock at its
+// deadline and not before; if the service recovers it keeps the lock.
+func TestThrottled(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
+		for _, recovers := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%d, recovers: %v", status, recovers), func(t *testing.T) {
+				t.Parallel()
+				s := start(t)
+				var refusing atomic.Bool
+				var refused atomic.Int64
+				s.Trouble = func(r gcstest.Request) gcstest.Fate {
+					if refusing.Load() && r.Kind == gcstest.Insert {
+						refused.Add(1)
+						return gcstest.Fate{Refuse: status}
+					}
+					return gcstest.Fate{}
+				}
+				store, _ := open(t, s, quick())
+				var warned, lost atomic.Int64
+				client, err := holdfast.New(store, &holdfast.Options{TTL: 4 * time.Second, OnEvent: func(e holdfast.Event) {
+					switch e.Kind {
+					case holdfast.EventFailing:
+						warned.Add(1)
+					case holdfast.EventLost:
+						lost.Add(1)
+					}
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer client.Close()
+				lease, err := client.Mutex("m", nil).Lock(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				refusing.Store(true)
+				began := time.Now()
+				if recovers {
+					time.Sleep(2500 * time.Millisecond)
+					refusing.Store(false)
+					time.Sleep(3 * time.Second)
+					if !lease.Valid() || warned.Load() == 0 {
+						t.Errorf("valid: %v, warned %d times", lease.Valid(), warned.Load())
+					}
+				} else {
+					<-lease.Context().Done()
+					took := time.Since(began)
+					if took < 2*time.Second || took > 4*time.Second || !errors.Is(context.Cause(lease.Context()), holdfast.ErrLost) || warned.Load() == 0 {
+						t.Errorf("ended after %v: %v, warned %d times", took, context.Cause(lease.Context()), warned.Load())
+					}
+				}
+				if n := refused.Load(); n > 40 {
+					t.Errorf("asked %d times in vain", n)
+				}
+				refusing.Store(false)
+			})
+		}
+	}
+}
+
+// TestOperator: what an operator does to a lock's object in mid-hold is told to the holder, and nobody's object is removed
+// but the holder's own.
+func TestOperator(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	client, _ := dial(t, s)
+	for _, layout := range layouts {
+		object := func(name string) *storage.ObjectHandle {
+			return client.Bucket(bucket).Object(string(layout) + "/" + name)
+		}
+		store, _ := open(t, s, quickIn(layout))
+		other, _ := open(t, s, quickIn(layout))
+		hold := func(name string) driver.Grant {
+			t.Helper()
+			g, err := store.Acquire(t.Context(), claim(name, time.Minute))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return g
+		}
+
+		g := hold("deleted")
+		if err := object("deleted").Delete(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := renew(t.Context(), store, g); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("%s: the object was deleted, and a renewal says %v", layout, err)
+		}
+		next, err := other.Acquire(t.Context(), claim("deleted", time.Minute))
+		if err != nil || next.Token <= g.Token {
+			t.Errorf("%s: token %d after %d, %v", layout, next.Token, g.Token, err)
+		}
+		if err := store.Release(t.Context(), g.Claim, ""); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("%s: a release says %v", layout, err)
+		}
+		if err := renew(t.Context(), other, next); err != nil {
+			t.Errorf("%s: the next holder: %v", layout, err)
+		}
+		if err := other.Release(t.Context(), next.Claim, ""); err != nil {
+			t.Error(err)
+		}
+
+		// Replaced by something else: in our own layout that is damage, in the others a foreign lock.
+		g = hold("replaced")
+		w := object("replaced").NewWriter(t.Context())
+		w.DisableAutoChecksum = true
+		fmt.Fprint(w, "1")
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		want := driver.ErrLost
+		if layout == gcs.LayoutRecord {
+			want = driver.ErrCorrupt
+		}
+		if err := renew(t.Context(), store, g); !errors.Is(err, want) {
+			t.Errorf("%s: the object was replaced, and a renewal says %v", layout, err)
+		}
+		if err := store.Release(t.Context(), g.Claim, ""); !errors.Is(err, want) {
+			t.Errorf("%s: the object was replaced, and a release says %v", layout, err)
+		}
+		if _, err := object("replaced").Attrs(t.Context()); err != nil {
+			t.Errorf("%s: the operator's object: %v", layout, err)
+		}
+		if err := object("replaced").Delete(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestForeignMetadata: what others write into the metadata of a held lock's object stays, and nothing is lost for it.
+func TestForeignMetadata(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	client, _ := dial(t, s)
+	for _, layout := range layouts {
+		store, _ := open(t, s, quickIn(layout))
+		other, _ := open(t, s, quickIn(layout))
+		object := client.Bucket(bucket).Object(string(layout) + "/m")
+		g, err := store.Acquire(t.Context(), claim("m", time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		attrs, err := object.Attrs(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		meta := maps.Clone(attrs.Metadata)
+		if meta == nil {
+			meta = map[string]string{}
+		}
+		meta["OwnerTeam"], meta["cost-centre"] = "Ops", "é 7"
+		if _, err := object.Update(t.Context(), storage.ObjectAttrsToUpdate{Metadata: meta}); err != nil {
+			t.Fatal(err)
+		}
+		kept := func(when string) {
+			t.Helper()
+			attrs, err := object.Attrs(t.Context())
+			if err != nil || attrs.Metadata["OwnerTeam"] != "Ops" || attrs.Metadata["cost-centre"] != "é 7" {
+				t.Errorf("%s: after %s: %v, %v", layout, when, attrs.Metadata, err)
+			}
+		}
+		for range 2 {
+			if err := renew(t.Context(), store, g); err != nil {
+				t.Errorf("%s: renewing: %v", layout, err)
+			}
+			kept("a renewal")
+		}
+		if err := other.Break(t.Context(), g.Name, g.Ref, driver.BreakAsk); err != nil {
+			t.Error(err)
+		}
+		kept("another's write")
+		if err := store.Release(t.Context(), g.Claim, ""); err != nil {
+			t.Errorf("%s: releasing: %v", layout, err)
+		}
+		if layout == gcs.LayoutRecord {
+			kept("the release")
+		}
+	}
+}
+
+// TestDenied: who lacks a permission is told which, at once; so is who names a bucket that is not there.
+func TestDenied(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	client, _ := dial(t, s)
+	try := func(what string, err error, words ...string) {
+		t.Helper()
+		if !errors.Is(err, driver.ErrDenied) {
+			t.Errorf("%s: %v", what, err)
+			return
+		}
+		for _, w := range words {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: the error does not name %s: %v", what, w, err)
+			}
+		}
+	}
+	_, err := gcs.New(t.Context(), client, "missing", quick())
+	try("opening a missing bucket", err, "there is no bucket missing")
+	s.Deny(gcstest.Read)
+	_, err = gcs.New(t.Context(), client, bucket, quick())
+	try("opening", err, "storage.objects.get", bucket)
+	s.Deny()
+
+	for _, layout := range layouts {
+		store, _ := open(t, s, quickIn(layout))
+		g, err := store.Acquire(t.Context(), claim("m", time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Deny(gcstest.Insert)
+		try("renewing", renew(t.Context(), store, g), "storage.objects.create")
+		c := claim("other", time.Minute)
+		c.Wait = true
+		_, err = store.Acquire(t.Context(), c)
+		try("waiting", err, "storage.objects.create")
+		s.Deny(gcstest.Insert, gcstest.Delete)
+		try("releasing", store.Release(t.Context(), g.Claim, ""), "storage.objects.delete")
+		s.Deny(gcstest.Read)
+		_, err = store.Inspect(t.Context(), "m")
+		try("looking", err, "storage.objects.get")
+		s.Deny(gcstest.List)
+		for _, err := range store.List(t.Context(), "") {
+			try("listing", err, "storage.objects.list")
+		}
+		s.Deny()
+		if err := store.Release(t.Context(), g.Claim, ""); err != nil {
+			t.Error(err)
+		}
+	}
+	store, _ := open(t, s, quick())
+	g, err := store.Acquire(t.Context(), claim("m", time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.DropBucket(bucket)
+	try("renewing where the bucket has gone", renew(t.Context(), store, g), "there is no bucket "+bucket)
+}
+
+// TestURL: a URL opens a store, and what is wrong with one is said without its secrets.
+func TestURL(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	via := "endpoint=" + s.URL + "&anonymous=true"
+	for url, want := range map[string]string{
+		"gcs://bucket/a/b?" + via:       "gcs://bucket/a/b",
+		"gcs://bucket?" + via:           "gcs://bucket/",
+		"gcs://bucket/x?pace=0s&" + via: "gcs://bucket/x",
+		"gcs://bucket/y?layout=gcslock&foreign-age=24h&pace=10ms&" + via: "gcs://bucket/y",
+		"gcs://bucket/z?layout=vault&" + via:                             "gcs://bucket/z",
+	} {
+		store, err := driver.Open(t.Context(), url)
+		if err != nil {
+			t.Errorf("%s: %v", url, err)
+			continue
+		}
+		if got := store.Info().Store; got != want {
+			t.Errorf("%s is %s", url, got)
+		}
+		g, err := store.Acquire(t.Context(), claim("m", store.Info().MinTTL))
+		if err := errors.Join(err, store.Release(t.Context(), g.Claim, "")); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	key := filepath.Join(t.TempDir(), "key.json")
+	if err := os.WriteFile(key, []byte(`{"type": "service_account", "private_key": "hush"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for url, want := range map[string]error{
+		"gcs://":                                   driver.ErrInvalid,
+		"gcs://bucket:80/x":                        driver.ErrInvalid,
+		"gcs://user:hush@bucket/x":                 driver.ErrInvalid,
+		"gcs://bucket?endpoint=nowhere":            driver.ErrInvalid,
+		"gcs://bucket?layout=other&" + via:         driver.ErrInvalid,
+		"gcs://bucket?foreign-age=1h&" + via:       driver.ErrInvalid,
+		"gcs://bucket/%0A?" + via:                  driver.ErrInvalid,
+		"gcs://bucket?unknown=1":                   driver.ErrInvalid,
+		"gcs://missing?" + via:                     driver.ErrDenied,
+		"gcs://bucket?credentials=" + key + "-not": driver.ErrDenied,
+		"gcs://bucket?credentials=" + key:          driver.ErrDenied,
+	} {
+		_, err := driver.Open(t.Context(), url)
+		if !errors.Is(err, want) || strings.Contains(err.Error(), "hush") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+// TestTooMany: the ninth holder is refused, and told why.
+func TestTooMany(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	store, _ := open(t, s, quick())
+	var wg sync.WaitGroup
+	var full atomic.Int64
+	for range 12 {
+		wg.Go(func() {
+			c := claim("s", time.Minute)
+			c.Kind, c.Limit, c.Wait = driver.KindSemaphore, 12, true
+			if _, err := store.Acquire(t.Context(), c); errors.Is(err, driver.ErrQueueFull) {
+				full.Add(1)
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := full.Load(); n != 4 {
+		t.Errorf("of 12 holders %d were refused, with a limit of 8", n)
+	}
+}

@@ -1,0 +1,224 @@
+package gcs_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/gcs"
+	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
+)
+
+// times is how often a count is repeated.
+func times(few, all int) int {
+	if *many {
+		return all
+	}
+	return few
+}
+
+// TestLostReplies: a write whose reply is lost, or turned into an error after the effect, is settled by asking: the claim
+// stands once, keeps its token, and goes when it is released.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	for name, fate := range map[string]gcstest.Fate{
+		"the reply is lost":                {Lose: true},
+		"an error comes after the effect":  {Instead: http.StatusServiceUnavailable},
+		"the request is refused, not done": {Refuse: http.StatusInternalServerError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, layout := range layouts {
+				s := start(t)
+				var next atomic.Pointer[gcstest.Fate] // of one write
+				s.Trouble = func(r gcstest.Request) gcstest.Fate {
+					if r.Kind == gcstest.Insert || r.Kind == gcstest.Delete {
+						if f := next.Swap(nil); f != nil {
+							return *f
+						}
+					}
+					return gcstest.Fate{}
+				}
+				store, _ := open(t, s, quickIn(layout))
+				other, _ := open(t, s, quickIn(layout))
+				var last int64
+				for range times(20, 1000) {
+					next.Store(&fate)
+					g, err := store.Acquire(t.Context(), claim("m", 10*time.Second))
+					if err != nil || g.Token <= last || next.Load() != nil {
+						t.Fatalf("%s: acquiring: token %d after %d, %v", layout, g.Token, last, err)
+					}
+					last = g.Token
+					next.Store(&fate)
+					if err := renew(t.Context(), store, g); errors.Is(err, driver.ErrLost) {
+						t.Fatalf("%s: renewing: %v", layout, err)
+					}
+					if err := renew(t.Context(), store, g); err != nil {
+						t.Fatalf("%s: renewing again: %v", layout, err)
+					}
+					l, err := other.Inspect(t.Context(), "m")
+					if err != nil || len(l.Holders) != 1 || l.Holders[0].Token != g.Token {
+						t.Fatalf("%s: one claim should stand, but %+v, %v", layout, l, err)
+					}
+					next.Store(&fate)
+					if err := store.Release(t.Context(), g.Claim, ""); err != nil || next.Load() != nil {
+						t.Fatalf("%s: releasing: %v", layout, err)
+					}
+					if l, err = other.Inspect(t.Context(), "m"); err != nil || len(l.Holders) != 0 {
+						t.Fatalf("%s: nothing should stand, but %+v, %v", layout, l, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestCancels: claims that are given up at any moment are gone a second after their clean-up.
+func TestCancels(t *testing.T) {
+	t.Parallel()
+	for _, layout := range layouts {
+		t.Run(string(layout), func(t *testing.T) {
+			t.Parallel()
+			s := start(t)
+			var todo, stood atomic.Int64
+			todo.Store(int64(times(200, 10000)))
+			opened := make([]driver.Store, 4)
+			for i := range opened {
+				opened[i], _ = open(t, s, quickIn(layout))
+			}
+			began := time.Now()
+			g, err := opened[0].Acquire(t.Context(), claim("m", time.Minute))
+			if err := errors.Join(err, opened[0].Release(t.Context(), g.Claim, "")); err != nil {
+				t.Fatal(err)
+			}
+			spread := 4 * time.Since(began)
+			done := make(chan error)
+			for _, store := range opened {
+				go func() {
+					var err error
+					for todo.Add(-1) >= 0 && err == nil {
+						c := claim("m", time.Minute)
+						c.Wait = rand.N(2) == 0
+						ctx, cancel := context.WithTimeout(context.Background(), rand.N(spread))
+						_, _ = store.Acquire(ctx, c)
+						cancel()
+						ctx, cancel = context.WithTimeout(context.Background(), 20*time.Second)
+						if err = store.Release(ctx, c, ""); err == nil {
+							stood.Add(1)
+						} else if errors.Is(err, driver.ErrLost) {
+							err = nil
+						}
+						cancel()
+					}
+					done <- err
+				}()
+			}
+			for range opened {
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			}
+			time.Sleep(time.Second)
+			l, err := opened[0].Inspect(t.Context(), "m")
+			if err != nil || len(l.Holders)+len(l.Waiters) != 0 {
+				t.Errorf("left: %+v, %v", l, err)
+			}
+			t.Logf("%d of %d claims had come to stand", stood.Load(), times(200, 10000))
+		})
+	}
+}
+
+// TestClocks: a dead holder is replaced within a second after its TTL, and not before, by a process that tries just once
+// and has never watched; whatever the clients' clocks say.
+func TestClocks(t *testing.T) {
+	t.Parallel()
+	for name, shift := range map[string]time.Duration{"right": 0, "an hour slow": time.Hour, "an hour fast": -time.Hour} {
+		for _, layout := range layouts {
+			t.Run(string(layout)+", clients' clocks "+name, func(t *testing.T) {
+				t.Parallel()
+				s := start(t)
+				s.Shift(shift)
+				const ttl = 2 * time.Second
+				dead, link := open(t, s, quickIn(layout))
+				began := time.Now()
+				g, err := dead.Acquire(t.Context(), claim("m", ttl))
+				if err != nil {
+					t.Fatal(err)
+				}
+				link.Cut()
+				early, _ := open(t, s, quickIn(layout))
+				for time.Since(began) < ttl-100*time.Millisecond {
+					tried := time.Now()
+					if _, err := early.Acquire(t.Context(), claim("m", ttl)); err == nil && time.Since(began) < ttl {
+						t.Fatalf("let in %v after the start of a grant of %v", tried.Sub(began), ttl)
+					} else if err == nil {
+						return // the machine was late
+					}
+					time.Sleep(200 * time.Millisecond)
+				}
+				time.Sleep(time.Until(began.Add(ttl + time.Second)))
+				cron, _ := open(t, s, quickIn(layout))
+				tried := time.Now()
+				next, err := cron.Acquire(t.Context(), claim("m", ttl))
+				if err != nil || next.Token <= g.Token {
+					t.Fatalf("tried %v after the end of the TTL: token %d after %d, %v", tried.Sub(began)-ttl, next.Token, g.Token, err)
+				}
+				t.Logf("let in %v after the end of the TTL", time.Since(began)-ttl)
+			})
+		}
+	}
+}
+
+// TestPace: however many want a lock, it is written no more than once a second on average, and who holds it does not wait
+// to release it.
+func TestPace(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(times(12, 60))*time.Second)
+	defer cancel()
+	var slowest atomic.Int64
+	done := make(chan int)
+	const clients = 4
+	for range clients {
+		store, _ := open(t, s, &gcs.Options{Prefix: "locks/"})
+		if store.Info().Pace == 0 {
+			t.Error("the pace is not declared")
+		}
+		go func() {
+			held := 0
+			for {
+				c := claim("m", time.Minute)
+				c.Wait = true
+				if _, err := store.Acquire(ctx, c); err != nil {
+					_ = store.Release(context.Background(), c, "")
+					done <- held
+					return
+				}
+				held++
+				from := time.Now()
+				if err := store.Release(context.Background(), c, ""); err != nil {
+					t.Error(err)
+				}
+				slowest.Store(max(slowest.Load(), int64(time.Since(from))))
+			}
+		}()
+	}
+	held := 0
+	for range clients {
+		held += <-done
+	}
+	writes := s.Writes("locks/m")
+	span := writes[len(writes)-1].Sub(writes[0])
+	t.Logf("%d times held, %d writes in %v; a release took %v at most", held, len(writes), span, time.Duration(slowest.Load()))
+	if most := int(span/time.Second) + 2; len(writes) > most || held < 3 {
+		t.Errorf("%d writes in %v, %d are in order", len(writes), span, most)
+	}
+	if d := time.Duration(slowest.Load()); d > 1500*time.Millisecond {
+		t.Errorf("a release took %v: it must not wait", d)
+	}
+}
