@@ -16,10 +16,10 @@ import (
 // here is pure.
 
 // weighs is how much of a lock n takes, as seen by a claim of this kind and limit: all of it, if n is not of the same. A
-// foreign client's lock is exclusive. A claim of another kind is one that is about to leave with ErrMismatch, or one
-// that came when the lock was idle; either way it excludes.
+// foreign client's lock is exclusive, unless the tree knows its kind. A claim of another kind is one that is about to
+// leave with ErrMismatch, or one that came when the lock was idle; either way it excludes.
 func weighs(n *Node, kind driver.Kind, limit int64) int64 {
-	if n.Foreign || n.Kind != kind || n.Limit != limit {
+	if n.Kind != kind || n.Limit != limit {
 		return limit
 	}
 	return n.Weight
@@ -167,7 +167,10 @@ func Standing(n Node, limit int64) driver.Standing {
 		Detached: n.Detached, Asked: n.Asked, Broken: n.Broken, Foreign: n.Foreign,
 	}
 	if n.Foreign {
-		s.Owner, s.Weight = "session "+n.Session, limit
+		s.Owner = "session " + n.Session
+		if n.Kind == "" {
+			s.Weight = limit
+		}
 	}
 	if n.At > 0 {
 		s.Since = time.UnixMicro(n.At)

@@ -125,7 +125,7 @@ type Node struct {
 	Token   int64  // larger than that of every node added before, to any lock; 0 if not known to a light listing
 	Version int64  // another one after every change
 	Session string
-	Foreign bool // made by another kind of client; it has no Note
+	Foreign bool // made by another kind of client; of the Note it has Kind, Limit and Weight at the most
 	Note
 }
 

@@ -2,6 +2,8 @@ package zookeeper
 
 import (
 	"context"
+	"flag"
+	"fmt"
 	"os"
 	"sync"
 	"testing"
@@ -19,6 +21,14 @@ var shared = sync.OnceValues(func() (*zktest.Ensemble, error) {
 var started bool
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if order := os.Getenv("ZOOKEEPER_STORE_WORKER"); order != "" {
+		if err := work(order); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	code := m.Run()
 	if started {
 		if c, err := shared(); err == nil {

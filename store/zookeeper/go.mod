@@ -2,7 +2,10 @@ module github.com/holdfast-go/holdfast/store/zookeeper
 
 go 1.26.0
 
-require github.com/holdfast-go/holdfast v0.0.0
+require (
+	github.com/go-zookeeper/zk v1.0.4
+	github.com/holdfast-go/holdfast v0.0.0
+)
 
 require golang.org/x/sys v0.49.0 // indirect
 

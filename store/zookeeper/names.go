@@ -208,8 +208,8 @@ func claims(children []string) []child {
 	return all
 }
 
-// order puts claims in the order in which they came: by their numbers, or by the transactions that made them.
-func order(all []child, byNumber bool) {
+// arrange puts claims in the order in which they came: by their numbers, or by the transactions that made them.
+func arrange(all []child, byNumber bool) {
 	slices.SortFunc(all, func(a, b child) int {
 		if !byNumber {
 			return cmp.Compare(a.Token, b.Token)

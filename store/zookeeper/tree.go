@@ -500,7 +500,7 @@ func (t *tree) look(ctx context.Context, c *conn, name, path string, listing *ca
 			return l, err
 		}
 	}
-	order(all, byNumber)
+	arrange(all, byNumber)
 	l.children = pair(all, t.layout.twin != nil)
 	l.Nodes = make([]sequence.Node, len(l.children))
 	for i := range l.children {
