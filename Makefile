@@ -4,8 +4,8 @@
 SHELL       := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 
-MODULES := . cmd/holdfast test
-SERVERS := store/redis store/etcd test/redis
+MODULES := . cmd/holdfast test store/redis test/redis
+SERVERS := store/etcd
 SEEDS   ?= 10000
 
 .PHONY: run test servers check bench prove build setup
@@ -26,7 +26,7 @@ test: setup
 	go test -run TestWorlds ./internal/sim -seeds $(SEEDS) -v | grep -v '^=== '
 	scripts/readme
 
-# The stores in the making, on real servers: Redis from Debian, etcd built from its module; and the engine of the latter in
+# The stores in the making, on real servers: etcd built from its module; and the engine of the latter in
 # fake time. They are not part of test yet.
 servers: setup
 	scripts/setup servers
