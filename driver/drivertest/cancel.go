@@ -45,7 +45,7 @@ var cancelCases = []Case{
 		if took := e.since(start); took < 90*time.Millisecond {
 			e.failf("a deadline of 100 ms was over after %v", took)
 		}
-		e.soon(start, 100*time.Millisecond+e.slack/2, "a wait with a deadline of 100 ms")
+		e.soon(start, 100*time.Millisecond+e.slack, "a wait with a deadline of 100 ms")
 		e.b().clean(cl)
 		e.c().held(e.mutex(name))
 	}),

@@ -25,8 +25,11 @@ var detachCases = []Case{
 		cl := e.short(e.mutex(e.lock("m")))
 		cl.Detached = true
 		g := e.a().try(cl)
-		w := e.b().queue(e.lined(g.Name)).stands()
-		e.c().breaks(g.Name, e.c().refOf(cl), driver.BreakMark)
+		var w *waiting
+		e.while(g, func() {
+			w = e.b().queue(e.lined(g.Name)).stands()
+			e.c().breaks(g.Name, e.c().refOf(cl), driver.BreakMark)
+		})
 		w.grantedWithin(e.latest(g.TTL))
 		e.notEarly(g, w.returned)
 

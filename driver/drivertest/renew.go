@@ -34,8 +34,10 @@ var renewCases = []Case{
 		e.sleepUntil(g.Since, g.TTL+driver.Margin(g.TTL))
 		if r := e.a().renewals(e.ctx, g)[0]; r.Err == nil {
 			g.Since, g.TTL = r.Since, r.TTL
-			e.held(g)
-			e.b().held(e.mutex(g.Name))
+			e.while(g, func() {
+				e.held(g)
+				e.b().held(e.mutex(g.Name))
+			})
 			return
 		} else if lossOf(r.Err) == "" {
 			e.failf("a late renewal says %s, want success or a *LossError", show(r.Err))

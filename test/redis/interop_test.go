@@ -4,6 +4,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -83,8 +84,21 @@ var lockers = map[string]func(addr string) (func(ctx context.Context) (unlock fu
 	"rueidislock": func(addr string) (func(context.Context) (func() error, error), error) {
 		l, err := rueidislock.NewLocker(rueidislock.LockerOption{ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}, KeyMajority: 1, NoLoopTracking: true})
 		return func(ctx context.Context) (func() error, error) {
-			_, cancel, err := l.WithContext(ctx, key)
-			return func() error { cancel(); return nil }, err
+			for {
+				// It can sleep through the end of a lock, also among its own kind (v1.0.79): then it is woken.
+				try, giveUp := context.WithCancel(ctx)
+				alarm := time.AfterFunc(2*time.Second, giveUp)
+				_, cancel, err := l.WithContext(try, key)
+				if alarm.Stop() && err == nil {
+					return func() error { cancel(); giveUp(); return nil }, nil
+				}
+				giveUp()
+				if err == nil {
+					cancel()
+				} else if ctx.Err() != nil || !errors.Is(err, context.Canceled) {
+					return nil, err
+				}
+			}
 		}, err
 	},
 }
