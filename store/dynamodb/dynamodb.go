@@ -94,7 +94,7 @@ func (o *Options) check() error {
 	seen := map[string]bool{dataAttribute: true, versionAttribute: true}
 	for _, a := range []string{o.key(), o.expires()} {
 		if seen[a] {
-			return fmt.Errorf("%w: the attribute %q is used for something else; key and expires must be other ones", driver.ErrInvalid, a)
+			return fmt.Errorf("%w: the attribute %q is used for something else; partition key and TTL attribute must be other ones", driver.ErrInvalid, a)
 		}
 		seen[a] = true
 	}
