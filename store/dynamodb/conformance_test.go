@@ -73,6 +73,11 @@ func own(t *testing.T) *dynamodbtest.Server {
 	return s
 }
 
+// TestConformanceAWSLock: what the layout of the AWS lock client carries it carries as promised, and the rest it refuses.
+func TestConformanceAWSLock(t *testing.T) {
+	conform(t, own(t), "&layout=awslock", drivertest.Options{Parallel: 12})
+}
+
 // TestConformance: the store keeps every promise of the contract.
 func TestConformance(t *testing.T) {
 	conform(t, own(t), "", drivertest.Options{Parallel: 12})

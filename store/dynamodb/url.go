@@ -27,6 +27,7 @@ func init() { driver.Register("dynamodb", openURL) }
 //	create=true   makes the table if there is none
 //	partition=K, expires=E   the table's partition key and TTL attribute, if not primary_id and expired_at
 //	prefix=P      starts all keys
+//	layout=awslock, lease=duration   the layout of the AWS lock client, and of dynamolock: see LayoutAWSLock and Lease
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	opts, settings, endpoint, err := read(u)
 	if err != nil {
@@ -80,6 +81,8 @@ func read(u *url.URL) (*Options, []func(*config.LoadOptions) error, string, erro
 		},
 		"create":    func(v string) (err error) { opts.Create, err = strconv.ParseBool(v); return err },
 		"partition": textOf(&opts.Key), "expires": textOf(&opts.Expires), "prefix": textOf(&opts.Prefix),
+		"layout": func(v string) error { opts.Layout = Layout(v); return nil },
+		"lease":  func(v string) error { opts.Lease = Lease(v); return nil },
 	})
 	switch {
 	case err != nil:
