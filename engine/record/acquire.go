@@ -48,6 +48,7 @@ type acquire struct {
 	wrote      driver.Instant // when the claim's last sign of life was started, if it stands in line
 	beat       int64          // and what it was
 	conflicts  int            // swaps refused in a row
+	idle       int            // how many looks in vain came before the next wait
 	aside      int            // looks in a row at which it gave way
 	doubted    bool           // it has waited once for what was in doubt
 	answered   driver.Instant // when the store answered last
@@ -289,14 +290,16 @@ func (a *acquire) await(ctx context.Context, mine string) error {
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
-	told, leave := a.join(a.row, a.rec, a.concerned)
+	told, leave := a.join(a.row, a.rec, a.idle, a.concerned)
 	defer leave()
 	select {
 	case s := <-told:
+		a.idle = 0
 		a.answered = a.clock.Now()
 		a.goOn(s.row, s.rec)
 		return nil
 	case <-timer.C:
+		a.idle = idleLooks
 		return a.look(ctx)
 	case <-ctx.Done():
 		return ctx.Err()

@@ -32,8 +32,12 @@ type news struct {
 // presenceEvery is how often it is asked whether those ahead are still there, where the table can tell.
 const presenceEvery = 100 * time.Millisecond
 
-// join has the caller told of the next change that concerns it, as seen from the row it knows.
-func (e *engine) join(row Row, rec *Record, concerned func(*Record) bool) (told <-chan news, leave func()) {
+// idleLooks is after how many looks in vain a lookout does not get slower any more.
+const idleLooks = 8
+
+// join has the caller told of the next change that concerns it, as seen from the row it knows. A new lookout begins as slow
+// as one that has looked idle times in vain.
+func (e *engine) join(row Row, rec *Record, idle int, concerned func(*Record) bool) (told <-chan news, leave func()) {
 	seat := &lookoutSeat{told: make(chan news, 1), concerned: concerned}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -44,7 +48,7 @@ func (e *engine) join(row Row, rec *Record, concerned func(*Record) bool) (told 
 			var ctx context.Context
 			ctx, l.end = context.WithCancel(e.life)
 			e.lookouts[row.Name] = l
-			e.inBackground.Go(func() { l.run(ctx, rec) })
+			e.inBackground.Go(func() { l.run(ctx, rec, idle) })
 		}
 	} else if l.row.Version != row.Version {
 		l.lookNow() // one of the two is old
@@ -69,9 +73,9 @@ func (l *lookout) lookNow() {
 }
 
 // run looks at the lock whenever it may have changed, until nobody waits any more.
-func (l *lookout) run(ctx context.Context, rec *Record) {
+func (l *lookout) run(ctx context.Context, rec *Record, idle int) {
 	version := l.row.Version
-	for idle := 0; ctx.Err() == nil; idle++ {
+	for ; ctx.Err() == nil; idle++ {
 		signed := l.sleep(ctx, version, rec, idle)
 		row, now, err := l.e.load(ctx, l.name)
 		if err != nil {
@@ -96,7 +100,7 @@ func (l *lookout) sleep(ctx context.Context, version string, rec *Record, idle i
 	if l.e.notifier != nil {
 		least, most = time.Second, 5*time.Second
 	}
-	poll := min(most, max(least, 4*l.e.roundTrip())<<min(idle, 8))
+	poll := min(most, max(least, 4*l.e.roundTrip())<<min(idle, idleLooks))
 	poll = poll/2 + randomPart(poll/2)
 	if end, ok := l.e.nextEnd(l.name, rec); ok {
 		poll = min(poll, max(end, 0)+(l.e.roundTrip()/4+time.Millisecond)<<min(idle, 10))

@@ -26,6 +26,8 @@ const (
 	hostsDiffer = 100 * time.Millisecond
 	// drift is how much our clock may run faster or slower than theirs: one part in so many.
 	drift = 2000
+	// tokenGap is more than twice what a client may be off that has heard one reply, on a slow link.
+	tokenGap = 3 * time.Second
 	// staleAfter is how much worse than after a single reply an estimate may be before it is worth a request.
 	staleAfter = 200 * time.Millisecond
 )

@@ -24,7 +24,7 @@ func conform(t *testing.T, s *dynamodbtest.Server, more string, opts drivertest.
 		Secrets: []string{"hunter2secret"},
 		Slack:   2 * time.Second, // a single thread of JavaScript serves all
 		Open: func(ctx context.Context) (driver.Store, error) {
-			p, err := dynamodbtest.NewProxy(s.Endpoint)
+			p, err := dynamodbtest.NewProxy(s.Direct)
 			if err != nil {
 				return nil, err
 			}
@@ -65,8 +65,17 @@ func own(t *testing.T) *dynamodbtest.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Stop)
+	t.Cleanup(func() {
+		if said := s.Stop(); said != "" {
+			t.Error("the emulator had ended by itself:", said)
+		}
+	})
 	return s
+}
+
+// TestConformanceAWSLock: what the layout of the AWS lock client carries it carries as promised, and the rest it refuses.
+func TestConformanceAWSLock(t *testing.T) {
+	conform(t, own(t), "&layout=awslock", drivertest.Options{Parallel: 12})
 }
 
 // TestConformance: the store keeps every promise of the contract.

@@ -25,6 +25,10 @@
 // An idle lock keeps its item, with an expired_at in the past. Nobody but the table's own TTL on expired_at, which costs
 // nothing, removes it. When that comes, late or early, does not matter.
 //
+// With LayoutAWSLock the items are those of the AWS lock client in Java and of its ports, such as dynamolock in Go, and carry the
+// plain mutex only. Its clients and ours exclude each other. How long a lease is they write in ways that the others cannot read;
+// ours read all, and write the one that is chosen.
+//
 // Each take, renewal and release is one conditional write, billed by the size of the item (a kilobyte carries two or three
 // claims). A refused take is billed like a write as well, and one consistent read more where the service does not tell with
 // the refusal how the item stands. Waiting costs about one consistent read a second for each client and lock.
@@ -38,6 +42,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -51,7 +56,7 @@ import (
 type Options struct {
 	// Table is the table's name.
 	Table string
-	// Key is the table's partition key, a string. Default: primary_id.
+	// Key is the table's partition key, a string. Default: primary_id; for LayoutAWSLock: key.
 	Key string
 	// Expires is the attribute by which foreign clients judge, and the table's TTL. Default: expired_at.
 	Expires string
@@ -59,9 +64,22 @@ type Options struct {
 	Prefix string
 	// Create makes the table if there is none: billed by request, with its TTL on.
 	Create bool
+	// Layout is how a lock stands in the table. Default: LayoutRecord.
+	Layout Layout
+	// Lease is how LayoutAWSLock writes durations. Default: LeaseMillis.
+	Lease Lease
 	// Clock is for tests. Default: the machine's.
 	Clock driver.Clock
 }
+
+// Layout is how a lock stands in a table.
+type Layout string
+
+// The layouts.
+const (
+	LayoutRecord  Layout = "record"  // this package's own, described above
+	LayoutAWSLock Layout = "awslock" // that of the AWS lock client and its ports, dynamolock among them: the plain mutex only
+)
 
 // reserved is in the keys of rows that are no locks, and never in a lock's name.
 const reserved = "\x00"
@@ -77,24 +95,47 @@ func New(ctx context.Context, client *sdk.Client, opts *Options) (driver.Store, 
 }
 
 func (o *Options) store(l *link) driver.Store {
+	if o.Layout == LayoutAWSLock {
+		return newAWSLock(l, o.Lease)
+	}
 	return record.New(&table{link: l, prefix: o.Prefix, expires: o.expires()})
 }
 
-func (o *Options) key() string     { return cmp.Or(o.Key, "primary_id") }
-func (o *Options) expires() string { return cmp.Or(o.Expires, "expired_at") }
+func (o *Options) key() string {
+	if o.Layout == LayoutAWSLock {
+		return cmp.Or(o.Key, "key")
+	}
+	return cmp.Or(o.Key, "primary_id")
+}
+
+// expires is empty for the layout that has no such attribute.
+func (o *Options) expires() string {
+	if o.Layout == LayoutAWSLock {
+		return ""
+	}
+	return cmp.Or(o.Expires, "expired_at")
+}
 
 // check reports what is wrong with options.
 func (o *Options) check() error {
 	switch {
 	case o == nil || o.Table == "":
 		return fmt.Errorf("%w: name the table: Options.Table", driver.ErrInvalid)
+	case !slices.Contains([]Layout{"", LayoutRecord, LayoutAWSLock}, o.Layout):
+		return fmt.Errorf("%w: a layout is %s or %s, not %q", driver.ErrInvalid, LayoutRecord, LayoutAWSLock, o.Layout)
+	case !slices.Contains([]Lease{"", LeaseMillis, LeaseDuration}, o.Lease):
+		return fmt.Errorf("%w: a lease is written as %s or %s, not %q", driver.ErrInvalid, LeaseMillis, LeaseDuration, o.Lease)
+	case o.Layout == LayoutAWSLock && o.Expires+o.Prefix != "":
+		return fmt.Errorf("%w: the layout %s has neither a TTL attribute nor a prefix", driver.ErrInvalid, o.Layout)
+	case o.Layout != LayoutAWSLock && o.Lease != "":
+		return fmt.Errorf("%w: only the layout %s writes leases", driver.ErrInvalid, LayoutAWSLock)
 	case strings.Contains(o.Prefix, reserved) || !utf8.ValidString(o.Prefix) || len(o.Prefix) > maxPrefix:
 		return fmt.Errorf("%w: a prefix is at most %d bytes of UTF-8 without NUL", driver.ErrInvalid, maxPrefix)
 	}
 	seen := map[string]bool{dataAttribute: true, versionAttribute: true}
 	for _, a := range []string{o.key(), o.expires()} {
 		if seen[a] {
-			return fmt.Errorf("%w: the attribute %q is used for something else; key and expires must be other ones", driver.ErrInvalid, a)
+			return fmt.Errorf("%w: the attribute %q is used for something else; partition key and TTL attribute must be other ones", driver.ErrInvalid, a)
 		}
 		seen[a] = true
 	}

@@ -44,7 +44,10 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	if started {
 		s, _ := shared()
-		s.Stop()
+		if said := s.Stop(); said != "" {
+			fmt.Fprintln(os.Stderr, "the emulator had ended by itself:", said)
+			code = 1
+		}
 	}
 	os.Exit(code)
 }

@@ -270,7 +270,7 @@ func plainUnlock(t testing.TB, client *sdk.Client, table, key, owner string, del
 func TestNames(t *testing.T) {
 	t.Parallel()
 	table, client := tableName()+".Locks_1", dynamodbtest.Client(server(t).Endpoint)
-	s := open(t, storeURL(table, server(t).Endpoint, "&key=name&expires=ttl&prefix=app/"))
+	s := open(t, storeURL(table, server(t).Endpoint, "&partition=name&expires=ttl&prefix=app/"))
 	g := acquire(t, s, mutex("m", time.Minute))
 	out, err := client.Scan(t.Context(), &sdk.ScanInput{TableName: &table})
 	if err != nil {

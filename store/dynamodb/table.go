@@ -50,7 +50,7 @@ func (t *table) Info() driver.Info {
 		Tier:     driver.TierFenceSafe,
 		Judge:    driver.JudgeStore,
 		Survives: driver.Survives{Restart: true, PowerCut: true, Failover: true},
-		TokenGap: 3 * time.Second, // twice what each of two clients that know one Date may be off
+		TokenGap: tokenGap,
 		MaxMeta:  maxMeta,
 	}
 }

@@ -11,6 +11,7 @@ import (
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/smithy-go/logging"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -24,8 +25,9 @@ func init() { driver.Register("dynamodb", openURL) }
 //	endpoint=URL  another address than the region's, for an emulator or a private endpoint
 //	profile=P     of the shared files
 //	create=true   makes the table if there is none
-//	key=K, expires=E   the table's partition key and TTL attribute, if not primary_id and expired_at
+//	partition=K, expires=E   the table's partition key and TTL attribute, if not primary_id and expired_at
 //	prefix=P      starts all keys
+//	layout=awslock, lease=duration   the layout of the AWS lock client, and of dynamolock: see LayoutAWSLock and Lease
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	opts, settings, endpoint, err := read(u)
 	if err != nil {
@@ -46,6 +48,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	transport := cfg.HTTPClient.(*awshttp.BuildableClient).GetTransport()
 	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = 512, 256
 	l, err := connect(ctx, sdk.NewFromConfig(cfg, func(o *sdk.Options) {
+		o.Logger = logging.Nop{} // what matters is in the errors
 		o.HTTPClient = &http.Client{Transport: transport}
 		if endpoint != "" {
 			o.BaseEndpoint = &endpoint
@@ -76,8 +79,10 @@ func read(u *url.URL) (*Options, []func(*config.LoadOptions) error, string, erro
 			endpoint = v
 			return nil
 		},
-		"create": func(v string) (err error) { opts.Create, err = strconv.ParseBool(v); return err },
-		"key":    textOf(&opts.Key), "expires": textOf(&opts.Expires), "prefix": textOf(&opts.Prefix),
+		"create":    func(v string) (err error) { opts.Create, err = strconv.ParseBool(v); return err },
+		"partition": textOf(&opts.Key), "expires": textOf(&opts.Expires), "prefix": textOf(&opts.Prefix),
+		"layout": func(v string) error { opts.Layout = Layout(v); return nil },
+		"lease":  func(v string) error { opts.Lease = Lease(v); return nil },
 	})
 	switch {
 	case err != nil:

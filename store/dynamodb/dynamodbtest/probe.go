@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
@@ -23,6 +24,11 @@ func Probe(ctx context.Context, endpoint string) error {
 		KeySchema:            []types.KeySchemaElement{{AttributeName: &key, KeyType: types.KeyTypeHash}},
 	})
 	if err != nil {
+		return err
+	}
+	if err := sdk.NewTableExistsWaiter(client, func(o *sdk.TableExistsWaiterOptions) {
+		o.MinDelay, o.MaxDelay = 10*time.Millisecond, 100*time.Millisecond
+	}).Wait(ctx, &sdk.DescribeTableInput{TableName: new(table)}, startTime); err != nil {
 		return err
 	}
 	s := func(v string) types.AttributeValue { return &types.AttributeValueMemberS{Value: v} }

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"net"
 	"net/http"
 	"runtime/pprof"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -118,8 +120,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func answer(w http.ResponseWriter, f Fate, now time.Time) {
 	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
 	w.Header().Set("Date", now.UTC().Format(http.TimeFormat))
+	body := fmt.Appendf(nil, `{"__type":"com.amazonaws.dynamodb.v20120810#%s","message":%q}`, f.Code, f.Message)
+	w.Header().Set("X-Amz-Crc32", strconv.FormatUint(uint64(crc32.ChecksumIEEE(body)), 10))
 	w.WriteHeader(f.Status)
-	fmt.Fprintf(w, `{"__type":"com.amazonaws.dynamodb.v20120810#%s","message":%q}`, f.Code, f.Message)
+	_, _ = w.Write(body)
 }
 
 // pass waits while the way is cut.

@@ -26,12 +26,16 @@ const LocalVariable = "HOLDFAST_DYNAMODB_LOCAL"
 
 // Server is one emulator.
 type Server struct {
+	// Endpoint is where clients reach it: through a Proxy, since dynalite dies of a request that its client gives up.
 	Endpoint string
-	port     string
-	dir      string // its data
-	cmd      *exec.Cmd
-	out      bytes.Buffer
-	gone     chan struct{}
+	// Direct is the emulator itself, for a Proxy, and for benchmarks that give nothing up.
+	Direct string
+	front  *Proxy
+	port   string
+	dir    string // its data
+	cmd    *exec.Cmd
+	out    bytes.Buffer
+	gone   chan struct{}
 }
 
 // startTime bounds how long an emulator may take to answer.
@@ -46,11 +50,15 @@ func Start(ctx context.Context) (*Server, error) {
 	var errs []error
 	for range 10 { // somebody else may take the port first
 		s := &Server{port: freePort(), dir: dir}
-		if err := s.start(ctx); err == nil {
-			return s, nil
-		} else {
-			errs = append(errs, err)
+		err := s.start(ctx)
+		if err == nil {
+			s.front, err = NewProxy(s.Direct)
 		}
+		if err == nil {
+			s.Endpoint = s.front.Endpoint
+			return s, nil
+		}
+		errs = append(errs, err)
 	}
 	_ = os.RemoveAll(dir)
 	return nil, errors.Join(errs...)
@@ -110,10 +118,10 @@ func (s *Server) start(ctx context.Context) error {
 		_ = cmd.Wait()
 		close(gone)
 	}(s.cmd, s.gone)
-	s.Endpoint = "http://127.0.0.1:" + s.port
+	s.Direct = "http://127.0.0.1:" + s.port
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	client := Client(s.Endpoint)
+	client := Client(s.Direct)
 	for {
 		_, err := client.ListTables(ctx, &sdk.ListTablesInput{})
 		if err == nil {
@@ -146,10 +154,17 @@ func (s *Server) Restart(ctx context.Context) error {
 	return s.start(ctx)
 }
 
-// Stop ends the emulator, and its data with it.
-func (s *Server) Stop() {
-	s.kill()
+// Stop ends the emulator, and its data with it. It returns what it has said if it had ended before, by itself.
+func (s *Server) Stop() (said string) {
+	s.front.Close()
+	select {
+	case <-s.gone:
+		said = cmp.Or(s.out.String(), "nothing")
+	default:
+		s.kill()
+	}
 	_ = os.RemoveAll(s.dir)
+	return said
 }
 
 // Client gives a plain client of the SDK, which makes each request once.

@@ -1,0 +1,540 @@
+package dynamodb
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// awslock is the layout of the AWS lock client, for tables that it and its ports use: the plain mutex only.
+//
+// A foreign holder is over when it was seen unchanged for its lease and a margin, on our own clock, by somebody who looked more
+// than once; one of ours when the service's clock says so. Foreign holders have no token, and foreign clients drop ours when
+// they put an item: tokens rise all the same, since they are made from the service's clock.
+type awslock struct {
+	*link
+	info  driver.Info
+	write Lease
+
+	mu     sync.Mutex
+	seen   map[string]sight // by lock: who held it when it was last looked at
+	flying map[string]int64 // by claim: the token of a take that may yet take effect
+}
+
+// sight is how long a holder has been seen unchanged.
+type sight struct {
+	rvn  string
+	from driver.Instant
+}
+
+// maxSeen bounds how many locks are remembered; past it all are forgotten, at the price of a longer wait.
+const maxSeen = 1 << 16
+
+func newAWSLock(l *link, write Lease) *awslock {
+	return &awslock{link: l, write: write, seen: map[string]sight{}, flying: map[string]int64{}, info: driver.Info{
+		Store: l.place, Engine: "record", Clock: l.clock.hands,
+		Tier: driver.TierFenceSafe, EndedBy: driver.EndedByNext, Judge: driver.JudgeObserver, Order: driver.OrderNone,
+		Kinds: []driver.Kind{driver.KindMutex}, Survives: driver.Survives{Restart: true, PowerCut: true, Failover: true},
+		TokenGap: tokenGap, MinTTL: driver.MinTTL, MaxTTL: driver.MaxTTL, MaxName: driver.MaxName, MaxMeta: driver.MaxMeta, MaxHolders: 1,
+	}}
+}
+
+func (a *awslock) Info() driver.Info { return a.info }
+
+func (a *awslock) Explain(c driver.Claim) driver.Plan {
+	return driver.Plan{TTL: c.TTL, Keys: []string{fmt.Sprintf("%s %s=%s", a.place, a.key, c.Name)}}
+}
+
+// Acquire tries blindly first, which costs one request where the lock is free, and then looks until it is.
+func (a *awslock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	err := c.Check(a.info)
+	switch {
+	case err != nil:
+		return driver.Grant{}, err
+	case c.Kind != driver.KindMutex || c.Fair || c.Detached || c.Limit != 1:
+		return driver.Grant{}, fmt.Errorf("%w: the layout of the AWS lock client carries the plain mutex only", driver.ErrUnsupported)
+	}
+	t := take{awslock: a, claim: c, answered: a.clock.hands.Now()}
+	for tries := 0; ; tries++ {
+		g, err := t.step(ctx)
+		switch {
+		case err == nil && g.ID != "":
+			return g, nil
+		case driver.Final(err) && !(c.Wait && errors.Is(err, driver.ErrHeld)), ctx.Err() != nil,
+			err != nil && !errors.Is(err, driver.ErrHeld) && a.clock.hands.Since(t.answered) > driver.Patience(c.TTL):
+			return driver.Grant{}, t.failure(ctx, err)
+		case err == nil:
+			continue
+		}
+		if a.pause(ctx, tries) != nil {
+			return driver.Grant{}, t.failure(ctx, cmp.Or(ctx.Err(), driver.ErrClosed))
+		}
+	}
+}
+
+// take is one Acquire under way.
+type take struct {
+	*awslock
+	claim    driver.Claim
+	at       *lockItem // as last seen; nil: not known
+	stale    bool      // it has been tried upon
+	held     error     // who held it
+	unsure   string    // the recordVersionNumber of a write of unknown outcome
+	unsureAt driver.Instant
+	answered driver.Instant
+}
+
+// step does one thing: it looks, or tries to take the lock or to confirm that this claim has it. Without a grant and an error
+// it is to be called again at once.
+func (t *take) step(ctx context.Context) (driver.Grant, error) {
+	if t.stale {
+		at, err := t.look(ctx, t.claim.Name)
+		if err != nil {
+			return driver.Grant{}, err
+		}
+		t.at, t.stale, t.answered = &at, false, t.clock.hands.Now()
+	}
+	since := t.clock.hands.Now()
+	now, off := t.clock.now()
+	r := rvn{id: t.claim.ID, token: now, ends: now + off.Microseconds() + t.claim.TTL.Microseconds()}
+	u := update{set: map[string]types.AttributeValue{}}
+	switch {
+	case t.at != nil && t.at.is(t.claim.ID):
+		r.token = t.at.rvnParts.token
+		if t.at.rvn == t.unsure {
+			return t.granted(r, t.unsureAt), nil
+		}
+		if t.at.mark == markBroken {
+			return driver.Grant{}, &driver.LossError{Loss: driver.LossBroken}
+		}
+		u.when("#rvn = :seen", ":seen", text(t.at.rvn))
+		u.when("attribute_not_exists(isReleased)")
+	case t.at == nil || t.at.free():
+		if t.at != nil {
+			r.token = max(now, t.at.token+1)
+		}
+		u.when("(attribute_not_exists(#key) OR attribute_exists(isReleased))")
+	case t.over(t.claim.Name, t.at):
+		r.token = max(now, t.at.token+1)
+		u.when("#rvn = :seen", ":seen", text(t.at.rvn))
+	default:
+		t.stale, t.held = true, &driver.HeldError{Holders: []driver.Standing{t.standing(t.at)}}
+		return driver.Grant{}, t.held
+	}
+	if t.at == nil || !t.at.is(t.claim.ID) {
+		u.when("(attribute_not_exists(holdfast_token) OR holdfast_token < :token)")
+		u.when("attribute_not_exists(isNonAcquirable)")
+		u.set[tokenAttribute], u.values = numeral(r.token), append(u.values, value{":token", numeral(r.token)})
+		u.remove = []string{releasedAttribute, markAttribute}
+	}
+	version := r.fresh()
+	u.set[ownerAttribute], u.set[rvnAttribute] = text(cmp.Or(t.claim.Owner, t.claim.ID)), text(version)
+	u.set[leaseAttribute] = text(t.write.text(t.claim.TTL))
+	if t.claim.Meta != "" {
+		u.set[noteAttribute] = &types.AttributeValueMemberB{Value: []byte(t.claim.Meta)}
+	} else {
+		u.remove = append(u.remove, noteAttribute)
+	}
+	_, old, err := t.update(ctx, t.claim.Name, u)
+	t.stale = true
+	switch {
+	case err == nil:
+		t.settled(t.claim.ID)
+		return t.granted(r, since), nil
+	case errors.Is(err, errRefused):
+		t.answered = t.clock.hands.Now()
+		if old != nil { // the refusal says how it stands
+			at := t.saw(t.claim.Name, *old)
+			t.at, t.stale = &at, false
+		}
+		return driver.Grant{}, nil
+	case !driver.Final(err):
+		t.unsure, t.unsureAt = version, since
+		t.mu.Lock()
+		t.flying[t.claim.ID] = max(t.flying[t.claim.ID], r.token)
+		t.mu.Unlock()
+	}
+	return driver.Grant{}, err
+}
+
+func (t *take) granted(r rvn, since driver.Instant) driver.Grant {
+	return driver.Grant{Claim: t.claim, Token: r.token, Since: since, TTL: t.claim.TTL, Ref: r.id}
+}
+
+func (t *take) failure(ctx context.Context, err error) error {
+	if ctx.Err() != nil && !errors.Is(err, driver.ErrClosed) {
+		err = ctx.Err()
+		if t.held != nil {
+			err = fmt.Errorf("%w; %w", err, t.held)
+		}
+	}
+	if t.unsure != "" {
+		err = fmt.Errorf("%w: %w", driver.ErrUncertain, err)
+	}
+	return err
+}
+
+// Renew is one conditional update for each grant.
+func (a *awslock) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
+	work := make(chan int)
+	var workers sync.WaitGroup
+	for range min(renewers, len(grants)) {
+		workers.Go(func() {
+			for i := range work {
+				done(i, a.renew(ctx, grants[i]))
+			}
+		})
+	}
+	for i := range grants {
+		work <- i
+	}
+	close(work)
+	workers.Wait()
+}
+
+// renewers is how many grants are renewed at a time, so that one that hangs keeps only its own worker.
+const renewers = 256
+
+func (a *awslock) renew(ctx context.Context, g driver.Grant) driver.Renewal {
+	since := a.clock.hands.Now()
+	now, off := a.clock.now()
+	r := rvn{id: g.ID, token: g.Token, ends: now + off.Microseconds() + g.TTL.Microseconds()}
+	u := update{set: map[string]types.AttributeValue{rvnAttribute: text(r.fresh()), leaseAttribute: text(a.write.text(g.TTL))}}
+	u.holds(r.grant())
+	u.when("(attribute_not_exists(holdfast_mark) OR holdfast_mark <> :broken)", ":broken", text(markBroken+":"+g.ID))
+	stands, old, err := a.update(ctx, g.Name, u)
+	if errors.Is(err, errRefused) {
+		var l lockItem
+		if old != nil {
+			l = a.saw(g.Name, *old)
+		} else if l, err = a.look(ctx, g.Name); err != nil {
+			return driver.Renewal{Err: err}
+		}
+		loss := driver.LossGone
+		switch {
+		case l.is(g.ID) && l.mark == markBroken:
+			loss = driver.LossBroken
+		case l.is(g.ID) && l.rvnParts.token == g.Token:
+			return driver.Renewal{Err: fmt.Errorf("the renewal of %q met another: ask again", g.Name)}
+		case !l.free():
+			loss = driver.LossTaken
+		}
+		return driver.Renewal{Err: &driver.LossError{Loss: loss}}
+	}
+	if err != nil {
+		return driver.Renewal{Err: driver.Uncertain(err)}
+	}
+	return driver.Renewal{Since: since, TTL: g.TTL, Asked: stringOf(stands[markAttribute]) == markAsked+":"+g.ID}
+}
+
+// Release marks the item as released, and keeps it for its token.
+func (a *awslock) Release(ctx context.Context, c driver.Claim, ref string) error {
+	if c.ID != "" && ref != "" && c.ID != ref {
+		return &driver.LossError{Loss: driver.LossGone} // no claim is both
+	}
+	id := cmp.Or(c.ID, ref)
+	asked, unsure := a.clock.hands.Now(), false
+	for tries := 0; ; tries++ {
+		u := update{set: map[string]types.AttributeValue{releasedAttribute: text("1")}}
+		u.holds(rvn{id: id}.claim())
+		if token, flying := a.flight(id); flying { // and so a take that comes later is refused
+			u.set[tokenAttribute] = numeral(token)
+		}
+		_, _, err := a.update(ctx, c.Name, u)
+		switch {
+		case err == nil:
+			a.settled(id)
+			return nil
+		case errors.Is(err, errRefused):
+			err = a.bar(ctx, c.Name, id)
+			if err == nil && !unsure {
+				err = &driver.LossError{Loss: driver.LossGone}
+			}
+			if err == nil || driver.Final(err) {
+				return err
+			}
+		case driver.Final(err):
+			return err
+		default:
+			unsure = true
+		}
+		if ctx.Err() != nil || a.clock.hands.Since(asked) > driver.Patience(c.TTL) {
+			return driver.Uncertain(cmp.Or(ctx.Err(), err))
+		}
+		if err := a.pause(ctx, tries); err != nil {
+			return driver.Uncertain(err)
+		}
+	}
+}
+
+// bar makes sure that a take of this claim that is still under way is refused when it arrives: by a token that is not smaller.
+func (a *awslock) bar(ctx context.Context, name, id string) error {
+	token, flying := a.flight(id)
+	if !flying {
+		return nil
+	}
+	u := update{set: map[string]types.AttributeValue{tokenAttribute: numeral(token)}}
+	u.when("attribute_exists(#key) AND (attribute_not_exists(holdfast_token) OR holdfast_token < :token)", ":token", numeral(token))
+	_, _, err := a.update(ctx, name, u)
+	if errors.Is(err, errRefused) {
+		at, lerr := a.look(ctx, name)
+		switch {
+		case lerr != nil:
+			return lerr
+		case at.is(id): // it has arrived
+			return errRefused
+		case !at.exists: // an item as others leave it when they release it
+			u = update{set: map[string]types.AttributeValue{tokenAttribute: numeral(token), releasedAttribute: text("1"), ownerAttribute: text(id),
+				leaseAttribute: text(a.write.text(time.Second)), rvnAttribute: text(rvn{id: id, token: token}.fresh())}}
+			u.when("attribute_not_exists(#key)")
+			_, _, err = a.update(ctx, name, u)
+		default:
+			err = nil
+		}
+	}
+	if err == nil {
+		a.settled(id)
+	}
+	return err
+}
+
+// flight gives the token of a take that may yet take effect.
+func (a *awslock) flight(id string) (token int64, flying bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	token, flying = a.flying[id]
+	return token, flying
+}
+
+func (a *awslock) settled(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.flying, id)
+}
+
+// Inspect is one read.
+func (a *awslock) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+	if err := driver.CheckName(name, a.info); err != nil {
+		return driver.Lock{}, err
+	}
+	at, err := a.look(ctx, name)
+	if err != nil {
+		return driver.Lock{}, err
+	}
+	return a.lock(name, &at), nil
+}
+
+// List scans the table.
+func (a *awslock) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
+	return func(yield func(driver.Lock, error) bool) {
+		in := &sdk.ScanInput{TableName: &a.name, ConsistentRead: new(true)}
+		for first := true; first || len(in.ExclusiveStartKey) > 0; first = false {
+			page, err := request(ctx, a.link, a.client.Scan, in)
+			if err != nil {
+				yield(driver.Lock{}, err)
+				return
+			}
+			for _, it := range page.Items {
+				name, at := stringOf(it[a.key]), readLockItem(it)
+				if l := a.lock(name, &at); strings.HasPrefix(name, prefix) && len(l.Holders) > 0 && !yield(l, nil) {
+					return
+				}
+			}
+			in.ExclusiveStartKey = page.LastEvaluatedKey
+		}
+	}
+}
+
+// Break marks a claim of ours for its holder, or releases any.
+func (a *awslock) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+	for {
+		at, err := a.look(ctx, name)
+		switch {
+		case err != nil:
+			return err
+		case at.free() || a.ref(&at) != ref:
+			return fmt.Errorf("no such claim stands: %w", driver.ErrLost)
+		case mode != driver.BreakForce && !at.ours:
+			return fmt.Errorf("%w: a foreign holder cannot be told", driver.ErrUnsupported)
+		}
+		u := update{set: map[string]types.AttributeValue{}}
+		switch mode {
+		case driver.BreakMark:
+			u.set[markAttribute] = text(markBroken + ":" + ref)
+		case driver.BreakAsk:
+			u.set[markAttribute] = text(markAsked + ":" + ref)
+		default: // a holder that is still there finds another recordVersionNumber
+			now, _ := a.clock.now()
+			u.set[releasedAttribute], u.set[tokenAttribute] = text("1"), numeral(max(now, at.token+1))
+			u.set[rvnAttribute] = text(rvn{id: "broken", token: at.token}.fresh())
+		}
+		u.when("#rvn = :seen", ":seen", text(at.rvn))
+		u.when("attribute_not_exists(isReleased)")
+		if _, _, err := a.update(ctx, name, u); !errors.Is(err, errRefused) {
+			return driver.Uncertain(err)
+		}
+	}
+}
+
+// look is one consistent read.
+func (a *awslock) look(ctx context.Context, name string) (lockItem, error) {
+	out, err := request(ctx, a.link, a.client.GetItem, &sdk.GetItemInput{TableName: &a.name, Key: a.id(name), ConsistentRead: new(true)})
+	if err != nil {
+		return lockItem{}, err
+	}
+	return a.saw(name, out.Item), nil
+}
+
+// saw notes since when a holder has been seen as it is.
+func (a *awslock) saw(name string, it item) lockItem {
+	l, now := readLockItem(it), a.clock.hands.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if l.free() {
+		delete(a.seen, name)
+	} else if a.seen[name].rvn != l.rvn {
+		if len(a.seen) >= maxSeen {
+			clear(a.seen)
+		}
+		a.seen[name] = sight{l.rvn, now}
+	}
+	return l
+}
+
+// over reports whether a holder has surely fallen silent.
+func (a *awslock) over(name string, l *lockItem) bool {
+	now, off := a.clock.now()
+	if off >= 0 && l.ends > 0 && now-off.Microseconds() > l.ends {
+		return true
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.seen[name]
+	return l.lease > 0 && s.rvn == l.rvn && a.clock.hands.AtLeast(s.from) > l.lease+driver.Margin(l.lease)
+}
+
+func (a *awslock) lock(name string, l *lockItem) driver.Lock {
+	lock := driver.Lock{Name: name, Token: l.token}
+	if l.free() || l.rvn == "" && l.owner == "" || a.over(name, l) {
+		return lock
+	}
+	lock.Kind, lock.Limit, lock.Holders, lock.Revision = driver.KindMutex, 1, []driver.Standing{a.standing(l)}, l.rvn
+	return lock
+}
+
+func (a *awslock) standing(l *lockItem) driver.Standing {
+	s := driver.Standing{Ref: a.ref(l), Owner: l.owner, Meta: l.note, Weight: 1, TTL: l.lease, Foreign: !l.ours}
+	if now, off := a.clock.now(); off >= 0 && l.ends > 0 {
+		s.Left = max(time.Duration(l.ends-now)*time.Microsecond-off, 0)
+	}
+	if l.ours {
+		s.Token, s.Since = l.rvnParts.token, time.UnixMicro(l.rvnParts.token) // which is made from the service's clock
+		s.Broken, s.Asked = l.mark == markBroken, l.mark == markAsked
+	}
+	return s
+}
+
+// ref names a holder: a claim of ours by its id, and another by what it wrote last.
+func (a *awslock) ref(l *lockItem) string {
+	if l.ours {
+		return l.rvnParts.id
+	}
+	return "foreign." + l.rvn
+}
+
+// pause waits between two looks: for a random part of a time that grows to a second.
+func (a *awslock) pause(ctx context.Context, tries int) error {
+	most := min(time.Second, 20*time.Millisecond<<min(tries, 10))
+	timer := time.NewTimer(most/2 + rand.N(most/2))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-a.closed.Done():
+		return driver.ErrClosed
+	}
+}
+
+// errRefused says that an item was not as an update expected.
+var errRefused = errors.New("the item has changed")
+
+type value struct {
+	name string
+	v    types.AttributeValue
+}
+
+// update is a conditional update of some attributes.
+type update struct {
+	set    map[string]types.AttributeValue
+	remove []string
+	conds  []string
+	values []value
+}
+
+// when adds a condition, and the values in it by name.
+func (u *update) when(condition string, named ...any) {
+	u.conds = append(u.conds, condition)
+	for i := 0; i < len(named); i += 2 {
+		u.values = append(u.values, value{named[i].(string), named[i+1].(types.AttributeValue)})
+	}
+}
+
+// holds adds the condition that a claim, or a grant, holds the lock.
+func (u *update) holds(start string) {
+	u.when("begins_with(#rvn, :start)", ":start", text(start))
+	u.when("attribute_not_exists(isReleased)")
+}
+
+// update is one request. Refused, it brings the item as it stands where the service tells, else nil.
+func (a *awslock) update(ctx context.Context, name string, u update) (stands item, old *item, err error) {
+	condition := strings.Join(u.conds, " AND ")
+	names, values := map[string]string{}, item{}
+	for ref, attribute := range map[string]string{"#key": a.key, "#rvn": rvnAttribute} {
+		if strings.Contains(condition, ref) {
+			names[ref] = attribute
+		}
+	}
+	for _, v := range u.values {
+		values[v.name] = v.v
+	}
+	var sets []string
+	for attribute, v := range u.set {
+		names["#s"+attribute], values[":s"+attribute] = attribute, v
+		sets = append(sets, "#s"+attribute+" = :s"+attribute)
+	}
+	slices.Sort(sets)
+	expression := "SET " + strings.Join(sets, ", ")
+	for i, attribute := range u.remove {
+		names["#r"+attribute] = attribute
+		expression += map[bool]string{true: " REMOVE ", false: ", "}[i == 0] + "#r" + attribute
+	}
+	out, err := request(ctx, a.link, a.client.UpdateItem, &sdk.UpdateItemInput{
+		TableName: &a.name, Key: a.id(name), UpdateExpression: &expression, ConditionExpression: &condition,
+		ExpressionAttributeNames: names, ExpressionAttributeValues: values, ReturnValues: types.ReturnValueAllNew,
+		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
+	})
+	if refused := (*types.ConditionalCheckFailedException)(nil); errors.As(err, &refused) {
+		if len(refused.Item) > 0 {
+			return nil, &refused.Item, errRefused
+		}
+		return nil, nil, errRefused
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return out.Attributes, nil, nil
+}

@@ -1,0 +1,144 @@
+package dynamodb
+
+import (
+	"crypto/rand"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// The attributes of the AWS lock client, and of its ports. A holder changes recordVersionNumber with every sign of life, and is
+// over for those who have seen it unchanged for leaseDuration. isReleased, if it is there, says that nobody holds the lock.
+const (
+	ownerAttribute    = "ownerName"
+	leaseAttribute    = "leaseDuration"
+	rvnAttribute      = "recordVersionNumber"
+	releasedAttribute = "isReleased"
+	noteAttribute     = "data"
+	barredAttribute   = "isNonAcquirable" // of dynamodb-lock-rs: nobody may take it
+	// Ours: the largest token granted, and what an operator wants of a holder.
+	tokenAttribute = "holdfast_token"
+	markAttribute  = "holdfast_mark"
+)
+
+// The marks that an operator leaves stand before a colon and the id of the claim that they are for.
+const (
+	markBroken = "broken"
+	markAsked  = "asked"
+)
+
+// Lease is how the text in leaseDuration is written. All are read.
+type Lease string
+
+// The ways to write a lease. Clients of the first kind fail on the second, and the other way round: those of one table must
+// agree.
+const (
+	LeaseMillis   Lease = "millis"   // "20000", as the AWS client in Java has it
+	LeaseDuration Lease = "duration" // "20s", as dynamolock in Go has it
+)
+
+func (l Lease) text(ttl time.Duration) string {
+	if l == LeaseDuration {
+		return ttl.String()
+	}
+	return strconv.FormatInt(ttl.Milliseconds(), 10)
+}
+
+// rvn is a recordVersionNumber of ours. It tells those of us who read it whose claim it is, and up to when it stands by the
+// service's clock, so that we need not watch each other.
+type rvn struct {
+	id    string
+	token int64
+	ends  int64 // microseconds
+}
+
+const ourRVN = "holdfast."
+
+// claim starts all recordVersionNumbers of a claim, and grant those of its grant.
+func (r rvn) claim() string { return ourRVN + r.id + "." }
+func (r rvn) grant() string { return r.claim() + strconv.FormatInt(r.token, 10) + "." }
+
+// fresh gives one that was never used.
+func (r rvn) fresh() string { return fmt.Sprintf("%s%d.%s", r.grant(), r.ends, rand.Text()[:13]) }
+
+func readRVN(s string) (r rvn, ours bool) {
+	s, ours = strings.CutPrefix(s, ourRVN)
+	parts := strings.Split(s, ".")
+	if !ours || len(parts) < 4 {
+		return r, false
+	}
+	n := len(parts)
+	var terr, eerr error
+	r.id = strings.Join(parts[:n-3], ".")
+	r.token, terr = strconv.ParseInt(parts[n-3], 10, 64)
+	r.ends, eerr = strconv.ParseInt(parts[n-2], 10, 64)
+	return r, terr == nil && eerr == nil
+}
+
+// lockItem is an item of this layout.
+type lockItem struct {
+	exists, released, ours bool
+	rvn                    string
+	rvnParts               rvn
+	owner, note            string
+	mark                   string        // what an operator wants of this claim
+	lease                  time.Duration // 0: it has no end that can be watched for
+	ends                   int64         // by the service's clock, in microseconds; 0: not known
+	token                  int64         // the largest that was granted
+}
+
+func readLockItem(it item) lockItem {
+	l := lockItem{exists: len(it) > 0, rvn: stringOf(it[rvnAttribute]), owner: stringOf(it[ownerAttribute])}
+	_, l.released = it[releasedAttribute]
+	l.token, _ = strconv.ParseInt(numberOf(it[tokenAttribute]), 10, 64)
+	if note, ok := it[noteAttribute].(*types.AttributeValueMemberB); ok {
+		l.note = string(note.Value)
+	}
+	if l.rvnParts, l.ours = readRVN(l.rvn); l.ours {
+		l.ends = l.rvnParts.ends
+		if mark, id, _ := strings.Cut(stringOf(it[markAttribute]), ":"); id == l.rvnParts.id {
+			l.mark = mark
+		}
+	}
+	if _, barred := it[barredAttribute]; barred {
+		return l
+	}
+	switch s := stringOf(it[leaseAttribute]); {
+	case s != "":
+		if ms, err := strconv.ParseInt(s, 10, 64); err == nil && ms < math.MaxInt64/int64(time.Millisecond) {
+			l.lease = time.Duration(ms) * time.Millisecond
+		} else if d, err := time.ParseDuration(s); err == nil {
+			l.lease = d
+		}
+	default: // a number: seconds, or the second at which it ends
+		if n, err := strconv.ParseInt(numberOf(it[leaseAttribute]), 10, 64); err == nil && n > 0 && n <= int64(driver.MaxTTL/time.Second) {
+			l.lease = time.Duration(n) * time.Second
+		} else if err == nil && n > 0 && n < math.MaxInt64/1_000_000-1 {
+			l.ends = (n + 1) * 1e6
+		}
+	}
+	return l
+}
+
+// free reports whether anybody may take the lock as it stands.
+func (l *lockItem) free() bool { return !l.exists || l.released }
+
+// is reports whether this claim holds the lock.
+func (l *lockItem) is(id string) bool { return l.ours && l.rvnParts.id == id && !l.free() }
+
+func numberOf(v types.AttributeValue) string {
+	if n, ok := v.(*types.AttributeValueMemberN); ok {
+		return n.Value
+	}
+	return ""
+}
+
+func numeral(n int64) types.AttributeValue {
+	return &types.AttributeValueMemberN{Value: strconv.FormatInt(n, 10)}
+}

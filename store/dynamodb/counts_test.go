@@ -1,0 +1,94 @@
+package dynamodb
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
+)
+
+// TestBilledRequests: taking a free lock is one request, renewing it one, giving it back one; a read more where what stands
+// there is not known and the refusal does not tell.
+func TestBilledRequests(t *testing.T) {
+	t.Parallel()
+	table := tableName()
+	p, q := proxy(t, server(t).Direct), proxy(t, server(t).Direct)
+	s, other := open(t, storeURL(table, p.Endpoint, "")), open(t, storeURL(table, q.Endpoint, ""))
+	p.Counts()
+	q.Counts()
+	expect := func(p *dynamodbtest.Proxy, what string, want ...map[string]int) {
+		t.Helper()
+		got := p.Counts()
+		t.Logf("%s: %v", what, got)
+		for _, w := range want {
+			if maps.Equal(got, w) {
+				return
+			}
+		}
+		t.Errorf("%s took %v, and may take one of %v", what, got, want)
+	}
+	write, read := map[string]int{"UpdateItem": 1}, map[string]int{"GetItem": 1}
+	both := map[string]int{"UpdateItem": 1, "GetItem": 1} // where the service does not tell with the refusal
+
+	for _, what := range []string{"an absent lock", "a lock as it was left"} {
+		g := acquire(t, s, mutex("m", time.Minute))
+		expect(p, "taking "+what, write)
+		if err := renew(t, s, g); err != nil {
+			t.Fatal(err)
+		}
+		expect(p, "renewing", write)
+		if _, err := other.Acquire(t.Context(), mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+			t.Fatal(err)
+		}
+		if what == "an absent lock" {
+			expect(q, "being refused by a stranger", write, both)
+		} else {
+			expect(q, "being refused again", read)
+		}
+		release(t, s, g.Claim)
+		expect(p, "releasing", write)
+	}
+	acquire(t, other, mutex("m", time.Minute))
+	expect(q, "taking a lock that a stranger has left", both)
+}
+
+// TestWaiterCost: what a waiting claim costs, printed for a minute.
+func TestWaiterCost(t *testing.T) {
+	t.Parallel()
+	lasts := 5 * time.Second
+	if *prove {
+		lasts = time.Minute
+	}
+	table := tableName()
+	holder := open(t, storeURL(table, server(t).Endpoint, ""))
+	for _, fair := range []bool{false, true} {
+		t.Run(fmt.Sprintf("fair=%v", fair), func(t *testing.T) {
+			t.Parallel()
+			name := fmt.Sprint(fair)
+			p := proxy(t, server(t).Direct)
+			s := open(t, storeURL(table, p.Endpoint, ""))
+			g := acquire(t, holder, mutex(name, 5*time.Minute))
+			c := waiting(mutex(name, 30*time.Second))
+			c.Fair = fair
+			in := make(chan error, 1)
+			go func() { _, err := s.Acquire(t.Context(), c); in <- err }()
+			time.Sleep(2 * time.Second) // the back-off grows at first
+			p.Counts()
+			time.Sleep(lasts)
+			got := p.Counts()
+			perMinute := func(op string) float64 { return float64(got[op]) * float64(time.Minute) / float64(lasts) }
+			t.Logf("a waiting claim costs %.0f reads and %.0f writes a minute", perMinute("GetItem"), perMinute("UpdateItem"))
+			if perMinute("GetItem") > 130 || perMinute("UpdateItem") > 15 {
+				t.Errorf("%v in %v", got, lasts)
+			}
+			release(t, holder, g.Claim)
+			if err := <-in; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
