@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,16 +21,36 @@ import (
 
 var interop = flag.Int("interop", 60, "how many rounds each client makes on one lock with another kind of client")
 
-// curator compiles the program that uses Curator's recipes, and gives the command that runs it.
-func curator(t *testing.T) []string {
-	t.Helper()
-	path := zktest.ClassPath("curator-recipes", "curator-framework", "curator-client", "zookeeper", "guava", "slf4j-api", "slf4j-nop")
-	dir := t.TempDir()
-	if out, err := exec.Command("javac", "-cp", path, "-d", dir, filepath.Join("testdata", "Peer.java")).CombinedOutput(); err != nil {
-		t.Fatalf("javac: %v\n%s", err, out)
+// classes is where the Java programs of the tests are compiled to.
+var classes = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "holdfast-java")
+	if err != nil {
+		return "", err
 	}
-	return []string{"java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", dir + ":" + path, "Peer"}
+	programs, err := filepath.Glob("testdata/*.java")
+	if err != nil {
+		return "", err
+	}
+	args := append([]string{"-cp", zktest.ClassPath(curatorJars...), "-d", dir}, programs...)
+	if out, err := exec.Command("javac", args...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("javac: %w: %s", err, out)
+	}
+	return dir, nil
+})
+
+var curatorJars = []string{"curator-recipes", "curator-framework", "curator-client", "zookeeper", "guava", "slf4j-api", "slf4j-nop"}
+
+// javaProgram is the command that runs a program of testdata.
+func javaProgram(t *testing.T, name string) []string {
+	t.Helper()
+	dir, err := classes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{"java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", dir + ":" + zktest.ClassPath(curatorJars...), name}
 }
+
+func curator(t *testing.T) []string { return javaProgram(t, "Peer") }
 
 // kazoo is the command that uses kazoo's recipes, by Debian's own Python.
 func kazoo(*testing.T) []string {
