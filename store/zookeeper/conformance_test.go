@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -18,7 +19,7 @@ var shared = sync.OnceValues(func() (*zktest.Ensemble, error) {
 	return zktest.Start(context.Background(), zktest.Options{Direct: true})
 })
 
-var started bool
+var started atomic.Bool
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -30,7 +31,10 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	code := m.Run()
-	if started {
+	if dir, err := classes(); err == nil {
+		os.RemoveAll(dir)
+	}
+	if started.Load() {
 		if c, err := shared(); err == nil {
 			c.Close()
 		}
@@ -40,7 +44,7 @@ func TestMain(m *testing.M) {
 
 func cluster(t testing.TB) *zktest.Ensemble {
 	t.Helper()
-	started = true
+	started.Store(true)
 	c, err := shared()
 	if err != nil {
 		t.Fatal(err)

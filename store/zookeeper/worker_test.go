@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -184,17 +183,4 @@ func (o order) queue() error {
 	default:
 		return nil
 	}
-}
-
-// addOne adds to the number in a file, in two steps.
-func addOne(file string) error {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil {
-		return fmt.Errorf("two wrote at a time: %w", err)
-	}
-	return os.WriteFile(file, []byte(strconv.Itoa(n+1)), 0o600)
 }

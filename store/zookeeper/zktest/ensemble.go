@@ -54,6 +54,7 @@ type Ensemble struct {
 type Member struct {
 	Name     string
 	Endpoint string // host:port for clients
+	Dir      string // of its data
 	args     []string
 	log      string
 	ports    []string // where its peers reach it
@@ -130,7 +131,7 @@ func (e *Ensemble) start(ctx context.Context, o Options) error {
 			}
 			at = append(at, p)
 		}
-		m := &Member{Name: strconv.Itoa(i + 1), Endpoint: at[0], ports: at[1:], log: filepath.Join(e.dir, strconv.Itoa(i+1)+".log")}
+		m := &Member{Name: strconv.Itoa(i + 1), Endpoint: at[0], Dir: filepath.Join(e.dir, strconv.Itoa(i+1)), ports: at[1:], log: filepath.Join(e.dir, strconv.Itoa(i+1)+".log")}
 		l, err := listen()
 		if err != nil {
 			return err
@@ -142,7 +143,7 @@ func (e *Ensemble) start(ctx context.Context, o Options) error {
 		servers = append(servers, fmt.Sprintf("server.%s=127.0.0.1:%s:%s", m.Name, peer, election))
 	}
 	for _, m := range e.Members {
-		dir := filepath.Join(e.dir, m.Name)
+		dir := m.Dir
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}

@@ -1,0 +1,531 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
+)
+
+// TestSessionBounds: a TTL beyond what the servers grant is refused and says so, and one below it is raised, and shown.
+func TestSessionBounds(t *testing.T) {
+	t.Parallel()
+	c := start(t, zktest.Options{Members: 1, LeastTTL: 3 * time.Second, MostTTL: 6 * time.Second})
+	s := mustOpen(t, c)
+	claim := mutexClaim(t.Name())
+	claim.TTL = 20 * time.Second
+	began := time.Now()
+	_, err := s.Acquire(t.Context(), claim)
+	if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "6s") || time.Since(began) > 3*time.Second {
+		t.Errorf("more than the servers grant: %v after %v", err, time.Since(began))
+	}
+	claim = mutexClaim(t.Name())
+	claim.TTL = time.Second
+	if p := s.Explain(claim); p.TTL != time.Second || !strings.HasPrefix(p.Keys[0], "/"+t.Name()+"/_c_") {
+		t.Errorf("explained as %+v", p)
+	}
+	g, err := s.Acquire(t.Context(), claim)
+	if err != nil || g.TTL != 3*time.Second {
+		t.Errorf("less than the servers grant: %v, %v", g.TTL, err)
+	}
+	if p := s.Explain(claim); p.TTL != 3*time.Second {
+		t.Errorf("explained as %+v", p)
+	}
+	fails(t, s.Release(t.Context(), claim, ""))
+}
+
+// TestDenied: nodes are made for their creator alone; another user is told at once what is missing, without a password.
+func TestDenied(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	const secret = "s3cret-of-ann"
+	at := "@" + strings.Join(c.Endpoints(), ",") + "?namespace=denied"
+	ann, err := holdfast.Open(t.Context(), "zookeeper://ann:"+secret+at, &holdfast.Options{TTL: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ann.Close()
+	l := lease(t, ann, t.Name())
+	cli := admin(t, c)
+	fails(t, cli.AddAuth("digest", []byte("ann:"+secret)))
+	acl, _, err := cli.GetACL("/denied/" + t.Name())
+	if err != nil || len(acl) != 1 || acl[0].Scheme != "digest" || !strings.HasPrefix(acl[0].ID, "ann:") {
+		t.Errorf("the ACL is %+v, %v", acl, err)
+	}
+	for _, user := range []string{"bob:" + secret, "ann:other-" + secret} {
+		other, err := holdfast.Open(t.Context(), "zookeeper://"+user+at, &holdfast.Options{TTL: 10 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		began := time.Now()
+		_, err = other.Mutex(t.Name(), nil).Lock(t.Context())
+		if !errors.Is(err, holdfast.ErrDenied) || time.Since(began) > 3*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		if text := fmt.Sprintf("%v %+v %s", err, err, other.Info().Store); strings.Contains(text, secret) {
+			t.Errorf("a secret shows: %s", text)
+		}
+	}
+	fails(t, l.Unlock())
+}
+
+// TestLeaderKilled: with the leader killed or stopped again and again a holder keeps its lock, and others get theirs.
+func TestLeaderKilled(t *testing.T) {
+	c := start(t, zktest.Options{})
+	client := newClient(t, mustOpen(t, c), 8*time.Second)
+	kept := lease(t, client, t.Name()+"/kept")
+	var cycles atomic.Int64
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			if l, err := client.Mutex(t.Name()+"/other", nil).Lock(ctx); err == nil {
+				_ = l.Unlock()
+				cycles.Add(1)
+			}
+		}
+	}()
+	const kills = 2
+	for i := range kills {
+		leader, err := c.Leader(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 {
+			leader.Kill()
+			time.Sleep(time.Second)
+			fails(t, leader.Start())
+		} else {
+			leader.Stop()
+			time.Sleep(3 * time.Second)
+			leader.Continue()
+		}
+		fails(t, c.Ready(t.Context()))
+		time.Sleep(500 * time.Millisecond)
+	}
+	cancel()
+	<-done
+	if !kept.Valid() || kept.Context().Err() != nil {
+		t.Errorf("the lock was lost: %v", context.Cause(kept.Context()))
+	}
+	fails(t, kept.Unlock())
+	t.Logf("%d other cycles while %d leaders were killed or stopped", cycles.Load(), kills)
+	if cycles.Load() == 0 {
+		t.Error("nobody else got a lock")
+	}
+}
+
+// TestAllKilled: when all servers are killed and come back, holders keep their locks and tokens rise.
+func TestAllKilled(t *testing.T) {
+	t.Parallel()
+	c := start(t, zktest.Options{})
+	client := newClient(t, mustOpen(t, c), 20*time.Second)
+	l := lease(t, client, t.Name())
+	for _, m := range c.Members {
+		m.Kill()
+	}
+	for _, m := range c.Members {
+		fails(t, m.Start())
+	}
+	fails(t, c.Ready(t.Context()))
+	time.Sleep(7 * time.Second) // a renewal has come and gone
+	if !l.Valid() {
+		t.Errorf("lost: %v", context.Cause(l.Context()))
+	}
+	token := l.Token()
+	fails(t, l.Unlock())
+	next := lease(t, client, t.Name())
+	if next.Token() <= token {
+		t.Errorf("token %d came after %d", next.Token(), token)
+	}
+	fails(t, next.Unlock())
+}
+
+// TestHalfDead: a client whose first servers are dead works with the others.
+func TestHalfDead(t *testing.T) {
+	t.Parallel()
+	url := "zookeeper://127.0.0.1:1,127.0.0.1:2," + cluster(t).Members[0].Endpoint
+	client, err := holdfast.Open(t.Context(), url, &holdfast.Options{TTL: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	fails(t, lease(t, client, t.Name()).Unlock())
+}
+
+// TestUnreached: without a server, what is told says which one was tried, and why in vain.
+func TestUnreached(t *testing.T) {
+	t.Parallel()
+	client, err := holdfast.Open(t.Context(), "zookeeper://127.0.0.1:1", &holdfast.Options{TTL: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	began := time.Now()
+	_, err = client.Mutex(t.Name(), nil).Lock(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "127.0.0.1:1") || time.Since(began) > 10*time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
+}
+
+// TestFollowerAlone: a follower that was cut off from the leader answers reads for a while, and a beat by it is not
+// confirmed.
+func TestFollowerAlone(t *testing.T) {
+	c := start(t, zktest.Options{})
+	ctx := t.Context()
+	leader, err := c.Leader(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	follower := c.Members[(slices.Index(c.Members, leader)+1)%len(c.Members)]
+	p := mustOpen(t, c, follower)
+	ses, err := p.tree.Open(ctx, 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fails(t, p.tree.Beat(ctx, ses.ID))
+	c.Isolate(follower)
+	defer c.Join()
+	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	conn, err := p.tree.session(ses.ID)
+	fails(t, err)
+	began := time.Now()
+	if err := conn.do(short, readCall(opExists, "/", false)); err != nil {
+		t.Errorf("a read by the follower, which has not noticed: %v", err)
+	}
+	short, cancel = context.WithTimeout(ctx, 900*time.Millisecond)
+	defer cancel()
+	if err := p.tree.Beat(short, ses.ID); err == nil {
+		t.Errorf("a beat by a follower without a leader was confirmed %v after the cut", time.Since(began))
+	}
+}
+
+// TestNames: a name of any characters is a lock, and comes back from the list; the path is the name where it can be.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	s := mustOpen(t, c)
+	paths := map[string]string{}
+	for name, path := range map[string]string{
+		"plain/a.b-c":                "/plain/a.b-c",
+		"zookeeper":                  "/%7Aookeeper",
+		"zookeeper/quota":            "/%7Aookeeper/quota",
+		"names/./..//":               "/names/%2E/%2E./%00/%00",
+		"/names":                     "/%00/names",
+		"names/50%":                  "/names/50%25",
+		"names/ü🔒\u0001\u0085\uE000": "/names/ü%F0%9F%94%92%01%C2%85%EE%80%80",
+		"names/x-lock-0000000007":    "/names/x-lock%2D0000000007",
+		"names/y__lock__0000000007":  "/names/y__lock_%5F0000000007",
+		"names/_c_1-lock--000000007": "/names/_c_1-lock--000000007",
+	} {
+		if got := s.tree.pathOf(name); got != path {
+			t.Errorf("%q stands at %s, want %s", name, got, path)
+		}
+		if other, twice := paths[path]; twice {
+			t.Errorf("%q and %q share %s", name, other, path)
+		}
+		paths[path] = name
+		claim := mutexClaim(name)
+		if _, err := s.Acquire(t.Context(), claim); err != nil {
+			t.Errorf("%q: %v", name, err)
+			continue
+		}
+		if _, err := s.Acquire(t.Context(), mutexClaim(name)); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("%q, held: %v", name, err)
+		}
+		found := false
+		for l, err := range s.List(t.Context(), name) {
+			fails(t, err)
+			found = found || l.Name == name && len(l.Holders) == 1
+		}
+		if !found {
+			t.Errorf("%q is not listed", name)
+		}
+		fails(t, s.Release(t.Context(), claim, ""))
+	}
+}
+
+// TestForeign: what is no claim is ignored, what is one of a foreign client is waited for; an operator sees whose it is, can't
+// mark it, and can remove it by force.
+func TestForeign(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	s, cli := mustOpen(t, c), admin(t, c)
+	lock := "/" + t.Name()
+	for _, junk := range []string{"", "/config", "/lock-", "/x-lock-12", "/deeper", "/deeper/_c_x-lock-0000000001"} {
+		_, err := cli.Create(lock+junk, nil, 0, zk.WorldACL(zk.PermAll))
+		fails(t, err)
+	}
+	claim := mutexClaim(t.Name())
+	_, err := s.Acquire(t.Context(), claim)
+	fails(t, err)
+	fails(t, s.Release(t.Context(), claim, ""))
+	for _, name := range []string{"/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-lock-", "/lock-", "/0123456789abcdef0123456789abcdef__lock__", "/0123456789abcdef0123456789abcdef__rlock__"} {
+		_, err := cli.Create(lock+name, []byte("10.0.0.1"), zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+		fails(t, err)
+		if _, err := s.Acquire(t.Context(), mutexClaim(t.Name())); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("a try beside %s: %v", name, err)
+		}
+		l, err := s.Inspect(t.Context(), t.Name())
+		if err != nil || len(l.Holders) != 1 || !l.Holders[0].Foreign || l.Holders[0].Token == 0 || len(l.Waiters) != 0 {
+			t.Fatalf("%+v, %v", l, err)
+		}
+		if err := s.Break(t.Context(), t.Name(), l.Holders[0].Ref, driver.BreakMark); !errors.Is(err, driver.ErrUnsupported) {
+			t.Errorf("marking a foreign holder: %v", err)
+		}
+		wait := mutexClaim(t.Name())
+		wait.Wait = true
+		done := make(chan error, 1)
+		go func() { _, err := s.Acquire(t.Context(), wait); done <- err }()
+		time.Sleep(50 * time.Millisecond)
+		fails(t, s.Break(t.Context(), t.Name(), l.Holders[0].Ref, driver.BreakForce))
+		fails(t, <-done)
+		fails(t, s.Release(t.Context(), wait, ""))
+	}
+}
+
+// TestDowngrade: a writer of Curator's that becomes a reader keeps its place, by the number that the two nodes share.
+func TestDowngrade(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	s, cli := mustOpen(t, c), admin(t, c)
+	lock := "/" + t.Name()
+	_, err := cli.Create(lock, nil, 0, zk.WorldACL(zk.PermAll))
+	fails(t, err)
+	const id = "/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-"
+	writer, err := cli.Create(lock+id+"__WRIT__", nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+	fails(t, err)
+	claim := mutexClaim(t.Name())
+	claim.Kind, claim.Limit, claim.Weight, claim.Wait = driver.KindRW, driver.RWLimit, driver.RWLimit, true
+	done := make(chan error, 1)
+	go func() { _, err := s.Acquire(t.Context(), claim); done <- err }()
+	for {
+		if l, err := s.Inspect(t.Context(), t.Name()); err != nil || len(l.Waiters) == 1 {
+			fails(t, err)
+			break
+		}
+	}
+	reader, err := cli.Create(lock+id+"__READ__"+writer[len(writer)-10:], nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+	fails(t, err)
+	fails(t, cli.Delete(writer, -1))
+	select {
+	case err := <-done:
+		t.Fatalf("a writer came in beside a reader: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	share := mutexClaim(t.Name() + "/other")
+	share.Kind, share.Limit = driver.KindRW, driver.RWLimit
+	other, err := cli.Create("/"+t.Name()+"/other", nil, 0, zk.WorldACL(zk.PermAll))
+	fails(t, err)
+	_, err = cli.Create(other+id+"__READ__", nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+	fails(t, err)
+	if _, err := s.Acquire(t.Context(), share); err != nil {
+		t.Errorf("a reader beside a foreign reader: %v", err)
+	}
+	fails(t, cli.Delete(reader, -1))
+	fails(t, <-done)
+}
+
+// TestParentRemoved: an operator who removes a lock's node with all that stands below it ends holder and waiter, who are told;
+// and the lock is there again for the next.
+func TestParentRemoved(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	a, b := newClient(t, mustOpen(t, c), 20*time.Second), newClient(t, mustOpen(t, c), 20*time.Second)
+	l := lease(t, a, t.Name())
+	waits := make(chan error, 1)
+	go func() { _, err := b.Mutex(t.Name(), nil).Lock(t.Context()); waits <- err }()
+	cli := admin(t, c)
+	var children []string
+	for len(children) < 2 {
+		var err error
+		children, _, err = cli.Children("/" + t.Name())
+		fails(t, err)
+	}
+	time.Sleep(150 * time.Millisecond) // by now both watch their own nodes
+	began := time.Now()
+	var steps []any
+	for _, key := range children {
+		steps = append(steps, &zk.DeleteRequest{Path: "/" + t.Name() + "/" + key, Version: -1})
+	}
+	_, err := cli.Multi(append(steps, &zk.DeleteRequest{Path: "/" + t.Name(), Version: -1})...)
+	fails(t, err)
+	if err := <-waits; !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("the waiter is told: %v", err)
+	}
+	select {
+	case <-l.Context().Done():
+	case <-time.After(5 * time.Second):
+		t.Fatal("the holder is not told")
+	}
+	t.Logf("both were told within %v, under a TTL of 20 s", time.Since(began).Round(time.Millisecond))
+	next := lease(t, a, t.Name())
+	if next.Token() <= l.Token() {
+		t.Errorf("token %d came after %d", next.Token(), l.Token())
+	}
+	fails(t, next.Unlock())
+}
+
+// TestReaped: servers that remove idle containers under our feet cost nothing, and tokens rise, although the numbers begin anew.
+func TestReaped(t *testing.T) {
+	t.Parallel()
+	c := start(t, zktest.Options{Members: 1, Args: []string{"-Dznode.container.checkIntervalMs=20", "-Dznode.container.maxPerMinute=100000"}})
+	client := newClient(t, mustOpen(t, c), 10*time.Second)
+	cli := admin(t, c)
+	var last int64
+	again := 0
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+		l := lease(t, client, t.Name())
+		if l.Token() <= last {
+			t.Errorf("token %d came after %d", l.Token(), last)
+		}
+		last = l.Token()
+		if children, _, err := cli.Children("/" + t.Name()); err == nil && len(children) == 1 && strings.HasSuffix(children[0], "-0000000000") {
+			again++
+		}
+		fails(t, l.Unlock())
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Logf("the container was made %d times", again)
+	if again < 2 {
+		t.Error("it was never removed")
+	}
+}
+
+// TestOldSession: a node of an earlier session that still stands is not taken for one's own, though it has the claim's id.
+func TestOldSession(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	p := mustOpen(t, c)
+	ctx := t.Context()
+	old, err := p.tree.Open(ctx, 20*time.Second)
+	fails(t, err)
+	now, err := p.tree.Open(ctx, 25*time.Second)
+	fails(t, err)
+	note := sequence.Note{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: old.TTL}
+	_, err = p.tree.Add(ctx, t.Name(), old, 0, note, sequence.Always)
+	fails(t, err)
+	look, err := p.tree.Add(ctx, t.Name(), now, 0, note, sequence.Always)
+	if err != nil || len(look.Nodes) != 2 || look.Nodes[0].Session != old.ID || look.Nodes[1].Session != now.ID {
+		t.Errorf("%+v, %v", look.Nodes, err)
+	}
+	fails(t, p.tree.End(ctx, old.ID))
+	fails(t, p.tree.End(ctx, now.ID))
+	if err := p.tree.Beat(ctx, old.ID); !errors.Is(err, sequence.ErrSessionOver) {
+		t.Errorf("a session that was ended: %v", err)
+	}
+}
+
+// TestRevoked: a client of Curator's that asks a holder to give up is heard.
+func TestRevoked(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	asked := make(chan struct{}, 8)
+	client, err := holdfast.New(mustOpen(t, c), &holdfast.Options{TTL: 20 * time.Second, OnEvent: func(e holdfast.Event) {
+		if e.Kind == holdfast.EventAsked {
+			asked <- struct{}{}
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	l := lease(t, client, t.Name())
+	cli := admin(t, c)
+	children, _, err := cli.Children("/" + t.Name())
+	if err != nil || len(children) != 1 {
+		t.Fatal(children, err)
+	}
+	time.Sleep(150 * time.Millisecond)
+	_, err = cli.Set("/"+t.Name()+"/"+children[0], []byte("__REVOKE__"), -1)
+	fails(t, err)
+	select {
+	case <-asked:
+	case <-time.After(5 * time.Second):
+		t.Error("the holder was not told")
+	}
+	if !l.Valid() {
+		t.Error("to be asked is not to lose")
+	}
+	fails(t, l.Unlock())
+}
+
+// TestOverflow: when the counter of a lock's children is at its end, where numbers come twice, nobody gets in beside a holder,
+// and the order stays that of arrival.
+func TestOverflow(t *testing.T) {
+	t.Parallel()
+	c := start(t, zktest.Options{Members: 1})
+	cli := admin(t, c)
+	_, err := cli.Create("/"+t.Name(), nil, 0, zk.WorldACL(zk.PermAll))
+	fails(t, err)
+	server := c.Members[0]
+	server.Terminate()
+	run := javaProgram(t, "Plant")
+	if out, err := exec.Command(run[0], append(run[1:], server.Dir, "/"+t.Name(), strconv.Itoa(math.MaxInt32-3))...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	fails(t, server.Start())
+	fails(t, c.Ready(t.Context()))
+
+	var inside, most, in atomic.Int64
+	var last int64
+	twice := 0
+	var all sync.WaitGroup
+	var peers []*peer
+	for range 4 {
+		peers = append(peers, mustOpen(t, c))
+	}
+	for w := range 16 {
+		all.Go(func() {
+			for range 8 {
+				claim := mutexClaim(t.Name())
+				claim.Wait = true
+				g, err := peers[w%4].Acquire(t.Context(), claim)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				most.Store(max(most.Load(), inside.Add(1)))
+				if g.Token <= last {
+					t.Errorf("token %d came after %d", g.Token, last)
+				}
+				last = g.Token
+				in.Add(1)
+				children, _, err := cli.Children("/" + t.Name())
+				fails(t, err)
+				seen := map[string]bool{}
+				for _, key := range children {
+					number := key[strings.LastIndex(key, "lock-"):]
+					if seen[number] {
+						twice++
+					}
+					seen[number] = true
+				}
+				inside.Add(-1)
+				fails(t, peers[w%4].Release(t.Context(), claim, ""))
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d grants at the end of the counter, %d at a time at most; %d times a number stood twice", in.Load(), most.Load(), twice)
+	if most.Load() != 1 || twice == 0 {
+		t.Error("not as promised, or not at the end of the counter")
+	}
+}

@@ -1,0 +1,120 @@
+package zookeeper
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+)
+
+// TestParse: what every client calls its claims is understood, and what is none is not.
+func TestParse(t *testing.T) {
+	session, note := sessionName(-7), sequence.Note{ID: "abcdefghijklmnopqrstuvwxyz", Kind: driver.KindSemaphore, Limit: 10, Weight: 3}
+	for _, end := range []string{endLock, endRead, endWrite, endKazoo, endKazooRead} {
+		name := named(stem(session, note), end) + "0000000042"
+		c, ok := parse(name)
+		if !ok || c.Foreign || c.Session != session || c.Note != note || c.number != 42 || c.end != end {
+			t.Errorf("%s: %+v, %v", name, c, ok)
+		}
+	}
+	for name, want := range map[string]int64{
+		"_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-lock-0000000042":    42, // Curator
+		"_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-__READ__0000000007": 7,
+		"_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-__WRIT__0000000007": 7,
+		"_c_0123456789abcdef0123456789abcdef-lock-2147483647":        2147483647, // go-zookeeper
+		"_c_0123456789abcdef0123456789abcdef-lock--2147483648":       -2147483648,
+		"0123456789abcdef0123456789abcdef__lock__0000000001":         1, // kazoo
+		"0123456789abcdef0123456789abcdef__rlock__-2147483647":       -2147483647,
+		"lock-0000000009": 9, // plain
+		"_c_abcdefghijklmnopqrstuvwxyz-000000000000000a-mutex.1.2-lock-0000000001":  1, // a weight beyond its limit
+		"_c_abcdefghijklmnopqrstuvwxyz-000000000000000a-other.1.1-lock-0000000001":  1,
+		"_c_ABCDEFGHIJKLMNOPQRSTUVWXYZ-000000000000000a-mutex.1.1-lock-0000000001":  1,
+		"_c_abcdefghijklmnopqrstuvwxyz-000000000000000a-mutex.1.1x-lock-0000000001": 1,
+	} {
+		if c, ok := parse(name); !ok || !c.Foreign || c.number != want {
+			t.Errorf("%s: %+v, %v", name, c, ok)
+		}
+	}
+	for _, name := range []string{"", "config", "lock-", "lock-1", "lock-00000000001", "x0000000001", "locks-0000000001", "_c_x-lease-0000000001", "0123456789abcdef0123456789abcdef"} {
+		if c, ok := parse(name); ok {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+}
+
+// TestArrange: claims stand in the order of their numbers while those are sound, and else in that of their making.
+func TestArrange(t *testing.T) {
+	for _, k := range []struct {
+		names string // with the transaction that made each
+		order string
+		sound bool
+	}{
+		{"a-lock-0000000002:7 b-lock-0000000001:6 c__lock__0000000003:8", "b a c", true},
+		{"a-lock-2147483647:9 b-lock-2147483647:8", "b a", false},
+		{"a-lock--2147483648:9 b-lock-2147483647:8", "b a", false},
+		{"a-__READ__0000000001:9 b-__WRIT__0000000002:5 a-__WRIT__0000000001:4", "a a b", true}, // a writer that became a reader
+		{"a-__WRIT__0000000001:9 b-__WRIT__0000000001:5", "b a", false},
+		{"a-lock-0000000001:9 b-__WRIT__0000000001:5", "b a", false},
+	} {
+		var keys []string
+		born := map[string]int64{}
+		for _, f := range strings.Fields(k.names) {
+			key, at, _ := strings.Cut(f, ":")
+			keys = append(keys, key)
+			born[key] = int64(at[0] - '0')
+		}
+		all := claims(keys)
+		for i := range all {
+			all[i].Token = born[all[i].Key]
+		}
+		if sound(all) != k.sound {
+			t.Errorf("%s: sound is %v", k.names, !k.sound)
+		}
+		arrange(all, k.sound)
+		var got []string
+		for _, c := range all {
+			got = append(got, c.Key[:1])
+		}
+		if strings.Join(got, " ") != k.order {
+			t.Errorf("%s: %v, want %s", k.names, got, k.order)
+		}
+	}
+}
+
+// TestPair: the two nodes of a claim count once; where a claim must have two, one without the other is a foreign one.
+func TestPair(t *testing.T) {
+	one := named(stem(sessionName(1), sequence.Note{ID: "abcdefghijklmnopqrstuvwxyz", Kind: driver.KindMutex, Limit: 1, Weight: 1}), endLock) + "0000000001"
+	two := strings.Replace(one, "-lock-0000000001", "__lock__0000000002", 1)
+	for _, twins := range []bool{false, true} {
+		all := pair(claims([]string{one, "x-lock-0000000003", two}), twins)
+		if len(all) != 2 || all[0].Foreign || all[0].twin != two {
+			t.Errorf("%+v", all)
+		}
+	}
+	for _, key := range []string{one, two} {
+		if all := pair(claims([]string{key}), true); len(all) != 1 || !all[0].Foreign || all[0].Kind != "" {
+			t.Errorf("%s alone: %+v", key, all)
+		}
+		if all := pair(claims([]string{key}), false); len(all) != 1 || all[0].Foreign {
+			t.Errorf("%s alone, where it may be: %+v", key, all)
+		}
+	}
+}
+
+func FuzzEscape(f *testing.F) {
+	for _, s := range []string{"a", "", ".", "..", "%", "%00", "%41", "zookeeper", "x-lock-0000000001", "__lock__-0000000001", "é\u0085\x7f"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if strings.ContainsAny(s, "/\x00") || !slices.Equal([]rune(s), []rune(strings.ToValidUTF8(s, ""))) {
+			return
+		}
+		e := escape(s, true)
+		back, ok := unescape(e)
+		if !ok || back != s || isClaim(e) || e == "" || e == "." || e == ".." || e == "zookeeper" || strings.Contains(e, "/") {
+			t.Errorf("%q becomes %q, and that %q, %v", s, e, back, ok)
+		}
+	})
+}

@@ -1,0 +1,64 @@
+package zookeeper
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestURL: a URL names servers, user, namespace, layout and encryption, and what is wrong with one is said, without its
+// password.
+func TestURL(t *testing.T) {
+	for raw, want := range map[string]string{
+		"zookeeper://h1:1,h2:2":                        "zookeeper://h1:1,h2:2 curator anyone 0",
+		"zookeeper://h1,h2:2/":                         "zookeeper://h1:2181,h2:2 curator anyone 0",
+		"zookeeper://[::1]:7":                          "zookeeper://[::1]:7 curator anyone 0",
+		"zookeeper://u:hunter2@h:1?tls=true":           "zookeeper://h:1 curator auth 1",
+		"zookeeper://u:hunter2@h:1?acl=anyone":         "zookeeper://h:1 curator anyone 0",
+		"zookeeper://h:1?namespace=/a/b/":              "zookeeper://h:1/a/b curator anyone 0",
+		"zookeeper://h:1?layout=kazoo":                 "zookeeper://h:1 kazoo anyone 0",
+		"zookeeper://h:1?layout=both&servername=n":     "zookeeper://h:1 both anyone 1",
+		"zookeeper://u:hunter2@h:1/path":               "",
+		"zookeeper://u:hunter2@":                       "",
+		"zookeeper://u:hunter2@h:1?nope=1":             "",
+		"zookeeper://u:hunter2@h:1?tls=maybe":          "",
+		"zookeeper://u:hunter2@h:1?layout=other":       "",
+		"zookeeper://u:hunter2@h:1?acl=all":            "",
+		"zookeeper://u:hunter2@h:1?ca=/does/not/be":    "",
+		"zookeeper://u:hunter2@h:1?cert=/does/not/be":  "",
+		"zookeeper://u:hunter2@h:1?namespace=%ff":      "",
+		"zookeeper://u:hunter2@h1:1,:2?layout=curator": "",
+	} {
+		u, err := url.Parse(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		store, err := openURL(t.Context(), u)
+		if want == "" {
+			if !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%s: %v", raw, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", raw, err)
+			continue
+		}
+		tree := store.(*Store).tree
+		tls := " 0"
+		if tree.opts.TLS != nil {
+			tls = " 1"
+		}
+		who := "anyone"
+		if tree.opts.ACL[0].Scheme != "world" {
+			who = tree.opts.ACL[0].Scheme
+		}
+		if got := tree.info.Store + " " + tree.opts.Layout + " " + who + tls; got != want {
+			t.Errorf("%s: %s, want %s", raw, got, want)
+		}
+		store.Close()
+	}
+}
