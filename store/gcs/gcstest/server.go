@@ -39,6 +39,7 @@ type Server struct {
 	denied  map[Kind]bool
 	counts  map[Kind]int
 	writes  map[string][]time.Time
+	ahead   map[string]time.Duration // by object: the shift when it was written
 
 	// one is held by writes: the emulator tells a writer about the object that stands there when it answers, which may
 	// be another's already.
@@ -75,7 +76,7 @@ type Fate struct {
 // Start runs a service that has the buckets.
 func Start(buckets ...string) *Server {
 	s := &Server{store: gcsemu.NewMemStore(), buckets: map[string]bool{}, denied: map[Kind]bool{}, counts: map[Kind]int{},
-		writes: map[string][]time.Time{}}
+		writes: map[string][]time.Time{}, ahead: map[string]time.Duration{}}
 	s.emu = gcsemu.NewGcsEmu(gcsemu.Options{Store: s.store})
 	for _, b := range buckets {
 		s.buckets[b] = true
@@ -205,6 +206,7 @@ func (s *Server) pass(r *http.Request, req Request) *httptest.ResponseRecorder {
 		if reply.Code < 300 {
 			s.mu.Lock()
 			s.writes[req.Object] = append(s.writes[req.Object], time.Now())
+			s.ahead[req.Object] = s.shift
 			s.mu.Unlock()
 		}
 		if req.Kind == Delete && reply.Code == http.StatusOK {
@@ -218,13 +220,13 @@ func (s *Server) pass(r *http.Request, req Request) *httptest.ResponseRecorder {
 			}
 		}
 	} else if reply.Code == http.StatusOK && req.Kind != List {
-		s.shiftTimes(reply)
+		s.shiftTimes(reply, req.Object)
 	}
 	return reply
 }
 
-// shiftTimes gives an object's times as the service's clock has them.
-func (s *Server) shiftTimes(reply *httptest.ResponseRecorder) {
+// shiftTimes gives an object's times as the service's clock had them.
+func (s *Server) shiftTimes(reply *httptest.ResponseRecorder, object string) {
 	var o raw.Object
 	if json.Unmarshal(reply.Body.Bytes(), &o) != nil || o.Updated == "" {
 		return
@@ -233,7 +235,7 @@ func (s *Server) shiftTimes(reply *httptest.ResponseRecorder) {
 	defer s.mu.Unlock()
 	for _, at := range []*string{&o.Updated, &o.TimeCreated} {
 		if t, err := time.Parse(time.RFC3339Nano, *at); err == nil {
-			*at = t.Add(s.shift).Format("2006-01-02T15:04:05.000Z")
+			*at = t.Add(s.ahead[object]).Format("2006-01-02T15:04:05.000Z")
 		}
 	}
 	text, _ := json.Marshal(&o)

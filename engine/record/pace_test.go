@@ -1,0 +1,126 @@
+package record_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/store/memory"
+)
+
+// slow is a table that wants time between writes, and knows its clock roughly.
+type slow struct {
+	record.Table
+	pace   time.Duration
+	rough  time.Duration
+	writes *[]time.Time
+}
+
+func (t slow) Info() driver.Info {
+	i := t.Table.Info()
+	i.Pace = t.pace
+	return i
+}
+
+func (t slow) Now() (int64, time.Duration) {
+	now, _ := t.Table.Now()
+	return now, t.rough
+}
+
+func (t slow) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	now, err := t.Table.Swap(ctx, row)
+	if err == nil && t.writes != nil {
+		*t.writes = append(*t.writes, time.Now())
+	}
+	return now, err
+}
+
+// fakeMemory is a store in memory whose clock is the bubble's.
+func fakeMemory() *memory.Memory {
+	from := time.Now()
+	hand := func() time.Duration { return time.Since(from) }
+	return memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Real: hand}})
+}
+
+func paceClaim(n int, wait bool) driver.Claim {
+	return driver.Claim{Name: "m", ID: fmt.Sprint("claim", n), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: time.Minute, Wait: wait}
+}
+
+// TestKeepsPace promises that claims which come, and can wait, keep the pace of a store that wants it, and that nothing else
+// is put off: a release, a renewal, a try, a first claim.
+func TestKeepsPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pace = 2 * time.Second
+		m := fakeMemory()
+		var writes []time.Time
+		s := record.New(slow{m.Table(), pace, 0, &writes})
+		took := func(what string, least, most time.Duration, do func() error) {
+			t.Helper()
+			from := time.Now()
+			if err := do(); err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			if d := time.Since(from); d < least || d > most {
+				t.Errorf("%s took %v, not %v to %v", what, d, least, most)
+			}
+		}
+		var g driver.Grant
+		take := func(n int, wait bool) func() error {
+			return func() (err error) { g, err = s.Acquire(t.Context(), paceClaim(n, wait)); return err }
+		}
+		release := func() error { return s.Release(t.Context(), g.Claim, "") }
+		took("a first claim", 0, 0, take(1, true))
+		took("a renewal", 0, 0, func() (err error) {
+			s.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) { err = r.Err })
+			return err
+		})
+		took("a release", 0, 0, release)
+		took("a claim that comes at once", pace, 3*pace/2, take(2, true))
+		took("a release", 0, 0, release)
+		took("a try", 0, 0, take(3, false))
+		took("a release", 0, 0, release)
+		time.Sleep(time.Minute)
+		took("a claim that comes late", 0, 0, take(4, true))
+		took("a release", 0, 0, release)
+		if len(writes) != 9 {
+			t.Errorf("%d writes, not 9", len(writes))
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestTryInDoubt promises that a try which finds a claim that may be over, as far as the store's clock is known, waits for
+// as long as that is in doubt, once; and that a try is refused at once where there is no doubt.
+func TestTryInDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rough = 500 * time.Millisecond
+		m := fakeMemory()
+		holder, next := record.New(slow{m.Table(), 0, rough, nil}), record.New(slow{m.Table(), 0, rough, nil})
+		defer holder.Close()
+		defer next.Close()
+		from := time.Now()
+		g, err := holder.Acquire(t.Context(), paceClaim(1, false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30 * time.Second)
+		tried := time.Now()
+		if _, err := next.Acquire(t.Context(), paceClaim(2, false)); !errors.Is(err, driver.ErrHeld) || time.Since(tried) > 0 {
+			t.Errorf("refused after %v: %v", time.Since(tried), err)
+		}
+		time.Sleep(time.Until(from.Add(g.TTL + 100*time.Millisecond)))
+		if _, err := next.Acquire(t.Context(), paceClaim(3, false)); err != nil {
+			t.Errorf("%v after the end: %v", time.Since(from)-g.TTL, err)
+		}
+		if d := time.Since(from) - g.TTL; d > time.Second+10*time.Millisecond {
+			t.Errorf("let in %v after the end", d)
+		}
+	})
+}

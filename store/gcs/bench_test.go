@@ -1,0 +1,81 @@
+package gcs_test
+
+import (
+	"fmt"
+	"hash/crc32"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/storage"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/gcs"
+)
+
+// The floor is what any lock on this service has to do: one conditional insert and one deletion of it, by the same client.
+func floor(b *testing.B, client *storage.Client, object string) {
+	o := client.Bucket(bucket).Object(object).Retryer(storage.WithPolicy(storage.RetryNever))
+	w := o.If(storage.Conditions{DoesNotExist: true}).NewWriter(b.Context())
+	w.ChunkSize, w.ContentType = 0, "text/plain"
+	w.CRC32C, w.SendCRC32C = crc32.Checksum([]byte("1"), crc32.MakeTable(crc32.Castagnoli)), true
+	if _, err := w.Write([]byte("1")); err != nil {
+		b.Error(err)
+	}
+	if err := w.Close(); err != nil {
+		b.Error(err)
+		return
+	}
+	if err := o.If(storage.Conditions{GenerationMatch: w.Attrs().Generation}).Delete(b.Context()); err != nil {
+		b.Error(err)
+	}
+}
+
+func cycle(b *testing.B, s driver.Store, name string) {
+	g, err := s.Acquire(b.Context(), claim(name, 30*time.Second))
+	if err != nil {
+		b.Error(err)
+		return
+	}
+	if err := s.Release(b.Context(), g.Claim, ""); err != nil {
+		b.Error(err)
+	}
+}
+
+// benchmark runs a cycle by the floor and by each layout.
+func benchmark(b *testing.B, run func(b *testing.B, cycle func(name string))) {
+	s := start(b)
+	client, _ := dial(b, s)
+	b.Run("floor", func(b *testing.B) { run(b, func(name string) { floor(b, client, name) }) })
+	for _, layout := range layouts {
+		store, err := gcs.New(b.Context(), client, bucket, &gcs.Options{Prefix: string(layout) + "/", Layout: layout, Pace: -1})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { store.Close() })
+		b.Run(string(layout), func(b *testing.B) { run(b, func(name string) { cycle(b, store, name) }) })
+	}
+}
+
+// BenchmarkUncontended: one goroutine takes and gives back one lock.
+func BenchmarkUncontended(b *testing.B) {
+	benchmark(b, func(b *testing.B, cycle func(name string)) {
+		for b.Loop() {
+			cycle("m")
+		}
+	})
+}
+
+// BenchmarkOwnLocks: 64 goroutines take and give back a lock each.
+func BenchmarkOwnLocks(b *testing.B) {
+	benchmark(b, func(b *testing.B, cycle func(name string)) {
+		var next atomic.Int64
+		b.SetParallelism(32)
+		b.RunParallel(func(pb *testing.PB) {
+			name := fmt.Sprint("own", next.Add(1))
+			for pb.Next() {
+				cycle(name)
+			}
+		})
+	})
+}
