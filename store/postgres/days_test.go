@@ -220,7 +220,7 @@ func TestReadOnly(t *testing.T) {
 	exec(t, s, `alter system set default_transaction_read_only = on`)
 	exec(t, s, `select pg_reload_conf()`)
 	for until := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if _, err = st.Acquire(t.Context(), mutex("n", time.Minute)); err != nil || time.Now().After(until) {
+		if _, err = st.Acquire(t.Context(), mutex("n"+rand.Text(), time.Minute)); err != nil || time.Now().After(until) {
 			break
 		}
 	}
