@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -46,7 +47,7 @@ func (p *place) refusal(e *pgconn.PgError) error {
 	case serialization, deadlock:
 		return fmt.Errorf("%w (%s)", record.ErrConflict, e.Message)
 	case notPermitted:
-		return fmt.Errorf("%w: %s: GRANT %s ON %s, and USAGE on its schema, to the user", driver.ErrDenied, e.Message, grants(p.privileges()), p.locks)
+		return fmt.Errorf("%w: %s: GRANT %s ON %s, and USAGE on its schema, to the user", driver.ErrDenied, e.Message, strings.Join(p.privileges(), ", "), p.locks)
 	case noTable, noSchema:
 		return p.missing()
 	case noColumn:
@@ -64,17 +65,6 @@ func (p *place) refusal(e *pgconn.PgError) error {
 		return fmt.Errorf("%w: %s: check the user and the password", driver.ErrDenied, e.Message)
 	}
 	return fmt.Errorf("PostgreSQL says: %s (%s)", e.Message, e.Code)
-}
-
-func grants(privileges []string) string {
-	s := ""
-	for i, p := range privileges {
-		if i > 0 {
-			s += ", "
-		}
-		s += p
-	}
-	return s
 }
 
 // refused reports whether the server itself has answered with the error.

@@ -168,7 +168,7 @@ func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release fu
 		t.info.Tier = driver.TierSettings
 		t.info.TokensFall = "after a power cut, or a crash of the server, within a minute of the last grant: fsync or synchronous_commit is off"
 	}
-	t.nameSize, t.ownerSize = s.NameSize, s.OwnerSize
+	t.nameSize, t.ownerSize, t.atSize = s.NameSize, s.OwnerSize, s.AtSize
 	t.lanes = newLanes(pool, s.behind, timeout, clock)
 	if release != nil {
 		t.lanes.broken = pool.Reset // it is our own

@@ -94,17 +94,19 @@ type situation struct {
 	Columns   int      // how many of ShedLock's it has, of the right types
 	NameSize  int      // how long ShedLock's name and locked_by may be; -1: as long as they like
 	OwnerSize int
+	AtSize    int // how many digits of a second locked_at keeps; -1: all
 }
 
 const lookText = `select pg_backend_pid(), current_setting('server_encoding'), current_setting('fsync'),
 	current_setting('synchronous_commit'), current_setting('synchronous_standby_names'), current_user::text,
 	to_regclass($1) is not null, coalesce(obj_description(to_regclass($1), 'pg_class'), ''),
 	array(select p from unnest($2::text[]) p where not has_table_privilege(to_regclass($1), p)),
-	c.columns, c.name_size, c.owner_size
+	c.columns, c.name_size, c.owner_size, c.at_size
 	from (select count(*) filter (where atttypid in ('text'::regtype, 'varchar'::regtype) and attname in ('name', 'locked_by')
 			or atttypid = 'timestamp'::regtype and (atttypmod < 0 or atttypmod >= 3) and attname in ('lock_until', 'locked_at')) as columns,
 		coalesce(max(atttypmod) filter (where attname = 'name'), -1) as name_size,
-		coalesce(max(atttypmod) filter (where attname = 'locked_by'), -1) as owner_size
+		coalesce(max(atttypmod) filter (where attname = 'locked_by'), -1) as owner_size,
+		coalesce(max(atttypmod) filter (where attname = 'locked_at'), -1) as at_size
 		from pg_attribute where attrelid = to_regclass($1) and not attisdropped) c`
 
 // look asks for it in one statement, which works behind every pooler.
@@ -112,7 +114,7 @@ func (p *place) look(ctx context.Context, pool *pgxpool.Pool) (*situation, error
 	var s situation
 	err := pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		err := c.QueryRow(ctx, lookText, pgx.QueryExecModeExec, p.locks, p.privileges()).Scan(&s.Backend, &s.Encoding, &s.Fsync,
-			&s.Commit, &s.Standbys, &s.User, &s.Found, &s.Mark, &s.Missing, &s.Columns, &s.NameSize, &s.OwnerSize)
+			&s.Commit, &s.Standbys, &s.User, &s.Found, &s.Mark, &s.Missing, &s.Columns, &s.NameSize, &s.OwnerSize, &s.AtSize)
 		s.behind = s.Backend != c.Conn().PgConn().PID()
 		return err
 	})

@@ -20,7 +20,7 @@ import (
 
 // shedlock keeps locks in the rows of ShedLock: held until lock_until, by the server's clock in UTC. Our holders sign as
 // holdfast/ID/FLAGS/TTL/LENGTH OWNER META, which no other client ever does, so that nobody releases or extends what is not his; and
-// their token is locked_at in microseconds, which every grant raises, by a millisecond at least. There is no room for a
+// their token is locked_at in microseconds, which every grant raises. There is no room for a
 // line, so it carries plain mutexes only; who waits looks, and listens to its like.
 type shedlock struct {
 	t    *table
@@ -39,7 +39,7 @@ const (
 	shedTake = `insert into LOCKS as l (name, lock_until, locked_at, locked_by) values ($1, NOW + $5::int8 * interval '1 millisecond', NOW, $4)
 		on conflict (name) do update set lock_until = NOW + $5::int8 * interval '1 millisecond', locked_by = $4,
 		locked_at = case when left(l.locked_by, 35) = $3 and l.lock_until > NOW then l.locked_at
-			else greatest(NOW, l.locked_at + interval '1 millisecond') end
+			else greatest(NOW, l.locked_at + interval STEP) end
 		where l.lock_until <= NOW or left(l.locked_by, 35) = $3 and substr(l.locked_by, 37, 1) <> 'b'`
 	shedMine  = ` where name = $1 and left(locked_by, 35) = $3 and lock_until > NOW`
 	shedRenew = `update LOCKS as l set lock_until = NOW + $5::int8 * interval '1 millisecond',
@@ -61,7 +61,11 @@ const (
 
 func newShedlock(t *table) driver.Store {
 	s := &shedlock{t: t, info: t.info, flying: map[string]*request{}}
-	names := strings.NewReplacer("LOCKS", t.place.locks, "CHANNEL", t.place.channel, "CLASS", strconv.Itoa(int(t.place.class)),
+	step := "'1 microsecond'"
+	if t.atSize >= 0 && t.atSize < 6 {
+		step = "'1 millisecond'"
+	}
+	names := strings.NewReplacer("STEP", step, "LOCKS", t.place.locks, "CHANNEL", t.place.channel, "CLASS", strconv.Itoa(int(t.place.class)),
 		"NOW", "timezone('utc', clock_timestamp())")
 	read := func(text string) *statement { return newStatement(names.Replace(text)) }
 	write := func(text string) *statement { return read(fmt.Sprintf(shedWrite, text)) }

@@ -27,7 +27,7 @@ type table struct {
 	behind   bool   // a pooler is in between: nothing can be listened to
 	release  func() // may be nil
 
-	nameSize, ownerSize int // of ShedLock's columns; negative: any
+	nameSize, ownerSize, atSize int // of ShedLock's columns; negative: any
 
 	load, insert, update, remove, page *statement
 }

@@ -28,6 +28,7 @@ type Server struct {
 	Port int
 	dir  string
 	args []string
+	env  []string
 	cmd  *exec.Cmd
 	done chan struct{}
 }
@@ -88,12 +89,23 @@ func folder() (string, error) {
 
 // Start starts a server with the user test, a superuser, whom it trusts, and the database postgres. settings are added to
 // those of its configuration, as in "max_connections=20". Stop it.
-func Start(settings ...string) (*Server, error) {
+func Start(settings ...string) (*Server, error) { return start(nil, settings) }
+
+// StartAt starts a server whose clock is ahead of the machine's by that much, or behind. It needs libfaketime.
+func StartAt(ahead time.Duration, settings ...string) (*Server, error) {
+	found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
+	if len(found) == 0 {
+		return nil, errors.New("libfaketime is needed (Debian: apt-get install faketime)")
+	}
+	return start([]string{"LD_PRELOAD=" + found[0], fmt.Sprintf("FAKETIME=%+d", int(ahead.Seconds())), "FAKETIME_DONT_FAKE_MONOTONIC=1"}, settings)
+}
+
+func start(env, settings []string) (*Server, error) {
 	dir, err := folder()
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Port: Port(), dir: dir}
+	s := &Server{Port: Port(), dir: dir, env: env}
 	initdb, err := program("initdb")
 	if err == nil {
 		err = s.command(initdb, "-D", dir+"/data", "-U", "test", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
@@ -156,13 +168,13 @@ func (s *Server) Again() error {
 		return err
 	}
 	log := filepath.Join(s.dir, "log")
-	if s.cmd, s.done, err = spawn(s.dir, log, postgres, s.args...); err != nil {
+	if s.cmd, s.done, err = spawn(s.dir, log, s.env, postgres, s.args...); err != nil {
 		return err
 	}
 	return s.await(log, func() error { return s.Exec("select 1") })
 }
 
-func spawn(dir, logFile, name string, args ...string) (*exec.Cmd, chan struct{}, error) {
+func spawn(dir, logFile string, env []string, name string, args ...string) (*exec.Cmd, chan struct{}, error) {
 	attr, err := child()
 	if err != nil {
 		return nil, nil, err
@@ -173,7 +185,7 @@ func spawn(dir, logFile, name string, args ...string) (*exec.Cmd, chan struct{},
 	}
 	defer log.Close()
 	c := exec.Command(name, args...)
-	c.Stdout, c.Stderr, c.SysProcAttr, c.Dir = log, log, attr, dir
+	c.Stdout, c.Stderr, c.SysProcAttr, c.Dir, c.Env = log, log, attr, dir, append(os.Environ(), env...)
 	if err := c.Start(); err != nil {
 		return nil, nil, err
 	}
@@ -226,19 +238,6 @@ func (s *Server) Ask(text string) (string, error) {
 	return "", nil
 }
 
-// Shutdown stops the server in good order, ending its clients' sessions.
-func (s *Server) Shutdown() error {
-	if err := s.cmd.Process.Signal(syscall.SIGINT); err != nil {
-		return err
-	}
-	select {
-	case <-s.done:
-		return nil
-	case <-time.After(20 * time.Second):
-		return errors.New("the server does not stop")
-	}
-}
-
 // Kill ends it at once, as a crash does.
 func (s *Server) Kill() {
 	_ = s.cmd.Process.Signal(syscall.SIGQUIT)
@@ -251,4 +250,43 @@ func (s *Server) Stop() {
 		s.Kill()
 	}
 	os.RemoveAll(s.dir)
+}
+
+// Bouncer starts a PgBouncer in front of the server, in that pool_mode and with that many connections to it. The result is
+// used by its URL, and stopped.
+func (s *Server) Bouncer(mode string, size int) (*Server, error) {
+	path, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		return nil, fmt.Errorf("PgBouncer is needed (Debian: apt-get install pgbouncer): %w", err)
+	}
+	dir, err := folder()
+	if err != nil {
+		return nil, err
+	}
+	b := &Server{Port: Port(), dir: dir}
+	b.Addr = "127.0.0.1:" + strconv.Itoa(b.Port)
+	text := fmt.Sprintf(`[databases]
+postgres = host=127.0.0.1 port=%d dbname=postgres
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %d
+unix_socket_dir =
+auth_type = trust
+auth_file = %s/users
+pool_mode = %s
+default_pool_size = %d
+max_client_conn = 500
+`, s.Port, b.Port, dir, mode, size)
+	err = errors.Join(os.WriteFile(dir+"/ini", []byte(text), 0o644), os.WriteFile(dir+"/users", []byte("\"test\" \"\"\n"), 0o644))
+	if err == nil {
+		b.cmd, b.done, err = spawn(dir, dir+"/log", nil, path, "-q", dir+"/ini")
+	}
+	if err == nil {
+		err = b.await(dir+"/log", func() error { return b.Exec("select 1") })
+	}
+	if err != nil {
+		b.Stop()
+		return nil, err
+	}
+	return b, nil
 }

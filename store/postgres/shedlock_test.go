@@ -1,0 +1,206 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// peer is a client of ShedLock: what its JDBC provider sends to PostgreSQL when it uses the database's time. Each has a name
+// of its own, as processes on different hosts have.
+type peer struct {
+	pool *pgxpool.Pool
+	name string
+}
+
+func (p peer) run(ctx context.Context, text string, args pgx.NamedArgs) (bool, error) {
+	args["lockedBy"] = p.name
+	tag, err := p.pool.Exec(ctx, text, args)
+	return tag.RowsAffected() == 1, err
+}
+
+func (p peer) lock(ctx context.Context, name string, atMost time.Duration) (bool, error) {
+	return p.run(ctx, `INSERT INTO shedlock(name, lock_until, locked_at, locked_by)
+		VALUES(@name, timezone('utc', CURRENT_TIMESTAMP) + make_interval(secs => @atMost), timezone('utc', CURRENT_TIMESTAMP), @lockedBy)
+		ON CONFLICT (name) DO UPDATE SET lock_until = timezone('utc', CURRENT_TIMESTAMP) + make_interval(secs => @atMost),
+		locked_at = timezone('utc', CURRENT_TIMESTAMP), locked_by = @lockedBy
+		WHERE shedlock.name = @name AND shedlock.lock_until <= timezone('utc', CURRENT_TIMESTAMP)`, pgx.NamedArgs{"name": name, "atMost": atMost.Seconds()})
+}
+
+func (p peer) extend(ctx context.Context, name string, atMost time.Duration) (bool, error) {
+	return p.run(ctx, `UPDATE shedlock SET lock_until = timezone('utc', CURRENT_TIMESTAMP) + make_interval(secs => @atMost)
+		WHERE name = @name AND locked_by = @lockedBy AND lock_until > timezone('utc', CURRENT_TIMESTAMP)`, pgx.NamedArgs{"name": name, "atMost": atMost.Seconds()})
+}
+
+func (p peer) unlock(ctx context.Context, name string, atLeast time.Duration) (bool, error) {
+	return p.run(ctx, `UPDATE shedlock SET lock_until = CASE WHEN locked_at + make_interval(secs => @atLeast) > timezone('utc', CURRENT_TIMESTAMP)
+		THEN locked_at + make_interval(secs => @atLeast) ELSE timezone('utc', CURRENT_TIMESTAMP) END
+		WHERE name = @name AND locked_by = @lockedBy`, pgx.NamedArgs{"name": name, "atLeast": atLeast.Seconds()})
+}
+
+// shedlocks gives a store on ShedLock's own table, as ShedLock's manual has it, and peers, on a server in another time zone.
+func shedlocks(t *testing.T, n int) (driver.Store, []peer) {
+	t.Helper()
+	s := startServer(t, "timezone=Pacific/Kiritimati")
+	exec(t, s, `CREATE TABLE shedlock(name VARCHAR(64) NOT NULL, lock_until TIMESTAMP NOT NULL, locked_at TIMESTAMP NOT NULL,
+		locked_by VARCHAR(255) NOT NULL, PRIMARY KEY (name))`)
+	pool, err := pgxpool.New(t.Context(), s.URL("test")+"?sslmode=disable&pool_max_conns=8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	var peers []peer
+	for i := range n {
+		peers = append(peers, peer{pool, fmt.Sprint("host-", i)})
+	}
+	return opened(t, s.URL("test")+"?sslmode=disable&layout=shedlock"), peers
+}
+
+// TestShedLock: each respects what the other holds, for as long as it holds it, and neither ends or extends it.
+func TestShedLock(t *testing.T) {
+	t.Parallel()
+	s, peers := shedlocks(t, 2)
+	ctx := t.Context()
+	says := func(want bool) func(bool, error) {
+		return func(got bool, err error) {
+			t.Helper()
+			if err != nil || got != want {
+				t.Fatalf("ShedLock's client got %v %v, want %v", got, err, want)
+			}
+		}
+	}
+	c := mutex("job", time.Minute)
+	c.Owner = strings.Repeat("o🔒", 50)
+	g := acquire(t, s, c)
+	says(false)(peers[0].lock(ctx, "job", time.Minute))
+	says(false)(peers[0].extend(ctx, "job", time.Minute))
+	says(false)(peers[0].unlock(ctx, "job", 0))
+	if r := renewal(t, s, g); r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	if err := s.Release(ctx, c, ""); err != nil {
+		t.Fatal(err)
+	}
+
+	says(true)(peers[0].lock(ctx, "job", 2*time.Second))
+	_, err := s.Acquire(ctx, mutex("job", time.Minute))
+	is(t, err, driver.ErrHeld, "host-0")
+	l, err := s.Inspect(ctx, "job")
+	if err != nil || len(l.Holders) != 1 || !l.Holders[0].Foreign || l.Holders[0].Left < time.Second {
+		t.Fatalf("%+v %v", l, err)
+	}
+	for _, mode := range []driver.BreakMode{driver.BreakMark, driver.BreakAsk} {
+		is(t, s.Break(ctx, "job", l.Holders[0].Ref, mode), driver.ErrUnsupported)
+	}
+	says(true)(peers[0].extend(ctx, "job", 3*time.Second))
+	start := time.Now()
+	w := mutex("job", time.Minute)
+	w.Wait = true
+	next := acquire(t, s, w) // when ShedLock's holder has fallen silent for as long as it said
+	if after := time.Since(start); after < 2900*time.Millisecond || after > 5*time.Second {
+		t.Errorf("a silent holder of ShedLock's was replaced after %v of 3 s", after)
+	}
+	if next.Token <= g.Token {
+		t.Errorf("token %d after %d", next.Token, g.Token)
+	}
+	says(false)(peers[0].unlock(ctx, "job", 0)) // it wakes up late
+	if r := renewal(t, s, next); r.Err != nil {
+		t.Error(r.Err)
+	}
+	if err := s.Release(ctx, w, ""); err != nil {
+		t.Fatal(err)
+	}
+
+	says(true)(peers[1].lock(ctx, "least", time.Minute))
+	says(true)(peers[1].unlock(ctx, "least", 2*time.Second))
+	_, err = s.Acquire(ctx, mutex("least", time.Minute))
+	is(t, err, driver.ErrHeld)
+
+	says(true)(peers[1].lock(ctx, "forced", time.Minute))
+	l, err = s.Inspect(ctx, "forced")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Break(ctx, "forced", l.Holders[0].Ref, driver.BreakForce); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, s, mutex("forced", time.Minute))
+	_, err = s.Acquire(ctx, mutex(strings.Repeat("n", 65), time.Minute))
+	is(t, err, driver.ErrInvalid, "64")
+}
+
+// TestShedLockRounds: our clients and ShedLock's contend for one lock, and there are never two holders.
+func TestShedLockRounds(t *testing.T) {
+	t.Parallel()
+	rounds := int64(100)
+	if *prove {
+		rounds = 1000
+	}
+	s, peers := shedlocks(t, 2)
+	var inside, ours, theirs, token atomic.Int64
+	work := func() {
+		if n := inside.Add(1); n != 1 {
+			t.Errorf("%d holders", n)
+		}
+		time.Sleep(rand.N(500 * time.Microsecond))
+		inside.Add(-1)
+	}
+	over := func() bool {
+		return ours.Load() >= rounds/2 && theirs.Load() >= rounds/2 || t.Failed() || t.Context().Err() != nil
+	}
+	var all sync.WaitGroup
+	for _, p := range peers {
+		all.Go(func() {
+			for !over() {
+				got, err := p.lock(t.Context(), "m", time.Minute)
+				if got {
+					work()
+					theirs.Add(1)
+					_, err = p.unlock(t.Context(), "m", 0)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				time.Sleep(rand.N(2 * time.Millisecond))
+			}
+		})
+	}
+	for i := range 2 {
+		all.Go(func() {
+			for !over() {
+				c := mutex("m", time.Minute)
+				c.Wait = i == 0
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				g, err := s.Acquire(ctx, c)
+				cancel()
+				switch {
+				case err == nil:
+					work()
+					ours.Add(1)
+					if before := token.Swap(g.Token); before >= g.Token {
+						t.Errorf("token %d after %d", g.Token, before)
+					}
+				case !errors.Is(err, driver.ErrHeld) && !errors.Is(err, context.DeadlineExceeded):
+					t.Error(err)
+				}
+				if rerr := s.Release(t.Context(), c, ""); rerr != nil && err == nil {
+					t.Error(rerr)
+				}
+				time.Sleep(rand.N(2 * time.Millisecond))
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d grants to us and %d to ShedLock's clients, never two at a time", ours.Load(), theirs.Load())
+}
