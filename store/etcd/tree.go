@@ -137,7 +137,9 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, number 
 		if err != nil {
 			return sequence.Look{}, t.fault(err)
 		}
-		if !r.Succeeded {
+		if r.Succeeded { // what was just put need not be read
+			t.know(key, sequence.Node{Key: key[len(t.dir(name)):], Token: r.Header.Revision, Version: r.Header.Revision, Session: s.ID, Note: note})
+		} else {
 			var now int64
 			if kvs := r.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
 				now = kvs[0].ModRevision
