@@ -22,11 +22,13 @@ type claim struct {
 	asked   driver.Instant // when the client was granted it, last asked for its renewal, or turned from it
 	told    bool           // that its holder is asked to give up
 	leaving bool           // a release is under way, or a sweep
-	loss    *driver.LossError
-	seats   chan sight    // buffered; while waiting: looks by which it fits
-	wake    chan struct{} // buffered; while waiting: look again
-	blocker string        // while waiting: key of the node in the way, if that is one of this client's
-	unwatch func()        // of its own node
+
+	reweighing bool // a change of its weight is under way, or has had no answer
+	loss       *driver.LossError
+	seats      chan sight    // buffered; while waiting: looks by which it fits
+	wake       chan struct{} // buffered; while waiting: look again
+	blocker    string        // while waiting: key of the node in the way, if that is one of this client's
+	unwatch    func()        // of its own node
 
 	unwatched bool // stands in the session's list of those to be watched
 }

@@ -30,11 +30,13 @@ import (
 // Engine is a driver.Store over a Tree. It implements all optional interfaces of package driver; make one with [New].
 type Engine struct {
 	tree  Tree
-	mover Mover // nil if the tree has none
+	mover Mover // nil if the tree is none
 	info  driver.Info
 	clock driver.Clock
 	life  context.Context
 	end   context.CancelCauseFunc
+
+	weigher Weigher // nil if the tree is none
 	// inBackground counts the engine's own goroutines; it is added to only with mu held and life going on.
 	inBackground sync.WaitGroup
 
@@ -63,6 +65,7 @@ func New(tree Tree) *Engine {
 		claims: map[string]*claim{}, waiting: map[string]map[*claim]struct{}{}, ended: make(chan struct{}, 1),
 	}
 	e.mover, _ = tree.(Mover)
+	e.weigher, _ = tree.(Weigher)
 	e.info = complete(tree.Info())
 	e.info.Detached = e.mover != nil
 	e.clock = e.info.Clock

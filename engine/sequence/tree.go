@@ -88,6 +88,14 @@ type Mover interface {
 	Move(ctx context.Context, name string, n Node, to Session, note Note) (Node, bool, error)
 }
 
+// Weigher is implemented by trees on which a claim can change its weight: that compare several nodes in the step that
+// changes one, and where the weight is no part of what cannot change.
+type Weigher interface {
+	// ChangeAmong is Change, if all of these nodes, n among them, stand at their versions, and nobody has come since: to be
+	// exact, if every other node on the lock is one of these, or came before the revision.
+	ChangeAmong(ctx context.Context, name string, n Node, note Note, among []Node, revision int64) (Node, bool, error)
+}
+
 // Session is a session of the store.
 type Session struct {
 	ID  string

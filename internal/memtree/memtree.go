@@ -308,8 +308,23 @@ func (l *Link) Move(ctx context.Context, name string, n sequence.Node, to sequen
 	return l.change(ctx, "move", name, n, to.ID, note)
 }
 
-func (l *Link) change(ctx context.Context, what, name string, n sequence.Node, to string, note sequence.Note) (sequence.Node, bool, error) {
+// ChangeAmong replaces a note if others stand as they did.
+func (l *Link) ChangeAmong(ctx context.Context, name string, n sequence.Node, note sequence.Note, among []sequence.Node, revision int64) (sequence.Node, bool, error) {
+	return l.change(ctx, "change", name, n, n.Session, note, func(s *Server) bool {
+		for _, a := range among {
+			if at := s.find(name, a.Key); at == nil || at.Version != a.Version {
+				return false
+			}
+		}
+		return !slices.ContainsFunc(s.locks[name], func(o *sequence.Node) bool { return o.Token > revision })
+	})
+}
+
+func (l *Link) change(ctx context.Context, what, name string, n sequence.Node, to string, note sequence.Note, when ...func(s *Server) bool) (sequence.Node, bool, error) {
 	got, err := do(ctx, l, what, func(s *Server) changed {
+		if len(when) > 0 && !when[0](s) {
+			return changed{}
+		}
 		at := s.find(name, n.Key)
 		if at == nil || at.Version != n.Version || s.sessions[to] == nil {
 			return changed{}

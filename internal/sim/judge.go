@@ -70,18 +70,19 @@ func (j *judge) began(name string, l *holdfast.Lease, t *tenure) {
 		j.violation("token %d of %s was given twice", l.Token(), name)
 	}
 	j.tokens[name][l.Token()] = true
-	if t.weight == t.limit {
-		if l.Token() <= j.largest[name] {
-			j.violation("token %d of %s came after %d", l.Token(), name, j.largest[name])
-		}
-		j.largest[name] = l.Token()
-	}
 	t.began = j.w.elapsed()
 	if t.valid == nil {
 		t.valid = l.Valid
 	}
 	if t.ctx == nil {
 		t.ctx = l.Context()
+	}
+	// A host can be stopped when a lock has been taken, and before its user has it. What was lost meanwhile says so.
+	if t.weight == t.limit && t.valid() {
+		if l.Token() <= j.largest[name] {
+			j.violation("token %d of %s came after %d", l.Token(), name, j.largest[name])
+		}
+		j.largest[name] = l.Token()
 	}
 	j.tenures[name][l] = t
 	j.overlap(name)

@@ -23,7 +23,7 @@ func (w *World) draw() {
 			w.turns = append(w.turns, more)
 		}
 	}
-	w.reweighs = w.chance(0.4) && w.tree == nil // the sequence engine does not change weights
+	w.reweighs = w.chance(0.4)
 }
 
 // turn is one lock, taken and given up.

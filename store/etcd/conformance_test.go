@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -18,7 +19,11 @@ var shared = sync.OnceValues(func() (*etcdtest.Cluster, error) {
 	return etcdtest.Start(context.Background(), etcdtest.Options{Direct: true})
 })
 
-var started bool
+// started says that it is to be closed.
+var started atomic.Bool
+
+// together is how many tests run at a time: they wait more than they compute, so more than there are processors.
+const together = "4"
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -29,8 +34,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	set := false
+	flag.Visit(func(f *flag.Flag) { set = set || f.Name == "test.parallel" })
+	if !set {
+		_ = flag.Set("test.parallel", together)
+	}
 	code := m.Run()
-	if started {
+	if started.Load() {
 		if c, err := shared(); err == nil {
 			c.Close()
 		}
@@ -40,7 +50,7 @@ func TestMain(m *testing.M) {
 
 func cluster(t testing.TB) *etcdtest.Cluster {
 	t.Helper()
-	started = true
+	started.Store(true)
 	c, err := shared()
 	if err != nil {
 		t.Fatal(err)
@@ -91,6 +101,7 @@ func (p *peer) kill() {
 
 // TestConformance: the store keeps every promise of the contract, on three servers.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	c, err := etcdtest.Start(t.Context(), etcdtest.Options{})
 	if err != nil {
 		t.Fatal(err)

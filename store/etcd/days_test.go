@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"flag"
 	"fmt"
 	"math/big"
 	"net"
@@ -23,6 +24,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -65,8 +67,10 @@ func newClient(t *testing.T, s driver.Store, ttl time.Duration) *holdfast.Client
 	return client
 }
 
-// TestLateAdd: an add of unknown outcome that is withdrawn cannot take effect later, and other adds of the session can.
+// TestLateAdd: an add of unknown outcome that is withdrawn, or whose claim is moved to another lease and over, cannot take
+// effect later, and other adds of the session can.
 func TestLateAdd(t *testing.T) {
+	t.Parallel()
 	s, cli, _ := benchStore(t)
 	ctx := t.Context()
 	ses, err := s.tree.Open(ctx, 30*time.Second)
@@ -92,14 +96,27 @@ func TestLateAdd(t *testing.T) {
 	if l, err := other.Inspect(ctx, t.Name()); err != nil || len(l.Holders) != 1 {
 		t.Errorf("%+v, %v", l, err)
 	}
+	key = s.tree.dir(t.Name()) + look.Nodes[0].Key
+	late = cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0), clientv3.Compare(clientv3.ModRevision(gate), "=", s.tree.gateOf(ses.ID))).
+		Then(clientv3.OpPut(key, "{}", clientv3.WithLease(unhex(ses.ID))))
+	to, err := s.tree.Open(ctx, 30*time.Second)
+	fails(t, err)
+	if n, ok, err := s.tree.Move(ctx, t.Name(), look.Nodes[0], to, note); err != nil || !ok || n.Token != look.Nodes[0].Token {
+		t.Errorf("%+v, %v, %v", n, ok, err)
+	}
+	fails(t, s.tree.End(ctx, to.ID))
+	if r, err := late.Commit(); err != nil || r.Succeeded {
+		t.Errorf("the late add of a claim that was moved took effect: %v", err)
+	}
 	fails(t, s.tree.End(ctx, ses.ID))
-	if r, err := cli.Get(ctx, own, clientv3.WithPrefix()); err != nil || r.Count != 0 {
-		t.Errorf("%d keys of the store's own are left, %v", r.Count, err)
+	if r, err := cli.Get(ctx, gate); err != nil || r.Count != 0 {
+		t.Errorf("the gate of a session that is over is left: %d, %v", r.Count, err)
 	}
 }
 
 // TestNested: a claim on a/b is none on a, also to a client that has seen both.
 func TestNested(t *testing.T) {
+	t.Parallel()
 	s, _, _ := benchStore(t)
 	for _, name := range []string{t.Name() + "/b/c", t.Name() + "/b", t.Name()} {
 		if _, err := s.Acquire(t.Context(), mutexClaim(name)); err != nil {
@@ -121,6 +138,7 @@ func TestNested(t *testing.T) {
 // TestRevoked: an operator who revokes the lease ends holders and waiters, at once, each with that cause; and the client
 // goes on under another lease.
 func TestRevoked(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	a, b := mustOpen(t, c), mustOpen(t, c)
 	holder := newClient(t, a, 20*time.Second)
@@ -163,11 +181,16 @@ func TestRevoked(t *testing.T) {
 	fails(t, lease(t, holder, t.Name()).Unlock())
 }
 
-// TestLeaderKilled: with the leader killed again and again a holder keeps its lock, and others get theirs.
+var (
+	leaders     = flag.Int("leaders", 3, "how many leaders are killed or stopped")
+	leaderEvery = flag.Duration("leader-every", 2500*time.Millisecond, "how long each time until the next; half of that the server is away")
+)
+
+// TestLeaderKilled: with the leader killed or stopped again and again a holder keeps its lock, and others get theirs.
 func TestLeaderKilled(t *testing.T) {
+	t.Parallel()
 	c := start(t, etcdtest.Options{})
-	p := mustOpen(t, c)
-	client := newClient(t, p, 6*time.Second)
+	client := newClient(t, mustOpen(t, c), 10*time.Second)
 	kept := lease(t, client, t.Name()+"/kept")
 	var cycles atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
@@ -181,22 +204,27 @@ func TestLeaderKilled(t *testing.T) {
 			}
 		}
 	}()
-	const kills = 4
-	for i := range kills {
+	for i := range *leaders {
+		before := cycles.Load()
 		leader, err := c.Leader(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if i%2 == 0 {
 			leader.Kill()
-			time.Sleep(2 * time.Second)
+			time.Sleep(*leaderEvery / 2)
 			fails(t, leader.Start())
 		} else {
 			leader.Stop()
-			time.Sleep(2 * time.Second)
+			time.Sleep(*leaderEvery / 2)
 			leader.Continue()
 		}
-		time.Sleep(time.Second)
+		time.Sleep(*leaderEvery / 2)
+		for end := time.Now().Add(30 * time.Second); cycles.Load() == before; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("nobody else got a lock for 30 s, when leader %d had gone and come back", i+1)
+			}
+		}
 	}
 	cancel()
 	<-done
@@ -204,14 +232,12 @@ func TestLeaderKilled(t *testing.T) {
 		t.Errorf("the lock was lost: %v", context.Cause(kept.Context()))
 	}
 	fails(t, kept.Unlock())
-	t.Logf("%d other cycles while %d leaders were killed or stopped", cycles.Load(), kills)
-	if cycles.Load() == 0 {
-		t.Error("nobody else got a lock")
-	}
+	t.Logf("%d other cycles while %d leaders were killed or stopped, one every %v", cycles.Load(), *leaders, *leaderEvery)
 }
 
 // TestAllKilled: when all servers are killed and come back within the TTL, holders keep their locks and tokens rise.
 func TestAllKilled(t *testing.T) {
+	t.Parallel()
 	c := start(t, etcdtest.Options{})
 	client := newClient(t, mustOpen(t, c), 15*time.Second)
 	l := lease(t, client, t.Name())
@@ -237,6 +263,7 @@ func TestAllKilled(t *testing.T) {
 
 // TestCompaction: a compaction disturbs neither holders nor waiters.
 func TestCompaction(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	a, b := newClient(t, mustOpen(t, c), 10*time.Second), newClient(t, mustOpen(t, c), 10*time.Second)
 	l := lease(t, a, t.Name())
@@ -262,8 +289,115 @@ func TestCompaction(t *testing.T) {
 	fails(t, <-in)
 }
 
+// TestWatchCancelled: when the server cancels all of a client's watches, a waiter is let in by its polls, and a break is
+// told by the next renewal.
+func TestWatchCancelled(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	p := mustOpen(t, c)
+	holder, waiter := newClient(t, mustOpen(t, c), 10*time.Second), newClient(t, p, 3*time.Second)
+	first := lease(t, holder, t.Name()+"/first")
+	broken := lease(t, waiter, t.Name()+"/broken")
+	in := make(chan error, 1)
+	go func() {
+		l, err := waiter.Mutex(t.Name()+"/first", nil).Lock(t.Context())
+		if err == nil {
+			err = l.Unlock()
+		}
+		in <- err
+	}()
+	h := p.tree.hub
+	cancelled := 0
+	for end := time.Now().Add(10 * time.Second); cancelled < 3 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		cancelled = 0
+		h.mu.Lock()
+		for id, w := range h.watches {
+			if w.again { // the server has said so
+				cancelled++
+			} else { // as the server may do for reasons of its own: what it says is the same
+				h.push(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}})
+			}
+		}
+		h.mu.Unlock()
+	}
+	if cancelled < 3 { // what the waiter waits for, its own key, and that of the other lock
+		t.Fatalf("the server has cancelled %d watches", cancelled)
+	}
+	began := time.Now()
+	fails(t, first.Unlock())
+	fails(t, <-in)
+	t.Logf("let in after %v", time.Since(began).Round(time.Millisecond))
+	s := mustOpen(t, c)
+	l, err := s.Inspect(t.Context(), t.Name()+"/broken")
+	if err != nil || len(l.Holders) != 1 {
+		t.Fatal(l, err)
+	}
+	fails(t, s.Break(t.Context(), t.Name()+"/broken", l.Holders[0].Ref, driver.BreakMark))
+	select {
+	case <-broken.Context().Done():
+		if err := context.Cause(broken.Context()); !strings.Contains(err.Error(), string(driver.LossBroken)) {
+			t.Errorf("the holder is told: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("a broken holder was not told")
+	}
+}
+
+// TestRestored: when the cluster is set back to an older state it gives smaller tokens than before. A resource that keeps
+// the largest refuses them; nothing else can.
+func TestRestored(t *testing.T) {
+	t.Parallel()
+	c := start(t, etcdtest.Options{Members: 1})
+	client := newClient(t, mustOpen(t, c), 2*time.Second)
+	cycle := func(client *holdfast.Client) int64 {
+		l := lease(t, client, t.Name())
+		defer l.Unlock()
+		return l.Token()
+	}
+	saved := cycle(client)
+	m := c.Members[0]
+	m.Terminate()
+	snapshot := t.TempDir()
+	fails(t, os.CopyFS(snapshot, os.DirFS(m.Data)))
+	fails(t, m.Start())
+	fails(t, etcdtest.Ready(t.Context(), admin(t, c)))
+	var largest int64 // what the resource has seen
+	for range 5 {
+		token := cycle(client)
+		if token <= largest || token <= saved {
+			t.Errorf("token %d came after %d", token, largest)
+		}
+		largest = token
+	}
+	m.Terminate()
+	fails(t, os.RemoveAll(m.Data))
+	fails(t, os.CopyFS(m.Data, os.DirFS(snapshot)))
+	fails(t, m.Start())
+	fails(t, etcdtest.Ready(t.Context(), admin(t, c)))
+	if token := cycle(newClient(t, mustOpen(t, c), 2*time.Second)); token > largest {
+		t.Errorf("token %d came after %d, though the cluster was set back: this test shows nothing", token, largest)
+	}
+	if client.Info().TokensFall == "" {
+		t.Error("tokens can fall, and the store does not say so")
+	}
+}
+
+// TestLeastTTL: a cluster with the usual election timeout of a second gives no lease of less than two. The grant says so.
+func TestLeastTTL(t *testing.T) {
+	t.Parallel()
+	c := start(t, etcdtest.Options{Members: 1, Args: []string{"--heartbeat-interval", "100", "--election-timeout", "1000"}})
+	s := mustOpen(t, c)
+	cl := mutexClaim(t.Name())
+	cl.TTL = s.Info().MinTTL
+	g, err := s.Acquire(t.Context(), cl)
+	if err != nil || cl.TTL != time.Second || g.TTL != 2*time.Second {
+		t.Errorf("a TTL of %v was asked for, and %v granted: %v", cl.TTL, g.TTL, err)
+	}
+}
+
 // TestHalfDead: a client whose first endpoints are dead works with the others.
 func TestHalfDead(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	url := "etcd://127.0.0.1:1,127.0.0.1:2," + c.Members[0].Endpoint
 	client, err := holdfast.Open(t.Context(), url, &holdfast.Options{TTL: 5 * time.Second})
@@ -278,6 +412,7 @@ func TestHalfDead(t *testing.T) {
 
 // TestNoSpace: a cluster whose quota is used up refuses at once, says why, and lets go of what is held.
 func TestNoSpace(t *testing.T) {
+	t.Parallel()
 	c := start(t, etcdtest.Options{Members: 1, Args: []string{"--quota-backend-bytes", "2097152"}})
 	client := newClient(t, mustOpen(t, c), 10*time.Second)
 	held := lease(t, client, t.Name()+"/held")
@@ -305,6 +440,7 @@ func TestNoSpace(t *testing.T) {
 // TestAuth: a user without rights is told at once; one who loses them in mid-hold loses the lock, and is told in time; and
 // no password shows.
 func TestAuth(t *testing.T) {
+	t.Parallel()
 	c := start(t, etcdtest.Options{Members: 1})
 	cli := admin(t, c)
 	ctx := t.Context()
@@ -379,6 +515,7 @@ func TestAuth(t *testing.T) {
 
 // TestTLS: with the right authority the store works, and with the wrong one it says so at once.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	good, bad := certificate(t, filepath.Join(dir, "good")), certificate(t, filepath.Join(dir, "bad"))
 	c := start(t, etcdtest.Options{Members: 1, TLS: &struct{ CA, Cert, Key string }{good + ".pem", good + ".pem", good + "-key.pem"}})
@@ -439,6 +576,7 @@ func certificate(t *testing.T, path string) string {
 // TestLease: a lease in the user's own hands keeps its keys while it is kept alive, ends them when it is revoked, and tells
 // when it is lost.
 func TestLease(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	p := mustOpen(t, c)
 	cli := admin(t, c)

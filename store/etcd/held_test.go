@@ -13,10 +13,12 @@ import (
 
 var many = flag.Int("held", 500, "how many locks are held at a time")
 
+const heldTTL = 12 * time.Second
+
 // TestHeld: held locks cost memory, and no goroutine each; their renewals are one beat and one read for every hundred.
 func TestHeld(t *testing.T) {
 	s, _, c := benchStore(t)
-	client, err := holdfast.New(s, &holdfast.Options{TTL: 30 * time.Second})
+	client, err := holdfast.New(s, &holdfast.Options{TTL: heldTTL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,9 +51,9 @@ func TestHeld(t *testing.T) {
 	c.take()
 	each := (memory() - before) / uint64(*many)
 	more := runtime.NumGoroutine() - goroutines
-	time.Sleep(20 * time.Second)
+	time.Sleep(heldTTL / 2)
 	sent := c.take()
-	t.Logf("%d locks held: %d bytes each, %d goroutines more; in 20 s, with a TTL of 30 s: %v", *many, each, more, sent)
+	t.Logf("%d locks held: %d bytes each, %d goroutines more; in %v, with a TTL of %v: %v", *many, each, more, heldTTL/2, heldTTL, sent)
 	if more > 30 {
 		t.Errorf("%d goroutines for %d locks", more, *many)
 	}
@@ -60,7 +62,7 @@ func TestHeld(t *testing.T) {
 			t.Fatal("lost")
 		}
 	}
-	if n := sent["Txn"]; n > 4*(*many/100+1)+8 {
+	if n := sent["Txn"]; n == 0 || n > 4*(*many/100+1)+8 {
 		t.Errorf("%d reads", n)
 	}
 }

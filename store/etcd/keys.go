@@ -63,6 +63,19 @@ func node(kv *mvccpb.KeyValue, dir int) (sequence.Node, bool) {
 // every look at it.
 const maxKnown = 4096
 
+func (t *tree) know(key string, n sequence.Node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.knowLocked(key, n)
+}
+
+func (t *tree) knowLocked(key string, n sequence.Node) {
+	if len(t.known) >= maxKnown {
+		clear(t.known)
+	}
+	t.known[key] = n
+}
+
 // look is how the keys of one lock stand, in order.
 func (t *tree) look(name string, kvs []*mvccpb.KeyValue, revision int64) sequence.Look {
 	l := sequence.Look{Name: name, Revision: revision, Full: true}
@@ -76,10 +89,7 @@ func (t *tree) look(name string, kvs []*mvccpb.KeyValue, revision int64) sequenc
 			if n, ok = node(kv, dir); !ok {
 				continue
 			}
-			if len(t.known) >= maxKnown {
-				clear(t.known)
-			}
-			t.known[string(kv.Key)] = n
+			t.knowLocked(string(kv.Key), n)
 		}
 		l.Nodes = append(l.Nodes, n)
 	}

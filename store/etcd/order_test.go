@@ -20,6 +20,7 @@ var fairFor = flag.Duration("fair", 8*time.Second, "how long the fairness test g
 // TestFairness: of 64 clients in eight processes, a quarter of whose waits are given up, nobody is overtaken, also while
 // the cluster loses its leader. The token is the place of arrival; so the tokens of those let in must rise.
 func TestFairness(t *testing.T) {
+	t.Parallel()
 	c, err := etcdtest.Start(t.Context(), etcdtest.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -91,6 +92,7 @@ var interop = flag.Int("interop", 15, "how many rounds each client makes on one 
 // TestInterop: etcdctl lock and Go's concurrency.Mutex, in processes of their own, exclude us and are excluded by us, and
 // all make progress. Each adds to a number in a file, in two steps, and not one addition is lost.
 func TestInterop(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	etcdctl, err := etcdtest.Tool("etcdctl")
 	if err != nil {
@@ -175,6 +177,7 @@ func TestInterop(t *testing.T) {
 // TestForeignHolder: a claim of another kind than a mutex waits for a foreign holder, too; an operator sees who that is,
 // can't mark it, and can remove it by force.
 func TestForeignHolder(t *testing.T) {
+	t.Parallel()
 	s, cli, _ := benchStore(t)
 	ctx := t.Context()
 	g, err := cli.Grant(ctx, 30)

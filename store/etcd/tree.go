@@ -137,7 +137,9 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, number 
 		if err != nil {
 			return sequence.Look{}, t.fault(err)
 		}
-		if !r.Succeeded {
+		if r.Succeeded { // what was just put need not be read
+			t.know(key, sequence.Node{Key: key[len(t.dir(name)):], Token: r.Header.Revision, Version: r.Header.Revision, Session: s.ID, Note: note})
+		} else {
 			var now int64
 			if kvs := r.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
 				now = kvs[0].ModRevision
@@ -209,14 +211,28 @@ func (t *tree) Move(ctx context.Context, name string, n sequence.Node, to sequen
 	return now, ok, err
 }
 
+// ChangeAmong compares the others in the same transaction. What goes is missed by its key, and what comes has a create
+// revision that is larger.
+func (t *tree) ChangeAmong(ctx context.Context, name string, n sequence.Node, note sequence.Note, among []sequence.Node, revision int64) (sequence.Node, bool, error) {
+	from, to := t.span(name)
+	when := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "<", revision+1)}
+	for _, o := range among {
+		when = append(when, clientv3.Compare(clientv3.ModRevision(t.dir(name)+o.Key), "=", o.Version))
+	}
+	return t.putIf(ctx, name, n, note, when, clientv3.WithIgnoreLease())
+}
+
 func (t *tree) put(ctx context.Context, name string, n sequence.Node, note sequence.Note, lease clientv3.OpOption, more ...clientv3.Op) (sequence.Node, bool, error) {
+	return t.putIf(ctx, name, n, note, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(t.dir(name)+n.Key), "=", n.Version)}, lease, more...)
+}
+
+func (t *tree) putIf(ctx context.Context, name string, n sequence.Node, note sequence.Note, when []clientv3.Cmp, lease clientv3.OpOption, more ...clientv3.Op) (sequence.Node, bool, error) {
 	value, err := json.Marshal(note)
 	if err != nil {
 		return n, false, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	key := t.dir(name) + n.Key
-	r, err := t.kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", n.Version)).
-		Then(append(more, clientv3.OpPut(key, string(value), lease))...).Commit()
+	r, err := t.kv.Txn(ctx).If(when...).Then(append(more, clientv3.OpPut(key, string(value), lease))...).Commit()
 	if err != nil {
 		return n, false, t.fault(err)
 	}

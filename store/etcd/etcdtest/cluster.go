@@ -44,6 +44,7 @@ type Member struct {
 	Name     string
 	Endpoint string // host:port for clients
 	ID       string // in hex
+	Data     string // its directory
 	args     []string
 	log      string
 	peer     string // host:port for its peers
@@ -124,7 +125,7 @@ func (c *Cluster) start(ctx context.Context, binary string) error {
 		if err != nil {
 			return err
 		}
-		m := &Member{Name: "n" + strconv.Itoa(i+1), Endpoint: client, log: filepath.Join(c.dir, "n"+strconv.Itoa(i+1)+".log")}
+		m := &Member{Name: "n" + strconv.Itoa(i+1), Endpoint: client, Data: filepath.Join(c.dir, "n"+strconv.Itoa(i+1)), log: filepath.Join(c.dir, "n"+strconv.Itoa(i+1)+".log")}
 		m.peers = newProxy(l, peer)
 		c.Members = append(c.Members, m)
 		at = append(at, address{client, peer})
@@ -141,7 +142,7 @@ func (c *Cluster) start(ctx context.Context, binary string) error {
 		extra = []string{"--cert-file", t.Cert, "--key-file", t.Key}
 	}
 	for i, m := range c.Members {
-		m.args = append([]string{binary, "--name", m.Name, "--data-dir", filepath.Join(c.dir, m.Name),
+		m.args = append([]string{binary, "--name", m.Name, "--data-dir", m.Data,
 			"--listen-client-urls", scheme + at[i].client, "--advertise-client-urls", scheme + at[i].client,
 			"--listen-peer-urls", "http://" + at[i].peer, "--initial-advertise-peer-urls", "http://" + m.peer,
 			"--initial-cluster", strings.Join(all, ","), "--initial-cluster-state", "new", "--initial-cluster-token", filepath.Base(c.dir),
