@@ -16,10 +16,11 @@ import (
 // here is pure.
 
 // weighs is how much of a lock n takes, as seen by a claim of this kind and limit: all of it, if n is not of the same. A
-// foreign client's lock is exclusive, unless the tree knows its kind. A claim of another kind is one that is about to
-// leave with ErrMismatch, or one that came when the lock was idle; either way it excludes.
+// foreign client's lock is exclusive, unless the tree knows its kind; it may have no limit of its own then. A claim of
+// another kind is one that is about to leave with ErrMismatch, or one that came when the lock was idle; either way it
+// excludes.
 func weighs(n *Node, kind driver.Kind, limit int64) int64 {
-	if n.Kind != kind || n.Limit != limit {
+	if n.Kind != kind || n.Limit != limit && !(n.Foreign && n.Limit == 0) {
 		return limit
 	}
 	return n.Weight

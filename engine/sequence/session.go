@@ -19,7 +19,7 @@ type session struct {
 	wake  chan struct{} // buffered; of its attendant
 
 	// The rest is guarded by the engine's mutex.
-	beats     []driver.Instant // starts of the last confirmed beats, Trailing+1 of them, the oldest first
+	beats     []driver.Instant // starts of the last confirmed beats, from the one that is trusted on
 	flying    chan struct{}    // not nil while a beat is under way
 	failed    error            // of the last beat
 	dead      bool             // the store says that it is over
@@ -138,29 +138,40 @@ func (s *session) trusted() driver.Instant { return s.beats[0] }
 
 func (s *session) confirmed(start driver.Instant) {
 	s.beats = append(s.beats, start)
-	if n := len(s.beats) - 1 - s.Trailing; n > 0 {
-		s.beats = s.beats[n:]
+	for len(s.beats) > 1 && start.Monotonic-s.beats[1].Monotonic >= s.Lag {
+		s.beats = s.beats[1:]
 	}
+}
+
+// newest is the start of the last confirmed beat. Called with mu held.
+func (s *session) newest() driver.Instant { return s.beats[len(s.beats)-1] }
+
+// pace is the time between two beats: often enough that what is trusted is never much older than it has to be.
+func (s *session) pace() time.Duration {
+	if s.Lag > 0 {
+		return s.Lag / 2
+	}
+	return s.TTL / 3
 }
 
 // stale reports whether the session's last confirmation is too old to be answered with.
 func (s *session) stale() bool {
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
-	return s.e.clock.Since(s.trusted()) > s.TTL/6
+	return s.e.clock.Since(s.newest()) > s.TTL/6
 }
 
-// fresh gives the start of a confirmed beat no older than a sixth of the TTL, and sends one, or as many as it takes, if
-// there is none.
+// fresh gives the start of the beat that is trusted, when the last one is no older than a sixth of the TTL, and sends one if
+// it is.
 func (s *session) fresh(ctx context.Context) (driver.Instant, error) {
 	for {
 		s.e.mu.Lock()
-		at, dead := s.trusted(), s.dead
+		at, newest, dead := s.trusted(), s.newest(), s.dead
 		s.e.mu.Unlock()
 		switch {
 		case dead:
 			return at, ErrSessionOver
-		case s.e.clock.Since(at) <= s.TTL/6:
+		case s.e.clock.Since(newest) <= s.TTL/6:
 			return at, nil
 		}
 		if err := s.beat(ctx); err != nil {
@@ -239,8 +250,8 @@ func (s *session) die() {
 	s.poke()
 }
 
-// attend beats a session a third of the way through its TTL, watches what is held for long, looks after nodes that may
-// have changed, and removes what nobody renews; and it ends the session when nothing has stood under it for a TTL.
+// attend beats a session at its pace, watches what is held for long, looks after nodes that may have changed, and removes
+// what nobody renews; and it ends the session when nothing has stood under it for a TTL.
 func (s *session) attend() {
 	e := s.e
 	timer := time.NewTimer(0)
@@ -272,7 +283,7 @@ func (s *session) attend() {
 			cancel()
 			return
 		}
-		next := s.TTL/3 - e.clock.Since(s.beats[len(s.beats)-1])
+		next := s.pace() - e.clock.Since(s.newest())
 		if retry > 0 {
 			next = max(next, retry-e.clock.Since(due))
 		}

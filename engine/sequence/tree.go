@@ -100,10 +100,10 @@ type Weigher interface {
 type Session struct {
 	ID  string
 	TTL time.Duration // as granted
-	// Trailing is how many confirmed beats must follow a beat before the engine may count from its start: 0 where the
-	// answer to a beat proves that the one who will end the session has taken it in, 1 where it only proves that for the
-	// beat before.
-	Trailing int
+	// Lag is how much later than a beat another one must have been sent, and confirmed, before the engine may count from the
+	// start of the former: 0 where the answer to a beat proves that the one who will end the session has taken it in, more
+	// where that one hears of it only afterwards. It is less than a third of the TTL.
+	Lag time.Duration
 }
 
 // Guard says under which condition a node is added: Always, Alone, or the revision of a look since which no claim has

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/hex"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -89,6 +88,7 @@ const (
 	endWrite     = "__WRIT__"
 	endKazoo     = "__lock__"
 	endKazooRead = "__rlock__"
+	endLease     = "lease-" // a permit of Curator's semaphore
 )
 
 // A layout is how claims are named, and so which clients see them.
@@ -102,6 +102,8 @@ const (
 	LayoutCurator = "curator" // Curator's mutex and read-write lock, go-zookeeper's lock
 	LayoutKazoo   = "kazoo"   // kazoo's Lock, ReadLock and WriteLock
 	LayoutBoth    = "both"    // two nodes for each claim
+
+	layoutLeases = "leases" // the permits of Curator's semaphore
 )
 
 func curatorEnd(c driver.Claim) string {
@@ -125,10 +127,28 @@ var layouts = map[string]layout{
 	LayoutCurator: {end: curatorEnd},
 	LayoutKazoo:   {end: kazooEnd},
 	LayoutBoth:    {end: curatorEnd, twin: kazooEnd},
+	layoutLeases:  {end: func(driver.Claim) string { return endLease }},
 }
 
-// ours is the form of our own claims: id, session, kind, limit and weight stand before the end. It begins like Curator's.
-var ours = regexp.MustCompile(`^_c_([a-z2-7]{26})-([0-9a-f]{16})-(mutex|rw|semaphore)\.([0-9]{1,19})\.([0-9]{1,19})-?$`)
+// ours takes the name of a claim of ours apart, as far as it stands before the end: id, session, kind, limit and weight. It begins
+// like Curator's.
+func ours(stem string) (session string, n sequence.Note, ok bool) {
+	const id, sess = len("_c_"), len("_c_") + 26 + 1
+	stem = strings.TrimSuffix(stem, "-")
+	if len(stem) < sess+16+1 || stem[:id] != "_c_" || stem[sess-1] != '-' || stem[sess+16] != '-' {
+		return "", n, false
+	}
+	n.ID, session = stem[id:sess-1], stem[sess:sess+16]
+	kind, numbers, _ := strings.Cut(stem[sess+17:], ".")
+	limit, weight, _ := strings.Cut(numbers, ".")
+	n.Kind = driver.Kind(kind)
+	var err1, err2 error
+	n.Limit, err1 = strconv.ParseInt(limit, 10, 64)
+	n.Weight, err2 = strconv.ParseInt(weight, 10, 64)
+	known := n.Kind == driver.KindMutex || n.Kind == driver.KindRW || n.Kind == driver.KindSemaphore
+	return session, n, known && err1 == nil && err2 == nil && n.Weight >= 1 && n.Weight <= n.Limit &&
+		strings.Trim(n.ID, "abcdefghijklmnopqrstuvwxyz234567") == "" && strings.Trim(session, "0123456789abcdef") == ""
+}
 
 // stem is a claim's name but for its end and number.
 func stem(session string, n sequence.Note) string {
@@ -169,7 +189,7 @@ func parse(name string) (child, bool) {
 		digits, number = digits[:len(digits)-1], "-"+number
 	}
 	c := child{Node: sequence.Node{Key: name, Foreign: true}}
-	for _, end := range []string{endLock, endRead, endWrite, endKazoo, endKazooRead} {
+	for _, end := range []string{endLock, endRead, endWrite, endKazoo, endKazooRead, endLease} {
 		if stem, ok := strings.CutSuffix(digits, end); ok {
 			c.end, c.stem = end, stem
 		}
@@ -178,19 +198,16 @@ func parse(name string) (child, bool) {
 		return child{}, false
 	}
 	c.number, _ = strconv.ParseInt(number, 10, 64)
-	if m := ours.FindStringSubmatch(c.stem); m != nil {
-		limit, _ := strconv.ParseInt(m[4], 10, 64)
-		weight, _ := strconv.ParseInt(m[5], 10, 64)
-		if limit >= 1 && weight >= 1 && weight <= limit {
-			c.Foreign, c.Session = false, m[2]
-			c.Note = sequence.Note{ID: m[1], Kind: driver.Kind(m[3]), Limit: limit, Weight: weight}
-			c.stem = strings.TrimSuffix(c.stem, "-")
-			return c, true
-		}
+	if session, note, ok := ours(c.stem); ok {
+		c.Foreign, c.Session, c.Note = false, session, note
+		c.stem = strings.TrimSuffix(c.stem, "-")
+		return c, true
 	}
 	switch c.end { // foreign read-write locks share as ours do
 	case endRead, endKazooRead:
 		c.Note = sequence.Note{Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1}
+	case endLease: // of whatever limit
+		c.Note = sequence.Note{Kind: driver.KindSemaphore, Weight: 1}
 	case endWrite:
 		c.Note = sequence.Note{Kind: driver.KindRW, Limit: driver.RWLimit, Weight: driver.RWLimit}
 	}

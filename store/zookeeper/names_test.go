@@ -37,7 +37,7 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, c, ok)
 		}
 	}
-	for _, name := range []string{"", "config", "lock-", "lock-1", "lock-00000000001", "x0000000001", "locks-0000000001", "_c_x-lease-0000000001", "0123456789abcdef0123456789abcdef"} {
+	for _, name := range []string{"", "config", "lock-", "lock-1", "lock-00000000001", "x0000000001", "locks-0000000001", "0123456789abcdef0123456789abcdef"} {
 		if c, ok := parse(name); ok {
 			t.Errorf("%s: %+v", name, c)
 		}

@@ -95,8 +95,9 @@ func (t *tree) Open(ctx context.Context, ttl time.Duration) (sequence.Session, e
 		t.lead = c
 	}
 	t.mu.Unlock()
-	// Trust in the last beat waits for the one after it: a leader that was deposed, and has not heard of it, answers a sync.
-	return sequence.Session{ID: sessionName(id), TTL: granted, Trailing: 1}, nil
+	// A follower tells the leader twice in a tick whom it has heard from, and the least session time is two ticks: what was
+	// sent a quarter of that before something which the leader has answered is known to it.
+	return sequence.Session{ID: sessionName(id), TTL: granted, Lag: granted / 4}, nil
 }
 
 // leave ends a session that nobody has used.
@@ -204,7 +205,9 @@ func (t *tree) anyConn(ctx context.Context) (*conn, error) {
 	return c, err
 }
 
-// Beat is a sync, which the leader answers. A read, or a ping, is answered by any server that once had a leader.
+// Beat is a write that is sure to be refused: of a node that is not there. The leader puts that to the quorum as it does any
+// other. A read or a ping is answered by any server that once had a leader, and a sync by a leader that was deposed and has
+// not heard of it.
 func (t *tree) Beat(ctx context.Context, session string) error {
 	c, err := t.session(session)
 	if err == sequence.ErrSessionOver && !t.isOver(session) {
@@ -213,9 +216,12 @@ func (t *tree) Beat(ctx context.Context, session string) error {
 	if err != nil {
 		return err
 	}
-	calls, err := c.ask(ctx, func() []*call { return []*call{syncCall()} })
+	calls, err := c.ask(ctx, func() []*call { return []*call{deleteCall("/holdfast-beat", -1)} })
 	if err == nil {
 		err = calls[0].err
+	}
+	if err == codeNoNode || err == codeNoAuth {
+		return nil
 	}
 	return t.fault(err, "/")
 }
@@ -278,7 +284,7 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 		return sequence.Look{}, err
 	}
 	path, stem := t.pathOf(name), stem(s.ID, note)
-	if !ours.MatchString(stem) {
+	if _, _, ok := ours(stem); !ok {
 		return sequence.Look{}, fmt.Errorf("%w: the claim's id %q is not 26 characters of lower-case base32", driver.ErrInvalid, note.ID)
 	}
 	data, err := json.Marshal(note)

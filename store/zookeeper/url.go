@@ -19,7 +19,7 @@ func init() { driver.Register("zookeeper", openURL) }
 // as a digest. The options:
 //
 //	namespace=N   is put before all names
-//	layout=L      curator (the default), kazoo or both
+//	layout=L      curator (the default), kazoo, both or curator-semaphore
 //	acl=A         who may use the nodes that are made: creator (the default with a user) or anyone (without)
 //	tls=true      encrypts; so does each of the following
 //	ca=FILE       the authorities to believe, in PEM, instead of the system's
@@ -31,6 +31,9 @@ func openURL(_ context.Context, u *url.URL) (driver.Store, error) {
 	o, err := options(u)
 	if err != nil {
 		return nil, err
+	}
+	if o.Layout == LayoutCuratorSemaphore {
+		return NewSemaphore(o)
 	}
 	return New(o)
 }

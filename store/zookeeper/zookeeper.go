@@ -53,7 +53,7 @@ type Options struct {
 	Servers []string
 	// Namespace is put before all names, as Curator's namespace is: with "app" the lock a is /app/a. It may have slashes.
 	Namespace string
-	// Layout is one of the layouts; default LayoutCurator.
+	// Layout is LayoutCurator (the default), LayoutKazoo or LayoutBoth. For LayoutCuratorSemaphore there is NewSemaphore.
 	Layout string
 	// Auth are the credentials, given to each server before anything else.
 	Auth []Auth
@@ -109,7 +109,8 @@ func New(o Options) (*Store, error) {
 	case len(servers) == 0:
 		return nil, fmt.Errorf("%w: no ZooKeeper server is named", driver.ErrInvalid)
 	case !known:
-		return nil, fmt.Errorf("%w: there is no layout %q; there are %s, %s and %s", driver.ErrInvalid, o.Layout, LayoutCurator, LayoutKazoo, LayoutBoth)
+		return nil, fmt.Errorf("%w: there is no layout %q; there are %s, %s, %s and, for URLs, %s", driver.ErrInvalid, o.Layout,
+			LayoutCurator, LayoutKazoo, LayoutBoth, LayoutCuratorSemaphore)
 	}
 	if o.Namespace != "" {
 		if err := driver.CheckName(o.Namespace, driver.Info{MaxName: driver.MaxName}); err != nil {

@@ -1,12 +1,15 @@
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
 import java.util.Random;
 import java.util.concurrent.TimeUnit;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
+import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
+import org.apache.curator.framework.recipes.locks.Lease;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 
 /** Takes locks with Curator's recipes, and adds to the number in a file or looks that nobody does, for some rounds. */
@@ -22,12 +25,24 @@ class Peer {
         client.start();
         InterProcessMutex mutex = new InterProcessMutex(client, path);
         InterProcessReadWriteLock rw = new InterProcessReadWriteLock(client, path);
+        InterProcessSemaphoreV2 semaphore = new InterProcessSemaphoreV2(client, path, 3);
         Random random = new Random();
         for (int i = 0; i < rounds; i++) {
             if (kind.equals("mutex")) {
                 take(mutex);
                 add();
                 mutex.release();
+                continue;
+            }
+            if (kind.equals("semaphore")) {
+                Lease lease = semaphore.acquire(60, TimeUnit.SECONDS);
+                if (lease == null) {
+                    throw new Exception("no progress in a minute");
+                }
+                mark("in");
+                Thread.sleep(1);
+                mark("out");
+                lease.close();
                 continue;
             }
             if (random.nextBoolean()) {
@@ -55,6 +70,10 @@ class Peer {
         if (!lock.acquire(60, TimeUnit.SECONDS)) {
             throw new Exception("no progress in a minute");
         }
+    }
+
+    static void mark(String what) throws IOException {
+        Files.writeString(file, what + "\n", StandardOpenOption.APPEND);
     }
 
     static String read() throws IOException {

@@ -1,0 +1,225 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+)
+
+// LayoutCuratorSemaphore is that of Curator's InterProcessSemaphoreV2: see [NewSemaphore].
+const LayoutCuratorSemaphore = "curator-semaphore"
+
+// Semaphore is a driver.Store for semaphores alone, in the layout of Curator's InterProcessSemaphoreV2: a permit is a node under
+// NAME/leases, made by whoever holds the mutex under NAME/locks, who keeps that until the permit is granted. Each of
+// the two is a lock of the sequence engine. A claim weighs 1: Curator takes several permits one by one, and two who do that
+// can block each other.
+type Semaphore struct {
+	locks, leases *sequence.Engine
+}
+
+// NewSemaphore makes a store in Curator's layout for semaphores; Options.Layout is not looked at. It does no I/O.
+func NewSemaphore(o Options) (*Semaphore, error) {
+	o.Layout = LayoutCurator
+	locks, err := New(o)
+	if err != nil {
+		return nil, err
+	}
+	o.Layout = layoutLeases
+	leases, err := New(o)
+	if err != nil {
+		locks.Close()
+		return nil, err
+	}
+	return &Semaphore{locks: locks.Engine, leases: leases.Engine}, nil
+}
+
+const (
+	inLocks  = "/locks"
+	inLeases = "/leases"
+)
+
+func at(c driver.Claim, under string) driver.Claim {
+	c.Name += under
+	if under == inLocks {
+		c.Kind, c.Limit, c.Weight = driver.KindMutex, 1, 1
+	}
+	return c
+}
+
+// Info is that of the engine, but for the kinds.
+func (s *Semaphore) Info() driver.Info {
+	i := s.leases.Info()
+	i.MaxName -= len(inLeases)
+	i.Kinds = []driver.Kind{driver.KindSemaphore}
+	return i
+}
+
+// Acquire takes the mutex, then a permit, and gives the mutex back.
+func (s *Semaphore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	switch {
+	case c.Kind != driver.KindSemaphore:
+		return driver.Grant{}, fmt.Errorf("%w: the layout %s has no %s", driver.ErrUnsupported, LayoutCuratorSemaphore, c.Kind)
+	case c.Weight != 1 && c.Weight <= c.Limit:
+		return driver.Grant{}, fmt.Errorf("%w: in the layout %s a claim weighs 1", driver.ErrUnsupported, LayoutCuratorSemaphore)
+	}
+	if err := c.Check(s.Info()); err != nil {
+		return driver.Grant{}, err
+	}
+	mutex := at(c, inLocks)
+	if !c.Wait {
+		// Who holds the mutex while there are permits holds it for a moment.
+		if err := s.full(ctx, c); err != nil {
+			return driver.Grant{}, err
+		}
+		mutex.Wait = true
+	}
+	m, err := s.locks.Acquire(ctx, mutex)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	over := make(chan struct{})
+	kept := make(chan struct{})
+	go func() { defer close(kept); s.keep(ctx, m, over) }()
+	g, err := s.leases.Acquire(ctx, at(c, inLeases))
+	close(over)
+	<-kept
+	if gone := s.locks.Release(context.WithoutCancel(ctx), mutex, m.Ref); gone != nil && !errors.Is(gone, driver.ErrLost) && err == nil {
+		err = gone
+	}
+	g.Claim = c
+	return g, err
+}
+
+// full is the refusal of a claim that does not wait, if there is no permit.
+func (s *Semaphore) full(ctx context.Context, c driver.Claim) error {
+	l, err := s.leases.Inspect(ctx, c.Name+inLeases)
+	if err == nil && int64(len(l.Holders)+len(l.Waiters)) >= c.Limit {
+		return &driver.HeldError{Holders: l.Holders, Waiting: len(l.Waiters)}
+	}
+	return err
+}
+
+// keep renews the mutex until its holder has a permit.
+func (s *Semaphore) keep(ctx context.Context, m driver.Grant, over <-chan struct{}) {
+	tick := time.NewTicker(m.TTL / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.locks.Renew(ctx, []driver.Grant{m}, func(int, driver.Renewal) {})
+		case <-over:
+			return
+		}
+	}
+}
+
+// Renew renews permits.
+func (s *Semaphore) Renew(ctx context.Context, gs []driver.Grant, done func(int, driver.Renewal)) {
+	all := make([]driver.Grant, len(gs))
+	for i, g := range gs {
+		all[i] = g
+		all[i].Claim = at(g.Claim, inLeases)
+	}
+	s.leases.Renew(ctx, all, done)
+}
+
+// Release gives up the permit, and the place in line for one.
+func (s *Semaphore) Release(ctx context.Context, c driver.Claim, ref string) error {
+	if ref != "" && under(ref) == inLocks {
+		return s.locks.Release(ctx, at(c, inLocks), ref)
+	}
+	err := s.leases.Release(ctx, at(c, inLeases), ref)
+	if c.ID == "" {
+		return err
+	}
+	waited := s.locks.Release(ctx, at(c, inLocks), "")
+	switch {
+	case waited == nil && errors.Is(err, driver.ErrLost):
+		return nil
+	case errors.Is(waited, driver.ErrLost):
+		return err
+	}
+	return errors.Join(err, waited)
+}
+
+// under tells by a ref where its node is.
+func under(ref string) string {
+	if strings.Contains(ref, endLease) {
+		return inLeases
+	}
+	return inLocks
+}
+
+// Inspect shows who has a permit, and who waits for one or for the mutex.
+func (s *Semaphore) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+	leases, err := s.leases.Inspect(ctx, name+inLeases)
+	if err != nil {
+		return leases, err
+	}
+	locks, err := s.locks.Inspect(ctx, name+inLocks)
+	if err != nil {
+		return locks, err
+	}
+	return merge(name, leases, locks), nil
+}
+
+func merge(name string, leases, locks driver.Lock) driver.Lock {
+	l := leases
+	l.Name = name
+	l.Revision += "+" + locks.Revision
+	next := locks.Waiters
+	if len(l.Waiters) == 0 {
+		next = append(locks.Holders, next...)
+	}
+	for _, w := range next {
+		w.Token, w.Weight = 0, 1
+		l.Waiters = append(l.Waiters, w)
+	}
+	if len(l.Waiters) > 0 && l.Kind == "" {
+		l.Kind = driver.KindSemaphore
+	}
+	return l
+}
+
+// List yields the semaphores on which a permit of ours is claimed.
+func (s *Semaphore) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
+	return func(yield func(driver.Lock, error) bool) {
+		for l, err := range s.leases.List(ctx, prefix) {
+			name, ok := strings.CutSuffix(l.Name, inLeases)
+			if !ok && l.Name != "" || ok && !strings.HasPrefix(name, prefix) {
+				continue
+			}
+			if err == nil {
+				l, err = s.Inspect(ctx, name)
+			}
+			l.Name = name
+			if !yield(l, err) {
+				return
+			}
+		}
+	}
+}
+
+// Break acts on the node that the ref names.
+func (s *Semaphore) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+	if under(ref) == inLocks {
+		return s.locks.Break(ctx, name+inLocks, ref, mode)
+	}
+	return s.leases.Break(ctx, name+inLeases, ref, mode)
+}
+
+// NextEnding tells of the ends of permits.
+func (s *Semaphore) NextEnding(ctx context.Context) (driver.Ending, error) {
+	e, err := s.leases.NextEnding(ctx)
+	e.Name = strings.TrimSuffix(e.Name, inLeases)
+	return e, err
+}
+
+// Close closes both.
+func (s *Semaphore) Close() error { return errors.Join(s.locks.Close(), s.leases.Close()) }

@@ -1,0 +1,184 @@
+package zookeeper
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestSemaphore: permits are granted up to the limit and in order, a wait that is given up leaves nothing, holders and waiters
+// are seen and can be broken, and what Curator's semaphore is not is refused.
+func TestSemaphore(t *testing.T) {
+	t.Parallel()
+	s, err := NewSemaphore(Options{Servers: cluster(t).Endpoints()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx := t.Context()
+	claim := func(wait bool) driver.Claim {
+		c := mutexClaim(t.Name())
+		c.Kind, c.Limit, c.Wait = driver.KindSemaphore, 2, wait
+		return c
+	}
+	var held []driver.Grant
+	for range 2 {
+		g, err := s.Acquire(ctx, claim(false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, g)
+	}
+	if held[0].Token >= held[1].Token || held[0].Name != t.Name() {
+		t.Errorf("%+v", held)
+	}
+	var told *driver.HeldError
+	if _, err := s.Acquire(ctx, claim(false)); !errors.As(err, &told) || len(told.Holders) != 2 {
+		t.Errorf("a third permit of two: %v", err)
+	}
+	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	given := claim(true)
+	if _, err := s.Acquire(short, given); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a wait in vain: %v", err)
+	}
+	cancel()
+	fails(t, s.Release(ctx, given, ""))
+	next := claim(true)
+	in := make(chan error, 1)
+	go func() { _, err := s.Acquire(ctx, next); in <- err }()
+	look := func(holders, waiters int) (l driver.Lock) {
+		t.Helper()
+		for range 200 {
+			var err error
+			if l, err = s.Inspect(ctx, t.Name()); err != nil {
+				t.Fatal(err)
+			}
+			if len(l.Holders) == holders && len(l.Waiters) == waiters {
+				return l
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Fatalf("%d hold and %d wait, want %d and %d", len(l.Holders), len(l.Waiters), holders, waiters)
+		return l
+	}
+	look(2, 1)
+	s.Renew(ctx, held, func(_ int, r driver.Renewal) { fails(t, r.Err) })
+	fails(t, s.Release(ctx, held[0].Claim, held[0].Ref))
+	fails(t, <-in)
+	l := look(2, 0)
+	listed := 0
+	for l, err := range s.List(ctx, t.Name()) {
+		fails(t, err)
+		if l.Name == t.Name() && len(l.Holders) == 2 {
+			listed++
+		}
+	}
+	if listed != 1 {
+		t.Errorf("listed %d times", listed)
+	}
+	fails(t, s.Break(ctx, t.Name(), l.Holders[0].Ref, driver.BreakForce))
+	if e, err := s.NextEnding(ctx); err != nil || e.Name != t.Name() || e.ID != held[1].ID {
+		t.Errorf("%+v, %v", e, err)
+	}
+	fails(t, s.Release(ctx, next, ""))
+	look(0, 0)
+	heavy, mutex := claim(false), mutexClaim(t.Name())
+	heavy.Weight = 2
+	for _, c := range []driver.Claim{heavy, mutex} {
+		if _, err := s.Acquire(ctx, c); !errors.Is(err, driver.ErrUnsupported) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// TestSemaphoreInterop: Curator's semaphore and ours share their permits, never more than there are, and both make progress.
+func TestSemaphoreInterop(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	file := filepath.Join(t.TempDir(), "marks")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mark := func(what string) {
+		f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer f.Close()
+		_, err = f.WriteString(what + "\n")
+		fails(t, err)
+	}
+	var theirs sync.WaitGroup
+	for range 3 {
+		args := append(curator(t), strings.Join(c.Endpoints(), ","), "/"+t.Name(), "semaphore", strconv.Itoa(*interop), file)
+		theirs.Go(func() {
+			var out bytes.Buffer
+			peer := exec.CommandContext(t.Context(), args[0], args[1:]...)
+			peer.Stdout, peer.Stderr = &out, &out
+			if err := peer.Run(); err != nil {
+				t.Errorf("the peer: %v\n%s", err, out.Bytes())
+			}
+		})
+	}
+	over := make(chan struct{})
+	go func() { theirs.Wait(); close(over) }()
+	s, err := NewSemaphore(Options{Servers: c.Endpoints()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := newClient(t, s, 20*time.Second)
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			for going, n := true, 0; going || n < *interop; n++ {
+				l, err := client.Semaphore(t.Name(), 3, nil).Acquire(t.Context(), 1)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mark("in")
+				mark("ours")
+				time.Sleep(time.Millisecond)
+				mark("out")
+				fails(t, l.Unlock())
+				select {
+				case <-over:
+					going = false
+				default:
+				}
+			}
+		})
+	}
+	all.Wait()
+	<-over
+	data, err := os.ReadFile(file)
+	fails(t, err)
+	inside, most, ours, total := 0, 0, 0, 0
+	for line := range strings.Lines(string(data)) {
+		switch strings.TrimSpace(line) {
+		case "in":
+			inside++
+			total++
+			most = max(most, inside)
+		case "out":
+			inside--
+		case "ours":
+			ours++
+		}
+	}
+	t.Logf("%d permits of ours and %d of theirs, %d at a time at most", ours, total-ours, most)
+	if most > 3 || most < 2 || inside != 0 || total-ours != 3**interop {
+		t.Error("not as promised")
+	}
+}
