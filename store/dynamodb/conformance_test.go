@@ -2,6 +2,7 @@ package dynamodb
 
 import (
 	"context"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -73,12 +74,20 @@ func own(t *testing.T) *dynamodbtest.Server {
 	return s
 }
 
+// parallel is how many cases the emulator bears at a time.
+func parallel() int {
+	if os.Getenv(dynamodbtest.LocalVariable) != "" {
+		return 4
+	}
+	return 12
+}
+
 // TestConformanceAWSLock: what the layout of the AWS lock client carries it carries as promised, and the rest it refuses.
 func TestConformanceAWSLock(t *testing.T) {
-	conform(t, own(t), "&layout=awslock", drivertest.Options{Parallel: 12})
+	conform(t, own(t), "&layout=awslock", drivertest.Options{Parallel: parallel()})
 }
 
 // TestConformance: the store keeps every promise of the contract.
 func TestConformance(t *testing.T) {
-	conform(t, own(t), "", drivertest.Options{Parallel: 12})
+	conform(t, own(t), "", drivertest.Options{Parallel: parallel()})
 }

@@ -89,7 +89,7 @@ func read(u *url.URL) (*Options, []func(*config.LoadOptions) error, string, erro
 	case u.User != nil:
 		err = fmt.Errorf("%w: credentials do not belong into the URL of a DynamoDB store: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", driver.ErrInvalid)
 	case u.Host == "" || u.Path != "" && u.Path != "/":
-		err = fmt.Errorf("%w: a DynamoDB store's URL is dynamodb://table?region=...", driver.ErrInvalid)
+		err = fmt.Errorf("%w: a DynamoDB store's URL looks like dynamodb://table?region=eu-central-1", driver.ErrInvalid)
 	}
 	return opts, settings, endpoint, err
 }

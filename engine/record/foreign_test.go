@@ -1,0 +1,54 @@
+package record
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestForeign: beside a foreign holder nobody is granted or put in line, whoever held before has lost, and only force ends it
+// before its end; then the lock goes on with its token.
+func TestForeign(t *testing.T) {
+	data, err := Encode(&Record{Kind: driver.KindMutex, Limit: 1, Token: 7, Claims: []Claim{
+		{ID: "old", Weight: 1, TTL: 1e9, Allow: 1e9, State: Granted, Token: 7, Ends: 50}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []Row{{Name: "m", Version: "v", Data: data, Foreign: 100}, {Name: "m", Version: "v", Foreign: 100}} {
+		w := &world{now: 90}
+		rec, err := read(row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, queue := range []bool{false, true} {
+			next := rec.clone()
+			var held *driver.HeldError
+			if _, err := next.Acquire(claim("new", 1), driver.KindSemaphore, 5, queue, info, w.moment()); !errors.As(err, &held) || !held.Holders[0].Foreign {
+				t.Errorf("queue %v: %v", queue, err)
+			}
+		}
+		var lost *driver.LossError
+		if _, err := rec.clone().Renew("old", 7, w.moment()); !errors.As(err, &lost) || lost.Loss != driver.LossTaken {
+			t.Errorf("who held before is told %v", err)
+		}
+		ref := rec.lock("m", w.moment()).Holders[0].Ref
+		for _, mode := range []driver.BreakMode{driver.BreakMark, driver.BreakAsk} {
+			if err := rec.clone().Break(ref, mode, w.moment()); !errors.Is(err, driver.ErrUnsupported) {
+				t.Errorf("mode %v: %v", mode, err)
+			}
+		}
+		forced := rec.clone()
+		if err := forced.Break(ref, driver.BreakForce, w.moment()); err != nil || forced.Foreign != 0 || forced.Token <= rec.Token || forced.Check() != nil {
+			t.Errorf("forced: %+v, %v", forced, err)
+		}
+		for now, free := range map[int64]bool{100: false, 101: true} {
+			w.now = now
+			next := rec.clone()
+			c, err := next.Acquire(claim("new", 1), driver.KindMutex, 1, false, info, w.moment())
+			if (err == nil) != free || free && (c.Token <= rec.Token || next.Check() != nil) {
+				t.Errorf("at %d: %+v, %v", now, c, err)
+			}
+		}
+	}
+}
