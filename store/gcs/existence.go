@@ -82,19 +82,13 @@ func (t *existence) sharpen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = t.remove(ctx, row)
-	return err
+	return t.remove(ctx, row)
 }
 
 // Load is one look at the object's metadata.
 func (t *existence) Load(ctx context.Context, name string) (record.Row, error) {
-	if err := t.settle(ctx, name); err != nil {
+	if err := errors.Join(t.settle(ctx, name), t.keepClock(ctx)); err != nil {
 		return record.Row{}, err
-	}
-	if t.clock.stale() {
-		if err := t.askClock(ctx); err != nil {
-			return record.Row{}, err
-		}
 	}
 	var attrs *storage.ObjectAttrs
 	err := t.call(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) (err error) {
@@ -147,7 +141,7 @@ func (t *existence) Swap(ctx context.Context, row record.Row) (record.Row, error
 	case len(rec.Claims) == 0 && row.Version == "":
 		return row, nil
 	case len(rec.Claims) == 0:
-		return t.remove(ctx, row)
+		return record.Row{Name: row.Name}, t.remove(ctx, row)
 	case strings.HasPrefix(rec.Claims[0].ID, foreignID):
 		return record.Row{}, fmt.Errorf("%w: a foreign holder hears of nothing; break it by force", driver.ErrUnsupported)
 	}
@@ -234,21 +228,6 @@ func (t *existence) settle(ctx context.Context, name string) error {
 		}
 		t.mu.Unlock()
 	}
-}
-
-// remove deletes an object by its generation.
-func (t *existence) remove(ctx context.Context, row record.Row) (record.Row, error) {
-	_, cond, err := conditions(row.Version)
-	if err != nil {
-		return record.Row{}, err
-	}
-	err = t.call(ctx, "storage.objects.delete", func(ctx context.Context) error {
-		return t.object(row.Name).If(cond).Delete(ctx)
-	})
-	if errors.Is(err, storage.ErrObjectNotExist) {
-		err = record.ErrConflict
-	}
-	return record.Row{Name: row.Name}, err
 }
 
 // List gives what Load gives for each object.
