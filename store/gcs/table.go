@@ -158,7 +158,8 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	if err != nil {
 		return record.Row{}, err
 	}
-	return t.write(ctx, row, content{data: row.Data, contentType: "application/json", metadata: v.Metadata, kept: v.Metadata})
+	row, _, err = t.write(ctx, row, content{data: row.Data, contentType: "application/json", metadata: v.Metadata, kept: v.Metadata})
+	return row, err
 }
 
 // content is what is written into an object.
@@ -169,11 +170,11 @@ type content struct {
 	kept        map[string]string // those of the metadata that others have put there
 }
 
-// write puts an object in the place of the row's version.
-func (t *table) write(ctx context.Context, row record.Row, c content) (record.Row, error) {
+// write puts an object in the place of the row's version, and tells when that was.
+func (t *table) write(ctx context.Context, row record.Row, c content) (now record.Row, written time.Time, err error) {
 	_, cond, err := conditions(row.Version)
 	if err != nil {
-		return record.Row{}, err
+		return record.Row{}, written, err
 	}
 	err = t.call(ctx, "storage.objects.create and storage.objects.delete", func(ctx context.Context) error {
 		from := t.clock.clock.Now()
@@ -186,17 +187,15 @@ func (t *table) write(ctx context.Context, row record.Row, c content) (record.Ro
 			return err
 		}
 		a := w.Attrs()
-		t.clock.stamp(a.Updated, from)
-		row.Version = version{a.Generation, a.Metageneration, c.kept}.String()
+		t.clock.stamp(a.Created, from)
+		row.Version = version{Generation: a.Generation, Metageneration: a.Metageneration, Metadata: c.kept}.String()
+		written = a.Created
 		return nil
 	})
-	if errors.Is(err, storage.ErrObjectNotExist) {
-		err = fmt.Errorf("%w: there is no bucket %s; create it, or correct its name", driver.ErrDenied, t.name)
-	}
 	if err != nil {
-		return record.Row{}, err
+		return record.Row{}, written, err
 	}
-	return row, nil
+	return row, written, nil
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

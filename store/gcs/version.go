@@ -14,6 +14,7 @@ type version struct {
 	Generation     int64             `json:"g"`
 	Metageneration int64             `json:"m"`
 	Metadata       map[string]string `json:"meta,omitempty"`
+	Foreign        bool              `json:"foreign,omitempty"` // not made by us, where that can be
 }
 
 func (v version) String() string {
