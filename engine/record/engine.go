@@ -250,6 +250,9 @@ func (e *engine) swap(ctx context.Context, row Row, rec *Record) (Row, *Record, 
 	switch {
 	case err == nil:
 		e.took(from)
+		if now.Token > 0 {
+			rec.retoken(now.Token)
+		}
 		now.Name, now.Data = row.Name, nil
 		e.remember(now, rec)
 		return now, rec, nil

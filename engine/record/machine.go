@@ -207,6 +207,16 @@ func (r *Record) grant(c *Claim, m Moment) {
 	c.beat(m)
 }
 
+// retoken gives the last grant the token that the store has made for it.
+func (r *Record) retoken(token int64) {
+	for i := range r.Claims {
+		if r.Claims[i].Token == r.Token {
+			r.Claims[i].Token = token
+		}
+	}
+	r.Token = token
+}
+
 // Acquire is the step of a claim that wants to be granted: it comes, comes again, or stands in line already. It returns
 // the claim as it stands after the step, or an error and no claim. A claim that stands in line gives a sign of life.
 //

@@ -3,7 +3,6 @@ package gcs
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,7 +24,8 @@ type Layout string
 // The layouts. All but LayoutRecord are those of other clients, who exclude us and are excluded by us on the same object;
 // they carry the plain mutex and the election only. The lock is held as long as its object exists: we remove it by its
 // generation, and keep our own record in its custom metadata, under "holdfast". A foreign holder hears of nothing, so it
-// can be broken by force only. Tokens come from the estimate of the store's clock alone, as nothing is left of a free lock.
+// can be broken by force only. As nothing is left of a free lock, the token of a grant is the time at which the service
+// has created the object, which it tells to a millisecond.
 const (
 	// LayoutRecord is our own, and the default.
 	LayoutRecord Layout = "record"
@@ -40,6 +40,7 @@ const (
 
 const (
 	ownKey      = "holdfast"
+	tokenKey    = "holdfast-token" // there while the token is the time of the object's creation, and does not stand in our record
 	vaultKey    = "lock"
 	vaultTTL    = 15 * time.Second
 	foreignID   = "foreign-"
@@ -70,31 +71,14 @@ type existence struct {
 func (t *existence) Info() driver.Info {
 	i := t.table.Info()
 	i.MaxMeta = maxMeta
-	i.TokensFall = "when a lock changes hands faster than the store's clock is known, or that clock is set back"
+	i.TokensFall = "when the service's clock is set back"
 	return i
-}
-
-// sharpen learns the store's clock to a millisecond, by writing an object and removing it: tokens of two clients are told
-// apart by nothing else here.
-func (t *existence) sharpen(ctx context.Context) error {
-	name := clockObject + strings.ToLower(rand.Text())
-	row, err := t.write(ctx, record.Row{Name: name}, content{})
-	if err != nil {
-		return err
-	}
-	_, err = t.remove(ctx, row)
-	return err
 }
 
 // Load is one look at the object's metadata.
 func (t *existence) Load(ctx context.Context, name string) (record.Row, error) {
-	if err := t.settle(ctx, name); err != nil {
+	if err := errors.Join(t.settle(ctx, name), t.keepClock(ctx)); err != nil {
 		return record.Row{}, err
-	}
-	if t.clock.stale() {
-		if err := t.askClock(ctx); err != nil {
-			return record.Row{}, err
-		}
 	}
 	var attrs *storage.ObjectAttrs
 	err := t.call(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) (err error) {
@@ -108,14 +92,24 @@ func (t *existence) Load(ctx context.Context, name string) (record.Row, error) {
 		return record.Row{}, err
 	}
 	v := version{Generation: attrs.Generation, Metageneration: attrs.Metageneration, Metadata: maps.Clone(attrs.Metadata)}
-	delete(v.Metadata, ownKey)
-	delete(v.Metadata, vaultKey)
-	row := record.Row{Name: name, Version: v.String(), Data: []byte(attrs.Metadata[ownKey])}
-	if len(row.Data) == 0 {
-		row.Data, err = record.Encode(t.foreign(attrs))
+	for _, key := range []string{ownKey, tokenKey, vaultKey} {
+		delete(v.Metadata, key)
 	}
+	var rec *record.Record
+	if text := attrs.Metadata[ownKey]; text == "" {
+		v.Foreign, rec = true, t.foreign(attrs)
+	} else if rec, err = record.Decode(name, []byte(text)); err != nil {
+		return record.Row{Name: name}, err
+	} else if attrs.Metadata[tokenKey] != "" {
+		rec.Token, rec.Claims[0].Token = token(attrs.Created), token(attrs.Created)
+	}
+	row := record.Row{Name: name, Version: v.String()}
+	row.Data, err = record.Encode(rec)
 	return row, err
 }
+
+// token is the token of a grant that created an object.
+func token(created time.Time) int64 { return created.UnixMilli() * 1000 }
 
 // foreign is the record of an object that another client has made.
 func (t *existence) foreign(attrs *storage.ObjectAttrs) *record.Record {
@@ -147,43 +141,53 @@ func (t *existence) Swap(ctx context.Context, row record.Row) (record.Row, error
 	case len(rec.Claims) == 0 && row.Version == "":
 		return row, nil
 	case len(rec.Claims) == 0:
-		return t.remove(ctx, row)
+		return record.Row{Name: row.Name}, t.remove(ctx, row)
 	case strings.HasPrefix(rec.Claims[0].ID, foreignID):
 		return record.Row{}, fmt.Errorf("%w: a foreign holder hears of nothing; break it by force", driver.ErrUnsupported)
 	}
-	content, err := t.content(row, &rec.Claims[0])
+	v, _, err := conditions(row.Version)
 	if err != nil {
 		return record.Row{}, err
 	}
-	return t.writeOn(ctx, row, content)
+	fresh := row.Version == "" || v.Foreign
+	content, err := t.content(row, &rec.Claims[0], v.Metadata, fresh)
+	if err != nil {
+		return record.Row{}, err
+	}
+	row, written, err := t.writeOn(ctx, row, content)
+	if err == nil && fresh {
+		row.Token = token(written)
+		time.Sleep(time.Millisecond) // so that no two grants have one time
+	}
+	return row, err
 }
 
 // content is what an object looks like that stands for a claim.
-func (t *existence) content(row record.Row, c *record.Claim) (content, error) {
-	v, _, err := conditions(row.Version)
-	if err != nil {
-		return content{}, err
-	}
-	meta := maps.Clone(v.Metadata)
+func (t *existence) content(row record.Row, c *record.Claim, kept map[string]string, fresh bool) (content, error) {
+	meta := maps.Clone(kept)
 	if meta == nil {
 		meta = map[string]string{}
 	}
 	meta[ownKey] = string(row.Data)
+	if fresh {
+		meta[tokenKey] = "created"
+	}
 	if t.layout == LayoutGCSLock {
-		return content{data: []byte("1"), contentType: "text/plain", metadata: meta, kept: v.Metadata}, nil
+		return content{data: []byte("1"), contentType: "text/plain", metadata: meta, kept: kept}, nil
 	}
 	text, err := json.Marshal(vaultLock{Key: t.prefix + encode(row.Name), Value: c.Owner, Identity: c.ID,
 		Timestamp: time.UnixMicro(c.Ends).Add(-vaultTTL).UTC().Truncate(time.Second)})
 	meta[vaultKey] = string(text)
-	return content{contentType: "application/octet-stream", metadata: meta, kept: v.Metadata}, err
+	return content{contentType: "application/octet-stream", metadata: meta, kept: kept}, err
 }
 
 // writeOn writes, and goes on when its caller gives up: nothing is left of a lock that is free, so a write that is on its
 // way could not be barred. Whoever looks at the lock next waits for its answer.
-func (t *existence) writeOn(ctx context.Context, row record.Row, c content) (record.Row, error) {
+func (t *existence) writeOn(ctx context.Context, row record.Row, c content) (record.Row, time.Time, error) {
 	type answer struct {
-		row record.Row
-		err error
+		row     record.Row
+		written time.Time
+		err     error
 	}
 	answered, over := make(chan answer, 1), make(chan struct{})
 	going, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
@@ -191,23 +195,23 @@ func (t *existence) writeOn(ctx context.Context, row record.Row, c content) (rec
 	if t.life.Err() != nil {
 		t.mu.Unlock()
 		cancel()
-		return record.Row{}, driver.ErrClosed
+		return record.Row{}, time.Time{}, driver.ErrClosed
 	}
 	t.writes.Go(func() {
 		defer cancel()
 		defer close(over)
-		row, err := t.write(going, row, c)
-		answered <- answer{row, err}
+		row, written, err := t.write(going, row, c)
+		answered <- answer{row, written, err}
 	})
 	t.mu.Unlock()
 	select {
 	case a := <-answered:
-		return a.row, a.err
+		return a.row, a.written, a.err
 	case <-ctx.Done():
 		t.mu.Lock()
 		t.astray[row.Name] = append(t.astray[row.Name], over)
 		t.mu.Unlock()
-		return record.Row{}, ctx.Err()
+		return record.Row{}, time.Time{}, ctx.Err()
 	}
 }
 
@@ -234,21 +238,6 @@ func (t *existence) settle(ctx context.Context, name string) error {
 		}
 		t.mu.Unlock()
 	}
-}
-
-// remove deletes an object by its generation.
-func (t *existence) remove(ctx context.Context, row record.Row) (record.Row, error) {
-	_, cond, err := conditions(row.Version)
-	if err != nil {
-		return record.Row{}, err
-	}
-	err = t.call(ctx, "storage.objects.delete", func(ctx context.Context) error {
-		return t.object(row.Name).If(cond).Delete(ctx)
-	})
-	if errors.Is(err, storage.ErrObjectNotExist) {
-		err = record.ErrConflict
-	}
-	return record.Row{Name: row.Name}, err
 }
 
 // List gives what Load gives for each object.

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -220,5 +223,22 @@ func TestPace(t *testing.T) {
 	}
 	if d := time.Duration(slowest.Load()); d > 1500*time.Millisecond {
 		t.Errorf("a release took %v: it must not wait", d)
+	}
+}
+
+// TestNoTimeOfDay: nothing here asks this machine for the time of day, so that it does not matter what it is.
+func TestNoTimeOfDay(t *testing.T) {
+	sources, err := filepath.Glob("*.go")
+	if err != nil || len(sources) == 0 {
+		t.Fatal(err)
+	}
+	for _, name := range sources {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(name, "_test.go") && strings.Contains(string(text), "time.Now(") {
+			t.Errorf("%s reads the wall clock", name)
+		}
 	}
 }

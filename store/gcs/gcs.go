@@ -83,9 +83,6 @@ func newStore(ctx context.Context, client *storage.Client, bucket string, opts *
 		return record.New(t), nil
 	}
 	e := &existence{table: t, layout: opts.Layout, foreignAge: opts.ForeignAge, astray: map[string][]chan struct{}{}}
-	if err := e.sharpen(ctx); err != nil {
-		return nil, err
-	}
 	return &mutexOnly{record.New(e), opts.Layout}, nil
 }
 

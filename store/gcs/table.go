@@ -2,7 +2,6 @@ package gcs
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -29,29 +28,6 @@ type table struct {
 	clock  storeClock
 	life   context.Context
 	end    context.CancelFunc
-}
-
-// version is what Row.Version says.
-type version struct {
-	Generation     int64             `json:"g"`
-	Metageneration int64             `json:"m"`
-	Metadata       map[string]string `json:"meta,omitempty"`
-}
-
-func (v version) String() string {
-	text, _ := json.Marshal(v) // in the order of keys
-	return string(text)
-}
-
-// conditions give the precondition that a version is for a write.
-func conditions(text string) (v version, c storage.Conditions, err error) {
-	if text == "" {
-		return v, storage.Conditions{DoesNotExist: true}, nil
-	}
-	if err := json.Unmarshal([]byte(text), &v); err != nil || v.Generation == 0 || v.Metageneration == 0 {
-		return v, c, fmt.Errorf("%w: the version %q", driver.ErrInvalid, text)
-	}
-	return v, storage.Conditions{GenerationMatch: v.Generation, MetagenerationMatch: v.Metageneration}, nil
 }
 
 // clockObject is never written: a look at it is refused, and the refusal has a date.
@@ -127,12 +103,18 @@ func (t *table) askClock(ctx context.Context) error {
 	return nil
 }
 
+// keepClock asks for the clock when nothing was heard of it for a while.
+func (t *table) keepClock(ctx context.Context) error {
+	if t.clock.stale() {
+		return t.askClock(ctx)
+	}
+	return nil
+}
+
 // Load is one read; one more where others have put metadata on the object, and once in a while one for the clock.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
-	if t.clock.stale() {
-		if err := t.askClock(ctx); err != nil {
-			return record.Row{}, err
-		}
+	if err := t.keepClock(ctx); err != nil {
+		return record.Row{}, err
 	}
 	for {
 		row, err := t.read(ctx, name)
@@ -176,7 +158,8 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	if err != nil {
 		return record.Row{}, err
 	}
-	return t.write(ctx, row, content{data: row.Data, contentType: "application/json", metadata: v.Metadata, kept: v.Metadata})
+	row, _, err = t.write(ctx, row, content{data: row.Data, contentType: "application/json", metadata: v.Metadata, kept: v.Metadata})
+	return row, err
 }
 
 // content is what is written into an object.
@@ -187,11 +170,11 @@ type content struct {
 	kept        map[string]string // those of the metadata that others have put there
 }
 
-// write puts an object in the place of the row's version.
-func (t *table) write(ctx context.Context, row record.Row, c content) (record.Row, error) {
+// write puts an object in the place of the row's version, and tells when that was.
+func (t *table) write(ctx context.Context, row record.Row, c content) (now record.Row, written time.Time, err error) {
 	_, cond, err := conditions(row.Version)
 	if err != nil {
-		return record.Row{}, err
+		return record.Row{}, written, err
 	}
 	err = t.call(ctx, "storage.objects.create and storage.objects.delete", func(ctx context.Context) error {
 		from := t.clock.clock.Now()
@@ -204,37 +187,44 @@ func (t *table) write(ctx context.Context, row record.Row, c content) (record.Ro
 			return err
 		}
 		a := w.Attrs()
-		t.clock.stamp(a.Updated, from)
-		row.Version = version{a.Generation, a.Metageneration, c.kept}.String()
+		t.clock.stamp(a.Created, from)
+		row.Version = version{Generation: a.Generation, Metageneration: a.Metageneration, Metadata: c.kept}.String()
+		written = a.Created
 		return nil
 	})
-	if errors.Is(err, storage.ErrObjectNotExist) {
-		err = fmt.Errorf("%w: there is no bucket %s; create it, or correct its name", driver.ErrDenied, t.name)
-	}
 	if err != nil {
-		return record.Row{}, err
+		return record.Row{}, written, err
 	}
-	return row, nil
+	return row, written, nil
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Delete is one request; one more if that is refused.
 func (t *table) Delete(ctx context.Context, row record.Row) error {
+	if row.Version == "" {
+		return nil
+	}
+	err := t.remove(ctx, row)
+	if errors.Is(err, record.ErrConflict) {
+		if now, lerr := t.Load(ctx, row.Name); lerr == nil && now.Version == "" {
+			return nil
+		}
+	}
+	return err
+}
+
+// remove deletes the object of the row's version. That there is none is a conflict.
+func (t *table) remove(ctx context.Context, row record.Row) error {
 	_, cond, err := conditions(row.Version)
-	if err != nil || row.Version == "" {
+	if err != nil {
 		return err
 	}
 	err = t.call(ctx, "storage.objects.delete", func(ctx context.Context) error {
 		return t.object(row.Name).If(cond).Delete(ctx)
 	})
-	switch {
-	case errors.Is(err, storage.ErrObjectNotExist):
-		return nil
-	case errors.Is(err, record.ErrConflict):
-		if now, lerr := t.Load(ctx, row.Name); lerr == nil && now.Version == "" {
-			return nil
-		}
+	if errors.Is(err, storage.ErrObjectNotExist) {
+		return record.ErrConflict
 	}
 	return err
 }

@@ -233,6 +233,8 @@ func (s *Server) shiftTimes(reply *httptest.ResponseRecorder, object string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// The emulator keeps the creation time of what was replaced. Its generations are times in nanoseconds.
+	o.TimeCreated = time.Unix(0, o.Generation).UTC().Format(time.RFC3339Nano)
 	for _, at := range []*string{&o.Updated, &o.TimeCreated} {
 		if t, err := time.Parse(time.RFC3339Nano, *at); err == nil {
 			*at = t.Add(s.ahead[object]).Format("2006-01-02T15:04:05.000Z")

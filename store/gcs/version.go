@@ -1,0 +1,34 @@
+package gcs
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"cloud.google.com/go/storage"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// version is what Row.Version says.
+type version struct {
+	Generation     int64             `json:"g"`
+	Metageneration int64             `json:"m"`
+	Metadata       map[string]string `json:"meta,omitempty"`
+	Foreign        bool              `json:"foreign,omitempty"` // not made by us, where that can be
+}
+
+func (v version) String() string {
+	text, _ := json.Marshal(v) // in the order of keys
+	return string(text)
+}
+
+// conditions give the precondition that a version is for a write.
+func conditions(text string) (v version, c storage.Conditions, err error) {
+	if text == "" {
+		return v, storage.Conditions{DoesNotExist: true}, nil
+	}
+	if err := json.Unmarshal([]byte(text), &v); err != nil || v.Generation == 0 || v.Metageneration == 0 {
+		return v, c, fmt.Errorf("%w: the version %q", driver.ErrInvalid, text)
+	}
+	return v, storage.Conditions{GenerationMatch: v.Generation, MetagenerationMatch: v.Metageneration}, nil
+}
