@@ -70,6 +70,7 @@ func processorTime(b testing.TB) time.Duration {
 }
 
 func report(b *testing.B, before time.Duration) {
+	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "cycles/s")
 	b.ReportMetric(float64((processorTime(b)-before).Nanoseconds())/float64(b.N)/1e3, "cpu-us/op")
 }
@@ -137,6 +138,7 @@ func BenchmarkParallel(b *testing.B) {
 			before := processorTime(b)
 			var n atomic.Int64
 			b.SetParallelism(64 / runtime.GOMAXPROCS(0))
+			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
 				name := fmt.Sprint("m", n.Add(1))
 				for pb.Next() {

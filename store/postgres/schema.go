@@ -23,10 +23,7 @@ var (
 // SchemaVersion is the version of the tables that this code works on. They carry theirs in their comments.
 const SchemaVersion = 1
 
-var (
-	locksMark = fmt.Sprintf("Holdfast locks, version %d", SchemaVersion)
-	fenceMark = fmt.Sprintf("Holdfast fence, version %d", SchemaVersion)
-)
+var locksMark = fmt.Sprintf("Holdfast locks, version %d", SchemaVersion)
 
 // Schema is the SQL by which [Migrate] makes the tables, for those who run such things in their own way. The options'
 // Schema, Table and Layout count.
