@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"errors"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -26,7 +27,11 @@ func (c *client) reweighs(g driver.Grant, weight int64) driver.Grant {
 
 // reweighing skips the case where the store cannot do it.
 func (e *Env) reweighing() {
-	if _, ok := e.a().store.(driver.Reweigher); !ok {
+	s, ok := e.a().store.(driver.Reweigher)
+	if ok { // an engine can, and its store not
+		ok = !errors.Is(s.Reweigh(e.ctx, driver.Grant{Claim: e.reader(e.lock("nobody's"))}, 1), driver.ErrUnsupported)
+	}
+	if !ok {
 		e.skip("the store is no Reweigher; leases stay what they are")
 	}
 }

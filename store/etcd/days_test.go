@@ -393,6 +393,9 @@ func TestLeastTTL(t *testing.T) {
 	if err != nil || cl.TTL != time.Second || g.TTL != 2*time.Second {
 		t.Errorf("a TTL of %v was asked for, and %v granted: %v", cl.TTL, g.TTL, err)
 	}
+	if p := s.Explain(cl); len(p.Keys) != 1 || !strings.HasPrefix(g.Name+"/"+g.Ref, strings.TrimSuffix(p.Keys[0], "LEASE")) || p.TTL != time.Second {
+		t.Errorf("explained as %+v, and %s stands", p, g.Ref)
+	}
 }
 
 // TestHalfDead: a client whose first endpoints are dead works with the others.

@@ -28,6 +28,7 @@ package etcd
 
 import (
 	"strings"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
@@ -64,6 +65,12 @@ func New(cli *clientv3.Client, opts *Options) *Store {
 // Table keeps records beside the locks, for what is built on records (the run ledger). It ends with the store, or when it is
 // closed; the store goes on then.
 func (s *Store) Table() record.Table { return newTable(s.tree) }
+
+// Explain names the key that a claim would stand under; LEASE is the lease of its client and TTL. The cluster counts in
+// whole seconds, and its own least TTL may be larger.
+func (s *Store) Explain(c driver.Claim) driver.Plan {
+	return driver.Plan{Keys: []string{s.tree.dir(c.Name) + "LEASE"}, TTL: (c.TTL + time.Second - 1).Truncate(time.Second)}
+}
 
 // where names a cluster without its secrets.
 func where(cli *clientv3.Client, prefix string) string {
