@@ -151,7 +151,7 @@ func (c *client) lock(cl driver.Claim) driver.Grant {
 
 // release gives up a claim that stands.
 func (c *client) release(g driver.Grant) {
-	if err := c.store.Release(c.e.ctx, g.Claim, ""); err != nil {
+	if err := c.store.Release(c.e.ctx, g.Claim, ""); err != nil && c.e.ctx.Err() == nil { // else the case was over
 		c.e.noSecret(err)
 		c.e.while(g, func() { c.e.failf("releasing token %d of %q: %w", g.Token, g.Name, err) })
 	}

@@ -11,6 +11,8 @@ local flag = mode == '0' and 'b' or 'a'
 -- out is what becomes of a waiting claim: it is told when its client comes again.
 local function out(session)
   call('HSET', CLAIMS, '!' .. me, '1')
+  call('HSET', RECORD, 'out', '1')
+  fresh = true
   if session then tell(session, 'call ' .. me) end
 end
 
@@ -29,13 +31,12 @@ elseif held == 'mutex' and id == me then
     flags = add(flags, flag)
     call('HSET', RECORD, 'flags', flags)
   elseif mode ~= '2' then
-    local c = claim(me)
-    if has(flags, 'c') then out(c and c.session) end
-    call('HDEL', CLAIMS, me)
-    call('DEL', LOCK)
-    call('HDEL', RECORD, 'id', 'flags')
+    if has(flags, 'c') then
+      local c = claim(me)
+      out(c and c.session)
+    end
+    go()
     draw()
-    held, id, freed = 'none', nil, true
   end
 elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
   local c = claim(me)
@@ -53,7 +54,7 @@ elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
       held = 'none'
     end
   end
-elseif call('ZSCORE', LINE, me) then
+elseif inline(me) then
   local c = claim(me)
   if mode == '2' then
     c.flags = add(c.flags or '', flag)

@@ -9,8 +9,9 @@
 local me, mykind, mylimit, weight, ttl = ARGV[7], ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
 local owner, meta, myflags, queue, session = ARGV[12], ARGV[13], ARGV[14], ARGV[15] == '1', ARGV[16]
 
-if call('HDEL', CLAIMS, '!' .. me) == 1 then return {2} end
-if call('ZSCORE', LINE, me) then call('ZADD', SIGNS, text(now), me) end
+if h[12] and call('HDEL', CLAIMS, '!' .. me) == 1 then return {2} end
+local stands = inline(me)
+if stands then call('ZADD', SIGNS, text(now), me) end
 settle()
 advance()
 
@@ -25,19 +26,25 @@ local function grant(token)
 end
 
 local function granted()
-  draw()
   if mykind == 'mutex' then
-    id, flags, held = me, myflags, 'mutex'
+    if has(flags, 'c') then call('HDEL', CLAIMS, me) end
+    id, flags, held, token = me, myflags, 'mutex', math.max(token + 1, now)
     call('SET', LOCK, me, 'PX', ttl)
-    call('HDEL', CLAIMS, me)
-    call('HSET', RECORD, 'id', me, 'flags', flags, 'owner', owner, 'meta', meta, 'ttl', text(ttl))
+    call('HSET', RECORD, 'id', me, 'token', text(token), 'flags', flags, 'owner', owner, 'meta', meta, 'ttl', text(ttl))
   else
+    draw()
     carry()
     put(me, {w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), token = text(token), flags = myflags, state = 'granted'})
     call('ZADD', HOLDERS, text(now + ttl * 1000), me)
   end
   freed = false
   return grant(token)
+end
+
+-- become has the lock be of a kind.
+local function become(newkind, newlimit)
+  kind, limit = newkind, newlimit
+  if h[4] ~= kind or h[5] ~= text(limit) then call('HSET', RECORD, 'kind', kind, 'limit', text(limit)) end
 end
 
 local function refused(code, second)
@@ -60,19 +67,17 @@ if held == 'shared' and call('ZSCORE', HOLDERS, me) then
   call('ZADD', HOLDERS, text(now + ttl * 1000), me)
   return grant(tonumber(c.token))
 end
-local place = call('ZRANK', LINE, me)
+local place = stands and waiting > 0 and call('ZRANK', LINE, me)
 if place then return refused(3, place + 1) end
 
 if barred(me) then return answer(7) end
-local waiting = call('ZCARD', LINE)
 if held == 'mutex' or held == 'shared' or waiting > 0 then
   if kind ~= mykind or limit ~= mylimit then return answer(4, kind, limit) end
 end
 local fits = waiting == 0 and (held == 'none' or held == 'shared' and mykind ~= 'mutex' and sum + weight <= limit)
 if fits then
   if held == 'shared' and call('ZCARD', HOLDERS) >= MAXHOLDERS then return answer(5, MAXHOLDERS, 'hold it') end
-  kind, limit = mykind, mylimit
-  call('HSET', RECORD, 'kind', kind, 'limit', text(limit))
+  become(mykind, mylimit)
   if kind ~= 'mutex' then carry() end
   sum = sum + weight
   return granted()
@@ -83,12 +88,15 @@ if waiting >= MAXLINE then
     local c = claim(who)
     if not c or not alive(who, c) then forget(who) end
   end
-  waiting = call('ZCARD', LINE)
   if waiting >= MAXLINE then return answer(5, MAXLINE, 'wait for it') end
 end
-if waiting == 0 and held == 'foreign' then kind, limit = mykind, mylimit end
-call('HSET', RECORD, 'kind', kind, 'limit', text(limit))
+if waiting == 0 then
+  if held == 'foreign' then kind, limit = mykind, mylimit end
+  become(kind, limit)
+  fresh = true
+end
 call('ZADD', LINE, call('HINCRBY', RECORD, 'seq', 1), me)
 call('ZADD', SIGNS, text(now), me)
 put(me, {w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), flags = myflags, state = 'waiting', session = session})
-return refused(3, waiting + 1)
+waiting = waiting + 1
+return refused(3, waiting)

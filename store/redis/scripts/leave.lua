@@ -6,10 +6,7 @@ local me = ARGV[7]
 settle()
 local stood = true
 if held == 'mutex' and id == me then
-  call('DEL', LOCK)
-  call('HDEL', RECORD, 'id', 'flags')
-  call('HDEL', CLAIMS, me)
-  held, id, freed = 'none', nil, true
+  go()
 elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
   drop(me)
   if call('ZCARD', HOLDERS) == 0 then
@@ -17,12 +14,12 @@ elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
     empty()
     held = 'none'
   end
-elseif call('ZSCORE', LINE, me) then
+elseif inline(me) then
   forget(me)
 else
   stood = false
 end
-call('HDEL', CLAIMS, '!' .. me)
+if h[12] then call('HDEL', CLAIMS, '!' .. me) end
 if ARGV[8] == '1' then bar(me) end
 advance()
 finish()

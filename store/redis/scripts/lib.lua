@@ -4,13 +4,16 @@
 --
 -- KEYS  1 the lock: a string, so that every client of the plain layout sees it as held. A mutex: its holder's claim id.
 --         Any other kind: the mark that its record names; the holders count only while the lock carries it.
---       2 the record: a hash with the largest token, kind and limit, mark, weight of all holders, and a mutex's holder
+--       2 the record: a hash with the largest token, kind and limit, mark, weight of all holders, a mutex's holder; whether
+--         claims stand in line, and whether any was broken there; and until when all this is kept, in server microseconds
 --       3 claims: id -> JSON, of all in line and of the holders that are no mutex's; '!' .. id: was broken while it waited
 --       4 the holders that are no mutex's: id -> end, in server microseconds
 --       5 the line: id -> order of arrival
 --       6 signs of life of those in line: id -> when, in server microseconds
 -- ARGV  1 PUBLISH or SPUBLISH  2 the channel of the lock; with ':' and a session, that of one client
---       3 how long all this is kept, in ms  4 confirm window in ms  5 most holders  6 most in line
+--       3 how long all this is kept at least, in ms  4 confirm window in ms  5 most holders  6 most in line
+--
+-- Every call that can be spared is: they are what a hand-over costs.
 local LOCK, RECORD, CLAIMS, HOLDERS, LINE, SIGNS = unpack(KEYS)
 local PUBLISH, CHANNEL, KEEP, WINDOW, MAXHOLDERS, MAXLINE = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local call = redis.call
@@ -20,14 +23,16 @@ local now = time[1] * 1000000 + time[2]
 local function text(n) return string.format('%.0f', n) end
 local function has(flags, f) return string.find(flags, f, 1, true) ~= nil end
 
-local locktype = call('TYPE', LOCK).ok
-local value = locktype == 'string' and call('GET', LOCK) or nil
-local h = call('HMGET', RECORD, 'id', 'token', 'flags', 'kind', 'limit', 'mark', 'sum', 'roll', 'rollend', 'bar')
+local value = redis.pcall('GET', LOCK) -- a table: an error, since it is of another type
+local h = call('HMGET', RECORD, 'id', 'token', 'flags', 'kind', 'limit', 'mark', 'sum', 'roll', 'rollend', 'bar', 'line', 'out', 'kept')
 local id, token, flags = h[1], tonumber(h[2]) or 0, h[3] or ''
 local kind, limit, mark, sum = h[4], tonumber(h[5]), h[6], tonumber(h[7]) or 0
 local roll, rollend = tonumber(h[8]), tonumber(h[9])
+local waiting = h[11] and call('ZCARD', LINE) or 0
 local held = 'foreign' -- or none, mutex, shared
 local freed, called, unanswered = false, false, false
+local vacant = false -- a mutex's holder has gone; what is written of it is left for the next one to write over
+local fresh = false -- keys came to be that have no end yet
 
 local function claim(who)
   local c = call('HGET', CLAIMS, who)
@@ -40,9 +45,12 @@ local function tell(session, what) call(PUBLISH, CHANNEL .. ':' .. session, what
 
 -- leaveline takes a claim out of the line.
 local function leaveline(who)
-  call('ZREM', LINE, who)
+  waiting = waiting - call('ZREM', LINE, who)
   call('ZREM', SIGNS, who)
 end
+
+-- inline tells whether a claim stands in line.
+local function inline(who) return waiting > 0 and call('ZSCORE', LINE, who) end
 
 -- forget removes a waiting claim.
 local function forget(who)
@@ -88,12 +96,18 @@ local function carry()
   mark = 'holdfast:' .. kind .. ':' .. text(limit) .. ':' .. text(now)
   call('SET', LOCK, mark, 'PX', 1000)
   call('HSET', RECORD, 'mark', mark)
-  held, sum = 'shared', 0
+  held, sum, fresh = 'shared', 0, true
 end
 
 local function draw()
   token = math.max(token + 1, now)
   call('HSET', RECORD, 'token', text(token))
+end
+
+-- go takes the mutex from its holder.
+local function go()
+  if has(flags, 'c') then call('HDEL', CLAIMS, id) end
+  held, id, flags, freed, vacant = 'none', nil, '', true, true
 end
 
 -- callin calls the first in line: it keeps a place for it until the confirm window is over.
@@ -122,8 +136,8 @@ end
 
 -- advance calls those whose turn has come. The next after them is told when to look, and nobody else wakes.
 local function advance()
-  if held == 'foreign' then return end
-  while true do
+  if held == 'foreign' or kind == 'mutex' and held ~= 'none' then return end
+  while waiting > 0 do
     local who = call('ZRANGE', LINE, 0, 0)[1]
     if not who then return end
     local c = claim(who)
@@ -144,11 +158,11 @@ end
 -- with it. So all in line are asked to show themselves, and those who don't go together: ten dead ones in line cost
 -- little more than one.
 local function settle()
-  if locktype == 'none' then
+  if not value then
     held = 'none'
-  elseif value and value == id then
+  elseif value == id then
     held = 'mutex'
-  elseif value and value == mark then
+  elseif value == mark then
     held = 'shared'
   end
   if held ~= 'mutex' and id then
@@ -172,7 +186,6 @@ local function settle()
   end
   if held == 'mutex' then kind, limit = 'mutex', 1 end
   if held ~= 'shared' then sum = 0 end
-  local waiting = call('ZCARD', LINE)
   if unanswered and waiting > 0 and not rollend then
     roll, rollend = now, now + WINDOW * 1000 * (1 + math.floor(waiting / 64))
     call('HSET', RECORD, 'roll', text(roll), 'rollend', text(rollend))
@@ -195,21 +208,30 @@ local function finish()
       call('HSET', RECORD, 'sum', text(sum))
     end
   end
-  if call('ZCARD', LINE) > 0 then
-    call('HSET', RECORD, 'line', '1')
+  if vacant and held ~= 'mutex' then
+    if held == 'none' then call('DEL', LOCK) end
+    call('HDEL', RECORD, 'id', 'flags')
+  end
+  if waiting > 0 then
+    if not h[11] then call('HSET', RECORD, 'line', '1') end
   else
-    call('HDEL', RECORD, 'line')
+    if h[11] then call('HDEL', RECORD, 'line') end
     if freed and held == 'none' then call(PUBLISH, CHANNEL, 'free') end
   end
-  for i = 2, 6 do call('PEXPIRE', KEYS[i], KEEP) end
-  call('HDEL', RECORD, 'kept')
+  local kept = tonumber(h[13]) or 0
+  if fresh or kept < now + KEEP * 1000 then
+    kept = math.floor(now / 1000 + 2 * KEEP)
+    for i = 2, 6 do call('PEXPIREAT', KEYS[i], text(kept)) end
+    call('HSET', RECORD, 'kept', text(kept * 1000))
+  end
 end
 
 -- shown is what a refused claim is told of the holders, a few of them.
 local function shown()
   local s = {}
   if held == 'foreign' then
-    s[1] = {'', '', string.sub(value or locktype, 1, 256), '', '', '', 'f', '1', call('PTTL', LOCK)}
+    local what = type(value) == 'string' and value or call('TYPE', LOCK).ok
+    s[1] = {'', '', string.sub(what, 1, 256), '', '', '', 'f', '1', call('PTTL', LOCK)}
   elseif held == 'mutex' then
     local o = call('HMGET', RECORD, 'owner', 'meta', 'ttl')
     s[1] = {id, has(flags, 'c') and '' or text(token), o[1], o[2], o[3], text(token), flags, '1', call('PTTL', LOCK)}

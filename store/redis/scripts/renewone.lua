@@ -3,7 +3,8 @@
 -- KEYS  1 the lock  2 its record  3 claims  4 holders by end (see lib.lua)
 -- ARGV  1 how long all this is kept, in ms  2 claim id  3 token  4 TTL in ms
 -- Gives as renew.lua does, for this one
-local mark = redis.call('HGET', KEYS[2], 'mark')
+local h = redis.call('HMGET', KEYS[2], 'mark', 'kept')
+local mark = h[1]
 local value = redis.pcall('GET', KEYS[1])
 if not value then return 0 end
 if not mark or value ~= mark then return -1 end
@@ -23,6 +24,9 @@ if detached then ttl = c.ttl end -- it lasts as long as was said when it was lef
 redis.call('ZADD', KEYS[4], string.format('%.0f', now + ttl * 1000), ARGV[2])
 local last = redis.call('ZREVRANGE', KEYS[4], 0, 0, 'WITHSCORES')
 redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', math.ceil(last[2] / 1000) + 1))
-for i = 2, 4 do redis.call('PEXPIRE', KEYS[i], ARGV[1]) end
+if (tonumber(h[2]) or 0) < now + ARGV[1] * 1000 then
+  for i = 2, 4 do redis.call('PEXPIRE', KEYS[i], ARGV[1]) end
+  redis.call('HDEL', KEYS[2], 'kept')
+end
 if detached then return 1000000000 + ttl end
 return string.find(flags, 'a', 1, true) and 3 or 1

@@ -15,7 +15,7 @@ elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
   elseif has(c.flags or '', 'b') then
     a = {12}
   elseif weight > c.w and sum - c.w + weight > limit then
-    a = {0, left(), call('ZCARD', LINE), 0}
+    a = {0, left(), waiting, 0}
     for _, s in ipairs(shown()) do a[#a + 1] = s end
   else
     sum = sum - c.w + weight

@@ -2,8 +2,150 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
 
+	"github.com/bsm/redislock"
+	"github.com/go-redsync/redsync/v4"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	goredis9 "github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidislock"
+
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-func heldLeases(ctx context.Context, server *redistest.Server, name string) error { return nil }
+// heldTTL and heldBeat: all leases are renewed every third of their TTL.
+const (
+	heldTTL  = 9 * time.Second
+	heldBeat = heldTTL / 3
+)
+
+// keepers take n locks and keep them until the function that they return is called.
+var keepers = []struct {
+	name string
+	keep func(ctx context.Context, addr string, n int) (end func(), err error)
+}{
+	{"holdfast", keepHoldfast},
+	{"redsync, a goroutine each", keepRedsync},
+	{"redislock, a goroutine each", keepRedislock},
+	{"rueidislock", keepRueidislock},
+}
+
+// heldLeases measures what leases cost while they are held: three renewals each.
+func heldLeases(ctx context.Context, server *redistest.Server, name string) error {
+	fmt.Printf("\n%-40s %10s %12s %14s %14s\n", name, "B/lease", "goroutines", "client us/s", "server us/s")
+	for _, k := range keepers {
+		if !chosen(k.name, "holdfast", "redsync", "redislock", "rueidislock") {
+			continue
+		}
+		if _, err := server.Do("FLUSHALL"); err != nil {
+			return err
+		}
+		heap, goroutines := inUse(), runtime.NumGoroutine()
+		end, err := k.keep(ctx, server.Addr, *held)
+		if err != nil {
+			return fmt.Errorf("%s: %w", k.name, err)
+		}
+		time.Sleep(heldBeat) // the first renewals follow the acquisitions, and are not typical
+		each, more := float64(inUse()-heap)/float64(*held), runtime.NumGoroutine()-goroutines
+		theirs, ours, start := serverCPU(server), clientCPU(), time.Now()
+		time.Sleep(3 * heldBeat)
+		perSecond := func(seconds float64) float64 { return seconds * 1e6 / time.Since(start).Seconds() / float64(*held) }
+		client, srv := perSecond((clientCPU() - ours).Seconds()), perSecond(serverCPU(server)-theirs)
+		end()
+		fmt.Printf("%-40s %10.0f %12d %14.1f %14.1f\n", k.name, each, more, client, srv)
+	}
+	return nil
+}
+
+// inUse is the memory in use after a collection: heap and stacks.
+func inUse() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
+
+func heldKey(i int) string { return fmt.Sprint("held", i) }
+
+func keepHoldfast(ctx context.Context, addr string, n int) (func(), error) {
+	c, err := holdfast.Open(ctx, "redis://"+addr, nil)
+	if err != nil {
+		return nil, err
+	}
+	for i := range n {
+		if _, err := c.Mutex(heldKey(i), &holdfast.LockOptions{TTL: heldTTL}).Lock(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return func() { _ = c.Close() }, nil
+}
+
+// renewed calls renew each third of the TTL, in a goroutine of its own, until ctx ends.
+func renewed(ctx context.Context, all *sync.WaitGroup, renew func(context.Context) error) {
+	all.Go(func() {
+		tick := time.NewTicker(heldBeat)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				_ = renew(ctx)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+func keepRedsync(ctx context.Context, addr string, n int) (func(), error) {
+	c := goredis9.NewClient(&goredis9.Options{Addr: addr})
+	rs := redsync.New(goredis.NewPool(c))
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	end := func() { cancel(); all.Wait(); _ = c.Close() }
+	for i := range n {
+		m := rs.NewMutex(heldKey(i), redsync.WithExpiry(heldTTL))
+		if err := m.LockContext(ctx); err != nil {
+			end()
+			return nil, err
+		}
+		renewed(ctx, &all, func(ctx context.Context) error { _, err := m.ExtendContext(ctx); return err })
+	}
+	return end, nil
+}
+
+func keepRedislock(ctx context.Context, addr string, n int) (func(), error) {
+	c := goredis9.NewClient(&goredis9.Options{Addr: addr})
+	locks := redislock.New(c)
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	end := func() { cancel(); all.Wait(); _ = c.Close() }
+	for i := range n {
+		l, err := locks.Obtain(ctx, heldKey(i), heldTTL, nil)
+		if err != nil {
+			end()
+			return nil, err
+		}
+		renewed(ctx, &all, func(ctx context.Context) error { return l.Refresh(ctx, heldTTL, nil) })
+	}
+	return end, nil
+}
+
+func keepRueidislock(ctx context.Context, addr string, n int) (func(), error) {
+	l, err := rueidislock.NewLocker(rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true, KeyValidity: heldTTL, ExtendInterval: heldBeat,
+		ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}})
+	if err != nil {
+		return nil, err
+	}
+	for i := range n {
+		if _, _, err := l.WithContext(ctx, heldKey(i)); err != nil {
+			l.Close()
+			return nil, err
+		}
+	}
+	return l.Close, nil
+}
