@@ -4,6 +4,9 @@
 SHELL       := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 
+# The client library of Cloud Storage brings a second way to talk, which we do not use, and which would double the command.
+export GOFLAGS := -tags=disable_grpc_modules
+
 # All modules of go.work.
 MODULES = $(shell go list -m -f '{{.Dir}}')
 SEEDS  ?= 10000

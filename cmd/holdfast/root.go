@@ -9,8 +9,13 @@ import (
 	"github.com/spf13/pflag"
 
 	// The stores of this command. The memory store is left out: it would protect nothing beyond this process.
+	_ "github.com/holdfast-go/holdfast/store/dynamodb"
+	_ "github.com/holdfast-go/holdfast/store/etcd"
 	_ "github.com/holdfast-go/holdfast/store/file"
+	_ "github.com/holdfast-go/holdfast/store/gcs"
+	_ "github.com/holdfast-go/holdfast/store/postgres"
 	_ "github.com/holdfast-go/holdfast/store/redis"
+	_ "github.com/holdfast-go/holdfast/store/zookeeper"
 )
 
 const rootHelp = `holdfast runs commands under a lock that processes, containers and machines agree on, and shows who holds what.
