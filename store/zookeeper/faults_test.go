@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	runs    = flag.Int("faults", 12, "how often each fault is tried")
+	runs    = flag.Int("faults", 10, "how often each fault is tried")
 	cancels = flag.Int("cancels", 400, "how many acquires are cancelled")
 )
 
@@ -159,6 +159,7 @@ func rounds() int { return (*runs + batch - 1) / batch }
 
 // TestCut: a holder that is cut off in silence stops believing before the next is let in.
 func TestCut(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	var y tally
 	for round := range rounds() {
@@ -217,6 +218,7 @@ func TestShortCut(t *testing.T) {
 
 // TestKill: when a holder's process is killed its lock passes on within the TTL and a second.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	var y tally
 	for round := range rounds() {
@@ -237,6 +239,7 @@ func TestKill(t *testing.T) {
 // TestStop: a holder whose process is stopped for longer than its TTL knows at its first look, when it goes on, that it
 // has lost the lock.
 func TestStop(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	var y tally
 	for round := range rounds() {
@@ -267,13 +270,14 @@ func TestStop(t *testing.T) {
 // TestMinority: a holder whose server is cut off from the others, leader or not, stops believing before the next is let
 // in by the majority.
 func TestMinority(t *testing.T) {
+	t.Parallel()
 	c, err := zktest.Start(t.Context(), zktest.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	var y tally
-	for round := range rounds() {
+	for round := range max(2, rounds()) { // the leader, and a follower
 		alone, err := c.Leader(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -306,6 +310,7 @@ func TestMinority(t *testing.T) {
 
 // TestCancels: acquires that are given up at any moment leave no node after a second.
 func TestCancels(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	held, free := t.Name()+"/held", []string{t.Name() + "/free-1", t.Name() + "/free-2"}
 	blocker, _ := counting(t)

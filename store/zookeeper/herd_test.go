@@ -17,6 +17,7 @@ var herd = flag.Int("herd", 100, "the most waiters at whom wake-ups are counted"
 // TestHerd: with any number of clients waiting a release wakes one of them. Beside it stands what the plain recipe does, one
 // ephemeral node whose end everybody watches: it wakes all.
 func TestHerd(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	for n := 10; n <= *herd; n *= 10 {
 		sequential, plain := sequentialHerd(t, n), plainHerd(t, c.Endpoints(), n)
