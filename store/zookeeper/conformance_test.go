@@ -22,6 +22,7 @@ var shared = sync.OnceValues(func() (*zktest.Ensemble, error) {
 var started atomic.Bool
 
 func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "4") // they wait more than they work
 	flag.Parse()
 	if order := os.Getenv("ZOOKEEPER_STORE_WORKER"); order != "" {
 		if err := work(order); err != nil {
@@ -96,6 +97,7 @@ func (p *peer) kill() {
 
 // TestConformance: the store keeps every promise of the contract, on three servers.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	c, err := zktest.Start(t.Context(), zktest.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -92,6 +93,10 @@ func (c *conn) connect(server string, round int) (*link, error) {
 	ctx, cancel := context.WithTimeout(c.life, patience)
 	defer cancel()
 	nc, err := c.t.opts.dial(ctx, server)
+	var distrust *tls.CertificateVerificationError
+	if errors.As(err, &distrust) {
+		err = fmt.Errorf("%w: the certificate of ZooKeeper server %s: %w", driver.ErrDenied, server, distrust)
+	}
 	if err != nil {
 		c.t.trouble(server, err)
 		return nil, err

@@ -86,6 +86,7 @@ func TestDenied(t *testing.T) {
 
 // TestLeaderKilled: with the leader killed or stopped again and again a holder keeps its lock, and others get theirs.
 func TestLeaderKilled(t *testing.T) {
+	t.Parallel()
 	c := start(t, zktest.Options{})
 	client := newClient(t, mustOpen(t, c), 8*time.Second)
 	kept := lease(t, client, t.Name()+"/kept")

@@ -2,24 +2,28 @@ package zookeeper
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
 var (
-	runs    = flag.Int("faults", 12, "how often each fault is tried")
+	runs    = flag.Int("faults", 10, "how often each fault is tried")
 	cancels = flag.Int("cancels", 400, "how many acquires are cancelled")
 )
 
@@ -159,6 +163,7 @@ func rounds() int { return (*runs + batch - 1) / batch }
 
 // TestCut: a holder that is cut off in silence stops believing before the next is let in.
 func TestCut(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	var y tally
 	for round := range rounds() {
@@ -217,6 +222,7 @@ func TestShortCut(t *testing.T) {
 
 // TestKill: when a holder's process is killed its lock passes on within the TTL and a second.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	var y tally
 	for round := range rounds() {
@@ -237,6 +243,7 @@ func TestKill(t *testing.T) {
 // TestStop: a holder whose process is stopped for longer than its TTL knows at its first look, when it goes on, that it
 // has lost the lock.
 func TestStop(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	var y tally
 	for round := range rounds() {
@@ -267,13 +274,14 @@ func TestStop(t *testing.T) {
 // TestMinority: a holder whose server is cut off from the others, leader or not, stops believing before the next is let
 // in by the majority.
 func TestMinority(t *testing.T) {
+	t.Parallel()
 	c, err := zktest.Start(t.Context(), zktest.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	var y tally
-	for round := range rounds() {
+	for round := range max(2, rounds()) { // the leader, and a follower
 		alone, err := c.Leader(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -306,6 +314,7 @@ func TestMinority(t *testing.T) {
 
 // TestCancels: acquires that are given up at any moment leave no node after a second.
 func TestCancels(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	held, free := t.Name()+"/held", []string{t.Name() + "/free-1", t.Name() + "/free-2"}
 	blocker, _ := counting(t)
@@ -392,4 +401,80 @@ func TestCancels(t *testing.T) {
 		t.Errorf("too few cancels fell after the claim had come to stand")
 	}
 	fails(t, blocker.Release(t.Context(), hold, ""))
+}
+
+// TestLostAnswers: a claim whose request was taken and not answered, since the connection broke, stands once; and one that is
+// given up then does not stand.
+func TestLostAnswers(t *testing.T) {
+	t.Parallel()
+	var lose atomic.Bool
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		nc, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		return &deafConn{nc, &lose}, err
+	}
+	s, err := New(Options{Servers: cluster(t).Endpoints(), Dial: dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	other, _ := counting(t)
+	ctx := t.Context()
+	ses, err := s.tree.Open(ctx, 20*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stands := func(name string) int {
+		l, err := other.Inspect(ctx, name)
+		fails(t, err)
+		return len(l.Holders) + len(l.Waiters)
+	}
+	lost := 0
+	for i := range 10 {
+		name := fmt.Sprint(t.Name(), "/", i)
+		note := sequence.Note{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
+		warm := note
+		warm.ID = mutexClaim("").ID
+		_, err := s.tree.Add(ctx, name, ses, int64(2*i), warm, sequence.Always)
+		fails(t, err)
+		lose.Store(true)
+		_, err = s.tree.Add(ctx, name, ses, int64(2*i+1), note, sequence.Always)
+		lose.Store(false)
+		if err == nil {
+			continue // it came in time
+		}
+		lost += stands(name) - 1
+		if i%2 == 0 {
+			look, err := s.tree.Add(ctx, name, ses, int64(2*i+1), note, sequence.Always)
+			if err != nil || len(look.Nodes) != 2 || stands(name) != 2 {
+				t.Errorf("asked for again, %d nodes stand: %v", stands(name), err)
+			}
+			continue
+		}
+		if _, err := s.tree.Withdraw(ctx, name, ses, int64(2*i+1), note.ID); err != nil {
+			t.Error(err)
+		}
+		if n := stands(name); n != 1 {
+			t.Errorf("withdrawn, %d nodes stand", n-1)
+		}
+	}
+	t.Logf("%d of 10 requests without an answer were taken", lost)
+	if lost == 0 {
+		t.Error("none was taken")
+	}
+	fails(t, s.tree.End(ctx, ses.ID))
+}
+
+// deafConn breaks once when it is told to, after it has sent a request to create a node.
+type deafConn struct {
+	net.Conn
+	lose *atomic.Bool
+}
+
+func (d *deafConn) Write(b []byte) (int, error) {
+	n, err := d.Conn.Write(b)
+	if len(b) >= 12 && binary.BigEndian.Uint32(b[8:]) == opCreate2 && d.lose.CompareAndSwap(true, false) {
+		time.Sleep(time.Duration(rand.N(4)) * time.Millisecond)
+		d.Conn.Close()
+	}
+	return n, err
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -83,10 +84,11 @@ func counting(t testing.TB) (*Store, *counter) {
 	return s, c
 }
 
-// counter counts what is sent, by operation.
+// counter counts what is sent, by operation, and the events that come.
 type counter struct {
-	mu   sync.Mutex
-	sent map[int32]int
+	mu     sync.Mutex
+	sent   map[int32]int
+	events atomic.Int64
 }
 
 func (c *counter) dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -112,9 +114,26 @@ func (c *counter) all() (n int) {
 
 type countedConn struct {
 	net.Conn
-	c     *counter
-	rest  []byte
-	hello bool // has been said
+	c           *counter
+	rest, in    []byte
+	hello, back bool // has been said, has come
+}
+
+func (n *countedConn) Read(b []byte) (int, error) {
+	k, err := n.Conn.Read(b)
+	n.in = append(n.in, b[:k]...)
+	for len(n.in) >= 4 {
+		size := 4 + int(binary.BigEndian.Uint32(n.in))
+		if len(n.in) < size {
+			break
+		}
+		if n.back && int32(binary.BigEndian.Uint32(n.in[4:])) == xidEvent {
+			n.c.events.Add(1)
+		}
+		n.back = true
+		n.in = n.in[size:]
+	}
+	return k, err
 }
 
 func (n *countedConn) Write(b []byte) (int, error) {

@@ -61,6 +61,7 @@ func kazoo(*testing.T) []string {
 // progress. Each writer adds to a number in a file, in two steps, and not one addition is lost; no reader ever sees
 // it change.
 func TestInterop(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	for _, k := range []struct {
 		name, layout, kind string

@@ -17,6 +17,7 @@ var fairFor = flag.Duration("fair", 8*time.Second, "how long the fairness test g
 // TestFairness: of 64 clients in eight processes, a quarter of whose waits are given up, nobody is overtaken, also while
 // the ensemble loses its leader. The token is the place of arrival; so the tokens of those let in must rise.
 func TestFairness(t *testing.T) {
+	t.Parallel()
 	c, err := zktest.Start(t.Context(), zktest.Options{})
 	if err != nil {
 		t.Fatal(err)

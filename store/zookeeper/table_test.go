@@ -12,6 +12,7 @@ import (
 
 // TestTable: the table keeps what the record engine needs, so that locks kept in it keep all promises, too.
 func TestTable(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	var peers sync.Map
 	defer peers.Range(func(_, p any) bool { p.(*peer).Close(); return true })

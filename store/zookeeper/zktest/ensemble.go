@@ -168,7 +168,7 @@ func (e *Ensemble) start(ctx context.Context, o Options) error {
 			m.args = append(m.args, "-DsocksProxyHost=127.0.0.1", "-DsocksProxyPort="+socks, "-DsocksNonProxyHosts=")
 		}
 		m.args = append(m.args, o.Args...)
-		m.args = append(m.args, "-cp", ClassPath("zookeeper", "slf4j-simple"), "org.apache.zookeeper.server.quorum.QuorumPeerMain", cfg)
+		m.args = append(m.args, "-cp", ClassPath("zookeeper", "netty-codec", "netty-resolver", "slf4j-simple"), "org.apache.zookeeper.server.quorum.QuorumPeerMain", cfg)
 		if err := m.Start(); err != nil {
 			return err
 		}
