@@ -44,6 +44,9 @@ func conform(t *testing.T, s *dynamodbtest.Server, more string, opts drivertest.
 	opts.Log = func(line string) { t.Log(line) }
 	var passed, refused, skipped int
 	for _, r := range drivertest.Run(t.Context(), h, &opts) {
+		if r.Took > 5*time.Second {
+			t.Logf("%s took %v", r.Case.Name, r.Took.Round(time.Millisecond))
+		}
 		switch {
 		case r.Err != nil:
 			t.Errorf("%s: %v\npromised: %s", r.Case.Name, r.Err, r.Case.Promise)
@@ -84,10 +87,10 @@ func parallel() int {
 
 // TestConformanceAWSLock: what the layout of the AWS lock client carries it carries as promised, and the rest it refuses.
 func TestConformanceAWSLock(t *testing.T) {
-	conform(t, own(t), "&layout=awslock", drivertest.Options{Parallel: parallel()})
+	conform(t, own(t), "&layout=awslock", drivertest.Options{Parallel: parallel(), Effort: 0.3})
 }
 
 // TestConformance: the store keeps every promise of the contract.
 func TestConformance(t *testing.T) {
-	conform(t, own(t), "", drivertest.Options{Parallel: parallel()})
+	conform(t, own(t), "", drivertest.Options{Parallel: parallel(), Effort: 0.6})
 }

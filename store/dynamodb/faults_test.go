@@ -337,3 +337,42 @@ func TestTooLarge(t *testing.T) {
 		t.Errorf("listed: %+v %v", l, err)
 	}
 }
+
+// TestLateTake: a request of a claim that was given up and released, which arrives only then, is refused.
+func TestLateTake(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []string{"record", "awslock"} {
+		for _, state := range []string{"absent", "idle", "held"} {
+			t.Run(layout+" "+state, func(t *testing.T) {
+				t.Parallel()
+				table, p := tableName(), proxy(t, server(t).Direct)
+				s, other := open(t, storeURL(table, p.Endpoint, "&layout="+layout)), open(t, storeURL(table, server(t).Endpoint, "&layout="+layout))
+				holder := mutex("m", time.Minute)
+				if state != "absent" {
+					acquire(t, other, holder)
+				}
+				if state == "idle" {
+					release(t, other, holder)
+				}
+				writes(p, 1, dynamodbtest.Fate{Delay: 1500 * time.Millisecond})
+				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				defer cancel()
+				c := mutex("m", time.Minute)
+				if _, err := s.Acquire(ctx, c); err == nil {
+					t.Fatal("granted in spite of the delay")
+				}
+				if err := s.Release(t.Context(), c, ""); err != nil && !errors.Is(err, driver.ErrLost) {
+					t.Fatal(err)
+				}
+				if state == "held" {
+					release(t, other, holder)
+				}
+				time.Sleep(2 * time.Second)
+				if h := holders(t, other, "m"); len(h) != 0 {
+					t.Errorf("a claim that was released holds the lock: %+v", h)
+				}
+				acquire(t, other, mutex("m", time.Minute))
+			})
+		}
+	}
+}
