@@ -5,7 +5,7 @@ SHELL       := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 
 MODULES := . cmd/holdfast test
-SERVERS := store/redis store/etcd test/redis
+SERVERS := store/redis store/etcd store/gcs test/redis
 SEEDS   ?= 10000
 
 .PHONY: run test servers check bench prove build setup

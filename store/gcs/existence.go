@@ -100,7 +100,7 @@ func (t *existence) Load(ctx context.Context, name string) (record.Row, error) {
 		v.Foreign, rec = true, t.foreign(attrs)
 	} else if rec, err = record.Decode(name, []byte(text)); err != nil {
 		return record.Row{Name: name}, err
-	} else if attrs.Metadata[tokenKey] != "" {
+	} else if attrs.Metadata[tokenKey] != "" && len(rec.Claims) == 1 {
 		rec.Token, rec.Claims[0].Token = token(attrs.Created), token(attrs.Created)
 	}
 	row := record.Row{Name: name, Version: v.String()}
