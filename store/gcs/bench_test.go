@@ -1,6 +1,7 @@
 package gcs_test
 
 import (
+	"flag"
 	"fmt"
 	"hash/crc32"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/store/gcs"
+	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
 )
 
 // The floor is what any lock on this service has to do: one conditional insert and one deletion of it, by the same client.
@@ -42,9 +44,14 @@ func cycle(b *testing.B, s driver.Store, name string) {
 	}
 }
 
+// latency is added to each request: a service is never as near as an emulator in the same process, where the work of the
+// client itself is nearly all that is measured.
+var latency = flag.Duration("latency", 10*time.Millisecond, "of the service, in benchmarks")
+
 // benchmark runs a cycle by the floor and by each layout.
 func benchmark(b *testing.B, run func(b *testing.B, cycle func(name string))) {
 	s := start(b)
+	s.Trouble = func(gcstest.Request) gcstest.Fate { return gcstest.Fate{Delay: *latency} }
 	client, _ := dial(b, s)
 	b.Run("floor", func(b *testing.B) { run(b, func(name string) { floor(b, client, name) }) })
 	for _, layout := range layouts {
