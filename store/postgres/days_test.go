@@ -99,10 +99,12 @@ func TestTables(t *testing.T) {
 	}
 	is(t, open(url), driver.ErrInvalid, "create=true", `"made"."Odd ""name"`)
 	var all sync.WaitGroup
-	for range 8 {
+	for i := range 8 {
 		all.Go(func() {
-			if err := open(url + "&create=true"); err != nil {
-				t.Error(err)
+			for _, url := range []string{url, fmt.Sprint(url, i)} { // the same table, and others in the same schema
+				if err := open(url + "&create=true"); err != nil {
+					t.Error(err)
+				}
 			}
 		})
 	}
