@@ -18,6 +18,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
@@ -98,10 +99,12 @@ func TestTables(t *testing.T) {
 	}
 	is(t, open(url), driver.ErrInvalid, "create=true", `"made"."Odd ""name"`)
 	var all sync.WaitGroup
-	for range 8 {
+	for i := range 8 {
 		all.Go(func() {
-			if err := open(url + "&create=true"); err != nil {
-				t.Error(err)
+			for _, url := range []string{url, fmt.Sprint(url, i)} { // the same table, and others in the same schema
+				if err := open(url + "&create=true"); err != nil {
+					t.Error(err)
+				}
 			}
 		})
 	}
@@ -260,8 +263,15 @@ func TestReadOnly(t *testing.T) {
 }
 
 // TestFailover: with a synchronous standby that takes over nothing is forgotten: the holder renews, nobody else comes in, and
-// tokens rise. The URL names both servers.
+// tokens rise. The URL names both servers. The old primary is killed, or goes on as a server that takes no writes.
 func TestFailover(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"killed", "read-only"} {
+		t.Run(how, func(t *testing.T) { failover(t, how == "killed") })
+	}
+}
+
+func failover(t *testing.T, kill bool) {
 	t.Parallel()
 	s := startServer(t)
 	standby, err := s.Standby()
@@ -285,8 +295,15 @@ func TestFailover(t *testing.T) {
 	if err := st.Release(t.Context(), freed.Claim, ""); err != nil {
 		t.Fatal(err)
 	}
-	s.Kill()
+	if kill {
+		s.Kill()
+	} else {
+		exec(t, s, `alter system reset synchronous_standby_names`)
+		exec(t, s, `alter system set default_transaction_read_only = on`)
+		exec(t, s, `select pg_reload_conf()`)
+	}
 	exec(t, standby, `select pg_promote()`)
+	acquire(t, st, mutex("new", 20*time.Second)) // bears with the change
 	for until := time.Now().Add(15 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		r := renewal(t, st, held)
 		if r.Err == nil {
@@ -373,6 +390,71 @@ func TestListenerKilled(t *testing.T) {
 	t.Logf("let in %v after the release at most", worst)
 	if worst > 500*time.Millisecond {
 		t.Errorf("let in %v after the release: by looking, and not by being told", worst)
+	}
+}
+
+// TestWaitAfterLoss: who waits hears of a change that came while the listening connection was down.
+func TestWaitAfterLoss(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	config, opts := parse(t, freshURL(t, s, "application_name=wait_after_loss"))
+	gate := make(chan struct{})
+	close(gate)
+	var mu sync.Mutex
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		mu.Lock()
+		g := gate
+		mu.Unlock()
+		<-g
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	table, err := newTable(t.Context(), pool, opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	row, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	told := make(chan error, 1)
+	go func() {
+		for err := error(nil); err == nil; {
+			if err = table.Wait(ctx, row.Name, row.Version); err == nil {
+				if now, lerr := table.Load(ctx, row.Name); lerr != nil || now.Version != row.Version {
+					told <- lerr
+					return
+				}
+			}
+		}
+		told <- ctx.Err()
+	}()
+	const listening = `pid in (select l.pid from pg_locks l join pg_stat_activity a using (pid)
+		where a.application_name = 'wait_after_loss' and l.locktype = 'advisory' and l.mode = 'ShareLock' and l.granted)`
+	for n := "0"; n == "0"; time.Sleep(5 * time.Millisecond) {
+		if n, err = s.Ask(`select count(*) from pg_stat_activity where ` + listening); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(50 * time.Millisecond) // it has looked
+	mu.Lock()
+	gate = make(chan struct{})
+	open := sync.OnceFunc(func() { close(gate) })
+	mu.Unlock()
+	defer open()
+	exec(t, s, `select pg_terminate_backend(pid, 5000) from pg_stat_activity where `+listening)
+	time.Sleep(100 * time.Millisecond)
+	exec(t, s, `update `+table.place.locks+` set data = '2'`) // as a writer does that sees nobody waiting
+	open()
+	if err := <-told; err != nil {
+		t.Errorf("not told: %v", err)
 	}
 }
 

@@ -18,12 +18,14 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -133,7 +135,7 @@ func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release fu
 	}
 	o := pool.Config().ConnConfig
 	p.shown = "postgres://" + net.JoinHostPort(o.Host, strconv.Itoa(int(o.Port))) + "/" + o.Database
-	p.several = len(o.Fallbacks) > 1
+	p.several = slices.ContainsFunc(o.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != o.Host || f.Port != o.Port })
 	if opts != nil && opts.Create {
 		s, err := p.look(ctx, pool)
 		if err == nil && !s.Found {

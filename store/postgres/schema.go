@@ -23,6 +23,9 @@ var (
 // SchemaVersion is the version of the tables that this code works on. They carry theirs in their comments.
 const SchemaVersion = 1
 
+// migration is the advisory lock under which tables are made, one in a database at a time.
+const migration = 0x686f6c6466617374
+
 var locksMark = fmt.Sprintf("Holdfast locks, version %d", SchemaVersion)
 
 // Schema is the SQL by which [Migrate] makes the tables, for those who run such things in their own way. The options'
@@ -50,9 +53,9 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
 	if err != nil {
 		return err
 	}
-	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		var found bool
-		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1, -1)", pgx.QueryExecModeExec, p.class); err != nil {
+		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", pgx.QueryExecModeExec, migration); err != nil {
 			return err
 		}
 		if err := tx.QueryRow(ctx, "select exists (select from pg_namespace where nspname = $1)", pgx.QueryExecModeExec, p.schema).Scan(&found); err != nil {

@@ -103,6 +103,11 @@ func TestShedLock(t *testing.T) {
 	for _, mode := range []driver.BreakMode{driver.BreakMark, driver.BreakAsk} {
 		is(t, s.Break(ctx, "job", l.Holders[0].Ref, mode), driver.ErrUnsupported)
 	}
+	is(t, s.Release(ctx, c, g.Ref), driver.ErrLost)
+	if l := lost(renewal(t, s, g).Err); l != driver.LossTaken {
+		t.Errorf("our former holder is told %q", l)
+	}
+	is(t, s.Break(ctx, "job", g.Ref, driver.BreakForce), driver.ErrLost)
 	says(true)(peers[0].extend(ctx, "job", 3*time.Second))
 	start := time.Now()
 	w := mutex("job", time.Minute)
