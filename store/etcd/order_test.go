@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 )
 
@@ -210,4 +212,51 @@ func TestForeignHolder(t *testing.T) {
 	fails(t, s.Break(ctx, lock, l.Holders[0].Ref, breakForce))
 	fails(t, <-done)
 	fails(t, s.Release(ctx, permits, ""))
+}
+
+// TestChangeAmong: a weight is changed only if those around stand as they did and nobody has come, which the server compares.
+func TestChangeAmong(t *testing.T) {
+	t.Parallel()
+	s, _, _ := benchStore(t)
+	ctx, name := t.Context(), t.Name()
+	ses, err := s.tree.Open(ctx, 30*time.Second)
+	fails(t, err)
+	note := sequence.Note{ID: "a", Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1, TTL: ses.TTL}
+	add := func(number int64, id string) sequence.Look {
+		n := note
+		n.ID = id
+		look, err := s.tree.Add(ctx, name, ses, number, n, sequence.Always)
+		fails(t, err)
+		return look
+	}
+	alone := add(0, "a")
+	both := add(1, "b")
+	heavy := note
+	heavy.Weight = heavy.Limit
+	change := func(look sequence.Look, want bool, what string) {
+		t.Helper()
+		if _, ok, err := s.tree.ChangeAmong(ctx, name, look.Nodes[0], heavy, look.Nodes, look.Revision); ok != want || err != nil {
+			t.Errorf("%s: changed: %v, %v", what, ok, err)
+		}
+	}
+	change(alone, false, "beside one that has come since")
+	other := note
+	other.ID, other.Asked = "b", true
+	if _, ok, err := s.tree.Change(ctx, name, both.Nodes[1], other); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	change(both, false, "beside one that has changed since")
+	look, err := s.tree.List(ctx, name, true)
+	fails(t, err)
+	if _, _, err := s.tree.Remove(ctx, name, look.Nodes[1], false); err != nil {
+		t.Fatal(err)
+	}
+	change(look, false, "when one has gone since")
+	look, err = s.tree.List(ctx, name, true)
+	fails(t, err)
+	change(look, true, "undisturbed")
+	if look, err = s.tree.List(ctx, name, true); err != nil || len(look.Nodes) != 1 || look.Nodes[0].Weight != heavy.Limit || look.Nodes[0].Token != alone.Nodes[0].Token {
+		t.Errorf("%+v, %v", look, err)
+	}
+	fails(t, s.tree.End(ctx, ses.ID))
 }

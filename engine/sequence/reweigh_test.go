@@ -1,0 +1,113 @@
+package sequence_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/internal/memtree"
+)
+
+func readWrite(name string, weight int64) driver.Claim {
+	c := mutex(name, 10*time.Second, true)
+	c.Kind, c.Limit, c.Weight = driver.KindRW, driver.RWLimit, weight
+	return c
+}
+
+// TestUpgradeRaces: a reader that looks and finds itself alone does not become a writer if, before it has written, another
+// reader comes, or one is let in because a waiting writer between them gives up. It looks again, and is refused.
+func TestUpgradeRaces(t *testing.T) {
+	for name, prepare := range map[string]func(t *testing.T, e *sequence.Engine) (meanwhile func()){
+		"a newcomer": func(t *testing.T, e *sequence.Engine) func() {
+			return func() {
+				if _, err := e.Acquire(t.Context(), readWrite("rw", 1)); err != nil {
+					t.Error(err)
+				}
+			}
+		},
+		"a waiter that leaves": func(t *testing.T, e *sequence.Engine) func() {
+			writer := readWrite("rw", driver.RWLimit)
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() { _, _ = e.Acquire(ctx, writer) }()
+			synctest.Wait()
+			in := make(chan error, 1)
+			go func() { _, err := e.Acquire(t.Context(), readWrite("rw", 1)); in <- err }()
+			synctest.Wait()
+			return func() {
+				cancel()
+				synctest.Wait()
+				if err := e.Release(t.Context(), writer, ""); err != nil {
+					t.Error(err)
+				}
+				if err := <-in; err != nil {
+					t.Error(err)
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := memtree.New()
+				var then func()
+				a := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+					r := do()
+					if f := then; what == "list" && f != nil {
+						then = nil
+						f()
+					}
+					return r, nil
+				}})
+				defer a.Close()
+				b := sequence.New(&memtree.Link{Server: server})
+				defer b.Close()
+				g, err := a.Acquire(t.Context(), readWrite("rw", 1))
+				if err != nil {
+					t.Fatal(err)
+				}
+				then = prepare(t, b)
+				if err := a.Reweigh(t.Context(), g, driver.RWLimit); !errors.Is(err, driver.ErrHeld) {
+					t.Errorf("a reader beside another becomes a writer: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestLateUpgrade: an upgrade that had no answer cannot take effect after a later downgrade has succeeded, which would keep
+// readers out for nothing.
+func TestLateUpgrade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		var late func() any
+		lost := true
+		e := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+			if what == "change" && lost {
+				late = do
+				return nil, driver.ErrUncertain
+			}
+			return do(), nil
+		}})
+		defer e.Close()
+		g, err := e.Acquire(t.Context(), readWrite("rw", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := e.Reweigh(ctx, g, driver.RWLimit); !errors.Is(err, driver.ErrUncertain) {
+			t.Errorf("without an answer: %v", err)
+		}
+		lost = false
+		if err := e.Reweigh(t.Context(), g, 1); err != nil {
+			t.Error(err)
+		}
+		late()
+		if _, err := e.Acquire(t.Context(), func() driver.Claim { c := readWrite("rw", 1); c.Wait = false; return c }()); err != nil {
+			t.Errorf("a reader beside one that was to become a writer, and is none: %v", err)
+		}
+	})
+}
