@@ -52,6 +52,7 @@ type renewer struct {
 	flying   int
 	flights  uint64 // number of the last pass that sent batches
 	pulsing  bool
+	resting  bool          // nothing was held when the pulse looked last
 	wakeAt   time.Duration // when the pulse looks next
 	wake     chan struct{}
 	watching bool
@@ -227,9 +228,12 @@ func (r *renewer) beat() (expired []*tenure, batches []*batch, sleep time.Durati
 	expired = r.takeExpired(now)
 	batches = r.takeDue(now)
 	if len(r.ends) == 0 {
-		r.pulsing = false
-		return expired, batches, 0, false
+		// It looks once more, so that locks which are taken one after the other need no pulse each.
+		r.resting = !r.resting && !r.closed
+		r.pulsing, r.wakeAt = r.resting, now+leastPulse
+		return expired, batches, leastPulse, r.pulsing
 	}
+	r.resting = false
 	r.wakeAt = min(now+r.period(), r.ends[0].endsAt)
 	if len(r.dues) > 0 && r.flying < maxFlights {
 		r.wakeAt = min(r.wakeAt, r.dues[0].dueAt)

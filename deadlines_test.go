@@ -1,0 +1,91 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestDeadlines promises that a context of the client's ends when it should, or up to an eighth earlier, however many
+// share it.
+func TestDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base, end := context.WithCancel(t.Context())
+		d := deadlines{base: base}
+		var shared int
+		var last context.Context
+		for i := range 100 {
+			ctx := d.within(10 * time.Second)
+			if at, _ := ctx.Deadline(); time.Until(at) > 10*time.Second || time.Until(at) < 8750*time.Millisecond {
+				t.Fatalf("%v are left, and 10 s were asked for", time.Until(at))
+			}
+			if ctx == last {
+				shared++
+			}
+			last = ctx
+			if d.within(time.Second+time.Duration(i)*time.Millisecond) == ctx {
+				t.Fatal("two times share a context")
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if shared < 80 {
+			t.Errorf("only %d of 100 shared a context", shared)
+		}
+		end()
+		if last.Err() == nil {
+			t.Error("it goes on after its base")
+		}
+	})
+}
+
+// TestLateContext promises that a lease's context tells the end of the lease also if it is asked for only then.
+func TestLateContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type key struct{}
+		ctx := context.WithValue(t.Context(), key{}, "value")
+		c := newClient(t, newFake(), nil)
+		l, err := c.Mutex("a", nil).Lock(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := l.Context()
+		if before.Err() != nil || before.Value(key{}) != "value" || before != l.Context() {
+			t.Errorf("the context of a lease: %v, %v", before.Err(), before.Value(key{}))
+		}
+		if err := l.Unlock(); err != nil {
+			t.Fatal(err)
+		}
+		other, err := c.Mutex("a", nil).Lock(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := other.Unlock(); err != nil {
+			t.Fatal(err)
+		}
+		for _, ctx := range []context.Context{before, other.Context()} {
+			if !errors.Is(context.Cause(ctx), ErrReleased) {
+				t.Errorf("the cause is %v", context.Cause(ctx))
+			}
+		}
+	})
+}
+
+// TestCloseEndsEndlessWait promises that a closing client ends a wait whose own context never ends.
+func TestCloseEndsEndlessWait(t *testing.T) {
+	c := &Client{}
+	c.waiting, c.endWaits = context.WithCancelCause(context.Background())
+	type key struct{}
+	ctx, end := c.untilClosed(context.WithValue(context.Background(), key{}, "value"))
+	defer end()
+	child, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if ctx.Err() != nil || ctx.Value(key{}) != "value" {
+		t.Errorf("before: %v, %v", ctx.Err(), ctx.Value(key{}))
+	}
+	c.endWaits(ErrClosed)
+	if ctx.Err() == nil || child.Err() == nil || !errors.Is(context.Cause(child), ErrClosed) {
+		t.Errorf("after: %v, %v, %v", ctx.Err(), child.Err(), context.Cause(child))
+	}
+}
