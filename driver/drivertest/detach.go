@@ -92,7 +92,7 @@ var detachCases = []Case{
 				e.latef("renewing the claim that was left: %w", r.Err)
 			}
 			told.Since, told.TTL = r.Since, r.TTL
-			e.held(g)
+			e.while(told, func() { e.held(g) })
 		}
 		w := e.a().queue(e.lined(g.Name)).stands()
 		w.grantedWithin(e.latest(keep))

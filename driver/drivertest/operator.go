@@ -27,8 +27,11 @@ var operatorCases = []Case{
 	promise("break-mark-silent", "A broken holder that does not hear of it keeps the lock until its TTL is over, and no longer.", func(e *Env) {
 		holder := e.open()
 		g := holder.try(e.short(e.mutex(e.lock("m"))))
-		w := e.b().queue(e.lined(g.Name)).stands()
-		e.c().breaks(g.Name, e.c().refOf(g.Claim), driver.BreakMark)
+		var w *waiting
+		e.while(g, func() {
+			w = e.b().queue(e.lined(g.Name)).stands()
+			e.c().breaks(g.Name, e.c().refOf(g.Claim), driver.BreakMark)
+		})
 		w.grantedWithin(e.latest(g.TTL))
 		e.notEarly(g, w.returned)
 		e.rises(g.Token, w.grant.Token)
