@@ -40,11 +40,11 @@ check: setup
 	scripts/check
 
 # Benchmarks print their figures, and keep them in figures/.
-bench: setup
+bench: setup servers
 	scripts/bench
 
 # Long fault runs print their figures, and keep them in figures/.
-prove: setup
+prove: setup servers
 	scripts/prove
 
 setup:
