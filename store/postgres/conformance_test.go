@@ -127,9 +127,9 @@ func (l *links) of(s driver.Store) *pgtest.Net {
 	return v.(*pgtest.Net)
 }
 
-// TestConformance: the store keeps every promise of the contract.
+// TestConformance: the store keeps every promise of the contract. The suites run alone, one after the other, since each
+// keeps a machine busy.
 func TestConformance(t *testing.T) {
-	t.Parallel()
 	s := startServer(t, "max_connections=300")
 	h := (&links{t: t, url: freshURL(t, s)}).harness()
 	h.Restart = func(context.Context) error {
@@ -142,7 +142,6 @@ func TestConformance(t *testing.T) {
 // TestConformanceShedLock: ShedLock's layout carries the plain mutex as promised, and refuses the rest. Its columns are
 // wider here than ShedLock makes them, for the suite's long names.
 func TestConformanceShedLock(t *testing.T) {
-	t.Parallel()
 	s := server(t)
 	if err := s.Exec(`create schema wide; create table wide.shedlock (name varchar(512) primary key, lock_until timestamp not null,
 		locked_at timestamp(3) not null, locked_by text not null)`); err != nil {

@@ -647,7 +647,6 @@ func TestCancel(t *testing.T) {
 // TestPooler: behind a PgBouncer that gives a connection to each transaction the store keeps its promises, with as few as two
 // connections to the server and nothing left behind in them.
 func TestPooler(t *testing.T) {
-	t.Parallel()
 	s := startServer(t)
 	b, err := s.Bouncer("transaction", 2)
 	if err != nil {

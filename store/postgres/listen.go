@@ -266,14 +266,14 @@ func (n *listener) next(c *pgx.Conn) (told bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.poke = nil
-	if err != nil {
-		if c.IsClosed() || n.life.Err() != nil {
-			return false, err
+	if m != nil {
+		for s := range n.seats[m.Payload] {
+			s.tell()
 		}
-		return false, nil
+		return true, nil
 	}
-	for s := range n.seats[m.Payload] {
-		s.tell()
+	if c.IsClosed() || n.life.Err() != nil {
+		return false, err
 	}
-	return true, nil
+	return false, nil
 }

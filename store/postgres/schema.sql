@@ -4,6 +4,7 @@
 -- the free half of each page lets them do so without touching the index.
 create table LOCKS (
 	name text collate "C" primary key,
+	version uuid not null, -- another after every write
 	data bytea not null
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.5);
 comment on table LOCKS is 'Holdfast locks, version 1';

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	stdbinary "encoding/binary"
 	"encoding/hex"
@@ -9,15 +10,14 @@ import (
 	"hash/fnv"
 	"iter"
 	"strings"
-
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// table is a table of PostgreSQL as a record.Table: a row a record. The version of a row is the hash of its data, so none
-// is ever used twice, not after a restore either, and a row that an operator has edited is another.
+// table is a table of PostgreSQL as a record.Table: a row a record. The version of a row is a random number, so that none is
+// ever used twice, not after a restore either; and the hash of its data, so that a row which an operator has edited is another.
 type table struct {
 	place    *place
 	info     driver.Info
@@ -38,13 +38,13 @@ type table struct {
 const (
 	writeText = `with done as (%s returning pg_try_advisory_xact_lock(CLASS, $2::int4) as alone)
 		select clock_timestamp(), (select alone from done),
-		(select data from LOCKS where name = $1 and not exists (select from done)),
-		(select pg_notify('CHANNEL', $1) from done where not alone)`
-	insertText = `insert into LOCKS as l (name, data) values ($1, $3) on conflict (name) do nothing`
-	updateText = `update LOCKS set data = $3 where name = $1 and sha256(data) = $4`
-	deleteText = `delete from LOCKS where name = $1 and sha256(data) = $3`
-	loadText   = `select clock_timestamp(), null::bool, (select data from LOCKS where name = $1)`
-	pageText   = `select clock_timestamp(), name, data from LOCKS where name >= $1 order by name limit 200`
+		l.data, l.version, (select pg_notify('CHANNEL', $1) from done where not alone)
+		from (values (0)) v left join LOCKS l on l.name = $1 and not exists (select from done)`
+	insertText = `insert into LOCKS as l (name, data, version) values ($1, $3, $4) on conflict (name) do nothing`
+	updateText = `update LOCKS set data = $3, version = $4 where name = $1 and version = $5 and sha256(data) = $6`
+	deleteText = `delete from LOCKS where name = $1 and version = $3 and sha256(data) = $4`
+	loadText   = `select clock_timestamp(), l.name, l.data, l.version from (values (0)) v left join LOCKS l on l.name = $1`
+	pageText   = `select clock_timestamp(), name, data, version from LOCKS where name >= $1 order by name limit 200`
 )
 
 func (t *table) prepare() {
@@ -52,9 +52,9 @@ func (t *table) prepare() {
 	write := func(text string, formats ...int16) *statement {
 		return newStatement(names.Replace(fmt.Sprintf(writeText, text)), formats...)
 	}
-	t.insert = write(insertText, 0, 1, 1)
-	t.update = write(updateText, 0, 1, 1, 1)
-	t.remove = write(deleteText, 0, 1, 1)
+	t.insert = write(insertText, 0, 1, 1, 1)
+	t.update = write(updateText, 0, 1, 1, 1, 1, 1)
+	t.remove = write(deleteText, 0, 1, 1, 1)
 	t.load = newStatement(names.Replace(loadText), 0)
 	t.page = newStatement(names.Replace(pageText), 0)
 }
@@ -90,16 +90,21 @@ func micros(b []byte) int64 { return int64(stdbinary.BigEndian.Uint64(b)) + y2k.
 
 var y2k = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func row(name string, data []byte) record.Row {
-	if data == nil {
+// row is what columns 2 and 3 of an answer say.
+func row(name string, columns [][]byte) record.Row {
+	data, id := columns[2], columns[3]
+	if id == nil {
 		return record.Row{Name: name}
 	}
-	return record.Row{Name: name, Version: version(data), Data: data}
+	return record.Row{Name: name, Version: version(id, data), Data: data}
 }
 
-func version(data []byte) string {
+// idSize is how long the random part of a version is.
+const idSize = 16
+
+func version(id, data []byte) string {
 	h := sha256.Sum256(data)
-	return hex.EncodeToString(h[:])
+	return hex.EncodeToString(append(id[:idSize:idSize], h[:]...))
 }
 
 // buckets is how many advisory locks a client may come to hold for all that it waits for.
@@ -118,23 +123,23 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	if err != nil {
 		return record.Row{}, err
 	}
-	return row(name, rows[0][2]), nil
+	return row(name, rows[0]), nil
 }
 
 // write makes one write, and gives the row that stood in its way.
 func (t *table) write(ctx context.Context, st *statement, r record.Row, params ...[]byte) (record.Row, error) {
 	if r.Version != "" {
-		hash, err := hex.DecodeString(r.Version)
-		if err != nil {
+		v, err := hex.DecodeString(r.Version)
+		if err != nil || len(v) != idSize+sha256.Size {
 			return record.Row{}, fmt.Errorf("%w: the version %q", driver.ErrInvalid, r.Version)
 		}
-		params = append(params, hash)
+		params = append(params, v[:idSize], v[idSize:])
 	}
 	rows, err := t.run(ctx, st, append([][]byte{[]byte(r.Name), int4(bucket(r.Name))}, params...)...)
 	if err != nil || rows[0][1] != nil {
 		return record.Row{}, err
 	}
-	now := row(r.Name, rows[0][2])
+	now := row(r.Name, rows[0])
 	if now.Version == r.Version {
 		now = record.Row{} // the statement saw the row as it was before the other write that it had to wait for
 	}
@@ -149,10 +154,12 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if r.Version == "" {
 		st = t.insert
 	}
-	if now, err := t.write(ctx, st, r, r.Data); err != nil {
+	id := make([]byte, idSize)
+	_, _ = rand.Read(id) // it never fails
+	if now, err := t.write(ctx, st, r, r.Data, id); err != nil {
 		return now, err
 	}
-	r.Version = version(r.Data)
+	r.Version = version(id, r.Data)
 	return r, nil
 }
 
@@ -175,7 +182,7 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 			}
 			for _, r := range rows {
 				name := string(r[1])
-				if !strings.HasPrefix(name, prefix) || !yield(row(name, r[2]), nil) {
+				if !strings.HasPrefix(name, prefix) || !yield(row(name, r), nil) {
 					return
 				}
 				from = name + "\x01" // the next name that can be
