@@ -35,7 +35,7 @@ type Table interface {
 	// Swap replaces the record row.Name by row.Data if its version is still row.Version (empty: if there is none), in
 	// one atomic step, and returns the row with its new version. If the record is otherwise it returns an error that
 	// Is ErrConflict, and beside it the row as it is now if that comes at no cost, else a zero Row. A version is never
-	// used twice for one name, also across a deletion, unless the data are the same.
+	// used twice for one name, also across a deletion and for the same data: by that a Release bars what is under way.
 	Swap(ctx context.Context, row Row) (Row, error)
 
 	// Delete removes the record if its version is still row.Version; ErrConflict if not, nil if there is none. The engine
