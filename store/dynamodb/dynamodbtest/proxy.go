@@ -54,7 +54,8 @@ func NewProxy(to string) (*Proxy, error) {
 		return nil, err
 	}
 	p := &Proxy{Endpoint: "http://" + l.Addr().String(), to: to, counts: map[string]int{},
-		forward: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true}}
+		// dynalite closes a connection that was idle for five seconds, perhaps just when it is used again
+		forward: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true, IdleConnTimeout: 2 * time.Second}}
 	p.healed = sync.NewCond(&p.mu)
 	p.server = &http.Server{Handler: p}
 	go func() {

@@ -174,6 +174,6 @@ func Client(endpoint string) *sdk.Client {
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "test", SecretAccessKey: "hunter2secret"}, nil
 		}),
-		HTTPClient: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}},
+		HTTPClient: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 2 * time.Second}},
 	})
 }
