@@ -82,7 +82,11 @@ func (r *request) open(ctx context.Context, store string, rec *record) (*holdfas
 // giveBack unlocks, now that nobody works under the lock. It returns an error only for a lease that was lost; one that
 // cannot be given back now ends by its TTL, and the work is done all the same.
 func (r *request) giveBack(lease *holdfast.Lease, lossTold bool, rec *record) error {
-	err := within(driver.Patience(r.opts.TTL)+time.Second, lease.Unlock)
+	patience := driver.Patience(r.opts.TTL) + time.Second
+	if lossTold {
+		patience = time.Second // the store has been silent for most of a TTL, or has nothing of ours any more
+	}
+	err := within(patience, lease.Unlock)
 	switch {
 	case err == nil:
 		rec.event("released", nil)
