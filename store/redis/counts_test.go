@@ -104,10 +104,16 @@ func TestHandOver(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(300 * time.Millisecond) // those that came last look once more
+		for quiet := false; !quiet; { // those that came last look once more when they listen
+			do(t, server, "CONFIG", "RESETSTAT")
+			time.Sleep(200 * time.Millisecond)
+			_, scripts, _ := calls(t, server)
+			quiet = scripts <= 10
+		}
 		const rounds = 8
 		var took []time.Duration
 		do(t, server, "CONFIG", "RESETSTAT")
+		began := time.Now()
 		for range rounds {
 			start := time.Now()
 			if err := s.Release(t.Context(), holder.Claim, ""); err != nil {
@@ -125,7 +131,7 @@ func TestHandOver(t *testing.T) {
 		per := float64(inside) / float64(scripts)
 		slices.Sort(took)
 		t.Logf("%d wait: %.1f script calls a hand-over (polls in that time: %d), %.1f commands in each; median %v", n, float64(scripts)/rounds, polls, per, took[len(took)/2])
-		if polls < 0 || polls > 4 {
+		if polls < 0 || polls > 4+int(25*time.Since(began).Seconds()) { // all in line look now and then
 			t.Errorf("%d wait: %d script calls for %d hand-overs", n, scripts, rounds)
 		}
 		each = append(each, per)
