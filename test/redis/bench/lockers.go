@@ -202,7 +202,15 @@ func openRueidislock(_ context.Context, addr string) (turn, func(), error) {
 		return nil, nil, err
 	}
 	return func(ctx context.Context, key string, inside func()) error {
-		_, cancel, err := l.WithContext(ctx, key)
+		// Its wait misses a wake-up now and then, and would never end: so it is bounded, and begun again.
+		bounded, end := context.WithTimeout(ctx, time.Second)
+		_, cancel, err := l.WithContext(bounded, key)
+		for err != nil && bounded.Err() != nil && ctx.Err() == nil {
+			end()
+			bounded, end = context.WithTimeout(ctx, time.Second)
+			_, cancel, err = l.WithContext(bounded, key)
+		}
+		defer end()
 		if err != nil {
 			return err
 		}
