@@ -106,12 +106,15 @@ func (t *tenure) reweigh(ctx context.Context, l *Lease, weight int64) error {
 	if errors.Is(err, ErrLost) && t.end(stateLost, asLoss(err)) {
 		c.ended(t)
 	}
-	if err != nil {
-		return err
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.state != stateHeld {
+	switch {
+	case errors.Is(err, ErrUnsupported): // nothing was tried
+		t.weight = grant.Weight
+		return err
+	case err != nil:
+		return err
+	case t.state != stateHeld:
 		return t.err
 	}
 	t.weight = weight

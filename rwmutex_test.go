@@ -98,6 +98,14 @@ func TestReweighFails(t *testing.T) {
 		if !r.Exclusive() {
 			t.Error("a refusal changed the lease")
 		}
+		f.err = driver.ErrUnsupported // as an engine says whose store cannot do it
+		if r, err = rw.Lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantIs(t, r.Downgrade(t.Context()), ErrUnsupported)
+		if !r.Exclusive() {
+			t.Error("a refusal changed the lease")
+		}
 	})
 }
 

@@ -26,7 +26,8 @@ func weighs(n *Node, kind driver.Kind, limit int64) int64 {
 	return n.Weight
 }
 
-// fits reports whether nodes[i] is granted. Once it is it stays so: those ahead only become fewer.
+// fits reports whether nodes[i] is granted. Once it is it stays so: those ahead become fewer, and heavier only where that
+// leaves room (see Reweigh).
 func fits(nodes []Node, i int) bool {
 	me := &nodes[i]
 	left := me.Limit - me.Weight

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
@@ -31,7 +32,8 @@ func TestTable(t *testing.T) {
 			p.(*peer).link.Cut()
 			return nil
 		},
-	}, &drivertest.Options{Parallel: 16, Effort: 0.3, Match: func(c drivertest.Case) bool { return c.Name != "close-stops" }}) // the store under it goes on
+		Slack: 2 * time.Second, // a row is moved by many conflicting swaps, beside all the other tests
+	}, &drivertest.Options{Parallel: 8, Effort: 0.3, Match: func(c drivertest.Case) bool { return c.Name != "close-stops" }}) // the store under it goes on
 	passed := 0
 	for _, r := range results {
 		switch {
