@@ -52,7 +52,8 @@ import (
 type Options struct {
 	// Servers are host:port of the ensemble's servers, one at least. Port 2181 is the default.
 	Servers []string
-	// Namespace is put before all names, as Curator's namespace is: with "app" the lock a is /app/a. It may have slashes.
+	// Namespace is put before all names, as Curator's namespace is: with "app" the lock a is /app/a. It may have slashes. A
+	// listing of locks goes through all nodes below it.
 	Namespace string
 	// Layout is LayoutCurator (the default), LayoutKazoo or LayoutBoth. For LayoutCuratorSemaphore there is NewSemaphore.
 	Layout string
