@@ -96,9 +96,9 @@ func (t *tree) Open(ctx context.Context, ttl time.Duration) (sequence.Session, e
 		t.lead = c
 	}
 	t.mu.Unlock()
-	// A follower tells the leader twice in a tick whom it has heard from, and the least session time is two ticks: what was
-	// sent a quarter of that before something which the leader has answered is known to it.
-	return sequence.Session{ID: sessionName(id), TTL: granted, Lag: granted / 4}, nil
+	// A follower tells the leader twice in a tick whom it has heard from. Half a tick is less than this and the margin
+	// together, if a session is not set to the very least, which is two ticks.
+	return sequence.Session{ID: sessionName(id), TTL: granted, Lag: granted / 15}, nil
 }
 
 // leave ends a session that nobody has used.

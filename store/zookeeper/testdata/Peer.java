@@ -40,7 +40,7 @@ class Peer {
                     throw new Exception("no progress in a minute");
                 }
                 mark("in");
-                Thread.sleep(1);
+                Thread.sleep(20);
                 mark("out");
                 lease.close();
                 continue;
