@@ -25,6 +25,10 @@
 // exclusive, but for foreign readers, which share with ours. Options.Layout says how our own claims are named, and so who sees
 // them: kazoo does not see Curator's nodes, nor Curator kazoo's, and Curator's mutex and read-write lock do not see each other.
 //
+// Two faults of theirs are not ours to mend: kazoo's ReadLock waits for writers behind it, who wait for it (2.8.0), and a
+// writer of Curator's that becomes a reader has a new number, so that a writer who waited comes in beside it (5.4.0; where
+// it keeps its number, as in later versions, we respect it).
+//
 // Characters that ZooKeeper does not take in a path are written as %XX, and so is %.
 //
 // # Sessions
