@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -42,9 +43,12 @@ var rwCases = []Case{
 		name := e.lock("rw")
 		var stop atomic.Bool
 		defer stop.Store(true)
+		var reading sync.WaitGroup
 		for i := range 3 {
 			c := e.client(i)
+			reading.Add(1)
 			e.start(func() {
+				defer reading.Done()
 				e.sleep(time.Duration(i) * 7 * time.Millisecond)
 				for !stop.Load() && e.ctx.Err() == nil {
 					g, err := c.acquire(e.ctx, e.waits(e.reader(name)))
@@ -64,6 +68,7 @@ var rwCases = []Case{
 			e.d().release(w.grant)
 		}
 		stop.Store(true)
+		reading.Wait() // their releases are not to be cut short
 	}),
 	readWrite.promise("rw-contended", "However many readers and writers contend, no reader sees half of what a writer does.", func(e *Env) {
 		name := e.lock("rw")
