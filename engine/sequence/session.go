@@ -146,10 +146,10 @@ func (s *session) confirmed(start driver.Instant) {
 // newest is the start of the last confirmed beat. Called with mu held.
 func (s *session) newest() driver.Instant { return s.beats[len(s.beats)-1] }
 
-// pace is the time between two beats: often enough that what is trusted is never much older than it has to be.
+// pace is the time between two beats. Where trust lags behind, they are as close as they can be, so that it is never far behind.
 func (s *session) pace() time.Duration {
 	if s.Lag > 0 {
-		return s.Lag / 2
+		return s.Lag
 	}
 	return s.TTL / 3
 }
@@ -158,21 +158,27 @@ func (s *session) pace() time.Duration {
 func (s *session) stale() bool {
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
-	return s.e.clock.Since(s.newest()) > s.TTL/6
+	return s.e.clock.Since(s.trusted()) > s.TTL/6
 }
 
-// fresh gives the start of the beat that is trusted, when the last one is no older than a sixth of the TTL, and sends one if
-// it is.
+// fresh gives the start of a trusted beat no older than a sixth of the TTL, and sends one, or as many as it takes, if there is
+// none.
 func (s *session) fresh(ctx context.Context) (driver.Instant, error) {
 	for {
 		s.e.mu.Lock()
-		at, newest, dead := s.trusted(), s.newest(), s.dead
+		at, dead := s.trusted(), s.dead
+		early := s.Lag - s.e.clock.AtLeast(s.newest())
 		s.e.mu.Unlock()
 		switch {
 		case dead:
 			return at, ErrSessionOver
-		case s.e.clock.Since(newest) <= s.TTL/6:
+		case s.e.clock.Since(at) <= s.TTL/6:
 			return at, nil
+		}
+		if early > 0 { // a beat now would not prove the last one
+			if err := s.e.sleep(ctx, early); err != nil {
+				return at, err
+			}
 		}
 		if err := s.beat(ctx); err != nil {
 			return at, err

@@ -302,3 +302,49 @@ func TestForgotten(t *testing.T) {
 		}
 	})
 }
+
+// lagging is a tree on which a beat is sure only some time after it.
+type lagging struct{ *memtree.Link }
+
+const lag = 2 * time.Second
+
+func (l lagging) Open(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+	s, err := l.Link.Open(ctx, ttl)
+	s.Lag = lag
+	return s, err
+}
+
+// TestLag: where trust lags behind, no grant or renewal counts from a beat that another one has not followed for so long,
+// and none from one that is older than a sixth of the TTL.
+func TestLag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := sequence.New(lagging{&memtree.Link{Server: memtree.New()}})
+		defer e.Close()
+		clock := e.Info().Clock
+		const ttl = 30 * time.Second
+		check := func(when string, since driver.Instant) {
+			t.Helper()
+			if age := clock.AtLeast(since); age < lag || age > ttl/6 {
+				t.Errorf("%s: counted from %v ago", when, age)
+			}
+		}
+		if _, err := e.Acquire(t.Context(), mutex("first", ttl, false)); err != nil { // it counts from the opening
+			t.Fatal(err)
+		}
+		time.Sleep(11 * time.Second)
+		g, err := e.Acquire(t.Context(), mutex("m", ttl, false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		check("granted", g.Since)
+		for _, pause := range []time.Duration{time.Second, 10 * time.Second, 300 * time.Millisecond, 7 * time.Second} {
+			time.Sleep(pause)
+			e.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) {
+				if r.Err != nil {
+					t.Error(r.Err)
+				}
+				check("renewed", r.Since)
+			})
+		}
+	})
+}

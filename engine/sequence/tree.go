@@ -102,7 +102,7 @@ type Session struct {
 	TTL time.Duration // as granted
 	// Lag is how much later than a beat another one must have been sent, and confirmed, before the engine may count from the
 	// start of the former: 0 where the answer to a beat proves that the one who will end the session has taken it in, more
-	// where that one hears of it only afterwards. It is less than a third of the TTL.
+	// where that one hears of it only afterwards. The engine beats that often then. At most a thirteenth of the TTL.
 	Lag time.Duration
 }
 

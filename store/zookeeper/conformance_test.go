@@ -97,7 +97,6 @@ func (p *peer) kill() {
 
 // TestConformance: the store keeps every promise of the contract, on three servers.
 func TestConformance(t *testing.T) {
-	t.Parallel()
 	c, err := zktest.Start(t.Context(), zktest.Options{})
 	if err != nil {
 		t.Fatal(err)

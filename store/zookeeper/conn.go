@@ -49,7 +49,7 @@ var errBroken = errors.New("the connection to the server broke")
 func (c *conn) silence() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return max(200*time.Millisecond, min(c.granted/6, 1500*time.Millisecond))
+	return max(450*time.Millisecond, min(c.granted/6, 1500*time.Millisecond))
 }
 
 func (t *tree) newConn(asked time.Duration, pinging bool) *conn {
@@ -90,6 +90,11 @@ func (c *conn) run() {
 // connect opens a link and has the server take the session, or make one.
 func (c *conn) connect(server string, round int) (*link, error) {
 	patience := max(500*time.Millisecond, min(c.asked/6, 2*time.Second)) << min(round, 2)
+	c.mu.Lock()
+	if c.id == 0 { // nothing is held yet that hurry could save
+		patience = max(patience, 1500*time.Millisecond)
+	}
+	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(c.life, patience)
 	defer cancel()
 	nc, err := c.t.opts.dial(ctx, server)
@@ -300,14 +305,13 @@ func (c *conn) do(ctx context.Context, calls ...*call) error {
 		}
 		close(answered)
 	}
-	sent := time.Now()
 	if !l.post(calls...) {
 		return errBroken
 	}
 	select {
 	case <-answered:
 	case <-ctx.Done():
-		if l.silentSince(sent) > c.silence() {
+		if l.silent() > c.silence() {
 			l.fail()
 		}
 		return ctx.Err()
@@ -347,7 +351,7 @@ type link struct {
 	out    []byte
 	sent   []*call // unanswered, in order
 	xid    int32
-	heard  time.Time
+	heard  time.Time // when anything came last, or began to be waited for
 	broken bool
 }
 
@@ -367,6 +371,9 @@ func (l *link) post(calls ...*call) bool {
 		l.out = binary.BigEndian.AppendUint32(l.out, uint32(c.xid))
 		l.out = binary.BigEndian.AppendUint32(l.out, uint32(c.op))
 		l.out = append(l.out, c.body...)
+		if len(l.sent) == 0 {
+			l.heard = time.Now() // from here on an answer is owed
+		}
 		l.sent = append(l.sent, c)
 	}
 	select {
@@ -417,14 +424,14 @@ func (l *link) mark() {
 	l.heard = time.Now()
 }
 
-// silentSince is how long the server has said nothing, counted from at.
-func (l *link) silentSince(at time.Time) time.Duration {
+// silent is how long the server has said nothing while a request waited for its answer.
+func (l *link) silent() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.heard.After(at) {
+	if len(l.sent) == 0 {
 		return 0
 	}
-	return time.Since(at)
+	return time.Since(l.heard)
 }
 
 // answered takes the request that an answer is for.

@@ -105,13 +105,6 @@ func (c *counter) take() map[int32]int {
 	return sent
 }
 
-func (c *counter) all() (n int) {
-	for _, k := range c.take() {
-		n += k
-	}
-	return n
-}
-
 type countedConn struct {
 	net.Conn
 	c           *counter

@@ -149,7 +149,7 @@ func TestSemaphoreInterop(t *testing.T) {
 				}
 				mark("in")
 				mark("ours")
-				time.Sleep(time.Millisecond)
+				time.Sleep(20 * time.Millisecond)
 				mark("out")
 				fails(t, l.Unlock())
 				select {

@@ -33,6 +33,7 @@ type tree struct {
 	floor       int64                     // the last transaction that this client knows of
 	doubts      map[[2]string]bool        // by session and claim: an add was sent and its answer not heard
 	known       map[string]*sequence.Node // by path
+	knownMost   int                       // how many of them there may be before others\' are forgotten
 	micros      int64                     // the largest that Now has given
 	lastTrouble error
 }
@@ -95,9 +96,9 @@ func (t *tree) Open(ctx context.Context, ttl time.Duration) (sequence.Session, e
 		t.lead = c
 	}
 	t.mu.Unlock()
-	// A follower tells the leader twice in a tick whom it has heard from, and the least session time is two ticks: what was
-	// sent a quarter of that before something which the leader has answered is known to it.
-	return sequence.Session{ID: sessionName(id), TTL: granted, Lag: granted / 4}, nil
+	// A follower tells the leader twice in a tick whom it has heard from. Half a tick is less than this and the margin
+	// together, if a session is not set to the very least, which is two ticks.
+	return sequence.Session{ID: sessionName(id), TTL: granted, Lag: granted / 15}, nil
 }
 
 // leave ends a session that nobody has used.
@@ -526,18 +527,20 @@ func (t *tree) recall(path string, all []child) {
 	}
 }
 
-// maxKnown bounds what is remembered of other clients' nodes.
+// maxKnown bounds what is remembered of other clients' nodes; those of this client's own claims are remembered while they
+// stand.
 const maxKnown = 4096
 
 func (t *tree) learn(path string, n sequence.Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.known) >= maxKnown {
+	if len(t.known) >= max(t.knownMost, maxKnown) {
 		for p, o := range t.known {
 			if t.sessions[o.Session] == nil {
 				delete(t.known, p)
 			}
 		}
+		t.knownMost = 2 * len(t.known)
 	}
 	t.known[path] = &n
 }
@@ -821,15 +824,15 @@ func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look,
 				path = "/"
 			}
 			calls, c, err := t.read(ctx, at == from, func() []*call { return []*call{readCall(opGetChildren, path, false)} })
-			if err == nil && calls[0].err != nil && calls[0].err != codeNoNode {
+			if err == nil && calls[0].err != nil {
+				if calls[0].err == codeNoNode || calls[0].err == codeNoAuth && at != from { // it is not ours to see
+					continue
+				}
 				err = calls[0].err
 			}
 			if err != nil {
 				yield(sequence.Look{}, t.fault(err, path))
 				return
-			}
-			if calls[0].err != nil {
-				continue
 			}
 			listing := *calls[0]
 			mine := false

@@ -25,11 +25,15 @@
 // exclusive, but for foreign readers, which share with ours. Options.Layout says how our own claims are named, and so who sees
 // them: kazoo does not see Curator's nodes, nor Curator kazoo's, and Curator's mutex and read-write lock do not see each other.
 //
+// Two faults of theirs are not ours to mend: kazoo's ReadLock waits for writers behind it, who wait for it (2.8.0), and a
+// writer of Curator's that becomes a reader has a new number, so that a writer who waited comes in beside it (5.4.0; where
+// it keeps its number, as in later versions, we respect it).
+//
 // Characters that ZooKeeper does not take in a path are written as %XX, and so is %.
 //
 // # Sessions
 //
-// Each TTL that is used has a session of its own, with a connection of its own, which is renewed eight times within it: by a
+// Each TTL that is used has a session of its own, with a connection of its own, which is renewed fifteen times within it: by a
 // write that is sure to be refused, since the servers put that to their quorum. A sync, which is what other clients would use,
 // is answered by a leader that was deposed and has not heard of it. A TTL beyond what the servers grant is refused; see
 // minSessionTimeout and maxSessionTimeout there.
@@ -52,7 +56,8 @@ import (
 type Options struct {
 	// Servers are host:port of the ensemble's servers, one at least. Port 2181 is the default.
 	Servers []string
-	// Namespace is put before all names, as Curator's namespace is: with "app" the lock a is /app/a. It may have slashes.
+	// Namespace is put before all names, as Curator's namespace is: with "app" the lock a is /app/a. It may have slashes. A
+	// listing of locks goes through all nodes below it.
 	Namespace string
 	// Layout is LayoutCurator (the default), LayoutKazoo or LayoutBoth. For LayoutCuratorSemaphore there is NewSemaphore.
 	Layout string

@@ -40,7 +40,7 @@ class Peer {
                     throw new Exception("no progress in a minute");
                 }
                 mark("in");
-                Thread.sleep(1);
+                Thread.sleep(20);
                 mark("out");
                 lease.close();
                 continue;
@@ -48,14 +48,7 @@ class Peer {
             if (random.nextBoolean()) {
                 take(rw.writeLock());
                 add();
-                if (kind.equals("down")) { // from a writer to a reader
-                    take(rw.readLock());
-                    rw.writeLock().release();
-                    look();
-                    rw.readLock().release();
-                } else {
-                    rw.writeLock().release();
-                }
+                rw.writeLock().release();
             } else {
                 take(rw.readLock());
                 look();
