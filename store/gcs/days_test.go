@@ -61,7 +61,7 @@ func TestThrottled(t *testing.T) {
 				refusing.Store(true)
 				began := time.Now()
 				if recovers {
-					time.Sleep(2500 * time.Millisecond)
+					time.Sleep(2 * time.Second)
 					refusing.Store(false)
 					time.Sleep(3 * time.Second)
 					if !lease.Valid() || warned.Load() == 0 {

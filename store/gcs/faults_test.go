@@ -146,7 +146,7 @@ func TestClocks(t *testing.T) {
 				t.Parallel()
 				s := start(t)
 				s.Shift(shift)
-				const ttl = 2 * time.Second
+				const ttl = 3 * time.Second
 				dead, link := open(t, s, quickIn(layout))
 				began := time.Now()
 				g, err := dead.Acquire(t.Context(), claim("m", ttl))
@@ -218,10 +218,10 @@ func TestPace(t *testing.T) {
 	writes := s.Writes("locks/m")
 	span := writes[len(writes)-1].Sub(writes[0])
 	t.Logf("%d times held, %d writes in %v; a release took %v at most", held, len(writes), span, time.Duration(slowest.Load()))
-	if most := int(span/time.Second) + 2; len(writes) > most || held < 3 {
+	if most := int(span/time.Second) + 2; len(writes) > most || held < 2 {
 		t.Errorf("%d writes in %v, %d are in order", len(writes), span, most)
 	}
-	if d := time.Duration(slowest.Load()); d > 1500*time.Millisecond {
+	if d := time.Duration(slowest.Load()); d > 1800*time.Millisecond {
 		t.Errorf("a release took %v: it must not wait", d)
 	}
 }

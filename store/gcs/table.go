@@ -36,8 +36,8 @@ const clockObject = "\x10holdfast-clock"
 // tokenGap is beyond what the estimates of two clients can differ.
 const tokenGap = 2 * time.Second
 
-// minTTL leaves room for a renewal where a request takes a tenth of a second, and the store's clock is known to one.
-const minTTL = 2 * time.Second
+// minTTL leaves a second between renewals, which is what the service wants.
+const minTTL = 3 * time.Second
 
 // Info promises what the service does: it is strongly consistent, and what it has acknowledged is kept.
 func (t *table) Info() driver.Info {
