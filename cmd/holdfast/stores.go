@@ -33,7 +33,7 @@ func promises(w io.Writer, i holdfast.Info, warnings [][]string) error {
 	for n, k := range i.Kinds {
 		kinds[n] = string(k)
 	}
-	err := table(w, append([][]string{
+	rows := [][]string{
 		{"store", words(i.Store)},
 		{"engine", i.Engine},
 		{"tier", string(i.Tier)},
@@ -48,11 +48,14 @@ func promises(w io.Writer, i holdfast.Info, warnings [][]string) error {
 		{"TTL", fmt.Sprintf("%v to %v", i.MinTTL, i.MaxTTL)},
 		{"a name has at most", fmt.Sprintf("%d bytes", i.MaxName)},
 		{"a lock carries at most", fmt.Sprintf("%d holders, %d waiting", i.MaxHolders, i.MaxWaiters)},
-	}, warnings...))
-	if err != nil {
+	}
+	if i.Pace > 0 {
+		rows = append(rows, []string{"who can wait comes to a lock", "once in " + i.Pace.String()})
+	}
+	if err := table(w, append(rows, warnings...)); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "\nstores known: %s\n", strings.Join(driver.Schemes(), ", "))
+	_, err := fmt.Fprintf(w, "\nstores known: %s\n", strings.Join(driver.Schemes(), ", "))
 	return err
 }
 
