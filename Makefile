@@ -28,7 +28,8 @@ test: setup servers
 	scripts/readme
 
 suites:
-	for m in $(MODULES); do (cd $$m && go test -race -shuffle=on -timeout 15m ./... -skip 'TestWorlds|TestTreeWorlds') || exit 1; done
+	failed=; for m in $(MODULES); do (cd $$m && go test -race -shuffle=on -timeout 15m ./... -skip 'TestWorlds|TestTreeWorlds') || failed="$$failed $$m"; done; \
+	[ -z "$$failed" ] || { echo "tests failed in:$$failed" >&2; exit 1; }
 
 # Some of them with the race detector, all without it, since it would take seven times as long.
 worlds:
