@@ -315,7 +315,7 @@ func (t *trip) receive(ctx context.Context) error {
 			if t.first {
 				a.timed, a.from, a.to = true, t.from, t.lanes.clock.Now()
 			}
-			t.spoilt = t.spoilt || spoils(a.err)
+			t.spoilt = t.spoilt || a.err != nil && spoils(a.err)
 			t.batch[0].answer <- a
 			t.batch, t.rows, t.refusal, t.first = t.batch[1:], nil, nil, false
 		}
