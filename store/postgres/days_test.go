@@ -383,6 +383,7 @@ func TestListenerKilled(t *testing.T) {
 		}()
 		next := acquire(t, waiter, c)
 		worst = max(worst, time.Since(<-released))
+		<-released // the release has returned, too
 		if err := waiter.Release(t.Context(), next.Claim, ""); err != nil {
 			t.Fatal(err)
 		}
