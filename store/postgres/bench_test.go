@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -148,6 +150,45 @@ func BenchmarkParallel(b *testing.B) {
 				}
 			})
 			report(b, before)
+		})
+	}
+}
+
+// BenchmarkBeside has the floor and Holdfast take turns in short rounds, so that what else the machine does slows both, and
+// compares the medians.
+func BenchmarkBeside(b *testing.B) {
+	all := cycles(b)
+	for _, many := range []int{1, 64} {
+		b.Run(fmt.Sprint("goroutines=", many), func(b *testing.B) {
+			round := func(what string) float64 {
+				const length = 100 * time.Millisecond
+				var n atomic.Int64
+				var wg sync.WaitGroup
+				start := time.Now()
+				for i := range many {
+					wg.Go(func() {
+						for time.Since(start) < length {
+							if err := all[what](fmt.Sprint("m", i)); err != nil {
+								b.Error(err)
+								return
+							}
+							n.Add(1)
+						}
+					})
+				}
+				wg.Wait()
+				return float64(n.Load()) / time.Since(start).Seconds()
+			}
+			var floor, ours, ratio []float64
+			for range 20 {
+				f, o := round("floor"), round("holdfast")
+				floor, ours, ratio = append(floor, f), append(ours, o), append(ratio, o/f)
+			}
+			for unit, v := range map[string][]float64{"floor/s": floor, "holdfast/s": ours, "of-floor": ratio} {
+				slices.Sort(v)
+				b.ReportMetric(v[len(v)/2], unit)
+			}
+			b.ReportMetric(0, "ns/op")
 		})
 	}
 }

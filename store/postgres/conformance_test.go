@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -56,7 +57,7 @@ var tables atomic.Int64
 
 // freshURL is a URL of a table of the test's own.
 func freshURL(t testing.TB, s *pgtest.Server, options ...string) string {
-	name := "t" + string(rune('a'+tables.Add(1)%26)) + strings.ToLower(strings.NewReplacer("/", "_", "-", "_").Replace(t.Name()))
+	name := "t" + strconv.FormatInt(tables.Add(1), 36) + strings.ToLower(strings.NewReplacer("/", "_", "-", "_").Replace(t.Name()))
 	return s.URL("test") + "?" + strings.Join(append([]string{"sslmode=disable", "create=true", "schema=tests", "table=" + name[:min(len(name), maxTable)]}, options...), "&")
 }
 

@@ -383,6 +383,7 @@ func TestListenerKilled(t *testing.T) {
 		}()
 		next := acquire(t, waiter, c)
 		worst = max(worst, time.Since(<-released))
+		<-released // the release has returned, too
 		if err := waiter.Release(t.Context(), next.Claim, ""); err != nil {
 			t.Fatal(err)
 		}
@@ -641,6 +642,59 @@ func TestCancel(t *testing.T) {
 		if after.Load() == 0 || *prove && after.Load() < cancels.Load()/5 {
 			t.Errorf("only %d of %d cancels fell after the effect: the test proves little", after.Load(), cancels.Load())
 		}
+	}
+}
+
+// TestCancelKeepsConnection: a caller that gives up while the server is at work returns at once, its connection goes on, and
+// the next statement uses it.
+func TestCancelKeepsConnection(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	config, opts := parse(t, freshURL(t, s))
+	config.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	opts.Timeout = time.Minute
+	st, err := New(t.Context(), pool, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	before := pool.Stat().NewConnsCount()
+	blocker, err := pgx.Connect(t.Context(), s.URL("test")+"?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer blocker.Close(context.Background())
+	for i := range 10 {
+		err := pgx.BeginFunc(t.Context(), blocker, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), "lock table "+mustPlace(t, opts).locks+" in access exclusive mode"); err != nil {
+				return err
+			}
+			var all sync.WaitGroup
+			for range 3 { // one has the connection, the others wait for it
+				all.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+					defer cancel()
+					start := time.Now()
+					if _, err := st.Inspect(ctx, fmt.Sprint("m", i)); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 10*time.Second {
+						t.Errorf("after %v: %v", time.Since(start), err)
+					}
+				})
+			}
+			all.Wait()
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		acquire(t, st, mutex(fmt.Sprint("m", i), time.Minute))
+	}
+	if n := pool.Stat().NewConnsCount() - before; n > 0 {
+		t.Errorf("%d connections were lost", n)
 	}
 }
 

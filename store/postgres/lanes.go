@@ -1,26 +1,25 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"hash/fnv"
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// lanes carry statements to the server over a few connections: each takes what has gathered while it was busy, sends it in
-// one go, each statement a transaction of its own, and hands out the answers as they come. So many callers cost few
-// connections and few packets, and a caller whose context ends goes his way without harming a connection: what was sent
-// goes on beside him.
+// lanes carry statements to the server over a few connections. Who finds a lane free carries his own statement. What
+// gathers while none is free is sent in one go, each statement a transaction of its own, and the answers are handed out
+// as they come. So many callers cost few connections and few packets, and one costs no more than his statement. A caller
+// whose context ends goes his way without harming a connection: what was sent goes on beside him.
 type lanes struct {
 	pool    *pgxpool.Pool
 	behind  bool // a pooler is in between: nothing may be prepared for longer than a transaction
@@ -28,18 +27,22 @@ type lanes struct {
 	clock   driver.Clock
 	broken  func() // called when a connection broke: others that were idle may have broken with it
 
-	work chan *request
-	idle atomic.Int32
 	life context.Context
 	end  context.CancelFunc
 
 	mu      sync.Mutex
-	count   int // lanes that have been opened
+	free    int32      // lanes that nobody uses
+	queue   []*request // what waits for a lane
 	running sync.WaitGroup
 }
 
-// maxBatch is how many statements a lane sends at once.
-const maxBatch = 64
+const (
+	// maxBatch is how many statements a lane sends at once.
+	maxBatch = 16
+	// maxSize is how many bytes a lane sends without reading, beside its first statement: what fits into the buffers on
+	// the way even when the server does not read, because it waits for its answers to be read.
+	maxSize = 16 << 10
+)
 
 // statement is one kind of statement, which each connection prepares once.
 type statement struct {
@@ -53,25 +56,32 @@ func newStatement(text string, formats ...int16) *statement {
 	return &statement{name: "holdfast_" + strconv.FormatUint(h.Sum64(), 36), text: text, formats: formats}
 }
 
-var binary = []int16{1} // all results
-
 type request struct {
 	ctx    context.Context
 	st     *statement
 	params [][]byte
 	answer chan answer
+	own    bool // its caller has a lane for it
+}
+
+func (r *request) size() (n int) {
+	for _, p := range r.params {
+		n += len(p)
+	}
+	return n
 }
 
 // answer is what came of a statement: its rows, in binary.
 type answer struct {
 	rows     [][][]byte
-	from, to driver.Instant // when it was sent, and when answers began to come
+	timed    bool
+	from, to driver.Instant // if timed: when it was sent, and when it had come
 	err      error
 	late     bool // the answer itself may still come
 }
 
 func newLanes(pool *pgxpool.Pool, behind bool, timeout time.Duration, clock driver.Clock) *lanes {
-	l := &lanes{pool: pool, behind: behind, timeout: timeout, clock: clock, broken: func() {}, work: make(chan *request, 4*maxBatch)}
+	l := &lanes{pool: pool, behind: behind, timeout: timeout, clock: clock, broken: func() {}, free: pool.Config().MaxConns}
 	l.life, l.end = context.WithCancel(context.Background())
 	return l
 }
@@ -81,28 +91,47 @@ func (l *lanes) do(ctx context.Context, st *statement, params ...[]byte) answer 
 	return l.await(ctx, l.send(ctx, st, params...))
 }
 
-// send hands a statement to a lane.
+// send finds a lane for a statement, or lets it wait for one. It must be followed by await.
 func (l *lanes) send(ctx context.Context, st *statement, params ...[]byte) *request {
 	r := &request{ctx: ctx, st: st, params: params, answer: make(chan answer, 1)}
 	if err := ctx.Err(); err != nil {
 		r.answer <- answer{err: err}
 		return r
 	}
-	if l.idle.Load() == 0 {
-		l.open()
-	}
-	select {
-	case l.work <- r:
-	case <-ctx.Done():
-		r.answer <- answer{err: ctx.Err()}
-	case <-l.life.Done():
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.life.Err() != nil {
 		r.answer <- answer{err: driver.ErrClosed}
+		return r
 	}
+	if l.free > 0 {
+		l.free--
+		l.running.Add(1)
+		if r.own = r.size() <= maxSize; r.own { // and so sent without delay
+			return r
+		}
+		go l.carry()
+	}
+	l.queue = append(l.queue, r)
 	return r
 }
 
-// await waits for the answer, which comes once.
+// await gives the answer, which comes once.
 func (l *lanes) await(ctx context.Context, r *request) answer {
+	if r.own {
+		r.own = false
+		if !l.trip(ctx, []*request{r}) {
+			return answer{err: ctx.Err(), late: true}
+		}
+		if l.done() {
+			go l.carry()
+		}
+	}
+	select {
+	case a := <-r.answer:
+		return a
+	default:
+	}
 	select {
 	case a := <-r.answer:
 		return a
@@ -113,13 +142,42 @@ func (l *lanes) await(ctx context.Context, r *request) answer {
 	}
 }
 
-// open opens one more lane, up to as many as the pool has connections.
-func (l *lanes) open() {
+// done frees a lane, unless something waits for it.
+func (l *lanes) done() (more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.life.Err() == nil && l.count < int(l.pool.Stat().MaxConns()) {
-		l.count++
-		l.running.Go(l.run)
+	if len(l.queue) > 0 {
+		return true
+	}
+	l.free++
+	l.running.Done()
+	return false
+}
+
+// carry uses a lane for what waits, until nothing does.
+func (l *lanes) carry() {
+	for l.done() {
+		l.mu.Lock()
+		size, n := 0, 0
+		for n < min(len(l.queue), maxBatch) {
+			if size += l.queue[n].size(); n > 0 && size > maxSize {
+				break
+			}
+			n++
+		}
+		batch := slices.Clone(l.queue[:n])
+		l.queue = slices.Delete(l.queue, 0, n)
+		l.mu.Unlock()
+		batch = slices.DeleteFunc(batch, func(r *request) bool {
+			err := r.ctx.Err()
+			if err != nil {
+				r.answer <- answer{err: err} // nobody waits for it, and it was not sent
+			}
+			return err != nil
+		})
+		if len(batch) > 0 {
+			l.trip(l.life, batch)
+		}
 	}
 }
 
@@ -130,129 +188,167 @@ func (l *lanes) close() {
 	l.running.Wait()
 }
 
-func (l *lanes) run() {
-	batch := make([]*request, 0, maxBatch)
-	for {
-		l.idle.Add(1)
-		select {
-		case r := <-l.work:
-			l.idle.Add(-1)
-			batch = append(batch[:0], r)
-		case <-l.life.Done():
-			return
-		}
-		for more := true; more && len(batch) < maxBatch; {
-			select {
-			case r := <-l.work:
-				batch = append(batch, r)
-			default:
-				more = false
-			}
-		}
-		batch = slices.DeleteFunc(batch, func(r *request) bool {
-			err := r.ctx.Err()
-			if err != nil {
-				r.answer <- answer{err: err} // nobody waits for it, and it was not sent
-			}
-			return err != nil
-		})
-		if len(batch) == 0 {
-			continue
-		}
-		answered, err := l.serve(batch)
-		if err != nil {
-			l.broken()
-		}
-		for _, r := range batch[answered:] {
-			r.answer <- answer{err: err}
-		}
-	}
-}
-
-// serve sends a batch and answers it, up to the first one after which the connection is of no use.
-func (l *lanes) serve(batch []*request) (answered int, err error) {
-	ctx, cancel := context.WithTimeout(l.life, l.timeout)
+// trip sends a batch and hands out its answers. If ctx ends in between it returns false, at once, and the lane goes on
+// without the caller.
+func (l *lanes) trip(ctx context.Context, batch []*request) bool {
+	until := time.Now().Add(l.timeout)
+	timed, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	c, err := l.pool.Acquire(ctx)
+	if ctx != l.life {
+		defer context.AfterFunc(l.life, cancel)()
+	}
+	c, err := l.pool.Acquire(timed)
 	if err != nil {
-		if s := l.pool.Stat(); ctx.Err() != nil && l.life.Err() == nil && s.AcquiredConns() >= s.MaxConns() {
+		if s := l.pool.Stat(); ctx.Err() == nil && timed.Err() != nil && l.life.Err() == nil && s.AcquiredConns() >= s.MaxConns() {
 			err = exhausted(s.MaxConns())
 		}
-		return 0, err
-	}
-	defer c.Release()
-	statements := make([]*pgconn.StatementDescription, len(batch))
-	for i, r := range batch {
-		if l.behind {
-			continue
+		if ctx.Err() == nil {
+			l.broken()
 		}
-		if statements[i], err = c.Conn().Prepare(ctx, r.st.name, r.st.text); err != nil {
-			return 0, err
-		}
+		l.fail(batch, err)
+		return true
 	}
-	conn := c.Conn().PgConn()
-	_ = conn.Conn().SetDeadline(time.Now().Add(l.timeout))
-	defer context.AfterFunc(l.life, func() { _ = conn.Conn().SetDeadline(time.Unix(1, 0)) })()
-	p := conn.StartPipeline(context.Background()) // its time is bounded by the deadline
-	from := l.clock.Now()
-	for i, r := range batch {
-		if l.behind {
-			p.SendQueryParams(r.st.text, r.params, nil, r.st.formats, binary)
-		} else {
-			p.SendQueryStatement(statements[i], r.params, r.st.formats, binary)
-		}
-		p.SendPipelineSync()
+	t := &trip{lanes: l, batch: batch, conn: c, pg: c.Conn().PgConn()}
+	if err = t.send(); err == nil {
+		err = t.receive(timed)
 	}
-	err = p.Flush()
-	var to driver.Instant
-	spoilt := false
-	for err == nil && answered < len(batch) {
-		a := answer{from: from}
-		if a.rows, a.err = result(p); conn.IsClosed() {
-			err = a.err
-			break
-		}
-		if answered == 0 {
-			to = l.clock.Now()
-		}
-		a.to = to
-		spoilt = spoilt || spoils(a.err)
-		batch[answered].answer <- a
-		answered++
+	if ctx == l.life || ctx.Err() == nil || l.life.Err() != nil || !pgconn.Timeout(err) {
+		t.over(err)
+		return true
 	}
-	if cerr := p.Close(); err == nil && cerr != nil && answered < len(batch) {
-		err = cerr
-	}
-	if spoilt {
-		_ = c.Conn().Close(ctx)
-	}
-	_ = conn.Conn().SetDeadline(time.Time{})
-	return answered, err
+	go func() {
+		timed, cancel := context.WithDeadline(l.life, until)
+		defer cancel()
+		t.over(t.receive(timed))
+		l.carry()
+	}()
+	return false
 }
 
-// result reads one statement's answer, up to the end of its transaction: an error in between is the statement's.
-func result(p *pgconn.Pipeline) (rows [][][]byte, err error) {
-	for {
-		got, e := p.GetResults()
-		err = errors.Join(err, e)
-		switch got := got.(type) {
-		case *pgconn.ResultReader:
-			for got.NextRow() {
-				row := make([][]byte, len(got.Values()))
-				for i, v := range got.Values() {
-					row[i] = slices.Clone(v)
-				}
-				rows = append(rows, row)
-			}
-			_, e := got.Close()
-			err = errors.Join(err, e)
-		case *pgconn.PipelineSync:
-			return rows, err
-		case nil:
-			var refused *pgconn.PgError
-			if !errors.As(e, &refused) {
-				return nil, cmp.Or(err, errors.New("the connection's answers have ended"))
-			}
+// fail answers statements that will get no answer.
+func (l *lanes) fail(batch []*request, err error) {
+	if l.life.Err() != nil {
+		err = driver.ErrClosed
+	}
+	for _, r := range batch {
+		r.answer <- answer{err: err}
+	}
+}
+
+// trip is a batch on its way.
+type trip struct {
+	lanes   *lanes
+	batch   []*request // what is not answered yet
+	conn    *pgxpool.Conn
+	pg      *pgconn.PgConn
+	from    driver.Instant
+	first   bool       // the first answer has not come
+	rows    [][][]byte // of the answer that is coming
+	refusal error      // in it
+	spoilt  bool       // the connection is of no use any more
+}
+
+var (
+	binary  = []int16{1} // all results
+	execute = &pgproto3.Execute{}
+	atEnd   = &pgproto3.Sync{}
+)
+
+func (t *trip) send() error {
+	f, known := t.pg.Frontend(), t.pg.CustomData()
+	for i, r := range t.batch {
+		name := r.st.name
+		if t.lanes.behind {
+			name = ""
 		}
+		same := func(other *request) bool { return other.st == r.st }
+		if name == "" || known[name] == nil && !slices.ContainsFunc(t.batch[:i], same) {
+			f.SendParse(&pgproto3.Parse{Name: name, Query: r.st.text})
+		}
+		f.SendBind(&pgproto3.Bind{PreparedStatement: name, ParameterFormatCodes: r.st.formats, Parameters: r.params, ResultFormatCodes: binary})
+		f.SendExecute(execute)
+		f.SendSync(atEnd)
+	}
+	t.from, t.first = t.lanes.clock.Now(), true
+	if t.batch[0].size() > maxSize {
+		_ = t.pg.Conn().SetWriteDeadline(time.Now().Add(t.lanes.timeout))
+		defer t.pg.Conn().SetWriteDeadline(time.Time{})
+	}
+	return f.Flush()
+}
+
+// receive hands out answers as they come. After an error that is a time-out, as when ctx ends, it can be called again.
+func (t *trip) receive(ctx context.Context) error {
+	var mu sync.Mutex
+	over := false
+	stop := context.AfterFunc(ctx, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !over {
+			_ = t.pg.Conn().SetReadDeadline(time.Unix(1, 0))
+		}
+	})
+	defer func() {
+		if !stop() {
+			mu.Lock()
+			defer mu.Unlock()
+			over = true
+			_ = t.pg.Conn().SetReadDeadline(time.Time{})
+		}
+	}()
+	for len(t.batch) > 0 {
+		m, err := t.pg.ReceiveMessage(context.Background())
+		if err != nil {
+			return err
+		}
+		switch m := m.(type) {
+		case *pgproto3.ParseComplete:
+			if !t.lanes.behind {
+				t.pg.CustomData()[t.batch[0].st.name] = true
+			}
+		case *pgproto3.DataRow:
+			t.rows = append(t.rows, clone(m.Values))
+		case *pgproto3.ErrorResponse:
+			t.refusal = pgconn.ErrorResponseToPgError(m)
+		case *pgproto3.ReadyForQuery:
+			a := answer{rows: t.rows, err: t.refusal}
+			if t.first {
+				a.timed, a.from, a.to = true, t.from, t.lanes.clock.Now()
+			}
+			t.spoilt = t.spoilt || a.err != nil && spoils(a.err)
+			t.batch[0].answer <- a
+			t.batch, t.rows, t.refusal, t.first = t.batch[1:], nil, nil, false
+		}
+	}
+	return nil
+}
+
+// clone copies a row out of the connection's buffer.
+func clone(row [][]byte) [][]byte {
+	size := 0
+	for _, v := range row {
+		size += len(v)
+	}
+	all, to := make([]byte, 0, size), make([][]byte, len(row))
+	for i, v := range row {
+		if v != nil {
+			all = append(all, v...)
+			to[i] = all[len(all)-len(v) : len(all) : len(all)]
+		}
+	}
+	return to
+}
+
+// over gives the connection back. What was sent and is not answered may have taken effect.
+func (t *trip) over(err error) {
+	if err != nil || t.spoilt {
+		ctx, cancel := context.WithTimeout(context.Background(), t.lanes.timeout/10)
+		_ = t.conn.Conn().Close(ctx)
+		cancel()
+	}
+	t.conn.Release()
+	if err != nil {
+		t.lanes.broken()
+		t.lanes.fail(t.batch, errors.Join(t.refusal, err))
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"hash/fnv"
 	"iter"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -29,22 +30,30 @@ type table struct {
 
 	nameSize, ownerSize, atSize int // of ShedLock's columns; negative: any
 
-	load, insert, update, remove, page *statement
+	load, insert, update, replace, remove, page *statement
+
+	contended [buckets]atomic.Int32 // how many of the next updates in a bucket expect to be refused
 }
+
+// wary is for how many writes after a refusal others are expected to write, too.
+const wary = 8
 
 // A write is one statement, which also brings the row that stands there if it was refused, and the server's clock. $1 is the
 // row's name and $2 its bucket. Those who wait hold a shared advisory lock on the bucket of what they wait for: who cannot
 // have it alone tells them. A notification makes commits wait for one another, so none is sent to nobody.
+//
+// An update that is likely to be done is a plain one, which costs the server half, and brings nothing if it is refused.
 const (
 	writeText = `with done as (%s returning pg_try_advisory_xact_lock(CLASS, $2::int4) as alone)
 		select clock_timestamp(), (select alone from done),
 		l.data, l.version, (select pg_notify('CHANNEL', $1) from done where not alone)
 		from (values (0)) v left join LOCKS l on l.name = $1 and not exists (select from done)`
-	insertText = `insert into LOCKS as l (name, data, version) values ($1, $3, $4) on conflict (name) do nothing`
-	updateText = `update LOCKS set data = $3, version = $4 where name = $1 and version = $5 and sha256(data) = $6`
-	deleteText = `delete from LOCKS where name = $1 and version = $3 and sha256(data) = $4`
-	loadText   = `select clock_timestamp(), l.name, l.data, l.version from (values (0)) v left join LOCKS l on l.name = $1`
-	pageText   = `select clock_timestamp(), name, data, version from LOCKS where name >= $1 order by name limit 200`
+	insertText  = `insert into LOCKS as l (name, data, version) values ($1, $3, $4) on conflict (name) do nothing`
+	updateText  = `update LOCKS set data = $3, version = $4 where name = $1 and version = $5 and sha256(data) = $6`
+	replaceText = updateText + ` returning clock_timestamp(), case when pg_try_advisory_xact_lock(CLASS, $2::int4) then '' else pg_notify('CHANNEL', $1)::text end`
+	deleteText  = `delete from LOCKS where name = $1 and version = $3 and sha256(data) = $4`
+	loadText    = `select clock_timestamp(), l.name, l.data, l.version from (values (0)) v left join LOCKS l on l.name = $1`
+	pageText    = `select clock_timestamp(), name, data, version from LOCKS where name >= $1 order by name limit 200`
 )
 
 func (t *table) prepare() {
@@ -54,6 +63,7 @@ func (t *table) prepare() {
 	}
 	t.insert = write(insertText, 0, 1, 1, 1)
 	t.update = write(updateText, 0, 1, 1, 1, 1, 1)
+	t.replace = newStatement(names.Replace(replaceText), 0, 1, 1, 1, 1, 1)
 	t.remove = write(deleteText, 0, 1, 1, 1)
 	t.load = newStatement(names.Replace(loadText), 0)
 	t.page = newStatement(names.Replace(pageText), 0)
@@ -79,7 +89,7 @@ func (t *table) run(ctx context.Context, st *statement, params ...[]byte) ([][][
 		return nil, ctx.Err()
 	case a.err != nil:
 		return nil, t.place.explain(a.err)
-	case len(a.rows) > 0:
+	case a.timed && len(a.rows) > 0:
 		t.clock.heard(micros(a.rows[0][0]), a.from, a.to)
 	}
 	return a.rows, nil
@@ -136,8 +146,12 @@ func (t *table) write(ctx context.Context, st *statement, r record.Row, params .
 		params = append(params, v[:idSize], v[idSize:])
 	}
 	rows, err := t.run(ctx, st, append([][]byte{[]byte(r.Name), int4(bucket(r.Name))}, params...)...)
-	if err != nil || rows[0][1] != nil {
+	if err != nil || len(rows) > 0 && rows[0][1] != nil {
 		return record.Row{}, err
+	}
+	t.contended[bucket(r.Name)].Store(wary)
+	if len(rows) == 0 {
+		return record.Row{}, record.ErrConflict
 	}
 	now := row(r.Name, rows[0])
 	if now.Version == r.Version {
@@ -150,9 +164,12 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > record.MaxData {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))
 	}
-	st := t.update
+	st := t.replace
 	if r.Version == "" {
 		st = t.insert
+	} else if n := &t.contended[bucket(r.Name)]; n.Load() > 0 {
+		n.Add(-1)
+		st = t.update
 	}
 	id := make([]byte, idSize)
 	_, _ = rand.Read(id) // it never fails
