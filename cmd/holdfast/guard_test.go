@@ -49,6 +49,17 @@ var situations = []situation{
 		r.signal(unix.SIGSTOP)
 		w.run("break", "a").want(w.T, 0)
 	}, func(_ *world, r *running) { r.signal(unix.SIGCONT) }, 76},
+	{"the guard is stopped, and killed after all that runs", func(w *world, r *running) { // so it reports nothing
+		guard := r.guard()
+		_ = unix.Kill(guard, unix.SIGSTOP)
+		for _, f := range familyFiles {
+			if pid, err := strconv.Atoi(strings.TrimSpace(w.read(w.path(f)))); err == nil {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+		time.Sleep(200 * time.Millisecond)
+		_ = unix.Kill(guard, unix.SIGKILL)
+	}, nil, 76},
 	{"the wrapper is stopped, then killed", func(_ *world, r *running) {
 		r.signal(unix.SIGSTOP)
 		time.Sleep(100 * time.Millisecond)

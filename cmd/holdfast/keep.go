@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -340,7 +341,7 @@ func (k *keeper) stepIn() {
 		case <-k.escaping:
 			return
 		case <-done:
-			k.end.escaped, k.end.loss = nil, s.ending
+			k.end.escaped, k.end.loss = nil, cmp.Or(s.ending, why) // nothing may have been left; how the command ended is not known
 			return
 		}
 	}

@@ -99,7 +99,7 @@ func TestStores(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r := w.run("stores")
-	for _, want := range []string{"store", w.dir, "fence-safe", "stores known: file\n"} {
+	for _, want := range []string{"store", w.dir, "fence-safe", "stores known: dynamodb, etcd, file, gcs, postgres, "} {
 		if r.code != 0 || !strings.Contains(r.out, want) {
 			t.Errorf("want %q; %s", want, r.description)
 		}

@@ -67,7 +67,7 @@ func TestUsageErrors(t *testing.T) {
 		{"must not be empty", []string{"run", "", "true"}},
 		{"at most 512 bytes", []string{"run", strings.Repeat("x", 513), "true"}},
 		{"UTF-8", []string{"run", "\xff", "true"}},
-		{"redis", []string{"run", "--store", "redis://host", "a", "true"}},
+		{"nats", []string{"run", "--store", "nats://host", "a", "true"}},
 		{"scheme", []string{"run", "--store", "/var/lib/holdfast", "a", "true"}},
 		{"three slashes", []string{"run", "--store", "file://host/dir", "a", "true"}},
 		{"unknown option colour", []string{"run", "--store", w.store + "?colour=red", "a", "true"}},
