@@ -341,7 +341,7 @@ func (a *awslock) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock
 	return func(yield func(driver.Lock, error) bool) {
 		in := &sdk.ScanInput{TableName: &a.name, ConsistentRead: new(true)}
 		for first := true; first || len(in.ExclusiveStartKey) > 0; first = false {
-			page, err := request(ctx, a.link, a.client.Scan, in)
+			page, err := look(ctx, a.link, a.client.Scan, in)
 			if err != nil {
 				yield(driver.Lock{}, err)
 				return
@@ -390,7 +390,7 @@ func (a *awslock) Break(ctx context.Context, name, ref string, mode driver.Break
 
 // look is one consistent read.
 func (a *awslock) look(ctx context.Context, name string) (lockItem, error) {
-	out, err := request(ctx, a.link, a.client.GetItem, &sdk.GetItemInput{TableName: &a.name, Key: a.id(name), ConsistentRead: new(true)})
+	out, err := look(ctx, a.link, a.client.GetItem, &sdk.GetItemInput{TableName: &a.name, Key: a.id(name), ConsistentRead: new(true)})
 	if err != nil {
 		return lockItem{}, err
 	}

@@ -196,7 +196,7 @@ func TestClockOff(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer two.Close()
-			g := acquire(t, one, mutex("m", time.Second))
+			g := acquire(t, one, mutex("m", 4*time.Second))
 			if _, err := two.Acquire(t.Context(), mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
 				t.Fatal(err)
 			}

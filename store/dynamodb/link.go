@@ -101,6 +101,17 @@ func request[In, Out any](ctx context.Context, l *link, do func(context.Context,
 	return nil, l.fault(ctx, err)
 }
 
+var errNoAnswer = errors.New("DynamoDB did not answer")
+
+// look makes a request that changes nothing, once more if it had no answer: it may have met a connection that was dead already.
+func look[In, Out any](ctx context.Context, l *link, do func(context.Context, *In, ...func(*sdk.Options)) (*Out, error), in *In) (*Out, error) {
+	out, err := request(ctx, l, do, in)
+	if errors.Is(err, errNoAnswer) {
+		out, err = request(ctx, l, do, in)
+	}
+	return out, err
+}
+
 // Close ends the calls under way.
 func (l *link) Close() error {
 	l.close()
@@ -126,7 +137,7 @@ func (l *link) fault(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case !errors.As(err, &refusal):
-		return fmt.Errorf("DynamoDB did not answer: %v", err) // not wrapped: a time-out of ours is not the caller's
+		return fmt.Errorf("%w: %v", errNoAnswer, err) // not wrapped: a time-out of ours is not the caller's
 	}
 	operation := "request"
 	if op := (*smithy.OperationError)(nil); errors.As(err, &op) {

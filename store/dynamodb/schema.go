@@ -37,13 +37,13 @@ func (l *link) check(ctx context.Context, create bool, expires string) error {
 }
 
 func (l *link) probe(ctx context.Context) error {
-	_, err := request(ctx, l, l.client.GetItem, &sdk.GetItemInput{TableName: &l.name, Key: l.id(reserved), ConsistentRead: new(true)})
+	_, err := look(ctx, l, l.client.GetItem, &sdk.GetItemInput{TableName: &l.name, Key: l.id(reserved), ConsistentRead: new(true)})
 	return err
 }
 
 // explain says how the key of a table differs from what is needed.
 func (l *link) explain(ctx context.Context, err error) error {
-	out, derr := request(ctx, l, l.client.DescribeTable, &sdk.DescribeTableInput{TableName: &l.name})
+	out, derr := look(ctx, l, l.client.DescribeTable, &sdk.DescribeTableInput{TableName: &l.name})
 	if derr != nil {
 		return fmt.Errorf("%w; the table needs the partition key %q, a string, and no sort key", err, l.key)
 	}
@@ -74,7 +74,7 @@ func (l *link) make(ctx context.Context, expires string) error {
 	}
 	made := err == nil
 	for {
-		out, err := request(ctx, l, l.client.DescribeTable, &sdk.DescribeTableInput{TableName: &l.name})
+		out, err := look(ctx, l, l.client.DescribeTable, &sdk.DescribeTableInput{TableName: &l.name})
 		if err == nil && out.Table.TableStatus == types.TableStatusActive {
 			break
 		}

@@ -69,7 +69,7 @@ func (t *table) Keys(name string) []string {
 
 // Load is one consistent read.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
-	out, err := request(ctx, t.link, t.client.GetItem, &sdk.GetItemInput{
+	out, err := look(ctx, t.link, t.client.GetItem, &sdk.GetItemInput{
 		TableName: &t.name, Key: t.id(t.prefix + name), ConsistentRead: new(true),
 	})
 	if err != nil {
@@ -203,7 +203,7 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 			in.ExpressionAttributeValues = item{":p": text(t.prefix + prefix)}
 		}
 		for first := true; first || len(in.ExclusiveStartKey) > 0; first = false {
-			page, err := request(ctx, t.link, t.client.Scan, in)
+			page, err := look(ctx, t.link, t.client.Scan, in)
 			if err != nil {
 				yield(record.Row{}, err)
 				return
