@@ -30,9 +30,13 @@ func hold(addr, name string) error {
 		return err
 	}
 	fmt.Println("token", l.Token())
-	last := time.Now()
-	for l.Valid() {
-		last = time.Now()
+	var last time.Time
+	for {
+		at := time.Now() // before it asks: it may be stopped in between
+		if !l.Valid() {
+			break
+		}
+		last = at
 		time.Sleep(time.Millisecond)
 	}
 	fmt.Println("lost", last.UnixMicro(), l.Err())
