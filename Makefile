@@ -7,11 +7,12 @@ SHELL       := /bin/bash
 # The client library of Cloud Storage brings a second way to talk, which we do not use, and which would double the command.
 export GOFLAGS := -tags=disable_grpc_modules
 
-# All modules of go.work.
-MODULES = $(shell go list -m -f '{{.Dir}}')
+# The stores on servers, and what is tested with foreign clients of theirs: all modules of go.work but three.
+MODULES = . cmd/holdfast test
+SERVERS = $(filter-out $(addprefix $(CURDIR)/,cmd/holdfast test) $(CURDIR),$(shell go list -m -f '{{.Dir}}'))
 SEEDS  ?= 10000
 
-.PHONY: run test suites worlds check bench prove build setup servers
+.PHONY: run test suites worlds check bench prove build setup servers install-servers
 
 build: setup
 	go build -o bin/holdfast ./cmd/holdfast
@@ -21,15 +22,24 @@ run: build
 	./bin/holdfast run --ttl 10s hello -- sh -c 'echo "holding $$HOLDFAST_LOCK under token $$HOLDFAST_TOKEN"'
 	./bin/holdfast list
 
-# All tests, on real servers where there is one: scripts/setup has them. The many worlds of the simulation are all sums, and
-# the rest waits most of the time, so the two go side by side.
-test: setup servers
+# All that needs no server. The many worlds of the simulation are all sums, and the rest waits most of the time, so the two go
+# side by side.
+test: setup
 	$(MAKE) --jobs=2 --output-sync=target suites worlds
 	scripts/readme
 
-suites:
-	failed=; for m in $(MODULES); do (cd $$m && go test -race -shuffle=on -timeout 15m ./... -skip 'TestWorlds|TestTreeWorlds') || failed="$$failed $$m"; done; \
+# All suites are gone through before it is said which failed.
+define suites
+	failed=; for m in $(1); do (cd $$m && go test -race -shuffle=on -timeout 15m ./... -skip 'TestWorlds|TestTreeWorlds') || failed="$$failed $$m"; done; \
 	[ -z "$$failed" ] || { echo "tests failed in:$$failed" >&2; exit 1; }
+endef
+
+suites:
+	$(call suites,$(MODULES))
+
+# The stores on real servers, which scripts/setup installs.
+servers: install-servers
+	$(call suites,$(SERVERS))
 
 # Some of them with the race detector, all without it, since it would take seven times as long.
 worlds:
@@ -41,15 +51,15 @@ check: setup
 	scripts/check
 
 # Benchmarks print their figures, and keep them in figures/.
-bench: setup servers
+bench: install-servers
 	scripts/bench
 
 # Long fault runs print their figures, and keep them in figures/.
-prove: setup servers
+prove: install-servers
 	scripts/prove
 
 setup:
 	@scripts/setup
 
-servers:
+install-servers:
 	@scripts/setup servers
