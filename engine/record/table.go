@@ -56,9 +56,9 @@ type Row struct {
 	Version string // opaque; empty: there is no record
 	Data    []byte // not to be changed by anybody once it is in a Row
 
-	// Token is set for Swap: the largest token in Data. A store in which nothing is left of an idle lock may make a larger
-	// or smaller one for a grant that Data holds, as it is written, and gives it back; Load then shows that one. A store on which a record can be lost (a file after a power cut)
-	// makes sure, before the swap takes effect, that Now will stay above it for ever.
+	// Token is set for Swap: the largest token in Data. A store on which a record can be lost (a file after a power cut)
+	// makes sure, before the swap takes effect, that Now will stay above it for ever. A store in which nothing is left of
+	// an idle lock may make another one, as it writes, for a grant that Data holds; it gives that back, and Load shows it.
 	Token int64
 	// Durable is set for Swap if Data must survive the crash of the store's machine even where records otherwise need
 	// not, because a claim in it has nobody behind it.

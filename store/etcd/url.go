@@ -2,18 +2,16 @@ package etcd
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/tlsfiles"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -81,7 +79,7 @@ func config(u *url.URL) (clientv3.Config, string, error) {
 	scheme := "http://"
 	if secure || ca+cert+key+name != "" {
 		scheme = "https://"
-		if cfg.TLS, err = tlsConfig(ca, cert, key, name); err != nil {
+		if cfg.TLS, err = tlsfiles.Config(ca, cert, key, name); err != nil {
 			return cfg, "", err
 		}
 	}
@@ -99,26 +97,4 @@ func config(u *url.URL) (clientv3.Config, string, error) {
 		cfg.Password, _ = u.User.Password()
 	}
 	return cfg, prefix, nil
-}
-
-func tlsConfig(ca, cert, key, name string) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%w: there is no certificate in %s", driver.ErrInvalid, ca)
-		}
-	}
-	if cert != "" || key != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c, nil
 }

@@ -2,15 +2,13 @@ package zookeeper
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/tlsfiles"
 )
 
 func init() { driver.Register("zookeeper", openURL) }
@@ -68,7 +66,7 @@ func options(u *url.URL) (Options, error) {
 		return o, fmt.Errorf("%w: a ZooKeeper store's URL has no path; write ?namespace=... for what stands before all names", driver.ErrInvalid)
 	}
 	if secure || ca+cert+key+name != "" {
-		if o.TLS, err = tlsConfig(ca, cert, key, name); err != nil {
+		if o.TLS, err = tlsfiles.Config(ca, cert, key, name); err != nil {
 			return o, err
 		}
 	}
@@ -77,26 +75,4 @@ func options(u *url.URL) (Options, error) {
 		o.Auth = []Auth{{"digest", u.User.Username() + ":" + password}}
 	}
 	return o, nil
-}
-
-func tlsConfig(ca, cert, key, name string) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%w: there is no certificate in %s", driver.ErrInvalid, ca)
-		}
-	}
-	if cert != "" || key != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c, nil
 }
