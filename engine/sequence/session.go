@@ -17,6 +17,7 @@ type session struct {
 	asked time.Duration // the TTL that was asked for
 	alone bool          // serves one detached claim
 	wake  chan struct{} // buffered; of its attendant
+	over  chan struct{} // closed when it has ended
 
 	// The rest is guarded by the engine's mutex.
 	beats     []driver.Instant // starts of the last confirmed beats, from the one that is trusted on
@@ -43,8 +44,8 @@ func (e *Engine) open(ctx context.Context, ttl time.Duration, alone bool) (*sess
 	if err != nil {
 		return nil, err
 	}
-	return &session{Session: got, e: e, asked: ttl, alone: alone, wake: make(chan struct{}, 1), beats: []driver.Instant{start},
-		claims: map[*claim]struct{}{}, checks: map[*claim]struct{}{}, idleSince: e.clock.Now()}, nil
+	return &session{Session: got, e: e, asked: ttl, alone: alone, wake: make(chan struct{}, 1), over: make(chan struct{}),
+		beats: []driver.Instant{start}, claims: map[*claim]struct{}{}, checks: map[*claim]struct{}{}, idleSince: e.clock.Now()}, nil
 }
 
 // opening is a session that is being opened, for all callers at one time.
@@ -96,7 +97,7 @@ func (e *Engine) openShared(ttl time.Duration, o *opening) {
 	defer e.mu.Unlock()
 	delete(e.opening, ttl)
 	o.err = own(err)
-	if err == nil && e.spawnLocked(s.attend) {
+	if err == nil && e.spawnLocked(s.live) && e.spawnLocked(s.attend) {
 		e.sessions[ttl] = s
 	}
 	close(o.done)
@@ -243,31 +244,76 @@ func (s *session) die() {
 	if s.dead {
 		return
 	}
-	s.dead = true
-	if e.sessions[s.asked] == s {
-		delete(e.sessions, s.asked)
-	}
+	s.endLocked()
 	for cl := range s.claims {
 		e.loseLocked(cl, driver.LossSession)
 		if cl.busy == nil && cl.adding == nil {
 			e.forgetLocked(cl)
 		}
 	}
-	s.poke()
 }
 
-// attend beats a session at its pace, watches what is held for long, looks after nodes that may have changed, and removes
-// what nobody renews; and it ends the session when nothing has stood under it for a TTL.
-func (s *session) attend() {
+func (s *session) endLocked() {
+	s.dead = true
+	if s.e.sessions[s.asked] == s {
+		delete(s.e.sessions, s.asked)
+	}
+	close(s.over)
+}
+
+// live beats a session at its pace, and ends it when nothing has stood under it for a TTL. It waits for nothing else: a
+// request that gets no answer must not keep it from the next beat.
+func (s *session) live() {
 	e := s.e
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var retry time.Duration
-	var due driver.Instant // of the next beat after one that failed
+	var retry time.Duration // from one beat that failed to the next
+	for {
+		select {
+		case <-timer.C:
+		case <-s.over:
+			return
+		case <-e.life.Done():
+			return
+		}
+		e.mu.Lock()
+		if s.dead {
+			e.mu.Unlock()
+			return
+		}
+		if len(s.claims) == 0 && e.clock.AtLeast(s.idleSince) > s.TTL {
+			s.endLocked()
+			e.mu.Unlock()
+			ctx, cancel := bounded(e.life)
+			_ = e.tree.End(ctx, s.ID) // else its TTL ends it
+			cancel()
+			return
+		}
+		next := s.pace() - e.clock.Since(s.newest())
+		e.mu.Unlock()
+		if next <= 0 {
+			retry = 0
+			if err := s.beat(e.life); err != nil {
+				retry = s.TTL / 20
+			}
+			next = retry
+		}
+		timer.Reset(max(next, time.Millisecond))
+	}
+}
+
+// attend looks after a session's claims: it reads nodes that may have changed, watches what is held for long, and removes
+// what nobody renews.
+func (s *session) attend() {
+	e := s.e
+	timer := time.NewTimer(s.TTL)
+	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
 		case <-s.wake:
+		case <-s.over:
+			return
 		case <-e.life.Done():
 			return
 		}
@@ -276,24 +322,7 @@ func (s *session) attend() {
 		s.sweep()
 
 		e.mu.Lock()
-		if s.dead {
-			e.mu.Unlock()
-			return
-		}
-		if len(s.claims) == 0 && e.clock.AtLeast(s.idleSince) > s.TTL {
-			s.dead = true
-			delete(e.sessions, s.asked)
-			e.mu.Unlock()
-			ctx, cancel := bounded(e.life)
-			_ = e.tree.End(ctx, s.ID) // else its TTL ends it
-			cancel()
-			return
-		}
-		next := s.pace() - e.clock.Since(s.newest())
-		if retry > 0 {
-			next = max(next, retry-e.clock.Since(due))
-		}
-		beat := next <= 0
+		next := s.TTL
 		for cl := range s.claims {
 			if cl.busy == nil && cl.adding == nil {
 				next = min(next, max(s.TTL-e.clock.AtLeast(cl.asked), watchAfter))
@@ -303,14 +332,6 @@ func (s *session) attend() {
 			next = min(next, watchAfter)
 		}
 		e.mu.Unlock()
-		if beat {
-			if err := s.beat(e.life); err != nil {
-				retry, due = s.TTL/20, e.clock.Now()
-			} else {
-				retry = 0
-			}
-			next = 0
-		}
 		timer.Reset(max(next, time.Millisecond))
 	}
 }

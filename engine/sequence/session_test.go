@@ -54,6 +54,46 @@ func TestExpiredWaiter(t *testing.T) {
 	})
 }
 
+// TestSilentRead: a read that gets no answer does not keep the session from its beats, though nobody but a waiter stands
+// under it, for whom nobody else asks for one.
+func TestSilentRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		holder := sequence.New(&memtree.Link{Server: server})
+		defer holder.Close()
+		var silent atomic.Int64
+		waiter := sequence.New(&memtree.Link{Server: server, Carry: func(ctx context.Context, what string, do func() any) (any, error) {
+			if what == "read" {
+				silent.Add(1)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return do(), nil
+		}})
+		defer waiter.Close()
+		const ttl = time.Second
+		held := mutex("m", time.Hour, false)
+		if _, err := holder.Acquire(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := waiter.Acquire(t.Context(), mutex("swept", ttl, false)); err != nil { // nobody renews it: it is read, to be removed
+			t.Fatal(err)
+		}
+		told := make(chan error, 1)
+		go func() { _, err := waiter.Acquire(t.Context(), mutex("m", ttl, true)); told <- err }()
+		time.Sleep(10 * time.Second)
+		if silent.Load() == 0 {
+			t.Error("nothing was read")
+		}
+		if err := holder.Release(t.Context(), held, ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-told; err != nil {
+			t.Errorf("the waiter is told: %v", err)
+		}
+	})
+}
+
 // TestLetInTogether: limit 2, a holder of 2, two waiters of 1, each of a client of its own: a release lets in both, at once,
 // though only the first of them looks at the holder.
 func TestLetInTogether(t *testing.T) {

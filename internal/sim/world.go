@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -239,6 +240,10 @@ func (w *World) serve(h *host, name string) {
 		lease, err = h.client.Semaphore(name, 3, nil).Acquire(ctx, 3)
 	default:
 		lease, err = h.client.Mutex(name, nil).Lock(ctx)
+	}
+	if w.tree != nil && errors.Is(err, holdfast.ErrLost) && w.elapsed() < lifetime+4*w.ttl {
+		w.serve(h, name) // the last of the faults, which may stop a host for three TTLs, has cost it its session
+		return
 	}
 	if err != nil {
 		w.complain("%s could not be had in %v after all: %v", name, limit, err)
