@@ -18,7 +18,7 @@ var herd = flag.Int("herd", 100, "the most waiters at whom wake-ups are counted"
 // ephemeral node whose end everybody watches: it wakes all.
 func TestHerd(t *testing.T) {
 	t.Parallel()
-	c := cluster(t)
+	c := rig.Shared(t)
 	for n := 10; n <= *herd; n *= 10 {
 		sequential, plain := sequentialHerd(t, n), plainHerd(t, c.Endpoints(), n)
 		t.Logf("%4d waiters: a release wakes %.1f of ours; with one node for all it wakes %.1f", n, sequential, plain)
@@ -36,7 +36,7 @@ func sequentialHerd(t *testing.T, n int) float64 {
 	lock := fmt.Sprint(t.Name(), "/", n)
 	var stores []*Store
 	for range n + 1 {
-		s, err := New(Options{Servers: cluster(t).Endpoints(), Dial: c.dial})
+		s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: c.dial})
 		if err != nil {
 			t.Fatal(err)
 		}
