@@ -8,33 +8,14 @@ import (
 
 	"github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
-
-// cycles runs n cycles on g goroutines.
-func cycles(b *testing.B, g int, cycle func(worker int)) {
-	b.ResetTimer()
-	var wg sync.WaitGroup
-	todo := make(chan struct{}, b.N)
-	for range b.N {
-		todo <- struct{}{}
-	}
-	close(todo)
-	for w := range g {
-		wg.Go(func() {
-			for range todo {
-				cycle(w)
-			}
-		})
-	}
-	wg.Wait()
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "cycles/s")
-}
 
 // BenchmarkCycle compares an acquire and a release with the floor, which is a create, a listing and a delete, one after the
 // other, by another client; and with that client's own lock. Alone, on locks of their own, and on one lock.
 func BenchmarkCycle(b *testing.B) {
 	s, _ := counting(b)
-	cli := admin(b, cluster(b))
+	cli := admin(b, rig.Shared(b))
 	ctx := b.Context()
 	acl := zk.WorldACL(zk.PermAll)
 	for _, dir := range []string{"/floor", "/bench", "/bench/own", "/peer"} {
@@ -64,12 +45,12 @@ func BenchmarkCycle(b *testing.B) {
 		fails(b, s.Release(ctx, c, ""))
 	}
 	for _, workers := range []int{1, 64} {
-		b.Run(fmt.Sprintf("own/%d/floor", workers), func(b *testing.B) { cycles(b, workers, floor) })
+		b.Run(fmt.Sprintf("own/%d/floor", workers), func(b *testing.B) { sessiontest.Cycles(b, workers, floor) })
 		b.Run(fmt.Sprintf("own/%d/holdfast", workers), func(b *testing.B) {
-			cycles(b, workers, func(w int) { holdfast(fmt.Sprint("bench/own/", w)) })
+			sessiontest.Cycles(b, workers, func(w int) { holdfast(fmt.Sprint("bench/own/", w)) })
 		})
 		b.Run(fmt.Sprintf("own/%d/go-zookeeper", workers), func(b *testing.B) {
-			cycles(b, workers, func(w int) {
+			sessiontest.Cycles(b, workers, func(w int) {
 				l := zk.NewLock(cli, fmt.Sprint("/peer/", w), acl)
 				fails(b, l.Lock())
 				fails(b, l.Unlock())
@@ -78,11 +59,11 @@ func BenchmarkCycle(b *testing.B) {
 	}
 	b.Run("one/64/in-process-queue-floor", func(b *testing.B) {
 		var mu sync.Mutex
-		cycles(b, 64, func(int) { mu.Lock(); defer mu.Unlock(); floor(0) })
+		sessiontest.Cycles(b, 64, func(int) { mu.Lock(); defer mu.Unlock(); floor(0) })
 	})
-	b.Run("one/64/holdfast", func(b *testing.B) { cycles(b, 64, func(int) { holdfast("bench/one") }) })
+	b.Run("one/64/holdfast", func(b *testing.B) { sessiontest.Cycles(b, 64, func(int) { holdfast("bench/one") }) })
 	b.Run("one/64/go-zookeeper", func(b *testing.B) {
-		cycles(b, 64, func(int) {
+		sessiontest.Cycles(b, 64, func(int) {
 			l := zk.NewLock(cli, "/peer/one", acl)
 			fails(b, l.Lock())
 			fails(b, l.Unlock())

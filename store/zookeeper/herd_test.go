@@ -43,7 +43,7 @@ func wakeUps(t *testing.T, lock string, n int, open func(Options) (driver.Store,
 	var stores []driver.Store
 	var trees []*tree
 	for range n + 1 {
-		s, tr, err := open(Options{Servers: cluster(t).Endpoints(), Dial: c.dial})
+		s, tr, err := open(Options{Servers: rig.Shared(t).Endpoints(), Dial: c.dial})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,18 +9,24 @@ import (
 	"github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
+
+// plain is the rig of the plain layout, on the servers of the other one.
+var plain = sessiontest.Rig[*zktest.Ensemble, *plainPeer]{
+	Scheme: rig.Scheme, Query: "?layout=plain", Start: rig.Start, Open: openPlain, Share: rig.Shared, Slack: rig.Slack,
+}
 
 // plainPeer is a store of the plain layout behind a link of its own.
 type plainPeer struct {
 	*Plain
-	link *zktest.Link
+	*servertest.Link
 }
 
-func openPlain(c *zktest.Ensemble) (*plainPeer, error) {
-	link, err := c.Link()
+func openPlain(c *zktest.Ensemble, to ...*servertest.Server) (*plainPeer, error) {
+	link, err := c.Link(to...)
 	if err != nil {
 		return nil, err
 	}
@@ -29,37 +35,81 @@ func openPlain(c *zktest.Ensemble) (*plainPeer, error) {
 		link.Close()
 		return nil, err
 	}
-	return &plainPeer{Plain: s, link: link}, nil
+	return &plainPeer{s, link}, nil
 }
 
 func (p *plainPeer) Close() error {
 	err := p.Plain.Close()
-	p.link.Close()
+	p.Link.Close()
 	return err
 }
 
 // TestPlainConformance: with one ephemeral node a lock, too, the store keeps every promise that it makes.
 func TestPlainConformance(t *testing.T) {
 	t.Parallel()
-	c := start(t, zktest.Options{})
-	results := drivertest.Run(t.Context(), drivertest.Harness{
-		Open: func(context.Context) (driver.Store, error) { return openPlain(c) },
-		Cut:  func(s driver.Store) error { s.(*plainPeer).link.Cut(); return nil },
-		Heal: func(s driver.Store) error { s.(*plainPeer).link.Heal(); return nil },
-		Kill: func(s driver.Store) error { p := s.(*plainPeer); p.link.Cut(); go p.Close(); return nil },
-	}, &drivertest.Options{Parallel: 16, Log: func(line string) { t.Log(line) }})
-	for _, r := range results {
-		if r.Err != nil {
-			t.Errorf("%s: %v\npromised: %s", r.Case.Name, r.Err, r.Case.Promise)
-		}
+	plain.Conformance(t)
+}
+
+// TestPlainCut: as TestCut.
+func TestPlainCut(t *testing.T) {
+	t.Parallel()
+	plain.Cut(t)
+}
+
+// TestPlainKill: as TestKill.
+func TestPlainKill(t *testing.T) {
+	t.Parallel()
+	plain.Kill(t)
+}
+
+// TestPlainStop: as TestStop.
+func TestPlainStop(t *testing.T) {
+	t.Parallel()
+	plain.Stop(t)
+}
+
+// TestPlainInterop: the lock that is written by hand, by another client's library, excludes us, and we it.
+func TestPlainInterop(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	s, err := NewPlain(Options{Servers: c.Endpoints(), Namespace: t.Name()})
+	if err != nil {
+		t.Fatal(err)
 	}
+	cli := admin(t, c)
+	_, err = cli.Create("/"+t.Name(), nil, 0, zk.WorldACL(zk.PermAll))
+	fails(t, err)
+	sessiontest.Interop(t, s, driver.KindMutex, func(lock, file string) func() (int, error) {
+		return func() (int, error) {
+			path := s.tree.pathOf(lock)
+			for added := range *sessiontest.Rounds {
+				for {
+					_, err := cli.Create(path, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+					if err == nil {
+						break
+					}
+					there, _, gone, err := cli.ExistsW(path)
+					if err != nil {
+						return added, err
+					}
+					if there {
+						<-gone
+					}
+				}
+				if err := errors.Join(sessiontest.AddOne(file), cli.Delete(path, -1)); err != nil {
+					return added, err
+				}
+			}
+			return *sessiontest.Rounds, nil
+		}
+	})
 }
 
 // TestPlainForeign: whatever node stands on a lock's path holds it, until it is gone; and we hold it for those who make that
 // node by hand.
 func TestPlainForeign(t *testing.T) {
 	t.Parallel()
-	c := cluster(t)
+	c := rig.Shared(t)
 	cli := admin(t, c)
 	_, err := cli.Create("/"+t.Name(), nil, 0, zk.WorldACL(zk.PermAll))
 	fails(t, err)
@@ -106,7 +156,7 @@ func TestPlainForeign(t *testing.T) {
 // same version.
 func TestPlainLate(t *testing.T) {
 	t.Parallel()
-	c := cluster(t)
+	c := rig.Shared(t)
 	cli := admin(t, c)
 	s, err := NewPlain(Options{Servers: c.Endpoints()})
 	if err != nil {
@@ -155,7 +205,7 @@ func TestPlainLate(t *testing.T) {
 // TestPlainOverwritten: a holder whose node's data are overwritten still knows its node, and gives it back.
 func TestPlainOverwritten(t *testing.T) {
 	t.Parallel()
-	c := cluster(t)
+	c := rig.Shared(t)
 	s, err := NewPlain(Options{Servers: c.Endpoints()})
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +229,7 @@ func TestPlainOverwritten(t *testing.T) {
 // TestPlainTold: a holder whose node is removed is told at once.
 func TestPlainTold(t *testing.T) {
 	t.Parallel()
-	c := cluster(t)
+	c := rig.Shared(t)
 	client, err := holdfast.Open(t.Context(), "zookeeper://"+c.Members[0].Endpoint+"?layout=plain", &holdfast.Options{TTL: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)

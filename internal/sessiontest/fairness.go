@@ -1,4 +1,4 @@
-package zookeeper
+package sessiontest
 
 import (
 	"flag"
@@ -8,29 +8,22 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
 var fairFor = flag.Duration("fair", 8*time.Second, "how long the fairness test goes on")
 
-// TestFairness: of 64 clients in eight processes, a quarter of whose waits are given up, nobody is overtaken, also while
-// the ensemble loses its leader. The token is the place of arrival; so the tokens of those let in must rise.
-func TestFairness(t *testing.T) {
-	t.Parallel()
-	c, err := zktest.Start(t.Context(), zktest.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+// Fairness has 64 clients in eight processes come for one lock, a quarter of whose waits are given up, while leaders are
+// killed. The token is the place of arrival; so the tokens of those let in must rise.
+func (r *Rig[C, P]) Fairness(t *testing.T) {
+	c := r.Own(t)
 	file := filepath.Join(t.TempDir(), "history")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := order{Do: "queue", Endpoints: c.Endpoints(), Locks: []string{t.Name()}, TTL: 10 * time.Second, Clients: 8, For: *fairFor, File: file}
-	var workers []*worker
+	o := Order{Do: "queue", Endpoints: c.Endpoints(), Lock: t.Name(), TTL: 10 * time.Second, Clients: 8, For: *fairFor, File: file}
+	var workers []*Worker
 	for range 8 {
-		workers = append(workers, startWorker(t, o))
+		workers = append(workers, r.StartWorker(t, o))
 	}
 	kills := 0
 	for end := time.Now().Add(*fairFor - 3*time.Second); time.Now().Before(end); kills++ {
@@ -46,9 +39,7 @@ func TestFairness(t *testing.T) {
 		}
 	}
 	for _, w := range workers {
-		if err := w.Wait(); err != nil {
-			t.Error(err)
-		}
+		Fails(t, w.Wait())
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -2,81 +2,18 @@ package zookeeper
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/binary"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
-
-	"github.com/go-zookeeper/zk"
-	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
-
-func start(t *testing.T, o zktest.Options) *zktest.Ensemble {
-	t.Helper()
-	c, err := zktest.Start(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
-}
-
-// admin is a client of another make.
-func admin(t testing.TB, c *zktest.Ensemble) *zk.Conn {
-	t.Helper()
-	cli, _, err := zk.Connect(c.Endpoints(), 20*time.Second, zk.WithLogger(quiet{}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cli.Close)
-	return cli
-}
-
-type quiet struct{}
-
-func (quiet) Printf(string, ...any) {}
-
-func newClient(t *testing.T, s driver.Store, ttl time.Duration) *holdfast.Client {
-	t.Helper()
-	client, err := holdfast.New(s, &holdfast.Options{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	return client
-}
-
-func lease(t *testing.T, client *holdfast.Client, name string) *holdfast.Lease {
-	t.Helper()
-	l, err := client.Mutex(name, nil).Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
-func fails(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Error(err)
-	}
-}
-
-func mutexClaim(name string) driver.Claim {
-	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: 30 * time.Second, Owner: "bench"}
-}
 
 // counting is a store whose requests are counted.
 func counting(t testing.TB) (*Store, *counter) {
 	t.Helper()
 	c := &counter{sent: map[int32]int{}}
-	s, err := New(Options{Servers: cluster(t).Endpoints(), Dial: c.dial})
+	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: c.dial})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package etcd
+package sessiontest
 
 import (
 	"bufio"
@@ -9,43 +9,45 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
-	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
-// order is what a worker process of the tests is told.
-type order struct {
-	Do        string // "hold", "queue" or "peer"
+const orderVariable = "SESSIONTEST_ORDER"
+
+// Order is what a worker process of the tests is told.
+type Order struct {
+	Do        string // "hold", "queue", or one of the rig's Work
 	Endpoints []string
-	Locks     []string
+	Lock      string
+	Locks     []string // of "hold"
 	TTL       time.Duration
-	Clients   int
-	For       time.Duration
+	Clients   int           // of "queue"
+	For       time.Duration // of "queue"
 	Rounds    int
 	File      string
+	URL       string // set by StartWorker
 }
 
-// worker is a process of ours that carries out an order.
-type worker struct {
+// Worker is a process of the test's own program that carries out an order.
+type Worker struct {
 	*exec.Cmd
 	lines *bufio.Scanner
 }
 
-func startWorker(t *testing.T, o order) *worker {
+// StartWorker starts a process, which ends with the test at the latest.
+func (r *Rig[C, P]) StartWorker(t *testing.T, o Order) *Worker {
 	t.Helper()
+	o.URL = r.url(o.Endpoints...)
 	text, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &worker{Cmd: exec.Command(os.Args[0])}
-	w.Env = append(os.Environ(), "ETCD_STORE_WORKER="+string(text))
+	w := &Worker{Cmd: exec.Command(os.Args[0])}
+	w.Env = append(os.Environ(), orderVariable+"="+string(text))
 	w.Stderr = os.Stderr
 	out, err := w.StdoutPipe()
 	if err != nil {
@@ -60,7 +62,7 @@ func startWorker(t *testing.T, o order) *worker {
 }
 
 // until reads lines until one of them is want.
-func (w *worker) until(t *testing.T, want string) {
+func (w *Worker) until(t *testing.T, want string) {
 	t.Helper()
 	for w.lines.Scan() {
 		if w.lines.Text() == want {
@@ -70,8 +72,8 @@ func (w *worker) until(t *testing.T, want string) {
 	t.Fatalf("the worker ended before it said %q", want)
 }
 
-func work(text string) error {
-	var o order
+func (r *Rig[C, P]) work(text string) error {
+	var o Order
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return err
 	}
@@ -80,14 +82,15 @@ func work(text string) error {
 		return o.hold()
 	case "queue":
 		return o.queue()
-	case "peer":
-		return o.peer()
+	}
+	if do := r.Work[o.Do]; do != nil {
+		return do(o)
 	}
 	return fmt.Errorf("no order %q", o.Do)
 }
 
-func (o order) client() (*holdfast.Client, error) {
-	return holdfast.Open(context.Background(), "etcd://"+strings.Join(o.Endpoints, ","), &holdfast.Options{TTL: o.TTL})
+func (o Order) client() (*holdfast.Client, error) {
+	return holdfast.Open(context.Background(), o.URL, &holdfast.Options{TTL: o.TTL})
 }
 
 // belief is when a holder last believed, in nanoseconds since 1970.
@@ -96,8 +99,22 @@ type belief struct {
 	Last int64
 }
 
+// believe looks at a lease until it is lost, as a holder does. The moment is read before the look, so that a process that is
+// stopped between the two has not believed any longer.
+func believe(name string, look func() bool) belief {
+	b := belief{Lock: name}
+	for {
+		now := time.Now().UnixNano()
+		if !look() {
+			return b
+		}
+		b.Last = now
+		time.Sleep(500 * time.Microsecond)
+	}
+}
+
 // hold takes each lock by a client of its own, says so, and reports for each when it last believed in it.
-func (o order) hold() error {
+func (o Order) hold() error {
 	ctx := context.Background()
 	var leases []*holdfast.Lease
 	for _, name := range o.Locks {
@@ -127,23 +144,9 @@ func (o order) hold() error {
 	return nil
 }
 
-// believe looks at a lease until it is lost, as a holder does. The moment is read before the look, so that a process that is
-// stopped between the two has not believed any longer.
-func believe(name string, look func() bool) belief {
-	b := belief{Lock: name}
-	for {
-		now := time.Now().UnixNano()
-		if !look() {
-			return b
-		}
-		b.Last = now
-		time.Sleep(500 * time.Microsecond)
-	}
-}
-
 // queue has clients come for one lock again and again, of which a quarter of the waits are given up, and notes each hold
 // in a file.
-func (o order) queue() error {
+func (o Order) queue() error {
 	file, err := os.OpenFile(o.File, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return err
@@ -160,7 +163,7 @@ func (o order) queue() error {
 				return
 			}
 			defer c.Close()
-			mu := c.Mutex(o.Locks[0], &holdfast.LockOptions{Fair: true})
+			mu := c.Mutex(o.Lock, &holdfast.LockOptions{Fair: true})
 			for ctx.Err() == nil {
 				wait, cancel := context.WithCancel(ctx)
 				if rand.N(4) == 0 {
@@ -189,44 +192,4 @@ func (o order) queue() error {
 	default:
 		return nil
 	}
-}
-
-// peer takes a lock with etcd's own mutex, and adds to the number in a file, for some rounds.
-func (o order) peer() error {
-	cli, err := etcdtest.Connect(o.Endpoints)
-	if err != nil {
-		return err
-	}
-	defer cli.Close()
-	s, err := concurrency.NewSession(cli, concurrency.WithTTL(5))
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	m := concurrency.NewMutex(s, o.Locks[0])
-	for range o.Rounds {
-		if err := m.Lock(context.Background()); err != nil {
-			return err
-		}
-		if err := addOne(o.File); err != nil {
-			return err
-		}
-		if err := m.Unlock(context.Background()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// addOne adds to the number in a file, in two steps.
-func addOne(file string) error {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil {
-		return fmt.Errorf("two wrote at a time: %w", err)
-	}
-	return os.WriteFile(file, []byte(strconv.Itoa(n+1)), 0o600)
 }
