@@ -3,6 +3,7 @@ package sessiontest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -52,6 +53,9 @@ func (r *Rig[C, P]) rivals(t *testing.T, c C, locks []string, to ...*servertest.
 			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 			defer cancel()
 			l, err := client.Mutex(name, nil).Lock(ctx)
+			for errors.Is(err, holdfast.ErrUncertain) && ctx.Err() == nil { // no server has answered for a TTL
+				l, err = client.Mutex(name, nil).Lock(ctx)
+			}
 			out[i] = rival{name, time.Now(), err}
 			if err == nil {
 				_ = l.Unlock()
