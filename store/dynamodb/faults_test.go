@@ -145,7 +145,7 @@ func stands(t *testing.T, s driver.Store, c driver.Claim) bool {
 }
 
 // TestCron: a process that comes once, and has watched nothing, replaces a dead holder when its TTL and three seconds have
-// passed, and never before the TTL has; whatever part of a second it is.
+// passed, and never before the TTL has; whatever part of a second it is, and though its clock is an hour off.
 func TestCron(t *testing.T) {
 	t.Parallel()
 	table := tableName()
@@ -159,7 +159,7 @@ func TestCron(t *testing.T) {
 			dead := open(t, storeURL(table, server(t).Endpoint, ""))
 			g := acquire(t, dead, mutex(name, ttl))
 			comes := func() error {
-				s, err := driver.Open(t.Context(), storeURL(table, server(t).Endpoint, ""))
+				s, err := New(t.Context(), dynamodbtest.Client(server(t).Endpoint), &Options{Table: table, Clock: apart(time.Duration(i-5) * time.Hour / 5)})
 				if err != nil {
 					t.Error(err)
 					return err
@@ -202,12 +202,8 @@ func TestClockOff(t *testing.T) {
 			p := proxy(t, server(t).Direct)
 			p.Shift(off) // to this test it is all others who are off
 			// Two of ours whose own clocks are an hour apart, too.
-			ahead := driver.Clock{
-				Monotonic: func() time.Duration { return driver.SystemClock.Monotonic() + time.Hour },
-				Real:      func() time.Duration { return driver.SystemClock.Real() + time.Hour },
-			}
 			one := open(t, storeURL(table, p.Endpoint, ""))
-			two, err := New(t.Context(), dynamodbtest.Client(p.Endpoint), &Options{Table: table, Clock: ahead})
+			two, err := New(t.Context(), dynamodbtest.Client(p.Endpoint), &Options{Table: table, Clock: apart(time.Hour)})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -38,6 +38,14 @@ func opened(t testing.TB, raw string) driver.Store {
 	return s
 }
 
+// apart is a client's clock that is off by d.
+func apart(d time.Duration) driver.Clock {
+	return driver.Clock{
+		Monotonic: func() time.Duration { return driver.SystemClock.Monotonic() + d },
+		Real:      func() time.Duration { return driver.SystemClock.Real() + d },
+	}
+}
+
 func acquire(t testing.TB, s driver.Store, c driver.Claim) driver.Grant {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -535,8 +543,9 @@ func TestOperator(t *testing.T) {
 	}
 }
 
-// TestClocks: on a server whose clock is an hour off ours nobody is let in early or late: a dead holder is replaced within
-// its TTL and a second by a process that tries once, without having watched, and not before.
+// TestClocks: on a server whose clock is an hour off ours, and with clients whose clocks are an hour apart, nobody is let in early
+// or late: a dead holder is replaced within its TTL and a second by a process that tries once, without having watched, and not
+// before.
 func TestClocks(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
@@ -563,7 +572,13 @@ func TestClocks(t *testing.T) {
 						wait = ttl + time.Second
 					}
 					time.Sleep(wait - clock.Since(g.Since))
-					cron := opened(t, url)
+					config, opts := parse(t, url)
+					opts.Clock = apart(ahead * time.Duration(1-2*once))
+					cron, err := openConfig(t.Context(), config, opts)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer cron.Close()
 					next, err := cron.Acquire(t.Context(), mutex("m", ttl))
 					at := clock.Since(g.Since)
 					switch {
