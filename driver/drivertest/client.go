@@ -131,7 +131,7 @@ func (c *client) refused(cl driver.Claim, target error) error {
 	var err error
 	for _, cl.Wait = range []bool{true, false} {
 		cl.ID = c.e.mutex(cl.Name).ID
-		ctx, cancel := context.WithTimeout(c.e.ctx, c.e.slack)
+		ctx, cancel := context.WithTimeout(c.e.ctx, 5*c.e.slack)
 		_, err = c.acquire(ctx, cl)
 		cancel()
 		c.e.wants(err, target, "a claim that should be refused (wait: %v)", cl.Wait)
