@@ -157,7 +157,7 @@ func stands(t *testing.T, s driver.Store, c driver.Claim) bool {
 }
 
 // TestClocks: a dead holder is replaced within a second after its TTL, and not before, by a process that tries just once
-// and has never watched; whatever the clients' clocks say.
+// and has never watched; whatever the clients' clocks say, which are an hour apart.
 func TestClocks(t *testing.T) {
 	t.Parallel()
 	for name, shift := range map[string]time.Duration{"right": 0, "an hour slow": time.Hour, "an hour fast": -time.Hour} {
@@ -174,7 +174,9 @@ func TestClocks(t *testing.T) {
 					t.Fatal(err)
 				}
 				link.Cut()
-				early, _ := open(t, s, quickIn(layout))
+				fast, slow := quickIn(layout), quickIn(layout)
+				fast.Clock, slow.Clock = apart(time.Hour), apart(-time.Hour)
+				early, _ := open(t, s, fast)
 				for time.Since(began) < ttl-100*time.Millisecond {
 					tried := time.Now()
 					if _, err := early.Acquire(t.Context(), claim("m", ttl)); err == nil && time.Since(began) < ttl {
@@ -185,7 +187,7 @@ func TestClocks(t *testing.T) {
 					time.Sleep(200 * time.Millisecond)
 				}
 				time.Sleep(time.Until(began.Add(ttl + time.Second)))
-				cron, _ := open(t, s, quickIn(layout))
+				cron, _ := open(t, s, slow)
 				tried := time.Now()
 				next, err := cron.Acquire(t.Context(), claim("m", ttl))
 				if err != nil || next.Token <= g.Token {

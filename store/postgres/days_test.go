@@ -38,6 +38,14 @@ func opened(t testing.TB, raw string) driver.Store {
 	return s
 }
 
+// apart is a client's clock that is off by d.
+func apart(d time.Duration) driver.Clock {
+	return driver.Clock{
+		Monotonic: func() time.Duration { return driver.SystemClock.Monotonic() + d },
+		Real:      func() time.Duration { return driver.SystemClock.Real() + d },
+	}
+}
+
 func acquire(t testing.TB, s driver.Store, c driver.Claim) driver.Grant {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -155,10 +163,48 @@ func TestPermissions(t *testing.T) {
 	if r := renewal(t, st, g); r.Err != nil {
 		t.Errorf("after the permission came back: %v", r.Err)
 	}
-	_, err = driver.Open(t.Context(), s.URL("nobody:s3cret")+"?sslmode=disable")
-	is(t, err, driver.ErrDenied, "nobody")
-	if strings.Contains(err.Error(), "s3cret") {
-		t.Errorf("it tells the password: %v", err)
+}
+
+// TestPassword: a user who is not there and a wrong password are told at once, in words that say what to do and do not tell the
+// password; so is a password that an operator changes in mid-hold, to whom needs a new connection.
+func TestPassword(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	exec(t, s, `create role cashier login password 'r1ght'`)
+	exec(t, s, `grant create on database postgres to cashier`)
+	exec(t, s, `do $$ begin execute format('copy (values (''host all cashier 127.0.0.1/32 scram-sha-256''), (''host all all 127.0.0.1/32 trust'')) to %L',
+		current_setting('hba_file')); end $$`)
+	exec(t, s, `select pg_reload_conf()`)
+	const place = "?sslmode=disable&create=true&schema=till"
+	var err error
+	for until := time.Now().Add(10 * time.Second); err == nil && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		var st driver.Store
+		if st, err = driver.Open(t.Context(), s.URL("cashier:wr0ng")+place); err == nil {
+			st.Close() // the server has not read its rules yet
+		}
+	}
+	denied := func(err error, user string) {
+		t.Helper()
+		is(t, err, driver.ErrDenied, user, "check the user and the password")
+		if strings.Contains(err.Error(), "wr0ng") || strings.Contains(err.Error(), "r1ght") {
+			t.Errorf("it tells the password: %v", err)
+		}
+	}
+	denied(err, "cashier")
+	_, err = driver.Open(t.Context(), s.URL("nobody:wr0ng")+place)
+	denied(err, "nobody")
+	st := opened(t, s.URL("cashier:r1ght")+place)
+	g := acquire(t, st, mutex("m", time.Minute))
+	exec(t, s, `alter role cashier password 'an0ther'; select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = 'cashier'`)
+	for range 10 { // the first may meet a connection that is dead already
+		if err = renewal(t, st, g).Err; errors.Is(err, driver.ErrDenied) {
+			break
+		}
+	}
+	denied(err, "cashier")
+	exec(t, s, `alter role cashier password 'r1ght'`)
+	if r := renewal(t, st, g); r.Err != nil {
+		t.Errorf("with the old password again: %v", r.Err)
 	}
 }
 
@@ -497,8 +543,9 @@ func TestOperator(t *testing.T) {
 	}
 }
 
-// TestClocks: on a server whose clock is an hour off ours nobody is let in early or late: a dead holder is replaced within
-// its TTL and a second by a process that tries once, without having watched, and not before.
+// TestClocks: on a server whose clock is an hour off ours, and with clients whose clocks are an hour apart, nobody is let in early
+// or late: a dead holder is replaced within its TTL and a second by a process that tries once, without having watched, and not
+// before.
 func TestClocks(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
@@ -525,7 +572,13 @@ func TestClocks(t *testing.T) {
 						wait = ttl + time.Second
 					}
 					time.Sleep(wait - clock.Since(g.Since))
-					cron := opened(t, url)
+					config, opts := parse(t, url)
+					opts.Clock = apart(ahead * time.Duration(1-2*once))
+					cron, err := openConfig(t.Context(), config, opts)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer cron.Close()
 					next, err := cron.Acquire(t.Context(), mutex("m", ttl))
 					at := clock.Since(g.Since)
 					switch {

@@ -153,7 +153,7 @@ func (a *attempt) enter(ctx context.Context, keys *[6]string) (driver.Grant, *re
 	return a.once(ctx, a.s.steps.enter, keys[:], args)
 }
 
-// lineArgs are the arguments that all steps on a line begin with; see lib.lua.
+// lineArgs are the arguments that all steps on a line begin with; see head.lua.
 func (s *Store) lineArgs(keys *[6]string, more int) []string {
 	return append(make([]string, 0, 6+more), s.publish(), channel(keys[0]),
 		strconv.FormatInt((retention+driver.MaxTTL).Milliseconds(), 10), strconv.FormatInt(s.window().Milliseconds(), 10),

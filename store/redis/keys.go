@@ -94,7 +94,7 @@ func (k keyspace) name(record string) (string, bool) {
 	return lock, before && after && lock != ""
 }
 
-// all are the keys that the steps on a line work on, in the order of lib.lua.
+// all are the keys that the steps on a line work on, in the order of head.lua.
 func (k keyspace) all(name string) [6]string {
 	lock := k.lock(name)
 	return [6]string{lock, beside("", lock), beside(".c", lock), beside(".h", lock), beside(".l", lock), beside(".s", lock)}

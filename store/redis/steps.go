@@ -11,6 +11,8 @@ import (
 )
 
 var (
+	//go:embed scripts/head.lua
+	head string
 	//go:embed scripts/lib.lua
 	lib string
 	//go:embed scripts/try.lua
@@ -21,8 +23,12 @@ var (
 	renewText string
 	//go:embed scripts/renewone.lua
 	renewOneText string
+	//go:embed scripts/enterquiet.lua
+	enterQuietText string
 	//go:embed scripts/enter.lua
 	enterText string
+	//go:embed scripts/leavequiet.lua
+	leaveQuietText string
 	//go:embed scripts/leave.lua
 	leaveText string
 	//go:embed scripts/break.lua
@@ -70,8 +76,8 @@ var native = &steps{
 	nameOf:  keyspace.name,
 
 	try: newStep(tryText), free: newStep(freeText), renew: newStep(renewText), renewOne: newStep(renewOneText),
-	enter: newStep(lib + enterText), leave: newStep(lib + leaveText), breaks: newStep(lib + breakText),
-	detach: newStep(lib + detachText), show: newStep(showText),
+	enter: newStep(head + enterQuietText + lib + enterText), leave: newStep(head + leaveQuietText + lib + leaveText),
+	breaks: newStep(head + lib + breakText), detach: newStep(head + lib + detachText), show: newStep(showText),
 }
 
 // do runs the script once: one round trip, and another one where the server has to be told the text.
