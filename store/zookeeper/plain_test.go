@@ -187,19 +187,36 @@ func TestPlainLate(t *testing.T) {
 		t.Errorf("a removal of what is gone: %v, %v", stood, err)
 	}
 
+	now, err := s.tree.List(ctx, t.Name(), true)
+	if err != nil || len(now.Nodes) != 1 || now.Nodes[0].ID != b.ID {
+		t.Fatal(now, err)
+	}
 	// A foreign client removes b's node, and so not its ticket, and makes its own.
 	fails(t, cli.Delete(path, -1))
 	_, err = cli.Create(path, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
 	fails(t, err)
+	if stood, _, err := s.tree.Remove(ctx, t.Name(), now.Nodes[0], false); err != nil || stood {
+		t.Errorf("a removal after a foreign client's: %v, %v", stood, err)
+	}
 	if err := s.Release(ctx, b.Claim, b.Ref); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("a release after a foreign client's removal: %v", err)
 	}
-	if there, _, err := cli.Exists(path); err != nil || !there {
-		t.Errorf("the foreign client's node is gone: %v", err)
+	if !stands(t, cli, path) {
+		t.Error("the foreign client's node is gone")
 	}
-	if there, _, err := cli.Exists(s.tree.ticket(ticketKey(b.ID, stale.Nodes[0].Session))); err != nil || there {
-		t.Errorf("a ticket is left: %v", err)
+	if stands(t, cli, s.tree.ticket(now.Nodes[0].Key)) {
+		t.Error("a ticket is left")
 	}
+}
+
+// stands reports whether a node stands, by a server that has heard of all that has happened.
+func stands(t *testing.T, cli *zk.Conn, path string) bool {
+	t.Helper()
+	_, err := cli.Sync("/")
+	fails(t, err)
+	there, _, err := cli.Exists(path)
+	fails(t, err)
+	return there
 }
 
 // TestPlainOverwritten: a holder whose node's data are overwritten still knows its node, and gives it back.
@@ -221,8 +238,8 @@ func TestPlainOverwritten(t *testing.T) {
 		t.Errorf("lost: %v", context.Cause(l.Context()))
 	}
 	fails(t, l.Unlock())
-	if there, _, err := cli.Exists("/" + t.Name()); err != nil || there {
-		t.Errorf("it stands still: %v", err)
+	if stands(t, cli, "/"+t.Name()) {
+		t.Error("it stands still")
 	}
 }
 
