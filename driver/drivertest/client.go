@@ -92,6 +92,9 @@ func printable(ref string) bool {
 func (c *client) try(cl driver.Claim) driver.Grant {
 	cl.Wait = false
 	g, err := c.acquire(c.e.ctx, cl)
+	if errors.Is(err, driver.ErrUncertain) {
+		c.e.latef("a try on a free place of %q had no answer in time: %w", cl.Name, err)
+	}
 	if err != nil {
 		c.e.failf("a try on a free place of %q was not granted: %w", cl.Name, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 var cancels = flag.Int("cancels", 400, "how many acquires are cancelled")
@@ -29,6 +30,8 @@ func (r *Rig[C, P]) Cancels(t *testing.T) {
 		clients = append(clients, NewClient(t, r.Peer(t, c), 30*time.Second))
 	}
 	usual := usualCycle(t, clients)
+	var machine pace.Pace
+	defer machine.Watch()()
 	todo := make(chan int, *cancels)
 	for i := range *cancels {
 		todo <- i
@@ -62,7 +65,7 @@ func (r *Rig[C, P]) Cancels(t *testing.T) {
 				mu.Unlock()
 				if err == nil {
 					Fails(t, l.Unlock())
-				} else if late := time.Since(given); late > time.Second {
+				} else if late := time.Since(given); late > time.Second+10*machine.Worst(given) {
 					t.Errorf("a cancelled acquire returned %v after its context had ended", late)
 				}
 			}

@@ -176,9 +176,9 @@ func TestPlainLate(t *testing.T) {
 
 	// The requests of a's that were still on their way: each was made when a's node had just been seen.
 	n := stale.Nodes[0]
-	path, ticket := s.tree.pathOf(t.Name()), s.tree.ticket(n.Key)
-	if _, ok, err := s.tree.step(ctx, path, deleteCall(ticket, -1), deleteCall(path, int32(n.Version-1))); err != nil || ok {
-		t.Errorf("a late removal: %v, %v", ok, err)
+	path := s.tree.pathOf(t.Name())
+	if stood, err := s.tree.remove(ctx, path, n, true); err != nil || stood {
+		t.Errorf("a late removal: %v, %v", stood, err)
 	}
 	if _, ok, err := s.tree.Change(ctx, t.Name(), n, n.Note); err != nil || ok {
 		t.Errorf("a late change: %v, %v", ok, err)
@@ -187,19 +187,36 @@ func TestPlainLate(t *testing.T) {
 		t.Errorf("a removal of what is gone: %v, %v", stood, err)
 	}
 
+	now, err := s.tree.List(ctx, t.Name(), true)
+	if err != nil || len(now.Nodes) != 1 || now.Nodes[0].ID != b.ID {
+		t.Fatal(now, err)
+	}
 	// A foreign client removes b's node, and so not its ticket, and makes its own.
 	fails(t, cli.Delete(path, -1))
 	_, err = cli.Create(path, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
 	fails(t, err)
+	if stood, _, err := s.tree.Remove(ctx, t.Name(), now.Nodes[0], false); err != nil || stood {
+		t.Errorf("a removal after a foreign client's: %v, %v", stood, err)
+	}
 	if err := s.Release(ctx, b.Claim, b.Ref); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("a release after a foreign client's removal: %v", err)
 	}
-	if there, _, err := cli.Exists(path); err != nil || !there {
-		t.Errorf("the foreign client's node is gone: %v", err)
+	if !stands(t, cli, path) {
+		t.Error("the foreign client's node is gone")
 	}
-	if there, _, err := cli.Exists(s.tree.ticket(ticketKey(b.ID, stale.Nodes[0].Session))); err != nil || there {
-		t.Errorf("a ticket is left: %v", err)
+	if stands(t, cli, s.tree.ticket(now.Nodes[0].Key)) {
+		t.Error("a ticket is left")
 	}
+}
+
+// stands reports whether a node stands, by a server that has heard of all that has happened.
+func stands(t *testing.T, cli *zk.Conn, path string) bool {
+	t.Helper()
+	_, err := cli.Sync("/")
+	fails(t, err)
+	there, _, err := cli.Exists(path)
+	fails(t, err)
+	return there
 }
 
 // TestPlainOverwritten: a holder whose node's data are overwritten still knows its node, and gives it back.
@@ -221,8 +238,8 @@ func TestPlainOverwritten(t *testing.T) {
 		t.Errorf("lost: %v", context.Cause(l.Context()))
 	}
 	fails(t, l.Unlock())
-	if there, _, err := cli.Exists("/" + t.Name()); err != nil || there {
-		t.Errorf("it stands still: %v", err)
+	if stands(t, cli, "/"+t.Name()) {
+		t.Error("it stands still")
 	}
 }
 

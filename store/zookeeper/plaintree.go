@@ -190,6 +190,12 @@ func (t plainTree) Remove(ctx context.Context, name string, n sequence.Node, _ b
 		return false, sequence.Look{}, t.fault(err, path)
 	}
 	there := calls[0].err == nil && calls[0].rest.stat().czxid == n.Token
+	stood, err := t.remove(ctx, path, n, there)
+	return stood, sequence.Look{}, err
+}
+
+// remove deletes the ticket, and the node if that was seen to be there.
+func (t plainTree) remove(ctx context.Context, path string, n sequence.Node, there bool) (stood bool, err error) {
 	var steps []*call
 	if !n.Foreign {
 		steps = append(steps, deleteCall(t.ticket(n.Key), -1))
@@ -198,10 +204,10 @@ func (t plainTree) Remove(ctx context.Context, name string, n sequence.Node, _ b
 		steps = append(steps, deleteCall(path, int32(n.Version-1))) // -1: any
 	}
 	if len(steps) == 0 {
-		return false, sequence.Look{}, nil
+		return false, nil
 	}
 	_, ok, err := t.step(ctx, path, steps...)
-	return ok && there, sequence.Look{}, err
+	return ok && there, err
 }
 
 // step makes changes together, and reports whether they were made: the nodes stood as they were seen.
