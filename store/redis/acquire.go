@@ -144,21 +144,28 @@ func (a *attempt) granted(answer rueidis.RedisMessage, at driver.Instant) (g dri
 
 // enter makes the step of a claim on a lock with a line.
 func (a *attempt) enter(ctx context.Context, keys *[6]string) (driver.Grant, *refusal, error) {
-	c, queue := a.claim, "0"
+	c, queue := &a.claim, "0"
 	if c.Wait && (c.Fair || c.Kind != driver.KindMutex) {
 		queue = "1"
 	}
-	args := append(a.s.lineArgs(keys, 10), c.ID, string(c.Kind), strconv.FormatInt(c.Limit, 10), strconv.FormatInt(c.Weight, 10),
-		strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(&c), queue, a.s.session)
-	return a.once(ctx, a.s.steps.enter, keys[:], args)
+	var args lineArgs
+	return a.once(ctx, a.s.steps.enter, keys[:], args.of(a.s, c.ID, string(c.Kind), strconv.FormatInt(c.Limit, 10), strconv.FormatInt(c.Weight, 10),
+		strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(c), queue, a.s.session))
 }
 
-// lineArgs are the arguments that all steps on a line begin with; see head.lua.
-func (s *Store) lineArgs(keys *[6]string, more int) []string {
-	return append(make([]string, 0, 6+more), s.publish(), channel(keys[0]),
-		strconv.FormatInt((retention+driver.MaxTTL).Milliseconds(), 10), strconv.FormatInt(s.window().Milliseconds(), 10),
-		strconv.Itoa(driver.MaxHolders), strconv.Itoa(s.opts.MaxWaiters))
+// lineArgs is room for the arguments of a step on a line, on the stack of its caller.
+type lineArgs [15]string
+
+// of gives the arguments that all such steps begin with (see head.lua), and then mine.
+func (a *lineArgs) of(s *Store, mine ...string) []string {
+	a[0], a[1], a[2], a[3], a[4] = s.publish(), keepLineText, s.window.Load().text, maxHoldersText, s.maxWaitersText
+	return a[:5+copy(a[5:], mine)]
 }
+
+var (
+	keepLineText   = strconv.FormatInt((retention + driver.MaxTTL).Milliseconds(), 10)
+	maxHoldersText = strconv.Itoa(driver.MaxHolders)
+)
 
 // line makes a claim on a lock with a line. If it may wait it stands there, and gives a sign of life from time to time.
 func (a *attempt) line(ctx context.Context) (driver.Grant, error) {
