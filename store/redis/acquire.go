@@ -171,7 +171,7 @@ var (
 func (a *attempt) line(ctx context.Context) (driver.Grant, error) {
 	keys := a.s.keys.all(a.claim.Name)
 	var seat *seat
-	for {
+	for first := true; ; {
 		g, r, err := a.enter(ctx, &keys)
 		switch {
 		case err != nil:
@@ -196,17 +196,24 @@ func (a *attempt) line(ctx context.Context) (driver.Grant, error) {
 				continue
 			}
 		}
-		if err := a.block(ctx, seat, a.beat(r), false); err != nil {
+		told, err := a.blockTold(ctx, seat, a.beat(r, first), false)
+		if err != nil {
 			return g, a.failed(ctx, r, err)
 		}
+		first = first && told
 	}
 }
 
 // beat is when a claim in line comes again if it is not told to: in time to be seen as alive, when the holder may have
 // fallen silent if it is the next, and now and then to find out whether those ahead are dead. The further behind, the
-// more seldom, so that a long line costs little more than a short one.
-func (a *attempt) beat(r *refusal) time.Duration {
-	d := min(max(time.Second, time.Duration(r.place)*500*time.Millisecond), a.claim.TTL/3)
+// more seldom, so that a long line costs little more than a short one; but once soon after it came, since until then nobody
+// tells it that it is the next (SOON in head.lua).
+func (a *attempt) beat(r *refusal, first bool) time.Duration {
+	d := max(time.Second, time.Duration(r.place)*500*time.Millisecond)
+	if first {
+		d = time.Second
+	}
+	d = min(d, a.claim.TTL/3)
 	d = d*3/4 + rand.N(d/4)
 	if (r.place <= 1 || r.rolling) && r.left >= 0 {
 		d = min(d, r.left+time.Millisecond+rand.N(2*time.Millisecond))
