@@ -365,11 +365,13 @@ func (a *acquire) takeIn(s *session, seen sight) error {
 func (e *Engine) share(seen sight, but *claim) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for cl := range e.waiting[seen.Name] {
-		if cl == but || cl.session == nil {
+	for i := range seen.Nodes {
+		n := &seen.Nodes[i]
+		cl := e.claims[n.ID]
+		if cl == nil || cl == but || cl.session == nil || n.Session != cl.session.ID || n.Foreign {
 			continue
 		}
-		if i := mine(seen.Nodes, cl.ID, cl.session.ID); i >= 0 && fits(seen.Nodes, i) {
+		if _, waits := e.waiting[seen.Name][cl]; waits && fits(seen.Nodes, i) {
 			select {
 			case cl.seats <- seen:
 				cl.blocker = "" // nothing is, any more

@@ -3,7 +3,6 @@ package sequence
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -34,7 +33,7 @@ type session struct {
 }
 
 // watchAfter is how long a claim stands before its node is watched: those that go at once cost no watch.
-const watchAfter = 50 * time.Millisecond
+const watchAfter = 200 * time.Millisecond
 
 func (e *Engine) open(ctx context.Context, ttl time.Duration, alone bool) (*session, error) {
 	ctx, cancel := bounded(ctx)
@@ -383,7 +382,7 @@ func (s *session) check() {
 	e.mu.Lock()
 	var which []*claim
 	for cl := range s.checks {
-		if cl.node.Token != 0 {
+		if cl.node.Token != 0 && !cl.leaving {
 			which = append(which, cl)
 		}
 	}
@@ -396,13 +395,31 @@ func (s *session) check() {
 		if err != nil {
 			continue // the next renewal tells
 		}
-		if slices.ContainsFunc(nodes, func(n Node) bool { return n.Token == 0 }) {
+		if s.missed(some, nodes) {
 			_ = s.beat(e.life) // if it is the session that has ended, that is what there is to tell
 		}
 		for i, cl := range some {
 			_ = e.seen(cl, nodes[i], nodes[i].Token != 0)
 		}
 	}
+}
+
+// stands reports whether a claim of this session is still wanted. Called with mu held.
+func (s *session) stands(cl *claim) bool {
+	_, ok := s.claims[cl]
+	return ok && !cl.leaving
+}
+
+// missed reports whether a node is gone that should stand.
+func (s *session) missed(claims []*claim, nodes []Node) bool {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	for i, cl := range claims {
+		if nodes[i].Token == 0 && s.stands(cl) {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *session) read(claims []*claim) ([]Node, error) {

@@ -96,6 +96,13 @@ type Weigher interface {
 	ChangeAmong(ctx context.Context, name string, n Node, note Note, among []Node, revision int64) (Node, bool, error)
 }
 
+// Successor is implemented by trees that can show a node in the step that removes another.
+type Successor interface {
+	// RemoveFor removes the node with n.Key and n.Token, if it stands, and looks at the one under next alone, as it stands
+	// then. If n did not stand there is no look.
+	RemoveFor(ctx context.Context, name string, n Node, next string) (stood bool, l Look, err error)
+}
+
 // Session is a session of the store.
 type Session struct {
 	ID  string

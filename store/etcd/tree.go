@@ -111,7 +111,8 @@ func (t *tree) setGate(session string, revision int64) {
 	t.gates[session] = revision
 }
 
-// Add is one transaction, repeated only if the session's gate has changed.
+// Add is one transaction, repeated only if the session's gate has changed, or if the claim stands from an earlier call. What
+// is to be told then goes along from the first only where a guard may fail: members carry all of a transaction to each other.
 func (t *tree) Add(ctx context.Context, name string, s sequence.Session, number int64, note sequence.Note, guard sequence.Guard) (sequence.Look, error) {
 	value, err := json.Marshal(note)
 	if err != nil {
@@ -119,7 +120,7 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, number 
 	}
 	key, gate := t.dir(name)+keyOf(s.ID, number), t.gate(s.ID)
 	from, to := t.span(name)
-	for {
+	for brief := guard == sequence.Always; ; brief = false {
 		known := t.gateOf(s.ID)
 		when := []clientv3.Cmp{
 			clientv3.Compare(clientv3.CreateRevision(key), "=", 0),
@@ -131,25 +132,31 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, number 
 		case guard > 0:
 			when = append(when, clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "<", int64(guard)+1))
 		}
-		r, err := t.kv.Txn(ctx).If(when...).
-			Then(clientv3.OpPut(key, string(value), clientv3.WithLease(unhex(s.ID))), t.all(name)).
-			Else(clientv3.OpGet(gate, clientv3.WithKeysOnly()), t.all(name)).Commit()
-		if err != nil {
+		add := t.kv.Txn(ctx).If(when...).Then(t.all(name), clientv3.OpPut(key, string(value), clientv3.WithLease(unhex(s.ID))))
+		if !brief {
+			add = add.Else(t.all(name), clientv3.OpGet(gate, clientv3.WithKeysOnly()))
+		}
+		r, err := add.Commit()
+		switch {
+		case err != nil:
 			return sequence.Look{}, t.fault(err)
+		case r.Succeeded: // what was just put need not be read
+			look := t.look(name, r.Responses[0].GetResponseRange().Kvs, r.Header.Revision)
+			n := sequence.Node{Key: keyOf(s.ID, number), Token: look.Revision, Version: look.Revision, Session: s.ID, Note: note}
+			t.know(key, n)
+			look.Nodes = append(look.Nodes, n)
+			return look, nil
+		case brief:
+			continue
 		}
-		if r.Succeeded { // what was just put need not be read
-			t.know(key, sequence.Node{Key: key[len(t.dir(name)):], Token: r.Header.Revision, Version: r.Header.Revision, Session: s.ID, Note: note})
-		} else {
-			var now int64
-			if kvs := r.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
-				now = kvs[0].ModRevision
-			}
-			if now != known {
-				t.setGate(s.ID, now)
-				continue
-			}
+		var now int64
+		if kvs := r.Responses[1].GetResponseRange().Kvs; len(kvs) > 0 {
+			now = kvs[0].ModRevision
 		}
-		return t.look(name, r.Responses[1].GetResponseRange().Kvs, r.Header.Revision), nil
+		if now == known {
+			return t.look(name, r.Responses[0].GetResponseRange().Kvs, r.Header.Revision), nil
+		}
+		t.setGate(s.ID, now)
 	}
 }
 
@@ -266,6 +273,17 @@ func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, look bo
 		return true, t.look(name, r.Responses[1].GetResponseRange().Kvs, r.Header.Revision), nil
 	}
 	return r.Succeeded, sequence.Look{}, nil
+}
+
+// RemoveFor is one transaction that reads one key, instead of the whole line on all members.
+func (t *tree) RemoveFor(ctx context.Context, name string, n sequence.Node, next string) (bool, sequence.Look, error) {
+	dir := t.dir(name)
+	r, err := t.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(dir+n.Key), "=", n.Token)).
+		Then(clientv3.OpDelete(dir+n.Key), clientv3.OpGet(dir+next)).Commit()
+	if err != nil || !r.Succeeded {
+		return false, sequence.Look{}, t.fault(err)
+	}
+	return true, t.look(name, r.Responses[1].GetResponseRange().Kvs, r.Header.Revision), nil
 }
 
 // Watch subscribes from now on, never from a past revision: the server would put that subscription off for up to a tenth of
