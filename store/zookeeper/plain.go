@@ -83,17 +83,20 @@ func (s *Plain) await(ctx context.Context, name string) error {
 		default:
 		}
 	})()
-	poll := time.NewTimer(leastPoll + rand.N(mostPoll-leastPoll))
-	defer poll.Stop()
-	select {
-	case <-gone:
-	case <-poll.C:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-s.tree.life.Done():
-		return driver.ErrClosed
+	for {
+		select {
+		case <-gone:
+			return nil
+		case <-time.After(leastPoll + rand.N(mostPoll-leastPoll)):
+			if l, err := s.tree.List(ctx, name, false); err != nil || len(l.Nodes) == 0 {
+				return nil
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.tree.life.Done():
+			return driver.ErrClosed
+		}
 	}
-	return nil
 }
 
 // Table is that of a [Store].

@@ -57,7 +57,7 @@ func (t plainTree) Add(ctx context.Context, name string, s sequence.Session, _ i
 		}
 		switch step, why := refused(steps); {
 		case why == codeOK, step == 0 && why == codeNodeExists:
-			return t.look(name, path, stands)
+			return t.seen(name, path, stands)
 		case why == codeNodeExists: // the ticket of an earlier call, whose node somebody has removed
 			err = c.do(ctx, deleteCall(ticket, -1))
 		case why == codeNoNode:
@@ -71,8 +71,8 @@ func (t plainTree) Add(ctx context.Context, name string, s sequence.Session, _ i
 	}
 }
 
-// look understands a lock's node as it was read.
-func (t plainTree) look(name, path string, read *call) (sequence.Look, error) {
+// seen understands a lock's node as it was read.
+func (t plainTree) seen(name, path string, read *call) (sequence.Look, error) {
 	l := sequence.Look{Name: name, Revision: read.zxid, Full: true}
 	switch read.err {
 	case nil:
@@ -109,7 +109,7 @@ func (t plainTree) Withdraw(ctx context.Context, name string, s sequence.Session
 	if behind.err != nil {
 		return false, t.fault(behind.err, path)
 	}
-	l, err := t.look(name, path, stands)
+	l, err := t.seen(name, path, stands)
 	if err != nil {
 		return false, err
 	}
@@ -128,7 +128,7 @@ func (t plainTree) List(ctx context.Context, name string, full bool) (sequence.L
 	if err != nil {
 		return sequence.Look{}, t.fault(err, path)
 	}
-	return t.look(name, path, calls[0])
+	return t.seen(name, path, calls[0])
 }
 
 // Read reads locks' nodes in one piece, behind a sync. A node of ours whose data somebody has overwritten is known by its
@@ -146,7 +146,7 @@ func (t plainTree) Read(ctx context.Context, at []sequence.Place) ([]sequence.No
 	}
 	nodes := make([]sequence.Node, len(at))
 	for i, p := range at {
-		l, err := t.look(p.Name, t.pathOf(p.Name), calls[i])
+		l, err := t.seen(p.Name, t.pathOf(p.Name), calls[i])
 		if err != nil {
 			return nil, err
 		}
@@ -273,7 +273,7 @@ func (t plainTree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.L
 				if calls[i].err == codeNoAuth { // it is not ours to see
 					continue
 				}
-				l, err := t.look(name, t.pathOf(name), calls[i])
+				l, err := t.seen(name, t.pathOf(name), calls[i])
 				if err == nil && (len(l.Nodes) == 0 || l.Nodes[0].Foreign) {
 					continue
 				}
