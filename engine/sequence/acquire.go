@@ -122,8 +122,11 @@ func (a *acquire) arrive(s *session) (sight, error) {
 		return a.look(s)
 	}
 	guard := Always
-	if !cl.Wait {
+	switch {
+	case !cl.Wait:
 		guard = Alone
+	case e.queues(cl.Name):
+		guard = Behind
 	}
 	for {
 		seen, err := a.add(s, guard)
@@ -150,6 +153,13 @@ func (a *acquire) arrive(s *session) (sight, error) {
 		}
 		guard = Guard(seen.Revision)
 	}
+}
+
+// queues reports whether claims of this client wait for a lock.
+func (e *Engine) queues(name string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.waiting[name]) > 0
 }
 
 // arrived takes in that the claim has come to stand, and takes it back if it may not.

@@ -26,6 +26,7 @@ type tree struct {
 	prefix string
 	info   driver.Info
 	hub    *hub
+	writes *writes
 	life   context.Context
 	end    context.CancelFunc
 	closer func() error // of the client, if it is ours
@@ -40,6 +41,7 @@ func newTree(cli *clientv3.Client, o Options) *tree {
 	t := &tree{cli: cli, kv: clientv3.NewKV(cli), leases: pb.NewLeaseClient(cli.ActiveConnection()), prefix: o.Prefix, gates: map[string]int64{}, known: map[string]sequence.Node{}}
 	t.life, t.end = context.WithCancel(context.Background())
 	t.hub = newHub(t.life, pb.NewWatchClient(cli.ActiveConnection()))
+	t.writes = &writes{kv: t.kv, life: t.life, lanes: map[string]*lane{}}
 	t.info = driver.Info{
 		Store: where(cli, o.Prefix), Clock: o.Clock, Tier: driver.TierFenceSafe,
 		Survives:   driver.Survives{Restart: true, PowerCut: true, Failover: true},
@@ -120,7 +122,7 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, number 
 	}
 	key, gate := t.dir(name)+keyOf(s.ID, number), t.gate(s.ID)
 	from, to := t.span(name)
-	for brief := guard == sequence.Always; ; brief = false {
+	for brief := guard == sequence.Always || guard == sequence.Behind; ; brief = false {
 		known := t.gateOf(s.ID)
 		when := []clientv3.Cmp{
 			clientv3.Compare(clientv3.CreateRevision(key), "=", 0),
@@ -132,11 +134,12 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, number 
 		case guard > 0:
 			when = append(when, clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "<", int64(guard)+1))
 		}
-		add := t.kv.Txn(ctx).If(when...).Then(t.all(name), clientv3.OpPut(key, string(value), clientv3.WithLease(unhex(s.ID))))
+		add := write{lock: name, adds: true, patient: guard == sequence.Behind, when: when,
+			then: []clientv3.Op{t.all(name), clientv3.OpPut(key, string(value), clientv3.WithLease(unhex(s.ID)))}}
 		if !brief {
-			add = add.Else(t.all(name), clientv3.OpGet(gate, clientv3.WithKeysOnly()))
+			add.otherwise = []clientv3.Op{t.all(name), clientv3.OpGet(gate, clientv3.WithKeysOnly())}
 		}
-		r, err := add.Commit()
+		r, err := t.writes.do(ctx, s.ID, &add)
 		switch {
 		case err != nil:
 			return sequence.Look{}, t.fault(err)
@@ -247,43 +250,38 @@ func (t *tree) putIf(ctx context.Context, name string, n sequence.Node, note seq
 	return n, r.Succeeded, nil
 }
 
-// Remove is a plain delete for keys of ours, which never come again. A foreign client's may: that is compared.
+// Remove compares only where it must: keys of ours never come again, those of a foreign client may.
 func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, look bool) (bool, sequence.Look, error) {
 	key := t.dir(name) + n.Key
-	if !look && !n.Foreign && n.Version == 0 {
-		r, err := t.kv.Delete(ctx, key)
-		if err != nil {
-			return false, sequence.Look{}, t.fault(err)
-		}
-		return r.Deleted > 0, sequence.Look{}, nil
+	remove := write{lock: name, then: []clientv3.Op{clientv3.OpDelete(key)}}
+	if n.Foreign || n.Version != 0 {
+		remove.when = append(remove.when, clientv3.Compare(clientv3.CreateRevision(key), "=", n.Token))
 	}
-	when := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", n.Token)}
 	if n.Version != 0 {
-		when = append(when, clientv3.Compare(clientv3.ModRevision(key), "=", n.Version))
+		remove.when = append(remove.when, clientv3.Compare(clientv3.ModRevision(key), "=", n.Version))
 	}
-	then := []clientv3.Op{clientv3.OpDelete(key)}
 	if look {
-		then = append(then, t.all(name))
+		remove.then = append(remove.then, t.all(name))
 	}
-	r, err := t.kv.Txn(ctx).If(when...).Then(then...).Commit()
-	if err != nil {
-		return false, sequence.Look{}, t.fault(err)
-	}
-	if look && r.Succeeded {
-		return true, t.look(name, r.Responses[1].GetResponseRange().Kvs, r.Header.Revision), nil
-	}
-	return r.Succeeded, sequence.Look{}, nil
+	return t.remove(ctx, n, &remove)
 }
 
-// RemoveFor is one transaction that reads one key, instead of the whole line on all members.
+// RemoveFor reads one key along, instead of the whole line on all members.
 func (t *tree) RemoveFor(ctx context.Context, name string, n sequence.Node, next string) (bool, sequence.Look, error) {
 	dir := t.dir(name)
-	r, err := t.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(dir+n.Key), "=", n.Token)).
-		Then(clientv3.OpDelete(dir+n.Key), clientv3.OpGet(dir+next)).Commit()
-	if err != nil || !r.Succeeded {
+	return t.remove(ctx, n, &write{lock: name, then: []clientv3.Op{clientv3.OpDelete(dir + n.Key), clientv3.OpGet(dir + next)}})
+}
+
+func (t *tree) remove(ctx context.Context, n sequence.Node, w *write) (bool, sequence.Look, error) {
+	session, _, _ := strings.Cut(n.Key, ".")
+	r, err := t.writes.do(ctx, session, w)
+	if err != nil || !r.Succeeded || r.Responses[0].GetResponseDeleteRange().Deleted == 0 {
 		return false, sequence.Look{}, t.fault(err)
 	}
-	return true, t.look(name, r.Responses[1].GetResponseRange().Kvs, r.Header.Revision), nil
+	if len(w.then) == 1 {
+		return true, sequence.Look{}, nil
+	}
+	return true, t.look(w.lock, r.Responses[1].GetResponseRange().Kvs, r.Header.Revision), nil
 }
 
 // Watch subscribes from now on, never from a past revision: the server would put that subscription off for up to a tenth of
@@ -346,6 +344,7 @@ func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look,
 func (t *tree) Close() error {
 	t.end()
 	t.hub.wait()
+	t.writes.work.Wait()
 	if t.closer != nil {
 		return t.closer()
 	}
