@@ -11,15 +11,20 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// Conformance runs the suite of the contract on three servers.
+// Conformance runs the suite of the contract on three servers, which are restarted in it if they are not shared.
 func (r *Rig[C, P]) Conformance(t *testing.T) {
-	c := r.Own(t)
-	judge(t, drivertest.Run(t.Context(), drivertest.Harness{
+	var c C
+	h := drivertest.Harness{
 		Open: func(context.Context) (driver.Store, error) { return r.Open(c) },
 		Cut:  func(s driver.Store) error { s.(P).Cut(); return nil },
 		Heal: func(s driver.Store) error { s.(P).Heal(); return nil },
 		Kill: func(s driver.Store) error { s.(P).Cut(); go s.Close(); return nil },
-		Restart: func(ctx context.Context) error {
+	}
+	if r.Share != nil {
+		c = r.Share(t)
+	} else {
+		c = r.Own(t)
+		h.Restart = func(ctx context.Context) error {
 			for _, m := range c.Servers() {
 				m.Terminate()
 			}
@@ -29,8 +34,9 @@ func (r *Rig[C, P]) Conformance(t *testing.T) {
 				}
 			}
 			return c.Ready(ctx)
-		},
-	}, &drivertest.Options{Parallel: 16, Log: func(line string) { t.Log(line) }}))
+		}
+	}
+	judge(t, drivertest.Run(t.Context(), h, &drivertest.Options{Parallel: 16, Log: func(line string) { t.Log(line) }}))
 }
 
 // Table runs the suite on locks that the record engine keeps in the store's table.

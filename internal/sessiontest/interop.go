@@ -80,7 +80,7 @@ func Interop(t *testing.T, s driver.Store, kind driver.Kind, begin func(lock, fi
 	if added+peer.added != n {
 		t.Error("two held at a time")
 	}
-	if waited == 0 {
+	if waited == 0 && s.Info().MaxWaiters > 0 {
 		t.Error("the two never contended")
 	}
 }

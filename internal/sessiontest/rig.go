@@ -40,10 +40,13 @@ type Peer interface {
 // Rig is what the tests of one store run on.
 type Rig[C Cluster, P Peer] struct {
 	Scheme string // of the store's URLs
+	Query  string // of these URLs, if any, with its question mark
 	// Start runs a cluster; the members of a direct one can't be isolated.
 	Start func(ctx context.Context, direct bool) (C, error)
 	// Open makes a client of a cluster; with servers given, of those alone.
 	Open func(c C, to ...*servertest.Server) (P, error)
+	// Share, if set, gives the cluster of another rig to share.
+	Share func(testing.TB) C
 	// Slack is how long after its TTL, at most, a silent holder's lock has passed on, on a quiet machine.
 	Slack time.Duration
 	// Work is what the store's own tests have worker processes do, by Order.Do.
@@ -54,7 +57,7 @@ type Rig[C Cluster, P Peer] struct {
 }
 
 func (r *Rig[C, P]) url(endpoints ...string) string {
-	return r.Scheme + "://" + strings.Join(endpoints, ",")
+	return r.Scheme + "://" + strings.Join(endpoints, ",") + r.Query
 }
 
 // together is how many tests run at a time: they wait more than they compute, so more than there are processors.
@@ -85,6 +88,9 @@ func (r *Rig[C, P]) Main(m *testing.M) {
 // Shared is the cluster of the tests that leave it whole. Its members reach each other directly.
 func (r *Rig[C, P]) Shared(t testing.TB) C {
 	t.Helper()
+	if r.Share != nil {
+		return r.Share(t)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.shared == nil {

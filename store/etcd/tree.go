@@ -122,7 +122,7 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, number 
 	}
 	key, gate := t.dir(name)+keyOf(s.ID, number), t.gate(s.ID)
 	from, to := t.span(name)
-	for brief := guard == sequence.Always || guard == sequence.Behind; ; brief = false {
+	for brief := guard < 0; ; brief = false {
 		known := t.gateOf(s.ID)
 		when := []clientv3.Cmp{
 			clientv3.Compare(clientv3.CreateRevision(key), "=", 0),

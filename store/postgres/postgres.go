@@ -161,7 +161,7 @@ func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release fu
 			clock = opts.Clock
 		}
 	}
-	t.clock.clock = clock
+	t.clock.Clock = clock
 	t.info = driver.Info{
 		Store: p.shown, Clock: clock, Tier: driver.TierFenceSafe, Judge: driver.JudgeStore, Survives: s.survives(),
 		TokenGap: time.Minute,

@@ -22,7 +22,7 @@ import (
 type table struct {
 	place    *place
 	info     driver.Info
-	clock    serverClock
+	clock    record.ServerClock
 	lanes    *lanes
 	listener *listener
 	behind   bool   // a pooler is in between: nothing can be listened to
@@ -71,7 +71,7 @@ func (t *table) prepare() {
 
 func (t *table) Info() driver.Info { return t.info }
 
-func (t *table) Now() (int64, time.Duration) { return t.clock.now() }
+func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 
 // Keys tells where a lock stands.
 func (t *table) Keys(name string) []string {
@@ -90,7 +90,7 @@ func (t *table) run(ctx context.Context, st *statement, params ...[]byte) ([][][
 	case a.err != nil:
 		return nil, t.place.explain(a.err)
 	case a.timed && len(a.rows) > 0:
-		t.clock.heard(micros(a.rows[0][0]), a.from, a.to)
+		t.clock.Heard(micros(a.rows[0][0]), a.from, a.to)
 	}
 	return a.rows, nil
 }

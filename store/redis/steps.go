@@ -11,6 +11,8 @@ import (
 )
 
 var (
+	//go:embed scripts/head.lua
+	head string
 	//go:embed scripts/lib.lua
 	lib string
 	//go:embed scripts/try.lua
@@ -21,8 +23,12 @@ var (
 	renewText string
 	//go:embed scripts/renewone.lua
 	renewOneText string
+	//go:embed scripts/enterquiet.lua
+	enterQuietText string
 	//go:embed scripts/enter.lua
 	enterText string
+	//go:embed scripts/leavequiet.lua
+	leaveQuietText string
 	//go:embed scripts/leave.lua
 	leaveText string
 	//go:embed scripts/break.lua
@@ -64,15 +70,18 @@ type steps struct {
 }
 
 var native = &steps{
-	reach: 6, tells: channel,
-	record:  func(lock string) string { return beside("", lock) },
+	reach:   6,
+	tells:   recordOf,
+	record:  recordOf,
 	records: func(prefix string) string { return reserved + ":[:/{]*" + prefix + "*" },
 	nameOf:  keyspace.name,
 
 	try: newStep(tryText), free: newStep(freeText), renew: newStep(renewText), renewOne: newStep(renewOneText),
-	enter: newStep(lib + enterText), leave: newStep(lib + leaveText), breaks: newStep(lib + breakText),
-	detach: newStep(lib + detachText), show: newStep(showText),
+	enter: newStep(head + enterQuietText + lib + enterText), leave: newStep(head + leaveQuietText + lib + leaveText),
+	breaks: newStep(head + lib + breakText), detach: newStep(head + lib + detachText), show: newStep(showText),
 }
+
+func recordOf(lock string) string { return beside("", lock) }
 
 // do runs the script once: one round trip, and another one where the server has to be told the text.
 func (p *step) do(ctx context.Context, c rueidis.Client, keys, args []string) (rueidis.RedisMessage, error) {

@@ -32,7 +32,7 @@ const rowPrefix = reserved + "-row:"
 // table keeps records as hashes, one key each.
 type table struct {
 	s      *Store
-	clock  serverClock
+	clock  record.ServerClock
 	closed chan struct{}
 	close  sync.Once
 }
@@ -41,7 +41,7 @@ type table struct {
 // keys of their own that begin with "holdfast-row:", and share its client: the store stays open when the table is closed.
 // ctx bounds the one request by which the server's clock is read first.
 func (s *Store) Table(ctx context.Context) (record.Table, error) {
-	t := &table{s: s, closed: make(chan struct{}), clock: serverClock{clock: s.clock}}
+	t := &table{s: s, closed: make(chan struct{}), clock: record.ServerClock{Clock: s.clock}}
 	if _, err := t.Load(ctx, "clock"); err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (t *table) Info() driver.Info {
 	return i
 }
 
-func (t *table) Now() (int64, time.Duration) { return t.clock.now() }
+func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 
 func (t *table) key(name string) string { return rowPrefix + t.s.keys.lock(name) }
 
@@ -90,7 +90,7 @@ func (t *table) run(ctx context.Context, st *step, name string, args []string) (
 	if st == swapStep {
 		at = num(a[2])
 	}
-	t.clock.heard(at, from, t.s.clock.Now())
+	t.clock.Heard(at, from, t.s.clock.Now())
 	return a, nil
 }
 
@@ -114,7 +114,7 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > record.MaxData {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))
 	}
-	a, err := t.run(ctx, swapStep, r.Name, []string{r.Version, string(r.Data), "", t.s.publish(), t.channel(r.Name)})
+	a, err := t.run(ctx, swapStep, r.Name, []string{r.Version, string(r.Data), "", t.s.publish()})
 	switch {
 	case err != nil:
 		return record.Row{}, err
@@ -128,7 +128,7 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 }
 
 func (t *table) Delete(ctx context.Context, r record.Row) error {
-	a, err := t.run(ctx, swapStep, r.Name, []string{r.Version, "", "1", t.s.publish(), t.channel(r.Name)})
+	a, err := t.run(ctx, swapStep, r.Name, []string{r.Version, "", "1", t.s.publish()})
 	switch {
 	case err != nil:
 		return err
@@ -138,14 +138,15 @@ func (t *table) Delete(ctx context.Context, r record.Row) error {
 	return record.ErrConflict
 }
 
-func (t *table) channel(name string) string { return channel(t.key(name)) }
+// rowChannel has the name of the row's key.
+func rowChannel(key string) string { return key }
 
 // Wait listens to the row's channel; it subscribes first and looks second.
 func (t *table) Wait(ctx context.Context, name, version string) error {
 	if err := t.s.learn(ctx); err != nil {
 		return err
 	}
-	seat, live := t.s.sitOn(t.key(name), channel, "", false)
+	seat, live := t.s.sitOn(t.key(name), rowChannel, "", false)
 	if seat == nil {
 		return driver.ErrClosed
 	}
@@ -211,56 +212,4 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 func (t *table) Close() error {
 	t.close.Do(func() { close(t.closed) })
 	return nil
-}
-
-// serverClock estimates the server's clock from its replies: when a reply was written lies between the start of its request
-// and its arrival. A server that takes over with another clock is followed, but the estimate never falls.
-type serverClock struct {
-	clock driver.Clock
-
-	mu    sync.Mutex
-	known bool
-	micro int64          // the server's clock
-	at    driver.Instant // at this instant of ours
-	off   time.Duration  // and off by no more than this
-	last  int64          // the largest given out
-}
-
-// heard takes an estimate over if it is better than the one there is, or shows that one to be wrong.
-func (c *serverClock) heard(micro int64, from, to driver.Instant) {
-	off := c.clock.Since(from)/2 + time.Millisecond
-	mid := driver.Instant{Monotonic: (from.Monotonic + to.Monotonic) / 2, Real: (from.Real + to.Real) / 2}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.known {
-		now, was := c.read()
-		wrong := time.Duration(micro-now)*time.Microsecond + c.clock.Since(mid)
-		if wrong.Abs() <= was+off && off > was {
-			return
-		}
-	}
-	c.known, c.micro, c.at, c.off = true, micro, mid, off
-}
-
-// read gives the estimate as of now, which grows worse by 1 % of the time that has passed.
-func (c *serverClock) read() (int64, time.Duration) {
-	d := c.clock.Since(c.at)
-	return c.micro + d.Microseconds(), c.off + d/100
-}
-
-func (c *serverClock) now() (int64, time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	micro, off := time.Now().UnixMicro(), time.Duration(-1)
-	if c.known {
-		micro, off = c.read()
-	}
-	if micro < c.last {
-		if off >= 0 {
-			off += time.Duration(c.last-micro) * time.Microsecond
-		}
-		micro = c.last
-	}
-	c.last = micro
-	return micro, off
 }

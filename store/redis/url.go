@@ -2,8 +2,6 @@ package redis
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -16,6 +14,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/tlsfiles"
 )
 
 // The URL forms:
@@ -79,7 +78,7 @@ func readURL(u *url.URL) (*place, error) {
 	o.InitAddress = addresses(u.Host, port)
 	o.Username = u.User.Username()
 	o.Password, _ = u.User.Password()
-	var files tlsFiles
+	var ca, cert, key, name string
 	secure := u.Scheme == "rediss"
 	err := driver.Query(u, map[string]func(string) error{
 		"prefix":   func(v string) error { p.opts.Key = v + "*"; return noStar(v) },
@@ -91,10 +90,10 @@ func readURL(u *url.URL) (*place, error) {
 			return nil
 		},
 		"tls":      func(v string) (err error) { on, err := strconv.ParseBool(v); secure = secure || on; return err },
-		"tls-ca":   func(v string) error { files.ca = v; return nil },
-		"tls-cert": func(v string) error { files.cert = v; return nil },
-		"tls-key":  func(v string) error { files.key = v; return nil },
-		"tls-name": func(v string) error { files.name = v; return nil },
+		"tls-ca":   func(v string) error { ca = v; return nil },
+		"tls-cert": func(v string) error { cert = v; return nil },
+		"tls-key":  func(v string) error { key = v; return nil },
+		"tls-name": func(v string) error { name = v; return nil },
 		"timeout": func(v string) (err error) {
 			o.ConnWriteTimeout, err = time.ParseDuration(v)
 			if err == nil && o.ConnWriteTimeout < 10*time.Millisecond {
@@ -113,8 +112,8 @@ func readURL(u *url.URL) (*place, error) {
 	if err != nil {
 		return nil, err
 	}
-	if secure || files != (tlsFiles{}) {
-		if o.TLSConfig, err = files.config(); err != nil {
+	if secure || ca+cert+key+name != "" {
+		if o.TLSConfig, err = tlsfiles.Config(ca, cert, key, name); err != nil {
 			return nil, err
 		}
 		o.Sentinel.TLSConfig = o.TLSConfig
@@ -171,30 +170,6 @@ func addresses(list, port string) (as []string) {
 		as = append(as, a)
 	}
 	return as
-}
-
-type tlsFiles struct{ ca, cert, key, name string }
-
-func (f tlsFiles) config() (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.name}
-	if f.ca != "" {
-		data, err := os.ReadFile(f.ca)
-		if err != nil {
-			return nil, fmt.Errorf("%w: tls-ca: %w", driver.ErrInvalid, err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(data) {
-			return nil, fmt.Errorf("%w: tls-ca: the file holds no certificate", driver.ErrInvalid)
-		}
-	}
-	if f.cert != "" || f.key != "" {
-		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-		if err != nil {
-			return nil, fmt.Errorf("%w: tls-cert and tls-key: %w", driver.ErrInvalid, err)
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c, nil
 }
 
 // openClient makes a store with a client of its own, which connects at once.

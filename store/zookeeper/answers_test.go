@@ -19,11 +19,7 @@ import (
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	var lose atomic.Bool
-	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
-		nc, err := (&net.Dialer{}).DialContext(ctx, network, address)
-		return &deafConn{Conn: nc, lose: &lose}, err
-	}
-	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: dial})
+	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: deaf(opCreate2, &lose)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,9 +70,69 @@ func TestLostAnswers(t *testing.T) {
 	fails(t, s.tree.End(ctx, ses.ID))
 }
 
-// deafConn breaks once when it is told to, a moment after it has sent a request to create a node, and hears nothing from then on.
+// TestPlainLostAnswers: so it is in the plain layout, and no ticket is left.
+func TestPlainLostAnswers(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	var lose atomic.Bool
+	s, err := NewPlain(Options{Servers: c.Endpoints(), Dial: deaf(opMulti, &lose), Namespace: t.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx := t.Context()
+	ses, err := s.tree.Open(ctx, 20*time.Second)
+	fails(t, err)
+	note := sequence.Note{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
+	look, err := s.tree.Add(ctx, "warm", ses, 0, note, sequence.Alone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cli := admin(t, c)
+	taken := 0
+	for i := range 10 {
+		lose.Store(true)
+		note.ID = mutexClaim("").ID
+		if _, err := s.tree.Add(ctx, "lock", ses, int64(i), note, sequence.Alone); err == nil {
+			t.Error("the answer was not lost")
+		}
+		if stands(t, cli, s.tree.pathOf("lock")) {
+			taken++
+		}
+		if i%2 == 0 {
+			look, err := s.tree.Add(ctx, "lock", ses, int64(i), note, sequence.Alone)
+			if err != nil || len(look.Nodes) != 1 || look.Nodes[0].ID != note.ID {
+				t.Errorf("asked for again: %+v, %v", look, err)
+			}
+		}
+		if _, err := s.tree.Withdraw(ctx, "lock", ses, int64(i), note.ID); err != nil {
+			t.Error(err)
+		}
+		if look, err := s.tree.List(ctx, "lock", true); err != nil || len(look.Nodes) != 0 {
+			t.Errorf("withdrawn, there stands %+v, %v", look, err)
+		}
+	}
+	t.Logf("%d of 10 requests without an answer were taken", taken)
+	_, err = cli.Sync("/")
+	fails(t, err)
+	if left, _, err := cli.Children(s.tree.folder()); err != nil || len(left) != 1 || left[0] != look.Nodes[0].Key || taken == 0 {
+		t.Errorf("the tickets that are left: %q, %v", left, err)
+	}
+	fails(t, s.tree.End(ctx, ses.ID))
+}
+
+// deaf makes connections that break once, when lose is set: a moment after one has sent a request of an operation. It hears
+// nothing from then on.
+func deaf(op uint32, lose *atomic.Bool) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		nc, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		return &deafConn{Conn: nc, op: op, lose: lose}, err
+	}
+}
+
 type deafConn struct {
 	net.Conn
+	op   uint32
 	lose *atomic.Bool
 	deaf atomic.Bool
 }
@@ -90,7 +146,7 @@ func (d *deafConn) Read(b []byte) (int, error) {
 }
 
 func (d *deafConn) Write(b []byte) (int, error) {
-	lose := len(b) >= 12 && binary.BigEndian.Uint32(b[8:]) == opCreate2 && d.lose.CompareAndSwap(true, false)
+	lose := len(b) >= 12 && binary.BigEndian.Uint32(b[8:]) == d.op && d.lose.CompareAndSwap(true, false)
 	if lose {
 		d.deaf.Store(true)
 	}

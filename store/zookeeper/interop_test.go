@@ -15,7 +15,7 @@ import (
 )
 
 // classes compiles the Java programs of the tests, and gives the directory that they are in.
-func classes(t *testing.T) string {
+func classes(t testing.TB) string {
 	t.Helper()
 	dir := filepath.Join(rig.Shared(t).Dir, "classes")
 	compiled.Do(func() {
@@ -36,7 +36,7 @@ var compiled sync.Once
 var curatorJars = []string{"curator-recipes", "curator-framework", "curator-client", "zookeeper", "guava", "slf4j-api", "slf4j-nop"}
 
 // javaProgram is the command that runs a program of testdata.
-func javaProgram(t *testing.T, name string) []string {
+func javaProgram(t testing.TB, name string) []string {
 	t.Helper()
 	return []string{"java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classes(t) + ":" + zktest.ClassPath(curatorJars...), name}
 }

@@ -1,14 +1,4 @@
--- The step of a claim that wants to be granted, where there is a line or may come to be one: it comes, comes again, or
--- stands in line and gives a sign of life.
---
--- ARGV  7 claim id  8 kind  9 limit  10 weight  11 TTL in ms  12 owner  13 note  14 flags  15 '1': stand in line
---       16 session of its client
--- Gives the token: granted; {0, ms left, claims in line, 0, holders...} held; {2} broken; {3, ms left, place in line, 1 if
---       all in line are asked to show themselves, holders...} in line; {4, kind, limit} mismatch; {5, count, what} full;
---       {7} it was released, and this request came late
-local me, mykind, mylimit, weight, ttl = ARGV[7], ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
-local owner, meta, myflags, queue, session = ARGV[12], ARGV[13], ARGV[14], ARGV[15] == '1', ARGV[16]
-
+-- The same, where the lock is not quiet.
 if h[12] and call('HDEL', CLAIMS, '!' .. me) == 1 then return {2} end
 local stands = inline(me)
 if stands then call('ZADD', SIGNS, text(now), me) end
@@ -95,7 +85,8 @@ if waiting == 0 then
   become(kind, limit)
   fresh = true
 end
-call('ZADD', LINE, call('HINCRBY', RECORD, 'seq', 1), me)
+call('HSET', RECORD, 'seq', text(seq))
+call('ZADD', LINE, text(seq), me)
 call('ZADD', SIGNS, text(now), me)
 put(me, {w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), flags = myflags, state = 'waiting', session = session})
 waiting = waiting + 1

@@ -1,8 +1,4 @@
--- The step of a claim that leaves, whether it holds, was called or waits: it goes, and those it lets in are called.
---
--- ARGV  7 claim id  8 '1': a request to make the claim may yet come, and must not make it then
--- Gives 1 if it stood, else 0
-local me = ARGV[7]
+-- The same, where the lock is not quiet.
 settle()
 local stood = true
 if held == 'mutex' and id == me then
@@ -20,7 +16,7 @@ else
   stood = false
 end
 if h[12] then call('HDEL', CLAIMS, '!' .. me) end
-if ARGV[8] == '1' then bar(me) end
+if ARGV[7] == '1' then bar(me) end
 advance()
 finish()
 return stood and 1 or 0

@@ -1,31 +1,8 @@
--- What the steps on a lock with a line share. A lock is granted by one rule: the weight of all claims ahead, plus a
--- claim's own, fits in the limit. Holders always stand ahead of those who wait, so it is enough to know the weight of
--- all holders and the first in line.
---
--- KEYS  1 the lock: a string, so that every client of the plain layout sees it as held. A mutex: its holder's claim id.
---         Any other kind: the mark that its record names; the holders count only while the lock carries it.
---       2 the record: a hash with the largest token, kind and limit, mark, weight of all holders, a mutex's holder; whether
---         claims stand in line, and whether any was broken there; and until when all this is kept, in server microseconds
---       3 claims: id -> JSON, of all in line and of the holders that are no mutex's; '!' .. id: was broken while it waited
---       4 the holders that are no mutex's: id -> end, in server microseconds
---       5 the line: id -> order of arrival
---       6 signs of life of those in line: id -> when, in server microseconds
--- ARGV  1 PUBLISH or SPUBLISH  2 the channel of the lock; with ':' and a session, that of one client
---       3 how long all this is kept at least, in ms  4 confirm window in ms  5 most holders  6 most in line
+-- What the steps on a lock with a line share, where it is not quiet. A lock is granted by one rule: the weight of all
+-- claims ahead, plus a claim's own, fits in the limit. Holders always stand ahead of those who wait, so it is enough to
+-- know the weight of all holders and the first in line.
 --
 -- Every call that can be spared is: they are what a hand-over costs.
-local LOCK, RECORD, CLAIMS, HOLDERS, LINE, SIGNS = unpack(KEYS)
-local PUBLISH, CHANNEL, KEEP, WINDOW, MAXHOLDERS, MAXLINE = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local call = redis.call
-
-local time = call('TIME')
-local now = time[1] * 1000000 + time[2]
-local function text(n) return string.format('%.0f', n) end
-local function has(flags, f) return string.find(flags, f, 1, true) ~= nil end
-
-local value = redis.pcall('GET', LOCK) -- a table: an error, since it is of another type
-local h = call('HMGET', RECORD, 'id', 'token', 'flags', 'kind', 'limit', 'mark', 'sum', 'roll', 'rollend', 'bar', 'line', 'out', 'kept')
-local id, token, flags = h[1], tonumber(h[2]) or 0, h[3] or ''
 local kind, limit, mark, sum = h[4], tonumber(h[5]), h[6], tonumber(h[7]) or 0
 local roll, rollend = tonumber(h[8]), tonumber(h[9])
 local waiting = h[11] and call('ZCARD', LINE) or 0
@@ -134,7 +111,8 @@ local function alive(who, c)
   return (tonumber(call('ZSCORE', SIGNS, who)) or 0) + c.ttl * 1000 >= now
 end
 
--- advance calls those whose turn has come. The next after them is told when to look, and nobody else wakes.
+-- advance calls those whose turn has come. The next after them is told when to look, unless it soon does by itself, and nobody
+-- else wakes.
 local function advance()
   if held == 'foreign' or kind == 'mutex' and held ~= 'none' then return end
   while waiting > 0 do
@@ -144,7 +122,7 @@ local function advance()
     if not c or not alive(who, c) then
       forget(who)
     elseif kind == 'mutex' and held ~= 'none' or kind ~= 'mutex' and (sum + c.w > limit or call('ZCARD', HOLDERS) >= MAXHOLDERS) then
-      if called then tell(c.session, 'next ' .. who .. ' ' .. WINDOW) end
+      if called and now - c.since > SOON then tell(c.session, 'next ' .. who .. ' ' .. WINDOW) end
       return
     else
       callin(who, c)
@@ -218,7 +196,6 @@ local function finish()
     if h[11] then call('HDEL', RECORD, 'line') end
     if freed and held == 'none' then call(PUBLISH, CHANNEL, 'free') end
   end
-  local kept = tonumber(h[13]) or 0
   if fresh or kept < now + KEEP * 1000 then
     kept = math.floor(now / 1000 + 2 * KEEP)
     for i = 2, 6 do call('PEXPIREAT', KEYS[i], text(kept)) end

@@ -1,6 +1,6 @@
 -- Renews one holder of a read-write lock or a semaphore.
 --
--- KEYS  1 the lock  2 its record  3 claims  4 holders by end (see lib.lua)
+-- KEYS  1 the lock  2 its record  3 claims  4 holders by end (see head.lua)
 -- ARGV  1 how long all this is kept, in ms  2 claim id  3 token  4 TTL in ms
 -- Gives as renew.lua does, for this one
 local h = redis.call('HMGET', KEYS[2], 'mark', 'kept')

@@ -1,6 +1,6 @@
 -- Reads all there is to a lock. It changes nothing.
 --
--- KEYS  as in lib.lua
+-- KEYS  as in head.lua
 -- Gives {server microseconds, type of the lock's key, its value or '', ms left, digest if the value is foreign, record,
 --        claims, holders with ends, line, signs of life}
 local t = redis.call('TIME')

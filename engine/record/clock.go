@@ -1,4 +1,4 @@
-package postgres
+package record
 
 import (
 	"sync"
@@ -7,10 +7,10 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// serverClock estimates the server's clock from its replies: it was read after the start of a request and before the
-// reply's arrival. A server that takes over with another clock is followed, but the estimate never falls.
-type serverClock struct {
-	clock driver.Clock
+// ServerClock is for tables whose server tells its clock with a reply: it was read after the start of the request and before
+// the reply's arrival. A server that takes over with another clock is followed, but the estimate never falls.
+type ServerClock struct {
+	Clock driver.Clock // where the instants given to Heard are from
 
 	mu    sync.Mutex
 	known bool
@@ -20,15 +20,15 @@ type serverClock struct {
 	last  int64          // the largest given out
 }
 
-// heard takes an estimate over if it is better than the one there is, or shows that one to be wrong.
-func (c *serverClock) heard(micro int64, from, to driver.Instant) {
-	length := max(to.Monotonic-from.Monotonic, to.Real-from.Real)
-	off := length/2 + time.Millisecond
+// Heard takes in what a reply said that came at to, and was asked for at from: if it is a better estimate than the one there
+// is, or shows that one to be wrong.
+func (c *ServerClock) Heard(micro int64, from, to driver.Instant) {
+	off := to.Since(from)/2 + time.Millisecond
 	mid := driver.Instant{Monotonic: (from.Monotonic + to.Monotonic) / 2, Real: (from.Real + to.Real) / 2}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.known {
-		since := max(mid.Monotonic-c.at.Monotonic, mid.Real-c.at.Real)
+		since := mid.Since(c.at)
 		was := c.off + since.Abs()/100
 		wrong := time.Duration(micro-c.micro)*time.Microsecond - since
 		if wrong.Abs() <= was+off && off > was {
@@ -38,14 +38,14 @@ func (c *serverClock) heard(micro int64, from, to driver.Instant) {
 	c.known, c.micro, c.at, c.off = true, micro, mid, off
 }
 
-// now gives the estimate, which grows worse by 1 % of the time that has passed. Before the first reply it is this
-// machine's clock, good for nothing but tokens.
-func (c *serverClock) now() (int64, time.Duration) {
+// Now is what [Table].Now asks for. The estimate grows worse by 1 % of the time that has passed; before the first reply it is
+// this machine's clock, good for nothing but tokens.
+func (c *ServerClock) Now() (int64, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	micro, off := time.Now().UnixMicro(), time.Duration(-1)
 	if c.known {
-		d := c.clock.Since(c.at)
+		d := c.Clock.Since(c.at)
 		micro, off = c.micro+d.Microseconds(), c.off+d/100
 	}
 	if micro < c.last {

@@ -1,13 +1,14 @@
-package drivertest
+// Package pace tells a slow store from a slow machine.
+package pace
 
 import (
 	"sync"
 	"time"
 )
 
-// pace knows when this machine was late by itself: a timer that should have fired a while ago. On such a machine "it
+// Pace knows when this machine was late by itself: a timer that should have fired a while ago. On such a machine "it
 // took too long" says nothing about a store.
-type pace struct {
+type Pace struct {
 	mu   sync.Mutex
 	lags []lag
 }
@@ -17,8 +18,8 @@ type lag struct {
 	late time.Duration
 }
 
-// watch measures until the function that it returns is called.
-func (p *pace) watch() (stop func()) {
+// Watch measures until the function that it returns is called.
+func (p *Pace) Watch() (stop func()) {
 	const every, worthNoting = 5 * time.Millisecond, 20 * time.Millisecond
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -40,8 +41,8 @@ func (p *pace) watch() (stop func()) {
 	return func() { close(quit); <-done }
 }
 
-// worst is the largest lag since a moment.
-func (p *pace) worst(since time.Time) (worst time.Duration) {
+// Worst is the largest lag since a moment.
+func (p *Pace) Worst(since time.Time) (worst time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range p.lags {

@@ -1,4 +1,5 @@
-package redistest
+// Package linktest puts a way between a client and its server that tests can cut, slow down and lose replies on.
+package linktest
 
 import (
 	"bytes"

@@ -1,0 +1,54 @@
+package record
+
+import (
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestServerClock: the estimate is off by no more than it says, prefers the quickest reply, follows a server whose clock was
+// set, and never falls.
+func TestServerClock(t *testing.T) {
+	var elapsed time.Duration
+	hand := func() time.Duration { return elapsed }
+	c := ServerClock{Clock: driver.Clock{Monotonic: hand, Real: hand}}
+	if _, off := c.Now(); off >= 0 {
+		t.Error("a clock that was never heard is known")
+	}
+	ahead := 100 * time.Hour // the server's clock is beyond this machine's
+	theirs := func() int64 { return time.Unix(2_000_000_000, 0).Add(ahead + elapsed).UnixMicro() }
+	reply := func(there, back time.Duration) {
+		from := c.Clock.Now()
+		elapsed += there
+		micro := theirs()
+		elapsed += back
+		c.Heard(micro, from, c.Clock.Now())
+	}
+	last := int64(0)
+	within := func(what string, most time.Duration) {
+		t.Helper()
+		micro, off := c.Now()
+		if wrong := time.Duration(micro-theirs()) * time.Microsecond; wrong.Abs() > off || off > most {
+			t.Errorf("%s: wrong by %v, and says %v, at most %v", what, wrong, off, most)
+		}
+		if micro < last {
+			t.Errorf("%s: the clock falls by %d µs", what, last-micro)
+		}
+		last = micro
+	}
+	reply(0, 100*time.Millisecond)
+	within("a slow reply", 55*time.Millisecond)
+	reply(time.Millisecond, time.Millisecond)
+	within("a quick reply", 3*time.Millisecond)
+	reply(300*time.Millisecond, 0)
+	within("a slow reply does not spoil it", 6*time.Millisecond)
+	elapsed += 10 * time.Second
+	within("as time goes by", 110*time.Millisecond)
+	ahead += time.Minute
+	reply(time.Millisecond, time.Millisecond)
+	within("set forward", 3*time.Millisecond)
+	ahead -= time.Minute
+	reply(time.Millisecond, time.Millisecond)
+	within("set back", time.Minute+3*time.Millisecond)
+}

@@ -1,0 +1,27 @@
+-- The step of a claim that leaves, whether it holds, was called or waits: it goes, and those it lets in are called.
+--
+-- ARGV  6 claim id  7 '1': a request to make the claim may yet come, and must not make it then
+-- Gives 1 if it stood, else 0
+local me = ARGV[6]
+if quiet and value == me and id == me and not has(flags, 'c') and ARGV[7] ~= '1' then
+  if not h[11] then
+    call('DEL', LOCK)
+    call(PUBLISH, CHANNEL, 'free')
+    return 1
+  end
+  local first = call('ZRANGE', LINE, 0, 1, 'WITHSCORES')
+  local who, after = first[1], first[3]
+  local c = who and call('HGET', CLAIMS, who)
+  c = c and cjson.decode(c)
+  if c and (call('ZSCORE', SIGNS, who) or 0) + c.ttl * 1000 >= now then
+    call('ZREM', LINE, who)
+    call('ZREM', SIGNS, who)
+    call('SET', LOCK, who, 'PX', math.min(WINDOW, c.ttl))
+    call('HSET', RECORD, 'id', who, 'flags', 'c', 'owner', c.owner, 'meta', c.meta, 'ttl', c.ttl)
+    call(PUBLISH, CHANNEL .. ':' .. c.session, 'call ' .. who)
+    local n = after and now - first[4] > SOON and call('HGET', CLAIMS, after)
+    if n then call(PUBLISH, CHANNEL .. ':' .. cjson.decode(n).session, 'next ' .. after .. ' ' .. WINDOW) end
+    if not after then call('HDEL', RECORD, 'line') end
+    return 1
+  end
+end
