@@ -455,22 +455,25 @@ func (s *session) sweep() {
 		return
 	}
 	for i, cl := range old {
-		s.remove(cl, nodes[i])
+		if !s.remove(cl, nodes[i]) { // nor is there an answer for the others, for which what is urgent would wait
+			s.later(old[i:]...)
+			return
+		}
 	}
 }
 
-// remove ends one claim for good, as it was just read.
-func (s *session) remove(cl *claim, n Node) {
+// remove ends one claim for good, as it was just read. It is false if the store has not answered.
+func (s *session) remove(cl *claim, n Node) bool {
 	e := s.e
 	e.mu.Lock()
 	if cl.busy != nil || cl.adding != nil || e.clock.AtLeast(cl.asked) <= s.TTL {
 		e.mu.Unlock()
-		return // asked for again meanwhile
+		return true // asked for again meanwhile
 	}
 	if n.Token != 0 && n.Renewed > cl.node.Renewed && !n.Broken {
 		cl.asked, cl.node = e.clock.Now(), n
 		e.mu.Unlock()
-		return
+		return true
 	}
 	e.loseLocked(cl, driver.LossExpired)
 	cl.leaving = true
@@ -486,14 +489,14 @@ func (s *session) remove(cl *claim, n Node) {
 		var stood bool
 		stood, _, err = e.tree.Remove(ctx, cl.Name, n, false)
 		if err == nil && !stood {
-			return // changed under our hands: look again
+			return true // changed under our hands: look again
 		}
 	}
-	if err == nil || errors.Is(err, ErrSessionOver) {
-		e.forget(cl)
-		return
+	if err != nil && !errors.Is(err, ErrSessionOver) {
+		return false
 	}
-	s.later(cl)
+	e.forget(cl)
+	return true
 }
 
 // later has claims that could not be swept tried again, not at once.
