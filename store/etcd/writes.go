@@ -60,7 +60,6 @@ func (ws *writes) do(ctx context.Context, session string, w *write) (*pb.TxnResp
 	l := ws.lanes[session]
 	if l == nil {
 		l = &lane{}
-		l.timer = time.AfterFunc(time.Hour, func() { ws.depart(session, l) })
 		ws.lanes[session] = l
 	}
 	if !w.patient && l.flying < abreast && len(l.queue) == 0 {
@@ -75,6 +74,8 @@ func (ws *writes) do(ctx context.Context, session string, w *write) (*pb.TxnResp
 	switch {
 	case l.due:
 		ws.departLocked(session, l)
+	case l.timer == nil:
+		l.timer = time.AfterFunc(linger, func() { ws.depart(session, l) })
 	case len(l.queue) == 1:
 		l.timer.Reset(linger)
 	}
@@ -86,6 +87,7 @@ func (ws *writes) do(ctx context.Context, session string, w *write) (*pb.TxnResp
 		ws.mu.Lock()
 		defer ws.mu.Unlock()
 		l.queue = slices.DeleteFunc(l.queue, func(o *write) bool { return o == w })
+		ws.dropLocked(session, l)
 		return nil, ctx.Err()
 	}
 }
@@ -94,7 +96,7 @@ func (ws *writes) do(ctx context.Context, session string, w *write) (*pb.TxnResp
 func (ws *writes) depart(session string, l *lane) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	l.due = true
+	l.due = len(l.queue) > 0
 	ws.departLocked(session, l)
 }
 
@@ -118,8 +120,12 @@ func (ws *writes) landed(session string, l *lane) {
 	defer ws.mu.Unlock()
 	l.flying--
 	ws.departLocked(session, l)
+	ws.dropLocked(session, l)
+}
+
+// dropLocked forgets a lane in which nothing is any more.
+func (ws *writes) dropLocked(session string, l *lane) {
 	if l.flying == 0 && len(l.queue) == 0 {
-		l.timer.Stop()
 		delete(ws.lanes, session)
 	}
 }
