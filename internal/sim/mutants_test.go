@@ -143,7 +143,7 @@ var treeMutants = []mutant{
 	{name: "an add of unknown outcome not withdrawn", file: tree + "release.go", tree: true,
 		edits: []edit{{"\t\tif unsure {\n", "\t\tif false {\n"}},
 		want:  "is left on|could not be had|still wait|after all who waited"},
-	{name: "what nobody renews stays", file: tree + "session.go", tree: true,
+	{name: "what nobody renews stays", file: tree + "attend.go", tree: true,
 		edits: []edit{{"\t\ts.sweep()\n", ""}},
 		want:  "is left on|could not be had|still wait|after all who waited"},
 	{name: "a reader that becomes a writer beside those behind it", file: tree + "reweigh.go", tree: true,
