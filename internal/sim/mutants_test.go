@@ -141,7 +141,7 @@ var treeMutants = []mutant{
 			{file: tree + "renew.go", edits: []edit{{"\tif e.clock.Since(start) > e.clock.Since(since) {\n", "\tif true {\n"}}}},
 		want: "belief overlap"},
 	{name: "an add of unknown outcome not withdrawn", file: tree + "release.go", tree: true,
-		edits: []edit{{"\t\tif unsure {\n", "\t\tif false {\n"}},
+		edits: []edit{{"\t\tcase unsure:\n", "\t\tcase false:\n"}},
 		want:  "is left on|could not be had|still wait|after all who waited"},
 	{name: "what nobody renews stays", file: tree + "attend.go", tree: true,
 		edits: []edit{{"\t\ts.sweep()\n", ""}},
