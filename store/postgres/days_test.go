@@ -250,38 +250,35 @@ func TestClocks(t *testing.T) {
 			t.Cleanup(s.Stop)
 			const ttl = 3 * time.Second
 			for _, layout := range []string{"", "shedlock"} {
-				url := s.URL("test") + "?sslmode=disable&create=true&layout=" + layout
-				dead := opened(t, url)
-				g := acquire(t, dead, mutex("m", ttl))
-				if off := time.Until(time.UnixMicro(g.Token)) - ahead; off.Abs() > time.Minute {
-					t.Errorf("tokens are not made from the server's clock: off by %v", off)
-				}
-				dead.Close()
-				clock := driver.SystemClock
-				for once := range 2 {
-					wait := ttl - 500*time.Millisecond
-					if once == 1 {
-						wait = ttl + time.Second
+				t.Run("layout "+layout, func(t *testing.T) {
+					t.Parallel()
+					url := s.URL("test") + "?sslmode=disable&create=true&layout=" + layout
+					comes := func(clock time.Duration, g driver.Grant, after time.Duration) (driver.Grant, time.Duration, error) {
+						t.Helper()
+						config, opts := parse(t, url)
+						opts.Clock = apart(clock)
+						time.Sleep(after - driver.SystemClock.Since(g.Since))
+						st, err := openConfig(t.Context(), config, opts)
+						if err != nil {
+							t.Fatal(err)
+						}
+						defer st.Close()
+						next, err := st.Acquire(t.Context(), mutex(g.Name, ttl))
+						return next, driver.SystemClock.Since(g.Since), err
 					}
-					time.Sleep(wait - clock.Since(g.Since))
-					config, opts := parse(t, url)
-					opts.Clock = apart(ahead * time.Duration(1-2*once))
-					cron, err := openConfig(t.Context(), config, opts)
-					if err != nil {
-						t.Fatal(err)
+					dead := opened(t, url)
+					early, once := acquire(t, dead, mutex("early", ttl)), acquire(t, dead, mutex("once", ttl))
+					dead.Close()
+					if off := time.Until(time.UnixMicro(once.Token)) - ahead; off.Abs() > time.Minute {
+						t.Errorf("tokens are not made from the server's clock: off by %v", off)
 					}
-					defer cron.Close()
-					next, err := cron.Acquire(t.Context(), mutex("m", ttl))
-					at := clock.Since(g.Since)
-					switch {
-					case err == nil && at < ttl:
-						t.Errorf("layout %q: let in after %v of a TTL of %v", layout, at, ttl)
-					case once == 1 && err != nil:
-						t.Errorf("layout %q: refused %v after the start of a TTL of %v: %v", layout, at, ttl, err)
-					case err == nil && next.Token <= g.Token:
-						t.Errorf("layout %q: token %d after %d", layout, next.Token, g.Token)
+					if _, at, err := comes(ahead, early, ttl-500*time.Millisecond); err == nil && at < ttl {
+						t.Errorf("let in after %v of a TTL of %v", at, ttl)
 					}
-				}
+					if next, at, err := comes(-ahead, once, ttl+time.Second); err != nil || next.Token <= once.Token {
+						t.Errorf("%v after the start of a TTL of %v: token %d after %d, %v", at, ttl, next.Token, once.Token, err)
+					}
+				})
 			}
 		})
 	}
