@@ -138,7 +138,7 @@ type Place struct{ Name, Key string }
 // Node is one child of a lock.
 type Node struct {
 	Key     string // finds it within its lock, also from another process; printable, without '@'
-	Token   int64  // larger than that of every node added before, to any lock; 0 if not known to a light listing
+	Token   int64  // larger than that of every node added to the lock before; 0 if not known to a light listing
 	Version int64  // another one after every change
 	Session string
 	Foreign bool // made by another kind of client; of the Note it has Kind, Limit and Weight at the most
