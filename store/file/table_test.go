@@ -343,8 +343,12 @@ func TestFloorRaised(t *testing.T) {
 	var reads sync.WaitGroup
 	ctx, over := context.WithCancel(t.Context())
 	reads.Go(func() {
-		for ctx.Err() == nil {
-			tab.Now()
+		for last := int64(0); ctx.Err() == nil; {
+			now, _ := tab.Now()
+			if now < last {
+				t.Errorf("the clock fell from %d to %d", last, now)
+			}
+			last = now
 		}
 	})
 	defer over()
