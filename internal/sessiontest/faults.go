@@ -76,14 +76,14 @@ func (r *Rig[C, P]) holders(t *testing.T, c C, locks []string, ttl time.Duration
 		client := NewClient(t, p, ttl)
 		peers, clients, leases = append(peers, p), append(clients, client), append(leases, Lock(t, client, name))
 	}
+	var all sync.WaitGroup
+	last := make([]belief, len(locks))
+	for i, name := range locks {
+		all.Go(func() {
+			last[i] = believe(name, func() bool { return leases[i].Valid() || leases[i].Context().Err() == nil })
+		})
+	}
 	return peers, leases, func() map[string]int64 {
-		var all sync.WaitGroup
-		last := make([]belief, len(locks))
-		for i, name := range locks {
-			all.Go(func() {
-				last[i] = believe(name, func() bool { return leases[i].Valid() || leases[i].Context().Err() == nil })
-			})
-		}
 		all.Wait()
 		believed := map[string]int64{}
 		for i, client := range clients {

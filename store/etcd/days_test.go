@@ -106,7 +106,7 @@ func TestRevoked(t *testing.T) {
 			leases = append(leases, clientv3.LeaseID(kv.Lease))
 		}
 	}
-	time.Sleep(150 * time.Millisecond) // by now both watch their own keys
+	time.Sleep(300 * time.Millisecond) // by now both watch their own keys
 	began := time.Now()
 	for _, id := range leases {
 		_, err := cli.Revoke(t.Context(), id)

@@ -144,27 +144,34 @@ func (a *attempt) granted(answer rueidis.RedisMessage, at driver.Instant) (g dri
 
 // enter makes the step of a claim on a lock with a line.
 func (a *attempt) enter(ctx context.Context, keys *[6]string) (driver.Grant, *refusal, error) {
-	c, queue := a.claim, "0"
+	c, queue := &a.claim, "0"
 	if c.Wait && (c.Fair || c.Kind != driver.KindMutex) {
 		queue = "1"
 	}
-	args := append(a.s.lineArgs(keys, 10), c.ID, string(c.Kind), strconv.FormatInt(c.Limit, 10), strconv.FormatInt(c.Weight, 10),
-		strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(&c), queue, a.s.session)
-	return a.once(ctx, a.s.steps.enter, keys[:], args)
+	var args lineArgs
+	return a.once(ctx, a.s.steps.enter, keys[:], args.of(a.s, c.ID, string(c.Kind), strconv.FormatInt(c.Limit, 10), strconv.FormatInt(c.Weight, 10),
+		strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(c), queue, a.s.session))
 }
 
-// lineArgs are the arguments that all steps on a line begin with; see head.lua.
-func (s *Store) lineArgs(keys *[6]string, more int) []string {
-	return append(make([]string, 0, 6+more), s.publish(), channel(keys[0]),
-		strconv.FormatInt((retention+driver.MaxTTL).Milliseconds(), 10), strconv.FormatInt(s.window().Milliseconds(), 10),
-		strconv.Itoa(driver.MaxHolders), strconv.Itoa(s.opts.MaxWaiters))
+// lineArgs is room for the arguments of a step on a line, on the stack of its caller.
+type lineArgs [15]string
+
+// of gives the arguments that all such steps begin with (see head.lua), and then mine.
+func (a *lineArgs) of(s *Store, mine ...string) []string {
+	a[0], a[1], a[2], a[3], a[4] = s.publish(), keepLineText, s.window.Load().text, maxHoldersText, s.maxWaitersText
+	return a[:5+copy(a[5:], mine)]
 }
+
+var (
+	keepLineText   = strconv.FormatInt((retention + driver.MaxTTL).Milliseconds(), 10)
+	maxHoldersText = strconv.Itoa(driver.MaxHolders)
+)
 
 // line makes a claim on a lock with a line. If it may wait it stands there, and gives a sign of life from time to time.
 func (a *attempt) line(ctx context.Context) (driver.Grant, error) {
 	keys := a.s.keys.all(a.claim.Name)
 	var seat *seat
-	for {
+	for first := true; ; {
 		g, r, err := a.enter(ctx, &keys)
 		switch {
 		case err != nil:
@@ -189,17 +196,24 @@ func (a *attempt) line(ctx context.Context) (driver.Grant, error) {
 				continue
 			}
 		}
-		if err := a.block(ctx, seat, a.beat(r), false); err != nil {
+		told, err := a.blockTold(ctx, seat, a.beat(r, first), false)
+		if err != nil {
 			return g, a.failed(ctx, r, err)
 		}
+		first = first && told
 	}
 }
 
 // beat is when a claim in line comes again if it is not told to: in time to be seen as alive, when the holder may have
 // fallen silent if it is the next, and now and then to find out whether those ahead are dead. The further behind, the
-// more seldom, so that a long line costs little more than a short one.
-func (a *attempt) beat(r *refusal) time.Duration {
-	d := min(max(time.Second, time.Duration(r.place)*500*time.Millisecond), a.claim.TTL/3)
+// more seldom, so that a long line costs little more than a short one; but once soon after it came, since until then nobody
+// tells it that it is the next (SOON in head.lua).
+func (a *attempt) beat(r *refusal, first bool) time.Duration {
+	d := max(time.Second, time.Duration(r.place)*500*time.Millisecond)
+	if first {
+		d = time.Second
+	}
+	d = min(d, a.claim.TTL/3)
 	d = d*3/4 + rand.N(d/4)
 	if (r.place <= 1 || r.rolling) && r.left >= 0 {
 		d = min(d, r.left+time.Millisecond+rand.N(2*time.Millisecond))

@@ -92,7 +92,7 @@ func TestEmptied(t *testing.T) {
 
 	soon := func(took time.Duration) {
 		t.Helper()
-		if took > ttl/2 {
+		if took > 3*ttl/4 {
 			t.Errorf("told after %v, and renewals go every %v", took, ttl/3)
 		}
 	}
@@ -129,7 +129,7 @@ func TestEmptied(t *testing.T) {
 // have reached a replica, it is not given.
 func TestForgottenGrant(t *testing.T) {
 	t.Parallel()
-	const ttl = 12 * time.Second
+	const ttl = 30 * time.Second // longer than a fail-over on a busy machine
 	g := must(t)(redistest.Replicated(t.Context()))
 	a := g.SentinelAddrs()
 	raw := "redis+sentinel://" + a[0] + "/" + redistest.MasterName + "?addrs=" + a[1] + "," + a[2]

@@ -14,8 +14,9 @@ import (
 //	holdfast::KEY        where KEY has a hash tag of its own, like "{a}b"
 //	holdfast:/{tag}KEY   where KEY has braces, but no hash tag; tag is one that falls into KEY's slot
 //
-// and with a letter after "holdfast" for the parts of a line: .c claims, .h holders, .l line, .s signs of life, .e the
-// channel. Different locks have different keys, and each key gives its lock's name back.
+// and with a letter after "holdfast" for the parts of a line: .c claims, .h holders, .l line, .s signs of life. The first is
+// also the name of the channel on which it is told that a lock is free; with a colon and a session, of that of one client.
+// Different locks have different keys, and each key gives its lock's name back.
 const reserved = "holdfast"
 
 // keyspace makes keys of names.
@@ -59,13 +60,19 @@ func (k keyspace) lock(name string) string {
 
 // beside is the key of a part that stands beside a lock.
 func beside(part, lock string) string {
+	before, after := around(lock)
+	return reserved + part + before + lock + after
+}
+
+// around is what stands between the part and the lock's own key, and what follows that.
+func around(lock string) (before, after string) {
 	switch {
 	case strings.IndexByte(lock, '{') < 0 && strings.IndexByte(lock, '}') < 0:
-		return reserved + part + ":{" + lock + "}"
+		return ":{", "}"
 	case tag(lock) != lock:
-		return reserved + part + "::" + lock
+		return "::", ""
 	default:
-		return reserved + part + ":/{" + tagOf(slot(lock)) + "}" + lock
+		return ":/{" + tagOf(slot(lock)) + "}", ""
 	}
 }
 
@@ -95,13 +102,20 @@ func (k keyspace) name(record string) (string, bool) {
 }
 
 // all are the keys that the steps on a line work on, in the order of head.lua.
-func (k keyspace) all(name string) [6]string {
-	lock := k.lock(name)
-	return [6]string{lock, beside("", lock), beside(".c", lock), beside(".h", lock), beside(".l", lock), beside(".s", lock)}
+func (k keyspace) all(name string) (keys [6]string) {
+	keys[0] = k.lock(name)
+	before, after := around(keys[0])
+	var text strings.Builder // one piece of memory for all of them
+	text.Grow((len(reserved) + 2 + len(before) + len(keys[0]) + len(after)) * 5)
+	for i, part := range [...]string{"", ".c", ".h", ".l", ".s"} {
+		from := text.Len()
+		for _, s := range [...]string{reserved, part, before, keys[0], after} {
+			text.WriteString(s)
+		}
+		keys[i+1] = text.String()[from:]
+	}
+	return keys
 }
-
-// channel is where it is told that a lock is free. With a colon and a session it is one client's.
-func channel(lock string) string { return beside(".e", lock) }
 
 // tag is the part of a key that decides its slot.
 func tag(key string) string {

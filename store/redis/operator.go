@@ -22,7 +22,7 @@ func (s *Store) Break(ctx context.Context, name, ref string, mode driver.BreakMo
 	}
 	keys := s.keys.all(name)
 	p := s.patient(driver.MaxTTL)
-	m, _, err := p.run(ctx, s.steps.breaks, keys[:s.steps.reach], append(s.breakArgs(&keys), idOf(ref), strconv.Itoa(int(mode))))
+	m, _, err := p.run(ctx, s.steps.breaks, keys[:s.steps.reach], s.breakArgs(keys[0], idOf(ref), strconv.Itoa(int(mode))))
 	switch {
 	case err != nil:
 		return err
@@ -36,11 +36,11 @@ func (s *Store) Break(ctx context.Context, name, ref string, mode driver.BreakMo
 	return &driver.LossError{Loss: driver.LossGone}
 }
 
-func (s *Store) breakArgs(keys *[6]string) []string {
+func (s *Store) breakArgs(lock string, mine ...string) []string {
 	if s.steps.leave == nil {
-		return []string{s.publish(), s.steps.tells(keys[0]), keepText}
+		return append([]string{s.publish(), s.steps.tells(lock), keepText}, mine...)
 	}
-	return s.lineArgs(keys, 3)
+	return new(lineArgs).of(s, mine...)
 }
 
 // Detach is one step. The claim ends by the server's clock, keep after the step.
@@ -55,7 +55,7 @@ func (s *Store) Detach(ctx context.Context, g driver.Grant, keep time.Duration) 
 	p := s.patient(g.TTL)
 	ms := (keep + time.Millisecond - 1).Milliseconds()
 	m, _, err := p.run(ctx, s.steps.detach, keys[:s.steps.reach],
-		append(s.breakArgs(&keys), renewID(&g), strconv.FormatInt(g.Token, 10), strconv.FormatInt(ms, 10)))
+		s.breakArgs(keys[0], renewID(&g), strconv.FormatInt(g.Token, 10), strconv.FormatInt(ms, 10)))
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -94,7 +95,9 @@ type Store struct {
 
 	doubt atomic.Bool // the last request was not answered: the link may have to be made anew
 
-	rtt atomic.Int64 // smoothed round trip, nanoseconds
+	rtt            atomic.Int64           // smoothed round trip, nanoseconds
+	window         atomic.Pointer[window] // made of it
+	maxWaitersText string
 
 	mu       sync.Mutex
 	lookouts map[string]*lookout
@@ -135,6 +138,8 @@ func New(client rueidis.Client, opts *Options) (*Store, error) {
 		s.top = single
 	}
 	s.rtt.Store(int64(time.Millisecond))
+	s.took(s.clock.Now())
+	s.maxWaitersText = strconv.Itoa(s.opts.MaxWaiters)
 	s.life, s.end = context.WithCancelCause(context.Background())
 	s.info = s.promises()
 	return s, nil
@@ -233,9 +238,17 @@ func (s *Store) check(c driver.Claim) error {
 // took notes how long a round trip took.
 func (s *Store) took(from driver.Instant) {
 	d, rtt := int64(s.clock.Since(from)), s.rtt.Load()
-	s.rtt.Store(rtt + (d-rtt)/8)
+	rtt += (d - rtt) / 8
+	s.rtt.Store(rtt)
+	ms := 2000 + 10*(rtt/int64(time.Millisecond)+1)
+	if w := s.window.Load(); w == nil || w.ms != ms {
+		s.window.Store(&window{ms, strconv.FormatInt(ms, 10)})
+	}
 }
 
 // window is how long a called claim has to show itself: long enough for a live one that needs a few round trips, and
 // short beside a TTL.
-func (s *Store) window() time.Duration { return 2*time.Second + 10*time.Duration(s.rtt.Load()) }
+type window struct {
+	ms   int64
+	text string
+}

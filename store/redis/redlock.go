@@ -480,7 +480,7 @@ func (r *Redlock) leave(ctx context.Context, name, id string, ttl time.Duration,
 			}
 		}
 	}
-	args := append(r.servers[0].lineArgs(&keys, 2), id, bar)
+	args := new(lineArgs).of(r.servers[0], id, bar)
 	t, err := r.count(ctx, ttl, native.leave, keys[:], args)
 	for i, s := range r.servers {
 		if forGood && err == nil && t.answers >= r.majority && !t.from[i] {
@@ -634,7 +634,7 @@ func (r *Redlock) Detach(ctx context.Context, g driver.Grant, keep time.Duration
 	}
 	keys := r.servers[0].keys.all(g.Name)
 	ms := (keep + drift(keep) + time.Millisecond - 1).Milliseconds()
-	args := append(r.servers[0].lineArgs(&keys, 3), g.ID, strconv.FormatInt(g.Token, 10), strconv.FormatInt(ms, 10))
+	args := new(lineArgs).of(r.servers[0], g.ID, strconv.FormatInt(g.Token, 10), strconv.FormatInt(ms, 10))
 	t, _, err := r.settle(ctx, g.TTL, func() (tally, error) { return r.count(ctx, g.TTL, native.detach, keys[:], args) })
 	switch {
 	case err != nil:
@@ -658,7 +658,7 @@ func (r *Redlock) Break(ctx context.Context, name, ref string, mode driver.Break
 		return err
 	}
 	keys := r.servers[0].keys.all(name)
-	args := append(r.servers[0].lineArgs(&keys, 2), ref, strconv.Itoa(int(mode)))
+	args := new(lineArgs).of(r.servers[0], ref, strconv.Itoa(int(mode)))
 	t, again, err := r.settle(ctx, driver.MaxTTL, func() (tally, error) { return r.count(ctx, 10*time.Second, native.breaks, keys[:], args) })
 	switch {
 	case err != nil:

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 
+	"github.com/redis/rueidis"
+
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -26,23 +28,22 @@ func (s *Store) Release(ctx context.Context, c driver.Claim, ref string) error {
 	}
 	p := s.patient(max(c.TTL, driver.MinTTL))
 	p.untimed = true
-	if c.Kind == driver.KindMutex && !c.Fair || s.steps.leave == nil {
-		m, _, err := p.run(ctx, s.steps.free, []string{lock, s.steps.record(lock)}, []string{id, s.publish(), s.steps.tells(lock), bar})
-		if err != nil {
-			return err
-		}
-		if code := num(m); code != codeAskLine {
-			if bar != "" {
-				s.landed(id)
-			}
-			if code == 1 {
-				return nil
-			}
-			return p.gone()
-		}
+	var m rueidis.RedisMessage
+	var err error
+	asked := false
+	switch {
+	case s.steps.leave == nil:
+		m, _, err = p.run(ctx, s.steps.free, []string{lock, s.steps.record(lock)}, []string{id, s.publish(), s.steps.tells(lock), bar})
+		asked = true
+	case c.Kind == driver.KindMutex && !c.Fair && bar == "":
+		m, _, err = p.run(ctx, s.steps.free, []string{lock, s.steps.record(lock)}, []string{id, s.publish()})
+		asked = err != nil || num(m) != codeAskLine
 	}
-	keys := s.keys.all(c.Name)
-	m, _, err := p.run(ctx, s.steps.leave, keys[:], append(s.lineArgs(&keys, 2), id, bar))
+	if !asked {
+		keys := s.keys.all(c.Name)
+		var args lineArgs
+		m, _, err = p.run(ctx, s.steps.leave, keys[:], args.of(s, id, bar))
+	}
 	if err == nil && bar != "" {
 		s.landed(id)
 	}

@@ -54,7 +54,7 @@ func (s *Store) Renew(ctx context.Context, grants []driver.Grant, done func(int,
 	for i := range others {
 		g := &grants[others[i]]
 		keys := s.keys.all(g.Name)
-		add(s.steps.renewOne, others[i:i+1], keys[:4], []string{strconv.FormatInt((retention + driver.MaxTTL).Milliseconds(), 10),
+		add(s.steps.renewOne, others[i:i+1], keys[:4], []string{keepLineText,
 			renewID(g), strconv.FormatInt(g.Token, 10), strconv.FormatInt(g.Claim.TTL.Milliseconds(), 10)})
 	}
 	if len(cmds) == 0 {
@@ -79,7 +79,7 @@ func (s *Store) Renew(ctx context.Context, grants []driver.Grant, done func(int,
 			if steps[i] == s.steps.renewOne {
 				g := &grants[which[0]]
 				all := s.keys.all(g.Name)
-				keys, args = all[:4], []string{strconv.FormatInt((retention + driver.MaxTTL).Milliseconds(), 10), renewID(g),
+				keys, args = all[:4], []string{keepLineText, renewID(g),
 					strconv.FormatInt(g.Token, 10), strconv.FormatInt(g.Claim.TTL.Milliseconds(), 10)}
 			}
 			m, err = s.do(ctx, steps[i], keys, args)

@@ -29,7 +29,7 @@ func (s *Store) Reweigh(ctx context.Context, g driver.Grant, weight int64) error
 	}
 	keys := s.keys.all(g.Name)
 	p := s.patient(g.TTL)
-	m, _, err := p.run(ctx, reweighStep, keys[:], append(s.lineArgs(&keys, 3), renewID(&g), strconv.FormatInt(g.Token, 10), strconv.FormatInt(weight, 10)))
+	m, _, err := p.run(ctx, reweighStep, keys[:], new(lineArgs).of(s, renewID(&g), strconv.FormatInt(g.Token, 10), strconv.FormatInt(weight, 10)))
 	if err != nil {
 		return err
 	}

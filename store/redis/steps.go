@@ -70,8 +70,9 @@ type steps struct {
 }
 
 var native = &steps{
-	reach: 6, tells: channel,
-	record:  func(lock string) string { return beside("", lock) },
+	reach:   6,
+	tells:   recordOf,
+	record:  recordOf,
 	records: func(prefix string) string { return reserved + ":[:/{]*" + prefix + "*" },
 	nameOf:  keyspace.name,
 
@@ -79,6 +80,8 @@ var native = &steps{
 	enter: newStep(head + enterQuietText + lib + enterText), leave: newStep(head + leaveQuietText + lib + leaveText),
 	breaks: newStep(head + lib + breakText), detach: newStep(head + lib + detachText), show: newStep(showText),
 }
+
+func recordOf(lock string) string { return beside("", lock) }
 
 // do runs the script once: one round trip, and another one where the server has to be told the text.
 func (p *step) do(ctx context.Context, c rueidis.Client, keys, args []string) (rueidis.RedisMessage, error) {

@@ -114,7 +114,7 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > record.MaxData {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))
 	}
-	a, err := t.run(ctx, swapStep, r.Name, []string{r.Version, string(r.Data), "", t.s.publish(), t.channel(r.Name)})
+	a, err := t.run(ctx, swapStep, r.Name, []string{r.Version, string(r.Data), "", t.s.publish()})
 	switch {
 	case err != nil:
 		return record.Row{}, err
@@ -128,7 +128,7 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 }
 
 func (t *table) Delete(ctx context.Context, r record.Row) error {
-	a, err := t.run(ctx, swapStep, r.Name, []string{r.Version, "", "1", t.s.publish(), t.channel(r.Name)})
+	a, err := t.run(ctx, swapStep, r.Name, []string{r.Version, "", "1", t.s.publish()})
 	switch {
 	case err != nil:
 		return err
@@ -138,14 +138,15 @@ func (t *table) Delete(ctx context.Context, r record.Row) error {
 	return record.ErrConflict
 }
 
-func (t *table) channel(name string) string { return channel(t.key(name)) }
+// rowChannel has the name of the row's key.
+func rowChannel(key string) string { return key }
 
 // Wait listens to the row's channel; it subscribes first and looks second.
 func (t *table) Wait(ctx context.Context, name, version string) error {
 	if err := t.s.learn(ctx); err != nil {
 		return err
 	}
-	seat, live := t.s.sitOn(t.key(name), channel, "", false)
+	seat, live := t.s.sitOn(t.key(name), rowChannel, "", false)
 	if seat == nil {
 		return driver.ErrClosed
 	}

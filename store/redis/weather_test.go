@@ -18,7 +18,7 @@ import (
 // lost is counted; in neither do two believe in a lock at a time, or tokens repeat or fall, and work goes on.
 func TestWeather(t *testing.T) {
 	t.Parallel()
-	span := 7 * time.Second
+	span := 10 * time.Second
 	if *prove {
 		span = 5 * time.Minute
 	}
@@ -86,7 +86,7 @@ func TestWeather(t *testing.T) {
 
 // holdOn holds a lock, with the default patience of a client, until ctx ends, and counts losses and renewals.
 func holdOn(ctx context.Context, t *testing.T, s driver.Store, name string) (lost, renewed int) {
-	const ttl = 5 * time.Second
+	const ttl = 12 * time.Second
 	for ctx.Err() == nil {
 		c := waiting(mutex(name, ttl))
 		g, err := s.Acquire(ctx, c)
@@ -131,11 +131,11 @@ func holdOn(ctx context.Context, t *testing.T, s driver.Store, name string) (los
 	return lost, renewed
 }
 
-// TestFlappingLink: a link that is cut for a quarter of the TTL, again and again, costs no lease, no more than three
+// TestFlappingLink: a link that is cut for a ninth of the TTL, again and again, costs no lease, no more than three
 // renewals an interval, and no connections that stay.
 func TestFlappingLink(t *testing.T) {
 	t.Parallel()
-	const ttl, flaps = 4 * time.Second, 5
+	const ttl, flaps = 9 * time.Second, 6
 	server := startServer(t)
 	via, err := linktest.NewLink(server.Addr)
 	if err != nil {
@@ -148,14 +148,14 @@ func TestFlappingLink(t *testing.T) {
 	start := time.Now()
 	for range flaps {
 		via.Cut()
-		keeps(t, l, ttl/4)
+		keeps(t, l, ttl/9)
 		via.Heal()
-		keeps(t, l, ttl/4)
+		keeps(t, l, ttl/9)
 	}
 	intervals := int(time.Since(start)/(ttl/3)) + 1
 	by, _, _ := calls(t, server)
 	t.Logf("%d flaps, %d intervals: %d renewals, %d connections made", flaps, intervals, by["evalsha"], via.Made())
-	if n := by["evalsha"]; n > 3*intervals || n < flaps/2 {
+	if n := by["evalsha"]; n > 3*intervals || n < intervals/2 {
 		t.Errorf("%d renewals in %d intervals", n, intervals)
 	}
 	if n := via.Made(); n > 2+2*flaps {

@@ -40,7 +40,7 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 			return t.complete(ctx, c, look)
 		}
 	}
-	if guard != sequence.Always {
+	if guard >= 0 {
 		look, err := t.lookBy(ctx, c, name, path)
 		if err != nil || guard == sequence.Alone && len(look.Nodes) > 0 || guard > 0 && look.changed > int64(guard) {
 			return look.Look, err

@@ -211,7 +211,7 @@ func TestPackets(t *testing.T) {
 		fails(t, err)
 		gs = append(gs, g)
 	}
-	time.Sleep(300 * time.Millisecond) // they are watched now
+	time.Sleep(time.Second) // they are watched now
 	c.take()
 	s.Renew(ctx, gs, func(_ int, r driver.Renewal) { fails(t, r.Err) })
 	got = c.take()

@@ -281,7 +281,7 @@ func TestParentRemoved(t *testing.T) {
 		children, _, err = cli.Children("/" + t.Name())
 		fails(t, err)
 	}
-	time.Sleep(150 * time.Millisecond) // by now both watch their own nodes
+	time.Sleep(300 * time.Millisecond) // by now both watch their own nodes
 	began := time.Now()
 	var steps []any
 	for _, key := range children {

@@ -229,7 +229,7 @@ func TestPlainOverwritten(t *testing.T) {
 	}
 	client := newClient(t, s, 20*time.Second)
 	l := lease(t, client, t.Name())
-	time.Sleep(150 * time.Millisecond) // its node is watched
+	time.Sleep(300 * time.Millisecond) // its node is watched
 	cli := admin(t, c)
 	_, err = cli.Set("/"+t.Name(), []byte("mine"), -1)
 	fails(t, err)
@@ -253,7 +253,7 @@ func TestPlainTold(t *testing.T) {
 	}
 	defer client.Close()
 	l := lease(t, client, t.Name())
-	time.Sleep(150 * time.Millisecond) // its node is watched
+	time.Sleep(300 * time.Millisecond) // its node is watched
 	fails(t, admin(t, c).Delete("/"+t.Name(), -1))
 	select {
 	case <-l.Context().Done():

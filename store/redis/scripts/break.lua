@@ -1,8 +1,8 @@
 -- An operator's act on one claim.
 --
--- ARGV  7 claim id, or 'f.' and the digest of a foreign value  8 mode: '0' mark, '1' force, '2' ask
+-- ARGV  6 claim id, or 'f.' and the digest of a foreign value  7 mode: '0' mark, '1' force, '2' ask
 -- Gives 1 done; 0 it does not stand; -1 a foreign holder cannot be told
-local me, mode = ARGV[7], ARGV[8]
+local me, mode = ARGV[6], ARGV[7]
 settle()
 
 local function add(f, flag) return has(f, flag) and f or f .. flag end

@@ -1,8 +1,8 @@
 -- Leaves a holder standing with nobody behind it, for as long as it says.
 --
--- ARGV  7 claim id  8 token  9 for how long, in ms
+-- ARGV  6 claim id  7 token  8 for how long, in ms
 -- Gives 1 done; 0 gone; -1 another's; -2 broken
-local me, mytoken, ms = ARGV[7], ARGV[8], tonumber(ARGV[9])
+local me, mytoken, ms = ARGV[6], ARGV[7], tonumber(ARGV[8])
 settle()
 local answer
 if held == 'mutex' and id == me and not has(flags, 'c') then

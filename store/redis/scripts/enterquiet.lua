@@ -1,13 +1,13 @@
 -- The step of a claim that wants to be granted, where there is a line or may come to be one: it comes, comes again, or
 -- stands in line and gives a sign of life.
 --
--- ARGV  7 claim id  8 kind  9 limit  10 weight  11 TTL in ms  12 owner  13 note  14 flags  15 '1': stand in line
---       16 session of its client
+-- ARGV  6 claim id  7 kind  8 limit  9 weight  10 TTL in ms  11 owner  12 note  13 flags  14 '1': stand in line
+--       15 session of its client
 -- Gives the token: granted; {0, ms left, claims in line, 0, holders...} held; {2} broken; {3, ms left, place in line, 1 if
 --       all in line are asked to show themselves, holders...} in line; {4, kind, limit} mismatch; {5, count, what} full;
 --       {7} it was released, and this request came late
-local me, mykind, mylimit, weight, ttl = ARGV[7], ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
-local owner, meta, myflags, queue, session = ARGV[12], ARGV[13], ARGV[14], ARGV[15] == '1', ARGV[16]
+local me, mykind, mylimit, weight, ttl = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local owner, meta, myflags, queue, session = ARGV[11], ARGV[12], ARGV[13], ARGV[14] == '1', ARGV[15]
 if quiet and mykind == 'mutex' and not (h[10] and has(h[10], me)) then
   local called = value == me and id == me and flags == 'c'
   if called or not value and not h[11] and not has(flags, 'c') then

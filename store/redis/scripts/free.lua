@@ -1,9 +1,10 @@
 -- Gives a mutex back that nobody stands in line for, and says so to those who wait outside of the line.
 --
--- KEYS  1 the lock  2 its record
--- ARGV  1 claim id  2 PUBLISH or SPUBLISH  3 the channel of the lock  4 '1': a request to make the claim may yet come
--- Gives 1 released; 0 the claim does not hold the lock as a plain mutex; 6 ask leave.lua
-if redis.pcall('GET', KEYS[1]) ~= ARGV[1] or redis.call('HEXISTS', KEYS[2], 'line') == 1 or ARGV[4] == '1' then return 6 end
-redis.call('DEL', KEYS[1])
-redis.call(ARGV[2], ARGV[3], 'free')
+-- KEYS  1 the lock  2 its record, whose key is the name of the lock's channel, too
+-- ARGV  1 claim id  2 PUBLISH or SPUBLISH
+-- Gives 1 released; 6 ask leave.lua
+local call, lock, record = redis.call, KEYS[1], KEYS[2]
+if redis.pcall('GET', lock) ~= ARGV[1] or call('HEXISTS', record, 'line') == 1 then return 6 end
+call('DEL', lock)
+call(ARGV[2], record, 'free')
 return 1

@@ -8,10 +8,11 @@
 --       4 the holders that are no mutex's: id -> end, in server microseconds
 --       5 the line: id -> when it came, in server microseconds, and no two alike
 --       6 signs of life of those in line: id -> when, in server microseconds
--- ARGV  1 PUBLISH or SPUBLISH  2 the channel of the lock; with ':' and a session, that of one client
---       3 how long all this is kept at least, in ms  4 confirm window in ms  5 most holders  6 most in line
+--         The record's key is the name of the lock's channel, too; with ':' and a session, of that of one client.
+-- ARGV  1 PUBLISH or SPUBLISH  2 how long all this is kept at least, in ms  3 confirm window in ms  4 most holders
+--       5 most in line
 local LOCK, RECORD, CLAIMS, HOLDERS, LINE, SIGNS = unpack(KEYS)
-local PUBLISH, CHANNEL, KEEP, WINDOW, MAXHOLDERS, MAXLINE = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local PUBLISH, CHANNEL, KEEP, WINDOW, MAXHOLDERS, MAXLINE = ARGV[1], RECORD, ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local SOON = 500000 -- microseconds: who came to stand in line less than that ago looks again in time, without being told to
 local call = redis.call
 

@@ -16,7 +16,7 @@ else
   stood = false
 end
 if h[12] then call('HDEL', CLAIMS, '!' .. me) end
-if ARGV[8] == '1' then bar(me) end
+if ARGV[7] == '1' then bar(me) end
 advance()
 finish()
 return stood and 1 or 0

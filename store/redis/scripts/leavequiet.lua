@@ -1,9 +1,9 @@
 -- The step of a claim that leaves, whether it holds, was called or waits: it goes, and those it lets in are called.
 --
--- ARGV  7 claim id  8 '1': a request to make the claim may yet come, and must not make it then
+-- ARGV  6 claim id  7 '1': a request to make the claim may yet come, and must not make it then
 -- Gives 1 if it stood, else 0
-local me = ARGV[7]
-if quiet and value == me and id == me and not has(flags, 'c') and ARGV[8] ~= '1' then
+local me = ARGV[6]
+if quiet and value == me and id == me and not has(flags, 'c') and ARGV[7] ~= '1' then
   if not h[11] then
     call('DEL', LOCK)
     call(PUBLISH, CHANNEL, 'free')

@@ -1,9 +1,9 @@
 -- The step of a holder that wants more of the lock, or less. A claim that was called counts as if it held already.
 --
--- ARGV  7 claim id  8 token  9 weight
+-- ARGV  6 claim id  7 token  8 weight
 -- Gives {1} done; {0, ms left, claims in line, 0, holders...} it does not fit; or the code of a loss: {10} gone; {11}
 --       another's; {12} broken
-local me, mytoken, weight = ARGV[7], ARGV[8], tonumber(ARGV[9])
+local me, mytoken, weight = ARGV[6], ARGV[7], tonumber(ARGV[8])
 settle()
 local a
 if held == 'mutex' and id == me and not has(flags, 'c') then

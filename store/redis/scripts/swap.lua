@@ -1,8 +1,8 @@
 -- Replaces a row if its version is still the expected one. A version is the time of its writing, or one more than the last.
 -- The row that a deletion left behind keeps the version for a day, so that none is used twice.
 --
--- KEYS  1 the row: a hash with v, its version, and d, its data
--- ARGV  1 version expected, '' if there must be none  2 data  3 '1': delete  4 PUBLISH or SPUBLISH  5 the row's channel
+-- KEYS  1 the row: a hash with v, its version, and d, its data; also the name of its channel
+-- ARGV  1 version expected, '' if there must be none  2 data  3 '1': delete  4 PUBLISH or SPUBLISH
 -- Gives {1, version, server microseconds} done; {0, version, server microseconds, data} it is otherwise
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
@@ -18,5 +18,5 @@ else
   redis.call('HSET', KEYS[1], 'v', next, 'd', ARGV[2])
   redis.call('PERSIST', KEYS[1])
 end
-redis.call(ARGV[4], ARGV[5], '')
+redis.call(ARGV[4], KEYS[1], '')
 return {1, next, now}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,7 +38,7 @@ var keepers = []struct {
 
 // heldLeases measures what leases cost while they are held: three renewals each.
 func heldLeases(ctx context.Context, server *redistest.Server, name string) error {
-	fmt.Printf("\n%-40s %10s %12s %14s %14s\n", name, "B/lease", "goroutines", "client us/s", "server us/s")
+	fmt.Printf("\n%-40s %10s %12s %14s %14s %14s\n", name, "B/lease", "goroutines", "scripts/min", "client us/s", "server us/s")
 	for _, k := range keepers {
 		if !chosen(k.name, "holdfast", "redsync", "redislock", "rueidislock") {
 			continue
@@ -52,14 +53,29 @@ func heldLeases(ctx context.Context, server *redistest.Server, name string) erro
 		}
 		time.Sleep(heldBeat) // the first renewals follow the acquisitions, and are not typical
 		each, more := float64(inUse()-heap)/float64(*held), runtime.NumGoroutine()-goroutines
-		theirs, ours, start := serverCPU(server), clientCPU(), time.Now()
+		scripts, theirs, ours, start := scriptCalls(server), serverCPU(server), clientCPU(), time.Now()
 		time.Sleep(3 * heldBeat)
 		perSecond := func(seconds float64) float64 { return seconds * 1e6 / time.Since(start).Seconds() / float64(*held) }
 		client, srv := perSecond((clientCPU() - ours).Seconds()), perSecond(serverCPU(server)-theirs)
+		perMinute := float64(scriptCalls(server)-scripts) / time.Since(start).Minutes()
 		end()
-		fmt.Printf("%-40s %10.0f %12d %14.1f %14.1f\n", k.name, each, more, client, srv)
+		fmt.Printf("%-40s %10.0f %12d %14.0f %14.1f %14.1f\n", k.name, each, more, perMinute, client, srv)
 	}
 	return nil
+}
+
+// scriptCalls is how many scripts the server was sent. All renew by scripts.
+func scriptCalls(s *redistest.Server) (n int64) {
+	info, _ := s.Do("INFO", "commandstats")
+	for line := range strings.Lines(info) {
+		var calls int64
+		if _, err := fmt.Sscanf(line, "cmdstat_evalsha:calls=%d", &calls); err == nil {
+			n += calls
+		} else if _, err := fmt.Sscanf(line, "cmdstat_eval:calls=%d", &calls); err == nil {
+			n += calls
+		}
+	}
+	return n
 }
 
 // inUse is the memory in use after a collection: heap and stacks.

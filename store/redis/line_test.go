@@ -1,0 +1,82 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestOvertaken: a claim that was released while a request to make it was still under way is not made by that request,
+// however the lock stands when it comes.
+func TestOvertaken(t *testing.T) {
+	t.Parallel()
+	s := open(t, "redis://"+startServer(t).Addr).(*Store)
+	for name, shape := range map[string]func(*driver.Claim){
+		"plain":     func(*driver.Claim) {},
+		"fair":      func(c *driver.Claim) { c.Fair = true },
+		"semaphore": func(c *driver.Claim) { c.Kind, c.Limit = driver.KindSemaphore, 3 },
+	} {
+		claim := func() driver.Claim {
+			c := mutex(name, 10*time.Second)
+			shape(&c)
+			return c
+		}
+		for _, used := range []bool{false, true} {
+			if used {
+				g := acquire(t, s, claim())
+				if err := s.Release(t.Context(), g.Claim, ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c := claim()
+			s.overtaken(c.ID)
+			if err := s.Release(t.Context(), c, ""); !errors.Is(err, driver.ErrLost) {
+				t.Errorf("%s: releasing what does not stand yet: %v", name, err)
+			}
+			if g, err := s.Acquire(t.Context(), c); !errors.Is(err, driver.ErrLost) {
+				t.Errorf("%s, used before: %v: a late request made %+v, %v", name, used, g, err)
+			}
+		}
+	}
+}
+
+// TestLongDead: those in line who have been dead for their TTL are passed over by the release itself, and cost the next no
+// confirm window.
+func TestLongDead(t *testing.T) {
+	t.Parallel()
+	s := open(t, "redis://"+startServer(t).Addr).(*Store)
+	line := func(ttl time.Duration) driver.Claim {
+		c := waiting(mutex("m", ttl))
+		c.Fair = true
+		return c
+	}
+	holder := acquire(t, s, line(time.Minute))
+	keys := s.keys.all("m")
+	for range 3 { // they come to stand in line, and are heard of no more
+		dead := s.attempt(line(3 * time.Second))
+		if _, r, err := dead.enter(t.Context(), &keys); err != nil || r == nil || r.code != codeWaiting {
+			t.Fatalf("%+v %v", r, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	granted := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(ctx, line(time.Minute))
+		granted <- err
+	}()
+	time.Sleep(3500 * time.Millisecond)
+	start := time.Now()
+	if err := s.Release(ctx, holder.Claim, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-granted; err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took > 1500*time.Millisecond { // a confirm window is 2 s
+		t.Errorf("three that were long dead held up the next for %v", took)
+	}
+}
