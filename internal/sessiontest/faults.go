@@ -3,7 +3,6 @@ package sessiontest
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -53,10 +52,7 @@ func (r *Rig[C, P]) rivals(t *testing.T, c C, locks []string, to ...*servertest.
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 			defer cancel()
-			l, err := client.Mutex(name, nil).Lock(ctx)
-			for errors.Is(err, holdfast.ErrUncertain) && ctx.Err() == nil { // no server has answered for a TTL
-				l, err = client.Mutex(name, nil).Lock(ctx)
-			}
+			l, err := insist(ctx, client, name)
 			out[i] = rival{name, time.Now(), err}
 			if err == nil {
 				_ = l.Unlock()

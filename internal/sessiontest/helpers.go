@@ -1,7 +1,9 @@
 package sessiontest
 
 import (
+	"context"
 	"crypto/rand"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -25,11 +27,21 @@ func NewClient(t testing.TB, s driver.Store, ttl time.Duration) *holdfast.Client
 // Lock takes a mutex.
 func Lock(t testing.TB, client *holdfast.Client, name string) *holdfast.Lease {
 	t.Helper()
-	l, err := client.Mutex(name, nil).Lock(t.Context())
+	l, err := insist(t.Context(), client, name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// insist takes a mutex, and asks again where no server has answered for a TTL.
+func insist(ctx context.Context, client *holdfast.Client, name string) (*holdfast.Lease, error) {
+	for {
+		l, err := client.Mutex(name, nil).Lock(ctx)
+		if !errors.Is(err, holdfast.ErrUncertain) || ctx.Err() != nil {
+			return l, err
+		}
+	}
 }
 
 // Fails fails the test if there is an error.

@@ -122,7 +122,7 @@ func (o Order) hold() error {
 		if err != nil {
 			return err
 		}
-		l, err := c.Mutex(name, nil).Lock(ctx)
+		l, err := insist(ctx, c, name)
 		if err != nil {
 			return err
 		}
