@@ -133,7 +133,11 @@ func (c *client) refused(cl driver.Claim, target error) error {
 		cl.ID = c.e.mutex(cl.Name).ID
 		ctx, cancel := context.WithTimeout(c.e.ctx, c.e.slack)
 		_, err = c.acquire(ctx, cl)
+		unanswered := ctx.Err() != nil
 		cancel()
+		if unanswered && !errors.Is(err, target) {
+			c.e.latef("a claim that should be refused with %q (wait: %v): %s after %v", target, cl.Wait, show(err), c.e.slack)
+		}
 		c.e.wants(err, target, "a claim that should be refused (wait: %v)", cl.Wait)
 	}
 	return err
