@@ -92,6 +92,9 @@ func printable(ref string) bool {
 func (c *client) try(cl driver.Claim) driver.Grant {
 	cl.Wait = false
 	g, err := c.acquire(c.e.ctx, cl)
+	if errors.Is(err, driver.ErrUncertain) {
+		c.e.latef("a try on a free place of %q had no answer in time: %w", cl.Name, err)
+	}
 	if err != nil {
 		c.e.failf("a try on a free place of %q was not granted: %w", cl.Name, err)
 	}
@@ -133,10 +136,9 @@ func (c *client) refused(cl driver.Claim, target error) error {
 		cl.ID = c.e.mutex(cl.Name).ID
 		ctx, cancel := context.WithTimeout(c.e.ctx, c.e.slack)
 		_, err = c.acquire(ctx, cl)
-		unanswered := ctx.Err() != nil
 		cancel()
-		if unanswered && !errors.Is(err, target) {
-			c.e.latef("a claim that should be refused with %q (wait: %v): %s after %v", target, cl.Wait, show(err), c.e.slack)
+		if errors.Is(err, context.DeadlineExceeded) {
+			c.e.latef("a claim that should be refused (wait: %v) had no answer within %v", cl.Wait, c.e.slack)
 		}
 		c.e.wants(err, target, "a claim that should be refused (wait: %v)", cl.Wait)
 	}
@@ -366,6 +368,9 @@ func (w *waiting) granted() driver.Grant { return w.grantedWithin(w.c.e.slack) }
 
 func (w *waiting) grantedWithin(d time.Duration) driver.Grant {
 	w.ends(d)
+	if errors.Is(w.err, driver.ErrLost) {
+		w.c.e.latef("%s: the waiting claim on %q, with a TTL of %v, was lost: %w", w.claim.Owner, w.claim.Name, w.claim.TTL, w.err)
+	}
 	if w.err != nil {
 		w.c.e.failf("%s: the waiting claim on %q was not granted: %w", w.claim.Owner, w.claim.Name, w.err)
 	}

@@ -33,6 +33,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // Case is one promise of the contract and the way to check it.
@@ -123,7 +124,7 @@ func Run(ctx context.Context, h Harness, o *Options) []Result {
 	}
 	results := make([]Result, len(cases))
 	s := &suite{h: h, opts: opts}
-	defer s.pace.watch()()
+	defer s.pace.Watch()()
 	if err := s.open(ctx); err != nil {
 		for i, c := range cases {
 			results[i] = Result{Case: c, Err: fmt.Errorf("opening the store: %w", err)}
@@ -198,7 +199,7 @@ type suite struct {
 	info   driver.Info
 	shared []driver.Store
 	busy   sync.Mutex
-	pace   pace
+	pace   pace.Pace
 }
 
 func (s *suite) open(ctx context.Context) error {
@@ -254,7 +255,7 @@ func (s *suite) run(ctx context.Context, c Case, folder string) Result {
 	r.Refused = e.refused.Load()
 	r.Took = time.Since(start)
 	var l late
-	r.proofless = errors.As(r.Err, &l) && s.pace.worst(start) > s.h.Slack/20
+	r.proofless = errors.As(r.Err, &l) && s.pace.Worst(start) > s.h.Slack/20
 	return r
 }
 

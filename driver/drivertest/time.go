@@ -78,10 +78,11 @@ var timeCases = []Case{
 	}),
 	order.promise("waiting-outlives-ttl", "A claim that waits keeps its place in line for longer than its own TTL.", func(e *Env) {
 		name := e.lock("line")
+		ttl := 2 * e.info.MinTTL // the least is soon slept through by a busy machine
 		g := e.a().try(e.mutex(name))
-		first := e.b().queue(e.short(e.fair(name))).stands()
-		e.sleep(5 * e.info.MinTTL / 2)
-		second := e.c().queue(e.short(e.fair(name))).stands()
+		first := e.b().queue(lasting(e.fair(name), ttl)).stands()
+		e.sleep(5 * ttl / 4)
+		second := e.c().queue(lasting(e.fair(name), ttl)).stands()
 		e.a().release(g)
 		first.granted()
 		e.while(first.grant, func() { second.stays(20 * time.Millisecond) })

@@ -156,15 +156,9 @@ func (e *Engine) unblockLocked(cl *claim) {
 func (e *Engine) changed(cl *claim) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if cl.busy != nil {
-		poke(cl.wake)
-		return
-	}
-	if s := cl.session; s != nil && !s.alone {
-		if _, ok := s.claims[cl]; ok {
-			s.checks[cl] = struct{}{}
-			s.poke()
-		}
+	if s := cl.session; s != nil && !s.alone && s.stands(cl) {
+		s.checks[cl] = struct{}{}
+		s.poke()
 	}
 }
 

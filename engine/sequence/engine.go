@@ -36,9 +36,12 @@ type Engine struct {
 	life  context.Context
 	end   context.CancelCauseFunc
 
-	weigher Weigher // nil if the tree is none
+	weigher   Weigher   // nil if the tree is none
+	successor Successor // nil if the tree is none
+
 	// inBackground counts the engine's own goroutines; it is added to only with mu held and life going on.
 	inBackground sync.WaitGroup
+	hands        chan func() // work for goroutines that have nothing to do
 
 	mu       sync.Mutex
 	sessions map[time.Duration]*session // by the TTL that was asked for
@@ -62,10 +65,11 @@ const (
 func New(tree Tree) *Engine {
 	e := &Engine{
 		tree: tree, sessions: map[time.Duration]*session{}, opening: map[time.Duration]*opening{},
-		claims: map[string]*claim{}, waiting: map[string]map[*claim]struct{}{}, ended: make(chan struct{}, 1),
+		claims: map[string]*claim{}, waiting: map[string]map[*claim]struct{}{}, ended: make(chan struct{}, 1), hands: make(chan func()),
 	}
 	e.mover, _ = tree.(Mover)
 	e.weigher, _ = tree.(Weigher)
+	e.successor, _ = tree.(Successor)
 	e.info = complete(tree.Info())
 	e.info.Detached = e.mover != nil
 	e.clock = e.info.Clock
@@ -143,8 +147,31 @@ func (e *Engine) spawnLocked(f func()) bool {
 	if e.life.Err() != nil {
 		return false
 	}
-	e.inBackground.Go(f)
+	select {
+	case e.hands <- f:
+	default:
+		e.inBackground.Go(func() { e.work(f) })
+	}
 	return true
+}
+
+// idle is how long a goroutine waits for more to do. A new one for every request would have its stack grown by each.
+const idle = time.Second
+
+func (e *Engine) work(f func()) {
+	timer := time.NewTimer(idle)
+	defer timer.Stop()
+	for {
+		f()
+		timer.Reset(idle)
+		select {
+		case f = <-e.hands:
+		case <-timer.C:
+			return
+		case <-e.life.Done():
+			return
+		}
+	}
 }
 
 // bind makes ctx end with the store, too.

@@ -4,7 +4,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash/fnv"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -68,7 +67,12 @@ func granted(nodes []Node) int {
 // mine finds a claim's own node: by its id, and bound to the claim's own session. One that is left over from an earlier
 // session is not it.
 func mine(nodes []Node, id, session string) int {
-	return slices.IndexFunc(nodes, func(n Node) bool { return !n.Foreign && n.ID == id && n.Session == session })
+	for i := range nodes {
+		if n := &nodes[i]; n.ID == id && n.Session == session && !n.Foreign {
+			return i
+		}
+	}
+	return -1
 }
 
 // blocker is the key of the node that nodes[i], which does not fit, must wait for; empty where it must watch for the

@@ -44,7 +44,7 @@ func (e *Engine) release(p *patience, cl *claim) error {
 	for {
 		e.mu.Lock()
 		s, n, unsure, loss := cl.session, cl.node, cl.unsure, cl.loss
-		look := len(e.waiting[cl.Name]) > 0
+		look, next := len(e.waiting[cl.Name]) > 0, e.nextLocked(cl)
 		e.mu.Unlock()
 		if s == nil || n.Token == 0 && !unsure || s.isDead() {
 			e.forget(cl)
@@ -61,10 +61,14 @@ func (e *Engine) release(p *patience, cl *claim) error {
 		var stood bool
 		var left Look
 		var err error
-		if unsure {
+		node := Node{Key: n.Key, Token: n.Token}
+		switch {
+		case unsure:
 			stood, err = e.tree.Withdraw(ctx, cl.Name, s.Session, cl.number, cl.ID)
-		} else {
-			stood, left, err = e.tree.Remove(ctx, cl.Name, Node{Key: n.Key, Token: n.Token}, look)
+		case next != "":
+			stood, left, err = e.successor.RemoveFor(ctx, cl.Name, node, next)
+		default:
+			stood, left, err = e.tree.Remove(ctx, cl.Name, node, look)
 		}
 		cancel()
 		if err == nil || errors.Is(err, ErrSessionOver) {
@@ -75,6 +79,25 @@ func (e *Engine) release(p *patience, cl *claim) error {
 			return err
 		}
 	}
+}
+
+// nextLocked is the key of the claim of this client that is the first in line when cl has gone, and so is let in, however
+// many stand behind it: cl has the whole lock, so nobody stands before it, and nobody can come between the two. It is empty
+// if there is none, or if more is to be looked at: a semaphore's claim has to know who comes next.
+func (e *Engine) nextLocked(cl *claim) string {
+	if e.successor == nil || !cl.granted || cl.Weight < cl.Limit || cl.Kind == driver.KindSemaphore {
+		return ""
+	}
+	var next string
+	for w := range e.waiting[cl.Name] {
+		if w.blocker == cl.node.Key {
+			if next != "" { // readers
+				return ""
+			}
+			next = w.node.Key
+		}
+	}
+	return next
 }
 
 func (s *session) isDead() bool {

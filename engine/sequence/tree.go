@@ -39,9 +39,9 @@ type Tree interface {
 	// added. The engine gives each claim a number that it uses for no other claim of that session, counted from 0. A call
 	// takes effect once at the most, however late: neither the link nor the SDK doubles it.
 	//
-	// Under another guard than Always the node is added only if that holds, in one atomic step; the look that comes back
-	// then tells whether it was. A tree that cannot make one step of it looks first, adds if the guard holds by that
-	// look, and looks again: the engine takes the node back if it came too late.
+	// With a condition the node is added only if that holds, in one atomic step; the look that comes back then tells
+	// whether it was. A tree that cannot make one step of it looks first, adds if the guard holds by that look, and looks
+	// again: the engine takes the node back if it came too late.
 	Add(ctx context.Context, name string, s Session, number int64, note Note, guard Guard) (Look, error)
 
 	// Withdraw removes the node of an Add whose outcome is not known, and makes sure that this Add cannot take effect any
@@ -96,6 +96,13 @@ type Weigher interface {
 	ChangeAmong(ctx context.Context, name string, n Node, note Note, among []Node, revision int64) (Node, bool, error)
 }
 
+// Successor is implemented by trees that can show a node in the step that removes another.
+type Successor interface {
+	// RemoveFor removes the node with n.Key and n.Token, if it stands, and looks at the one under next alone, as it stands
+	// then. If n did not stand there is no look.
+	RemoveFor(ctx context.Context, name string, n Node, next string) (stood bool, l Look, err error)
+}
+
 // Session is a session of the store.
 type Session struct {
 	ID  string
@@ -106,12 +113,13 @@ type Session struct {
 	Lag time.Duration
 }
 
-// Guard says under which condition a node is added: Always, Alone, or the revision of a look since which no claim has
-// come to the lock.
+// Guard says under which condition a node is added: none, if it is negative, that none stands, or that no claim has come to
+// the lock since the look of that revision.
 type Guard int64
 
 // The guards that are no revisions.
 const (
+	Behind Guard = -2 // as Always, and without haste: others of this client wait for the lock
 	Always Guard = -1
 	Alone  Guard = 0 // no node stands on the lock
 )

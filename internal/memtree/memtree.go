@@ -360,6 +360,23 @@ func (l *Link) Remove(ctx context.Context, name string, n sequence.Node, look bo
 	return got.stood, got.left, err
 }
 
+// RemoveFor removes a node, and looks at another one.
+func (l *Link) RemoveFor(ctx context.Context, name string, n sequence.Node, next string) (bool, sequence.Look, error) {
+	got, err := do(ctx, l, "remove", func(s *Server) (r removed) {
+		at := s.find(name, n.Key)
+		if at == nil || at.Token != n.Token {
+			return r
+		}
+		s.remove(name, at)
+		left := sequence.Look{Name: name, Revision: s.revision, Full: true}
+		if at := s.find(name, next); at != nil {
+			left.Nodes = []sequence.Node{*at}
+		}
+		return removed{stood: true, left: left}
+	})
+	return got.stood, got.left, err
+}
+
 // Watch tells of changes, from goroutines of its own.
 func (l *Link) Watch(name, key string, revision int64, changed func()) (stop func()) {
 	s := l.Server

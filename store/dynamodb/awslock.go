@@ -5,10 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -324,70 +321,6 @@ func (a *awslock) settled(id string) {
 	delete(a.flying, id)
 }
 
-// Inspect is one read.
-func (a *awslock) Inspect(ctx context.Context, name string) (driver.Lock, error) {
-	if err := driver.CheckName(name, a.info); err != nil {
-		return driver.Lock{}, err
-	}
-	at, err := a.look(ctx, name)
-	if err != nil {
-		return driver.Lock{}, err
-	}
-	return a.lock(name, &at), nil
-}
-
-// List scans the table.
-func (a *awslock) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
-	return func(yield func(driver.Lock, error) bool) {
-		in := &sdk.ScanInput{TableName: &a.name, ConsistentRead: new(true)}
-		for first := true; first || len(in.ExclusiveStartKey) > 0; first = false {
-			page, err := look(ctx, a.link, a.client.Scan, in)
-			if err != nil {
-				yield(driver.Lock{}, err)
-				return
-			}
-			for _, it := range page.Items {
-				name, at := stringOf(it[a.key]), readLockItem(it)
-				if l := a.lock(name, &at); strings.HasPrefix(name, prefix) && len(l.Holders) > 0 && !yield(l, nil) {
-					return
-				}
-			}
-			in.ExclusiveStartKey = page.LastEvaluatedKey
-		}
-	}
-}
-
-// Break marks a claim of ours for its holder, or releases any.
-func (a *awslock) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
-	for {
-		at, err := a.look(ctx, name)
-		switch {
-		case err != nil:
-			return err
-		case at.free() || a.ref(&at) != ref:
-			return fmt.Errorf("no such claim stands: %w", driver.ErrLost)
-		case mode != driver.BreakForce && !at.ours:
-			return fmt.Errorf("%w: a foreign holder cannot be told", driver.ErrUnsupported)
-		}
-		u := update{set: map[string]types.AttributeValue{}}
-		switch mode {
-		case driver.BreakMark:
-			u.set[markAttribute] = text(markBroken + ":" + ref)
-		case driver.BreakAsk:
-			u.set[markAttribute] = text(markAsked + ":" + ref)
-		default: // a holder that is still there finds another recordVersionNumber
-			now, _ := a.clock.now()
-			u.set[releasedAttribute], u.set[tokenAttribute] = text("1"), numeral(max(now, at.token+1))
-			u.set[rvnAttribute] = text(rvn{id: "broken", token: at.token}.fresh())
-		}
-		u.when("#rvn = :seen", ":seen", text(at.rvn))
-		u.when("attribute_not_exists(isReleased)")
-		if _, _, err := a.update(ctx, name, u); !errors.Is(err, errRefused) {
-			return driver.Uncertain(err)
-		}
-	}
-}
-
 // look is one consistent read.
 func (a *awslock) look(ctx context.Context, name string) (lockItem, error) {
 	out, err := look(ctx, a.link, a.client.GetItem, &sdk.GetItemInput{TableName: &a.name, Key: a.id(name), ConsistentRead: new(true)})
@@ -425,35 +358,6 @@ func (a *awslock) over(name string, l *lockItem) bool {
 	return l.lease > 0 && s.rvn == l.rvn && a.clock.hands.AtLeast(s.from) > l.lease+driver.Margin(l.lease)
 }
 
-func (a *awslock) lock(name string, l *lockItem) driver.Lock {
-	lock := driver.Lock{Name: name, Token: l.token}
-	if l.free() || l.rvn == "" && l.owner == "" || a.over(name, l) {
-		return lock
-	}
-	lock.Kind, lock.Limit, lock.Holders, lock.Revision = driver.KindMutex, 1, []driver.Standing{a.standing(l)}, l.rvn
-	return lock
-}
-
-func (a *awslock) standing(l *lockItem) driver.Standing {
-	s := driver.Standing{Ref: a.ref(l), Owner: l.owner, Meta: l.note, Weight: 1, TTL: l.lease, Foreign: !l.ours}
-	if now, off := a.clock.now(); off >= 0 && l.ends > 0 {
-		s.Left = max(time.Duration(l.ends-now)*time.Microsecond-off, 0)
-	}
-	if l.ours {
-		s.Token, s.Since = l.rvnParts.token, time.UnixMicro(l.rvnParts.token) // which is made from the service's clock
-		s.Broken, s.Asked = l.mark == markBroken, l.mark == markAsked
-	}
-	return s
-}
-
-// ref names a holder: a claim of ours by its id, and another by what it wrote last.
-func (a *awslock) ref(l *lockItem) string {
-	if l.ours {
-		return l.rvnParts.id
-	}
-	return "foreign." + l.rvn
-}
-
 // pause waits between two looks: for a random part of a time that grows to a second.
 func (a *awslock) pause(ctx context.Context, tries int) error {
 	most := min(time.Second, 20*time.Millisecond<<min(tries, 10))
@@ -467,74 +371,4 @@ func (a *awslock) pause(ctx context.Context, tries int) error {
 	case <-a.closed.Done():
 		return driver.ErrClosed
 	}
-}
-
-// errRefused says that an item was not as an update expected.
-var errRefused = errors.New("the item has changed")
-
-type value struct {
-	name string
-	v    types.AttributeValue
-}
-
-// update is a conditional update of some attributes.
-type update struct {
-	set    map[string]types.AttributeValue
-	remove []string
-	conds  []string
-	values []value
-}
-
-// when adds a condition, and the values in it by name.
-func (u *update) when(condition string, named ...any) {
-	u.conds = append(u.conds, condition)
-	for i := 0; i < len(named); i += 2 {
-		u.values = append(u.values, value{named[i].(string), named[i+1].(types.AttributeValue)})
-	}
-}
-
-// holds adds the condition that a claim, or a grant, holds the lock.
-func (u *update) holds(start string) {
-	u.when("begins_with(#rvn, :start)", ":start", text(start))
-	u.when("attribute_not_exists(isReleased)")
-}
-
-// update is one request. Refused, it brings the item as it stands where the service tells, else nil.
-func (a *awslock) update(ctx context.Context, name string, u update) (stands item, old *item, err error) {
-	condition := strings.Join(u.conds, " AND ")
-	names, values := map[string]string{}, item{}
-	for ref, attribute := range map[string]string{"#key": a.key, "#rvn": rvnAttribute} {
-		if strings.Contains(condition, ref) {
-			names[ref] = attribute
-		}
-	}
-	for _, v := range u.values {
-		values[v.name] = v.v
-	}
-	var sets []string
-	for attribute, v := range u.set {
-		names["#s"+attribute], values[":s"+attribute] = attribute, v
-		sets = append(sets, "#s"+attribute+" = :s"+attribute)
-	}
-	slices.Sort(sets)
-	expression := "SET " + strings.Join(sets, ", ")
-	for i, attribute := range u.remove {
-		names["#r"+attribute] = attribute
-		expression += map[bool]string{true: " REMOVE ", false: ", "}[i == 0] + "#r" + attribute
-	}
-	out, err := request(ctx, a.link, a.client.UpdateItem, &sdk.UpdateItemInput{
-		TableName: &a.name, Key: a.id(name), UpdateExpression: &expression, ConditionExpression: &condition,
-		ExpressionAttributeNames: names, ExpressionAttributeValues: values, ReturnValues: types.ReturnValueAllNew,
-		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
-	})
-	if refused := (*types.ConditionalCheckFailedException)(nil); errors.As(err, &refused) {
-		if len(refused.Item) > 0 {
-			return nil, &refused.Item, errRefused
-		}
-		return nil, nil, errRefused
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	return out.Attributes, nil, nil
 }

@@ -3,28 +3,29 @@ package dynamodb
 import (
 	"errors"
 	"fmt"
+	mrand "math/rand/v2"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
 // cliVariable names the AWS command line, which the tests of it need and CI lacks.
 const cliVariable = "HOLDFAST_AWS_CLI"
 
-// TestCommandLine: the plain pattern from a shell and ours exclude each other.
-func TestCommandLine(t *testing.T) {
-	t.Parallel()
+// commandLine gives the plain pattern as it is written in a shell: it tries to take the lock job for some seconds.
+func commandLine(t *testing.T, table string) func(seconds int) bool {
+	t.Helper()
 	aws := os.Getenv(cliVariable)
 	if aws == "" {
 		t.Skip("set " + cliVariable + " to the path of the AWS command line")
 	}
-	table := tableName()
-	s := open(t, storeURL(table, server(t).Endpoint, ""))
-	put := func(seconds int) bool {
+	return func(seconds int) bool {
 		c := exec.CommandContext(t.Context(), "sh", "-c", fmt.Sprintf(`now=$(date +%%s)
 %s dynamodb put-item --endpoint-url %s --region eu-central-1 --table-name %s \
   --item "{\"primary_id\":{\"S\":\"job\"},\"expired_at\":{\"N\":\"$((now + %d))\"}}" \
@@ -32,10 +33,18 @@ func TestCommandLine(t *testing.T) {
   --expression-attribute-values "{\":timestamp\":{\"N\":\"$now\"}}"`, aws, server(t).Endpoint, table, seconds))
 		out, err := c.CombinedOutput()
 		if err != nil && !strings.Contains(string(out), "ConditionalCheckFailedException") {
-			t.Fatalf("%v: %s", err, out)
+			t.Errorf("%v: %s", err, out)
 		}
 		return err == nil
 	}
+}
+
+// TestCommandLine: the plain pattern from a shell and ours exclude each other.
+func TestCommandLine(t *testing.T) {
+	t.Parallel()
+	table := tableName()
+	put := commandLine(t, table)
+	s := open(t, storeURL(table, server(t).Endpoint, ""))
 	g := acquire(t, s, mutex("job", time.Minute))
 	if put(3) {
 		t.Fatal("the command took a lock that is held")
@@ -53,5 +62,45 @@ func TestCommandLine(t *testing.T) {
 	}
 	if put(3) {
 		t.Fatal("the command took a lock that is held again")
+	}
+}
+
+// TestCommandLineContended: of the command and a client of ours that want a free lock at about the same time one gets it, round
+// after round.
+func TestCommandLineContended(t *testing.T) {
+	t.Parallel()
+	rounds := 10
+	if *prove {
+		rounds = 100
+	}
+	table, client := tableName(), dynamodbtest.Client(server(t).Endpoint)
+	put := commandLine(t, table)
+	s := open(t, storeURL(table, server(t).Endpoint, ""))
+	from := time.Now()
+	put(60)
+	takes := time.Since(from) // the command starts slowly
+	remove(t, client, table, "job")
+	ours := 0
+	for round := range rounds {
+		var theirs bool
+		var wg sync.WaitGroup
+		wg.Go(func() { theirs = put(600) })
+		time.Sleep(takes/2 + mrand.N(takes))
+		c := mutex("job", time.Minute)
+		_, err := s.Acquire(t.Context(), c)
+		wg.Wait()
+		if err != nil && !errors.Is(err, driver.ErrHeld) || (err == nil) == theirs {
+			t.Fatalf("round %d: the command took the lock: %v, and we: %v", round, theirs, err)
+		}
+		if err == nil {
+			ours++
+			release(t, s, c)
+		} else {
+			remove(t, client, table, "job")
+		}
+	}
+	t.Logf("%d rounds, %d to ours, %d to the command, never two", rounds, ours, rounds-ours)
+	if ours == 0 || ours == rounds {
+		t.Error("one of the two has won all rounds: nothing was shown")
 	}
 }

@@ -92,6 +92,14 @@ func mutex(name string, ttl time.Duration) driver.Claim {
 	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl, Owner: "test"}
 }
 
+// apart is a client's clock that is off by d.
+func apart(d time.Duration) driver.Clock {
+	return driver.Clock{
+		Monotonic: func() time.Duration { return driver.SystemClock.Monotonic() + d },
+		Real:      func() time.Duration { return driver.SystemClock.Real() + d },
+	}
+}
+
 func waiting(c driver.Claim) driver.Claim {
 	c.Wait = true
 	return c

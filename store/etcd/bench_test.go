@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"strings"
 	"sync"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
@@ -61,45 +61,15 @@ func (c *counted) options() []grpc.DialOption {
 	}
 }
 
-func mutexClaim(name string) driver.Claim {
-	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: 30 * time.Second, Owner: "bench"}
-}
-
 func benchStore(b testing.TB) (*Store, *clientv3.Client, *counted) {
 	c := &counted{}
-	cli, err := etcdtest.Connect(cluster(b).Endpoints(), c.options()...)
+	cli, err := etcdtest.Connect(rig.Shared(b).Endpoints(), c.options()...)
 	if err != nil {
 		b.Fatal(err)
 	}
 	s := New(cli, nil)
 	b.Cleanup(func() { s.Close(); cli.Close() })
 	return s, cli, c
-}
-
-// cycles runs n cycles on g goroutines, each on its own lock or all on one.
-func cycles(b *testing.B, g int, cycle func(worker int)) {
-	b.ResetTimer()
-	var wg sync.WaitGroup
-	todo := make(chan struct{}, b.N)
-	for range b.N {
-		todo <- struct{}{}
-	}
-	close(todo)
-	for w := range g {
-		wg.Go(func() {
-			for range todo {
-				cycle(w)
-			}
-		})
-	}
-	wg.Wait()
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "cycles/s")
-}
-
-func fails(b testing.TB, err error) {
-	if err != nil {
-		b.Error(err)
-	}
 }
 
 // BenchmarkCycle compares an acquire and a release with the floor, which is one transaction and one delete, and with
@@ -135,11 +105,11 @@ func BenchmarkCycle(b *testing.B) {
 	for _, workers := range []int{1, 64} {
 		for _, k := range kinds {
 			b.Run(fmt.Sprintf("own/%d/%s", workers, k.name), func(b *testing.B) {
-				cycles(b, workers, func(w int) { k.cycle(fmt.Sprint("bench/own/", w), w) })
+				sessiontest.Cycles(b, workers, func(w int) { k.cycle(fmt.Sprint("bench/own/", w), w) })
 			})
 		}
 		b.Run(fmt.Sprintf("own/%d/concurrency", workers), func(b *testing.B) {
-			cycles(b, workers, func(w int) {
+			sessiontest.Cycles(b, workers, func(w int) {
 				m := concurrency.NewMutex(session, fmt.Sprint("bench/peer/", w))
 				fails(b, m.Lock(ctx))
 				fails(b, m.Unlock(ctx))
@@ -148,9 +118,9 @@ func BenchmarkCycle(b *testing.B) {
 	}
 	b.Run("one/64/in-process-queue-floor", func(b *testing.B) {
 		var mu sync.Mutex
-		cycles(b, 64, func(w int) { mu.Lock(); defer mu.Unlock(); kinds[0].cycle("bench/queue", w) })
+		sessiontest.Cycles(b, 64, func(w int) { mu.Lock(); defer mu.Unlock(); kinds[0].cycle("bench/queue", w) })
 	})
-	b.Run("one/64/holdfast", func(b *testing.B) { cycles(b, 64, func(w int) { kinds[1].cycle("bench/one", w) }) })
+	b.Run("one/64/holdfast", func(b *testing.B) { sessiontest.Cycles(b, 64, func(w int) { kinds[1].cycle("bench/one", w) }) })
 	b.Run("one/64/concurrency-own-sessions", func(b *testing.B) {
 		var ss []*concurrency.Session
 		for range 64 {
@@ -161,7 +131,7 @@ func BenchmarkCycle(b *testing.B) {
 			ss = append(ss, s)
 			defer s.Close()
 		}
-		cycles(b, 64, func(w int) {
+		sessiontest.Cycles(b, 64, func(w int) {
 			m := concurrency.NewMutex(ss[w], "bench/one-peer")
 			fails(b, m.Lock(ctx))
 			fails(b, m.Unlock(ctx))
@@ -169,7 +139,7 @@ func BenchmarkCycle(b *testing.B) {
 	})
 }
 
-// TestRequests: an uncontended cycle is one transaction and one delete; one that waited adds two watches and the looks of
+// TestRequests: an uncontended cycle is two transactions; one that waited adds two watches and the looks of
 // the waiter; a renewal of however many locks is one beat and one read for every hundred.
 func TestRequests(t *testing.T) {
 	s, _, c := benchStore(t)
@@ -190,8 +160,8 @@ func TestRequests(t *testing.T) {
 	got := c.take()
 	t.Logf("50 uncontended cycles: %v", got)
 	// A cycle that a slow machine draws out beyond watchAfter is watched, and read once for that.
-	if got["Txn"] < 50 || got["Txn"] > 50+got["Watch"] || got["DeleteRange"] != 50 || got["Range"] != 0 {
-		t.Errorf("50 uncontended cycles sent %v, want 50 transactions and 50 deletes", got)
+	if got["Txn"] < 100 || got["Txn"] > 100+got["Watch"] || got["Range"] != 0 {
+		t.Errorf("50 uncontended cycles sent %v, want 100 transactions", got)
 	}
 
 	other, _, oc := benchStore(t)
@@ -225,7 +195,7 @@ func TestRequests(t *testing.T) {
 		fails(t, err)
 		gs = append(gs, g)
 	}
-	time.Sleep(300 * time.Millisecond) // they are watched now
+	time.Sleep(time.Second) // they are watched now
 	c.take()
 	s.Renew(ctx, gs, func(_ int, r driver.Renewal) { fails(t, r.Err) })
 	got = c.take()

@@ -2,21 +2,10 @@ package etcd
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
-	"flag"
 	"fmt"
-	"math/big"
-	"net"
 	"os"
-	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,45 +16,6 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
-
-func start(t *testing.T, o etcdtest.Options) *etcdtest.Cluster {
-	t.Helper()
-	c, err := etcdtest.Start(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
-}
-
-func admin(t *testing.T, c *etcdtest.Cluster) *clientv3.Client {
-	t.Helper()
-	cli, err := c.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cli.Close() })
-	return cli
-}
-
-func lease(t *testing.T, client *holdfast.Client, name string) *holdfast.Lease {
-	t.Helper()
-	l, err := client.Mutex(name, nil).Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
-func newClient(t *testing.T, s driver.Store, ttl time.Duration) *holdfast.Client {
-	t.Helper()
-	client, err := holdfast.New(s, &holdfast.Options{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	return client
-}
 
 // TestLateAdd: an add of unknown outcome that is withdrawn, or whose claim is moved to another lease and over, cannot take
 // effect later, and other adds of the session can.
@@ -139,8 +89,8 @@ func TestNested(t *testing.T) {
 // goes on under another lease.
 func TestRevoked(t *testing.T) {
 	t.Parallel()
-	c := cluster(t)
-	a, b := mustOpen(t, c), mustOpen(t, c)
+	c := rig.Shared(t)
+	a, b := rig.Peer(t, c), rig.Peer(t, c)
 	holder := newClient(t, a, 20*time.Second)
 	waiter := newClient(t, b, 20*time.Second)
 	l := lease(t, holder, t.Name())
@@ -156,7 +106,7 @@ func TestRevoked(t *testing.T) {
 			leases = append(leases, clientv3.LeaseID(kv.Lease))
 		}
 	}
-	time.Sleep(150 * time.Millisecond) // by now both watch their own keys
+	time.Sleep(300 * time.Millisecond) // by now both watch their own keys
 	began := time.Now()
 	for _, id := range leases {
 		_, err := cli.Revoke(t.Context(), id)
@@ -181,91 +131,11 @@ func TestRevoked(t *testing.T) {
 	fails(t, lease(t, holder, t.Name()).Unlock())
 }
 
-var (
-	leaders     = flag.Int("leaders", 3, "how many leaders are killed or stopped")
-	leaderEvery = flag.Duration("leader-every", 2500*time.Millisecond, "how long each time until the next; half of that the server is away")
-)
-
-// TestLeaderKilled: with the leader killed or stopped again and again a holder keeps its lock, and others get theirs.
-func TestLeaderKilled(t *testing.T) {
-	t.Parallel()
-	c := start(t, etcdtest.Options{})
-	client := newClient(t, mustOpen(t, c), 10*time.Second)
-	kept := lease(t, client, t.Name()+"/kept")
-	var cycles atomic.Int64
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for ctx.Err() == nil {
-			if l, err := client.Mutex(t.Name()+"/other", nil).Lock(ctx); err == nil {
-				_ = l.Unlock()
-				cycles.Add(1)
-			}
-		}
-	}()
-	for i := range *leaders {
-		before := cycles.Load()
-		leader, err := c.Leader(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if i%2 == 0 {
-			leader.Kill()
-			time.Sleep(*leaderEvery / 2)
-			fails(t, leader.Start())
-		} else {
-			leader.Stop()
-			time.Sleep(*leaderEvery / 2)
-			leader.Continue()
-		}
-		time.Sleep(*leaderEvery / 2)
-		for end := time.Now().Add(30 * time.Second); cycles.Load() == before; time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("nobody else got a lock for 30 s, when leader %d had gone and come back", i+1)
-			}
-		}
-	}
-	cancel()
-	<-done
-	if !kept.Valid() || kept.Context().Err() != nil {
-		t.Errorf("the lock was lost: %v", context.Cause(kept.Context()))
-	}
-	fails(t, kept.Unlock())
-	t.Logf("%d other cycles while %d leaders were killed or stopped, one every %v", cycles.Load(), *leaders, *leaderEvery)
-}
-
-// TestAllKilled: when all servers are killed and come back within the TTL, holders keep their locks and tokens rise.
-func TestAllKilled(t *testing.T) {
-	t.Parallel()
-	c := start(t, etcdtest.Options{})
-	client := newClient(t, mustOpen(t, c), 15*time.Second)
-	l := lease(t, client, t.Name())
-	for _, m := range c.Members {
-		m.Kill()
-	}
-	for _, m := range c.Members {
-		fails(t, m.Start())
-	}
-	fails(t, etcdtest.Ready(t.Context(), admin(t, c)))
-	time.Sleep(6 * time.Second) // a renewal has come and gone
-	if !l.Valid() {
-		t.Errorf("lost: %v", context.Cause(l.Context()))
-	}
-	token := l.Token()
-	fails(t, l.Unlock())
-	next := lease(t, client, t.Name())
-	if next.Token() <= token {
-		t.Errorf("token %d came after %d", next.Token(), token)
-	}
-	fails(t, next.Unlock())
-}
-
 // TestCompaction: a compaction disturbs neither holders nor waiters.
 func TestCompaction(t *testing.T) {
 	t.Parallel()
-	c := cluster(t)
-	a, b := newClient(t, mustOpen(t, c), 10*time.Second), newClient(t, mustOpen(t, c), 10*time.Second)
+	c := rig.Shared(t)
+	a, b := newClient(t, rig.Peer(t, c), 10*time.Second), newClient(t, rig.Peer(t, c), 10*time.Second)
 	l := lease(t, a, t.Name())
 	in := make(chan error, 1)
 	go func() {
@@ -293,9 +163,9 @@ func TestCompaction(t *testing.T) {
 // told by the next renewal.
 func TestWatchCancelled(t *testing.T) {
 	t.Parallel()
-	c := cluster(t)
-	p := mustOpen(t, c)
-	holder, waiter := newClient(t, mustOpen(t, c), 10*time.Second), newClient(t, p, 3*time.Second)
+	c := rig.Shared(t)
+	p := rig.Peer(t, c)
+	holder, waiter := newClient(t, rig.Peer(t, c), 10*time.Second), newClient(t, p, 3*time.Second)
 	first := lease(t, holder, t.Name()+"/first")
 	broken := lease(t, waiter, t.Name()+"/broken")
 	in := make(chan error, 1)
@@ -327,7 +197,7 @@ func TestWatchCancelled(t *testing.T) {
 	fails(t, first.Unlock())
 	fails(t, <-in)
 	t.Logf("let in after %v", time.Since(began).Round(time.Millisecond))
-	s := mustOpen(t, c)
+	s := rig.Peer(t, c)
 	l, err := s.Inspect(t.Context(), t.Name()+"/broken")
 	if err != nil || len(l.Holders) != 1 {
 		t.Fatal(l, err)
@@ -348,7 +218,7 @@ func TestWatchCancelled(t *testing.T) {
 func TestRestored(t *testing.T) {
 	t.Parallel()
 	c := start(t, etcdtest.Options{Members: 1})
-	client := newClient(t, mustOpen(t, c), 2*time.Second)
+	client := newClient(t, rig.Peer(t, c), 2*time.Second)
 	cycle := func(client *holdfast.Client) int64 {
 		l := lease(t, client, t.Name())
 		defer l.Unlock()
@@ -358,9 +228,9 @@ func TestRestored(t *testing.T) {
 	m := c.Members[0]
 	m.Terminate()
 	snapshot := t.TempDir()
-	fails(t, os.CopyFS(snapshot, os.DirFS(m.Data)))
+	fails(t, os.CopyFS(snapshot, os.DirFS(m.Dir)))
 	fails(t, m.Start())
-	fails(t, etcdtest.Ready(t.Context(), admin(t, c)))
+	fails(t, c.Ready(t.Context()))
 	var largest int64 // what the resource has seen
 	for range 5 {
 		token := cycle(client)
@@ -370,11 +240,11 @@ func TestRestored(t *testing.T) {
 		largest = token
 	}
 	m.Terminate()
-	fails(t, os.RemoveAll(m.Data))
-	fails(t, os.CopyFS(m.Data, os.DirFS(snapshot)))
+	fails(t, os.RemoveAll(m.Dir))
+	fails(t, os.CopyFS(m.Dir, os.DirFS(snapshot)))
 	fails(t, m.Start())
-	fails(t, etcdtest.Ready(t.Context(), admin(t, c)))
-	if token := cycle(newClient(t, mustOpen(t, c), 2*time.Second)); token > largest {
+	fails(t, c.Ready(t.Context()))
+	if token := cycle(newClient(t, rig.Peer(t, c), 2*time.Second)); token > largest {
 		t.Errorf("token %d came after %d, though the cluster was set back: this test shows nothing", token, largest)
 	}
 	if client.Info().TokensFall == "" {
@@ -386,7 +256,7 @@ func TestRestored(t *testing.T) {
 func TestLeastTTL(t *testing.T) {
 	t.Parallel()
 	c := start(t, etcdtest.Options{Members: 1, Args: []string{"--heartbeat-interval", "100", "--election-timeout", "1000"}})
-	s := mustOpen(t, c)
+	s := rig.Peer(t, c)
 	cl := mutexClaim(t.Name())
 	cl.TTL = s.Info().MinTTL
 	g, err := s.Acquire(t.Context(), cl)
@@ -398,26 +268,11 @@ func TestLeastTTL(t *testing.T) {
 	}
 }
 
-// TestHalfDead: a client whose first endpoints are dead works with the others.
-func TestHalfDead(t *testing.T) {
-	t.Parallel()
-	c := cluster(t)
-	url := "etcd://127.0.0.1:1,127.0.0.1:2," + c.Members[0].Endpoint
-	client, err := holdfast.Open(t.Context(), url, &holdfast.Options{TTL: 5 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	began := time.Now()
-	fails(t, lease(t, client, t.Name()).Unlock())
-	t.Logf("locked and unlocked in %v", time.Since(began))
-}
-
 // TestNoSpace: a cluster whose quota is used up refuses at once, says why, and lets go of what is held.
 func TestNoSpace(t *testing.T) {
 	t.Parallel()
 	c := start(t, etcdtest.Options{Members: 1, Args: []string{"--quota-backend-bytes", "2097152"}})
-	client := newClient(t, mustOpen(t, c), 10*time.Second)
+	client := newClient(t, rig.Peer(t, c), 10*time.Second)
 	held := lease(t, client, t.Name()+"/held")
 	cli := admin(t, c)
 	for i := range 100 {
@@ -519,69 +374,17 @@ func TestAuth(t *testing.T) {
 // TestTLS: with the right authority the store works, and with the wrong one it says so at once.
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	good, bad := certificate(t, filepath.Join(dir, "good")), certificate(t, filepath.Join(dir, "bad"))
-	c := start(t, etcdtest.Options{Members: 1, TLS: &struct{ CA, Cert, Key string }{good + ".pem", good + ".pem", good + "-key.pem"}})
-	try := func(ca string) error {
-		client, err := holdfast.Open(t.Context(), "etcd://"+c.Members[0].Endpoint+"?ca="+ca, &holdfast.Options{TTL: 5 * time.Second})
-		if err != nil {
-			return err
-		}
-		defer client.Close()
-		l, err := client.Mutex(t.Name(), nil).Lock(t.Context())
-		if err != nil {
-			return err
-		}
-		return l.Unlock()
-	}
-	var err error
-	for range 20 { // until the server is there
-		if err = try(good + ".pem"); err == nil {
-			break
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	fails(t, err)
-	began := time.Now()
-	err = try(bad + ".pem")
-	t.Logf("a wrong authority: %v after %v", err, time.Since(began).Round(time.Millisecond))
-	if !errors.Is(err, holdfast.ErrDenied) || time.Since(began) > 5*time.Second {
-		t.Errorf("a wrong authority: %v after %v", err, time.Since(began))
-	}
-}
-
-// certificate writes a self-signed certificate for the loopback interface, and its key.
-func certificate(t *testing.T, path string) string {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: path}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, block := range map[string]*pem.Block{path + ".pem": {Type: "CERTIFICATE", Bytes: der}, path + "-key.pem": {Type: "EC PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return path
+	rig.TLS(t, func(cert, key string) *etcdtest.Cluster {
+		return start(t, etcdtest.Options{Members: 1, Cert: cert, Key: key})
+	})
 }
 
 // TestLease: a lease in the user's own hands keeps its keys while it is kept alive, ends them when it is revoked, and tells
 // when it is lost.
 func TestLease(t *testing.T) {
 	t.Parallel()
-	c := cluster(t)
-	p := mustOpen(t, c)
+	c := rig.Shared(t)
+	p := rig.Peer(t, c)
 	cli := admin(t, c)
 	ctx := t.Context()
 	l, err := p.NewLease(ctx, time.Second)
@@ -605,7 +408,7 @@ func TestLease(t *testing.T) {
 		t.Errorf("a lease that is kept is over: %v left", l.Left())
 	}
 	go func() { kept <- l.Keep(keep) }() // a second keeper does no harm
-	p.link.Cut()
+	p.Cut()
 	for range 2 {
 		if err := <-kept; !errors.Is(err, driver.ErrLost) {
 			t.Errorf("cut off, Keep says %v", err)
@@ -614,7 +417,7 @@ func TestLease(t *testing.T) {
 	if !stands() {
 		t.Error("the key went before its keeper was told")
 	}
-	p.link.Heal()
+	p.Heal()
 	stop()
 
 	l, err = p.NewLease(ctx, 30*time.Second)
@@ -639,4 +442,51 @@ func TestLease(t *testing.T) {
 	if _, err := p.NewLease(ctx, time.Millisecond); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("a lease of a millisecond: %v", err)
 	}
+}
+
+// TestChangeAmong: a weight is changed only if those around stand as they did and nobody has come, which the server compares.
+func TestChangeAmong(t *testing.T) {
+	t.Parallel()
+	s, _, _ := benchStore(t)
+	ctx, name := t.Context(), t.Name()
+	ses, err := s.tree.Open(ctx, 30*time.Second)
+	fails(t, err)
+	note := sequence.Note{ID: "a", Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1, TTL: ses.TTL}
+	add := func(number int64, id string) sequence.Look {
+		n := note
+		n.ID = id
+		look, err := s.tree.Add(ctx, name, ses, number, n, sequence.Always)
+		fails(t, err)
+		return look
+	}
+	alone := add(0, "a")
+	both := add(1, "b")
+	heavy := note
+	heavy.Weight = heavy.Limit
+	change := func(look sequence.Look, want bool, what string) {
+		t.Helper()
+		if _, ok, err := s.tree.ChangeAmong(ctx, name, look.Nodes[0], heavy, look.Nodes, look.Revision); ok != want || err != nil {
+			t.Errorf("%s: changed: %v, %v", what, ok, err)
+		}
+	}
+	change(alone, false, "beside one that has come since")
+	other := note
+	other.ID, other.Asked = "b", true
+	if _, ok, err := s.tree.Change(ctx, name, both.Nodes[1], other); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	change(both, false, "beside one that has changed since")
+	look, err := s.tree.List(ctx, name, true)
+	fails(t, err)
+	if _, _, err := s.tree.Remove(ctx, name, look.Nodes[1], false); err != nil {
+		t.Fatal(err)
+	}
+	change(look, false, "when one has gone since")
+	look, err = s.tree.List(ctx, name, true)
+	fails(t, err)
+	change(look, true, "undisturbed")
+	if look, err = s.tree.List(ctx, name, true); err != nil || len(look.Nodes) != 1 || look.Nodes[0].Weight != heavy.Limit || look.Nodes[0].Token != alone.Nodes[0].Token {
+		t.Errorf("%+v, %v", look, err)
+	}
+	fails(t, s.tree.End(ctx, ses.ID))
 }

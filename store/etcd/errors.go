@@ -19,6 +19,15 @@ var denied = []error{
 	rpctypes.ErrAuthNotEnabled, rpctypes.ErrNoSpace,
 }
 
+// refused reports whether an error says that the servers have not done what was asked.
+func refused(err error) bool {
+	switch status.Code(err) {
+	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.ResourceExhausted, codes.NotFound:
+		return true
+	}
+	return false
+}
+
 // fault gives an error of etcd the form that the engines know.
 func (t *tree) fault(err error) error {
 	if err == nil {

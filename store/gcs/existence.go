@@ -31,7 +31,8 @@ const (
 	LayoutRecord Layout = "record"
 	// LayoutGCSLock is that of gcslock in Go and shell, its Python, TypeScript and Ruby kin, and Terraform: the object's
 	// existence is all. They know no TTL: what a crashed process of theirs has left blocks until Options.ForeignAge, and
-	// what one of ours has left blocks them until the next of ours comes by.
+	// what one of ours has left blocks them until the next of ours comes by. The package gcslock of PyPI is not of their kind:
+	// it takes over every object that does not bear an end of its own making.
 	LayoutGCSLock Layout = "gcslock"
 	// LayoutVault is that of Vault's high availability: metadata "lock" with an identity and a time. A Vault counts as
 	// silent 15 s after its last write, by the store's clock. It judges us by its own, which should be right.

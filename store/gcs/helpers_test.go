@@ -107,6 +107,14 @@ func open(t testing.TB, s *gcstest.Server, opts *gcs.Options) (driver.Store, *gc
 	return store, link
 }
 
+// apart is a client's clock that is off by d.
+func apart(d time.Duration) driver.Clock {
+	return driver.Clock{
+		Monotonic: func() time.Duration { return driver.SystemClock.Monotonic() + d },
+		Real:      func() time.Duration { return driver.SystemClock.Real() + d },
+	}
+}
+
 func claim(name string, ttl time.Duration) driver.Claim {
 	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl, Owner: "test"}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
@@ -107,7 +108,7 @@ type links struct {
 func (l *links) harness() drivertest.Harness {
 	return drivertest.Harness{
 		Open: func(ctx context.Context) (driver.Store, error) {
-			via := &pgtest.Net{}
+			via := &linktest.Net{}
 			l.t.Cleanup(via.Close)
 			config, opts := parse(l.t, l.url)
 			config.ConnConfig.DialFunc = func(_ context.Context, _, addr string) (net.Conn, error) { return via.Dial(addr) }
@@ -123,9 +124,9 @@ func (l *links) harness() drivertest.Harness {
 	}
 }
 
-func (l *links) of(s driver.Store) *pgtest.Net {
+func (l *links) of(s driver.Store) *linktest.Net {
 	v, _ := l.nets.Load(s)
-	return v.(*pgtest.Net)
+	return v.(*linktest.Net)
 }
 
 // TestConformance: the store keeps every promise of the contract. The suites run alone, one after the other, since each

@@ -60,16 +60,16 @@ func TestStatements(t *testing.T) {
 		c := mutex("held", time.Minute)
 		c.Wait = true
 		exec(t, server, `select pg_stat_statements_reset()`)
-		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		_, err := other.Acquire(ctx, c)
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		n := count()
-		t.Logf("layout %q: a waiter costs %d statements in its first 6 s", layout, n)
-		if n > 20 {
-			t.Errorf("layout %q: a waiter cost %d statements in 6 s", layout, n)
+		t.Logf("layout %q: a waiter costs %d statements in its first 3 s", layout, n)
+		if n > 15 {
+			t.Errorf("layout %q: a waiter cost %d statements in 3 s", layout, n)
 		}
 		if err := s.Release(t.Context(), g.Claim, ""); err != nil {
 			t.Error(err)

@@ -5,160 +5,16 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
-	"net"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
-	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
-
-func mutex(name string, ttl time.Duration) driver.Claim {
-	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl, Owner: "test"}
-}
-
-func opened(t testing.TB, raw string) driver.Store {
-	t.Helper()
-	s, err := driver.Open(t.Context(), raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	return s
-}
-
-func acquire(t testing.TB, s driver.Store, c driver.Claim) driver.Grant {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	g, err := s.Acquire(ctx, c)
-	if err != nil {
-		t.Fatalf("acquire %s: %v", c.Name, err)
-	}
-	return g
-}
-
-func renewal(t testing.TB, s driver.Store, g driver.Grant) driver.Renewal {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	var r driver.Renewal
-	s.Renew(ctx, []driver.Grant{g}, func(_ int, a driver.Renewal) { r = a })
-	return r
-}
-
-func lost(err error) driver.Loss {
-	var l *driver.LossError
-	if errors.As(err, &l) {
-		return l.Loss
-	}
-	return ""
-}
-
-func exec(t testing.TB, s *pgtest.Server, text string) {
-	t.Helper()
-	if err := s.Exec(text); err != nil {
-		t.Fatalf("%s: %v", text, err)
-	}
-}
-
-// is fails unless the error is one of the driver's and says these words.
-func is(t testing.TB, err, target error, words ...string) {
-	t.Helper()
-	if !errors.Is(err, target) {
-		t.Fatalf("got %v, want %v", err, target)
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("%q does not say %q", err, w)
-		}
-	}
-}
-
-// TestTables: a missing table is named, and made when asked; one that is not Holdfast's, or of another version, is left as it
-// is; and many may make them at once.
-func TestTables(t *testing.T) {
-	t.Parallel()
-	s := server(t)
-	url := s.URL("test") + "?sslmode=disable&schema=made&table=Odd%20%22name"
-	open := func(url string) error {
-		st, err := driver.Open(t.Context(), url)
-		if err == nil {
-			err = st.Close()
-		}
-		return err
-	}
-	is(t, open(url), driver.ErrInvalid, "create=true", `"made"."Odd ""name"`)
-	var all sync.WaitGroup
-	for i := range 8 {
-		all.Go(func() {
-			for _, url := range []string{url, fmt.Sprint(url, i)} { // the same table, and others in the same schema
-				if err := open(url + "&create=true"); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	if err := open(url); err != nil {
-		t.Fatal(err)
-	}
-	exec(t, s, `create table made.other (name text, data bytea)`)
-	is(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&create=true"), driver.ErrInvalid, "made", "left as it is")
-	exec(t, s, `comment on table made.other is 'Holdfast locks, version 2'`)
-	is(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&create=true"), driver.ErrInvalid, "version 2", "version 1")
-	is(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&layout=shedlock"), driver.ErrInvalid, "lock_until")
-	is(t, open("postgres://test@"+s.Addr+"/nowhere?sslmode=disable"), driver.ErrInvalid, "nowhere")
-
-	st := opened(t, url)
-	g := acquire(t, st, mutex("m", time.Minute))
-	exec(t, s, `drop table made."Odd ""name"`)
-	_, err := st.Acquire(t.Context(), mutex("n", time.Minute))
-	is(t, err, driver.ErrInvalid, "create=true")
-	if r := renewal(t, st, g); r.Err == nil || lost(r.Err) != "" {
-		t.Errorf("a renewal in a table that is gone: %v", r.Err)
-	}
-}
-
-// TestPermissions: what a user lacks is named, at once when the store is opened and later when it is taken away.
-func TestPermissions(t *testing.T) {
-	t.Parallel()
-	s := server(t)
-	exec(t, s, `create role clerk login; create schema office`)
-	clerk := s.URL("clerk") + "?sslmode=disable&schema=office"
-	_, err := driver.Open(t.Context(), clerk+"&create=true")
-	is(t, err, driver.ErrDenied, "office")
-	opened(t, s.URL("test")+"?sslmode=disable&schema=office&create=true")
-	_, err = driver.Open(t.Context(), clerk)
-	is(t, err, driver.ErrDenied, "USAGE")
-	exec(t, s, `grant usage on schema office to clerk; grant select, insert on office.holdfast to clerk`)
-	_, err = driver.Open(t.Context(), clerk)
-	is(t, err, driver.ErrDenied, `GRANT UPDATE, DELETE ON "office"."holdfast" TO "clerk"`)
-	exec(t, s, `grant update, delete on office.holdfast to clerk`)
-	st := opened(t, clerk)
-	g := acquire(t, st, mutex("m", time.Minute))
-	exec(t, s, `revoke update on office.holdfast from clerk`)
-	is(t, renewal(t, st, g).Err, driver.ErrDenied, "UPDATE")
-	is(t, st.Release(t.Context(), g.Claim, g.Ref), driver.ErrDenied, "UPDATE")
-	exec(t, s, `grant update on office.holdfast to clerk`)
-	if r := renewal(t, st, g); r.Err != nil {
-		t.Errorf("after the permission came back: %v", r.Err)
-	}
-	_, err = driver.Open(t.Context(), s.URL("nobody:s3cret")+"?sslmode=disable")
-	is(t, err, driver.ErrDenied, "nobody")
-	if strings.Contains(err.Error(), "s3cret") {
-		t.Errorf("it tells the password: %v", err)
-	}
-}
 
 // TestPool: a store works on the user's own pool and leaves it open; when the program has used the pool up, the error says
 // so, and a grant lives on once there is a connection again.
@@ -343,122 +199,6 @@ func TestSurvives(t *testing.T) {
 	}
 }
 
-// TestListenerKilled: whoever waits hears of a release also after its listening connection was ended, many times over, and
-// does not depend on looking from time to time.
-func TestListenerKilled(t *testing.T) {
-	t.Parallel()
-	s := server(t)
-	url := freshURL(t, s, "application_name=killed_listener")
-	holder, waiter := opened(t, url), opened(t, url)
-	var worst time.Duration
-	for i := range 5 {
-		g := acquire(t, holder, mutex("m", time.Minute))
-		c := mutex("m", time.Minute)
-		c.Wait = true
-		released := make(chan time.Time, 1)
-		go func() {
-			defer close(released)
-			listening := func() bool {
-				n, err := s.Ask(`select count(*) from pg_locks l join pg_stat_activity a using (pid)
-					where a.application_name = 'killed_listener' and l.locktype = 'advisory' and l.mode = 'ShareLock' and l.granted`)
-				return err == nil && n != "0"
-			}
-			for range 2 {
-				for !listening() && t.Context().Err() == nil {
-					time.Sleep(5 * time.Millisecond)
-				}
-				if i > 0 {
-					_ = s.Exec(`select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'killed_listener' and query not like 'with%' and wait_event = 'ClientRead' and pid in
-						(select pid from pg_locks where locktype = 'advisory' and mode = 'ShareLock')`)
-				}
-			}
-			for !listening() && t.Context().Err() == nil {
-				time.Sleep(5 * time.Millisecond)
-			}
-			time.Sleep(50 * time.Millisecond) // the look that follows is over
-			released <- time.Now()
-			if err := holder.Release(t.Context(), g.Claim, ""); err != nil {
-				t.Error(err)
-			}
-		}()
-		next := acquire(t, waiter, c)
-		worst = max(worst, time.Since(<-released))
-		<-released // the release has returned, too
-		if err := waiter.Release(t.Context(), next.Claim, ""); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("let in %v after the release at most", worst)
-	if worst > 500*time.Millisecond {
-		t.Errorf("let in %v after the release: by looking, and not by being told", worst)
-	}
-}
-
-// TestWaitAfterLoss: who waits hears of a change that came while the listening connection was down.
-func TestWaitAfterLoss(t *testing.T) {
-	t.Parallel()
-	s := server(t)
-	config, opts := parse(t, freshURL(t, s, "application_name=wait_after_loss"))
-	gate := make(chan struct{})
-	close(gate)
-	var mu sync.Mutex
-	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		mu.Lock()
-		g := gate
-		mu.Unlock()
-		<-g
-		return (&net.Dialer{}).DialContext(ctx, network, addr)
-	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	table, err := newTable(t.Context(), pool, opts, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer table.Close()
-	row, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	told := make(chan error, 1)
-	go func() {
-		for err := error(nil); err == nil; {
-			if err = table.Wait(ctx, row.Name, row.Version); err == nil {
-				if now, lerr := table.Load(ctx, row.Name); lerr != nil || now.Version != row.Version {
-					told <- lerr
-					return
-				}
-			}
-		}
-		told <- ctx.Err()
-	}()
-	const listening = `pid in (select l.pid from pg_locks l join pg_stat_activity a using (pid)
-		where a.application_name = 'wait_after_loss' and l.locktype = 'advisory' and l.mode = 'ShareLock' and l.granted)`
-	for n := "0"; n == "0"; time.Sleep(5 * time.Millisecond) {
-		if n, err = s.Ask(`select count(*) from pg_stat_activity where ` + listening); err != nil {
-			t.Fatal(err)
-		}
-	}
-	time.Sleep(50 * time.Millisecond) // it has looked
-	mu.Lock()
-	gate = make(chan struct{})
-	open := sync.OnceFunc(func() { close(gate) })
-	mu.Unlock()
-	defer open()
-	exec(t, s, `select pg_terminate_backend(pid, 5000) from pg_stat_activity where `+listening)
-	time.Sleep(100 * time.Millisecond)
-	exec(t, s, `update `+table.place.locks+` set data = '2'`) // as a writer does that sees nobody waiting
-	open()
-	if err := <-told; err != nil {
-		t.Errorf("not told: %v", err)
-	}
-}
-
 // TestOperator: a row that an operator deletes or edits in mid-hold is a loss, which the holder is told at its next renewal,
 // and is never written over. Tokens rise all the same.
 func TestOperator(t *testing.T) {
@@ -495,8 +235,9 @@ func TestOperator(t *testing.T) {
 	}
 }
 
-// TestClocks: on a server whose clock is an hour off ours nobody is let in early or late: a dead holder is replaced within
-// its TTL and a second by a process that tries once, without having watched, and not before.
+// TestClocks: on a server whose clock is an hour off ours, and with clients whose clocks are an hour apart, nobody is let in early
+// or late: a dead holder is replaced within its TTL and a second by a process that tries once, without having watched, and not
+// before.
 func TestClocks(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
@@ -509,192 +250,37 @@ func TestClocks(t *testing.T) {
 			t.Cleanup(s.Stop)
 			const ttl = 3 * time.Second
 			for _, layout := range []string{"", "shedlock"} {
-				url := s.URL("test") + "?sslmode=disable&create=true&layout=" + layout
-				dead := opened(t, url)
-				g := acquire(t, dead, mutex("m", ttl))
-				if off := time.Until(time.UnixMicro(g.Token)) - ahead; off.Abs() > time.Minute {
-					t.Errorf("tokens are not made from the server's clock: off by %v", off)
-				}
-				dead.Close()
-				clock := driver.SystemClock
-				for once := range 2 {
-					wait := ttl - 500*time.Millisecond
-					if once == 1 {
-						wait = ttl + time.Second
-					}
-					time.Sleep(wait - clock.Since(g.Since))
-					cron := opened(t, url)
-					next, err := cron.Acquire(t.Context(), mutex("m", ttl))
-					at := clock.Since(g.Since)
-					switch {
-					case err == nil && at < ttl:
-						t.Errorf("layout %q: let in after %v of a TTL of %v", layout, at, ttl)
-					case once == 1 && err != nil:
-						t.Errorf("layout %q: refused %v after the start of a TTL of %v: %v", layout, at, ttl, err)
-					case err == nil && next.Token <= g.Token:
-						t.Errorf("layout %q: token %d after %d", layout, next.Token, g.Token)
-					}
-				}
-			}
-		})
-	}
-}
-
-// TestLostReplies: whether a reply is lost after a take, a renewal or a release, the call finds out what became of it.
-func TestLostReplies(t *testing.T) {
-	t.Parallel()
-	n := 30
-	if *prove {
-		n = 1000
-	}
-	s := server(t)
-	for _, layout := range []string{"", "shedlock"} {
-		config, opts := parse(t, freshURL(t, s, "layout="+layout))
-		link, err := pgtest.NewLink(s.Addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(link.Close)
-		config.ConnConfig.DialFunc = func(context.Context, string, string) (net.Conn, error) { return net.Dial("tcp", link.Addr) }
-		st, err := openConfig(t.Context(), config, opts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer st.Close()
-		last := int64(0)
-		renewed := 0
-		for range n {
-			c := mutex("m", time.Minute)
-			link.LoseReplies(1)
-			g := acquire(t, st, c)
-			if g.Token <= last {
-				t.Fatalf("token %d after %d", g.Token, last)
-			}
-			last = g.Token
-			link.LoseReplies(1)
-			r := renewal(t, st, g)
-			if lost(r.Err) != "" {
-				t.Fatalf("a renewal whose reply was lost: %v", r.Err)
-			}
-			if r.Err != nil {
-				r = renewal(t, st, g)
-				renewed++
-			}
-			if r.Err != nil {
-				t.Fatalf("the renewal after it: %v", r.Err)
-			}
-			link.LoseReplies(1)
-			if err := st.Release(t.Context(), c, ""); err != nil {
-				t.Fatalf("a release whose reply was lost: %v", err)
-			}
-			if l, err := st.Inspect(t.Context(), "m"); err != nil || len(l.Holders) > 0 {
-				t.Fatalf("after the release: %+v %v", l, err)
-			}
-		}
-		link.LoseReplies(0)
-		t.Logf("layout %q: %d takes, renewals and releases settled, %d of the renewals by asking again", layout, n, renewed)
-	}
-}
-
-// TestCancel: claims that are given up at random points, and cleaned up, leave nothing behind a second later.
-func TestCancel(t *testing.T) {
-	t.Parallel()
-	n := 500
-	if *prove {
-		n = 10000
-	}
-	s := server(t)
-	for _, layout := range []string{"", "shedlock"} {
-		st := opened(t, freshURL(t, s, "layout="+layout))
-		var todo, cancels, after atomic.Int64
-		todo.Store(int64(n))
-		var wg sync.WaitGroup
-		for i := range 8 {
-			wg.Go(func() {
-				for todo.Add(-1) >= 0 {
-					c := mutex(fmt.Sprint("m", i), time.Minute)
-					c.Wait = true
-					c.Fair = layout == "" && mathrand.N(2) == 0
-					ctx, cancel := context.WithTimeout(t.Context(), mathrand.N(6*time.Millisecond))
-					_, err := st.Acquire(ctx, c)
-					cancel()
-					if err != nil {
-						cancels.Add(1)
-						if !errors.Is(err, context.DeadlineExceeded) {
-							t.Error(err)
+				t.Run("layout "+layout, func(t *testing.T) {
+					t.Parallel()
+					url := s.URL("test") + "?sslmode=disable&create=true&layout=" + layout
+					comes := func(clock time.Duration, g driver.Grant, after time.Duration) (driver.Grant, time.Duration, error) {
+						t.Helper()
+						config, opts := parse(t, url)
+						opts.Clock = apart(clock)
+						time.Sleep(after - driver.SystemClock.Since(g.Since))
+						st, err := openConfig(t.Context(), config, opts)
+						if err != nil {
+							t.Fatal(err)
 						}
+						defer st.Close()
+						next, err := st.Acquire(t.Context(), mutex(g.Name, ttl))
+						return next, driver.SystemClock.Since(g.Since), err
 					}
-					switch rerr := st.Release(t.Context(), c, ""); {
-					case rerr == nil && err != nil:
-						after.Add(1)
-					case rerr != nil && (err == nil || !errors.Is(rerr, driver.ErrLost)):
-						t.Errorf("release: %v (acquire: %v)", rerr, err)
+					dead := opened(t, url)
+					early, once := acquire(t, dead, mutex("early", ttl)), acquire(t, dead, mutex("once", ttl))
+					dead.Close()
+					if off := time.Until(time.UnixMicro(once.Token)) - ahead; off.Abs() > time.Minute {
+						t.Errorf("tokens are not made from the server's clock: off by %v", off)
 					}
-				}
-			})
-		}
-		wg.Wait()
-		time.Sleep(time.Second)
-		for l, err := range st.List(t.Context(), "") {
-			t.Errorf("an orphan: %+v %v", l, err)
-		}
-		t.Logf("layout %q: %d claims, %d were cancelled, %d of them after the effect; no orphan a second later", layout, n, cancels.Load(), after.Load())
-		if after.Load() == 0 || *prove && after.Load() < cancels.Load()/5 {
-			t.Errorf("only %d of %d cancels fell after the effect: the test proves little", after.Load(), cancels.Load())
-		}
-	}
-}
-
-// TestCancelKeepsConnection: a caller that gives up while the server is at work returns at once, its connection goes on, and
-// the next statement uses it.
-func TestCancelKeepsConnection(t *testing.T) {
-	t.Parallel()
-	s := server(t)
-	config, opts := parse(t, freshURL(t, s))
-	config.MaxConns = 1
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	opts.Timeout = time.Minute
-	st, err := New(t.Context(), pool, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
-	before := pool.Stat().NewConnsCount()
-	blocker, err := pgx.Connect(t.Context(), s.URL("test")+"?sslmode=disable")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer blocker.Close(context.Background())
-	for i := range 10 {
-		err := pgx.BeginFunc(t.Context(), blocker, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(t.Context(), "lock table "+mustPlace(t, opts).locks+" in access exclusive mode"); err != nil {
-				return err
-			}
-			var all sync.WaitGroup
-			for range 3 { // one has the connection, the others wait for it
-				all.Go(func() {
-					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-					defer cancel()
-					start := time.Now()
-					if _, err := st.Inspect(ctx, fmt.Sprint("m", i)); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 10*time.Second {
-						t.Errorf("after %v: %v", time.Since(start), err)
+					if _, at, err := comes(ahead, early, ttl-500*time.Millisecond); err == nil && at < ttl {
+						t.Errorf("let in after %v of a TTL of %v", at, ttl)
+					}
+					if next, at, err := comes(-ahead, once, ttl+time.Second); err != nil || next.Token <= once.Token {
+						t.Errorf("%v after the start of a TTL of %v: token %d after %d, %v", at, ttl, next.Token, once.Token, err)
 					}
 				})
 			}
-			all.Wait()
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		acquire(t, st, mutex(fmt.Sprint("m", i), time.Minute))
-	}
-	if n := pool.Stat().NewConnsCount() - before; n > 0 {
-		t.Errorf("%d connections were lost", n)
 	}
 }
 
@@ -717,61 +303,4 @@ func TestPooler(t *testing.T) {
 	if n, err := s.Ask(`select count(*) from pg_locks where locktype = 'advisory'`); err != nil || n != "0" {
 		t.Errorf("%s advisory locks stay behind %v", n, err)
 	}
-}
-
-// TestFence: the resource takes a token again and a larger one, refuses a smaller one, and what the refused transaction wrote
-// is undone; two transactions that come at once are ordered by their tokens.
-func TestFence(t *testing.T) {
-	t.Parallel()
-	s := server(t)
-	config, opts := parse(t, freshURL(t, s))
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	if err := Migrate(t.Context(), pool, opts); err != nil {
-		t.Fatal(err)
-	}
-	exec(t, s, `create table stock (item text, by bigint)`)
-	write := func(token int64) error {
-		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(t.Context(), `insert into stock values ('shoe', $1)`, token); err != nil {
-				return err
-			}
-			return Fence(t.Context(), tx, opts, "shoe", token)
-		})
-	}
-	for _, token := range []int64{5, 5, 9, 1 << 52} {
-		if err := write(token); err != nil {
-			t.Errorf("token %d: %v", token, err)
-		}
-	}
-	for _, token := range []int64{1, 9, 1<<52 - 1} {
-		is(t, write(token), driver.ErrLost, "shoe")
-	}
-	is(t, write(0), driver.ErrInvalid)
-	if n, err := s.Ask(`select string_agg(by::text, ' ' order by by) from stock`); err != nil || n != "5 5 9 4503599627370496" {
-		t.Errorf("written: %s %v", n, err)
-	}
-	var all sync.WaitGroup
-	for i := range 40 {
-		all.Go(func() {
-			if err := write(1<<52 + int64(i)); err != nil && !errors.Is(err, driver.ErrLost) {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	if n, err := s.Ask(`select token = (select max(by) from stock) from ` + mustPlace(t, opts).fence); err != nil || n != "t" {
-		t.Errorf("the fence's token is that of the last write: %s %v", n, err)
-	}
-}
-
-func mustPlace(t testing.TB, o *Options) *place {
-	p, err := o.place()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
 }

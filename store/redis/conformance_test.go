@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
@@ -55,7 +56,7 @@ type nets struct {
 func (n *nets) harness() drivertest.Harness {
 	return drivertest.Harness{
 		Open: func(ctx context.Context) (driver.Store, error) {
-			via := &redistest.Net{}
+			via := &linktest.Net{}
 			n.t.Cleanup(via.Close)
 			s, err := n.make(ctx, dialVia(via), &n.opts)
 			if err == nil {
@@ -69,12 +70,12 @@ func (n *nets) harness() drivertest.Harness {
 	}
 }
 
-func (n *nets) of(s driver.Store) *redistest.Net {
+func (n *nets) of(s driver.Store) *linktest.Net {
 	v, _ := n.nets.Load(s)
-	return v.(*redistest.Net)
+	return v.(*linktest.Net)
 }
 
-func dialVia(via *redistest.Net) func(o *rueidis.ClientOption) {
+func dialVia(via *linktest.Net) func(o *rueidis.ClientOption) {
 	return func(o *rueidis.ClientOption) {
 		o.DialFn = func(addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) { return via.Dial(addr) }
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
@@ -310,7 +311,7 @@ func TestPromotedClock(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(second.Stop)
-		via, err := redistest.NewLink(first.Addr)
+		via, err := linktest.NewLink(first.Addr)
 		if err != nil {
 			t.Fatal(err)
 		}

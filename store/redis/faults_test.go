@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
@@ -287,14 +288,14 @@ func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	for _, fair := range []bool{false, true} {
-		via := &redistest.Net{}
+		via := &linktest.Net{}
 		t.Cleanup(via.Close)
 		st, err := viaURLWith(t, "redis://"+server.Addr, via)
 		if err != nil {
 			t.Fatal(err)
 		}
 		acquire(t, st, mutex(fmt.Sprint("warm", fair), time.Second))
-		lose := func() { via.Each(func(k *redistest.Link) { k.LoseReplies(1) }) }
+		lose := func() { via.Each(func(k *linktest.Link) { k.LoseReplies(1) }) }
 		for i := range 5 {
 			c := mutex(fmt.Sprint("lost", fair, i), 10*time.Second)
 			c.Fair = fair
@@ -318,7 +319,7 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-func viaURLWith(t *testing.T, raw string, via *redistest.Net) (driver.Store, error) {
+func viaURLWith(t *testing.T, raw string, via *linktest.Net) (driver.Store, error) {
 	s, err := viaURL(raw)(t.Context(), dialVia(via), &Options{})
 	if err == nil {
 		t.Cleanup(func() { s.Close() })
@@ -410,7 +411,7 @@ func TestOverlap(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range rounds {
 		wg.Go(func() {
-			via := &redistest.Net{}
+			via := &linktest.Net{}
 			defer via.Close()
 			s, err := viaURL("redis://"+server.Addr)(t.Context(), dialVia(via), &Options{})
 			if err != nil {
@@ -430,7 +431,7 @@ func TestOverlap(t *testing.T) {
 			if i%4 < 2 {
 				via.Cut()
 			} else {
-				via.Each((*redistest.Link).CutReplies)
+				via.Each((*linktest.Link).CutReplies)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			s.Renew(ctx, []driver.Grant{g}, func(_ int, r driver.Renewal) {

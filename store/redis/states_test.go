@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
@@ -151,7 +152,7 @@ func TestTooOld(t *testing.T) {
 	real := do(t, server, "INFO", "server")
 	_, version, _ := strings.Cut(real, "redis_version:")
 	version, _, _ = strings.Cut(version, "\r")
-	via, err := redistest.NewLink(server.Addr)
+	via, err := linktest.NewLink(server.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/store/redis/redistest"
+	"github.com/holdfast-go/holdfast/internal/linktest"
 )
 
 // TestWeather: through a slow link with resets no lease is lost, and through one that loses a third of its packets what is
@@ -37,7 +37,7 @@ func TestWeather(t *testing.T) {
 	} {
 		both.Go(func() {
 			open := func() driver.Store {
-				via, err := redistest.NewLink(server.Addr)
+				via, err := linktest.NewLink(server.Addr)
 				if err != nil {
 					t.Error(err)
 					return nil
@@ -137,7 +137,7 @@ func TestFlappingLink(t *testing.T) {
 	t.Parallel()
 	const ttl, flaps = 9 * time.Second, 6
 	server := startServer(t)
-	via, err := redistest.NewLink(server.Addr)
+	via, err := linktest.NewLink(server.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}

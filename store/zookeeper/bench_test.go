@@ -2,7 +2,12 @@ package zookeeper
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,84 +15,133 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// cycles runs n cycles on g goroutines.
-func cycles(b *testing.B, g int, cycle func(worker int)) {
-	b.ResetTimer()
-	var wg sync.WaitGroup
-	todo := make(chan struct{}, b.N)
-	for range b.N {
-		todo <- struct{}{}
-	}
-	close(todo)
-	for w := range g {
-		wg.Go(func() {
-			for range todo {
-				cycle(w)
+// A contender takes and gives back locks by some workers, for a while, and says how often it did. The lock is one for all, or one
+// for each.
+type contender func(workers int, d time.Duration, one bool) (cycles int)
+
+// inGo makes a contender of one cycle.
+func inGo(cycle func(lock string)) contender {
+	return func(workers int, d time.Duration, one bool) int {
+		var all sync.WaitGroup
+		var cycles atomic.Int64
+		end := time.Now().Add(d)
+		for w := range workers {
+			lock := strconv.Itoa(w)
+			if one {
+				lock = "one"
 			}
-		})
+			all.Go(func() {
+				for time.Now().Before(end) {
+					cycle(lock)
+					cycles.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		return int(cycles.Load())
 	}
-	wg.Wait()
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "cycles/s")
+}
+
+// inCurator is Curator's mutex, in a process of its own.
+func inCurator(b *testing.B, server string) contender {
+	run := javaProgram(b, "Bench")
+	c := exec.CommandContext(b.Context(), run[0], append(run[1:], server, "/curator")...)
+	in, err := c.StdinPipe()
+	fails(b, err)
+	out, err := c.StdoutPipe()
+	fails(b, err)
+	c.Stderr = os.Stderr
+	fails(b, c.Start())
+	b.Cleanup(func() { in.Close(); _ = c.Wait() })
+	return func(workers int, d time.Duration, one bool) (cycles int) {
+		fmt.Fprintln(in, workers, d.Milliseconds(), one)
+		if _, err := fmt.Fscan(out, &cycles); err != nil {
+			b.Fatal(err)
+		}
+		return cycles
+	}
 }
 
 // BenchmarkCycle compares an acquire and a release with the floor, which is a create, a listing and a delete, one after the
-// other, by another client; and with that client's own lock. Alone, on locks of their own, and on one lock.
+// other, by another client; with that client's own lock, and with Curator's: alone, on locks of their own, and on one lock, where
+// the floor has a queue inside its process. All are clients of one server, and take turns, a quarter of a second each; what
+// is told is the median of their turns.
 func BenchmarkCycle(b *testing.B) {
-	s, _ := counting(b)
-	cli := admin(b, cluster(b))
-	ctx := b.Context()
+	leader, err := rig.Shared(b).Leader(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	server := []string{leader.Endpoint}
+	cli, _, err := zk.Connect(server, 20*time.Second, zk.WithLogger(quiet{}))
+	fails(b, err)
+	defer cli.Close()
 	acl := zk.WorldACL(zk.PermAll)
-	for _, dir := range []string{"/floor", "/bench", "/bench/own", "/peer"} {
-		_, err := cli.Create(dir, nil, 0, acl)
-		if err != zk.ErrNodeExists {
-			fails(b, err)
-		}
-	}
+	folders := []string{"/floor", "/floor/one"}
 	for w := range 64 {
-		if _, err := cli.Create(fmt.Sprint("/floor/", w), nil, 0, acl); err != zk.ErrNodeExists {
-			fails(b, err)
-		}
+		folders = append(folders, fmt.Sprint("/floor/", w))
 	}
-	floor := func(w int) {
-		dir := fmt.Sprint("/floor/", w)
-		path, err := cli.Create(dir+"/lock-", nil, zk.FlagEphemeral|zk.FlagSequence, acl)
+	for _, f := range folders {
+		_, err := cli.Create(f, nil, 0, acl)
 		fails(b, err)
-		_, _, err = cli.Children(dir)
+	}
+	var queue sync.Mutex
+	floor := func(lock string) {
+		if lock == "one" {
+			queue.Lock()
+			defer queue.Unlock()
+		}
+		path, err := cli.Create("/floor/"+lock+"/lock-", nil, zk.FlagEphemeral|zk.FlagSequence, acl)
+		fails(b, err)
+		_, _, err = cli.Children("/floor/" + lock)
 		fails(b, err)
 		fails(b, cli.Delete(path, -1))
 	}
-	holdfast := func(lock string) {
-		c := mutexClaim(lock)
-		c.Wait = true
-		_, err := s.Acquire(ctx, c)
-		fails(b, err)
-		fails(b, s.Release(ctx, c, ""))
+	ours := func(s driver.Store) func(lock string) {
+		return func(lock string) {
+			c := mutexClaim("bench/" + lock)
+			c.Wait = true
+			_, err := s.Acquire(b.Context(), c)
+			fails(b, err)
+			fails(b, s.Release(b.Context(), c, ""))
+		}
 	}
-	for _, workers := range []int{1, 64} {
-		b.Run(fmt.Sprintf("own/%d/floor", workers), func(b *testing.B) { cycles(b, workers, floor) })
-		b.Run(fmt.Sprintf("own/%d/holdfast", workers), func(b *testing.B) {
-			cycles(b, workers, func(w int) { holdfast(fmt.Sprint("bench/own/", w)) })
-		})
-		b.Run(fmt.Sprintf("own/%d/go-zookeeper", workers), func(b *testing.B) {
-			cycles(b, workers, func(w int) {
-				l := zk.NewLock(cli, fmt.Sprint("/peer/", w), acl)
-				fails(b, l.Lock())
-				fails(b, l.Unlock())
-			})
-		})
-	}
-	b.Run("one/64/in-process-queue-floor", func(b *testing.B) {
-		var mu sync.Mutex
-		cycles(b, 64, func(int) { mu.Lock(); defer mu.Unlock(); floor(0) })
-	})
-	b.Run("one/64/holdfast", func(b *testing.B) { cycles(b, 64, func(int) { holdfast("bench/one") }) })
-	b.Run("one/64/go-zookeeper", func(b *testing.B) {
-		cycles(b, 64, func(int) {
-			l := zk.NewLock(cli, "/peer/one", acl)
+	s, err := New(Options{Servers: server})
+	fails(b, err)
+	defer s.Close()
+	one, err := NewPlain(Options{Servers: server})
+	fails(b, err)
+	defer one.Close()
+	contenders := map[string]contender{
+		"floor": inGo(floor), "holdfast": inGo(ours(s)), "plain": inGo(ours(one)), "curator": inCurator(b, leader.Endpoint),
+		"go-zookeeper": inGo(func(lock string) {
+			l := zk.NewLock(cli, "/peer/"+lock, acl)
 			fails(b, l.Lock())
 			fails(b, l.Unlock())
+		}),
+	}
+	for _, k := range []struct {
+		name    string
+		workers int
+		one     bool
+	}{{"own/1", 1, false}, {"own/64", 64, false}, {"one/64", 64, true}} {
+		b.Run(k.name, func(b *testing.B) {
+			const turn, turns = 250 * time.Millisecond, 9
+			rates := map[string][]float64{}
+			for range b.N * turns {
+				for name, c := range contenders {
+					if name == "plain" && k.one { // without the client's queue its waiters are a herd
+						continue
+					}
+					rates[name] = append(rates[name], float64(c(k.workers, turn, k.one))/turn.Seconds())
+				}
+			}
+			b.ReportMetric(0, "ns/op")
+			for name, r := range rates {
+				slices.Sort(r)
+				b.ReportMetric(r[len(r)/2], name+"/s")
+			}
 		})
-	})
+	}
 }
 
 // TestPackets: a cycle on a free lock is three packets in two round trips; one that waits for another client's adds the read
@@ -157,7 +211,7 @@ func TestPackets(t *testing.T) {
 		fails(t, err)
 		gs = append(gs, g)
 	}
-	time.Sleep(300 * time.Millisecond) // they are watched now
+	time.Sleep(time.Second) // they are watched now
 	c.take()
 	s.Renew(ctx, gs, func(_ int, r driver.Renewal) { fails(t, r.Err) })
 	got = c.take()

@@ -52,6 +52,11 @@ func escape(element string, first bool) string {
 	return b.String()
 }
 
+// flat writes a whole name as one element of a path.
+func flat(name string, first bool) string {
+	return strings.ReplaceAll(escape(name, first), "/", "%2F")
+}
+
 // allowed reports whether every version of ZooKeeper takes r in a path, and every client counts it as one character.
 func allowed(r rune) bool {
 	return !unicode.IsControl(r) && r < 0xD800 && r != utf8.RuneError
@@ -147,7 +152,12 @@ func ours(stem string) (session string, n sequence.Note, ok bool) {
 	n.Weight, err2 = strconv.ParseInt(weight, 10, 64)
 	known := n.Kind == driver.KindMutex || n.Kind == driver.KindRW || n.Kind == driver.KindSemaphore
 	return session, n, known && err1 == nil && err2 == nil && n.Weight >= 1 && n.Weight <= n.Limit &&
-		strings.Trim(n.ID, "abcdefghijklmnopqrstuvwxyz234567") == "" && strings.Trim(session, "0123456789abcdef") == ""
+		isID(n.ID) && strings.Trim(session, "0123456789abcdef") == ""
+}
+
+// isID reports whether id is what the ids of claims are.
+func isID(id string) bool {
+	return len(id) == 26 && strings.Trim(id, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
 // stem is a claim's name but for its end and number.

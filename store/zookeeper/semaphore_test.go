@@ -14,13 +14,14 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
 
 // TestSemaphore: permits are granted up to the limit and in order, a wait that is given up leaves nothing, holders and waiters
 // are seen and can be broken, and what Curator's semaphore is not is refused.
 func TestSemaphore(t *testing.T) {
 	t.Parallel()
-	s, err := NewSemaphore(Options{Servers: cluster(t).Endpoints()})
+	s, err := NewSemaphore(Options{Servers: rig.Shared(t).Endpoints()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +105,7 @@ func TestSemaphore(t *testing.T) {
 // TestSemaphoreInterop: Curator's semaphore and ours share their permits, never more than there are, and both make progress.
 func TestSemaphoreInterop(t *testing.T) {
 	t.Parallel()
-	c := cluster(t)
+	c := rig.Shared(t)
 	file := filepath.Join(t.TempDir(), "marks")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -121,7 +122,7 @@ func TestSemaphoreInterop(t *testing.T) {
 	}
 	var theirs sync.WaitGroup
 	for range 3 {
-		args := append(curator(t), strings.Join(c.Endpoints(), ","), "/"+t.Name(), "semaphore", strconv.Itoa(*interop), file)
+		args := append(curator(t), strings.Join(c.Endpoints(), ","), "/"+t.Name(), "semaphore", strconv.Itoa(*sessiontest.Rounds), file)
 		theirs.Go(func() {
 			var out bytes.Buffer
 			peer := exec.CommandContext(t.Context(), args[0], args[1:]...)
@@ -141,7 +142,7 @@ func TestSemaphoreInterop(t *testing.T) {
 	var all sync.WaitGroup
 	for range 3 {
 		all.Go(func() {
-			for going, n := true, 0; going || n < *interop; n++ {
+			for going, n := true, 0; going || n < *sessiontest.Rounds; n++ {
 				l, err := client.Semaphore(t.Name(), 3, nil).Acquire(t.Context(), 1)
 				if err != nil {
 					t.Error(err)
@@ -178,7 +179,7 @@ func TestSemaphoreInterop(t *testing.T) {
 		}
 	}
 	t.Logf("%d permits of ours and %d of theirs, %d at a time at most", ours, total-ours, most)
-	if most > 3 || most < 2 || inside != 0 || total-ours != 3**interop {
+	if most > 3 || most < 2 || inside != 0 || total-ours != 3**sessiontest.Rounds {
 		t.Error("not as promised")
 	}
 }

@@ -38,11 +38,8 @@ const records = "%records"
 const tokenGap = time.Minute
 
 func (tb *table) path(name string) string {
-	return tb.t.root + "/" + records + "/" + flat(name)
+	return tb.t.root + "/" + records + "/" + flat(name, false)
 }
-
-// flat writes a name as one element of a path.
-func flat(name string) string { return strings.ReplaceAll(escape(name, false), "/", "%2F") }
 
 // Info promises what the ensemble does.
 func (tb *table) Info() driver.Info {
@@ -166,12 +163,7 @@ func (tb *table) write(ctx context.Context, path string, steps ...*call) error {
 		if err != nil {
 			return tb.t.fault(err, path)
 		}
-		failed := codeOK
-		for _, r := range results {
-			if failed == codeOK || failed == codeRuntime {
-				failed = r.code
-			}
-		}
+		_, failed := refused(results)
 		switch failed {
 		case codeOK:
 			return nil

@@ -17,7 +17,7 @@ func init() { driver.Register("zookeeper", openURL) }
 // as a digest. The options:
 //
 //	namespace=N   is put before all names
-//	layout=L      curator (the default), kazoo, both or curator-semaphore
+//	layout=L      curator (the default), kazoo, both, curator-semaphore or plain
 //	acl=A         who may use the nodes that are made: creator (the default with a user) or anyone (without)
 //	tls=true      encrypts; so does each of the following
 //	ca=FILE       the authorities to believe, in PEM, instead of the system's
@@ -30,7 +30,10 @@ func openURL(_ context.Context, u *url.URL) (driver.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Layout == LayoutCuratorSemaphore {
+	switch o.Layout {
+	case LayoutPlain:
+		return NewPlain(o)
+	case LayoutCuratorSemaphore:
 		return NewSemaphore(o)
 	}
 	return New(o)

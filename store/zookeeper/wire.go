@@ -324,3 +324,14 @@ type stepResult struct {
 	stat stat
 	code code
 }
+
+// refused is the step for which a multi was not done, and why; codeOK if it was.
+func refused(steps []stepResult) (step int, why code) {
+	for i, s := range steps {
+		if s.code != codeOK && s.code != codeRuntime {
+			return i, s.code
+		}
+		why = s.code
+	}
+	return 0, why
+}

@@ -25,6 +25,9 @@
 // exclusive, but for foreign readers, which share with ours. Options.Layout says how our own claims are named, and so who sees
 // them: kazoo does not see Curator's nodes, nor Curator kazoo's, and Curator's mutex and read-write lock do not see each other.
 //
+// Two other layouts carry less: [NewSemaphore] makes the permits of Curator's semaphore, and [NewPlain] locks that are one ephemeral
+// node each.
+//
 // Two faults of theirs are not ours to mend: kazoo's ReadLock waits for writers behind it, who wait for it (2.8.0), and a
 // writer of Curator's that becomes a reader has a new number, so that a writer who waited comes in beside it (5.4.0; where
 // it keeps its number, as in later versions, we respect it).
@@ -59,7 +62,8 @@ type Options struct {
 	// Namespace is put before all names, as Curator's namespace is: with "app" the lock a is /app/a. It may have slashes. A
 	// listing of locks goes through all nodes below it.
 	Namespace string
-	// Layout is LayoutCurator (the default), LayoutKazoo or LayoutBoth. For LayoutCuratorSemaphore there is NewSemaphore.
+	// Layout is LayoutCurator (the default), LayoutKazoo or LayoutBoth. For LayoutPlain there is NewPlain, for
+	// LayoutCuratorSemaphore NewSemaphore.
 	Layout string
 	// Auth are the credentials, given to each server before anything else.
 	Auth []Auth
@@ -91,18 +95,34 @@ type Store struct {
 
 // New makes a store. It does no I/O: the servers need not be there yet. An error Is ErrInvalid.
 func New(o Options) (*Store, error) {
-	servers := slices.Clone(o.Servers)
-	for i, s := range servers {
-		if _, _, err := net.SplitHostPort(s); err != nil {
-			servers[i] = net.JoinHostPort(strings.Trim(s, "[]"), "2181")
-		}
-		if host, _, err := net.SplitHostPort(servers[i]); err != nil || host == "" {
-			return nil, fmt.Errorf("%w: a ZooKeeper server is host:port", driver.ErrInvalid)
-		}
-	}
-	o.Servers = servers
 	if o.Layout == "" {
 		o.Layout = LayoutCurator
+	}
+	if _, known := layouts[o.Layout]; !known {
+		return nil, fmt.Errorf("%w: there is no layout %q; there are %s, %s, %s and, for URLs, %s and %s", driver.ErrInvalid, o.Layout,
+			LayoutCurator, LayoutKazoo, LayoutBoth, LayoutPlain, LayoutCuratorSemaphore)
+	}
+	o, err := o.complete()
+	if err != nil {
+		return nil, err
+	}
+	t := newTree(o)
+	return &Store{Engine: sequence.New(t), tree: t}, nil
+}
+
+// complete gives options what they leave open, and refuses what cannot be.
+func (o Options) complete() (Options, error) {
+	o.Servers = slices.Clone(o.Servers)
+	if len(o.Servers) == 0 {
+		return o, fmt.Errorf("%w: no ZooKeeper server is named", driver.ErrInvalid)
+	}
+	for i, s := range o.Servers {
+		if _, _, err := net.SplitHostPort(s); err != nil {
+			o.Servers[i] = net.JoinHostPort(strings.Trim(s, "[]"), "2181")
+		}
+		if host, _, err := net.SplitHostPort(o.Servers[i]); err != nil || host == "" {
+			return o, fmt.Errorf("%w: a ZooKeeper server is host:port", driver.ErrInvalid)
+		}
 	}
 	if o.ACL == nil {
 		o.ACL = Anyone
@@ -111,20 +131,12 @@ func New(o Options) (*Store, error) {
 		}
 	}
 	o.Namespace = strings.Trim(o.Namespace, "/")
-	switch _, known := layouts[o.Layout]; {
-	case len(servers) == 0:
-		return nil, fmt.Errorf("%w: no ZooKeeper server is named", driver.ErrInvalid)
-	case !known:
-		return nil, fmt.Errorf("%w: there is no layout %q; there are %s, %s, %s and, for URLs, %s", driver.ErrInvalid, o.Layout,
-			LayoutCurator, LayoutKazoo, LayoutBoth, LayoutCuratorSemaphore)
-	}
 	if o.Namespace != "" {
 		if err := driver.CheckName(o.Namespace, driver.Info{MaxName: driver.MaxName}); err != nil {
-			return nil, fmt.Errorf("the namespace: %w", err)
+			return o, fmt.Errorf("the namespace: %w", err)
 		}
 	}
-	t := newTree(o)
-	return &Store{Engine: sequence.New(t), tree: t}, nil
+	return o, nil
 }
 
 // Table keeps records beside the locks, for what is built on records (the run ledger). It ends with the store, or when it is

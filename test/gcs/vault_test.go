@@ -4,7 +4,10 @@ package gcs
 import (
 	"context"
 	"errors"
+	"flag"
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,25 +21,87 @@ import (
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
 )
 
-// TestVault: the high availability of Vault itself excludes us, and we exclude it, on one object.
-func TestVault(t *testing.T) {
+var rounds = flag.Int("rounds", 20, "how often Vault's clients and ours take the lock, each kind")
+
+// start runs a service, a Vault's backend on it, and a client of ours for the same objects.
+func start(t *testing.T) (physical.HABackend, *holdfast.Client) {
+	t.Helper()
 	s := gcstest.Start("bucket")
-	defer s.Stop()
+	t.Cleanup(s.Stop)
 	t.Setenv("STORAGE_EMULATOR_HOST", strings.TrimPrefix(s.URL, "http://"))
 	t.Setenv("GOOGLE_STORAGE_BUCKET", "")
 	backend, err := vault.NewBackend(map[string]string{"bucket": "bucket", "ha_enabled": "true", "max_parallel": "0"}, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
-	lock, err := backend.(physical.HABackend).LockWith("core/lock", "http://vault:8200")
+	client, err := holdfast.Open(t.Context(), "gcs://bucket/core/?layout=vault&anonymous=true&pace=5ms&endpoint="+s.URL, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := holdfast.Open(t.Context(), "gcs://bucket/core/?layout=vault&anonymous=true&endpoint="+s.URL, nil)
+	t.Cleanup(func() { client.Close() })
+	return backend.(physical.HABackend), client
+}
+
+// vaultLock is the lock as one Vault takes it, once: for the next time it makes another.
+func vaultLock(backend physical.HABackend) (physical.Lock, error) {
+	return backend.LockWith("core/lock", "http://vault:8200")
+}
+
+// TestVaultRounds: many Vaults and our clients want one lock all the time, one at a time has it, and both get it again and
+// again. A Vault tries every 5 s, so it takes many.
+func TestVaultRounds(t *testing.T) {
+	backend, client := start(t)
+	var inside, vaults, ours atomic.Int64
+	work := func(turns *atomic.Int64) {
+		if n := inside.Add(1); n != 1 {
+			t.Errorf("%d hold the lock at a time", n)
+		}
+		time.Sleep(2 * time.Millisecond)
+		inside.Add(-1)
+		turns.Add(1)
+	}
+	over := func() bool { return t.Failed() || min(vaults.Load(), ours.Load()) >= int64(*rounds) }
+	var all sync.WaitGroup
+	for range min(*rounds, 100) {
+		all.Go(func() {
+			time.Sleep(rand.N(5 * time.Second)) // so that their tries are spread
+			for !over() {
+				lock, err := vaultLock(backend)
+				if err == nil {
+					_, err = lock.Lock(nil)
+				}
+				if err == nil {
+					work(&vaults)
+					err = lock.Unlock()
+				}
+				if err != nil {
+					t.Error("a Vault: ", err)
+				}
+			}
+		})
+	}
+	for range 2 {
+		all.Go(func() {
+			for !over() {
+				if err := client.Do(t.Context(), "lock", func(context.Context, *holdfast.Lease) error { work(&ours); return nil }); err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(rand.N(40 * time.Millisecond))
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("held %d times by Vaults and %d times by us, never by two at a time", vaults.Load(), ours.Load())
+}
+
+// TestVault: the high availability of Vault itself excludes us, and we exclude it, on one object.
+func TestVault(t *testing.T) {
+	backend, client := start(t)
+	lock, err := vaultLock(backend)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close()
 	mu := client.Mutex("lock", nil)
 
 	// Vault comes while we hold the lock for longer than its 15 s.

@@ -143,6 +143,18 @@ func (s *Server) kill() {
 	<-s.gone
 }
 
+// ProcessorTime is what the emulator has used of a processor since it was started; 0 where there is no /proc.
+func (s *Server) ProcessorTime() (total time.Duration) {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", s.cmd.Process.Pid))
+	for _, path := range threads {
+		text, _ := os.ReadFile(path)
+		var ns int64
+		_, _ = fmt.Sscan(string(text), &ns)
+		total += time.Duration(ns)
+	}
+	return total
+}
+
 // Restart ends the emulator in good order and starts it again.
 func (s *Server) Restart(ctx context.Context) error {
 	_ = s.cmd.Process.Signal(os.Interrupt)

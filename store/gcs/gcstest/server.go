@@ -69,6 +69,7 @@ type Request struct {
 type Fate struct {
 	Refuse  int           // answered with this status and nothing done; 0: not so
 	Delay   time.Duration // before it is done
+	Late    time.Duration // for the reply, after it is done
 	Lose    bool          // done, and the connection closed in the place of the reply
 	Instead int           // done, and answered with this status all the same
 }
@@ -169,6 +170,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.URL.RawQuery = q.Encode()
 	}
 	reply := s.pass(r, req)
+	time.Sleep(fate.Late)
 	if fate.Lose {
 		if c, _, err := w.(http.Hijacker).Hijack(); err == nil {
 			c.Close()

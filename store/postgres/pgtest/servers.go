@@ -1,6 +1,5 @@
 // Package pgtest starts real PostgreSQL servers, and PgBouncer, for tests: on loopback and on free ports, as child processes
-// that end with the test. And it puts a link between a client and a server that can be cut. It needs the Debian packages
-// postgresql and pgbouncer, or their like.
+// that end with the test. It needs the Debian packages postgresql and pgbouncer, or their like.
 package pgtest
 
 import (

@@ -1,6 +1,5 @@
 // Package redistest starts real Redis servers for tests, on loopback and on free ports, as child processes that end with
-// the test: one server, a primary with replicas and Sentinels, a Cluster. And it puts a link between a client and a
-// server that can be cut. It needs redis-server in the PATH.
+// the test: one server, a primary with replicas and Sentinels, a Cluster. It needs redis-server in the PATH.
 package redistest
 
 import (

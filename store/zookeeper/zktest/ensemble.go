@@ -1,25 +1,20 @@
-// Package zktest runs real ZooKeeper ensembles for tests: servers as processes of their own, on free ports of the loopback
-// interface, that can be stopped, killed, started again and cut off from each other and from their clients. It needs Java and
-// ZooKeeper's jars where Debian's packages zookeeper and libzookeeper-java put them.
+// Package zktest runs real ZooKeeper ensembles for tests. It needs Java and ZooKeeper's jars where Debian's packages zookeeper
+// and libzookeeper-java put them.
 package zktest
 
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"math/rand/v2"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
 // Jars is where Debian has the jars of Java packages.
@@ -46,55 +41,8 @@ type Options struct {
 
 // Ensemble is one ZooKeeper ensemble.
 type Ensemble struct {
-	Members []*Member
-	dir     string
-}
-
-// Member is one server of an ensemble.
-type Member struct {
-	Name     string
-	Endpoint string // host:port for clients
-	Dir      string // of its data
-	args     []string
-	log      string
-	ports    []string // where its peers reach it
-	out      *proxy   // by which it reaches its peers
-
-	mu   sync.Mutex
-	proc *exec.Cmd
-	done chan struct{}
-}
-
-var ports struct {
-	sync.Mutex
-	next int
-}
-
-// listen finds a free port between 15000 and 32000.
-func listen() (net.Listener, error) {
-	ports.Lock()
-	defer ports.Unlock()
-	if ports.next == 0 {
-		ports.next = 15000 + rand.N(16000)
-	}
-	for range 2000 {
-		ports.next++
-		if ports.next >= 32000 {
-			ports.next = 15000
-		}
-		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(ports.next)); err == nil {
-			return l, nil
-		}
-	}
-	return nil, errors.New("no free port")
-}
-
-func freePort() (string, error) {
-	l, err := listen()
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
+	servertest.Cluster
+	ports [][]string // where each member is reached by its peers
 }
 
 // Start runs an ensemble and returns when it takes clients. Close ends it.
@@ -112,7 +60,7 @@ func Start(ctx context.Context, o Options) (*Ensemble, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Ensemble{dir: dir}
+	e := &Ensemble{Cluster: servertest.Cluster{Dir: dir}}
 	if err := e.start(ctx, o); err != nil {
 		e.Close()
 		return nil, err
@@ -125,24 +73,24 @@ func (e *Ensemble) start(ctx context.Context, o Options) error {
 	for i := range o.Members {
 		var at []string
 		for range 3 {
-			p, err := freePort()
+			p, err := servertest.FreePort()
 			if err != nil {
 				return err
 			}
 			at = append(at, p)
 		}
-		m := &Member{Name: strconv.Itoa(i + 1), Endpoint: at[0], Dir: filepath.Join(e.dir, strconv.Itoa(i+1)), ports: at[1:], log: filepath.Join(e.dir, strconv.Itoa(i+1)+".log")}
-		l, err := listen()
+		p, err := servertest.NewSocks()
 		if err != nil {
 			return err
 		}
-		m.out = newProxy(l, "")
-		e.Members = append(e.Members, m)
+		name := strconv.Itoa(i + 1)
+		e.Members = append(e.Members, &servertest.Server{Name: name, Endpoint: at[0], Dir: filepath.Join(e.Dir, name)})
+		e.ports, e.Proxies = append(e.ports, at[1:]), append(e.Proxies, p)
 		_, peer, _ := net.SplitHostPort(at[1])
 		_, election, _ := net.SplitHostPort(at[2])
-		servers = append(servers, fmt.Sprintf("server.%s=127.0.0.1:%s:%s", m.Name, peer, election))
+		servers = append(servers, fmt.Sprintf("server.%s=127.0.0.1:%s:%s", name, peer, election))
 	}
-	for _, m := range e.Members {
+	for i, m := range e.Members {
 		dir := m.Dir
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
@@ -161,14 +109,14 @@ func (e *Ensemble) start(ctx context.Context, o Options) error {
 		if err := os.WriteFile(filepath.Join(dir, "myid"), []byte(m.Name), 0o600); err != nil {
 			return err
 		}
-		m.args = []string{"java", "-Xmx192m", "-Xms32m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
+		m.Args = []string{"java", "-Xmx192m", "-Xms32m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
 			"-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=64", "-Dzookeeper.extendedTypesEnabled=true", "-Dzookeeper.globalOutstandingLimit=100000"}
 		if !o.Direct {
-			_, socks, _ := net.SplitHostPort(m.out.addr)
-			m.args = append(m.args, "-DsocksProxyHost=127.0.0.1", "-DsocksProxyPort="+socks, "-DsocksNonProxyHosts=")
+			_, socks, _ := net.SplitHostPort(e.Proxies[i].Addr)
+			m.Args = append(m.Args, "-DsocksProxyHost=127.0.0.1", "-DsocksProxyPort="+socks, "-DsocksNonProxyHosts=")
 		}
-		m.args = append(m.args, o.Args...)
-		m.args = append(m.args, "-cp", ClassPath("zookeeper", "netty-codec", "netty-resolver", "slf4j-simple"), "org.apache.zookeeper.server.quorum.QuorumPeerMain", cfg)
+		m.Args = append(m.Args, o.Args...)
+		m.Args = append(m.Args, "-cp", ClassPath("zookeeper", "netty-codec", "netty-resolver", "slf4j-simple"), "org.apache.zookeeper.server.quorum.QuorumPeerMain", cfg)
 		if err := m.Start(); err != nil {
 			return err
 		}
@@ -184,10 +132,10 @@ func (e *Ensemble) Ready(ctx context.Context) error {
 		ready, leads := 0, false
 		running := 0
 		for _, m := range e.Members {
-			if m.running() {
+			if m.Running() {
 				running++
 			}
-			switch m.Mode() {
+			switch mode(m) {
 			case "leader", "standalone":
 				leads = true
 				ready++
@@ -210,30 +158,23 @@ func (e *Ensemble) Ready(ctx context.Context) error {
 func (e *Ensemble) logs() string {
 	var b strings.Builder
 	for _, m := range e.Members {
-		text, _ := os.ReadFile(m.log)
-		fmt.Fprintf(&b, "server %s: %s\n", m.Name, text[max(0, len(text)-1500):])
+		fmt.Fprintf(&b, "server %s: %s\n", m.Name, m.Said())
 	}
 	return b.String()
 }
 
-// Say sends a four-letter word and returns the answer, or nothing.
-func (m *Member) Say(word string) string {
+// mode is leader, follower or standalone; empty while the server does not serve.
+func mode(m *servertest.Server) string {
 	nc, err := net.DialTimeout("tcp", m.Endpoint, time.Second)
 	if err != nil {
 		return ""
 	}
 	defer nc.Close()
 	_ = nc.SetDeadline(time.Now().Add(time.Second))
-	if _, err := nc.Write([]byte(word)); err != nil {
+	if _, err := nc.Write([]byte("srvr")); err != nil {
 		return ""
 	}
-	text, _ := io.ReadAll(nc)
-	return string(text)
-}
-
-// Mode is leader, follower or standalone; empty while the server does not serve.
-func (m *Member) Mode() string {
-	for s := bufio.NewScanner(strings.NewReader(m.Say("srvr"))); s.Scan(); {
+	for s := bufio.NewScanner(nc); s.Scan(); {
 		if mode, ok := strings.CutPrefix(s.Text(), "Mode: "); ok {
 			return mode
 		}
@@ -242,10 +183,10 @@ func (m *Member) Mode() string {
 }
 
 // Leader is the member that leads.
-func (e *Ensemble) Leader(ctx context.Context) (*Member, error) {
+func (e *Ensemble) Leader(ctx context.Context) (*servertest.Server, error) {
 	for ctx.Err() == nil {
 		for _, m := range e.Members {
-			if m.Mode() == "leader" {
+			if mode(m) == "leader" {
 				return m, nil
 			}
 		}
@@ -254,157 +195,10 @@ func (e *Ensemble) Leader(ctx context.Context) (*Member, error) {
 	return nil, ctx.Err()
 }
 
-// Endpoints are the servers' addresses.
-func (e *Ensemble) Endpoints() (at []string) {
-	for _, m := range e.Members {
-		at = append(at, m.Endpoint)
-	}
-	return at
-}
-
 // Isolate cuts a member off from its peers, in both directions; Join undoes it for all.
-func (e *Ensemble) Isolate(m *Member) {
-	for _, o := range e.Members {
-		o.out.stop(func(to string) bool { return o == m || slices.Contains(m.ports, to) })
-	}
-}
-
-// Join lets all members reach each other. What hung is broken, as it would be after a while.
-func (e *Ensemble) Join() {
-	for _, o := range e.Members {
-		o.out.stop(func(string) bool { return false })
-	}
-}
-
-// Close kills the servers and removes what they wrote.
-func (e *Ensemble) Close() {
-	for _, m := range e.Members {
-		m.Kill()
-	}
-	for _, m := range e.Members {
-		m.out.close()
-	}
-	_ = os.RemoveAll(e.dir)
-}
-
-// Start runs a member's server again.
-func (m *Member) Start() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	log, err := os.OpenFile(m.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	m.proc = exec.Command(m.args[0], m.args[1:]...)
-	m.proc.Stdout, m.proc.Stderr = log, log
-	if err := m.proc.Start(); err != nil {
-		return err
-	}
-	done := make(chan struct{})
-	m.done = done
-	go func(p *exec.Cmd) { _ = p.Wait(); close(done) }(m.proc)
-	return nil
-}
-
-func (m *Member) running() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	select {
-	case <-m.done:
-		return false
-	default:
-		return m.proc != nil
-	}
-}
-
-func (m *Member) signal(s os.Signal) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.proc != nil {
-		_ = m.proc.Process.Signal(s)
-	}
-}
-
-// Stop has the process stand still; Continue lets it go on.
-func (m *Member) Stop() { m.signal(syscall.SIGSTOP) }
-
-// Continue lets a stopped process go on.
-func (m *Member) Continue() { m.signal(syscall.SIGCONT) }
-
-// Terminate stops the process in good order, and kills it if that takes long.
-func (m *Member) Terminate() { m.end(syscall.SIGTERM) }
-
-// Kill kills the process.
-func (m *Member) Kill() { m.end(syscall.SIGKILL) }
-
-func (m *Member) end(s os.Signal) {
-	m.signal(s)
-	m.mu.Lock()
-	done := m.done
-	m.mu.Unlock()
-	if done == nil {
-		return
-	}
-	select {
-	case <-done:
-	case <-time.After(3 * time.Second):
-		m.signal(syscall.SIGKILL)
-		<-done
-	}
-}
-
-// Link is one client's way to an ensemble, which can be cut.
-type Link struct{ proxies []*proxy }
-
-// Link makes a way to all members; with some given, to those alone.
-func (e *Ensemble) Link(to ...*Member) (*Link, error) {
-	if len(to) == 0 {
-		to = e.Members
-	}
-	l := &Link{}
-	for _, m := range to {
-		at, err := listen()
-		if err != nil {
-			return nil, err
-		}
-		l.proxies = append(l.proxies, newProxy(at, m.Endpoint))
-	}
-	return l, nil
-}
-
-// Endpoints are the link's ends on the client's side.
-func (l *Link) Endpoints() (at []string) {
-	for _, p := range l.proxies {
-		at = append(at, p.addr)
-	}
-	return at
-}
-
-// Cut has everything on the link stand still, without a word; Heal lets it go on and arrive late.
-func (l *Link) Cut() {
-	for _, p := range l.proxies {
-		p.stop(func(string) bool { return true })
-	}
-}
-
-// Heal undoes Cut.
-func (l *Link) Heal() {
-	for _, p := range l.proxies {
-		p.stop(func(string) bool { return false })
-	}
-}
-
-// Reset closes the connections on the link; what was on its way is lost.
-func (l *Link) Reset() {
-	for _, p := range l.proxies {
-		p.reset()
-	}
-}
-
-// Close ends the link.
-func (l *Link) Close() {
-	for _, p := range l.proxies {
-		p.close()
+func (e *Ensemble) Isolate(m *servertest.Server) {
+	alone := slices.Index(e.Members, m)
+	for i, p := range e.Proxies {
+		p.Stop(func(to string) bool { return i == alone || slices.Contains(e.ports[alone], to) })
 	}
 }

@@ -1,0 +1,136 @@
+// Package servertest runs clusters of servers for tests: processes of their own, on free ports of the loopback interface, that
+// can be stopped, killed, started again and cut off from each other and from their clients.
+package servertest
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Server is one server's process.
+type Server struct {
+	Name     string
+	Endpoint string   // host:port for clients
+	Dir      string   // of its data, within that of the cluster
+	Args     []string // the command that runs it
+
+	mu   sync.Mutex
+	proc *exec.Cmd
+	done chan struct{}
+}
+
+// Start runs the process, again if it has run before.
+func (s *Server) Start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	proc, done := exec.Command(s.Args[0], s.Args[1:]...), make(chan struct{})
+	proc.Stdout, proc.Stderr = log, log
+	if err := proc.Start(); err != nil {
+		return err
+	}
+	s.proc, s.done = proc, done
+	go func() { _ = proc.Wait(); close(done) }()
+	return nil
+}
+
+func (s *Server) log() string { return filepath.Clean(s.Dir) + ".log" }
+
+// Said is the end of what the server has written.
+func (s *Server) Said() string {
+	text, _ := os.ReadFile(s.log())
+	return string(text[max(0, len(text)-1500):])
+}
+
+// Running says whether the process runs or is stopped.
+func (s *Server) Running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.done:
+		return false
+	default:
+		return s.proc != nil
+	}
+}
+
+// Stop has the process stand still; Continue lets it go on.
+func (s *Server) Stop() { s.signal(syscall.SIGSTOP) }
+
+// Continue lets a stopped process go on.
+func (s *Server) Continue() { s.signal(syscall.SIGCONT) }
+
+// Terminate stops the process in good order, and kills it if that takes long.
+func (s *Server) Terminate() { s.end(syscall.SIGTERM) }
+
+// Kill kills the process.
+func (s *Server) Kill() { s.end(syscall.SIGKILL) }
+
+func (s *Server) signal(sig os.Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc != nil {
+		_ = s.proc.Process.Signal(sig)
+	}
+}
+
+func (s *Server) end(sig os.Signal) {
+	s.signal(sig)
+	s.mu.Lock()
+	done := s.done
+	s.mu.Unlock()
+	if done == nil {
+		return
+	}
+	select {
+	case <-done:
+	case <-time.After(3 * time.Second):
+		s.signal(syscall.SIGKILL)
+		<-done
+	}
+}
+
+var ports struct {
+	sync.Mutex
+	next int
+}
+
+// Listen finds a free port between 15000 and 32000.
+func Listen() (net.Listener, error) {
+	ports.Lock()
+	defer ports.Unlock()
+	if ports.next == 0 {
+		ports.next = 15000 + rand.N(16000)
+	}
+	for range 2000 {
+		ports.next++
+		if ports.next >= 32000 {
+			ports.next = 15000
+		}
+		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(ports.next)); err == nil {
+			return l, nil
+		}
+	}
+	return nil, errors.New("no free port")
+}
+
+// FreePort is the address of a port that nobody listens on.
+func FreePort() (string, error) {
+	l, err := Listen()
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}

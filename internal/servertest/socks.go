@@ -1,0 +1,33 @@
+package servertest
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"strconv"
+)
+
+// socksGranted tells a SOCKS client that it is connected.
+var socksGranted = []byte{5, 0, 0, 1, 0, 0, 0, 0, 0, 0}
+
+// wanted reads where a SOCKS client wants to go, as an IPv4 address: ours have no other.
+func wanted(in net.Conn) (string, error) {
+	b := make([]byte, 256)
+	if _, err := io.ReadFull(in, b[:2]); err != nil {
+		return "", err
+	}
+	if _, err := io.ReadFull(in, b[:b[1]]); err != nil {
+		return "", err
+	}
+	if _, err := in.Write([]byte{5, 0}); err != nil {
+		return "", err
+	}
+	if _, err := io.ReadFull(in, b[:10]); err != nil {
+		return "", err
+	}
+	if b[3] != 1 {
+		return "", errors.New("no IPv4 address")
+	}
+	return net.JoinHostPort(net.IP(b[4:8]).String(), strconv.Itoa(int(binary.BigEndian.Uint16(b[8:10])))), nil
+}

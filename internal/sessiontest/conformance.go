@@ -1,0 +1,80 @@
+package sessiontest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// Conformance runs the suite of the contract on three servers, which are restarted in it if they are not shared.
+func (r *Rig[C, P]) Conformance(t *testing.T) {
+	var c C
+	h := drivertest.Harness{
+		Open: func(context.Context) (driver.Store, error) { return r.Open(c) },
+		Cut:  func(s driver.Store) error { s.(P).Cut(); return nil },
+		Heal: func(s driver.Store) error { s.(P).Heal(); return nil },
+		Kill: func(s driver.Store) error { s.(P).Cut(); go s.Close(); return nil },
+	}
+	if r.Share != nil {
+		c = r.Share(t)
+	} else {
+		c = r.Own(t)
+		h.Restart = func(ctx context.Context) error {
+			for _, m := range c.Servers() {
+				m.Terminate()
+			}
+			for _, m := range c.Servers() {
+				if err := m.Start(); err != nil {
+					return err
+				}
+			}
+			return c.Ready(ctx)
+		}
+	}
+	judge(t, drivertest.Run(t.Context(), h, &drivertest.Options{Parallel: 16, Log: func(line string) { t.Log(line) }}))
+}
+
+// Table runs the suite on locks that the record engine keeps in the store's table.
+func (r *Rig[C, P]) Table(t *testing.T) {
+	c := r.Shared(t)
+	var peers sync.Map
+	defer peers.Range(func(_, p any) bool { p.(P).Close(); return true })
+	judge(t, drivertest.Run(t.Context(), drivertest.Harness{
+		Open: func(context.Context) (driver.Store, error) {
+			p, err := r.Open(c)
+			if err != nil {
+				return nil, err
+			}
+			s := record.New(p.Table())
+			peers.Store(s, p)
+			return s, nil
+		},
+		Kill: func(s driver.Store) error {
+			p, _ := peers.Load(s)
+			p.(P).Cut()
+			return nil
+		},
+		Slack: 2 * time.Second, // a row is moved by many conflicting swaps, beside all the other tests
+	}, &drivertest.Options{Parallel: 8, Effort: 0.3, Match: func(c drivertest.Case) bool { return c.Name != "close-stops" }})) // the store under it goes on
+}
+
+func judge(t *testing.T, results []drivertest.Result) {
+	t.Helper()
+	passed := 0
+	for _, r := range results {
+		switch {
+		case r.Err != nil:
+			t.Errorf("%s: %v\npromised: %s", r.Case.Name, r.Err, r.Case.Promise)
+		case r.Skipped != "":
+			t.Logf("%s: skipped, %s", r.Case.Name, r.Skipped)
+		default:
+			passed++
+		}
+	}
+	t.Logf("%d of %d cases passed", passed, len(results))
+}

@@ -1,0 +1,240 @@
+package sessiontest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+var runs = flag.Int("faults", 10, "how often each fault is tried")
+
+// faultTTL is the TTL of the locks in these tests.
+const faultTTL = 2 * time.Second
+
+// batch is how many holders meet a fault at a time.
+const batch = 10
+
+// rounds gives the number of batches.
+func rounds() int { return (*runs + batch - 1) / batch }
+
+func lockNames(t *testing.T, round int) (names []string) {
+	for i := range batch {
+		names = append(names, fmt.Sprintf("%s/%d-%d-%d", t.Name(), time.Now().UnixNano(), round, i))
+	}
+	return names
+}
+
+// rival waits for a lock and notes when it was let in.
+type rival struct {
+	lock string
+	in   time.Time
+	err  error
+}
+
+// rivals waits for all locks, from one client that no fault touches.
+func (r *Rig[C, P]) rivals(t *testing.T, c C, locks []string, to ...*servertest.Server) func() []rival {
+	t.Helper()
+	client := NewClient(t, r.Peer(t, c, to...), faultTTL)
+	out := make([]rival, len(locks))
+	var all sync.WaitGroup
+	for i, name := range locks {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+			defer cancel()
+			l, err := client.Mutex(name, nil).Lock(ctx)
+			for errors.Is(err, holdfast.ErrUncertain) && ctx.Err() == nil { // no server has answered for a TTL
+				l, err = client.Mutex(name, nil).Lock(ctx)
+			}
+			out[i] = rival{name, time.Now(), err}
+			if err == nil {
+				_ = l.Unlock()
+			}
+		})
+	}
+	return func() []rival {
+		all.Wait()
+		client.Close()
+		return out
+	}
+}
+
+// holders takes each lock by a client of its own, through a link of its own, and returns when all are held. The function
+// that comes back waits until none is believed in any more, and tells until when each was.
+func (r *Rig[C, P]) holders(t *testing.T, c C, locks []string, ttl time.Duration, to ...*servertest.Server) (peers []P, leases []*holdfast.Lease, believed func() map[string]int64) {
+	t.Helper()
+	var clients []*holdfast.Client
+	for _, name := range locks {
+		p := r.Peer(t, c, to...)
+		client := NewClient(t, p, ttl)
+		peers, clients, leases = append(peers, p), append(clients, client), append(leases, Lock(t, client, name))
+	}
+	var all sync.WaitGroup
+	last := make([]belief, len(locks))
+	for i, name := range locks {
+		all.Go(func() {
+			last[i] = believe(name, func() bool { return leases[i].Valid() || leases[i].Context().Err() == nil })
+		})
+	}
+	return peers, leases, func() map[string]int64 {
+		all.Wait()
+		believed := map[string]int64{}
+		for i, client := range clients {
+			believed[last[i].Lock] = last[i].Last
+			go client.Close()
+		}
+		return believed
+	}
+}
+
+// Cut cuts holders off in silence.
+func (r *Rig[C, P]) Cut(t *testing.T) {
+	c := r.Shared(t)
+	var y tally
+	for round := range rounds() {
+		locks := lockNames(t, round)
+		peers, _, believed := r.holders(t, c, locks, faultTTL)
+		next := r.rivals(t, c, locks)
+		time.Sleep(300*time.Millisecond + rand.N(faultTTL/2))
+		fault := time.Now()
+		for _, p := range peers {
+			p.Cut()
+		}
+		b := believed()
+		y.add(t, fault, b, next())
+		for _, p := range peers {
+			p.Heal()
+		}
+	}
+	y.report(t, faultTTL+r.Slack)
+}
+
+// ShortCut cuts holders off for less than a third of the TTL. If they lost anything by that, no overlap after a long cut would
+// prove nothing. A cut that this machine has drawn out beyond that third says nothing, nor does a loss while it was late itself:
+// those do not count.
+func (r *Rig[C, P]) ShortCut(t *testing.T) {
+	c := r.Shared(t)
+	const ttl = 3 * faultTTL
+	const short = ttl/3 - 100*time.Millisecond
+	var machine pace.Pace
+	defer machine.Watch()()
+	n, drawnOut := 0, 0
+	for round := range rounds() {
+		locks := lockNames(t, round)
+		peers, leases, _ := r.holders(t, c, locks, ttl)
+		time.Sleep(rand.N(ttl / 3))
+		began := time.Now()
+		for _, p := range peers {
+			p.Cut()
+		}
+		time.Sleep(short)
+		for _, p := range peers {
+			p.Heal()
+		}
+		cut := time.Since(began)
+		time.Sleep(ttl / 2)
+		for i, l := range leases {
+			lost := !l.Valid() || l.Context().Err() != nil
+			switch {
+			case cut > ttl/3, lost && machine.Worst(began) > ttl/100:
+				drawnOut++
+			case lost:
+				t.Errorf("%s was lost to a cut of %v: %v", locks[i], cut, context.Cause(l.Context()))
+			default:
+				n++
+				Fails(t, l.Unlock())
+			}
+		}
+	}
+	t.Logf("%d holders met a cut of %v under a TTL of %v, and lost nothing; %d do not count", n, short, ttl, drawnOut)
+}
+
+// Kill kills the processes of holders.
+func (r *Rig[C, P]) Kill(t *testing.T) {
+	c := r.Shared(t)
+	var y tally
+	for round := range rounds() {
+		locks := lockNames(t, round)
+		w := r.StartWorker(t, Order{Do: "hold", Endpoints: c.Endpoints(), Locks: locks, TTL: faultTTL})
+		w.until(t, "held")
+		next := r.rivals(t, c, locks)
+		time.Sleep(100*time.Millisecond + rand.N(faultTTL/2))
+		fault := time.Now()
+		if err := w.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		y.add(t, fault, nil, next())
+	}
+	y.report(t, faultTTL+r.Slack)
+}
+
+// Stop has the processes of holders stand still until others have got their locks.
+func (r *Rig[C, P]) Stop(t *testing.T) {
+	c := r.Shared(t)
+	var y tally
+	for round := range rounds() {
+		locks := lockNames(t, round)
+		w := r.StartWorker(t, Order{Do: "hold", Endpoints: c.Endpoints(), Locks: locks, TTL: faultTTL})
+		w.until(t, "held")
+		next := r.rivals(t, c, locks)
+		time.Sleep(100*time.Millisecond + rand.N(faultTTL/2))
+		fault := time.Now()
+		_ = w.Process.Signal(syscall.SIGSTOP)
+		in := next()
+		_ = w.Process.Signal(syscall.SIGCONT)
+		believed := map[string]int64{}
+		for w.lines.Scan() {
+			var b belief
+			if json.Unmarshal(w.lines.Bytes(), &b) == nil {
+				believed[b.Lock] = b.Last
+			}
+		}
+		if len(believed) != len(locks) {
+			t.Errorf("%d of %d holders have said when they stopped believing", len(believed), len(locks))
+		}
+		y.add(t, fault, believed, in)
+	}
+	y.report(t, faultTTL+r.Slack)
+}
+
+// Minority cuts the server of holders off from the others: the leader, and then one that follows.
+func (r *Rig[C, P]) Minority(t *testing.T) {
+	c := r.Own(t)
+	all := c.Servers()
+	var y tally
+	for round := range max(2, rounds()) {
+		alone, err := c.Leader(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if round%2 == 1 {
+			alone = all[(slices.Index(all, alone)+1)%len(all)]
+		}
+		others := slices.DeleteFunc(slices.Clone(all), func(s *servertest.Server) bool { return s == alone })
+		locks := lockNames(t, round)
+		_, _, believed := r.holders(t, c, locks, faultTTL, alone)
+		next := r.rivals(t, c, locks, others...)
+		time.Sleep(200*time.Millisecond + rand.N(faultTTL/2))
+		fault := time.Now()
+		c.Isolate(alone)
+		b := believed()
+		y.add(t, fault, b, next())
+		c.Join()
+		if err := c.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A new leader lets every session run anew, so this may take longer than a TTL.
+	y.report(t, 2*faultTTL+3*time.Second)
+}

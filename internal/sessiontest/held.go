@@ -1,0 +1,64 @@
+package sessiontest
+
+import (
+	"flag"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+var many = flag.Int("held", 500, "how many locks are held at a time")
+
+// Held holds many locks and counts what that costs. sent gives what the store has sent since it was asked before: how many
+// reads, and all of it in words. In half a TTL no more than most(n) reads may be sent for n locks.
+func Held(t *testing.T, s driver.Store, ttl time.Duration, sent func() (reads int, all string), most func(n int) int) {
+	client := NewClient(t, s, ttl)
+	before, goroutines := memory(), runtime.NumGoroutine()
+	leases := make([]*holdfast.Lease, *many)
+	var all sync.WaitGroup
+	for w := range 32 {
+		all.Go(func() {
+			for i := w; i < *many; i += 32 {
+				var err error
+				if leases[i], err = client.Mutex(fmt.Sprint(t.Name(), "/", i), nil).Lock(t.Context()); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		return
+	}
+	time.Sleep(2 * time.Second) // they are watched now
+	sent()
+	each := (memory() - before) / uint64(*many)
+	more := runtime.NumGoroutine() - goroutines
+	time.Sleep(ttl / 2)
+	reads, words := sent()
+	t.Logf("%d locks held: %d bytes each, %d goroutines more; in %v, with a TTL of %v: %s", *many, each, more, ttl/2, ttl, words)
+	if more > 30 {
+		t.Errorf("%d goroutines for %d locks", more, *many)
+	}
+	for _, l := range leases {
+		if !l.Valid() {
+			t.Fatal("lost")
+		}
+	}
+	if reads == 0 || reads > most(*many) {
+		t.Errorf("%d reads", reads)
+	}
+}
+
+func memory() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

@@ -1,0 +1,129 @@
+package sessiontest
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Rounds is how many rounds a foreign client makes on one lock with us.
+var Rounds = flag.Int("interop", 20, "how many rounds each client makes on one lock with another kind of client")
+
+// Interop takes a lock of some kind in turn with a foreign client, which begin starts on a lock and a file, and whose end wait
+// waits for. Each writer adds to the number in the file, in two steps, and not one addition is lost; no reader ever sees it
+// change. Both go on until each has made its rounds.
+func Interop(t *testing.T, s driver.Store, kind driver.Kind, begin func(lock, file string) (wait func() (added int, err error))) {
+	file := filepath.Join(t.TempDir(), "number")
+	if err := os.WriteFile(file, []byte("0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client := NewClient(t, s, 20*time.Second)
+	lock := t.Name()
+	type result struct {
+		added int
+		err   error
+	}
+	theirs := make(chan result, 1)
+	wait := begin(lock, file)
+	go func() { n, err := wait(); theirs <- result{n, err} }()
+	var peer *result
+	waited, added, rounds := 0, 0, 0
+	for ; peer == nil || rounds < *Rounds; rounds++ {
+		read := kind == driver.KindRW && rand.N(2) == 0
+		l, err := take(t.Context(), client, kind, lock, read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if read {
+			err = lookAt(file)
+		} else {
+			err = AddOne(file)
+			added++
+		}
+		if err != nil {
+			t.Fatalf("two held at a time: %v", err)
+		}
+		now, err := s.Inspect(t.Context(), lock)
+		foreign := func(s driver.Standing) bool { return s.Foreign }
+		if err != nil || len(now.Holders) == 0 || !read && foreign(now.Holders[0]) {
+			t.Errorf("held by us, and shown as %+v, %v", now, err)
+		}
+		if slices.ContainsFunc(now.Waiters, foreign) {
+			waited++
+		}
+		Fails(t, l.Unlock())
+		select {
+		case r := <-theirs:
+			if r.err != nil {
+				t.Fatalf("the peer: %v", r.err)
+			}
+			peer = &r
+		default:
+		}
+	}
+	n, err := number(file)
+	Fails(t, err)
+	t.Logf("%d rounds of ours and %d of theirs; they were seen to wait for us %d times; %d additions of ours and %d of theirs make %d",
+		rounds, *Rounds, waited, added, peer.added, n)
+	if added+peer.added != n {
+		t.Error("two held at a time")
+	}
+	if waited == 0 && s.Info().MaxWaiters > 0 {
+		t.Error("the two never contended")
+	}
+}
+
+func take(ctx context.Context, client *holdfast.Client, kind driver.Kind, lock string, read bool) (*holdfast.Lease, error) {
+	switch {
+	case kind == driver.KindMutex:
+		return client.Mutex(lock, nil).Lock(ctx)
+	case read:
+		return client.RWMutex(lock, nil).RLock(ctx)
+	}
+	return client.RWMutex(lock, nil).Lock(ctx)
+}
+
+func number(file string) (int, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(data)))
+}
+
+// AddOne adds to the number in a file, in two steps.
+func AddOne(file string) error {
+	n, err := number(file)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(strconv.Itoa(n+1)), 0o600)
+}
+
+// lookAt looks that nobody adds.
+func lookAt(file string) error {
+	before, err := number(file)
+	if err != nil {
+		return err
+	}
+	time.Sleep(time.Millisecond)
+	if after, err := number(file); err != nil || after != before {
+		return errors.Join(err, fmt.Errorf("%d became %d under a reader", before, after))
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package sessiontest
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// tally is what the runs of one fault came to.
+type tally struct {
+	overlap  []time.Duration // how long the old holder believed after the next was let in; negative: before
+	takeOver []time.Duration // from the fault to the next holder
+}
+
+func (y *tally) add(t *testing.T, fault time.Time, believed map[string]int64, rivals []rival) {
+	t.Helper()
+	for _, r := range rivals {
+		if r.err != nil {
+			t.Errorf("%s: the rival: %v", r.lock, r.err)
+			continue
+		}
+		y.takeOver = append(y.takeOver, r.in.Sub(fault))
+		if last := believed[r.lock]; last != 0 {
+			y.overlap = append(y.overlap, time.Duration(last-r.in.UnixNano()))
+		}
+	}
+}
+
+// report fails if two believed at a time, if half of the take-overs took longer than bound, which a busy machine does not do to
+// them, or one of them far longer.
+func (y *tally) report(t *testing.T, bound time.Duration) {
+	t.Helper()
+	slices.Sort(y.overlap)
+	slices.Sort(y.takeOver)
+	if n := len(y.overlap); n > 0 {
+		worst, over := y.overlap[n-1], 0
+		for _, o := range y.overlap {
+			if o > 0 {
+				over++
+			}
+		}
+		t.Logf("%d runs, TTL %v, margin %v: belief overlap in %d; the old holder stopped believing %v to %v before the next was let in",
+			n, faultTTL, driver.Margin(faultTTL), over, -worst.Round(time.Millisecond), -y.overlap[0].Round(time.Millisecond))
+		if over > 0 {
+			t.Errorf("two believed at a time in %d of %d runs, for up to %v", over, n, worst)
+		}
+	}
+	if n := len(y.takeOver); n > 0 {
+		median, worst := y.takeOver[n/2], y.takeOver[n-1]
+		share := func(tenths int) time.Duration { return y.takeOver[(n-1)*tenths/10].Round(time.Millisecond) }
+		t.Logf("take-over under a TTL of %v: after %v at least, %v in one of ten, %v (median), %v in nine of ten, %v at most",
+			faultTTL, share(0), share(1), share(5), share(9), share(10))
+		if median > bound || worst > bound+2*time.Second {
+			t.Errorf("a take-over may take %v", bound)
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package sessiontest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+const orderVariable = "SESSIONTEST_ORDER"
+
+// Order is what a worker process of the tests is told.
+type Order struct {
+	Do        string // "hold", "queue", or one of the rig's Work
+	Endpoints []string
+	Lock      string
+	Locks     []string // of "hold"
+	TTL       time.Duration
+	Clients   int           // of "queue"
+	For       time.Duration // of "queue"
+	Rounds    int
+	File      string
+	URL       string // set by StartWorker
+}
+
+// Worker is a process of the test's own program that carries out an order.
+type Worker struct {
+	*exec.Cmd
+	lines *bufio.Scanner
+}
+
+// StartWorker starts a process, which ends with the test at the latest.
+func (r *Rig[C, P]) StartWorker(t *testing.T, o Order) *Worker {
+	t.Helper()
+	o.URL = r.url(o.Endpoints...)
+	text, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &Worker{Cmd: exec.Command(os.Args[0])}
+	w.Env = append(os.Environ(), orderVariable+"="+string(text))
+	w.Stderr = os.Stderr
+	out, err := w.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.lines = bufio.NewScanner(out)
+	if err := w.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.Process.Kill(); _ = w.Wait() })
+	return w
+}
+
+// until reads lines until one of them is want.
+func (w *Worker) until(t *testing.T, want string) {
+	t.Helper()
+	for w.lines.Scan() {
+		if w.lines.Text() == want {
+			return
+		}
+	}
+	t.Fatalf("the worker ended before it said %q", want)
+}
+
+func (r *Rig[C, P]) work(text string) error {
+	var o Order
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return err
+	}
+	switch o.Do {
+	case "hold":
+		return o.hold()
+	case "queue":
+		return o.queue()
+	}
+	if do := r.Work[o.Do]; do != nil {
+		return do(o)
+	}
+	return fmt.Errorf("no order %q", o.Do)
+}
+
+func (o Order) client() (*holdfast.Client, error) {
+	return holdfast.Open(context.Background(), o.URL, &holdfast.Options{TTL: o.TTL})
+}
+
+// belief is when a holder last believed, in nanoseconds since 1970.
+type belief struct {
+	Lock string
+	Last int64
+}
+
+// believe looks at a lease until it is lost, as a holder does. The moment is read before the look, so that a process that is
+// stopped between the two has not believed any longer.
+func believe(name string, look func() bool) belief {
+	b := belief{Lock: name}
+	for {
+		now := time.Now().UnixNano()
+		if !look() {
+			return b
+		}
+		b.Last = now
+		time.Sleep(500 * time.Microsecond)
+	}
+}
+
+// hold takes each lock by a client of its own, says so, and reports for each when it last believed in it.
+func (o Order) hold() error {
+	ctx := context.Background()
+	var leases []*holdfast.Lease
+	for _, name := range o.Locks {
+		c, err := o.client()
+		if err != nil {
+			return err
+		}
+		l, err := c.Mutex(name, nil).Lock(ctx)
+		if err != nil {
+			return err
+		}
+		leases = append(leases, l)
+	}
+	fmt.Println("held")
+	var all sync.WaitGroup
+	var out sync.Mutex
+	for i, l := range leases {
+		all.Go(func() {
+			b := believe(o.Locks[i], l.Valid)
+			line, _ := json.Marshal(b)
+			out.Lock()
+			defer out.Unlock()
+			fmt.Println(string(line))
+		})
+	}
+	all.Wait()
+	return nil
+}
+
+// queue has clients come for one lock again and again, of which a quarter of the waits are given up, and notes each hold
+// in a file.
+func (o Order) queue() error {
+	file, err := os.OpenFile(o.File, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), o.For)
+	defer cancel()
+	var all sync.WaitGroup
+	failures := make(chan error, o.Clients)
+	for range o.Clients {
+		all.Go(func() {
+			c, err := o.client()
+			if err != nil {
+				failures <- err
+				return
+			}
+			defer c.Close()
+			mu := c.Mutex(o.Lock, &holdfast.LockOptions{Fair: true})
+			for ctx.Err() == nil {
+				wait, cancel := context.WithCancel(ctx)
+				if rand.N(4) == 0 {
+					time.AfterFunc(rand.N(300*time.Millisecond), cancel)
+				}
+				l, err := mu.Lock(wait)
+				cancel()
+				switch {
+				case err == nil:
+					fmt.Fprintf(file, "hold %d\n", l.Token())
+					fmt.Fprintf(file, "free %d\n", l.Token())
+					_ = l.Unlock()
+				case wait.Err() != nil:
+					fmt.Fprintf(file, "cancelled\n")
+				case !errors.Is(err, holdfast.ErrLost) && !errors.Is(err, holdfast.ErrUncertain):
+					failures <- err
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	select {
+	case err := <-failures:
+		return err
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,81 @@
+package dynamodb
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+)
+
+// errRefused says that an item was not as an update expected.
+var errRefused = errors.New("the item has changed")
+
+type value struct {
+	name string
+	v    types.AttributeValue
+}
+
+// update is a conditional update of some attributes.
+type update struct {
+	set    map[string]types.AttributeValue
+	remove []string
+	conds  []string
+	values []value
+}
+
+// when adds a condition, and the values in it by name.
+func (u *update) when(condition string, named ...any) {
+	u.conds = append(u.conds, condition)
+	for i := 0; i < len(named); i += 2 {
+		u.values = append(u.values, value{named[i].(string), named[i+1].(types.AttributeValue)})
+	}
+}
+
+// holds adds the condition that a claim, or a grant, holds the lock.
+func (u *update) holds(start string) {
+	u.when("begins_with(#rvn, :start)", ":start", text(start))
+	u.when("attribute_not_exists(isReleased)")
+}
+
+// update is one request. Refused, it brings the item as it stands where the service tells, else nil.
+func (a *awslock) update(ctx context.Context, name string, u update) (stands item, old *item, err error) {
+	condition := strings.Join(u.conds, " AND ")
+	names, values := map[string]string{}, item{}
+	for ref, attribute := range map[string]string{"#key": a.key, "#rvn": rvnAttribute} {
+		if strings.Contains(condition, ref) {
+			names[ref] = attribute
+		}
+	}
+	for _, v := range u.values {
+		values[v.name] = v.v
+	}
+	var sets []string
+	for attribute, v := range u.set {
+		names["#s"+attribute], values[":s"+attribute] = attribute, v
+		sets = append(sets, "#s"+attribute+" = :s"+attribute)
+	}
+	slices.Sort(sets)
+	expression := "SET " + strings.Join(sets, ", ")
+	for i, attribute := range u.remove {
+		names["#r"+attribute] = attribute
+		expression += map[bool]string{true: " REMOVE ", false: ", "}[i == 0] + "#r" + attribute
+	}
+	out, err := request(ctx, a.link, a.client.UpdateItem, &sdk.UpdateItemInput{
+		TableName: &a.name, Key: a.id(name), UpdateExpression: &expression, ConditionExpression: &condition,
+		ExpressionAttributeNames: names, ExpressionAttributeValues: values, ReturnValues: types.ReturnValueAllNew,
+		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
+	})
+	if refused := (*types.ConditionalCheckFailedException)(nil); errors.As(err, &refused) {
+		if len(refused.Item) > 0 {
+			return nil, &refused.Item, errRefused
+		}
+		return nil, nil, errRefused
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return out.Attributes, nil, nil
+}

@@ -1,0 +1,58 @@
+package etcd
+
+import (
+	"context"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// page is how many keys are read at a time.
+const page = 1000
+
+// Walk reads all keys with the prefix before it yields, since the claims of one lock need not be neighbours.
+func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look, error] {
+	return func(yield func(sequence.Look, error) bool) {
+		found := map[string][]*mvccpb.KeyValue{}
+		ours := map[string]bool{}
+		from := t.prefix + prefix
+		end := clientv3.GetPrefixRangeEnd(from)
+		if from == "" {
+			from, end = "\x01", "\x00" // to the end
+		}
+		var revision int64
+		for more := true; more; {
+			r, err := t.kv.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page))
+			if err != nil {
+				yield(sequence.Look{}, t.fault(err))
+				return
+			}
+			for _, kv := range r.Kvs {
+				key := string(kv.Key)
+				dir := strings.LastIndexByte(key, '/') + 1
+				if dir-1 < len(t.prefix)+max(1, len(prefix)) || strings.ContainsRune(key, 0) {
+					continue
+				}
+				if n, ok := node(kv, dir); ok {
+					name := key[len(t.prefix) : dir-1]
+					found[name] = append(found[name], kv)
+					ours[name] = ours[name] || !n.Foreign
+				}
+			}
+			revision = r.Header.Revision
+			if more = r.More; more {
+				from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(ours)) {
+			if ours[name] && !yield(t.look(name, found[name], revision), nil) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package postgres
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestFence: the resource takes a token again and a larger one, refuses a smaller one, and what the refused transaction wrote
+// is undone; two transactions that come at once are ordered by their tokens.
+func TestFence(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	config, opts := parse(t, freshURL(t, s))
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if err := Migrate(t.Context(), pool, opts); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, s, `create table stock (item text, by bigint)`)
+	write := func(token int64) error {
+		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), `insert into stock values ('shoe', $1)`, token); err != nil {
+				return err
+			}
+			return Fence(t.Context(), tx, opts, "shoe", token)
+		})
+	}
+	for _, token := range []int64{5, 5, 9, 1 << 52} {
+		if err := write(token); err != nil {
+			t.Errorf("token %d: %v", token, err)
+		}
+	}
+	for _, token := range []int64{1, 9, 1<<52 - 1} {
+		is(t, write(token), driver.ErrLost, "shoe")
+	}
+	is(t, write(0), driver.ErrInvalid)
+	if n, err := s.Ask(`select string_agg(by::text, ' ' order by by) from stock`); err != nil || n != "5 5 9 4503599627370496" {
+		t.Errorf("written: %s %v", n, err)
+	}
+	var all sync.WaitGroup
+	for i := range 40 {
+		all.Go(func() {
+			if err := write(1<<52 + int64(i)); err != nil && !errors.Is(err, driver.ErrLost) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n, err := s.Ask(`select token = (select max(by) from stock) from ` + mustPlace(t, opts).fence); err != nil || n != "t" {
+		t.Errorf("the fence's token is that of the last write: %s %v", n, err)
+	}
+}

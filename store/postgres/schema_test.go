@@ -1,0 +1,126 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestTables: a missing table is named, and made when asked; one that is not Holdfast's, or of another version, is left as it
+// is; and many may make them at once.
+func TestTables(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	url := s.URL("test") + "?sslmode=disable&schema=made&table=Odd%20%22name"
+	open := func(url string) error {
+		st, err := driver.Open(t.Context(), url)
+		if err == nil {
+			err = st.Close()
+		}
+		return err
+	}
+	is(t, open(url), driver.ErrInvalid, "create=true", `"made"."Odd ""name"`)
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for _, url := range []string{url, fmt.Sprint(url, i)} { // the same table, and others in the same schema
+				if err := open(url + "&create=true"); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if err := open(url); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, s, `create table made.other (name text, data bytea)`)
+	is(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&create=true"), driver.ErrInvalid, "made", "left as it is")
+	exec(t, s, `comment on table made.other is 'Holdfast locks, version 2'`)
+	is(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&create=true"), driver.ErrInvalid, "version 2", "version 1")
+	is(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&layout=shedlock"), driver.ErrInvalid, "lock_until")
+	is(t, open("postgres://test@"+s.Addr+"/nowhere?sslmode=disable"), driver.ErrInvalid, "nowhere")
+
+	st := opened(t, url)
+	g := acquire(t, st, mutex("m", time.Minute))
+	exec(t, s, `drop table made."Odd ""name"`)
+	_, err := st.Acquire(t.Context(), mutex("n", time.Minute))
+	is(t, err, driver.ErrInvalid, "create=true")
+	if r := renewal(t, st, g); r.Err == nil || lost(r.Err) != "" {
+		t.Errorf("a renewal in a table that is gone: %v", r.Err)
+	}
+}
+
+// TestPermissions: what a user lacks is named, at once when the store is opened and later when it is taken away.
+func TestPermissions(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	exec(t, s, `create role clerk login; create schema office`)
+	clerk := s.URL("clerk") + "?sslmode=disable&schema=office"
+	_, err := driver.Open(t.Context(), clerk+"&create=true")
+	is(t, err, driver.ErrDenied, "office")
+	opened(t, s.URL("test")+"?sslmode=disable&schema=office&create=true")
+	_, err = driver.Open(t.Context(), clerk)
+	is(t, err, driver.ErrDenied, "USAGE")
+	exec(t, s, `grant usage on schema office to clerk; grant select, insert on office.holdfast to clerk`)
+	_, err = driver.Open(t.Context(), clerk)
+	is(t, err, driver.ErrDenied, `GRANT UPDATE, DELETE ON "office"."holdfast" TO "clerk"`)
+	exec(t, s, `grant update, delete on office.holdfast to clerk`)
+	st := opened(t, clerk)
+	g := acquire(t, st, mutex("m", time.Minute))
+	exec(t, s, `revoke update on office.holdfast from clerk`)
+	is(t, renewal(t, st, g).Err, driver.ErrDenied, "UPDATE")
+	is(t, st.Release(t.Context(), g.Claim, g.Ref), driver.ErrDenied, "UPDATE")
+	exec(t, s, `grant update on office.holdfast to clerk`)
+	if r := renewal(t, st, g); r.Err != nil {
+		t.Errorf("after the permission came back: %v", r.Err)
+	}
+}
+
+// TestPassword: a user who is not there and a wrong password are told at once, in words that say what to do and do not tell the
+// password; so is a password that an operator changes in mid-hold, to whom needs a new connection.
+func TestPassword(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	exec(t, s, `create role cashier login password 'r1ght'`)
+	exec(t, s, `grant create on database postgres to cashier`)
+	exec(t, s, `do $$ begin execute format('copy (values (''host all cashier 127.0.0.1/32 scram-sha-256''), (''host all all 127.0.0.1/32 trust'')) to %L',
+		current_setting('hba_file')); end $$`)
+	exec(t, s, `select pg_reload_conf()`)
+	const place = "?sslmode=disable&create=true&schema=till"
+	var err error
+	for until := time.Now().Add(10 * time.Second); err == nil && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		var st driver.Store
+		if st, err = driver.Open(t.Context(), s.URL("cashier:wr0ng")+place); err == nil {
+			st.Close() // the server has not read its rules yet
+		}
+	}
+	denied := func(err error, user string) {
+		t.Helper()
+		is(t, err, driver.ErrDenied, user, "check the user and the password")
+		if strings.Contains(err.Error(), "wr0ng") || strings.Contains(err.Error(), "r1ght") {
+			t.Errorf("it tells the password: %v", err)
+		}
+	}
+	denied(err, "cashier")
+	_, err = driver.Open(t.Context(), s.URL("nobody:wr0ng")+place)
+	denied(err, "nobody")
+	st := opened(t, s.URL("cashier:r1ght")+place)
+	g := acquire(t, st, mutex("m", time.Minute))
+	exec(t, s, `alter role cashier password 'an0ther'; select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = 'cashier'`)
+	for range 10 { // the first may meet a connection that is dead already
+		if err = renewal(t, st, g).Err; errors.Is(err, driver.ErrDenied) {
+			break
+		}
+	}
+	denied(err, "cashier")
+	exec(t, s, `alter role cashier password 'r1ght'`)
+	if r := renewal(t, st, g); r.Err != nil {
+		t.Errorf("with the old password again: %v", r.Err)
+	}
+}

@@ -1,0 +1,216 @@
+package zookeeper
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+)
+
+// Add makes a node and looks, in one piece: the look shows all that came before the node.
+func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64, note sequence.Note, guard sequence.Guard) (sequence.Look, error) {
+	claim := driver.Claim{Kind: note.Kind, Limit: note.Limit, Weight: note.Weight}
+	if t.info.Kinds != nil && !slices.Contains(t.info.Kinds, note.Kind) {
+		return sequence.Look{}, fmt.Errorf("%w: the layout %s has no %s", driver.ErrUnsupported, t.opts.Layout, note.Kind)
+	}
+	c, err := t.session(s.ID)
+	if err != nil {
+		return sequence.Look{}, err
+	}
+	path, stem := t.pathOf(name), stem(s.ID, note)
+	if _, _, ok := ours(stem); !ok {
+		return sequence.Look{}, fmt.Errorf("%w: the claim's id %q is not 26 characters of lower-case base32", driver.ErrInvalid, note.ID)
+	}
+	data, err := json.Marshal(note)
+	if err != nil {
+		return sequence.Look{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	if t.doubted(s.ID, note.ID) {
+		look, err := t.lookBy(ctx, c, name, path)
+		if err != nil {
+			return sequence.Look{}, err
+		}
+		t.settle(s.ID, note.ID)
+		if slices.ContainsFunc(look.Nodes, func(n sequence.Node) bool { return n.ID == note.ID && n.Session == s.ID }) {
+			return t.complete(ctx, c, look)
+		}
+	}
+	if guard >= 0 {
+		look, err := t.lookBy(ctx, c, name, path)
+		if err != nil || guard == sequence.Alone && len(look.Nodes) > 0 || guard > 0 && look.changed > int64(guard) {
+			return look.Look, err
+		}
+	}
+	for {
+		create := []*call{createCall(opCreate2, path+"/"+named(stem, t.layout.end(claim)), data, t.opts.ACL, modeSequential)}
+		if t.layout.twin != nil {
+			twin := createCall(opCreate2, path+"/"+named(stem, t.layout.twin(claim)), data, t.opts.ACL, modeSequential)
+			create[0] = multiCall(create[0], twin)
+		}
+		children := readCall(opGetChildren, path, false)
+		t.doubt(s.ID, note.ID)
+		if err := c.do(ctx, append(create, children)...); err != nil {
+			return sequence.Look{}, t.fault(err, path)
+		}
+		made, err := made(create[0])
+		if err == codeNoNode {
+			if err := t.parents(ctx, c, path); err != nil {
+				return sequence.Look{}, err
+			}
+			continue
+		}
+		t.settle(s.ID, note.ID)
+		if err != nil {
+			return sequence.Look{}, t.fault(err, path)
+		}
+		for _, m := range made {
+			t.learn(m.path, sequence.Node{Key: m.path[len(path)+1:], Token: m.stat.czxid, Version: int64(m.stat.version) + 1, Session: s.ID, Note: note})
+		}
+		if children.err != nil { // it must not stay
+			t.undo(c, made)
+			return sequence.Look{}, t.fault(children.err, path)
+		}
+		look, err := t.look(ctx, c, name, path, children)
+		if err != nil {
+			t.doubt(s.ID, note.ID)
+			return sequence.Look{}, err
+		}
+		return t.behind(ctx, c, look, note.ID)
+	}
+}
+
+// made are the nodes that a create, or a multi of them, has made.
+func made(c *call) ([]stepResult, error) {
+	if c.op == opMulti {
+		steps, err := c.results()
+		for _, s := range steps {
+			if s.code != codeOK {
+				return nil, s.code
+			}
+		}
+		return steps, err
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	path := c.rest.text()
+	return []stepResult{{path: path, stat: c.rest.stat()}}, c.rest.err
+}
+
+// undo removes nodes whose lock cannot be read.
+func (t *tree) undo(c *conn, made []stepResult) {
+	ctx, cancel := context.WithTimeout(t.life, time.Second)
+	defer cancel()
+	for _, m := range made {
+		_ = c.do(ctx, deleteCall(m.path, -1)) // else its session ends it
+	}
+}
+
+// parents makes the nodes above a claim: containers, which the servers remove when they have been empty for a while.
+func (t *tree) parents(ctx context.Context, c *conn, path string) error {
+	op, mode := int32(opCreateContainer), int32(modeContainer)
+	for {
+		var calls []*call
+		for i := 1; i <= len(path); i++ {
+			if i == len(path) || path[i] == '/' {
+				calls = append(calls, createCall(op, path[:i], nil, t.opts.ACL, mode))
+			}
+		}
+		if err := c.do(ctx, calls...); err != nil {
+			return t.fault(err, path)
+		}
+		last := calls[len(calls)-1].err
+		switch {
+		case last == nil || last == codeNodeExists || last == codeNoNode: // one was removed meanwhile: it is tried again
+			return nil
+		case last == codeUnimplemented && op != opCreate:
+			op, mode = opCreate, modePersistent
+		default:
+			return t.fault(last, path)
+		}
+	}
+}
+
+// behind sees to it that who has to wait can say for whom. If that one is just before it, it is watched by the same read.
+func (t *tree) behind(ctx context.Context, c *conn, look light, id string) (sequence.Look, error) {
+	i := slices.IndexFunc(look.Nodes, func(n sequence.Node) bool { return !n.Foreign && n.ID == id })
+	if i < 1 || look.Nodes[0].Token != 0 {
+		return look.Look, nil
+	}
+	k := spotKey{onData, look.path + "/" + look.Nodes[0].Key}
+	a := readCall(opGetData, k.path, i == 1)
+	if i == 1 {
+		c.expect(k)
+		a = c.armCall(k)
+	}
+	if err := c.do(ctx, a); err != nil || a.err != nil {
+		return look.Look, nil // it stands all the same
+	}
+	if n, err := look.children[0].node(&a.rest); err == nil {
+		look.Nodes[0] = n
+		t.learn(k.path, n)
+	}
+	return look.Look, nil
+}
+
+// The doubts are about adds whose answers were not heard.
+func (t *tree) doubt(session, id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.doubts[[2]string{session, id}] = true
+}
+
+func (t *tree) settle(session, id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.doubts, [2]string{session, id})
+}
+
+func (t *tree) doubted(session, id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.doubts[[2]string{session, id}]
+}
+
+// Withdraw removes what an add may have made. The sync and the listing go the way that the add went, after it: what they do
+// not see will not come.
+func (t *tree) Withdraw(ctx context.Context, name string, s sequence.Session, _ int64, id string) (bool, error) {
+	c, err := t.session(s.ID)
+	if err != nil {
+		return false, err
+	}
+	path := t.pathOf(name)
+	children := readCall(opGetChildren, path, false)
+	behind := syncCall()
+	if err := c.do(ctx, behind, children); err != nil {
+		return false, t.fault(err, path)
+	}
+	switch {
+	case behind.err != nil:
+		return false, t.fault(behind.err, path)
+	case children.err != nil && children.err != codeNoNode:
+		return false, t.fault(children.err, path)
+	}
+	stood := false
+	prefix := "_c_" + id + "-" + s.ID + "-"
+	for _, key := range children.rest.texts() {
+		if strings.HasPrefix(key, prefix) {
+			d := deleteCall(path+"/"+key, -1)
+			if err := c.do(ctx, d); err != nil {
+				return false, t.fault(err, path)
+			}
+			if d.err != nil && d.err != codeNoNode {
+				return false, t.fault(d.err, path)
+			}
+			stood = stood || d.err == nil
+			t.unlearn(path + "/" + key)
+		}
+	}
+	t.settle(s.ID, id)
+	return stood, nil
+}

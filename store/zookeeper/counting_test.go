@@ -1,0 +1,85 @@
+package zookeeper
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// counting is a store whose requests are counted.
+func counting(t testing.TB) (*Store, *counter) {
+	t.Helper()
+	c := &counter{sent: map[int32]int{}}
+	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: c.dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s, c
+}
+
+// counter counts what is sent, by operation, and the events that come.
+type counter struct {
+	mu     sync.Mutex
+	sent   map[int32]int
+	events atomic.Int64
+}
+
+func (c *counter) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	nc, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	return &countedConn{Conn: nc, c: c}, err
+}
+
+// take gives what was sent since the last call.
+func (c *counter) take() map[int32]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sent := c.sent
+	c.sent = map[int32]int{}
+	return sent
+}
+
+type countedConn struct {
+	net.Conn
+	c           *counter
+	rest, in    []byte
+	hello, back bool // has been said, has come
+}
+
+func (n *countedConn) Read(b []byte) (int, error) {
+	k, err := n.Conn.Read(b)
+	n.in = append(n.in, b[:k]...)
+	for len(n.in) >= 4 {
+		size := 4 + int(binary.BigEndian.Uint32(n.in))
+		if len(n.in) < size {
+			break
+		}
+		if n.back && int32(binary.BigEndian.Uint32(n.in[4:])) == xidEvent {
+			n.c.events.Add(1)
+		}
+		n.back = true
+		n.in = n.in[size:]
+	}
+	return k, err
+}
+
+func (n *countedConn) Write(b []byte) (int, error) {
+	n.rest = append(n.rest, b...)
+	for len(n.rest) >= 4 {
+		size := 4 + int(binary.BigEndian.Uint32(n.rest))
+		if len(n.rest) < size {
+			break
+		}
+		if n.hello {
+			n.c.mu.Lock()
+			n.c.sent[int32(binary.BigEndian.Uint32(n.rest[8:]))]++
+			n.c.mu.Unlock()
+		}
+		n.hello = true
+		n.rest = n.rest[size:]
+	}
+	return n.Conn.Write(b)
+}

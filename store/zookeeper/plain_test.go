@@ -1,0 +1,268 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/holdfast-go/holdfast/internal/sessiontest"
+	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
+)
+
+// plain is the rig of the plain layout, on the servers of the other one.
+var plain = sessiontest.Rig[*zktest.Ensemble, *plainPeer]{
+	Scheme: rig.Scheme, Query: "?layout=plain", Start: rig.Start, Open: openPlain, Share: rig.Shared, Slack: rig.Slack,
+}
+
+// plainPeer is a store of the plain layout behind a link of its own.
+type plainPeer struct {
+	*Plain
+	*servertest.Link
+}
+
+func openPlain(c *zktest.Ensemble, to ...*servertest.Server) (*plainPeer, error) {
+	link, err := c.Link(to...)
+	if err != nil {
+		return nil, err
+	}
+	s, err := NewPlain(Options{Servers: link.Endpoints()})
+	if err != nil {
+		link.Close()
+		return nil, err
+	}
+	return &plainPeer{s, link}, nil
+}
+
+func (p *plainPeer) Close() error {
+	err := p.Plain.Close()
+	p.Link.Close()
+	return err
+}
+
+// TestPlainConformance: with one ephemeral node a lock, too, the store keeps every promise that it makes.
+func TestPlainConformance(t *testing.T) {
+	t.Parallel()
+	plain.Conformance(t)
+}
+
+// TestPlainCut: as TestCut.
+func TestPlainCut(t *testing.T) {
+	t.Parallel()
+	plain.Cut(t)
+}
+
+// TestPlainKill: as TestKill.
+func TestPlainKill(t *testing.T) {
+	t.Parallel()
+	plain.Kill(t)
+}
+
+// TestPlainStop: as TestStop.
+func TestPlainStop(t *testing.T) {
+	t.Parallel()
+	plain.Stop(t)
+}
+
+// TestPlainInterop: the lock that is written by hand, by another client's library, excludes us, and we it.
+func TestPlainInterop(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	s, err := NewPlain(Options{Servers: c.Endpoints(), Namespace: t.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cli := admin(t, c)
+	_, err = cli.Create("/"+t.Name(), nil, 0, zk.WorldACL(zk.PermAll))
+	fails(t, err)
+	sessiontest.Interop(t, s, driver.KindMutex, func(lock, file string) func() (int, error) {
+		return func() (int, error) {
+			path := s.tree.pathOf(lock)
+			for added := range *sessiontest.Rounds {
+				for {
+					_, err := cli.Create(path, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+					if err == nil {
+						break
+					}
+					there, _, gone, err := cli.ExistsW(path)
+					if err != nil {
+						return added, err
+					}
+					if there {
+						<-gone
+					}
+				}
+				if err := errors.Join(sessiontest.AddOne(file), cli.Delete(path, -1)); err != nil {
+					return added, err
+				}
+			}
+			return *sessiontest.Rounds, nil
+		}
+	})
+}
+
+// TestPlainForeign: whatever node stands on a lock's path holds it, until it is gone; and we hold it for those who make that
+// node by hand.
+func TestPlainForeign(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := admin(t, c)
+	_, err := cli.Create("/"+t.Name(), nil, 0, zk.WorldACL(zk.PermAll))
+	fails(t, err)
+	s, err := NewPlain(Options{Servers: c.Endpoints(), Namespace: t.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const name = "controller"
+	node := "/" + t.Name() + "/" + name
+	for what, flags := range map[string]int32{"ephemeral": zk.FlagEphemeral, "persistent": 0} {
+		_, err := cli.Create(node, []byte(`{"version":1,"brokerid":7,"timestamp":"1700000000000"}`), flags, zk.WorldACL(zk.PermAll))
+		fails(t, err)
+		var told *driver.HeldError
+		if _, err := s.Acquire(t.Context(), mutexClaim(name)); !errors.As(err, &told) || len(told.Holders) != 1 || !told.Holders[0].Foreign {
+			t.Fatalf("a try beside a node that is %s: %v", what, err)
+		}
+		wait := mutexClaim(name)
+		wait.Wait = true
+		got := make(chan driver.Grant, 1)
+		go func() {
+			g, err := s.Acquire(t.Context(), wait)
+			fails(t, err)
+			got <- g
+		}()
+		select {
+		case <-got:
+			t.Errorf("granted beside a node that is %s", what)
+		case <-time.After(100 * time.Millisecond):
+		}
+		fails(t, cli.Delete(node, -1))
+		g := <-got
+		if g.Token <= told.Holders[0].Token {
+			t.Errorf("token %d came after %d", g.Token, told.Holders[0].Token)
+		}
+		if _, err := cli.Create(node, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != zk.ErrNodeExists {
+			t.Errorf("held by us, and made by another: %v", err)
+		}
+		fails(t, s.Release(t.Context(), wait, g.Ref))
+	}
+}
+
+// TestPlainLate: a release, a break and a mark that come late touch nobody else's node, although it has the same path and the
+// same version.
+func TestPlainLate(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := admin(t, c)
+	s, err := NewPlain(Options{Servers: c.Endpoints()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx := t.Context()
+	a, err := s.Acquire(ctx, mutexClaim(t.Name()))
+	fails(t, err)
+	stale, err := s.tree.List(ctx, t.Name(), true)
+	if err != nil || len(stale.Nodes) != 1 {
+		t.Fatal(stale, err)
+	}
+	fails(t, s.Release(ctx, a.Claim, ""))
+	b, err := s.Acquire(ctx, mutexClaim(t.Name()))
+	fails(t, err)
+
+	// The requests of a's that were still on their way: each was made when a's node had just been seen.
+	n := stale.Nodes[0]
+	path := s.tree.pathOf(t.Name())
+	if stood, err := s.tree.remove(ctx, path, n, true); err != nil || stood {
+		t.Errorf("a late removal: %v, %v", stood, err)
+	}
+	if _, ok, err := s.tree.Change(ctx, t.Name(), n, n.Note); err != nil || ok {
+		t.Errorf("a late change: %v, %v", ok, err)
+	}
+	if stood, _, err := s.tree.Remove(ctx, t.Name(), n, false); err != nil || stood {
+		t.Errorf("a removal of what is gone: %v, %v", stood, err)
+	}
+
+	now, err := s.tree.List(ctx, t.Name(), true)
+	if err != nil || len(now.Nodes) != 1 || now.Nodes[0].ID != b.ID {
+		t.Fatal(now, err)
+	}
+	// A foreign client removes b's node, and so not its ticket, and makes its own.
+	fails(t, cli.Delete(path, -1))
+	_, err = cli.Create(path, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+	fails(t, err)
+	if stood, _, err := s.tree.Remove(ctx, t.Name(), now.Nodes[0], false); err != nil || stood {
+		t.Errorf("a removal after a foreign client's: %v, %v", stood, err)
+	}
+	if err := s.Release(ctx, b.Claim, b.Ref); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("a release after a foreign client's removal: %v", err)
+	}
+	if !stands(t, cli, path) {
+		t.Error("the foreign client's node is gone")
+	}
+	if stands(t, cli, s.tree.ticket(now.Nodes[0].Key)) {
+		t.Error("a ticket is left")
+	}
+}
+
+// stands reports whether a node stands, by a server that has heard of all that has happened.
+func stands(t *testing.T, cli *zk.Conn, path string) bool {
+	t.Helper()
+	_, err := cli.Sync("/")
+	fails(t, err)
+	there, _, err := cli.Exists(path)
+	fails(t, err)
+	return there
+}
+
+// TestPlainOverwritten: a holder whose node's data are overwritten still knows its node, and gives it back.
+func TestPlainOverwritten(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	s, err := NewPlain(Options{Servers: c.Endpoints()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := newClient(t, s, 20*time.Second)
+	l := lease(t, client, t.Name())
+	time.Sleep(300 * time.Millisecond) // its node is watched
+	cli := admin(t, c)
+	_, err = cli.Set("/"+t.Name(), []byte("mine"), -1)
+	fails(t, err)
+	time.Sleep(150 * time.Millisecond)
+	if !l.Valid() {
+		t.Errorf("lost: %v", context.Cause(l.Context()))
+	}
+	fails(t, l.Unlock())
+	if stands(t, cli, "/"+t.Name()) {
+		t.Error("it stands still")
+	}
+}
+
+// TestPlainTold: a holder whose node is removed is told at once.
+func TestPlainTold(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	client, err := holdfast.Open(t.Context(), "zookeeper://"+c.Members[0].Endpoint+"?layout=plain", &holdfast.Options{TTL: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	l := lease(t, client, t.Name())
+	time.Sleep(300 * time.Millisecond) // its node is watched
+	fails(t, admin(t, c).Delete("/"+t.Name(), -1))
+	select {
+	case <-l.Context().Done():
+	case <-time.After(5 * time.Second):
+		t.Error("the holder is not told")
+	}
+	next := lease(t, client, t.Name())
+	if next.Token() <= l.Token() {
+		t.Errorf("token %d came after %d", next.Token(), l.Token())
+	}
+	fails(t, next.Unlock())
+}

@@ -1,0 +1,174 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/holdfast-go/holdfast/internal/sessiontest"
+	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
+)
+
+var rig = sessiontest.Rig[*zktest.Ensemble, *peer]{
+	Scheme: "zookeeper",
+	Start: func(ctx context.Context, direct bool) (*zktest.Ensemble, error) {
+		return zktest.Start(ctx, zktest.Options{Direct: direct})
+	},
+	Open:  open,
+	Slack: time.Second, // one and a half of the servers' ticks, and a little
+}
+
+// Short names for what the tests say often.
+var (
+	fails      = sessiontest.Fails
+	lease      = sessiontest.Lock
+	newClient  = sessiontest.NewClient
+	mutexClaim = sessiontest.Claim
+)
+
+func TestMain(m *testing.M) { rig.Main(m) }
+
+// peer is a store behind a link of its own.
+type peer struct {
+	*Store
+	*servertest.Link
+}
+
+func open(c *zktest.Ensemble, to ...*servertest.Server) (*peer, error) {
+	link, err := c.Link(to...)
+	if err != nil {
+		return nil, err
+	}
+	s, err := New(Options{Servers: link.Endpoints()})
+	if err != nil {
+		link.Close()
+		return nil, err
+	}
+	return &peer{s, link}, nil
+}
+
+// Close ends the client, and then the link.
+func (p *peer) Close() error {
+	err := p.Store.Close()
+	p.Link.Close()
+	return err
+}
+
+// start runs an ensemble for one test.
+func start(t *testing.T, o zktest.Options) *zktest.Ensemble {
+	t.Helper()
+	c, err := zktest.Start(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// admin is a client of another make.
+func admin(t testing.TB, c *zktest.Ensemble) *zk.Conn {
+	t.Helper()
+	cli, _, err := zk.Connect(c.Endpoints(), 20*time.Second, zk.WithLogger(quiet{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cli.Close)
+	return cli
+}
+
+type quiet struct{}
+
+func (quiet) Printf(string, ...any) {}
+
+// TestConformance: the store keeps every promise of the contract, on three servers.
+func TestConformance(t *testing.T) {
+	rig.Conformance(t)
+}
+
+// TestTable: the table keeps what the record engine needs, so that locks kept in it keep all promises, too.
+func TestTable(t *testing.T) {
+	t.Parallel()
+	rig.Table(t)
+}
+
+// TestCut: a holder that is cut off in silence stops believing before the next is let in.
+func TestCut(t *testing.T) {
+	t.Parallel()
+	rig.Cut(t)
+}
+
+// TestShortCut: a cut of less than a third of the TTL loses nothing.
+func TestShortCut(t *testing.T) {
+	t.Parallel()
+	rig.ShortCut(t)
+}
+
+// TestKill: when a holder's process is killed its lock passes on within the TTL and one and a half of the
+// servers' ticks.
+func TestKill(t *testing.T) {
+	t.Parallel()
+	rig.Kill(t)
+}
+
+// TestStop: a holder whose process is stopped for longer than its TTL knows at its first look, when it goes on, that it
+// has lost the lock.
+func TestStop(t *testing.T) {
+	t.Parallel()
+	rig.Stop(t)
+}
+
+// TestMinority: a holder whose server is cut off from the others, leader or not, stops believing before the next is let
+// in by the majority.
+func TestMinority(t *testing.T) {
+	t.Parallel()
+	rig.Minority(t)
+}
+
+// TestLeaderKilled: with the leader killed or stopped again and again a holder keeps its lock, and others get theirs.
+func TestLeaderKilled(t *testing.T) {
+	t.Parallel()
+	rig.LeaderKilled(t)
+}
+
+// TestAllKilled: when all servers are killed and come back within the TTL, holders keep their locks and tokens rise.
+func TestAllKilled(t *testing.T) {
+	t.Parallel()
+	rig.AllKilled(t)
+}
+
+// TestHalfDead: a client whose first servers are dead works with the others.
+func TestHalfDead(t *testing.T) {
+	t.Parallel()
+	rig.HalfDead(t)
+}
+
+// TestFairness: of 64 clients in eight processes nobody is overtaken, also while the ensemble loses its leader.
+func TestFairness(t *testing.T) {
+	t.Parallel()
+	rig.Fairness(t)
+}
+
+// TestCancels: acquires that are given up at any moment leave no node after a second.
+func TestCancels(t *testing.T) {
+	t.Parallel()
+	rig.Cancels(t)
+}
+
+// TestHeld: held locks cost memory, and no goroutine each; their renewals are one beat or two, and a read of each.
+func TestHeld(t *testing.T) {
+	s, c := counting(t)
+	sent := func() (int, string) { all := c.take(); return all[opGetData], fmt.Sprint(all) }
+	sessiontest.Held(t, s, 24*time.Second, sent, func(n int) int { return 3 * n })
+}
+
+// TestTLS: with the right authority the store works, and with the wrong one it says so.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	rig.TLS(t, func(cert, key string) *zktest.Ensemble {
+		return start(t, zktest.Options{Members: 1, Lines: []string{"serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+			"client.portUnification=true", "ssl.clientAuth=none", "ssl.keyStore.location=" + key, "ssl.trustStore.location=" + cert}})
+	})
+}

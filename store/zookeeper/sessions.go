@@ -1,0 +1,176 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+)
+
+func sessionName(id int64) string { return fmt.Sprintf("%016x", uint64(id)) }
+
+// Open begins a session on a connection of its own. What the server grants is what it keeps.
+func (t *tree) Open(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+	c := t.newConn(ttl, false)
+	t.spawn(c.run)
+	if _, err := c.up(ctx); err != nil {
+		c.stop()
+		return sequence.Session{}, t.fault(err, t.root)
+	}
+	c.mu.Lock()
+	id, granted := c.id, c.granted
+	c.mu.Unlock()
+	if granted < ttl {
+		t.leave(c)
+		return sequence.Session{}, fmt.Errorf("%w: a TTL of %v was asked for, and the ZooKeeper servers grant %v; ask for less, or raise maxSessionTimeout there",
+			driver.ErrInvalid, ttl, granted)
+	}
+	t.mu.Lock()
+	t.sessions[sessionName(id)] = c
+	if t.lead == nil {
+		t.lead = c
+	}
+	t.mu.Unlock()
+	// A follower tells the leader twice in a tick whom it has heard from. Half a tick is less than this and the margin
+	// together, if a session is not set to the very least, which is two ticks.
+	return sequence.Session{ID: sessionName(id), TTL: granted, Lag: granted / 15}, nil
+}
+
+// leave ends a session that nobody has used.
+func (t *tree) leave(c *conn) {
+	ctx, cancel := context.WithTimeout(t.life, time.Second)
+	defer cancel()
+	_ = c.do(ctx, &call{op: opClose})
+	c.finish(sequence.ErrSessionOver)
+}
+
+// forgetSession takes a session that is over out of the books.
+func (t *tree) forgetSession(c *conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, o := range t.sessions {
+		if o == c {
+			delete(t.sessions, id)
+			if len(t.ended) >= 1024 {
+				clear(t.ended)
+			}
+			t.ended[id] = true
+			for d := range t.doubts {
+				if d[0] == id {
+					delete(t.doubts, d)
+				}
+			}
+		}
+	}
+	if t.reader == c {
+		t.reader = nil
+	}
+	if t.lead == c {
+		t.lead = nil
+		for _, o := range t.sessions {
+			t.lead = o
+		}
+	}
+}
+
+func (t *tree) session(id string) (*conn, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.life.Err() != nil {
+		return nil, driver.ErrClosed
+	}
+	c := t.sessions[id]
+	if c == nil {
+		return nil, sequence.ErrSessionOver
+	}
+	return c, nil
+}
+
+// isOver reports whether a session was this client's.
+func (t *tree) isOver(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.ended[id]
+}
+
+// granted is the session time that the servers have granted for a TTL, or the TTL if they were not asked yet.
+func (t *tree) granted(ttl time.Duration) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.sessions {
+		if c.asked == ttl {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.granted
+		}
+	}
+	return ttl
+}
+
+// standing is a session that there is, or nil.
+func (t *tree) standing() *conn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.lead != nil {
+		return t.lead
+	}
+	return t.reader
+}
+
+// readerTTL is the session time of a connection that keeps no claims.
+const readerTTL = 30 * time.Second
+
+// anyConn is a session by which anything can be asked.
+func (t *tree) anyConn(ctx context.Context) (*conn, error) {
+	t.mu.Lock()
+	if t.life.Err() != nil {
+		t.mu.Unlock()
+		return nil, driver.ErrClosed
+	}
+	switch {
+	case t.lead != nil:
+		defer t.mu.Unlock()
+		return t.lead, nil
+	case t.reader == nil:
+		t.reader = t.newConn(readerTTL, true)
+		t.work.Go(t.reader.run)
+	}
+	c := t.reader
+	t.mu.Unlock()
+	_, err := c.up(ctx)
+	return c, err
+}
+
+// Beat is a write that is sure to be refused: of a node that is not there. The leader puts that to the quorum as it does any
+// other. A read or a ping is answered by any server that once had a leader, and a sync by a leader that was deposed and has
+// not heard of it.
+func (t *tree) Beat(ctx context.Context, session string) error {
+	c, err := t.session(session)
+	if err == sequence.ErrSessionOver && !t.isOver(session) {
+		return fmt.Errorf("%w: a ZooKeeper session is renewed by the client that opened it", driver.ErrUnsupported)
+	}
+	if err != nil {
+		return err
+	}
+	calls, err := c.ask(ctx, func() []*call { return []*call{deleteCall("/holdfast-beat", -1)} })
+	if err == nil {
+		err = calls[0].err
+	}
+	if err == codeNoNode || err == codeNoAuth {
+		return nil
+	}
+	return t.fault(err, "/")
+}
+
+// End closes a session; its nodes go with it.
+func (t *tree) End(ctx context.Context, session string) error {
+	c, err := t.session(session)
+	if err != nil {
+		return err
+	}
+	err = c.do(ctx, &call{op: opClose})
+	c.finish(sequence.ErrSessionOver)
+	return t.fault(err, "/")
+}
