@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
 var herd = flag.Int("herd", 100, "the most waiters at whom wake-ups are counted")
@@ -18,8 +19,11 @@ var herd = flag.Int("herd", 100, "the most waiters at whom wake-ups are counted"
 func TestHerd(t *testing.T) {
 	t.Parallel()
 	sequential := func(o Options) (driver.Store, *tree, error) {
-		s, err := New(o)
-		return s, s.tree, err
+		o, err := o.complete()
+		o.Layout = LayoutCurator
+		tr := newTree(o)
+		tr.info.MaxWaiters = *herd // more than elsewhere
+		return &Store{Engine: sequence.New(tr), tree: tr}, tr, err
 	}
 	plain := func(o Options) (driver.Store, *tree, error) {
 		s, err := NewPlain(o)
@@ -65,12 +69,15 @@ func wakeUps(t *testing.T, lock string, n int, open func(Options) (driver.Store,
 			claim.Wait = true
 			if _, err := s.Acquire(ctx, claim); err == nil {
 				in <- got{i, claim}
+			} else if ctx.Err() == nil {
+				t.Error(err)
+				cancel()
 			}
 			<-ctx.Done()
 		})
 	}
 	settle := func(released int) {
-		for watching := 0; watching < n+1-released; time.Sleep(20 * time.Millisecond) {
+		for watching := 0; watching < n+1-released && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 			watching = 0
 			for _, tr := range trees {
 				if tr.listens() {
@@ -89,7 +96,11 @@ func wakeUps(t *testing.T, lock string, n int, open func(Options) (driver.Store,
 		if err := stores[holder.store].Release(ctx, holder.Claim, ""); err != nil {
 			t.Error(err)
 		}
-		holder = <-in
+		select {
+		case holder = <-in:
+		case <-ctx.Done():
+			return 0, 0
+		}
 		settle(i + 1)
 	}
 	time.Sleep(200 * time.Millisecond)
