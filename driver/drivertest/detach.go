@@ -65,9 +65,13 @@ var detachCases = []Case{
 			e.failf("detaching: %w", err)
 		}
 		c.store.Close()
-		if h := e.held(g); !h.Detached {
-			e.failf("it is not shown as detached: %+v", h)
-		}
+		left := g
+		left.Since, left.TTL = start, keep
+		e.while(left, func() {
+			if h := e.held(g); !h.Detached {
+				e.failf("it is not shown as detached: %+v", h)
+			}
+		})
 		w := e.a().queue(e.lined(g.Name)).stands()
 		w.grantedWithin(e.latest(keep))
 		if after := elapsed(start, w.returned); after < keep {

@@ -55,7 +55,7 @@ var limitCases = []Case{
 		for i := range line {
 			line[i] = e.client(i).queue(e.fair(name))
 		}
-		e.until(5*e.slack, func() bool { return len(e.a().inspect(name).Waiters) == n }, "%d claims should wait", n)
+		e.until(15*e.slack, func() bool { return len(e.a().inspect(name).Waiters) == n }, "%d claims should wait", n)
 		w := e.b().queue(e.fair(name))
 		w.refused(driver.ErrQueueFull)
 		e.b().clean(w.claim)

@@ -246,7 +246,7 @@ func (s *suite) run(ctx context.Context, c Case, folder string) Result {
 	select {
 	case r.Err = <-done:
 	case <-after(s.h.Slack + 2*cleanupTime):
-		r.Err = fmt.Errorf("the case does not end with its context: %w", context.Cause(ctx))
+		r.Err = late{fmt.Errorf("the case does not end with its context: %w", context.Cause(ctx))}
 	}
 	var skip skipped
 	if errors.As(r.Err, &skip) {

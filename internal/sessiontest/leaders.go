@@ -3,6 +3,8 @@ package sessiontest
 import (
 	"context"
 	"flag"
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,23 +17,33 @@ var (
 	leaderEvery = flag.Duration("leader-every", 6*time.Second, "how long each time until the next; half of that the server is away")
 )
 
-// LeaderKilled kills and stops leaders while one client holds a lock and locks another again and again.
+// LeaderKilled kills and stops leaders while one client holds a lock and, with many requests at a time, takes others again and
+// again. Nobody gets one that is taken, and nothing is left of them.
 func (r *Rig[C, P]) LeaderKilled(t *testing.T) {
 	c := r.Own(t)
 	client := NewClient(t, r.Peer(t, c), 10*time.Second)
 	kept := Lock(t, client, t.Name()+"/kept")
 	var cycles atomic.Int64
+	var inside [4]atomic.Int64
+	other := func(i int) string { return fmt.Sprint(t.Name(), "/other-", i) }
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for ctx.Err() == nil {
-			if l, err := client.Mutex(t.Name()+"/other", nil).Lock(ctx); err == nil {
+	var all sync.WaitGroup
+	for w := range 16 {
+		all.Go(func() {
+			for i := w % len(inside); ctx.Err() == nil; {
+				l, err := client.Mutex(other(i), nil).Lock(ctx)
+				if err != nil {
+					continue
+				}
+				if inside[i].Add(1) > 1 && l.Valid() {
+					t.Error("two hold at a time")
+				}
+				inside[i].Add(-1)
 				_ = l.Unlock()
 				cycles.Add(1)
 			}
-		}
-	}()
+		})
+	}
 	for i := range *leaders {
 		before := cycles.Load()
 		leader, err := c.Leader(t.Context())
@@ -55,11 +67,17 @@ func (r *Rig[C, P]) LeaderKilled(t *testing.T) {
 		}
 	}
 	cancel()
-	<-done
+	all.Wait()
 	if !kept.Valid() || kept.Context().Err() != nil {
 		t.Errorf("the lock was lost: %v", context.Cause(kept.Context()))
 	}
 	Fails(t, kept.Unlock())
+	for i := range inside {
+		Fails(t, Lock(t, client, other(i)).Unlock()) // as soon as all before it have gone
+		if l, err := client.Inspect(t.Context(), other(i)); err != nil || len(l.Holders)+len(l.Waiters) > 0 {
+			t.Errorf("left: %+v, %v", l, err)
+		}
+	}
 	t.Logf("%d other cycles while %d leaders were killed or stopped, one every %v", cycles.Load(), *leaders, *leaderEvery)
 }
 

@@ -38,6 +38,9 @@ var shared = sync.OnceValues(func() (*dynamodbtest.Server, error) {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if p := flag.Lookup("test.parallel"); p.Value.String() == p.DefValue {
+		_ = p.Value.Set("6") // the tests wait more than they work
+	}
 	os.Setenv("AWS_ACCESS_KEY_ID", "test")
 	os.Setenv("AWS_SECRET_ACCESS_KEY", "hunter2secret")
 	os.Setenv("AWS_EC2_METADATA_DISABLED", "true")

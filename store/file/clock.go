@@ -55,7 +55,8 @@ func (c *dirClock) start(ctx context.Context, first func(fresh bool) error) erro
 			return err
 		}
 		if f.alive() && s.Boot == c.bootID {
-			return c.adopt(s)
+			c.offset = s.Offset // nobody reads the clock before
+			return c.rely(s.Floor)
 		}
 		if err := first(!f.alive()); err != nil {
 			return err
@@ -69,9 +70,9 @@ func (c *dirClock) start(ctx context.Context, first func(fresh bool) error) erro
 	}
 }
 
-// adopt takes a state that was read for what it says. It may have been written by a process that died before it was
-// synced, so it is synced once more before anybody relies on it.
-func (c *dirClock) adopt(s clockState) error {
+// rely takes a floor that was read for what it says. It may have been written by a process that died before it was synced,
+// so it is synced once more before anybody relies on it.
+func (c *dirClock) rely(floor int64) error {
 	d, err := c.open()
 	if err != nil {
 		return err
@@ -80,8 +81,7 @@ func (c *dirClock) adopt(s clockState) error {
 	if err := errors.Join(c.sync(d), c.sync(c.root)); err != nil {
 		return explain("sync the clock", err)
 	}
-	c.offset = s.Offset
-	c.floor.Store(max(c.floor.Load(), s.Floor))
+	c.floor.Store(max(c.floor.Load(), floor))
 	return nil
 }
 
@@ -136,7 +136,7 @@ func (c *dirClock) cover(ctx context.Context, token int64) error {
 				return err
 			}
 		}
-		if err := c.adopt(s); err != nil {
+		if err := c.rely(s.Floor); err != nil {
 			return err
 		}
 	}

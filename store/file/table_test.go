@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -333,4 +334,33 @@ func list(t *testing.T, dir string) []string {
 		names = append(names, e.Name())
 	}
 	return names
+}
+
+// TestFloorRaised: the clock can be read while its floor is raised, as happens once a minute.
+func TestFloorRaised(t *testing.T) {
+	t.Parallel()
+	tab := openTest(t, t.TempDir()+"/store")
+	var reads sync.WaitGroup
+	ctx, over := context.WithCancel(t.Context())
+	reads.Go(func() {
+		for last := int64(0); ctx.Err() == nil; {
+			now, _ := tab.Now()
+			if now < last {
+				t.Errorf("the clock fell from %d to %d", last, now)
+			}
+			last = now
+		}
+	})
+	defer over()
+	for range 20 {
+		before := tab.clock.floor.Load()
+		if err := tab.clock.cover(t.Context(), before+1); err != nil {
+			t.Fatal(err)
+		}
+		if tab.clock.floor.Load() <= before {
+			t.Fatal("the floor is not raised")
+		}
+	}
+	over()
+	reads.Wait()
 }

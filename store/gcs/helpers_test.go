@@ -29,6 +29,9 @@ var many = flag.Bool("prove", false, "run the long counts")
 // TestMain refuses to test on a service that lies.
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if p := flag.Lookup("test.parallel"); p.Value.String() == p.DefValue {
+		_ = p.Value.Set("6") // the tests wait more than they work
+	}
 	s := gcstest.Start(bucket)
 	if err := probe(s); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -147,6 +150,9 @@ func conform(t *testing.T, h drivertest.Harness) {
 	t.Helper()
 	var passed, refused, skipped, failed int
 	for _, r := range drivertest.Run(t.Context(), h, &drivertest.Options{Parallel: 16, Log: func(line string) { t.Log(line) }}) {
+		if r.Took > 5*time.Second {
+			t.Logf("%s took %v", r.Case.Name, r.Took.Round(time.Millisecond))
+		}
 		switch {
 		case r.Err != nil:
 			failed++

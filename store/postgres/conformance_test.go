@@ -28,6 +28,9 @@ var common = sync.OnceValues(func() (*pgtest.Server, error) { return pgtest.Star
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if p := flag.Lookup("test.parallel"); p.Value.String() == p.DefValue {
+		_ = p.Value.Set("6") // the tests wait more than they work
+	}
 	code := m.Run()
 	if s, err := common(); err == nil {
 		s.Stop()

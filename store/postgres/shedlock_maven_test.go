@@ -68,7 +68,7 @@ func TestShedLockItself(t *testing.T) {
 	over := make(chan error, 1)
 	go func() { over <- peer.Wait() }()
 	ours, theirs, refused := 0, 0, 0
-	for ; min(ours, theirs) < rounds && len(over) == 0; time.Sleep(rand.N(2 * time.Millisecond)) {
+	for ; min(ours, theirs) < rounds && len(over) == 0; time.Sleep(rand.N(10 * time.Millisecond)) {
 		c := mutex("m", time.Minute)
 		c.Wait = rand.N(8) == 0
 		_, err := s.Acquire(t.Context(), c)
@@ -81,7 +81,7 @@ func TestShedLockItself(t *testing.T) {
 		n := number()
 		theirs = n - ours
 		err = os.WriteFile(file, nil, 0o600)
-		time.Sleep(rand.N(10 * time.Millisecond))
+		time.Sleep(rand.N(5 * time.Millisecond))
 		if err = errors.Join(err, os.WriteFile(file, []byte(strconv.Itoa(n+1)), 0o600), s.Release(t.Context(), c, "")); err != nil {
 			t.Fatal(err)
 		}

@@ -270,6 +270,9 @@ func TestTLS(t *testing.T) {
 		defer s.Close()
 		return try(t, s, "m"+strconv.Itoa(len(raw)))
 	}
+	if _, err := x509.SystemCertPool(); err != nil { // reading it takes a while, and a link is to be made within 2 s
+		t.Fatal(err)
+	}
 	if err := lockAt("rediss://" + at + "?tls-ca=" + ours.file); err != nil {
 		t.Errorf("our own CA: %v", err)
 	}

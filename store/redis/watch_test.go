@@ -29,15 +29,15 @@ func TestWatch(t *testing.T) {
 		defer cancel()
 		go func() {
 			defer close(got)
-			for l := seen; ; {
-				var err error
-				if l, err = s.NextChange(ctx, l); err != nil {
-					return
+			for l := seen; ctx.Err() == nil; {
+				changed, err := s.NextChange(ctx, l)
+				if err != nil {
+					continue // a server that is busy for a while; or the end of ctx
 				}
+				l = changed
 				select {
 				case got <- l:
 				case <-ctx.Done():
-					return
 				}
 			}
 		}()

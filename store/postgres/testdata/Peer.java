@@ -28,13 +28,13 @@ class Peer {
             if (lock.isPresent()) {
                 int number = Integer.parseInt(Files.readString(file));
                 Files.writeString(file, "");
-                Thread.sleep(random.nextInt(10));
+                Thread.sleep(random.nextInt(5));
                 Files.writeString(file, Integer.toString(number + 1));
                 lock.get().unlock();
             } else {
                 refused++;
             }
-            Thread.sleep(random.nextInt(2));
+            Thread.sleep(random.nextInt(10));
         }
         System.out.println("refused " + refused);
     }

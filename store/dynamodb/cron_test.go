@@ -1,0 +1,99 @@
+package dynamodb
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
+)
+
+// TestCron: a process that comes once, and has watched nothing, replaces a dead holder when its TTL and three seconds have
+// passed, and never before the TTL has; whatever part of a second it is, and though its clock is an hour off.
+func TestCron(t *testing.T) {
+	t.Parallel()
+	table := tableName()
+	const ttl = 2 * time.Second
+	clock := open(t, storeURL(table, server(t).Endpoint, "")).Info().Clock
+	var wg sync.WaitGroup
+	for i := range 10 {
+		wg.Go(func() {
+			time.Sleep(time.Duration(i) * 97 * time.Millisecond)
+			name := fmt.Sprint("job", i)
+			dead := open(t, storeURL(table, server(t).Endpoint, ""))
+			g := acquire(t, dead, mutex(name, ttl))
+			comes := func() error {
+				s, err := New(t.Context(), dynamodbtest.Client(server(t).Endpoint), &Options{Table: table, Clock: apart(time.Duration(i-5) * time.Hour / 5)})
+				if err != nil {
+					t.Error(err)
+					return err
+				}
+				defer s.Close()
+				_, err = s.Acquire(t.Context(), mutex(name, ttl))
+				return err
+			}
+			if i%2 == 0 {
+				time.Sleep(ttl + 3*time.Second - clock.Since(g.Since))
+				if err := comes(); err != nil {
+					t.Errorf("%v after the TTL of a dead holder: %v", clock.Since(g.Since)-ttl, err)
+				}
+				return
+			}
+			for comes() != nil {
+				if clock.Since(g.Since) > ttl+4*time.Second {
+					t.Errorf("a dead holder stands %v after its TTL", clock.Since(g.Since)-ttl)
+					return
+				}
+			}
+			after := clock.Since(g.Since) - ttl
+			t.Logf("a dead holder was replaced %v after its TTL", after.Round(time.Millisecond))
+			if after < 0 {
+				t.Errorf("a holder was replaced %v before its TTL was over", -after)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestClockOff: a client whose wall clock is an hour off, either way, works: its requests are signed again by the service's
+// clock, by which everything is judged.
+func TestClockOff(t *testing.T) {
+	t.Parallel()
+	for _, off := range []time.Duration{-time.Hour, time.Hour} {
+		t.Run(off.String(), func(t *testing.T) {
+			t.Parallel()
+			table, client := tableName(), dynamodbtest.Client(server(t).Endpoint)
+			p := proxy(t, server(t).Direct)
+			p.Shift(off) // to this test it is all others who are off
+			// Two of ours whose own clocks are an hour apart, too.
+			one := open(t, storeURL(table, p.Endpoint, ""))
+			two, err := New(t.Context(), dynamodbtest.Client(p.Endpoint), &Options{Table: table, Clock: apart(time.Hour)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer two.Close()
+			g := acquire(t, one, mutex("m", 4*time.Second))
+			if _, err := two.Acquire(t.Context(), mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+				t.Fatal(err)
+			}
+			next := acquire(t, two, waiting(mutex("m", time.Minute)))
+			after := one.Info().Clock.Since(g.Since) - g.TTL
+			t.Logf("a dead holder was replaced %v after its TTL", after.Round(time.Millisecond))
+			if after < 0 || after > 4*time.Second || next.Token <= g.Token {
+				t.Errorf("replaced %v after its TTL, token %d after %d", after, next.Token, g.Token)
+			}
+			release(t, two, next.Claim)
+
+			now := time.Now().Add(off).Unix()
+			put(t, client, table, item{"primary_id": text("stands"), "expired_at": n(now + 60)})
+			if _, err := one.Acquire(t.Context(), mutex("stands", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+				t.Errorf("beside a plain item: %v", err)
+			}
+			put(t, client, table, item{"primary_id": text("over"), "expired_at": n(now - 60)})
+			acquire(t, two, mutex("over", time.Minute))
+		})
+	}
+}

@@ -1,0 +1,136 @@
+package dynamodb
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
+)
+
+// TestRefusals: what the service refuses for good is said at once, and says what to do; a secret is never shown.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	table := tableName()
+	p := proxy(t, server(t).Direct)
+	endpoint := url.QueryEscape(p.Endpoint)
+	s := open(t, storeURL(table, p.Endpoint, ""))
+	sorted := tableName()
+	if _, err := dynamodbtest.Client(server(t).Endpoint).CreateTable(t.Context(), &sdk.CreateTableInput{
+		TableName: &sorted, BillingMode: types.BillingModePayPerRequest,
+		AttributeDefinitions: []types.AttributeDefinition{
+			{AttributeName: new("primary_id"), AttributeType: types.ScalarAttributeTypeS}, {AttributeName: new("n"), AttributeType: types.ScalarAttributeTypeN}},
+		KeySchema: []types.KeySchemaElement{{AttributeName: new("primary_id"), KeyType: types.KeyTypeHash}, {AttributeName: new("n"), KeyType: types.KeyTypeRange}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	check := func(err, is error, words ...string) {
+		t.Helper()
+		if !errors.Is(err, is) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%v, want %v", err, is)
+			return
+		}
+		for _, w := range words {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%v: does not name %s", err, w)
+			}
+		}
+		t.Log(err)
+	}
+	for raw, words := range map[string][]string{
+		"dynamodb://no-such-table?region=eu-central-1&endpoint=" + endpoint:                      {"no-such-table", "create=true", "region"},
+		"dynamodb://" + table + "?region=eu-central-1&partition=other&endpoint=" + endpoint:      {"primary_id (S)", "other"},
+		"dynamodb://" + sorted + "?region=eu-central-1&create=true&endpoint=" + endpoint:         {"RANGE n (N)", "primary_id"},
+		"dynamodb://" + table + "?region=eu-central-1&partition=expired_at&endpoint=" + endpoint: {"expired_at"},
+		"dynamodb://" + table + "?region=eu-central-1&endpoint=nowhere":                          {"https://"},
+		"dynamodb://AKIA:hunter2@" + table + "?region=eu-central-1":                              {"AWS_ACCESS_KEY_ID"},
+		"dynamodb://?region=eu-central-1":                                                        {"dynamodb://table"},
+		"dynamodb://" + table + "?region=eu-central-1&nope=1":                                    {"nope", "endpoint"},
+		"dynamodb://" + table + "?create=maybe":                                                  {"create"},
+	} {
+		_, err := driver.Open(t.Context(), raw)
+		check(err, driver.ErrInvalid, words...)
+	}
+
+	refuse := func(code, message string) {
+		p.Decide(func(dynamodbtest.Request) dynamodbtest.Fate {
+			return dynamodbtest.Fate{Status: 400, Code: code, Message: message}
+		})
+	}
+	refuse("AccessDeniedException", "User: arn:aws:iam::1:user/x is not authorized to perform: dynamodb:UpdateItem")
+	from := time.Now()
+	_, err := s.Acquire(t.Context(), waiting(mutex("m", time.Minute)))
+	check(err, driver.ErrDenied, "dynamodb:UpdateItem", table)
+	refuse("ExpiredTokenException", "The security token included in the request is expired")
+	_, err = s.Acquire(t.Context(), waiting(mutex("m", time.Minute)))
+	check(err, driver.ErrDenied, "ExpiredToken")
+	refuse("ResourceNotFoundException", "Requested resource not found")
+	_, err = s.Acquire(t.Context(), waiting(mutex("m", time.Minute)))
+	check(err, driver.ErrInvalid, table, "region")
+	if took := time.Since(from); took > 5*time.Second {
+		t.Errorf("what is final was asked for %v", took)
+	}
+
+	// Throttled for a while: backed off, and then let in.
+	var asked atomic.Int32
+	until := time.Now().Add(time.Second)
+	p.Decide(func(dynamodbtest.Request) dynamodbtest.Fate {
+		if time.Now().After(until) {
+			return dynamodbtest.Fate{}
+		}
+		asked.Add(1)
+		return dynamodbtest.Fate{Status: 400, Code: "ThrottlingException", Message: "Rate exceeded"}
+	})
+	g := acquire(t, s, mutex("m", time.Minute))
+	t.Logf("throttled for a second, it asked %d times", asked.Load())
+	if asked.Load() > 60 {
+		t.Errorf("throttled for a second, it asked %d times", asked.Load())
+	}
+	release(t, s, g.Claim)
+}
+
+// TestTooLarge: an item that would be larger than DynamoDB takes is refused before and by the service, and nothing changes.
+func TestTooLarge(t *testing.T) {
+	t.Parallel()
+	table, client := tableName(), dynamodbtest.Client(server(t).Endpoint)
+	s := open(t, storeURL(table, server(t).Endpoint, ""))
+	put(t, client, table, item{"primary_id": text("m"), "expired_at": n(1), "ballast": text(strings.Repeat("x", 409000))})
+	c := mutex("m", time.Minute)
+	c.Meta = strings.Repeat("m", s.Info().MaxMeta)
+	if _, err := s.Acquire(t.Context(), c); !errors.Is(err, driver.ErrQueueFull) {
+		t.Errorf("with an item of others that is nearly full: %v", err)
+	}
+	rows, err := NewTable(t.Context(), client, &Options{Table: table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	row := record.Row{Name: "r", Data: make([]byte, maxItem+1)}
+	if _, err := rows.Swap(t.Context(), row); !errors.Is(err, driver.ErrQueueFull) {
+		t.Errorf("a record of %d bytes: %v", len(row.Data), err)
+	}
+	row.Data = row.Data[1:]
+	if row, err = rows.Swap(t.Context(), row); err != nil {
+		t.Errorf("a record of %d bytes: %v", len(row.Data), err)
+	}
+	if got, err := rows.Load(t.Context(), "r"); err != nil || len(got.Data) != maxItem || got.Version != row.Version {
+		t.Errorf("%d bytes came back, version %s: %v", len(got.Data), got.Version, err)
+	}
+	if err := rows.Delete(t.Context(), row); err != nil {
+		t.Error(err)
+	}
+	if err := rows.Delete(t.Context(), row); err != nil {
+		t.Error("deleting what is not there:", err)
+	}
+	for l, err := range s.List(t.Context(), "") {
+		t.Errorf("listed: %+v %v", l, err)
+	}
+}
