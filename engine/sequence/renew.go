@@ -77,10 +77,7 @@ func (s *session) renew(ctx context.Context, some []due, done func(int, driver.R
 	var beatErr error
 	var beat sync.WaitGroup
 	beat.Go(func() { since, beatErr = s.keepFresh(ctx) })
-	bctx, cancel := bounded(ctx)
-	start := e.clock.Now()
-	nodes, err := e.tree.Read(bctx, at)
-	cancel()
+	nodes, start, err := s.keepReading(ctx, at)
 	beat.Wait()
 	if e.clock.Since(start) > e.clock.Since(since) {
 		since = start
@@ -110,6 +107,19 @@ func (s *session) keepFresh(ctx context.Context) (driver.Instant, error) {
 		since, err := s.fresh(ctx)
 		if err == nil || errors.Is(err, ErrSessionOver) || driver.Final(err) || s.e.sleep(ctx, s.TTL/50) != nil {
 			return since, err
+		}
+	}
+}
+
+// keepReading reads nodes, again until there is an answer or ctx ends, and gives the start of the read that had it.
+func (s *session) keepReading(ctx context.Context, at []Place) ([]Node, driver.Instant, error) {
+	for {
+		bctx, cancel := bounded(ctx)
+		start := s.e.clock.Now()
+		nodes, err := s.e.tree.Read(bctx, at)
+		cancel()
+		if err == nil || driver.Final(err) || s.e.sleep(ctx, s.TTL/50) != nil {
+			return nodes, start, err
 		}
 	}
 }
