@@ -42,7 +42,11 @@ func TestThrottled(t *testing.T) {
 				}
 				store, _ := open(t, s, quick())
 				var warned, lost atomic.Int64
-				client, err := holdfast.New(store, &holdfast.Options{TTL: 4 * time.Second, OnEvent: func(e holdfast.Event) {
+				ttl := 4 * time.Second
+				if recovers {
+					ttl = 8 * time.Second
+				}
+				client, err := holdfast.New(store, &holdfast.Options{TTL: ttl, OnEvent: func(e holdfast.Event) {
 					switch e.Kind {
 					case holdfast.EventFailing:
 						warned.Add(1)
@@ -54,23 +58,27 @@ func TestThrottled(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer client.Close()
+				began := time.Now()
 				lease, err := client.Mutex("m", nil).Lock(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
 				refusing.Store(true)
-				began := time.Now()
 				if recovers {
-					time.Sleep(2 * time.Second)
+					for warned.Load() == 0 && lease.Valid() {
+						time.Sleep(10 * time.Millisecond)
+					}
 					refusing.Store(false)
-					time.Sleep(3 * time.Second)
+					for len(s.Writes("locks/m")) < 2 && lease.Valid() { // the second is the renewal
+						time.Sleep(10 * time.Millisecond)
+					}
 					if !lease.Valid() || warned.Load() == 0 {
 						t.Errorf("valid: %v, warned %d times", lease.Valid(), warned.Load())
 					}
 				} else {
 					<-lease.Context().Done()
 					took := time.Since(began)
-					if took < 2*time.Second || took > 4*time.Second || !errors.Is(context.Cause(lease.Context()), holdfast.ErrLost) || warned.Load() == 0 {
+					if took < 3*time.Second || took > 6*time.Second || !errors.Is(context.Cause(lease.Context()), holdfast.ErrLost) || warned.Load() == 0 {
 						t.Errorf("ended after %v: %v, warned %d times", took, context.Cause(lease.Context()), warned.Load())
 					}
 				}
