@@ -29,9 +29,6 @@ var many = flag.Bool("prove", false, "run the long counts")
 // TestMain refuses to test on a service that lies.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if p := flag.Lookup("test.parallel"); p.Value.String() == p.DefValue {
-		_ = p.Value.Set("6") // the tests wait more than they work
-	}
 	s := gcstest.Start(bucket)
 	if err := probe(s); err != nil {
 		fmt.Fprintln(os.Stderr, err)
