@@ -104,7 +104,7 @@ func TestHandOver(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(1100 * time.Millisecond) // each looks once within a second after it came
+		time.Sleep(1100 * time.Millisecond)                  // each looks once within a second after it came
 		if err := redistest.Until(t.Context(), func() bool { // and those that came last once more
 			do(t, server, "CONFIG", "RESETSTAT")
 			time.Sleep(200 * time.Millisecond)
