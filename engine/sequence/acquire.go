@@ -145,7 +145,12 @@ func (a *acquire) arrive(s *session) (sight, error) {
 		if a.ctx.Err() != nil {
 			return seen, driver.Uncertain(e.over(a.ctx))
 		}
-		if err := a.refused(seen); err != nil {
+		err = a.refused(seen)
+		var told *driver.HeldError
+		if errors.As(err, &told) && len(told.Holders) == 0 {
+			continue // those who held it have gone meanwhile
+		}
+		if err != nil {
 			return seen, a.orTakeBack(s, err)
 		}
 		guard = Guard(seen.Revision)

@@ -388,3 +388,29 @@ func TestLag(t *testing.T) {
 		}
 	})
 }
+
+// late is a tree on which one look, when a node is added, shows a holder that has gone.
+type late struct {
+	*memtree.Link
+	told atomic.Bool
+}
+
+func (l *late) Add(ctx context.Context, name string, s sequence.Session, number int64, note sequence.Note, guard sequence.Guard) (sequence.Look, error) {
+	if guard == sequence.Alone && !l.told.Swap(true) {
+		gone := sequence.Node{Key: "gone", Token: 1, Session: "another", Note: note}
+		gone.ID = "gone"
+		return sequence.Look{Name: name, Nodes: []sequence.Node{gone}, Revision: 1}, nil
+	}
+	return l.Link.Add(ctx, name, s, number, note, guard)
+}
+
+// TestHeldByNobody: a try is not refused for a holder of whom nothing is to be seen when it is asked who that is.
+func TestHeldByNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := sequence.New(&late{Link: &memtree.Link{Server: memtree.New()}})
+		defer e.Close()
+		if _, err := e.Acquire(t.Context(), mutex("m", 10*time.Second, false)); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -175,17 +175,21 @@ func TestPackets(t *testing.T) {
 	for range 20 {
 		hold, wait := mutexClaim("packets/held"), mutexClaim("packets/held")
 		wait.Wait = true
-		_, err = other.Acquire(ctx, hold)
-		fails(t, err)
+		if _, err := other.Acquire(ctx, hold); err != nil {
+			t.Fatal(err)
+		}
 		c.take()
 		done := make(chan error, 1)
 		go func() { _, err := s.Acquire(ctx, wait); done <- err }()
-		for {
+		for waits := false; !waits; {
+			select {
+			case err := <-done:
+				t.Fatalf("not held by the other one: %v", err)
+			default:
+			}
 			l, err := other.Inspect(ctx, "packets/held")
 			fails(t, err)
-			if len(l.Waiters) == 1 {
-				break
-			}
+			waits = len(l.Waiters) == 1
 		}
 		time.Sleep(5 * time.Millisecond)
 		fails(t, other.Release(ctx, hold, ""))
