@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/canceltest"
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
@@ -91,51 +91,11 @@ func TestCancel(t *testing.T) {
 	}
 	table := tableName()
 	s := open(t, storeURL(table, server(t).Endpoint, ""))
-	var claims, cancels, after atomic.Int64
-	var wg sync.WaitGroup
-	for i := range 8 {
-		wg.Go(func() {
-			for cancels.Load() < n && !t.Failed() {
-				claims.Add(1)
-				c := waiting(mutex(fmt.Sprint("m", i%4), 30*time.Second))
-				c.Fair = rand.N(2) == 0
-				ctx, cancel := context.WithTimeout(t.Context(), rand.N(30*time.Millisecond))
-				_, err := s.Acquire(ctx, c)
-				cancel()
-				if err != nil {
-					cancels.Add(1)
-					if !errors.Is(err, context.DeadlineExceeded) {
-						t.Error(err)
-					}
-					if stands(t, s, c) {
-						after.Add(1)
-					}
-				}
-				if rerr := s.Release(t.Context(), c, ""); rerr != nil && (err == nil || !errors.Is(rerr, driver.ErrLost)) {
-					t.Errorf("release: %v (acquire: %v)", rerr, err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	time.Sleep(time.Second)
-	for l, err := range s.List(t.Context(), "") {
-		t.Errorf("an orphan: %+v %v", l, err)
-	}
-	t.Logf("%d claims, %d were cancelled, %d of them after the effect; no orphan a second later", claims.Load(), cancels.Load(), after.Load())
-	if after.Load() == 0 || *prove && after.Load() < cancels.Load()/5 {
-		t.Errorf("only %d of %d cancels fell after the effect: the test proves little", after.Load(), cancels.Load())
-	}
-}
-
-// stands tells whether a claim stands, granted or in line.
-func stands(t *testing.T, s driver.Store, c driver.Claim) bool {
-	t.Helper()
-	l, err := s.Inspect(t.Context(), c.Name)
-	if err != nil {
-		t.Error(err)
-	}
-	return slices.ContainsFunc(append(l.Holders, l.Waiters...), func(s driver.Standing) bool { return s.Ref == c.ID })
+	canceltest.Run(t, slices.Repeat([]driver.Store{s}, 8), n, 30*time.Millisecond, func(worker int) driver.Claim {
+		c := waiting(mutex(fmt.Sprint("m", worker%4), 30*time.Second))
+		c.Fair = rand.N(2) == 0
+		return c
+	}, *prove)
 }
 
 // TestLateTake: requests of a claim that was given up, perhaps twice, and released, which arrive only then, are refused.

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/canceltest"
 	"github.com/holdfast-go/holdfast/store/gcs"
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
 )
@@ -93,8 +93,6 @@ func TestCancels(t *testing.T) {
 			t.Parallel()
 			s := start(t)
 			s.Trouble = func(gcstest.Request) gcstest.Fate { return gcstest.Fate{Late: 2 * time.Millisecond} }
-			var claims, cancels, after atomic.Int64
-			n := int64(times(200, 10000))
 			opened := make([]driver.Store, 4)
 			for i := range opened {
 				opened[i], _ = open(t, s, quickIn(layout))
@@ -105,57 +103,13 @@ func TestCancels(t *testing.T) {
 				t.Fatal(err)
 			}
 			spread := time.Since(began)
-			done := make(chan error)
-			for i, store := range opened {
-				go func() {
-					var err error
-					for cancels.Load() < n && err == nil {
-						claims.Add(1)
-						c := claim(fmt.Sprint("m", i), time.Minute)
-						c.Wait = rand.N(2) == 0
-						ctx, cancel := context.WithTimeout(context.Background(), rand.N(spread))
-						_, aerr := store.Acquire(ctx, c)
-						cancel()
-						if errors.Is(aerr, context.DeadlineExceeded) {
-							cancels.Add(1)
-							if stands(t, store, c) {
-								after.Add(1)
-							}
-						}
-						ctx, cancel = context.WithTimeout(context.Background(), 20*time.Second)
-						if err = store.Release(ctx, c, ""); errors.Is(err, driver.ErrLost) {
-							err = nil
-						}
-						cancel()
-					}
-					done <- err
-				}()
-			}
-			for range opened {
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-			}
-			time.Sleep(time.Second)
-			for l, err := range opened[0].List(t.Context(), "") {
-				t.Errorf("left: %+v, %v", l, err)
-			}
-			t.Logf("%d claims, %d were cancelled, %d of them after the effect; nothing stood a second later", claims.Load(), cancels.Load(), after.Load())
-			if after.Load() == 0 || *many && after.Load() < cancels.Load()/5 {
-				t.Errorf("only %d of %d cancels fell after the effect: the test proves little", after.Load(), cancels.Load())
-			}
+			canceltest.Run(t, opened, int64(times(200, 10000)), spread, func(worker int) driver.Claim {
+				c := claim(fmt.Sprint("m", worker), time.Minute)
+				c.Wait = rand.N(2) == 0
+				return c
+			}, *many)
 		})
 	}
-}
-
-// stands tells whether a claim stands, granted or in line.
-func stands(t *testing.T, s driver.Store, c driver.Claim) bool {
-	t.Helper()
-	l, err := s.Inspect(t.Context(), c.Name)
-	if err != nil {
-		t.Error(err)
-	}
-	return slices.ContainsFunc(append(l.Holders, l.Waiters...), func(s driver.Standing) bool { return s.Ref == c.ID })
 }
 
 // TestClocks: a dead holder is replaced within a second after its TTL, and not before, by a process that tries just once

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"net"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/canceltest"
 	"github.com/holdfast-go/holdfast/internal/linktest"
 )
 
@@ -201,42 +202,12 @@ func TestCancel(t *testing.T) {
 	s := server(t)
 	for _, layout := range []string{"", "shedlock"} {
 		st := opened(t, freshURL(t, s, "layout="+layout))
-		var claims, cancels, after atomic.Int64
-		var wg sync.WaitGroup
-		for i := range 8 {
-			wg.Go(func() {
-				for cancels.Load() < n && !t.Failed() {
-					claims.Add(1)
-					c := mutex(fmt.Sprint("m", i%4), time.Minute)
-					c.Wait = true
-					c.Fair = layout == "" && mathrand.N(2) == 0
-					ctx, cancel := context.WithTimeout(t.Context(), mathrand.N(3*time.Millisecond))
-					_, err := st.Acquire(ctx, c)
-					cancel()
-					if err != nil {
-						cancels.Add(1)
-						if !errors.Is(err, context.DeadlineExceeded) {
-							t.Error(err)
-						}
-						if stands(t, st, c) {
-							after.Add(1)
-						}
-					}
-					if rerr := st.Release(t.Context(), c, ""); rerr != nil && (err == nil || !errors.Is(rerr, driver.ErrLost)) {
-						t.Errorf("release: %v (acquire: %v)", rerr, err)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		time.Sleep(time.Second)
-		for l, err := range st.List(t.Context(), "") {
-			t.Errorf("an orphan: %+v %v", l, err)
-		}
-		t.Logf("layout %q: %d claims, %d were cancelled, %d of them after the effect; no orphan a second later", layout, claims.Load(), cancels.Load(), after.Load())
-		if after.Load() == 0 || *prove && after.Load() < cancels.Load()/5 {
-			t.Errorf("only %d of %d cancels fell after the effect: the test proves little", after.Load(), cancels.Load())
-		}
+		canceltest.Run(t, slices.Repeat([]driver.Store{st}, 8), n, 3*time.Millisecond, func(worker int) driver.Claim {
+			c := mutex(fmt.Sprint("m", worker%4), time.Minute)
+			c.Wait = true
+			c.Fair = layout == "" && mathrand.N(2) == 0
+			return c
+		}, *prove)
 	}
 }
 

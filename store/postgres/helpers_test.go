@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,16 +80,6 @@ func is(t testing.TB, err, target error, words ...string) {
 			t.Errorf("%q does not say %q", err, w)
 		}
 	}
-}
-
-// stands tells whether a claim stands, granted or in line.
-func stands(t *testing.T, s driver.Store, c driver.Claim) bool {
-	t.Helper()
-	l, err := s.Inspect(t.Context(), c.Name)
-	if err != nil {
-		t.Error(err)
-	}
-	return slices.ContainsFunc(append(l.Holders, l.Waiters...), func(s driver.Standing) bool { return s.Ref == c.ID })
 }
 
 func mustPlace(t testing.TB, o *Options) *place {

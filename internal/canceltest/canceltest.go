@@ -1,0 +1,68 @@
+// Package canceltest gives claims up at random moments, as callers do whose patience ends, and looks what is left of them.
+package canceltest
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Run has one worker for each of the stores make claims, give each the given time at most, and clean up, until n claims were
+// given up. A second later nothing may stand. Some of the cancels must fall after the claim has come to stand, or the test
+// proves nothing; with fifth, a fifth of them.
+func Run(t *testing.T, stores []driver.Store, n int64, most time.Duration, claim func(worker int) driver.Claim, fifth bool) {
+	t.Helper()
+	var claims, cancels, after atomic.Int64
+	var workers sync.WaitGroup
+	for i, s := range stores {
+		workers.Go(func() {
+			for cancels.Load() < n && !t.Failed() {
+				claims.Add(1)
+				c := claim(i)
+				ctx, cancel := context.WithTimeout(t.Context(), rand.N(most))
+				_, err := s.Acquire(ctx, c)
+				cancel()
+				switch {
+				case errors.Is(err, context.DeadlineExceeded):
+					cancels.Add(1)
+					if stands(t, s, c) {
+						after.Add(1)
+					}
+				case err != nil && (c.Wait || !errors.Is(err, driver.ErrHeld)):
+					t.Error(err)
+				}
+				ctx, cancel = context.WithTimeout(t.Context(), 20*time.Second)
+				if rerr := s.Release(ctx, c, ""); rerr != nil && (err == nil || !errors.Is(rerr, driver.ErrLost)) {
+					t.Errorf("release: %v (acquire: %v)", rerr, err)
+				}
+				cancel()
+			}
+		})
+	}
+	workers.Wait()
+	time.Sleep(time.Second)
+	for l, err := range stores[0].List(t.Context(), "") {
+		t.Errorf("left: %+v %v", l, err)
+	}
+	t.Logf("%d claims, %d were cancelled, %d of them after the effect; nothing stood a second later", claims.Load(), cancels.Load(), after.Load())
+	if after.Load() == 0 || fifth && after.Load() < cancels.Load()/5 {
+		t.Errorf("only %d of %d cancels fell after the effect: the test proves little", after.Load(), cancels.Load())
+	}
+}
+
+// stands tells whether a claim stands, granted or in line.
+func stands(t *testing.T, s driver.Store, c driver.Claim) bool {
+	t.Helper()
+	l, err := s.Inspect(t.Context(), c.Name)
+	if err != nil {
+		t.Error(err)
+	}
+	return slices.ContainsFunc(append(l.Holders, l.Waiters...), func(s driver.Standing) bool { return s.Ref == c.ID })
+}
