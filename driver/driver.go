@@ -303,5 +303,5 @@ type Standing struct {
 }
 
 // Patience is how long an Acquire or a Release that waits goes on asking a store that does not answer, counted from
-// its last answer: the claim's TTL, and no more than 10 s. After that its place in line is doubtful anyway.
+// the first request that got no answer: the claim's TTL, and no more than 10 s. After that its place in line is doubtful anyway.
 func Patience(ttl time.Duration) time.Duration { return min(ttl, 10*time.Second) }

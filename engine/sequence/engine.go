@@ -187,21 +187,31 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // patience is the loop around requests that may fail: it tells errors that asking again cannot help from others, backs off,
-// and ends with the context, the store, or when the store has not answered for too long.
+// and ends with the context, the store, or when the store has not answered for too long. A waiter asks nothing for seconds: what
+// counts is the time since a request has failed, not since one was answered.
 type patience struct {
-	e        *Engine
-	ctx      context.Context
-	limit    time.Duration
-	answered driver.Instant // when the store answered last
-	fails    int            // since then
-	unsure   bool           // a write of this call had an unknown outcome
+	e      *Engine
+	ctx    context.Context
+	limit  time.Duration
+	fails  int            // in a row
+	silent driver.Instant // when the first of them failed
+	unsure bool           // a write of this call had an unknown outcome
 }
 
 func (e *Engine) patience(ctx context.Context, limit time.Duration) *patience {
-	return &patience{e: e, ctx: ctx, limit: limit, answered: e.clock.Now()}
+	return &patience{e: e, ctx: ctx, limit: limit}
 }
 
-func (p *patience) heard() { p.answered, p.fails = p.e.clock.Now(), 0 }
+func (p *patience) heard() { p.fails = 0 }
+
+// over takes in one more request that has failed, and reports whether it was the last one.
+func (p *patience) over() bool {
+	if p.fails == 0 {
+		p.silent = p.e.clock.Now()
+	}
+	p.fails++
+	return p.e.clock.Since(p.silent) > p.limit
+}
 
 // again waits before the next try and returns nil, or gives the error to return.
 func (p *patience) again(err error) error {
@@ -212,10 +222,9 @@ func (p *patience) again(err error) error {
 		return err
 	case p.ctx.Err() != nil:
 		return driver.Uncertain(p.ctx.Err())
-	case p.e.clock.Since(p.answered) > p.limit:
+	case p.over():
 		return driver.Uncertain(own(err))
 	}
-	p.fails++
 	if e := p.e.sleep(p.ctx, rand.N(10*time.Millisecond<<min(p.fails, 6))); e != nil {
 		return driver.Uncertain(e)
 	}

@@ -25,10 +25,9 @@ func (e *Engine) Inspect(ctx context.Context, name string) (driver.Lock, error) 
 		if driver.Final(err) || ctx.Err() != nil {
 			return driver.Lock{}, e.fault(ctx, err)
 		}
-		if e.clock.Since(p.answered) > p.limit {
+		if p.over() {
 			return driver.Lock{}, own(err)
 		}
-		p.fails++
 		if err := e.sleep(ctx, rand.N(10*time.Millisecond<<min(p.fails, 6))); err != nil {
 			return driver.Lock{}, err
 		}

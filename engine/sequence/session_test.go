@@ -94,6 +94,41 @@ func TestSilentRead(t *testing.T) {
 	})
 }
 
+// TestLateFault: a request that fails after a long wait is asked again, though the store's last answer is older than the
+// claim's patience: what counts is the time since the first failure.
+func TestLateFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		holder := sequence.New(&memtree.Link{Server: server})
+		defer holder.Close()
+		var refused, asked atomic.Int64
+		waiter := sequence.New(&memtree.Link{Server: server, Carry: func(ctx context.Context, what string, do func() any) (any, error) {
+			if what == "list" && asked.Add(1)%3 == 1 {
+				refused.Add(1)
+				return nil, errors.New("connection refused")
+			}
+			return do(), nil
+		}})
+		defer waiter.Close()
+		held := mutex("m", time.Hour, false)
+		if _, err := holder.Acquire(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		told := make(chan error, 1)
+		go func() { _, err := waiter.Acquire(t.Context(), mutex("m", time.Second, true)); told <- err }()
+		time.Sleep(30 * time.Second)
+		if refused.Load() == 0 {
+			t.Error("nothing was refused")
+		}
+		if err := holder.Release(t.Context(), held, ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-told; err != nil {
+			t.Errorf("the waiter is told: %v", err)
+		}
+	})
+}
+
 // TestLetInTogether: limit 2, a holder of 2, two waiters of 1, each of a client of its own: a release lets in both, at once,
 // though only the first of them looks at the holder.
 func TestLetInTogether(t *testing.T) {

@@ -60,7 +60,7 @@ func run(seed uint64, tree *memtree.Server) Report {
 	for i := range hosts {
 		w.settle(newHost(w, fmt.Sprint("host", i)))
 	}
-	var users, fates sync.WaitGroup
+	var users, trouble, fates sync.WaitGroup
 	for _, h := range w.hosts {
 		for range usersPerHost {
 			users.Go(func() { w.live(h) })
@@ -68,9 +68,11 @@ func run(seed uint64, tree *memtree.Server) Report {
 	}
 	fates.Go(w.watch)
 	if !w.calm {
-		fates.Go(w.trouble)
+		trouble.Go(w.trouble)
 	}
 	time.Sleep(lifetime)
+	w.quiet.Store(true)
+	trouble.Wait() // the last host that it stopped runs again
 	w.heal()
 	w.await("users", &users, 20*w.ttl+30*time.Second)
 	w.afterwards()
@@ -156,7 +158,6 @@ func (w *World) trouble() {
 }
 
 func (w *World) heal() {
-	w.quiet.Store(true)
 	for _, h := range w.hosts {
 		h.setCut(false)
 	}

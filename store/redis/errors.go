@@ -155,15 +155,14 @@ func uncertain(err error) error { return fmt.Errorf("%w: %w", driver.ErrUncertai
 // patient repeats one step until it is answered. It gives up when asking again cannot help, when the call's context
 // ends, or when its patience is over.
 type patient struct {
-	s        *Store
-	limit    time.Duration
-	answered driver.Instant // the start of the last request that was answered, or of the first one
-	started  bool
-	tries    int
-	unknown  bool   // a request of this call had an unknown outcome
-	reads    bool   // it changes nothing, so that nothing about it is uncertain
-	untimed  bool   // nobody asks when its requests began: the clock is not read before one fails
-	makes    string // the claim that its requests may make; empty if none
+	s       *Store
+	limit   time.Duration
+	fails   int            // in a row
+	silent  driver.Instant // when the first of them failed
+	unknown bool           // a request of this call had an unknown outcome
+	reads   bool           // it changes nothing, so that nothing about it is uncertain
+	untimed bool           // nobody asks when its requests began: the clock is not read before one fails
+	makes   string         // the claim that its requests may make; empty if none
 }
 
 func (s *Store) patient(ttl time.Duration) patient {
@@ -181,16 +180,13 @@ func (p *patient) run(ctx context.Context, st *step, keys, args []string) (m rue
 		}
 		if !p.untimed {
 			at = p.s.clock.Now()
-			if !p.started {
-				p.started, p.answered = true, at
-			}
 		}
 		m, err = p.s.do(ctx, st, keys, args)
 		if err == nil || rueidis.IsRedisNil(err) {
 			if st == p.s.steps.enter {
 				p.s.took(at) // a clock is not read for nothing: it costs as much as all the rest here
 			}
-			p.answered, p.tries = at, 0
+			p.fails = 0
 			if p.s.life.Err() != nil {
 				return m, at, driver.ErrClosed
 			}
@@ -219,14 +215,14 @@ func (p *patient) again(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return p.outcome(ctx.Err())
 	}
-	if !p.started {
-		p.started, p.answered = true, p.s.clock.Now()
+	if p.fails == 0 {
+		p.silent = p.s.clock.Now()
 	}
-	if p.s.clock.Since(p.answered) > p.limit {
+	p.fails++
+	if p.s.clock.Since(p.silent) > p.limit {
 		return p.outcome(explain(err))
 	}
-	p.tries++
-	if serr := p.s.sleep(ctx, rand.N(5*time.Millisecond<<min(p.tries, 6))); serr != nil {
+	if serr := p.s.sleep(ctx, rand.N(5*time.Millisecond<<min(p.fails, 6))); serr != nil {
 		if errors.Is(serr, driver.ErrClosed) {
 			return serr
 		}
