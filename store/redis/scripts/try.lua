@@ -22,11 +22,11 @@ if set then
   local now = t[1] * 1000000 + t[2]
   local token = now
   if h[1] and h[1] + 1 > now then token = h[1] + 1 end
-  call('HSET', record, 'id', id, 'token', string.format('%.0f', token), 'owner', ARGV[3], 'meta', ARGV[4], 'ttl', ttl, 'flags', ARGV[5])
+  call('HSET', record, 'id', id, 'token', token, 'owner', ARGV[3], 'meta', ARGV[4], 'ttl', ttl, 'flags', ARGV[5])
   local need = now + (ttl + ARGV[6]) * 1000
   if not h[4] or h[4] + 0 < need then
     local kept = need + ARGV[6] * 1000
-    call('HSET', record, 'kept', string.format('%.0f', kept))
+    call('HSET', record, 'kept', kept)
     call('PEXPIREAT', record, string.format('%.0f', kept / 1000))
   end
   return token

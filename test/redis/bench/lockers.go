@@ -36,7 +36,8 @@ type locker struct {
 
 // The first one that may run is the floor of a table.
 var lockers = []*locker{
-	{name: "scripts", open: openScripts, alone: true},
+	{name: "scripts", open: openScripts(takeScript, freeScript), alone: true},
+	{name: "scripts, timed token", open: openScripts(takeTimedScript, freeToldScript), alone: true},
 	{name: "direct hand-over", open: openDirect(false), handOver: true},
 	{name: "direct, confirmed", open: openDirect(true), handOver: true},
 	{name: "holdfast", open: openHoldfast(nil)},
@@ -59,7 +60,7 @@ func contestants(ok func(*locker) bool) (ls []*locker) {
 // connect makes a client with the settings of Holdfast's own.
 func connect(addr string) (rueidis.Client, error) {
 	return rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true, DisableRetry: true, DisableCache: true,
-		AlwaysPipelining: true, PipelineMultiplex: -1})
+		AlwaysPipelining: true, PipelineMultiplex: -1, MaxFlushDelay: 20 * time.Microsecond})
 }
 
 // What any lock of the plain layout with a token has to do: one script to take it, one to give it back.
@@ -68,18 +69,31 @@ var (
 	freeScript = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
 )
 
-func openScripts(_ context.Context, addr string) (turn, func(), error) {
-	c, err := connect(addr)
-	if err != nil {
-		return nil, nil, err
-	}
-	return func(ctx context.Context, key string, inside func()) error {
-		id, keys := rand.Text(), []string{key, "token:{" + key + "}"}
-		if n, err := takeScript.Exec(ctx, c, keys, []string{id, "30000"}).AsInt64(); err != nil || n == 0 {
-			return fmt.Errorf("not taken: %w", err)
+// The same where tokens never fall though the server loses them, and those who wait are told: the least that does what
+// Holdfast's plain mutex does.
+var (
+	takeTimedScript = rueidis.NewLuaScript(`if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 0 end
+		local last, t = redis.call('HGET', KEYS[2], 'token'), redis.call('TIME')
+		local token = math.max((last or 0) + 1, t[1] * 1000000 + t[2])
+		redis.call('HSET', KEYS[2], 'token', token, 'id', ARGV[1])
+		return token`)
+	freeToldScript = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end redis.call('DEL', KEYS[1]) redis.call('PUBLISH', KEYS[2], 'free') return 1`)
+)
+
+func openScripts(take, free *rueidis.Lua) func(context.Context, string) (turn, func(), error) {
+	return func(_ context.Context, addr string) (turn, func(), error) {
+		c, err := connect(addr)
+		if err != nil {
+			return nil, nil, err
 		}
-		return freeScript.Exec(ctx, c, keys[:1], []string{id}).Error()
-	}, c.Close, nil
+		return func(ctx context.Context, key string, inside func()) error {
+			id, keys := rand.Text(), []string{key, "token:{" + key + "}"}
+			if n, err := take.Exec(ctx, c, keys, []string{id, "30000"}).AsInt64(); err != nil || n == 0 {
+				return fmt.Errorf("not taken: %w", err)
+			}
+			return free.Exec(ctx, c, keys, []string{id}).Error()
+		}, c.Close, nil
+	}
 }
 
 // What a lock that is handed on has to do at least: one script that takes it or stands in line, and one that gives it back
