@@ -225,9 +225,21 @@ func (e *Env) soundRenewal(r driver.Renewal, g driver.Grant, before, returned dr
 	}
 }
 
+// renewal renews one grant, and asks again after an unknown answer, as the client does.
+func (c *client) renewal(g driver.Grant) driver.Renewal {
+	start := c.e.now()
+	for {
+		r := c.renewals(c.e.ctx, g)[0]
+		if !errors.Is(r.Err, driver.ErrUncertain) || c.e.since(start) > g.TTL/3 {
+			return r
+		}
+		c.e.log("a renewal is asked for again: %v", r.Err)
+	}
+}
+
 // renew renews a grant that must be living, and gives it back with its new end.
 func (c *client) renew(g driver.Grant) driver.Grant {
-	r := c.renewals(c.e.ctx, g)[0]
+	r := c.renewal(g)
 	if r.Err != nil {
 		c.e.while(g, func() { c.e.failf("renewing token %d of %q: %w", g.Token, g.Name, r.Err) })
 	}
@@ -237,7 +249,7 @@ func (c *client) renew(g driver.Grant) driver.Grant {
 
 // lost renews a grant that must have ended.
 func (c *client) lost(g driver.Grant) driver.Loss {
-	err := c.renewals(c.e.ctx, g)[0].Err
+	err := c.renewal(g).Err
 	loss := lossOf(err)
 	if loss == "" {
 		c.e.failf("renewing token %d of %q, which has ended: got %s, want a *LossError", g.Token, g.Name, show(err))

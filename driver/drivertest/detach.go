@@ -91,7 +91,7 @@ var detachCases = []Case{
 		start := e.now()
 		for last := start; e.since(start) < 2*keep; last = told.Since {
 			e.sleepUntil(last, keep/4)
-			r := e.b().renewals(e.ctx, told)[0]
+			r := e.b().renewal(told)
 			if r.Err != nil {
 				e.latef("renewing the claim that was left: %w", r.Err)
 			}

@@ -59,7 +59,7 @@ var renewCases = []Case{
 		told := driver.Grant{Claim: driver.Claim{Name: g.Name, ID: g.ID, TTL: g.Claim.TTL}, Token: g.Token, Ref: g.Ref, TTL: g.TTL}
 		for start := g.Since; e.since(start) < 2*g.TTL; {
 			e.sleepUntil(g.Since, g.TTL/4)
-			r := e.b().renewals(e.ctx, told)[0]
+			r := e.b().renewal(told)
 			if r.Err != nil {
 				e.while(g, func() { e.failf("renewing the grant of another client: %w", r.Err) })
 			}

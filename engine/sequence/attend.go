@@ -7,8 +7,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// watchAfter is how long a claim stands before its node is watched: those that go at once cost no watch.
-const watchAfter = 200 * time.Millisecond
+// watchAfter is how long a claim stands at least, and half of what it stands at most, before its node is watched: those that go
+// at once cost no watch.
+const watchAfter = 100 * time.Millisecond
 
 // attend looks after a session's claims: it reads nodes that may have changed, watches what is held for long, and removes
 // what nobody renews.
@@ -36,7 +37,7 @@ func (s *session) attend() {
 				next = min(next, max(s.TTL-e.clock.AtLeast(cl.asked), watchAfter))
 			}
 		}
-		if len(s.unwatched) > 0 {
+		if len(s.arrived)+len(s.settled) > 0 {
 			next = min(next, watchAfter)
 		}
 		e.mu.Unlock()
@@ -57,9 +58,9 @@ func (e *Engine) watchSoonLocked(cl *claim) {
 		return
 	}
 	cl.unwatched = true
-	s.unwatched = append(s.unwatched, cl)
-	if len(s.unwatched) == 1 {
-		s.unwatchedSince = e.clock.Now()
+	s.arrived = append(s.arrived, cl)
+	if len(s.arrived)+len(s.settled) == 1 {
+		s.parted = e.clock.Now()
 		s.poke()
 	}
 }
@@ -69,14 +70,15 @@ func (s *session) watch() {
 	e := s.e
 	e.mu.Lock()
 	var stand []*claim
-	if len(s.unwatched) > 0 && e.clock.Since(s.unwatchedSince) >= watchAfter {
-		for _, cl := range s.unwatched {
+	if len(s.arrived)+len(s.settled) > 0 && e.clock.Since(s.parted) >= watchAfter {
+		for _, cl := range s.settled {
 			cl.unwatched = false
 			if _, ok := s.claims[cl]; ok && cl.unwatch == nil && cl.loss == nil {
 				stand = append(stand, cl)
 			}
 		}
-		s.unwatched = nil
+		clear(s.settled)
+		s.settled, s.arrived, s.parted = s.arrived, s.settled[:0], e.clock.Now()
 	}
 	e.mu.Unlock()
 	for _, cl := range stand {

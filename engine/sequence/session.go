@@ -25,11 +25,13 @@ type session struct {
 	dead      bool             // the store says that it is over
 	next      int64            // number of the next claim
 	claims    map[*claim]struct{}
-	unwatched []*claim // to be watched soon
 	checks    map[*claim]struct{}
 	idleSince driver.Instant
 
-	unwatchedSince driver.Instant
+	// Claims whose nodes are to be watched if they stand for long.
+	settled []*claim       // that came before
+	parted  driver.Instant // this moment
+	arrived []*claim       // and after it
 }
 
 func (e *Engine) open(ctx context.Context, ttl time.Duration, alone bool) (*session, error) {

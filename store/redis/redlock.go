@@ -548,7 +548,8 @@ func (r *Redlock) settle(ctx context.Context, ttl time.Duration, step func() (ta
 	}
 }
 
-// Release removes the claim on all servers.
+// Release removes the claim on all servers. It stood if a majority may have had it: the others' keys can end some
+// milliseconds after the lock was another's.
 func (r *Redlock) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if c.ID != "" && ref != "" && c.ID != ref || c.ID == "" && ref == "" {
 		return &driver.LossError{Loss: driver.LossGone}
@@ -563,7 +564,7 @@ func (r *Redlock) Release(ctx context.Context, c driver.Claim, ref string) error
 	switch {
 	case err != nil:
 		return err
-	case t.by[1] == 0 && !again:
+	case t.by[1]+len(r.servers)-t.answers < r.majority && !again:
 		return &driver.LossError{Loss: driver.LossGone}
 	}
 	return nil
