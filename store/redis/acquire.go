@@ -168,9 +168,17 @@ var (
 )
 
 // line makes a claim on a lock with a line. If it may wait it stands there, and gives a sign of life from time to time.
+//
+// It can be called as soon as it stands there, before it knows that it does: so it sits down first where this client listens
+// already, and looks again where it begins to listen only then.
 func (a *attempt) line(ctx context.Context) (driver.Grant, error) {
 	keys := a.s.keys.all(a.claim.Name)
 	var seat *seat
+	if a.claim.Wait {
+		if seat = a.s.join(keys[0], a.claim.ID); seat != nil {
+			defer seat.leave()
+		}
+	}
 	for first := true; ; {
 		g, r, err := a.enter(ctx, &keys)
 		switch {
@@ -189,14 +197,14 @@ func (a *attempt) line(ctx context.Context) (driver.Grant, error) {
 				return g, driver.ErrClosed
 			}
 			defer seat.leave()
-			if !live { // subscribe first, look again second, block third
-				if err := a.block(ctx, seat, a.s.listenTime(), true); err != nil {
+			if !live {
+				if _, err := a.block(ctx, seat, a.s.listenTime()); err != nil {
 					return g, a.failed(ctx, r, err)
 				}
-				continue
 			}
+			continue
 		}
-		told, err := a.blockTold(ctx, seat, a.beat(r, first), false)
+		told, err := a.block(ctx, seat, a.beat(r, first))
 		if err != nil {
 			return g, a.failed(ctx, r, err)
 		}
@@ -231,12 +239,11 @@ func (a *attempt) outside(ctx context.Context, r *refusal) (g driver.Grant, err 
 	}
 	defer seat.leave()
 	for n := 0; ; n++ {
-		var told bool
+		wait := a.poll(r, n)
 		if n == 0 && !live {
-			err = a.block(ctx, seat, a.s.listenTime(), true)
-		} else {
-			told, err = a.blockTold(ctx, seat, a.poll(r, n), false)
+			wait = a.s.listenTime()
 		}
+		told, err := a.block(ctx, seat, wait)
 		if err != nil {
 			return g, a.failed(ctx, r, err)
 		}
@@ -272,23 +279,12 @@ func (a *attempt) poll(r *refusal, n int) time.Duration {
 	return d
 }
 
-// block waits until the seat is told something, or d has passed. listening: until the seat listens.
-func (a *attempt) block(ctx context.Context, seat *seat, d time.Duration, listening bool) error {
-	_, err := a.blockTold(ctx, seat, d, listening)
-	return err
-}
-
-func (a *attempt) blockTold(ctx context.Context, seat *seat, d time.Duration, listening bool) (told bool, err error) {
+// block waits until the seat is told something, also that its lookout listens now, or d has passed.
+func (a *attempt) block(ctx context.Context, seat *seat, d time.Duration) (told bool, err error) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-	var ready <-chan struct{}
-	if listening {
-		ready = seat.lookout.listening()
-	}
 	for {
 		select {
-		case <-ready:
-			return false, nil
 		case w := <-seat.told:
 			if w == 0 {
 				return true, nil

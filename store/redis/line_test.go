@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -41,6 +42,36 @@ func TestOvertaken(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestCalledOnArrival: a claim that is called before it knows that it stands in line takes its turn at once, and not when it
+// next gives a sign of life.
+func TestCalledOnArrival(t *testing.T) {
+	t.Parallel()
+	addr := startServer(t).Addr
+	var all sync.WaitGroup
+	for range 2 {
+		s := open(t, "redis://"+addr)
+		all.Go(func() {
+			for range 3000 {
+				c := waiting(mutex("m", 10*time.Second))
+				c.Fair = true
+				start := time.Now()
+				if _, err := s.Acquire(t.Context(), c); err != nil {
+					t.Error(err)
+					return
+				}
+				if took := time.Since(start); took > 700*time.Millisecond {
+					t.Errorf("it waited for %v, behind one claim that went at once", took)
+				}
+				if err := s.Release(t.Context(), c, ""); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 // TestLongDead: those in line who have been dead for their TTL are passed over by the release itself, and cost the next no

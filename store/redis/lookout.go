@@ -18,7 +18,8 @@ type lookout struct {
 	tells func(lock string) string // the channel of such a key
 	end   context.CancelFunc
 	seats map[*seat]struct{} // guarded by the store's mutex, like what follows
-	idle  *time.Timer        // ends a lookout for which nobody sits any more
+	since time.Time          // when the last seat was left
+	idle  *time.Timer        // ends a lookout for which nobody sits any more; nil before the first one was left
 
 	mu    sync.Mutex
 	ready chan struct{} // closed while it listens
@@ -57,15 +58,26 @@ func (s *Store) sitOn(lock string, tells func(string) string, id string, inLine 
 		s.lookouts[lock] = l
 		s.inBackground.Go(func() { l.run(ctx) })
 	}
-	if l.idle != nil {
-		l.idle.Stop()
-		l.idle = nil
-	}
-	seat := &seat{l, id, inLine, make(chan time.Duration, 4)}
-	l.seats[seat] = struct{}{}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return seat, l.live
+	return l.seat(id, inLine), l.live
+}
+
+// join is sit for a claim that is about to come to stand in line, where this client listens to the lock anyway; else it gives nil.
+func (s *Store) join(lock, id string) *seat {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.lookouts[lock]; l != nil {
+		return l.seat(id, true)
+	}
+	return nil
+}
+
+// seat is called with the store's mutex held.
+func (l *lookout) seat(id string, inLine bool) *seat {
+	t := &seat{l, id, inLine, make(chan time.Duration, 4)}
+	l.seats[t] = struct{}{}
+	return t
 }
 
 // leave gives the seat up.
@@ -77,16 +89,25 @@ func (t *seat) leave() {
 	if len(l.seats) > 0 || s.life.Err() != nil {
 		return
 	}
-	var timer *time.Timer
-	timer = time.AfterFunc(linger, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if l.idle == timer {
-			delete(s.lookouts, l.lock)
-			l.end()
-		}
-	})
-	l.idle = timer
+	l.since = time.Now()
+	if l.idle == nil {
+		l.idle = time.AfterFunc(linger, l.rest)
+	}
+}
+
+// rest ends the lookout if nobody has sat for it for long enough.
+func (l *lookout) rest() {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	switch left := linger - time.Since(l.since); {
+	case len(l.seats) > 0:
+		l.idle = nil
+	case left > 0:
+		l.idle.Reset(left)
+	default:
+		delete(l.s.lookouts, l.lock)
+		l.end()
+	}
 }
 
 // listening gives a channel that is closed when the lookout listens.
