@@ -202,6 +202,7 @@ func (e *Engine) patience(ctx context.Context, limit time.Duration) *patience {
 	return &patience{e: e, ctx: ctx, limit: limit}
 }
 
+// heard takes in that the store has answered all that one try asks of it: one that answers reads and no writes is silent, too.
 func (p *patience) heard() { p.fails = 0 }
 
 // over takes in one more request that has failed, and reports whether it was the last one.

@@ -25,6 +25,7 @@ func (e *Engine) Break(ctx context.Context, name, r string, mode driver.BreakMod
 			return err
 		}
 		if err == nil {
+			p.heard()
 			continue // it has changed meanwhile
 		}
 		if err := p.again(err); err != nil {
@@ -41,7 +42,6 @@ func (e *Engine) breaks(p *patience, name, key string, token int64, mode driver.
 	if err != nil {
 		return false, err
 	}
-	p.heard()
 	i := slices.IndexFunc(look.Nodes, func(n Node) bool { return n.Key == key && n.Token == token })
 	if i < 0 {
 		if p.unsure && mode != driver.BreakAsk {
@@ -88,6 +88,7 @@ func (e *Engine) Detach(ctx context.Context, g driver.Grant, keep time.Duration)
 			return err
 		}
 		if err == nil {
+			p.heard()
 			continue // it has changed meanwhile
 		}
 		if err := p.again(err); err != nil {

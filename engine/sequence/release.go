@@ -137,7 +137,6 @@ func (e *Engine) releaseElsewhere(p *patience, c driver.Claim, r string) error {
 	for {
 		n, err := e.find(p.ctx, c.Name, c.ID, r)
 		if err == nil {
-			p.heard()
 			if n.Token == 0 {
 				if p.unsure {
 					return nil

@@ -134,7 +134,7 @@ func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Rene
 		n, err := e.find(ctx, g.Name, g.ID, g.Ref)
 		switch {
 		case err != nil:
-			return driver.Renewal{Err: err}
+			return driver.Renewal{Err: driver.Uncertain(err)}
 		case n.Token == 0 || n.Token != g.Token:
 			return lost(driver.LossGone)
 		case n.Broken:
@@ -160,7 +160,7 @@ func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Rene
 		case errors.Is(err, ErrSessionOver):
 			return lost(driver.LossSession)
 		case err != nil && !(errors.Is(err, driver.ErrUnsupported) && !n.Detached): // else its client beats
-			return driver.Renewal{Err: e.fault(ctx, err)}
+			return driver.Renewal{Err: driver.Uncertain(e.fault(ctx, err))}
 		}
 		return driver.Renewal{Since: start, TTL: n.TTL, Asked: n.Asked}
 	}
@@ -169,10 +169,10 @@ func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Rene
 // find gives the node that a ref names, or the one of a claim's id if there is no ref; a zero Node if it does not stand.
 // If both are given both must match.
 func (e *Engine) find(ctx context.Context, name, id, r string) (Node, error) {
-	ctx, cancel := bounded(ctx)
+	bctx, cancel := bounded(ctx)
 	defer cancel()
 	if r == "" {
-		look, err := e.tree.List(ctx, name, true)
+		look, err := e.tree.List(bctx, name, true)
 		if err != nil {
 			return Node{}, e.fault(ctx, err)
 		}
@@ -187,7 +187,7 @@ func (e *Engine) find(ctx context.Context, name, id, r string) (Node, error) {
 	if err != nil {
 		return Node{}, err
 	}
-	nodes, err := e.tree.Read(ctx, []Place{{name, key}})
+	nodes, err := e.tree.Read(bctx, []Place{{name, key}})
 	if err != nil {
 		return Node{}, e.fault(ctx, err)
 	}

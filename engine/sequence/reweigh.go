@@ -30,6 +30,7 @@ func (e *Engine) Reweigh(ctx context.Context, g driver.Grant, weight int64) erro
 			return err
 		}
 		if err == nil {
+			p.heard()
 			continue // the lock has changed meanwhile
 		}
 		if err := p.again(err); err != nil {
@@ -46,7 +47,6 @@ func (e *Engine) reweigh(p *patience, g driver.Grant, weight int64) (over bool, 
 	if err != nil {
 		return false, e.fault(p.ctx, err)
 	}
-	p.heard()
 	i := slices.IndexFunc(look.Nodes, func(n Node) bool { return n.ID == g.ID && n.Token == g.Token && !n.Foreign })
 	switch {
 	case i < 0:

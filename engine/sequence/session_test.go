@@ -129,6 +129,65 @@ func TestLateFault(t *testing.T) {
 	})
 }
 
+// TestReadsOnly: what wants to write to a store that answers reads and no writes gives up in time.
+func TestReadsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		holder := sequence.New(&memtree.Link{Server: server})
+		defer holder.Close()
+		refused := 0
+		other := sequence.New(&memtree.Link{Server: server, Carry: func(ctx context.Context, what string, do func() any) (any, error) {
+			if what == "remove" || what == "change" {
+				refused++
+				return nil, errors.New("no leader")
+			}
+			return do(), nil
+		}})
+		defer other.Close()
+		g, err := holder.Acquire(t.Context(), mutex("m", time.Hour, false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, do := range map[string]func() error{
+			"a release": func() error { return other.Release(t.Context(), g.Claim, g.Ref) },
+			"a break":   func() error { return other.Break(t.Context(), "m", g.Ref, driver.BreakForce) },
+		} {
+			start := time.Now()
+			if err := do(); !errors.Is(err, driver.ErrUncertain) || refused == 0 {
+				t.Errorf("%s is told %v, after %d writes", what, err, refused)
+			}
+			if took := time.Since(start); took > 11*time.Second {
+				t.Errorf("%s went on for %v", what, took)
+			}
+			refused = 0
+		}
+	})
+}
+
+// TestSilentElsewhere: a renewal of another client's claim that gets no answer is told as an unknown outcome, and not as an end of
+// the caller's context, which goes on.
+func TestSilentElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		holder := sequence.New(&memtree.Link{Server: server})
+		defer holder.Close()
+		other := sequence.New(&memtree.Link{Server: server, Carry: func(ctx context.Context, what string, do func() any) (any, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}})
+		defer other.Close()
+		g, err := holder.Acquire(t.Context(), mutex("m", time.Hour, false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		other.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) {
+			if !errors.Is(r.Err, driver.ErrUncertain) || errors.Is(r.Err, context.DeadlineExceeded) {
+				t.Errorf("it is told %v", r.Err)
+			}
+		})
+	})
+}
+
 // TestLetInTogether: limit 2, a holder of 2, two waiters of 1, each of a client of its own: a release lets in both, at once,
 // though only the first of them looks at the holder.
 func TestLetInTogether(t *testing.T) {
