@@ -65,7 +65,11 @@ func LockAll(ctx context.Context, items ...Item) (*Leases, error) {
 	defer context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })()
 	for i, it := range list {
 		if i > 0 && it.stands(waiting, list[i-1], s.all) {
-			continue
+			if it.kind == list[i-1].kind && it.limit == list[i-1].limit {
+				continue
+			}
+			s.Unlock()
+			return nil, it.client.wrap("lock all", it.name, ErrMismatch)
 		}
 		l, err := it.client.take(waiting, "lock all", it.name, it.kind, it.limit, it.weight, it.opts, true)
 		if err == nil {

@@ -57,6 +57,22 @@ func TestLockAll(t *testing.T) {
 	})
 }
 
+// A lock that two clients name as different kinds is refused, and not taken for the one of them that is held.
+func TestLockAllMismatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := bubbleMemory()
+		one, two := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
+		for _, other := range []Item{two.Mutex("x", nil), two.Semaphore("x", 3, nil).Permits(1), two.RWMutex("x", nil)} {
+			_, err := LockAll(t.Context(), one.Semaphore("x", 10, nil).Permits(2), other)
+			wantIs(t, err, ErrMismatch)
+		}
+		synctest.Wait() // what was taken is given back in the background
+		for lock := range one.List(t.Context(), "") {
+			t.Errorf("left: %+v", lock)
+		}
+	})
+}
+
 // What cannot be had leaves nothing behind, and the error says who was in the way.
 func TestLockAllGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

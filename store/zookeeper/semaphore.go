@@ -72,14 +72,13 @@ func (s *Semaphore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, 
 		return driver.Grant{}, err
 	}
 	mutex := at(c, inLocks)
-	if !c.Wait {
-		// Who holds the mutex while there are permits holds it for a moment.
-		if err := s.full(ctx, c); err != nil {
-			return driver.Grant{}, err
-		}
-		mutex.Wait = true
+	var m driver.Grant
+	var err error
+	if c.Wait {
+		m, err = s.locks.Acquire(ctx, mutex)
+	} else {
+		m, err = s.tryFront(ctx, c, mutex)
 	}
-	m, err := s.locks.Acquire(ctx, mutex)
 	if err != nil {
 		return driver.Grant{}, err
 	}
@@ -89,11 +88,42 @@ func (s *Semaphore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, 
 	g, err := s.leases.Acquire(ctx, at(c, inLeases))
 	close(over)
 	<-kept
+	g.Claim = c
+	if err != nil && ctx.Err() != nil {
+		return g, err // the claim is released after that, and the mutex with it
+	}
 	if gone := s.locks.Release(context.WithoutCancel(ctx), mutex, m.Ref); gone != nil && !errors.Is(gone, driver.ErrLost) && err == nil {
 		err = gone
 	}
-	g.Claim = c
 	return g, err
+}
+
+// aMoment is how long who has the mutex while there are permits may have it, before a claim that does not wait is refused.
+const aMoment = time.Second
+
+// tryFront takes the mutex for a claim that does not wait, if there is a permit.
+func (s *Semaphore) tryFront(ctx context.Context, c, mutex driver.Claim) (driver.Grant, error) {
+	if err := s.full(ctx, c); err != nil {
+		return driver.Grant{}, err
+	}
+	mutex.Wait = true
+	bounded, cancel := context.WithTimeout(ctx, aMoment)
+	defer cancel()
+	m, err := s.locks.Acquire(bounded, mutex)
+	if err == nil || bounded.Err() == nil || ctx.Err() != nil {
+		return m, err
+	}
+	if gone := s.locks.Release(ctx, mutex, ""); gone != nil && !errors.Is(gone, driver.ErrLost) {
+		return m, gone
+	}
+	if err := s.full(ctx, c); err != nil {
+		return m, err
+	}
+	l, err := s.locks.Inspect(ctx, mutex.Name)
+	if err != nil {
+		return m, err
+	}
+	return m, &driver.HeldError{Holders: l.Holders, Waiting: len(l.Waiters)}
 }
 
 // full is the refusal of a claim that does not wait, if there is no permit.

@@ -102,6 +102,32 @@ func TestSemaphore(t *testing.T) {
 	}
 }
 
+// TestSemaphoreTry: a claim that does not wait is refused soon, also where there are permits and whoever is to take the next one does
+// not go on.
+func TestSemaphoreTry(t *testing.T) {
+	t.Parallel()
+	s, err := NewSemaphore(Options{Servers: rig.Shared(t).Endpoints()})
+	fails(t, err)
+	defer s.Close()
+	c := mutexClaim(t.Name())
+	c.Kind, c.Limit = driver.KindSemaphore, 2
+	stuck := at(mutexClaim(t.Name()), inLocks)
+	_, err = s.locks.Acquire(t.Context(), stuck)
+	fails(t, err)
+	start := time.Now()
+	var told *driver.HeldError
+	if _, err := s.Acquire(t.Context(), c); !errors.As(err, &told) || len(told.Holders) != 1 {
+		t.Errorf("behind one who has the mutex: %v", err)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("that took %v", took)
+	}
+	fails(t, s.locks.Release(t.Context(), stuck, ""))
+	g, err := s.Acquire(t.Context(), c)
+	fails(t, err)
+	fails(t, s.Release(t.Context(), g.Claim, ""))
+}
+
 // TestSemaphoreInterop: Curator's semaphore and ours share their permits, never more than there are, and both make progress.
 func TestSemaphoreInterop(t *testing.T) {
 	t.Parallel()

@@ -39,7 +39,8 @@
 // Each TTL that is used has a session of its own, with a connection of its own, which is renewed fifteen times within it: by a
 // write that is sure to be refused, since the servers put that to their quorum. A sync, which is what other clients would use,
 // is answered by a leader that was deposed and has not heard of it. A TTL beyond what the servers grant is refused; see
-// minSessionTimeout and maxSessionTimeout there.
+// minSessionTimeout and maxSessionTimeout there. A TTL should be three of the servers' ticks at least: a follower tells the
+// leader every half tick whom it has heard, and below that a holder may believe for up to a sixth of a tick too long.
 package zookeeper
 
 import (
