@@ -214,7 +214,7 @@ func TestRefusals(t *testing.T) {
 func TestStates(t *testing.T) {
 	t.Parallel()
 	primary := startServer(t)
-	replica := startServer(t, "--replicaof", "127.0.0.1 "+fmt.Sprint(primary.Port))
+	replica := startServer(t, "--replicaof", "127.0.0.1 "+primary.Port)
 	if _, err := open(t, "redis://"+replica.Addr).Acquire(t.Context(), mutex("r", time.Second)); !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "replica") {
 		t.Errorf("a replica: %v", err)
 	}
@@ -369,7 +369,7 @@ func TestFailover(t *testing.T) {
 		do(t, r, "REPLICAOF", "127.0.0.1", "1")
 	}
 	for _, r := range g.Servers[1:] {
-		do(t, r, "REPLICAOF", "127.0.0.1", fmt.Sprint(g.Servers[0].Port))
+		do(t, r, "REPLICAOF", "127.0.0.1", g.Servers[0].Port)
 	}
 	if err := g.Watchful(); err != nil {
 		t.Fatal(err)
