@@ -1,4 +1,4 @@
-// Package freeport finds ports for the servers of tests, below those that the kernel gives to clients.
+// Package freeport finds ports of the loopback interface for the servers of tests, below those that the kernel gives to clients.
 package freeport
 
 import (
@@ -9,36 +9,46 @@ import (
 	"sync"
 )
 
-var ports struct {
-	sync.Mutex
-	next int
-}
+// What Listen takes is apart from what Port gives, so that a server which is down for a while finds its port free again.
+var (
+	servers   = ports{first: 15000, end: 25000}
+	listeners = ports{first: 25000, end: 32000}
+)
 
-// Listen listens on a free port of the loopback interface, between 15000 and 32000.
-func Listen() (net.Listener, error) {
-	ports.Lock()
-	defer ports.Unlock()
-	if ports.next == 0 {
-		ports.next = 15000 + rand.N(16000)
-	}
-	for range 2000 {
-		ports.next++
-		if ports.next >= 32000 {
-			ports.next = 15000
-		}
-		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(ports.next)); err == nil {
-			return l, nil
-		}
-	}
-	return nil, errors.New("no free port")
-}
+// Listen listens on a free port.
+func Listen() (net.Listener, error) { return listeners.listen() }
 
-// Port is a port of the loopback interface that nobody listens on.
+// Port is a port that nobody listens on.
 func Port() (string, error) {
-	l, err := Listen()
+	l, err := servers.listen()
 	if err != nil {
 		return "", err
 	}
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	return port, l.Close()
+}
+
+// ports are taken in turn, from anywhere on.
+type ports struct {
+	first, end int
+	mu         sync.Mutex
+	next       int
+}
+
+func (p *ports) listen() (net.Listener, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.next == 0 {
+		p.next = p.first + rand.N(p.end-p.first)
+	}
+	for range p.end - p.first {
+		p.next++
+		if p.next >= p.end {
+			p.next = p.first
+		}
+		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(p.next)); err == nil {
+			return l, nil
+		}
+	}
+	return nil, errors.New("no free port")
 }

@@ -12,9 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/freeport"
 )
 
-// Link is a way to a server that can be cut: a TCP proxy. While it is cut it takes bytes in and passes none on, nor that a
-// connection begins or ends, as a network that drops packets does to those who wait; when it heals, what was held back is
-// delivered, late.
+// Link is a way to a server that can be cut: a TCP proxy. While it is cut it takes bytes in and passes none on, and the server
+// sees no connection come or go, as with a network that drops packets; when it heals, what was held back is delivered, late.
 type Link struct {
 	Addr   string
 	listen net.Listener

@@ -53,12 +53,8 @@ func major(path string) int {
 	return n
 }
 
-// prepare makes a directory that the servers' user may use, and finds a port.
+// prepare makes a directory that the servers' user may use.
 func prepare(env []string) (*Server, error) {
-	port, err := freeport.Port()
-	if err != nil {
-		return nil, err
-	}
 	dir, err := os.MkdirTemp("", "holdfast-postgres-")
 	if err != nil {
 		return nil, err
@@ -67,7 +63,14 @@ func prepare(env []string) (*Server, error) {
 	if err == nil && uid >= 0 {
 		err = os.Chown(dir, uid, gid)
 	}
-	return &Server{Addr: "127.0.0.1:" + port, port: port, dir: dir, env: env}, err
+	return &Server{dir: dir, env: env}, err
+}
+
+// place finds the server a port, just before it starts: others look for ports as well.
+func (s *Server) place() (err error) {
+	s.port, err = freeport.Port()
+	s.Addr = "127.0.0.1:" + s.port
+	return err
 }
 
 // Start starts a server with the user test, a superuser, whom it trusts, and the database postgres. settings are added to
@@ -117,6 +120,9 @@ func (s *Server) Standby(settings ...string) (*Server, error) {
 }
 
 func (s *Server) serve(settings []string) error {
+	if err := s.place(); err != nil {
+		return err
+	}
 	s.args = []string{"-D", s.dir + "/data", "-h", "127.0.0.1", "-p", s.port, "-k", s.dir}
 	for _, v := range append([]string{"fsync=off", "shared_buffers=16MB", "log_min_messages=fatal"}, settings...) {
 		s.args = append(s.args, "-c", v)
@@ -241,6 +247,9 @@ func (s *Server) Bouncer(mode string, size int) (*Server, error) {
 	}
 	b, err := prepare(nil)
 	if err != nil {
+		return nil, err
+	}
+	if err := b.place(); err != nil {
 		return nil, err
 	}
 	text := fmt.Sprintf(`[databases]
