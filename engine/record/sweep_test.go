@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
@@ -19,19 +20,8 @@ func TestSweep(t *testing.T) {
 		hand := func() time.Duration { return time.Since(from) }
 		m := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Real: hand}})
 		s := record.New(m.Table())
-		take := func(name string) driver.Grant {
-			g, err := s.Acquire(t.Context(), driver.Claim{Name: name, ID: fmt.Sprint(name, hand()), Kind: driver.KindMutex,
-				Limit: 1, Weight: 1, TTL: 24 * time.Hour})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return g
-		}
-		give := func(g driver.Grant) {
-			if err := s.Release(t.Context(), g.Claim, ""); err != nil {
-				t.Fatal(err)
-			}
-		}
+		take := func(name string) driver.Grant { return storetest.Acquire(t, s, storetest.Mutex(name, 24*time.Hour)) }
+		give := func(g driver.Grant) { storetest.Release(t, s, g.Claim) }
 		for i := range 100 {
 			give(take(fmt.Sprint("once", i)))
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
@@ -46,11 +47,7 @@ func TestRoundTrips(t *testing.T) {
 	m := memory.New(nil)
 	one, two := &trips{Table: m.Table()}, &trips{Table: m.Table()}
 	ours, theirs := record.New(one), record.New(two)
-	n := 0
-	claim := func() driver.Claim {
-		n++
-		return driver.Claim{Name: "m", ID: fmt.Sprint("claim", n), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: time.Minute}
-	}
+	claim := func() driver.Claim { return storetest.Mutex("m", time.Minute) }
 	expect := func(table *trips, what, want string) {
 		t.Helper()
 		if got := table.did(); got != want {
@@ -58,26 +55,18 @@ func TestRoundTrips(t *testing.T) {
 		}
 	}
 
-	a, err := ours.Acquire(ctx, claim())
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := storetest.Acquire(t, ours, claim())
 	expect(one, "taking an absent lock", "0 loads, 1 swaps")
 
-	ours.Renew(ctx, []driver.Grant{a}, func(_ int, r driver.Renewal) { err = r.Err })
-	if err != nil {
+	if err := storetest.Renew(t, ours, a).Err; err != nil {
 		t.Fatal(err)
 	}
 	expect(one, "renewing", "0 loads, 1 swaps")
 
-	if err := ours.Release(ctx, a.Claim, ""); err != nil {
-		t.Fatal(err)
-	}
+	storetest.Release(t, ours, a.Claim)
 	expect(one, "releasing", "0 loads, 1 swaps")
 
-	if a, err = ours.Acquire(ctx, claim()); err != nil {
-		t.Fatal(err)
-	}
+	a = storetest.Acquire(t, ours, claim())
 	expect(one, "taking a lock as it was left", "0 loads, 1 swaps")
 
 	if _, err := theirs.Acquire(ctx, claim()); !errors.Is(err, driver.ErrHeld) {
@@ -90,11 +79,7 @@ func TestRoundTrips(t *testing.T) {
 	}
 	expect(two, "being refused again", "1 loads, 0 swaps")
 
-	if err := ours.Release(ctx, a.Claim, ""); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := theirs.Acquire(ctx, claim()); err != nil {
-		t.Fatal(err)
-	}
+	storetest.Release(t, ours, a.Claim)
+	storetest.Acquire(t, theirs, claim())
 	expect(two, "taking a lock that a stranger has left", "1 loads, 1 swaps")
 }

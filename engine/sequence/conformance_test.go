@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver/drivertest"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/internal/memtree"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // cuttable is a link that can be cut: of every two writes one gets through, and its answer does not.
@@ -50,7 +51,7 @@ func TestConformance(t *testing.T) {
 	server := memtree.New()
 	var links sync.Map
 	link := func(s driver.Store) *cuttable { l, _ := links.Load(s); return l.(*cuttable) }
-	results := drivertest.Run(t.Context(), drivertest.Harness{
+	storetest.Conform(t, drivertest.Harness{
 		Open: func(context.Context) (driver.Store, error) {
 			l := newLink(server)
 			s := sequence.New(l)
@@ -61,12 +62,5 @@ func TestConformance(t *testing.T) {
 		Heal:    func(s driver.Store) error { link(s).down.Store(false); return nil },
 		Kill:    func(s driver.Store) error { return link(s).Close() },
 		Restart: func(context.Context) error { return nil }, // there is nothing to restart
-	}, &drivertest.Options{Log: func(line string) { t.Log(line) }})
-	for _, r := range results {
-		if r.Err != nil {
-			t.Errorf("%s: %v\npromised: %s", r.Case.Name, r.Err, r.Case.Promise)
-		} else if r.Skipped != "" {
-			t.Logf("%s: skipped, %s", r.Case.Name, r.Skipped)
-		}
-	}
+	}, drivertest.Options{})
 }

@@ -13,7 +13,7 @@ import (
 )
 
 func readWrite(name string, weight int64) driver.Claim {
-	c := mutex(name, 10*time.Second, true)
+	c := waiting(mutex(name, 10*time.Second))
 	c.Kind, c.Limit, c.Weight = driver.KindRW, driver.RWLimit, weight
 	return c
 }

@@ -2,9 +2,7 @@ package sequence_test
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,14 +11,17 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/internal/memtree"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
-func mutex(name string, ttl time.Duration, wait bool) driver.Claim {
-	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl, Wait: wait}
-}
+// Short names for what the tests say often.
+var (
+	mutex   = storetest.Mutex
+	waiting = storetest.Waiting
+)
 
 func permits(name string, limit, weight int64) driver.Claim {
-	c := mutex(name, 10*time.Second, true)
+	c := waiting(mutex(name, 10*time.Second))
 	c.Kind, c.Limit, c.Weight = driver.KindSemaphore, limit, weight
 	return c
 }
@@ -32,11 +33,11 @@ func TestExpiredWaiter(t *testing.T) {
 		holder, waiter := sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server})
 		defer holder.Close()
 		defer waiter.Close()
-		if _, err := holder.Acquire(t.Context(), mutex("m", time.Hour, false)); err != nil {
+		if _, err := holder.Acquire(t.Context(), mutex("m", time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		told := make(chan error, 1)
-		go func() { _, err := waiter.Acquire(t.Context(), mutex("m", 9*time.Second, true)); told <- err }()
+		go func() { _, err := waiter.Acquire(t.Context(), waiting(mutex("m", 9*time.Second))); told <- err }()
 		synctest.Wait()
 		look, err := (&memtree.Link{Server: server}).List(t.Context(), "m", true)
 		if err != nil || len(look.Nodes) != 2 {
@@ -72,15 +73,15 @@ func TestSilentRead(t *testing.T) {
 		}})
 		defer waiter.Close()
 		const ttl = time.Second
-		held := mutex("m", time.Hour, false)
+		held := mutex("m", time.Hour)
 		if _, err := holder.Acquire(t.Context(), held); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := waiter.Acquire(t.Context(), mutex("swept", ttl, false)); err != nil { // nobody renews it: it is read, to be removed
+		if _, err := waiter.Acquire(t.Context(), mutex("swept", ttl)); err != nil { // nobody renews it: it is read, to be removed
 			t.Fatal(err)
 		}
 		told := make(chan error, 1)
-		go func() { _, err := waiter.Acquire(t.Context(), mutex("m", ttl, true)); told <- err }()
+		go func() { _, err := waiter.Acquire(t.Context(), waiting(mutex("m", ttl))); told <- err }()
 		time.Sleep(10 * time.Second)
 		if silent.Load() == 0 {
 			t.Error("nothing was read")
@@ -110,12 +111,12 @@ func TestLateFault(t *testing.T) {
 			return do(), nil
 		}})
 		defer waiter.Close()
-		held := mutex("m", time.Hour, false)
+		held := mutex("m", time.Hour)
 		if _, err := holder.Acquire(t.Context(), held); err != nil {
 			t.Fatal(err)
 		}
 		told := make(chan error, 1)
-		go func() { _, err := waiter.Acquire(t.Context(), mutex("m", time.Second, true)); told <- err }()
+		go func() { _, err := waiter.Acquire(t.Context(), waiting(mutex("m", time.Second))); told <- err }()
 		time.Sleep(30 * time.Second)
 		if refused.Load() == 0 {
 			t.Error("nothing was refused")
@@ -234,12 +235,12 @@ func TestWithoutWatches(t *testing.T) {
 			return e
 		}
 		a, b := client(), client()
-		c := mutex("m", 10*time.Second, false)
+		c := mutex("m", 10*time.Second)
 		if _, err := a.Acquire(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
 		in := make(chan error, 1)
-		go func() { _, err := b.Acquire(t.Context(), mutex("m", 10*time.Second, true)); in <- err }()
+		go func() { _, err := b.Acquire(t.Context(), waiting(mutex("m", 10*time.Second))); in <- err }()
 		synctest.Wait()
 		start := time.Now()
 		if err := a.Release(t.Context(), c, ""); err != nil {
@@ -267,7 +268,7 @@ func TestLateAddOfDetached(t *testing.T) {
 		}}
 		e := sequence.New(link)
 		defer e.Close()
-		g, err := e.Acquire(t.Context(), mutex("m", 10*time.Second, true))
+		g, err := e.Acquire(t.Context(), waiting(mutex("m", 10*time.Second)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -304,12 +305,12 @@ func TestLandsBesideCheck(t *testing.T) {
 			return do(), nil
 		}})
 		defer e.Close()
-		if _, err := e.Acquire(t.Context(), mutex("before", 10*time.Second, true)); err != nil {
+		if _, err := e.Acquire(t.Context(), waiting(mutex("before", 10*time.Second))); err != nil {
 			t.Fatal(err)
 		}
 		server.Expire("")
 		ctx, cancel := context.WithCancel(t.Context())
-		c := mutex("m", 10*time.Second, true)
+		c := waiting(mutex("m", 10*time.Second))
 		given := make(chan error, 1)
 		go func() { _, err := e.Acquire(ctx, c); given <- err }()
 		synctest.Wait() // its second add is on its way
@@ -354,7 +355,7 @@ func TestRefusedWakes(t *testing.T) {
 		}
 		slow.Store(true)
 		refused := make(chan error, 1)
-		go func() { _, err := e.Acquire(t.Context(), mutex("m", 10*time.Second, true)); refused <- err }()
+		go func() { _, err := e.Acquire(t.Context(), waiting(mutex("m", 10*time.Second))); refused <- err }()
 		synctest.Wait() // it stands, is of another kind, and is being taken back
 		in := make(chan error, 1)
 		go func() { _, err := e.Acquire(t.Context(), permits("m", 2, 2)); in <- err }()
@@ -380,7 +381,7 @@ func TestIdleSession(t *testing.T) {
 		server := memtree.New()
 		e := sequence.New(&memtree.Link{Server: server})
 		defer e.Close()
-		c := mutex("m", 3*time.Second, false)
+		c := mutex("m", 3*time.Second)
 		if _, err := e.Acquire(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
@@ -404,11 +405,11 @@ func TestForgotten(t *testing.T) {
 		server := memtree.New()
 		e := sequence.New(&memtree.Link{Server: server})
 		defer e.Close()
-		kept, err := e.Acquire(t.Context(), mutex("kept", 6*time.Second, false))
+		kept, err := e.Acquire(t.Context(), mutex("kept", 6*time.Second))
 		if err != nil {
 			t.Fatal(err)
 		}
-		lost, err := e.Acquire(t.Context(), mutex("lost", 6*time.Second, false))
+		lost, err := e.Acquire(t.Context(), mutex("lost", 6*time.Second))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -462,11 +463,11 @@ func TestLag(t *testing.T) {
 				t.Errorf("%s: counted from %v ago", when, age)
 			}
 		}
-		if _, err := e.Acquire(t.Context(), mutex("first", ttl, false)); err != nil { // it counts from the opening
+		if _, err := e.Acquire(t.Context(), mutex("first", ttl)); err != nil { // it counts from the opening
 			t.Fatal(err)
 		}
 		time.Sleep(11 * time.Second)
-		g, err := e.Acquire(t.Context(), mutex("m", ttl, false))
+		g, err := e.Acquire(t.Context(), mutex("m", ttl))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -503,7 +504,7 @@ func TestHeldByNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := sequence.New(&late{Link: &memtree.Link{Server: memtree.New()}})
 		defer e.Close()
-		if _, err := e.Acquire(t.Context(), mutex("m", 10*time.Second, false)); err != nil {
+		if _, err := e.Acquire(t.Context(), mutex("m", 10*time.Second)); err != nil {
 			t.Error(err)
 		}
 	})

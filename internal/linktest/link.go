@@ -1,4 +1,4 @@
-// Package linktest puts a way between a client and its server that tests can cut, slow down and lose replies on.
+// Package linktest puts a way between clients and servers, or between servers, that tests can cut, slow down and lose replies on.
 package linktest
 
 import (
@@ -8,19 +8,23 @@ import (
 	"runtime/pprof"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/freeport"
 )
 
-// Link is a way to a server that can be cut: a TCP proxy. While it is cut it takes bytes in and passes none on, as a
-// network that drops packets does to those who wait; when it heals, what was held back is delivered, late.
+// Link is a way to a server that can be cut: a TCP proxy. While it is cut it takes bytes in and passes none on, and the server
+// sees no connection come or go, as with a network that drops packets; when it heals, what was held back is delivered, late.
 type Link struct {
-	Addr string
-	l    net.Listener
+	Addr   string
+	listen net.Listener
+	sender func(request []byte) string // may be nil
+	work   sync.WaitGroup
 
 	mu      sync.Mutex
-	to      string
-	healed  *sync.Cond
-	stalled [2]bool // to the server, from it
-	swallow int     // replies still to be lost: each is dropped, and its connection reset
+	to      string // empty: where those who connect say, by SOCKS 5
+	changed *sync.Cond
+	cut     func(label string, reply bool) bool // what stands still; nil: nothing
+	swallow int                                 // replies still to be lost: each is dropped, and its connection reset
 	weather func() (delay time.Duration, reset bool)
 	old     []byte // words of the server that are replaced
 	new     []byte
@@ -30,78 +34,111 @@ type Link struct {
 }
 
 // NewLink makes a link to an address.
-func NewLink(to string) (*Link, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func NewLink(to string) (*Link, error) { return NewLabelled(to, nil) }
+
+// NewSocks makes a link to where those who connect say, by SOCKS 5. Each connection is labelled with that address.
+func NewSocks() (*Link, error) { return NewLabelled("", nil) }
+
+// NewLabelled makes a link to an address, on which each connection is labelled with what sender first reads from a request.
+func NewLabelled(to string, sender func(request []byte) string) (*Link, error) {
+	l, err := freeport.Listen()
 	if err != nil {
 		return nil, err
 	}
-	k := &Link{Addr: l.Addr().String(), to: to, l: l, conns: map[net.Conn]bool{}}
-	k.healed = sync.NewCond(&k.mu)
-	go func() {
+	k := &Link{Addr: l.Addr().String(), listen: l, sender: sender, to: to, conns: map[net.Conn]bool{}}
+	k.changed = sync.NewCond(&k.mu)
+	k.work.Go(func() {
 		pprof.SetGoroutineLabels(context.Background()) // nobody's client is to be blamed for these
-		k.accept()
-	}()
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			k.work.Go(func() { k.serve(in) })
+		}
+	})
 	return k, nil
 }
 
-func (k *Link) accept() {
-	for {
-		in, err := k.l.Accept()
-		if err != nil {
+func (k *Link) serve(in net.Conn) {
+	defer k.end(in)
+	k.mu.Lock()
+	k.conns[in] = true
+	to, closed := k.to, k.closed
+	k.mu.Unlock()
+	if closed {
+		return
+	}
+	socks, label := to == "", ""
+	if socks {
+		var err error
+		if to, err = wanted(in); err != nil {
 			return
 		}
-		go func() {
-			k.mu.Lock()
-			to := k.to
-			k.mu.Unlock()
-			out, err := net.Dial("tcp", to)
-			k.mu.Lock()
-			if err != nil || k.closed {
-				k.mu.Unlock()
-				in.Close()
-				return
-			}
-			k.conns[in], k.conns[out] = true, true
-			k.made++
-			k.mu.Unlock()
-			go k.pipe(out, in, 0)
-			go k.pipe(in, out, 1)
-		}()
+		label = to
 	}
+	k.mu.Lock()
+	k.stand(&label, false)
+	k.mu.Unlock()
+	out, err := net.Dial("tcp", to)
+	if err != nil {
+		return
+	}
+	defer k.end(out)
+	k.mu.Lock()
+	k.conns[out] = true
+	k.made++
+	k.mu.Unlock()
+	if socks {
+		if _, err := in.Write(socksGranted); err != nil {
+			return
+		}
+	}
+	var both sync.WaitGroup
+	both.Go(func() { k.pipe(out, in, &label, false) })
+	k.pipe(in, out, &label, true)
+	both.Wait()
 }
 
-func (k *Link) pipe(to, from net.Conn, direction int) {
+func (k *Link) end(c net.Conn) {
+	c.Close()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.conns, c)
+}
+
+func (k *Link) pipe(to, from net.Conn, label *string, reply bool) {
 	defer to.Close()
 	defer from.Close()
 	b := make([]byte, 64<<10)
 	for {
-		n, err := from.Read(b)
-		if n > 0 {
-			data, ok := k.pass(direction, b[:n])
-			if !ok {
-				return
-			}
-			if _, err := to.Write(data); err != nil {
-				return
-			}
+		n, _ := from.Read(b) // nothing is the end
+		data, ok := k.pass(b[:n], label, reply)
+		if !ok {
+			return
 		}
-		if err != nil {
+		if _, err := to.Write(data); err != nil {
 			return
 		}
 	}
 }
 
 // pass waits while the link is cut, and gives the bytes that go on. If they do not, their connection ends.
-func (k *Link) pass(direction int, data []byte) ([]byte, bool) {
+func (k *Link) pass(data []byte, label *string, reply bool) ([]byte, bool) {
 	k.mu.Lock()
-	for k.stalled[direction] && !k.closed {
-		k.healed.Wait()
+	if k.sender != nil && *label == "" && !reply {
+		*label = k.sender(data)
 	}
-	lost := direction == 1 && k.swallow > 0
+	k.stand(label, reply)
+	if len(data) == 0 {
+		k.mu.Unlock()
+		return nil, false
+	}
+	lost := reply && k.swallow > 0
 	if lost {
 		k.swallow--
 	}
-	if direction == 1 && k.old != nil {
+	if reply && k.old != nil {
 		data = bytes.ReplaceAll(data, k.old, k.new)
 	}
 	weather, closed := k.weather, k.closed
@@ -114,20 +151,32 @@ func (k *Link) pass(direction int, data []byte) ([]byte, bool) {
 	return data, !lost && !closed
 }
 
+// stand waits, with the mutex held, while a connection stands still.
+func (k *Link) stand(label *string, reply bool) {
+	for k.cut != nil && k.cut(*label, reply) && !k.closed {
+		k.changed.Wait()
+	}
+}
+
 // Cut stalls both directions.
-func (k *Link) Cut() { k.stall(true, true) }
+func (k *Link) Cut() { k.stall(func(string, bool) bool { return true }) }
 
 // CutReplies stalls what comes from the server only.
-func (k *Link) CutReplies() { k.stall(false, true) }
+func (k *Link) CutReplies() { k.stall(func(_ string, reply bool) bool { return reply }) }
+
+// CutOnly stalls the connections with the labels that are chosen, also those to come, and lets the others go on.
+func (k *Link) CutOnly(which func(label string) bool) {
+	k.stall(func(label string, _ bool) bool { return which(label) })
+}
 
 // Heal delivers what was held back and goes on.
-func (k *Link) Heal() { k.stall(false, false) }
+func (k *Link) Heal() { k.stall(nil) }
 
-func (k *Link) stall(requests, replies bool) {
+func (k *Link) stall(cut func(label string, reply bool) bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.stalled = [2]bool{requests, replies}
-	k.healed.Broadcast()
+	k.cut = cut
+	k.changed.Broadcast()
 }
 
 // LoseReplies drops the next n replies, and with each the connection that it would have come by.
@@ -179,63 +228,11 @@ func (k *Link) Reset() {
 
 // Close ends the link.
 func (k *Link) Close() {
-	k.l.Close()
+	k.listen.Close()
 	k.mu.Lock()
 	k.closed = true
-	k.healed.Broadcast()
+	k.changed.Broadcast()
 	k.mu.Unlock()
 	k.Reset()
+	k.work.Wait()
 }
-
-// Net is all links of one client: it dials through them.
-type Net struct {
-	mu    sync.Mutex
-	links map[string]*Link
-	cut   bool
-}
-
-// Dial connects to an address through a link.
-func (n *Net) Dial(addr string) (net.Conn, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	k := n.links[addr]
-	if k == nil {
-		var err error
-		if k, err = NewLink(addr); err != nil {
-			return nil, err
-		}
-		if n.links == nil {
-			n.links = map[string]*Link{}
-		}
-		n.links[addr] = k
-		if n.cut {
-			k.Cut()
-		}
-	}
-	return net.DialTimeout("tcp", k.Addr, 2*time.Second)
-}
-
-// Cut cuts all links, also those to come.
-func (n *Net) Cut() { n.each(true, (*Link).Cut) }
-
-// Heal heals them.
-func (n *Net) Heal() { n.each(false, (*Link).Heal) }
-
-// Each does something to each link.
-func (n *Net) Each(do func(*Link)) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, k := range n.links {
-		do(k)
-	}
-}
-
-func (n *Net) each(cut bool, do func(*Link)) {
-	n.mu.Lock()
-	n.cut = cut
-	n.mu.Unlock()
-	n.Each(do)
-}
-
-// Close ends all links.
-func (n *Net) Close() { n.Each((*Link).Close) }

@@ -3,13 +3,9 @@
 package servertest
 
 import (
-	"errors"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -100,37 +96,4 @@ func (s *Server) end(sig os.Signal) {
 		s.signal(syscall.SIGKILL)
 		<-done
 	}
-}
-
-var ports struct {
-	sync.Mutex
-	next int
-}
-
-// Listen finds a free port between 15000 and 32000.
-func Listen() (net.Listener, error) {
-	ports.Lock()
-	defer ports.Unlock()
-	if ports.next == 0 {
-		ports.next = 15000 + rand.N(16000)
-	}
-	for range 2000 {
-		ports.next++
-		if ports.next >= 32000 {
-			ports.next = 15000
-		}
-		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(ports.next)); err == nil {
-			return l, nil
-		}
-	}
-	return nil, errors.New("no free port")
-}
-
-// FreePort is the address of a port that nobody listens on.
-func FreePort() (string, error) {
-	l, err := Listen()
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }

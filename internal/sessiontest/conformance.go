@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // Conformance runs the suite of the contract on three servers, which are restarted in it if they are not shared.
@@ -36,7 +37,7 @@ func (r *Rig[C, P]) Conformance(t *testing.T) {
 			return c.Ready(ctx)
 		}
 	}
-	judge(t, drivertest.Run(t.Context(), h, &drivertest.Options{Parallel: 16, Log: func(line string) { t.Log(line) }}))
+	storetest.Conform(t, h, drivertest.Options{Parallel: 16})
 }
 
 // Table runs the suite on locks that the record engine keeps in the store's table.
@@ -44,7 +45,7 @@ func (r *Rig[C, P]) Table(t *testing.T) {
 	c := r.Shared(t)
 	var peers sync.Map
 	defer peers.Range(func(_, p any) bool { p.(P).Close(); return true })
-	judge(t, drivertest.Run(t.Context(), drivertest.Harness{
+	storetest.Conform(t, drivertest.Harness{
 		Open: func(context.Context) (driver.Store, error) {
 			p, err := r.Open(c)
 			if err != nil {
@@ -60,21 +61,5 @@ func (r *Rig[C, P]) Table(t *testing.T) {
 			return nil
 		},
 		Slack: 2 * time.Second, // a row is moved by many conflicting swaps, beside all the other tests
-	}, &drivertest.Options{Parallel: 8, Effort: 0.3, Match: func(c drivertest.Case) bool { return c.Name != "close-stops" }})) // the store under it goes on
-}
-
-func judge(t *testing.T, results []drivertest.Result) {
-	t.Helper()
-	passed := 0
-	for _, r := range results {
-		switch {
-		case r.Err != nil:
-			t.Errorf("%s: %v\npromised: %s", r.Case.Name, r.Err, r.Case.Promise)
-		case r.Skipped != "":
-			t.Logf("%s: skipped, %s", r.Case.Name, r.Skipped)
-		default:
-			passed++
-		}
-	}
-	t.Logf("%d of %d cases passed", passed, len(results))
+	}, drivertest.Options{Parallel: 8, Effort: 0.3, Match: func(c drivertest.Case) bool { return c.Name != "close-stops" }}) // the store under it goes on
 }

@@ -2,15 +2,14 @@ package sessiontest
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // NewClient makes a client that is closed with the test.
@@ -54,7 +53,7 @@ func Fails(t testing.TB, err error) {
 
 // Claim is one on a mutex.
 func Claim(name string) driver.Claim {
-	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: 30 * time.Second, Owner: "test"}
+	return storetest.Mutex(name, 30*time.Second)
 }
 
 // Cycles runs b.N cycles on some goroutines.

@@ -3,63 +3,32 @@ package dynamodb
 import (
 	"context"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// conform runs the suite against a store, each client behind a proxy of its own, and counts.
+// conform runs the suite against a store, each client behind a proxy of its own.
 func conform(t *testing.T, s *dynamodbtest.Server, more string, opts drivertest.Options) {
 	t.Helper()
-	var proxies sync.Map // by store
-	of := func(s driver.Store) *dynamodbtest.Proxy {
-		p, _ := proxies.Load(s)
-		return p.(*dynamodbtest.Proxy)
-	}
 	table := tableName()
-	h := drivertest.Harness{
-		Secrets: []string{"hunter2secret"},
-		Slack:   2 * time.Second, // a single thread of JavaScript serves all
-		Open: func(ctx context.Context) (driver.Store, error) {
-			p, err := dynamodbtest.NewProxy(s.Direct)
-			if err != nil {
-				return nil, err
-			}
-			t.Cleanup(p.Close)
-			store, err := driver.Open(ctx, storeURL(table, p.Endpoint, more))
-			if err == nil {
-				proxies.Store(store, p)
-			}
-			return store, err
-		},
-		Kill:    func(s driver.Store) error { of(s).Close(); return s.Close() },
-		Cut:     func(s driver.Store) error { of(s).Cut(); return nil },
-		Heal:    func(s driver.Store) error { of(s).Heal(); return nil },
-		Restart: s.Restart,
-	}
-	opts.Log = func(line string) { t.Log(line) }
-	var passed, refused, skipped int
-	for _, r := range drivertest.Run(t.Context(), h, &opts) {
-		if r.Took > 5*time.Second {
-			t.Logf("%s took %v", r.Case.Name, r.Took.Round(time.Millisecond))
+	h := storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Way, error) {
+		p, err := dynamodbtest.NewProxy(s.Direct)
+		if err != nil {
+			return nil, nil, err
 		}
-		switch {
-		case r.Err != nil:
-			t.Errorf("%s: %v\npromised: %s", r.Case.Name, r.Err, r.Case.Promise)
-		case r.Skipped != "":
-			skipped++
-			t.Logf("%s: skipped: %s", r.Case.Name, r.Skipped)
-		case r.Refused:
-			refused++
-		default:
-			passed++
-		}
-	}
-	t.Logf("conformance: %d passed, %d refused as Info says, %d skipped", passed, refused, skipped)
+		t.Cleanup(p.Close)
+		store, err := driver.Open(ctx, storeURL(table, p.Endpoint, more))
+		return store, p, err
+	})
+	h.Secrets = []string{"hunter2secret"}
+	h.Slack = 2 * time.Second // a single thread of JavaScript serves all
+	h.Restart = s.Restart
+	storetest.Conform(t, h, opts)
 }
 
 // own starts an emulator for a test that stops it.

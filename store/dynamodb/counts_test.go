@@ -37,7 +37,7 @@ func TestBilledRequests(t *testing.T) {
 	for _, what := range []string{"an absent lock", "a lock as it was left"} {
 		g := acquire(t, s, mutex("m", time.Minute))
 		expect(p, "taking "+what, write)
-		if err := renew(t, s, g); err != nil {
+		if err := renew(t, s, g).Err; err != nil {
 			t.Fatal(err)
 		}
 		expect(p, "renewing", write)

@@ -62,7 +62,7 @@ func TestLostReplies(t *testing.T) {
 						t.Fatalf("granted %d, and shown is %+v", g.Token, h)
 					}
 					met = writes(p, 1, fate)
-					for err := renew(t, s, g); err != nil; err = renew(t, s, g) {
+					for err := renew(t, s, g).Err; err != nil; err = renew(t, s, g).Err {
 						if errors.Is(err, driver.ErrLost) {
 							t.Fatal(err)
 						}

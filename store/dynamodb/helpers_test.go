@@ -18,6 +18,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
@@ -55,6 +56,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// Short names for what the tests say often.
+var (
+	open    = storetest.Open
+	apart   = storetest.Apart
+	mutex   = storetest.Mutex
+	waiting = storetest.Waiting
+	acquire = storetest.Acquire
+	renew   = storetest.Renew
+	release = storetest.Release
+	loss    = storetest.Loss
+)
+
 func server(t testing.TB) *dynamodbtest.Server {
 	t.Helper()
 	s, err := shared()
@@ -79,56 +92,6 @@ func tableName() string { return "t-" + strings.ToLower(rand.Text()[:12]) }
 
 func storeURL(table, endpoint, more string) string {
 	return fmt.Sprintf("dynamodb://%s?region=eu-central-1&create=true&endpoint=%s%s", table, url.QueryEscape(endpoint), more)
-}
-
-func open(t testing.TB, raw string) driver.Store {
-	t.Helper()
-	s, err := driver.Open(t.Context(), raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	return s
-}
-
-func mutex(name string, ttl time.Duration) driver.Claim {
-	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl, Owner: "test"}
-}
-
-// apart is a client's clock that is off by d.
-func apart(d time.Duration) driver.Clock {
-	return driver.Clock{
-		Monotonic: func() time.Duration { return driver.SystemClock.Monotonic() + d },
-		Real:      func() time.Duration { return driver.SystemClock.Real() + d },
-	}
-}
-
-func waiting(c driver.Claim) driver.Claim {
-	c.Wait = true
-	return c
-}
-
-func acquire(t testing.TB, s driver.Store, c driver.Claim) driver.Grant {
-	t.Helper()
-	g, err := s.Acquire(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
-
-func renew(t testing.TB, s driver.Store, g driver.Grant) error {
-	t.Helper()
-	var err error
-	s.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) { err = r.Err })
-	return err
-}
-
-func release(t testing.TB, s driver.Store, c driver.Claim) {
-	t.Helper()
-	if err := s.Release(t.Context(), c, ""); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func holders(t testing.TB, s driver.Store, name string) []driver.Standing {

@@ -27,7 +27,7 @@ func TestPlainShutOut(t *testing.T) {
 		if plain(t, client, table, "m", 1<<33) {
 			t.Fatal("the plain put took a lock that is held")
 		}
-		if err := renew(t, s, g); err != nil {
+		if err := renew(t, s, g).Err; err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -42,7 +42,7 @@ func TestPlainShutOut(t *testing.T) {
 	if passed := s.Info().Clock.Since(g.Since); passed < g.TTL {
 		t.Errorf("the plain put was let in %v after the start of a grant of %v", passed, g.TTL)
 	}
-	if err := renew(t, s, g); !errors.Is(err, driver.ErrLost) {
+	if err := renew(t, s, g).Err; !errors.Is(err, driver.ErrLost) {
 		t.Errorf("a holder whose lock a foreign client took is told %v", err)
 	}
 	fair := mutex("line", time.Minute)
@@ -160,7 +160,7 @@ func TestDeletion(t *testing.T) {
 	s := open(t, storeURL(table, server(t).Endpoint, ""))
 	g := acquire(t, s, mutex("early", time.Minute))
 	remove(t, client, table, "early")
-	if err := renew(t, s, g); !errors.Is(err, driver.ErrLost) {
+	if err := renew(t, s, g).Err; !errors.Is(err, driver.ErrLost) {
 		t.Errorf("a holder whose item was removed is told %v", err)
 	}
 	time.Sleep(s.Info().TokenGap)
@@ -170,9 +170,8 @@ func TestDeletion(t *testing.T) {
 		t.Errorf("token %d after %d", next.Token, g.Token)
 	}
 	put(t, client, table, item{"primary_id": text("early"), "expired_at": n(time.Now().Unix() + 60)})
-	var lost *driver.LossError
-	if err := renew(t, other, next); !errors.As(err, &lost) || lost.Loss != driver.LossTaken {
-		t.Errorf("a holder whose item was replaced is told %v", err)
+	if l := loss(renew(t, other, next).Err); l != driver.LossTaken {
+		t.Errorf("a holder whose item was replaced is told %q", l)
 	}
 	if err := other.Release(t.Context(), next.Claim, ""); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("releasing a lock that was taken: %v", err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
@@ -35,28 +36,28 @@ func TestMain(m *testing.M) { rig.Main(m) }
 // peer is a store behind a link of its own.
 type peer struct {
 	*Store
-	*servertest.Link
+	*linktest.Net
 	cli *clientv3.Client
 }
 
 func open(c *etcdtest.Cluster, to ...*servertest.Server) (*peer, error) {
-	link, err := c.Link(to...)
+	way, ends, err := c.Link(to...)
 	if err != nil {
 		return nil, err
 	}
-	cli, err := etcdtest.Connect(link.Endpoints())
+	cli, err := etcdtest.Connect(ends)
 	if err != nil {
-		link.Close()
+		way.Close()
 		return nil, err
 	}
-	return &peer{New(cli, nil), link, cli}, nil
+	return &peer{New(cli, nil), way, cli}, nil
 }
 
 // Close ends the client, and then the link.
 func (p *peer) Close() error {
 	err := p.Store.Close()
 	_ = p.cli.Close() // says no more than that its context has ended
-	p.Link.Close()
+	p.Net.Close()
 	return err
 }
 

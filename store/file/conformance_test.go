@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // mortal is a table whose process can be killed: its presence lock is let go of, its file stays, and nothing it does
@@ -57,7 +58,7 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/store"
 	var tables sync.Map
-	results := drivertest.Run(t.Context(), drivertest.Harness{
+	storetest.Conform(t, drivertest.Harness{
 		Open: func(ctx context.Context) (driver.Store, error) {
 			tab, err := newTable(ctx, dir, nil)
 			if err != nil {
@@ -74,14 +75,7 @@ func TestConformance(t *testing.T) {
 			return nil
 		},
 		Restart: func(context.Context) error { return nil }, // there is no server
-	}, &drivertest.Options{Log: func(line string) { t.Log(line) }})
-	for _, r := range results {
-		if r.Err != nil {
-			t.Errorf("%s: %v", r.Case.Name, r.Err)
-		} else if r.Skipped != "" {
-			t.Logf("%s: skipped, %s", r.Case.Name, r.Skipped)
-		}
-	}
+	}, drivertest.Options{})
 }
 
 // TestURL: the store is opened by URL, and says what is wrong with one.

@@ -34,7 +34,7 @@ func floor(b *testing.B, client *storage.Client, object string) {
 }
 
 func cycle(b *testing.B, s driver.Store, name string) {
-	g, err := s.Acquire(b.Context(), claim(name, 30*time.Second))
+	g, err := s.Acquire(b.Context(), mutex(name, 30*time.Second))
 	if err != nil {
 		b.Error(err)
 		return

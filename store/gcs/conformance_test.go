@@ -3,6 +3,8 @@ package gcs_test
 import (
 	"testing"
 
+	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/gcs"
 )
 
@@ -14,7 +16,7 @@ func TestConformance(t *testing.T) {
 			if layout != gcs.LayoutRecord {
 				t.Parallel()
 			}
-			conform(t, harness(t, start(t), quickIn(layout)))
+			storetest.Conform(t, harness(t, start(t), quickIn(layout)), drivertest.Options{Parallel: 16})
 		})
 	}
 }

@@ -24,38 +24,27 @@ func TestRequests(t *testing.T) {
 	}
 	expect("opening twice", "read 2")
 
-	a, err := ours.Acquire(ctx, claim("m", time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := acquire(t, ours, mutex("m", time.Minute))
 	expect("taking an absent lock", "insert 1")
-	if err := renew(ctx, ours, a); err != nil {
+	if err := renew(t, ours, a).Err; err != nil {
 		t.Fatal(err)
 	}
 	expect("renewing", "insert 1")
-	if err := ours.Release(ctx, a.Claim, ""); err != nil {
-		t.Fatal(err)
-	}
+	release(t, ours, a.Claim)
 	expect("releasing", "insert 1")
-	if a, err = ours.Acquire(ctx, claim("m", time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	a = acquire(t, ours, mutex("m", time.Minute))
 	expect("taking a lock as it was left", "insert 1")
-	if _, err := theirs.Acquire(ctx, claim("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+	if _, err := theirs.Acquire(ctx, mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
 		t.Fatal(err)
 	}
 	expect("being refused by a stranger's lock", "read 1, insert 1")
-	if _, err := theirs.Acquire(ctx, claim("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+	if _, err := theirs.Acquire(ctx, mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
 		t.Fatal(err)
 	}
 	expect("being refused again", "read 1")
-	if err := ours.Release(ctx, a.Claim, ""); err != nil {
-		t.Fatal(err)
-	}
+	release(t, ours, a.Claim)
 	expect("releasing", "insert 1")
-	if a, err = theirs.Acquire(ctx, claim("m", time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	a = acquire(t, theirs, mutex("m", time.Minute))
 	expect("taking a lock that a stranger has left", "read 1, insert 1")
 	if _, err := theirs.Inspect(ctx, "m"); err != nil {
 		t.Fatal(err)
@@ -73,10 +62,8 @@ func TestWaitersCost(t *testing.T) {
 	s := start(t)
 	holder, _ := open(t, s, quick())
 	waiter, _ := open(t, s, quick())
-	if _, err := holder.Acquire(t.Context(), claim("m", time.Minute)); err != nil {
-		t.Fatal(err)
-	}
-	c := claim("m", time.Minute)
+	acquire(t, holder, mutex("m", time.Minute))
+	c := mutex("m", time.Minute)
 	c.Wait = true
 	begun := len(s.Writes("locks/m"))
 	s.Counted()
@@ -90,9 +77,4 @@ func TestWaitersCost(t *testing.T) {
 	if n := len(s.Writes("locks/m")) - begun; n != 0 {
 		t.Errorf("a waiting claim wrote %d times", n)
 	}
-}
-
-func renew(ctx context.Context, s driver.Store, g driver.Grant) (err error) {
-	s.Renew(ctx, []driver.Grant{g}, func(_ int, r driver.Renewal) { err = r.Err })
-	return err
 }

@@ -105,10 +105,7 @@ func TestOperator(t *testing.T) {
 		other, _ := open(t, s, quickIn(layout))
 		hold := func(name string) driver.Grant {
 			t.Helper()
-			g, err := store.Acquire(t.Context(), claim(name, time.Minute))
-			if err != nil {
-				t.Fatal(err)
-			}
+			g := acquire(t, store, mutex(name, time.Minute))
 			return g
 		}
 
@@ -116,20 +113,20 @@ func TestOperator(t *testing.T) {
 		if err := object("deleted").Delete(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := renew(t.Context(), store, g); !errors.Is(err, driver.ErrLost) {
+		if err := renew(t, store, g).Err; !errors.Is(err, driver.ErrLost) {
 			t.Errorf("%s: the object was deleted, and a renewal says %v", layout, err)
 		}
 		if layout == gcs.LayoutRecord { // its token has gone with it
 			time.Sleep(store.Info().TokenGap)
 		}
-		next, err := other.Acquire(t.Context(), claim("deleted", time.Minute))
+		next, err := other.Acquire(t.Context(), mutex("deleted", time.Minute))
 		if err != nil || next.Token <= g.Token {
 			t.Errorf("%s: token %d after %d, %v", layout, next.Token, g.Token, err)
 		}
 		if err := store.Release(t.Context(), g.Claim, ""); !errors.Is(err, driver.ErrLost) {
 			t.Errorf("%s: a release says %v", layout, err)
 		}
-		if err := renew(t.Context(), other, next); err != nil {
+		if err := renew(t, other, next).Err; err != nil {
 			t.Errorf("%s: the next holder: %v", layout, err)
 		}
 		if err := other.Release(t.Context(), next.Claim, ""); err != nil {
@@ -148,7 +145,7 @@ func TestOperator(t *testing.T) {
 		if layout == gcs.LayoutRecord {
 			want = driver.ErrCorrupt
 		}
-		if err := renew(t.Context(), store, g); !errors.Is(err, want) {
+		if err := renew(t, store, g).Err; !errors.Is(err, want) {
 			t.Errorf("%s: the object was replaced, and a renewal says %v", layout, err)
 		}
 		if err := store.Release(t.Context(), g.Claim, ""); !errors.Is(err, want) {
@@ -172,10 +169,7 @@ func TestForeignMetadata(t *testing.T) {
 		store, _ := open(t, s, quickIn(layout))
 		other, _ := open(t, s, quickIn(layout))
 		object := client.Bucket(bucket).Object(string(layout) + "/m")
-		g, err := store.Acquire(t.Context(), claim("m", time.Minute))
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := acquire(t, store, mutex("m", time.Minute))
 		attrs, err := object.Attrs(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -196,7 +190,7 @@ func TestForeignMetadata(t *testing.T) {
 			}
 		}
 		for range 2 {
-			if err := renew(t.Context(), store, g); err != nil {
+			if err := renew(t, store, g).Err; err != nil {
 				t.Errorf("%s: renewing: %v", layout, err)
 			}
 			kept("a renewal")
@@ -240,13 +234,10 @@ func TestDenied(t *testing.T) {
 
 	for _, layout := range layouts {
 		store, _ := open(t, s, quickIn(layout))
-		g, err := store.Acquire(t.Context(), claim("m", time.Minute))
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := acquire(t, store, mutex("m", time.Minute))
 		s.Deny(gcstest.Insert)
-		try("renewing", renew(t.Context(), store, g), "storage.objects.create")
-		c := claim("other", time.Minute)
+		try("renewing", renew(t, store, g).Err, "storage.objects.create")
+		c := mutex("other", time.Minute)
 		c.Wait = true
 		_, err = store.Acquire(t.Context(), c)
 		try("waiting", err, "storage.objects.create")
@@ -265,12 +256,9 @@ func TestDenied(t *testing.T) {
 		}
 	}
 	store, _ := open(t, s, quick())
-	g, err := store.Acquire(t.Context(), claim("m", time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := acquire(t, store, mutex("m", time.Minute))
 	s.DropBucket(bucket)
-	try("renewing where the bucket has gone", renew(t.Context(), store, g), "there is no bucket "+bucket)
+	try("renewing where the bucket has gone", renew(t, store, g).Err, "there is no bucket "+bucket)
 }
 
 // TestURL: a URL opens a store, and what is wrong with one is said without its secrets.
@@ -293,7 +281,7 @@ func TestURL(t *testing.T) {
 		if got := store.Info().Store; got != want {
 			t.Errorf("%s is %s", url, got)
 		}
-		g, err := store.Acquire(t.Context(), claim("m", store.Info().MinTTL))
+		g, err := store.Acquire(t.Context(), mutex("m", store.Info().MinTTL))
 		if err := errors.Join(err, store.Release(t.Context(), g.Claim, "")); err != nil {
 			t.Errorf("%s: %v", url, err)
 		}
@@ -334,7 +322,7 @@ func TestTooMany(t *testing.T) {
 	var full atomic.Int64
 	for range 12 {
 		wg.Go(func() {
-			c := claim("s", time.Minute)
+			c := mutex("s", time.Minute)
 			c.Kind, c.Limit, c.Wait = driver.KindSemaphore, 12, true
 			if _, err := store.Acquire(t.Context(), c); errors.Is(err, driver.ErrQueueFull) {
 				full.Add(1)

@@ -55,16 +55,16 @@ func TestLostReplies(t *testing.T) {
 				var last int64
 				for range times(20, 1000) {
 					next.Store(&fate)
-					g, err := store.Acquire(t.Context(), claim("m", 10*time.Second))
+					g, err := store.Acquire(t.Context(), mutex("m", 10*time.Second))
 					if err != nil || g.Token <= last || next.Load() != nil {
 						t.Fatalf("%s: acquiring: token %d after %d, %v", layout, g.Token, last, err)
 					}
 					last = g.Token
 					next.Store(&fate)
-					if err := renew(t.Context(), store, g); errors.Is(err, driver.ErrLost) {
+					if err := renew(t, store, g).Err; errors.Is(err, driver.ErrLost) {
 						t.Fatalf("%s: renewing: %v", layout, err)
 					}
-					if err := renew(t.Context(), store, g); err != nil {
+					if err := renew(t, store, g).Err; err != nil {
 						t.Fatalf("%s: renewing again: %v", layout, err)
 					}
 					l, err := other.Inspect(t.Context(), "m")
@@ -98,13 +98,13 @@ func TestCancels(t *testing.T) {
 				opened[i], _ = open(t, s, quickIn(layout))
 			}
 			began := time.Now()
-			g, err := opened[0].Acquire(t.Context(), claim("m", time.Minute))
+			g, err := opened[0].Acquire(t.Context(), mutex("m", time.Minute))
 			if err := errors.Join(err, opened[0].Release(t.Context(), g.Claim, "")); err != nil {
 				t.Fatal(err)
 			}
 			spread := time.Since(began)
 			canceltest.Run(t, opened, int64(times(200, 10000)), spread, func(worker int) driver.Claim {
-				c := claim(fmt.Sprint("m", worker), time.Minute)
+				c := mutex(fmt.Sprint("m", worker), time.Minute)
 				c.Wait = rand.N(2) == 0
 				return c
 			}, *many)
@@ -130,7 +130,7 @@ func TestClocks(t *testing.T) {
 					early, _ := open(t, s, fast)
 					g, since := dies(t, s, layout, "early", ttl)
 					for tried := true; tried; time.Sleep(50 * time.Millisecond) {
-						next, err := early.Acquire(t.Context(), claim("early", ttl))
+						next, err := early.Acquire(t.Context(), mutex("early", ttl))
 						at := time.Since(since)
 						tried = errors.Is(err, driver.ErrHeld) && at < ttl+time.Second
 						switch {
@@ -146,7 +146,7 @@ func TestClocks(t *testing.T) {
 					g, since := dies(t, s, layout, "once", ttl)
 					time.Sleep(time.Until(since.Add(ttl + time.Second)))
 					cron, _ := open(t, s, slow)
-					next, err := cron.Acquire(t.Context(), claim("once", ttl))
+					next, err := cron.Acquire(t.Context(), mutex("once", ttl))
 					if err != nil || next.Token <= g.Token {
 						t.Errorf("one who came a second after the end of the TTL: token %d after %d, %v", next.Token, g.Token, err)
 					}
@@ -161,7 +161,7 @@ func TestClocks(t *testing.T) {
 func dies(t *testing.T, s *gcstest.Server, layout gcs.Layout, name string, ttl time.Duration) (driver.Grant, time.Time) {
 	store, link := open(t, s, quickIn(layout))
 	since := time.Now()
-	g, err := store.Acquire(t.Context(), claim(name, ttl))
+	g, err := store.Acquire(t.Context(), mutex(name, ttl))
 	if err != nil {
 		t.Error(err)
 	}
@@ -187,7 +187,7 @@ func TestPace(t *testing.T) {
 		go func() {
 			held := 0
 			for {
-				c := claim("m", time.Minute)
+				c := mutex("m", time.Minute)
 				c.Wait = true
 				if _, err := store.Acquire(ctx, c); err != nil {
 					_ = store.Release(context.Background(), c, "")

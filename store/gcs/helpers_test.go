@@ -2,7 +2,6 @@ package gcs_test
 
 import (
 	"context"
-	"crypto/rand"
 	"flag"
 	"fmt"
 	"net/http"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/gcs"
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
 )
@@ -83,6 +83,15 @@ func dial(t testing.TB, s *gcstest.Server) (*storage.Client, *gcstest.Link) {
 	return client, link
 }
 
+// Short names for what the tests say often.
+var (
+	apart   = storetest.Apart
+	mutex   = storetest.Mutex
+	acquire = storetest.Acquire
+	renew   = storetest.Renew
+	release = storetest.Release
+)
+
 // layouts are those of the store.
 var layouts = []gcs.Layout{gcs.LayoutRecord, gcs.LayoutGCSLock, gcs.LayoutVault}
 
@@ -107,18 +116,6 @@ func open(t testing.TB, s *gcstest.Server, opts *gcs.Options) (driver.Store, *gc
 	return store, link
 }
 
-// apart is a client's clock that is off by d.
-func apart(d time.Duration) driver.Clock {
-	return driver.Clock{
-		Monotonic: func() time.Duration { return driver.SystemClock.Monotonic() + d },
-		Real:      func() time.Duration { return driver.SystemClock.Real() + d },
-	}
-}
-
-func claim(name string, ttl time.Duration) driver.Claim {
-	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl, Owner: "test"}
-}
-
 // harness lets the suite cut clients off.
 func harness(t *testing.T, s *gcstest.Server, opts *gcs.Options) drivertest.Harness {
 	var links sync.Map
@@ -141,27 +138,4 @@ func harness(t *testing.T, s *gcstest.Server, opts *gcs.Options) drivertest.Harn
 		Cut:  func(st driver.Store) error { of(st).Cut(); return nil },
 		Heal: func(st driver.Store) error { of(st).Heal(); return nil },
 	}
-}
-
-func conform(t *testing.T, h drivertest.Harness) {
-	t.Helper()
-	var passed, refused, skipped, failed int
-	for _, r := range drivertest.Run(t.Context(), h, &drivertest.Options{Parallel: 16, Log: func(line string) { t.Log(line) }}) {
-		if r.Took > 5*time.Second {
-			t.Logf("%s took %v", r.Case.Name, r.Took.Round(time.Millisecond))
-		}
-		switch {
-		case r.Err != nil:
-			failed++
-			t.Errorf("%s: %v\npromised: %s", r.Case.Name, r.Err, r.Case.Promise)
-		case r.Skipped != "":
-			skipped++
-			t.Logf("%s: skipped: %s", r.Case.Name, r.Skipped)
-		case r.Refused:
-			refused++
-		default:
-			passed++
-		}
-	}
-	t.Logf("conformance: %d passed, %d refused as Info says, %d skipped, %d failed", passed, refused, skipped, failed)
 }

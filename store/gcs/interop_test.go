@@ -291,7 +291,7 @@ func TestForeignHolder(t *testing.T) {
 				if ok, err := c.try(ctx); !ok || err != nil {
 					t.Fatalf("%T does not get a free lock: %v", c, err)
 				}
-				_, err := store.Acquire(ctx, claim("m", time.Minute))
+				_, err := store.Acquire(ctx, mutex("m", time.Minute))
 				var held *driver.HeldError
 				if !errors.As(err, &held) || len(held.Holders) != 1 || !held.Holders[0].Foreign || held.Holders[0].Token != 0 {
 					t.Errorf("%T holds the lock, and we are told %v", c, err)
@@ -306,7 +306,7 @@ func TestForeignHolder(t *testing.T) {
 				if err := store.Break(ctx, "m", l.Holders[0].Ref, driver.BreakForce); err != nil {
 					t.Error(err)
 				}
-				g, err := store.Acquire(ctx, claim("m", time.Minute))
+				g, err := store.Acquire(ctx, mutex("m", time.Minute))
 				if err != nil {
 					t.Fatalf("after the break: %v", err)
 				}
@@ -347,7 +347,7 @@ func TestForeignAge(t *testing.T) {
 		}{{age - 6*time.Second, false}, {age + 6*time.Second, true}} {
 			s.Shift(step.later)
 			store, _ := open(t, s, opts)
-			_, err := store.Acquire(t.Context(), claim("m", time.Minute))
+			_, err := store.Acquire(t.Context(), mutex("m", time.Minute))
 			if free := err == nil; free != step.free {
 				t.Errorf("%s: after %v: %v", layout, step.later, err)
 			}
@@ -362,9 +362,7 @@ func TestVaultSeesOurEnd(t *testing.T) {
 	store, _ := open(t, s, quickIn(gcs.LayoutVault))
 	v := clients(t, s, gcs.LayoutVault)[0].(*vault)
 	for _, ttl := range []time.Duration{5 * time.Second, time.Minute, time.Hour} {
-		if _, err := store.Acquire(t.Context(), claim("m", ttl)); err != nil {
-			t.Fatal(err)
-		}
+		acquire(t, store, mutex("m", ttl))
 		r, attrs, err := v.get(t.Context())
 		if err != nil {
 			t.Fatal(err)

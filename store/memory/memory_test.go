@@ -6,6 +6,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
@@ -18,14 +19,7 @@ func TestConformance(t *testing.T) {
 			t.Parallel()
 			m := memory.New(opts)
 			h := drivertest.Harness{Open: func(context.Context) (driver.Store, error) { return m.Open(), nil }}
-			for _, r := range drivertest.Run(t.Context(), h, &drivertest.Options{Log: func(s string) { t.Log(s) }}) {
-				switch {
-				case r.Err != nil:
-					t.Errorf("%s: %v\npromised: %s", r.Case.Name, r.Err, r.Case.Promise)
-				case r.Skipped != "":
-					t.Logf("%s: skipped: %s", r.Case.Name, r.Skipped)
-				}
-			}
+			storetest.Conform(t, h, drivertest.Options{})
 		})
 	}
 }

@@ -77,10 +77,6 @@ func report(b *testing.B, before time.Duration) {
 	b.ReportMetric(float64((processorTime(b)-before).Nanoseconds())/float64(b.N)/1e3, "cpu-us/op")
 }
 
-func benchClaim(name string) driver.Claim {
-	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: 30 * time.Second, Owner: "bench"}
-}
-
 // cycles are the ways to take a lock and give it back that are compared.
 func cycles(b *testing.B) map[string]func(name string) error {
 	pool, store := benchPool(b)
@@ -105,7 +101,7 @@ func cycles(b *testing.B) map[string]func(name string) error {
 			})
 		},
 		"holdfast": func(name string) error {
-			c := benchClaim(name)
+			c := mutex(name, 30*time.Second)
 			if _, err := store.Acquire(ctx, c); err != nil {
 				return err
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
 	"github.com/holdfast-go/holdfast/internal/linktest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
@@ -79,64 +80,23 @@ func parse(t testing.TB, raw string) (*pgxpool.Config, *Options) {
 	return config, opts
 }
 
-// conform runs the suite against a store, and counts.
-func conform(t *testing.T, h drivertest.Harness, o drivertest.Options) {
-	t.Helper()
-	var passed, refused, skipped, failed int
-	o.Log = func(line string) { t.Log(line) }
-	for _, r := range drivertest.Run(t.Context(), h, &o) {
-		switch {
-		case r.Err != nil:
-			failed++
-			t.Errorf("%s: %v\npromised: %s", r.Case.Name, r.Err, r.Case.Promise)
-		case r.Skipped != "":
-			skipped++
-			t.Logf("%s: skipped: %s", r.Case.Name, r.Skipped)
-		case r.Refused:
-			refused++
-		default:
-			passed++
-		}
-	}
-	t.Logf("conformance: %d passed, %d refused as Info says, %d skipped, %d failed", passed, refused, skipped, failed)
-}
-
-// links is a harness for stores that reach their server through links which can be cut.
-type links struct {
-	t    *testing.T
-	url  string
-	nets sync.Map // by store
-}
-
-func (l *links) harness() drivertest.Harness {
-	return drivertest.Harness{
-		Open: func(ctx context.Context) (driver.Store, error) {
-			via := &linktest.Net{}
-			l.t.Cleanup(via.Close)
-			config, opts := parse(l.t, l.url)
-			config.ConnConfig.DialFunc = func(_ context.Context, _, addr string) (net.Conn, error) { return via.Dial(addr) }
-			s, err := openConfig(ctx, config, opts)
-			if err == nil {
-				l.nets.Store(s, via)
-			}
-			return s, err
-		},
-		Kill: func(s driver.Store) error { l.of(s).Close(); return s.Close() },
-		Cut:  func(s driver.Store) error { l.of(s).Cut(); return nil },
-		Heal: func(s driver.Store) error { l.of(s).Heal(); return nil },
-	}
-}
-
-func (l *links) of(s driver.Store) *linktest.Net {
-	v, _ := l.nets.Load(s)
-	return v.(*linktest.Net)
+// harness is one for stores of a URL that reach their server through links which can be cut.
+func harness(t *testing.T, url string) drivertest.Harness {
+	return storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Way, error) {
+		via := &linktest.Net{}
+		t.Cleanup(via.Close)
+		config, opts := parse(t, url)
+		config.ConnConfig.DialFunc = func(_ context.Context, _, addr string) (net.Conn, error) { return via.Dial(addr) }
+		s, err := openConfig(ctx, config, opts)
+		return s, via, err
+	})
 }
 
 // TestConformance: the store keeps every promise of the contract. The suites run alone, one after the other, since each
 // keeps a machine busy.
 func TestConformance(t *testing.T) {
 	s := startServer(t, "max_connections=300")
-	h := (&links{t: t, url: freshURL(t, s)}).harness()
+	h := harness(t, freshURL(t, s))
 	h.Restart = func(context.Context) error {
 		s.Kill()
 		return s.Again()
@@ -152,5 +112,5 @@ func TestConformanceShedLock(t *testing.T) {
 		locked_at timestamp(3) not null, locked_by text not null)`); err != nil {
 		t.Fatal(err)
 	}
-	conform(t, (&links{t: t, url: s.URL("test") + "?sslmode=disable&layout=shedlock&schema=wide"}).harness(), drivertest.Options{})
+	conform(t, harness(t, s.URL("test")+"?sslmode=disable&layout=shedlock&schema=wide"), drivertest.Options{})
 }

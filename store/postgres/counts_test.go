@@ -39,7 +39,7 @@ func TestStatements(t *testing.T) {
 			var g driver.Grant
 			step("acquire", 1, func() { g = acquire(t, s, c) })
 			step("renew", 1, func() {
-				if r := renewal(t, s, g); r.Err != nil {
+				if r := renew(t, s, g); r.Err != nil {
 					t.Error(r.Err)
 				}
 			})

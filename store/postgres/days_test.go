@@ -54,7 +54,7 @@ func TestPool(t *testing.T) {
 	for _, c := range taken {
 		c.Release()
 	}
-	if r := renewal(t, st, g); r.Err != nil {
+	if r := renew(t, st, g); r.Err != nil {
 		t.Errorf("with a free connection again: %v", r.Err)
 	}
 	st.Close()
@@ -84,13 +84,13 @@ func TestReadOnly(t *testing.T) {
 		}
 	}
 	is(t, err, driver.ErrDenied, "takes no writes")
-	if r := renewal(t, st, g); r.Err == nil || lost(r.Err) != "" {
+	if r := renew(t, st, g); r.Err == nil || loss(r.Err) != "" {
 		t.Errorf("the renewal on a read-only server: %v", r.Err)
 	}
 	exec(t, s, `alter system reset default_transaction_read_only`)
 	exec(t, s, `select pg_reload_conf()`)
 	for until := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if r := renewal(t, st, g); r.Err == nil {
+		if r := renew(t, st, g); r.Err == nil {
 			break
 		} else if time.Now().After(until) {
 			t.Fatalf("the renewal afterwards: %v", r.Err)
@@ -148,9 +148,7 @@ func failover(t *testing.T, kill bool) {
 	st := opened(t, both)
 	held := acquire(t, st, mutex("held", 20*time.Second))
 	freed := acquire(t, st, mutex("freed", 20*time.Second))
-	if err := st.Release(t.Context(), freed.Claim, ""); err != nil {
-		t.Fatal(err)
-	}
+	release(t, st, freed.Claim)
 	if kill {
 		s.Kill()
 	} else {
@@ -161,11 +159,11 @@ func failover(t *testing.T, kill bool) {
 	exec(t, standby, `select pg_promote()`)
 	acquire(t, st, mutex("new", 20*time.Second)) // bears with the change
 	for until := time.Now().Add(15 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		r := renewal(t, st, held)
+		r := renew(t, st, held)
 		if r.Err == nil {
 			break
 		}
-		if lost(r.Err) != "" || time.Now().After(until) {
+		if loss(r.Err) != "" || time.Now().After(until) {
 			t.Fatalf("after the failover: %v", r.Err)
 		}
 	}
@@ -218,7 +216,7 @@ func TestOperator(t *testing.T) {
 				t.Fatal(err)
 			}
 			exec(t, s, fmt.Sprintf(text, p.locks))
-			if l := lost(renewal(t, st, g).Err); l != driver.LossGone {
+			if l := loss(renew(t, st, g).Err); l != driver.LossGone {
 				t.Errorf("the holder is told %q", l)
 			}
 			next := acquire(t, st, mutex("m", time.Minute))
@@ -226,11 +224,11 @@ func TestOperator(t *testing.T) {
 				t.Errorf("token %d after %d", next.Token, g.Token)
 			}
 			is(t, st.Release(t.Context(), g.Claim, ""), driver.ErrLost)
-			if r := renewal(t, st, next); r.Err != nil {
+			if r := renew(t, st, next); r.Err != nil {
 				t.Errorf("the next holder: %v", r.Err)
 			}
 			exec(t, s, `update `+p.locks+` set data = 'nonsense'`)
-			is(t, renewal(t, st, next).Err, driver.ErrCorrupt, "nonsense")
+			is(t, renew(t, st, next).Err, driver.ErrCorrupt, "nonsense")
 		})
 	}
 }
@@ -294,7 +292,7 @@ func TestPooler(t *testing.T) {
 	}
 	t.Cleanup(b.Stop)
 	url := freshURL(t, b)
-	conform(t, (&links{t: t, url: url}).harness(), drivertest.Options{Effort: 0.3})
+	conform(t, harness(t, url), drivertest.Options{Effort: 0.3})
 	st := opened(t, url)
 	acquire(t, st, mutex("m", time.Minute))
 	if n, err := b.Ask(`select count(*) from pg_prepared_statements`); err != nil || n != "0" {

@@ -61,9 +61,7 @@ func TestListenerKilled(t *testing.T) {
 		next := acquire(t, waiter, c)
 		worst = max(worst, time.Since(<-released))
 		<-released // the release has returned, too
-		if err := waiter.Release(t.Context(), next.Claim, ""); err != nil {
-			t.Fatal(err)
-		}
+		release(t, waiter, next.Claim)
 	}
 	t.Logf("let in %v after the release at most", worst)
 	if worst > 500*time.Millisecond {
@@ -168,12 +166,12 @@ func TestLostReplies(t *testing.T) {
 			}
 			last = g.Token
 			link.LoseReplies(1)
-			r := renewal(t, st, g)
-			if lost(r.Err) != "" {
+			r := renew(t, st, g)
+			if loss(r.Err) != "" {
 				t.Fatalf("a renewal whose reply was lost: %v", r.Err)
 			}
 			if r.Err != nil {
-				r = renewal(t, st, g)
+				r = renew(t, st, g)
 				renewed++
 			}
 			if r.Err != nil {

@@ -51,7 +51,7 @@ func TestTables(t *testing.T) {
 	exec(t, s, `drop table made."Odd ""name"`)
 	_, err := st.Acquire(t.Context(), mutex("n", time.Minute))
 	is(t, err, driver.ErrInvalid, "create=true")
-	if r := renewal(t, st, g); r.Err == nil || lost(r.Err) != "" {
+	if r := renew(t, st, g); r.Err == nil || loss(r.Err) != "" {
 		t.Errorf("a renewal in a table that is gone: %v", r.Err)
 	}
 }
@@ -74,10 +74,10 @@ func TestPermissions(t *testing.T) {
 	st := opened(t, clerk)
 	g := acquire(t, st, mutex("m", time.Minute))
 	exec(t, s, `revoke update on office.holdfast from clerk`)
-	is(t, renewal(t, st, g).Err, driver.ErrDenied, "UPDATE")
+	is(t, renew(t, st, g).Err, driver.ErrDenied, "UPDATE")
 	is(t, st.Release(t.Context(), g.Claim, g.Ref), driver.ErrDenied, "UPDATE")
 	exec(t, s, `grant update on office.holdfast to clerk`)
-	if r := renewal(t, st, g); r.Err != nil {
+	if r := renew(t, st, g); r.Err != nil {
 		t.Errorf("after the permission came back: %v", r.Err)
 	}
 }
@@ -114,13 +114,13 @@ func TestPassword(t *testing.T) {
 	g := acquire(t, st, mutex("m", time.Minute))
 	exec(t, s, `alter role cashier password 'an0ther'; select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = 'cashier'`)
 	for range 10 { // the first may meet a connection that is dead already
-		if err = renewal(t, st, g).Err; errors.Is(err, driver.ErrDenied) {
+		if err = renew(t, st, g).Err; errors.Is(err, driver.ErrDenied) {
 			break
 		}
 	}
 	denied(err, "cashier")
 	exec(t, s, `alter role cashier password 'r1ght'`)
-	if r := renewal(t, st, g); r.Err != nil {
+	if r := renew(t, st, g); r.Err != nil {
 		t.Errorf("with the old password again: %v", r.Err)
 	}
 }

@@ -87,7 +87,7 @@ func TestShedLock(t *testing.T) {
 	says(false)(peers[0].lock(ctx, "job", time.Minute))
 	says(false)(peers[0].extend(ctx, "job", time.Minute))
 	says(false)(peers[0].unlock(ctx, "job", 0))
-	if r := renewal(t, s, g); r.Err != nil {
+	if r := renew(t, s, g); r.Err != nil {
 		t.Fatal(r.Err)
 	}
 	if err := s.Release(ctx, c, ""); err != nil {
@@ -105,7 +105,7 @@ func TestShedLock(t *testing.T) {
 		is(t, s.Break(ctx, "job", l.Holders[0].Ref, mode), driver.ErrUnsupported)
 	}
 	is(t, s.Release(ctx, c, g.Ref), driver.ErrLost)
-	if l := lost(renewal(t, s, g).Err); l != driver.LossTaken {
+	if l := loss(renew(t, s, g).Err); l != driver.LossTaken {
 		t.Errorf("our former holder is told %q", l)
 	}
 	is(t, s.Break(ctx, "job", g.Ref, driver.BreakForce), driver.ErrLost)
@@ -121,7 +121,7 @@ func TestShedLock(t *testing.T) {
 		t.Errorf("token %d after %d", next.Token, g.Token)
 	}
 	says(false)(peers[0].unlock(ctx, "job", 0)) // it wakes up late
-	if r := renewal(t, s, next); r.Err != nil {
+	if r := renew(t, s, next); r.Err != nil {
 		t.Error(r.Err)
 	}
 	if err := s.Release(ctx, w, ""); err != nil {

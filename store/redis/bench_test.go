@@ -37,10 +37,6 @@ func benchStore(b *testing.B) *Store {
 	return s.(*Store)
 }
 
-func benchClaim(name string) driver.Claim {
-	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: 30 * time.Second, Owner: "bench"}
-}
-
 func cycle(b testing.TB, s driver.Store, c driver.Claim) {
 	ctx := context.Background()
 	if _, err := s.Acquire(ctx, c); err != nil {
@@ -69,7 +65,7 @@ func BenchmarkUncontended(b *testing.B) {
 		b.Run(kind, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				c := benchClaim("m")
+				c := mutex("m", 30*time.Second)
 				switch kind {
 				case "floor":
 					floorCycle(b, s, "f")
@@ -100,7 +96,7 @@ func BenchmarkOwnKeys(b *testing.B) {
 		})
 	}
 	b.Run("floor", func(b *testing.B) { run(b, func(name string) { floorCycle(b, s, name+"f") }) })
-	b.Run("plain", func(b *testing.B) { run(b, func(name string) { cycle(b, s, benchClaim(name)) }) })
+	b.Run("plain", func(b *testing.B) { run(b, func(name string) { cycle(b, s, mutex(name, 30*time.Second)) }) })
 }
 
 // BenchmarkContended: eight clients want one lock all the time; an operation is one hand-over.
@@ -121,7 +117,7 @@ func BenchmarkContended(b *testing.B) {
 				defer s.Close()
 				wg.Go(func() {
 					for todo.Add(-1) >= 0 {
-						c := benchClaim("contended")
+						c := mutex("contended", 30*time.Second)
 						c.Fair, c.Wait = fair, true
 						cycle(b, s, c)
 						counts[i]++
@@ -141,7 +137,7 @@ func BenchmarkRenew(b *testing.B) {
 	s := benchStore(b)
 	var gs []driver.Grant
 	for i := range 10000 {
-		g, err := s.Acquire(b.Context(), benchClaim(fmt.Sprint("held", i)))
+		g, err := s.Acquire(b.Context(), mutex(fmt.Sprint("held", i), 30*time.Second))
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,61 +17,24 @@ import (
 	"github.com/holdfast-go/holdfast/driver/drivertest"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/linktest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
 // prove runs the long counts, which take minutes.
 var prove = flag.Bool("prove", false, "run the long counts")
 
-// conform runs the suite against a store, and counts.
-func conform(t *testing.T, h drivertest.Harness) {
-	t.Helper()
-	var passed, refused, skipped, failed int
-	for _, r := range drivertest.Run(t.Context(), h, &drivertest.Options{Log: func(line string) { t.Log(line) }}) {
-		switch {
-		case r.Err != nil:
-			failed++
-			t.Errorf("%s: %v\npromised: %s", r.Case.Name, r.Err, r.Case.Promise)
-		case r.Skipped != "":
-			skipped++
-			t.Logf("%s: skipped: %s", r.Case.Name, r.Skipped)
-		case r.Refused:
-			refused++
-		default:
-			passed++
-		}
-	}
-	t.Logf("conformance: %d passed, %d refused as Info says, %d skipped, %d failed", passed, refused, skipped, failed)
-}
+// opener makes a store whose client dials as it is told.
+type opener func(ctx context.Context, dial func(o *rueidis.ClientOption), opts *Options) (driver.Store, error)
 
-// nets is a harness for stores that reach their servers through links which can be cut.
-type nets struct {
-	t    *testing.T
-	nets sync.Map // by store
-	opts Options
-	make func(ctx context.Context, dial func(o *rueidis.ClientOption), opts *Options) (driver.Store, error)
-}
-
-func (n *nets) harness() drivertest.Harness {
-	return drivertest.Harness{
-		Open: func(ctx context.Context) (driver.Store, error) {
-			via := &linktest.Net{}
-			n.t.Cleanup(via.Close)
-			s, err := n.make(ctx, dialVia(via), &n.opts)
-			if err == nil {
-				n.nets.Store(s, via)
-			}
-			return s, err
-		},
-		Kill: func(s driver.Store) error { n.of(s).Close(); return s.Close() },
-		Cut:  func(s driver.Store) error { n.of(s).Cut(); return nil },
-		Heal: func(s driver.Store) error { n.of(s).Heal(); return nil },
-	}
-}
-
-func (n *nets) of(s driver.Store) *linktest.Net {
-	v, _ := n.nets.Load(s)
-	return v.(*linktest.Net)
+// harness is one for stores that reach their servers through links which can be cut.
+func harness(t *testing.T, opts Options, open opener) drivertest.Harness {
+	return storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Way, error) {
+		via := &linktest.Net{}
+		t.Cleanup(via.Close)
+		s, err := open(ctx, dialVia(via), &opts)
+		return s, via, err
+	})
 }
 
 func dialVia(via *linktest.Net) func(o *rueidis.ClientOption) {
@@ -125,13 +87,12 @@ func must(t *testing.T) func(g *redistest.Group, err error) *redistest.Group {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	n := &nets{t: t, opts: Options{MaxWaiters: 64}, make: viaURL("redis://" + server.Addr)}
-	h := n.harness()
+	h := harness(t, Options{MaxWaiters: 64}, viaURL("redis://"+server.Addr))
 	h.Restart = func(context.Context) error {
 		server.Kill()
 		return server.Again()
 	}
-	conform(t, h)
+	conform(t, h, drivertest.Options{})
 }
 
 // TestConformanceSentinel: the same behind Sentinels.
@@ -139,16 +100,16 @@ func TestConformanceSentinel(t *testing.T) {
 	t.Parallel()
 	g := must(t)(redistest.Replicated(t.Context()))
 	a := g.SentinelAddrs()
-	n := &nets{t: t, opts: Options{MaxWaiters: 64}, make: viaURL("redis+sentinel://" + a[0] + "/" + redistest.MasterName + "?prefix=app:&addrs=" + a[1] + "," + a[2])}
-	conform(t, n.harness())
+	open := viaURL("redis+sentinel://" + a[0] + "/" + redistest.MasterName + "?prefix=app:&addrs=" + a[1] + "," + a[2])
+	conform(t, harness(t, Options{MaxWaiters: 64}, open), drivertest.Options{})
 }
 
 // TestConformanceCluster: the same on a Cluster.
 func TestConformanceCluster(t *testing.T) {
 	t.Parallel()
 	g := must(t)(redistest.Cluster(t.Context()))
-	n := &nets{t: t, opts: Options{MaxWaiters: 64}, make: viaURL("redis+cluster://" + g.Servers[0].Addr)}
-	conform(t, n.harness())
+	open := viaURL("redis+cluster://" + g.Servers[0].Addr)
+	conform(t, harness(t, Options{MaxWaiters: 64}, open), drivertest.Options{})
 }
 
 // TestConformanceUsersClient: the same with a client as a user makes it: several connections, which do not keep the order
@@ -156,7 +117,7 @@ func TestConformanceCluster(t *testing.T) {
 func TestConformanceUsersClient(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	n := &nets{t: t, make: func(_ context.Context, dial func(*rueidis.ClientOption), opts *Options) (driver.Store, error) {
+	open := func(_ context.Context, dial func(*rueidis.ClientOption), opts *Options) (driver.Store, error) {
 		o := rueidis.ClientOption{InitAddress: []string{server.Addr}, ConnWriteTimeout: 2 * time.Second}
 		dial(&o)
 		client, err := rueidis.NewClient(o)
@@ -168,15 +129,15 @@ func TestConformanceUsersClient(t *testing.T) {
 			s.owned = true
 		}
 		return s, err
-	}}
-	conform(t, n.harness())
+	}
+	conform(t, harness(t, Options{}, open), drivertest.Options{})
 }
 
 // TestConformanceRedlock: what a Redlock carries it carries as promised, and the rest it refuses.
 func TestConformanceRedlock(t *testing.T) {
 	g := must(t)(redistest.Independent(5))
 	a := g.Addrs()
-	n := &nets{t: t, make: func(ctx context.Context, dial func(*rueidis.ClientOption), _ *Options) (driver.Store, error) {
+	open := func(ctx context.Context, dial func(*rueidis.ClientOption), _ *Options) (driver.Store, error) {
 		u, err := url.Parse("redlock://" + a[0] + "?addrs=" + strings.Join(a[1:], ","))
 		if err != nil {
 			return nil, err
@@ -187,23 +148,22 @@ func TestConformanceRedlock(t *testing.T) {
 		}
 		dial(&p.client)
 		return openRedlock(ctx, p)
-	}}
-	conform(t, n.harness())
+	}
+	conform(t, harness(t, Options{}, open), drivertest.Options{})
 }
 
 // TestConformanceRedisson: Redisson's layout carries the plain mutex as promised, and refuses the rest.
 func TestConformanceRedisson(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	n := &nets{t: t, make: viaURL("redis://" + server.Addr + "?layout=redisson")}
-	conform(t, n.harness())
+	conform(t, harness(t, Options{}, viaURL("redis://"+server.Addr+"?layout=redisson")), drivertest.Options{})
 }
 
 // TestConformanceTable: the records on Redis carry a whole store of their own.
 func TestConformanceTable(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	n := &nets{t: t, make: func(ctx context.Context, dial func(*rueidis.ClientOption), opts *Options) (driver.Store, error) {
+	open := func(ctx context.Context, dial func(*rueidis.ClientOption), opts *Options) (driver.Store, error) {
 		s, err := viaURL("redis://"+server.Addr)(ctx, dial, opts)
 		if err != nil {
 			return nil, err
@@ -213,8 +173,8 @@ func TestConformanceTable(t *testing.T) {
 			return nil, err
 		}
 		return record.New(&owningTable{Table: tab, s: s}), nil
-	}}
-	conform(t, n.harness())
+	}
+	conform(t, harness(t, Options{}, open), drivertest.Options{})
 }
 
 // owningTable closes its store, too.

@@ -51,9 +51,7 @@ func TestRoundTrips(t *testing.T) {
 		c := mutex("warm", time.Second)
 		acquire(t, s, c)
 		renew(t, s, acquire(t, s, c))
-		if err := s.Release(t.Context(), c, ""); err != nil {
-			t.Fatal(err)
-		}
+		release(t, s, c)
 	}
 	fair := mutex("fair", time.Minute)
 	fair.Fair = true
@@ -119,9 +117,7 @@ func TestHandOver(t *testing.T) {
 		began := time.Now()
 		for range rounds {
 			start := time.Now()
-			if err := s.Release(t.Context(), holder.Claim, ""); err != nil {
-				t.Fatal(err)
-			}
+			release(t, s, holder.Claim)
 			next := <-granted
 			took = append(took, time.Since(start))
 			if next.Token <= holder.Token {

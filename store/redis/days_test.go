@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"syscall"
@@ -306,7 +305,7 @@ func TestPromotedClock(t *testing.T) {
 	for _, ahead := range []time.Duration{50 * time.Second, -30 * time.Second} {
 		clock := startClock(t)
 		first := startServer(t)
-		second, err := clock.Start("--replicaof", "127.0.0.1 "+fmt.Sprint(first.Port))
+		second, err := clock.Start("--replicaof", "127.0.0.1 "+first.Port)
 		if err != nil {
 			t.Fatal(err)
 		}

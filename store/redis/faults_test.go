@@ -13,52 +13,21 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/linktest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-func mutex(name string, ttl time.Duration) driver.Claim {
-	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl, Owner: "test"}
-}
-
-func waiting(c driver.Claim) driver.Claim { c.Wait = true; return c }
-
-func open(t *testing.T, raw string) driver.Store {
-	t.Helper()
-	s, err := driver.Open(t.Context(), raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	return s
-}
-
-func acquire(t *testing.T, s driver.Store, c driver.Claim) driver.Grant {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	g, err := s.Acquire(ctx, c)
-	if err != nil {
-		t.Fatalf("acquire %s: %v", c.Name, err)
-	}
-	return g
-}
-
-func renew(t *testing.T, s driver.Store, g driver.Grant) driver.Renewal {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	var r driver.Renewal
-	s.Renew(ctx, []driver.Grant{g}, func(_ int, a driver.Renewal) { r = a })
-	return r
-}
-
-func loss(err error) driver.Loss {
-	var l *driver.LossError
-	if errors.As(err, &l) {
-		return l.Loss
-	}
-	return ""
-}
+// Short names for what the tests say often.
+var (
+	open    = storetest.Open
+	mutex   = storetest.Mutex
+	waiting = storetest.Waiting
+	acquire = storetest.Acquire
+	renew   = storetest.Renew
+	release = storetest.Release
+	loss    = storetest.Loss
+	conform = storetest.Conform
+)
 
 func do(t *testing.T, s *redistest.Server, words ...string) string {
 	t.Helper()
@@ -214,7 +183,7 @@ func TestRefusals(t *testing.T) {
 func TestStates(t *testing.T) {
 	t.Parallel()
 	primary := startServer(t)
-	replica := startServer(t, "--replicaof", "127.0.0.1 "+fmt.Sprint(primary.Port))
+	replica := startServer(t, "--replicaof", "127.0.0.1 "+primary.Port)
 	if _, err := open(t, "redis://"+replica.Addr).Acquire(t.Context(), mutex("r", time.Second)); !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "replica") {
 		t.Errorf("a replica: %v", err)
 	}
@@ -362,14 +331,12 @@ func TestFailover(t *testing.T) {
 	s := open(t, "redis+sentinel://"+a[0]+"/"+redistest.MasterName+"?addrs="+a[1]+","+a[2]+"&replicas=1")
 	kept := acquire(t, s, mutex("kept", 30*time.Second))
 	released := acquire(t, s, mutex("released", 30*time.Second))
-	if err := s.Release(t.Context(), released.Claim, ""); err != nil {
-		t.Fatal(err)
-	}
+	release(t, s, released.Claim)
 	for _, r := range g.Servers[1:] { // the replicas are cut off before the last grant
 		do(t, r, "REPLICAOF", "127.0.0.1", "1")
 	}
 	for _, r := range g.Servers[1:] {
-		do(t, r, "REPLICAOF", "127.0.0.1", fmt.Sprint(g.Servers[0].Port))
+		do(t, r, "REPLICAOF", "127.0.0.1", g.Servers[0].Port)
 	}
 	if err := g.Watchful(); err != nil {
 		t.Fatal(err)

@@ -28,9 +28,7 @@ func TestOvertaken(t *testing.T) {
 		for _, used := range []bool{false, true} {
 			if used {
 				g := acquire(t, s, claim())
-				if err := s.Release(t.Context(), g.Claim, ""); err != nil {
-					t.Fatal(err)
-				}
+				release(t, s, g.Claim)
 			}
 			c := claim()
 			s.overtaken(c.ID)

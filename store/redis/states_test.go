@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/freeport"
 	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
@@ -239,7 +240,7 @@ func TestWeakSettings(t *testing.T) {
 	if err := redistest.Until(t.Context(), func() bool { return !warned("appendonly is off") }); err != nil {
 		t.Error("appendonly is warned of though it is on")
 	}
-	replica := startServer(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(server.Port))
+	replica := startServer(t, "--replicaof", "127.0.0.1 "+server.Port)
 	if err := redistest.Until(t.Context(), func() bool { return warned("min-replicas-to-write") }); err != nil {
 		t.Error("replicas without min-replicas-to-write are not warned of")
 	}
@@ -258,10 +259,13 @@ func TestTLS(t *testing.T) {
 	serverCert, serverKey := ours.issue(t, "server")
 	clientCert, clientKey := ours.issue(t, "client")
 	strangeCert, strangeKey := other.issue(t, "strange")
-	port := redistest.Port()
-	server := startServer(t, "--tls-port", strconv.Itoa(port), "--tls-cert-file", serverCert, "--tls-key-file", serverKey,
+	port, err := freeport.Port()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := startServer(t, "--tls-port", port, "--tls-cert-file", serverCert, "--tls-key-file", serverKey,
 		"--tls-ca-cert-file", ours.file, "--tls-auth-clients", "no")
-	at := "127.0.0.1:" + strconv.Itoa(port)
+	at := "127.0.0.1:" + port
 	lockAt := func(raw string) error {
 		s, err := driver.Open(t.Context(), raw)
 		if err != nil {

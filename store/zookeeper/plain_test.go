@@ -9,6 +9,7 @@ import (
 	"github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
@@ -22,25 +23,25 @@ var plain = sessiontest.Rig[*zktest.Ensemble, *plainPeer]{
 // plainPeer is a store of the plain layout behind a link of its own.
 type plainPeer struct {
 	*Plain
-	*servertest.Link
+	*linktest.Net
 }
 
 func openPlain(c *zktest.Ensemble, to ...*servertest.Server) (*plainPeer, error) {
-	link, err := c.Link(to...)
+	way, ends, err := c.Link(to...)
 	if err != nil {
 		return nil, err
 	}
-	s, err := NewPlain(Options{Servers: link.Endpoints()})
+	s, err := NewPlain(Options{Servers: ends})
 	if err != nil {
-		link.Close()
+		way.Close()
 		return nil, err
 	}
-	return &plainPeer{s, link}, nil
+	return &plainPeer{s, way}, nil
 }
 
 func (p *plainPeer) Close() error {
 	err := p.Plain.Close()
-	p.Link.Close()
+	p.Net.Close()
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
@@ -34,26 +35,26 @@ func TestMain(m *testing.M) { rig.Main(m) }
 // peer is a store behind a link of its own.
 type peer struct {
 	*Store
-	*servertest.Link
+	*linktest.Net
 }
 
 func open(c *zktest.Ensemble, to ...*servertest.Server) (*peer, error) {
-	link, err := c.Link(to...)
+	way, ends, err := c.Link(to...)
 	if err != nil {
 		return nil, err
 	}
-	s, err := New(Options{Servers: link.Endpoints()})
+	s, err := New(Options{Servers: ends})
 	if err != nil {
-		link.Close()
+		way.Close()
 		return nil, err
 	}
-	return &peer{s, link}, nil
+	return &peer{s, way}, nil
 }
 
 // Close ends the client, and then the link.
 func (p *peer) Close() error {
 	err := p.Store.Close()
-	p.Link.Close()
+	p.Net.Close()
 	return err
 }
 

@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"net"
 	"net/http"
 	"runtime/pprof"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/freeport"
 )
 
 // Proxy is a way to a server on which a test decides about every request.
@@ -49,7 +50,7 @@ type Fate struct {
 
 // NewProxy makes a way to a server.
 func NewProxy(to string) (*Proxy, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := freeport.Listen()
 	if err != nil {
 		return nil, err
 	}

@@ -8,17 +8,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/holdfast-go/holdfast/internal/freeport"
 )
 
 // LocalVariable names the directory of Amazon's own emulator, DynamoDB Local, with its jars; if it is set that one is run.
@@ -49,8 +48,12 @@ func Start(ctx context.Context) (*Server, error) {
 	}
 	var errs []error
 	for range 10 { // somebody else may take the port first
-		s := &Server{port: freePort(), dir: dir}
-		err := s.start(ctx)
+		port, err := freeport.Port()
+		if err != nil {
+			return nil, err
+		}
+		s := &Server{Direct: "http://127.0.0.1:" + port, port: port, dir: dir}
+		err = s.start(ctx)
 		if err == nil {
 			s.front, err = NewProxy(s.Direct)
 		}
@@ -62,16 +65,6 @@ func Start(ctx context.Context) (*Server, error) {
 	}
 	_ = os.RemoveAll(dir)
 	return nil, errors.Join(errs...)
-}
-
-func freePort() string {
-	for {
-		port := strconv.Itoa(15000 + rand.IntN(17000))
-		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
-			l.Close()
-			return port
-		}
-	}
 }
 
 func (s *Server) command() (*exec.Cmd, error) {
@@ -118,7 +111,6 @@ func (s *Server) start(ctx context.Context) error {
 		_ = cmd.Wait()
 		close(gone)
 	}(s.cmd, s.gone)
-	s.Direct = "http://127.0.0.1:" + s.port
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	client := Client(s.Direct)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/freeport"
+	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -72,24 +74,25 @@ func (c *Cluster) start(ctx context.Context, binary string) error {
 	type address struct{ listen, peer string } // for peers: where it listens, and where they reach it
 	var at []address
 	for i := range c.opts.Members {
-		client, err := servertest.FreePort()
+		client, err := freeport.Port()
 		if err != nil {
 			return err
 		}
-		peer, err := servertest.FreePort()
+		port, err := freeport.Port()
 		if err != nil {
 			return err
 		}
-		p, err := servertest.NewLabelled(peer, sender)
+		listen := "127.0.0.1:" + port
+		k, err := linktest.NewLabelled(listen, sender)
 		if err != nil {
 			return err
 		}
-		c.Proxies = append(c.Proxies, p)
+		c.Links = append(c.Links, k)
 		name := "n" + strconv.Itoa(i+1)
-		c.Members = append(c.Members, &servertest.Server{Name: name, Endpoint: client, Dir: filepath.Join(c.Dir, name)})
-		at = append(at, address{peer, p.Addr})
+		c.Members = append(c.Members, &servertest.Server{Name: name, Endpoint: "127.0.0.1:" + client, Dir: filepath.Join(c.Dir, name)})
+		at = append(at, address{listen, k.Addr})
 		if c.opts.Direct {
-			at[i].peer = peer
+			at[i].peer = listen
 		}
 		all = append(all, name+"=http://"+at[i].peer)
 	}
@@ -193,7 +196,7 @@ func (c *Cluster) Leader(ctx context.Context) (*servertest.Server, error) {
 // Isolate cuts a member off from its peers, in both directions; Join undoes it for all.
 func (c *Cluster) Isolate(m *servertest.Server) {
 	alone := slices.Index(c.Members, m)
-	for i, p := range c.Proxies {
-		p.Stop(func(from string) bool { return i == alone || from == c.ids[alone] })
+	for i, k := range c.Links {
+		k.CutOnly(func(from string) bool { return i == alone || from == c.ids[alone] })
 	}
 }

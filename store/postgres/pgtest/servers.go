@@ -6,48 +6,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/freeport"
 	"github.com/jackc/pgx/v5"
 )
 
 // Server is one PostgreSQL process.
 type Server struct {
 	Addr string // host:port
-	Port int
+	port string
 	dir  string
 	args []string
 	env  []string
 	cmd  *exec.Cmd
 	done chan struct{}
-}
-
-var nextPort atomic.Int32
-
-// Port is a free port between 22000 and 31900, below what the kernel gives to clients.
-func Port() int {
-	nextPort.CompareAndSwap(0, int32(22000+rand.N(9900)))
-	for {
-		p := int(nextPort.Add(1))
-		if p > 31900 {
-			nextPort.Store(22000)
-			continue
-		}
-		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(p)); err == nil {
-			l.Close()
-			return p
-		}
-	}
 }
 
 // program finds one of PostgreSQL's programs, which Debian keeps out of the PATH. The newest is taken.
@@ -73,17 +53,24 @@ func major(path string) int {
 	return n
 }
 
-// folder makes a directory that the servers' user may use.
-func folder() (string, error) {
+// prepare makes a directory that the servers' user may use.
+func prepare(env []string) (*Server, error) {
 	dir, err := os.MkdirTemp("", "holdfast-postgres-")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	uid, gid, err := servant()
 	if err == nil && uid >= 0 {
 		err = os.Chown(dir, uid, gid)
 	}
-	return dir, err
+	return &Server{dir: dir, env: env}, err
+}
+
+// place finds the server a port, just before it starts: others look for ports as well.
+func (s *Server) place() (err error) {
+	s.port, err = freeport.Port()
+	s.Addr = "127.0.0.1:" + s.port
+	return err
 }
 
 // Start starts a server with the user test, a superuser, whom it trusts, and the database postgres. settings are added to
@@ -100,17 +87,16 @@ func StartAt(ahead time.Duration, settings ...string) (*Server, error) {
 }
 
 func start(env, settings []string) (*Server, error) {
-	dir, err := folder()
+	s, err := prepare(env)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Port: Port(), dir: dir, env: env}
 	initdb, err := program("initdb")
 	if err == nil {
-		err = s.command(initdb, "-D", dir+"/data", "-U", "test", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+		err = s.command(initdb, "-D", s.dir+"/data", "-U", "test", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 	}
 	if err != nil {
-		os.RemoveAll(dir)
+		os.RemoveAll(s.dir)
 		return nil, err
 	}
 	return s, s.serve(settings)
@@ -118,25 +104,26 @@ func start(env, settings []string) (*Server, error) {
 
 // Standby starts a server that follows this one, and reads only.
 func (s *Server) Standby(settings ...string) (*Server, error) {
-	dir, err := folder()
+	f, err := prepare(nil)
 	if err != nil {
 		return nil, err
 	}
-	f := &Server{Port: Port(), dir: dir}
 	backup, err := program("pg_basebackup")
 	if err == nil {
-		err = f.command(backup, "-D", dir+"/data", "-h", "127.0.0.1", "-p", strconv.Itoa(s.Port), "-U", "test", "-R", "-X", "stream", "-c", "fast", "--no-sync")
+		err = f.command(backup, "-D", f.dir+"/data", "-h", "127.0.0.1", "-p", s.port, "-U", "test", "-R", "-X", "stream", "-c", "fast", "--no-sync")
 	}
 	if err != nil {
-		os.RemoveAll(dir)
+		os.RemoveAll(f.dir)
 		return nil, err
 	}
 	return f, f.serve(settings)
 }
 
 func (s *Server) serve(settings []string) error {
-	s.Addr = "127.0.0.1:" + strconv.Itoa(s.Port)
-	s.args = []string{"-D", s.dir + "/data", "-h", "127.0.0.1", "-p", strconv.Itoa(s.Port), "-k", s.dir}
+	if err := s.place(); err != nil {
+		return err
+	}
+	s.args = []string{"-D", s.dir + "/data", "-h", "127.0.0.1", "-p", s.port, "-k", s.dir}
 	for _, v := range append([]string{"fsync=off", "shared_buffers=16MB", "log_min_messages=fatal"}, settings...) {
 		s.args = append(s.args, "-c", v)
 	}
@@ -258,30 +245,31 @@ func (s *Server) Bouncer(mode string, size int) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("PgBouncer is needed (Debian: apt-get install pgbouncer): %w", err)
 	}
-	dir, err := folder()
+	b, err := prepare(nil)
 	if err != nil {
 		return nil, err
 	}
-	b := &Server{Port: Port(), dir: dir}
-	b.Addr = "127.0.0.1:" + strconv.Itoa(b.Port)
+	if err := b.place(); err != nil {
+		return nil, err
+	}
 	text := fmt.Sprintf(`[databases]
-postgres = host=127.0.0.1 port=%d dbname=postgres
+postgres = host=127.0.0.1 port=%s dbname=postgres
 [pgbouncer]
 listen_addr = 127.0.0.1
-listen_port = %d
+listen_port = %s
 unix_socket_dir =
 auth_type = trust
 auth_file = %s/users
 pool_mode = %s
 default_pool_size = %d
 max_client_conn = 500
-`, s.Port, b.Port, dir, mode, size)
-	err = errors.Join(os.WriteFile(dir+"/ini", []byte(text), 0o644), os.WriteFile(dir+"/users", []byte("\"test\" \"\"\n"), 0o644))
+`, s.port, b.port, b.dir, mode, size)
+	err = errors.Join(os.WriteFile(b.dir+"/ini", []byte(text), 0o644), os.WriteFile(b.dir+"/users", []byte("\"test\" \"\"\n"), 0o644))
 	if err == nil {
-		b.cmd, b.done, err = spawn(dir, dir+"/log", nil, path, "-q", dir+"/ini")
+		b.cmd, b.done, err = spawn(b.dir, b.dir+"/log", nil, path, "-q", b.dir+"/ini")
 	}
 	if err == nil {
-		err = b.await(dir+"/log", func() error { return b.Exec("select 1") })
+		err = b.await(b.dir+"/log", func() error { return b.Exec("select 1") })
 	}
 	if err != nil {
 		b.Stop()

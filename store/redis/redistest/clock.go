@@ -58,7 +58,7 @@ func (c *Clock) Step(ahead time.Duration) error {
 
 // Start is Start on this clock.
 func (c *Clock) Start(args ...string) (*Server, error) {
-	s, err := prepare(Port(), args)
+	s, err := prepare(args)
 	if err != nil {
 		return nil, err
 	}

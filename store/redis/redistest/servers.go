@@ -7,22 +7,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/freeport"
 )
 
 // Server is one Redis process.
 type Server struct {
 	Addr string // host:port
-	Port int
+	Port string
 	Dir  string
 	args []string
 	env  []string // beside our own
@@ -30,42 +30,10 @@ type Server struct {
 	done chan struct{}
 }
 
-var nextPort atomic.Int32
-
-// Port is a free port between 15000 and 21900, below what the kernel gives to clients. A Cluster's second port, 10000
-// higher, is free as well.
-func Port() int {
-	nextPort.CompareAndSwap(0, int32(15000+rand.N(6000)))
-	for {
-		p := int(nextPort.Add(1))
-		if p > 21900 {
-			nextPort.Store(15000)
-			continue
-		}
-		if free(p) && free(p+10000) {
-			return p
-		}
-	}
-}
-
-func free(port int) bool {
-	l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
-	if err != nil {
-		return false
-	}
-	l.Close()
-	return true
-}
-
 // Start starts a server with these options beside those that keep it on loopback and off the disk. A later option
 // overrides an earlier one. Stop it.
 func Start(args ...string) (*Server, error) {
-	return StartOn(Port(), args...)
-}
-
-// StartOn is Start on a certain port.
-func StartOn(port int, args ...string) (*Server, error) {
-	s, err := prepare(port, args)
+	s, err := prepare(args)
 	if err != nil {
 		return nil, err
 	}
@@ -73,13 +41,21 @@ func StartOn(port int, args ...string) (*Server, error) {
 }
 
 // prepare makes a server that is not started yet.
-func prepare(port int, args []string) (*Server, error) {
+func prepare(args []string) (*Server, error) {
+	port, err := freeport.Port()
+	if err != nil {
+		return nil, err
+	}
+	bus, err := freeport.Port()
+	if err != nil {
+		return nil, err
+	}
 	dir, err := os.MkdirTemp("", "holdfast-redis-")
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Port: port, Addr: "127.0.0.1:" + strconv.Itoa(port), Dir: dir}
-	s.args = append([]string{"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir, "--save", "",
+	s := &Server{Port: port, Addr: "127.0.0.1:" + port, Dir: dir}
+	s.args = append([]string{"--bind", "127.0.0.1", "--port", port, "--cluster-port", bus, "--dir", dir, "--save", "",
 		"--appendonly", "no", "--enable-debug-command", "local", "--repl-diskless-sync-delay", "0"}, args...)
 	return s, nil
 }
@@ -235,7 +211,7 @@ func Replicated(ctx context.Context) (*Group, error) {
 	for i := range 3 {
 		var args []string
 		if i > 0 {
-			args = []string{"--replicaof", "127.0.0.1 " + strconv.Itoa(g.Servers[0].Port)}
+			args = []string{"--replicaof", "127.0.0.1 " + g.Servers[0].Port}
 		}
 		s, err := Start(args...)
 		if err != nil {
@@ -280,19 +256,22 @@ func (g *Group) downAfter(ms string) error {
 	return nil
 }
 
-func startSentinel(primary int) (*Server, error) {
+func startSentinel(primary string) (*Server, error) {
 	dir, err := os.MkdirTemp("", "holdfast-sentinel-")
 	if err != nil {
 		return nil, err
 	}
-	port := Port()
+	port, err := freeport.Port()
+	if err != nil {
+		return nil, err
+	}
 	conf := filepath.Join(dir, "sentinel.conf")
-	text := fmt.Sprintf("bind 127.0.0.1\nport %d\ndir %s\nsentinel monitor %s 127.0.0.1 %d 2\n"+
+	text := fmt.Sprintf("bind 127.0.0.1\nport %s\ndir %s\nsentinel monitor %s 127.0.0.1 %s 2\n"+
 		"sentinel down-after-milliseconds %[3]s 60000\nsentinel failover-timeout %[3]s 5000\n", port, dir, MasterName, primary)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	s := &Server{Port: port, Addr: "127.0.0.1:" + strconv.Itoa(port), Dir: dir, args: []string{conf, "--sentinel"}}
+	s := &Server{Port: port, Addr: "127.0.0.1:" + port, Dir: dir, args: []string{conf, "--sentinel"}}
 	return s, s.run()
 }
 

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/freeport"
+	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
@@ -73,22 +75,20 @@ func (e *Ensemble) start(ctx context.Context, o Options) error {
 	for i := range o.Members {
 		var at []string
 		for range 3 {
-			p, err := servertest.FreePort()
+			p, err := freeport.Port()
 			if err != nil {
 				return err
 			}
 			at = append(at, p)
 		}
-		p, err := servertest.NewSocks()
+		k, err := linktest.NewSocks()
 		if err != nil {
 			return err
 		}
 		name := strconv.Itoa(i + 1)
-		e.Members = append(e.Members, &servertest.Server{Name: name, Endpoint: at[0], Dir: filepath.Join(e.Dir, name)})
-		e.ports, e.Proxies = append(e.ports, at[1:]), append(e.Proxies, p)
-		_, peer, _ := net.SplitHostPort(at[1])
-		_, election, _ := net.SplitHostPort(at[2])
-		servers = append(servers, fmt.Sprintf("server.%s=127.0.0.1:%s:%s", name, peer, election))
+		e.Members = append(e.Members, &servertest.Server{Name: name, Endpoint: "127.0.0.1:" + at[0], Dir: filepath.Join(e.Dir, name)})
+		e.ports, e.Links = append(e.ports, []string{"127.0.0.1:" + at[1], "127.0.0.1:" + at[2]}), append(e.Links, k)
+		servers = append(servers, fmt.Sprintf("server.%s=127.0.0.1:%s:%s", name, at[1], at[2]))
 	}
 	for i, m := range e.Members {
 		dir := m.Dir
@@ -112,7 +112,7 @@ func (e *Ensemble) start(ctx context.Context, o Options) error {
 		m.Args = []string{"java", "-Xmx192m", "-Xms32m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
 			"-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=64", "-Dzookeeper.extendedTypesEnabled=true", "-Dzookeeper.globalOutstandingLimit=100000"}
 		if !o.Direct {
-			_, socks, _ := net.SplitHostPort(e.Proxies[i].Addr)
+			_, socks, _ := net.SplitHostPort(e.Links[i].Addr)
 			m.Args = append(m.Args, "-DsocksProxyHost=127.0.0.1", "-DsocksProxyPort="+socks, "-DsocksNonProxyHosts=")
 		}
 		m.Args = append(m.Args, o.Args...)
@@ -198,7 +198,7 @@ func (e *Ensemble) Leader(ctx context.Context) (*servertest.Server, error) {
 // Isolate cuts a member off from its peers, in both directions; Join undoes it for all.
 func (e *Ensemble) Isolate(m *servertest.Server) {
 	alone := slices.Index(e.Members, m)
-	for i, p := range e.Proxies {
-		p.Stop(func(to string) bool { return i == alone || slices.Contains(e.ports[alone], to) })
+	for i, k := range e.Links {
+		k.CutOnly(func(to string) bool { return i == alone || slices.Contains(e.ports[alone], to) })
 	}
 }

@@ -1,4 +1,4 @@
-package servertest
+package linktest
 
 import (
 	"encoding/binary"

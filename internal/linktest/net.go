@@ -1,0 +1,69 @@
+package linktest
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// Net is all links of one client: it dials through them.
+type Net struct {
+	mu    sync.Mutex
+	links map[string]*Link
+	cut   bool
+}
+
+// Dial connects to an address through a link.
+func (n *Net) Dial(addr string) (net.Conn, error) {
+	k, err := n.Link(addr)
+	if err != nil {
+		return nil, err
+	}
+	return net.DialTimeout("tcp", k.Addr, 2*time.Second)
+}
+
+// Link is the link to an address.
+func (n *Net) Link(addr string) (*Link, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	k := n.links[addr]
+	if k == nil {
+		var err error
+		if k, err = NewLink(addr); err != nil {
+			return nil, err
+		}
+		if n.links == nil {
+			n.links = map[string]*Link{}
+		}
+		n.links[addr] = k
+		if n.cut {
+			k.Cut()
+		}
+	}
+	return k, nil
+}
+
+// Cut cuts all links, also those to come.
+func (n *Net) Cut() { n.each(true, (*Link).Cut) }
+
+// Heal heals them.
+func (n *Net) Heal() { n.each(false, (*Link).Heal) }
+
+// Each does something to each link.
+func (n *Net) Each(do func(*Link)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, k := range n.links {
+		do(k)
+	}
+}
+
+func (n *Net) each(cut bool, do func(*Link)) {
+	n.mu.Lock()
+	n.cut = cut
+	n.mu.Unlock()
+	n.Each(do)
+}
+
+// Close ends all links.
+func (n *Net) Close() { n.Each((*Link).Close) }

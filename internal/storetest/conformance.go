@@ -1,0 +1,61 @@
+package storetest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest"
+)
+
+// Conform runs the suite of the contract against a store, and counts.
+func Conform(t *testing.T, h drivertest.Harness, o drivertest.Options) {
+	t.Helper()
+	o.Log = func(line string) { t.Log(line) }
+	var passed, refused, skipped, failed int
+	for _, r := range drivertest.Run(t.Context(), h, &o) {
+		if r.Took > 5*time.Second {
+			t.Logf("%s took %v", r.Case.Name, r.Took.Round(time.Millisecond))
+		}
+		switch {
+		case r.Err != nil:
+			failed++
+			t.Errorf("%s: %v\npromised: %s", r.Case.Name, r.Err, r.Case.Promise)
+		case r.Skipped != "":
+			skipped++
+			t.Logf("%s: skipped: %s", r.Case.Name, r.Skipped)
+		case r.Refused:
+			refused++
+		default:
+			passed++
+		}
+	}
+	t.Logf("conformance: %d passed, %d refused as Info says, %d skipped, %d failed", passed, refused, skipped, failed)
+}
+
+// Way is a store's own way to its server.
+type Way interface {
+	Cut()
+	Heal()
+	Close()
+}
+
+// Harness is one for stores that have a way of their own each, which open makes as well.
+func Harness(open func(context.Context) (driver.Store, Way, error)) drivertest.Harness {
+	var ways sync.Map // by store
+	of := func(s driver.Store) Way { w, _ := ways.Load(s); return w.(Way) }
+	return drivertest.Harness{
+		Open: func(ctx context.Context) (driver.Store, error) {
+			s, w, err := open(ctx)
+			if err == nil {
+				ways.Store(s, w)
+			}
+			return s, err
+		},
+		Kill: func(s driver.Store) error { of(s).Close(); return s.Close() },
+		Cut:  func(s driver.Store) error { of(s).Cut(); return nil },
+		Heal: func(s driver.Store) error { of(s).Heal(); return nil },
+	}
+}
