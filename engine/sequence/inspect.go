@@ -51,7 +51,13 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock,
 			yield(driver.Lock{}, e.over(ctx))
 			return
 		}
-		for look, err := range e.tree.Walk(ctx, prefix) {
+		limit := driver.Patience(driver.MaxTTL)
+		walk, end := context.WithCancel(ctx)
+		defer end()
+		silence := time.AfterFunc(limit, end)
+		defer silence.Stop()
+		for look, err := range e.tree.Walk(walk, prefix) {
+			silence.Reset(limit)
 			if err != nil {
 				yield(driver.Lock{}, e.fault(ctx, err))
 				return

@@ -145,7 +145,7 @@ func TestReadsOnly(t *testing.T) {
 			return do(), nil
 		}})
 		defer other.Close()
-		g, err := holder.Acquire(t.Context(), mutex("m", time.Hour, false))
+		g, err := holder.Acquire(t.Context(), mutex("m", time.Hour))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +177,7 @@ func TestSilentElsewhere(t *testing.T) {
 			return nil, ctx.Err()
 		}})
 		defer other.Close()
-		g, err := holder.Acquire(t.Context(), mutex("m", time.Hour, false))
+		g, err := holder.Acquire(t.Context(), mutex("m", time.Hour))
 		if err != nil {
 			t.Fatal(err)
 		}

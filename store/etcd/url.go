@@ -34,9 +34,12 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	cli, err := clientv3.New(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", driver.ErrDenied, err) // it has asked for nothing but to log in
+	cli, err := clientv3.New(cfg) // this logs in, if there is a password
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, fmt.Errorf("no server answers: %v", err)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", driver.ErrDenied, err)
 	}
 	s := New(cli, &Options{Prefix: prefix})
 	s.tree.closer = func() error {
