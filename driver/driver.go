@@ -267,7 +267,7 @@ type BreakMode int
 const (
 	// BreakMark marks the claim as broken: it is not renewed any more, its next renewal answers so, and the lock
 	// passes on when its holder has released it or its TTL is over, also if it is detached. A waiting claim is removed
-	// at once.
+	// at once, and its Acquire ends with a *LossError.
 	BreakMark BreakMode = iota
 	// BreakForce removes the claim at once. Its holder may still be running until its next renewal.
 	BreakForce

@@ -36,16 +36,16 @@ var operatorCases = []Case{
 		e.notEarly(g, w.returned)
 		e.rises(g.Token, w.grant.Token)
 	}),
-	order.promise("break-waiting", "A waiting claim that an operator breaks loses its place at once, and those behind it move up.", func(e *Env) {
+	order.promise("break-waiting", "A waiting claim that an operator breaks loses its place at once and is told so, and those behind it move up.", func(e *Env) {
 		name := e.lock("m")
 		g := e.a().try(e.mutex(name))
 		broken := e.b().queue(e.fair(name)).stands()
 		behind := e.c().queue(e.fair(name)).stands()
 		e.d().breaks(name, e.d().refOf(broken.claim), driver.BreakMark)
-		// Its client may be told, or may come again; it may not stand where it stood.
-		if ws := owners(e.a().inspect(name).Waiters); len(ws) == 0 || ws[0] != behind.claim.Owner {
-			e.failf("%s should be the next now, but the line is %q", behind.claim.Owner, ws)
+		if ws := owners(e.a().inspect(name).Waiters); len(ws) != 1 || ws[0] != behind.claim.Owner {
+			e.failf("%s alone should wait now, but the line is %q", behind.claim.Owner, ws)
 		}
+		broken.refused(driver.ErrLost)
 		e.a().release(g)
 		behind.granted()
 		e.held(behind.grant)

@@ -21,6 +21,7 @@ type wire struct {
 	Token  int64       `json:"token"`
 	Idle   int64       `json:"idle,omitempty"`
 	Claims []wireClaim `json:"claims,omitempty"`
+	Out    []string    `json:"out,omitempty"`
 }
 
 type wireClaim struct {
@@ -46,7 +47,7 @@ func Encode(r *Record) ([]byte, error) {
 	if err := r.Check(); err != nil {
 		return nil, fmt.Errorf("%w: refusing to write a broken record: %w", driver.ErrInvalid, err)
 	}
-	w := wire{Format: Format, Kind: r.Kind, Limit: r.Limit, Token: r.Token, Idle: r.Idle}
+	w := wire{Format: Format, Kind: r.Kind, Limit: r.Limit, Token: r.Token, Idle: r.Idle, Out: r.Out}
 	for _, c := range r.Claims {
 		w.Claims = append(w.Claims, wireClaim{
 			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL.Milliseconds(),
@@ -74,7 +75,7 @@ func Decode(name string, data []byte) (*Record, error) {
 	case w.Format < 1:
 		return nil, corrupt(name, data, fmt.Errorf("no Holdfast record"))
 	}
-	r := &Record{Kind: w.Kind, Limit: w.Limit, Token: w.Token, Idle: w.Idle}
+	r := &Record{Kind: w.Kind, Limit: w.Limit, Token: w.Token, Idle: w.Idle, Out: w.Out}
 	for _, c := range w.Claims {
 		r.Claims = append(r.Claims, Claim{
 			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: millis(c.TTL),

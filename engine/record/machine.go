@@ -3,6 +3,7 @@ package record
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -16,6 +17,7 @@ type Record struct {
 	Token  int64       // the largest ever granted on this lock; only grows
 	Idle   int64       // store's clock when the last claim left, in microseconds; 0 while any stands
 	Claims []Claim     // in order of arrival, the holders among them
+	Out    []string    // ids of waiting claims that an operator has broken, the last few: each is told when it looks
 
 	// Foreign is never stored: a foreign client holds the lock up to this time of the store's clock, in microseconds, and
 	// no claim stands; 0: none does.
@@ -123,6 +125,11 @@ func (m Moment) verdict(c *Claim) Verdict {
 	return v
 }
 
+// past reports whether a holder's time is surely over by the store's clock.
+func (m Moment) past(c *Claim) bool {
+	return m.Clocked && c.State == Granted && c.Ends > 0 && m.Early > c.Ends
+}
+
 // foreign gives the end of a foreign client's hold, or 0 when there is none or it is over.
 func (m Moment) foreign(r *Record) int64 {
 	if m.Clocked && m.Early > r.Foreign {
@@ -223,6 +230,9 @@ func (r *Record) retoken(token int64) {
 // With queue false the claim is granted at once, or refused with a *driver.HeldError.
 func (r *Record) Acquire(c Claim, kind driver.Kind, limit int64, queue bool, info driver.Info, m Moment) (*Claim, error) {
 	r.settle(m, c.ID)
+	if slices.Contains(r.Out, c.ID) {
+		return nil, &driver.LossError{Loss: driver.LossBroken}
+	}
 	if mine := r.find(c.ID); mine != nil {
 		switch {
 		case mine.State == Granted && mine.Broken:
@@ -270,8 +280,8 @@ func (r *Record) held(m Moment) error {
 	return &driver.HeldError{Holders: l.Holders, Waiting: len(l.Waiters)}
 }
 
-// Renew is the step of a holder that is still there. A claim that does not stand, or under another token, is lost; it is
-// never made again.
+// Renew is the step of a holder that is still there. A claim that does not stand, stands under another token, or stands though
+// its time is over, is lost; it is never made again.
 func (r *Record) Renew(id string, token int64, m Moment) (*Claim, error) {
 	c := r.find(id)
 	if c == nil || c.State != Granted || c.Token != token {
@@ -284,20 +294,27 @@ func (r *Record) Renew(id string, token int64, m Moment) (*Claim, error) {
 	if c.Broken {
 		return nil, &driver.LossError{Loss: driver.LossBroken}
 	}
+	if m.past(c) {
+		return nil, &driver.LossError{Loss: driver.LossExpired}
+	}
 	c.beat(m)
 	return c, nil
 }
 
-// Release is the step of a claim that leaves. It reports whether the claim stood.
+// Release is the step of a claim that leaves. It reports whether the claim stood. One whose time is over does not: what is left of
+// it goes when somebody comes.
 func (r *Record) Release(id string, m Moment) bool {
-	for i := range r.Claims {
-		if r.Claims[i].ID == id {
-			r.Claims = append(r.Claims[:i:i], r.Claims[i+1:]...)
-			r.settle(m, "")
-			return true
-		}
+	c := r.find(id)
+	if c == nil || m.past(c) {
+		return false
 	}
-	return false
+	r.remove(id, m)
+	return true
+}
+
+func (r *Record) remove(id string, m Moment) {
+	r.Claims = slices.DeleteFunc(slices.Clone(r.Claims), func(c Claim) bool { return c.ID == id })
+	r.settle(m, "")
 }
 
 // Detach is the step of a holder that leaves its claim standing for d, with nobody behind it.
@@ -354,12 +371,18 @@ func (r *Record) Break(id string, mode driver.BreakMode, m Moment) error {
 		c.Asked = true
 	case mode == driver.BreakMark && c.State == Granted:
 		c.Broken = true
-	default:
+	case c.State == Granted:
 		r.Token = max(r.Token+1, m.Now)
-		r.Release(id, m)
+		r.remove(id, m)
+	default:
+		r.Out = append(slices.Clone(r.Out[max(0, len(r.Out)-mostOut+1):]), id)
+		r.remove(id, m)
 	}
 	return nil
 }
+
+// mostOut is how many broken waiting claims are remembered. They look at once, so that a few would do.
+const mostOut = 16
 
 // Check reports what is wrong with a record, before it is written and after it was read.
 func (r *Record) Check() error {

@@ -167,6 +167,56 @@ func TestBreak(t *testing.T) {
 	}
 }
 
+// A waiting claim that was broken goes at once, and is told when it comes again, though others were broken since.
+func TestBreakWaiting(t *testing.T) {
+	w := &world{now: 1e15, over: map[string]Verdict{}}
+	r := &Record{}
+	run(t, r, w, driver.KindMutex, 1, "+a +b +c")
+	if err := r.Break("b", driver.BreakMark, w.moment()); err != nil || stands(r) != "a granted, c waiting" {
+		t.Errorf("%v, %s", err, stands(r))
+	}
+	for i := range 2 * mostOut {
+		id := fmt.Sprint("x", i)
+		run(t, r, w, driver.KindMutex, 1, "+"+id)
+		if i < mostOut-1 {
+			r.Break(id, driver.BreakForce, w.moment())
+			continue
+		}
+		run(t, r, w, driver.KindMutex, 1, "-"+id)
+	}
+	var loss *driver.LossError
+	if _, err := r.Acquire(claim("b", 1), driver.KindMutex, 1, true, info, w.moment()); !errors.As(err, &loss) || loss.Loss != driver.LossBroken {
+		t.Errorf("it is told %v", err)
+	}
+	if stands(r) != "a granted, c waiting" || len(r.Out) != mostOut {
+		t.Errorf("%s, and %d are remembered", stands(r), len(r.Out))
+	}
+}
+
+// A holder whose time is surely over has lost the lock, also where nobody has come since: it is neither renewed nor released.
+func TestPastItsEnd(t *testing.T) {
+	w := &world{now: 1e15, over: map[string]Verdict{}}
+	r := &Record{}
+	run(t, r, w, driver.KindMutex, 1, "+a")
+	w.now += 31e6
+	var loss *driver.LossError
+	if _, err := r.Renew("a", r.Token, w.moment()); !errors.As(err, &loss) || loss.Loss != driver.LossExpired {
+		t.Errorf("its renewal is told %v", err)
+	}
+	if r.Release("a", w.moment()) {
+		t.Error("it was released")
+	}
+	unsure := w.moment()
+	unsure.Early -= 2e6
+	if _, err := r.Renew("a", r.Token, unsure); err != nil {
+		t.Errorf("as long as it may be in time, its renewal is told %v", err)
+	}
+	w.now += 31e6
+	if err := r.Break("a", driver.BreakForce, w.moment()); err != nil || stands(r) != "" {
+		t.Errorf("an operator's force leaves %q, %v", stands(r), err)
+	}
+}
+
 func TestMismatchAndBounds(t *testing.T) {
 	w := &world{now: 1e15, over: map[string]Verdict{}}
 	r := &Record{}
@@ -189,6 +239,9 @@ func TestMismatchAndBounds(t *testing.T) {
 func TestCodec(t *testing.T) {
 	r, w := &Record{}, &world{now: 1e15, over: map[string]Verdict{}}
 	run(t, r, w, driver.KindSemaphore, 3, "+a:2 +b:2 +c -a")
+	if err := r.Break("c", driver.BreakMark, w.moment()); err != nil {
+		t.Fatal(err)
+	}
 	data, err := Encode(r)
 	if err != nil {
 		t.Fatal(err)
