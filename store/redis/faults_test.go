@@ -555,3 +555,18 @@ func TestRedlockLateGiveBack(t *testing.T) {
 		t.Errorf("two hold it, by tokens %d and %d: %v", held.Token, other.Token, err)
 	}
 }
+
+// TestRedlockLateTake: a request of an attempt that failed does not make the claim again when it arrives after the release.
+func TestRedlockLateTake(t *testing.T) {
+	t.Parallel()
+	g, s, held, late := overtaken(t, native.try)
+	if err := s.Release(t.Context(), held.Claim, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := late.Arrive(); err != nil {
+		t.Fatal(err)
+	}
+	if n := do(t, g.Servers[1], "EXISTS", "m"); n != ":0" {
+		t.Errorf("after its release it stands on a server for %s ms", do(t, g.Servers[1], "PTTL", "m"))
+	}
+}

@@ -221,7 +221,7 @@ func (r *Redlock) ask(ctx context.Context, which []int, ttl time.Duration, st *s
 			defer cancel()
 			m, err := s.do(bounded, st, keys, args)
 			if _, reply := rueidis.IsRedisErr(err); makes != "" && (err == nil || reply) {
-				s.landed(makes)
+				s.answered(makes)
 			}
 			votes <- vote{i, m, err}
 		})
@@ -487,13 +487,11 @@ func (r *Redlock) leave(ctx context.Context, name, id string, ttl time.Duration)
 	args := new(lineArgs).of(r.servers[0], id, bar)
 	t, err := r.count(ctx, ttl, native.leave, keys[:], args)
 	for i, s := range r.servers {
-		if err == nil && t.answers >= r.majority && !t.from[i] {
-			r.leaveLater(s, ttl, keys[:], args)
-		}
-	}
-	if err == nil && t.answers == len(r.servers) {
-		for _, s := range r.servers {
+		switch {
+		case t.from[i]:
 			s.landed(id)
+		case err == nil && t.answers >= r.majority:
+			r.leaveLater(s, id, ttl, keys[:], args)
 		}
 	}
 	return t, err
@@ -501,7 +499,7 @@ func (r *Redlock) leave(ctx context.Context, name, id string, ttl time.Duration)
 
 // leaveLater goes on telling a server that is away, until it has heard it or the claim has ended there by its TTL: what it
 // still grants would be missing from the next one's majority.
-func (r *Redlock) leaveLater(s *Store, ttl time.Duration, keys, args []string) {
+func (r *Redlock) leaveLater(s *Store, id string, ttl time.Duration, keys, args []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.life.Err() != nil {
@@ -510,6 +508,7 @@ func (r *Redlock) leaveLater(s *Store, ttl time.Duration, keys, args []string) {
 	r.working.Go(func() {
 		ctx, cancel := context.WithTimeout(r.life, ttl)
 		defer cancel()
+		defer s.landed(id)
 		for s.sleep(ctx, retryAbsent/2) == nil {
 			once, done := context.WithTimeout(ctx, serverTime(ttl))
 			_, err := s.do(once, native.leave, keys, args)
