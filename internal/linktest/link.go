@@ -28,6 +28,8 @@ type Link struct {
 	weather func() (delay time.Duration, reset bool)
 	old     []byte // words of the server that are replaced
 	new     []byte
+	delayed []byte // words of the request that is taken out
+	late    chan Late
 	made    int
 	conns   map[net.Conn]bool
 	closed  bool
@@ -138,6 +140,10 @@ func (k *Link) pass(data []byte, label *string, reply bool) ([]byte, bool) {
 	if lost {
 		k.swallow--
 	}
+	if !reply && k.delayed != nil && bytes.Contains(data, k.delayed) {
+		k.late <- Late{k.to, bytes.Clone(data)}
+		k.delayed, lost = nil, true
+	}
 	if reply && k.old != nil {
 		data = bytes.ReplaceAll(data, k.old, k.new)
 	}
@@ -199,6 +205,35 @@ func (k *Link) Replace(old, new string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.old, k.new = []byte(old), []byte(new)
+}
+
+// Late is a request that was taken out of its connection.
+type Late struct {
+	to   string
+	data []byte
+}
+
+// Delay takes the next request that has these words out, and gives it; its connection ends. Whatever the client sends by
+// another one overtakes it.
+func (k *Link) Delay(words string) <-chan Late {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.delayed, k.late = []byte(words), make(chan Late, 1)
+	return k.late
+}
+
+// Arrive brings it to the server, and returns when that has answered.
+func (l Late) Arrive() error {
+	conn, err := net.Dial("tcp", l.to)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.Write(l.data); err != nil {
+		return err
+	}
+	_, err = conn.Read(make([]byte, 1))
+	return err
 }
 
 // Made is how many connections were made.

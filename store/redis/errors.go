@@ -243,7 +243,7 @@ func (p *patient) outcome(err error) error {
 func (s *Store) overtaken(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.flying[id] = struct{}{}
+	s.flying[id]++
 	for other := range s.flying {
 		if len(s.flying) <= maxFlying {
 			break
@@ -261,6 +261,15 @@ func (s *Store) landing(id string) bool {
 	defer s.mu.Unlock()
 	_, ok := s.flying[id]
 	return ok
+}
+
+// answered notes that one such request is under way no more.
+func (s *Store) answered(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.flying[id]--; s.flying[id] <= 0 {
+		delete(s.flying, id)
+	}
 }
 
 // landed forgets a claim that was released and barred.

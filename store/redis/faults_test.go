@@ -474,3 +474,66 @@ func TestRedlockFaults(t *testing.T) {
 		t.Errorf("a claim without a majority: %v", err)
 	}
 }
+
+// overtaken has a waiting claim get the second of three servers first, and then a majority, with one of its requests to the
+// second, of a step, taken out on the way.
+func overtaken(t *testing.T, st *step) (g *redistest.Group, s driver.Store, held driver.Grant, late linktest.Late) {
+	t.Helper()
+	g = must(t)(redistest.Independent(3))
+	a := g.Addrs()
+	via, err := linktest.NewLink(a[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(via.Close)
+	s = open(t, "redlock://"+a[0]+"?addrs="+via.Addr+","+a[2])
+	warm := acquire(t, s, mutex("warm", 10*time.Second)) // the scripts are known then
+	if err := s.Release(t.Context(), warm.Claim, ""); err != nil {
+		t.Fatal(err)
+	}
+	do(t, g.Servers[0], "SET", "m", "another")
+	do(t, g.Servers[2], "SET", "m", "another")
+	kept := via.Delay(st.sha)
+	freed := make(chan error, 1)
+	go func() {
+		late = <-kept
+		_, err := g.Servers[0].Do("DEL", "m")
+		freed <- err
+	}()
+	held = acquire(t, s, waiting(mutex("m", 30*time.Second)))
+	if err := <-freed; err != nil {
+		t.Fatal(err)
+	}
+	return g, s, held, late
+}
+
+// TestRedlockLateGiveBack: what a claim gives back of an attempt that failed takes nothing from the one that won, however late
+// it arrives.
+func TestRedlockLateGiveBack(t *testing.T) {
+	t.Parallel()
+	g, _, held, late := overtaken(t, native.leave)
+	if err := late.Arrive(); err != nil {
+		t.Fatal(err)
+	}
+	do(t, g.Servers[2], "DEL", "m")
+	a := g.Addrs()
+	other, err := open(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).Acquire(t.Context(), mutex("m", 30*time.Second))
+	if !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("two hold it, by tokens %d and %d: %v", held.Token, other.Token, err)
+	}
+}
+
+// TestRedlockLateTake: a request of an attempt that failed does not make the claim again when it arrives after the release.
+func TestRedlockLateTake(t *testing.T) {
+	t.Parallel()
+	g, s, held, late := overtaken(t, native.try)
+	if err := s.Release(t.Context(), held.Claim, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := late.Arrive(); err != nil {
+		t.Fatal(err)
+	}
+	if n := do(t, g.Servers[1], "EXISTS", "m"); n != ":0" {
+		t.Errorf("after its release it stands on a server for %s ms", do(t, g.Servers[1], "PTTL", "m"))
+	}
+}

@@ -42,6 +42,38 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
+// TestOvertakenInRoll: a claim that was released while a request to make it was still under way is not made by that request
+// when those in line had to show themselves in between.
+func TestOvertakenInRoll(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr).(*Store)
+	fair := func() driver.Claim {
+		c := mutex("m", 30*time.Second)
+		c.Fair = true
+		return c
+	}
+	holder := acquire(t, s, fair())
+	late := fair()
+	s.overtaken(late.ID)
+	if err := s.Release(t.Context(), late, ""); !errors.Is(err, driver.ErrLost) {
+		t.Fatal(err)
+	}
+	do(t, server, "HSET", recordOf("m"), "roll", "1", "rollend", "2") // its time is over, and the next step ends it
+	if _, err := s.Acquire(t.Context(), fair()); !errors.Is(err, driver.ErrHeld) {
+		t.Fatal(err)
+	}
+	if left := do(t, server, "HEXISTS", recordOf("m"), "rollend"); left != ":0" {
+		t.Fatal("the roll goes on")
+	}
+	if err := s.Release(t.Context(), holder.Claim, ""); err != nil {
+		t.Fatal(err)
+	}
+	if g, err := s.Acquire(t.Context(), late); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("a late request made %+v, %v", g, err)
+	}
+}
+
 // TestCalledOnArrival: a claim that is called before it knows that it stands in line takes its turn at once, and not when it
 // next gives a sign of life.
 func TestCalledOnArrival(t *testing.T) {

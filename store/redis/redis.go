@@ -101,7 +101,7 @@ type Store struct {
 
 	mu       sync.Mutex
 	lookouts map[string]*lookout
-	flying   map[string]struct{} // claims that a request under way may still make
+	flying   map[string]int // how many requests under way may still make a claim, by its id
 }
 
 var (
@@ -113,7 +113,7 @@ var (
 // server, for Sentinels or for a Cluster. Its ConnWriteTimeout bounds how long a link that is cut goes unnoticed: 1 to 3
 // seconds are good. It does no I/O.
 func New(client rueidis.Client, opts *Options) (*Store, error) {
-	s := &Store{client: client, lookouts: map[string]*lookout{}, flying: map[string]struct{}{}, session: strings.ToLower(rand.Text())}
+	s := &Store{client: client, lookouts: map[string]*lookout{}, flying: map[string]int{}, session: strings.ToLower(rand.Text())}
 	if opts != nil {
 		s.opts = *opts
 	}

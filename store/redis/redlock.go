@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -35,6 +36,7 @@ type Redlock struct {
 	end      context.CancelFunc
 	working  sync.WaitGroup
 	mu       sync.Mutex // held to add to working while life goes on
+	ballots  atomic.Int64
 }
 
 var (
@@ -219,7 +221,7 @@ func (r *Redlock) ask(ctx context.Context, which []int, ttl time.Duration, st *s
 			defer cancel()
 			m, err := s.do(bounded, st, keys, args)
 			if _, reply := rueidis.IsRedisErr(err); makes != "" && (err == nil || reply) {
-				s.landed(makes)
+				s.answered(makes)
 			}
 			votes <- vote{i, m, err}
 		})
@@ -269,7 +271,7 @@ func (r *Redlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 	}
 	answered := r.clock.Now()
 	for n := 0; ; n++ {
-		b := &ballot{r: r, claim: c, start: r.clock.Now()}
+		b := &ballot{r: r, claim: c, number: strconv.FormatInt(r.ballots.Add(1), 10), start: r.clock.Now()}
 		g, err := b.run(ctx)
 		if err == nil || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrClosed) {
 			return g, err
@@ -280,7 +282,7 @@ func (r *Redlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 			}
 			return g, b.inVain(ctx.Err())
 		}
-		r.giveBack(ctx, c)
+		b.giveBack(ctx)
 		if b.answers >= r.majority {
 			answered = r.clock.Now()
 			if !c.Wait && len(b.holders) > 0 && n >= min(splitTries, int(b.granted)*splitTries) {
@@ -306,6 +308,7 @@ const splitTries = 3
 type ballot struct {
 	r       *Redlock
 	claim   driver.Claim
+	number  string // larger than that of every ballot before
 	start   driver.Instant
 	answers int
 	granted int
@@ -332,7 +335,7 @@ func (b *ballot) run(ctx context.Context) (g driver.Grant, err error) {
 	lock := r.servers[0].keys.lock(c.Name)
 	keys := []string{lock, beside("", lock)}
 	args := tryArgs(&c)
-	if err := r.ask(ctx, r.all(), c.TTL, native.try, keys, args[:], c.ID, b.hear); err != nil {
+	if err := r.ask(ctx, r.all(), c.TTL, native.try, keys, append(args[:], b.number), c.ID, b.hear); err != nil {
 		return g, err
 	}
 	switch {
@@ -438,11 +441,14 @@ func (b *ballot) agree(ctx context.Context, keys []string) (int64, error) {
 	return 0, fmt.Errorf("no majority agreed on a token: %w", errNoMajority)
 }
 
-// giveBack releases what an attempt may have got, everywhere, also where the answer was lost.
-func (r *Redlock) giveBack(ctx context.Context, c driver.Claim) {
+// giveBack releases what the ballot may have got, everywhere, also where the answer was lost. It may come late, and then
+// takes nothing from a later ballot.
+func (b *ballot) giveBack(ctx context.Context) {
+	r, c := b.r, &b.claim
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverTime(c.TTL))
 	defer cancel()
-	_, _ = r.leave(bounded, c.Name, c.ID, c.TTL, false)
+	keys := r.servers[0].keys.all(c.Name)
+	_, _ = r.count(bounded, c.TTL, native.leave, keys[:], new(lineArgs).of(r.servers[0], c.ID, "", b.number))
 }
 
 // tally counts answers of a step that each server gives a number to.
@@ -468,28 +474,24 @@ func (r *Redlock) count(ctx context.Context, ttl time.Duration, st *step, keys, 
 	return t, err
 }
 
-// leave removes a claim everywhere. A server on which a request of its Acquire may still be under way is told to refuse
-// that; one that was given back only for another try is not.
-func (r *Redlock) leave(ctx context.Context, name, id string, ttl time.Duration, forGood bool) (tally, error) {
+// leave removes a claim everywhere, for good: where a request of its Acquire may still be under way all are told to refuse
+// that.
+func (r *Redlock) leave(ctx context.Context, name, id string, ttl time.Duration) (tally, error) {
 	keys := r.servers[0].keys.all(name)
 	bar := ""
-	if forGood {
-		for _, s := range r.servers {
-			if s.landing(id) {
-				bar = "1"
-			}
+	for _, s := range r.servers {
+		if s.landing(id) {
+			bar = "1"
 		}
 	}
 	args := new(lineArgs).of(r.servers[0], id, bar)
 	t, err := r.count(ctx, ttl, native.leave, keys[:], args)
 	for i, s := range r.servers {
-		if forGood && err == nil && t.answers >= r.majority && !t.from[i] {
-			r.leaveLater(s, ttl, keys[:], args)
-		}
-	}
-	if err == nil && forGood && t.answers == len(r.servers) {
-		for _, s := range r.servers {
+		switch {
+		case t.from[i]:
 			s.landed(id)
+		case err == nil && t.answers >= r.majority:
+			r.leaveLater(s, id, ttl, keys[:], args)
 		}
 	}
 	return t, err
@@ -497,7 +499,7 @@ func (r *Redlock) leave(ctx context.Context, name, id string, ttl time.Duration,
 
 // leaveLater goes on telling a server that is away, until it has heard it or the claim has ended there by its TTL: what it
 // still grants would be missing from the next one's majority.
-func (r *Redlock) leaveLater(s *Store, ttl time.Duration, keys, args []string) {
+func (r *Redlock) leaveLater(s *Store, id string, ttl time.Duration, keys, args []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.life.Err() != nil {
@@ -506,6 +508,7 @@ func (r *Redlock) leaveLater(s *Store, ttl time.Duration, keys, args []string) {
 	r.working.Go(func() {
 		ctx, cancel := context.WithTimeout(r.life, ttl)
 		defer cancel()
+		defer s.landed(id)
 		for s.sleep(ctx, retryAbsent/2) == nil {
 			once, done := context.WithTimeout(ctx, serverTime(ttl))
 			_, err := s.do(once, native.leave, keys, args)
@@ -559,7 +562,7 @@ func (r *Redlock) Release(ctx context.Context, c driver.Claim, ref string) error
 		id = ref
 	}
 	t, again, err := r.settle(ctx, max(c.TTL, driver.MinTTL), func() (tally, error) {
-		return r.leave(ctx, c.Name, id, max(c.TTL, driver.MinTTL), true)
+		return r.leave(ctx, c.Name, id, max(c.TTL, driver.MinTTL))
 	})
 	switch {
 	case err != nil:

@@ -1,8 +1,10 @@
 -- The step of a claim that leaves, whether it holds, was called or waits: it goes, and those it lets in are called.
 --
 -- ARGV  6 claim id  7 '1': a request to make the claim may yet come, and must not make it then
+--       8 of a Redlock that gives a ballot back: its number; a later ballot keeps what it has got
 -- Gives 1 if it stood, else 0
 local me = ARGV[6]
+if ARGV[8] and ARGV[8] + 0 < (tonumber(call('HGET', RECORD, 'ballot')) or 0) then return 0 end
 if quiet and value == me and id == me and not has(flags, 'c') and ARGV[7] ~= '1' then
   if not h[11] then
     call('DEL', LOCK)

@@ -170,7 +170,7 @@ local function settle()
     call(PUBLISH, CHANNEL, 'roll')
   elseif rollend and now > rollend then
     for _, who in ipairs(call('ZRANGEBYSCORE', SIGNS, '-inf', '(' .. text(roll))) do forget(who) end
-    call('HDEL', RECORD, 'roll', 'rollend', 'bar')
+    call('HDEL', RECORD, 'roll', 'rollend')
   end
 end
 

@@ -4,6 +4,7 @@
 -- KEYS  1 the lock: a string whose value is the holder's claim id
 --       2 its record: a hash that keeps the largest token and what is shown of the holder
 -- ARGV  1 claim id  2 TTL in ms  3 owner  4 note  5 flags  6 how long the record is kept without its lock, in ms
+--       7 of a Redlock: the ballot's number; the record keeps the largest (see leavequiet.lua)
 --
 -- It is the most used of all steps, so it sets first and looks second, and answers with a bare number where it can. The
 -- record's own expiry is moved rarely: it is kept for at least ARGV[6] after the lock's, and for up to twice that.
@@ -24,6 +25,7 @@ if set then
   if h[1] and h[1] + 1 > now then token = h[1] + 1 end
   call('HSET', record, 'id', id, 'token', token, 'owner', ARGV[3], 'meta', ARGV[4], 'ttl', ttl, 'flags', ARGV[5])
   local need = now + (ttl + ARGV[6]) * 1000
+  if ARGV[7] then call('HSET', record, 'ballot', ARGV[7]) end
   if not h[4] or h[4] + 0 < need then
     local kept = need + ARGV[6] * 1000
     call('HSET', record, 'kept', kept)
@@ -40,6 +42,7 @@ if value == id then
   call('PEXPIRE', lock, ttl)
   call('PEXPIRE', record, ttl + 2 * ARGV[6])
   call('HDEL', record, 'kept')
+  if ARGV[7] and ARGV[7] + 0 > (tonumber(call('HGET', record, 'ballot')) or 0) then call('HSET', record, 'ballot', ARGV[7]) end
   return {1, tonumber(h[1]), flags}
 end
 if h[2] then return {6} end
