@@ -61,10 +61,9 @@ func acquireFor(request *request, store string) error {
 	if err != nil {
 		return err
 	}
-	h, err := lease.Lapse()
+	h, err := leave(client, lease)
 	if err != nil {
-		_ = lease.Unlock()
-		return storeError(err)
+		return err
 	}
 	line, err := json.Marshal(handle{h, client.Info().Store})
 	if err == nil {
@@ -74,10 +73,34 @@ func acquireFor(request *request, store string) error {
 		return nil
 	}
 	// Nobody has the handle, so nobody could give the lock back.
+	return exitWith(exitUnavailable, "the handle cannot be printed, and %s: %s", returned(client, h), bareReason(err))
+}
+
+// leave makes the lock stand with nobody behind it. It is given back if that is not certain to have worked: the handle of a
+// claim that may end with this process is worth nothing.
+func leave(client *holdfast.Client, lease *holdfast.Lease) (holdfast.Handle, error) {
+	h, err := lease.Lapse()
+	switch {
+	case err == nil:
+		return h, nil
+	case errors.Is(err, holdfast.ErrLost):
+		return h, exitWith(exitLost, "%s is lost: %s", shown(lease.Name()), lossReason(err))
+	case errors.Is(err, holdfast.ErrUncertain):
+		return h, exitWith(exitUnavailable, "no handle could be made, and %s: %s", returned(client, h), reason(err))
+	}
+	_ = lease.Unlock()
+	return h, storeError(err)
+}
+
+// returned gives a lock back whose handle nobody has, and says what became of it.
+func returned(client *holdfast.Client, h holdfast.Handle) string {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	_ = client.Release(ctx, h)
-	return exitWith(exitUnavailable, "the handle cannot be printed, and %s was given back: %s", shown(request.name), bareReason(err))
+	err := within(2*closeTimeout, func() error { return client.Release(ctx, h) })
+	if err != nil && !errors.Is(err, holdfast.ErrLost) {
+		return shown(h.Name) + " may stand until its TTL is over"
+	}
+	return shown(h.Name) + " was given back"
 }
 
 func newRenew(storeURL *string) *cobra.Command {
