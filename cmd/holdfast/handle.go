@@ -108,12 +108,11 @@ func newRenew(storeURL *string) *cobra.Command {
 		Use:   "renew HANDLE",
 		Short: "Renew a lock taken by acquire",
 		Long: `renew makes the lock of a handle last for its TTL from now. With - the handle is read from standard input, where others on
-the machine cannot see it. Exits 76 if the lock is lost: nothing brings it back.`,
+the machine cannot see it. Exits 76 if the lock is lost: nothing brings it back. A lock that an operator broke is free for
+others when renew has said so: let no work go on under it while renew runs, or release it at the end of the work instead.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return withHandle(*storeURL, args[0], func(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
-				return client.Renew(ctx, h)
-			})
+			return withHandle(*storeURL, args[0], renew)
 		},
 	}
 }
@@ -123,14 +122,29 @@ func newRelease(storeURL *string) *cobra.Command {
 		Use:   "release HANDLE",
 		Short: "Give back a lock taken by acquire",
 		Long: `release gives the lock of a handle back. With - the handle is read from standard input, where others on the machine cannot
-see it. Exits 76 if the lock was lost before.`,
+see it. Exits 76 if the lock was lost before, or an operator broke it.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return withHandle(*storeURL, args[0], func(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
+				if err := renew(ctx, client, h); errors.Is(err, holdfast.ErrLost) { // only a renewal hears that it was broken
+					return err
+				}
 				return client.Release(ctx, h)
 			})
 		},
 	}
+}
+
+// renew renews a lock, and gives up one that an operator broke: its holder has heard it then.
+func renew(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
+	err := client.Renew(ctx, h)
+	var loss *holdfast.LossError
+	if errors.As(err, &loss) && loss.Loss == holdfast.LossBroken {
+		if stands := client.Release(ctx, h); stands != nil && !errors.Is(stands, holdfast.ErrLost) {
+			say("%s may stand until its TTL is over: %s", shown(h.Name), reason(stands))
+		}
+	}
+	return err
 }
 
 // maxHandle is more than any handle is long.

@@ -89,6 +89,15 @@ func TestAcquireRenewRelease(t *testing.T) {
 	r.begin().wait().want(t, 0)
 	w.run("run", "-n", "a", "true").want(t, 0)
 
+	// Whoever hears that it was broken passes it on.
+	for _, does := range []string{"renew", "release"} {
+		h = take()
+		w.run("break", "a").want(t, 0)
+		w.run("run", "-n", "a", "true").want(t, 75)
+		w.run(does, h).want(t, 76, "a is lost: an operator broke it")
+		w.run("run", "-n", "a", "true").want(t, 0)
+	}
+
 	for _, bad := range []string{"", "nonsense", "{}", "-"} {
 		w.run("renew", bad).want(t, 64, "no handle")
 		w.run("release", bad).want(t, 64, "no handle")
