@@ -31,7 +31,7 @@ Exits 1 if nobody holds the lock.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&ref, "holder", "", "which holder, by the `REF` that show prints (default: the only one)")
+	c.Flags().Var(filled{&ref}, "holder", "which holder, by the `REF` that show prints (default: the only one)")
 	c.Flags().BoolVar(&force, "force", false, "free the lock at once, though its holder may still be working")
 	return c
 }

@@ -162,7 +162,9 @@ func TestExplain(t *testing.T) {
 // undetached is a store whose claims cannot be made to stand alone, as far as their client can tell.
 type undetached struct{ driver.Store }
 
-func (undetached) Detach(context.Context, driver.Grant, time.Duration) error { return driver.ErrUncertain }
+func (undetached) Detach(context.Context, driver.Grant, time.Duration) error {
+	return driver.ErrUncertain
+}
 
 func TestALockWithoutAHandleIsGivenBack(t *testing.T) {
 	t.Parallel()

@@ -161,7 +161,7 @@ const (
 )
 
 func defineRecord(c *cobra.Command, where *string) {
-	c.Flags().StringVar(where, "json", "", "append events and the outcome to `FILE`, or fd:N, as lines of JSON")
+	c.Flags().Var(filled{where}, "json", "append events and the outcome to `FILE`, or fd:N, as lines of JSON")
 }
 
 // recorded runs f with a record, and closes that with the outcome.

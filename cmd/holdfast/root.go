@@ -68,7 +68,7 @@ func newRoot() *cobra.Command {
 		Args:                       cobra.ArbitraryArgs,
 		SuggestionsMinimumDistance: 2,
 	}
-	root.PersistentFlags().StringVar(&storeURL, "store", "", "where the locks live, a `URL` such as file:///var/lib/holdfast (default $HOLDFAST_STORE, else a directory of your own)")
+	root.PersistentFlags().Var(filled{&storeURL}, "store", "where the locks live, a `URL` such as file:///var/lib/holdfast (default $HOLDFAST_STORE, else a directory of your own)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.AddCommand(newRun(&storeURL), newHold(&storeURL), newAcquire(&storeURL), newRenew(&storeURL), newRelease(&storeURL),
 		newList(&storeURL), newShow(&storeURL), newWatch(&storeURL), newBreak(&storeURL),
