@@ -23,11 +23,13 @@ func newHold(storeURL *string) *cobra.Command {
 		Long:  holdHelp,
 		Args:  cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			request, err := f.request(c, args[0], "hold")
-			if err != nil {
-				return err
-			}
-			return recorded(json, args[0], func(r *record) error { return hold(request, *f.store, r) })
+			return recorded(json, args[0], func(r *record) error {
+				request, err := f.request(c, args[0], "hold")
+				if err != nil {
+					return err
+				}
+				return hold(request, *f.store, r)
+			})
 		},
 		DisableFlagsInUseLine: true,
 	}
