@@ -24,7 +24,7 @@ With --force the lock is free at once. Its old holder may then still be working,
 If several hold the lock, say which with --holder and the REF that "holdfast show NAME" prints.
 
 Exits 1 if nobody holds the lock.`,
-		Args: cobra.ExactArgs(1),
+		Args: exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
 				return breakLock(ctx, c, client, args[0], ref, force)

@@ -39,7 +39,7 @@ func newAcquire(storeURL *string) *cobra.Command {
 		Use:   "acquire [flags] NAME",
 		Short: "Take a lock for a time, and print a handle for renew and release",
 		Long:  acquireHelp,
-		Args:  cobra.ExactArgs(1),
+		Args:  exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			request, err := f.request(c, args[0], "acquire")
 			if err != nil {
@@ -73,7 +73,7 @@ func acquireFor(request *request, store string) error {
 		return nil
 	}
 	// Nobody has the handle, so nobody could give the lock back.
-	return exitWith(exitUnavailable, "the handle cannot be printed, and %s: %s", returned(client, h), bareReason(err))
+	return exitWith(exitUnwritten, "the handle cannot be printed, and %s: %s", returned(client, h), bareReason(err))
 }
 
 // leave makes the lock stand with nobody behind it. It is given back if that is not certain to have worked: the handle of a
@@ -110,7 +110,7 @@ func newRenew(storeURL *string) *cobra.Command {
 		Long: `renew makes the lock of a handle last for its TTL from now. With - the handle is read from standard input, where others on
 the machine cannot see it. Exits 76 if the lock is lost: nothing brings it back. A lock that an operator broke is free for
 others when renew has said so: let no work go on under it while renew runs, or release it at the end of the work instead.`,
-		Args: cobra.ExactArgs(1),
+		Args: exactly("HANDLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return withHandle(*storeURL, args[0], renew)
 		},
@@ -123,7 +123,7 @@ func newRelease(storeURL *string) *cobra.Command {
 		Short: "Give back a lock taken by acquire",
 		Long: `release gives the lock of a handle back. With - the handle is read from standard input, where others on the machine cannot
 see it. Exits 76 if the lock was lost before, or an operator broke it.`,
-		Args: cobra.ExactArgs(1),
+		Args: exactly("HANDLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return withHandle(*storeURL, args[0], func(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
 				if err := renew(ctx, client, h); errors.Is(err, holdfast.ErrLost) { // only a renewal hears that it was broken

@@ -157,6 +157,7 @@ const (
 	outcomeCannotRun   outcome = "cannot run"   // the command
 	outcomeUnavailable outcome = "unavailable"  // the store
 	outcomeUsage       outcome = "usage"        //
+	outcomeUnwritten   outcome = "not printed"  // hold: the token
 	outcomeReleased    outcome = "released"     // hold: told to end
 )
 

@@ -75,8 +75,10 @@ func TestUsageErrors(t *testing.T) {
 		{"leave the flag out", []string{"--store=", "list"}},
 		{"leave the flag out", []string{"run", "--json", "", "a", "true"}},
 		{"leave the flag out", []string{"break", "--holder", "", "a"}},
-		{"arg", []string{"show"}},
-		{"arg", []string{"list", "a", "b"}},
+		{"NAME is missing", []string{"show"}},
+		{"HANDLE is missing", []string{"renew"}},
+		{"2 arguments, and 1", []string{"list", "a", "b"}},
+		{"1 arguments, and 0", []string{"stores", "a"}},
 	} {
 		w.run(c.args...).want(t, 64, c.words)
 	}
