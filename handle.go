@@ -74,7 +74,8 @@ func (h Handle) check() error {
 
 // Renew has a claim that stands alone last for its handle's TTL from now. It is one request; ctx bounds it. The error Is
 // ErrLost, a [*LossError], if the claim has ended, and it is never made again; anything else leaves open whether it was
-// renewed, and Renew may be called again.
+// renewed, and Renew may be called again. A claim with [LossBroken] keeps others out until its TTL is over: Release it when
+// the work under it has stopped.
 func (c *Client) Renew(ctx context.Context, h Handle) error {
 	_, err := onStore(c, "renew", h.Name, func() (none struct{}, err error) {
 		if err := h.check(); err != nil {

@@ -3,6 +3,7 @@ package holdfast
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,6 +27,31 @@ func wantAbout(t *testing.T, got, want time.Duration) {
 	if got < want || got > want+time.Second {
 		t.Errorf("after %v, want %v", got, want)
 	}
+}
+
+// Whoever renews a claim that an operator broke hears it, and then passes the lock on.
+func TestABrokenHandle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, bubbleMemory().Open(), nil)
+		h, err := mustLock(t, c, "a", nil).Lapse()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Break(t.Context(), "a", h.Ref, BreakMark); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		var loss *LossError
+		if err := c.Renew(t.Context(), h); !errors.As(err, &loss) || loss.Loss != LossBroken {
+			t.Errorf("want %q, got %v", LossBroken, err)
+		}
+		_, err = c.Mutex("a", nil).TryLock(t.Context()) // the work may go on yet
+		wantIs(t, err, ErrHeld)
+		if err := c.Release(t.Context(), h); err != nil {
+			t.Error(err)
+		}
+		wantAbout(t, free(t, c, "a", start), 0)
+	})
 }
 
 // A lease that was left to lapse ends, and the lock is held until its TTL has passed, also if its client is closed.

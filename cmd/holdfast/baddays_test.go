@@ -225,7 +225,11 @@ func TestTheRecordStatesTheOutcome(t *testing.T) {
 		{"not acquired", 75, []string{"--wait", "50ms", "held", "true"}},
 		{"unavailable", 69, []string{"--store", "file:///dev/null", "a", "true"}},
 		{"usage", 64, []string{"--limit", "3", "held", "true"}},
+		{"usage", 64, []string{"--permits", "2", "a", "true"}},
+		{"usage", 64, []string{"a"}},
 		{"cannot run", 126, []string{"a", "./broken"}},
+		{"cannot run", 126, []string{"held", "/etc"}},
+		{"cannot run", 127, []string{"held", "no-such-command"}},
 		{"not acquired", 9, []string{"-E", "9", "-n", "held", "true"}},
 	} {
 		w.write("broken", "\x7fnonsense")

@@ -24,14 +24,14 @@ With --force the lock is free at once. Its old holder may then still be working,
 If several hold the lock, say which with --holder and the REF that "holdfast show NAME" prints.
 
 Exits 1 if nobody holds the lock.`,
-		Args: cobra.ExactArgs(1),
+		Args: exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
 				return breakLock(ctx, c, client, args[0], ref, force)
 			})
 		},
 	}
-	c.Flags().StringVar(&ref, "holder", "", "which holder, by the `REF` that show prints (default: the only one)")
+	c.Flags().Var(filled{&ref}, "holder", "which holder, by the `REF` that show prints (default: the only one)")
 	c.Flags().BoolVar(&force, "force", false, "free the lock at once, though its holder may still be working")
 	return c
 }

@@ -18,6 +18,7 @@ const (
 	exitNothing     = 1   // show, break: nothing stands there
 	exitUsage       = 64  // the command line, or the way a lock is used, is wrong
 	exitUnavailable = 69  // the store cannot be reached, refuses, or cannot be read
+	exitUnwritten   = 74  // what is to be printed cannot be written
 	exitNotAcquired = 75  // held by others, or not granted in time
 	exitLost        = 76  // the lock was lost while the command ran
 	exitCannotRun   = 126 // the command is there but cannot be run

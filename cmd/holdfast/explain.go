@@ -20,7 +20,7 @@ func newExplain(storeURL *string) *cobra.Command {
 		Short: "Show what run would do with a lock, and change nothing",
 		Long: `explain takes the flags of run and shows what they come to: where the lock stands in the store, for how long, when it is
 renewed and when the command would be ended, how long others wait for a holder that died, and who holds it now.`,
-		Args: cobra.ExactArgs(1),
+		Args: exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			request, err := f.request(c, args[0], "")
 			if err != nil {

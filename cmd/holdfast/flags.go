@@ -43,6 +43,21 @@ func (f *lockFlags) defineHolds(c *cobra.Command) {
 	c.Flags().DurationVar(&f.maxHold, "max-hold", 0, "hold the lock for so long at most")
 }
 
+// filled is the value of a flag that may be left out, and means nothing when it is empty: that is a variable of a script's
+// that was not set.
+type filled struct{ to *string }
+
+func (f filled) Type() string   { return "string" }
+func (f filled) String() string { return "" }
+
+func (f filled) Set(s string) error {
+	if s == "" {
+		return errors.New("give a value, or leave the flag out")
+	}
+	*f.to = s
+	return nil
+}
+
 // patience is the value of --wait; the zero value is forever.
 type patience struct {
 	limited bool

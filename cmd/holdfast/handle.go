@@ -39,7 +39,7 @@ func newAcquire(storeURL *string) *cobra.Command {
 		Use:   "acquire [flags] NAME",
 		Short: "Take a lock for a time, and print a handle for renew and release",
 		Long:  acquireHelp,
-		Args:  cobra.ExactArgs(1),
+		Args:  exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			request, err := f.request(c, args[0], "acquire")
 			if err != nil {
@@ -61,10 +61,9 @@ func acquireFor(request *request, store string) error {
 	if err != nil {
 		return err
 	}
-	h, err := lease.Lapse()
+	h, err := leave(client, lease)
 	if err != nil {
-		_ = lease.Unlock()
-		return storeError(err)
+		return err
 	}
 	line, err := json.Marshal(handle{h, client.Info().Store})
 	if err == nil {
@@ -74,10 +73,34 @@ func acquireFor(request *request, store string) error {
 		return nil
 	}
 	// Nobody has the handle, so nobody could give the lock back.
+	return exitWith(exitUnwritten, "the handle cannot be printed, and %s: %s", returned(client, h), bareReason(err))
+}
+
+// leave makes the lock stand with nobody behind it. It is given back if that is not certain to have worked: the handle of a
+// claim that may end with this process is worth nothing.
+func leave(client *holdfast.Client, lease *holdfast.Lease) (holdfast.Handle, error) {
+	h, err := lease.Lapse()
+	switch {
+	case err == nil:
+		return h, nil
+	case errors.Is(err, holdfast.ErrLost):
+		return h, exitWith(exitLost, "%s is lost: %s", shown(lease.Name()), lossReason(err))
+	case errors.Is(err, holdfast.ErrUncertain):
+		return h, exitWith(exitUnavailable, "no handle could be made, and %s: %s", returned(client, h), reason(err))
+	}
+	_ = lease.Unlock()
+	return h, storeError(err)
+}
+
+// returned gives a lock back whose handle nobody has, and says what became of it.
+func returned(client *holdfast.Client, h holdfast.Handle) string {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	_ = client.Release(ctx, h)
-	return exitWith(exitUnavailable, "the handle cannot be printed, and %s was given back: %s", shown(request.name), bareReason(err))
+	err := within(2*closeTimeout, func() error { return client.Release(ctx, h) })
+	if err != nil && !errors.Is(err, holdfast.ErrLost) {
+		return shown(h.Name) + " may stand until its TTL is over"
+	}
+	return shown(h.Name) + " was given back"
 }
 
 func newRenew(storeURL *string) *cobra.Command {
@@ -85,12 +108,11 @@ func newRenew(storeURL *string) *cobra.Command {
 		Use:   "renew HANDLE",
 		Short: "Renew a lock taken by acquire",
 		Long: `renew makes the lock of a handle last for its TTL from now. With - the handle is read from standard input, where others on
-the machine cannot see it. Exits 76 if the lock is lost: nothing brings it back.`,
-		Args: cobra.ExactArgs(1),
+the machine cannot see it. Exits 76 if the lock is lost: nothing brings it back. A lock that an operator broke is free for
+others when renew has said so: let no work go on under it while renew runs, or release it at the end of the work instead.`,
+		Args: exactly("HANDLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return withHandle(*storeURL, args[0], func(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
-				return client.Renew(ctx, h)
-			})
+			return withHandle(*storeURL, args[0], renew)
 		},
 	}
 }
@@ -100,14 +122,29 @@ func newRelease(storeURL *string) *cobra.Command {
 		Use:   "release HANDLE",
 		Short: "Give back a lock taken by acquire",
 		Long: `release gives the lock of a handle back. With - the handle is read from standard input, where others on the machine cannot
-see it. Exits 76 if the lock was lost before.`,
-		Args: cobra.ExactArgs(1),
+see it. Exits 76 if the lock was lost before, or an operator broke it.`,
+		Args: exactly("HANDLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return withHandle(*storeURL, args[0], func(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
+				if err := renew(ctx, client, h); errors.Is(err, holdfast.ErrLost) { // only a renewal hears that it was broken
+					return err
+				}
 				return client.Release(ctx, h)
 			})
 		},
 	}
+}
+
+// renew renews a lock, and gives up one that an operator broke: its holder has heard it then.
+func renew(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
+	err := client.Renew(ctx, h)
+	var loss *holdfast.LossError
+	if errors.As(err, &loss) && loss.Loss == holdfast.LossBroken {
+		if stands := client.Release(ctx, h); stands != nil && !errors.Is(stands, holdfast.ErrLost) {
+			say("%s may stand until its TTL is over: %s", shown(h.Name), reason(stands))
+		}
+	}
+	return err
 }
 
 // maxHandle is more than any handle is long.

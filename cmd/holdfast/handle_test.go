@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -9,6 +11,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/memory"
 )
 
 func TestHold(t *testing.T) {
@@ -83,6 +89,15 @@ func TestAcquireRenewRelease(t *testing.T) {
 	r.begin().wait().want(t, 0)
 	w.run("run", "-n", "a", "true").want(t, 0)
 
+	// Whoever hears that it was broken passes it on.
+	for _, does := range []string{"renew", "release"} {
+		h = take()
+		w.run("break", "a").want(t, 0)
+		w.run("run", "-n", "a", "true").want(t, 75)
+		w.run(does, h).want(t, 76, "a is lost: an operator broke it")
+		w.run("run", "-n", "a", "true").want(t, 0)
+	}
+
 	for _, bad := range []string{"", "nonsense", "{}", "-"} {
 		w.run("renew", bad).want(t, 64, "no handle")
 		w.run("release", bad).want(t, 64, "no handle")
@@ -142,4 +157,31 @@ func TestExplain(t *testing.T) {
 	w.run("explain", "--ttl", "10s", "--grace", "9s", "a").want(t, 64, "does not fit")
 	w.run("explain").want(t, 64)
 	w.run("explain", "--store", "file:///dev/null", "a").want(t, 69)
+}
+
+// undetached is a store whose claims cannot be made to stand alone, as far as their client can tell.
+type undetached struct{ driver.Store }
+
+func (undetached) Detach(context.Context, driver.Grant, time.Duration) error {
+	return driver.ErrUncertain
+}
+
+func TestALockWithoutAHandleIsGivenBack(t *testing.T) {
+	t.Parallel()
+	client, err := holdfast.New(undetached{memory.New(nil).Open()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	lease, err := client.Mutex("a", nil).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var exit *exitError
+	if _, err := leave(client, lease); !errors.As(err, &exit) || exit.code != 69 || !strings.Contains(err.Error(), "a was given back") {
+		t.Errorf("want exit 69 and a given back; %v", err)
+	}
+	if _, err := client.Mutex("a", nil).TryLock(t.Context()); err != nil {
+		t.Errorf("the lock stands: %v", err)
+	}
 }

@@ -21,13 +21,15 @@ func newHold(storeURL *string) *cobra.Command {
 		Use:   "hold [flags] NAME",
 		Short: "Hold a lock until told to end",
 		Long:  holdHelp,
-		Args:  cobra.ExactArgs(1),
+		Args:  exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			request, err := f.request(c, args[0], "hold")
-			if err != nil {
-				return err
-			}
-			return recorded(json, args[0], func(r *record) error { return hold(request, *f.store, r) })
+			return recorded(json, args[0], func(r *record) error {
+				request, err := f.request(c, args[0], "hold")
+				if err != nil {
+					return err
+				}
+				return hold(request, *f.store, r)
+			})
 		},
 		DisableFlagsInUseLine: true,
 	}
@@ -46,7 +48,11 @@ func hold(request *request, store string, r *record) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(os.Stdout, lease.Token())
+	if _, err := fmt.Fprintln(os.Stdout, lease.Token()); err != nil {
+		_ = request.giveBack(lease, false, r)
+		return &exitError{code: exitUnwritten, outcome: outcomeUnwritten,
+			err: fmt.Errorf("the token of %s cannot be printed, and so it is not held: %s", shown(request.name), bareReason(err))}
+	}
 	signals.wait(lease.Context())
 	if err := lease.Err(); err != nil {
 		say("%s is lost: %s", shown(request.name), lossReason(err))

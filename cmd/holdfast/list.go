@@ -17,7 +17,12 @@ func newList(storeURL *string) *cobra.Command {
 		Short: "List the locks that are held or waited for",
 		Long: `list shows the locks of the store on which anybody stands, those whose names start with PREFIX.
 Names with odd characters are in quotes. A run that waits without --fair is not seen by others.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return exactly("PREFIX")(c, args)
+		},
 		RunE: func(c *cobra.Command, args []string) error {
 			prefix := ""
 			if len(args) > 0 {

@@ -157,11 +157,12 @@ const (
 	outcomeCannotRun   outcome = "cannot run"   // the command
 	outcomeUnavailable outcome = "unavailable"  // the store
 	outcomeUsage       outcome = "usage"        //
+	outcomeUnwritten   outcome = "not printed"  // hold: the token
 	outcomeReleased    outcome = "released"     // hold: told to end
 )
 
 func defineRecord(c *cobra.Command, where *string) {
-	c.Flags().StringVar(where, "json", "", "append events and the outcome to `FILE`, or fd:N, as lines of JSON")
+	c.Flags().Var(filled{where}, "json", "append events and the outcome to `FILE`, or fd:N, as lines of JSON")
 }
 
 // recorded runs f with a record, and closes that with the outcome.

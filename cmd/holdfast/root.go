@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,7 +27,10 @@ runs ./report.sh while no other "holdfast run nightly-report" on the same store 
 
 Locks live in a store, named by --store or by the environment variable HOLDFAST_STORE. Without either it is a directory
 of your own (` + "`holdfast stores`" + ` shows which): no server is needed, and the locks hold between the processes of this machine.
-A URL with a password in it belongs in HOLDFAST_STORE: everybody on the machine can read command lines.`
+A URL with a password in it belongs in HOLDFAST_STORE: everybody on the machine can read command lines.
+
+Exit codes of all subcommands: 64 wrong usage; 69 the store cannot be reached or refuses; 74 what is to be printed cannot be
+written; 128+n if signal n ended it. Others are those of run, which its help has, and of break.`
 
 // execute runs one command line and returns the exit code. What went wrong has been said on stderr by then.
 func execute(args []string) int {
@@ -38,7 +42,9 @@ func execute(args []string) int {
 	case err == nil:
 		return 0
 	case errors.As(err, &exit):
-	default: // cobra's own: a wrong number of arguments, for instance
+	case errors.As(err, new(*fs.PathError)):
+		exit = exitWith(exitUnwritten, "the output cannot be written: %s", bareReason(err))
+	default: // cobra's own
 		exit = usage("%s", err)
 	}
 	if exit.err != nil {
@@ -68,12 +74,25 @@ func newRoot() *cobra.Command {
 		Args:                       cobra.ArbitraryArgs,
 		SuggestionsMinimumDistance: 2,
 	}
-	root.PersistentFlags().StringVar(&storeURL, "store", "", "where the locks live, a `URL` such as file:///var/lib/holdfast (default $HOLDFAST_STORE, else a directory of your own)")
+	root.PersistentFlags().Var(filled{&storeURL}, "store", "where the locks live, a `URL` such as file:///var/lib/holdfast (default $HOLDFAST_STORE, else a directory of your own)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.AddCommand(newRun(&storeURL), newHold(&storeURL), newAcquire(&storeURL), newRenew(&storeURL), newRelease(&storeURL),
 		newList(&storeURL), newShow(&storeURL), newWatch(&storeURL), newBreak(&storeURL),
 		newStores(&storeURL), newExplain(&storeURL), newVersion())
 	return root
+}
+
+// exactly checks that all words are there, and no more. What is too much is not quoted, since it may be a URL.
+func exactly(all ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(all):
+			return usage("the %s is missing", all[len(args)])
+		case len(args) > len(all):
+			return usage("there are %d arguments, and %d belong here", len(args), len(all))
+		}
+		return nil
+	}
 }
 
 func unknownCommand(root *cobra.Command, name string) error {

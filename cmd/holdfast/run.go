@@ -61,11 +61,16 @@ func newRun(storeURL *string) *cobra.Command {
 		Example: "  holdfast run nightly ./report.sh --full\n  holdfast run -n --skip-ok sync -- rsync -a /src/ /dst/",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
-			job, err := f.check(c, args)
-			if err != nil {
-				return err
+			if len(args) == 0 {
+				return usage("the lock's NAME is missing")
 			}
-			return recorded(f.json, args[0], job.run)
+			return recorded(f.json, args[0], func(r *record) error {
+				job, err := f.check(c, args)
+				if err != nil {
+					return err
+				}
+				return job.run(r)
+			})
 		},
 		DisableFlagsInUseLine: true,
 	}
@@ -85,9 +90,6 @@ func (f *runFlags) defineRun(c *cobra.Command) {
 // check makes a job of the command line. It finds the command before the lock is taken: a typing error must not wait an
 // hour to be told.
 func (f *runFlags) check(c *cobra.Command, args []string) (*job, error) {
-	if len(args) == 0 {
-		return nil, usage("the lock's NAME is missing")
-	}
 	argv := args[1:]
 	if len(argv) > 0 && argv[0] == "--" {
 		argv = argv[1:]
@@ -147,11 +149,17 @@ func lookUp(name string) (string, error) {
 	case err == nil:
 		return path, nil
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
-		return "", exitWith(exitNotFound, "there is no command %s", shown(name))
+		return "", cannotRun(exitNotFound, "there is no command %s", shown(name))
 	case errors.Is(err, exec.ErrDot):
-		return "", exitWith(exitNotFound, "%s is only in the current directory; write ./%s", shown(name), name)
+		return "", cannotRun(exitNotFound, "%s is only in the current directory; write ./%s", shown(name), name)
 	}
-	return "", exitWith(exitCannotRun, "%s cannot be run: %s", shown(name), bareReason(err))
+	return "", cannotRun(exitCannotRun, "%s cannot be run: %s", shown(name), bareReason(err))
+}
+
+func cannotRun(code int, format string, args ...any) error {
+	exit := exitWith(code, format, args...)
+	exit.outcome = outcomeCannotRun
+	return exit
 }
 
 // bareReason is an error of the system without what was tried on what, which our own line says.
@@ -227,7 +235,5 @@ func cannotStart(name string, err error) error {
 	if errors.Is(err, os.ErrNotExist) { // it went away, or its interpreter is not there
 		code = exitNotFound
 	}
-	exit := exitWith(code, "%s cannot be run: %s", shown(name), bareReason(err))
-	exit.outcome = outcomeCannotRun
-	return exit
+	return cannotRun(code, "%s cannot be run: %s", shown(name), bareReason(err))
 }

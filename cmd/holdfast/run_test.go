@@ -71,12 +71,21 @@ func TestUsageErrors(t *testing.T) {
 		{"scheme", []string{"run", "--store", "/var/lib/holdfast", "a", "true"}},
 		{"three slashes", []string{"run", "--store", "file://host/dir", "a", "true"}},
 		{"unknown option colour", []string{"run", "--store", w.store + "?colour=red", "a", "true"}},
-		{"arg", []string{"show"}},
-		{"arg", []string{"list", "a", "b"}},
+		{"leave the flag out", []string{"run", "--store", "", "a", "true"}},
+		{"leave the flag out", []string{"--store=", "list"}},
+		{"leave the flag out", []string{"run", "--json", "", "a", "true"}},
+		{"leave the flag out", []string{"break", "--holder", "", "a"}},
+		{"NAME is missing", []string{"show"}},
+		{"HANDLE is missing", []string{"renew"}},
+		{"2 arguments, and 1", []string{"list", "a", "b"}},
+		{"1 arguments, and 0", []string{"stores", "a"}},
 	} {
 		w.run(c.args...).want(t, 64, c.words)
 	}
 	w.run("run", "--shared", "--limit", "2", "a", "true").want(t, 64, "see holdfast run --help")
+	r := w.command("run", "a", "true")
+	r.cmd.Env = append(w.env("HOLDFAST_STORE="), "XDG_STATE_HOME="+w.dir)
+	r.begin().wait().want(t, 64, "HOLDFAST_STORE is set, and empty")
 	if r := w.run("run", "--help"); r.code != 0 || !strings.Contains(r.out, "--shared") || !strings.Contains(r.out, "76") {
 		t.Errorf("want the help; %s", r.description)
 	}

@@ -14,7 +14,7 @@ func newShow(storeURL *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show NAME",
 		Short: "Show who holds a lock and who waits for it",
-		Args:  cobra.ExactArgs(1),
+		Args:  exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
 				lock, err := client.Inspect(ctx, args[0])

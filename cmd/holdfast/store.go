@@ -23,7 +23,9 @@ func whichStore(flag string) (string, error) {
 	if flag != "" {
 		return flag, nil
 	}
-	if env := os.Getenv("HOLDFAST_STORE"); env != "" {
+	if env, set := os.LookupEnv("HOLDFAST_STORE"); set && env == "" {
+		return "", usage("HOLDFAST_STORE is set, and empty; give it a URL, or unset it for a directory of this machine")
+	} else if set {
 		return env, nil
 	}
 	dir, err := ownDirectory()

@@ -19,7 +19,7 @@ func newStores(storeURL *string) *cobra.Command {
 		Short: "Show what the store promises, and which stores there are",
 		Long: `stores opens the store (of --store, HOLDFAST_STORE, or your own directory) and shows what it promises and how far.
 The last line names the URL schemes of all stores that this program knows.`,
-		Args: cobra.ExactArgs(0), // cobra.NoArgs would quote the argument, which may be a URL
+		Args: exactly(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
 				return promises(c.OutOrStdout(), client.Info(), warnings(ctx, client))

@@ -22,7 +22,7 @@ func newWatch(storeURL *string) *cobra.Command {
 that passes quickly may be left out; the last one never is.
 
 With --json each line is an object: name, kind, limit, token, holders and waiters.`,
-		Args: cobra.ExactArgs(1),
+		Args: exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return watch(*storeURL, args[0], func(lock holdfast.Lock) error {
 				if asJSON {
