@@ -46,7 +46,8 @@ type fsys interface {
 	locked(dir int, name string) (bool, error)
 }
 
-// explain says in the driver's words what a file operation failed of.
+// explain says in the driver's words what a file operation failed of that changed nothing. What the kernel refuses, for
+// want of room, too, is final: it is told at once.
 func explain(doing string, err error) error {
 	switch {
 	case err == nil:
@@ -54,7 +55,7 @@ func explain(doing string, err error) error {
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EROFS):
 		return fmt.Errorf("%s: %w: %w", doing, driver.ErrDenied, err)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return fmt.Errorf("%s: the disk or the quota is full; nothing was changed, make room and try again: %w", doing, err)
+		return fmt.Errorf("%s: %w: the disk or the quota is full; nothing was changed, make room and try again: %w", doing, driver.ErrDenied, err)
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return fmt.Errorf("%s: too many open files; raise the limit (ulimit -n): %w", doing, err)
 	}
