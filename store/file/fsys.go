@@ -21,8 +21,8 @@ type fsys interface {
 	// names lists a directory as of now. What was in it throughout the call is in the list.
 	names(dir int) ([]string, error)
 	exists(dir int, name string) (bool, error)
-	// age is how long ago the entry was last modified.
-	age(dir int, name string) (time.Duration, error)
+	// left is how long ago the entry was last modified, and whether it is an empty plain file.
+	left(dir int, name string) (age time.Duration, emptyFile bool, err error)
 	// read returns a regular file, or its first limit+1 bytes.
 	read(dir int, name string, limit int) ([]byte, error)
 	// write makes a new file. With sync its content, but not its name, is on the disk afterwards.

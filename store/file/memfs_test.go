@@ -204,7 +204,7 @@ func (p *proc) exists(dir int, name string) (bool, error) {
 	return n != nil, nil
 }
 
-func (p *proc) age(int, string) (time.Duration, error) { return 0, nil }
+func (p *proc) left(int, string) (time.Duration, bool, error) { return 0, false, nil }
 
 func (p *proc) read(dir int, name string, _ int) ([]byte, error) {
 	done, err := p.step("open to read")
