@@ -24,7 +24,7 @@ var (
 	// ErrUncertain: a step may or may not have taken effect, and the store could not be asked. What was left behind is
 	// cleaned up in the background, and ends with its TTL at the latest.
 	ErrUncertain = driver.ErrUncertain
-	// ErrDenied: the store refuses this user. Waiting does not help.
+	// ErrDenied: the store refuses this user, or has no room. Waiting does not help.
 	ErrDenied = driver.ErrDenied
 	// ErrUnsupported: this store, or the layout it is used with, cannot do that.
 	ErrUnsupported = driver.ErrUnsupported

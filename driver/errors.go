@@ -20,7 +20,7 @@ var (
 	ErrMismatch = errors.New("the lock is in use with another kind or limit")
 	// ErrUncertain: a write may or may not have taken effect, and the store could not be asked.
 	ErrUncertain = errors.New("the outcome is not known")
-	// ErrDenied: the store refuses this user: credentials, permissions, a read-only place. Waiting does not help.
+	// ErrDenied: the store refuses: credentials, permissions, a read-only place, a full disk. Waiting does not help.
 	ErrDenied = errors.New("the store denies access")
 	// ErrUnsupported: this store, or this layout, cannot do that.
 	ErrUnsupported = errors.New("not supported by this store")

@@ -1,8 +1,12 @@
 package file
 
 import (
+	"crypto/rand"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -14,6 +18,10 @@ func openTest(t testing.TB, dir string) *table {
 	}
 	t.Cleanup(func() { _ = tab.Close() })
 	return tab
+}
+
+func claimOf(name string) driver.Claim {
+	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: 30 * time.Second}
 }
 
 func BenchmarkTableSwap(b *testing.B) {

@@ -235,13 +235,18 @@ func (c cell) swap(ctx context.Context, base version, to content, durable bool) 
 	if durable {
 		// The names of the version and of its directory, which may be younger than the last time anybody cared.
 		if err := cmp.Or(c.sync(d), c.sync(c.at)); err != nil {
-			return version{}, fmt.Errorf("the record was written, but may not be on the disk yet: %w", explain("sync "+c.entry, err))
+			return version{}, c.unsynced(err)
 		}
 	}
 	if next.seq%cleanEvery == 0 {
 		c.clean(d, next)
 	}
 	return next, nil
+}
+
+// unsynced is the error of a write that has taken effect. It is not a final one, whatever the kernel says.
+func (c cell) unsynced(err error) error {
+	return fmt.Errorf("sync %s: the record was written, but may not be on the disk yet: %w", c.entry, err)
 }
 
 // writeAside makes an aside, of an old version's file if there is one to spare.
@@ -327,7 +332,7 @@ func (c cell) create(ctx context.Context, to content, durable bool) (found, erro
 	}
 	if durable {
 		if err := c.sync(c.at); err != nil {
-			return found{}, explain("sync the directory of "+c.entry, err)
+			return found{}, c.unsynced(err)
 		}
 	}
 	return f, nil

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -224,6 +225,35 @@ func TestTornIsKept(t *testing.T) {
 		if want, ok := before[name]; !ok || string(n.data) != want {
 			t.Errorf("%s is %q, was %q", name, n.data, want)
 		}
+	}
+}
+
+// TestUnsynced: a write that took effect, and of which only the sync failed, is never said to be refused.
+func TestUnsynced(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	p := m.process()
+	tab, err := m.open(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.gate = func(step string) {
+		if step == "place" || step == "move" {
+			p.fail = "sync directory"
+		}
+	}
+	c := tab.cell("a")
+	to := content{name: "a"}
+	if _, err := c.create(t.Context(), to, true); err == nil || driver.Final(err) {
+		t.Errorf("create: %v", err)
+	}
+	p.fail = ""
+	f, err := c.load(t.Context())
+	if err != nil || !f.alive() {
+		t.Fatal(f, err)
+	}
+	if _, err := c.swap(t.Context(), f.version, to, true); err == nil || driver.Final(err) {
+		t.Errorf("swap: %v", err)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	for errno, denied := range map[syscall.Errno]bool{syscall.EACCES: true, syscall.EPERM: true, syscall.EROFS: true,
-		syscall.ENOSPC: false, syscall.EDQUOT: false, syscall.EMFILE: false, syscall.EIO: false} {
+		syscall.ENOSPC: true, syscall.EDQUOT: true, syscall.EMFILE: false, syscall.EIO: false} {
 		err := explain("write x", errno)
 		if !errors.Is(err, errno) || errors.Is(err, driver.ErrDenied) != denied || !strings.Contains(err.Error(), "write x") {
 			t.Errorf("%v: %v", errno, err)

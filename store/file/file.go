@@ -4,8 +4,8 @@
 //
 // or, by URL, file:///var/lib/holdfast, always an absolute path. The URL's option force=true is Options.Force.
 //
-// The directory is made if it is missing, belongs to one user, and is trusted: whoever can write in it can take any lock
-// away. It must not be where files are removed by age, as in /tmp; what is in it is not to be edited, copied into, or
+// The directory is made if it is missing, holds nothing else (one that is not empty must have been made by Holdfast, which
+// marks it), belongs to one user, and is trusted: whoever can write in it can take any lock away. It must not be where files are removed by age, as in /tmp; what is in it is not to be edited, copied into, or
 // restored from a backup while clients run.
 //
 // # Promises
@@ -41,7 +41,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// New opens the store in a directory, and makes it if it is missing. Errors: ErrDenied if this user may not, if the
+// New opens the store in a directory, and makes it if it is missing. Errors: ErrInvalid if the directory is neither empty
+// nor a store; ErrDenied if this user may not, if the
 // directory belongs to another user or others can write in it; ErrUnsupported if the file system is not known to be
 // local, or the platform is not Linux or macOS; ErrCorrupt if the clock in it cannot be read.
 func New(dir string, opts *Options) (driver.Store, error) {

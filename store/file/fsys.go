@@ -21,8 +21,8 @@ type fsys interface {
 	// names lists a directory as of now. What was in it throughout the call is in the list.
 	names(dir int) ([]string, error)
 	exists(dir int, name string) (bool, error)
-	// age is how long ago the entry was last modified.
-	age(dir int, name string) (time.Duration, error)
+	// left is how long ago the entry was last modified, and whether it is an empty plain file.
+	left(dir int, name string) (age time.Duration, emptyFile bool, err error)
 	// read returns a regular file, or its first limit+1 bytes.
 	read(dir int, name string, limit int) ([]byte, error)
 	// write makes a new file. With sync its content, but not its name, is on the disk afterwards.
@@ -46,7 +46,8 @@ type fsys interface {
 	locked(dir int, name string) (bool, error)
 }
 
-// explain says in the driver's words what a file operation failed of.
+// explain says in the driver's words what a file operation failed of that changed nothing. What the kernel refuses, for
+// want of room, too, is final: it is told at once.
 func explain(doing string, err error) error {
 	switch {
 	case err == nil:
@@ -54,7 +55,7 @@ func explain(doing string, err error) error {
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EROFS):
 		return fmt.Errorf("%s: %w: %w", doing, driver.ErrDenied, err)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return fmt.Errorf("%s: the disk or the quota is full; nothing was changed, make room and try again: %w", doing, err)
+		return fmt.Errorf("%s: %w: the disk or the quota is full; nothing was changed, make room and try again: %w", doing, driver.ErrDenied, err)
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return fmt.Errorf("%s: too many open files; raise the limit (ulimit -n): %w", doing, err)
 	}

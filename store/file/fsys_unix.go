@@ -65,12 +65,12 @@ func (disk) exists(dir int, name string) (bool, error) {
 	return err == nil, err
 }
 
-func (disk) age(dir int, name string) (time.Duration, error) {
+func (disk) left(dir int, name string) (age time.Duration, emptyFile bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	return time.Since(time.Unix(st.Mtim.Unix())), nil
+	return time.Since(time.Unix(st.Mtim.Unix())), st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size == 0, nil
 }
 
 // read does not block on a FIFO that somebody put in a record's place (O_NONBLOCK): it reads as empty.

@@ -115,6 +115,7 @@ type proc struct {
 	steps   int
 	dieAt   int               // the step at which the process dies; 0: never
 	gate    func(step string) // called before each step, if set
+	fail    string            // the step that fails with EROFS
 }
 
 var errDead = errors.New("this process is dead")
@@ -140,6 +141,10 @@ func (p *proc) step(what string) (func(), error) {
 	if p.steps++; p.dieAt != 0 && p.steps >= p.dieAt {
 		p.disk.mu.Unlock()
 		return nil, errDead
+	}
+	if what == p.fail {
+		p.disk.mu.Unlock()
+		return nil, syscall.EROFS
 	}
 	return p.disk.mu.Unlock, nil
 }
@@ -199,7 +204,7 @@ func (p *proc) exists(dir int, name string) (bool, error) {
 	return n != nil, nil
 }
 
-func (p *proc) age(int, string) (time.Duration, error) { return 0, nil }
+func (p *proc) left(int, string) (time.Duration, bool, error) { return 0, false, nil }
 
 func (p *proc) read(dir int, name string, _ int) ([]byte, error) {
 	done, err := p.step("open to read")

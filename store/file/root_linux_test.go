@@ -1,6 +1,7 @@
 package file
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -102,10 +103,7 @@ func TestFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ballast := filepath.Join(mount, "ballast")
-	if err := os.WriteFile(ballast, make([]byte, 2<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
-		t.Fatal(err)
-	}
+	empty := fill(t, mount)
 	next := row
 	next.Data = make([]byte, 9000)
 	if _, err := tab.Swap(t.Context(), next); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "full") {
@@ -122,11 +120,63 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("left in %s: %v", folder, left)
 		}
 	}
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
+	empty()
 	if _, err := tab.Swap(t.Context(), next); err != nil {
 		t.Error(err)
+	}
+}
+
+func fill(t *testing.T, mount string) (empty func()) {
+	t.Helper()
+	ballast := filepath.Join(mount, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, 2<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := os.Remove(ballast); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestFullDiskIsToldAtOnce: who claims or gives up on a full disk is told, and waits for nothing. A renewal is unknown, and
+// succeeds once there is room.
+func TestFullDiskIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	mount := mountTmpfs(t, "size=1m,mode=0700")
+	s := record.New(openTest(t, mount+"/store"))
+	held, err := s.Acquire(t.Context(), claimOf("held"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	renew := func() (err error) {
+		s.Renew(t.Context(), []driver.Grant{held}, func(_ int, r driver.Renewal) { err = r.Err })
+		return err
+	}
+	told := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, driver.ErrDenied) || !errors.Is(err, syscall.ENOSPC) || errors.Is(err, driver.ErrLost) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	empty := fill(t, mount)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for _, wait := range []bool{false, true} {
+		c := claimOf("b")
+		c.Wait = wait
+		_, err = s.Acquire(ctx, c)
+		told("acquire", err)
+	}
+	told("renewal", renew())
+	told("release", s.Release(ctx, held.Claim, held.Ref))
+	empty()
+	if err := renew(); err != nil {
+		t.Errorf("renewal, with room: %v", err)
+	}
+	if err := s.Release(t.Context(), held.Claim, held.Ref); err != nil {
+		t.Errorf("release, with room: %v", err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ import (
 
 // table is record.Table over a directory:
 //
+//	holdfast.v1                      the mark by which a store is known
 //	locks/<encoded name>/<version>   the records: see cell
 //	clock/<version>                  the clock and the floor: see dirClock
 //	clients/<session>                who is alive: see presence
@@ -72,6 +74,9 @@ func openTable(ctx context.Context, s surroundings) (*table, error) {
 }
 
 func (t *table) open(ctx context.Context, s surroundings) (err error) {
+	if err := t.mark(); err != nil {
+		return err
+	}
 	for _, folder := range []struct {
 		name   string
 		handle *int
@@ -104,9 +109,12 @@ func (t *table) release() {
 	}
 }
 
+// noncePrefix is the length of what is random in a nonce.
+const noncePrefix = 13
+
 // nonces makes names that nobody else makes: 64 random bits for this table, and a number.
 func nonces() func() string {
-	prefix := strings.ToLower(rand.Text()[:13])
+	prefix := strings.ToLower(rand.Text()[:noncePrefix])
 	var last atomic.Uint64
 	return func() string { return prefix + strconv.FormatUint(last.Add(1), 36) }
 }
@@ -142,34 +150,46 @@ func (t *table) firstOfBoot(ctx context.Context, fresh bool, log *slog.Logger) e
 		driver.ErrCorrupt, t.dir, t.dir)
 }
 
-// sweepTmp removes what processes that died left unfinished. A directory is renamed first, so that its maker, should it
-// only have been stopped, can't put into place one that is half swept.
+// sweepTmp removes what processes that died left unfinished, and nothing that Holdfast cannot have made.
 func (t *table) sweepTmp() error {
 	names, err := t.names(t.tmp)
 	if err != nil {
 		return explain("list tmp", err)
 	}
 	for _, name := range names {
-		if age, err := t.age(t.tmp, name); err != nil || age < sweepAge {
-			continue
+		age, emptyFile, err := t.left(t.tmp, name)
+		switch {
+		case err != nil, age < sweepAge, !ownName(name):
+		case emptyFile: // of a presence
+			_ = t.remove(t.tmp, name)
+		default:
+			t.sweepDir(name)
 		}
-		swept := t.nonce()
-		if t.place(t.tmp, name, t.tmp, swept) != nil {
-			continue
-		}
-		d, err := t.openDir(t.tmp, swept)
-		if err != nil {
-			_ = t.remove(t.tmp, swept)
-			continue
-		}
-		files, _ := t.names(d)
-		for _, file := range files {
-			_ = t.remove(d, file)
-		}
-		t.close(d)
-		_ = t.removeDir(t.tmp, swept)
 	}
 	return nil
+}
+
+// sweepDir removes a directory that holds versions and nothing else. It is renamed first, so that its maker, should it
+// only have been stopped, can't put into place one that is half swept.
+func (t *table) sweepDir(name string) {
+	d, err := t.openDir(t.tmp, name)
+	if err != nil {
+		return
+	}
+	defer t.close(d)
+	files, err := t.names(d)
+	foreign := func(file string) bool {
+		v, aside, ok := parseFile(file)
+		return !ok || aside || !ownName(v.inc)
+	}
+	swept := t.nonce()
+	if err != nil || slices.ContainsFunc(files, foreign) || t.place(t.tmp, name, t.tmp, swept) != nil {
+		return
+	}
+	for _, file := range files {
+		_ = t.remove(d, file)
+	}
+	_ = t.removeDir(t.tmp, swept)
 }
 
 func (t *table) Info() driver.Info {
