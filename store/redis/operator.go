@@ -9,6 +9,11 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
+var (
+	errForeign = fmt.Errorf("%w: a foreign holder cannot be told, only removed by force", driver.ErrUnsupported)
+	errNoLock  = fmt.Errorf("%w: what stands there is neither a string nor a hash, as locks are; if it may go, delete the key by hand", driver.ErrUnsupported)
+)
+
 // Break is one step. It raises the lock's token where it removes a holder.
 func (s *Store) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
 	if ref == "" || mode < driver.BreakMark || mode > driver.BreakAsk {
@@ -29,7 +34,9 @@ func (s *Store) Break(ctx context.Context, name, ref string, mode driver.BreakMo
 	case num(m) == 1:
 		return nil
 	case num(m) == -1:
-		return fmt.Errorf("%w: a foreign holder cannot be told, only removed by force", driver.ErrUnsupported)
+		return errForeign
+	case num(m) == -2:
+		return errNoLock
 	case p.unknown && mode != driver.BreakAsk:
 		return nil // an earlier request of this call has removed it
 	}

@@ -670,7 +670,9 @@ func (r *Redlock) Break(ctx context.Context, name, ref string, mode driver.Break
 	case t.by[1] >= r.majority, again && mode == driver.BreakForce:
 		return nil
 	case t.by[-1] > 0:
-		return fmt.Errorf("%w: a foreign holder cannot be told, only removed by force", driver.ErrUnsupported)
+		return errForeign
+	case t.by[-2] > 0:
+		return errNoLock
 	}
 	return &driver.LossError{Loss: driver.LossGone}
 }

@@ -1,7 +1,7 @@
 -- An operator's act on one claim.
 --
 -- ARGV  6 claim id, or 'f.' and the digest of a foreign value  7 mode: '0' mark, '1' force, '2' ask
--- Gives 1 done; 0 it does not stand; -1 a foreign holder cannot be told
+-- Gives 1 done; 0 it does not stand; -1 a foreign holder cannot be told; -2 no lock client makes what stands there
 local me, mode = ARGV[6], ARGV[7]
 settle()
 
@@ -22,6 +22,8 @@ if string.sub(me, 1, 2) == 'f.' then
     answer = 0
   elseif mode ~= '1' then
     answer = -1
+  elseif type(value) ~= 'string' and call('TYPE', LOCK).ok ~= 'hash' then
+    answer = -2
   else
     call('DEL', LOCK)
     held, freed = 'none', true
