@@ -28,9 +28,11 @@ func (c *ServerClock) Heard(micro int64, from, to driver.Instant) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.known {
-		since := mid.Since(c.at)
-		was := c.off + since.Abs()/100
-		wrong := time.Duration(micro-c.micro)*time.Microsecond - since
+		if mid.Monotonic < c.at.Monotonic {
+			return // a later one is known
+		}
+		then, was := c.reckon(mid)
+		wrong := time.Duration(micro-then) * time.Microsecond
 		if wrong.Abs() <= was+off && off > was {
 			return
 		}
@@ -38,15 +40,20 @@ func (c *ServerClock) Heard(micro int64, from, to driver.Instant) {
 	c.known, c.micro, c.at, c.off = true, micro, mid, off
 }
 
-// Now is what [Table].Now asks for. The estimate grows worse by 1 % of the time that has passed; before the first reply it is
-// this machine's clock, good for nothing but tokens.
+// reckon is the estimate of an instant after the last reply that counted. It grows worse by 1 % of the time that has passed,
+// and by what the hands say differently: one stands still while the machine sleeps, the other may be a wall clock that is set.
+func (c *ServerClock) reckon(i driver.Instant) (micro int64, off time.Duration) {
+	most, least := i.Since(c.at), i.Monotonic-c.at.Monotonic
+	return c.micro + most.Microseconds(), c.off + most/100 + most - least
+}
+
+// Now is what [Table].Now asks for. Before the first reply it is this machine's clock, good for nothing but tokens.
 func (c *ServerClock) Now() (int64, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	micro, off := time.Now().UnixMicro(), time.Duration(-1)
 	if c.known {
-		d := c.Clock.Since(c.at)
-		micro, off = c.micro+d.Microseconds(), c.off+d/100
+		micro, off = c.reckon(c.Clock.Now())
 	}
 	if micro < c.last {
 		if off >= 0 {
