@@ -8,7 +8,9 @@ import (
 )
 
 // ServerClock is for tables whose server tells its clock with a reply: it was read after the start of the request and before
-// the reply's arrival. A server that takes over with another clock is followed, but the estimate never falls.
+// the reply's arrival. A server whose clock is set, or that takes over with another clock, is followed, but the estimate never
+// falls. Where the new clock is ahead, the ends that claims have by the old one would come early: so the estimate is given as
+// off by the step until no such end can be left, and claims are watched meanwhile.
 type ServerClock struct {
 	Clock driver.Clock // where the instants given to Heard are from
 
@@ -18,6 +20,9 @@ type ServerClock struct {
 	at    driver.Instant // at this instant of ours
 	off   time.Duration  // and off by no more than this
 	last  int64          // the largest given out
+
+	ahead   time.Duration  // by how much at the most the server's clock is ahead of what it was
+	stepped driver.Instant // when that was found
 }
 
 // Heard takes in what a reply said that came at to, and was asked for at from: if it is a better estimate than the one there
@@ -33,7 +38,10 @@ func (c *ServerClock) Heard(micro int64, from, to driver.Instant) {
 		}
 		then, was := c.reckon(mid)
 		wrong := time.Duration(micro-then) * time.Microsecond
-		if wrong.Abs() <= was+off && off > was {
+		switch {
+		case wrong.Abs() > was+off:
+			c.ahead, c.stepped = max(0, c.doubt(to)+wrong+was+off), to
+		case off > was:
 			return
 		}
 	}
@@ -47,13 +55,23 @@ func (c *ServerClock) reckon(i driver.Instant) (micro int64, off time.Duration) 
 	return c.micro + most.Microseconds(), c.off + most/100 + most - least
 }
 
+// doubt is by how much ends may come early that were written before the server's clock was set.
+func (c *ServerClock) doubt(now driver.Instant) time.Duration {
+	if now.Monotonic-c.stepped.Monotonic > driver.MaxTTL {
+		return 0
+	}
+	return c.ahead
+}
+
 // Now is what [Table].Now asks for. Before the first reply it is this machine's clock, good for nothing but tokens.
 func (c *ServerClock) Now() (int64, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	micro, off := time.Now().UnixMicro(), time.Duration(-1)
 	if c.known {
-		micro, off = c.reckon(c.Clock.Now())
+		now := c.Clock.Now()
+		micro, off = c.reckon(now)
+		off += c.doubt(now)
 	}
 	if micro < c.last {
 		if off >= 0 {
