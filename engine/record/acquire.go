@@ -16,7 +16,7 @@ func (e *engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 	}
 	ctx, done := e.bind(ctx)
 	defer done()
-	a := &acquire{engine: e, claim: c, queue: c.Wait && (c.Fair || c.Kind != driver.KindMutex), answered: e.clock.Now()}
+	a := &acquire{engine: e, claim: c, queue: c.Wait && (c.Fair || c.Kind != driver.KindMutex)}
 	a.row, a.rec = e.known(c.Name)
 	if e.aging != nil && e.aging.Stale() {
 		if err := a.look(ctx); err != nil {
@@ -51,7 +51,8 @@ type acquire struct {
 	idle       int            // how many looks in vain came before the next wait
 	aside      int            // looks in a row at which it gave way
 	doubted    bool           // it has waited once for what was in doubt
-	answered   driver.Instant // when the store answered last
+	failing    bool           // the store does not answer
+	silent     driver.Instant // since when: the first request that failed
 }
 
 // step looks at the row and does one thing about it: takes the grant, writes, loads, or waits.
@@ -86,7 +87,7 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, over bool, err 
 	row, rec, err := a.swap(ctx, a.row, next)
 	switch {
 	case err == nil:
-		a.row, a.rec, a.fresh, a.conflicts, a.unsure, a.answered = row, rec, true, 0, nil, a.clock.Now()
+		a.row, a.rec, a.fresh, a.conflicts, a.unsure, a.failing = row, rec, true, 0, nil, false
 		a.wrote, a.beat = since, mine.Beat
 		if mine.State == Granted {
 			return a.granted(mine, since), true, nil
@@ -207,8 +208,8 @@ func (a *acquire) look(ctx context.Context) error {
 		}
 		return a.retry(ctx, err)
 	}
-	a.answered = a.clock.Now()
 	a.goOn(row, rec)
+	a.failing = a.failing && a.unsure != nil // a store may answer reads and take no writes
 	return nil
 }
 
@@ -224,7 +225,7 @@ func (a *acquire) goOn(row Row, rec *Record) {
 
 // conflict goes on from the row that another's write has left.
 func (a *acquire) conflict(ctx context.Context, row Row, rec *Record) error {
-	a.answered = a.clock.Now()
+	a.failing = false
 	tries := a.conflicts
 	if mine := a.rec.find(a.claim.ID); mine != nil && mine.State == Called {
 		tries /= 4 // it is this claim's turn: the others pause
@@ -240,9 +241,13 @@ func (a *acquire) conflict(ctx context.Context, row Row, rec *Record) error {
 	return nil
 }
 
-// retry bears with a store that does not answer, for a while. What stands there is not known then: the row is loaded.
+// retry bears with a store that does not answer, for a while. What stands there is not known then: the row is loaded. A
+// waiter asks nothing for long: what counts is the time since a request has failed, not since one was answered.
 func (a *acquire) retry(ctx context.Context, err error) error {
-	if driver.Final(err) || ctx.Err() != nil || a.clock.Since(a.answered) > driver.Patience(a.claim.TTL) {
+	if !a.failing {
+		a.failing, a.silent = true, a.clock.Now()
+	}
+	if driver.Final(err) || ctx.Err() != nil || a.clock.Since(a.silent) > driver.Patience(a.claim.TTL) {
 		return err
 	}
 	a.conflicts++
@@ -290,12 +295,12 @@ func (a *acquire) await(ctx context.Context, mine string) error {
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
+	a.failing = false // what the store has said leaves nothing to ask for
 	told, leave := a.join(a.row, a.rec, a.idle, a.concerned)
 	defer leave()
 	select {
 	case s := <-told:
 		a.idle = 0
-		a.answered = a.clock.Now()
 		a.goOn(s.row, s.rec)
 		return nil
 	case <-timer.C:

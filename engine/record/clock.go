@@ -8,7 +8,9 @@ import (
 )
 
 // ServerClock is for tables whose server tells its clock with a reply: it was read after the start of the request and before
-// the reply's arrival. A server that takes over with another clock is followed, but the estimate never falls.
+// the reply's arrival. A server whose clock is set, or that takes over with another clock, is followed, but the estimate never
+// falls. Where the new clock is ahead, the ends that claims have by the old one would come early: so the estimate is given as
+// off by the step until no such end can be left, and claims are watched meanwhile.
 type ServerClock struct {
 	Clock driver.Clock // where the instants given to Heard are from
 
@@ -18,6 +20,9 @@ type ServerClock struct {
 	at    driver.Instant // at this instant of ours
 	off   time.Duration  // and off by no more than this
 	last  int64          // the largest given out
+
+	ahead   time.Duration  // by how much at the most the server's clock is ahead of what it was
+	stepped driver.Instant // when that was found
 }
 
 // Heard takes in what a reply said that came at to, and was asked for at from: if it is a better estimate than the one there
@@ -28,25 +33,45 @@ func (c *ServerClock) Heard(micro int64, from, to driver.Instant) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.known {
-		since := mid.Since(c.at)
-		was := c.off + since.Abs()/100
-		wrong := time.Duration(micro-c.micro)*time.Microsecond - since
-		if wrong.Abs() <= was+off && off > was {
+		if mid.Monotonic < c.at.Monotonic {
+			return // a later one is known
+		}
+		then, was := c.reckon(mid)
+		wrong := time.Duration(micro-then) * time.Microsecond
+		switch {
+		case wrong.Abs() > was+off:
+			c.ahead, c.stepped = max(0, c.doubt(to)+wrong+was+off), to
+		case off > was:
 			return
 		}
 	}
 	c.known, c.micro, c.at, c.off = true, micro, mid, off
 }
 
-// Now is what [Table].Now asks for. The estimate grows worse by 1 % of the time that has passed; before the first reply it is
-// this machine's clock, good for nothing but tokens.
+// reckon is the estimate of an instant after the last reply that counted. It grows worse by 1 % of the time that has passed,
+// and by what the hands say differently: one stands still while the machine sleeps, the other may be a wall clock that is set.
+func (c *ServerClock) reckon(i driver.Instant) (micro int64, off time.Duration) {
+	most, least := i.Since(c.at), i.Monotonic-c.at.Monotonic
+	return c.micro + most.Microseconds(), c.off + most/100 + most - least
+}
+
+// doubt is by how much ends may come early that were written before the server's clock was set.
+func (c *ServerClock) doubt(now driver.Instant) time.Duration {
+	if now.Monotonic-c.stepped.Monotonic > driver.MaxTTL {
+		return 0
+	}
+	return c.ahead
+}
+
+// Now is what [Table].Now asks for. Before the first reply it is this machine's clock, good for nothing but tokens.
 func (c *ServerClock) Now() (int64, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	micro, off := time.Now().UnixMicro(), time.Duration(-1)
 	if c.known {
-		d := c.Clock.Since(c.at)
-		micro, off = c.micro+d.Microseconds(), c.off+d/100
+		now := c.Clock.Now()
+		micro, off = c.reckon(now)
+		off += c.doubt(now)
 	}
 	if micro < c.last {
 		if off >= 0 {

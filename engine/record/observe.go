@@ -44,21 +44,22 @@ func (e *engine) sightings(name string) map[sighting]driver.Instant {
 }
 
 // precise is how well the store's clock must be known to judge alone. Where it is known less well a claim may have been
-// given a later end than need be, and is watched, too.
+// given a later end than need be, and is watched, too; so is one whose end is later than watching it would find, which was
+// written by one who knew the clock less well, or before the clock was set back.
 const precise = 50 * time.Millisecond
 
 // watch notes how the claims of a freshly loaded record stand, and since when each has been seen so. It is called when
 // the reply is there, not when the load was started: what was written in between must not count as watched before.
 func (e *engine) watch(name string, rec *Record) {
 	now := e.clock.Now()
-	_, off := e.table.Now()
+	micro, off := e.table.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	before := e.seen[name]
 	var after map[sighting]driver.Instant
 	for i := range rec.Claims {
 		c := &rec.Claims[i]
-		if off >= 0 && off <= precise && c.Ends > 0 {
+		if off >= 0 && off <= precise && c.Ends > 0 && c.Ends-micro <= e.patience(c).Microseconds() {
 			continue // the store's clock judges it
 		}
 		key := sighting{c.ID, c.Token, c.Beat}

@@ -63,17 +63,24 @@ func (a *awslock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 	case c.Kind != driver.KindMutex || c.Fair || c.Detached || c.Limit != 1:
 		return driver.Grant{}, fmt.Errorf("%w: the layout of the AWS lock client carries the plain mutex only", driver.ErrUnsupported)
 	}
-	t := take{awslock: a, claim: c, answered: a.clock.hands.Now()}
+	t := take{awslock: a, claim: c}
+	failing, silent := false, driver.Instant{} // since a request has failed
 	for tries := 0; ; tries++ {
 		g, err := t.step(ctx)
 		switch {
 		case err == nil && g.ID != "":
 			return g, nil
-		case driver.Final(err) && !(c.Wait && errors.Is(err, driver.ErrHeld)), ctx.Err() != nil,
-			err != nil && !errors.Is(err, driver.ErrHeld) && a.clock.hands.Since(t.answered) > driver.Patience(c.TTL):
+		case driver.Final(err) && !(c.Wait && errors.Is(err, driver.ErrHeld)), ctx.Err() != nil:
 			return driver.Grant{}, t.failure(ctx, err)
 		case err == nil:
+			failing = false
 			continue
+		case errors.Is(err, driver.ErrHeld):
+			failing = false
+		case !failing:
+			failing, silent = true, a.clock.hands.Now()
+		case a.clock.hands.Since(silent) > driver.Patience(c.TTL):
+			return driver.Grant{}, t.failure(ctx, err)
 		}
 		if a.pause(ctx, tries) != nil {
 			return driver.Grant{}, t.failure(ctx, cmp.Or(ctx.Err(), driver.ErrClosed))
@@ -90,7 +97,6 @@ type take struct {
 	held     error     // who held it
 	unsure   string    // the recordVersionNumber of a write of unknown outcome
 	unsureAt driver.Instant
-	answered driver.Instant
 }
 
 // step does one thing: it looks, or tries to take the lock or to confirm that this claim has it. Without a grant and an error
@@ -101,7 +107,7 @@ func (t *take) step(ctx context.Context) (driver.Grant, error) {
 		if err != nil {
 			return driver.Grant{}, err
 		}
-		t.at, t.stale, t.answered = &at, false, t.clock.hands.Now()
+		t.at, t.stale = &at, false
 	}
 	since := t.clock.hands.Now()
 	now, off := t.clock.now()
@@ -151,7 +157,6 @@ func (t *take) step(ctx context.Context) (driver.Grant, error) {
 		t.settled(t.claim.ID)
 		return t.granted(r, since), nil
 	case errors.Is(err, errRefused):
-		t.answered = t.clock.hands.Now()
 		if old != nil { // the refusal says how it stands
 			at := t.saw(t.claim.Name, *old)
 			t.at, t.stale = &at, false

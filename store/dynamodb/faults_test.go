@@ -82,6 +82,50 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
+// TestPatience: a claim bears with a request that fails long after the last answer, and ends when no write is answered for as
+// long as its patience, though reads are.
+func TestPatience(t *testing.T) {
+	t.Parallel()
+	for _, layout := range layouts {
+		t.Run(layout, func(t *testing.T) {
+			t.Parallel()
+			table, p := tableName(), proxy(t, server(t).Direct)
+			s, holder := open(t, storeURL(table, p.Endpoint, "&layout="+layout)), open(t, storeURL(table, server(t).Endpoint, "&layout="+layout))
+			g := acquire(t, holder, mutex("m", time.Minute))
+			fail := dynamodbtest.Fate{Status: 500, Code: "InternalServerError", Message: "later"}
+			late := fail
+			late.Delay = 1500 * time.Millisecond
+			var looks atomic.Int32
+			failed := make(chan struct{})
+			p.Decide(func(r dynamodbtest.Request) dynamodbtest.Fate {
+				if r.Operation == "GetItem" && looks.Add(1) == 2 {
+					close(failed)
+					return late
+				}
+				return dynamodbtest.Fate{}
+			})
+			in := make(chan error, 1)
+			c := waiting(mutex("m", time.Second))
+			go func() { _, err := s.Acquire(t.Context(), c); in <- err }()
+			<-failed
+			release(t, holder, g.Claim)
+			if err := <-in; err != nil {
+				t.Fatalf("one request has failed, and the claim ends: %v", err)
+			}
+			release(t, s, c)
+
+			writes(p, 1<<30, fail)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			from := time.Now()
+			_, err := s.Acquire(ctx, waiting(mutex("m", time.Second)))
+			if took := time.Since(from); !errors.Is(err, driver.ErrUncertain) || errors.Is(err, context.DeadlineExceeded) || took < time.Second {
+				t.Errorf("no write is answered, and after %v the claim is told %v", took, err)
+			}
+		})
+	}
+}
+
 // TestCancel: claims that are given up at random points, and cleaned up, leave nothing behind a second later.
 func TestCancel(t *testing.T) {
 	t.Parallel()

@@ -53,9 +53,10 @@ func (c *storeClock) stamp(written time.Time, from driver.Instant) {
 	}
 }
 
+// bounds has the hand that may stand still at the least, and the other, which may be a wall clock that is set, at the most.
 func (c *storeClock) bounds(now driver.Instant) (low, high int64) {
-	d := max(now.Monotonic-c.at.Monotonic, now.Real-c.at.Real)
-	return c.low + (d - d/100).Microseconds(), c.high + (d + d/100).Microseconds()
+	least, most := now.Monotonic-c.at.Monotonic, now.Since(c.at)
+	return c.low + (least - least/100).Microseconds(), c.high + (most + most/100).Microseconds()
 }
 
 // now is the middle between the bounds, and never falls.

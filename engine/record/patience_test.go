@@ -1,0 +1,94 @@
+package record_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// deaf is a table that does not answer for a while.
+type deaf struct {
+	record.Table
+	reads, writes atomic.Int64 // until when each is not answered
+}
+
+var errDeaf = errors.New("connection refused")
+
+func (t *deaf) Load(ctx context.Context, name string) (record.Row, error) {
+	if time.Now().UnixNano() < t.reads.Load() {
+		return record.Row{}, errDeaf
+	}
+	return t.Table.Load(ctx, name)
+}
+
+func (t *deaf) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	if time.Now().UnixNano() < t.writes.Load() {
+		return record.Row{}, errDeaf
+	}
+	return t.Table.Swap(ctx, row)
+}
+
+// TestLateFault promises that a claim which has waited for long bears with a store that is silent for less than its patience,
+// and ends when the store has not answered for that long, counted from the first request that failed, or takes no writes.
+func TestLateFault(t *testing.T) {
+	for _, c := range []struct {
+		what          string
+		fair          bool
+		reads, writes time.Duration // for how long each fails
+		borne         bool
+	}{
+		{"in line, a short silence", true, 2 * time.Second, 0, true},
+		{"in line, a long silence", true, 9 * time.Second, 0, true},
+		{"plain, a long silence", false, 9 * time.Second, 0, true},
+		{"in line, no end", true, time.Hour, time.Hour, false},
+		{"plain, no end", false, time.Hour, time.Hour, false},
+		{"in line, only reads are answered", true, 0, time.Hour, false},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := fakeMemory()
+				table := &deaf{Table: far{m.Table()}}
+				holder, waiter := m.Open(), record.New(table)
+				defer holder.Close()
+				defer waiter.Close()
+				held := paceClaim(1, false)
+				held.TTL = time.Hour
+				if _, err := holder.Acquire(t.Context(), held); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+				defer cancel()
+				told := make(chan error, 1)
+				claim := paceClaim(2, true)
+				claim.Fair = c.fair
+				go func() { _, err := waiter.Acquire(ctx, claim); told <- err }()
+				time.Sleep(39 * time.Second) // a claim in line shows itself at 40 s
+				synctest.Wait()
+				from := time.Now()
+				table.reads.Store(from.Add(c.reads).UnixNano())
+				table.writes.Store(from.Add(c.writes).UnixNano())
+				if !c.borne {
+					err := <-told
+					patience := driver.Patience(claim.TTL)
+					if took := time.Since(from); !errors.Is(err, errDeaf) || took < patience || took > 2*patience {
+						t.Errorf("the wait ended after %v: %v", took, err)
+					}
+					return
+				}
+				time.Sleep(c.reads + time.Second)
+				if err := holder.Release(t.Context(), held, ""); err != nil {
+					t.Fatal(err)
+				}
+				if err := <-told; err != nil {
+					t.Errorf("the waiter is told: %v", err)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,126 @@
+package record_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/store/memory"
+)
+
+// served is a table whose server tells its clock with each reply.
+type served struct {
+	record.Table
+	clock record.ServerClock
+	ahead *atomic.Int64 // by how much the server's clock was set forward
+}
+
+func (s *served) Now() (int64, time.Duration) { return s.clock.Now() }
+
+func (s *served) heard(from driver.Instant) {
+	now, _ := s.Table.Now()
+	s.clock.Heard(now+time.Duration(s.ahead.Load()).Microseconds(), from, s.clock.Clock.Now())
+}
+
+func (s *served) Load(ctx context.Context, name string) (record.Row, error) {
+	defer s.heard(s.clock.Clock.Now())
+	return s.Table.Load(ctx, name)
+}
+
+func (s *served) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	defer s.heard(s.clock.Clock.Now())
+	return s.Table.Swap(ctx, row)
+}
+
+// stepped is a store on a server whose clock is set, and its clients.
+type stepped struct {
+	t     *testing.T
+	m     *memory.Memory
+	ahead atomic.Int64
+}
+
+// open gives a client that has asked the server once.
+func (s *stepped) open() driver.Store {
+	table := s.m.Table()
+	client := &served{Table: table, clock: record.ServerClock{Clock: table.Info().Clock}, ahead: &s.ahead}
+	if _, err := client.Load(s.t.Context(), "clock"); err != nil {
+		s.t.Fatal(err)
+	}
+	return record.New(client)
+}
+
+func (s *stepped) acquire(by driver.Store, c driver.Claim) driver.Grant {
+	s.t.Helper()
+	g, err := by.Acquire(s.t.Context(), c)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return g
+}
+
+// TestServerSetForward promises that nobody who had asked a server before ends a living holder's claim because the server's
+// clock was set forward, or another took over whose clock is ahead; and that a dead holder is replaced all the same, also by one
+// who came later.
+func TestServerSetForward(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stepped{t: t, m: fakeMemory()}
+		holder, other := s.open(), s.open()
+		defer holder.Close()
+		defer other.Close()
+		g := s.acquire(holder, paceClaim(1, false))
+		s.ahead.Store(int64(time.Hour))
+		refused := func(by driver.Store, n int) {
+			t.Helper()
+			if _, err := by.Acquire(t.Context(), paceClaim(n, false)); !errors.Is(err, driver.ErrHeld) {
+				t.Fatalf("beside a living holder: %v", err)
+			}
+		}
+		for n := range 40 {
+			refused(other, 2+n)
+			time.Sleep(5 * time.Second)
+			if n%4 == 3 {
+				holder.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) {
+					if r.Err != nil {
+						t.Fatal(r.Err)
+					}
+				})
+			}
+		}
+		newcomer := s.open()
+		defer newcomer.Close()
+		refused(newcomer, 100)
+		for n, by := range []driver.Store{other, newcomer} {
+			from := time.Now()
+			next := s.acquire(by, paceClaim(200+n, true))
+			if took := time.Since(from); next.Token <= g.Token || took > g.TTL+2*driver.Margin(g.TTL) {
+				t.Errorf("%d: let in %v after the last sign of life, with token %d after %d", n, took, next.Token, g.Token)
+			}
+			g = next
+		}
+	})
+}
+
+// TestServerSetBack promises that a holder that died before the server's clock was set back is replaced by one who comes later
+// and waits for its TTL.
+func TestServerSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stepped{t: t, m: fakeMemory()}
+		s.ahead.Store(int64(time.Hour))
+		holder := s.open()
+		defer holder.Close()
+		g := s.acquire(holder, paceClaim(1, false))
+		s.ahead.Store(0)
+		newcomer := s.open()
+		defer newcomer.Close()
+		from := time.Now()
+		next := s.acquire(newcomer, paceClaim(2, true))
+		if took := time.Since(from); next.Token <= g.Token || took < g.TTL || took > g.TTL+2*driver.Margin(g.TTL) {
+			t.Errorf("let in after %v, with token %d after %d", took, next.Token, g.Token)
+		}
+	})
+}
