@@ -215,6 +215,8 @@ func (r *request) explain(client *holdfast.Client, err error) error {
 		return &refused{fmt.Sprintf("%s is held by %s", shown(r.name), holders(held.Holders)), err}
 	case errors.Is(err, holdfast.ErrMismatch):
 		return r.explainMismatch(client, err)
+	case errors.Is(err, holdfast.ErrLost): // it waited, and had nothing that could be lost
+		return &refused{fmt.Sprintf("the wait for %s was ended by somebody else: an operator, as a rule", shown(r.name)), holdfast.ErrHeld}
 	case !errors.Is(err, errWaited):
 		return err
 	}
