@@ -22,8 +22,8 @@ command and lets go. If it stays silent, the lock passes on when its TTL is over
 
 With --force the lock is free at once. Its old holder may then still be working, and so may the next one.
 
-If several hold the lock, say which with --holder and the REF that "holdfast show NAME" prints. One that waits
-holds nothing, and loses its place in line by its REF: on etcd and ZooKeeper that ends its wait, and elsewhere it may come again.
+If several hold the lock, say which with --holder and the REF that "holdfast show NAME" prints. One that waits holds nothing,
+and loses its place in line by its REF: on etcd and ZooKeeper that ends its wait, elsewhere it may come again.
 
 Exits 1 if nobody holds the lock.`,
 		Args: exactly("NAME"),

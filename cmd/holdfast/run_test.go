@@ -86,8 +86,10 @@ func TestUsageErrors(t *testing.T) {
 	r := w.command("run", "a", "true")
 	r.cmd.Env = append(w.env("HOLDFAST_STORE="), "XDG_STATE_HOME="+w.dir)
 	r.begin().wait().want(t, 64, "HOLDFAST_STORE is set, and empty")
-	if r := w.run("run", "--help"); r.code != 0 || !strings.Contains(r.out, "--shared") || !strings.Contains(r.out, "76") {
-		t.Errorf("want the help; %s", r.description)
+	for _, word := range []string{"--shared", "76", "exits 69 sooner if the store is silent for 10s", "only if the store is called by the same name"} {
+		if r := w.run("run", "--help"); r.code != 0 || !strings.Contains(r.out, word) {
+			t.Errorf("want %q in the help; %s", word, r.description)
+		}
 	}
 }
 
