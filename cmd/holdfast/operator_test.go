@@ -155,6 +155,9 @@ func TestVersionAndCompletion(t *testing.T) {
 	if r := w.run("version"); r.code != 0 || !strings.HasPrefix(r.out, "holdfast ") || !strings.HasSuffix(r.out, runtime.GOOS+"/"+runtime.GOARCH+"\n") {
 		t.Error(r.description)
 	}
+	if r := w.run("--version"); r.code != 0 || r.out != w.run("version").out {
+		t.Error(r.description)
+	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		if r := w.run("completion", shell); r.code != 0 || !strings.Contains(r.out, "holdfast") {
 			t.Errorf("%s: exit %d", shell, r.code)
