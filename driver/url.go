@@ -133,7 +133,17 @@ func shownOption(name string) string {
 	return "(not shown)"
 }
 
-var secretOption = regexp.MustCompile(`(?i)pass|pwd|secret|token|key|cred|auth|sig`)
+var (
+	secretOption = regexp.MustCompile(`(?i)pass|pwd|secret|token|key|cred|auth|sig`)
+	fileOption   = regexp.MustCompile(`(?i)file$`)
+)
+
+// isSecret tells whether an option's value must not be shown. The path of a file with a secret in it is none: whoever has
+// to mend it needs to see it.
+func isSecret(name, value string) bool {
+	path := fileOption.MatchString(name) && strings.HasPrefix(value, "/")
+	return secretOption.MatchString(name) && !path
+}
 
 // secrets are the parts of a URL that must not be shown, decoded and as written, the longest first.
 func secrets(u *url.URL) []string {
@@ -146,9 +156,9 @@ func secrets(u *url.URL) []string {
 	}
 	for _, pair := range strings.FieldsFunc(u.RawQuery, func(r rune) bool { return r == '&' || r == ';' }) {
 		name, value, _ := strings.Cut(pair, "=")
-		if decoded, err := url.QueryUnescape(value); err == nil && secretOption.MatchString(name) {
+		if decoded, err := url.QueryUnescape(value); err == nil && isSecret(name, value) {
 			s = append(s, value, decoded, url.PathEscape(decoded))
-		} else if secretOption.MatchString(name) {
+		} else if isSecret(name, value) {
 			s = append(s, value)
 		}
 	}

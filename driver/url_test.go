@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,8 +18,9 @@ func init() {
 			return nil, fmt.Errorf("dial %s with %s: %w", u, u.Query().Get("password"), err)
 		}
 		return nil, Query(u, map[string]func(string) error{
-			"db":       func(v string) error { _, err := strconv.Atoi(v); return err },
-			"password": func(v string) error { _, err := strconv.Atoi(v); return err },
+			"db":            func(v string) error { _, err := strconv.Atoi(v); return err },
+			"password":      func(v string) error { _, err := strconv.Atoi(v); return err },
+			"password-file": func(v string) error { _, err := os.ReadFile(v); return err },
 		})
 	})
 }
@@ -67,6 +69,8 @@ func TestOpenHidesSecrets(t *testing.T) {
 		"test://host/?PASSWORD=SECRET",
 		"test://host/?sslpassword=SECRET",
 		"test://host/?password=a%SECRET",
+		"test://host/?password-file=SECRET",
+		"test://host/?password=/SECRET",
 		"test://host/?password=SECRET;x=1",
 		"test://host/?password=x;SECRET",
 		"test://host/?password=x&%53ECRET/=y",
@@ -137,6 +141,14 @@ func TestQuery(t *testing.T) {
 	}
 	if Query(&url.URL{RawQuery: "db=a%26b"}, known); got != "a&b" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// The path of a file with a secret in it is told to whoever has to mend it.
+func TestAPathIsNoSecret(t *testing.T) {
+	_, err := Open(t.Context(), "test://user:hunter2@host/?password-file=/no/such/file")
+	if err == nil || !strings.Contains(err.Error(), "open /no/such/file") {
+		t.Errorf("want the path; %v", err)
 	}
 }
 

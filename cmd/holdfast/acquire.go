@@ -215,6 +215,8 @@ func (r *request) explain(client *holdfast.Client, err error) error {
 		return &refused{fmt.Sprintf("%s is held by %s", shown(r.name), holders(held.Holders)), err}
 	case errors.Is(err, holdfast.ErrMismatch):
 		return r.explainMismatch(client, err)
+	case errors.Is(err, holdfast.ErrLost): // it waited, and had nothing that could be lost
+		return &refused{fmt.Sprintf("the wait for %s was ended by somebody else: an operator, as a rule", shown(r.name)), holdfast.ErrHeld}
 	case !errors.Is(err, errWaited):
 		return err
 	}
@@ -236,8 +238,13 @@ func (r *request) explain(client *holdfast.Client, err error) error {
 func (r *request) explainMismatch(client *holdfast.Client, err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), inspectTime)
 	defer cancel()
+	lock, _ := client.Inspect(ctx, r.name)
+	return r.mismatch(lock, err)
+}
+
+func (r *request) mismatch(lock holdfast.Lock, err error) error {
 	as := "with another --limit, or without one"
-	if lock, lookErr := client.Inspect(ctx, r.name); lookErr == nil && lock.Kind != "" {
+	if lock.Kind != "" {
 		as = "as a " + usedAs(lock)
 	}
 	return &refused{fmt.Sprintf("%s is in use %s; all who use one name must agree on --limit, or all go without", shown(r.name), as), err}

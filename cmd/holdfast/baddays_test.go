@@ -81,7 +81,7 @@ func TestMaxHold(t *testing.T) {
 	r := w.start("run", "--max-hold", "1500ms", "--json", "record", "a", "sh", "-c", family(true)).says("held")
 	got := r.wait()
 	got.want(t, 76)
-	if !strings.Contains(got.err, "a has been held for as long as --max-hold allows") {
+	if !strings.Contains(got.err, "a has been held for as long as --max-hold allows, and will be lost in") {
 		t.Error(got.description)
 	}
 	w.familyDead()

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,7 +22,8 @@ command and lets go. If it stays silent, the lock passes on when its TTL is over
 
 With --force the lock is free at once. Its old holder may then still be working, and so may the next one.
 
-If several hold the lock, say which with --holder and the REF that "holdfast show NAME" prints.
+If several hold the lock, say which with --holder and the REF that "holdfast show NAME" prints. One that waits holds nothing,
+and loses its place in line by its REF: on etcd and ZooKeeper that ends its wait, elsewhere it may come again.
 
 Exits 1 if nobody holds the lock.`,
 		Args: exactly("NAME"),
@@ -31,7 +33,7 @@ Exits 1 if nobody holds the lock.`,
 			})
 		},
 	}
-	c.Flags().Var(filled{&ref}, "holder", "which holder, by the `REF` that show prints (default: the only one)")
+	c.Flags().Var(filled{&ref}, "holder", "which holder, or which that waits, by the `REF` that show prints (default: the only holder)")
 	c.Flags().BoolVar(&force, "force", false, "free the lock at once, though its holder may still be working")
 	return c
 }
@@ -51,6 +53,10 @@ func breakLock(ctx context.Context, c *cobra.Command, client *holdfast.Client, n
 	}
 	if err := client.Break(ctx, name, who.Ref, mode); err != nil {
 		return storeError(err)
+	}
+	if slices.ContainsFunc(lock.Waiters, func(s holdfast.Standing) bool { return s.Ref == who.Ref }) {
+		_, err := fmt.Fprintf(c.OutOrStdout(), "%s has lost its place in line for %s, and may come again at its end\n", words(who.Owner), shown(name))
+		return err
 	}
 	if force {
 		say("%s was taken from %s at once, who may still be working", shown(name), words(who.Owner))
@@ -78,11 +84,14 @@ func choose(lock holdfast.Lock, name, ref string) (holdfast.Standing, error) {
 	case len(lock.Holders) == 0:
 		return holdfast.Standing{}, exitWith(exitNothing, "nobody holds %s", shown(name))
 	case len(lock.Holders) > 1:
-		refs := make([]string, len(lock.Holders))
-		for i, h := range lock.Holders {
-			refs[i] = words(h.Ref) + " (" + words(h.Owner) + ")"
+		var refs []string
+		for _, s := range lock.Holders {
+			refs = append(refs, words(s.Ref)+" ("+words(s.Owner)+")")
 		}
-		return holdfast.Standing{}, usage("%d hold %s; say which with --holder and one of %s", len(refs), shown(name), strings.Join(refs, ", "))
+		for _, s := range lock.Waiters {
+			refs = append(refs, words(s.Ref)+" ("+words(s.Owner)+", waits)")
+		}
+		return holdfast.Standing{}, usage("%d hold %s; say which with --holder and one of %s", len(lock.Holders), shown(name), strings.Join(refs, ", "))
 	}
 	return lock.Holders[0], nil
 }

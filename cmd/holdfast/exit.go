@@ -67,7 +67,7 @@ func storeError(err error) *exitError {
 		code = exitNotAcquired
 	case errors.Is(err, holdfast.ErrInvalid), errors.Is(err, holdfast.ErrUnsupported), errors.Is(err, holdfast.ErrMismatch):
 		code = exitUsage
-	case errors.Is(err, holdfast.ErrLost):
+	case errors.Is(err, holdfast.ErrLost): // break: it ended by itself
 		code = exitNothing
 	}
 	return &exitError{code: code, err: err}

@@ -19,7 +19,8 @@ func newExplain(storeURL *string) *cobra.Command {
 		Use:   "explain [flags] NAME",
 		Short: "Show what run would do with a lock, and change nothing",
 		Long: `explain takes the flags of run and shows what they come to: where the lock stands in the store, for how long, when it is
-renewed and when the command would be ended, how long others wait for a holder that died, and who holds it now.`,
+renewed and when the command would be ended, how long others wait for a holder that died, who holds it now, and whether run
+would be refused as it stands.`,
 		Args: exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			request, err := f.request(c, args[0], "")
@@ -77,7 +78,19 @@ func explain(ctx context.Context, w io.Writer, client *holdfast.Client, r *reque
 		[]string{"in line", lineOf(info, r)},
 		[]string{"now", now(lock)},
 	)
+	if err := r.wouldBeRefused(ctx, client, lock); err != nil {
+		rows = append(rows, []string{"run now", "is refused: " + words(reason(err))})
+	}
 	return table(w, append(rows, warnings(ctx, client)...))
+}
+
+// wouldBeRefused is why run would not even wait, if it would not.
+func (r *request) wouldBeRefused(ctx context.Context, client *holdfast.Client, lock holdfast.Lock) error {
+	_, limit := r.weight()
+	if (r.limit > 0 || lock.Kind == holdfast.KindSemaphore) && lock.Kind != "" && (lock.Kind != r.kind || lock.Limit != limit) {
+		return r.mismatch(lock, holdfast.ErrMismatch)
+	}
+	return r.checkHeld(ctx, client)
 }
 
 // warnings are what the store's set-up is to be warned of.

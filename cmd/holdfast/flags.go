@@ -28,7 +28,7 @@ type lockFlags struct {
 func (f *lockFlags) define(c *cobra.Command) {
 	flags := c.Flags()
 	flags.DurationVar(&f.ttl, "ttl", holdfast.DefaultTTL, "how long the lock stands when this program falls silent, 1s to 24h")
-	flags.Var(&f.wait, "wait", "how long to wait for the lock, a duration or forever")
+	flags.Var(&f.wait, "wait", "how long to wait for the lock, a duration or forever; exits 69 sooner if the store is silent for 10s, or for a TTL if that is less")
 	flags.BoolVarP(&f.noWait, "no-wait", "n", false, "do not wait")
 	flags.BoolVar(&f.fair, "fair", false, "first come, first served among all who ask so (--shared and --limit always are)")
 	flags.BoolVarP(&f.shared, "shared", "s", false, "go together with other shared holders of NAME")

@@ -151,6 +151,17 @@ func TestExplain(t *testing.T) {
 	if got := w.run("explain", "--limit", "3", "a"); !strings.Contains(got.out, "semaphore of 3, held by ") {
 		t.Error(got.description)
 	}
+	refused := func(want string, args ...string) {
+		if got := w.run(args...); got.code != 0 || !strings.Contains(got.out, want) || want == "" && strings.Contains(got.out, "refused") {
+			t.Errorf("want %q; %s", want, got.description)
+		}
+	}
+	refused("run now", "explain", "--limit", "4", "a")
+	refused("is refused: a is in use as a semaphore of 3", "explain", "a")
+	refused("is refused: b is held already around this", "run", "b", program, "explain", "b")
+	refused("is refused: b is in use as a mutex", "run", "b", program, "explain", "--limit", "2", "b")
+	refused("", "explain", "--limit", "3", "a")
+	refused("", "run", "b", "env", "-u", "HOLDFAST_HELD", program, "explain", "--shared", "b")
 	if got := w.run("list"); strings.Count(got.out, "\n") != 2 {
 		t.Errorf("explain changed something: %s", got.description)
 	}

@@ -13,7 +13,7 @@ import (
 
 // heldVariable lists what is held around a command: entries with blanks between them, each STORE#NAME#TOKEN#WEIGHT/LIMIT,
 // with the store as "holdfast stores" shows it, and odd characters as %XX. It is how a run within a run finds out that it
-// would wait for itself.
+// would wait for itself. Stores are the same by their names only: whoever calls one by two (localhost and 127.0.0.1) is not warned.
 const heldVariable = "HOLDFAST_HELD"
 
 // held is one entry.

@@ -5,10 +5,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 func newList(storeURL *string) *cobra.Command {
@@ -27,6 +29,9 @@ Names with odd characters are in quotes. A run that waits without --fair is not 
 			prefix := ""
 			if len(args) > 0 {
 				prefix = args[0]
+			}
+			if scheme, _, ok := strings.Cut(prefix, "://"); ok && slices.Contains(driver.Schemes(), scheme) {
+				return usage("the URL of a store is no PREFIX; give it with --store")
 			}
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
 				return list(ctx, c, client, prefix)

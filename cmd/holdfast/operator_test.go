@@ -1,11 +1,17 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"regexp"
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/memory"
 )
 
 func TestListAndShow(t *testing.T) {
@@ -95,6 +101,43 @@ func TestBreak(t *testing.T) {
 	second.wait().want(t, 0)
 }
 
+func TestBreakOfOneThatWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	_, _ = w.hold("a", "--limit", "2")
+	_, _ = w.hold("a", "--limit", "2")
+	waiter := w.start("run", "--limit", "2", "a", "true")
+	w.waiting("a", 1)
+	ref := regexp.MustCompile(`(\S+) \(\S+ holdfast\[\d+\], waits\)`).FindStringSubmatch(w.run("break", "a").err)
+	if ref == nil {
+		t.Fatal("who waits is not said")
+	}
+	got := w.run("break", "a", "--holder", ref[1])
+	if got.code != 0 || !strings.Contains(got.out, fmt.Sprintf("holdfast[%d] has lost its place in line for a", waiter.cmd.Process.Pid)) {
+		t.Error(got.description)
+	}
+}
+
+// endsWaits is a store on which an operator breaks each claim that waits.
+type endsWaits struct{ driver.Store }
+
+func (endsWaits) Acquire(context.Context, driver.Claim) (driver.Grant, error) {
+	return driver.Grant{}, &driver.LossError{Loss: driver.LossBroken}
+}
+
+func TestAWaitThatAnOperatorEnds(t *testing.T) {
+	t.Parallel()
+	client, err := holdfast.New(endsWaits{memory.New(nil).Open()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	_, err = (&request{name: "a", kind: holdfast.KindMutex}).wait(t.Context(), client)
+	if exit := storeError(err); exit.code != 75 || exit.known() != outcomeNotAcquired || !strings.Contains(exit.Error(), "the wait for a was ended") {
+		t.Errorf("exit %d, %s: %v", exit.code, exit.known(), exit)
+	}
+}
+
 func TestStores(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -110,6 +153,9 @@ func TestVersionAndCompletion(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	if r := w.run("version"); r.code != 0 || !strings.HasPrefix(r.out, "holdfast ") || !strings.HasSuffix(r.out, runtime.GOOS+"/"+runtime.GOARCH+"\n") {
+		t.Error(r.description)
+	}
+	if r := w.run("--version"); r.code != 0 || r.out != w.run("version").out {
 		t.Error(r.description)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,7 +27,7 @@ const rootHelp = `holdfast runs commands under a lock that processes, containers
 runs ./report.sh while no other "holdfast run nightly-report" on the same store does.
 
 Locks live in a store, named by --store or by the environment variable HOLDFAST_STORE. Without either it is a directory
-of your own (` + "`holdfast stores`" + ` shows which): no server is needed, and the locks hold between the processes of this machine.
+of your own, and the machine's /var/lib/holdfast for root (` + "`holdfast stores`" + ` shows which): no server is needed, and the locks hold between the processes of this machine.
 A URL with a password in it belongs in HOLDFAST_STORE: everybody on the machine can read command lines.
 
 Exit codes of all subcommands: 64 wrong usage; 69 the store cannot be reached or refuses; 74 what is to be printed cannot be
@@ -59,6 +60,7 @@ func execute(args []string) int {
 
 func newRoot() *cobra.Command {
 	var storeURL string
+	var asksVersion bool
 	root := &cobra.Command{
 		Use:           "holdfast",
 		Short:         "Run commands under a distributed lock",
@@ -66,7 +68,10 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(c *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			switch {
+			case asksVersion:
+				return printVersion(c.OutOrStdout())
+			case len(args) == 0:
 				return usage("a subcommand is missing")
 			}
 			return unknownCommand(c, args[0])
@@ -74,8 +79,9 @@ func newRoot() *cobra.Command {
 		Args:                       cobra.ArbitraryArgs,
 		SuggestionsMinimumDistance: 2,
 	}
-	root.PersistentFlags().Var(filled{&storeURL}, "store", "where the locks live, a `URL` such as file:///var/lib/holdfast (default $HOLDFAST_STORE, else a directory of your own)")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
+	root.PersistentFlags().Var(filled{&storeURL}, "store", "where the locks live, a `URL` such as file:///var/lib/holdfast (default $HOLDFAST_STORE, else a directory of your own; root's is the machine's)")
+	root.Flags().BoolVar(&asksVersion, "version", false, "print the version")
+	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newRun(&storeURL), newHold(&storeURL), newAcquire(&storeURL), newRenew(&storeURL), newRelease(&storeURL),
 		newList(&storeURL), newShow(&storeURL), newWatch(&storeURL), newBreak(&storeURL),
 		newStores(&storeURL), newExplain(&storeURL), newVersion())
@@ -107,11 +113,13 @@ func unknownCommand(root *cobra.Command, name string) error {
 
 // flagError says what is wrong with a flag. The library's own texts quote what was typed, and that may be a URL with a
 // password behind one dash too few.
-func flagError(err error) error {
+func flagError(c *cobra.Command, err error) error {
 	var missing *pflag.NotExistError
 	var value *pflag.ValueRequiredError
 	var invalid *pflag.InvalidValueError
 	switch {
+	case errors.As(err, &missing) && c.Flags().Lookup("wait") != nil && slices.Contains([]string{"timeout", "w"}, missing.GetSpecifiedName()):
+		return usage("there is no flag %s; did you mean --wait?", missing.GetSpecifiedName())
 	case errors.As(err, &missing) && missing.GetSpecifiedShortnames() != "":
 		return usage("unknown flag -%s", missing.GetSpecifiedName())
 	case errors.As(err, &missing):

@@ -36,7 +36,11 @@ A process of its own sees to that, the guard, whatever becomes of this program: 
 Signals go on to the command; those of the terminal reach it by themselves. A second Ctrl-C within 5 s kills. Ctrl-Z stops
 the command and this program; with fg they go on if the lock still stands by then, and it does for less than a TTL.
 
-HOLDFAST_HELD lists all locks that are held around the command; to ask for one of them again is wrong usage.
+HOLDFAST_HELD lists all locks that are held around the command; to ask for one of them again is wrong usage. That is found out
+only if the store is called by the same name: of redis://localhost within redis://127.0.0.1 the inner run waits for the outer.
+
+No --wait outlasts a store that gives no answer: the waiting ends, with exit code 69, when it has been silent for 10 s, or for the
+TTL if that is less.
 
 --json FILE appends a line of JSON for each event, and a last one that states the outcome; fd:N is a descriptor.
 

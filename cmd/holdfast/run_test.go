@@ -68,7 +68,13 @@ func TestUsageErrors(t *testing.T) {
 		{"at most 512 bytes", []string{"run", strings.Repeat("x", 513), "true"}},
 		{"UTF-8", []string{"run", "\xff", "true"}},
 		{"nats", []string{"run", "--store", "nats://host", "a", "true"}},
-		{"scheme", []string{"run", "--store", "/var/lib/holdfast", "a", "true"}},
+		{"did you mean file:///var/lib/holdfast?", []string{"run", "--store", "/var/lib/holdfast", "a", "true"}},
+		{"did you mean redis://localhost:6379?", []string{"run", "--store", "localhost:6379", "a", "true"}},
+		{"did you mean etcd://127.0.0.1:2379?", []string{"list", "--store", "127.0.0.1:2379"}},
+		{"--store", []string{"list", "redis://host"}},
+		{"did you mean --wait?", []string{"run", "--timeout", "3s", "a", "true"}},
+		{"did you mean --wait?", []string{"acquire", "-w", "3s", "a"}},
+		{"unknown flag --timeout", []string{"list", "--timeout", "3s"}},
 		{"three slashes", []string{"run", "--store", "file://host/dir", "a", "true"}},
 		{"unknown option colour", []string{"run", "--store", w.store + "?colour=red", "a", "true"}},
 		{"leave the flag out", []string{"run", "--store", "", "a", "true"}},
@@ -86,8 +92,10 @@ func TestUsageErrors(t *testing.T) {
 	r := w.command("run", "a", "true")
 	r.cmd.Env = append(w.env("HOLDFAST_STORE="), "XDG_STATE_HOME="+w.dir)
 	r.begin().wait().want(t, 64, "HOLDFAST_STORE is set, and empty")
-	if r := w.run("run", "--help"); r.code != 0 || !strings.Contains(r.out, "--shared") || !strings.Contains(r.out, "76") {
-		t.Errorf("want the help; %s", r.description)
+	for _, word := range []string{"--shared", "76", "exits 69 sooner if the store is silent for 10s", "only if the store is called by the same name"} {
+		if r := w.run("run", "--help"); r.code != 0 || !strings.Contains(r.out, word) {
+			t.Errorf("want %q in the help; %s", word, r.description)
+		}
 	}
 }
 

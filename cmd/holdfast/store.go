@@ -56,6 +56,9 @@ func openClient(ctx context.Context, flag string, o *holdfast.Options) (*holdfas
 	if err != nil {
 		return nil, err
 	}
+	if like := meantURL(where); like != "" {
+		return nil, usage("the store is not given as a URL; did you mean %s?", like)
+	}
 	// The library's own words for this are meant for programmers.
 	if u, err := url.Parse(where); err == nil && u.Scheme != "" && !slices.Contains(driver.Schemes(), u.Scheme) {
 		return nil, usage("no store is known for %s://, only for %s", u.Scheme, strings.Join(driver.Schemes(), ", "))
@@ -65,6 +68,20 @@ func openClient(ctx context.Context, flag string, o *holdfast.Options) (*holdfas
 		return nil, storeError(err)
 	}
 	return client, nil
+}
+
+// portSchemes are the stores that are known by their ports.
+var portSchemes = map[string]string{"2181": "zookeeper", "2379": "etcd", "5432": "postgres", "6379": "redis"}
+
+// meantURL is the URL that a plain path or host:port stands for. Nothing else is shown: it may be a password.
+func meantURL(where string) string {
+	if host, port, ok := strings.Cut(where, ":"); ok && portSchemes[port] != "" && !strings.ContainsAny(host, "/@") {
+		return portSchemes[port] + "://" + where
+	}
+	if filepath.IsAbs(where) && !strings.ContainsAny(where, ":@?#") {
+		return (&url.URL{Scheme: "file", Path: where}).String()
+	}
+	return ""
 }
 
 // closeClient ends a client within closeTimeout. Its error would add nothing: whatever was given back has been

@@ -131,7 +131,7 @@ func (s *supervisor) warn(left time.Duration) {
 		what = "has been held for as long as --max-hold allows, and"
 	}
 	s.end(errors.New(what + " is lost"))
-	s.say("%s %s is lost in %v; the command is told to end", shown(s.tenure.Name()), what, left.Round(10*time.Millisecond))
+	s.say("%s %s will be lost in %v; the command is told to end", shown(s.tenure.Name()), what, left.Round(10*time.Millisecond))
 }
 
 // left is how long the tree may live.

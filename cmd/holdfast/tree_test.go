@@ -104,7 +104,7 @@ func TestAStoreThatFailsEndsTheTreeBeforeOthersGetTheLock(t *testing.T) {
 	if got := r.wait(); got.code != 76 {
 		t.Errorf("want exit 76; %s", got.description)
 	}
-	if got := stderr.text(); !strings.Contains(got, "a cannot be renewed and is lost in") || !strings.Contains(got, "a is lost: ") {
+	if got := stderr.text(); !strings.Contains(got, "a cannot be renewed and will be lost in") || !strings.Contains(got, "a is lost: ") {
 		t.Errorf("stderr: %q", got)
 	}
 	got := next.wait()
@@ -147,7 +147,7 @@ func TestAStoppedWrapperLosesTheLock(t *testing.T) {
 	w.run("run", "a", "true").want(t, 0) // waits for as long as the TTL
 	w.familyDead()                       // without any help from the wrapper
 	r.signal(unix.SIGCONT)
-	if got := r.wait(); got.code != 76 || !strings.Contains(got.err, "a cannot be renewed and is lost in") || !strings.Contains(got.err, "a is lost: ") {
+	if got := r.wait(); got.code != 76 || !strings.Contains(got.err, "a cannot be renewed and will be lost in") || !strings.Contains(got.err, "a is lost: ") {
 		t.Error(got.description)
 	}
 }

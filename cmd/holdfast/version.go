@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 
@@ -17,10 +18,14 @@ func newVersion() *cobra.Command {
 		Short: "Print the version",
 		Args:  exactly(),
 		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(c.OutOrStdout(), "holdfast %s %s %s/%s\n", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-			return err
+			return printVersion(c.OutOrStdout())
 		},
 	}
+}
+
+func printVersion(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "holdfast %s %s %s/%s\n", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return err
 }
 
 // buildVersion is the release, else what the build knows about the commit.
