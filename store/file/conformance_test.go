@@ -75,6 +75,20 @@ func TestConformance(t *testing.T) {
 		},
 		Restart: func(context.Context) error { return nil }, // there is no server
 	}, &drivertest.Options{Log: func(line string) { t.Log(line) }})
+	judge(t, results)
+}
+
+// TestStoreConformance: nor does it break one by being made late.
+func TestStoreConformance(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/store"
+	judge(t, drivertest.Run(t.Context(), drivertest.Harness{
+		Open: func(context.Context) (driver.Store, error) { return New(dir, nil) },
+	}, nil))
+}
+
+func judge(t *testing.T, results []drivertest.Result) {
+	t.Helper()
 	for _, r := range results {
 		if r.Err != nil {
 			t.Errorf("%s: %v", r.Case.Name, r.Err)

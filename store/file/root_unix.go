@@ -15,12 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// openDirectory opens the table in a real directory.
-func openDirectory(ctx context.Context, dir string, o Options) (*table, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, err
-	}
+// openDirectory opens the table in a real directory. If there is none it is made, or the error is errAbsent.
+func openDirectory(ctx context.Context, dir string, o Options, create bool) (*table, error) {
 	id, err := bootID()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrUnsupported, err)
@@ -29,6 +25,14 @@ func openDirectory(ctx context.Context, dir string, o Options) (*table, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrUnsupported, err)
 	}
+	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
+		if !create {
+			return nil, errAbsent
+		}
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, explain("make the directory "+dir, err)
+		}
+	}
 	root, err := openRoot(dir, o.Force, fileSystem)
 	if err != nil {
 		return nil, err
@@ -36,7 +40,7 @@ func openDirectory(ctx context.Context, dir string, o Options) (*table, error) {
 	t, err := openTable(ctx, surroundings{
 		fsys: disk{}, root: root, dir: dir, bootID: id,
 		boot: func() time.Duration { return o.Clock.Real() - shift },
-		wall: time.Now, hands: o.Clock, up: func() { syncAbove(dir) }, log: o.Logger,
+		wall: time.Now, hands: o.Clock, up: func() { syncAbove(dir) }, log: o.Logger, create: create,
 	})
 	if err != nil {
 		return nil, err
@@ -45,13 +49,8 @@ func openDirectory(ctx context.Context, dir string, o Options) (*table, error) {
 	return t, nil
 }
 
-// openRoot makes the directory if need be, and opens it if it can be trusted.
+// openRoot opens the directory if it can be trusted.
 func openRoot(dir string, force bool, kind func(fd int) (string, bool, error)) (int, error) {
-	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return -1, explain("make the directory "+dir, err)
-		}
-	}
 	fd, err := open(unix.AT_FDCWD, dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
 		return -1, fmt.Errorf("%w: %s is not a directory but a file or a symbolic link; give the directory itself", driver.ErrDenied, dir)

@@ -56,6 +56,7 @@ type surroundings struct {
 	hands  driver.Clock
 	up     func() // puts the names above root on the disk
 	log    *slog.Logger
+	create bool // whether to make a store where there is none
 }
 
 // sweepAge is how old a thing in tmp must be to be nobody's. Whoever was stopped for longer while making it notices.
@@ -74,7 +75,7 @@ func openTable(ctx context.Context, s surroundings) (*table, error) {
 }
 
 func (t *table) open(ctx context.Context, s surroundings) (err error) {
-	if err := t.mark(); err != nil {
+	if err := t.mark(s.create); err != nil {
 		return err
 	}
 	for _, folder := range []struct {
@@ -192,10 +193,12 @@ func (t *table) sweepDir(name string) {
 	_ = t.removeDir(t.tmp, swept)
 }
 
-func (t *table) Info() driver.Info {
+func (t *table) Info() driver.Info { return infoOf(t.dir, t.hands) }
+
+func infoOf(dir string, hands driver.Clock) driver.Info {
 	return driver.Info{
-		Store: "file:" + t.dir,
-		Clock: t.hands,
+		Store: "file:" + dir,
+		Clock: hands,
 		Tier:  driver.TierFenceSafe,
 		Judge: driver.JudgeStore,
 		// A claim that is not detached belongs to a process that the power cut ends as well; a detached one is synced.
@@ -384,11 +387,11 @@ func (t *table) Heirloom() (*os.File, error) {
 	return t.presence.heirloom()
 }
 
-// Keys are paths.
-func (t *table) Keys(name string) []string {
+// keysOf are paths.
+func keysOf(dir, name string) []string {
 	return []string{
-		filepath.Join(t.dir, "locks", encodeName(name)) + "/", filepath.Join(t.dir, "clock") + "/",
-		filepath.Join(t.dir, "clients") + "/",
+		filepath.Join(dir, "locks", encodeName(name)) + "/", filepath.Join(dir, "clock") + "/",
+		filepath.Join(dir, "clients") + "/",
 	}
 }
 
