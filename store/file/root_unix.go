@@ -40,13 +40,21 @@ func openDirectory(ctx context.Context, dir string, o Options, create bool) (*ta
 	t, err := openTable(ctx, surroundings{
 		fsys: disk{}, root: root, dir: dir, bootID: id,
 		boot: func() time.Duration { return o.Clock.Real() - shift },
-		wall: time.Now, hands: o.Clock, up: func() { syncAbove(dir) }, log: o.Logger, create: create,
+		wall: time.Now, hands: o.Clock, up: func() { syncAbove(dir) }, log: o.Logger,
+		replaced: func() bool { return replaced(root, dir) }, create: create,
 	})
 	if err != nil {
 		return nil, err
 	}
 	t.watch = newHub(filepath.Join(dir, "locks"))
 	return t, nil
+}
+
+// replaced reports whether another directory than the open one stands at a path. If none does, or none can be seen, nobody
+// else opens one either. Both are asked now: on an overlay a directory's number may change with the first write in it.
+func replaced(fd int, path string) bool {
+	var ours, theirs unix.Stat_t
+	return unix.Fstat(fd, &ours) == nil && unix.Stat(path, &theirs) == nil && (ours.Dev != theirs.Dev || ours.Ino != theirs.Ino)
 }
 
 // openRoot opens the directory if it can be trusted.

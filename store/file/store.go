@@ -35,6 +35,7 @@ type store struct {
 	options Options
 	none    engine // over a table on which nothing stands
 	made    atomic.Pointer[engine]
+	table   *table // the one of made
 
 	opening sync.Mutex
 	closed  bool
@@ -90,6 +91,7 @@ func (s *store) open(ctx context.Context, create bool) (engine, error) {
 		return nil, fmt.Errorf("open file store: %w", err)
 	}
 	e := engineOf(t)
+	s.table = t
 	s.made.Store(&e)
 	return e, nil
 }
@@ -106,8 +108,12 @@ func (s *store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	return e.Acquire(ctx, c)
 }
 
+// Renew looks once, for all grants, whether the directory is still the one that others find.
 func (s *store) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	e, err := s.at(ctx)
+	if err == nil && e != s.none {
+		err = s.table.inPlace(ctx)
+	}
 	if err != nil {
 		for i := range grants {
 			done(i, driver.Renewal{Err: err})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 func openStore(t *testing.T, dir string) *store {
@@ -117,5 +118,61 @@ func TestNeverMade(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it was made: %v", err)
+	}
+}
+
+// TestReplaced: whoever holds a lock in a directory that was moved away is told at the next renewal once another stands in
+// its place, and can claim nothing more there.
+func TestReplaced(t *testing.T) {
+	t.Parallel()
+	at := t.TempDir()
+	dir, away := at+"/store", at+"/away"
+	s := openStore(t, dir)
+	var grants []driver.Grant
+	for _, name := range []string{"a", "b"} {
+		g, err := s.Acquire(t.Context(), claimOf(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		grants = append(grants, g)
+	}
+	renew := func(loss driver.Loss) {
+		t.Helper()
+		s.Renew(t.Context(), grants, func(i int, r driver.Renewal) {
+			var lost *driver.LossError
+			if errors.As(r.Err, &lost) != (loss != "") || lost != nil && lost.Loss != loss || lost == nil && r.Err != nil {
+				t.Errorf("%s: %v", grants[i].Name, r.Err)
+			}
+		})
+	}
+	if err := os.Rename(dir, away); err != nil {
+		t.Fatal(err)
+	}
+	renew("") // nobody else can have it
+	other := openStore(t, dir)
+	if _, err := other.Acquire(t.Context(), claimOf("a")); err != nil {
+		t.Fatal(err)
+	}
+	renew(driver.LossGone)
+	if _, err := s.Acquire(t.Context(), claimOf("c")); !errors.Is(err, driver.ErrCorrupt) || !errors.Is(err, errReplaced) {
+		t.Errorf("a claim in the old directory: %v", err)
+	}
+	if err := errors.Join(other.Close(), os.RemoveAll(dir), os.Rename(away, dir)); err != nil {
+		t.Fatal(err)
+	}
+	renew("")
+}
+
+// TestReplacedUnrenewed: nor can a client that never renews, once the floor is raised, as happens once a minute.
+func TestReplacedUnrenewed(t *testing.T) {
+	t.Parallel()
+	at := t.TempDir()
+	tab := openTest(t, at+"/store")
+	if err := errors.Join(os.Rename(at+"/store", at+"/away"), os.Mkdir(at+"/store", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	row := record.Row{Name: "a", Token: tab.clock.floor.Load() + 1}
+	if _, err := tab.Swap(t.Context(), row); !errors.Is(err, driver.ErrCorrupt) {
+		t.Error(err)
 	}
 }

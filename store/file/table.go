@@ -48,15 +48,16 @@ type table struct {
 // surroundings is what a table takes from the machine, and a test from elsewhere.
 type surroundings struct {
 	fsys
-	root   int    // handle of the store's directory
-	dir    string // its path
-	bootID string
-	boot   func() time.Duration // the kernel's boot clock
-	wall   func() time.Time
-	hands  driver.Clock
-	up     func() // puts the names above root on the disk
-	log    *slog.Logger
-	create bool // whether to make a store where there is none
+	root     int    // handle of the store's directory
+	dir      string // its path
+	bootID   string
+	boot     func() time.Duration // the kernel's boot clock
+	wall     func() time.Time
+	hands    driver.Clock
+	up       func() // puts the names above root on the disk
+	log      *slog.Logger
+	replaced func() bool // see area
+	create   bool        // whether to make a store where there is none
 }
 
 // sweepAge is how old a thing in tmp must be to be nobody's. Whoever was stopped for longer while making it notices.
@@ -65,7 +66,7 @@ const sweepAge = time.Hour
 // openTable takes over the handle of the store's directory, also if it fails.
 func openTable(ctx context.Context, s surroundings) (*table, error) {
 	t := &table{hands: s.hands, closed: make(chan struct{}), locks: -1, clients: -1}
-	t.area = area{fsys: s.fsys, dir: s.dir, root: s.root, tmp: -1, nonce: nonces()}
+	t.area = area{fsys: s.fsys, dir: s.dir, root: s.root, tmp: -1, nonce: nonces(), replaced: s.replaced}
 	t.presence = presence{fsys: s.fsys, session: strings.ToLower(rand.Text()), handle: -1}
 	if err := t.open(ctx, s); err != nil {
 		t.release()
@@ -224,6 +225,20 @@ func (t *table) use(ctx context.Context) (func(), error) {
 		return nil, err
 	}
 	return t.using.RUnlock, nil
+}
+
+// inPlace is a loss if another directory stands where this one was.
+func (t *table) inPlace(ctx context.Context) error {
+	done, err := t.use(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if !t.replaced() {
+		return nil
+	}
+	t.clock.floor.Store(0) // so that the next write finds out as well
+	return &driver.LossError{Loss: driver.LossGone, Err: errReplaced}
 }
 
 func (t *table) cell(name string) cell {
