@@ -74,8 +74,9 @@ func (c *Client) Explain(name string, kind Kind, limit, weight int64, opts *Lock
 	return Plan{TTL: claim.TTL}, nil
 }
 
-// Warnings asks the store how it is set up, and tells in words what makes its locks less safe than they could be: each
-// says what to set. There are none on stores that have nothing to set up. An error is that of a store that cannot be asked.
+// Warnings asks the store how it is set up, and tells in words what makes its locks less safe than they could be, or shows
+// that another store may have been meant (a directory in which there is none yet): each says what to set. There are none on
+// stores that have nothing to set up. An error is that of a store that cannot be asked.
 func (c *Client) Warnings(ctx context.Context) ([]string, error) {
 	w, ok := c.store.(driver.Warner)
 	if !ok {

@@ -195,7 +195,7 @@ type Explainer interface {
 // Warner is implemented by stores whose set-up is the user's own, and can be weak.
 type Warner interface {
 	// Warnings asks the store how it is set up. Each warning says in words what makes its locks less safe than they could
-	// be, and what to set. The error is that of a store that cannot be asked.
+	// be, or shows that another store may have been meant, and what to set. The error is that of a store that cannot be asked.
 	Warnings(ctx context.Context) ([]string, error)
 }
 

@@ -53,7 +53,7 @@ var mutants = []mutant{
 	{name: "release without compare", file: machine,
 		edits: []edit{{"if c == nil || m.past(c) {", "if len(r.Claims) == 0 || c != nil && m.past(c) {"},
 			{"return c.ID == id })\n\tr.settle", "return c.State == Granted })\n\tr.settle"}},
-		want:  "belief overlap|though nothing went wrong"},
+		want: "belief overlap|though nothing went wrong"},
 	{name: "renew that makes again", file: machine,
 		edits: []edit{noCheck, {"\tc := r.find(id)\n\tif c == nil || c.State", "\tc := r.find(id)\n\tif c == nil && r.Kind != \"\" {\n\t\tr.Claims = append(r.Claims, Claim{ID: id, Weight: 1, TTL: 5 * time.Second, State: Granted, Token: token})\n\t\tc = r.find(id)\n\t}\n\tif c == nil || c.State"}},
 		want:  "the store has granted|belief overlap|let in before|came after"},

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"context"
 	"crypto/rand"
 	"strings"
 	"testing"
@@ -18,6 +19,10 @@ func openTest(t testing.TB, dir string) *table {
 	}
 	t.Cleanup(func() { _ = tab.Close() })
 	return tab
+}
+
+func newTable(ctx context.Context, dir string, opts *Options) (*table, error) {
+	return openDirectory(ctx, dir, opts.complete(), true)
 }
 
 func claimOf(name string) driver.Claim {

@@ -86,8 +86,12 @@ type area struct {
 	root  int           // that directory
 	tmp   int           // where new directories are made
 	nonce func() string // a new name, different in all processes
-	spare spares
+	// replaced reports whether another directory stands at dir's path, which others would open.
+	replaced func() bool
+	spare    spares
 }
+
+var errReplaced = errors.New("the store's directory was moved away, and there is another in its place")
 
 // version names one version of a record. The zero version is none.
 type version struct {

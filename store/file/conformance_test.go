@@ -78,6 +78,15 @@ func TestConformance(t *testing.T) {
 	}, drivertest.Options{})
 }
 
+// TestStoreConformance: nor does it break one by being made late.
+func TestStoreConformance(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/store"
+	storetest.Conform(t, drivertest.Harness{
+		Open: func(context.Context) (driver.Store, error) { return New(dir, nil) },
+	}, drivertest.Options{})
+}
+
 // TestURL: the store is opened by URL, and says what is wrong with one.
 func TestURL(t *testing.T) {
 	t.Parallel()

@@ -4,7 +4,7 @@
 //
 // or, by URL, file:///var/lib/holdfast, always an absolute path. The URL's option force=true is Options.Force.
 //
-// The directory is made if it is missing, holds nothing else (one that is not empty must have been made by Holdfast, which
+// The directory is made by the first claim if it is missing, holds nothing else (one that is not empty must have been made by Holdfast, which
 // marks it), belongs to one user, and is trusted: whoever can write in it can take any lock away. It must not be where files are removed by age, as in /tmp; what is in it is not to be edited, copied into, or
 // restored from a backup while clients run.
 //
@@ -22,11 +22,9 @@ package file
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // Options for New; nil means the defaults.
@@ -41,35 +39,24 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// New opens the store in a directory, and makes it if it is missing. Errors: ErrInvalid if the directory is neither empty
+// New opens the store in a directory. If there is none it is made by the first claim, whose errors are then these: ErrInvalid if the directory is neither empty
 // nor a store; ErrDenied if this user may not, if the
 // directory belongs to another user or others can write in it; ErrUnsupported if the file system is not known to be
 // local, or the platform is not Linux or macOS; ErrCorrupt if the clock in it cannot be read.
 func New(dir string, opts *Options) (driver.Store, error) {
-	t, err := newTable(context.Background(), dir, opts)
-	if err != nil {
-		return nil, err
-	}
-	return record.New(t), nil
+	return newStore(context.Background(), dir, opts)
 }
 
-func newTable(ctx context.Context, dir string, opts *Options) (*table, error) {
-	var o Options
-	if opts != nil {
-		o = *opts
+func (o *Options) complete() Options {
+	var c Options
+	if o != nil {
+		c = *o
 	}
-	if o.Clock.Monotonic == nil || o.Clock.Real == nil {
-		o.Clock = driver.SystemClock
+	if c.Clock.Monotonic == nil || c.Clock.Real == nil {
+		c.Clock = driver.SystemClock
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
+	if c.Logger == nil {
+		c.Logger = slog.Default()
 	}
-	if dir == "" {
-		return nil, fmt.Errorf("%w: the directory's name is empty", driver.ErrInvalid)
-	}
-	t, err := openDirectory(ctx, dir, o)
-	if err != nil {
-		return nil, fmt.Errorf("open file store: %w", err)
-	}
-	return t, nil
+	return c
 }

@@ -20,8 +20,9 @@ const (
 
 // mark makes sure that the directory is a store's before anything in it is touched: it has a mark, or it is empty, or it
 // looks just like those that were made before there were marks; the latter two get theirs. The mark is on the disk before
-// anything else is made, so a power cut leaves no store without one.
-func (t *table) mark() error {
+// anything else is made, so a power cut leaves no store without one. An empty directory is errAbsent unless a store is to
+// be made.
+func (t *table) mark(create bool) error {
 	names, err := t.names(t.root)
 	if err != nil {
 		return explain("list "+t.dir, err)
@@ -37,6 +38,8 @@ func (t *table) mark() error {
 	case !marked && len(names) > 0 && !unmarked(names):
 		return fmt.Errorf("%w: %s is not empty, and no store of Holdfast's; use a new or an empty directory, such as %s",
 			driver.ErrInvalid, t.dir, filepath.Join(t.dir, "holdfast"))
+	case !marked && len(names) == 0 && !create:
+		return errAbsent
 	case marked && slices.Contains(names, "clock"): // which comes last
 		return nil
 	}

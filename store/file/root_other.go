@@ -10,6 +10,6 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-func openDirectory(context.Context, string, Options) (*table, error) {
+func openDirectory(context.Context, string, Options, bool) (*table, error) {
 	return nil, fmt.Errorf("%w: the file store works on Linux and macOS, not on %s", driver.ErrUnsupported, runtime.GOOS)
 }

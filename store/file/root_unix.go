@@ -15,12 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// openDirectory opens the table in a real directory.
-func openDirectory(ctx context.Context, dir string, o Options) (*table, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, err
-	}
+// openDirectory opens the table in a real directory. If there is none it is made, or the error is errAbsent.
+func openDirectory(ctx context.Context, dir string, o Options, create bool) (*table, error) {
 	id, err := bootID()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrUnsupported, err)
@@ -28,6 +24,14 @@ func openDirectory(ctx context.Context, dir string, o Options) (*table, error) {
 	shift, err := clockShift()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrUnsupported, err)
+	}
+	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
+		if !create {
+			return nil, errAbsent
+		}
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, explain("make the directory "+dir, err)
+		}
 	}
 	root, err := openRoot(dir, o.Force, fileSystem)
 	if err != nil {
@@ -37,6 +41,7 @@ func openDirectory(ctx context.Context, dir string, o Options) (*table, error) {
 		fsys: disk{}, root: root, dir: dir, bootID: id,
 		boot: func() time.Duration { return o.Clock.Real() - shift },
 		wall: time.Now, hands: o.Clock, up: func() { syncAbove(dir) }, log: o.Logger,
+		replaced: func() bool { return replaced(root, dir) }, create: create,
 	})
 	if err != nil {
 		return nil, err
@@ -45,13 +50,15 @@ func openDirectory(ctx context.Context, dir string, o Options) (*table, error) {
 	return t, nil
 }
 
-// openRoot makes the directory if need be, and opens it if it can be trusted.
+// replaced reports whether another directory than the open one stands at a path. If none does, or none can be seen, nobody
+// else opens one either. Both are asked now: on an overlay a directory's number may change with the first write in it.
+func replaced(fd int, path string) bool {
+	var ours, theirs unix.Stat_t
+	return unix.Fstat(fd, &ours) == nil && unix.Stat(path, &theirs) == nil && (ours.Dev != theirs.Dev || ours.Ino != theirs.Ino)
+}
+
+// openRoot opens the directory if it can be trusted.
 func openRoot(dir string, force bool, kind func(fd int) (string, bool, error)) (int, error) {
-	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return -1, explain("make the directory "+dir, err)
-		}
-	}
 	fd, err := open(unix.AT_FDCWD, dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
 		return -1, fmt.Errorf("%w: %s is not a directory but a file or a symbolic link; give the directory itself", driver.ErrDenied, dir)

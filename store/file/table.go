@@ -48,14 +48,16 @@ type table struct {
 // surroundings is what a table takes from the machine, and a test from elsewhere.
 type surroundings struct {
 	fsys
-	root   int    // handle of the store's directory
-	dir    string // its path
-	bootID string
-	boot   func() time.Duration // the kernel's boot clock
-	wall   func() time.Time
-	hands  driver.Clock
-	up     func() // puts the names above root on the disk
-	log    *slog.Logger
+	root     int    // handle of the store's directory
+	dir      string // its path
+	bootID   string
+	boot     func() time.Duration // the kernel's boot clock
+	wall     func() time.Time
+	hands    driver.Clock
+	up       func() // puts the names above root on the disk
+	log      *slog.Logger
+	replaced func() bool // see area
+	create   bool        // whether to make a store where there is none
 }
 
 // sweepAge is how old a thing in tmp must be to be nobody's. Whoever was stopped for longer while making it notices.
@@ -64,7 +66,7 @@ const sweepAge = time.Hour
 // openTable takes over the handle of the store's directory, also if it fails.
 func openTable(ctx context.Context, s surroundings) (*table, error) {
 	t := &table{hands: s.hands, closed: make(chan struct{}), locks: -1, clients: -1}
-	t.area = area{fsys: s.fsys, dir: s.dir, root: s.root, tmp: -1, nonce: nonces()}
+	t.area = area{fsys: s.fsys, dir: s.dir, root: s.root, tmp: -1, nonce: nonces(), replaced: s.replaced}
 	t.presence = presence{fsys: s.fsys, session: strings.ToLower(rand.Text()), handle: -1}
 	if err := t.open(ctx, s); err != nil {
 		t.release()
@@ -74,7 +76,7 @@ func openTable(ctx context.Context, s surroundings) (*table, error) {
 }
 
 func (t *table) open(ctx context.Context, s surroundings) (err error) {
-	if err := t.mark(); err != nil {
+	if err := t.mark(s.create); err != nil {
 		return err
 	}
 	for _, folder := range []struct {
@@ -192,10 +194,12 @@ func (t *table) sweepDir(name string) {
 	_ = t.removeDir(t.tmp, swept)
 }
 
-func (t *table) Info() driver.Info {
+func (t *table) Info() driver.Info { return infoOf(t.dir, t.hands) }
+
+func infoOf(dir string, hands driver.Clock) driver.Info {
 	return driver.Info{
-		Store: "file:" + t.dir,
-		Clock: t.hands,
+		Store: "file:" + dir,
+		Clock: hands,
 		Tier:  driver.TierFenceSafe,
 		Judge: driver.JudgeStore,
 		// A claim that is not detached belongs to a process that the power cut ends as well; a detached one is synced.
@@ -221,6 +225,20 @@ func (t *table) use(ctx context.Context) (func(), error) {
 		return nil, err
 	}
 	return t.using.RUnlock, nil
+}
+
+// inPlace is a loss if another directory stands where this one was.
+func (t *table) inPlace(ctx context.Context) error {
+	done, err := t.use(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if !t.replaced() {
+		return nil
+	}
+	t.clock.floor.Store(0) // so that the next write finds out as well
+	return &driver.LossError{Loss: driver.LossGone, Err: errReplaced}
 }
 
 func (t *table) cell(name string) cell {
@@ -384,11 +402,11 @@ func (t *table) Heirloom() (*os.File, error) {
 	return t.presence.heirloom()
 }
 
-// Keys are paths.
-func (t *table) Keys(name string) []string {
+// keysOf are paths.
+func keysOf(dir, name string) []string {
 	return []string{
-		filepath.Join(t.dir, "locks", encodeName(name)) + "/", filepath.Join(t.dir, "clock") + "/",
-		filepath.Join(t.dir, "clients") + "/",
+		filepath.Join(dir, "locks", encodeName(name)) + "/", filepath.Join(dir, "clock") + "/",
+		filepath.Join(dir, "clients") + "/",
 	}
 }
 

@@ -141,7 +141,7 @@ func TestUntrustedDirectory(t *testing.T) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
-	if _, err := newTable(t.Context(), "", nil); !errors.Is(err, driver.ErrInvalid) {
+	if _, err := New("", nil); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("no directory: %v", err)
 	}
 	if left := list(t, filepath.Join(dir, "real")); len(left) != 0 {

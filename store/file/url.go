@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 func init() { driver.Register("file", openURL) }
@@ -24,9 +23,5 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := newTable(ctx, u.Path, &o)
-	if err != nil {
-		return nil, err
-	}
-	return record.New(t), nil
+	return newStore(ctx, u.Path, &o)
 }

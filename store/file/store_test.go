@@ -1,0 +1,178 @@
+//go:build linux || darwin
+
+package file
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+func openStore(t *testing.T, dir string) *store {
+	t.Helper()
+	s, err := New(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s.(*store)
+}
+
+// TestLook: to look where there is no store shows that nothing stands there, and leaves no trace. The first claim makes the
+// store, and those who looked before see it.
+func TestLook(t *testing.T) {
+	t.Parallel()
+	empty := t.TempDir()
+	for _, dir := range []string{empty, filepath.Join(t.TempDir(), "deep", "store")} {
+		s, watcher := openStore(t, dir), openStore(t, dir)
+		look(t, s)
+		if _, err := os.Stat(dir); dir != empty && !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("a look has made %s: %v", dir, err)
+		} else if dir == empty && len(list(t, dir)) > 0 {
+			t.Errorf("a look has made %q", list(t, dir))
+		}
+		heard := make(chan error)
+		go func() {
+			lock, err := watcher.NextChange(t.Context(), driver.Lock{Name: "a"})
+			if err == nil && len(lock.Holders) != 1 {
+				err = errors.New("nobody holds it")
+			}
+			heard <- err
+		}()
+		g, err := s.Acquire(t.Context(), claimOf("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := <-heard; err != nil {
+			t.Errorf("watching: %v", err)
+		}
+		if lock, err := watcher.Inspect(t.Context(), "a"); err != nil || len(lock.Holders) != 1 || lock.Token != g.Token {
+			t.Errorf("%+v, %v", lock, err)
+		}
+		if ws, err := s.Warnings(t.Context()); err != nil || len(ws) > 0 {
+			t.Errorf("%q, %v", ws, err)
+		}
+	}
+}
+
+// look does all that makes no claim.
+func look(t *testing.T, s *store) {
+	t.Helper()
+	if lock, err := s.Inspect(t.Context(), "a"); err != nil || len(lock.Holders) > 0 {
+		t.Errorf("inspect: %+v, %v", lock, err)
+	}
+	for lock, err := range s.List(t.Context(), "") {
+		t.Errorf("list: %+v, %v", lock, err)
+	}
+	if ws, err := s.Warnings(t.Context()); err != nil || len(ws) != 1 {
+		t.Errorf("warnings: %q, %v", ws, err)
+	}
+	if plan := s.Explain(claimOf("a")); len(plan.Keys) != 3 {
+		t.Errorf("explain: %+v", plan)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := s.NextChange(ctx, driver.Lock{Name: "a"}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("watch: %v", err)
+	}
+	c := claimOf("a")
+	g := driver.Grant{Claim: c, Token: 1, TTL: c.TTL, Ref: c.ID}
+	s.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) {
+		if !errors.Is(r.Err, driver.ErrLost) {
+			t.Errorf("renew: %v", r.Err)
+		}
+	})
+	for what, err := range map[string]error{
+		"break":   s.Break(t.Context(), "a", c.ID, driver.BreakForce),
+		"release": s.Release(t.Context(), c, ""),
+		"detach":  s.Detach(t.Context(), g, time.Minute),
+		"reweigh": s.Reweigh(t.Context(), g, 1),
+	} {
+		if !errors.Is(err, driver.ErrLost) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestNeverMade: a store that was closed before its first claim is closed like others.
+func TestNeverMade(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/store"
+	s := openStore(t, dir)
+	if err := errors.Join(s.Close(), s.Close()); err != nil {
+		t.Error(err)
+	}
+	_, err1 := s.Acquire(t.Context(), claimOf("a"))
+	_, err2 := s.Inspect(t.Context(), "a")
+	_, err3 := s.Heirloom()
+	for _, err := range []error{err1, err2, err3} {
+		if !errors.Is(err, driver.ErrClosed) {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it was made: %v", err)
+	}
+}
+
+// TestReplaced: whoever holds a lock in a directory that was moved away is told at the next renewal once another stands in
+// its place, and can claim nothing more there.
+func TestReplaced(t *testing.T) {
+	t.Parallel()
+	at := t.TempDir()
+	dir, away := at+"/store", at+"/away"
+	s := openStore(t, dir)
+	var grants []driver.Grant
+	for _, name := range []string{"a", "b"} {
+		g, err := s.Acquire(t.Context(), claimOf(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		grants = append(grants, g)
+	}
+	renew := func(loss driver.Loss) {
+		t.Helper()
+		s.Renew(t.Context(), grants, func(i int, r driver.Renewal) {
+			var lost *driver.LossError
+			if errors.As(r.Err, &lost) != (loss != "") || lost != nil && lost.Loss != loss || lost == nil && r.Err != nil {
+				t.Errorf("%s: %v", grants[i].Name, r.Err)
+			}
+		})
+	}
+	if err := os.Rename(dir, away); err != nil {
+		t.Fatal(err)
+	}
+	renew("") // nobody else can have it
+	other := openStore(t, dir)
+	if _, err := other.Acquire(t.Context(), claimOf("a")); err != nil {
+		t.Fatal(err)
+	}
+	renew(driver.LossGone)
+	if _, err := s.Acquire(t.Context(), claimOf("c")); !errors.Is(err, driver.ErrCorrupt) || !errors.Is(err, errReplaced) {
+		t.Errorf("a claim in the old directory: %v", err)
+	}
+	if err := errors.Join(other.Close(), os.RemoveAll(dir), os.Rename(away, dir)); err != nil {
+		t.Fatal(err)
+	}
+	renew("")
+}
+
+// TestReplacedUnrenewed: nor can a client that never renews, once the floor is raised, as happens once a minute.
+func TestReplacedUnrenewed(t *testing.T) {
+	t.Parallel()
+	at := t.TempDir()
+	tab := openTest(t, at+"/store")
+	if err := errors.Join(os.Rename(at+"/store", at+"/away"), os.Mkdir(at+"/store", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	row := record.Row{Name: "a", Token: tab.clock.floor.Load() + 1}
+	if _, err := tab.Swap(t.Context(), row); !errors.Is(err, driver.ErrCorrupt) {
+		t.Error(err)
+	}
+}
