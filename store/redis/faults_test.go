@@ -373,6 +373,36 @@ func TestFailover(t *testing.T) {
 	}
 }
 
+// TestClusterNodeHangs: a node of a Cluster that hangs keeps no lease on the others from being renewed.
+func TestClusterNodeHangs(t *testing.T) {
+	t.Parallel()
+	g := must(t)(redistest.Cluster(t.Context()))
+	s := open(t, "redis+cluster://"+g.Servers[0].Addr+"?timeout=20s")
+	var gs []driver.Grant
+	hung := map[int]bool{}
+	for i := range 20 {
+		c := mutex(fmt.Sprint("m", i), time.Minute)
+		if i%2 == 1 {
+			c.Kind, c.Limit = driver.KindSemaphore, 3
+		}
+		gs = append(gs, acquire(t, s, c))
+		if _, err := g.Servers[2].Do("EXISTS", c.Name); err == nil {
+			hung[i] = true
+		}
+	}
+	if len(hung) == 0 || len(hung) == len(gs) {
+		t.Fatalf("%d of %d locks are on the last node", len(hung), len(gs))
+	}
+	g.Servers[2].Signal(syscall.SIGSTOP)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	s.Renew(ctx, gs, func(i int, r driver.Renewal) {
+		if hung[i] != (r.Err != nil) || loss(r.Err) != "" {
+			t.Errorf("%s, on the node that hangs: %v: %v", gs[i].Name, hung[i], r.Err)
+		}
+	})
+}
+
 // TestOverlap: while the link is cut in silence, the holder stops believing before the server grants the lock again.
 func TestOverlap(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/redis/rueidis"
 
@@ -17,8 +18,9 @@ const renewBatch = 32
 // detachedTTL is added to the TTL in ms, by which the renewal of a detached claim is answered.
 const detachedTTL = 1_000_000_000
 
-// Renew sends all renewals in one go: of mutexes one script for many where a script may reach them all, else one each.
-// Nothing is tried again: the client does that, and knows for how long it is worth it.
+// Renew sends all renewals in one go: of mutexes one script for many where a script may reach them all, else one each. In a
+// Cluster each goes by itself: a node that hangs must not keep back what the others have answered. Nothing is tried again: the
+// client does that, and knows for how long it is worth it.
 func (s *Store) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	if s.life.Err() != nil {
 		for i := range grants {
@@ -37,7 +39,17 @@ func (s *Store) Renew(ctx context.Context, grants []driver.Grant, done func(int,
 	var batches [][]int // which grants each command renews
 	var cmds []rueidis.Completed
 	steps := make([]*step, 0, len(grants)/renewBatch+1)
+	var alone sync.WaitGroup
+	defer alone.Wait()
 	add := func(st *step, which []int, keys, args []string) {
+		if s.top == cluster {
+			alone.Go(func() {
+				at := s.clock.Now()
+				m, err := s.do(ctx, st, keys, args)
+				s.renewed(ctx, grants, which, m, err, at, done)
+			})
+			return
+		}
 		batches, steps = append(batches, which), append(steps, st)
 		cmds = append(cmds, st.command(s.client, keys, args))
 	}
