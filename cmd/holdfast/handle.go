@@ -22,8 +22,8 @@ passed, or until renew or release is given the handle, by this process's shell o
     ./step-one && holdfast renew "$h" && ./step-two
     holdfast release "$h"
 
-Without release it is a timed lock. Nothing watches over the work in between: what goes on after the TTL goes on without
-the lock. Use run where you can.
+Without release, or with its output closed or thrown away, it is a timed lock. Nothing watches over the work in between: what
+goes on after the TTL goes on without the lock. Use run where you can.
 
 The handle is one line of JSON, with the lock's fencing token in "token". Whoever has it can give the lock away.`
 

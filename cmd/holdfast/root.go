@@ -27,7 +27,8 @@ const rootHelp = `holdfast runs commands under a lock that processes, containers
 runs ./report.sh while no other "holdfast run nightly-report" on the same store does.
 
 Locks live in a store, named by --store or by the environment variable HOLDFAST_STORE. Without either it is a directory
-of your own, and the machine's /var/lib/holdfast for root (` + "`holdfast stores`" + ` shows which): no server is needed, and the locks hold between the processes of this machine.
+of your own, and the machine's /var/lib/holdfast for root (` + "`holdfast stores`" + ` shows which): no server is needed, and the
+locks hold between the processes of this machine.
 A URL with a password in it belongs in HOLDFAST_STORE: everybody on the machine can read command lines.
 
 Exit codes of all subcommands: 64 wrong usage; 69 the store cannot be reached or refuses; 74 what is to be printed cannot be
