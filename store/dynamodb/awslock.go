@@ -54,7 +54,8 @@ func (a *awslock) Explain(c driver.Claim) driver.Plan {
 	return driver.Plan{TTL: c.TTL, Keys: []string{fmt.Sprintf("%s %s=%s", a.place, a.key, c.Name)}}
 }
 
-// Acquire tries blindly first, which costs one request where the lock is free, and then looks until it is.
+// Acquire tries blindly first, which costs one request where the lock is free, and then looks until it is. It writes at most once
+// between two pauses, but for that first time.
 func (a *awslock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	err := c.Check(a.info)
 	switch {
@@ -68,14 +69,13 @@ func (a *awslock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 	for tries := 0; ; tries++ {
 		g, err := t.step(ctx)
 		switch {
-		case err == nil && g.ID != "":
+		case err == nil:
 			return g, nil
 		case driver.Final(err) && !(c.Wait && errors.Is(err, driver.ErrHeld)), ctx.Err() != nil:
 			return driver.Grant{}, t.failure(ctx, err)
-		case err == nil:
-			failing = false
-			continue
-		case errors.Is(err, driver.ErrHeld):
+		case errors.Is(err, errRefused) && tries == 0:
+			continue // nothing was known yet
+		case errors.Is(err, errRefused), errors.Is(err, driver.ErrHeld):
 			failing = false
 		case !failing:
 			failing, silent = true, a.clock.hands.Now()
@@ -99,8 +99,8 @@ type take struct {
 	unsureAt driver.Instant
 }
 
-// step does one thing: it looks, or tries to take the lock or to confirm that this claim has it. Without a grant and an error
-// it is to be called again at once.
+// step looks, unless it knows what stands there, and tries to take the lock or to confirm that this claim has it. It is errRefused
+// if that is not what stands there any more.
 func (t *take) step(ctx context.Context) (driver.Grant, error) {
 	if t.stale {
 		at, err := t.look(ctx, t.claim.Name)
@@ -157,11 +157,10 @@ func (t *take) step(ctx context.Context) (driver.Grant, error) {
 		t.settled(t.claim.ID)
 		return t.granted(r, since), nil
 	case errors.Is(err, errRefused):
-		if old != nil { // the refusal says how it stands
+		if t.at == nil && old != nil { // the refusal says how it stands
 			at := t.saw(t.claim.Name, *old)
 			t.at, t.stale = &at, false
 		}
-		return driver.Grant{}, nil
 	case !driver.Final(err):
 		t.unsure, t.unsureAt = version, since
 		t.mu.Lock()

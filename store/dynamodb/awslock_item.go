@@ -84,6 +84,7 @@ func readRVN(s string) (r rvn, ours bool) {
 // lockItem is an item of this layout.
 type lockItem struct {
 	exists, released, ours bool
+	barred                 bool // held by nobody we know, until an operator breaks it
 	rvn                    string
 	rvnParts               rvn
 	owner, note            string
@@ -96,17 +97,25 @@ type lockItem struct {
 func readLockItem(it item) lockItem {
 	l := lockItem{exists: len(it) > 0, rvn: stringOf(it[rvnAttribute]), owner: stringOf(it[ownerAttribute])}
 	_, l.released = it[releasedAttribute]
-	l.token, _ = strconv.ParseInt(numberOf(it[tokenAttribute]), 10, 64)
+	_, l.barred = it[barredAttribute]
+	if token, ok := it[tokenAttribute]; ok {
+		var err error
+		l.token, err = strconv.ParseInt(numberOf(token), 10, 64)
+		l.barred = l.barred || err != nil // no token would be larger than what stands there
+	}
 	if note, ok := it[noteAttribute].(*types.AttributeValueMemberB); ok {
 		l.note = string(note.Value)
 	}
-	if l.rvnParts, l.ours = readRVN(l.rvn); l.ours {
+	if l.rvnParts, l.ours = readRVN(l.rvn); l.ours && l.barred && l.released {
+		l.ours = false // who held it has gone
+	} else if l.ours {
 		l.ends = l.rvnParts.ends
 		if mark, id, _ := strings.Cut(stringOf(it[markAttribute]), ":"); id == l.rvnParts.id {
 			l.mark = mark
 		}
 	}
-	if _, barred := it[barredAttribute]; barred {
+	if l.barred || l.rvn == "" { // it has no end, or none that could be watched for
+		l.ends = 0
 		return l
 	}
 	switch s := stringOf(it[leaseAttribute]); {
@@ -127,7 +136,7 @@ func readLockItem(it item) lockItem {
 }
 
 // free reports whether anybody may take the lock as it stands.
-func (l *lockItem) free() bool { return !l.exists || l.released }
+func (l *lockItem) free() bool { return !l.exists || l.released && !l.barred }
 
 // is reports whether this claim holds the lock.
 func (l *lockItem) is(id string) bool { return l.ours && l.rvnParts.id == id && !l.free() }

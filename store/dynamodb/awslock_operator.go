@@ -49,7 +49,7 @@ func (a *awslock) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock
 
 // Break marks a claim of ours for its holder, or releases any.
 func (a *awslock) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
-	for {
+	for tries := 0; ; tries++ {
 		at, err := a.look(ctx, name)
 		switch {
 		case err != nil:
@@ -69,10 +69,20 @@ func (a *awslock) Break(ctx context.Context, name, ref string, mode driver.Break
 			now, _ := a.clock.now()
 			u.set[releasedAttribute], u.set[tokenAttribute] = text("1"), numeral(max(now, at.token+1))
 			u.set[rvnAttribute] = text(rvn{id: "broken", token: at.token}.fresh())
+			u.remove = []string{barredAttribute}
 		}
-		u.when("#rvn = :seen", ":seen", text(at.rvn))
-		u.when("attribute_not_exists(isReleased)")
+		if at.rvn == "" {
+			u.when("NOT attribute_type(#rvn, :string)", ":string", text("S"))
+		} else {
+			u.when("#rvn = :seen", ":seen", text(at.rvn))
+		}
+		if !at.released {
+			u.when("attribute_not_exists(isReleased)")
+		}
 		if _, _, err := a.update(ctx, name, u); !errors.Is(err, errRefused) {
+			return driver.Uncertain(err)
+		}
+		if err := a.pause(ctx, tries); err != nil {
 			return driver.Uncertain(err)
 		}
 	}
@@ -80,7 +90,7 @@ func (a *awslock) Break(ctx context.Context, name, ref string, mode driver.Break
 
 func (a *awslock) lock(name string, l *lockItem) driver.Lock {
 	lock := driver.Lock{Name: name, Token: l.token}
-	if l.free() || l.rvn == "" && l.owner == "" || a.over(name, l) {
+	if l.free() || l.rvn == "" && l.owner == "" && !l.barred || a.over(name, l) {
 		return lock
 	}
 	lock.Kind, lock.Limit, lock.Holders, lock.Revision = driver.KindMutex, 1, []driver.Standing{a.standing(l)}, l.rvn

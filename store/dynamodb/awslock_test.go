@@ -1,0 +1,109 @@
+package dynamodb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
+)
+
+// TestBarred: an item that nobody may take, or of which no next token or version can be known, is held, also when it was
+// released; nobody writes to it until an operator breaks it, and then it is taken.
+func TestBarred(t *testing.T) {
+	t.Parallel()
+	past := rvn{id: "past", token: 5, ends: time.Now().Add(-time.Hour).UnixMicro()}.fresh()
+	for what, c := range map[string]struct {
+		change item // nil: without that attribute
+		free   bool // it may be taken
+	}{
+		"released":                        {change: item{}, free: true},
+		"barred":                          {change: item{releasedAttribute: nil, barredAttribute: text("1")}},
+		"barred, released":                {change: item{barredAttribute: text("1")}},
+		"barred, ours and over":           {change: item{barredAttribute: text("1"), rvnAttribute: text(past), releasedAttribute: nil}},
+		"barred, ours and released":       {change: item{barredAttribute: text("1"), rvnAttribute: text(past)}},
+		"token is a text":                 {change: item{tokenAttribute: text("5")}},
+		"token is too large":              {change: item{tokenAttribute: &types.AttributeValueMemberN{Value: "9" + fmt.Sprint(int64(1e18))}}},
+		"no version":                      {change: item{rvnAttribute: nil, releasedAttribute: nil}},
+		"version is a number":             {change: item{rvnAttribute: n(5), releasedAttribute: nil}},
+		"barred, no owner and no version": {change: item{barredAttribute: text("1"), rvnAttribute: nil, ownerAttribute: nil}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			table, p := tableName(), proxy(t, server(t).Direct)
+			s := open(t, storeURL(table, p.Endpoint, "&layout=awslock"))
+			it := item{"key": text("m"), ownerAttribute: text("them"), leaseAttribute: text("1"), rvnAttribute: text("uuid"), releasedAttribute: text("1")}
+			for attribute, v := range c.change {
+				it[attribute] = v
+				if v == nil {
+					delete(it, attribute)
+				}
+			}
+			put(t, dynamodbtest.Client(server(t).Endpoint), table, it)
+			if c.free {
+				acquire(t, s, mutex("m", time.Minute))
+				return
+			}
+			p.Counts()
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			if _, err := s.Acquire(ctx, mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("one who tries is told %v", err)
+			}
+			if _, err := s.Acquire(ctx, waiting(mutex("m", time.Minute))); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("one who waits is told %v", err)
+			}
+			if got := p.Counts(); got["UpdateItem"] != 2 {
+				t.Errorf("a try and a wait took %v", got)
+			}
+			h := holders(t, s, "m")
+			if len(h) != 1 || h[0].Foreign == (what == "barred, ours and over") {
+				t.Fatalf("shown as %+v", h)
+			}
+			ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if err := s.Break(ctx, "m", h[0].Ref, driver.BreakForce); err != nil {
+				t.Fatal(err)
+			}
+			if g := acquire(t, s, mutex("m", time.Minute)); g.Token <= 5 {
+				t.Errorf("token %d", g.Token)
+			}
+		})
+	}
+}
+
+// TestRefusedPauses: a claim whose writes are refused, though what the refusal shows is free to take, pauses between them.
+func TestRefusedPauses(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		free := `"Item":{"key":{"S":"m"},"ownerName":{"S":"x"},"leaseDuration":{"S":"20000"},"recordVersionNumber":{"S":"1"},"isReleased":{"S":"1"}}}`
+		if r.Header.Get("X-Amz-Target") == "DynamoDB_20120810.GetItem" {
+			fmt.Fprint(w, "{", free)
+			return
+		}
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprint(w, `{"__type":"com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException","message":"The conditional request failed",`, free)
+	}))
+	defer srv.Close()
+	client := sdk.New(sdk.Options{Region: "x", BaseEndpoint: aws.String(srv.URL), Credentials: credentials.NewStaticCredentialsProvider("a", "b", "")})
+	a := newAWSLock(newLink(client, "locks", "key", driver.SystemClock), LeaseMillis)
+	defer a.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if _, err := a.Acquire(ctx, mutex("m", 10*time.Second)); !errors.Is(err, context.DeadlineExceeded) || asked.Load() > 40 {
+		t.Errorf("%d requests in 2 s: %v", asked.Load(), err)
+	}
+}
