@@ -23,7 +23,7 @@ command and lets go. If it stays silent, the lock passes on when its TTL is over
 With --force the lock is free at once. Its old holder may then still be working, and so may the next one.
 
 If several hold the lock, say which with --holder and the REF that "holdfast show NAME" prints. One that waits holds nothing,
-and loses its place in line by its REF: on etcd and ZooKeeper that ends its wait, elsewhere it may come again.
+and loses its place in line by its REF: that ends its wait.
 
 Exits 1 if nobody holds the lock.`,
 		Args: exactly("NAME"),
@@ -55,7 +55,7 @@ func breakLock(ctx context.Context, c *cobra.Command, client *holdfast.Client, n
 		return storeError(err)
 	}
 	if slices.ContainsFunc(lock.Waiters, func(s holdfast.Standing) bool { return s.Ref == who.Ref }) {
-		_, err := fmt.Fprintf(c.OutOrStdout(), "%s has lost its place in line for %s, and may come again at its end\n", words(who.Owner), shown(name))
+		_, err := fmt.Fprintf(c.OutOrStdout(), "%s has lost its place in line for %s\n", words(who.Owner), shown(name))
 		return err
 	}
 	if force {

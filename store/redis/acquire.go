@@ -22,6 +22,14 @@ func (s *Store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	if err := s.learn(ctx); err != nil {
 		return driver.Grant{}, err
 	}
+	g, err := s.acquire(ctx, c)
+	if driver.Final(err) && s.landing(c.ID) {
+		_ = s.Release(ctx, c, "") // a request that had no answer may yet make the claim, which its client thinks refused
+	}
+	return g, err
+}
+
+func (s *Store) acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if s.opts.Layout == LayoutPlain && (c.Fair || c.Kind != driver.KindMutex) {
 		a := s.attempt(c)
 		return a.line(ctx)

@@ -514,6 +514,43 @@ func TestRedlockFaults(t *testing.T) {
 	}
 }
 
+// TestRefusedLateTake: a request of a claim that was refused does not make it when it arrives after that.
+func TestRefusedLateTake(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	via, err := linktest.NewLink(server.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(via.Close)
+	other, s := open(t, "redis://"+server.Addr), open(t, "redis://"+via.Addr)
+	for _, fair := range []bool{false, true} {
+		held := mutex("m", 30*time.Second)
+		held.Fair = fair
+		acquire(t, other, held)
+		step := native.try
+		if fair {
+			step = native.enter
+		}
+		kept := via.Delay(step.sha)
+		refused := mutex("m", 30*time.Second)
+		refused.Fair = fair
+		if _, err := s.Acquire(t.Context(), refused); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("fair %v: behind a holder: %v", fair, err)
+		}
+		if err := other.Release(t.Context(), held, ""); err != nil {
+			t.Error(err)
+		}
+		if err := (<-kept).Arrive(); err != nil {
+			t.Fatal(err)
+		}
+		if n := do(t, server, "EXISTS", "m"); n != ":0" {
+			t.Errorf("fair %v: it stands after it was refused", fair)
+			do(t, server, "DEL", "m")
+		}
+	}
+}
+
 // overtaken has a waiting claim get the second of three servers first, and then a majority, with one of its requests to the
 // second, of a step, taken out on the way.
 func overtaken(t *testing.T, st *step) (g *redistest.Group, s driver.Store, held driver.Grant, late linktest.Late) {

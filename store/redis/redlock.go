@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -286,6 +287,9 @@ func (r *Redlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 		if b.answers >= r.majority {
 			answered = r.clock.Now()
 			if !c.Wait && len(b.holders) > 0 && n >= min(splitTries, int(b.granted)*splitTries) {
+				if r.landing(c.ID) {
+					_ = r.Release(ctx, c, "") // a request that had no answer may yet make the claim, which its client thinks refused
+				}
 				return g, &driver.HeldError{Holders: b.holders}
 			}
 		} else if r.clock.Since(answered) > driver.Patience(c.TTL) || !c.Wait && n > 2 {
@@ -479,10 +483,8 @@ func (r *Redlock) count(ctx context.Context, ttl time.Duration, st *step, keys, 
 func (r *Redlock) leave(ctx context.Context, name, id string, ttl time.Duration) (tally, error) {
 	keys := r.servers[0].keys.all(name)
 	bar := ""
-	for _, s := range r.servers {
-		if s.landing(id) {
-			bar = "1"
-		}
+	if r.landing(id) {
+		bar = "1"
 	}
 	args := new(lineArgs).of(r.servers[0], id, bar)
 	t, err := r.count(ctx, ttl, native.leave, keys[:], args)
@@ -495,6 +497,11 @@ func (r *Redlock) leave(ctx context.Context, name, id string, ttl time.Duration)
 		}
 	}
 	return t, err
+}
+
+// landing reports whether a request to make the claim may still be under way to a server.
+func (r *Redlock) landing(id string) bool {
+	return slices.ContainsFunc(r.servers, func(s *Store) bool { return s.landing(id) })
 }
 
 // leaveLater goes on telling a server that is away, until it has heard it or the claim has ended there by its TTL: what it
