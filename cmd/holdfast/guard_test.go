@@ -129,6 +129,22 @@ func (s *situation) goThrough(w *world, stubborn bool) {
 	w.killAll()
 }
 
+// What a guard has started is ended also if it died before it could say that it has started it.
+func TestAGuardThatDiesWithoutAWord(t *testing.T) {
+	t.Parallel()
+	c := exec.Command(self)
+	c.Env = append(os.Environ(), "HOLDFAST_TEST_HELPER=unreported", noRaceSleep)
+	out, err := c.CombinedOutput()
+	var child int
+	if _, scanned := fmt.Sscan(string(out), &child); err != nil || scanned != nil || !strings.HasSuffix(string(out), "nothing is left\n") {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if alive(child) {
+		t.Errorf("process %d runs", child)
+		_ = unix.Kill(child, unix.SIGKILL)
+	}
+}
+
 // A lock that is taken by force is free at once, so its next holder may start beside the old one. But that one ends soon.
 func TestAForcedBreakEndsTheTreeAtTheNextRenewal(t *testing.T) {
 	t.Parallel()

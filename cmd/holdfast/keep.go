@@ -315,7 +315,8 @@ func (k *keeper) stepIn() {
 	case <-k.tree.exited:
 	case <-time.After(guardExit):
 	}
-	if !k.started {
+	// A guard that dies may have started the command without a word.
+	if !k.started && len(k.tree.running()) == 0 {
 		if k.end.failed = errors.New("its guard was killed"); k.end.signal == 0 {
 			k.awaitSignal()
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,6 +16,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/memory"
 )
 
 // These tests run the built program, as its users do. Each has a store of its own.
@@ -94,6 +99,14 @@ func helper(what string) {
 			}
 		}
 		fmt.Println("checked")
+	case "unreported": // as the wrapper of a guard that dies without a word of the command that it has started
+		client, _ := holdfast.New(memory.New(nil).Open(), nil)
+		lease, _ := client.Mutex("a", nil).Lock(context.Background())
+		guard, _ := startTree("/bin/sh", []string{"sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!; kill -KILL $$"}, nil, false)
+		k := &keeper{lease: lease, clock: driver.SystemClock, ttl: 30 * time.Second, terms: terms{Signal: unix.SIGTERM, Pulse: time.Second}, tree: guard}
+		k.until = k.believedUntil()
+		k.stepIn()
+		fmt.Println("nothing is left")
 	case "setuid": // this binary belongs to root and is set-uid
 		if os.Args[1] == "true" {
 			_ = syscall.Setreuid(0, 0)

@@ -77,7 +77,7 @@ func step(t *testing.T, before, r *Record, who, act int, limit, weight int64) bo
 			t.Fatalf("%s was refused and left a trace: %s -> %s", id, shape(before), shape(r))
 		}
 	case 2:
-		if !r.Release(id, m) {
+		if there, _ := r.Release(id, m); !there {
 			return false
 		}
 	case 3: // found silent by somebody

@@ -301,20 +301,18 @@ func (r *Record) Renew(id string, token int64, m Moment) (*Claim, error) {
 	return c, nil
 }
 
-// Release is the step of a claim that leaves. It reports whether the claim stood. One whose time is over does not: what is left of
-// it goes when somebody comes.
-func (r *Record) Release(id string, m Moment) bool {
-	c := r.find(id)
-	if c == nil || m.past(c) {
-		return false
+// Release is the step of a claim that leaves. It reports whether the claim was there, and whether it was there in vain: a holder's
+// time was over.
+func (r *Record) Release(id string, m Moment) (there, past bool) {
+	for i := range r.Claims {
+		if c := &r.Claims[i]; c.ID == id {
+			past = m.past(c)
+			r.Claims = append(r.Claims[:i:i], r.Claims[i+1:]...)
+			r.settle(m, "")
+			return true, past
+		}
 	}
-	r.remove(id, m)
-	return true
-}
-
-func (r *Record) remove(id string, m Moment) {
-	r.Claims = slices.DeleteFunc(slices.Clone(r.Claims), func(c Claim) bool { return c.ID == id })
-	r.settle(m, "")
+	return false, false
 }
 
 // Detach is the step of a holder that leaves its claim standing for d, with nobody behind it.
@@ -373,10 +371,10 @@ func (r *Record) Break(id string, mode driver.BreakMode, m Moment) error {
 		c.Broken = true
 	case c.State == Granted:
 		r.Token = max(r.Token+1, m.Now)
-		r.remove(id, m)
+		r.Release(id, m)
 	default:
 		r.Out = append(slices.Clone(r.Out[max(0, len(r.Out)-mostOut+1):]), id)
-		r.remove(id, m)
+		r.Release(id, m)
 	}
 	return nil
 }

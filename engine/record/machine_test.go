@@ -3,6 +3,7 @@ package record
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -203,8 +204,8 @@ func TestPastItsEnd(t *testing.T) {
 	if _, err := r.Renew("a", r.Token, w.moment()); !errors.As(err, &loss) || loss.Loss != driver.LossExpired {
 		t.Errorf("its renewal is told %v", err)
 	}
-	if r.Release("a", w.moment()) {
-		t.Error("it was released")
+	if there, past := (&Record{Claims: slices.Clone(r.Claims)}).Release("a", w.moment()); !there || !past {
+		t.Errorf("when it leaves, it is there: %v, in vain: %v", there, past)
 	}
 	unsure := w.moment()
 	unsure.Early -= 2e6

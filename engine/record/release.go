@@ -58,9 +58,9 @@ func (r *release) step(ctx context.Context) (over bool, err error) {
 	}
 	next := r.rec.clone()
 	m := r.moment(r.row)
-	stood := next.Release(r.id, m)
+	there, past := next.Release(r.id, m)
 	switch {
-	case stood:
+	case there:
 	case !r.fresh:
 		r.rec = nil
 		return false, nil
@@ -75,6 +75,9 @@ func (r *release) step(ctx context.Context) (over bool, err error) {
 	if r.row, r.rec, err = r.swap(ctx, r.row, next); err == nil {
 		r.landed()
 		r.sweepSometimes()
+		if past {
+			return true, &driver.LossError{Loss: driver.LossExpired}
+		}
 		return true, nil
 	}
 	r.fresh = r.rec != nil
