@@ -51,8 +51,7 @@ type acquire struct {
 	idle       int            // how many looks in vain came before the next wait
 	aside      int            // looks in a row at which it gave way
 	doubted    bool           // it has waited once for what was in doubt
-	failing    bool           // the store does not answer
-	silent     driver.Instant // since when: the first request that failed
+	silence    driver.Silence
 }
 
 // step looks at the row and does one thing about it: takes the grant, writes, loads, or waits.
@@ -87,7 +86,8 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, over bool, err 
 	row, rec, err := a.swap(ctx, a.row, next)
 	switch {
 	case err == nil:
-		a.row, a.rec, a.fresh, a.conflicts, a.unsure, a.failing = row, rec, true, 0, nil, false
+		a.row, a.rec, a.fresh, a.conflicts, a.unsure = row, rec, true, 0, nil
+		a.silence.Ends()
 		a.wrote, a.beat = since, mine.Beat
 		if mine.State == Granted {
 			return a.granted(mine, since), true, nil
@@ -209,7 +209,9 @@ func (a *acquire) look(ctx context.Context) error {
 		return a.retry(ctx, err)
 	}
 	a.goOn(row, rec)
-	a.failing = a.failing && a.unsure != nil // a store may answer reads and take no writes
+	if a.unsure == nil { // a store may answer reads and take no writes
+		a.silence.Ends()
+	}
 	return nil
 }
 
@@ -225,7 +227,7 @@ func (a *acquire) goOn(row Row, rec *Record) {
 
 // conflict goes on from the row that another's write has left.
 func (a *acquire) conflict(ctx context.Context, row Row, rec *Record) error {
-	a.failing = false
+	a.silence.Ends()
 	tries := a.conflicts
 	if mine := a.rec.find(a.claim.ID); mine != nil && mine.State == Called {
 		tries /= 4 // it is this claim's turn: the others pause
@@ -241,13 +243,9 @@ func (a *acquire) conflict(ctx context.Context, row Row, rec *Record) error {
 	return nil
 }
 
-// retry bears with a store that does not answer, for a while. What stands there is not known then: the row is loaded. A
-// waiter asks nothing for long: what counts is the time since a request has failed, not since one was answered.
+// retry bears with a store that does not answer, for a while. What stands there is not known then: the row is loaded.
 func (a *acquire) retry(ctx context.Context, err error) error {
-	if !a.failing {
-		a.failing, a.silent = true, a.clock.Now()
-	}
-	if driver.Final(err) || ctx.Err() != nil || a.clock.Since(a.silent) > driver.Patience(a.claim.TTL) {
+	if over := a.silence.Fails(a.clock, driver.Patience(a.claim.TTL)); over || driver.Final(err) || ctx.Err() != nil {
 		return err
 	}
 	a.conflicts++
@@ -295,7 +293,7 @@ func (a *acquire) await(ctx context.Context, mine string) error {
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
-	a.failing = false // what the store has said leaves nothing to ask for
+	a.silence.Ends() // what the store has said leaves nothing to ask for
 	told, leave := a.join(a.row, a.rec, a.idle, a.concerned)
 	defer leave()
 	select {

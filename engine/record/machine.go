@@ -119,16 +119,17 @@ func (r *Record) count(granted bool) (n int) {
 // verdict judges one claim: by the store's clock, and by what the observer found out.
 func (m Moment) verdict(c *Claim) Verdict {
 	v := m.Over(c)
-	if v == Alive && m.Clocked && c.Ends > 0 && m.Early > c.Ends {
+	if v == Alive && m.ended(c) {
 		return Silent
 	}
 	return v
 }
 
-// past reports whether a holder's time is surely over by the store's clock.
-func (m Moment) past(c *Claim) bool {
-	return m.Clocked && c.State == Granted && c.Ends > 0 && m.Early > c.Ends
-}
+// ended reports whether a claim's time is surely over by the store's clock.
+func (m Moment) ended(c *Claim) bool { return m.Clocked && c.Ends > 0 && m.Early > c.Ends }
+
+// past reports whether a holder's is.
+func (m Moment) past(c *Claim) bool { return c.State == Granted && m.ended(c) }
 
 // foreign gives the end of a foreign client's hold, or 0 when there is none or it is over.
 func (m Moment) foreign(r *Record) int64 {

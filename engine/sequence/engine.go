@@ -187,15 +187,14 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // patience is the loop around requests that may fail: it tells errors that asking again cannot help from others, backs off,
-// and ends with the context, the store, or when the store has not answered for too long. A waiter asks nothing for seconds: what
-// counts is the time since a request has failed, not since one was answered.
+// and ends with the context, the store, or when the store has not answered for too long.
 type patience struct {
-	e      *Engine
-	ctx    context.Context
-	limit  time.Duration
-	fails  int            // in a row
-	silent driver.Instant // when the first of them failed
-	unsure bool           // a write of this call had an unknown outcome
+	e       *Engine
+	ctx     context.Context
+	limit   time.Duration
+	silence driver.Silence
+	fails   int  // in a row
+	unsure  bool // a write of this call had an unknown outcome
 }
 
 func (e *Engine) patience(ctx context.Context, limit time.Duration) *patience {
@@ -203,15 +202,15 @@ func (e *Engine) patience(ctx context.Context, limit time.Duration) *patience {
 }
 
 // heard takes in that the store has answered all that one try asks of it: one that answers reads and no writes is silent, too.
-func (p *patience) heard() { p.fails = 0 }
+func (p *patience) heard() {
+	p.silence.Ends()
+	p.fails = 0
+}
 
 // over takes in one more request that has failed, and reports whether it was the last one.
 func (p *patience) over() bool {
-	if p.fails == 0 {
-		p.silent = p.e.clock.Now()
-	}
 	p.fails++
-	return p.e.clock.Since(p.silent) > p.limit
+	return p.silence.Fails(p.e.clock, p.limit)
 }
 
 // again waits before the next try and returns nil, or gives the error to return.

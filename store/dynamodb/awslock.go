@@ -65,7 +65,7 @@ func (a *awslock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 		return driver.Grant{}, fmt.Errorf("%w: the layout of the AWS lock client carries the plain mutex only", driver.ErrUnsupported)
 	}
 	t := take{awslock: a, claim: c}
-	failing, silent := false, driver.Instant{} // since a request has failed
+	var silence driver.Silence
 	for tries := 0; ; tries++ {
 		g, err := t.step(ctx)
 		switch {
@@ -76,10 +76,8 @@ func (a *awslock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 		case errors.Is(err, errRefused) && tries == 0:
 			continue // nothing was known yet
 		case errors.Is(err, errRefused), errors.Is(err, driver.ErrHeld):
-			failing = false
-		case !failing:
-			failing, silent = true, a.clock.hands.Now()
-		case a.clock.hands.Since(silent) > driver.Patience(c.TTL):
+			silence.Ends()
+		case silence.Fails(a.clock.hands, driver.Patience(c.TTL)):
 			return driver.Grant{}, t.failure(ctx, err)
 		}
 		if a.pause(ctx, tries) != nil {

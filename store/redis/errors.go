@@ -157,12 +157,12 @@ func uncertain(err error) error { return fmt.Errorf("%w: %w", driver.ErrUncertai
 type patient struct {
 	s       *Store
 	limit   time.Duration
-	fails   int            // in a row
-	silent  driver.Instant // when the first of them failed
-	unknown bool           // a request of this call had an unknown outcome
-	reads   bool           // it changes nothing, so that nothing about it is uncertain
-	untimed bool           // nobody asks when its requests began: the clock is not read before one fails
-	makes   string         // the claim that its requests may make; empty if none
+	silence driver.Silence
+	fails   int    // in a row
+	unknown bool   // a request of this call had an unknown outcome
+	reads   bool   // it changes nothing, so that nothing about it is uncertain
+	untimed bool   // nobody asks when its requests began: the clock is not read before one fails
+	makes   string // the claim that its requests may make; empty if none
 }
 
 func (s *Store) patient(ttl time.Duration) patient {
@@ -186,6 +186,7 @@ func (p *patient) run(ctx context.Context, st *step, keys, args []string) (m rue
 			if st == p.s.steps.enter {
 				p.s.took(at) // a clock is not read for nothing: it costs as much as all the rest here
 			}
+			p.silence.Ends()
 			p.fails = 0
 			if p.s.life.Err() != nil {
 				return m, at, driver.ErrClosed
@@ -215,11 +216,8 @@ func (p *patient) again(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return p.outcome(ctx.Err())
 	}
-	if p.fails == 0 {
-		p.silent = p.s.clock.Now()
-	}
 	p.fails++
-	if p.s.clock.Since(p.silent) > p.limit {
+	if p.silence.Fails(p.s.clock, p.limit) {
 		return p.outcome(explain(err))
 	}
 	if serr := p.s.sleep(ctx, rand.N(5*time.Millisecond<<min(p.fails, 6))); serr != nil {
