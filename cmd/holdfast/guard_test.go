@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -127,6 +128,23 @@ func (s *situation) goThrough(w *world, stubborn bool) {
 		w.Errorf("want exit %d; %s", s.code, end.description)
 	}
 	w.killAll()
+}
+
+// A guard that is replaced after it has told the tree to end, and the user why, has told them.
+func TestALossIsToldOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.start("run", "--ttl", "6s", "--grace", "2s", "--json", "record", "a", "sh", "-c",
+		`trap "echo told" TERM; echo held; while :; do sleep 0.01; done`).says("held")
+	w.run("break", "a").want(t, 0)
+	r.says("told")
+	r.await("the loss on stderr", func() bool { return strings.Contains(r.stderr(), "\n") })
+	_ = unix.Kill(r.guard(), unix.SIGSTOP)
+	got := r.wait()
+	got.want(t, 76, "an operator broke it")
+	if _, events := w.last(w.path("record")); strings.Count(got.out, "told") != 1 || !slices.Contains(events, "guard gone") {
+		t.Errorf("events %q; %s", events, got.description)
+	}
 }
 
 // What a guard has started is ended also if it died before it could say that it has started it.

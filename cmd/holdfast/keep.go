@@ -229,8 +229,8 @@ func (k *keeper) tellLost() {
 	k.record.event("lost", fields{"reason": lossReason(cause)})
 	k.tell(order{Lost: lost})
 	grace := time.Duration(0)
-	if standsOn(cause) {
-		grace = max(0, min(k.terms.Grace, k.until-sharedNow()))
+	if standsOn(cause) { // nobody else can start yet, so the guard may also be late
+		grace = max(0, min(k.terms.Grace*3/2, k.until-sharedNow()))
 	}
 	k.overdue = k.clock.Now().Add(grace + driver.Margin(k.ttl)/2)
 }
@@ -327,7 +327,7 @@ func (k *keeper) stepIn() {
 	defer out.close()
 	lease := newBelief(k.lease.Name(), k.until)
 	s := newSupervisor(k.tree, lease, k.terms, nil, out.say, func(r report) { reports <- r })
-	s.overAt, s.leftTold = time.Now(), true
+	s.ending, s.overAt, s.leftTold = k.end.loss, time.Now(), true
 	why := errUnguarded
 	if k.lost == nil { // it was lost before, and its guard has not acted on that
 		why = context.Cause(k.lease.Context())

@@ -167,27 +167,3 @@ func TestVersionAndCompletion(t *testing.T) {
 		t.Error(r.description)
 	}
 }
-
-func TestOutputThatCannotBeWritten(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	_, release := w.hold("held")
-	defer release()
-	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	if err != nil {
-		t.Skip("no such device here: ", err)
-	}
-	defer full.Close()
-	for _, args := range [][]string{
-		{"list"}, {"show", "held"}, {"show", "free"}, {"stores"}, {"explain", "a"}, {"version"}, {"watch", "a"}, {"watch", "--json", "a"},
-		{"acquire", "a"}, {"hold", "--json", "record", "a"},
-	} {
-		r := w.command(args...)
-		r.cmd.Stdout = full
-		r.begin().wait().want(t, 74, "cannot be", "no space left")
-		w.run("run", "-n", "a", "true").want(t, 0)
-	}
-	if last, _ := w.last(w.path("record")); last["outcome"] != "not printed" || last["exit_code"] != 74.0 {
-		t.Errorf("record: %v", last)
-	}
-}

@@ -156,8 +156,12 @@ func (s *supervisor) lose(cause error) {
 	if standsOn(cause) {
 		s.killAt = now.Add(min(s.terms.Grace, -s.clock.Since(s.trustEnd)))
 	}
+	why := lossReason(cause)
+	known := s.ending != nil && lossReason(s.ending) == why // a guard has said it, and told the tree, before it was replaced
 	s.end(cause)
-	s.say("%s is lost: %s; the command is ended", shown(s.tenure.Name()), lossReason(cause))
+	if !known {
+		s.say("%s is lost: %s; the command is ended", shown(s.tenure.Name()), why)
+	}
 }
 
 // standsOn reports whether a claim that is lost keeps others out until its TTL is over: one that was marked as broken,
