@@ -48,6 +48,7 @@ type acquire struct {
 	wrote      driver.Instant // when the claim's last sign of life was started, if it stands in line
 	beat       int64          // and what it was
 	conflicts  int            // swaps refused in a row
+	failures   int            // requests without an answer in a row
 	idle       int            // how many looks in vain came before the next wait
 	aside      int            // looks in a row at which it gave way
 	doubted    bool           // it has waited once for what was in doubt
@@ -87,7 +88,7 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, over bool, err 
 	switch {
 	case err == nil:
 		a.row, a.rec, a.fresh, a.conflicts, a.unsure = row, rec, true, 0, nil
-		a.silence.Ends()
+		a.answered()
 		a.wrote, a.beat = since, mine.Beat
 		if mine.State == Granted {
 			return a.granted(mine, since), true, nil
@@ -210,7 +211,7 @@ func (a *acquire) look(ctx context.Context) error {
 	}
 	a.goOn(row, rec)
 	if a.unsure == nil { // a store may answer reads and take no writes
-		a.silence.Ends()
+		a.answered()
 	}
 	return nil
 }
@@ -227,16 +228,17 @@ func (a *acquire) goOn(row Row, rec *Record) {
 
 // conflict goes on from the row that another's write has left.
 func (a *acquire) conflict(ctx context.Context, row Row, rec *Record) error {
-	a.silence.Ends()
+	a.answered()
 	tries := a.conflicts
 	if mine := a.rec.find(a.claim.ID); mine != nil && mine.State == Called {
 		tries /= 4 // it is this claim's turn: the others pause
 	}
-	if err := a.pause(ctx, tries); err != nil {
+	paused, err := a.pause(ctx, tries, len(a.rec.Claims))
+	if err != nil {
 		return err
 	}
 	a.conflicts++
-	if rec == nil || a.conflicts > 1 { // after a pause what the refusal brought is old
+	if rec == nil || paused { // what the refusal brought is old
 		return a.look(ctx)
 	}
 	a.goOn(row, rec)
@@ -248,11 +250,16 @@ func (a *acquire) retry(ctx context.Context, err error) error {
 	if over := a.silence.Fails(a.clock, driver.Patience(a.claim.TTL)); over || driver.Final(err) || ctx.Err() != nil {
 		return err
 	}
-	a.conflicts++
-	if perr := a.pause(ctx, max(a.conflicts, 3)); perr != nil {
-		return perr
+	a.failures++
+	if err := a.bear(ctx, a.failures+2); err != nil {
+		return err
 	}
 	return a.look(ctx)
+}
+
+func (a *acquire) answered() {
+	a.silence.Ends()
+	a.failures = 0
 }
 
 // failure gives an error its final form.
@@ -293,7 +300,7 @@ func (a *acquire) await(ctx context.Context, mine string) error {
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
-	a.silence.Ends() // what the store has said leaves nothing to ask for
+	a.answered() // what the store has said leaves nothing to ask for
 	told, leave := a.join(a.row, a.rec, a.idle, a.concerned)
 	defer leave()
 	select {

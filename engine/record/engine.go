@@ -288,13 +288,29 @@ func (e *engine) roundTrip() time.Duration {
 // short beside a TTL.
 func (e *engine) window() time.Duration { return 2*time.Second + 10*e.roundTrip() }
 
-// pause waits between two tries of a contended write by one who wants to come in: not at all before the second, then for
-// a random part of a time that doubles, so that of many contenders some get through.
-func (e *engine) pause(ctx context.Context, tries int) error {
-	if tries == 0 {
-		return ctx.Err()
+// crowded is how many claims a lock has when so many contend for its record that they must go easy on the store.
+const crowded = 8
+
+// unlucky is after how many refusals it is not chance any more.
+const unlucky = 128
+
+// pause waits before the next try of a write that was refused because of another's, tries times before, and reports
+// whether it has taken time. claims is how many the record has.
+//
+// The few who write one record at most times try again at once. Whoever pauses has to look again, and on a store that is
+// far away loses against one who comes and goes all the time and knows the record because he wrote it. Only a crowd spreads
+// itself, over a time that grows with both numbers; and whoever is refused for ever comes more and more seldom.
+func (e *engine) pause(ctx context.Context, tries, claims int) (paused bool, err error) {
+	n := max(min(tries, crowded)*(claims/crowded), tries/unlucky)
+	if n == 0 {
+		return false, ctx.Err()
 	}
-	return e.sleep(ctx, rand.N(min(time.Second, e.roundTrip()<<min(tries, 10))+1))
+	return true, e.sleep(ctx, rand.N(min(time.Second, e.roundTrip()*time.Duration(n))+1))
+}
+
+// bear waits before the next request to a store that did not answer the last ones.
+func (e *engine) bear(ctx context.Context, failures int) error {
+	return e.sleep(ctx, rand.N(min(time.Second, e.roundTrip()<<min(failures, 10))+1))
 }
 
 func (e *engine) sleep(ctx context.Context, d time.Duration) error {

@@ -69,7 +69,7 @@ func (e *engine) write(ctx context.Context, name string, step func(*Record, Mome
 		if _, _, err = e.swap(ctx, row, next); !errors.Is(err, ErrConflict) {
 			return driver.Uncertain(err)
 		}
-		if err := e.pause(ctx, tries); err != nil {
+		if _, err := e.pause(ctx, tries, len(next.Claims)); err != nil {
 			return err
 		}
 	}

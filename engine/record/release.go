@@ -31,7 +31,12 @@ func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error 
 		case e.clock.Since(asked) > driver.Patience(c.TTL) && !errors.Is(err, ErrConflict):
 			return e.fault(driver.Uncertain(err))
 		}
-		if err := e.pause(ctx, tries/4); err != nil { // those who leave go before those who want to come in
+		if errors.Is(err, ErrConflict) {
+			_, err = e.pause(ctx, tries/4, r.claims) // those who leave go before those who want to come in
+		} else {
+			err = e.bear(ctx, tries/4)
+		}
+		if err != nil {
 			return e.fault(driver.Uncertain(err))
 		}
 	}
@@ -45,6 +50,7 @@ type release struct {
 	row    Row
 	rec    *Record // nil: to be loaded
 	fresh  bool    // loaded in this call, not remembered
+	claims int     // how many the record has that was tried
 	unsure bool    // a swap of this call had an unknown outcome
 }
 
@@ -72,6 +78,7 @@ func (r *release) step(ctx context.Context) (over bool, err error) {
 	default:
 		return true, &driver.LossError{Loss: driver.LossGone}
 	}
+	r.claims = len(next.Claims)
 	if r.row, r.rec, err = r.swap(ctx, r.row, next); err == nil {
 		r.landed()
 		r.sweepSometimes()
