@@ -11,6 +11,7 @@ local ours = kind == 'hash' and h[1] and redis.call('HEXISTS', lock, h[1] .. ':1
 if string.sub(me, 1, 2) == 'f.' then
   if ours or 'f.' .. redis.sha1hex(redis.call('DUMP', lock)) ~= me then return 0 end
   if mode ~= '1' then return -1 end
+  if kind ~= 'string' and kind ~= 'hash' then return -2 end -- no lock client makes that
 elseif not ours or h[1] ~= me then
   return 0
 elseif mode ~= '1' then
