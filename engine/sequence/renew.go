@@ -94,11 +94,27 @@ func (s *session) renew(ctx context.Context, some []due, done func(int, driver.R
 				r.Err = loss
 			} else if beatErr != nil {
 				r.Err = e.fault(ctx, beatErr)
+			} else {
+				r.Err = e.renewed(d.cl, since)
 			}
 			r.Asked = nodes[k].Asked
 		}
 		done(d.i, r)
 	}
+}
+
+// renewed has the claim stand for its TTL from the start of what has confirmed it, which may have come long after it was asked
+// for, unless it was lost meanwhile.
+func (e *Engine) renewed(cl *claim, since driver.Instant) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if cl.loss != nil {
+		return cl.loss
+	}
+	if since.Monotonic > cl.asked.Monotonic {
+		cl.asked = since
+	}
+	return nil
 }
 
 // keepFresh is fresh, asked again until there is an answer or ctx ends.
