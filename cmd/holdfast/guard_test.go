@@ -135,7 +135,7 @@ func TestALossIsToldOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r := w.start("run", "--ttl", "6s", "--grace", "2s", "--json", "record", "a", "sh", "-c",
-		`trap "echo told" TERM; echo held; while :; do sleep 0.01; done`).says("held")
+		`exec 2>/dev/null; trap "echo told" TERM; echo held; while :; do sleep 0.01; done`).says("held")
 	w.run("break", "a").want(t, 0)
 	r.says("told")
 	r.await("the loss on stderr", func() bool { return strings.Contains(r.stderr(), "\n") })
