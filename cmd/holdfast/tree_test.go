@@ -14,7 +14,8 @@ import (
 )
 
 // family is a script with descendants of all kinds, each of which notes its number in a file and, if stubborn, cannot be
-// told to end: a child, one in a session of its own, and one whose parent is gone. It says "held" when all are there.
+// told to end: a child, one in a session of its own, and one whose parent is gone. It says "held" when all are there, and nothing
+// of whom a shell has seen killed.
 func family(stubborn bool) string {
 	trap := ""
 	if stubborn {
@@ -23,7 +24,7 @@ func family(stubborn bool) string {
 	member := func(name string) string {
 		return fmt.Sprintf(`sh -c '%secho $$ >%s.new; mv %s.new %s; while :; do sleep 0.05; done'`, trap, name, name, name)
 	}
-	return trap + "echo $$ >self; " + member("child") + " & setsid " + member("session") + " & (setsid setsid " + member("orphan") + " &) ; " +
+	return "exec 2>/dev/null; " + trap + "echo $$ >self; " + member("child") + " & setsid " + member("session") + " & (setsid setsid " + member("orphan") + " &) ; " +
 		waitFor("child") + "; " + waitFor("session") + "; " + waitFor("orphan") + "; echo held; while :; do sleep 0.05; done"
 }
 
