@@ -130,20 +130,28 @@ func (s *situation) goThrough(w *world, stubborn bool) {
 	w.killAll()
 }
 
-// A guard that is replaced after it has told the tree to end, and the user why, has told them.
+// A guard that is replaced after it has told the tree to end, and the user why, has told them, also if that comes so late that
+// the lock is over anyway.
 func TestALossIsToldOnce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	r := w.start("run", "--ttl", "6s", "--grace", "2s", "--json", "record", "a", "sh", "-c",
-		`exec 2>/dev/null; trap "echo told" TERM; echo held; while :; do sleep 0.01; done`).says("held")
-	w.run("break", "a").want(t, 0)
-	r.says("told")
-	r.await("the loss on stderr", func() bool { return strings.Contains(r.stderr(), "\n") })
-	_ = unix.Kill(r.guard(), unix.SIGSTOP)
-	got := r.wait()
-	got.want(t, 76, "an operator broke it")
-	if _, events := w.last(w.path("record")); strings.Count(got.out, "told") != 1 || !slices.Contains(events, "guard gone") {
-		t.Errorf("events %q; %s", events, got.description)
+	for _, late := range []bool{false, true} {
+		w := newWorld(t)
+		r := w.start("run", "--ttl", "6s", "--grace", "2s", "--json", "record", "a", "sh", "-c",
+			`exec 2>/dev/null; trap "echo told" TERM; echo held; while :; do sleep 0.01; done`).says("held")
+		w.run("break", "a").want(t, 0)
+		r.says("told")
+		r.await("the loss on stderr", func() bool { return strings.Contains(r.stderr(), "\n") })
+		_ = unix.Kill(r.guard(), unix.SIGSTOP)
+		if late {
+			r.signal(unix.SIGSTOP)
+			time.Sleep(6 * time.Second)
+			r.signal(unix.SIGCONT)
+		}
+		got := r.wait()
+		got.want(t, 76, "an operator broke it")
+		if _, events := w.last(w.path("record")); strings.Count(got.out, "told") != 1 || !slices.Contains(events, "guard gone") {
+			t.Errorf("late %v: events %q; %s", late, events, got.description)
+		}
 	}
 }
 

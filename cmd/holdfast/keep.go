@@ -325,14 +325,14 @@ func (k *keeper) stepIn() {
 	k.record.event("guard gone", nil)
 	out, reports := newTeller(io.Discard), make(chan report, 16)
 	defer out.close()
-	lease := newBelief(k.lease.Name(), k.until)
-	s := newSupervisor(k.tree, lease, k.terms, nil, out.say, func(r report) { reports <- r })
-	s.ending, s.overAt, s.leftTold = k.end.loss, time.Now(), true
 	why := errUnguarded
 	if k.lost == nil { // it was lost before, and its guard has not acted on that
 		why = context.Cause(k.lease.Context())
 	}
+	lease := newBelief(k.lease.Name(), k.until)
 	lease.end(why)
+	s := newSupervisor(k.tree, lease, k.terms, nil, out.say, func(r report) { reports <- r })
+	s.trustEnd, s.ending, s.overAt, s.leftTold = lease.until, k.end.loss, time.Now(), true
 	done := make(chan struct{})
 	go func() { s.run(); close(done) }()
 	for {
