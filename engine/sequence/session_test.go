@@ -3,6 +3,7 @@ package sequence_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -439,13 +440,14 @@ func TestForgotten(t *testing.T) {
 }
 
 // lagging is a tree on which a beat is sure only some time after it.
-type lagging struct{ *memtree.Link }
-
-const lag = 2 * time.Second
+type lagging struct {
+	*memtree.Link
+	lag time.Duration
+}
 
 func (l lagging) Open(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
 	s, err := l.Link.Open(ctx, ttl)
-	s.Lag = lag
+	s.Lag = l.lag
 	return s, err
 }
 
@@ -453,10 +455,10 @@ func (l lagging) Open(ctx context.Context, ttl time.Duration) (sequence.Session,
 // and none from one that is older than a sixth of the TTL.
 func TestLag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := sequence.New(lagging{&memtree.Link{Server: memtree.New()}})
+		const ttl, lag = 30 * time.Second, 2 * time.Second
+		e := sequence.New(lagging{&memtree.Link{Server: memtree.New()}, lag})
 		defer e.Close()
 		clock := e.Info().Clock
-		const ttl = 30 * time.Second
 		check := func(when string, since driver.Instant) {
 			t.Helper()
 			if age := clock.AtLeast(since); age < lag || age > ttl/6 {
@@ -506,6 +508,48 @@ func TestHeldByNobody(t *testing.T) {
 		defer e.Close()
 		if _, err := e.Acquire(t.Context(), mutex("m", 10*time.Second)); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestLagFarAway: where trust lags behind, a store that answers each beat in time, if only just, lets its claims in and renews
+// them; what it confirms counts from when the call began, or later.
+func TestLagFarAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl, trip = 10 * time.Second, 1200 * time.Millisecond
+		e := sequence.New(lagging{&memtree.Link{Server: memtree.New(), Carry: func(_ context.Context, _ string, do func() any) (any, error) {
+			time.Sleep(trip / 2)
+			defer time.Sleep(trip / 2)
+			return do(), nil
+		}}, ttl / 15})
+		defer e.Close()
+		clock := e.Info().Clock
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var g driver.Grant
+		for i := range 5 {
+			start := clock.Now()
+			var err error
+			if g, err = e.Acquire(ctx, mutex(fmt.Sprint("m", i), ttl)); err != nil {
+				t.Fatalf("claim %d, after %v: %v", i, clock.Since(start), err)
+			}
+			if early := start.Since(g.Since); early > ttl/6 {
+				t.Errorf("claim %d counts from %v before", i, early)
+			}
+			time.Sleep(time.Second)
+		}
+		for i := range 5 {
+			ctx, cancel := context.WithTimeout(ctx, ttl/3)
+			start := clock.Now()
+			e.Renew(ctx, []driver.Grant{g}, func(_ int, r driver.Renewal) {
+				if r.Err != nil {
+					t.Errorf("renewal %d, after %v: %v", i, clock.Since(start), r.Err)
+				} else if early := start.Since(r.Since); early > ttl/6 {
+					t.Errorf("renewal %d counts from %v before", i, early)
+				}
+			})
+			cancel()
+			time.Sleep(ttl / 3)
 		}
 	})
 }

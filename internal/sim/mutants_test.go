@@ -137,7 +137,7 @@ var treeMutants = []mutant{
 		want: "belief overlap"},
 	{name: "a look trusted without its session's beat", file: tree + "acquire.go", tree: true,
 		edits: []edit{{"\tif e.clock.Since(seen.start) > e.clock.Since(since) {\n", "\tif true {\n"}},
-		more: []mutant{{file: tree + "session.go", edits: []edit{{"\t\tcase s.e.clock.Since(at) <= s.TTL/6:\n", "\t\tcase true:\n"}}},
+		more: []mutant{{file: tree + "session.go", edits: []edit{{"\t\tcase called.Since(at) <= s.TTL/6:\n", "\t\tcase called.Since(at) < 1<<62:\n"}}},
 			{file: tree + "renew.go", edits: []edit{{"\tif e.clock.Since(start) > e.clock.Since(since) {\n", "\tif true {\n"}}}},
 		want: "belief overlap"},
 	{name: "an add of unknown outcome not withdrawn", file: tree + "release.go", tree: true,
