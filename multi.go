@@ -62,7 +62,8 @@ func LockAll(ctx context.Context, items ...Item) (*Leases, error) {
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })()
+	ends := s.ctx // which add wraps
+	defer context.AfterFunc(ends, func() { cancel(context.Cause(ends)) })()
 	for i, it := range list {
 		if i > 0 && it.stands(waiting, list[i-1], s.all) {
 			if it.kind == list[i-1].kind && it.limit == list[i-1].limit {

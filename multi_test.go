@@ -177,3 +177,25 @@ func TestLockAllReentrant(t *testing.T) {
 		}
 	})
 }
+
+// A lock that is lost at the moment at which the last one is granted has all given back, or lost with it.
+func TestLockAllLossAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, bubbleMemory().Open(), nil)
+		for range 100 {
+			last := mustLock(t, c, "b", nil)
+			time.AfterFunc(time.Second, func() { last.Unlock() })
+			set, err := LockAll(t.Context(), c.Mutex("a", &LockOptions{Reentrant: true, MaxHold: time.Second}),
+				c.Mutex("b", &LockOptions{Reentrant: true}))
+			if err == nil {
+				<-set.Context().Done()
+				err = set.Unlock()
+			}
+			wantIs(t, err, ErrLost)
+			time.Sleep(time.Minute)
+			for lock := range c.List(t.Context(), "") {
+				t.Errorf("left: %+v", lock)
+			}
+		}
+	})
+}
