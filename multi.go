@@ -69,7 +69,7 @@ func LockAll(ctx context.Context, items ...Item) (*Leases, error) {
 			if it.kind == list[i-1].kind && it.limit == list[i-1].limit {
 				continue
 			}
-			s.Unlock()
+			s.giveBack(ctx)
 			return nil, it.client.wrap("lock all", it.name, ErrMismatch)
 		}
 		l, err := it.client.take(waiting, "lock all", it.name, it.kind, it.limit, it.weight, it.opts, true)
@@ -80,11 +80,22 @@ func LockAll(ctx context.Context, items ...Item) (*Leases, error) {
 			err = it.client.wrap("lock all", it.name, lost)
 		}
 		if err != nil {
-			s.Unlock() // what it says is of no use to somebody who never had the locks: the rest is done in the background
+			s.giveBack(ctx)
 			return nil, err
 		}
 	}
 	return s, nil
+}
+
+// giveBack gives back what was taken in vain. What Unlock says is of no use to somebody who never had the locks, and whose time is
+// over does not wait for it: the rest is done in the background.
+func (s *Leases) giveBack(ctx context.Context) {
+	done := make(chan struct{})
+	go func() { _ = s.Unlock(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
 }
 
 // sorted gives the items in the order in which they are taken, without doubles. What one client has under a name is one

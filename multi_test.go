@@ -91,6 +91,7 @@ func TestLockAllGivesBack(t *testing.T) {
 		if took := time.Since(start); took != time.Minute {
 			t.Errorf("took %v", took)
 		}
+		synctest.Wait() // it is given back in the background
 		for lock := range other.List(t.Context(), "") {
 			if lock.Name != "c" {
 				t.Errorf("left: %+v", lock)
@@ -197,5 +198,29 @@ func TestLockAllLossAtTheEnd(t *testing.T) {
 				t.Errorf("left: %+v", lock)
 			}
 		}
+	})
+}
+
+// A LockAll whose time is over ends then, also if the store does not answer any more, and what it had is given back.
+func TestLockAllEndsInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := newClient(t, f, nil)
+		held := mustLock(t, c, "b", nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		time.AfterFunc(59*time.Second, func() { f.set(func() { f.down = true }) })
+		start := time.Now()
+		_, err := LockAll(ctx, c.Mutex("a", nil), c.Mutex("b", nil))
+		wantIs(t, err, context.DeadlineExceeded)
+		if took := time.Since(start); took != time.Minute {
+			t.Errorf("took %v", took)
+		}
+		f.set(func() { f.down = false })
+		time.Sleep(testTrust)
+		if f.holds("a") {
+			t.Error("left behind")
+		}
+		wantIs(t, held.Unlock(), nil)
 	})
 }
