@@ -125,7 +125,7 @@ func (a *acquire) arrive(s *session) (sight, error) {
 	case e.queues(cl.Name):
 		guard = Behind
 	}
-	for {
+	for passed := 1; ; passed++ {
 		seen, err := a.add(s, guard)
 		if err != nil {
 			if errors.Is(err, ErrSessionOver) {
@@ -154,8 +154,15 @@ func (a *acquire) arrive(s *session) (sight, error) {
 			return seen, a.orTakeBack(s, err)
 		}
 		guard = Guard(seen.Revision)
+		if passed >= maxPassed {
+			guard = Always // it may come to stand in line, and is taken back then
+		}
 	}
 }
+
+// maxPassed is how often a claim that does not wait looks anew because others have come since it saw room. Far from a store where
+// others come all the time it would do nothing else.
+const maxPassed = 8
 
 // queues reports whether claims of this client wait for a lock.
 func (e *Engine) queues(name string) bool {
