@@ -224,3 +224,19 @@ func TestLockAllEndsInTime(t *testing.T) {
 		wantIs(t, held.Unlock(), nil)
 	})
 }
+
+// A set does not wait for itself when it cannot be seen whether a lock is the one that it has.
+func TestLockAllCannotTell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		one, two := newClient(t, f, nil), newClient(t, f, nil)
+		f.set(func() { f.refuseLook = errors.New("connection refused") })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		_, err := LockAll(ctx, one.Mutex("a", nil), two.Mutex("a", nil))
+		wantIs(t, err, f.refuseLook)
+		if f.holds("a") {
+			t.Error("left behind")
+		}
+	})
+}
