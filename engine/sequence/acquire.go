@@ -345,15 +345,36 @@ func (a *acquire) list(full bool) (sight, error) {
 // claim stands.
 func (a *acquire) look(s *session) (sight, error) {
 	for {
+		done := a.e.looks(a.cl.Name)
 		seen, err := a.list(false)
 		if err == nil {
 			a.heard()
 			a.e.share(seen, a.cl)
+		}
+		done()
+		if err == nil {
 			return seen, a.takeIn(s, seen)
 		}
 		if err := a.again(err); err != nil {
 			return seen, err
 		}
+	}
+}
+
+// looks notes that a look is under way, until done is called, unless another one is.
+func (e *Engine) looks(name string) (done func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.looking[name] != nil {
+		return func() {}
+	}
+	looking := make(chan struct{})
+	e.looking[name] = looking
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.looking, name)
+		close(looking)
 	}
 }
 

@@ -126,7 +126,8 @@ func (a *acquire) unwatch() {
 	a.stop, a.watched = nil, false
 }
 
-// next waits until something may have changed, and looks.
+// next waits until something may have changed, and looks. Many readers wait for one writer, and are woken together: if one of
+// them looks already, the others wait for what it sees, and look for themselves only if that does not let them in.
 func (a *acquire) next(s *session, poll <-chan time.Time) (sight, error) {
 	e, cl := a.e, a.cl
 	select {
@@ -138,10 +139,22 @@ func (a *acquire) next(s *session, poll <-chan time.Time) (sight, error) {
 		return sight{}, driver.Uncertain(e.over(a.ctx))
 	}
 	e.mu.Lock()
-	loss := cl.loss
+	loss, looking := cl.loss, e.looking[cl.Name]
 	e.mu.Unlock()
 	if loss != nil {
 		return sight{}, loss
+	}
+	if looking != nil {
+		select {
+		case <-looking:
+		case <-a.ctx.Done():
+			return sight{}, driver.Uncertain(e.over(a.ctx))
+		}
+		select {
+		case seen := <-cl.seats:
+			return seen, a.takeIn(s, seen)
+		default:
+		}
 	}
 	return a.look(s)
 }
