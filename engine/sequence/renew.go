@@ -94,11 +94,20 @@ func (s *session) renew(ctx context.Context, some []due, done func(int, driver.R
 				r.Err = loss
 			} else if beatErr != nil {
 				r.Err = e.fault(ctx, beatErr)
+			} else {
+				e.renewed(d.cl)
 			}
 			r.Asked = nodes[k].Asked
 		}
 		done(d.i, r)
 	}
+}
+
+// renewed has a claim stand for its TTL from now on: the renewal may have taken long, and counts from its last tries.
+func (e *Engine) renewed(cl *claim) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	cl.asked = e.clock.Now()
 }
 
 // keepFresh is fresh, asked again until there is an answer or ctx ends.

@@ -553,3 +553,40 @@ func TestLagFarAway(t *testing.T) {
 		}
 	})
 }
+
+// TestLateRenewal: a claim whose renewal took its time to be answered stands for its TTL from what that said, and not only from
+// when it was asked for.
+func TestLateRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl, cut = 9 * time.Second, 2500 * time.Millisecond
+		server := memtree.New()
+		var down atomic.Bool
+		e := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, _ string, do func() any) (any, error) {
+			if down.Load() {
+				return nil, errors.New("connection refused")
+			}
+			return do(), nil
+		}})
+		next := sequence.New(&memtree.Link{Server: server})
+		defer e.Close()
+		defer next.Close()
+		g, err := e.Acquire(t.Context(), mutex("m", ttl))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(ttl / 3)
+		down.Store(true)
+		time.AfterFunc(cut, func() { down.Store(false) })
+		e.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) {
+			if g.Since = r.Since; r.Err != nil {
+				t.Error(r.Err)
+			}
+		})
+		if _, err := next.Acquire(t.Context(), waiting(mutex("m", ttl))); err != nil {
+			t.Fatal(err)
+		}
+		if passed := e.Info().Clock.AtLeast(g.Since); passed < ttl || passed > 4*ttl/3 {
+			t.Errorf("the next was let in %v after the start of the renewal", passed)
+		}
+	})
+}
