@@ -60,7 +60,11 @@ func (a *acquire) await(s *session, seen sight) (sight, error) {
 			return seen, nil
 		}
 		a.watch(seen, blocker(seen.Nodes, i))
-		poll.Reset(leastPoll + rand.N(mostPoll-leastPoll))
+		every := leastPoll + rand.N(mostPoll-leastPoll)
+		if s.alone {
+			every = min(every, s.TTL/3)
+		}
+		poll.Reset(every)
 		var err error
 		if seen, err = a.next(s, poll.C); err != nil {
 			return seen, err
@@ -143,6 +147,9 @@ func (a *acquire) next(s *session, poll <-chan time.Time) (sight, error) {
 	e.mu.Unlock()
 	if loss != nil {
 		return sight{}, loss
+	}
+	if s.alone { // nobody else beats it; if it is over, the look tells
+		_, _ = s.fresh(a.ctx)
 	}
 	if looking != nil {
 		select {

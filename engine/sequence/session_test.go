@@ -590,3 +590,34 @@ func TestLateRenewal(t *testing.T) {
 		}
 	})
 }
+
+// TestDetachedWaiter: a claim that nobody is to be behind waits for longer than its TTL all the same, and ends by that when it
+// has been granted.
+func TestDetachedWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl, held = 5 * time.Second, time.Minute
+		server := memtree.New()
+		holder, waiter := sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server})
+		defer holder.Close()
+		defer waiter.Close()
+		g, err := holder.Acquire(t.Context(), mutex("m", time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(held, func() {
+			if err := holder.Release(t.Context(), g.Claim, ""); err != nil {
+				t.Error(err)
+			}
+		})
+		c := waiting(mutex("m", ttl))
+		c.Detached = true
+		start := time.Now()
+		if _, err := waiter.Acquire(t.Context(), c); err != nil || time.Since(start) > held+time.Second {
+			t.Fatalf("after %v: %v", time.Since(start), err)
+		}
+		start = time.Now()
+		if _, err := holder.Acquire(t.Context(), waiting(mutex("m", ttl))); err != nil || time.Since(start) > 4*ttl/3 {
+			t.Errorf("the next after %v: %v", time.Since(start), err)
+		}
+	})
+}
