@@ -62,28 +62,45 @@ func LockAll(ctx context.Context, items ...Item) (*Leases, error) {
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })()
+	ends := s.ctx // which add wraps
+	defer context.AfterFunc(ends, func() { cancel(context.Cause(ends)) })()
 	for i, it := range list {
-		if i > 0 && it.stands(waiting, list[i-1], s.all) {
-			if it.kind == list[i-1].kind && it.limit == list[i-1].limit {
-				continue
-			}
-			s.Unlock()
-			return nil, it.client.wrap("lock all", it.name, ErrMismatch)
+		stands := false
+		if i > 0 {
+			stands, err = it.stands(waiting, list[i-1], s.all)
 		}
-		l, err := it.client.take(waiting, "lock all", it.name, it.kind, it.limit, it.weight, it.opts, true)
-		if err == nil {
-			s.add(l, it.opts.Reentrant)
+		var l *Lease
+		switch {
+		case err != nil:
+		case stands && it.kind == list[i-1].kind && it.limit == list[i-1].limit:
+			continue
+		case stands:
+			err = it.client.wrap("lock all", it.name, ErrMismatch)
+		default:
+			if l, err = it.client.take(waiting, "lock all", it.name, it.kind, it.limit, it.weight, it.opts, true); err == nil {
+				s.add(l, it.opts.Reentrant)
+			}
 		}
 		if lost := s.Err(); lost != nil {
 			err = it.client.wrap("lock all", it.name, lost)
 		}
 		if err != nil {
-			s.Unlock() // what it says is of no use to somebody who never had the locks: the rest is done in the background
+			s.giveBack(ctx)
 			return nil, err
 		}
 	}
 	return s, nil
+}
+
+// giveBack gives back what was taken in vain. What Unlock says is of no use to somebody who never had the locks, and whose time is
+// over does not wait for it: the rest is done in the background.
+func (s *Leases) giveBack(ctx context.Context) {
+	done := make(chan struct{})
+	go func() { _ = s.Unlock(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
 }
 
 // sorted gives the items in the order in which they are taken, without doubles. What one client has under a name is one
@@ -114,14 +131,15 @@ func sorted(items []Item) ([]item, error) {
 
 // stands reports whether the lock is the very one that was taken before through another client: there the claim stands
 // under its own ref. Two stores of one address (several in one process's memory) are told apart by that.
-func (i item) stands(ctx context.Context, before item, taken []*Lease) bool {
+// Without an answer it is not known, and taking the lock could be to wait for oneself.
+func (i item) stands(ctx context.Context, before item, taken []*Lease) (bool, error) {
 	if before.name != i.name || before.client.Info().Store != i.client.Info().Store {
-		return false
+		return false, nil
 	}
 	lock, err := i.client.Inspect(ctx, i.name)
-	return err == nil && slices.ContainsFunc(lock.Holders, func(h Standing) bool {
+	return slices.ContainsFunc(lock.Holders, func(h Standing) bool {
 		return slices.ContainsFunc(taken, func(l *Lease) bool { return l.Name() == i.name && l.Ref() == h.Ref && l.Token() == h.Token })
-	})
+	}), err
 }
 
 // add takes a lease in. When it ends, all end.

@@ -91,6 +91,7 @@ func TestLockAllGivesBack(t *testing.T) {
 		if took := time.Since(start); took != time.Minute {
 			t.Errorf("took %v", took)
 		}
+		synctest.Wait() // it is given back in the background
 		for lock := range other.List(t.Context(), "") {
 			if lock.Name != "c" {
 				t.Errorf("left: %+v", lock)
@@ -174,6 +175,68 @@ func TestLockAllReentrant(t *testing.T) {
 		}
 		if err := errors.Join(set.Unlock(), outer.Unlock()); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// A lock that is lost at the moment at which the last one is granted has all given back, or lost with it.
+func TestLockAllLossAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, bubbleMemory().Open(), nil)
+		for range 100 {
+			last := mustLock(t, c, "b", nil)
+			time.AfterFunc(time.Second, func() { last.Unlock() })
+			set, err := LockAll(t.Context(), c.Mutex("a", &LockOptions{Reentrant: true, MaxHold: time.Second}),
+				c.Mutex("b", &LockOptions{Reentrant: true}))
+			if err == nil {
+				<-set.Context().Done()
+				err = set.Unlock()
+			}
+			wantIs(t, err, ErrLost)
+			time.Sleep(time.Minute)
+			for lock := range c.List(t.Context(), "") {
+				t.Errorf("left: %+v", lock)
+			}
+		}
+	})
+}
+
+// A LockAll whose time is over ends then, also if the store does not answer any more, and what it had is given back.
+func TestLockAllEndsInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := newClient(t, f, nil)
+		held := mustLock(t, c, "b", nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		time.AfterFunc(59*time.Second, func() { f.set(func() { f.down = true }) })
+		start := time.Now()
+		_, err := LockAll(ctx, c.Mutex("a", nil), c.Mutex("b", nil))
+		wantIs(t, err, context.DeadlineExceeded)
+		if took := time.Since(start); took != time.Minute {
+			t.Errorf("took %v", took)
+		}
+		f.set(func() { f.down = false })
+		time.Sleep(testTrust)
+		if f.holds("a") {
+			t.Error("left behind")
+		}
+		wantIs(t, held.Unlock(), nil)
+	})
+}
+
+// A set does not wait for itself when it cannot be seen whether a lock is the one that it has.
+func TestLockAllCannotTell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		one, two := newClient(t, f, nil), newClient(t, f, nil)
+		f.set(func() { f.refuseLook = errors.New("connection refused") })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		_, err := LockAll(ctx, one.Mutex("a", nil), two.Mutex("a", nil))
+		wantIs(t, err, f.refuseLook)
+		if f.holds("a") {
+			t.Error("left behind")
 		}
 	})
 }

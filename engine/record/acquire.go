@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -51,6 +52,7 @@ type acquire struct {
 	failures   int            // requests without an answer in a row
 	idle       int            // how many looks in vain came before the next wait
 	aside      int            // looks in a row at which it gave way
+	paced      int            // times in a row that it kept the pace
 	doubted    bool           // it has waited once for what was in doubt
 	silence    driver.Silence
 }
@@ -80,7 +82,7 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, over bool, err 
 		return grant, false, a.await(ctx, a.claim.ID)
 	case mine.State != Granted && a.givesWay():
 		return grant, false, a.stepAside(ctx)
-	case a.claim.Wait && a.rec.find(a.claim.ID) == nil && a.tooSoon(a.claim.Name) > 0:
+	case a.claim.Wait && a.rec.find(a.claim.ID) == nil && a.paced < maxPaced && a.tooSoon(a.claim.Name) > 0:
 		return grant, false, a.keepPace(ctx)
 	}
 	mine.Beat += a.unknowns // so that no two tries could be taken for each other
@@ -130,12 +132,25 @@ func (a *acquire) stepAside(ctx context.Context) error {
 	return a.look(ctx)
 }
 
-// keepPace lets time pass since the lock's last write, and some more, so that not all come at once who have seen it.
+// maxPaced is how often in a row a claim keeps the pace of the store: it may never be long enough since the last write, since
+// those who try do not wait.
+const maxPaced = 8
+
+// keepPace lets time pass since the lock's last write, and some more, so that not all come at once who have seen it. Once is
+// enough if nobody has come or gone meanwhile: where several hold the lock and renew it, it is written all the time.
 func (a *acquire) keepPace(ctx context.Context) error {
 	if err := a.sleep(ctx, a.tooSoon(a.claim.Name)+randomPart(a.info.Pace/2)); err != nil {
 		return err
 	}
-	return a.look(ctx)
+	before := a.rec
+	if err := a.look(ctx); err != nil {
+		return err
+	}
+	a.paced++
+	if a.rec.Token == before.Token && slices.EqualFunc(a.rec.Claims, before.Claims, func(c, b Claim) bool { return c.ID == b.ID }) {
+		a.paced = maxPaced
+	}
+	return nil
 }
 
 // mostDoubt bounds how long an attempt lasts that does not want to wait.
@@ -229,6 +244,7 @@ func (a *acquire) goOn(row Row, rec *Record) {
 // conflict goes on from the row that another's write has left.
 func (a *acquire) conflict(ctx context.Context, row Row, rec *Record) error {
 	a.answered()
+	a.paced = 0
 	tries := a.conflicts
 	if mine := a.rec.find(a.claim.ID); mine != nil && mine.State == Called {
 		tries /= 4 // it is this claim's turn: the others pause
@@ -301,6 +317,7 @@ func (a *acquire) await(ctx context.Context, mine string) error {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	a.answered() // what the store has said leaves nothing to ask for
+	a.paced = 0
 	told, leave := a.join(a.row, a.rec, a.idle, a.concerned)
 	defer leave()
 	select {

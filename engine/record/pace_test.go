@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,6 +93,41 @@ func TestKeepsPace(t *testing.T) {
 		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestPaceKeepsNobodyOut promises that a claim which keeps the store's pace comes in where there is room, though those who
+// hold the lock renew more often than that.
+func TestPaceKeepsNobodyOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const holders, ttl = 8, 30 * time.Second
+		m := fakeMemory()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		var renewing sync.WaitGroup
+		defer renewing.Wait()
+		defer cancel()
+		for n := range holders {
+			s := record.New(slow{m.Table(), 2 * time.Second, 0, nil})
+			defer s.Close()
+			c := paceClaim(n, true)
+			c.Kind, c.Limit, c.TTL = driver.KindSemaphore, holders, ttl
+			from := time.Now()
+			g, err := s.Acquire(ctx, c)
+			if err != nil || time.Since(from) > 5*time.Second {
+				t.Fatalf("holder %d came in after %v: %v", n, time.Since(from), err)
+			}
+			renewing.Go(func() {
+				for every := time.Tick(ttl / 3); ; {
+					select {
+					case <-every:
+						s.Renew(ctx, []driver.Grant{g}, func(int, driver.Renewal) {})
+					case <-ctx.Done():
+						return
+					}
+				}
+			})
+			time.Sleep(ttl / 3 / holders)
 		}
 	})
 }

@@ -125,7 +125,7 @@ func (a *acquire) arrive(s *session) (sight, error) {
 	case e.queues(cl.Name):
 		guard = Behind
 	}
-	for {
+	for passed := 1; ; passed++ {
 		seen, err := a.add(s, guard)
 		if err != nil {
 			if errors.Is(err, ErrSessionOver) {
@@ -154,8 +154,15 @@ func (a *acquire) arrive(s *session) (sight, error) {
 			return seen, a.orTakeBack(s, err)
 		}
 		guard = Guard(seen.Revision)
+		if passed >= maxPassed {
+			guard = Always // it may come to stand in line, and is taken back then
+		}
 	}
 }
+
+// maxPassed is how often a claim that does not wait looks anew because others have come since it saw room. Far from a store where
+// others come all the time it would do nothing else.
+const maxPassed = 8
 
 // queues reports whether claims of this client wait for a lock.
 func (e *Engine) queues(name string) bool {
@@ -338,15 +345,36 @@ func (a *acquire) list(full bool) (sight, error) {
 // claim stands.
 func (a *acquire) look(s *session) (sight, error) {
 	for {
+		done := a.e.looks(a.cl.Name)
 		seen, err := a.list(false)
 		if err == nil {
 			a.heard()
 			a.e.share(seen, a.cl)
+		}
+		done()
+		if err == nil {
 			return seen, a.takeIn(s, seen)
 		}
 		if err := a.again(err); err != nil {
 			return seen, err
 		}
+	}
+}
+
+// looks notes that a look is under way, until done is called, unless another one is.
+func (e *Engine) looks(name string) (done func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.looking[name] != nil {
+		return func() {}
+	}
+	looking := make(chan struct{})
+	e.looking[name] = looking
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.looking, name)
+		close(looking)
 	}
 }
 

@@ -60,7 +60,11 @@ func (a *acquire) await(s *session, seen sight) (sight, error) {
 			return seen, nil
 		}
 		a.watch(seen, blocker(seen.Nodes, i))
-		poll.Reset(leastPoll + rand.N(mostPoll-leastPoll))
+		every := leastPoll + rand.N(mostPoll-leastPoll)
+		if s.alone {
+			every = min(every, s.TTL/3)
+		}
+		poll.Reset(every)
 		var err error
 		if seen, err = a.next(s, poll.C); err != nil {
 			return seen, err
@@ -126,7 +130,8 @@ func (a *acquire) unwatch() {
 	a.stop, a.watched = nil, false
 }
 
-// next waits until something may have changed, and looks.
+// next waits until something may have changed, and looks. Many readers wait for one writer, and are woken together: if one of
+// them looks already, the others wait for what it sees, and look for themselves only if that does not let them in.
 func (a *acquire) next(s *session, poll <-chan time.Time) (sight, error) {
 	e, cl := a.e, a.cl
 	select {
@@ -138,10 +143,25 @@ func (a *acquire) next(s *session, poll <-chan time.Time) (sight, error) {
 		return sight{}, driver.Uncertain(e.over(a.ctx))
 	}
 	e.mu.Lock()
-	loss := cl.loss
+	loss, looking := cl.loss, e.looking[cl.Name]
 	e.mu.Unlock()
 	if loss != nil {
 		return sight{}, loss
+	}
+	if s.alone { // nobody else beats it; if it is over, the look tells
+		_, _ = s.fresh(a.ctx)
+	}
+	if looking != nil {
+		select {
+		case <-looking:
+		case <-a.ctx.Done():
+			return sight{}, driver.Uncertain(e.over(a.ctx))
+		}
+		select {
+		case seen := <-cl.seats:
+			return seen, a.takeIn(s, seen)
+		default:
+		}
 	}
 	return a.look(s)
 }

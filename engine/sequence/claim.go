@@ -19,7 +19,7 @@ type claim struct {
 	arrived bool          // the claim was seen to stand, and was let into the line
 	node    Node          // as last seen; Token 0: not known to stand
 	granted bool
-	asked   driver.Instant // when the client was granted it, last asked for its renewal, or turned from it
+	asked   driver.Instant // from when it may stand for its TTL: the client was granted it, asked for a renewal, was answered, or turned from it
 	told    bool           // that its holder is asked to give up
 	leaving bool           // a release is under way, or a sweep
 

@@ -48,6 +48,7 @@ type Engine struct {
 	opening  map[time.Duration]*opening
 	claims   map[string]*claim              // by id: those of this client that stand, or may
 	waiting  map[string]map[*claim]struct{} // by lock: those of them that wait
+	looking  map[string]chan struct{}       // by lock: closed when the look is over that is under way for one of them
 	endings  []driver.Ending
 	ended    chan struct{} // buffered: there are endings
 }
@@ -65,7 +66,8 @@ const (
 func New(tree Tree) *Engine {
 	e := &Engine{
 		tree: tree, sessions: map[time.Duration]*session{}, opening: map[time.Duration]*opening{},
-		claims: map[string]*claim{}, waiting: map[string]map[*claim]struct{}{}, ended: make(chan struct{}, 1), hands: make(chan func()),
+		claims: map[string]*claim{}, waiting: map[string]map[*claim]struct{}{},
+		looking: map[string]chan struct{}{}, ended: make(chan struct{}, 1), hands: make(chan func()),
 	}
 	e.mover, _ = tree.(Mover)
 	e.weigher, _ = tree.(Weigher)

@@ -160,9 +160,10 @@ func (s *session) stale() bool {
 	return s.e.clock.Since(s.trusted()) > s.TTL/6
 }
 
-// fresh gives the start of a trusted beat no older than a sixth of the TTL, and sends one, or as many as it takes, if there is
-// none.
+// fresh gives the start of a trusted beat that is no older at the call than a sixth of the TTL, and sends one, or as many as it
+// takes, if there is none. How long they take is no matter: from a store that is slow, none may be so young when it is trusted.
 func (s *session) fresh(ctx context.Context) (driver.Instant, error) {
+	called := s.e.clock.Now()
 	for {
 		s.e.mu.Lock()
 		at, dead := s.trusted(), s.dead
@@ -171,7 +172,7 @@ func (s *session) fresh(ctx context.Context) (driver.Instant, error) {
 		switch {
 		case dead:
 			return at, ErrSessionOver
-		case s.e.clock.Since(at) <= s.TTL/6:
+		case called.Since(at) <= s.TTL/6:
 			return at, nil
 		}
 		if early > 0 { // a beat now would not prove the last one

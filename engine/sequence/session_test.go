@@ -3,6 +3,7 @@ package sequence_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -439,13 +440,14 @@ func TestForgotten(t *testing.T) {
 }
 
 // lagging is a tree on which a beat is sure only some time after it.
-type lagging struct{ *memtree.Link }
-
-const lag = 2 * time.Second
+type lagging struct {
+	*memtree.Link
+	lag time.Duration
+}
 
 func (l lagging) Open(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
 	s, err := l.Link.Open(ctx, ttl)
-	s.Lag = lag
+	s.Lag = l.lag
 	return s, err
 }
 
@@ -453,10 +455,10 @@ func (l lagging) Open(ctx context.Context, ttl time.Duration) (sequence.Session,
 // and none from one that is older than a sixth of the TTL.
 func TestLag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := sequence.New(lagging{&memtree.Link{Server: memtree.New()}})
+		const ttl, lag = 30 * time.Second, 2 * time.Second
+		e := sequence.New(lagging{&memtree.Link{Server: memtree.New()}, lag})
 		defer e.Close()
 		clock := e.Info().Clock
-		const ttl = 30 * time.Second
 		check := func(when string, since driver.Instant) {
 			t.Helper()
 			if age := clock.AtLeast(since); age < lag || age > ttl/6 {
@@ -506,6 +508,116 @@ func TestHeldByNobody(t *testing.T) {
 		defer e.Close()
 		if _, err := e.Acquire(t.Context(), mutex("m", 10*time.Second)); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestLagFarAway: where trust lags behind, a store that answers each beat in time, if only just, lets its claims in and renews
+// them; what it confirms counts from when the call began, or later.
+func TestLagFarAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl, trip = 10 * time.Second, 1200 * time.Millisecond
+		e := sequence.New(lagging{&memtree.Link{Server: memtree.New(), Carry: func(_ context.Context, _ string, do func() any) (any, error) {
+			time.Sleep(trip / 2)
+			defer time.Sleep(trip / 2)
+			return do(), nil
+		}}, ttl / 15})
+		defer e.Close()
+		clock := e.Info().Clock
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var g driver.Grant
+		for i := range 5 {
+			start := clock.Now()
+			var err error
+			if g, err = e.Acquire(ctx, mutex(fmt.Sprint("m", i), ttl)); err != nil {
+				t.Fatalf("claim %d, after %v: %v", i, clock.Since(start), err)
+			}
+			if early := start.Since(g.Since); early > ttl/6 {
+				t.Errorf("claim %d counts from %v before", i, early)
+			}
+			time.Sleep(time.Second)
+		}
+		for i := range 5 {
+			ctx, cancel := context.WithTimeout(ctx, ttl/3)
+			start := clock.Now()
+			e.Renew(ctx, []driver.Grant{g}, func(_ int, r driver.Renewal) {
+				if r.Err != nil {
+					t.Errorf("renewal %d, after %v: %v", i, clock.Since(start), r.Err)
+				} else if early := start.Since(r.Since); early > ttl/6 {
+					t.Errorf("renewal %d counts from %v before", i, early)
+				}
+			})
+			cancel()
+			time.Sleep(ttl / 3)
+		}
+	})
+}
+
+// TestLateRenewal: a claim whose renewal took its time to be answered stands for its TTL from what that said, and not only from
+// when it was asked for.
+func TestLateRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl, cut = 9 * time.Second, 2500 * time.Millisecond
+		server := memtree.New()
+		var down atomic.Bool
+		e := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, _ string, do func() any) (any, error) {
+			if down.Load() {
+				return nil, errors.New("connection refused")
+			}
+			return do(), nil
+		}})
+		next := sequence.New(&memtree.Link{Server: server})
+		defer e.Close()
+		defer next.Close()
+		g, err := e.Acquire(t.Context(), mutex("m", ttl))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(ttl / 3)
+		down.Store(true)
+		time.AfterFunc(cut, func() { down.Store(false) })
+		e.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) {
+			if g.Since = r.Since; r.Err != nil {
+				t.Error(r.Err)
+			}
+		})
+		if _, err := next.Acquire(t.Context(), waiting(mutex("m", ttl))); err != nil {
+			t.Fatal(err)
+		}
+		if passed := e.Info().Clock.AtLeast(g.Since); passed < ttl || passed > 4*ttl/3 {
+			t.Errorf("the next was let in %v after the start of the renewal", passed)
+		}
+	})
+}
+
+// TestDetachedWaiter: a claim that nobody is to be behind waits for longer than its TTL all the same, and ends by that when it
+// has been granted.
+func TestDetachedWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl, held = 5 * time.Second, time.Minute
+		server := memtree.New()
+		holder, waiter := sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server})
+		defer holder.Close()
+		defer waiter.Close()
+		g, err := holder.Acquire(t.Context(), mutex("m", time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(held, func() {
+			if err := holder.Release(t.Context(), g.Claim, ""); err != nil {
+				t.Error(err)
+			}
+		})
+		c := waiting(mutex("m", ttl))
+		c.Detached = true
+		start := time.Now()
+		if _, err := waiter.Acquire(t.Context(), c); err != nil || time.Since(start) > held+time.Second {
+			t.Fatalf("after %v: %v", time.Since(start), err)
+		}
+		start = time.Now()
+		if _, err := holder.Acquire(t.Context(), waiting(mutex("m", ttl))); err != nil || time.Since(start) > 4*ttl/3 {
+			t.Errorf("the next after %v: %v", time.Since(start), err)
 		}
 	})
 }

@@ -25,9 +25,9 @@
 // # Writes
 //
 // The service takes one write a second to one object, on average. A renewal, a release and a claim whose turn has come are
-// written at once; a claim that comes, and can wait, leaves Options.Pace after the last write that it knows of. What the
-// service refuses all the same is tried again, slower and slower. Whoever stands in a fair line, and each holder, writes
-// three times in its TTL: for eight of each choose a TTL of a minute or more.
+// written at once; a claim that comes, and can wait, leaves Options.Pace after the last write that it knows of, and comes then
+// unless others have come or gone meanwhile. What the service refuses all the same is tried again, slower and slower. Whoever
+// stands in a fair line, and each holder, writes three times in its TTL: for eight of each choose a TTL of a minute or more.
 //
 // # Permissions
 //

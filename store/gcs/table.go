@@ -65,16 +65,21 @@ func (t *table) object(name string) *storage.ObjectHandle {
 	return t.bucket.Object(t.prefix + encode(name))
 }
 
+// answerTime is how long one request may take. One that hangs, on a connection that is dead, is given up and asked again.
+const answerTime = 5 * time.Second
+
+var errNoAnswer = errors.New("Cloud Storage did not answer")
+
 // call makes one request, which ends with the table. It hears the store's clock in a refusal.
 func (t *table) call(ctx context.Context, needs string, request func(context.Context) error) error {
 	if t.life.Err() != nil {
 		return driver.ErrClosed
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	bounded, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	defer context.AfterFunc(t.life, cancel)()
 	from := t.clock.clock.Now()
-	err := request(ctx)
+	err := request(bounded)
 	switch {
 	case err == nil:
 		return nil
@@ -82,6 +87,8 @@ func (t *table) call(ctx context.Context, needs string, request func(context.Con
 		return driver.ErrClosed
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case errors.Is(err, context.DeadlineExceeded):
+		return errNoAnswer
 	}
 	return t.fault(err, needs, from)
 }

@@ -1,0 +1,65 @@
+package sequence_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/internal/memtree"
+)
+
+// TestTryAmongComers: a try from far away is let in where there is room, though others come all the time.
+func TestTryAmongComers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		near, tries := sequence.New(&memtree.Link{Server: server}), 0
+		defer near.Close()
+		far := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+			if what == "add" {
+				tries++
+			}
+			time.Sleep(50 * time.Millisecond)
+			defer time.Sleep(50 * time.Millisecond)
+			return do(), nil
+		}})
+		defer far.Close()
+		reader := func(id string) driver.Claim {
+			c := mutex("m", 10*time.Second)
+			c.ID, c.Kind, c.Limit = id, driver.KindRW, driver.RWLimit
+			return c
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var comers sync.WaitGroup
+		comers.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				c := waiting(reader(fmt.Sprint("near", n)))
+				comers.Go(func() {
+					if _, err := near.Acquire(t.Context(), c); err != nil {
+						t.Error(err)
+					}
+					time.Sleep(200 * time.Millisecond)
+					if err := near.Release(t.Context(), c, ""); err != nil {
+						t.Error(err)
+					}
+				})
+				time.Sleep(10 * time.Millisecond)
+			}
+		})
+		time.Sleep(time.Second)
+		start := time.Now()
+		if _, err := far.Acquire(ctx, reader("far")); err != nil {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+		if took := time.Since(start); took > time.Second || tries > 10 {
+			t.Errorf("let in after %v, in %d tries", took, tries)
+		}
+		cancel()
+		comers.Wait()
+	})
+}

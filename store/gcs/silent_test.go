@@ -1,0 +1,63 @@
+package gcs_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/storage"
+	"google.golang.org/api/option"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/storetest"
+	"github.com/holdfast-go/holdfast/store/gcs"
+)
+
+// mute is a service of an empty bucket that falls silent: it takes requests in and answers none.
+type mute struct{ silent bool }
+
+func (m *mute) RoundTrip(r *http.Request) (*http.Response, error) {
+	if m.silent {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{"Date": {time.Now().UTC().Format(http.TimeFormat)}},
+		Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
+}
+
+// TestSilent: a service that answers nothing, while the connection stands, ends a wait when the claim's patience is over; the
+// caller's context need not end.
+func TestSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &mute{}
+		client, err := storage.NewClient(t.Context(), option.WithHTTPClient(&http.Client{Transport: m}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		s, err := gcs.New(t.Context(), client, bucket, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.silent = true
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		from := time.Now()
+		_, err = s.Acquire(ctx, storetest.Waiting(mutex("m", time.Minute)))
+		if took := time.Since(from); took > 30*time.Second || err == nil || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("after %v: %v", took, err)
+		}
+		from = time.Now()
+		if _, err = s.Inspect(ctx, "m"); time.Since(from) > 30*time.Second || err == nil || errors.Is(err, driver.ErrUncertain) {
+			t.Errorf("after %v: %v", time.Since(from), err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
