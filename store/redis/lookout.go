@@ -121,13 +121,10 @@ func (l *lookout) listening() <-chan struct{} {
 // run listens until the lookout is ended. After an interruption all look for themselves: something may have been missed.
 func (l *lookout) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		heard := 0
+		// A client of the user's may make a link anew, and subscribe again, by itself.
 		sub := rueidis.WithOnSubscriptionHook(ctx, func(e rueidis.PubSubSubscription) {
-			if strings.HasSuffix(e.Kind, "unsubscribe") {
-				return
-			}
-			if heard++; heard == len(l.channels) {
-				l.listens(true)
+			if !strings.HasSuffix(e.Kind, "unsubscribe") && e.Channel == l.channels[len(l.channels)-1] {
+				l.listens(true) // the last is confirmed last
 			}
 		})
 		var cmd rueidis.Completed
