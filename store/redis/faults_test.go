@@ -613,3 +613,31 @@ func TestRedlockLateTake(t *testing.T) {
 		t.Errorf("after its release it stands on a server for %s ms", do(t, g.Servers[1], "PTTL", "m"))
 	}
 }
+
+// TestRedlockDenied: a claim that one server denies leaves nothing on those that granted it.
+func TestRedlockDenied(t *testing.T) {
+	t.Parallel()
+	g := must(t)(redistest.Independent(3))
+	a := g.Addrs()
+	for _, server := range g.Servers {
+		do(t, server, "ACL", "SETUSER", "worker", "reset", "on", ">hunter2", "~*", "&*", "+@all")
+	}
+	s := open(t, "redlock://worker:hunter2@"+a[0]+"?addrs="+strings.Join(a[1:], ","))
+	do(t, g.Servers[2], "ACL", "SETUSER", "worker", "-evalsha")
+	denied := 0
+	for i := range 20 { // that answer may come too late to be heard
+		c := mutex(fmt.Sprint("m", i), 10*time.Second)
+		if _, err := s.Acquire(t.Context(), c); !errors.Is(err, driver.ErrDenied) {
+			continue
+		}
+		denied++
+		for k, server := range g.Servers[:2] {
+			if do(t, server, "EXISTS", c.Name) != ":0" {
+				t.Fatalf("the claim stands on server %d", k+1)
+			}
+		}
+	}
+	if denied == 0 {
+		t.Error("the denial was never told")
+	}
+}
