@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/internal/storetest"
@@ -639,5 +641,40 @@ func TestRedlockDenied(t *testing.T) {
 	}
 	if denied == 0 {
 		t.Error("the denial was never told")
+	}
+}
+
+// TestClusterBusyAtFirst: a Cluster that is busy when it is first asked which channels it has is asked again.
+func TestClusterBusyAtFirst(t *testing.T) {
+	t.Parallel()
+	g := must(t)(redistest.Cluster(t.Context()))
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{g.Servers[0].Addr}, ConnWriteTimeout: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	s, err := New(client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var scripts sync.WaitGroup
+	for _, server := range g.Servers {
+		do(t, server, "CONFIG", "SET", "busy-reply-threshold", "1")
+		scripts.Go(func() { _, _ = server.Do("EVAL", "while true do end", "0") })
+	}
+	time.Sleep(200 * time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := s.Acquire(ctx, mutex("m", 10*time.Second)); err == nil {
+		t.Error("granted by a server that is busy")
+	}
+	for _, server := range g.Servers {
+		do(t, server, "SCRIPT", "KILL")
+	}
+	scripts.Wait()
+	release(t, s, acquire(t, s, mutex("m", 10*time.Second)).Claim)
+	if !s.sharded.Load() {
+		t.Error("it tells by channels of the whole Cluster, to which nobody else listens")
 	}
 }
