@@ -170,6 +170,7 @@ func (n *listener) run() {
 func (n *listener) listen() (heard bool) {
 	ctx, cancel := context.WithTimeout(n.life, n.lanes.timeout)
 	config := n.lanes.pool.Config()
+	config.ConnConfig.OnNotification = nil // the user's would get what is for us
 	var c *pgx.Conn
 	var err error
 	if config.BeforeConnect != nil {
