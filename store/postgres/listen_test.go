@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"context"
+	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,6 +12,39 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 )
+
+// TestListenRefused: a server that takes the listening connection and then refuses what it is for is not asked again and again
+// without a pause.
+func TestListenRefused(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	exec(t, s, `create role reader login; create schema office authorization reader;
+		revoke execute on function pg_advisory_lock_shared(int, int) from public`)
+	config, opts := parse(t, s.URL("reader")+"?sslmode=disable&schema=office&create=true")
+	var dials atomic.Int32
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dials.Add(1)
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}
+	st, err := openConfig(t.Context(), config, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	g := acquire(t, st, mutex("m", time.Minute))
+	c := mutex("m", time.Minute)
+	c.Wait = true
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	before := dials.Load()
+	if _, err := st.Acquire(ctx, c); err == nil {
+		t.Error("two hold it")
+	}
+	if n := dials.Load() - before; n > 30 {
+		t.Errorf("%d connections were made in 3 s", n)
+	}
+	release(t, st, g.Claim)
+}
 
 // TestUsersNotifications: a pool of the user's whose connections hand on what they are notified of does not keep it from those
 // who wait, nor gets what is ours.
