@@ -88,3 +88,32 @@ func TestUsersNotifications(t *testing.T) {
 		t.Errorf("let in %v after the release; %d notifications of ours went to the user", worst, strays.Load())
 	}
 }
+
+// TestShedLockSeats: who waits in ShedLock's layout sits once, however often he is told of a change.
+func TestShedLockSeats(t *testing.T) {
+	t.Parallel()
+	st := opened(t, freshURL(t, server(t), "layout=shedlock")).(*shedlock)
+	g := acquire(t, st, mutex("m", time.Minute))
+	c := mutex("m", time.Minute)
+	c.Wait = true
+	over := make(chan error, 1)
+	go func() { _, err := st.Acquire(t.Context(), c); over <- err }()
+	time.Sleep(300 * time.Millisecond)
+	for range 20 {
+		if r := renew(t, st, g); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	n := st.t.listener
+	n.mu.Lock()
+	seats := len(n.seats["m"])
+	n.mu.Unlock()
+	if seats != 1 {
+		t.Errorf("one who waits has %d seats", seats)
+	}
+	release(t, st, g.Claim)
+	if err := <-over; err != nil {
+		t.Error(err)
+	}
+}
