@@ -234,3 +234,25 @@ func TestNoTimeOfDay(t *testing.T) {
 		}
 	}
 }
+
+// TestSilence: who asks a service that does not answer is told so when his patience is over, also if he would wait for ever, and one
+// request that hangs does not take all of it.
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	for _, layout := range layouts {
+		t.Run(string(layout), func(t *testing.T) {
+			t.Parallel()
+			store, link := open(t, start(t), quickIn(layout))
+			link.Cut()
+			start := time.Now()
+			c := mutex("m", 3*time.Second)
+			c.Wait = true
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			_, err := store.Acquire(ctx, c)
+			if took := time.Since(start); err == nil || errors.Is(err, context.DeadlineExceeded) || took > 15*time.Second {
+				t.Errorf("after %v: %v", took, err)
+			}
+		})
+	}
+}

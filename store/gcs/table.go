@@ -65,16 +65,19 @@ func (t *table) object(name string) *storage.ObjectHandle {
 	return t.bucket.Object(t.prefix + encode(name))
 }
 
+// answerTime is how long one request may take. A request that hangs is given up, and its outcome looked up by another.
+const answerTime = 5 * time.Second
+
 // call makes one request, which ends with the table. It hears the store's clock in a refusal.
 func (t *table) call(ctx context.Context, needs string, request func(context.Context) error) error {
 	if t.life.Err() != nil {
 		return driver.ErrClosed
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	bounded, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	defer context.AfterFunc(t.life, cancel)()
 	from := t.clock.clock.Now()
-	err := request(ctx)
+	err := request(bounded)
 	switch {
 	case err == nil:
 		return nil
@@ -82,6 +85,8 @@ func (t *table) call(ctx context.Context, needs string, request func(context.Con
 		return driver.ErrClosed
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case bounded.Err() != nil:
+		return fmt.Errorf("Cloud Storage did not answer: %v", err) // not wrapped: a time-out of ours is not the caller's
 	}
 	return t.fault(err, needs, from)
 }
