@@ -94,19 +94,23 @@ func (l *lookout) run(ctx context.Context, rec *Record, idle int) {
 }
 
 // sleep waits until the row may have changed, and reports whether there was a sign of it. Without signs it waits for
-// longer and longer; where the table gives them, looking without is only the second net.
+// longer and longer; where the table gives them, and can at present, looking without is only the second net.
 func (l *lookout) sleep(ctx context.Context, version string, rec *Record, idle int) bool {
-	least, most := 20*time.Millisecond, time.Second
+	poll := func(least, most time.Duration) time.Duration {
+		d := min(most, max(least, 4*l.e.roundTrip())<<min(idle, idleLooks))
+		d = d/2 + randomPart(d/2)
+		if end, ok := l.e.nextEnd(l.name, rec); ok {
+			d = min(d, max(end, 0)+(l.e.roundTrip()/4+time.Millisecond)<<min(idle, 10))
+		}
+		return d
+	}
+	short := poll(20*time.Millisecond, time.Second)
+	limit := short
 	if l.e.notifier != nil {
-		least, most = time.Second, 5*time.Second
+		limit = poll(time.Second, 5*time.Second)
 	}
-	poll := min(most, max(least, 4*l.e.roundTrip())<<min(idle, idleLooks))
-	poll = poll/2 + randomPart(poll/2)
-	if end, ok := l.e.nextEnd(l.name, rec); ok {
-		poll = min(poll, max(end, 0)+(l.e.roundTrip()/4+time.Millisecond)<<min(idle, 10))
-	}
-	ctx, cancel := context.WithTimeout(ctx, poll)
-	changed, done := l.listen(ctx, version)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	changed, deaf, done := l.listen(ctx, version)
 	defer done()
 	defer cancel()
 	tick := time.NewTicker(presenceEvery)
@@ -117,6 +121,9 @@ func (l *lookout) sleep(ctx context.Context, version string, rec *Record, idle i
 			return true
 		case <-l.look:
 			return true
+		case <-deaf:
+			deaf = nil
+			defer time.AfterFunc(short, cancel).Stop()
 		case <-tick.C:
 			if slices.ContainsFunc(rec.Claims, func(c Claim) bool { return l.e.gone(&c) }) {
 				return true
@@ -127,20 +134,22 @@ func (l *lookout) sleep(ctx context.Context, version string, rec *Record, idle i
 	}
 }
 
-// listen gives a channel that is closed when the table says that the row has changed, and never where it cannot tell;
-// and a function that waits until the listening has ended, which it does with ctx.
-func (l *lookout) listen(ctx context.Context, version string) (<-chan struct{}, func()) {
+// listen gives a channel that is closed when the table says that the row has changed, and one that is closed when it
+// cannot tell at present; and a function that waits until the listening has ended, which it does with ctx.
+func (l *lookout) listen(ctx context.Context, version string) (changed, deaf chan struct{}, done func()) {
 	if l.e.notifier == nil {
-		return nil, func() {}
+		return nil, nil, func() {}
 	}
-	changed := make(chan struct{})
+	changed, deaf = make(chan struct{}), make(chan struct{})
 	var listening sync.WaitGroup
 	listening.Go(func() {
 		if l.e.notifier.Wait(ctx, l.name, version) == nil {
 			close(changed)
+		} else {
+			close(deaf)
 		}
 	})
-	return changed, listening.Wait
+	return changed, deaf, listening.Wait
 }
 
 // tell wakes those whom it concerns, once each.

@@ -12,10 +12,9 @@ import (
 
 // Table is what a store must be able to do for this engine: keep small records under names and move each by
 // compare-and-swap. It decides nothing about locks. All methods may be called from many goroutines at once, honour
-// ctx, and are never retried inside in a way that hides an outcome: a Swap or Delete whose outcome is not known
-// returns an error that is neither ErrConflict nor one of the driver's final errors (ErrDenied, ErrCorrupt, ErrClosed,
-// ErrUnsupported, ErrInvalid), and the engine looks again. None waits for an answer for more than a few seconds: the
-// engine gives up a silent store between two requests.
+// ctx, give up after some seconds a request that hangs, and are never retried inside in a way that hides an outcome: a
+// Swap or Delete whose outcome is not known returns an error that is neither ErrConflict nor one of the driver's final
+// errors (ErrDenied, ErrCorrupt, ErrClosed, ErrUnsupported, ErrInvalid), and the engine looks again.
 //
 // Names are 1 to 512 bytes of UTF-8 without NUL; no two of them may ever share a record, also where the store folds
 // case or has special characters. Data is at most [MaxData] bytes.

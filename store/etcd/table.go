@@ -51,6 +51,17 @@ func (tb *table) Now() (int64, time.Duration) {
 	return tb.t.clock, -1
 }
 
+// ask makes one request, which is given up if it hangs.
+func ask[Answer any](ctx context.Context, do func(context.Context) (Answer, error)) (Answer, error) {
+	bounded, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	a, err := do(bounded)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("etcd did not answer: %v", err) // not wrapped: a time-out of ours is not the caller's
+	}
+	return a, err
+}
+
 func row(name string, kv *mvccpb.KeyValue) record.Row {
 	return record.Row{Name: name, Version: strconv.FormatInt(kv.ModRevision, 10), Data: kv.Value}
 }
@@ -60,7 +71,7 @@ func (tb *table) Load(ctx context.Context, name string) (record.Row, error) {
 	if tb.life.Err() != nil {
 		return record.Row{}, driver.ErrClosed
 	}
-	r, err := tb.t.kv.Get(ctx, tb.key(name))
+	r, err := ask(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) { return tb.t.kv.Get(ctx, tb.key(name)) })
 	if err != nil {
 		return record.Row{}, tb.t.fault(err)
 	}
@@ -99,7 +110,9 @@ func (tb *table) write(ctx context.Context, r record.Row, op clientv3.Op) (recor
 		}
 	}
 	key := tb.key(r.Name)
-	got, err := tb.t.kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", version)).Then(op).Else(clientv3.OpGet(key)).Commit()
+	got, err := ask(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return tb.t.kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", version)).Then(op).Else(clientv3.OpGet(key)).Commit()
+	})
 	if err != nil {
 		return record.Row{}, tb.t.fault(err)
 	}
@@ -124,7 +137,9 @@ func (tb *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, 
 				yield(record.Row{}, driver.ErrClosed)
 				return
 			}
-			r, err := tb.t.kv.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page))
+			r, err := ask(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) {
+				return tb.t.kv.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page))
+			})
 			if err != nil {
 				yield(record.Row{}, tb.t.fault(err))
 				return

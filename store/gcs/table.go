@@ -65,10 +65,8 @@ func (t *table) object(name string) *storage.ObjectHandle {
 	return t.bucket.Object(t.prefix + encode(name))
 }
 
-// answerTime is how long one request may take. One that hangs, on a connection that is dead, is given up and asked again.
+// answerTime is how long one request may take. A request that hangs is given up, and its outcome looked up by another.
 const answerTime = 5 * time.Second
-
-var errNoAnswer = errors.New("Cloud Storage did not answer")
 
 // call makes one request, which ends with the table. It hears the store's clock in a refusal.
 func (t *table) call(ctx context.Context, needs string, request func(context.Context) error) error {
@@ -87,8 +85,8 @@ func (t *table) call(ctx context.Context, needs string, request func(context.Con
 		return driver.ErrClosed
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case errors.Is(err, context.DeadlineExceeded):
-		return errNoAnswer
+	case bounded.Err() != nil:
+		return fmt.Errorf("Cloud Storage did not answer: %v", err) // not wrapped: a time-out of ours is not the caller's
 	}
 	return t.fault(err, needs, from)
 }

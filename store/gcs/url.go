@@ -35,8 +35,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	link := http.DefaultTransport.(*http.Transport).Clone()
-	link.MaxIdleConnsPerHost = maxIdle
+	link := newLink()
 	authorized, err := transport.NewTransport(ctx, link, p.who...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrDenied, err) // nothing was asked for but credentials
@@ -54,6 +53,15 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 		return nil, errors.Join(err, closer())
 	}
 	return s, nil
+}
+
+// newLink makes connections. All requests may share one, which is tried by itself when nothing has come on it for a while: the
+// requests on one that is dead would be given up one after the other, and the next sent on it all the same.
+func newLink() *http.Transport {
+	link := http.DefaultTransport.(*http.Transport).Clone()
+	link.MaxIdleConnsPerHost = maxIdle
+	link.HTTP2 = &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 2 * time.Second}
+	return link
 }
 
 // place is what a URL says.

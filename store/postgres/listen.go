@@ -165,11 +165,12 @@ func (n *listener) run() {
 	}
 }
 
-// listen connects and serves until something goes wrong, or nobody has waited for long. It reports whether it was
-// connected at all.
+// listen connects and serves until something goes wrong, or nobody has waited for long. It reports whether it came to listen
+// at all.
 func (n *listener) listen() (heard bool) {
 	ctx, cancel := context.WithTimeout(n.life, n.lanes.timeout)
 	config := n.lanes.pool.Config()
+	config.ConnConfig.OnNotification = nil // the user's would get what is for us
 	var c *pgx.Conn
 	var err error
 	if config.BeforeConnect != nil {
@@ -193,6 +194,7 @@ func (n *listener) listen() (heard bool) {
 		return false
 	}
 	for last := time.Now(); n.subscribe(c) == nil; {
+		heard = true
 		told, err := n.next(c)
 		if err != nil {
 			break
@@ -206,7 +208,7 @@ func (n *listener) listen() (heard bool) {
 			last = time.Now()
 		}
 	}
-	return true
+	return heard
 }
 
 func (n *listener) exec(c *pgx.Conn, text string, args ...any) error {

@@ -255,14 +255,16 @@ func (s *shedlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, e
 // wait returns when the lock looks free. Foreign holders tell nobody when they leave: they are looked at more often.
 func (s *shedlock) wait(ctx context.Context, name string, seen *shedView) error {
 	var told, live <-chan struct{}
+	leave := func() {}
+	defer func() { leave() }()
 	for idle := 0; seen.left > 0; idle++ {
 		if !s.t.behind && told == nil {
 			seat, l := s.t.listener.sit(name)
 			if seat == nil {
 				return driver.ErrClosed
 			}
-			defer s.t.listener.leave(name, seat)
 			told, live = seat.told, l
+			leave = func() { s.t.listener.leave(name, seat) }
 		}
 		most := time.Second
 		if seen.id != "" && !s.t.behind {
@@ -273,7 +275,8 @@ func (s *shedlock) wait(ctx context.Context, name string, seen *shedView) error 
 		case <-live:
 			live = nil // now that changes are heard of, look
 		case <-told:
-			told, live = nil, nil
+			leave()
+			leave, told, live = func() {}, nil, nil
 		case <-poll.C:
 		case <-ctx.Done():
 		case <-s.t.lanes.life.Done():

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/internal/storetest"
@@ -624,5 +626,68 @@ func TestRedlockLateTake(t *testing.T) {
 	}
 	if n := do(t, g.Servers[1], "EXISTS", "m"); n != ":0" {
 		t.Errorf("after its release it stands on a server for %s ms", do(t, g.Servers[1], "PTTL", "m"))
+	}
+}
+
+// TestRedlockDenied: a claim that one server denies leaves nothing on those that granted it.
+func TestRedlockDenied(t *testing.T) {
+	t.Parallel()
+	g := must(t)(redistest.Independent(3))
+	a := g.Addrs()
+	for _, server := range g.Servers {
+		do(t, server, "ACL", "SETUSER", "worker", "reset", "on", ">hunter2", "~*", "&*", "+@all")
+	}
+	s := open(t, "redlock://worker:hunter2@"+a[0]+"?addrs="+strings.Join(a[1:], ","))
+	do(t, g.Servers[2], "ACL", "SETUSER", "worker", "-evalsha")
+	denied := 0
+	for i := range 20 { // that answer may come too late to be heard
+		c := mutex(fmt.Sprint("m", i), 10*time.Second)
+		if _, err := s.Acquire(t.Context(), c); !errors.Is(err, driver.ErrDenied) {
+			continue
+		}
+		denied++
+		for k, server := range g.Servers[:2] {
+			if do(t, server, "EXISTS", c.Name) != ":0" {
+				t.Fatalf("the claim stands on server %d", k+1)
+			}
+		}
+	}
+	if denied == 0 {
+		t.Error("the denial was never told")
+	}
+}
+
+// TestClusterBusyAtFirst: a Cluster that is busy when it is first asked which channels it has is asked again.
+func TestClusterBusyAtFirst(t *testing.T) {
+	t.Parallel()
+	g := must(t)(redistest.Cluster(t.Context()))
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{g.Servers[0].Addr}, ConnWriteTimeout: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	s, err := New(client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var scripts sync.WaitGroup
+	for _, server := range g.Servers {
+		do(t, server, "CONFIG", "SET", "busy-reply-threshold", "1")
+		scripts.Go(func() { _, _ = server.Do("EVAL", "while true do end", "0") })
+	}
+	time.Sleep(200 * time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := s.Acquire(ctx, mutex("m", 10*time.Second)); err == nil {
+		t.Error("granted by a server that is busy")
+	}
+	for _, server := range g.Servers {
+		do(t, server, "SCRIPT", "KILL")
+	}
+	scripts.Wait()
+	release(t, s, acquire(t, s, mutex("m", 10*time.Second)).Claim)
+	if !s.sharded.Load() {
+		t.Error("it tells by channels of the whole Cluster, to which nobody else listens")
 	}
 }

@@ -13,13 +13,13 @@ import (
 // lookout listens to one lock for all claims of this client that wait for it. What it hears is a hint: whoever is told
 // looks for itself, and would look in time if nothing were ever heard.
 type lookout struct {
-	s     *Store
-	lock  string                   // the lock's key
-	tells func(lock string) string // the channel of such a key
-	end   context.CancelFunc
-	seats map[*seat]struct{} // guarded by the store's mutex, like what follows
-	since time.Time          // when the last seat was left
-	idle  *time.Timer        // ends a lookout for which nobody sits any more; nil before the first one was left
+	s        *Store
+	lock     string   // the lock's key
+	channels []string // on which it is told of, all in one hash slot
+	end      context.CancelFunc
+	seats    map[*seat]struct{} // guarded by the store's mutex, like what follows
+	since    time.Time          // when the last seat was left
+	idle     *time.Timer        // ends a lookout for which nobody sits any more; nil before the first one was left
 
 	mu    sync.Mutex
 	ready chan struct{} // closed while it listens
@@ -40,11 +40,12 @@ const linger = 5 * time.Second
 // sit has a claim told what concerns it, and reports whether the lookout listens already. It gives nil when the store is
 // closed.
 func (s *Store) sit(lock, id string, inLine bool) (*seat, bool) {
-	return s.sitOn(lock, s.steps.tells, id, inLine)
+	general := s.steps.tells(lock)
+	return s.sitOn(lock, id, inLine, general, general+":"+s.session)
 }
 
-// sitOn is sit for any key that is told of on a channel.
-func (s *Store) sitOn(lock string, tells func(string) string, id string, inLine bool) (*seat, bool) {
+// sitOn is sit for any key that is told of on these channels.
+func (s *Store) sitOn(lock, id string, inLine bool, channels ...string) (*seat, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.life.Err() != nil {
@@ -52,7 +53,7 @@ func (s *Store) sitOn(lock string, tells func(string) string, id string, inLine 
 	}
 	l := s.lookouts[lock]
 	if l == nil {
-		l = &lookout{s: s, lock: lock, tells: tells, seats: map[*seat]struct{}{}, ready: make(chan struct{})}
+		l = &lookout{s: s, lock: lock, channels: channels, seats: map[*seat]struct{}{}, ready: make(chan struct{})}
 		var ctx context.Context
 		ctx, l.end = context.WithCancel(s.life)
 		s.lookouts[lock] = l
@@ -119,23 +120,18 @@ func (l *lookout) listening() <-chan struct{} {
 
 // run listens until the lookout is ended. After an interruption all look for themselves: something may have been missed.
 func (l *lookout) run(ctx context.Context) {
-	general := l.tells(l.lock)
-	own := general + ":" + l.s.session
 	for ctx.Err() == nil {
-		heard := 0
+		// A client of the user's may make a link anew, and subscribe again, by itself.
 		sub := rueidis.WithOnSubscriptionHook(ctx, func(e rueidis.PubSubSubscription) {
-			if strings.HasSuffix(e.Kind, "unsubscribe") {
-				return
-			}
-			if heard++; heard == 2 { // both channels
-				l.listens(true)
+			if !strings.HasSuffix(e.Kind, "unsubscribe") && e.Channel == l.channels[len(l.channels)-1] {
+				l.listens(true) // the last is confirmed last
 			}
 		})
 		var cmd rueidis.Completed
 		if l.s.sharded.Load() {
-			cmd = l.s.client.B().Ssubscribe().Channel(general, own).Build()
+			cmd = l.s.client.B().Ssubscribe().Channel(l.channels...).Build()
 		} else {
-			cmd = l.s.client.B().Subscribe().Channel(general, own).Build()
+			cmd = l.s.client.B().Subscribe().Channel(l.channels...).Build()
 		}
 		_ = l.s.client.Receive(sub, cmd, func(m rueidis.PubSubMessage) { l.hear(m.Message) })
 		l.listens(false)
@@ -145,9 +141,9 @@ func (l *lookout) run(ctx context.Context) {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		if l.s.sharded.Load() {
-			l.s.client.Do(bounded, l.s.client.B().Sunsubscribe().Channel(general, own).Build())
+			l.s.client.Do(bounded, l.s.client.B().Sunsubscribe().Channel(l.channels...).Build())
 		} else {
-			l.s.client.Do(bounded, l.s.client.B().Unsubscribe().Channel(general, own).Build())
+			l.s.client.Do(bounded, l.s.client.B().Unsubscribe().Channel(l.channels...).Build())
 		}
 	}
 }

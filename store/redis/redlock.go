@@ -277,13 +277,13 @@ func (r *Redlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 		if err == nil || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrClosed) {
 			return g, err
 		}
-		if ctx.Err() != nil || b.final != nil {
-			if b.final != nil {
-				return g, b.final
-			}
+		if ctx.Err() != nil {
 			return g, b.inVain(ctx.Err())
 		}
 		b.giveBack(ctx)
+		if b.final != nil {
+			return g, b.final
+		}
 		if b.answers >= r.majority {
 			answered = r.clock.Now()
 			if !c.Wait && len(b.holders) > 0 && n >= min(splitTries, int(b.granted)*splitTries) {

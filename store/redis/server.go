@@ -19,7 +19,7 @@ func (s *Store) learnPublish(ctx context.Context) error {
 			return struct{}{}, s.client.Do(ctx, s.client.B().PubsubShardnumsub().Build()).Error()
 		})
 		_, refused := rueidis.IsRedisErr(err)
-		if err == nil || refused {
+		if err == nil || refused && s.final(err) != nil { // else it is busy, and has not said
 			s.sharded.Store(err == nil)
 			s.learnt.Store(true)
 			return nil

@@ -138,15 +138,13 @@ func (t *table) Delete(ctx context.Context, r record.Row) error {
 	return record.ErrConflict
 }
 
-// rowChannel has the name of the row's key.
-func rowChannel(key string) string { return key }
-
-// Wait listens to the row's channel; it subscribes first and looks second.
+// Wait listens to the row's channel, which has the name of its key; it subscribes first and looks second.
 func (t *table) Wait(ctx context.Context, name, version string) error {
 	if err := t.s.learn(ctx); err != nil {
 		return err
 	}
-	seat, live := t.s.sitOn(t.key(name), rowChannel, "", false)
+	key := t.key(name)
+	seat, live := t.s.sitOn(key, "", false, key)
 	if seat == nil {
 		return driver.ErrClosed
 	}

@@ -82,11 +82,11 @@ func (s *Semaphore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, 
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	over := make(chan struct{})
+	keeping, over := context.WithCancel(ctx)
 	kept := make(chan struct{})
-	go func() { defer close(kept); s.keep(ctx, m, over) }()
+	go func() { defer close(kept); s.keep(keeping, m) }()
 	g, err := s.leases.Acquire(ctx, at(c, inLeases))
-	close(over)
+	over() // also of a renewal that has no answer
 	<-kept
 	g.Claim = c
 	if err != nil && ctx.Err() != nil {
@@ -135,15 +135,15 @@ func (s *Semaphore) full(ctx context.Context, c driver.Claim) error {
 	return err
 }
 
-// keep renews the mutex until its holder has a permit.
-func (s *Semaphore) keep(ctx context.Context, m driver.Grant, over <-chan struct{}) {
+// keep renews the mutex until ctx ends, which it does when its holder has a permit.
+func (s *Semaphore) keep(ctx context.Context, m driver.Grant) {
 	tick := time.NewTicker(m.TTL / 3)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
 			s.locks.Renew(ctx, []driver.Grant{m}, func(int, driver.Renewal) {})
-		case <-over:
+		case <-ctx.Done():
 			return
 		}
 	}

@@ -61,6 +61,29 @@ func (tb *table) Now() (int64, time.Duration) {
 	return tb.t.micros, -1
 }
 
+// answerTime is how long one request for a record may take.
+const answerTime = 2 * time.Second
+
+// bounded gives up what hangs. Its error is the context's only if that has ended.
+func bounded(ctx context.Context, ask func(context.Context) error) error {
+	short, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	err := ask(short)
+	if err != nil && short.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("ZooKeeper did not answer: %v", err)
+	}
+	return err
+}
+
+// read is the tree's, behind a sync if it has to be fresh, within a bound.
+func (tb *table) read(ctx context.Context, fresh bool, ask func() []*call) (calls []*call, err error) {
+	err = bounded(ctx, func(ctx context.Context) (err error) {
+		calls, _, err = tb.t.read(ctx, fresh, ask)
+		return err
+	})
+	return calls, err
+}
+
 // row understands a record's node as it was read.
 func row(name string, r *reader) (record.Row, error) {
 	data := r.bytes()
@@ -78,7 +101,7 @@ func (tb *table) Load(ctx context.Context, name string) (record.Row, error) {
 		return record.Row{}, driver.ErrClosed
 	}
 	path := tb.path(name)
-	calls, _, err := tb.t.read(ctx, true, func() []*call { return []*call{readCall(opGetData, path, false)} })
+	calls, err := tb.read(ctx, true, func() []*call { return []*call{readCall(opGetData, path, false)} })
 	switch {
 	case err != nil:
 		return record.Row{}, tb.t.fault(err, path)
@@ -156,7 +179,7 @@ func (tb *table) version(r record.Row) (life string, version int32, err error) {
 func (tb *table) write(ctx context.Context, path string, steps ...*call) error {
 	for try := 0; ; try++ {
 		multi := multiCall(steps...)
-		if err := tb.t.write(ctx, multi); err != nil {
+		if err := bounded(ctx, func(ctx context.Context) error { return tb.t.write(ctx, multi) }); err != nil {
 			return tb.t.fault(err, path)
 		}
 		results, err := multi.results()
@@ -169,10 +192,13 @@ func (tb *table) write(ctx context.Context, path string, steps ...*call) error {
 			return nil
 		case codeNoNode:
 			if steps[0].op == opCreate && try < 3 {
-				c, err := tb.t.anyConn(ctx)
-				if err == nil {
-					err = tb.t.parents(ctx, c, path[:strings.LastIndexByte(path, '/')])
-				}
+				err := bounded(ctx, func(ctx context.Context) error {
+					c, err := tb.t.anyConn(ctx)
+					if err == nil {
+						err = tb.t.parents(ctx, c, path[:strings.LastIndexByte(path, '/')])
+					}
+					return err
+				})
 				if err != nil && err != sequence.ErrSessionOver {
 					return tb.t.fault(err, path)
 				}
@@ -194,7 +220,7 @@ func (tb *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, 
 			return
 		}
 		dir := tb.t.root + "/" + records
-		calls, _, err := tb.t.read(ctx, true, func() []*call { return []*call{readCall(opGetChildren, dir, false)} })
+		calls, err := tb.read(ctx, true, func() []*call { return []*call{readCall(opGetChildren, dir, false)} })
 		if err == nil && calls[0].err != nil && calls[0].err != codeNoNode {
 			err = calls[0].err
 		}
@@ -213,7 +239,7 @@ func (tb *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, 
 		for len(names) > 0 {
 			some := names[:min(len(names), sequence.MaxRead)]
 			names = names[len(some):]
-			calls, _, err := tb.t.read(ctx, false, func() (calls []*call) {
+			calls, err := tb.read(ctx, false, func() (calls []*call) {
 				for _, name := range some {
 					calls = append(calls, readCall(opGetData, tb.path(name), false))
 				}

@@ -1,7 +1,10 @@
 package zookeeper
 
 import (
+	"context"
+	"math/rand/v2"
 	"sync"
+	"time"
 
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
@@ -40,6 +43,7 @@ type listener struct {
 	mu      sync.Mutex
 	on      *conn
 	stopped bool
+	end     func() // of what looks for another session; may be nil
 }
 
 // Watch sets a watch by a read that tells what has happened before it. A watch that nobody needs any more is left to fire.
@@ -61,8 +65,11 @@ func (t *tree) watch(w *listener) (stop func()) {
 	return func() {
 		w.mu.Lock()
 		w.stopped = true
-		c := w.on
+		c, end := w.on, w.end
 		w.mu.Unlock()
+		if end != nil {
+			end()
+		}
 		if c != nil {
 			c.unlisten(w)
 		}
@@ -92,16 +99,27 @@ func (w *listener) attach(c *conn) {
 
 // reattach sets a watch on whatever session there is now. It was broken, so its owner is told.
 func (w *listener) reattach() {
-	for {
-		c, err := w.t.anyConn(w.t.life)
+	ctx, end := context.WithCancel(w.t.life)
+	defer end()
+	w.mu.Lock()
+	w.end = end
+	if w.stopped {
+		end()
+	}
+	w.mu.Unlock()
+	for fails := 0; ctx.Err() == nil; fails++ {
+		c, err := w.t.anyConn(ctx)
 		if err == nil {
 			w.attach(c)
 			w.changed()
 			return
 		}
-		if w.t.life.Err() != nil {
-			return
+		timer := time.NewTimer(rand.N(20 * time.Millisecond << min(fails, 6))) // the servers refuse us
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
 		}
+		timer.Stop()
 	}
 }
 

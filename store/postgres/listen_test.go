@@ -1,0 +1,119 @@
+package postgres
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestListenRefused: a server that takes the listening connection and then refuses what it is for is not asked again and again
+// without a pause.
+func TestListenRefused(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	exec(t, s, `create role reader login; create schema office authorization reader;
+		revoke execute on function pg_advisory_lock_shared(int, int) from public`)
+	config, opts := parse(t, s.URL("reader")+"?sslmode=disable&schema=office&create=true")
+	var dials atomic.Int32
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dials.Add(1)
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}
+	st, err := openConfig(t.Context(), config, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	g := acquire(t, st, mutex("m", time.Minute))
+	c := mutex("m", time.Minute)
+	c.Wait = true
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	before := dials.Load()
+	if _, err := st.Acquire(ctx, c); err == nil {
+		t.Error("two hold it")
+	}
+	if n := dials.Load() - before; n > 30 {
+		t.Errorf("%d connections were made in 3 s", n)
+	}
+	release(t, st, g.Claim)
+}
+
+// TestUsersNotifications: a pool of the user's whose connections hand on what they are notified of does not keep it from those
+// who wait, nor gets what is ours.
+func TestUsersNotifications(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	config, opts := parse(t, freshURL(t, s))
+	var strays atomic.Int32
+	config.ConnConfig.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) { strays.Add(1) }
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	st, err := New(t.Context(), pool, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	var worst time.Duration
+	for range 5 {
+		g := acquire(t, st, mutex("m", time.Minute))
+		c := mutex("m", time.Minute)
+		c.Wait = true
+		granted := make(chan driver.Grant)
+		go func() {
+			next, err := st.Acquire(t.Context(), c)
+			if err != nil {
+				t.Error(err)
+			}
+			granted <- next
+		}()
+		time.Sleep(200 * time.Millisecond) // it listens
+		start := time.Now()
+		release(t, st, g.Claim)
+		next := <-granted
+		worst = max(worst, time.Since(start))
+		release(t, st, next.Claim)
+	}
+	if worst > 500*time.Millisecond || strays.Load() > 0 {
+		t.Errorf("let in %v after the release; %d notifications of ours went to the user", worst, strays.Load())
+	}
+}
+
+// TestShedLockSeats: who waits in ShedLock's layout sits once, however often he is told of a change.
+func TestShedLockSeats(t *testing.T) {
+	t.Parallel()
+	st := opened(t, freshURL(t, server(t), "layout=shedlock")).(*shedlock)
+	g := acquire(t, st, mutex("m", time.Minute))
+	c := mutex("m", time.Minute)
+	c.Wait = true
+	over := make(chan error, 1)
+	go func() { _, err := st.Acquire(t.Context(), c); over <- err }()
+	time.Sleep(300 * time.Millisecond)
+	for range 20 {
+		if r := renew(t, st, g); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	n := st.t.listener
+	n.mu.Lock()
+	seats := len(n.seats["m"])
+	n.mu.Unlock()
+	if seats != 1 {
+		t.Errorf("one who waits has %d seats", seats)
+	}
+	release(t, st, g.Claim)
+	if err := <-over; err != nil {
+		t.Error(err)
+	}
+}
