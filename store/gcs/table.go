@@ -86,7 +86,7 @@ func (t *table) call(ctx context.Context, needs string, request func(context.Con
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case bounded.Err() != nil:
-		return fmt.Errorf("Cloud Storage did not answer: %v", err) // not wrapped: a time-out of ours is not the caller's
+		return fmt.Errorf("no answer from Cloud Storage: %v", err) // not wrapped: a time-out of ours is not the caller's
 	}
 	return t.fault(err, needs, from)
 }
