@@ -378,6 +378,24 @@ func (w *world) hold(name string, flags ...string) (r *running, release func()) 
 // waitFor is a line of shell that waits for a file.
 func waitFor(file string) string { return "while [ ! -e '" + file + "' ]; do sleep 0.01; done" }
 
+// when is the moment of an event of a record.
+func (w *world) when(file, event string) (at time.Time) {
+	w.Helper()
+	for line := range strings.Lines(w.read(w.path(file))) {
+		var e struct {
+			Event string
+			Time  time.Time
+		}
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			w.Fatalf("%q: %v", line, err)
+		}
+		if e.Event == event {
+			at = e.Time
+		}
+	}
+	return at
+}
+
 // last is the last line of a record, and events are the others' names.
 func (w *world) last(file string) (last map[string]any, events []string) {
 	w.Helper()
