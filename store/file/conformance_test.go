@@ -56,7 +56,6 @@ func (m *mortal) kill() {
 
 // TestConformance: the store keeps every promise of the contract.
 func TestConformance(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir() + "/store"
 	var tables sync.Map
 	storetest.Conform(t, drivertest.Harness{
@@ -77,21 +76,23 @@ func TestConformance(t *testing.T) {
 		},
 		Restart: func(context.Context) error { return nil }, // there is no server
 		Slack:   diskSlack,
-	}, drivertest.Options{})
+	}, drivertest.Options{Parallel: diskParallel})
 }
 
-// diskSlack is for one disk on which two hundred cases write at once, beside the compiler: a write takes a tenth of a second
-// then, and a second now and then.
-const diskSlack = 3 * time.Second
+// Fewer cases at a time than elsewhere, and more time: they write to one disk, beside the compiler. So the two suites run one
+// after the other, too.
+const (
+	diskParallel = 8
+	diskSlack    = 3 * time.Second
+)
 
 // TestStoreConformance: nor does it break one by being made late.
 func TestStoreConformance(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir() + "/store"
 	storetest.Conform(t, drivertest.Harness{
 		Open:  func(context.Context) (driver.Store, error) { return New(dir, nil) },
 		Slack: diskSlack,
-	}, drivertest.Options{})
+	}, drivertest.Options{Parallel: diskParallel})
 }
 
 // TestURL: the store is opened by URL, and says what is wrong with one.
