@@ -1,9 +1,7 @@
 package record_test
 
 import (
-	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,23 +13,6 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/store/memory"
 )
-
-// shaky is a table 40 to 60 ms away.
-type shaky struct{ record.Table }
-
-func (t shaky) way() { time.Sleep(20*time.Millisecond + rand.N(10*time.Millisecond)) }
-
-func (t shaky) Load(ctx context.Context, name string) (record.Row, error) {
-	t.way()
-	defer t.way()
-	return t.Table.Load(ctx, name)
-}
-
-func (t shaky) Swap(ctx context.Context, row record.Row) (record.Row, error) {
-	t.way()
-	defer t.way()
-	return t.Table.Swap(ctx, row)
-}
 
 // TestAWriterGetsInFarAway promises that a few clients who are far from the store do not keep one another out by pausing for
 // long: a writer comes to stand in line among readers who come and go all the time, and so comes in.
@@ -49,7 +30,7 @@ func TestAWriterGetsInFarAway(t *testing.T) {
 		}
 		for range 4 {
 			all.Go(func() {
-				s := record.New(shaky{m.Table()})
+				s := record.New(far{m.Table(), 10 * time.Millisecond})
 				defer s.Close()
 				for !stop.Load() {
 					g, err := s.Acquire(t.Context(), claim(1))
@@ -65,7 +46,7 @@ func TestAWriterGetsInFarAway(t *testing.T) {
 				}
 			})
 		}
-		s := record.New(shaky{m.Table()})
+		s := record.New(far{m.Table(), 10 * time.Millisecond})
 		defer s.Close()
 		var took []time.Duration
 		for range 200 {

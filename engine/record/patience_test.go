@@ -53,7 +53,7 @@ func TestLateFault(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := fakeMemory()
-				table := &deaf{Table: far{m.Table()}}
+				table := &deaf{Table: far{m.Table(), 0}}
 				holder, waiter := m.Open(), record.New(table)
 				defer holder.Close()
 				defer waiter.Close()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,18 +16,23 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// far is a table 50 ms away.
-type far struct{ record.Table }
+// far is a table 50 ms away; each way takes half of the spread more or less.
+type far struct {
+	record.Table
+	spread time.Duration
+}
+
+func (t far) way() { time.Sleep(25*time.Millisecond - t.spread/2 + rand.N(t.spread+1)) }
 
 func (t far) Load(ctx context.Context, name string) (record.Row, error) {
-	time.Sleep(25 * time.Millisecond)
-	defer time.Sleep(25 * time.Millisecond)
+	t.way()
+	defer t.way()
 	return t.Table.Load(ctx, name)
 }
 
 func (t far) Swap(ctx context.Context, row record.Row) (record.Row, error) {
-	time.Sleep(25 * time.Millisecond)
-	defer time.Sleep(25 * time.Millisecond)
+	t.way()
+	defer t.way()
 	return t.Table.Swap(ctx, row)
 }
 
@@ -46,7 +52,7 @@ func rush(t *testing.T, ttl time.Duration) {
 		return driver.Claim{Name: "m", ID: fmt.Sprint("claim", n), Kind: driver.KindMutex, Limit: 1, Weight: 1,
 			TTL: ttl, Fair: true, Wait: wait}
 	}
-	holder := record.New(far{m.Table()})
+	holder := record.New(far{m.Table(), 0})
 	grant, err := holder.Acquire(t.Context(), claim(0, false))
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +62,7 @@ func rush(t *testing.T, ttl time.Duration) {
 	var full atomic.Int64
 	for n := range 300 {
 		crowd.Go(func() {
-			s := record.New(far{m.Table()})
+			s := record.New(far{m.Table(), 0})
 			defer s.Close()
 			_, err := s.Acquire(ctx, claim(n+1, true))
 			if errors.Is(err, driver.ErrQueueFull) {

@@ -2,6 +2,7 @@ package sessiontest
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -62,4 +63,31 @@ func (r *Rig[C, P]) Table(t *testing.T) {
 		},
 		Slack: 2 * time.Second, // a row is moved by many conflicting swaps, beside all the other tests
 	}, drivertest.Options{Parallel: 8, Effort: 0.3, Match: func(c drivertest.Case) bool { return c.Name != "close-stops" }}) // the store under it goes on
+}
+
+// TableSilence: who waits for a lock that is kept in records is told when his patience with silent servers is over.
+func (r *Rig[C, P]) TableSilence(t *testing.T) {
+	p, err := r.Open(r.Shared(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	s := record.New(p.Table())
+	defer s.Close()
+	c := storetest.Mutex("silence", 3*time.Second)
+	g, err := s.Acquire(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Release(t.Context(), g.Claim, ""); err != nil {
+		t.Fatal(err)
+	}
+	p.Cut()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	c = storetest.Waiting(storetest.Mutex("silence", 3*time.Second))
+	start := time.Now()
+	if _, err := s.Acquire(ctx, c); err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("after %v: %v", time.Since(start), err)
+	}
 }

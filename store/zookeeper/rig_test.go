@@ -95,6 +95,12 @@ func TestTable(t *testing.T) {
 	rig.Table(t)
 }
 
+// TestTableSilence: who waits for a lock that is kept in records is told when his patience with a silent ensemble is over.
+func TestTableSilence(t *testing.T) {
+	t.Parallel()
+	rig.TableSilence(t)
+}
+
 // TestCut: a holder that is cut off in silence stops believing before the next is let in.
 func TestCut(t *testing.T) {
 	t.Parallel()
