@@ -221,7 +221,7 @@ func (a *acquire) orTakeBack(s *session, refusal error) error {
 	a.e.mu.Unlock()
 	if trace {
 		if err := a.takeBack(s); err != nil {
-			return fmt.Errorf("%w: %w", driver.Uncertain(own(err)), refusal)
+			return fmt.Errorf("%w: %v", driver.Uncertain(err), refusal) // no refusal: it may stand
 		}
 	}
 	return refusal

@@ -2,6 +2,7 @@ package sequence_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -61,5 +62,49 @@ func TestTryAmongComers(t *testing.T) {
 		}
 		cancel()
 		comers.Wait()
+	})
+}
+
+// lax is a tree that cannot make one step of a guard and an add.
+type lax struct{ *memtree.Link }
+
+func (l lax) Add(ctx context.Context, name string, s sequence.Session, number int64, note sequence.Note, _ sequence.Guard) (sequence.Look, error) {
+	return l.Link.Add(ctx, name, s, number, note, sequence.Always)
+}
+
+// TestTryNotTakenBack: a try that came to stand behind a holder, and cannot be taken back in time, is not said to be refused: it
+// stands until it is released.
+func TestTryNotTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		holder := sequence.New(&memtree.Link{Server: server})
+		defer holder.Close()
+		held := mutex("m", 10*time.Second)
+		if _, err := holder.Acquire(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		deaf := true
+		e := sequence.New(lax{&memtree.Link{Server: server, Carry: func(ctx context.Context, what string, do func() any) (any, error) {
+			if what == "remove" && deaf {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return do(), nil
+		}}})
+		defer e.Close()
+		c := mutex("m", 10*time.Second)
+		c.ID = "try"
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := e.Acquire(ctx, c); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, driver.ErrUncertain) {
+			t.Errorf("a try that could not be taken back: %v", err)
+		}
+		deaf = false
+		if err := e.Release(t.Context(), c, ""); err != nil {
+			t.Errorf("releasing it: %v", err)
+		}
+		if l, err := holder.Inspect(t.Context(), "m"); err != nil || len(l.Holders) != 1 || len(l.Waiters) != 0 {
+			t.Errorf("left: %+v, %v", l, err)
+		}
 	})
 }

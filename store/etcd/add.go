@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
@@ -37,7 +36,7 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, number 
 		if !brief {
 			add.otherwise = []clientv3.Op{t.all(name), clientv3.OpGet(gate, clientv3.WithKeysOnly())}
 		}
-		r, err := t.writes.do(ctx, s.ID, &add)
+		r, err := t.write(ctx, &add)
 		switch {
 		case err != nil:
 			return sequence.Look{}, t.fault(err)
@@ -86,18 +85,17 @@ func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, look bo
 	if look {
 		remove.then = append(remove.then, t.all(name))
 	}
-	return t.remove(ctx, n, &remove)
+	return t.remove(ctx, &remove)
 }
 
 // RemoveFor reads one key along, instead of the whole line on all members.
 func (t *tree) RemoveFor(ctx context.Context, name string, n sequence.Node, next string) (bool, sequence.Look, error) {
 	dir := t.dir(name)
-	return t.remove(ctx, n, &write{lock: name, then: []clientv3.Op{clientv3.OpDelete(dir + n.Key), clientv3.OpGet(dir + next)}})
+	return t.remove(ctx, &write{lock: name, then: []clientv3.Op{clientv3.OpDelete(dir + n.Key), clientv3.OpGet(dir + next)}})
 }
 
-func (t *tree) remove(ctx context.Context, n sequence.Node, w *write) (bool, sequence.Look, error) {
-	session, _, _ := strings.Cut(n.Key, ".")
-	r, err := t.writes.do(ctx, session, w)
+func (t *tree) remove(ctx context.Context, w *write) (bool, sequence.Look, error) {
+	r, err := t.write(ctx, w)
 	if err != nil || !r.Succeeded || r.Responses[0].GetResponseDeleteRange().Deleted == 0 {
 		return false, sequence.Look{}, t.fault(err)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/internal/gather"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -18,9 +19,10 @@ type tree struct {
 	prefix string
 	info   driver.Info
 	hub    *hub
-	writes *writes
+	lane   *gather.Lane[*write]
 	life   context.Context
 	end    context.CancelFunc
+	work   sync.WaitGroup
 	closer func() error // of the client, if it is ours
 
 	mu    sync.Mutex
@@ -33,7 +35,7 @@ func newTree(cli *clientv3.Client, o Options) *tree {
 	t := &tree{cli: cli, kv: clientv3.NewKV(cli), leases: pb.NewLeaseClient(cli.ActiveConnection()), prefix: o.Prefix, gates: map[string]int64{}, known: map[string]sequence.Node{}}
 	t.life, t.end = context.WithCancel(context.Background())
 	t.hub = newHub(t.life, pb.NewWatchClient(cli.ActiveConnection()))
-	t.writes = &writes{kv: t.kv, life: t.life, lanes: map[string]*lane{}}
+	t.lane = t.newLane()
 	t.info = driver.Info{
 		Store: where(cli, o.Prefix), Clock: o.Clock, Tier: driver.TierFenceSafe,
 		Survives:   driver.Survives{Restart: true, PowerCut: true, Failover: true},
@@ -86,9 +88,11 @@ func (t *tree) Watch(name, key string, revision int64, changed func()) func() {
 
 // Close ends the watches, and the client if it is ours.
 func (t *tree) Close() error {
+	t.mu.Lock()
 	t.end()
+	t.mu.Unlock()
 	t.hub.wait()
-	t.writes.work.Wait()
+	t.work.Wait()
 	if t.closer != nil {
 		return t.closer()
 	}

@@ -47,17 +47,17 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 		}
 	}
 	for {
-		create := []*call{createCall(opCreate2, path+"/"+named(stem, t.layout.end(claim)), data, t.opts.ACL, modeSequential)}
+		create := createCall(opCreate2, path+"/"+named(stem, t.layout.end(claim)), data, t.opts.ACL, modeSequential)
 		if t.layout.twin != nil {
 			twin := createCall(opCreate2, path+"/"+named(stem, t.layout.twin(claim)), data, t.opts.ACL, modeSequential)
-			create[0] = multiCall(create[0], twin)
+			create = multiCall(create, twin)
 		}
 		children := readCall(opGetChildren, path, false)
 		t.doubt(s.ID, note.ID)
-		if err := c.do(ctx, append(create, children)...); err != nil {
+		if err := c.write(ctx, &write{calls: []*call{create, children}, alone: create.op == opMulti, adds: path, patient: guard == sequence.Behind}); err != nil {
 			return sequence.Look{}, t.fault(err, path)
 		}
-		made, err := made(create[0])
+		made, err := made(create)
 		if err == codeNoNode {
 			if err := t.parents(ctx, c, path); err != nil {
 				return sequence.Look{}, err
@@ -68,7 +68,14 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 		if err != nil {
 			return sequence.Look{}, t.fault(err, path)
 		}
+		if err := t.date(ctx, c, made); err != nil {
+			t.doubt(s.ID, note.ID)
+			return sequence.Look{}, err
+		}
 		for _, m := range made {
+			if m.stat.czxid == 0 {
+				continue
+			}
 			t.learn(m.path, sequence.Node{Key: m.path[len(path)+1:], Token: m.stat.czxid, Version: int64(m.stat.version) + 1, Session: s.ID, Note: note})
 		}
 		if children.err != nil { // it must not stay
@@ -98,8 +105,38 @@ func made(c *call) ([]stepResult, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	path := c.rest.text()
-	return []stepResult{{path: path, stat: c.rest.stat()}}, c.rest.err
+	m := stepResult{path: c.rest.text()}
+	if len(c.rest.b) > 0 {
+		m.stat = c.rest.stat()
+	}
+	return []stepResult{m}, c.rest.err
+}
+
+// date asks for the stats of nodes that a multi has made: servers answer that with their paths alone.
+func (t *tree) date(ctx context.Context, c *conn, made []stepResult) error {
+	if made[0].stat.czxid != 0 {
+		return nil
+	}
+	calls := make([]*call, len(made))
+	for i, m := range made {
+		calls[i] = readCall(opExists, m.path, false)
+	}
+	if err := c.do(ctx, calls...); err != nil {
+		return t.fault(err, made[0].path)
+	}
+	for i, a := range calls {
+		switch a.err {
+		case nil:
+			made[i].stat = a.rest.stat()
+		case codeNoNode: // removed meanwhile
+		default:
+			return t.fault(a.err, made[i].path)
+		}
+		if a.rest.err != nil {
+			return a.rest.err
+		}
+	}
+	return nil
 }
 
 // undo removes nodes whose lock cannot be read.
@@ -136,10 +173,11 @@ func (t *tree) parents(ctx context.Context, c *conn, path string) error {
 	}
 }
 
-// behind sees to it that who has to wait can say for whom. If that one is just before it, it is watched by the same read.
+// behind sees to it that who has to wait can say for whom. If that one is just before it, it is watched by the same read. A
+// node of this session that is not known any more has been removed meanwhile.
 func (t *tree) behind(ctx context.Context, c *conn, look light, id string) (sequence.Look, error) {
 	i := slices.IndexFunc(look.Nodes, func(n sequence.Node) bool { return !n.Foreign && n.ID == id })
-	if i < 1 || look.Nodes[0].Token != 0 {
+	if i < 1 || look.Nodes[0].Token != 0 || look.Nodes[0].Session == look.Nodes[i].Session {
 		return look.Look, nil
 	}
 	k := spotKey{onData, look.path + "/" + look.Nodes[0].Key}

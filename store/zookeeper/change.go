@@ -17,7 +17,7 @@ func (t *tree) Change(ctx context.Context, name string, n sequence.Node, note se
 	}
 	path := t.pathOf(name) + "/" + n.Key
 	set := setCall(path, data, int32(n.Version-1))
-	if err := t.write(ctx, set); err != nil {
+	if err := t.write(ctx, &write{calls: []*call{set}, alone: true}); err != nil {
 		return n, false, t.fault(err, path)
 	}
 	switch set.err {
@@ -70,7 +70,7 @@ func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, look bo
 	if look {
 		calls = append(calls, readCall(opGetChildren, path, false))
 	}
-	if err := t.write(ctx, calls...); err != nil {
+	if err := t.write(ctx, &write{calls: calls, alone: len(keys) > 1}); err != nil {
 		return false, sequence.Look{}, t.fault(err, path)
 	}
 	for i, key := range keys {
@@ -96,4 +96,32 @@ func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, look bo
 		return true, sequence.Look{}, nil
 	}
 	return true, left.Look, nil
+}
+
+// RemoveFor reads one node along, instead of the names of all.
+func (t *tree) RemoveFor(ctx context.Context, name string, n sequence.Node, next string) (bool, sequence.Look, error) {
+	place, ok := parse(next)
+	if t.layout.twin != nil || !ok {
+		return t.Remove(ctx, name, n, true)
+	}
+	path := t.pathOf(name)
+	remove, read := deleteCall(path+"/"+n.Key, -1), readCall(opGetData, path+"/"+next, false)
+	if err := t.write(ctx, &write{calls: []*call{remove, read}}); err != nil {
+		return false, sequence.Look{}, t.fault(err, path)
+	}
+	switch remove.err {
+	case nil, codeNoNode:
+		t.unlearn(path + "/" + n.Key)
+	default:
+		return false, sequence.Look{}, t.fault(remove.err, path)
+	}
+	if remove.err != nil || read.err != nil {
+		return remove.err == nil, sequence.Look{}, nil
+	}
+	left, err := place.node(&read.rest)
+	if err != nil {
+		return true, sequence.Look{}, nil
+	}
+	t.learn(path+"/"+next, left)
+	return true, sequence.Look{Name: name, Nodes: []sequence.Node{left}, Revision: read.zxid, Full: true}, nil
 }

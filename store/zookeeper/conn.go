@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/internal/gather"
 )
 
 // conn is one session, over one link to one server at a time. A request is sent once at the most, on the link that
@@ -27,6 +28,7 @@ type conn struct {
 	t       *tree
 	asked   time.Duration
 	pinging bool // nobody beats it
+	lane    *gather.Lane[*write]
 
 	life context.Context // ends with the session, and with the tree
 	stop context.CancelFunc
@@ -55,6 +57,7 @@ func (c *conn) silence() time.Duration {
 func (t *tree) newConn(asked time.Duration, pinging bool) *conn {
 	c := &conn{t: t, asked: asked, pinging: pinging, turn: make(chan struct{}), secret: make([]byte, 16), spots: map[spotKey]*spot{}}
 	c.life, c.stop = context.WithCancel(t.life)
+	c.lane = c.newLane()
 	return c
 }
 
@@ -316,6 +319,11 @@ func (c *conn) do(ctx context.Context, calls ...*call) error {
 		}
 		return ctx.Err()
 	}
+	return outcome(calls)
+}
+
+// outcome is why there are no answers to calls, or not all.
+func outcome(calls []*call) error {
 	for _, call := range calls {
 		switch call.err {
 		case codeSessionExpired:
@@ -363,6 +371,7 @@ func (l *link) post(calls ...*call) bool {
 		return false
 	}
 	for _, c := range calls {
+		c.sent = true
 		if c.xid == 0 {
 			l.xid = l.xid%(1<<30) + 1
 			c.xid = l.xid

@@ -213,7 +213,7 @@ func (t plainTree) remove(ctx context.Context, path string, n sequence.Node, the
 // step makes changes together, and reports whether they were made: the nodes stood as they were seen.
 func (t plainTree) step(ctx context.Context, path string, changes ...*call) ([]stepResult, bool, error) {
 	multi := multiCall(changes...)
-	if err := t.write(ctx, multi); err != nil {
+	if err := t.write(ctx, &write{calls: []*call{multi}, alone: true}); err != nil {
 		return nil, false, t.fault(err, path)
 	}
 	steps, err := multi.results()

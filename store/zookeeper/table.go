@@ -179,7 +179,7 @@ func (tb *table) version(r record.Row) (life string, version int32, err error) {
 func (tb *table) write(ctx context.Context, path string, steps ...*call) error {
 	for try := 0; ; try++ {
 		multi := multiCall(steps...)
-		if err := bounded(ctx, func(ctx context.Context) error { return tb.t.write(ctx, multi) }); err != nil {
+		if err := bounded(ctx, func(ctx context.Context) error { return tb.t.write(ctx, &write{calls: []*call{multi}, alone: true}) }); err != nil {
 			return tb.t.fault(err, path)
 		}
 		results, err := multi.results()

@@ -102,16 +102,16 @@ func (t *tree) read(ctx context.Context, fresh bool, ask func() []*call) ([]*cal
 	}
 }
 
-// write sends writes by any session, once.
-func (t *tree) write(ctx context.Context, calls ...*call) error {
+// write sends a write by any session, once.
+func (t *tree) write(ctx context.Context, w *write) error {
 	for {
 		c, err := t.anyConn(ctx)
 		if err == nil {
-			err = c.do(ctx, calls...)
+			err = c.write(ctx, w)
 		}
 		// That session is not the node's: nothing was said of what this was about.
 		if err == sequence.ErrSessionOver && t.life.Err() == nil {
-			if calls[0].xid == 0 {
+			if !w.calls[0].sent {
 				continue // it was not even sent
 			}
 			return errBroken

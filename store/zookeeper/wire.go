@@ -218,6 +218,7 @@ type call struct {
 	op   int32
 	xid  int32 // of those that have a fixed one
 	body writer
+	sent bool   // or about to be
 	done func() // called by the goroutine that reads, when there is an answer or will be none
 
 	// The answer.
@@ -301,7 +302,7 @@ func (c *call) results() ([]stepResult, error) {
 		case done:
 			return all, nil
 		}
-		var s stepResult
+		s := stepResult{rest: c.rest.b}
 		switch op {
 		case opCreate:
 			s.path = c.rest.text()
@@ -313,6 +314,7 @@ func (c *call) results() ([]stepResult, error) {
 		case -1:
 			s.code = code(c.rest.int())
 		}
+		s.rest = s.rest[:len(s.rest)-len(c.rest.b)]
 		all = append(all, s)
 	}
 }
@@ -323,6 +325,7 @@ type stepResult struct {
 	path string
 	stat stat
 	code code
+	rest []byte // all of the answer
 }
 
 // refused is the step for which a multi was not done, and why; codeOK if it was.

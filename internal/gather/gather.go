@@ -1,0 +1,134 @@
+// Package gather has requests that come at one time go together. A store that agrees with its peers on each write, or runs a
+// script for each, does many at once at nearly the price of one; and who is alone should not wait for company.
+package gather
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+// ErrApart is what landed says of requests that the store would not do together, perhaps for a fault of one of them: each is
+// made alone then.
+var ErrApart = errors.New("not to be done together")
+
+// Lane has a few requests under way at a time. Who finds it free, by [Lane.Enter], goes alone; who does not joins what has
+// gathered, which goes together when one of them is back. Its fields are set before it is used.
+type Lane[R any] struct {
+	// Abreast is how many requests are under way at a time.
+	Abreast int
+	// Together is how many go as one at the most.
+	Together int
+	// Linger is how long a patient request waits for others to go with, whether the lane is free or not.
+	Linger time.Duration
+	// Bars reports whether next cannot go with those that are together already: it goes later. Nil: everything goes.
+	Bars func(together []R, next R) bool
+	// Send sends requests as one, and returns at once. Unless it fails, in which case nothing was sent, it has landed
+	// called once, by another goroutine, when all that there is to know of them is in the requests, or why there is nothing.
+	// No two calls of Send run at a time, and a request that its caller has given up before is not among them.
+	Send func(together []R, landed func(error)) error
+
+	mu     sync.Mutex
+	flying int
+	queue  []*seat[R]
+	due    bool        // what has gathered goes as soon as it can
+	timer  *time.Timer // makes it due
+}
+
+type seat[R any] struct {
+	request R
+	landed  chan error
+}
+
+// Enter reports whether a request may go alone now. The caller makes it, and then leaves.
+func (l *Lane[R]) Enter() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.flying >= l.Abreast || len(l.queue) > 0 {
+		return false
+	}
+	l.flying++
+	return true
+}
+
+// Leave has what is due follow a request that is over.
+func (l *Lane[R]) Leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.flying--
+	l.departLocked()
+}
+
+// Join has a request go together with others, and waits until it is back. If ctx ends first, a request that is still in the
+// lane is never sent, and what comes of one that has been sent is not known. After [ErrApart] the caller makes it himself.
+func (l *Lane[R]) Join(ctx context.Context, r R, patient bool) error {
+	s := &seat[R]{r, make(chan error, 1)}
+	l.mu.Lock()
+	l.queue = append(l.queue, s)
+	l.due = l.due || !patient
+	switch {
+	case l.due:
+		l.departLocked()
+	case l.timer == nil:
+		l.timer = time.AfterFunc(l.Linger, l.ripen)
+	case len(l.queue) == 1:
+		l.timer.Reset(l.Linger)
+	}
+	l.mu.Unlock()
+	select {
+	case err := <-s.landed:
+		return err
+	case <-ctx.Done():
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.queue = slices.DeleteFunc(l.queue, func(o *seat[R]) bool { return o == s })
+		l.due = l.due && len(l.queue) > 0
+		return ctx.Err()
+	}
+}
+
+// ripen sends what has waited for others for long enough.
+func (l *Lane[R]) ripen() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.due = true
+	l.departLocked()
+}
+
+// departLocked sends what is due as far as there is room.
+func (l *Lane[R]) departLocked() {
+	for l.due && l.flying < l.Abreast && len(l.queue) > 0 {
+		l.sendLocked()
+	}
+	l.due = l.due && len(l.queue) > 0
+}
+
+func (l *Lane[R]) sendLocked() {
+	some, requests := l.pickLocked()
+	l.flying++
+	tell := func(err error) {
+		for _, s := range some {
+			s.landed <- err
+		}
+	}
+	if err := l.Send(requests, func(err error) { tell(err); l.Leave() }); err != nil {
+		tell(err)
+		l.flying--
+	}
+}
+
+// pickLocked takes from the queue what goes together, in the order in which it came.
+func (l *Lane[R]) pickLocked() (some []*seat[R], requests []R) {
+	var later []*seat[R]
+	for _, s := range l.queue {
+		if len(some) >= l.Together || l.Bars != nil && l.Bars(requests, s.request) {
+			later = append(later, s)
+			continue
+		}
+		some, requests = append(some, s), append(requests, s.request)
+	}
+	l.queue = later
+	return some, requests
+}

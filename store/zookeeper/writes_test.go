@@ -1,0 +1,160 @@
+package zookeeper
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+)
+
+func aNote(ttl time.Duration) sequence.Note {
+	return sequence.Note{ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl}
+}
+
+// TestTogether: writes that come at one time go in fewer requests; the token that each claim gets is its node's czxid, and no
+// lock gets two claims of one token by that; what is refused together, since a lock's node is not there, is done alone.
+func TestTogether(t *testing.T) {
+	s, sent := counting(t)
+	ctx := t.Context()
+	ses, err := s.tree.Open(ctx, 30*time.Second)
+	fails(t, err)
+	c, err := s.tree.session(ses.ID)
+	fails(t, err)
+	const workers, rounds = 32, 20
+	sent.take()
+	var mu sync.Mutex
+	tokens := map[string]bool{}
+	var all sync.WaitGroup
+	for w := range workers {
+		all.Go(func() {
+			for r := range rounds {
+				name := fmt.Sprint("together/", mathrand.N(4+r)) // now and then a new one
+				note, guard := aNote(ses.TTL), sequence.Always
+				if w%2 == 0 {
+					guard = sequence.Behind
+				}
+				look, err := s.tree.Add(ctx, name, ses, int64(w*rounds+r), note, guard)
+				if err != nil || len(look.Nodes) == 0 {
+					t.Errorf("%+v, %v", look, err)
+					return
+				}
+				n := look.Nodes[len(look.Nodes)-1]
+				for _, o := range look.Nodes {
+					if o.ID == note.ID {
+						n = o
+					}
+				}
+				stat := readCall(opExists, s.tree.pathOf(name)+"/"+n.Key, false)
+				if err := c.do(ctx, stat); err != nil || stat.err != nil || stat.rest.stat().czxid != n.Token {
+					t.Errorf("%s has token %d, which is not its node's czxid: %v, %v", n.Key, n.Token, err, stat.err)
+				}
+				id := fmt.Sprint(name, n.Token)
+				mu.Lock()
+				if n.ID != note.ID || tokens[id] {
+					t.Errorf("%s has token %d, as another has, or %s does", note.ID, n.Token, n.ID)
+				}
+				tokens[id] = true
+				mu.Unlock()
+				stood, left, err := s.tree.RemoveFor(ctx, name, n, n.Key)
+				if err != nil || !stood || len(left.Nodes) > 0 {
+					t.Errorf("removed: %v, left: %v, %v", stood, left.Nodes, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	got := sent.take()
+	writes := got[opMulti] + got[opCreate2] + got[opDelete]
+	t.Logf("%d claims came and went in %d requests: %v", workers*rounds, writes, got)
+	if writes > workers*rounds {
+		t.Errorf("%d claims came and went in %d requests", workers*rounds, writes)
+	}
+	fails(t, s.tree.End(ctx, ses.ID))
+}
+
+// TestApart: of writes that go together each gets its own answer, whatever is wrong with another: a node that is gone already,
+// a lock that is not there yet, one that is not permitted.
+func TestApart(t *testing.T) {
+	s, _ := counting(t)
+	ctx := t.Context()
+	ses, err := s.tree.Open(ctx, 30*time.Second)
+	fails(t, err)
+	c, err := s.tree.session(ses.ID)
+	fails(t, err)
+	fails(t, c.do(ctx, createCall(opCreate, s.tree.pathOf("apart-closed"), nil, []ACL{{Perms: 1, Scheme: "world", ID: "anyone"}}, modePersistent)))
+	look, err := s.tree.Add(ctx, "apart", ses, 0, aNote(ses.TTL), sequence.Always)
+	fails(t, err)
+	n := look.Nodes[0]
+	var all sync.WaitGroup
+	all.Go(func() {
+		if stood, _, err := s.tree.Remove(ctx, "apart", n, true); !stood || err != nil {
+			t.Errorf("a node that stands: removed %v, %v", stood, err)
+		}
+	})
+	gone := n
+	gone.Key = strings.Replace(gone.Key, n.ID, strings.ToLower(rand.Text()), 1)
+	for i := range 16 {
+		all.Go(func() {
+			if stood, _, err := s.tree.Remove(ctx, "apart", gone, i%2 == 0); stood || err != nil {
+				t.Errorf("a node that is gone: removed %v, %v", stood, err)
+			}
+		})
+		all.Go(func() {
+			note := aNote(ses.TTL)
+			if look, err := s.tree.Add(ctx, fmt.Sprint("apart/", i), ses, int64(i+1), note, sequence.Always); err != nil || len(look.Nodes) != 1 || look.Nodes[0].ID != note.ID {
+				t.Errorf("a new lock: %+v, %v", look, err)
+			}
+		})
+		all.Go(func() {
+			if _, err := s.tree.Add(ctx, "apart-closed", ses, int64(i+100), aNote(ses.TTL), sequence.Always); !errors.Is(err, driver.ErrDenied) {
+				t.Errorf("a lock where nobody may create: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	fails(t, s.tree.End(ctx, ses.ID))
+}
+
+// TestWithdrawnInTheLane: an add that is given up anywhere between the lane and its answer, and withdrawn, never comes to stand.
+func TestWithdrawnInTheLane(t *testing.T) {
+	s, _ := counting(t)
+	ctx := t.Context()
+	ses, err := s.tree.Open(ctx, 30*time.Second)
+	fails(t, err)
+	const name = "withdrawn"
+	var all sync.WaitGroup
+	for w := range 64 {
+		all.Go(func() {
+			for r := range 20 {
+				note := aNote(ses.TTL)
+				given, cancel := context.WithTimeout(ctx, mathrand.N(3*time.Millisecond))
+				guard := sequence.Always
+				if r%2 == 0 {
+					guard = sequence.Behind
+				}
+				_, err := s.tree.Add(given, fmt.Sprint(name, "/", w%40), ses, int64(w*20+r), note, guard)
+				cancel()
+				if _, werr := s.tree.Withdraw(ctx, fmt.Sprint(name, "/", w%40), ses, int64(w*20+r), note.ID); werr != nil {
+					t.Errorf("%v, withdrawn: %v", err, werr)
+				}
+			}
+		})
+	}
+	all.Wait()
+	for w := range 40 {
+		look, err := s.tree.List(ctx, fmt.Sprint(name, "/", w), true)
+		fails(t, err)
+		if len(look.Nodes) > 0 {
+			t.Errorf("%d claims were withdrawn, and stand", len(look.Nodes))
+		}
+	}
+	fails(t, s.tree.End(ctx, ses.ID))
+}
