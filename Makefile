@@ -7,12 +7,13 @@ SHELL       := /bin/bash
 # The client library of Cloud Storage brings a second way to talk, which we do not use, and which would double the command.
 export GOFLAGS := -tags=disable_grpc_modules
 
-# The stores on servers, and what is tested with foreign clients of theirs: all modules of go.work but three.
-MODULES = . cmd/holdfast test
+# CORE needs no server; SERVERS are the stores on servers, and what is tested with foreign clients of theirs.
+CORE    = . cmd/holdfast test
 SERVERS = $(filter-out $(addprefix $(CURDIR)/,cmd/holdfast test) $(CURDIR),$(shell go list -m -f '{{.Dir}}'))
+MODULES = $(CORE)
 SEEDS  ?= 10000
 
-.PHONY: run test suites worlds check bench prove build setup servers install-servers
+.PHONY: run test core servers suites worlds check bench prove build setup install-servers
 
 build: setup
 	go build -o bin/holdfast ./cmd/holdfast
@@ -22,11 +23,19 @@ run: build
 	./bin/holdfast run --ttl 10s hello -- sh -c 'echo "holding $$HOLDFAST_LOCK under token $$HOLDFAST_TOKEN"'
 	./bin/holdfast list
 
+# All tests, with the real servers, which scripts/setup installs.
+test: install-servers
+	$(MAKE) core MODULES="$(CORE) $(SERVERS)"
+
 # All that needs no server. The many worlds of the simulation are all sums, and the rest waits most of the time, so the two go
 # side by side.
-test: setup
+core: setup
 	$(MAKE) --jobs=2 --output-sync=target suites worlds
 	scripts/readme
+
+# The stores on servers alone.
+servers: install-servers
+	$(MAKE) suites MODULES="$(SERVERS)"
 
 # All suites are gone through before it is said which failed.
 define suites
@@ -36,10 +45,6 @@ endef
 
 suites:
 	$(call suites,$(MODULES))
-
-# The stores on real servers, which scripts/setup installs.
-servers: install-servers
-	$(call suites,$(SERVERS))
 
 # Some of them with the race detector, all without it, since it would take seven times as long.
 worlds:
