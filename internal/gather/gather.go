@@ -14,8 +14,8 @@ import (
 // made alone then.
 var ErrApart = errors.New("not to be done together")
 
-// Lane has a few requests under way at a time. Who finds it free, by [Lane.Enter], goes alone; who does not joins what has
-// gathered, which goes together when one of them is back. Its fields are set before it is used.
+// Lane has a few requests under way at a time. Who finds it free goes alone; what comes meanwhile gathers, and goes together
+// when one of them is back. Its fields are set before it is used.
 type Lane[R any] struct {
 	// Abreast is how many requests are under way at a time.
 	Abreast int
@@ -42,30 +42,17 @@ type seat[R any] struct {
 	landed  chan error
 }
 
-// Enter reports whether a request may go alone now. The caller makes it, and then leaves.
-func (l *Lane[R]) Enter() bool {
+// Do makes a request, by alone or together with others. If ctx ends first, one that is still in the lane is never sent, and
+// what comes of one that has been sent is not known.
+func (l *Lane[R]) Do(ctx context.Context, r R, patient bool, alone func() error) error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.flying >= l.Abreast || len(l.queue) > 0 {
-		return false
+	if !patient && l.flying < l.Abreast && len(l.queue) == 0 {
+		l.flying++
+		l.mu.Unlock()
+		defer l.land()
+		return alone()
 	}
-	l.flying++
-	return true
-}
-
-// Leave has what is due follow a request that is over.
-func (l *Lane[R]) Leave() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.flying--
-	l.departLocked()
-}
-
-// Join has a request go together with others, and waits until it is back. If ctx ends first, a request that is still in the
-// lane is never sent, and what comes of one that has been sent is not known. After [ErrApart] the caller makes it himself.
-func (l *Lane[R]) Join(ctx context.Context, r R, patient bool) error {
 	s := &seat[R]{r, make(chan error, 1)}
-	l.mu.Lock()
 	l.queue = append(l.queue, s)
 	l.due = l.due || !patient
 	switch {
@@ -79,6 +66,9 @@ func (l *Lane[R]) Join(ctx context.Context, r R, patient bool) error {
 	l.mu.Unlock()
 	select {
 	case err := <-s.landed:
+		if err == ErrApart {
+			return alone()
+		}
 		return err
 	case <-ctx.Done():
 		l.mu.Lock()
@@ -87,6 +77,14 @@ func (l *Lane[R]) Join(ctx context.Context, r R, patient bool) error {
 		l.due = l.due && len(l.queue) > 0
 		return ctx.Err()
 	}
+}
+
+// land has what is due follow a request that is over.
+func (l *Lane[R]) land() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.flying--
+	l.departLocked()
 }
 
 // ripen sends what has waited for others for long enough.
@@ -113,7 +111,7 @@ func (l *Lane[R]) sendLocked() {
 			s.landed <- err
 		}
 	}
-	if err := l.Send(requests, func(err error) { tell(err); l.Leave() }); err != nil {
+	if err := l.Send(requests, func(err error) { tell(err); l.land() }); err != nil {
 		tell(err)
 		l.flying--
 	}

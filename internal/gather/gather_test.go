@@ -33,22 +33,12 @@ func (f *far) note(r ...int) {
 	f.sent = append(f.sent, slices.Clone(r))
 }
 
-// do makes a request as those who use a lane do.
-func (f *far) do(ctx context.Context, l *Lane[int], r int, patient bool) error {
-	alone := func() error {
+func (f *far) alone(r int) func() error {
+	return func() error {
 		f.note(r)
 		time.Sleep(time.Millisecond)
 		return nil
 	}
-	if !patient && l.Enter() {
-		defer l.Leave()
-		return alone()
-	}
-	err := l.Join(ctx, r, patient)
-	if err == ErrApart {
-		return alone()
-	}
-	return err
 }
 
 // start has requests come one after the other, and gives a function that waits for them all and gives their errors.
@@ -56,7 +46,7 @@ func start(ctx context.Context, l *Lane[int], f *far, patient bool, rs ...int) f
 	errs := make([]error, len(rs))
 	var all sync.WaitGroup
 	for i, r := range rs {
-		all.Go(func() { errs[i] = f.do(ctx, l, r, patient) })
+		all.Go(func() { errs[i] = l.Do(ctx, r, patient, f.alone(r)) })
 		synctest.Wait()
 	}
 	return func() []error { all.Wait(); return errs }

@@ -46,23 +46,15 @@ func sameToken(together []*write, next *write) bool {
 
 // write gives the answer to a write.
 func (t *tree) write(ctx context.Context, w *write) (*pb.TxnResponse, error) {
-	if !w.patient && t.lane.Enter() {
-		defer t.lane.Leave()
-		return t.alone(ctx, w)
+	err := t.lane.Do(ctx, w, w.patient, func() error {
+		r, err := t.kv.Txn(ctx).If(w.when...).Then(w.then...).Else(w.otherwise...).Commit()
+		w.reply = (*pb.TxnResponse)(r)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
-	err := t.lane.Join(ctx, w, w.patient)
-	switch err {
-	case nil:
-		return w.reply, nil
-	case gather.ErrApart:
-		return t.alone(ctx, w)
-	}
-	return nil, err
-}
-
-func (t *tree) alone(ctx context.Context, w *write) (*pb.TxnResponse, error) {
-	r, err := t.kv.Txn(ctx).If(w.when...).Then(w.then...).Else(w.otherwise...).Commit()
-	return (*pb.TxnResponse)(r), err
+	return w.reply, nil
 }
 
 // send sends writes together. A claim comes last, so that what it sees of its lock is how the lock stands at that revision.

@@ -45,21 +45,14 @@ func barred(some []*write, next *write) bool {
 
 // write is do for a write, which may go together with others.
 func (c *conn) write(ctx context.Context, w *write) error {
+	alone := func() error { return c.do(ctx, w.calls...) }
 	if w.alone {
-		return c.do(ctx, w.calls...)
-	}
-	if !w.patient && c.lane.Enter() {
-		defer c.lane.Leave()
-		return c.do(ctx, w.calls...)
+		return alone()
 	}
 	if _, err := c.up(ctx); err != nil {
 		return err
 	}
-	err := c.lane.Join(ctx, w, w.patient)
-	if err == gather.ErrApart {
-		return c.do(ctx, w.calls...)
-	}
-	return err
+	return c.lane.Do(ctx, w, w.patient, alone)
 }
 
 // send sends writes as one transaction, and their reads behind it.
