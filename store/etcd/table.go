@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/bound"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -52,13 +53,11 @@ func (tb *table) Now() (int64, time.Duration) {
 }
 
 // ask makes one request, which is given up if it hangs.
-func ask[Answer any](ctx context.Context, do func(context.Context) (Answer, error)) (Answer, error) {
-	bounded, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	a, err := do(bounded)
-	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
-		err = fmt.Errorf("etcd did not answer: %v", err) // not wrapped: a time-out of ours is not the caller's
-	}
+func ask[Answer any](ctx context.Context, do func(context.Context) (Answer, error)) (a Answer, err error) {
+	err = bound.Ask(ctx, answerTime, "etcd", func(ctx context.Context) (err error) {
+		a, err = do(ctx)
+		return err
+	})
 	return a, err
 }
 

@@ -31,8 +31,8 @@ const (
 	// linger is how long a patient write waits for another one to go with. On a lock that is passed on at once the next
 	// release is nearly always there by then, and so half of all requests are saved.
 	linger = time.Millisecond
-	// bound is that of a request that many wait for.
-	bound = 2 * time.Second
+	// answerTime is how long a request that is not a caller's own may take.
+	answerTime = 2 * time.Second
 )
 
 func (t *tree) newLane() *gather.Lane[*write] {
@@ -66,7 +66,7 @@ func (t *tree) send(some []*write, landed func(error)) error {
 		return driver.ErrClosed
 	}
 	t.work.Go(func() {
-		ctx, cancel := context.WithTimeout(t.life, bound)
+		ctx, cancel := context.WithTimeout(t.life, answerTime)
 		defer cancel()
 		ops := make([]clientv3.Op, len(some))
 		for i, w := range some {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/bound"
 )
 
 // table is a bucket as a record.Table: an object a record. Its version is the object's generation and metageneration, and
@@ -73,11 +74,11 @@ func (t *table) call(ctx context.Context, needs string, request func(context.Con
 	if t.life.Err() != nil {
 		return driver.ErrClosed
 	}
-	bounded, cancel := context.WithTimeout(ctx, answerTime)
+	living, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(t.life, cancel)()
 	from := t.clock.clock.Now()
-	err := request(bounded)
+	err := bound.Ask(living, answerTime, "Cloud Storage", request)
 	switch {
 	case err == nil:
 		return nil
@@ -85,8 +86,6 @@ func (t *table) call(ctx context.Context, needs string, request func(context.Con
 		return driver.ErrClosed
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case bounded.Err() != nil:
-		return fmt.Errorf("no answer from Cloud Storage: %v", err) // not wrapped: a time-out of ours is not the caller's
 	}
 	return t.fault(err, needs, from)
 }

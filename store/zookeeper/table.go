@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/internal/bound"
 )
 
 // table is ZooKeeper as a record.Table: a node a record. A node's version begins anew when it is made anew, so each record has a
@@ -64,15 +65,8 @@ func (tb *table) Now() (int64, time.Duration) {
 // answerTime is how long one request for a record may take.
 const answerTime = 2 * time.Second
 
-// bounded gives up what hangs. Its error is the context's only if that has ended.
-func bounded(ctx context.Context, ask func(context.Context) error) error {
-	short, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	err := ask(short)
-	if err != nil && short.Err() != nil && ctx.Err() == nil {
-		err = fmt.Errorf("ZooKeeper did not answer: %v", err)
-	}
-	return err
+func bounded(ctx context.Context, request func(context.Context) error) error {
+	return bound.Ask(ctx, answerTime, "ZooKeeper", request)
 }
 
 // read is the tree's, behind a sync if it has to be fresh, within a bound.
