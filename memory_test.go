@@ -3,6 +3,7 @@ package holdfast
 import (
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -189,4 +190,24 @@ func TestOpen(t *testing.T) {
 	wantIs(t, err, ErrInvalid)
 	_, err = Open(t.Context(), "nowhere://x", nil)
 	wantIs(t, err, ErrInvalid)
+}
+
+// Of a semaphore so large that weights could overflow, no two get more than there is: it is refused.
+func TestLargestLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, bubbleMemory().Open(), nil)
+		for _, limit := range []int64{driver.MaxLimit + 1, math.MaxInt64} {
+			s := c.Semaphore("s", limit, nil)
+			for range 2 {
+				_, err := s.TryAcquire(t.Context(), limit)
+				wantIs(t, err, ErrInvalid)
+			}
+		}
+		s := c.Semaphore("s", driver.MaxLimit, nil)
+		if _, err := s.TryAcquire(t.Context(), driver.MaxLimit); err != nil {
+			t.Error(err)
+		}
+		_, err := s.TryAcquire(t.Context(), 1)
+		wantIs(t, err, ErrHeld)
+	})
 }

@@ -11,7 +11,7 @@ type Semaphore struct {
 	opts   LockOptions
 }
 
-// Semaphore names a semaphore; see [Client.Mutex]. limit is 1 or more, and all its users must agree on it
+// Semaphore names a semaphore; see [Client.Mutex]. limit is 1 to 10^12, and all its users must agree on it
 // (ErrMismatch). It can be changed while nobody holds the semaphore or waits for it.
 func (c *Client) Semaphore(name string, limit int64, o *LockOptions) *Semaphore {
 	return &Semaphore{client: c, name: name, limit: limit, opts: o.orZero()}

@@ -19,6 +19,8 @@ func (c Claim) Check(info Info) error {
 	switch {
 	case c.Limit < 1:
 		return invalid("a limit must be 1 or more, not %d", c.Limit)
+	case c.Limit > MaxLimit:
+		return invalid("a limit is at most %d, not %d", int64(MaxLimit), c.Limit)
 	case c.Weight < 1:
 		return invalid("a weight must be 1 or more, not %d", c.Weight)
 	case c.Weight > c.Limit:

@@ -223,7 +223,7 @@ type Claim struct {
 	Name     string        // the lock: 1 to Info.MaxName bytes of UTF-8 without NUL
 	ID       string        // unique for ever; 16 random bytes as 26 lower-case base32 characters
 	Kind     Kind          // what the lock is used as
-	Limit    int64         // how much weight the lock grants at once, 1 or more
+	Limit    int64         // how much weight the lock grants at once, 1 to MaxLimit
 	Weight   int64         // 1 to Limit
 	TTL      time.Duration // how long the holder may be silent; whole milliseconds, Info.MinTTL to Info.MaxTTL
 	Owner    string        // who claims, to be shown; never compared

@@ -44,6 +44,7 @@ const (
 	MaxTTL     = 24 * time.Hour
 	MaxName    = 512  // bytes
 	MaxMeta    = 1024 // bytes
+	MaxLimit   = 1e12 // of a lock; so the weights of all its claims can be added up exactly on every store
 	MaxHolders = 256
 	MaxWaiters = 64
 )

@@ -68,9 +68,6 @@ const (
 // defaultMaxWaiters bounds a line. A waiting claim costs some 300 bytes and its notes.
 const defaultMaxWaiters = 4096
 
-// maxLimit is the largest limit of a lock: beyond it the weights in the record would not be exact.
-const maxLimit = 1e12
-
 // retention is how long a record is kept after the last that was heard of its lock, for its token.
 const retention = 24 * time.Hour
 
@@ -222,8 +219,6 @@ func (s *Store) check(c driver.Claim) error {
 	switch {
 	case c.ID == "":
 		return fmt.Errorf("%w: a claim needs an id", driver.ErrInvalid)
-	case c.Limit > maxLimit:
-		return fmt.Errorf("%w: a limit is at most %.0f on Redis, not %d", driver.ErrInvalid, float64(maxLimit), c.Limit)
 	case s.opts.Layout == LayoutRedisson && (c.Kind != driver.KindMutex || c.Fair):
 		return fmt.Errorf("%w: the redisson layout carries the plain mutex only; open the store without it", driver.ErrUnsupported)
 	}
