@@ -113,7 +113,7 @@ func (t *tenure) reweigh(ctx context.Context, l *Lease, weight int64) error {
 		t.weight = grant.Weight
 		return err
 	case err != nil:
-		return err
+		return driver.Uncertain(err)
 	case t.state != stateHeld:
 		return t.err
 	}

@@ -79,7 +79,9 @@ func TestReweighFails(t *testing.T) {
 		if l.Exclusive() || !l.Valid() {
 			t.Error("a writer after an unknown outcome, or no reader")
 		}
-		wantIs(t, l.TryUpgrade(t.Context()), ErrUncertain)
+		f.err = errors.New("connection refused") // a store need not say that this leaves it open
+		wantIs(t, l.TryUpgrade(t.Context()), ErrUncertain, f.err)
+		wantIs(t, l.Downgrade(t.Context()), ErrUncertain, f.err)
 		if l.Exclusive() {
 			t.Error("a writer after an unknown outcome")
 		}
