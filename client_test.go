@@ -399,6 +399,35 @@ func TestSlowOnEvent(t *testing.T) {
 	})
 }
 
+// However quickly a lock is handed on, its next holder's events come behind those of the last one.
+func TestEventsOfAHandOver(t *testing.T) {
+	var r recorder
+	c := newClient(t, newFake(), &Options{OnEvent: r.hear})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 2500 {
+				l, err := c.Mutex("a", nil).Lock(t.Context())
+				if err == nil {
+					err = l.Unlock()
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	for i, e := range r.events {
+		if want := []EventKind{EventAcquired, EventReleased}[i%2]; e.Kind != want || e.Token != int64(i/2+1) {
+			t.Fatalf("event %d: %q of token %d", i, e.Kind, e.Token)
+		}
+	}
+}
+
 // The logger gets losses as errors, without the owner.
 func TestLogger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -208,7 +208,7 @@ func (t *tenure) release(ctx context.Context) error {
 	c.renewer.remove(t)
 	err := t.leave(ctx)
 	if t.queued {
-		c.queue.pass(t.name())
+		defer c.queue.pass(t.name()) // behind the event: those of the next holder come after it
 	}
 	switch {
 	case err == nil:
@@ -261,10 +261,10 @@ func (t *tenure) keep() time.Duration {
 func (c *Client) ended(t *tenure) {
 	c.renewer.remove(t)
 	t.cancel(t.err)
+	c.emit(EventLost, t, Event{Err: t.err})
 	if t.queued {
 		c.queue.pass(t.name())
 	}
-	c.emit(EventLost, t, Event{Err: t.err})
 	var loss *LossError
 	if errors.As(t.err, &loss) && loss.Loss == LossMaxHold {
 		c.crew.spawn(func() {
