@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -386,6 +387,29 @@ func TestNoRenewalAfterUnlock(t *testing.T) {
 			t.Errorf("%d renewals, events %v", f.renews, r.events)
 		}
 		wantIs(t, l.Err(), ErrReleased)
+	})
+}
+
+// A loss while the store hangs is one: not an outcome that is not known, and not the end of a context of the caller's.
+func TestLossIsCertain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := newClient(t, f, nil)
+		err := c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error {
+			f.set(func() { f.down = true })
+			<-ctx.Done()
+			f.set(func() { f.down = false })
+			return nil
+		})
+		wantLoss(t, err, LossUnknown)
+		for _, other := range []error{ErrUncertain, context.DeadlineExceeded, context.Canceled} {
+			if errors.Is(err, other) {
+				t.Errorf("%v is %v", err, other)
+			}
+		}
+		if !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
+			t.Errorf("%v does not tell what the store said last", err)
+		}
 	})
 }
 

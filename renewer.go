@@ -26,7 +26,7 @@ const (
 
 var (
 	errNoAnswer    = fmt.Errorf("%w: the store gave no answer in time", driver.ErrUncertain)
-	errStoreClosed = fmt.Errorf("%w: the store was closed under its client", driver.ErrUncertain) // not the client: no ErrClosed
+	errStoreClosed = errors.New("the store was closed under its client") // not the client: no ErrClosed
 )
 
 // renewer keeps the leases of a client alive and ends them at their deadlines. It is two heaps and one goroutine, the
@@ -391,8 +391,11 @@ func (t *tenure) land(flight uint64, a driver.Renewal) (left time.Duration, lost
 		return 0, true, true
 	default:
 		t.failed = a.Err
-		if errors.Is(a.Err, ErrClosed) {
+		switch { // it may become the cause of a loss, which is certain, and no end of a context of the user's
+		case errors.Is(a.Err, ErrClosed):
 			t.failed = errStoreClosed
+		case isOneOf(a.Err, ErrUncertain, context.Canceled, context.DeadlineExceeded):
+			t.failed = errors.New(a.Err.Error())
 		}
 	}
 	return left, false, true

@@ -75,6 +75,34 @@ func TestLapse(t *testing.T) {
 	})
 }
 
+// What was lost because the store did not answer is left to nobody: there is no handle on it.
+func TestLapseAfterLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, &unrenewed{Store: bubbleMemory().Open()}, nil)
+		l := mustLock(t, c, "a", nil)
+		<-l.Context().Done()
+		h, err := l.Lapse()
+		wantLoss(t, err, LossUnknown)
+		if h != (Handle{}) || errors.Is(err, ErrUncertain) {
+			t.Errorf("%+v, %v", h, err)
+		}
+	})
+}
+
+// unrenewed is a store on which claims can be detached, and whose renewals hang.
+type unrenewed struct{ driver.Store }
+
+func (s *unrenewed) Renew(ctx context.Context, g []driver.Grant, done func(int, driver.Renewal)) {
+	<-ctx.Done()
+	for i := range g {
+		done(i, driver.Renewal{Err: driver.Uncertain(ctx.Err())})
+	}
+}
+
+func (s *unrenewed) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	return s.Store.(driver.Detacher).Detach(ctx, g, keep)
+}
+
 // The handle of a lapsing claim renews and releases it in another process, and nothing else.
 func TestHandle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
