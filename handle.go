@@ -82,6 +82,7 @@ func (c *Client) Renew(ctx context.Context, h Handle) error {
 			return none, err
 		}
 		g := driver.Grant{Claim: h.claim(), Token: h.Token, TTL: h.TTL, Ref: h.Ref, Since: c.clock.Now()}
+		err = errNoAnswer
 		c.store.Renew(ctx, []driver.Grant{g}, func(_ int, r driver.Renewal) { err = r.Err })
 		return none, err
 	})

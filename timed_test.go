@@ -145,6 +145,16 @@ func TestHandle(t *testing.T) {
 	})
 }
 
+// A Renew of a handle that gets no answer has not renewed.
+func TestHandleWithoutAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.renewal = func(context.Context, driver.Grant) (driver.Renewal, bool) { return driver.Renewal{}, false }
+		err := newClient(t, f, nil).Renew(t.Context(), Handle{Name: "a", ID: "id", Ref: "ref", Token: 1, TTL: testTTL})
+		wantIs(t, err, ErrUncertain)
+	})
+}
+
 // MinHold keeps a lock for its least time though it was unlocked or its client closed, and not longer.
 func TestMinHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
