@@ -142,6 +142,8 @@ func (c *Client) queueUp(ctx context.Context, claim driver.Claim, o LockOptions,
 
 // heldError says who holds a lock, as far as one look can tell.
 func (c *Client) heldError(ctx context.Context, name string) error {
+	ctx, end := c.untilClosed(ctx)
+	defer end()
 	ctx, cancel := context.WithTimeout(ctx, inspectBudget)
 	defer cancel()
 	lock, err := c.store.Inspect(ctx, name)

@@ -363,6 +363,30 @@ func TestCloseWaitsForCleanUp(t *testing.T) {
 	})
 }
 
+// Close does not wait while a TryLock finds out who holds the lock.
+func TestCloseEndsALook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, &blind{newFake()}, nil)
+		mustLock(t, c, "a", nil)
+		errs := make(chan error, 1)
+		go func() { _, err := c.Mutex("a", nil).TryLock(context.Background()); errs <- err }()
+		synctest.Wait()
+		start := time.Now()
+		if err := c.Close(); err != nil || time.Since(start) != 0 {
+			t.Errorf("%v, after %v", err, time.Since(start))
+		}
+		wantIs(t, <-errs, ErrHeld)
+	})
+}
+
+// blind is a store whose reads hang.
+type blind struct{ *fake }
+
+func (s *blind) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+	<-ctx.Done()
+	return driver.Lock{}, ctx.Err()
+}
+
 // A slow OnEvent delays no renewal and no deadline; what it misses is counted.
 func TestSlowOnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
