@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -530,6 +531,17 @@ func TestDoPanics(t *testing.T) {
 			panic("boom")
 		})
 	})
+}
+
+// A client can be made without naming its owner, whatever its program is called.
+func TestDefaultOwner(t *testing.T) {
+	defer func(name string) { os.Args[0] = name }(os.Args[0])
+	for i := range 3 {
+		os.Args[0] = strings.Repeat("鍵", 84) + "\xff" + strings.Repeat("x", i)
+		if _, err := New(newFake(), nil); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // Every argument has a rule, and the error names it.

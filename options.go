@@ -101,8 +101,8 @@ func defaultOwner() string {
 		host = "unknown-host"
 	}
 	owner := fmt.Sprintf("%s %s[%d]", host, filepath.Base(os.Args[0]), os.Getpid())
-	owner = strings.ReplaceAll(strings.ToValidUTF8(owner, "?"), "\x00", "?")
-	return owner[max(0, len(owner)-driver.MaxOwner):]
+	owner = owner[max(0, len(owner)-driver.MaxOwner):] // perhaps in the middle of a character
+	return strings.ReplaceAll(strings.ToValidUTF8(owner, "?"), "\x00", "?")
 }
 
 // newClaim is a claim of this client's without its id, checked against what the store allows.
