@@ -130,7 +130,7 @@ func (c *Client) queueUp(ctx context.Context, claim driver.Claim, o LockOptions,
 	}
 	var ended *waitEnded
 	switch {
-	case errors.As(err, &ended) || isOneOf(err, ErrHeld, ErrQueueFull, ErrInvalid):
+	case errors.As(err, &ended) || isOneOf(err, ErrHeld, ErrQueueFull, ErrInvalid, ErrLost):
 		c.queue.pass(claim.Name) // its own affair; the next may fare better
 	case claim.Wait:
 		c.queue.refuse(claim.Name, err, driver.Patience(claim.TTL))

@@ -276,6 +276,46 @@ func TestQueueSharesRefusals(t *testing.T) {
 	})
 }
 
+// A claim that an operator breaks while it is being made ends its own caller's wait, and nobody else's.
+func TestQueueAfterABreak(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := newClient(t, &breaking{fake: f, nth: 2}, nil)
+		first := mustLock(t, c, "a", nil)
+		errs := make(chan error, 2)
+		for range 2 {
+			go func() {
+				l, err := c.Mutex("a", nil).Lock(t.Context())
+				if err == nil {
+					err = l.Unlock()
+				}
+				errs <- err
+			}()
+			synctest.Wait()
+		}
+		time.Sleep(time.Minute)
+		if err := first.Unlock(); err != nil {
+			t.Error(err)
+		}
+		wantLoss(t, <-errs, LossBroken)
+		wantIs(t, <-errs, nil)
+	})
+}
+
+// breaking is a store whose nth claim is broken while it is made.
+type breaking struct {
+	*fake
+	nth int
+}
+
+func (s *breaking) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if s.count(&s.acquires) == s.nth-1 {
+		s.set(func() { s.acquires++ })
+		return driver.Grant{}, &LossError{Loss: LossBroken}
+	}
+	return s.fake.Acquire(ctx, c)
+}
+
 // Close ends leases and waiting calls with ErrClosed, gives the locks back, and leaves nothing running (the bubble
 // checks that).
 func TestClose(t *testing.T) {
