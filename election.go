@@ -97,7 +97,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, l *Le
 		case err == nil:
 			pause = leastPause
 			err = l.do(ctx, lead)
-			if ctx.Err() != nil || !errors.Is(l.Err(), ErrLost) {
+			if !errors.Is(l.Err(), ErrLost) {
 				return err
 			}
 		case ctx.Err() != nil || isOneOf(err, lastingErrors...) || errors.Is(err, ErrMismatch):

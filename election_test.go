@@ -124,6 +124,21 @@ func mustLockFor(t *testing.T, c *Client, name string, d time.Duration) {
 	time.AfterFunc(d, func() { l.Unlock() })
 }
 
+// A Run whose context ends after its leadership was lost ends with the context's error.
+func TestElectionRunEndsAfterLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		ctx, cancel := context.WithCancel(t.Context())
+		err := newClient(t, f, nil).Election("e", nil).Run(ctx, func(ctx context.Context, l *Lease) error {
+			f.set(func() { f.down = true })
+			<-ctx.Done()
+			cancel()
+			return context.Cause(ctx)
+		})
+		wantIs(t, err, context.Canceled)
+	})
+}
+
 // Run asks a store again that cannot be reached.
 func TestElectionRunRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
