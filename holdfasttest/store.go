@@ -114,13 +114,13 @@ func (s *Store) Steal(t testing.TB, name string) *holdfast.Lease {
 	s.thieves++
 	owner := fmt.Sprintf("thief %d", s.thieves)
 	s.mu.Unlock()
-	thief := s.open(t, s.memory.Open(), &holdfast.Options{Owner: owner})
+	thief := s.Client(t, &holdfast.Options{Owner: owner})
 	const tries = 10 // another waiter may be quicker
 	for range tries {
 		for _, h := range s.inspect(t, name).Holders {
 			s.breaks(t, name, h.Ref, holdfast.BreakForce)
 		}
-		l, err := take(thief, lock)
+		l, err := take(thief.Client, lock)
 		if err == nil {
 			return l
 		}

@@ -170,9 +170,8 @@ func TestSteal(t *testing.T) {
 		fails(t, "though its holder believes so", func(tb testing.TB) { s.AssertHeldBy(tb, l) })
 		s.Advance(t, holdfast.DefaultTTL/2)
 		wantLoss(t, l, holdfast.LossTaken)
-		if err := thief.Unlock(); err != nil {
-			t.Error(err)
-		}
+		s.Expire(t, "a")
+		wantLoss(t, thief, holdfast.LossExpired)
 		sem, err := c.Semaphore("s", 3, nil).Acquire(t.Context(), 2)
 		if err != nil {
 			t.Fatal(err)
