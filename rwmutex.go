@@ -94,9 +94,16 @@ func (t *tenure) reweigh(ctx context.Context, l *Lease, weight int64) error {
 	if !ok {
 		return fmt.Errorf("%w: changing what a lease holds", ErrUnsupported)
 	}
+	if t.grant.Kind != KindRW {
+		return invalid("only a lease of an RWMutex can be downgraded or upgraded")
+	}
 	t.look()
-	t.reweighing.Lock()
-	defer t.reweighing.Unlock()
+	select {
+	case t.reweighing <- struct{}{}:
+		defer func() { <-t.reweighing }()
+	case <-ctx.Done(): // what the one under way will come to is not known
+		return fmt.Errorf("%w: %w", ErrUncertain, contextError(ctx))
+	}
 	grant, err := t.lighten(l, weight)
 	if err != nil {
 		return err
@@ -127,8 +134,6 @@ func (t *tenure) lighten(l *Lease, weight int64) (grant driver.Grant, err error)
 	defer t.mu.Unlock()
 	grant = t.granted()
 	switch {
-	case grant.Kind != KindRW:
-		return grant, invalid("only a lease of an RWMutex can be downgraded or upgraded")
 	case l.err != nil:
 		return grant, l.err
 	case t.state != stateHeld:

@@ -111,6 +111,34 @@ func TestReweighFails(t *testing.T) {
 	})
 }
 
+// A Downgrade behind an upgrade that hangs waits no longer than its context, and the lease is a reader's then.
+func TestReweighBehindOneThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		f := &reweighing{Store: bubbleMemory().Open(), during: func() { <-hang }}
+		l, err := newClient(t, f, nil).RWMutex("rw", nil).RLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		upgraded := make(chan error)
+		go func() { upgraded <- l.TryUpgrade(t.Context()) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		wantIs(t, l.Downgrade(ctx), ErrUncertain, context.DeadlineExceeded)
+		if took := time.Since(start); took != time.Second || l.Exclusive() {
+			t.Errorf("took %v, a writer: %v", took, l.Exclusive())
+		}
+		close(hang)
+		wantIs(t, <-upgraded, nil)
+		wantIs(t, l.Downgrade(t.Context()), nil)
+		if l.Exclusive() {
+			t.Error("still a writer")
+		}
+	})
+}
+
 // reweighing is a store that answers Reweigh as a test says.
 type reweighing struct {
 	driver.Store

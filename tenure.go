@@ -20,7 +20,7 @@ type tenure struct {
 	minHold time.Duration
 	maxHold time.Duration // 0: no bound
 
-	reweighing sync.Mutex // held while the store is asked for another weight; taken before mu
+	reweighing chan struct{} // of a read-write lock: a place for whoever asks the store for another weight
 
 	mu      sync.Mutex   // guards what follows; no other lock is taken under it
 	grant   driver.Grant // Since and TTL move with renewals, Weight is as claimed; the rest stays and may be read without mu
@@ -55,6 +55,9 @@ const (
 // newTenure makes a tenure with its first handle. It begins when the renewer takes it into care.
 func (c *Client) newTenure(ctx context.Context, g driver.Grant, queued bool, o LockOptions) (*tenure, *Lease) {
 	t := &tenure{client: c, grant: g, weight: g.Weight, queued: queued, minHold: o.MinHold, maxHold: o.MaxHold, endPlace: -1, duePlace: -1}
+	if g.Kind == KindRW {
+		t.reweighing = make(chan struct{}, 1)
+	}
 	if o.Reentrant {
 		ctx = carry(ctx, t)
 	}
