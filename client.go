@@ -47,7 +47,8 @@ type Client struct {
 	renewer   renewer
 	events    events
 	cleaning  chan struct{} // a place for each clean-up that calls the store
-	closeOnce sync.Once
+	closing   atomic.Bool
+	closed    chan struct{} // closed when Close is done
 }
 
 // Open opens the store that url names, and makes a client of it. The store's package must be imported, for its side
@@ -79,7 +80,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	if err != nil {
 		return nil, &Error{Op: "new client", Store: info.Store, Err: err}
 	}
-	c := &Client{store: store, clock: info.Clock, opts: resolved, cleaning: make(chan struct{}, maxCleanUps)}
+	c := &Client{store: store, clock: info.Clock, opts: resolved, cleaning: make(chan struct{}, maxCleanUps), closed: make(chan struct{})}
 	c.crew.idle = make(chan struct{})
 	c.waiting, c.endWaits = context.WithCancelCause(context.Background())
 	c.base, c.endBase = context.WithCancel(context.Background())
@@ -272,7 +273,7 @@ func (c *Client) releaseOf(claim driver.Claim) func(context.Context) error {
 // and closes the store. It takes at most about 10 s. Calls that wait for a lock return ErrClosed, and so do later ones.
 //
 // It does not wait for the work under the leases: stop that first. What could not be given back in time ends by its TTL,
-// and the error then Is ErrUncertain. A second Close does nothing.
+// and the error then Is ErrUncertain. A second Close waits for the first and does nothing.
 func (c *Client) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -280,9 +281,21 @@ func (c *Client) Close() error {
 }
 
 // CloseContext is Close, waiting no longer than ctx.
-func (c *Client) CloseContext(ctx context.Context) (err error) {
-	c.closeOnce.Do(func() { err = c.close(ctx) })
-	return err
+func (c *Client) CloseContext(ctx context.Context) error {
+	if c.closing.CompareAndSwap(false, true) {
+		defer close(c.closed)
+		return c.close(ctx)
+	}
+	select {
+	case <-c.closed:
+	case <-ctx.Done():
+	}
+	select {
+	case <-c.closed:
+		return nil
+	default:
+		return c.wrap("close", "", fmt.Errorf("%w: %w", ErrUncertain, contextError(ctx)))
+	}
 }
 
 func (c *Client) close(ctx context.Context) error {

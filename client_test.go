@@ -404,6 +404,28 @@ func TestCloseWaitsForCleanUp(t *testing.T) {
 	})
 }
 
+// A second CloseContext waits for the first no longer than its own context.
+func TestCloseTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := newClient(t, f, nil)
+		mustLock(t, c, "a", nil)
+		f.set(func() { f.down = true })
+		go c.Close()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		wantIs(t, c.CloseContext(ctx), ErrUncertain, context.DeadlineExceeded)
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("took %v", took)
+		}
+		if err := errors.Join(c.Close(), c.CloseContext(ctx)); err != nil || !f.closed {
+			t.Errorf("%v, closed: %v", err, f.closed)
+		}
+	})
+}
+
 // Close does not wait while a TryLock finds out who holds the lock.
 func TestCloseEndsALook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
