@@ -76,7 +76,7 @@ func (e *Election) Resign() error {
 	l := e.lease
 	e.lease = nil
 	e.mu.Unlock()
-	if l == nil {
+	if l == nil || errors.Is(l.Err(), ErrReleased) {
 		return nil
 	}
 	return l.Unlock()

@@ -139,6 +139,23 @@ func TestElectionRunEndsAfterLoss(t *testing.T) {
 	})
 }
 
+// Who has given up the leadership already, by Unlock or by the end of Run, has nothing to resign.
+func TestElectionResignAfterwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newClient(t, newFake(), nil).Election("e", nil)
+		if err := e.Run(t.Context(), func(context.Context, *Lease) error { return nil }); err != nil {
+			t.Error(err)
+		}
+		wantIs(t, e.Resign(), nil)
+		l, err := e.Campaign(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantIs(t, l.Unlock(), nil)
+		wantIs(t, e.Resign(), nil)
+	})
+}
+
 // Run asks a store again that cannot be reached.
 func TestElectionRunRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
