@@ -115,7 +115,8 @@ func (l *Lease) Asked() <-chan struct{} {
 // The first call releases; later ones return an error that Is [ErrReleased]. After a loss it returns the [*LossError]
 // and sees to it that the claim is gone, without waiting for that; after Client.Close it returns ErrClosed.
 // If the store cannot be reached in time, the error Is [ErrUncertain] and the release is tried on in the background for
-// as long as the TTL: nobody needs to call Unlock again.
+// as long as the TTL: nobody needs to call Unlock again. If the store refuses ([ErrDenied], [ErrCorrupt]), the lock ends by
+// its TTL.
 //
 // A lock with a MinHold that is not over stays held for the rest of it, with nobody behind it; Unlock does not wait.
 func (l *Lease) Unlock() error {

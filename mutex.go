@@ -31,7 +31,8 @@ func (o *LockOptions) orZero() LockOptions {
 // Callers of one client are served in order of arrival; among clients LockOptions.Fair gives that. The error is an
 // [*Error] and Is context.Canceled or context.DeadlineExceeded when ctx ended (then at once; a claim that may have
 // been left behind is cleaned up in the background), ErrInvalid, ErrMismatch, ErrQueueFull, ErrDenied, ErrUnsupported,
-// ErrCorrupt, ErrClosed, or says that the store could not be reached for 10 s (or the TTL, if that is less).
+// ErrCorrupt, ErrClosed, ErrLost if the claim was ended from outside while it waited, by Client.Break for example, or says
+// that the store could not be reached for 10 s (or the TTL, if that is less).
 func (m *Mutex) Lock(ctx context.Context) (*Lease, error) {
 	return m.client.take(ctx, "lock", m.name, KindMutex, 1, 1, m.opts, true)
 }
