@@ -90,6 +90,8 @@ type Store struct {
 	// inBackground counts the store's own goroutines; it is added to only with mu held and life going on.
 	inBackground sync.WaitGroup
 
+	changes atomic.Int64 // the number of the last change of a weight; those of a later client are larger
+
 	doubt atomic.Bool // the last request was not answered: the link may have to be made anew
 
 	rtt            atomic.Int64           // smoothed round trip, nanoseconds
@@ -134,6 +136,7 @@ func New(client rueidis.Client, opts *Options) (*Store, error) {
 	default:
 		s.top = single
 	}
+	s.changes.Store(time.Now().UnixMicro())
 	s.rtt.Store(int64(time.Millisecond))
 	s.took(s.clock.Now())
 	s.maxWaitersText = strconv.Itoa(s.opts.MaxWaiters)

@@ -16,7 +16,8 @@ var reweighStep = newStep(head + lib + reweighText)
 
 var _ driver.Reweigher = (*Store)(nil)
 
-// Reweigh is one step. The redisson layout has no weights.
+// Reweigh is one step. The redisson layout has no weights. The changes are numbered, since connections are no line: one that is
+// still under way when the next is made may come behind it.
 func (s *Store) Reweigh(ctx context.Context, g driver.Grant, weight int64) error {
 	switch {
 	case s.opts.Layout == LayoutRedisson:
@@ -29,7 +30,8 @@ func (s *Store) Reweigh(ctx context.Context, g driver.Grant, weight int64) error
 	}
 	keys := s.keys.all(g.Name)
 	p := s.patient(g.TTL)
-	m, _, err := p.run(ctx, reweighStep, keys[:], new(lineArgs).of(s, renewID(&g), strconv.FormatInt(g.Token, 10), strconv.FormatInt(weight, 10)))
+	m, _, err := p.run(ctx, reweighStep, keys[:], new(lineArgs).of(s, renewID(&g), strconv.FormatInt(g.Token, 10),
+		strconv.FormatInt(weight, 10), strconv.FormatInt(s.changes.Add(1), 10)))
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,37 @@
+package redis
+
+import (
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestLateDowngrade: a downgrade that comes behind the upgrade that was asked for after it changes nothing: nobody gets in
+// beside a writer.
+func TestLateDowngrade(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr).(*Store)
+	c := mutex("m", 10*time.Second)
+	c.Kind, c.Limit, c.Weight = driver.KindRW, driver.RWLimit, driver.RWLimit
+	g := acquire(t, s, c)
+	late := strconv.FormatInt(s.changes.Add(1), 10)
+	if err := s.Reweigh(t.Context(), g, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Reweigh(t.Context(), g, driver.RWLimit); err != nil {
+		t.Fatal(err)
+	}
+	keys := s.keys.all("m")
+	if _, err := reweighStep.do(t.Context(), s.client, keys[:], new(lineArgs).of(s, c.ID, strconv.FormatInt(g.Token, 10), "1", late)); err != nil {
+		t.Fatal(err)
+	}
+	reader := c
+	reader.ID, reader.Weight = mutex("m", time.Second).ID, 1
+	if in, err := s.Acquire(t.Context(), reader); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("beside a writer: %+v, %v", in, err)
+	}
+}
