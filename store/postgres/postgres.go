@@ -59,6 +59,9 @@ const (
 	LayoutShedLock Layout = "shedlock"
 )
 
+// defaultTimeout is that of Options.Timeout.
+const defaultTimeout = 3 * time.Second
+
 // New makes a store that uses the connections of the user's own pool, and closes none of them; beside them it opens one
 // that listens, with the pool's settings, when somebody waits. A program that can use up its pool should give the locks
 // another one: a renewal that finds no free connection is late. ctx bounds the first look at the server.
@@ -153,7 +156,7 @@ func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release fu
 		return nil, err
 	}
 	t := &table{place: p, behind: s.behind, release: release}
-	timeout := 3 * time.Second
+	timeout := defaultTimeout
 	clock := driver.SystemClock
 	if opts != nil {
 		timeout = cmp.Or(opts.Timeout, timeout)

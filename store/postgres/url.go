@@ -93,6 +93,9 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 	return config, o, nil
 }
 
+// mostOpening is how long an opening waits for a server that gives no answer: no longer than a wait for a lock would.
+const mostOpening = 10 * time.Second
+
 // openConfig opens a store with a pool of its own.
 func openConfig(ctx context.Context, config *pgxpool.Config, opts *Options) (driver.Store, error) {
 	d := newDialer(config.ConnConfig.DialFunc)
@@ -101,6 +104,9 @@ func openConfig(ctx context.Context, config *pgxpool.Config, opts *Options) (dri
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	// What is prepared here is prepared by hand, so that nothing stays behind in a pooler.
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	if config.ConnConfig.ConnectTimeout == 0 { // one of several servers that is silent must leave the others their time
+		config.ConnConfig.ConnectTimeout = cmp.Or(opts.Timeout, defaultTimeout)
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", driver.ErrInvalid, err)
@@ -109,7 +115,9 @@ func openConfig(ctx context.Context, config *pgxpool.Config, opts *Options) (dri
 		d.hurry(200 * time.Millisecond)
 		pool.Close()
 	}
-	s, err := open(ctx, pool, opts, release)
+	looking, cancel := context.WithTimeout(ctx, mostOpening)
+	defer cancel()
+	s, err := open(looking, pool, opts, release)
 	if err != nil {
 		release()
 		return nil, err

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,21 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 )
+
+// TestOpeningASilentServer: a server that takes connections and says nothing does not keep an opening for ever.
+func TestOpeningASilentServer(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	began := time.Now()
+	_, err = driver.Open(t.Context(), "postgres://u:s3cret@"+silent.Addr().String()+"/db?sslmode=disable&timeout=100ms")
+	if err == nil || driver.Final(err) || strings.Contains(err.Error(), "s3cret") || time.Since(began) > mostOpening {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+}
 
 // TestURL: each option is read as it says, and what is wrong with a URL is told without its secrets.
 func TestURL(t *testing.T) {
