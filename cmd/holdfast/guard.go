@@ -110,7 +110,9 @@ func runGuard(args []string) int {
 func guardCommand(m *mission, orders *json.Decoder, out *teller, path string, argv []string) int {
 	lease := newBelief(m.Lock, m.Until)
 	if lease.Remaining() == 0 { // the wrapper was stopped meanwhile, and the lock may be somebody else's
-		out.report(report{Event: reportGone, Why: lossReason(context.Cause(lease.ctx))})
+		why := lossReason(context.Cause(lease.ctx))
+		out.say("%s is lost: %s; the command was not started", shown(m.Lock), why)
+		out.report(report{Event: reportGone, Why: why})
 		return 0
 	}
 	t, err := startTree(path, argv, os.Environ(), true)

@@ -172,6 +172,27 @@ func TestAGuardThatDiesWithoutAWord(t *testing.T) {
 }
 
 // A lock that is taken by force is free at once, so its next holder may start beside the old one. But that one ends soon.
+// The wrapper was stopped before there was a guard, for longer than the TTL.
+func TestALockThatIsLostBeforeTheStartIsTold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	orders, give, err1 := os.Pipe()
+	take, reports, err2 := os.Pipe()
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(orders, give, take, reports)
+	r := w.command()
+	r.cmd.Args = []string{guardName, "3", "4", "-1", "/bin/sh", "sh", "-c", "echo started"}
+	r.cmd.ExtraFiles = []*os.File{orders, reports}
+	r.begin()
+	_, _ = give.WriteString(`{"begin":{"lock":"a","until":1}}` + "\n")
+	got := r.wait()
+	if got.want(t, 0, "a is lost", "without a renewal", "not started"); got.out != "" {
+		t.Error(got.description)
+	}
+}
+
 func TestAForcedBreakEndsTheTreeAtTheNextRenewal(t *testing.T) {
 	t.Parallel()
 	for range *guardTimes {
