@@ -125,6 +125,10 @@ func TestWatch(t *testing.T) {
 	if got := r.wait(); got.err != "" {
 		t.Error(got.description)
 	}
+	j.signal(unix.SIGQUIT)
+	if got := j.wait(); got.code != 131 || got.err != "" {
+		t.Error(got.description)
+	}
 }
 
 func TestExplain(t *testing.T) {

@@ -52,6 +52,17 @@ func catchSignals() *signals {
 	return s
 }
 
+// quitQuietly makes SIGQUIT, which Ctrl-\ sends, end this program with the exit code of any signal. The Go runtime would
+// print the stacks of all goroutines and exit 2.
+func quitQuietly() {
+	quit := make(chan os.Signal, 1)
+	signal.Notify(quit, unix.SIGQUIT)
+	go func() {
+		<-quit
+		os.Exit(exitSignal + int(unix.SIGQUIT))
+	}()
+}
+
 // duringWait calls end at the first signal that would end a program that catches none. The others mean nothing before
 // there is a command. stop ends that and returns the signal that came, if one did.
 func (s *signals) duringWait(end func(syscall.Signal)) (stop func() *signalError) {

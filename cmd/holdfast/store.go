@@ -109,6 +109,7 @@ func within(d time.Duration, f func() error) error {
 // withClient runs f with a client, for the subcommands that look at a store. An interrupt ends it at once: they change
 // nothing that would have to be put right.
 func withClient(flag string, f func(ctx context.Context, client *holdfast.Client) error) error {
+	quitQuietly()
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	client, err := openClient(ctx, flag, nil)

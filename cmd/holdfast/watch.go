@@ -38,6 +38,7 @@ With --json each line is an object: name, kind, limit, token, holders and waiter
 
 // watch calls f with each state of the lock. A signal ends the program, which holds nothing, and so does the first error.
 func watch(store, name string, f func(holdfast.Lock) error) error {
+	quitQuietly()
 	ctx := context.Background()
 	client, err := openClient(ctx, store, nil)
 	if err != nil {
