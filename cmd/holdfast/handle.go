@@ -160,7 +160,7 @@ func withHandle(store, arg string, f func(context.Context, *holdfast.Client, hol
 		arg = string(in)
 	}
 	var h handle
-	if err := json.Unmarshal([]byte(strings.TrimSpace(arg)), &h); err != nil || h.Name == "" {
+	if err := json.Unmarshal([]byte(strings.TrimSpace(arg)), &h); err != nil || h.Name == "" || h.Store == "" {
 		return usage("that is no handle; acquire prints one")
 	}
 	return withClient(store, func(ctx context.Context, client *holdfast.Client) error {

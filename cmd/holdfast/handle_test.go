@@ -104,6 +104,7 @@ func TestAcquireRenewRelease(t *testing.T) {
 	}
 	w.run("--store", w.store+"2", "release", h).want(t, 64, "the handle is for the store")
 	w.run("renew", strings.Replace(h, `"token":`, `"token":-`, 1)).want(t, 64)
+	w.run("renew", strings.Replace(h, `"store":`, `"shop":`, 1)).want(t, 64, "that is no handle")
 }
 
 func TestWatch(t *testing.T) {
