@@ -152,6 +152,8 @@ func lookUp(name string) (string, error) {
 	switch {
 	case err == nil:
 		return path, nil
+	case strings.HasPrefix(name, "-") && errors.Is(err, exec.ErrNotFound):
+		return "", cannotRun(exitNotFound, "there is no command %s; flags of run come before NAME", shown(name))
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		return "", cannotRun(exitNotFound, "there is no command %s", shown(name))
 	case errors.Is(err, exec.ErrDot):

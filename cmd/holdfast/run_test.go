@@ -111,6 +111,7 @@ func TestCommandsThatCannotRun(t *testing.T) {
 	defer release()
 	// Said before the lock is asked for: these would wait for ever.
 	w.run("run", "held", "no-such-command").want(t, 127, "no-such-command")
+	w.run("run", "held", "-n", "true").want(t, 127, "no command -n", "before NAME")
 	w.run("run", "held", "./no-such-file").want(t, 127, "./no-such-file")
 	w.run("run", "held", "./plain").want(t, 126, "permission denied")
 	w.run("run", "held", w.dir).want(t, 126, "directory")
