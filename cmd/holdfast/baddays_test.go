@@ -324,6 +324,32 @@ func TestASetuidProgramIsEnded(t *testing.T) {
 	}
 }
 
+func TestACommandThatCannotBeKilledKeepsTheLock(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if err := exec.Command("cp", self, w.path("setuid")).Run(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(w.path("setuid"), os.ModeSetuid|0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := w.command("run", "--json", "record", "a", "./setuid", "true")
+	r.cmd.Env = w.env("HOLDFAST_TEST_HELPER=setuid")
+	w.asNobody(r)
+	r.begin().says("held as 0")
+	var pid int
+	_, _ = fmt.Sscanf(r.stdout(), "held as 0 %d", &pid)
+	r.signal(unix.SIGINT)
+	r.await("the first SIGINT", func() bool { return strings.Contains(w.read(w.path("record")), "SIGINT") })
+	r.signal(unix.SIGINT)
+	r.await("a word of it", func() bool { return r.stderr() != "" })
+	b := w.command("run", "-n", "a", "true")
+	w.asNobody(b)
+	b.begin().wait().want(t, 75)
+	_ = unix.Kill(pid, unix.SIGKILL)
+	r.wait().want(t, 137, "the lock is kept until that is gone", strconv.Itoa(pid))
+}
+
 func TestATerminalThatIsGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

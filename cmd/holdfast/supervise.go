@@ -191,7 +191,11 @@ func (s *supervisor) kill() time.Duration {
 	if s.killGap == lastKillGap && !s.stuckTold {
 		s.stuckTold = true
 		left := s.tree.running()
-		s.say("not all of the command can be killed, and another holder may run beside it: %s", strings.Join(names(left), ", "))
+		what := "and another holder may run beside it"
+		if s.lost != nil { // the user wants it killed
+			what = "and the lock is kept until that is gone"
+		}
+		s.say("not all of the command can be killed, %s: %s", what, strings.Join(names(left), ", "))
 		s.report(report{Event: reportStuck, Left: left})
 	}
 	s.killGap = min(max(2*s.killGap, firstKillGap), lastKillGap)
