@@ -139,7 +139,7 @@ func guardCommand(m *mission, orders *json.Decoder, out *teller, path string, ar
 }
 
 // deafen makes the guard deaf to all signals that can be caught. It does not ignore them, since the command would inherit
-// that; what was ignored before stays so.
+// that; SIGHUP and SIGINT that were ignored before stay so.
 func deafen() {
 	ch := make(chan os.Signal, 1)
 	for n := syscall.Signal(1); n <= lastSignal; n++ {

@@ -35,8 +35,8 @@ var unforwarded = map[syscall.Signal]bool{
 // command. They are not ignored, since the command would inherit that.
 var dropped = []syscall.Signal{unix.SIGPIPE, unix.SIGXFSZ}
 
-// catchSignals catches what can be caught. What was ignored when this program began (by nohup, or by a shell that runs it
-// in the background) is to stay ignored, here and in the command.
+// catchSignals catches what can be caught. SIGHUP and SIGINT that were ignored when this program began (by nohup, or by a
+// shell that runs it in the background) stay ignored, here and in the command. Of others the Go runtime does not tell.
 func catchSignals() *signals {
 	s := &signals{ch: make(chan os.Signal, 256)}
 	for n := syscall.Signal(1); n <= lastSignal; n++ {
