@@ -86,6 +86,11 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newRun(&storeURL), newHold(&storeURL), newAcquire(&storeURL), newRenew(&storeURL), newRelease(&storeURL),
 		newList(&storeURL), newShow(&storeURL), newWatch(&storeURL), newBreak(&storeURL),
 		newStores(&storeURL), newExplain(&storeURL), newVersion())
+	root.InitDefaultCompletionCmd()
+	if c, _, err := root.Find([]string{"completion"}); err == nil { // without this it prints its help, which a script would source
+		c.RunE = func(*cobra.Command, []string) error { return usage("give one shell: bash, fish, powershell or zsh") }
+		c.Args = cobra.ArbitraryArgs
+	}
 	return root
 }
 

@@ -83,6 +83,8 @@ func TestUsageErrors(t *testing.T) {
 		{"leave the flag out", []string{"break", "--holder", "", "a"}},
 		{"NAME is missing", []string{"show"}},
 		{"HANDLE is missing", []string{"renew"}},
+		{"give one shell", []string{"completion"}},
+		{"give one shell", []string{"completion", "bsh"}},
 		{"2 arguments, and 1", []string{"list", "a", "b"}},
 		{"1 arguments, and 0", []string{"stores", "a"}},
 	} {
