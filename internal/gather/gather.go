@@ -17,13 +17,13 @@ var ErrApart = errors.New("not to be done together")
 // Lane has a few requests under way at a time. Who finds it free goes alone; what comes meanwhile gathers, and goes together
 // when one of them is back. Its fields are set before it is used.
 type Lane[R any] struct {
-	// Abreast is how many requests are under way at a time.
+	// Abreast is how many requests are under way at a time, and those that were barred from them.
 	Abreast int
 	// Together is how many go as one at the most.
 	Together int
 	// Linger is how long a patient request waits for others to go with, whether the lane is free or not.
 	Linger time.Duration
-	// Bars reports whether next cannot go with those that are together already: it goes later. Nil: everything goes.
+	// Bars reports whether next cannot go with those that are together already: it goes right behind them. Nil: everything goes.
 	Bars func(together []R, next R) bool
 	// Send sends requests as one, and returns at once. Unless it fails, in which case nothing was sent, it has landed
 	// called once, by another goroutine, when all that there is to know of them is in the requests, or why there is nothing.
@@ -95,16 +95,18 @@ func (l *Lane[R]) ripen() {
 	l.departLocked()
 }
 
-// departLocked sends what is due as far as there is room.
+// departLocked sends what is due as far as there is room. What is barred does not wait for that: it would meet the same bar
+// the next time, and a thousand that bar each other would come through a few at a time.
 func (l *Lane[R]) departLocked() {
-	for l.due && l.flying < l.Abreast && len(l.queue) > 0 {
-		l.sendLocked()
+	for barred := false; barred || l.due && l.flying < l.Abreast && len(l.queue) > 0; {
+		barred = l.sendLocked()
 	}
 	l.due = l.due && len(l.queue) > 0
 }
 
-func (l *Lane[R]) sendLocked() {
-	some, requests := l.pickLocked()
+// sendLocked sends what goes together, and reports whether anything was barred from that.
+func (l *Lane[R]) sendLocked() (barred bool) {
+	some, requests, barred := l.pickLocked()
 	l.flying++
 	tell := func(err error) {
 		for _, s := range some {
@@ -115,18 +117,21 @@ func (l *Lane[R]) sendLocked() {
 		tell(err)
 		l.flying--
 	}
+	return barred
 }
 
 // pickLocked takes from the queue what goes together, in the order in which it came.
-func (l *Lane[R]) pickLocked() (some []*seat[R], requests []R) {
+func (l *Lane[R]) pickLocked() (some []*seat[R], requests []R, barred bool) {
 	var later []*seat[R]
 	for _, s := range l.queue {
-		if len(some) >= l.Together || l.Bars != nil && l.Bars(requests, s.request) {
+		full := len(some) >= l.Together
+		if full || l.Bars != nil && l.Bars(requests, s.request) {
 			later = append(later, s)
+			barred = barred || !full
 			continue
 		}
 		some, requests = append(some, s), append(requests, s.request)
 	}
 	l.queue = later
-	return some, requests
+	return some, requests, barred
 }

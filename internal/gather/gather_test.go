@@ -77,15 +77,20 @@ func TestTogether(t *testing.T) {
 	})
 }
 
-// TestBarred: what cannot go with the others goes later, and what comes behind it does not wait for that.
+// TestBarred: what cannot go with the others goes right behind them, and does not wait until they are back, nor does what comes
+// behind it.
 func TestBarred(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f far
 		l := f.lane()
 		l.Abreast = 1
 		l.Bars = func(together []int, next int) bool { return slices.Contains(together, next) }
-		start(t.Context(), l, &f, false, 1, 2, 2, 3)()
-		f.wants(t, []int{1}, []int{2, 3}, []int{2})
+		began := time.Now()
+		start(t.Context(), l, &f, false, 1, 2, 2, 3, 2)()
+		f.wants(t, []int{1}, []int{2, 3}, []int{2}, []int{2})
+		if d := time.Since(began); d != 2*time.Millisecond {
+			t.Errorf("took %v", d)
+		}
 	})
 }
 
