@@ -55,7 +55,8 @@ func (c *conn) write(ctx context.Context, w *write) error {
 	return c.lane.Do(ctx, w, w.patient, alone)
 }
 
-// send sends writes as one transaction, and their reads behind it.
+// send sends writes as one transaction, and their reads behind it. One that is left to itself goes as it is: its own answer
+// says more than a transaction's.
 func (c *conn) send(some []*write, landed func(error)) error {
 	c.mu.Lock()
 	l, over := c.link, c.over
@@ -72,9 +73,12 @@ func (c *conn) send(some []*write, landed func(error)) error {
 	}
 	multi := multiCall(steps...)
 	all := append([]*call{multi}, reads...)
+	if len(steps) == 1 {
+		all[0] = steps[0]
+	}
 	all[len(all)-1].done = func() {
 		err := outcome(all)
-		if err == nil {
+		if err == nil && len(steps) > 1 {
 			err = multi.spread(steps)
 		}
 		if err == gather.ErrApart {

@@ -80,6 +80,25 @@ func TestTogether(t *testing.T) {
 	fails(t, s.tree.End(ctx, ses.ID))
 }
 
+// TestNoCompany: a patient write with which no other goes is sent as it is, and needs no second request for its answer.
+func TestNoCompany(t *testing.T) {
+	s, sent := counting(t)
+	ctx := t.Context()
+	ses, err := s.tree.Open(ctx, 30*time.Second)
+	fails(t, err)
+	_, err = s.tree.Add(ctx, "no-company", ses, 0, aNote(ses.TTL), sequence.Always)
+	fails(t, err)
+	sent.take()
+	look, err := s.tree.Add(ctx, "no-company", ses, 1, aNote(ses.TTL), sequence.Behind)
+	if err != nil || len(look.Nodes) != 2 || look.Nodes[1].Token <= look.Nodes[0].Token {
+		t.Errorf("%+v, %v", look, err)
+	}
+	if got := sent.take(); len(got) != 2 || got[opCreate2] != 1 || got[opGetChildren] != 1 {
+		t.Errorf("sent %v", got)
+	}
+	fails(t, s.tree.End(ctx, ses.ID))
+}
+
 // TestApart: of writes that go together each gets its own answer, whatever is wrong with another: a node that is gone already,
 // a lock that is not there yet, one that is not permitted.
 func TestApart(t *testing.T) {
