@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -70,12 +71,12 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 		}
 		if err := t.date(ctx, c, made); err != nil {
 			t.doubt(s.ID, note.ID)
+			if err == errGone || driver.Final(err) { // a twin left alone bars its own claim; what is refused is not withdrawn
+				t.undo(c, made)
+			}
 			return sequence.Look{}, err
 		}
 		for _, m := range made {
-			if m.stat.czxid == 0 {
-				continue
-			}
 			t.learn(m.path, sequence.Node{Key: m.path[len(path)+1:], Token: m.stat.czxid, Version: int64(m.stat.version) + 1, Session: s.ID, Note: note})
 		}
 		if children.err != nil { // it must not stay
@@ -112,6 +113,9 @@ func made(c *call) ([]stepResult, error) {
 	return []stepResult{m}, c.rest.err
 }
 
+// errGone says that somebody has removed a node before it was known. The engine asks again, and the claim stands anew.
+var errGone = errors.New("the claim's node was removed while it was being made")
+
 // date asks for the stats of nodes that a multi has made: servers answer that with their paths alone.
 func (t *tree) date(ctx context.Context, c *conn, made []stepResult) error {
 	if made[0].stat.czxid != 0 {
@@ -128,7 +132,8 @@ func (t *tree) date(ctx context.Context, c *conn, made []stepResult) error {
 		switch a.err {
 		case nil:
 			made[i].stat = a.rest.stat()
-		case codeNoNode: // removed meanwhile
+		case codeNoNode:
+			return errGone
 		default:
 			return t.fault(a.err, made[i].path)
 		}
@@ -139,7 +144,7 @@ func (t *tree) date(ctx context.Context, c *conn, made []stepResult) error {
 	return nil
 }
 
-// undo removes nodes whose lock cannot be read.
+// undo removes nodes that cannot be vouched for.
 func (t *tree) undo(c *conn, made []stepResult) {
 	ctx, cancel := context.WithTimeout(t.life, time.Second)
 	defer cancel()

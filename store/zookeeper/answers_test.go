@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -156,4 +159,63 @@ func (d *deafConn) Write(b []byte) (int, error) {
 		d.Conn.Close()
 	}
 	return n, err
+}
+
+// TestGoneBeforeDated: a claim whose node somebody removes before its token was read stands anew: with a token, and with nothing
+// left over of the first.
+func TestGoneBeforeDated(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := admin(t, c)
+	for _, from := range []int{0, 1} { // both nodes of the claim, one
+		name := fmt.Sprint(t.Name(), "/", from)
+		var first []string
+		remove := sync.OnceFunc(func() {
+			_, err := cli.Sync("/" + name)
+			fails(t, err)
+			first, _, err = cli.Children("/" + name)
+			fails(t, err)
+			slices.SortFunc(first, func(a, b string) int { return strings.Compare(a[len(a)-10:], b[len(b)-10:]) })
+			for _, key := range first[:2-from] {
+				fails(t, cli.Delete("/"+name+"/"+key, -1))
+			}
+		})
+		s, err := New(Options{Servers: c.Endpoints(), Layout: LayoutBoth, Dial: before(opExists, remove)})
+		fails(t, err)
+		claim := mutexClaim(name)
+		claim.Wait = true
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		g, err := s.Acquire(ctx, claim)
+		if err != nil || len(first) != 2 || g.Token <= 0 {
+			t.Errorf("of %q %d were removed: token %d, %v", first, 2-from, g.Token, err)
+		}
+		now, _, err := cli.Children("/" + name)
+		if err != nil || len(now) != 2 || slices.Contains(first, now[0]) || slices.Contains(first, now[1]) {
+			t.Errorf("there stand %q, first it was %q, %v", now, first, err)
+		}
+		fails(t, s.Release(ctx, claim, ""))
+		cancel()
+		fails(t, s.Close())
+	}
+}
+
+// before makes connections on which something is done before a request of an operation is sent.
+func before(op uint32, do func()) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		nc, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		return &beforeConn{nc, op, do}, err
+	}
+}
+
+type beforeConn struct {
+	net.Conn
+	op uint32
+	do func()
+}
+
+func (c *beforeConn) Write(b []byte) (int, error) {
+	if len(b) >= 12 && binary.BigEndian.Uint32(b[8:]) == c.op {
+		c.do()
+	}
+	return c.Conn.Write(b)
 }
