@@ -221,7 +221,7 @@ func (a *acquire) orTakeBack(s *session, refusal error) error {
 	a.e.mu.Unlock()
 	if trace {
 		if err := a.takeBack(s); err != nil {
-			return fmt.Errorf("%w: %v", driver.Uncertain(err), refusal) // no refusal: it may stand
+			return fmt.Errorf("%w: %v", err, refusal) // no refusal: it may stand
 		}
 	}
 	return refusal
@@ -251,7 +251,7 @@ func (a *acquire) takeBack(s *session) error {
 			_, _, err = e.tree.Remove(ctx, cl.Name, Node{Key: n.Key, Token: n.Token}, false)
 		}
 		cancel()
-		if err == nil {
+		if err == nil || errors.Is(err, ErrSessionOver) { // then it went with the session
 			e.mu.Lock()
 			e.unblockLocked(cl)
 			cl.node, cl.unsure = Node{}, false

@@ -108,3 +108,37 @@ func TestTryNotTakenBack(t *testing.T) {
 		}
 	})
 }
+
+// TestTryTakenBackByTheSession: a try whose first request had no answer, and whose session is over by the time it is taken back,
+// is refused as any other: its node went with the session.
+func TestTryTakenBackByTheSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		holder := sequence.New(&memtree.Link{Server: server})
+		defer holder.Close()
+		held := mutex("m", 10*time.Second)
+		if _, err := holder.Acquire(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		adds := 0
+		e := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+			switch what {
+			case "add":
+				if adds++; adds == 1 {
+					return nil, errors.New("the answer was lost")
+				}
+			case "withdraw":
+				return nil, sequence.ErrSessionOver
+			}
+			return do(), nil
+		}})
+		defer e.Close()
+		c := mutex("m", 10*time.Second)
+		c.ID = "try"
+		start := time.Now()
+		_, err := e.Acquire(t.Context(), c)
+		if !errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrUncertain) || time.Since(start) > time.Second {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+	})
+}
