@@ -58,6 +58,7 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 		if err := c.write(ctx, &write{calls: []*call{create, children}, alone: create.op == opMulti, adds: path, patient: guard == sequence.Behind}); err != nil {
 			return sequence.Look{}, t.fault(err, path)
 		}
+		t.settle(s.ID, note.ID)
 		made, err := made(create)
 		if err == codeNoNode {
 			if err := t.parents(ctx, c, path); err != nil {
@@ -65,7 +66,6 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 			}
 			continue
 		}
-		t.settle(s.ID, note.ID)
 		if err != nil {
 			return sequence.Look{}, t.fault(err, path)
 		}

@@ -139,6 +139,12 @@ func TestApart(t *testing.T) {
 		})
 	}
 	all.Wait()
+	if _, err := s.tree.Add(ctx, "apart-closed/lock", ses, 200, aNote(ses.TTL), sequence.Always); !errors.Is(err, driver.ErrDenied) {
+		t.Errorf("a lock below one where nobody may create: %v", err)
+	}
+	if n := len(s.tree.doubts); n > 0 {
+		t.Errorf("of claims that were all answered, %d are in doubt", n)
+	}
 	fails(t, s.tree.End(ctx, ses.ID))
 }
 
