@@ -36,10 +36,14 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 		if err != nil {
 			return sequence.Look{}, err
 		}
-		t.settle(s.ID, note.ID)
 		if slices.ContainsFunc(look.Nodes, func(n sequence.Node) bool { return n.ID == note.ID && n.Session == s.ID }) {
-			return t.complete(ctx, c, look)
+			all, err := t.complete(ctx, c, look)
+			if err == nil { // else it is looked for again, and not added again
+				t.settle(s.ID, note.ID)
+			}
+			return all, err
 		}
+		t.settle(s.ID, note.ID)
 	}
 	if guard >= 0 {
 		look, err := t.lookBy(ctx, c, name, path)

@@ -73,6 +73,46 @@ func TestLostAnswers(t *testing.T) {
 	fails(t, s.tree.End(ctx, ses.ID))
 }
 
+// TestLostAgain: so it does if the answer by which that is settled is lost, too; and its token is known.
+func TestLostAgain(t *testing.T) {
+	t.Parallel()
+	var create, read atomic.Bool
+	dial := deaf(opCreate2, &create)
+	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		nc, err := dial(ctx, network, address)
+		return &deafConn{Conn: nc, op: opGetData, lose: &read}, err
+	}})
+	fails(t, err)
+	defer s.Close()
+	ctx := t.Context()
+	ses, err := s.tree.Open(ctx, 20*time.Second)
+	fails(t, err)
+	note := aNote(ses.TTL)
+	add := func() (sequence.Look, error) { return s.tree.Add(ctx, t.Name(), ses, 1, note, sequence.Always) }
+	_, err = s.tree.Add(ctx, t.Name(), ses, 0, aNote(ses.TTL), sequence.Always)
+	fails(t, err)
+	for _, lost := range []*atomic.Bool{&create, &read} {
+		lost.Store(true)
+		if look, err := add(); err == nil {
+			t.Errorf("the answer was not lost: %+v", look)
+		}
+	}
+	added, err := add()
+	fails(t, err)
+	listed, err := s.tree.List(ctx, t.Name(), false)
+	fails(t, err)
+	for _, look := range []sequence.Look{added, listed} {
+		if len(look.Nodes) != 2 || look.Nodes[1].ID != note.ID || look.Nodes[1].Token == 0 {
+			t.Errorf("there stands %+v", look.Nodes)
+		}
+	}
+	keys, _, err := admin(t, rig.Shared(t)).Children("/" + t.Name())
+	if err != nil || len(keys) != 2 {
+		t.Errorf("there stand %q, %v", keys, err)
+	}
+	fails(t, s.tree.End(ctx, ses.ID))
+}
+
 // TestPlainLostAnswers: so it is in the plain layout, and no ticket is left.
 func TestPlainLostAnswers(t *testing.T) {
 	t.Parallel()
