@@ -38,10 +38,16 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 		}
 		if slices.ContainsFunc(look.Nodes, func(n sequence.Node) bool { return n.ID == note.ID && n.Session == s.ID }) {
 			all, err := t.complete(ctx, c, look)
-			if err == nil { // else it is looked for again, and not added again
-				t.settle(s.ID, note.ID)
+			if err != nil { // it is looked for again, and not added again
+				return all, err
 			}
-			return all, err
+			t.settle(s.ID, note.ID)
+			for _, n := range all.Nodes {
+				if n.ID == note.ID && n.Session == s.ID {
+					t.learnMade(path+"/"+n.Key, n)
+				}
+			}
+			return all, nil
 		}
 		t.settle(s.ID, note.ID)
 	}
@@ -81,7 +87,7 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 			return sequence.Look{}, err
 		}
 		for _, m := range made {
-			t.learn(m.path, sequence.Node{Key: m.path[len(path)+1:], Token: m.stat.czxid, Version: int64(m.stat.version) + 1, Session: s.ID, Note: note})
+			t.learnMade(m.path, sequence.Node{Key: m.path[len(path)+1:], Token: m.stat.czxid, Version: int64(m.stat.version) + 1, Session: s.ID, Note: note})
 		}
 		if children.err != nil { // it must not stay
 			t.undo(c, made)
@@ -247,6 +253,7 @@ func (t *tree) Withdraw(ctx context.Context, name string, s sequence.Session, _ 
 	prefix := "_c_" + id + "-" + s.ID + "-"
 	for _, key := range children.rest.texts() {
 		if strings.HasPrefix(key, prefix) {
+			t.unlearn(path + "/" + key)
 			d := deleteCall(path+"/"+key, -1)
 			if err := c.do(ctx, d); err != nil {
 				return false, t.fault(err, path)
@@ -255,7 +262,6 @@ func (t *tree) Withdraw(ctx context.Context, name string, s sequence.Session, _ 
 				return false, t.fault(d.err, path)
 			}
 			stood = stood || d.err == nil
-			t.unlearn(path + "/" + key)
 		}
 	}
 	t.settle(s.ID, id)

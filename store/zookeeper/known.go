@@ -19,9 +19,23 @@ func (t *tree) recall(path string, all []child) {
 // stand.
 const maxKnown = 4096
 
+// learn remembers a node as it was read. One of this client's own that is not known has been removed since.
 func (t *tree) learn(path string, n sequence.Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.sessions[n.Session] == nil || t.known[path] != nil {
+		t.learnLocked(path, n)
+	}
+}
+
+// learnMade remembers a node of this client's own.
+func (t *tree) learnMade(path string, n sequence.Node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.learnLocked(path, n)
+}
+
+func (t *tree) learnLocked(path string, n sequence.Node) {
 	if len(t.known) >= max(t.knownMost, maxKnown) {
 		for p, o := range t.known {
 			if t.sessions[o.Session] == nil {

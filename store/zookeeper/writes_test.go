@@ -148,6 +148,31 @@ func TestApart(t *testing.T) {
 	fails(t, s.tree.End(ctx, ses.ID))
 }
 
+// TestForgotten: what a read tells late of a claim of this client that was removed meanwhile is not remembered: nothing would
+// remove it again.
+func TestForgotten(t *testing.T) {
+	s, _ := counting(t)
+	ctx := t.Context()
+	ses, err := s.tree.Open(ctx, 30*time.Second)
+	fails(t, err)
+	look, err := s.tree.Add(ctx, "forgotten", ses, 0, aNote(ses.TTL), sequence.Always)
+	fails(t, err)
+	n := look.Nodes[0]
+	n.In = true
+	s.tree.learn(s.tree.pathOf("forgotten")+"/"+n.Key, n)
+	look, err = s.tree.List(ctx, "forgotten", false)
+	if err != nil || len(look.Nodes) != 1 || !look.Nodes[0].In {
+		t.Errorf("what was read of one that stands: %+v, %v", look.Nodes, err)
+	}
+	_, _, err = s.tree.Remove(ctx, "forgotten", n, false)
+	fails(t, err)
+	s.tree.learn(s.tree.pathOf("forgotten")+"/"+n.Key, n)
+	if len(s.tree.known) > 0 {
+		t.Errorf("nothing stands, and %+v is known", s.tree.known)
+	}
+	fails(t, s.tree.End(ctx, ses.ID))
+}
+
 // TestWithdrawnInTheLane: an add that is given up anywhere between the lane and its answer, and withdrawn, never comes to stand.
 func TestWithdrawnInTheLane(t *testing.T) {
 	s, _ := counting(t)
