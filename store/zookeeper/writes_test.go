@@ -74,7 +74,7 @@ func TestTogether(t *testing.T) {
 	got := sent.take()
 	writes := got[opMulti] + got[opCreate2] + got[opDelete]
 	t.Logf("%d claims came and went in %d requests: %v", workers*rounds, writes, got)
-	if writes > workers*rounds {
+	if writes > workers*rounds*3/2 { // apart they would be twice the claims
 		t.Errorf("%d claims came and went in %d requests", workers*rounds, writes)
 	}
 	fails(t, s.tree.End(ctx, ses.ID))
