@@ -48,7 +48,7 @@ suites:
 
 # Some of them with the race detector, all without it, since it would take seven times as long.
 worlds:
-	nice -n 19 go test -race -run 'TestWorlds|TestTreeWorlds' ./internal/sim -seeds 200 -v -timeout 30m | grep -v '^=== '
+	nice -n 19 go test -race -run 'TestWorlds|TestTreeWorlds' ./internal/sim -seeds 100 -v -timeout 30m | grep -v '^=== '
 	nice -n 19 go test -run 'TestWorlds|TestTreeWorlds' ./internal/sim -seeds $(SEEDS) -v -timeout 30m | grep -v '^=== '
 
 # Form: formatting, vet, linters, tidy modules, other systems, known vulnerabilities.
