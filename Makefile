@@ -37,8 +37,9 @@ core: setup
 servers: install-servers
 	$(MAKE) suites MODULES="$(SERVERS)"
 
-# All suites are gone through before it is said which failed.
+# All is compiled first, since tests measure time; and all suites are gone through before it is said which failed.
 define suites
+	for m in $(1); do (cd $$m && go list -race -test -deps -export ./... >/dev/null) || exit 1; done; \
 	failed=; for m in $(1); do (cd $$m && go test -race -shuffle=on -timeout 15m ./... -skip 'TestWorlds|TestTreeWorlds') || failed="$$failed $$m"; done; \
 	[ -z "$$failed" ] || { echo "tests failed in:$$failed" >&2; exit 1; }
 endef

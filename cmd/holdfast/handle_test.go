@@ -70,18 +70,18 @@ func TestAcquireRenewRelease(t *testing.T) {
 
 	// A timed lock, whose holder is nobody.
 	start := time.Now()
-	h = take("--ttl", "2s")
-	time.Sleep(time.Until(start.Add(1500 * time.Millisecond)))
+	h = take("--ttl", "6s")
+	time.Sleep(time.Until(start.Add(2 * time.Second)))
 	w.run("renew", h).want(t, 0)
 	w.run("run", "a", "true").want(t, 0)
-	if took := time.Since(start); took < 3500*time.Millisecond || took > 6*time.Second {
+	if took := time.Since(start); took < 8*time.Second || took > 12*time.Second {
 		t.Errorf("the lock was free after %v", took)
 	}
 	w.run("renew", h).want(t, 76)
 
 	// One may break it, and others' handles are of no use.
-	h = take("--shared", "--ttl", "2s")
-	other := take("--shared", "--ttl", "2s")
+	h = take("--shared", "--ttl", "10s")
+	other := take("--shared", "--ttl", "10s")
 	w.run("release", other).want(t, 0)
 	w.run("run", "-n", "a", "true").want(t, 75)
 	r := w.command("release", "-")
