@@ -38,14 +38,10 @@ servers: install-servers
 	$(MAKE) suites MODULES="$(SERVERS)"
 
 # All is compiled first, since tests measure time; and all suites are gone through before it is said which failed.
-define suites
-	for m in $(1); do (cd $$m && go list -race -test -deps -export ./... >/dev/null) || exit 1; done; \
-	failed=; for m in $(1); do (cd $$m && go test -race -shuffle=on -timeout 15m ./... -skip 'TestWorlds|TestTreeWorlds') || failed="$$failed $$m"; done; \
-	[ -z "$$failed" ] || { echo "tests failed in:$$failed" >&2; exit 1; }
-endef
-
 suites:
-	$(call suites,$(MODULES))
+	for m in $(MODULES); do (cd $$m && go list -race -test -deps -export ./... >/dev/null) || exit 1; done
+	failed=; for m in $(MODULES); do (cd $$m && go test -race -shuffle=on -timeout 15m ./... -skip 'TestWorlds|TestTreeWorlds') || failed="$$failed $$m"; done; \
+	[ -z "$$failed" ] || { echo "tests failed in:$$failed" >&2; exit 1; }
 
 # Some of them with the race detector, all without it, since it would take seven times as long.
 worlds:

@@ -171,8 +171,8 @@ type Reweigher interface {
 	// [*HeldError] at once, and nothing has changed. Claims that wait behind it do not count: it stood before them.
 	//
 	// A claim that has the weight already is left so, which settles an unknown outcome: the client, or the store itself,
-	// asks again; a request that comes late, behind a later one, changes nothing. It counts as no renewal. Other errors are those of Renew's answers: a *LossError, or unknown; and ErrUnsupported
-	// where the claims of that kind cannot change.
+	// asks again; a request that comes late, behind a later one, changes nothing. It counts as no renewal. Other errors are
+	// those of Renew's answers: a *LossError, or unknown; and ErrUnsupported where the claims of that kind cannot change.
 	Reweigh(ctx context.Context, g Grant, weight int64) error
 }
 

@@ -176,8 +176,12 @@ func TestSteal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if thief := s.Steal(t, "s"); !thief.Exclusive() || sem.Token() >= thief.Token() {
+		thief = s.Steal(t, "s")
+		if !thief.Exclusive() || sem.Token() >= thief.Token() {
 			t.Error("not all of the semaphore was stolen")
+		}
+		if err := thief.Unlock(); err != nil {
+			t.Error(err)
 		}
 		if _, err := c.RWMutex("rw", nil).RLock(t.Context()); err != nil {
 			t.Fatal(err)

@@ -171,7 +171,6 @@ func TestAGuardThatDiesWithoutAWord(t *testing.T) {
 	}
 }
 
-// A lock that is taken by force is free at once, so its next holder may start beside the old one. But that one ends soon.
 // The wrapper was stopped before there was a guard, for longer than the TTL.
 func TestALockThatIsLostBeforeTheStartIsTold(t *testing.T) {
 	t.Parallel()
@@ -193,6 +192,7 @@ func TestALockThatIsLostBeforeTheStartIsTold(t *testing.T) {
 	}
 }
 
+// A lock that is taken by force is free at once, so its next holder may start beside the old one. But that one ends soon.
 func TestAForcedBreakEndsTheTreeAtTheNextRenewal(t *testing.T) {
 	t.Parallel()
 	for range *guardTimes {

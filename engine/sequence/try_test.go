@@ -65,6 +65,16 @@ func TestTryAmongComers(t *testing.T) {
 	})
 }
 
+// holds takes the lock m for a client that keeps it.
+func holds(t *testing.T, server *memtree.Server) *sequence.Engine {
+	e := sequence.New(&memtree.Link{Server: server})
+	t.Cleanup(func() { e.Close() })
+	if _, err := e.Acquire(t.Context(), mutex("m", 10*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
 // lax is a tree that cannot make one step of a guard and an add.
 type lax struct{ *memtree.Link }
 
@@ -77,12 +87,7 @@ func (l lax) Add(ctx context.Context, name string, s sequence.Session, number in
 func TestTryNotTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
-		holder := sequence.New(&memtree.Link{Server: server})
-		defer holder.Close()
-		held := mutex("m", 10*time.Second)
-		if _, err := holder.Acquire(t.Context(), held); err != nil {
-			t.Fatal(err)
-		}
+		holder := holds(t, server)
 		deaf := true
 		e := sequence.New(lax{&memtree.Link{Server: server, Carry: func(ctx context.Context, what string, do func() any) (any, error) {
 			if what == "remove" && deaf {
@@ -114,12 +119,7 @@ func TestTryNotTakenBack(t *testing.T) {
 func TestTryTakenBackByTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
-		holder := sequence.New(&memtree.Link{Server: server})
-		defer holder.Close()
-		held := mutex("m", 10*time.Second)
-		if _, err := holder.Acquire(t.Context(), held); err != nil {
-			t.Fatal(err)
-		}
+		holds(t, server)
 		adds := 0
 		e := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
 			switch what {

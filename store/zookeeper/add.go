@@ -32,20 +32,19 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 		return sequence.Look{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	if t.doubted(s.ID, note.ID) {
+		mine := func(n sequence.Node) bool { return n.ID == note.ID && n.Session == s.ID }
 		look, err := t.lookBy(ctx, c, name, path)
 		if err != nil {
 			return sequence.Look{}, err
 		}
-		if slices.ContainsFunc(look.Nodes, func(n sequence.Node) bool { return n.ID == note.ID && n.Session == s.ID }) {
+		if slices.ContainsFunc(look.Nodes, mine) {
 			all, err := t.complete(ctx, c, look)
 			if err != nil { // it is looked for again, and not added again
 				return all, err
 			}
 			t.settle(s.ID, note.ID)
-			for _, n := range all.Nodes {
-				if n.ID == note.ID && n.Session == s.ID {
-					t.learnMade(path+"/"+n.Key, n)
-				}
+			if i := slices.IndexFunc(all.Nodes, mine); i >= 0 {
+				t.learnMade(path+"/"+all.Nodes[i].Key, all.Nodes[i])
 			}
 			return all, nil
 		}

@@ -71,15 +71,15 @@ func (c *conn) send(some []*write, landed func(error)) error {
 	for _, w := range some {
 		steps, reads = append(steps, w.calls[0]), append(reads, w.calls[1:]...)
 	}
-	multi := multiCall(steps...)
-	all := append([]*call{multi}, reads...)
-	if len(steps) == 1 {
-		all[0] = steps[0]
+	first := steps[0]
+	if len(steps) > 1 {
+		first = multiCall(steps...)
 	}
+	all := append([]*call{first}, reads...)
 	all[len(all)-1].done = func() {
 		err := outcome(all)
 		if err == nil && len(steps) > 1 {
-			err = multi.spread(steps)
+			err = first.spread(steps)
 		}
 		if err == gather.ErrApart {
 			for _, read := range reads {

@@ -19,17 +19,25 @@ func aNote(ttl time.Duration) sequence.Note {
 	return sequence.Note{ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl}
 }
 
+// counted is a store whose requests are counted from here on, and a session of it.
+func counted(t *testing.T) (*Store, *counter, sequence.Session) {
+	t.Helper()
+	s, sent := counting(t)
+	ses, err := s.tree.Open(t.Context(), 30*time.Second)
+	fails(t, err)
+	t.Cleanup(func() { fails(t, s.tree.End(context.Background(), ses.ID)) })
+	sent.take()
+	return s, sent, ses
+}
+
 // TestTogether: writes that come at one time go in fewer requests; the token that each claim gets is its node's czxid, and no
 // lock gets two claims of one token by that; what is refused together, since a lock's node is not there, is done alone.
 func TestTogether(t *testing.T) {
-	s, sent := counting(t)
+	s, sent, ses := counted(t)
 	ctx := t.Context()
-	ses, err := s.tree.Open(ctx, 30*time.Second)
-	fails(t, err)
 	c, err := s.tree.session(ses.ID)
 	fails(t, err)
 	const workers, rounds = 32, 20
-	sent.take()
 	var mu sync.Mutex
 	tokens := map[string]bool{}
 	var all sync.WaitGroup
@@ -77,16 +85,13 @@ func TestTogether(t *testing.T) {
 	if writes > workers*rounds*3/2 { // apart they would be twice the claims
 		t.Errorf("%d claims came and went in %d requests", workers*rounds, writes)
 	}
-	fails(t, s.tree.End(ctx, ses.ID))
 }
 
 // TestNoCompany: a patient write with which no other goes is sent as it is, and needs no second request for its answer.
 func TestNoCompany(t *testing.T) {
-	s, sent := counting(t)
+	s, sent, ses := counted(t)
 	ctx := t.Context()
-	ses, err := s.tree.Open(ctx, 30*time.Second)
-	fails(t, err)
-	_, err = s.tree.Add(ctx, "no-company", ses, 0, aNote(ses.TTL), sequence.Always)
+	_, err := s.tree.Add(ctx, "no-company", ses, 0, aNote(ses.TTL), sequence.Always)
 	fails(t, err)
 	sent.take()
 	look, err := s.tree.Add(ctx, "no-company", ses, 1, aNote(ses.TTL), sequence.Behind)
@@ -96,16 +101,13 @@ func TestNoCompany(t *testing.T) {
 	if got := sent.take(); len(got) != 2 || got[opCreate2] != 1 || got[opGetChildren] != 1 {
 		t.Errorf("sent %v", got)
 	}
-	fails(t, s.tree.End(ctx, ses.ID))
 }
 
 // TestApart: of writes that go together each gets its own answer, whatever is wrong with another: a node that is gone already,
 // a lock that is not there yet, one that is not permitted.
 func TestApart(t *testing.T) {
-	s, _ := counting(t)
+	s, _, ses := counted(t)
 	ctx := t.Context()
-	ses, err := s.tree.Open(ctx, 30*time.Second)
-	fails(t, err)
 	c, err := s.tree.session(ses.ID)
 	fails(t, err)
 	fails(t, c.do(ctx, createCall(opCreate, s.tree.pathOf("apart-closed"), nil, []ACL{{Perms: 1, Scheme: "world", ID: "anyone"}}, modePersistent)))
@@ -145,16 +147,13 @@ func TestApart(t *testing.T) {
 	if n := len(s.tree.doubts); n > 0 {
 		t.Errorf("of claims that were all answered, %d are in doubt", n)
 	}
-	fails(t, s.tree.End(ctx, ses.ID))
 }
 
 // TestForgotten: what a read tells late of a claim of this client that was removed meanwhile is not remembered: nothing would
 // remove it again.
 func TestForgotten(t *testing.T) {
-	s, _ := counting(t)
+	s, _, ses := counted(t)
 	ctx := t.Context()
-	ses, err := s.tree.Open(ctx, 30*time.Second)
-	fails(t, err)
 	look, err := s.tree.Add(ctx, "forgotten", ses, 0, aNote(ses.TTL), sequence.Always)
 	fails(t, err)
 	n := look.Nodes[0]
@@ -170,15 +169,12 @@ func TestForgotten(t *testing.T) {
 	if len(s.tree.known) > 0 {
 		t.Errorf("nothing stands, and %+v is known", s.tree.known)
 	}
-	fails(t, s.tree.End(ctx, ses.ID))
 }
 
 // TestWithdrawnInTheLane: an add that is given up anywhere between the lane and its answer, and withdrawn, never comes to stand.
 func TestWithdrawnInTheLane(t *testing.T) {
-	s, _ := counting(t)
+	s, _, ses := counted(t)
 	ctx := t.Context()
-	ses, err := s.tree.Open(ctx, 30*time.Second)
-	fails(t, err)
 	const name = "withdrawn"
 	var all sync.WaitGroup
 	for w := range 64 {
@@ -206,5 +202,4 @@ func TestWithdrawnInTheLane(t *testing.T) {
 			t.Errorf("%d claims were withdrawn, and stand", len(look.Nodes))
 		}
 	}
-	fails(t, s.tree.End(ctx, ses.ID))
 }
