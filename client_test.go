@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -426,19 +427,34 @@ func TestCloseTwice(t *testing.T) {
 	})
 }
 
-// Close does not wait while a TryLock finds out who holds the lock.
+// Close does not wait for reads of a store that says nothing, also while a TryLock finds out who holds the lock.
 func TestCloseEndsALook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, &blind{newFake()}, nil)
 		mustLock(t, c, "a", nil)
 		errs := make(chan error, 1)
 		go func() { _, err := c.Mutex("a", nil).TryLock(context.Background()); errs <- err }()
+		reads := make(chan error, 3)
+		go func() { _, err := c.Inspect(t.Context(), "a"); reads <- err }()
+		go func() {
+			for _, err := range c.List(context.Background(), "a") {
+				reads <- err
+			}
+		}()
+		go func() {
+			for _, err := range c.Watch(context.Background(), "a") {
+				reads <- err
+			}
+		}()
 		synctest.Wait()
 		start := time.Now()
 		if err := c.Close(); err != nil || time.Since(start) != 0 {
 			t.Errorf("%v, after %v", err, time.Since(start))
 		}
 		wantIs(t, <-errs, ErrHeld)
+		for range cap(reads) {
+			wantIs(t, <-reads, ErrClosed)
+		}
 	})
 }
 
@@ -448,6 +464,10 @@ type blind struct{ *fake }
 func (s *blind) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	<-ctx.Done()
 	return driver.Lock{}, ctx.Err()
+}
+
+func (s *blind) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
+	return func(yield func(driver.Lock, error) bool) { yield(s.Inspect(ctx, prefix)) }
 }
 
 // A slow OnEvent delays no renewal and no deadline; what it misses is counted.

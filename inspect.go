@@ -11,7 +11,7 @@ import (
 // Lock with no holders, not an error. Claims that wait inside of a process (plain mutex claims, on most stores) are not
 // seen.
 func (c *Client) Inspect(ctx context.Context, name string) (Lock, error) {
-	return onStore(c, "inspect", name, func() (Lock, error) { return c.store.Inspect(ctx, name) })
+	return c.look(ctx, "inspect", name, func(ctx context.Context) (Lock, error) { return c.store.Inspect(ctx, name) })
 }
 
 // List yields the locks whose names start with prefix and on which a claim stands, in no certain order. A lock that
@@ -23,9 +23,11 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Lock, error]
 			return
 		}
 		defer c.crew.leave()
+		ctx, end := c.untilClosed(ctx)
+		defer end()
 		for lock, err := range c.store.List(ctx, prefix) {
 			if err != nil {
-				err = c.wrap("list", lock.Name, err)
+				err = c.wrap("list", lock.Name, c.orClosed(err))
 			}
 			if !yield(lock, err) {
 				return
@@ -48,6 +50,25 @@ func (c *Client) Break(ctx context.Context, name, ref string, mode BreakMode) er
 		}
 		return none, c.store.Break(ctx, name, ref, mode)
 	})
+	return err
+}
+
+// look is onStore for a read. It ends when the client closes: nothing is lost by that, and Close need not wait for a store
+// that says nothing.
+func (c *Client) look(ctx context.Context, op, name string, read func(context.Context) (Lock, error)) (Lock, error) {
+	return onStore(c, op, name, func() (Lock, error) {
+		ctx, end := c.untilClosed(ctx)
+		defer end()
+		lock, err := read(ctx)
+		return lock, c.orClosed(err)
+	})
+}
+
+// orClosed is the error of a read that ends with the client.
+func (c *Client) orClosed(err error) error {
+	if err != nil && c.waiting.Err() != nil {
+		return ErrClosed
+	}
 	return err
 }
 

@@ -38,20 +38,11 @@ func (c *Client) nextChange(ctx context.Context, op, name string, seen Lock, kno
 	switch {
 	case !known:
 	case ok:
-		return onStore(c, op, name, func() (Lock, error) {
-			ctx, cancel := context.WithCancelCause(ctx)
-			defer cancel(nil)
-			defer context.AfterFunc(c.waiting, func() { cancel(ErrClosed) })()
-			lock, err := w.NextChange(ctx, seen)
-			if c.waiting.Err() != nil {
-				err = ErrClosed
-			}
-			return lock, err
-		})
+		return c.look(ctx, op, name, func(ctx context.Context) (Lock, error) { return w.NextChange(ctx, seen) })
 	default:
 		sleep(ctx, observePause/2+randomPart(observePause/2))
 	}
-	return onStore(c, op, name, func() (Lock, error) { return c.store.Inspect(ctx, name) })
+	return c.look(ctx, op, name, func(ctx context.Context) (Lock, error) { return c.store.Inspect(ctx, name) })
 }
 
 // Plan is where and how a claim would stand. See Client.Explain.
@@ -87,9 +78,11 @@ func (c *Client) Warnings(ctx context.Context) ([]string, error) {
 		return nil, c.wrap(op, "", ErrClosed)
 	}
 	defer c.crew.leave()
+	ctx, end := c.untilClosed(ctx)
+	defer end()
 	ws, err := w.Warnings(ctx)
 	if err != nil {
-		return nil, c.wrap(op, "", err)
+		return nil, c.wrap(op, "", c.orClosed(err))
 	}
 	return ws, nil
 }
