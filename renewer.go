@@ -343,10 +343,8 @@ func (r *renewer) answer(t *tenure, flight uint64, a driver.Renewal) {
 	case lost:
 		r.client.ended(t)
 		return
-	case a.Err != nil:
-		r.client.emit(EventFailing, t, Event{Err: a.Err, Left: left})
-	case a.Asked && t.ask():
-		r.client.emit(EventAsked, t, Event{})
+	case a.Asked:
+		t.ask()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -397,6 +395,7 @@ func (t *tenure) land(flight uint64, a driver.Renewal) (left time.Duration, lost
 		case isOneOf(a.Err, ErrUncertain, context.Canceled, context.DeadlineExceeded):
 			t.failed = errors.New(a.Err.Error())
 		}
+		t.client.emit(EventFailing, t, Event{Err: a.Err, Left: left}) // here, so that it comes before that of a loss
 	}
 	return left, false, true
 }
@@ -435,8 +434,8 @@ func (r *renewer) hear(e driver.Ending) {
 		if t.end(stateLost, asLoss(e.Err)) {
 			r.client.ended(t)
 		}
-	case e.Asked && t.ask():
-		r.client.emit(EventAsked, t, Event{})
+	case e.Asked:
+		t.ask()
 	}
 }
 

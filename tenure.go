@@ -157,18 +157,18 @@ func (t *tenure) cancel(err error) {
 	}
 }
 
-// ask notes that somebody asks for the lock, and reports whether that is news.
-func (t *tenure) ask() bool {
+// ask notes that somebody asks for the lock, and says so once.
+func (t *tenure) ask() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.state != stateHeld || t.asked {
-		return false
+		return
 	}
 	t.asked = true
 	if t.askedC != nil {
 		close(t.askedC)
 	}
-	return true
+	t.client.emit(EventAsked, t, Event{})
 }
 
 // depart gives one handle up. It is the last if that ends the tenure, and the claim then has to be released. Else it
