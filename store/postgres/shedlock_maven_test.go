@@ -14,25 +14,11 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
 // maven runs the test of the real ShedLock, for which CI lacks Maven.
 var maven = flag.Bool("maven", false, "test with the real ShedLock, which Maven fetches")
-
-// classPath is where ShedLock is.
-func classPath(t *testing.T) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "classpath")
-	c := osexec.CommandContext(t.Context(), "mvn", "-q", "-f", "testdata/pom.xml", "dependency:build-classpath", "-Dmdep.outputFile="+file)
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("mvn: %v: %s", err, out)
-	}
-	path, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(path)
-}
 
 // TestShedLockItself: ShedLock, in a process of its own, excludes us and is excluded by us, and both make progress. Each adds to
 // a number in a file, in two steps, and nobody finds it in between.
@@ -58,7 +44,7 @@ func TestShedLockItself(t *testing.T) {
 		}
 		return n
 	}
-	peer := osexec.CommandContext(t.Context(), "java", "-cp", classPath(t), "testdata/Peer.java",
+	peer := osexec.CommandContext(t.Context(), "java", "-cp", servertest.ClassPath(t, "testdata/pom.xml"), "testdata/Peer.java",
 		"jdbc:postgresql://"+server.Addr+"/postgres?user=test", "m", file, stop)
 	var said bytes.Buffer
 	peer.Stdout, peer.Stderr = &said, &said

@@ -23,11 +23,15 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/servertest"
 	_ "github.com/holdfast-go/holdfast/store/redis"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-var rounds = flag.Int("rounds", 100, "how often each process takes the lock")
+var (
+	rounds = flag.Int("rounds", 100, "how often each process takes the lock")
+	maven  = flag.Bool("maven", false, "test with Redisson, which Maven fetches") // CI lacks Maven
+)
 
 // key is the lock's, for the clients that use it as it is.
 const key = "interop"
@@ -209,13 +213,12 @@ func TestRedisPy(t *testing.T) {
 	})
 }
 
-// TestRedisson: Redisson's RLock and we exclude each other, in its layout. It needs Java, and Redisson's jars (from Maven)
-// on the class path that REDISSON names.
+// TestRedisson: Redisson's RLock and we exclude each other, in its layout.
 func TestRedisson(t *testing.T) {
-	jars := os.Getenv("REDISSON")
-	if jars == "" {
-		t.Skip("needs REDISSON, a class path with Redisson's jars")
+	if !*maven {
+		t.Skip("run it with -maven, where Maven is")
 	}
+	jars := servertest.ClassPath(t, "testdata/pom.xml")
 	contend(t, "holdfast-redisson", "redisson", func(addr string) *exec.Cmd {
 		return exec.Command("java", "-Xmx256m", "-cp", jars, "testdata/Worker.java", addr, strconv.Itoa(*rounds))
 	})
