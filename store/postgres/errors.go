@@ -20,6 +20,7 @@ const (
 	noDatabase       = "3D000"
 	noSchema         = "3F000"
 	readOnly         = "25006"
+	locked           = "55P03"
 	serialization    = "40001"
 	deadlock         = "40P01"
 	planChanged      = "0A000"
@@ -54,6 +55,8 @@ func (p *place) refusal(e *pgconn.PgError) error {
 		return fmt.Errorf("%w: the table %s is not as it should be: %s", driver.ErrInvalid, p.locks, e.Message)
 	case noDatabase:
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, e.Message)
+	case locked:
+		return fmt.Errorf("PostgreSQL says: %s (%s): somebody has locked the table %s, or a row of it, for long: see pg_locks", e.Message, e.Code, p.locks)
 	case readOnly:
 		if !p.several {
 			return fmt.Errorf("%w: this PostgreSQL server takes no writes: it is a standby, or default_transaction_read_only is on; open the primary, "+
