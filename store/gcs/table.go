@@ -57,6 +57,9 @@ func (t *table) Info() driver.Info {
 
 func (t *table) Now() (int64, time.Duration) { return t.clock.now() }
 
+// Stale: see record.Aging.
+func (t *table) Stale() bool { return t.clock.stale() }
+
 // Keys are URLs.
 func (t *table) Keys(name string) []string {
 	return []string{"gs://" + t.name + "/" + t.prefix + encode(name)}

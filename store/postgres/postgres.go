@@ -82,7 +82,11 @@ func open(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()
 	case t.place.layout == LayoutShedLock:
 		return newShedlock(t), nil
 	case t.behind:
-		return record.New(struct{ record.Table }{t}), nil // without the listening
+		return record.New(struct { // without the listening
+			record.Table
+			record.Aging
+			record.Located
+		}{t, t, t}), nil
 	}
 	return record.New(t), nil
 }

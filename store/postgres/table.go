@@ -73,6 +73,9 @@ func (t *table) Info() driver.Info { return t.info }
 
 func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 
+// Stale: see record.Aging.
+func (t *table) Stale() bool { return t.clock.Stale() }
+
 // Keys tells where a lock stands.
 func (t *table) Keys(name string) []string {
 	return []string{fmt.Sprintf("%s: name = %q", t.place.locks, name)}
