@@ -142,7 +142,7 @@ func (t *table) read(ctx context.Context, name string) (record.Row, error) {
 			return err
 		}
 		defer r.Close()
-		if row.Data, err = io.ReadAll(r); err != nil {
+		if row.Data, err = io.ReadAll(io.LimitReader(r, record.MaxData+1)); err != nil { // it may be anything, and large
 			return err
 		}
 		v := version{Generation: r.Attrs.Generation, Metageneration: r.Attrs.Metageneration}
