@@ -21,6 +21,7 @@ const (
 	noSchema         = "3F000"
 	readOnly         = "25006"
 	locked           = "55P03"
+	diskFull         = "53100"
 	serialization    = "40001"
 	deadlock         = "40P01"
 	planChanged      = "0A000"
@@ -55,6 +56,8 @@ func (p *place) refusal(e *pgconn.PgError) error {
 		return fmt.Errorf("%w: the table %s is not as it should be: %s", driver.ErrInvalid, p.locks, e.Message)
 	case noDatabase:
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, e.Message)
+	case diskFull:
+		return fmt.Errorf("%w: the server's disk is full; make room and try again: %s", driver.ErrDenied, e.Message)
 	case locked:
 		return fmt.Errorf("PostgreSQL says: %s (%s): somebody has locked the table %s, or a row of it, for long: see pg_locks", e.Message, e.Code, p.locks)
 	case readOnly:
