@@ -118,6 +118,23 @@ func TestReadOnly(t *testing.T) {
 	is(t, err, driver.ErrDenied, "standby")
 }
 
+// TestReadOnlyAmongSeveral: where several servers are named and the one that is reached takes no writes, the error says how to go
+// on to one that does.
+func TestReadOnlyAmongSeveral(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	url := freshURL(t, s)
+	opened(t, url)
+	_, opts := parse(t, url)
+	exec(t, s, `create role looker login; alter role looker set default_transaction_read_only = on;
+		grant usage on schema tests to looker; grant select, insert, update, delete on `+mustPlace(t, opts).locks+` to looker`)
+	url = strings.Replace(url, "test@"+s.Addr, "looker@"+s.Addr+",127.0.0.1:1", 1)
+	_, err := opened(t, url).Acquire(t.Context(), mutex("m", time.Second))
+	if err == nil || driver.Final(err) || !strings.Contains(err.Error(), "target_session_attrs=read-write") {
+		t.Errorf("on a server that takes no writes: %v", err)
+	}
+}
+
 // TestFullDisk: a server whose disk is full says so at once, and a holder lives on if there is room again in time. (A trigger
 // stands in for the disk.)
 func TestFullDisk(t *testing.T) {

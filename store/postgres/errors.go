@@ -65,6 +65,8 @@ func (p *place) refusal(e *pgconn.PgError) error {
 			return fmt.Errorf("%w: this PostgreSQL server takes no writes: it is a standby, or default_transaction_read_only is on; open the primary, "+
 				"or name all servers and target_session_attrs=read-write in the URL", driver.ErrDenied)
 		}
+		return fmt.Errorf("PostgreSQL says: %s (%s): this server is a standby, or default_transaction_read_only is on; "+
+			"with target_session_attrs=read-write in the URL another one is taken", e.Message, e.Code)
 	}
 	switch e.Code[:2] {
 	case "28": // invalid authorization
