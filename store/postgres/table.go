@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"iter"
+	"math"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -98,8 +99,10 @@ func (t *table) run(ctx context.Context, st *statement, params ...[]byte) ([][][
 	return a.rows, nil
 }
 
-// micros reads a timestamp: microseconds since 2000.
-func micros(b []byte) int64 { return int64(stdbinary.BigEndian.Uint64(b)) + y2k.UnixMicro() }
+// micros reads a timestamp: microseconds since 2000, of which infinity has the most that there are.
+func micros(b []byte) int64 {
+	return min(int64(stdbinary.BigEndian.Uint64(b)), math.MaxInt64-y2k.UnixMicro()) + y2k.UnixMicro()
+}
 
 var y2k = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
