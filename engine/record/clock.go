@@ -55,6 +55,17 @@ func (c *ServerClock) reckon(i driver.Instant) (micro int64, off time.Duration) 
 	return c.micro + most.Microseconds(), c.off + most/100 + most - least
 }
 
+// staleAfter is how much worse than after the last reply an estimate may be before it is worth a request.
+const staleAfter = 300 * time.Millisecond
+
+// Stale is what [Aging] asks for.
+func (c *ServerClock) Stale() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, off := c.reckon(c.Clock.Now())
+	return !c.known || off > c.off+staleAfter
+}
+
 // doubt is by how much ends may come early that were written before the server's clock was set.
 func (c *ServerClock) doubt(now driver.Instant) time.Duration {
 	if now.Monotonic-c.stepped.Monotonic > driver.MaxTTL {

@@ -45,6 +45,14 @@ func TestServerClock(t *testing.T) {
 	within("a slow reply does not spoil it", 6*time.Millisecond)
 	elapsed += 10 * time.Second
 	within("as time goes by", 110*time.Millisecond)
+	if c.Stale() {
+		t.Error("it is stale after ten seconds")
+	}
+	elapsed += 25 * time.Second
+	if !c.Stale() {
+		t.Error("it is not stale after more than half a minute")
+	}
+	reply(time.Millisecond, time.Millisecond)
 	ahead += time.Minute
 	reply(time.Millisecond, time.Millisecond)
 	within("set forward", time.Minute+150*time.Millisecond)

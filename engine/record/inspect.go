@@ -81,8 +81,12 @@ func (e *engine) show(row Row, rec *Record) driver.Lock {
 	shown.Claims = alive(rec.Claims, m)
 	shown.Foreign = m.foreign(rec)
 	lock := shown.lock(row.Name, m)
-	if lock.Revision = row.Version; len(shown.Claims) < len(rec.Claims) { // that changes no record
-		lock.Revision += "-" + strconv.Itoa(len(rec.Claims)-len(shown.Claims))
+	over := len(rec.Claims) - len(shown.Claims)
+	if shown.Foreign != rec.Foreign {
+		over++
+	}
+	if lock.Revision = row.Version; over > 0 { // that changes no record
+		lock.Revision += "-" + strconv.Itoa(over)
 	}
 	return lock
 }

@@ -54,8 +54,9 @@ func (a *awslock) Explain(c driver.Claim) driver.Plan {
 	return driver.Plan{TTL: c.TTL, Keys: []string{fmt.Sprintf("%s %s=%s", a.place, a.key, c.Name)}}
 }
 
-// Acquire tries blindly first, which costs one request where the lock is free, and then looks until it is. It writes at most once
-// between two pauses, but for that first time.
+// Acquire tries blindly first, which costs one request where the lock is free, and then looks until it is. After hours without a
+// reply it looks first, so that the claim's end is not set much later than need be. It writes at most once between two pauses, but
+// for that first time.
 func (a *awslock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	err := c.Check(a.info)
 	switch {
@@ -64,7 +65,7 @@ func (a *awslock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 	case c.Kind != driver.KindMutex || c.Fair || c.Detached || c.Limit != 1:
 		return driver.Grant{}, fmt.Errorf("%w: the layout of the AWS lock client carries the plain mutex only", driver.ErrUnsupported)
 	}
-	t := take{awslock: a, claim: c}
+	t := take{awslock: a, claim: c, stale: a.clock.stale()}
 	var silence driver.Silence
 	for tries := 0; ; tries++ {
 		g, err := t.step(ctx)
@@ -91,7 +92,7 @@ type take struct {
 	*awslock
 	claim    driver.Claim
 	at       *lockItem // as last seen; nil: not known
-	stale    bool      // it has been tried upon
+	stale    bool      // it has been tried upon, or is to be looked at first
 	held     error     // who held it
 	unsure   string    // the recordVersionNumber of a write of unknown outcome
 	unsureAt driver.Instant

@@ -1,6 +1,7 @@
 package dynamodb
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	mrand "math/rand/v2"
@@ -293,5 +294,24 @@ func TestNames(t *testing.T) {
 	e := s.(driver.Explainer).Explain(g.Claim)
 	if len(e.Keys) != 1 || !strings.Contains(e.Keys[0], "name=app/m") {
 		t.Errorf("explained as %v", e)
+	}
+}
+
+// TestPlainWatched: who watches a lock that a plain client holds is told when its time is over, though nothing is written then.
+func TestPlainWatched(t *testing.T) {
+	t.Parallel()
+	table, client := tableName(), dynamodbtest.Client(server(t).Endpoint)
+	s := open(t, storeURL(table, server(t).Endpoint, ""))
+	if !plain(t, client, table, "m", time.Now().Unix()+1) {
+		t.Fatal("the plain client is kept out")
+	}
+	held, err := s.Inspect(t.Context(), "m")
+	if err != nil || len(held.Holders) != 1 {
+		t.Fatalf("%+v %v", held, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if l, err := s.(driver.LockWatcher).NextChange(ctx, held); err != nil || len(l.Holders) > 0 {
+		t.Errorf("after the end: %+v %v", l, err)
 	}
 }

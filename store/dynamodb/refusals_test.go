@@ -97,6 +97,23 @@ func TestRefusals(t *testing.T) {
 	release(t, s, g.Claim)
 }
 
+// TestMakingDenied: who may make a table and not look whether it is there yet is told so at once.
+func TestMakingDenied(t *testing.T) {
+	t.Parallel()
+	p := proxy(t, server(t).Direct)
+	p.Decide(func(r dynamodbtest.Request) dynamodbtest.Fate {
+		if r.Operation == "DescribeTable" {
+			return dynamodbtest.Fate{Status: 400, Code: "AccessDeniedException", Message: "not authorized"}
+		}
+		return dynamodbtest.Fate{}
+	})
+	from := time.Now()
+	_, err := driver.Open(t.Context(), storeURL(tableName(), p.Endpoint, ""))
+	if took := time.Since(from); !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "dynamodb:DescribeTable") || took > makeTime/2 {
+		t.Errorf("after %v: %v", took, err)
+	}
+}
+
 // TestTooLarge: an item that would be larger than DynamoDB takes is refused before and by the service, and nothing changes.
 func TestTooLarge(t *testing.T) {
 	t.Parallel()

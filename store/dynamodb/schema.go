@@ -78,6 +78,9 @@ func (l *link) make(ctx context.Context, expires string) error {
 		if err == nil && out.Table.TableStatus == types.TableStatusActive {
 			break
 		}
+		if missing := (*types.ResourceNotFoundException)(nil); driver.Final(err) && !errors.As(err, &missing) { // which it may be for a moment
+			return err
+		}
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():

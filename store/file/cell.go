@@ -86,12 +86,20 @@ type area struct {
 	root  int           // that directory
 	tmp   int           // where new directories are made
 	nonce func() string // a new name, different in all processes
-	// replaced reports whether another directory stands at dir's path, which others would open.
+	// replaced reports whether others would open another directory than this one, or another in it for the locks.
 	replaced func() bool
 	spare    spares
 }
 
-var errReplaced = errors.New("the store's directory was moved away, and there is another in its place")
+var errReplaced = errors.New("the store's directory, or that of its locks, was removed, or another stands in its place")
+
+// outdated says that of all that is tried here, nothing reaches others any more.
+func (a *area) outdated() error {
+	if !a.replaced() {
+		return nil
+	}
+	return fmt.Errorf("%w: %s: %w; close this client and open another", driver.ErrCorrupt, a.dir, errReplaced)
+}
 
 // version names one version of a record. The zero version is none.
 type version struct {

@@ -120,8 +120,8 @@ func (c *dirClock) cover(ctx context.Context, token int64) error {
 	c.raising.Lock()
 	defer c.raising.Unlock()
 	for need > c.floor.Load() {
-		if c.replaced() {
-			return fmt.Errorf("%w: %s: %w; close this client and open another", driver.ErrCorrupt, c.dir, errReplaced)
+		if err := c.outdated(); err != nil {
+			return err
 		}
 		f, s, err := c.state(ctx)
 		if err != nil {

@@ -424,7 +424,7 @@ func (m *machine) open(p *proc) (*table, error) {
 	return openTable(context.Background(), surroundings{
 		fsys: p, root: 1, dir: "disk", bootID: m.bootID,
 		boot: func() time.Duration { return m.up }, wall: func() time.Time { return m.wall },
-		hands: driver.SystemClock, up: func() {}, log: slog.New(slog.NewTextHandler(io.Discard, nil)), create: true, replaced: func() bool { return false },
+		hands: driver.SystemClock, up: func() {}, log: slog.New(slog.NewTextHandler(io.Discard, nil)), create: true, replaced: func(int, string) bool { return false },
 	})
 }
 

@@ -41,7 +41,7 @@ func openDirectory(ctx context.Context, dir string, o Options, create bool) (*ta
 		fsys: disk{}, root: root, dir: dir, bootID: id,
 		boot: func() time.Duration { return o.Clock.Real() - shift },
 		wall: time.Now, hands: o.Clock, up: func() { syncAbove(dir) }, log: o.Logger,
-		replaced: func() bool { return replaced(root, dir) }, create: create,
+		replaced: func(handle int, name string) bool { return replaced(handle, filepath.Join(dir, name)) }, create: create,
 	})
 	if err != nil {
 		return nil, err
@@ -50,11 +50,15 @@ func openDirectory(ctx context.Context, dir string, o Options, create bool) (*ta
 	return t, nil
 }
 
-// replaced reports whether another directory than the open one stands at a path. If none does, or none can be seen, nobody
-// else opens one either. Both are asked now: on an overlay a directory's number may change with the first write in it.
+// replaced reports whether an open directory was removed, or another stands at its path. If it was moved and none does, or none
+// can be seen, nobody else opens one either. Both are asked now: on an overlay a directory's number may change with the first
+// write in it.
 func replaced(fd int, path string) bool {
 	var ours, theirs unix.Stat_t
-	return unix.Fstat(fd, &ours) == nil && unix.Stat(path, &theirs) == nil && (ours.Dev != theirs.Dev || ours.Ino != theirs.Ino)
+	if unix.Fstat(fd, &ours) != nil {
+		return false
+	}
+	return ours.Nlink == 0 || unix.Stat(path, &theirs) == nil && (ours.Dev != theirs.Dev || ours.Ino != theirs.Ino)
 }
 
 // openRoot opens the directory if it can be trusted.

@@ -163,6 +163,45 @@ func TestReplaced(t *testing.T) {
 	renew("")
 }
 
+// TestEmptied: the same holds where the directory stays, and all that is in it is removed, or only its locks are moved away.
+func TestEmptied(t *testing.T) {
+	t.Parallel()
+	for how, empty := range map[string]func(dir string) error{
+		"all removed": func(dir string) (err error) {
+			for _, name := range []string{mark, "clock", "clients", "locks", "tmp"} {
+				err = errors.Join(err, os.RemoveAll(dir+"/"+name))
+			}
+			return err
+		},
+		"the locks moved": func(dir string) error { return os.Rename(dir+"/locks", t.TempDir()+"/away") },
+	} {
+		t.Run(how, func(t *testing.T) {
+			dir := t.TempDir()
+			s := openStore(t, dir)
+			g, err := s.Acquire(t.Context(), claimOf("a"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := empty(dir); err != nil {
+				t.Fatal(err)
+			}
+			other := openStore(t, dir)
+			if _, err := other.Acquire(t.Context(), claimOf("a")); err != nil {
+				t.Fatal(err)
+			}
+			s.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) {
+				if !errors.Is(r.Err, driver.ErrLost) {
+					t.Errorf("the holder is told %v", r.Err)
+				}
+			})
+			began := time.Now()
+			if _, err := s.Acquire(t.Context(), claimOf("b")); !errors.Is(err, errReplaced) || time.Since(began) > 5*time.Second {
+				t.Errorf("a claim, after %v: %v", time.Since(began), err)
+			}
+		})
+	}
+}
+
 // TestReplacedUnrenewed: nor can a client that never renews, once the floor is raised, as happens once a minute.
 func TestReplacedUnrenewed(t *testing.T) {
 	t.Parallel()

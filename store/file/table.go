@@ -56,8 +56,8 @@ type surroundings struct {
 	hands    driver.Clock
 	up       func() // puts the names above root on the disk
 	log      *slog.Logger
-	replaced func() bool // see area
-	create   bool        // whether to make a store where there is none
+	replaced func(handle int, name string) bool // whether another directory than the open one stands at that name below dir
+	create   bool                               // whether to make a store where there is none
 }
 
 // sweepAge is how old a thing in tmp must be to be nobody's. Whoever was stopped for longer while making it notices.
@@ -66,7 +66,8 @@ const sweepAge = time.Hour
 // openTable takes over the handle of the store's directory, also if it fails.
 func openTable(ctx context.Context, s surroundings) (*table, error) {
 	t := &table{hands: s.hands, closed: make(chan struct{}), locks: -1, clients: -1}
-	t.area = area{fsys: s.fsys, dir: s.dir, root: s.root, tmp: -1, nonce: nonces(), replaced: s.replaced}
+	t.area = area{fsys: s.fsys, dir: s.dir, root: s.root, tmp: -1, nonce: nonces()}
+	t.replaced = func() bool { return s.replaced(t.root, "") || s.replaced(t.locks, "locks") }
 	t.presence = presence{fsys: s.fsys, session: strings.ToLower(rand.Text()), handle: -1}
 	if err := t.open(ctx, s); err != nil {
 		t.release()
@@ -291,13 +292,13 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	if row.Version == "" {
 		f, err := c.create(ctx, to, row.Durable)
 		if err != nil && !f.alive() {
-			return record.Row{}, err
+			return record.Row{}, cmp.Or(t.outdated(), err)
 		}
 		return rowOf(row.Name, f), err
 	}
 	next, err := c.swap(ctx, base, to, row.Durable)
 	if err != nil {
-		return record.Row{}, err
+		return record.Row{}, cmp.Or(t.outdated(), err)
 	}
 	row.Version = next.String()
 	return row, nil

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 
+	"cloud.google.com/go/auth"
 	"google.golang.org/api/googleapi"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -16,7 +17,11 @@ import (
 // engine looks then, and tries again.
 func (t *table) fault(err error, needs string, from driver.Instant) error {
 	var refusal *googleapi.Error
-	if !errors.As(err, &refusal) {
+	var noToken *auth.Error
+	switch {
+	case errors.As(err, &noToken) && noToken.Response != nil && noToken.Response.StatusCode < 500 && !noToken.Temporary():
+		return fmt.Errorf("%w: no access token is given for these credentials; were they deleted, or disabled? (%w)", driver.ErrDenied, err)
+	case !errors.As(err, &refusal):
 		return err
 	}
 	t.clock.date(refusal.Header, from)

@@ -56,6 +56,15 @@ func TestSilent(t *testing.T) {
 		if _, err = s.Inspect(ctx, "m"); time.Since(from) > 30*time.Second || err == nil || errors.Is(err, driver.ErrUncertain) {
 			t.Errorf("after %v: %v", time.Since(from), err)
 		}
+		from = time.Now()
+		for _, err := range s.List(ctx, "") {
+			if time.Since(from) > 30*time.Second || err == nil || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("after %v: %v", time.Since(from), err)
+			}
+		}
+		if took := time.Since(from); took == 0 || took > 30*time.Second {
+			t.Errorf("a listing took %v", took)
+		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}

@@ -57,6 +57,9 @@ func (t *table) Info() driver.Info {
 
 func (t *table) Now() (int64, time.Duration) { return t.clock.now() }
 
+// Stale: see record.Aging.
+func (t *table) Stale() bool { return t.clock.stale() }
+
 // Keys are URLs.
 func (t *table) Keys(name string) []string {
 	return []string{"gs://" + t.name + "/" + t.prefix + encode(name)}
@@ -139,7 +142,7 @@ func (t *table) read(ctx context.Context, name string) (record.Row, error) {
 			return err
 		}
 		defer r.Close()
-		if row.Data, err = io.ReadAll(r); err != nil {
+		if row.Data, err = io.ReadAll(io.LimitReader(r, record.MaxData+1)); err != nil { // it may be anything, and large
 			return err
 		}
 		v := version{Generation: r.Attrs.Generation, Metageneration: r.Attrs.Metageneration}
@@ -242,39 +245,43 @@ func (t *table) list(ctx context.Context, prefix string, load func(context.Conte
 	return func(yield func(record.Row, error) bool) {
 		q := &storage.Query{Prefix: t.prefix + listPrefix(prefix)}
 		_ = q.SetAttrSelection([]string{"Name"})
-		objects := t.bucket.Objects(ctx, q)
-		for {
-			var attrs *storage.ObjectAttrs
-			err := t.call(ctx, "storage.objects.list", func(context.Context) (err error) {
-				attrs, err = objects.Next()
+		for token := ""; ; {
+			var page []*storage.ObjectAttrs
+			err := t.call(ctx, "storage.objects.list", func(ctx context.Context) (err error) {
+				token, err = iterator.NewPager(t.bucket.Objects(ctx, q), pageSize, token).NextPage(&page)
 				return err
 			})
-			if errors.Is(err, iterator.Done) {
-				return
-			}
 			if err != nil {
 				yield(record.Row{}, err)
 				return
 			}
-			name, ok := decode(strings.TrimPrefix(attrs.Name, t.prefix))
-			if !ok || !strings.HasPrefix(name, prefix) {
-				continue
+			for _, attrs := range page {
+				name, ok := decode(strings.TrimPrefix(attrs.Name, t.prefix))
+				if !ok || !strings.HasPrefix(name, prefix) {
+					continue
+				}
+				row, err := load(ctx, name)
+				switch {
+				case errors.Is(err, driver.ErrClosed), ctx.Err() != nil:
+					yield(record.Row{}, err)
+					return
+				case err == nil && row.Version == "":
+					continue
+				}
+				row.Name = name
+				if !yield(row, err) {
+					return
+				}
 			}
-			row, err := load(ctx, name)
-			switch {
-			case errors.Is(err, driver.ErrClosed), ctx.Err() != nil:
-				yield(record.Row{}, err)
-				return
-			case err == nil && row.Version == "":
-				continue
-			}
-			row.Name = name
-			if !yield(row, err) {
+			if token == "" {
 				return
 			}
 		}
 	}
 }
+
+// pageSize is how many objects the service lists in one reply.
+const pageSize = 1000
 
 // Close ends the calls under way. It leaves the client to whoever made it.
 func (t *table) Close() error {

@@ -118,6 +118,48 @@ func TestReadOnly(t *testing.T) {
 	is(t, err, driver.ErrDenied, "standby")
 }
 
+// TestReadOnlyAmongSeveral: where several servers are named and the one that is reached takes no writes, the error says how to go
+// on to one that does.
+func TestReadOnlyAmongSeveral(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	url := freshURL(t, s)
+	opened(t, url)
+	_, opts := parse(t, url)
+	exec(t, s, `create role looker login; alter role looker set default_transaction_read_only = on;
+		grant usage on schema tests to looker; grant select, insert, update, delete on `+mustPlace(t, opts).locks+` to looker`)
+	url = strings.Replace(url, "test@"+s.Addr, "looker@"+s.Addr+",127.0.0.1:1", 1)
+	_, err := opened(t, url).Acquire(t.Context(), mutex("m", time.Second))
+	if err == nil || driver.Final(err) || !strings.Contains(err.Error(), "target_session_attrs=read-write") {
+		t.Errorf("on a server that takes no writes: %v", err)
+	}
+}
+
+// TestFullDisk: a server whose disk is full says so at once, and a holder lives on if there is room again in time. (A trigger
+// stands in for the disk.)
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	url := freshURL(t, s)
+	st := opened(t, url)
+	g := acquire(t, st, mutex("m", time.Minute))
+	_, opts := parse(t, url)
+	exec(t, s, `create function tests.full_disk() returns trigger language plpgsql as
+		$$ begin raise exception 'could not extend file "base/5/1": No space left on device' using errcode = 'disk_full'; end $$;
+		create trigger full_disk before insert or update on `+mustPlace(t, opts).locks+` execute function tests.full_disk()`)
+	began := time.Now()
+	_, err := st.Acquire(t.Context(), mutex("n", time.Minute))
+	is(t, err, driver.ErrDenied, "make room")
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("told after %v", took)
+	}
+	is(t, renew(t, st, g).Err, driver.ErrDenied, "make room")
+	exec(t, s, `drop function tests.full_disk cascade`)
+	if r := renew(t, st, g); r.Err != nil {
+		t.Errorf("with room again: %v", r.Err)
+	}
+}
+
 // TestFailover: with a synchronous standby that takes over nothing is forgotten: the holder renews, nobody else comes in, and
 // tokens rise. The URL names both servers. The old primary is killed, or goes on as a server that takes no writes.
 func TestFailover(t *testing.T) {

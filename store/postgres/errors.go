@@ -20,6 +20,8 @@ const (
 	noDatabase       = "3D000"
 	noSchema         = "3F000"
 	readOnly         = "25006"
+	locked           = "55P03"
+	diskFull         = "53100"
 	serialization    = "40001"
 	deadlock         = "40P01"
 	planChanged      = "0A000"
@@ -54,11 +56,17 @@ func (p *place) refusal(e *pgconn.PgError) error {
 		return fmt.Errorf("%w: the table %s is not as it should be: %s", driver.ErrInvalid, p.locks, e.Message)
 	case noDatabase:
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, e.Message)
+	case diskFull:
+		return fmt.Errorf("%w: the server's disk is full; make room and try again: %s", driver.ErrDenied, e.Message)
+	case locked:
+		return fmt.Errorf("PostgreSQL says: %s (%s): somebody has locked the table %s, or a row of it, for long: see pg_locks", e.Message, e.Code, p.locks)
 	case readOnly:
 		if !p.several {
 			return fmt.Errorf("%w: this PostgreSQL server takes no writes: it is a standby, or default_transaction_read_only is on; open the primary, "+
 				"or name all servers and target_session_attrs=read-write in the URL", driver.ErrDenied)
 		}
+		return fmt.Errorf("PostgreSQL says: %s (%s): this server is a standby, or default_transaction_read_only is on; "+
+			"with target_session_attrs=read-write in the URL another one is taken", e.Message, e.Code)
 	}
 	switch e.Code[:2] {
 	case "28": // invalid authorization

@@ -202,7 +202,7 @@ func (l *lanes) trip(ctx context.Context, batch []*request) bool {
 		if s := l.pool.Stat(); ctx.Err() == nil && timed.Err() != nil && l.life.Err() == nil && s.AcquiredConns() >= s.MaxConns() {
 			err = exhausted(s.MaxConns())
 		}
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !refused(err) { // a server that takes no more connections, or no more of ours, keeps those that stand
 			l.broken()
 		}
 		l.fail(batch, err)

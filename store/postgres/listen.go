@@ -168,9 +168,13 @@ func (n *listener) run() {
 // listen connects and serves until something goes wrong, or nobody has waited for long. It reports whether it came to listen
 // at all.
 func (n *listener) listen() (heard bool) {
-	ctx, cancel := context.WithTimeout(n.life, n.lanes.timeout)
 	config := n.lanes.pool.Config()
 	config.ConnConfig.OnNotification = nil // the user's would get what is for us
+	// Each of several servers has its time, also behind one that is silent.
+	ctx, cancel := context.WithTimeout(n.life, n.lanes.timeout*time.Duration(1+len(config.ConnConfig.Fallbacks)))
+	if c := config.ConnConfig; c.ConnectTimeout == 0 || c.ConnectTimeout > n.lanes.timeout {
+		c.ConnectTimeout = n.lanes.timeout
+	}
 	var c *pgx.Conn
 	var err error
 	if config.BeforeConnect != nil {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -116,4 +117,40 @@ func TestShedLockSeats(t *testing.T) {
 	if err := <-over; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestListeningPastASilentServer: where the first of several servers answers nothing, those who wait listen on another one.
+func TestListeningPastASilentServer(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	s := server(t)
+	url := freshURL(t, s, "application_name=past_silent", "timeout=300ms")
+	st := opened(t, strings.Replace(url, s.Addr, silent.Addr().String()+","+s.Addr, 1))
+	acquire(t, opened(t, url), mutex("m", time.Minute))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		c := mutex("m", time.Minute)
+		c.Wait = true
+		_, _ = st.Acquire(ctx, c)
+	}()
+	listening := func() bool {
+		n, err := s.Ask(`select count(*) from pg_locks l join pg_stat_activity a using (pid)
+			where a.application_name = 'past_silent' and l.locktype = 'advisory' and l.mode = 'ShareLock' and l.granted`)
+		return err == nil && n != "0"
+	}
+	for !listening() && ctx.Err() == nil {
+		time.Sleep(20 * time.Millisecond)
+	}
+	if ctx.Err() != nil {
+		t.Error("nobody listens after 20 s")
+	}
+	cancel()
+	<-over
 }

@@ -64,7 +64,9 @@ const defaultTimeout = 3 * time.Second
 
 // New makes a store that uses the connections of the user's own pool, and closes none of them; beside them it opens one
 // that listens, with the pool's settings, when somebody waits. A program that can use up its pool should give the locks
-// another one: a renewal that finds no free connection is late. ctx bounds the first look at the server.
+// another one: a renewal that finds no free connection is late. Set lock_timeout for it, to 2s say, as a pool made from a URL
+// has it: what waits on the server while somebody has locked the table keeps a connection there although it was given up here.
+// ctx bounds the first look at the server.
 //
 // The error Is ErrInvalid if the table is missing or not Holdfast's, ErrDenied if a permission is.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (driver.Store, error) {
@@ -80,7 +82,11 @@ func open(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()
 	case t.place.layout == LayoutShedLock:
 		return newShedlock(t), nil
 	case t.behind:
-		return record.New(struct{ record.Table }{t}), nil // without the listening
+		return record.New(struct { // without the listening
+			record.Table
+			record.Aging
+			record.Located
+		}{t, t, t}), nil
 	}
 	return record.New(t), nil
 }

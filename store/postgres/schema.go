@@ -3,11 +3,13 @@ package postgres
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -69,6 +71,10 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
 		_, err := tx.Exec(ctx, text, pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
+	if denied := (*pgconn.PgError)(nil); errors.As(err, &denied) && denied.Code == notPermitted {
+		return fmt.Errorf("%w: %s: there is no table %s, and to make it the user needs CREATE on its schema, or on the database if that is missing, too; "+
+			"or have another user open the store once with create=true, and grant it to this one", driver.ErrDenied, denied.Message, p.locks)
+	}
 	if err != nil {
 		return p.explain(err)
 	}

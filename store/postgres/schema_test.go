@@ -64,6 +64,12 @@ func TestPermissions(t *testing.T) {
 	clerk := s.URL("clerk") + "?sslmode=disable&schema=office"
 	_, err := driver.Open(t.Context(), clerk+"&create=true")
 	is(t, err, driver.ErrDenied, "office")
+	exec(t, s, `grant usage on schema office to clerk`)
+	for _, schema := range []string{"office", "public", "missing"} {
+		_, err = driver.Open(t.Context(), s.URL("clerk")+"?sslmode=disable&create=true&schema="+schema)
+		is(t, err, driver.ErrDenied, schema, "needs CREATE")
+	}
+	exec(t, s, `revoke usage on schema office from clerk`)
 	opened(t, s.URL("test")+"?sslmode=disable&schema=office&create=true")
 	_, err = driver.Open(t.Context(), clerk)
 	is(t, err, driver.ErrDenied, "USAGE")

@@ -121,7 +121,7 @@ func (s *shedlock) view(row [][]byte) (v shedView) {
 		return v
 	}
 	v.name, v.at, v.by = string(row[4]), micros(row[1]), string(row[3])
-	v.left = time.Duration(micros(row[2])-micros(row[0])) * time.Microsecond
+	v.left = until(micros(row[0]), micros(row[2]))
 	v.holds = driver.Standing{Ref: string(row[5]), Owner: v.by, Weight: 1, Since: time.UnixMicro(v.at), Left: v.left, Foreign: true}
 	if m := signed.FindStringSubmatch(v.by); m != nil {
 		ms, _ := strconv.ParseInt(m[5], 10, 64)
@@ -132,6 +132,17 @@ func (s *shedlock) view(row [][]byte) (v shedView) {
 			Left: v.left, Broken: m[2] == "b", Detached: m[3] == "d", Asked: m[4] == "a"}
 	}
 	return v
+}
+
+// forEver is longer than anybody waits.
+const forEver = 100 * 365 * 24 * time.Hour
+
+// until is how long it is from now to an end, which an operator may have set to where no Duration reaches; 0: it is over.
+func until(now, end int64) time.Duration {
+	if end <= now {
+		return 0
+	}
+	return time.Duration(min(end-now, forEver.Microseconds())) * time.Microsecond
 }
 
 func (v shedView) held() error {

@@ -210,3 +210,45 @@ func TestShedLockRounds(t *testing.T) {
 	all.Wait()
 	t.Logf("%d grants to us and %d to ShedLock's clients, never two at a time", ours.Load(), theirs.Load())
 }
+
+// TestShedLockForEver: a row that an operator has locked for ever, in either of the usual ways, is held: it is shown so, refuses
+// who tries, and is looked at calmly by who waits. One that was locked until before all time is free.
+func TestShedLockForEver(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	config, opts := parse(t, freshURL(t, s, "layout=shedlock"))
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	st, err := New(t.Context(), pool, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	locks := mustPlace(t, opts).locks
+	for _, until := range []string{"9999-12-31 23:59:59", "infinity"} {
+		exec(t, s, `insert into `+locks+` values ('`+until+`', '`+until+`', now(), 'operator')`)
+		if l, err := st.Inspect(t.Context(), until); err != nil || len(l.Holders) != 1 || l.Holders[0].Owner != "operator" {
+			t.Errorf("%s: %+v %v", until, l, err)
+		}
+		_, err := st.Acquire(t.Context(), mutex(until, time.Minute))
+		is(t, err, driver.ErrHeld, "operator")
+		c := mutex(until, time.Minute)
+		c.Wait = true
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		before := pool.Stat().AcquireCount()
+		_, err = st.Acquire(ctx, c)
+		is(t, err, context.DeadlineExceeded, "operator")
+		cancel()
+		if n := pool.Stat().AcquireCount() - before; n > 50 {
+			t.Errorf("%s: %d statements in a second", until, n)
+		}
+	}
+	exec(t, s, `insert into `+locks+` values ('free', '-infinity', now(), 'operator')`)
+	if l, err := st.Inspect(t.Context(), "free"); err != nil || len(l.Holders) > 0 {
+		t.Errorf("%+v %v", l, err)
+	}
+	acquire(t, st, mutex("free", time.Minute))
+}

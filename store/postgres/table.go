@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"iter"
+	"math"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -73,6 +74,9 @@ func (t *table) Info() driver.Info { return t.info }
 
 func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 
+// Stale: see record.Aging.
+func (t *table) Stale() bool { return t.clock.Stale() }
+
 // Keys tells where a lock stands.
 func (t *table) Keys(name string) []string {
 	return []string{fmt.Sprintf("%s: name = %q", t.place.locks, name)}
@@ -95,8 +99,10 @@ func (t *table) run(ctx context.Context, st *statement, params ...[]byte) ([][][
 	return a.rows, nil
 }
 
-// micros reads a timestamp: microseconds since 2000.
-func micros(b []byte) int64 { return int64(stdbinary.BigEndian.Uint64(b)) + y2k.UnixMicro() }
+// micros reads a timestamp: microseconds since 2000, of which infinity has the most that there are.
+func micros(b []byte) int64 {
+	return min(int64(stdbinary.BigEndian.Uint64(b)), math.MaxInt64-y2k.UnixMicro()) + y2k.UnixMicro()
+}
 
 var y2k = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 

@@ -104,6 +104,9 @@ func openConfig(ctx context.Context, config *pgxpool.Config, opts *Options) (dri
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	// What is prepared here is prepared by hand, so that nothing stays behind in a pooler.
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	config.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+		return waitNoLonger(ctx, c, cmp.Or(opts.Timeout, defaultTimeout))
+	}
 	if config.ConnConfig.ConnectTimeout == 0 { // one of several servers that is silent must leave the others their time
 		config.ConnConfig.ConnectTimeout = cmp.Or(opts.Timeout, defaultTimeout)
 	}
@@ -123,4 +126,14 @@ func openConfig(ctx context.Context, config *pgxpool.Config, opts *Options) (dri
 		return nil, err
 	}
 	return s, nil
+}
+
+// waitNoLonger has the server end a statement of this connection that waits for somebody else's lock, a little before it is given
+// up here. The server does not notice that nobody wants the answer any more: such statements would gather there, a connection
+// each, until it takes no more. They are not cancelled from here, since that would also end a commit's waiting for the
+// standbys. Nothing is set where a pooler is in between, nor where somebody has set it already.
+func waitNoLonger(ctx context.Context, c *pgx.Conn, timeout time.Duration) error {
+	_, err := c.Exec(ctx, "select set_config('lock_timeout', $1, false) where pg_backend_pid()::int8 = $2 and current_setting('lock_timeout') = '0'",
+		pgx.QueryExecModeExec, strconv.FormatInt(timeout.Milliseconds()*3/4, 10), int64(c.PgConn().PID()))
+	return err
 }

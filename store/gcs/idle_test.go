@@ -1,0 +1,32 @@
+package gcs_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestAfterIdleHours: a client that has asked the service nothing for hours knows its clock badly by then, and looks before it
+// makes a claim: so the claim stands for its TTL after its client's death, and not for minutes more.
+func TestAfterIdleHours(t *testing.T) {
+	t.Parallel()
+	for _, layout := range layouts {
+		s := start(t)
+		var passed atomic.Int64
+		hand := func() time.Duration { return driver.SystemClock.Monotonic() + time.Duration(passed.Load()) }
+		o := quickIn(layout)
+		o.Clock = driver.Clock{Monotonic: hand, Real: hand}
+		store, _ := open(t, s, o)
+		const idle = 5 * time.Hour
+		passed.Store(int64(idle))
+		s.Shift(idle)
+		acquire(t, store, mutex("m", time.Minute))
+		other, _ := open(t, s, quickIn(layout))
+		l, err := other.Inspect(t.Context(), "m")
+		if err != nil || len(l.Holders) != 1 || l.Holders[0].Left > time.Minute+time.Second {
+			t.Errorf("%s: %+v %v", layout, l, err)
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package gcs_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"cloud.google.com/go/storage"
+	"google.golang.org/api/option"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/gcs"
+)
+
+// counting counts the bytes of all replies.
+type counting struct{ read atomic.Int64 }
+
+func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	reply, err := http.DefaultTransport.RoundTrip(r)
+	if err == nil {
+		reply.Body = &countedBody{reply.Body, c}
+	}
+	return reply, err
+}
+
+type countedBody struct {
+	io.ReadCloser
+	c *counting
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.c.read.Add(int64(n))
+	return n, err
+}
+
+// TestLargeObjects: of what others keep in the bucket beside the locks no more is read than a record can have, neither by a look
+// nor by a listing, such as the sweep of idle locks makes.
+func TestLargeObjects(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	c := &counting{}
+	client, err := storage.NewClient(t.Context(), option.WithEndpoint(s.URL+"/storage/v1/"), option.WithHTTPClient(&http.Client{Transport: c}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	store, err := gcs.New(t.Context(), client, bucket, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	w := client.Bucket(bucket).Object("backup").NewWriter(t.Context())
+	_, err = w.Write(make([]byte, 32<<20))
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	before := c.read.Load()
+	if _, err := store.Inspect(t.Context(), "backup"); !errors.Is(err, driver.ErrCorrupt) {
+		t.Errorf("an object that is none of ours: %v", err)
+	}
+	for l, err := range store.List(t.Context(), "") {
+		if l.Name != "backup" || !errors.Is(err, driver.ErrCorrupt) {
+			t.Errorf("listed: %+v %v", l, err)
+		}
+	}
+	if n := c.read.Load() - before; n > 4<<20 {
+		t.Errorf("%d bytes were read", n)
+	}
+}

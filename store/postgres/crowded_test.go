@@ -1,0 +1,72 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestNoMoreConnections: a server that takes no more connections costs a store none of those it has: a holder lives on.
+func TestNoMoreConnections(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	opened(t, s.URL("test")+"?sslmode=disable&schema=square&create=true")
+	exec(t, s, `create role crowd login; grant usage on schema square to crowd; grant select, insert, update, delete on square.holdfast to crowd`)
+	st := opened(t, s.URL("crowd")+"?sslmode=disable&schema=square")
+	g := acquire(t, st, mutex("m", time.Minute))
+	exec(t, s, `alter role crowd connection limit 0`)
+	for range 3 {
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() { _, _ = st.Inspect(t.Context(), "m") }) // those for whom no connection is free are refused one
+		}
+		all.Wait()
+		if r := renew(t, st, g); r.Err != nil {
+			t.Fatalf("on the connection that stands: %v", r.Err)
+		}
+	}
+}
+
+// TestStuckStatements: statements that wait on the server, because an operator has locked the table, are ended there when they
+// are given up here, and do not gather until nobody gets a connection any more.
+func TestStuckStatements(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	url := freshURL(t, s, "application_name=stuck", "timeout=200ms", "pool_max_conns=2")
+	st := opened(t, url)
+	_, opts := parse(t, url)
+	blocker, err := pgx.Connect(t.Context(), s.URL("test")+"?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer blocker.Close(context.Background())
+	var n string
+	err = pgx.BeginFunc(t.Context(), blocker, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), "lock table "+mustPlace(t, opts).locks+" in access exclusive mode"); err != nil {
+			return err
+		}
+		for i := range 3 {
+			_, err := st.Acquire(t.Context(), mutex(fmt.Sprint("m", i), time.Second))
+			if err == nil || driver.Final(err) || !strings.Contains(err.Error(), "locked the table") {
+				t.Errorf("on a table that is locked: %v", err)
+			}
+		}
+		n, err = s.Ask("select count(*) from pg_stat_activity where application_name = 'stuck'")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := strconv.Atoi(n); n > 4 {
+		t.Errorf("a store of two connections had %d on the server", n)
+	}
+	acquire(t, st, mutex("m", time.Minute))
+}

@@ -1,0 +1,40 @@
+package postgres
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// TestAfterIdleHours: a client that has asked the server nothing for hours knows its clock badly by then, and looks before it makes
+// a claim: so the claim stands for its TTL after its client's death, and not for minutes more.
+func TestAfterIdleHours(t *testing.T) {
+	t.Parallel()
+	url := freshURL(t, server(t))
+	config, opts := parse(t, url)
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	table, err := newTable(t.Context(), pool, opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	micro, _ := table.Now()
+	const idle = 5 * time.Hour
+	table.clock = record.ServerClock{Clock: driver.SystemClock}
+	long := driver.SystemClock.Now().Add(-idle)
+	table.clock.Heard(micro-idle.Microseconds(), long, long)
+	st := record.New(table)
+	defer st.Close()
+	acquire(t, st, mutex("m", time.Minute))
+	l, err := opened(t, url).Inspect(t.Context(), "m")
+	if err != nil || len(l.Holders) != 1 || l.Holders[0].Left > time.Minute+time.Second {
+		t.Errorf("%+v %v", l, err)
+	}
+}
