@@ -66,6 +66,22 @@ func TestCleanUpIsBounded(t *testing.T) {
 	})
 }
 
+// Whatever else Acquire says, the claim may stand, and is released.
+func TestCleanUpAfterAnyError(t *testing.T) {
+	for _, err := range []error{ErrQueueFull, ErrCorrupt, errors.New("connection refused"), errors.Join(ErrUncertain, &HeldError{})} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			f.refuse = err
+			_, got := newClient(t, f, nil).Mutex("a", nil).TryLock(t.Context())
+			wantIs(t, got, err)
+			synctest.Wait()
+			if f.releases != 1 {
+				t.Errorf("%d releases after %v", f.releases, err)
+			}
+		})
+	}
+}
+
 // A refusal leaves nothing to clean up.
 func TestNoCleanUpAfterRefusal(t *testing.T) {
 	for _, refusal := range []error{ErrMismatch, ErrInvalid, ErrUnsupported, ErrDenied, &HeldError{}} {
