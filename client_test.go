@@ -553,6 +553,23 @@ func TestLogger(t *testing.T) {
 	})
 }
 
+// The event of a grant says how long its caller has waited, in the process or at the store.
+func TestWaited(t *testing.T) {
+	for _, fair := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var r recorder
+			c, o := newClient(t, newFake(), &Options{OnEvent: r.hear}), &LockOptions{Fair: fair}
+			first := mustLock(t, c, "a", o)
+			time.AfterFunc(3*time.Second, func() { first.Unlock() })
+			mustLock(t, c, "a", o)
+			synctest.Wait()
+			if got := r.of(EventAcquired); len(got) != 2 || got[0].Waited != 0 || got[1].Waited != 3*time.Second {
+				t.Errorf("fair %v: %v", fair, got)
+			}
+		})
+	}
+}
+
 // Do: f's context ends with the lease; a loss is an error even if f returned nil; f's error and the loss are both found.
 func TestDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
