@@ -67,6 +67,22 @@ func TestCleanUpIsBounded(t *testing.T) {
 	})
 }
 
+// Whatever else Acquire says, the claim may stand, and is released.
+func TestCleanUpAfterAnyError(t *testing.T) {
+	for _, err := range []error{ErrQueueFull, ErrCorrupt, errors.New("connection refused"), errors.Join(ErrUncertain, &HeldError{})} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			f.refuse = err
+			_, got := newClient(t, f, nil).Mutex("a", nil).TryLock(t.Context())
+			wantIs(t, got, err)
+			synctest.Wait()
+			if f.releases != 1 {
+				t.Errorf("%d releases after %v", f.releases, err)
+			}
+		})
+	}
+}
+
 // A refusal leaves nothing to clean up.
 func TestNoCleanUpAfterRefusal(t *testing.T) {
 	for _, refusal := range []error{ErrMismatch, ErrInvalid, ErrUnsupported, ErrDenied, &HeldError{}} {
@@ -555,6 +571,23 @@ func TestLogger(t *testing.T) {
 			t.Errorf("too much in %s", text)
 		}
 	})
+}
+
+// The event of a grant says how long its caller has waited, in the process or at the store.
+func TestWaited(t *testing.T) {
+	for _, fair := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var r recorder
+			c, o := newClient(t, newFake(), &Options{OnEvent: r.hear}), &LockOptions{Fair: fair}
+			first := mustLock(t, c, "a", o)
+			time.AfterFunc(3*time.Second, func() { first.Unlock() })
+			mustLock(t, c, "a", o)
+			synctest.Wait()
+			if got := r.of(EventAcquired); len(got) != 2 || got[0].Waited != 0 || got[1].Waited != 3*time.Second {
+				t.Errorf("fair %v: %v", fair, got)
+			}
+		})
+	}
 }
 
 // Do: f's context ends with the lease; a loss is an error even if f returned nil; f's error and the loss are both found.

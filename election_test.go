@@ -48,6 +48,37 @@ func TestElection(t *testing.T) {
 	})
 }
 
+// All who campaign for one candidate at a time get its one leadership, and one that gives up leaves the others to it.
+func TestCampaignsOfOneCandidate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := newClient(t, f, nil)
+		held := mustLock(t, newClient(t, f, nil), "e", nil)
+		e := c.Election("e", nil)
+		won := make(chan *Lease, 3)
+		for range 3 {
+			go func() {
+				l, err := e.Campaign(t.Context())
+				if err != nil {
+					t.Error(err)
+				}
+				won <- l
+			}()
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := e.Campaign(short)
+		wantIs(t, err, context.DeadlineExceeded)
+		if err := held.Unlock(); err != nil {
+			t.Error(err)
+		}
+		first, second, third := <-won, <-won, <-won
+		if first != second || first != third || !first.Valid() {
+			t.Error("one candidate leads more than once")
+		}
+	})
+}
+
 // A candidate steps down at the moment its lease ends, without asking anybody.
 func TestElectionStepsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -68,8 +68,7 @@ func (f *fake) set(change func()) {
 }
 
 func (f *fake) Info() driver.Info {
-	return driver.Info{Store: "fake:", Clock: f.clock(), QueuesPlain: f.plain, MinTTL: driver.MinTTL, MaxTTL: driver.MaxTTL,
-		MaxName: driver.MaxName, MaxMeta: driver.MaxMeta, MaxHolders: driver.MaxHolders, MaxWaiters: driver.MaxWaiters}
+	return driver.Info{Store: "fake:", Clock: f.clock(), QueuesPlain: f.plain}.Bounded()
 }
 
 // reach is the way to the store: it may take for ever.

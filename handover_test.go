@@ -57,3 +57,46 @@ func fairHandOver(t *testing.T) {
 		t.Errorf("a hand-over took %v", worst)
 	}
 }
+
+// TestFairOrder promises that the callers of several clients get a fair lock in the order in which they have asked for it.
+func TestFairOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := memory.New(nil)
+		var mutexes []*holdfast.Mutex
+		for range 3 {
+			c, err := holdfast.New(m.Open(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			mutexes = append(mutexes, c.Mutex("m", &holdfast.LockOptions{Fair: true}))
+		}
+		held, err := mutexes[0].Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		var came []int
+		for i := range 12 {
+			all.Go(func() {
+				lease, err := mutexes[i%3].Lock(t.Context())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				came = append(came, i)
+				if err := lease.Unlock(); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait() // it stands in line
+		}
+		if err := held.Unlock(); err != nil {
+			t.Error(err)
+		}
+		all.Wait()
+		if len(came) != 12 || !slices.IsSorted(came) {
+			t.Errorf("they came in as %v", came)
+		}
+	})
+}

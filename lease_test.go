@@ -375,7 +375,12 @@ func TestNoRenewalAfterUnlock(t *testing.T) {
 			return driver.Renewal{Err: &LossError{Loss: LossTaken}}, true
 		}
 		var r recorder
-		l := mustLock(t, newClient(t, f, &Options{OnEvent: r.hear}), "a", nil)
+		c := newClient(t, f, &Options{OnEvent: r.hear})
+		if err := mustLock(t, c, "never renewed", nil).Unlock(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(testTTL)
+		l := mustLock(t, c, "a", nil)
 		time.Sleep(testTTL / 3)
 		synctest.Wait()
 		if err := l.Unlock(); err != nil {

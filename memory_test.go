@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -176,6 +177,13 @@ func TestCrashedHolder(t *testing.T) {
 	})
 }
 
+// opened is what fake:// is.
+var opened *fake
+
+func init() {
+	driver.Register("fake", func(context.Context, *url.URL) (driver.Store, error) { return opened, nil })
+}
+
 // A URL opens a store, and a client of it; bad options close it again.
 func TestOpen(t *testing.T) {
 	c, err := Open(t.Context(), "memory://open-test", nil)
@@ -186,10 +194,47 @@ func TestOpen(t *testing.T) {
 	if err := c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error { return nil }); err != nil {
 		t.Error(err)
 	}
-	_, err = Open(t.Context(), "memory://open-test", &Options{TTL: -1})
+	opened = newFake()
+	_, err = Open(t.Context(), "fake://x", &Options{TTL: -1})
 	wantIs(t, err, ErrInvalid)
+	if !opened.closed {
+		t.Error("a store that came to no client stays open")
+	}
 	_, err = Open(t.Context(), "nowhere://x", nil)
 	wantIs(t, err, ErrInvalid)
+}
+
+// narrow is a store with TTLs of its own.
+type narrow struct {
+	*fake
+	least, most time.Duration
+}
+
+func (s narrow) Info() driver.Info {
+	i := s.fake.Info()
+	i.MinTTL, i.MaxTTL = s.least, s.most
+	return i
+}
+
+// A lock has the TTL and the note of its own options, else the client's, else the default, or the nearest that the store allows.
+func TestDefaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, s := range []narrow{{newFake(), time.Minute, time.Hour}, {newFake(), time.Second, 10 * time.Second}} {
+			want := min(max(DefaultTTL, s.least), s.most)
+			if l := mustLock(t, newClient(t, s, nil), "a", nil); l.Remaining() != want-driver.Margin(want) {
+				t.Errorf("TTLs of %v to %v: it is good for %v", s.least, s.most, l.Remaining())
+			}
+		}
+		c := newClient(t, bubbleMemory().Open(), &Options{TTL: time.Minute, Meta: "the client's"})
+		mustLock(t, c, "a", nil)
+		mustLock(t, c, "b", &LockOptions{TTL: time.Hour, Meta: "the lock's"})
+		for name, want := range map[string]Standing{"a": {TTL: time.Minute, Meta: "the client's"}, "b": {TTL: time.Hour, Meta: "the lock's"}} {
+			lock, err := c.Inspect(t.Context(), name)
+			if err != nil || len(lock.Holders) != 1 || lock.Holders[0].TTL != want.TTL || lock.Holders[0].Meta != want.Meta {
+				t.Errorf("%+v, %v, want %+v", lock, err, want)
+			}
+		}
+	})
 }
 
 // Of a semaphore so large that weights could overflow, no two get more than there is: it is refused.

@@ -151,6 +151,8 @@ func TestReentrantStrength(t *testing.T) {
 		err = sem.Do(t.Context(), 3, func(ctx context.Context, l *Lease) error {
 			_, err := sem.Acquire(ctx, 4)
 			wantIs(t, err, ErrInvalid)
+			_, err = sem.TryAcquire(t.Context(), 3) // another thread of work
+			wantIs(t, err, ErrHeld)
 			return sem.Do(ctx, 3, func(context.Context, *Lease) error { return nil })
 		})
 		if err != nil {

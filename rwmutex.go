@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -71,7 +72,7 @@ func (m *RWMutex) RDo(ctx context.Context, f func(ctx context.Context, l *Lease)
 func (l *Lease) Downgrade(ctx context.Context) error { return l.reweigh(ctx, "downgrade", 1) }
 
 // TryUpgrade makes a reader's lease a writer's if it is the only holder. It never waits, since two readers that waited
-// for each other would wait for ever: if there is another holder the error Is ErrHeld, the lease is what it was, and
+// for each other would wait for ever: if there is another holder the error Is ErrHeld and says who, the lease is what it was, and
 // who wants to write unlocks and locks again. Those who wait for the lock are passed: the lease stood before them.
 //
 // The lease keeps its token, which fences from then on: no writer has been let in since it was granted. Other errors are
@@ -115,7 +116,11 @@ func (t *tenure) reweigh(ctx context.Context, l *Lease, weight int64) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	var held *HeldError
 	switch {
+	case errors.As(err, &held) && !errors.Is(err, ErrUncertain): // that one holds it oneself is no news
+		own := func(s Standing) bool { return s.Ref == t.grant.Ref }
+		return &HeldError{Holders: slices.DeleteFunc(slices.Clone(held.Holders), own), Waiting: held.Waiting}
 	case errors.Is(err, ErrUnsupported): // nothing was tried
 		t.weight = grant.Weight
 		return err

@@ -34,7 +34,11 @@ func TestDowngrade(t *testing.T) {
 		}
 		_, err = other.TryLock(t.Context())
 		wantIs(t, err, ErrHeld)
-		wantIs(t, l.TryUpgrade(t.Context()), ErrHeld)
+		err = l.TryUpgrade(t.Context())
+		var e *Error
+		if !errors.Is(err, ErrHeld) || !errors.As(err, &e) || len(e.Holders) != 1 || e.Holders[0].Ref != r.Ref() {
+			t.Errorf("want the other holder named, and no one else: %v", err)
+		}
 		wantIs(t, r.TryUpgrade(t.Context()), ErrHeld) // both ask, and neither waits for the other
 		time.Sleep(time.Hour)
 		if !l.Valid() || !r.Valid() || l.Exclusive() || r.Exclusive() {

@@ -26,7 +26,7 @@ func (c Claim) Check(info Info) error {
 	case c.Weight > c.Limit:
 		return invalid("a weight of %d can never be granted within a limit of %d", c.Weight, c.Limit)
 	}
-	if err := CheckTTL(c.TTL, info); err != nil {
+	if err := checkTTL(c.TTL, info); err != nil {
 		return err
 	}
 	if err := checkText("owner", c.Owner, MaxOwner); err != nil {
@@ -50,8 +50,7 @@ func CheckName(name string, info Info) error {
 	return nil
 }
 
-// CheckTTL reports as ErrInvalid why no claim can have that TTL.
-func CheckTTL(ttl time.Duration, info Info) error {
+func checkTTL(ttl time.Duration, info Info) error {
 	switch {
 	case ttl < info.MinTTL || ttl > info.MaxTTL:
 		return invalid("a TTL must be %v to %v on this store, not %v", info.MinTTL, info.MaxTTL, ttl)

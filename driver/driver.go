@@ -121,8 +121,8 @@ type Store interface {
 	Inspect(ctx context.Context, name string) (Lock, error)
 
 	// List yields the locks whose names start with prefix and on which a claim stands, in no certain order; those
-	// that only foreign clients ever used may be missing. A lock that cannot be read is yielded with its name and an error, and the listing goes on; an error with an empty name
-	// ends it.
+	// that only foreign clients ever used may be missing. A lock that cannot be read is yielded with its name and an
+	// error, and the listing goes on; an error with an empty name ends it.
 	List(ctx context.Context, prefix string) iter.Seq2[Lock, error]
 
 	// Break acts on one claim as an operator, found by the ref that Inspect gave: see [BreakMode]. It returns an error

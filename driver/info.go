@@ -1,6 +1,9 @@
 package driver
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Info is what a store promises, as data. GUARANTEES.md is the table of all stores' Infos, and the command prints it.
 type Info struct {
@@ -48,6 +51,15 @@ const (
 	MaxHolders = 256
 	MaxWaiters = 64
 )
+
+// Bounded is i with these limits wherever it has none of its own. It is for engines, on which claims stand in line: no
+// MaxWaiters becomes one, too.
+func (i Info) Bounded() Info {
+	i.MinTTL, i.MaxTTL = cmp.Or(i.MinTTL, MinTTL), cmp.Or(i.MaxTTL, MaxTTL)
+	i.MaxName, i.MaxMeta = cmp.Or(i.MaxName, MaxName), cmp.Or(i.MaxMeta, MaxMeta)
+	i.MaxHolders, i.MaxWaiters = cmp.Or(i.MaxHolders, MaxHolders), cmp.Or(i.MaxWaiters, MaxWaiters)
+	return i
+}
 
 // Tier is how far a store can be trusted with work that must never be done twice.
 type Tier string

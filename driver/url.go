@@ -135,7 +135,7 @@ func shownOption(name string) string {
 
 var (
 	secretOption = regexp.MustCompile(`(?i)pass|pwd|secret|token|key|cred|auth|sig`)
-	fileOption   = regexp.MustCompile(`(?i)file$`)
+	fileOption   = regexp.MustCompile(`(?i)file$|^tls-key$|^sslkey$|^credentials$`)
 )
 
 // isSecret tells whether an option's value must not be shown. The path of a file with a secret in it is none: whoever has

@@ -11,6 +11,9 @@ import (
 	"testing"
 )
 
+func number(v string) error { _, err := strconv.Atoi(v); return err }
+func file(v string) error   { _, err := os.ReadFile(v); return err }
+
 func init() {
 	Register("test", func(ctx context.Context, u *url.URL) (Store, error) {
 		if u.Query().Has("reparse") { // as SDKs do
@@ -18,9 +21,8 @@ func init() {
 			return nil, fmt.Errorf("dial %s with %s: %w", u, u.Query().Get("password"), err)
 		}
 		return nil, Query(u, map[string]func(string) error{
-			"db":            func(v string) error { _, err := strconv.Atoi(v); return err },
-			"password":      func(v string) error { _, err := strconv.Atoi(v); return err },
-			"password-file": func(v string) error { _, err := os.ReadFile(v); return err },
+			"db": number, "password": number,
+			"password-file": file, "tls-key": file, "sslkey": file, "credentials": file,
 		})
 	})
 }
@@ -70,6 +72,7 @@ func TestOpenHidesSecrets(t *testing.T) {
 		"test://host/?sslpassword=SECRET",
 		"test://host/?password=a%SECRET",
 		"test://host/?password-file=SECRET",
+		"test://host/?tls-key=SECRET",
 		"test://host/?password=/SECRET",
 		"test://host/?password=SECRET;x=1",
 		"test://host/?password=x;SECRET",
@@ -146,9 +149,11 @@ func TestQuery(t *testing.T) {
 
 // The path of a file with a secret in it is told to whoever has to mend it.
 func TestAPathIsNoSecret(t *testing.T) {
-	_, err := Open(t.Context(), "test://user:hunter2@host/?password-file=/no/such/file")
-	if err == nil || !strings.Contains(err.Error(), "open /no/such/file") {
-		t.Errorf("want the path; %v", err)
+	for _, option := range []string{"password-file", "tls-key", "sslkey", "credentials"} {
+		_, err := Open(t.Context(), "test://user:hunter2@host/?"+option+"=/no/such/file")
+		if err == nil || !strings.Contains(err.Error(), "open /no/such/file") {
+			t.Errorf("%s: want the path; %v", option, err)
+		}
 	}
 }
 

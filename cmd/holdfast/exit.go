@@ -15,7 +15,7 @@ import (
 
 // Exit codes besides the command's own. They are those of sysexits.h and of shells where these have one.
 const (
-	exitNothing     = 1   // show, break: nothing stands there
+	exitNothing     = 1   // break: nothing stands there
 	exitUsage       = 64  // the command line, or the way a lock is used, is wrong
 	exitUnavailable = 69  // the store cannot be reached, refuses, or cannot be read
 	exitUnwritten   = 74  // what is to be printed cannot be written

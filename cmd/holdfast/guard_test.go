@@ -208,6 +208,20 @@ func TestAForcedBreakEndsTheTreeAtTheNextRenewal(t *testing.T) {
 	}
 }
 
+// A command that ends well under a lock that was taken by force is no success, though nobody has heard of the loss before
+// the lock is given back.
+func TestACommandThatEndsUnderATakenLockIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.run("run", "--json", "record", "a", program, "break", "--force", "a")
+	if r.code != 76 || !strings.Contains(r.err, "a was lost meanwhile") {
+		t.Errorf("want exit 76 and the loss told; %s", r.description)
+	}
+	if last, _ := w.last(w.path("record")); last["outcome"] != "lost" || last["command_exit_code"] != 0.0 {
+		t.Errorf("record: %v", last)
+	}
+}
+
 // A disk that hangs, as one on a dead network or a broken controller does. Making one takes root and a file system of
 // its own.
 func TestAFrozenDisk(t *testing.T) {

@@ -12,7 +12,8 @@ import (
 const holdHelp = `hold takes the lock NAME, prints its fencing token on a line of its own, and holds it until it is told to end by SIGINT
 (Ctrl-C), SIGTERM, SIGHUP or another such signal. Then it gives the lock back and exits 0.
 
-It exits 76 as soon as the lock is lost, and as run does if it is not acquired.`
+It exits 76 as soon as the lock is lost, and as run does if it is not acquired. The outcome in the record of --json is one of
+run's, released when it was told to end, or not printed when the token could not be.`
 
 func newHold(storeURL *string) *cobra.Command {
 	f := lockFlags{store: storeURL}

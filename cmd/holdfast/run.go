@@ -42,7 +42,9 @@ only if the store is called by the same name: of redis://localhost within redis:
 No --wait outlasts a store that gives no answer: the waiting ends, with exit code 69, when it has been silent for 10 s, or for the
 TTL if that is less.
 
---json FILE appends a line of JSON for each event, and a last one that states the outcome; fd:N is a descriptor.
+--json FILE appends a line of JSON for each event, and a last one, of the event "outcome", with the exit code and the outcome
+in a word: exited (by itself), killed (by a signal), lost (the lock), not acquired, interrupted (while it waited), cannot run,
+unavailable (the store) or usage. fd:N is a descriptor.
 
 Exit codes: the command's own; 128+n if it died of signal n, or if signal n ended the waiting; 64 wrong usage; 69 the store
 cannot be reached or refuses; 75 not acquired; 76 the lock was lost while the command ran, even if that succeeded;

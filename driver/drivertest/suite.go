@@ -1,8 +1,8 @@
 // Package drivertest is the conformance suite that every store of Holdfast passes.
 //
-// A case is data: a name, a promise in one sentence (GUARANTEES.md quotes it) and a function that looks whether a
-// running store keeps it. Nothing here needs package testing, so the same cases run in a store's tests, in a trial
-// against a real server and in the command's doctor. A store's own test is ten lines:
+// A case is data: a name, by which GUARANTEES.md calls it, a promise in one sentence and a function that looks whether a
+// running store keeps it. Nothing here needs package testing, so the same cases run in a store's tests and in a trial
+// against a real server. A store's own test is ten lines:
 //
 //	func TestConformance(t *testing.T) {
 //		h := drivertest.Harness{Open: func(ctx context.Context) (driver.Store, error) { return mystore.Open(ctx, addr) }}

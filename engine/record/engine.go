@@ -75,22 +75,7 @@ func complete(info driver.Info) driver.Info {
 	info.Order = driver.OrderFair
 	info.Kinds = []driver.Kind{driver.KindMutex, driver.KindRW, driver.KindSemaphore}
 	info.Detached = true
-	set := func(v *int, std int) {
-		if *v == 0 {
-			*v = std
-		}
-	}
-	set(&info.MaxName, driver.MaxName)
-	set(&info.MaxMeta, driver.MaxMeta)
-	set(&info.MaxHolders, driver.MaxHolders)
-	set(&info.MaxWaiters, driver.MaxWaiters)
-	if info.MinTTL == 0 {
-		info.MinTTL = driver.MinTTL
-	}
-	if info.MaxTTL == 0 {
-		info.MaxTTL = driver.MaxTTL
-	}
-	return info
+	return info.Bounded()
 }
 
 func (e *engine) Info() driver.Info { return e.info }

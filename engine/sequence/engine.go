@@ -17,6 +17,7 @@
 package sequence
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,22 +92,8 @@ func complete(info driver.Info) driver.Info {
 	if info.Clock.Monotonic == nil {
 		info.Clock = driver.SystemClock
 	}
-	set := func(v *int, std int) {
-		if *v == 0 {
-			*v = std
-		}
-	}
-	set(&info.MaxName, driver.MaxName)
-	set(&info.MaxMeta, driver.MaxMeta)
-	set(&info.MaxHolders, driver.MaxHolders)
-	set(&info.MaxWaiters, maxWaiters)
-	if info.MinTTL == 0 {
-		info.MinTTL = driver.MinTTL
-	}
-	if info.MaxTTL == 0 {
-		info.MaxTTL = driver.MaxTTL
-	}
-	return info
+	info.MaxWaiters = cmp.Or(info.MaxWaiters, maxWaiters)
+	return info.Bounded()
 }
 
 // Info does no I/O.

@@ -25,7 +25,7 @@ func (r *Rig[C, P]) TLS(t *testing.T, start func(cert, key string) C) {
 	bad, _ := certificate(t, filepath.Join(dir, "bad"))
 	c := start(good, key)
 	try := func(ca string) error {
-		client, err := holdfast.Open(t.Context(), r.url(c.Endpoints()...)+"?ca="+ca, &holdfast.Options{TTL: 5 * time.Second})
+		client, err := holdfast.Open(t.Context(), r.url(c.Endpoints()...)+"?tls-ca="+ca, &holdfast.Options{TTL: 5 * time.Second})
 		if err != nil {
 			return err
 		}

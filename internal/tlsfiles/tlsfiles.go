@@ -10,8 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Config trusts the certificates in ca (empty: those of the system), shows cert with its key if one of the two is named, and
-// expects a server of that name (empty: the one that is dialed). A file that cannot be used is an ErrInvalid.
+// Config trusts the certificates in ca (empty: those of the system), shows cert with its key if they are named, and
+// expects a server of that name (empty: the one that is dialed). A file that cannot be used is an ErrInvalid, and so is one
+// of cert and key without the other.
 func Config(ca, cert, key, name string) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name}
 	if ca != "" {
@@ -24,7 +25,10 @@ func Config(ca, cert, key, name string) (*tls.Config, error) {
 			return nil, fmt.Errorf("%w: there is no certificate in %s", driver.ErrInvalid, ca)
 		}
 	}
-	if cert != "" || key != "" {
+	switch {
+	case (cert == "") != (key == ""):
+		return nil, fmt.Errorf("%w: a client's own certificate takes two files, tls-cert and tls-key", driver.ErrInvalid)
+	case cert != "":
 		pair, err := tls.LoadX509KeyPair(cert, key)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)

@@ -24,9 +24,9 @@ func init() { driver.Register("etcd", openURL) }
 //
 //	prefix=P      starts all keys, as it is
 //	tls=true      encrypts; so does each of the following
-//	ca=FILE       the authorities to believe, in PEM, instead of the system's
-//	cert=FILE, key=FILE   this client's own certificate
-//	servername=N  the name that the servers' certificates are checked for
+//	tls-ca=FILE   the authorities to believe, in PEM, instead of the system's
+//	tls-cert=FILE, tls-key=FILE   this client's own certificate
+//	tls-name=N    the name that the servers' certificates are checked for
 //
 // The cluster need not be reachable, and part of it may be away.
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
@@ -67,7 +67,7 @@ func config(u *url.URL) (clientv3.Config, string, error) {
 		return func(v string) error { *to = v; return nil }
 	}
 	err := driver.Query(u, map[string]func(string) error{
-		"prefix": text(&prefix), "ca": text(&ca), "cert": text(&cert), "key": text(&key), "servername": text(&name),
+		"prefix": text(&prefix), "tls-ca": text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
 		"tls": func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
 	})
 	if err != nil {

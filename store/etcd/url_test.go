@@ -12,18 +12,19 @@ import (
 // TestURL: a URL names endpoints, user, prefix and encryption, and what is wrong with one is said, without its password.
 func TestURL(t *testing.T) {
 	for raw, want := range map[string]string{
-		"etcd://h1:1,h2:2":                       "http://h1:1 http://h2:2",
-		"etcd://h1,h2:2/":                        "http://h1:2379 http://h2:2",
-		"etcd://[::1]:7":                         "http://[::1]:7",
-		"etcd://u:hunter2@h:1?tls=true":          "https://h:1",
-		"etcd://h:1?prefix=/locks/":              "http://h:1",
-		"etcd://h:1?servername=n":                "https://h:1",
-		"etcd://u:hunter2@h:1/path":              "",
-		"etcd://u:hunter2@":                      "",
-		"etcd://u:hunter2@h:1?nope=1":            "",
-		"etcd://u:hunter2@h:1?tls=maybe":         "",
-		"etcd://u:hunter2@h:1?ca=/does/not/be":   "",
-		"etcd://u:hunter2@h:1?cert=/does/not/be": "",
+		"etcd://h1:1,h2:2":                         "http://h1:1 http://h2:2",
+		"etcd://h1,h2:2/":                          "http://h1:2379 http://h2:2",
+		"etcd://[::1]:7":                           "http://[::1]:7",
+		"etcd://u:hunter2@h:1?tls=true":            "https://h:1",
+		"etcd://h:1?prefix=/locks/":                "http://h:1",
+		"etcd://h:1?tls-name=n":                    "https://h:1",
+		"etcd://u:hunter2@h:1/path":                "",
+		"etcd://u:hunter2@":                        "",
+		"etcd://u:hunter2@h:1?nope=1":              "",
+		"etcd://u:hunter2@h:1?tls=maybe":           "",
+		"etcd://u:hunter2@h:1?tls-ca=/does/not/be": "",
+		"etcd://u:hunter2@h:1?tls-cert=/does/not/be&tls-key=/nor/this": "",
+		"etcd://u:hunter2@h:1?tls-cert=/does/not/be":                   "",
 	} {
 		u, err := url.Parse(raw)
 		if err != nil {

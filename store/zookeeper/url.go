@@ -20,9 +20,9 @@ func init() { driver.Register("zookeeper", openURL) }
 //	layout=L      curator (the default), kazoo, both, curator-semaphore or plain
 //	acl=A         who may use the nodes that are made: creator (the default with a user) or anyone (without)
 //	tls=true      encrypts; so does each of the following
-//	ca=FILE       the authorities to believe, in PEM, instead of the system's
-//	cert=FILE, key=FILE   this client's own certificate
-//	servername=N  the name that the servers' certificates are checked for
+//	tls-ca=FILE   the authorities to believe, in PEM, instead of the system's
+//	tls-cert=FILE, tls-key=FILE   this client's own certificate
+//	tls-name=N    the name that the servers' certificates are checked for
 //
 // The ensemble need not be reachable.
 func openURL(_ context.Context, u *url.URL) (driver.Store, error) {
@@ -59,7 +59,7 @@ func options(u *url.URL) (Options, error) {
 			}
 			return nil
 		},
-		"ca": text(&ca), "cert": text(&cert), "key": text(&key), "servername": text(&name),
+		"tls-ca": text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
 		"tls": func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
 	})
 	if err != nil {
