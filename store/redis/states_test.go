@@ -92,6 +92,55 @@ func TestDiskFails(t *testing.T) {
 	}
 }
 
+// TestFull: on a server that has no memory left all that is held is renewed, left standing, broken and given back, also where
+// the release has to see to it that a late request makes no claim.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []Layout{LayoutPlain, LayoutRedisson} {
+		server := startServer(t)
+		s := open(t, "redis://"+server.Addr+"?layout="+string(layout)).(*Store)
+		claims := []driver.Claim{mutex("m", 20*time.Second)}
+		if layout == LayoutPlain {
+			fair, one, two := mutex("f", 20*time.Second), mutex("s", 20*time.Second), mutex("s", 20*time.Second)
+			fair.Fair = true
+			one.Kind, one.Limit, two.Kind, two.Limit = driver.KindSemaphore, 5, driver.KindSemaphore, 5
+			claims = append(claims, fair, one, two)
+		}
+		var gs []driver.Grant
+		for _, c := range append(claims, mutex("barred", 20*time.Second), mutex("marked", 20*time.Second), mutex("forced", 20*time.Second)) {
+			gs = append(gs, acquire(t, s, c))
+		}
+		do(t, server, "CONFIG", "SET", "maxmemory", "1")
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		for i, g := range gs {
+			if r := renew(t, s, g); r.Err != nil {
+				t.Errorf("%s: renewing %s: %v", layout, g.Name, r.Err)
+			}
+			var err error
+			switch g.Name {
+			case "marked":
+				err = s.Break(ctx, g.Name, g.Ref, driver.BreakMark)
+			case "forced":
+				err = s.Break(ctx, g.Name, g.Ref, driver.BreakForce)
+			case "barred":
+				s.overtaken(g.ID)
+				err = s.Release(ctx, g.Claim, "")
+			default:
+				if i%2 == 0 {
+					if err := s.Detach(ctx, g, 30*time.Second); err != nil {
+						t.Errorf("%s: leaving %s: %v", layout, g.Name, err)
+					}
+				}
+				err = s.Release(ctx, g.Claim, "")
+			}
+			if err != nil {
+				t.Errorf("%s: %s: %v", layout, g.Name, err)
+			}
+		}
+	}
+}
+
 // TestLoading: a server that is still reading its data is waited for.
 func TestLoading(t *testing.T) {
 	t.Parallel()
