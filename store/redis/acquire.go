@@ -41,7 +41,7 @@ func (s *Store) acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	case err != nil:
 		return g, err
 	case held == nil:
-		return g, s.replicated(ctx, c)
+		return g, s.replicated(ctx, &g)
 	case held.code == codeAskLine:
 		return a.line(ctx)
 	case !c.Wait:
@@ -193,7 +193,7 @@ func (a *attempt) line(ctx context.Context) (driver.Grant, error) {
 		case err != nil:
 			return g, a.failed(ctx, r, err)
 		case r == nil:
-			return g, a.s.replicated(ctx, a.claim)
+			return g, a.s.replicated(ctx, &g)
 		case r.code == codeHeld && !a.claim.Wait:
 			return g, r.error()
 		case r.code == codeHeld:
@@ -267,7 +267,7 @@ func (a *attempt) outside(ctx context.Context, r *refusal) (g driver.Grant, err 
 		case err != nil:
 			return g, a.failed(ctx, last, err)
 		case r == nil:
-			return g, a.s.replicated(ctx, a.claim)
+			return g, a.s.replicated(ctx, &g)
 		}
 	}
 }
@@ -317,30 +317,42 @@ func (a *attempt) failed(ctx context.Context, r *refusal, err error) error {
 }
 
 // replicated makes sure that a grant has reached as many replicas as the user wants, and gives it up if it has not.
-func (s *Store) replicated(ctx context.Context, c driver.Claim) error {
+func (s *Store) replicated(ctx context.Context, g *driver.Grant) error {
 	if s.opts.Replicas == 0 {
 		return nil
 	}
-	lock := s.keys.lock(c.Name)
-	// WAIT speaks of what its own connection has written: so a write goes before it on the same one.
-	got, err := int64(0), error(nil)
+	st, keys, args := s.renewal(g)
+	// WAIT speaks of what its own connection has written. So the grant is renewed on the same one: that writes, and shows
+	// that it stands there, which is not said where another server has just taken over.
+	got, stands, err := int64(0), false, error(nil)
 	derr := s.client.Dedicated(func(d rueidis.DedicatedClient) error {
 		rs := d.DoMulti(ctx,
-			d.B().Pexpire().Key(beside("", lock)).Milliseconds((retention + driver.MaxTTL).Milliseconds()).Build(),
+			d.B().Eval().Script(st.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build(),
 			d.B().Wait().Numreplicas(int64(s.opts.Replicas)).Timeout(s.opts.ReplicaTimeout.Milliseconds()).Build())
+		var m rueidis.RedisMessage
+		if m, err = rs[0].ToMessage(); err != nil {
+			return err
+		}
+		if a, ok := array(m, 1); ok {
+			m = a[0]
+		}
+		stands = num(m) > 0
 		got, err = rs[1].AsInt64()
 		return err
 	})
-	if derr == nil && got >= int64(s.opts.Replicas) {
+	if derr == nil && stands && got >= int64(s.opts.Replicas) {
 		return nil
 	}
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if rerr := s.Release(bounded, c, ""); rerr != nil && !errors.Is(rerr, driver.ErrLost) {
+	if rerr := s.Release(bounded, g.Claim, ""); rerr != nil && !errors.Is(rerr, driver.ErrLost) {
 		return uncertain(fmt.Errorf("the grant is not known to have reached the replicas, and was not given back: %w", rerr))
 	}
-	if derr != nil {
+	switch {
+	case derr != nil:
 		return fmt.Errorf("the grant is not known to have reached the replicas: %w", explain(derr))
+	case !stands:
+		return errors.New("the grant does not stand any more: another server may have taken over before it reached the replicas")
 	}
 	return fmt.Errorf("only %d replicas of %d have the grant; it was given back", got, s.opts.Replicas)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -161,6 +162,43 @@ func TestForgottenGrant(t *testing.T) {
 	told(t, l, ttl, driver.LossGone, driver.LossTaken)
 	t.Logf("fail-over that lost a grant: two holders for %v; tokens %d, then %d", time.Since(granted).Round(time.Millisecond), l.Token(), next.Token())
 	keeps(t, next, time.Second)
+}
+
+// TestReplicated: that a grant has reached its replicas is not said of one which the server that has taken over never had; and
+// what is asked about it does not have its record end before it says.
+func TestReplicated(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	startServer(t, "--replicaof", "127.0.0.1 "+server.Port)
+	if err := redistest.Until(t.Context(), func() bool {
+		info, err := server.Do("INFO", "replication")
+		return err == nil && strings.Contains(info, "state=online")
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, "redis://"+server.Addr+"?replicas=1").(*Store)
+	plain, fair, sem := mutex("plain", 20*time.Second), mutex("fair", 20*time.Second), mutex("semaphore", 20*time.Second)
+	fair.Fair = true
+	sem.Kind, sem.Limit = driver.KindSemaphore, 5
+	var gs []driver.Grant
+	for _, c := range []driver.Claim{plain, fair, sem} {
+		gs = append(gs, acquire(t, s, c))
+		record := beside("", c.Name)
+		ends, err := strconv.ParseInt(do(t, server, "PEXPIRETIME", record)[1:], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept, err := strconv.ParseInt(do(t, server, "HGET", record, "kept"), 10, 64)
+		if early := kept/1000 - ends; err != nil || early > 1 {
+			t.Errorf("%s: its record ends %d ms before it says: %v", c.Name, early, err)
+		}
+	}
+	do(t, server, "FLUSHALL")
+	for _, g := range gs {
+		if err := s.replicated(t.Context(), &g); err == nil {
+			t.Errorf("%s: it is said to have reached the replicas, and stands nowhere", g.Name)
+		}
+	}
 }
 
 // TestOldPrimary: when the primary is killed right after a grant, the holder keeps the lock or is told. The old primary
