@@ -6,9 +6,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
@@ -198,6 +201,58 @@ func TestReplicated(t *testing.T) {
 		if err := s.replicated(t.Context(), &g); err == nil {
 			t.Errorf("%s: it is said to have reached the replicas, and stands nowhere", g.Name)
 		}
+	}
+}
+
+// TestHungPrimary: Sentinels replace a primary that hangs. Who waits for an answer of it then is served by the new one, and is
+// not told that the client is closed; unless it is.
+func TestHungPrimary(t *testing.T) {
+	t.Parallel()
+	g := must(t)(redistest.Replicated(t.Context()))
+	a := g.SentinelAddrs()
+	s := open(t, "redis+sentinel://"+a[0]+"/"+redistest.MasterName+"?addrs="+a[1]+","+a[2]+"&timeout=10s")
+	held := acquire(t, s, mutex("held", 30*time.Second))
+	given := acquire(t, s, mutex("given", 30*time.Second))
+	users, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: a, Sentinel: rueidis.SentinelOption{MasterSet: redistest.MasterName}, DisableRetry: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := New(users, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	acquire(t, other, mutex("other", 10*time.Second))
+	if _, err := g.Servers[0].Do("WAIT", "1", "1000"); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Watchful(); err != nil {
+		t.Fatal(err)
+	}
+	g.Servers[0].Signal(syscall.SIGSTOP)
+	var calls sync.WaitGroup
+	calls.Go(func() {
+		if err := s.Release(t.Context(), given.Claim, given.Ref); err != nil {
+			t.Errorf("a release under way: %v", err)
+		}
+	})
+	calls.Go(func() {
+		if r := renew(t, s, held); errors.Is(r.Err, driver.ErrClosed) {
+			t.Errorf("a renewal under way: %v", r.Err)
+		}
+	})
+	for name, s := range map[string]driver.Store{"one": s, "two": other} {
+		calls.Go(func() {
+			if _, err := s.Acquire(t.Context(), waiting(mutex(name, 30*time.Second))); err != nil {
+				t.Errorf("a claim under way: %v", err)
+			}
+		})
+	}
+	calls.Wait()
+	g.Servers[0].Signal(syscall.SIGCONT)
+	users.Close()
+	if _, err := other.Acquire(t.Context(), mutex("late", time.Second)); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("by a client that its user has closed: %v", err)
 	}
 }
 

@@ -23,8 +23,8 @@ func (s *Store) final(err error) error {
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, rueidis.ErrClosing) {
-		return driver.ErrClosed
+	if errors.Is(err, rueidis.ErrClosing) && (s.top == single || s.life.Err() != nil) {
+		return driver.ErrClosed // elsewhere it may be the connection to a server that is not followed any more; see again
 	}
 	for _, f := range []error{driver.ErrDenied, driver.ErrCorrupt, driver.ErrClosed, driver.ErrUnsupported, driver.ErrInvalid} {
 		if errors.Is(err, f) {
@@ -159,6 +159,7 @@ type patient struct {
 	limit   time.Duration
 	silence driver.Silence
 	fails   int    // in a row
+	closing int    // how many of them in a row say that the client is closed
 	unknown bool   // a request of this call had an unknown outcome
 	reads   bool   // it changes nothing, so that nothing about it is uncertain
 	untimed bool   // nobody asks when its requests began: the clock is not read before one fails
@@ -187,7 +188,7 @@ func (p *patient) run(ctx context.Context, st *step, keys, args []string) (m rue
 				p.s.took(at) // a clock is not read for nothing: it costs as much as all the rest here
 			}
 			p.silence.Ends()
-			p.fails = 0
+			p.fails, p.closing = 0, 0
 			if p.s.life.Err() != nil {
 				return m, at, driver.ErrClosed
 			}
@@ -206,6 +207,12 @@ func (p *patient) again(ctx context.Context, err error) error {
 	}
 	if f := p.s.final(err); f != nil {
 		return f
+	}
+	// A client that follows a fail-over closes the old connection under the requests on it, and has the new one by then.
+	if !errors.Is(err, rueidis.ErrClosing) {
+		p.closing = 0
+	} else if p.closing++; p.closing > 2 && !p.s.owned {
+		return driver.ErrClosed // by the user, whose it is
 	}
 	if _, refused := rueidis.IsRedisErr(err); !refused {
 		p.unknown = true
