@@ -297,7 +297,7 @@ func (a *attempt) block(ctx context.Context, seat *seat, d time.Duration) (told 
 			if w == 0 {
 				return true, nil
 			}
-			timer.Reset(w) // it is the next after one that was called
+			timer.Reset(min(w, a.claim.TTL/3)) // it is the next after one that was called, and has to be seen as alive till then
 		case <-timer.C:
 			return false, nil
 		case <-ctx.Done():
