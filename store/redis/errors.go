@@ -32,13 +32,13 @@ func (s *Store) final(err error) error {
 		}
 	}
 	if r, ok := rueidis.IsRedisErr(err); ok {
-		return finalReply(r.Error(), s.top == single)
+		return finalReply(r.Error(), s.top == single, s.opts.Layout)
 	}
 	return nil
 }
 
 // finalReply judges an error that a server has replied. alone says that there is no other server that could take over.
-func finalReply(text string, alone bool) error {
+func finalReply(text string, alone bool, layout Layout) error {
 	says := func(parts ...string) bool {
 		for _, p := range parts {
 			if strings.Contains(text, p) {
@@ -51,7 +51,7 @@ func finalReply(text string, alone bool) error {
 	case says("NOAUTH", "WRONGPASS", "invalid username-password", "invalid password"):
 		return fmt.Errorf("%w: Redis wants other credentials: %s", driver.ErrDenied, brief(text))
 	case says("NOPERM", "can't run this command", "can't access", "can't publish", "ACL failure"):
-		return fmt.Errorf("%w: the Redis user lacks a permission: %s; %s", driver.ErrDenied, brief(text), aclRule(text))
+		return fmt.Errorf("%w: the Redis user lacks a permission: %s; %s", driver.ErrDenied, brief(text), aclRule(text, layout))
 	case says("READONLY") && alone:
 		return fmt.Errorf("%w: this Redis server is a read-only replica: open the primary, or the Sentinels", driver.ErrDenied)
 	case says("CROSSSLOT", "Cross slot"):
@@ -71,10 +71,14 @@ func finalReply(text string, alone bool) error {
 }
 
 // aclRule names the rule that gives a user what he was refused.
-func aclRule(text string) string {
+func aclRule(text string, layout Layout) string {
 	switch {
+	case strings.Contains(text, "channel") && layout == LayoutRedisson:
+		return "add the ACL rule &" + redissonChannel + "*"
 	case strings.Contains(text, "channel"):
 		return "add the ACL rule &" + reserved + "*"
+	case strings.Contains(text, "key") && layout == LayoutRedisson:
+		return "add ACL rules for the locks' keys, for ~" + reserved + "* and for ~" + redissonTokens + "*"
 	case strings.Contains(text, "key"):
 		return "add ACL rules for the locks' keys and for ~" + reserved + "*"
 	}

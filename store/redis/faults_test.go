@@ -165,12 +165,18 @@ func TestRefusals(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	for _, rules := range []string{"boss on >hunter2 ~* &* +@all", "noscript on >hunter2 ~* &* +@all -evalsha", "nokeys on >hunter2 ~other* &* +@all",
-		"nochannel on >hunter2 ~* resetchannels +@all", "notime on >hunter2 ~* &* +@all -time", "default off"} {
+		"nochannel on >hunter2 ~* resetchannels +@all", "notime on >hunter2 ~* &* +@all -time",
+		"redissonkeys on >hunter2 ~lock* ~holdfast* resetchannels &* +@all", "redissonchannel on >hunter2 ~* resetchannels &holdfast* +@all", "default off"} {
 		do(t, server, append([]string{"ACL", "SETUSER"}, strings.Fields(rules)...)...)
 	}
 	url := func(user, password string) string { return "redis://" + user + ":" + password + "@" + server.Addr }
-	for user, says := range map[string]string{"boss": "", "noscript": "+evalsha", "nokeys": "~holdfast*", "nochannel": "&holdfast*", "notime": "+time"} {
-		s, err := driver.Open(t.Context(), url(user, "hunter2"))
+	for user, says := range map[string]string{"boss": "", "noscript": "+evalsha", "nokeys": "~holdfast*", "nochannel": "&holdfast*", "notime": "+time",
+		"redissonkeys": "~redisson_lock_token*", "redissonchannel": "&redisson_lock__channel*"} {
+		raw := url(user, "hunter2")
+		if strings.HasPrefix(user, "redisson") {
+			raw += "?layout=redisson"
+		}
+		s, err := driver.Open(t.Context(), raw)
 		if err != nil {
 			t.Fatal(err)
 		}

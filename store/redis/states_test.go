@@ -217,7 +217,7 @@ func TestTooOld(t *testing.T) {
 		"ERR unknown command 'AUTH', with args beginning with: 'user' 'hunter2'":                                        "too old",
 		"ERR Write commands not allowed after non deterministic commands. Call redis.replicate_commands() at the start": "too old",
 	} {
-		says(t, text, finalReply(text, true), driver.ErrUnsupported, what)
+		says(t, text, finalReply(text, true, LayoutPlain), driver.ErrUnsupported, what)
 	}
 }
 
@@ -252,7 +252,7 @@ func TestClusterMisused(t *testing.T) {
 	}
 	r := open(t, "redis+cluster://"+g.Servers[0].Addr+"?layout=redisson")
 	says(t, "two slots", try(t, r, "a{b"), driver.ErrInvalid, "two hash slots", "braces")
-	says(t, "a reply", finalReply("CROSSSLOT Keys in request don't hash to the same slot", false), driver.ErrInvalid, "two hash slots")
+	says(t, "a reply", finalReply("CROSSSLOT Keys in request don't hash to the same slot", false, LayoutPlain), driver.ErrInvalid, "two hash slots")
 	if err := try(t, open(t, "redis+cluster://"+startServer(t).Addr), "m"); err != nil {
 		t.Errorf("one server opened as a Cluster: %v", err)
 	}

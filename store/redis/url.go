@@ -203,7 +203,7 @@ func connect(ctx context.Context, o rueidis.ClientOption) (rueidis.Client, error
 		return client, nil
 	}
 	if r, ok := rueidis.IsRedisErr(err); ok {
-		if f := finalReply(r.Error(), o.ForceSingleClient); f != nil {
+		if f := finalReply(r.Error(), o.ForceSingleClient, ""); f != nil {
 			return nil, f
 		}
 	}
