@@ -23,8 +23,9 @@ func (s *Store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 		return driver.Grant{}, err
 	}
 	g, err := s.acquire(ctx, c)
-	if driver.Final(err) && s.landing(c.ID) {
-		_ = s.Release(ctx, c, "") // a request that had no answer may yet make the claim, which its client thinks refused
+	if driver.Final(err) && s.landing(c.ID) || errors.Is(err, driver.ErrDenied) {
+		// A request that had no answer may yet make the claim, and a script that is denied a command has run as far as that.
+		_ = s.Release(ctx, c, "") // its client thinks it refused
 	}
 	return g, err
 }

@@ -208,6 +208,22 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestDeniedHalfway: a claim whose step is denied a command on its way keeps nobody else out.
+func TestDeniedHalfway(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	for layout, without := range map[Layout]string{LayoutPlain: "-time", LayoutRedisson: "-pexpire"} {
+		do(t, server, "ACL", "SETUSER", "worker", "reset", "on", ">hunter2", "~*", "&*", "+@all", without)
+		raw := "@" + server.Addr + "?layout=" + string(layout)
+		name := "lock-" + string(layout)
+		_, err := open(t, "redis://worker:hunter2"+raw).Acquire(t.Context(), mutex(name, 30*time.Second))
+		says(t, without, err, driver.ErrDenied, "permission")
+		if _, err := open(t, "redis://"+raw).Acquire(t.Context(), mutex(name, time.Second)); err != nil {
+			t.Errorf("behind one who lacks %s: %v", without[1:], err)
+		}
+	}
+}
+
 // TestStates: a server that is a replica, full, or busy is named so; what is held is renewed and released all the same
 // where the server lets it.
 func TestStates(t *testing.T) {
