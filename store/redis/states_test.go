@@ -141,6 +141,27 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// TestOpenInTime: opening takes no longer than its context allows, however many servers take the connection and say nothing.
+func TestOpenInTime(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	a := silent.Addr().String()
+	for _, raw := range []string{"redis://" + a, "rediss://" + a, "redis+sentinel://" + a + "/m1?addrs=" + a + "," + a,
+		"redis+cluster://" + a, "redlock://" + a + "?addrs=" + a + "," + a} {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		start := time.Now()
+		_, err := driver.Open(ctx, raw)
+		cancel()
+		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > time.Second {
+			t.Errorf("%s: after %v: %v", raw, took, err)
+		}
+	}
+}
+
 // TestLoading: a server that is still reading its data is waited for.
 func TestLoading(t *testing.T) {
 	t.Parallel()
