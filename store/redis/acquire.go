@@ -323,37 +323,48 @@ func (s *Store) replicated(ctx context.Context, g *driver.Grant) error {
 		return nil
 	}
 	st, keys, args := s.renewal(g)
-	// WAIT speaks of what its own connection has written. So the grant is renewed on the same one: that writes, and shows
-	// that it stands there, which is not said where another server has just taken over.
-	got, stands, err := int64(0), false, error(nil)
-	derr := s.client.Dedicated(func(d rueidis.DedicatedClient) error {
-		rs := d.DoMulti(ctx,
-			d.B().Eval().Script(st.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build(),
-			d.B().Wait().Numreplicas(int64(s.opts.Replicas)).Timeout(s.opts.ReplicaTimeout.Milliseconds()).Build())
-		var m rueidis.RedisMessage
-		if m, err = rs[0].ToMessage(); err != nil {
-			return err
-		}
-		if a, ok := array(m, 1); ok {
-			m = a[0]
-		}
-		stands = num(m) > 0
-		got, err = rs[1].AsInt64()
-		return err
-	})
-	if derr == nil && stands && got >= int64(s.opts.Replicas) {
-		return nil
+	type reach struct {
+		replicas int64
+		stands   bool
 	}
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	// WAIT speaks of what its own connection has written. So the grant is renewed on the same one: that writes, and shows
+	// that it stands there, which is not said where another server has just taken over. A server may hang at that.
+	within, cancel := context.WithTimeout(ctx, s.opts.ReplicaTimeout+time.Second)
 	defer cancel()
+	got, err := aside(within, s, func() (got reach, err error) {
+		err = s.client.Dedicated(func(d rueidis.DedicatedClient) error {
+			rs := d.DoMulti(within,
+				d.B().Eval().Script(st.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build(),
+				d.B().Wait().Numreplicas(int64(s.opts.Replicas)).Timeout(s.opts.ReplicaTimeout.Milliseconds()).Build())
+			m, err := rs[0].ToMessage()
+			if err != nil {
+				return err
+			}
+			if a, ok := array(m, 1); ok {
+				m = a[0]
+			}
+			got.stands = num(m) > 0
+			got.replicas, err = rs[1].AsInt64()
+			return err
+		})
+		return got, err
+	})
+	switch {
+	case err == nil && got.stands && got.replicas >= int64(s.opts.Replicas):
+		return nil
+	case ctx.Err() != nil:
+		return uncertain(ctx.Err())
+	}
+	bounded, done := context.WithTimeout(ctx, time.Second)
+	defer done()
 	if rerr := s.Release(bounded, g.Claim, ""); rerr != nil && !errors.Is(rerr, driver.ErrLost) {
-		return uncertain(fmt.Errorf("the grant is not known to have reached the replicas, and was not given back: %w", rerr))
+		return uncertain(fmt.Errorf("the grant is not known to have reached the replicas, and was not given back: %w", explain(rerr)))
 	}
 	switch {
-	case derr != nil:
-		return fmt.Errorf("the grant is not known to have reached the replicas: %w", explain(derr))
-	case !stands:
+	case err != nil:
+		return fmt.Errorf("the grant is not known to have reached the replicas: %w", explain(err))
+	case !got.stands:
 		return errors.New("the grant does not stand any more: another server may have taken over before it reached the replicas")
 	}
-	return fmt.Errorf("only %d replicas of %d have the grant; it was given back", got, s.opts.Replicas)
+	return fmt.Errorf("only %d replicas of %d have the grant; it was given back", got.replicas, s.opts.Replicas)
 }

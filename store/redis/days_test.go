@@ -204,6 +204,28 @@ func TestReplicated(t *testing.T) {
 	}
 }
 
+// TestReplicatedInTime: a claim whose grant waits for replicas ends with its context, and does not wait for as long as its server
+// hangs.
+func TestReplicatedInTime(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr+"?replicas=1") // there is none
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan time.Time, 1)
+	time.AfterFunc(300*time.Millisecond, func() { ended <- time.Now(); cancel() })
+	_, err := s.Acquire(ctx, mutex("given up", 20*time.Second))
+	if late := time.Since(<-ended); !errors.Is(err, context.Canceled) || late > 200*time.Millisecond {
+		t.Errorf("%v after its context has ended: %v", late, err)
+	}
+	time.AfterFunc(300*time.Millisecond, func() { server.Signal(syscall.SIGSTOP) })
+	time.AfterFunc(8*time.Second, func() { server.Signal(syscall.SIGCONT) })
+	start := time.Now()
+	_, err = s.Acquire(t.Context(), mutex("hangs", 20*time.Second))
+	if took := time.Since(start); !errors.Is(err, driver.ErrUncertain) || errors.Is(err, context.DeadlineExceeded) || took > 5*time.Second {
+		t.Errorf("the server hangs: after %v: %v", took, err)
+	}
+}
+
 // TestHungPrimary: Sentinels replace a primary that hangs. Who waits for an answer of it then is served by the new one, and is
 // not told that the client is closed; unless it is.
 func TestHungPrimary(t *testing.T) {
