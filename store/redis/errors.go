@@ -64,11 +64,15 @@ func finalReply(text string, alone bool, layout Layout) error {
 		return nil // it may pass
 	case says("WRONGTYPE"):
 		return fmt.Errorf("%w: a key beside the lock holds another type: %s", driver.ErrCorrupt, brief(text))
-	case strings.HasPrefix(text, "ERR"):
+	case failedScript.MatchString(brief(text)):
 		return fmt.Errorf("%w: Redis says: %s", driver.ErrCorrupt, brief(text))
 	}
 	return nil
 }
+
+// failedScript is what Redis says of a script that has failed by itself, as over text in the place of a number, and not by a command
+// that was refused.
+var failedScript = regexp.MustCompile(`(^|: )user_script:[0-9]+: `)
 
 // aclRule names the rule that gives a user what he was refused.
 func aclRule(text string, layout Layout) string {

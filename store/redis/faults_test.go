@@ -283,6 +283,19 @@ func TestDamaged(t *testing.T) {
 	if do(t, server, "GET", "holdfast:{damaged}") != "x" {
 		t.Error("it was changed")
 	}
+	do(t, server, "HSET", "holdfast:{rubbish}", "token", "rubbish")
+	sem := mutex("garbage", 20*time.Second)
+	sem.Kind, sem.Limit = driver.KindSemaphore, 5
+	semaphore := acquire(t, s, sem)
+	do(t, server, "HSET", "holdfast.c:{garbage}", sem.ID, "{garbage")
+	start := time.Now()
+	_, err := s.Acquire(t.Context(), mutex("rubbish", time.Second))
+	says(t, "a token that is no number", err, driver.ErrCorrupt)
+	says(t, "a renewal of a claim that cannot be read", renew(t, s, semaphore).Err, driver.ErrCorrupt)
+	says(t, "its release", s.Release(t.Context(), sem, ""), driver.ErrCorrupt)
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("that was said after %v", took)
+	}
 	g := acquire(t, s, mutex("evicted", time.Second))
 	do(t, server, "DEL", "holdfast:{evicted}")
 	if l := loss(renew(t, s, g).Err); l != driver.LossGone {
