@@ -58,6 +58,11 @@ func finalReply(text string, alone bool, layout Layout) error {
 		return fmt.Errorf("%w: keys of one lock fall into two hash slots: %s", driver.ErrInvalid, brief(text))
 	case says("MOVED ", "ASK ") && alone:
 		return fmt.Errorf("%w: this Redis server belongs to a Cluster: open it as redis+cluster://", driver.ErrUnsupported)
+	case says("unknown command 'EVALSHA'"):
+		return fmt.Errorf("%w: this Redis server is a Sentinel, which is opened as redis+sentinel://host/primary-name, or it is too old; version 6.2 is the least: %s",
+			driver.ErrUnsupported, brief(text))
+	case says("unknown command 'SENTINEL'"):
+		return fmt.Errorf("%w: this Redis server is no Sentinel: name the Sentinels, whose port is 26379 as a rule, or open it as redis://", driver.ErrUnsupported)
 	case says("unknown command", "Unknown Redis command", "wrong number of arguments", "Wrong number of args", "non deterministic commands"):
 		return fmt.Errorf("%w: this Redis server is too old, or lacks a command; version 6.2 is the least: %s", driver.ErrUnsupported, brief(text))
 	case says("NOREPLICAS", "LOADING", "BUSY", "OOM", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "MOVED ", "ASK ", "UNKILLABLE", "NOSCRIPT", "max number of clients"):

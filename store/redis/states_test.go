@@ -279,6 +279,16 @@ func TestClusterMisused(t *testing.T) {
 	}
 }
 
+// TestSentinelMisused: a Sentinel that is taken for a server, and a server that is taken for a Sentinel, are told apart from one that
+// is too old.
+func TestSentinelMisused(t *testing.T) {
+	t.Parallel()
+	g := must(t)(redistest.Replicated(t.Context()))
+	says(t, "a Sentinel", try(t, open(t, "redis://"+g.SentinelAddrs()[0]), "m"), driver.ErrUnsupported, "redis+sentinel://")
+	_, err := driver.Open(t.Context(), "redis+sentinel://"+g.Addrs()[0]+"/"+redistest.MasterName)
+	says(t, "a server", err, driver.ErrUnsupported, "no Sentinel")
+}
+
 // TestWeakSettings: settings that make locks less safe are warned of, each in words that say what to set.
 func TestWeakSettings(t *testing.T) {
 	t.Parallel()
