@@ -23,8 +23,9 @@ func (s *Store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 		return driver.Grant{}, err
 	}
 	g, err := s.acquire(ctx, c)
-	if driver.Final(err) && s.landing(c.ID) {
-		_ = s.Release(ctx, c, "") // a request that had no answer may yet make the claim, which its client thinks refused
+	if driver.Final(err) && s.landing(c.ID) || errors.Is(err, driver.ErrDenied) {
+		// A request that had no answer may yet make the claim, and a script that is denied a command has run as far as that.
+		_ = s.Release(ctx, c, "") // its client thinks it refused
 	}
 	return g, err
 }
@@ -41,7 +42,7 @@ func (s *Store) acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	case err != nil:
 		return g, err
 	case held == nil:
-		return g, s.replicated(ctx, c)
+		return g, s.replicated(ctx, &g)
 	case held.code == codeAskLine:
 		return a.line(ctx)
 	case !c.Wait:
@@ -193,7 +194,7 @@ func (a *attempt) line(ctx context.Context) (driver.Grant, error) {
 		case err != nil:
 			return g, a.failed(ctx, r, err)
 		case r == nil:
-			return g, a.s.replicated(ctx, a.claim)
+			return g, a.s.replicated(ctx, &g)
 		case r.code == codeHeld && !a.claim.Wait:
 			return g, r.error()
 		case r.code == codeHeld:
@@ -267,7 +268,7 @@ func (a *attempt) outside(ctx context.Context, r *refusal) (g driver.Grant, err 
 		case err != nil:
 			return g, a.failed(ctx, last, err)
 		case r == nil:
-			return g, a.s.replicated(ctx, a.claim)
+			return g, a.s.replicated(ctx, &g)
 		}
 	}
 }
@@ -297,7 +298,7 @@ func (a *attempt) block(ctx context.Context, seat *seat, d time.Duration) (told 
 			if w == 0 {
 				return true, nil
 			}
-			timer.Reset(w) // it is the next after one that was called
+			timer.Reset(min(w, a.claim.TTL/3)) // it is the next after one that was called, and has to be seen as alive till then
 		case <-timer.C:
 			return false, nil
 		case <-ctx.Done():
@@ -317,30 +318,53 @@ func (a *attempt) failed(ctx context.Context, r *refusal, err error) error {
 }
 
 // replicated makes sure that a grant has reached as many replicas as the user wants, and gives it up if it has not.
-func (s *Store) replicated(ctx context.Context, c driver.Claim) error {
+func (s *Store) replicated(ctx context.Context, g *driver.Grant) error {
 	if s.opts.Replicas == 0 {
 		return nil
 	}
-	lock := s.keys.lock(c.Name)
-	// WAIT speaks of what its own connection has written: so a write goes before it on the same one.
-	got, err := int64(0), error(nil)
-	derr := s.client.Dedicated(func(d rueidis.DedicatedClient) error {
-		rs := d.DoMulti(ctx,
-			d.B().Pexpire().Key(beside("", lock)).Milliseconds((retention + driver.MaxTTL).Milliseconds()).Build(),
-			d.B().Wait().Numreplicas(int64(s.opts.Replicas)).Timeout(s.opts.ReplicaTimeout.Milliseconds()).Build())
-		got, err = rs[1].AsInt64()
-		return err
-	})
-	if derr == nil && got >= int64(s.opts.Replicas) {
-		return nil
+	st, keys, args := s.renewal(g)
+	type reach struct {
+		replicas int64
+		stands   bool
 	}
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	// WAIT speaks of what its own connection has written. So the grant is renewed on the same one: that writes, and shows
+	// that it stands there, which is not said where another server has just taken over. A server may hang at that.
+	within, cancel := context.WithTimeout(ctx, s.opts.ReplicaTimeout+time.Second)
 	defer cancel()
-	if rerr := s.Release(bounded, c, ""); rerr != nil && !errors.Is(rerr, driver.ErrLost) {
-		return uncertain(fmt.Errorf("the grant is not known to have reached the replicas, and was not given back: %w", rerr))
+	got, err := aside(within, s, func() (got reach, err error) {
+		err = s.client.Dedicated(func(d rueidis.DedicatedClient) error {
+			rs := d.DoMulti(within,
+				d.B().Eval().Script(st.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build(),
+				d.B().Wait().Numreplicas(int64(s.opts.Replicas)).Timeout(s.opts.ReplicaTimeout.Milliseconds()).Build())
+			m, err := rs[0].ToMessage()
+			if err != nil {
+				return err
+			}
+			if a, ok := array(m, 1); ok {
+				m = a[0]
+			}
+			got.stands = num(m) > 0
+			got.replicas, err = rs[1].AsInt64()
+			return err
+		})
+		return got, err
+	})
+	switch {
+	case err == nil && got.stands && got.replicas >= int64(s.opts.Replicas):
+		return nil
+	case ctx.Err() != nil:
+		return uncertain(ctx.Err())
 	}
-	if derr != nil {
-		return fmt.Errorf("the grant is not known to have reached the replicas: %w", explain(derr))
+	bounded, done := context.WithTimeout(ctx, time.Second)
+	defer done()
+	if rerr := s.Release(bounded, g.Claim, ""); rerr != nil && !errors.Is(rerr, driver.ErrLost) {
+		return uncertain(fmt.Errorf("the grant is not known to have reached the replicas, and was not given back: %w", explain(rerr)))
 	}
-	return fmt.Errorf("only %d replicas of %d have the grant; it was given back", got, s.opts.Replicas)
+	switch {
+	case err != nil:
+		return fmt.Errorf("the grant is not known to have reached the replicas: %w", explain(err))
+	case !got.stands:
+		return errors.New("the grant does not stand any more: another server may have taken over before it reached the replicas")
+	}
+	return fmt.Errorf("only %d replicas of %d have the grant; it was given back", got.replicas, s.opts.Replicas)
 }

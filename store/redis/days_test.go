@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
@@ -161,6 +165,117 @@ func TestForgottenGrant(t *testing.T) {
 	told(t, l, ttl, driver.LossGone, driver.LossTaken)
 	t.Logf("fail-over that lost a grant: two holders for %v; tokens %d, then %d", time.Since(granted).Round(time.Millisecond), l.Token(), next.Token())
 	keeps(t, next, time.Second)
+}
+
+// TestReplicated: that a grant has reached its replicas is not said of one which the server that has taken over never had; and
+// what is asked about it does not have its record end before it says.
+func TestReplicated(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	startServer(t, "--replicaof", "127.0.0.1 "+server.Port)
+	if err := redistest.Until(t.Context(), func() bool {
+		info, err := server.Do("INFO", "replication")
+		return err == nil && strings.Contains(info, "state=online")
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, "redis://"+server.Addr+"?replicas=1").(*Store)
+	plain, fair, sem := mutex("plain", 20*time.Second), mutex("fair", 20*time.Second), mutex("semaphore", 20*time.Second)
+	fair.Fair = true
+	sem.Kind, sem.Limit = driver.KindSemaphore, 5
+	var gs []driver.Grant
+	for _, c := range []driver.Claim{plain, fair, sem} {
+		gs = append(gs, acquire(t, s, c))
+		record := beside("", c.Name)
+		ends, err := strconv.ParseInt(do(t, server, "PEXPIRETIME", record)[1:], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept, err := strconv.ParseInt(do(t, server, "HGET", record, "kept"), 10, 64)
+		if early := kept/1000 - ends; err != nil || early > 1 {
+			t.Errorf("%s: its record ends %d ms before it says: %v", c.Name, early, err)
+		}
+	}
+	do(t, server, "FLUSHALL")
+	for _, g := range gs {
+		if err := s.replicated(t.Context(), &g); err == nil {
+			t.Errorf("%s: it is said to have reached the replicas, and stands nowhere", g.Name)
+		}
+	}
+}
+
+// TestReplicatedInTime: a claim whose grant waits for replicas ends with its context, and does not wait for as long as its server
+// hangs.
+func TestReplicatedInTime(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr+"?replicas=1") // there is none
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan time.Time, 1)
+	time.AfterFunc(300*time.Millisecond, func() { ended <- time.Now(); cancel() })
+	_, err := s.Acquire(ctx, mutex("given up", 20*time.Second))
+	if late := time.Since(<-ended); !errors.Is(err, context.Canceled) || late > 200*time.Millisecond {
+		t.Errorf("%v after its context has ended: %v", late, err)
+	}
+	time.AfterFunc(300*time.Millisecond, func() { server.Signal(syscall.SIGSTOP) })
+	time.AfterFunc(8*time.Second, func() { server.Signal(syscall.SIGCONT) })
+	start := time.Now()
+	_, err = s.Acquire(t.Context(), mutex("hangs", 20*time.Second))
+	if took := time.Since(start); !errors.Is(err, driver.ErrUncertain) || errors.Is(err, context.DeadlineExceeded) || took > 5*time.Second {
+		t.Errorf("the server hangs: after %v: %v", took, err)
+	}
+}
+
+// TestHungPrimary: Sentinels replace a primary that hangs. Who waits for an answer of it then is served by the new one, and is
+// not told that the client is closed; unless it is.
+func TestHungPrimary(t *testing.T) {
+	t.Parallel()
+	g := must(t)(redistest.Replicated(t.Context()))
+	a := g.SentinelAddrs()
+	s := open(t, "redis+sentinel://"+a[0]+"/"+redistest.MasterName+"?addrs="+a[1]+","+a[2]+"&timeout=10s")
+	held := acquire(t, s, mutex("held", 30*time.Second))
+	given := acquire(t, s, mutex("given", 30*time.Second))
+	users, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: a, Sentinel: rueidis.SentinelOption{MasterSet: redistest.MasterName}, DisableRetry: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := New(users, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	acquire(t, other, mutex("other", 10*time.Second))
+	if _, err := g.Servers[0].Do("WAIT", "1", "1000"); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Watchful(); err != nil {
+		t.Fatal(err)
+	}
+	g.Servers[0].Signal(syscall.SIGSTOP)
+	var calls sync.WaitGroup
+	calls.Go(func() {
+		if err := s.Release(t.Context(), given.Claim, given.Ref); err != nil {
+			t.Errorf("a release under way: %v", err)
+		}
+	})
+	calls.Go(func() {
+		if r := renew(t, s, held); errors.Is(r.Err, driver.ErrClosed) {
+			t.Errorf("a renewal under way: %v", r.Err)
+		}
+	})
+	for name, s := range map[string]driver.Store{"one": s, "two": other} {
+		calls.Go(func() {
+			if _, err := s.Acquire(t.Context(), waiting(mutex(name, 30*time.Second))); err != nil {
+				t.Errorf("a claim under way: %v", err)
+			}
+		})
+	}
+	calls.Wait()
+	g.Servers[0].Signal(syscall.SIGCONT)
+	users.Close()
+	if _, err := other.Acquire(t.Context(), mutex("late", time.Second)); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("by a client that its user has closed: %v", err)
+	}
 }
 
 // TestOldPrimary: when the primary is killed right after a grant, the holder keeps the lock or is told. The old primary

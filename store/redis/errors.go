@@ -23,8 +23,8 @@ func (s *Store) final(err error) error {
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, rueidis.ErrClosing) {
-		return driver.ErrClosed
+	if errors.Is(err, rueidis.ErrClosing) && (s.top == single || s.life.Err() != nil) {
+		return driver.ErrClosed // elsewhere it may be the connection to a server that is not followed any more; see again
 	}
 	for _, f := range []error{driver.ErrDenied, driver.ErrCorrupt, driver.ErrClosed, driver.ErrUnsupported, driver.ErrInvalid} {
 		if errors.Is(err, f) {
@@ -32,13 +32,13 @@ func (s *Store) final(err error) error {
 		}
 	}
 	if r, ok := rueidis.IsRedisErr(err); ok {
-		return finalReply(r.Error(), s.top == single)
+		return finalReply(r.Error(), s.top == single, s.opts.Layout)
 	}
 	return nil
 }
 
 // finalReply judges an error that a server has replied. alone says that there is no other server that could take over.
-func finalReply(text string, alone bool) error {
+func finalReply(text string, alone bool, layout Layout) error {
 	says := func(parts ...string) bool {
 		for _, p := range parts {
 			if strings.Contains(text, p) {
@@ -51,30 +51,43 @@ func finalReply(text string, alone bool) error {
 	case says("NOAUTH", "WRONGPASS", "invalid username-password", "invalid password"):
 		return fmt.Errorf("%w: Redis wants other credentials: %s", driver.ErrDenied, brief(text))
 	case says("NOPERM", "can't run this command", "can't access", "can't publish", "ACL failure"):
-		return fmt.Errorf("%w: the Redis user lacks a permission: %s; %s", driver.ErrDenied, brief(text), aclRule(text))
+		return fmt.Errorf("%w: the Redis user lacks a permission: %s; %s", driver.ErrDenied, brief(text), aclRule(text, layout))
 	case says("READONLY") && alone:
 		return fmt.Errorf("%w: this Redis server is a read-only replica: open the primary, or the Sentinels", driver.ErrDenied)
 	case says("CROSSSLOT", "Cross slot"):
 		return fmt.Errorf("%w: keys of one lock fall into two hash slots: %s", driver.ErrInvalid, brief(text))
 	case says("MOVED ", "ASK ") && alone:
 		return fmt.Errorf("%w: this Redis server belongs to a Cluster: open it as redis+cluster://", driver.ErrUnsupported)
+	case says("unknown command 'EVALSHA'"):
+		return fmt.Errorf("%w: this Redis server is a Sentinel, which is opened as redis+sentinel://host/primary-name, or it is too old; version 6.2 is the least: %s",
+			driver.ErrUnsupported, brief(text))
+	case says("unknown command 'SENTINEL'"):
+		return fmt.Errorf("%w: this Redis server is no Sentinel: name the Sentinels, whose port is 26379 as a rule, or open it as redis://", driver.ErrUnsupported)
 	case says("unknown command", "Unknown Redis command", "wrong number of arguments", "Wrong number of args", "non deterministic commands"):
 		return fmt.Errorf("%w: this Redis server is too old, or lacks a command; version 6.2 is the least: %s", driver.ErrUnsupported, brief(text))
 	case says("NOREPLICAS", "LOADING", "BUSY", "OOM", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "MOVED ", "ASK ", "UNKILLABLE", "NOSCRIPT", "max number of clients"):
 		return nil // it may pass
 	case says("WRONGTYPE"):
 		return fmt.Errorf("%w: a key beside the lock holds another type: %s", driver.ErrCorrupt, brief(text))
-	case strings.HasPrefix(text, "ERR"):
+	case failedScript.MatchString(brief(text)):
 		return fmt.Errorf("%w: Redis says: %s", driver.ErrCorrupt, brief(text))
 	}
 	return nil
 }
 
+// failedScript is what Redis says of a script that has failed by itself, as over text in the place of a number, and not by a command
+// that was refused.
+var failedScript = regexp.MustCompile(`(^|: )user_script:[0-9]+: `)
+
 // aclRule names the rule that gives a user what he was refused.
-func aclRule(text string) string {
+func aclRule(text string, layout Layout) string {
 	switch {
+	case strings.Contains(text, "channel") && layout == LayoutRedisson:
+		return "add the ACL rule &" + redissonChannel + "*"
 	case strings.Contains(text, "channel"):
 		return "add the ACL rule &" + reserved + "*"
+	case strings.Contains(text, "key") && layout == LayoutRedisson:
+		return "add ACL rules for the locks' keys, for ~" + reserved + "* and for ~" + redissonTokens + "*"
 	case strings.Contains(text, "key"):
 		return "add ACL rules for the locks' keys and for ~" + reserved + "*"
 	}
@@ -159,6 +172,7 @@ type patient struct {
 	limit   time.Duration
 	silence driver.Silence
 	fails   int    // in a row
+	closing int    // how many of them in a row say that the client is closed
 	unknown bool   // a request of this call had an unknown outcome
 	reads   bool   // it changes nothing, so that nothing about it is uncertain
 	untimed bool   // nobody asks when its requests began: the clock is not read before one fails
@@ -187,7 +201,7 @@ func (p *patient) run(ctx context.Context, st *step, keys, args []string) (m rue
 				p.s.took(at) // a clock is not read for nothing: it costs as much as all the rest here
 			}
 			p.silence.Ends()
-			p.fails = 0
+			p.fails, p.closing = 0, 0
 			if p.s.life.Err() != nil {
 				return m, at, driver.ErrClosed
 			}
@@ -206,6 +220,12 @@ func (p *patient) again(ctx context.Context, err error) error {
 	}
 	if f := p.s.final(err); f != nil {
 		return f
+	}
+	// A client that follows a fail-over closes the old connection under the requests on it, and has the new one by then.
+	if !errors.Is(err, rueidis.ErrClosing) {
+		p.closing = 0
+	} else if p.closing++; p.closing > 2 && !p.s.owned {
+		return driver.ErrClosed // by the user, whose it is
 	}
 	if _, refused := rueidis.IsRedisErr(err); !refused {
 		p.unknown = true

@@ -141,3 +141,42 @@ func TestLongDead(t *testing.T) {
 		t.Errorf("three that were long dead held up the next for %v", took)
 	}
 }
+
+// TestNextKeepsItsPlace: a claim that is told to be the next goes on to give signs of life, also where its TTL is shorter than the
+// confirm window that it is told to wait for.
+func TestNextKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	url := "redis://" + startServer(t).Addr
+	line := func() driver.Claim {
+		c := waiting(mutex("m", time.Second))
+		c.Fair = true
+		return c
+	}
+	holder := open(t, url)
+	first := acquire(t, holder, line())
+	granted := make(chan int, 3)
+	var all sync.WaitGroup
+	for i := range 3 {
+		s := open(t, url)
+		all.Go(func() {
+			g := acquire(t, s, line())
+			granted <- i
+			for range 7 { // longer than its TTL
+				time.Sleep(200 * time.Millisecond)
+				if r := renew(t, s, g); r.Err != nil {
+					t.Error(r.Err)
+				}
+			}
+			release(t, s, g.Claim)
+		})
+		time.Sleep(200 * time.Millisecond)
+	}
+	time.Sleep(100 * time.Millisecond)
+	release(t, holder, first.Claim)
+	all.Wait()
+	for want := range 3 {
+		if got := <-granted; got != want {
+			t.Errorf("claim %d in line was granted in the place of claim %d", got+1, want+1)
+		}
+	}
+}

@@ -2,9 +2,11 @@ package redis
 
 import (
 	"context"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -33,6 +35,12 @@ type seat struct {
 	inLine  bool
 	told    chan time.Duration // buffered. 0: look now; else look when that has passed
 }
+
+// How soon a lookout listens again after it could not: a server that is away is not to be asked by all of them all the time.
+const (
+	leastPause = 50 * time.Millisecond
+	mostPause  = time.Second
+)
 
 // linger is how long a lookout goes on when nobody waits any more: a contended lock is soon waited for again.
 const linger = 5 * time.Second
@@ -120,11 +128,13 @@ func (l *lookout) listening() <-chan struct{} {
 
 // run listens until the lookout is ended. After an interruption all look for themselves: something may have been missed.
 func (l *lookout) run(ctx context.Context) {
-	for ctx.Err() == nil {
+	for pause := leastPause; ctx.Err() == nil; pause = min(2*pause, mostPause) {
 		// A client of the user's may make a link anew, and subscribe again, by itself.
+		var listened atomic.Bool
 		sub := rueidis.WithOnSubscriptionHook(ctx, func(e rueidis.PubSubSubscription) {
 			if !strings.HasSuffix(e.Kind, "unsubscribe") && e.Channel == l.channels[len(l.channels)-1] {
 				l.listens(true) // the last is confirmed last
+				listened.Store(true)
 			}
 		})
 		var cmd rueidis.Completed
@@ -135,7 +145,10 @@ func (l *lookout) run(ctx context.Context) {
 		}
 		_ = l.s.client.Receive(sub, cmd, func(m rueidis.PubSubMessage) { l.hear(m.Message) })
 		l.listens(false)
-		_ = l.s.sleep(ctx, 50*time.Millisecond)
+		if listened.Load() {
+			pause = leastPause
+		}
+		_ = l.s.sleep(ctx, pause/2+rand.N(pause/2))
 	}
 	if !l.s.owned || l.s.life.Err() == nil { // the connection goes on, and should not carry this for ever
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

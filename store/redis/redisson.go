@@ -27,11 +27,16 @@ var (
 	redissonShow string
 )
 
+const (
+	redissonChannel = "redisson_lock__channel"
+	redissonTokens  = "redisson_lock_token"
+)
+
 var redisson = &steps{
 	try: newStep(redissonTry), free: newStep(redissonFree), renew: newStep(redissonRenew), breaks: newStep(redissonBreak),
 	detach: newStep(redissonDetach), show: newStep(redissonShow),
 	reach:   2,
-	tells:   func(lock string) string { return redissonName("redisson_lock__channel", lock) },
+	tells:   func(lock string) string { return redissonName(redissonChannel, lock) },
 	record:  native.record,
 	token:   redissonToken,
 	records: native.records,
@@ -45,7 +50,7 @@ func redissonName(prefix, lock string) string {
 	return prefix + ":{" + lock + "}"
 }
 
-func redissonToken(lock string) string { return redissonName("redisson_lock_token", lock) }
+func redissonToken(lock string) string { return redissonName(redissonTokens, lock) }
 
 // checkRedisson refuses, in a Cluster, names whose token Redisson puts into another slot.
 func (s *Store) checkRedisson(name string) error {

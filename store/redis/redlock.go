@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -293,7 +294,7 @@ func (r *Redlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 				return g, &driver.HeldError{Holders: b.holders}
 			}
 		} else if r.clock.Since(answered) > driver.Patience(c.TTL) || !c.Wait && n > 2 {
-			return g, uncertain(fmt.Errorf("only %d of %d servers answer: %w", b.answers, len(r.servers), err))
+			return g, uncertain(fmt.Errorf("only %d of %d servers answer: %v", b.answers, len(r.servers), cmp.Or(b.denial, err)))
 		}
 		if err := r.servers[0].sleep(ctx, rand.N(min(10*time.Millisecond<<min(n, 5), 150*time.Millisecond))+time.Millisecond); err != nil {
 			if errors.Is(err, driver.ErrClosed) {
@@ -321,6 +322,8 @@ type ballot struct {
 	holders []driver.Standing
 	refused int
 	broken  bool
+	denied  int   // how many servers deny access
+	denial  error // what one of them says
 	final   error
 }
 
@@ -363,8 +366,11 @@ func (b *ballot) run(ctx context.Context) (g driver.Grant, err error) {
 // hear counts an answer of the first round. It has heard enough when the outcome is certain.
 func (b *ballot) hear(v vote) bool {
 	if v.err != nil {
-		if f := b.r.servers[v.server].final(v.err); f != nil && errors.Is(f, driver.ErrDenied) {
-			b.final = f
+		if f := b.r.servers[v.server].final(v.err); errors.Is(f, driver.ErrDenied) {
+			b.denial = f
+			if b.denied++; b.denied > len(b.r.servers)-b.r.majority { // fewer are as good as away
+				b.final = f
+			}
 		}
 		return false
 	}

@@ -64,10 +64,8 @@ func (s *Store) Renew(ctx context.Context, grants []driver.Grant, done func(int,
 		add(s.steps.renew, which, keys, args)
 	}
 	for i := range others {
-		g := &grants[others[i]]
-		keys := s.keys.all(g.Name)
-		add(s.steps.renewOne, others[i:i+1], keys[:4], []string{keepLineText,
-			renewID(g), strconv.FormatInt(g.Token, 10), strconv.FormatInt(g.Claim.TTL.Milliseconds(), 10)})
+		st, keys, args := s.renewal(&grants[others[i]])
+		add(st, others[i:i+1], keys, args)
 	}
 	if len(cmds) == 0 {
 		return
@@ -89,10 +87,7 @@ func (s *Store) Renew(ctx context.Context, grants []driver.Grant, done func(int,
 			from = s.clock.Now()
 			keys, args := s.renewMutexes(grants, which)
 			if steps[i] == s.steps.renewOne {
-				g := &grants[which[0]]
-				all := s.keys.all(g.Name)
-				keys, args = all[:4], []string{keepLineText, renewID(g),
-					strconv.FormatInt(g.Token, 10), strconv.FormatInt(g.Claim.TTL.Milliseconds(), 10)}
+				_, keys, args = s.renewal(&grants[which[0]])
 			}
 			m, err = s.do(ctx, steps[i], keys, args)
 		}
@@ -110,6 +105,17 @@ func renewID(g *driver.Grant) string {
 		return idOf(g.Ref)
 	}
 	return g.ID
+}
+
+// renewal is the step that renews one grant.
+func (s *Store) renewal(g *driver.Grant) (st *step, keys, args []string) {
+	if s.steps.renewOne == nil || !shared(g) {
+		keys, args = s.renewMutexes([]driver.Grant{*g}, []int{0})
+		return s.steps.renew, keys, args
+	}
+	all := s.keys.all(g.Name)
+	return s.steps.renewOne, all[:4], []string{keepLineText, renewID(g),
+		strconv.FormatInt(g.Token, 10), strconv.FormatInt(g.Claim.TTL.Milliseconds(), 10)}
 }
 
 func (s *Store) renewMutexes(grants []driver.Grant, which []int) (keys, args []string) {

@@ -92,6 +92,76 @@ func TestDiskFails(t *testing.T) {
 	}
 }
 
+// TestFull: on a server that has no memory left all that is held is renewed, left standing, broken and given back, also where
+// the release has to see to it that a late request makes no claim.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []Layout{LayoutPlain, LayoutRedisson} {
+		server := startServer(t)
+		s := open(t, "redis://"+server.Addr+"?layout="+string(layout)).(*Store)
+		claims := []driver.Claim{mutex("m", 20*time.Second)}
+		if layout == LayoutPlain {
+			fair, one, two := mutex("f", 20*time.Second), mutex("s", 20*time.Second), mutex("s", 20*time.Second)
+			fair.Fair = true
+			one.Kind, one.Limit, two.Kind, two.Limit = driver.KindSemaphore, 5, driver.KindSemaphore, 5
+			claims = append(claims, fair, one, two)
+		}
+		var gs []driver.Grant
+		for _, c := range append(claims, mutex("barred", 20*time.Second), mutex("marked", 20*time.Second), mutex("forced", 20*time.Second)) {
+			gs = append(gs, acquire(t, s, c))
+		}
+		do(t, server, "CONFIG", "SET", "maxmemory", "1")
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		for i, g := range gs {
+			if r := renew(t, s, g); r.Err != nil {
+				t.Errorf("%s: renewing %s: %v", layout, g.Name, r.Err)
+			}
+			var err error
+			switch g.Name {
+			case "marked":
+				err = s.Break(ctx, g.Name, g.Ref, driver.BreakMark)
+			case "forced":
+				err = s.Break(ctx, g.Name, g.Ref, driver.BreakForce)
+			case "barred":
+				s.overtaken(g.ID)
+				err = s.Release(ctx, g.Claim, "")
+			default:
+				if i%2 == 0 {
+					if err := s.Detach(ctx, g, 30*time.Second); err != nil {
+						t.Errorf("%s: leaving %s: %v", layout, g.Name, err)
+					}
+				}
+				err = s.Release(ctx, g.Claim, "")
+			}
+			if err != nil {
+				t.Errorf("%s: %s: %v", layout, g.Name, err)
+			}
+		}
+	}
+}
+
+// TestOpenInTime: opening takes no longer than its context allows, however many servers take the connection and say nothing.
+func TestOpenInTime(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	a := silent.Addr().String()
+	for _, raw := range []string{"redis://" + a, "rediss://" + a, "redis+sentinel://" + a + "/m1?addrs=" + a + "," + a,
+		"redis+cluster://" + a, "redlock://" + a + "?addrs=" + a + "," + a} {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		start := time.Now()
+		_, err := driver.Open(ctx, raw)
+		cancel()
+		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > time.Second {
+			t.Errorf("%s: after %v: %v", raw, took, err)
+		}
+	}
+}
+
 // TestLoading: a server that is still reading its data is waited for.
 func TestLoading(t *testing.T) {
 	t.Parallel()
@@ -168,7 +238,7 @@ func TestTooOld(t *testing.T) {
 		"ERR unknown command 'AUTH', with args beginning with: 'user' 'hunter2'":                                        "too old",
 		"ERR Write commands not allowed after non deterministic commands. Call redis.replicate_commands() at the start": "too old",
 	} {
-		says(t, text, finalReply(text, true), driver.ErrUnsupported, what)
+		says(t, text, finalReply(text, true, LayoutPlain), driver.ErrUnsupported, what)
 	}
 }
 
@@ -203,10 +273,20 @@ func TestClusterMisused(t *testing.T) {
 	}
 	r := open(t, "redis+cluster://"+g.Servers[0].Addr+"?layout=redisson")
 	says(t, "two slots", try(t, r, "a{b"), driver.ErrInvalid, "two hash slots", "braces")
-	says(t, "a reply", finalReply("CROSSSLOT Keys in request don't hash to the same slot", false), driver.ErrInvalid, "two hash slots")
+	says(t, "a reply", finalReply("CROSSSLOT Keys in request don't hash to the same slot", false, LayoutPlain), driver.ErrInvalid, "two hash slots")
 	if err := try(t, open(t, "redis+cluster://"+startServer(t).Addr), "m"); err != nil {
 		t.Errorf("one server opened as a Cluster: %v", err)
 	}
+}
+
+// TestSentinelMisused: a Sentinel that is taken for a server, and a server that is taken for a Sentinel, are told apart from one that
+// is too old.
+func TestSentinelMisused(t *testing.T) {
+	t.Parallel()
+	g := must(t)(redistest.Replicated(t.Context()))
+	says(t, "a Sentinel", try(t, open(t, "redis://"+g.SentinelAddrs()[0]), "m"), driver.ErrUnsupported, "redis+sentinel://")
+	_, err := driver.Open(t.Context(), "redis+sentinel://"+g.Addrs()[0]+"/"+redistest.MasterName)
+	says(t, "a server", err, driver.ErrUnsupported, "no Sentinel")
 }
 
 // TestWeakSettings: settings that make locks less safe are warned of, each in words that say what to set.

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,6 +48,57 @@ func TestTableCluster(t *testing.T) {
 		}
 		r = now
 	}
+}
+
+// asks counts how often its client was asked to listen.
+type asks struct {
+	rueidis.Client
+	times atomic.Int64
+}
+
+func (a *asks) Receive(ctx context.Context, subscribe rueidis.Completed, fn func(rueidis.PubSubMessage)) error {
+	a.times.Add(1)
+	return a.Client.Receive(ctx, subscribe, fn)
+}
+
+// TestListensPatiently: a server that is away is asked for news of a lock now and then, and not all the time, since many may be
+// waited for; and soon when it is back.
+func TestListensPatiently(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	o := defaults()
+	o.InitAddress = []string{server.Addr}
+	client, err := rueidis.NewClient(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	counted := &asks{Client: client}
+	s, err := New(counted, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	seat, _ := s.sit("m", "", false)
+	defer seat.leave()
+	listens := func() {
+		t.Helper()
+		select {
+		case <-seat.lookout.listening():
+		case <-time.After(5 * time.Second):
+			t.Fatal("it does not listen")
+		}
+	}
+	listens()
+	server.Kill()
+	time.Sleep(3 * time.Second)
+	if n := counted.times.Load(); n < 4 || n > 12 {
+		t.Errorf("a server that is away was asked %d times in 3 s", n)
+	}
+	if err := server.Again(); err != nil {
+		t.Fatal(err)
+	}
+	listens()
 }
 
 // TestListenAgain: a client of the user's that makes a link anew by itself has those who wait look again, since what was told

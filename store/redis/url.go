@@ -193,17 +193,38 @@ func openClient(ctx context.Context, o rueidis.ClientOption, opts *Options) (*St
 	return s, nil
 }
 
-// connect makes a client. Its errors tell no secret.
+// connect makes a client, or gives up when ctx ends: of many servers that hang each is waited for by itself, and what makes the
+// client knows no context. Its errors tell no secret.
 func connect(ctx context.Context, o rueidis.ClientOption) (rueidis.Client, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	client, err := rueidis.NewClient(o)
-	if err == nil {
-		return client, nil
+	type made struct {
+		client rueidis.Client
+		err    error
+	}
+	landed := make(chan made, 1)
+	go func() {
+		client, err := rueidis.NewClient(o)
+		landed <- made{client, err}
+	}()
+	var err error
+	select {
+	case m := <-landed:
+		if m.err == nil {
+			return m.client, nil
+		}
+		err = m.err
+	case <-ctx.Done():
+		go func() {
+			if m := <-landed; m.err == nil {
+				m.client.Close()
+			}
+		}()
+		return nil, fmt.Errorf("connecting to Redis: %w", ctx.Err())
 	}
 	if r, ok := rueidis.IsRedisErr(err); ok {
-		if f := finalReply(r.Error(), o.ForceSingleClient); f != nil {
+		if f := finalReply(r.Error(), o.ForceSingleClient, ""); f != nil {
 			return nil, f
 		}
 	}

@@ -21,9 +21,14 @@ if string.find(flags, 'b', 1, true) then return -2 end
 local ttl = ARGV[4]
 local detached = string.find(flags, 'd', 1, true)
 if detached then ttl = c.ttl end -- it lasts as long as was said when it was left
+ends = now + ttl * 1000
+local last = redis.call('ZREVRANGE', KEYS[4], 0, 1, 'WITHSCORES')
+for i = 1, #last, 2 do
+  if last[i] ~= ARGV[2] then ends = math.max(ends, last[i + 1]) end
+end
+-- In this order: a server that is full refuses ZADD where a script writes nothing before it.
+redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', math.ceil(ends / 1000) + 1))
 redis.call('ZADD', KEYS[4], string.format('%.0f', now + ttl * 1000), ARGV[2])
-local last = redis.call('ZREVRANGE', KEYS[4], 0, 0, 'WITHSCORES')
-redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', math.ceil(last[2] / 1000) + 1))
 if (tonumber(h[2]) or 0) < now + ARGV[1] * 1000 then
   for i = 2, 4 do redis.call('PEXPIRE', KEYS[i], ARGV[1]) end
   redis.call('HDEL', KEYS[2], 'kept')

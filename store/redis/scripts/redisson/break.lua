@@ -7,6 +7,7 @@ local lock, record, me, mode = KEYS[1], KEYS[2], ARGV[4], ARGV[5]
 local kind = redis.call('TYPE', lock).ok
 if kind == 'none' then return 0 end
 local h = redis.call('HMGET', record, 'id', 'flags')
+redis.call('HDEL', record, 'none') -- a server that is full takes the next write then
 local ours = kind == 'hash' and h[1] and redis.call('HEXISTS', lock, h[1] .. ':1') == 1
 if string.sub(me, 1, 2) == 'f.' then
   if ours or 'f.' .. redis.sha1hex(redis.call('DUMP', lock)) ~= me then return 0 end

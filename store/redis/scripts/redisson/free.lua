@@ -4,6 +4,7 @@
 -- ARGV  1 claim id  2 PUBLISH or SPUBLISH  3 Redisson's channel  4 '1': a request to make the claim may yet come
 -- Gives 1 released; 0 the claim does not stand
 if ARGV[4] == '1' then
+  redis.call('HDEL', KEYS[2], 'none') -- a server that is full takes the next write then
   redis.call('HSET', KEYS[2], 'bar', string.sub((redis.call('HGET', KEYS[2], 'bar') or '') .. ' ' .. ARGV[1], -2700))
   redis.call('PEXPIRE', KEYS[2], 172800000)
 end
