@@ -152,7 +152,7 @@ func (a *attempt) granted(answer rueidis.RedisMessage, at driver.Instant) (g dri
 }
 
 // enter makes the step of a claim on a lock with a line.
-func (a *attempt) enter(ctx context.Context, keys *[6]string) (driver.Grant, *refusal, error) {
+func (a *attempt) enter(ctx context.Context, keys *[5]string) (driver.Grant, *refusal, error) {
 	c, queue := &a.claim, "0"
 	if c.Wait && (c.Fair || c.Kind != driver.KindMutex) {
 		queue = "1"

@@ -41,32 +41,31 @@ type view struct {
 	now, left              int64 // microseconds; milliseconds
 	keyType, value, digest string
 	id, flags, kind, mark  string
-	owner, meta, seq       string
+	owner, meta            string
 	token, limit, ttl      int64
 	claims                 map[string]string
 	line                   []string
-	ends, signs            map[string]int64
+	ends                   map[string]int64
 	holders                []string
 }
 
 func readView(m rueidis.RedisMessage) (v view, ok bool) {
-	a, ok := array(m, 10)
+	a, ok := array(m, 9)
 	if !ok {
 		return v, false
 	}
-	r, ok := array(a[5], 10)
+	r, ok := array(a[5], 9)
 	if !ok {
 		return v, false
 	}
 	v = view{
 		now: num(a[0]), keyType: str(a[1]), value: str(a[2]), left: num(a[3]), digest: str(a[4]),
 		id: str(r[0]), token: num(r[1]), flags: str(r[2]), kind: str(r[3]), limit: num(r[4]), mark: str(r[5]),
-		owner: str(r[6]), meta: str(r[7]), ttl: num(r[8]), seq: str(r[9]),
+		owner: str(r[6]), meta: str(r[7]), ttl: num(r[8]),
 	}
 	v.claims, _ = a[6].AsStrMap()
 	v.holders, v.ends = scores(a[7])
 	v.line, _ = a[8].AsStrSlice()
-	_, v.signs = scores(a[9])
 	return v, true
 }
 
@@ -159,7 +158,13 @@ func (v *view) lock(name string) (driver.Lock, error) {
 		if err != nil {
 			return l, err
 		}
-		if end := v.signs[id] + k.TTL*1000; end >= v.now {
+		sign := k.Since
+		if s := v.claims["?"+id]; s != "" {
+			sign = s
+		}
+		var heard int64
+		_, _ = fmt.Sscan(sign, &heard)
+		if end := heard + k.TTL*1000; end >= v.now {
 			w.Left = time.Duration(end-v.now) * time.Microsecond
 			l.Waiters = append(l.Waiters, w)
 		}
@@ -180,7 +185,7 @@ func (v *view) lock(name string) (driver.Lock, error) {
 // revision differs whenever other claims stand.
 func (v *view) revision(l *driver.Lock) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d.%s", v.token, v.seq)
+	fmt.Fprintf(&b, "%d", v.token)
 	for _, h := range l.Holders {
 		fmt.Fprintf(&b, " %s%v%v%v", h.Ref, h.Asked, h.Broken, h.Detached)
 	}

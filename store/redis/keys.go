@@ -14,8 +14,8 @@ import (
 //	holdfast::KEY        where KEY has a hash tag of its own, like "{a}b"
 //	holdfast:/{tag}KEY   where KEY has braces, but no hash tag; tag is one that falls into KEY's slot
 //
-// and with a letter after "holdfast" for the parts of a line: .c claims, .h holders, .l line, .s signs of life. The first is
-// also the name of the channel on which it is told that a lock is free; with a colon and a session, of that of one client.
+// and with a letter after "holdfast" for the parts of a line: .c claims, .h holders, .l line. The first is also
+// the name of the channel on which it is told that a lock is free; with a colon and a session, of that of one client.
 // Different locks have different keys, and each key gives its lock's name back.
 const reserved = "holdfast"
 
@@ -102,12 +102,12 @@ func (k keyspace) name(record string) (string, bool) {
 }
 
 // all are the keys that the steps on a line work on, in the order of head.lua.
-func (k keyspace) all(name string) (keys [6]string) {
+func (k keyspace) all(name string) (keys [5]string) {
 	keys[0] = k.lock(name)
 	before, after := around(keys[0])
 	var text strings.Builder // one piece of memory for all of them
-	text.Grow((len(reserved) + 2 + len(before) + len(keys[0]) + len(after)) * 5)
-	for i, part := range [...]string{"", ".c", ".h", ".l", ".s"} {
+	text.Grow((len(reserved) + 2 + len(before) + len(keys[0]) + len(after)) * 4)
+	for i, part := range [...]string{"", ".c", ".h", ".l"} {
 		from := text.Len()
 		for _, s := range [...]string{reserved, part, before, keys[0], after} {
 			text.WriteString(s)

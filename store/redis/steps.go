@@ -70,7 +70,7 @@ type steps struct {
 }
 
 var native = &steps{
-	reach:   6,
+	reach:   5,
 	tells:   recordOf,
 	record:  recordOf,
 	records: func(prefix string) string { return reserved + ":[:/{]*" + prefix + "*" },

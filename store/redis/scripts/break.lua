@@ -9,10 +9,11 @@ settle()
 local function add(f, flag) return has(f, flag) and f or f .. flag end
 local flag = mode == '0' and 'b' or 'a'
 
--- out is what becomes of a waiting claim: it is told when its client comes again.
-local function out(session)
+-- dismiss is what becomes of a waiting claim: it is told when its client comes again.
+local function dismiss(session)
   call('HSET', CLAIMS, '!' .. me, '1')
   call('HSET', RECORD, 'out', '1')
+  out = '1'
   fresh = true
   if session then tell(session, 'call ' .. me) end
 end
@@ -36,7 +37,7 @@ elseif held == 'mutex' and id == me then
   elseif mode ~= '2' then
     if has(flags, 'c') then
       local c = claim(me)
-      out(c and c.session)
+      dismiss(c and c.session)
     end
     go()
     draw()
@@ -47,7 +48,7 @@ elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
     c.flags = add(c.flags or '', flag)
     put(me, c)
   elseif mode ~= '2' then
-    if c.state == 'called' then out(c.session) end
+    if c.state == 'called' then dismiss(c.session) end
     drop(me)
     draw()
     unanswered = false
@@ -64,7 +65,7 @@ elseif inline(me) then
     put(me, c)
   else
     forget(me)
-    out(c and c.session)
+    dismiss(c and c.session)
   end
 else
   answer = 0

@@ -1,7 +1,7 @@
 -- The same, where the lock is not quiet.
-if h[12] and call('HDEL', CLAIMS, '!' .. me) == 1 then return {2} end
+if out and call('HDEL', CLAIMS, '!' .. me) == 1 then return {2} end
 local stands = inline(me)
-if stands then call('ZADD', SIGNS, text(now), me) end
+if stands then call('HSET', CLAIMS, '?' .. me, text(now)) end
 settle()
 advance()
 
@@ -34,7 +34,8 @@ end
 -- become has the lock be of a kind.
 local function become(newkind, newlimit)
   kind, limit = newkind, newlimit
-  if h[4] ~= kind or h[5] ~= text(limit) then call('HSET', RECORD, 'kind', kind, 'limit', text(limit)) end
+  if r[1] ~= kind or r[2] ~= text(limit) then call('HSET', RECORD, 'kind', kind, 'limit', text(limit)) end
+  r[1], r[2] = kind, text(limit)
 end
 
 local function refused(code, second)
@@ -85,9 +86,7 @@ if waiting == 0 then
   become(kind, limit)
   fresh = true
 end
-call('HSET', RECORD, 'seq', text(seq))
-call('ZADD', LINE, text(seq), me)
-call('ZADD', SIGNS, text(now), me)
+call('ZADD', LINE, last(), me)
 put(me, {w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), flags = myflags, state = 'waiting', session = session})
 waiting = waiting + 1
 return refused(3, waiting)

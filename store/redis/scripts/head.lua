@@ -3,15 +3,16 @@
 -- KEYS  1 the lock: a string, so that every client of the plain layout sees it as held. A mutex: its holder's claim id.
 --         Any other kind: the mark that its record names; the holders count only while the lock carries it.
 --       2 the record: a hash with the largest token, kind and limit, mark, weight of all holders, a mutex's holder; whether
---         claims stand in line, and whether any was broken there; and until when all this is kept, in server microseconds
---       3 claims: id -> JSON, of all in line and of the holders that are no mutex's; '!' .. id: was broken while it waited
+--         claims stand in line, and whether any was broken there; until when all this is kept, in server microseconds; and
+--         whether the lock is quiet
+--       3 claims: id -> JSON, of all in line and of the holders that are no mutex's; '?' .. id -> the last sign of life of one
+--         in line since it came, in server microseconds; '!' .. id: was broken while it waited
 --       4 the holders that are no mutex's: id -> end, in server microseconds
 --       5 the line: id -> when it came, in server microseconds, and no two alike
---       6 signs of life of those in line: id -> when, in server microseconds
 --         The record's key is the name of the lock's channel, too; with ':' and a session, of that of one client.
 -- ARGV  1 PUBLISH or SPUBLISH  2 how long all this is kept at least, in ms  3 confirm window in ms  4 most holders
 --       5 most in line
-local LOCK, RECORD, CLAIMS, HOLDERS, LINE, SIGNS = unpack(KEYS)
+local LOCK, RECORD, CLAIMS, HOLDERS, LINE = unpack(KEYS)
 local PUBLISH, CHANNEL, KEEP, WINDOW, MAXHOLDERS, MAXLINE = ARGV[1], RECORD, ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local SOON = 500000 -- microseconds: who came to stand in line less than that ago looks again in time, without being told to
 local call = redis.call
@@ -22,11 +23,17 @@ local function text(n) return string.format('%.0f', n) end
 local function has(flags, f) return string.find(flags, f, 1, true) ~= nil end
 
 local value = redis.pcall('GET', LOCK) -- a table: an error, since it is of another type
-local h = call('HMGET', RECORD, 'id', 'token', 'flags', 'kind', 'limit', 'mark', 'sum', 'roll', 'rollend', 'bar', 'line', 'out', 'kept', 'seq')
-local id, token, flags = h[1], tonumber(h[2]) or 0, h[3] or ''
-local kept = tonumber(h[13]) or 0
-local seq = math.max((tonumber(h[14]) or 0) + 1, now) -- of who comes next
+local h = call('HMGET', RECORD, 'id', 'token', 'flags', 'line', 'bar', 'kept', 'quiet')
+local id, token, flags, inuse, bars, kept = h[1], tonumber(h[2]) or 0, h[3] or '', h[4], h[5], tonumber(h[6]) or 0
 
 -- quiet: a mutex, and nothing is going on but that it is held, handed on and waited for. Almost all steps find it so, and
--- see to it before the rest is even set up: that takes Redis longer than what they do.
-local quiet = h[4] == 'mutex' and not (h[6] or h[9] or h[12]) and kept > now + KEEP * 1000
+-- see to it before the rest is even read and set up: that takes Redis longer than what they do.
+local quiet = h[7] and kept > now + KEEP * 1000
+
+local function barred(who) return bars and string.find(bars, who, 1, true) ~= nil end
+
+-- last is the place of who comes to stand in line next: when it comes, and later than all who stand there.
+local function last()
+  local score = call('ZREVRANGE', LINE, 0, 0, 'WITHSCORES')[2]
+  return text(math.max((tonumber(score) or 0) + 1, now))
+end

@@ -15,7 +15,7 @@ elseif inline(me) then
 else
   stood = false
 end
-if h[12] then call('HDEL', CLAIMS, '!' .. me) end
+if out then call('HDEL', CLAIMS, '!' .. me) end
 if ARGV[7] == '1' then bar(me) end
 advance()
 finish()

@@ -6,18 +6,18 @@
 local me = ARGV[6]
 if ARGV[8] and ARGV[8] + 0 < (tonumber(call('HGET', RECORD, 'ballot')) or 0) then return 0 end
 if quiet and value == me and id == me and not has(flags, 'c') and ARGV[7] ~= '1' then
-  if not h[11] then
+  if not inuse then
     call('DEL', LOCK)
     call(PUBLISH, CHANNEL, 'free')
     return 1
   end
   local first = call('ZRANGE', LINE, 0, 1, 'WITHSCORES')
   local who, after = first[1], first[3]
-  local c = who and call('HGET', CLAIMS, who)
-  c = c and cjson.decode(c)
-  if c and (call('ZSCORE', SIGNS, who) or 0) + c.ttl * 1000 >= now then
+  local found = who and call('HMGET', CLAIMS, who, '?' .. who) or {}
+  local c, sign = found[1] and cjson.decode(found[1]), found[2]
+  if c and (sign or c.since) + c.ttl * 1000 >= now then
     call('ZREM', LINE, who)
-    call('ZREM', SIGNS, who)
+    if sign then call('HDEL', CLAIMS, '?' .. who) end
     call('SET', LOCK, who, 'PX', math.min(WINDOW, c.ttl))
     call('HSET', RECORD, 'id', who, 'flags', 'c', 'owner', c.owner, 'meta', c.meta, 'ttl', c.ttl)
     call(PUBLISH, CHANNEL .. ':' .. c.session, 'call ' .. who)

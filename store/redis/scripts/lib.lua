@@ -3,9 +3,10 @@
 -- know the weight of all holders and the first in line.
 --
 -- Every call that can be spared is: they are what a hand-over costs.
-local kind, limit, mark, sum = h[4], tonumber(h[5]), h[6], tonumber(h[7]) or 0
-local roll, rollend = tonumber(h[8]), tonumber(h[9])
-local waiting = h[11] and call('ZCARD', LINE) or 0
+local r = call('HMGET', RECORD, 'kind', 'limit', 'mark', 'sum', 'roll', 'rollend', 'out')
+local kind, limit, mark, sum = r[1], tonumber(r[2]), r[3], tonumber(r[4]) or 0
+local roll, rollend, out = tonumber(r[5]), tonumber(r[6]), r[7]
+local waiting = inuse and call('ZCARD', LINE) or 0
 local held = 'foreign' -- or none, mutex, shared
 local freed, called, unanswered = false, false, false
 local vacant = false -- a mutex's holder has gone; what is written of it is left for the next one to write over
@@ -23,7 +24,7 @@ local function tell(session, what) call(PUBLISH, CHANNEL .. ':' .. session, what
 -- leaveline takes a claim out of the line.
 local function leaveline(who)
   waiting = waiting - call('ZREM', LINE, who)
-  call('ZREM', SIGNS, who)
+  call('HDEL', CLAIMS, '?' .. who)
 end
 
 -- inline tells whether a claim stands in line.
@@ -66,10 +67,8 @@ local function anyway() call('HDEL', RECORD, 'none') end
 -- bar keeps a released claim from being made by a request that was overtaken. The last hundred are remembered.
 local function bar(who)
   anyway()
-  call('HSET', RECORD, 'bar', string.sub((h[10] or '') .. ' ' .. who, -2700))
+  call('HSET', RECORD, 'bar', string.sub((bars or '') .. ' ' .. who, -2700))
 end
-
-local function barred(who) return h[10] and string.find(h[10], who, 1, true) ~= nil end
 
 -- carry makes the lock carry a mark.
 local function carry()
@@ -112,7 +111,7 @@ end
 
 -- alive tells whether a waiting claim has given a sign of life in its time.
 local function alive(who, c)
-  return (tonumber(call('ZSCORE', SIGNS, who)) or 0) + c.ttl * 1000 >= now
+  return (call('HGET', CLAIMS, '?' .. who) or c.since) + c.ttl * 1000 >= now
 end
 
 -- advance calls those whose turn has come. The next after them is told when to look, unless it soon does by itself, and nobody
@@ -173,8 +172,11 @@ local function settle()
     call('HSET', RECORD, 'roll', text(roll), 'rollend', text(rollend))
     call(PUBLISH, CHANNEL, 'roll')
   elseif rollend and now > rollend then
-    for _, who in ipairs(call('ZRANGEBYSCORE', SIGNS, '-inf', '(' .. text(roll))) do forget(who) end
+    for _, who in ipairs(call('ZRANGEBYSCORE', LINE, '-inf', '(' .. text(roll))) do
+      if (tonumber(call('HGET', CLAIMS, '?' .. who)) or 0) < roll then forget(who) end
+    end
     call('HDEL', RECORD, 'roll', 'rollend')
+    roll, rollend = nil, nil
   end
 end
 
@@ -194,15 +196,19 @@ local function finish()
     if held == 'none' then call('DEL', LOCK) end
     call('HDEL', RECORD, 'id', 'flags')
   end
+  local calm = r[1] == 'mutex' and not (mark or rollend or out)
+  if calm ~= (h[7] == '1') then
+    if calm then call('HSET', RECORD, 'quiet', '1') else call('HDEL', RECORD, 'quiet') end
+  end
   if waiting > 0 then
-    if not h[11] then call('HSET', RECORD, 'line', '1') end
+    if not inuse then call('HSET', RECORD, 'line', '1') end
   else
-    if h[11] then call('HDEL', RECORD, 'line') end
+    if inuse then call('HDEL', RECORD, 'line') end
     if freed and held == 'none' then call(PUBLISH, CHANNEL, 'free') end
   end
   if fresh or kept < now + KEEP * 1000 then
     kept = math.floor(now / 1000 + 2 * KEEP)
-    for i = 2, 6 do call('PEXPIREAT', KEYS[i], text(kept)) end
+    for i = 2, 5 do call('PEXPIREAT', KEYS[i], text(kept)) end
     call('HSET', RECORD, 'kept', text(kept * 1000))
   end
 end

@@ -3,7 +3,7 @@
 -- KEYS  1 the lock  2 its record
 local t = redis.call('TIME')
 local kind = redis.call('TYPE', KEYS[1]).ok
-local record = redis.call('HMGET', KEYS[2], 'id', 'token', 'flags', 'kind', 'limit', 'mark', 'owner', 'meta', 'ttl', 'seq')
+local record = redis.call('HMGET', KEYS[2], 'id', 'token', 'flags', 'kind', 'limit', 'mark', 'owner', 'meta', 'ttl')
 local value, digest = '', ''
 if kind == 'hash' and record[1] and redis.call('HEXISTS', KEYS[1], record[1] .. ':1') == 1 then
   kind, value = 'string', record[1]
@@ -11,4 +11,4 @@ elseif kind ~= 'none' then
   digest = redis.sha1hex(redis.call('DUMP', KEYS[1]))
   if kind == 'hash' then kind, value = 'string', string.sub(redis.call('HKEYS', KEYS[1])[1], 1, 256) end
 end
-return {t[1] * 1000000 + t[2], kind, value, redis.call('PTTL', KEYS[1]), digest, record, {}, {}, {}, {}}
+return {t[1] * 1000000 + t[2], kind, value, redis.call('PTTL', KEYS[1]), digest, record, {}, {}, {}}
