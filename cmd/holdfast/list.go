@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -14,11 +15,14 @@ import (
 )
 
 func newList(storeURL *string) *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	c := &cobra.Command{
 		Use:   "list [PREFIX]",
 		Short: "List the locks that are held or waited for",
 		Long: `list shows the locks of the store on which anybody stands, those whose names start with PREFIX.
-Names with odd characters are in quotes. A run that waits without --fair is not seen by others.`,
+Names with odd characters are in quotes. A run that waits without --fair is not seen by others.
+
+With --json each line is an object, as watch prints them, and no locks are no lines.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return nil
@@ -34,13 +38,15 @@ Names with odd characters are in quotes. A run that waits without --fair is not 
 				return usage("the URL of a store is no PREFIX; give it with --store")
 			}
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
-				return list(ctx, c, client, prefix)
+				return list(ctx, c.OutOrStdout(), client, prefix, asJSON)
 			})
 		},
 	}
+	addJSON(c, &asJSON)
+	return c
 }
 
-func list(ctx context.Context, c *cobra.Command, client *holdfast.Client, prefix string) error {
+func list(ctx context.Context, w io.Writer, client *holdfast.Client, prefix string, asJSON bool) error {
 	var locks []holdfast.Lock
 	var failed error
 	for lock, err := range client.List(ctx, prefix) {
@@ -54,6 +60,27 @@ func list(ctx context.Context, c *cobra.Command, client *holdfast.Client, prefix
 		failed = err
 	}
 	slices.SortFunc(locks, func(a, b holdfast.Lock) int { return cmp.Compare(a.Name, b.Name) })
+	if err := printLocks(w, locks, asJSON); err != nil {
+		return err
+	}
+	if failed != nil {
+		return storeError(failed)
+	}
+	return nil
+}
+
+func printLocks(w io.Writer, locks []holdfast.Lock, asJSON bool) error {
+	if len(locks) == 0 {
+		return nil
+	}
+	if asJSON {
+		for _, l := range locks {
+			if err := writeLock(w, l); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	rows := [][]string{{"NAME", "KIND", "HOLDERS", "WAITING", "HELD BY", "SINCE"}}
 	for _, l := range locks {
 		row := []string{shown(l.Name), usedAs(l), fmt.Sprint(len(l.Holders)), fmt.Sprint(len(l.Waiters)), "-", "-"}
@@ -62,13 +89,5 @@ func list(ctx context.Context, c *cobra.Command, client *holdfast.Client, prefix
 		}
 		rows = append(rows, row)
 	}
-	if len(locks) > 0 {
-		if err := table(c.OutOrStdout(), rows); err != nil {
-			return err
-		}
-	}
-	if failed != nil {
-		return storeError(failed)
-	}
-	return nil
+	return table(w, rows)
 }

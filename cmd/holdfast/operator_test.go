@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"context"
 	"fmt"
 	"os"
@@ -37,6 +38,30 @@ func TestListAndShow(t *testing.T) {
 		if !regexp.MustCompile(line).MatchString(all.out) {
 			t.Errorf("no line like %s in\n%s", line, all.out)
 		}
+	}
+	for _, each := range []struct {
+		args  []string
+		names string
+	}{{[]string{"list", "--json"}, "job/a|job/odd \n\x1b[31mname ü|other|"}, {[]string{"show", "job/a", "--json"}, "job/a|"}} {
+		r, names := w.run(each.args...), ""
+		r.want(t, 0)
+		for line := range strings.Lines(r.out) {
+			var lock struct {
+				Name    string
+				Token   int64
+				Holders []struct{ Owner, Ref string }
+			}
+			if err := json.Unmarshal([]byte(line), &lock); err != nil || len(lock.Holders) != 1 || lock.Holders[0].Ref == "" || lock.Holders[0].Owner == "" {
+				t.Errorf("%v: %v: %s", each.args, err, line)
+			}
+			names += lock.Name + "|"
+		}
+		if names != each.names {
+			t.Errorf("%v shows %q", each.args, names)
+		}
+	}
+	if r := w.run("show", "nobody's", "--json"); r.code != 0 || !strings.Contains(r.out, `"holders":[]`) {
+		t.Errorf("no free lock; %s", r.description)
 	}
 	if some := w.run("list", "job/"); strings.Count(some.out, "\n") != 3 || strings.Contains(some.out, "other") {
 		t.Errorf("want two; %s", some.description)

@@ -11,20 +11,29 @@ import (
 )
 
 func newShow(storeURL *string) *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	c := &cobra.Command{
 		Use:   "show NAME",
 		Short: "Show who holds a lock and who waits for it",
-		Args:  exactly("NAME"),
+		Long: `show prints how the lock NAME stands: who holds it and who waits for it.
+
+With --json it is one object, as watch prints them, also where the lock is free.`,
+		Args: exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
 				lock, err := client.Inspect(ctx, args[0])
 				if err != nil {
 					return storeError(err)
 				}
+				if asJSON {
+					return writeLock(c.OutOrStdout(), lock)
+				}
 				return show(c.OutOrStdout(), args[0], lock)
 			})
 		},
 	}
+	addJSON(c, &asJSON)
+	return c
 }
 
 func show(w io.Writer, name string, lock holdfast.Lock) error {

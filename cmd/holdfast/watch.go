@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -21,18 +20,18 @@ func newWatch(storeURL *string) *cobra.Command {
 		Long: `watch prints a line for how the lock NAME stands, and another whenever that has changed, until it is interrupted. A state
 that passes quickly may be left out; the last one never is.
 
-With --json each line is an object: name, kind, limit, token, holders and waiters.`,
+With --json each line is an object: time, name, kind, limit, token, holders and waiters.`,
 		Args: exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return watch(*storeURL, args[0], func(lock holdfast.Lock) error {
 				if asJSON {
-					return json.NewEncoder(c.OutOrStdout()).Encode(lockRecord(lock))
+					return writeLock(c.OutOrStdout(), lock)
 				}
 				return printLock(c.OutOrStdout(), lock)
 			})
 		},
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print lines of JSON")
+	addJSON(c, &asJSON)
 	return c
 }
 
@@ -88,32 +87,4 @@ func standings(all []holdfast.Standing) string {
 		who = append(who, text)
 	}
 	return strings.Join(who, ", ")
-}
-
-// lockRecord is a lock as programs read it.
-func lockRecord(lock holdfast.Lock) fields {
-	return fields{
-		"time": time.Now().Format(time.RFC3339Nano), "name": lock.Name, "kind": lock.Kind, "limit": lock.Limit, "token": lock.Token,
-		"holders": standingRecords(lock.Holders), "waiters": standingRecords(lock.Waiters),
-	}
-}
-
-func standingRecords(all []holdfast.Standing) []fields {
-	records := []fields{}
-	for _, s := range all {
-		f := fields{"owner": s.Owner, "note": s.Meta, "weight": s.Weight, "ref": s.Ref}
-		if s.Token != 0 {
-			f["token"] = s.Token
-		}
-		if !s.Since.IsZero() {
-			f["since"] = s.Since.Format(time.RFC3339Nano)
-		}
-		for name, is := range map[string]bool{"broken": s.Broken, "detached": s.Detached, "foreign": s.Foreign, "asked": s.Asked} {
-			if is {
-				f[name] = true
-			}
-		}
-		records = append(records, f)
-	}
-	return records
 }

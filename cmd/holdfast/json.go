@@ -1,0 +1,47 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// addJSON adds the flag of those who show locks.
+func addJSON(c *cobra.Command, asJSON *bool) {
+	c.Flags().BoolVar(asJSON, "json", false, "print lines of JSON")
+}
+
+// writeLock writes a lock as programs read it, in one line.
+func writeLock(w io.Writer, lock holdfast.Lock) error {
+	return json.NewEncoder(w).Encode(fields{
+		"time": time.Now().Format(time.RFC3339Nano), "name": lock.Name, "kind": lock.Kind, "limit": lock.Limit, "token": lock.Token,
+		"holders": standingRecords(lock.Holders), "waiters": standingRecords(lock.Waiters),
+	})
+}
+
+func standingRecords(all []holdfast.Standing) []fields {
+	records := []fields{}
+	for _, s := range all {
+		f := fields{"owner": s.Owner, "note": s.Meta, "weight": s.Weight, "ref": s.Ref}
+		if s.Token != 0 {
+			f["token"] = s.Token
+		}
+		if !s.Since.IsZero() {
+			f["since"] = s.Since.Format(time.RFC3339Nano)
+		}
+		if s.Left > 0 {
+			f["left_ms"] = s.Left.Milliseconds()
+		}
+		for name, is := range map[string]bool{"broken": s.Broken, "detached": s.Detached, "foreign": s.Foreign, "asked": s.Asked} {
+			if is {
+				f[name] = true
+			}
+		}
+		records = append(records, f)
+	}
+	return records
+}
