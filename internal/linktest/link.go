@@ -245,10 +245,16 @@ func (k *Link) Made() int {
 
 // To leads to another address from now on, and ends all connections.
 func (k *Link) To(addr string) {
-	k.mu.Lock()
-	k.to = addr
-	k.mu.Unlock()
+	k.NextTo(addr)
 	k.Reset()
+}
+
+// NextTo leads to another address from now on. Connections that there are stay, as they do when a name comes to mean another
+// host.
+func (k *Link) NextTo(addr string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.to = addr
 }
 
 // Reset ends all connections.

@@ -413,6 +413,34 @@ func TestServerClock(t *testing.T) {
 	}
 }
 
+// TestNameMoves: a server's name that comes to mean another one, as the old primary's does after a fail-over in a cloud, is looked
+// up anew when the old one takes no writes any more, though it keeps its connections open.
+func TestNameMoves(t *testing.T) {
+	t.Parallel()
+	first := startServer(t)
+	second := startServer(t, "--replicaof", "127.0.0.1 "+first.Port)
+	via, err := linktest.NewLink(first.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer via.Close()
+	s := open(t, "redis://"+via.Addr)
+	g := acquire(t, s, mutex("held", time.Minute))
+	if err := redistest.Until(t.Context(), func() bool { return do(t, second, "GET", "held") == g.ID }); err != nil {
+		t.Fatal("the replica has not heard of the lock: ", err)
+	}
+	via.NextTo(second.Addr)
+	do(t, second, "REPLICAOF", "NO", "ONE")
+	do(t, first, "REPLICAOF", "127.0.0.1", second.Port)
+	if r := renew(t, s, g); !errors.Is(r.Err, driver.ErrDenied) {
+		t.Errorf("renewing at the old primary: %v", r.Err)
+	}
+	if err := redistest.Until(t.Context(), func() bool { return renew(t, s, g).Err == nil }); err != nil {
+		t.Fatalf("renewing at the new primary: %v", renew(t, s, g).Err)
+	}
+	acquire(t, s, mutex("new", time.Minute))
+}
+
 // TestPromotedClock: the server that takes over has another clock than the one before. Tokens rise where the record came
 // along. Where it did not, they rise if the new clock is ahead, and fall if it is behind, as Info says.
 func TestPromotedClock(t *testing.T) {

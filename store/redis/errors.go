@@ -52,7 +52,7 @@ func finalReply(text string, alone bool, layout Layout) error {
 		return fmt.Errorf("%w: Redis wants other credentials: %s", driver.ErrDenied, brief(text))
 	case says("NOPERM", "can't run this command", "can't access", "can't publish", "ACL failure"):
 		return fmt.Errorf("%w: the Redis user lacks a permission: %s; %s", driver.ErrDenied, brief(text), aclRule(text, layout))
-	case says("READONLY") && alone:
+	case isReadOnly(text) && alone:
 		return fmt.Errorf("%w: this Redis server is a read-only replica: open the primary, or the Sentinels", driver.ErrDenied)
 	case says("CROSSSLOT", "Cross slot"):
 		return fmt.Errorf("%w: keys of one lock fall into two hash slots: %s", driver.ErrInvalid, brief(text))
@@ -74,6 +74,8 @@ func finalReply(text string, alone bool, layout Layout) error {
 	}
 	return nil
 }
+
+func isReadOnly(text string) bool { return strings.Contains(text, "READONLY") }
 
 // failedScript is what Redis says of a script that has failed by itself, as over text in the place of a number, and not by a command
 // that was refused.

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -30,12 +31,31 @@ func (s *Store) do(ctx context.Context, st *step, keys, args []string) (rueidis.
 
 func (s *Store) surelyConnected() bool { return s.owned && s.top != cluster && !s.doubt.Load() }
 
-// noteLink keeps in mind whether the last request was answered.
+// noteLink keeps in mind whether the last request was answered, and leaves a server that has become a replica.
 func (s *Store) noteLink(err error) {
-	_, reply := rueidis.IsRedisErr(err)
+	r, reply := rueidis.IsRedisErr(err)
+	if reply && isReadOnly(r.Error()) && s.owned && s.top == single {
+		s.hangUp()
+	}
 	if doubt := err != nil && !reply; s.doubt.Load() != doubt {
 		s.doubt.Store(doubt)
 	}
+}
+
+// hangUp ends the connection to a server. Its name may mean another one by now, which the next request finds: after a fail-over
+// nobody else ends the connections to a primary that has become a replica.
+func (s *Store) hangUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life.Err() != nil || !s.leaving.CompareAndSwap(false, true) {
+		return
+	}
+	s.inBackground.Go(func() {
+		defer s.leaving.Store(false)
+		bounded, cancel := context.WithTimeout(s.life, time.Second)
+		defer cancel()
+		_ = s.client.Do(bounded, s.client.B().Quit().Build()).Error()
+	})
 }
 
 // aside calls f in the background and returns when it does, or when ctx or the store ends.

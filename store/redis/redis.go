@@ -92,7 +92,8 @@ type Store struct {
 
 	changes atomic.Int64 // the number of the last change of a weight; those of a later client are larger
 
-	doubt atomic.Bool // the last request was not answered: the link may have to be made anew
+	doubt   atomic.Bool // the last request was not answered: the link may have to be made anew
+	leaving atomic.Bool // the connection is being ended
 
 	rtt            atomic.Int64           // smoothed round trip, nanoseconds
 	window         atomic.Pointer[window] // made of it
