@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -76,10 +75,9 @@ func readInfo(text string) map[string]string {
 
 func warnings(info map[string]string) (ws []string) {
 	say := func(format string, args ...any) { ws = append(ws, fmt.Sprintf(format, args...)) }
-	if major, _, _ := strings.Cut(info["redis_version"], "."); major != "" {
-		if n, err := strconv.Atoi(major); err == nil && n < 6 {
-			say("version %s is older than 6.2: not every step works", info["redis_version"])
-		}
+	var major, minor int
+	if n, _ := fmt.Sscanf(info["redis_version"], "%d.%d", &major, &minor); n == 2 && (major < 6 || major == 6 && minor < 2) {
+		say("version %s is older than 6.2: not every step works", info["redis_version"])
 	}
 	if p := info["maxmemory_policy"]; info["maxmemory"] != "0" && p != "" && p != "noeviction" {
 		say("maxmemory-policy %s may evict locks and their tokens when memory runs out: set it to noeviction", p)

@@ -330,6 +330,15 @@ func TestWeakSettings(t *testing.T) {
 	}
 }
 
+// TestOldVersions: only versions before 6.2 are warned of.
+func TestOldVersions(t *testing.T) {
+	for version, old := range map[string]bool{"5.0.14": true, "6.0.16": true, "6.2.0": false, "7.0.15": false, "10.0.1": false, "": false} {
+		if said := len(warnings(map[string]string{"redis_version": version})) > 0; said != old {
+			t.Errorf("version %q is said to be too old: %v", version, said)
+		}
+	}
+}
+
 // TestTLS: rediss:// verifies the server by the user's own CA, gives a client certificate where one is wanted, and never
 // goes on without encryption; what fails says what to set.
 func TestTLS(t *testing.T) {

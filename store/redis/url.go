@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -141,8 +142,12 @@ func (p *place) readPath(u *url.URL) error {
 		return nil
 	default:
 		p.client.ForceSingleClient = true
-		if len(p.client.InitAddress) > 1 && u.Scheme != "redlock" {
+		all := p.client.InitAddress
+		if len(all) > 1 && u.Scheme != "redlock" {
 			return fmt.Errorf("%w: a %s:// URL names one server; see redis+sentinel://, redis+cluster:// and redlock://", driver.ErrInvalid, u.Scheme)
+		}
+		if len(slices.Compact(slices.Sorted(slices.Values(all)))) < len(all) {
+			return fmt.Errorf("%w: the URL names a server twice, and Redlock needs independent ones", driver.ErrInvalid)
 		}
 	}
 	if path == "" {
