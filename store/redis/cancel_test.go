@@ -33,7 +33,7 @@ func TestCancel(t *testing.T) {
 					c := mutex(fmt.Sprint("m", i%4), 30*time.Second)
 					c.Wait = true
 					c.Fair = s.Info().Order == driver.OrderFair && rand.N(2) == 0
-					ctx, cancel := context.WithTimeout(t.Context(), rand.N(2*time.Millisecond))
+					ctx, cancel := context.WithTimeout(t.Context(), rand.N(2*time.Millisecond>>rand.N(5)))
 					_, err := s.Acquire(ctx, c)
 					cancel()
 					if err != nil && !errors.Is(err, context.DeadlineExceeded) {
