@@ -771,6 +771,16 @@ var mutants = []mutant{
 			})
 		},
 	}},
+	{"asks only those who hold", "break-ask-waiting break-ask-waiting-permits", "", &broken{
+		breaks: func(b *broken, ctx ctx, name, ref string, mode driver.BreakMode) error {
+			l, err := b.Store.Inspect(ctx, name)
+			waits := slices.ContainsFunc(l.Waiters, func(w driver.Standing) bool { return w.Ref == ref })
+			if err == nil && mode == driver.BreakAsk && waits {
+				return nil
+			}
+			return b.Store.Break(ctx, name, ref, mode)
+		},
+	}},
 	{"gives a ref that names nothing", "ref-of-grant release-elsewhere", "", &broken{
 		acquire: granted(func(g *driver.Grant) { g.Ref = "x" + g.Ref }),
 	}},

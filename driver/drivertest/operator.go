@@ -88,6 +88,14 @@ var operatorCases = []Case{
 			e.failf("the next holder is told that it was asked, and was not")
 		}
 	}),
+	order.promise("break-ask-waiting", "A claim that is asked to give up while it waits is told so once it holds.", func(e *Env) {
+		name := e.lock("m")
+		e.asksWaiting(e.mutex(name), e.fair(name))
+	}),
+	semaphore.promise("break-ask-waiting-permits", "That holds for a semaphore's claims, too.", func(e *Env) {
+		name := e.lock("s")
+		e.asksWaiting(e.permits(name, 3, 2), e.permits(name, 3, 2))
+	}),
 	promise("break-stale", "A break acts on the claim that it names and on no other: once that is gone it says so, and touches nobody.", func(e *Env) {
 		g := e.a().try(e.mutex(e.lock("m")))
 		stale := e.c().refOf(g.Claim)
@@ -136,4 +144,17 @@ var operatorCases = []Case{
 			e.failf("it stands still: %s", tell(l))
 		}
 	}),
+}
+
+// asksWaiting has next wait for holder, asks it to give up, and lets it in.
+func (e *Env) asksWaiting(holder, next driver.Claim) {
+	g := e.a().try(holder)
+	w := e.b().queue(next).stands()
+	e.c().breaks(next.Name, e.c().refOf(w.claim), driver.BreakAsk)
+	e.a().release(g)
+	w.granted()
+	if r := e.b().renewals(e.ctx, w.grant)[0]; r.Err != nil || !r.Asked {
+		e.failf("it was asked while it waited, and its renewal says %s, asked: %v", show(r.Err), r.Asked)
+	}
+	e.b().release(w.grant)
 }

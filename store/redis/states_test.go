@@ -144,14 +144,18 @@ func TestFull(t *testing.T) {
 // TestOpenInTime: opening takes no longer than its context allows, however many servers take the connection and say nothing.
 func TestOpenInTime(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	var at [3]string
+	for i := range at {
+		silent, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer silent.Close()
+		at[i] = silent.Addr().String()
 	}
-	defer silent.Close()
-	a := silent.Addr().String()
-	for _, raw := range []string{"redis://" + a, "rediss://" + a, "redis+sentinel://" + a + "/m1?addrs=" + a + "," + a,
-		"redis+cluster://" + a, "redlock://" + a + "?addrs=" + a + "," + a} {
+	all := at[0] + "?addrs=" + at[1] + "," + at[2]
+	for _, raw := range []string{"redis://" + at[0], "rediss://" + at[0], "redis+sentinel://" + strings.Replace(all, "?", "/m1?", 1),
+		"redis+cluster://" + at[0], "redlock://" + all} {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		start := time.Now()
 		_, err := driver.Open(ctx, raw)

@@ -31,10 +31,10 @@ if string.sub(me, 1, 2) == 'f.' then
     held, freed = 'none', true
   end
 elseif held == 'mutex' and id == me then
-  if mode ~= '1' and not has(flags, 'c') then
+  if mode == '2' or mode == '0' and not has(flags, 'c') then
     flags = add(flags, flag)
     call('HSET', RECORD, 'flags', flags)
-  elseif mode ~= '2' then
+  else
     if has(flags, 'c') then
       local c = claim(me)
       dismiss(c and c.session)
@@ -44,10 +44,10 @@ elseif held == 'mutex' and id == me then
   end
 elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
   local c = claim(me)
-  if mode ~= '1' and c.state ~= 'called' then
+  if mode == '2' or mode == '0' and c.state ~= 'called' then
     c.flags = add(c.flags or '', flag)
     put(me, c)
-  elseif mode ~= '2' then
+  else
     if c.state == 'called' then dismiss(c.session) end
     drop(me)
     draw()

@@ -15,16 +15,17 @@ local function grant(token)
   return token
 end
 
-local function granted()
+-- granted grants the claim under these flags: those of a claim that was called have come with it.
+local function granted(itsflags)
   if mykind == 'mutex' then
     if has(flags, 'c') then call('HDEL', CLAIMS, me) end
-    id, flags, held, token = me, myflags, 'mutex', math.max(token + 1, now)
+    id, flags, held, token = me, itsflags, 'mutex', math.max(token + 1, now)
     call('SET', LOCK, me, 'PX', ttl)
     call('HSET', RECORD, 'id', me, 'token', text(token), 'flags', flags, 'owner', owner, 'meta', meta, 'ttl', text(ttl))
   else
     draw()
     carry()
-    put(me, {w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), token = text(token), flags = myflags, state = 'granted'})
+    put(me, {w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), token = text(token), flags = itsflags, state = 'granted'})
     call('ZADD', HOLDERS, text(now + ttl * 1000), me)
   end
   freed = false
@@ -47,14 +48,14 @@ end
 
 if held == 'mutex' and id == me then
   if has(flags, 'b') then return answer(2) end
-  if has(flags, 'c') then return granted() end
+  if has(flags, 'c') then return granted((string.gsub(flags, 'c', ''))) end
   call('PEXPIRE', LOCK, ttl)
   return grant(token)
 end
 if held == 'shared' and call('ZSCORE', HOLDERS, me) then
   local c = claim(me)
   if has(c.flags or '', 'b') then return answer(2) end
-  if c.state == 'called' then return granted() end
+  if c.state == 'called' then return granted(c.flags) end
   call('ZADD', HOLDERS, text(now + ttl * 1000), me)
   return grant(tonumber(c.token))
 end
@@ -71,7 +72,7 @@ if fits then
   become(mykind, mylimit)
   if kind ~= 'mutex' then carry() end
   sum = sum + weight
-  return granted()
+  return granted(myflags)
 end
 if not queue then return refused(0, waiting) end
 if waiting >= MAXLINE then

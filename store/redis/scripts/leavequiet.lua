@@ -19,7 +19,7 @@ if quiet and value == me and id == me and not has(flags, 'c') and ARGV[7] ~= '1'
     call('ZREM', LINE, who)
     if sign then call('HDEL', CLAIMS, '?' .. who) end
     call('SET', LOCK, who, 'PX', math.min(WINDOW, c.ttl))
-    call('HSET', RECORD, 'id', who, 'flags', 'c', 'owner', c.owner, 'meta', c.meta, 'ttl', c.ttl)
+    call('HSET', RECORD, 'id', who, 'flags', 'c' .. c.flags, 'owner', c.owner, 'meta', c.meta, 'ttl', c.ttl)
     call(PUBLISH, CHANNEL .. ':' .. c.session, 'call ' .. who)
     local n = after and now - first[4] > SOON and call('HGET', CLAIMS, after)
     if n then call(PUBLISH, CHANNEL .. ':' .. cjson.decode(n).session, 'next ' .. after .. ' ' .. WINDOW) end

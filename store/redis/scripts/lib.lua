@@ -95,7 +95,7 @@ local function callin(who, c)
   leaveline(who)
   local window = math.min(WINDOW, c.ttl)
   if kind == 'mutex' then
-    id, flags, held = who, 'c', 'mutex'
+    id, flags, held = who, 'c' .. c.flags, 'mutex'
     call('SET', LOCK, who, 'PX', window)
     call('HSET', RECORD, 'id', who, 'flags', flags, 'owner', c.owner, 'meta', c.meta, 'ttl', c.ttl)
   else
