@@ -10,6 +10,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -65,8 +66,17 @@ func (t *tree) newConn(asked time.Duration, pinging bool) *conn {
 func (c *conn) run() {
 	servers := c.t.opts.Servers
 	first := rand.N(len(servers))
+	var shunned time.Time // since when servers hang up and none takes the session; zero: they do not
 	for fails := 0; c.life.Err() == nil; fails++ {
 		l, err := c.connect(servers[(first+fails)%len(servers)], fails/len(servers))
+		switch {
+		case err == nil:
+			shunned = time.Time{}
+		case errors.Is(err, errHungUp) && shunned.IsZero():
+			shunned = time.Now()
+		case errors.Is(err, errHungUp) && c.forgotten(shunned):
+			err = sequence.ErrSessionOver
+		}
 		if err == nil {
 			began := time.Now()
 			err = c.serve(l)
@@ -88,6 +98,19 @@ func (c *conn) run() {
 		}
 	}
 	c.finish(driver.ErrClosed)
+}
+
+// errHungUp says that a server was reached, and ended the connection instead of taking the session.
+var errHungUp = errors.New("the server hung up")
+
+// forgotten reports whether servers have hung up on the session for so long that it is taken for over. They do that, for a
+// moment, where they have no leader; and for good, without saying that it is over, to a session that has seen more than they
+// know: they were restored from a backup, or have lost their data. After its time nobody believes in anything under it, and
+// what may stand under it still is ended by the servers.
+func (c *conn) forgotten(since time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.id != 0 && time.Since(since) > c.granted
 }
 
 // connect opens a link and has the server take the session, or make one.
@@ -130,6 +153,9 @@ func (c *conn) connect(server string, round int) (*link, error) {
 		return fail(err)
 	}
 	frame, err := readFrame(nc)
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("%w: %v", errHungUp, err)
+	}
 	if err != nil {
 		return fail(err)
 	}
