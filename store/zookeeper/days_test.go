@@ -84,6 +84,28 @@ func TestDenied(t *testing.T) {
 	fails(t, l.Unlock())
 }
 
+// TestACLRefused: an ACL that the servers do not take, that of the creator where nobody has logged in, is told at once.
+func TestACLRefused(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	for _, layout := range []string{"curator", "plain", "curator-semaphore"} {
+		client, err := holdfast.Open(t.Context(), "zookeeper://"+c.Endpoints()[0]+"?acl=creator&layout="+layout, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		began := time.Now()
+		if layout == "curator-semaphore" {
+			_, err = client.Semaphore(t.Name()+layout, 2, nil).Acquire(t.Context(), 1)
+		} else {
+			_, err = client.Mutex(t.Name()+layout, nil).Lock(t.Context())
+		}
+		if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "acl=creator") || time.Since(began) > 3*time.Second {
+			t.Errorf("%s: %v after %v", layout, err, time.Since(began))
+		}
+	}
+}
+
 // TestUnreached: without a server, what is told says which one was tried, and why in vain.
 func TestUnreached(t *testing.T) {
 	t.Parallel()

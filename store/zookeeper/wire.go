@@ -66,6 +66,7 @@ const (
 	codeNoChildren     code = -108
 	codeNodeExists     code = -110
 	codeSessionExpired code = -112
+	codeInvalidACL     code = -114
 	codeAuthFailed     code = -115
 	codeSessionMoved   code = -118
 	codeQuota          code = -125
@@ -76,7 +77,7 @@ var codeTexts = map[code]string{
 	codeBadVersion: "the node has changed", codeNodeExists: "the node exists", codeSessionExpired: "the session has ended",
 	codeAuthFailed: "authentication failed", codeSessionMoved: "the session has moved to another server",
 	codeQuota: "a quota is used up", -1: "system error", -4: "connection loss", -5: "marshalling error", -8: "bad arguments",
-	codeNoChildren: "ephemeral nodes have no children", -111: "the node has children", -114: "invalid ACL",
+	codeNoChildren: "ephemeral nodes have no children", -111: "the node has children", codeInvalidACL: "invalid ACL",
 }
 
 func (c code) Error() string {
