@@ -365,7 +365,9 @@ func TestAuth(t *testing.T) {
 	select {
 	case <-l.Context().Done():
 		shows(context.Cause(l.Context()))
-		t.Logf("rights lost in mid-hold: %v", context.Cause(l.Context()))
+		if cause := context.Cause(l.Context()); !errors.Is(cause, holdfast.ErrDenied) {
+			t.Errorf("rights lost in mid-hold: %v", cause)
+		}
 	case <-time.After(5 * time.Second):
 		t.Error("the rights are gone, and the holder believes still")
 	}
