@@ -67,6 +67,7 @@ func (c *conn) run() {
 	servers := c.t.opts.Servers
 	first := rand.N(len(servers))
 	var shunned time.Time // since when servers hang up and none takes the session; zero: they do not
+	denied := 0           // servers in a row that have refused us, or are not to be trusted: one alone ends no session
 	for fails := 0; c.life.Err() == nil; fails++ {
 		l, err := c.connect(servers[(first+fails)%len(servers)], fails/len(servers))
 		switch {
@@ -84,7 +85,10 @@ func (c *conn) run() {
 				first, fails = (first+fails)%len(servers), 0
 			}
 		}
-		if errors.Is(err, sequence.ErrSessionOver) || errors.Is(err, driver.ErrDenied) {
+		if denied++; !errors.Is(err, driver.ErrDenied) {
+			denied = 0
+		}
+		if errors.Is(err, sequence.ErrSessionOver) || denied >= len(servers) {
 			c.finish(err)
 			return
 		}
