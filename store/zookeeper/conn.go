@@ -104,8 +104,8 @@ func (c *conn) run() {
 	c.finish(driver.ErrClosed)
 }
 
-// errHungUp says that a server was reached, and ended the connection instead of taking the session.
-var errHungUp = errors.New("the server hung up")
+// errHungUp says that a server was reached, and ended the connection instead of taking the session. It never says why.
+var errHungUp = errors.New("the server hung up: it has no leader, or as many connections from this host as it takes (maxClientCnxns), or has lost data")
 
 // forgotten reports whether servers have hung up on the session for so long that it is taken for over. They do that, for a
 // moment, where they have no leader; and for good, without saying that it is over, to a session that has seen more than they

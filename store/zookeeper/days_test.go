@@ -121,6 +121,18 @@ func TestUnreached(t *testing.T) {
 	}
 }
 
+// TestTooManyConnections: who gets no connection, because the server has as many from this host as it takes, is told what that may be.
+func TestTooManyConnections(t *testing.T) {
+	t.Parallel()
+	c := start(t, zktest.Options{Members: 1, Lines: []string{"maxClientCnxns=1"}})
+	l := lease(t, newClient(t, rig.Peer(t, c), 5*time.Second), t.Name())
+	_, err := newClient(t, rig.Peer(t, c), 2*time.Second).Mutex(t.Name()+"/other", nil).Lock(t.Context())
+	if !errors.Is(err, holdfast.ErrUncertain) || !strings.Contains(err.Error(), "maxClientCnxns") {
+		t.Error(err)
+	}
+	fails(t, l.Unlock())
+}
+
 // TestAlone: a server that was cut off from the others goes on answering for a while: a follower reads and pings, a leader
 // syncs, too. A beat by either is not confirmed.
 func TestAlone(t *testing.T) {
