@@ -57,7 +57,7 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock,
 		silence := time.AfterFunc(limit, end)
 		defer silence.Stop()
 		for look, err := range e.tree.Walk(walk, prefix) {
-			silence.Reset(limit)
+			silence.Stop() // the caller may take his time
 			if err != nil {
 				yield(driver.Lock{}, e.fault(ctx, err))
 				return
@@ -65,6 +65,7 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock,
 			if len(look.Nodes) > 0 && !yield(show(look), nil) {
 				return
 			}
+			silence.Reset(limit)
 		}
 	}
 }

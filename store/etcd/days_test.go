@@ -381,6 +381,32 @@ func TestTLS(t *testing.T) {
 	})
 }
 
+// TestLongWalk: a listing that goes through many keys that are no locks says of each page that the cluster has answered.
+func TestLongWalk(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := admin(t, c)
+	for i := range 30 {
+		var puts []clientv3.Op
+		for k := range 100 {
+			puts = append(puts, clientv3.OpPut(fmt.Sprintf("%s/%d/%d", t.Name(), i, k), "no lock"))
+		}
+		_, err := cli.Txn(t.Context()).Then(puts...).Commit()
+		fails(t, err)
+	}
+	said := 0
+	for look, err := range rig.Peer(t, c).tree.Walk(t.Context(), t.Name()) {
+		fails(t, err)
+		said++
+		if len(look.Nodes) > 0 {
+			t.Errorf("there is a lock: %+v", look)
+		}
+	}
+	if said < 2 {
+		t.Errorf("3000 keys were walked, and nothing was said but %d times", said)
+	}
+}
+
 // TestLease: a lease in the user's own hands keeps its keys while it is kept alive, ends them when it is revoked, and tells
 // when it is lost.
 func TestLease(t *testing.T) {

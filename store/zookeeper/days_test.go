@@ -133,6 +133,30 @@ func TestTooManyConnections(t *testing.T) {
 	fails(t, l.Unlock())
 }
 
+// TestLongWalk: a listing that goes through many nodes that are no locks says of each that the servers have answered.
+func TestLongWalk(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := admin(t, c)
+	path := "/" + t.Name()
+	for range 20 {
+		_, err := cli.Create(path, nil, 0, zk.WorldACL(zk.PermAll))
+		fails(t, err)
+		path += "/x"
+	}
+	said := 0
+	for look, err := range rig.Peer(t, c).tree.Walk(t.Context(), t.Name()) {
+		fails(t, err)
+		said++
+		if len(look.Nodes) > 0 {
+			t.Errorf("there is a lock: %+v", look)
+		}
+	}
+	if said < 20 {
+		t.Errorf("20 nodes were walked, and nothing was said but %d times", said)
+	}
+}
+
 // TestAlone: a server that was cut off from the others goes on answering for a while: a follower reads and pings, a leader
 // syncs, too. A beat by either is not confirmed.
 func TestAlone(t *testing.T) {

@@ -28,6 +28,9 @@ func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look,
 				path = "/"
 			}
 			calls, c, err := t.read(ctx, at == from, func() []*call { return []*call{readCall(opGetChildren, path, false)} })
+			if err == nil && !yield(sequence.Look{}, nil) { // there may be much that is no lock
+				return
+			}
 			if err == nil && calls[0].err != nil {
 				if calls[0].err == codeNoNode || calls[0].err == codeNoAuth && at != from { // it is not ours to see
 					continue
