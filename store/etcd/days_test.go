@@ -282,7 +282,7 @@ func TestNoSpace(t *testing.T) {
 	}
 	began := time.Now()
 	_, err := client.Mutex(t.Name()+"/other", nil).Lock(t.Context())
-	if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "database space exceeded") {
+	if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "database space exceeded; make room") {
 		t.Errorf("a lock on a full cluster: %v", err)
 	}
 	if took := time.Since(began); took > 2*time.Second {
@@ -293,6 +293,22 @@ func TestNoSpace(t *testing.T) {
 		t.Error("a lock was lost for want of space")
 	}
 	fails(t, held.Unlock())
+}
+
+// TestCorrupt: a cluster that takes no writes, because its members' data differ, says so at once, and what to look at.
+func TestCorrupt(t *testing.T) {
+	t.Parallel()
+	c := start(t, etcdtest.Options{Members: 1})
+	client := newClient(t, rig.Peer(t, c), 10*time.Second)
+	fails(t, lease(t, client, t.Name()).Unlock())
+	alarm := &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, Alarm: pb.AlarmType_CORRUPT}
+	_, err := pb.NewMaintenanceClient(admin(t, c).ActiveConnection()).Alarm(t.Context(), alarm)
+	fails(t, err)
+	began := time.Now()
+	_, err = client.Mutex(t.Name(), nil).Lock(t.Context())
+	if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "alarm list") || time.Since(began) > 2*time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
 }
 
 // TestAuth: a user without rights is told at once; one who loses them in mid-hold loses the lock, and is told in time; and
@@ -344,7 +360,7 @@ func TestAuth(t *testing.T) {
 	began := time.Now()
 	_, err = outside.Mutex("not-mine", nil).Lock(ctx)
 	shows(err)
-	if !errors.Is(err, holdfast.ErrDenied) || time.Since(began) > 2*time.Second {
+	if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "the whole range") || time.Since(began) > 2*time.Second {
 		t.Errorf("outside of the granted prefix: %v after %v", err, time.Since(began))
 	}
 	wrong, err := holdfast.Open(ctx, "etcd://ann:wrong-"+secret+at, nil)
