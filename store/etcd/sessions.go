@@ -11,8 +11,17 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Open grants a lease. etcd counts in whole seconds, and gives more than was asked where its own least TTL is larger.
+// Open grants a lease that the engine renews.
 func (t *tree) Open(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+	s, err := t.grant(ctx, ttl)
+	if err == nil {
+		t.keep(s.ID)
+	}
+	return s, err
+}
+
+// grant grants a lease. etcd counts in whole seconds, and gives more than was asked where its own least TTL is larger.
+func (t *tree) grant(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
 	r, err := t.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: int64((ttl + time.Second - 1) / time.Second)})
 	if err != nil {
 		return sequence.Session{}, t.fault(err)
@@ -43,6 +52,7 @@ func (t *tree) Beat(ctx context.Context, session string) error {
 	}
 	_ = stream.CloseSend()
 	if r.TTL <= 0 {
+		t.release(session)
 		return sequence.ErrSessionOver
 	}
 	return nil
@@ -52,6 +62,7 @@ func (t *tree) Beat(ctx context.Context, session string) error {
 func (t *tree) End(ctx context.Context, session string) error {
 	t.mu.Lock()
 	delete(t.gates, session)
+	delete(t.kept, session)
 	t.mu.Unlock()
 	_, err := t.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(unhex(session))})
 	return t.fault(err)
