@@ -133,6 +133,38 @@ func TestTooManyConnections(t *testing.T) {
 	fails(t, l.Unlock())
 }
 
+// TestListUnreadable: a lock whose nodes another user keeps to himself is listed with its name and an error, and those behind it are
+// listed, too.
+func TestListUnreadable(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := admin(t, c)
+	folder := "/" + t.Name()
+	for _, path := range []string{folder, folder + "/a", folder + "/b"} {
+		_, err := cli.Create(path, nil, 0, zk.WorldACL(zk.PermAll))
+		fails(t, err)
+	}
+	open := func(user string) *holdfast.Client {
+		client, err := holdfast.Open(t.Context(), "zookeeper://"+user+c.Endpoints()[0], &holdfast.Options{TTL: 10 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		return client
+	}
+	ann, other := open("ann:secret@"), open("")
+	hers, ours := lease(t, ann, t.Name()+"/a"), lease(t, other, t.Name()+"/b")
+	found := map[string]error{}
+	for lock, err := range other.List(t.Context(), t.Name()+"/") {
+		found[lock.Name] = err
+	}
+	if err, ok := found[t.Name()+"/b"]; !ok || err != nil || len(found) != 2 || !errors.Is(found[t.Name()+"/a"], holdfast.ErrDenied) {
+		t.Errorf("%v", found)
+	}
+	fails(t, hers.Unlock())
+	fails(t, ours.Unlock())
+}
+
 // TestLongWalk: a listing that goes through many nodes that are no locks says of each that the servers have answered.
 func TestLongWalk(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"strings"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
@@ -59,11 +60,15 @@ func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look,
 				if err == nil {
 					full, err = t.complete(ctx, c, look)
 				}
-				if err != nil {
-					yield(sequence.Look{Name: name}, err)
+				switch {
+				case err == nil:
+				case driver.Final(err): // the lock's own
+					full = sequence.Look{Name: name}
+				default:
+					yield(sequence.Look{}, err)
 					return
 				}
-				if !yield(full, nil) {
+				if !yield(full, err) {
 					return
 				}
 			}
