@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"net/url"
 	"testing"
 	"time"
 
@@ -20,6 +21,36 @@ func withUsers(t *testing.T, args ...string) *etcdtest.Cluster {
 	_, err = cli.AuthEnable(t.Context())
 	fails(t, err)
 	return c
+}
+
+// TestBeatsNeedNoLogin: a keep-alive of a store that was opened with a password costs the cluster no login.
+func TestBeatsNeedNoLogin(t *testing.T) {
+	t.Parallel()
+	c := withUsers(t, "--auth-token-ttl", "1")
+	u, err := url.Parse("etcd://root:root@" + c.Members[0].Endpoint)
+	fails(t, err)
+	s, err := openURL(t.Context(), u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	tree := s.(*Store).tree
+	session, err := tree.Open(t.Context(), 10*time.Second)
+	fails(t, err)
+	written := func() uint64 {
+		r, err := tree.cli.Status(t.Context(), c.Members[0].Endpoint)
+		fails(t, err)
+		return r.RaftIndex
+	}
+	before := written()
+	for range 20 {
+		fails(t, tree.Beat(t.Context(), session.ID))
+	}
+	if n := written() - before; n > 2 {
+		t.Errorf("20 keep-alives cost %d writes", n)
+	}
+	time.Sleep(3 * time.Second)
+	fails(t, tree.Beat(t.Context(), session.ID)) // the login has expired
 }
 
 // TestLoginExpires: when the login has expired under which the watches began, who waits is still woken by the release, and not

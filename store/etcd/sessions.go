@@ -36,19 +36,28 @@ func (t *tree) grant(ctx context.Context, ttl time.Duration) (sequence.Session, 
 // Beat is one keep-alive on a stream of its own. A member that has no leader refuses it at once, and a leader answers
 // only when it has made sure that it still is.
 func (t *tree) Beat(ctx context.Context, session string) error {
+	err := t.beat(ctx, session)
+	if expired(err) {
+		t.login(ctx)
+		err = t.beat(ctx, session)
+	}
+	return t.fault(err)
+}
+
+func (t *tree) beat(ctx context.Context, session string) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	stream, err := t.leases.LeaseKeepAlive(ctx)
 	if err != nil {
-		return t.fault(err)
+		return err
 	}
 	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(unhex(session))}); err != nil {
 		_, err = stream.Recv() // says why
-		return t.fault(err)
+		return err
 	}
 	r, err := stream.Recv()
 	if err != nil {
-		return t.fault(err)
+		return err
 	}
 	_ = stream.CloseSend()
 	if r.TTL <= 0 {

@@ -36,7 +36,7 @@ type tree struct {
 func newTree(cli *clientv3.Client, o Options) *tree {
 	t := &tree{cli: cli, kv: clientv3.NewKV(cli), leases: pb.NewLeaseClient(cli.ActiveConnection()), prefix: o.Prefix, gates: map[string]int64{}, known: map[string]sequence.Node{}, kept: map[string]bool{}}
 	t.life, t.end = context.WithCancel(context.Background())
-	t.hub = newHub(t.life, pb.NewWatchClient(cli.ActiveConnection()))
+	t.hub = newHub(t.life, pb.NewWatchClient(cli.ActiveConnection()), t.login)
 	t.lane = t.newLane()
 	t.info = driver.Info{
 		Store: where(cli, o.Prefix), Clock: o.Clock, Tier: driver.TierFenceSafe,

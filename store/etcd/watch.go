@@ -18,6 +18,7 @@ import (
 type hub struct {
 	life   context.Context
 	client pb.WatchClient
+	login  func(context.Context) // renews one that has expired
 	work   sync.WaitGroup
 
 	mu      sync.Mutex
@@ -37,8 +38,8 @@ type watch struct {
 	again    bool // a stream broke under it; guarded by the hub's mutex
 }
 
-func newHub(life context.Context, client pb.WatchClient) *hub {
-	return &hub{life: life, client: client, watches: map[int64]*watch{}, more: make(chan struct{}, 1)}
+func newHub(life context.Context, client pb.WatchClient, login func(context.Context)) *hub {
+	return &hub{life: life, client: client, login: login, watches: map[int64]*watch{}, more: make(chan struct{}, 1)}
 }
 
 func (h *hub) watch(w *watch) (stop func()) {
@@ -129,6 +130,7 @@ func (h *hub) stream() (spoke bool) {
 		}
 		if refusesLogin(r) {
 			h.broken()
+			h.login(ctx)
 			return spoke
 		}
 		spoke = true
