@@ -155,6 +155,27 @@ func TestRenewalFailing(t *testing.T) {
 	})
 }
 
+// What a store has said is the cause of a loss, also where its last answers did not come in the little time that was left.
+func TestRefusedRenewalIsTheCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.renewal = func(ctx context.Context, _ driver.Grant) (driver.Renewal, bool) {
+			answers := time.NewTimer(100 * time.Millisecond)
+			defer answers.Stop()
+			select {
+			case <-answers.C:
+				return driver.Renewal{Err: fmt.Errorf("%w: the user has no rights", ErrDenied)}, true
+			case <-ctx.Done():
+				return driver.Renewal{Err: driver.Uncertain(ctx.Err())}, true
+			}
+		}
+		l := mustLock(t, newClient(t, f, nil), "a", nil)
+		<-l.Context().Done()
+		wantLoss(t, l.Err(), LossUnknown)
+		wantIs(t, l.Err(), ErrDenied)
+	})
+}
+
 // A Renew that never answers for a grant counts as unknown when it returns.
 func TestRenewWithoutAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

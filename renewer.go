@@ -388,16 +388,24 @@ func (t *tenure) land(flight uint64, a driver.Renewal) (left time.Duration, lost
 		t.state, t.err = stateLost, asLoss(a.Err)
 		return 0, true, true
 	default:
-		t.failed = a.Err
-		switch { // it may become the cause of a loss, which is certain, and no end of a context of the user's
-		case errors.Is(a.Err, ErrClosed):
-			t.failed = errStoreClosed
-		case isOneOf(a.Err, ErrUncertain, context.Canceled, context.DeadlineExceeded):
-			t.failed = errors.New(a.Err.Error())
-		}
+		t.failed = cause(t.failed, a.Err)
 		t.client.emit(EventFailing, t, Event{Err: a.Err, Left: left}) // here, so that it comes before that of a loss
 	}
 	return left, false, true
+}
+
+// cause is what a loss will be due to, after one more renewal that failed: it is certain then, and no end of a context of the
+// user's. What the store has said outlives answers that did not come: the last renewals have little time.
+func cause(before, now error) error {
+	switch {
+	case errors.Is(now, ErrClosed):
+		return errStoreClosed
+	case driver.Final(before) && !driver.Final(now):
+		return before
+	case isOneOf(now, ErrUncertain, context.Canceled, context.DeadlineExceeded):
+		return errors.New(now.Error())
+	}
+	return now
 }
 
 // watch listens to a store that learns of ends by itself, one call at a time, while anything is held.

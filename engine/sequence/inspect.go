@@ -57,14 +57,16 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock,
 		silence := time.AfterFunc(limit, end)
 		defer silence.Stop()
 		for look, err := range e.tree.Walk(walk, prefix) {
+			silence.Stop() // the caller may take his time
+			switch {
+			case err != nil:
+				if !yield(driver.Lock{Name: look.Name}, e.fault(ctx, err)) || look.Name == "" {
+					return
+				}
+			case len(look.Nodes) > 0 && !yield(show(look), nil):
+				return
+			}
 			silence.Reset(limit)
-			if err != nil {
-				yield(driver.Lock{}, e.fault(ctx, err))
-				return
-			}
-			if len(look.Nodes) > 0 && !yield(show(look), nil) {
-				return
-			}
 		}
 	}
 }

@@ -73,7 +73,8 @@ type Tree interface {
 	Watch(name, key string, revision int64, changed func()) (stop func())
 
 	// Walk yields the locks whose names start with prefix and on which a node of ours stands, each as List would give it
-	// in full. An error ends the walk.
+	// in full. An error ends the walk, unless it comes with the name of a lock: that one cannot be read. A Look without nodes
+	// says that the store has answered, and that there is more to go through.
 	Walk(ctx context.Context, prefix string) iter.Seq2[Look, error]
 
 	// Close gives up what the tree holds, ends its goroutines, and leaves the sessions to themselves.

@@ -89,7 +89,7 @@ var mutants = []mutant{
 		edits: []edit{{"\tcase r.mayYetCome():\n", "\tcase false:\n"}},
 		want:  "after all who waited had gone"},
 	{name: "unknown taken for done", file: "renewer.go",
-		edits: []edit{{"\t\tt.failed = a.Err\n", "\t\tt.failed = a.Err\n\t\tt.grant.Since = t.client.clock.Now()\n"}},
+		edits: []edit{{"\t\tt.failed = cause(t.failed, a.Err)\n", "\t\tt.failed = cause(t.failed, a.Err)\n\t\tt.grant.Since = t.client.clock.Now()\n"}},
 		want:  "belief overlap"},
 	{name: "observer without patience", file: observe,
 		edits: []edit{{"return c.Allow + driver.Margin(c.Allow)", "return c.Allow / 2"}},

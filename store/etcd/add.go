@@ -17,6 +17,9 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, number 
 	if err != nil {
 		return sequence.Look{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
+	if note.Detached {
+		t.release(s.ID) // nobody renews it
+	}
 	key, gate := t.dir(name)+keyOf(s.ID, number), t.gate(s.ID)
 	from, to := t.span(name)
 	for brief := guard < 0; ; brief = false {

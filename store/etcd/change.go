@@ -20,6 +20,7 @@ func (t *tree) Change(ctx context.Context, name string, n sequence.Node, note se
 func (t *tree) Move(ctx context.Context, name string, n sequence.Node, to sequence.Session, note sequence.Note) (sequence.Node, bool, error) {
 	from := n.Session
 	n.Session = to.ID
+	t.release(to.ID) // nobody renews it
 	now, ok, err := t.put(ctx, name, n, note, clientv3.WithLease(unhex(to.ID)), clientv3.OpPut(t.gate(from), "", clientv3.WithLease(unhex(from))))
 	if ok {
 		t.setGate(from, now.Version)

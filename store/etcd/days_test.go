@@ -282,7 +282,7 @@ func TestNoSpace(t *testing.T) {
 	}
 	began := time.Now()
 	_, err := client.Mutex(t.Name()+"/other", nil).Lock(t.Context())
-	if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "database space exceeded") {
+	if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "database space exceeded; make room") {
 		t.Errorf("a lock on a full cluster: %v", err)
 	}
 	if took := time.Since(began); took > 2*time.Second {
@@ -293,6 +293,22 @@ func TestNoSpace(t *testing.T) {
 		t.Error("a lock was lost for want of space")
 	}
 	fails(t, held.Unlock())
+}
+
+// TestCorrupt: a cluster that takes no writes, because its members' data differ, says so at once, and what to look at.
+func TestCorrupt(t *testing.T) {
+	t.Parallel()
+	c := start(t, etcdtest.Options{Members: 1})
+	client := newClient(t, rig.Peer(t, c), 10*time.Second)
+	fails(t, lease(t, client, t.Name()).Unlock())
+	alarm := &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, Alarm: pb.AlarmType_CORRUPT}
+	_, err := pb.NewMaintenanceClient(admin(t, c).ActiveConnection()).Alarm(t.Context(), alarm)
+	fails(t, err)
+	began := time.Now()
+	_, err = client.Mutex(t.Name(), nil).Lock(t.Context())
+	if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "alarm list") || time.Since(began) > 2*time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
 }
 
 // TestAuth: a user without rights is told at once; one who loses them in mid-hold loses the lock, and is told in time; and
@@ -344,7 +360,7 @@ func TestAuth(t *testing.T) {
 	began := time.Now()
 	_, err = outside.Mutex("not-mine", nil).Lock(ctx)
 	shows(err)
-	if !errors.Is(err, holdfast.ErrDenied) || time.Since(began) > 2*time.Second {
+	if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "the whole range") || time.Since(began) > 2*time.Second {
 		t.Errorf("outside of the granted prefix: %v after %v", err, time.Since(began))
 	}
 	wrong, err := holdfast.Open(ctx, "etcd://ann:wrong-"+secret+at, nil)
@@ -365,7 +381,9 @@ func TestAuth(t *testing.T) {
 	select {
 	case <-l.Context().Done():
 		shows(context.Cause(l.Context()))
-		t.Logf("rights lost in mid-hold: %v", context.Cause(l.Context()))
+		if cause := context.Cause(l.Context()); !errors.Is(cause, holdfast.ErrDenied) {
+			t.Errorf("rights lost in mid-hold: %v", cause)
+		}
 	case <-time.After(5 * time.Second):
 		t.Error("the rights are gone, and the holder believes still")
 	}
@@ -377,6 +395,32 @@ func TestTLS(t *testing.T) {
 	rig.TLS(t, func(cert, key string) *etcdtest.Cluster {
 		return start(t, etcdtest.Options{Members: 1, Cert: cert, Key: key})
 	})
+}
+
+// TestLongWalk: a listing that goes through many keys that are no locks says of each page that the cluster has answered.
+func TestLongWalk(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := admin(t, c)
+	for i := range 30 {
+		var puts []clientv3.Op
+		for k := range 100 {
+			puts = append(puts, clientv3.OpPut(fmt.Sprintf("%s/%d/%d", t.Name(), i, k), "no lock"))
+		}
+		_, err := cli.Txn(t.Context()).Then(puts...).Commit()
+		fails(t, err)
+	}
+	said := 0
+	for look, err := range rig.Peer(t, c).tree.Walk(t.Context(), t.Name()) {
+		fails(t, err)
+		said++
+		if len(look.Nodes) > 0 {
+			t.Errorf("there is a lock: %+v", look)
+		}
+	}
+	if said < 2 {
+		t.Errorf("3000 keys were walked, and nothing was said but %d times", said)
+	}
 }
 
 // TestLease: a lease in the user's own hands keeps its keys while it is kept alive, ends them when it is revoked, and tells

@@ -13,10 +13,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// denied are the answers against which asking again does not help.
-var denied = []error{
-	rpctypes.ErrPermissionDenied, rpctypes.ErrAuthFailed, rpctypes.ErrUserEmpty, rpctypes.ErrInvalidAuthMgmt,
-	rpctypes.ErrAuthNotEnabled, rpctypes.ErrNoSpace,
+// denied are the answers against which asking again does not help, and what does.
+var denied = []struct {
+	err    error
+	remedy string
+}{
+	{rpctypes.ErrPermissionDenied, "; the user's role must allow to read and write the whole range of keys that starts with the prefix"},
+	{rpctypes.ErrUserEmpty, "; the cluster asks for a user and a password"},
+	{rpctypes.ErrNoSpace, "; make room (compact and defragment, or raise --quota-backend-bytes), then run etcdctl alarm disarm"},
+	{rpctypes.ErrCorrupt, "; its members' data differ, and it takes no writes: see etcdctl alarm list"},
+	{rpctypes.ErrAuthFailed, ""}, {rpctypes.ErrInvalidAuthMgmt, ""}, {rpctypes.ErrAuthNotEnabled, ""},
 }
 
 // refused reports whether an error says that the servers have not done what was asked.
@@ -41,8 +47,8 @@ func (t *tree) fault(err error) error {
 		return sequence.ErrSessionOver
 	}
 	for _, d := range denied {
-		if errors.Is(err, d) {
-			return fmt.Errorf("%w: %w", driver.ErrDenied, err)
+		if errors.Is(err, d.err) {
+			return fmt.Errorf("%w: %w%s", driver.ErrDenied, err, d.remedy)
 		}
 	}
 	switch text := err.Error(); {

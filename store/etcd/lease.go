@@ -34,7 +34,7 @@ func (s *Store) NewLease(ctx context.Context, ttl time.Duration) (*Lease, error)
 		return nil, fmt.Errorf("%w: a TTL must be %v to %v, not %v", driver.ErrInvalid, info.MinTTL, info.MaxTTL, ttl)
 	}
 	start := info.Clock.Now()
-	session, err := s.tree.Open(ctx, ttl)
+	session, err := s.tree.grant(ctx, ttl)
 	if err != nil {
 		return nil, err
 	}

@@ -25,16 +25,18 @@ type tree struct {
 	work   sync.WaitGroup
 	closer func() error // of the client, if it is ours
 
-	mu    sync.Mutex
-	gates map[string]int64 // by session: the revision of its gate
-	clock int64            // the largest that Now has given
-	known map[string]sequence.Node
+	mu     sync.Mutex
+	gates  map[string]int64 // by session: the revision of its gate
+	clock  int64            // the largest that Now has given
+	known  map[string]sequence.Node
+	kept   map[string]bool // the sessions that this client renews
+	newest reading
 }
 
 func newTree(cli *clientv3.Client, o Options) *tree {
-	t := &tree{cli: cli, kv: clientv3.NewKV(cli), leases: pb.NewLeaseClient(cli.ActiveConnection()), prefix: o.Prefix, gates: map[string]int64{}, known: map[string]sequence.Node{}}
+	t := &tree{cli: cli, kv: clientv3.NewKV(cli), leases: pb.NewLeaseClient(cli.ActiveConnection()), prefix: o.Prefix, gates: map[string]int64{}, known: map[string]sequence.Node{}, kept: map[string]bool{}}
 	t.life, t.end = context.WithCancel(context.Background())
-	t.hub = newHub(t.life, pb.NewWatchClient(cli.ActiveConnection()))
+	t.hub = newHub(t.life, pb.NewWatchClient(cli.ActiveConnection()), t.login)
 	t.lane = t.newLane()
 	t.info = driver.Info{
 		Store: where(cli, o.Prefix), Clock: o.Clock, Tier: driver.TierFenceSafe,
@@ -49,10 +51,12 @@ func (t *tree) Info() driver.Info { return t.info }
 // List is one range read, always in full.
 func (t *tree) List(ctx context.Context, name string, _ bool) (sequence.Look, error) {
 	from, to := t.span(name)
+	before := t.reading()
 	r, err := t.kv.Get(ctx, from, clientv3.WithRange(to))
 	if err != nil {
 		return sequence.Look{}, t.fault(err)
 	}
+	t.saw(before, r.Header.Revision)
 	return t.look(name, r.Kvs, r.Header.Revision), nil
 }
 
@@ -62,10 +66,12 @@ func (t *tree) Read(ctx context.Context, at []sequence.Place) ([]sequence.Node, 
 	for i, p := range at {
 		ops[i] = clientv3.OpGet(t.dir(p.Name) + p.Key)
 	}
+	before := t.reading()
 	r, err := t.kv.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
 		return nil, t.fault(err)
 	}
+	t.saw(before, r.Header.Revision)
 	nodes := make([]sequence.Node, len(at))
 	for i, p := range at {
 		if kvs := r.Responses[i].GetResponseRange().Kvs; len(kvs) > 0 {

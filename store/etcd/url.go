@@ -98,6 +98,7 @@ func config(u *url.URL) (clientv3.Config, string, error) {
 	if u.User != nil {
 		cfg.Username = u.User.Username()
 		cfg.Password, _ = u.User.Password()
+		cfg.DialOptions = append(cfg.DialOptions, grpc.WithStreamInterceptor(openStream))
 	}
 	return cfg, prefix, nil
 }

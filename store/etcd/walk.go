@@ -47,6 +47,9 @@ func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look,
 			revision = r.Header.Revision
 			if more = r.More; more {
 				from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
+				if !yield(sequence.Look{}, nil) { // there may be much that is no lock
+					return
+				}
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(ours)) {

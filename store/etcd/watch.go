@@ -8,6 +8,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 )
@@ -17,6 +18,7 @@ import (
 type hub struct {
 	life   context.Context
 	client pb.WatchClient
+	login  func(context.Context) // renews one that has expired
 	work   sync.WaitGroup
 
 	mu      sync.Mutex
@@ -36,8 +38,8 @@ type watch struct {
 	again    bool // a stream broke under it; guarded by the hub's mutex
 }
 
-func newHub(life context.Context, client pb.WatchClient) *hub {
-	return &hub{life: life, client: client, watches: map[int64]*watch{}, more: make(chan struct{}, 1)}
+func newHub(life context.Context, client pb.WatchClient, login func(context.Context)) *hub {
+	return &hub{life: life, client: client, login: login, watches: map[int64]*watch{}, more: make(chan struct{}, 1)}
 }
 
 func (h *hub) watch(w *watch) (stop func()) {
@@ -101,8 +103,8 @@ func (h *hub) run() {
 	}
 }
 
-// stream makes all watches on one stream and hears it until it breaks, and reports whether it ever spoke. A member without
-// a leader breaks it, so that no watch stays with one that hears of nothing.
+// stream makes all watches on one stream and hears it until it breaks, or takes no more of them, and reports whether it ever
+// spoke. A member without a leader breaks it, so that no watch stays with one that hears of nothing.
 func (h *hub) stream() (spoke bool) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(h.life))
 	defer cancel()
@@ -126,9 +128,20 @@ func (h *hub) stream() (spoke bool) {
 			h.broken()
 			return spoke
 		}
+		if refusesLogin(r) {
+			h.broken()
+			h.login(ctx)
+			return spoke
+		}
 		spoke = true
 		h.hear(r)
 	}
+}
+
+// refusesLogin reports whether the server takes no more watches on the stream that an answer came by: a stream keeps the login
+// that it began with, and that expires, or the users have changed. On a new one they are taken. Such an answer names no watch.
+func refusesLogin(r *pb.WatchResponse) bool {
+	return r.Canceled && (r.CancelReason == rpctypes.ErrGRPCInvalidAuthToken.Error() || r.CancelReason == rpctypes.ErrGRPCAuthOldRevision.Error())
 }
 
 func (h *hub) send(ctx context.Context, stream pb.Watch_WatchClient) {

@@ -46,6 +46,7 @@ func sameToken(together []*write, next *write) bool {
 
 // write gives the answer to a write.
 func (t *tree) write(ctx context.Context, w *write) (*pb.TxnResponse, error) {
+	before := t.reading()
 	err := t.lane.Do(ctx, w, w.patient, func() error {
 		r, err := t.kv.Txn(ctx).If(w.when...).Then(w.then...).Else(w.otherwise...).Commit()
 		w.reply = (*pb.TxnResponse)(r)
@@ -54,6 +55,7 @@ func (t *tree) write(ctx context.Context, w *write) (*pb.TxnResponse, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.saw(before, w.reply.Header.Revision)
 	return w.reply, nil
 }
 

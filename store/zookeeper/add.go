@@ -162,27 +162,33 @@ func (t *tree) undo(c *conn, made []stepResult) {
 	}
 }
 
-// parents makes the nodes above a claim: containers, which the servers remove when they have been empty for a while.
+// parents makes the nodes above a claim: containers, which the servers remove when they have been empty for a while. Those that
+// may not be made may be there all the same, so the last one decides; if there is nothing to make it in, the one before that
+// could not be made says why.
 func (t *tree) parents(ctx context.Context, c *conn, path string) error {
 	op, mode := int32(opCreateContainer), int32(modeContainer)
 	for {
 		var calls []*call
+		var at []string
 		for i := 1; i <= len(path); i++ {
 			if i == len(path) || path[i] == '/' {
-				calls = append(calls, createCall(op, path[:i], nil, t.opts.ACL, mode))
+				calls, at = append(calls, createCall(op, path[:i], nil, t.opts.ACL, mode)), append(at, path[:i])
 			}
 		}
 		if err := c.do(ctx, calls...); err != nil {
 			return t.fault(err, path)
 		}
-		last := calls[len(calls)-1].err
-		switch {
-		case last == nil || last == codeNodeExists || last == codeNoNode: // one was removed meanwhile: it is tried again
+		i := len(calls) - 1
+		for i > 0 && calls[i].err == codeNoNode {
+			i--
+		}
+		switch why := calls[i].err; {
+		case why == nil || why == codeNodeExists || why == codeNoNode: // below it one was removed meanwhile, if any: it is tried again
 			return nil
-		case last == codeUnimplemented && op != opCreate:
+		case why == codeUnimplemented && op != opCreate:
 			op, mode = opCreate, modePersistent
 		default:
-			return t.fault(last, path)
+			return t.fault(why, at[i])
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -65,8 +66,18 @@ func (t *tree) newConn(asked time.Duration, pinging bool) *conn {
 func (c *conn) run() {
 	servers := c.t.opts.Servers
 	first := rand.N(len(servers))
+	var shunned time.Time // since when servers hang up and none takes the session; zero: they do not
+	denied := 0           // servers in a row that have refused us, or are not to be trusted: one alone ends no session
 	for fails := 0; c.life.Err() == nil; fails++ {
 		l, err := c.connect(servers[(first+fails)%len(servers)], fails/len(servers))
+		switch {
+		case err == nil:
+			shunned = time.Time{}
+		case errors.Is(err, errHungUp) && shunned.IsZero():
+			shunned = time.Now()
+		case errors.Is(err, errHungUp) && c.forgotten(shunned):
+			err = sequence.ErrSessionOver
+		}
 		if err == nil {
 			began := time.Now()
 			err = c.serve(l)
@@ -74,7 +85,10 @@ func (c *conn) run() {
 				first, fails = (first+fails)%len(servers), 0
 			}
 		}
-		if errors.Is(err, sequence.ErrSessionOver) || errors.Is(err, driver.ErrDenied) {
+		if denied++; !errors.Is(err, driver.ErrDenied) {
+			denied = 0
+		}
+		if errors.Is(err, sequence.ErrSessionOver) || denied >= len(servers) {
 			c.finish(err)
 			return
 		}
@@ -88,6 +102,19 @@ func (c *conn) run() {
 		}
 	}
 	c.finish(driver.ErrClosed)
+}
+
+// errHungUp says that a server was reached, and ended the connection instead of taking the session. It never says why.
+var errHungUp = errors.New("the server hung up: it has no leader, or as many connections from this host as it takes (maxClientCnxns), or has lost data")
+
+// forgotten reports whether servers have hung up on the session for so long that it is taken for over. They do that, for a
+// moment, where they have no leader; and for good, without saying that it is over, to a session that has seen more than they
+// know: they were restored from a backup, or have lost their data. After its time nobody believes in anything under it, and
+// what may stand under it still is ended by the servers.
+func (c *conn) forgotten(since time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.id != 0 && time.Since(since) > c.granted
 }
 
 // connect opens a link and has the server take the session, or make one.
@@ -130,6 +157,9 @@ func (c *conn) connect(server string, round int) (*link, error) {
 		return fail(err)
 	}
 	frame, err := readFrame(nc)
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("%w: %v", errHungUp, err)
+	}
 	if err != nil {
 		return fail(err)
 	}

@@ -84,6 +84,28 @@ func TestDenied(t *testing.T) {
 	fails(t, l.Unlock())
 }
 
+// TestACLRefused: an ACL that the servers do not take, that of the creator where nobody has logged in, is told at once.
+func TestACLRefused(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	for _, layout := range []string{"curator", "plain", "curator-semaphore"} {
+		client, err := holdfast.Open(t.Context(), "zookeeper://"+c.Endpoints()[0]+"?acl=creator&layout="+layout, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		began := time.Now()
+		if layout == "curator-semaphore" {
+			_, err = client.Semaphore(t.Name()+layout, 2, nil).Acquire(t.Context(), 1)
+		} else {
+			_, err = client.Mutex(t.Name()+layout, nil).Lock(t.Context())
+		}
+		if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "acl=creator") || time.Since(began) > 3*time.Second {
+			t.Errorf("%s: %v after %v", layout, err, time.Since(began))
+		}
+	}
+}
+
 // TestUnreached: without a server, what is told says which one was tried, and why in vain.
 func TestUnreached(t *testing.T) {
 	t.Parallel()
@@ -96,6 +118,74 @@ func TestUnreached(t *testing.T) {
 	_, err = client.Mutex(t.Name(), nil).Lock(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "127.0.0.1:1") || time.Since(began) > 10*time.Second {
 		t.Errorf("%v after %v", err, time.Since(began))
+	}
+}
+
+// TestTooManyConnections: who gets no connection, because the server has as many from this host as it takes, is told what that may be.
+func TestTooManyConnections(t *testing.T) {
+	t.Parallel()
+	c := start(t, zktest.Options{Members: 1, Lines: []string{"maxClientCnxns=1"}})
+	l := lease(t, newClient(t, rig.Peer(t, c), 5*time.Second), t.Name())
+	_, err := newClient(t, rig.Peer(t, c), 2*time.Second).Mutex(t.Name()+"/other", nil).Lock(t.Context())
+	if !errors.Is(err, holdfast.ErrUncertain) || !strings.Contains(err.Error(), "maxClientCnxns") {
+		t.Error(err)
+	}
+	fails(t, l.Unlock())
+}
+
+// TestListUnreadable: a lock whose nodes another user keeps to himself is listed with its name and an error, and those behind it are
+// listed, too.
+func TestListUnreadable(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := admin(t, c)
+	folder := "/" + t.Name()
+	for _, path := range []string{folder, folder + "/a", folder + "/b"} {
+		_, err := cli.Create(path, nil, 0, zk.WorldACL(zk.PermAll))
+		fails(t, err)
+	}
+	open := func(user string) *holdfast.Client {
+		client, err := holdfast.Open(t.Context(), "zookeeper://"+user+c.Endpoints()[0], &holdfast.Options{TTL: 10 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		return client
+	}
+	ann, other := open("ann:secret@"), open("")
+	hers, ours := lease(t, ann, t.Name()+"/a"), lease(t, other, t.Name()+"/b")
+	found := map[string]error{}
+	for lock, err := range other.List(t.Context(), t.Name()+"/") {
+		found[lock.Name] = err
+	}
+	if err, ok := found[t.Name()+"/b"]; !ok || err != nil || len(found) != 2 || !errors.Is(found[t.Name()+"/a"], holdfast.ErrDenied) {
+		t.Errorf("%v", found)
+	}
+	fails(t, hers.Unlock())
+	fails(t, ours.Unlock())
+}
+
+// TestLongWalk: a listing that goes through many nodes that are no locks says of each that the servers have answered.
+func TestLongWalk(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := admin(t, c)
+	path := "/" + t.Name()
+	for range 20 {
+		_, err := cli.Create(path, nil, 0, zk.WorldACL(zk.PermAll))
+		fails(t, err)
+		path += "/x"
+	}
+	said := 0
+	for look, err := range rig.Peer(t, c).tree.Walk(t.Context(), t.Name()) {
+		fails(t, err)
+		said++
+		if len(look.Nodes) > 0 {
+			t.Errorf("there is a lock: %+v", look)
+		}
+	}
+	if said < 20 {
+		t.Errorf("20 nodes were walked, and nothing was said but %d times", said)
 	}
 }
 

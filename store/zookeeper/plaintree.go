@@ -269,6 +269,9 @@ func (t plainTree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.L
 				yield(sequence.Look{}, t.fault(err, folder))
 				return
 			}
+			if !yield(sequence.Look{}, nil) {
+				return
+			}
 			for i, name := range some {
 				if calls[i].err == codeNoAuth { // it is not ours to see
 					continue

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"strings"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
@@ -28,6 +29,9 @@ func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look,
 				path = "/"
 			}
 			calls, c, err := t.read(ctx, at == from, func() []*call { return []*call{readCall(opGetChildren, path, false)} })
+			if err == nil && !yield(sequence.Look{}, nil) { // there may be much that is no lock
+				return
+			}
 			if err == nil && calls[0].err != nil {
 				if calls[0].err == codeNoNode || calls[0].err == codeNoAuth && at != from { // it is not ours to see
 					continue
@@ -56,11 +60,15 @@ func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look,
 				if err == nil {
 					full, err = t.complete(ctx, c, look)
 				}
-				if err != nil {
-					yield(sequence.Look{Name: name}, err)
+				switch {
+				case err == nil:
+				case driver.Final(err): // the lock's own
+					full = sequence.Look{Name: name}
+				default:
+					yield(sequence.Look{}, err)
 					return
 				}
-				if !yield(full, nil) {
+				if !yield(full, err) {
 					return
 				}
 			}

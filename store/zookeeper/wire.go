@@ -63,8 +63,10 @@ const (
 	codeNoNode         code = -101
 	codeNoAuth         code = -102
 	codeBadVersion     code = -103
+	codeNoChildren     code = -108
 	codeNodeExists     code = -110
 	codeSessionExpired code = -112
+	codeInvalidACL     code = -114
 	codeAuthFailed     code = -115
 	codeSessionMoved   code = -118
 	codeQuota          code = -125
@@ -75,7 +77,7 @@ var codeTexts = map[code]string{
 	codeBadVersion: "the node has changed", codeNodeExists: "the node exists", codeSessionExpired: "the session has ended",
 	codeAuthFailed: "authentication failed", codeSessionMoved: "the session has moved to another server",
 	codeQuota: "a quota is used up", -1: "system error", -4: "connection loss", -5: "marshalling error", -8: "bad arguments",
-	-108: "ephemeral nodes have no children", -111: "the node has children", -114: "invalid ACL",
+	codeNoChildren: "ephemeral nodes have no children", -111: "the node has children", codeInvalidACL: "invalid ACL",
 }
 
 func (c code) Error() string {

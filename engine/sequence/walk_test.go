@@ -1,0 +1,78 @@
+package sequence
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// walker is a tree of which nothing is asked but to walk.
+type walker struct {
+	Tree
+	every time.Duration // from one answer of the store to the next
+	steps int           // until it finds a lock
+	then  int           // locks there are
+}
+
+func (w *walker) Info() driver.Info { return driver.Info{Store: "walker:"} }
+func (w *walker) Close() error      { return nil }
+
+func (w *walker) Walk(ctx context.Context, _ string) iter.Seq2[Look, error] {
+	return func(yield func(Look, error) bool) {
+		for i := range w.steps + w.then {
+			select {
+			case <-time.After(w.every):
+			case <-ctx.Done():
+				yield(Look{}, ctx.Err())
+				return
+			}
+			look := Look{}
+			if i >= w.steps {
+				look.Nodes = []Node{{Key: "a", Token: 1}}
+			}
+			if !yield(look, nil) {
+				return
+			}
+		}
+	}
+}
+
+// A listing ends when the store has said nothing for long, and not because it has much to go through, or because whoever reads
+// it takes his time.
+func TestLongList(t *testing.T) {
+	for what, c := range map[string]struct {
+		walker
+		reads time.Duration
+		found int
+		fails bool
+	}{
+		"much to go through": {walker{every: time.Second, steps: 60, then: 2}, 0, 2, false},
+		"read by and by":     {walker{every: time.Second, then: 3}, time.Minute, 3, false},
+		"a silent store":     {walker{every: time.Minute, then: 3}, 0, 0, true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := New(&c.walker)
+				defer e.Close()
+				found := 0
+				var fault error
+				for _, err := range e.List(t.Context(), "") {
+					if err != nil {
+						fault = err
+						continue
+					}
+					found++
+					time.Sleep(c.reads)
+				}
+				if found != c.found || (fault != nil) != c.fails || errors.Is(fault, context.Canceled) {
+					t.Errorf("%d locks, %v", found, fault)
+				}
+			})
+		})
+	}
+}

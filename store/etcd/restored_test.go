@@ -1,0 +1,56 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
+)
+
+// TestRestoredUnderHolders: a cluster is restored from a snapshot while clients hold locks. What a client has given back since the
+// snapshot stands again there, under a lease that it goes on renewing; nobody waits for it, and holders are told.
+func TestRestoredUnderHolders(t *testing.T) {
+	t.Parallel()
+	c := start(t, etcdtest.Options{Members: 1})
+	client := newClient(t, rig.Peer(t, c), 8*time.Second)
+	held, given := lease(t, client, t.Name()+"/held"), lease(t, client, t.Name()+"/given")
+	m := c.Members[0]
+	m.Terminate()
+	snapshot := t.TempDir()
+	fails(t, os.CopyFS(snapshot, os.DirFS(m.Dir)))
+	fails(t, m.Start())
+	fails(t, c.Ready(t.Context()))
+	fails(t, given.Unlock())
+	for range 20 {
+		fails(t, lease(t, client, t.Name()+"/other").Unlock())
+	}
+	m.Terminate()
+	fails(t, os.RemoveAll(m.Dir))
+	fails(t, os.CopyFS(m.Dir, os.DirFS(snapshot)))
+	fails(t, m.Start())
+	fails(t, c.Ready(t.Context()))
+
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	began := time.Now()
+	l, err := newClient(t, rig.Peer(t, c), 8*time.Second).Mutex(t.Name()+"/given", nil).Lock(ctx)
+	if err != nil {
+		t.Fatalf("what was given back stands again: %v", err)
+	}
+	t.Logf("let in after %v", time.Since(began).Round(time.Millisecond))
+	fails(t, l.Unlock())
+	select {
+	case <-held.Context().Done():
+	case <-ctx.Done():
+	}
+	if err := held.Err(); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("the holder is told: %v", err)
+	}
+	again := lease(t, client, t.Name()+"/held")
+	time.Sleep(4 * time.Second)
+	fails(t, again.Unlock())
+}

@@ -1,0 +1,48 @@
+package zookeeper
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/linktest"
+)
+
+// TestOneCertificate: a server whose certificate is not to be trusted, an expired one, ends no session that another server takes.
+func TestOneCertificate(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	way := &linktest.Net{}
+	defer way.Close()
+	good, err := way.Link(c.Members[0].Endpoint)
+	fails(t, err)
+	bad := httptest.NewTLSServer(nil)
+	defer bad.Close()
+	at := bad.Listener.Addr().String()
+	s, err := New(Options{Servers: []string{good.Addr, at}, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if address == at {
+			return (&tls.Dialer{Config: &tls.Config{RootCAs: x509.NewCertPool()}}).DialContext(ctx, network, address)
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}})
+	fails(t, err)
+	defer s.Close()
+	client := newClient(t, s, 10*time.Second)
+	l := lease(t, client, t.Name())
+	for range 3 {
+		good.Reset()
+		time.Sleep(500 * time.Millisecond)
+		if err := l.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(4 * time.Second)
+	if err := l.Err(); err != nil {
+		t.Fatal(err)
+	}
+	fails(t, l.Unlock())
+}

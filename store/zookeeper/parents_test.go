@@ -1,0 +1,32 @@
+package zookeeper
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestParentsDenied: who cannot make the nodes above a lock is told so at once, be they one or several that are missing.
+func TestParentsDenied(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := admin(t, c)
+	closed, leaf := "/"+t.Name()+"-closed", "/"+t.Name()+"-leaf"
+	_, err := cli.Create(closed, nil, 0, zk.WorldACL(zk.PermRead))
+	fails(t, err)
+	_, err = cli.Create(leaf, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+	fails(t, err)
+	for _, name := range []string{closed + "/a", closed + "/a/b", leaf, leaf + "/a", leaf + "/a/b"} {
+		s := rig.Peer(t, c)
+		claim := mutexClaim(strings.TrimPrefix(name, "/"))
+		began := time.Now()
+		_, err := s.Acquire(t.Context(), claim)
+		if !errors.Is(err, driver.ErrDenied) || time.Since(began) > 3*time.Second {
+			t.Errorf("%s: %v after %v", name, err, time.Since(began))
+		}
+	}
+}

@@ -1,0 +1,53 @@
+package zookeeper
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
+)
+
+// TestReplaced: servers that have lost their data refuse every session that has seen more than they know, and do not say that it
+// is over. The holder loses his lock, and the client goes on with another session.
+func TestReplaced(t *testing.T) {
+	t.Parallel()
+	c := start(t, zktest.Options{Members: 1})
+	client := newClient(t, rig.Peer(t, c), 3*time.Second)
+	for range 20 {
+		fails(t, lease(t, client, t.Name()+"/before").Unlock())
+	}
+	held := lease(t, client, t.Name())
+	m := c.Members[0]
+	m.Kill()
+	old, err := filepath.Glob(filepath.Join(m.Dir, "version-2"))
+	if err != nil || len(old) != 1 {
+		t.Fatal(old, err)
+	}
+	fails(t, os.RemoveAll(old[0]))
+	fails(t, m.Start())
+	fails(t, c.Ready(t.Context()))
+	began := time.Now()
+	for {
+		l, err := client.Mutex(t.Name(), nil).Lock(t.Context())
+		if err == nil {
+			t.Logf("locked again after %v", time.Since(began))
+			fails(t, l.Unlock())
+			break
+		}
+		t.Logf("%v after %v", err, time.Since(began))
+		if time.Since(began) > 15*time.Second {
+			t.Fatal("the client does not come back")
+		}
+	}
+	<-held.Context().Done()
+	if err := held.Unlock(); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("the holder is told: %v", err)
+	}
+	if _, err := client.Inspect(t.Context(), t.Name()); err != nil {
+		t.Error(err)
+	}
+}
