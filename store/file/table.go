@@ -43,6 +43,8 @@ type table struct {
 	// call holds it while it blocks.
 	using  sync.RWMutex
 	closed chan struct{}
+
+	listing sync.Mutex // of locks: an open directory has one place at which it is read
 }
 
 // surroundings is what a table takes from the machine, and a test from elsewhere.
@@ -369,6 +371,8 @@ func (t *table) entries(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	defer done()
+	t.listing.Lock()
+	defer t.listing.Unlock()
 	entries, err := t.names(t.locks)
 	return entries, explain("list locks", err)
 }

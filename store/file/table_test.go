@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -363,4 +364,32 @@ func TestFloorRaised(t *testing.T) {
 	}
 	over()
 	reads.Wait()
+}
+
+// TestListsAtOnce: those who list a store at the same time, through one client, each see all of it.
+func TestListsAtOnce(t *testing.T) {
+	t.Parallel()
+	tab := openTest(t, t.TempDir()+"/store")
+	const locks = 300
+	for i := range locks {
+		mustSwap(t, tab, record.Row{Name: "a rather long name of a lock, number " + strconv.Itoa(i)})
+	}
+	var lists sync.WaitGroup
+	for range 8 {
+		lists.Go(func() {
+			for range 10 {
+				n := 0
+				for _, err := range tab.List(t.Context(), "") {
+					if err != nil {
+						t.Error(err)
+					}
+					n++
+				}
+				if n != locks {
+					t.Errorf("%d of %d locks listed", n, locks)
+				}
+			}
+		})
+	}
+	lists.Wait()
 }
