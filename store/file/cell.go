@@ -163,15 +163,24 @@ func (c cell) load(ctx context.Context) (found, error) {
 	return c.newest(ctx, d)
 }
 
+// files lists the cell's directory. The kernel lists none that was removed since it was opened; nothing is in that.
+func (c cell) files(d int) ([]string, error) {
+	names, err := c.names(d)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return names, explain("list "+c.entry, err)
+}
+
 // newest reads the current version in an opened directory. With an error that Is ErrCorrupt the version is set.
 func (c cell) newest(ctx context.Context, d int) (f found, damage error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return found{}, err
 		}
-		names, err := c.names(d)
+		names, err := c.files(d)
 		if err != nil {
-			return found{}, explain("list "+c.entry, err)
+			return found{}, err
 		}
 		v := largest(names)
 		if v.inc == "" {
@@ -410,9 +419,9 @@ func (c cell) bury(ctx context.Context) (found, error) {
 	if err != nil || f.alive() {
 		return f, err
 	}
-	names, err := c.names(d) // again: rule 1 wants a list made after it was known that all is over here
+	names, err := c.files(d) // again: rule 1 wants a list made after it was known that all is over here
 	if err != nil {
-		return found{}, explain("list "+c.entry, err)
+		return found{}, err
 	}
 	var asides []string
 	var versions []version

@@ -191,6 +191,9 @@ func (p *proc) names(dir int) ([]string, error) {
 		return nil, err
 	}
 	defer done()
+	if p.handles[dir].removed {
+		return nil, syscall.ENOENT
+	}
 	return slices.Collect(maps.Keys(p.handles[dir].entries)), nil
 }
 

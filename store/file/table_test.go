@@ -393,3 +393,28 @@ func TestListsAtOnce(t *testing.T) {
 	}
 	lists.Wait()
 }
+
+// TestLoadDuringDelete: who looks at a record while it is removed sees it or sees none, and meets no error.
+func TestLoadDuringDelete(t *testing.T) {
+	t.Parallel()
+	tab := openTest(t, t.TempDir()+"/store")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	var others sync.WaitGroup
+	for range 4 {
+		others.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := tab.Load(t.Context(), "a"); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for ctx.Err() == nil {
+		if err := tab.Delete(t.Context(), mustSwap(t, tab, record.Row{Name: "a"})); err != nil {
+			t.Error(err)
+		}
+	}
+	others.Wait()
+}
