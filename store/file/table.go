@@ -70,7 +70,7 @@ func openTable(ctx context.Context, s surroundings) (*table, error) {
 	t := &table{hands: s.hands, closed: make(chan struct{}), locks: -1, clients: -1}
 	t.area = area{fsys: s.fsys, dir: s.dir, root: s.root, tmp: -1, nonce: nonces()}
 	t.replaced = func() bool { return s.replaced(t.root, "") || s.replaced(t.locks, "locks") }
-	t.presence = presence{fsys: s.fsys, session: strings.ToLower(rand.Text()), handle: -1}
+	t.presence = presence{fsys: s.fsys, handle: -1}
 	if err := t.open(ctx, s); err != nil {
 		t.release()
 		return nil, err
@@ -90,13 +90,10 @@ func (t *table) open(ctx context.Context, s surroundings) (err error) {
 			return err
 		}
 	}
-	t.clock = dirClock{cell: cell{area: &t.area, at: s.root, entry: "clock", name: "clock"},
+	t.presence.clients = t.clients
+	t.clock = dirClock{cell: cell{area: &t.area, at: s.root, entry: "clock", name: "clock"}, presence: &t.presence,
 		boot: s.boot, wall: s.wall, up: s.up, bootID: s.bootID}
 	if err := t.clock.start(ctx, func(fresh bool) error { return t.firstOfBoot(ctx, fresh, s.log) }); err != nil {
-		return err
-	}
-	t.presence.clients = t.clients
-	if err := t.presence.appear(t.tmp); err != nil {
 		return err
 	}
 	return errors.Join(t.presence.sweep(), t.sweepTmp())
