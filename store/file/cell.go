@@ -241,7 +241,7 @@ func (c cell) swap(ctx context.Context, base version, to content, durable bool) 
 	}
 	defer c.close(d)
 	next, aside := base.next(), base.String()+"."+c.nonce()
-	err = c.writeAside(d, aside, to.encode(next), durable)
+	err = c.writeAside(d, base, aside, to.encode(next), durable)
 	if err == nil {
 		err = c.moveIf(ctx, d, base, aside, next)
 	}
@@ -270,13 +270,36 @@ func (c cell) unsynced(err error) error {
 	return fmt.Errorf("sync %s: the record was written, but may not be on the disk yet: %w", c.entry, err)
 }
 
-// writeAside makes an aside, of an old version's file if there is one to spare.
-func (c cell) writeAside(d int, aside string, data []byte, durable bool) error {
-	if old := c.spare.claim(c.entry); len(old) > 0 && c.place(d, old[0].String(), d, aside) == nil {
-		c.spare.learn(c.entry, old[1:])
-		return c.rewrite(d, aside, data, durable)
+// writeAside makes an aside of base, of an old version's file if there is one to spare. On a full disk it looks for one: whoever
+// holds a lock must not lose it for want of a block while old versions lie about.
+func (c cell) writeAside(d int, base version, aside string, data []byte, durable bool) error {
+	reused, err := c.reuse(d, aside, data, durable)
+	if reused {
+		return err
 	}
-	return c.write(d, aside, data, durable)
+	err = c.write(d, aside, data, durable)
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	_ = c.remove(d, aside)
+	if there, _ := c.exists(d, base.String()); !there { // this may be another record's directory, with versions of its own
+		return err
+	}
+	c.clean(d, base)
+	if reused, again := c.reuse(d, aside, data, durable); reused {
+		return again
+	}
+	return err
+}
+
+// reuse makes an aside of an old version's file, and reports whether there was one.
+func (c cell) reuse(d int, aside string, data []byte, durable bool) (bool, error) {
+	old := c.spare.claim(c.entry)
+	if len(old) == 0 || c.place(d, old[0].String(), d, aside) != nil {
+		return false, nil
+	}
+	c.spare.learn(c.entry, old[1:])
+	return true, c.rewrite(d, aside, data, durable)
 }
 
 // moveIf is rule 2, but for the aside, which is there.

@@ -155,6 +155,30 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// TestFullDiskAmongOthers: on a full disk a lock that has been written to for a while is renewed and given back, also by a client
+// that has seen little of that.
+func TestFullDiskAmongOthers(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	for before := cleanEvery; before <= 3*cleanEvery; before++ {
+		mount := mountTmpfs(t, "size=1m,mode=0700")
+		one, other := openTest(t, mount+"/store"), openTest(t, mount+"/store")
+		row := record.Row{Name: "a", Data: []byte("some")}
+		for range before {
+			row = mustSwap(t, one, row)
+		}
+		fill(t, mount)
+		for range 3 * cleanEvery {
+			for _, tab := range []*table{other, other, one} {
+				var err error
+				if row, err = tab.Swap(t.Context(), row); err != nil {
+					t.Fatalf("after %d writes: %v", before, err)
+				}
+			}
+		}
+	}
+}
+
 func fill(t *testing.T, mount string) (empty func()) {
 	t.Helper()
 	ballast := filepath.Join(mount, "ballast")
