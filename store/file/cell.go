@@ -86,12 +86,12 @@ type area struct {
 	root  int           // that directory
 	tmp   int           // where new directories are made
 	nonce func() string // a new name, different in all processes
-	// replaced reports whether others would open another directory than this one, or another in it for the locks.
+	// replaced reports whether others would open another directory than this one, or others in it, or take this client for gone.
 	replaced func() bool
 	spare    spares
 }
 
-var errReplaced = errors.New("the store's directory, or that of its locks, was removed, or another stands in its place")
+var errReplaced = errors.New("the store's directory, or one in it, or the file that shows that this client lives, was removed, or another stands in its place")
 
 // outdated says that of all that is tried here, nothing reaches others any more.
 func (a *area) outdated() error {

@@ -87,6 +87,12 @@ func (p *presence) heirloom() (*os.File, error) {
 	return f, nil
 }
 
+// lost reports whether somebody has removed the file, so that others take this client for gone.
+func (p *presence) lost() bool {
+	there, err := p.exists(p.clients, p.session)
+	return err == nil && !there
+}
+
 // leave ends it: from now on this client counts as gone.
 func (p *presence) leave() {
 	_ = p.remove(p.clients, p.session)

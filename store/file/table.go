@@ -69,7 +69,9 @@ const sweepAge = time.Hour
 func openTable(ctx context.Context, s surroundings) (*table, error) {
 	t := &table{hands: s.hands, closed: make(chan struct{}), locks: -1, clients: -1}
 	t.area = area{fsys: s.fsys, dir: s.dir, root: s.root, tmp: -1, nonce: nonces()}
-	t.replaced = func() bool { return s.replaced(t.root, "") || s.replaced(t.locks, "locks") }
+	t.replaced = func() bool {
+		return s.replaced(t.root, "") || s.replaced(t.locks, "locks") || s.replaced(t.clients, "clients") || t.presence.lost()
+	}
 	t.presence = presence{fsys: s.fsys, handle: -1}
 	if err := t.open(ctx, s); err != nil {
 		t.release()
@@ -227,7 +229,7 @@ func (t *table) use(ctx context.Context) (func(), error) {
 	return t.using.RUnlock, nil
 }
 
-// inPlace is a loss if another directory stands where this one was.
+// inPlace is a loss if another directory stands where this one was, or others take this client for gone.
 func (t *table) inPlace(ctx context.Context) error {
 	done, err := t.use(ctx)
 	if err != nil {
