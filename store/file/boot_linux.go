@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// bootID names this run of the machine's kernel, the same in every container.
+// bootID names this run of the machine's kernel, the same in every container but in those that were given one of their own.
 func bootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -86,12 +86,12 @@ type area struct {
 	root  int           // that directory
 	tmp   int           // where new directories are made
 	nonce func() string // a new name, different in all processes
-	// replaced reports whether others would open another directory than this one, or another in it for the locks.
+	// replaced reports whether others would open another directory than this one, or others in it, or take this client for gone.
 	replaced func() bool
 	spare    spares
 }
 
-var errReplaced = errors.New("the store's directory, or that of its locks, was removed, or another stands in its place")
+var errReplaced = errors.New("the store's directory, or one in it, or the file that shows that this client lives, was removed, or another stands in its place")
 
 // outdated says that of all that is tried here, nothing reaches others any more.
 func (a *area) outdated() error {
@@ -163,15 +163,24 @@ func (c cell) load(ctx context.Context) (found, error) {
 	return c.newest(ctx, d)
 }
 
+// files lists the cell's directory. The kernel lists none that was removed since it was opened; nothing is in that.
+func (c cell) files(d int) ([]string, error) {
+	names, err := c.names(d)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return names, explain("list "+c.entry, err)
+}
+
 // newest reads the current version in an opened directory. With an error that Is ErrCorrupt the version is set.
 func (c cell) newest(ctx context.Context, d int) (f found, damage error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return found{}, err
 		}
-		names, err := c.names(d)
+		names, err := c.files(d)
 		if err != nil {
-			return found{}, explain("list "+c.entry, err)
+			return found{}, err
 		}
 		v := largest(names)
 		if v.inc == "" {
@@ -232,7 +241,7 @@ func (c cell) swap(ctx context.Context, base version, to content, durable bool) 
 	}
 	defer c.close(d)
 	next, aside := base.next(), base.String()+"."+c.nonce()
-	err = c.writeAside(d, aside, to.encode(next), durable)
+	err = c.writeAside(d, base, aside, to.encode(next), durable)
 	if err == nil {
 		err = c.moveIf(ctx, d, base, aside, next)
 	}
@@ -261,13 +270,36 @@ func (c cell) unsynced(err error) error {
 	return fmt.Errorf("sync %s: the record was written, but may not be on the disk yet: %w", c.entry, err)
 }
 
-// writeAside makes an aside, of an old version's file if there is one to spare.
-func (c cell) writeAside(d int, aside string, data []byte, durable bool) error {
-	if old := c.spare.claim(c.entry); len(old) > 0 && c.place(d, old[0].String(), d, aside) == nil {
-		c.spare.learn(c.entry, old[1:])
-		return c.rewrite(d, aside, data, durable)
+// writeAside makes an aside of base, of an old version's file if there is one to spare. On a full disk it looks for one: whoever
+// holds a lock must not lose it for want of a block while old versions lie about.
+func (c cell) writeAside(d int, base version, aside string, data []byte, durable bool) error {
+	reused, err := c.reuse(d, aside, data, durable)
+	if reused {
+		return err
 	}
-	return c.write(d, aside, data, durable)
+	err = c.write(d, aside, data, durable)
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	_ = c.remove(d, aside)
+	if there, _ := c.exists(d, base.String()); !there { // this may be another record's directory, with versions of its own
+		return err
+	}
+	c.clean(d, base)
+	if reused, again := c.reuse(d, aside, data, durable); reused {
+		return again
+	}
+	return err
+}
+
+// reuse makes an aside of an old version's file, and reports whether there was one.
+func (c cell) reuse(d int, aside string, data []byte, durable bool) (bool, error) {
+	old := c.spare.claim(c.entry)
+	if len(old) == 0 || c.place(d, old[0].String(), d, aside) != nil {
+		return false, nil
+	}
+	c.spare.learn(c.entry, old[1:])
+	return true, c.rewrite(d, aside, data, durable)
 }
 
 // moveIf is rule 2, but for the aside, which is there.
@@ -410,9 +442,9 @@ func (c cell) bury(ctx context.Context) (found, error) {
 	if err != nil || f.alive() {
 		return f, err
 	}
-	names, err := c.names(d) // again: rule 1 wants a list made after it was known that all is over here
+	names, err := c.files(d) // again: rule 1 wants a list made after it was known that all is over here
 	if err != nil {
-		return found{}, explain("list "+c.entry, err)
+		return found{}, err
 	}
 	var asides []string
 	var versions []version

@@ -20,11 +20,18 @@ import (
 // The floor is a number on the disk that neither a token nor, at the time of any write, the clock has ever exceeded. It
 // is raised a minute ahead and then synced, so grants need no sync. If the power fails, the records on the disk may be
 // missing, empty, torn or old; but the clock of the next boot begins above the floor, and so do its tokens.
+//
+// Some containers have an id of the boot of their own (LXC, systemd-nspawn), so another one is no proof of another boot. But
+// whoever lives lives in this one: if there is a client under the id that the offset is for, the offset is good, and who comes
+// goes under that id as well. Such a client must not be overlooked because it comes just now: each appears first and reads the
+// clock second; and who is about to fix it anew writes that down, then looks for the others, and then fixes it if nothing has
+// been written since. Whoever has read the clock before is seen by that look, and who reads it later strikes the intent out.
 type dirClock struct {
 	cell
-	boot func() time.Duration // the kernel's boot clock
-	wall func() time.Time
-	up   func() // puts the names above the store's directory on the disk
+	presence *presence
+	boot     func() time.Duration // the kernel's boot clock
+	wall     func() time.Time
+	up       func() // puts the names above the store's directory on the disk
 
 	bootID string
 	offset int64 // microseconds; fixed once open
@@ -38,6 +45,7 @@ type clockState struct {
 	Boot   string `json:"boot"`          // id of the boot that the offset is for
 	Offset int64  `json:"offset_micros"` // clock = boot clock + offset
 	Floor  int64  `json:"floor_micros"`
+	Next   string `json:"next,omitempty"` // id of the boot that somebody is about to fix it for
 }
 
 // floorAhead is how far the floor is raised above what is needed, in microseconds: no more than one sync a minute, and a
@@ -46,24 +54,44 @@ const floorAhead = int64(time.Minute / time.Microsecond)
 
 func (c *dirClock) now() int64 { return c.boot().Microseconds() + c.offset }
 
-// start reads the clock's state, or makes it for this boot. first is called before that, when this client may be the
-// first of the boot; several may do this at once.
+// start makes this client present, and reads the clock's state, or makes it for this boot. first is called before that, when
+// this client may be the first of the boot; several may do this at once.
 func (c *dirClock) start(ctx context.Context, first func(fresh bool) error) error {
+	if err := c.presence.appear(c.tmp, c.bootID); err != nil {
+		return err
+	}
 	for {
 		f, s, err := c.state(ctx)
 		if err != nil {
 			return err
 		}
-		if f.alive() && s.Boot == c.bootID {
+		if f.alive() && s.Boot != c.bootID {
+			if lives, err := c.presence.lives(s.Boot); err != nil {
+				return err
+			} else if lives {
+				if err := c.presence.appear(c.tmp, s.Boot); err != nil {
+					return err
+				}
+				c.bootID = s.Boot
+				continue
+			}
+		}
+		switch ours := f.alive() && s.Boot == c.bootID; {
+		case ours && s.Next == "":
 			c.offset = s.Offset // nobody reads the clock before
 			return c.rely(s.Floor)
+		case ours:
+			s.Next = ""
+		case f.alive() && s.Next != c.bootID:
+			s.Next = c.bootID
+		default:
+			if err := first(!f.alive()); err != nil {
+				return err
+			}
+			begin := max(c.wall().UnixMicro(), s.Floor+1, 1)
+			s = clockState{Boot: c.bootID, Offset: begin - c.boot().Microseconds(), Floor: begin + floorAhead}
+			c.up()
 		}
-		if err := first(!f.alive()); err != nil {
-			return err
-		}
-		begin := max(c.wall().UnixMicro(), s.Floor+1, 1)
-		s = clockState{Boot: c.bootID, Offset: begin - c.boot().Microseconds(), Floor: begin + floorAhead}
-		c.up()
 		if err := c.put(ctx, f, s); err != nil && !errors.Is(err, record.ErrConflict) {
 			return err
 		}

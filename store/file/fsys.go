@@ -18,7 +18,8 @@ import (
 type fsys interface {
 	openDir(dir int, name string) (int, error)
 	close(handle int)
-	// names lists a directory as of now. What was in it throughout the call is in the list.
+	// names lists a directory as of now. What was in it throughout the call is in the list, if no other call lists by the same
+	// handle meanwhile. One that was removed is fs.ErrNotExist.
 	names(dir int) ([]string, error)
 	exists(dir int, name string) (bool, error)
 	// left is how long ago the entry was last modified, and whether it is an empty plain file.

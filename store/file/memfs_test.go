@@ -116,6 +116,7 @@ type proc struct {
 	dieAt   int               // the step at which the process dies; 0: never
 	gate    func(step string) // called before each step, if set
 	fail    string            // the step that fails with EROFS
+	full    func() bool       // whether there is no room for a new file's content, if set
 }
 
 var errDead = errors.New("this process is dead")
@@ -191,6 +192,9 @@ func (p *proc) names(dir int) ([]string, error) {
 		return nil, err
 	}
 	defer done()
+	if p.handles[dir].removed {
+		return nil, syscall.ENOENT
+	}
 	return slices.Collect(maps.Keys(p.handles[dir].entries)), nil
 }
 
@@ -241,6 +245,9 @@ func (p *proc) write(dir int, name string, data []byte, sync bool) error {
 	done()
 	if err != nil {
 		return err
+	}
+	if p.full != nil && p.full() {
+		return syscall.ENOSPC
 	}
 	return p.fill(n, data, sync)
 }

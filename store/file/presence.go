@@ -1,10 +1,14 @@
 package file
 
 import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 )
 
 // presence is how others know that a client lives: a file of its own, under its session's name, that it keeps locked
@@ -22,22 +26,56 @@ type presence struct {
 	handle  int
 }
 
-// sessionLength is that of crypto/rand.Text.
-const sessionLength = 26
+// sessionLength is that of crypto/rand.Text. A session begins with a tag of the boot in which its client lives, as far as that
+// client knows.
+const (
+	sessionLength = 26
+	tagLength     = 8
+)
 
-// appear makes this client present. tmp is a directory on the same file system.
-func (p *presence) appear(tmp int) error {
-	handle, err := p.create(tmp, p.session)
+func tagOf(boot string) string {
+	sum := sha256.Sum256([]byte(boot))
+	return strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:tagLength])
+}
+
+// appear makes this client present, under another session than before if it was. tmp is a directory on the same file system.
+func (p *presence) appear(tmp int, boot string) error {
+	session := tagOf(boot) + strings.ToLower(rand.Text()[tagLength:])
+	handle, err := p.create(tmp, session)
 	if err != nil {
 		return explain("create a presence file", err)
 	}
-	if err := p.place(tmp, p.session, p.clients, p.session); err != nil {
+	if err := p.place(tmp, session, p.clients, session); err != nil {
 		p.close(handle)
-		_ = p.remove(tmp, p.session)
+		_ = p.remove(tmp, session)
 		return explain("create a presence file", err)
 	}
-	p.handle = handle
+	if p.handle >= 0 {
+		p.leave()
+	}
+	p.session, p.handle = session, handle
 	return nil
+}
+
+// lives reports whether any client is there of those who know this boot by that id.
+func (p *presence) lives(boot string) (bool, error) {
+	names, err := p.names(p.clients)
+	if err != nil {
+		return false, explain("list clients", err)
+	}
+	for _, name := range names {
+		if !validSession(name) || !strings.HasPrefix(name, tagOf(boot)) {
+			continue
+		}
+		switch locked, err := p.locked(p.clients, name); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return false, explain("look for other clients", err)
+		case locked:
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // heirloom is the presence for another process: this client counts as there until that one has closed it, too.
@@ -47,6 +85,12 @@ func (p *presence) heirloom() (*os.File, error) {
 		return nil, explain("share the presence file", err)
 	}
 	return f, nil
+}
+
+// lost reports whether somebody has removed the file, so that others take this client for gone.
+func (p *presence) lost() bool {
+	there, err := p.exists(p.clients, p.session)
+	return err == nil && !there
 }
 
 // leave ends it: from now on this client counts as gone.

@@ -92,9 +92,9 @@ func (c cell) keep(d int, v version) error {
 
 // lastWhole is the highest version that can be read.
 func (c cell) lastWhole(d int) (found, error) {
-	names, err := c.names(d)
+	names, err := c.files(d)
 	if err != nil {
-		return found{}, explain("list "+c.entry, err)
+		return found{}, err
 	}
 	var versions []version
 	for _, name := range names {

@@ -72,6 +72,35 @@ func TestTimeNamespace(t *testing.T) {
 	}
 }
 
+// TestContainerOwnBoot: a client in a container that was given an id of the boot of its own has the same clock.
+func TestContainerOwnBoot(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	dir := t.TempDir() + "/store"
+	tab := openTest(t, dir)
+	tab.clock.offset += time.Hour.Microseconds() // as if the wall clock had been set since
+	f, s, err := tab.clock.state(t.Context())
+	if s.Offset = tab.clock.offset; err != nil || tab.clock.put(t.Context(), f, s) != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("unshare", "--mount", "--", "sh", "-c",
+		`echo a-boot-of-its-own >"$1.id" && mount --bind "$1.id" /proc/sys/kernel/random/boot_id && exec "$0" "$1"`, os.Args[0], dir)
+	cmd.Env = append(os.Environ(), helperEnv+"=be present")
+	c, line := run(t, cmd)
+	defer c.finish(t)
+	session, at, _ := strings.Cut(line, " ")
+	theirs, err := strconv.ParseInt(at, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ours, _ := tab.Now(); ours-theirs < 0 || ours-theirs > 30e6 {
+		t.Errorf("our clock is %d µs ahead of theirs", ours-theirs)
+	}
+	if tab.Gone(session) {
+		t.Error("a living client in such a container is said to be gone")
+	}
+}
+
 func TestParseShift(t *testing.T) {
 	t.Parallel()
 	d, err := parseShift([]byte("monotonic          1         0\nboottime      -86400 500000000\n"))
@@ -123,6 +152,30 @@ func TestFullDisk(t *testing.T) {
 	empty()
 	if _, err := tab.Swap(t.Context(), next); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestFullDiskAmongOthers: on a full disk a lock that has been written to for a while is renewed and given back, also by a client
+// that has seen little of that.
+func TestFullDiskAmongOthers(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	for before := cleanEvery; before <= 3*cleanEvery; before++ {
+		mount := mountTmpfs(t, "size=1m,mode=0700")
+		one, other := openTest(t, mount+"/store"), openTest(t, mount+"/store")
+		row := record.Row{Name: "a", Data: []byte("some")}
+		for range before {
+			row = mustSwap(t, one, row)
+		}
+		fill(t, mount)
+		for range 3 * cleanEvery {
+			for _, tab := range []*table{other, other, one} {
+				var err error
+				if row, err = tab.Swap(t.Context(), row); err != nil {
+					t.Fatalf("after %d writes: %v", before, err)
+				}
+			}
+		}
 	}
 }
 

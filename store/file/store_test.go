@@ -163,7 +163,8 @@ func TestReplaced(t *testing.T) {
 	renew("")
 }
 
-// TestEmptied: the same holds where the directory stays, and all that is in it is removed, or only its locks are moved away.
+// TestEmptied: the same holds where the directory stays, and all that is in it is removed, or only its locks or what shows who
+// lives: whoever is taken for gone would lose each lock to whoever comes.
 func TestEmptied(t *testing.T) {
 	t.Parallel()
 	for how, empty := range map[string]func(dir string) error{
@@ -173,7 +174,16 @@ func TestEmptied(t *testing.T) {
 			}
 			return err
 		},
-		"the locks moved": func(dir string) error { return os.Rename(dir+"/locks", t.TempDir()+"/away") },
+		"the locks moved":     func(dir string) error { return os.Rename(dir+"/locks", t.TempDir()+"/away") },
+		"the clients moved":   func(dir string) error { return os.Rename(dir+"/clients", t.TempDir()+"/away") },
+		"the clients removed": func(dir string) error { return os.RemoveAll(dir + "/clients") },
+		"the clients emptied": func(dir string) error {
+			return errors.Join(os.RemoveAll(dir+"/clients"), os.Mkdir(dir+"/clients", 0o700))
+		},
+		"an old file removed": func(dir string) error {
+			files, err := filepath.Glob(dir + "/clients/*")
+			return errors.Join(err, os.Remove(files[0]))
+		},
 	} {
 		t.Run(how, func(t *testing.T) {
 			dir := t.TempDir()

@@ -43,6 +43,8 @@ type table struct {
 	// call holds it while it blocks.
 	using  sync.RWMutex
 	closed chan struct{}
+
+	listing sync.Mutex // of locks: an open directory has one place at which it is read
 }
 
 // surroundings is what a table takes from the machine, and a test from elsewhere.
@@ -67,8 +69,10 @@ const sweepAge = time.Hour
 func openTable(ctx context.Context, s surroundings) (*table, error) {
 	t := &table{hands: s.hands, closed: make(chan struct{}), locks: -1, clients: -1}
 	t.area = area{fsys: s.fsys, dir: s.dir, root: s.root, tmp: -1, nonce: nonces()}
-	t.replaced = func() bool { return s.replaced(t.root, "") || s.replaced(t.locks, "locks") }
-	t.presence = presence{fsys: s.fsys, session: strings.ToLower(rand.Text()), handle: -1}
+	t.replaced = func() bool {
+		return s.replaced(t.root, "") || s.replaced(t.locks, "locks") || s.replaced(t.clients, "clients") || t.presence.lost()
+	}
+	t.presence = presence{fsys: s.fsys, handle: -1}
 	if err := t.open(ctx, s); err != nil {
 		t.release()
 		return nil, err
@@ -88,13 +92,10 @@ func (t *table) open(ctx context.Context, s surroundings) (err error) {
 			return err
 		}
 	}
-	t.clock = dirClock{cell: cell{area: &t.area, at: s.root, entry: "clock", name: "clock"},
+	t.presence.clients = t.clients
+	t.clock = dirClock{cell: cell{area: &t.area, at: s.root, entry: "clock", name: "clock"}, presence: &t.presence,
 		boot: s.boot, wall: s.wall, up: s.up, bootID: s.bootID}
 	if err := t.clock.start(ctx, func(fresh bool) error { return t.firstOfBoot(ctx, fresh, s.log) }); err != nil {
-		return err
-	}
-	t.presence.clients = t.clients
-	if err := t.presence.appear(t.tmp); err != nil {
 		return err
 	}
 	return errors.Join(t.presence.sweep(), t.sweepTmp())
@@ -228,7 +229,7 @@ func (t *table) use(ctx context.Context) (func(), error) {
 	return t.using.RUnlock, nil
 }
 
-// inPlace is a loss if another directory stands where this one was.
+// inPlace is a loss if another directory stands where this one was, or others take this client for gone.
 func (t *table) inPlace(ctx context.Context) error {
 	done, err := t.use(ctx)
 	if err != nil {
@@ -369,6 +370,8 @@ func (t *table) entries(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	defer done()
+	t.listing.Lock()
+	defer t.listing.Unlock()
 	entries, err := t.names(t.locks)
 	return entries, explain("list locks", err)
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -363,4 +364,57 @@ func TestFloorRaised(t *testing.T) {
 	}
 	over()
 	reads.Wait()
+}
+
+// TestListsAtOnce: those who list a store at the same time, through one client, each see all of it.
+func TestListsAtOnce(t *testing.T) {
+	t.Parallel()
+	tab := openTest(t, t.TempDir()+"/store")
+	const locks = 300
+	for i := range locks {
+		mustSwap(t, tab, record.Row{Name: "a rather long name of a lock, number " + strconv.Itoa(i)})
+	}
+	var lists sync.WaitGroup
+	for range 8 {
+		lists.Go(func() {
+			for range 10 {
+				n := 0
+				for _, err := range tab.List(t.Context(), "") {
+					if err != nil {
+						t.Error(err)
+					}
+					n++
+				}
+				if n != locks {
+					t.Errorf("%d of %d locks listed", n, locks)
+				}
+			}
+		})
+	}
+	lists.Wait()
+}
+
+// TestLoadDuringDelete: who looks at a record while it is removed sees it or sees none, and meets no error.
+func TestLoadDuringDelete(t *testing.T) {
+	t.Parallel()
+	tab := openTest(t, t.TempDir()+"/store")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	var others sync.WaitGroup
+	for range 4 {
+		others.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := tab.Load(t.Context(), "a"); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for ctx.Err() == nil {
+		if err := tab.Delete(t.Context(), mustSwap(t, tab, record.Row{Name: "a"})); err != nil {
+			t.Error(err)
+		}
+	}
+	others.Wait()
 }
