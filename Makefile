@@ -11,7 +11,7 @@ export GOFLAGS := -tags=disable_grpc_modules
 CORE    = . cmd/holdfast test
 SERVERS = $(filter-out $(addprefix $(CURDIR)/,cmd/holdfast test) $(CURDIR),$(shell go list -m -f '{{.Dir}}'))
 MODULES = $(CORE)
-SEEDS  ?= 10000
+SEEDS  ?= 4000
 
 .PHONY: run test core servers suites worlds check bench prove build setup install-servers
 

@@ -137,15 +137,22 @@ func TestListenAgain(t *testing.T) {
 	defer cancel()
 	told := make(chan error, 1)
 	go func() {
-		for now, err := r, error(nil); err == nil && now.Version == r.Version; {
-			if err = tab.(record.Notifier).Wait(ctx, r.Name, r.Version); err == nil {
+		defer close(told)
+		for {
+			err := tab.(record.Notifier).Wait(ctx, r.Name, r.Version)
+			var now record.Row
+			if err == nil {
 				now, err = tab.Load(ctx, r.Name)
 			}
-			if err != nil {
-				told <- err
+			switch {
+			case ctx.Err() != nil:
+				told <- ctx.Err()
+				return
+			case err == nil && now.Version != r.Version:
+				return
 			}
+			time.Sleep(time.Millisecond) // the link was made anew just then
 		}
-		close(told)
 	}()
 	time.Sleep(200 * time.Millisecond)
 	via.Cut() // new links are made, and carry nothing
