@@ -145,7 +145,7 @@ func (o *Options) check() error {
 // maxPrefix leaves room for the longest name in a key, which DynamoDB limits to 2,048 bytes.
 const maxPrefix = 1024
 
-// NewTable gives bare records beside the locks, for what is built on records (the run ledger). They have no expired_at:
+// NewTable gives bare records beside the locks, for what is built on records but is no lock. They have no expired_at:
 // neither foreign clients nor the table's TTL touch them.
 func NewTable(ctx context.Context, client *sdk.Client, opts *Options) (record.Table, error) {
 	l, err := connect(ctx, client, opts)

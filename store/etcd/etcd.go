@@ -62,8 +62,8 @@ func New(cli *clientv3.Client, opts *Options) *Store {
 	return &Store{Engine: sequence.New(t), tree: t}
 }
 
-// Table keeps records beside the locks, for what is built on records (the run ledger). It ends with the store, or when it is
-// closed; the store goes on then.
+// Table keeps bare records beside the locks, for what is built on records but is no lock. It ends with the store, or when
+// it is closed; the store goes on then.
 func (s *Store) Table() record.Table { return newTable(s.tree) }
 
 // Explain names the key that a claim would stand under; LEASE is the lease of its client and TTL. The cluster counts in

@@ -28,7 +28,8 @@ func init() { driver.Register("etcd", openURL) }
 //	tls-cert=FILE, tls-key=FILE   this client's own certificate
 //	tls-name=N    the name that the servers' certificates are checked for
 //
-// The cluster need not be reachable, and part of it may be away.
+// The cluster need not be reachable, and part of it may be away; but with a password, some server must answer, since the
+// client logs in first.
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	cfg, prefix, err := config(u)
 	if err != nil {

@@ -4,9 +4,10 @@
 //
 // or, by URL, file:///var/lib/holdfast, always an absolute path. The URL's option force=true is Options.Force.
 //
-// The directory is made by the first claim if it is missing, holds nothing else (one that is not empty must have been made by Holdfast, which
-// marks it), belongs to one user, and is trusted: whoever can write in it can take any lock away. It must not be where files are removed by age, as in /tmp; what is in it is not to be edited, copied into, or
-// restored from a backup while clients run.
+// The directory is made by the first claim if it is missing, holds nothing else (one that is not empty must have been made
+// by Holdfast, which marks it), belongs to one user, and is trusted: whoever can write in it can take any lock away. It must
+// not be where files are removed by age, as in /tmp; what is in it is not to be edited, copied into, or restored from a
+// backup while clients run.
 //
 // # Promises
 //

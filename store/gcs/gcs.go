@@ -86,8 +86,8 @@ func newStore(ctx context.Context, client *storage.Client, bucket string, opts *
 	return &mutexOnly{record.New(e), opts.Layout}, nil
 }
 
-// NewTable gives the bare records of what is built on them, such as the run ledger. It is opened like New, and needs a
-// Prefix that no store has.
+// NewTable gives bare records, for what is built on records but is no lock. It is opened like New, and needs a Prefix that
+// no store has.
 func NewTable(ctx context.Context, client *storage.Client, bucket string, opts *Options) (record.Table, error) {
 	return newTable(ctx, client, bucket, opts)
 }

@@ -91,8 +91,8 @@ func open(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()
 	return record.New(t), nil
 }
 
-// NewTable gives the bare records of what is built on them, such as the run ledger. Use another Options.Table than that of
-// the locks.
+// NewTable gives bare records, for what is built on records but is no lock. Use another Options.Table than that of the
+// locks.
 func NewTable(ctx context.Context, pool *pgxpool.Pool, opts *Options) (record.Table, error) {
 	return newTable(ctx, pool, opts, nil)
 }

@@ -24,7 +24,7 @@ func init() { driver.Register("zookeeper", openURL) }
 //	tls-cert=FILE, tls-key=FILE   this client's own certificate
 //	tls-name=N    the name that the servers' certificates are checked for
 //
-// The ensemble need not be reachable.
+// The ensemble need not be reachable: claims wait for it, or fail.
 func openURL(_ context.Context, u *url.URL) (driver.Store, error) {
 	o, err := options(u)
 	if err != nil {

@@ -140,8 +140,8 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-// Table keeps records beside the locks, for what is built on records (the run ledger). It ends with the store, or when it is
-// closed; the store goes on then.
+// Table keeps bare records beside the locks, for what is built on records but is no lock. It ends with the store, or when
+// it is closed; the store goes on then.
 func (s *Store) Table() record.Table { return newTable(s.tree) }
 
 // Explain names the node that a claim would stand under, and the session time as the servers have granted it, if they were
