@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/secretfile"
 	"github.com/holdfast-go/holdfast/internal/tlsfiles"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -22,6 +23,7 @@ func init() { driver.Register("etcd", openURL) }
 
 // openURL opens etcd://[user:password@]host:port[,host:port...][?options]. The options:
 //
+//	password-file=FILE   the user's password, which need not stand in the URL then
 //	prefix=P      starts all keys, as it is
 //	tls=true      encrypts; so does each of the following
 //	tls-ca=FILE   the authorities to believe, in PEM, instead of the system's
@@ -63,13 +65,20 @@ func config(u *url.URL) (clientv3.Config, string, error) {
 			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: time.Second}})},
 	}
 	var prefix, ca, cert, key, name string
-	secure := false
+	secure, fromFile := false, false
+	cfg.Username = u.User.Username()
+	cfg.Password, _ = u.User.Password()
 	text := func(to *string) func(string) error {
 		return func(v string) error { *to = v; return nil }
 	}
 	err := driver.Query(u, map[string]func(string) error{
 		"prefix": text(&prefix), "tls-ca": text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
 		"tls": func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
+		"password-file": func(v string) (err error) {
+			fromFile = true
+			cfg.Password, err = secretfile.Read(v)
+			return err
+		},
 	})
 	if err != nil {
 		return cfg, "", err
@@ -96,9 +105,10 @@ func config(u *url.URL) (clientv3.Config, string, error) {
 		}
 		cfg.Endpoints = append(cfg.Endpoints, scheme+host)
 	}
+	if fromFile && cfg.Username == "" {
+		return cfg, "", fmt.Errorf("%w: password-file takes a user: etcd://user@%s", driver.ErrInvalid, u.Host)
+	}
 	if u.User != nil {
-		cfg.Username = u.User.Username()
-		cfg.Password, _ = u.User.Password()
 		cfg.DialOptions = append(cfg.DialOptions, grpc.WithStreamInterceptor(openStream))
 	}
 	return cfg, prefix, nil

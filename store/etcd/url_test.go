@@ -3,6 +3,8 @@ package etcd
 import (
 	"errors"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -25,6 +27,8 @@ func TestURL(t *testing.T) {
 		"etcd://u:hunter2@h:1?tls-ca=/does/not/be": "",
 		"etcd://u:hunter2@h:1?tls-cert=/does/not/be&tls-key=/nor/this": "",
 		"etcd://u:hunter2@h:1?tls-cert=/does/not/be":                   "",
+		"etcd://u:hunter2@h:1?password-file=/does/not/be":              "",
+		"etcd://h:1?password-file=" + secretFile(t):                    "",
 	} {
 		u, err := url.Parse(raw)
 		if err != nil {
@@ -41,4 +45,14 @@ func TestURL(t *testing.T) {
 			t.Errorf("%s: the prefix is %q", raw, prefix)
 		}
 	}
+	u := &url.URL{Scheme: "etcd", User: url.User("u"), Host: "h", RawQuery: "password-file=" + secretFile(t)}
+	if cfg, _, err := config(u); err != nil || cfg.Username != "u" || cfg.Password != "hunter2" {
+		t.Errorf("the password of a file: %q of %q, %v", cfg.Password, cfg.Username, err)
+	}
+}
+
+func secretFile(t *testing.T) string {
+	path := filepath.Join(t.TempDir(), "secret")
+	fails(t, os.WriteFile(path, []byte("hunter2\n"), 0o600))
+	return path
 }

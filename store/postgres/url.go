@@ -6,16 +6,15 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/secretfile"
 )
 
 // The URL form is PostgreSQL's own:
@@ -60,8 +59,7 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 			return err
 		},
 		"password-file": func(v string) error {
-			data, err := os.ReadFile(v)
-			p := strings.TrimRight(string(data), "\r\n")
+			p, err := secretfile.Read(v)
 			password = &p
 			return err
 		},

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/secretfile"
 	"github.com/holdfast-go/holdfast/internal/tlsfiles"
 )
 
@@ -106,11 +106,7 @@ func readURL(u *url.URL) (*place, error) {
 		},
 		"sentinel-user":     func(v string) error { o.Sentinel.Username = v; return nil },
 		"sentinel-password": func(v string) error { o.Sentinel.Password = v; return nil },
-		"password-file": func(v string) error {
-			data, err := os.ReadFile(v)
-			o.Password = strings.TrimRight(string(data), "\r\n")
-			return err
-		},
+		"password-file":     func(v string) (err error) { o.Password, err = secretfile.Read(v); return err },
 	})
 	if err != nil {
 		return nil, err

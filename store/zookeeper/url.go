@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/secretfile"
 	"github.com/holdfast-go/holdfast/internal/tlsfiles"
 )
 
@@ -16,6 +17,7 @@ func init() { driver.Register("zookeeper", openURL) }
 // openURL opens zookeeper://[user:password@]host[:port][,host...][?options]. User and password are given to the servers
 // as a digest. The options:
 //
+//	password-file=FILE   the user's password, which need not stand in the URL then
 //	namespace=N   is put before all names
 //	layout=L      curator (the default), kazoo, both, curator-semaphore or plain
 //	acl=A         who may use the nodes that are made: creator (the default with a user) or anyone (without)
@@ -42,7 +44,8 @@ func openURL(_ context.Context, u *url.URL) (driver.Store, error) {
 func options(u *url.URL) (Options, error) {
 	o := Options{Servers: strings.Split(u.Host, ",")}
 	var ca, cert, key, name string
-	secure := false
+	secure, fromFile := false, false
+	password, _ := u.User.Password()
 	text := func(to *string) func(string) error {
 		return func(v string) error { *to = v; return nil }
 	}
@@ -61,6 +64,11 @@ func options(u *url.URL) (Options, error) {
 		},
 		"tls-ca": text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
 		"tls": func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
+		"password-file": func(v string) (err error) {
+			fromFile = true
+			password, err = secretfile.Read(v)
+			return err
+		},
 	})
 	if err != nil {
 		return o, err
@@ -73,8 +81,10 @@ func options(u *url.URL) (Options, error) {
 			return o, err
 		}
 	}
+	if fromFile && u.User.Username() == "" {
+		return o, fmt.Errorf("%w: password-file takes a user: zookeeper://user@%s", driver.ErrInvalid, u.Host)
+	}
 	if u.User != nil {
-		password, _ := u.User.Password()
 		o.Auth = []Auth{{"digest", u.User.Username() + ":" + password}}
 	}
 	return o, nil

@@ -3,6 +3,8 @@ package zookeeper
 import (
 	"errors"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -12,6 +14,8 @@ import (
 // TestURL: a URL names servers, user, namespace, layout and encryption, and what is wrong with one is said, without its
 // password.
 func TestURL(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	fails(t, os.WriteFile(secret, []byte("hunter2\n"), 0o600))
 	for raw, want := range map[string]string{
 		"zookeeper://h1:1,h2:2":                                             "zookeeper://h1:1,h2:2 curator anyone 0",
 		"zookeeper://h1,h2:2/":                                              "zookeeper://h1:2181,h2:2 curator anyone 0",
@@ -32,6 +36,9 @@ func TestURL(t *testing.T) {
 		"zookeeper://u:hunter2@h:1?tls-cert=/does/not/be":                   "",
 		"zookeeper://u:hunter2@h:1?namespace=%ff":                           "",
 		"zookeeper://u:hunter2@h1:1,:2?layout=curator":                      "",
+		"zookeeper://u:hunter2@h:1?password-file=/does/not/be":              "",
+		"zookeeper://h:1?password-file=" + secret:                           "",
+		"zookeeper://u@h:1?password-file=" + secret:                         "zookeeper://h:1 curator auth 0",
 	} {
 		u, err := url.Parse(raw)
 		if err != nil {
@@ -59,6 +66,9 @@ func TestURL(t *testing.T) {
 		}
 		if got := tree.info.Store + " " + tree.opts.Layout + " " + who + tls; got != want {
 			t.Errorf("%s: %s, want %s", raw, got, want)
+		}
+		if strings.Contains(raw, secret) && tree.opts.Auth[0].Credential != "u:hunter2" {
+			t.Errorf("%s: %v", raw, tree.opts.Auth)
 		}
 		store.Close()
 	}
