@@ -616,9 +616,16 @@ func TestDo(t *testing.T) {
 				wantIs(t, err, result)
 			}
 		}
+		err := c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error {
+			f.set(func() { delete(f.held, "a") })
+			_ = l.Unlock() // which says so, to nobody
+			wantIs(t, l.Err(), ErrLost)
+			return nil
+		})
+		wantIs(t, err, ErrLost)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		err := c.Do(ctx, "a", func(ctx context.Context, l *Lease) error { <-ctx.Done(); return ctx.Err() })
+		err = c.Do(ctx, "a", func(ctx context.Context, l *Lease) error { <-ctx.Done(); return ctx.Err() })
 		wantIs(t, err, context.DeadlineExceeded)
 		synctest.Wait()
 		if f.holds("a") {

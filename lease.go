@@ -3,6 +3,7 @@ package holdfast
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -112,8 +113,9 @@ func (l *Lease) Asked() <-chan struct{} {
 
 // Unlock gives the lock back and ends the lease's context. It takes at most 10 s, or the TTL if that is less.
 //
-// The first call releases; later ones return an error that Is [ErrReleased]. After a loss it returns the [*LossError]
-// and sees to it that the claim is gone, without waiting for that; after Client.Close it returns ErrClosed.
+// The first call releases; later ones return an error that Is [ErrReleased]. After a loss, or if the store says that the
+// claim was lost before, all calls return the [*LossError]; the claim is seen to be gone, without waiting for that. After
+// Client.Close they return ErrClosed.
 // If the store cannot be reached in time, the error Is [ErrUncertain] and the release is tried on in the background for
 // as long as the TTL: nobody needs to call Unlock again. If the store refuses ([ErrDenied], [ErrCorrupt]), the lock ends by
 // its TTL.
@@ -143,7 +145,11 @@ func (l *Lease) giveUp(ctx context.Context, op string, lapse time.Duration) erro
 		c.cleanUp(t.grant.Claim.TTL, t.leave)
 	}
 	if last {
-		err = t.release(ctx)
+		if err = t.release(ctx); errors.Is(err, ErrLost) { // not known before
+			t.mu.Lock()
+			l.err, t.err = err, err
+			t.mu.Unlock()
+		}
 	}
 	if err != nil {
 		return c.wrap(op, l.Name(), err)

@@ -489,7 +489,7 @@ func TestUnlockFindsLoss(t *testing.T) {
 		l := mustLock(t, newClient(t, f, &Options{OnEvent: r.hear}), "a", nil)
 		f.set(func() { clear(f.held) })
 		wantIs(t, l.Unlock(), ErrLost)
-		wantIs(t, l.Unlock(), ErrReleased)
+		wantIs(t, l.Unlock(), ErrLost)
 		synctest.Wait()
 		if n := len(r.of(EventLost)); n != 1 {
 			t.Errorf("%d loss events", n)
