@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -63,8 +62,8 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// TestReadOnly: a server that takes no writes is named as such; a holder lives on if it takes them again in time. On a
-// standby locks can be looked at.
+// TestReadOnly: a server that takes no writes is named as such; if it took them before, a claim and a holder bear with it for a
+// while. On a standby locks can be looked at.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -78,18 +77,38 @@ func TestReadOnly(t *testing.T) {
 	t.Cleanup(standby.Stop)
 	exec(t, s, `alter system set default_transaction_read_only = on`)
 	exec(t, s, `select pg_reload_conf()`)
-	for until := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if _, err = st.Acquire(t.Context(), mutex("n"+rand.Text(), time.Minute)); err != nil || time.Now().After(until) {
+	for until := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if on, err := s.Ask(`show default_transaction_read_only`); err == nil && on == "on" {
 			break
+		} else if time.Now().After(until) {
+			t.Fatalf("the server is not read-only: %q %v", on, err)
 		}
 	}
+	_, err = opened(t, url).Acquire(t.Context(), mutex("n", time.Minute))
 	is(t, err, driver.ErrDenied, "takes no writes")
-	if r := renew(t, st, g); r.Err == nil || loss(r.Err) != "" {
+	r := renew(t, st, g)
+	for until := time.Now().Add(20 * time.Second); r.Err == nil && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		r = renew(t, st, g) // its connection may not have heard of it
+	}
+	if r.Err == nil || driver.Final(r.Err) || !strings.Contains(r.Err.Error(), "it took writes before") {
 		t.Errorf("the renewal on a read-only server: %v", r.Err)
+	}
+	came := make(chan error, 1)
+	go func() {
+		_, err := st.Acquire(t.Context(), mutex("n", time.Minute))
+		came <- err
+	}()
+	select {
+	case err := <-came:
+		t.Errorf("a claim on a read-only server: %v", err)
+	case <-time.After(300 * time.Millisecond):
 	}
 	exec(t, s, `alter system reset default_transaction_read_only`)
 	exec(t, s, `select pg_reload_conf()`)
-	for until := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	if err := <-came; err != nil {
+		t.Errorf("the claim afterwards: %v", err)
+	}
+	for until := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if r := renew(t, st, g); r.Err == nil {
 			break
 		} else if time.Now().After(until) {

@@ -61,12 +61,15 @@ func (p *place) refusal(e *pgconn.PgError) error {
 	case locked:
 		return fmt.Errorf("PostgreSQL says: %s (%s): somebody has locked the table %s, or a row of it, for long: see pg_locks", e.Message, e.Code, p.locks)
 	case readOnly:
-		if !p.several {
+		if !p.several && !p.wrote.Load() {
 			return fmt.Errorf("%w: this PostgreSQL server takes no writes: it is a standby, or default_transaction_read_only is on; open the primary, "+
 				"or name all servers and target_session_attrs=read-write in the URL", driver.ErrDenied)
 		}
-		return fmt.Errorf("PostgreSQL says: %s (%s): this server is a standby, or default_transaction_read_only is on; "+
-			"with target_session_attrs=read-write in the URL another one is taken", e.Message, e.Code)
+		hint := "with target_session_attrs=read-write in the URL another one is taken"
+		if !p.several {
+			hint = "it took writes before"
+		}
+		return fmt.Errorf("PostgreSQL says: %s (%s): this server is a standby, or default_transaction_read_only is on; %s", e.Message, e.Code, hint)
 	}
 	switch e.Code[:2] {
 	case "28": // invalid authorization

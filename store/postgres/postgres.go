@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -106,6 +107,8 @@ type place struct {
 	channel      string // of the notifications
 	class        int32  // of the advisory locks by which those who wait make themselves known
 	several      bool   // there are other servers that may take over
+
+	wrote atomic.Bool // it has taken a write: if it takes no more, another server may be about to take over its name
 }
 
 // maxTable leaves room for the fence table's ending within PostgreSQL's 63 bytes.

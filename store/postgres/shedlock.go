@@ -184,6 +184,7 @@ func (s *shedlock) receive(ctx context.Context, a answer) (v shedView, done int6
 	row := a.rows[0]
 	if len(row) > 6 && row[6] != nil {
 		done = micros(row[6])
+		s.t.place.wrote.Store(true)
 	}
 	return s.view(row), done, nil
 }

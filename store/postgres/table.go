@@ -93,7 +93,10 @@ func (t *table) run(ctx context.Context, st *statement, params ...[]byte) ([][][
 		return nil, ctx.Err()
 	case a.err != nil:
 		return nil, t.place.explain(a.err)
-	case a.timed && len(a.rows) > 0:
+	case st != t.load && st != t.page:
+		t.place.wrote.Store(true)
+	}
+	if a.timed && len(a.rows) > 0 {
 		t.clock.Heard(micros(a.rows[0][0]), a.from, a.to)
 	}
 	return a.rows, nil

@@ -148,6 +148,9 @@ func (a *attempt) granted(answer rueidis.RedisMessage, at driver.Instant) (g dri
 	if token <= 0 || token >= 1<<53 {
 		return g, nil, fmt.Errorf("%w: the token of %q would be %d; its record was damaged", driver.ErrCorrupt, a.claim.Name, token)
 	}
+	if !a.s.wrote.Load() {
+		a.s.wrote.Store(true)
+	}
 	return driver.Grant{Claim: a.claim, Token: token, Since: at, TTL: a.claim.TTL, Ref: refOf(a.claim.ID, a.claim.Kind)}, nil, nil
 }
 

@@ -32,6 +32,9 @@ func (s *Store) final(err error) error {
 		}
 	}
 	if r, ok := rueidis.IsRedisErr(err); ok {
+		if isReadOnly(r.Error()) && s.wrote.Load() {
+			return nil
+		}
 		return finalReply(r.Error(), s.top == single, s.opts.Layout)
 	}
 	return nil

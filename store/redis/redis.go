@@ -92,6 +92,7 @@ type Store struct {
 
 	changes atomic.Int64 // the number of the last change of a weight; those of a later client are larger
 
+	wrote   atomic.Bool // it has granted: if its server takes no writes any more, another may be about to take over its name
 	doubt   atomic.Bool // the last request was not answered: the link may have to be made anew
 	leaving atomic.Bool // the connection is being ended
 
