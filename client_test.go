@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -381,18 +382,22 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// Close waits for a clean-up under way, but not for ever.
+// Close waits for a clean-up under way, but not for ever, and counts the claims that it could not give back.
 func TestCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := newClient(t, f, nil)
 		l := mustLock(t, c, "a", nil)
+		mustLock(t, c, "c", nil)
 		f.set(func() { f.down = true })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		c.Mutex("b", nil).Lock(ctx)
 		start := time.Now()
-		wantIs(t, c.Close(), ErrUncertain)
+		err := c.Close()
+		if wantIs(t, err, ErrUncertain); !strings.Contains(err.Error(), ": 2 claims may stand") {
+			t.Error(err)
+		}
 		if got := time.Since(start); got > 11*time.Second {
 			t.Errorf("took %v", got)
 		}
@@ -439,6 +444,29 @@ func TestCloseTwice(t *testing.T) {
 		}
 		if err := errors.Join(c.Close(), c.CloseContext(ctx)); err != nil || !f.closed {
 			t.Errorf("%v, closed: %v", err, f.closed)
+		}
+	})
+}
+
+// Where the store does not tell of changes, Watch asks, and yields what has changed only.
+func TestWatchByAsking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := newClient(t, f, nil)
+		l := mustLock(t, c, "a", nil)
+		time.AfterFunc(10*time.Second, func() { _ = l.Unlock() })
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		var seen []int
+		for lock, err := range c.Watch(ctx, "a") {
+			if err != nil {
+				wantIs(t, err, context.DeadlineExceeded)
+				break
+			}
+			seen = append(seen, len(lock.Holders))
+		}
+		if !slices.Equal(seen, []int{1, 0}) || f.inspects < 20 || f.inspects > 41 {
+			t.Errorf("yielded %v holders, asked %d times", seen, f.inspects)
 		}
 	})
 }

@@ -200,6 +200,7 @@ func (f *fake) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	}
 	lock := driver.Lock{Name: name}
 	if h, ok := f.held[name]; ok {
+		lock.Revision = h.claim.ID
 		lock.Holders = []driver.Standing{{Owner: h.claim.Owner, Token: h.token, Ref: h.claim.ID}}
 	}
 	return lock, nil
