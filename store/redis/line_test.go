@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
 // TestOvertaken: a claim that was released while a request to make it was still under way is not made by that request,
@@ -178,5 +179,41 @@ func TestNextKeepsItsPlace(t *testing.T) {
 		if got := <-granted; got != want {
 			t.Errorf("claim %d in line was granted in the place of claim %d", got+1, want+1)
 		}
+	}
+}
+
+// TestQuietAgain: when a claim that was broken in line has been told, the lock is as light as before.
+func TestQuietAgain(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr)
+	fair := func() driver.Claim {
+		c := waiting(mutex("m", 30*time.Second))
+		c.Fair = true
+		return c
+	}
+	g := acquire(t, s, fair())
+	told := make(chan error, 1)
+	go func() { _, err := s.Acquire(t.Context(), fair()); told <- err }()
+	var ref string
+	if err := redistest.Until(t.Context(), func() bool {
+		now, err := s.Inspect(t.Context(), "m")
+		if err != nil || len(now.Waiters) == 0 {
+			return false
+		}
+		ref = now.Waiters[0].Ref
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Break(t.Context(), "m", ref, driver.BreakForce); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-told; loss(err) != driver.LossBroken {
+		t.Errorf("the one who waited: %v", err)
+	}
+	release(t, s, g.Claim)
+	if out, quiet := do(t, server, "HEXISTS", "holdfast:{m}", "out"), do(t, server, "HGET", "holdfast:{m}", "quiet"); out != ":0" || quiet != "1" {
+		t.Errorf("afterwards: out %q, quiet %q", out, quiet)
 	}
 }

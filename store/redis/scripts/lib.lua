@@ -196,6 +196,10 @@ local function finish()
     if held == 'none' then call('DEL', LOCK) end
     call('HDEL', RECORD, 'id', 'flags')
   end
+  if out and call('EXISTS', CLAIMS) == 0 then -- those who were broken in line have been told
+    call('HDEL', RECORD, 'out')
+    out = nil
+  end
   local calm = r[1] == 'mutex' and not (mark or rollend or out)
   if calm ~= (h[7] == '1') then
     if calm then call('HSET', RECORD, 'quiet', '1') else call('HDEL', RECORD, 'quiet') end
