@@ -64,12 +64,13 @@ func (t *tree) newConn(asked time.Duration, pinging bool) *conn {
 
 // run keeps a link standing until the session is over.
 func (c *conn) run() {
-	servers := c.t.opts.Servers
-	first := rand.N(len(servers))
-	var shunned time.Time // since when servers hang up and none takes the session; zero: they do not
-	denied := 0           // servers in a row that have refused us, or are not to be trusted: one alone ends no session
-	for fails := 0; c.life.Err() == nil; fails++ {
-		l, err := c.connect(servers[(first+fails)%len(servers)], fails/len(servers))
+	servers := c.t.servers(c.life)
+	at := rand.N(len(servers)) // the server to try
+	tried, round := 0, 0       // how many in this round, since a link stood, and rounds
+	var shunned time.Time      // since when servers hang up and none takes the session; zero: they do not
+	denied := 0                // servers in a row that have refused us, or are not to be trusted: one alone ends no session
+	for c.life.Err() == nil {
+		l, err := c.connect(servers[at], round)
 		switch {
 		case err == nil:
 			shunned = time.Time{}
@@ -82,7 +83,7 @@ func (c *conn) run() {
 			began := time.Now()
 			err = c.serve(l)
 			if time.Since(began) > time.Second {
-				first, fails = (first+fails)%len(servers), 0
+				tried, round = 0, 0
 			}
 		}
 		if denied++; !errors.Is(err, driver.ErrDenied) {
@@ -92,7 +93,7 @@ func (c *conn) run() {
 			c.finish(err)
 			return
 		}
-		if round := fails / len(servers); round > 0 {
+		if round > 0 {
 			timer := time.NewTimer(rand.N(20 * time.Millisecond << min(round, 4)))
 			select {
 			case <-timer.C:
@@ -100,6 +101,11 @@ func (c *conn) run() {
 			}
 			timer.Stop()
 		}
+		if tried++; tried >= len(servers) {
+			tried, round = 0, round+1
+			servers = c.t.servers(c.life)
+		}
+		at = (at + 1) % len(servers)
 	}
 	c.finish(driver.ErrClosed)
 }
@@ -118,7 +124,7 @@ func (c *conn) forgotten(since time.Time) bool {
 }
 
 // connect opens a link and has the server take the session, or make one.
-func (c *conn) connect(server string, round int) (*link, error) {
+func (c *conn) connect(s server, round int) (*link, error) {
 	patience := max(500*time.Millisecond, min(c.asked/6, 2*time.Second)) << min(round, 2)
 	c.mu.Lock()
 	if c.id == 0 { // nothing is held yet that hurry could save
@@ -127,20 +133,20 @@ func (c *conn) connect(server string, round int) (*link, error) {
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(c.life, patience)
 	defer cancel()
-	nc, err := c.t.opts.dial(ctx, server)
+	nc, err := c.t.opts.dial(ctx, s)
 	var distrust *tls.CertificateVerificationError
 	if errors.As(err, &distrust) {
-		err = fmt.Errorf("%w: the certificate of ZooKeeper server %s: %w", driver.ErrDenied, server, distrust)
+		err = fmt.Errorf("%w: the certificate of ZooKeeper server %s: %w", driver.ErrDenied, s.name, distrust)
 	}
 	if err != nil {
-		c.t.trouble(server, err)
+		c.t.trouble(s.name, err)
 		return nil, err
 	}
 	unhook := context.AfterFunc(c.life, func() { nc.Close() })
 	fail := func(err error) (*link, error) {
 		unhook()
 		nc.Close()
-		c.t.trouble(server, err)
+		c.t.trouble(s.name, err)
 		return nil, err
 	}
 	_ = nc.SetDeadline(time.Now().Add(patience))

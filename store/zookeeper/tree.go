@@ -29,11 +29,13 @@ type tree struct {
 	known       map[string]*sequence.Node // by path
 	knownMost   int                       // how many of them there may be before others' are forgotten
 	micros      int64                     // the largest that Now has given
+	addresses   map[string][]string       // of the servers, by name, when they were last looked up
 	lastTrouble error
 }
 
 func newTree(o Options) *tree {
-	t := &tree{opts: o, layout: layouts[o.Layout], sessions: map[string]*conn{}, doubts: map[[2]string]bool{}, ended: map[string]bool{}, known: map[string]*sequence.Node{}}
+	t := &tree{opts: o, layout: layouts[o.Layout], sessions: map[string]*conn{}, doubts: map[[2]string]bool{}, ended: map[string]bool{},
+		known: map[string]*sequence.Node{}, addresses: map[string][]string{}}
 	if o.Namespace != "" {
 		t.root = t.pathOf(o.Namespace)
 	}

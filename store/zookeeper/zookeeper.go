@@ -58,7 +58,8 @@ import (
 
 // Options are how a store reaches its servers and how it keeps its nodes.
 type Options struct {
-	// Servers are host:port of the ensemble's servers, one at least. Port 2181 is the default.
+	// Servers are host:port of the ensemble's servers, one at least. Port 2181 is the default. A name with several addresses
+	// stands for a server at each.
 	Servers []string
 	// Namespace is put before all names, as Curator's namespace is: with "app" the lock a is /app/a. It may have slashes. A
 	// listing of locks goes through all nodes below it.
@@ -77,6 +78,8 @@ type Options struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Clock is for tests. Default: the machine's.
 	Clock driver.Clock
+
+	lookup func(ctx context.Context, host string) ([]string, error) // net.Resolver's
 }
 
 // Auth is one credential, of the scheme "digest" for instance ("user:password").
@@ -125,6 +128,9 @@ func (o Options) complete() (Options, error) {
 			return o, fmt.Errorf("%w: a ZooKeeper server is host:port", driver.ErrInvalid)
 		}
 	}
+	if o.lookup == nil {
+		o.lookup = net.DefaultResolver.LookupHost
+	}
 	if o.ACL == nil {
 		o.ACL = Anyone
 		if len(o.Auth) > 0 {
@@ -163,26 +169,4 @@ func (o *Options) where() string {
 		w += "/" + o.Namespace
 	}
 	return w
-}
-
-func (o *Options) dial(ctx context.Context, server string) (net.Conn, error) {
-	dial := o.Dial
-	if dial == nil {
-		dial = (&net.Dialer{}).DialContext
-	}
-	nc, err := dial(ctx, "tcp", server)
-	if err != nil || o.TLS == nil {
-		return nc, err
-	}
-	cfg := o.TLS
-	if cfg.ServerName == "" && !cfg.InsecureSkipVerify {
-		cfg = cfg.Clone()
-		cfg.ServerName, _, _ = net.SplitHostPort(server)
-	}
-	secure := tls.Client(nc, cfg)
-	if err := secure.HandshakeContext(ctx); err != nil {
-		nc.Close()
-		return nil, err
-	}
-	return secure, nil
 }
