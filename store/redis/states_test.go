@@ -56,7 +56,7 @@ func try(t *testing.T, s driver.Store, name string) error {
 // its time is over and no longer, and goes on if the disk comes back before.
 func TestDiskFails(t *testing.T) {
 	t.Parallel()
-	const ttl = 20 * time.Second // in which the disk comes back
+	const ttl = time.Minute // in which the disk comes back
 	server := startServer(t, "--enable-protected-configs", "local")
 	failing := make(chan bool, 1)
 	holder := clientThat(t, "redis://"+server.Addr, &holdfast.Options{OnEvent: func(e holdfast.Event) {

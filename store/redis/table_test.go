@@ -81,7 +81,7 @@ func TestListensPatiently(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	o := defaults()
-	o.InitAddress = []string{server.Addr}
+	o.InitAddress, o.Dialer.Timeout = []string{server.Addr}, linkTime
 	client, err := rueidis.NewClient(o)
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestListenAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(via.Close)
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{via.Addr}, ConnWriteTimeout: 2 * time.Second})
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{via.Addr}, ConnWriteTimeout: linkTime})
 	if err != nil {
 		t.Fatal(err)
 	}
