@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestCancel: claims that are given up at random points, and cleaned up, leave nothing behind a second later.
+// TestCancel: claims that are given up at random points, and cleaned up, leave nothing behind a second later. They would stand for
+// an hour.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	n := 500
@@ -30,7 +31,7 @@ func TestCancel(t *testing.T) {
 		for i := range 8 {
 			wg.Go(func() {
 				for todo.Add(-1) >= 0 {
-					c := mutex(fmt.Sprint("m", i%4), 30*time.Second)
+					c := mutex(fmt.Sprint("m", i%4), time.Hour)
 					c.Wait = true
 					c.Fair = s.Info().Order == driver.OrderFair && rand.N(2) == 0
 					ctx, cancel := context.WithTimeout(t.Context(), rand.N(2*time.Millisecond>>rand.N(5)))

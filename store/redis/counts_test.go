@@ -2,7 +2,6 @@ package redis
 
 import (
 	"fmt"
-	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -48,7 +47,7 @@ func TestRoundTrips(t *testing.T) {
 		}
 	}
 	for range 2 { // the scripts are known then
-		c := mutex("warm", time.Second)
+		c := mutex("warm", time.Minute)
 		acquire(t, s, c)
 		renew(t, s, acquire(t, s, c))
 		release(t, s, c)
@@ -63,14 +62,24 @@ func TestRoundTrips(t *testing.T) {
 		var g driver.Grant
 		name := map[bool]string{false: "plain", true: "fair"}[isFair]
 		step(name+" acquire", 1, func() { g = acquire(t, s, c) })
-		step(name+" renew", 1, func() { renew(t, s, g) })
+		step(name+" renew", 1, func() {
+			if r := renew(t, s, g); r.Err != nil {
+				t.Error(r.Err)
+			}
+		})
 		step(name+" release", 1, func() { _ = s.Release(t.Context(), c, "") })
 	}
 	var gs []driver.Grant
 	for i := range renewBatch {
 		gs = append(gs, acquire(t, s, mutex(fmt.Sprint("batch", i), time.Minute)))
 	}
-	step(fmt.Sprintf("renewal of %d", renewBatch), 1, func() { s.Renew(t.Context(), gs, func(int, driver.Renewal) {}) })
+	step(fmt.Sprintf("renewal of %d", renewBatch), 1, func() {
+		s.Renew(t.Context(), gs, func(_ int, r driver.Renewal) {
+			if r.Err != nil {
+				t.Error(r.Err)
+			}
+		})
+	})
 }
 
 // TestHandOver: a fair hand-over costs the same number of commands however many wait, and wakes only the next.
@@ -105,9 +114,10 @@ func TestHandOver(t *testing.T) {
 		time.Sleep(1100 * time.Millisecond)                  // each looks once within a second after it came
 		if err := redistest.Until(t.Context(), func() bool { // and those that came last once more
 			do(t, server, "CONFIG", "RESETSTAT")
+			start := time.Now()
 			time.Sleep(200 * time.Millisecond)
 			_, looks, _ := calls(t, server)
-			return looks <= 10
+			return looks <= 50*int(max(200*time.Millisecond, time.Since(start)).Milliseconds())/1000
 		}); err != nil {
 			t.Fatal("those who wait look again and again")
 		}
@@ -130,14 +140,19 @@ func TestHandOver(t *testing.T) {
 		per := float64(inside) / float64(scripts)
 		slices.Sort(took)
 		t.Logf("%d wait: %.1f script calls a hand-over (polls in that time: %d), %.1f commands in each; median %v", n, float64(scripts)/rounds, polls, per, took[len(took)/2])
-		// The one at place p looks each p/2 seconds, so a thousand of them make 15 polls a second.
-		if polls < 0 || polls > 4+int(50*time.Since(began).Seconds()) {
+		// The one at place p looks each p/2 seconds, so a thousand of them make 15 polls a second. Where the machine stood still
+		// for a confirm window, all have shown themselves.
+		most := 4 + int(50*time.Since(began).Seconds())
+		if machine.Worst(began) > time.Second {
+			most += n
+		}
+		if polls < 0 || polls > most {
 			t.Errorf("%d wait: %d script calls for %d hand-overs in %v", n, scripts, rounds, time.Since(began))
 		}
 		each = append(each, per)
 		s.Close()
 	}
-	if math.Abs(each[0]-each[len(each)-1]) > 3 {
+	if each[len(each)-1] > 2*each[0] { // polls and hand-overs do not cost the same, and a slow machine sees more polls
 		t.Errorf("the commands of a hand-over grow with the line: %.1f with %d, %.1f with %d", each[0], sizes[0], each[len(each)-1], sizes[len(sizes)-1])
 	}
 }

@@ -99,6 +99,7 @@ type Store struct {
 	rtt            atomic.Int64           // smoothed round trip, nanoseconds
 	window         atomic.Pointer[window] // made of it
 	maxWaitersText string
+	watchPoll      time.Duration // watchPoll, but for tests of what is heard
 
 	mu       sync.Mutex
 	lookouts map[string]*lookout
@@ -114,7 +115,7 @@ var (
 // server, for Sentinels or for a Cluster. Its ConnWriteTimeout bounds how long a link that is cut goes unnoticed: 1 to 3
 // seconds are good. It does no I/O.
 func New(client rueidis.Client, opts *Options) (*Store, error) {
-	s := &Store{client: client, lookouts: map[string]*lookout{}, flying: map[string]int{}, session: strings.ToLower(rand.Text())}
+	s := &Store{client: client, lookouts: map[string]*lookout{}, flying: map[string]int{}, session: strings.ToLower(rand.Text()), watchPoll: watchPoll}
 	if opts != nil {
 		s.opts = *opts
 	}

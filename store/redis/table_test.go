@@ -33,12 +33,16 @@ func TestTableCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	key := tab.(*table).key(r.Name)
 	for range 3 {
-		told := make(chan error, 1)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
+		seat, _ := s.(*Store).sitOn(key, "", false, key)
+		listens(t, seat)
+		told := make(chan error, 1)
 		go func() { told <- tab.(record.Notifier).Wait(ctx, r.Name, r.Version) }()
 		time.Sleep(100 * time.Millisecond)
+		seat.leave()
 		now, err := tab.Swap(ctx, r)
 		if err != nil {
 			t.Fatal(err)
@@ -47,6 +51,16 @@ func TestTableCluster(t *testing.T) {
 			t.Fatal("not told of a change: ", err)
 		}
 		r = now
+	}
+}
+
+// listens waits until a seat's lookout listens.
+func listens(t *testing.T, seat *seat) {
+	t.Helper()
+	select {
+	case <-seat.lookout.listening():
+	case <-time.After(time.Minute):
+		t.Fatal("it does not listen")
 	}
 }
 
@@ -67,7 +81,7 @@ func TestListensPatiently(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	o := defaults()
-	o.InitAddress = []string{server.Addr}
+	o.InitAddress, o.Dialer.Timeout = []string{server.Addr}, linkTime
 	client, err := rueidis.NewClient(o)
 	if err != nil {
 		t.Fatal(err)
@@ -81,24 +95,19 @@ func TestListensPatiently(t *testing.T) {
 	defer s.Close()
 	seat, _ := s.sit("m", "", false)
 	defer seat.leave()
-	listens := func() {
-		t.Helper()
-		select {
-		case <-seat.lookout.listening():
-		case <-time.After(5 * time.Second):
-			t.Fatal("it does not listen")
-		}
-	}
-	listens()
+	listens(t, seat)
 	server.Kill()
-	time.Sleep(3 * time.Second)
-	if n := counted.times.Load(); n < 4 || n > 12 {
-		t.Errorf("a server that is away was asked %d times in 3 s", n)
+	start := time.Now()
+	if err := redistest.Until(t.Context(), func() bool { return counted.times.Load() >= 11 }); err != nil {
+		t.Fatal("a server that is away is not asked any more")
+	}
+	if took := time.Since(start); took < 2500*time.Millisecond { // ten pauses, each at the least half of what it doubles to
+		t.Errorf("a server that is away was asked ten times in %v", took)
 	}
 	if err := server.Again(); err != nil {
 		t.Fatal(err)
 	}
-	listens()
+	listens(t, seat)
 }
 
 // TestListenAgain: a client of the user's that makes a link anew by itself has those who wait look again, since what was told
@@ -111,7 +120,7 @@ func TestListenAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(via.Close)
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{via.Addr}, ConnWriteTimeout: 2 * time.Second})
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{via.Addr}, ConnWriteTimeout: linkTime})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,8 +142,11 @@ func TestListenAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	key := tab.(*table).key(r.Name)
+	seat, _ := mine.sitOn(key, "", false, key)
+	listens(t, seat)
 	told := make(chan error, 1)
 	go func() {
 		defer close(told)
@@ -155,6 +167,7 @@ func TestListenAgain(t *testing.T) {
 		}
 	}()
 	time.Sleep(200 * time.Millisecond)
+	seat.leave()
 	via.Cut() // new links are made, and carry nothing
 	via.Reset()
 	if _, err := other.Swap(ctx, r); err != nil {

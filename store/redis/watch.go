@@ -79,7 +79,7 @@ func (s *Store) track(ctx context.Context, seen driver.Lock) {
 		if now, err = look(); err != nil || now != seen.Revision {
 			break
 		}
-		timer := time.NewTimer(watchPoll/2 + rand.N(watchPoll))
+		timer := time.NewTimer(s.watchPoll/2 + rand.N(s.watchPoll))
 		select {
 		case <-changed:
 		case <-timer.C:

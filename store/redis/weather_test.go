@@ -6,12 +6,14 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/linktest"
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
 // TestWeather: through a slow link with resets no lease is lost, and through one that loses a third of its packets what is
@@ -43,8 +45,8 @@ func TestWeather(t *testing.T) {
 					return nil
 				}
 				t.Cleanup(via.Close)
-				s, err := driver.Open(t.Context(), "redis://"+via.Addr)
-				if err != nil {
+				var s driver.Store
+				if redistest.Until(t.Context(), func() bool { s, err = driver.Open(t.Context(), "redis://"+via.Addr); return err == nil }) != nil {
 					t.Error(err)
 					return nil
 				}
@@ -52,32 +54,34 @@ func TestWeather(t *testing.T) {
 				via.Weather(weather)
 				return s
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), span)
-			defer cancel()
-			var mu sync.Mutex
-			var wg sync.WaitGroup
-			lost, renewed := 0, 0
-			for i := range 4 {
+			var stores []driver.Store
+			for range 6 {
 				s := open()
 				if s == nil {
 					return
 				}
-				wg.Go(func() {
-					l, r := holdOn(ctx, t, s, fmt.Sprint(name, i))
-					mu.Lock()
-					defer mu.Unlock()
-					lost, renewed = lost+l, renewed+r
-				})
+				stores = append(stores, s)
 			}
-			r := storm(ctx, []driver.Store{open(), open()}, name)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var wg sync.WaitGroup
+			var lost, renewed atomic.Int64
+			for i, s := range stores[2:] {
+				wg.Go(func() { holdOn(ctx, t, s, fmt.Sprint(name, i), &lost, &renewed) })
+			}
+			r := newTenures()
+			wg.Go(func() { r.storm(ctx, stores[:2], name) })
+			time.Sleep(span)
+			done := redistest.Until(t.Context(), func() bool { return r.count() > 0 && renewed.Load() > 0 })
+			cancel()
 			wg.Wait()
 			t.Logf("%s: %d renewals, %d leases lost; %d grants of a contended lock; tokens repeated %d times and fell %d times; two held at a time %d times",
-				name, renewed, lost, r.grants, r.repeated, r.fell, r.twice)
-			if r.repeated+r.fell+r.twice > 0 || r.grants == 0 || renewed == 0 {
+				name, renewed.Load(), lost.Load(), r.grants, r.repeated, r.fell, r.twice)
+			if r.repeated+r.fell+r.twice > 0 || done != nil {
 				t.Errorf("%s: two held it at a time, tokens did not rise, or nothing got done", name)
 			}
-			if lost > 0 && strings.Contains(name, "resets") {
-				t.Errorf("%s: %d leases lost", name, lost)
+			if lost.Load() > 0 && strings.Contains(name, "resets") {
+				t.Errorf("%s: %d leases lost", name, lost.Load())
 			}
 		})
 	}
@@ -85,7 +89,7 @@ func TestWeather(t *testing.T) {
 }
 
 // holdOn holds a lock, with the default patience of a client, until ctx ends, and counts losses and renewals.
-func holdOn(ctx context.Context, t *testing.T, s driver.Store, name string) (lost, renewed int) {
+func holdOn(ctx context.Context, t *testing.T, s driver.Store, name string, lost, renewed *atomic.Int64) {
 	const ttl = 12 * time.Second
 	for ctx.Err() == nil {
 		c := waiting(mutex(name, ttl))
@@ -98,13 +102,13 @@ func holdOn(ctx context.Context, t *testing.T, s driver.Store, name string) (los
 		for gone := false; ctx.Err() == nil && !gone; {
 			select {
 			case <-ctx.Done():
-				return lost, renewed
+				return
 			case <-time.After(ttl / 3):
 			}
 			for { // again and again for as long as it is worth it
 				left := time.Duration(until.Monotonic - clock.Now().Monotonic)
 				if gone = left <= 0; gone {
-					lost++
+					lost.Add(1)
 					break
 				}
 				bounded, cancel := context.WithTimeout(ctx, min(left, ttl/3))
@@ -112,30 +116,29 @@ func holdOn(ctx context.Context, t *testing.T, s driver.Store, name string) (los
 				s.Renew(bounded, []driver.Grant{g}, func(_ int, a driver.Renewal) { r = a })
 				cancel()
 				if ctx.Err() != nil {
-					return lost, renewed
+					return
 				}
 				if loss(r.Err) != "" {
 					t.Errorf("%s: told lost by the store: %v", name, r.Err)
-					lost++
+					lost.Add(1)
 					gone = true
 					break
 				}
 				if r.Err == nil {
-					renewed++
+					renewed.Add(1)
 					until = r.Since.Add(r.TTL - driver.Margin(r.TTL))
 					break
 				}
 			}
 		}
 	}
-	return lost, renewed
 }
 
-// TestFlappingLink: a link that is cut for a ninth of the TTL, again and again, costs no lease, no more than three
+// TestFlappingLink: a link that is cut for a second of a TTL of 18, again and again, costs no lease, no more than three
 // renewals an interval, and no connections that stay.
 func TestFlappingLink(t *testing.T) {
 	t.Parallel()
-	const ttl, flaps = 9 * time.Second, 6
+	const ttl, flaps = 18 * time.Second, 11 // longer than the TTL
 	server := startServer(t)
 	via, err := linktest.NewLink(server.Addr)
 	if err != nil {
@@ -148,9 +151,9 @@ func TestFlappingLink(t *testing.T) {
 	start := time.Now()
 	for range flaps {
 		via.Cut()
-		keeps(t, l, ttl/9)
+		keeps(t, l, time.Second)
 		via.Heal()
-		keeps(t, l, ttl/9)
+		keeps(t, l, time.Second)
 	}
 	intervals := int(time.Since(start)/(ttl/3)) + 1
 	by, _, _ := calls(t, server)
@@ -161,8 +164,8 @@ func TestFlappingLink(t *testing.T) {
 	if n := via.Made(); n > 2+2*flaps {
 		t.Errorf("%d connections were made", n)
 	}
-	if n := strings.Count(do(t, server, "CLIENT", "LIST"), "\n"); n > 4 {
-		t.Errorf("%d connections stay", n)
+	if err := redistest.Until(t.Context(), func() bool { return strings.Count(do(t, server, "CLIENT", "LIST"), "\n") <= 4 }); err != nil {
+		t.Errorf("connections stay: %s", do(t, server, "CLIENT", "LIST"))
 	}
 }
 
@@ -170,7 +173,7 @@ func TestFlappingLink(t *testing.T) {
 // wait go on waiting.
 func TestServerAway(t *testing.T) {
 	t.Parallel()
-	const ttl = 9 * time.Second
+	const ttl = longTTL // a server takes a while to start
 	server := startServer(t, "--appendonly", "yes", "--appendfsync", "always")
 	c := client(t, "redis://"+server.Addr)
 	l := lock(t, c, "m", ttl)
@@ -191,13 +194,18 @@ func TestServerAway(t *testing.T) {
 		}
 		got <- err
 	}()
-	keeps(t, l, 500*time.Millisecond)
+	if err := redistest.Until(t.Context(), func() bool { // both wait: they share a channel, and have one each
+		held, err := c.Inspect(t.Context(), "m")
+		return err == nil && len(held.Waiters) == 1 && strings.Contains(do(t, server, "INFO", "stats"), "pubsub_channels:3")
+	}); err != nil {
+		t.Fatal("they do not wait: ", err)
+	}
 	server.Kill()
 	keeps(t, l, 1500*time.Millisecond)
 	if err := server.Again(); err != nil {
 		t.Fatal(err)
 	}
-	keeps(t, l, ttl)
+	renewed(t, l)
 	token := l.Token()
 	if held, err := c.Inspect(t.Context(), "m"); err != nil || len(held.Holders) != 1 || held.Holders[0].Token != token {
 		t.Errorf("it stands as %+v, %v; token %d", held, err, token)
@@ -211,7 +219,7 @@ func TestServerAway(t *testing.T) {
 			if err != nil {
 				t.Error("a waiter: ", err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("a waiter waits for ever")
 		}
 	}
@@ -236,15 +244,12 @@ func TestRightsLost(t *testing.T) {
 		start := time.Now()
 		select {
 		case <-l.Context().Done():
-		case <-time.After(ttl + time.Second):
+		case <-time.After(ttl + 20*time.Second):
 			t.Errorf("%s: told nothing", what)
 			continue
 		}
-		took := time.Since(start)
+		inTime(t, what+": to be told", start, ttl)
 		says(t, what, context.Cause(l.Context()), driver.ErrLost)
-		if took > ttl {
-			t.Errorf("%s: told after %v", what, took)
-		}
 	}
 }
 

@@ -69,6 +69,7 @@ func TestStoppedProcess(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
+		defer cmd.Process.Kill() // also where it stands still
 		lines := bufio.NewScanner(out)
 		if !lines.Scan() {
 			t.Fatal("the holder says nothing")

@@ -77,7 +77,7 @@ func (s *Server) run() error {
 	cmd, done := s.cmd, make(chan struct{})
 	s.done = done
 	go func() { cmd.Wait(); close(done) }()
-	for until := time.Now().Add(10 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		if answer, err := s.Do("PING"); err == nil && answer != "" {
 			return nil
 		}
@@ -94,12 +94,12 @@ func (s *Server) run() error {
 // Do sends one command over a connection of its own and gives the reply as it came, without the end of its last line. It
 // is for a test's own business, and knows no arrays.
 func (s *Server) Do(words ...string) (string, error) {
-	conn, err := net.DialTimeout("tcp", s.Addr, time.Second)
+	conn, err := net.DialTimeout("tcp", s.Addr, 10*time.Second)
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	conn.SetDeadline(time.Now().Add(30 * time.Second))
 	var b strings.Builder
 	fmt.Fprintf(&b, "*%d\r\n", len(words))
 	for _, w := range words {
@@ -277,7 +277,7 @@ func startSentinel(primary string) (*Server, error) {
 
 // Cluster starts a Cluster of three primaries, and returns when it serves all slots.
 func Cluster(ctx context.Context) (*Group, error) {
-	g, err := Independent(3, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "15000")
+	g, err := Independent(3, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "60000")
 	if err != nil {
 		return nil, err
 	}
@@ -303,9 +303,9 @@ func Cluster(ctx context.Context) (*Group, error) {
 	return g, nil
 }
 
-// Until returns when ok says so, or with an error after 15 s or when ctx ends.
+// Until returns when ok says so, or with an error after a minute or when ctx ends.
 func Until(ctx context.Context, ok func() bool) error {
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for !ok() {
 		select {
