@@ -271,6 +271,9 @@ func (c *client) inspect(name string) driver.Lock {
 	l, err := c.store.Inspect(c.e.ctx, name)
 	if err != nil {
 		c.e.noSecret(err)
+		if !driver.Final(err) { // no answer in time
+			c.e.latef("inspecting %q: %w", name, err)
+		}
 		c.e.failf("inspecting %q: %w", name, err)
 	}
 	return l
