@@ -131,15 +131,18 @@ func (r *Rig[C, P]) ShortCut(t *testing.T) {
 		taken := time.Now()
 		peers, leases, _ := r.holders(t, c, locks, ttl)
 		time.Sleep(rand.N(ttl / 3))
-		began := time.Now()
-		for _, p := range peers {
-			p.Cut()
+		cuts := make([]time.Duration, len(peers))
+		var all sync.WaitGroup
+		for i, p := range peers {
+			all.Go(func() {
+				began := time.Now()
+				p.Cut()
+				time.Sleep(time.Until(began.Add(short)))
+				p.Heal()
+				cuts[i] = time.Since(began)
+			})
 		}
-		time.Sleep(short)
-		for _, p := range peers {
-			p.Heal()
-		}
-		cut := time.Since(began)
+		all.Wait()
 		time.Sleep(ttl / 2)
 		for i, l := range leases {
 			err := context.Cause(l.Context())
@@ -147,10 +150,10 @@ func (r *Rig[C, P]) ShortCut(t *testing.T) {
 				err = l.Unlock()
 			}
 			switch {
-			case cut > ttl/3, err != nil && pulse.Worst(taken) > ttl/20:
+			case cuts[i] > ttl/3, err != nil && pulse.Worst(taken) > ttl/20:
 				drawnOut++
 			case err != nil:
-				t.Errorf("%s was lost to a cut of %v: %v", locks[i], cut, err)
+				t.Errorf("%s was lost to a cut of %v: %v", locks[i], cuts[i], err)
 			default:
 				n++
 			}
