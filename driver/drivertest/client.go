@@ -266,11 +266,19 @@ func lossOf(err error) driver.Loss {
 	return ""
 }
 
-// inspect looks at a lock.
+// inspect looks at a lock, and again for a while where there was no answer.
 func (c *client) inspect(name string) driver.Lock {
+	start := c.e.now()
 	l, err := c.store.Inspect(c.e.ctx, name)
+	for err != nil && !driver.Final(err) && c.e.ctx.Err() == nil && c.e.since(start) < 5*c.e.slack {
+		time.Sleep(20 * time.Millisecond)
+		l, err = c.store.Inspect(c.e.ctx, name)
+	}
 	if err != nil {
 		c.e.noSecret(err)
+		if !driver.Final(err) { // no answer in time
+			c.e.latef("inspecting %q: %w", name, err)
+		}
 		c.e.failf("inspecting %q: %w", name, err)
 	}
 	return l

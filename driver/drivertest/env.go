@@ -43,8 +43,8 @@ const cleanupTime = 3 * time.Second
 // longTTL is the TTL of claims in cases that are not about TTLs: no slow machine ends them by accident.
 const longTTL = 30 * time.Second
 
-func newEnv(ctx context.Context, cancel context.CancelFunc, s *suite, folder string) *Env {
-	e := &Env{ctx: ctx, cancel: cancel, suite: s, h: s.h, info: s.info, slack: s.h.Slack, prefix: s.h.Prefix + folder + "/", names: map[string]bool{}}
+func newEnv(ctx context.Context, cancel context.CancelFunc, s *suite, folder string, slack time.Duration) *Env {
+	e := &Env{ctx: ctx, cancel: cancel, suite: s, h: s.h, info: s.info, slack: slack, prefix: s.h.Prefix + folder + "/", names: map[string]bool{}}
 	for i, st := range s.shared {
 		e.shared = append(e.shared, newClient(e, st, fmt.Sprintf("client %d", i+1)))
 	}

@@ -74,7 +74,8 @@ var faultCases = []Case{
 			e.skip("needs Harness.Restart")
 		}
 		c := e.open()
-		g := c.try(e.mutex(e.lock("m")))
+		const slow = 10 * time.Minute // a TTL that the servers are back within
+		g := c.try(lasting(e.mutex(e.lock("m")), min(slow, e.info.MaxTTL)))
 		freed := c.try(e.mutex(e.lock("freed")))
 		c.release(freed)
 		if err := e.h.Restart(e.ctx); err != nil {

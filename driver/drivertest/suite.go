@@ -146,19 +146,24 @@ func Run(ctx context.Context, h Harness, o *Options) []Result {
 			}
 			places <- struct{}{}
 			defer func() { <-places }()
-			results[i] = s.run(ctx, c, c.Name)
+			results[i] = s.run(ctx, c, c.Name, s.h.Slack)
 		})
 	}
 	wg.Wait()
 	for i, c := range cases {
 		for tries := 0; alone[c.Name] && tries == 0 || results[i].proofless && !opts.Once && tries < retries; tries++ {
-			results[i] = s.run(ctx, c, fmt.Sprintf("%s-again-%d", c.Name, tries+1)) // on fresh locks
+			slack := s.h.Slack
+			if results[i].proofless {
+				slack <<= tries + 1
+			}
+			results[i] = s.run(ctx, c, fmt.Sprintf("%s-again-%d", c.Name, tries+1), slack) // on fresh locks
 		}
 	}
 	return results
 }
 
-// retries is how often a case is run again, alone, that failed for being late on a machine that was late itself.
+// retries is how often a case is run again, alone, that failed for being late on a machine that was late itself: each time
+// with twice the slack.
 const retries = 3
 
 // busy names the cases that need a whole machine for a while. One of them runs at a time, so that they do not make the
@@ -225,13 +230,13 @@ func (s *suite) close() {
 }
 
 // run runs one case, on locks below a name of its own. The case gets its own goroutine, so that one that hangs in a store costs its limit and no more.
-func (s *suite) run(ctx context.Context, c Case, folder string) Result {
+func (s *suite) run(ctx context.Context, c Case, folder string, slack time.Duration) Result {
 	start := time.Now()
 	ctx, expire := context.WithTimeoutCause(ctx, s.opts.Limit, fmt.Errorf("the case took longer than %v", s.opts.Limit))
 	defer expire()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	e := newEnv(ctx, cancel, s, folder)
+	e := newEnv(ctx, cancel, s, folder, slack)
 	done := make(chan error, 1)
 	go pprof.Do(ctx, pprof.Labels(goroutineLabel, e.prefix), func(ctx context.Context) {
 		err := guard(func() error { return c.Run(ctx, e) })
@@ -245,7 +250,7 @@ func (s *suite) run(ctx context.Context, c Case, folder string) Result {
 	<-ctx.Done() // the case has ended, or its time is up
 	select {
 	case r.Err = <-done:
-	case <-after(s.h.Slack + 2*cleanupTime):
+	case <-after(slack + 2*cleanupTime):
 		r.Err = late{fmt.Errorf("the case does not end with its context: %w", context.Cause(ctx))}
 	}
 	var skip skipped

@@ -57,7 +57,8 @@ func TestTryAmongComers(t *testing.T) {
 		if _, err := far.Acquire(ctx, reader("far")); err != nil {
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
-		if took := time.Since(start); took > time.Second || tries > 10 {
+		// Ten tries of 100 ms each at the worst, beside the opening of the session and a beat.
+		if took := time.Since(start); took > 1200*time.Millisecond || tries > 10 {
 			t.Errorf("let in after %v, in %d tries", took, tries)
 		}
 		cancel()

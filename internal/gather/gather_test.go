@@ -41,7 +41,8 @@ func (f *far) alone(r int) func() error {
 	}
 }
 
-// start has requests come one after the other, and gives a function that waits for them all and gives their errors.
+// start has requests come one after the other, and gives a function that waits until they are all over, for the lane too, and
+// gives their errors.
 func start(ctx context.Context, l *Lane[int], f *far, patient bool, rs ...int) func() []error {
 	errs := make([]error, len(rs))
 	var all sync.WaitGroup
@@ -49,7 +50,7 @@ func start(ctx context.Context, l *Lane[int], f *far, patient bool, rs ...int) f
 		all.Go(func() { errs[i] = l.Do(ctx, r, patient, f.alone(r)) })
 		synctest.Wait()
 	}
-	return func() []error { all.Wait(); return errs }
+	return func() []error { all.Wait(); synctest.Wait(); return errs }
 }
 
 func (f *far) wants(t *testing.T, want ...[]int) {

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 
 var cancels = flag.Int("cancels", 400, "how many acquires are cancelled")
 
-// Cancels gives acquires up at any moment, and looks a second later what stands.
+// Cancels gives acquires up at any moment, and looks what stands a second after the last.
 func (r *Rig[C, P]) Cancels(t *testing.T) {
 	c := r.Shared(t)
 	held, free := t.Name()+"/held", []string{t.Name() + "/free-1", t.Name() + "/free-2"}
@@ -29,9 +30,12 @@ func (r *Rig[C, P]) Cancels(t *testing.T) {
 	for range 4 {
 		clients = append(clients, NewClient(t, r.Peer(t, c), 30*time.Second))
 	}
-	usual := usualCycle(t, clients)
+	pulse := r.pulse(t, c)
 	var machine pace.Pace
 	defer machine.Watch()()
+	// Patience goes with the pace of the machine, so that about as many acquires come to stand as do not.
+	var usual atomic.Int64
+	usual.Store(int64(usualCycle(t, clients)))
 	todo := make(chan int, *cancels)
 	for i := range *cancels {
 		todo <- i
@@ -44,9 +48,9 @@ func (r *Rig[C, P]) Cancels(t *testing.T) {
 	for w := range 16 {
 		all.Go(func() {
 			for i := range todo {
-				name, limit := held, 30*usual
+				name, limit := held, 30*time.Duration(usual.Load())
 				if i%2 == 0 {
-					name, limit = free[i/2%2], 10*usual
+					name, limit = free[i/2%2], limit/3
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), rand.N(limit))
 				given, _ := ctx.Deadline()
@@ -61,29 +65,41 @@ func (r *Rig[C, P]) Cancels(t *testing.T) {
 					waited++
 				default:
 					before++
+					usual.Store(usual.Load() * 51 / 50)
+				}
+				if before < granted+waited {
+					usual.Store(max(int64(time.Microsecond), usual.Load()*50/51))
 				}
 				mu.Unlock()
 				if err == nil {
 					Fails(t, l.Unlock())
-				} else if late := time.Since(given); late > time.Second+10*machine.Worst(given) {
+				} else if late := time.Since(given); late > 3*time.Second+10*machine.Worst(given) {
 					t.Errorf("a cancelled acquire returned %v after its context had ended", late)
 				}
 			}
 		})
 	}
 	all.Wait()
-	took := time.Since(start)
-	time.Sleep(time.Second)
-	left := -1 // the blocker's
-	for _, name := range append(free, held) {
-		l, err := blocker.Inspect(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
+	over := time.Now()
+	stand := func() (claims int) {
+		for _, name := range append(free, held) {
+			l, err := blocker.Inspect(t.Context(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			claims += len(l.Holders) + len(l.Waiters)
 		}
-		left += len(l.Holders) + len(l.Waiters)
+		return claims - 1 // the blocker's
 	}
-	t.Logf("%d acquires in %v: %d granted before the cancel, %d given up in line, %d given up earlier; %d claims left after a second, beside the holder",
-		*cancels, took.Round(time.Millisecond), granted, waited, before, left)
+	time.Sleep(time.Second)
+	left := stand()
+	// What is left by mistake stays for the TTL of 30 s; servers that are late are waited for, for half of that at most.
+	for left != 0 && time.Since(over) < min(15*time.Second, time.Second+10*max(pulse.Worst(over), machine.Worst(over))) {
+		time.Sleep(20 * time.Millisecond)
+		left = stand()
+	}
+	t.Logf("%d acquires in %v: %d granted before the cancel, %d given up in line, %d given up earlier; %d claims left after %v, beside the holder",
+		*cancels, over.Sub(start).Round(time.Millisecond), granted, waited, before, left, time.Since(over).Round(100*time.Millisecond))
 	if left != 0 {
 		t.Errorf("%d claims are left", left)
 	}

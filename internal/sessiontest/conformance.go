@@ -13,6 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
+// caseLimit is for how long one case of the suite may go on: it is one of many at a time, and three servers run beside it.
+const caseLimit = 4 * time.Minute
+
 // Conformance runs the suite of the contract on three servers, which are restarted in it if they are not shared.
 func (r *Rig[C, P]) Conformance(t *testing.T) {
 	var c C
@@ -38,7 +41,7 @@ func (r *Rig[C, P]) Conformance(t *testing.T) {
 			return c.Ready(ctx)
 		}
 	}
-	storetest.Conform(t, h, drivertest.Options{Parallel: 16})
+	storetest.Conform(t, h, drivertest.Options{Parallel: 16, Limit: caseLimit})
 }
 
 // Table runs the suite on locks that the record engine keeps in the store's table.
@@ -62,7 +65,7 @@ func (r *Rig[C, P]) Table(t *testing.T) {
 			return nil
 		},
 		Slack: 2 * time.Second, // a row is moved by many conflicting swaps, beside all the other tests
-	}, drivertest.Options{Parallel: 8, Effort: 0.3, Match: func(c drivertest.Case) bool { return c.Name != "close-stops" }}) // the store under it goes on
+	}, drivertest.Options{Parallel: 8, Limit: caseLimit, Effort: 0.3, Match: func(c drivertest.Case) bool { return c.Name != "close-stops" }}) // the store under it goes on
 }
 
 // TableSilence: who waits for a lock that is kept in records is told when his patience with silent servers is over.
@@ -74,7 +77,7 @@ func (r *Rig[C, P]) TableSilence(t *testing.T) {
 	defer p.Close()
 	s := record.New(p.Table())
 	defer s.Close()
-	c := storetest.Mutex("silence", 3*time.Second)
+	c := storetest.Mutex("silence", time.Hour)
 	g, err := s.Acquire(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +86,7 @@ func (r *Rig[C, P]) TableSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Cut()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	c = storetest.Waiting(storetest.Mutex("silence", 3*time.Second))
 	start := time.Now()

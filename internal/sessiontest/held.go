@@ -38,7 +38,7 @@ func Held(t *testing.T, s driver.Store, ttl time.Duration, sent func() (reads in
 	}
 	time.Sleep(2 * time.Second) // they are watched now
 	sent()
-	each := (memory() - before) / uint64(*many)
+	each := (memory() - before) / int64(*many)
 	more := runtime.NumGoroutine() - goroutines
 	time.Sleep(ttl / 2)
 	reads, words := sent()
@@ -56,9 +56,9 @@ func Held(t *testing.T, s driver.Store, ttl time.Duration, sent func() (reads in
 	}
 }
 
-func memory() uint64 {
+func memory() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
+	return int64(m.HeapAlloc)
 }

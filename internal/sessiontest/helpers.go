@@ -23,22 +23,58 @@ func NewClient(t testing.TB, s driver.Store, ttl time.Duration) *holdfast.Client
 	return client
 }
 
-// Lock takes a mutex.
+// Lock takes a mutex, within two minutes.
 func Lock(t testing.TB, client *holdfast.Client, name string) *holdfast.Lease {
 	t.Helper()
-	l, err := insist(t.Context(), client, name)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	l, err := insist(ctx, client, name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
 }
 
-// insist takes a mutex, and asks again where no server has answered for a TTL.
+// insist takes a mutex, and asks again where no server has answered for a TTL, or this process has stood still for one.
 func insist(ctx context.Context, client *holdfast.Client, name string) (*holdfast.Lease, error) {
 	for {
 		l, err := client.Mutex(name, nil).Lock(ctx)
-		if !errors.Is(err, holdfast.ErrUncertain) || ctx.Err() != nil {
+		if !errors.Is(err, holdfast.ErrUncertain) && !errors.Is(err, holdfast.ErrLost) || ctx.Err() != nil {
 			return l, err
+		}
+	}
+}
+
+// Renewed waits until a lease is renewed, which it must not be lost before.
+func Renewed(t testing.TB, l *holdfast.Lease) {
+	t.Helper()
+	for was, limit := l.Remaining(), time.Now().Add(2*time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		now := l.Remaining()
+		switch {
+		case now == 0:
+			t.Fatalf("lost: %v", l.Err())
+		case now > was:
+			return
+		case time.Now().After(limit):
+			t.Fatal("it is not renewed")
+		}
+		was = now
+	}
+}
+
+// InLine waits until somebody waits for a lock, as another client sees it.
+func InLine(t testing.TB, s driver.Store, name string) {
+	t.Helper()
+	for limit := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		l, err := s.Inspect(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(l.Waiters) > 0 {
+			return
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("nobody waits: %+v", l)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func Interop(t *testing.T, s driver.Store, kind driver.Kind, begin func(lock, fi
 	if err := os.WriteFile(file, []byte("0"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	client := NewClient(t, s, 20*time.Second)
+	client := NewClient(t, s, time.Minute)
 	lock := t.Name()
 	type result struct {
 		added int
@@ -42,7 +42,7 @@ func Interop(t *testing.T, s driver.Store, kind driver.Kind, begin func(lock, fi
 	wait := begin(lock, file)
 	go func() { n, err := wait(); theirs <- result{n, err} }()
 	foreign := func(s driver.Standing) bool { return s.Foreign }
-	for limit := time.Now().Add(time.Minute); s.Info().MaxWaiters > 0; time.Sleep(10 * time.Millisecond) {
+	for limit := time.Now().Add(3 * time.Minute); s.Info().MaxWaiters > 0; time.Sleep(10 * time.Millisecond) {
 		now, err := s.Inspect(t.Context(), lock)
 		Fails(t, err)
 		if slices.ContainsFunc(now.Waiters, foreign) {

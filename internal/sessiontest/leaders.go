@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 var (
@@ -18,10 +19,18 @@ var (
 )
 
 // LeaderKilled kills and stops leaders while one client holds a lock and, with many requests at a time, takes others again and
-// again. Nobody gets one that is taken, and nothing is left of them.
+// again. Nobody gets one that is taken, and nothing is left of them. The next leader falls when the last one has come back, or
+// there would be no majority; and it all takes longer than the TTL, so that the lock is not kept without renewals.
 func (r *Rig[C, P]) LeaderKilled(t *testing.T) {
 	c := r.Own(t)
-	client := NewClient(t, r.Peer(t, c), 10*time.Second)
+	const ttl = 30 * time.Second
+	client := NewClient(t, r.Peer(t, c), ttl)
+	began := time.Now()
+	var leaderless pace.Pace
+	t.Cleanup(leaderless.WatchTask(100*time.Millisecond, func(<-chan struct{}) {
+		time.Sleep(100 * time.Millisecond)
+		_, _ = c.Leader(t.Context())
+	}))
 	kept := Lock(t, client, t.Name()+"/kept")
 	var cycles atomic.Int64
 	var inside [4]atomic.Int64
@@ -60,22 +69,33 @@ func (r *Rig[C, P]) LeaderKilled(t *testing.T) {
 			leader.Continue()
 		}
 		time.Sleep(*leaderEvery / 2)
-		for end := time.Now().Add(30 * time.Second); cycles.Load() == before; time.Sleep(10 * time.Millisecond) {
+		Fails(t, c.Ready(t.Context()))
+		for end := time.Now().Add(time.Minute); cycles.Load() == before; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("nobody else got a lock for 30 s, when leader %d had gone and come back", i+1)
+				t.Fatalf("nobody else got a lock for a minute, when leader %d had gone and come back", i+1)
 			}
 		}
 	}
+	time.Sleep(time.Until(began.Add(ttl)))
 	cancel()
 	all.Wait()
-	if !kept.Valid() || kept.Context().Err() != nil {
-		t.Errorf("the lock was lost: %v", context.Cause(kept.Context()))
+	without := leaderless.Worst(began)
+	t.Logf("without a leader for up to %v", without.Round(10*time.Millisecond))
+	// Who holds a lock cannot keep it without a majority. On a machine on which that does not come back in time, this shows nothing.
+	if err := kept.Unlock(); err != nil && without < ttl/3 {
+		t.Errorf("the lock was lost: %v", err)
 	}
-	Fails(t, kept.Unlock())
 	for i := range inside {
-		Fails(t, Lock(t, client, other(i)).Unlock()) // as soon as all before it have gone
-		if l, err := client.Inspect(t.Context(), other(i)); err != nil || len(l.Holders)+len(l.Waiters) > 0 {
-			t.Errorf("left: %+v, %v", l, err)
+		Fails(t, Lock(t, client, other(i)).Unlock())                   // as soon as all before it have gone
+		for given := time.Now(); ; time.Sleep(20 * time.Millisecond) { // an add that was given up may be on its way
+			l, err := client.Inspect(t.Context(), other(i))
+			if err == nil && len(l.Holders)+len(l.Waiters) == 0 {
+				break
+			}
+			if err != nil || time.Since(given) > ttl/2 {
+				t.Errorf("left: %+v, %v", l, err)
+				break
+			}
 		}
 	}
 	t.Logf("%d other cycles while %d leaders were killed or stopped, one every %v", cycles.Load(), *leaders, *leaderEvery)
@@ -84,7 +104,7 @@ func (r *Rig[C, P]) LeaderKilled(t *testing.T) {
 // AllKilled kills all servers, and starts them again within the TTL.
 func (r *Rig[C, P]) AllKilled(t *testing.T) {
 	c := r.Own(t)
-	client := NewClient(t, r.Peer(t, c), 20*time.Second)
+	client := NewClient(t, r.Peer(t, c), 45*time.Second)
 	l := Lock(t, client, t.Name())
 	for _, m := range c.Servers() {
 		m.Kill()
@@ -93,10 +113,7 @@ func (r *Rig[C, P]) AllKilled(t *testing.T) {
 		Fails(t, m.Start())
 	}
 	Fails(t, c.Ready(t.Context()))
-	time.Sleep(7 * time.Second) // a renewal has come and gone
-	if !l.Valid() {
-		t.Errorf("lost: %v", context.Cause(l.Context()))
-	}
+	Renewed(t, l)
 	token := l.Token()
 	Fails(t, l.Unlock())
 	next := Lock(t, client, t.Name())
@@ -109,7 +126,7 @@ func (r *Rig[C, P]) AllKilled(t *testing.T) {
 // HalfDead gives a client addresses of which the first answer nothing.
 func (r *Rig[C, P]) HalfDead(t *testing.T) {
 	url := r.url("127.0.0.1:1", "127.0.0.1:2", r.Shared(t).Endpoints()[0])
-	client, err := holdfast.Open(t.Context(), url, &holdfast.Options{TTL: 5 * time.Second})
+	client, err := holdfast.Open(t.Context(), url, &holdfast.Options{TTL: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
@@ -123,4 +124,20 @@ func (r *Rig[C, P]) Peer(t testing.TB, c C, to ...*servertest.Server) P {
 	}
 	t.Cleanup(func() { p.Close() })
 	return p
+}
+
+// pulse watches how late a cluster is by itself: how long a client that no fault touches takes for a lock that nobody else wants.
+func (r *Rig[C, P]) pulse(t *testing.T, c C) *pace.Pace {
+	t.Helper()
+	const every = 50 * time.Millisecond
+	client := NewClient(t, r.Peer(t, c), time.Minute)
+	mu := client.Mutex(t.Name()+"/pulse", nil)
+	var p pace.Pace
+	t.Cleanup(p.WatchTask(every, func(<-chan struct{}) {
+		time.Sleep(every)
+		if l, err := mu.Lock(t.Context()); err == nil {
+			_ = l.Unlock()
+		}
+	}))
+	return &p
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -25,8 +26,7 @@ type Order struct {
 	Lock      string
 	Locks     []string // of "hold"
 	TTL       time.Duration
-	Clients   int           // of "queue"
-	For       time.Duration // of "queue"
+	Clients   int // of "queue"
 	Rounds    int
 	File      string
 	URL       string // set by StartWorker
@@ -36,7 +36,11 @@ type Order struct {
 type Worker struct {
 	*exec.Cmd
 	lines *bufio.Scanner
+	in    io.Closer
 }
+
+// Stop tells a worker that goes on until it is told to end.
+func (w *Worker) Stop() { _ = w.in.Close() }
 
 // StartWorker starts a process, which ends with the test at the latest.
 func (r *Rig[C, P]) StartWorker(t *testing.T, o Order) *Worker {
@@ -54,6 +58,9 @@ func (r *Rig[C, P]) StartWorker(t *testing.T, o Order) *Worker {
 		t.Fatal(err)
 	}
 	w.lines = bufio.NewScanner(out)
+	if w.in, err = w.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
 	if err := w.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -145,14 +152,18 @@ func (o Order) hold() error {
 }
 
 // queue has clients come for one lock again and again, of which a quarter of the waits are given up, and notes each hold
-// in a file.
+// in a file. A client that had stood still for so long that it may not believe any more, when it had noted its hold, notes that.
 func (o Order) queue() error {
 	file, err := os.OpenFile(o.File, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), o.For)
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
 	var all sync.WaitGroup
 	failures := make(chan error, o.Clients)
 	for range o.Clients {
@@ -175,6 +186,9 @@ func (o Order) queue() error {
 				case err == nil:
 					fmt.Fprintf(file, "hold %d\n", l.Token())
 					fmt.Fprintf(file, "free %d\n", l.Token())
+					if !l.Valid() {
+						fmt.Fprintf(file, "late %d\n", l.Token())
+					}
 					_ = l.Unlock()
 				case wait.Err() != nil:
 					fmt.Fprintf(file, "cancelled\n")

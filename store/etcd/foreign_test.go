@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
@@ -33,7 +32,7 @@ func TestInterop(t *testing.T) {
 			const add = `n=$(cat "$1"); echo $((n+1)) > "$1.new"; cat "$1.new" > "$1"`
 			return func() error {
 				for range *sessiontest.Rounds {
-					cmd := exec.CommandContext(t.Context(), etcdctl, "--endpoints", strings.Join(c.Endpoints(), ","), "lock", lock, "--", "sh", "-c", add, "sh", file)
+					cmd := exec.CommandContext(t.Context(), etcdctl, "--dial-timeout", "60s", "--command-timeout", "60s", "--endpoints", strings.Join(c.Endpoints(), ","), "lock", lock, "--", "sh", "-c", add, "sh", file)
 					if out, err := cmd.CombinedOutput(); err != nil {
 						return fmt.Errorf("%w: %s", err, out)
 					}
@@ -59,7 +58,7 @@ func foreignMutex(o sessiontest.Order) error {
 		return err
 	}
 	defer cli.Close()
-	s, err := concurrency.NewSession(cli, concurrency.WithTTL(5))
+	s, err := concurrency.NewSession(cli, concurrency.WithTTL(60))
 	if err != nil {
 		return err
 	}
@@ -85,7 +84,7 @@ func TestForeignHolder(t *testing.T) {
 	t.Parallel()
 	s, cli, _ := benchStore(t)
 	ctx := t.Context()
-	g, err := cli.Grant(ctx, 30)
+	g, err := cli.Grant(ctx, 600)
 	fails(t, err)
 	lock := t.Name()
 	_, err = cli.Put(ctx, fmt.Sprintf("%s/%x", lock, g.ID), "", clientv3.WithLease(g.ID))
@@ -111,7 +110,7 @@ func TestForeignHolder(t *testing.T) {
 	permits.Wait = true
 	done := make(chan error, 1)
 	go func() { _, err := s.Acquire(ctx, permits); done <- err }()
-	time.Sleep(100 * time.Millisecond)
+	sessiontest.InLine(t, s, lock)
 	fails(t, s.Break(ctx, lock, l.Holders[0].Ref, driver.BreakForce))
 	fails(t, <-done)
 	fails(t, s.Release(ctx, permits, ""))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestRestoredUnderHolders(t *testing.T) {
 	t.Parallel()
 	c := start(t, etcdtest.Options{Members: 1})
-	client := newClient(t, rig.Peer(t, c), 8*time.Second)
+	client := newClient(t, rig.Peer(t, c), 30*time.Second)
 	held, given := lease(t, client, t.Name()+"/held"), lease(t, client, t.Name()+"/given")
 	m := c.Members[0]
 	m.Terminate()
@@ -34,10 +35,10 @@ func TestRestoredUnderHolders(t *testing.T) {
 	fails(t, m.Start())
 	fails(t, c.Ready(t.Context()))
 
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	began := time.Now()
-	l, err := newClient(t, rig.Peer(t, c), 8*time.Second).Mutex(t.Name()+"/given", nil).Lock(ctx)
+	l, err := newClient(t, rig.Peer(t, c), 30*time.Second).Mutex(t.Name()+"/given", nil).Lock(ctx)
 	if err != nil {
 		t.Fatalf("what was given back stands again: %v", err)
 	}
@@ -51,6 +52,6 @@ func TestRestoredUnderHolders(t *testing.T) {
 		t.Errorf("the holder is told: %v", err)
 	}
 	again := lease(t, client, t.Name()+"/held")
-	time.Sleep(4 * time.Second)
+	sessiontest.Renewed(t, again)
 	fails(t, again.Unlock())
 }

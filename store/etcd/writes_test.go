@@ -18,7 +18,7 @@ func TestTogether(t *testing.T) {
 	t.Parallel()
 	s, cli, sent := benchStore(t)
 	ctx := t.Context()
-	ses, err := s.tree.Open(ctx, 30*time.Second)
+	ses, err := s.tree.Open(ctx, time.Hour) // nobody beats it
 	fails(t, err)
 	const workers, rounds = 32, 20
 	sent.take()

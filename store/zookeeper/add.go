@@ -31,8 +31,8 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 	if err != nil {
 		return sequence.Look{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
+	mine := func(n sequence.Node) bool { return n.ID == note.ID && n.Session == s.ID }
 	if t.doubted(s.ID, note.ID) {
-		mine := func(n sequence.Node) bool { return n.ID == note.ID && n.Session == s.ID }
 		look, err := t.lookBy(ctx, c, name, path)
 		if err != nil {
 			return sequence.Look{}, err
@@ -48,7 +48,15 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 			}
 			return all, nil
 		}
-		t.settle(s.ID, note.ID)
+		// One of the two nodes that a claim must have may stand, and would bar it.
+		var keys []string
+		for _, c := range look.children {
+			keys = append(keys, c.Key)
+		}
+		if _, err := t.removeAll(ctx, c, path, keys, s.ID, note.ID); err != nil {
+			return sequence.Look{}, err
+		}
+		t.addAnew(s.ID, note.ID)
 	}
 	if guard >= 0 {
 		look, err := t.lookBy(ctx, c, name, path)
@@ -93,6 +101,9 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 			return sequence.Look{}, t.fault(children.err, path)
 		}
 		look, err := t.look(ctx, c, name, path, children)
+		if i := slices.IndexFunc(look.Nodes, mine); err == nil && i >= 0 && look.Nodes[i].Token == 0 {
+			err = errTwice
+		}
 		if err != nil {
 			t.doubt(s.ID, note.ID)
 			return sequence.Look{}, err
@@ -124,6 +135,10 @@ func made(c *call) ([]stepResult, error) {
 
 // errGone says that somebody has removed a node before it was known. The engine asks again, and the claim stands anew.
 var errGone = errors.New("the claim's node was removed while it was being made")
+
+// errTwice says that an earlier node of the claim stands before the one that was just made. The engine asks again, and is told how
+// that stands.
+var errTwice = errors.New("the claim stands already")
 
 // date asks for the stats of nodes that a multi has made: servers answer that with their paths alone.
 func (t *tree) date(ctx context.Context, c *conn, made []stepResult) error {
@@ -229,6 +244,36 @@ func (t *tree) settle(session, id string) {
 	delete(t.doubts, [2]string{session, id})
 }
 
+// addAnew settles a doubt for good as long as the server carries out what came by a broken connection before what comes by the
+// next. One that is very late with that has the claim stand twice; so its release looks for both nodes.
+func (t *tree) addAnew(session, id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.doubts, [2]string{session, id})
+	t.anew[[2]string{session, id}] = true
+}
+
+// mayStandTwice reports whether a claim has, or may have, two nodes.
+func (t *tree) mayStandTwice(key string) bool {
+	if t.layout.twin != nil {
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.anew) == 0 {
+		return false
+	}
+	c, _ := parse(key)
+	return t.anew[[2]string{c.Session, c.ID}]
+}
+
+// standsNot notes that a claim was removed.
+func (t *tree) standsNot(session, id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.anew, [2]string{session, id})
+}
+
 func (t *tree) doubted(session, id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -254,9 +299,19 @@ func (t *tree) Withdraw(ctx context.Context, name string, s sequence.Session, _ 
 	case children.err != nil && children.err != codeNoNode:
 		return false, t.fault(children.err, path)
 	}
-	stood := false
-	prefix := "_c_" + id + "-" + s.ID + "-"
-	for _, key := range children.rest.texts() {
+	stood, err := t.removeAll(ctx, c, path, children.rest.texts(), s.ID, id)
+	if err != nil {
+		return false, err
+	}
+	t.settle(s.ID, id)
+	t.standsNot(s.ID, id)
+	return stood, nil
+}
+
+// removeAll removes those of a lock's nodes that are a claim's, whatever they end in.
+func (t *tree) removeAll(ctx context.Context, c *conn, path string, keys []string, session, id string) (stood bool, err error) {
+	prefix := "_c_" + id + "-" + session + "-"
+	for _, key := range keys {
 		if strings.HasPrefix(key, prefix) {
 			t.unlearn(path + "/" + key)
 			d := deleteCall(path+"/"+key, -1)
@@ -269,6 +324,5 @@ func (t *tree) Withdraw(ctx context.Context, name string, s sequence.Session, _ 
 			stood = stood || d.err == nil
 		}
 	}
-	t.settle(s.ID, id)
 	return stood, nil
 }

@@ -211,12 +211,16 @@ func TestPackets(t *testing.T) {
 
 	var gs []driver.Grant
 	for i := range 250 {
-		g, err := s.Acquire(ctx, mutexClaim(fmt.Sprint("packets/many/", i)))
+		claim := mutexClaim(fmt.Sprint("packets/many/", i))
+		claim.TTL = 10 * time.Minute
+		g, err := s.Acquire(ctx, claim)
 		fails(t, err)
 		gs = append(gs, g)
 	}
-	time.Sleep(time.Second) // they are watched now
-	c.take()
+	for read := 1; read > 0; { // each when its watch begins
+		time.Sleep(time.Second)
+		read = c.take()[opGetData]
+	}
 	s.Renew(ctx, gs, func(_ int, r driver.Renewal) { fails(t, r.Err) })
 	got = c.take()
 	t.Logf("a renewal of 250 locks: %v", got)

@@ -36,7 +36,7 @@ func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, look bo
 	path := t.pathOf(name)
 	keys := []string{n.Key}
 	version := int32(n.Version - 1) // -1: any
-	if n.Foreign || t.layout.twin != nil {
+	if n.Foreign || t.mayStandTwice(n.Key) {
 		calls, c, err := t.read(ctx, true, func() []*call {
 			return []*call{readCall(opExists, path+"/"+n.Key, false), readCall(opGetChildren, path, false)}
 		})
@@ -83,6 +83,9 @@ func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, look bo
 			return false, sequence.Look{}, t.fault(calls[i].err, path)
 		}
 	}
+	if c, ok := parse(n.Key); ok {
+		t.standsNot(c.Session, c.ID)
+	}
 	stood := calls[0].err == nil
 	if !look || !stood {
 		return stood, sequence.Look{}, nil
@@ -101,7 +104,7 @@ func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, look bo
 // RemoveFor reads one node along, instead of the names of all.
 func (t *tree) RemoveFor(ctx context.Context, name string, n sequence.Node, next string) (bool, sequence.Look, error) {
 	place, ok := parse(next)
-	if t.layout.twin != nil || !ok {
+	if !ok || t.mayStandTwice(n.Key) {
 		return t.Remove(ctx, name, n, true)
 	}
 	path := t.pathOf(name)

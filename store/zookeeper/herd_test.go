@@ -67,7 +67,7 @@ func wakeUps(t *testing.T, lock string, n int, open func(Options) (driver.Store,
 		all.Go(func() {
 			defer s.Close()
 			claim := mutexClaim(lock)
-			claim.Wait = true
+			claim.Wait, claim.TTL = true, 10*time.Minute // nobody renews it
 			_, err := s.Acquire(ctx, claim)
 			for errors.Is(err, driver.ErrUncertain) && ctx.Err() == nil { // the servers have many to serve at once
 				_, err = s.Acquire(ctx, claim)

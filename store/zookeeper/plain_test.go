@@ -81,8 +81,14 @@ func TestPlainInterop(t *testing.T) {
 	_, err = cli.Create("/"+t.Name(), nil, 0, zk.WorldACL(zk.PermAll))
 	fails(t, err)
 	sessiontest.Interop(t, s, driver.KindMutex, func(lock, file string) func() (int, error) {
+		path := s.tree.pathOf(lock)
+		// We hold it, and the other one waits for that.
+		there, _, free, err := cli.ExistsW(path)
+		if err != nil || !there {
+			t.Errorf("held, and there: %v, %v", there, err)
+		}
 		return func() (int, error) {
-			path := s.tree.pathOf(lock)
+			<-free
 			for added := range *sessiontest.Rounds {
 				for {
 					_, err := cli.Create(path, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
@@ -230,7 +236,7 @@ func TestPlainOverwritten(t *testing.T) {
 	}
 	client := newClient(t, s, 20*time.Second)
 	l := lease(t, client, t.Name())
-	time.Sleep(300 * time.Millisecond) // its node is watched
+	listening(t, s.tree.tree)
 	cli := admin(t, c)
 	_, err = cli.Set("/"+t.Name(), []byte("mine"), -1)
 	fails(t, err)
@@ -248,17 +254,16 @@ func TestPlainOverwritten(t *testing.T) {
 func TestPlainTold(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	client, err := holdfast.Open(t.Context(), "zookeeper://"+c.Members[0].Endpoint+"?layout=plain", &holdfast.Options{TTL: 20 * time.Second})
+	client, err := holdfast.Open(t.Context(), "zookeeper://"+c.Members[0].Endpoint+"?layout=plain", &holdfast.Options{TTL: 3 * time.Minute}) // so that a renewal would tell after a minute
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
 	l := lease(t, client, t.Name())
-	time.Sleep(300 * time.Millisecond) // its node is watched
 	fails(t, admin(t, c).Delete("/"+t.Name(), -1))
 	select {
 	case <-l.Context().Done():
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("the holder is not told")
 	}
 	next := lease(t, client, t.Name())

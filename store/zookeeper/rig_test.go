@@ -72,12 +72,25 @@ func start(t *testing.T, o zktest.Options) *zktest.Ensemble {
 // admin is a client of another make.
 func admin(t testing.TB, c *zktest.Ensemble) *zk.Conn {
 	t.Helper()
-	cli, _, err := zk.Connect(c.Endpoints(), 20*time.Second, zk.WithLogger(quiet{}))
+	cli, _, err := zk.Connect(c.Endpoints(), time.Minute, zk.WithLogger(quiet{}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(cli.Close)
 	return cli
+}
+
+// soon is before patience with servers that do not answer is over.
+const soon = 8 * time.Second
+
+// listening waits until a store's client watches something.
+func listening(t *testing.T, s *tree) {
+	t.Helper()
+	for limit := time.Now().Add(time.Minute); !s.listens(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("nothing is watched")
+		}
+	}
 }
 
 type quiet struct{}

@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -57,11 +58,9 @@ func (t *tree) forgetSession(c *conn) {
 				clear(t.ended)
 			}
 			t.ended[id] = true
-			for d := range t.doubts {
-				if d[0] == id {
-					delete(t.doubts, d)
-				}
-			}
+			ofIt := func(claim [2]string, _ bool) bool { return claim[0] == id }
+			maps.DeleteFunc(t.doubts, ofIt)
+			maps.DeleteFunc(t.anew, ofIt)
 		}
 	}
 	if t.reader == c {

@@ -26,6 +26,7 @@ type tree struct {
 	ended       map[string]bool           // sessions of the engine that are over
 	floor       int64                     // the last transaction that this client knows of
 	doubts      map[[2]string]bool        // by session and claim: an add was sent and its answer not heard
+	anew        map[[2]string]bool        // so, and it was added again: it may stand twice
 	known       map[string]*sequence.Node // by path
 	knownMost   int                       // how many of them there may be before others' are forgotten
 	micros      int64                     // the largest that Now has given
@@ -34,8 +35,8 @@ type tree struct {
 }
 
 func newTree(o Options) *tree {
-	t := &tree{opts: o, layout: layouts[o.Layout], sessions: map[string]*conn{}, doubts: map[[2]string]bool{}, ended: map[string]bool{},
-		known: map[string]*sequence.Node{}, addresses: map[string][]string{}}
+	t := &tree{opts: o, layout: layouts[o.Layout], sessions: map[string]*conn{}, doubts: map[[2]string]bool{}, anew: map[[2]string]bool{},
+		ended: map[string]bool{}, known: map[string]*sequence.Node{}, addresses: map[string][]string{}}
 	if o.Namespace != "" {
 		t.root = t.pathOf(o.Namespace)
 	}

@@ -138,9 +138,9 @@ func (c *Cluster) start(ctx context.Context, binary string) error {
 	return nil
 }
 
-// Ready waits until the cluster takes writes.
+// Ready waits until the cluster takes writes, and all members that run have a leader.
 func (c *Cluster) Ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	cli, err := c.Client()
 	if err != nil {
@@ -148,8 +148,13 @@ func (c *Cluster) Ready(ctx context.Context) error {
 	}
 	defer cli.Close()
 	for {
-		try, cancel := context.WithTimeout(ctx, time.Second)
+		try, cancel := context.WithTimeout(ctx, 5*time.Second)
 		_, err := cli.Delete(try, "etcdtest")
+		for _, m := range c.Members {
+			if err == nil && m.Running() {
+				err = led(try, cli, m)
+			}
+		}
 		cancel()
 		if err == nil {
 			return nil
@@ -160,6 +165,15 @@ func (c *Cluster) Ready(ctx context.Context) error {
 			return fmt.Errorf("the cluster does not get ready: %w", err)
 		}
 	}
+}
+
+// led fails if a member has no leader.
+func led(ctx context.Context, cli *clientv3.Client, m *servertest.Server) error {
+	s, err := cli.Status(ctx, m.Endpoint)
+	if err == nil && s.Leader == 0 {
+		err = fmt.Errorf("%s has no leader", m.Name)
+	}
+	return err
 }
 
 // Client connects to all members.
@@ -182,7 +196,7 @@ func (c *Cluster) Leader(ctx context.Context) (*servertest.Server, error) {
 	defer cli.Close()
 	for ctx.Err() == nil {
 		for _, m := range c.Members {
-			try, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+			try, cancel := context.WithTimeout(ctx, time.Second)
 			s, err := cli.Status(try, m.Endpoint)
 			cancel()
 			if err == nil && s.Leader != 0 && s.Leader == s.Header.MemberId {

@@ -21,8 +21,9 @@ class Peer {
         String servers = a[0], path = a[1], kind = a[2];
         int rounds = Integer.parseInt(a[3]);
         file = Path.of(a[4]);
-        CuratorFramework client = CuratorFrameworkFactory.newClient(servers, 20000, 10000, new ExponentialBackoffRetry(100, 5));
+        CuratorFramework client = CuratorFrameworkFactory.newClient(servers, 60000, 60000, new ExponentialBackoffRetry(100, 5));
         client.start();
+        client.blockUntilConnected();
         InterProcessMutex mutex = new InterProcessMutex(client, path);
         InterProcessReadWriteLock rw = new InterProcessReadWriteLock(client, path);
         InterProcessSemaphoreV2 semaphore = new InterProcessSemaphoreV2(client, path, 3);
@@ -35,9 +36,9 @@ class Peer {
                 continue;
             }
             if (kind.equals("semaphore")) {
-                Lease lease = semaphore.acquire(60, TimeUnit.SECONDS);
+                Lease lease = semaphore.acquire(3, TimeUnit.MINUTES);
                 if (lease == null) {
-                    throw new Exception("no progress in a minute");
+                    throw new Exception("no progress in three minutes");
                 }
                 mark("in");
                 Thread.sleep(20);
@@ -60,8 +61,8 @@ class Peer {
     }
 
     static void take(InterProcessMutex lock) throws Exception {
-        if (!lock.acquire(60, TimeUnit.SECONDS)) {
-            throw new Exception("no progress in a minute");
+        if (!lock.acquire(3, TimeUnit.MINUTES)) {
+            throw new Exception("no progress in three minutes");
         }
     }
 

@@ -4,8 +4,8 @@ import sys
 from kazoo.client import KazooClient
 
 servers, path, kind, rounds, file = sys.argv[1:6]
-client = KazooClient(hosts=servers, timeout=20)
-client.start()
+client = KazooClient(hosts=servers, timeout=60)
+client.start(timeout=120)
 
 
 def read():
@@ -31,8 +31,8 @@ for _ in range(int(rounds)):
     else:
         # Not ReadLock: kazoo's waits for writers behind it, who wait for it.
         lock = client.WriteLock(path)
-    if not lock.acquire(timeout=60):
-        sys.exit("no progress in a minute")
+    if not lock.acquire(timeout=180):
+        sys.exit("no progress in three minutes")
     add()
     lock.release()
 client.stop()

@@ -97,7 +97,7 @@ func (e *Ensemble) start(ctx context.Context, o Options) error {
 		}
 		_, client, _ := net.SplitHostPort(m.Endpoint)
 		lines := append([]string{"dataDir=" + dir, "clientPortAddress=127.0.0.1", "clientPort=" + client, "admin.enableServer=false",
-			"tickTime=500", "initLimit=20", "syncLimit=4", "maxClientCnxns=0", "4lw.commands.whitelist=*", "snapCount=1000000",
+			"tickTime=500", "initLimit=120", "syncLimit=4", "maxClientCnxns=0", "4lw.commands.whitelist=*", "snapCount=1000000",
 			fmt.Sprintf("minSessionTimeout=%d", o.LeastTTL.Milliseconds()), fmt.Sprintf("maxSessionTimeout=%d", o.MostTTL.Milliseconds())}, o.Lines...)
 		if o.Members > 1 {
 			lines = append(lines, servers...)
@@ -126,7 +126,7 @@ func (e *Ensemble) start(ctx context.Context, o Options) error {
 
 // Ready waits until all members that run are in service, one of them as the leader.
 func (e *Ensemble) Ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	for {
 		ready, leads := 0, false
@@ -170,7 +170,7 @@ func mode(m *servertest.Server) string {
 		return ""
 	}
 	defer nc.Close()
-	_ = nc.SetDeadline(time.Now().Add(time.Second))
+	_ = nc.SetDeadline(time.Now().Add(3 * time.Second))
 	if _, err := nc.Write([]byte("srvr")); err != nil {
 		return ""
 	}
