@@ -72,7 +72,12 @@ func start(t *testing.T, o zktest.Options) *zktest.Ensemble {
 // admin is a client of another make.
 func admin(t testing.TB, c *zktest.Ensemble) *zk.Conn {
 	t.Helper()
-	cli, _, err := zk.Connect(c.Endpoints(), time.Minute, zk.WithLogger(quiet{}))
+	return adminAt(t, c.Endpoints())
+}
+
+func adminAt(t testing.TB, servers []string) *zk.Conn {
+	t.Helper()
+	cli, _, err := zk.Connect(servers, time.Minute, zk.WithLogger(quiet{}))
 	if err != nil {
 		t.Fatal(err)
 	}

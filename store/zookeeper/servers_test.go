@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/storetest"
+	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
 
 // TestOneName: one name with several addresses stands for a server at each: a server that hangs, or is not there, is passed
@@ -31,26 +31,19 @@ func TestOneName(t *testing.T) {
 	}})
 	fails(t, err)
 	defer s.Close()
-	g := storetest.Acquire(t, s, mutexClaim(t.Name()))
+	client := sessiontest.NewClient(t, s, 30*time.Second)
+	l := sessiontest.Lock(t, client, t.Name())
 	time.Sleep(1100 * time.Millisecond) // a link that breaks sooner is taken for a try in vain
 	s.tree.mu.Lock()
 	sessions := slices.Collect(maps.Values(s.tree.sessions))
 	s.tree.mu.Unlock()
 	for _, c := range sessions {
-		l, err := c.up(t.Context())
+		link, err := c.up(t.Context())
 		fails(t, err)
-		l.nc.Close()
+		link.nc.Close()
 	}
-	for until := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		r := storetest.Renew(t, s, g)
-		if r.Err == nil {
-			break
-		}
-		if storetest.Loss(r.Err) != "" || time.Now().After(until) {
-			t.Fatalf("after a link broke: %v", r.Err)
-		}
-	}
-	storetest.Release(t, s, g.Claim)
+	fails(t, sessiontest.Lock(t, client, t.Name()+"/other").Unlock())
+	fails(t, l.Unlock())
 	if n := lookups.Load(); n < 2 { // when all were tried
 		t.Errorf("looked up %d times", n)
 	}
