@@ -550,14 +550,16 @@ func TestSlowOnEvent(t *testing.T) {
 	})
 }
 
-// However quickly a lock is handed on, its next holder's events come behind those of the last one.
+// However quickly a lock is handed on, its next holder's events come behind those of the last one. There are no more of them
+// than may wait for a receiver that does not come to run.
 func TestEventsOfAHandOver(t *testing.T) {
+	const workers, turns = 4, maxEvents / 2 / 4
 	var r recorder
 	c := newClient(t, newFake(), &Options{OnEvent: r.hear})
 	var wg sync.WaitGroup
-	for range 4 {
+	for range workers {
 		wg.Go(func() {
-			for range 2500 {
+			for range turns {
 				l, err := c.Mutex("a", nil).Lock(t.Context())
 				if err == nil {
 					err = l.Unlock()
@@ -571,6 +573,9 @@ func TestEventsOfAHandOver(t *testing.T) {
 	wg.Wait()
 	if err := c.Close(); err != nil {
 		t.Error(err)
+	}
+	if len(r.events) != 2*workers*turns {
+		t.Errorf("%d events of %d turns", len(r.events), workers*turns)
 	}
 	for i, e := range r.events {
 		if want := []EventKind{EventAcquired, EventReleased}[i%2]; e.Kind != want || e.Token != int64(i/2+1) {

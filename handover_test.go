@@ -8,17 +8,25 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/store/memory"
 )
+
+// bubbleMemory is a memory store under the bubble's own time.
+func bubbleMemory() *memory.Memory {
+	start := time.Now()
+	hand := func() time.Duration { return time.Since(start) }
+	return memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Real: hand}})
+}
 
 // TestFairHandOver promises that a fair lock passes on at once among many waiters of several clients: no one whose turn
 // has come is overlooked until the confirm window passes it over.
 //
-// The time is that of testing/synctest, which goes on only when all wait: a busy machine takes none of it.
+// The time, also the store's, is that of testing/synctest, which goes on only when all wait: a busy machine takes none of it.
 func TestFairHandOver(t *testing.T) { synctest.Test(t, fairHandOver) }
 
 func fairHandOver(t *testing.T) {
-	m := memory.New(nil)
+	m := bubbleMemory()
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var gaps []time.Duration
@@ -61,7 +69,7 @@ func fairHandOver(t *testing.T) {
 // TestFairOrder promises that the callers of several clients get a fair lock in the order in which they have asked for it.
 func TestFairOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := memory.New(nil)
+		m := bubbleMemory()
 		var mutexes []*holdfast.Mutex
 		for range 3 {
 			c, err := holdfast.New(m.Open(), nil)

@@ -156,6 +156,8 @@ func (r *request) acquire(ctx context.Context, client *holdfast.Client) (*holdfa
 		case errors.Is(err, holdfast.ErrMismatch) && r.limit == 0:
 			stands, lookErr := client.Inspect(ctx, r.name)
 			switch {
+			case ctx.Err() != nil:
+				return nil, context.Cause(ctx)
 			case lookErr != nil:
 				return nil, lookErr
 			case stands.Kind == holdfast.KindSemaphore:

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // guardTimes is how often each situation is gone through: make prove says more.
@@ -106,7 +108,7 @@ func TestNothingRunsWhenTheNextHolderStarts(t *testing.T) {
 
 func (s *situation) goThrough(w *world, stubborn bool) {
 	w.Helper()
-	args := []string{"run", "--ttl", "3s", "a", "sh", "-c", family(stubborn)}
+	args := []string{"run", "--ttl", "5s", "a", "sh", "-c", family(stubborn)}
 	r, _ := w.withPipe(args...) // a store that fails takes files of the wrapper's own along
 	r.says("held")
 	next := w.checker()
@@ -136,7 +138,7 @@ func TestALossIsToldOnce(t *testing.T) {
 	t.Parallel()
 	for _, late := range []bool{false, true} {
 		w := newWorld(t)
-		r := w.start("run", "--ttl", "6s", "--grace", "2s", "--json", "record", "a", "sh", "-c",
+		r := w.start("run", "--ttl", "10s", "--grace", "5s", "--json", "record", "a", "sh", "-c",
 			`exec 2>/dev/null; trap "echo told" TERM; echo held; while :; do sleep 0.01; done`).says("held")
 		w.run("break", "a").want(t, 0)
 		r.says("told")
@@ -144,7 +146,7 @@ func TestALossIsToldOnce(t *testing.T) {
 		_ = unix.Kill(r.guard(), unix.SIGSTOP)
 		if late {
 			r.signal(unix.SIGSTOP)
-			time.Sleep(6 * time.Second)
+			time.Sleep(10 * time.Second)
 			r.signal(unix.SIGCONT)
 		}
 		got := r.wait()
@@ -195,14 +197,17 @@ func TestALockThatIsLostBeforeTheStartIsTold(t *testing.T) {
 // A lock that is taken by force is free at once, so its next holder may start beside the old one. But that one ends soon.
 func TestAForcedBreakEndsTheTreeAtTheNextRenewal(t *testing.T) {
 	t.Parallel()
+	var machine pace.Pace
+	defer machine.Watch()()
+	const ttl = 6 * time.Second
 	for range *guardTimes {
 		w := newWorld(t)
-		r := w.start("run", "--ttl", "2s", "a", "sh", "-c", family(true)).says("held")
+		r := w.start("run", "--ttl", ttl.String(), "a", "sh", "-c", family(true)).says("held")
 		w.run("break", "--force", "a").want(t, 0, "may still be working")
 		start := time.Now()
 		r.wait().want(t, 76)
 		w.familyDead()
-		if took := time.Since(start); took > 2*time.Second {
+		if took := time.Since(start); took > ttl+machine.Lost(start) {
 			t.Errorf("the tree lived %v longer than its lock", took)
 		}
 	}
@@ -229,7 +234,7 @@ func TestAFrozenDisk(t *testing.T) {
 	for i := range *guardTimes {
 		w := newWorld(t)
 		freeze, thaw := w.onItsOwnDisk()
-		r := w.start("run", "--ttl", "2s", "a", "sh", "-c", family(i%2 == 0)).says("held")
+		r := w.start("run", "--ttl", "5s", "a", "sh", "-c", family(i%2 == 0)).says("held")
 		next := w.checker().behind()
 		freeze()
 		w.familyDead()

@@ -32,14 +32,14 @@ func TestHold(t *testing.T) {
 			t.Errorf("record: %v", last)
 		}
 	}
-	r := w.start("hold", "--ttl", "3s", "a").says("\n")
+	r := w.start("hold", "--ttl", "6s", "a").says("\n")
 	w.run("hold", "-n", "a").want(t, 75)
 	w.run("break", "a").want(t, 0)
 	r.wait().want(t, 76, "a is lost: an operator broke it")
 	w.run("hold").want(t, 64)
 	w.run("hold", "--grace", "1s", "a").want(t, 64)
 
-	r = w.start("hold", "--ttl", "1s", "a").says("\n")
+	r = w.start("hold", "--ttl", "5s", "a").says("\n")
 	r.signal(unix.SIGSTOP)
 	w.run("run", "a", "true").want(t, 0)
 	r.signal(unix.SIGCONT)
@@ -69,19 +69,21 @@ func TestAcquireRenewRelease(t *testing.T) {
 	w.run("renew", h).want(t, 76, "a is lost")
 
 	// A timed lock, whose holder is nobody.
-	start := time.Now()
-	h = take("--ttl", "6s")
-	time.Sleep(time.Until(start.Add(2 * time.Second)))
+	const ttl = 10 * time.Second
+	h = take("--ttl", ttl.String())
+	time.Sleep(2 * time.Second) // by which it would end sooner if it were not renewed
+	renewing := time.Now()
 	w.run("renew", h).want(t, 0)
+	renewed := time.Now()
 	w.run("run", "a", "true").want(t, 0)
-	if took := time.Since(start); took < 8*time.Second || took > 12*time.Second {
-		t.Errorf("the lock was free after %v", took)
+	if took := time.Since(renewing); took < ttl || time.Since(renewed) > ttl+15*time.Second {
+		t.Errorf("renewed for %v, the lock was free after %v", ttl, took)
 	}
 	w.run("renew", h).want(t, 76)
 
 	// One may break it, and others' handles are of no use.
-	h = take("--shared", "--ttl", "10s")
-	other := take("--shared", "--ttl", "10s")
+	h = take("--shared", "--ttl", "5m")
+	other := take("--shared", "--ttl", "5m")
 	w.run("release", other).want(t, 0)
 	w.run("run", "-n", "a", "true").want(t, 75)
 	r := w.command("release", "-")
@@ -91,7 +93,7 @@ func TestAcquireRenewRelease(t *testing.T) {
 
 	// Whoever hears that it was broken passes it on.
 	for _, does := range []string{"renew", "release"} {
-		h = take()
+		h = take("--ttl", "5m")
 		w.run("break", "a").want(t, 0)
 		w.run("run", "-n", "a", "true").want(t, 75)
 		w.run(does, h).want(t, 76, "a is lost: an operator broke it")

@@ -32,7 +32,7 @@ var program, self string
 const noRaceSleep = "GORACE=atexit_sleep_ms=0"
 
 // patient is how long anything may take that has no time of its own.
-const patient = 20 * time.Second
+const patient = time.Minute
 
 func TestMain(m *testing.M) {
 	if what := os.Getenv("HOLDFAST_TEST_HELPER"); what != "" {
@@ -147,7 +147,7 @@ func newWorld(t *testing.T) *world {
 
 // killAll kills what a failed test has left running: the processes that work in its directory, which no others do.
 func (w *world) killAll() {
-	for range 100 {
+	for end := time.Now().Add(patient); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		dirs, _ := filepath.Glob("/proc/[0-9]*/cwd")
 		left := 0
 		for _, link := range dirs {
@@ -164,7 +164,6 @@ func (w *world) killAll() {
 		if left == 0 {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	w.Errorf("processes of this test cannot be killed")
 }

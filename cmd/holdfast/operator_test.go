@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
@@ -31,7 +34,7 @@ func TestListAndShow(t *testing.T) {
 	all.want(t, 0)
 	for _, line := range []string{
 		`(?m)^NAME +KIND +HOLDERS +WAITING +HELD BY +SINCE$`,
-		`(?m)^job/a +mutex +1 +0 +\S+ holdfast\[\d+\] +\d{4}-\d\d-\d\dT\S+ \((now|\d+s ago)\)$`,
+		`(?m)^job/a +mutex +1 +0 +\S+ holdfast\[\d+\] +\d{4}-\d\d-\d\dT\S+ \((now|\S+ ago)\)$`,
 		`(?m)^"job/odd \\n\\x1b\[31mname ü" +read-write lock +1 +0 `,
 		`(?m)^other +semaphore of 5 +1 +0 `,
 	} {
@@ -110,8 +113,8 @@ func TestBreak(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.run("break", "a").want(t, 1, "nobody holds a")
-	first, _ := w.hold("a", "--shared", "--ttl", "3s")
-	second, release := w.hold("a", "--shared", "--ttl", "3s")
+	first, _ := w.hold("a", "--shared", "--ttl", "10s")
+	second, release := w.hold("a", "--shared", "--ttl", "10s")
 	both := w.run("break", "a")
 	both.want(t, 64, "2 hold a", "--holder")
 	refs := regexp.MustCompile(`(\S+) \(\S+ holdfast\[(\d+)\]\)`).FindAllStringSubmatch(both.err, -1)
@@ -160,6 +163,40 @@ func TestAWaitThatAnOperatorEnds(t *testing.T) {
 	_, err = (&request{name: "a", kind: holdfast.KindMutex}).wait(t.Context(), client)
 	if exit := storeError(err); exit.code != 75 || exit.known() != outcomeNotAcquired || !strings.Contains(exit.Error(), "the wait for a was ended") {
 		t.Errorf("exit %d, %s: %v", exit.code, exit.known(), exit)
+	}
+}
+
+// hangsFirst is a store whose first look says nothing until its context ends.
+type hangsFirst struct {
+	driver.Store
+	looks atomic.Int32
+}
+
+func (s *hangsFirst) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+	if s.looks.Add(1) == 1 {
+		<-ctx.Done()
+		return driver.Lock{}, ctx.Err()
+	}
+	return s.Store.Inspect(ctx, name)
+}
+
+func TestAWaitThatEndsDuringALook(t *testing.T) {
+	t.Parallel()
+	m := memory.New(nil)
+	holder, err1 := holdfast.New(m.Open(), nil)
+	client, err2 := holdfast.New(&hangsFirst{Store: m.Open()}, nil)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close()
+	defer client.Close()
+	if _, err := holder.Mutex("a", nil).Lock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r := &request{name: "a", kind: holdfast.KindRW, shared: true, patience: patience{limited: true, limit: 50 * time.Millisecond}}
+	_, err := r.wait(t.Context(), client)
+	if exit := storeError(err); exit.code != 75 || !strings.Contains(exit.Error(), "a was not free within 50ms; it is held by") {
+		t.Errorf("exit %d: %v", exit.code, exit)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // family is a script with descendants of all kinds, each of which notes its number in a file and, if stubborn, cannot be
@@ -41,7 +43,7 @@ func TestABrokenLockEndsTheWholeTree(t *testing.T) {
 	t.Parallel()
 	for _, stubborn := range []bool{false, true} {
 		w := newWorld(t)
-		r := w.start("run", "--ttl", "3s", "a", "sh", "-c", family(stubborn)).says("held")
+		r := w.start("run", "--ttl", "6s", "a", "sh", "-c", family(stubborn)).says("held")
 		next := w.start("run", "a", "echo", "mine")
 		if got := w.run("break", "a"); got.code != 0 || !strings.Contains(got.out, "a is taken from ") {
 			t.Error(got.description)
@@ -57,7 +59,7 @@ func TestACommandThatIsToldToEndMayEndInGoodOrder(t *testing.T) {
 	for _, then := range []string{"while :; do sleep 0.01; done", "kill -STOP $$"} { // a stopped one must go on to hear it
 		w := newWorld(t)
 		script := `exec 2>/dev/null; trap "sleep 0.2; echo told; exit 0" TERM; echo held; ` + then
-		r := w.start("run", "--ttl", "6s", "a", "sh", "-c", script).says("held")
+		r := w.start("run", "--ttl", "12s", "--grace", "6s", "a", "sh", "-c", script).says("held")
 		w.run("break", "a").want(t, 0)
 		got := r.wait()
 		got.want(t, 76, "an operator broke it") // though the command succeeded
@@ -70,7 +72,7 @@ func TestACommandThatIsToldToEndMayEndInGoodOrder(t *testing.T) {
 func TestALockTakenByForceEndsTheWholeTree(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	r := w.start("run", "--ttl", "3s", "a", "sh", "-c", family(true)).says("held")
+	r := w.start("run", "--ttl", "6s", "a", "sh", "-c", family(true)).says("held")
 	w.run("break", "--force", "a").want(t, 0, "may still be working")
 	w.run("run", "-n", "a", "true").want(t, 0)
 	r.wait().want(t, 76, "a is lost")
@@ -98,7 +100,7 @@ func TestAStoreThatFailsEndsTheTreeBeforeOthersGetTheLock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	script := `trap "date +%s%N >told" TERM; while :; do date +%s%N >alive.new; mv alive.new alive; [ -e up ] || { echo held; : >up; }; done`
-	r, stderr := w.withPipe("run", "--ttl", "3s", "a", "sh", "-c", script)
+	r, stderr := w.withPipe("run", "--ttl", "10s", "--grace", "4s", "a", "sh", "-c", script)
 	r.says("held")
 	next := w.start("run", "a", "date", "+%s%N").behind()
 	r.cutOff()
@@ -128,7 +130,7 @@ func (w *world) nanos(s string) (n int64) {
 func TestAStoreThatFailsAtReleaseCostsAWarning(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	r, stderr := w.withPipe("run", "--ttl", "3s", "a", "sh", "-c", "echo held; "+waitFor("gate")+"; exit 7")
+	r, stderr := w.withPipe("run", "a", "sh", "-c", "echo held; "+waitFor("gate")+"; exit 7")
 	r.says("held").cutOff()
 	w.write("gate", "")
 	if got := r.wait(); got.code != 7 {
@@ -143,7 +145,7 @@ func TestAStoreThatFailsAtReleaseCostsAWarning(t *testing.T) {
 func TestAStoppedWrapperLosesTheLock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	r := w.start("run", "--ttl", "2s", "a", "sh", "-c", family(true)).says("held")
+	r := w.start("run", "--ttl", "5s", "a", "sh", "-c", family(true)).says("held")
 	r.signal(unix.SIGSTOP)
 	w.run("run", "a", "true").want(t, 0) // waits for as long as the TTL
 	w.familyDead()                       // without any help from the wrapper
@@ -156,7 +158,7 @@ func TestAStoppedWrapperLosesTheLock(t *testing.T) {
 func TestACommandThatEndsUnderAStoppedWrapperIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	r := w.start("run", "--ttl", "2s", "a", "sh", "-c", "echo held; "+waitFor("gate")).says("held")
+	r := w.start("run", "--ttl", "5s", "a", "sh", "-c", "echo held; "+waitFor("gate")).says("held")
 	r.signal(unix.SIGSTOP)
 	w.run("run", "a", "true").want(t, 0)
 	w.write("gate", "")
@@ -164,11 +166,14 @@ func TestACommandThatEndsUnderAStoppedWrapperIsNoSuccess(t *testing.T) {
 	r.wait().want(t, 76, "a")
 }
 
+// keptFor is what a run says before the names of what its command has left: whatever is just becoming of a process there.
+const keptFor = "is kept until that is gone: "
+
 func TestTheLockOutlivesTheCommandWhileItsTreeLives(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r := w.start("run", "a", "sh", "-c", "(setsid sh -c '"+strings.ReplaceAll(waitFor("gate"), "'", `"`)+"' &); echo held; exit 3").says("held")
-	r.await("word of what is left", func() bool { return strings.Contains(r.stderr(), "is kept until that is gone: sh[") })
+	r.await("word of what is left", func() bool { return strings.Contains(r.stderr(), keptFor) })
 	w.run("run", "-n", "a", "true").want(t, 75)
 	w.write("gate", "")
 	r.wait().want(t, 3, "the command has ended")
@@ -179,7 +184,7 @@ func TestSignalsReachWhatIsLeftOfTheTree(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r := w.start("run", "a", "sh", "-c", "(setsid sleep 1000 &); exit 3")
-	r.await("word of what is left", func() bool { return strings.Contains(r.stderr(), "sleep[") })
+	r.await("word of what is left", func() bool { return strings.Contains(r.stderr(), keptFor) })
 	r.signal(unix.SIGTERM)
 	r.wait().want(t, 3, "the command has ended")
 }
@@ -200,14 +205,16 @@ func TestChildrenFromBeforeAreNotTheCommands(t *testing.T) {
 func TestAKilledWrapperTakesItsCommandAlongAndTheNextGetsInSoon(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	var took []time.Duration
+	var took []time.Duration // beyond what the machine was late
+	var machine pace.Pace
+	defer machine.Watch()()
 	for range 5 {
 		r := w.start("run", "a", "sh", "-c", "echo $$ >self; echo held; exec sleep 1000").says("held")
 		next := w.start("run", "a", "echo", "mine").behind()
 		start := time.Now()
 		r.signal(unix.SIGKILL)
 		next.says("mine")
-		took = append(took, time.Since(start))
+		took = append(took, time.Since(start)-machine.Lost(start))
 		w.dead("self")
 		next.wait().want(t, 0)
 	}

@@ -40,9 +40,6 @@ const goroutineLabel = "drivertest"
 // cleanupTime bounds the clean-up of one case.
 const cleanupTime = 3 * time.Second
 
-// longTTL is the TTL of claims in cases that are not about TTLs: no slow machine ends them by accident.
-const longTTL = 30 * time.Second
-
 func newEnv(ctx context.Context, cancel context.CancelFunc, s *suite, folder string, slack time.Duration) *Env {
 	e := &Env{ctx: ctx, cancel: cancel, suite: s, h: s.h, info: s.info, slack: slack, prefix: s.h.Prefix + folder + "/", names: map[string]bool{}}
 	for i, st := range s.shared {
@@ -271,7 +268,11 @@ func lasting(c driver.Claim, ttl time.Duration) driver.Claim {
 	return c
 }
 
-func (e *Env) long() time.Duration { return min(longTTL, e.info.MaxTTL) }
+// long is the TTL of claims in cases that are not about TTLs. It is longer than a case may take, so that no slow machine ends
+// them by accident.
+func (e *Env) long() time.Duration {
+	return min((e.suite.opts.Limit + 10*time.Second).Round(time.Second), e.info.MaxTTL)
+}
 
 // latest is how long after the start of its last confirmation a silent claim may stand in the way of somebody who
 // has waited all the while.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 )
 
@@ -26,7 +25,6 @@ var nameCases = []Case{
 		e.together(sharedClients, func(i int) {
 			for k := i; k < len(names); k += sharedClients {
 				cl := e.mutex(names[k])
-				cl.TTL = min(5*time.Minute, e.info.MaxTTL) // listing so many may take a slow machine longer than longTTL
 				e.mu.Lock()
 				owners[cl.Name] = cl.Owner
 				e.mu.Unlock()

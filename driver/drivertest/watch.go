@@ -88,6 +88,9 @@ var watchCases = []Case{
 		ctx, cancel = context.WithTimeout(e.ctx, e.slack)
 		defer cancel()
 		end, err := watcher.NextEnding(ctx)
+		if ctx.Err() != nil {
+			e.latef("%q was broken by force, and NextEnding has not told of it in %v: %w", broken.Name, e.slack, err)
+		}
 		if err != nil || end.Name != broken.Name || end.ID != broken.ID || lossOf(end.Err) == "" {
 			e.failf("%q was broken by force, and NextEnding tells %+v, %s", broken.Name, end, show(err))
 		}

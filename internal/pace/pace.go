@@ -14,13 +14,11 @@ type Pace struct {
 	due  time.Time // when what is under way should be over; zero: nothing is
 }
 
-type lag struct {
-	at   time.Time
-	late time.Duration
-}
+// lag is a time in which the machine did something else.
+type lag struct{ from, to time.Time }
 
 // worthNoting is what no machine is blamed for.
-const worthNoting = 20 * time.Millisecond
+const worthNoting = time.Millisecond
 
 // Watch measures until the function that it returns is called.
 func (p *Pace) Watch() (stop func()) {
@@ -36,46 +34,66 @@ func (p *Pace) Watch() (stop func()) {
 // WatchTask measures a task that should take so long, and is done again and again until the function that it returns is called.
 func (p *Pace) WatchTask(usual time.Duration, task func(quit <-chan struct{})) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
+	p.next(time.Now().Add(usual))
 	go func() {
 		defer close(done)
 		for {
-			due := time.Now().Add(usual)
-			p.note(due, lag{})
 			task(quit)
 			select {
 			case <-quit:
-				p.note(time.Time{}, lag{})
+				p.next(time.Time{})
 				return
 			default:
-			}
-			if d := time.Since(due); d > worthNoting {
-				p.note(due, lag{due, d})
+				p.next(time.Now().Add(usual))
 			}
 		}
 	}()
 	return func() { close(quit); <-done }
 }
 
-func (p *Pace) note(due time.Time, l lag) {
+// next notes how late the task was that is over, and when the next one should be.
+func (p *Pace) next(due time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.lags = append(p.lags, p.lateLocked()...)
 	p.due = due
-	if l.late > 0 {
-		p.lags = append(p.lags, l)
-	}
 }
 
-// Worst is the largest lag since a moment. One that goes on counts as far as it has come: who asks may have been woken first.
-func (p *Pace) Worst(since time.Time) (worst time.Duration) {
+// lateLocked is the lag that is under way, if one is.
+func (p *Pace) lateLocked() []lag {
+	if now := time.Now(); !p.due.IsZero() && now.Sub(p.due) > worthNoting {
+		return []lag{{p.due, now}}
+	}
+	return nil
+}
+
+// since gives the lags that lasted beyond a moment, with the one that may be under way: whoever asks may be the first to run
+// again on a machine that stood still.
+func (p *Pace) since(moment time.Time) []lag {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, l := range p.lags {
-		if l.at.Add(l.late).After(since) {
-			worst = max(worst, l.late)
-		}
+	late := p.lateLocked()
+	for i := len(p.lags) - 1; i >= 0 && p.lags[i].to.After(moment); i-- {
+		late = append(late, p.lags[i])
 	}
-	if late := time.Since(p.due); !p.due.IsZero() && late > worthNoting {
-		worst = max(worst, late)
+	return late
+}
+
+// Worst is the largest lag since a moment.
+func (p *Pace) Worst(since time.Time) (worst time.Duration) {
+	for _, l := range p.since(since) {
+		worst = max(worst, l.to.Sub(l.from))
 	}
 	return worst
+}
+
+// Lost is how much time since a moment the machine was late: what may be added to a bound on what was done since then.
+func (p *Pace) Lost(since time.Time) (lost time.Duration) {
+	for _, l := range p.since(since) {
+		if l.from.Before(since) {
+			l.from = since
+		}
+		lost += l.to.Sub(l.from)
+	}
+	return lost
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestWorst: a lag counts while it goes on, as far as it has come, and afterwards for those who ask about that time.
-func TestWorst(t *testing.T) {
+// TestLate: a lag counts while it goes on, as far as it has come, and afterwards for those who ask about that time.
+func TestLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p Pace
 		took := []time.Duration{time.Second, 5 * time.Second} // from 0 to 1 s, from 1 s to 6 s, and then in time
@@ -21,16 +21,37 @@ func TestWorst(t *testing.T) {
 			case <-time.After(d):
 			}
 		})
-		defer stop()
 		start := time.Now()
 		for _, want := range []time.Duration{0, time.Second, 2500 * time.Millisecond, 4 * time.Second, 4 * time.Second} {
 			time.Sleep(1500 * time.Millisecond)
-			if got := p.Worst(start); got != want {
-				t.Errorf("after %v: %v, want %v", time.Since(start), got, want)
+			if worst, lost := p.Worst(start), p.Lost(start); worst != want || lost != want {
+				t.Errorf("after %v: %v and %v in all, want %v", time.Since(start), worst, lost, want)
 			}
 		}
-		if got := p.Worst(start.Add(6 * time.Second)); got != 0 {
-			t.Errorf("since then: %v", got)
+		if worst, lost := p.Worst(start.Add(4*time.Second)), p.Lost(start.Add(4*time.Second)); worst != 4*time.Second || lost != 2*time.Second {
+			t.Errorf("since its middle: %v and %v in all", worst, lost)
 		}
+		if worst, lost := p.Worst(start.Add(6*time.Second)), p.Lost(start.Add(6*time.Second)); worst != 0 || lost != 0 {
+			t.Errorf("since its end: %v and %v in all", worst, lost)
+		}
+		stop()
+		time.Sleep(time.Minute)
+		if worst := p.Worst(start); worst != 4*time.Second {
+			t.Errorf("when nothing is watched any more: %v", worst)
+		}
+	})
+}
+
+// TestWatch: a machine that is in time is not late.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p Pace
+		stop := p.Watch()
+		start := time.Now()
+		time.Sleep(time.Second + 2*time.Millisecond)
+		if worst, lost := p.Worst(start), p.Lost(start); worst != 0 || lost != 0 {
+			t.Errorf("%v, %v in all", worst, lost)
+		}
+		stop()
 	})
 }

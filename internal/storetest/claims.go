@@ -42,10 +42,10 @@ func Waiting(c driver.Claim) driver.Claim {
 	return c
 }
 
-// Acquire is granted a claim within 20 s.
+// Acquire is granted a claim, within a minute.
 func Acquire(t testing.TB, s driver.Store, c driver.Claim) driver.Grant {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	g, err := s.Acquire(ctx, c)
 	if err != nil {

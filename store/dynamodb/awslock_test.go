@@ -56,11 +56,11 @@ func TestBarred(t *testing.T) {
 				return
 			}
 			p.Counts()
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-			defer cancel()
-			if _, err := s.Acquire(ctx, mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
+			if _, err := s.Acquire(t.Context(), mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("one who tries is told %v", err)
 			}
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
 			if _, err := s.Acquire(ctx, waiting(mutex("m", time.Minute))); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("one who waits is told %v", err)
 			}
@@ -71,7 +71,7 @@ func TestBarred(t *testing.T) {
 			if len(h) != 1 || h[0].Foreign == (what == "barred, ours and over") {
 				t.Fatalf("shown as %+v", h)
 			}
-			ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if err := s.Break(ctx, "m", h[0].Ref, driver.BreakForce); err != nil {
 				t.Fatal(err)

@@ -159,17 +159,18 @@ func TestLateTake(t *testing.T) {
 				if state == "idle" {
 					release(t, other, holder)
 				}
-				late := writes(p, takes, dynamodbtest.Fate{Delay: 1500 * time.Millisecond})
+				const delay = 6 * time.Second
+				late := writes(p, takes, dynamodbtest.Fate{Delay: delay})
 				c := mutex("m", time.Minute)
-				for range takes {
-					ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-					if _, err := s.Acquire(ctx, c); err == nil {
+				for n := range takes {
+					ctx, cancel := context.WithCancel(t.Context())
+					given := make(chan error, 1)
+					go func() { _, err := s.Acquire(ctx, c); given <- err }()
+					eventually(t, "a take that is under way", func() bool { return int(late.Load()) > n })
+					cancel()
+					if err := <-given; err == nil {
 						t.Fatal("granted in spite of the delay")
 					}
-					cancel()
-				}
-				if n := int(late.Load()); n != takes {
-					t.Fatalf("%d takes are under way, not %d", n, takes)
 				}
 				if err := s.Release(t.Context(), c, ""); err != nil && !errors.Is(err, driver.ErrLost) {
 					t.Fatal(err)
@@ -177,7 +178,7 @@ func TestLateTake(t *testing.T) {
 				if state == "held" {
 					release(t, other, holder)
 				}
-				time.Sleep(2 * time.Second)
+				time.Sleep(delay + time.Second/2)
 				if h := holders(t, other, "m"); len(h) != 0 {
 					t.Errorf("a claim that was released holds the lock: %+v", h)
 				}

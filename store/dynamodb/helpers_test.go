@@ -155,8 +155,9 @@ func plain(t testing.TB, client *sdk.Client, table, key string, until int64) boo
 }
 
 // eventually waits for something that is to come by itself.
-func eventually(t testing.TB, within time.Duration, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
+	const within = time.Minute
 	for from := time.Now(); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Since(from) > within {
 			t.Fatalf("%s: not within %v", what, within)

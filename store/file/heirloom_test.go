@@ -5,7 +5,6 @@ package file
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -38,14 +37,7 @@ func TestHeirloom(t *testing.T) {
 	if err := heirloom.Close(); err != nil {
 		t.Fatal(err)
 	}
-	late := time.After(10 * time.Second)
-	for look := time.NewTicker(time.Millisecond); !other.Gone(session); {
-		select {
-		case <-look.C: // a process that another test is about to start has all files open for a moment
-		case <-late:
-			t.Fatal("there, though its heir is gone")
-		}
-	}
+	until(t, func() bool { return other.Gone(session) }) // a process that another test is about to start has all files open for a moment
 	dead.presence.handle = -1
 	if err := dead.Close(); err != nil {
 		t.Fatal(err)

@@ -208,13 +208,12 @@ func logged(t testing.TB, log string) int {
 // until polls for what other processes do. No bubble of synctest holds them.
 func until(t testing.TB, ok func() bool) {
 	t.Helper()
-	for range 3000 {
-		if ok() {
-			return
+	const patience = 2 * time.Minute
+	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it did not happen in %v", patience)
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatal("it did not happen in 30 s")
 }
 
 // TestStopsAndKills: processes that are stopped and killed at random moments of their swaps hold nobody up and lose
@@ -246,16 +245,13 @@ func TestStopsAndKills(t *testing.T) {
 			done.Add(1)
 		}
 	})
-	kills, idle := 0, 0
+	kills := 0
 	c, _ := start(t, nil, "count", dir, log)
 	for i := range rounds {
 		time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond)
 		_ = c.Process.Signal(syscall.SIGSTOP)
 		before := done.Load()
-		time.Sleep(100 * time.Millisecond)
-		if done.Load() == before {
-			idle++
-		}
+		until(t, func() bool { return done.Load() > before+1 }) // the second has begun after the stop
 		if i%4 == 3 {
 			_ = c.Process.Kill()
 			_ = c.Wait()
@@ -269,9 +265,6 @@ func TestStopsAndKills(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	t.Logf("%d stops, %d kills, %d rounds done meanwhile, the longest took %v", rounds, kills, done.Load(), time.Duration(longest.Load()))
-	if idle > rounds/8 { // the machine may be busy with something else for once
-		t.Errorf("nothing was done in %d of %d stops", idle, rounds)
-	}
 	// A killed goroutine may have done one more than it has written down.
 	least := int(done.Load()) + logged(t, log)
 	if n := count(t, tab); n < least || n > least+4*kills {

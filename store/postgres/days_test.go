@@ -27,7 +27,7 @@ func TestPool(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	opts.Timeout = 200 * time.Millisecond
+	opts.Timeout = time.Second
 	st, err := New(t.Context(), pool, opts)
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func TestPool(t *testing.T) {
 		}
 		taken = append(taken, c)
 	}
-	if _, err := st.Acquire(t.Context(), mutex("n", time.Second)); err == nil || driver.Final(err) || !strings.Contains(err.Error(), "no free connection in the pool of 2") {
+	if _, err := st.Acquire(t.Context(), mutex("n", 3*time.Second)); err == nil || driver.Final(err) || !strings.Contains(err.Error(), "no free connection in the pool of 2") {
 		t.Errorf("with the pool used up: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -53,8 +53,8 @@ func TestPool(t *testing.T) {
 	for _, c := range taken {
 		c.Release()
 	}
-	if r := renew(t, st, g); r.Err != nil {
-		t.Errorf("with a free connection again: %v", r.Err)
+	if err := renewed(t, st, g); err != nil {
+		t.Errorf("with a free connection again: %v", err)
 	}
 	st.Close()
 	if err := pool.Ping(t.Context()); err != nil {
@@ -69,7 +69,7 @@ func TestReadOnly(t *testing.T) {
 	s := startServer(t)
 	url := freshURL(t, s)
 	st := opened(t, url)
-	g := acquire(t, st, mutex("m", time.Minute))
+	g := acquire(t, st, mutex("m", 5*time.Minute))
 	standby, err := s.Standby()
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestReadOnly(t *testing.T) {
 	t.Cleanup(standby.Stop)
 	exec(t, s, `alter system set default_transaction_read_only = on`)
 	exec(t, s, `select pg_reload_conf()`)
-	for until := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(patient); ; time.Sleep(10 * time.Millisecond) {
 		if on, err := s.Ask(`show default_transaction_read_only`); err == nil && on == "on" {
 			break
 		} else if time.Now().After(until) {
@@ -87,7 +87,7 @@ func TestReadOnly(t *testing.T) {
 	_, err = opened(t, url).Acquire(t.Context(), mutex("n", time.Minute))
 	is(t, err, driver.ErrDenied, "takes no writes")
 	r := renew(t, st, g)
-	for until := time.Now().Add(20 * time.Second); r.Err == nil && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(patient); r.Err == nil && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		r = renew(t, st, g) // its connection may not have heard of it
 	}
 	if r.Err == nil || driver.Final(r.Err) || !strings.Contains(r.Err.Error(), "it took writes before") {
@@ -108,7 +108,7 @@ func TestReadOnly(t *testing.T) {
 	if err := <-came; err != nil {
 		t.Errorf("the claim afterwards: %v", err)
 	}
-	for until := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(patient); ; time.Sleep(10 * time.Millisecond) {
 		if r := renew(t, st, g); r.Err == nil {
 			break
 		} else if time.Now().After(until) {
@@ -122,7 +122,7 @@ func TestReadOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer follower.Close()
-	for until := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(patient); ; time.Sleep(10 * time.Millisecond) {
 		l, err := follower.Inspect(t.Context(), "m")
 		if err == nil && len(l.Holders) == 1 && l.Holders[0].Token == g.Token {
 			break
@@ -198,16 +198,16 @@ func failover(t *testing.T, kill bool) {
 	t.Cleanup(standby.Stop)
 	exec(t, s, `alter system set synchronous_standby_names = '*'`)
 	exec(t, s, `select pg_reload_conf()`)
-	for until := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(patient); ; time.Sleep(10 * time.Millisecond) {
 		if state, err := s.Ask(`select sync_state from pg_stat_replication`); err == nil && state == "sync" {
 			break
 		} else if time.Now().After(until) {
 			t.Fatalf("the standby is %q %v", state, err)
 		}
 	}
-	both := "postgres://test@" + s.Addr + "," + standby.Addr + "/postgres?sslmode=disable&create=true&target_session_attrs=read-write&timeout=500ms"
+	both := "postgres://test@" + s.Addr + "," + standby.Addr + "/postgres?sslmode=disable&create=true&target_session_attrs=read-write&timeout=2s"
 	st := opened(t, both)
-	held := acquire(t, st, mutex("held", 20*time.Second))
+	held := acquire(t, st, mutex("held", 5*time.Minute))
 	freed := acquire(t, st, mutex("freed", 20*time.Second))
 	release(t, st, freed.Claim)
 	if kill {
@@ -219,7 +219,7 @@ func failover(t *testing.T, kill bool) {
 	}
 	exec(t, standby, `select pg_promote()`)
 	acquire(t, st, mutex("new", 20*time.Second)) // bears with the change
-	for until := time.Now().Add(15 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(patient); ; time.Sleep(10 * time.Millisecond) {
 		r := renew(t, st, held)
 		if r.Err == nil {
 			break

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
@@ -25,6 +27,30 @@ func exec(t testing.TB, s *pgtest.Server, text string) {
 	t.Helper()
 	if err := s.Exec(text); err != nil {
 		t.Fatalf("%s: %v", text, err)
+	}
+}
+
+// patient is how long anything may take that has no time of its own.
+const patient = time.Minute
+
+// await waits for something that is to come by itself.
+func await(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patient); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %v", what, patient)
+		}
+	}
+}
+
+// renewed asks for a renewal as a client does, who asks again where the outcome is not known, and gives the error only if the
+// claim is lost, or stays unknown.
+func renewed(t testing.TB, s driver.Store, g driver.Grant) (err error) {
+	t.Helper()
+	for end := time.Now().Add(patient); ; {
+		if err = renew(t, s, g).Err; err == nil || loss(err) != "" || time.Now().After(end) {
+			return err
+		}
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
 // TestListenRefused: a server that takes the listening connection and then refuses what it is for is not asked again and again
@@ -47,12 +49,22 @@ func TestListenRefused(t *testing.T) {
 	release(t, st, g.Claim)
 }
 
+// listens reports whether a client under that application_name is told of what happens to a lock that it waits for.
+func listens(t testing.TB, s *pgtest.Server, application string) bool {
+	t.Helper()
+	n, err := s.Ask(`select count(*) from pg_locks l join pg_stat_activity a using (pid)
+		where a.application_name = '` + application + `' and l.locktype = 'advisory' and l.mode = 'ShareLock' and l.granted`)
+	return err == nil && n != "0"
+}
+
 // TestUsersNotifications: a pool of the user's whose connections hand on what they are notified of does not keep it from those
 // who wait, nor gets what is ours.
 func TestUsersNotifications(t *testing.T) {
 	t.Parallel()
 	s := server(t)
-	config, opts := parse(t, freshURL(t, s))
+	config, opts := parse(t, freshURL(t, s, "application_name=users_notifications"))
+	var machine pace.Pace
+	defer machine.Watch()()
 	var strays atomic.Int32
 	config.ConnConfig.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) { strays.Add(1) }
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
@@ -78,11 +90,11 @@ func TestUsersNotifications(t *testing.T) {
 			}
 			granted <- next
 		}()
-		time.Sleep(200 * time.Millisecond) // it listens
+		await(t, "the waiter's listening", func() bool { return listens(t, s, "users_notifications") })
 		start := time.Now()
 		release(t, st, g.Claim)
 		next := <-granted
-		worst = max(worst, time.Since(start))
+		worst = max(worst, time.Since(start)-machine.Lost(start))
 		release(t, st, next.Claim)
 	}
 	if worst > 500*time.Millisecond || strays.Load() > 0 {
@@ -99,20 +111,24 @@ func TestShedLockSeats(t *testing.T) {
 	c.Wait = true
 	over := make(chan error, 1)
 	go func() { _, err := st.Acquire(t.Context(), c); over <- err }()
-	time.Sleep(300 * time.Millisecond)
+	seats := func() int {
+		n := st.t.listener
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return len(n.seats["m"])
+	}
+	sits := func() bool { return seats() > 0 }
+	await(t, "the waiter's seat", sits)
 	for range 20 {
 		if r := renew(t, st, g); r.Err != nil {
 			t.Fatal(r.Err)
 		}
 		time.Sleep(20 * time.Millisecond)
+		if n := seats(); n > 1 {
+			t.Errorf("one who waits has %d seats", n)
+		}
 	}
-	n := st.t.listener
-	n.mu.Lock()
-	seats := len(n.seats["m"])
-	n.mu.Unlock()
-	if seats != 1 {
-		t.Errorf("one who waits has %d seats", seats)
-	}
+	await(t, "the waiter's seat after it was told", sits)
 	release(t, st, g.Claim)
 	if err := <-over; err != nil {
 		t.Error(err)
@@ -128,10 +144,10 @@ func TestListeningPastASilentServer(t *testing.T) {
 	}
 	defer silent.Close()
 	s := server(t)
-	url := freshURL(t, s, "application_name=past_silent", "timeout=300ms")
+	url := freshURL(t, s, "application_name=past_silent", "timeout=1s")
 	st := opened(t, strings.Replace(url, s.Addr, silent.Addr().String()+","+s.Addr, 1))
 	acquire(t, opened(t, url), mutex("m", time.Minute))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patient)
 	defer cancel()
 	over := make(chan struct{})
 	go func() {
@@ -140,17 +156,7 @@ func TestListeningPastASilentServer(t *testing.T) {
 		c.Wait = true
 		_, _ = st.Acquire(ctx, c)
 	}()
-	listening := func() bool {
-		n, err := s.Ask(`select count(*) from pg_locks l join pg_stat_activity a using (pid)
-			where a.application_name = 'past_silent' and l.locktype = 'advisory' and l.mode = 'ShareLock' and l.granted`)
-		return err == nil && n != "0"
-	}
-	for !listening() && ctx.Err() == nil {
-		time.Sleep(20 * time.Millisecond)
-	}
-	if ctx.Err() != nil {
-		t.Error("nobody listens after 20 s")
-	}
+	await(t, "a listener", func() bool { return listens(t, s, "past_silent") })
 	cancel()
 	<-over
 }

@@ -25,7 +25,7 @@ const (
 	processes = 16
 	locks     = 8
 	each      = 5
-	patience  = 30 * time.Second // nobody waits for so long, unless in a circle
+	patience  = 2 * time.Minute // nobody waits for so long, unless in a circle
 )
 
 // TestMain is a worker process if it is told so.
@@ -110,7 +110,7 @@ func read(file string) (int, error) {
 // work is the life of a worker process. It prints how often it had its locks.
 func work(dir string, d time.Duration) error {
 	ctx := context.Background()
-	client, err := holdfast.Open(ctx, "file://"+filepath.Join(dir, "store"), &holdfast.Options{TTL: 5 * time.Second})
+	client, err := holdfast.Open(ctx, "file://"+filepath.Join(dir, "store"), &holdfast.Options{TTL: patience})
 	if err != nil {
 		return err
 	}

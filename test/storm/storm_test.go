@@ -21,7 +21,8 @@ var duration = flag.Duration("storm", 10*time.Second, "how long each storm lasts
 const (
 	processes  = 8
 	goroutines = 8
-	ttl        = time.Second
+	ttl        = time.Second // where holders are killed and stopped
+	patient    = time.Minute // with what has no time of its own
 )
 
 // TestMain is a worker process if it is told so.
@@ -67,7 +68,8 @@ func TestCount(t *testing.T) {
 	if err := os.WriteFile(file, []byte("0"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := Order{Store: "file://" + t.TempDir(), TTL: ttl, File: file, Until: *duration, Workers: goroutines}
+	// A plain file refuses no old tokens: nobody may be stopped here for a TTL.
+	o := Order{Store: "file://" + t.TempDir(), TTL: time.Minute, File: file, Until: *duration, Workers: goroutines}
 	var workers []*worker
 	for range processes {
 		workers = append(workers, start(t, o))
@@ -93,7 +95,7 @@ func TestCount(t *testing.T) {
 		t.Errorf("%d additions were made, and the file says %s", sum, got)
 	}
 	t.Logf("%d additions in %v by %d processes with %d goroutines, exact; by process %v", sum, *duration, processes, goroutines, each)
-	if slices.Min(each) == 0 {
+	if slices.Min(each) < goroutines {
 		t.Errorf("a process got nowhere: %v", each)
 	}
 }
@@ -116,7 +118,7 @@ func TestKillAndStop(t *testing.T) {
 	var handOvers []time.Duration
 	stops := 0
 	until := time.Now().Add(*duration)
-	for round := 0; time.Now().Before(until); round++ {
+	for round := 0; time.Now().Before(until) || stops == 0; round++ {
 		next := time.After(time.Second)
 		if round%3 == 1 {
 			c.stop()
@@ -161,7 +163,7 @@ func (c *crew) spawn() {
 
 // holder waits for somebody to hold the lock, and takes that worker out of the crew for another.
 func (c *crew) holder() *worker {
-	if _, err := c.witness.AwaitHolder(0, 10*time.Second); err != nil {
+	if _, err := c.witness.AwaitHolder(0, patient); err != nil {
 		c.t.Fatal(err)
 	}
 	for {
@@ -179,7 +181,7 @@ func (c *crew) holder() *worker {
 func (c *crew) kill() time.Duration {
 	w := c.holder()
 	w.Process.Kill()
-	took, err := c.witness.AwaitHolder(w.Process.Pid, 10*time.Second)
+	took, err := c.witness.AwaitHolder(w.Process.Pid, patient)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -193,7 +195,7 @@ func (c *crew) stop() {
 	w.Process.Signal(syscall.SIGSTOP)
 	time.AfterFunc(2*ttl, func() { w.Process.Signal(syscall.SIGCONT) })
 	c.stopped = append(c.stopped, w)
-	if _, err := c.witness.AwaitHolder(w.Process.Pid, 10*time.Second); err != nil {
+	if _, err := c.witness.AwaitHolder(w.Process.Pid, patient); err != nil {
 		c.t.Fatal(err)
 	}
 }

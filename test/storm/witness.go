@@ -7,6 +7,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // Ask is what a worker says to the witness, one JSON object a line; each is answered by an Answer.
@@ -26,6 +28,8 @@ type Answer struct {
 // Witness is the resource that the lock guards.
 type Witness struct {
 	listener net.Listener
+	machine  pace.Pace
+	rest     func()
 
 	mu      sync.Mutex
 	value   int64
@@ -42,7 +46,7 @@ type Tally struct {
 	Stale    int           // refused for their token
 	Lost     int           // accepted though not made from the value that stood: two worked at a time
 	Repeated int           // a token held twice, or falling
-	Longest  time.Duration // the longest time between two accepted writes
+	Longest  time.Duration // the longest time between two accepted writes, without what the machine was late in it
 	last     time.Time
 }
 
@@ -53,6 +57,7 @@ func NewWitness(path string) (*Witness, error) {
 		return nil, err
 	}
 	w := &Witness{listener: l, changed: make(chan struct{})}
+	w.rest = w.machine.Watch()
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -68,6 +73,7 @@ func NewWitness(path string) (*Witness, error) {
 // Close ends the witness, and gives what it has seen.
 func (w *Witness) Close() Tally {
 	w.listener.Close()
+	w.rest()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.Tally
@@ -117,7 +123,7 @@ func (w *Witness) answer(ask Ask) Answer {
 		w.Writes++
 		now := time.Now()
 		if !w.last.IsZero() {
-			w.Longest = max(w.Longest, now.Sub(w.last))
+			w.Longest = max(w.Longest, now.Sub(w.last)-w.machine.Lost(w.last))
 		}
 		w.last = now
 	}
@@ -137,14 +143,14 @@ func (w *Witness) Holder() (int, <-chan struct{}) {
 	return w.holder, w.changed
 }
 
-// AwaitHolder waits until somebody else than pid holds the lock.
+// AwaitHolder waits until somebody else than pid holds the lock, and tells how long it took, without what the machine was late.
 func (w *Witness) AwaitHolder(not int, limit time.Duration) (time.Duration, error) {
 	from := time.Now()
 	deadline := time.After(limit)
 	for {
 		pid, changed := w.Holder()
 		if pid != 0 && pid != not {
-			return time.Since(from), nil
+			return time.Since(from) - w.machine.Lost(from), nil
 		}
 		select {
 		case <-changed:

@@ -23,7 +23,7 @@ type Order struct {
 	TTL     time.Duration //
 	Witness string        // socket of the witness; empty: the guarded resource is File
 	File    string        // a file with a number in it
-	Until   time.Duration // how long to go on
+	Until   time.Duration // how long to go on; who had no turn until then goes on until he had one
 	Workers int           // goroutines
 }
 
@@ -65,11 +65,20 @@ func (o Order) loop(ctx context.Context, mu *holdfast.Mutex) (made int, err erro
 		defer conn.Close()
 		turn = (&resource{conn: conn, lines: bufio.NewReader(conn)}).add
 	}
+	first, cancel := context.WithTimeout(context.Background(), o.Until+2*time.Minute)
+	defer cancel()
 	for {
-		lease, err := mu.Lock(ctx)
-		if ctx.Err() != nil {
+		wait := ctx
+		if made == 0 {
+			wait = first
+		}
+		lease, err := mu.Lock(wait)
+		if wait.Err() != nil {
 			if err == nil {
 				return made, lease.Unlock()
+			}
+			if made == 0 {
+				return 0, fmt.Errorf("it never had a turn: %w", err)
 			}
 			return made, nil
 		}

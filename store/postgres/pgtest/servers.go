@@ -182,7 +182,7 @@ func spawn(dir, logFile string, env []string, name string, args ...string) (*exe
 
 func (s *Server) await(log string, answers func() error) error {
 	var err error
-	for until := time.Now().Add(30 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		if err = answers(); err == nil {
 			return nil
 		}
@@ -207,7 +207,7 @@ func (s *Server) Exec(text string) error {
 
 // Ask runs statements like Exec and gives the first value of the last answer, in text.
 func (s *Server) Ask(text string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	c, err := pgx.Connect(ctx, s.URL("test")+"?sslmode=disable")
 	if err != nil {
