@@ -188,9 +188,12 @@ func (s *supervisor) kill() time.Duration {
 	if s.killGap == 0 {
 		s.report(report{Event: reportKilled})
 	}
+	var left []process // that cannot be killed
 	if s.killGap == lastKillGap && !s.stuckTold {
+		left = s.tree.running()
+	}
+	if len(left) > 0 {
 		s.stuckTold = true
-		left := s.tree.running()
 		what := "and another holder may run beside it"
 		if s.lost != nil { // the user wants it killed
 			what = "and the lock is kept until that is gone"
