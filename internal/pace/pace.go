@@ -18,7 +18,7 @@ type Pace struct {
 type lag struct{ from, to time.Time }
 
 // worthNoting is what no machine is blamed for.
-const worthNoting = time.Millisecond
+const worthNoting = 5 * time.Millisecond
 
 // Watch measures until the function that it returns is called.
 func (p *Pace) Watch() (stop func()) {

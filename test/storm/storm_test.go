@@ -131,7 +131,7 @@ func TestKillAndStop(t *testing.T) {
 	tally := witness.Close()
 	slices.Sort(handOvers)
 	worst := handOvers[len(handOvers)-1]
-	t.Logf("%d writes, %d holders killed, %d stopped, %d stale writes refused; hand-over after a kill: median %v, longest %v; longest pause %v",
+	t.Logf("%d writes, %d holders killed, %d stopped, %d stale writes refused; hand-over after a kill: median %v, longest %v; longest pause %v; the times are without what the machine was late by itself",
 		tally.Writes, len(handOvers), stops, tally.Stale, handOvers[len(handOvers)/2], worst, tally.Longest)
 	if tally.Lost > 0 || tally.Repeated > 0 {
 		t.Errorf("%d writes were not made from the value that stood, %d tokens repeated", tally.Lost, tally.Repeated)
