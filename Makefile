@@ -27,10 +27,8 @@ run: build
 test: install-servers
 	$(MAKE) core MODULES="$(CORE) $(SERVERS)"
 
-# All that needs no server. The many worlds of the simulation are all sums, and the rest waits most of the time, so the two go
-# side by side.
-core: setup
-	$(MAKE) --jobs=2 --output-sync=target suites worlds
+# All that needs no server. The many worlds of the simulation come after the suites, which measure time.
+core: setup suites worlds
 	scripts/readme
 
 # The stores on servers alone.
@@ -44,8 +42,8 @@ suites:
 
 # Some of them with the race detector, all without it, since it would take seven times as long.
 worlds:
-	nice -n 19 go test -race -run 'TestWorlds|TestTreeWorlds' ./internal/sim -seeds 30 -v -timeout 30m | grep -v '^=== '
-	nice -n 19 go test -run 'TestWorlds|TestTreeWorlds' ./internal/sim -seeds $(SEEDS) -v -timeout 30m | grep -v '^=== '
+	go test -race -run 'TestWorlds|TestTreeWorlds' ./internal/sim -seeds 30 -v -timeout 30m | grep -v '^=== '
+	go test -run 'TestWorlds|TestTreeWorlds' ./internal/sim -seeds $(SEEDS) -v -timeout 30m | grep -v '^=== '
 
 # Form: formatting, vet, linters, tidy modules, other systems, known vulnerabilities.
 check: setup

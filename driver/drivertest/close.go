@@ -49,17 +49,20 @@ var closeCases = []Case{
 		}
 	}),
 	promise("close-stops", "Nothing that a client has started goes on after its Close.", func(e *Env) {
-		e.a().release(e.a().try(e.mutex(e.lock("m")))) // what the shared clients have to start they start now
-		before := e.goroutines()
-		c := e.open()
-		g := c.try(e.mutex(e.lock("m")))
-		w := c.queue(e.lined(g.Name)).stands()
-		g = c.renew(g)
+		var c *client
+		var w *waiting
+		label := e.prefix + "close-stops" // of what this client starts: the shared clients may start something at any time
+		pprof.Do(e.ctx, pprof.Labels(goroutineLabel, label), func(context.Context) {
+			c = e.open()
+			g := c.renew(c.try(e.mutex(e.lock("m"))))
+			w = c.queue(e.lined(g.Name))
+		})
+		w.stands()
 		c.store.Close()
 		w.refused(driver.ErrClosed)
 		n := 0
-		e.until(e.slack, func() bool { n = e.goroutines(); return n <= before }, "%s", lazily(func() string {
-			return fmt.Sprintf("%d goroutines of the client live on", n-before)
+		e.until(e.slack, func() bool { n = goroutines(label); return n == 0 }, "%s", lazily(func() string {
+			return fmt.Sprintf("%d goroutines of the client live on", n)
 		}))
 	}),
 	promise("ended-context", "Every call under a context that has ended returns promptly, with an error.", func(e *Env) {
@@ -118,12 +121,11 @@ func (e *Env) calls(ctx context.Context, c *client, g driver.Grant, told func(me
 	told("Release", s.Release(ctx, g.Claim, ""))
 }
 
-// goroutines counts those that this case or its clients have started. They are found by the label that goroutines
-// inherit from whoever starts them, so that those of other cases do not count.
-func (e *Env) goroutines() (n int) {
+// goroutines counts those under a label, which goroutines inherit from whoever starts them.
+func goroutines(label string) (n int) {
 	var b bytes.Buffer
 	pprof.Lookup("goroutine").WriteTo(&b, 1)
-	label := fmt.Sprintf("%q:%q", goroutineLabel, e.prefix)
+	label = fmt.Sprintf("%q:%q", goroutineLabel, label)
 	for block := range strings.SplitSeq(b.String(), "\n\n") {
 		if strings.Contains(block, label) {
 			count, _, _ := strings.Cut(block, " @")

@@ -26,7 +26,7 @@ func conform(t *testing.T, s *dynamodbtest.Server, more string, opts drivertest.
 		return store, p, err
 	})
 	h.Secrets = []string{"hunter2secret"}
-	h.Slack = 2 * time.Second // a single thread of JavaScript serves all
+	h.Slack = 4 * time.Second // a single thread of JavaScript serves all
 	h.Restart = s.Restart
 	storetest.Conform(t, h, opts)
 }

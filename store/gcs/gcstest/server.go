@@ -42,7 +42,7 @@ type Server struct {
 	ahead   map[string]time.Duration // by object: the shift when it was written
 
 	// one is held by writes: the emulator tells a writer about the object that stands there when it answers, which may
-	// be another's already.
+	// be another's already. And by listings: it lists null for an object that is removed meanwhile.
 	one sync.Mutex
 }
 
@@ -195,9 +195,14 @@ func (s *Server) pass(r *http.Request, req Request) *httptest.ResponseRecorder {
 	body, _ := io.ReadAll(r.Body)
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	reply := httptest.NewRecorder()
-	if req.Kind == Read || req.Kind == List {
+	switch req.Kind {
+	case Read:
 		s.emu.Handler(reply, r)
-	} else {
+	case List:
+		s.one.Lock()
+		defer s.one.Unlock()
+		s.emu.Handler(reply, r)
+	default:
 		s.one.Lock()
 		defer s.one.Unlock()
 		if there, _ := s.store.GetMeta("", req.Bucket, req.Object); req.Kind == Delete && there == nil {
