@@ -166,6 +166,10 @@ func Run(ctx context.Context, h Harness, o *Options) []Result {
 // with twice the slack.
 const retries = 3
 
+// lateMachine is by how much a machine is late on which a case that failed for being late proves nothing: the shortest TTLs are
+// 1 s, and servers on it were late, too.
+const lateMachine = 50 * time.Millisecond
+
 // busy names the cases that need a whole machine for a while. One of them runs at a time, so that they do not make the
 // others late.
 var busy = map[string]bool{"fair-contended": true, "rw-contended": true, "cancel-at-random": true, "queue-full": true,
@@ -260,7 +264,7 @@ func (s *suite) run(ctx context.Context, c Case, folder string, slack time.Durat
 	r.Refused = e.refused.Load()
 	r.Took = time.Since(start)
 	var l late
-	r.proofless = errors.As(r.Err, &l) && s.pace.Worst(start) > s.h.Slack/20
+	r.proofless = errors.As(r.Err, &l) && s.pace.Worst(start) > lateMachine
 	return r
 }
 

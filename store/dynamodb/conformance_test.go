@@ -51,7 +51,7 @@ func parallel() int {
 	if os.Getenv(dynamodbtest.LocalVariable) != "" {
 		return 4
 	}
-	return 12
+	return 8
 }
 
 // TestConformanceAWSLock: what the layout of the AWS lock client carries it carries as promised, and the rest it refuses.
