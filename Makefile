@@ -11,7 +11,7 @@ export GOFLAGS := -tags=disable_grpc_modules
 CORE    = . ./cmd/holdfast ./test
 SERVERS = $(filter-out $(addprefix $(CURDIR)/,cmd/holdfast test) $(CURDIR),$(shell go list -m -f '{{.Dir}}'))
 MODULES = $(CORE)
-SEEDS  ?= 2000
+SEEDS  ?= 3000
 
 .PHONY: run test core servers suites worlds check bench prove build setup install-servers
 
@@ -42,7 +42,7 @@ suites:
 
 # Some of them with the race detector, all without it, since it would take seven times as long.
 worlds:
-	go test -race -run 'TestWorlds|TestTreeWorlds' ./internal/sim -seeds 30 -v -timeout 30m | grep -v '^=== '
+	go test -race -run 'TestWorlds|TestTreeWorlds' ./internal/sim -seeds 50 -v -timeout 30m | grep -v '^=== '
 	go test -run 'TestWorlds|TestTreeWorlds' ./internal/sim -seeds $(SEEDS) -v -timeout 30m | grep -v '^=== '
 
 # Form: formatting, vet, linters, tidy modules, other systems, known vulnerabilities.
