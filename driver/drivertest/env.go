@@ -79,13 +79,15 @@ func (e *Env) finish() error {
 func (e *Env) failf(format string, args ...any) {
 	err := fmt.Errorf(format, args...)
 	if e.ctx.Err() != nil {
-		err = late{fmt.Errorf("%w (%w)", err, context.Cause(e.ctx))}
+		err = late{error: fmt.Errorf("%w (%w)", err, context.Cause(e.ctx))}
 	}
 	panic(failure{err})
 }
 
 // latef ends the case: something took too long.
-func (e *Env) latef(format string, args ...any) { panic(failure{late{fmt.Errorf(format, args...)}}) }
+func (e *Env) latef(format string, args ...any) {
+	panic(failure{late{error: fmt.Errorf(format, args...)}})
+}
 
 // soon fails if what has been done since start took longer than bound.
 func (e *Env) soon(start driver.Instant, bound time.Duration, format string, args ...any) {
@@ -98,7 +100,8 @@ func (e *Env) soon(start driver.Instant, bound time.Duration, format string, arg
 func (e *Env) while(g driver.Grant, steps func()) {
 	if err := guard(func() error { steps(); return nil }); err != nil {
 		if e.passed(g) >= g.TTL {
-			e.latef("%w (%v after the start of a grant of %v)", err, e.passed(g).Round(time.Millisecond), g.TTL)
+			err = fmt.Errorf("%w (%v after the start of a grant of %v)", err, e.passed(g).Round(time.Millisecond), g.TTL)
+			panic(failure{late{error: err, overrun: true}})
 		}
 		panic(failure{err})
 	}
