@@ -28,7 +28,9 @@ test: install-servers
 	$(MAKE) core MODULES="$(CORE) $(SERVERS)"
 
 # All that needs no server. The many worlds of the simulation come after the suites, which measure time.
-core: setup suites worlds
+core: setup
+	$(MAKE) suites
+	$(MAKE) worlds
 	scripts/readme
 
 # The stores on servers alone.

@@ -162,8 +162,8 @@ func Run(ctx context.Context, h Harness, o *Options) []Result {
 	return results
 }
 
-// retries is how often a case is run again, alone, that failed for being late on a machine that was late itself: each time
-// with twice the slack.
+// retries is how often a case is run again, alone, that failed for being late in a way that proves nothing: each time with
+// twice the slack.
 const retries = 3
 
 // lateMachine is by how much a machine is late on which a case that failed for being late proves nothing: the shortest TTLs are

@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// soon is before patience with servers that do not answer is over.
-const soon = 8 * time.Second
+// Soon is before patience with servers that do not answer is over.
+const Soon = 8 * time.Second
 
 // TLS has start run a server with a certificate and its key, and comes with that as the authority, and then with another one.
 func (r *Rig[C, P]) TLS(t *testing.T, start func(cert, key string) C) {
@@ -49,7 +49,7 @@ func (r *Rig[C, P]) TLS(t *testing.T, start func(cert, key string) C) {
 	began := time.Now()
 	err = try(bad)
 	t.Logf("a wrong authority: %v after %v", err, time.Since(began).Round(time.Millisecond))
-	if !errors.Is(err, holdfast.ErrDenied) || time.Since(began) > soon {
+	if !errors.Is(err, holdfast.ErrDenied) || time.Since(began) > Soon {
 		t.Errorf("a wrong authority: %v after %v", err, time.Since(began))
 	}
 }

@@ -58,14 +58,15 @@ func TestMain(m *testing.M) {
 
 // Short names for what the tests say often.
 var (
-	open    = storetest.Open
-	apart   = storetest.Apart
-	mutex   = storetest.Mutex
-	waiting = storetest.Waiting
-	acquire = storetest.Acquire
-	renew   = storetest.Renew
-	release = storetest.Release
-	loss    = storetest.Loss
+	open       = storetest.Open
+	apart      = storetest.Apart
+	mutex      = storetest.Mutex
+	waiting    = storetest.Waiting
+	acquire    = storetest.Acquire
+	renew      = storetest.Renew
+	release    = storetest.Release
+	loss       = storetest.Loss
+	eventually = storetest.Eventually
 )
 
 func server(t testing.TB) *dynamodbtest.Server {
@@ -152,15 +153,4 @@ func plain(t testing.TB, client *sdk.Client, table, key string, until int64) boo
 		t.Fatal(err)
 	}
 	return took
-}
-
-// eventually waits for something that is to come by itself.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	const within = time.Minute
-	for from := time.Now(); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Since(from) > within {
-			t.Fatalf("%s: not within %v", what, within)
-		}
-	}
 }

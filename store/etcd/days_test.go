@@ -19,9 +19,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// soon is before patience with a cluster that does not answer is over.
-const soon = 8 * time.Second
-
 // TestLateAdd: an add of unknown outcome that is withdrawn, or whose claim is moved to another lease and over, cannot take
 // effect later, and other adds of the session can.
 func TestLateAdd(t *testing.T) {
@@ -294,7 +291,7 @@ func TestNoSpace(t *testing.T) {
 	if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "database space exceeded; make room") {
 		t.Errorf("a lock on a full cluster: %v", err)
 	}
-	if took := time.Since(began); took > soon {
+	if took := time.Since(began); took > sessiontest.Soon {
 		t.Errorf("that took %v to say", took)
 	}
 	sessiontest.Renewed(t, held)
@@ -312,7 +309,7 @@ func TestCorrupt(t *testing.T) {
 	fails(t, err)
 	began := time.Now()
 	_, err = client.Mutex(t.Name(), nil).Lock(t.Context())
-	if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "alarm list") || time.Since(began) > soon {
+	if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "alarm list") || time.Since(began) > sessiontest.Soon {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 }
@@ -366,7 +363,7 @@ func TestAuth(t *testing.T) {
 	began := time.Now()
 	_, err = outside.Mutex("not-mine", nil).Lock(ctx)
 	shows(err)
-	if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "the whole range") || time.Since(began) > soon {
+	if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "the whole range") || time.Since(began) > sessiontest.Soon {
 		t.Errorf("outside of the granted prefix: %v after %v", err, time.Since(began))
 	}
 	wrong, err := holdfast.Open(ctx, "etcd://ann:wrong-"+secret+at, nil)

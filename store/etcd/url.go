@@ -65,7 +65,7 @@ func config(u *url.URL) (clientv3.Config, string, error) {
 			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: time.Second}})},
 	}
 	var prefix, ca, cert, key, name string
-	secure, fromFile := false, false
+	secure := false
 	cfg.Username = u.User.Username()
 	cfg.Password, _ = u.User.Password()
 	text := func(to *string) func(string) error {
@@ -73,12 +73,8 @@ func config(u *url.URL) (clientv3.Config, string, error) {
 	}
 	err := driver.Query(u, map[string]func(string) error{
 		"prefix": text(&prefix), "tls-ca": text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
-		"tls": func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
-		"password-file": func(v string) (err error) {
-			fromFile = true
-			cfg.Password, err = secretfile.Read(v)
-			return err
-		},
+		"tls":           func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
+		"password-file": func(v string) (err error) { cfg.Password, err = secretfile.Read(v); return err },
 	})
 	if err != nil {
 		return cfg, "", err
@@ -105,7 +101,7 @@ func config(u *url.URL) (clientv3.Config, string, error) {
 		}
 		cfg.Endpoints = append(cfg.Endpoints, scheme+host)
 	}
-	if fromFile && cfg.Username == "" {
+	if u.Query().Has("password-file") && cfg.Username == "" {
 		return cfg, "", fmt.Errorf("%w: password-file takes a user: etcd://user@%s", driver.ErrInvalid, u.Host)
 	}
 	if u.User != nil {

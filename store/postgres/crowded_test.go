@@ -58,7 +58,7 @@ func TestStuckStatements(t *testing.T) {
 				t.Errorf("on a table that is locked: %v", err)
 			}
 		}
-		await(t, "the end of what was given up", func() bool { // on a server that is told of it
+		eventually(t, "the end of what was given up", func() bool { // on a server that is told of it
 			var n string
 			if n, err = s.Ask("select count(*) from pg_stat_activity where application_name = 'stuck'"); err != nil {
 				return true

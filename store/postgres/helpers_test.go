@@ -13,14 +13,15 @@ import (
 
 // Short names for what the tests say often.
 var (
-	opened  = storetest.Open
-	apart   = storetest.Apart
-	mutex   = storetest.Mutex
-	acquire = storetest.Acquire
-	renew   = storetest.Renew
-	release = storetest.Release
-	loss    = storetest.Loss
-	conform = storetest.Conform
+	opened     = storetest.Open
+	apart      = storetest.Apart
+	mutex      = storetest.Mutex
+	acquire    = storetest.Acquire
+	renew      = storetest.Renew
+	release    = storetest.Release
+	loss       = storetest.Loss
+	eventually = storetest.Eventually
+	conform    = storetest.Conform
 )
 
 func exec(t testing.TB, s *pgtest.Server, text string) {
@@ -32,16 +33,6 @@ func exec(t testing.TB, s *pgtest.Server, text string) {
 
 // patient is how long anything may take that has no time of its own.
 const patient = time.Minute
-
-// await waits for something that is to come by itself.
-func await(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patient); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, patient)
-		}
-	}
-}
 
 // renewed asks for a renewal as a client does, who asks again where the outcome is not known, and gives the error only if the
 // claim is lost, or stays unknown.

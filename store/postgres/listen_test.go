@@ -90,7 +90,7 @@ func TestUsersNotifications(t *testing.T) {
 			}
 			granted <- next
 		}()
-		await(t, "the waiter's listening", func() bool { return listens(t, s, "users_notifications") })
+		eventually(t, "the waiter's listening", func() bool { return listens(t, s, "users_notifications") })
 		start := time.Now()
 		release(t, st, g.Claim)
 		next := <-granted
@@ -118,7 +118,7 @@ func TestShedLockSeats(t *testing.T) {
 		return len(n.seats["m"])
 	}
 	sits := func() bool { return seats() > 0 }
-	await(t, "the waiter's seat", sits)
+	eventually(t, "the waiter's seat", sits)
 	for range 20 {
 		if r := renew(t, st, g); r.Err != nil {
 			t.Fatal(r.Err)
@@ -128,7 +128,7 @@ func TestShedLockSeats(t *testing.T) {
 			t.Errorf("one who waits has %d seats", n)
 		}
 	}
-	await(t, "the waiter's seat after it was told", sits)
+	eventually(t, "the waiter's seat after it was told", sits)
 	release(t, st, g.Claim)
 	if err := <-over; err != nil {
 		t.Error(err)
@@ -156,7 +156,7 @@ func TestListeningPastASilentServer(t *testing.T) {
 		c.Wait = true
 		_, _ = st.Acquire(ctx, c)
 	}()
-	await(t, "a listener", func() bool { return listens(t, s, "past_silent") })
+	eventually(t, "a listener", func() bool { return listens(t, s, "past_silent") })
 	cancel()
 	<-over
 }

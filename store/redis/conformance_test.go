@@ -43,14 +43,20 @@ func dialVia(via *linktest.Net) func(o *rueidis.ClientOption) {
 	}
 }
 
+// read takes a URL apart.
+func read(raw string) (*url.URL, *place, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := readURL(u)
+	return u, p, err
+}
+
 // viaURL makes stores of a URL.
 func viaURL(raw string) func(context.Context, func(*rueidis.ClientOption), *Options) (driver.Store, error) {
 	return func(ctx context.Context, dial func(*rueidis.ClientOption), opts *Options) (driver.Store, error) {
-		u, err := url.Parse(raw)
-		if err != nil {
-			return nil, err
-		}
-		p, err := readURL(u)
+		_, p, err := read(raw)
 		if err != nil {
 			return nil, err
 		}
@@ -67,11 +73,7 @@ const linkTime = 30 * time.Second
 
 // opened opens a store of a URL, with such links.
 func opened(ctx context.Context, raw string, more ...func(*Options)) (driver.Store, error) {
-	u, err := url.Parse(raw)
-	if err != nil {
-		return nil, err
-	}
-	p, err := readURL(u)
+	u, p, err := read(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -179,11 +181,7 @@ func TestConformanceRedlock(t *testing.T) {
 	g := must(t)(redistest.Independent(5))
 	a := g.Addrs()
 	open := func(ctx context.Context, dial func(*rueidis.ClientOption), _ *Options) (driver.Store, error) {
-		u, err := url.Parse("redlock://" + a[0] + "?addrs=" + strings.Join(a[1:], ","))
-		if err != nil {
-			return nil, err
-		}
-		p, err := readURL(u)
+		_, p, err := read("redlock://" + a[0] + "?addrs=" + strings.Join(a[1:], ","))
 		if err != nil {
 			return nil, err
 		}

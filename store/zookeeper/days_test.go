@@ -31,7 +31,7 @@ func TestSessionBounds(t *testing.T) {
 	claim.TTL = time.Minute
 	began := time.Now()
 	_, err := s.Acquire(t.Context(), claim)
-	if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "20s") || time.Since(began) > soon {
+	if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "20s") || time.Since(began) > sessiontest.Soon {
 		t.Errorf("more than the servers grant: %v after %v", err, time.Since(began))
 	}
 	claim = mutexClaim(t.Name())
@@ -75,7 +75,7 @@ func TestDenied(t *testing.T) {
 		defer other.Close()
 		began := time.Now()
 		_, err = other.Mutex(t.Name(), nil).Lock(t.Context())
-		if !errors.Is(err, holdfast.ErrDenied) || time.Since(began) > soon {
+		if !errors.Is(err, holdfast.ErrDenied) || time.Since(began) > sessiontest.Soon {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		if text := fmt.Sprintf("%v %+v %s", err, err, other.Info().Store); strings.Contains(text, secret) {
@@ -101,7 +101,7 @@ func TestACLRefused(t *testing.T) {
 		} else {
 			_, err = client.Mutex(t.Name()+layout, nil).Lock(t.Context())
 		}
-		if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "acl=creator") || time.Since(began) > soon {
+		if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "acl=creator") || time.Since(began) > sessiontest.Soon {
 			t.Errorf("%s: %v after %v", layout, err, time.Since(began))
 		}
 	}

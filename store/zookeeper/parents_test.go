@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
 
 // TestParentsDenied: who cannot make the nodes above a lock is told so at once, be they one or several that are missing.
@@ -25,7 +26,7 @@ func TestParentsDenied(t *testing.T) {
 		claim := mutexClaim(strings.TrimPrefix(name, "/"))
 		began := time.Now()
 		_, err := s.Acquire(t.Context(), claim)
-		if !errors.Is(err, driver.ErrDenied) || time.Since(began) > soon {
+		if !errors.Is(err, driver.ErrDenied) || time.Since(began) > sessiontest.Soon {
 			t.Errorf("%s: %v after %v", name, err, time.Since(began))
 		}
 	}

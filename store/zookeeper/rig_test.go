@@ -85,9 +85,6 @@ func adminAt(t testing.TB, servers []string) *zk.Conn {
 	return cli
 }
 
-// soon is before patience with servers that do not answer is over.
-const soon = 8 * time.Second
-
 // listening waits until a store's client watches something.
 func listening(t *testing.T, s *tree) {
 	t.Helper()

@@ -44,7 +44,7 @@ func openURL(_ context.Context, u *url.URL) (driver.Store, error) {
 func options(u *url.URL) (Options, error) {
 	o := Options{Servers: strings.Split(u.Host, ",")}
 	var ca, cert, key, name string
-	secure, fromFile := false, false
+	secure := false
 	password, _ := u.User.Password()
 	text := func(to *string) func(string) error {
 		return func(v string) error { *to = v; return nil }
@@ -63,12 +63,8 @@ func options(u *url.URL) (Options, error) {
 			return nil
 		},
 		"tls-ca": text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
-		"tls": func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
-		"password-file": func(v string) (err error) {
-			fromFile = true
-			password, err = secretfile.Read(v)
-			return err
-		},
+		"tls":           func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
+		"password-file": func(v string) (err error) { password, err = secretfile.Read(v); return err },
 	})
 	if err != nil {
 		return o, err
@@ -81,7 +77,7 @@ func options(u *url.URL) (Options, error) {
 			return o, err
 		}
 	}
-	if fromFile && u.User.Username() == "" {
+	if u.Query().Has("password-file") && u.User.Username() == "" {
 		return o, fmt.Errorf("%w: password-file takes a user: zookeeper://user@%s", driver.ErrInvalid, u.Host)
 	}
 	if u.User != nil {
