@@ -42,8 +42,7 @@ type acquire struct {
 	rec   *Record
 	fresh bool // row was loaded in this call, not remembered
 
-	unsure     *Claim         // how the claim stands if a swap of unknown outcome took effect
-	unsureAt   driver.Instant // when that swap was started
+	unsure     bool           // a swap had an unknown outcome, and may have taken effect or do so yet
 	unsureOver string         // the version that it would replace
 	unknowns   int64          // how many swaps had an unknown outcome
 	wrote      driver.Instant // when the claim's last sign of life was started, if it stands in line
@@ -57,11 +56,12 @@ type acquire struct {
 	silence    driver.Silence
 }
 
-// step looks at the row and does one thing about it: takes the grant, writes, loads, or waits.
+// step looks at the row and does one thing about it: writes, loads, or waits.
+//
+// A grant is confirmed by a swap that was acknowledged, and by nothing else. A claim that is read as granted, after a swap
+// whose reply was lost, is written once more: what can be read need not last yet. A database shows a commit that its standbys
+// have not got, once the connection that waited for them is broken.
 func (a *acquire) step(ctx context.Context) (grant driver.Grant, over bool, err error) {
-	if mine := a.rec.find(a.claim.ID); a.settled(mine) {
-		return a.granted(mine, a.unsureAt), true, nil
-	}
 	since := a.clock.Now()
 	m := a.moment(a.row)
 	next := a.rec.clone()
@@ -89,7 +89,7 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, over bool, err 
 	row, rec, err := a.swap(ctx, a.row, next)
 	switch {
 	case err == nil:
-		a.row, a.rec, a.fresh, a.conflicts, a.unsure = row, rec, true, 0, nil
+		a.row, a.rec, a.fresh, a.conflicts, a.unsure = row, rec, true, 0, false
 		a.answered()
 		a.wrote, a.beat = since, mine.Beat
 		if mine.State == Granted {
@@ -102,7 +102,7 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, over bool, err 
 	case driver.Final(err):
 		return grant, false, err
 	default:
-		a.unsure, a.unsureAt, a.unsureOver = mine, since, a.row.Version
+		a.unsure, a.unsureOver = true, a.row.Version
 		a.unknowns++
 		return grant, false, a.retry(ctx, err)
 	}
@@ -173,14 +173,6 @@ func (a *acquire) lookLater(ctx context.Context) error {
 	return a.look(ctx)
 }
 
-// settled reports whether the claim stands just as the swap would have left it whose outcome was not known: then that
-// swap took effect, and its start is when the grant's time began. If anything has been written since, another write of
-// our own is needed to know.
-func (a *acquire) settled(mine *Claim) bool {
-	return mine != nil && a.unsure != nil && mine.State == Granted && !mine.Broken &&
-		mine.Token == a.unsure.Token && mine.Beat == a.unsure.Beat
-}
-
 // mine is the claim as it comes to the lock. Its beat goes on from the last one written, so that nobody takes a claim
 // that has lost its place and comes again for one that has been silent all the time.
 func (a *acquire) mine() Claim {
@@ -225,7 +217,7 @@ func (a *acquire) look(ctx context.Context) error {
 		return a.retry(ctx, err)
 	}
 	a.goOn(row, rec)
-	if a.unsure == nil { // a store may answer reads and take no writes
+	if !a.unsure { // a store may answer reads and take no writes
 		a.answered()
 	}
 	return nil
@@ -235,8 +227,8 @@ func (a *acquire) look(ctx context.Context) error {
 // stand and another version has come: it can't take effect any more.
 func (a *acquire) goOn(row Row, rec *Record) {
 	a.row, a.rec, a.fresh = row, rec, true
-	if a.unsure != nil && row.Version != a.unsureOver && rec.find(a.claim.ID) == nil {
-		a.unsure = nil
+	if a.unsure && row.Version != a.unsureOver && rec.find(a.claim.ID) == nil {
+		a.unsure = false
 	}
 	a.watch(row.Name, rec)
 }
@@ -290,7 +282,7 @@ func (a *acquire) failure(ctx context.Context, err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // the store's own, not the caller's
 		err = fmt.Errorf("the store did not answer in time: %v", err)
 	}
-	if a.unsure == nil {
+	if !a.unsure {
 		return err
 	}
 	a.mu.Lock()

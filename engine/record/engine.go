@@ -4,7 +4,7 @@
 // directory of files, DynamoDB, Google Cloud Storage, PostgreSQL. All that is particular to such a store is a [Table];
 // every decision about locks is made here, by the steps of [Record], which are pure. Around them this package does what
 // a store cannot: it looks first at the version that it saw last, so that taking a lock costs one round trip where
-// nothing has changed; it settles lost replies by the claim's own id; it waits, and it judges who has fallen silent.
+// nothing has changed; it settles lost replies by the claim's own id, and by a write that is acknowledged; it waits, and it judges who has fallen silent.
 //
 // A silent claim is ended by whoever comes next, in one of three ways: the table knows that its client is gone; the
 // store's own clock is past its end; or the one who comes has watched it unchanged for as long as it may be silent, and
