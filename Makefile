@@ -13,7 +13,7 @@ SERVERS = $(filter-out $(addprefix $(CURDIR)/,cmd/holdfast test) $(CURDIR),$(she
 MODULES = $(CORE)
 SEEDS  ?= 3000
 
-.PHONY: run test core servers suites worlds check bench prove build setup install-servers
+.PHONY: run test core servers suites worlds check bench mutants prove build setup install-servers
 
 build: setup
 	go build -o bin/holdfast ./cmd/holdfast
@@ -57,7 +57,12 @@ bench: install-servers
 
 # Long fault runs print their figures, and keep them in figures/.
 prove: install-servers
+	$(MAKE) mutants
 	scripts/prove
+
+# One safety rule of a store after another is switched off, and a test must fail: go run ./internal/mutants -run redis
+mutants: install-servers
+	go run ./internal/mutants
 
 setup:
 	@scripts/setup

@@ -46,7 +46,7 @@ var stores = map[string]string{"file": "file", "etcd": "etcd", "ZooKeeper": "zoo
 
 // TestGuarantees promises that every test that GUARANTEES.md names exists: each `TestName` as a test of this repository, and
 // where it is said of one store, of that store or of what all have in common; each `suite: name` as a case of the conformance
-// suite, each `mutant: name` in the simulation. And no mutant is left out.
+// suite, each `mutant: name` in the simulation or in internal/mutants. And no mutant of the simulation is left out.
 func TestGuarantees(t *testing.T) {
 	cases := map[string]bool{}
 	for _, c := range drivertest.Cases() {
@@ -65,6 +65,9 @@ func TestGuarantees(t *testing.T) {
 	mutants := map[string]bool{} // and whether they are named
 	for _, m := range regexp.MustCompile(`{name: "([^"]+)"`).FindAllStringSubmatch(sources["internal/sim/mutants_test.go"], -1) {
 		mutants[m[1]] = false
+	}
+	for _, m := range regexp.MustCompile(`{name: "([^"]+)"`).FindAllStringSubmatch(read(t, "internal/mutants/table.go"), -1) {
+		mutants[m[1]] = true
 	}
 	heading, row := regexp.MustCompile("^## (?:The (.+) store)?"), regexp.MustCompile(`^\| ([^|]+) \|`)
 	name := regexp.MustCompile("`([^`]+)`")
