@@ -18,7 +18,7 @@ import (
 // the clock begins with the wall clock's time, but above the floor.
 //
 // The floor is a number on the disk that neither a token nor, at the time of any write, the clock has ever exceeded. It
-// is raised a minute ahead and then synced, so grants need no sync. If the power fails, the records on the disk may be
+// is raised some seconds ahead and then synced, so grants need no sync. If the power fails, the records on the disk may be
 // missing, empty, torn or old; but the clock of the next boot begins above the floor, and so do its tokens.
 //
 // Some containers have an id of the boot of their own (LXC, systemd-nspawn), so another one is no proof of another boot. But
@@ -26,6 +26,10 @@ import (
 // goes under that id as well. Such a client must not be overlooked because it comes just now: each appears first and reads the
 // clock second; and who is about to fix it anew writes that down, then looks for the others, and then fixes it if nothing has
 // been written since. Whoever has read the clock before is seen by that look, and who reads it later strikes the intent out.
+//
+// Where no client is left (a host and its containers may run one short command after the other), the wall clock tells one
+// boot from another: see sameBoot. Without that, each turn from one id to another would fix the clock anew above the floor, and so
+// move it ahead of time by as much as the floor is ahead: timed locks would end early.
 type dirClock struct {
 	cell
 	presence *presence
@@ -45,14 +49,46 @@ type clockState struct {
 	Boot   string `json:"boot"`          // id of the boot that the offset is for
 	Offset int64  `json:"offset_micros"` // clock = boot clock + offset
 	Floor  int64  `json:"floor_micros"`
-	Next   string `json:"next,omitempty"` // id of the boot that somebody is about to fix it for
+	Wall   int64  `json:"wall_micros,omitempty"` // wall clock = boot clock + this, when the state was written
+	Next   string `json:"next,omitempty"`        // id of the boot that somebody is about to fix it for
 }
 
-// floorAhead is how far the floor is raised above what is needed, in microseconds: no more than one sync a minute, and a
-// clock that begins up to a minute late after a power cut, if the wall clock should be behind the floor at all.
-const floorAhead = int64(time.Minute / time.Microsecond)
+// floorAhead is how far the floor is raised above what is needed, in microseconds. It costs one sync per 10 s of use; and if the
+// machine is up again within that time, or its wall clock is behind, the clock begins that much ahead of time, by which detached
+// claims end early.
+const floorAhead = int64(10 * time.Second / time.Microsecond)
+
+// wallDrift is how far the wall clock and the boot clock may come apart within one boot, in microseconds, if nobody sets the
+// wall clock. The kernel moves both by the same steps, so this is only what reading one after the other costs.
+const wallDrift = 1000
+
+// noWall is a time that no wall clock shows but one that has no battery, and begins at the same time with each boot.
+var noWall = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 
 func (c *dirClock) now() int64 { return c.boot().Microseconds() + c.offset }
+
+// wallAhead is how far the wall clock is ahead of the boot clock, in microseconds: the tightest of a few readings, since this
+// process may be stopped between the two clocks.
+func (c *dirClock) wallAhead() int64 {
+	var ahead int64
+	for tightest, n := time.Duration(-1), 0; n < 3 && (tightest < 0 || tightest > 50*time.Microsecond); n++ {
+		before, wall, after := c.boot(), c.wall(), c.boot()
+		if spread := after - before; tightest < 0 || spread < tightest {
+			tightest, ahead = spread, wall.UnixMicro()-(before+spread/2).Microseconds()
+		}
+	}
+	return ahead
+}
+
+// sameBoot reports whether a state with another id of the boot was surely written in this boot: the wall clock has kept its
+// distance from the boot clock to the millisecond, and the clock that the state describes has not gone back. After a restart the distance
+// differs by as long as the machine was up before. If somebody has set the wall clock since, the answer is no, and the clock is fixed anew,
+// as after a restart.
+func (c *dirClock) sameBoot(s clockState) bool {
+	ahead := c.wallAhead()
+	moved := ahead - s.Wall
+	return s.Wall > noWall && -wallDrift <= moved && moved <= wallDrift && c.boot().Microseconds()+s.Offset >= s.Floor-floorAhead
+}
 
 // start makes this client present, and reads the clock's state, or makes it for this boot. first is called before that, when
 // this client may be the first of the boot; several may do this at once.
@@ -68,7 +104,7 @@ func (c *dirClock) start(ctx context.Context, first func(fresh bool) error) erro
 		if f.alive() && s.Boot != c.bootID {
 			if lives, err := c.presence.lives(s.Boot); err != nil {
 				return err
-			} else if lives {
+			} else if lives || c.sameBoot(s) {
 				if err := c.presence.appear(c.tmp, s.Boot); err != nil {
 					return err
 				}
@@ -89,7 +125,7 @@ func (c *dirClock) start(ctx context.Context, first func(fresh bool) error) erro
 				return err
 			}
 			begin := max(c.wall().UnixMicro(), s.Floor+1, 1)
-			s = clockState{Boot: c.bootID, Offset: begin - c.boot().Microseconds(), Floor: begin + floorAhead}
+			s = clockState{Boot: c.bootID, Offset: begin - c.boot().Microseconds(), Floor: begin + floorAhead, Wall: c.wallAhead()}
 			c.up()
 		}
 		if err := c.put(ctx, f, s); err != nil && !errors.Is(err, record.ErrConflict) {
@@ -160,7 +196,7 @@ func (c *dirClock) cover(ctx context.Context, token int64) error {
 				driver.ErrCorrupt, c.dir)
 		}
 		if s.Floor < need {
-			s.Floor = need + floorAhead
+			s.Floor, s.Wall = need+floorAhead, c.wallAhead()
 			if err := c.put(ctx, f, s); errors.Is(err, record.ErrConflict) {
 				continue
 			} else if err != nil {

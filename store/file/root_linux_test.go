@@ -83,10 +83,7 @@ func TestContainerOwnBoot(t *testing.T) {
 	if s.Offset = tab.clock.offset; err != nil || tab.clock.put(t.Context(), f, s) != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("unshare", "--mount", "--", "sh", "-c",
-		`echo a-boot-of-its-own >"$1.id" && mount --bind "$1.id" /proc/sys/kernel/random/boot_id && exec "$0" "$1"`, os.Args[0], dir)
-	cmd.Env = append(os.Environ(), helperEnv+"=be present")
-	c, line := run(t, cmd)
+	c, line := run(t, inContainer(dir, "be present"))
 	defer c.finish(t)
 	session, at, _ := strings.Cut(line, " ")
 	theirs, err := strconv.ParseInt(at, 10, 64)
@@ -98,6 +95,34 @@ func TestContainerOwnBoot(t *testing.T) {
 	}
 	if tab.Gone(session) {
 		t.Error("a living client in such a container is said to be gone")
+	}
+}
+
+// inContainer is a helper in a container with an id of the boot of its own.
+func inContainer(dir, do string) *exec.Cmd {
+	cmd := exec.Command("unshare", "--mount", "--", "sh", "-c",
+		`echo a-boot-of-its-own >"$1.id" && mount --bind "$1.id" /proc/sys/kernel/random/boot_id && exec "$0" "$1"`, os.Args[0], dir)
+	cmd.Env = append(os.Environ(), helperEnv+"="+do)
+	return cmd
+}
+
+// TestContainerAndHostInTurn: a client in such a container, and one on the host, that are there one after the other and never at
+// once, do not move the clock.
+func TestContainerAndHostInTurn(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	dir := t.TempDir() + "/store"
+	tab := openTest(t, dir)
+	fixed := tab.clock.offset
+	_ = tab.Close()
+	for range 3 {
+		c, _ := run(t, inContainer(dir, "be present"))
+		c.finish(t)
+		tab := openTest(t, dir)
+		if moved := tab.clock.offset - fixed; moved != 0 {
+			t.Fatalf("the clock was moved by %d µs", moved)
+		}
+		_ = tab.Close()
 	}
 }
 

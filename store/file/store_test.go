@@ -212,7 +212,7 @@ func TestEmptied(t *testing.T) {
 	}
 }
 
-// TestReplacedUnrenewed: nor can a client that never renews, once the floor is raised, as happens once a minute.
+// TestReplacedUnrenewed: nor can a client that never renews, once the floor is raised, as happens every few seconds.
 func TestReplacedUnrenewed(t *testing.T) {
 	t.Parallel()
 	at := t.TempDir()

@@ -337,7 +337,7 @@ func list(t *testing.T, dir string) []string {
 	return names
 }
 
-// TestFloorRaised: the clock can be read while its floor is raised, as happens once a minute.
+// TestFloorRaised: the clock can be read while its floor is raised, as happens every few seconds.
 func TestFloorRaised(t *testing.T) {
 	t.Parallel()
 	tab := openTest(t, t.TempDir()+"/store")
