@@ -31,8 +31,8 @@ func TestBilledRequests(t *testing.T) {
 		}
 		t.Errorf("%s took %v, and may take one of %v", what, got, want)
 	}
-	write, read := map[string]int{"UpdateItem": 1}, map[string]int{"GetItem": 1}
-	both := map[string]int{"UpdateItem": 1, "GetItem": 1} // where the service does not tell with the refusal
+	write, read := map[string]int{"PutItem": 1}, map[string]int{"GetItem": 1}
+	both := map[string]int{"PutItem": 1, "GetItem": 1} // where the service does not tell with the refusal
 
 	for _, what := range []string{"an absent lock", "a lock as it was left"} {
 		g := acquire(t, s, mutex("m", time.Minute))
@@ -82,8 +82,8 @@ func TestWaiterCost(t *testing.T) {
 			time.Sleep(lasts)
 			got, lasted := p.Counts(), time.Since(from)
 			perMinute := func(op string) float64 { return float64(got[op]) * float64(time.Minute) / float64(lasted) }
-			t.Logf("a waiting claim costs %.0f reads and %.0f writes a minute", perMinute("GetItem"), perMinute("UpdateItem"))
-			if perMinute("GetItem") > 130 || perMinute("UpdateItem") > 15 {
+			t.Logf("a waiting claim costs %.0f reads and %.0f writes a minute", perMinute("GetItem"), perMinute("PutItem"))
+			if perMinute("GetItem") > 130 || perMinute("PutItem") > 15 {
 				t.Errorf("%v in %v", got, lasted)
 			}
 			release(t, holder, g.Claim)

@@ -16,11 +16,12 @@
 //	holdfast          S: the record: who holds the lock, who waits, the last token, as JSON
 //	holdfast_version  S: changes with every write
 //
-// and whatever else others keep there, which is left alone. So the plain pattern works on the same items: a client that puts
+// and no others: each write of ours puts the whole item. So the plain pattern works on the same items: a client that puts
 // an item if "attribute_not_exists(primary_id) OR expired_at < :now" is shut out while a claim of ours holds the lock,
-// and shuts us out until its own expired_at has passed, by the service's clock. Such a put drops our record; then those that
-// waited in line come again, in a new order, and tokens rise all the same, since they are made from the service's clock.
-// Both attributes can have other names.
+// and shuts us out until its own expired_at has passed, by the service's clock. A client that knows its locks by an attribute
+// of its own, such as an owner, and renews, takes again or deletes what bears its mark, is refused once ours has taken over
+// the item, as it is among its own kind. Such a put drops our record; then those that waited in line come again, in a new
+// order. Both attributes can have other names. The table is for locks alone: do not keep data of your own in their items.
 //
 // An idle lock keeps its item, with an expired_at in the past. Nobody but the table's own TTL on expired_at, which costs
 // nothing, removes it. When that comes, late or early, does not matter.
@@ -33,7 +34,7 @@
 // claims). A refused take is billed like a write as well, and one consistent read more where the service does not tell with
 // the refusal how the item stands. Waiting costs about one consistent read a second for each client and lock.
 //
-// Permissions: dynamodb:GetItem and UpdateItem; Scan to list locks; CreateTable, DescribeTable and UpdateTimeToLive to make
+// Permissions: dynamodb:GetItem and PutItem, and for LayoutAWSLock UpdateItem in its place; Scan to list locks; CreateTable, DescribeTable and UpdateTimeToLive to make
 // a table. A global table does not carry locks: its regions do not see each other's writes in time. DAX must not be in
 // between.
 package dynamodb

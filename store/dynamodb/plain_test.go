@@ -67,7 +67,7 @@ func TestPlainShutOut(t *testing.T) {
 }
 
 // TestPlainHolds: a plain item shuts us out until its own end, by the service's clock, and is shown as a foreign holder; past
-// its end it is taken over at once, also while it is still there, and what else stands in it is kept. Tokens rise across it.
+// its end it is taken over at once, also while it is still there, and nothing of it stays. Tokens rise across it.
 func TestPlainHolds(t *testing.T) {
 	t.Parallel()
 	table, client := tableName(), dynamodbtest.Client(server(t).Endpoint)
@@ -110,8 +110,8 @@ func TestPlainHolds(t *testing.T) {
 	if g[0].Token <= first.Token || g[1].Token <= first.Token || g[0].Token == g[1].Token {
 		t.Errorf("tokens %d and %d after %d", g[0].Token, g[1].Token, first.Token)
 	}
-	if it := get(t, client, table, "m"); stringOf(it["owner"]) != "plain" {
-		t.Errorf("a foreign attribute is gone: %v", it)
+	if it := get(t, client, table, "m"); len(it) != 4 || it["owner"] != nil {
+		t.Errorf("of a foreign item that was taken over there is left: %v", it)
 	}
 
 	put(t, client, table, item{"primary_id": text("over"), "expired_at": n(time.Now().Unix() - 1000)})
@@ -151,6 +151,119 @@ func TestPlainUpdate(t *testing.T) {
 	}
 	if next := acquire(t, s, mutex("m", time.Minute)); next.Token <= g.Token {
 		t.Errorf("token %d after %d", next.Token, g.Token)
+	}
+}
+
+// owner is a foreign client that knows its locks by an attribute, as well-behaved ones do. Each step reports whether it was let.
+type owner struct {
+	t             *testing.T
+	client        *sdk.Client
+	table, itself string
+}
+
+func (o owner) told(err error) bool {
+	o.t.Helper()
+	var refused *types.ConditionalCheckFailedException
+	if err != nil && !errors.As(err, &refused) {
+		o.t.Fatal(err)
+	}
+	return err == nil
+}
+
+// take puts the item if it is absent, over, or its own.
+func (o owner) take(name string, until time.Time) bool {
+	o.t.Helper()
+	_, err := o.client.PutItem(o.t.Context(), &sdk.PutItemInput{TableName: &o.table,
+		Item:                      item{"primary_id": text(name), "expired_at": n(until.Unix()), "owner": text(o.itself)},
+		ConditionExpression:       new("attribute_not_exists(primary_id) OR expired_at < :now OR #o = :me"),
+		ExpressionAttributeNames:  map[string]string{"#o": "owner"},
+		ExpressionAttributeValues: item{":now": n(time.Now().Unix()), ":me": text(o.itself)}})
+	return o.told(err)
+}
+
+// update does the same to single attributes, and leaves the others.
+func (o owner) update(name, condition string, until time.Time) bool {
+	o.t.Helper()
+	values := item{":until": n(until.Unix()), ":me": text(o.itself)}
+	if strings.Contains(condition, ":now") {
+		values[":now"] = n(time.Now().Unix())
+	}
+	_, err := o.client.UpdateItem(o.t.Context(), &sdk.UpdateItemInput{TableName: &o.table, Key: item{"primary_id": text(name)},
+		UpdateExpression: new("SET expired_at = :until, #o = :me"), ConditionExpression: &condition,
+		ExpressionAttributeNames: map[string]string{"#o": "owner"}, ExpressionAttributeValues: values})
+	return o.told(err)
+}
+
+func (o owner) renew(name string, until time.Time) bool {
+	o.t.Helper()
+	return o.update(name, "#o = :me", until)
+}
+
+func (o owner) delete(name string) bool {
+	o.t.Helper()
+	_, err := o.client.DeleteItem(o.t.Context(), &sdk.DeleteItemInput{TableName: &o.table, Key: item{"primary_id": text(name)},
+		ConditionExpression: new("#o = :me"), ExpressionAttributeNames: map[string]string{"#o": "owner"},
+		ExpressionAttributeValues: item{":me": text(o.itself)}})
+	return o.told(err)
+}
+
+// TestPlainOwner promises that a foreign client that fell silent, and whose item one of ours has taken over, does not find
+// itself the owner: it can neither renew nor take nor delete the lock, whether it had put the item, or updated one that was
+// absent, foreign or ours. It excludes others as ever once the lock is free.
+func TestPlainOwner(t *testing.T) {
+	t.Parallel()
+	table := tableName()
+	them := owner{t, dynamodbtest.Client(server(t).Endpoint), table, "me"}
+	s := open(t, storeURL(table, server(t).Endpoint, ""))
+	past, later := time.Now().Add(-time.Minute), time.Now().Add(time.Minute)
+	const free = "attribute_not_exists(primary_id) OR expired_at < :now"
+	for what, holds := range map[string]func(name string, until time.Time) bool{
+		"put":                  them.take,
+		"updated where absent": func(name string, until time.Time) bool { return them.update(name, free, until) },
+		"updated a foreign one": func(name string, until time.Time) bool {
+			return them.take(name, past) && them.update(name, free, until)
+		},
+		"updated one of ours": func(name string, until time.Time) bool {
+			release(t, s, acquire(t, s, mutex(name, time.Minute)).Claim)
+			return them.update(name, free, until)
+		},
+		"was in one of ours": func(name string, until time.Time) bool { // which has it from before
+			g := acquire(t, s, mutex(name, time.Minute))
+			_, err := them.client.UpdateItem(t.Context(), &sdk.UpdateItemInput{TableName: &table, Key: item{"primary_id": text(name)},
+				UpdateExpression: new("SET #o = :me"), ExpressionAttributeNames: map[string]string{"#o": "owner"},
+				ExpressionAttributeValues: item{":me": text(them.itself)}})
+			release(t, s, g.Claim)
+			return err == nil
+		},
+	} {
+		if !holds(what, past) { // it did not come back in time
+			t.Fatalf("%s: the foreign client was kept out of a free lock", what)
+		}
+		first := acquire(t, s, mutex(what, time.Minute))
+		for step, let := range map[string]bool{"renew": them.renew(what, later), "take": them.take(what, later), "delete": them.delete(what)} {
+			if let {
+				t.Errorf("%s: it may still %s what one of ours has taken over", what, step)
+			}
+		}
+		if err := renew(t, s, first).Err; err != nil {
+			t.Errorf("%s: our renewal: %v", what, err)
+		}
+		if them.renew(what, later) || them.delete(what) {
+			t.Errorf("%s: it owns the lock after a renewal of ours", what)
+		}
+		release(t, s, first.Claim)
+		if them.renew(what, later) || !them.take(what, later) {
+			t.Errorf("%s: it may renew what it does not hold, or not take what is free", what)
+		}
+		if _, err := s.Acquire(t.Context(), mutex(what, time.Minute)); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("%s: beside a foreign holder: %v", what, err)
+		}
+		if !them.renew(what, later.Add(time.Minute)) || !them.delete(what) {
+			t.Errorf("%s: it may not renew or delete what it holds", what)
+		}
+		if next := acquire(t, s, mutex(what, time.Minute)); next.Token <= first.Token { // of one client, whose clock never falls
+			t.Errorf("%s: token %d after %d", what, next.Token, first.Token)
+		}
 	}
 }
 

@@ -20,7 +20,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// table keeps each record in an item of its own, and moves it by conditional updates that leave foreign attributes alone.
+// table keeps each record in an item of its own, and moves it by conditional puts of the whole item: nothing that a foreign
+// client has written stays in it. Clients that know their locks by an attribute, such as an owner, would take ours for theirs.
 //
 // A row's version is the item's expired_at, a slash, and its holdfast_version. That one is the expired_at that was written
 // with it, a dot, and a random text: where the two differ, a foreign client has taken the lock since.
@@ -110,28 +111,28 @@ func foreignEnd(expires string) int64 {
 	return int64(math.Floor(seconds)+1)*1e6 - 1
 }
 
-// Swap is one conditional update, which brings the item as it is now if that is another, where the service tells.
+// Swap is one conditional put, which brings the item as it is now if that is another, where the service tells.
 func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > maxItem {
 		return record.Row{}, fmt.Errorf("%w: its record would grow to %d bytes, and an item of DynamoDB takes 400 KB", driver.ErrQueueFull, len(r.Data))
 	}
-	expires, set := "", "SET #d = :d, #v = :v"
-	names := map[string]string{"#d": dataAttribute, "#v": versionAttribute}
-	values := item{":d": &types.AttributeValueMemberB{Value: r.Data}}
+	expires := ""
+	it := t.id(t.prefix + r.Name)
+	it[dataAttribute] = &types.AttributeValueMemberB{Value: r.Data}
 	if utf8.Valid(r.Data) { // as a text people can read it
-		values[":d"] = text(string(r.Data))
+		it[dataAttribute] = text(string(r.Data))
 	}
 	if t.expires != "" {
 		expires = t.expiry(r.Ends)
-		set += ", #e = :e"
-		names["#e"], values[":e"] = t.expires, &types.AttributeValueMemberN{Value: expires}
+		it[t.expires] = &types.AttributeValueMemberN{Value: expires}
 	}
 	version := expires + "." + rand.Text()
-	values[":v"] = text(version)
+	it[versionAttribute] = text(version)
+	names, values := map[string]string{}, item{}
 	condition := t.unchanged(r.Version, names, values)
-	_, err := request(ctx, t.link, t.client.UpdateItem, &sdk.UpdateItemInput{
-		TableName: &t.name, Key: t.id(t.prefix + r.Name), UpdateExpression: &set, ConditionExpression: &condition,
-		ExpressionAttributeNames: names, ExpressionAttributeValues: values,
+	_, err := request(ctx, t.link, t.client.PutItem, &sdk.PutItemInput{
+		TableName: &t.name, Item: it, ConditionExpression: &condition,
+		ExpressionAttributeNames: names, ExpressionAttributeValues: notEmpty(values),
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 	})
 	if refused := (*types.ConditionalCheckFailedException)(nil); errors.As(err, &refused) {
@@ -142,6 +143,14 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	}
 	r.Version = expires + "/" + version
 	return r, nil
+}
+
+// notEmpty is what stands in a condition, or nothing: the service refuses a list of no values.
+func notEmpty(values item) item {
+	if len(values) == 0 {
+		return nil
+	}
+	return values
 }
 
 // expiry is the expired_at of a record: rounded up, so that no foreign client takes the lock early.
@@ -183,7 +192,7 @@ func (t *table) Delete(ctx context.Context, r record.Row) error {
 	condition := t.unchanged(cmp.Or(r.Version, "/"), names, values)
 	_, err := request(ctx, t.link, t.client.DeleteItem, &sdk.DeleteItemInput{
 		TableName: &t.name, Key: t.id(t.prefix + r.Name), ConditionExpression: &condition,
-		ExpressionAttributeNames: names, ExpressionAttributeValues: values,
+		ExpressionAttributeNames: names, ExpressionAttributeValues: notEmpty(values),
 	})
 	if refused := (*types.ConditionalCheckFailedException)(nil); !errors.As(err, &refused) {
 		return err
