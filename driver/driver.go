@@ -96,7 +96,9 @@ type Store interface {
 	//
 	// The client calls Renew a third of the way through a TTL, with all the grants that are then due, and again after
 	// an unknown answer. A renewal never creates: a claim that does not stand, or stands with another token, is lost. A
-	// Grant put together from Name, ID, Token, Ref and TTL in another process is renewed like one of this client's own.
+	// Grant put together from Name, ID, Token, Ref and TTL in another process is renewed like one of this client's own;
+	// where a claim lives with a session that its own client alone can renew ([Info].Detached is false there), the answer
+	// is ErrUnsupported, and never nil: whether that client is alive is not known.
 	//
 	// A store whose session is its renewal may answer for the session from a heartbeat that was started no more than a
 	// sixth of the TTL before the call. That the claim stands, unbroken and under this token, is read in this call, or

@@ -140,9 +140,10 @@ func (s *session) keepReading(ctx context.Context, at []Place) ([]Node, driver.I
 	}
 }
 
-// renewElsewhere renews a claim that another client made, or that has a session of its own. Its client removes what it has
-// not renewed itself; so the renewal is written into the node first, where that client finds it, and then the session
-// is beaten in its stead.
+// renewElsewhere renews a claim that another client made, or that has a session of its own: it beats the session in that
+// client's stead. Its client removes what it has not renewed itself; so the renewal is written into the node, where that
+// client finds it. Where a session can be beaten by its own client alone nobody else can renew: whether that client
+// still does is not known here.
 func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Renewal {
 	lost := func(why driver.Loss) driver.Renewal { return driver.Renewal{Err: &driver.LossError{Loss: why}} }
 	start := e.clock.Now()
@@ -155,6 +156,19 @@ func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Rene
 			return lost(driver.LossGone)
 		case n.Broken:
 			return lost(driver.LossBroken)
+		}
+		bctx, cancel := bounded(ctx)
+		promise, err := e.tree.Beat(bctx, n.Session)
+		cancel()
+		switch {
+		case errors.Is(err, ErrSessionOver):
+			return lost(driver.LossSession)
+		case err != nil:
+			return driver.Renewal{Err: driver.Uncertain(e.fault(ctx, err))}
+		}
+		ttl := n.TTL
+		if promise > 0 {
+			ttl = min(ttl, promise)
 		}
 		if !n.Detached {
 			note := n.Note
@@ -169,16 +183,7 @@ func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Rene
 				continue // changed meanwhile
 			}
 		}
-		bctx, cancel := bounded(ctx)
-		err = e.tree.Beat(bctx, n.Session)
-		cancel()
-		switch {
-		case errors.Is(err, ErrSessionOver):
-			return lost(driver.LossSession)
-		case err != nil && !(errors.Is(err, driver.ErrUnsupported) && !n.Detached): // else its client beats
-			return driver.Renewal{Err: driver.Uncertain(e.fault(ctx, err))}
-		}
-		return driver.Renewal{Since: start, TTL: n.TTL, Asked: n.Asked}
+		return driver.Renewal{Since: start, TTL: ttl, Asked: n.Asked}
 	}
 }
 

@@ -222,7 +222,11 @@ func (s *session) send(flying chan struct{}) {
 	ctx, cancel := context.WithTimeout(e.life, min(step, max(s.TTL/6, 250*time.Millisecond)))
 	defer cancel()
 	start := e.clock.Now()
-	err := e.tree.Beat(ctx, s.ID)
+	promise, err := e.tree.Beat(ctx, s.ID)
+	lowered := err == nil && promise > 0 && promise < s.TTL
+	if lowered {
+		err = ErrSessionOver
+	}
 	e.mu.Lock()
 	s.flying, s.failed = nil, own(err)
 	if err == nil {
@@ -233,9 +237,19 @@ func (s *session) send(flying chan struct{}) {
 		s.die()
 	}
 	close(flying)
+	if lowered { // holders may believe in what they were told for longer than the store keeps their nodes
+		e.endSession(s.ID)
+	}
 }
 
-// die takes in that the store has ended the session. All its claims are lost.
+// endSession ends a session with its nodes, if the store can be reached; else its TTL ends it.
+func (e *Engine) endSession(id string) {
+	ctx, cancel := bounded(e.life)
+	defer cancel()
+	_ = e.tree.End(ctx, id)
+}
+
+// die takes in that the store has ended the session, or keeps it for less than its claims were told. They are all lost.
 func (s *session) die() {
 	e := s.e
 	e.mu.Lock()
@@ -283,9 +297,7 @@ func (s *session) live() {
 		if len(s.claims) == 0 && e.clock.AtLeast(s.idleSince) > s.TTL {
 			s.endLocked()
 			e.mu.Unlock()
-			ctx, cancel := bounded(e.life)
-			_ = e.tree.End(ctx, s.ID) // else its TTL ends it
-			cancel()
+			e.endSession(s.ID)
 			return
 		}
 		next := s.pace() - e.clock.Since(s.newest())

@@ -26,10 +26,15 @@ type Tree interface {
 	// would grant less than ttl is an ErrInvalid that says so.
 	Open(ctx context.Context, ttl time.Duration) (Session, error)
 
-	// Beat tells the store that the session lives, and returns nil only if the store's quorum, or a leader that has just
-	// made sure of its quorum, has said so. ErrSessionOver: the store has ended the session, and its nodes are gone.
-	// Where a session is good for other processes, too, its ID comes from a node; else the answer is ErrUnsupported.
-	Beat(ctx context.Context, session string) error
+	// Beat tells the store that the session lives. It returns nil only if the session is then kept for its TTL, less at most
+	// the margin of that TTL: because the store's quorum has heard of the beat; or because the server that answered counts
+	// the session's time, and one that replaces it counts each TTL anew, from so late that the old one had noticed before.
+	// ErrSessionOver: the store has ended the session, and its nodes are gone. Where a session is good for other
+	// processes, too, its ID comes from a node; else the answer is ErrUnsupported.
+	//
+	// The promise is for how long the store keeps the session from this beat on, where the answer says so, and else 0. One
+	// that is smaller than the session's TTL ends the session here, at once: what its claims were told is not true any more.
+	Beat(ctx context.Context, session string) (promise time.Duration, err error)
 
 	// End ends a session, and removes what is left of its nodes. Of one that is over it says ErrSessionOver.
 	End(ctx context.Context, session string) error

@@ -26,6 +26,7 @@ type Server struct {
 	barred   map[string]bool // adds that were withdrawn
 	watches  map[*watch]struct{}
 	requests map[string]int
+	most     time.Duration // the longest TTL that it grants
 }
 
 type session struct {
@@ -42,7 +43,15 @@ type watch struct {
 // New makes an empty server.
 func New() *Server {
 	return &Server{sessions: map[string]*session{}, locks: map[string][]*sequence.Node{}, barred: map[string]bool{},
-		watches: map[*watch]struct{}{}, requests: map[string]int{}}
+		watches: map[*watch]struct{}{}, requests: map[string]int{}, most: driver.MaxTTL}
+}
+
+// Lower has the server grant no TTL beyond most from now on, and keep each session that stands for no longer than that from
+// its next beat on.
+func (s *Server) Lower(most time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.most = most
 }
 
 // Left is what stands at the end: the names of locks that are not idle.
@@ -195,12 +204,19 @@ func (l *Link) Info() driver.Info {
 
 // Open begins a session.
 func (l *Link) Open(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
-	return do(ctx, l, "open", func(s *Server) sequence.Session {
+	got, err := do(ctx, l, "open", func(s *Server) sequence.Session {
+		if ttl > s.most {
+			return sequence.Session{}
+		}
 		s.revision++
 		id := fmt.Sprintf("%x", s.revision)
 		s.sessions[id] = &session{ttl: ttl, timer: time.AfterFunc(ttl, func() { s.Expire(id) })}
 		return sequence.Session{ID: id, TTL: ttl}
 	})
+	if err == nil && got.ID == "" {
+		err = fmt.Errorf("%w: a TTL of %v is more than the server grants", driver.ErrInvalid, ttl)
+	}
+	return got, err
 }
 
 // known turns the answer of a server that may not know the session into an error.
@@ -212,14 +228,17 @@ func known(ok bool, err error) error {
 }
 
 // Beat restarts the session's timer.
-func (l *Link) Beat(ctx context.Context, id string) error {
-	return known(do(ctx, l, "beat", func(s *Server) bool {
+func (l *Link) Beat(ctx context.Context, id string) (promise time.Duration, err error) {
+	promise, err = do(ctx, l, "beat", func(s *Server) time.Duration {
 		ses := s.sessions[id]
-		if ses != nil {
-			ses.timer.Reset(ses.ttl)
+		if ses == nil {
+			return 0
 		}
-		return ses != nil
-	}))
+		ses.ttl = min(ses.ttl, s.most)
+		ses.timer.Reset(ses.ttl)
+		return ses.ttl
+	})
+	return promise, known(promise > 0, err)
 }
 
 // End ends a session.

@@ -274,6 +274,35 @@ func TestLeastTTL(t *testing.T) {
 	}
 }
 
+// TestUnequalMembers: a member with a longer election timeout than the others says that it grants more than the leader keeps;
+// what the leader keeps is believed.
+func TestUnequalMembers(t *testing.T) {
+	t.Parallel()
+	c := start(t, etcdtest.Options{})
+	leader, err := c.Leader(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := c.Members[0]
+	if slow == leader {
+		slow = c.Members[1]
+	}
+	slow.Terminate()
+	slow.Args = append(slow.Args, "--heartbeat-interval", "100", "--election-timeout", "10000")
+	fails(t, slow.Start())
+	fails(t, c.Ready(t.Context()))
+	p := rig.Peer(t, c, slow)
+	const ttl = 3 * time.Second
+	for what, grant := range map[string]func() (time.Duration, error){
+		"a session": func() (time.Duration, error) { s, err := p.tree.Open(t.Context(), ttl); return s.TTL, err },
+		"a lease":   func() (time.Duration, error) { l, err := p.NewLease(t.Context(), ttl); return l.TTL(), err },
+	} {
+		if got, err := grant(); err != nil || got != ttl {
+			t.Errorf("%s of %v is granted for %v: %v", what, ttl, got, err)
+		}
+	}
+}
+
 // TestNoSpace: a cluster whose quota is used up refuses at once, says why, and lets go of what is held.
 func TestNoSpace(t *testing.T) {
 	t.Parallel()

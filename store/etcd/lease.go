@@ -18,11 +18,12 @@ import (
 //
 // It runs no goroutine of its own; see [Lease.Keep].
 type Lease struct {
-	tree    *tree
-	session sequence.Session
-	clock   driver.Clock
+	tree  *tree
+	id    string
+	clock driver.Clock
 
 	mu    sync.Mutex
+	ttl   time.Duration  // as granted, or as a keep-alive has said since, if that was less
 	since driver.Instant // start of the last keep-alive that was confirmed
 	over  bool           // the cluster has said so
 }
@@ -38,14 +39,18 @@ func (s *Store) NewLease(ctx context.Context, ttl time.Duration) (*Lease, error)
 	if err != nil {
 		return nil, err
 	}
-	return &Lease{tree: s.tree, session: session, clock: info.Clock, since: start}, nil
+	return &Lease{tree: s.tree, id: session.ID, ttl: session.TTL, clock: info.Clock, since: start}, nil
 }
 
 // ID is the lease's id, for use with an etcd client. It is not ordered: no token.
-func (l *Lease) ID() clientv3.LeaseID { return unhex(l.session.ID) }
+func (l *Lease) ID() clientv3.LeaseID { return unhex(l.id) }
 
 // TTL is how long the lease lasts from a keep-alive on, as granted.
-func (l *Lease) TTL() time.Duration { return l.session.TTL }
+func (l *Lease) TTL() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ttl
+}
 
 // Put puts a key, exactly as it is named, under the lease; whatever stood there is replaced. It returns the key's create
 // revision, which rises with every key that is made in the cluster. The error Is ErrLost if the lease is over, and then
@@ -61,11 +66,13 @@ func (l *Lease) Put(ctx context.Context, key, value string) (created int64, err 
 // KeepAlive renews the lease once. The error Is ErrLost if it is over; anything else is an unknown outcome.
 func (l *Lease) KeepAlive(ctx context.Context) error {
 	start := l.clock.Now()
-	if err := l.tree.Beat(ctx, l.session.ID); err != nil {
+	promise, err := l.tree.Beat(ctx, l.id)
+	if err != nil {
 		return l.fault(err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.ttl = min(l.ttl, promise)
 	if l.clock.Since(start) < l.clock.Since(l.since) {
 		l.since = start
 	}
@@ -79,15 +86,14 @@ func (l *Lease) Left() time.Duration {
 	if l.over {
 		return 0
 	}
-	return max(0, l.session.TTL-driver.Margin(l.session.TTL)-l.clock.Since(l.since))
+	return max(0, l.ttl-driver.Margin(l.ttl)-l.clock.Since(l.since))
 }
 
 // Keep renews the lease, a third of the way through its TTL each time, until ctx ends, and then returns nil: the lease
 // goes on until its TTL has passed. If the lease ends before, it returns a *LossError, before the cluster can have removed
 // the lease's keys, unless it was revoked.
 func (l *Lease) Keep(ctx context.Context) error {
-	third := l.session.TTL / 3
-	for pause := third; ; {
+	for pause := l.TTL() / 3; ; {
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -98,8 +104,8 @@ func (l *Lease) Keep(ctx context.Context) error {
 			timer.Stop()
 			return driver.ErrClosed
 		}
-		left := l.Left()
-		try, cancel := context.WithTimeout(ctx, min(left, max(l.session.TTL/6, 250*time.Millisecond)))
+		left, ttl := l.Left(), l.TTL()
+		try, cancel := context.WithTimeout(ctx, min(left, max(ttl/6, 250*time.Millisecond)))
 		err := l.KeepAlive(try)
 		cancel()
 		switch {
@@ -110,16 +116,16 @@ func (l *Lease) Keep(ctx context.Context) error {
 		case l.Left() == 0:
 			return &driver.LossError{Loss: driver.LossUnknown, Err: err}
 		case err == nil:
-			pause = third
+			pause = ttl / 3
 		default: // asked again the sooner the less is left
-			pause = min(third, max(l.Left()/4, 10*time.Millisecond))
+			pause = min(ttl/3, max(l.Left()/4, 10*time.Millisecond))
 		}
 	}
 }
 
 // Revoke ends the lease, and its keys with it, at once. Of one that is over already it says ErrLost.
 func (l *Lease) Revoke(ctx context.Context) error {
-	if err := l.tree.End(ctx, l.session.ID); err != nil {
+	if err := l.tree.End(ctx, l.id); err != nil {
 		return l.fault(err)
 	}
 	l.mu.Lock()

@@ -20,52 +20,69 @@ func (t *tree) Open(ctx context.Context, ttl time.Duration) (sequence.Session, e
 	return s, err
 }
 
-// grant grants a lease. etcd counts in whole seconds, and gives more than was asked where its own least TTL is larger.
+// grant grants a lease. etcd counts in whole seconds, and gives more than was asked where its own least TTL is larger. That
+// least is each member's own, and the one that answers need not be the one that leads: so the leader is asked for more.
 func (t *tree) grant(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
-	r, err := t.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: int64((ttl + time.Second - 1) / time.Second)})
+	asked := int64((ttl + time.Second - 1) / time.Second)
+	r, err := t.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: asked})
 	if err != nil {
 		return sequence.Session{}, t.fault(err)
 	}
-	got := time.Duration(r.TTL) * time.Second
+	got := seconds(r.TTL)
+	if r.TTL > asked {
+		promise, err := t.Beat(ctx, hex(clientv3.LeaseID(r.ID)))
+		if err != nil {
+			return sequence.Session{}, err
+		}
+		got = min(got, promise)
+	}
 	if got < ttl {
 		return sequence.Session{}, fmt.Errorf("%w: a TTL of %v was asked for, and the cluster grants %v", driver.ErrInvalid, ttl, got)
 	}
 	return sequence.Session{ID: hex(clientv3.LeaseID(r.ID)), TTL: got}, nil
 }
 
-// Beat is one keep-alive on a stream of its own. A member that has no leader refuses it at once, and a leader answers
-// only when it has made sure that it still is.
-func (t *tree) Beat(ctx context.Context, session string) error {
-	err := t.beat(ctx, session)
+// Beat is one keep-alive on a stream of its own, which the leader answers; a member that has none refuses it at once.
+//
+// A leader that was cut off from all others goes on answering until it steps down, two election timeouts after the cut at
+// the latest. Nobody else is elected before one has passed, less a heartbeat interval, and a new leader keeps every lease
+// for its TTL and another election timeout. So a lease stands for its TTL from each beat that was answered, less a
+// heartbeat interval: which is less than the margin of every TTL that a cluster grants whose election timeout is nine
+// heartbeat intervals or more; see Warnings. A leader whose disk hangs makes sure of its quorum before it answers, from the
+// versions on that Warnings asks for.
+func (t *tree) Beat(ctx context.Context, session string) (promise time.Duration, err error) {
+	promise, err = t.beat(ctx, session)
 	if expired(err) {
 		t.login(ctx)
-		err = t.beat(ctx, session)
+		promise, err = t.beat(ctx, session)
 	}
-	return t.fault(err)
+	return promise, t.fault(err)
 }
 
-func (t *tree) beat(ctx context.Context, session string) error {
+func (t *tree) beat(ctx context.Context, session string) (promise time.Duration, err error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	stream, err := t.leases.LeaseKeepAlive(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(unhex(session))}); err != nil {
 		_, err = stream.Recv() // says why
-		return err
+		return 0, err
 	}
 	r, err := stream.Recv()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	_ = stream.CloseSend()
 	if r.TTL <= 0 {
 		t.release(session)
-		return sequence.ErrSessionOver
+		return 0, sequence.ErrSessionOver
 	}
-	return nil
+	return seconds(r.TTL), nil
 }
+
+func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }
 
 // End revokes a lease.
 func (t *tree) End(ctx context.Context, session string) error {

@@ -210,7 +210,8 @@ func TestAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fails(t, p.tree.Beat(ctx, ses.ID))
+		_, err = p.tree.Beat(ctx, ses.ID)
+		fails(t, err)
 		conn, err := p.tree.session(ses.ID)
 		fails(t, err)
 		c.Isolate(alone)
@@ -221,7 +222,7 @@ func TestAlone(t *testing.T) {
 		}
 		cancel()
 		short, cancel = context.WithTimeout(ctx, 1500*time.Millisecond)
-		if err := p.tree.Beat(short, ses.ID); err == nil {
+		if _, err := p.tree.Beat(short, ses.ID); err == nil {
 			t.Errorf("a beat was confirmed by a %s without the others", who)
 		}
 		cancel()
@@ -444,7 +445,7 @@ func TestOldSession(t *testing.T) {
 	}
 	fails(t, p.tree.End(ctx, old.ID))
 	fails(t, p.tree.End(ctx, now.ID))
-	if err := p.tree.Beat(ctx, old.ID); !errors.Is(err, sequence.ErrSessionOver) {
+	if _, err := p.tree.Beat(ctx, old.ID); !errors.Is(err, sequence.ErrSessionOver) {
 		t.Errorf("a session that was ended: %v", err)
 	}
 }

@@ -145,22 +145,22 @@ func (t *tree) anyConn(ctx context.Context) (*conn, error) {
 // Beat is a write that is sure to be refused: of a node that is not there. The leader puts that to the quorum as it does any
 // other. A read or a ping is answered by any server that once had a leader, and a sync by a leader that was deposed and has
 // not heard of it.
-func (t *tree) Beat(ctx context.Context, session string) error {
+func (t *tree) Beat(ctx context.Context, session string) (promise time.Duration, err error) {
 	c, err := t.session(session)
 	if err == sequence.ErrSessionOver && !t.isOver(session) {
-		return fmt.Errorf("%w: a ZooKeeper session is renewed by the client that opened it", driver.ErrUnsupported)
+		return 0, fmt.Errorf("%w: a ZooKeeper session is renewed by the client that opened it", driver.ErrUnsupported)
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
 	calls, err := c.ask(ctx, func() []*call { return []*call{deleteCall("/holdfast-beat", -1)} })
 	if err == nil {
 		err = calls[0].err
 	}
 	if err == codeNoNode || err == codeNoAuth {
-		return nil
+		return 0, nil
 	}
-	return t.fault(err, "/")
+	return 0, t.fault(err, "/")
 }
 
 // End closes a session; its nodes go with it.

@@ -1,0 +1,108 @@
+package sequence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/internal/memtree"
+)
+
+// TestPromiseLowered: a store that keeps a session for less than it has promised has the holders under it told with the next
+// beat, so that nobody who is cut off after that believes in the old promise while another is let in by the new one.
+func TestPromiseLowered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl, less = 20 * time.Second, 4 * time.Second
+		server := memtree.New()
+		var cut atomic.Bool
+		holder := sequence.New(&memtree.Link{Server: server, Carry: func(ctx context.Context, _ string, do func() any) (any, error) {
+			if cut.Load() {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return do(), nil
+		}})
+		defer holder.Close()
+		rival := sequence.New(&memtree.Link{Server: server})
+		defer rival.Close()
+		g, err := holder.Acquire(t.Context(), mutex("m", ttl))
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.Lower(less)
+		time.Sleep(ttl/3 + time.Second) // a beat comes by
+		cut.Store(true)
+		told, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var loss *driver.LossError
+		end, err := holder.NextEnding(told)
+		if err != nil || end.ID != g.ID || !errors.As(end.Err, &loss) || loss.Loss != driver.LossSession {
+			t.Errorf("of a promise that was lowered the holder is told: %v, %v", end, err)
+		}
+		in, done := context.WithTimeout(t.Context(), less+time.Second)
+		defer done()
+		if _, err := rival.Acquire(in, waiting(mutex("m", less))); err != nil {
+			t.Errorf("and the next one: %v", err)
+		}
+		cut.Store(false)
+		if r := renewal(t.Context(), holder, g); !errors.Is(r.Err, driver.ErrLost) {
+			t.Errorf("a renewal of the holder says: %+v", r)
+		}
+		if _, err := rival.Acquire(t.Context(), mutex("other", ttl)); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("a TTL that is not granted any more: %v", err)
+		}
+	})
+}
+
+// renewal renews one grant.
+func renewal(ctx context.Context, s driver.Store, g driver.Grant) (r driver.Renewal) {
+	s.Renew(ctx, []driver.Grant{g}, func(_ int, answer driver.Renewal) { r = answer })
+	return r
+}
+
+// private is a link whose sessions nobody else can beat.
+type private struct {
+	memtree.Link
+	own string
+}
+
+func (p *private) Open(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+	s, err := p.Link.Open(ctx, ttl)
+	p.own = s.ID
+	return s, err
+}
+
+func (p *private) Beat(ctx context.Context, session string) (time.Duration, error) {
+	if session != p.own {
+		return 0, fmt.Errorf("%w: another's session", driver.ErrUnsupported)
+	}
+	return p.Link.Beat(ctx, session)
+}
+
+// TestRenewalOfAnother: where a session is beaten by its own client alone, nobody else's renewal is confirmed, though that
+// client may be alive: it may also be cut off.
+func TestRenewalOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		holder, other := &private{Link: memtree.Link{Server: server}}, &private{Link: memtree.Link{Server: server}}
+		a, b := sequence.New(holder), sequence.New(other)
+		defer a.Close()
+		defer b.Close()
+		g, err := a.Acquire(t.Context(), mutex("m", 6*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := renewal(t.Context(), b, g); !errors.Is(r.Err, driver.ErrUnsupported) {
+			t.Errorf("another's renewal says: %+v", r)
+		}
+		if r := renewal(t.Context(), a, g); r.Err != nil {
+			t.Errorf("the holder's own says: %v", r.Err)
+		}
+	})
+}
