@@ -21,6 +21,9 @@ func (s *session) attend() {
 		select {
 		case <-timer.C:
 		case <-s.wake:
+		case <-s.Ended:
+			s.die()
+			return
 		case <-s.over:
 			return
 		case <-e.life.Done():

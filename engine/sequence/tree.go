@@ -117,6 +117,9 @@ type Session struct {
 	// start of the former: 0 where the answer to a beat proves that the one who will end the session has taken it in, more
 	// where that one hears of it only afterwards. The engine beats that often then. At most a thirteenth of the TTL.
 	Lag time.Duration
+	// Ended, if it is not nil, is closed when the tree knows that the session is over, or that the store would end it sooner than its
+	// TTL: all claims under it are lost then.
+	Ended <-chan struct{}
 }
 
 // Guard says under which condition a node is added: none, if it is negative, that none stands, or that no claim has come to

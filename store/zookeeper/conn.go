@@ -55,8 +55,15 @@ func (c *conn) silence() time.Duration {
 	return max(450*time.Millisecond, min(c.granted/6, 1500*time.Millisecond))
 }
 
+// begun reports whether there is, or was, a session.
+func (c *conn) begun() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.id != 0
+}
+
 func (t *tree) newConn(asked time.Duration, pinging bool) *conn {
-	c := &conn{t: t, asked: asked, pinging: pinging, turn: make(chan struct{}), secret: make([]byte, 16), spots: map[spotKey]*spot{}}
+	c := &conn{t: t, asked: asked, pinging: pinging, turn: make(chan struct{}), spots: map[spotKey]*spot{}}
 	c.life, c.stop = context.WithCancel(t.life)
 	c.lane = c.newLane()
 	return c
@@ -68,7 +75,7 @@ func (c *conn) run() {
 	at := rand.N(len(servers)) // the server to try
 	tried, round := 0, 0       // how many in this round, since a link stood, and rounds
 	var shunned time.Time      // since when servers hang up and none takes the session; zero: they do not
-	denied := 0                // servers in a row that have refused us, or are not to be trusted: one alone ends no session
+	denied := 0                // servers in a row that have refused us, grant too little, or are not to be trusted: one alone ends no session
 	for c.life.Err() == nil {
 		l, err := c.connect(servers[at], round)
 		switch {
@@ -86,8 +93,12 @@ func (c *conn) run() {
 				tried, round = 0, 0
 			}
 		}
-		if denied++; !errors.Is(err, driver.ErrDenied) {
+		var brief *errBrief
+		if denied++; !errors.Is(err, driver.ErrDenied) && !errors.As(err, &brief) {
 			denied = 0
+		}
+		if brief != nil && c.begun() && denied >= len(servers) {
+			err = sequence.ErrSessionOver // none keeps it for its time: it cannot be renewed, and all is told now
 		}
 		if errors.Is(err, sequence.ErrSessionOver) || denied >= len(servers) {
 			c.finish(err)
@@ -123,14 +134,67 @@ func (c *conn) forgotten(since time.Time) bool {
 	return c.id != 0 && time.Since(since) > c.granted
 }
 
-// connect opens a link and has the server take the session, or make one.
+// errBrief says that a server would end a session sooner than it was opened for.
+type errBrief struct{ wanted, granted time.Duration }
+
+func (e *errBrief) Error() string {
+	return fmt.Sprintf("%v: a TTL of %v was asked for, and the ZooKeeper servers grant %v; ask for less, or raise maxSessionTimeout there", driver.ErrInvalid, e.wanted, e.granted)
+}
+
+func (e *errBrief) Unwrap() error { return driver.ErrInvalid }
+
+// terms are what a session is opened with: its id, what it is known by, and its time.
+type terms struct {
+	id     int64
+	secret []byte
+	time   time.Duration
+}
+
+// connect opens a link and has the server make a session, or take up the one that there is.
+//
+// A server that takes a session up grants it a time anew, as it is set now, and from then on the ensemble counts by that, whether
+// the answer arrives or not. So a server is first asked for a new session, which nobody uses: if that gets less time, ours is
+// never shown to that server.
 func (c *conn) connect(s server, round int) (*link, error) {
-	patience := max(500*time.Millisecond, min(c.asked/6, 2*time.Second)) << min(round, 2)
 	c.mu.Lock()
-	if c.id == 0 { // nothing is held yet that hurry could save
-		patience = max(patience, 1500*time.Millisecond)
+	ours := terms{c.id, c.secret, c.granted}
+	c.mu.Unlock()
+	patience := max(500*time.Millisecond, min(c.asked/6, 2*time.Second)) << min(round, 2)
+	if ours.id == 0 { // nothing is held yet that hurry could save
+		ours.time, patience = c.asked, max(patience, 1500*time.Millisecond)
+	}
+	if ours.id != 0 && !c.pinging {
+		l, _, err := c.greet(s, patience, terms{time: ours.time})
+		if err != nil {
+			return nil, err
+		}
+		l.quit()
+	}
+	l, got, err := c.greet(s, patience, ours)
+	var brief *errBrief
+	if errors.As(err, &brief) && ours.id != 0 { // it was set so in between
+		return nil, sequence.ErrSessionOver
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	c.id, c.secret, c.granted = got.id, got.secret, got.time
+	if ours.id != 0 && !c.pinging { // more than that is nothing to rely on
+		c.granted = ours.time
 	}
 	c.mu.Unlock()
+	return l, nil
+}
+
+// greet opens a link and asks the server for a session: for a new one, if the id is 0. One that is given less time than is wanted
+// is ended at once.
+func (c *conn) greet(s server, patience time.Duration, want terms) (_ *link, got terms, err error) {
+	defer func() {
+		if err != nil {
+			c.t.trouble(s.name, err)
+		}
+	}()
 	ctx, cancel := context.WithTimeout(c.life, patience)
 	defer cancel()
 	nc, err := c.t.opts.dial(ctx, s)
@@ -139,50 +203,70 @@ func (c *conn) connect(s server, round int) (*link, error) {
 		err = fmt.Errorf("%w: the certificate of ZooKeeper server %s: %w", driver.ErrDenied, s.name, distrust)
 	}
 	if err != nil {
-		c.t.trouble(s.name, err)
-		return nil, err
+		return nil, got, err
 	}
-	unhook := context.AfterFunc(c.life, func() { nc.Close() })
-	fail := func(err error) (*link, error) {
-		unhook()
-		nc.Close()
-		c.t.trouble(s.name, err)
-		return nil, err
-	}
+	l := &link{nc: nc, unhook: context.AfterFunc(c.life, func() { nc.Close() }), more: make(chan struct{}, 1)}
 	_ = nc.SetDeadline(time.Now().Add(patience))
-	var hello writer
+	got, err = c.hello(nc, want)
+	if err != nil {
+		l.fail()
+		return nil, got, err
+	}
+	if got.time < want.time && !c.pinging {
+		l.quit()
+		return nil, got, &errBrief{want.time, got.time}
+	}
+	_ = nc.SetDeadline(time.Time{})
+	l.heard = time.Now()
+	return l, got, nil
+}
+
+// hello sends the first request of a link, and takes its answer apart.
+func (c *conn) hello(nc net.Conn, want terms) (got terms, err error) {
+	if want.secret == nil {
+		want.secret = make([]byte, 16)
+	}
+	var w writer
 	c.mu.Lock()
-	hello.int(0)
-	hello.long(c.zxid)
-	hello.int(int32(c.asked / time.Millisecond))
-	hello.long(c.id)
-	hello.bytes(c.secret)
-	hello.bool(false) // a server without a leader is of no use
+	seen := c.zxid
 	c.mu.Unlock()
-	if _, err := nc.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(hello))), hello...)); err != nil {
-		return fail(err)
+	w.int(0)
+	w.long(seen)
+	w.int(int32(want.time / time.Millisecond))
+	w.long(want.id)
+	w.bytes(want.secret)
+	w.bool(false) // a server without a leader is of no use
+	if _, err := nc.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(w))), w...)); err != nil {
+		return got, err
 	}
 	frame, err := readFrame(nc)
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fmt.Errorf("%w: %v", errHungUp, err)
 	}
 	if err != nil {
-		return fail(err)
+		return got, err
 	}
 	r := reader{b: frame}
 	r.int()
-	granted, id, secret := r.int(), r.long(), r.bytes()
-	if r.err != nil {
-		return fail(r.err)
+	got.time, got.id = time.Duration(r.int())*time.Millisecond, r.long()
+	got.secret = append([]byte(nil), r.bytes()...)
+	switch {
+	case r.err != nil:
+		return got, r.err
+	case got.time <= 0 || got.id == 0:
+		return got, sequence.ErrSessionOver
 	}
-	if granted <= 0 || id == 0 {
-		return fail(sequence.ErrSessionOver)
-	}
-	_ = nc.SetDeadline(time.Time{})
-	c.mu.Lock()
-	c.id, c.secret, c.granted = id, append([]byte(nil), secret...), time.Duration(granted)*time.Millisecond
-	c.mu.Unlock()
-	return &link{nc: nc, unhook: unhook, more: make(chan struct{}, 1), heard: time.Now()}, nil
+	return got, nil
+}
+
+// quit ends a session that was opened on a link, and the link. It does not wait: what does not arrive its own time ends.
+func (l *link) quit() {
+	frame := binary.BigEndian.AppendUint32(nil, 8)
+	frame = binary.BigEndian.AppendUint32(frame, 1)
+	closing := int32(opClose)
+	frame = binary.BigEndian.AppendUint32(frame, uint32(closing))
+	_, _ = l.nc.Write(frame)
+	l.fail()
 }
 
 // serve logs in, makes the watches again, and hears a link until it breaks.

@@ -12,7 +12,7 @@ import (
 
 func sessionName(id int64) string { return fmt.Sprintf("%016x", uint64(id)) }
 
-// Open begins a session on a connection of its own. What the server grants is what it keeps.
+// Open begins a session on a connection of its own. What the servers grant it then it keeps, or it ends.
 func (t *tree) Open(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
 	c := t.newConn(ttl, false)
 	t.spawn(c.run)
@@ -23,11 +23,6 @@ func (t *tree) Open(ctx context.Context, ttl time.Duration) (sequence.Session, e
 	c.mu.Lock()
 	id, granted := c.id, c.granted
 	c.mu.Unlock()
-	if granted < ttl {
-		t.leave(c)
-		return sequence.Session{}, fmt.Errorf("%w: a TTL of %v was asked for, and the ZooKeeper servers grant %v; ask for less, or raise maxSessionTimeout there",
-			driver.ErrInvalid, ttl, granted)
-	}
 	t.mu.Lock()
 	t.sessions[sessionName(id)] = c
 	if t.lead == nil {
@@ -36,7 +31,7 @@ func (t *tree) Open(ctx context.Context, ttl time.Duration) (sequence.Session, e
 	t.mu.Unlock()
 	// A follower tells the leader twice in a tick whom it has heard from. Half a tick is less than this and the margin
 	// together, if a session is not set to the very least, which is two ticks.
-	return sequence.Session{ID: sessionName(id), TTL: granted, Lag: granted / 15}, nil
+	return sequence.Session{ID: sessionName(id), TTL: granted, Lag: granted / 15, Ended: c.life.Done()}, nil
 }
 
 // leave ends a session that nobody has used.

@@ -39,7 +39,9 @@
 // Each TTL that is used has a session of its own, with a connection of its own, which is renewed fifteen times within it: by a
 // write that is sure to be refused, since the servers put that to their quorum. A sync, which is what other clients would use,
 // is answered by a leader that was deposed and has not heard of it. A TTL beyond what the servers grant is refused; see
-// minSessionTimeout and maxSessionTimeout there. A TTL should be three of the servers' ticks at least: a follower tells the
+// minSessionTimeout and maxSessionTimeout there. Servers grant a time anew whenever a session comes to them over a new connection; so
+// before that they are asked for another session, which costs the quorum two writes, and one that grants less is passed by, like one that is
+// down. Where all do, the session is ended and its claims are told so. A TTL should be three of the servers' ticks at least: a follower tells the
 // leader every half tick whom it has heard, and below that a holder may believe for up to a sixth of a tick too long.
 package zookeeper
 

@@ -1,0 +1,167 @@
+package zookeeper
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/sessiontest"
+	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
+)
+
+// TestLowered: a server that is started again with a lower maxSessionTimeout is never shown a session that is believed in for
+// longer: its holders are told at once that they have lost their locks, and new claims why they are refused.
+func TestLowered(t *testing.T) {
+	t.Parallel()
+	const ttl = 30 * time.Second
+	c := start(t, zktest.Options{Members: 1, MostTTL: ttl})
+	var again, shown atomic.Bool
+	s, err := New(Options{Servers: c.Endpoints(), Dial: lowering(&again, func(_ string, id int64) bool {
+		if id != 0 {
+			shown.Store(true)
+		}
+		return false
+	})})
+	fails(t, err)
+	client := newClient(t, s, ttl)
+	held := lease(t, client, t.Name())
+	m := c.Members[0]
+	m.Terminate()
+	file := filepath.Join(m.Dir, "zoo.cfg")
+	text, err := os.ReadFile(file)
+	fails(t, err)
+	fails(t, os.WriteFile(file, bytes.Replace(text, []byte("maxSessionTimeout=30000"), []byte("maxSessionTimeout=4000"), 1), 0o600))
+	again.Store(true)
+	fails(t, m.Start())
+	fails(t, c.Ready(t.Context()))
+	<-held.Context().Done() // it would be renewed for ever
+	var loss *holdfast.LossError
+	if err := held.Err(); !errors.As(err, &loss) || loss.Loss != holdfast.LossSession {
+		t.Errorf("the holder is told: %v", err)
+	}
+	if _, err := client.Mutex(t.Name(), nil).TryLock(t.Context()); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "4s") {
+		t.Errorf("the next claim is told: %v", err)
+	}
+	if shown.Load() {
+		t.Error("the session was shown to the server, which counts by its own time then, whether its answer arrives or not")
+	}
+}
+
+// TestLoweredAlone: one server of several that grants less is passed by, and no session is left there.
+func TestLoweredAlone(t *testing.T) {
+	t.Parallel()
+	c := start(t, zktest.Options{Members: 1})
+	way, ends, err := c.Link()
+	fails(t, err)
+	defer way.Close()
+	ends = append(ends, c.Endpoints()...)
+	var lower atomic.Bool
+	lower.Store(true)
+	s, err := New(Options{Servers: ends, Dial: lowering(&lower, func(to string, _ int64) bool { return to == ends[0] })})
+	fails(t, err)
+	client := newClient(t, s, 20*time.Second)
+	held := lease(t, client, t.Name())
+	conn := func() *conn {
+		s.tree.mu.Lock()
+		defer s.tree.mu.Unlock()
+		return s.tree.lead
+	}()
+	for range 6 {
+		l, err := conn.up(t.Context())
+		fails(t, err)
+		l.fail()
+		for now := l; now == l; time.Sleep(time.Millisecond) {
+			now, err = conn.up(t.Context())
+			fails(t, err)
+		}
+	}
+	if err := held.Unlock(); err != nil {
+		t.Error(err)
+	}
+	for limit := time.Now().Add(sessionsGone); ; time.Sleep(10 * time.Millisecond) {
+		n := sessions(t, c.Members[0].Endpoint)
+		if n == 1 { // that of the client
+			break
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("%d sessions stand", n)
+		}
+	}
+}
+
+// sessionsGone is less than the time of the sessions in TestLoweredAlone.
+const sessionsGone = 10 * time.Second
+
+// TestLoweredAfterAll: should a session be given less time all the same, it is ended, and its holders are told.
+func TestLoweredAfterAll(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	var lower atomic.Bool
+	s, err := New(Options{Servers: c.Endpoints(), Dial: lowering(&lower, func(_ string, id int64) bool { return id != 0 })})
+	fails(t, err)
+	client := newClient(t, s, time.Hour) // the next beat is four minutes away
+	held := lease(t, client, t.Name())
+	lower.Store(true)
+	s.tree.mu.Lock()
+	conn := s.tree.lead
+	s.tree.mu.Unlock()
+	l, err := conn.up(t.Context())
+	fails(t, err)
+	l.fail()
+	other := newClient(t, rig.Peer(t, c), 20*time.Second)
+	next := lease(t, other, t.Name()) // the session was closed
+	select {
+	case <-held.Context().Done():
+	case <-time.After(sessiontest.Soon): // another goroutine tells it
+		t.Error("two believe that they hold the lock")
+	}
+	fails(t, next.Unlock())
+}
+
+// lowering makes connections on which sessions are asked for with 4 s, while lower is set, at servers and for sessions that are
+// chosen: as if the server granted no more.
+func lowering(lower *atomic.Bool, which func(to string, id int64) bool) dialer {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		nc, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		return &loweringConn{Conn: nc, lower: func(id int64) bool { return lower.Load() && which(address, id) }}, err
+	}
+}
+
+type loweringConn struct {
+	net.Conn
+	lower   func(id int64) bool
+	greeted bool
+}
+
+func (c *loweringConn) Write(b []byte) (int, error) {
+	if !c.greeted && c.lower(int64(binary.BigEndian.Uint64(b[20:]))) {
+		b = bytes.Clone(b)
+		binary.BigEndian.PutUint32(b[16:], 4000)
+	}
+	c.greeted = true
+	return c.Conn.Write(b)
+}
+
+// sessions counts those that stand, by what the leader says.
+func sessions(t *testing.T, server string) int {
+	t.Helper()
+	nc, err := net.Dial("tcp", server)
+	fails(t, err)
+	defer nc.Close()
+	_, err = nc.Write([]byte("dump"))
+	fails(t, err)
+	text, err := io.ReadAll(nc)
+	fails(t, err)
+	all, _, _ := strings.Cut(string(text), "ephemeral nodes dump:")
+	return strings.Count(all, "\t0x")
+}
