@@ -109,9 +109,12 @@ type Store interface {
 	// made it (then c may have no ID; if both are given, both must match). It removes that claim and never another,
 	// however late it arrives. Of the claims in line, those that this lets in are told, and one more.
 	//
-	// It returns nil when the claim does not stand any more. It returns an error that Is ErrLost when the claim was
-	// seen not to stand by the first look of this call: it ended earlier, and the cause is given as far as known. A caller
-	// that cleans up takes that for success. Other errors: ErrUncertain, ErrDenied, ErrCorrupt, ErrClosed, the context's.
+	// It returns nil only if this claim was given up by its own release. It returns an error that Is ErrLost when the
+	// claim had ended before, and the cause is given as far as known. A caller that cleans up takes that for success. Once
+	// an attempt of this call had an unknown outcome, a claim that does not stand proves nothing: so whoever ends a granted
+	// claim of somebody else (a forced break, a takeover from an expired holder) leaves a note of its id with the cause, in
+	// the same step and for longer than the claim's TTL, and a release that finds the claim gone looks for it. Where that
+	// cannot be known the error Is ErrUncertain. Others: ErrDenied, ErrCorrupt, ErrClosed, the context's.
 	//
 	// Once Release has returned nil or ErrLost, no request of an earlier Acquire of that claim may still take effect, in
 	// whatever order they travel: on session stores it is barred outright, elsewhere unless the link itself delayed it

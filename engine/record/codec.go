@@ -2,6 +2,7 @@ package record
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -21,7 +22,42 @@ type wire struct {
 	Token  int64       `json:"token"`
 	Idle   int64       `json:"idle,omitempty"`
 	Claims []wireClaim `json:"claims,omitempty"`
-	Out    []string    `json:"out,omitempty"`
+	Ended  []wireEnded `json:"ended,omitempty"`
+	Untold int64       `json:"untold_us,omitempty"`
+	Out    []string    `json:"out,omitempty"` // as it was written before there was Ended: waiting claims that were broken
+}
+
+// wireEnded is a note of a claim that others have ended.
+type wireEnded struct {
+	ID    string `json:"id"`
+	Why   string `json:"why"`
+	Until int64  `json:"until_us"`
+}
+
+// losses are the words for why a claim was ended.
+var losses = map[string]driver.Loss{"broken": driver.LossBroken, "expired": driver.LossExpired, "gone": driver.LossGone}
+
+func (r *Record) wireEnded() (notes []wireEnded) {
+	for _, n := range r.Ended {
+		for why, loss := range losses {
+			if loss == n.Loss {
+				notes = append(notes, wireEnded{ID: n.ID, Why: why, Until: n.Until})
+			}
+		}
+	}
+	return notes
+}
+
+// ended reads the notes. A cause that a newer version has found is one that this one does not know more about. Notes as they
+// were written before had no time: they are kept for a day from the last grant.
+func (w *wire) ended() (notes []Ended) {
+	for _, n := range w.Ended {
+		notes = append(notes, Ended{ID: n.ID, Loss: cmp.Or(losses[n.Why], driver.LossGone), Until: n.Until})
+	}
+	for _, id := range w.Out {
+		notes = append(notes, Ended{ID: id, Loss: driver.LossBroken, Until: w.Token + driver.MaxTTL.Microseconds()})
+	}
+	return notes
 }
 
 type wireClaim struct {
@@ -47,7 +83,7 @@ func Encode(r *Record) ([]byte, error) {
 	if err := r.Check(); err != nil {
 		return nil, fmt.Errorf("%w: refusing to write a broken record: %w", driver.ErrInvalid, err)
 	}
-	w := wire{Format: Format, Kind: r.Kind, Limit: r.Limit, Token: r.Token, Idle: r.Idle, Out: r.Out}
+	w := wire{Format: Format, Kind: r.Kind, Limit: r.Limit, Token: r.Token, Idle: r.Idle, Ended: r.wireEnded(), Untold: r.Untold}
 	for _, c := range r.Claims {
 		w.Claims = append(w.Claims, wireClaim{
 			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL.Milliseconds(),
@@ -75,7 +111,7 @@ func Decode(name string, data []byte) (*Record, error) {
 	case w.Format < 1:
 		return nil, corrupt(name, data, fmt.Errorf("no Holdfast record"))
 	}
-	r := &Record{Kind: w.Kind, Limit: w.Limit, Token: w.Token, Idle: w.Idle, Out: w.Out}
+	r := &Record{Kind: w.Kind, Limit: w.Limit, Token: w.Token, Idle: w.Idle, Ended: w.ended(), Untold: w.Untold}
 	for _, c := range w.Claims {
 		r.Claims = append(r.Claims, Claim{
 			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: millis(c.TTL),

@@ -295,7 +295,7 @@ func (e *engine) pause(ctx context.Context, tries, claims int) (paused bool, err
 
 // bear waits before the next request to a store that did not answer the last ones.
 func (e *engine) bear(ctx context.Context, failures int) error {
-	return e.sleep(ctx, rand.N(min(time.Second, e.roundTrip()<<min(failures, 10))+1))
+	return e.sleep(ctx, rand.N(min(time.Second, max(e.roundTrip(), time.Millisecond)<<min(failures, 10))+1))
 }
 
 func (e *engine) sleep(ctx context.Context, d time.Duration) error {

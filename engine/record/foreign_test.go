@@ -21,6 +21,9 @@ func TestForeign(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if rec.forgettable(NoEnd) {
+			t.Error("it would be swept")
+		}
 		for _, queue := range []bool{false, true} {
 			next := rec.clone()
 			var held *driver.HeldError

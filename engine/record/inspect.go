@@ -3,6 +3,7 @@ package record
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"strconv"
 	"time"
@@ -40,39 +41,90 @@ func (e *engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock,
 	}
 }
 
-// Break is one load and one swap.
+// Break is one load and one swap. After a swap of unknown outcome the claim may be gone by this very break: a note says so.
 func (e *engine) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
-	return e.write(ctx, name, func(rec *Record, m Moment) error { return rec.Break(ref, mode, m) })
+	return e.write(ctx, name, func(rec *Record, m Moment, again bool) error {
+		err := rec.Break(ref, mode, m)
+		if again && errors.Is(err, driver.ErrLost) && rec.endedBy(ref) == driver.LossBroken {
+			return errDone
+		}
+		return err
+	})
 }
 
-// Detach is one swap. It is settled like a renewal: the claim stands under its id, or the grant is lost.
+// Detach is one load and one swap.
 func (e *engine) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	return e.write(ctx, g.Name, func(rec *Record, m Moment) error { return rec.Detach(g.ID, g.Token, keep, m) })
+	return e.write(ctx, g.Name, func(rec *Record, m Moment, _ bool) error { return rec.Detach(g.ID, g.Token, keep, m) })
 }
 
-// Reweigh is one load and one swap. A claim that has the weight already is taken for the outcome of an earlier swap.
+// Reweigh is one load and one swap.
 func (e *engine) Reweigh(ctx context.Context, g driver.Grant, weight int64) error {
-	return e.write(ctx, g.Name, func(rec *Record, m Moment) error { return rec.Reweigh(g.ID, g.Token, weight, m) })
+	return e.write(ctx, g.Name, func(rec *Record, m Moment, _ bool) error { return rec.Reweigh(g.ID, g.Token, weight, m) })
 }
 
-// write makes one step that may be made twice without harm, until it has succeeded or was refused.
-func (e *engine) write(ctx context.Context, name string, step func(*Record, Moment) error) error {
+// errDone is for a step that finds its work done, by a swap whose reply was lost.
+var errDone = errors.New("done before")
+
+// mostSettling is how long it is tried to learn the outcome of a swap whose reply was lost.
+const mostSettling = 10 * time.Second
+
+// write makes one step that may be made twice without harm, until it has succeeded or was refused. After a swap whose reply was
+// lost it makes the step again: what that finds and writes is the outcome.
+func (e *engine) write(ctx context.Context, name string, step func(rec *Record, m Moment, again bool) error) error {
+	ctx, stop := e.bind(ctx)
+	defer stop()
+	unsure := false
+	var silence driver.Silence
 	for tries := 0; ; tries++ {
-		row, rec, err := e.load(ctx, name)
+		t := &tryWrite{again: unsure}
+		err := e.tryWrite(ctx, name, t, step)
+		switch {
+		case t.decided:
+			return err
+		case errors.Is(err, ErrConflict):
+			silence.Ends()
+			_, err = e.pause(ctx, tries, t.claims)
+		case t.unsure || unsure:
+			unsure = true
+			if !driver.Final(err) && !silence.Fails(e.clock, mostSettling) {
+				err = e.bear(ctx, tries)
+			}
+		}
 		if err != nil {
-			return err
-		}
-		next := rec.clone()
-		if err := step(next, e.moment(row)); err != nil {
-			return err
-		}
-		if _, _, err = e.swap(ctx, row, next); !errors.Is(err, ErrConflict) {
-			return driver.Uncertain(err)
-		}
-		if _, err := e.pause(ctx, tries, len(next.Claims)); err != nil {
-			return err
+			if unsure {
+				err = fmt.Errorf("%w: %w", driver.ErrUncertain, err)
+			}
+			return e.fault(err)
 		}
 	}
+}
+
+// tryWrite is one try of a write.
+type tryWrite struct {
+	again   bool // a try before it had an unknown outcome
+	decided bool // it was made, or refused by the step
+	unsure  bool // it may have been made
+	claims  int  // how many the record has that was tried
+}
+
+func (e *engine) tryWrite(ctx context.Context, name string, t *tryWrite, step func(*Record, Moment, bool) error) error {
+	row, rec, err := e.load(ctx, name)
+	if err != nil {
+		return err
+	}
+	next := rec.clone()
+	t.claims = len(next.Claims)
+	if err := step(next, e.moment(row), t.again); err != nil {
+		t.decided = true
+		if errors.Is(err, errDone) {
+			return nil
+		}
+		return err
+	}
+	_, _, err = e.swap(ctx, row, next)
+	t.decided = err == nil
+	t.unsure = err != nil && !errors.Is(err, ErrConflict) && !driver.Final(err)
+	return err
 }
 
 func (e *engine) show(row Row, rec *Record) driver.Lock {

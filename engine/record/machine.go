@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -17,7 +18,10 @@ type Record struct {
 	Token  int64       // the largest ever granted on this lock; only grows
 	Idle   int64       // store's clock when the last claim left, in microseconds; 0 while any stands
 	Claims []Claim     // in order of arrival, the holders among them
-	Out    []string    // ids of waiting claims that an operator has broken, the last few: each is told when it looks
+	Ended  []Ended     // claims that others have ended, so that their owners can tell that from their own release
+	// Untold is up to when a note may be missing from Ended, since there were too many: store's clock, in microseconds; 0:
+	// none is.
+	Untold int64
 
 	// Foreign is never stored: a foreign client holds the lock up to this time of the store's clock, in microseconds, and
 	// no claim stands; 0: none does.
@@ -45,6 +49,14 @@ type Claim struct {
 	Detached bool          // nobody is behind it: it ends by Allow alone
 	Asked    bool          // its holder is asked to give up
 	Broken   bool          // it is not renewed any more
+}
+
+// Ended is a note of a claim that somebody else has ended: an operator, or whoever came when its time was over. It is written in
+// the same step, and kept for as long as the claim's owner may ask for it.
+type Ended struct {
+	ID    string
+	Loss  driver.Loss
+	Until int64 // store's clock, in microseconds, up to when it is kept
 }
 
 // State is where a claim is on its way.
@@ -151,6 +163,54 @@ func (m Moment) ends(d time.Duration) int64 {
 	return m.Late + d.Microseconds()
 }
 
+// passed reports whether a time of the store's clock is surely over.
+func (m Moment) passed(at int64) bool { return m.Clocked && m.Early > at }
+
+// mostEnded is how many notes of ended claims a record has: as many as may wait in line, so that an operator can break all of
+// those at once and each of them is told.
+const mostEnded = driver.MaxWaiters
+
+// noteEnd leaves a note of a claim that is ended by others. A release of the claim, which asks again for as long as its patience
+// lasts, looks for it; so does a renewal, until the claim's own time is over.
+func (r *Record) noteEnd(c *Claim, loss driver.Loss, m Moment) {
+	until := max(m.Late, m.Now) + (c.TTL + driver.Patience(c.TTL)).Microseconds()
+	r.Ended = append(slices.Clone(r.Ended), Ended{ID: c.ID, Loss: loss, Until: until})
+	if len(r.Ended) > mostEnded {
+		soonest := slices.MinFunc(r.Ended, func(a, b Ended) int { return cmp.Compare(a.Until, b.Until) })
+		r.Untold = max(r.Untold, soonest.Until)
+		r.dropNote(soonest.ID)
+	}
+}
+
+// dropNote removes the note of a claim.
+func (r *Record) dropNote(id string) {
+	r.dropNotes(func(n Ended) bool { return n.ID == id })
+}
+
+func (r *Record) dropNotes(drop func(Ended) bool) {
+	if slices.ContainsFunc(r.Ended, drop) { // others may look at the same notes
+		r.Ended = slices.DeleteFunc(slices.Clone(r.Ended), drop)
+	}
+}
+
+// dropOldNotes removes the notes that nobody asks for any more.
+func (r *Record) dropOldNotes(m Moment) {
+	r.dropNotes(func(n Ended) bool { return m.passed(n.Until) })
+	if m.passed(r.Untold) {
+		r.Untold = 0
+	}
+}
+
+// endedBy tells how a claim was ended by somebody else; empty if there is no note of it.
+func (r *Record) endedBy(id string) driver.Loss {
+	for _, n := range r.Ended {
+		if n.ID == id {
+			return n.Loss
+		}
+	}
+	return ""
+}
+
 // settle removes the claims that are over, all but keep's, and calls those whose turn has come.
 //
 // A claim that was called and did not answer tells that its client died while it waited, and then others may have died
@@ -158,6 +218,7 @@ func (m Moment) ends(d time.Duration) int64 {
 // more than one.
 func (r *Record) settle(m Moment, keep string) {
 	r.Foreign = m.foreign(r)
+	r.dropOldNotes(m)
 	unanswered := false
 	kept := r.Claims[:0:0]
 	for i := range r.Claims {
@@ -166,8 +227,11 @@ func (r *Record) settle(m Moment, keep string) {
 		if c.ID != keep {
 			v = m.verdict(c)
 		}
-		if v == Alive {
+		switch {
+		case v == Alive:
 			kept = append(kept, *c)
+		case c.State == Granted:
+			r.noteEnd(c, c.loss(v), m)
 		}
 		unanswered = unanswered || c.State == Called && v == Silent
 	}
@@ -190,6 +254,18 @@ func (r *Record) settle(m Moment, keep string) {
 	}
 	if len(r.Claims) == 0 && r.Idle == 0 {
 		r.Kind, r.Limit, r.Idle = "", 0, max(m.Now, 1)
+	}
+}
+
+// loss is why a holder is removed that is found so.
+func (c *Claim) loss(v Verdict) driver.Loss {
+	switch {
+	case c.Broken:
+		return driver.LossBroken
+	case v == Gone:
+		return driver.LossGone
+	default:
+		return driver.LossExpired
 	}
 }
 
@@ -231,7 +307,7 @@ func (r *Record) retoken(token int64) {
 // With queue false the claim is granted at once, or refused with a *driver.HeldError.
 func (r *Record) Acquire(c Claim, kind driver.Kind, limit int64, queue bool, info driver.Info, m Moment) (*Claim, error) {
 	r.settle(m, c.ID)
-	if slices.Contains(r.Out, c.ID) {
+	if r.endedBy(c.ID) == driver.LossBroken {
 		return nil, &driver.LossError{Loss: driver.LossBroken}
 	}
 	if mine := r.find(c.ID); mine != nil {
@@ -265,6 +341,7 @@ func (r *Record) Acquire(c Claim, kind driver.Kind, limit int64, queue bool, inf
 		return nil, fmt.Errorf("%w: %d holders", driver.ErrQueueFull, info.MaxHolders)
 	}
 	r.Kind, r.Limit, r.Idle = kind, limit, 0
+	r.dropNote(c.ID) // that was of the claim as it stood before
 	c.State, c.Since = Waiting, max(m.Now, 0)
 	r.Claims = append(r.Claims, c)
 	mine := &r.Claims[len(r.Claims)-1]
@@ -286,11 +363,7 @@ func (r *Record) held(m Moment) error {
 func (r *Record) Renew(id string, token int64, m Moment) (*Claim, error) {
 	c := r.find(id)
 	if c == nil || c.State != Granted || c.Token != token {
-		loss := driver.LossGone
-		if r.Foreign != 0 || r.count(true) > 0 && r.Token > token {
-			loss = driver.LossTaken
-		}
-		return nil, &driver.LossError{Loss: loss}
+		return nil, &driver.LossError{Loss: r.lossOf(id, token)}
 	}
 	if c.Broken {
 		return nil, &driver.LossError{Loss: driver.LossBroken}
@@ -300,6 +373,19 @@ func (r *Record) Renew(id string, token int64, m Moment) (*Claim, error) {
 	}
 	c.beat(m)
 	return c, nil
+}
+
+// lossOf is why a grant does not stand any more.
+func (r *Record) lossOf(id string, token int64) driver.Loss {
+	loss := r.endedBy(id)
+	switch {
+	case loss == driver.LossBroken:
+		return loss
+	case r.Foreign != 0, r.count(true) > 0 && r.Token > token:
+		return driver.LossTaken
+	default:
+		return cmp.Or(loss, driver.LossGone)
+	}
 }
 
 // Release is the step of a claim that leaves. It reports whether the claim was there, and whether it was there in vain: a holder's
@@ -360,6 +446,7 @@ func (r *Record) Break(id string, mode driver.BreakMode, m Moment) error {
 			return fmt.Errorf("%w: a foreign holder cannot be told", driver.ErrUnsupported)
 		}
 		r.Foreign, r.Token, r.Idle = 0, max(r.Token+1, m.Now), max(m.Now, 1)
+		r.noteEnd(&Claim{ID: id, TTL: mostSettling}, driver.LossBroken, m)
 		return nil
 	}
 	if c == nil {
@@ -370,18 +457,15 @@ func (r *Record) Break(id string, mode driver.BreakMode, m Moment) error {
 		c.Asked = true
 	case mode == driver.BreakMark && c.State == Granted:
 		c.Broken = true
-	case c.State == Granted:
-		r.Token = max(r.Token+1, m.Now)
-		r.Release(id, m)
 	default:
-		r.Out = append(slices.Clone(r.Out[max(0, len(r.Out)-mostOut+1):]), id)
+		if c.State == Granted {
+			r.Token = max(r.Token+1, m.Now)
+		}
+		r.noteEnd(c, driver.LossBroken, m)
 		r.Release(id, m)
 	}
 	return nil
 }
-
-// mostOut is how many broken waiting claims are remembered. They look at once, so that a few would do.
-const mostOut = 16
 
 // Check reports what is wrong with a record, before it is written and after it was read.
 func (r *Record) Check() error {

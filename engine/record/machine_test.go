@@ -176,21 +176,84 @@ func TestBreakWaiting(t *testing.T) {
 	if err := r.Break("b", driver.BreakMark, w.moment()); err != nil || stands(r) != "a granted, c waiting" {
 		t.Errorf("%v, %s", err, stands(r))
 	}
-	for i := range 2 * mostOut {
+	for i := range mostEnded - 1 {
 		id := fmt.Sprint("x", i)
 		run(t, r, w, driver.KindMutex, 1, "+"+id)
-		if i < mostOut-1 {
-			r.Break(id, driver.BreakForce, w.moment())
-			continue
+		if err := r.Break(id, driver.BreakForce, w.moment()); err != nil {
+			t.Fatal(err)
 		}
-		run(t, r, w, driver.KindMutex, 1, "-"+id)
 	}
 	var loss *driver.LossError
 	if _, err := r.Acquire(claim("b", 1), driver.KindMutex, 1, true, info, w.moment()); !errors.As(err, &loss) || loss.Loss != driver.LossBroken {
 		t.Errorf("it is told %v", err)
 	}
-	if stands(r) != "a granted, c waiting" || len(r.Out) != mostOut {
-		t.Errorf("%s, and %d are remembered", stands(r), len(r.Out))
+	if stands(r) != "a granted, c waiting" || len(r.Ended) != mostEnded || r.Untold != 0 {
+		t.Errorf("%s, and %d are remembered, not all until %d", stands(r), len(r.Ended), r.Untold)
+	}
+}
+
+// Whoever ends another's claim leaves a note of why, for as long as the claim's owner may ask. There are not many; where one had to
+// go, the record says up to when that may be missed.
+func TestNotes(t *testing.T) {
+	w := &world{now: 1e15, over: map[string]Verdict{}}
+	r := &Record{}
+	run(t, r, w, driver.KindSemaphore, 1000, "+a +b +c +d +e -e ~a !b")
+	if err := errors.Join(r.Break("c", driver.BreakForce, w.moment()), r.Break("d", driver.BreakMark, w.moment())); err != nil {
+		t.Fatal(err)
+	}
+	run(t, r, w, driver.KindSemaphore, 1000, "~d")
+	for id, want := range map[string]driver.Loss{"a": driver.LossExpired, "b": driver.LossGone, "c": driver.LossBroken, "d": driver.LossBroken, "e": ""} {
+		if got := r.endedBy(id); got != want {
+			t.Errorf("of %s the note says %q, not %q", id, got, want)
+		}
+		var loss *driver.LossError
+		if _, err := r.Renew(id, 1, w.moment()); !errors.As(err, &loss) || want != "" && loss.Loss != want {
+			t.Errorf("the renewal of %s is told %v", id, err)
+		}
+	}
+	delete(w.over, "a")
+	run(t, r, w, driver.KindSemaphore, 1000, "+a")
+	if stands(r) != "a granted" || r.endedBy("a") != "" {
+		t.Errorf("what comes again is another claim: %s, and the note says %q", stands(r), r.endedBy("a"))
+	}
+	run(t, r, w, driver.KindSemaphore, 1000, "-a >39")
+	if r.endedBy("c") == "" {
+		t.Error("a note is gone while its owner may ask for it")
+	}
+	run(t, r, w, driver.KindSemaphore, 1000, ">2 +x")
+	if len(r.Ended) != 0 {
+		t.Errorf("nobody asks for these any more: %v", r.Ended)
+	}
+	for i := range 2 * mostEnded {
+		run(t, r, w, driver.KindSemaphore, 1000, fmt.Sprintf("+n%d ~n%d", i, i))
+	}
+	if len(r.Ended) != mostEnded || r.endedBy(fmt.Sprint("n", 2*mostEnded-1)) == "" || r.Untold < w.now+40e6 {
+		t.Errorf("%d notes, and one may be missed until %d", len(r.Ended), r.Untold)
+	}
+	run(t, r, w, driver.KindSemaphore, 1000, "-x")
+	if r.forgettable(w.now+30e6) || !r.forgettable(w.now+41e6) {
+		t.Error("an idle record with notes is to be swept when those are of no use any more")
+	}
+	run(t, r, w, driver.KindSemaphore, 1000, ">41")
+	if len(r.Ended) != 0 || r.Untold != 0 {
+		t.Errorf("after that time: %v, %d", r.Ended, r.Untold)
+	}
+}
+
+// What an earlier version has written is read: of the waiting claims that were broken it kept the ids alone.
+func TestOldNotes(t *testing.T) {
+	r, err := Decode("x", []byte(`{"holdfast":1,"kind":"mutex","limit":1,"token":1000000000000000,"claims":[`+
+		`{"id":"a","weight":1,"ttl_ms":30000,"state":"granted","token":1000000000000000,"beat":1,"allow_ms":30000}],"out":["b"]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{now: 1e15 + 60e6, over: map[string]Verdict{}}
+	run(t, r, w, driver.KindMutex, 1, "+c")
+	if _, err := r.Acquire(claim("b", 1), driver.KindMutex, 1, true, info, w.moment()); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("a waiting claim that was broken is told %v", err)
+	}
+	if data, err := Encode(r); err != nil || strings.Contains(string(data), `"out"`) {
+		t.Errorf("%s, %v", data, err)
 	}
 }
 
@@ -239,9 +302,13 @@ func TestMismatchAndBounds(t *testing.T) {
 
 func TestCodec(t *testing.T) {
 	r, w := &Record{}, &world{now: 1e15, over: map[string]Verdict{}}
-	run(t, r, w, driver.KindSemaphore, 3, "+a:2 +b:2 +c -a")
+	run(t, r, w, driver.KindSemaphore, 3, "+a:2 +b:2 +c +d:2 +e:2 -a +b:2 ~b +d:2 !d")
 	if err := r.Break("c", driver.BreakMark, w.moment()); err != nil {
 		t.Fatal(err)
+	}
+	r.Untold = w.now
+	if len(r.Ended) != 3 {
+		t.Fatalf("%v", r.Ended)
 	}
 	data, err := Encode(r)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 )
 
 // Release is one swap where the row is as this client saw it last. A first look that does not find the claim is proof
-// that it ended before, if the look was fresh; after a swap of unknown outcome it is proof that the swap took effect.
+// that it ended before, if the look was fresh. After a swap of unknown outcome the swap took effect, unless a note in the
+// record says that somebody else has ended the claim.
 func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if c.ID != "" && ref != "" && c.ID != ref {
 		return &driver.LossError{Loss: driver.LossGone} // no claim is both
@@ -73,10 +74,8 @@ func (r *release) step(ctx context.Context) (over bool, err error) {
 	case r.mayYetCome():
 		next.Token++ // any change will do: what is under way was made for the version that stands, and is refused then
 		next.settle(m, "")
-	case r.unsure:
-		return true, nil
 	default:
-		return true, &driver.LossError{Loss: driver.LossGone}
+		return true, r.outcome(m)
 	}
 	r.claims = len(next.Claims)
 	if r.row, r.rec, err = r.swap(ctx, r.row, next); err == nil {
@@ -90,6 +89,23 @@ func (r *release) step(ctx context.Context) (over bool, err error) {
 	r.fresh = r.rec != nil
 	r.unsure = r.unsure || !errors.Is(err, ErrConflict) && !driver.Final(err)
 	return false, err
+}
+
+// outcome is that of a release whose claim does not stand.
+func (r *release) outcome(m Moment) error {
+	loss := r.rec.endedBy(r.id)
+	switch {
+	case loss == "" && !r.unsure:
+		return &driver.LossError{Loss: driver.LossGone}
+	case loss != "":
+		return &driver.LossError{Loss: loss}
+	case r.rec.Foreign != 0:
+		return driver.Uncertain(errors.New("a foreign client holds the lock: it may have taken it after this release or before"))
+	case r.rec.Untold != 0 && !m.passed(r.rec.Untold):
+		return driver.Uncertain(errors.New("so many claims were ended by others that there is no telling whether this one was"))
+	default:
+		return nil
+	}
 }
 
 // mayYetCome reports whether a swap by which the claim would come is still under way: its Acquire did not learn the

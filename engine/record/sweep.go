@@ -3,6 +3,7 @@ package record
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -67,8 +68,7 @@ func (e *engine) sweep(ctx context.Context) bool {
 			}
 			continue
 		}
-		rec, err := Decode(row.Name, row.Data)
-		if err != nil || len(rec.Claims) > 0 || rec.Idle > before {
+		if rec, err := read(row); err != nil || !rec.forgettable(before) {
 			continue
 		}
 		if e.table.Delete(ctx, row) == nil {
@@ -76,6 +76,13 @@ func (e *engine) sweep(ctx context.Context) bool {
 		}
 	}
 	return ctx.Err() == nil
+}
+
+// forgettable reports whether nothing in a record is of use to anybody: nobody stands on the lock, nobody has since that time, and
+// no note is kept for longer.
+func (r *Record) forgettable(before int64) bool {
+	return len(r.Claims) == 0 && r.Foreign == 0 && r.Idle <= before && r.Untold <= before &&
+		!slices.ContainsFunc(r.Ended, func(n Ended) bool { return n.Until > before })
 }
 
 func randomPart(d time.Duration) time.Duration { return rand.N(max(d, 1)) }
