@@ -289,7 +289,7 @@ func (w *world) asNobody(r *running) {
 		w.Skip("needs root to become somebody else")
 	}
 	for dir := w.dir; strings.Contains(dir, "Test"); dir = dir[:strings.LastIndexByte(dir, '/')] {
-		_ = os.Chmod(dir, 0o777)
+		_ = os.Chmod(dir, os.ModeSticky|0o777)
 	}
 	r.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
 }

@@ -22,7 +22,7 @@ import (
 // # Layout
 //
 // A version's file is <incarnation>-<seq>. The incarnation is random, drawn when the record is created; seq counts from
-// 0. The version with the largest seq is the current one, and its content never changes. To replace version v, a client
+// firstSeq. The version with the largest seq is the current one, and its content never changes. To replace version v, a client
 // writes its content into a file of its own in the same directory, <v>.<nonce>, called an aside of v, and then moves
 // that to the name of v+1 unless this exists (renameat2 with RENAME_NOREPLACE, or link).
 //
@@ -49,9 +49,17 @@ import (
 // The same argument for two who remove at once: the later one's list holds all that is still there, since versions are
 // never made below one that exists; so it goes lowest first as well.
 //
+// # Room
+//
+// A record that exists can be written on a disk without a free block, so that a full disk ends no lock. A new version is
+// written over the file of one that is not needed any more, and there always is one: a record begins with two versions
+// that were never current, reserved room under the numbers below its first one, and a swap uses up one file and makes one
+// superfluous. A record that grows beyond a block grows all of these files first (see reserve), or is refused. Only a file
+// system that writes over nothing (btrfs) needs free blocks all the same.
+//
 // # Create and delete
 //
-// A record is created as a directory that holds version 0, made in the tmp directory and renamed to its place. Rename
+// A record is created as a directory that holds its first version, made in the tmp directory and renamed to its place. Rename
 // replaces an empty directory and fails on any other, so there is one winner. A record is deleted by a swap to a version
 // that says "gone". On that nothing is ever built, and whoever finds it may clear the directory away: asides, versions,
 // the gone one last, then rmdir, which fails on a directory that is not empty. At every moment of that, the record reads
@@ -241,7 +249,10 @@ func (c cell) swap(ctx context.Context, base version, to content, durable bool) 
 	}
 	defer c.close(d)
 	next, aside := base.next(), base.String()+"."+c.nonce()
-	err = c.writeAside(d, base, aside, to.encode(next), durable)
+	data := to.encode(next)
+	if err = c.reserve(d, len(data)); err == nil {
+		err = c.writeAside(d, base, aside, data, durable)
+	}
 	if err == nil {
 		err = c.moveIf(ctx, d, base, aside, next)
 	}
@@ -270,8 +281,45 @@ func (c cell) unsynced(err error) error {
 	return fmt.Errorf("sync %s: the record was written, but may not be on the disk yet: %w", c.entry, err)
 }
 
-// writeAside makes an aside of base, of an old version's file if there is one to spare. On a full disk it looks for one: whoever
-// holds a lock must not lose it for want of a block while old versions lie about.
+// firstSeq is the first version of a record. The files of those below it are room: the predecessor of a version is kept, so there
+// are two of them for one to be superfluous.
+const firstSeq = 2
+
+// block is what a file system gives out at a time. Where its blocks are smaller, a file that holds less than one of these has
+// room only for what it holds.
+const block = 4096
+
+func blocks(size int) int { return (size + block - 1) / block }
+
+// roomText is what a file of reserved room begins with, for people who look.
+const roomText = "room that is reserved for this record, so that it can be written on a full disk\n"
+
+// reserve makes sure that each version's file has room for as much as is to be written now. All have at least one block.
+func (c cell) reserve(d, size int) error {
+	if blocks(size) <= 1 {
+		return nil
+	}
+	names, err := c.files(d)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if _, aside, ok := parseFile(name); !ok || aside {
+			continue
+		}
+		have, err := c.size(d, name)
+		if err == nil && blocks(have) < blocks(size) {
+			err = c.extend(d, name, blocks(size)*block)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeAside makes an aside of base, of an old version's file if there is one to spare. On a full disk it looks for one: a holder
+// must not lose its lock for want of a block.
 func (c cell) writeAside(d int, base version, aside string, data []byte, durable bool) error {
 	reused, err := c.reuse(d, aside, data, durable)
 	if reused {
@@ -363,7 +411,7 @@ func (c cell) clear(d int, asides []string, versions []version) error {
 
 // create makes the record if there is none. If there is one it returns record.ErrConflict and that record.
 func (c cell) create(ctx context.Context, to content, durable bool) (found, error) {
-	f := found{version: version{inc: c.nonce()}, content: to}
+	f := found{version: version{inc: c.nonce(), seq: firstSeq}, content: to}
 	tmp := c.nonce()
 	if err := c.build(tmp, f, durable); err != nil {
 		c.discard(tmp, f.version)
@@ -374,6 +422,8 @@ func (c cell) create(ctx context.Context, to content, durable bool) (found, erro
 		c.discard(tmp, f.version)
 		return other, err
 	}
+	// The lowest may be used at once: nobody has ever made an aside of it.
+	c.spare.learn(c.entry, []version{{inc: f.version.inc}})
 	if durable {
 		if err := c.sync(c.at); err != nil {
 			return found{}, c.unsynced(err)
@@ -382,7 +432,7 @@ func (c cell) create(ctx context.Context, to content, durable bool) (found, erro
 	return f, nil
 }
 
-// build makes a directory with a first version in tmp.
+// build makes a directory with a first version, and the room for those that follow, in tmp.
 func (c cell) build(tmp string, f found, durable bool) error {
 	if err := c.mkdir(c.tmp, tmp); err != nil {
 		return err
@@ -392,7 +442,15 @@ func (c cell) build(tmp string, f found, durable bool) error {
 		return err
 	}
 	defer c.close(d)
-	if err := c.write(d, f.version.String(), f.encode(f.version), durable); err != nil || !durable {
+	data := f.encode(f.version)
+	room := make([]byte, blocks(len(data))*block)
+	copy(room, roomText)
+	for seq := range uint64(firstSeq) {
+		if err := c.write(d, version{f.version.inc, seq}.String(), room, false); err != nil {
+			return err
+		}
+	}
+	if err := c.write(d, f.version.String(), data, durable); err != nil || !durable {
 		return err
 	}
 	return c.sync(d)
@@ -400,7 +458,9 @@ func (c cell) build(tmp string, f found, durable bool) error {
 
 func (c cell) discard(tmp string, v version) {
 	if d, err := c.openDir(c.tmp, tmp); err == nil {
-		_ = c.remove(d, v.String())
+		for seq := range v.seq + 1 {
+			_ = c.remove(d, version{v.inc, seq}.String())
+		}
 		c.close(d)
 		_ = c.removeDir(c.tmp, tmp)
 	}

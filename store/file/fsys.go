@@ -24,6 +24,10 @@ type fsys interface {
 	exists(dir int, name string) (bool, error)
 	// left is how long ago the entry was last modified, and whether it is an empty plain file.
 	left(dir int, name string) (age time.Duration, emptyFile bool, err error)
+	// size is how many bytes a file has.
+	size(dir int, name string) (int, error)
+	// extend adds bytes without meaning to the end of a file until it has size bytes.
+	extend(dir int, name string, size int) error
 	// read returns a regular file, or its first limit+1 bytes.
 	read(dir int, name string, limit int) ([]byte, error)
 	// write makes a new file. With sync its content, but not its name, is on the disk afterwards.

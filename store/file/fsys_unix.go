@@ -73,6 +73,26 @@ func (disk) left(dir int, name string) (age time.Duration, emptyFile bool, err e
 	return time.Since(time.Unix(st.Mtim.Unix())), st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size == 0, nil
 }
 
+func (disk) size(dir int, name string) (int, error) {
+	var st unix.Stat_t
+	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	return int(st.Size), err
+}
+
+// extend writes what it adds: a hole would take no blocks. It appends, so it overwrites nothing, whoever else writes.
+func (d disk) extend(dir int, name string, size int) error {
+	fd, err := open(dir, name, unix.O_WRONLY|unix.O_APPEND)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	return d.fill(fd, make([]byte, max(0, size-int(st.Size))), false)
+}
+
 // read does not block on a FIFO that somebody put in a record's place (O_NONBLOCK): it reads as empty.
 func (disk) read(dir int, name string, limit int) ([]byte, error) {
 	fd, err := open(dir, name, unix.O_RDONLY|unix.O_NONBLOCK)

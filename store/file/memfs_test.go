@@ -210,6 +210,36 @@ func (p *proc) exists(dir int, name string) (bool, error) {
 
 func (p *proc) left(int, string) (time.Duration, bool, error) { return 0, false, nil }
 
+func (p *proc) size(dir int, name string) (int, error) {
+	done, err := p.step("stat")
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	_, n := p.lookup(dir, name)
+	if n == nil {
+		return 0, syscall.ENOENT
+	}
+	return len(n.data), nil
+}
+
+func (p *proc) extend(dir int, name string, size int) error {
+	done, err := p.step("extend")
+	if err != nil {
+		return err
+	}
+	defer done()
+	_, n := p.lookup(dir, name)
+	switch {
+	case n == nil:
+		return syscall.ENOENT
+	case p.full != nil && p.full():
+		return syscall.ENOSPC
+	}
+	n.data = append(slices.Clone(n.data), make([]byte, max(0, size-len(n.data)))...)
+	return nil
+}
+
 func (p *proc) read(dir int, name string, _ int) ([]byte, error) {
 	done, err := p.step("open to read")
 	if err != nil {

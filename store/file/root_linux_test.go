@@ -3,6 +3,7 @@ package file
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -169,10 +170,11 @@ func TestFullDisk(t *testing.T) {
 	if now := load(t, tab, "a"); now.Version != row.Version || string(now.Data) != "before" {
 		t.Errorf("the record is %q now", now.Data)
 	}
-	for _, folder := range []string{"tmp", "locks/a"} {
-		if left := list(t, filepath.Join(mount, "store", folder)); len(left) != len(strings.Fields(row.Version))*strings.Count(folder, "/") {
-			t.Errorf("left in %s: %v", folder, left)
-		}
+	if left := list(t, filepath.Join(mount, "store", "tmp")); len(left) != 0 {
+		t.Errorf("left in tmp: %v", left)
+	}
+	if left := list(t, filepath.Join(mount, "store", "locks/a")); len(left) != firstSeq+1 {
+		t.Errorf("left in locks/a: %v", left)
 	}
 	empty()
 	if _, err := tab.Swap(t.Context(), next); err != nil {
@@ -217,44 +219,65 @@ func fill(t *testing.T, mount string) (empty func()) {
 	}
 }
 
-// TestFullDiskIsToldAtOnce: who claims or gives up on a full disk is told, and waits for nothing. A renewal is unknown, and
-// succeeds once there is room.
+// TestFullDiskIsToldAtOnce: on a full disk a new claim is refused at once, and says why.
 func TestFullDiskIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	mount := mountTmpfs(t, "size=1m,mode=0700")
 	s := record.New(openTest(t, mount+"/store"))
-	held, err := s.Acquire(t.Context(), claimOf("held"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	renew := func() (err error) {
-		s.Renew(t.Context(), []driver.Grant{held}, func(_ int, r driver.Renewal) { err = r.Err })
-		return err
-	}
-	told := func(what string, err error) {
-		t.Helper()
-		if !errors.Is(err, driver.ErrDenied) || !errors.Is(err, syscall.ENOSPC) || errors.Is(err, driver.ErrLost) {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
 	empty := fill(t, mount)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	for _, wait := range []bool{false, true} {
-		c := claimOf("b")
-		c.Wait = wait
-		_, err = s.Acquire(ctx, c)
-		told("acquire", err)
+	c := claimOf("b")
+	for _, c.Wait = range []bool{false, true} {
+		if _, err := s.Acquire(ctx, c); !errors.Is(err, driver.ErrDenied) || !errors.Is(err, syscall.ENOSPC) || errors.Is(err, driver.ErrLost) {
+			t.Errorf("a claim that waits (%t): %v", c.Wait, err)
+		}
 	}
-	told("renewal", renew())
-	told("release", s.Release(ctx, held.Claim, held.Ref))
 	empty()
-	if err := renew(); err != nil {
-		t.Errorf("renewal, with room: %v", err)
+	if _, err := s.Acquire(ctx, c); err != nil {
+		t.Errorf("with room: %v", err)
 	}
-	if err := s.Release(t.Context(), held.Claim, held.Ref); err != nil {
-		t.Errorf("release, with room: %v", err)
+}
+
+// TestFullDiskEndsNoLock: a disk that becomes full right after the first claim on a lock ends nothing: the lock is renewed, also
+// by a process that has never written to it and while the clock's floor has to be raised, and then released.
+func TestFullDiskEndsNoLock(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	for holders := 1; holders < 30; holders++ { // from a record of one block to one of several, and just when it has come to need one more
+		mount := mountTmpfs(t, "size=1m,mode=0700")
+		tab, other := openTest(t, mount+"/store"), openTest(t, mount+"/store")
+		first, second := record.New(tab), record.New(other)
+		var held []driver.Grant
+		for n := range holders {
+			c := claimOf("held")
+			c.ID = fmt.Sprintf("%026d", n)
+			c.Kind, c.Limit = driver.KindSemaphore, int64(holders)
+			g, err := first.Acquire(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, g)
+		}
+		fill(t, mount)
+		for n := range 20 {
+			s := []driver.Store{first, second}[n%2]
+			for _, clock := range []*dirClock{&tab.clock, &other.clock} { // beyond the floor, so that the next write raises it
+				boot := clock.boot
+				clock.boot = func() time.Duration { return boot() + 2*time.Duration(floorAhead)*time.Microsecond }
+			}
+			s.Renew(t.Context(), held, func(_ int, r driver.Renewal) {
+				if r.Err != nil {
+					t.Errorf("%d holders, renewal %d: %v", holders, n, r.Err)
+				}
+			})
+		}
+		for _, g := range held {
+			if err := second.Release(t.Context(), g.Claim, g.Ref); err != nil {
+				t.Fatalf("%d holders, release: %v", holders, err)
+			}
+		}
 	}
 }
 

@@ -13,3 +13,5 @@ import (
 func openDirectory(context.Context, string, Options, bool) (*table, error) {
 	return nil, fmt.Errorf("%w: the file store works on Linux and macOS, not on %s", driver.ErrUnsupported, runtime.GOOS)
 }
+
+func ancestorWarnings(string) []string { return nil }

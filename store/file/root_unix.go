@@ -29,9 +29,15 @@ func openDirectory(ctx context.Context, dir string, o Options, create bool) (*ta
 		if !create {
 			return nil, errAbsent
 		}
+		if err := checkAncestors(dir); err != nil {
+			return nil, err
+		}
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, explain("make the directory "+dir, err)
 		}
+	}
+	if err := checkAncestors(dir); err != nil {
+		return nil, err
 	}
 	root, err := openRoot(dir, o.Force, fileSystem)
 	if err != nil {
@@ -102,6 +108,60 @@ func trust(fd int, dir string, force bool, kind func(fd int) (string, bool, erro
 			driver.ErrUnsupported, dir, name)
 	}
 	return nil
+}
+
+// checkAncestors refuses a directory that anybody on this machine can move away, since the next client would make a second store
+// in its place.
+func checkAncestors(dir string) error {
+	for _, above := range ancestors(dir) {
+		if above.mode&0o002 != 0 && above.mode&unix.S_ISVTX == 0 {
+			return fmt.Errorf("%w: others can write in %s (mode %04o), and so move %s away; chmod o-w it, or set its sticky bit",
+				driver.ErrDenied, above.path, above.mode&0o7777, dir)
+		}
+	}
+	return nil
+}
+
+// ancestorWarnings tells who else can move a directory away. They may be trusted: a group of one's own, the owner of a container's
+// root directory.
+func ancestorWarnings(dir string) (warnings []string) {
+	for _, above := range ancestors(dir) {
+		switch {
+		case above.mode&0o020 != 0 && above.mode&unix.S_ISVTX == 0:
+			warnings = append(warnings, fmt.Sprintf("the group %d can write in %s, and so move %s away: chmod g-w it unless all in that group are trusted",
+				above.gid, above.path, dir))
+		case above.uid != 0 && int(above.uid) != os.Geteuid():
+			warnings = append(warnings, fmt.Sprintf("%s belongs to user %d, who can move %s away: use a directory below ones of root's or of this user's",
+				above.path, above.uid, dir))
+		}
+	}
+	return warnings
+}
+
+type ancestor struct {
+	path     string
+	mode     uint32
+	uid, gid uint32
+}
+
+// ancestors are the directories above dir, by its name and by its name without symbolic links, as far as they exist and can be seen.
+func ancestors(dir string) (all []ancestor) {
+	seen := map[string]bool{}
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		real = dir
+	}
+	for _, path := range []string{dir, real} {
+		for path != filepath.Dir(path) {
+			path = filepath.Dir(path)
+			var st unix.Stat_t
+			if !seen[path] && unix.Stat(path, &st) == nil {
+				all = append(all, ancestor{path, uint32(st.Mode), st.Uid, st.Gid})
+			}
+			seen[path] = true
+		}
+	}
+	return all
 }
 
 // syncAbove puts the names of a directory and of those above it on the disk, so that a power cut does not take away the

@@ -202,11 +202,12 @@ func (s *store) Heirloom() (*os.File, error) {
 }
 
 func (s *store) Warnings(ctx context.Context) ([]string, error) {
+	warnings := ancestorWarnings(s.dir)
 	_, err := s.open(ctx, false)
 	if errors.Is(err, errAbsent) {
-		return []string{"there is no store in " + s.dir + " yet, and the first claim makes one: see that this is the directory that others use"}, nil
+		return append(warnings, "there is no store in "+s.dir+" yet, and the first claim makes one: see that this is the directory that others use"), nil
 	}
-	return nil, err
+	return warnings, err
 }
 
 func (s *store) Close() error {

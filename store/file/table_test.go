@@ -150,6 +150,44 @@ func TestUntrustedDirectory(t *testing.T) {
 	}
 }
 
+// TestUntrustedAncestors: nor is a directory trusted that anybody can move away, by its name or through a link to it; of those who
+// may be meant to, there is a warning.
+func TestUntrustedAncestors(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := errors.Join(os.MkdirAll(at("open/mine/store"), 0o700), os.Mkdir(at("link"), 0o700), os.Symlink(at("open/mine"), at("link/mine"))); err != nil {
+		t.Fatal(err)
+	}
+	mode := func(m os.FileMode) {
+		if err := os.Chmod(at("open"), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"open/mine/store", "open/mine/new", "link/mine/store"} {
+		mode(0o777)
+		if _, err := newTable(t.Context(), at(name), nil); !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), at("open")) {
+			t.Errorf("%s below a directory in which anybody can write: %v", name, err)
+		}
+		mode(os.ModeSticky | 0o777)
+		if tab, err := newTable(t.Context(), at(name), nil); err != nil {
+			t.Errorf("%s below a sticky one: %v", name, err)
+		} else {
+			_ = tab.Close()
+		}
+	}
+	mode(0o770)
+	s, err := New(at("open/mine/store"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	warnings, err := s.(driver.Warner).Warnings(t.Context())
+	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "group") {
+		t.Errorf("below a directory in which a group can write: %q, %v", warnings, err)
+	}
+}
+
 // TestSymlinks: a symbolic link in the place of a directory or a record of the store is not followed.
 func TestSymlinks(t *testing.T) {
 	t.Parallel()
@@ -169,7 +207,7 @@ func TestSymlinks(t *testing.T) {
 			t.Errorf("swap through a link: %v", err)
 		}
 	}
-	if left := list(t, filepath.Join(victim, "a")); len(left) != 1 {
+	if left := list(t, filepath.Join(victim, "a")); len(left) != firstSeq+1 {
 		t.Errorf("the link was followed: %v", left)
 	}
 	b := mustSwap(t, tab, record.Row{Name: "b"})

@@ -15,14 +15,20 @@ import (
 // lock that has no directory yet is watched through the directory of all locks. Watches go by path, the records by
 // handle: should the two come apart because somebody renames the store, events stay away and the engine's polling is
 // what is left.
+//
+// The watcher has a mutex of its own, which it also holds while it hands over an error. So no call of the watcher is made with the
+// mutex held that run needs to take events and errors in.
 type hub struct {
 	locks string // path
 
+	watching sync.Mutex        // held while the watcher is made, and while watches are added and removed
+	watcher  *fsnotify.Watcher // made for the first waiter
+	closed   bool
+	done     chan struct{}      // closed when run has returned
+	watched  map[string]int     // how many wait on each directory
+	add      func(string) error // the watcher's
+
 	mu      sync.Mutex
-	watcher *fsnotify.Watcher // made for the first waiter
-	closed  bool
-	done    chan struct{}            // closed when run has returned
-	watched map[string]int           // how many wait on each directory
 	waiting map[string]*subscription // by lock directory
 }
 
@@ -38,23 +44,13 @@ func newHub(locks string) *hub {
 
 // subscribe returns a channel that is closed when something happens to a lock after this call.
 func (h *hub) subscribe(entry string) (changed <-chan struct{}, cancel func(), err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if err := h.start(); err != nil {
-		return nil, nil, err
-	}
 	key := filepath.Join(h.locks, entry)
-	watch := key
-	// Always added, also when others wait on the same path: theirs may be a directory that has been replaced since.
-	err = h.watcher.Add(watch)
-	if errors.Is(err, fs.ErrNotExist) {
-		watch = h.locks
-		err = h.watcher.Add(watch)
-	}
+	watch, err := h.addWatch(key)
 	if err != nil {
 		return nil, nil, err
 	}
-	h.watched[watch]++
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	s := h.waiting[key]
 	if s == nil {
 		s = &subscription{changed: make(chan struct{})}
@@ -64,17 +60,44 @@ func (h *hub) subscribe(entry string) (changed <-chan struct{}, cancel func(), e
 	return s.changed, func() { h.cancel(key, watch, s) }, nil
 }
 
-func (h *hub) cancel(key, watch string, s *subscription) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if s.waiters--; s.waiters == 0 && h.waiting[key] == s {
-		delete(h.waiting, key)
+// addWatch watches a lock's directory, or the directory of all locks if there is none yet, and returns the path that is watched.
+func (h *hub) addWatch(key string) (watch string, err error) {
+	h.watching.Lock()
+	defer h.watching.Unlock()
+	if err := h.start(); err != nil {
+		return "", err
 	}
+	watch = key
+	// Always added, also when others wait on the same path: theirs may be a directory that has been replaced since.
+	err = h.add(watch)
+	if errors.Is(err, fs.ErrNotExist) {
+		watch = h.locks
+		err = h.add(watch)
+	}
+	if err != nil {
+		return "", err
+	}
+	h.watched[watch]++
+	return watch, nil
+}
+
+func (h *hub) removeWatch(watch string) {
+	h.watching.Lock()
+	defer h.watching.Unlock()
 	if h.watched[watch]--; h.watched[watch] == 0 {
 		delete(h.watched, watch)
 		if !h.closed {
 			_ = h.watcher.Remove(watch) // an error says that it went with its directory
 		}
+	}
+}
+
+func (h *hub) cancel(key, watch string, s *subscription) {
+	h.removeWatch(watch)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s.waiters--; s.waiters == 0 && h.waiting[key] == s {
+		delete(h.waiting, key)
 	}
 }
 
@@ -90,7 +113,7 @@ func (h *hub) start() error {
 	if err != nil {
 		return err
 	}
-	h.watcher, h.done = watcher, make(chan struct{})
+	h.watcher, h.add, h.done = watcher, watcher.Add, make(chan struct{})
 	go h.run(watcher)
 	return nil
 }
@@ -145,10 +168,10 @@ func (h *hub) wakeAll() {
 
 // close ends the watcher and waits for its goroutine.
 func (h *hub) close() error {
-	h.mu.Lock()
+	h.watching.Lock()
 	h.closed = true
 	watcher := h.watcher
-	h.mu.Unlock()
+	h.watching.Unlock()
 	if watcher == nil {
 		return nil
 	}

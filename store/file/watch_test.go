@@ -1,0 +1,41 @@
+//go:build linux || darwin
+
+package file
+
+import (
+	"errors"
+	"os"
+	"testing"
+)
+
+// TestWatchBesideErrors: the watcher may hand over errors while a watch is added, and holds a mutex of its own then, so adding must
+// not keep them from being taken in.
+func TestWatchBesideErrors(t *testing.T) {
+	t.Parallel()
+	locks := t.TempDir()
+	h := newHub(locks)
+	_, cancel, err := h.subscribe("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := h.add
+	h.add = func(path string) error {
+		for range 2 { // the second is taken when the first has been dealt with
+			h.watcher.Errors <- errors.New("something about another directory")
+		}
+		return add(path)
+	}
+	changed, cancelToo, err := h.subscribe("b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(locks+"/b", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	<-changed
+	cancel()
+	cancelToo()
+	if err := h.close(); err != nil {
+		t.Error(err)
+	}
+}
