@@ -57,7 +57,9 @@ func (a *absent) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueid
 	return c.DoMulti(ctx, cmds...)
 }
 
-func (a *absent) failed(err error) rueidis.RedisResult { return rueidis.NewErrorResult(err) }
+func (a *absent) failed(err error) rueidis.RedisResult {
+	return rueidis.NewErrorResult(&unsentError{err})
+}
 
 func (a *absent) Close() {
 	a.mu.Lock()

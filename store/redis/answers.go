@@ -21,6 +21,7 @@ const (
 	codeFull     = 5
 	codeAskLine  = 6
 	codeBarred   = 7
+	codeUnsure   = 8
 )
 
 // The flags of a claim, one letter each, as scripts keep them.
@@ -83,9 +84,24 @@ func holders(answers []rueidis.RedisMessage) (hs []driver.Standing) {
 		h := standing(str(a[0]), str(a[6]))
 		h.Token, h.Owner, h.Meta, h.TTL, h.Since, h.Weight = num(a[1]), str(a[2]), str(a[3]), millis(num(a[4])), micros(num(a[5])), num(a[7])
 		h.Left = millis(max(num(a[8]), 0))
+		if h.Foreign {
+			h.Ref, h.Owner = foreignPrefix+h.Ref, foreignOwner(h.Owner, h.Ref)
+		}
 		hs = append(hs, h)
 	}
 	return hs
+}
+
+// foreignPrefix begins the ref of a foreign holder. What follows is the digest of what stands under the key.
+const foreignPrefix = "f."
+
+// foreignOwner is what is shown of a foreign holder. Its value is not: by that its client, and whoever else knows it, releases the
+// lock, and on a mistyped name it is whatever somebody keeps there.
+func foreignOwner(keyType, digest string) string {
+	if keyType != "string" && keyType != "hash" {
+		return "a foreign client (a " + keyType + ")"
+	}
+	return "a foreign client (" + keyType + " " + digest[:min(len(digest), 8)] + ")"
 }
 
 // standing is a claim of that ref and those flags.

@@ -232,7 +232,7 @@ func (p *patient) again(ctx context.Context, err error) error {
 	} else if p.closing++; p.closing > 2 && !p.s.owned {
 		return driver.ErrClosed // by the user, whose it is
 	}
-	if _, refused := rueidis.IsRedisErr(err); !refused {
+	if _, refused := rueidis.IsRedisErr(err); !refused && !unsent(err) {
 		p.unknown = true
 		if p.makes != "" {
 			p.s.overtaken(p.makes)
@@ -253,6 +253,19 @@ func (p *patient) again(ctx context.Context, err error) error {
 	}
 	return nil
 }
+
+// unsent reports whether a request has certainly not been sent, since there was no connection to send it by.
+func unsent(err error) bool {
+	if op := (*net.OpError)(nil); errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect") {
+		return true
+	}
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, new(*unsentError))
+}
+
+// unsentError is that of a request for which no connection could be made.
+type unsentError struct{ error }
+
+func (e *unsentError) Unwrap() error { return e.error }
 
 func (p *patient) outcome(err error) error {
 	if p.unknown && !p.reads {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
+	"maps"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,28 +15,53 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Inspect is one step that reads. Claims that are over are left out, though they stand until somebody's next step.
+// Inspect is one step that reads, and of a long line one for each part of it. Claims that are over are left out, though they stand
+// until somebody's next step.
 func (s *Store) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	if err := driver.CheckName(name, s.info); err != nil {
 		return driver.Lock{}, err
 	}
-	keys := s.keys.all(name)
 	p := s.patient(2 * time.Second)
 	p.reads = true
-	m, _, err := p.run(ctx, s.steps.show, keys[:s.steps.reach], nil)
-	if err != nil {
-		return driver.Lock{}, err
+	return s.inspect(name, func(keys, args []string) (rueidis.RedisMessage, error) {
+		m, _, err := p.run(ctx, s.steps.show, keys, args)
+		return m, err
+	})
+}
+
+// inspect reads a lock by so many runs of the step that shows it as its line needs.
+func (s *Store) inspect(name string, run func(keys, args []string) (rueidis.RedisMessage, error)) (driver.Lock, error) {
+	keys := s.keys.all(name)
+	var all view
+	for from := "-inf"; from != ""; {
+		m, err := run(keys[:s.steps.reach], []string{from})
+		if err != nil {
+			return driver.Lock{}, err
+		}
+		v, ok := readView(m)
+		if !ok {
+			return driver.Lock{}, corruptAnswer(name)
+		}
+		if from == "-inf" {
+			all = v
+		} else {
+			all.line = append(all.line, v.line...)
+			maps.Copy(all.claims, v.claims)
+		}
+		from = ""
+		if len(v.line) >= showPart {
+			from = "(" + strconv.FormatInt(v.last, 10)
+		}
 	}
-	v, ok := readView(m)
-	if !ok {
-		return driver.Lock{}, corruptAnswer(name)
-	}
-	l, err := v.lock(name)
+	l, err := all.lock(name)
 	if err != nil {
 		return driver.Lock{}, fmt.Errorf("%w: the claims on %q: %w", driver.ErrCorrupt, name, err)
 	}
 	return l, nil
 }
+
+// showPart is how many of a line show.lua shows at a time.
+const showPart = 256
 
 // view is what show.lua gives.
 type view struct {
@@ -45,6 +72,7 @@ type view struct {
 	token, limit, ttl      int64
 	claims                 map[string]string
 	line                   []string
+	last                   int64 // the score of the last of them
 	ends                   map[string]int64
 	holders                []string
 }
@@ -64,8 +92,15 @@ func readView(m rueidis.RedisMessage) (v view, ok bool) {
 		owner: str(r[6]), meta: str(r[7]), ttl: num(r[8]),
 	}
 	v.claims, _ = a[6].AsStrMap()
+	if v.claims == nil {
+		v.claims = map[string]string{}
+	}
 	v.holders, v.ends = scores(a[7])
-	v.line, _ = a[8].AsStrSlice()
+	var came map[string]int64
+	v.line, came = scores(a[8])
+	if n := len(v.line); n > 0 {
+		v.last = came[v.line[n-1]]
+	}
 	return v, true
 }
 
@@ -116,11 +151,8 @@ func (v *view) lock(name string) (driver.Lock, error) {
 	switch {
 	case v.keyType == "none":
 	case v.digest != "":
-		h := standing("f."+v.digest, flagForeign)
-		h.Owner, h.Weight, h.Left = v.value, 1, millis(max(v.left, 0))
-		if v.keyType != "string" {
-			h.Owner = "a " + v.keyType
-		}
+		h := standing(foreignPrefix+v.digest, flagForeign)
+		h.Owner, h.Weight, h.Left = foreignOwner(v.keyType, v.digest), 1, millis(max(v.left, 0))
 		l.Holders = append(l.Holders, h)
 	case v.value == v.id:
 		kind, l.Limit, suffix = driver.KindMutex, 1, ""

@@ -177,14 +177,15 @@ func (l *lookout) listens(now bool) {
 	}
 }
 
-// hear acts on a message: "free", "roll", "call <id>" or "next <id> <ms>".
+// hear acts on a message: "free", "roll <ms>", "call <id>" or "next <id> <ms>".
 func (l *lookout) hear(message string) {
 	what, rest, _ := strings.Cut(message, " ")
 	switch what {
 	case "free", "0", "": // "0" is what Redisson says, and nothing is what a row's change says
 		l.wake(func(s *seat) bool { return !s.inLine }, 0)
 	case "roll":
-		l.wake(func(s *seat) bool { return s.inLine }, 0)
+		ms, _ := strconv.ParseInt(rest, 10, 64)
+		l.wakeSpread(func(s *seat) bool { return s.inLine }, millis(ms))
 	case "call":
 		l.wake(func(s *seat) bool { return s.id == rest }, 0)
 	case "next":
@@ -196,12 +197,26 @@ func (l *lookout) hear(message string) {
 }
 
 func (l *lookout) wake(whom func(*seat) bool, after time.Duration) {
+	l.wakeEach(whom, func() time.Duration { return after })
+}
+
+// wakeSpread has those who are woken look at some time within a span, each at another.
+func (l *lookout) wakeSpread(whom func(*seat) bool, span time.Duration) {
+	l.wakeEach(whom, func() time.Duration {
+		if span <= 0 {
+			return 0
+		}
+		return rand.N(span)
+	})
+}
+
+func (l *lookout) wakeEach(whom func(*seat) bool, after func() time.Duration) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	for t := range l.seats {
 		if whom(t) {
 			select {
-			case t.told <- after:
+			case t.told <- after():
 			default: // it has enough to do
 			}
 		}

@@ -11,7 +11,7 @@ import (
 
 var (
 	errForeign = fmt.Errorf("%w: a foreign holder cannot be told, only removed by force", driver.ErrUnsupported)
-	errNoLock  = fmt.Errorf("%w: what stands there is neither a string nor a hash, as locks are; if it may go, delete the key by hand", driver.ErrUnsupported)
+	errNoLock  = fmt.Errorf("%w: what stands there is neither a short string nor a small hash, as locks are; if it may go, delete the key by hand", driver.ErrUnsupported)
 )
 
 // Break is one step. It raises the lock's token where it removes a holder.

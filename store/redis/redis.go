@@ -7,6 +7,9 @@
 // key, of any type, counts as held. What that layout has no place for stands beside it, under keys that begin with
 // "holdfast": the fencing token, who holds the lock, and the line of those who wait.
 //
+// What is shown of a foreign holder is a digest of the value under the key, and not the value: that may be all that it takes to
+// release the lock. A foreign client that deletes a lock blindly is not told from our own release whose reply was lost.
+//
 // Redis keeps what it acknowledged only as far as it is set up to, and a fail-over may forget it: see [Store.Info] and
 // [Store.Warnings]. A token still rises then, as far as the servers' clocks agree.
 package redis
@@ -33,7 +36,9 @@ type Layout string
 const (
 	// LayoutPlain is the string layout, with all that stands beside it. It carries every kind of lock.
 	LayoutPlain Layout = "plain"
-	// LayoutRedisson is that of Redisson's RLock and RFencedLock. It carries the plain mutex only.
+	// LayoutRedisson is that of Redisson's RLock and RFencedLock. It carries the plain mutex only. The key in which Redisson counts
+	// the tokens of an RFencedLock has no end where Redisson has made it or used it when ours came; else it ends a day after our
+	// last use. So a name that was ours first, and for a day is Redisson's alone before ours comes again, is counted anew from 1.
 	LayoutRedisson Layout = "redisson"
 )
 
@@ -236,9 +241,11 @@ func (s *Store) check(c driver.Claim) error {
 	return s.keys.check(c.Name)
 }
 
-// took notes how long a round trip took.
+// took notes how long a round trip took. One that took very much longer than those before counts as four of them, and 10 ms: a
+// stall says nothing about the next ones, and a link that stays slow is known after a few.
 func (s *Store) took(from driver.Instant) {
 	d, rtt := int64(s.clock.Since(from)), s.rtt.Load()
+	d = min(d, 4*rtt+int64(10*time.Millisecond))
 	rtt += (d - rtt) / 8
 	s.rtt.Store(rtt)
 	ms := 2000 + 10*(rtt/int64(time.Millisecond)+1)

@@ -33,8 +33,8 @@ const (
 )
 
 var redisson = &steps{
-	try: newStep(redissonTry), free: newStep(redissonFree), renew: newStep(redissonRenew), breaks: newStep(redissonBreak),
-	detach: newStep(redissonDetach), show: newStep(redissonShow),
+	try: newStep(foreignText + redissonTry), free: newStep(redissonFree), renew: newStep(redissonRenew),
+	breaks: newStep(notes + foreignText + redissonBreak), detach: newStep(redissonDetach), show: newStep(foreignText + redissonShow),
 	reach:   2,
 	tells:   func(lock string) string { return redissonName(redissonChannel, lock) },
 	record:  native.record,

@@ -37,7 +37,8 @@ type Redlock struct {
 	life     context.Context
 	end      context.CancelFunc
 	working  sync.WaitGroup
-	mu       sync.Mutex // held to add to working while life goes on
+	mu       sync.Mutex  // held to add to working while life goes on
+	later    []latecomer // by server, guarded by mu: what they are still to be told
 	ballots  atomic.Int64
 }
 
@@ -75,6 +76,7 @@ func NewRedlock(clients []rueidis.Client, opts *Options) (*Redlock, error) {
 		}
 		r.servers = append(r.servers, s)
 	}
+	r.later = make([]latecomer, len(r.servers))
 	r.opts, r.clock = r.servers[0].opts, r.servers[0].clock
 	r.life, r.end = context.WithCancel(context.Background())
 	r.info = r.servers[0].info
@@ -222,7 +224,7 @@ func (r *Redlock) ask(ctx context.Context, which []int, ttl time.Duration, st *s
 			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverTime(ttl))
 			defer cancel()
 			m, err := s.do(bounded, st, keys, args)
-			if _, reply := rueidis.IsRedisErr(err); makes != "" && (err == nil || reply) {
+			if _, reply := rueidis.IsRedisErr(err); makes != "" && (err == nil || reply || unsent(err)) {
 				s.answered(makes)
 			}
 			votes <- vote{i, m, err}
@@ -387,6 +389,10 @@ func (b *ballot) hear(v vote) bool {
 	b.answers++
 	switch num(a[0]) {
 	case codeGranted: // it stood
+		if len(a) < 2 {
+			b.answers--
+			return false
+		}
 		b.granted++
 		token := num(a[1])
 		b.tokens[v.server] = token
@@ -398,7 +404,7 @@ func (b *ballot) hear(v vote) bool {
 		b.broken = true
 	case codeHeld:
 		b.refused++
-		for _, h := range holders(a[4:]) {
+		for _, h := range holders(a[min(4, len(a)):]) {
 			if len(b.holders) == 0 {
 				b.holders = append(b.holders, h)
 			}
@@ -464,20 +470,26 @@ func (b *ballot) giveBack(ctx context.Context) {
 // tally counts answers of a step that each server gives a number to.
 type tally struct {
 	answers int
-	from    map[int]bool // which servers have answered
+	of      map[int]int64 // what each server has answered
+	lost    map[int]bool  // of which servers the outcome is not known
 	by      map[int64]int
 	err     error
 }
 
 func (r *Redlock) count(ctx context.Context, ttl time.Duration, st *step, keys, args []string) (tally, error) {
-	t := tally{by: map[int64]int{}, from: map[int]bool{}}
+	t := tally{by: map[int64]int{}, of: map[int]int64{}, lost: map[int]bool{}}
+	for i := range r.servers {
+		t.lost[i] = true
+	}
 	err := r.ask(ctx, r.all(), ttl, st, keys, args, "", func(v vote) bool {
 		if v.err != nil {
-			t.err = v.err
+			_, refused := rueidis.IsRedisErr(v.err)
+			t.err, t.lost[v.server] = v.err, !refused && !unsent(v.err)
 			return false
 		}
 		t.answers++
-		t.from[v.server] = true
+		t.lost[v.server] = false
+		t.of[v.server] = num(v.reply)
 		t.by[num(v.reply)]++
 		return false
 	})
@@ -495,11 +507,12 @@ func (r *Redlock) leave(ctx context.Context, name, id string, ttl time.Duration)
 	args := new(lineArgs).of(r.servers[0], id, bar)
 	t, err := r.count(ctx, ttl, native.leave, keys[:], args)
 	for i, s := range r.servers {
+		_, answered := t.of[i]
 		switch {
-		case t.from[i]:
+		case answered:
 			s.landed(id)
 		case err == nil && t.answers >= r.majority:
-			r.leaveLater(s, id, ttl, keys[:], args)
+			r.leaveLater(i, id, lateLeave{name, bar, ttl, time.Now().Add(ttl)})
 		}
 	}
 	return t, err
@@ -510,27 +523,89 @@ func (r *Redlock) landing(id string) bool {
 	return slices.ContainsFunc(r.servers, func(s *Store) bool { return s.landing(id) })
 }
 
-// leaveLater goes on telling a server that is away, until it has heard it or the claim has ended there by its TTL: what it
-// still grants would be missing from the next one's majority.
-func (r *Redlock) leaveLater(s *Store, id string, ttl time.Duration, keys, args []string) {
+// latecomer is what a server that is away is still to be told: which claims have left. What it still grants would be missing from
+// the next one's majority.
+type latecomer struct {
+	leaves  map[string]lateLeave // by claim id
+	working bool                 // somebody is telling it
+}
+
+// lateLeave is a claim's leaving that a server has not heard of.
+type lateLeave struct {
+	name, bar string
+	ttl       time.Duration
+	until     time.Time // its TTL has ended it by then
+}
+
+// maxLater bounds how many leaves are kept for a server. What is beyond ends there by its TTL.
+const maxLater = 4096
+
+// leaveLater has a server that is away told when it is back, until the claim has ended there by its TTL.
+func (r *Redlock) leaveLater(server int, id string, l lateLeave) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.life.Err() != nil {
+	late := &r.later[server]
+	switch {
+	case r.life.Err() != nil:
 		return
+	case len(late.leaves) >= maxLater:
+		r.servers[server].landed(id)
+		return
+	case late.leaves == nil:
+		late.leaves = map[string]lateLeave{}
 	}
-	r.working.Go(func() {
-		ctx, cancel := context.WithTimeout(r.life, ttl)
-		defer cancel()
-		defer s.landed(id)
-		for s.sleep(ctx, retryAbsent/2) == nil {
-			once, done := context.WithTimeout(ctx, serverTime(ttl))
-			_, err := s.do(once, native.leave, keys, args)
-			done()
-			if _, reply := rueidis.IsRedisErr(err); err == nil || reply {
+	late.leaves[id] = l
+	if !late.working {
+		late.working = true
+		r.working.Go(func() { r.tellLate(server) })
+	}
+}
+
+// tellLate tells a server what it has missed, one leave at a time: so while it is away it is asked twice a second, however many
+// there are.
+func (r *Redlock) tellLate(server int) {
+	s := r.servers[server]
+	for s.sleep(r.life, retryAbsent/2) == nil {
+		for {
+			id, l, left := r.nextLate(server)
+			if !left {
 				return
 			}
+			if !r.tellLeave(s, id, l) {
+				break // it is still away
+			}
+			r.mu.Lock()
+			delete(r.later[server].leaves, id)
+			r.mu.Unlock()
+			s.landed(id)
 		}
-	})
+	}
+}
+
+// nextLate gives a leave that a server is still to be told. With none left its teller ends.
+func (r *Redlock) nextLate(server int) (string, lateLeave, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	late := &r.later[server]
+	for id, l := range late.leaves {
+		if time.Now().Before(l.until) {
+			return id, l, true
+		}
+		delete(late.leaves, id)
+		r.servers[server].landed(id)
+	}
+	late.working = false
+	return "", lateLeave{}, false
+}
+
+// tellLeave reports whether a server has answered.
+func (r *Redlock) tellLeave(s *Store, id string, l lateLeave) bool {
+	ctx, cancel := context.WithTimeout(r.life, serverTime(l.ttl))
+	defer cancel()
+	keys := s.keys.all(l.name)
+	_, err := s.do(ctx, native.leave, keys[:], new(lineArgs).of(s, id, l.bar))
+	_, reply := rueidis.IsRedisErr(err)
+	return err == nil || reply
 }
 
 // settle repeats a step until a majority has answered, for as long as patience allows.
@@ -574,16 +649,47 @@ func (r *Redlock) Release(ctx context.Context, c driver.Claim, ref string) error
 	if id == "" {
 		id = ref
 	}
-	t, again, err := r.settle(ctx, max(c.TTL, driver.MinTTL), func() (tally, error) {
-		return r.leave(ctx, c.Name, id, max(c.TTL, driver.MinTTL))
+	gave, lost := map[int]bool{}, map[int]bool{} // by server: it has said so, or may have done so unheard, in any round
+	t, _, err := r.settle(ctx, max(c.TTL, driver.MinTTL), func() (tally, error) {
+		t, err := r.leave(ctx, c.Name, id, max(c.TTL, driver.MinTTL))
+		for i := range r.servers {
+			gave[i] = gave[i] || t.of[i] == 1
+			lost[i] = lost[i] || t.lost[i]
+		}
+		return t, err
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case t.by[1]+len(r.servers)-t.answers < r.majority && !again:
-		return &driver.LossError{Loss: driver.LossGone}
 	}
-	return nil
+	return r.released(t, gave, lost)
+}
+
+// released is the outcome of a release, of what the servers say last and what they said before.
+func (r *Redlock) released(t tally, gave, lost map[int]bool) error {
+	given, possible, unsure := 0, 0, 0
+	for i := range r.servers {
+		answer, answered := t.of[i]
+		switch {
+		case gave[i]:
+			given++
+			possible++
+		case !answered, answer == 0 && lost[i]:
+			possible++
+		case answer == codeUnsure && lost[i]:
+			unsure++
+		}
+	}
+	switch {
+	case given >= r.majority:
+		return nil
+	case t.by[codeBroken] > 0:
+		return &driver.LossError{Loss: driver.LossBroken}
+	case possible >= r.majority:
+		return nil
+	case possible+unsure >= r.majority:
+		return uncertain(errUnsure)
+	}
+	return &driver.LossError{Loss: driver.LossGone}
 }
 
 // Renew renews each grant on all servers. It stands if a majority says so.

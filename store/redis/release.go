@@ -3,13 +3,15 @@ package redis
 import (
 	"cmp"
 	"context"
+	"errors"
 
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Release gives a plain mutex back in one round trip; where there is a line, the next in it is called in the same step.
+// Release gives a plain mutex back in one round trip; where there is a line, the next in it is called in the same step. Whoever
+// breaks a claim by force leaves a note of it, so that a release whose first reply was lost tells its own doing from that.
 func (s *Store) Release(ctx context.Context, c driver.Claim, ref string) error {
 	id := cmp.Or(c.ID, idOf(ref))
 	switch {
@@ -47,20 +49,27 @@ func (s *Store) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if err == nil && bar != "" {
 		s.landed(id)
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case num(m) == 1:
-		return nil
 	}
-	return p.gone()
+	return p.released(num(m))
 }
 
-// gone is the outcome of a removal that found nothing: done by an earlier request of this call, perhaps; else it ended
-// before.
-func (p *patient) gone() error {
-	if p.unknown {
+// released is the outcome of a release. Where nothing stood, and nobody has left a note that he ended the claim, an earlier request
+// of this call has removed it, if one may have come through.
+func (p *patient) released(answer int64) error {
+	switch {
+	case answer == 1:
 		return nil
+	case answer == codeBroken:
+		return &driver.LossError{Loss: driver.LossBroken}
+	case !p.unknown:
+		return &driver.LossError{Loss: driver.LossGone}
+	case answer == codeUnsure:
+		return uncertain(errUnsure)
 	}
-	return &driver.LossError{Loss: driver.LossGone}
+	return nil
 }
+
+// errUnsure: so many claims were broken on a lock that not all of them are remembered.
+var errUnsure = errors.New("the claim does not stand: either this release has ended it, or an operator before it")

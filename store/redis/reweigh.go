@@ -12,7 +12,7 @@ import (
 //go:embed scripts/reweigh.lua
 var reweighText string
 
-var reweighStep = newStep(head + lib + reweighText)
+var reweighStep = newStep(head + slow + reweighText)
 
 var _ driver.Reweigher = (*Store)(nil)
 

@@ -15,8 +15,14 @@ var (
 	head string
 	//go:embed scripts/lib.lua
 	lib string
+	//go:embed scripts/notes.lua
+	notes string
+	//go:embed scripts/foreign.lua
+	foreignText string
 	//go:embed scripts/try.lua
 	tryText string
+	//go:embed scripts/tryheld.lua
+	tryHeldText string
 	//go:embed scripts/free.lua
 	freeText string
 	//go:embed scripts/renew.lua
@@ -69,6 +75,9 @@ type steps struct {
 	nameOf  func(k keyspace, record string) (string, bool) // a lock's name, from the key of its record
 }
 
+// slow is what the steps on a lock with a line set up where it is not quiet.
+var slow = notes + foreignText + lib
+
 var native = &steps{
 	reach:   5,
 	tells:   recordOf,
@@ -76,9 +85,9 @@ var native = &steps{
 	records: func(prefix string) string { return reserved + ":[:/{]*" + prefix + "*" },
 	nameOf:  keyspace.name,
 
-	try: newStep(tryText), free: newStep(freeText), renew: newStep(renewText), renewOne: newStep(renewOneText),
-	enter: newStep(head + enterQuietText + lib + enterText), leave: newStep(head + leaveQuietText + lib + leaveText),
-	breaks: newStep(head + lib + breakText), detach: newStep(head + lib + detachText), show: newStep(showText),
+	try: newStep(tryText + foreignText + tryHeldText), free: newStep(freeText), renew: newStep(renewText), renewOne: newStep(renewOneText),
+	enter: newStep(head + enterQuietText + slow + enterText), leave: newStep(head + leaveQuietText + slow + leaveText),
+	breaks: newStep(head + slow + breakText), detach: newStep(head + slow + detachText), show: newStep(foreignText + showText),
 }
 
 func recordOf(lock string) string { return beside("", lock) }

@@ -57,17 +57,11 @@ func (s *Store) track(ctx context.Context, seen driver.Lock) {
 		default:
 		}
 	})
-	keys := s.keys.all(seen.Name)
 	look := func() (string, error) {
-		m, err := d.Do(ctx, d.B().Eval().Script(s.steps.show.text).Numkeys(int64(s.steps.reach)).Key(keys[:s.steps.reach]...).Build()).ToMessage()
-		if err != nil {
-			return "", err
-		}
-		if v, ok := readView(m); ok {
-			l, err := v.lock(seen.Name)
-			return l.Revision, err
-		}
-		return "", corruptAnswer(seen.Name)
+		l, err := s.inspect(seen.Name, func(keys, args []string) (rueidis.RedisMessage, error) {
+			return d.Do(ctx, d.B().Eval().Script(s.steps.show.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()).ToMessage()
+		})
+		return l.Revision, err
 	}
 	_, err := look() // the first request picks the node of a Cluster
 	if err == nil {

@@ -9,22 +9,21 @@ settle()
 local function add(f, flag) return has(f, flag) and f or f .. flag end
 local flag = mode == '0' and 'b' or 'a'
 
--- dismiss is what becomes of a waiting claim: it is told when its client comes again.
-local function dismiss(session)
-  call('HSET', CLAIMS, '!' .. me, '1')
-  call('HSET', RECORD, 'out', '1')
-  out = '1'
-  fresh = true
-  if session then tell(session, 'call ' .. me) end
+-- dismiss is what becomes of a waiting claim: its client is told at once, if it listens, and else when it comes again.
+local function dismiss(c)
+  note(RECORD, me, c and c.ttl, now)
+  if c then tell(c.session, 'call ' .. me) end
 end
 
 local answer = 1
 if string.sub(me, 1, 2) == 'f.' then
-  if held ~= 'foreign' or 'f.' .. redis.sha1hex(call('DUMP', LOCK)) ~= me then
+  local _, digest, whole
+  if held == 'foreign' then _, digest, whole = foreign(LOCK) end
+  if 'f.' .. (digest or '') ~= me then
     answer = 0
   elseif mode ~= '1' then
     answer = -1
-  elseif type(value) ~= 'string' and call('TYPE', LOCK).ok ~= 'hash' then
+  elseif not whole then
     answer = -2
   else
     call('DEL', LOCK)
@@ -36,8 +35,9 @@ elseif held == 'mutex' and id == me then
     call('HSET', RECORD, 'flags', flags)
   else
     if has(flags, 'c') then
-      local c = claim(me)
-      dismiss(c and c.session)
+      dismiss(claim(me))
+    else
+      note(RECORD, me, call('HGET', RECORD, 'ttl'), now)
     end
     go()
     draw()
@@ -48,7 +48,11 @@ elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
     c.flags = add(c.flags or '', flag)
     put(me, c)
   else
-    if c.state == 'called' then dismiss(c.session) end
+    if c.state == 'called' then
+      dismiss(c)
+    else
+      note(RECORD, me, c.ttl, now)
+    end
     drop(me)
     draw()
     unanswered = false
@@ -65,7 +69,7 @@ elseif inline(me) then
     put(me, c)
   else
     forget(me)
-    dismiss(c and c.session)
+    dismiss(c)
   end
 else
   answer = 0

@@ -30,7 +30,7 @@ elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
     answer = 1
   end
 else
-  answer = held == 'none' and 0 or -1
+  answer = ended and -2 or held == 'none' and 0 or -1
 end
 advance()
 finish()

@@ -1,5 +1,5 @@
 -- The same, where the lock is not quiet.
-if out and call('HDEL', CLAIMS, '!' .. me) == 1 then return {2} end
+if ended then return {2} end
 local stands = inline(me)
 if stands then call('HSET', CLAIMS, '?' .. me, text(now)) end
 settle()
@@ -40,7 +40,7 @@ local function become(newkind, newlimit)
 end
 
 local function refused(code, second)
-  local a = {code, left(), second, rollend and 1 or 0}
+  local a = {code, left(), second, rollend and rollend > now and 1 or 0}
   for _, s in ipairs(shown()) do a[#a + 1] = s end
   finish()
   return a
@@ -76,10 +76,7 @@ if fits then
 end
 if not queue then return refused(0, waiting) end
 if waiting >= MAXLINE then
-  for _, who in ipairs(call('ZRANGE', LINE, 0, -1)) do
-    local c = claim(who)
-    if not c or not alive(who, c) then forget(who) end
-  end
+  trim()
   if waiting >= MAXLINE then return answer(5, MAXLINE, 'wait for it') end
 end
 if waiting == 0 then

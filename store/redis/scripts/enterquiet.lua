@@ -8,7 +8,7 @@
 --       {7} it was released, and this request came late
 local me, mykind, mylimit, weight, ttl = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local owner, meta, myflags, queue, session = ARGV[11], ARGV[12], ARGV[13], ARGV[14] == '1', ARGV[15]
-if quiet and mykind == 'mutex' and not barred(me) then
+if quiet and mykind == 'mutex' and not barred(me) and not ended then
   local called = value == me and id == me and flags == 'c'
   local mytoken = math.max(token + 1, now)
   if called then
@@ -27,7 +27,7 @@ if quiet and mykind == 'mutex' and not barred(me) then
     call('HSET', CLAIMS, me, cjson.encode({w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), flags = myflags, state = 'waiting', session = session}))
     if waiting == 0 then
       call('HSET', RECORD, 'line', '1')
-      for _, key in ipairs({CLAIMS, LINE}) do call('PEXPIREAT', key, text(kept / 1000)) end
+      for _, key in ipairs({CLAIMS, LINE}) do call('PEXPIREAT', key, text(kept / 1000 - DAY)) end
     end
     local left, o = call('PTTL', LOCK), call('HMGET', RECORD, 'owner', 'meta', 'ttl')
     return {3, left, waiting + 1, 0, {id, has(flags, 'c') and '' or h[2], o[1], o[2], o[3], h[2], flags, '1', left}}

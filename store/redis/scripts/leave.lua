@@ -15,8 +15,9 @@ elseif inline(me) then
 else
   stood = false
 end
-if out then call('HDEL', CLAIMS, '!' .. me) end
 if ARGV[7] == '1' then bar(me) end
 advance()
 finish()
-return stood and 1 or 0
+if stood then return 1 end
+if ended then return 2 end
+return (tonumber(call('HGET', RECORD, 'unsure')) or 0) > now and 8 or 0

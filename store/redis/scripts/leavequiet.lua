@@ -2,7 +2,7 @@
 --
 -- ARGV  6 claim id  7 '1': a request to make the claim may yet come, and must not make it then
 --       8 of a Redlock that gives a ballot back: its number; a later ballot keeps what it has got
--- Gives 1 if it stood, else 0
+-- Gives 1 if it stood; 2 it was broken; 8 it does not stand, and may have been broken; 0 it does not stand, and was not
 local me = ARGV[6]
 if ARGV[8] and ARGV[8] + 0 < (tonumber(call('HGET', RECORD, 'ballot')) or 0) then return 0 end
 if quiet and value == me and id == me and not has(flags, 'c') and ARGV[7] ~= '1' then

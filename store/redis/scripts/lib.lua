@@ -3,10 +3,11 @@
 -- know the weight of all holders and the first in line.
 --
 -- Every call that can be spared is: they are what a hand-over costs.
-local r = call('HMGET', RECORD, 'kind', 'limit', 'mark', 'sum', 'roll', 'rollend', 'out')
+local r = call('HMGET', RECORD, 'kind', 'limit', 'mark', 'sum', 'roll', 'rollend', 'noted')
 local kind, limit, mark, sum = r[1], tonumber(r[2]), r[3], tonumber(r[4]) or 0
-local roll, rollend, out = tonumber(r[5]), tonumber(r[6]), r[7]
+local roll, rollend, noted = tonumber(r[5]), tonumber(r[6]), tonumber(r[7])
 local waiting = inuse and call('ZCARD', LINE) or 0
+local STEP = 128 -- of how many in line a step looks at, at most
 local held = 'foreign' -- or none, mutex, shared
 local freed, called, unanswered = false, false, false
 local vacant = false -- a mutex's holder has gone; what is written of it is left for the next one to write over
@@ -118,11 +119,17 @@ end
 -- else wakes.
 local function advance()
   if held == 'foreign' or kind == 'mutex' and held ~= 'none' then return end
+  local over = 0
   while waiting > 0 do
     local who = call('ZRANGE', LINE, 0, 0)[1]
     if not who then return end
     local c = claim(who)
     if not c or not alive(who, c) then
+      if over == STEP then -- the rest is for whoever comes next
+        call(PUBLISH, CHANNEL, 'roll 0')
+        return
+      end
+      over = over + 1
       forget(who)
     elseif kind == 'mutex' and held ~= 'none' or kind ~= 'mutex' and (sum + c.w > limit or call('ZCARD', HOLDERS) >= MAXHOLDERS) then
       if called and now - c.since > SOON then tell(c.session, 'next ' .. who .. ' ' .. WINDOW) end
@@ -130,6 +137,54 @@ local function advance()
     else
       callin(who, c)
     end
+  end
+end
+
+-- some gives the claims, and the signs of life, of some in line.
+local function some(who)
+  local signs = {}
+  for i, one in ipairs(who) do signs[i] = '?' .. one end
+  return call('HMGET', CLAIMS, unpack(who)), call('HMGET', CLAIMS, unpack(signs))
+end
+
+-- trim looks for dead ones in a line that is full, so that they keep nobody out: a part of the line at a time, and once in a
+-- confirm window. Whoever comes in between is refused at no cost.
+local function trim()
+  anyway()
+  local h = call('HMGET', RECORD, 'swept', 'sweptto')
+  local last, from = tonumber(h[1]), tonumber(h[2]) or 0
+  if last and last <= now and now < last + WINDOW * 1000 then return end
+  if from >= waiting then from = 0 end
+  local who = call('ZRANGE', LINE, from, from + STEP - 1)
+  local claims, signs = some(who)
+  for i, one in ipairs(who) do
+    local c = claims[i] and cjson.decode(claims[i])
+    if c and (signs[i] or c.since) + c.ttl * 1000 >= now then
+      from = from + 1
+    else
+      forget(one)
+    end
+  end
+  call('HSET', RECORD, 'swept', text(now), 'sweptto', from)
+end
+
+-- judge removes, when the time of a roll is over, those that did not show themselves: a part of the line in each step.
+local function judge()
+  local at = call('HGET', RECORD, 'rollat')
+  local found = call('ZRANGEBYSCORE', LINE, at and '(' .. at or '-inf', '(' .. text(roll), 'WITHSCORES', 'LIMIT', 0, STEP)
+  local who = {}
+  for i = 1, #found, 2 do who[#who + 1] = found[i] end
+  if #who > 0 then
+    local _, signs = some(who)
+    for i, one in ipairs(who) do
+      if (tonumber(signs[i]) or 0) < roll then forget(one) end
+    end
+  end
+  if #who == STEP then
+    call('HSET', RECORD, 'rollat', text(tonumber(found[#found])))
+  else
+    call('HDEL', RECORD, 'roll', 'rollend', 'rollat')
+    roll, rollend = nil, nil
   end
 end
 
@@ -167,16 +222,17 @@ local function settle()
   end
   if held == 'mutex' then kind, limit = 'mutex', 1 end
   if held ~= 'shared' then sum = 0 end
-  if unanswered and waiting > 0 and not rollend then
-    roll, rollend = now, now + WINDOW * 1000 * (1 + math.floor(waiting / 64))
-    call('HSET', RECORD, 'roll', text(roll), 'rollend', text(rollend))
-    call(PUBLISH, CHANNEL, 'roll')
-  elseif rollend and now > rollend then
-    for _, who in ipairs(call('ZRANGEBYSCORE', LINE, '-inf', '(' .. text(roll))) do
-      if (tonumber(call('HGET', CLAIMS, '?' .. who)) or 0) < roll then forget(who) end
-    end
-    call('HDEL', RECORD, 'roll', 'rollend')
+  if rollend and roll > now then -- the server's clock was set back
+    call('HDEL', RECORD, 'roll', 'rollend', 'rollat')
     roll, rollend = nil, nil
+  end
+  if unanswered and waiting > 0 and not rollend then
+    local more = WINDOW * math.floor(waiting / 64) -- of many all at once would keep the server busy
+    roll, rollend = now, now + (WINDOW + more) * 1000
+    call('HSET', RECORD, 'roll', text(roll), 'rollend', text(rollend))
+    call(PUBLISH, CHANNEL, 'roll ' .. more)
+  elseif rollend and now > rollend then
+    judge()
   end
 end
 
@@ -196,11 +252,11 @@ local function finish()
     if held == 'none' then call('DEL', LOCK) end
     call('HDEL', RECORD, 'id', 'flags')
   end
-  if out and call('EXISTS', CLAIMS) == 0 then -- those who were broken in line have been told
-    call('HDEL', RECORD, 'out')
-    out = nil
+  if noted and noted < now then
+    clearnotes(RECORD, now)
+    call('HDEL', RECORD, 'notes', 'noted', 'unsure')
   end
-  local calm = r[1] == 'mutex' and not (mark or rollend or out)
+  local calm = r[1] == 'mutex' and not (mark or rollend)
   if calm ~= (h[7] == '1') then
     if calm then call('HSET', RECORD, 'quiet', '1') else call('HDEL', RECORD, 'quiet') end
   end
@@ -211,8 +267,9 @@ local function finish()
     if freed and held == 'none' then call(PUBLISH, CHANNEL, 'free') end
   end
   if fresh or kept < now + KEEP * 1000 then
-    kept = math.floor(now / 1000 + 2 * KEEP)
-    for i = 2, 5 do call('PEXPIREAT', KEYS[i], text(kept)) end
+    kept = math.floor(now / 1000 + KEEP + HOUR)
+    call('PEXPIREAT', RECORD, text(kept))
+    for i = 3, 5 do call('PEXPIREAT', KEYS[i], text(kept - DAY)) end
     call('HSET', RECORD, 'kept', text(kept * 1000))
   end
 end
@@ -221,8 +278,8 @@ end
 local function shown()
   local s = {}
   if held == 'foreign' then
-    local what = type(value) == 'string' and value or call('TYPE', LOCK).ok
-    s[1] = {'', '', string.sub(what, 1, 256), '', '', '', 'f', '1', call('PTTL', LOCK)}
+    local what, digest = foreign(LOCK)
+    s[1] = {digest, '', what, '', '', '', 'f', '1', call('PTTL', LOCK)}
   elseif held == 'mutex' then
     local o = call('HMGET', RECORD, 'owner', 'meta', 'ttl')
     s[1] = {id, has(flags, 'c') and '' or text(token), o[1], o[2], o[3], text(token), flags, '1', call('PTTL', LOCK)}
@@ -244,6 +301,6 @@ local function left()
   else
     ms = call('PTTL', LOCK)
   end
-  if rollend and ms >= 0 then ms = math.min(ms, math.ceil((rollend - now) / 1000)) end
+  if rollend and rollend > now and ms >= 0 then ms = math.min(ms, math.ceil((rollend - now) / 1000)) end
   return ms
 end

@@ -36,12 +36,13 @@ for i = 1, #KEYS / 2 do
       redis.call('PEXPIRE', lock, ttl)
       local need = h[4] and now() + (ttl + ARGV[1]) * 1000
       if not need or tonumber(h[4]) < need then
-        redis.call('PEXPIRE', record, ttl + 2 * ARGV[1])
+        redis.call('PEXPIRE', record, ttl + ARGV[1] + 3600000)
         redis.call('HDEL', record, 'kept')
       end
       answer = detached and 1000000000 + ttl or string.find(flags, 'a', 1, true) and 3 or 1
     end
   end
+  if (answer == 0 or answer == -1) and redis.pcall('HEXISTS', record, '~' .. id) == 1 then answer = -2 end -- see notes.lua
   answers[i] = answer
 end
 return answers

@@ -3,8 +3,9 @@
 -- KEYS  1 the lock  2 its record  3 claims  4 holders by end (see head.lua)
 -- ARGV  1 how long all this is kept, in ms  2 claim id  3 token  4 TTL in ms
 -- Gives as renew.lua does, for this one
-local h = redis.call('HMGET', KEYS[2], 'mark', 'kept')
+local h = redis.call('HMGET', KEYS[2], 'mark', 'kept', '~' .. ARGV[2])
 local mark = h[1]
+if h[3] then return -2 end -- see notes.lua
 local value = redis.pcall('GET', KEYS[1])
 if not value then return 0 end
 if not mark or value ~= mark then return -1 end
@@ -30,7 +31,8 @@ end
 redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', math.ceil(ends / 1000) + 1))
 redis.call('ZADD', KEYS[4], string.format('%.0f', now + ttl * 1000), ARGV[2])
 if (tonumber(h[2]) or 0) < now + ARGV[1] * 1000 then
-  for i = 2, 4 do redis.call('PEXPIRE', KEYS[i], ARGV[1]) end
+  redis.call('PEXPIRE', KEYS[2], ARGV[1] + 3600000)
+  for i = 3, 4 do redis.call('PEXPIRE', KEYS[i], ARGV[1] - 82800000) end -- a day less, see head.lua
   redis.call('HDEL', KEYS[2], 'kept')
 end
 if detached then return 1000000000 + ttl end

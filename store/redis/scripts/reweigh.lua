@@ -26,7 +26,7 @@ elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
     a = {1}
   end
 else
-  a = {held == 'none' and 10 or 11}
+  a = {ended and 12 or held == 'none' and 10 or 11}
 end
 advance()
 finish()

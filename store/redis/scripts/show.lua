@@ -1,16 +1,31 @@
--- Reads all there is to a lock. It changes nothing.
+-- Reads what there is to a lock: its holders, and of the line as many as one step looks at. It changes nothing.
 --
 -- KEYS  as in head.lua
--- Gives {server microseconds, type of the lock's key, its value or '', ms left, digest if the value is foreign, record,
---        claims, holders with ends, line}
+-- ARGV  1 of whom in line: the least score, or '(' and the last one of the step before
+-- Gives {server microseconds, type of the lock's key, its value if it is ours, ms left, digest if it is foreign, record,
+--        claims and signs of life, holders with ends, line with scores}
+local MOST = 256
 local t = redis.call('TIME')
 local kind = redis.call('TYPE', KEYS[1]).ok
-local value = kind == 'string' and redis.call('GET', KEYS[1]) or ''
+local value = kind == 'string' and redis.call('GETRANGE', KEYS[1], 0, 1023) or ''
 local record = redis.call('HMGET', KEYS[2], 'id', 'token', 'flags', 'kind', 'limit', 'mark', 'owner', 'meta', 'ttl')
 local digest = ''
 if kind ~= 'none' and value ~= record[1] and value ~= record[6] then
-  digest = redis.sha1hex(redis.call('DUMP', KEYS[1]))
-  value = string.sub(value, 1, 256)
+  kind, digest = foreign(KEYS[1])
+  value = ''
 end
-return {t[1] * 1000000 + t[2], kind, value, redis.call('PTTL', KEYS[1]), digest, record, redis.call('HGETALL', KEYS[3]),
-  redis.call('ZRANGE', KEYS[4], 0, -1, 'WITHSCORES'), redis.call('ZRANGE', KEYS[5], 0, -1)}
+local holders = redis.call('ZRANGE', KEYS[4], 0, -1, 'WITHSCORES')
+local line = redis.call('ZRANGEBYSCORE', KEYS[5], ARGV[1] or '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, MOST)
+local claims = {}
+for _, list in ipairs({holders, line}) do
+  for i = 1, #list, 2 do
+    local found = redis.call('HMGET', KEYS[3], list[i], '?' .. list[i])
+    for k, key in ipairs({list[i], '?' .. list[i]}) do
+      if found[k] then
+        claims[#claims + 1] = key
+        claims[#claims + 1] = found[k]
+      end
+    end
+  end
+end
+return {t[1] * 1000000 + t[2], kind, value, redis.call('PTTL', KEYS[1]), digest, record, claims, holders, line}

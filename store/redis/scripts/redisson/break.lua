@@ -10,9 +10,11 @@ local h = redis.call('HMGET', record, 'id', 'flags')
 redis.call('HDEL', record, 'none') -- a server that is full takes the next write then
 local ours = kind == 'hash' and h[1] and redis.call('HEXISTS', lock, h[1] .. ':1') == 1
 if string.sub(me, 1, 2) == 'f.' then
-  if ours or 'f.' .. redis.sha1hex(redis.call('DUMP', lock)) ~= me then return 0 end
+  if ours then return 0 end
+  local _, digest, whole = foreign(lock)
+  if 'f.' .. digest ~= me then return 0 end
   if mode ~= '1' then return -1 end
-  if kind ~= 'string' and kind ~= 'hash' then return -2 end -- no lock client makes that
+  if not whole then return -2 end -- no lock client makes that
 elseif not ours or h[1] ~= me then
   return 0
 elseif mode ~= '1' then
@@ -23,6 +25,8 @@ else
   local t = redis.call('TIME')
   local token = math.max((tonumber(redis.call('HGET', record, 'token')) or 0) + 1, t[1] * 1000000 + t[2])
   redis.call('HSET', record, 'token', string.format('%.0f', token))
+  note(record, me, redis.call('HGET', record, 'ttl'), t[1] * 1000000 + t[2])
+  redis.call('PEXPIRE', record, ARGV[3] + 86400000) -- a note is needed for as long as a TTL can be
 end
 redis.call('DEL', lock)
 redis.call(ARGV[1], ARGV[2], '0')

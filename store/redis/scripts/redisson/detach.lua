@@ -4,8 +4,9 @@
 -- ARGV  1 PUBLISH or SPUBLISH  2 Redisson's channel  3 how long the record is kept, in ms  4 claim id  5 token  6 for how
 --       long, in ms
 local kind = redis.call('TYPE', KEYS[1]).ok
-if kind == 'none' then return 0 end
-if kind ~= 'hash' or redis.call('HEXISTS', KEYS[1], ARGV[4] .. ':1') == 0 then return -1 end
+local ended = redis.call('HEXISTS', KEYS[2], '~' .. ARGV[4]) == 1 and -2 -- see ../notes.lua
+if kind == 'none' then return ended or 0 end
+if kind ~= 'hash' or redis.call('HEXISTS', KEYS[1], ARGV[4] .. ':1') == 0 then return ended or -1 end
 local h = redis.call('HMGET', KEYS[2], 'id', 'token', 'flags')
 local flags = h[3] or ''
 if h[1] ~= ARGV[4] or h[2] ~= ARGV[5] then return -1 end

@@ -28,6 +28,7 @@ for i = 1, #KEYS / 2 do
       answer = detached and 1000000000 + ttl or string.find(flags, 'a', 1, true) and 3 or 1
     end
   end
+  if (answer == 0 or answer == -1) and redis.pcall('HEXISTS', record, '~' .. id) == 1 then answer = -2 end -- see ../notes.lua
   answers[i] = answer
 end
 return answers

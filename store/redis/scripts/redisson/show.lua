@@ -8,7 +8,6 @@ local value, digest = '', ''
 if kind == 'hash' and record[1] and redis.call('HEXISTS', KEYS[1], record[1] .. ':1') == 1 then
   kind, value = 'string', record[1]
 elseif kind ~= 'none' then
-  digest = redis.sha1hex(redis.call('DUMP', KEYS[1]))
-  if kind == 'hash' then kind, value = 'string', string.sub(redis.call('HKEYS', KEYS[1])[1], 1, 256) end
+  kind, digest = foreign(KEYS[1])
 end
 return {t[1] * 1000000 + t[2], kind, value, redis.call('PTTL', KEYS[1]), digest, record, {}, {}, {}}

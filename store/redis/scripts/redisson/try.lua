@@ -5,7 +5,7 @@
 local lock, record, id = KEYS[1], KEYS[2], ARGV[1]
 local field = id .. ':1'
 local kind = redis.call('TYPE', lock).ok
-local h = redis.call('HMGET', record, 'token', 'id', 'flags', 'bar')
+local h = redis.call('HMGET', record, 'token', 'id', 'flags', 'bar', '~' .. id, 'drawn')
 if kind ~= 'none' then
   local left = redis.call('PTTL', lock)
   if kind == 'hash' then
@@ -19,19 +19,27 @@ if kind ~= 'none' then
       local s = redis.call('HMGET', record, 'owner', 'meta', 'ttl', 'since')
       return {0, left, 0, 0, {h[2], h[1], s[1], s[2], s[3], s[4], h[3], '1', left}}
     end
-    kind = redis.call('HKEYS', lock)[1]
   end
-  return {0, left, 0, 0, {'', '', string.sub(kind, 1, 256), '', '', '', 'f', '1', left}}
+  local what, digest = foreign(lock)
+  return {0, left, 0, 0, {digest, '', what, '', '', '', 'f', '1', left}}
 end
+if h[5] then return {2} end -- see ../notes.lua
 if h[4] and string.find(h[4], id, 1, true) then return {7} end
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
-local token = math.max((tonumber(h[1]) or 0) + 1, (tonumber(redis.call('GET', KEYS[3])) or 0) + 1, now)
+local counted = redis.call('GET', KEYS[3])
+local token = math.max((tonumber(h[1]) or 0) + 1, (tonumber(counted) or 0) + 1, now)
 local text = string.format('%.0f', token)
 redis.call('HSET', lock, field, '1')
 redis.call('PEXPIRE', lock, ARGV[2])
-redis.call('SET', KEYS[3], text)
-redis.call('HSET', record, 'id', id, 'token', text, 'owner', ARGV[3], 'meta', ARGV[4],
+-- Redisson itself gives its token key no end. It is left so where Redisson has made it or counted it up, and where only we use it
+-- it ends with the record.
+if counted and (counted ~= h[6] or redis.call('PTTL', KEYS[3]) == -1) then
+  redis.call('SET', KEYS[3], text)
+else
+  redis.call('SET', KEYS[3], text, 'PX', ARGV[2] + ARGV[6])
+end
+redis.call('HSET', record, 'id', id, 'token', text, 'drawn', text, 'owner', ARGV[3], 'meta', ARGV[4],
   'ttl', ARGV[2], 'since', string.format('%.0f', now), 'flags', ARGV[5])
 redis.call('PEXPIRE', record, ARGV[2] + ARGV[6])
 return token

@@ -1,0 +1,154 @@
+package redis
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/linktest"
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+// lossy opens a store whose links lose replies as a test says.
+func lossy(t *testing.T, raw string) (s driver.Store, lose func()) {
+	t.Helper()
+	via := &linktest.Net{}
+	t.Cleanup(via.Close)
+	lose = func() { via.Each(func(k *linktest.Link) { k.LoseReplies(1) }) }
+	if !strings.HasPrefix(raw, "redlock:") {
+		s, err := viaURLWith(t, raw, via)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s, lose
+	}
+	_, p, err := read(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dialVia(via)(&p.client)
+	if s, err = openRedlock(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s, lose
+}
+
+// TestBreakIsTold: the holder of a lock that was broken by force, and granted to another since, is told that an operator broke it:
+// by its renewal, and by its release, also if the first answers of that are lost, which otherwise mean that it was released.
+func TestBreakIsTold(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	g := must(t)(redistest.Independent(3))
+	a := g.Addrs()
+	for _, kind := range []string{"plain", "fair", "semaphore", "redisson", "redlock"} {
+		t.Run(kind, func(t *testing.T) {
+			raw := "redis://" + server.Addr
+			switch kind {
+			case "redisson":
+				raw += "?layout=redisson"
+			case "redlock":
+				raw = "redlock://" + a[0] + "?addrs=" + a[1] + "," + a[2]
+			}
+			operator := open(t, raw)
+			s, lose := lossy(t, raw)
+			claim := func(name string) driver.Claim {
+				c := waiting(mutex(kind+name, longTTL))
+				switch kind {
+				case "fair":
+					c.Fair = true
+				case "semaphore":
+					c.Kind, c.Limit, c.Weight = driver.KindSemaphore, 3, 2
+				}
+				return c
+			}
+			broken := func(name string) driver.Grant {
+				held := acquire(t, s, claim(name))
+				if err := operator.Break(t.Context(), held.Name, held.Ref, driver.BreakForce); err != nil {
+					t.Fatal(err)
+				}
+				acquire(t, operator, claim(name))
+				return held
+			}
+			acquire(t, s, claim("warm"))
+			if held := broken("renewed"); loss(renewUntilSure(t, s, held).Err) != driver.LossBroken {
+				t.Error("a renewal is not told")
+			}
+			held := broken("detached")
+			if d, ok := s.(driver.Detacher); !ok || loss(d.Detach(t.Context(), held, time.Minute)) != driver.LossBroken {
+				t.Error("who leaves it is not told")
+			}
+			if err := s.Release(t.Context(), broken("released").Claim, ""); loss(err) != driver.LossBroken {
+				t.Errorf("a release: %v", err)
+			}
+			for i := range 3 {
+				held := broken(fmt.Sprint("lost", i))
+				lose()
+				if err := s.Release(t.Context(), held.Claim, ""); loss(err) != driver.LossBroken {
+					t.Errorf("a release whose first answer is lost: %v", err)
+				}
+				again := held.Claim
+				again.Wait = false
+				if _, err := s.Acquire(t.Context(), again); loss(err) != driver.LossBroken && !errors.Is(err, driver.ErrHeld) {
+					t.Errorf("a claim that was broken comes again: %v", err)
+				}
+				own := acquire(t, s, claim(fmt.Sprint("own", i)))
+				lose()
+				if err := s.Release(t.Context(), own.Claim, ""); err != nil {
+					t.Errorf("a release of one's own: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// TestNothingSent: a request for which no connection could be made leaves nothing unknown. So a release that comes after a claim
+// was ended says so, though its first tries had no answer.
+func TestNothingSent(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	via := &linktest.Net{}
+	t.Cleanup(via.Close)
+	var refuse atomic.Int64
+	dial := func(o *rueidis.ClientOption) {
+		o.DialFn = func(addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			if refuse.Add(-1) >= 0 {
+				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+			}
+			return via.Dial(addr)
+		}
+	}
+	s, err := viaURL("redis://"+server.Addr)(t.Context(), dial, &Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	for _, fair := range []bool{false, true} {
+		c := mutex(fmt.Sprint("m", fair), longTTL)
+		c.Fair = fair
+		acquire(t, s, c)
+		do(t, server, "DEL", c.Name)
+		refuse.Store(1 << 30)
+		via.Each((*linktest.Link).Reset)
+		client := s.(*Store).client
+		if err := redistest.Until(t.Context(), func() bool { return unsent(client.Do(t.Context(), client.B().Ping().Build()).Error()) }); err != nil {
+			t.Fatal(err)
+		}
+		refuse.Store(3)
+		if err := s.Release(t.Context(), c, ""); loss(err) != driver.LossGone {
+			t.Errorf("fair %v: a release that was not sent until the claim was gone: %v", fair, err)
+		}
+		if refuse.Load() >= 0 {
+			t.Error("nothing was refused")
+		}
+	}
+}

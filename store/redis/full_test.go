@@ -1,0 +1,287 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+// fairClaim is one that stands in line for m.
+func fairClaim(ttl time.Duration) driver.Claim {
+	c := waiting(mutex("m", ttl))
+	c.Fair = true
+	return c
+}
+
+// enterOnce has a claim make its step once: it comes to stand in line, and is heard of no more.
+func enterOnce(t *testing.T, s *Store, c driver.Claim) (*refusal, error) {
+	t.Helper()
+	a, keys := s.attempt(c), s.keys.all(c.Name)
+	_, r, err := a.enter(t.Context(), &keys)
+	return r, err
+}
+
+// fillLine has n claims stand in line for m behind a holder.
+func fillLine(t *testing.T, s *Store, n int, ttl time.Duration) driver.Grant {
+	t.Helper()
+	held := acquire(t, s, fairClaim(time.Hour))
+	for range n {
+		if r, err := enterOnce(t, s, fairClaim(ttl)); err != nil || r == nil || r.code != codeWaiting {
+			t.Fatalf("%+v %v", r, err)
+		}
+	}
+	return held
+}
+
+// inLine is how many stand in line for m.
+func inLine(t *testing.T, server *redistest.Server) int {
+	t.Helper()
+	n, err := strconv.Atoi(strings.TrimPrefix(do(t, server, "ZCARD", "holdfast.l:{m}"), ":"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestFullLine: to refuse a claim since the line is full costs the same however long the line is, and the dead in it are found all
+// the same.
+func TestFullLine(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	var each []float64
+	for _, n := range []int{200, 2000} {
+		do(t, server, "FLUSHALL")
+		s := open(t, "redis://"+server.Addr, func(o *Options) { o.MaxWaiters = n }).(*Store)
+		fillLine(t, s, n-50, time.Hour)
+		for range 50 { // they are dead from the start
+			if _, err := enterOnce(t, s, fairClaim(time.Millisecond)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const refusals = 40
+		do(t, server, "CONFIG", "RESETSTAT")
+		do(t, server, "HSET", recordOf("m"), "swept", "9000000000000000") // a clock that was set back hinders nobody
+		for range refusals {
+			if _, err := enterOnce(t, s, fairClaim(time.Hour)); !errors.Is(err, driver.ErrQueueFull) {
+				if n > 200 || err != nil {
+					t.Fatal(err)
+				}
+				break // the dead are found already, since a window has passed
+			}
+		}
+		_, scripts, inside := calls(t, server)
+		each = append(each, float64(inside)/float64(scripts))
+		t.Logf("%d wait: %.1f commands a refusal", n, each[len(each)-1])
+		found := redistest.Until(t.Context(), func() bool {
+			do(t, server, "HDEL", recordOf("m"), "swept") // the next window
+			r, err := enterOnce(t, s, fairClaim(time.Hour))
+			return err == nil && r.code == codeWaiting
+		})
+		if left := inLine(t, server); found != nil || left > n-49 {
+			t.Errorf("the dead are not found: %d stand in line; %v", left, found)
+		}
+	}
+	if each[1] > 40 {
+		t.Errorf("a refusal behind 2000 costs %.1f commands", each[1])
+	}
+}
+
+// TestFullLineStorm: many who come again and again to a line that is full, as the command does, cost nobody else a lease, and the
+// server nothing that others would notice.
+func TestFullLineStorm(t *testing.T) {
+	t.Parallel()
+	size, clients, span := 1000, 40, 3*time.Second
+	if *prove {
+		size, clients, span = defaultMaxWaiters, 400, 30*time.Second
+	}
+	server := startServer(t, "--slowlog-log-slower-than", "20000")
+	s := open(t, "redis://"+server.Addr, func(o *Options) { o.MaxWaiters = size }).(*Store)
+	fillLine(t, s, size, time.Hour)
+	holder := client(t, "redis://"+server.Addr)
+	ttl := longTTL
+	if *prove {
+		ttl = 3 * time.Second
+	}
+	innocent, err := holder.Mutex("innocent", &holdfast.LockOptions{TTL: ttl}).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stores []*Store
+	for range clients {
+		stores = append(stores, open(t, "redis://"+server.Addr, func(o *Options) { o.MaxWaiters = size }).(*Store))
+	}
+	do(t, server, "SLOWLOG", "RESET")
+	ctx, end := context.WithTimeout(t.Context(), span)
+	defer end()
+	var refused atomic.Int64
+	var all sync.WaitGroup
+	for _, c := range stores {
+		all.Go(func() {
+			for pause := 25 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, time.Second) {
+				claim := fairClaim(10 * time.Second)
+				switch _, err := c.Acquire(ctx, claim); {
+				case errors.Is(err, driver.ErrQueueFull):
+					refused.Add(1)
+				case err == nil, ctx.Err() == nil:
+					t.Errorf("behind a full line: %v", err)
+				}
+				_ = c.sleep(ctx, rand.N(pause)+pause/2)
+			}
+		})
+	}
+	var pings []time.Duration
+	for ctx.Err() == nil {
+		start := time.Now()
+		if err := s.client.Do(t.Context(), s.client.B().Ping().Build()).Error(); err != nil {
+			t.Error(err)
+		}
+		pings = append(pings, time.Since(start))
+		_ = s.sleep(ctx, 5*time.Millisecond)
+	}
+	all.Wait()
+	slices.Sort(pings)
+	at := func(part float64) time.Duration { return pings[int(part*float64(len(pings)-1))] }
+	slow := do(t, server, "SLOWLOG", "LEN")
+	t.Logf("%d in line, %d clients beyond it, %v: refused %d times; PING: median %v, 99 %% %v, longest %v; commands of 20 ms and more: %s",
+		size, clients, span, refused.Load(), at(0.5), at(0.99), at(1), slow)
+	if err := innocent.Err(); err != nil {
+		t.Errorf("a lease on another lock is lost: %v", err)
+	}
+	if *prove && (at(0.99) > 20*time.Millisecond || slow != ":0") { // on a machine that does nothing else
+		t.Error("the server was kept busy for 20 ms and more")
+	}
+	if refused.Load() < int64(clients) {
+		t.Error("nobody was refused")
+	}
+}
+
+// TestManyDead: however many dead stand at the head of a line, no step removes more than a part of them, and whoever lives behind
+// them gets his turn soon.
+func TestManyDead(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr).(*Store)
+	held := fillLine(t, s, 1500, time.Millisecond)
+	next := fairClaim(longTTL)
+	granted := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(t.Context(), next)
+		granted <- err
+	}()
+	if err := redistest.Until(t.Context(), func() bool { return do(t, server, "HEXISTS", "holdfast.c:{m}", next.ID) == ":1" }); err != nil {
+		t.Fatal("the next does not stand in line: ", err)
+	}
+	do(t, server, "CONFIG", "RESETSTAT")
+	start := time.Now()
+	release(t, s, held.Claim)
+	if err := <-granted; err != nil {
+		t.Fatal(err)
+	}
+	inTime(t, "the one behind 1500 dead", start, 3*time.Second)
+	_, scripts, inside := calls(t, server)
+	t.Logf("%d steps, of %d commands", scripts, inside)
+	if scripts < 10 || inside/scripts > 1200 {
+		t.Errorf("%d steps made %d commands", scripts, inside)
+	}
+}
+
+// TestRollOfMany: those who did not show themselves when all in line were asked to are removed a part at a time.
+func TestRollOfMany(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr).(*Store)
+	fillLine(t, s, 1000, time.Hour)
+	var alive []driver.Claim
+	for range 3 {
+		alive = append(alive, fairClaim(time.Hour))
+		if _, err := enterOnce(t, s, alive[len(alive)-1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now, err := strconv.ParseInt(strings.Fields(do(t, server, "EVAL", "local t = redis.call('TIME') return t[1] .. string.format('%06d', t[2])", "0"))[0], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roll := func(at, end int64) {
+		do(t, server, "HSET", recordOf("m"), "roll", fmt.Sprint(at), "rollend", fmt.Sprint(end))
+	}
+	roll(now, now+3600e6)
+	for _, c := range alive {
+		if _, err := enterOnce(t, s, c); err != nil { // they show themselves
+			t.Fatal(err)
+		}
+	}
+	roll(now, now)
+	one := fairClaim(time.Hour)
+	one.Wait = false
+	for step := 0; do(t, server, "HEXISTS", recordOf("m"), "rollend") == ":1"; step++ {
+		before := inLine(t, server)
+		if _, err := enterOnce(t, s, one); err != nil {
+			t.Fatal(err)
+		}
+		if gone := before - inLine(t, server); gone > 128 || step > 20 {
+			t.Fatalf("step %d removed %d", step, gone)
+		}
+	}
+	l, err := s.Inspect(t.Context(), "m")
+	if err != nil || len(l.Waiters) != len(alive) {
+		t.Fatalf("%d wait, want %d: %v", len(l.Waiters), len(alive), err)
+	}
+	for i, w := range l.Waiters {
+		if w.Ref != alive[i].ID {
+			t.Errorf("%d in line is another", i)
+		}
+	}
+	roll(now+3600e6, now+7200e6)
+	if _, err := enterOnce(t, s, one); err != nil || do(t, server, "HEXISTS", recordOf("m"), "roll") != ":0" {
+		t.Errorf("a clock that was set back leaves all in line asked to show themselves: %v", err)
+	}
+}
+
+// TestLongLineShown: of a long line all are shown, in their order, by steps that look at a part each.
+func TestLongLineShown(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr).(*Store)
+	acquire(t, s, fairClaim(time.Hour))
+	var ids []string
+	for range 2*showPart + 1 {
+		c := fairClaim(time.Hour)
+		if _, err := enterOnce(t, s, c); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, c.ID)
+		for _, n := range []int{showPart, 2 * showPart, 2*showPart + 1} {
+			if len(ids) == n {
+				l, err := s.Inspect(t.Context(), "m")
+				if err != nil || len(l.Waiters) != n {
+					t.Fatalf("%d are shown of %d: %v", len(l.Waiters), n, err)
+				}
+				for i, w := range l.Waiters {
+					if w.Ref != ids[i] {
+						t.Fatalf("%d of %d is another", i, n)
+					}
+				}
+			}
+		}
+	}
+	do(t, server, "CONFIG", "RESETSTAT")
+	if _, err := s.Inspect(t.Context(), "m"); err != nil {
+		t.Fatal(err)
+	}
+	if by, scripts, _ := calls(t, server); scripts != 3 || by["hgetall"] > 0 {
+		t.Errorf("shown by %d steps: %v", scripts, by)
+	}
+}

@@ -1,0 +1,325 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+// TestRedlockServerAway: while a server hangs, however many claims come and go, one goroutine keeps in mind for it which have left,
+// a bounded number of them; and it is told when it is back.
+func TestRedlockServerAway(t *testing.T) {
+	t.Parallel()
+	g := must(t)(redistest.Independent(3))
+	a := g.Addrs()
+	s := open(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).(*Redlock)
+	held := acquire(t, s, waiting(mutex("held", longTTL)))
+	g.Servers[2].Signal(syscall.SIGSTOP)
+	var cycles sync.WaitGroup
+	for i := range 8 {
+		cycles.Go(func() {
+			for n := range 25 {
+				c := waiting(mutex(fmt.Sprint("m", i, "-", n), longTTL))
+				if _, err := s.Acquire(t.Context(), c); err != nil {
+					t.Error(err)
+				}
+				if err := s.Release(t.Context(), c, ""); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	cycles.Wait()
+	release(t, s, held.Claim)
+	late := func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.later[2].leaves)
+	}
+	if n := late(); n != 201 {
+		t.Errorf("%d leaves are kept of 201", n)
+	}
+	tellers := func() int {
+		stacks := make([]byte, 4<<20)
+		return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "tellLate(")
+	}
+	if n := tellers(); n > 1 {
+		t.Errorf("%d goroutines tell a server that is away", n)
+	}
+	for i := range 2 * maxLater {
+		s.leaveLater(2, fmt.Sprint("other", i), lateLeave{"other", "", longTTL, time.Now().Add(longTTL)})
+	}
+	if n := late(); n != maxLater {
+		t.Errorf("%d leaves are kept, and at most %d may be", n, maxLater)
+	}
+	g.Servers[2].Signal(syscall.SIGCONT)
+	if err := redistest.Until(t.Context(), func() bool { return late() == 0 }); err != nil {
+		t.Errorf("%d leaves are not told when the server is back", late())
+	}
+	if n := do(t, g.Servers[2], "EXISTS", "held"); n != ":0" {
+		t.Error("what was released stands on the server that was away")
+	}
+	if err := redistest.Until(t.Context(), func() bool { return tellers() == 0 }); err != nil {
+		t.Error("who tells it goes on when all is told")
+	}
+}
+
+// TestNotes: what a break leaves behind is bounded in time and number. Where so many were broken that some are forgotten, nobody
+// is told that he has released what he has not.
+func TestNotes(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	for _, layout := range []Layout{LayoutPlain, LayoutRedisson} {
+		s := open(t, "redis://"+server.Addr+"?layout="+string(layout))
+		lossy, lose := lossy(t, "redis://"+server.Addr+"?layout="+string(layout))
+		name := string(layout)
+		record := recordOf(name)
+		fields := func(test string) string {
+			return do(t, server, "EVAL", `local n, now = 0, redis.call('TIME')[1] * 1000000
+				for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do
+					local ends = string.sub(f, 1, 1) == '~' and tonumber(redis.call('HGET', KEYS[1], f))
+					if ends and (ARGV[1] ~= 'long' or ends > now + 86400000000) then n = n + 1 end
+				end
+				return n`, "1", record, test)
+		}
+		broken := func() driver.Grant {
+			g := acquire(t, lossy, waiting(mutex(name, longTTL)))
+			if err := s.Break(t.Context(), name, g.Ref, driver.BreakForce); err != nil {
+				t.Fatal(err)
+			}
+			return g
+		}
+		for range 70 {
+			broken()
+		}
+		if n, long := fields(""), fields("long"); n != ":70" || long != ":0" {
+			t.Errorf("%s: %s notes, %s for more than a day", layout, n, long)
+		}
+		do(t, server, "EVAL", `for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do
+			if string.sub(f, 1, 1) == '~' then redis.call('HSET', KEYS[1], f, '1') end
+		end
+		redis.call('HSET', KEYS[1], 'notes', '128')`, "1", record)
+		broken()
+		if n := fields(""); n != ":1" {
+			t.Errorf("%s: %s notes, and all but one were over", layout, n)
+		}
+		forgotten := broken()
+		do(t, server, "EVAL", `local t = redis.call('TIME')
+		for i = 1, 4100 do redis.call('HSET', KEYS[1], '~' .. i, string.format('%.0f', t[1] * 1000000 + 3600000000)) end
+		redis.call('HSET', KEYS[1], 'notes', '4096')`, "1", record)
+		broken()
+		if n := fields(""); n != ":1" {
+			t.Errorf("%s: %s notes, and there may be 4096", layout, n)
+		}
+		lose()
+		if err := lossy.Release(t.Context(), forgotten.Claim, ""); !errors.Is(err, driver.ErrUncertain) {
+			t.Errorf("%s: the release of one that was broken and forgotten: %v", layout, err)
+		}
+		own := acquire(t, lossy, waiting(mutex(name, longTTL)))
+		if err := lossy.Release(t.Context(), own.Claim, ""); err != nil {
+			t.Errorf("%s: a release of one's own: %v", layout, err)
+		}
+		if err := lossy.Release(t.Context(), own.Claim, ""); loss(err) != driver.LossGone {
+			t.Errorf("%s: a release of what does not stand: %v", layout, err)
+		}
+	}
+}
+
+// TestBrokenAndDead: a claim that was broken in line and whose client never hears of it weighs on nobody.
+func TestBrokenAndDead(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr).(*Store)
+	dead := fairClaim(longTTL)
+	cycle := func() (inside int) {
+		do(t, server, "CONFIG", "RESETSTAT")
+		g := acquire(t, s, fairClaim(longTTL))
+		release(t, s, g.Claim)
+		_, _, inside = calls(t, server)
+		return inside
+	}
+	cycle() // makes the record
+	light := cycle()
+	g := acquire(t, s, fairClaim(longTTL))
+	if _, err := enterOnce(t, s, dead); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Break(t.Context(), "m", dead.ID, driver.BreakMark); err != nil {
+		t.Fatal(err)
+	}
+	release(t, s, g.Claim)
+	if n := do(t, server, "EXISTS", "holdfast.c:{m}", "holdfast.l:{m}", "holdfast.h:{m}"); n != ":0" {
+		t.Errorf("%s keys of a line in which nobody stands", n)
+	}
+	if n := cycle(); n != light {
+		t.Errorf("a cycle makes %d commands, and made %d before", n, light)
+	}
+	for range 2 { // asked again, it is told again: an answer may be lost
+		if _, err := enterOnce(t, s, dead); loss(err) != driver.LossBroken {
+			t.Errorf("the broken one comes again: %v", err)
+		}
+	}
+	do(t, server, "HSET", recordOf("m"), "noted", "1", "~"+dead.ID, "1", "kept", "1") // its time is over, and it is time to look after the record
+	cycle()
+	if n := do(t, server, "HMGET", recordOf("m"), "noted", "notes", "~"+dead.ID); strings.Contains(n, "1") {
+		t.Errorf("its note stays: %q", n)
+	}
+}
+
+// TestIdle: what a name leaves behind that nobody uses any more is a record of its token, for a day, and of others for two.
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	const ttl = 2 * time.Second
+	idle := func(layout Layout, shape func(*driver.Claim)) map[string]time.Duration {
+		do(t, server, "FLUSHALL")
+		s := open(t, "redis://"+server.Addr+"?layout="+string(layout))
+		c := mutex("job-17", ttl)
+		shape(&c)
+		release(t, s, acquire(t, s, c).Claim)
+		return lives(t, server)
+	}
+	day := func(what string, left map[string]time.Duration, key string, most time.Duration) {
+		t.Helper()
+		if left[key] < 24*time.Hour || left[key] > most {
+			t.Errorf("%s: %s stays for %v", what, key, left[key])
+		}
+		delete(left, key)
+		t.Logf("%s: %s takes %s bytes", what, key, do(t, server, "MEMORY", "USAGE", key))
+	}
+	none := func(what string, left map[string]time.Duration) {
+		t.Helper()
+		if len(left) > 0 {
+			t.Errorf("%s leaves %v", what, left)
+		}
+	}
+	left := idle(LayoutPlain, func(*driver.Claim) {})
+	day("plain", left, "holdfast:{job-17}", 25*time.Hour+ttl)
+	none("plain", left)
+	left = idle(LayoutPlain, func(c *driver.Claim) { c.Fair = true })
+	day("fair", left, "holdfast:{job-17}", 49*time.Hour)
+	none("fair", left)
+	left = idle(LayoutPlain, func(c *driver.Claim) { c.Kind, c.Limit = driver.KindSemaphore, 5 })
+	day("semaphore", left, "holdfast:{job-17}", 49*time.Hour)
+	none("semaphore", left)
+	left = idle(LayoutRedisson, func(*driver.Claim) {})
+	day("redisson", left, "holdfast:{job-17}", 25*time.Hour+ttl)
+	day("redisson", left, "redisson_lock_token:{job-17}", 25*time.Hour+ttl)
+	none("redisson", left)
+
+	s := open(t, "redis://"+server.Addr).(*Store)
+	do(t, server, "FLUSHALL")
+	acquire(t, s, fairClaim(ttl)) // it dies, as whoever waits behind it
+	if _, err := enterOnce(t, s, fairClaim(ttl)); err != nil {
+		t.Fatal(err)
+	}
+	if err := redistest.Until(t.Context(), func() bool { return do(t, server, "EXISTS", "m") == ":0" }); err != nil {
+		t.Fatal(err)
+	}
+	for key, left := range lives(t, server) {
+		if most := 25 * time.Hour; key != "holdfast:{m}" && left > most {
+			t.Errorf("dead ones leave %s for %v", key, left)
+		}
+	}
+}
+
+// lives is how long each key has left; less than 0: it has no end.
+func lives(t *testing.T, server *redistest.Server) map[string]time.Duration {
+	t.Helper()
+	s := open(t, "redis://"+server.Addr).(*Store)
+	all := map[string]time.Duration{}
+	keys, err := s.client.Do(t.Context(), s.client.B().Keys().Pattern("*").Build()).AsStrSlice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		ms, err := s.client.Do(t.Context(), s.client.B().Pttl().Key(key).Build()).AsInt64()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[key] = millis(ms)
+	}
+	return all
+}
+
+// TestRedissonCounts: the token key that Redisson has made, or has counted up, keeps having no end, as Redisson leaves it, and
+// tokens rise across both.
+func TestRedissonCounts(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr+"?layout=redisson")
+	cycle := func(name string) int64 {
+		g := acquire(t, s, mutex(name, longTTL))
+		release(t, s, g.Claim)
+		return g.Token
+	}
+	do(t, server, "INCR", redissonToken("first"))
+	cycle("first")
+	cycle("second")
+	if cycle("second"); lives(t, server)[redissonToken("second")] <= 0 {
+		t.Error("a key that only we use has no end")
+	}
+	do(t, server, "INCR", redissonToken("second"))
+	if one, two := cycle("second"), cycle("second"); two <= one {
+		t.Errorf("token %d after %d", two, one)
+	}
+	for key, left := range lives(t, server) {
+		if strings.HasPrefix(key, redissonTokens) && left >= 0 {
+			t.Errorf("%s, which Redisson uses, ends in %v", key, left)
+		}
+	}
+}
+
+// TestForeignIsNotTold: what another client keeps under a lock's key is shown by a digest, and never as it is: it may be all that it
+// takes to release that lock. To look at it costs the same however large it is.
+func TestForeignIsNotTold(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	const secret = "hunter2-7f0c"
+	for _, layout := range []Layout{LayoutPlain, LayoutRedisson} {
+		do(t, server, "FLUSHALL")
+		do(t, server, "SET", "string", secret)
+		do(t, server, "HSET", "hash", secret+":1", "1")
+		do(t, server, "EVAL", `redis.call('SET', 'large', string.rep('`+secret+`', 1000000))
+			for i = 1, 10000 do redis.call('HSET', 'fields', '`+secret+`' .. i, i) redis.call('RPUSH', 'list', '`+secret+`') end`, "0")
+		s := open(t, "redis://"+server.Addr+"?layout="+string(layout))
+		do(t, server, "CONFIG", "RESETSTAT")
+		for _, name := range []string{"string", "hash", "large", "fields", "list"} {
+			fair := waiting(mutex(name, longTTL))
+			fair.Fair = layout == LayoutPlain
+			brief, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			_, waited := s.Acquire(brief, fair)
+			cancel()
+			_ = s.Release(t.Context(), fair, "")
+			_, refused := s.Acquire(t.Context(), mutex(name, longTTL))
+			l, err := s.Inspect(t.Context(), name)
+			if err != nil || len(l.Holders) != 1 {
+				t.Fatalf("%+v %v", l, err)
+			}
+			told := fmt.Sprintf("%v %v %+v", waited, refused, l)
+			if !errors.Is(refused, driver.ErrHeld) || !strings.Contains(refused.Error(), l.Holders[0].Owner) || strings.Contains(told, "hunter") {
+				t.Errorf("%s: %s", layout, told)
+			}
+			t.Logf("%v", refused)
+			large := name != "string" && name != "hash"
+			if err := s.Break(t.Context(), name, l.Holders[0].Ref, driver.BreakForce); large != errors.Is(err, driver.ErrUnsupported) {
+				t.Errorf("%s: breaking %s: %v", layout, name, err)
+			}
+		}
+		by, _, _ := calls(t, server)
+		for _, dear := range []string{"dump", "get", "hgetall", "lrange"} {
+			if by[dear] > 0 {
+				t.Errorf("%s: %s was called %d times", layout, dear, by[dear])
+			}
+		}
+	}
+}
