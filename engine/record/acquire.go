@@ -310,15 +310,20 @@ func (a *acquire) await(ctx context.Context, mine string) error {
 	defer timer.Stop()
 	a.answered() // what the store has said leaves nothing to ask for
 	a.paced = 0
-	told, leave := a.join(a.row, a.rec, a.idle, a.concerned)
+	seat, leave := a.join(a.row, a.rec, a.idle, driver.Patience(a.claim.TTL), a.concerned)
 	defer leave()
 	select {
-	case s := <-told:
+	case s := <-seat.told:
+		if s.err != nil {
+			return s.err
+		}
 		a.idle = 0
 		a.goOn(s.row, s.rec)
 		return nil
 	case <-timer.C:
 		a.idle = idleLooks
+		leave()
+		a.silence = seat.silence
 		return a.look(ctx)
 	case <-ctx.Done():
 		return ctx.Err()

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 // lookout watches one lock for all claims of this client that wait for it, so that a change costs one load a client
@@ -21,12 +23,15 @@ type lookout struct {
 type lookoutSeat struct {
 	told      chan news // buffered; sent to with the engine's mutex held
 	concerned func(*Record) bool
+	patience  time.Duration // how long it bears with a store that does not answer
+	silence   driver.Silence // guarded by the engine's mutex until the seat is left
 }
 
 // news is what a lookout tells.
 type news struct {
 	sight
-	over bool // a claim on it is over: whoever is awake may remove it
+	over bool  // a claim on it is over: whoever is awake may remove it
+	err  error // nothing can be told, and the wait is to end
 }
 
 // presenceEvery is how often it is asked whether those ahead are still there, where the table can tell.
@@ -37,8 +42,8 @@ const idleLooks = 8
 
 // join has the caller told of the next change that concerns it, as seen from the row it knows. A new lookout begins as slow
 // as one that has looked idle times in vain.
-func (e *engine) join(row Row, rec *Record, idle int, concerned func(*Record) bool) (told <-chan news, leave func()) {
-	seat := &lookoutSeat{told: make(chan news, 1), concerned: concerned}
+func (e *engine) join(row Row, rec *Record, idle int, patience time.Duration, concerned func(*Record) bool) (seat *lookoutSeat, leave func()) {
+	seat = &lookoutSeat{told: make(chan news, 1), concerned: concerned, patience: patience}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := e.lookouts[row.Name]
@@ -54,7 +59,7 @@ func (e *engine) join(row Row, rec *Record, idle int, concerned func(*Record) bo
 		l.lookNow() // one of the two is old
 	}
 	l.waiting[seat] = struct{}{}
-	return seat.told, func() {
+	return seat, func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		delete(l.waiting, seat)
@@ -75,11 +80,13 @@ func (l *lookout) lookNow() {
 // run looks at the lock whenever it may have changed, until nobody waits any more.
 func (l *lookout) run(ctx context.Context, rec *Record, idle int) {
 	version := l.row.Version
+	var failed error
 	for ; ctx.Err() == nil; idle++ {
-		signed := l.sleep(ctx, version, rec, idle)
+		signed := l.sleep(ctx, version, rec, idle, failed != nil)
 		row, now, err := l.e.load(ctx, l.name)
-		if err != nil {
-			continue // those who wait look for themselves from time to time, and meet the error then
+		l.answered(ctx, err)
+		if failed = err; err != nil {
+			continue
 		}
 		l.e.watch(l.name, now)
 		over := l.e.anyOver(row, now)
@@ -89,13 +96,14 @@ func (l *lookout) run(ctx context.Context, rec *Record, idle int) {
 			continue
 		}
 		version, rec = row.Version, now
-		l.tell(news{sight{row, rec}, over})
+		l.tell(news{sight: sight{row, rec}, over: over})
 	}
 }
 
 // sleep waits until the row may have changed, and reports whether there was a sign of it. Without signs it waits for
-// longer and longer; where the table gives them, and can at present, looking without is only the second net.
-func (l *lookout) sleep(ctx context.Context, version string, rec *Record, idle int) bool {
+// longer and longer; where the table gives them, and can at present, looking without is only the second net. A table that
+// did not answer the last look may not give them.
+func (l *lookout) sleep(ctx context.Context, version string, rec *Record, idle int, failing bool) bool {
 	poll := func(least, most time.Duration) time.Duration {
 		d := min(most, max(least, 4*l.e.roundTrip())<<min(idle, idleLooks))
 		d = d/2 + randomPart(d/2)
@@ -106,7 +114,7 @@ func (l *lookout) sleep(ctx context.Context, version string, rec *Record, idle i
 	}
 	short := poll(20*time.Millisecond, time.Second)
 	limit := short
-	if l.e.notifier != nil {
+	if l.e.notifier != nil && !failing {
 		limit = poll(time.Second, 5*time.Second)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -159,13 +167,33 @@ func (l *lookout) tell(n news) {
 	l.row = n.row
 	for seat := range l.waiting {
 		if n.over || seat.concerned(n.rec) {
-			select {
-			case <-seat.told: // what it has not looked at yet is old
-			default:
-			}
-			seat.told <- n
+			seat.tell(n)
 		}
 	}
+}
+
+// answered takes in how a look has ended. An error that is final ends all waits, since asking again cannot help; another one
+// those whose patience with a store that does not answer is over. Who stands in line asks the store for nothing by himself for long.
+func (l *lookout) answered(ctx context.Context, err error) {
+	l.e.mu.Lock()
+	defer l.e.mu.Unlock()
+	for seat := range l.waiting {
+		switch {
+		case err == nil:
+			seat.silence.Ends()
+		case ctx.Err() != nil: // nobody waits any more
+		case driver.Final(err), seat.silence.Fails(l.e.clock, seat.patience):
+			seat.tell(news{err: err})
+		}
+	}
+}
+
+func (s *lookoutSeat) tell(n news) {
+	select {
+	case <-s.told: // what it has not looked at yet is old
+	default:
+	}
+	s.told <- n
 }
 
 // anyOver reports whether a claim stands that anybody may remove.

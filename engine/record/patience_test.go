@@ -3,6 +3,7 @@ package record_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -90,5 +91,57 @@ func TestLateFault(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// refusing is a table that comes to answer every load with a final error.
+type refusing struct {
+	record.Table
+	with atomic.Pointer[error]
+}
+
+func (r *refusing) Load(ctx context.Context, name string) (record.Row, error) {
+	if err := r.with.Load(); err != nil {
+		return record.Row{}, *err
+	}
+	return r.Table.Load(ctx, name)
+}
+
+// TestWaitersAreToldOfTheStore promises that whoever waits, in line or not, is told that the store does not answer when its patience
+// is over, whatever its TTL; and at once that it denies access or cannot be read.
+func TestWaitersAreToldOfTheStore(t *testing.T) {
+	for _, fault := range []error{errDeaf, driver.ErrDenied, driver.ErrCorrupt} {
+		for _, ttl := range []time.Duration{2 * time.Second, time.Minute, 24 * time.Hour} {
+			for _, fair := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%v, %v, fair %v", fault, ttl, fair), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						m := fakeMemory()
+						table := &refusing{Table: far{m.Table(), 0}}
+						holder, waiter := m.Open(), record.New(table)
+						defer holder.Close()
+						defer waiter.Close()
+						held := paceClaim(1, false)
+						held.TTL = 24 * time.Hour
+						if _, err := holder.Acquire(t.Context(), held); err != nil {
+							t.Fatal(err)
+						}
+						told := make(chan error, 1)
+						claim := paceClaim(2, true)
+						claim.Fair, claim.TTL = fair, ttl
+						go func() { _, err := waiter.Acquire(t.Context(), claim); told <- err }()
+						time.Sleep(time.Second)
+						from := time.Now()
+						table.with.Store(&fault)
+						least, most := time.Duration(0), 2*time.Second
+						if !driver.Final(fault) {
+							least, most = driver.Patience(ttl), driver.Patience(ttl)+4*time.Second
+						}
+						if err := <-told; !errors.Is(err, fault) || time.Since(from) < least || time.Since(from) > most {
+							t.Errorf("told after %v: %v", time.Since(from), err)
+						}
+					})
+				})
+			}
+		}
 	}
 }
