@@ -86,7 +86,7 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, over bool, err 
 		return grant, false, a.keepPace(ctx)
 	}
 	mine.Beat += a.unknowns // so that no two tries could be taken for each other
-	row, rec, err := a.swap(ctx, a.row, next)
+	row, rec, err := a.swap(ctx, a.row, next, a.rec.find(a.claim.ID) == nil)
 	switch {
 	case err == nil:
 		a.row, a.rec, a.fresh, a.conflicts, a.unsure = row, rec, true, 0, false

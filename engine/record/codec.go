@@ -93,9 +93,25 @@ func Encode(r *Record) ([]byte, error) {
 	}
 	data, err := json.Marshal(w)
 	if err == nil && len(data) > MaxData {
-		err = fmt.Errorf("%w: its record would grow to %d bytes", driver.ErrQueueFull, len(data))
+		err = tooLarge(len(data))
 	}
 	return data, err
+}
+
+func tooLarge(size int) error {
+	return fmt.Errorf("%w: its record would grow to %d bytes", driver.ErrQueueFull, size)
+}
+
+// claimReserve is by how many bytes a claim can grow that stands: it gets a token, its numbers get longer, it is marked. Whoever
+// comes leaves that room for himself and for all others, so that a full record goes on being renewed.
+const claimReserve = 192
+
+// hasRoom refuses a record in which its claims could not stay.
+func (e *engine) hasRoom(r *Record, size int) error {
+	if full := size + len(r.Claims)*claimReserve; full > e.maxRecord {
+		return tooLarge(full)
+	}
+	return nil
 }
 
 // Decode reads what Encode wrote. What it cannot read is ErrCorrupt, with the first of the bytes, and is left alone.

@@ -30,21 +30,26 @@ func New(table Table) driver.Store {
 	e.presence, _ = table.(Presence)
 	e.aging, _ = table.(Aging)
 	_, e.swept = table.(Swept)
+	e.maxRecord = MaxData
+	if t, ok := table.(Limited); ok {
+		e.maxRecord = min(MaxData, t.MaxRecord())
+	}
 	e.life, e.end = context.WithCancelCause(context.Background())
 	e.rtt = 10 * time.Millisecond
 	return e
 }
 
 type engine struct {
-	table    Table
-	info     driver.Info
-	clock    driver.Clock
-	notifier Notifier // nil if the table has none
-	presence Presence // nil if the table has none
-	aging    Aging    // nil if the table's estimate of the clock does not age
-	swept    bool     // the store removes idle records itself
-	life     context.Context
-	end      context.CancelCauseFunc
+	table     Table
+	info      driver.Info
+	clock     driver.Clock
+	notifier  Notifier // nil if the table has none
+	presence  Presence // nil if the table has none
+	aging     Aging    // nil if the table's estimate of the clock does not age
+	swept     bool     // the store removes idle records itself
+	maxRecord int      // bytes
+	life      context.Context
+	end       context.CancelCauseFunc
 	// inBackground counts the engine's own goroutines; it is added to only with mu held and life going on.
 	inBackground sync.WaitGroup
 
@@ -212,8 +217,13 @@ func (e *engine) saw(row Row) (Row, *Record, error) {
 
 // swap writes a record over the row it was made from. After a refusal it gives the row that stands there, if the table
 // said so, decoded; after any other error what stands there is not known.
-func (e *engine) swap(ctx context.Context, row Row, rec *Record) (Row, *Record, error) {
+//
+// comes says that the record has a claim more, for which there must be room.
+func (e *engine) swap(ctx context.Context, row Row, rec *Record, comes bool) (Row, *Record, error) {
 	data, err := Encode(rec)
+	if err == nil && comes {
+		err = e.hasRoom(rec, len(data))
+	}
 	if err != nil {
 		return Row{}, nil, err
 	}

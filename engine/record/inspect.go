@@ -121,7 +121,7 @@ func (e *engine) tryWrite(ctx context.Context, name string, t *tryWrite, step fu
 		}
 		return err
 	}
-	_, _, err = e.swap(ctx, row, next)
+	_, _, err = e.swap(ctx, row, next, false)
 	t.decided = err == nil
 	t.unsure = err != nil && !errors.Is(err, ErrConflict) && !driver.Final(err)
 	return err

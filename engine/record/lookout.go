@@ -23,7 +23,7 @@ type lookout struct {
 type lookoutSeat struct {
 	told      chan news // buffered; sent to with the engine's mutex held
 	concerned func(*Record) bool
-	patience  time.Duration // how long it bears with a store that does not answer
+	patience  time.Duration  // how long it bears with a store that does not answer
 	silence   driver.Silence // guarded by the engine's mutex until the seat is left
 }
 

@@ -78,7 +78,7 @@ func (r *release) step(ctx context.Context) (over bool, err error) {
 		return true, r.outcome(m)
 	}
 	r.claims = len(next.Claims)
-	if r.row, r.rec, err = r.swap(ctx, r.row, next); err == nil {
+	if r.row, r.rec, err = r.swap(ctx, r.row, next, false); err == nil {
 		r.landed()
 		r.sweepSometimes()
 		if past {

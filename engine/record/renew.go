@@ -78,7 +78,7 @@ func (e *engine) renew(ctx context.Context, grants []driver.Grant, which []int, 
 			tell(nil)
 			return
 		}
-		row, rec, err = e.swap(ctx, row, next)
+		row, rec, err = e.swap(ctx, row, next, false)
 		if err == nil {
 			tell(nil)
 			return

@@ -19,8 +19,9 @@ import (
 // Names are 1 to 512 bytes of UTF-8 without NUL; no two of them may ever share a record, also where the store folds
 // case or has special characters. Data is at most [MaxData] bytes.
 type Table interface {
-	// Info gives what the store promises. The engine fills in what is its own part of it: Engine, EndedBy, Judge,
-	// Order, Kinds, Detached, and the limits that are zero.
+	// Info gives what the store promises. The engine sets what is its own part of it: Engine, EndedBy, Order, Kinds and
+	// Detached, and the limits that are zero; all else is the table's: Store, Clock, Tier, Judge, Survives, TokenGap, TokensFall,
+	// TakeoverDead and Pace.
 	Info() driver.Info
 
 	// Now estimates the store's clock, in microseconds since 1970, without I/O: the true value lies within maxError of
@@ -107,6 +108,13 @@ type Aging interface {
 // them.
 type Swept interface {
 	SweptByStore()
+}
+
+// Limited is implemented by tables that cannot keep a record of [MaxData] bytes.
+type Limited interface {
+	// MaxRecord is the largest record in bytes. A claim that would fill it is refused while those that stand still have the
+	// room to be renewed.
+	MaxRecord() int
 }
 
 // Located is implemented by tables that can tell people where the record of a name is kept.
