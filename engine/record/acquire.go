@@ -159,9 +159,9 @@ const mostDoubt = 2 * time.Second
 // inDoubt reports whether a claim that stands in the way may be over already, and will surely be in a moment, where the
 // store's clock is known roughly.
 func (a *acquire) inDoubt() bool {
-	_, off := a.table.Now()
+	_, early, late, _ := a.storeClock()
 	left, ok := a.nextEnd(a.claim.Name, a.rec)
-	return ok && !a.doubted && left > 0 && left <= min(2*off, mostDoubt)
+	return ok && !a.doubted && left > 0 && left <= min(time.Duration(late-early)*time.Microsecond, mostDoubt)
 }
 
 func (a *acquire) lookLater(ctx context.Context) error {

@@ -7,89 +7,194 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// ServerClock is for tables whose server tells its clock with a reply: it was read after the start of the request and before
-// the reply's arrival. A server whose clock is set, or that takes over with another clock, is followed, but the estimate never
-// falls. Where the new clock is ahead, the ends that claims have by the old one would come early: so the estimate is given as
-// off by the step until no such end can be left, and claims are watched meanwhile.
+// ServerClock estimates a server's clock from what the server's replies say of it: [ServerClock.Heard] for a server that is
+// asked for its time, [ServerClock.HeardDate] for the Date of an HTTP reply. Each reply puts it between two bounds, and the
+// estimate is what the replies have in common; while nothing is heard the bounds move apart by one part in 100.
+//
+// A reply that contradicts the others may come from a server whose clock was set, from another one that has taken over, or from a
+// host or a proxy that does not know the time. Until a further reply agrees with one of the two, either may be right. Nobody is
+// ever judged by a clock that is ahead of another one heard within a day: the ends that were written by that one would come early.
 type ServerClock struct {
 	Clock driver.Clock // where the instants given to Heard are from
+	// HostsApart is how far the clocks of the hosts behind one address may lie apart that date replies.
+	HostsApart time.Duration
 
-	mu    sync.Mutex
-	known bool
-	micro int64          // the server's clock
-	at    driver.Instant // at this instant of ours
-	off   time.Duration  // and off by no more than this
-	last  int64          // the largest given out
-
-	ahead   time.Duration  // by how much at the most the server's clock is ahead of what it was
-	stepped driver.Instant // when that was found
+	mu     sync.Mutex
+	known  bool
+	agreed span           // what the replies have in common
+	odd    *span          // one reply that contradicts them, and no other has agreed with yet
+	behind [2]*span       // the lowest of the clocks that are not followed any more: in this period, and in the one before
+	period driver.Instant // when this period began
+	last   int64          // the largest estimate given out
 }
 
-// Heard takes in what a reply said that came at to, and was asked for at from: if it is a better estimate than the one there
-// is, or shows that one to be wrong.
+// span is between what a server's clock was at an instant of ours, in microseconds.
+type span struct {
+	at          driver.Instant
+	early, late int64
+}
+
+const (
+	// clockDrift is how much our clock may run faster or slower than a server's: one part in so many.
+	clockDrift = 100
+	// readingTime is how much wrong an exact reading may be beside the time that the reply took.
+	readingTime = time.Millisecond
+	// staleAfter is how much worse than after the last reply an estimate may be before it is worth a request.
+	staleAfter = 300 * time.Millisecond
+)
+
+// when is where a span lies at another instant. The hands of our clock may say different things: one stands still while the
+// machine sleeps, the other may be a wall clock that is set, even in its sleep. So the first is believed for the least that has
+// passed, and for the most the other and their difference.
+func (s span) when(i driver.Instant) span {
+	least, most := i.Monotonic-s.at.Monotonic, i.Since(s.at)
+	return span{i, s.early + (least - least/clockDrift).Microseconds(), s.late + (2*most - least + most/clockDrift).Microseconds()}
+}
+
+// and is what two spans of one instant have in common.
+func (s span) and(o span) (span, bool) {
+	both := span{s.at, max(s.early, o.early), min(s.late, o.late)}
+	return both, both.early <= both.late
+}
+
+func (s span) middle() int64 { return s.early + (s.late-s.early)/2 }
+
+func latest(i, j driver.Instant) driver.Instant {
+	if j.Monotonic >= i.Monotonic {
+		return j
+	}
+	return i
+}
+
+// Heard takes in a reply that came at to, and was asked for at from: the server read its clock in between.
 func (c *ServerClock) Heard(micro int64, from, to driver.Instant) {
-	off := to.Since(from)/2 + time.Millisecond
-	mid := driver.Instant{Monotonic: (from.Monotonic + to.Monotonic) / 2, Real: (from.Real + to.Real) / 2}
+	c.heard(micro, 0, readingTime, from, to)
+}
+
+// HeardDate takes in the Date of an HTTP reply, which is cut to the second.
+func (c *ServerClock) HeardDate(date time.Time, from, to driver.Instant) {
+	c.heard(date.UnixMicro(), time.Second, c.HostsApart+readingTime, from, to)
+}
+
+// HeardStamp takes in the time that the server gave to a write, cut to a resolution.
+func (c *ServerClock) HeardStamp(stamp time.Time, resolution time.Duration, from, to driver.Instant) {
+	c.heard(stamp.UnixMicro(), resolution, readingTime, from, to)
+}
+
+// heard takes in a reading that may have been cut, and be wrong beside that.
+func (c *ServerClock) heard(micro int64, cut, wrong time.Duration, from, to driver.Instant) {
+	reply := span{to, micro - wrong.Microseconds(), micro + (to.Since(from) + cut + wrong).Microseconds()}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.known {
-		if mid.Monotonic < c.at.Monotonic {
-			return // a later one is known
-		}
-		then, was := c.reckon(mid)
-		wrong := time.Duration(micro-then) * time.Microsecond
-		switch {
-		case wrong.Abs() > was+off:
-			c.ahead, c.stepped = max(0, c.doubt(to)+wrong+was+off), to
-		case off > was:
+	if !c.known {
+		c.known, c.agreed = true, reply
+		return
+	}
+	now := latest(c.agreed.at, reply.at) // replies may overtake each other
+	reply, agreed := reply.when(now), c.agreed.when(now)
+	if both, ok := agreed.and(reply); ok {
+		c.agreed = both
+		c.follow(agreed, nil)
+		return
+	}
+	if c.odd != nil {
+		odd := c.odd.when(now)
+		if both, ok := odd.and(reply); ok {
+			c.leave(agreed, odd)
+			c.agreed = both
+			c.odd = nil
 			return
 		}
 	}
-	c.known, c.micro, c.at, c.off = true, micro, mid, off
+	c.follow(agreed, &reply)
 }
 
-// reckon is the estimate of an instant after the last reply that counted. It grows worse by 1 % of the time that has passed,
-// and by what the hands say differently: one stands still while the machine sleeps, the other may be a wall clock that is set.
-func (c *ServerClock) reckon(i driver.Instant) (micro int64, off time.Duration) {
-	most, least := i.Since(c.at), i.Monotonic-c.at.Monotonic
-	return c.micro + most.Microseconds(), c.off + most/100 + most - least
+// follow goes on with what the replies have agreed on, and leaves the odd one for another, or for none.
+func (c *ServerClock) follow(agreed span, odd *span) {
+	if c.odd != nil {
+		c.leave(c.odd.when(agreed.at), agreed)
+	}
+	c.odd = odd
 }
 
-// staleAfter is how much worse than after the last reply an estimate may be before it is worth a request.
-const staleAfter = 300 * time.Millisecond
+// leave notes a clock that is not followed any more, if it is behind the one that is.
+func (c *ServerClock) leave(left, followed span) {
+	if left.early >= followed.early {
+		return
+	}
+	c.turn(left.at)
+	if b := c.behind[0]; b == nil || b.when(left.at).early > left.early {
+		c.behind[0] = &left
+	}
+}
 
-// Stale is what [Aging] asks for.
+// turn begins another period when this one is as long as a claim can stand: what is noted in one counts for at least as long.
+func (c *ServerClock) turn(now driver.Instant) {
+	passed := now.Monotonic - c.period.Monotonic
+	if passed <= driver.MaxTTL {
+		return
+	}
+	c.behind = [2]*span{nil, c.behind[0]}
+	if passed > 2*driver.MaxTTL {
+		c.behind[1] = nil
+	}
+	c.period = now
+}
+
+// now gives between what the server's clock is, by whatever of it was heard, and the middle of what is followed.
+func (c *ServerClock) now(i driver.Instant) (s span, middle int64) {
+	c.turn(i)
+	s = c.agreed.when(i)
+	middle = s.middle()
+	if c.odd != nil {
+		odd := c.odd.when(i)
+		s.early, s.late, middle = min(s.early, odd.early), max(s.late, odd.late), min(middle, odd.middle())
+	}
+	for _, b := range c.behind {
+		if b != nil {
+			s.early = min(s.early, b.when(i).early)
+		}
+	}
+	return s, middle
+}
+
+// Known reports whether any reply has told the time.
+func (c *ServerClock) Known() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.known
+}
+
+// Stale is what [Aging] asks for: nothing was heard for half a minute, or the machine has slept, or two replies contradict each
+// other.
 func (c *ServerClock) Stale() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, off := c.reckon(c.Clock.Now())
-	return !c.known || off > c.off+staleAfter
+	if !c.known || c.odd != nil {
+		return true
+	}
+	now := c.agreed.when(c.Clock.Now())
+	grown := (now.late - now.early) - (c.agreed.late - c.agreed.early)
+	return grown > 2*staleAfter.Microseconds()
 }
 
-// doubt is by how much ends may come early that were written before the server's clock was set.
-func (c *ServerClock) doubt(now driver.Instant) time.Duration {
-	if now.Monotonic-c.stepped.Monotonic > driver.MaxTTL {
-		return 0
-	}
-	return c.ahead
+// Bounds is what [Bounded] asks for.
+func (c *ServerClock) Bounds() (early, late int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, _ := c.now(c.Clock.Now())
+	return s.early, s.late
 }
 
 // Now is what [Table].Now asks for. Before the first reply it is this machine's clock, good for nothing but tokens.
 func (c *ServerClock) Now() (int64, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	micro, off := time.Now().UnixMicro(), time.Duration(-1)
-	if c.known {
-		now := c.Clock.Now()
-		micro, off = c.reckon(now)
-		off += c.doubt(now)
+	if !c.known {
+		c.last = max(c.last, time.Now().UnixMicro())
+		return c.last, -1
 	}
-	if micro < c.last {
-		if off >= 0 {
-			off += time.Duration(c.last-micro) * time.Microsecond
-		}
-		micro = c.last
-	}
-	c.last = micro
-	return micro, off
+	s, middle := c.now(c.Clock.Now())
+	c.last = max(c.last, middle)
+	return c.last, time.Duration(max(c.last-s.early, s.late-c.last)) * time.Microsecond
 }

@@ -29,6 +29,7 @@ func New(table Table) driver.Store {
 	e.notifier, _ = table.(Notifier)
 	e.presence, _ = table.(Presence)
 	e.aging, _ = table.(Aging)
+	e.bounded, _ = table.(Bounded)
 	_, e.swept = table.(Swept)
 	e.maxRecord = MaxData
 	if t, ok := table.(Limited); ok {
@@ -46,6 +47,7 @@ type engine struct {
 	notifier  Notifier // nil if the table has none
 	presence  Presence // nil if the table has none
 	aging     Aging    // nil if the table's estimate of the clock does not age
+	bounded   Bounded  // nil if the table's error is the same to both sides
 	swept     bool     // the store removes idle records itself
 	maxRecord int      // bytes
 	life      context.Context

@@ -167,7 +167,7 @@ func (r *Record) lock(name string, m Moment) driver.Lock {
 		c := &r.Claims[i]
 		s := driver.Standing{
 			Ref: c.ID, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, Token: c.Token, TTL: c.TTL,
-			Since: micros(c.Since), Left: m.left(c), Detached: c.Detached, Asked: c.Asked, Broken: c.Broken,
+			Since: instant(c.Since), Left: m.left(c), Detached: c.Detached, Asked: c.Asked, Broken: c.Broken,
 		}
 		if c.State == Granted {
 			l.Holders = append(l.Holders, s)
@@ -191,10 +191,11 @@ func (m Moment) until(at int64) time.Duration {
 	if !m.Clocked || at == NoEnd {
 		return 0
 	}
-	return max(time.Duration(at-m.Late)*time.Microsecond, 0)
+	return max(micros(at-m.Late), 0)
 }
 
-func micros(n int64) time.Time {
+// instant is a time of the store's clock, or none.
+func instant(n int64) time.Time {
 	if n <= 0 {
 		return time.Time{}
 	}

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"math"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -8,11 +9,8 @@ import (
 
 // moment is what is known now, about the row that the next step will be made on.
 func (e *engine) moment(row Row) Moment {
-	now, off := e.table.Now()
-	m := Moment{Now: now, Clocked: off >= 0, Window: e.window()}
-	if m.Clocked {
-		m.Early, m.Late = now-off.Microseconds(), now+off.Microseconds()
-	}
+	m := Moment{Window: e.window()}
+	m.Now, m.Early, m.Late, m.Clocked = e.storeClock()
 	seen := e.sightings(row.Name)
 	m.Over = func(c *Claim) Verdict {
 		if e.gone(c) {
@@ -24,6 +22,17 @@ func (e *engine) moment(row Row) Moment {
 		return Alive
 	}
 	return m
+}
+
+// storeClock gives the best estimate of the store's clock, for tokens and to be shown, and between what it surely is, if that
+// is known.
+func (e *engine) storeClock() (now, early, late int64, known bool) {
+	now, off := e.table.Now()
+	early, late = now-off.Microseconds(), now+off.Microseconds()
+	if off >= 0 && e.bounded != nil {
+		early, late = e.bounded.Bounds()
+	}
+	return now, early, late, off >= 0
 }
 
 // patience is how long a claim must have been watched unchanged before it may be ended: as long as it may be silent, and
@@ -52,14 +61,15 @@ const precise = 50 * time.Millisecond
 // the reply is there, not when the load was started: what was written in between must not count as watched before.
 func (e *engine) watch(name string, rec *Record) {
 	now := e.clock.Now()
-	micro, off := e.table.Now()
+	_, early, late, known := e.storeClock()
+	judges := known && late-early <= 2*precise.Microseconds()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	before := e.seen[name]
 	var after map[sighting]driver.Instant
 	for i := range rec.Claims {
 		c := &rec.Claims[i]
-		if off >= 0 && off <= precise && c.Ends > 0 && c.Ends-micro <= e.patience(c).Microseconds() {
+		if judges && c.Ends > 0 && c.Ends-early <= e.patience(c).Microseconds() {
 			continue // the store's clock judges it
 		}
 		key := sighting{c.ID, c.Token, c.Beat}
@@ -87,10 +97,10 @@ func (e *engine) watch(name string, rec *Record) {
 
 // nextEnd is the soonest time at which a claim could be over, if nothing is heard of it.
 func (e *engine) nextEnd(name string, rec *Record) (soonest time.Duration, found bool) {
-	now, off := e.table.Now()
+	_, early, _, known := e.storeClock()
 	seen := e.sightings(name)
-	if off >= 0 && rec.Foreign != 0 && rec.Foreign != NoEnd {
-		soonest, found = time.Duration(rec.Foreign-now)*time.Microsecond+off, true
+	if known && rec.Foreign != 0 && rec.Foreign != NoEnd {
+		soonest, found = micros(rec.Foreign-early), true
 	}
 	for i := range rec.Claims {
 		c := &rec.Claims[i]
@@ -98,8 +108,8 @@ func (e *engine) nextEnd(name string, rec *Record) (soonest time.Duration, found
 		if from, ok := seen[sighting{c.ID, c.Token, c.Beat}]; ok {
 			left -= e.clock.AtLeast(from)
 		}
-		if off >= 0 && c.Ends > 0 {
-			left = min(left, time.Duration(c.Ends-now)*time.Microsecond+off)
+		if known && c.Ends > 0 {
+			left = min(left, micros(c.Ends-early))
 		}
 		if !found || left < soonest {
 			soonest, found = left, true
@@ -126,4 +136,10 @@ func (e *engine) renewalDue(row Row, rec *Record) bool {
 		}
 	}
 	return false
+}
+
+// micros is a number of microseconds, up to 146 years: a foreign client may write an end that no Duration can tell.
+func micros(n int64) time.Duration {
+	const most = int64(math.MaxInt64 / 2 / time.Microsecond)
+	return time.Duration(min(max(n, -most), most)) * time.Microsecond
 }

@@ -21,6 +21,7 @@ type served struct {
 }
 
 func (s *served) Now() (int64, time.Duration) { return s.clock.Now() }
+func (s *served) Bounds() (early, late int64) { return s.clock.Bounds() }
 
 func (s *served) heard(from driver.Instant) {
 	now, _ := s.Table.Now()
@@ -101,6 +102,46 @@ func TestServerSetForward(t *testing.T) {
 				t.Errorf("%d: let in %v after the last sign of life, with token %d after %d", n, took, next.Token, g.Token)
 			}
 			g = next
+		}
+	})
+}
+
+// TestServerOddForOnce promises that one reply by a clock that is ahead ends no living holder's claim, and puts no end off for
+// long: a holder that dies two renewals later is replaced when its TTL has passed, by one who tries once.
+func TestServerOddForOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stepped{t: t, m: fakeMemory()}
+		holder, other := s.open(), s.open()
+		defer holder.Close()
+		defer other.Close()
+		g := s.acquire(holder, paceClaim(1, false))
+		s.ahead.Store(int64(time.Hour))
+		if _, err := other.Inspect(t.Context(), g.Name); err != nil {
+			t.Fatal(err)
+		}
+		holder.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) {
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		})
+		s.ahead.Store(0)
+		for n := range 10 {
+			if _, err := other.Acquire(t.Context(), paceClaim(2+n, false)); !errors.Is(err, driver.ErrHeld) {
+				t.Fatalf("beside a living holder: %v", err)
+			}
+		}
+		for range 2 { // the first hears that the odd reply was wrong
+			holder.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) {
+				if r.Err != nil {
+					t.Fatal(r.Err)
+				}
+			})
+		}
+		time.Sleep(g.TTL + time.Second)
+		newcomer := s.open()
+		defer newcomer.Close()
+		if next := s.acquire(newcomer, paceClaim(100, false)); next.Token <= g.Token || next.Token > time.Now().Add(time.Minute).UnixMicro() {
+			t.Errorf("token %d after %d", next.Token, g.Token)
 		}
 	})
 }

@@ -104,6 +104,14 @@ type Aging interface {
 	Stale() bool
 }
 
+// Bounded is implemented by tables that know the store's clock better to one side than to the other. By what Now says alone
+// it may be off by the larger of both.
+type Bounded interface {
+	// Bounds gives between what the store's clock is, in microseconds since 1970. Claims are judged by the first, and their
+	// ends are set by the second. Not asked where the error that Now gives is negative.
+	Bounds() (early, late int64)
+}
+
 // Swept is implemented by tables whose store removes the records of idle locks itself. The engine then never looks for
 // them.
 type Swept interface {

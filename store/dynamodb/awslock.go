@@ -41,7 +41,7 @@ const maxSeen = 1 << 16
 
 func newAWSLock(l *link, write Lease) *awslock {
 	return &awslock{link: l, write: write, seen: map[string]sight{}, flying: map[string]int64{}, info: driver.Info{
-		Store: l.place, Engine: "record", Clock: l.clock.hands,
+		Store: l.place, Engine: "record", Clock: l.clock.Clock,
 		Tier: driver.TierFenceSafe, EndedBy: driver.EndedByNext, Judge: driver.JudgeObserver, Order: driver.OrderNone,
 		Kinds: []driver.Kind{driver.KindMutex}, Survives: driver.Survives{Restart: true, PowerCut: true, Failover: true},
 		TokenGap: tokenGap, MinTTL: driver.MinTTL, MaxTTL: driver.MaxTTL, MaxName: driver.MaxName, MaxMeta: driver.MaxMeta, MaxHolders: 1,
@@ -65,7 +65,7 @@ func (a *awslock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 	case c.Kind != driver.KindMutex || c.Fair || c.Detached || c.Limit != 1:
 		return driver.Grant{}, fmt.Errorf("%w: the layout of the AWS lock client carries the plain mutex only", driver.ErrUnsupported)
 	}
-	t := take{awslock: a, claim: c, stale: a.clock.stale()}
+	t := take{awslock: a, claim: c, stale: a.clock.Stale()}
 	var silence driver.Silence
 	for tries := 0; ; tries++ {
 		g, err := t.step(ctx)
@@ -78,7 +78,7 @@ func (a *awslock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 			continue // nothing was known yet
 		case errors.Is(err, errRefused), errors.Is(err, driver.ErrHeld):
 			silence.Ends()
-		case silence.Fails(a.clock.hands, driver.Patience(c.TTL)):
+		case silence.Fails(a.clock.Clock, driver.Patience(c.TTL)):
 			return driver.Grant{}, t.failure(ctx, err)
 		}
 		if a.pause(ctx, tries) != nil {
@@ -108,9 +108,9 @@ func (t *take) step(ctx context.Context) (driver.Grant, error) {
 		}
 		t.at, t.stale = &at, false
 	}
-	since := t.clock.hands.Now()
-	now, off := t.clock.now()
-	r := rvn{id: t.claim.ID, token: now, ends: now + off.Microseconds() + t.claim.TTL.Microseconds()}
+	since := t.clock.Clock.Now()
+	now, _ := t.clock.Now()
+	r := rvn{id: t.claim.ID, token: now, ends: t.endsAfter(t.claim.TTL)}
 	u := update{set: map[string]types.AttributeValue{}}
 	switch {
 	case t.at != nil && t.at.is(t.claim.ID):
@@ -208,9 +208,8 @@ func (a *awslock) Renew(ctx context.Context, grants []driver.Grant, done func(in
 const renewers = 256
 
 func (a *awslock) renew(ctx context.Context, g driver.Grant) driver.Renewal {
-	since := a.clock.hands.Now()
-	now, off := a.clock.now()
-	r := rvn{id: g.ID, token: g.Token, ends: now + off.Microseconds() + g.TTL.Microseconds()}
+	since := a.clock.Clock.Now()
+	r := rvn{id: g.ID, token: g.Token, ends: a.endsAfter(g.TTL)}
 	u := update{set: map[string]types.AttributeValue{rvnAttribute: text(r.fresh()), leaseAttribute: text(a.write.text(g.TTL))}}
 	u.holds(r.grant())
 	u.when("(attribute_not_exists(holdfast_mark) OR holdfast_mark <> :broken)", ":broken", text(markBroken+":"+g.ID))
@@ -245,7 +244,7 @@ func (a *awslock) Release(ctx context.Context, c driver.Claim, ref string) error
 		return &driver.LossError{Loss: driver.LossGone} // no claim is both
 	}
 	id := cmp.Or(c.ID, ref)
-	asked, unsure := a.clock.hands.Now(), false
+	asked, unsure := a.clock.Clock.Now(), false
 	for tries := 0; ; tries++ {
 		u := update{set: map[string]types.AttributeValue{releasedAttribute: text("1")}}
 		u.holds(rvn{id: id}.claim())
@@ -270,7 +269,7 @@ func (a *awslock) Release(ctx context.Context, c driver.Claim, ref string) error
 		default:
 			unsure = true
 		}
-		if ctx.Err() != nil || a.clock.hands.Since(asked) > driver.Patience(c.TTL) {
+		if ctx.Err() != nil || a.clock.Clock.Since(asked) > driver.Patience(c.TTL) {
 			return driver.Uncertain(cmp.Or(ctx.Err(), err))
 		}
 		if err := a.pause(ctx, tries); err != nil {
@@ -335,7 +334,7 @@ func (a *awslock) look(ctx context.Context, name string) (lockItem, error) {
 
 // saw notes since when a holder has been seen as it is.
 func (a *awslock) saw(name string, it item) lockItem {
-	l, now := readLockItem(it), a.clock.hands.Now()
+	l, now := readLockItem(it), a.clock.Clock.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if l.free() {
@@ -349,16 +348,21 @@ func (a *awslock) saw(name string, it item) lockItem {
 	return l
 }
 
+// endsAfter is the service's clock past which a claim surely was silent for a time that begins now.
+func (a *awslock) endsAfter(d time.Duration) int64 {
+	_, late := a.clock.Bounds()
+	return late + d.Microseconds()
+}
+
 // over reports whether a holder has surely fallen silent.
 func (a *awslock) over(name string, l *lockItem) bool {
-	now, off := a.clock.now()
-	if off >= 0 && l.ends > 0 && now-off.Microseconds() > l.ends {
+	if early, _ := a.clock.Bounds(); l.ends > 0 && early > l.ends {
 		return true
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.seen[name]
-	return l.lease > 0 && s.rvn == l.rvn && a.clock.hands.AtLeast(s.from) > l.lease+driver.Margin(l.lease)
+	return l.lease > 0 && s.rvn == l.rvn && a.clock.Clock.AtLeast(s.from) > l.lease+driver.Margin(l.lease)
 }
 
 // pause waits between two looks: for a random part of a time that grows to a second.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"strings"
 	"time"
 
@@ -66,7 +67,7 @@ func (a *awslock) Break(ctx context.Context, name, ref string, mode driver.Break
 		case driver.BreakAsk:
 			u.set[markAttribute] = text(markAsked + ":" + ref)
 		default: // a holder that is still there finds another recordVersionNumber
-			now, _ := a.clock.now()
+			now, _ := a.clock.Now()
 			u.set[releasedAttribute], u.set[tokenAttribute] = text("1"), numeral(max(now, at.token+1))
 			u.set[rvnAttribute] = text(rvn{id: "broken", token: at.token}.fresh())
 			u.remove = []string{barredAttribute}
@@ -99,8 +100,8 @@ func (a *awslock) lock(name string, l *lockItem) driver.Lock {
 
 func (a *awslock) standing(l *lockItem) driver.Standing {
 	s := driver.Standing{Ref: a.ref(l), Owner: l.owner, Meta: l.note, Weight: 1, TTL: l.lease, Foreign: !l.ours}
-	if now, off := a.clock.now(); off >= 0 && l.ends > 0 {
-		s.Left = max(time.Duration(l.ends-now)*time.Microsecond-off, 0)
+	if _, late := a.clock.Bounds(); l.ends > 0 {
+		s.Left = max(0, time.Duration(min(l.ends-late, math.MaxInt64/2000))*time.Microsecond)
 	}
 	if l.ours {
 		s.Token, s.Since = l.rvnParts.token, time.UnixMicro(l.rvnParts.token) // which is made from the service's clock

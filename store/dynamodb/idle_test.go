@@ -1,26 +1,36 @@
 package dynamodb
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
 // TestAfterIdleHours: in the layout awslock, too, a client that has asked the service nothing for hours looks before it makes a
 // claim: so the claim stands for its TTL after its client's death, and not for longer.
 func TestAfterIdleHours(t *testing.T) {
 	t.Parallel()
-	url := storeURL(tableName(), server(t).Endpoint, "&layout=awslock")
-	s := open(t, url)
+	table, p := tableName(), proxy(t, server(t).Direct)
+	var passed atomic.Int64
+	hand := func() time.Duration { return driver.SystemClock.Monotonic() + time.Duration(passed.Load()) }
+	o := &Options{Table: table, Create: true, Layout: LayoutAWSLock, Clock: driver.Clock{Monotonic: hand, Real: hand}}
+	s, err := New(t.Context(), dynamodbtest.Client(p.Endpoint), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
 	const idle = 10 * time.Hour
-	c := s.(*awslock).clock
-	c.at, c.early, c.late = c.at.Add(-idle), c.early-idle.Microseconds(), c.late-idle.Microseconds()
+	passed.Store(int64(idle))
+	p.Shift(idle)
 	var machine pace.Pace
 	defer machine.Watch()()
 	began := time.Now()
 	acquire(t, s, mutex("m", time.Minute))
-	if h := holders(t, open(t, url), "m"); len(h) != 1 || h[0].Left > time.Minute+3*time.Second+machine.Lost(began) {
+	if h := holders(t, open(t, storeURL(table, p.Endpoint, "&layout=awslock")), "m"); len(h) != 1 || h[0].Left > time.Minute+3*time.Second+machine.Lost(began) {
 		t.Errorf("%+v", h)
 	}
 }

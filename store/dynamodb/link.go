@@ -15,6 +15,7 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // link is the way to one table: it makes each request once, and hears the service's clock from every reply.
@@ -23,7 +24,7 @@ type link struct {
 	name   string // the table's
 	key    string // its partition key
 	place  string // for people
-	clock  *clock
+	clock  *record.ServerClock
 	closed context.Context
 	close  context.CancelFunc
 	after  func() // when it is closed
@@ -35,11 +36,17 @@ type item = map[string]types.AttributeValue
 // answerTime is how long one request may take. A request that hangs is given up, and its outcome looked up by another.
 const answerTime = 5 * time.Second
 
+// hostsApart is how far the clocks of the service's hosts may lie apart.
+const hostsApart = 100 * time.Millisecond
+
+// tokenGap is beyond what the estimates of two clients can differ that have heard one reply each, on a slow link.
+const tokenGap = 3 * time.Second
+
 func newLink(client *sdk.Client, name, key string, hands driver.Clock) *link {
 	if hands.Monotonic == nil {
 		hands = driver.SystemClock
 	}
-	l := &link{name: name, key: key, clock: &clock{hands: hands}, after: func() {}}
+	l := &link{name: name, key: key, clock: &record.ServerClock{Clock: hands, HostsApart: hostsApart}, after: func() {}}
 	l.closed, l.close = context.WithCancel(context.Background())
 	l.client = sdk.New(client.Options(), func(o *sdk.Options) {
 		o.Retryer = once{}
@@ -58,11 +65,11 @@ func (l *link) listen(stack *middleware.Stack) error {
 	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("HoldfastClock", func(
 		ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,
 	) (middleware.DeserializeOutput, middleware.Metadata, error) {
-		from := l.clock.hands.Now()
+		from := l.clock.Clock.Now()
 		out, meta, err := next.HandleDeserialize(ctx, in)
 		if r, ok := out.RawResponse.(*smithyhttp.Response); ok && r.Header.Get("Age") == "" {
 			if date, err := smithyhttp.ParseTime(r.Header.Get("Date")); err == nil {
-				l.clock.heard(date, from)
+				l.clock.HeardDate(date, from, l.clock.Clock.Now())
 			}
 		}
 		return out, meta, err

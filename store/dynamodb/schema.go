@@ -16,9 +16,20 @@ import (
 // makeTime bounds how long a new table may take to be there.
 const makeTime = time.Minute
 
-// check reads one item, to see that the table can be used and what time it is there. It changes nothing, but makes the table
-// if that is wanted and there is none.
+// check reads one item, to see that the table can be used and what time it is there, without which no claim could be judged, nor
+// its end be set. It changes nothing, but makes the table if that is wanted and there is none.
 func (l *link) check(ctx context.Context, create bool, expires string) error {
+	if err := l.find(ctx, create, expires); err != nil {
+		return err
+	}
+	if !l.clock.Known() {
+		return fmt.Errorf("%w: the replies carry no Date, or are marked as old by an Age; what stands between, a proxy for example, must leave them as they are", driver.ErrUnsupported)
+	}
+	return nil
+}
+
+// find reads one item, and makes the table if that is wanted and there is none.
+func (l *link) find(ctx context.Context, create bool, expires string) error {
 	err := l.probe(ctx)
 	var refusal smithy.APIError
 	if !errors.As(err, &refusal) {

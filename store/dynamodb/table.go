@@ -47,7 +47,7 @@ const (
 func (t *table) Info() driver.Info {
 	return driver.Info{
 		Store:    t.place,
-		Clock:    t.clock.hands,
+		Clock:    t.clock.Clock,
 		Tier:     driver.TierFenceSafe,
 		Judge:    driver.JudgeStore,
 		Survives: driver.Survives{Restart: true, PowerCut: true, Failover: true},
@@ -56,12 +56,13 @@ func (t *table) Info() driver.Info {
 	}
 }
 
-func (t *table) Now() (int64, time.Duration) { return t.clock.now() }
+func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 
-// Stale and SweptByStore: see record.Aging and record.Swept. Looking for idle items would read, and be billed for, all of the
+// Bounds, Stale and SweptByStore: see record.Bounded, record.Aging and record.Swept. Looking for idle items would read, and be billed for, all of the
 // table; its TTL removes them for nothing.
-func (t *table) Stale() bool   { return t.clock.stale() }
-func (t *table) SweptByStore() {}
+func (t *table) Bounds() (early, late int64) { return t.clock.Bounds() }
+func (t *table) Stale() bool                 { return t.clock.Stale() }
+func (t *table) SweptByStore()               {}
 
 // Keys names the item.
 func (t *table) Keys(name string) []string {
@@ -156,7 +157,7 @@ func notEmpty(values item) item {
 // expiry is the expired_at of a record: rounded up, so that no foreign client takes the lock early.
 func (t *table) expiry(ends int64) string {
 	if ends == 0 {
-		now, _ := t.clock.now()
+		now, _ := t.clock.Now()
 		return strconv.FormatInt(now/1e6-idleFor, 10)
 	}
 	return strconv.FormatInt((ends+1e6-1)/1e6, 10)

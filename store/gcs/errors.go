@@ -24,7 +24,7 @@ func (t *table) fault(err error, needs string, from driver.Instant) error {
 	case !errors.As(err, &refusal):
 		return err
 	}
-	t.clock.date(refusal.Header, from)
+	t.heardDate(refusal.Header, from)
 	says := strings.TrimSpace(refusal.Message)
 	if says == "" {
 		says = http.StatusText(refusal.Code)

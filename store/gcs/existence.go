@@ -156,11 +156,11 @@ func (t *existence) Swap(ctx context.Context, row record.Row) (record.Row, error
 	if err != nil {
 		return record.Row{}, err
 	}
-	from := t.clock.clock.Now()
+	from := t.clock.Clock.Now()
 	row, written, err := t.writeOn(ctx, row, content)
 	if err == nil && fresh {
 		row.Token = token(written)
-		if t.clock.clock.Since(from) < near {
+		if t.clock.Clock.Since(from) < near {
 			time.Sleep(time.Millisecond) // so that the lock is not created anew at the same time
 		}
 	}

@@ -122,7 +122,7 @@ func newTable(ctx context.Context, client *storage.Client, bucket string, opts *
 	t := &table{
 		// A request is made once: one that the client repeats by itself would be refused for what it did the first time.
 		bucket: client.Bucket(bucket).Retryer(storage.WithPolicy(storage.RetryNever)),
-		name:   bucket, prefix: o.Prefix, pace: max(o.Pace, 0), clock: storeClock{clock: o.Clock},
+		name:   bucket, prefix: o.Prefix, pace: max(o.Pace, 0), clock: record.ServerClock{Clock: o.Clock},
 		closer: func() error { return nil },
 	}
 	t.life, t.end = context.WithCancel(context.Background())

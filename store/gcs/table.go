@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"io"
 	"iter"
+	"net/http"
 	"strings"
 	"time"
 
@@ -26,7 +27,7 @@ type table struct {
 	name   string
 	prefix string
 	pace   time.Duration
-	clock  storeClock
+	clock  record.ServerClock
 	life   context.Context
 	end    context.CancelFunc
 }
@@ -44,7 +45,7 @@ const minTTL = 3 * time.Second
 func (t *table) Info() driver.Info {
 	return driver.Info{
 		Store:      "gcs://" + t.name + "/" + t.prefix,
-		Clock:      t.clock.clock,
+		Clock:      t.clock.Clock,
 		Tier:       driver.TierSettings,
 		Judge:      driver.JudgeStore,
 		Survives:   driver.Survives{Restart: true, PowerCut: true, Failover: true},
@@ -55,10 +56,18 @@ func (t *table) Info() driver.Info {
 	}
 }
 
-func (t *table) Now() (int64, time.Duration) { return t.clock.now() }
+func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 
-// Stale: see record.Aging.
-func (t *table) Stale() bool { return t.clock.stale() }
+// Bounds and Stale: see record.Bounded and record.Aging.
+func (t *table) Bounds() (early, late int64) { return t.clock.Bounds() }
+func (t *table) Stale() bool                 { return t.clock.Stale() }
+
+// heardDate takes in a reply's Date, if it has one that does not come from a cache.
+func (t *table) heardDate(h http.Header, from driver.Instant) {
+	if date, err := http.ParseTime(h.Get("Date")); err == nil && h.Get("Age") == "" {
+		t.clock.HeardDate(date, from, t.clock.Clock.Now())
+	}
+}
 
 // Keys are URLs.
 func (t *table) Keys(name string) []string {
@@ -80,7 +89,7 @@ func (t *table) call(ctx context.Context, needs string, request func(context.Con
 	living, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(t.life, cancel)()
-	from := t.clock.clock.Now()
+	from := t.clock.Clock.Now()
 	err := bound.Ask(living, answerTime, "Cloud Storage", request)
 	switch {
 	case err == nil:
@@ -104,7 +113,7 @@ func (t *table) askClock(ctx context.Context) error {
 		return fmt.Errorf("%w: the object %s%s in the bucket %s must not exist: remove it", driver.ErrCorrupt, t.prefix, clockObject, t.name)
 	case !errors.Is(err, storage.ErrObjectNotExist):
 		return err
-	case !t.clock.isKnown():
+	case !t.clock.Known():
 		return fmt.Errorf("%w: the replies carry no Date; a client that speaks gRPC is of no use here", driver.ErrUnsupported)
 	}
 	return nil
@@ -112,7 +121,7 @@ func (t *table) askClock(ctx context.Context) error {
 
 // keepClock asks for the clock when nothing was heard of it for a while.
 func (t *table) keepClock(ctx context.Context) error {
-	if t.clock.stale() {
+	if t.clock.Stale() {
 		return t.askClock(ctx)
 	}
 	return nil
@@ -184,7 +193,7 @@ func (t *table) write(ctx context.Context, row record.Row, c content) (now recor
 		return record.Row{}, written, err
 	}
 	err = t.call(ctx, "storage.objects.create and storage.objects.delete", func(ctx context.Context) error {
-		from := t.clock.clock.Now()
+		from := t.clock.Clock.Now()
 		w := t.object(row.Name).If(cond).NewWriter(ctx)
 		w.ChunkSize = 0 // in one request
 		w.ContentType, w.CacheControl, w.Metadata = c.contentType, "no-store", c.metadata
@@ -194,7 +203,9 @@ func (t *table) write(ctx context.Context, row record.Row, c content) (now recor
 			return err
 		}
 		a := w.Attrs()
-		t.clock.stamp(a.Created, from)
+		if !a.Created.IsZero() {
+			t.clock.HeardStamp(a.Created, time.Millisecond, from, t.clock.Clock.Now())
+		}
 		row.Version = version{Generation: a.Generation, Metageneration: a.Metageneration, Metadata: c.kept}.String()
 		written = a.Created
 		return nil

@@ -74,6 +74,9 @@ func (t *table) Info() driver.Info { return t.info }
 
 func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 
+// Bounds: see record.Bounded.
+func (t *table) Bounds() (early, late int64) { return t.clock.Bounds() }
+
 // Stale: see record.Aging.
 func (t *table) Stale() bool { return t.clock.Stale() }
 

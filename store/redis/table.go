@@ -55,6 +55,7 @@ func (t *table) Info() driver.Info {
 }
 
 func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
+func (t *table) Bounds() (early, late int64) { return t.clock.Bounds() }
 
 func (t *table) key(name string) string { return rowPrefix + t.s.keys.lock(name) }
 

@@ -28,6 +28,7 @@ type Proxy struct {
 	cut    bool
 	fate   func(Request) Fate
 	shift  time.Duration
+	spoilt string
 	counts map[string]int
 }
 
@@ -76,7 +77,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.pass(r.Context())
 	p.mu.Lock()
 	p.counts[operation]++
-	f, shift := Fate{}, p.shift
+	f, shift, spoilt := Fate{}, p.shift, p.spoilt
 	if p.fate != nil {
 		f = p.fate(Request{operation, string(body)})
 	}
@@ -114,6 +115,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if date, err := http.ParseTime(in.Header.Get("Date")); err == nil {
 		w.Header().Set("Date", date.Add(shift).Format(http.TimeFormat))
+	}
+	switch spoilt {
+	case "Date":
+		w.Header()["Date"] = nil // else our server would put one there
+	case "Age":
+		w.Header().Set("Age", "60")
 	}
 	w.WriteHeader(in.StatusCode)
 	_, _ = w.Write(reply)
@@ -169,6 +176,13 @@ func (p *Proxy) Shift(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.shift = d
+}
+
+// Spoil takes the Date out of replies, or puts an Age into them, as a cache does.
+func (p *Proxy) Spoil(header string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.spoilt = header
 }
 
 // Counts gives how many requests there were of each operation since the last call.

@@ -1,0 +1,74 @@
+package dynamodb
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestOddDate promises that a host or a proxy whose Date is ahead ends no living holder's claim: not by one reply, nor when all
+// replies are ahead from then on. One reply leaves nothing behind: tokens stay where they were, and a dead holder is replaced
+// in the usual time, also by one who tries.
+func TestOddDate(t *testing.T) {
+	t.Parallel()
+	const ahead, ttl = 25 * time.Second, 6 * time.Second
+	for _, layout := range []string{"", "&layout=awslock"} {
+		for what, shifts := range map[string][]time.Duration{"one reply": {ahead, 0}, "all replies": {ahead}} {
+			t.Run(layout+what, func(t *testing.T) {
+				t.Parallel()
+				table, p := tableName(), proxy(t, server(t).Direct)
+				holder, other := open(t, storeURL(table, server(t).Endpoint, layout)), open(t, storeURL(table, p.Endpoint, layout))
+				release(t, other, acquire(t, other, mutex("before", time.Minute)).Claim)
+				g := acquire(t, holder, mutex("m", ttl))
+				for _, shift := range shifts {
+					p.Shift(shift)
+					if _, err := other.Inspect(t.Context(), "m"); err != nil {
+						t.Fatal(err)
+					}
+				}
+				believes := func() bool { return holder.Info().Clock.Since(g.Since) < ttl-driver.Margin(ttl) }
+				for range 5 {
+					if _, err := other.Acquire(t.Context(), mutex("m", ttl)); !errors.Is(err, driver.ErrHeld) && believes() {
+						t.Fatalf("beside a living holder: %v", err)
+					}
+				}
+				next := acquire(t, other, waiting(mutex("m", ttl)))
+				if believes() || next.Token <= g.Token {
+					t.Errorf("let in %v after the start of a grant of %v, with token %d after %d", holder.Info().Clock.Since(g.Since), ttl, next.Token, g.Token)
+				}
+				if ahead := time.Until(time.UnixMicro(next.Token)); len(shifts) > 1 && ahead > 3*time.Second {
+					t.Errorf("after one reply that was ahead a token is %v ahead", ahead)
+				}
+				release(t, other, next.Claim)
+				g = acquire(t, holder, mutex("m", ttl))
+				for tries := 0; ; tries++ {
+					if _, err := other.Acquire(t.Context(), mutex("m", ttl)); err == nil {
+						break
+					} else if late := holder.Info().Clock.Since(g.Since) - ttl; late > 10*time.Second { // twice what is promised, for a slow machine
+						t.Fatalf("a dead holder stands %v after its TTL: %v", late, err)
+					}
+					time.Sleep(50 * time.Millisecond)
+				}
+				if believes() {
+					t.Errorf("one who tries was let in %v after the start of a grant of %v", holder.Info().Clock.Since(g.Since), ttl)
+				}
+			})
+		}
+	}
+}
+
+// TestNoDate promises that a service whose replies do not tell the time is refused: no claim could be judged there.
+func TestNoDate(t *testing.T) {
+	t.Parallel()
+	for _, header := range []string{"Date", "Age"} {
+		p := proxy(t, server(t).Direct)
+		p.Spoil(header)
+		for _, layout := range []string{"", "&layout=awslock"} {
+			if _, err := driver.Open(t.Context(), storeURL(tableName(), p.Endpoint, layout)); !errors.Is(err, driver.ErrUnsupported) {
+				t.Errorf("with a wrong %s, %q: %v", header, layout, err)
+			}
+		}
+	}
+}
