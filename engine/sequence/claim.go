@@ -15,7 +15,7 @@ type claim struct {
 
 	busy    chan struct{} // not nil while an Acquire is under way; closed when it ends
 	adding  chan struct{} // not nil while an Add is under way; closed when it has an answer, or will have none
-	unsure  bool          // the outcome of an Add is not known, so one may yet take effect: the claim must be withdrawn
+	unsure  bool          // the outcome of an Add is not known, so one may yet take effect, or its node has gone without another that it may have: the claim must be withdrawn
 	arrived bool          // the claim was seen to stand, and was let into the line
 	node    Node          // as last seen; Token 0: not known to stand
 	granted bool
@@ -193,6 +193,9 @@ func (e *Engine) seen(cl *claim, n Node, found bool) *driver.LossError {
 		return cl.loss
 	case !found || cl.node.Token != 0 && n.Token != cl.node.Token:
 		loss := e.loseLocked(cl, driver.LossBroken)
+		if e.remainder != nil && e.remainder.MayRemain(cl.node.Key) {
+			cl.unsure = true
+		}
 		cl.node = Node{}
 		return loss
 	case n.Broken:

@@ -39,8 +39,22 @@ func (e *Engine) Release(ctx context.Context, c driver.Claim, r string) error {
 	return e.release(p, cl)
 }
 
-// release removes a claim of this client.
+// release removes a claim of this client, or what has remained of one whose node was found gone before.
 func (e *Engine) release(p *patience, cl *claim) error {
+	e.mu.Lock()
+	ended := cl.loss
+	if cl.node.Token != 0 {
+		ended = nil
+	}
+	e.mu.Unlock()
+	err := e.removeClaim(p, cl)
+	if err == nil && ended != nil {
+		return ended
+	}
+	return err
+}
+
+func (e *Engine) removeClaim(p *patience, cl *claim) error {
 	for {
 		e.mu.Lock()
 		s, n, unsure, loss := cl.session, cl.node, cl.unsure, cl.loss

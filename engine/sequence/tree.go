@@ -109,6 +109,12 @@ type Successor interface {
 	RemoveFor(ctx context.Context, name string, n Node, next string) (stood bool, l Look, err error)
 }
 
+// Remainder is implemented by trees on which a claim may have more nodes than one.
+type Remainder interface {
+	// MayRemain reports whether something of a claim may stand although its node, under this key, is gone. Withdraw removes that, too.
+	MayRemain(key string) bool
+}
+
 // Session is a session of the store.
 type Session struct {
 	ID  string

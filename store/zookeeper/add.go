@@ -45,6 +45,11 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 			t.settle(s.ID, note.ID)
 			if i := slices.IndexFunc(all.Nodes, mine); i >= 0 {
 				t.learnMade(path+"/"+all.Nodes[i].Key, all.Nodes[i])
+				for _, c := range look.children {
+					if c.Key == all.Nodes[i].Key && c.twin != "" {
+						t.learnTwin(path+"/"+c.Key, path+"/"+c.twin)
+					}
+				}
 			}
 			return all, nil
 		}
@@ -95,6 +100,9 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 		}
 		for _, m := range made {
 			t.learnMade(m.path, sequence.Node{Key: m.path[len(path)+1:], Token: m.stat.czxid, Version: int64(m.stat.version) + 1, Session: s.ID, Note: note})
+		}
+		if len(made) > 1 {
+			t.learnTwin(made[0].path, made[1].path)
 		}
 		if children.err != nil { // it must not stay
 			t.undo(c, made)
@@ -310,7 +318,7 @@ func (t *tree) Withdraw(ctx context.Context, name string, s sequence.Session, _ 
 
 // removeAll removes those of a lock's nodes that are a claim's, whatever they end in.
 func (t *tree) removeAll(ctx context.Context, c *conn, path string, keys []string, session, id string) (stood bool, err error) {
-	prefix := "_c_" + id + "-" + session + "-"
+	prefix := claimPrefix(session, id)
 	for _, key := range keys {
 		if strings.HasPrefix(key, prefix) {
 			t.unlearn(path + "/" + key)

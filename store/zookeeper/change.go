@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
@@ -31,75 +32,125 @@ func (t *tree) Change(ctx context.Context, name string, n sequence.Node, note se
 	return n, false, t.fault(set.err, path)
 }
 
-// Remove deletes a node. The name of one of ours never comes again; a foreign client's may, so that is looked at first.
+// Remove deletes a node. The name of one of ours never comes again; a foreign client's may, so that is looked at first. Where a
+// claim may have more nodes than one they go in one step; and where that one is gone, what is left of its claim goes.
 func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, look bool) (bool, sequence.Look, error) {
 	path := t.pathOf(name)
-	keys := []string{n.Key}
-	version := int32(n.Version - 1) // -1: any
-	if n.Foreign || t.mayStandTwice(n.Key) {
-		calls, c, err := t.read(ctx, true, func() []*call {
-			return []*call{readCall(opExists, path+"/"+n.Key, false), readCall(opGetChildren, path, false)}
-		})
-		if err != nil {
-			return false, sequence.Look{}, t.fault(err, path)
-		}
-		if calls[0].err == codeNoNode {
-			return false, sequence.Look{}, nil
-		}
-		if calls[0].err != nil {
-			return false, sequence.Look{}, t.fault(calls[0].err, path)
-		}
-		if calls[0].rest.stat().czxid != n.Token {
-			return false, sequence.Look{}, nil
-		}
-		all, err := t.look(ctx, c, name, path, calls[1])
-		if err != nil {
-			return false, sequence.Look{}, err
-		}
-		for _, c := range all.children {
-			if c.Key == n.Key && c.twin != "" {
-				keys = append(keys, c.twin)
+	for {
+		keys, stands := []string{n.Key}, true
+		if n.Foreign || t.mayStandTwice(n.Key) {
+			var err error
+			if keys, stands, err = t.nodesOf(ctx, path, n); err != nil {
+				return false, sequence.Look{}, err
 			}
 		}
-	}
-	var calls []*call
-	for _, key := range keys {
-		calls = append(calls, deleteCall(path+"/"+key, version))
-		version = -1
-	}
-	if look {
-		calls = append(calls, readCall(opGetChildren, path, false))
-	}
-	if err := t.write(ctx, &write{calls: calls, alone: len(keys) > 1}); err != nil {
-		return false, sequence.Look{}, t.fault(err, path)
-	}
-	for i, key := range keys {
-		switch calls[i].err {
-		case nil, codeNoNode:
-			t.unlearn(path + "/" + key)
-		case codeBadVersion:
+		if len(keys) == 0 {
+			t.removed(path, n.Key)
 			return false, sequence.Look{}, nil
-		default:
-			return false, sequence.Look{}, t.fault(calls[i].err, path)
+		}
+		version := int32(-1) // any
+		if stands {
+			version = int32(n.Version - 1)
+		}
+		why, listing, err := t.deleteAll(ctx, path, keys, version, look)
+		switch {
+		case err != nil:
+			return false, sequence.Look{}, err
+		case why == codeNoNode && len(keys) > 1:
+			continue // one of them has gone meanwhile
+		case why == codeBadVersion:
+			return false, sequence.Look{}, nil
+		case why != codeOK && why != codeNoNode:
+			return false, sequence.Look{}, t.fault(why, path)
+		}
+		t.removed(path, keys...)
+		if !stands || why == codeNoNode || !look {
+			return stands && why == codeOK, sequence.Look{}, nil
+		}
+		c, err := t.anyConn(ctx)
+		if err != nil {
+			return true, sequence.Look{}, nil
+		}
+		left, err := t.look(ctx, c, name, path, listing)
+		if err != nil {
+			return true, sequence.Look{}, nil
+		}
+		return true, left.Look, nil
+	}
+}
+
+// nodesOf gives the keys of all nodes of n's claim, n's own first, if that stands.
+func (t *tree) nodesOf(ctx context.Context, path string, n sequence.Node) (keys []string, stands bool, err error) {
+	calls, _, err := t.read(ctx, true, func() []*call {
+		return []*call{readCall(opExists, path+"/"+n.Key, false), readCall(opGetChildren, path, false)}
+	})
+	if err != nil {
+		return nil, false, t.fault(err, path)
+	}
+	for _, c := range calls {
+		if c.err != nil && c.err != codeNoNode {
+			return nil, false, t.fault(c.err, path)
 		}
 	}
-	if c, ok := parse(n.Key); ok {
-		t.standsNot(c.Session, c.ID)
+	if stands = calls[0].err == nil && calls[0].rest.stat().czxid == n.Token; stands {
+		keys = append(keys, n.Key)
 	}
-	stood := calls[0].err == nil
-	if !look || !stood {
-		return stood, sequence.Look{}, nil
+	mine, ok := parse(n.Key)
+	if n.Foreign || !ok || calls[1].err != nil {
+		return keys, stands, nil
 	}
-	c, err := t.anyConn(ctx)
-	if err != nil {
-		return true, sequence.Look{}, nil
+	prefix := claimPrefix(mine.Session, mine.ID)
+	for _, key := range calls[1].rest.texts() {
+		if strings.HasPrefix(key, prefix) && key != n.Key {
+			keys = append(keys, key)
+		}
 	}
-	left, err := t.look(ctx, c, name, path, calls[len(calls)-1])
-	if err != nil {
-		return true, sequence.Look{}, nil
-	}
-	return true, left.Look, nil
+	return keys, stands, calls[1].rest.err
 }
+
+// deleteAll deletes nodes in one step, the first of them if it stands at a version, and lists those that are left if look is set. why
+// is codeOK, or what kept the servers from doing it.
+func (t *tree) deleteAll(ctx context.Context, path string, keys []string, version int32, look bool) (why code, listing *call, err error) {
+	var steps []*call
+	for _, key := range keys {
+		steps = append(steps, deleteCall(path+"/"+key, version))
+		version = -1
+	}
+	calls := steps
+	if len(steps) > 1 {
+		calls = []*call{multiCall(steps...)}
+	}
+	if look {
+		listing = readCall(opGetChildren, path, false)
+		calls = append(calls, listing)
+	}
+	if err := t.write(ctx, &write{calls: calls, alone: len(steps) > 1}); err != nil {
+		return codeOK, nil, t.fault(err, path)
+	}
+	if len(steps) == 1 {
+		why, _ = calls[0].err.(code)
+		return why, listing, nil
+	}
+	results, err := calls[0].results()
+	if err != nil {
+		return codeOK, nil, t.fault(err, path)
+	}
+	_, why = refused(results)
+	return why, listing, nil
+}
+
+// removed takes nodes that do not stand any more out of the books.
+func (t *tree) removed(path string, keys ...string) {
+	for _, key := range keys {
+		t.unlearn(path + "/" + key)
+		if c, ok := parse(key); ok {
+			t.standsNot(c.Session, c.ID)
+		}
+	}
+}
+
+// MayRemain reports whether a claim has, or may have, more nodes than one.
+func (t *tree) MayRemain(key string) bool { return t.mayStandTwice(key) }
 
 // RemoveFor reads one node along, instead of the names of all.
 func (t *tree) RemoveFor(ctx context.Context, name string, n sequence.Node, next string) (bool, sequence.Look, error) {

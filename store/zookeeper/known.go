@@ -51,4 +51,23 @@ func (t *tree) unlearn(path string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.known, path)
+	delete(t.twins, path)
+}
+
+// learnTwin remembers the second node of a claim of this client's own.
+func (t *tree) learnTwin(path, twin string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.twins[path] = twin
+}
+
+// twinsOf are the second nodes of those of these that have one; empty for the others.
+func (t *tree) twinsOf(paths []string) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	twins := make([]string, len(paths))
+	for i, path := range paths {
+		twins[i] = t.twins[path]
+	}
+	return twins
 }

@@ -133,16 +133,21 @@ func (t *tree) complete(ctx context.Context, c *conn, l light) (sequence.Look, e
 	return l.Look, nil
 }
 
-// Read reads nodes in one piece, behind a sync.
+// Read reads nodes in one piece, behind a sync. A claim of this client's that must have two nodes stands if both do.
 func (t *tree) Read(ctx context.Context, at []sequence.Place) ([]sequence.Node, error) {
 	paths := make([]string, len(at))
 	for i, p := range at {
 		paths[i] = t.pathOf(p.Name) + "/" + p.Key
 	}
-	calls, _, err := t.read(ctx, true, func() []*call {
-		calls := make([]*call, len(at))
-		for i, path := range paths {
-			calls[i] = readCall(opGetData, path, false)
+	twins := t.twinsOf(paths)
+	calls, _, err := t.read(ctx, true, func() (calls []*call) {
+		for _, path := range paths {
+			calls = append(calls, readCall(opGetData, path, false))
+		}
+		for _, twin := range twins {
+			if twin != "" {
+				calls = append(calls, readCall(opExists, twin, false))
+			}
 		}
 		return calls
 	})
@@ -150,6 +155,17 @@ func (t *tree) Read(ctx context.Context, at []sequence.Place) ([]sequence.Node, 
 		return nil, t.fault(err, "/")
 	}
 	nodes := make([]sequence.Node, len(at))
+	beside := calls[len(at):]
+	calls = calls[:len(at)]
+	for i, twin := range twins {
+		if twin == "" {
+			continue
+		}
+		if calls[i].err == nil && beside[0].err != nil {
+			calls[i].err = beside[0].err
+		}
+		beside = beside[1:]
+	}
 	for i, a := range calls {
 		switch a.err {
 		case nil:

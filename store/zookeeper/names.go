@@ -165,6 +165,9 @@ func stem(session string, n sequence.Note) string {
 	return fmt.Sprintf("_c_%s-%s-%s.%d.%d", n.ID, session, n.Kind, n.Limit, n.Weight)
 }
 
+// claimPrefix is what the names of all nodes of a claim begin with.
+func claimPrefix(session, id string) string { return "_c_" + id + "-" + session + "-" }
+
 // named joins a stem and an end.
 func named(stem, end string) string {
 	if strings.HasPrefix(end, "_") && end != endRead && end != endWrite {

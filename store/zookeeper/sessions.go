@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -56,6 +57,7 @@ func (t *tree) forgetSession(c *conn) {
 			ofIt := func(claim [2]string, _ bool) bool { return claim[0] == id }
 			maps.DeleteFunc(t.doubts, ofIt)
 			maps.DeleteFunc(t.anew, ofIt)
+			maps.DeleteFunc(t.twins, func(path, _ string) bool { return strings.Contains(path, "-"+id+"-") })
 		}
 	}
 	if t.reader == c {

@@ -28,6 +28,7 @@ type tree struct {
 	doubts      map[[2]string]bool        // by session and claim: an add was sent and its answer not heard
 	anew        map[[2]string]bool        // so, and it was added again: it may stand twice
 	known       map[string]*sequence.Node // by path
+	twins       map[string]string         // of this client's claims that stand: by path the path of the second node
 	knownMost   int                       // how many of them there may be before others' are forgotten
 	micros      int64                     // the largest that Now has given
 	addresses   map[string][]string       // of the servers, by name, when they were last looked up
@@ -36,7 +37,7 @@ type tree struct {
 
 func newTree(o Options) *tree {
 	t := &tree{opts: o, layout: layouts[o.Layout], sessions: map[string]*conn{}, doubts: map[[2]string]bool{}, anew: map[[2]string]bool{},
-		ended: map[string]bool{}, known: map[string]*sequence.Node{}, addresses: map[string][]string{}}
+		ended: map[string]bool{}, known: map[string]*sequence.Node{}, twins: map[string]string{}, addresses: map[string][]string{}}
 	if o.Namespace != "" {
 		t.root = t.pathOf(o.Namespace)
 	}

@@ -1,0 +1,146 @@
+package zookeeper
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
+)
+
+// both opens a store in the layout of two nodes a claim, whose client goes on, with a session of its own.
+func both(t *testing.T, c *zktest.Ensemble, ttl time.Duration, dial dialer) (*Store, *holdfast.Client) {
+	t.Helper()
+	s, err := New(Options{Servers: c.Endpoints(), Layout: LayoutBoth, Dial: dial})
+	fails(t, err)
+	client := newClient(t, s, ttl)
+	other := lease(t, client, mutexClaim("").ID)
+	t.Cleanup(func() { fails(t, other.Unlock()) })
+	return s, client
+}
+
+// TestTwinRemoved: of a claim that has lost one of its two nodes the other one goes with its release, and nobody is kept out by
+// what is left of it.
+func TestTwinRemoved(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := admin(t, c)
+	for _, end := range []string{endLock, endKazoo} {
+		_, client := both(t, c, 20*time.Second, nil)
+		held := lease(t, client, t.Name())
+		_, err := cli.Sync("/" + t.Name())
+		fails(t, err)
+		keys, _, err := cli.Children("/" + t.Name())
+		if err != nil || len(keys) != 2 {
+			t.Fatal(keys, err)
+		}
+		for _, key := range keys {
+			if strings.Contains(key, end) {
+				fails(t, cli.Delete("/"+t.Name()+"/"+key, -1))
+			}
+		}
+		select {
+		case <-held.Context().Done():
+		case <-time.After(time.Minute):
+			t.Fatalf("without the node that ends in %s the holder believes on", end)
+		}
+		var loss *holdfast.LossError
+		if err := held.Unlock(); !errors.As(err, &loss) || loss.Loss != holdfast.LossBroken {
+			t.Errorf("the holder is told: %v", err)
+		}
+		free(t, client)
+	}
+}
+
+// free fails if the lock is not.
+func free(t *testing.T, client *holdfast.Client) {
+	t.Helper()
+	l, err := client.Mutex(t.Name(), nil).TryLock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fails(t, l.Unlock())
+}
+
+// TestTwinWaiting: so it is where the claim waits.
+func TestTwinWaiting(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := admin(t, c)
+	s, client := both(t, c, time.Hour, nil)
+	held := lease(t, client, t.Name())
+	claim := waits(t.Name())
+	told := make(chan error, 1)
+	go func() { _, err := s.Acquire(t.Context(), claim); told <- err }()
+	var key string
+	for ; key == ""; time.Sleep(10 * time.Millisecond) {
+		keys, _, err := cli.Children("/" + t.Name())
+		fails(t, err)
+		for _, k := range keys {
+			if strings.Contains(k, claim.ID) && strings.Contains(k, endKazoo) {
+				key = k
+			}
+		}
+	}
+	fails(t, cli.Delete("/"+t.Name()+"/"+key, -1))
+	if err := <-told; !errors.Is(err, driver.ErrLost) {
+		t.Errorf("the waiter is told: %v", err)
+	}
+	if err := s.Release(t.Context(), claim, ""); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("its release: %v", err)
+	}
+	fails(t, held.Unlock())
+	free(t, client)
+}
+
+// TestTwinsGoTogether: a release whose answer is lost leaves none of a claim's two nodes.
+func TestTwinsGoTogether(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := admin(t, c)
+	var lose atomic.Bool
+	_, client := both(t, c, time.Hour, deaf(opMulti, &lose, nil))
+	held := lease(t, client, t.Name())
+	lose.Store(true)
+	fails(t, held.Unlock())
+	_, err := cli.Sync("/" + t.Name())
+	fails(t, err)
+	if keys, _, err := cli.Children("/" + t.Name()); lose.Load() || err != nil || len(keys) > 0 {
+		t.Errorf("there stand %q, %v", keys, err)
+	}
+}
+
+// TestRemains: a removal of a claim of which one node has gone removes the other one, and says that the claim did not stand.
+func TestRemains(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := admin(t, c)
+	s, _ := both(t, c, time.Hour, nil)
+	ses, err := s.tree.Open(t.Context(), time.Minute)
+	fails(t, err)
+	look, err := s.tree.Add(t.Context(), t.Name(), ses, 0, aNote(ses.TTL), sequence.Always)
+	fails(t, err)
+	n := look.Nodes[0]
+	path := s.tree.pathOf(t.Name())
+	fails(t, cli.Delete(path+"/"+n.Key, -1))
+	if stood, _, err := s.tree.Remove(t.Context(), t.Name(), n, false); err != nil || stood {
+		t.Errorf("removed: %v, %v", stood, err)
+	}
+	_, err = cli.Sync(path)
+	fails(t, err)
+	if keys, _, err := cli.Children(path); err != nil || len(keys) > 0 {
+		t.Errorf("there stand %q, %v", keys, err)
+	}
+	fails(t, s.tree.End(t.Context(), ses.ID))
+}
+
+func waits(name string) driver.Claim {
+	c := mutexClaim(name)
+	c.Wait = true
+	return c
+}
