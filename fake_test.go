@@ -17,6 +17,7 @@ type fake struct {
 	mu      sync.Mutex
 	start   time.Time
 	asleep  time.Duration // by how much the Real hand is ahead
+	paused  time.Duration // by how much the wall clock is ahead of that
 	held    map[string]fakeHolder
 	changed chan struct{}
 	token   int64
@@ -53,6 +54,11 @@ func (f *fake) clock() driver.Clock {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			return f.real()
+		},
+		Wall: func() time.Duration {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.real() + f.paused
 		},
 	}
 }

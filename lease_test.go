@@ -220,6 +220,71 @@ func TestSuspend(t *testing.T) {
 	})
 }
 
+// When the machine was paused with all of its clocks, nothing tells until its wall clock is set right. Then all leases are renewed
+// at once: the one that somebody else was granted meanwhile is lost within half of its margin, and the others go on.
+func TestPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := newClient(t, f, nil)
+		taken, kept := mustLock(t, c, "a", nil), mustLock(t, c, "b", nil)
+		time.Sleep(time.Second)
+		f.set(func() {
+			f.renewal = func(_ context.Context, g driver.Grant) (driver.Renewal, bool) {
+				if g.Name == "a" {
+					return driver.Renewal{Err: &LossError{Loss: LossTaken}}, true
+				}
+				return driver.Renewal{Since: f.clock().Now(), TTL: g.TTL}, true
+			}
+			f.paused = time.Hour
+		})
+		stepped := time.Now()
+		<-taken.Context().Done()
+		if late := time.Since(stepped); late > driver.Margin(testTTL)/2 {
+			t.Errorf("the loss was noticed %v after the clock was set", late)
+		}
+		wantLoss(t, context.Cause(taken.Context()), LossTaken)
+		synctest.Wait()
+		f.mu.Lock()
+		renews := f.renews
+		f.mu.Unlock()
+		if got := kept.Remaining(); got < testTrust-driver.Margin(testTTL)/2 || renews != 1 {
+			t.Errorf("the other one: %v remain after %d calls of Renew", got, renews)
+		}
+		f.set(func() { f.paused = 0 }) // a clock that is set back tells nothing
+		time.Sleep(driver.Margin(testTTL))
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.renews != 1 {
+			t.Errorf("%d calls of Renew", f.renews)
+		}
+	})
+}
+
+// A renewal that was under way when the machine was paused proves nothing: another one follows it.
+func TestPauseDuringRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		asked, answer := make(chan bool, 1), make(chan driver.Renewal)
+		f.renewal = func(context.Context, driver.Grant) (driver.Renewal, bool) {
+			asked <- true
+			return <-answer, true
+		}
+		l := mustLock(t, newClient(t, f, nil), "a", nil)
+		<-asked
+		since := f.clock().Now()
+		f.set(func() { f.paused = time.Hour })
+		time.Sleep(driver.Margin(testTTL))
+		answer <- driver.Renewal{Since: since, TTL: testTTL}
+		<-asked
+		if got := f.clock().Since(since); got > driver.Margin(testTTL)+leastPulse {
+			t.Errorf("asked again only after %v", got)
+		}
+		answer <- driver.Renewal{Err: &LossError{Loss: LossTaken}}
+		<-l.Context().Done()
+		wantLoss(t, context.Cause(l.Context()), LossTaken)
+	})
+}
+
 // Leases from before and after a sleep each end by the hand that has moved more for them, in whichever order.
 func TestSuspendBetweenLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -22,6 +22,7 @@ const (
 	leastPulse = 20 * time.Millisecond // between two looks at the clock, without a deadline
 	linger     = time.Second           // of a pulse, when nothing is held any more
 	keptLeases = 1024                  // so many the heaps have room for though nothing is held
+	pauseStep  = time.Second           // of the wall clock, from which on the machine may have been paused
 )
 
 var (
@@ -45,6 +46,8 @@ type renewer struct {
 	closed   bool
 	read     driver.Instant     // when the clock was last read
 	elapsed  time.Duration      // the scale
+	ahead    time.Duration      // by how much the wall clock was ahead of the clock's hand that counts sleep
+	doubted  uint64             // number of the last flight that was under way when the wall clock stepped forward
 	byID     map[string]*tenure // where the store is heard
 	ends     byEnd              // all that is held
 	dues     byDue              // those that no renewal under way is for
@@ -62,6 +65,7 @@ type renewer struct {
 func (r *renewer) init(c *Client) {
 	r.client = c
 	r.read = c.clock.Now()
+	r.wallStepped()
 	if r.hears, _ = c.store.(driver.EndWatcher); r.hears != nil {
 		r.byID = map[string]*tenure{}
 	}
@@ -225,6 +229,9 @@ func (r *renewer) beat() (expired []*tenure, batches []*batch, sleep time.Durati
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
+	if r.wallStepped() {
+		r.renewAllNow(now)
+	}
 	expired = r.takeExpired(now)
 	batches = r.takeDue(now)
 	if len(r.ends) == 0 {
@@ -239,6 +246,26 @@ func (r *renewer) beat() (expired []*tenure, batches []*batch, sleep time.Durati
 		r.wakeAt = min(r.wakeAt, r.dues[0].dueAt)
 	}
 	return expired, batches, r.wakeAt - now, true
+}
+
+// wallStepped reports whether the wall clock has stepped forward since it was last asked. Called with mu held, after now.
+func (r *renewer) wallStepped() bool {
+	if r.client.clock.Wall == nil {
+		return false
+	}
+	before := r.ahead
+	r.ahead = r.client.clock.Wall() - r.read.Real
+	return r.ahead-before >= pauseStep
+}
+
+// renewAllNow makes all leases due. The machine may have been paused for longer than their TTL while its clocks stood still, so
+// that they seem to have time left, although others may hold the locks by now: only the store knows. What a renewal that was under way then
+// brings proves nothing.
+func (r *renewer) renewAllNow(now time.Duration) {
+	r.doubted = r.flights
+	for _, t := range r.dues { // which stay a heap, since they are all alike
+		t.dueAt, t.dueFrom = now, now
+	}
 }
 
 // period is how long the pulse may sleep at most. The timer stands still while the machine sleeps, so the clock is
@@ -356,6 +383,9 @@ func (r *renewer) answer(t *tenure, flight uint64, a driver.Renewal) {
 	p := t.plan(now, r.read)
 	if a.Err != nil {
 		p = t.replan(now, left)
+	}
+	if flight <= r.doubted {
+		p.dueAt, p.dueFrom = now, now
 	}
 	ttl := t.grant.TTL
 	t.mu.Unlock()

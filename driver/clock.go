@@ -11,6 +11,10 @@ type Clock struct {
 	// Real goes on while the machine sleeps: CLOCK_BOOTTIME on Linux, the like of it elsewhere, the wall clock where
 	// there is none.
 	Real func() time.Duration
+	// Wall is the wall clock, which anybody may set. No time is measured with it. When it steps forward against Real, the machine may have
+	// been stopped with all of its clocks, as a virtual machine is that its host pauses, and somebody has set the clock right since: the client
+	// then renews all leases at once, to learn which are lost. It may be nil.
+	Wall func() time.Duration
 }
 
 // Instant is a moment on a Clock, meaningful only to clocks of the same machine and boot. Compare with Clock.Since.
@@ -37,8 +41,10 @@ func (i Instant) Since(earlier Instant) time.Duration {
 func (i Instant) Add(d time.Duration) Instant { return Instant{i.Monotonic + d, i.Real + d} }
 
 // SystemClock is the machine's.
-var SystemClock = Clock{Monotonic: monotonic, Real: realTime}
+var SystemClock = Clock{Monotonic: monotonic, Real: realTime, Wall: wallTime}
 
 var started = time.Now()
 
 func monotonic() time.Duration { return time.Since(started) }
+
+func wallTime() time.Duration { return time.Duration(time.Now().UnixNano()) }
