@@ -77,8 +77,9 @@ type Store interface {
 	// process, use Renew or Release with the Ref.
 	//
 	// Errors: ErrHeld (only with Wait false), ErrQueueFull (too many claims stand on the lock), ErrMismatch (the lock
-	// stands under another kind or limit), ErrLost (a *LossError: the claim stood and was ended from outside; a store that
-	// cannot tell that from a lost place lets it come again), ErrUnsupported (a kind or an option this store or layout
+	// stands under another kind or limit), ErrLost (a *LossError: somebody has ended the claim; one that waited and has
+	// lost its place because the client was stopped or the store was silent comes again, and so it does on a store that
+	// cannot tell the two apart), ErrUnsupported (a kind or an option this store or layout
 	// does not carry), ErrDenied (credentials, permissions), ErrCorrupt (the stored lock cannot be understood), ErrInvalid,
 	// ErrClosed, ErrUncertain, the context's own error. An unreachable store is retried inside, with back-off, for no
 	// longer than [Patience] allows, and then its error is returned. ErrDenied and ErrCorrupt are never retried.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -30,7 +32,7 @@ func (e *Engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 	a := &acquire{patience: e.patience(ctx, driver.Patience(c.TTL)), cl: cl}
 	for {
 		g, err := a.attempt()
-		if !errors.Is(err, errAnew) {
+		if !a.anew(err) {
 			return g, a.failure(err)
 		}
 	}
@@ -45,18 +47,65 @@ type acquire struct {
 	blocker string // the key that is watched
 	watched bool
 	stop    func() // the watch
+
+	sessions int // how many have ended under the claim
 }
 
-// errAnew says that the claim's session had ended before the claim came to stand: it is to be made under another.
-var errAnew = errors.New("to be made anew")
+// anew has the claim made again, behind all that stand, if its session has ended before it was granted: the client was
+// stopped for longer than its TTL, or the store was silent or had lost its leader. Nobody wanted the wait to end.
+func (a *acquire) anew(err error) bool {
+	var loss *driver.LossError
+	if !errors.As(err, &loss) || loss.Loss != driver.LossSession || !a.reset() {
+		return false
+	}
+	a.heard() // it has said so
+	if a.sessions++; a.sessions > 1 {
+		_ = a.e.sleep(a.ctx, rand.N(10*time.Millisecond<<min(a.sessions, 6)))
+	}
+	return true
+}
 
-// failure gives an error its final form. A wait that was given up says for whom it was in vain.
+// reset lets go of a session that has ended, and of the node with it, unless the claim was granted under it.
+func (a *acquire) reset() bool {
+	e, cl := a.e, a.cl
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if cl.granted || e.life.Err() != nil || a.ctx.Err() != nil {
+		return false
+	}
+	if s := cl.session; s != nil {
+		delete(s.claims, cl)
+		delete(s.checks, cl)
+	}
+	if cl.unwatch != nil {
+		cl.unwatch()
+	}
+	e.unblockLocked(cl)
+	cl.session, cl.node, cl.loss, cl.blocker, cl.unwatch = nil, Node{}, nil, "", nil
+	cl.unsure, cl.arrived, cl.unwatched = false, false, false
+	return true
+}
+
+// failure gives an error its final form. A wait that was given up says for whom it was in vain; that it has ended for another
+// reason as well, at the same time, is nothing that its caller asks for any more.
 func (a *acquire) failure(err error) error {
+	if err == nil || a.ctx.Err() == nil || a.e.life.Err() != nil {
+		return err
+	}
+	if errors.Is(err, driver.ErrLost) && !a.wasGranted() {
+		err = driver.Uncertain(a.ctx.Err())
+	}
 	var told *driver.HeldError
-	if err == nil || a.ctx.Err() == nil || len(a.last) == 0 || errors.As(err, &told) || a.e.life.Err() != nil {
+	if !errors.Is(err, a.ctx.Err()) || len(a.last) == 0 || errors.As(err, &told) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, held(a.last))
+}
+
+func (a *acquire) wasGranted() bool {
+	a.e.mu.Lock()
+	defer a.e.mu.Unlock()
+	return a.cl.granted
 }
 
 // attempt puts the claim in line under one session, and sees it through.
@@ -130,7 +179,7 @@ func (a *acquire) arrive(s *session) (sight, error) {
 		if err != nil {
 			if errors.Is(err, ErrSessionOver) {
 				s.die()
-				return seen, a.startOver(s)
+				return seen, e.lose(cl, driver.LossSession)
 			}
 			if err := a.again(err); err != nil {
 				return seen, err
@@ -264,19 +313,6 @@ func (a *acquire) takeBack(s *session) error {
 	}
 }
 
-// startOver lets go of a session that had ended before the claim stood under it.
-func (a *acquire) startOver(s *session) error {
-	e, cl := a.e, a.cl
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if cl.arrived { // it may have stood
-		return e.loseLocked(cl, driver.LossSession)
-	}
-	delete(s.claims, cl)
-	cl.session, cl.loss, cl.unsure = nil, nil, false
-	return errAnew
-}
-
 // add sends the add and waits for its answer. The add goes on when the caller gives up: whoever releases the claim then
 // waits for the answer, and nearly always knows what there is to be removed.
 func (a *acquire) add(s *session, guard Guard) (sight, error) {
@@ -391,8 +427,12 @@ func (a *acquire) takeIn(s *session, seen sight) error {
 			a.e.mu.Unlock()
 		}
 	}
-	if i < 0 {
-		_ = s.beat(a.ctx) // if it is the session that has ended, that is what there is to tell
+	if i < 0 { // if it is the session that has ended, that is what there is to tell
+		for err := s.beat(a.ctx); err != nil && !errors.Is(err, ErrSessionOver); err = s.beat(a.ctx) {
+			if err := a.again(err); err != nil {
+				return err
+			}
+		}
 	}
 	if loss := a.e.seen(a.cl, n, i >= 0); loss != nil {
 		return loss

@@ -95,25 +95,29 @@ func (s *session) check() {
 	e := s.e
 	e.mu.Lock()
 	var which []*claim
+	var at []Place
 	for cl := range s.checks {
 		if cl.node.Token != 0 && !cl.leaving {
-			which = append(which, cl)
+			which, at = append(which, cl), append(at, Place{cl.Name, cl.node.Key})
 		}
 	}
 	clear(s.checks)
 	e.mu.Unlock()
 	for len(which) > 0 {
-		some := which[:min(len(which), MaxRead)]
-		which = which[len(some):]
-		nodes, err := s.read(some)
+		k := min(len(which), MaxRead)
+		some, there := which[:k], at[:k]
+		which, at = which[k:], at[k:]
+		nodes, err := s.read(there)
 		if err != nil {
 			continue // the next renewal tells
 		}
-		if s.missed(some, nodes) {
-			_ = s.beat(e.life) // if it is the session that has ended, that is what there is to tell
+		if s.missed(some, nodes) { // if it is the session that has ended, that is what there is to tell
+			if err := s.beat(e.life); err != nil && !errors.Is(err, ErrSessionOver) {
+				continue
+			}
 		}
 		for i, cl := range some {
-			_ = e.seen(cl, nodes[i], nodes[i].Token != 0)
+			_ = e.seenUnder(there[i].Key, cl, nodes[i])
 		}
 	}
 }
@@ -136,13 +140,7 @@ func (s *session) missed(claims []*claim, nodes []Node) bool {
 	return false
 }
 
-func (s *session) read(claims []*claim) ([]Node, error) {
-	at := make([]Place, len(claims))
-	s.e.mu.Lock()
-	for i, cl := range claims {
-		at[i] = Place{cl.Name, cl.node.Key}
-	}
-	s.e.mu.Unlock()
+func (s *session) read(at []Place) ([]Node, error) {
 	ctx, cancel := bounded(s.e.life)
 	defer cancel()
 	return s.e.tree.Read(ctx, at)
@@ -154,16 +152,17 @@ func (s *session) sweep() {
 	e := s.e
 	e.mu.Lock()
 	var old []*claim
+	var at []Place
 	for cl := range s.claims {
 		if cl.busy == nil && cl.adding == nil && e.clock.AtLeast(cl.asked) > s.TTL && len(old) < MaxRead {
-			old = append(old, cl)
+			old, at = append(old, cl), append(at, Place{cl.Name, cl.node.Key})
 		}
 	}
 	e.mu.Unlock()
 	if len(old) == 0 {
 		return
 	}
-	nodes, err := s.read(old)
+	nodes, err := s.read(at)
 	if err != nil {
 		s.later(old...)
 		return

@@ -182,12 +182,12 @@ func (e *Engine) wakeNext(cl *claim) {
 			note.In = true
 			now, ok, err := e.tree.Change(ctx, cl.Name, n, note)
 			if err == nil && ok {
-				_ = e.seen(cl, now, true)
+				_ = e.seenUnder(n.Key, cl, now)
 				return
 			}
 			if err == nil {
 				nodes, err := e.tree.Read(ctx, []Place{{cl.Name, n.Key}})
-				if err != nil || e.seen(cl, nodes[0], nodes[0].Token != 0) != nil {
+				if err != nil || e.seenUnder(n.Key, cl, nodes[0]) != nil {
 					return // whoever is next polls
 				}
 			}

@@ -188,6 +188,20 @@ func (e *Engine) watchOwn(cl *claim) {
 func (e *Engine) seen(cl *claim, n Node, found bool) *driver.LossError {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.seenLocked(cl, n, found)
+}
+
+// seenUnder is seen for what was read under a key, beside an Acquire that may have made the claim anew since.
+func (e *Engine) seenUnder(key string, cl *claim, n Node) *driver.LossError {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if cl.node.Key != key {
+		return nil
+	}
+	return e.seenLocked(cl, n, n.Token != 0)
+}
+
+func (e *Engine) seenLocked(cl *claim, n Node, found bool) *driver.LossError {
 	switch {
 	case cl.loss != nil:
 		return cl.loss

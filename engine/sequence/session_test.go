@@ -27,33 +27,122 @@ func permits(name string, limit, weight int64) driver.Claim {
 	return c
 }
 
-// TestExpiredWaiter: a waiter whose session the store has ended is told so, behind a living holder, within a beat.
+// TestExpiredWaiter: a waiter whose session the store has ended, since its process was stopped or the store was silent, goes
+// on waiting, behind those who came before it was back.
 func TestExpiredWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
-		holder, waiter := sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server})
+		holder, waiter, other := sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server})
 		defer holder.Close()
 		defer waiter.Close()
-		if _, err := holder.Acquire(t.Context(), mutex("m", time.Hour)); err != nil {
+		defer other.Close()
+		held := mutex("m", time.Hour)
+		if _, err := holder.Acquire(t.Context(), held); err != nil {
 			t.Fatal(err)
 		}
-		told := make(chan error, 1)
-		go func() { _, err := waiter.Acquire(t.Context(), waiting(mutex("m", 9*time.Second))); told <- err }()
+		in := make(chan string, 2)
+		wait := func(who string, e *sequence.Engine) {
+			c := waiting(mutex("m", 9*time.Second))
+			if _, err := e.Acquire(t.Context(), c); err != nil {
+				t.Errorf("%s is told: %v", who, err)
+			}
+			in <- who
+			if err := e.Release(t.Context(), c, ""); err != nil {
+				t.Errorf("%s has given back: %v", who, err)
+			}
+		}
+		go wait("the one that was away", waiter)
 		synctest.Wait()
-		look, err := (&memtree.Link{Server: server}).List(t.Context(), "m", true)
-		if err != nil || len(look.Nodes) != 2 {
-			t.Fatal(look, err)
+		server.Expire(server.Standing("m")[1].Session)
+		go wait("the other", other)
+		time.Sleep(10 * time.Second) // it has beaten, and knows
+		if line := server.Standing("m"); len(line) != 3 {
+			t.Errorf("there stand %+v", line)
 		}
-		server.Expire(look.Nodes[1].Session)
-		start := time.Now()
-		var loss *driver.LossError
-		if err := <-told; !errors.As(err, &loss) || loss.Loss != driver.LossSession {
-			t.Errorf("the waiter is told: %v", err)
+		if err := holder.Release(t.Context(), held, ""); err != nil {
+			t.Fatal(err)
 		}
-		if took := time.Since(start); took > 3*time.Second {
-			t.Errorf("after %v", took)
+		if first, second := <-in, <-in; first != "the other" {
+			t.Errorf("%s was let in before %s", first, second)
 		}
 	})
+}
+
+// TestSilentStore: a store that is silent for less than a waiter's patience ends no wait, though it has ended the session
+// when it speaks again; and one that is silent for longer ends it as a store that cannot be reached.
+func TestSilentStore(t *testing.T) {
+	for _, long := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			const ttl = 8 * time.Second
+			server := memtree.New()
+			holder := sequence.New(&memtree.Link{Server: server})
+			defer holder.Close()
+			away := newLink(server)
+			waiter := sequence.New(away)
+			defer waiter.Close()
+			held := mutex("m", time.Hour)
+			if _, err := holder.Acquire(t.Context(), held); err != nil {
+				t.Fatal(err)
+			}
+			told := make(chan error, 1)
+			go func() { _, err := waiter.Acquire(t.Context(), waiting(mutex("m", ttl))); told <- err }()
+			time.Sleep(ttl/3 - time.Second) // its next beat is due in a second
+			away.down.Store(true)
+			if long {
+				if err := <-told; !errors.Is(err, driver.ErrUncertain) || errors.Is(err, driver.ErrLost) {
+					t.Errorf("when its patience is over the waiter is told: %v", err)
+				}
+				return
+			}
+			time.Sleep(ttl)
+			if line := server.Standing("m"); len(line) != 1 {
+				t.Errorf("there stand %+v", line)
+			}
+			away.down.Store(false)
+			time.Sleep(ttl)
+			if err := holder.Release(t.Context(), held, ""); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-told; err != nil {
+				t.Errorf("the waiter is told: %v", err)
+			}
+		})
+	}
+}
+
+// TestGivenUpAsSessionEnds: a wait whose context ends as its session does is told the end of its context, for whom it was in vain,
+// and nothing of a loss: so the client that made the claim sees to what may be left of it.
+func TestGivenUpAsSessionEnds(t *testing.T) {
+	for range 20 { // which of the two is seen first is not certain
+		synctest.Test(t, func(t *testing.T) {
+			server := memtree.New()
+			holder := sequence.New(&memtree.Link{Server: server})
+			defer holder.Close()
+			ctx, giveUp := context.WithCancel(t.Context())
+			var over atomic.Bool
+			waiter := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+				r := do()
+				if what == "beat" && over.Load() {
+					giveUp()
+				}
+				return r, nil
+			}})
+			defer waiter.Close()
+			if _, err := holder.Acquire(t.Context(), mutex("m", time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+			told := make(chan error, 1)
+			go func() { _, err := waiter.Acquire(ctx, waiting(mutex("m", 9*time.Second))); told <- err }()
+			synctest.Wait()
+			server.Expire(server.Standing("m")[1].Session)
+			over.Store(true)
+			err := <-told
+			var held *driver.HeldError
+			if !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrLost) || !errors.As(err, &held) {
+				t.Errorf("the waiter is told: %v", err)
+			}
+		})
+	}
 }
 
 // TestSilentRead: a read that gets no answer does not keep the session from its beats, though nobody but a waiter stands

@@ -26,7 +26,6 @@ type Server struct {
 	barred   map[string]bool // adds that were withdrawn
 	watches  map[*watch]struct{}
 	requests map[string]int
-	most     time.Duration // the longest TTL that it grants
 }
 
 type session struct {
@@ -43,15 +42,23 @@ type watch struct {
 // New makes an empty server.
 func New() *Server {
 	return &Server{sessions: map[string]*session{}, locks: map[string][]*sequence.Node{}, barred: map[string]bool{},
-		watches: map[*watch]struct{}{}, requests: map[string]int{}, most: driver.MaxTTL}
+		watches: map[*watch]struct{}{}, requests: map[string]int{}}
 }
 
-// Lower has the server grant no TTL beyond most from now on, and keep each session that stands for no longer than that from
-// its next beat on.
-func (s *Server) Lower(most time.Duration) {
+// Lower has the server keep each session that stands for no longer than ttl, from its next beat on.
+func (s *Server) Lower(ttl time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.most = most
+	for _, ses := range s.sessions {
+		ses.ttl = min(ses.ttl, ttl)
+	}
+}
+
+// Standing is what stands on a lock.
+func (s *Server) Standing(name string) []sequence.Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.look(name).Nodes
 }
 
 // Left is what stands at the end: the names of locks that are not idle.
@@ -204,19 +211,12 @@ func (l *Link) Info() driver.Info {
 
 // Open begins a session.
 func (l *Link) Open(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
-	got, err := do(ctx, l, "open", func(s *Server) sequence.Session {
-		if ttl > s.most {
-			return sequence.Session{}
-		}
+	return do(ctx, l, "open", func(s *Server) sequence.Session {
 		s.revision++
 		id := fmt.Sprintf("%x", s.revision)
 		s.sessions[id] = &session{ttl: ttl, timer: time.AfterFunc(ttl, func() { s.Expire(id) })}
 		return sequence.Session{ID: id, TTL: ttl}
 	})
-	if err == nil && got.ID == "" {
-		err = fmt.Errorf("%w: a TTL of %v is more than the server grants", driver.ErrInvalid, ttl)
-	}
-	return got, err
 }
 
 // known turns the answer of a server that may not know the session into an error.
@@ -234,7 +234,6 @@ func (l *Link) Beat(ctx context.Context, id string) (promise time.Duration, err 
 		if ses == nil {
 			return 0
 		}
-		ses.ttl = min(ses.ttl, s.most)
 		ses.timer.Reset(ses.ttl)
 		return ses.ttl
 	})
