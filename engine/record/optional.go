@@ -1,6 +1,7 @@
 package record
 
 import (
+	"context"
 	"os"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -23,4 +24,14 @@ func (e *engine) Explain(c driver.Claim) driver.Plan {
 		plan.Keys = t.Keys(c.Name)
 	}
 	return plan
+}
+
+// Warnings passes on what the table warns of.
+func (e *engine) Warnings(ctx context.Context) ([]string, error) {
+	w, ok := e.table.(driver.Warner)
+	if !ok {
+		return nil, nil
+	}
+	ws, err := w.Warnings(ctx)
+	return ws, e.fault(err)
 }

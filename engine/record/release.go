@@ -87,7 +87,7 @@ func (r *release) step(ctx context.Context) (over bool, err error) {
 		return true, nil
 	}
 	r.fresh = r.rec != nil
-	r.unsure = r.unsure || !errors.Is(err, ErrConflict) && !driver.Final(err)
+	r.unsure = r.unsure || !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnsent) && !driver.Final(err)
 	return false, err
 }
 

@@ -133,5 +133,9 @@ type Located interface {
 // ErrConflict says that a record was not as a Swap or Delete expected. Nothing was changed.
 var ErrConflict = errors.New("the record has changed")
 
+// ErrUnsent says that a request has surely not reached the store, since there was no connection to send it by. A table may say so of
+// a Swap or Delete: its outcome is not unknown then.
+var ErrUnsent = errors.New("nothing was sent")
+
 // MaxData is the largest record in bytes. 256 holders and 64 waiters, each with its notes, stay below it.
 const MaxData = 768 << 10
