@@ -147,7 +147,7 @@ func TestReadOnlyAmongSeveral(t *testing.T) {
 	_, opts := parse(t, url)
 	exec(t, s, `create role looker login; alter role looker set default_transaction_read_only = on;
 		grant usage on schema tests to looker; grant select, insert, update, delete on `+mustPlace(t, opts).locks+` to looker`)
-	url = strings.Replace(url, "test@"+s.Addr, "looker@"+s.Addr+",127.0.0.1:1", 1)
+	url = strings.Replace(url, "test@"+s.Addr, "looker@"+s.Addr+",127.0.0.1:1", 1) + "&target_session_attrs=any"
 	_, err := opened(t, url).Acquire(t.Context(), mutex("m", time.Second))
 	if err == nil || driver.Final(err) || !strings.Contains(err.Error(), "target_session_attrs=read-write") {
 		t.Errorf("on a server that takes no writes: %v", err)
@@ -246,6 +246,7 @@ func TestSurvives(t *testing.T) {
 		{situation{Fsync: "on", Commit: "on"}, driver.Survives{Restart: true, PowerCut: true}},
 		{situation{Fsync: "on", Commit: "on", Standbys: "*"}, driver.Survives{Restart: true, PowerCut: true, Failover: true}},
 		{situation{Fsync: "on", Commit: "local", Standbys: "*"}, driver.Survives{Restart: true, PowerCut: true}},
+		{situation{Fsync: "on", Commit: "on", Standbys: "*", Messages: "error"}, driver.Survives{Restart: true, PowerCut: true}},
 		{situation{Fsync: "on", Commit: "off", Standbys: "*"}, driver.Survives{Restart: true}},
 		{situation{Fsync: "off", Commit: "on"}, driver.Survives{Restart: true}},
 	} {

@@ -61,7 +61,7 @@ func (p *place) refusal(e *pgconn.PgError) error {
 	case locked:
 		return fmt.Errorf("PostgreSQL says: %s (%s): somebody has locked the table %s, or a row of it, for long: see pg_locks", e.Message, e.Code, p.locks)
 	case readOnly:
-		if !p.several && !p.wrote.Load() {
+		if p.justLooks() {
 			return fmt.Errorf("%w: this PostgreSQL server takes no writes: it is a standby, or default_transaction_read_only is on; open the primary, "+
 				"or name all servers and target_session_attrs=read-write in the URL", driver.ErrDenied)
 		}
@@ -71,11 +71,27 @@ func (p *place) refusal(e *pgconn.PgError) error {
 		}
 		return fmt.Errorf("PostgreSQL says: %s (%s): this server is a standby, or default_transaction_read_only is on; %s", e.Message, e.Code, hint)
 	}
-	switch e.Code[:2] {
-	case "28": // invalid authorization
+	if strings.HasPrefix(e.Code, "28") { // invalid authorization
 		return fmt.Errorf("%w: %s: check the user and the password", driver.ErrDenied, e.Message)
 	}
 	return fmt.Errorf("PostgreSQL says: %s (%s)", e.Message, e.Code)
+}
+
+// committedAlone says that a commit has ended its wait for the synchronous standbys: somebody has cancelled it. What was
+// written stands here, and it is not known whether it stands there. A write that is answered after it is on a standby has what
+// came before it there as well.
+type committedAlone struct{ message string }
+
+func (e *committedAlone) Error() string {
+	return "PostgreSQL says: " + e.message + ": what was written may not be on the standbys"
+}
+
+// errStandby is what a look at a standby comes to where the primary is meant.
+var errStandby = &pgconn.PgError{Severity: "ERROR", Code: readOnly, Message: "what a standby shows may be old"}
+
+// isWarning reports whether the server warns. To a statement that is done it does so when its commit did not go as it should.
+func isWarning(n *pgconn.Notice) bool {
+	return n.SeverityUnlocalized == "WARNING" || n.SeverityUnlocalized == "" && strings.HasPrefix(n.Code, "01")
 }
 
 // refused reports whether the server itself has answered with the error.
@@ -90,6 +106,11 @@ func spoils(err error) bool {
 	var e *pgconn.PgError
 	return errors.As(err, &e) && (e.Code == planChanged || e.Code == unknownStatement || e.Code == readOnly)
 }
+
+// unsent marks the error of a statement that the server has surely not got.
+type unsent struct{ error }
+
+func (u unsent) Unwrap() []error { return []error{u.error, record.ErrUnsent} }
 
 // foreign hides from errors.Is that a time-out inside this package was some context's: only the caller's may look so.
 type foreign struct{ error }

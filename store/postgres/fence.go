@@ -15,6 +15,10 @@ import (
 // back then. The same token passes again, so that the holder itself may repeat its work. Until the transaction ends, others
 // that fence the same resource wait for it, so the order of the tokens is that of the writes.
 //
+// With synchronous standbys the token is on them when the work is, since both are in one commit. A commit that is answered with the
+// warning that it may not have been replicated, because somebody has cancelled its wait, may be lost in a fail-over, and the token
+// with it: take its outcome for unknown.
+//
 // Tokens of exclusive locks only: those of readers and of semaphores say nothing about who came last. The lock itself may
 // be in any store. The fence table is made by [Migrate]; the options say where. Under REPEATABLE READ and above, waiting may
 // end in a serialization failure, and the whole transaction is to be repeated, as ever there.

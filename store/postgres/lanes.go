@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"hash/fnv"
+	"net"
 	"slices"
 	"strconv"
 	"sync"
@@ -22,9 +23,11 @@ import (
 // whose context ends goes his way without harming a connection: what was sent goes on beside him.
 type lanes struct {
 	pool    *pgxpool.Pool
+	place   *place
 	behind  bool // a pooler is in between: nothing may be prepared for longer than a transaction
 	timeout time.Duration
 	clock   driver.Clock
+	users   callbacks
 	broken  func() // called when a connection broke: others that were idle may have broken with it
 
 	life context.Context
@@ -48,6 +51,7 @@ const (
 type statement struct {
 	name, text string
 	formats    []int16 // of its parameters
+	recovery   int     // the column that says whether the server is a standby; 0: it only runs where one can write
 }
 
 func newStatement(text string, formats ...int16) *statement {
@@ -78,10 +82,13 @@ type answer struct {
 	from, to driver.Instant // if timed: when it was sent, and when it had come
 	err      error
 	late     bool // the answer itself may still come
+	unsent   bool // the server has surely not got the statement
 }
 
-func newLanes(pool *pgxpool.Pool, behind bool, timeout time.Duration, clock driver.Clock) *lanes {
-	l := &lanes{pool: pool, behind: behind, timeout: timeout, clock: clock, broken: func() {}, free: pool.Config().MaxConns}
+func newLanes(pool *pgxpool.Pool, p *place, behind bool, timeout time.Duration, clock driver.Clock) *lanes {
+	config := pool.Config()
+	l := &lanes{pool: pool, place: p, behind: behind, timeout: timeout, clock: clock, broken: func() {}, free: config.MaxConns,
+		users: callbacks{config.ConnConfig.OnNotice, config.ConnConfig.OnNotification}}
 	l.life, l.end = context.WithCancel(context.Background())
 	return l
 }
@@ -95,13 +102,13 @@ func (l *lanes) do(ctx context.Context, st *statement, params ...[]byte) answer 
 func (l *lanes) send(ctx context.Context, st *statement, params ...[]byte) *request {
 	r := &request{ctx: ctx, st: st, params: params, answer: make(chan answer, 1)}
 	if err := ctx.Err(); err != nil {
-		r.answer <- answer{err: err}
+		r.answer <- answer{err: err, unsent: true}
 		return r
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.life.Err() != nil {
-		r.answer <- answer{err: driver.ErrClosed}
+		r.answer <- answer{err: driver.ErrClosed, unsent: true}
 		return r
 	}
 	if l.free > 0 {
@@ -171,7 +178,7 @@ func (l *lanes) carry() {
 		batch = slices.DeleteFunc(batch, func(r *request) bool {
 			err := r.ctx.Err()
 			if err != nil {
-				r.answer <- answer{err: err} // nobody waits for it, and it was not sent
+				r.answer <- answer{err: err, unsent: true} // nobody waits for it, and it was not sent
 			}
 			return err != nil
 		})
@@ -205,14 +212,17 @@ func (l *lanes) trip(ctx context.Context, batch []*request) bool {
 		if ctx.Err() == nil && !refused(err) { // a server that takes no more connections, or no more of ours, keeps those that stand
 			l.broken()
 		}
-		l.fail(batch, err)
+		l.fail(batch, answer{err: err, unsent: true})
 		return true
 	}
 	t := &trip{lanes: l, batch: batch, conn: c, pg: c.Conn().PgConn()}
+	goesOn := false // the answer may still come
 	if err = t.send(); err == nil {
 		err = t.receive(timed)
+		timeout := net.Error(nil)
+		goesOn = errors.As(err, &timeout) && timeout.Timeout()
 	}
-	if ctx == l.life || ctx.Err() == nil || l.life.Err() != nil || !pgconn.Timeout(err) {
+	if ctx == l.life || ctx.Err() == nil || l.life.Err() != nil || !goesOn {
 		t.over(err)
 		return true
 	}
@@ -226,12 +236,12 @@ func (l *lanes) trip(ctx context.Context, batch []*request) bool {
 }
 
 // fail answers statements that will get no answer.
-func (l *lanes) fail(batch []*request, err error) {
+func (l *lanes) fail(batch []*request, a answer) {
 	if l.life.Err() != nil {
-		err = driver.ErrClosed
+		a.err = driver.ErrClosed
 	}
 	for _, r := range batch {
-		r.answer <- answer{err: err}
+		r.answer <- a
 	}
 }
 
@@ -244,7 +254,8 @@ type trip struct {
 	from    driver.Instant
 	first   bool       // the first answer has not come
 	rows    [][][]byte // of the answer that is coming
-	refusal error      // in it
+	done    bool       // the statement is done, and what comes now is said by its commit
+	refusal error      // in the answer
 	spoilt  bool       // the connection is of no use any more
 }
 
@@ -297,7 +308,9 @@ func (t *trip) receive(ctx context.Context) error {
 		}
 	}()
 	for len(t.batch) > 0 {
-		m, err := t.pg.ReceiveMessage(context.Background())
+		// Not by PgConn.ReceiveMessage: when a connection breaks, that has the server cancel what runs, and a commit that
+		// waits for the standbys would go on without them.
+		m, err := t.pg.Frontend().Receive()
 		if err != nil {
 			return err
 		}
@@ -310,17 +323,55 @@ func (t *trip) receive(ctx context.Context) error {
 			t.rows = append(t.rows, clone(m.Values))
 		case *pgproto3.ErrorResponse:
 			t.refusal = pgconn.ErrorResponseToPgError(m)
+		case *pgproto3.CommandComplete:
+			t.done = true
+		case *pgproto3.NoticeResponse:
+			notice := pgconn.Notice(*pgconn.ErrorResponseToPgError((*pgproto3.ErrorResponse)(m)))
+			if t.done && isWarning(&notice) {
+				t.refusal = &committedAlone{notice.Message}
+			}
+			t.lanes.users.notice(t.pg, &notice)
+		case *pgproto3.NotificationResponse:
+			t.lanes.users.notification(t.pg, &pgconn.Notification{PID: m.PID, Channel: m.Channel, Payload: m.Payload})
+		case *pgproto3.ParameterStatus:
+			t.spoilt = true // the connection itself has to know it
 		case *pgproto3.ReadyForQuery:
 			a := answer{rows: t.rows, err: t.refusal}
+			if t.batch[0].st.fromStandby(a.rows) && !t.lanes.place.justLooks() {
+				a = answer{err: errStandby}
+			}
 			if t.first {
 				a.timed, a.from, a.to = true, t.from, t.lanes.clock.Now()
 			}
 			t.spoilt = t.spoilt || a.err != nil && spoils(a.err)
 			t.batch[0].answer <- a
-			t.batch, t.rows, t.refusal, t.first = t.batch[1:], nil, nil, false
+			t.batch, t.rows, t.done, t.refusal, t.first = t.batch[1:], nil, false, nil, false
 		}
 	}
 	return nil
+}
+
+// callbacks are what the pool's user wants to be told of its connections. They may be nil.
+type callbacks struct {
+	onNotice       pgconn.NoticeHandler
+	onNotification pgconn.NotificationHandler
+}
+
+func (c callbacks) notice(pg *pgconn.PgConn, n *pgconn.Notice) {
+	if c.onNotice != nil {
+		c.onNotice(pg, n)
+	}
+}
+
+func (c callbacks) notification(pg *pgconn.PgConn, n *pgconn.Notification) {
+	if c.onNotification != nil {
+		c.onNotification(pg, n)
+	}
+}
+
+// fromStandby reports whether a standby has answered: what it knows may be old.
+func (s *statement) fromStandby(rows [][][]byte) bool {
+	return s.recovery > 0 && len(rows) > 0 && rows[0][s.recovery][0] != 0
 }
 
 // clone copies a row out of the connection's buffer.
@@ -349,6 +400,6 @@ func (t *trip) over(err error) {
 	t.conn.Release()
 	if err != nil {
 		t.lanes.broken()
-		t.lanes.fail(t.batch, errors.Join(t.refusal, err))
+		t.lanes.fail(t.batch, answer{err: errors.Join(t.refusal, err)})
 	}
 }

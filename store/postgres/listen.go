@@ -25,6 +25,7 @@ type listener struct {
 	wanted  map[int32]*interest       // by bucket
 	poke    context.CancelFunc        // interrupts the waiting for notifications; nil while nobody does
 	on      bool                      // a goroutine runs
+	lonely  time.Duration             // how long the connection is kept when nothing is waited for
 	running sync.WaitGroup
 }
 
@@ -45,12 +46,12 @@ func (s *seat) tell() { s.once.Do(func() { close(s.told) }) }
 
 const (
 	linger    = 5 * time.Second  // how long a bucket's lock is kept after the last one has left
-	lonely    = time.Minute      // how long the connection is kept
+	lonely    = time.Minute      // how long the connection is kept after the last bucket's lock
 	heartbeat = 10 * time.Second // how often a silent connection is tried
 )
 
 func newListener(l *lanes, p *place) *listener {
-	n := &listener{lanes: l, place: p, seats: map[string]map[*seat]bool{}, wanted: map[int32]*interest{}}
+	n := &listener{lanes: l, place: p, seats: map[string]map[*seat]bool{}, wanted: map[int32]*interest{}, lonely: lonely}
 	n.life, n.end = context.WithCancel(context.Background())
 	return n
 }
@@ -197,8 +198,16 @@ func (n *listener) listen() (heard bool) {
 	if err != nil {
 		return false
 	}
+	wanted := time.Now() // when anything was last waited for
 	for last := time.Now(); n.subscribe(c) == nil; {
 		heard = true
+		if n.idle() {
+			if time.Since(wanted) > n.lonely {
+				break
+			}
+		} else {
+			wanted = time.Now()
+		}
 		told, err := n.next(c)
 		if err != nil {
 			break
@@ -213,6 +222,13 @@ func (n *listener) listen() (heard bool) {
 		}
 	}
 	return heard
+}
+
+// idle reports whether nothing is waited for, and has not been for a while.
+func (n *listener) idle() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.wanted) == 0
 }
 
 func (n *listener) exec(c *pgx.Conn, text string, args ...any) error {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"net"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -159,4 +160,42 @@ func TestListeningPastASilentServer(t *testing.T) {
 	eventually(t, "a listener", func() bool { return listens(t, s, "past_silent") })
 	cancel()
 	<-over
+}
+
+// TestListenerLeaves: the connection for listening is given back when nobody has waited for long, and made again for the next one
+// who waits.
+func TestListenerLeaves(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	config, opts := parse(t, freshURL(t, s, "application_name=leaves"))
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	table, err := newTable(t.Context(), pool, opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	n := table.listener
+	n.lonely = 0
+	running := func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.on
+	}
+	for range 2 {
+		ctx, cancel := context.WithCancel(t.Context())
+		over := make(chan error, 1)
+		go func() { over <- table.Wait(ctx, "m", "") }()
+		eventually(t, "the listening", func() bool { return listens(t, s, "leaves") })
+		cancel()
+		is(t, <-over, context.Canceled)
+		eventually(t, "the end of the listening", func() bool { return !running() })
+		left, err := s.Ask(`select count(*) from pg_stat_activity where application_name = 'leaves'`)
+		if open := int(pool.Stat().TotalConns()); err != nil || left != strconv.Itoa(open) {
+			t.Errorf("%s connections are left, beside a pool of %d: %v", left, open, err)
+		}
+	}
 }

@@ -3,7 +3,8 @@
 // The server's clock judges who has fallen silent, so the clocks of the clients do not matter. Who waits listens, on one
 // connection a client, and is told in the commit that frees the lock; polling stands behind that. A lock's row is as safe
 // as any row of that database: with synchronous_commit and fsync on, as they are by default, no grant is forgotten, and
-// with synchronous standbys not in a failover either. [driver.Info] says what the server's settings promise.
+// with synchronous standbys not in a failover either. [driver.Info] says what the server's settings promise, and the store's
+// Warnings what could be set better.
 //
 // The tables are made by [Migrate], or by opening the store with create=true. The user's own pool can be used ([New]), and
 // in a transaction of the user's own [Fence] refuses the work of a holder that has lost its lock.
@@ -56,7 +57,7 @@ const (
 	// LayoutHoldfast is Holdfast's own.
 	LayoutHoldfast Layout = ""
 	// LayoutShedLock is that of ShedLock's JDBC provider with usingDbTime(): its clients and Holdfast's exclude each
-	// other. It carries plain mutexes and elections. The table is ShedLock's, by default shedlock.
+	// other. (Without it they write the time of their own time zone, and exclude nobody in another one.) It carries plain mutexes and elections. The table is ShedLock's, by default shedlock.
 	LayoutShedLock Layout = "shedlock"
 )
 
@@ -65,7 +66,7 @@ const defaultTimeout = 3 * time.Second
 
 // New makes a store that uses the connections of the user's own pool, and closes none of them; beside them it opens one
 // that listens, with the pool's settings, when somebody waits. A program that can use up its pool should give the locks
-// another one: a renewal that finds no free connection is late. Set lock_timeout for it, to 2s say, as a pool made from a URL
+// another one: a renewal that finds no free connection is late. The locks use three quarters of the pool at the most. Set lock_timeout for it, to 2s say, as a pool made from a URL
 // has it: what waits on the server while somebody has locked the table keeps a connection there although it was given up here.
 // ctx bounds the first look at the server.
 //
@@ -74,7 +75,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (driver.Store, 
 	return open(ctx, pool, opts, nil)
 }
 
-// open is New; release, if set, is called last by Close.
+// open is New; release, if set, is called last by Close: the pool is the store's own.
 func open(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()) (driver.Store, error) {
 	t, err := newTable(ctx, pool, opts, release)
 	switch {
@@ -87,7 +88,8 @@ func open(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()
 			record.Table
 			record.Aging
 			record.Located
-		}{t, t, t}), nil
+			driver.Warner
+		}{t, t, t, t}), nil
 	}
 	return record.New(t), nil
 }
@@ -110,6 +112,10 @@ type place struct {
 
 	wrote atomic.Bool // it has taken a write: if it takes no more, another server may be about to take over its name
 }
+
+// justLooks reports whether this can only be somebody who looks at a standby: it is the only server named, and has taken no write.
+// Elsewhere the primary is meant, and what a standby says of its locks may be old.
+func (p *place) justLooks() bool { return !p.several && !p.wrote.Load() }
 
 // maxTable leaves room for the fence table's ending within PostgreSQL's 63 bytes.
 const maxTable = 57
@@ -140,6 +146,11 @@ func (o *Options) place() (*place, error) {
 	return p, nil
 }
 
+// several reports whether a client may come to one of several servers.
+func several(o *pgx.ConnConfig) bool {
+	return slices.ContainsFunc(o.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != o.Host || f.Port != o.Port })
+}
+
 func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()) (*table, error) {
 	p, err := opts.place()
 	if err != nil {
@@ -147,7 +158,7 @@ func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release fu
 	}
 	o := pool.Config().ConnConfig
 	p.shown = "postgres://" + net.JoinHostPort(o.Host, strconv.Itoa(int(o.Port))) + "/" + o.Database
-	p.several = slices.ContainsFunc(o.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != o.Host || f.Port != o.Port })
+	p.several = several(o)
 	if opts != nil && opts.Create {
 		s, err := p.look(ctx, pool)
 		if err == nil && !s.Found {
@@ -164,7 +175,7 @@ func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release fu
 	if err != nil {
 		return nil, err
 	}
-	t := &table{place: p, behind: s.behind, release: release}
+	t, own := &table{place: p, behind: s.behind}, release != nil
 	timeout := defaultTimeout
 	clock := driver.SystemClock
 	if opts != nil {
@@ -183,18 +194,20 @@ func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release fu
 		t.info.TokensFall = "after a power cut, or a crash of the server, within a minute of the last grant: fsync or synchronous_commit is off"
 	}
 	t.nameSize, t.ownerSize, t.atSize = s.NameSize, s.OwnerSize, s.AtSize
-	t.lanes = newLanes(pool, s.behind, timeout, clock)
-	if release != nil {
-		t.lanes.broken = pool.Reset // it is our own
+	t.lanes = newLanes(pool, p, s.behind, timeout, clock)
+	if own {
+		t.lanes.broken = pool.Reset
+	} else if n := t.lanes.free; n > 1 {
+		t.lanes.free -= (n + 3) / 4 // the rest is the user's
 	}
 	t.prepare()
 	t.listener = newListener(t.lanes, p)
-	if p.layout == LayoutShedLock {
-		return t, nil
+	if p.layout != LayoutShedLock {
+		if _, err := t.Load(ctx, "clock"); err != nil { // so that the server's clock is known
+			_ = t.Close()
+			return nil, err
+		}
 	}
-	if _, err := t.Load(ctx, "clock"); err != nil { // so that the server's clock is known
-		_ = t.Close()
-		return nil, err
-	}
+	t.release = release
 	return t, nil
 }

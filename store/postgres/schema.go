@@ -93,6 +93,7 @@ type situation struct {
 	Fsync     string
 	Commit    string // synchronous_commit
 	Standbys  string // synchronous_standby_names
+	Messages  string // client_min_messages
 	User      string
 	Found     bool
 	Mark      string   // the table's comment
@@ -104,7 +105,7 @@ type situation struct {
 }
 
 const lookText = `select pg_backend_pid(), current_setting('server_encoding'), current_setting('fsync'),
-	current_setting('synchronous_commit'), current_setting('synchronous_standby_names'), current_user::text,
+	current_setting('synchronous_commit'), current_setting('synchronous_standby_names'), current_setting('client_min_messages'), current_user::text,
 	to_regclass($1) is not null, coalesce(obj_description(to_regclass($1), 'pg_class'), ''),
 	array(select p from unnest($2::text[]) p where not has_table_privilege(to_regclass($1), p)),
 	c.columns, c.name_size, c.owner_size, c.at_size
@@ -120,7 +121,7 @@ func (p *place) look(ctx context.Context, pool *pgxpool.Pool) (*situation, error
 	var s situation
 	err := pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		err := c.QueryRow(ctx, lookText, pgx.QueryExecModeExec, p.locks, p.privileges()).Scan(&s.Backend, &s.Encoding, &s.Fsync,
-			&s.Commit, &s.Standbys, &s.User, &s.Found, &s.Mark, &s.Missing, &s.Columns, &s.NameSize, &s.OwnerSize, &s.AtSize)
+			&s.Commit, &s.Standbys, &s.Messages, &s.User, &s.Found, &s.Mark, &s.Missing, &s.Columns, &s.NameSize, &s.OwnerSize, &s.AtSize)
 		s.behind = s.Backend != c.Conn().PgConn().PID()
 		return err
 	})
@@ -163,12 +164,18 @@ func (p *place) missing() error {
 		driver.ErrInvalid, p.locks)
 }
 
+// synced reports whether the standbys have what a commit was answered for. A commit whose wait for them was cancelled is answered
+// as well, with a warning: who has turned warnings off is not told.
+func (s *situation) synced() bool {
+	return s.Standbys != "" && slices.Contains([]string{"on", "remote_write", "remote_apply"}, s.Commit) && s.Messages != "error"
+}
+
 // survives is what standing claims survive, by the server's settings.
 func (s *situation) survives() driver.Survives {
 	flushed := s.Fsync == "on" && s.Commit != "off"
 	return driver.Survives{
 		Restart:  true,
 		PowerCut: flushed,
-		Failover: flushed && s.Standbys != "" && slices.Contains([]string{"on", "remote_write", "remote_apply"}, s.Commit),
+		Failover: flushed && s.synced(),
 	}
 }

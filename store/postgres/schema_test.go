@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -128,5 +130,17 @@ func TestPassword(t *testing.T) {
 	exec(t, s, `alter role cashier password 'r1ght'`)
 	if r := renew(t, st, g); r.Err != nil {
 		t.Errorf("with the old password again: %v", r.Err)
+	}
+}
+
+// TestOddRefusals: a code of any length is taken as it is.
+func TestOddRefusals(t *testing.T) {
+	t.Parallel()
+	p := mustPlace(t, nil)
+	for _, code := range []string{"", "X", "28", "28000"} {
+		err := p.explain(&pgconn.PgError{Code: code, Message: "hello"})
+		if driver.Final(err) != strings.HasPrefix(code, "28") || !strings.Contains(err.Error(), "hello") {
+			t.Errorf("%q: %v", code, err)
+		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"math/rand/v2"
 	"regexp"
 	"strconv"
@@ -18,25 +20,37 @@ import (
 )
 
 // shedlock keeps locks in the rows of ShedLock: held until lock_until, by the server's clock in UTC. Our holders sign as
-// holdfast/ID/FLAGS/TTL/LENGTH OWNER META, which no other client ever does, so that nobody releases or extends what is not his; and
-// their token is locked_at in microseconds, which every grant raises. There is no room for a
-// line, so it carries plain mutexes only; who waits looks, and listens to its like.
+// holdfast/ID/FLAGS/TTL/LENGTH/NOTE OWNER META, which no other client ever does, so that nobody releases or extends what is not his;
+// the note says how the holder before was ended, if it was one of ours. Their token is locked_at in microseconds, which every grant
+// raises. There is no room for a line, so it carries plain mutexes only; who waits looks, and listens to its like.
 type shedlock struct {
 	t    *table
 	info driver.Info
 	room int // for the owner and the note
 
-	take, renew, free, flag, force, look, all *statement
+	take, renew, free, flag, force, look, all, astray *statement
 
 	mu     sync.Mutex
 	flying map[string]*request // by claim id: a take whose answer nobody has waited for
 }
 
-// The statements. $1 is the name, $2 its bucket, $3 the first 35 characters of a holder's signature. Of the flags the first
-// says broken, the second detached, the third asked to give up.
+// How a holder of ours stands, by the first of its flags, and how it has been ended. One that was not ended when its time was over
+// has expired.
 const (
-	shedTake = `insert into LOCKS as l (name, lock_until, locked_at, locked_by) values ($1, NOW + $5::int8 * interval '1 millisecond', NOW, $4)
-		on conflict (name) do update set lock_until = NOW + $5::int8 * interval '1 millisecond', locked_by = $4,
+	shedBroken   = "b" // it is not renewed any more
+	shedForced   = "f" // ended by force
+	shedReleased = "r" // ended by its own release
+)
+
+// The statements. $1 is the name, $2 its bucket, $3 the first 35 characters of a holder's signature. Of the flags the first
+// says how it stands, the second detached, the third asked to give up. Who takes the lock puts a note into his signature of
+// how the holder before was ended: that one's release may have got no answer, and ask for it.
+const (
+	shedTake = `insert into LOCKS as l (name, lock_until, locked_at, locked_by) values ($1, NOW + $5::int8 * interval '1 millisecond', NOW, $4 || $6)
+		on conflict (name) do update set lock_until = NOW + $5::int8 * interval '1 millisecond',
+		locked_by = $4 || case when left(l.locked_by, 9) <> 'holdfast/' then ''
+			when left(l.locked_by, 35) <> $3 then '/' || substr(l.locked_by, 37, 1) || substr(l.locked_by, 10, 26)
+			else coalesce(substring(l.locked_by from '^holdfast/[^/]*/[^/]*/[^/]*/[0-9]+(/.[a-z0-9]{26}) '), '') end || $6,
 		locked_at = case when left(l.locked_by, 35) = $3 and l.lock_until > NOW then l.locked_at
 			else greatest(NOW, l.locked_at + interval STEP) end
 		where l.lock_until <= NOW or left(l.locked_by, 35) = $3 and substr(l.locked_by, 37, 1) <> 'b'`
@@ -44,14 +58,19 @@ const (
 	shedRenew = `update LOCKS as l set lock_until = NOW + $5::int8 * interval '1 millisecond',
 		locked_by = case when $6 = 'd' then overlay(locked_by placing 'd' from 38 for 1) else locked_by end` +
 		shedMine + ` and locked_at = $4::timestamp and substr(locked_by, 37, 1) <> 'b'`
-	shedFree = `update LOCKS as l set lock_until = NOW` + shedMine
+	shedFree = `update LOCKS as l set lock_until = NOW, locked_by = overlay(locked_by placing 'r' from 37 for 1)` + shedMine
 	shedFlag = `update LOCKS as l set locked_by = overlay(locked_by placing $4 from $5 for 1)` + shedMine
 	// A foreign holder is found by when it came.
-	shedForce = `update LOCKS as l set lock_until = NOW where name = $1 and lock_until > NOW and $3 in (left(locked_by, 35), 'at/' || locked_at)`
+	shedForce = `update LOCKS as l set lock_until = NOW,
+		locked_by = case when left(locked_by, 9) = 'holdfast/' then overlay(locked_by placing 'f' from 37 for 1) else locked_by end where name = $1 and lock_until > NOW and
+		(left(locked_by, 35) = $3 or left(locked_by, 9) <> 'holdfast/' and locked_at = nullif($4, '')::timestamp)`
 
-	shedRow  = `select clock_timestamp(), l.locked_at, l.lock_until, l.locked_by, l.name, 'at/' || l.locked_at`
+	shedRow  = `select clock_timestamp(), l.locked_at, l.lock_until, l.locked_by, l.name, pg_is_in_recovery()`
 	shedLook = shedRow + ` from (values (0)) v left join LOCKS l on l.name = $1`
-	shedAll  = shedRow + ` from LOCKS l where lock_until > NOW and starts_with(name, $1) and name collate "C" > $2 order by name collate "C" limit 200`
+	shedAll  = shedRow + ` from (values (0)) v left join (select * from LOCKS where lock_until > NOW and starts_with(name, $1) and name collate "C" > $2
+		order by name collate "C" limit 200) l on true order by l.name collate "C"`
+	// Rows that may be astray: see shedView.wrongTimes.
+	shedOdd = shedRow + ` from LOCKS l where l.locked_at > NOW or l.lock_until < l.locked_at order by l.locked_at desc limit 100`
 	// A write answers with the row as it was before, and if it was done, with locked_at as it is now.
 	shedWrite = `with done as (%s returning pg_try_advisory_xact_lock(CLASS, $2::int4) as alone, l.locked_at) ` + shedRow +
 		`, (select locked_at from done), (select pg_notify('CHANNEL', $1) from done where not alone)
@@ -70,6 +89,8 @@ func newShedlock(t *table) driver.Store {
 	write := func(text string) *statement { return read(fmt.Sprintf(shedWrite, text)) }
 	s.take, s.renew, s.free, s.flag, s.force = write(shedTake), write(shedRenew), write(shedFree), write(shedFlag), write(shedForce)
 	s.look, s.all = read(shedLook), read(shedAll)
+	s.astray = read(shedOdd)
+	s.look.recovery, s.all.recovery = 5, 5
 	i := &s.info
 	i.Engine, i.EndedBy, i.Order, i.Kinds, i.Detached = "script", driver.EndedByNext, driver.OrderNone, []driver.Kind{driver.KindMutex}, true
 	i.MinTTL, i.MaxTTL, i.MaxName, i.MaxHolders = driver.MinTTL, driver.MaxTTL, driver.MaxName, 1
@@ -78,7 +99,7 @@ func newShedlock(t *table) driver.Store {
 	}
 	s.room = driver.MaxOwner + driver.MaxMeta
 	if t.ownerSize >= 0 {
-		s.room = max(0, t.ownerSize-4-len(sign(""))-26-len("/---/86400000/256 "))
+		s.room = max(0, t.ownerSize-4-len(sign(""))-26-len("/---/86400000/256 ")-len("/-")-26)
 	}
 	i.MaxMeta = min(s.room/2, driver.MaxMeta)
 	return s
@@ -90,8 +111,8 @@ func (s *shedlock) Close() error { return s.t.Close() }
 
 func sign(id string) string { return "holdfast/" + id }
 
-// signature is what stands in locked_by, with the length of the owner. An owner that does not fit is cut.
-func (s *shedlock) signature(c driver.Claim) string {
+// signature is what stands in locked_by before the note, and after it. An owner that does not fit is cut.
+func (s *shedlock) signature(c driver.Claim) (head, rest string) {
 	detached := "-"
 	if c.Detached {
 		detached = "d"
@@ -101,19 +122,23 @@ func (s *shedlock) signature(c driver.Claim) string {
 		_, n := utf8.DecodeLastRuneInString(owner)
 		owner = owner[:len(owner)-n]
 	}
-	return fmt.Sprintf("%s/-%s-/%d/%d %s%s", sign(c.ID), detached, c.TTL.Milliseconds(), len(owner), owner, c.Meta)
+	return fmt.Sprintf("%s/-%s-/%d/%d", sign(c.ID), detached, c.TTL.Milliseconds(), len(owner)), " " + owner + c.Meta
 }
 
-var signed = regexp.MustCompile(`(?s)^holdfast/([a-z0-9]{26})/(.)(.)(.)/(\d+)/(\d+) (.*)$`)
+var signed = regexp.MustCompile(`(?s)^holdfast/([a-z0-9]{26})/(.)(.)(.)/(\d+)/(\d+)(?:/(.)([a-z0-9]{26}))? (.*)$`)
 
 // shedView is a row as a statement has seen it.
 type shedView struct {
-	name  string
-	at    int64 // locked_at, in microseconds
-	left  time.Duration
-	by    string
-	holds driver.Standing
-	id    string // of our holder; empty for a foreign one
+	name   string
+	at     int64 // locked_at, in microseconds
+	left   time.Duration
+	by     string
+	holds  driver.Standing
+	id     string // of our holder; empty for a foreign one
+	ended  string // how that one has been ended
+	astray string // why the row's times cannot be right; empty: they may be
+	// The holder before, if it was ours, and how it was ended.
+	formerID, formerEnded string
 }
 
 func (s *shedlock) view(row [][]byte) (v shedView) {
@@ -121,17 +146,64 @@ func (s *shedlock) view(row [][]byte) (v shedView) {
 		return v
 	}
 	v.name, v.at, v.by = string(row[4]), micros(row[1]), string(row[3])
-	v.left = until(micros(row[0]), micros(row[2]))
-	v.holds = driver.Standing{Ref: string(row[5]), Owner: v.by, Weight: 1, Since: time.UnixMicro(v.at), Left: v.left, Foreign: true}
+	now, end := micros(row[0]), micros(row[2])
+	v.left = until(now, end)
+	v.holds = driver.Standing{Ref: foreignRef + stamp(v.at), Owner: v.by, Weight: 1, Since: time.UnixMicro(v.at), Left: v.left, Foreign: true}
 	if m := signed.FindStringSubmatch(v.by); m != nil {
 		ms, _ := strconv.ParseInt(m[5], 10, 64)
 		length, _ := strconv.Atoi(m[6])
-		length = min(length, len(m[7]))
-		v.id = m[1]
-		v.holds = driver.Standing{Ref: m[1], Owner: m[7][:length], Meta: m[7][length:], Weight: 1, Token: v.at, TTL: time.Duration(ms) * time.Millisecond, Since: time.UnixMicro(v.at),
-			Left: v.left, Broken: m[2] == "b", Detached: m[3] == "d", Asked: m[4] == "a"}
+		length = min(length, len(m[9]))
+		v.id, v.ended, v.formerEnded, v.formerID = m[1], m[2], m[7], m[8]
+		v.holds = driver.Standing{Ref: m[1], Owner: m[9][:length], Meta: m[9][length:], Weight: 1, Token: v.at, TTL: time.Duration(ms) * time.Millisecond, Since: time.UnixMicro(v.at),
+			Left: v.left, Broken: m[2] == shedBroken, Detached: m[3] == "d", Asked: m[4] == "a"}
 	}
+	v.astray = v.wrongTimes(now, end)
 	return v
+}
+
+// The clocks of clients of ShedLock's that do not use the database's are hardly further apart than leastZone, and time zones are.
+const (
+	leastZone = 10 * time.Minute
+	mostZone  = 14 * time.Hour
+)
+
+// wrongTimes says by what a row shows that a client writes local time where UTC belongs: it has come in the future, or what stands
+// ended long before it came. Such a client and the others do not exclude each other. Where it is behind UTC, nothing shows
+// until it ends what somebody else holds. A release of our own writes the server's time, whatever became of that.
+func (v shedView) wrongTimes(now, end int64) string {
+	zone := func(d time.Duration) bool { return d > leastZone && d < mostZone+leastZone }
+	switch ahead, back := until(now, v.at), until(end, v.at); {
+	case zone(ahead):
+		return fmt.Sprintf("locked_at is %v ahead of the server's clock", ahead.Round(time.Minute))
+	case v.ended == shedReleased, v.ended == shedForced, until(v.at, now) > 24*time.Hour:
+	case zone(back):
+		return fmt.Sprintf("lock_until is %v before locked_at", back.Round(time.Minute))
+	}
+	return ""
+}
+
+// misread tells of such a row.
+func (v shedView) misread() string {
+	return fmt.Sprintf("the row of %q is odd: %s; if the server's clock was not set back, a client of ShedLock's writes local time in place of UTC, "+
+		"and excludes nobody who does not: have all of them use usingDbTime()", v.name, v.astray)
+}
+
+// foreignRef begins the ref of a foreign holder, and the time at which it came follows.
+const foreignRef = "at/"
+
+// stamp writes a time as PostgreSQL reads it, whatever the session's settings.
+func stamp(micros int64) string {
+	if micros == math.MaxInt64 {
+		return "infinity"
+	}
+	return time.UnixMicro(micros).UTC().Format(stampForm)
+}
+
+const stampForm = "2006-01-02 15:04:05.999999"
+
+func isStamp(text string) bool {
+	_, err := time.Parse(stampForm, text)
+	return err == nil || text == stamp(math.MaxInt64)
 }
 
 // forEver is longer than anybody waits.
@@ -146,8 +218,11 @@ func until(now, end int64) time.Duration {
 }
 
 func (v shedView) held() error {
-	if v.left <= 0 {
+	switch {
+	case v.left <= 0:
 		return &driver.HeldError{}
+	case v.astray != "":
+		return fmt.Errorf("%w: %s", &driver.HeldError{Holders: []driver.Standing{v.holds}}, v.misread())
 	}
 	return &driver.HeldError{Holders: []driver.Standing{v.holds}}
 }
@@ -162,13 +237,47 @@ func (v shedView) lock(name string) driver.Lock {
 	return l
 }
 
+// end tells how a claim that does not stand was ended, as far as the row knows.
+func (v shedView) end(id string) (how string, known bool) {
+	switch id {
+	case v.id:
+		return v.ended, true
+	case v.formerID:
+		return v.formerEnded, true
+	}
+	return "", false
+}
+
+// released says what became of a claim that its release does not find, and unknown that another try of that release may have ended
+// it. Then only the row can tell.
+func (v shedView) released(id string, unknown bool) error {
+	how, known := v.end(id)
+	switch {
+	case !unknown:
+		return v.lost(id)
+	case !known:
+		return driver.Uncertain(errors.New("others have had the lock since, and left no trace of how this claim was ended"))
+	case how == shedReleased:
+		return nil
+	case how == shedForced:
+		return &driver.LossError{Loss: driver.LossBroken}
+	}
+	return &driver.LossError{Loss: driver.LossExpired}
+}
+
 // lost says why a claim does not stand, or is not what it was.
 func (v shedView) lost(id string) *driver.LossError {
+	how, _ := v.end(id)
 	switch {
+	case how == shedForced:
+		return &driver.LossError{Loss: driver.LossBroken}
 	case v.left > 0 && v.id != id:
 		return &driver.LossError{Loss: driver.LossTaken}
 	case v.id == id && v.left > 0 && v.holds.Broken:
 		return &driver.LossError{Loss: driver.LossBroken}
+	}
+	if v.astray != "" {
+		return &driver.LossError{Loss: driver.LossGone, Err: errors.New(v.misread())}
 	}
 	return &driver.LossError{Loss: driver.LossGone}
 }
@@ -213,6 +322,7 @@ func (s *shedlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, e
 		return driver.Grant{}, fmt.Errorf("%w: ShedLock's layout carries plain mutexes only", driver.ErrUnsupported)
 	}
 	answered, unknown := s.info.Clock.Now(), false
+	head, rest := s.signature(c)
 	var seen shedView
 	fail := func(err error) (driver.Grant, error) {
 		if ctx.Err() != nil && !driver.Final(err) {
@@ -228,7 +338,7 @@ func (s *shedlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, e
 	}
 	for tries := 0; ; tries++ {
 		since := s.info.Clock.Now()
-		r := s.t.lanes.send(ctx, s.take, s.params(s.take, c.Name, []string{sign(c.ID), s.signature(c), strconv.FormatInt(c.TTL.Milliseconds(), 10)})...)
+		r := s.t.lanes.send(ctx, s.take, s.params(s.take, c.Name, []string{sign(c.ID), head, strconv.FormatInt(c.TTL.Milliseconds(), 10), rest})...)
 		a := s.t.lanes.await(ctx, r)
 		v, at, err := s.receive(ctx, a)
 		switch {
@@ -248,11 +358,9 @@ func (s *shedlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, e
 		case driver.Final(err):
 			return fail(err)
 		default:
-			unknown = true
+			unknown = unknown || !a.unsent
 			if a.late {
-				s.mu.Lock()
-				s.flying[c.ID] = r
-				s.mu.Unlock()
+				s.remember(c.ID, r)
 			}
 			if ctx.Err() != nil || s.info.Clock.Since(answered) > driver.Patience(c.TTL) {
 				return fail(err)
@@ -262,6 +370,15 @@ func (s *shedlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, e
 			}
 		}
 	}
+}
+
+// remember keeps a take that is under way, for its release. Those that have come to their end meanwhile, for which there was none,
+// are forgotten.
+func (s *shedlock) remember(id string, r *request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.flying, func(_ string, r *request) bool { return len(r.answer) > 0 })
+	s.flying[id] = r
 }
 
 // wait returns when the lock looks free. Foreign holders tell nobody when they leave: they are looked at more often.
@@ -346,7 +463,7 @@ func (s *shedlock) extend(ctx context.Context, g driver.Grant, d time.Duration, 
 	}
 	id := cmp.Or(g.ID, g.Ref)
 	for {
-		v, at, err := s.do(ctx, s.renew, g.Name, sign(id), time.UnixMicro(g.Token).UTC().Format("2006-01-02 15:04:05.999999"),
+		v, at, err := s.do(ctx, s.renew, g.Name, sign(id), stamp(g.Token),
 			strconv.FormatInt(d.Milliseconds(), 10), flag)
 		switch {
 		case errors.Is(err, record.ErrConflict):
@@ -379,26 +496,25 @@ func (s *shedlock) Release(ctx context.Context, c driver.Claim, ref string) erro
 	s.mu.Unlock()
 	if r != nil {
 		if s.t.lanes.await(ctx, r).late {
-			s.mu.Lock()
-			s.flying[id] = r
-			s.mu.Unlock()
+			s.remember(id, r)
 		}
 	}
 	unknown := false
 	asked := s.info.Clock.Now()
 	for tries := 0; ; tries++ {
-		v, at, err := s.do(ctx, s.free, c.Name, sign(id))
+		a := s.t.lanes.do(ctx, s.free, s.params(s.free, c.Name, []string{sign(id)})...)
+		v, at, err := s.receive(ctx, a)
 		switch {
-		case err == nil && at != 0, err == nil && unknown && (v.id != id || v.left <= 0):
+		case err == nil && at != 0:
 			return nil
 		case err == nil && v.id == id && v.left > 0, errors.Is(err, record.ErrConflict):
 			continue // it saw the row before another's write
 		case err == nil:
-			return v.lost(id)
+			return v.released(id, unknown)
 		case driver.Final(err):
 			return err
 		}
-		unknown = true
+		unknown = unknown || !a.unsent
 		if ctx.Err() == nil && s.info.Clock.Since(asked) <= driver.Patience(c.TTL) {
 			err = cmp.Or(s.sleep(ctx, rand.N(10*time.Millisecond<<min(tries, 6))), nil)
 			if err == nil {

@@ -35,12 +35,9 @@ func (s *shedlock) List(ctx context.Context, prefix string) iter.Seq2[driver.Loc
 			}
 			for _, row := range a.rows {
 				v := s.view(row)
-				if after = v.name; !yield(v.lock(v.name), nil) {
-					return
+				if after = v.name; after == "" || !yield(v.lock(v.name), nil) {
+					return // there are no more
 				}
-			}
-			if len(a.rows) == 0 {
-				return
 			}
 		}
 	}
@@ -48,16 +45,19 @@ func (s *shedlock) List(ctx context.Context, prefix string) iter.Seq2[driver.Loc
 
 // Break marks or asks our own holders by a flag in their signature; a foreign one can only be forced out.
 func (s *shedlock) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
-	foreign := strings.HasPrefix(ref, "at/")
+	came, foreign := strings.CutPrefix(ref, foreignRef)
+	if foreign && !isStamp(came) {
+		return fmt.Errorf("no such claim stands: %w", driver.ErrLost)
+	}
 	if ref == "" {
 		return fmt.Errorf("%w: an empty ref names no claim", driver.ErrInvalid)
 	}
 	if foreign && mode != driver.BreakForce {
 		return fmt.Errorf("%w: ShedLock's own holders cannot be told: force it", driver.ErrUnsupported)
 	}
-	mine := ref
+	mine := sign(ref)
 	if !foreign {
-		mine = sign(ref)
+		came = ""
 	}
 	for {
 		var done int64
@@ -65,7 +65,7 @@ func (s *shedlock) Break(ctx context.Context, name, ref string, mode driver.Brea
 		var err error
 		switch mode {
 		case driver.BreakForce:
-			v, done, err = s.do(ctx, s.force, name, mine)
+			v, done, err = s.do(ctx, s.force, name, mine, came)
 		case driver.BreakMark:
 			v, done, err = s.do(ctx, s.flag, name, mine, "b", "37")
 		default:

@@ -53,8 +53,9 @@ const (
 	updateText  = `update LOCKS set data = $3, version = $4 where name = $1 and version = $5 and sha256(data) = $6`
 	replaceText = updateText + ` returning clock_timestamp(), case when pg_try_advisory_xact_lock(CLASS, $2::int4) then '' else pg_notify('CHANNEL', $1)::text end`
 	deleteText  = `delete from LOCKS where name = $1 and version = $3 and sha256(data) = $4`
-	loadText    = `select clock_timestamp(), l.name, l.data, l.version from (values (0)) v left join LOCKS l on l.name = $1`
-	pageText    = `select clock_timestamp(), name, data, version from LOCKS where name >= $1 order by name limit 200`
+	loadText    = `select clock_timestamp(), l.name, l.data, l.version, pg_is_in_recovery() from (values (0)) v left join LOCKS l on l.name = $1`
+	pageText    = `select clock_timestamp(), l.name, l.data, l.version, pg_is_in_recovery() from (values (0)) v
+		left join (select name, data, version from LOCKS where name >= $1 order by name limit 200) l on true order by l.name`
 )
 
 func (t *table) prepare() {
@@ -68,6 +69,7 @@ func (t *table) prepare() {
 	t.remove = write(deleteText, 0, 1, 1, 1)
 	t.load = newStatement(names.Replace(loadText), 0)
 	t.page = newStatement(names.Replace(pageText), 0)
+	t.load.recovery, t.page.recovery = 4, 4
 }
 
 func (t *table) Info() driver.Info { return t.info }
@@ -94,6 +96,8 @@ func (t *table) run(ctx context.Context, st *statement, params ...[]byte) ([][][
 	switch {
 	case a.err != nil && ctx.Err() != nil:
 		return nil, ctx.Err()
+	case a.unsent && !driver.Final(a.err):
+		return nil, unsent{t.place.explain(a.err)}
 	case a.err != nil:
 		return nil, t.place.explain(a.err)
 	case st != t.load && st != t.page:
@@ -211,13 +215,10 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 			}
 			for _, r := range rows {
 				name := string(r[1])
-				if !strings.HasPrefix(name, prefix) || !yield(row(name, r), nil) {
-					return
+				if name == "" || !strings.HasPrefix(name, prefix) || !yield(row(name, r), nil) {
+					return // there are no more
 				}
 				from = name + "\x01" // the next name that can be
-			}
-			if len(rows) == 0 {
-				return
 			}
 		}
 	}

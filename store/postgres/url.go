@@ -5,12 +5,15 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -87,11 +90,15 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 	if password != nil {
 		config.ConnConfig.Password = *password
 	}
+	if config.ConnConfig.ValidateConnect == nil && several(config.ConnConfig) && !query.Has("target_session_attrs") && os.Getenv("PGTARGETSESSIONATTRS") == "" {
+		config.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
 	config.ConnConfig.RuntimeParams["application_name"] = cmp.Or(config.ConnConfig.RuntimeParams["application_name"], "holdfast")
 	return config, o, nil
 }
 
-// mostOpening is how long an opening waits for a server that gives no answer: no longer than a wait for a lock would.
+// mostOpening is how long an opening waits for a server that gives no answer, refuses connections or is starting up: no longer than
+// a wait for a lock would.
 const mostOpening = 10 * time.Second
 
 // openConfig opens a store with a pool of its own.
@@ -103,7 +110,7 @@ func openConfig(ctx context.Context, config *pgxpool.Config, opts *Options) (dri
 	// What is prepared here is prepared by hand, so that nothing stays behind in a pooler.
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	config.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
-		return waitNoLonger(ctx, c, cmp.Or(opts.Timeout, defaultTimeout))
+		return prepareSession(ctx, c, cmp.Or(opts.Timeout, defaultTimeout))
 	}
 	if config.ConnConfig.ConnectTimeout == 0 { // one of several servers that is silent must leave the others their time
 		config.ConnConfig.ConnectTimeout = cmp.Or(opts.Timeout, defaultTimeout)
@@ -118,7 +125,7 @@ func openConfig(ctx context.Context, config *pgxpool.Config, opts *Options) (dri
 	}
 	looking, cancel := context.WithTimeout(ctx, mostOpening)
 	defer cancel()
-	s, err := open(looking, pool, opts, release)
+	s, err := openPatiently(looking, pool, opts, release)
 	if err != nil {
 		release()
 		return nil, err
@@ -126,12 +133,34 @@ func openConfig(ctx context.Context, config *pgxpool.Config, opts *Options) (dri
 	return s, nil
 }
 
-// waitNoLonger has the server end a statement of this connection that waits for somebody else's lock, a little before it is given
+// openPatiently bears with a server that is away until ctx ends: it may be restarting.
+func openPatiently(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()) (driver.Store, error) {
+	var last error
+	for tries := 0; ; tries++ {
+		s, err := open(ctx, pool, opts, release)
+		if err == nil || driver.Final(err) {
+			return s, err
+		}
+		if last == nil || ctx.Err() == nil { // the end of ctx says less than what came before
+			last = err
+		}
+		select {
+		case <-time.After(rand.N(50 * time.Millisecond << min(tries, 4))):
+		case <-ctx.Done():
+			return nil, last
+		}
+	}
+}
+
+// prepareSession has the server end a statement of this connection that waits for somebody else's lock, a little before it is given
 // up here. The server does not notice that nobody wants the answer any more: such statements would gather there, a connection
 // each, until it takes no more. They are not cancelled from here, since that would also end a commit's waiting for the
-// standbys. Nothing is set where a pooler is in between, nor where somebody has set it already.
-func waitNoLonger(ctx context.Context, c *pgx.Conn, timeout time.Duration) error {
-	_, err := c.Exec(ctx, "select set_config('lock_timeout', $1, false) where pg_backend_pid()::int8 = $2 and current_setting('lock_timeout') = '0'",
+// standbys: see trip.receive, which has to hear of it when somebody else does, so warnings are asked for. Nothing is set where
+// a pooler is in between, nor a lock_timeout where somebody has set one already.
+func prepareSession(ctx context.Context, c *pgx.Conn, timeout time.Duration) error {
+	_, err := c.Exec(ctx, `select set_config(name, wanted, false)
+		from (values ('lock_timeout', '0', $1), ('client_min_messages', 'error', 'warning')) v (name, weak, wanted)
+		where current_setting(name) = weak and pg_backend_pid()::int8 = $2`,
 		pgx.QueryExecModeExec, strconv.FormatInt(timeout.Milliseconds()*3/4, 10), int64(c.PgConn().PID()))
 	return err
 }

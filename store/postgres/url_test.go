@@ -1,15 +1,18 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -49,6 +52,13 @@ func TestURL(t *testing.T) {
 	if p, err := o.place(); err != nil || p.locks != `"s"."t"` {
 		t.Errorf("%+v %v", p, err)
 	}
+	for raw, any := range map[string]bool{
+		"postgres://u@h/db": true, "postgres://u@h,i/db": false, "postgres://u@h,i/db?target_session_attrs=any": true,
+	} {
+		if config, _ := parse(t, raw); any != (config.ConnConfig.ValidateConnect == nil) {
+			t.Errorf("%s: any server will do: %v", raw, !any)
+		}
+	}
 	for _, raw := range []string{
 		"postgres://u:s3cret@h/db?nope=1", "postgres://u:s3cret@h/db?layout=other", "postgres://u:s3cret@h/db?create=perhaps",
 		"postgres://u:s3cret@h/db?timeout=1", "postgres://u:s3cret@h/db?sslmode=nope", "postgres://u:s3cret@h:x/db",
@@ -59,11 +69,59 @@ func TestURL(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 		}
 	}
-	if _, err := driver.Open(t.Context(), "postgres://u:s3cret@127.0.0.1:1/db?sslmode=disable"); err == nil || driver.Final(err) || strings.Contains(err.Error(), "s3cret") {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := driver.Open(ctx, "postgres://u:s3cret@127.0.0.1:1/db?sslmode=disable"); err == nil || driver.Final(err) || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("nobody listens there: %v", err)
 	}
 	s := opened(t, strings.Replace(freshURL(t, server(t)), "test@", "test:s3cret@", 1))
 	if i := s.Info(); strings.Contains(i.Store, "s3cret") || strings.Contains(i.Store, "test@") || !strings.HasPrefix(i.Store, "postgres://127.0.0.1:") {
 		t.Errorf("it is shown as %s", i.Store)
+	}
+}
+
+// TestOpeningDuringRestart: a server that is away for a moment, refuses connections, hangs up on them, or is starting up, keeps no
+// store from being opened.
+func TestOpeningDuringRestart(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	url := s.URL("test") + "?sslmode=disable&create=true"
+	opened(t, url)
+	s.Kill()
+	came := make(chan error, 1)
+	go func() {
+		st, err := driver.Open(t.Context(), url)
+		if err == nil {
+			st.Close()
+		}
+		came <- err
+	}()
+	select {
+	case err := <-came:
+		t.Errorf("while the server is away: %v", err)
+		came <- err
+	case <-time.After(300 * time.Millisecond):
+	}
+	if err := s.Again(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-came; err != nil {
+		t.Errorf("an opening during a restart: %v", err)
+	}
+	for _, layout := range []string{"", "shedlock"} {
+		link, err := linktest.NewLink(s.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer link.Close()
+		for n := range 6 { // a reset connection is met at each step of an opening
+			var replies atomic.Int64
+			link.Weather(func() (time.Duration, bool) { return 0, replies.Add(1) == int64(2*n+1) })
+			st, err := driver.Open(t.Context(), strings.Replace(url, s.Addr, link.Addr, 1)+"&layout="+layout)
+			if err != nil {
+				t.Fatalf("an opening that met a reset: %v", err)
+			}
+			st.Close()
+		}
 	}
 }

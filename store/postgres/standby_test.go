@@ -1,0 +1,250 @@
+package postgres
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/linktest"
+	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
+)
+
+// synced starts a server and a standby that its commits wait for. The client's way to the server can be reset.
+func synced(t *testing.T) (primary, standby *pgtest.Server, link *linktest.Link) {
+	t.Helper()
+	primary = startServer(t, "wal_sender_timeout=0", "fsync=on")
+	standby, err := primary.Standby("wal_receiver_timeout=0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(standby.Stop)
+	link, err = linktest.NewLink(primary.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(link.Close)
+	exec(t, primary, `alter system set synchronous_standby_names = '*'`)
+	exec(t, primary, `select pg_reload_conf()`)
+	eventually(t, "the synchronous standby", func() bool {
+		state, err := primary.Ask(`select sync_state from pg_stat_replication`)
+		return err == nil && state == "sync"
+	})
+	return primary, standby, link
+}
+
+// deafen stops what a standby receives by, so that commits wait for it. What it has by then is all that it will have.
+func deafen(t *testing.T, standby *pgtest.Server) (end func()) {
+	t.Helper()
+	text, err := standby.Ask(`select pid from pg_stat_wal_receiver`)
+	pid, perr := strconv.Atoi(text)
+	if err != nil || perr != nil {
+		t.Fatal(err, perr)
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	end = func() { _ = syscall.Kill(pid, syscall.SIGKILL) }
+	t.Cleanup(end)
+	return end
+}
+
+// waitingCommits is how many commits wait for the standby.
+func waitingCommits(s *pgtest.Server) int {
+	text, err := s.Ask(`select count(*) from pg_stat_activity where wait_event = 'SyncRep'`)
+	n, perr := strconv.Atoi(text)
+	if err != nil || perr != nil {
+		return 0
+	}
+	return n
+}
+
+// cancelCommits is what an operator does who sees commits hang.
+func cancelCommits(s *pgtest.Server) error {
+	return s.Exec(`select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'`)
+}
+
+// TestGrantWithoutStandby: a grant that the synchronous standby does not have is never believed, whatever ended the commit's wait
+// for it: after a fail-over the lock is somebody else's. Nor is a renewal. What makes it visible on the primary proves nothing.
+func TestGrantWithoutStandby(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(*pgtest.Server, *linktest.Link) error{
+		"reset": func(_ *pgtest.Server, link *linktest.Link) error { link.Reset(); return nil },
+		"crash": func(primary *pgtest.Server, _ *linktest.Link) error {
+			primary.Kill()
+			return primary.Again()
+		},
+		"cancel": func(primary *pgtest.Server, _ *linktest.Link) error { return cancelCommits(primary) },
+	} {
+		t.Run(name, func(t *testing.T) { grantWithoutStandby(t, fault) })
+	}
+}
+
+func grantWithoutStandby(t *testing.T, fault func(*pgtest.Server, *linktest.Link) error) {
+	t.Parallel()
+	primary, standby, link := synced(t)
+	both := "postgres://test@" + link.Addr + "," + standby.Addr + "/postgres?sslmode=disable&create=true&timeout=2s"
+	urls := []string{both, both + "&layout=shedlock"}
+	type outcome struct {
+		grant driver.Grant
+		err   error
+	}
+	var holders, others []driver.Store
+	var held []driver.Grant
+	for _, url := range urls {
+		st := opened(t, url)
+		if i := st.Info(); !i.Survives.Failover {
+			t.Fatalf("promised: %+v", i)
+		}
+		holders, others = append(holders, st), append(others, opened(t, url))
+		held = append(held, acquire(t, st, mutex("held", time.Minute)))
+	}
+	end := deafen(t, standby)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var claims, renewals sync.WaitGroup
+	first, renewed := make([]outcome, len(urls)), make([]error, len(urls))
+	for i, st := range holders {
+		claims.Go(func() { first[i].grant, first[i].err = st.Acquire(ctx, mutex("m", time.Minute)) })
+	}
+	eventually(t, "two commits that wait", func() bool { return waitingCommits(primary) == len(urls) })
+	if err := fault(primary, link); err != nil {
+		t.Fatal(err)
+	}
+	for i, st := range holders {
+		renewals.Go(func() { renewed[i] = renew(t, st, held[i]).Err })
+	}
+	go func() {
+		renewals.Wait()
+		time.AfterFunc(2*time.Second, cancel) // those who claim have tried again by then
+	}()
+	for ctx.Err() == nil { // whatever is tried again
+		if err := cancelCommits(primary); err != nil {
+			t.Error(err)
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+	claims.Wait()
+	primary.Kill()
+	end()
+	eventually(t, "the standby's promotion", func() bool { return standby.Exec(`select pg_promote()`) == nil })
+	for i, st := range others {
+		if err := renewed[i]; err == nil || loss(err) != "" {
+			t.Errorf("%s: a renewal that no standby has: %v", urls[i], err)
+		}
+		c := mutex("m", time.Minute)
+		c.Wait = true
+		second := acquire(t, st, c)
+		if g := first[i].grant; first[i].err == nil {
+			t.Errorf("%s: two believers for %v: %d and %d", urls[i], g.TTL-driver.Margin(g.TTL)-driver.SystemClock.Since(g.Since), g.Token, second.Token)
+		}
+		_, err := st.Acquire(t.Context(), mutex("held", time.Minute))
+		is(t, err, driver.ErrHeld)
+	}
+}
+
+// TestCommitKeepsWaiting: a client whose connection breaks does not end its commit's wait for the standby.
+func TestCommitKeepsWaiting(t *testing.T) {
+	t.Parallel()
+	primary, standby, link := synced(t)
+	st := opened(t, strings.Replace(primary.URL("test"), primary.Addr, link.Addr, 1)+"?sslmode=disable&create=true&timeout=2s")
+	deafen(t, standby)
+	came := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer func() { <-came }()
+	defer cancel()
+	go func() {
+		defer close(came)
+		_, _ = st.Acquire(ctx, mutex("m", time.Minute))
+	}()
+	var pid string
+	waits := `select coalesce(max(pid), 0) from pg_stat_activity where wait_event = 'SyncRep'`
+	eventually(t, "a commit that waits", func() bool {
+		var err error
+		pid, err = primary.Ask(waits)
+		return err == nil && pid != "0"
+	})
+	link.Reset()
+	eventually(t, "another try, which waits for the first", func() bool {
+		n, err := primary.Ask(`select count(*) from pg_stat_activity where application_name = 'holdfast' and wait_event_type = 'Lock'`)
+		return err == nil && n != "0"
+	})
+	if n, err := primary.Ask(`select count(*) from pg_stat_activity where wait_event = 'SyncRep' and pid = ` + pid); err != nil || n != "1" {
+		t.Errorf("the commit does not wait any more: %s %v", n, err)
+	}
+}
+
+// TestStaleStandby: where several servers are named, what a standby shows is not taken for the truth: it may be old. A holder that
+// it does not know of renews and releases on the primary.
+func TestStaleStandby(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []string{"", "shedlock"} {
+		t.Run("layout "+layout, func(t *testing.T) {
+			t.Parallel()
+			s := startServer(t)
+			st := opened(t, s.URL("test")+"?sslmode=disable&create=true&layout="+layout)
+			early := acquire(t, st, mutex("early", time.Minute))
+			standby, err := s.Standby("recovery_min_apply_delay=1h") // so that it is old for the whole test
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(standby.Stop)
+			config, opts := parse(t, "postgres://test@"+standby.Addr+","+s.Addr+"/postgres?sslmode=disable&target_session_attrs=any&layout="+layout)
+			var dials atomic.Int32
+			config.ConnConfig.DialFunc = func(_ context.Context, network, _ string) (net.Conn, error) {
+				if dials.Add(1)%2 == 1 { // now the one, now the other, as behind a name that leads to both
+					return net.Dial(network, standby.Addr)
+				}
+				return net.Dial(network, s.Addr)
+			}
+			pool, err := pgxpool.NewWithConfig(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			either, err := New(t.Context(), pool, opts)
+			for err != nil && !driver.Final(err) { // it may have come to the standby
+				either, err = New(t.Context(), pool, opts)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer either.Close()
+			held := acquire(t, st, mutex("held", time.Minute))
+			for range 4 {
+				pool.Reset()
+				if l, err := either.Inspect(t.Context(), "held"); err == nil && len(l.Holders) != 1 {
+					t.Errorf("an old look at a lock that is held: %+v", l)
+				}
+				if err := renewed(t, either, held); err != nil {
+					t.Errorf("a renewal: %v", err)
+				}
+				for l, err := range either.List(t.Context(), "") {
+					if err == nil && l.Name == "early" && len(l.Holders) == 0 {
+						t.Errorf("an old list: %+v", l)
+					}
+				}
+			}
+			for _, g := range []driver.Grant{held, early} {
+				pool.Reset()
+				if err := either.Release(t.Context(), g.Claim, ""); err != nil {
+					t.Errorf("a release: %v", err)
+				}
+				if l, err := st.Inspect(t.Context(), g.Name); err != nil || len(l.Holders) > 0 {
+					t.Errorf("after the release: %+v %v", l, err)
+				}
+			}
+		})
+	}
+}

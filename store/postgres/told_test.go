@@ -1,0 +1,177 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/linktest"
+	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
+)
+
+// throughLink opens a store of which the replies can be lost.
+func throughLink(t *testing.T, s *pgtest.Server, url string) (driver.Store, *linktest.Link) {
+	t.Helper()
+	link, err := linktest.NewLink(s.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(link.Close)
+	return opened(t, strings.Replace(url, s.Addr, link.Addr, 1)), link
+}
+
+// force ends the holder of a lock as an operator does.
+func force(t *testing.T, st driver.Store, name string) {
+	t.Helper()
+	l, err := st.Inspect(t.Context(), name)
+	if err == nil && len(l.Holders) == 1 {
+		err = st.Break(t.Context(), name, l.Holders[0].Ref, driver.BreakForce)
+	}
+	if err != nil {
+		t.Fatalf("%+v %v", l, err)
+	}
+}
+
+// TestBreakIsTold: a holder that an operator has ended by force is told so by its release, also when the first try of that
+// release gets no answer, and when somebody else has had the lock since. If nobody has ended it, such a release has.
+func TestBreakIsTold(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	for _, layout := range []string{"", "shedlock"} {
+		url := freshURL(t, s, "layout="+layout)
+		operator := opened(t, url)
+		st, link := throughLink(t, s, url)
+		for _, others := range []int{0, 1} { // who have the lock in between
+			name := fmt.Sprint("broken", others)
+			g := acquire(t, st, mutex(name, time.Minute))
+			force(t, operator, name)
+			for range others {
+				acquire(t, operator, mutex(name, time.Minute))
+			}
+			link.LoseReplies(1)
+			if err := st.Release(t.Context(), g.Claim, ""); loss(err) != driver.LossBroken {
+				t.Errorf("layout %q, %d others: the release of a claim that was broken: %v", layout, others, err)
+			}
+			name = fmt.Sprint("own", others)
+			g = acquire(t, st, mutex(name, time.Minute))
+			for range others {
+				c := mutex(name, time.Minute)
+				c.Wait = true
+				go func() { _, _ = operator.Acquire(t.Context(), c) }()
+			}
+			link.LoseReplies(1)
+			if err := st.Release(t.Context(), g.Claim, ""); err != nil {
+				t.Errorf("layout %q, %d others: a release whose reply was lost: %v", layout, others, err)
+			}
+		}
+	}
+}
+
+// TestShedLockLeftNoTrace: where the row tells nothing of how a claim was ended, since others have had the lock after it, a release
+// whose first try got no answer does not say that it went well.
+func TestShedLockLeftNoTrace(t *testing.T) {
+	t.Parallel()
+	server, s, peers := shedlocks(t, 1)
+	st, link := throughLink(t, server, server.URL("test")+"?sslmode=disable&layout=shedlock")
+	for name, others := range map[string]func(){
+		"two of ours": func() {
+			c := mutex("two of ours", time.Minute)
+			release(t, s, acquire(t, s, c).Claim)
+			acquire(t, s, mutex("two of ours", time.Minute))
+		},
+		"foreign": func() {
+			if ok, err := peers[0].lock(t.Context(), "foreign", time.Minute); !ok || err != nil {
+				t.Error(ok, err)
+			}
+		},
+	} {
+		g := acquire(t, st, mutex(name, time.Minute))
+		force(t, s, name)
+		others()
+		link.LoseReplies(1)
+		is(t, st.Release(t.Context(), g.Claim, ""), driver.ErrUncertain)
+	}
+}
+
+// TestUnsent: a release of which nothing can have been sent, since no connection was to be had, has not ended the claim: it stands.
+// A claim that somebody else has ended meanwhile is lost.
+func TestUnsent(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	for _, layout := range []string{"", "shedlock"} {
+		url := freshURL(t, s, "layout="+layout)
+		var refuse atomic.Int32
+		config, opts := parse(t, url)
+		config.ConnConfig.DialFunc = refusing(config.ConnConfig.DialFunc, &refuse)
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		st, err := New(t.Context(), pool, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer st.Close()
+		g := acquire(t, st, mutex("m", time.Minute))
+		exec(t, s, `delete from `+mustPlace(t, opts).locks) // so that nothing but the release itself can tell
+		pool.Reset()
+		refuse.Store(4)
+		if err := st.Release(t.Context(), g.Claim, ""); !errors.Is(err, driver.ErrLost) || refuse.Load() > 0 {
+			t.Errorf("layout %q: %v, with %d refusals left", layout, err, refuse.Load())
+		}
+	}
+}
+
+// refusing dials in vain for as long as n is above zero.
+func refusing(dial pgconn.DialFunc, n *atomic.Int32) pgconn.DialFunc {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if n.Add(-1) >= 0 {
+			return nil, errors.New("connection refused")
+		}
+		n.Store(0)
+		return dial(ctx, network, addr)
+	}
+}
+
+// TestWarningsOfOthers: what a trigger says, be it a warning, is not taken for word of the commit, and goes to the pool's user.
+func TestWarningsOfOthers(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	config, opts := parse(t, freshURL(t, s))
+	var heard atomic.Int32
+	config.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if n.Message == "mind the gap" {
+			heard.Add(1)
+		}
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	st, err := New(t.Context(), pool, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	exec(t, s, `create function tests.warn() returns trigger language plpgsql as $$ begin raise warning 'mind the gap'; return new; end $$;
+		create trigger warn before insert or update on `+mustPlace(t, opts).locks+` for each row execute function tests.warn()`)
+	g := acquire(t, st, mutex("m", time.Minute))
+	if r := renew(t, st, g); r.Err != nil {
+		t.Error(r.Err)
+	}
+	release(t, st, g.Claim)
+	if n := heard.Load(); n != 3 {
+		t.Errorf("%d warnings of a trigger were heard", n)
+	}
+}

@@ -1,0 +1,95 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Warnings looks at the server's settings and at how it is reached.
+func (t *table) Warnings(ctx context.Context) ([]string, error) {
+	if t.lanes.life.Err() != nil {
+		return nil, driver.ErrClosed
+	}
+	looking, cancel := context.WithTimeout(ctx, t.lanes.timeout)
+	defer cancel()
+	s, err := t.place.look(looking, t.lanes.pool)
+	if err != nil {
+		return nil, cmp.Or(ctx.Err(), err)
+	}
+	return append(s.warnings(t.place.several), wayWarnings(t.lanes.pool.Config().ConnConfig)...), nil
+}
+
+// warnings are about the server.
+func (s *situation) warnings(several bool) (ws []string) {
+	if s.Fsync != "on" {
+		ws = append(ws, "fsync is off: after a power cut locks are forgotten, and the database may be broken; set it to on")
+	}
+	if s.Commit == "off" {
+		ws = append(ws, "synchronous_commit is off: after a crash of the server the last locks are forgotten; set it to on, for the user of the locks at least")
+	}
+	switch {
+	case s.Standbys != "" && s.Messages == "error":
+		ws = append(ws, "client_min_messages is error: a commit that was not waited for by the standbys cannot be told from one that was; set it to warning")
+	case several && !s.synced():
+		ws = append(ws, "several servers are named, and commits do not wait for the standbys: a fail-over may forget locks that are held; "+
+			"set synchronous_standby_names, and synchronous_commit to on")
+	}
+	return ws
+}
+
+// wayWarnings are about the way to it.
+func wayWarnings(c *pgx.ConnConfig) (ws []string) {
+	plain, encrypted := false, false
+	note := func(host string, tls bool) {
+		if far(host) {
+			plain, encrypted = plain || !tls, encrypted || tls
+		}
+	}
+	note(c.Host, c.TLSConfig != nil)
+	for _, f := range c.Fallbacks {
+		note(f.Host, f.TLSConfig != nil)
+	}
+	if plain && encrypted {
+		ws = append(ws, fmt.Sprintf("sslmode is prefer, the default, or allow: whoever stands between this client and %s can read the password and speak for the server; "+
+			"set sslmode=verify-full", c.Host))
+	}
+	return ws
+}
+
+// far reports whether a host is another machine.
+func far(host string) bool {
+	network, _ := pgconn.NetworkAddress(host, 0)
+	ip := net.ParseIP(host)
+	return network != "unix" && !filepath.IsAbs(host) && host != "localhost" && (ip == nil || !ip.IsLoopback())
+}
+
+const mostWarnings = 8
+
+// Warnings tells also of rows whose times cannot be right.
+func (s *shedlock) Warnings(ctx context.Context) ([]string, error) {
+	ws, err := s.t.Warnings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a := s.t.lanes.do(ctx, s.astray)
+	if a.err != nil {
+		return nil, cmp.Or(ctx.Err(), s.t.place.explain(a.err))
+	}
+	for _, row := range a.rows {
+		if v := s.view(row); v.astray != "" {
+			ws = append(ws, v.misread())
+		}
+		if len(ws) == mostWarnings {
+			break
+		}
+	}
+	return ws, nil
+}
