@@ -191,6 +191,7 @@ func (a *attempt) line(ctx context.Context) (driver.Grant, error) {
 			defer seat.leave()
 		}
 	}
+	behind := 0 // how often in a row it was the next behind a foreign holder
 	for first := true; ; {
 		g, r, err := a.enter(ctx, &keys)
 		switch {
@@ -216,7 +217,14 @@ func (a *attempt) line(ctx context.Context) (driver.Grant, error) {
 			}
 			continue
 		}
-		told, err := a.block(ctx, seat, a.beat(r, first))
+		wait := a.beat(r, first)
+		if r.place <= 1 && foreignHolder(r) {
+			wait = min(wait, a.poll(r, behind))
+			behind++
+		} else {
+			behind = 0
+		}
+		told, err := a.block(ctx, seat, wait)
 		if err != nil {
 			return g, a.failed(ctx, r, err)
 		}
@@ -276,11 +284,14 @@ func (a *attempt) outside(ctx context.Context, r *refusal) (g driver.Grant, err 
 	}
 }
 
-// poll is when a claim outside of the line tries again if it is told nothing. A foreign holder tells nothing when it
-// leaves, so it is looked at more often.
+// foreignHolder reports whether another kind of client holds the lock, which tells nothing when it leaves.
+func foreignHolder(r *refusal) bool { return len(r.holders) == 1 && r.holders[0].Foreign }
+
+// poll is when a claim outside of the line tries again if it is told nothing, and the first in line behind a foreign holder, which
+// is looked at more often.
 func (a *attempt) poll(r *refusal, n int) time.Duration {
 	most := 2 * time.Second
-	if len(r.holders) == 1 && r.holders[0].Foreign {
+	if foreignHolder(r) {
 		most = 100 * time.Millisecond
 	}
 	d := min(10*time.Millisecond<<min(n, 10), most)

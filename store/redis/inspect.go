@@ -229,7 +229,8 @@ func (v *view) revision(l *driver.Lock) string {
 }
 
 // List walks through all keys of the server, or of each primary of a Cluster, and shows the locks that have a record. A
-// lock that only foreign clients ever used has none: nothing tells its key from any other.
+// lock that only foreign clients ever used has none: it is shown where a prefix or a template tells its key from others, and
+// not where any key may be a lock's.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
 	return func(yield func(driver.Lock, error) bool) {
 		seen := map[string]bool{}
@@ -255,7 +256,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, 
 	}
 }
 
-// names are the names of all locks that have a record, some of them more than once.
+// names are the names of all locks that have a record, and of what foreign clients keep where ours stand, some of them more than
+// once.
 func (s *Store) names(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	match := s.steps.records(globEscape.Replace(s.keys.before + prefix))
 	return func(yield func(string, error) bool) {
@@ -265,6 +267,18 @@ func (s *Store) names(ctx context.Context, prefix string) iter.Seq2[string, erro
 				return
 			}
 			if name, ok := s.steps.nameOf(s.keys, record); ok && strings.HasPrefix(name, prefix) && !yield(name, nil) {
+				return
+			}
+		}
+		if s.keys.before+s.keys.after == "" {
+			return
+		}
+		for key, err := range s.scan(ctx, globEscape.Replace(s.keys.before+prefix)+"*"+globEscape.Replace(s.keys.after)) {
+			if err != nil {
+				yield("", err)
+				return
+			}
+			if name, ok := s.keys.nameOf(key); ok && !ours(key) && strings.HasPrefix(name, prefix) && !yield(name, nil) {
 				return
 			}
 		}

@@ -96,6 +96,11 @@ func (k keyspace) name(record string) (string, bool) {
 	if !ok || beside("", lock) != record {
 		return "", false
 	}
+	return k.nameOf(lock)
+}
+
+// nameOf gives the lock's name back from its own key.
+func (k keyspace) nameOf(lock string) (string, bool) {
 	lock, before := strings.CutPrefix(lock, k.before)
 	lock, after := strings.CutSuffix(lock, k.after)
 	return lock, before && after && lock != ""

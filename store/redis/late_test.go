@@ -217,17 +217,30 @@ func TestIdle(t *testing.T) {
 	none("redisson", left)
 
 	s := open(t, "redis://"+server.Addr).(*Store)
-	do(t, server, "FLUSHALL")
-	acquire(t, s, fairClaim(ttl)) // it dies, as whoever waits behind it
-	if _, err := enterOnce(t, s, fairClaim(ttl)); err != nil {
-		t.Fatal(err)
-	}
-	if err := redistest.Until(t.Context(), func() bool { return do(t, server, "EXISTS", "m") == ":0" }); err != nil {
-		t.Fatal(err)
-	}
-	for key, left := range lives(t, server) {
-		if most := 25 * time.Hour; key != "holdfast:{m}" && left > most {
-			t.Errorf("dead ones leave %s for %v", key, left)
+	for _, kind := range []driver.Kind{driver.KindMutex, driver.KindSemaphore} {
+		do(t, server, "FLUSHALL")
+		dies := func() driver.Claim {
+			c := fairClaim(ttl)
+			if kind != driver.KindMutex {
+				c.Kind, c.Fair = kind, false
+			}
+			return c
+		}
+		acquire(t, s, dies())
+		if r, err := enterOnce(t, s, dies()); err != nil || r == nil {
+			t.Fatal(r, err)
+		}
+		if err := redistest.Until(t.Context(), func() bool { return do(t, server, "EXISTS", "m") == ":0" }); err != nil {
+			t.Fatal(err)
+		}
+		left := lives(t, server)
+		if len(left) < 3 {
+			t.Errorf("%s: left are %v", kind, left)
+		}
+		for key, left := range left {
+			if most := 25 * time.Hour; key != "holdfast:{m}" && left > most {
+				t.Errorf("%s: dead ones leave %s for %v", kind, key, left)
+			}
 		}
 	}
 }

@@ -107,13 +107,6 @@ func openRedlockURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 func openRedlock(ctx context.Context, p *place) (driver.Store, error) {
 	clients := make([]rueidis.Client, len(p.client.InitAddress))
 	errs := make([]error, len(clients))
-	var wg sync.WaitGroup
-	for i, addr := range p.client.InitAddress {
-		o := p.client
-		o.InitAddress = []string{addr}
-		wg.Go(func() { clients[i], errs[i] = connect(ctx, o) })
-	}
-	wg.Wait()
 	closeAll := func() {
 		for _, c := range clients {
 			if c != nil {
@@ -121,7 +114,19 @@ func openRedlock(ctx context.Context, p *place) (driver.Store, error) {
 			}
 		}
 	}
-	if err := standIn(clients, errs, p); err != nil {
+	err := patiently(ctx, func() error {
+		var wg sync.WaitGroup
+		for i, addr := range p.client.InitAddress {
+			if clients[i] == nil {
+				o := p.client
+				o.InitAddress = []string{addr}
+				wg.Go(func() { clients[i], errs[i] = connect(ctx, o) })
+			}
+		}
+		wg.Wait()
+		return standIn(clients, errs, p)
+	})
+	if err != nil {
 		closeAll()
 		return nil, err
 	}
@@ -376,7 +381,7 @@ func (b *ballot) hear(v vote) bool {
 		}
 		return false
 	}
-	if v.reply.IsInt64() {
+	if v.reply.IsInt64() && num(v.reply) > 0 {
 		b.answers++
 		b.granted++
 		b.tokens[v.server] = num(v.reply)

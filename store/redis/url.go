@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -177,7 +179,11 @@ func addresses(list, port string) (as []string) {
 
 // openClient makes a store with a client of its own, which connects at once.
 func openClient(ctx context.Context, o rueidis.ClientOption, opts *Options) (*Store, error) {
-	client, err := connect(ctx, o)
+	var client rueidis.Client
+	err := patiently(ctx, func() (err error) {
+		client, err = connect(ctx, o)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -192,6 +198,38 @@ func openClient(ctx context.Context, o rueidis.ClientOption, opts *Options) (*St
 		return nil, err
 	}
 	return s, nil
+}
+
+// patiently connects again while what is in the way may pass, as when a server is started anew, for as long as a claim would bear
+// with it. Nobody may listen any more or at all: that is borne for a shorter time, so that a wrong port is soon told.
+func patiently(ctx context.Context, connect func() error) error {
+	start := time.Now()
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+		err := connect()
+		limit := driver.Patience(driver.MaxTTL)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			limit = refusedTime
+		}
+		if err == nil || !mayPass(err) || time.Since(start)+pause > limit {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause/2 + rand.N(pause/2)):
+		}
+	}
+}
+
+// refusedTime is for how long it is tried to connect to where nobody listens.
+const refusedTime = 3 * time.Second
+
+// mayPass reports whether to connect again may help.
+func mayPass(err error) bool {
+	if dns := (*net.DNSError)(nil); errors.As(err, &dns) && dns.IsNotFound {
+		return false
+	}
+	return !driver.Final(err) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }
 
 // connect makes a client, or gives up when ctx ends: of many servers that hang each is waited for by itself, and what makes the

@@ -1,0 +1,95 @@
+package redis
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+// TestMalformed: an answer that no script of ours gives is an error, and never more.
+func TestMalformed(t *testing.T) {
+	t.Parallel()
+	g := must(t)(redistest.Independent(3))
+	a := g.Addrs()
+	s := open(t, "redis://"+a[0]).(*Store)
+	r := open(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).(*Redlock)
+	for _, text := range []string{
+		"return {}", "return {1}", "return {0}", "return {0, 1, 2}", "return {0, 1, 2, 3, 4, {}}", "return {2, {}}", "return {3}", "return {4, 'a'}",
+		"return {5}", "return {'a'}", "return 'a'", "return {{}}", "return false", "return -1",
+	} {
+		at := s.attempt(mutex("m", longTTL))
+		if _, refused, err := at.once(t.Context(), newStep(text), []string{"m"}, nil); err == nil && refused == nil {
+			t.Errorf("%s is taken for a grant", text)
+		}
+		m, err := s.do(t.Context(), newStep(text), []string{"m"}, nil)
+		b := &ballot{r: r, claim: mutex("m", longTTL), tokens: map[int]int64{}, agreed: map[int64]int{}}
+		b.hear(vote{0, m, err})
+		if b.granted > 0 {
+			t.Errorf("%s is taken for a server's vote", text)
+		}
+		if _, ok := readView(m); ok {
+			t.Errorf("%s is taken for a lock", text)
+		}
+		g := driver.Grant{Claim: mutex("m", longTTL), Token: 1}
+		s.renewed(t.Context(), []driver.Grant{g}, []int{0}, m, err, s.clock.Now(), func(_ int, r driver.Renewal) {
+			if _, err := m.ToArray(); r.Err == nil && err != nil {
+				t.Errorf("%s is taken for a renewal", text)
+			}
+		})
+	}
+	if _, err := s.Acquire(t.Context(), mutex("m", longTTL)); errors.Is(err, driver.ErrCorrupt) {
+		t.Error(err)
+	}
+}
+
+// TestRollIsSpread: where many are asked to show themselves they do so one after another, so that the server has time for others.
+func TestRollIsSpread(t *testing.T) {
+	t.Parallel()
+	l := &lookout{s: &Store{}, seats: map[*seat]struct{}{}}
+	for range 1000 {
+		l.seat("", true)
+	}
+	told := func(message string) (soon int, latest time.Duration) {
+		l.hear(message)
+		for t := range l.seats {
+			after := <-t.told
+			latest = max(latest, after)
+			if after < 10*time.Second {
+				soon++
+			}
+		}
+		return soon, latest
+	}
+	if soon, latest := told("roll 100000"); soon > 300 || latest < 50*time.Second || latest > 100*time.Second {
+		t.Errorf("%d of 1000 look within the first tenth, and the last after %v", soon, latest)
+	}
+	if _, latest := told("roll 0"); latest > 0 {
+		t.Errorf("of few one looks after %v", latest)
+	}
+}
+
+// TestWindow: one request that took very long does not make the confirm window long, and a link that stays slow does.
+func TestWindow(t *testing.T) {
+	t.Parallel()
+	now := time.Duration(0)
+	hand := func() time.Duration { return now }
+	s := &Store{clock: driver.Clock{Monotonic: hand, Real: hand}}
+	s.rtt.Store(int64(time.Millisecond))
+	took := func(d time.Duration) {
+		from := s.clock.Now()
+		now += d
+		s.took(from)
+	}
+	if took(time.Minute); s.window.Load().ms > 2100 {
+		t.Errorf("the window is %d ms after a stall", s.window.Load().ms)
+	}
+	for range 60 {
+		took(time.Second)
+	}
+	if ms := s.window.Load().ms; ms < 11000 || ms > 13000 {
+		t.Errorf("the window of a link of a second is %d ms", ms)
+	}
+}

@@ -1,0 +1,150 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/freeport"
+	"github.com/holdfast-go/holdfast/internal/linktest"
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+// TestFairBehindForeign: the first in line behind a foreign holder, which tells nothing when it leaves, looks as often as a claim
+// outside of the line does; those behind it do not.
+func TestFairBehindForeign(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr)
+	do(t, server, "SET", "m", "somebody")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	granted := make(chan error, 3)
+	for range 3 {
+		go func() {
+			g, err := s.Acquire(ctx, fairClaim(longTTL))
+			if err == nil {
+				err = s.Release(ctx, g.Claim, "")
+			}
+			granted <- err
+		}()
+	}
+	if err := redistest.Until(t.Context(), func() bool { return inLine(t, server) == 3 }); err != nil {
+		t.Fatal(err)
+	}
+	do(t, server, "CONFIG", "RESETSTAT")
+	start := time.Now()
+	if err := redistest.Until(t.Context(), func() bool { _, looks, _ := calls(t, server); return looks >= 40 }); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took < time.Second { // 75 ms apart at a mean
+		t.Errorf("those who wait look 40 times in %v", took)
+	}
+	inTime(t, "40 looks", start, 5*time.Second)
+	do(t, server, "DEL", "m")
+	for range 3 {
+		if err := <-granted; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestListForeign: a lock that only a foreign client holds is listed where a prefix or a template tells its key from others.
+func TestListForeign(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	for options, keys := range map[string][2]string{"?": {"", ""}, "?prefix=app[1]:": {"app[1]:", ""}, "?template=app:*:lock": {"app:", ":lock"}} {
+		do(t, server, "FLUSHALL")
+		s := open(t, "redis://"+server.Addr+options)
+		key := func(name string) string { return keys[0] + name + keys[1] }
+		acquire(t, s, mutex("job-ours", longTTL))
+		fair := mutex("job-fair", longTTL)
+		fair.Fair = true
+		acquire(t, s, fair)
+		do(t, server, "SET", key("job-theirs"), "somebody")
+		do(t, server, "HSET", key("job-hash"), "somebody:1", "1")
+		do(t, server, "SET", key("other"), "somebody")
+		do(t, server, "SET", "elsewhere", "a value")
+		var names []string
+		for l, err := range s.List(t.Context(), "job-") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if foreign := l.Name == "job-theirs" || l.Name == "job-hash"; len(l.Holders) != 1 || l.Holders[0].Foreign != foreign {
+				t.Errorf("%s: %+v", options, l)
+			}
+			names = append(names, l.Name)
+		}
+		slices.Sort(names)
+		want := []string{"job-fair", "job-hash", "job-ours", "job-theirs"}
+		if options == "?" { // any key may be a lock's
+			want = []string{"job-fair", "job-ours"}
+		}
+		if !slices.Equal(names, want) {
+			t.Errorf("%s: listed are %q, want %q", options, names, want)
+		}
+	}
+}
+
+// TestOpenWhileItStarts: a store is opened though its server is just being started: nobody listens yet, or the first links are
+// reset. Where that lasts it is told.
+func TestOpenWhileItStarts(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	via, err := linktest.NewLink(server.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(via.Close)
+	g := must(t)(redistest.Independent(3))
+	a := g.Addrs()
+	var resets atomic.Int64
+	via.Weather(func() (time.Duration, bool) { return 0, resets.Add(-1) >= 0 })
+	for _, raw := range []string{"redis://" + via.Addr, "redis+cluster://" + via.Addr} {
+		resets.Store(3)
+		s, err := opened(t.Context(), raw)
+		if err != nil {
+			t.Errorf("%s: opening it while links are reset: %v", raw, err)
+			continue
+		}
+		s.Close()
+	}
+	g.Servers[0].Kill()
+	g.Servers[1].Kill()
+	server.Kill()
+	again := make(chan error, 3)
+	time.AfterFunc(300*time.Millisecond, func() {
+		for _, s := range []*redistest.Server{g.Servers[0], g.Servers[1], server} {
+			again <- s.Again()
+		}
+	})
+	for _, raw := range []string{"redis://" + server.Addr, "redlock://" + a[0] + "?addrs=" + a[1] + "," + a[2]} {
+		s, err := opened(t.Context(), raw)
+		if err != nil {
+			t.Errorf("%s: opening it while it is started: %v", raw, err)
+			continue
+		}
+		acquire(t, s, waiting(mutex(fmt.Sprint("m", raw), longTTL)))
+		s.Close()
+	}
+	for range 3 {
+		if err := <-again; err != nil {
+			t.Error(err)
+		}
+	}
+	port, err := freeport.Port()
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	if _, err := opened(t.Context(), "redis://127.0.0.1:"+port); !errors.Is(err, syscall.ECONNREFUSED) || driver.Final(err) {
+		t.Errorf("where nobody listens: %v", err)
+	}
+	inTime(t, "to say that nobody listens", start, 2*refusedTime)
+}
