@@ -286,7 +286,7 @@ func (a *acquire) failure(ctx context.Context, err error) error {
 		return err
 	}
 	a.mu.Lock()
-	a.flying[a.claim.ID] = a.unsureOver
+	a.flying.put(a.claim.ID, a.unsureOver, a.claim.TTL, a.clock.Now())
 	a.mu.Unlock()
 	return fmt.Errorf("%w: %w", driver.ErrUncertain, err)
 }

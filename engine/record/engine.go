@@ -12,6 +12,7 @@
 package record
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -23,8 +24,8 @@ import (
 
 // New makes a driver.Store of a table. Closing the store closes the table.
 func New(table Table) driver.Store {
-	e := &engine{table: table, info: complete(table.Info()), rows: map[string]sight{}, seen: map[string]map[sighting]driver.Instant{},
-		moved: map[string]driver.Instant{}, flying: map[string]string{}, lookouts: map[string]*lookout{}}
+	e := &engine{table: table, info: complete(table.Info()), rows: knownRows{byName: map[string]*list.Element{}}, seen: map[string]map[sighting]driver.Instant{},
+		moved: map[string]driver.Instant{}, flying: flights{byClaim: map[string]flight{}}, lookouts: map[string]*lookout{}}
 	e.clock = e.info.Clock
 	e.notifier, _ = table.(Notifier)
 	e.presence, _ = table.(Presence)
@@ -56,12 +57,12 @@ type engine struct {
 	inBackground sync.WaitGroup
 
 	mu        sync.Mutex
-	rows      map[string]sight                       // as last seen, so that the first swap can do without a load
+	rows      knownRows                              // so that the first swap can do without a load
 	seen      map[string]map[sighting]driver.Instant // since when each claim has been watched unchanged
 	moved     map[string]driver.Instant              // when each was last written, where the store wants writes paced
 	rtt       time.Duration                          // smoothed round trip
 	lookouts  map[string]*lookout
-	flying    map[string]string // by claim id: the version that a swap of unknown outcome may still replace
+	flying    flights
 	nextSweep driver.Instant
 }
 
@@ -72,9 +73,6 @@ type sighting struct {
 	token int64
 	beat  int64
 }
-
-// maxKnown bounds how many rows are remembered; past it any one of them is forgotten, at the price of a load later.
-const maxKnown = 1 << 17
 
 func complete(info driver.Info) driver.Info {
 	info.Engine = "record"
@@ -125,7 +123,7 @@ type sight struct {
 func (e *engine) known(name string) (Row, *Record) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if s, ok := e.rows[name]; ok {
+	if s, ok := e.rows.get(name); ok {
 		return s.row, s.rec
 	}
 	return Row{Name: name}, &Record{}
@@ -134,16 +132,12 @@ func (e *engine) known(name string) (Row, *Record) {
 func (e *engine) remember(row Row, rec *Record) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if was, ok := e.rows[row.Name]; ok && was.row.Version != row.Version {
+	if was, ok := e.rows.get(row.Name); ok && was.row.Version != row.Version {
 		e.noteWrite(row.Name)
 	}
-	e.rows[row.Name] = sight{row, rec}
-	for name := range e.rows {
-		if len(e.rows) <= maxKnown {
-			break
-		}
-		delete(e.rows, name)
-	}
+	now := e.clock.Now()
+	e.rows.put(sight{row, rec}, now)
+	e.rows.trim(now, e.idleKeep())
 }
 
 // noteWrite notes that a row was written, just now or not long ago. It is called with mu held.
@@ -175,7 +169,7 @@ func (e *engine) tooSoon(name string) time.Duration {
 func (e *engine) forget(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.rows, name)
+	e.rows.drop(name)
 }
 
 // load reads a record as it is now.

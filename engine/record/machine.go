@@ -235,6 +235,9 @@ func (r *Record) settle(m Moment, keep string) {
 		}
 		unanswered = unanswered || c.State == Called && v == Silent
 	}
+	if len(kept) == 0 {
+		kept = nil // which would keep those who have left in memory
+	}
 	r.Claims = kept
 	if unanswered {
 		n := time.Duration(r.count(false))

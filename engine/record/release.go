@@ -113,9 +113,9 @@ func (r *release) outcome(m Moment) error {
 func (r *release) mayYetCome() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	version, ok := r.flying[r.id]
-	if ok && version != r.row.Version {
-		delete(r.flying, r.id)
+	f, ok := r.flying.byClaim[r.id]
+	if ok && f.over != r.row.Version {
+		delete(r.flying.byClaim, r.id)
 		return false
 	}
 	return ok
@@ -125,5 +125,6 @@ func (r *release) mayYetCome() bool {
 func (r *release) landed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.flying, r.id)
+	delete(r.flying.byClaim, r.id)
+	r.flying.trim(r.clock.Now())
 }

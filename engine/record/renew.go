@@ -49,6 +49,9 @@ func (e *engine) renew(ctx context.Context, grants []driver.Grant, which []int, 
 		}
 	}
 	row, rec := e.known(name)
+	if e.aging != nil && e.aging.Stale() {
+		rec = nil // the ends that would be written are later than need be: a reply tells the time
+	}
 	var err error
 	fresh := false
 	for {

@@ -165,3 +165,43 @@ func TestServerSetBack(t *testing.T) {
 		}
 	})
 }
+
+// Stale has the engine ask for the time.
+func (s *served) Stale() bool { return s.clock.Stale() }
+
+// TestRenewalsKnowTheTime promises that a holder which dies is replaced when its TTL is over, also by one who tries once, though it had
+// a long TTL, and its client asked the store for nothing between its renewals.
+func TestRenewalsKnowTheTime(t *testing.T) {
+	for _, ttl := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &stepped{t: t, m: fakeMemory()}
+			holder := s.open()
+			defer holder.Close()
+			c := paceClaim(1, false)
+			c.TTL = ttl
+			g := s.acquire(holder, c)
+			for range 3 {
+				time.Sleep(ttl / 3)
+				holder.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) {
+					if r.Err != nil {
+						t.Fatal(r.Err)
+					}
+				})
+			}
+			time.Sleep(ttl - time.Second)
+			try := func(n int) error {
+				newcomer := s.open()
+				defer newcomer.Close()
+				_, err := newcomer.Acquire(t.Context(), paceClaim(n, false))
+				return err
+			}
+			if err := try(2); !errors.Is(err, driver.ErrHeld) {
+				t.Errorf("TTL %v: a second before the end one who tries is told %v", ttl, err)
+			}
+			time.Sleep(2 * time.Second)
+			if err := try(3); err != nil {
+				t.Errorf("TTL %v: a second after it one who tries is told %v", ttl, err)
+			}
+		})
+	}
+}

@@ -99,8 +99,8 @@ type Heritable interface {
 
 // Aging is implemented by tables whose estimate of the store's clock grows worse while nothing is asked of the store.
 type Aging interface {
-	// Stale reports whether a Load would make the estimate better by much. The engine asks before it makes a claim, so
-	// that no claim's end is set much later than need be.
+	// Stale reports whether a Load would make the estimate better by much. The engine asks before it makes a claim or renews
+	// one, so that no claim's end is set much later than need be.
 	Stale() bool
 }
 

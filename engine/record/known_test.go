@@ -1,0 +1,139 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// plain is a table that takes whatever is written, or nothing.
+type plain struct {
+	refuses bool
+	n       int
+}
+
+func (*plain) Info() driver.Info {
+	from := time.Now()
+	hand := func() time.Duration { return time.Since(from) }
+	return driver.Info{Clock: driver.Clock{Monotonic: hand, Real: hand}}
+}
+
+func (*plain) Now() (int64, time.Duration) { return time.Now().UnixMicro(), 0 }
+
+func (p *plain) Load(_ context.Context, name string) (Row, error) {
+	if p.refuses {
+		return Row{}, errors.New("connection refused")
+	}
+	return Row{Name: name}, nil
+}
+
+func (p *plain) Swap(_ context.Context, r Row) (Row, error) {
+	if p.refuses {
+		return Row{}, errors.New("connection refused")
+	}
+	p.n++
+	r.Version = fmt.Sprint("version", p.n)
+	return r, nil
+}
+
+func (*plain) Delete(context.Context, Row) error { return nil }
+func (*plain) List(context.Context, string) iter.Seq2[Row, error] {
+	return func(func(Row, error) bool) {}
+}
+func (*plain) Close() error { return nil }
+
+func (e *engine) keeps() (idle, used, flying int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rows.idle.order.Len(), e.rows.used.order.Len(), len(e.flying.byClaim)
+}
+
+// TestForgets promises that what a client remembers of locks that nobody holds any more is bounded by its size, and by its age; that
+// it goes on remembering those it holds; and that what it remembers of claims whose outcome it does not know goes with them.
+func TestForgets(t *testing.T) {
+	const names = 40_000
+	claim := func(n int) driver.Claim {
+		return driver.Claim{Name: fmt.Sprintf("orders/%032d", n), ID: fmt.Sprintf("%026d", n), Kind: driver.KindMutex, Limit: 1, Weight: 1,
+			TTL: 30 * time.Second, Owner: "a program on some host", Meta: strings.Repeat("m", 1000)}
+	}
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		p := &plain{}
+		e := New(p).(*engine)
+		defer e.Close()
+		held := claim(names)
+		held.TTL = driver.MaxTTL
+		if _, err := e.Acquire(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		before := heap()
+		for n := range names {
+			_, err := e.Acquire(t.Context(), claim(n))
+			if err == nil {
+				err = e.Release(t.Context(), claim(n), "")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		grown := heap() - before
+		idle, used, _ := e.keeps()
+		t.Logf("%d idle rows of %d are remembered, in %d KiB", idle, names, grown>>10)
+		if idle < names/10 || idle > names*3/4 || used != 1 || grown > 2*maxIdleBytes {
+			t.Errorf("%d idle rows and %d others, %d KiB", idle, used, grown>>10)
+		}
+		time.Sleep(11 * time.Minute)
+		if err := e.Release(t.Context(), held, ""); err != nil {
+			t.Fatal(err)
+		}
+		if idle, used, _ := e.keeps(); idle != 1 || used != 0 {
+			t.Errorf("eleven minutes later: %d idle rows, %d others", idle, used)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		p := &plain{refuses: true}
+		e := New(p).(*engine)
+		defer e.Close()
+		for n := range 200 {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			if _, err := e.Acquire(ctx, claim(n)); !errors.Is(err, driver.ErrUncertain) {
+				t.Fatal(err)
+			}
+			cancel()
+		}
+		if _, _, flying := e.keeps(); flying != 200 {
+			t.Errorf("%d claims of unknown outcome are remembered", flying)
+		}
+		time.Sleep(3 * time.Minute)
+		p.refuses = false
+		if _, err := e.Acquire(t.Context(), claim(1000)); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Release(t.Context(), claim(1000), ""); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, flying := e.keeps(); flying != 0 {
+			t.Errorf("three minutes later %d of them are", flying)
+		}
+	})
+	f := flights{byClaim: map[string]flight{}}
+	for n := range 2 * maxFlights {
+		f.put(fmt.Sprint(n), "", driver.MaxTTL, driver.Instant{})
+	}
+	if len(f.byClaim) != maxFlights {
+		t.Errorf("%d claims of unknown outcome, and the most is %d", len(f.byClaim), maxFlights)
+	}
+}
