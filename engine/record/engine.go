@@ -31,7 +31,7 @@ func New(table Table) driver.Store {
 	e.presence, _ = table.(Presence)
 	e.aging, _ = table.(Aging)
 	e.bounded, _ = table.(Bounded)
-	_, e.swept = table.(Swept)
+	_, e.sweptByStore = table.(Swept)
 	e.maxRecord = MaxData
 	if t, ok := table.(Limited); ok {
 		e.maxRecord = min(MaxData, t.MaxRecord())
@@ -42,17 +42,17 @@ func New(table Table) driver.Store {
 }
 
 type engine struct {
-	table     Table
-	info      driver.Info
-	clock     driver.Clock
-	notifier  Notifier // nil if the table has none
-	presence  Presence // nil if the table has none
-	aging     Aging    // nil if the table's estimate of the clock does not age
-	bounded   Bounded  // nil if the table's error is the same to both sides
-	swept     bool     // the store removes idle records itself
-	maxRecord int      // bytes
-	life      context.Context
-	end       context.CancelCauseFunc
+	table        Table
+	info         driver.Info
+	clock        driver.Clock
+	notifier     Notifier // nil if the table has none
+	presence     Presence // nil if the table has none
+	aging        Aging    // nil if the table's estimate of the clock does not age
+	bounded      Bounded  // nil if the table's error is the same to both sides
+	sweptByStore bool
+	maxRecord    int // bytes
+	life         context.Context
+	end          context.CancelCauseFunc
 	// inBackground counts the engine's own goroutines; it is added to only with mu held and life going on.
 	inBackground sync.WaitGroup
 
@@ -64,6 +64,7 @@ type engine struct {
 	lookouts  map[string]*lookout
 	flying    flights
 	nextSweep driver.Instant
+	swept     *sweepPlace // how far, if a sweep was cut short
 }
 
 // sighting is what must stay the same for a claim to count as silent: not its id alone, since one claim may stand, go and

@@ -1,9 +1,12 @@
 package record
 
 import (
+	"cmp"
 	"context"
+	"iter"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -27,7 +30,7 @@ func (e *engine) idleKeep() time.Duration { return 10*time.Minute + 10*e.info.To
 func (e *engine) sweepSometimes() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.life.Err() != nil || e.swept {
+	if e.life.Err() != nil || e.sweptByStore {
 		return
 	}
 	first := e.nextSweep == driver.Instant{}
@@ -50,22 +53,79 @@ func (e *engine) sweepSometimes() {
 }
 
 func (e *engine) sweepAtClose() {
-	if !e.swept && rand.N(closeSweeps) == 0 {
+	if !e.sweptByStore && rand.N(closeSweeps) == 0 {
 		ctx, cancel := context.WithTimeout(e.life, closeFor)
 		defer cancel()
 		e.sweep(ctx)
 	}
 }
 
-// sweep removes what has been idle for long, and reports whether it has seen everything. What it cannot read it leaves.
-func (e *engine) sweep(ctx context.Context) bool {
+// sweep removes what has been idle for long, and reports whether it has seen everything, together with the sweeps before it that
+// were cut short. What it cannot read it leaves.
+//
+// Where many locks are held it may never come to the end in its time. So it goes on where the last one stopped, if the table can; the
+// first begins anywhere, since those of short-lived clients are all cut short.
+func (e *engine) sweep(ctx context.Context) (all bool) {
+	table, ok := e.table.(Resumable)
+	if !ok {
+		_, err := e.sweepRows(ctx, e.table.List(ctx, ""))
+		return err == nil
+	}
+	at := e.sweepFrom()
+	for {
+		last, err := e.sweepRows(ctx, table.ListAfter(ctx, at.after))
+		switch {
+		case err != nil:
+			at.after = cmp.Or(last, at.after)
+			e.sweepGoesOn(at)
+			return false
+		case at.fromFront:
+			e.sweepGoesOn(sweepPlace{fromFront: true})
+			return true
+		}
+		at = sweepPlace{fromFront: true}
+	}
+}
+
+func (e *engine) sweepFrom() sweepPlace {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.swept == nil {
+		return sweepPlace{after: e.anywhere()}
+	}
+	return *e.swept
+}
+
+func (e *engine) sweepGoesOn(at sweepPlace) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.swept = &at
+}
+
+// sweepPlace is where a sweep begins.
+type sweepPlace struct {
+	after     string
+	fromFront bool // the sweeps up to here have seen all that comes before
+}
+
+// anywhere is a text by which to begin: the beginning of a name that is known, and something behind it. It is called with mu held.
+func (e *engine) anywhere() string {
+	for name := range e.rows.byName {
+		return strings.ToValidUTF8(name[:rand.N(len(name)+1)], "") + string(rune('0'+rand.N('z'-'0')))
+	}
+	return ""
+}
+
+// sweepRows removes what may be removed, and gives the last name that it has seen.
+func (e *engine) sweepRows(ctx context.Context, list iter.Seq2[Row, error]) (last string, err error) {
 	now, off := e.table.Now()
 	before := now - (off.Abs() + e.idleKeep()).Microseconds()
-	for row, err := range e.table.List(ctx, "") {
+	for row, err := range list {
+		if err != nil && row.Name == "" {
+			return last, err
+		}
+		last = row.Name
 		if err != nil {
-			if row.Name == "" {
-				return false
-			}
 			continue
 		}
 		if rec, err := read(row); err != nil || !rec.forgettable(before) {
@@ -75,7 +135,7 @@ func (e *engine) sweep(ctx context.Context) bool {
 			e.forget(row.Name)
 		}
 	}
-	return ctx.Err() == nil
+	return last, ctx.Err()
 }
 
 // forgettable reports whether nothing in a record is of use to anybody: nobody stands on the lock, nobody has since that time, and

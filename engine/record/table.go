@@ -118,6 +118,13 @@ type Swept interface {
 	SweptByStore()
 }
 
+// Resumable is implemented by tables that list the records in an order of their own, and can begin anywhere. A sweep of many records,
+// which takes a few seconds at a time, then goes on where it stopped; otherwise idle records behind many others are never seen.
+type Resumable interface {
+	// ListAfter is List of all names that come behind a text in that order. The text is the last name that was listed, or any.
+	ListAfter(ctx context.Context, after string) iter.Seq2[Row, error]
+}
+
 // Limited is implemented by tables that cannot keep a record of [MaxData] bytes.
 type Limited interface {
 	// MaxRecord is the largest record in bytes. A claim that would fill it is refused while those that stand still have the

@@ -3,8 +3,10 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -156,6 +158,15 @@ func (m *Memory) replace(name string, e entry) {
 }
 
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+	return t.list(ctx, func(name string) bool { return strings.HasPrefix(name, prefix) })
+}
+
+// ListAfter goes by the order of the names.
+func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
+	return t.list(ctx, func(name string) bool { return name > after })
+}
+
+func (t *table) list(ctx context.Context, wanted func(name string) bool) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		if err := t.ready(ctx); err != nil {
 			yield(record.Row{}, err)
@@ -163,11 +174,12 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 		}
 		var rows []record.Row
 		for name := range t.m.rows {
-			if strings.HasPrefix(name, prefix) {
+			if wanted(name) {
 				rows = append(rows, t.m.row(name))
 			}
 		}
 		t.m.mu.Unlock()
+		slices.SortFunc(rows, func(a, b record.Row) int { return cmp.Compare(a.Name, b.Name) })
 		for _, row := range rows {
 			if !yield(row, nil) {
 				return
