@@ -39,6 +39,7 @@ type Engine struct {
 
 	weigher   Weigher   // nil if the tree is none
 	successor Successor // nil if the tree is none
+	breaker   Breaker   // nil if the tree is none
 	remainder Remainder // nil if the tree is none
 
 	// inBackground counts the engine's own goroutines; it is added to only with mu held and life going on.
@@ -74,6 +75,7 @@ func New(tree Tree) *Engine {
 	e.mover, _ = tree.(Mover)
 	e.weigher, _ = tree.(Weigher)
 	e.successor, _ = tree.(Successor)
+	e.breaker, _ = tree.(Breaker)
 	e.remainder, _ = tree.(Remainder)
 	e.info = complete(tree.Info())
 	e.info.Detached = e.mover != nil

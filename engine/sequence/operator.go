@@ -51,7 +51,7 @@ func (e *Engine) breaks(p *patience, name, key string, token int64, mode driver.
 	}
 	n := look.Nodes[i]
 	if mode == driver.BreakForce || mode == driver.BreakMark && i >= granted(look.Nodes) {
-		stood, _, err := e.tree.Remove(ctx, name, Node{Key: n.Key, Token: n.Token, Foreign: n.Foreign}, false)
+		stood, err := e.breakNode(ctx, name, n)
 		p.unsure = p.unsure || err != nil
 		return err == nil && stood, err
 	}
@@ -66,6 +66,32 @@ func (e *Engine) breaks(p *patience, name, key string, token int64, mode driver.
 	}
 	_, ok, err := e.tree.Change(ctx, name, n, note)
 	return err == nil && ok, err
+}
+
+// breakNode removes another's node, and leaves a note of that for its holder.
+func (e *Engine) breakNode(ctx context.Context, name string, n Node) (stood bool, err error) {
+	if e.breaker != nil && !n.Foreign {
+		return e.breaker.BreakNode(ctx, name, n)
+	}
+	stood, _, err = e.tree.Remove(ctx, name, Node{Key: n.Key, Token: n.Token, Foreign: n.Foreign}, false)
+	return stood, err
+}
+
+// whyGone is why a claim does not stand that its holder has not given up.
+func (e *Engine) whyGone(ctx context.Context, name string, n Node) *driver.LossError {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	if broken, err := e.wasBroken(ctx, name, n); err == nil && broken {
+		return &driver.LossError{Loss: driver.LossBroken}
+	}
+	return &driver.LossError{Loss: driver.LossGone}
+}
+
+func (e *Engine) wasBroken(ctx context.Context, name string, n Node) (bool, error) {
+	if e.breaker == nil || n.ID == "" || n.Token == 0 {
+		return false, nil
+	}
+	return e.breaker.WasBroken(ctx, name, n)
 }
 
 // Detach moves a claim's node to a session of its own, which nobody beats. The node keeps its place and its token.

@@ -3,6 +3,7 @@ package sequence
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -55,6 +56,7 @@ func (e *Engine) release(p *patience, cl *claim) error {
 }
 
 func (e *Engine) removeClaim(p *patience, cl *claim) error {
+	var tried Node // what a try without an answer was to remove
 	for {
 		e.mu.Lock()
 		s, n, unsure, loss := cl.session, cl.node, cl.unsure, cl.loss
@@ -62,13 +64,13 @@ func (e *Engine) removeClaim(p *patience, cl *claim) error {
 		e.mu.Unlock()
 		if s == nil || n.Token == 0 && !unsure || s.isDead() {
 			e.forget(cl)
-			if p.unsure {
-				return nil
+			switch {
+			case p.unsure:
+				return e.outcome(p, cl, tried)
+			case loss != nil:
+				return loss
 			}
-			if loss == nil {
-				loss = &driver.LossError{Loss: driver.LossGone}
-			}
-			return loss
+			return e.whyGone(p.ctx, cl.Name, n)
 		}
 		ctx, cancel := bounded(p.ctx)
 		start := e.clock.Now()
@@ -86,9 +88,9 @@ func (e *Engine) removeClaim(p *patience, cl *claim) error {
 		}
 		cancel()
 		if err == nil || errors.Is(err, ErrSessionOver) {
-			return e.released(p, cl, stood && err == nil, sight{left, start})
+			return e.released(p, cl, n, stood && err == nil, sight{left, start})
 		}
-		p.unsure = true
+		p.unsure, tried = true, n
 		if err := p.again(err); err != nil {
 			return err
 		}
@@ -120,8 +122,40 @@ func (s *session) isDead() bool {
 	return s.dead
 }
 
-// released takes in that a claim's node is gone.
-func (e *Engine) released(p *patience, cl *claim, stood bool, left sight) error {
+// outcome tells what a release has come to whose first try had no answer, when the claim is found gone: that try has
+// removed it, unless somebody left a note of having broken it, or the session was ended before its time.
+func (e *Engine) outcome(p *patience, cl *claim, n Node) error {
+	if err := e.ownDoing(p, cl.Name, n); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s := cl.session; s != nil && s.dead && e.clock.Since(s.trusted()) < s.TTL {
+		return fmt.Errorf("%w: the session was ended while the claim was being released", driver.ErrUncertain)
+	}
+	return nil
+}
+
+// ownDoing makes sure that nobody else has removed a node.
+func (e *Engine) ownDoing(p *patience, name string, n Node) error {
+	for {
+		ctx, cancel := bounded(p.ctx)
+		broken, err := e.wasBroken(ctx, name, n)
+		cancel()
+		switch {
+		case err == nil && broken:
+			return &driver.LossError{Loss: driver.LossBroken}
+		case err == nil:
+			return nil
+		}
+		if err := p.again(err); err != nil {
+			return err
+		}
+	}
+}
+
+// released takes in that a claim's node, as it was seen last, is gone.
+func (e *Engine) released(p *patience, cl *claim, n Node, stood bool, left sight) error {
 	if left.Revision != 0 {
 		left.Name = cl.Name
 		e.share(left, cl)
@@ -132,15 +166,19 @@ func (e *Engine) released(p *patience, cl *claim, stood bool, left sight) error 
 		_ = e.tree.End(ctx, cl.session.ID) // else its TTL ends it
 		cancel()
 	}
-	if stood || p.unsure {
+	switch {
+	case stood:
 		return nil
+	case p.unsure:
+		return e.outcome(p, cl, n)
 	}
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	if cl.loss != nil {
-		return cl.loss
+	loss := cl.loss
+	e.mu.Unlock()
+	if loss != nil {
+		return loss
 	}
-	return &driver.LossError{Loss: driver.LossGone}
+	return e.whyGone(p.ctx, cl.Name, n)
 }
 
 // releaseElsewhere removes a claim that another client made, or that this one has forgotten.
@@ -148,14 +186,15 @@ func (e *Engine) releaseElsewhere(p *patience, c driver.Claim, r string) error {
 	if c.ID == "" && r == "" {
 		return &driver.LossError{Loss: driver.LossGone}
 	}
+	var tried Node // what a try without an answer was to remove
 	for {
 		n, err := e.find(p.ctx, c.Name, c.ID, r)
 		if err == nil {
 			if n.Token == 0 {
 				if p.unsure {
-					return nil
+					return e.ownDoing(p, c.Name, tried)
 				}
-				return &driver.LossError{Loss: driver.LossGone}
+				return e.whyGone(p.ctx, c.Name, named(c.ID, r))
 			}
 			var stood bool
 			ctx, cancel := bounded(p.ctx)
@@ -167,15 +206,27 @@ func (e *Engine) releaseElsewhere(p *patience, c driver.Claim, r string) error {
 					_ = e.tree.End(ctx, n.Session) // it was the claim's own
 					cancel()
 				}
-				if stood || p.unsure {
+				switch {
+				case stood:
 					return nil
+				case p.unsure:
+					return e.ownDoing(p, c.Name, n)
 				}
-				return &driver.LossError{Loss: driver.LossGone}
+				return e.whyGone(p.ctx, c.Name, n)
 			}
-			p.unsure = true
+			p.unsure, tried = true, n
 		}
 		if err := p.again(err); err != nil {
 			return err
 		}
 	}
+}
+
+// named is as much of a node as is known of a claim by its id and ref.
+func named(id, r string) Node {
+	key, token, err := unref(r)
+	if err != nil {
+		return Node{}
+	}
+	return Node{Key: key, Token: token, Note: Note{ID: id}}
 }

@@ -153,7 +153,7 @@ func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Rene
 		case err != nil:
 			return driver.Renewal{Err: driver.Uncertain(err)}
 		case n.Token == 0 || n.Token != g.Token:
-			return lost(driver.LossGone)
+			return driver.Renewal{Err: e.whyGone(ctx, g.Name, named(g.ID, g.Ref))}
 		case n.Broken:
 			return lost(driver.LossBroken)
 		}

@@ -228,7 +228,7 @@ func TestReadsOnly(t *testing.T) {
 		defer holder.Close()
 		refused := 0
 		other := sequence.New(&memtree.Link{Server: server, Carry: func(ctx context.Context, what string, do func() any) (any, error) {
-			if what == "remove" || what == "change" {
+			if what == "remove" || what == "break" || what == "change" {
 				refused++
 				return nil, errors.New("no leader")
 			}

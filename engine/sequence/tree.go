@@ -115,6 +115,20 @@ type Remainder interface {
 	MayRemain(key string) bool
 }
 
+// Breaker is implemented by trees that can leave a note of a node that was removed by force. Without it the holder of a lock
+// that was broken takes that for its own release, if its first try of that had no answer.
+type Breaker interface {
+	// BreakNode removes the node with n.Key and n.Token, if it stands, and in the same step leaves a note of the claim n.ID,
+	// which WasBroken finds for [NoteTime] of n.TTL at least. The note goes by itself, and stands on no lock.
+	BreakNode(ctx context.Context, name string, n Node) (stood bool, err error)
+	// WasBroken reports whether there is such a note of a claim, of which n has the ID, the Key and the Token.
+	WasBroken(ctx context.Context, name string, n Node) (bool, error)
+}
+
+// NoteTime is how long it must be found that a claim was broken: for as long as its holder may believe in it, and then ask for
+// the outcome of its release.
+func NoteTime(ttl time.Duration) time.Duration { return ttl + driver.Patience(ttl) }
+
 // Session is a session of the store.
 type Session struct {
 	ID  string

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -23,7 +24,8 @@ type Server struct {
 	revision int64
 	sessions map[string]*session
 	locks    map[string][]*sequence.Node
-	barred   map[string]bool // adds that were withdrawn
+	barred   map[string]bool      // adds that were withdrawn
+	broken   map[string]time.Time // claims that were removed by force: until when that is known
 	watches  map[*watch]struct{}
 	requests map[string]int
 }
@@ -41,7 +43,7 @@ type watch struct {
 
 // New makes an empty server.
 func New() *Server {
-	return &Server{sessions: map[string]*session{}, locks: map[string][]*sequence.Node{}, barred: map[string]bool{},
+	return &Server{sessions: map[string]*session{}, locks: map[string][]*sequence.Node{}, barred: map[string]bool{}, broken: map[string]time.Time{},
 		watches: map[*watch]struct{}{}, requests: map[string]int{}}
 }
 
@@ -376,6 +378,26 @@ func (l *Link) Remove(ctx context.Context, name string, n sequence.Node, look bo
 		return r
 	})
 	return got.stood, got.left, err
+}
+
+// BreakNode removes a node and leaves a note of that.
+func (l *Link) BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error) {
+	return do(ctx, l, "break", func(s *Server) bool {
+		at := s.find(name, n.Key)
+		if at == nil || at.Token != n.Token {
+			return false
+		}
+		s.remove(name, at)
+		now := time.Now()
+		maps.DeleteFunc(s.broken, func(_ string, until time.Time) bool { return now.After(until) })
+		s.broken[n.ID] = now.Add(sequence.NoteTime(n.TTL))
+		return true
+	})
+}
+
+// WasBroken finds such a note.
+func (l *Link) WasBroken(ctx context.Context, _ string, n sequence.Node) (bool, error) {
+	return do(ctx, l, "broken", func(s *Server) bool { return time.Now().Before(s.broken[n.ID]) })
 }
 
 // RemoveFor removes a node, and looks at another one.

@@ -91,6 +91,31 @@ func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, look bo
 	return t.remove(ctx, &remove)
 }
 
+// BreakNode is one transaction, behind a lease for the note: so the note ends by itself, and none is left where nothing stood.
+func (t *tree) BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error) {
+	lease, err := t.grant(ctx, sequence.NoteTime(n.TTL))
+	if err != nil {
+		return false, err
+	}
+	key := t.dir(name) + n.Key
+	r, err := t.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", n.Token)).
+		Then(clientv3.OpDelete(key), clientv3.OpPut(t.note(n.ID), name, clientv3.WithLease(unhex(lease.ID)))).Commit()
+	if err == nil && !r.Succeeded {
+		_ = t.End(ctx, lease.ID) // else its TTL ends it
+		return false, nil
+	}
+	return err == nil, t.fault(err)
+}
+
+// WasBroken is one read.
+func (t *tree) WasBroken(ctx context.Context, _ string, n sequence.Node) (bool, error) {
+	r, err := t.kv.Get(ctx, t.note(n.ID), clientv3.WithCountOnly())
+	if err != nil {
+		return false, t.fault(err)
+	}
+	return r.Count > 0, nil
+}
+
 // RemoveFor reads one key along, instead of the whole line on all members.
 func (t *tree) RemoveFor(ctx context.Context, name string, n sequence.Node, next string) (bool, sequence.Look, error) {
 	dir := t.dir(name)

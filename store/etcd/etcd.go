@@ -21,9 +21,11 @@
 // ignore them: to concurrency.Mutex any key that starts with NAME/ is a waiter, so one on the lock a waits for those of the
 // lock a/b, too. Do not nest the names of locks that such clients share.
 //
-// The one key beside the claims is PREFIX, a zero byte, holdfast/LEASE, written when a claim was given up whose request had
-// no answer: it keeps that request from taking effect later, and goes with the lease. So a user of the cluster who is
-// confined to a range of keys needs the whole range that starts with Options.Prefix, to read and write.
+// Two kinds of keys stand beside the claims. PREFIX, a zero byte, holdfast/LEASE is written when a claim was given up whose
+// request had no answer: it keeps that request from taking effect later, and goes with the lease. PREFIX, a zero byte,
+// holdfast/broken/CLAIM is written when a claim is broken by force, so that its holder is told, and goes with a lease of its
+// own, the TTL of the claim and up to 10 s later. So a user of the cluster who is confined to a range of keys needs the whole
+// range that starts with Options.Prefix, to read and write.
 package etcd
 
 import (

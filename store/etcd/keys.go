@@ -29,6 +29,9 @@ func (t *tree) all(name string) clientv3.Op {
 // gate is the key that withdrawn adds of a session find changed.
 func (t *tree) gate(session string) string { return t.prefix + own + session }
 
+// note is the key that says that a claim was broken.
+func (t *tree) note(id string) string { return t.prefix + own + "broken/" + id }
+
 // keyOf is a claim's key below its lock's.
 func keyOf(session string, number int64) string {
 	if number == 0 {

@@ -1,0 +1,110 @@
+package sequence_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/internal/memtree"
+)
+
+// TestBrokenBeneathRelease: a release whose first try had no answer, and which then finds its claim gone, says that the lock was
+// broken if it was, by force and before that try could arrive, and is a release if it has done it itself; so it is where the
+// claim is given back by another process.
+func TestBrokenBeneathRelease(t *testing.T) {
+	for _, broken := range []bool{true, false} {
+		for _, elsewhere := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				server := memtree.New()
+				operator := sequence.New(&memtree.Link{Server: server})
+				defer operator.Close()
+				var g driver.Grant
+				var tries atomic.Int64
+				carry := func(_ context.Context, what string, do func() any) (any, error) {
+					if what != "remove" || tries.Add(1) > 1 {
+						return do(), nil
+					}
+					if !broken {
+						do()
+					} else if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
+						t.Error(err)
+					}
+					time.Sleep(time.Second)
+					return nil, errors.New("no answer")
+				}
+				holder := sequence.New(&memtree.Link{Server: server, Carry: carry})
+				defer holder.Close()
+				releaser := holder
+				if elsewhere {
+					releaser = sequence.New(&memtree.Link{Server: server, Carry: carry})
+					defer releaser.Close()
+				}
+				g, _ = holder.Acquire(t.Context(), mutex("m", 10*time.Second))
+				err := releaser.Release(t.Context(), g.Claim, g.Ref)
+				var loss *driver.LossError
+				if was := errors.As(err, &loss) && loss.Loss == driver.LossBroken; was != broken || !was && err != nil {
+					t.Errorf("broken %v, given back elsewhere %v: the release says: %v", broken, elsewhere, err)
+				}
+			})
+		}
+	}
+}
+
+// TestEndedBeneathRelease: a release whose first try had no answer does not know what became of its claim if the session was
+// ended meanwhile, before its time.
+func TestEndedBeneathRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		var tries atomic.Int64
+		holder := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+			if what == "remove" && tries.Add(1) == 1 {
+				server.Expire("")
+				time.Sleep(4 * time.Second) // a beat tells
+				return nil, errors.New("no answer")
+			}
+			return do(), nil
+		}})
+		defer holder.Close()
+		g, err := holder.Acquire(t.Context(), mutex("m", 9*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := holder.Release(t.Context(), g.Claim, g.Ref); !errors.Is(err, driver.ErrUncertain) {
+			t.Errorf("the release says: %v", err)
+		}
+	})
+}
+
+// TestBrokenIsTold: the renewal and the release of a claim that was broken by force say so, also in a process that knows no
+// more of it than its ref.
+func TestBrokenIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		holder, operator := sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server})
+		defer holder.Close()
+		defer operator.Close()
+		g, err := holder.Acquire(t.Context(), mutex("m", 10*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
+			t.Fatal(err)
+		}
+		for what, err := range map[string]error{
+			"renewed":            renewal(t.Context(), holder, g).Err,
+			"renewed elsewhere":  renewal(t.Context(), operator, g).Err,
+			"released":           holder.Release(t.Context(), g.Claim, g.Ref),
+			"released elsewhere": operator.Release(t.Context(), g.Claim, g.Ref),
+		} {
+			var loss *driver.LossError
+			if !errors.As(err, &loss) || loss.Loss != driver.LossBroken {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	})
+}

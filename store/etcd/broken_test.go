@@ -1,0 +1,78 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+)
+
+// lossy is a connection whose next transaction is lost, after what is done instead.
+type lossy struct{ instead chan func() }
+
+func (l lossy) option() grpc.DialOption {
+	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, rep any, cc *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
+		if m == "/etcdserverpb.KV/Txn" {
+			select {
+			case do := <-l.instead:
+				do()
+				return errors.New("no answer")
+			default:
+			}
+		}
+		return call(ctx, m, req, rep, cc, o...)
+	})
+}
+
+// TestBrokenBeneathUnlock: an unlock whose first request is lost, while the lock is broken by force and given to another, says
+// that it was broken. What is left of the break stands outside of the lock, and goes with a lease of its own.
+func TestBrokenBeneathUnlock(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	link := lossy{make(chan func(), 1)}
+	cli, err := etcdtest.Connect(c.Endpoints(), link.option())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cli.Close() })
+	const ttl = 30 * time.Second
+	client := newClient(t, New(cli, nil), ttl)
+	operator := rig.Peer(t, c)
+	other := newClient(t, operator, ttl)
+	l := lease(t, client, t.Name())
+	stands, err := operator.Inspect(t.Context(), t.Name())
+	if err != nil || len(stands.Holders) != 1 {
+		t.Fatal(stands, err)
+	}
+	link.instead <- func() {
+		fails(t, operator.Break(t.Context(), t.Name(), stands.Holders[0].Ref, driver.BreakForce))
+		fails(t, lease(t, other, t.Name()).Unlock())
+	}
+	var loss *holdfast.LossError
+	if err := l.Unlock(); !errors.As(err, &loss) || loss.Loss != driver.LossBroken {
+		t.Errorf("the unlock says: %v", err)
+	}
+	if err := lease(t, client, t.Name()).Unlock(); err != nil {
+		t.Errorf("the next one says: %v", err)
+	}
+	kept, err := cli.Get(t.Context(), operator.tree.note(""), clientv3.WithPrefix())
+	fails(t, err)
+	for _, kv := range kept.Kvs {
+		if string(kv.Value) != t.Name() {
+			continue
+		}
+		r, err := cli.TimeToLive(t.Context(), clientv3.LeaseID(kv.Lease), clientv3.WithAttachedKeys())
+		if want := int64(sequence.NoteTime(ttl) / time.Second); err != nil || r.GrantedTTL != want || len(r.Keys) != 1 {
+			t.Errorf("the note stands under %+v, and is to last for %d s: %v", r, want, err)
+		}
+		return
+	}
+	t.Errorf("there is no note among %v", kept.Kvs)
+}
