@@ -79,8 +79,10 @@ func (r *request) open(ctx context.Context, store string, rec *record) (*holdfas
 	return client, lease, err
 }
 
-// giveBack unlocks, now that nobody works under the lock. It returns an error only for a lease that was lost; one that
-// cannot be given back now ends by its TTL, and the work is done all the same.
+// giveBack unlocks, now that nobody works under the lock. It returns an error only for a lease that is known to be lost. One
+// that cannot be given back now ends by its TTL. The work was done while the lock was believed in, and only an operator who broke
+// it by force just then, and was warned, can have let somebody in beside it: so that is told, and does not make a failure of it,
+// which a scheduler would answer by doing the work again.
 func (r *request) giveBack(lease *holdfast.Lease, lossTold bool, rec *record) error {
 	patience := driver.Patience(r.opts.TTL) + time.Second
 	if lossTold {
@@ -96,8 +98,9 @@ func (r *request) giveBack(lease *holdfast.Lease, lossTold bool, rec *record) er
 		}
 		return err
 	default:
+		rec.set(fields{"release": "unknown"})
 		rec.event("not released", fields{"reason": reason(err)})
-		say("%s could not be given back and stands until its TTL is over: %s", shown(r.name), reason(err))
+		say("%s could not be given back and stands until its TTL is over, unless an operator has broken it meanwhile: %s", shown(r.name), reason(err))
 	}
 	return nil
 }
@@ -125,6 +128,28 @@ func tellEvent(name string, rec *record) func(holdfast.Event) {
 
 // wait takes the lock within its patience, or until ctx ends.
 func (r *request) wait(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
+	lease, err := r.waitLimited(ctx, client)
+	late := errors.Is(err, errWaited)
+	if late {
+		lease, err = r.tryLast(ctx, client)
+	}
+	if err != nil {
+		return nil, r.explain(client, err, late)
+	}
+	return lease, nil
+}
+
+// tryLast tries once more after a wait that was limited. That ends without telling which it was, a busy lock, one that was let
+// go just now, or a store that is down, since it may be shorter than the library's own patience with a silent store.
+func (r *request) tryLast(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, inspectTime)
+	defer cancel()
+	last := *r
+	last.noWait = true
+	return last.acquire(ctx, client)
+}
+
+func (r *request) waitLimited(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if r.patience.limited && !r.noWait {
@@ -135,10 +160,7 @@ func (r *request) wait(ctx context.Context, client *holdfast.Client) (*holdfast.
 	lease, err := r.acquire(ctx, client)
 	cancel(nil)
 	<-told
-	if err != nil {
-		return nil, r.explain(client, err)
-	}
-	return lease, nil
+	return lease, err
 }
 
 // acquire takes the lock as the kind that it stands as. A plain run and a shared one of the same name must exclude each
@@ -151,7 +173,8 @@ func (r *request) acquire(ctx context.Context, client *holdfast.Client) (*holdfa
 		lease, err := r.take(ctx, client, kind)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return nil, err
+			return nil, context.Cause(ctx)
+		case endedByStore(err) && !r.noWait: // this program was stopped for longer than the TTL, or the store was away
 		case errors.Is(err, holdfast.ErrQueueFull) && !r.noWait:
 		case errors.Is(err, holdfast.ErrMismatch) && r.limit == 0:
 			stands, lookErr := client.Inspect(ctx, r.name)
@@ -176,6 +199,12 @@ func (r *request) acquire(ctx context.Context, client *holdfast.Client) (*holdfa
 			return nil, err
 		}
 	}
+}
+
+// endedByStore reports whether a wait has ended though nobody ended it: with the session that it stood under, as a rule.
+func endedByStore(err error) bool {
+	var loss *holdfast.LossError
+	return errors.As(err, &loss) && loss.Loss != holdfast.LossBroken
 }
 
 // take asks for the lock as one kind.
@@ -209,32 +238,22 @@ func lockOrTry(ctx context.Context, l locker, noWait bool) (*holdfast.Lease, err
 	return l.Lock(ctx)
 }
 
-// explain says why the lock was not had, and who had it.
-func (r *request) explain(client *holdfast.Client, err error) error {
+// explain says why the lock was not had, and who had it. late is whether that was after all of the time to wait.
+func (r *request) explain(client *holdfast.Client, err error, late bool) error {
 	var held *holdfast.HeldError
 	switch {
+	case errors.As(err, &held) && late:
+		return &refused{fmt.Sprintf("%s was not free within %v; it is held by %s", shown(r.name), r.patience.limit, holders(held.Holders)), err}
 	case errors.As(err, &held):
 		return &refused{fmt.Sprintf("%s is held by %s", shown(r.name), holders(held.Holders)), err}
 	case errors.Is(err, holdfast.ErrMismatch):
 		return r.explainMismatch(client, err)
+	case endedByStore(err):
+		return exitWith(exitUnavailable, "%s was not acquired: %s", shown(r.name), lossReason(err))
 	case errors.Is(err, holdfast.ErrLost): // it waited, and had nothing that could be lost
-		return &refused{fmt.Sprintf("the wait for %s was ended by somebody else: an operator, as a rule", shown(r.name)), holdfast.ErrHeld}
-	case !errors.Is(err, errWaited):
-		return err
+		return &refused{fmt.Sprintf("the wait for %s was ended by an operator", shown(r.name)), holdfast.ErrHeld}
 	}
-	// A wait that is shorter than the library's own patience with a silent store ends without telling which it was: a
-	// busy lock, or a store that is down.
-	ctx, cancel := context.WithTimeout(context.Background(), inspectTime)
-	defer cancel()
-	lock, lookErr := client.Inspect(ctx, r.name)
-	switch {
-	case lookErr != nil:
-		return lookErr
-	case len(lock.Holders) == 0: // let go of just now
-		return &refused{fmt.Sprintf("%s was not free within %v", shown(r.name), r.patience.limit), holdfast.ErrHeld}
-	}
-	return &refused{fmt.Sprintf("%s was not free within %v; it is held by %s", shown(r.name), r.patience.limit, holders(lock.Holders)),
-		holdfast.ErrHeld}
+	return err
 }
 
 func (r *request) explainMismatch(client *holdfast.Client, err error) error {

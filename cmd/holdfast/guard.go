@@ -70,6 +70,7 @@ const (
 	reportTold    = "told"    // Why; the tree was told to end
 	reportKilled  = "killed"  // for the first time
 	reportStuck   = "stuck"   // Left, though killed
+	reportUnseen  = "unseen"  // Why; only children can be found
 	reportGone    = "gone"    // nothing is left; Why, if the tree was ended; the last
 )
 

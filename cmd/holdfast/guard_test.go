@@ -89,7 +89,12 @@ func (r *running) guard() int {
 // checker is a command that looks, first thing, whether any process of a family is there.
 func (w *world) checker(flags ...string) *running {
 	w.Helper()
-	r := w.command(append(append(append([]string{"run"}, flags...), "a", self), familyFiles...)...)
+	return w.checkerOf(familyFiles, flags...)
+}
+
+func (w *world) checkerOf(files []string, flags ...string) *running {
+	w.Helper()
+	r := w.command(append(append(append([]string{"run"}, flags...), "a", self), files...)...)
 	r.cmd.Env = w.env("HOLDFAST_TEST_HELPER=check")
 	return r.begin()
 }

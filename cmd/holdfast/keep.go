@@ -278,6 +278,8 @@ func (k *keeper) hear(r report) (last bool) {
 	case reportKilled:
 		k.acted = true
 		k.record.event("killed", nil)
+	case reportUnseen:
+		k.record.event("not all can be seen", fields{"reason": r.Why})
 	case reportStuck:
 		k.stuck(r.Left)
 	case reportGone:

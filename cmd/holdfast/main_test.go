@@ -113,6 +113,8 @@ func helper(what string) {
 		}
 		fmt.Println("held as", os.Geteuid(), os.Getpid())
 		time.Sleep(time.Hour)
+	case "hidden": // this binary belongs to root and is set-uid: as sudo does, root starts a program of the caller's
+		runInner(os.Args[1], os.Args[2])
 	case "signals": // print each, and end by SIGTERM
 		ch := make(chan os.Signal, 100)
 		signal.Notify(ch)
@@ -359,6 +361,11 @@ func (r result) want(t *testing.T, code int, words ...string) {
 func (r *running) behind() *running {
 	r.Helper()
 	r.await("a second client of the store", func() bool {
+		select {
+		case <-r.ended:
+			r.Fatalf("ended instead of waiting; %s", r.wait().description)
+		default:
+		}
 		present, err := os.ReadDir(strings.TrimPrefix(r.store, "file://") + "/clients")
 		return err == nil && len(present) >= 2
 	})

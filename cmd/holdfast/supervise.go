@@ -17,6 +17,7 @@ const (
 	leftNotice   = 200 * time.Millisecond // how long descendants may outlive the command without a word
 	firstKillGap = 10 * time.Millisecond  // between two rounds of SIGKILL
 	lastKillGap  = time.Second            //
+	blindRounds  = 100                    // of SIGKILL, without longer gaps, where only children can be found
 	forever      = time.Hour
 )
 
@@ -52,6 +53,8 @@ type supervisor struct {
 	killAt   driver.Instant  // once the tenure has ended: when SIGKILL is due
 	killing  bool            // the user wants it killed
 	killGap  time.Duration   // once SIGKILL has been sent
+
+	killRounds int
 
 	status    syscall.WaitStatus
 	overAt    time.Time // when the command itself ended
@@ -116,6 +119,7 @@ func (s *supervisor) step() time.Duration {
 	case left <= 0 || s.killing:
 		return min(s.kill(), max(left, firstKillGap))
 	case s.ending != nil:
+		s.tree.signalNew(s.terms.Signal)
 		return min(left, s.terms.Pulse)
 	case left <= s.terms.Grace:
 		s.warn(left)
@@ -179,6 +183,10 @@ func (s *supervisor) end(why error) {
 		s.tree.signalAll(s.terms.Signal)
 		s.tree.signalAll(unix.SIGCONT)
 		s.report(report{Event: reportTold, Why: lossReason(why)})
+		if why := s.tree.blind(); why != nil {
+			s.say("not all of the command can be seen (%s): what it has started is told to end after it", why)
+			s.report(report{Event: reportUnseen, Why: why.Error()})
+		}
 	}
 }
 
@@ -190,7 +198,9 @@ func (s *supervisor) kill() time.Duration {
 	}
 	var left []process // that cannot be killed
 	if s.killGap == lastKillGap && !s.stuckTold {
-		left = s.tree.running()
+		if left = s.tree.running(); len(left) == 0 { // children there are, or this would be over
+			left = []process{{Name: "a process that cannot be seen"}}
+		}
 	}
 	if len(left) > 0 {
 		s.stuckTold = true
@@ -202,6 +212,9 @@ func (s *supervisor) kill() time.Duration {
 		s.report(report{Event: reportStuck, Left: left})
 	}
 	s.killGap = min(max(2*s.killGap, firstKillGap), lastKillGap)
+	if s.killRounds++; s.killRounds < blindRounds && s.tree.blind() != nil { // each round reaches only one generation
+		s.killGap = firstKillGap
+	}
 	return s.killGap
 }
 

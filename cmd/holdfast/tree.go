@@ -22,7 +22,11 @@ func names(all []process) []string {
 		if i == most {
 			return append(names, fmt.Sprintf("%d more", len(all)-most))
 		}
-		names = append(names, fmt.Sprintf("%s[%d]", words(p.Name), p.PID))
+		name := words(p.Name)
+		if p.PID != 0 {
+			name += fmt.Sprintf("[%d]", p.PID)
+		}
+		names = append(names, name)
 	}
 	return names
 }

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"sync"
 	"syscall"
 
@@ -21,14 +19,16 @@ const lastSignal = syscall.Signal(64)
 
 // tree is a process that this one has started and all that descends from it: the command, or its guard. This process is
 // their subreaper: whoever loses its parent becomes a child of this process, so no descendant can get out of its sight, by
-// setsid or by a double fork.
+// setsid or by a double fork. How they are found is in members_linux.go.
 type tree struct {
 	exited chan syscall.WaitStatus // how the first process ended; sent once
 	gone   chan struct{}           // closed when no process of the tree is left
 
 	command int
 	group   int          // of the first process
-	foreign map[int]bool // children that a shell had when it became this program by exec: none of ours
+	cookie  string       // of the environment of all that descends from the command; empty if there is none
+	foreign map[int]bool // children from before: what a shell had started that became this program by exec, and the listener
+	told    map[int]bool // children that have had a signal, where only children can be found
 
 	// Held to reap and to signal: so a child that is signalled still is that child, and no other process under a number
 	// that has been used again.
@@ -39,7 +39,10 @@ type tree struct {
 // startTree starts a process with the input and output of this one. One that is bound is killed by the kernel should this
 // process be killed: a net that catches it alone, and not what it has started.
 func startTree(path string, argv, env []string, bound bool) (*tree, error) {
-	t := &tree{exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), group: unix.Getpgrp()}
+	t := &tree{
+		exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), group: unix.Getpgrp(), told: map[int]bool{},
+		cookie: cookieOf(env),
+	}
 	started := make(chan error)
 	go t.live(path, argv, env, bound, started)
 	return t, <-started
@@ -54,7 +57,7 @@ func (t *tree) live(path string, argv, env []string, bound bool, started chan<- 
 		started <- fmt.Errorf("become a subreaper: %w", err)
 		return
 	}
-	t.foreign = children()
+	t.foreign = t.childrenBefore()
 	sys := &syscall.SysProcAttr{}
 	if bound {
 		sys.Pdeathsig = unix.SIGKILL
@@ -67,18 +70,14 @@ func (t *tree) live(path string, argv, env []string, bound bool, started chan<- 
 	}
 }
 
-// children are those of this program, hardly ever any.
-func children() map[int]bool {
+// childrenBefore are the children that this program has before it starts its tree.
+func (t *tree) childrenBefore() map[int]bool {
 	found := map[int]bool{}
-	err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
-	if errors.Is(err, unix.ECHILD) {
+	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil); errors.Is(err, unix.ECHILD) {
 		return found
 	}
-	all, _ := processes() // without a /proc the command alone is looked after
-	for _, p := range all {
-		if p.parent == os.Getpid() {
-			found[p.PID] = true
-		}
+	for _, pid := range t.ownChildren() {
+		found[pid] = true
 	}
 	return found
 }
@@ -112,16 +111,16 @@ func (t *tree) reapEnded() {
 			t.exited <- syscall.WaitStatus(status)
 		default:
 			delete(t.foreign, pid)
+			delete(t.told, pid)
 		}
 	}
 }
 
 // hasChild reports whether there is a child that belongs to the tree, or has not been reaped.
 func (t *tree) hasChild() bool {
-	all, err := processes()
-	return err != nil || slices.ContainsFunc(all, func(p process) bool {
-		return p.parent == os.Getpid() && !t.foreign[p.PID]
-	})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.ContainsFunc(t.ownChildren(), func(pid int) bool { return !t.foreign[pid] })
 }
 
 // signalCommand signals the command alone.
@@ -141,8 +140,9 @@ func (t *tree) signalLeft(sig syscall.Signal, onlyOutside bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	members, err := t.members()
-	if err != nil && !t.reaped { // better the command alone than nothing
-		_ = unix.Kill(t.command, sig)
+	if err != nil {
+		t.signalChildren(sig, onlyOutside)
+		return
 	}
 	for _, p := range members {
 		if !onlyOutside || p.group != t.group {
@@ -151,95 +151,45 @@ func (t *tree) signalLeft(sig syscall.Signal, onlyOutside bool) {
 	}
 }
 
+// signalChildren is for where only children can be found: see eachChild. What stands below a child becomes a child when that
+// has ended, so who kills again and again reaches all.
+func (t *tree) signalChildren(sig syscall.Signal, onlyOutside bool) {
+	t.eachChild(func(pid int) {
+		if group, err := unix.Getpgid(pid); !onlyOutside || err == nil && group != t.group {
+			t.told[pid] = true
+			_ = unix.Kill(pid, sig)
+		}
+	})
+}
+
+// signalNew signals the children that have had no signal yet, where only children can be found.
+func (t *tree) signalNew(sig syscall.Signal) {
+	if t.blind() == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.eachChild(func(pid int) {
+		if !t.told[pid] {
+			t.told[pid] = true
+			_ = unix.Kill(pid, sig)
+		}
+	})
+}
+
+// blind returns why nothing but this program's own children can be found, if so.
+func (t *tree) blind() error { return procIsOurs() }
+
 // running are the processes of the tree that run.
 func (t *tree) running() []process {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	members, _ := t.members()
-	return members
-}
-
-// members are the descendants that run.
-func (t *tree) members() ([]process, error) {
-	all, err := processes()
+	members, err := t.members()
 	if err != nil {
-		return nil, err
+		t.eachChild(func(pid int) { members = append(members, hidden(pid, os.Getpid())) })
 	}
-	children := map[int][]process{}
-	for _, p := range all {
-		if !t.foreign[p.PID] {
-			children[p.parent] = append(children[p.parent], p)
-		}
-	}
-	found := children[os.Getpid()]
-	for i := 0; i < len(found); i++ {
-		found = append(found, children[found[i].PID]...)
-	}
-	return slices.DeleteFunc(found, func(p process) bool { return p.dead }), nil
+	return members
 }
 
 // watchOver has nothing to do: the kernel hands over the children of a guard that dies.
 func (t *tree) watchOver(int) {}
-
-// signal signals this process and no other that got its number since.
-func (p process) signal(sig syscall.Signal) {
-	fd, err := unix.PidfdOpen(p.PID, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return
-	}
-	if err != nil { // an old kernel, a sandbox, too many open files: better a small risk than a process that runs on
-		_ = unix.Kill(p.PID, sig)
-		return
-	}
-	defer unix.Close(fd)
-	if now, err := processOf(p.PID); err == nil && now.started == p.started {
-		_ = unix.PidfdSendSignal(fd, sig, nil, 0)
-	}
-}
-
-// processes lists all of the machine, or of this container.
-func processes() ([]process, error) {
-	dir, err := os.Open("/proc")
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return nil, err
-	}
-	var all []process
-	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil {
-			if p, err := processOf(pid); err == nil { // else it ended meanwhile
-				all = append(all, p)
-			}
-		}
-	}
-	return all, nil
-}
-
-var errStat = errors.New("/proc: a stat file is malformed")
-
-// processOf reads /proc/PID/stat: see proc_pid_stat(5). The name stands in parentheses and may contain any character.
-func processOf(pid int) (process, error) {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return process{}, err
-	}
-	open, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
-	if open < 0 || end < open {
-		return process{}, errStat
-	}
-	fields := bytes.Fields(stat[end+1:]) // from the third on: state, parent, group, ...
-	if len(fields) < 20 {
-		return process{}, errStat
-	}
-	parent, err1 := strconv.Atoi(string(fields[1]))
-	group, err2 := strconv.Atoi(string(fields[2]))
-	state := fields[0][0]
-	return process{
-		PID: pid, Name: string(stat[open+1 : end]), parent: parent, group: group,
-		started: string(fields[19]), dead: state == 'Z' || state == 'X',
-	}, errors.Join(err1, err2)
-}

@@ -93,6 +93,12 @@ func (t *tree) signalLeft(sig syscall.Signal, onlyOutside bool) {
 	}
 }
 
+// signalNew has nothing to do: a process group has no new members that have not been told.
+func (t *tree) signalNew(syscall.Signal) {}
+
+// blind returns nothing: a process group is signalled without seeing it.
+func (t *tree) blind() error { return nil }
+
 // running is all that is known of what is left: the process that leads the group.
 func (t *tree) running() []process {
 	if t.alive() {
