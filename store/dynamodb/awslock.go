@@ -18,16 +18,24 @@ import (
 // awslock is the layout of the AWS lock client, for tables that it and its ports use: the plain mutex only.
 //
 // A foreign holder is over when it was seen unchanged for its lease and a margin, on our own clock, by somebody who looked more
-// than once; one of ours when the service's clock says so. Foreign holders have no token, and foreign clients drop ours when
-// they put an item: tokens rise all the same, since they are made from the service's clock.
+// than once; one of ours when the service's clock says so. Foreign holders have no token, and foreign clients drop ours, and our
+// notes, when they put an item: tokens are made from the service's clock, so that they rise across that if it takes longer than
+// the clients' estimates of it may differ.
 type awslock struct {
 	*link
-	info  driver.Info
-	write Lease
+	info    driver.Info
+	write   Lease
+	watches time.Duration // up to which lease of a foreign holder one who only tries watches it
 
 	mu     sync.Mutex
-	seen   map[string]sight // by lock: who held it when it was last looked at
-	flying map[string]int64 // by claim: the token of a take that may yet take effect
+	seen   map[string]sight  // by lock: who held it when it was last looked at
+	flying map[string]flight // by claim: a take that may yet take effect
+}
+
+// flight is a take of unknown outcome.
+type flight struct {
+	token int64
+	since driver.Instant
 }
 
 // sight is how long a holder has been seen unchanged.
@@ -39,12 +47,12 @@ type sight struct {
 // maxSeen bounds how many locks are remembered; past it all are forgotten, at the price of a longer wait.
 const maxSeen = 1 << 16
 
-func newAWSLock(l *link, write Lease) *awslock {
-	return &awslock{link: l, write: write, seen: map[string]sight{}, flying: map[string]int64{}, info: driver.Info{
+func newAWSLock(l *link, write Lease, watches time.Duration) *awslock {
+	return &awslock{link: l, write: write, watches: watches, seen: map[string]sight{}, flying: map[string]flight{}, info: driver.Info{
 		Store: l.place, Engine: "record", Clock: l.clock.Clock,
 		Tier: driver.TierFenceSafe, EndedBy: driver.EndedByNext, Judge: driver.JudgeObserver, Order: driver.OrderNone,
 		Kinds: []driver.Kind{driver.KindMutex}, Survives: driver.Survives{Restart: true, PowerCut: true, Failover: true},
-		TokenGap: tokenGap, MinTTL: driver.MinTTL, MaxTTL: driver.MaxTTL, MaxName: driver.MaxName, MaxMeta: driver.MaxMeta, MaxHolders: 1,
+		TokenGap: tokenGap, TokensFall: tokensFall, MinTTL: driver.MinTTL, MaxTTL: driver.MaxTTL, MaxName: driver.MaxName, MaxMeta: driver.MaxMeta, MaxHolders: 1,
 	}}
 }
 
@@ -52,6 +60,15 @@ func (a *awslock) Info() driver.Info { return a.info }
 
 func (a *awslock) Explain(c driver.Claim) driver.Plan {
 	return driver.Plan{TTL: c.TTL, Keys: []string{fmt.Sprintf("%s %s=%s", a.place, a.key, c.Name)}}
+}
+
+// Warnings says who is not let in, if that is so.
+func (a *awslock) Warnings(context.Context) ([]string, error) {
+	if a.watches > 0 {
+		return nil, nil
+	}
+	return []string{"a foreign holder counts as dead when it was seen unchanged for its lease: after one has died, those who only try (run -n) " +
+		"are refused for ever, until somebody waits for as long; set foreign-watch to the longest lease for which they may watch, too"}, nil
 }
 
 // Acquire tries blindly first, which costs one request where the lock is free, and then looks until it is. After hours without a
@@ -72,7 +89,7 @@ func (a *awslock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 		switch {
 		case err == nil:
 			return g, nil
-		case driver.Final(err) && !(c.Wait && errors.Is(err, driver.ErrHeld)), ctx.Err() != nil:
+		case driver.Final(err) && !(errors.Is(err, driver.ErrHeld) && (c.Wait || t.watching())), ctx.Err() != nil:
 			return driver.Grant{}, t.failure(ctx, err)
 		case errors.Is(err, errRefused) && tries == 0:
 			continue // nothing was known yet
@@ -94,8 +111,18 @@ type take struct {
 	at       *lockItem // as last seen; nil: not known
 	stale    bool      // it has been tried upon, or is to be looked at first
 	held     error     // who held it
+	watched  string    // the recordVersionNumber of a foreign holder that this claim watches, though it only tries
 	unsure   string    // the recordVersionNumber of a write of unknown outcome
 	unsureAt driver.Instant
+}
+
+// watching reports whether a claim that only tries should look again: at a foreign holder that has not shown that it is alive.
+func (t *take) watching() bool {
+	if t.at.ours || t.at.lease == 0 || t.at.lease > t.watches {
+		return false
+	}
+	t.watched = cmp.Or(t.watched, t.at.rvn)
+	return t.watched == t.at.rvn
 }
 
 // step looks, unless it knows what stands there, and tries to take the lock or to confirm that this claim has it. It is errRefused
@@ -131,6 +158,9 @@ func (t *take) step(ctx context.Context) (driver.Grant, error) {
 	case t.over(t.claim.Name, t.at):
 		r.token = max(now, t.at.token+1)
 		u.when("#rvn = :seen", ":seen", text(t.at.rvn))
+		if t.at.ours {
+			u.set[endedAttribute] = t.at.noteEnd("expired", now)
+		}
 	default:
 		t.stale, t.held = true, &driver.HeldError{Holders: []driver.Standing{t.standing(t.at)}}
 		return driver.Grant{}, t.held
@@ -160,11 +190,9 @@ func (t *take) step(ctx context.Context) (driver.Grant, error) {
 			at := t.saw(t.claim.Name, *old)
 			t.at, t.stale = &at, false
 		}
-	case !driver.Final(err):
+	case !driver.Final(err) && !errors.Is(err, errNotSent):
 		t.unsure, t.unsureAt = version, since
-		t.mu.Lock()
-		t.flying[t.claim.ID] = max(t.flying[t.claim.ID], r.token)
-		t.mu.Unlock()
+		t.fly(t.claim.ID, r.token)
 	}
 	return driver.Grant{}, err
 }
@@ -208,6 +236,9 @@ func (a *awslock) Renew(ctx context.Context, grants []driver.Grant, done func(in
 const renewers = 256
 
 func (a *awslock) renew(ctx context.Context, g driver.Grant) driver.Renewal {
+	if a.clock.Stale() { // so that the claim's end is not set much later than need be
+		_, _ = a.look(ctx, g.Name)
+	}
 	since := a.clock.Clock.Now()
 	r := rvn{id: g.ID, token: g.Token, ends: a.endsAfter(g.TTL)}
 	u := update{set: map[string]types.AttributeValue{rvnAttribute: text(r.fresh()), leaseAttribute: text(a.write.text(g.TTL))}}
@@ -221,8 +252,9 @@ func (a *awslock) renew(ctx context.Context, g driver.Grant) driver.Renewal {
 		} else if l, err = a.look(ctx, g.Name); err != nil {
 			return driver.Renewal{Err: err}
 		}
-		loss := driver.LossGone
+		loss := l.endedBy(g.ID)
 		switch {
+		case loss == driver.LossBroken:
 		case l.is(g.ID) && l.mark == markBroken:
 			loss = driver.LossBroken
 		case l.is(g.ID) && l.rvnParts.token == g.Token:
@@ -230,7 +262,7 @@ func (a *awslock) renew(ctx context.Context, g driver.Grant) driver.Renewal {
 		case !l.free():
 			loss = driver.LossTaken
 		}
-		return driver.Renewal{Err: &driver.LossError{Loss: loss}}
+		return driver.Renewal{Err: &driver.LossError{Loss: cmp.Or(loss, driver.LossGone)}}
 	}
 	if err != nil {
 		return driver.Renewal{Err: driver.Uncertain(err)}
@@ -251,23 +283,22 @@ func (a *awslock) Release(ctx context.Context, c driver.Claim, ref string) error
 		if token, flying := a.flight(id); flying { // and so a take that comes later is refused
 			u.set[tokenAttribute] = numeral(token)
 		}
-		_, _, err := a.update(ctx, c.Name, u)
+		_, old, err := a.update(ctx, c.Name, u)
 		switch {
 		case err == nil:
 			a.settled(id)
 			return nil
 		case errors.Is(err, errRefused):
-			err = a.bar(ctx, c.Name, id)
-			if err == nil && !unsure {
-				err = &driver.LossError{Loss: driver.LossGone}
+			if err = a.bar(ctx, c.Name, id); err == nil {
+				err = a.outcome(ctx, c.Name, id, old, unsure)
 			}
-			if err == nil || driver.Final(err) {
+			if err == nil || driver.Final(err) || errors.Is(err, driver.ErrUncertain) {
 				return err
 			}
 		case driver.Final(err):
 			return err
 		default:
-			unsure = true
+			unsure = unsure || !errors.Is(err, errNotSent)
 		}
 		if ctx.Err() != nil || a.clock.Clock.Since(asked) > driver.Patience(c.TTL) {
 			return driver.Uncertain(cmp.Or(ctx.Err(), err))
@@ -276,6 +307,28 @@ func (a *awslock) Release(ctx context.Context, c driver.Claim, ref string) error
 			return driver.Uncertain(err)
 		}
 	}
+}
+
+// outcome is that of a release that was refused, since its claim does not hold the lock: by this release itself, whose reply was
+// lost, or by somebody else, who has left a note of it. A foreign client leaves none.
+func (a *awslock) outcome(ctx context.Context, name, id string, stands *item, unsure bool) error {
+	var at lockItem
+	if stands != nil {
+		at = readLockItem(*stands)
+	} else {
+		var err error
+		if at, err = a.look(ctx, name); err != nil {
+			return err
+		}
+	}
+	loss := at.endedBy(id)
+	switch {
+	case loss != "" || !unsure:
+		return &driver.LossError{Loss: cmp.Or(loss, driver.LossGone)}
+	case !at.exists, !at.ours:
+		return driver.Uncertain(errors.New("a foreign client has written the item: it may have taken the lock after this release or before"))
+	}
+	return nil
 }
 
 // bar makes sure that a take of this claim that is still under way is refused when it arrives: by a token that is not smaller.
@@ -313,8 +366,25 @@ func (a *awslock) bar(ctx context.Context, name, id string) error {
 func (a *awslock) flight(id string) (token int64, flying bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	token, flying = a.flying[id]
-	return token, flying
+	f, flying := a.flying[id]
+	return f.token, flying
+}
+
+// fly notes a take of unknown outcome. Those whose claims were never released, as when the service was away for longer than
+// anybody waited, are forgotten after the longest time that a claim can stand: a few are looked at each time.
+func (a *awslock) fly(id string, token int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now, looked := a.clock.Clock.Now(), 0
+	for other, f := range a.flying {
+		if now.Monotonic-f.since.Monotonic > driver.MaxTTL {
+			delete(a.flying, other)
+		}
+		if looked++; looked == 8 {
+			break
+		}
+	}
+	a.flying[id] = flight{max(a.flying[id].token, token), now}
 }
 
 func (a *awslock) settled(id string) {

@@ -25,7 +25,13 @@ const (
 	// Ours: the largest token granted, and what an operator wants of a holder.
 	tokenAttribute = "holdfast_token"
 	markAttribute  = "holdfast_mark"
+	// A list of notes, each the cause, up to when it is kept by the service's clock, and the id of a claim that somebody else has
+	// ended: so its owner can tell that from its own release.
+	endedAttribute = "holdfast_ended"
 )
+
+// mostEnded is how many notes of ended claims an item has.
+const mostEnded = 16
 
 // The marks that an operator leaves stand before a colon and the id of the claim that they are for.
 const (
@@ -92,12 +98,66 @@ type lockItem struct {
 	lease                  time.Duration // 0: it has no end that can be watched for
 	ends                   int64         // by the service's clock, in microseconds; 0: not known
 	token                  int64         // the largest that was granted
+	ended                  []ended
+}
+
+// ended is a note of a claim that somebody else has ended.
+type ended struct {
+	id    string
+	loss  driver.Loss
+	until int64 // by the service's clock, in microseconds
+}
+
+// causes are the words for them in an item.
+var causes = map[string]driver.Loss{"broken": driver.LossBroken, "expired": driver.LossExpired}
+
+func readEnded(it item) (notes []ended) {
+	list, _ := it[endedAttribute].(*types.AttributeValueMemberL)
+	if list == nil {
+		return nil
+	}
+	for _, v := range list.Value {
+		parts := strings.SplitN(stringOf(v), ":", 3)
+		if len(parts) == 3 && causes[parts[0]] != "" {
+			until, _ := strconv.ParseInt(parts[1], 10, 64)
+			notes = append(notes, ended{parts[2], causes[parts[0]], until})
+		}
+	}
+	return notes
+}
+
+// noteEnd is the list with one more note, and without those that nobody asks for any more.
+func (l *lockItem) noteEnd(cause string, now int64) types.AttributeValue {
+	word := map[driver.Loss]string{}
+	for w, loss := range causes {
+		word[loss] = w
+	}
+	var list []types.AttributeValue
+	for _, e := range l.ended {
+		if e.until > now {
+			list = append(list, text(fmt.Sprintf("%s:%d:%s", word[e.loss], e.until, e.id)))
+		}
+	}
+	list = list[max(0, len(list)-mostEnded+1):]
+	until := now + (l.lease + driver.Patience(l.lease)).Microseconds()
+	return &types.AttributeValueMemberL{Value: append(list, text(fmt.Sprintf("%s:%d:%s", cause, until, l.rvnParts.id)))}
+}
+
+// endedBy tells how a claim was ended by somebody else; empty if there is no note of it.
+func (l *lockItem) endedBy(id string) driver.Loss {
+	for _, e := range l.ended {
+		if e.id == id {
+			return e.loss
+		}
+	}
+	return ""
 }
 
 func readLockItem(it item) lockItem {
 	l := lockItem{exists: len(it) > 0, rvn: stringOf(it[rvnAttribute]), owner: stringOf(it[ownerAttribute])}
 	_, l.released = it[releasedAttribute]
 	_, l.barred = it[barredAttribute]
+	l.ended = readEnded(it)
 	if token, ok := it[tokenAttribute]; ok {
 		var err error
 		l.token, err = strconv.ParseInt(numberOf(token), 10, 64)

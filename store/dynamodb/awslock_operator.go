@@ -71,6 +71,9 @@ func (a *awslock) Break(ctx context.Context, name, ref string, mode driver.Break
 			u.set[releasedAttribute], u.set[tokenAttribute] = text("1"), numeral(max(now, at.token+1))
 			u.set[rvnAttribute] = text(rvn{id: "broken", token: at.token}.fresh())
 			u.remove = []string{barredAttribute}
+			if at.ours {
+				u.set[endedAttribute] = at.noteEnd("broken", now)
+			}
 		}
 		if at.rvn == "" {
 			u.when("NOT attribute_type(#rvn, :string)", ":string", text("S"))

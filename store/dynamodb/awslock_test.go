@@ -99,7 +99,7 @@ func TestRefusedPauses(t *testing.T) {
 	}))
 	defer srv.Close()
 	client := sdk.New(sdk.Options{Region: "x", BaseEndpoint: aws.String(srv.URL), Credentials: credentials.NewStaticCredentialsProvider("a", "b", "")})
-	a := newAWSLock(newLink(client, "locks", "key", driver.SystemClock), LeaseMillis)
+	a := newAWSLock(newLink(client, "locks", "key", driver.SystemClock), LeaseMillis, 0)
 	defer a.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()

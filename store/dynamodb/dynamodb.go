@@ -20,8 +20,9 @@
 // an item if "attribute_not_exists(primary_id) OR expired_at < :now" is shut out while a claim of ours holds the lock,
 // and shuts us out until its own expired_at has passed, by the service's clock. A client that knows its locks by an attribute
 // of its own, such as an owner, and renews, takes again or deletes what bears its mark, is refused once ours has taken over
-// the item, as it is among its own kind. Such a put drops our record; then those that waited in line come again, in a new
-// order. Both attributes can have other names. The table is for locks alone: do not keep data of your own in their items.
+// the item, as it is among its own kind. A foreign put drops our record; then those that waited in line come again, in a new
+// order, and if the last grant is less than 3 s old the next token may be smaller: two clients' estimates of the service's clock,
+// from which tokens are made, may differ by as much. Both attributes can have other names. The table is for locks alone: do not keep data of your own in their items.
 //
 // An idle lock keeps its item, with an expired_at in the past. Nobody but the table's own TTL on expired_at, which costs
 // nothing, removes it. When that comes, late or early, does not matter.
@@ -45,6 +46,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
@@ -69,6 +71,10 @@ type Options struct {
 	Layout Layout
 	// Lease is how LayoutAWSLock writes durations. Default: LeaseMillis.
 	Lease Lease
+	// ForeignWatch is for LayoutAWSLock, where a foreign holder counts as dead when it was seen unchanged for its lease: one who only
+	// tries then watches such a holder, too, if its lease is no longer than this, and stays for as long. 0: it is refused at once,
+	// also where the holder died long ago, until somebody waits for the lock.
+	ForeignWatch time.Duration
 	// Clock is for tests. Default: the machine's.
 	Clock driver.Clock
 }
@@ -97,7 +103,7 @@ func New(ctx context.Context, client *sdk.Client, opts *Options) (driver.Store, 
 
 func (o *Options) store(l *link) driver.Store {
 	if o.Layout == LayoutAWSLock {
-		return newAWSLock(l, o.Lease)
+		return newAWSLock(l, o.Lease, o.ForeignWatch)
 	}
 	return record.New(&table{link: l, prefix: o.Prefix, expires: o.expires()})
 }
@@ -128,8 +134,8 @@ func (o *Options) check() error {
 		return fmt.Errorf("%w: a lease is written as %s or %s, not %q", driver.ErrInvalid, LeaseMillis, LeaseDuration, o.Lease)
 	case o.Layout == LayoutAWSLock && o.Expires+o.Prefix != "":
 		return fmt.Errorf("%w: the layout %s has neither a TTL attribute nor a prefix", driver.ErrInvalid, o.Layout)
-	case o.Layout != LayoutAWSLock && o.Lease != "":
-		return fmt.Errorf("%w: only the layout %s writes leases", driver.ErrInvalid, LayoutAWSLock)
+	case o.Layout != LayoutAWSLock && (o.Lease != "" || o.ForeignWatch != 0), o.ForeignWatch < 0:
+		return fmt.Errorf("%w: only the layout %s has leases to write, or to watch; and for no negative time", driver.ErrInvalid, LayoutAWSLock)
 	case strings.Contains(o.Prefix, reserved) || !utf8.ValidString(o.Prefix) || len(o.Prefix) > maxPrefix:
 		return fmt.Errorf("%w: a prefix is at most %d bytes of UTF-8 without NUL", driver.ErrInvalid, maxPrefix)
 	}

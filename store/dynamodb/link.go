@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -29,6 +30,9 @@ type link struct {
 	close  context.CancelFunc
 	after  func() // when it is closed
 }
+
+// tokensFall is for Info. A foreign client that puts an item, or anybody who removes it, takes the last token with it.
+const tokensFall = "when an item is removed, or taken by a foreign client, within 3 s of its last grant"
 
 // item is what stands under a key.
 type item = map[string]types.AttributeValue
@@ -108,7 +112,16 @@ func request[In, Out any](ctx context.Context, l *link, do func(context.Context,
 	return nil, l.fault(ctx, err)
 }
 
-var errNoAnswer = errors.New("DynamoDB did not answer")
+var (
+	errNoAnswer = errors.New("DynamoDB did not answer")
+	errNotSent  = errors.New("the request was not sent")
+)
+
+// unsent reports whether a request has certainly not been sent, since there was no connection to send it by.
+func unsent(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
 
 // look makes a request that changes nothing, once more if it had no answer: it may have met a connection that was dead already.
 func look[In, Out any](ctx context.Context, l *link, do func(context.Context, *In, ...func(*sdk.Options)) (*Out, error), in *In) (*Out, error) {
@@ -143,6 +156,8 @@ func (l *link) fault(ctx context.Context, err error) error {
 		return driver.ErrClosed
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case !errors.As(err, &refusal) && unsent(err):
+		return fmt.Errorf("%w: %w: %v", errNoAnswer, errNotSent, err)
 	case !errors.As(err, &refusal):
 		return fmt.Errorf("%w: %v", errNoAnswer, err) // not wrapped: a time-out of ours is not the caller's
 	}

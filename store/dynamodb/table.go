@@ -51,8 +51,8 @@ func (t *table) Info() driver.Info {
 		Tier:     driver.TierFenceSafe,
 		Judge:    driver.JudgeStore,
 		Survives: driver.Survives{Restart: true, PowerCut: true, Failover: true},
-		TokenGap: tokenGap,
-		MaxMeta:  maxMeta,
+		TokenGap: tokenGap, TokensFall: tokensFall,
+		MaxMeta: maxMeta,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
@@ -28,6 +29,7 @@ func init() { driver.Register("dynamodb", openURL) }
 //	partition=K, expires=E   the table's partition key and TTL attribute, if not primary_id and expired_at
 //	prefix=P      starts all keys
 //	layout=awslock, lease=duration   the layout of the AWS lock client, and of dynamolock: see LayoutAWSLock and Lease
+//	foreign-watch=30s   for that layout: see Options.ForeignWatch
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	opts, settings, endpoint, err := read(u)
 	if err != nil {
@@ -83,6 +85,10 @@ func read(u *url.URL) (*Options, []func(*config.LoadOptions) error, string, erro
 		"partition": textOf(&opts.Key), "expires": textOf(&opts.Expires), "prefix": textOf(&opts.Prefix),
 		"layout": func(v string) error { opts.Layout = Layout(v); return nil },
 		"lease":  func(v string) error { opts.Lease = Lease(v); return nil },
+		"foreign-watch": func(v string) (err error) {
+			opts.ForeignWatch, err = time.ParseDuration(v)
+			return err
+		},
 	})
 	switch {
 	case err != nil:

@@ -1,0 +1,257 @@
+package dynamodb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
+)
+
+// TestAWSLockEnded promises that a release whose reply was lost says who has ended the claim: nobody but the release itself, an
+// operator, or one who came when its time was over, also when others have taken and left the lock since; and that it does not know
+// after a foreign client has written the item. A renewal is told of the operator, too.
+func TestAWSLockEnded(t *testing.T) {
+	t.Parallel()
+	type ending struct {
+		by   func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error // leave is the release that is lost
+		want driver.Loss
+		is   error
+	}
+	breaks := func(t *testing.T, s driver.Store, g driver.Grant) {
+		if err := s.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
+			t.Fatal(err)
+		}
+	}
+	takes := func(t *testing.T, s driver.Store, n int) {
+		c := waiting(mutex("m", 2*time.Second))
+		c.ID = fmt.Sprint("taker", n)
+		release(t, s, acquire(t, s, c).Claim)
+	}
+	for what, e := range map[string]ending{
+		"nobody": {by: func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error {
+			leave()
+			return nil
+		}},
+		"nobody, and it was taken": {by: func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error {
+			leave()
+			takes(t, s, 1)
+			return nil
+		}},
+		"an operator": {want: driver.LossBroken, by: func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error {
+			breaks(t, s, g)
+			leave()
+			return nil
+		}},
+		"an operator, and it was taken": {want: driver.LossBroken, by: func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error {
+			breaks(t, s, g)
+			for n := range 3 {
+				takes(t, s, n)
+			}
+			leave()
+			return nil
+		}},
+		"one who came later": {want: driver.LossExpired, by: func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error {
+			takes(t, s, 1)
+			leave()
+			return nil
+		}},
+		"a foreign client": {is: driver.ErrUncertain, by: func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error {
+			leave()
+			_, err := s.(*awslock).client.PutItem(t.Context(), &sdk.PutItemInput{TableName: &s.(*awslock).name,
+				Item: item{"key": text("m"), ownerAttribute: text("them"), leaseAttribute: text("60000"), rvnAttribute: text("theirs")}})
+			return err
+		}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			table, p := tableName(), proxy(t, server(t).Direct)
+			holder := open(t, storeURL(table, p.Endpoint, "&layout=awslock"))
+			other := open(t, storeURL(table, server(t).Endpoint, "&layout=awslock"))
+			g := acquire(t, holder, mutex("m", 6*time.Second)) // the release has as long to be answered
+			lost, goOn, told := make(chan bool), make(chan bool), make(chan error, 1)
+			var asked atomic.Int32
+			p.Decide(func(r dynamodbtest.Request) dynamodbtest.Fate {
+				switch asked.Add(1) {
+				case 1:
+					return dynamodbtest.Fate{DropReply: true}
+				case 2:
+					close(lost) // the second try has come, so the first one is over
+				}
+				select {
+				case <-goOn:
+					return dynamodbtest.Fate{}
+				default:
+					return dynamodbtest.Fate{DropRequest: true}
+				}
+			})
+			leave := func() {
+				go func() { told <- holder.Release(t.Context(), g.Claim, "") }()
+				<-lost
+			}
+			if err := e.by(t, other, g, leave); err != nil {
+				t.Fatal(err)
+			}
+			if e.want == driver.LossBroken { // by a way of its own: the holder's loses what it sends
+				if l := loss(renew(t, other, g).Err); l != driver.LossBroken {
+					t.Errorf("a renewal is told %q", l)
+				}
+			}
+			close(goOn)
+			err := <-told
+			if l := loss(err); l != e.want || e.is != nil && !errors.Is(err, e.is) || e.want == "" && e.is == nil && err != nil {
+				t.Errorf("told %v, want %q %v", err, e.want, e.is)
+			}
+		})
+	}
+}
+
+// TestAWSLockNotSent promises that a release which could not be sent at first leaves no doubt: its claim was ended before.
+func TestAWSLockNotSent(t *testing.T) {
+	t.Parallel()
+	table, s := tableName(), server(t)
+	other := open(t, storeURL(table, s.Endpoint, "&layout=awslock"))
+	var failing atomic.Int32
+	client := sdk.New(dynamodbtest.Client(s.Endpoint).Options(), func(o *sdk.Options) {
+		o.HTTPClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if failing.Add(-1) >= 0 {
+				return nil, &net.OpError{Op: "dial", Net: network, Err: errors.New("refused")}
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, addr)
+		}}}
+	})
+	holder, err := New(t.Context(), client, &Options{Table: table, Layout: LayoutAWSLock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close()
+	g := acquire(t, holder, mutex("m", time.Minute))
+	if _, err := client.DeleteItem(t.Context(), &sdk.DeleteItemInput{TableName: aws.String(table), Key: item{"key": text("m")}}); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, other, mutex("m", time.Minute))
+	failing.Store(2)
+	if err := holder.Release(t.Context(), g.Claim, ""); !errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrUncertain) {
+		t.Errorf("a release that was sent once, in vain: %v", err)
+	}
+}
+
+// TestAWSLockFlights promises that takes of unknown outcome whose claims were never released are forgotten in the end.
+func TestAWSLockFlights(t *testing.T) {
+	t.Parallel()
+	var passed time.Duration
+	hand := func() time.Duration { return passed }
+	client := sdk.New(sdk.Options{Region: "x"})
+	a := newAWSLock(newLink(client, "locks", "key", driver.Clock{Monotonic: hand, Real: hand}), LeaseMillis, 0)
+	defer a.Close()
+	for n := range 2000 {
+		a.fly(fmt.Sprint("old", n), 1)
+	}
+	passed += driver.MaxTTL + time.Second
+	for n := range 2000 {
+		a.fly(fmt.Sprint("new", n), 1)
+	}
+	if len(a.flying) > 2500 {
+		t.Errorf("%d are remembered, 2000 of which may yet take effect", len(a.flying))
+	}
+	if _, flying := a.flight("new0"); !flying {
+		t.Error("one that may yet take effect is forgotten")
+	}
+}
+
+// TestForeignWatch promises that one who only tries, and is set up to, watches a foreign holder for its lease and takes over from
+// a dead one, though nobody else had waited; that one that lives is found out as soon as it shows so; and that without that,
+// or where the lease is longer, he is refused at once, and warned of it.
+func TestForeignWatch(t *testing.T) {
+	t.Parallel()
+	table, direct := tableName(), dynamodbtest.Client(server(t).Endpoint)
+	watches := func(more string) driver.Store {
+		return open(t, storeURL(table, server(t).Endpoint, "&layout=awslock"+more))
+	}
+	foreign := func(name, rvn string, lease time.Duration) {
+		put(t, direct, table, item{"key": text(name), ownerAttribute: text("them"), leaseAttribute: text(fmt.Sprint(lease.Milliseconds())), rvnAttribute: text(rvn)})
+	}
+	tries := func(s driver.Store, name string) (time.Duration, error) {
+		from := time.Now()
+		_, err := s.Acquire(t.Context(), mutex(name, time.Minute))
+		return time.Since(from), err
+	}
+	const lease = 3 * time.Second
+	plain, patient := watches(""), watches("&foreign-watch=30s")
+	for s, want := range map[driver.Store]int{plain: 1, patient: 0} {
+		if ws, err := s.(driver.Warner).Warnings(t.Context()); err != nil || len(ws) != want {
+			t.Errorf("warned of %q, %v", ws, err)
+		}
+	}
+	foreign("dead", "theirs", lease)
+	for range 3 {
+		if took, err := tries(watches(""), "dead"); !errors.Is(err, driver.ErrHeld) || took > lease {
+			t.Errorf("one who only tries: %v after %v", err, took)
+		}
+	}
+	if took, err := tries(patient, "dead"); err != nil || took < lease {
+		t.Errorf("one who tries and watches: %v after %v", err, took)
+	}
+	foreign("long", "theirs", time.Minute)
+	if took, err := tries(patient, "long"); !errors.Is(err, driver.ErrHeld) || took > 30*time.Second {
+		t.Errorf("beside a lease that is longer: %v after %v", err, took)
+	}
+	foreign("alive", "theirs", 20*time.Second)
+	time.AfterFunc(time.Second, func() { foreign("alive", "theirs again", 20*time.Second) })
+	if took, err := tries(patient, "alive"); !errors.Is(err, driver.ErrHeld) || took > 20*time.Second {
+		t.Errorf("beside a living holder: %v after %v", err, took)
+	}
+	if _, err := New(t.Context(), direct, &Options{Table: table, ForeignWatch: time.Second}); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("without that layout: %v", err)
+	}
+}
+
+// TestTokensAcrossForeignPut promises that tokens rise across the put of a foreign client, and its end, when the last grant is as old
+// as Info says, and that Info says so.
+func TestTokensAcrossForeignPut(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []string{"", "&layout=awslock&partition=primary_id"} {
+		t.Run("layout"+layout, func(t *testing.T) {
+			t.Parallel()
+			table, direct := tableName(), dynamodbtest.Client(server(t).Endpoint)
+			s := open(t, storeURL(table, server(t).Endpoint, layout))
+			if s.Info().TokensFall == "" {
+				t.Error("Info does not say when tokens fall")
+			}
+			first := acquire(t, s, mutex("m", time.Minute))
+			release(t, s, first.Claim)
+			put(t, direct, table, item{"primary_id": text("m"), "expired_at": n(1), ownerAttribute: text("them"), leaseAttribute: text("1000"),
+				rvnAttribute: text("theirs"), releasedAttribute: text("1")})
+			time.Sleep(s.Info().TokenGap)
+			other := open(t, storeURL(table, server(t).Endpoint, layout))
+			if second := acquire(t, other, mutex("m", time.Minute)); second.Token <= first.Token {
+				t.Errorf("token %d after %d", second.Token, first.Token)
+			}
+		})
+	}
+}
+
+// TestTokensAcrossRestart promises that tokens rise across a restart of the service.
+func TestTokensAcrossRestart(t *testing.T) {
+	t.Parallel()
+	s, table := own(t), tableName()
+	url := storeURL(table, s.Endpoint, "")
+	first := open(t, url)
+	g := acquire(t, first, mutex("m", time.Minute))
+	release(t, first, g.Claim)
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if next := acquire(t, open(t, url), mutex("m", time.Minute)); next.Token <= g.Token {
+		t.Errorf("token %d after %d", next.Token, g.Token)
+	}
+}
