@@ -41,8 +41,9 @@ func force(t *testing.T, st driver.Store, name string) {
 	}
 }
 
-// TestBreakIsTold: a holder that an operator has ended by force is told so by its release, also when the first try of that
-// release gets no answer, and when somebody else has had the lock since. If nobody has ended it, such a release has.
+// TestBreakIsTold: a holder that an operator has ended by force is told so by its renewal and by its release, also when the first try
+// of that release gets no answer, and when somebody else has had the lock since. If nobody has ended it, such a release has. Notes fit
+// beside the longest of names.
 func TestBreakIsTold(t *testing.T) {
 	t.Parallel()
 	s := server(t)
@@ -55,7 +56,12 @@ func TestBreakIsTold(t *testing.T) {
 			g := acquire(t, st, mutex(name, time.Minute))
 			force(t, operator, name)
 			for range others {
-				acquire(t, operator, mutex(name, time.Minute))
+				c := mutex(name, time.Minute)
+				c.Owner, c.Meta = strings.Repeat("o", driver.MaxOwner), strings.Repeat("m", operator.Info().MaxMeta)
+				acquire(t, operator, c)
+			}
+			if err := renewed(t, st, g); loss(err) != driver.LossBroken {
+				t.Errorf("layout %q, %d others: the renewal of a claim that was broken: %v", layout, others, err)
 			}
 			link.LoseReplies(1)
 			if err := st.Release(t.Context(), g.Claim, ""); loss(err) != driver.LossBroken {
