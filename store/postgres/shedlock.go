@@ -168,8 +168,8 @@ const (
 )
 
 // wrongTimes says by what a row shows that a client writes local time where UTC belongs: it has come in the future, or what stands
-// ended long before it came. Such a client and the others do not exclude each other. Where it is behind UTC, nothing shows
-// until it ends what somebody else holds. A release of our own writes the server's time, whatever became of that.
+// ended long before it came. Such a client and the others do not exclude each other. Where it is behind UTC, nothing shows,
+// unless it ends what somebody else holds. A release of our own writes the server's time, whatever became of that.
 func (v shedView) wrongTimes(now, end int64) string {
 	zone := func(d time.Duration) bool { return d > leastZone && d < mostZone+leastZone }
 	switch ahead, back := until(now, v.at), until(end, v.at); {

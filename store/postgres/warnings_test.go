@@ -121,7 +121,7 @@ func TestShedLockLocalTime(t *testing.T) {
 	_, err = s.Acquire(t.Context(), mutex("east", time.Minute))
 	is(t, err, driver.ErrHeld, told, "tokyo", "9h0m")
 
-	sql(`update shedlock set lock_until = LOCAL where name = 'west'`, -5) // as such a client unlocks, whoever holds the lock
+	sql(`update shedlock set lock_until = LOCAL where name = 'west'`, -5) // as one unlocks that does not ask who holds the lock
 	r := renew(t, s, g)
 	is(t, r.Err, driver.ErrLost, told, "5h0m")
 	ws := warned(t, s)
