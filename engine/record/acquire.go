@@ -101,6 +101,8 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, over bool, err 
 		return grant, false, a.conflict(ctx, row, rec)
 	case driver.Final(err):
 		return grant, false, err
+	case errors.Is(err, ErrUnsent):
+		return grant, false, a.retry(ctx, err)
 	default:
 		a.unsure, a.unsureOver = true, a.row.Version
 		a.unknowns++

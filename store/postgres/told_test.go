@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -108,8 +109,8 @@ func TestShedLockLeftNoTrace(t *testing.T) {
 	}
 }
 
-// TestUnsent: a release of which nothing can have been sent, since no connection was to be had, has not ended the claim: it stands.
-// A claim that somebody else has ended meanwhile is lost.
+// TestUnsent: a release of which nothing can have been sent, since no connection was to be had, has not ended the claim: one that is
+// found gone later was lost. And the outcome of a claim that cannot have been sent is known.
 func TestUnsent(t *testing.T) {
 	t.Parallel()
 	s := server(t)
@@ -134,6 +135,11 @@ func TestUnsent(t *testing.T) {
 		refuse.Store(4)
 		if err := st.Release(t.Context(), g.Claim, ""); !errors.Is(err, driver.ErrLost) || refuse.Load() > 0 {
 			t.Errorf("layout %q: %v, with %d refusals left", layout, err, refuse.Load())
+		}
+		pool.Reset()
+		refuse.Store(math.MaxInt32)
+		if _, err := st.Acquire(t.Context(), mutex("n", time.Second)); err == nil || driver.Final(err) || errors.Is(err, driver.ErrUncertain) {
+			t.Errorf("layout %q: a claim that cannot be sent: %v", layout, err)
 		}
 	}
 }
