@@ -174,7 +174,8 @@ type Reweigher interface {
 	//
 	// Down always succeeds, and those of the claims in line whom it lets in are told, and one more. Up succeeds if the
 	// claims ahead, the new weight, and all that is granted behind it fit in the limit together; else the error is a
-	// [*HeldError] at once, and nothing has changed. Claims that wait behind it do not count: it stood before them.
+	// [*HeldError] at once, and nothing has changed; so it is where others come so fast that it cannot be made sure of.
+	// Claims that wait behind it do not count: it stood before them.
 	//
 	// A claim that has the weight already is left so, which settles an unknown outcome: the client, or the store itself,
 	// asks again; a request that comes late, behind a later one, changes nothing. It counts as no renewal. Other errors are

@@ -89,6 +89,9 @@ func (a *acquire) reset() bool {
 // failure gives an error its final form. A wait that was given up says for whom it was in vain; that it has ended for another
 // reason as well, at the same time, is nothing that its caller asks for any more.
 func (a *acquire) failure(err error) error {
+	if errors.Is(err, driver.ErrDenied) && a.mayStand() { // the client gives it back only if it is told so
+		err = fmt.Errorf("%w: %w", driver.ErrUncertain, err)
+	}
 	if err == nil || a.ctx.Err() == nil || a.e.life.Err() != nil {
 		return err
 	}
@@ -100,6 +103,13 @@ func (a *acquire) failure(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, held(a.last))
+}
+
+// mayStand reports whether a node of the claim stands, or may come to stand.
+func (a *acquire) mayStand() bool {
+	a.e.mu.Lock()
+	defer a.e.mu.Unlock()
+	return a.cl.unsure || a.cl.node.Token != 0
 }
 
 func (a *acquire) wasGranted() bool {

@@ -40,6 +40,9 @@ func (a *acquire) await(s *session, seen sight) (sight, error) {
 	e, cl := a.e, a.cl
 	i := mine(seen.Nodes, cl.ID, s.ID)
 	if fits(seen.Nodes, i) {
+		if mustWake(seen.Nodes, i) { // it stood in line from an earlier call
+			e.wakeNext(cl)
+		}
 		return seen, nil
 	}
 	if !cl.Wait { // it stands in line from an earlier call

@@ -2,6 +2,7 @@ package sequence
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -145,6 +146,9 @@ func (e *Engine) detach(p *patience, g driver.Grant, keep time.Duration, to *Ses
 	note := n.Note
 	note.Detached, note.TTL = true, to.TTL
 	_, ok, err := e.mover.Move(ctx, g.Name, n, *to, note)
+	if errors.Is(err, ErrSessionOver) { // if it is the claim's own, the next try finds nothing; else it needs another
+		*to = Session{}
+	}
 	if err != nil || !ok {
 		return false, err
 	}

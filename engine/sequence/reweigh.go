@@ -3,7 +3,9 @@ package sequence
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -24,14 +26,17 @@ func (e *Engine) Reweigh(ctx context.Context, g driver.Grant, weight int64) erro
 	ctx, stop := e.bind(ctx)
 	defer stop()
 	p := e.patience(ctx, driver.Patience(g.TTL))
-	for {
-		over, err := e.reweigh(p, g, weight)
+	for tries := 1; ; tries++ {
+		over, err := e.reweigh(p, g, weight, tries >= maxPassed)
 		if over {
 			return err
 		}
-		if err == nil {
+		if err == nil { // the lock has changed meanwhile
 			p.heard()
-			continue // the lock has changed meanwhile
+			if err := e.sleep(ctx, rand.N(time.Millisecond<<tries)); err != nil {
+				return driver.Uncertain(err)
+			}
+			continue
 		}
 		if err := p.again(err); err != nil {
 			return err
@@ -39,8 +44,9 @@ func (e *Engine) Reweigh(ctx context.Context, g driver.Grant, weight int64) erro
 	}
 }
 
-// reweigh is one try. Not over and without an error, it is to be made again at once.
-func (e *Engine) reweigh(p *patience, g driver.Grant, weight int64) (over bool, err error) {
+// reweigh is one try. Not over and without an error, it is to be made again, unless it is the last: where others come all the
+// time, faster than a look and a write can follow each other, nobody can tell that the lock is free of them.
+func (e *Engine) reweigh(p *patience, g driver.Grant, weight int64, last bool) (over bool, err error) {
 	ctx, cancel := bounded(p.ctx)
 	defer cancel()
 	look, err := e.tree.List(ctx, g.Name, true)
@@ -69,11 +75,16 @@ func (e *Engine) reweigh(p *patience, g driver.Grant, weight int64) (over bool, 
 		for k := range look.Nodes[:let] {
 			left -= weighs(&look.Nodes[k], n.Kind, n.Limit)
 		}
+		others := slices.Delete(slices.Clone(look.Nodes), i, i+1)
 		if left < 0 {
-			return true, held(slices.Delete(slices.Clone(look.Nodes), i, i+1))
+			return true, held(others)
 		}
 		e.settle(g.ID, false)
 		now, ok, err = e.weigher.ChangeAmong(ctx, g.Name, n, note, look.Nodes[:min(let+1, len(look.Nodes))], look.Revision)
+		if err == nil && !ok && last {
+			e.settle(g.ID, true)
+			return true, held(others)
+		}
 	}
 	if err != nil {
 		return false, err

@@ -77,8 +77,8 @@ type Tree interface {
 	// subscription stands is missed. stop may be called twice, and from changed. It does no I/O that the caller waits for.
 	Watch(name, key string, revision int64, changed func()) (stop func())
 
-	// Walk yields the locks whose names start with prefix and on which a node of ours stands, each as List would give it
-	// in full. An error ends the walk, unless it comes with the name of a lock: that one cannot be read. A Look without nodes
+	// Walk yields the locks whose names start with prefix and on which a node of ours stands, or what is certain to be a foreign
+	// client's, each as List would give it in full. An error ends the walk, unless it comes with the name of a lock: that one cannot be read. A Look without nodes
 	// says that the store has answered, and that there is more to go through.
 	Walk(ctx context.Context, prefix string) iter.Seq2[Look, error]
 

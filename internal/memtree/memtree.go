@@ -314,8 +314,9 @@ func (l *Link) Read(ctx context.Context, at []sequence.Place) ([]sequence.Node, 
 
 // changed is the answer to a Change or a Move.
 type changed struct {
-	now sequence.Node
-	ok  bool
+	now  sequence.Node
+	ok   bool
+	over bool // the session that a node was to be bound to
 }
 
 // Change replaces a note.
@@ -346,16 +347,19 @@ func (l *Link) change(ctx context.Context, what, name string, n sequence.Node, t
 			return changed{}
 		}
 		at := s.find(name, n.Key)
-		if at == nil || at.Version != n.Version || s.sessions[to] == nil {
+		if at == nil || at.Version != n.Version {
 			return changed{}
+		}
+		if s.sessions[to] == nil {
+			return changed{over: true}
 		}
 		s.revision++
 		s.barred[n.Key] = s.barred[n.Key] || at.Session != to
 		at.Version, at.Note, at.Session = s.revision, note, to
 		s.notify(name, n.Key, false)
-		return changed{*at, true}
+		return changed{now: *at, ok: true}
 	})
-	return got.now, got.ok, err
+	return got.now, got.ok, known(!got.over, err)
 }
 
 // removed is the answer to a Remove.

@@ -3,10 +3,12 @@ package etcd
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -66,8 +68,11 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, number 
 // Withdraw deletes the key and changes the gate in one step. Every add that was sent before compares with the gate as it
 // was, so none of them can take effect any more.
 func (t *tree) Withdraw(ctx context.Context, name string, s sequence.Session, number int64, _ string) (bool, error) {
-	r, err := t.kv.Txn(ctx).Then(clientv3.OpDelete(t.dir(name)+keyOf(s.ID, number)),
-		clientv3.OpPut(t.gate(s.ID), "", clientv3.WithLease(unhex(s.ID)))).Commit()
+	key := t.dir(name) + keyOf(s.ID, number)
+	r, err := t.kv.Txn(ctx).Then(clientv3.OpDelete(key), clientv3.OpPut(t.gate(s.ID), "", clientv3.WithLease(unhex(s.ID)))).Commit()
+	if errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace) { // a full cluster takes no gate; what stands need not wait for that
+		_, _ = t.kv.Delete(ctx, key)
+	}
 	if err != nil {
 		return false, t.fault(err)
 	}

@@ -78,8 +78,8 @@ func foreignMutex(o sessiontest.Order) error {
 	return nil
 }
 
-// TestForeignHolder: a claim of another kind than a mutex waits for a foreign holder, too; an operator sees who that is,
-// can't mark it, and can remove it by force.
+// TestForeignHolder: a claim of another kind than a mutex waits for a foreign holder, too; an operator sees who that is, also in
+// a listing, can't mark it, and can remove it by force.
 func TestForeignHolder(t *testing.T) {
 	t.Parallel()
 	s, cli, _ := benchStore(t)
@@ -95,6 +95,16 @@ func TestForeignHolder(t *testing.T) {
 	}
 	_, err = cli.Put(ctx, lock+"/77", "") // no lease: nobody's claim
 	fails(t, err)
+	_, err = cli.Put(ctx, lock+"-services/a", "", clientv3.WithLease(g.ID)) // no lock: it only looks like a key of one
+	fails(t, err)
+	var listed []string
+	for l, err := range s.List(ctx, lock) {
+		fails(t, err)
+		listed = append(listed, l.Name)
+	}
+	if len(listed) != 1 || listed[0] != lock {
+		t.Errorf("listed are %q", listed)
+	}
 	permits := mutexClaim(lock)
 	permits.Kind, permits.Limit = driver.KindSemaphore, 3
 	if _, err := s.Acquire(ctx, permits); !errors.Is(err, driver.ErrHeld) {

@@ -47,9 +47,9 @@ func (t *tree) grant(ctx context.Context, ttl time.Duration) (sequence.Session, 
 // A leader that was cut off from all others goes on answering until it steps down, two election timeouts after the cut at
 // the latest. Nobody else is elected before one has passed, less a heartbeat interval, and a new leader keeps every lease
 // for its TTL and another election timeout. So a lease stands for its TTL from each beat that was answered, less a
-// heartbeat interval: which is less than the margin of every TTL that a cluster grants whose election timeout is nine
-// heartbeat intervals or more; see Warnings. A leader whose disk hangs makes sure of its quorum before it answers, from the
-// versions on that Warnings asks for.
+// heartbeat interval, which the margin of the TTL has to cover: Warnings says from which TTL on it does for certain. A leader
+// that does nothing else, since its disk hangs, looks for its quorum before it answers, from the versions on that Warnings
+// asks for.
 func (t *tree) Beat(ctx context.Context, session string) (promise time.Duration, err error) {
 	promise, err = t.beat(ctx, session)
 	if expired(err) {

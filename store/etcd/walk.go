@@ -15,11 +15,15 @@ import (
 // page is how many keys are read at a time.
 const page = 1000
 
+// isLock reports whether a node is that of a lock for certain: one of ours, or one whose key is its own lease's, as etcd's lock
+// clients name it. Other keys with a lease may end in what could be one by chance.
+func isLock(n sequence.Node) bool { return !n.Foreign || n.Key == n.Session }
+
 // Walk reads all keys with the prefix before it yields, since the claims of one lock need not be neighbours.
 func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look, error] {
 	return func(yield func(sequence.Look, error) bool) {
 		found := map[string][]*mvccpb.KeyValue{}
-		ours := map[string]bool{}
+		locks := map[string]bool{}
 		from := t.prefix + prefix
 		end := clientv3.GetPrefixRangeEnd(from)
 		if from == "" {
@@ -41,7 +45,7 @@ func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look,
 				if n, ok := node(kv, dir); ok {
 					name := key[len(t.prefix) : dir-1]
 					found[name] = append(found[name], kv)
-					ours[name] = ours[name] || !n.Foreign
+					locks[name] = locks[name] || isLock(n)
 				}
 			}
 			revision = r.Header.Revision
@@ -52,8 +56,8 @@ func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look,
 				}
 			}
 		}
-		for _, name := range slices.Sorted(maps.Keys(ours)) {
-			if ours[name] && !yield(t.look(name, found[name], revision), nil) {
+		for _, name := range slices.Sorted(maps.Keys(locks)) {
+			if locks[name] && !yield(t.look(name, found[name], revision), nil) {
 				return
 			}
 		}

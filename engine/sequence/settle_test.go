@@ -1,0 +1,142 @@
+package sequence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/internal/memtree"
+)
+
+// TestDeniedAfterUnknown: an acquire that is denied after an add without an answer says that the claim may stand, so that its
+// client gives it back; and that leaves nothing.
+func TestDeniedAfterUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		adds := 0
+		e := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+			if what != "add" {
+				return do(), nil
+			}
+			if adds++; adds > 1 {
+				return nil, fmt.Errorf("%w: rights were taken", driver.ErrDenied)
+			}
+			do()
+			return nil, errors.New("no answer")
+		}})
+		defer e.Close()
+		c := mutex("m", 10*time.Second)
+		if _, err := e.Acquire(t.Context(), c); !errors.Is(err, driver.ErrDenied) || !errors.Is(err, driver.ErrUncertain) {
+			t.Errorf("the acquire says: %v", err)
+		}
+		if err := e.Release(t.Context(), c, ""); err != nil {
+			t.Errorf("the release says: %v", err)
+		}
+		if left := server.Left(); len(left) > 0 {
+			t.Errorf("something stands on %v", left)
+		}
+	})
+}
+
+// TestDetachAfterSessionEnded: where the session that a claim is to be moved to has ended before the move came through, the claim
+// is moved to another.
+func TestDetachAfterSessionEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		moves := 0
+		e := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+			if what != "move" {
+				return do(), nil
+			}
+			if moves++; moves == 1 {
+				time.Sleep(2 * time.Second)
+			}
+			return do(), nil
+		}})
+		defer e.Close()
+		g, err := e.Acquire(t.Context(), mutex("m", 10*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if err := e.Detach(t.Context(), g, time.Second); err != nil || time.Since(start) > 4*time.Second {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+		if stands := server.Standing("m"); len(stands) != 1 || !stands[0].Detached {
+			t.Errorf("there stand %+v", stands)
+		}
+	})
+}
+
+// TestAskedAgainWakesNext: a semaphore's claim that stood in line from an earlier call, and is let in at its first look, tells
+// the next in line, which watches it.
+func TestAskedAgainWakesNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		holder, first, second := sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server})
+		defer holder.Close()
+		defer first.Close()
+		defer second.Close()
+		all := permits("s", 2, 2)
+		if _, err := holder.Acquire(t.Context(), all); err != nil {
+			t.Fatal(err)
+		}
+		one := permits("s", 2, 1)
+		ctx, giveUp := context.WithCancel(t.Context())
+		given := make(chan error, 1)
+		go func() { _, err := first.Acquire(ctx, one); given <- err }()
+		synctest.Wait()
+		in := make(chan error, 1)
+		go func() { _, err := second.Acquire(t.Context(), permits("s", 2, 1)); in <- err }()
+		synctest.Wait()
+		giveUp()
+		<-given
+		if err := holder.Release(t.Context(), all, ""); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		start := time.Now()
+		if _, err := first.Acquire(t.Context(), one); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-in; err != nil || time.Since(start) > 0 {
+			t.Errorf("the next one is let in after %v: %v", time.Since(start), err)
+		}
+	})
+}
+
+// busy is a link to locks on which others come all the time.
+type busy struct {
+	memtree.Link
+	tries int
+}
+
+func (b *busy) ChangeAmong(ctx context.Context, name string, n sequence.Node, note sequence.Note, among []sequence.Node, revision int64) (sequence.Node, bool, error) {
+	b.tries++
+	return n, false, nil
+}
+
+// TestUpgradeAmongMany: an upgrade that is refused again and again, since others have come each time, ends as one beside others, soon.
+func TestUpgradeAmongMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		link := &busy{Link: memtree.Link{Server: memtree.New()}}
+		e := sequence.New(link)
+		defer e.Close()
+		g, err := e.Acquire(t.Context(), readWrite("rw", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if err := e.Reweigh(t.Context(), g, driver.RWLimit); !errors.Is(err, driver.ErrHeld) || link.tries > 10 || time.Since(start) > time.Second {
+			t.Errorf("after %d tries and %v: %v", link.tries, time.Since(start), err)
+		}
+		if err := e.Reweigh(t.Context(), g, 1); err != nil {
+			t.Errorf("and what it was: %v", err)
+		}
+	})
+}
