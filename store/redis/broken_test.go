@@ -3,6 +3,7 @@ package redis
 import (
 	"crypto/tls"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -107,6 +108,60 @@ func TestBreakIsTold(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestBreakOrRelease: of a break by force and a release that come at the same time, over a link that loses replies, one has ended the claim,
+// and the other is told so.
+func TestBreakOrRelease(t *testing.T) {
+	t.Parallel()
+	rounds := 60
+	if *prove {
+		rounds = 1000
+	}
+	server := startServer(t)
+	via, err := linktest.NewLink(server.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(via.Close)
+	for _, kind := range []string{"plain", "fair", "semaphore", "redisson"} {
+		options := ""
+		if kind == "redisson" {
+			options = "?layout=redisson"
+		}
+		operator, s := open(t, "redis://"+server.Addr+options), open(t, "redis://"+via.Addr+options)
+		count := map[string]int{}
+		for i := range rounds {
+			c := waiting(mutex(fmt.Sprint(kind, i), longTTL))
+			switch kind {
+			case "fair":
+				c.Fair = true
+			case "semaphore":
+				c.Kind, c.Limit, c.Weight = driver.KindSemaphore, 3, 2
+			}
+			g := acquire(t, s, c)
+			via.LoseReplies(rand.N(3))
+			broken := make(chan error, 1)
+			force := func() { broken <- operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce) }
+			if i%3 == 0 {
+				force()
+			} else {
+				go force()
+			}
+			released := s.Release(t.Context(), c, "")
+			byForce := <-broken
+			via.LoseReplies(0)
+			switch {
+			case byForce == nil && loss(released) == driver.LossBroken:
+				count["broken"]++
+			case byForce != nil && released == nil:
+				count["released"]++
+			default:
+				t.Errorf("%s: the break says %v, and the release %v", kind, byForce, released)
+			}
+		}
+		t.Logf("%s: %v", kind, count)
 	}
 }
 
