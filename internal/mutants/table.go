@@ -20,4 +20,27 @@ var table = []mutant{
 		edits: []edit{{"return r.ahead-before >= pauseStep", "return false && before == 0"}}},
 	{name: "a renewal from before a pause believed", file: "renewer.go", pkg: ".", test: "TestPauseDuringRenewal",
 		edits: []edit{{"if flight <= r.doubted {", "if false {"}}},
+
+	{name: "a foreign owner that stays in an item that was taken over", file: "store/dynamodb/table.go", pkg: "./store/dynamodb", test: "TestPlainOwner",
+		edits: []edit{{"\t_, err := request(ctx, t.link, t.client.PutItem, &sdk.PutItemInput{\n\t\tTableName: &t.name, Item: it, ConditionExpression: &condition,\n",
+			"\tnames[\"#x\"], names[\"#y\"], names[\"#z\"] = dataAttribute, versionAttribute, t.expires\n" +
+				"\tvalues[\":x\"], values[\":y\"], values[\":z\"] = it[dataAttribute], it[versionAttribute], it[t.expires]\n" +
+				"\t_, err := request(ctx, t.link, t.client.UpdateItem, &sdk.UpdateItemInput{\n\t\tTableName: &t.name, Key: t.id(t.prefix + r.Name),\n" +
+				"\t\tUpdateExpression: new(\"SET #x = :x, #y = :y, #z = :z\"), ConditionExpression: &condition,\n"}}},
+	{name: "a service that does not tell the time", file: "store/dynamodb/schema.go", pkg: "./store/dynamodb", test: "TestNoDate",
+		edits: []edit{{"if !l.clock.Known() {", "if false {"}}},
+	{name: "a clock that judges though it is ahead of an earlier one", file: "engine/record/clock.go", pkg: "./engine/record", test: "TestServerClockSet",
+		edits: []edit{{"\t\t\tc.leave(agreed, odd)\n", ""}}},
+	{name: "a date that judges though it is ahead of earlier ones", file: "engine/record/clock.go", pkg: "./store/gcs", test: "TestOddDate",
+		edits: []edit{{"\t\t\tc.leave(agreed, odd)\n", ""}}},
+	{name: "one odd reply believed", file: "engine/record/clock.go", pkg: "./engine/record", test: "TestServerClockOddReply",
+		edits: []edit{{"\tc.follow(agreed, &reply)\n", "\tc.agreed = reply\n"}}},
+	{name: "one odd reply that is behind not heeded", file: "engine/record/clock.go", pkg: "./engine/record", test: "TestServerClockOddReply",
+		edits: []edit{{"min(s.early, odd.early)", "s.early"}}},
+	{name: "ends set by the earlier of two clocks", file: "engine/record/clock.go", pkg: "./engine/record", test: "TestServerClockSet",
+		edits: []edit{{"max(s.late, odd.late)", "s.late"}}},
+	{name: "a clock that is behind forgotten", file: "engine/record/clock.go", pkg: "./engine/record", test: "TestServerClockTwoHosts",
+		edits: []edit{{"\t\tc.leave(c.odd.when(agreed.at), agreed)\n", ""}}},
+	{name: "bounds that do not move apart", file: "engine/record/clock.go", pkg: "./engine/record", test: "TestServerClockAnyReplies",
+		edits: []edit{{"least - least/clockDrift", "least"}}},
 }

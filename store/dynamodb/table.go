@@ -58,10 +58,11 @@ func (t *table) Info() driver.Info {
 
 func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 
-// Bounds, Stale and SweptByStore: see record.Bounded, record.Aging and record.Swept. Looking for idle items would read, and be billed for, all of the
+// Bounds, Stale, MaxRecord and SweptByStore: see record.Bounded, record.Aging, record.Limited and record.Swept. Looking for idle items would read, and be billed for, all of the
 // table; its TTL removes them for nothing.
 func (t *table) Bounds() (early, late int64) { return t.clock.Bounds() }
 func (t *table) Stale() bool                 { return t.clock.Stale() }
+func (t *table) MaxRecord() int              { return maxItem }
 func (t *table) SweptByStore()               {}
 
 // Keys names the item.
