@@ -81,7 +81,7 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 			return sequence.Look{}, t.fault(err, path)
 		}
 		t.settle(s.ID, note.ID)
-		made, err := made(create)
+		made, err := made(create, path)
 		if err == codeNoNode {
 			if err := t.parents(ctx, c, path); err != nil {
 				return sequence.Look{}, err
@@ -120,25 +120,34 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 	}
 }
 
-// made are the nodes that a create, or a multi of them, has made.
-func made(c *call) ([]stepResult, error) {
+// made are the nodes that a create, or a multi of them, has made below a path.
+func made(c *call, path string) (all []stepResult, err error) {
 	if c.op == opMulti {
-		steps, err := c.results()
-		for _, s := range steps {
-			if s.code != codeOK {
-				return nil, s.code
-			}
+		if all, err = c.results(); err != nil {
+			return nil, err
 		}
-		return steps, err
+	} else {
+		if c.err != nil {
+			return nil, c.err
+		}
+		m := stepResult{path: c.rest.text()}
+		if len(c.rest.b) > 0 {
+			m.stat = c.rest.stat()
+		}
+		if c.rest.err != nil {
+			return nil, c.rest.err
+		}
+		all = []stepResult{m}
 	}
-	if c.err != nil {
-		return nil, c.err
+	if _, why := refused(all); why != codeOK {
+		return nil, why
 	}
-	m := stepResult{path: c.rest.text()}
-	if len(c.rest.b) > 0 {
-		m.stat = c.rest.stat()
+	for _, m := range all {
+		if !strings.HasPrefix(m.path, path+"/") {
+			return nil, errShort
+		}
 	}
-	return []stepResult{m}, c.rest.err
+	return all, nil
 }
 
 // errGone says that somebody has removed a node before it was known. The engine asks again, and the claim stands anew.

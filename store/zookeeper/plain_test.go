@@ -184,8 +184,8 @@ func TestPlainLate(t *testing.T) {
 	// The requests of a's that were still on their way: each was made when a's node had just been seen.
 	n := stale.Nodes[0]
 	path := s.tree.pathOf(t.Name())
-	if stood, err := s.tree.remove(ctx, path, n, true); err != nil || stood {
-		t.Errorf("a late removal: %v, %v", stood, err)
+	if _, why, err := s.tree.step(ctx, path, s.tree.writeMulti, deleteCall(s.tree.ticket(n.Key), -1), deleteCall(path, int32(n.Version-1))); err != nil || why != noTicket {
+		t.Errorf("a late removal: %v, %v", why, err)
 	}
 	if _, ok, err := s.tree.Change(ctx, t.Name(), n, n.Note); err != nil || ok {
 		t.Errorf("a late change: %v, %v", ok, err)

@@ -17,7 +17,8 @@ import (
 // ZooKeeper deletes and sets by path and version, and both come again with the next holder. So a claim has a ticket as well,
 // an ephemeral node with a name of its own that is made and removed in one step with the lock's node: a request that comes
 // late finds no ticket, and does nothing. Foreign clients know nothing of tickets. After one of them has removed our node the
-// ticket stands on, so before a removal it is looked whether the node is still the one that is meant.
+// ticket stands on, so before a removal it is looked whether the node is still the one that is meant. A ticket that somebody has
+// removed is made again by who has looked at the node.
 type plainTree struct{ *tree }
 
 // foreignKey is the key of a node that is not ours. That of ours is the name of its ticket.
@@ -25,12 +26,11 @@ const foreignKey = "foreign"
 
 func (t plainTree) pathOf(name string) string { return t.root + "/" + flat(name, t.root == "") }
 
-// tickets is the node above all tickets, below the namespace. No lock's path has it: there a % begins two digits.
-const tickets = "%tickets"
+// tickets begins the names of all tickets. They stand beside the locks, and whoever may make those may make them. No lock's path begins
+// so: there a % begins two digits.
+const tickets = "/%ticket-"
 
-func (t plainTree) folder() string { return t.root + "/" + tickets }
-
-func (t plainTree) ticket(key string) string { return t.folder() + "/" + key }
+func (t plainTree) ticket(key string) string { return t.root + tickets + key }
 
 func ticketKey(id, session string) string { return id + "-" + session }
 
@@ -61,7 +61,7 @@ func (t plainTree) Add(ctx context.Context, name string, s sequence.Session, _ i
 		case why == codeNodeExists: // the ticket of an earlier call, whose node somebody has removed
 			err = c.do(ctx, deleteCall(ticket, -1))
 		case why == codeNoNode:
-			err = t.parents(ctx, c, t.folder())
+			err = t.parents(ctx, c, t.root)
 		default:
 			err = why
 		}
@@ -172,61 +172,115 @@ func (t plainTree) Change(ctx context.Context, name string, n sequence.Node, not
 		return n, false, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	path := t.pathOf(name)
-	steps, ok, err := t.step(ctx, path, checkCall(t.ticket(n.Key), -1), setCall(path, data, int32(n.Version-1)))
-	if ok {
+	for try := 0; ; try++ {
+		steps, why, err := t.step(ctx, path, t.writeMulti, checkCall(t.ticket(n.Key), -1), setCall(path, data, int32(n.Version-1)))
+		if why == noTicket && try == 0 {
+			var there bool
+			if there, err = t.reissue(ctx, path, n); err == nil && there {
+				continue
+			}
+		}
+		if err != nil || why != codeOK {
+			return n, false, err
+		}
 		n.Version, n.Note = int64(steps[1].stat.version)+1, note
+		return n, true, nil
 	}
-	return n, ok, err
 }
 
 // Remove deletes the node, and its ticket with it.
 func (t plainTree) Remove(ctx context.Context, name string, n sequence.Node, _ bool) (bool, sequence.Look, error) {
-	path := t.pathOf(name)
+	stood, err := t.remove(ctx, t.pathOf(name), n, t.writeMulti)
+	return stood, sequence.Look{}, err
+}
+
+// remove deletes the ticket, and the node if it is there, and makes other changes in the step that deletes the node.
+func (t plainTree) remove(ctx context.Context, path string, n sequence.Node, send func(context.Context, *call) error, others ...*call) (stood bool, err error) {
+	there, err := t.standsAt(ctx, path, n)
+	for try := 0; err == nil; try++ {
+		var steps []*call
+		if !n.Foreign {
+			steps = append(steps, deleteCall(t.ticket(n.Key), -1))
+		}
+		if there {
+			steps = append(append(steps, deleteCall(path, int32(n.Version-1))), others...) // -1: any
+		}
+		if len(steps) == 0 {
+			return false, nil
+		}
+		var why code
+		_, why, err = t.step(ctx, path, send, steps...)
+		if why == noTicket && !n.Foreign && there && try == 0 {
+			there, err = t.reissue(ctx, path, n)
+			continue
+		}
+		return err == nil && why == codeOK && there, err
+	}
+	return false, err
+}
+
+// BreakNode is that of a tree, for the one node and its ticket. The note stands beside the lock.
+func (t plainTree) BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error) {
+	return t.withNote(ctx, t.note(n), n.TTL, func(c *conn, note *call) (bool, error) {
+		return t.remove(ctx, t.pathOf(name), n, func(ctx context.Context, multi *call) error { return c.do(ctx, multi) }, note)
+	})
+}
+
+// WasBroken looks for the note.
+func (t plainTree) WasBroken(ctx context.Context, _ string, n sequence.Node) (bool, error) {
+	return t.noted(ctx, t.note(n))
+}
+
+func (t plainTree) note(n sequence.Node) string { return t.root + broken + n.Key + itsEnd }
+
+// standsAt looks whether the node that stands at a path is still the one that is meant.
+func (t plainTree) standsAt(ctx context.Context, path string, n sequence.Node) (bool, error) {
 	calls, _, err := t.read(ctx, true, func() []*call { return []*call{readCall(opExists, path, false)} })
 	if err == nil && calls[0].err != codeNoNode {
 		err = calls[0].err
 	}
-	if err != nil {
-		return false, sequence.Look{}, t.fault(err, path)
-	}
-	there := calls[0].err == nil && calls[0].rest.stat().czxid == n.Token
-	stood, err := t.remove(ctx, path, n, there)
-	return stood, sequence.Look{}, err
+	return err == nil && calls[0].err == nil && calls[0].rest.stat().czxid == n.Token, t.fault(err, path)
 }
 
-// remove deletes the ticket, and the node if that was seen to be there.
-func (t plainTree) remove(ctx context.Context, path string, n sequence.Node, there bool) (stood bool, err error) {
-	var steps []*call
-	if !n.Foreign {
-		steps = append(steps, deleteCall(t.ticket(n.Key), -1))
+// reissue makes the ticket of a node again, if that still stands: with a session that goes on it would stand for ever.
+func (t plainTree) reissue(ctx context.Context, path string, n sequence.Node) (there bool, err error) {
+	if there, err = t.standsAt(ctx, path, n); err != nil || !there {
+		return false, err
 	}
-	if there {
-		steps = append(steps, deleteCall(path, int32(n.Version-1))) // -1: any
+	create := createCall(opCreate, t.ticket(n.Key), nil, t.opts.ACL, modeEphemeral)
+	if err := t.write(ctx, &write{calls: []*call{create}, alone: true}); err != nil {
+		return false, t.fault(err, path)
 	}
-	if len(steps) == 0 {
-		return false, nil
+	if create.err != nil && create.err != codeNodeExists {
+		return false, t.fault(create.err, path)
 	}
-	_, ok, err := t.step(ctx, path, steps...)
-	return ok && there, err
+	return true, nil
 }
 
-// step makes changes together, and reports whether they were made: the nodes stood as they were seen.
-func (t plainTree) step(ctx context.Context, path string, changes ...*call) ([]stepResult, bool, error) {
+// noTicket says that the first of the changes of a step was of a node that is not there.
+const noTicket = codeNoNode
+
+// writeMulti sends a multi by any session.
+func (t plainTree) writeMulti(ctx context.Context, multi *call) error {
+	return t.write(ctx, &write{calls: []*call{multi}, alone: true})
+}
+
+// step makes changes together. why is codeOK if they were made, noTicket or codeBadVersion if the nodes did not stand as they were seen.
+func (t plainTree) step(ctx context.Context, path string, send func(context.Context, *call) error, changes ...*call) (steps []stepResult, why code, err error) {
 	multi := multiCall(changes...)
-	if err := t.write(ctx, &write{calls: []*call{multi}, alone: true}); err != nil {
-		return nil, false, t.fault(err, path)
+	if err := send(ctx, multi); err != nil {
+		return nil, codeOK, t.fault(err, path)
 	}
-	steps, err := multi.results()
-	if err != nil {
-		return nil, false, t.fault(err, path)
+	if steps, err = multi.results(); err != nil {
+		return nil, codeOK, t.fault(err, path)
 	}
-	switch _, why := refused(steps); why {
-	case codeOK:
-		return steps, true, nil
-	case codeNoNode, codeBadVersion:
-		return nil, false, nil
+	switch at, why := refused(steps); {
+	case why == codeNoNode && at > 0: // the lock's own node has gone
+		return nil, codeBadVersion, nil
+	case why == codeOK, why == codeNoNode, why == codeBadVersion:
+		return steps, why, nil
 	default:
-		return nil, false, t.fault(why, path)
+		return nil, codeOK, t.fault(why, path)
 	}
 }
 

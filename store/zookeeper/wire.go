@@ -220,6 +220,7 @@ type call struct {
 	op   int32
 	xid  int32 // of those that have a fixed one
 	body writer
+	made int    // of how many steps a multi was made
 	sent bool   // or about to be
 	done func() // called by the goroutine that reads, when there is an answer or will be none
 
@@ -276,7 +277,7 @@ func checkCall(path string, version int32) *call {
 
 // multiCall is several writes that take effect together or not at all.
 func multiCall(steps ...*call) *call {
-	c := &call{op: opMulti}
+	c := &call{op: opMulti, made: len(steps)}
 	for _, s := range steps {
 		c.body.int(s.op)
 		c.body.bool(false)
@@ -289,7 +290,7 @@ func multiCall(steps ...*call) *call {
 	return c
 }
 
-// results are the answers to the steps of a multi; the first one's fault, if it was not done.
+// results are the answers to the steps of a multi, one to each; the first one's fault, if it was not done.
 func (c *call) results() ([]stepResult, error) {
 	if _, ok := c.err.(code); c.err != nil && (!ok || len(c.rest.b) == 0) {
 		return nil, c.err
@@ -301,8 +302,10 @@ func (c *call) results() ([]stepResult, error) {
 		switch {
 		case c.rest.err != nil:
 			return nil, c.rest.err
-		case done:
+		case done && len(all) == c.made:
 			return all, nil
+		case done || len(all) == c.made:
+			return nil, errShort
 		}
 		s := stepResult{rest: c.rest.b}
 		switch op {

@@ -1,0 +1,161 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
+)
+
+// breaker is a tree that leaves notes.
+type breaker interface {
+	sequence.Tree
+	BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error)
+	WasBroken(ctx context.Context, name string, n sequence.Node) (bool, error)
+}
+
+// TestBrokenNote: of a claim that is removed by force there is a note, made in one step with that, for as long as its TTL; of one that was
+// released there is none; and no lock is seen in it.
+func TestBrokenNote(t *testing.T) {
+	t.Parallel()
+	c := start(t, zktest.Options{Members: 1})
+	cli := admin(t, c)
+	for _, layout := range []string{LayoutCurator, LayoutBoth, LayoutPlain} {
+		holder, breaker := aTree(t, c, layout), aTree(t, c, layout)
+		name := layout + "/lock"
+		add := func(number int64) sequence.Node {
+			ses, err := holder.Open(t.Context(), 2*time.Second)
+			fails(t, err)
+			look, err := holder.Add(t.Context(), name, ses, number, aNote(ses.TTL), sequence.Always)
+			if err != nil || len(look.Nodes) != 1 {
+				t.Fatal(layout, look, err)
+			}
+			return look.Nodes[0]
+		}
+		noted := func(n sequence.Node) bool {
+			is, err := holder.WasBroken(t.Context(), name, n)
+			fails(t, err)
+			return is
+		}
+		n := add(0)
+		if stood, _, err := holder.Remove(t.Context(), name, n, false); err != nil || !stood || noted(n) {
+			t.Errorf("%s: released: %v, %v; broken: %v", layout, stood, err, noted(n))
+		}
+		if stood, err := breaker.BreakNode(t.Context(), name, n); err != nil || stood || noted(n) {
+			t.Errorf("%s: broken after its release: %v, %v; %v", layout, stood, err, noted(n))
+		}
+		n = add(1)
+		began := time.Now()
+		if stood, err := breaker.BreakNode(t.Context(), name, n); err != nil || !stood || !noted(n) {
+			t.Errorf("%s: broken: %v, %v; %v", layout, stood, err, noted(n))
+		}
+		if look, err := holder.List(t.Context(), name, true); err != nil || len(look.Nodes) > 0 {
+			t.Errorf("%s: there stands %+v, %v", layout, look.Nodes, err)
+		}
+		if layout == LayoutCurator { // the note is in no other client's way
+			other := zk.NewLock(cli, "/"+t.Name()+"/"+name, zk.WorldACL(zk.PermAll))
+			fails(t, other.Lock())
+			fails(t, other.Unlock())
+		}
+		next := add(2)
+		if stood, _, err := holder.Remove(t.Context(), name, next, false); err != nil || !stood {
+			t.Errorf("%s: the next: %v, %v", layout, stood, err)
+		}
+		for look, err := range breaker.Walk(t.Context(), "") {
+			if err != nil || len(look.Nodes) > 0 && strings.Contains(look.Name, broken) {
+				t.Errorf("%s: listed: %+v, %v", layout, look, err)
+			}
+		}
+		fails(t, breaker.Close())
+		for noted(n) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if stood := time.Since(began); stood < sequence.NoteTime(2*time.Second) {
+			t.Errorf("%s: the note stood for %v", layout, stood)
+		}
+	}
+}
+
+// TestNoteNoPermit: Curator counts whatever stands among a semaphore's permits, so no note stands there.
+func TestNoteNoPermit(t *testing.T) {
+	t.Parallel()
+	leases, ok := aTree(t, rig.Shared(t), layoutLeases).(*tree)
+	if !ok {
+		t.Fatal("the permits have another tree")
+	}
+	key := named(stem(sessionName(1), aNote(0)), endLease) + "0000000000"
+	if note := leases.noteOf("lock"+inLeases, key); strings.Contains(note, inLeases) || !strings.HasPrefix(note, leases.pathOf("lock")+"/") {
+		t.Errorf("the note is %s", note)
+	}
+}
+
+// TestBrokenBeneathUnlock: an unlock whose first request is lost, while the lock is broken by force and given to another, says that it
+// was broken.
+func TestBrokenBeneathUnlock(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	for layout, release := range map[string]uint32{LayoutCurator: opDelete, LayoutBoth: opMulti, LayoutPlain: opMulti} {
+		name := layout + "-lock"
+		var instead atomic.Pointer[func()]
+		dial := before(release, name, func(nc net.Conn) {
+			if do := instead.Swap(nil); do != nil {
+				(*do)()
+				nc.Close()
+			}
+		}, nil)
+		client := newClient(t, aStore(t, c, layout, dial), 30*time.Second)
+		operator := aStore(t, c, layout, nil)
+		other := newClient(t, operator, 30*time.Second)
+		held := lease(t, client, name)
+		do := func() {
+			stands, err := operator.Inspect(t.Context(), name)
+			if err != nil || len(stands.Holders) != 1 {
+				t.Error(stands, err)
+				return
+			}
+			fails(t, operator.Break(t.Context(), name, stands.Holders[0].Ref, driver.BreakForce))
+			fails(t, lease(t, other, name).Unlock())
+		}
+		instead.Store(&do)
+		var loss *holdfast.LossError
+		if err := held.Unlock(); instead.Load() != nil || !errors.As(err, &loss) || loss.Loss != driver.LossBroken {
+			t.Errorf("%s: the unlock says: %v", layout, err)
+		}
+		if err := lease(t, client, name).Unlock(); err != nil {
+			t.Errorf("%s: the next one says: %v", layout, err)
+		}
+	}
+}
+
+func aStore(t *testing.T, c *zktest.Ensemble, layout string, dial dialer) driver.Store {
+	t.Helper()
+	o := Options{Servers: c.Endpoints(), Layout: layout, Namespace: t.Name(), Dial: dial}
+	var s driver.Store
+	var err error
+	if layout == LayoutPlain {
+		s, err = NewPlain(o)
+	} else {
+		s, err = New(o)
+	}
+	fails(t, err)
+	return s
+}
+
+func aTree(t *testing.T, c *zktest.Ensemble, layout string) breaker {
+	t.Helper()
+	s := aStore(t, c, layout, nil)
+	t.Cleanup(func() { fails(t, s.Close()) })
+	if p, ok := s.(*Plain); ok {
+		return p.tree
+	}
+	return s.(*Store).tree
+}

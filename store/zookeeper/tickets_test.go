@@ -1,0 +1,73 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/sessiontest"
+)
+
+// TestTicketRemoved: a claim of the plain layout whose ticket somebody has removed is released, marked and broken as any other; its
+// node does not stand on under a session that goes on.
+func TestTicketRemoved(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := admin(t, c)
+	s, err := NewPlain(Options{Servers: c.Endpoints(), Namespace: t.Name()})
+	fails(t, err)
+	client := newClient(t, s, time.Minute)
+	other := lease(t, client, "goes-on")
+	defer func() { fails(t, other.Unlock()) }()
+	for _, k := range []struct {
+		what string
+		end  func(ctx context.Context, ref string) error
+	}{
+		{"mark", func(ctx context.Context, ref string) error { return s.Break(ctx, "lock", ref, driver.BreakMark) }},
+		{"force", func(ctx context.Context, ref string) error { return s.Break(ctx, "lock", ref, driver.BreakForce) }},
+		{"release", func(context.Context, string) error { return nil }},
+	} {
+		what := k.what
+		held, err := s.Acquire(t.Context(), mutexClaim("lock"))
+		if err != nil {
+			t.Fatal(what, err)
+		}
+		look, err := s.tree.List(t.Context(), "lock", true)
+		if err != nil || len(look.Nodes) != 1 {
+			t.Fatal(what, look, err)
+		}
+		fails(t, cli.Delete(s.tree.ticket(look.Nodes[0].Key), -1))
+		ctx, cancel := context.WithTimeout(t.Context(), sessiontest.Soon)
+		if err := k.end(ctx, held.Ref); err != nil {
+			t.Fatal(what, err)
+		}
+		cancel()
+		if err := s.Release(t.Context(), held.Claim, held.Ref); err != nil && (what == "release" || !errors.Is(err, driver.ErrLost)) {
+			t.Error(what, err)
+		}
+		if look, err := s.tree.List(t.Context(), "lock", true); err != nil || len(look.Nodes) > 0 {
+			t.Errorf("%s: there stands %+v, %v", what, look.Nodes, err)
+		}
+		if stands(t, cli, s.tree.ticket(look.Nodes[0].Key)) {
+			t.Errorf("%s: the ticket stands", what)
+		}
+	}
+}
+
+// TestTicketsOfTwoUsers: two users who may both make nodes in a namespace can both lock in it, though what each makes is for himself.
+func TestTicketsOfTwoUsers(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	_, err := admin(t, c).Create("/"+t.Name(), nil, 0, zk.WorldACL(zk.PermAll))
+	fails(t, err)
+	for _, user := range []string{"one", "two"} {
+		s, err := NewPlain(Options{Servers: c.Endpoints(), Namespace: t.Name(), Auth: []Auth{{"digest", user + ":secret"}}})
+		fails(t, err)
+		client := newClient(t, s, 20*time.Second)
+		held := lease(t, client, user)
+		defer func() { fails(t, held.Unlock()) }()
+	}
+}
