@@ -17,9 +17,8 @@ func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error 
 	}
 	ctx, stop := e.bind(ctx)
 	defer stop()
-	r := &release{engine: e, claim: c, id: cmp.Or(c.ID, ref)}
+	r := &release{engine: e, claim: c, id: cmp.Or(c.ID, ref), asked: e.clock.Now()}
 	r.row, r.rec = e.known(c.Name)
-	asked := e.clock.Now()
 	for tries := 0; ; tries++ {
 		over, err := r.step(ctx)
 		switch {
@@ -29,7 +28,7 @@ func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error 
 			continue
 		case ctx.Err() != nil:
 			return e.fault(driver.Uncertain(ctx.Err()))
-		case e.clock.Since(asked) > driver.Patience(c.TTL) && !errors.Is(err, ErrConflict):
+		case e.clock.Since(r.asked) > driver.Patience(c.TTL) && !errors.Is(err, ErrConflict):
 			return e.fault(driver.Uncertain(err))
 		}
 		if errors.Is(err, ErrConflict) {
@@ -52,7 +51,8 @@ type release struct {
 	rec    *Record // nil: to be loaded
 	fresh  bool    // loaded in this call, not remembered
 	claims int     // how many the record has that was tried
-	unsure bool    // a swap of this call had an unknown outcome
+	asked  driver.Instant
+	unsure bool // a swap of this call had an unknown outcome
 }
 
 // step loads the row or writes it without the claim. Without an error and not over, it is to be called again at once.
@@ -103,6 +103,8 @@ func (r *release) outcome(m Moment) error {
 		return driver.Uncertain(errors.New("a foreign client holds the lock: it may have taken it after this release or before"))
 	case r.rec.Untold != 0 && !m.passed(r.rec.Untold):
 		return driver.Uncertain(errors.New("so many claims were ended by others that there is no telling whether this one was"))
+	case r.clock.Since(r.asked) > driver.Patience(r.claim.TTL): // a note is kept for that long beyond the claim's own time
+		return driver.Uncertain(errors.New("it was asked for so long ago that a note of the claim's end may be gone"))
 	default:
 		return nil
 	}

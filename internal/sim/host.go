@@ -12,9 +12,10 @@ import (
 
 // host is a machine with one client on it.
 type host struct {
-	name   string
-	world  *World
-	client *holdfast.Client
+	name     string
+	reliable bool // nothing goes wrong for it
+	world    *World
+	client   *holdfast.Client
 
 	mu        sync.Mutex
 	open      chan struct{} // closed while the host runs; replaced by an open one while it does not

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -20,13 +21,19 @@ type judge struct {
 	wrong    []string
 	tenures  map[string]map[*holdfast.Lease]*tenure // by lock
 	tokens   map[string]map[int64]bool
-	largest  map[string]int64 // of exclusive grants, in the order in which users got them
-	gone     map[string]bool  // claim ids whose release has succeeded
-	leaving  map[string]bool  // claim ids that somebody releases
-	arrival  map[string]int   // claim ids that stand in line, in the order of their coming
-	standing map[string]map[string]bool
-	since    map[string]time.Duration // claim ids: when the store granted them
-	stands   map[string]time.Duration // claim ids that were left alone: until when they must stand
+	largest  map[string]int64           // of exclusive grants, in the order in which users got them
+	gone     map[string]bool            // claim ids whose release has succeeded
+	leaving  map[string]bool            // claim ids that somebody releases
+	arrival  map[string]int             // claim ids that stand in line, in the order of their coming
+	standing map[string]map[string]bool // by lock and claim id: whether it holds
+	since    map[string]time.Duration   // claim ids: when the store granted them
+	stands   map[string]time.Duration   // claim ids that were left alone: until when they must stand
+	broken   map[string]bool            // claim ids that an operator breaks, or has broken
+	given    map[string]bool            // claim ids of which their client knows that they were granted
+	endedAt  map[string]time.Duration   // and when
+	endedBy  map[string]ender           // claim ids that held, or were broken while they waited: by whom they were ended
+	waiting  map[string]wait            // claim ids whose Acquire waits
+	fell     time.Duration              // when the store fell back last
 	comings  int
 	ejected  int
 	grants   int
@@ -49,7 +56,8 @@ type tenure struct {
 func newJudge(w *World) *judge {
 	return &judge{w: w, tenures: map[string]map[*holdfast.Lease]*tenure{}, tokens: map[string]map[int64]bool{},
 		largest: map[string]int64{}, gone: map[string]bool{}, leaving: map[string]bool{}, arrival: map[string]int{},
-		standing: map[string]map[string]bool{}, since: map[string]time.Duration{}, stands: map[string]time.Duration{}}
+		standing: map[string]map[string]bool{}, since: map[string]time.Duration{}, stands: map[string]time.Duration{},
+		broken: map[string]bool{}, endedBy: map[string]ender{}, endedAt: map[string]time.Duration{}, given: map[string]bool{}, waiting: map[string]wait{}}
 }
 
 func (j *judge) violation(format string, args ...any) {
@@ -78,7 +86,7 @@ func (j *judge) began(name string, l *holdfast.Lease, t *tenure) {
 		t.ctx = l.Context()
 	}
 	// A host can be stopped when a lock has been taken, and before its user has it. What was lost meanwhile says so.
-	if t.weight == t.limit && t.valid() {
+	if t.weight == t.limit && t.valid() && !j.broken[l.ID()] {
 		if l.Token() <= j.largest[name] {
 			j.violation("token %d of %s came after %d", l.Token(), name, j.largest[name])
 		}
@@ -92,14 +100,14 @@ func (j *judge) began(name string, l *holdfast.Lease, t *tenure) {
 func (j *judge) ended(name string, l *holdfast.Lease, lost bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	t := j.tenures[name][l]
 	delete(j.tenures[name], l)
 	var loss *holdfast.LossError
 	if lost {
 		j.losses++
-		if errors.As(l.Err(), &loss) && loss.Loss == holdfast.LossGone && j.standing[name][l.ID()] {
-			j.violation("a lease of %s ended because its claim did not stand any more, and it stands", name)
-		}
-		if j.w.calm && (loss == nil || loss.Loss != holdfast.LossMaxHold) {
+		errors.As(l.Err(), &loss)
+		j.cause(name, l, t, loss)
+		if j.w.calm && (loss == nil || loss.Loss != holdfast.LossMaxHold) && !j.broken[l.ID()] {
 			j.violation("a lease of %s was lost though nothing went wrong: %v", name, l.Err())
 		}
 	}
@@ -130,7 +138,7 @@ func (j *judge) look() {
 func (j *judge) overlap(name string) {
 	var byContext, byValid, limit int64
 	for l, t := range j.tenures[name] {
-		if !t.host.acts() {
+		if !t.host.acts() || j.broken[l.ID()] { // whom an operator breaks by force goes on until he is told
 			continue
 		}
 		limit = t.limit
@@ -165,10 +173,15 @@ func (j *judge) renewing(g driver.Grant) {
 	}
 }
 
-func (j *judge) released(id string) {
+// released notes that a release has said that it has given its claim up.
+func (j *judge) released(c driver.Claim) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.gone[id] = true
+	j.gone[c.ID] = true
+	// A claim that was never known to be granted may be barred from coming again, whatever became of it before.
+	if by := j.endedBy[c.ID]; j.given[c.ID] && by != "" && by != itself && j.current() {
+		j.violation("a release on %s succeeded, and its claim had been ended by %s", c.Name, by)
+	}
 }
 
 func (j *judge) left(id string) {
@@ -196,7 +209,7 @@ func (j *judge) takenBack(id string) {
 }
 
 // swapped looks at what a swap has left in the store: who was let in, and whether anybody who came earlier still waits.
-func (j *judge) swapped(row record.Row) {
+func (j *judge) swapped(row record.Row, by actor) {
 	rec, err := record.Decode(row.Name, row.Data)
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -207,7 +220,16 @@ func (j *judge) swapped(row record.Row) {
 	now := map[string]bool{}
 	var granted int64
 	for _, c := range rec.Claims {
-		now[c.ID] = true
+		now[c.ID] = c.State == record.Granted
+		switch j.endedBy[c.ID] {
+		case operator: // it can be told so for a TTL; who was stopped for longer may not hear of it
+			if j.w.elapsed() < j.endedAt[c.ID]+j.w.ttl {
+				j.violation("on %s a claim stands again that an operator had broken", row.Name)
+			}
+			delete(j.endedBy, c.ID)
+		case another: // its Acquire had not heard that it held, and comes again
+			delete(j.endedBy, c.ID)
+		}
 		if _, ok := j.arrival[c.ID]; !ok {
 			j.comings++
 			j.arrival[c.ID] = j.comings
@@ -223,15 +245,16 @@ func (j *judge) swapped(row record.Row) {
 		j.violation("the store has granted %d of %d on %s", granted, rec.Limit, row.Name)
 	}
 	j.order(row.Name, rec)
-	for id := range j.standing[row.Name] {
-		if !now[id] {
+	for id, held := range j.standing[row.Name] {
+		if _, ok := now[id]; !ok {
+			j.note(id, held, by)
 			until, alone := j.stands[id]
-			if alone && j.w.elapsed() < until {
+			if alone && j.w.elapsed() < until && !j.broken[id] {
 				j.violation("a claim on %s was to stand until %v, and is gone", row.Name, until)
 			}
 			if !j.leaving[id] {
 				j.ejected++
-				if j.w.calm && !alone {
+				if j.w.calm && !alone && !j.broken[id] {
 					j.violation("a claim on %s was removed though nothing went wrong", row.Name)
 				}
 			}
@@ -262,6 +285,7 @@ func (j *judge) order(name string, rec *record.Record) {
 // Report is what came of one world.
 type Report struct {
 	Seed    uint64
+	Kind    string // of its store, with a space behind it; empty: the usual one
 	Wrong   []string
 	Took    time.Duration // simulated
 	Grants  int
@@ -272,5 +296,129 @@ type Report struct {
 func (j *judge) report(seed uint64) Report {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return Report{Seed: seed, Wrong: j.wrong, Took: j.w.elapsed(), Grants: j.grants, Losses: j.losses, Ejected: j.ejected}
+	name := ""
+	if j.w.kind != "" {
+		name = string(j.w.kind) + " "
+	}
+	return Report{Seed: seed, Kind: name, Wrong: j.wrong, Took: j.w.elapsed(), Grants: j.grants, Losses: j.losses, Ejected: j.ejected}
+}
+
+// ender is who has ended a claim.
+type ender string
+
+// The enders.
+const (
+	itself   ender = "its own release"
+	operator ender = "an operator"
+	another  ender = "somebody else"
+)
+
+// note remembers by whom a claim was ended that held, or was broken while it waited.
+func (j *judge) note(id string, held bool, by actor) {
+	j.endedAt[id] = j.w.elapsed()
+	switch {
+	case by.breaks && j.broken[id]:
+		j.endedBy[id] = operator
+	case !held:
+	case by.release == id:
+		j.endedBy[id] = itself
+	default:
+		j.endedBy[id] = another
+	}
+}
+
+// current reports whether what is read from the store is true. Where it is not, a release can find its claim gone that stands.
+func (j *judge) current() bool { return j.w.kind != stale && j.w.kind != undurable }
+
+// breaks notes that an operator is about to break a claim.
+func (j *judge) breaks(id string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.broken[id] = true
+}
+
+// cause checks that a lease was lost for the cause that its holder was told.
+func (j *judge) cause(name string, l *holdfast.Lease, t *tenure, loss *holdfast.LossError) {
+	if loss == nil || j.w.kind == stale {
+		return
+	}
+	_, stands := j.standing[name][l.ID()]
+	switch {
+	case loss.Loss == holdfast.LossGone && stands && (t == nil || j.fell <= t.began):
+		j.violation("a lease of %s ended because its claim did not stand any more, and it stands", name)
+	case loss.Loss == holdfast.LossBroken && !j.broken[l.ID()]:
+		j.violation("a lease of %s ended because an operator broke it, and none did", name)
+	case (loss.Loss == holdfast.LossGone || loss.Loss == holdfast.LossTaken) && j.endedBy[l.ID()] == operator:
+		j.violation("an operator broke a claim on %s, and its holder was told: %v", name, loss)
+	}
+}
+
+// unlocked checks that an Unlock which said that all is well has itself given the lock up.
+func (j *judge) unlocked(name, id string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if by := j.endedBy[id]; (by == operator || by == another) && j.current() {
+		j.violation("an Unlock of %s succeeded, and its claim had been ended by %s", name, by)
+	}
+}
+
+// acquired checks what came of an Acquire whose claim an operator may have broken.
+func (j *judge) acquired(c driver.Claim, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var loss *driver.LossError
+	j.given[c.ID] = err == nil
+	if errors.As(err, &loss) && loss.Loss == driver.LossBroken && !j.broken[c.ID] && j.w.tree == nil {
+		j.violation("a wait for %s ended because an operator broke it, and none did", c.Name)
+	}
+}
+
+// wait is an Acquire that waits.
+type wait struct {
+	host *host
+	name string
+	from time.Duration
+}
+
+func (j *judge) waits(h *host, c driver.Claim) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.waiting[c.ID] = wait{h, c.Name, j.w.elapsed()}
+}
+
+func (j *judge) waitsNoMore(c driver.Claim) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.waiting, c.ID)
+}
+
+// told checks that nobody still waits who did when the store fell silent.
+func (j *judge) told(from, within time.Duration) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, w := range j.waiting {
+		if w.from < from && w.host.acts() {
+			j.violation("a wait for %s was not told within %v that the store is away, or denies all", w.name, within)
+		}
+	}
+}
+
+// memo is what the judge knew of the store at some moment.
+type memo struct {
+	arrival  map[string]int
+	standing map[string]map[string]bool
+	endedBy  map[string]ender
+}
+
+func (j *judge) keep() memo {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return memo{maps.Clone(j.arrival), maps.Clone(j.standing), maps.Clone(j.endedBy)}
+}
+
+// fallBack notes that the store is again as it was then.
+func (j *judge) fallBack(m memo) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.arrival, j.standing, j.endedBy, j.fell = m.arrival, m.standing, m.endedBy, j.w.elapsed()
 }

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -18,6 +19,7 @@ type mutant struct {
 	more  []mutant // edits in further files
 	want  string   // a regular expression: what the judge says
 	tree  bool     // of the sequence engine
+	kind  kind     // of the store with which it shows
 }
 
 type edit struct{ old, new string }
@@ -31,6 +33,7 @@ const (
 	observe = "engine/record/observe.go"
 	tree    = "engine/sequence/"
 	trust   = "tenure.go"
+	clock   = "engine/record/clock.go"
 )
 
 var mutants = []mutant{
@@ -133,6 +136,35 @@ var mutants = []mutant{
 		want:  "the store has granted|belief overlap"},
 }
 
+// kindMutants are found by those who live with a store of a certain kind.
+var kindMutants = []mutant{
+	{name: "a grant confirmed by reading it", file: acquire, kind: undurable,
+		edits: []edit{{"\tsince := a.clock.Now()\n", "\tif c := a.rec.find(a.claim.ID); a.unsure && a.fresh && c != nil && c.State == Granted {\n\t\treturn a.granted(c, a.wrote), true, nil\n\t}\n\tsince := a.clock.Now()\n"},
+			{"\t\ta.unsure, a.unsureOver = true, a.row.Version\n", "\t\ta.unsure, a.unsureOver, a.wrote = true, a.row.Version, since\n"}},
+		want: "belief overlap|came after|was given twice"},
+	{name: "a clock that is set forward judges at once", file: clock, kind: stepped,
+		edits: []edit{{"\tif left.early >= followed.early {\n", "\tif true {\n"}},
+		want:  "belief overlap|came after|was to stand until"},
+	{name: "one reply by a clock that is ahead judges", file: clock, kind: astray,
+		edits: []edit{{"\t\ts.early, s.late, middle = min(s.early, odd.early), max(s.late, odd.late), min(middle, odd.middle())\n", "\t\ts.early, s.late, middle = max(s.early, odd.early), max(s.late, odd.late), max(middle, odd.middle())\n"}},
+		want:  "belief overlap|came after|was to stand until"},
+	{name: "a forced break leaves no note", file: machine, kind: broken,
+		edits: []edit{{"\t\tr.noteEnd(c, driver.LossBroken, m)\n", ""}},
+		want:  "had been ended by an operator|and its holder was told"},
+	{name: "a takeover leaves no note", file: machine, kind: broken,
+		edits: []edit{{"\t\t\tr.noteEnd(c, c.loss(v), m)\n", ""}},
+		want:  "had been ended by somebody else"},
+	{name: "a release that does not look for notes", file: "engine/record/release.go", kind: broken,
+		edits: []edit{{"\tloss := r.rec.endedBy(r.id)\n", "\tloss := driver.Loss(\"\")\n"}},
+		want:  "had been ended by an operator|had been ended by somebody else"},
+	{name: "few notes of claims that were ended", file: machine, kind: crowded,
+		edits: []edit{{"const mostEnded = driver.MaxWaiters", "const mostEnded = 4"}},
+		want:  "stands again"},
+	{name: "a lookout that keeps errors to itself", file: "engine/record/lookout.go", kind: silent,
+		edits: []edit{{"\t\tl.answered(ctx, err)\n", ""}},
+		want:  "was not told within"},
+}
+
 var treeMutants = []mutant{
 	{name: "a beat trusted from its answer", file: tree + "session.go", tree: true,
 		edits: []edit{{"\t\ts.confirmed(start)\n", "\t\ts.confirmed(start.Add(e.clock.Since(start)))\n"},
@@ -173,7 +205,7 @@ func TestMutants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range append(mutants, treeMutants...) {
+	for _, m := range slices.Concat(mutants, kindMutants, treeMutants) {
 		t.Run(m.name, func(t *testing.T) {
 			dir := t.TempDir()
 			overlay := map[string]string{}
@@ -193,10 +225,13 @@ func TestMutants(t *testing.T) {
 				t.Fatalf("the mutant does not build: %v\n%s", err, out)
 			}
 			which := "TestWorlds"
-			if m.tree {
-				which = "TestTreeWorlds"
+			if m.kind != "" {
+				which = "TestKindWorlds"
 			}
-			out, err := exec.Command(worlds, "-test.run", which, "-seeds", "2000", "-until", m.want, "-test.timeout", "3m").CombinedOutput()
+			if m.tree {
+				which = strings.Replace(which, "Test", "TestTree", 1)
+			}
+			out, err := exec.Command(worlds, "-test.run", "^"+which+"$", "-kind", string(m.kind), "-seeds", "2000", "-until", m.want, "-test.timeout", "3m").CombinedOutput()
 			if err == nil {
 				t.Fatalf("2000 worlds went by, and nobody noticed\n%s", out)
 			}

@@ -12,6 +12,8 @@ import (
 var (
 	seeds = flag.Int("seeds", 10000, "how many worlds to live through")
 	first = flag.Uint64("first", 1, "the first seed")
+	which = flag.String("kind", "", "the only kind of store to live with; empty: all in turn")
+	long  = flag.Duration("for", 0, "live through worlds for this long, in place of -seeds")
 	until = flag.String("until", "", "stop at the first violation that this regular expression finds, not after four worlds with any")
 )
 
@@ -21,24 +23,34 @@ func TestWorlds(t *testing.T) { worlds(t, Run) }
 // TestTreeWorlds is the same for the sequence engine.
 func TestTreeWorlds(t *testing.T) { worlds(t, RunTree) }
 
+// TestKindWorlds is the same for stores that do what some real ones do: forget, set their clocks, fall silent.
+func TestKindWorlds(t *testing.T) {
+	worlds(t, func(seed uint64) Report { return RunKind(seed, *which) })
+}
+
 func worlds(t *testing.T, run func(seed uint64) Report) {
-	var next, grants, losses, ejected, took, failed atomic.Int64
+	var next, lived, grants, losses, ejected, took, failed atomic.Int64
 	var found atomic.Bool
 	sought := regexp.MustCompile(*until)
 	const workers = 2
+	began := time.Now()
 	t.Run("seeds", func(t *testing.T) {
 		for range workers {
 			t.Run("worker", func(t *testing.T) {
 				t.Parallel()
 				for {
 					n := next.Add(1) - 1
-					if n >= int64(*seeds) || found.Load() || *until == "" && failed.Load() > 3 {
+					over := n >= int64(*seeds)
+					if *long > 0 {
+						over = time.Since(began) > *long
+					}
+					if over || found.Load() || *until == "" && failed.Load() > 3 {
 						return
 					}
 					var r Report
 					synctest.Test(t, func(*testing.T) { r = run(*first + uint64(n)) })
 					for _, wrong := range r.Wrong {
-						t.Errorf("seed %d %s", r.Seed, wrong)
+						t.Errorf("seed %d %s%s", r.Seed, r.Kind, wrong)
 						if *until != "" && sought.MatchString(wrong) {
 							found.Store(true)
 						}
@@ -46,6 +58,7 @@ func worlds(t *testing.T, run func(seed uint64) Report) {
 					if len(r.Wrong) > 0 {
 						failed.Add(1)
 					}
+					lived.Add(1)
 					grants.Add(int64(r.Grants))
 					losses.Add(int64(r.Losses))
 					ejected.Add(int64(r.Ejected))
@@ -55,5 +68,5 @@ func worlds(t *testing.T, run func(seed uint64) Report) {
 		}
 	})
 	t.Logf("%d worlds, %.1f simulated hours, %d grants, %d leases lost, %d claims removed from the line, %d worlds with violations",
-		min(next.Load(), int64(*seeds)), time.Duration(took.Load()).Hours(), grants.Load(), losses.Load(), ejected.Load(), failed.Load())
+		lived.Load(), time.Duration(took.Load()).Hours(), grants.Load(), losses.Load(), ejected.Load(), failed.Load())
 }

@@ -76,7 +76,13 @@ func (w *World) lock(ctx context.Context, h *host, name string) {
 		w.excuse(name, err)
 		return
 	}
-	w.hold(name, lease, t, lease.Unlock)
+	w.hold(name, lease, t, func() error {
+		err := lease.Unlock()
+		if err == nil {
+			w.judge.unlocked(name, lease.ID())
+		}
+		return err
+	})
 }
 
 // excuse checks that an error is one that may come.
@@ -85,6 +91,9 @@ func (w *World) excuse(name string, err error) {
 		if errors.Is(err, ok) {
 			return
 		}
+	}
+	if w.excuses(err) {
+		return
 	}
 	if !w.calm && w.tree != nil && errors.Is(err, holdfast.ErrLost) { // its session ended while it waited
 		return
@@ -117,7 +126,7 @@ func (w *World) hold(name string, lease *holdfast.Lease, t *tenure, giveBack fun
 
 // stay waits for a while, or until ctx ends.
 func (w *World) stay(ctx context.Context) {
-	wait := w.upTo(w.ttl)
+	wait := w.upTo(w.span)
 	if w.chance(0.1) {
 		wait *= 4
 	}

@@ -13,7 +13,8 @@ import (
 // wire is the store as one host reaches it: a table whose requests and replies are late, lost or doubled.
 type wire struct {
 	record.Table
-	host *host
+	host  *host
+	clock *record.ServerClock // nil: the table's own is to be had at any time
 }
 
 // fate is what happens to one request.
@@ -24,9 +25,13 @@ type fate struct {
 	second, giveUp  time.Duration
 }
 
-func (w *World) fate() fate {
-	f := fate{there: w.hop(), back: w.hop(), giveUp: 2 * time.Second}
-	if w.faults() {
+func (w *World) fate(h *host) fate {
+	f := fate{there: w.upTo(10 * time.Millisecond), back: w.upTo(10 * time.Millisecond), giveUp: 2 * time.Second}
+	if h.reliable {
+		return f
+	}
+	f.there, f.back = w.hop(), w.hop()
+	if w.faults() && !w.gentle.Load() {
 		f.noThere, f.noBack = w.chance(0.05), w.chance(0.05)
 		f.doubled, f.second = w.chance(0.02), w.hop()
 	}
@@ -35,8 +40,8 @@ func (w *World) fate() fate {
 
 // hop is how long a message takes: some milliseconds as a rule, and up to one and a half TTLs now and then.
 func (w *World) hop() time.Duration {
-	if w.faults() && w.chance(0.05) {
-		return w.upTo(w.ttl * 3 / 2)
+	if w.faults() && !w.gentle.Load() && w.chance(0.05) {
+		return w.upTo(w.span * 3 / 2)
 	}
 	return w.upTo(10 * time.Millisecond)
 }
@@ -44,18 +49,57 @@ func (w *World) hop() time.Duration {
 var errTimeout = errors.New("the store did not answer in time")
 
 type reply struct {
-	row record.Row
-	err error
+	row   record.Row
+	err   error
+	micro int64 // the store's clock
 }
 
+// call is one request. What the store does for it is done with its mutex held, so that the judge sees all in its order.
 func (t *wire) call(ctx context.Context, do func() reply) (record.Row, error) {
-	got, err := t.host.carry(ctx, true, func() any { return do() })
+	w := t.host.world
+	from := t.host.clock().Now()
+	got, err := t.host.carry(ctx, true, func() any {
+		w.store.Lock()
+		defer w.store.Unlock()
+		if w.denies && !t.host.reliable {
+			return reply{err: driver.ErrDenied}
+		}
+		r := do()
+		r.micro = t.micro()
+		return r
+	})
 	if err != nil {
 		return record.Row{}, err
 	}
 	r := got.(reply)
+	if t.clock != nil {
+		t.hear(r.micro, from)
+	}
 	return r.row, r.err
 }
+
+// micro is the store's clock, as one reply tells it. Called with the store's mutex held.
+func (t *wire) micro() int64 {
+	w := t.host.world
+	micro := w.started.UnixMicro() + (w.elapsed() + w.offset).Microseconds()
+	if w.kind == astray && w.faults() && w.elapsed() > 0 && w.chance(0.02) {
+		micro += (25*time.Second + w.upTo(10*time.Minute)).Microseconds()
+	}
+	return micro
+}
+
+// timed is a wire whose store tells its clock with replies.
+type timed struct{ *wire }
+
+// Bounds are those that the replies leave.
+func (t timed) Bounds() (early, late int64) { return t.clock.Bounds() }
+
+func (t *wire) hear(micro int64, from driver.Instant) {
+	t.clock.Heard(micro, from, t.host.clock().Now())
+}
+
+// Stale asks for a look where the store's clock is told with replies.
+func (t *wire) Stale() bool { return t.clock != nil && t.clock.Stale() }
 
 // carry sends one request. Its effect can come after the caller has given up, and, where the link allows it, twice.
 func (h *host) carry(ctx context.Context, twice bool, do func() any) (any, error) {
@@ -63,11 +107,11 @@ func (h *host) carry(ctx context.Context, twice bool, do func() any) (any, error
 	if err := h.pass(ctx); err != nil {
 		return nil, err
 	}
-	f := w.fate()
+	f := w.fate(h)
 	back := make(chan any, 1)
 	w.flying.Go(func() {
 		time.Sleep(f.there)
-		if f.noThere || !h.reachable() {
+		if f.noThere || !h.reachable() || w.isMute() && !h.reliable {
 			return
 		}
 		r := do()
@@ -75,7 +119,7 @@ func (h *host) carry(ctx context.Context, twice bool, do func() any) (any, error
 			w.flying.Go(func() { time.Sleep(f.second); do() })
 		}
 		time.Sleep(f.back)
-		if !f.noBack && h.reachable() {
+		if !f.noBack && h.reachable() && (!w.isMute() || h.reliable) {
 			back <- r
 		}
 	})
@@ -100,11 +144,15 @@ func (h *host) carry(ctx context.Context, twice bool, do func() any) (any, error
 func (t *wire) Info() driver.Info {
 	info := t.Table.Info()
 	info.Clock = t.host.clock()
+	info.MaxWaiters = t.host.world.mostWaiting
 	return info
 }
 
 // Now is the store's clock where it judges, and the host's own wall clock where it is good for tokens only.
 func (t *wire) Now() (int64, time.Duration) {
+	if t.clock != nil {
+		return t.clock.Now()
+	}
 	now, off := t.Table.Now()
 	if off < 0 {
 		t.host.mu.Lock()
@@ -117,19 +165,22 @@ func (t *wire) Now() (int64, time.Duration) {
 func (t *wire) Load(ctx context.Context, name string) (record.Row, error) {
 	return t.call(ctx, func() reply {
 		row, err := t.Table.Load(context.Background(), name)
-		return reply{row, err}
+		if t.host.world.kind == stale && !t.host.reliable {
+			row = t.host.world.older(row)
+		}
+		return reply{row: row, err: err}
 	})
 }
 
 func (t *wire) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	by := actorOf(ctx)
 	return t.call(ctx, func() reply {
-		t.host.world.store.Lock() // so that the judge sees swaps in their order
-		defer t.host.world.store.Unlock()
 		now, err := t.Table.Swap(context.Background(), row)
-		if err == nil {
-			t.host.world.judge.swapped(now)
+		if err == nil || errors.Is(err, errCut) {
+			t.host.world.judge.swapped(now, by)
+			t.host.world.keep(now)
 		}
-		return reply{now, err}
+		return reply{row: now, err: err}
 	})
 }
 
@@ -188,11 +239,28 @@ func (s *watched) Renew(ctx context.Context, g []driver.Grant, done func(int, dr
 
 func (s *watched) Release(ctx context.Context, c driver.Claim, ref string) error {
 	s.host.world.judge.left(c.ID)
-	err := s.Store.Release(ctx, c, ref)
+	err := s.Store.Release(context.WithValue(ctx, actorKey{}, actor{release: c.ID}), c, ref)
 	if err == nil {
-		s.host.world.judge.released(c.ID)
+		s.host.world.judge.released(c)
 	}
 	return err
+}
+
+func (s *watched) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if c.Wait {
+		s.host.world.judge.waits(s.host, c)
+		defer s.host.world.judge.waitsNoMore(c)
+	}
+	g, err := s.Store.Acquire(ctx, c)
+	s.host.world.judge.acquired(c, err)
+	return g, err
+}
+
+// ending is watched where the engine tells of endings.
+type ending struct{ *watched }
+
+func (s ending) NextEnding(ctx context.Context) (driver.Ending, error) {
+	return s.Store.(driver.EndWatcher).NextEnding(ctx)
 }
 
 func (s *watched) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {

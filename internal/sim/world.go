@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/internal/memtree"
@@ -18,20 +19,34 @@ import (
 
 // World is one store and the hosts around it.
 type World struct {
+	kind     kind // what is particular about its store; empty: nothing
 	ttl      time.Duration
-	calm     bool // nothing goes wrong in it
-	notifies bool // the store tells of changes
-	presence bool // the store tells who is gone
-	features      // what its users do beside the usual
+	span     time.Duration // what users and troubles take their time by: the TTL, but where that is long
+	users    int           // a host
+	calm     bool          // nothing goes wrong in it
+	notifies bool          // the store tells of changes
+	presence bool          // the store tells who is gone
+	features               // what its users do beside the usual
 	hosts    map[string]*host
 	judge    *judge
 	memory   *memory.Memory
 	tree     *memtree.Server // in its place, in the worlds of the sequence engine
+	base     *base           // in its place, where what is written may not last
+	operator driver.Store    // how somebody whom nothing goes wrong for sees the store
 	flying   sync.WaitGroup  // requests under way
 	over     chan struct{}   // closed when the world ends
 	quiet    atomic.Bool     // the faults have stopped
+	settings []int           // where the store's clock has been set to
+	set      time.Duration   // and when that was done last
+	gentle   atomic.Bool     // they do for a while
 	started  time.Time
-	store    sync.Mutex
+
+	store       sync.Mutex    // guards what follows, and is held while the store does something that the judge sees
+	offset      time.Duration // of the store's clock
+	mute        bool          // the store answers nothing
+	denies      bool          // the store denies all
+	mostWaiting int           // 0: as many as the store says
+	past        map[string][]sight
 
 	mu     sync.Mutex
 	random *rand.Rand
@@ -44,25 +59,40 @@ const (
 )
 
 // Run lives through one world of the record engine. It must be called in a bubble of testing/synctest.
-func Run(seed uint64) Report { return run(seed, nil) }
+func Run(seed uint64) Report { return run(seed, "", nil) }
 
 // RunTree is Run for the sequence engine.
-func RunTree(seed uint64) Report { return run(seed, memtree.New()) }
+func RunTree(seed uint64) Report { return run(seed, "", memtree.New()) }
 
-func run(seed uint64, tree *memtree.Server) Report {
-	w := &World{random: rand.New(rand.NewPCG(seed, 1)), hosts: map[string]*host{}, over: make(chan struct{}), started: time.Now(), tree: tree}
+// RunKind is Run for a store of a certain kind. Which one it is goes with the seed, unless only one is wanted.
+func RunKind(seed uint64, only string) Report { return run(seed, choose(kinds, seed, only), nil) }
+
+func choose(from []kind, seed uint64, only string) kind {
+	if only != "" {
+		return kind(only)
+	}
+	return from[seed%uint64(len(from))]
+}
+
+func run(seed uint64, kind kind, tree *memtree.Server) Report {
+	w := &World{kind: kind, random: rand.New(rand.NewPCG(seed, 1)), hosts: map[string]*host{}, over: make(chan struct{}), started: time.Now(),
+		tree: tree, past: map[string][]sight{}}
 	w.ttl = time.Second + w.upTo(4*time.Second).Truncate(time.Millisecond)
 	w.calm = seed%8 == 0
 	w.notifies, w.presence = w.chance(0.7), w.chance(0.4)
 	w.draw()
 	w.judge = newJudge(w)
 	w.memory = memory.New(&memory.Options{Clock: newHost(w, "store").clock(), Unclocked: w.chance(0.5)})
+	w.prepare()
 	for i := range hosts {
 		w.settle(newHost(w, fmt.Sprint("host", i)))
 	}
+	office := &host{world: w, name: "operator", open: make(chan struct{}), rate: 1, reliable: true}
+	close(office.open)
+	w.operator = w.client(office)
 	var users, trouble, fates sync.WaitGroup
 	for _, h := range w.hosts {
-		for range usersPerHost {
+		for range w.users {
 			users.Go(func() { w.live(h) })
 		}
 	}
@@ -76,6 +106,7 @@ func run(seed uint64, tree *memtree.Server) Report {
 	w.heal()
 	w.await("users", &users, 20*w.ttl+30*time.Second)
 	w.afterwards()
+	_ = w.operator.Close()
 	close(w.over)
 	fates.Wait()
 	w.flying.Wait()
@@ -85,28 +116,60 @@ func run(seed uint64, tree *memtree.Server) Report {
 // settle puts a client on a host.
 func (w *World) settle(h *host) {
 	w.hosts[h.name] = h
-	store := &watched{Store: record.New(&wire{Table: w.memory.Table(), host: h}), host: h}
-	if w.tree != nil {
-		store.Store = sequence.New(w.link(h))
+	store := &watched{Store: w.client(h), host: h}
+	var seen driver.Store = store
+	if _, ok := store.Store.(driver.EndWatcher); ok {
+		seen = ending{store}
 	}
-	client, err := holdfast.New(store, &holdfast.Options{TTL: w.ttl, Owner: h.name})
+	client, err := holdfast.New(seen, &holdfast.Options{TTL: w.ttl, Owner: h.name})
 	if err != nil {
 		panic(err)
 	}
 	h.client = client
 }
 
+// client is a host's own client of the store.
+func (w *World) client(h *host) driver.Store {
+	if w.tree != nil {
+		return sequence.New(w.link(h))
+	}
+	wire := &wire{Table: w.memory.Table(), host: h}
+	if w.base != nil {
+		wire.Table = w.base
+	}
+	if w.kind == stepped || w.kind == astray {
+		wire.clock = &record.ServerClock{Clock: h.clock()}
+		wire.hear(wire.micro(), h.clock().Now())
+		return record.New(timed{wire})
+	}
+	return record.New(wire)
+}
+
 // link is a host's way to the tree. In worlds without notifications its watches are deaf; in the others they are late, and
 // some get lost.
-func (w *World) link(h *host) *memtree.Link {
-	return &memtree.Link{
+func (w *World) link(h *host) *crowdedTree {
+	return &crowdedTree{most: w.mostWaiting, Link: &memtree.Link{
 		Server: w.tree, Clock: h.clock(),
 		Carry: func(ctx context.Context, what string, do func() any) (any, error) {
-			return h.carry(ctx, what != "add", do) // sessions come with connections that double nothing
+			// Sessions come with connections that double nothing.
+			return h.carry(ctx, what != "add", func() any { return w.atTree(h, what, do) })
 		},
 		Deaf: func() bool { return !w.notifies || !h.reachable() || w.faults() && w.chance(0.1) },
 		Lag:  func() { time.Sleep(w.hop()); _ = h.pass(context.Background()) },
-	}
+	}}
+}
+
+// crowdedTree takes no more waiting claims than so many; 0: as many as a tree does.
+type crowdedTree struct {
+	*memtree.Link
+	most int
+}
+
+// Info says so.
+func (t *crowdedTree) Info() driver.Info {
+	info := t.Link.Info()
+	info.MaxWaiters = t.most
+	return info
 }
 
 func (w *World) elapsed() time.Duration { return time.Since(w.started) }
@@ -136,20 +199,24 @@ func (w *World) trouble() {
 	names := []string{"host0", "host1", "host2", "host3"}
 	for w.faults() {
 		time.Sleep(w.upTo(3 * time.Second))
+		if w.kind != "" && w.faults() && w.chance(0.4) {
+			w.special()
+			continue
+		}
 		h := w.hosts[names[int(w.float()*hosts)]]
 		switch p := w.float(); {
 		case !w.faults():
 		case p < 0.3:
-			h.stop(w.upTo(3*w.ttl), false)
+			h.stop(w.upTo(3*w.span), false)
 		case p < 0.5:
-			h.stop(w.upTo(3*w.ttl), true)
+			h.stop(w.upTo(3*w.span), true)
 		case p < 0.75:
 			h.setCut(true)
-			time.Sleep(w.upTo(2 * w.ttl))
+			time.Sleep(w.upTo(2 * w.span))
 			h.setCut(false)
-		case p < 0.9:
+		case p < 0.9 && w.kind != stepped:
 			h.setClock(w.upTo(2*time.Minute) - time.Minute)
-		case h.name != "host0": // one stays, to be served at the end
+		case h.name != "host0" && w.kind != silent: // one stays, to be served at the end
 			if w.chance(0.3) {
 				h.crash()
 			}
@@ -184,13 +251,13 @@ func (w *World) await(who string, group *sync.WaitGroup, limit time.Duration) {
 // live is a user: it locks, holds and gives up, until the faults stop.
 func (w *World) live(h *host) {
 	for !w.quiet.Load() {
-		time.Sleep(w.upTo(w.ttl / 2))
+		time.Sleep(w.upTo(w.span / 2))
 		if h.pass(context.Background()) != nil {
 			return
 		}
 		ctx, cancel := context.Background(), context.CancelFunc(func() {})
 		if w.chance(0.3) {
-			ctx, cancel = context.WithTimeout(ctx, w.upTo(2*w.ttl))
+			ctx, cancel = context.WithTimeout(ctx, w.upTo(2*w.span))
 		}
 		w.turn(ctx, h)
 		cancel()
