@@ -32,6 +32,7 @@ func New(table Table) driver.Store {
 	e.aging, _ = table.(Aging)
 	e.bounded, _ = table.(Bounded)
 	_, e.sweptByStore = table.(Swept)
+	_, e.forgets = table.(Forgetful)
 	e.maxRecord = MaxData
 	if t, ok := table.(Limited); ok {
 		e.maxRecord = min(MaxData, t.MaxRecord())
@@ -50,7 +51,8 @@ type engine struct {
 	aging        Aging    // nil if the table's estimate of the clock does not age
 	bounded      Bounded  // nil if the table's error is the same to both sides
 	sweptByStore bool
-	maxRecord    int // bytes
+	forgets      bool // nothing is left of a lock that is free
+	maxRecord    int  // bytes
 	life         context.Context
 	end          context.CancelCauseFunc
 	// inBackground counts the engine's own goroutines; it is added to only with mu held and life going on.

@@ -101,6 +101,8 @@ func (r *release) outcome(m Moment) error {
 		return &driver.LossError{Loss: loss}
 	case r.rec.Foreign != 0:
 		return driver.Uncertain(errors.New("a foreign client holds the lock: it may have taken it after this release or before"))
+	case r.forgets:
+		return driver.Uncertain(errors.New("nothing is left of a lock that is free: somebody else may have ended the claim before this release"))
 	case r.rec.Untold != 0 && !m.passed(r.rec.Untold):
 		return driver.Uncertain(errors.New("so many claims were ended by others that there is no telling whether this one was"))
 	case r.clock.Since(r.asked) > driver.Patience(r.claim.TTL): // a note is kept for that long beyond the claim's own time

@@ -132,6 +132,11 @@ type Limited interface {
 	MaxRecord() int
 }
 
+// Forgetful is implemented by tables in which nothing is left of a lock that is free, and so no note of who has ended a claim.
+type Forgetful interface {
+	NothingIsLeft()
+}
+
 // Located is implemented by tables that can tell people where the record of a name is kept.
 type Located interface {
 	Keys(name string) []string

@@ -43,4 +43,8 @@ var table = []mutant{
 		edits: []edit{{"\t\tc.leave(c.odd.when(agreed.at), agreed)\n", ""}}},
 	{name: "bounds that do not move apart", file: "engine/record/clock.go", pkg: "./engine/record", test: "TestServerClockAnyReplies",
 		edits: []edit{{"least - least/clockDrift", "least"}}},
+	{name: "who has removed an object taken for known", file: "engine/record/release.go", pkg: "./store/gcs", test: "TestBrokenUntold",
+		edits: []edit{{"\tcase r.forgets:\n", "\tcase false:\n"}}},
+	{name: "the note of a forced break not looked at", file: "store/dynamodb/awslock.go", pkg: "./store/dynamodb", test: "TestAWSLockEnded",
+		edits: []edit{{"\tloss := at.endedBy(id)\n", "\tloss := driver.Loss(\"\")\n"}}},
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // awslock is the layout of the AWS lock client, for tables that it and its ports use: the plain mutex only.
@@ -190,7 +191,7 @@ func (t *take) step(ctx context.Context) (driver.Grant, error) {
 			at := t.saw(t.claim.Name, *old)
 			t.at, t.stale = &at, false
 		}
-	case !driver.Final(err) && !errors.Is(err, errNotSent):
+	case !driver.Final(err) && !errors.Is(err, record.ErrUnsent):
 		t.unsure, t.unsureAt = version, since
 		t.fly(t.claim.ID, r.token)
 	}
@@ -298,7 +299,7 @@ func (a *awslock) Release(ctx context.Context, c driver.Claim, ref string) error
 		case driver.Final(err):
 			return err
 		default:
-			unsure = unsure || !errors.Is(err, errNotSent)
+			unsure = unsure || !errors.Is(err, record.ErrUnsent)
 		}
 		if ctx.Err() != nil || a.clock.Clock.Since(asked) > driver.Patience(c.TTL) {
 			return driver.Uncertain(cmp.Or(ctx.Err(), err))

@@ -112,10 +112,7 @@ func request[In, Out any](ctx context.Context, l *link, do func(context.Context,
 	return nil, l.fault(ctx, err)
 }
 
-var (
-	errNoAnswer = errors.New("DynamoDB did not answer")
-	errNotSent  = errors.New("the request was not sent")
-)
+var errNoAnswer = errors.New("DynamoDB did not answer")
 
 // unsent reports whether a request has certainly not been sent, since there was no connection to send it by.
 func unsent(err error) bool {
@@ -157,7 +154,7 @@ func (l *link) fault(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case !errors.As(err, &refusal) && unsent(err):
-		return fmt.Errorf("%w: %w: %v", errNoAnswer, errNotSent, err)
+		return fmt.Errorf("%w: %w: %v", errNoAnswer, record.ErrUnsent, err)
 	case !errors.As(err, &refusal):
 		return fmt.Errorf("%w: %v", errNoAnswer, err) // not wrapped: a time-out of ours is not the caller's
 	}

@@ -264,6 +264,29 @@ func TestDenied(t *testing.T) {
 	try("renewing where the bucket has gone", renew(t, store, g).Err, "there is no bucket "+bucket)
 }
 
+// TestKept promises that who meets a retention policy or a hold is told of that, and not that a right is missing.
+func TestKept(t *testing.T) {
+	t.Parallel()
+	for _, reason := range []string{"retentionPolicyNotMet", "objectUnderActiveHold"} {
+		s := start(t)
+		var keeps atomic.Bool
+		s.Trouble = func(r gcstest.Request) gcstest.Fate {
+			if keeps.Load() && r.Kind != gcstest.Read {
+				return gcstest.Fate{Refuse: http.StatusForbidden, Reason: reason}
+			}
+			return gcstest.Fate{}
+		}
+		store, _ := open(t, s, quick())
+		g := acquire(t, store, mutex("m", time.Minute))
+		keeps.Store(true)
+		for what, err := range map[string]error{"renewing": renew(t, store, g).Err, "releasing": store.Release(t.Context(), g.Claim, "")} {
+			if !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "retention") || strings.Contains(err.Error(), "storage.objects") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	}
+}
+
 // TestURL: a URL opens a store, and what is wrong with one is said without its secrets.
 func TestURL(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@ package gcs
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 
@@ -21,6 +22,8 @@ func (t *table) fault(err error, needs string, from driver.Instant) error {
 	switch {
 	case errors.As(err, &noToken) && noToken.Response != nil && noToken.Response.StatusCode < 500 && !noToken.Temporary():
 		return fmt.Errorf("%w: no access token is given for these credentials; were they deleted, or disabled? (%w)", driver.ErrDenied, err)
+	case !errors.As(err, &refusal) && unsent(err):
+		return fmt.Errorf("%w: %v", record.ErrUnsent, err)
 	case !errors.As(err, &refusal):
 		return err
 	}
@@ -39,6 +42,10 @@ func (t *table) fault(err error, needs string, from driver.Instant) error {
 	case http.StatusUnauthorized:
 		return fmt.Errorf("%w: the credentials are missing or not valid: %s", driver.ErrDenied, says)
 	case http.StatusForbidden:
+		if kept(refusal) {
+			return fmt.Errorf("%w: a retention policy of the bucket %s, or a hold, keeps its objects, and those of locks must be replaced "+
+				"and removed: use a bucket without: %s", driver.ErrDenied, t.name, says)
+		}
 		if !limited(refusal) {
 			return fmt.Errorf("%w: the bucket %s wants the permission %s: %s", driver.ErrDenied, t.name, needs, says)
 		}
@@ -46,6 +53,22 @@ func (t *table) fault(err error, needs string, from driver.Instant) error {
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, says)
 	}
 	return err
+}
+
+// unsent reports whether a request has certainly not been sent, since there was no connection to send it by.
+func unsent(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// kept reports whether a 403 is about an object that may not be replaced or removed by anybody.
+func kept(e *googleapi.Error) bool {
+	for _, item := range e.Errors {
+		if item.Reason == "retentionPolicyNotMet" || item.Reason == "objectUnderActiveHold" {
+			return true
+		}
+	}
+	return false
 }
 
 // limited reports whether a 403 is about how much was asked, and not about who asked.

@@ -77,6 +77,9 @@ func (t *existence) Info() driver.Info {
 	return i
 }
 
+// NothingIsLeft: see record.Forgetful.
+func (t *existence) NothingIsLeft() {}
+
 // Load is one look at the object's metadata.
 func (t *existence) Load(ctx context.Context, name string) (record.Row, error) {
 	if err := errors.Join(t.settle(ctx, name), t.keepClock(ctx)); err != nil {

@@ -30,7 +30,8 @@ func times(few, all int) int {
 }
 
 // TestLostReplies: a write whose reply is lost, or turned into an error after the effect, is settled by asking: the claim
-// stands once, keeps its token, and goes when it is released.
+// stands once, keeps its token, and goes when it is released; where nothing is left of a free lock, the release may say that it
+// is not known who has ended the claim.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	for name, fate := range map[string]gcstest.Fate{
@@ -53,6 +54,7 @@ func TestLostReplies(t *testing.T) {
 				}
 				store, _ := open(t, s, quickIn(layout))
 				other, _ := open(t, s, quickIn(layout))
+				forgets := layout != gcs.LayoutRecord // and cannot tell who has removed an object
 				var last int64
 				for range times(20, 1000) {
 					next.Store(&fate)
@@ -73,7 +75,7 @@ func TestLostReplies(t *testing.T) {
 						t.Fatalf("%s: one claim should stand, but %+v, %v", layout, l, err)
 					}
 					next.Store(&fate)
-					if err := store.Release(t.Context(), g.Claim, ""); err != nil || next.Load() != nil {
+					if err := store.Release(t.Context(), g.Claim, ""); err != nil && !(forgets && errors.Is(err, driver.ErrUncertain)) || next.Load() != nil {
 						t.Fatalf("%s: releasing: %v", layout, err)
 					}
 					if l, err = other.Inspect(t.Context(), "m"); err != nil || len(l.Holders) != 0 {

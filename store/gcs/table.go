@@ -8,7 +8,9 @@ import (
 	"io"
 	"iter"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/storage"
@@ -247,13 +249,17 @@ func (t *table) remove(ctx context.Context, row record.Row) error {
 	return err
 }
 
-// List is a listing, page by page, and a read for each object.
+// List is a listing, page by page, and a read for each object, some at a time.
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return t.list(ctx, prefix, t.Load)
 }
 
 func (t *table) list(ctx context.Context, prefix string, load func(context.Context, string) (record.Row, error)) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
+		if err := t.keepClock(ctx); err != nil { // once, and not by all who read
+			yield(record.Row{}, err)
+			return
+		}
 		q := &storage.Query{Prefix: t.prefix + listPrefix(prefix)}
 		_ = q.SetAttrSelection([]string{"Name"})
 		for token := ""; ; {
@@ -266,21 +272,14 @@ func (t *table) list(ctx context.Context, prefix string, load func(context.Conte
 				yield(record.Row{}, err)
 				return
 			}
+			var names []string
 			for _, attrs := range page {
-				name, ok := decode(strings.TrimPrefix(attrs.Name, t.prefix))
-				if !ok || !strings.HasPrefix(name, prefix) {
-					continue
+				if name, ok := decode(strings.TrimPrefix(attrs.Name, t.prefix)); ok && strings.HasPrefix(name, prefix) {
+					names = append(names, name)
 				}
-				row, err := load(ctx, name)
-				switch {
-				case errors.Is(err, driver.ErrClosed), ctx.Err() != nil:
-					yield(record.Row{}, err)
-					return
-				case err == nil && row.Version == "":
-					continue
-				}
-				row.Name = name
-				if !yield(row, err) {
+			}
+			for some := range slices.Chunk(names, readTogether) {
+				if !loadAll(ctx, some, load, yield) {
 					return
 				}
 			}
@@ -290,6 +289,33 @@ func (t *table) list(ctx context.Context, prefix string, load func(context.Conte
 		}
 	}
 }
+
+// loadAll loads rows at one time, and yields those that are there. It reports whether the listing goes on.
+func loadAll(ctx context.Context, names []string, load func(context.Context, string) (record.Row, error), yield func(record.Row, error) bool) bool {
+	rows, errs := make([]record.Row, len(names)), make([]error, len(names))
+	var loads sync.WaitGroup
+	for i, name := range names {
+		loads.Go(func() { rows[i], errs[i] = load(ctx, name) })
+	}
+	loads.Wait()
+	for i, row := range rows {
+		switch {
+		case errors.Is(errs[i], driver.ErrClosed), ctx.Err() != nil:
+			yield(record.Row{}, errors.Join(errs[i], ctx.Err()))
+			return false
+		case errs[i] == nil && row.Version == "":
+			continue
+		}
+		row.Name = names[i]
+		if !yield(row, errs[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// readTogether is how many objects are read at one time for a listing.
+const readTogether = 16
 
 // pageSize is how many objects the service lists in one reply.
 const pageSize = 1000

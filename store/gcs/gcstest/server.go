@@ -68,6 +68,7 @@ type Request struct {
 // Fate is what becomes of a request.
 type Fate struct {
 	Refuse  int           // answered with this status and nothing done; 0: not so
+	Reason  string        // with it
 	Delay   time.Duration // before it is done
 	Late    time.Duration // for the reply, after it is done
 	Lose    bool          // done, and the connection closed in the place of the reply
@@ -153,7 +154,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Date", now.UTC().Format(http.TimeFormat))
 	switch {
 	case fate.Refuse != 0:
-		refuse(w, fate.Refuse, "", "the service is in trouble")
+		refuse(w, fate.Refuse, fate.Reason, "the service is in trouble")
 		return
 	case !bucket:
 		refuse(w, http.StatusNotFound, "notFound", "The specified bucket does not exist.")

@@ -1,0 +1,95 @@
+package gcs_test
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/gcs"
+	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
+)
+
+// TestBrokenUntold promises that a holder whose lock was broken by force, and whose release had no answer at first, is not told that
+// it has given up the lock itself: it is told of the break, or, where nothing is left of a free lock, that it cannot be known.
+func TestBrokenUntold(t *testing.T) {
+	t.Parallel()
+	for _, layout := range layouts {
+		t.Run(string(layout), func(t *testing.T) {
+			t.Parallel()
+			s := start(t)
+			var lose sync.Once
+			var leaving atomic.Bool
+			s.Trouble = func(r gcstest.Request) (f gcstest.Fate) {
+				if leaving.Load() && (r.Kind == gcstest.Insert || r.Kind == gcstest.Delete) {
+					lose.Do(func() { f.Lose = true })
+				}
+				return f
+			}
+			holder, _ := open(t, s, quickIn(layout))
+			other, _ := open(t, s, quickIn(layout))
+			g := acquire(t, holder, mutex("m", time.Minute))
+			if err := other.Break(t.Context(), "m", g.Ref, driver.BreakForce); err != nil {
+				t.Fatal(err)
+			}
+			release(t, other, acquire(t, other, mutex("m", time.Minute)).Claim)
+			leaving.Store(true)
+			err := holder.Release(t.Context(), g.Claim, "")
+			var loss *driver.LossError
+			if layout != gcs.LayoutRecord {
+				if !errors.Is(err, driver.ErrUncertain) {
+					t.Errorf("told %v", err)
+				}
+			} else if !errors.As(err, &loss) || loss.Loss != driver.LossBroken {
+				t.Errorf("told %v", err)
+			}
+		})
+	}
+}
+
+// TestListTogether promises that a listing reads several objects at one time, and gives each once.
+func TestListTogether(t *testing.T) {
+	t.Parallel()
+	for _, layout := range layouts {
+		s := start(t)
+		var listing atomic.Bool
+		var mu sync.Mutex
+		var reads int
+		enough := make(chan struct{})
+		s.Trouble = func(r gcstest.Request) gcstest.Fate {
+			if r.Kind != gcstest.Read || !listing.Load() {
+				return gcstest.Fate{}
+			}
+			mu.Lock()
+			if reads++; reads == 8 {
+				close(enough)
+			}
+			mu.Unlock()
+			select { // none is answered before eight are under way
+			case <-enough:
+				return gcstest.Fate{}
+			case <-time.After(4 * time.Second):
+				return gcstest.Fate{Refuse: 500}
+			}
+		}
+		store, _ := open(t, s, quickIn(layout))
+		want := map[string]bool{}
+		for n := range 40 {
+			c := mutex(string(rune('a'+n%26))+string(rune('a'+n/26)), time.Minute)
+			acquire(t, store, c)
+			want[c.Name] = true
+		}
+		listing.Store(true)
+		for l, err := range store.List(t.Context(), "") {
+			if err != nil || !want[l.Name] {
+				t.Fatalf("%s: %q: %v", layout, l.Name, err)
+			}
+			delete(want, l.Name)
+		}
+		if len(want) > 0 {
+			t.Errorf("%s: not listed: %v", layout, want)
+		}
+	}
+}
