@@ -45,7 +45,7 @@ var mutants = []mutant{
 		edits: []edit{{"return ttl - driver.Margin(ttl) - now.Since(since)", "return ttl"}},
 		want:  "belief overlap|came after"},
 	{name: "wall clock of another machine believed", file: observe,
-		edits: []edit{{"Clocked: off >= 0,", "Clocked: true,"}},
+		edits: []edit{{"return now, early, late, off >= 0", "return now, early, late, true"}},
 		want:  "belief overlap|though nothing went wrong"},
 	{name: "silence counted on a hand that can be set", file: observe,
 		edits: []edit{{"e.clock.AtLeast(from) > e.patience(c)", "e.clock.Since(from) > e.patience(c)"}},
