@@ -75,6 +75,9 @@ func Open(ctx context.Context, url string, opts *Options) (*Client, error) {
 // New makes a client of a store, which then belongs to it: Close closes it. opts may be nil. The error Is ErrInvalid.
 // It does no I/O.
 func New(store driver.Store, opts *Options) (*Client, error) {
+	if store == nil {
+		return nil, &Error{Op: "new client", Err: invalid("the store is nil: open one first, with Open or a constructor of its package")}
+	}
 	info := store.Info()
 	resolved, err := opts.resolved(info)
 	if err != nil {

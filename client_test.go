@@ -714,6 +714,11 @@ func TestInvalidArguments(t *testing.T) {
 		_, err := New(newFake(), &o)
 		return err
 	}
+	all := func(items ...Item) error {
+		_, err := LockAll(t.Context(), items...)
+		return err
+	}
+	_, noStore := New(nil, nil)
 	long := strings.Repeat("x", 1025)
 	for _, tt := range []struct {
 		err  error
@@ -735,6 +740,10 @@ func TestInvalidArguments(t *testing.T) {
 		{open(Options{TTL: time.Millisecond}), "1s to 24h0m0s"},
 		{open(Options{Owner: long}), "256 bytes"},
 		{open(Options{Meta: long}), "1024 bytes"},
+		{noStore, "store is nil"},
+		{all(nil), "item 1 is nil"},
+		{all(c.Mutex("a", nil), (*Mutex)(nil)), "item 2 is nil"},
+		{all((*RWMutex)(nil)), "item 1 is nil"},
 		{c.Break(t.Context(), "a", "", BreakMark), "ref"},
 		{c.Break(t.Context(), "a", "r", 7), "break mode"},
 	} {

@@ -21,7 +21,8 @@
 //
 // A context given to Lock bounds the waiting. When it ends Lock returns at once, and a claim that may have been left at
 // the store is removed in the background. On most stores the plain mutex claims of one client wait in its own memory,
-// first come, first served, and one of them at a time at the store; see LockOptions.Fair for order among clients.
+// first come, first served, and one of them at a time at the store; see LockOptions.Fair for order among clients. A nil
+// context panics, as it does in the standard library.
 //
 // # Stores
 //

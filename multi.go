@@ -23,9 +23,17 @@ type item struct {
 
 func (i item) item() item { return i }
 
-func (m *Mutex) item() item { return item{m.client, m.name, KindMutex, 1, 1, m.opts} }
+func (m *Mutex) item() item {
+	if m == nil {
+		return item{}
+	}
+	return item{m.client, m.name, KindMutex, 1, 1, m.opts}
+}
 
 func (m *RWMutex) item() item {
+	if m == nil {
+		return item{}
+	}
 	return item{m.client, m.name, KindRW, driver.RWLimit, driver.RWLimit, m.opts}
 }
 
@@ -52,7 +60,7 @@ type Leases struct {
 // Locks are taken one after the other, in the order of their store (by Info.Store) and name: whoever takes locks by
 // LockAll only never waits in a circle, provided that all address a store alike. Of several items for one lock the
 // strongest counts and the others are dropped: a writer before a reader, more permits before fewer. ErrInvalid if there
-// are no items, ErrMismatch if two want one name as different kinds of lock.
+// are no items or one is nil, ErrMismatch if two want one name as different kinds of lock.
 func LockAll(ctx context.Context, items ...Item) (*Leases, error) {
 	list, err := sorted(items)
 	if err != nil {
@@ -107,8 +115,15 @@ func (s *Leases) giveBack(ctx context.Context) {
 // lock, of which the strongest comes first.
 func sorted(items []Item) ([]item, error) {
 	var list []item
-	for _, i := range items {
-		list = append(list, i.item())
+	for n, i := range items {
+		var it item
+		if i != nil {
+			it = i.item()
+		}
+		if it.client == nil {
+			return nil, &Error{Op: "lock all", Err: invalid("item %d is nil: items are made by a client's Mutex, RWMutex or Semaphore", n+1)}
+		}
+		list = append(list, it)
 	}
 	if len(list) == 0 {
 		return nil, &Error{Op: "lock all", Err: invalid("no locks were named")}

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -26,7 +27,7 @@ import (
 func New(table Table) driver.Store {
 	e := &engine{table: table, info: complete(table.Info()), rows: knownRows{byName: map[string]*list.Element{}}, seen: map[string]map[sighting]driver.Instant{},
 		moved: map[string]driver.Instant{}, flying: flights{byClaim: map[string]flight{}}, lookouts: map[string]*lookout{}}
-	e.clock = e.info.Clock
+	e.clock, e.closed = e.info.Clock, make(chan struct{})
 	e.notifier, _ = table.(Notifier)
 	e.presence, _ = table.(Presence)
 	e.aging, _ = table.(Aging)
@@ -55,6 +56,8 @@ type engine struct {
 	maxRecord    int  // bytes
 	life         context.Context
 	end          context.CancelCauseFunc
+	closing      atomic.Bool
+	closed       chan struct{}
 	// inBackground counts the engine's own goroutines; it is added to only with mu held and life going on.
 	inBackground sync.WaitGroup
 
@@ -88,11 +91,13 @@ func complete(info driver.Info) driver.Info {
 
 func (e *engine) Info() driver.Info { return e.info }
 
-// Close ends the calls under way, and then the table.
+// Close ends the calls under way, and then the table. A second Close waits for the first.
 func (e *engine) Close() error {
-	if e.life.Err() != nil {
+	if !e.closing.CompareAndSwap(false, true) {
+		<-e.closed
 		return nil
 	}
+	defer close(e.closed)
 	e.sweepAtClose()
 	e.mu.Lock() // so that nothing starts once we wait
 	e.end(driver.ErrClosed)
