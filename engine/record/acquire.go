@@ -175,6 +175,10 @@ func (a *acquire) lookLater(ctx context.Context) error {
 	return a.look(ctx)
 }
 
+// longWindow is the longest confirm window that a client does not ask for: others, who are nearer to the store, give two seconds and a
+// little. One who is so far away that he needs longer would be passed over each time.
+const longWindow = 4 * time.Second
+
 // mine is the claim as it comes to the lock. Its beat goes on from the last one written, so that nobody takes a claim
 // that has lost its place and comes again for one that has been silent all the time.
 func (a *acquire) mine() Claim {
@@ -183,7 +187,11 @@ func (a *acquire) mine() Claim {
 	if a.presence != nil && !c.Detached {
 		session = a.presence.Session()
 	}
-	return Claim{ID: c.ID, Session: session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL,
+	var window time.Duration
+	if w := a.window(); w > longWindow {
+		window = w
+	}
+	return Claim{Window: window, ID: c.ID, Session: session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL,
 		Beat: a.beat, Detached: c.Detached}
 }
 

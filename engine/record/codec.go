@@ -73,6 +73,7 @@ type wireClaim struct {
 	Allow    int64  `json:"allow_ms"`
 	Ends     int64  `json:"ends_us,omitempty"`
 	Since    int64  `json:"since_us,omitempty"`
+	Window   int64  `json:"window_ms,omitempty"`
 	Detached bool   `json:"detached,omitempty"`
 	Asked    bool   `json:"asked,omitempty"`
 	Broken   bool   `json:"broken,omitempty"`
@@ -88,7 +89,7 @@ func Encode(r *Record) ([]byte, error) {
 		w.Claims = append(w.Claims, wireClaim{
 			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL.Milliseconds(),
 			State: c.State, Token: c.Token, Beat: c.Beat, Allow: ceilMillis(c.Allow), Ends: c.Ends, Since: c.Since,
-			Detached: c.Detached, Asked: c.Asked, Broken: c.Broken,
+			Window: ceilMillis(c.Window), Detached: c.Detached, Asked: c.Asked, Broken: c.Broken,
 		})
 	}
 	data, err := json.Marshal(w)
@@ -104,7 +105,7 @@ func tooLarge(size int) error {
 
 // claimReserve is by how many bytes a claim can grow that stands: it gets a token, its numbers get longer, it is marked. Whoever
 // comes leaves that room for himself and for all others, so that a full record goes on being renewed.
-const claimReserve = 192
+const claimReserve = 224
 
 // hasRoom refuses a record in which its claims could not stay.
 func (e *engine) hasRoom(r *Record, size int) error {
@@ -132,7 +133,7 @@ func Decode(name string, data []byte) (*Record, error) {
 		r.Claims = append(r.Claims, Claim{
 			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: millis(c.TTL),
 			State: c.State, Token: c.Token, Beat: c.Beat, Allow: millis(c.Allow), Ends: c.Ends, Since: c.Since,
-			Detached: c.Detached, Asked: c.Asked, Broken: c.Broken,
+			Window: millis(c.Window), Detached: c.Detached, Asked: c.Asked, Broken: c.Broken,
 		})
 	}
 	if err := r.Check(); err != nil {

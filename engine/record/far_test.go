@@ -1,6 +1,7 @@
 package record_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -69,4 +70,65 @@ func TestAWriterGetsInFarAway(t *testing.T) {
 			t.Errorf("a writer got in after %v", took[199])
 		}
 	})
+}
+
+// TestVeryFarWaiterGetsIn promises that a waiter who is so far from the store that a request takes longer than others would wait for
+// him to confirm is let in all the same, among those who are near.
+func TestVeryFarWaiterGetsIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMemory()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		var n atomic.Int64
+		claim := func() driver.Claim {
+			c := paceClaim(int(n.Add(1)), true)
+			c.Fair = true
+			return c
+		}
+		var all sync.WaitGroup
+		for range 3 {
+			s := m.Open()
+			defer s.Close()
+			all.Go(func() {
+				for ctx.Err() == nil {
+					g, err := s.Acquire(ctx, claim())
+					if err != nil {
+						continue
+					}
+					time.Sleep(25 * time.Second)
+					if err := s.Release(t.Context(), g.Claim, g.Ref); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		s := record.New(veryFar{m.Table()})
+		defer s.Close()
+		for range 3 {
+			g, err := s.Acquire(ctx, claim())
+			if err == nil {
+				err = s.Release(t.Context(), g.Claim, g.Ref)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		cancel()
+		all.Wait()
+	})
+}
+
+// veryFar is a table 3 s away.
+type veryFar struct{ record.Table }
+
+func (v veryFar) Load(ctx context.Context, name string) (record.Row, error) {
+	time.Sleep(3 * time.Second)
+	defer time.Sleep(3 * time.Second)
+	return v.Table.Load(ctx, name)
+}
+
+func (v veryFar) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	time.Sleep(3 * time.Second)
+	defer time.Sleep(3 * time.Second)
+	return v.Table.Swap(ctx, row)
 }

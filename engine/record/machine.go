@@ -46,6 +46,7 @@ type Claim struct {
 	Allow    time.Duration // how long it may be silent from this beat on
 	Ends     int64         // store's clock, in microseconds, past which it surely was silent for Allow; 0: not known
 	Since    int64         // store's clock when it was granted, or came; 0: not known; only shown
+	Window   time.Duration // how long it needs to show itself when it is called, if that is longer than others would give it
 	Detached bool          // nobody is behind it: it ends by Allow alone
 	Asked    bool          // its holder is asked to give up
 	Broken   bool          // it is not renewed any more
@@ -276,7 +277,7 @@ func (c *Claim) loss(v Verdict) driver.Loss {
 func (c *Claim) call(m Moment, d time.Duration) {
 	c.State = Called
 	c.Beat++
-	c.Allow = min(d, c.TTL)
+	c.Allow = min(max(d, c.Window), c.TTL)
 	c.Ends = m.ends(c.Allow)
 }
 
@@ -314,6 +315,7 @@ func (r *Record) Acquire(c Claim, kind driver.Kind, limit int64, queue bool, inf
 		return nil, &driver.LossError{Loss: driver.LossBroken}
 	}
 	if mine := r.find(c.ID); mine != nil {
+		mine.Window = c.Window
 		switch {
 		case mine.State == Granted && mine.Broken:
 			return nil, &driver.LossError{Loss: driver.LossBroken}

@@ -306,7 +306,7 @@ func TestCodec(t *testing.T) {
 	if err := r.Break("c", driver.BreakMark, w.moment()); err != nil {
 		t.Fatal(err)
 	}
-	r.Untold = w.now
+	r.Untold, r.Claims[0].Window = w.now, 5*time.Second
 	if len(r.Ended) != 3 {
 		t.Fatalf("%v", r.Ended)
 	}

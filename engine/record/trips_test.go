@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -82,4 +83,73 @@ func TestRoundTrips(t *testing.T) {
 	storetest.Release(t, ours, a.Claim)
 	storetest.Acquire(t, theirs, claim())
 	expect(two, "taking a lock that a stranger has left", "1 loads, 1 swaps")
+}
+
+// lines is a table with lines of another length.
+type lines struct {
+	*trips
+	most int
+}
+
+func (l lines) Info() driver.Info {
+	i := l.Table.Info()
+	i.MaxWaiters, i.MaxHolders = l.most, l.most
+	return i
+}
+
+// TestRefusalsCostTheSame promises that a claim which is refused, since the line is full or as many hold the lock as may, costs the store
+// one read and no write (but one in vain by a client that has never seen the lock), however many those are, and as much the next time.
+func TestRefusalsCostTheSame(t *testing.T) {
+	for _, most := range []int{1, driver.MaxWaiters, driver.MaxHolders} {
+		m := memory.New(nil)
+		table := &trips{Table: m.Table()}
+		s, others := record.New(lines{table, most}), record.New(lines{&trips{Table: m.Table()}, most})
+		claim := func(name string, n int) driver.Claim {
+			return driver.Claim{Name: name, ID: fmt.Sprint("claim", n), Kind: driver.KindSemaphore, Limit: 1000, Weight: 1, TTL: time.Hour}
+		}
+		for n := range most {
+			storetest.Acquire(t, others, claim("holders", n))
+		}
+		all := claim("line", most)
+		all.Weight = 1000
+		storetest.Acquire(t, others, all)
+		ctx, cancel := context.WithCancel(t.Context())
+		var waiting sync.WaitGroup
+		for n := range most {
+			c := claim("line", n)
+			c.Wait = true
+			waiting.Go(func() { others.Acquire(ctx, c) })
+		}
+		for standing := 0; standing < most; {
+			l, err := others.Inspect(t.Context(), "line")
+			if err != nil {
+				t.Fatal(err)
+			}
+			standing = len(l.Waiters)
+		}
+		for _, name := range []string{"holders", "line"} {
+			table.did()
+			for tries := range 3 {
+				c := claim(name, 1000)
+				c.Wait = true
+				if _, err := s.Acquire(t.Context(), c); !errors.Is(err, driver.ErrQueueFull) {
+					t.Fatal(err)
+				}
+				if did := table.did(); did != "1 loads, 0 swaps" && (tries > 0 || did != "1 loads, 1 swaps") {
+					t.Errorf("with %d %s a refusal took %s", most, name, did)
+				}
+			}
+		}
+		from := time.Now()
+		for range 100 {
+			c := claim("line", 1000)
+			c.Wait = true
+			s.Acquire(t.Context(), c)
+		}
+		t.Logf("%d in line: %v for each refusal", most, time.Since(from)/100)
+		cancel()
+		waiting.Wait()
+		s.Close()
+		others.Close()
+	}
 }
