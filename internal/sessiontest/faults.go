@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
@@ -210,6 +211,21 @@ func (r *Rig[C, P]) Stop(t *testing.T) {
 		y.add(t, fault, believed, in, pulse)
 	}
 	y.report(t, faultTTL+r.Slack)
+}
+
+// StopWaiting has the process of a waiter stand still until its session has ended.
+func (r *Rig[C, P]) StopWaiting(t *testing.T) {
+	c := r.Shared(t)
+	p := r.Peer(t, c)
+	l := Lock(t, NewClient(t, p, time.Minute), t.Name())
+	w := r.StartWorker(t, Order{Do: "wait", Endpoints: c.Endpoints(), Lock: t.Name(), TTL: faultTTL})
+	InLine(t, p, t.Name())
+	_ = w.Process.Signal(syscall.SIGSTOP)
+	line(t, p, t.Name(), func(l driver.Lock) bool { return len(l.Waiters) == 0 })
+	_ = w.Process.Signal(syscall.SIGCONT)
+	InLine(t, p, t.Name())
+	Fails(t, l.Unlock())
+	w.until(t, "in")
 }
 
 // Minority cuts the server of holders off from the others: the leader, and then one that follows.

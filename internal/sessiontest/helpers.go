@@ -65,16 +65,22 @@ func Renewed(t testing.TB, l *holdfast.Lease) {
 // InLine waits until somebody waits for a lock, as another client sees it.
 func InLine(t testing.TB, s driver.Store, name string) {
 	t.Helper()
+	line(t, s, name, func(l driver.Lock) bool { return len(l.Waiters) > 0 })
+}
+
+// line returns when a lock stands as it is to.
+func line(t testing.TB, s driver.Store, name string, stands func(driver.Lock) bool) {
+	t.Helper()
 	for limit := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		l, err := s.Inspect(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(l.Waiters) > 0 {
+		if stands(l) {
 			return
 		}
 		if time.Now().After(limit) {
-			t.Fatalf("nobody waits: %+v", l)
+			t.Fatalf("after a minute it stands otherwise: %+v", l)
 		}
 	}
 }

@@ -142,6 +142,12 @@ func TestStop(t *testing.T) {
 	rig.Stop(t)
 }
 
+// TestStopWaiting: a waiter whose process is stopped for longer than its TTL goes on waiting, and is let in.
+func TestStopWaiting(t *testing.T) {
+	t.Parallel()
+	rig.StopWaiting(t)
+}
+
 // TestMinority: a holder whose server is cut off from the others, leader or not, stops believing before the next is let
 // in by the majority.
 func TestMinority(t *testing.T) {
