@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
@@ -108,6 +109,40 @@ func TestBreakIsTold(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestLeaseAfterBreak: a lease whose lock was broken by force, and is another's, ends with that cause at its next renewal; and its
+// Unlock says so if it comes before, also where its first answer is lost.
+func TestLeaseAfterBreak(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	via, err := linktest.NewLink(server.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(via.Close)
+	operator, holder := client(t, "redis://"+server.Addr), client(t, "redis://"+via.Addr)
+	broken := func(name string, ttl time.Duration) *holdfast.Lease {
+		l := lock(t, holder, name, ttl)
+		now, err := operator.Inspect(t.Context(), name)
+		if err != nil || len(now.Holders) != 1 {
+			t.Fatalf("%+v %v", now, err)
+		}
+		if err := operator.Break(t.Context(), name, now.Holders[0].Ref, driver.BreakForce); err != nil {
+			t.Fatal(err)
+		}
+		lock(t, operator, name, longTTL)
+		return l
+	}
+	told(t, broken("renewed", 3*time.Second), longTTL, driver.LossBroken)
+	for i := range 5 {
+		l := broken(fmt.Sprint("unlocked", i), time.Hour)
+		via.LoseReplies(i)
+		if err := l.Unlock(); loss(err) != driver.LossBroken {
+			t.Errorf("after %d lost replies Unlock says %v", i, err)
+		}
+		via.LoseReplies(0)
 	}
 }
 

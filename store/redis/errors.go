@@ -176,12 +176,13 @@ type patient struct {
 	s       *Store
 	limit   time.Duration
 	silence driver.Silence
-	fails   int    // in a row
-	closing int    // how many of them in a row say that the client is closed
-	unknown bool   // a request of this call had an unknown outcome
-	reads   bool   // it changes nothing, so that nothing about it is uncertain
-	untimed bool   // nobody asks when its requests began: the clock is not read before one fails
-	makes   string // the claim that its requests may make; empty if none
+	fails   int       // in a row
+	closing int       // how many of them in a row say that the client is closed
+	unknown bool      // a request of this call had an unknown outcome
+	reads   bool      // it changes nothing, so that nothing about it is uncertain
+	untimed bool      // nobody asks when its requests began: the clock is not read before one fails
+	begun   time.Time // of a release
+	makes   string    // the claim that its requests may make; empty if none
 }
 
 func (s *Store) patient(ttl time.Duration) patient {

@@ -134,6 +134,25 @@ func TestNotes(t *testing.T) {
 	}
 }
 
+// TestReleaseAfterAges: a release that asks again when a note of a break may have been removed is not taken for done.
+func TestReleaseAfterAges(t *testing.T) {
+	t.Parallel()
+	r := &Redlock{servers: make([]*Store, 3), majority: 2}
+	for begun, over := range map[time.Time]bool{
+		time.Now(): false, time.Now().Add(-noteTime - time.Second): true, time.Now().Round(0).Add(-noteTime - time.Second): true,
+	} {
+		p := patient{unknown: true, begun: begun}
+		if err := p.released(0); over != errors.Is(err, driver.ErrUncertain) || !over && err != nil {
+			t.Errorf("begun %v ago: %v", time.Since(begun), err)
+		}
+		lost := map[int]bool{0: true, 1: true, 2: true}
+		err := r.released(tally{of: map[int]int64{0: 0, 1: 0, 2: 0}, by: map[int64]int{0: 3}}, map[int]bool{}, lost, noteOver(begun))
+		if over != errors.Is(err, driver.ErrUncertain) || !over && err != nil {
+			t.Errorf("of a Redlock, begun %v ago: %v", time.Since(begun), err)
+		}
+	}
+}
+
 // TestBrokenAndDead: a claim that was broken in line and whose client never hears of it weighs on nobody.
 func TestBrokenAndDead(t *testing.T) {
 	t.Parallel()

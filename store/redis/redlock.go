@@ -654,6 +654,7 @@ func (r *Redlock) Release(ctx context.Context, c driver.Claim, ref string) error
 	if id == "" {
 		id = ref
 	}
+	begun := time.Now()
 	gave, lost := map[int]bool{}, map[int]bool{} // by server: it has said so, or may have done so unheard, in any round
 	t, _, err := r.settle(ctx, max(c.TTL, driver.MinTTL), func() (tally, error) {
 		t, err := r.leave(ctx, c.Name, id, max(c.TTL, driver.MinTTL))
@@ -666,11 +667,12 @@ func (r *Redlock) Release(ctx context.Context, c driver.Claim, ref string) error
 	if err != nil {
 		return err
 	}
-	return r.released(t, gave, lost)
+	return r.released(t, gave, lost, noteOver(begun))
 }
 
-// released is the outcome of a release, of what the servers say last and what they said before.
-func (r *Redlock) released(t tally, gave, lost map[int]bool) error {
+// released is the outcome of a release, of what the servers say last and what they said before. over says that notes of a break may
+// have been removed.
+func (r *Redlock) released(t tally, gave, lost map[int]bool, over bool) error {
 	given, possible, unsure := 0, 0, 0
 	for i := range r.servers {
 		answer, answered := t.of[i]
@@ -678,9 +680,9 @@ func (r *Redlock) released(t tally, gave, lost map[int]bool) error {
 		case gave[i]:
 			given++
 			possible++
-		case !answered, answer == 0 && lost[i]:
+		case !answered, answer == 0 && lost[i] && !over:
 			possible++
-		case answer == codeUnsure && lost[i]:
+		case (answer == codeUnsure || answer == 0) && lost[i]:
 			unsure++
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -29,7 +30,7 @@ func (s *Store) Release(ctx context.Context, c driver.Claim, ref string) error {
 		bar = "1"
 	}
 	p := s.patient(max(c.TTL, driver.MinTTL))
-	p.untimed = true
+	p.untimed, p.begun = true, time.Now()
 	var m rueidis.RedisMessage
 	var err error
 	asked := false
@@ -65,11 +66,22 @@ func (p *patient) released(answer int64) error {
 		return &driver.LossError{Loss: driver.LossBroken}
 	case !p.unknown:
 		return &driver.LossError{Loss: driver.LossGone}
-	case answer == codeUnsure:
+	case answer == codeUnsure || noteOver(p.begun):
 		return uncertain(errUnsure)
 	}
 	return nil
 }
 
-// errUnsure: so many claims were broken on a lock that not all of them are remembered.
+// noteTime is how long after its claim's TTL a note of a break is kept at least (NOTETIME in notes.lua). A release begins while its
+// lease is believed in: so for as long after that a note would be found.
+const noteTime = 10 * time.Minute
+
+// noteOver reports whether a release has begun so long ago, also in a process or a machine that stood still meanwhile, that a note
+// may have been removed.
+func noteOver(begun time.Time) bool {
+	now := time.Now()
+	return max(now.Sub(begun), now.Round(0).Sub(begun.Round(0))) > noteTime
+}
+
+// errUnsure: so many claims were broken on a lock, or so long ago, that not all of them are remembered.
 var errUnsure = errors.New("the claim does not stand: either this release has ended it, or an operator before it")
