@@ -2,12 +2,15 @@ package gcs_test
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/store/gcs"
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
 )
@@ -90,6 +93,42 @@ func TestListTogether(t *testing.T) {
 		}
 		if len(want) > 0 {
 			t.Errorf("%s: not listed: %v", layout, want)
+		}
+	}
+}
+
+// TestListAfter promises that a listing can begin anywhere, and reads nothing of what comes before: a sweep goes on by that where it
+// stopped. Names come in the order of their objects.
+func TestListAfter(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	client, _ := dial(t, s)
+	table, err := gcs.NewTable(t.Context(), client, bucket, quick())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	names := []string{"a", "b\nb", "b/c", "bb", "c", "d"}
+	for _, name := range names {
+		if _, err := table.Swap(t.Context(), record.Row{Name: name, Data: []byte("{}")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for after, want := range map[string]int{"": 6, "a": 5, "b\nb": 4, "b/c": 3, "bz": 2, "c": 1, "d": 0, "z": 0} {
+		s.Counted()
+		var got []string
+		for row, err := range table.(record.Resumable).ListAfter(t.Context(), after) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, row.Name)
+		}
+		asked := "list 1"
+		if want > 0 {
+			asked = fmt.Sprintf("read %d, list 1", want)
+		}
+		if counted := s.Counted(); !slices.Equal(got, names[len(names)-want:]) || counted != asked {
+			t.Errorf("after %q: %q, for which it asked %q", after, got, counted)
 		}
 	}
 }

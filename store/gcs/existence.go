@@ -77,8 +77,9 @@ func (t *existence) Info() driver.Info {
 	return i
 }
 
-// NothingIsLeft: see record.Forgetful.
+// NothingIsLeft and SweptByStore: see record.Forgetful and record.Swept. There are no idle records to be looked for.
 func (t *existence) NothingIsLeft() {}
+func (t *existence) SweptByStore()  {}
 
 // Load is one look at the object's metadata.
 func (t *existence) Load(ctx context.Context, name string) (record.Row, error) {
@@ -250,7 +251,7 @@ func (t *existence) settle(ctx context.Context, name string) error {
 
 // List gives what Load gives for each object.
 func (t *existence) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
-	return t.list(ctx, prefix, t.Load)
+	return t.list(ctx, prefix, "", t.Load)
 }
 
 func (t *existence) Close() error {

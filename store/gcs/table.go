@@ -251,16 +251,24 @@ func (t *table) remove(ctx context.Context, row record.Row) error {
 
 // List is a listing, page by page, and a read for each object, some at a time.
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
-	return t.list(ctx, prefix, t.Load)
+	return t.list(ctx, prefix, "", t.Load)
 }
 
-func (t *table) list(ctx context.Context, prefix string, load func(context.Context, string) (record.Row, error)) iter.Seq2[record.Row, error] {
+// ListAfter is List from some name on, in the order of the objects' names.
+func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
+	return t.list(ctx, "", encode(after), t.Load)
+}
+
+func (t *table) list(ctx context.Context, prefix, after string, load func(context.Context, string) (record.Row, error)) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		if err := t.keepClock(ctx); err != nil { // once, and not by all who read
 			yield(record.Row{}, err)
 			return
 		}
 		q := &storage.Query{Prefix: t.prefix + listPrefix(prefix)}
+		if after != "" {
+			q.StartOffset = t.prefix + after
+		}
 		_ = q.SetAttrSelection([]string{"Name"})
 		for token := ""; ; {
 			var page []*storage.ObjectAttrs
@@ -274,7 +282,8 @@ func (t *table) list(ctx context.Context, prefix string, load func(context.Conte
 			}
 			var names []string
 			for _, attrs := range page {
-				if name, ok := decode(strings.TrimPrefix(attrs.Name, t.prefix)); ok && strings.HasPrefix(name, prefix) {
+				object := strings.TrimPrefix(attrs.Name, t.prefix)
+				if name, ok := decode(object); ok && strings.HasPrefix(name, prefix) && object > after { // the offset is among what is listed
 					names = append(names, name)
 				}
 			}
