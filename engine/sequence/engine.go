@@ -185,13 +185,14 @@ type patience struct {
 	e       *Engine
 	ctx     context.Context
 	limit   time.Duration
+	asked   driver.Instant // when the call began
 	silence driver.Silence
 	fails   int  // in a row
 	unsure  bool // a write of this call had an unknown outcome
 }
 
 func (e *Engine) patience(ctx context.Context, limit time.Duration) *patience {
-	return &patience{e: e, ctx: ctx, limit: limit}
+	return &patience{e: e, ctx: ctx, limit: limit, asked: e.clock.Now()}
 }
 
 // heard takes in that the store has answered all that one try asks of it: one that answers reads and no writes is silent, too.

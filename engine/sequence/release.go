@@ -145,6 +145,8 @@ func (e *Engine) ownDoing(p *patience, name string, n Node) error {
 		switch {
 		case err == nil && broken:
 			return &driver.LossError{Loss: driver.LossBroken}
+		case err == nil && e.clock.Since(p.asked) > p.limit: // a note is kept for that long beyond the claim's own time
+			return fmt.Errorf("%w: it was asked for so long ago that a note of the claim's end may be gone", driver.ErrUncertain)
 		case err == nil:
 			return nil
 		}

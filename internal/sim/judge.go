@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
 // judge watches what users may believe and what the store says, and writes down what must not be.
@@ -223,7 +224,7 @@ func (j *judge) swapped(row record.Row, by actor) {
 		now[c.ID] = c.State == record.Granted
 		switch j.endedBy[c.ID] {
 		case operator: // it can be told so for a TTL; who was stopped for longer may not hear of it
-			if j.w.elapsed() < j.endedAt[c.ID]+j.w.ttl {
+			if j.fresh(c.ID) {
 				j.violation("on %s a claim stands again that an operator had broken", row.Name)
 			}
 			delete(j.endedBy, c.ID)
@@ -327,6 +328,20 @@ func (j *judge) note(id string, held bool, by actor) {
 	}
 }
 
+// removed notes that a host's request has removed a node of a tree. But for the operator nobody removes what is another's, unless
+// he was given it.
+func (j *judge) removed(n sequence.Node, by *host) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.endedBy[n.ID], j.endedAt[n.ID] = itself, j.w.elapsed()
+	if by.reliable && j.broken[n.ID] {
+		j.endedBy[n.ID] = operator
+	}
+}
+
+// fresh reports whether a claim was ended less than a TTL ago, so that a note of it is kept.
+func (j *judge) fresh(id string) bool { return j.w.elapsed() < j.endedAt[id]+j.w.ttl-j.w.ttl/50 }
+
 // current reports whether what is read from the store is true. Where it is not, a release can find its claim gone that stands.
 func (j *judge) current() bool { return j.w.kind != stale && j.w.kind != undurable }
 
@@ -348,7 +363,8 @@ func (j *judge) cause(name string, l *holdfast.Lease, t *tenure, loss *holdfast.
 		j.violation("a lease of %s ended because its claim did not stand any more, and it stands", name)
 	case loss.Loss == holdfast.LossBroken && !j.broken[l.ID()]:
 		j.violation("a lease of %s ended because an operator broke it, and none did", name)
-	case (loss.Loss == holdfast.LossGone || loss.Loss == holdfast.LossTaken) && j.endedBy[l.ID()] == operator:
+	case loss.Loss == holdfast.LossGone && j.w.tree != nil: // true, and all that is known where a note cannot be asked for
+	case (loss.Loss == holdfast.LossGone || loss.Loss == holdfast.LossTaken) && j.endedBy[l.ID()] == operator && j.fresh(l.ID()):
 		j.violation("an operator broke a claim on %s, and its holder was told: %v", name, loss)
 	}
 }
@@ -368,7 +384,7 @@ func (j *judge) acquired(c driver.Claim, err error) {
 	defer j.mu.Unlock()
 	var loss *driver.LossError
 	j.given[c.ID] = err == nil
-	if errors.As(err, &loss) && loss.Loss == driver.LossBroken && !j.broken[c.ID] && j.w.tree == nil {
+	if errors.As(err, &loss) && loss.Loss == driver.LossBroken && !j.broken[c.ID] {
 		j.violation("a wait for %s ended because an operator broke it, and none did", c.Name)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
 // kind is a kind of store that does what some real ones do beside losing and delaying messages.
@@ -28,12 +29,13 @@ const (
 	crowded   kind = "crowded"   // more want to wait than may; an operator sends all away who wait for a lock
 	silent    kind = "silent"    // the store is away for a while, or denies all; the TTLs are long
 	broken    kind = "broken"    // an operator breaks claims
+	lowered   kind = "lowered"   // the store keeps its sessions for a shorter time than it has promised
 )
 
 // kinds are those of the record engine, treeKinds those of the sequence engine.
 var (
 	kinds     = []kind{undurable, stepped, astray, stale, crowded, silent, broken}
-	treeKinds = []kind{crowded}
+	treeKinds = []kind{crowded, broken, lowered}
 )
 
 // prepare sets the world up for its kind.
@@ -68,6 +70,8 @@ func (w *World) special() {
 		w.fallSilent()
 	case stale, broken, crowded:
 		w.operate()
+	case lowered:
+		w.lower()
 	}
 }
 
@@ -103,6 +107,22 @@ func (w *World) setStore() {
 	w.store.Lock()
 	defer w.store.Unlock()
 	w.offset = by
+}
+
+// lower has the store keep its sessions for half as long as it has promised. Their clients hear of it: from somewhat before on
+// until then nothing is lost. A client that is cut off after the store has begun to count anew, and before it has heard, cannot
+// know, and no rule helps.
+func (w *World) lower() {
+	w.gentle.Store(true)
+	time.Sleep(2500 * time.Millisecond) // what was lost before has been asked for again
+	w.tree.Lower(w.ttl / 2)
+	time.Sleep(w.ttl / 2)
+	w.gentle.Store(false)
+	if h := w.hosts["host1"]; w.chance(0.7) {
+		h.setCut(true)
+		time.Sleep(w.upTo(2 * w.span))
+		h.setCut(false)
+	}
 }
 
 // What a wait may take to end, when the store has not answered, or has denied, from some moment on: it looks every 5 s
@@ -173,12 +193,47 @@ func (w *World) operate() {
 }
 
 // idOf is the id of a claim that the operator sees.
-func (w *World) idOf(_ string, s driver.Standing) string {
-	return s.Ref
+func (w *World) idOf(name string, s driver.Standing) string {
+	if w.tree == nil {
+		return s.Ref
+	}
+	for _, n := range w.tree.Standing(name) {
+		if key, _, _ := strings.Cut(s.Ref, "@"); key == n.Key {
+			return n.ID
+		}
+	}
+	return ""
 }
 
-// atTree carries out one request.
-func (w *World) atTree(_ *host, _ string, do func() any) any { return do() }
+// atTree carries out one request, and tells the judge which claims it has ended. Nobody but a claim's own client and the operator
+// ends one: it is told by the host.
+func (w *World) atTree(h *host, what string, do func() any) any {
+	if what != "remove" && what != "break" && what != "withdraw" {
+		return do()
+	}
+	w.store.Lock()
+	defer w.store.Unlock()
+	var before []sequence.Node
+	for _, name := range names {
+		before = append(before, w.tree.Standing(name)...)
+	}
+	r := do()
+	after := map[string]bool{}
+	for _, name := range names {
+		for _, n := range w.tree.Standing(name) {
+			after[n.Key] = true
+		}
+	}
+	for _, n := range before {
+		if !after[n.Key] {
+			w.judge.removed(n, h)
+		}
+	}
+	return r
+}
+
+// names are those of the locks of a world.
+var names = []string{"plain", "fair", "rw", "semaphore", "leader", "timed", "twice", "fresh"}
 
 // actor is on whose behalf a table is asked to write.
 type actor struct {

@@ -28,6 +28,11 @@ func TestKindWorlds(t *testing.T) {
 	worlds(t, func(seed uint64) Report { return RunKind(seed, *which) })
 }
 
+// TestTreeKindWorlds is that for the sequence engine.
+func TestTreeKindWorlds(t *testing.T) {
+	worlds(t, func(seed uint64) Report { return RunTreeKind(seed, *which) })
+}
+
 func worlds(t *testing.T, run func(seed uint64) Report) {
 	var next, lived, grants, losses, ejected, took, failed atomic.Int64
 	var found atomic.Bool

@@ -67,6 +67,11 @@ func RunTree(seed uint64) Report { return run(seed, "", memtree.New()) }
 // RunKind is Run for a store of a certain kind. Which one it is goes with the seed, unless only one is wanted.
 func RunKind(seed uint64, only string) Report { return run(seed, choose(kinds, seed, only), nil) }
 
+// RunTreeKind is RunKind for the sequence engine.
+func RunTreeKind(seed uint64, only string) Report {
+	return run(seed, choose(treeKinds, seed, only), memtree.New())
+}
+
 func choose(from []kind, seed uint64, only string) kind {
 	if only != "" {
 		return kind(only)
