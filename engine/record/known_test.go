@@ -59,7 +59,7 @@ func (e *engine) keeps() (idle, used, flying int) {
 // TestForgets promises that what a client remembers of locks that nobody holds any more is bounded by its size, and by its age; that
 // it goes on remembering those it holds; and that what it remembers of claims whose outcome it does not know goes with them.
 func TestForgets(t *testing.T) {
-	const names = 40_000
+	const names = 30_000
 	claim := func(n int) driver.Claim {
 		return driver.Claim{Name: fmt.Sprintf("orders/%032d", n), ID: fmt.Sprintf("%026d", n), Kind: driver.KindMutex, Limit: 1, Weight: 1,
 			TTL: 30 * time.Second, Owner: "a program on some host", Meta: strings.Repeat("m", 1000)}
