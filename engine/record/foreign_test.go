@@ -55,3 +55,19 @@ func TestForeign(t *testing.T) {
 		}
 	}
 }
+
+// TestForeignFarEnd promises that a foreign client's end that no Duration can tell, such as the last day of the year 9999, is shown as
+// far away, and waited for as such.
+func TestForeignFarEnd(t *testing.T) {
+	const now, far = 1_800_000_000_000_000, 253_402_300_799_999_999
+	rec := &Record{Foreign: far}
+	m := Moment{Clocked: true, Now: now, Early: now, Late: now}
+	if left := rec.lock("m", m).Holders[0].Left; left < driver.MaxTTL {
+		t.Errorf("it is shown to stand for %v", left)
+	}
+	for _, n := range []int64{far - now, now - far} {
+		if d := micros(n); (d > 0) != (n > 0) || d.Abs() < driver.MaxTTL || d.Abs()+driver.MaxTTL < 0 {
+			t.Errorf("%d microseconds are told as %v", n, d)
+		}
+	}
+}

@@ -11,7 +11,7 @@ import (
 )
 
 // TestAfterIdleHours: in the layout awslock, too, a client that has asked the service nothing for hours looks before it makes a
-// claim: so the claim stands for its TTL after its client's death, and not for longer.
+// claim, and before it renews one: so the claim stands for its TTL after its client's death, and not for longer.
 func TestAfterIdleHours(t *testing.T) {
 	t.Parallel()
 	table, p := tableName(), proxy(t, server(t).Direct)
@@ -32,5 +32,17 @@ func TestAfterIdleHours(t *testing.T) {
 	acquire(t, s, mutex("m", time.Minute))
 	if h := holders(t, open(t, storeURL(table, p.Endpoint, "&layout=awslock")), "m"); len(h) != 1 || h[0].Left > time.Minute+3*time.Second+machine.Lost(began) {
 		t.Errorf("%+v", h)
+	}
+
+	c := mutex("day", driver.MaxTTL)
+	g := acquire(t, s, c)
+	passed.Add(int64(idle / 2))
+	p.Shift(idle * 3 / 2)
+	began = time.Now()
+	if err := renew(t, s, g).Err; err != nil {
+		t.Fatal(err)
+	}
+	if h := holders(t, open(t, storeURL(table, p.Endpoint, "&layout=awslock")), "day"); len(h) != 1 || h[0].Left > driver.MaxTTL+3*time.Second+machine.Lost(began) {
+		t.Errorf("after a renewal: %+v", h)
 	}
 }
