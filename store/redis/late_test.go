@@ -264,6 +264,47 @@ func TestIdle(t *testing.T) {
 	}
 }
 
+// TestRenewalKeeps: the record of a lock that is held for long is kept by the renewals, which see to it once an hour.
+func TestRenewalKeeps(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := open(t, "redis://"+server.Addr).(*Store)
+	g := acquire(t, s, mutex("m", longTTL))
+	inside := func() int {
+		do(t, server, "CONFIG", "RESETSTAT")
+		if r := renew(t, s, g); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		_, _, n := calls(t, server)
+		return n
+	}
+	light := inside()
+	do(t, server, "PEXPIRE", recordOf("m"), "60000")
+	do(t, server, "HSET", recordOf("m"), "kept", "1")
+	if n := inside(); n <= light {
+		t.Errorf("a renewal that moves the record's end makes %d commands, others %d", n, light)
+	}
+	if left := lives(t, server)[recordOf("m")]; left < 25*time.Hour || left > 25*time.Hour+longTTL {
+		t.Errorf("the record is kept for %v", left)
+	}
+	if n := inside(); n != light {
+		t.Errorf("the next renewal makes %d commands, and %d did before", n, light)
+	}
+	if _, err := enterOnce(t, s, fairClaim(longTTL)); err != nil {
+		t.Fatal(err)
+	}
+	do(t, server, "HSET", recordOf("m"), "kept", "1")
+	inside()
+	if _, err := enterOnce(t, s, fairClaim(longTTL)); err != nil {
+		t.Fatal(err)
+	}
+	for key, left := range lives(t, server) { // the line's keys are moved with the record
+		if key != "m" && left < 24*time.Hour {
+			t.Errorf("%s is kept for %v", key, left)
+		}
+	}
+}
+
 // lives is how long each key has left; less than 0: it has no end.
 func lives(t *testing.T, server *redistest.Server) map[string]time.Duration {
 	t.Helper()

@@ -34,10 +34,14 @@ for i = 1, #KEYS / 2 do
       local detached = string.find(flags, 'd', 1, true)
       if detached then ttl = h[5] end -- it lasts as long as was said when it was left
       redis.call('PEXPIRE', lock, ttl)
-      local need = h[4] and now() + (ttl + ARGV[1]) * 1000
-      if not need or tonumber(h[4]) < need then
+      local need = now() + (ttl + ARGV[1]) * 1000
+      if (tonumber(h[4]) or 0) < need then -- hourly
         redis.call('PEXPIRE', record, ttl + ARGV[1] + 3600000)
-        redis.call('HDEL', record, 'kept')
+        if redis.call('HEXISTS', record, 'line') == 1 then
+          redis.call('HDEL', record, 'kept') -- the next step on the line moves the ends of all its keys
+        else
+          redis.call('HSET', record, 'kept', string.format('%.0f', need + 3600000000))
+        end
       end
       answer = detached and 1000000000 + ttl or string.find(flags, 'a', 1, true) and 3 or 1
     end
