@@ -55,6 +55,32 @@ func TestBrokenBeneathRelease(t *testing.T) {
 	}
 }
 
+// TestReleaseOutlastsNote: a release that was stopped for longer than a break is noted does not know what became of its claim.
+func TestReleaseOutlastsNote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		operator := sequence.New(&memtree.Link{Server: server})
+		defer operator.Close()
+		var g driver.Grant
+		var tries atomic.Int64
+		holder := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+			if what != "remove" || tries.Add(1) > 1 {
+				return do(), nil
+			}
+			if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Minute)
+			return nil, errors.New("no answer")
+		}})
+		defer holder.Close()
+		g, _ = holder.Acquire(t.Context(), mutex("m", 10*time.Second))
+		if err := holder.Release(t.Context(), g.Claim, g.Ref); !errors.Is(err, driver.ErrUncertain) {
+			t.Errorf("the release says: %v", err)
+		}
+	})
+}
+
 // TestEndedBeneathRelease: a release whose first try had no answer does not know what became of its claim if the session was
 // ended meanwhile, before its time.
 func TestEndedBeneathRelease(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -125,7 +126,7 @@ func (s *session) isDead() bool {
 // outcome tells what a release has come to whose first try had no answer, when the claim is found gone: that try has
 // removed it, unless somebody left a note of having broken it, or the session was ended before its time.
 func (e *Engine) outcome(p *patience, cl *claim, n Node) error {
-	if err := e.ownDoing(p, cl.Name, n); err != nil {
+	if err := e.ownDoing(p, cl.Name, n, cl.TTL); err != nil {
 		return err
 	}
 	e.mu.Lock()
@@ -136,8 +137,8 @@ func (e *Engine) outcome(p *patience, cl *claim, n Node) error {
 	return nil
 }
 
-// ownDoing makes sure that nobody else has removed a node.
-func (e *Engine) ownDoing(p *patience, name string, n Node) error {
+// ownDoing makes sure that nobody else has removed the node of a claim with this TTL.
+func (e *Engine) ownDoing(p *patience, name string, n Node, ttl time.Duration) error {
 	for {
 		ctx, cancel := bounded(p.ctx)
 		broken, err := e.wasBroken(ctx, name, n)
@@ -145,8 +146,8 @@ func (e *Engine) ownDoing(p *patience, name string, n Node) error {
 		switch {
 		case err == nil && broken:
 			return &driver.LossError{Loss: driver.LossBroken}
-		case err == nil && e.clock.Since(p.asked) > p.limit: // a note is kept for that long beyond the claim's own time
-			return fmt.Errorf("%w: it was asked for so long ago that a note of the claim's end may be gone", driver.ErrUncertain)
+		case err == nil && e.breaker != nil && e.clock.Since(p.asked) > NoteTime(ttl)-ttl:
+			return fmt.Errorf("%w: the release was asked for so long ago that a note of a break may be gone", driver.ErrUncertain)
 		case err == nil:
 			return nil
 		}
@@ -194,7 +195,7 @@ func (e *Engine) releaseElsewhere(p *patience, c driver.Claim, r string) error {
 		if err == nil {
 			if n.Token == 0 {
 				if p.unsure {
-					return e.ownDoing(p, c.Name, tried)
+					return e.ownDoing(p, c.Name, tried, tried.TTL)
 				}
 				return e.whyGone(p.ctx, c.Name, named(c.ID, r))
 			}
@@ -212,7 +213,7 @@ func (e *Engine) releaseElsewhere(p *patience, c driver.Claim, r string) error {
 				case stood:
 					return nil
 				case p.unsure:
-					return e.ownDoing(p, c.Name, n)
+					return e.ownDoing(p, c.Name, n, n.TTL)
 				}
 				return e.whyGone(p.ctx, c.Name, n)
 			}
