@@ -210,6 +210,8 @@ type Warner interface {
 type Plan struct {
 	Keys []string      // what is read and written: keys, nodes, files
 	TTL  time.Duration // as it would be granted
+	// Notes say, of such a claim alone, which clients of another make it does not keep out, though they keep it out.
+	Notes []string
 }
 
 // Kind says what a lock is used as. It is stored with the lock, so the values never change.

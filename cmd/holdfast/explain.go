@@ -60,6 +60,9 @@ func explain(ctx context.Context, w io.Writer, client *holdfast.Client, r *reque
 	for i, key := range plan.Keys {
 		rows = append(rows, []string{[]string{"stands in", ""}[min(i, 1)], words(key)})
 	}
+	for _, note := range plan.Notes {
+		rows = append(rows, []string{"note", words(note)})
+	}
 	rows = append(rows,
 		[]string{"TTL", plan.TTL.String()},
 		[]string{"renewed every", fmt.Sprintf("%v; a renewal may be late by %v", plan.TTL/3, (plan.TTL - plan.TTL/3 - driver.Margin(plan.TTL) - how.Grace).Truncate(time.Millisecond))},

@@ -107,10 +107,13 @@ func mustWake(nodes []Node, i int) bool {
 	return !next.Foreign && next.Weight < next.Limit
 }
 
-// mismatch is the refusal of a claim of another kind or limit than the lock stands under. Foreign holders make none:
-// whatever comes behind them waits.
+// mismatch is the refusal of a claim of another kind or limit than the lock stands under. Foreign holders make none: whatever comes
+// behind them waits. But those make one whose clients would not wait for the claim in turn.
 func mismatch(nodes []Node, c *driver.Claim) error {
 	for i := range nodes {
+		if n := &nodes[i]; n.Blind != "" && n.Kind != c.Kind {
+			return fmt.Errorf("%w: a foreign client holds it that a %s would not keep out: %s", driver.ErrMismatch, c.Kind, n.Blind)
+		}
 		if n := &nodes[i]; !n.Foreign && n.ID != c.ID {
 			if n.Kind == c.Kind && n.Limit == c.Limit {
 				return nil

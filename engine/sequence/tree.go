@@ -170,7 +170,8 @@ type Node struct {
 	Token   int64  // larger than that of every node added to the lock before; 0 if not known to a light listing
 	Version int64  // another one after every change
 	Session string
-	Foreign bool // made by another kind of client; of the Note it has Kind, Limit and Weight at the most
+	Foreign bool   // made by another kind of client; of the Note it has Kind, Limit and Weight at the most
+	Blind   string // of a foreign node whose client does not see claims of another Kind than the node's: what to do about that
 	Note
 }
 

@@ -60,6 +60,7 @@ func TestInterop(t *testing.T) {
 		kind         driver.Kind
 		peer         func(*testing.T) []string
 	}{
+		{"curator-readwrite-with-mutex", LayoutCuratorReadWrite, driver.KindMutex, curator},
 		{"curator-mutex", LayoutCurator, driver.KindMutex, curator},
 		{"curator-readwrite", LayoutCurator, driver.KindRW, curator},
 		{"kazoo-lock", LayoutKazoo, driver.KindMutex, kazoo},
@@ -76,7 +77,11 @@ func TestInterop(t *testing.T) {
 				t.Fatal(err)
 			}
 			sessiontest.Interop(t, s, k.kind, func(lock, file string) func() (int, error) {
-				args := append(k.peer(t), strings.Join(servers, ","), "/"+lock, string(k.kind), strconv.Itoa(*sessiontest.Rounds), file)
+				theirs := k.kind
+				if k.layout == LayoutCuratorReadWrite {
+					theirs = driver.KindRW
+				}
+				args := append(k.peer(t), strings.Join(servers, ","), "/"+lock, string(theirs), strconv.Itoa(*sessiontest.Rounds), file)
 				// A claim was broken shortly before: nobody minds the note of that.
 				note := s.tree.noteOf(lock, named(stem(sessionName(1), aNote(0)), endLock)+"0000000000")
 				_, err := cli.Create(note, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))

@@ -42,6 +42,9 @@ func (t *tree) look(ctx context.Context, c *conn, name, path string, listing *ca
 	l.children = pair(all, t.layout.twin != nil)
 	l.Nodes = make([]sequence.Node, len(l.children))
 	for i := range l.children {
+		if t.opts.Layout == LayoutCuratorReadWrite {
+			l.children[i].Blind = "" // it sees all claims of ours
+		}
 		l.Nodes[i] = l.children[i].Node
 	}
 	return l, nil

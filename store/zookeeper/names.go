@@ -107,6 +107,8 @@ const (
 	LayoutCurator = "curator" // Curator's mutex and read-write lock, go-zookeeper's lock
 	LayoutKazoo   = "kazoo"   // kazoo's Lock, ReadLock and WriteLock
 	LayoutBoth    = "both"    // two nodes for each claim
+	// LayoutCuratorReadWrite is for what Curator's InterProcessReadWriteLock guards: a mutex is a write lock there.
+	LayoutCuratorReadWrite = "curator-readwrite"
 
 	layoutLeases = "leases" // the permits of Curator's semaphore
 )
@@ -121,6 +123,12 @@ func curatorEnd(c driver.Claim) string {
 	return endRead
 }
 
+// readWriteEnd is Curator's for read-write locks, of which a mutex is a writer.
+func readWriteEnd(c driver.Claim) string {
+	c.Kind = driver.KindRW
+	return curatorEnd(c)
+}
+
 func kazooEnd(c driver.Claim) string {
 	if c.Kind == driver.KindRW && !c.Exclusive() {
 		return endKazooRead
@@ -132,7 +140,9 @@ var layouts = map[string]layout{
 	LayoutCurator: {end: curatorEnd},
 	LayoutKazoo:   {end: kazooEnd},
 	LayoutBoth:    {end: curatorEnd, twin: kazooEnd},
-	layoutLeases:  {end: func(driver.Claim) string { return endLease }},
+
+	LayoutCuratorReadWrite: {end: readWriteEnd},
+	layoutLeases:           {end: func(driver.Claim) string { return endLease }},
 }
 
 // ours takes the name of a claim of ours apart, as far as it stands before the end: id, session, kind, limit and weight. It begins
@@ -224,8 +234,14 @@ func parse(name string) (child, bool) {
 	case endWrite:
 		c.Note = sequence.Note{Kind: driver.KindRW, Limit: driver.RWLimit, Weight: driver.RWLimit}
 	}
+	if readWrite[c.end] {
+		c.Blind = blind
+	}
 	return c, true
 }
+
+// blind is what to do where Curator's read-write lock is found: it sees no other nodes than its own.
+const blind = "Curator's InterProcessReadWriteLock; open the store with layout=" + LayoutCuratorReadWrite + ", or claim a read-write lock"
 
 // claims picks the claims among a lock's children. Twins count once, in the place of the first.
 func claims(children []string) []child {

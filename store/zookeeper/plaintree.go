@@ -290,7 +290,7 @@ func (t plainTree) Watch(name, key string, revision int64, changed func()) func(
 	return t.watch(&listener{t: t.tree, at: spotKey{onData, t.pathOf(name)}, returns: comes, seen: revision, changed: changed})
 }
 
-// Walk reads the nodes right below the namespace whose names fit.
+// Walk reads the nodes right below the namespace whose names fit. A foreign one is a lock if it is ephemeral, and there is a namespace.
 func (t plainTree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look, error] {
 	return func(yield func(sequence.Look, error) bool) {
 		folder := t.root
@@ -331,7 +331,7 @@ func (t plainTree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.L
 					continue
 				}
 				l, err := t.seen(name, t.pathOf(name), calls[i])
-				if err == nil && (len(l.Nodes) == 0 || l.Nodes[0].Foreign) {
+				if err == nil && (len(l.Nodes) == 0 || l.Nodes[0].Foreign && (t.root == "" || l.Nodes[0].Session == sessionName(0))) {
 					continue
 				}
 				if !yield(l, err) {

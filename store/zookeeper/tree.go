@@ -47,7 +47,7 @@ func newTree(o Options) *tree {
 		Survives:   driver.Survives{Restart: true, PowerCut: true, Failover: true},
 		TokensFall: "the ensemble is restored from a snapshot, wiped, or replaced by another one",
 	}
-	if t.layout.twin != nil || o.Layout == LayoutKazoo {
+	if t.layout.twin != nil || o.Layout == LayoutKazoo || o.Layout == LayoutCuratorReadWrite {
 		t.info.Kinds = []driver.Kind{driver.KindMutex, driver.KindRW}
 	}
 	return t

@@ -19,7 +19,7 @@ func init() { driver.Register("zookeeper", openURL) }
 //
 //	password-file=FILE   the user's password, which need not stand in the URL then
 //	namespace=N   is put before all names
-//	layout=L      curator (the default), kazoo, both, curator-semaphore or plain
+//	layout=L      curator (the default), curator-readwrite, kazoo, both, curator-semaphore or plain
 //	acl=A         who may use the nodes that are made: creator (the default with a user) or anyone (without)
 //	tls=true      encrypts; so does each of the following
 //	tls-ca=FILE   the authorities to believe, in PEM, instead of the system's

@@ -9,7 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// Walk goes through the nodes below the namespace, level by level, where the prefix can stand.
+// Walk goes through the nodes below the namespace, level by level, where the prefix can stand. What only foreign clients hold is a lock
+// if there is a namespace: without one it may be anybody's.
 func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look, error] {
 	return func(yield func(sequence.Look, error) bool) {
 		type place struct {
@@ -46,7 +47,7 @@ func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look,
 			mine := false
 			for _, key := range listing.rest.texts() {
 				if c, ok := parse(key); ok {
-					mine = mine || !c.Foreign
+					mine = mine || !c.Foreign || t.root != "" && at.name != ""
 					continue
 				}
 				element, ok := unescape(key)

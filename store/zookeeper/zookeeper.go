@@ -23,7 +23,12 @@
 //
 // All that looks like a claim of Curator, go-zookeeper or kazoo counts as one; other children are ignored. Foreign claims are
 // exclusive, but for foreign readers, which share with ours. Options.Layout says how our own claims are named, and so who sees
-// them: kazoo does not see Curator's nodes, nor Curator kazoo's, and Curator's mutex and read-write lock do not see each other.
+// them: kazoo does not see Curator's nodes, nor Curator kazoo's, and Curator's mutex and read-write lock do not see each other. So a
+// mutex of ours that finds Curator's read-write lock on its path is refused with ErrMismatch: that would not be kept out in turn, and
+// what comes when the mutex is held already is not. With [LayoutCuratorReadWrite] a mutex is one of its writers.
+//
+// The recipes are Curator's InterProcessMutex, InterProcessReadWriteLock and InterProcessSemaphoreV2, go-zookeeper's Lock, and kazoo's
+// Lock, ReadLock and WriteLock. Curator's LeaderLatch and kazoo's Semaphore have nodes of their own: they do not see us, nor we them.
 //
 // Two other layouts carry less: [NewSemaphore] makes the permits of Curator's semaphore, and [NewPlain] locks that are one ephemeral
 // node each.
@@ -66,7 +71,7 @@ type Options struct {
 	// Namespace is put before all names, as Curator's namespace is: with "app" the lock a is /app/a. It may have slashes. A
 	// listing of locks goes through all nodes below it.
 	Namespace string
-	// Layout is LayoutCurator (the default), LayoutKazoo or LayoutBoth. For LayoutPlain there is NewPlain, for
+	// Layout is LayoutCurator (the default), LayoutCuratorReadWrite, LayoutKazoo or LayoutBoth. For LayoutPlain there is NewPlain, for
 	// LayoutCuratorSemaphore NewSemaphore.
 	Layout string
 	// Auth are the credentials, given to each server before anything else.
@@ -105,8 +110,8 @@ func New(o Options) (*Store, error) {
 		o.Layout = LayoutCurator
 	}
 	if _, known := layouts[o.Layout]; !known {
-		return nil, fmt.Errorf("%w: there is no layout %q; there are %s, %s, %s and, for URLs, %s and %s", driver.ErrInvalid, o.Layout,
-			LayoutCurator, LayoutKazoo, LayoutBoth, LayoutPlain, LayoutCuratorSemaphore)
+		return nil, fmt.Errorf("%w: there is no layout %q; there are %s, %s, %s, %s and, for URLs, %s and %s", driver.ErrInvalid, o.Layout,
+			LayoutCurator, LayoutCuratorReadWrite, LayoutKazoo, LayoutBoth, LayoutPlain, LayoutCuratorSemaphore)
 	}
 	o, err := o.complete()
 	if err != nil {
@@ -152,8 +157,8 @@ func (o Options) complete() (Options, error) {
 // it is closed; the store goes on then.
 func (s *Store) Table() record.Table { return newTable(s.tree) }
 
-// Explain names the node that a claim would stand under, and the session time as the servers have granted it, if they were
-// asked before.
+// Explain names the node that a claim would stand under, the session time as the servers have granted it, if they were asked before, and
+// whom of Curator's recipes the claim would not keep out.
 func (s *Store) Explain(c driver.Claim) driver.Plan {
 	path := s.tree.pathOf(c.Name)
 	end := s.tree.layout.end(c)
@@ -161,7 +166,11 @@ func (s *Store) Explain(c driver.Claim) driver.Plan {
 	if s.tree.layout.twin != nil {
 		keys = append(keys, path+"/_c_…"+s.tree.layout.twin(c)+"…")
 	}
-	return driver.Plan{Keys: keys, TTL: s.tree.granted(c.TTL)}
+	plan := driver.Plan{Keys: keys, TTL: s.tree.granted(c.TTL)}
+	if c.Kind != driver.KindRW && end == endLock {
+		plan.Notes = []string{"Curator's InterProcessReadWriteLock keeps this out, but is not kept out by it; a read-write lock is, and so is a mutex with layout=" + LayoutCuratorReadWrite}
+	}
+	return plan
 }
 
 // where names an ensemble without its secrets.

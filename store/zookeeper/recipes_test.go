@@ -1,0 +1,126 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/sessiontest"
+)
+
+// TestOtherRecipe: a mutex is refused where Curator's read-write lock is held, which would not be kept out by it, and told what to do; in
+// the layout that has mutexes among its writers it waits, as a read-write lock does.
+func TestOtherRecipe(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := admin(t, c)
+	_, err := cli.Create("/"+t.Name(), nil, 0, zk.WorldACL(zk.PermAll))
+	fails(t, err)
+	writer := mutexClaim(t.Name())
+	writer.Kind, writer.Limit, writer.Weight = driver.KindRW, driver.RWLimit, driver.RWLimit
+	for _, end := range []string{endRead, endWrite} {
+		node, err := cli.Create("/"+t.Name()+"/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-"+end, nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+		fails(t, err)
+		for _, layout := range []string{LayoutCurator, LayoutBoth, LayoutCuratorReadWrite} {
+			s, err := New(Options{Servers: c.Endpoints(), Layout: layout})
+			fails(t, err)
+			for _, wait := range []bool{false, true} {
+				claim := mutexClaim(t.Name())
+				claim.Wait = wait
+				if layout == LayoutCuratorReadWrite {
+					if wait {
+						continue
+					}
+					_, err = s.Acquire(t.Context(), claim)
+					if !errors.Is(err, driver.ErrHeld) {
+						t.Errorf("%s, %s: a mutex: %v", layout, end, err)
+					}
+					continue
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), sessiontest.Soon)
+				defer cancel()
+				if _, err = s.Acquire(ctx, claim); !errors.Is(err, driver.ErrMismatch) || !strings.Contains(err.Error(), LayoutCuratorReadWrite) {
+					t.Errorf("%s, %s: a mutex that waits, %v: %v", layout, end, wait, err)
+				}
+			}
+			if _, err := s.Acquire(t.Context(), writer); !errors.Is(err, driver.ErrHeld) {
+				t.Errorf("%s, %s: a writer: %v", layout, end, err)
+			}
+			fails(t, s.Close())
+		}
+		fails(t, cli.Delete(node, -1))
+	}
+	keys, _, err := cli.Children("/" + t.Name())
+	if err != nil || len(keys) > 0 {
+		t.Errorf("there stand %q, %v", keys, err)
+	}
+}
+
+// TestExplainOtherRecipe: so says what a claim would come to, where it would not be seen by Curator's read-write lock.
+func TestExplainOtherRecipe(t *testing.T) {
+	t.Parallel()
+	writer := mutexClaim(t.Name())
+	writer.Kind, writer.Limit, writer.Weight = driver.KindRW, driver.RWLimit, driver.RWLimit
+	for _, k := range []struct {
+		layout string
+		claim  driver.Claim
+		noted  bool
+	}{
+		{LayoutCurator, mutexClaim(t.Name()), true}, {LayoutBoth, mutexClaim(t.Name()), true}, {LayoutCurator, writer, false},
+		{LayoutBoth, writer, false}, {LayoutCuratorReadWrite, mutexClaim(t.Name()), false},
+	} {
+		s, err := New(Options{Servers: []string{"127.0.0.1"}, Layout: k.layout})
+		fails(t, err)
+		if notes := s.Explain(k.claim).Notes; (len(notes) > 0) != k.noted {
+			t.Errorf("%s, a %s: %q", k.layout, k.claim.Kind, notes)
+		}
+		fails(t, s.Close())
+	}
+}
+
+// TestListForeign: in a namespace what only foreign clients hold is listed; without one that may be anybody's.
+func TestListForeign(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := admin(t, c)
+	for _, path := range []string{"/" + t.Name(), "/" + t.Name() + "/theirs", "/" + t.Name() + "/nothing"} {
+		_, err := cli.Create(path, nil, 0, zk.WorldACL(zk.PermAll))
+		fails(t, err)
+	}
+	for path, flags := range map[string]int32{"/theirs/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-lock-": zk.FlagEphemeral | zk.FlagSequence, "/leader": zk.FlagEphemeral} {
+		_, err := cli.Create("/"+t.Name()+path, nil, flags, zk.WorldACL(zk.PermAll))
+		fails(t, err)
+	}
+	for _, k := range []struct {
+		layout, namespace string
+		want              []string
+	}{
+		{LayoutCurator, t.Name(), []string{"theirs"}}, {LayoutCurator, "", nil}, {LayoutPlain, t.Name(), []string{"leader"}}, {LayoutPlain, "", nil},
+	} {
+		o := Options{Servers: c.Endpoints(), Layout: k.layout, Namespace: k.namespace}
+		var s driver.Store
+		var err error
+		if k.layout == LayoutPlain {
+			s, err = NewPlain(o)
+		} else {
+			s, err = New(o)
+		}
+		fails(t, err)
+		prefix, got := "", []string(nil)
+		if k.namespace == "" {
+			prefix = t.Name()
+		}
+		for l, err := range s.List(t.Context(), prefix) {
+			fails(t, err)
+			got = append(got, l.Name)
+		}
+		if !slices.Equal(got, k.want) {
+			t.Errorf("layout %s, namespace %q: %q, not %q", k.layout, k.namespace, got, k.want)
+		}
+		fails(t, s.Close())
+	}
+}
