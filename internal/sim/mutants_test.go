@@ -152,7 +152,7 @@ var kindMutants = []mutant{
 		edits: []edit{{"promise > 0 && promise < s.TTL", "promise > 0 && promise < 0"}},
 		want:  "belief overlap|came after"},
 	{name: "a release that takes every end for its own", file: tree + "release.go", tree: true, kind: broken,
-		edits: []edit{{"	if err := e.ownDoing(p, cl.Name, n); err != nil {\n", "	if err := error(nil); err != nil {\n"}},
+		edits: []edit{{"	if err := e.ownDoing(p, cl.Name, n, cl.TTL); err != nil {\n", "	if err := error(nil); err != nil {\n"}},
 		want:  "had been ended by an operator"},
 	{name: "a forced break leaves no note", file: machine, kind: broken,
 		edits: []edit{{"\t\tr.noteEnd(c, driver.LossBroken, m)\n", ""}},
