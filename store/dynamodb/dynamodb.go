@@ -33,7 +33,8 @@
 //
 // Each take, renewal and release is one conditional write, billed by the size of the item (a kilobyte carries two or three
 // claims). A refused take is billed like a write as well, and one consistent read more where the service does not tell with
-// the refusal how the item stands. Waiting costs about one consistent read a second for each client and lock.
+// the refusal how the item stands. A client that has asked nothing for half a minute reads once before it takes or renews a lock, for
+// the service's time. Waiting costs about one consistent read a second for each client and lock.
 //
 // Permissions: dynamodb:GetItem and PutItem, and for LayoutAWSLock UpdateItem in its place; Scan to list locks; CreateTable, DescribeTable and UpdateTimeToLive to make
 // a table. A global table does not carry locks: its regions do not see each other's writes in time. DAX must not be in
