@@ -340,21 +340,27 @@ func TestACommandThatCannotBeKilledKeepsTheLock(t *testing.T) {
 	if err := os.Chmod(w.path("setuid"), os.ModeSetuid|0o755); err != nil {
 		t.Fatal(err)
 	}
-	r := w.command("run", "--json", "record", "a", "./setuid", "true")
-	r.cmd.Env = w.env("HOLDFAST_TEST_HELPER=setuid")
+	r, terminal := w.prepareTerminal("run", "--json", "record", "a", "./setuid", "true")
+	r.cmd.Env = append(r.cmd.Env, "HOLDFAST_TEST_HELPER=setuid")
 	w.asNobody(r)
-	r.begin().says("held as 0")
+	terminal.begin(r)
 	var pid int
-	_, _ = fmt.Sscanf(r.stdout(), "held as 0 %d", &pid)
-	r.signal(unix.SIGINT)
-	r.await("the first SIGINT", func() bool { return strings.Contains(w.read(w.path("record")), "SIGINT") })
-	r.signal(unix.SIGINT)
-	r.await("a word of it", func() bool { return r.stderr() != "" })
+	terminal.await("the command", func() bool {
+		_, line, _ := strings.Cut(terminal.now(), "held as 0 ")
+		number, _, whole := strings.Cut(line, "\n")
+		pid, _ = strconv.Atoi(strings.TrimSpace(number))
+		return whole
+	})
+	terminal.kills(r, "record")
+	terminal.shows("the lock is kept until that is gone")
+	terminal.shows(fmt.Sprintf("[%d]", pid))
 	b := w.command("run", "-n", "a", "true")
 	w.asNobody(b)
 	b.begin().wait().want(t, 75)
 	_ = unix.Kill(pid, unix.SIGKILL)
-	r.wait().want(t, 137, "the lock is kept until that is gone", strconv.Itoa(pid))
+	if got := r.wait(); got.code != 137 {
+		t.Error(got.description)
+	}
 }
 
 func TestATerminalThatIsGone(t *testing.T) {
@@ -378,12 +384,7 @@ func TestASecondCtrlCKills(t *testing.T) {
 	r, terminal := w.prepareTerminal("run", "--json", "record", "a", "sh", "-c", `trap "" INT TERM; (setsid sh -c 'trap "" INT; echo $$ >session; while :; do sleep 0.05; done' &); echo $$ >self; echo up; while :; do sleep 0.05; done`)
 	terminal.begin(r)
 	terminal.shows("up")
-	terminal.types("\x03")
-	w.await("the first SIGINT", func() bool { return strings.Contains(w.read(w.path("record")), "SIGINT") }) // two that are not heard yet are one
-	if !alive(r.cmd.Process.Pid) {
-		t.Error("the first Ctrl-C ended it")
-	}
-	terminal.types("\x03")
+	terminal.kills(r, "record")
 	if got := r.wait(); got.code != 137 {
 		t.Errorf("want exit 137; %s", got.description)
 	}

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"unicode"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/holdfast-go/holdfast"
 )
 
@@ -43,6 +45,18 @@ func (e *exitError) Error() string {
 }
 
 func (e *exitError) Unwrap() error { return e.err }
+
+// diesOf is the signal that this program dies of in the end, so that whoever started it sees what a shell needs to see to end
+// a loop at Ctrl-C: that its child did not exit, but died. The exit code is the same to a shell.
+func (e *exitError) diesOf() syscall.Signal {
+	if e.outcome == outcomeKilled || e.known() == outcomeInterrupted {
+		switch sig := syscall.Signal(e.code - exitSignal); sig {
+		case unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM:
+			return sig
+		}
+	}
+	return 0
+}
 
 func exitWith(code int, format string, args ...any) *exitError {
 	return &exitError{code: code, err: fmt.Errorf(format, args...)}

@@ -32,12 +32,12 @@ const guardName = "holdfast-guard"
 
 // order is what the wrapper tells the guard. Exactly one part is set.
 type order struct {
-	Begin    *mission       `json:"begin,omitempty"` // the first
-	Until    time.Duration  `json:"until,omitempty"` // until when the lease may be believed in, by the clock that processes share
-	Lost     *lossOrder     `json:"lost,omitempty"`
-	Signal   syscall.Signal `json:"signal,omitempty"`
-	Terminal bool           `json:"terminal,omitempty"` // with Signal: the foreground has had it
-	Kill     bool           `json:"kill,omitempty"`
+	Begin  *mission       `json:"begin,omitempty"` // the first
+	Until  time.Duration  `json:"until,omitempty"` // until when the lease may be believed in, by the clock that processes share
+	Lost   *lossOrder     `json:"lost,omitempty"`
+	Signal syscall.Signal `json:"signal,omitempty"`
+	Group  bool           `json:"group,omitempty"` // with Signal: the process group has had it
+	Kill   bool           `json:"kill,omitempty"`
 }
 
 // mission is what the guard is there for.
@@ -60,12 +60,14 @@ type report struct {
 	Status syscall.WaitStatus `json:"status,omitempty"`
 	Why    string             `json:"why,omitempty"`
 	Left   []process          `json:"left,omitempty"`
+	Signal syscall.Signal     `json:"signal,omitempty"`
 }
 
 const (
 	reportStarted = "started" // PID
 	reportFailed  = "failed"  // Errno; the last
 	reportExited  = "exited"  // Status, of the command
+	reportSignal  = "signal"  // Signal, which the guard got
 	reportLeft    = "left"    // Left, after the command
 	reportTold    = "told"    // Why; the tree was told to end
 	reportKilled  = "killed"  // for the first time
@@ -79,7 +81,7 @@ func sharedNow() time.Duration { return driver.SystemClock.Real() }
 
 // runGuard is the guard's whole life. args are the descriptors of orders, reports and heirloom, or -1, and the command.
 func runGuard(args []string) int {
-	deafen()
+	got := deafen()
 	if len(args) < 5 {
 		fmt.Fprintln(os.Stderr, guardName+" is started by holdfast run, and by nobody else")
 		return exitUsage
@@ -95,14 +97,18 @@ func runGuard(args []string) int {
 			files[i] = os.NewFile(uintptr(fd), guardName)
 		}
 	}
-	nameProcess()
+	nameProcess(guardName)
 	orders := json.NewDecoder(files[0])
 	var first order
 	if err := orders.Decode(&first); err != nil || first.Begin == nil {
 		return exitUnavailable // the wrapper is gone already
 	}
 	out := newTeller(files[1])
+	told := tellSignals(got, out)
 	code := guardCommand(first.Begin, orders, out, args[3], args[4:])
+	signal.Stop(got)
+	close(got)
+	<-told
 	out.close()
 	_ = files[2].Close()
 	return code
@@ -141,13 +147,28 @@ func guardCommand(m *mission, orders *json.Decoder, out *teller, path string, ar
 
 // deafen makes the guard deaf to all signals that can be caught. It does not ignore them, since the command would inherit
 // that; SIGHUP and SIGINT that were ignored before stay so.
-func deafen() {
-	ch := make(chan os.Signal, 1)
+func deafen() chan os.Signal {
+	ch := make(chan os.Signal, 16)
 	for n := syscall.Signal(1); n <= lastSignal; n++ {
 		if !faults[n] && !signal.Ignored(n) {
 			signal.Notify(ch, n)
 		}
 	}
+	return ch
+}
+
+// tellSignals tells the wrapper which signals the guard got, and closes the channel that it returns after the last.
+func tellSignals(got <-chan os.Signal, out *teller) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for sig := range got {
+			if n, ok := sig.(syscall.Signal); ok {
+				out.report(report{Event: reportSignal, Signal: n})
+			}
+		}
+	}()
+	return done
 }
 
 // obey follows the wrapper until that is gone.
@@ -166,7 +187,7 @@ func obey(orders *json.Decoder, lease *belief, wishes chan<- wish) {
 		case o.Lost != nil:
 			lease.end(&holdfast.LossError{Loss: o.Lost.Loss})
 		default:
-			wishes <- wish{signal: o.Signal, terminal: o.Terminal, kill: o.Kill}
+			wishes <- wish{signal: o.Signal, group: o.Group, kill: o.Kill}
 		}
 	}
 }

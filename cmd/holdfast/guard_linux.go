@@ -11,5 +11,5 @@ func ownProgram() (string, error) {
 	return os.Executable()
 }
 
-// nameProcess gives the guard its name in ps and top, which show that of the file otherwise, "exe".
-func nameProcess() { _ = os.WriteFile("/proc/self/comm", []byte(guardName), 0) }
+// nameProcess gives a process of ours its name in ps and top, which show that of the file otherwise, "exe".
+func nameProcess(name string) { _ = os.WriteFile("/proc/self/comm", []byte(name), 0) }

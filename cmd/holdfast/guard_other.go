@@ -6,4 +6,4 @@ import "os"
 
 func ownProgram() (string, error) { return os.Executable() }
 
-func nameProcess() {}
+func nameProcess(string) {}

@@ -29,14 +29,14 @@ type situation struct {
 	strike func(w *world, r *running)
 	// heal makes it good again, once nothing of the tree runs. If it is nil the tree ends only with the next holder's start.
 	heal func(w *world, r *running)
-	code int // -1: the wrapper was killed
+	code int
 }
 
 var situations = []situation{
 	{"the wrapper is stopped beyond its TTL", func(_ *world, r *running) { r.signal(unix.SIGSTOP) },
 		func(_ *world, r *running) { r.signal(unix.SIGCONT) }, 76},
-	{"the wrapper is killed", func(_ *world, r *running) { r.signal(unix.SIGKILL) }, nil, -1},
-	{"the wrapper and its group are killed", func(_ *world, r *running) { _ = unix.Kill(-r.cmd.Process.Pid, unix.SIGKILL) }, nil, -1},
+	{"the wrapper is killed", func(_ *world, r *running) { r.signal(unix.SIGKILL) }, nil, 137},
+	{"the wrapper and its group are killed", func(_ *world, r *running) { _ = unix.Kill(-r.cmd.Process.Pid, unix.SIGKILL) }, nil, 137},
 	{"the guard is killed", func(_ *world, r *running) { _ = unix.Kill(r.guard(), unix.SIGKILL) }, nil, 76},
 	{"the guard is stopped, and the lock broken", func(w *world, r *running) {
 		_ = unix.Kill(r.guard(), unix.SIGSTOP)
@@ -67,7 +67,7 @@ var situations = []situation{
 		r.signal(unix.SIGSTOP)
 		time.Sleep(100 * time.Millisecond)
 		r.signal(unix.SIGKILL)
-	}, nil, -1},
+	}, nil, 137},
 }
 
 // guard is the number of the guard's process.

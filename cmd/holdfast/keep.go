@@ -21,7 +21,10 @@ import (
 const (
 	orderTime    = 100 * time.Millisecond // for one order: the pipe is full only if the guard does not read
 	escapeTime   = 5 * time.Second        // how long the wrapper waits for what cannot be killed, once the lock is lost
-	secondCtrlC  = 5 * time.Second        // a SIGINT so soon after another one kills
+	secondCtrlC  = 5 * time.Second        // a Ctrl-C so soon after another one kills
+	sameCtrlC    = 200 * time.Millisecond // but not so soon: who sends one signal twice, to a process and to its group, means one
+	groupLag     = 20 * time.Millisecond  // between the first and the last process of a group to get a signal
+	guardLag     = 5 * time.Second        // within which the guard got the same signal
 	guardExit    = time.Second            // for the guard to end after its last word
 	leastLooking = 5 * time.Millisecond   //
 )
@@ -46,9 +49,22 @@ type keeper struct {
 	overdue  driver.Instant  // when a loss must have been acted upon
 	told     bool            // the guard has told the tree to end
 	acted    bool            // the guard has begun to kill
-	lastInt  time.Time
+	listener *listener
+	asks     chan caught // signals of which it is not known yet how they were sent
+	answers  chan caught
+	firstInt time.Time
+	groupGot map[syscall.Signal]time.Time // the group with this program
+	guardGot map[syscall.Signal]time.Time // the guard, which is in another group
 	escaping <-chan time.Time
 	end      ending
+}
+
+// caught is a signal that this program got.
+type caught struct {
+	signal syscall.Signal
+	at     time.Time
+	early  bool // before the command was known to run
+	group  bool // the whole group had it
 }
 
 // ending is what became of a command.
@@ -66,6 +82,7 @@ func (k *keeper) start(client *holdfast.Client, hold time.Duration, path string,
 	if err != nil {
 		return err
 	}
+	k.listener = startListener(program) // first, so that it gets none of the guard's descriptors
 	ordersIn, orders, err1 := os.Pipe()
 	reports, reportsOut, err2 := os.Pipe()
 	heirloom, err3 := client.Heirloom()
@@ -96,6 +113,7 @@ func (k *keeper) start(client *holdfast.Client, hold time.Duration, path string,
 		k.terms.HoldEnd = sharedNow() + hold
 	}
 	k.reports = make(chan report, 16)
+	k.groupGot, k.guardGot = map[syscall.Signal]time.Time{}, map[syscall.Signal]time.Time{}
 	k.tell(order{Begin: &mission{Lock: k.lease.Name(), Until: k.until, Terms: k.terms}})
 	go k.listen(reports)
 	return nil
@@ -153,12 +171,17 @@ func (k *keeper) believedUntil() time.Duration {
 func (k *keeper) run() {
 	k.signals.forwardStops()
 	k.lost = k.lease.Context().Done()
+	k.asks, k.answers = make(chan caught, 256), make(chan caught, 256)
+	defer close(k.asks)
+	go k.askListener()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case sig := <-k.signals.ch:
-			k.forward(sig.(syscall.Signal))
+			k.asks <- k.note(sig.(syscall.Signal))
+		case c := <-k.answers:
+			k.forward(c)
 		case r, ok := <-k.reports:
 			if !ok {
 				k.stepIn()
@@ -269,6 +292,8 @@ func (k *keeper) hear(r report) (last bool) {
 		return true
 	case reportExited:
 		k.exited(r.Status)
+	case reportSignal:
+		k.guardGot[r.Signal] = time.Now()
 	case reportLeft:
 		k.record.event("left", fields{"processes": r.Left})
 	case reportTold:
@@ -313,7 +338,8 @@ func (k *keeper) stuck(left []process) {
 // stepIn ends what a guard has left behind that ended before its time, and waits for it. As a rule the lease is good, so
 // that there is time to end in good order for whoever is not killed along with the guard.
 func (k *keeper) stepIn() {
-	select { // its children are this program's when it has been reaped
+	k.listener.end() // without it this program has no children but what the guard has left
+	select {         // its children are this program's when it has been reaped
 	case <-k.tree.exited:
 	case <-time.After(guardExit):
 	}
@@ -355,27 +381,67 @@ func (k *keeper) stepIn() {
 func (k *keeper) awaitSignal() {
 	select {
 	case sig := <-k.signals.ch:
-		k.forward(sig.(syscall.Signal))
+		k.note(sig.(syscall.Signal))
 	case <-time.After(orderTime):
 	}
 }
 
-// forward hands a signal on to the command, by way of the guard. A second Ctrl-C soon after the first kills.
-func (k *keeper) forward(sig syscall.Signal) {
-	terminal := fromTerminal(sig)
-	o := order{Signal: sig, Terminal: terminal}
-	if sig == unix.SIGINT {
-		if !k.lastInt.IsZero() && time.Since(k.lastInt) < secondCtrlC {
-			o = order{Kill: true}
-		}
-		k.lastInt = time.Now()
-	}
+// note takes in a signal.
+func (k *keeper) note(sig syscall.Signal) caught {
 	if !k.started && !harmless[sig] {
 		k.end.signal = sig
 	}
 	k.record.event("signal", fields{"signal": signalName(sig)})
+	return caught{signal: sig, at: time.Now(), early: !k.started}
+}
+
+// askListener finds out of each signal how it was sent, when the rest of the group must have had it, too. It keeps nobody waiting but
+// the signals.
+func (k *keeper) askListener() {
+	defer k.listener.end()
+	for c := range k.asks {
+		time.Sleep(groupLag - time.Since(c.at))
+		known := false
+		if c.group, known = k.listener.ask(c.signal); !known {
+			c.group = fromTerminal(c.signal)
+		}
+		k.answers <- c
+	}
+}
+
+// forward hands a signal on to the command, by way of the guard, unless the command has had it with the rest of the group. A
+// second Ctrl-C soon after the first kills.
+func (k *keeper) forward(c caught) {
+	sig := c.signal
+	terminal := c.group && fromTerminal(sig)
+	if c.group = c.group && !c.early && (terminal || !k.onlyOurs(sig)); c.group {
+		k.groupGot[sig] = c.at
+	} else if c.at.Sub(k.groupGot[sig]) < sameCtrlC { // it was sent to this program as well
+		c.group = true
+	}
+	o := order{Signal: sig, Group: c.group}
+	if sig == unix.SIGINT && terminal && k.isSecondCtrlC(c.at) {
+		o = order{Kill: true}
+	}
 	k.tell(o)
 	if sig == unix.SIGTSTP {
 		stopMyself()
 	}
+}
+
+// onlyOurs reports whether a signal was sent to the processes of this program, by the name of its file, rather than to the
+// group: the guard, which is in another one, got it too. systemd signals all processes of a unit so, but the command as well.
+func (k *keeper) onlyOurs(sig syscall.Signal) bool {
+	at, both := k.guardGot[sig]
+	return both && time.Since(at) < guardLag && !isSystemd(os.Getppid())
+}
+
+// isSecondCtrlC reports whether a Ctrl-C follows another one, and is not the same one once more.
+func (k *keeper) isSecondCtrlC(at time.Time) bool {
+	gap := at.Sub(k.firstInt)
+	if k.firstInt.IsZero() || gap >= secondCtrlC {
+		k.firstInt = at
+		return false
+	}
+	return gap >= sameCtrlC
 }

@@ -19,8 +19,9 @@ func newList(storeURL *string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list [PREFIX]",
 		Short: "List the locks that are held or waited for",
-		Long: `list shows the locks of the store on which anybody stands, those whose names start with PREFIX.
-Names with odd characters are in quotes. A run that waits without --fair is not seen by others.
+		Long: `list shows the locks of the store on which claims of Holdfast's stand, those whose names start with PREFIX. On PostgreSQL,
+DynamoDB, Cloud Storage and Redlock those that only foreign clients hold are among them; elsewhere "holdfast show NAME" shows
+such a lock. Names with odd characters are in quotes. A run that waits without --fair is not seen by others.
 
 With --json each line is an object, as watch prints them, and no locks are no lines.`,
 		Args: func(c *cobra.Command, args []string) error {

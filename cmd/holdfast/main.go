@@ -4,8 +4,15 @@ package main
 import "os"
 
 func main() {
-	if os.Args[0] == guardName {
+	switch os.Args[0] {
+	case guardName:
 		os.Exit(runGuard(os.Args[1:]))
+	case listenerName:
+		os.Exit(runListener())
 	}
-	os.Exit(execute(os.Args[1:]))
+	code, signal := execute(os.Args[1:])
+	if signal != 0 {
+		dieOf(signal)
+	}
+	os.Exit(code)
 }

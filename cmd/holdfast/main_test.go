@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -110,11 +111,27 @@ func helper(what string) {
 	case "setuid": // this binary belongs to root and is set-uid
 		if os.Args[1] == "true" {
 			_ = syscall.Setreuid(0, 0)
+			signal.Ignore(unix.SIGINT)
 		}
 		fmt.Println("held as", os.Geteuid(), os.Getpid())
 		time.Sleep(time.Hour)
 	case "hidden": // this binary belongs to root and is set-uid: as sudo does, root starts a program of the caller's
 		runInner(os.Args[1], os.Args[2])
+	case "ends": // in its own time, some time after the first signal
+		ch := make(chan os.Signal, 100)
+		signal.Notify(ch, unix.SIGINT, unix.SIGTERM)
+		fmt.Println("ready")
+		<-ch
+		time.Sleep(300 * time.Millisecond)
+		fmt.Println("ended by itself after", 1+len(ch), "signals")
+		os.Exit(42)
+	case "unit": // start a program, called as systemd is
+		nameProcess("systemd")
+		c := exec.Command(os.Args[1], os.Args[2:]...)
+		c.Env = append(os.Environ(), "HOLDFAST_TEST_HELPER=signals")
+		c.Stdout, c.Stderr = os.Stdout, os.Stderr
+		_ = c.Run()
+		os.Exit(c.ProcessState.ExitCode())
 	case "signals": // print each, and end by SIGTERM
 		ch := make(chan os.Signal, 100)
 		signal.Notify(ch)
@@ -130,6 +147,29 @@ func helper(what string) {
 			}
 		}
 	}
+}
+
+// runInner becomes root altogether and runs a script as who has called it: directly and without an environment, as sudo does,
+// or below another program of root's.
+func runInner(depth, script string) {
+	caller := os.Getuid()
+	if err := syscall.Setreuid(0, 0); err != nil {
+		fmt.Println(err)
+		return
+	}
+	c := exec.Command("/bin/sh", "-c", script)
+	c.Env = []string{"PATH=" + os.Getenv("PATH")}
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(caller), Gid: uint32(caller)}}
+	if depth == "2" {
+		c = exec.Command("/bin/sh", "-c", `setpriv --reuid `+strconv.Itoa(caller)+` --clear-groups sh -c "$1" & wait`, "sh", script)
+	}
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	if err := c.Start(); err != nil {
+		fmt.Println(err)
+		return
+	}
+	_ = c.Wait()
+	time.Sleep(time.Hour) // nobody but root may end this
 }
 
 // world is a store and a directory of one test.
@@ -259,6 +299,9 @@ func (r *running) wait() result {
 		r.Fatalf("%q did not end; stderr:\n%s", r.cmd.Args, r.stderr())
 	}
 	code := r.cmd.ProcessState.ExitCode()
+	if status, ok := r.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() { // as a shell says it
+		code = 128 + int(status.Signal())
+	}
 	return result{code: code, out: r.stdout(), err: r.stderr(),
 		description: fmt.Sprintf("%q: exit %d, stdout %q, stderr %q", r.cmd.Args[1:], code, r.stdout(), r.stderr())}
 }

@@ -9,33 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 )
-
-// runInner becomes root altogether and runs a script as who has called it: directly and without an environment, as sudo does,
-// or below another program of root's.
-func runInner(depth, script string) {
-	caller := os.Getuid()
-	if err := syscall.Setreuid(0, 0); err != nil {
-		fmt.Println(err)
-		return
-	}
-	c := exec.Command("/bin/sh", "-c", script)
-	c.Env = []string{"PATH=" + os.Getenv("PATH")}
-	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(caller), Gid: uint32(caller)}}
-	if depth == "2" {
-		c = exec.Command("/bin/sh", "-c", `setpriv --reuid `+strconv.Itoa(caller)+` --clear-groups sh -c "$1" & wait`, "sh", script)
-	}
-	c.Stdout, c.Stderr = os.Stdout, os.Stderr
-	if err := c.Start(); err != nil {
-		fmt.Println(err)
-		return
-	}
-	_ = c.Wait()
-	time.Sleep(time.Hour) // nobody but root may end this
-}
 
 // inNamespaces runs a shell line as root in namespaces of its own.
 func (w *world) inNamespaces(script string, flags ...string) *running {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -29,20 +30,22 @@ runs ./report.sh while no other "holdfast run nightly-report" on the same store 
 Locks live in a store, named by --store or by the environment variable HOLDFAST_STORE. Without either it is a directory
 of your own, and the machine's /var/lib/holdfast for root (` + "`holdfast stores`" + ` shows which): no server is needed, and the
 locks hold between the processes of this machine.
-A URL with a password in it belongs in HOLDFAST_STORE: everybody on the machine can read command lines.
+A URL with a password in it belongs in HOLDFAST_STORE: everybody on the machine can read command lines. What run starts inherits
+that, and all that is started by it; with password-file=FILE in the URL, of stores that have passwords, only the name of a file.
 
 Exit codes of all subcommands: 64 wrong usage; 69 the store cannot be reached or refuses; 74 what is to be printed cannot be
 written; 128+n if signal n ended it. Others are those of run, which its help has, and of break.`
 
-// execute runs one command line and returns the exit code. What went wrong has been said on stderr by then.
-func execute(args []string) int {
+// execute runs one command line and returns the exit code, and the signal to die of instead, if any. What went wrong has been
+// said on stderr by then.
+func execute(args []string) (code int, signal syscall.Signal) {
 	root := newRoot()
 	root.SetArgs(args)
 	ran, err := root.ExecuteC()
 	var exit *exitError
 	switch {
 	case err == nil:
-		return 0
+		return 0, 0
 	case errors.As(err, &exit):
 	case errors.As(err, new(*fs.PathError)):
 		exit = exitWith(exitUnwritten, "the output cannot be written: %s", bareReason(err))
@@ -56,7 +59,7 @@ func execute(args []string) int {
 		}
 		say("%s%s", reason(exit.err), hint)
 	}
-	return exit.code
+	return exit.code, exit.diesOf()
 }
 
 func newRoot() *cobra.Command {

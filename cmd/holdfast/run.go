@@ -33,8 +33,12 @@ A process of its own sees to that, the guard, whatever becomes of this program: 
 
 ` + treeHelp + `
 
-Signals go on to the command; those of the terminal reach it by themselves. A second Ctrl-C within 5 s kills. Ctrl-Z stops
-the command and this program; with fg they go on if the lock still stands by then, and it does for less than a TTL.
+Signals go on to the command; those of the terminal, and others that go to the whole process group, reach it by themselves (on
+Linux; if the machine is very busy, and elsewhere, the command may have one of those to the group twice. In a unit of systemd
+give KillMode=mixed, unless run is what ExecStart= starts). A second Ctrl-C at the terminal, 0.2 s to 5 s after the first, kills.
+Ctrl-Z stops the command and this program; with fg they go on if the lock still stands by then, and it does for less than a TTL.
+SIGHUP and SIGINT that are ignored when this program starts, as under nohup, are ignored in the command; others are not, and the
+command itself must ignore them: run NAME sh -c 'trap "" TERM; exec "$0" "$@"' COMMAND...
 
 HOLDFAST_HELD lists all locks that are held around the command; to ask for one of them again is wrong usage. That is found out
 only if the store is called by the same name: of redis://localhost within redis://127.0.0.1 the inner run waits for the outer.
@@ -46,8 +50,10 @@ TTL if that is less.
 in a word: exited (by itself), killed (by a signal), lost (the lock), not acquired, interrupted (while it waited), cannot run,
 unavailable (the store) or usage. fd:N is a descriptor.
 
-Exit codes: the command's own; 128+n if it died of signal n, or if signal n ended the waiting; 64 wrong usage; 69 the store
-cannot be reached or refuses; 75 not acquired; 76 the lock was lost while the command ran, even if that succeeded;
+Exit codes: the command's own; 128+n if it died of signal n, or if signal n ended the waiting (of SIGHUP, SIGINT, SIGQUIT and
+SIGTERM this program then dies itself, so that a shell ends its loop at Ctrl-C); 64 wrong usage; 69 the store
+cannot be reached or refuses; 75 not acquired; 76 the lock was lost while the command ran, even if that succeeded (if
+the store gives no answer at the end, the code is the command's, and stderr says so);
 126 the command cannot be run; 127 there is no such command.`
 
 // runFlags are what is given before NAME.

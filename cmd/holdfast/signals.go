@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -59,7 +60,7 @@ func quitQuietly() {
 	signal.Notify(quit, unix.SIGQUIT)
 	go func() {
 		<-quit
-		os.Exit(exitSignal + int(unix.SIGQUIT))
+		dieOf(unix.SIGQUIT)
 	}()
 }
 
@@ -105,9 +106,22 @@ func (s *signals) forwardStops() {
 // signal of the same meaning that never is.
 func stopMyself() { _ = unix.Kill(os.Getpid(), unix.SIGTTOU) }
 
+// dieOf ends this program by a signal, as if it had never caught it. The first process of a container cannot die so: it
+// exits with the code that a shell would make of it.
+func dieOf(sig syscall.Signal) {
+	if os.Getpid() != 1 && resetSignal(sig) {
+		_ = unix.Kill(os.Getpid(), sig)
+		time.Sleep(deathTime)
+	}
+	os.Exit(exitSignal + int(sig))
+}
+
+// deathTime is how long a signal may take to end this program.
+const deathTime = time.Second
+
 // fromTerminal reports whether a signal probably came from the terminal. Then the command, which is in the same process
-// group, has had it too and must not get it twice. Who sent a signal cannot be learnt under the Go runtime; that this
-// group is the one that the terminal talks to is the next best thing.
+// group, has had it too and must not get it twice. That this group is the one that the terminal talks to is the next best
+// thing.
 func fromTerminal(sig syscall.Signal) bool {
 	switch sig {
 	case unix.SIGINT, unix.SIGQUIT, unix.SIGTSTP, unix.SIGWINCH:

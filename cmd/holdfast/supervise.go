@@ -72,9 +72,9 @@ type terms struct {
 
 // wish is a signal for the tree.
 type wish struct {
-	signal   syscall.Signal
-	terminal bool // it came from the terminal, so that the foreground has had it
-	kill     bool // no signal, but the end of all
+	signal syscall.Signal
+	group  bool // the process group that the tree began in has had it
+	kill   bool // no signal, but the end of all
 }
 
 func newSupervisor(t *tree, l tenure, how terms, wishes <-chan wish, say func(string, ...any), tell func(report)) *supervisor {
@@ -241,8 +241,8 @@ func (s *supervisor) follow(w wish) {
 	case w.kill:
 		s.killing = true
 	case !s.overAt.IsZero():
-		s.tree.signalLeft(w.signal, w.terminal)
-	case !w.terminal:
+		s.tree.signalLeft(w.signal, w.group)
+	case !w.group:
 		s.tree.signalCommand(w.signal)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -117,6 +118,21 @@ func (s screen) begin(r *running) {
 func (s screen) shows(text string) {
 	s.world.Helper()
 	s.await(fmt.Sprintf("%q at the terminal", text), func() bool { return strings.Contains(s.now(), text) })
+}
+
+// kills types Ctrl-C twice: as two, which come further apart than one that comes twice.
+func (s screen) kills(r *running, record string) {
+	s.world.Helper()
+	s.types("\x03")
+	s.await("the first SIGINT", func() bool { return strings.Contains(s.world.read(s.world.path(record)), "SIGINT") })
+	first := s.when(record, "signal")
+	s.await("the time between two", func() bool { return time.Since(first) > sameCtrlC+groupLag })
+	select {
+	case <-r.ended:
+		s.world.Error("the first Ctrl-C ended it")
+	default:
+	}
+	s.types("\x03")
 }
 
 func (s screen) types(keys string) {

@@ -1,0 +1,197 @@
+//go:build linux
+
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// signalTimes is how often each of what sends signals is gone through: make prove says more.
+var signalTimes = flag.Int("signals.times", 3, "how often TestNobodyIsKilledWhoWouldEnd sends its signals")
+
+// childrenByName are the processes that another has started, by their names.
+func childrenByName(parent int) map[string]int {
+	found := map[string]int{}
+	for _, pid := range childrenOf(parent) {
+		if p, err := processOf(pid); err == nil {
+			found[p.Name] = pid
+		}
+	}
+	return found
+}
+
+// withSignals starts a run whose command prints its signals, below a process that is called as systemd is or not.
+func (w *world) withSignals(systemd bool) *running {
+	w.Helper()
+	r := w.command("run", "--json", "record", "a", self)
+	r.cmd.Env = w.env("HOLDFAST_TEST_HELPER=signals")
+	if systemd {
+		r.cmd.Path, r.cmd.Args = self, append([]string{"unit", program}, r.cmd.Args[1:]...)
+		r.cmd.Env = w.env("HOLDFAST_TEST_HELPER=unit")
+	}
+	r.begin().says("ready")
+	r.await("the run to know of its command", func() bool { return strings.Contains(w.read(w.path("record")), `"started"`) })
+	return r
+}
+
+func TestASignalToTheGroupReachesTheCommandOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.withSignals(false)
+	var want strings.Builder
+	want.WriteString("ready\n")
+	for _, s := range []unix.Signal{unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGWINCH, unix.SIGALRM, unix.SIGINT} {
+		for _, to := range []int{-r.cmd.Process.Pid, r.cmd.Process.Pid} { // what the group had twice would come before the second
+			sig := s
+			if to > 0 {
+				sig = unix.SIGUSR2
+			}
+			if err := unix.Kill(to, sig); err != nil {
+				t.Fatal(err)
+			}
+			want.WriteString(unix.SignalName(sig) + "\n")
+			r.says(want.String())
+		}
+	}
+	r.signal(unix.SIGTERM)
+	if got := r.wait(); got.code != 3 || got.out != want.String()+"SIGTERM\n" {
+		t.Errorf("want %q; %s", want.String(), got.description)
+	}
+}
+
+// systemd signals all processes of a unit, one by one. Who names processes by the file of this program means that one, and its
+// command is to hear it.
+func TestASignalToAllProcesses(t *testing.T) {
+	t.Parallel()
+	for _, systemd := range []bool{true, false} {
+		w := newWorld(t)
+		r := w.withSignals(systemd)
+		wrapper := r.cmd.Process.Pid
+		if systemd {
+			wrapper = childrenOf(wrapper)[0]
+		}
+		ours := childrenByName(wrapper)
+		if ours[listenerName] == 0 || ours[guardName] == 0 {
+			t.Fatalf("children: %v", ours)
+		}
+		to := []int{wrapper, ours[guardName], ours[listenerName]}
+		if systemd {
+			to = append(to, childrenOf(ours[guardName])...)
+		}
+		for _, pid := range to {
+			_ = unix.Kill(pid, unix.SIGUSR1)
+		}
+		r.says("SIGUSR1\n")
+		_ = unix.Kill(wrapper, unix.SIGUSR2)
+		r.says("SIGUSR2\n")
+		_ = unix.Kill(wrapper, unix.SIGTERM)
+		if got := r.wait(); got.code != 3 || got.out != "ready\nSIGUSR1\nSIGUSR2\nSIGTERM\n" {
+			t.Errorf("systemd %v: %s", systemd, got.description)
+		}
+	}
+}
+
+// Whoever sends a signal to this program, and to its group, or to both, as timeout does, wants the command to end in its own
+// time.
+func TestNobodyIsKilledWhoWouldEnd(t *testing.T) {
+	t.Parallel()
+	timeout, err := exec.LookPath("timeout")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name  string
+		start func(w *world) *running
+	}{
+		{"timeout -s INT", func(w *world) *running {
+			r := w.command()
+			r.cmd.Path, r.cmd.Args = timeout, []string{"timeout", "--preserve-status", "-s", "INT", "1", program, "run", "a", self}
+			r.cmd.Env = w.env("HOLDFAST_TEST_HELPER=ends")
+			return r.begin()
+		}},
+		{"SIGTERM to the group", func(w *world) *running {
+			r := w.command("run", "--json", "record", "a", self)
+			r.cmd.Env = w.env("HOLDFAST_TEST_HELPER=ends")
+			r.begin().says("ready")
+			r.await("the run to know of its command", func() bool { return strings.Contains(w.read(w.path("record")), `"started"`) })
+			if err := unix.Kill(-r.cmd.Process.Pid, unix.SIGTERM); err != nil {
+				w.Fatal(err)
+			}
+			return r
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			killed, twice := 0, 0
+			for range *signalTimes {
+				w := newWorld(t)
+				got := c.start(w).wait()
+				switch {
+				case strings.Contains(got.out, "ready") && got.code != 42:
+					killed++
+					t.Error(got.description)
+				case got.out == "ready\nended by itself after 2 signals\n":
+					twice++
+				}
+			}
+			t.Logf("%d times: %d commands were killed; %d had the signal twice", *signalTimes, killed, twice)
+			if twice > *signalTimes/20 { // a machine that is late may leave longer between one process and the next
+				t.Errorf("%d of %d had it twice", twice, *signalTimes)
+			}
+		})
+	}
+}
+
+// A shell ends a loop at Ctrl-C only if its child died of the signal.
+func TestCtrlCEndsALoop(t *testing.T) {
+	t.Parallel()
+	for _, waits := range []bool{false, true} {
+		w := newWorld(t)
+		if waits {
+			_, release := w.hold("a")
+			defer release()
+		}
+		shell, err := exec.LookPath("bash")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, terminal := w.prepareTerminal()
+		r.cmd.Path, r.cmd.Args = shell, []string{"bash", "-c",
+			"for i in 1 2 3; do " + program + " run a sh -c 'echo up; exec sleep 1000'; echo round-$i-$?; done"}
+		terminal.begin(r)
+		if waits {
+			terminal.shows("waiting for a")
+		} else {
+			terminal.shows("up")
+		}
+		terminal.types("\x03")
+		if got := r.wait(); got.code != 130 || strings.Contains(terminal.now(), "round-") {
+			t.Errorf("waits: %v; the terminal shows %q; %s", waits, terminal.now(), got.description)
+		}
+	}
+}
+
+func TestTheProgramDiesOfWhatEndedItsCommand(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, s := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT} {
+		r := w.start("run", "a", "sh", "-c", fmt.Sprintf("kill -%d $$", int(s)))
+		r.wait().want(t, 128+int(s))
+		if got := r.cmd.ProcessState.String(); !strings.HasPrefix(got, "signal: ") {
+			t.Errorf("%s: %s", unix.SignalName(s), got)
+		}
+		if cores, _ := filepath.Glob(w.path("core*")); len(cores) > 0 {
+			t.Errorf("%s leaves %q", unix.SignalName(s), cores)
+		}
+	}
+	// The first process of a container cannot die of a signal.
+	r := w.inNamespaces("exec "+program+" run a sh -c 'kill -TERM $$'", "-pf", "--mount-proc")
+	r.wait().want(t, 143)
+}
