@@ -2,13 +2,18 @@ package redis
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/freeport"
@@ -115,28 +120,34 @@ func TestOpenWhileItStarts(t *testing.T) {
 		}
 		s.Close()
 	}
-	g.Servers[0].Kill()
-	g.Servers[1].Kill()
-	server.Kill()
-	again := make(chan error, 3)
-	time.AfterFunc(300*time.Millisecond, func() {
-		for _, s := range []*redistest.Server{g.Servers[0], g.Servers[1], server} {
-			again <- s.Again()
+	var refuse atomic.Int64
+	dial := func(o *rueidis.ClientOption) {
+		o.DialFn = func(addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			if refuse.Add(-1) >= 0 {
+				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+			}
+			return net.Dial("tcp", addr)
 		}
-	})
+	}
 	for _, raw := range []string{"redis://" + server.Addr, "redlock://" + a[0] + "?addrs=" + a[1] + "," + a[2]} {
-		s, err := opened(t.Context(), raw)
+		_, p, err := read(raw)
 		if err != nil {
-			t.Errorf("%s: opening it while it is started: %v", raw, err)
+			t.Fatal(err)
+		}
+		dial(&p.client)
+		refuse.Store(4)
+		var s driver.Store
+		if strings.HasPrefix(raw, "redlock") {
+			s, err = openRedlock(t.Context(), p)
+		} else {
+			s, err = openClient(t.Context(), p.client, &p.opts)
+		}
+		if err != nil || refuse.Load() > 0 {
+			t.Errorf("%s: opening it while nobody listens yet: %v", raw, err)
 			continue
 		}
 		acquire(t, s, waiting(mutex(fmt.Sprint("m", raw), longTTL)))
 		s.Close()
-	}
-	for range 3 {
-		if err := <-again; err != nil {
-			t.Error(err)
-		}
 	}
 	port, err := freeport.Port()
 	if err != nil {
