@@ -1,0 +1,469 @@
+package tabletest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+func absent(e *env) error {
+	t, err := e.open()
+	if err != nil {
+		return err
+	}
+	return gone(e, t, e.name("never"))
+}
+
+func swap(e *env) error {
+	ts, err := e.opens(2)
+	if err != nil {
+		return err
+	}
+	now := record.Row{Name: e.name("m")}
+	for i := range 5 {
+		next := row(now.Name, now.Version, base+int64(i))
+		if now, err = put(e, ts[i%2], next); err != nil {
+			return err
+		}
+		now.Data = next.Data
+		for _, t := range ts {
+			if err := see(e, t, now); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func swapCompares(e *env) error {
+	t, err := e.open()
+	if err != nil {
+		return err
+	}
+	name := e.name("m")
+	first, err := put(e, t, row(name, "", base))
+	if err != nil {
+		return err
+	}
+	now, err := put(e, t, row(name, first.Version, base+1))
+	if err != nil {
+		return err
+	}
+	now.Data, _ = content(base + 1)
+	for what, version := range map[string]string{"an old version": first.Version, "no version, as if it were absent,": ""} {
+		got, err := t.Swap(e.ctx, row(name, version, base+2))
+		switch {
+		case !errors.Is(err, record.ErrConflict):
+			return fmt.Errorf("a Swap of %s should be an ErrConflict and is: %v", what, err)
+		case got.Version != "" && got.Version != now.Version:
+			return fmt.Errorf("a Swap of %s was refused with version %q, where %q stands", what, got.Version, now.Version)
+		}
+		if err := see(e, t, now); err != nil {
+			return fmt.Errorf("after a Swap of %s that was refused: %w", what, err)
+		}
+	}
+	return nil
+}
+
+// contenders is how many clients meet.
+const contenders = 8
+
+func swapAtomic(e *env) error {
+	ts, err := e.opens(contenders)
+	if err != nil {
+		return err
+	}
+	for round := range 20 {
+		now := record.Row{Name: e.name(fmt.Sprint(round / 10))} // ten rounds each, of which the first creates
+		if round%10 > 0 {
+			if now, err = ts[0].Load(e.ctx, now.Name); err != nil {
+				return err
+			}
+		}
+		var next [contenders]record.Row
+		var errs [contenders]error
+		together(contenders, func(i int) {
+			next[i], errs[i] = ts[i].Swap(e.ctx, row(now.Name, now.Version, base+int64(round*contenders+i)))
+		})
+		winner := -1
+		for i, err := range errs {
+			switch {
+			case err == nil && winner >= 0:
+				return fmt.Errorf("two of %d clients replaced version %q at the same time", contenders, now.Version)
+			case err == nil:
+				winner = i
+			case !errors.Is(err, record.ErrConflict):
+				return fmt.Errorf("one of %d clients that replaced version %q was told: %w", contenders, now.Version, err)
+			}
+		}
+		if winner < 0 {
+			return fmt.Errorf("none of %d clients replaced version %q", contenders, now.Version)
+		}
+		next[winner].Data, _ = content(base + int64(round*contenders+winner))
+		if err := see(e, ts[0], next[winner]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func together(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	for i := range n {
+		wg.Go(func() { <-start; f(i) })
+	}
+	close(start)
+	wg.Wait()
+}
+
+func versionNew(e *env) error {
+	t, err := e.open()
+	if err != nil {
+		return err
+	}
+	name := e.name("m")
+	seen := map[string]bool{}
+	now := record.Row{Name: name}
+	for i := range 12 {
+		if now, err = put(e, t, row(name, now.Version, base+int64(i%2))); err != nil {
+			return err
+		}
+		if seen[now.Version] {
+			return fmt.Errorf("version %q came twice: an old writer could not be told from a new one", now.Version)
+		}
+		seen[now.Version] = true
+		if i%4 == 3 {
+			if err := t.Delete(e.ctx, now); err != nil {
+				return fmt.Errorf("deleting version %q, which stands: %w", now.Version, err)
+			}
+			now = record.Row{Name: name}
+		}
+	}
+	return nil
+}
+
+func deletes(e *env) error {
+	ts, err := e.opens(2)
+	if err != nil {
+		return err
+	}
+	name := e.name("m")
+	now, err := put(e, ts[0], row(name, "", base))
+	if err != nil {
+		return err
+	}
+	if err := ts[0].Delete(e.ctx, now); err != nil {
+		return fmt.Errorf("deleting version %q, which stands: %w", now.Version, err)
+	}
+	for _, t := range ts {
+		if err := gone(e, t, name); err != nil {
+			return fmt.Errorf("after a Delete that succeeded: %w", err)
+		}
+	}
+	for r, err := range ts[1].List(e.ctx, e.prefix) {
+		if err != nil || r.Name == name {
+			return fmt.Errorf("after a Delete that succeeded List yields %q (%w)", r.Name, err)
+		}
+	}
+	if _, err := ts[1].Swap(e.ctx, row(name, now.Version, base+1)); !errors.Is(err, record.ErrConflict) {
+		return fmt.Errorf("a Swap of a version that was deleted should be an ErrConflict and is: %v", err)
+	}
+	_, err = put(e, ts[1], row(name, "", base+2))
+	return err
+}
+
+func deleteCompares(e *env) error {
+	t, err := e.open()
+	if err != nil {
+		return err
+	}
+	name := e.name("m")
+	if err := t.Delete(e.ctx, record.Row{Name: name}); err != nil {
+		return fmt.Errorf("deleting what is not there: %w", err)
+	}
+	first, err := put(e, t, row(name, "", base))
+	if err != nil {
+		return err
+	}
+	now, err := put(e, t, row(name, first.Version, base+1))
+	if err != nil {
+		return err
+	}
+	now.Data, _ = content(base + 1)
+	if err := t.Delete(e.ctx, first); !errors.Is(err, record.ErrConflict) {
+		return fmt.Errorf("a Delete of an old version should be an ErrConflict and is: %v", err)
+	}
+	if err := see(e, t, now); err != nil {
+		return fmt.Errorf("after a Delete of an old version: %w", err)
+	}
+	return nil
+}
+
+func deleteAtomic(e *env) error {
+	ts, err := e.opens(2)
+	if err != nil {
+		return err
+	}
+	for round := range 20 {
+		name := e.name(fmt.Sprint(round))
+		now, err := put(e, ts[0], row(name, "", base))
+		if err != nil {
+			return err
+		}
+		var errs [2]error
+		together(2, func(i int) {
+			if i == 0 {
+				errs[i] = ts[i].Delete(e.ctx, now)
+				return
+			}
+			_, errs[i] = ts[i].Swap(e.ctx, row(name, now.Version, base+1))
+		})
+		for i, err := range errs {
+			// Of two deletions the later may find nothing, and that is no conflict; a Swap always is one.
+			if err != nil && !errors.Is(err, record.ErrConflict) {
+				return fmt.Errorf("the %s was told: %w", []string{"one who deletes", "one who replaces"}[i], err)
+			}
+		}
+		if (errs[0] == nil) == (errs[1] == nil) {
+			return fmt.Errorf("of one who deletes (%v) and one who replaces the same version (%v) exactly one should succeed", errs[0], errs[1])
+		}
+	}
+	return nil
+}
+
+func data(e *env) error {
+	t, err := e.open()
+	if err != nil {
+		return err
+	}
+	for _, meta := range []string{strings.Repeat("x", 40_000), "\"\\ <&> \u2028\u00e9\U0001F512\t\n\x01 %00 '; --", ""} {
+		name := e.name(fmt.Sprint(len(meta)))
+		c := record.Claim{ID: "id", Owner: "owner", Meta: meta, Weight: 1, TTL: time.Second, Allow: time.Second, State: record.Granted, Token: base}
+		data, err := record.Encode(&record.Record{Kind: driver.KindMutex, Limit: 1, Token: base, Claims: []record.Claim{c}})
+		if err != nil {
+			return err
+		}
+		now, err := put(e, t, record.Row{Name: name, Data: data, Token: base})
+		if err != nil {
+			return err
+		}
+		now.Data = data
+		if err := see(e, t, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func names(e *env) error {
+	t, err := e.open()
+	if err != nil {
+		return err
+	}
+	fill := strings.Repeat("n", 512-len(e.prefix)-1)
+	odd := []string{"a", "A", "a/b", "a%2Fb", "a b", "a.b", "..", ".", "a\\b", "a\nb", "\u00e9", "e\u0301", "\u212a", "k", "\U0001F512", "a'b\"c", "*", "?", "#", "a+b", "_", "%", fill + "x", fill + "y"}
+	want := map[string]record.Row{}
+	for i, n := range odd {
+		next := row(e.name(n), "", base+int64(i))
+		now, err := put(e, t, next)
+		if err != nil {
+			return fmt.Errorf("%w (two names share a record, or the name is not taken)", err)
+		}
+		now.Data = next.Data
+		want[next.Name] = now
+	}
+	for name, w := range want {
+		if err := see(e, t, w); err != nil {
+			return fmt.Errorf("%q: %w", name, err)
+		}
+	}
+	return listed(e, t, e.prefix, want)
+}
+
+func list(e *env) error {
+	t, err := e.open()
+	if err != nil {
+		return err
+	}
+	want := map[string]record.Row{}
+	var mu sync.Mutex
+	var errs []error
+	const writers = 16
+	together(writers, func(w int) {
+		for i := w; i < e.h.Rows; i += writers {
+			next := row(e.name(fmt.Sprintf("l/%d", i)), "", base+int64(i))
+			now, err := put(e, t, next)
+			mu.Lock()
+			if err != nil {
+				errs = append(errs, err)
+			}
+			now.Data = next.Data
+			want[next.Name] = now
+			mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	})
+	if len(errs) > 0 {
+		return errs[0]
+	}
+	if _, err := put(e, t, row(e.name("other"), "", base)); err != nil {
+		return err
+	}
+	return listed(e, t, e.prefix+"l/", want)
+}
+
+// listed checks that List yields just these rows.
+func listed(e *env, t record.Table, prefix string, want map[string]record.Row) error {
+	found := map[string]bool{}
+	for got, err := range t.List(e.ctx, prefix) {
+		w, ok := want[got.Name]
+		switch {
+		case err != nil:
+			return fmt.Errorf("listing %q: %q: %w", prefix, got.Name, err)
+		case !ok:
+			return fmt.Errorf("listing %q yields %q, which is not under it", prefix, got.Name)
+		case found[got.Name]:
+			return fmt.Errorf("listing %q yields %q twice", prefix, got.Name)
+		case got.Version != w.Version || string(got.Data) != string(w.Data):
+			return fmt.Errorf("listing %q yields %q otherwise than Load gives it", prefix, got.Name)
+		}
+		found[got.Name] = true
+	}
+	for name := range want {
+		if !found[name] {
+			return fmt.Errorf("listing %q yields %d of %d records: %q is missing, for one", prefix, len(found), len(want), name)
+		}
+	}
+	return nil
+}
+
+// clock opens clients at odd moments, so that a clock that is told in whole seconds shows, and compares what they say.
+func clock(e *env) error {
+	var ts []record.Table
+	for range 6 {
+		t, err := e.open()
+		if err != nil {
+			return err
+		}
+		if _, err := t.Load(e.ctx, e.name("m")); err != nil {
+			return err
+		}
+		ts = append(ts, t)
+		if err := sleep(e.ctx, 170*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	last := make([]int64, len(ts))
+	for range 20 {
+		var early, late [6]int64
+		start := time.Now()
+		for i, t := range ts {
+			now, off := t.Now()
+			if now < last[i] {
+				return fmt.Errorf("Now fell from %d to %d", last[i], now)
+			}
+			last[i] = now
+			if off < 0 {
+				return nil // it is good for tokens only
+			}
+			early[i], late[i] = now-off.Microseconds(), now+off.Microseconds()
+			if b, ok := t.(record.Bounded); ok {
+				early[i], late[i] = b.Bounds()
+			}
+		}
+		took := time.Since(start).Microseconds() + 100
+		for i := range ts {
+			for k := range ts {
+				if early[i] > late[k]+took {
+					return fmt.Errorf("one client says that the store's clock is past %d, another one that it is not past %d: one of the errors stated is too small", early[i], late[k])
+				}
+			}
+		}
+		if err := sleep(e.ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func contextEnds(e *env) error {
+	t, err := e.open()
+	if err != nil {
+		return err
+	}
+	now, err := put(e, t, row(e.name("m"), "", base))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(e.ctx)
+	cancel()
+	return each(e, t, ctx, now, func(method string, err error) error {
+		if err == nil || errors.Is(err, record.ErrConflict) || driver.Final(err) {
+			return fmt.Errorf("%s with a context that has ended says: %v", method, err)
+		}
+		return nil
+	})
+}
+
+func closed(e *env) error {
+	t, err := e.open()
+	if err != nil {
+		return err
+	}
+	now, err := put(e, t, row(e.name("m"), "", base))
+	if err != nil {
+		return err
+	}
+	if err := t.Close(); err != nil {
+		return fmt.Errorf("closing: %w", err)
+	}
+	if err := t.Close(); err != nil && !errors.Is(err, driver.ErrClosed) {
+		return fmt.Errorf("closing again: %w", err)
+	}
+	return each(e, t, e.ctx, now, func(method string, err error) error {
+		if !errors.Is(err, driver.ErrClosed) {
+			return fmt.Errorf("%s after Close should be ErrClosed and is: %v", method, err)
+		}
+		return nil
+	})
+}
+
+// each calls every method that asks the store.
+func each(e *env, t record.Table, ctx context.Context, now record.Row, check func(method string, err error) error) error {
+	_, err := t.Load(ctx, now.Name)
+	if err := check("Load", err); err != nil {
+		return err
+	}
+	_, err = t.Swap(ctx, row(now.Name, now.Version, base+1))
+	if err := check("Swap", err); err != nil {
+		return err
+	}
+	if err := check("Delete", t.Delete(ctx, now)); err != nil {
+		return err
+	}
+	err = nil
+	for _, err = range t.List(ctx, e.prefix) {
+		if err != nil {
+			break
+		}
+	}
+	return check("List", err)
+}

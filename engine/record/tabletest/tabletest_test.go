@@ -1,0 +1,376 @@
+package tabletest_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/engine/record/tabletest"
+	"github.com/holdfast-go/holdfast/store/memory"
+)
+
+// remote is a sound table behind a link that loses what it is told to. A function that is set stands in for the method.
+type remote struct {
+	record.Table
+	fate func() tabletest.Fate
+
+	load   func(t *remote, ctx context.Context, name string) (record.Row, error)
+	swap   func(t *remote, ctx context.Context, row record.Row) (record.Row, error)
+	delete func(t *remote, ctx context.Context, row record.Row) error
+	list   func(t *remote, ctx context.Context, prefix string) iter.Seq2[record.Row, error]
+	now    func(t *remote) (int64, time.Duration)
+	close  func(t *remote) error
+
+	heard atomic.Int64
+}
+
+var errTooMany = errors.New("too many requests")
+
+// ask is one request.
+func ask[T any](t *remote, do func() (T, error)) (got T, err error) {
+	fate := tabletest.Pass
+	if t.fate != nil {
+		fate = t.fate()
+	}
+	switch fate {
+	case tabletest.LoseRequest:
+		return got, tabletest.ErrLost
+	case tabletest.Refuse:
+		return got, errTooMany
+	}
+	r, err := do()
+	if fate == tabletest.LoseReply {
+		return got, tabletest.ErrLost
+	}
+	return r, err
+}
+
+func (t *remote) Load(ctx context.Context, name string) (record.Row, error) {
+	t.heard.CompareAndSwap(0, time.Now().Unix())
+	if t.load != nil {
+		return t.load(t, ctx, name)
+	}
+	return ask(t, func() (record.Row, error) { return t.Table.Load(ctx, name) })
+}
+
+func (t *remote) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	if t.swap != nil {
+		return t.swap(t, ctx, row)
+	}
+	return ask(t, func() (record.Row, error) { return t.Table.Swap(ctx, row) })
+}
+
+func (t *remote) Delete(ctx context.Context, row record.Row) error {
+	if t.delete != nil {
+		return t.delete(t, ctx, row)
+	}
+	_, err := ask(t, func() (bool, error) { return true, t.Table.Delete(ctx, row) })
+	return err
+}
+
+func (t *remote) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+	if t.list != nil {
+		return t.list(t, ctx, prefix)
+	}
+	rows, err := ask(t, func() (iter.Seq2[record.Row, error], error) { return t.Table.List(ctx, prefix), nil })
+	if err != nil {
+		return func(yield func(record.Row, error) bool) { yield(record.Row{}, err) }
+	}
+	return rows
+}
+
+func (t *remote) Now() (int64, time.Duration) {
+	if t.now != nil {
+		return t.now(t)
+	}
+	return t.Table.Now()
+}
+
+func (t *remote) Close() error {
+	if t.close != nil {
+		return t.close(t)
+	}
+	return t.Table.Close()
+}
+
+// harness is one store, all of whose clients are made by change.
+func harness(change func(t *remote)) tabletest.Harness {
+	m := memory.New(nil)
+	open := func(fate func() tabletest.Fate) (record.Table, error) {
+		t := &remote{Table: m.Table(), fate: fate}
+		change(t)
+		return t, nil
+	}
+	return tabletest.Harness{
+		Open:  func(context.Context) (record.Table, error) { return open(nil) },
+		Lossy: func(_ context.Context, fate func() tabletest.Fate) (record.Table, error) { return open(fate) },
+	}
+}
+
+// TestSound runs all cases against a table that keeps its contract: they pass, and none is skipped.
+func TestSound(t *testing.T) {
+	t.Parallel()
+	results := tabletest.Run(t.Context(), harness(func(*remote) {}))
+	for _, r := range results {
+		if r.Err != nil || r.Skipped != "" {
+			t.Errorf("%s: %v, skipped: %q", r.Case.Name, r.Err, r.Skipped)
+		}
+	}
+	if len(results) != len(tabletest.Cases()) {
+		t.Errorf("%d results of %d cases", len(results), len(tabletest.Cases()))
+	}
+}
+
+// TestBroken demands that each broken table is caught by the case that is about it, for the right reason.
+func TestBroken(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, caught, says string }{
+		{"deletes without comparing", "delete-compares", "a Delete of an old version"},
+		{"never deletes", "delete", "should be absent"},
+		{"uses a hash of the data as version", "version-new", "came twice"},
+		{"reports a lost reply as a conflict", "lost-reply", "its reply was lost, and it says"},
+		{"calls a doubtful clock exact", "clock", "errors stated is too small"},
+		{"takes an error for an absent record", "lost-request", "a Load whose request never arrived"},
+		{"takes too many requests for a refusal", "refused-request", "turned away for now"},
+		{"lists the first page only", "list", "is missing"},
+		{"folds case", "names", "share a record"},
+		{"goes on after Close", "closed", "after Close should be ErrClosed"},
+		{"swaps without comparing", "swap-compares", "a Swap of"},
+		{"compares and writes in two steps", "swap-atomic", "at the same time"},
+		{"reads from a cache", "swap", "should stand at version"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			breaks := broken[c.name]
+			if breaks == nil {
+				t.Fatal("there is no such table")
+			}
+			for _, r := range tabletest.Run(t.Context(), harness(breaks())) {
+				if r.Case.Name == c.caught && (r.Err == nil || !strings.Contains(r.Err.Error(), c.says)) {
+					t.Errorf("%s says %v, and should say %q", c.caught, r.Err, c.says)
+				}
+			}
+		})
+	}
+}
+
+// broken are what makes a sound table broken.
+var broken = map[string]func() func(t *remote){
+	"deletes without comparing": func() func(t *remote) {
+		return func(t *remote) {
+			t.delete = func(t *remote, ctx context.Context, row record.Row) error {
+				now, err := t.Table.Load(ctx, row.Name)
+				if err != nil {
+					return err
+				}
+				return t.Table.Delete(ctx, now)
+			}
+		}
+	},
+	"never deletes": func() func(t *remote) {
+		return func(t *remote) { t.delete = func(*remote, context.Context, record.Row) error { return nil } }
+	},
+	"uses a hash of the data as version": func() func(t *remote) { return hashed() },
+	"reports a lost reply as a conflict": func() func(t *remote) {
+		return func(t *remote) {
+			t.swap = func(t *remote, ctx context.Context, row record.Row) (record.Row, error) {
+				got, err := ask(t, func() (record.Row, error) { return t.Table.Swap(ctx, row) })
+				if errors.Is(err, tabletest.ErrLost) {
+					err = record.ErrConflict
+				}
+				return got, err
+			}
+		}
+	},
+	"calls a doubtful clock exact": func() func(t *remote) {
+		return func(t *remote) {
+			from := time.Now()
+			t.now = func(t *remote) (int64, time.Duration) {
+				return t.heard.Load()*1e6 + time.Since(from).Microseconds(), 0
+			}
+		}
+	},
+	"takes an error for an absent record": func() func(t *remote) {
+		return func(t *remote) {
+			t.load = func(t *remote, ctx context.Context, name string) (record.Row, error) {
+				got, err := ask(t, func() (record.Row, error) { return t.Table.Load(ctx, name) })
+				if errors.Is(err, tabletest.ErrLost) {
+					return record.Row{Name: name}, nil
+				}
+				return got, err
+			}
+		}
+	},
+	"takes too many requests for a refusal": func() func(t *remote) {
+		return func(t *remote) {
+			t.swap = func(t *remote, ctx context.Context, row record.Row) (record.Row, error) {
+				got, err := ask(t, func() (record.Row, error) { return t.Table.Swap(ctx, row) })
+				if errors.Is(err, errTooMany) {
+					err = driver.ErrDenied
+				}
+				return got, err
+			}
+		}
+	},
+	"lists the first page only": func() func(t *remote) {
+		return func(t *remote) {
+			t.list = func(t *remote, ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+				return func(yield func(record.Row, error) bool) {
+					n := 0
+					for row, err := range t.Table.List(ctx, prefix) {
+						if n++; n > 1000 || !yield(row, err) {
+							return
+						}
+					}
+				}
+			}
+		}
+	},
+	"folds case": func() func(t *remote) {
+		return func(t *remote) {
+			t.swap = func(t *remote, ctx context.Context, row record.Row) (record.Row, error) {
+				row.Name = strings.ToLower(row.Name)
+				return t.Table.Swap(ctx, row)
+			}
+			t.load = func(t *remote, ctx context.Context, name string) (record.Row, error) {
+				return t.Table.Load(ctx, strings.ToLower(name))
+			}
+		}
+	},
+	"goes on after Close": func() func(t *remote) {
+		return func(t *remote) { t.close = func(*remote) error { return nil } }
+	},
+	"swaps without comparing": func() func(t *remote) {
+		return func(t *remote) {
+			t.swap = func(t *remote, ctx context.Context, row record.Row) (record.Row, error) {
+				now, err := t.Table.Load(ctx, row.Name)
+				if err != nil {
+					return now, err
+				}
+				row.Version = now.Version
+				return t.Table.Swap(ctx, row)
+			}
+		}
+	},
+	"compares and writes in two steps": func() func(t *remote) {
+		return func(t *remote) {
+			t.swap = func(t *remote, ctx context.Context, row record.Row) (record.Row, error) {
+				now, err := t.Table.Load(ctx, row.Name)
+				if err == nil && now.Version != row.Version {
+					return now, record.ErrConflict
+				}
+				time.Sleep(20 * time.Millisecond)
+				for {
+					now, err := t.Table.Load(ctx, row.Name)
+					if err != nil {
+						return now, err
+					}
+					row.Version = now.Version
+					if got, err := t.Table.Swap(ctx, row); !errors.Is(err, record.ErrConflict) {
+						return got, err
+					}
+				}
+			}
+		}
+	},
+	"reads from a cache": func() func(t *remote) {
+		return func(t *remote) {
+			var cache sync.Map
+			t.load = func(t *remote, ctx context.Context, name string) (record.Row, error) {
+				if row, ok := cache.Load(name); ok {
+					return row.(record.Row), nil
+				}
+				row, err := t.Table.Load(ctx, name)
+				cache.Store(name, row)
+				return row, err
+			}
+		}
+	},
+}
+
+// hashed keeps rows whose version is a hash of their data.
+func hashed() func(t *remote) {
+	var mu sync.Mutex
+	rows := map[string]record.Row{}
+	get := func(name string) record.Row {
+		row := rows[name]
+		row.Name = name
+		return row
+	}
+	return func(t *remote) {
+		t.load = func(_ *remote, _ context.Context, name string) (record.Row, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return get(name), nil
+		}
+		t.swap = func(_ *remote, _ context.Context, row record.Row) (record.Row, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if rows[row.Name].Version != row.Version {
+				return get(row.Name), record.ErrConflict
+			}
+			row.Version = fmt.Sprintf("%x", sha256.Sum256(row.Data))
+			rows[row.Name] = row
+			return row, nil
+		}
+		t.delete = func(_ *remote, _ context.Context, row record.Row) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if have := rows[row.Name].Version; have != "" && have != row.Version {
+				return record.ErrConflict
+			}
+			delete(rows, row.Name)
+			return nil
+		}
+	}
+}
+
+// TestOpenFails promises that a table that cannot be opened says so once.
+func TestOpenFails(t *testing.T) {
+	t.Parallel()
+	away := errors.New("away")
+	results := tabletest.Run(t.Context(), tabletest.Harness{Open: func(context.Context) (record.Table, error) { return nil, away }})
+	if len(results) != 1 || !errors.Is(results[0].Err, away) {
+		t.Errorf("%v", results)
+	}
+}
+
+// TestTransport promises that requests meet their fates.
+func TestTransport(t *testing.T) {
+	t.Parallel()
+	var served atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(1) }))
+	defer server.Close()
+	for _, c := range []struct {
+		fate   tabletest.Fate
+		served int64
+		lost   bool
+		status int
+	}{
+		{tabletest.Pass, 1, false, 200}, {tabletest.LoseRequest, 0, true, 0}, {tabletest.LoseReply, 1, true, 0}, {tabletest.Refuse, 0, false, 503},
+	} {
+		served.Store(0)
+		client := &http.Client{Transport: &tabletest.Transport{Fate: func() tabletest.Fate { return c.fate }}}
+		resp, err := client.Get(server.URL)
+		if errors.Is(err, tabletest.ErrLost) != c.lost || served.Load() != c.served {
+			t.Errorf("fate %d: %v, served %d times", c.fate, err, served.Load())
+		}
+		if err == nil {
+			if resp.StatusCode != c.status {
+				t.Errorf("fate %d: status %d", c.fate, resp.StatusCode)
+			}
+			_ = resp.Body.Close()
+		}
+	}
+}
