@@ -197,6 +197,13 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 }
 
 func (t *table) Delete(ctx context.Context, r record.Row) error {
+	if r.Version == "" { // there is nothing to remove, or it stands otherwise
+		now, err := t.Load(ctx, r.Name)
+		if err == nil && now.Version != "" {
+			return record.ErrConflict
+		}
+		return err
+	}
 	now, err := t.write(ctx, t.remove, r)
 	if err != nil && now.Name != "" && now.Version == "" {
 		return nil // there is none

@@ -1,0 +1,36 @@
+package gcs_test
+
+import (
+	"context"
+	"net/http"
+	"testing"
+
+	"cloud.google.com/go/storage"
+	"google.golang.org/api/option"
+
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/engine/record/tabletest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
+	"github.com/holdfast-go/holdfast/store/gcs"
+)
+
+// TestTableContract: the bare records keep their contract, also when replies are lost.
+func TestTableContract(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	storetest.ConformTable(t, tabletest.Harness{
+		Open: func(ctx context.Context) (record.Table, error) {
+			client, _ := dial(t, s)
+			return gcs.NewTable(ctx, client, bucket, quick())
+		},
+		Lossy: func(ctx context.Context, fate func() tabletest.Fate) (record.Table, error) {
+			hc := &http.Client{Transport: &tabletest.Transport{Fate: fate}}
+			client, err := storage.NewClient(ctx, option.WithEndpoint(s.URL+"/storage/v1/"), option.WithHTTPClient(hc))
+			if err != nil {
+				return nil, err
+			}
+			t.Cleanup(func() { client.Close() })
+			return gcs.NewTable(ctx, client, bucket, quick())
+		},
+	})
+}

@@ -1,0 +1,18 @@
+package memory_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/engine/record/tabletest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
+	"github.com/holdfast-go/holdfast/store/memory"
+)
+
+// TestTableContract: the bare records keep their contract.
+func TestTableContract(t *testing.T) {
+	t.Parallel()
+	m := memory.New(nil)
+	storetest.ConformTable(t, tabletest.Harness{Open: func(context.Context) (record.Table, error) { return m.Table(), nil }})
+}
