@@ -237,7 +237,7 @@ func (s *session) send(flying chan struct{}) {
 		s.die()
 	}
 	close(flying)
-	if lowered { // holders may believe in what they were told for longer than the store keeps their nodes
+	if lowered && e.sleep(e.life, promise) == nil { // until then it stands, so that its holders have the time to hear of it
 		e.endSession(s.ID)
 	}
 }

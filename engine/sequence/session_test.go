@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -41,6 +42,7 @@ func TestExpiredWaiter(t *testing.T) {
 			t.Fatal(err)
 		}
 		in := make(chan string, 2)
+		var all sync.WaitGroup
 		wait := func(who string, e *sequence.Engine) {
 			c := waiting(mutex("m", 9*time.Second))
 			if _, err := e.Acquire(t.Context(), c); err != nil {
@@ -51,10 +53,10 @@ func TestExpiredWaiter(t *testing.T) {
 				t.Errorf("%s has given back: %v", who, err)
 			}
 		}
-		go wait("the one that was away", waiter)
+		all.Go(func() { wait("the one that was away", waiter) })
 		synctest.Wait()
 		server.Expire(server.Standing("m")[1].Session)
-		go wait("the other", other)
+		all.Go(func() { wait("the other", other) })
 		time.Sleep(10 * time.Second) // it has beaten, and knows
 		if line := server.Standing("m"); len(line) != 3 {
 			t.Errorf("there stand %+v", line)
@@ -65,6 +67,7 @@ func TestExpiredWaiter(t *testing.T) {
 		if first, second := <-in, <-in; first != "the other" {
 			t.Errorf("%s was let in before %s", first, second)
 		}
+		all.Wait()
 	})
 }
 
