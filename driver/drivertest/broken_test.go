@@ -484,6 +484,15 @@ var mutants = []mutant{
 			return nil
 		},
 	}},
+	{"takes what others have ended for its own release", "cut-release", "was broken by force", &broken{
+		release: func(b *broken, ctx ctx, c driver.Claim, ref string) error {
+			err := b.Store.Release(ctx, c, ref)
+			if errors.Is(err, driver.ErrLost) {
+				err = nil
+			}
+			return err
+		},
+	}},
 	{"says lost, and releases whoever holds the lock", "release-stale release-twice release-unknown", "should hold", &broken{
 		release: func(b *broken, ctx ctx, c driver.Claim, ref string) error {
 			err := b.Store.Release(ctx, c, ref)

@@ -107,6 +107,27 @@ func (e *Env) while(g driver.Grant, steps func()) {
 	}
 }
 
+// kept runs steps while c renews a grant: a try may take longer to be answered than the shortest TTL, where it is in doubt whether
+// a claim's time is over.
+func (e *Env) kept(c *client, g driver.Grant, steps func()) {
+	done := make(chan struct{})
+	e.together(2, func(i int) {
+		if i == 0 {
+			defer close(done)
+			steps()
+			return
+		}
+		for {
+			select {
+			case <-done:
+				return
+			case <-after(g.TTL / 4):
+				g = c.renew(g)
+			}
+		}
+	})
+}
+
 // skip ends the case: it cannot be run here.
 func (e *Env) skip(format string, args ...any) { panic(failure{skipped(fmt.Sprintf(format, args...))}) }
 

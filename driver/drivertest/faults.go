@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -70,6 +71,24 @@ var faultCases = []Case{
 				return err == nil || lossOf(err) != "" || e.standsNot(cl)
 			}, "the clean-up does not succeed")
 			e.empty(name, time.Second)
+		}
+	}),
+	promise("cut-release", "A release whose first try had no answer does not succeed if an operator has broken the claim by force meanwhile, and somebody else was let in.", func(e *Env) {
+		for i := range 4 { // the first try may take effect
+			c := e.openCut()
+			g := c.try(e.mutex(e.lock(strconv.Itoa(i))))
+			e.cut(c)
+			answer := make(chan error, 1)
+			e.start(func() { answer <- c.store.Release(e.ctx, g.Claim, g.Ref) })
+			e.sleep(150 * time.Millisecond)
+			broken := e.a().store.Break(e.ctx, g.Name, g.Ref, driver.BreakForce) == nil
+			if broken {
+				e.b().try(e.mutex(g.Name))
+			}
+			e.heal(c)
+			if err := <-answer; err == nil && broken {
+				e.failf("a claim was broken by force, and its release, which had no answer at first, says that it has given it up")
+			}
 		}
 	}),
 	promise(caseRestart, "What the store says that it keeps over a restart is kept: claims stand, their holders renew, and tokens go on rising.", func(e *Env) {

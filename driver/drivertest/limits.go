@@ -44,7 +44,7 @@ var limitCases = []Case{
 			e.failf("idle, and shown as %s of %d", l.Kind, l.Limit)
 		}
 	}),
-	order.promise("queue-full", "A line that is as long as the store allows takes no more claims, says so, and does so again when one has left.", func(e *Env) {
+	order.promise("queue-full", "A line that is as long as the store allows takes no more claims, says so, and does so again when one has left; one who only tries is told that the lock is held.", func(e *Env) {
 		n := e.info.MaxWaiters
 		if n > 300 {
 			e.skip("%d claims may wait, too many to try", n)
@@ -59,6 +59,7 @@ var limitCases = []Case{
 		w := e.b().queue(e.fair(name))
 		w.refused(driver.ErrQueueFull)
 		e.b().clean(w.claim)
+		e.d().held(e.mutex(name)) // who does not want to wait needs no place in line
 		line[n/2].leaves()
 		again := e.c().queue(e.fair(name)).stands()
 		e.held(g)

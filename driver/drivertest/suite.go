@@ -107,7 +107,8 @@ func Cases() []Case {
 }
 
 // Run checks a store and returns a result for each case, in the order of [Cases]. Cases run side by side, but for those
-// that stop the store, which run at the end, alone. A case that panics or exceeds its time has failed.
+// that stop the store, which run at the end, alone. A case that panics or exceeds its time has failed. If the store cannot be
+// opened, that is the one result.
 func Run(ctx context.Context, h Harness, o *Options) []Result {
 	opts := o.withDefaults()
 	if h.Prefix == "" {
@@ -126,10 +127,8 @@ func Run(ctx context.Context, h Harness, o *Options) []Result {
 	s := &suite{h: h, opts: opts}
 	defer s.pace.Watch()()
 	if err := s.open(ctx); err != nil {
-		for i, c := range cases {
-			results[i] = Result{Case: c, Err: fmt.Errorf("opening the store: %w", err)}
-		}
-		return results
+		open := Case{Name: "open", Promise: "The store can be opened."}
+		return []Result{{Case: open, Err: fmt.Errorf("opening the store: %w", err)}}
 	}
 	defer s.close()
 

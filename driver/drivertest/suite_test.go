@@ -1,6 +1,8 @@
 package drivertest_test
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -98,5 +100,15 @@ func TestPanicAndHang(t *testing.T) {
 		if (r.Err == nil) != (says == "") || r.Err != nil && !strings.Contains(r.Err.Error(), says) {
 			t.Errorf("%s: %v, want %q", r.Case.Name, r.Err, says)
 		}
+	}
+}
+
+// A store that cannot be opened says so once.
+func TestOpenFails(t *testing.T) {
+	t.Parallel()
+	away := errors.New("away")
+	h := drivertest.Harness{Open: func(context.Context) (driver.Store, error) { return nil, away }}
+	if results := drivertest.Run(t.Context(), h, nil); len(results) != 1 || !errors.Is(results[0].Err, away) {
+		t.Errorf("%v", results)
 	}
 }
