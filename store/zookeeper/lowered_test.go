@@ -106,8 +106,11 @@ const sessionsGone = 10 * time.Second
 func TestLoweredAfterAll(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
+	way, ends, err := c.Link()
+	fails(t, err)
+	defer way.Close()
 	var lower atomic.Bool
-	s, err := New(Options{Servers: c.Endpoints(), Dial: lowering(&lower, func(_ string, id int64) bool { return id != 0 })})
+	s, err := New(Options{Servers: ends, Dial: lowering(&lower, func(_ string, id int64) bool { return id != 0 })})
 	fails(t, err)
 	client := newClient(t, s, time.Hour) // the next beat is four minutes away
 	held := lease(t, client, t.Name())
@@ -118,13 +121,18 @@ func TestLoweredAfterAll(t *testing.T) {
 	l, err := conn.up(t.Context())
 	fails(t, err)
 	l.fail()
+	for now := l; now == l && err == nil; time.Sleep(time.Millisecond) {
+		now, err = conn.up(t.Context())
+	}
+	way.Cut() // whoever believes on hears of nothing
 	other := newClient(t, rig.Peer(t, c), 20*time.Second)
-	next := lease(t, other, t.Name()) // the session was closed
+	next := lease(t, other, t.Name()) // the session was closed, or lasts four seconds
 	select {
 	case <-held.Context().Done():
 	case <-time.After(sessiontest.Soon): // another goroutine tells it
 		t.Error("two believe that they hold the lock")
 	}
+	way.Heal()
 	fails(t, next.Unlock())
 }
 
