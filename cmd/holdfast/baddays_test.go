@@ -145,7 +145,7 @@ func TestACommandThatDaemonizesAndClosesItsDescriptors(t *testing.T) {
 	daemon := `exec 0<&- 1>&- 2>&- 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; cd /; echo $$ >` + w.path("daemon") + `; while [ ! -e ` + w.path("gate") + ` ]; do sleep 0.01; done`
 	w.write("daemon.sh", daemon)
 	r := w.start("run", "a", "sh", "-c", "setsid setsid sh daemon.sh & exit 0")
-	w.await("the daemon", func() bool { return w.read(w.path("daemon")) != "" })
+	w.number("daemon")
 	w.run("run", "-n", "a", "true").want(t, 75)
 	w.write("gate", "")
 	if got := r.wait(); got.code != 0 {
@@ -185,7 +185,9 @@ func TestTheGuardIsDeafAndOutlivesHangUps(t *testing.T) {
 			_ = unix.Kill(guard, n)
 		}
 	}
-	time.Sleep(50 * time.Millisecond)
+	w.await("the guard to have taken them", func() bool {
+		return strings.Contains(w.read(fmt.Sprintf("/proc/%d/status", guard)), "ShdPnd:\t0000000000000000\n")
+	})
 	if got := r.guard(); got != guard {
 		t.Errorf("the guard was %d and is %d", guard, got)
 	}
@@ -312,7 +314,10 @@ func TestASetuidProgramIsEnded(t *testing.T) {
 		w.asNobody(r)
 		r.begin().says("held as 0")
 		var pid int
-		_, _ = fmt.Sscanf(r.stdout(), "held as 0 %d", &pid)
+		r.await("the whole line", func() bool {
+			_, err := fmt.Sscanf(r.stdout(), "held as 0 %d\n", &pid)
+			return err == nil && strings.HasSuffix(r.stdout(), "\n")
+		})
 		start := time.Now()
 		b := w.command("break", "a")
 		w.asNobody(b)

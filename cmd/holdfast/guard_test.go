@@ -56,16 +56,16 @@ var situations = []situation{
 		guard := r.guard()
 		_ = unix.Kill(guard, unix.SIGSTOP)
 		for _, f := range familyFiles {
-			if pid, err := strconv.Atoi(strings.TrimSpace(w.read(w.path(f)))); err == nil {
-				_ = unix.Kill(pid, unix.SIGKILL)
-			}
+			_ = unix.Kill(w.number(f), unix.SIGKILL)
 		}
-		time.Sleep(200 * time.Millisecond)
+		w.familyDead()
 		_ = unix.Kill(guard, unix.SIGKILL)
 	}, nil, 76},
-	{"the wrapper is stopped, then killed", func(_ *world, r *running) {
+	{"the wrapper is stopped, then killed", func(w *world, r *running) {
 		r.signal(unix.SIGSTOP)
-		time.Sleep(100 * time.Millisecond)
+		w.await("the stop", func() bool {
+			return strings.Contains(w.read(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid)), ") T ")
+		})
 		r.signal(unix.SIGKILL)
 	}, nil, 137},
 }

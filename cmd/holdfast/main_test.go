@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -359,13 +360,27 @@ func (w *world) await(what string, true func() bool) {
 	}
 }
 
+// number waits until a file holds the whole of a line, and returns the number that it is. A shell makes a file before it writes.
+func (w *world) number(file string) (n int) {
+	w.Helper()
+	w.await("a number in "+file, func() bool {
+		text, whole := strings.CutSuffix(w.read(w.path(file)), "\n")
+		if !whole {
+			return false
+		}
+		var err error
+		if n, err = strconv.Atoi(text); err != nil {
+			w.Fatalf("%s: %v", file, err)
+		}
+		return true
+	})
+	return n
+}
+
 // dead waits until the process whose number a file holds is gone.
 func (w *world) dead(file string) {
 	w.Helper()
-	var pid int
-	if _, err := fmt.Sscan(w.read(w.path(file)), &pid); err != nil {
-		w.Fatalf("%s: %v", file, err)
-	}
+	pid := w.number(file)
 	w.await(fmt.Sprintf("the end of %s, process %d", file, pid), func() bool { return !alive(pid) })
 }
 
@@ -427,10 +442,15 @@ func (w *world) hold(name string, flags ...string) (r *running, release func()) 
 // waitFor is a line of shell that waits for a file.
 func waitFor(file string) string { return "while [ ! -e '" + file + "' ]; do sleep 0.01; done" }
 
+// wholeLines are the lines that have been written to their ends.
+func wholeLines(text string) iter.Seq[string] {
+	return strings.Lines(text[:strings.LastIndexByte(text, '\n')+1])
+}
+
 // when is the moment of an event of a record.
 func (w *world) when(file, event string) (at time.Time) {
 	w.Helper()
-	for line := range strings.Lines(w.read(w.path(file))) {
+	for line := range wholeLines(w.read(w.path(file))) {
 		var e struct {
 			Event string
 			Time  time.Time
@@ -448,7 +468,7 @@ func (w *world) when(file, event string) (at time.Time) {
 // last is the last line of a record, and events are the others' names.
 func (w *world) last(file string) (last map[string]any, events []string) {
 	w.Helper()
-	for line := range strings.Lines(w.read(file)) {
+	for line := range wholeLines(w.read(file)) {
 		last = nil
 		if err := json.Unmarshal([]byte(line), &last); err != nil {
 			w.Fatalf("%q: %v", line, err)

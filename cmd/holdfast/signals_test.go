@@ -37,8 +37,19 @@ func (w *world) withSignals(systemd bool) *running {
 		r.cmd.Env = w.env("HOLDFAST_TEST_HELPER=unit")
 	}
 	r.begin().says("ready")
-	r.await("the run to know of its command", func() bool { return strings.Contains(w.read(w.path("record")), `"started"`) })
+	wrapper := r.cmd.Process.Pid
+	if systemd {
+		wrapper = childrenOf(wrapper)[0]
+	}
+	w.awaitListener(wrapper, "record")
 	return r
+}
+
+// awaitListener waits until a run knows that its command was started, and can tell the group's signals from its own.
+func (w *world) awaitListener(wrapper int, record string) {
+	w.Helper()
+	w.await("the run to know of its command", func() bool { return strings.Contains(w.read(w.path(record)), `"started"`) })
+	w.await("the listener", func() bool { return childrenByName(wrapper)[listenerName] != 0 })
 }
 
 func TestASignalToTheGroupReachesTheCommandOnce(t *testing.T) {
@@ -120,7 +131,7 @@ func TestNobodyIsKilledWhoWouldEnd(t *testing.T) {
 			r := w.command("run", "--json", "record", "a", self)
 			r.cmd.Env = w.env("HOLDFAST_TEST_HELPER=ends")
 			r.begin().says("ready")
-			r.await("the run to know of its command", func() bool { return strings.Contains(w.read(w.path("record")), `"started"`) })
+			w.awaitListener(r.cmd.Process.Pid, "record")
 			if err := unix.Kill(-r.cmd.Process.Pid, unix.SIGTERM); err != nil {
 				w.Fatal(err)
 			}

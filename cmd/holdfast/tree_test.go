@@ -195,9 +195,9 @@ func TestChildrenFromBeforeAreNotTheCommands(t *testing.T) {
 	r := w.command()
 	r.cmd.Path, r.cmd.Args = "/bin/sh", []string{"sh", "-c", "sleep 1000 & echo $! >before; exec " + program + " run a sh -c 'echo held; exit 4'"}
 	r.begin().wait().want(t, 4)
-	var pid int
-	if _, err := fmt.Sscan(w.read(w.path("before")), &pid); err != nil || !alive(pid) {
-		t.Errorf("the child from before, %d, is gone (%v)", pid, err)
+	pid := w.number("before")
+	if !alive(pid) {
+		t.Errorf("the child from before, %d, is gone", pid)
 	}
 	_ = unix.Kill(pid, unix.SIGKILL)
 }

@@ -198,9 +198,10 @@ func TestCommandLosesTheServer(t *testing.T) {
 	holder = held(t, store, "stopped", "run", "--ttl", ttl.String(), "--grace", "200ms", "stopped", "--", "sh", "-c", "echo $$ >"+file+"; exec sleep 600")
 	pid := 0
 	if err := redistest.Until(t.Context(), func() bool {
-		text, _ := os.ReadFile(file)
-		pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
-		return pid > 0
+		text, _ := os.ReadFile(file) // which the shell makes before it writes
+		number, whole := strings.CutSuffix(string(text), "\n")
+		pid, _ = strconv.Atoi(number)
+		return whole && pid > 0
 	}); err != nil {
 		t.Fatal("the command does not start")
 	}
