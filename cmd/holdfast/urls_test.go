@@ -31,8 +31,10 @@ func TestURLs(t *testing.T) {
 			t.Errorf("%s has no section", scheme)
 			continue
 		}
+		_, table, _ := strings.Cut(section, "\n| option |") // a section may have others
+		table, _, _ = strings.Cut(table, "\n\n")
 		var said []string
-		for _, cell := range cells.FindAllStringSubmatch(section, -1) {
+		for _, cell := range cells.FindAllStringSubmatch(table, -1) {
 			for _, name := range names.FindAllStringSubmatch(cell[1], -1) {
 				said = append(said, name[1])
 			}
