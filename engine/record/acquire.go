@@ -44,6 +44,7 @@ type acquire struct {
 
 	unsure     bool           // a swap had an unknown outcome, and may have taken effect or do so yet
 	unsureOver string         // the version that it would replace
+	unwritten  bool           // the last swap did not get to the store
 	unknowns   int64          // how many swaps had an unknown outcome
 	wrote      driver.Instant // when the claim's last sign of life was started, if it stands in line
 	beat       int64          // and what it was
@@ -90,6 +91,7 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, over bool, err 
 	switch {
 	case err == nil:
 		a.row, a.rec, a.fresh, a.conflicts, a.unsure = row, rec, true, 0, false
+		a.unwritten = false
 		a.answered()
 		a.wrote, a.beat = since, mine.Beat
 		if mine.State == Granted {
@@ -98,10 +100,12 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, over bool, err 
 		a.watch(row.Name, rec)
 		return grant, false, nil
 	case errors.Is(err, ErrConflict):
+		a.unwritten = false
 		return grant, false, a.conflict(ctx, row, rec)
 	case driver.Final(err):
 		return grant, false, err
 	case errors.Is(err, ErrUnsent):
+		a.unwritten = true
 		return grant, false, a.retry(ctx, err)
 	default:
 		a.unsure, a.unsureOver = true, a.row.Version
@@ -227,7 +231,7 @@ func (a *acquire) look(ctx context.Context) error {
 		return a.retry(ctx, err)
 	}
 	a.goOn(row, rec)
-	if !a.unsure { // a store may answer reads and take no writes
+	if !a.unsure && !a.unwritten { // a store may answer reads and take no writes
 		a.answered()
 	}
 	return nil

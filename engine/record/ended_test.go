@@ -279,3 +279,29 @@ func TestAllWaitersAreTold(t *testing.T) {
 		}
 	})
 }
+
+// unsent is a table to which there is no connection for writes.
+type unsent struct{ record.Table }
+
+func (unsent) Swap(context.Context, record.Row) (record.Row, error) {
+	return record.Row{}, fmt.Errorf("connection refused: %w", record.ErrUnsent)
+}
+
+// TestUnsentIsKnown promises that the outcome of a step is known of which surely nothing was sent.
+func TestUnsentIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMemory()
+		other, s := m.Open(), record.New(unsent{far{m.Table(), 0}})
+		defer other.Close()
+		defer s.Close()
+		g := storetest.Acquire(t, other, paceClaim(1, false))
+		another := paceClaim(2, false)
+		another.Name = "another"
+		_, err := s.Acquire(t.Context(), another)
+		for what, err := range map[string]error{"a claim": err, "a break": s.Break(t.Context(), g.Name, g.Ref, driver.BreakForce)} {
+			if !errors.Is(err, record.ErrUnsent) || errors.Is(err, driver.ErrUncertain) {
+				t.Errorf("%s is told %v", what, err)
+			}
+		}
+	})
+}

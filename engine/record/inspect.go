@@ -123,7 +123,7 @@ func (e *engine) tryWrite(ctx context.Context, name string, t *tryWrite, step fu
 	}
 	_, _, err = e.swap(ctx, row, next, false)
 	t.decided = err == nil
-	t.unsure = err != nil && !errors.Is(err, ErrConflict) && !driver.Final(err)
+	t.unsure = err != nil && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnsent) && !driver.Final(err)
 	return err
 }
 
