@@ -290,10 +290,15 @@ func (w *world) asNobody(r *running) {
 	if os.Geteuid() != 0 {
 		w.Skip("needs root to become somebody else")
 	}
+	w.openToAll()
+	r.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+}
+
+// openToAll lets any user make files in the test's directory.
+func (w *world) openToAll() {
 	for dir := w.dir; strings.Contains(dir, "Test"); dir = dir[:strings.LastIndexByte(dir, '/')] {
 		_ = os.Chmod(dir, os.ModeSticky|0o777)
 	}
-	r.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
 }
 
 func TestASetuidProgramIsEnded(t *testing.T) {

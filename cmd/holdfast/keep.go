@@ -413,7 +413,7 @@ func (k *keeper) askListener() {
 // second Ctrl-C soon after the first kills.
 func (k *keeper) forward(c caught) {
 	sig := c.signal
-	terminal := c.group && fromTerminal(sig)
+	terminal := fromTerminal(sig) // also if the listener is late: whoever types Ctrl-C twice wants an end
 	if c.group = c.group && !c.early && (terminal || !k.onlyOurs(sig)); c.group {
 		k.groupGot[sig] = c.at
 	} else if c.at.Sub(k.groupGot[sig]) < sameCtrlC { // it was sent to this program as well
