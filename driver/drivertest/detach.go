@@ -53,7 +53,7 @@ var detachCases = []Case{
 		e.rises(g.Token, e.c().try(e.mutex(g.Name)).Token)
 	}),
 	detached.promise("detach", "A grant can be left standing with nobody behind it, for as long as its holder says, under its own token.", func(e *Env) {
-		keep := 3 * e.info.MinTTL / 2
+		keep := 3 * e.least / 2
 		c := e.open()
 		d, ok := c.store.(driver.Detacher)
 		if !ok {
@@ -72,7 +72,7 @@ var detachCases = []Case{
 				e.failf("it is not shown as detached: %+v", h)
 			}
 		})
-		w := e.a().queue(e.lined(g.Name)).stands()
+		w := e.a().queue(e.lined(g.Name))
 		w.grantedWithin(e.latest(keep))
 		if after := elapsed(start, w.returned); after < keep {
 			e.failf("kept for %v, and over after %v", keep, after)
@@ -80,7 +80,7 @@ var detachCases = []Case{
 		e.rises(g.Token, w.grant.Token)
 	}),
 	detached.promise("detach-renewed", "A grant that was left standing can be renewed by another process that was told its name, id, token and ref, for as long as it was left, and lives on by that.", func(e *Env) {
-		keep := e.info.MinTTL
+		keep := e.least
 		c := e.open()
 		g := c.try(e.mutex(e.lock("m")))
 		if err := c.store.(driver.Detacher).Detach(e.ctx, g, keep); err != nil {
@@ -98,7 +98,7 @@ var detachCases = []Case{
 			told.Since, told.TTL = r.Since, r.TTL
 			e.while(told, func() { e.held(g) })
 		}
-		w := e.a().queue(e.lined(g.Name)).stands()
+		w := e.a().queue(e.lined(g.Name))
 		w.grantedWithin(e.latest(keep))
 		e.notEarly(told, w.returned)
 		e.rises(g.Token, w.grant.Token)

@@ -22,7 +22,8 @@ type Env struct {
 	h       Harness
 	info    driver.Info
 	slack   time.Duration
-	prefix  string // starts the names of all locks of this case
+	least   time.Duration // the shortest TTL of the case
+	prefix  string        // starts the names of all locks of this case
 	refused atomic.Bool
 	count   atomic.Int64
 	work    sync.WaitGroup
@@ -40,8 +41,8 @@ const goroutineLabel = "drivertest"
 // cleanupTime bounds the clean-up of one case.
 const cleanupTime = 3 * time.Second
 
-func newEnv(ctx context.Context, cancel context.CancelFunc, s *suite, folder string, slack time.Duration) *Env {
-	e := &Env{ctx: ctx, cancel: cancel, suite: s, h: s.h, info: s.info, slack: slack, prefix: s.h.Prefix + folder + "/", names: map[string]bool{}}
+func newEnv(ctx context.Context, cancel context.CancelFunc, s *suite, folder string, g grace) *Env {
+	e := &Env{ctx: ctx, cancel: cancel, suite: s, h: s.h, info: s.info, slack: g.slack, least: g.least, prefix: s.h.Prefix + folder + "/", names: map[string]bool{}}
 	for i, st := range s.shared {
 		e.shared = append(e.shared, newClient(e, st, fmt.Sprintf("client %d", i+1)))
 	}
@@ -284,8 +285,8 @@ func (e *Env) lined(name string) driver.Claim {
 	return c
 }
 
-// short is c with the shortest TTL there is; lasting gives it another one.
-func (e *Env) short(c driver.Claim) driver.Claim { return lasting(c, e.info.MinTTL) }
+// short is c with the shortest TTL of the case; lasting gives it another one.
+func (e *Env) short(c driver.Claim) driver.Claim { return lasting(c, e.least) }
 
 func lasting(c driver.Claim, ttl time.Duration) driver.Claim {
 	c.TTL = ttl.Round(time.Millisecond)

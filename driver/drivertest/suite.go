@@ -145,25 +145,33 @@ func Run(ctx context.Context, h Harness, o *Options) []Result {
 			}
 			places <- struct{}{}
 			defer func() { <-places }()
-			results[i] = s.run(ctx, c, c.Name, s.h.Slack)
+			results[i] = s.run(ctx, c, c.Name, s.graces(0))
 		})
 	}
 	wg.Wait()
 	for i, c := range cases {
 		for tries := 0; alone[c.Name] && tries == 0 || results[i].proofless && !opts.Once && tries < retries; tries++ {
-			slack := s.h.Slack
+			g := s.graces(0)
 			if results[i].proofless {
-				slack <<= tries + 1
+				g = s.graces(tries + 1)
 			}
-			results[i] = s.run(ctx, c, fmt.Sprintf("%s-again-%d", c.Name, tries+1), slack) // on fresh locks
+			results[i] = s.run(ctx, c, fmt.Sprintf("%s-again-%d", c.Name, tries+1), g) // on fresh locks
 		}
 	}
 	return results
 }
 
 // retries is how often a case is run again, alone, that failed for being late in a way that proves nothing: each time with
-// twice the slack.
+// twice the slack, and with longer TTLs, since what a busy machine takes does not depend on them.
 const retries = 3
+
+// grace is what a case is run with: how late things may be, and how soon its claims end.
+type grace struct{ slack, least time.Duration }
+
+// graces is that of the first run, and of the tries after it.
+func (s *suite) graces(tries int) grace {
+	return grace{s.h.Slack << tries, max(s.info.MinTTL, min(time.Duration(1+tries)*s.info.MinTTL, s.info.MaxTTL/4))}
+}
 
 // lateMachine is by how much a machine is late on which a case that failed for being late proves nothing: the shortest TTLs are
 // 1 s, and servers on it were late, too.
@@ -233,13 +241,13 @@ func (s *suite) close() {
 }
 
 // run runs one case, on locks below a name of its own. The case gets its own goroutine, so that one that hangs in a store costs its limit and no more.
-func (s *suite) run(ctx context.Context, c Case, folder string, slack time.Duration) Result {
+func (s *suite) run(ctx context.Context, c Case, folder string, g grace) Result {
 	start := time.Now()
 	ctx, expire := context.WithTimeoutCause(ctx, s.opts.Limit, fmt.Errorf("the case took longer than %v", s.opts.Limit))
 	defer expire()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	e := newEnv(ctx, cancel, s, folder, slack)
+	e := newEnv(ctx, cancel, s, folder, g)
 	done := make(chan error, 1)
 	go pprof.Do(ctx, pprof.Labels(goroutineLabel, e.prefix), func(ctx context.Context) {
 		err := guard(func() error { return c.Run(ctx, e) })
@@ -253,7 +261,7 @@ func (s *suite) run(ctx context.Context, c Case, folder string, slack time.Durat
 	<-ctx.Done() // the case has ended, or its time is up
 	select {
 	case r.Err = <-done:
-	case <-after(slack + 2*cleanupTime):
+	case <-after(g.slack + 2*cleanupTime):
 		r.Err = late{error: fmt.Errorf("the case does not end with its context: %w", context.Cause(ctx))}
 	}
 	var skip skipped

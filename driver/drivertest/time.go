@@ -11,7 +11,7 @@ var timeCases = []Case{
 		name := e.lock("m")
 		g := e.a().try(e.mutex(name)) // every grant is checked against its call and its return
 		w := e.b().queue(e.short(e.lined(name))).stands()
-		e.sleep(e.info.MinTTL + e.info.MinTTL/4)
+		e.sleep(e.least + e.least/4)
 		e.a().release(g)
 		next := w.granted()
 		if age := elapsed(next.Since, w.returned); age > next.TTL/2 {
@@ -27,7 +27,7 @@ var timeCases = []Case{
 		}
 	}),
 	promise("silent-holder", "The claim of a holder that falls silent ends when its TTL is over, and not sooner; whoever waits or tries is then let in.", func(e *Env) {
-		ttl := e.info.MinTTL
+		ttl := e.least
 		onlookers := []struct {
 			holder driver.Claim
 			next   func(name string, g driver.Grant) driver.Grant
@@ -66,8 +66,9 @@ var timeCases = []Case{
 	}),
 	promise("renewal-keeps", "A holder that renews keeps its place and its token for as long as it likes, however many wait or try.", func(e *Env) {
 		g := e.a().try(e.short(e.mutex(e.lock("m"))))
-		w := e.b().queue(e.lined(g.Name)).stands()
-		for start := g.Since; e.since(start) < 3*e.info.MinTTL; {
+		var w *waiting
+		e.while(g, func() { w = e.b().queue(e.lined(g.Name)).stands() })
+		for start := g.Since; e.since(start) < 3*e.least; {
 			e.sleepUntil(g.Since, g.TTL/4)
 			g = e.a().renew(g)
 			e.held(g)
@@ -78,7 +79,7 @@ var timeCases = []Case{
 	}),
 	order.promise("waiting-outlives-ttl", "A claim that waits keeps its place in line for longer than its own TTL.", func(e *Env) {
 		name := e.lock("line")
-		ttl := 2 * e.info.MinTTL // the least is soon slept through by a busy machine
+		ttl := 2 * e.least // the least is soon slept through by a busy machine
 		g := e.a().try(e.mutex(name))
 		first := e.b().queue(lasting(e.fair(name), ttl)).stands()
 		e.sleep(5 * ttl / 4)

@@ -17,7 +17,7 @@ var waitCases = []Case{
 	promise("dead-holder-and-line", "When a holder dies the first in line is let in, and then the next: the line moves on as after a release.", func(e *Env) {
 		dead := e.open()
 		g := dead.try(e.short(e.mutex(e.lock("m"))))
-		first := e.a().queue(e.lined(g.Name)).stands()
+		first := e.a().queue(e.lined(g.Name))
 		first.grantedWithin(e.latest(g.TTL))
 		e.notEarly(g, first.returned)
 		second := e.b().queue(e.lined(g.Name)).stands()
@@ -38,7 +38,8 @@ var waitCases = []Case{
 		if bound == 0 {
 			bound = e.latest(g.TTL)
 		}
-		w := e.a().queue(e.lined(g.Name)).stands()
+		var w *waiting
+		e.while(g, func() { w = e.a().queue(e.lined(g.Name)).stands() })
 		start := e.now()
 		e.kill(c)
 		e.rises(g.Token, w.grantedWithin(bound+e.slack).Token)

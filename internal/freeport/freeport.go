@@ -18,26 +18,56 @@ var (
 // Listen listens on a free port.
 func Listen() (net.Listener, error) { return listeners.listen() }
 
-// Port is a port that nobody listens on.
-func Port() (string, error) {
-	l, err := servers.listen()
-	if err != nil {
-		return "", err
-	}
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port, l.Close()
-}
+// Port is a port that nobody listens on, and that Port gives to no other process before this one has ended: neither before
+// the server has bound it, nor while that is down.
+func Port() (string, error) { return servers.reserve() }
 
 // ports are taken in turn, from anywhere on.
 type ports struct {
 	first, end int
 	mu         sync.Mutex
 	next       int
+	reserved   map[int]net.PacketConn
 }
 
-func (p *ports) listen() (net.Listener, error) {
+func (p *ports) listen() (l net.Listener, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	_, err = p.turnLocked(func(_ int, addr string) bool { l, err = net.Listen("tcp", addr); return err == nil })
+	return l, err
+}
+
+// reserve finds a port that no process has reserved and nobody listens on. Whoever reserves a port holds the UDP port of the same
+// number, which none of the servers uses, and the kernel frees it when the process ends.
+func (p *ports) reserve() (string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	port, err := p.turnLocked(func(port int, addr string) bool {
+		mark := p.reserved[port] // by ourselves, when a process has gone through all of them
+		if mark == nil {
+			var err error
+			if mark, err = net.ListenPacket("udp", addr); err != nil {
+				return false
+			}
+		}
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			if p.reserved[port] == nil {
+				_ = mark.Close()
+			}
+			return false
+		}
+		if p.reserved == nil {
+			p.reserved = map[int]net.PacketConn{}
+		}
+		p.reserved[port] = mark
+		return l.Close() == nil
+	})
+	return strconv.Itoa(port), err
+}
+
+// turnLocked goes through the ports until take takes one.
+func (p *ports) turnLocked(take func(port int, addr string) bool) (int, error) {
 	if p.next == 0 {
 		p.next = p.first + rand.N(p.end-p.first)
 	}
@@ -46,9 +76,9 @@ func (p *ports) listen() (net.Listener, error) {
 		if p.next >= p.end {
 			p.next = p.first
 		}
-		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(p.next)); err == nil {
-			return l, nil
+		if take(p.next, "127.0.0.1:"+strconv.Itoa(p.next)) {
+			return p.next, nil
 		}
 	}
-	return nil, errors.New("no free port")
+	return 0, errors.New("no free port")
 }

@@ -1,5 +1,5 @@
 // Package servertest runs clusters of servers for tests: processes of their own, on free ports of the loopback interface, that
-// can be stopped, killed, started again and cut off from each other and from their clients.
+// can be stopped, killed, started again and cut off from each other and from their clients. None outlives a test that was killed.
 package servertest
 
 import (
@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/childtest"
 )
 
 // Server is one server's process.
@@ -34,7 +36,7 @@ func (s *Server) Start() error {
 	defer log.Close()
 	proc, done := exec.Command(s.Args[0], s.Args[1:]...), make(chan struct{})
 	proc.Stdout, proc.Stderr = log, log
-	if err := proc.Start(); err != nil {
+	if err := childtest.Start(proc); err != nil {
 		return err
 	}
 	s.proc, s.done = proc, done

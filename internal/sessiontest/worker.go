@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/childtest"
 )
 
 const orderVariable = "SESSIONTEST_ORDER"
@@ -61,7 +62,7 @@ func (r *Rig[C, P]) StartWorker(t *testing.T, o Order) *Worker {
 	if w.in, err = w.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Start(); err != nil {
+	if err := childtest.Start(w.Cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.Process.Kill(); _ = w.Wait() })

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/childtest"
 )
 
 // The test binary is also the processes that the tests start, stop and kill: what one does is in this variable.
@@ -132,7 +133,7 @@ func run(t testing.TB, cmd *exec.Cmd) (*child, string) {
 	in, err1 := cmd.StdinPipe()
 	out, err2 := cmd.StdoutPipe()
 	cmd.Stderr = os.Stderr
-	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
+	if err := errors.Join(err1, err2, childtest.Start(cmd)); err != nil {
 		t.Fatal(err)
 	}
 	c := &child{Cmd: cmd, in: in, out: bufio.NewReader(out)}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/childtest"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -118,7 +119,7 @@ func (j *judge) start(url string) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.Start(); err != nil {
+	if err := childtest.Start(c); err != nil {
 		return nil, err
 	}
 	go j.listen(c.Process.Pid, out)

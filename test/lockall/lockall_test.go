@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/childtest"
 	_ "github.com/holdfast-go/holdfast/store/file"
 )
 
@@ -62,7 +63,7 @@ func TestLockAll(t *testing.T) {
 		w := &worker{Cmd: exec.Command(os.Args[0])}
 		w.Env = append(os.Environ(), "LOCKALL="+dir, "LOCKALL_FOR="+duration.String())
 		w.Stdout, w.Stderr = &w.out, &w.err
-		if err := w.Start(); err != nil {
+		if err := childtest.Start(w.Cmd); err != nil {
 			t.Fatal(err)
 		}
 		workers = append(workers, w)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/childtest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
@@ -66,7 +67,7 @@ func TestStoppedProcess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := cmd.Start(); err != nil {
+		if err := childtest.Start(cmd); err != nil {
 			t.Fatal(err)
 		}
 		defer cmd.Process.Kill() // also where it stands still

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/childtest"
 )
 
 var duration = flag.Duration("storm", 10*time.Second, "how long each storm lasts")
@@ -56,7 +58,7 @@ func start(t *testing.T, o Order) *worker {
 	w := &worker{Cmd: exec.Command(os.Args[0])}
 	w.Env = append(os.Environ(), "STORM="+string(order))
 	w.Stdout, w.Stderr = &w.out, &w.err
-	if err := w.Start(); err != nil {
+	if err := childtest.Start(w.Cmd); err != nil {
 		t.Fatal(err)
 	}
 	return w

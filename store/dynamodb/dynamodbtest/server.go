@@ -17,6 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
+	"github.com/holdfast-go/holdfast/internal/childtest"
 	"github.com/holdfast-go/holdfast/internal/freeport"
 )
 
@@ -102,8 +103,8 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	s.out.Reset()
-	s.cmd.Stdout, s.cmd.Stderr, s.cmd.SysProcAttr = &s.out, &s.out, diesWithUs()
-	if err := s.cmd.Start(); err != nil {
+	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.out
+	if err := childtest.Start(s.cmd); err != nil {
 		return err
 	}
 	s.gone = make(chan struct{})

@@ -7,10 +7,9 @@ import (
 	"syscall"
 )
 
-// child has the kernel end a server whose test was killed, and makes it another user's if we are root, whom PostgreSQL
-// refuses to serve.
+// child makes a server another user's if we are root, whom PostgreSQL refuses to serve.
 func child() (*syscall.SysProcAttr, error) {
-	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	attr := &syscall.SysProcAttr{}
 	uid, gid, err := servant()
 	if err == nil && uid >= 0 {
 		attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/childtest"
 	"github.com/holdfast-go/holdfast/internal/freeport"
 	"github.com/jackc/pgx/v5"
 )
@@ -172,7 +173,7 @@ func spawn(dir, logFile string, env []string, name string, args ...string) (*exe
 	defer log.Close()
 	c := exec.Command(name, args...)
 	c.Stdout, c.Stderr, c.SysProcAttr, c.Dir, c.Env = log, log, attr, dir, append(os.Environ(), env...)
-	if err := c.Start(); err != nil {
+	if err := childtest.Start(c); err != nil {
 		return nil, nil, err
 	}
 	done := make(chan struct{})

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/childtest"
 	"github.com/holdfast-go/holdfast/internal/freeport"
 )
 
@@ -70,8 +71,7 @@ func (s *Server) run() error {
 	s.cmd = exec.Command("redis-server", s.args...)
 	s.cmd.Env = append(os.Environ(), s.env...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
-	s.cmd.SysProcAttr = diesWithUs()
-	if err := s.cmd.Start(); err != nil {
+	if err := childtest.Start(s.cmd); err != nil {
 		return fmt.Errorf("starting redis-server (Debian: apt-get install redis-server): %w", err)
 	}
 	cmd, done := s.cmd, make(chan struct{})
