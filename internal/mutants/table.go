@@ -116,7 +116,7 @@ var table = []mutant{
 	{name: "one of a claim's two nodes not looked for", file: "store/zookeeper/look.go", pkg: "./store/zookeeper", test: "TestTwinRemoved",
 		edits: []edit{{"if calls[i].err == nil && beside[0].err != nil {", "if false {"}}},
 	{name: "what is left of a claim left standing", file: "engine/sequence/claim.go", pkg: "./store/zookeeper", test: "TestTwinRemoved",
-		edits: []edit{{"e.remainder.MayRemain(cl.node.Key) {", "e.remainder.MayRemain(\"\") {"}}},
+		edits: []edit{{"e.remainder.MayRemain(cl.node.Key) {", "e.remainder.MayRemain(cl.node.Key) && false {"}}},
 	{name: "one of a claim's two nodes removed alone", file: "store/zookeeper/change.go", pkg: "./store/zookeeper", test: "TestRemains",
 		edits: []edit{{"if strings.HasPrefix(key, prefix) && key != n.Key {", "if strings.HasPrefix(key, prefix+\"-\") {"}}},
 	{name: "a node whose ticket is gone left standing", file: "store/zookeeper/plaintree.go", pkg: "./store/zookeeper", test: "TestTicketRemoved",
