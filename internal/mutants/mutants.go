@@ -129,6 +129,10 @@ func (r *runner) test(m mutant, binary string, build ...string) ([]byte, bool, e
 	}
 	cmd = exec.Command(binary, "-test.run", strings.Join(pattern, "/"), "-test.v", "-test.timeout", "5m")
 	cmd.Dir = filepath.Join(r.root, m.pkg)
+	cmd.Env = append(os.Environ(), r.env...)
+	if len(build) > 0 { // for the programs that the test itself builds
+		cmd.Env = append(cmd.Env, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" "+strings.Join(build, "=")))
+	}
 	out, err := cmd.CombinedOutput()
 	if err == nil && !bytes.Contains(out, []byte("--- PASS: "+strings.Split(m.test, "/")[0])) {
 		return nil, false, fmt.Errorf("there is no %s in %s, or it was skipped", m.test, m.pkg)

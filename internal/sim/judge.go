@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strconv"
 	"sync"
 	"time"
 
@@ -30,6 +31,7 @@ type judge struct {
 	since    map[string]time.Duration   // claim ids: when the store granted them
 	stands   map[string]time.Duration   // claim ids that were left alone: until when they must stand
 	broken   map[string]bool            // claim ids that an operator breaks, or has broken
+	refs     map[string]string          // and their refs
 	given    map[string]bool            // claim ids of which their client knows that they were granted
 	endedAt  map[string]time.Duration   // and when
 	endedBy  map[string]ender           // claim ids that held, or were broken while they waited: by whom they were ended
@@ -58,7 +60,7 @@ func newJudge(w *World) *judge {
 	return &judge{w: w, tenures: map[string]map[*holdfast.Lease]*tenure{}, tokens: map[string]map[int64]bool{},
 		largest: map[string]int64{}, gone: map[string]bool{}, leaving: map[string]bool{}, arrival: map[string]int{},
 		standing: map[string]map[string]bool{}, since: map[string]time.Duration{}, stands: map[string]time.Duration{},
-		broken: map[string]bool{}, endedBy: map[string]ender{}, endedAt: map[string]time.Duration{}, given: map[string]bool{}, waiting: map[string]wait{}}
+		broken: map[string]bool{}, endedBy: map[string]ender{}, endedAt: map[string]time.Duration{}, given: map[string]bool{}, refs: map[string]string{}, waiting: map[string]wait{}}
 }
 
 func (j *judge) violation(format string, args ...any) {
@@ -180,7 +182,8 @@ func (j *judge) released(c driver.Claim) {
 	defer j.mu.Unlock()
 	j.gone[c.ID] = true
 	// A claim that was never known to be granted may be barred from coming again, whatever became of it before.
-	if by := j.endedBy[c.ID]; j.given[c.ID] && by != "" && by != itself && j.current() {
+	// Of one whose time has passed since its holder knows that it is lost.
+	if by := j.ender(c.ID); j.given[c.ID] && by != "" && by != itself && j.current() && j.fresh(c.ID) {
 		j.violation("a release on %s succeeded, and its claim had been ended by %s", c.Name, by)
 	}
 }
@@ -333,14 +336,32 @@ func (j *judge) note(id string, held bool, by actor) {
 func (j *judge) removed(n sequence.Node, by *host) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.endedBy[n.ID], j.endedAt[n.ID] = itself, j.w.elapsed()
+	ref := n.Key + "@" + strconv.FormatInt(n.Token, 16)
+	who := itself
 	if by.reliable && j.broken[n.ID] {
-		j.endedBy[n.ID] = operator
+		who = operator
 	}
+	j.endedBy[ref], j.endedBy[n.ID], j.endedAt[ref] = who, who, j.w.elapsed()
+}
+
+// ender is by whom a claim was ended that was granted. On a tree another node of it, which waited under a session that is over,
+// may have been removed as well.
+func (j *judge) ender(id string) ender {
+	if j.w.tree != nil && j.endedBy[id] != j.endedBy[j.refs[id]] {
+		return itself // of two nodes of it one was removed by its own client
+	}
+	return j.endedBy[j.key(id)]
+}
+
+func (j *judge) key(id string) string {
+	if j.w.tree != nil {
+		return j.refs[id]
+	}
+	return id
 }
 
 // fresh reports whether a claim was ended less than a TTL ago, so that a note of it is kept.
-func (j *judge) fresh(id string) bool { return j.w.elapsed() < j.endedAt[id]+j.w.ttl-j.w.ttl/50 }
+func (j *judge) fresh(id string) bool { return j.w.elapsed() < j.endedAt[j.key(id)]+j.w.ttl-j.w.ttl/50 }
 
 // current reports whether what is read from the store is true. Where it is not, a release can find its claim gone that stands.
 func (j *judge) current() bool { return j.w.kind != stale && j.w.kind != undurable }
@@ -364,7 +385,7 @@ func (j *judge) cause(name string, l *holdfast.Lease, t *tenure, loss *holdfast.
 	case loss.Loss == holdfast.LossBroken && !j.broken[l.ID()]:
 		j.violation("a lease of %s ended because an operator broke it, and none did", name)
 	case loss.Loss == holdfast.LossGone && j.w.tree != nil: // true, and all that is known where a note cannot be asked for
-	case (loss.Loss == holdfast.LossGone || loss.Loss == holdfast.LossTaken) && j.endedBy[l.ID()] == operator && j.fresh(l.ID()):
+	case (loss.Loss == holdfast.LossGone || loss.Loss == holdfast.LossTaken) && j.ender(l.ID()) == operator && j.fresh(l.ID()):
 		j.violation("an operator broke a claim on %s, and its holder was told: %v", name, loss)
 	}
 }
@@ -373,17 +394,17 @@ func (j *judge) cause(name string, l *holdfast.Lease, t *tenure, loss *holdfast.
 func (j *judge) unlocked(name, id string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if by := j.endedBy[id]; (by == operator || by == another) && j.current() {
+	if by := j.ender(id); (by == operator || by == another) && j.current() {
 		j.violation("an Unlock of %s succeeded, and its claim had been ended by %s", name, by)
 	}
 }
 
 // acquired checks what came of an Acquire whose claim an operator may have broken.
-func (j *judge) acquired(c driver.Claim, err error) {
+func (j *judge) acquired(c driver.Claim, g driver.Grant, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var loss *driver.LossError
-	j.given[c.ID] = err == nil
+	j.given[c.ID], j.refs[c.ID] = err == nil, g.Ref
 	if errors.As(err, &loss) && loss.Loss == driver.LossBroken && !j.broken[c.ID] {
 		j.violation("a wait for %s ended because an operator broke it, and none did", c.Name)
 	}

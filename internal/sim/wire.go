@@ -252,7 +252,7 @@ func (s *watched) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 		defer s.host.world.judge.waitsNoMore(c)
 	}
 	g, err := s.Store.Acquire(ctx, c)
-	s.host.world.judge.acquired(c, err)
+	s.host.world.judge.acquired(c, g, err)
 	return g, err
 }
 
