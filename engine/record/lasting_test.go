@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
@@ -91,4 +92,50 @@ func TestReadsConfirmNothing(t *testing.T) {
 			}
 		}
 	}
+}
+
+// unclocked is a table that does not know its store's clock, so that claims are judged by watching them.
+type unclocked struct{ record.Table }
+
+func (unclocked) Now() (int64, time.Duration) { return 0, -1 }
+
+// TestForgottenRenewal promises that a holder is not taken for silent since a renewal that the store has forgotten, and that an
+// observer has seen: what the holder renews afterwards looks otherwise.
+func TestForgottenRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMemory()
+		table := &fleeting{Table: unclocked{m.Table()}}
+		holder, observer := record.New(table), record.New(table)
+		defer holder.Close()
+		defer observer.Close()
+		claim := func(n int) driver.Claim {
+			c := paceClaim(n, false)
+			c.TTL = 10 * time.Second
+			return c
+		}
+		g, err := holder.Acquire(t.Context(), claim(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		renew := func() (err error) {
+			holder.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) { err = r.Err })
+			return err
+		}
+		table.lose = 1
+		if err := renew(); !errors.Is(err, driver.ErrUncertain) {
+			t.Fatal(err)
+		}
+		if _, err := observer.Acquire(t.Context(), claim(2)); !errors.Is(err, driver.ErrHeld) {
+			t.Fatal(err)
+		}
+		table.failOver(t)
+		time.Sleep(6 * time.Second)
+		if err := renew(); err != nil { // good for 9 s from now
+			t.Fatal(err)
+		}
+		time.Sleep(6 * time.Second) // 12 s after the one that was forgotten
+		if g, err := observer.Acquire(t.Context(), claim(3)); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("beside a holder that has renewed 6 s ago: token %d, %v", g.Token, err)
+		}
+	})
 }

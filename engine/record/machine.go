@@ -78,6 +78,7 @@ type Moment struct {
 	Early   int64 // the store's clock is surely past this
 	Late    int64 // and surely not past this
 	Window  time.Duration
+	Skip    int64                // by how much a beat grows beyond the next; random
 	Over    func(*Claim) Verdict // what has been found out about a claim beside its Ends
 }
 
@@ -273,17 +274,21 @@ func (c *Claim) loss(v Verdict) driver.Loss {
 	}
 }
 
+// nextBeat gives the claim a beat that no observer has seen yet. The next number would not do: a store that falls back to what it had
+// forgets beats that others have read, and the same ones, written once more, would look like silence since then.
+func (c *Claim) nextBeat(m Moment) { c.Beat += 1 + m.Skip }
+
 // call asks a waiting claim to show itself within d.
 func (c *Claim) call(m Moment, d time.Duration) {
 	c.State = Called
-	c.Beat++
+	c.nextBeat(m)
 	c.Allow = min(max(d, c.Window), c.TTL)
 	c.Ends = m.ends(c.Allow)
 }
 
 // beat is a sign of life by the claim's owner.
 func (c *Claim) beat(m Moment) {
-	c.Beat++
+	c.nextBeat(m)
 	c.Allow = c.TTL
 	c.Ends = m.ends(c.TTL)
 }

@@ -2,14 +2,18 @@ package record
 
 import (
 	"math"
+	"math/rand/v2"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
 
+// maxSkip makes a beat that was forgotten come again once in a million times, and leaves room for a billion renewals of one lease.
+const maxSkip = 1 << 20
+
 // moment is what is known now, about the row that the next step will be made on.
 func (e *engine) moment(row Row) Moment {
-	m := Moment{Window: e.window()}
+	m := Moment{Window: e.window(), Skip: rand.Int64N(maxSkip)}
 	m.Now, m.Early, m.Late, m.Clocked = e.storeClock()
 	seen := e.sightings(row.Name)
 	m.Over = func(c *Claim) Verdict {

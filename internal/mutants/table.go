@@ -146,4 +146,6 @@ var table = []mutant{
 		edits: []edit{{"== 1 then answer = -2 end", "== 2 then answer = -2 end"}}},
 	{name: "a list that leaves out foreign locks", file: "store/redis/inspect.go", pkg: "./store/redis", test: "TestListForeign",
 		edits: []edit{{"if s.keys.before+s.keys.after == \"\" {", "if true {"}}},
+	{name: "beats counted one by one", file: "engine/record/machine.go", pkg: "./engine/record", test: "TestForgottenRenewal",
+		edits: []edit{{"c.Beat += 1 + m.Skip", "c.Beat++"}}},
 }
