@@ -76,11 +76,14 @@ func (e *Env) finish() error {
 	return err
 }
 
-// failf ends the case: the store has broken its promise.
+// failf ends the case: the store has broken its promise, or had no answer in time.
 func (e *Env) failf(format string, args ...any) {
 	err := fmt.Errorf(format, args...)
-	if e.ctx.Err() != nil {
+	switch {
+	case e.ctx.Err() != nil:
 		err = late{error: fmt.Errorf("%w (%w)", err, context.Cause(e.ctx))}
+	case errors.Is(err, driver.ErrUncertain):
+		err = late{error: err}
 	}
 	panic(failure{err})
 }
@@ -372,7 +375,11 @@ func tell(l driver.Lock) (told string) {
 // wants fails unless err Is target.
 func (e *Env) wants(err, target error, format string, args ...any) {
 	e.noSecret(err)
-	if !errors.Is(err, target) {
+	switch {
+	case errors.Is(err, target):
+	case errors.Is(err, driver.ErrUncertain):
+		e.failf("%s: got %w, want %q", fmt.Sprintf(format, args...), err, target)
+	default:
 		e.failf("%s: got %s, want %q", fmt.Sprintf(format, args...), show(err), target)
 	}
 }

@@ -75,7 +75,7 @@ func TestRefusals(t *testing.T) {
 	refuse("ResourceNotFoundException", "Requested resource not found")
 	_, err = s.Acquire(t.Context(), waiting(mutex("m", time.Minute)))
 	check(err, driver.ErrInvalid, table, "region")
-	if took := time.Since(from); took > 5*time.Second {
+	if took := time.Since(from); took > 30*time.Second { // of three minutes
 		t.Errorf("what is final was asked for %v", took)
 	}
 

@@ -169,7 +169,7 @@ func TestFullDisk(t *testing.T) {
 	began := time.Now()
 	_, err := st.Acquire(t.Context(), mutex("n", time.Minute))
 	is(t, err, driver.ErrDenied, "make room")
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 30*time.Second { // of a minute for which it would be asked again
 		t.Errorf("told after %v", took)
 	}
 	is(t, renew(t, st, g).Err, driver.ErrDenied, "make room")
