@@ -103,6 +103,7 @@ func (s *Store) Expire(t testing.TB, name string) {
 
 // Steal takes a lock from its holders and gives it to a thief, whose lease it returns. The holders do not know: they go
 // on believing until their next renewal, a third of their TTL at most, as a process does that was frozen for too long.
+// They are then told [holdfast.LossBroken], since the lock is taken by a forced break.
 // What they do under their token meanwhile is for the guarded resource to refuse.
 func (s *Store) Steal(t testing.TB, name string) *holdfast.Lease {
 	t.Helper()

@@ -169,7 +169,7 @@ func TestSteal(t *testing.T) {
 		s.AssertHeldBy(t, thief)
 		fails(t, "though its holder believes so", func(tb testing.TB) { s.AssertHeldBy(tb, l) })
 		s.Advance(t, holdfast.DefaultTTL/2)
-		wantLoss(t, l, holdfast.LossTaken)
+		wantLoss(t, l, holdfast.LossBroken)
 		s.Expire(t, "a")
 		wantLoss(t, thief, holdfast.LossExpired)
 		sem, err := c.Semaphore("s", 3, nil).Acquire(t.Context(), 2)
