@@ -369,7 +369,7 @@ func clock(e *env) error {
 		for i, t := range ts {
 			now, off := t.Now()
 			if now < last[i] {
-				return fmt.Errorf("Now fell from %d to %d", last[i], now)
+				return fmt.Errorf("the time fell from %d to %d", last[i], now)
 			}
 			last[i] = now
 			if off < 0 {
