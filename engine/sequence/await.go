@@ -190,7 +190,10 @@ func (e *Engine) wakeNext(cl *claim) {
 			}
 			if err == nil {
 				nodes, err := e.tree.Read(ctx, []Place{{cl.Name, n.Key}})
-				if err != nil || e.seenUnder(n.Key, cl, nodes[0]) != nil {
+				if err == nil && nodes[0].Token == 0 {
+					e.changed(cl) // and its session may be over, which has to be asked for
+				}
+				if err != nil || nodes[0].Token == 0 || e.seenUnder(n.Key, cl, nodes[0]) != nil {
 					return // whoever is next polls
 				}
 			}

@@ -134,3 +134,48 @@ func TestBrokenIsTold(t *testing.T) {
 		}
 	})
 }
+
+// TestBrokenBeneathWithdrawal: as [TestBrokenBeneathRelease], where one try of the add had no answer either, so that the claim is
+// withdrawn, and where a renewal that is still under way finds it gone between two tries of that.
+func TestBrokenBeneathWithdrawal(t *testing.T) {
+	for _, broken := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			server := memtree.New()
+			operator := sequence.New(&memtree.Link{Server: server})
+			defer operator.Close()
+			var g driver.Grant
+			var adds, tries atomic.Int64
+			gone, renewed := make(chan struct{}), make(chan struct{})
+			holder := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+				switch {
+				case what == "add" && adds.Add(1) == 1:
+					return nil, errors.New("no answer")
+				case what == "read":
+					<-gone
+				case what == "withdraw" && tries.Add(1) == 1:
+					if !broken {
+						do()
+					} else if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
+						t.Error(err)
+					}
+					close(gone)
+					<-renewed
+					return nil, errors.New("no answer")
+				}
+				return do(), nil
+			}})
+			defer holder.Close()
+			var err error
+			if g, err = holder.Acquire(t.Context(), mutex("m", 10*time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			go func() { renewal(t.Context(), holder, g); close(renewed) }()
+			synctest.Wait()
+			err = holder.Release(t.Context(), g.Claim, g.Ref)
+			var loss *driver.LossError
+			if was := errors.As(err, &loss) && loss.Loss == driver.LossBroken; was != broken || !was && err != nil {
+				t.Errorf("broken %v: the release says: %v", broken, err)
+			}
+		})
+	}
+}

@@ -3,6 +3,7 @@ package sequence_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,6 +43,75 @@ func TestSessionEnded(t *testing.T) {
 		var loss *driver.LossError
 		if err != nil || end.ID != held.ID || !errors.As(end.Err, &loss) || loss.Loss != driver.LossSession || time.Since(at) > 0 {
 			t.Errorf("told of %+v after %v, %v", end, time.Since(at), err)
+		}
+	})
+}
+
+// TestEndedIsNotBroken: a claim that is let in, and whose session is over by then, is made anew; nobody takes it for broken
+// because its node is not there any more when the next in line is to be told.
+func TestEndedIsNotBroken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		holder, last := sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server})
+		defer holder.Close()
+		defer last.Close()
+		all, mine := permits("s", 2, 2), permits("s", 2, 1)
+		var ended atomic.Bool
+		waiter := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+			switch {
+			case what == "change" && !ended.Load():
+				for _, n := range server.Standing("s") {
+					if n.ID == mine.ID {
+						server.Expire(n.Session)
+					}
+				}
+				ended.Store(true)
+			case what == "beat":
+				time.Sleep(time.Millisecond) // later than all that is read
+			}
+			return do(), nil
+		}})
+		defer waiter.Close()
+		if _, err := holder.Acquire(t.Context(), all); err != nil {
+			t.Fatal(err)
+		}
+		in := make(chan error, 1)
+		go func() { _, err := waiter.Acquire(t.Context(), mine); in <- err }()
+		synctest.Wait()
+		go func() { _, _ = last.Acquire(t.Context(), permits("s", 2, 1)) }()
+		time.Sleep(2 * time.Second) // so that the grant takes a beat
+		if err := holder.Release(t.Context(), all, ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-in; err != nil || !ended.Load() {
+			t.Errorf("the acquire says: %v (ended: %v)", err, ended.Load())
+		}
+	})
+}
+
+// TestEndedBeneathRenewal: so it is for a renewal that gets no answer until the session is over.
+func TestEndedBeneathRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		began := time.Now()
+		holder := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+			if time.Since(began) >= time.Second {
+				time.Sleep(time.Until(began.Add(11 * time.Second)))
+			}
+			if what == "beat" {
+				time.Sleep(time.Millisecond) // later than all that is read
+			}
+			return do(), nil
+		}})
+		defer holder.Close()
+		g, err := holder.Acquire(t.Context(), mutex("m", 9*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Until(began.Add(time.Second)))
+		var loss *driver.LossError
+		if r := renewal(t.Context(), holder, g); !errors.As(r.Err, &loss) || loss.Loss != driver.LossSession {
+			t.Errorf("the renewal says: %v", r.Err)
 		}
 	})
 }

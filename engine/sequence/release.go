@@ -57,21 +57,24 @@ func (e *Engine) release(p *patience, cl *claim) error {
 }
 
 func (e *Engine) removeClaim(p *patience, cl *claim) error {
-	var tried Node // what a try without an answer was to remove
+	var known Node // as it was seen last to stand: what the tries without an answer were to remove
 	for {
 		e.mu.Lock()
 		s, n, unsure, loss := cl.session, cl.node, cl.unsure, cl.loss
 		look, next := len(e.waiting[cl.Name]) > 0, e.nextLocked(cl)
 		e.mu.Unlock()
+		if n.Token != 0 { // it is forgotten beneath the release if a read shows that it is gone
+			known = n
+		}
 		if s == nil || n.Token == 0 && !unsure || s.isDead() {
 			e.forget(cl)
 			switch {
 			case p.unsure:
-				return e.outcome(p, cl, tried)
+				return e.outcome(p, cl, known)
 			case loss != nil:
 				return loss
 			}
-			return e.whyGone(p.ctx, cl.Name, n)
+			return e.whyGone(p.ctx, cl.Name, known)
 		}
 		ctx, cancel := bounded(p.ctx)
 		start := e.clock.Now()
@@ -89,9 +92,9 @@ func (e *Engine) removeClaim(p *patience, cl *claim) error {
 		}
 		cancel()
 		if err == nil || errors.Is(err, ErrSessionOver) {
-			return e.released(p, cl, n, stood && err == nil, sight{left, start})
+			return e.released(p, cl, known, stood && err == nil, sight{left, start})
 		}
-		p.unsure, tried = true, n
+		p.unsure = true
 		if err := p.again(err); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package sequence
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -79,6 +80,10 @@ func (s *session) renew(ctx context.Context, some []due, done func(int, driver.R
 	beat.Go(func() { since, beatErr = s.keepFresh(ctx) })
 	nodes, start, err := s.keepReading(ctx, at)
 	beat.Wait()
+	isGone := func(n Node) bool { return n.Token == 0 }
+	if err == nil && beatErr == nil && slices.ContainsFunc(nodes, isGone) { // if it is the session that has ended, that is what there is to tell
+		beatErr = s.beat(ctx)
+	}
 	if e.clock.Since(start) > e.clock.Since(since) {
 		since = start
 	}
@@ -89,6 +94,8 @@ func (s *session) renew(ctx context.Context, some []due, done func(int, driver.R
 			r.Err = e.lose(d.cl, driver.LossSession)
 		case err != nil:
 			r.Err = e.fault(ctx, err)
+		case beatErr != nil && isGone(nodes[k]):
+			r.Err = e.fault(ctx, beatErr)
 		default:
 			if loss := e.seen(d.cl, nodes[k], nodes[k].Token != 0); loss != nil {
 				r.Err = loss

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,28 +20,29 @@ import (
 type judge struct {
 	w *World
 
-	mu       sync.Mutex
-	wrong    []string
-	tenures  map[string]map[*holdfast.Lease]*tenure // by lock
-	tokens   map[string]map[int64]bool
-	largest  map[string]int64           // of exclusive grants, in the order in which users got them
-	gone     map[string]bool            // claim ids whose release has succeeded
-	leaving  map[string]bool            // claim ids that somebody releases
-	arrival  map[string]int             // claim ids that stand in line, in the order of their coming
-	standing map[string]map[string]bool // by lock and claim id: whether it holds
-	since    map[string]time.Duration   // claim ids: when the store granted them
-	stands   map[string]time.Duration   // claim ids that were left alone: until when they must stand
-	broken   map[string]bool            // claim ids that an operator breaks, or has broken
-	refs     map[string]string          // and their refs
-	given    map[string]bool            // claim ids of which their client knows that they were granted
-	endedAt  map[string]time.Duration   // and when
-	endedBy  map[string]ender           // claim ids that held, or were broken while they waited: by whom they were ended
-	waiting  map[string]wait            // claim ids whose Acquire waits
-	fell     time.Duration              // when the store fell back last
-	comings  int
-	ejected  int
-	grants   int
-	losses   int
+	mu        sync.Mutex
+	wrong     []string
+	tenures   map[string]map[*holdfast.Lease]*tenure // by lock
+	tokens    map[string]map[int64]bool
+	largest   map[string]int64           // of exclusive grants, in the order in which users got them
+	gone      map[string]bool            // claim ids whose release has succeeded
+	leaving   map[string]bool            // claim ids that somebody releases
+	arrival   map[string]int             // claim ids that stand in line, in the order of their coming
+	standing  map[string]map[string]bool // by lock and claim id: whether it holds
+	since     map[string]time.Duration   // claim ids: when the store granted them
+	stands    map[string]time.Duration   // claim ids that were left alone: until when they must stand
+	broken    map[string]bool            // claim ids that an operator breaks, or has broken
+	refs      map[string]string          // and their refs
+	given     map[string]bool            // claim ids of which their client knows that they were granted
+	endedAt   map[string]time.Duration   // and when
+	endedBy   map[string]ender           // claim ids that held, or were broken while they waited: by whom they were ended
+	waiting   map[string]wait            // claim ids whose Acquire waits
+	fell      time.Duration              // when the store fell back last
+	histories map[string][]string        // by claim id: what has come to pass
+	comings   int
+	ejected   int
+	grants    int
+	losses    int
 }
 
 // tenure is a lease as its user sees it.
@@ -60,7 +62,7 @@ func newJudge(w *World) *judge {
 	return &judge{w: w, tenures: map[string]map[*holdfast.Lease]*tenure{}, tokens: map[string]map[int64]bool{},
 		largest: map[string]int64{}, gone: map[string]bool{}, leaving: map[string]bool{}, arrival: map[string]int{},
 		standing: map[string]map[string]bool{}, since: map[string]time.Duration{}, stands: map[string]time.Duration{},
-		broken: map[string]bool{}, endedBy: map[string]ender{}, endedAt: map[string]time.Duration{}, given: map[string]bool{}, refs: map[string]string{}, waiting: map[string]wait{}}
+		broken: map[string]bool{}, endedBy: map[string]ender{}, endedAt: map[string]time.Duration{}, histories: map[string][]string{}, given: map[string]bool{}, refs: map[string]string{}, waiting: map[string]wait{}}
 }
 
 func (j *judge) violation(format string, args ...any) {
@@ -68,6 +70,21 @@ func (j *judge) violation(format string, args ...any) {
 		j.wrong = append(j.wrong, fmt.Sprintf("at %v: ", j.w.elapsed())+fmt.Sprintf(format, args...))
 	}
 }
+
+// happened writes into a claim's history what has come to pass with it. Called with mu held.
+func (j *judge) happened(id, format string, args ...any) {
+	j.histories[id] = append(j.histories[id], fmt.Sprintf("\n\t%v: ", j.w.elapsed())+fmt.Sprintf(format, args...))
+}
+
+// tell is happened for those who do not have mu.
+func (j *judge) tell(id, format string, args ...any) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.happened(id, format, args...)
+}
+
+// history is all that has come to pass with a claim.
+func (j *judge) history(id string) string { return strings.Join(j.histories[id], "") }
 
 // began notes that a user was given a lease.
 func (j *judge) began(name string, l *holdfast.Lease, t *tenure) {
@@ -105,6 +122,7 @@ func (j *judge) ended(name string, l *holdfast.Lease, lost bool) {
 	defer j.mu.Unlock()
 	t := j.tenures[name][l]
 	delete(j.tenures[name], l)
+	j.happened(l.ID(), "its user stops to believe in it: %v", l.Err())
 	var loss *holdfast.LossError
 	if lost {
 		j.losses++
@@ -184,7 +202,7 @@ func (j *judge) released(c driver.Claim) {
 	// A claim that was never known to be granted may be barred from coming again, whatever became of it before.
 	// Of one whose time has passed since its holder knows that it is lost.
 	if by := j.ender(c.ID); j.given[c.ID] && by != "" && by != itself && j.current() && j.fresh(c.ID) {
-		j.violation("a release on %s succeeded, and its claim had been ended by %s", c.Name, by)
+		j.violation("a release on %s succeeded, and its claim had been ended by %s%s", c.Name, by, j.history(c.ID))
 	}
 }
 
@@ -333,10 +351,11 @@ func (j *judge) note(id string, held bool, by actor) {
 
 // removed notes that a host's request has removed a node of a tree. But for the operator nobody removes what is another's, unless
 // he was given it.
-func (j *judge) removed(n sequence.Node, by *host) {
+func (j *judge) removed(n sequence.Node, by *host, what string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	ref := n.Key + "@" + strconv.FormatInt(n.Token, 16)
+	j.happened(n.ID, "%s removed %s (%s)", by.name, ref, what)
 	who := itself
 	if by.reliable && j.broken[n.ID] {
 		who = operator
@@ -371,6 +390,7 @@ func (j *judge) breaks(id string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.broken[id] = true
+	j.happened(id, "an operator breaks it")
 }
 
 // cause checks that a lease was lost for the cause that its holder was told.
@@ -395,7 +415,7 @@ func (j *judge) unlocked(name, id string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if by := j.ender(id); (by == operator || by == another) && j.current() {
-		j.violation("an Unlock of %s succeeded, and its claim had been ended by %s", name, by)
+		j.violation("an Unlock of %s succeeded, and its claim had been ended by %s%s", name, by, j.history(id))
 	}
 }
 
@@ -405,8 +425,9 @@ func (j *judge) acquired(c driver.Claim, g driver.Grant, err error) {
 	defer j.mu.Unlock()
 	var loss *driver.LossError
 	j.given[c.ID], j.refs[c.ID] = err == nil, g.Ref
+	j.happened(c.ID, "acquired: %s %v", g.Ref, err)
 	if errors.As(err, &loss) && loss.Loss == driver.LossBroken && !j.broken[c.ID] {
-		j.violation("a wait for %s ended because an operator broke it, and none did", c.Name)
+		j.violation("a wait for %s ended because an operator broke it, and none did%s", c.Name, j.history(c.ID))
 	}
 }
 

@@ -226,7 +226,7 @@ func (w *World) atTree(h *host, what string, do func() any) any {
 	}
 	for _, n := range before {
 		if !after[n.Key] {
-			w.judge.removed(n, h)
+			w.judge.removed(n, h, what)
 		}
 	}
 	return r

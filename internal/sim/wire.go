@@ -239,7 +239,9 @@ func (s *watched) Renew(ctx context.Context, g []driver.Grant, done func(int, dr
 
 func (s *watched) Release(ctx context.Context, c driver.Claim, ref string) error {
 	s.host.world.judge.left(c.ID)
+	s.host.world.judge.tell(c.ID, "%s begins to release it", s.host.name)
 	err := s.Store.Release(context.WithValue(ctx, actorKey{}, actor{release: c.ID}), c, ref)
+	s.host.world.judge.tell(c.ID, "%s released it: %v", s.host.name, err)
 	if err == nil {
 		s.host.world.judge.released(c)
 	}
@@ -251,6 +253,7 @@ func (s *watched) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 		s.host.world.judge.waits(s.host, c)
 		defer s.host.world.judge.waitsNoMore(c)
 	}
+	s.host.world.judge.tell(c.ID, "%s asks for it, wait %v, weight %d of %d", s.host.name, c.Wait, c.Weight, c.Limit)
 	g, err := s.Store.Acquire(ctx, c)
 	s.host.world.judge.acquired(c, g, err)
 	return g, err
