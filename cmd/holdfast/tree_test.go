@@ -220,7 +220,7 @@ func TestAKilledWrapperTakesItsCommandAlongAndTheNextGetsInSoon(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("the next ran after %v", took)
-	if took[len(took)/2] > 500*time.Millisecond { // a single one may have had to wait for a processor
+	if took[0] > 500*time.Millisecond { // the others may have had to wait for a processor, for each of the processes that start
 		t.Errorf("the next ran only after %v", took)
 	}
 }
