@@ -240,22 +240,32 @@ func (b *belief) Remaining() time.Duration {
 // reports, and a pager no messages.
 type teller struct {
 	reports, messages chan string
-	done              sync.WaitGroup
+	reported, said    <-chan struct{} // closed when all has been written
 }
 
-// tellerPatience is how long the last words may take.
-const tellerPatience = time.Second
+// How long the last words may take. Reports fit into the pipe whether or not the wrapper reads them, so only a machine that is too busy
+// keeps them waiting; without the last of them the wrapper would believe that its guard was killed.
+const (
+	lastReports  = 10 * time.Second
+	lastMessages = time.Second
+)
 
 func newTeller(reports io.Writer) *teller {
 	t := &teller{reports: make(chan string, 64), messages: make(chan string, 64)}
-	for from, to := range map[chan string]io.Writer{t.reports: reports, t.messages: os.Stderr} {
-		t.done.Go(func() {
-			for line := range from {
-				_, _ = io.WriteString(to, line)
-			}
-		})
-	}
+	t.reported, t.said = writeLines(reports, t.reports), writeLines(os.Stderr, t.messages)
 	return t
+}
+
+// writeLines writes lines until there are no more, and then closes the channel that it returns.
+func writeLines(to io.Writer, lines <-chan string) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for line := range lines {
+			_, _ = io.WriteString(to, line)
+		}
+	}()
+	return done
 }
 
 func (t *teller) report(r report) {
@@ -279,10 +289,15 @@ func offer(ch chan<- string, line string) {
 func (t *teller) close() {
 	close(t.reports)
 	close(t.messages)
-	flushed := make(chan struct{})
-	go func() { t.done.Wait(); close(flushed) }()
+	waitAtMost(t.reported, lastReports)
+	waitAtMost(t.said, lastMessages)
+}
+
+func waitAtMost(done <-chan struct{}, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
 	select {
-	case <-flushed:
-	case <-time.After(tellerPatience):
+	case <-done:
+	case <-timer.C:
 	}
 }

@@ -157,8 +157,12 @@ func (k *keeper) tell(o order) {
 	if err != nil {
 		return
 	}
-	_ = k.orders.SetWriteDeadline(time.Now().Add(orderTime))
-	_, _ = k.orders.Write(append(line, '\n'))
+	for range 2 { // this program may have been stopped between the two calls, so that nothing was tried
+		_ = k.orders.SetWriteDeadline(time.Now().Add(orderTime))
+		if n, err := k.orders.Write(append(line, '\n')); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return
+		}
+	}
 }
 
 // believedUntil reads the clock before it asks the lease, so that it can only be too early.
