@@ -343,13 +343,17 @@ func (k *keeper) stuck(left []process) {
 // that there is time to end in good order for whoever is not killed along with the guard.
 func (k *keeper) stepIn() {
 	k.listener.end() // without it this program has no children but what the guard has left
-	select {         // its children are this program's when it has been reaped
-	case <-k.tree.exited:
+	ended := "its guard closed its reports"
+	select { // its children are this program's when it has been reaped
+	case status := <-k.tree.exited:
+		if ended = "its guard was killed by " + signalName(status.Signal()); !status.Signaled() {
+			ended = "its guard ended with status " + strconv.Itoa(status.ExitStatus())
+		}
 	case <-time.After(guardExit):
 	}
 	// A guard that dies may have started the command without a word.
 	if !k.started && len(k.tree.running()) == 0 {
-		if k.end.failed = errors.New("its guard was killed"); k.end.signal == 0 {
+		if k.end.failed = errors.New(ended); k.end.signal == 0 {
 			k.awaitSignal()
 		}
 		return
