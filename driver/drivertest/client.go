@@ -3,6 +3,7 @@ package drivertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -196,7 +197,6 @@ func (c *client) renewals(ctx context.Context, gs ...driver.Grant) []driver.Rene
 		answers[i] = r
 		counts[i]++
 	})
-	now := c.e.now()
 	mu.Lock()
 	defer mu.Unlock()
 	returned.Store(true)
@@ -204,12 +204,26 @@ func (c *client) renewals(ctx context.Context, gs ...driver.Grant) []driver.Rene
 		if n != 1 {
 			c.e.failf("grant %d of a batch of %d got %d answers", i+1, len(gs), n)
 		}
+		answers[i] = c.ask(ctx, gs[i], answers[i])
 		c.e.soundError(ctx, answers[i].Err)
 		if answers[i].Err == nil {
-			c.e.soundRenewal(answers[i], gs[i], before, now)
+			c.e.soundRenewal(answers[i], gs[i], before, c.e.now())
 		}
 	}
 	return answers
+}
+
+// ask renews one grant of a batch again, where replies get lost, until it is known how it stands.
+func (c *client) ask(ctx context.Context, g driver.Grant, r driver.Renewal) driver.Renewal {
+	first := true
+	_ = c.e.again(ctx, func() error {
+		if !first {
+			c.store.Renew(ctx, []driver.Grant{g}, func(_ int, a driver.Renewal) { r = a })
+		}
+		first = false
+		return r.Err
+	})
+	return r
 }
 
 // soundRenewal checks what is promised of every renewal.
@@ -299,19 +313,36 @@ func (c *client) refOf(cl driver.Claim) string {
 // list gives the names that List yields, sorted.
 func (c *client) list(prefix string) []string {
 	var names []string
-	for l, err := range c.store.List(c.e.ctx, prefix) {
-		if err != nil {
-			c.e.failf("listing %q: %q: %w", prefix, l.Name, err)
+	err := c.e.again(c.e.ctx, func() error {
+		names = nil
+		for l, err := range c.store.List(c.e.ctx, prefix) {
+			if err != nil {
+				return fmt.Errorf("%q: %w", l.Name, err)
+			}
+			names = append(names, l.Name)
 		}
-		names = append(names, l.Name)
+		return nil
+	})
+	if err != nil {
+		c.e.failf("listing %q: %w", prefix, err)
 	}
 	slices.Sort(names)
 	return names
 }
 
-// breaks acts as an operator on the claim that ref names, which must stand.
+// tryBreak acts as an operator on the claim that ref names.
+func (c *client) tryBreak(name, ref string, mode driver.BreakMode) (tries int, err error) {
+	err = c.e.again(c.e.ctx, func() error {
+		tries++
+		return c.store.Break(c.e.ctx, name, ref, mode)
+	})
+	return tries, err
+}
+
+// breaks does so, and the claim must stand.
 func (c *client) breaks(name, ref string, mode driver.BreakMode) {
-	if err := c.store.Break(c.e.ctx, name, ref, mode); err != nil {
+	tries, err := c.tryBreak(name, ref, mode)
+	if err != nil && (tries == 1 || !errors.Is(err, driver.ErrLost)) { // else a try before had broken it
 		c.e.failf("breaking on %q (mode %d): %w", name, mode, err)
 	}
 }

@@ -61,7 +61,7 @@ var detachCases = []Case{
 		}
 		g := c.try(e.mutex(e.lock("m"))) // with a long TTL: it is shortened
 		start := e.now()
-		if err := d.Detach(e.ctx, g, keep); err != nil {
+		if err := e.detach(d, g, keep); err != nil {
 			e.failf("detaching: %w", err)
 		}
 		c.store.Close()
@@ -83,7 +83,7 @@ var detachCases = []Case{
 		keep := e.least
 		c := e.open()
 		g := c.try(e.mutex(e.lock("m")))
-		if err := c.store.(driver.Detacher).Detach(e.ctx, g, keep); err != nil {
+		if err := e.detach(c.store.(driver.Detacher), g, keep); err != nil {
 			e.failf("detaching: %w", err)
 		}
 		c.store.Close()
@@ -110,7 +110,7 @@ var detachCases = []Case{
 		}
 		g := e.a().try(e.mutex(e.lock("m")))
 		e.a().release(g)
-		if err := d.Detach(e.ctx, g, time.Minute); lossOf(err) == "" {
+		if err := e.detach(d, g, time.Minute); lossOf(err) == "" {
 			e.failf("detaching a released claim: got %s, want a *LossError", show(err))
 		}
 		e.empty(g.Name, 0)

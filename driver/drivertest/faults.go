@@ -91,6 +91,37 @@ var faultCases = []Case{
 			}
 		}
 	}),
+	promise("session-lowered", "A holder whose session the store keeps for less time than it had promised is told of that before anybody else is let in.", func(e *Env) {
+		if e.h.Lower == nil {
+			e.skip("needs Harness.Lower")
+		}
+		less := e.least
+		c := e.open()
+		g := c.try(lasting(e.mutex(e.lock("m")), 6*less))
+		w := e.b().queue(e.lined(g.Name)).stands()
+		if err := e.h.Lower(c.store, less); err != nil {
+			e.failf("Harness.Lower: %w", err)
+		}
+		for lowered := e.now(); ; e.sleep(less / 10) {
+			r := c.renewals(e.ctx, g)[0]
+			if lossOf(r.Err) != "" {
+				break
+			}
+			if r.Err == nil {
+				g.Since, g.TTL = r.Since, r.TTL
+			}
+			if e.since(lowered) > 6*less+e.slack {
+				e.failf("the session of a claim of %v was lowered to %v, and its holder is not told of it in %v", g.TTL, less, e.since(lowered))
+			}
+		}
+		told := e.now()
+		w.grantedWithin(e.latest(g.TTL))
+		if before := elapsed(w.returned, told); before > 0 && elapsed(g.Since, w.returned) < g.TTL {
+			e.latef("the next was let in %v before the holder was told", before)
+		}
+		c.lost(g)
+		e.rises(g.Token, w.grant.Token)
+	}),
 	promise(caseRestart, "What the store says that it keeps over a restart is kept: claims stand, their holders renew, and tokens go on rising.", func(e *Env) {
 		if e.h.Restart == nil {
 			e.skip("needs Harness.Restart")

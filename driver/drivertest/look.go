@@ -115,17 +115,21 @@ var lookCases = []Case{
 		if got := e.b().list(e.prefix); len(got) != 5 {
 			e.failf("listed %q, where %q and %q are held", got, names, other.Name)
 		}
-		for l, err := range e.c().store.List(e.ctx, e.prefix+"list/") {
-			if err != nil {
-				e.failf("listing: %w", err)
+		var l driver.Lock
+		err := e.again(e.ctx, func() (err error) {
+			for l, err = range e.c().store.List(e.ctx, e.prefix+"list/") {
+				break
 			}
-			i := slices.Index(names, l.Name)
-			if len(l.Holders) != 1 || l.Kind != driver.KindMutex || l.Limit != 1 {
-				e.failf("%q is listed as %+v", l.Name, l)
-			}
-			e.shows(l.Holders[0], gs[i].Claim, gs[i].Token)
-			break
+			return err
+		})
+		if err != nil {
+			e.failf("listing: %w", err)
 		}
+		i := slices.Index(names, l.Name)
+		if i < 0 || len(l.Holders) != 1 || l.Kind != driver.KindMutex || l.Limit != 1 {
+			e.failf("%q is listed as %+v", l.Name, l)
+		}
+		e.shows(l.Holders[0], gs[i].Claim, gs[i].Token)
 		e.a().release(gs[1])
 		names = slices.Delete(names, 1, 2)
 		if got := e.d().list(e.prefix + "list/"); !slices.Equal(got, names) {

@@ -3,6 +3,7 @@ package drivertest_test
 import (
 	"context"
 	"errors"
+	"iter"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,12 +17,21 @@ import (
 // harness gives a sound store with all that a harness can offer and all that a store may: the memory store behind links
 // that can be cut, with watchers that poll.
 func harness(opts *memory.Options) drivertest.Harness {
+	return harnessOf(opts, func(t record.Table) record.Table { return t })
+}
+
+// harnessOf has something between the engine and the link.
+func harnessOf(opts *memory.Options, over func(t record.Table) record.Table) drivertest.Harness {
 	m := memory.New(opts)
+	open := func(fate func() drivertest.Fate) (driver.Store, error) {
+		l := &link{Table: m.Table(), fate: fate}
+		return &watching{Store: record.New(over(l)), link: l, held: map[string]driver.Grant{}}, nil
+	}
 	return drivertest.Harness{
 		Open: func(context.Context) (driver.Store, error) {
-			l := &link{Table: m.Table()}
-			return &watching{Store: record.New(l), link: l, held: map[string]driver.Grant{}}, nil
+			return open(func() drivertest.Fate { return drivertest.Pass })
 		},
+		Lossy:   func(_ context.Context, fate func() drivertest.Fate) (driver.Store, error) { return open(fate) },
 		Cut:     func(s driver.Store) error { linkOf(s).down.Store(true); return nil },
 		Heal:    func(s driver.Store) error { linkOf(s).down.Store(false); return nil },
 		Kill:    func(s driver.Store) error { linkOf(s).down.Store(true); return nil },
@@ -37,9 +47,10 @@ func linkOf(s driver.Store) *link {
 }
 
 // link is a table behind a link that can be cut. While it is, of every two writes one gets through and its reply does
-// not.
+// not. Otherwise requests meet their fates.
 type link struct {
 	record.Table
+	fate   func() drivertest.Fate
 	down   atomic.Bool
 	writes atomic.Int64
 }
@@ -59,17 +70,33 @@ func (l *link) Load(ctx context.Context, name string) (record.Row, error) {
 	if l.down.Load() {
 		return record.Row{}, l.lost(ctx)
 	}
-	return l.Table.Load(ctx, name)
+	return drivertest.Carry(l.fate(), func() (record.Row, error) { return l.Table.Load(ctx, name) })
 }
 
 func (l *link) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	if !l.down.Load() {
-		return l.Table.Swap(ctx, row)
+		return drivertest.Carry(l.fate(), func() (record.Row, error) { return l.Table.Swap(ctx, row) })
 	}
 	if l.writes.Add(1)%2 == 0 {
 		l.Table.Swap(ctx, row)
 	}
 	return record.Row{}, l.lost(ctx)
+}
+
+func (l *link) Delete(ctx context.Context, row record.Row) error {
+	if l.down.Load() {
+		return l.lost(ctx)
+	}
+	_, err := drivertest.Carry(l.fate(), func() (any, error) { return nil, l.Table.Delete(ctx, row) })
+	return err
+}
+
+func (l *link) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+	rows, err := drivertest.Carry(l.fate(), func() (iter.Seq2[record.Row, error], error) { return l.Table.List(ctx, prefix), nil })
+	if err != nil {
+		return func(yield func(record.Row, error) bool) { yield(record.Row{}, err) }
+	}
+	return rows
 }
 
 func (l *link) Wait(ctx context.Context, name, version string) error {

@@ -102,14 +102,16 @@ var operatorCases = []Case{
 		e.a().release(g)
 		modes := []driver.BreakMode{driver.BreakMark, driver.BreakForce, driver.BreakAsk}
 		for _, mode := range modes {
-			e.wants(e.c().store.Break(e.ctx, g.Name, stale, mode), driver.ErrLost, "a break on an idle lock")
+			_, err := e.c().tryBreak(g.Name, stale, mode)
+			e.wants(err, driver.ErrLost, "a break on an idle lock")
 		}
 		next := e.b().try(e.mutex(g.Name))
 		elsewhere := e.a().try(e.mutex(e.lock("elsewhere")))
 		for _, mode := range modes {
-			e.wants(e.c().store.Break(e.ctx, g.Name, stale, mode), driver.ErrLost, "a break of a claim that does not stand any more")
+			_, err := e.c().tryBreak(g.Name, stale, mode)
+			e.wants(err, driver.ErrLost, "a break of a claim that does not stand any more")
 			for _, ref := range []string{e.c().refOf(elsewhere.Claim), "", "none"} {
-				if err := e.c().store.Break(e.ctx, g.Name, ref, mode); !errors.Is(err, driver.ErrInvalid) {
+				if _, err := e.c().tryBreak(g.Name, ref, mode); !errors.Is(err, driver.ErrInvalid) {
 					e.wants(err, driver.ErrLost, "a break by the ref %q, which names nothing here", ref)
 				}
 			}

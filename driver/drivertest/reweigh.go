@@ -9,7 +9,7 @@ import (
 
 // reweigh asks the store for another weight.
 func (c *client) reweigh(g driver.Grant, weight int64) error {
-	err := c.store.(driver.Reweigher).Reweigh(c.e.ctx, g, weight)
+	err := c.e.again(c.e.ctx, func() error { return c.store.(driver.Reweigher).Reweigh(c.e.ctx, g, weight) })
 	c.e.soundError(c.e.ctx, err)
 	return err
 }

@@ -49,6 +49,11 @@ type Harness struct {
 	// Open makes a new client of the store, the same store at each call: what one client locks the others see locked.
 	Open func(ctx context.Context) (driver.Store, error)
 
+	// Lossy, if set, opens a client as Open does, whose requests meet the fates that it asks for: one for each request, where it
+	// leaves the store's own code. So the store is seen to tell a lost reply from a refusal. See [Transport] and [Carry].
+	// [Options] say how many are lost.
+	Lossy func(ctx context.Context, fate func() Fate) (driver.Store, error)
+
 	// Prefix starts (nearly) all names of locks, and is unique to the run. Default: a random one.
 	Prefix string
 
@@ -68,6 +73,10 @@ type Harness struct {
 	// Heal undoes it.
 	Cut, Heal func(s driver.Store) error
 
+	// Lower, if set, has the server keep the sessions of one client for no longer than ttl, from their next heartbeat on: what a
+	// server with other settings does that takes them over.
+	Lower func(s driver.Store, ttl time.Duration) error
+
 	// Restart, if set, stops the store in good order, starts it again, and returns when it can be reached.
 	Restart func(ctx context.Context) error
 }
@@ -80,6 +89,10 @@ type Options struct {
 	Effort   float64           // how often the counting cases repeat what they do, against the usual 1
 	Log      func(line string) // hears remarks on what was measured; may be called by several goroutines at once
 	Once     bool              // do not run a case again that failed for being late while the machine was late, too
+
+	// Of a hundred requests so many take effect and their replies are lost, and so many are refused as too many, with no effect.
+	// Both need Harness.Lossy. A store keeps its promises all the same, only later: 2 of each are a good choice.
+	LostReplies, Refusals float64
 }
 
 // Result is how a store did in one case.
@@ -124,11 +137,16 @@ func Run(ctx context.Context, h Harness, o *Options) []Result {
 		}
 	}
 	results := make([]Result, len(cases))
-	s := &suite{h: h, opts: opts}
+	s := &suite{h: h, opts: opts, lossy: h.Lossy}
+	if opts.lossy() {
+		if h.Lossy == nil {
+			return []Result{{Case: openCase, Err: errors.New("replies are to be lost, and Harness.Lossy is not set")}}
+		}
+		s.h.Open = s.openLossy
+	}
 	defer s.pace.Watch()()
 	if err := s.open(ctx); err != nil {
-		open := Case{Name: "open", Promise: "The store can be opened."}
-		return []Result{{Case: open, Err: fmt.Errorf("opening the store: %w", err)}}
+		return []Result{{Case: openCase, Err: fmt.Errorf("opening the store: %w", err)}}
 	}
 	defer s.close()
 
@@ -160,6 +178,9 @@ func Run(ctx context.Context, h Harness, o *Options) []Result {
 	}
 	return results
 }
+
+// openCase is the one that fails if there is nothing that could be checked.
+var openCase = Case{Name: "open", Promise: "The store can be opened."}
 
 // retries is how often a case is run again, alone, that failed for being late in a way that proves nothing: each time with
 // twice the slack, and with longer TTLs, since what a busy machine takes does not depend on them.
@@ -212,6 +233,7 @@ const sharedClients = 4
 type suite struct {
 	h      Harness
 	opts   Options
+	lossy  func(ctx context.Context, fate func() Fate) (driver.Store, error)
 	info   driver.Info
 	shared []driver.Store
 	busy   sync.Mutex

@@ -22,7 +22,7 @@ func TestMemory(t *testing.T) {
 				switch {
 				case r.Err != nil:
 					t.Errorf("%s (%v): %v\npromised: %s", r.Case.Name, r.Took, r.Err, r.Case.Promise)
-				case r.Skipped != "":
+				case r.Skipped != "" && r.Case.Name != "session-lowered": // memory has no sessions
 					t.Errorf("%s was skipped: %s", r.Case.Name, r.Skipped)
 				}
 			}

@@ -95,6 +95,41 @@ func TestStoreConformance(t *testing.T) {
 	}, drivertest.Options{Parallel: diskParallel})
 }
 
+// lossy is a table whose requests meet their fates.
+type lossy struct {
+	*table
+	fate func() drivertest.Fate
+}
+
+func (l *lossy) Load(ctx context.Context, name string) (record.Row, error) {
+	return drivertest.Carry(l.fate(), func() (record.Row, error) { return l.table.Load(ctx, name) })
+}
+
+func (l *lossy) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	return drivertest.Carry(l.fate(), func() (record.Row, error) { return l.table.Swap(ctx, row) })
+}
+
+func (l *lossy) Delete(ctx context.Context, row record.Row) error {
+	_, err := drivertest.Carry(l.fate(), func() (any, error) { return nil, l.table.Delete(ctx, row) })
+	return err
+}
+
+// TestLossy: nor does it when replies are lost, and requests refused.
+func TestLossy(t *testing.T) {
+	dir := t.TempDir() + "/store"
+	storetest.Conform(t, drivertest.Harness{
+		Open: func(context.Context) (driver.Store, error) { return New(dir, nil) },
+		Lossy: func(ctx context.Context, fate func() drivertest.Fate) (driver.Store, error) {
+			tab, err := newTable(ctx, dir, nil)
+			if err != nil {
+				return nil, err
+			}
+			return record.New(&lossy{tab, fate}), nil
+		},
+		Slack: diskSlack,
+	}, drivertest.Options{Parallel: diskParallel, Effort: 0.3, LostReplies: 2, Refusals: 2})
+}
+
 // TestURL: the store is opened by URL, and says what is wrong with one.
 func TestURL(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,7 @@ import (
 	"cloud.google.com/go/storage"
 	"google.golang.org/api/option"
 
+	"github.com/holdfast-go/holdfast/driver/drivertest"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/engine/record/tabletest"
 	"github.com/holdfast-go/holdfast/internal/storetest"
@@ -23,8 +24,8 @@ func TestTableContract(t *testing.T) {
 			client, _ := dial(t, s)
 			return gcs.NewTable(ctx, client, bucket, quick())
 		},
-		Lossy: func(ctx context.Context, fate func() tabletest.Fate) (record.Table, error) {
-			hc := &http.Client{Transport: &tabletest.Transport{Fate: fate}}
+		Lossy: func(ctx context.Context, fate func() drivertest.Fate) (record.Table, error) {
+			hc := &http.Client{Transport: &drivertest.Transport{Fate: fate}}
 			client, err := storage.NewClient(ctx, option.WithEndpoint(s.URL+"/storage/v1/"), option.WithHTTPClient(hc))
 			if err != nil {
 				return nil, err

@@ -1,58 +1,12 @@
 package tabletest
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"strings"
 	"sync/atomic"
 
+	"github.com/holdfast-go/holdfast/driver/drivertest"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
-
-// Fate is what becomes of one request.
-type Fate int
-
-// The fates.
-const (
-	Pass        Fate = iota
-	LoseRequest      // it never arrives, and the client hears of no answer
-	LoseReply        // it takes effect, and the reply is lost
-	Refuse           // the server does nothing, and says that there are too many requests
-)
-
-// ErrLost is what the client of a [Transport] hears in place of a reply.
-var ErrLost = errors.New("the connection broke")
-
-// Transport is for tables that talk HTTP: requests meet the fates that are asked for.
-type Transport struct {
-	Base http.RoundTripper // default: http.DefaultTransport
-	Fate func() Fate
-}
-
-// RoundTrip is what http.RoundTripper asks for.
-func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	base := t.Base
-	if base == nil {
-		base = http.DefaultTransport
-	}
-	switch t.Fate() {
-	case LoseRequest:
-		return nil, ErrLost
-	case LoseReply:
-		if resp, err := base.RoundTrip(r); err == nil {
-			_, _ = io.Copy(io.Discard, resp.Body)
-			_ = resp.Body.Close()
-		}
-		return nil, ErrLost
-	case Refuse:
-		return &http.Response{Status: "503 Service Unavailable", StatusCode: http.StatusServiceUnavailable, Proto: "HTTP/1.1", ProtoMajor: 1,
-			ProtoMinor: 1, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
-	default:
-		return base.RoundTrip(r)
-	}
-}
 
 // lossy is a client of the harness whose requests meet a fate while it is set. A table that asks again by itself meets it again.
 func (e *env) lossy() (record.Table, *atomic.Int64, error) {
@@ -60,7 +14,7 @@ func (e *env) lossy() (record.Table, *atomic.Int64, error) {
 		return nil, nil, skipped("needs Harness.Lossy")
 	}
 	var fate atomic.Int64
-	t, err := e.h.Lossy(e.ctx, func() Fate { return Fate(fate.Load()) })
+	t, err := e.h.Lossy(e.ctx, func() drivertest.Fate { return drivertest.Fate(fate.Load()) })
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening a client: %w", err)
 	}
@@ -83,7 +37,7 @@ func lostReply(e *env) error {
 				return err
 			}
 		}
-		fate.Store(int64(LoseReply))
+		fate.Store(int64(drivertest.LoseReply))
 		what := "Swap"
 		if round == 2 {
 			what = "Delete"
@@ -91,7 +45,7 @@ func lostReply(e *env) error {
 		} else {
 			_, err = t.Swap(e.ctx, row(name, now.Version, base+1))
 		}
-		fate.Store(int64(Pass))
+		fate.Store(int64(drivertest.Pass))
 		if !unknown(err) {
 			return fmt.Errorf("a %s took effect and its reply was lost, and it says: %v", what, err)
 		}
@@ -99,12 +53,12 @@ func lostReply(e *env) error {
 	return nil
 }
 
-func lostRequest(e *env) error { return e.fails(LoseRequest, "never arrived") }
+func lostRequest(e *env) error { return e.fails(drivertest.LoseRequest, "never arrived") }
 
-func refusedRequest(e *env) error { return e.fails(Refuse, "was turned away for now") }
+func refusedRequest(e *env) error { return e.fails(drivertest.Refuse, "was turned away for now") }
 
 // fails has every method meet a fate that keeps it from reaching the store.
-func (e *env) fails(f Fate, what string) error {
+func (e *env) fails(f drivertest.Fate, what string) error {
 	t, fate, err := e.lossy()
 	if err != nil {
 		return err
@@ -121,7 +75,7 @@ func (e *env) fails(f Fate, what string) error {
 		}
 		return nil
 	})
-	fate.Store(int64(Pass))
+	fate.Store(int64(drivertest.Pass))
 	if err != nil {
 		return err
 	}

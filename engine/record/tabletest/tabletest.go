@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -33,8 +34,8 @@ type Harness struct {
 	Open func(ctx context.Context) (record.Table, error)
 
 	// Lossy, if set, makes a client whose requests meet the fates that it asks for, one for each request on its way to the
-	// server: see [Transport]. Without it the cases about lost replies are skipped.
-	Lossy func(ctx context.Context, fate func() Fate) (record.Table, error)
+	// server: see [drivertest.Transport]. Without it the cases about lost replies are skipped.
+	Lossy func(ctx context.Context, fate func() drivertest.Fate) (record.Table, error)
 
 	// Prefix starts all names. Default: a random one.
 	Prefix string

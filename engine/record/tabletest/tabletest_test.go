@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/engine/record/tabletest"
 	"github.com/holdfast-go/holdfast/store/memory"
@@ -23,7 +22,7 @@ import (
 // remote is a sound table behind a link that loses what it is told to. A function that is set stands in for the method.
 type remote struct {
 	record.Table
-	fate func() tabletest.Fate
+	fate func() drivertest.Fate
 
 	load   func(t *remote, ctx context.Context, name string) (record.Row, error)
 	swap   func(t *remote, ctx context.Context, row record.Row) (record.Row, error)
@@ -35,25 +34,12 @@ type remote struct {
 	heard atomic.Int64
 }
 
-var errTooMany = errors.New("too many requests")
-
 // ask is one request.
-func ask[T any](t *remote, do func() (T, error)) (got T, err error) {
-	fate := tabletest.Pass
-	if t.fate != nil {
-		fate = t.fate()
+func ask[T any](t *remote, request func() (T, error)) (T, error) {
+	if t.fate == nil {
+		return request()
 	}
-	switch fate {
-	case tabletest.LoseRequest:
-		return got, tabletest.ErrLost
-	case tabletest.Refuse:
-		return got, errTooMany
-	}
-	r, err := do()
-	if fate == tabletest.LoseReply {
-		return got, tabletest.ErrLost
-	}
-	return r, err
+	return drivertest.Carry(t.fate(), request)
 }
 
 func (t *remote) Load(ctx context.Context, name string) (record.Row, error) {
@@ -107,14 +93,14 @@ func (t *remote) Close() error {
 // harness is one store, all of whose clients are made by change.
 func harness(change func(t *remote)) tabletest.Harness {
 	m := memory.New(nil)
-	open := func(fate func() tabletest.Fate) (record.Table, error) {
+	open := func(fate func() drivertest.Fate) (record.Table, error) {
 		t := &remote{Table: m.Table(), fate: fate}
 		change(t)
 		return t, nil
 	}
 	return tabletest.Harness{
 		Open:  func(context.Context) (record.Table, error) { return open(nil) },
-		Lossy: func(_ context.Context, fate func() tabletest.Fate) (record.Table, error) { return open(fate) },
+		Lossy: func(_ context.Context, fate func() drivertest.Fate) (record.Table, error) { return open(fate) },
 	}
 }
 
@@ -186,7 +172,7 @@ var broken = map[string]func() func(t *remote){
 		return func(t *remote) {
 			t.swap = func(t *remote, ctx context.Context, row record.Row) (record.Row, error) {
 				got, err := ask(t, func() (record.Row, error) { return t.Table.Swap(ctx, row) })
-				if errors.Is(err, tabletest.ErrLost) {
+				if errors.Is(err, drivertest.ErrLost) {
 					err = record.ErrConflict
 				}
 				return got, err
@@ -205,7 +191,7 @@ var broken = map[string]func() func(t *remote){
 		return func(t *remote) {
 			t.load = func(t *remote, ctx context.Context, name string) (record.Row, error) {
 				got, err := ask(t, func() (record.Row, error) { return t.Table.Load(ctx, name) })
-				if errors.Is(err, tabletest.ErrLost) {
+				if errors.Is(err, drivertest.ErrLost) {
 					return record.Row{Name: name}, nil
 				}
 				return got, err
@@ -216,7 +202,7 @@ var broken = map[string]func() func(t *remote){
 		return func(t *remote) {
 			t.swap = func(t *remote, ctx context.Context, row record.Row) (record.Row, error) {
 				got, err := ask(t, func() (record.Row, error) { return t.Table.Swap(ctx, row) })
-				if errors.Is(err, errTooMany) {
+				if errors.Is(err, drivertest.ErrRefused) {
 					err = driver.ErrDenied
 				}
 				return got, err
@@ -343,34 +329,5 @@ func TestOpenFails(t *testing.T) {
 	results := tabletest.Run(t.Context(), tabletest.Harness{Open: func(context.Context) (record.Table, error) { return nil, away }})
 	if len(results) != 1 || !errors.Is(results[0].Err, away) {
 		t.Errorf("%v", results)
-	}
-}
-
-// TestTransport promises that requests meet their fates.
-func TestTransport(t *testing.T) {
-	t.Parallel()
-	var served atomic.Int64
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(1) }))
-	defer server.Close()
-	for _, c := range []struct {
-		fate   tabletest.Fate
-		served int64
-		lost   bool
-		status int
-	}{
-		{tabletest.Pass, 1, false, 200}, {tabletest.LoseRequest, 0, true, 0}, {tabletest.LoseReply, 1, true, 0}, {tabletest.Refuse, 0, false, 503},
-	} {
-		served.Store(0)
-		client := &http.Client{Transport: &tabletest.Transport{Fate: func() tabletest.Fate { return c.fate }}}
-		resp, err := client.Get(server.URL)
-		if errors.Is(err, tabletest.ErrLost) != c.lost || served.Load() != c.served {
-			t.Errorf("fate %d: %v, served %d times", c.fate, err, served.Load())
-		}
-		if err == nil {
-			if resp.StatusCode != c.status {
-				t.Errorf("fate %d: status %d", c.fate, resp.StatusCode)
-			}
-			_ = resp.Body.Close()
-		}
 	}
 }
