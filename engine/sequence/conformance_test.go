@@ -61,6 +61,7 @@ func TestConformance(t *testing.T) {
 		Cut:     func(s driver.Store) error { link(s).down.Store(true); return nil },
 		Heal:    func(s driver.Store) error { link(s).down.Store(false); return nil },
 		Kill:    func(s driver.Store) error { return link(s).Close() },
+		Lower:   func(s driver.Store, ttl time.Duration) error { link(s).Lower(ttl); return nil },
 		Restart: func(context.Context) error { return nil }, // there is nothing to restart
 	}, drivertest.Options{})
 }

@@ -31,6 +31,7 @@ type Server struct {
 }
 
 type session struct {
+	link  *Link
 	ttl   time.Duration
 	timer *time.Timer
 }
@@ -48,11 +49,18 @@ func New() *Server {
 }
 
 // Lower has the server keep each session that stands for no longer than ttl, from its next beat on.
-func (s *Server) Lower(ttl time.Duration) {
+func (s *Server) Lower(ttl time.Duration) { s.lower(ttl, nil) }
+
+// Lower does so with the sessions that were opened by this way.
+func (l *Link) Lower(ttl time.Duration) { l.Server.lower(ttl, l) }
+
+func (s *Server) lower(ttl time.Duration, of *Link) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ses := range s.sessions {
-		ses.ttl = min(ses.ttl, ttl)
+		if of == nil || ses.link == of {
+			ses.ttl = min(ses.ttl, ttl)
+		}
 	}
 }
 
@@ -216,7 +224,7 @@ func (l *Link) Open(ctx context.Context, ttl time.Duration) (sequence.Session, e
 	return do(ctx, l, "open", func(s *Server) sequence.Session {
 		s.revision++
 		id := fmt.Sprintf("%x", s.revision)
-		s.sessions[id] = &session{ttl: ttl, timer: time.AfterFunc(ttl, func() { s.Expire(id) })}
+		s.sessions[id] = &session{link: l, ttl: ttl, timer: time.AfterFunc(ttl, func() { s.Expire(id) })}
 		return sequence.Session{ID: id, TTL: ttl}
 	})
 }
