@@ -34,6 +34,7 @@ type broken struct {
 	change  func(b *broken, ctx ctx, seen driver.Lock) (driver.Lock, error)
 	ending  func(b *broken, ctx ctx) (driver.Ending, error)
 	restart func(s driver.Store)
+	lower   func(b *broken)
 	noKill  bool // the harness leaves dead clients alone
 
 	memo *sync.Map // of all clients
@@ -56,6 +57,9 @@ func (b *broken) harness() drivertest.Harness {
 			b.restart(s)
 			return err
 		}
+	}
+	if b.lower != nil {
+		h.Lower = func(s driver.Store, _ time.Duration) error { b.lower(s.(*broken)); return nil }
 	}
 	if b.noKill {
 		h.Kill = nil
@@ -491,6 +495,21 @@ var mutants = []mutant{
 				err = nil
 			}
 			return err
+		},
+	}},
+	{"does not tell of a session that is lowered", "session-lowered", "is not told of it", &broken{lower: func(*broken) {}}},
+	{"ends a session that is lowered, and tells a second later", "session-lowered", "before the holder was told", &broken{
+		lower: func(b *broken) { b.mine.Store("lowered", time.Now()) },
+		renew: func(b *broken, ctx ctx, gs []driver.Grant, done func(int, driver.Renewal)) {
+			b.Store.Renew(ctx, gs, func(i int, r driver.Renewal) {
+				if at, ok := b.mine.Load("lowered"); ok {
+					removeAll(ctx, b.Store, gs[i].Name)
+					if time.Since(at.(time.Time)) > time.Second {
+						r = driver.Renewal{Err: &driver.LossError{Loss: driver.LossSession}}
+					}
+				}
+				done(i, r)
+			})
 		},
 	}},
 	{"says lost, and releases whoever holds the lock", "release-stale release-twice release-unknown", "should hold", &broken{
