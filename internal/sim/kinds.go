@@ -126,10 +126,10 @@ func (w *World) lower() {
 }
 
 // What a wait may take to end, when the store has not answered, or has denied, from some moment on: it looks every 5 s
-// at least, bears with silence for 10 s, and gives a request 2 s.
+// at least, bears with silence for 10 s, and gives a request 2 s. Of the answers that deny two in a row may be lost.
 const (
 	toldOfSilence = 25 * time.Second
-	toldOfDenial  = 12 * time.Second
+	toldOfDenial  = 22 * time.Second
 )
 
 // fallSilent has the store answer nothing, or deny all, for longer than anybody who waits should bear it.
