@@ -45,10 +45,9 @@ suites:
 
 # Some of them with the race detector, all without it, since it would take seven times as long.
 worlds:
-	go test -race -run 'TestWorlds|TestTreeWorlds|TestKindWorlds' ./internal/sim -seeds 50 -v -timeout 30m | grep -v '^=== '
+	go test -race -run 'TestWorlds|TestTreeWorlds|TestKindWorlds|TestTreeKindWorlds' ./internal/sim -seeds 50 -v -timeout 30m | grep -v '^=== '
 	go test -run 'TestWorlds|TestTreeWorlds' ./internal/sim -seeds $(SEEDS) -v -timeout 30m | grep -v '^=== '
-	go test -run TestKindWorlds ./internal/sim -seeds $(KINDS) -v -timeout 30m | grep -v '^=== '
-	go test -run TestTreeKindWorlds ./internal/sim -kind lowered -seeds $(KINDS) -v -timeout 30m | grep -v '^=== '
+	go test -run 'TestKindWorlds|TestTreeKindWorlds' ./internal/sim -seeds $(KINDS) -v -timeout 30m | grep -v '^=== '
 
 # Form: formatting, vet, linters, tidy modules, other systems, known vulnerabilities.
 check: setup

@@ -179,3 +179,41 @@ func TestBrokenBeneathWithdrawal(t *testing.T) {
 		})
 	}
 }
+
+// TestBrokenAndMadeAgain: a claim that was broken by force stands again where an add of it comes late, the answer to which another
+// had had; the release removes that, and says that the lock was broken.
+func TestBrokenAndMadeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		operator := sequence.New(&memtree.Link{Server: server})
+		defer operator.Close()
+		var late func() any
+		holder := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+			if what == "add" && late == nil {
+				late = do
+				return nil, errors.New("no answer")
+			}
+			return do(), nil
+		}})
+		defer holder.Close()
+		g, err := holder.Acquire(t.Context(), mutex("m", 10*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
+			t.Fatal(err)
+		}
+		late()
+		if len(server.Standing("m")) != 1 {
+			t.Fatal("it does not stand again")
+		}
+		err = holder.Release(t.Context(), g.Claim, g.Ref)
+		var loss *driver.LossError
+		if !errors.As(err, &loss) || loss.Loss != driver.LossBroken {
+			t.Errorf("the release says: %v", err)
+		}
+		if left := server.Left(); len(left) > 0 {
+			t.Errorf("something stands on %v", left)
+		}
+	})
+}

@@ -172,15 +172,17 @@ func (e *Engine) released(p *patience, cl *claim, n Node, stood bool, left sight
 		_ = e.tree.End(ctx, cl.session.ID) // else its TTL ends it
 		cancel()
 	}
+	e.mu.Lock()
+	loss, withdrawn := cl.loss, cl.unsure && cl.granted
+	e.mu.Unlock()
 	switch {
+	case stood && withdrawn: // it may be what an add that came late has made, after the one that was granted had gone
+		return e.ownDoing(p, cl.Name, n, cl.TTL)
 	case stood:
 		return nil
 	case p.unsure:
 		return e.outcome(p, cl, n)
 	}
-	e.mu.Lock()
-	loss := cl.loss
-	e.mu.Unlock()
 	if loss != nil {
 		return loss
 	}

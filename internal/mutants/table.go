@@ -74,6 +74,8 @@ var table = []mutant{
 		edits: []edit{{"case err == nil && broken:", "case false && broken:"}}},
 	{name: "a node forgotten for which a note of its break was to be asked", file: "engine/sequence/release.go", pkg: "./engine/sequence", test: "TestBrokenBeneathWithdrawal",
 		edits: []edit{{"\t\tif n.Token != 0 { // it is", "\t\tif true { // it is"}}},
+	{name: "what an add that came late has made taken for the claim", file: "engine/sequence/release.go", pkg: "./engine/sequence", test: "TestBrokenAndMadeAgain",
+		edits: []edit{{"case stood && withdrawn:", "case stood && withdrawn && false:"}}},
 	{name: "a node that is gone when the next in line is told taken for broken", file: "engine/sequence/await.go", pkg: "./engine/sequence", test: "TestEndedIsNotBroken",
 		edits: []edit{{"\t\t\t\tif err != nil || nodes[0].Token == 0 || e.seenUnder(", "\t\t\t\tif err != nil || e.seenUnder("}}},
 	{name: "a node that is gone taken for broken by a renewal whose beat is old", file: "engine/sequence/renew.go", pkg: "./engine/sequence", test: "TestEndedBeneathRenewal",

@@ -363,15 +363,11 @@ func (j *judge) removed(n sequence.Node, by *host, what string) {
 	j.endedBy[ref], j.endedBy[n.ID], j.endedAt[ref] = who, who, j.w.elapsed()
 }
 
-// ender is by whom a claim was ended that was granted. On a tree another node of it, which waited under a session that is over,
-// may have been removed as well.
-func (j *judge) ender(id string) ender {
-	if j.w.tree != nil && j.endedBy[id] != j.endedBy[j.refs[id]] {
-		return itself // of two nodes of it one was removed by its own client
-	}
-	return j.endedBy[j.key(id)]
-}
+// ender is by whom a claim was ended that was granted.
+func (j *judge) ender(id string) ender { return j.endedBy[j.key(id)] }
 
+// key is what the end of a claim is noted under: on a tree the node that it was granted by, for others of it, which waited under
+// sessions that are over, may have been removed as well.
 func (j *judge) key(id string) string {
 	if j.w.tree != nil {
 		return j.refs[id]
