@@ -245,7 +245,7 @@ func (j *judge) swapped(row record.Row, by actor) {
 		now[c.ID] = c.State == record.Granted
 		switch j.endedBy[c.ID] {
 		case operator: // it can be told so for a TTL; who was stopped for longer may not hear of it
-			if j.fresh(c.ID) {
+			if j.fresh(c.ID) && rec.Untold == 0 { // else there were more ends than notes are kept
 				j.violation("on %s a claim stands again that an operator had broken", row.Name)
 			}
 			delete(j.endedBy, c.ID)
