@@ -1,6 +1,7 @@
 package gcs_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -49,6 +50,35 @@ func TestBrokenUntold(t *testing.T) {
 				t.Errorf("told %v", err)
 			}
 		})
+	}
+}
+
+// TestEndedContextWritesNothing promises that an Acquire whose context has ended before the call writes nothing, in every layout.
+func TestEndedContextWritesNothing(t *testing.T) {
+	t.Parallel()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, layout := range layouts {
+		s := start(t)
+		var writes atomic.Int64
+		s.Trouble = func(r gcstest.Request) (f gcstest.Fate) {
+			if r.Kind == gcstest.Insert {
+				writes.Add(1)
+			}
+			return f
+		}
+		client, _ := open(t, s, quickIn(layout))
+		release(t, client, acquire(t, client, mutex("m", time.Minute)).Claim)
+		writes.Store(0)
+		for range 20 {
+			if _, err := client.Acquire(ended, mutex("m", time.Minute)); !errors.Is(err, context.Canceled) {
+				t.Fatalf("%s: %v", layout, err)
+			}
+		}
+		client.Close() // which waits for what is on its way
+		if n := writes.Load(); n != 0 {
+			t.Errorf("%s: %d writes", layout, n)
+		}
 	}
 }
 

@@ -198,6 +198,9 @@ func (t *existence) writeOn(ctx context.Context, row record.Row, c content) (rec
 		written time.Time
 		err     error
 	}
+	if err := ctx.Err(); err != nil {
+		return record.Row{}, time.Time{}, errors.Join(record.ErrUnsent, err)
+	}
 	answered, over := make(chan answer, 1), make(chan struct{})
 	going, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
 	t.mu.Lock()

@@ -403,3 +403,18 @@ func TestForeignIsNotTold(t *testing.T) {
 		}
 	}
 }
+
+// TestRedlockEndedContext promises that an Acquire whose context has ended before the call takes nothing on any server.
+func TestRedlockEndedContext(t *testing.T) {
+	t.Parallel()
+	a := must(t)(redistest.Independent(3)).Addrs()
+	s := open(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).(*Redlock)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 {
+		if _, err := s.Acquire(ended, mutex("m", longTTL)); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+	acquire(t, s, mutex("m", longTTL))
+}

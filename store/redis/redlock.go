@@ -214,6 +214,9 @@ type vote struct {
 // heard enough the others have as long again to answer: the more servers know of a claim, the more it can bear. What is
 // still under way then goes on for as long as a server is given.
 func (r *Redlock) ask(ctx context.Context, which []int, ttl time.Duration, st *step, keys, args []string, makes string, hear func(vote) (enough bool)) error {
+	if err := ctx.Err(); err != nil {
+		return err // nothing is sent: the requests would not end with ctx
+	}
 	votes := make(chan vote, len(which))
 	r.mu.Lock()
 	if r.life.Err() != nil {
