@@ -27,7 +27,7 @@ func BenchmarkLockUnlock(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if err := l.Unlock(); err != nil {
+				if err := l.Release(); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -107,7 +107,7 @@ func (c *Client) acquire(ctx context.Context, op string, claim driver.Claim, o L
 	}
 	var lease *Lease
 	var err error
-	if start := time.Now(); claim.Kind == KindMutex && !claim.Fair && !c.store.Info().QueuesPlain {
+	if start := time.Now(); claim.Kind == KindMutex && !claim.Fair && !c.store.Info().NativeQueue {
 		lease, err = c.queueUp(ctx, claim, o, start)
 	} else {
 		lease, err = c.stand(ctx, claim, o, start, false)
@@ -137,7 +137,7 @@ func (c *Client) queueUp(ctx context.Context, claim driver.Claim, o LockOptions,
 	case errors.As(err, &ended) || isOneOf(err, ErrHeld, ErrQueueFull, ErrInvalid, ErrLost):
 		c.queue.pass(claim.Name) // its own affair; the next may fare better
 	case claim.Wait:
-		c.queue.refuse(claim.Name, err, driver.Patience(claim.TTL))
+		c.queue.refuse(claim.Name, err, driver.UnreachableTimeout(claim.TTL))
 	default:
 		c.queue.refuse(claim.Name, err, 0)
 	}

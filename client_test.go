@@ -161,7 +161,7 @@ func TestQueueOfThousands(t *testing.T) {
 				time.Sleep(time.Millisecond)
 				holding.Add(-1)
 				granted.Add(1)
-				if err := l.Unlock(); err != nil {
+				if err := l.Release(); err != nil {
 					t.Error(err)
 				}
 			})
@@ -170,7 +170,7 @@ func TestQueueOfThousands(t *testing.T) {
 		if f.acquires != 1 {
 			t.Errorf("%d Acquires while the lock is held in the process", f.acquires)
 		}
-		first.Unlock()
+		first.Release()
 		wg.Wait()
 		t.Logf("%d granted, %d cancelled, %d acquires, %d releases", granted.Load(), cancelled.Load(), f.acquires, f.releases)
 		if granted.Load()+cancelled.Load() != n || cancelled.Load() < n/20 {
@@ -201,7 +201,7 @@ func TestQueueMovesOnAtLoss(t *testing.T) {
 		if lost.Valid() || !l.Valid() {
 			t.Error("wrong one valid")
 		}
-		wantIs(t, lost.Unlock(), ErrLost)
+		wantIs(t, lost.Release(), ErrLost)
 		synctest.Wait()
 		time.Sleep(testTTL)
 		if !l.Valid() || !f.holds("a") {
@@ -229,7 +229,7 @@ func TestTryLock(t *testing.T) {
 		got := make(chan *Lease)
 		go func() { l, _ := m.Lock(context.Background()); got <- l }()
 		synctest.Wait()
-		l.Unlock()
+		l.Release()
 		synctest.Wait()
 		acquires := f.count(&f.acquires)
 		_, err = m.TryLock(t.Context())
@@ -238,12 +238,12 @@ func TestTryLock(t *testing.T) {
 			t.Error("TryLock went to the store past a waiter")
 		}
 		f.set(func() { f.refuse = nil })
-		(<-got).Unlock()
+		(<-got).Release()
 		l, err = m.TryLock(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.Unlock()
+		l.Release()
 	})
 }
 
@@ -272,7 +272,7 @@ func TestQueueSharesRefusals(t *testing.T) {
 		first := mustLock(t, c, "a", nil)
 		wait(100)
 		f.set(func() { f.refuse = ErrDenied })
-		first.Unlock()
+		first.Release()
 		expect(100, ErrDenied)
 		if f.acquires != 2 {
 			t.Errorf("%d acquires", f.acquires)
@@ -285,7 +285,7 @@ func TestQueueSharesRefusals(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		wait(50) // behind those: they have just come
 		f.set(func() { f.refuse = unreachable })
-		first.UnlockContext(t.Context())
+		first.ReleaseContext(t.Context())
 		synctest.Wait()
 		if f.acquires != 3+1+50 {
 			t.Errorf("%d acquires", f.acquires)
@@ -305,14 +305,14 @@ func TestQueueAfterABreak(t *testing.T) {
 			go func() {
 				l, err := c.Mutex("a", nil).Lock(t.Context())
 				if err == nil {
-					err = l.Unlock()
+					err = l.Release()
 				}
 				errs <- err
 			}()
 			synctest.Wait()
 		}
 		time.Sleep(time.Minute)
-		if err := first.Unlock(); err != nil {
+		if err := first.Release(); err != nil {
 			t.Error(err)
 		}
 		wantLoss(t, <-errs, LossBroken)
@@ -329,7 +329,7 @@ type breaking struct {
 func (s *breaking) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if s.count(&s.acquires) == s.nth-1 {
 		s.set(func() { s.acquires++ })
-		return driver.Grant{}, &LossError{Loss: LossBroken}
+		return driver.Grant{}, &LossError{Cause: LossBroken}
 	}
 	return s.fake.Acquire(ctx, c)
 }
@@ -346,7 +346,7 @@ func TestClose(t *testing.T) {
 			leases = append(leases, mustLock(t, c, fmt.Sprint(i), nil))
 		}
 		done := leases[0]
-		done.Unlock()
+		done.Release()
 		errs := make(chan error, 20)
 		f.set(func() { f.held["x"] = fakeHolder{ends: time.Hour} })
 		for _, name := range []string{"1", "2", "x", "x"} {
@@ -362,13 +362,13 @@ func TestClose(t *testing.T) {
 		}
 		for _, l := range leases[1:] {
 			wantIs(t, context.Cause(l.Context()), ErrClosed)
-			wantIs(t, l.Unlock(), ErrClosed)
+			wantIs(t, l.Release(), ErrClosed)
 			wantIs(t, l.Err(), ErrClosed)
 			if l.Valid() || f.holds(l.Name()) {
 				t.Error("still held after Close")
 			}
 		}
-		wantIs(t, done.Unlock(), ErrReleased)
+		wantIs(t, done.Release(), ErrReleased)
 		_, err := c.Mutex("new", nil).TryLock(t.Context())
 		wantIs(t, err, ErrClosed)
 		_, err = c.Inspect(t.Context(), "new")
@@ -454,7 +454,7 @@ func TestWatchByAsking(t *testing.T) {
 		f := newFake()
 		c := newClient(t, f, nil)
 		l := mustLock(t, c, "a", nil)
-		time.AfterFunc(10*time.Second, func() { _ = l.Unlock() })
+		time.AfterFunc(10*time.Second, func() { _ = l.Release() })
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		var seen []int
@@ -529,7 +529,7 @@ func TestSlowOnEvent(t *testing.T) {
 		l := mustLock(t, c, "a", nil)
 		const n = maxEvents
 		for range n {
-			mustLock(t, c, "b", nil).Unlock()
+			mustLock(t, c, "b", nil).Release()
 		}
 		time.Sleep(2 * testTTL)
 		if !l.Valid() {
@@ -542,7 +542,7 @@ func TestSlowOnEvent(t *testing.T) {
 		}
 		f.set(func() { f.down = false })
 		time.Sleep(3 * testTTL)
-		mustLock(t, c, "b", nil).Unlock()
+		mustLock(t, c, "b", nil).Release()
 		synctest.Wait()
 		if all := heard + dropped; dropped == 0 || all < 1+2*n+2 {
 			t.Errorf("%d heard, %d dropped, of at least %d", heard, dropped, 1+2*n+2)
@@ -562,7 +562,7 @@ func TestEventsOfAHandOver(t *testing.T) {
 			for range turns {
 				l, err := c.Mutex("a", nil).Lock(t.Context())
 				if err == nil {
-					err = l.Unlock()
+					err = l.Release()
 				}
 				if err != nil {
 					t.Error(err)
@@ -613,7 +613,7 @@ func TestWaited(t *testing.T) {
 			var r recorder
 			c, o := newClient(t, newFake(), &Options{OnEvent: r.hear}), &LockOptions{Fair: fair}
 			first := mustLock(t, c, "a", o)
-			time.AfterFunc(3*time.Second, func() { first.Unlock() })
+			time.AfterFunc(3*time.Second, func() { first.Release() })
 			mustLock(t, c, "a", o)
 			synctest.Wait()
 			if got := r.of(EventAcquired); len(got) != 2 || got[0].Waited != 0 || got[1].Waited != 3*time.Second {
@@ -633,7 +633,7 @@ func TestDo(t *testing.T) {
 			t.Error(err)
 		}
 		wantIs(t, c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error { return own }), own)
-		if err := c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error { return l.Unlock() }); err != nil {
+		if err := c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error { return l.Release() }); err != nil {
 			t.Error(err)
 		}
 		for _, result := range []error{nil, own} {
@@ -651,7 +651,7 @@ func TestDo(t *testing.T) {
 		}
 		err := c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error {
 			f.set(func() { delete(f.held, "a") })
-			_ = l.Unlock() // which says so, to nobody
+			_ = l.Release() // which says so, to nobody
 			wantIs(t, l.Err(), ErrLost)
 			return nil
 		})
@@ -714,7 +714,7 @@ func TestInvalidArguments(t *testing.T) {
 		_, err := New(newFake(), &o)
 		return err
 	}
-	all := func(items ...Item) error {
+	all := func(items ...Lockable) error {
 		_, err := LockAll(t.Context(), items...)
 		return err
 	}
@@ -744,7 +744,7 @@ func TestInvalidArguments(t *testing.T) {
 		{all(nil), "item 1 is nil"},
 		{all(c.Mutex("a", nil), (*Mutex)(nil)), "item 2 is nil"},
 		{all((*RWMutex)(nil)), "item 1 is nil"},
-		{c.Break(t.Context(), "a", "", BreakMark), "ref"},
+		{c.Break(t.Context(), "a", "", BreakGraceful), "ref"},
 		{c.Break(t.Context(), "a", "r", 7), "break mode"},
 	} {
 		if !errors.Is(tt.err, ErrInvalid) || !strings.Contains(tt.err.Error(), tt.says) {
@@ -809,7 +809,7 @@ func TestManyLeases(t *testing.T) {
 			if !l.Valid() {
 				t.Fatal("a lease was lost")
 			}
-			if err := l.Unlock(); err != nil {
+			if err := l.Release(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -825,13 +825,13 @@ func TestManyLeases(t *testing.T) {
 type light struct{ *fake }
 
 func (f *light) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	return driver.Grant{Claim: c, Token: 1, Since: f.clock().Now(), TTL: c.TTL, Ref: c.ID}, nil
+	return driver.Grant{Claim: c, Token: 1, Since: f.clock().Now(), GrantedTTL: c.TTL, Ref: c.ID}, nil
 }
 
 func (f *light) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	f.set(func() { f.renews++ })
 	for i, g := range grants {
-		done(i, driver.Renewal{Since: f.clock().Now(), TTL: g.TTL})
+		done(i, driver.Renewal{Since: f.clock().Now(), GrantedTTL: g.GrantedTTL})
 	}
 }
 
@@ -863,7 +863,7 @@ func TestHangingRenewalsStarveNobody(t *testing.T) {
 				<-ctx.Done()
 				return driver.Renewal{Err: ctx.Err()}, true
 			}
-			return driver.Renewal{Since: f.clock().Now(), TTL: g.TTL}, true
+			return driver.Renewal{Since: f.clock().Now(), GrantedTTL: g.GrantedTTL}, true
 		}
 		c := newClient(t, f, nil)
 		good, short := mustLock(t, c, "good", &LockOptions{TTL: 60 * time.Second}), mustLock(t, c, "short", &LockOptions{TTL: 2 * time.Second})
@@ -887,7 +887,7 @@ func TestAttemptsAreBoundedAlike(t *testing.T) {
 			if sleep(ctx, 700*time.Millisecond); ctx.Err() != nil {
 				return driver.Renewal{Err: ctx.Err()}, true
 			}
-			return driver.Renewal{Since: f.clock().Now(), TTL: g.TTL}, true
+			return driver.Renewal{Since: f.clock().Now(), GrantedTTL: g.GrantedTTL}, true
 		}
 		var r recorder
 		c := newClient(t, f, &Options{OnEvent: r.hear})
@@ -895,7 +895,7 @@ func TestAttemptsAreBoundedAlike(t *testing.T) {
 		time.Sleep(19400 * time.Millisecond)
 		mustLock(t, c, "short", &LockOptions{TTL: 1800 * time.Millisecond})
 		time.Sleep(5 * time.Second)
-		failing := r.of(EventFailing)
+		failing := r.of(EventRenewalFailing)
 		for _, e := range failing {
 			if e.Lock == "long" {
 				t.Errorf("the long one's attempt failed: %v", e.Err)
@@ -947,24 +947,24 @@ func TestEndWatcher(t *testing.T) {
 		if f.watchers.Load() != 1 {
 			t.Errorf("%d watchers", f.watchers.Load())
 		}
-		f.endings <- driver.Ending{Name: "b", ID: b.ID(), Asked: true}
+		f.endings <- driver.Ending{Name: "b", ID: b.ID(), ReleaseRequested: true}
 		synctest.Wait()
-		f.endings <- driver.Ending{Name: "a", ID: a.ID(), Err: &LossError{Loss: LossSession}}
+		f.endings <- driver.Ending{Name: "a", ID: a.ID(), Err: &LossError{Cause: LossSessionExpired}}
 		<-a.Context().Done()
-		wantLoss(t, context.Cause(a.Context()), LossSession)
+		wantLoss(t, context.Cause(a.Context()), LossSessionExpired)
 		synctest.Wait()
-		if !b.Valid() || len(r.of(EventAsked)) != 1 {
+		if !b.Valid() || len(r.of(EventReleaseRequested)) != 1 {
 			t.Errorf("b valid %v, events %v", b.Valid(), r.events)
 		}
 		for range 10 {
-			b.Unlock()
+			b.Release()
 			b = mustLock(t, c, "b", nil)
 			synctest.Wait()
 			if f.watchers.Load() != 1 {
 				t.Errorf("%d watchers", f.watchers.Load())
 			}
 		}
-		b.Unlock()
+		b.Release()
 		synctest.Wait()
 		if f.watchers.Load() != 0 {
 			t.Error("watching with nothing held")

@@ -54,14 +54,14 @@ func TestLateContext(t *testing.T) {
 		if before.Err() != nil || before.Value(key{}) != "value" || before != l.Context() {
 			t.Errorf("the context of a lease: %v, %v", before.Err(), before.Value(key{}))
 		}
-		if err := l.Unlock(); err != nil {
+		if err := l.Release(); err != nil {
 			t.Fatal(err)
 		}
 		other, err := c.Mutex("a", nil).Lock(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := other.Unlock(); err != nil {
+		if err := other.Release(); err != nil {
 			t.Fatal(err)
 		}
 		for _, ctx := range []context.Context{before, other.Context()} {

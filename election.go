@@ -79,7 +79,7 @@ func (e *Election) Resign() error {
 	if l == nil || errors.Is(l.Err(), ErrReleased) {
 		return nil
 	}
-	return l.Unlock()
+	return l.Release()
 }
 
 // Run campaigns, calls lead under the leadership, and campaigns again whenever that was lost: until lead returns by
@@ -110,17 +110,17 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, l *Le
 
 // Leader tells who leads, as the store sees it now: the zero Standing if nobody does. It is a matter of the past when it
 // arrives. Its Token fences; its Meta is what the leader publishes.
-func (e *Election) Leader(ctx context.Context) (Standing, error) {
+func (e *Election) Leader(ctx context.Context) (ClaimInfo, error) {
 	lock, err := e.client.Inspect(ctx, e.name)
 	if err != nil {
-		return Standing{}, err
+		return ClaimInfo{}, err
 	}
 	return leader(lock), nil
 }
 
-func leader(lock Lock) Standing {
+func leader(lock Lock) ClaimInfo {
 	if len(lock.Holders) == 0 {
-		return Standing{}
+		return ClaimInfo{}
 	}
 	return lock.Holders[0]
 }
@@ -132,19 +132,19 @@ func leader(lock Lock) Standing {
 // An error is yielded and observing goes on, with pauses; who leads is not known then, and is yielded again when it is.
 // After an error that trying again does not help against, and after that of ctx, observing ends. Any number of
 // goroutines may observe, candidates or not.
-func (e *Election) Observe(ctx context.Context) iter.Seq2[Standing, error] {
-	return func(yield func(Standing, error) bool) {
+func (e *Election) Observe(ctx context.Context) iter.Seq2[ClaimInfo, error] {
+	return func(yield func(ClaimInfo, error) bool) {
 		var seen Lock
 		known := false
 		for pause := leastPause; ; pause = min(2*pause, mostPause) {
 			lock, err := e.client.nextChange(ctx, "observe", e.name, seen, known)
 			if ctx.Err() != nil {
-				yield(Standing{}, e.client.wrap("observe", e.name, contextError(ctx)))
+				yield(ClaimInfo{}, e.client.wrap("observe", e.name, contextError(ctx)))
 				return
 			}
 			if err != nil {
 				known = false
-				if !yield(Standing{}, err) || isOneOf(err, lastingErrors...) {
+				if !yield(ClaimInfo{}, err) || isOneOf(err, lastingErrors...) {
 					return
 				}
 				sleep(ctx, pause)

@@ -69,7 +69,7 @@ func TestCampaignsOfOneCandidate(t *testing.T) {
 		defer cancel()
 		_, err := e.Campaign(short)
 		wantIs(t, err, context.DeadlineExceeded)
-		if err := held.Unlock(); err != nil {
+		if err := held.Release(); err != nil {
 			t.Error(err)
 		}
 		first, second, third := <-won, <-won, <-won
@@ -136,7 +136,7 @@ func TestElectionRun(t *testing.T) {
 		wantIs(t, err, context.DeadlineExceeded)
 		if l, err := operator.Mutex("e", nil).TryLock(t.Context()); err != nil {
 			t.Errorf("the leadership was not given up: %v", err)
-		} else if err := l.Unlock(); err != nil {
+		} else if err := l.Release(); err != nil {
 			t.Error(err)
 		}
 
@@ -152,7 +152,7 @@ func TestElectionRun(t *testing.T) {
 
 func mustLockFor(t *testing.T, c *Client, name string, d time.Duration) {
 	l := mustLock(t, c, name, nil)
-	time.AfterFunc(d, func() { l.Unlock() })
+	time.AfterFunc(d, func() { l.Release() })
 }
 
 // A Run whose context ends after its leadership was lost ends with the context's error.
@@ -182,7 +182,7 @@ func TestElectionResignAfterwards(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		wantIs(t, l.Unlock(), nil)
+		wantIs(t, l.Release(), nil)
 		wantIs(t, e.Resign(), nil)
 	})
 }
@@ -224,7 +224,7 @@ func TestElectionObserve(t *testing.T) {
 		b := newClient(t, m.Open(), nil).Election("e", &LockOptions{Meta: "b"})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		seen, ended := make(chan Standing), make(chan error, 1)
+		seen, ended := make(chan ClaimInfo), make(chan error, 1)
 		go func() {
 			for s, err := range newClient(t, m.Open(), nil).Election("e", nil).Observe(ctx) {
 				if err != nil {
@@ -286,7 +286,7 @@ func TestElectionObserveWatcher(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, ref := range []string{"x", "x", "y"} {
-			w.feed <- Lock{Holders: []Standing{{Ref: ref}}}
+			w.feed <- Lock{Holders: []ClaimInfo{{Ref: ref}}}
 		}
 		var got []string
 		for s, err := range c.Election("e", nil).Observe(t.Context()) {

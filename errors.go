@@ -40,8 +40,8 @@ var (
 type (
 	// Lock is how a lock stands, at one moment: who holds it and who waits.
 	Lock = driver.Lock
-	// Standing is one claim on a lock as others see it.
-	Standing = driver.Standing
+	// ClaimInfo is one claim on a lock as others see it.
+	ClaimInfo = driver.ClaimInfo
 	// Kind says what a lock is used as.
 	Kind = driver.Kind
 	// Info is what a store promises, and its bounds.
@@ -50,8 +50,8 @@ type (
 	HeldError = driver.HeldError
 	// LossError says why a lease was lost. It Is ErrLost.
 	LossError = driver.LossError
-	// Loss is why a lease ended before its holder gave it up.
-	Loss = driver.Loss
+	// LossCause is why a lease ended before its holder gave it up.
+	LossCause = driver.LossCause
 	// BreakMode says how hard Client.Break acts.
 	BreakMode = driver.BreakMode
 )
@@ -62,26 +62,26 @@ const (
 	KindRW        = driver.KindRW
 	KindSemaphore = driver.KindSemaphore
 
-	LossExpired = driver.LossExpired
-	LossGone    = driver.LossGone
-	LossTaken   = driver.LossTaken
-	LossBroken  = driver.LossBroken
-	LossSession = driver.LossSession
-	LossUnknown = driver.LossUnknown
-	LossMaxHold = driver.LossMaxHold
+	LossExpired        = driver.LossExpired
+	LossGone           = driver.LossGone
+	LossTaken          = driver.LossTaken
+	LossBroken         = driver.LossBroken
+	LossSessionExpired = driver.LossSessionExpired
+	LossUnreachable    = driver.LossUnreachable
+	LossMaxHold        = driver.LossMaxHold
 
-	BreakMark  = driver.BreakMark
-	BreakForce = driver.BreakForce
-	BreakAsk   = driver.BreakAsk
+	BreakGraceful = driver.BreakGraceful
+	BreakForce    = driver.BreakForce
+	BreakAsk      = driver.BreakRequestRelease
 )
 
 // Error is the one type of error that clients and leases return. Look at what it wraps with errors.Is: one of the
 // sentinels above, or context.Canceled or context.DeadlineExceeded when the caller's own context ended.
 type Error struct {
-	Op      string     // what was tried: "lock", "try lock", "unlock", ...
-	Lock    string     // the lock's name; empty if it was not about one
-	Store   string     // where, fit to be shown
-	Holders []Standing // who stood in the way, as far as known
+	Op      string      // what was tried: "lock", "try lock", "unlock", ...
+	Lock    string      // the lock's name; empty if it was not about one
+	Store   string      // where, fit to be shown
+	Holders []ClaimInfo // who stood in the way, as far as known
 	Err     error
 }
 
@@ -111,7 +111,7 @@ func invalid(format string, args ...any) error {
 // waitEnded is a wait that the caller's context ended, with who was then known to hold the lock.
 type waitEnded struct {
 	err     error
-	holders []Standing
+	holders []ClaimInfo
 }
 
 func (e *waitEnded) Error() string { return e.err.Error() }
@@ -149,7 +149,7 @@ func asLoss(err error) *LossError {
 	if errors.As(err, &loss) {
 		return loss
 	}
-	return &LossError{Loss: LossExpired, Err: err}
+	return &LossError{Cause: LossExpired, Err: err}
 }
 
 // wrap is the only place where an Error is made.

@@ -12,23 +12,23 @@ type EventKind string
 
 // The kinds of events.
 const (
-	EventAcquired EventKind = "acquired"         // a lease was granted
-	EventFailing  EventKind = "renewal failing"  // a renewal got no answer and is tried again; Err and Left say how it stands
-	EventAsked    EventKind = "asked to give up" // somebody would like the holder to give up; nothing has changed yet
-	EventLost     EventKind = "lost"             // the lease ended by loss; Err is a *LossError
-	EventReleased EventKind = "released"         // the lease was given up; Err is set if the store has not confirmed it
+	EventAcquired         EventKind = "acquired"         // a lease was granted
+	EventRenewalFailing   EventKind = "renewal failing"  // a renewal got no answer and is tried again; Err and Left say how it stands
+	EventReleaseRequested EventKind = "asked to give up" // somebody would like the holder to give up; nothing has changed yet
+	EventLost             EventKind = "lost"             // the lease ended by loss; Err is a *LossError
+	EventReleased         EventKind = "released"         // the lease was given up; Err is set if the store has not confirmed it
 )
 
 // Event is something that happened to a lease of a client. See Options.OnEvent.
 type Event struct {
-	Kind    EventKind
-	Time    time.Time
-	Lock    string        // the lock's name
-	Token   int64         // the lease's token
-	Waited  time.Duration // EventAcquired: how long the caller waited
-	Left    time.Duration // EventFailing: how long the lease is still good for
-	Err     error
-	Dropped int // how many events were dropped before this one, because the receiver was too slow
+	Kind      EventKind
+	Time      time.Time
+	Lock      string        // the lock's name
+	Token     int64         // the lease's token
+	Waited    time.Duration // EventAcquired: how long the caller waited
+	Remaining time.Duration // EventFailing: how long the lease is still good for
+	Err       error
+	Dropped   int // how many events were dropped before this one, because the receiver was too slow
 }
 
 // maxEvents is how many events may wait for a slow receiver.
@@ -96,8 +96,8 @@ func (c *Client) tell(e Event) {
 	if e.Err != nil {
 		attrs = append(attrs, slog.Any("error", e.Err))
 	}
-	if e.Kind == EventFailing {
-		attrs = append(attrs, slog.Duration("left", e.Left))
+	if e.Kind == EventRenewalFailing {
+		attrs = append(attrs, slog.Duration("left", e.Remaining))
 	}
 	if e.Kind == EventAcquired {
 		attrs = append(attrs, slog.Duration("waited", e.Waited))
@@ -112,9 +112,9 @@ func (e Event) level() slog.Level {
 	switch {
 	case e.Kind == EventLost:
 		return slog.LevelError
-	case e.Kind == EventFailing, e.Err != nil:
+	case e.Kind == EventRenewalFailing, e.Err != nil:
 		return slog.LevelWarn
-	case e.Kind == EventAsked:
+	case e.Kind == EventReleaseRequested:
 		return slog.LevelInfo
 	}
 	return slog.LevelDebug

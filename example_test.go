@@ -23,7 +23,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	fmt.Println("working:", lease.Valid(), lease.Token() > 0) // under lease.Context(), which ends if the lock is lost
-	if err := lease.Unlock(); err != nil {
+	if err := lease.Release(); err != nil {
 		log.Fatal(err)
 	}
 	// Output: working: true true
@@ -41,7 +41,7 @@ func ExampleMutex_TryLock() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer lease.Unlock()
+	defer lease.Release()
 	_, err = client.Mutex("nightly", nil).TryLock(ctx)
 	fmt.Println(errors.Is(err, holdfast.ErrHeld))
 	fmt.Println(err)
@@ -98,14 +98,14 @@ func ExampleLockAll() {
 
 	from, to := client.Mutex("account:7", nil), client.Mutex("account:3", nil)
 	prices := client.RWMutex("prices", nil)
-	leases, err := holdfast.LockAll(ctx, from, to, prices.RLocker())
+	leases, err := holdfast.LockAll(ctx, from, to, prices.Reader())
 	if err != nil {
 		log.Fatal(err)
 	}
 	for _, l := range leases.All() {
 		fmt.Println(l.Name(), l.Exclusive())
 	}
-	if err := leases.Unlock(); err != nil {
+	if err := leases.Release(); err != nil {
 		log.Fatal(err)
 	}
 	// Output:
@@ -114,7 +114,7 @@ func ExampleLockAll() {
 	// prices false
 }
 
-func ExampleLease_Lapse() {
+func ExampleLease_Detach() {
 	ctx := context.Background()
 	client, err := holdfast.Open(ctx, "memory://lapse", nil)
 	if err != nil {
@@ -126,7 +126,7 @@ func ExampleLease_Lapse() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	handle, err := lease.Lapse() // nobody mails to 42 again for the TTL of 30 s ...
+	handle, err := lease.Detach() // nobody mails to 42 again for the TTL of 30 s ...
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -50,7 +50,7 @@ func newFake() *fake {
 func (f *fake) clock() driver.Clock {
 	return driver.Clock{
 		Monotonic: func() time.Duration { return time.Since(f.start) },
-		Real: func() time.Duration {
+		Boottime: func() time.Duration {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			return f.real()
@@ -74,7 +74,7 @@ func (f *fake) set(change func()) {
 }
 
 func (f *fake) Info() driver.Info {
-	return driver.Info{Store: "fake:", Clock: f.clock(), QueuesPlain: f.plain}.Bounded()
+	return driver.Info{Store: "fake:", Clock: f.clock(), NativeQueue: f.plain}.Bounded()
 }
 
 // reach is the way to the store: it may take for ever.
@@ -130,12 +130,12 @@ func (f *fake) tryAcquire(c driver.Claim, since driver.Instant) (driver.Grant, c
 		return driver.Grant{}, nil, f.refuse
 	}
 	if h, ok := f.held[c.Name]; ok && h.ends > f.real() {
-		holder := driver.Standing{Owner: h.claim.Owner, Token: h.token, Ref: h.claim.ID}
-		return driver.Grant{}, f.changed, &driver.HeldError{Holders: []driver.Standing{holder}}
+		holder := driver.ClaimInfo{Owner: h.claim.Owner, Token: h.token, Ref: h.claim.ID}
+		return driver.Grant{}, f.changed, &driver.HeldError{Holders: []driver.ClaimInfo{holder}}
 	}
 	f.token++
 	f.held[c.Name] = fakeHolder{claim: c, token: f.token, ends: f.real() + c.TTL}
-	return driver.Grant{Claim: c, Token: f.token, Since: since, TTL: c.TTL, Ref: "ref-" + c.ID}, nil, nil
+	return driver.Grant{Claim: c, Token: f.token, Since: since, GrantedTTL: c.TTL, Ref: "ref-" + c.ID}, nil, nil
 }
 
 func (f *fake) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
@@ -170,11 +170,11 @@ func (f *fake) renew(g driver.Grant, since driver.Instant) driver.Renewal {
 	defer f.mu.Unlock()
 	h, ok := f.held[g.Name]
 	if !ok || h.claim.ID != g.ID {
-		return driver.Renewal{Err: &driver.LossError{Loss: driver.LossTaken}}
+		return driver.Renewal{Err: &driver.LossError{Cause: driver.LossTaken}}
 	}
-	h.ends = f.real() + g.TTL
+	h.ends = f.real() + g.GrantedTTL
 	f.held[g.Name] = h
-	return driver.Renewal{Since: since, TTL: g.TTL}
+	return driver.Renewal{Since: since, GrantedTTL: g.GrantedTTL}
 }
 
 func (f *fake) Release(ctx context.Context, c driver.Claim, ref string) error {
@@ -186,7 +186,7 @@ func (f *fake) Release(ctx context.Context, c driver.Claim, ref string) error {
 	defer f.mu.Unlock()
 	f.released = append(f.released, c.ID)
 	if h, ok := f.held[c.Name]; !ok || h.claim.ID != c.ID {
-		return &driver.LossError{Loss: driver.LossExpired}
+		return &driver.LossError{Cause: driver.LossExpired}
 	}
 	delete(f.held, c.Name)
 	close(f.changed)
@@ -207,7 +207,7 @@ func (f *fake) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	lock := driver.Lock{Name: name}
 	if h, ok := f.held[name]; ok {
 		lock.Revision = h.claim.ID
-		lock.Holders = []driver.Standing{{Owner: h.claim.Owner, Token: h.token, Ref: h.claim.ID}}
+		lock.Holders = []driver.ClaimInfo{{Owner: h.claim.Owner, Token: h.token, Ref: h.claim.ID}}
 	}
 	return lock, nil
 }
@@ -290,10 +290,10 @@ func wantIs(t *testing.T, err error, targets ...error) {
 	}
 }
 
-func wantLoss(t *testing.T, err error, cause Loss) {
+func wantLoss(t *testing.T, err error, cause LossCause) {
 	t.Helper()
 	var loss *LossError
-	if !errors.As(err, &loss) || loss.Loss != cause {
+	if !errors.As(err, &loss) || loss.Cause != cause {
 		t.Errorf("error %v is not the loss %q", err, cause)
 	}
 }

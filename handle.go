@@ -21,7 +21,7 @@ type Handle struct {
 	Token  int64         `json:"token"` // the fencing token; see Lease.Token
 }
 
-// Lapse ends the lease, and leaves the lock held until its TTL has passed from now, or what is left of its MaxHold if
+// Detach ends the lease, and leaves the lock held until its TTL has passed from now, or what is left of its MaxHold if
 // that is less: a timed lock. Nobody renews it; the handle that it returns lets this or another process do so, or
 // release it before.
 //
@@ -29,12 +29,12 @@ type Handle struct {
 // false; ErrInvalid, and nothing has changed, while the lock is entered more than once; ErrUncertain if the store could
 // not be reached in time: it is then tried on in the background, and the handle is good. Other errors are those of Unlock,
 // and there is no handle then.
-func (l *Lease) Lapse() (Handle, error) {
+func (l *Lease) Detach() (Handle, error) {
 	t, c := l.tenure, l.tenure.client
 	if c.detacher() == nil {
 		return Handle{}, c.wrap("lapse", l.Name(), errNotDetached)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), driver.Patience(t.grant.Claim.TTL))
+	ctx, cancel := context.WithTimeout(context.Background(), driver.UnreachableTimeout(t.grant.Claim.TTL))
 	defer cancel()
 	lapse := t.grant.Claim.TTL
 	if t.maxHold > 0 {
@@ -81,7 +81,7 @@ func (c *Client) Renew(ctx context.Context, h Handle) error {
 		if err := h.check(); err != nil {
 			return none, err
 		}
-		g := driver.Grant{Claim: h.claim(), Token: h.Token, TTL: h.TTL, Ref: h.Ref, Since: c.clock.Now()}
+		g := driver.Grant{Claim: h.claim(), Token: h.Token, GrantedTTL: h.TTL, Ref: h.Ref, Since: c.clock.Now()}
 		err = errNoAnswer
 		c.store.Renew(ctx, []driver.Grant{g}, func(_ int, r driver.Renewal) { err = r.Err })
 		return none, err

@@ -16,7 +16,7 @@ import (
 func bubbleMemory() *memory.Memory {
 	start := time.Now()
 	hand := func() time.Duration { return time.Since(start) }
-	return memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Real: hand}})
+	return memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Boottime: hand}})
 }
 
 // TestFairHandOver promises that a fair lock passes on at once among many waiters of several clients: no one whose turn
@@ -51,7 +51,7 @@ func fairHandOver(t *testing.T) {
 					}
 					freed = time.Now()
 					mu.Unlock()
-					if err := lease.Unlock(); err != nil {
+					if err := lease.Release(); err != nil {
 						t.Error(err)
 					}
 				}
@@ -93,13 +93,13 @@ func TestFairOrder(t *testing.T) {
 					return
 				}
 				came = append(came, i)
-				if err := lease.Unlock(); err != nil {
+				if err := lease.Release(); err != nil {
 					t.Error(err)
 				}
 			})
 			synctest.Wait() // it stands in line
 		}
-		if err := held.Unlock(); err != nil {
+		if err := held.Release(); err != nil {
 			t.Error(err)
 		}
 		all.Wait()

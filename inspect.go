@@ -45,7 +45,7 @@ func (c *Client) Break(ctx context.Context, name, ref string, mode BreakMode) er
 		switch {
 		case ref == "":
 			return none, invalid("a break needs the ref of a claim, as Inspect shows it")
-		case mode != BreakMark && mode != BreakForce && mode != BreakAsk:
+		case mode != BreakGraceful && mode != BreakForce && mode != BreakAsk:
 			return none, invalid("unknown break mode %d", mode)
 		}
 		return none, c.store.Break(ctx, name, ref, mode)

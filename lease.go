@@ -95,10 +95,10 @@ func (l *Lease) Err() error {
 	return l.tenure.err
 }
 
-// Asked gives a channel that is closed when somebody has asked the holder to give up: by Client.Break with [BreakAsk].
+// ReleaseRequested gives a channel that is closed when somebody has asked the holder to give up: by Client.Break with [BreakAsk].
 // The client hears of it with a renewal, so within a third of the TTL as a rule. Nothing has changed then, and nothing
 // will if the holder does not follow. The channel is made at the first call.
-func (l *Lease) Asked() <-chan struct{} {
+func (l *Lease) ReleaseRequested() <-chan struct{} {
 	t := l.tenure
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,7 +111,7 @@ func (l *Lease) Asked() <-chan struct{} {
 	return t.askedC
 }
 
-// Unlock gives the lock back and ends the lease's context. It takes at most 10 s, or the TTL if that is less.
+// Release gives the lock back and ends the lease's context. It takes at most 10 s, or the TTL if that is less.
 //
 // The first call releases; later ones return an error that Is [ErrReleased]. After a loss, or if the store says that the
 // claim was lost before, all calls return the [*LossError]; the claim is seen to be gone, without waiting for that. After
@@ -121,15 +121,15 @@ func (l *Lease) Asked() <-chan struct{} {
 // its TTL.
 //
 // A lock with a MinHold that is not over stays held for the rest of it, with nobody behind it; Unlock does not wait.
-func (l *Lease) Unlock() error {
-	return l.UnlockContext(l.tenure.client.deadlines.within(driver.Patience(l.tenure.grant.Claim.TTL)))
+func (l *Lease) Release() error {
+	return l.ReleaseContext(l.tenure.client.deadlines.within(driver.UnreachableTimeout(l.tenure.grant.Claim.TTL)))
 }
 
-// UnlockContext is Unlock bounded by ctx instead. Whatever happens to ctx, the lease's own context ends at once, and
+// ReleaseContext is Unlock bounded by ctx instead. Whatever happens to ctx, the lease's own context ends at once, and
 // what could not be released is released in the background.
 //
 // A renewal under way is not waited for: a store never makes a claim by renewing it, and the answer is ignored.
-func (l *Lease) UnlockContext(ctx context.Context) error { return l.giveUp(ctx, "unlock", 0) }
+func (l *Lease) ReleaseContext(ctx context.Context) error { return l.giveUp(ctx, "unlock", 0) }
 
 // giveUp ends the handle, and with the last of them the claim, or leaves that standing for the time of the lapse.
 func (l *Lease) giveUp(ctx context.Context, op string, lapse time.Duration) error {

@@ -33,7 +33,7 @@ func TestDeadlineWhileStoreHangs(t *testing.T) {
 			if got, want := time.Since(start), ttl-driver.Margin(ttl); got != want {
 				t.Errorf("TTL %v: ended after %v, want %v", ttl, got, want)
 			}
-			wantLoss(t, context.Cause(l.Context()), LossUnknown)
+			wantLoss(t, context.Cause(l.Context()), LossUnreachable)
 			wantIs(t, l.Err(), ErrLost)
 			if l.Valid() || l.Remaining() != 0 {
 				t.Error("a lost lease is valid")
@@ -61,7 +61,7 @@ func TestRenewalCountsFromStart(t *testing.T) {
 		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
 			since := f.clock().Now()
 			time.Sleep(3 * time.Second)
-			return driver.Renewal{Since: since, TTL: g.TTL}, true
+			return driver.Renewal{Since: since, GrantedTTL: g.GrantedTTL}, true
 		}
 		l := mustLock(t, newClient(t, f, nil), "a", nil)
 		time.Sleep(testTTL/3 + 3*time.Second)
@@ -138,14 +138,14 @@ func TestRenewalFailing(t *testing.T) {
 		l := mustLock(t, newClient(t, f, &Options{OnEvent: r.hear}), "a", nil)
 		<-l.Context().Done()
 		synctest.Wait()
-		wantLoss(t, context.Cause(l.Context()), LossUnknown)
+		wantLoss(t, context.Cause(l.Context()), LossUnreachable)
 		wantIs(t, l.Err(), refused)
-		failing := r.of(EventFailing)
+		failing := r.of(EventRenewalFailing)
 		if n := len(failing); n < 5 || n > 60 {
 			t.Errorf("%d attempts, want 5 to 60", n)
 		}
 		for i, e := range failing {
-			if i > 0 && e.Left >= failing[i-1].Left || e.Left <= 0 || !errors.Is(e.Err, refused) {
+			if i > 0 && e.Remaining >= failing[i-1].Remaining || e.Remaining <= 0 || !errors.Is(e.Err, refused) {
 				t.Errorf("event %d: %+v", i, e)
 			}
 		}
@@ -171,7 +171,7 @@ func TestRefusedRenewalIsTheCause(t *testing.T) {
 		}
 		l := mustLock(t, newClient(t, f, nil), "a", nil)
 		<-l.Context().Done()
-		wantLoss(t, l.Err(), LossUnknown)
+		wantLoss(t, l.Err(), LossUnreachable)
 		wantIs(t, l.Err(), ErrDenied)
 	})
 }
@@ -231,9 +231,9 @@ func TestPause(t *testing.T) {
 		f.set(func() {
 			f.renewal = func(_ context.Context, g driver.Grant) (driver.Renewal, bool) {
 				if g.Name == "a" {
-					return driver.Renewal{Err: &LossError{Loss: LossTaken}}, true
+					return driver.Renewal{Err: &LossError{Cause: LossTaken}}, true
 				}
-				return driver.Renewal{Since: f.clock().Now(), TTL: g.TTL}, true
+				return driver.Renewal{Since: f.clock().Now(), GrantedTTL: g.GrantedTTL}, true
 			}
 			f.paused = time.Hour
 		})
@@ -274,12 +274,12 @@ func TestPauseDuringRenewal(t *testing.T) {
 		since := f.clock().Now()
 		f.set(func() { f.paused = time.Hour })
 		time.Sleep(driver.Margin(testTTL))
-		answer <- driver.Renewal{Since: since, TTL: testTTL}
+		answer <- driver.Renewal{Since: since, GrantedTTL: testTTL}
 		<-asked
 		if got := f.clock().Since(since); got > driver.Margin(testTTL)+leastPulse {
 			t.Errorf("asked again only after %v", got)
 		}
-		answer <- driver.Renewal{Err: &LossError{Loss: LossTaken}}
+		answer <- driver.Renewal{Err: &LossError{Cause: LossTaken}}
 		<-l.Context().Done()
 		wantLoss(t, context.Cause(l.Context()), LossTaken)
 	})
@@ -334,7 +334,7 @@ func TestLateRenewalDoesNotResurrect(t *testing.T) {
 		answer := make(chan struct{})
 		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
 			<-answer
-			return driver.Renewal{Since: f.clock().Now(), TTL: g.TTL}, true
+			return driver.Renewal{Since: f.clock().Now(), GrantedTTL: g.GrantedTTL}, true
 		}
 		l := mustLock(t, newClient(t, f, nil), "a", nil)
 		time.Sleep(testTTL / 2)
@@ -356,7 +356,7 @@ func TestAnswerAfterDeadline(t *testing.T) {
 		f := newFake()
 		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
 			f.suspend(testTTL)
-			return driver.Renewal{Since: f.clock().Now(), TTL: g.TTL}, true
+			return driver.Renewal{Since: f.clock().Now(), GrantedTTL: g.GrantedTTL}, true
 		}
 		l := mustLock(t, newClient(t, f, nil), "a", nil)
 		time.Sleep(testTTL / 3)
@@ -372,7 +372,7 @@ func TestRenewalNeverShortens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
-			return driver.Renewal{Since: driver.Instant{}, TTL: time.Second}, true
+			return driver.Renewal{Since: driver.Instant{}, GrantedTTL: time.Second}, true
 		}
 		l := mustLock(t, newClient(t, f, nil), "a", nil)
 		start := time.Now()
@@ -391,7 +391,7 @@ func TestLossReportedByStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.renewal = func(context.Context, driver.Grant) (driver.Renewal, bool) {
-			return driver.Renewal{Err: fmt.Errorf("renew: %w", &LossError{Loss: LossBroken})}, true
+			return driver.Renewal{Err: fmt.Errorf("renew: %w", &LossError{Cause: LossBroken})}, true
 		}
 		var r recorder
 		l := mustLock(t, newClient(t, f, &Options{OnEvent: r.hear}), "a", nil)
@@ -413,12 +413,12 @@ func TestAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
-			return driver.Renewal{Since: f.clock().Now(), TTL: g.TTL, Asked: true}, true
+			return driver.Renewal{Since: f.clock().Now(), GrantedTTL: g.GrantedTTL, ReleaseRequested: true}, true
 		}
 		var r recorder
 		l := mustLock(t, newClient(t, f, &Options{OnEvent: r.hear}), "a", nil)
 		time.Sleep(2 * testTTL)
-		if n := len(r.of(EventAsked)); n != 1 || !l.Valid() {
+		if n := len(r.of(EventReleaseRequested)); n != 1 || !l.Valid() {
 			t.Errorf("%d events, valid %v", n, l.Valid())
 		}
 	})
@@ -432,7 +432,7 @@ func TestUnlockFromManyGoroutines(t *testing.T) {
 		var wg sync.WaitGroup
 		errs := make([]error, 50)
 		for i := range errs {
-			wg.Go(func() { errs[i] = l.Unlock() })
+			wg.Go(func() { errs[i] = l.Release() })
 		}
 		wg.Wait()
 		nils := 0
@@ -458,18 +458,18 @@ func TestNoRenewalAfterUnlock(t *testing.T) {
 		answer := make(chan struct{})
 		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
 			<-answer
-			return driver.Renewal{Err: &LossError{Loss: LossTaken}}, true
+			return driver.Renewal{Err: &LossError{Cause: LossTaken}}, true
 		}
 		var r recorder
 		c := newClient(t, f, &Options{OnEvent: r.hear})
-		if err := mustLock(t, c, "never renewed", nil).Unlock(); err != nil {
+		if err := mustLock(t, c, "never renewed", nil).Release(); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(testTTL)
 		l := mustLock(t, c, "a", nil)
 		time.Sleep(testTTL / 3)
 		synctest.Wait()
-		if err := l.Unlock(); err != nil {
+		if err := l.Release(); err != nil {
 			t.Error(err)
 		}
 		close(answer)
@@ -492,7 +492,7 @@ func TestLossIsCertain(t *testing.T) {
 			f.set(func() { f.down = false })
 			return nil
 		})
-		wantLoss(t, err, LossUnknown)
+		wantLoss(t, err, LossUnreachable)
 		for _, other := range []error{ErrUncertain, context.DeadlineExceeded, context.Canceled} {
 			if errors.Is(err, other) {
 				t.Errorf("%v is %v", err, other)
@@ -521,7 +521,7 @@ func TestUnlockAfterLoss(t *testing.T) {
 			t.Error("the claim is gone before Unlock")
 		}
 		for range 3 {
-			wantLoss(t, l.Unlock(), LossUnknown)
+			wantLoss(t, l.Release(), LossUnreachable)
 		}
 		synctest.Wait()
 		if n := f.count(&f.releases); n != 1 || f.holds("a") {
@@ -537,8 +537,8 @@ func TestUnlockPastDeadline(t *testing.T) {
 		l := mustLock(t, newClient(t, f, nil), "a", nil)
 		synctest.Wait()
 		f.suspend(time.Hour)
-		wantLoss(t, l.Unlock(), LossExpired)
-		wantIs(t, l.Unlock(), ErrLost)
+		wantLoss(t, l.Release(), LossExpired)
+		wantIs(t, l.Release(), ErrLost)
 		synctest.Wait()
 		if f.holds("a") {
 			t.Error("the claim still stands")
@@ -553,8 +553,8 @@ func TestUnlockFindsLoss(t *testing.T) {
 		var r recorder
 		l := mustLock(t, newClient(t, f, &Options{OnEvent: r.hear}), "a", nil)
 		f.set(func() { clear(f.held) })
-		wantIs(t, l.Unlock(), ErrLost)
-		wantIs(t, l.Unlock(), ErrLost)
+		wantIs(t, l.Release(), ErrLost)
+		wantIs(t, l.Release(), ErrLost)
 		synctest.Wait()
 		if n := len(r.of(EventLost)); n != 1 {
 			t.Errorf("%d loss events", n)
@@ -570,7 +570,7 @@ func TestUnlockUnreachable(t *testing.T) {
 		l := mustLock(t, newClient(t, f, nil), "a", nil)
 		f.set(func() { f.down = true })
 		start := time.Now()
-		err := l.Unlock()
+		err := l.Release()
 		wantIs(t, err, ErrUncertain, context.DeadlineExceeded)
 		if got := time.Since(start); got != 10*time.Second {
 			t.Errorf("took %v", got)
@@ -590,7 +590,7 @@ func TestUnlockEndedContext(t *testing.T) {
 		l := mustLock(t, newClient(t, f, nil), "a", nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		wantIs(t, l.UnlockContext(ctx), ErrUncertain, context.Canceled)
+		wantIs(t, l.ReleaseContext(ctx), ErrUncertain, context.Canceled)
 		wantIs(t, context.Cause(l.Context()), ErrReleased)
 		synctest.Wait()
 		if f.holds("a") {

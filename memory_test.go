@@ -20,7 +20,7 @@ import (
 func bubbleMemory() *memory.Memory {
 	start := time.Now()
 	hand := func() time.Duration { return time.Since(start) }
-	return memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Real: hand}})
+	return memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Boottime: hand}})
 }
 
 // Clients of one store exclude each other, whatever primitive they use and however many of their callers give up; every
@@ -81,7 +81,7 @@ func TestClientsExcludeEachOther(t *testing.T) {
 								}
 								time.Sleep(rand.N(100 * time.Millisecond))
 								held.Add(-weight)
-								if err := l.Unlock(); err != nil {
+								if err := l.Release(); err != nil {
 									t.Error(err)
 								}
 							}
@@ -119,17 +119,17 @@ func TestBreakAndAsk(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(testTTL / 2)
-		if n := len(r.of(EventAsked)); n != 1 || !l.Valid() {
+		if n := len(r.of(EventReleaseRequested)); n != 1 || !l.Valid() {
 			t.Errorf("asked %d times, valid %v", n, l.Valid())
 		}
-		if err := operator.Break(t.Context(), "a", l.Ref(), BreakMark); err != nil {
+		if err := operator.Break(t.Context(), "a", l.Ref(), BreakGraceful); err != nil {
 			t.Error(err)
 		}
 		_, err = operator.Mutex("a", nil).TryLock(t.Context())
 		wantIs(t, err, ErrHeld)
 		<-l.Context().Done()
 		wantLoss(t, context.Cause(l.Context()), LossBroken)
-		wantLoss(t, l.Unlock(), LossBroken)
+		wantLoss(t, l.Release(), LossBroken)
 		synctest.Wait()
 		next, err := operator.Mutex("a", nil).TryLock(t.Context())
 		if err != nil {
@@ -228,7 +228,7 @@ func TestDefaults(t *testing.T) {
 		c := newClient(t, bubbleMemory().Open(), &Options{TTL: time.Minute, Meta: "the client's"})
 		mustLock(t, c, "a", nil)
 		mustLock(t, c, "b", &LockOptions{TTL: time.Hour, Meta: "the lock's"})
-		for name, want := range map[string]Standing{"a": {TTL: time.Minute, Meta: "the client's"}, "b": {TTL: time.Hour, Meta: "the lock's"}} {
+		for name, want := range map[string]ClaimInfo{"a": {TTL: time.Minute, Meta: "the client's"}, "b": {TTL: time.Hour, Meta: "the lock's"}} {
 			lock, err := c.Inspect(t.Context(), name)
 			if err != nil || len(lock.Holders) != 1 || lock.Holders[0].TTL != want.TTL || lock.Holders[0].Meta != want.Meta {
 				t.Errorf("%+v, %v, want %+v", lock, err, want)

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Item is what [LockAll] takes: a *Mutex, a *RWMutex (to write), RWMutex.RLocker (to read), or Semaphore.Permits.
-type Item interface{ item() item }
+// Lockable is what [LockAll] takes: a *Mutex, a *RWMutex (to write), RWMutex.RLocker (to read), or Semaphore.Permits.
+type Lockable interface{ item() item }
 
 type item struct {
 	client        *Client
@@ -37,17 +37,17 @@ func (m *RWMutex) item() item {
 	return item{m.client, m.name, KindRW, driver.RWLimit, driver.RWLimit, m.opts}
 }
 
-// RLocker is the reader's side of the lock, for [LockAll].
-func (m *RWMutex) RLocker() Item { return item{m.client, m.name, KindRW, driver.RWLimit, 1, m.opts} }
+// Reader is the reader's side of the lock, for [LockAll].
+func (m *RWMutex) Reader() Lockable { return item{m.client, m.name, KindRW, driver.RWLimit, 1, m.opts} }
 
 // Permits is so much of the semaphore, for [LockAll].
-func (s *Semaphore) Permits(weight int64) Item {
+func (s *Semaphore) Permits(weight int64) Lockable {
 	return item{s.client, s.name, KindSemaphore, s.limit, weight, s.opts}
 }
 
-// Leases are those of a [LockAll]. They are good only together: when one of them is lost, all are. All methods may be
+// LeaseGroup are those of a [LockAll]. They are good only together: when one of them is lost, all are. All methods may be
 // called from any goroutine.
-type Leases struct {
+type LeaseGroup struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	all    []*Lease // in the order in which they were taken
@@ -61,12 +61,12 @@ type Leases struct {
 // LockAll only never waits in a circle, provided that all address a store alike. Of several items for one lock the
 // strongest counts and the others are dropped: a writer before a reader, more permits before fewer. ErrInvalid if there
 // are no items or one is nil, ErrMismatch if two want one name as different kinds of lock.
-func LockAll(ctx context.Context, items ...Item) (*Leases, error) {
+func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
 	list, err := sorted(items)
 	if err != nil {
 		return nil, err
 	}
-	s := &Leases{}
+	s := &LeaseGroup{}
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -102,9 +102,9 @@ func LockAll(ctx context.Context, items ...Item) (*Leases, error) {
 
 // giveBack gives back what was taken in vain. What Unlock says is of no use to somebody who never had the locks, and whose time is
 // over does not wait for it: the rest is done in the background.
-func (s *Leases) giveBack(ctx context.Context) {
+func (s *LeaseGroup) giveBack(ctx context.Context) {
 	done := make(chan struct{})
-	go func() { _ = s.Unlock(); close(done) }()
+	go func() { _ = s.Release(); close(done) }()
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -113,7 +113,7 @@ func (s *Leases) giveBack(ctx context.Context) {
 
 // sorted gives the items in the order in which they are taken, without doubles. What one client has under a name is one
 // lock, of which the strongest comes first.
-func sorted(items []Item) ([]item, error) {
+func sorted(items []Lockable) ([]item, error) {
 	var list []item
 	for n, i := range items {
 		var it item
@@ -152,13 +152,13 @@ func (i item) stands(ctx context.Context, before item, taken []*Lease) (bool, er
 		return false, nil
 	}
 	lock, err := i.client.Inspect(ctx, i.name)
-	return slices.ContainsFunc(lock.Holders, func(h Standing) bool {
+	return slices.ContainsFunc(lock.Holders, func(h ClaimInfo) bool {
 		return slices.ContainsFunc(taken, func(l *Lease) bool { return l.Name() == i.name && l.Ref() == h.Ref && l.Token() == h.Token })
 	}), err
 }
 
 // add takes a lease in. When it ends, all end.
-func (s *Leases) add(l *Lease, reentrant bool) {
+func (s *LeaseGroup) add(l *Lease, reentrant bool) {
 	s.all = append(s.all, l)
 	ends := l.Context()
 	context.AfterFunc(ends, func() { s.cancel(context.Cause(ends)) })
@@ -168,17 +168,17 @@ func (s *Leases) add(l *Lease, reentrant bool) {
 }
 
 // All are the leases, one a lock, in the order in which they were taken: for their names and tokens.
-func (s *Leases) All() []*Lease { return slices.Clone(s.all) }
+func (s *LeaseGroup) All() []*Lease { return slices.Clone(s.all) }
 
 // Context ends when the first of the leases does, with its cause. It carries the values of the context that was given to
 // LockAll, and enters those of the locks that are re-entrant.
-func (s *Leases) Context() context.Context { return s.ctx }
+func (s *LeaseGroup) Context() context.Context { return s.ctx }
 
 // Valid reports whether all of the leases may still be believed in, by the clock and now.
-func (s *Leases) Valid() bool { return s.Remaining() > 0 }
+func (s *LeaseGroup) Valid() bool { return s.Remaining() > 0 }
 
 // Remaining is the least of what the leases say.
-func (s *Leases) Remaining() time.Duration {
+func (s *LeaseGroup) Remaining() time.Duration {
 	left := s.all[0].Remaining()
 	for _, l := range s.all[1:] {
 		left = min(left, l.Remaining())
@@ -187,7 +187,7 @@ func (s *Leases) Remaining() time.Duration {
 }
 
 // Err is nil while all of the leases are valid, then why the first of them ended.
-func (s *Leases) Err() error {
+func (s *LeaseGroup) Err() error {
 	for _, l := range s.all {
 		if err := l.Err(); err != nil {
 			s.cancel(err)
@@ -196,24 +196,24 @@ func (s *Leases) Err() error {
 	return context.Cause(s.ctx)
 }
 
-// Unlock gives all locks back, the last one taken first, and joins the errors. It takes as long as the longest
+// Release gives all locks back, the last one taken first, and joins the errors. It takes as long as the longest
 // Lease.Unlock; what could not be given back in that time is given back in the background.
-func (s *Leases) Unlock() error {
+func (s *LeaseGroup) Release() error {
 	var patience time.Duration
 	for _, l := range s.all {
-		patience = max(patience, driver.Patience(l.tenure.grant.Claim.TTL))
+		patience = max(patience, driver.UnreachableTimeout(l.tenure.grant.Claim.TTL))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	return s.UnlockContext(ctx)
+	return s.ReleaseContext(ctx)
 }
 
-// UnlockContext is Unlock bounded by ctx instead.
-func (s *Leases) UnlockContext(ctx context.Context) error {
+// ReleaseContext is Unlock bounded by ctx instead.
+func (s *LeaseGroup) ReleaseContext(ctx context.Context) error {
 	s.cancel(ErrReleased)
 	var errs []error
 	for _, l := range slices.Backward(s.all) {
-		errs = append(errs, l.UnlockContext(ctx))
+		errs = append(errs, l.ReleaseContext(ctx))
 	}
 	return errors.Join(errs...)
 }

@@ -14,7 +14,7 @@ func TestLockAll(t *testing.T) {
 		m := bubbleMemory()
 		c, same, other := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil), newClient(t, bubbleMemory().Open(), nil)
 		rw, sem := c.RWMutex("rw", nil), c.Semaphore("s", 5, nil)
-		set, err := LockAll(t.Context(), sem.Permits(2), rw.RLocker(), c.Mutex("b", nil), c.Mutex("a", nil), rw, sem.Permits(4), c.Mutex("b", nil),
+		set, err := LockAll(t.Context(), sem.Permits(2), rw.Reader(), c.Mutex("b", nil), c.Mutex("a", nil), rw, sem.Permits(4), c.Mutex("b", nil),
 			same.Mutex("b", nil), other.Mutex("b", nil))
 		if err != nil {
 			t.Fatal(err)
@@ -40,7 +40,7 @@ func TestLockAll(t *testing.T) {
 			wantIs(t, err, ErrHeld)
 		}
 		time.Sleep(time.Hour)
-		if err := set.Unlock(); err != nil {
+		if err := set.Release(); err != nil {
 			t.Error(err)
 		}
 		if set.Valid() || set.Context().Err() == nil {
@@ -48,7 +48,7 @@ func TestLockAll(t *testing.T) {
 		}
 		wantIs(t, context.Cause(set.Context()), ErrReleased)
 		wantIs(t, set.Err(), ErrReleased)
-		wantIs(t, set.Unlock(), ErrReleased)
+		wantIs(t, set.Release(), ErrReleased)
 		for _, c := range []*Client{c, other} {
 			for lock := range c.List(t.Context(), "") {
 				t.Errorf("left: %+v", lock)
@@ -62,7 +62,7 @@ func TestLockAllMismatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
 		one, two := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
-		for _, other := range []Item{two.Mutex("x", nil), two.Semaphore("x", 3, nil).Permits(1), two.RWMutex("x", nil)} {
+		for _, other := range []Lockable{two.Mutex("x", nil), two.Semaphore("x", 3, nil).Permits(1), two.RWMutex("x", nil)} {
 			_, err := LockAll(t.Context(), one.Semaphore("x", 10, nil).Permits(2), other)
 			wantIs(t, err, ErrMismatch)
 		}
@@ -97,7 +97,7 @@ func TestLockAllGivesBack(t *testing.T) {
 				t.Errorf("left: %+v", lock)
 			}
 		}
-		if err := held.Unlock(); err != nil {
+		if err := held.Release(); err != nil {
 			t.Error(err)
 		}
 		_, err = LockAll(t.Context())
@@ -128,7 +128,7 @@ func TestLockAllLosesAll(t *testing.T) {
 		if set.Valid() || !set.All()[0].Valid() {
 			t.Error("the whole is valid, or a part of it was given back before Unlock")
 		}
-		wantIs(t, set.Unlock(), ErrLost)
+		wantIs(t, set.Release(), ErrLost)
 
 		held := mustLock(t, operator, "z", nil)
 		time.AfterFunc(time.Minute, func() {
@@ -144,7 +144,7 @@ func TestLockAllLosesAll(t *testing.T) {
 		if errors.Is(err, context.Canceled) {
 			t.Errorf("the caller's context goes on, and the error says otherwise: %v", err)
 		}
-		if err := held.Unlock(); err != nil {
+		if err := held.Release(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -169,11 +169,11 @@ func TestLockAllReentrant(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := l.Unlock(); err != nil {
+			if err := l.Release(); err != nil {
 				t.Error(err)
 			}
 		}
-		if err := errors.Join(set.Unlock(), outer.Unlock()); err != nil {
+		if err := errors.Join(set.Release(), outer.Release()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -185,12 +185,12 @@ func TestLockAllLossAtTheEnd(t *testing.T) {
 		c := newClient(t, bubbleMemory().Open(), nil)
 		for range 100 {
 			last := mustLock(t, c, "b", nil)
-			time.AfterFunc(time.Second, func() { last.Unlock() })
+			time.AfterFunc(time.Second, func() { last.Release() })
 			set, err := LockAll(t.Context(), c.Mutex("a", &LockOptions{Reentrant: true, MaxHold: time.Second}),
 				c.Mutex("b", &LockOptions{Reentrant: true}))
 			if err == nil {
 				<-set.Context().Done()
-				err = set.Unlock()
+				err = set.Release()
 			}
 			wantIs(t, err, ErrLost)
 			time.Sleep(time.Minute)
@@ -221,7 +221,7 @@ func TestLockAllEndsInTime(t *testing.T) {
 		if f.holds("a") {
 			t.Error("left behind")
 		}
-		wantIs(t, held.Unlock(), nil)
+		wantIs(t, held.Release(), nil)
 	})
 }
 

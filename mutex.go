@@ -69,7 +69,7 @@ func (l *Lease) do(ctx context.Context, f func(ctx context.Context, l *Lease) er
 	defer func() { // also while a panic goes by, which then goes on
 		stop()
 		cancel(context.Canceled)
-		if unlockErr := l.Unlock(); unlockErr != nil && !errors.Is(unlockErr, ErrReleased) {
+		if unlockErr := l.Release(); unlockErr != nil && !errors.Is(unlockErr, ErrReleased) {
 			err = errors.Join(err, unlockErr)
 		}
 	}()

@@ -53,7 +53,7 @@ func (q *queue) enter(ctx, closing context.Context, name string, ttl time.Durati
 		q.mu.Unlock()
 		return nil
 	}
-	w := &waiter{since: time.Now(), patience: driver.Patience(ttl), turn: make(chan error, 1)}
+	w := &waiter{since: time.Now(), patience: driver.UnreachableTimeout(ttl), turn: make(chan error, 1)}
 	l := q.lines[name]
 	place := l.waiters.PushBack(w)
 	q.mu.Unlock()
@@ -70,7 +70,7 @@ func (q *queue) enter(ctx, closing context.Context, name string, ttl time.Durati
 }
 
 // leave takes a waiter out of the line, hands on a turn that it was given meanwhile, and tells who holds the lock.
-func (q *queue) leave(name string, l *line, place *list.Element) []Standing {
+func (q *queue) leave(name string, l *line, place *list.Element) []ClaimInfo {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w := place.Value.(*waiter)
@@ -86,7 +86,7 @@ func (q *queue) leave(name string, l *line, place *list.Element) []Standing {
 	if l.tenure == nil {
 		return nil
 	}
-	return []Standing{l.tenure.standing()}
+	return []ClaimInfo{l.tenure.standing()}
 }
 
 // hold notes which tenure has the turn.

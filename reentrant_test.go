@@ -30,11 +30,11 @@ func TestReentrant(t *testing.T) {
 			t.Fatalf("%v, %d claims", err, f.count(&f.acquires))
 		}
 		for i, l := range []*Lease{outer, deep} {
-			if err := l.Unlock(); err != nil || l.Valid() || l.Context().Err() == nil {
+			if err := l.Release(); err != nil || l.Valid() || l.Context().Err() == nil {
 				t.Errorf("handle %d: %v, valid %v", i, err, l.Valid())
 			}
 			wantIs(t, l.Err(), ErrReleased)
-			wantIs(t, l.Unlock(), ErrReleased)
+			wantIs(t, l.Release(), ErrReleased)
 			if !inner.Valid() || inner.Context().Err() != nil {
 				t.Error("the last handle ended with another")
 			}
@@ -42,7 +42,7 @@ func TestReentrant(t *testing.T) {
 			wantIs(t, err, ErrHeld)
 		}
 		time.Sleep(time.Hour)
-		if err := inner.Unlock(); err != nil || f.holds("a") {
+		if err := inner.Release(); err != nil || f.holds("a") {
 			t.Errorf("%v, held: %v", err, f.holds("a"))
 		}
 
@@ -57,7 +57,7 @@ func TestReentrant(t *testing.T) {
 		wantIs(t, err, ErrHeld)
 		_, err = other.Mutex("a", &LockOptions{Reentrant: true}).TryLock(next.Context()) // another client
 		wantIs(t, err, ErrHeld)
-		if err := next.Unlock(); err != nil {
+		if err := next.Release(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -97,18 +97,18 @@ func TestReentrantLost(t *testing.T) {
 		f.set(func() { f.down = true })
 		<-inner.Context().Done()
 		<-outer.Context().Done()
-		wantLoss(t, context.Cause(inner.Context()), LossUnknown)
+		wantLoss(t, context.Cause(inner.Context()), LossUnreachable)
 		_, err = m.Lock(context.WithoutCancel(outer.Context()))
-		wantLoss(t, err, LossUnknown)
+		wantLoss(t, err, LossUnreachable)
 		_, err = m.Lock(outer.Context())
-		wantLoss(t, err, LossUnknown)
+		wantLoss(t, err, LossUnreachable)
 		f.set(func() { f.down = false })
-		wantIs(t, outer.Unlock(), ErrLost)
+		wantIs(t, outer.Release(), ErrLost)
 		synctest.Wait()
 		if f.count(&f.releases) != 0 {
 			t.Error("released while somebody is inside")
 		}
-		wantIs(t, inner.Unlock(), ErrLost)
+		wantIs(t, inner.Release(), ErrLost)
 		synctest.Wait()
 		if f.count(&f.releases) != 1 {
 			t.Errorf("%d releases", f.count(&f.releases))
@@ -131,20 +131,20 @@ func TestReentrantStrength(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantIs(t, w.Downgrade(t.Context()), ErrInvalid)
-		_, err = w.Lapse()
+		_, err = w.Detach()
 		wantIs(t, err, ErrInvalid)
 		if !w.Valid() || !r.Valid() {
 			t.Error("a refusal ended the lease")
 		}
 		_, err = c.Mutex("rw", o).Lock(w.Context())
 		wantIs(t, err, ErrMismatch)
-		if err := errors.Join(r.Unlock(), w.Downgrade(t.Context())); err != nil {
+		if err := errors.Join(r.Release(), w.Downgrade(t.Context())); err != nil {
 			t.Fatal(err)
 		}
 		_, err = rw.Lock(w.Context())
 		wantIs(t, err, ErrInvalid)
 		r, err = rw.TryRLock(w.Context())
-		if err := errors.Join(err, r.Unlock(), w.Unlock()); err != nil {
+		if err := errors.Join(err, r.Release(), w.Release()); err != nil {
 			t.Fatal(err)
 		}
 

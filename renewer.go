@@ -74,7 +74,7 @@ func (r *renewer) init(c *Client) {
 
 func (r *renewer) now() time.Duration {
 	i := r.client.clock.Now()
-	r.elapsed += max(0, i.Monotonic-r.read.Monotonic, i.Real-r.read.Real)
+	r.elapsed += max(0, i.Monotonic-r.read.Monotonic, i.Boottime-r.read.Boottime)
 	r.read = i
 	return r.elapsed
 }
@@ -92,7 +92,7 @@ func (r *renewer) add(t *tenure, waited time.Duration) error {
 	t.began = r.read
 	if t.remaining(r.read) <= 0 {
 		return fmt.Errorf("%w: granted, but the answer took longer than the TTL of %v; the claim is given back",
-			ErrUncertain, t.grant.TTL)
+			ErrUncertain, t.grant.GrantedTTL)
 	}
 	r.client.emit(EventAcquired, t, Event{Waited: waited})
 	if r.hears != nil {
@@ -100,7 +100,7 @@ func (r *renewer) add(t *tenure, waited time.Duration) error {
 	}
 	heap.Push(&r.ends, t)
 	heap.Push(&r.dues, t)
-	t.margin = marginClass(t.grant.TTL)
+	t.margin = marginClass(t.grant.GrantedTTL)
 	r.margins[t.margin]++
 	r.plan(t, t.plan(now, r.read))
 	if !r.pulsing {
@@ -164,7 +164,7 @@ type plan struct{ endsAt, dueAt, dueFrom time.Duration }
 
 // plan after a grant or a renewal: a third of the way through the TTL, or a little earlier in company.
 func (t *tenure) plan(now time.Duration, read driver.Instant) plan {
-	ttl, end := t.grant.TTL, now+t.remaining(read)
+	ttl, end := t.grant.GrantedTTL, now+t.remaining(read)
 	if t.bounded(read) { // no renewal could make it last longer
 		return plan{endsAt: end, dueAt: end, dueFrom: end}
 	}
@@ -254,7 +254,7 @@ func (r *renewer) wallStepped() bool {
 		return false
 	}
 	before := r.ahead
-	r.ahead = r.client.clock.Wall() - r.read.Real
+	r.ahead = r.client.clock.Wall() - r.read.Boottime
 	return r.ahead-before >= pauseStep
 }
 
@@ -345,7 +345,7 @@ func (t *tenure) takeOff(flight uint64, now driver.Instant) (g driver.Grant, bou
 		return g, 0, false
 	}
 	t.flight = flight
-	return t.granted(), min(t.grant.TTL/3, max(left/2, leastRetry), left, maxAttempt), true
+	return t.granted(), min(t.grant.GrantedTTL/3, max(left/2, leastRetry), left, maxAttempt), true
 }
 
 func (r *renewer) send(b *batch) {
@@ -370,7 +370,7 @@ func (r *renewer) answer(t *tenure, flight uint64, a driver.Renewal) {
 	case lost:
 		r.client.ended(t)
 		return
-	case a.Asked:
+	case a.ReleaseRequested:
 		t.ask()
 	}
 	r.mu.Lock()
@@ -387,7 +387,7 @@ func (r *renewer) answer(t *tenure, flight uint64, a driver.Renewal) {
 	if flight <= r.doubted {
 		p.dueAt, p.dueFrom = now, now
 	}
-	ttl := t.grant.TTL
+	ttl := t.grant.GrantedTTL
 	t.mu.Unlock()
 	r.margins[t.margin]--
 	t.margin = marginClass(ttl)
@@ -410,8 +410,8 @@ func (t *tenure) land(flight uint64, a driver.Renewal) (left time.Duration, lost
 	switch {
 	case a.Err == nil:
 		t.failed = nil
-		if now := t.client.clock.Now(); trust(now, a.Since, a.TTL) > trust(now, t.grant.Since, t.grant.TTL) {
-			t.grant.Since, t.grant.TTL = a.Since, a.TTL
+		if now := t.client.clock.Now(); trust(now, a.Since, a.GrantedTTL) > trust(now, t.grant.Since, t.grant.GrantedTTL) {
+			t.grant.Since, t.grant.GrantedTTL = a.Since, a.GrantedTTL
 			left = t.remaining(now)
 		}
 	case errors.Is(a.Err, ErrLost):
@@ -419,7 +419,7 @@ func (t *tenure) land(flight uint64, a driver.Renewal) (left time.Duration, lost
 		return 0, true, true
 	default:
 		t.failed = cause(t.failed, a.Err)
-		t.client.emit(EventFailing, t, Event{Err: a.Err, Left: left}) // here, so that it comes before that of a loss
+		t.client.emit(EventRenewalFailing, t, Event{Err: a.Err, Remaining: left}) // here, so that it comes before that of a loss
 	}
 	return left, false, true
 }
@@ -430,7 +430,7 @@ func cause(before, now error) error {
 	switch {
 	case errors.Is(now, ErrClosed):
 		return errStoreClosed
-	case driver.Final(before) && !driver.Final(now):
+	case driver.IsFinal(before) && !driver.IsFinal(now):
 		return before
 	case isOneOf(now, ErrUncertain, context.Canceled, context.DeadlineExceeded):
 		return errors.New(now.Error())
@@ -472,7 +472,7 @@ func (r *renewer) hear(e driver.Ending) {
 		if t.end(stateLost, asLoss(e.Err)) {
 			r.client.ended(t)
 		}
-	case e.Asked:
+	case e.ReleaseRequested:
 		t.ask()
 	}
 }

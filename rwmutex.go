@@ -91,7 +91,7 @@ func (l *Lease) reweigh(ctx context.Context, op string, weight int64) error {
 // reweigh changes what the lease is good for: less from before the store is asked on, more only when it has said so.
 func (t *tenure) reweigh(ctx context.Context, l *Lease, weight int64) error {
 	c := t.client
-	store, ok := c.store.(driver.Reweigher)
+	store, ok := c.store.(driver.WeightChanger)
 	if !ok {
 		return fmt.Errorf("%w: changing what a lease holds", ErrUnsupported)
 	}
@@ -109,7 +109,7 @@ func (t *tenure) reweigh(ctx context.Context, l *Lease, weight int64) error {
 	if err != nil {
 		return err
 	}
-	err = store.Reweigh(ctx, grant, weight)
+	err = store.SetWeight(ctx, grant, weight)
 	t.look()
 	if errors.Is(err, ErrLost) && t.end(stateLost, asLoss(err)) {
 		c.ended(t)
@@ -119,7 +119,7 @@ func (t *tenure) reweigh(ctx context.Context, l *Lease, weight int64) error {
 	var held *HeldError
 	switch {
 	case errors.As(err, &held) && !errors.Is(err, ErrUncertain): // that one holds it oneself is no news
-		own := func(s Standing) bool { return s.Ref == t.grant.Ref }
+		own := func(s ClaimInfo) bool { return s.Ref == t.grant.Ref }
 		return &HeldError{Holders: slices.DeleteFunc(slices.Clone(held.Holders), own), Waiting: held.Waiting}
 	case errors.Is(err, ErrUnsupported): // nothing was tried
 		t.weight = grant.Weight

@@ -44,7 +44,7 @@ func TestDowngrade(t *testing.T) {
 		if !l.Valid() || !r.Valid() || l.Exclusive() || r.Exclusive() {
 			t.Error("a refusal changed a lease")
 		}
-		if err := r.Unlock(); err != nil {
+		if err := r.Release(); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.TryUpgrade(t.Context()); err != nil || !l.Exclusive() || l.Token() != token {
@@ -53,7 +53,7 @@ func TestDowngrade(t *testing.T) {
 		_, err = other.TryRLock(t.Context())
 		wantIs(t, err, ErrHeld)
 		time.Sleep(time.Hour)
-		if err := l.Unlock(); err != nil {
+		if err := l.Release(); err != nil {
 			t.Fatal(err)
 		}
 		wantIs(t, l.Downgrade(t.Context()), ErrReleased)
@@ -89,7 +89,7 @@ func TestReweighFails(t *testing.T) {
 		if l.Exclusive() {
 			t.Error("a writer after an unknown outcome")
 		}
-		f.err = &LossError{Loss: LossBroken}
+		f.err = &LossError{Cause: LossBroken}
 		wantLoss(t, l.TryUpgrade(t.Context()), LossBroken)
 		wantLoss(t, context.Cause(l.Context()), LossBroken)
 		wantLoss(t, l.Downgrade(t.Context()), LossBroken)
@@ -150,7 +150,7 @@ type reweighing struct {
 	err    error
 }
 
-func (r *reweighing) Reweigh(context.Context, driver.Grant, int64) error {
+func (r *reweighing) SetWeight(context.Context, driver.Grant, int64) error {
 	if r.during != nil {
 		r.during()
 	}

@@ -77,14 +77,14 @@ func (t *tenure) granted() driver.Grant {
 }
 
 // standing is the claim as its own process knows it. It is one of a mutex.
-func (t *tenure) standing() Standing {
+func (t *tenure) standing() ClaimInfo {
 	g := &t.grant
-	return Standing{Ref: g.Ref, Owner: g.Owner, Meta: g.Meta, Weight: g.Weight, Token: g.Token, TTL: g.Claim.TTL}
+	return ClaimInfo{Ref: g.Ref, Owner: g.Owner, Meta: g.Meta, Weight: g.Weight, Token: g.Token, TTL: g.Claim.TTL}
 }
 
 // remaining is how long the lease may be believed in. Called with mu held.
 func (t *tenure) remaining(now driver.Instant) time.Duration {
-	left := trust(now, t.grant.Since, t.grant.TTL)
+	left := trust(now, t.grant.Since, t.grant.GrantedTTL)
 	if t.maxHold > 0 {
 		left = min(left, t.maxHold-now.Since(t.began))
 	}
@@ -93,7 +93,7 @@ func (t *tenure) remaining(now driver.Instant) time.Duration {
 
 // bounded reports whether the lease will end by its MaxHold, however it is renewed. Called with mu held.
 func (t *tenure) bounded(now driver.Instant) bool {
-	return t.maxHold > 0 && t.remaining(now) < trust(now, t.grant.Since, t.grant.TTL)
+	return t.maxHold > 0 && t.remaining(now) < trust(now, t.grant.Since, t.grant.GrantedTTL)
 }
 
 // trust is how long a grant may be believed in that a request started at since has confirmed for ttl.
@@ -126,12 +126,12 @@ func (t *tenure) expireLocked() (left time.Duration, expired bool) {
 	if left = t.remaining(now); left > 0 {
 		return left, false
 	}
-	loss := &LossError{Loss: LossExpired}
+	loss := &LossError{Cause: LossExpired}
 	switch {
 	case t.maxHold > 0 && now.Since(t.began) >= t.maxHold:
-		loss = &LossError{Loss: LossMaxHold}
+		loss = &LossError{Cause: LossMaxHold}
 	case t.failed != nil || t.flight != 0:
-		loss = &LossError{Loss: LossUnknown, Err: t.failed}
+		loss = &LossError{Cause: LossUnreachable, Err: t.failed}
 	}
 	t.state, t.err = stateLost, loss
 	return 0, true
@@ -168,7 +168,7 @@ func (t *tenure) ask() {
 	if t.askedC != nil {
 		close(t.askedC)
 	}
-	t.client.emit(EventAsked, t, Event{})
+	t.client.emit(EventReleaseRequested, t, Event{})
 }
 
 // depart gives one handle up. It is the last if that ends the tenure, and the claim then has to be released. Else it
@@ -254,7 +254,7 @@ func (t *tenure) keep() time.Duration {
 	if t.lapse == 0 && t.minHold == 0 {
 		return 0
 	}
-	keep := max(t.lapse, t.minHold-max(t.client.clock.AtLeast(t.began), 0)) // a wall clock may have been set back
+	keep := max(t.lapse, t.minHold-max(t.client.clock.SinceAtLeast(t.began), 0)) // a wall clock may have been set back
 	return (keep + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
@@ -269,7 +269,7 @@ func (c *Client) ended(t *tenure) {
 		c.queue.pass(t.name())
 	}
 	var loss *LossError
-	if errors.As(t.err, &loss) && loss.Loss == LossMaxHold {
+	if errors.As(t.err, &loss) && loss.Cause == LossMaxHold {
 		c.crew.spawn(func() {
 			sleep(c.waiting, maxHoldGrace(t.grant.Claim.TTL))
 			t.mu.Lock()

@@ -16,7 +16,7 @@ func free(t *testing.T, c *Client, name string, start time.Time) time.Duration {
 	t.Helper()
 	l := mustLock(t, c, name, nil)
 	took := time.Since(start)
-	if err := l.Unlock(); err != nil {
+	if err := l.Release(); err != nil {
 		t.Error(err)
 	}
 	return took
@@ -33,16 +33,16 @@ func wantAbout(t *testing.T, got, want time.Duration) {
 func TestABrokenHandle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, bubbleMemory().Open(), nil)
-		h, err := mustLock(t, c, "a", nil).Lapse()
+		h, err := mustLock(t, c, "a", nil).Detach()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Break(t.Context(), "a", h.Ref, BreakMark); err != nil {
+		if err := c.Break(t.Context(), "a", h.Ref, BreakGraceful); err != nil {
 			t.Fatal(err)
 		}
 		start := time.Now()
 		var loss *LossError
-		if err := c.Renew(t.Context(), h); !errors.As(err, &loss) || loss.Loss != LossBroken {
+		if err := c.Renew(t.Context(), h); !errors.As(err, &loss) || loss.Cause != LossBroken {
 			t.Errorf("want %q, got %v", LossBroken, err)
 		}
 		_, err = c.Mutex("a", nil).TryLock(t.Context()) // the work may go on yet
@@ -62,11 +62,11 @@ func TestLapse(t *testing.T) {
 		l := mustLock(t, c, "a", nil)
 		time.Sleep(time.Hour)
 		start := time.Now()
-		if _, err := l.Lapse(); err != nil {
+		if _, err := l.Detach(); err != nil {
 			t.Fatal(err)
 		}
 		wantIs(t, l.Err(), ErrReleased)
-		wantIs(t, l.Unlock(), ErrReleased)
+		wantIs(t, l.Release(), ErrReleased)
 		if l.Valid() || l.Context().Err() == nil {
 			t.Error("valid after it was left")
 		}
@@ -81,8 +81,8 @@ func TestLapseAfterLoss(t *testing.T) {
 		c := newClient(t, &unrenewed{Store: bubbleMemory().Open()}, nil)
 		l := mustLock(t, c, "a", nil)
 		<-l.Context().Done()
-		h, err := l.Lapse()
-		wantLoss(t, err, LossUnknown)
+		h, err := l.Detach()
+		wantLoss(t, err, LossUnreachable)
 		if h != (Handle{}) || errors.Is(err, ErrUncertain) {
 			t.Errorf("%+v, %v", h, err)
 		}
@@ -113,7 +113,7 @@ func TestHandle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h, err := l.Lapse()
+		h, err := l.Detach()
 		if err != nil || h.Token != l.Token() || h.TTL != testTTL || h.Weight != 2 || h.Limit != 3 || h.Kind != KindSemaphore {
 			t.Fatalf("%+v, %v", h, err)
 		}
@@ -164,7 +164,7 @@ func TestMinHold(t *testing.T) {
 		l := mustLock(t, c, "a", o)
 		start := time.Now()
 		time.Sleep(time.Second)
-		if err := l.Unlock(); err != nil || time.Since(start) != time.Second {
+		if err := l.Release(); err != nil || time.Since(start) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		wantAbout(t, free(t, other, "a", start), o.MinHold)
@@ -172,7 +172,7 @@ func TestMinHold(t *testing.T) {
 		l = mustLock(t, c, "a", o)
 		time.Sleep(o.MinHold)
 		start = time.Now()
-		if err := l.Unlock(); err != nil {
+		if err := l.Release(); err != nil {
 			t.Error(err)
 		}
 		wantAbout(t, free(t, other, "a", start), 0)
@@ -190,11 +190,11 @@ func TestMinHoldBroken(t *testing.T) {
 		m := bubbleMemory()
 		c, other := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
 		l := mustLock(t, c, "a", &LockOptions{MinHold: time.Hour})
-		if err := other.Break(t.Context(), "a", l.Ref(), BreakMark); err != nil {
+		if err := other.Break(t.Context(), "a", l.Ref(), BreakGraceful); err != nil {
 			t.Fatal(err)
 		}
 		start := time.Now()
-		wantLoss(t, l.Unlock(), LossBroken)
+		wantLoss(t, l.Release(), LossBroken)
 		wantAbout(t, free(t, other, "a", start), 0)
 	})
 }
@@ -217,7 +217,7 @@ func TestMaxHold(t *testing.T) {
 			wantLoss(t, context.Cause(l.Context()), LossMaxHold)
 			got := free(t, other, "a", start)
 			wantAbout(t, got, hold+time.Second)
-			wantLoss(t, l.Unlock(), LossMaxHold)
+			wantLoss(t, l.Release(), LossMaxHold)
 		})
 	}
 }
@@ -249,7 +249,7 @@ func TestTimedInvalid(t *testing.T) {
 		_, err := f.Mutex("a", &LockOptions{MinHold: time.Second}).Lock(t.Context())
 		wantIs(t, err, ErrUnsupported)
 		l := mustLock(t, f, "a", nil)
-		_, err = l.Lapse()
+		_, err = l.Detach()
 		wantIs(t, err, ErrUnsupported)
 		if !l.Valid() {
 			t.Error("a refusal ended the lease")
@@ -263,7 +263,7 @@ func TestAskedChannel(t *testing.T) {
 		m := bubbleMemory()
 		c, other := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
 		l := mustLock(t, c, "a", nil)
-		early := l.Asked()
+		early := l.ReleaseRequested()
 		select {
 		case <-early:
 			t.Error("asked by nobody")
@@ -276,13 +276,13 @@ func TestAskedChannel(t *testing.T) {
 			time.Sleep(testTTL / 2)
 		}
 		<-early
-		<-l.Asked()
+		<-l.ReleaseRequested()
 		fresh := mustLock(t, c, "b", nil)
 		if err := other.Break(t.Context(), "b", fresh.Ref(), BreakAsk); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(testTTL / 2)
-		<-fresh.Asked()
+		<-fresh.ReleaseRequested()
 		if !l.Valid() || !fresh.Valid() {
 			t.Error("asking ended a lease")
 		}

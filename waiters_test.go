@@ -84,7 +84,7 @@ func waiters(t *testing.T, url string, n int) (bytes uint64) {
 				return
 			}
 			served++
-			if err := l.Unlock(); err != nil {
+			if err := l.Release(); err != nil {
 				t.Error(err)
 			}
 		})
@@ -95,7 +95,7 @@ func waiters(t *testing.T, url string, n int) (bytes uint64) {
 	runtime.GC()
 	runtime.ReadMemStats(&queued)
 	start := time.Now()
-	if err := first.Unlock(); err != nil {
+	if err := first.Release(); err != nil {
 		t.Fatal(err)
 	}
 	all.Wait()

@@ -35,7 +35,7 @@ func TestWatchYieldsEachStateThatLasts(t *testing.T) {
 		case 1:
 			lease, err = client.Mutex("a", nil).Lock(ctx)
 		case 2:
-			err = lease.Unlock()
+			err = lease.Release()
 		case 3:
 			cancel()
 		}
@@ -63,13 +63,13 @@ func TestExplainAndHeirloomWhereThereIsNothing(t *testing.T) {
 	if _, err := client.Explain("a", holdfast.KindMutex, 1, 2, nil); !errors.Is(err, holdfast.ErrInvalid) {
 		t.Errorf("too heavy: %v", err)
 	}
-	if _, err := client.Heirloom(); !errors.Is(err, holdfast.ErrUnsupported) {
+	if _, err := client.LivenessFile(); !errors.Is(err, holdfast.ErrUnsupported) {
 		t.Errorf("no heirloom: %v", err)
 	}
 	if err := client.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Heirloom(); !errors.Is(err, holdfast.ErrClosed) {
+	if _, err := client.LivenessFile(); !errors.Is(err, holdfast.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }

@@ -166,10 +166,10 @@ type Detacher interface {
 	Detach(ctx context.Context, g Grant, keep time.Duration) error
 }
 
-// Reweigher is implemented by stores that can change the weight of a granted claim in one step, so that a writer becomes
+// WeightChanger is implemented by stores that can change the weight of a granted claim in one step, so that a writer becomes
 // a reader, or a reader a writer, with no moment in between at which somebody else could get in.
-type Reweigher interface {
-	// Reweigh makes a grant weigh weight instead of g.Weight, 1 to its limit. The claim keeps its id, its token and its
+type WeightChanger interface {
+	// SetWeight makes a grant weigh weight instead of g.Weight, 1 to its limit. The claim keeps its id, its token and its
 	// place in the order: no exclusive claim can have been granted since, so the token goes on fencing.
 	//
 	// Down always succeeds, and those of the claims in line whom it lets in are told, and one more. Up succeeds if the
@@ -180,17 +180,17 @@ type Reweigher interface {
 	// A claim that has the weight already is left so, which settles an unknown outcome: the client, or the store itself,
 	// asks again; a request that comes late, behind a later one, changes nothing. It counts as no renewal. Other errors are
 	// those of Renew's answers: a *LossError, or unknown; and ErrUnsupported where the claims of that kind cannot change.
-	Reweigh(ctx context.Context, g Grant, weight int64) error
+	SetWeight(ctx context.Context, g Grant, weight int64) error
 }
 
-// Heritable is implemented by stores that know a dead client from a living one by a file that it has open. A supervisor
+// LivenessFiler is implemented by stores that know a dead client from a living one by a file that it has open. A supervisor
 // that outlives the client can then keep the claims standing until the work under them is gone as well.
-type Heritable interface {
-	// Heirloom returns a file which, for as long as any process has it open, keeps the claims of this client standing as
+type LivenessFiler interface {
+	// LivenessFile returns a file which, for as long as any process has it open, keeps the claims of this client standing as
 	// those of a live one: they end by their TTL if nobody renews them, and not before. The caller closes it, and hands it
 	// on to whom it likes; a Close of the store ends the client for all others, whoever has the file. ErrUnsupported if
 	// there is none here: then the TTL alone ends the claims of a dead client.
-	Heirloom() (*os.File, error)
+	LivenessFile() (*os.File, error)
 }
 
 // Explainer is implemented by stores that can tell where a claim would stand.
@@ -248,83 +248,83 @@ func (c Claim) Exclusive() bool { return c.Weight == c.Limit }
 // Grant is a granted claim.
 type Grant struct {
 	Claim
-	Token int64         // fencing token: positive, below 2^53, larger than every token granted before on this lock
-	Since Instant       // start of the request that confirmed it, on Info.Clock
-	TTL   time.Duration // as really granted, Claim.TTL or more: a store may round up
-	Ref   string        // finds the claim again from another process, for Release and Break; opaque, printable
+	Token      int64         // fencing token: positive, below 2^53, larger than every token granted before on this lock
+	Since      Instant       // start of the request that confirmed it, on Info.Clock
+	GrantedTTL time.Duration // as really granted, Claim.TTL or more: a store may round up
+	Ref        string        // finds the claim again from another process, for Release and Break; opaque, printable
 }
 
 // Renewal is the answer for one grant of a Renew.
 type Renewal struct {
 	// Err is nil: renewed; a [*LossError]: the grant has ended; anything else: unknown, and the client asks again.
-	Err   error
-	Since Instant       // start of the request that renewed it
-	TTL   time.Duration // as really granted
-	Asked bool          // somebody asks the holder to give up (see BreakAsk); the grant is renewed all the same
+	Err              error
+	Since            Instant       // start of the request that renewed it
+	GrantedTTL       time.Duration // as really granted
+	ReleaseRequested bool          // somebody asks the holder to give up (see BreakAsk); the grant is renewed all the same
 }
 
 // Ending is what an EndWatcher reports about one grant.
 type Ending struct {
-	Name, ID string
-	Err      error // a *LossError, or nil if the holder is only asked to give up
-	Asked    bool
+	Name, ID         string
+	Err              error // a *LossError, or nil if the holder is only asked to give up
+	ReleaseRequested bool
 }
 
 // BreakMode says how hard Break acts.
 type BreakMode int
 
 const (
-	// BreakMark marks the claim as broken: it is not renewed any more, its next renewal answers so, and the lock
+	// BreakGraceful marks the claim as broken: it is not renewed any more, its next renewal answers so, and the lock
 	// passes on when its holder has released it or its TTL is over, also if it is detached. A waiting claim is removed
 	// at once, and its Acquire ends with a *LossError.
-	BreakMark BreakMode = iota
+	BreakGraceful BreakMode = iota
 	// BreakForce removes the claim at once. Its holder may still be running until its next renewal.
 	BreakForce
-	// BreakAsk changes nothing but that the holder is told (Renewal.Asked) that somebody would like it to give up.
-	BreakAsk
+	// BreakRequestRelease changes nothing but that the holder is told (Renewal.Asked) that somebody would like it to give up.
+	BreakRequestRelease
 )
 
 // Lock is how a lock stands, at one moment.
 type Lock struct {
 	Name     string
-	Kind     Kind       // empty if nothing stands
-	Limit    int64      // 0 if nothing stands
-	Token    int64      // the largest token granted on it, 0 if not known
-	Holders  []Standing // granted
-	Waiters  []Standing // waiting, the next first
-	Revision string     // differs whenever the claims that stand differ; compared, never ordered
+	Kind     Kind        // empty if nothing stands
+	Limit    int64       // 0 if nothing stands
+	Token    int64       // the largest token granted on it, 0 if not known
+	Holders  []ClaimInfo // granted
+	Waiters  []ClaimInfo // waiting, the next first
+	Revision string      // differs whenever the claims that stand differ; compared, never ordered
 }
 
-// Standing is a claim as others see it.
-type Standing struct {
-	Ref      string        // names it for Break and Release
-	Owner    string        // as the claim said, or what is known of a foreign holder
-	Meta     string        // as the claim said
-	Weight   int64         //
-	Token    int64         // 0 for a waiting claim, or a foreign one that has none
-	TTL      time.Duration // 0 if not known
-	Since    time.Time     // when it was granted, or began to wait, by a clock good for showing only; zero if not known
-	Left     time.Duration // how long it stands if it stays silent; 0 if not known
-	Detached bool          //
-	Foreign  bool          // made by another kind of client
-	Asked    bool          // was asked to give up
-	Broken   bool          // was broken by an operator and stands only until its holder has heard it
+// ClaimInfo is a claim as others see it.
+type ClaimInfo struct {
+	Ref              string        // names it for Break and Release
+	Owner            string        // as the claim said, or what is known of a foreign holder
+	Meta             string        // as the claim said
+	Weight           int64         //
+	Token            int64         // 0 for a waiting claim, or a foreign one that has none
+	TTL              time.Duration // 0 if not known
+	Since            time.Time     // when it was granted, or began to wait, by a clock good for showing only; zero if not known
+	Remaining        time.Duration // how long it stands if it stays silent; 0 if not known
+	Detached         bool          //
+	Foreign          bool          // made by another kind of client
+	ReleaseRequested bool          // was asked to give up
+	Broken           bool          // was broken by an operator and stands only until its holder has heard it
 }
 
-// Patience is how long an Acquire or a Release that waits goes on asking a store that does not answer, counted from
+// UnreachableTimeout is how long an Acquire or a Release that waits goes on asking a store that does not answer, counted from
 // the first request that got no answer: the claim's TTL, and no more than 10 s. After that its place in line is doubtful anyway.
-func Patience(ttl time.Duration) time.Duration { return min(ttl, 10*time.Second) }
+func UnreachableTimeout(ttl time.Duration) time.Duration { return min(ttl, 10*time.Second) }
 
-// Silence is for how long a store has left one call without an answer, for stores to hold against [Patience]. It begins with the
+// Outage is for how long a store has left one call without an answer, for stores to hold against [Patience]. It begins with the
 // first request that fails, not with the last that was answered: a waiter asks nothing for long. The zero Silence is that of a
 // store that answers. It is not safe for use by several goroutines.
-type Silence struct {
+type Outage struct {
 	lasts bool
 	since Instant
 }
 
-// Fails takes in a request that got no answer, and reports whether the silence has lasted for longer than the limit.
-func (s *Silence) Fails(c Clock, limit time.Duration) (over bool) {
+// RequestFailed takes in a request that got no answer, and reports whether the silence has lasted for longer than the limit.
+func (s *Outage) RequestFailed(c Clock, limit time.Duration) (over bool) {
 	now := c.Now()
 	if !s.lasts {
 		s.lasts, s.since = true, now
@@ -332,5 +332,5 @@ func (s *Silence) Fails(c Clock, limit time.Duration) (over bool) {
 	return now.Since(s.since) > limit
 }
 
-// Ends takes in that the store has answered.
-func (s *Silence) Ends() { s.lasts = false }
+// RequestAnswered takes in that the store has answered.
+func (s *Outage) RequestAnswered() { s.lasts = false }

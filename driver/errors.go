@@ -34,8 +34,8 @@ var (
 
 // HeldError says who holds the lock that could not be had. It Is ErrHeld.
 type HeldError struct {
-	Holders []Standing // as far as known; may be empty
-	Waiting int        // how many claims stand in line
+	Holders []ClaimInfo // as far as known; may be empty
+	Waiting int         // how many claims stand in line
 }
 
 func (e *HeldError) Error() string {
@@ -56,28 +56,28 @@ func (e *HeldError) Error() string {
 // Is makes errors.Is(err, ErrHeld) true.
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 
-// Loss is why a lease ended before its holder gave it up.
-type Loss string
+// LossCause is why a lease ended before its holder gave it up.
+type LossCause string
 
 // The causes.
 const (
-	LossExpired Loss = "its TTL passed without a renewal"
-	LossGone    Loss = "the claim does not stand in the store any more"
-	LossTaken   Loss = "somebody else was granted the lock"
-	LossBroken  Loss = "an operator broke it"
-	LossSession Loss = "the store ended the session"
-	LossUnknown Loss = "the store could not be reached in time"
-	LossMaxHold Loss = "it was held for as long as its MaxHold allows"
+	LossExpired        LossCause = "its TTL passed without a renewal"
+	LossGone           LossCause = "the claim does not stand in the store any more"
+	LossTaken          LossCause = "somebody else was granted the lock"
+	LossBroken         LossCause = "an operator broke it"
+	LossSessionExpired LossCause = "the store ended the session"
+	LossUnreachable    LossCause = "the store could not be reached in time"
+	LossMaxHold        LossCause = "it was held for as long as its MaxHold allows"
 )
 
 // LossError says why a lease was lost. It Is ErrLost.
 type LossError struct {
-	Loss Loss
-	Err  error // what the store said last, if that is why; may be nil
+	Cause LossCause
+	Err   error // what the store said last, if that is why; may be nil
 }
 
 func (e *LossError) Error() string {
-	s := ErrLost.Error() + ": " + string(e.Loss)
+	s := ErrLost.Error() + ": " + string(e.Cause)
 	if e.Err != nil {
 		s += ": " + e.Err.Error()
 	}
@@ -90,8 +90,8 @@ func (e *LossError) Is(target error) bool { return target == ErrLost }
 // Unwrap gives what the store said last.
 func (e *LossError) Unwrap() error { return e.Err }
 
-// Final reports whether asking a store again cannot help: its error says what is so, not that something went wrong.
-func Final(err error) bool {
+// IsFinal reports whether asking a store again cannot help: its error says what is so, not that something went wrong.
+func IsFinal(err error) bool {
 	for _, f := range []error{ErrDenied, ErrCorrupt, ErrClosed, ErrUnsupported, ErrInvalid, ErrHeld, ErrMismatch, ErrQueueFull, ErrLost} {
 		if errors.Is(err, f) {
 			return true
@@ -102,7 +102,7 @@ func Final(err error) bool {
 
 // Uncertain marks the error of a write that was neither done nor refused. A final error, and none, stay as they are.
 func Uncertain(err error) error {
-	if err == nil || Final(err) {
+	if err == nil || IsFinal(err) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrUncertain, err)

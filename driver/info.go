@@ -11,27 +11,27 @@ type Info struct {
 	Engine string // "record", "sequence" or "script"
 	Clock  Clock  // the clock of all its Instants; the client judges leases by the same
 
-	Tier     Tier
-	EndedBy  EndedBy  // who ends the claim of a holder that fell silent
-	Judge    Judge    // by which clock
-	Order    Order    // whether claims are granted in the order of their arrival
-	Kinds    []Kind   // what its layout carries
-	Detached bool     // whether a claim can outlive its client
-	Survives Survives // what standing claims and tokens survive
+	Tier        Tier
+	ExpiredBy   ExpiredBy   // who ends the claim of a holder that fell silent
+	ExpiryClock ExpiryClock // by which clock
+	Order       Order       // whether claims are granted in the order of their arrival
+	Kinds       []Kind      // what its layout carries
+	Detached    bool        // whether a claim can outlive its client
+	Survives    Survives    // what standing claims and tokens survive
 
-	// QueuesPlain: a plain mutex claim waits in the store as well, since waiting costs nothing there. Otherwise the
+	// NativeQueue: a plain mutex claim waits in the store as well, since waiting costs nothing there. Otherwise the
 	// client lets at most one plain claim of a process and lock wait in the store at a time.
-	QueuesPlain bool
-	// TakeoverDead is the longest time, beyond one round trip, that the claim of a killed process stands in the way of
+	NativeQueue bool
+	// DeadHolderTimeout is the longest time, beyond one round trip, that the claim of a killed process stands in the way of
 	// a waiter on the same store; 0: up to its TTL.
-	TakeoverDead time.Duration
-	// Pace: the store takes only so many writes to one lock, so a claim that comes, and can wait, stays away for this long
+	DeadHolderTimeout time.Duration
+	// WriteInterval: the store takes only so many writes to one lock, so a claim that comes, and can wait, stays away for this long
 	// after the lock's last write that its client knows of; 0: no need.
-	Pace time.Duration
+	WriteInterval time.Duration
 	// TokenGap: without a record of the previous token, order holds only if the last grant is older than this.
 	TokenGap time.Duration
-	// TokensFall says when a token can be smaller than an earlier one; empty: never.
-	TokensFall string
+	// TokenRegression says when a token can be smaller than an earlier one; empty: never.
+	TokenRegression string
 
 	// A TTL beyond these is refused with ErrInvalid. A server that would grant less than asked counts as refusing, and its
 	// bounds may be learnt only when it is first talked to.
@@ -71,22 +71,22 @@ const (
 	TierAdvisory  Tier = "advisory"           // good for saving work; may grant twice when the store fails over
 )
 
-// EndedBy is who ends a silent holder.
-type EndedBy string
+// ExpiredBy is who ends a silent holder.
+type ExpiredBy string
 
 // Who ends a silent holder.
 const (
-	EndedByNext  EndedBy = "the next claimant"
-	EndedByStore EndedBy = "the store"
+	ExpiredByClaimant ExpiredBy = "the next claimant"
+	ExpiredByStore    ExpiredBy = "the store"
 )
 
-// Judge is the clock by which a silent holder is ended.
-type Judge string
+// ExpiryClock is the clock by which a silent holder is ended.
+type ExpiryClock string
 
 // The clocks. By none of them are the wall clocks of two clients ever compared.
 const (
-	JudgeStore    Judge = "the store's clock"
-	JudgeObserver Judge = "the observer's own clock, having watched the claim unchanged for its TTL"
+	ExpiryClockStore    ExpiryClock = "the store's clock"
+	ExpiryClockObserver ExpiryClock = "the observer's own clock, having watched the claim unchanged for its TTL"
 )
 
 // Order is how claims on one lock are granted.
@@ -94,9 +94,9 @@ type Order string
 
 // The orders.
 const (
-	OrderAlways Order = "first come, first served"
-	OrderFair   Order = "first come, first served for fair, read-write and semaphore claims"
-	OrderNone   Order = "none"
+	OrderAlways   Order = "first come, first served"
+	OrderFairOnly Order = "first come, first served for fair, read-write and semaphore claims"
+	OrderNone     Order = "none"
 )
 
 // Survives is what a store still knows afterwards.

@@ -173,6 +173,6 @@ func (s *told) Detach(ctx context.Context, g driver.Grant, keep time.Duration) e
 	return s.Store.(driver.Detacher).Detach(ctx, g, keep)
 }
 
-func (s *told) Reweigh(ctx context.Context, g driver.Grant, weight int64) error {
-	return s.Store.(driver.Reweigher).Reweigh(ctx, g, weight)
+func (s *told) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
+	return s.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
 }

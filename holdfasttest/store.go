@@ -31,7 +31,7 @@ func New(t testing.TB) *Store {
 	t.Helper()
 	start := time.Now()
 	hand := func() time.Duration { return time.Since(start) }
-	s := &Store{memory: memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Real: hand}}), bubble: inBubble()}
+	s := &Store{memory: memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Boottime: hand}}), bubble: inBubble()}
 	s.operator = s.open(t, s.memory.Open(), &holdfast.Options{Owner: "the test"})
 	return s
 }
@@ -94,7 +94,7 @@ func (s *Store) Expire(t testing.TB, name string) {
 		s.breaks(t, name, h.Ref, holdfast.BreakForce)
 		s.mu.Lock()
 		for _, c := range s.clients {
-			c.told.tell(driver.Ending{Name: name, ID: h.Ref, Err: &holdfast.LossError{Loss: holdfast.LossExpired}})
+			c.told.tell(driver.Ending{Name: name, ID: h.Ref, Err: &holdfast.LossError{Cause: holdfast.LossExpired}})
 		}
 		s.mu.Unlock()
 	}
@@ -161,7 +161,7 @@ func (s *Store) breaks(t testing.TB, name, ref string, mode holdfast.BreakMode) 
 }
 
 // holders are those of a lock, of which there must be one.
-func (s *Store) holders(t testing.TB, name string) []holdfast.Standing {
+func (s *Store) holders(t testing.TB, name string) []holdfast.ClaimInfo {
 	t.Helper()
 	holders := s.inspect(t, name).Holders
 	if len(holders) == 0 {

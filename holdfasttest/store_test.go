@@ -52,10 +52,10 @@ func lock(t *testing.T, c *holdfasttest.Client, name string) *holdfast.Lease {
 	return l
 }
 
-func wantLoss(t *testing.T, l *holdfast.Lease, cause holdfast.Loss) {
+func wantLoss(t *testing.T, l *holdfast.Lease, cause holdfast.LossCause) {
 	t.Helper()
 	var loss *holdfast.LossError
-	if l.Context().Err() == nil || !errors.As(context.Cause(l.Context()), &loss) || loss.Loss != cause {
+	if l.Context().Err() == nil || !errors.As(context.Cause(l.Context()), &loss) || loss.Cause != cause {
 		t.Errorf("the lease's context ended by %v, want %q", context.Cause(l.Context()), cause)
 	}
 }
@@ -70,14 +70,14 @@ func TestAssertions(t *testing.T) {
 		s.AssertHeld(t, "a")
 		s.AssertHeldBy(t, l)
 		fails(t, `me holds "a"`, func(tb testing.TB) { s.AssertFree(tb, "a") })
-		if err := l.Unlock(); err != nil {
+		if err := l.Release(); err != nil {
 			t.Fatal(err)
 		}
 		fails(t, "has ended", func(tb testing.TB) { s.AssertHeldBy(tb, l) })
 		for _, f := range []func(testing.TB){
 			func(tb testing.TB) { s.Expire(tb, "a") },
 			func(tb testing.TB) { s.Steal(tb, "a") },
-			func(tb testing.TB) { s.Break(tb, "a", holdfast.BreakMark) },
+			func(tb testing.TB) { s.Break(tb, "a", holdfast.BreakGraceful) },
 		} {
 			fails(t, `nobody holds "a"`, f)
 		}
@@ -99,7 +99,7 @@ func TestAdvance(t *testing.T) {
 		s.Advance(t, left-1)
 		s.AssertHeldBy(t, b)
 		s.Advance(t, 1)
-		wantLoss(t, b, holdfast.LossUnknown)
+		wantLoss(t, b, holdfast.LossUnreachable)
 		got := make(chan *holdfast.Lease, 1)
 		go func() {
 			l, err := healthy.Mutex("b", nil).Lock(t.Context())
@@ -111,7 +111,7 @@ func TestAdvance(t *testing.T) {
 		s.Advance(t, 5*time.Second)
 		s.AssertHeldBy(t, <-got)
 		cut.Heal()
-		if err := b.Unlock(); !errors.Is(err, holdfast.ErrLost) {
+		if err := b.Release(); !errors.Is(err, holdfast.ErrLost) {
 			t.Error(err)
 		}
 		s.AssertHeldBy(t, a)
@@ -133,7 +133,7 @@ func TestPause(t *testing.T) {
 		s.AssertHeldBy(t, l)
 		c.Pause()
 		s.Advance(t, holdfast.DefaultTTL)
-		wantLoss(t, l, holdfast.LossUnknown)
+		wantLoss(t, l, holdfast.LossUnreachable)
 		s.AssertFree(t, "a")
 	})
 }
@@ -180,7 +180,7 @@ func TestSteal(t *testing.T) {
 		if !thief.Exclusive() || sem.Token() >= thief.Token() {
 			t.Error("not all of the semaphore was stolen")
 		}
-		if err := thief.Unlock(); err != nil {
+		if err := thief.Release(); err != nil {
 			t.Error(err)
 		}
 		if _, err := c.RWMutex("rw", nil).RLock(t.Context()); err != nil {
@@ -198,9 +198,9 @@ func TestBreak(t *testing.T) {
 		l := lock(t, s.Client(t, nil), "a")
 		s.Break(t, "a", holdfast.BreakAsk)
 		s.Advance(t, holdfast.DefaultTTL/2)
-		<-l.Asked()
+		<-l.ReleaseRequested()
 		s.AssertHeldBy(t, l)
-		s.Break(t, "a", holdfast.BreakMark)
+		s.Break(t, "a", holdfast.BreakGraceful)
 		s.Advance(t, holdfast.DefaultTTL/2)
 		wantLoss(t, l, holdfast.LossBroken)
 	})

@@ -50,7 +50,7 @@ func (r *request) acquired(store string, signals *signals, rec *record) (*holdfa
 	switch {
 	case signalled != nil:
 		if lease != nil { // the signal came a moment too late, and would be forgotten
-			_ = lease.Unlock()
+			_ = lease.Release()
 		}
 		return client, nil, storeError(fmt.Errorf("%w while waiting for %s", signalled, shown(r.name)))
 	case err != nil:
@@ -84,11 +84,11 @@ func (r *request) open(ctx context.Context, store string, rec *record) (*holdfas
 // it by force just then, and was warned, can have let somebody in beside it: so that is told, and does not make a failure of it,
 // which a scheduler would answer by doing the work again.
 func (r *request) giveBack(lease *holdfast.Lease, lossTold bool, rec *record) error {
-	patience := driver.Patience(r.opts.TTL) + time.Second
+	patience := driver.UnreachableTimeout(r.opts.TTL) + time.Second
 	if lossTold {
 		patience = time.Second // the store has been silent for most of a TTL, or has nothing of ours any more
 	}
-	err := within(patience, lease.Unlock)
+	err := within(patience, lease.Release)
 	switch {
 	case err == nil:
 		rec.event("released", nil)
@@ -112,14 +112,14 @@ func tellEvent(name string, rec *record) func(holdfast.Event) {
 	var last time.Time
 	return func(e holdfast.Event) {
 		switch e.Kind {
-		case holdfast.EventFailing:
-			rec.event("renewal failing", fields{"left_ms": e.Left.Milliseconds(), "reason": reason(e.Err)})
+		case holdfast.EventRenewalFailing:
+			rec.event("renewal failing", fields{"left_ms": e.Remaining.Milliseconds(), "reason": reason(e.Err)})
 			if e.Time.Sub(last) < pause {
 				return
 			}
 			last = e.Time
-			say("%s cannot be renewed, and is good for %v more: %s", shown(name), e.Left.Round(100*time.Millisecond), reason(e.Err))
-		case holdfast.EventAsked:
+			say("%s cannot be renewed, and is good for %v more: %s", shown(name), e.Remaining.Round(100*time.Millisecond), reason(e.Err))
+		case holdfast.EventReleaseRequested:
 			rec.event("asked", nil)
 			say("somebody asks for %s", shown(name))
 		}
@@ -204,7 +204,7 @@ func (r *request) acquire(ctx context.Context, client *holdfast.Client) (*holdfa
 // endedByStore reports whether a wait has ended though nobody ended it: with the session that it stood under, as a rule.
 func endedByStore(err error) bool {
 	var loss *holdfast.LossError
-	return errors.As(err, &loss) && loss.Loss != holdfast.LossBroken
+	return errors.As(err, &loss) && loss.Cause != holdfast.LossBroken
 }
 
 // take asks for the lock as one kind.

@@ -34,7 +34,7 @@ func (s *endingStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant
 // held is never one that may be skipped.
 func TestAWaitThatTheStoreEnds(t *testing.T) {
 	t.Parallel()
-	session, broken := &driver.LossError{Loss: driver.LossSession}, &driver.LossError{Loss: driver.LossBroken}
+	session, broken := &driver.LossError{Cause: driver.LossSessionExpired}, &driver.LossError{Cause: driver.LossBroken}
 	away := errors.New("connection refused")
 	for _, c := range []struct {
 		name    string
@@ -98,7 +98,7 @@ func TestAWaitThatTheStoreEnds(t *testing.T) {
 			case c.code < 0 && err != nil:
 				t.Error(err)
 			case c.code < 0:
-				if err := lease.Unlock(); err != nil {
+				if err := lease.Release(); err != nil {
 					t.Error(err)
 				}
 			case err == nil:

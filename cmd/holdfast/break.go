@@ -47,14 +47,14 @@ func breakLock(ctx context.Context, c *cobra.Command, client *holdfast.Client, n
 	if err != nil {
 		return err
 	}
-	mode := holdfast.BreakMark
+	mode := holdfast.BreakGraceful
 	if force {
 		mode = holdfast.BreakForce
 	}
 	if err := client.Break(ctx, name, who.Ref, mode); err != nil {
 		return storeError(err)
 	}
-	if slices.ContainsFunc(lock.Waiters, func(s holdfast.Standing) bool { return s.Ref == who.Ref }) {
+	if slices.ContainsFunc(lock.Waiters, func(s holdfast.ClaimInfo) bool { return s.Ref == who.Ref }) {
 		_, err := fmt.Fprintf(c.OutOrStdout(), "%s has lost its place in line for %s\n", words(who.Owner), shown(name))
 		return err
 	}
@@ -63,8 +63,8 @@ func breakLock(ctx context.Context, c *cobra.Command, client *holdfast.Client, n
 		return nil
 	}
 	silent := "when its TTL is over"
-	if who.Left > 0 {
-		silent = relative(who.Left)
+	if who.Remaining > 0 {
+		silent = relative(who.Remaining)
 	}
 	_, err = fmt.Fprintf(c.OutOrStdout(), "%s is taken from %s, who hears it at the next renewal; else it passes on %s\n",
 		shown(name), words(who.Owner), silent)
@@ -72,7 +72,7 @@ func breakLock(ctx context.Context, c *cobra.Command, client *holdfast.Client, n
 }
 
 // choose finds the claim to break.
-func choose(lock holdfast.Lock, name, ref string) (holdfast.Standing, error) {
+func choose(lock holdfast.Lock, name, ref string) (holdfast.ClaimInfo, error) {
 	switch {
 	case ref != "":
 		for _, s := range append(lock.Holders, lock.Waiters...) {
@@ -80,9 +80,9 @@ func choose(lock holdfast.Lock, name, ref string) (holdfast.Standing, error) {
 				return s, nil
 			}
 		}
-		return holdfast.Standing{}, exitWith(exitNothing, "no claim %s stands on %s; it may have ended by itself", shown(ref), shown(name))
+		return holdfast.ClaimInfo{}, exitWith(exitNothing, "no claim %s stands on %s; it may have ended by itself", shown(ref), shown(name))
 	case len(lock.Holders) == 0:
-		return holdfast.Standing{}, exitWith(exitNothing, "nobody holds %s", shown(name))
+		return holdfast.ClaimInfo{}, exitWith(exitNothing, "nobody holds %s", shown(name))
 	case len(lock.Holders) > 1:
 		var refs []string
 		for _, s := range lock.Holders {
@@ -91,7 +91,7 @@ func choose(lock holdfast.Lock, name, ref string) (holdfast.Standing, error) {
 		for _, s := range lock.Waiters {
 			refs = append(refs, words(s.Ref)+" ("+words(s.Owner)+", waits)")
 		}
-		return holdfast.Standing{}, usage("%d hold %s; say which with --holder and one of %s", len(lock.Holders), shown(name), strings.Join(refs, ", "))
+		return holdfast.ClaimInfo{}, usage("%d hold %s; say which with --holder and one of %s", len(lock.Holders), shown(name), strings.Join(refs, ", "))
 	}
 	return lock.Holders[0], nil
 }

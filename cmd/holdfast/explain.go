@@ -111,17 +111,17 @@ func warnings(ctx context.Context, client *holdfast.Client) (rows [][]string) {
 // takeoverOf is how long others wait at worst for a run that is killed: on stores that notice, until its guard has ended
 // the command.
 func takeoverOf(i holdfast.Info, ttl time.Duration, how terms) string {
-	if i.TakeoverDead == 0 {
+	if i.DeadHolderTimeout == 0 {
 		return "within " + ttl.String()
 	}
-	return fmt.Sprintf("within %v, and what the command takes to end, %v at most", i.TakeoverDead, how.Grace)
+	return fmt.Sprintf("within %v, and what the command takes to end, %v at most", i.DeadHolderTimeout, how.Grace)
 }
 
 func lineOf(i holdfast.Info, r *request) string {
 	switch {
 	case r.noWait:
 		return "not at all"
-	case i.Order == driver.OrderAlways, i.Order == driver.OrderFair && (r.opts.Fair || r.kind != holdfast.KindMutex):
+	case i.Order == driver.OrderAlways, i.Order == driver.OrderFairOnly && (r.opts.Fair || r.kind != holdfast.KindMutex):
 		return "first come, first served"
 	}
 	return "in no certain order; see --fair"

@@ -48,8 +48,8 @@ type mission struct {
 }
 
 type lossOrder struct {
-	Loss holdfast.Loss `json:"loss"`
-	Why  string        `json:"why,omitempty"`
+	Loss holdfast.LossCause `json:"loss"`
+	Why  string             `json:"why,omitempty"`
 }
 
 // report is what the guard tells the wrapper.
@@ -77,7 +77,7 @@ const (
 )
 
 // sharedNow is the hand of the clock that reads the same in all processes of the machine.
-func sharedNow() time.Duration { return driver.SystemClock.Real() }
+func sharedNow() time.Duration { return driver.SystemClock.Boottime() }
 
 // runGuard is the guard's whole life. args are the descriptors of orders, reports and heirloom, or -1, and the command.
 func runGuard(args []string) int {
@@ -183,9 +183,9 @@ func obey(orders *json.Decoder, lease *belief, wishes chan<- wish) {
 		case o.Until > 0:
 			lease.renew(o.Until)
 		case o.Lost != nil && o.Lost.Why != "":
-			lease.end(&holdfast.LossError{Loss: o.Lost.Loss, Err: errors.New(o.Lost.Why)})
+			lease.end(&holdfast.LossError{Cause: o.Lost.Loss, Err: errors.New(o.Lost.Why)})
 		case o.Lost != nil:
-			lease.end(&holdfast.LossError{Loss: o.Lost.Loss})
+			lease.end(&holdfast.LossError{Cause: o.Lost.Loss})
 		default:
 			wishes <- wish{signal: o.Signal, group: o.Group, kill: o.Kill}
 		}
@@ -214,7 +214,7 @@ func (b *belief) renew(until time.Duration) {
 	now := driver.SystemClock.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.until = now.Add(until - now.Real)
+	b.until = now.Add(until - now.Boottime)
 }
 
 func (b *belief) end(cause error) { b.cancel(cause) }
@@ -228,7 +228,7 @@ func (b *belief) Remaining() time.Duration {
 	left := -driver.SystemClock.Since(b.until)
 	b.mu.Unlock()
 	if left <= 0 {
-		b.end(&holdfast.LossError{Loss: holdfast.LossExpired})
+		b.end(&holdfast.LossError{Cause: holdfast.LossExpired})
 	}
 	if b.ctx.Err() != nil {
 		return 0

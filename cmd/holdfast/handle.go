@@ -79,7 +79,7 @@ func acquireFor(request *request, store string) error {
 // leave makes the lock stand with nobody behind it. It is given back if that is not certain to have worked: the handle of a
 // claim that may end with this process is worth nothing.
 func leave(client *holdfast.Client, lease *holdfast.Lease) (holdfast.Handle, error) {
-	h, err := lease.Lapse()
+	h, err := lease.Detach()
 	switch {
 	case err == nil:
 		return h, nil
@@ -88,7 +88,7 @@ func leave(client *holdfast.Client, lease *holdfast.Lease) (holdfast.Handle, err
 	case errors.Is(err, holdfast.ErrUncertain):
 		return h, exitWith(exitUnavailable, "no handle could be made, and %s: %s", returned(client, h), reason(err))
 	}
-	_ = lease.Unlock()
+	_ = lease.Release()
 	return h, storeError(err)
 }
 
@@ -139,7 +139,7 @@ see it. Exits 76 if the lock was lost before, or an operator broke it.`,
 func renew(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
 	err := client.Renew(ctx, h)
 	var loss *holdfast.LossError
-	if errors.As(err, &loss) && loss.Loss == holdfast.LossBroken {
+	if errors.As(err, &loss) && loss.Cause == holdfast.LossBroken {
 		if stands := client.Release(ctx, h); stands != nil && !errors.Is(stands, holdfast.ErrLost) {
 			say("%s may stand until its TTL is over: %s", shown(h.Name), reason(stands))
 		}

@@ -23,7 +23,7 @@ func writeLock(w io.Writer, lock holdfast.Lock) error {
 	})
 }
 
-func standingRecords(all []holdfast.Standing) []fields {
+func standingRecords(all []holdfast.ClaimInfo) []fields {
 	records := []fields{}
 	for _, s := range all {
 		f := fields{"owner": s.Owner, "note": s.Meta, "weight": s.Weight, "ref": s.Ref}
@@ -33,10 +33,10 @@ func standingRecords(all []holdfast.Standing) []fields {
 		if !s.Since.IsZero() {
 			f["since"] = s.Since.Format(time.RFC3339Nano)
 		}
-		if s.Left > 0 {
-			f["left_ms"] = s.Left.Milliseconds()
+		if s.Remaining > 0 {
+			f["left_ms"] = s.Remaining.Milliseconds()
 		}
-		for name, is := range map[string]bool{"broken": s.Broken, "detached": s.Detached, "foreign": s.Foreign, "asked": s.Asked} {
+		for name, is := range map[string]bool{"broken": s.Broken, "detached": s.Detached, "foreign": s.Foreign, "asked": s.ReleaseRequested} {
 			if is {
 				f[name] = true
 			}

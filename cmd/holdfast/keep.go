@@ -85,7 +85,7 @@ func (k *keeper) start(client *holdfast.Client, hold time.Duration, path string,
 	k.listener = startListener(program) // first, so that it gets none of the guard's descriptors
 	ordersIn, orders, err1 := os.Pipe()
 	reports, reportsOut, err2 := os.Pipe()
-	heirloom, err3 := client.Heirloom()
+	heirloom, err3 := client.LivenessFile()
 	if errors.Is(err3, holdfast.ErrUnsupported) {
 		err3 = nil
 	}
@@ -248,7 +248,7 @@ func (k *keeper) tellLost() {
 	lost := &lossOrder{Loss: holdfast.LossExpired}
 	var loss *holdfast.LossError
 	if errors.As(cause, &loss) {
-		lost.Loss = loss.Loss
+		lost.Loss = loss.Cause
 		if loss.Err != nil {
 			lost.Why = reason(loss.Err)
 		}

@@ -150,7 +150,7 @@ func TestBreakOfOneThatWaits(t *testing.T) {
 type endsWaits struct{ driver.Store }
 
 func (endsWaits) Acquire(context.Context, driver.Claim) (driver.Grant, error) {
-	return driver.Grant{}, &driver.LossError{Loss: driver.LossBroken}
+	return driver.Grant{}, &driver.LossError{Cause: driver.LossBroken}
 }
 
 func TestAWaitThatAnOperatorEnds(t *testing.T) {

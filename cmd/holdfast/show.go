@@ -52,7 +52,7 @@ func show(w io.Writer, name string, lock holdfast.Lock) error {
 	return table(w, rows)
 }
 
-func standing(lock holdfast.Lock, does string, s holdfast.Standing) []string {
+func standing(lock holdfast.Lock, does string, s holdfast.ClaimInfo) []string {
 	switch {
 	case s.Broken:
 		does = "broken" // no more is granted to it, and it stands only until it has let go
@@ -66,8 +66,8 @@ func standing(lock holdfast.Lock, does string, s holdfast.Standing) []string {
 	if s.Token != 0 {
 		token = fmt.Sprint(s.Token)
 	}
-	if s.Left > 0 {
-		ends = relative(s.Left)
+	if s.Remaining > 0 {
+		ends = relative(s.Remaining)
 	}
 	if lock.Kind == holdfast.KindRW {
 		weight = "reader"

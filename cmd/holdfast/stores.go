@@ -37,8 +37,8 @@ func promises(w io.Writer, i holdfast.Info, warnings [][]string) error {
 		{"store", words(i.Store)},
 		{"engine", i.Engine},
 		{"tier", string(i.Tier)},
-		{"a silent holder is ended by", string(i.EndedBy)},
-		{"judged by", string(i.Judge)},
+		{"a silent holder is ended by", string(i.ExpiredBy)},
+		{"judged by", string(i.ExpiryClock)},
 		{"a killed holder is replaced", takeover(i)},
 		{"order", string(i.Order)},
 		{"kinds of locks", strings.Join(kinds, ", ")},
@@ -49,8 +49,8 @@ func promises(w io.Writer, i holdfast.Info, warnings [][]string) error {
 		{"a name has at most", fmt.Sprintf("%d bytes", i.MaxName)},
 		{"a lock carries at most", fmt.Sprintf("%d holders, %d waiting", i.MaxHolders, i.MaxWaiters)},
 	}
-	if i.Pace > 0 {
-		rows = append(rows, []string{"who can wait comes to a lock", "once in " + i.Pace.String()})
+	if i.WriteInterval > 0 {
+		rows = append(rows, []string{"who can wait comes to a lock", "once in " + i.WriteInterval.String()})
 	}
 	if err := table(w, append(rows, warnings...)); err != nil {
 		return err
@@ -67,10 +67,10 @@ func yesNo(b bool) string {
 }
 
 func takeover(i holdfast.Info) string {
-	if i.TakeoverDead == 0 {
+	if i.DeadHolderTimeout == 0 {
 		return "when its TTL is over"
 	}
-	return "within " + i.TakeoverDead.String()
+	return "within " + i.DeadHolderTimeout.String()
 }
 
 func survivors(s driver.Survives) string {
@@ -94,8 +94,8 @@ func survivors(s driver.Survives) string {
 
 func tokensFall(i holdfast.Info) string {
 	switch {
-	case i.TokensFall != "":
-		return i.TokensFall
+	case i.TokenRegression != "":
+		return i.TokenRegression
 	case i.TokenGap > 0:
 		return "when a record is gone whose last grant is younger than " + i.TokenGap.Round(time.Millisecond).String()
 	}

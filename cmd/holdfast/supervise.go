@@ -131,7 +131,7 @@ func (s *supervisor) step() time.Duration {
 // warn tells the tree that its time is nearly over.
 func (s *supervisor) warn(left time.Duration) {
 	what := "cannot be renewed and"
-	if s.terms.HoldEnd > 0 && s.trustEnd.Real >= s.terms.HoldEnd-s.terms.Pulse {
+	if s.terms.HoldEnd > 0 && s.trustEnd.Boottime >= s.terms.HoldEnd-s.terms.Pulse {
 		what = "has been held for as long as --max-hold allows, and"
 	}
 	s.end(errors.New(what + " is lost"))
@@ -172,7 +172,7 @@ func (s *supervisor) lose(cause error) {
 // one whose wrapper is gone but whose presence is kept, and one whose guard is gone.
 func standsOn(cause error) bool {
 	var loss *holdfast.LossError
-	return errors.As(cause, &loss) && loss.Loss == holdfast.LossBroken || errors.Is(cause, errOrphaned) || errors.Is(cause, errUnguarded)
+	return errors.As(cause, &loss) && loss.Cause == holdfast.LossBroken || errors.Is(cause, errOrphaned) || errors.Is(cause, errUnguarded)
 }
 
 // end tells all processes of the tree to end. Those that are stopped cannot hear it before they go on.
@@ -254,9 +254,9 @@ func lossReason(err error) string {
 		return reason(err)
 	}
 	if loss.Err != nil {
-		return string(loss.Loss) + ": " + reason(loss.Err)
+		return string(loss.Cause) + ": " + reason(loss.Err)
 	}
-	return string(loss.Loss)
+	return string(loss.Cause)
 }
 
 // ownCode is what the command's end makes of this program's.

@@ -63,7 +63,7 @@ func roughly(d time.Duration) string {
 }
 
 // holders says who holds a lock, for one line.
-func holders(standing []holdfast.Standing) string {
+func holders(standing []holdfast.ClaimInfo) string {
 	if len(standing) == 0 {
 		return "others"
 	}

@@ -68,7 +68,7 @@ func printLock(w io.Writer, lock holdfast.Lock) error {
 }
 
 // standings are claims in one line: who, with which token.
-func standings(all []holdfast.Standing) string {
+func standings(all []holdfast.ClaimInfo) string {
 	var who []string
 	for _, s := range all {
 		text := words(s.Owner)

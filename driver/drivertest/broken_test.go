@@ -135,11 +135,11 @@ func (b *broken) Detach(ctx ctx, g driver.Grant, keep time.Duration) error {
 	return b.Store.(driver.Detacher).Detach(ctx, g, keep)
 }
 
-func (b *broken) Reweigh(ctx ctx, g driver.Grant, weight int64) error {
+func (b *broken) SetWeight(ctx ctx, g driver.Grant, weight int64) error {
 	if b.reweigh != nil {
 		return b.reweigh(b, ctx, g, weight)
 	}
-	return b.Store.(driver.Reweigher).Reweigh(ctx, g, weight)
+	return b.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
 }
 
 func (b *broken) NextChange(ctx ctx, seen driver.Lock) (driver.Lock, error) {
@@ -164,7 +164,7 @@ func as(change func(c *driver.Claim)) func(b *broken, ctx ctx, c driver.Claim) (
 		other := c
 		change(&other)
 		g, err := b.Store.Acquire(ctx, other)
-		g.Claim, g.TTL = c, c.TTL
+		g.Claim, g.GrantedTTL = c, c.TTL
 		return g, err
 	}
 }
@@ -193,7 +193,7 @@ func answers(change func(g driver.Grant, r *driver.Renewal)) func(*broken, ctx, 
 // invented is a grant of which the store knows nothing.
 func (b *broken) invented(c driver.Claim) driver.Grant {
 	clock := b.Info().Clock
-	return driver.Grant{Claim: c, Token: time.Now().UnixMicro() + 1e9, Since: clock.Now(), TTL: c.TTL, Ref: c.ID}
+	return driver.Grant{Claim: c, Token: time.Now().UnixMicro() + 1e9, Since: clock.Now(), GrantedTTL: c.TTL, Ref: c.ID}
 }
 
 // jumps grants a claim that fits beside the holders, whoever waits.
@@ -220,7 +220,7 @@ func removeAll(ctx ctx, s driver.Store, name string) {
 }
 
 // first gives the first holder.
-func first(ctx ctx, s driver.Store, name string) (h driver.Standing) {
+func first(ctx ctx, s driver.Store, name string) (h driver.ClaimInfo) {
 	if l, _ := s.Inspect(ctx, name); len(l.Holders) > 0 {
 		h = l.Holders[0]
 	}
@@ -246,7 +246,7 @@ var mutants = []mutant{
 	{"has a clock that jumps", "clock", "the clock went back", &broken{info: func(i driver.Info) driver.Info {
 		n := time.Duration(0)
 		var mu sync.Mutex
-		i.Clock.Real = func() time.Duration {
+		i.Clock.Boottime = func() time.Duration {
 			mu.Lock()
 			defer mu.Unlock()
 			n++
@@ -265,7 +265,7 @@ var mutants = []mutant{
 			return g, err
 		},
 		release: func(b *broken, ctx ctx, c driver.Claim, ref string) error { b.Store.Release(ctx, c, ref); return nil },
-		renew:   answers(func(g driver.Grant, r *driver.Renewal) { *r = driver.Renewal{Since: g.Since, TTL: g.TTL} }),
+		renew:   answers(func(g driver.Grant, r *driver.Renewal) { *r = driver.Renewal{Since: g.Since, GrantedTTL: g.GrantedTTL} }),
 	}},
 	{"keeps one place for a client and lock", "one-client-two-claims", "where it does not fit", &broken{
 		acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
@@ -376,22 +376,22 @@ var mutants = []mutant{
 		},
 	}},
 	{"grants less time than asked", "ttl-granted", "was asked", &broken{
-		acquire: granted(func(g *driver.Grant) { g.TTL -= time.Millisecond }),
+		acquire: granted(func(g *driver.Grant) { g.GrantedTTL -= time.Millisecond }),
 	}},
 	{"renews for less time than asked", "ttl-granted", "was asked", &broken{
-		renew: answers(func(g driver.Grant, r *driver.Renewal) { r.TTL -= time.Millisecond }),
+		renew: answers(func(g driver.Grant, r *driver.Renewal) { r.GrantedTTL -= time.Millisecond }),
 	}},
 	{"never ends a silent holder", "silent-holder dead-permits detached detached-broken dead-reader killed-holder dead-holder-and-line close-leaves inspect-silent break-mark-silent", "",
 		&broken{acquire: as(func(c *driver.Claim) { c.TTL = time.Hour })}},
 	{"ends a holder early", "silent-holder last-renewal-counts detached detached-broken close-leaves dead-holder-and-line dead-permits dead-reader break-mark-silent inspect-silent", "", &broken{
 		info:    func(i driver.Info) driver.Info { i.MinTTL *= 2; return i },
 		acquire: as(func(c *driver.Claim) { c.TTL /= 2 }),
-		renew:   answers(func(g driver.Grant, r *driver.Renewal) { r.TTL = g.TTL }),
+		renew:   answers(func(g driver.Grant, r *driver.Renewal) { r.GrantedTTL = g.GrantedTTL }),
 	}},
 	{"renews in words only", "renewal-keeps last-renewal-counts renew-late renew-elsewhere", "", &broken{
 		renew: func(b *broken, ctx ctx, gs []driver.Grant, done func(int, driver.Renewal)) {
 			for i, g := range gs {
-				done(i, driver.Renewal{Since: b.Info().Clock.Now(), TTL: g.TTL})
+				done(i, driver.Renewal{Since: b.Info().Clock.Now(), GrantedTTL: g.GrantedTTL})
 			}
 		},
 	}},
@@ -414,7 +414,7 @@ var mutants = []mutant{
 			b.Store.Renew(ctx, gs, func(i int, r driver.Renewal) {
 				if errors.Is(r.Err, driver.ErrLost) {
 					if g, err := b.Store.Acquire(ctx, gs[i].Claim); err == nil {
-						r = driver.Renewal{Since: g.Since, TTL: g.TTL}
+						r = driver.Renewal{Since: g.Since, GrantedTTL: g.GrantedTTL}
 					}
 				}
 				done(i, r)
@@ -424,8 +424,8 @@ var mutants = []mutant{
 	{"says lost, and makes the claim again", "renew-ended renew-taken", "", &broken{
 		renew: func(b *broken, ctx ctx, gs []driver.Grant, done func(int, driver.Renewal)) {
 			b.Store.Renew(ctx, gs, func(i int, r driver.Renewal) {
-				if b.Info().Clock.Since(gs[i].Since) > gs[i].TTL {
-					r.Err = &driver.LossError{Loss: driver.LossExpired}
+				if b.Info().Clock.Since(gs[i].Since) > gs[i].GrantedTTL {
+					r.Err = &driver.LossError{Cause: driver.LossExpired}
 				}
 				if errors.Is(r.Err, driver.ErrLost) {
 					b.Store.Acquire(ctx, gs[i].Claim)
@@ -437,7 +437,7 @@ var mutants = []mutant{
 	{"renews whoever holds the lock", "renew-stale-token renew-unknown renew-taken", "", &broken{
 		renew: answers(func(g driver.Grant, r *driver.Renewal) {
 			if r.Err != nil {
-				*r = driver.Renewal{Since: driver.SystemClock.Now(), TTL: g.TTL}
+				*r = driver.Renewal{Since: driver.SystemClock.Now(), GrantedTTL: g.GrantedTTL}
 			}
 		}),
 	}},
@@ -462,14 +462,14 @@ var mutants = []mutant{
 	{"calls unknown lost", "renew-without-time cut cut-renewal", "", &broken{
 		renew: answers(func(g driver.Grant, r *driver.Renewal) {
 			if r.Err != nil && !errors.Is(r.Err, driver.ErrLost) {
-				r.Err = &driver.LossError{Loss: driver.LossUnknown, Err: r.Err}
+				r.Err = &driver.LossError{Cause: driver.LossUnreachable, Err: r.Err}
 			}
 		}),
 	}},
 	{"calls unknown renewed", "cut cut-renewal", "", &broken{
 		renew: answers(func(g driver.Grant, r *driver.Renewal) {
 			if r.Err != nil && !errors.Is(r.Err, driver.ErrLost) {
-				*r = driver.Renewal{Since: driver.SystemClock.Now(), TTL: g.TTL}
+				*r = driver.Renewal{Since: driver.SystemClock.Now(), GrantedTTL: g.GrantedTTL}
 			}
 		}),
 	}},
@@ -505,7 +505,7 @@ var mutants = []mutant{
 				if at, ok := b.mine.Load("lowered"); ok {
 					removeAll(ctx, b.Store, gs[i].Name)
 					if time.Since(at.(time.Time)) > time.Second {
-						r = driver.Renewal{Err: &driver.LossError{Loss: driver.LossSession}}
+						r = driver.Renewal{Err: &driver.LossError{Cause: driver.LossSessionExpired}}
 					}
 				}
 				done(i, r)
@@ -772,7 +772,7 @@ var mutants = []mutant{
 	}},
 	{"breaks by marks only", "break-force break-one ref-of-grant", "", &broken{
 		breaks: func(b *broken, ctx ctx, name, ref string, mode driver.BreakMode) error {
-			return b.Store.Break(ctx, name, ref, min(mode, driver.BreakMark))
+			return b.Store.Break(ctx, name, ref, min(mode, driver.BreakGraceful))
 		},
 	}},
 	{"breaks nothing", "break-mark break-waiting break-ask break-force next-ending", "", &broken{
@@ -781,20 +781,20 @@ var mutants = []mutant{
 	{"renews the broken", "break-mark", "want a *LossError", &broken{
 		renew: answers(func(g driver.Grant, r *driver.Renewal) {
 			if errors.Is(r.Err, driver.ErrLost) {
-				*r = driver.Renewal{Since: driver.SystemClock.Now(), TTL: g.TTL}
+				*r = driver.Renewal{Since: driver.SystemClock.Now(), GrantedTTL: g.GrantedTTL}
 			}
 		}),
 	}},
 	{"tells the next that it was asked", "break-ask break-stale", "", &broken{
 		breaks: func(b *broken, ctx ctx, name, ref string, mode driver.BreakMode) error {
-			if mode == driver.BreakAsk {
+			if mode == driver.BreakRequestRelease {
 				b.memo.Store(name, true)
 			}
 			return b.Store.Break(ctx, name, ref, mode)
 		},
 		renew: func(b *broken, ctx ctx, gs []driver.Grant, done func(int, driver.Renewal)) {
 			b.Store.Renew(ctx, gs, func(i int, r driver.Renewal) {
-				_, r.Asked = b.memo.Load(gs[i].Name)
+				_, r.ReleaseRequested = b.memo.Load(gs[i].Name)
 				done(i, r)
 			})
 		},
@@ -802,8 +802,8 @@ var mutants = []mutant{
 	{"asks only those who hold", "break-ask-waiting break-ask-waiting-permits", "", &broken{
 		breaks: func(b *broken, ctx ctx, name, ref string, mode driver.BreakMode) error {
 			l, err := b.Store.Inspect(ctx, name)
-			waits := slices.ContainsFunc(l.Waiters, func(w driver.Standing) bool { return w.Ref == ref })
-			if err == nil && mode == driver.BreakAsk && waits {
+			waits := slices.ContainsFunc(l.Waiters, func(w driver.ClaimInfo) bool { return w.Ref == ref })
+			if err == nil && mode == driver.BreakRequestRelease && waits {
 				return nil
 			}
 			return b.Store.Break(ctx, name, ref, mode)
@@ -845,7 +845,7 @@ var mutants = []mutant{
 		renew: func(b *broken, ctx ctx, gs []driver.Grant, done func(int, driver.Renewal)) {
 			for i, g := range gs {
 				if _, detached := b.memo.Load(g.ID); detached {
-					done(i, driver.Renewal{Since: b.Info().Clock.Now(), TTL: g.TTL})
+					done(i, driver.Renewal{Since: b.Info().Clock.Now(), GrantedTTL: g.GrantedTTL})
 					continue
 				}
 				b.Store.Renew(ctx, gs[i:i+1], func(_ int, r driver.Renewal) { done(i, r) })
@@ -855,7 +855,7 @@ var mutants = []mutant{
 	{"makes a reader of a writer by giving up and coming again", "downgrade", "", &broken{
 		reweigh: func(b *broken, ctx ctx, g driver.Grant, weight int64) error {
 			if weight >= g.Weight {
-				return b.Store.(driver.Reweigher).Reweigh(ctx, g, weight)
+				return b.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
 			}
 			b.Store.Release(ctx, g.Claim, "")
 			other := g.Claim

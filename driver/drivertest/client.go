@@ -60,17 +60,17 @@ func (e *Env) early(called driver.Instant, ttl time.Duration) driver.Instant {
 
 // soundGrant checks what is promised of every grant.
 func (e *Env) soundGrant(g driver.Grant, cl driver.Claim, before, returned driver.Instant) {
-	first := e.early(before, g.TTL)
+	first := e.early(before, g.GrantedTTL)
 	switch {
 	case g.Name != cl.Name || g.ID != cl.ID || g.Weight != cl.Weight || g.Kind != cl.Kind || g.Limit != cl.Limit:
 		e.failf("the grant is of another claim: asked %+v, got %+v", cl, g.Claim)
 	case g.Token <= 0 || g.Token >= 1<<53:
 		e.failf("token %d is not between 1 and 2^53-1", g.Token)
-	case g.TTL < cl.TTL:
-		e.failf("granted a TTL of %v where %v was asked", g.TTL, cl.TTL)
-	case g.Since.Monotonic < first.Monotonic || g.Since.Real < first.Real:
+	case g.GrantedTTL < cl.TTL:
+		e.failf("granted a TTL of %v where %v was asked", g.GrantedTTL, cl.TTL)
+	case g.Since.Monotonic < first.Monotonic || g.Since.Boottime < first.Boottime:
 		e.failf("Since is before the call: %+v, called at %+v", g.Since, before)
-	case g.Since.Monotonic > returned.Monotonic || g.Since.Real > returned.Real:
+	case g.Since.Monotonic > returned.Monotonic || g.Since.Boottime > returned.Boottime:
 		e.failf("Since is after the return: %+v, returned at %+v", g.Since, returned)
 	case !printable(g.Ref):
 		e.failf("Ref %q is empty or cannot be printed", g.Ref)
@@ -228,13 +228,13 @@ func (c *client) ask(ctx context.Context, g driver.Grant, r driver.Renewal) driv
 
 // soundRenewal checks what is promised of every renewal.
 func (e *Env) soundRenewal(r driver.Renewal, g driver.Grant, before, returned driver.Instant) {
-	first := e.early(before, g.TTL)
+	first := e.early(before, g.GrantedTTL)
 	switch {
-	case r.TTL < g.Claim.TTL:
-		e.failf("renewed for %v where %v was asked", r.TTL, g.Claim.TTL)
-	case r.Since.Monotonic < first.Monotonic || r.Since.Real < first.Real:
+	case r.GrantedTTL < g.Claim.TTL:
+		e.failf("renewed for %v where %v was asked", r.GrantedTTL, g.Claim.TTL)
+	case r.Since.Monotonic < first.Monotonic || r.Since.Boottime < first.Boottime:
 		e.failf("a renewal's Since is too old: %+v, called at %+v", r.Since, before)
-	case r.Since.Monotonic > returned.Monotonic || r.Since.Real > returned.Real:
+	case r.Since.Monotonic > returned.Monotonic || r.Since.Boottime > returned.Boottime:
 		e.failf("a renewal's Since is after its return: %+v, returned at %+v", r.Since, returned)
 	}
 }
@@ -244,7 +244,7 @@ func (c *client) renewal(g driver.Grant) driver.Renewal {
 	start := c.e.now()
 	for {
 		r := c.renewals(c.e.ctx, g)[0]
-		if !errors.Is(r.Err, driver.ErrUncertain) || c.e.since(start) > g.TTL/3 {
+		if !errors.Is(r.Err, driver.ErrUncertain) || c.e.since(start) > g.GrantedTTL/3 {
 			return r
 		}
 		c.e.log("a renewal is asked for again: %v", r.Err)
@@ -257,12 +257,12 @@ func (c *client) renew(g driver.Grant) driver.Grant {
 	if r.Err != nil {
 		c.e.while(g, func() { c.e.failf("renewing token %d of %q: %w", g.Token, g.Name, r.Err) })
 	}
-	g.Since, g.TTL = r.Since, r.TTL
+	g.Since, g.GrantedTTL = r.Since, r.GrantedTTL
 	return g
 }
 
 // lost renews a grant that must have ended.
-func (c *client) lost(g driver.Grant) driver.Loss {
+func (c *client) lost(g driver.Grant) driver.LossCause {
 	err := c.renewal(g).Err
 	loss := lossOf(err)
 	if loss == "" {
@@ -272,10 +272,10 @@ func (c *client) lost(g driver.Grant) driver.Loss {
 }
 
 // lossOf is the cause that a LossError gives, empty if err is none.
-func lossOf(err error) driver.Loss {
+func lossOf(err error) driver.LossCause {
 	var loss *driver.LossError
 	if errors.As(err, &loss) {
-		return loss.Loss
+		return loss.Cause
 	}
 	return ""
 }
@@ -284,13 +284,13 @@ func lossOf(err error) driver.Loss {
 func (c *client) inspect(name string) driver.Lock {
 	start := c.e.now()
 	l, err := c.store.Inspect(c.e.ctx, name)
-	for err != nil && !driver.Final(err) && c.e.ctx.Err() == nil && c.e.since(start) < 5*c.e.slack {
+	for err != nil && !driver.IsFinal(err) && c.e.ctx.Err() == nil && c.e.since(start) < 5*c.e.slack {
 		time.Sleep(20 * time.Millisecond)
 		l, err = c.store.Inspect(c.e.ctx, name)
 	}
 	if err != nil {
 		c.e.noSecret(err)
-		if !driver.Final(err) { // no answer in time
+		if !driver.IsFinal(err) { // no answer in time
 			c.e.latef("inspecting %q: %w", name, err)
 		}
 		c.e.failf("inspecting %q: %w", name, err)
@@ -382,7 +382,7 @@ func (w *waiting) stands() *waiting {
 	var l driver.Lock
 	e.until(e.slack, func() bool {
 		l = e.d().inspect(w.claim.Name)
-		return slices.ContainsFunc(l.Waiters, func(s driver.Standing) bool { return s.Owner == w.claim.Owner })
+		return slices.ContainsFunc(l.Waiters, func(s driver.ClaimInfo) bool { return s.Owner == w.claim.Owner })
 	}, "%s should wait in line but %s", w.claim.Owner, lazily(func() string { return tell(l) }))
 	return w
 }

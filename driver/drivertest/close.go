@@ -43,8 +43,8 @@ var closeCases = []Case{
 		g := c.try(e.short(e.mutex(e.lock("m"))))
 		w := e.a().queue(e.lined(g.Name)).stands()
 		c.store.Close()
-		e.rises(g.Token, w.grantedWithin(e.latest(g.TTL)).Token)
-		if e.info.TakeoverDead == 0 {
+		e.rises(g.Token, w.grantedWithin(e.latest(g.GrantedTTL)).Token)
+		if e.info.DeadHolderTimeout == 0 {
 			e.notEarly(g, w.returned)
 		}
 	}),
@@ -109,7 +109,7 @@ func (e *Env) calls(ctx context.Context, c *client, g driver.Grant, told func(me
 		err = nil
 	}
 	told("List", err)
-	told("Break", s.Break(ctx, g.Name, g.Ref, driver.BreakAsk))
+	told("Break", s.Break(ctx, g.Name, g.Ref, driver.BreakRequestRelease))
 	if d, ok := s.(driver.Detacher); ok && e.info.Detached {
 		told("Detach", d.Detach(ctx, g, time.Minute))
 	}

@@ -17,7 +17,7 @@ var detachCases = []Case{
 			e.failf("it is not shown as detached: %+v", h)
 		}
 		w := e.a().queue(e.lined(g.Name)).stands()
-		w.grantedWithin(e.latest(g.TTL))
+		w.grantedWithin(e.latest(g.GrantedTTL))
 		e.notEarly(g, w.returned)
 		e.rises(g.Token, w.grant.Token)
 	}),
@@ -28,9 +28,9 @@ var detachCases = []Case{
 		var w *waiting
 		e.while(g, func() {
 			w = e.b().queue(e.lined(g.Name)).stands()
-			e.c().breaks(g.Name, e.c().refOf(cl), driver.BreakMark)
+			e.c().breaks(g.Name, e.c().refOf(cl), driver.BreakGraceful)
 		})
-		w.grantedWithin(e.latest(g.TTL))
+		w.grantedWithin(e.latest(g.GrantedTTL))
 		e.notEarly(g, w.returned)
 
 		cl = e.mutex(e.lock("forced"))
@@ -66,7 +66,7 @@ var detachCases = []Case{
 		}
 		c.store.Close()
 		left := g
-		left.Since, left.TTL = start, keep
+		left.Since, left.GrantedTTL = start, keep
 		e.while(left, func() {
 			if h := e.held(g); !h.Detached {
 				e.failf("it is not shown as detached: %+v", h)
@@ -87,7 +87,7 @@ var detachCases = []Case{
 			e.failf("detaching: %w", err)
 		}
 		c.store.Close()
-		told := driver.Grant{Claim: driver.Claim{Name: g.Name, ID: g.ID, TTL: keep, Detached: true}, Token: g.Token, Ref: g.Ref, TTL: keep}
+		told := driver.Grant{Claim: driver.Claim{Name: g.Name, ID: g.ID, TTL: keep, Detached: true}, Token: g.Token, Ref: g.Ref, GrantedTTL: keep}
 		start := e.now()
 		for last := start; e.since(start) < 2*keep; last = told.Since {
 			e.sleepUntil(last, keep/4)
@@ -95,7 +95,7 @@ var detachCases = []Case{
 			if r.Err != nil {
 				e.latef("renewing the claim that was left: %w", r.Err)
 			}
-			told.Since, told.TTL = r.Since, r.TTL
+			told.Since, told.GrantedTTL = r.Since, r.GrantedTTL
 			e.while(told, func() { e.held(g) })
 		}
 		w := e.a().queue(e.lined(g.Name))

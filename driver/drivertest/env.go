@@ -103,8 +103,8 @@ func (e *Env) soon(start driver.Instant, bound time.Duration, format string, arg
 // while runs steps that count on a grant. A failure after the grant has run out may be for that alone.
 func (e *Env) while(g driver.Grant, steps func()) {
 	if err := guard(func() error { steps(); return nil }); err != nil {
-		if e.passed(g) >= g.TTL {
-			err = fmt.Errorf("%w (%v after the start of a grant of %v)", err, e.passed(g).Round(time.Millisecond), g.TTL)
+		if e.passed(g) >= g.GrantedTTL {
+			err = fmt.Errorf("%w (%v after the start of a grant of %v)", err, e.passed(g).Round(time.Millisecond), g.GrantedTTL)
 			panic(failure{late{error: err, overrun: true}})
 		}
 		panic(failure{err})
@@ -125,7 +125,7 @@ func (e *Env) kept(c *client, g driver.Grant, steps func()) {
 			select {
 			case <-done:
 				return
-			case <-after(g.TTL / 4):
+			case <-after(g.GrantedTTL / 4):
 				g = c.renew(g)
 			}
 		}
@@ -315,7 +315,7 @@ func (e *Env) window(ttl time.Duration) time.Duration {
 
 // standsInLine reports whether a claim like c is to be seen in the store while it waits.
 func (e *Env) standsInLine(c driver.Claim) bool {
-	return c.Fair || c.Kind != driver.KindMutex || e.info.QueuesPlain
+	return c.Fair || c.Kind != driver.KindMutex || e.info.NativeQueue
 }
 
 // empty goes on when nothing stands on the lock, and fails if that takes longer than within.
@@ -328,7 +328,7 @@ func (e *Env) empty(name string, within time.Duration) {
 }
 
 // held fails unless g holds its lock, alone.
-func (e *Env) held(g driver.Grant) driver.Standing {
+func (e *Env) held(g driver.Grant) driver.ClaimInfo {
 	l := e.c().inspect(g.Name)
 	e.while(g, func() {
 		if len(l.Holders) != 1 || l.Holders[0].Token != g.Token || l.Holders[0].Owner != g.Owner {

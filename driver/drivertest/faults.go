@@ -108,15 +108,15 @@ var faultCases = []Case{
 				break
 			}
 			if r.Err == nil {
-				g.Since, g.TTL = r.Since, r.TTL
+				g.Since, g.GrantedTTL = r.Since, r.GrantedTTL
 			}
 			if e.since(lowered) > 6*less+e.slack {
-				e.failf("the session of a claim of %v was lowered to %v, and its holder is not told of it in %v", g.TTL, less, e.since(lowered))
+				e.failf("the session of a claim of %v was lowered to %v, and its holder is not told of it in %v", g.GrantedTTL, less, e.since(lowered))
 			}
 		}
 		told := e.now()
-		w.grantedWithin(e.latest(g.TTL))
-		if before := elapsed(w.returned, told); before > 0 && elapsed(g.Since, w.returned) < g.TTL {
+		w.grantedWithin(e.latest(g.GrantedTTL))
+		if before := elapsed(w.returned, told); before > 0 && elapsed(g.Since, w.returned) < g.GrantedTTL {
 			e.latef("the next was let in %v before the holder was told", before)
 		}
 		c.lost(g)
@@ -134,7 +134,7 @@ var faultCases = []Case{
 			e.failf("Harness.Restart: %w", err)
 		}
 		later := e.open()
-		if e.info.TokensFall == "" {
+		if e.info.TokenRegression == "" {
 			e.rises(freed.Token, later.try(e.mutex(freed.Name)).Token)
 		}
 		if !e.info.Survives.Restart {

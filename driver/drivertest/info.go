@@ -17,7 +17,7 @@ var infoCases = []Case{
 		c.store.Close()
 		after := c.store.Info()
 		e.soundInfo(after)
-		if after.Store != before.Store || after.Tier != before.Tier || after.Judge != before.Judge || !slices.Equal(after.Kinds, before.Kinds) {
+		if after.Store != before.Store || after.Tier != before.Tier || after.ExpiryClock != before.ExpiryClock || !slices.Equal(after.Kinds, before.Kinds) {
 			e.failf("what Info promises has changed with Close: %+v, then %+v", before, after)
 		}
 	}),
@@ -25,7 +25,7 @@ var infoCases = []Case{
 		last := e.now()
 		for range 1000 {
 			now := e.now()
-			if now.Monotonic < last.Monotonic || now.Real < last.Real {
+			if now.Monotonic < last.Monotonic || now.Boottime < last.Boottime {
 				e.failf("the clock went back from %+v to %+v", last, now)
 			}
 			last = now
@@ -46,16 +46,16 @@ func (e *Env) soundInfo(i driver.Info) {
 	}
 	oneOf("Engine", i.Engine, "record", "sequence", "script")
 	oneOf("Tier", string(i.Tier), string(driver.TierFenceSafe), string(driver.TierSettings), string(driver.TierAdvisory))
-	oneOf("EndedBy", string(i.EndedBy), string(driver.EndedByNext), string(driver.EndedByStore))
-	oneOf("Judge", string(i.Judge), string(driver.JudgeStore), string(driver.JudgeObserver))
-	oneOf("Order", string(i.Order), string(driver.OrderAlways), string(driver.OrderFair), string(driver.OrderNone))
+	oneOf("EndedBy", string(i.ExpiredBy), string(driver.ExpiredByClaimant), string(driver.ExpiredByStore))
+	oneOf("Judge", string(i.ExpiryClock), string(driver.ExpiryClockStore), string(driver.ExpiryClockObserver))
+	oneOf("Order", string(i.Order), string(driver.OrderAlways), string(driver.OrderFairOnly), string(driver.OrderNone))
 	for _, k := range i.Kinds {
 		oneOf("Kinds", string(k), string(driver.KindMutex), string(driver.KindRW), string(driver.KindSemaphore))
 	}
 	switch {
 	case i.Store == "":
 		e.failf("Info.Store is empty")
-	case i.Clock.Monotonic == nil || i.Clock.Real == nil:
+	case i.Clock.Monotonic == nil || i.Clock.Boottime == nil:
 		e.failf("Info.Clock is not set")
 	case !slices.Contains(i.Kinds, driver.KindMutex):
 		e.failf("the store carries no mutex")
@@ -63,9 +63,9 @@ func (e *Env) soundInfo(i driver.Info) {
 		e.failf("TTLs from %v to %v", i.MinTTL, i.MaxTTL)
 	case i.MaxName <= 0 || i.MaxMeta < 0 || i.MaxHolders <= 0 || i.MaxWaiters < 0 || i.MaxWaiters == 0 && i.Order != driver.OrderNone:
 		e.failf("a limit is not set: name %d, meta %d, holders %d, waiters %d", i.MaxName, i.MaxMeta, i.MaxHolders, i.MaxWaiters)
-	case i.TakeoverDead < 0 || i.TokenGap < 0:
-		e.failf("a time is negative: TakeoverDead %v, TokenGap %v", i.TakeoverDead, i.TokenGap)
-	case i.QueuesPlain && i.Order != driver.OrderAlways:
+	case i.DeadHolderTimeout < 0 || i.TokenGap < 0:
+		e.failf("a time is negative: TakeoverDead %v, TokenGap %v", i.DeadHolderTimeout, i.TokenGap)
+	case i.NativeQueue && i.Order != driver.OrderAlways:
 		e.failf("plain claims stand in line, and yet the order is %q", i.Order)
 	}
 	if u, err := url.Parse(i.Store); err == nil && u.User != nil {

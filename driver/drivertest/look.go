@@ -28,7 +28,7 @@ var lookCases = []Case{
 		h := e.held(g)
 		e.shows(h, g.Claim, g.Token)
 		if h.TTL != 0 && h.TTL < cl.TTL {
-			e.failf("shown with a TTL of %v, granted with %v", h.TTL, g.TTL)
+			e.failf("shown with a TTL of %v, granted with %v", h.TTL, g.GrantedTTL)
 		}
 		var line []*waiting
 		for i := range 3 {
@@ -69,12 +69,12 @@ var lookCases = []Case{
 	promise("inspect-silent", "A claim whose TTL is over is not shown for ever: once it cannot hold anybody up it is gone.", func(e *Env) {
 		dead := e.open()
 		g := dead.try(e.short(e.mutex(e.lock("m"))))
-		if e.info.Judge == driver.JudgeObserver { // it needs one who has watched
-			e.a().queue(e.mutex(g.Name)).grantedWithin(e.latest(g.TTL))
+		if e.info.ExpiryClock == driver.ExpiryClockObserver { // it needs one who has watched
+			e.a().queue(e.mutex(g.Name)).grantedWithin(e.latest(g.GrantedTTL))
 		}
-		e.until(e.latest(g.TTL), func() bool { return !slices.Contains(owners(e.b().inspect(g.Name).Holders), g.Owner) }, "it is shown still")
-		if after := e.passed(g); after < g.TTL {
-			e.failf("it was gone after %v of %v", after, g.TTL)
+		e.until(e.latest(g.GrantedTTL), func() bool { return !slices.Contains(owners(e.b().inspect(g.Name).Holders), g.Owner) }, "it is shown still")
+		if after := e.passed(g); after < g.GrantedTTL {
+			e.failf("it was gone after %v of %v", after, g.GrantedTTL)
 		}
 	}),
 	promise("revision", "Whenever other claims stand on a lock than before, its revision is another one.", func(e *Env) {
@@ -138,7 +138,7 @@ var lookCases = []Case{
 	}),
 }
 
-func owners(ss []driver.Standing) (o []string) {
+func owners(ss []driver.ClaimInfo) (o []string) {
 	for _, s := range ss {
 		o = append(o, s.Owner)
 	}
@@ -146,18 +146,18 @@ func owners(ss []driver.Standing) (o []string) {
 }
 
 // shows fails unless a standing is that of the claim just made.
-func (e *Env) shows(s driver.Standing, cl driver.Claim, token int64) {
+func (e *Env) shows(s driver.ClaimInfo, cl driver.Claim, token int64) {
 	now := time.Now()
 	switch {
 	case s.Owner != cl.Owner || s.Meta != cl.Meta || s.Weight != cl.Weight || s.Token != token || s.Detached != cl.Detached:
 		e.failf("claimed as %+v with token %d, and shown as %+v", cl, token, s)
-	case s.Asked || s.Broken || s.Foreign:
+	case s.ReleaseRequested || s.Broken || s.Foreign:
 		e.failf("shown as asked, broken or foreign: %+v", s)
 	case !printable(s.Ref):
 		e.failf("the ref %q is empty or cannot be printed", s.Ref)
 	case !s.Since.IsZero() && now.Sub(s.Since).Abs() > time.Hour:
 		e.failf("claimed just now, at %v, and shown as since %v", now, s.Since)
-	case s.Left < 0 || s.Left > 2*max(cl.TTL, s.TTL)+e.slack:
-		e.failf("a claim with a TTL of %v is shown as standing for another %v", cl.TTL, s.Left)
+	case s.Remaining < 0 || s.Remaining > 2*max(cl.TTL, s.TTL)+e.slack:
+		e.failf("a claim with a TTL of %v is shown as standing for another %v", cl.TTL, s.Remaining)
 	}
 }

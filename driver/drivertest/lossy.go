@@ -110,7 +110,7 @@ func (e *Env) again(ctx context.Context, do func() error) error {
 	for {
 		err := do()
 		switch {
-		case err == nil || driver.Final(err) || !e.suite.opts.lossy() || e.since(start) > 5*e.slack:
+		case err == nil || driver.IsFinal(err) || !e.suite.opts.lossy() || e.since(start) > 5*e.slack:
 			return err
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w (%w)", err, ctx.Err())

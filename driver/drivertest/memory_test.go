@@ -136,8 +136,8 @@ func (w *watching) Detach(ctx context.Context, g driver.Grant, keep time.Duratio
 	return w.Store.(driver.Detacher).Detach(ctx, g, keep)
 }
 
-func (w *watching) Reweigh(ctx context.Context, g driver.Grant, weight int64) error {
-	return w.Store.(driver.Reweigher).Reweigh(ctx, g, weight)
+func (w *watching) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
+	return w.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
 }
 
 func (w *watching) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
@@ -166,7 +166,7 @@ func (w *watching) NextEnding(ctx context.Context) (driver.Ending, error) {
 				return driver.Ending{}, err
 			}
 			if len(l.Holders) == 0 {
-				return driver.Ending{Name: g.Name, ID: g.ID, Err: &driver.LossError{Loss: driver.LossBroken}}, nil
+				return driver.Ending{Name: g.Name, ID: g.ID, Err: &driver.LossError{Cause: driver.LossBroken}}, nil
 			}
 		}
 		if _, err := w.Inspect(ctx, "any"); err != nil {

@@ -12,7 +12,7 @@ var operatorCases = []Case{
 	promise("break-mark", "A holder that an operator breaks hears of it at its next renewal, and nobody is let in before it has heard it or its TTL is over.", func(e *Env) {
 		g := e.a().try(e.mutex(e.lock("m")))
 		w := e.b().queue(e.lined(g.Name)).stands()
-		e.c().breaks(g.Name, e.c().refOf(g.Claim), driver.BreakMark)
+		e.c().breaks(g.Name, e.c().refOf(g.Claim), driver.BreakGraceful)
 		w.stays(100 * time.Millisecond)
 		e.d().held(e.mutex(g.Name))
 		if h := e.held(g); !h.Broken {
@@ -30,9 +30,9 @@ var operatorCases = []Case{
 		var w *waiting
 		e.while(g, func() {
 			w = e.b().queue(e.lined(g.Name)).stands()
-			e.c().breaks(g.Name, e.c().refOf(g.Claim), driver.BreakMark)
+			e.c().breaks(g.Name, e.c().refOf(g.Claim), driver.BreakGraceful)
 		})
-		w.grantedWithin(e.latest(g.TTL))
+		w.grantedWithin(e.latest(g.GrantedTTL))
 		e.notEarly(g, w.returned)
 		e.rises(g.Token, w.grant.Token)
 	}),
@@ -41,7 +41,7 @@ var operatorCases = []Case{
 		g := e.a().try(e.mutex(name))
 		broken := e.b().queue(e.fair(name)).stands()
 		behind := e.c().queue(e.fair(name)).stands()
-		e.d().breaks(name, e.d().refOf(broken.claim), driver.BreakMark)
+		e.d().breaks(name, e.d().refOf(broken.claim), driver.BreakGraceful)
 		if ws := owners(e.a().inspect(name).Waiters); len(ws) != 1 || ws[0] != behind.claim.Owner {
 			e.failf("%s alone should wait now, but the line is %q", behind.claim.Owner, ws)
 		}
@@ -69,22 +69,22 @@ var operatorCases = []Case{
 	}),
 	promise("break-ask", "A holder that is asked to give up hears of it at its next renewal, and keeps the lock for as long as it likes.", func(e *Env) {
 		g := e.a().try(e.mutex(e.lock("m")))
-		if e.a().renewals(e.ctx, g)[0].Asked {
+		if e.a().renewals(e.ctx, g)[0].ReleaseRequested {
 			e.failf("nobody has asked, and the holder is told so")
 		}
-		e.c().breaks(g.Name, e.c().refOf(g.Claim), driver.BreakAsk)
-		if h := e.held(g); !h.Asked {
+		e.c().breaks(g.Name, e.c().refOf(g.Claim), driver.BreakRequestRelease)
+		if h := e.held(g); !h.ReleaseRequested {
 			e.failf("the holder is not shown as asked: %+v", h)
 		}
 		r := e.a().renewals(e.ctx, g)[0]
-		if r.Err != nil || !r.Asked {
-			e.failf("the holder was asked to give up, and its renewal says %s, asked: %v", show(r.Err), r.Asked)
+		if r.Err != nil || !r.ReleaseRequested {
+			e.failf("the holder was asked to give up, and its renewal says %s, asked: %v", show(r.Err), r.ReleaseRequested)
 		}
 		e.b().held(e.mutex(g.Name))
 		e.held(g)
 		e.a().release(g)
 		next := e.b().try(e.mutex(g.Name))
-		if e.b().renewals(e.ctx, next)[0].Asked {
+		if e.b().renewals(e.ctx, next)[0].ReleaseRequested {
 			e.failf("the next holder is told that it was asked, and was not")
 		}
 	}),
@@ -100,7 +100,7 @@ var operatorCases = []Case{
 		g := e.a().try(e.mutex(e.lock("m")))
 		stale := e.c().refOf(g.Claim)
 		e.a().release(g)
-		modes := []driver.BreakMode{driver.BreakMark, driver.BreakForce, driver.BreakAsk}
+		modes := []driver.BreakMode{driver.BreakGraceful, driver.BreakForce, driver.BreakRequestRelease}
 		for _, mode := range modes {
 			_, err := e.c().tryBreak(g.Name, stale, mode)
 			e.wants(err, driver.ErrLost, "a break on an idle lock")
@@ -116,10 +116,10 @@ var operatorCases = []Case{
 				}
 			}
 		}
-		if h := e.held(next); h.Broken || h.Asked {
+		if h := e.held(next); h.Broken || h.ReleaseRequested {
 			e.failf("the new holder was touched: %+v", h)
 		}
-		if r := e.b().renewals(e.ctx, next)[0]; r.Err != nil || r.Asked {
+		if r := e.b().renewals(e.ctx, next)[0]; r.Err != nil || r.ReleaseRequested {
 			e.failf("the new holder was touched: %+v", r)
 		}
 		e.a().renew(elsewhere)
@@ -135,8 +135,8 @@ var operatorCases = []Case{
 	}),
 	promise("ref-of-grant", "The ref that a holder has got with its grant serves an operator as the one that Inspect shows.", func(e *Env) {
 		g := e.a().try(e.mutex(e.lock("m")))
-		e.c().breaks(g.Name, g.Ref, driver.BreakAsk)
-		if h := e.held(g); !h.Asked {
+		e.c().breaks(g.Name, g.Ref, driver.BreakRequestRelease)
+		if h := e.held(g); !h.ReleaseRequested {
 			e.failf("the holder is not shown as asked: %+v", h)
 		}
 		g = e.a().renew(g)
@@ -152,11 +152,11 @@ var operatorCases = []Case{
 func (e *Env) asksWaiting(holder, next driver.Claim) {
 	g := e.a().try(holder)
 	w := e.b().queue(next).stands()
-	e.c().breaks(next.Name, e.c().refOf(w.claim), driver.BreakAsk)
+	e.c().breaks(next.Name, e.c().refOf(w.claim), driver.BreakRequestRelease)
 	e.a().release(g)
 	w.granted()
-	if r := e.b().renewals(e.ctx, w.grant)[0]; r.Err != nil || !r.Asked {
-		e.failf("it was asked while it waited, and its renewal says %s, asked: %v", show(r.Err), r.Asked)
+	if r := e.b().renewals(e.ctx, w.grant)[0]; r.Err != nil || !r.ReleaseRequested {
+		e.failf("it was asked while it waited, and its renewal says %s, asked: %v", show(r.Err), r.ReleaseRequested)
 	}
 	e.b().release(w.grant)
 }

@@ -10,7 +10,7 @@ import (
 var orderCases = []Case{
 	order.promise("first-come-first-served", "Claims that stand in line are granted in the order of their arrival, whichever clients they come from.", func(e *Env) {
 		e.firstCome(func(name string) driver.Claim { return e.fair(name) })
-		if e.info.QueuesPlain {
+		if e.info.NativeQueue {
 			e.firstCome(func(name string) driver.Claim { return e.mutex(name) })
 		}
 	}),

@@ -19,7 +19,7 @@ var releaseCases = []Case{
 	promise("release-stale", "A release that comes late removes its own claim and never that of whoever was granted the lock since.", func(e *Env) {
 		g := e.a().try(e.short(e.mutex(e.lock("m"))))
 		w := e.b().queue(e.lined(g.Name)).stands()
-		next := w.grantedWithin(e.latest(g.TTL))
+		next := w.grantedWithin(e.latest(g.GrantedTTL))
 		e.a().gone(g.Claim)
 		e.held(next)
 		e.b().renew(next)

@@ -23,7 +23,7 @@ var renewCases = []Case{
 	}),
 	promise("renew-taken", "A holder whose TTL has passed, and whose lock somebody else was granted, learns at its next renewal that it is lost.", func(e *Env) {
 		g := e.a().try(e.short(e.mutex(e.lock("taken"))))
-		next := e.b().queue(e.lined(g.Name)).grantedWithin(e.latest(g.TTL))
+		next := e.b().queue(e.lined(g.Name)).grantedWithin(e.latest(g.GrantedTTL))
 		e.a().lost(g)
 		e.held(next)
 		e.b().release(next)
@@ -32,9 +32,9 @@ var renewCases = []Case{
 	}),
 	promise("renew-late", "A renewal after the TTL has passed is either lost for good, or proves that nobody was let in meanwhile.", func(e *Env) {
 		g := e.a().try(e.short(e.mutex(e.lock("late"))))
-		e.sleepUntil(g.Since, g.TTL+driver.Margin(g.TTL))
+		e.sleepUntil(g.Since, g.GrantedTTL+driver.Margin(g.GrantedTTL))
 		if r := e.a().renewals(e.ctx, g)[0]; r.Err == nil {
-			g.Since, g.TTL = r.Since, r.TTL
+			g.Since, g.GrantedTTL = r.Since, r.GrantedTTL
 			e.kept(e.a(), g, func() {
 				e.held(g)
 				e.b().held(e.mutex(g.Name))
@@ -43,7 +43,7 @@ var renewCases = []Case{
 		} else if lossOf(r.Err) == "" {
 			e.failf("a late renewal says %s, want success or a *LossError", show(r.Err))
 		}
-		next := e.b().tryFor(e.latest(g.TTL), func() driver.Claim { return e.mutex(g.Name) })
+		next := e.b().tryFor(e.latest(g.GrantedTTL), func() driver.Claim { return e.mutex(g.Name) })
 		e.a().lost(g)
 		e.held(next)
 	}),
@@ -57,9 +57,9 @@ var renewCases = []Case{
 	}),
 	promise("renew-elsewhere", "A grant can be renewed by another process that was told its name, id, token, ref and TTL, or that is refused where sessions end with their client.", func(e *Env) {
 		g := e.a().try(e.short(e.mutex(e.lock("m"))))
-		told := driver.Grant{Claim: driver.Claim{Name: g.Name, ID: g.ID, TTL: g.Claim.TTL}, Token: g.Token, Ref: g.Ref, TTL: g.TTL}
-		for start := g.Since; e.since(start) < 2*g.TTL; {
-			e.sleepUntil(g.Since, g.TTL/4)
+		told := driver.Grant{Claim: driver.Claim{Name: g.Name, ID: g.ID, TTL: g.Claim.TTL}, Token: g.Token, Ref: g.Ref, GrantedTTL: g.GrantedTTL}
+		for start := g.Since; e.since(start) < 2*g.GrantedTTL; {
+			e.sleepUntil(g.Since, g.GrantedTTL/4)
 			r := e.b().renewal(told)
 			if errors.Is(r.Err, driver.ErrUnsupported) && !e.info.Detached {
 				return // a session is kept up by its own client alone
@@ -67,7 +67,7 @@ var renewCases = []Case{
 			if r.Err != nil {
 				e.while(g, func() { e.failf("renewing the grant of another client: %w", r.Err) })
 			}
-			g.Since, g.TTL = r.Since, r.TTL
+			g.Since, g.GrantedTTL = r.Since, r.GrantedTTL
 			e.held(g)
 		}
 		told.Token--

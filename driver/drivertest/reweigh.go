@@ -9,7 +9,7 @@ import (
 
 // reweigh asks the store for another weight.
 func (c *client) reweigh(g driver.Grant, weight int64) error {
-	err := c.e.again(c.e.ctx, func() error { return c.store.(driver.Reweigher).Reweigh(c.e.ctx, g, weight) })
+	err := c.e.again(c.e.ctx, func() error { return c.store.(driver.WeightChanger).SetWeight(c.e.ctx, g, weight) })
 	c.e.soundError(c.e.ctx, err)
 	return err
 }
@@ -27,9 +27,9 @@ func (c *client) reweighs(g driver.Grant, weight int64) driver.Grant {
 
 // reweighing skips the case where the store cannot do it.
 func (e *Env) reweighing() {
-	s, ok := e.a().store.(driver.Reweigher)
+	s, ok := e.a().store.(driver.WeightChanger)
 	if ok { // an engine can, and its store not
-		ok = !errors.Is(s.Reweigh(e.ctx, driver.Grant{Claim: e.reader(e.lock("nobody's"))}, 1), driver.ErrUnsupported)
+		ok = !errors.Is(s.SetWeight(e.ctx, driver.Grant{Claim: e.reader(e.lock("nobody's"))}, 1), driver.ErrUnsupported)
 	}
 	if !ok {
 		e.skip("the store is no Reweigher; leases stay what they are")

@@ -85,7 +85,7 @@ var semaphoreCases = []Case{
 		living := e.a().try(e.permits(g.Name, 3, 1))
 		w := e.b().queue(e.permits(g.Name, 3, 2))
 		e.while(g, func() { w.stands() })
-		w.grantedWithin(e.latest(g.TTL))
+		w.grantedWithin(e.latest(g.GrantedTTL))
 		e.notEarly(g, w.returned)
 		e.a().renew(living)
 		e.c().held(e.permits(g.Name, 3, 1))

@@ -14,8 +14,8 @@ var timeCases = []Case{
 		e.sleep(e.least + e.least/4)
 		e.a().release(g)
 		next := w.granted()
-		if age := elapsed(next.Since, w.returned); age > next.TTL/2 {
-			e.latef("a grant with a TTL of %v was %v old when it came", next.TTL, age)
+		if age := elapsed(next.Since, w.returned); age > next.GrantedTTL/2 {
+			e.latef("a grant with a TTL of %v was %v old when it came", next.GrantedTTL, age)
 		}
 	}),
 	promise("ttl-granted", "A grant lasts for at least the TTL that was asked for.", func(e *Env) {
@@ -33,16 +33,16 @@ var timeCases = []Case{
 			next   func(name string, g driver.Grant) driver.Grant
 		}{
 			{lasting(e.mutex(e.lock("waiting")), ttl), func(name string, g driver.Grant) driver.Grant {
-				return e.a().queue(e.mutex(name)).grantedWithin(e.latest(g.TTL))
+				return e.a().queue(e.mutex(name)).grantedWithin(e.latest(g.GrantedTTL))
 			}},
 			{lasting(e.mutex(e.lock("in-line")), ttl), func(name string, g driver.Grant) driver.Grant {
-				return e.b().queue(e.lined(name)).grantedWithin(e.latest(g.TTL))
+				return e.b().queue(e.lined(name)).grantedWithin(e.latest(g.GrantedTTL))
 			}},
 			{lasting(e.mutex(e.lock("trying")), ttl), func(name string, g driver.Grant) driver.Grant {
-				return e.c().tryFor(e.latest(g.TTL), func() driver.Claim { return e.mutex(name) })
+				return e.c().tryFor(e.latest(g.GrantedTTL), func() driver.Claim { return e.mutex(name) })
 			}},
 			{lasting(e.mutex(e.lock("holder-has-a-longer-ttl")), 2*ttl), func(name string, g driver.Grant) driver.Grant {
-				return e.d().queue(e.short(e.lined(name))).grantedWithin(e.latest(g.TTL))
+				return e.d().queue(e.short(e.lined(name))).grantedWithin(e.latest(g.GrantedTTL))
 			}},
 		}
 		e.together(len(onlookers), func(i int) {
@@ -51,7 +51,7 @@ var timeCases = []Case{
 			next := o.next(g.Name, g)
 			e.notEarly(g, e.now())
 			e.rises(g.Token, next.Token)
-			e.log("%s: %v after the end of a TTL of %v", g.Name[len(e.prefix):], (e.passed(g) - g.TTL).Round(time.Millisecond), g.TTL)
+			e.log("%s: %v after the end of a TTL of %v", g.Name[len(e.prefix):], (e.passed(g) - g.GrantedTTL).Round(time.Millisecond), g.GrantedTTL)
 			e.held(next)
 		})
 	}),
@@ -59,9 +59,9 @@ var timeCases = []Case{
 		dead := e.open()
 		g := dead.try(e.short(e.mutex(e.lock("m"))))
 		w := e.a().queue(e.lined(g.Name))
-		e.sleepUntil(g.Since, g.TTL/2)
+		e.sleepUntil(g.Since, g.GrantedTTL/2)
 		g = dead.renew(g)
-		w.grantedWithin(e.latest(g.TTL))
+		w.grantedWithin(e.latest(g.GrantedTTL))
 		e.notEarly(g, w.returned)
 	}),
 	promise("renewal-keeps", "A holder that renews keeps its place and its token for as long as it likes, however many wait or try.", func(e *Env) {
@@ -69,7 +69,7 @@ var timeCases = []Case{
 		var w *waiting
 		e.while(g, func() { w = e.b().queue(e.lined(g.Name)).stands() })
 		for start := g.Since; e.since(start) < 3*e.least; {
-			e.sleepUntil(g.Since, g.TTL/4)
+			e.sleepUntil(g.Since, g.GrantedTTL/4)
 			g = e.a().renew(g)
 			e.held(g)
 			e.while(g, func() { e.c().held(e.mutex(g.Name)); w.stays(0) })
@@ -94,12 +94,12 @@ var timeCases = []Case{
 
 // elapsed is the time between two instants.
 func elapsed(from, to driver.Instant) time.Duration {
-	return max(to.Monotonic-from.Monotonic, to.Real-from.Real)
+	return max(to.Monotonic-from.Monotonic, to.Boottime-from.Boottime)
 }
 
 // notEarly fails if somebody was let in at the given moment while g could still be believed in.
 func (e *Env) notEarly(g driver.Grant, in driver.Instant) {
-	if after := elapsed(g.Since, in); after < g.TTL {
-		e.failf("the next was let in %v after the start of a grant of %v", after, g.TTL)
+	if after := elapsed(g.Since, in); after < g.GrantedTTL {
+		e.failf("the next was let in %v after the start of a grant of %v", after, g.GrantedTTL)
 	}
 }

@@ -25,7 +25,7 @@ var tokenCases = []Case{
 		dead := e.open()
 		g := dead.try(e.short(e.mutex(name)))
 		w := e.a().queue(e.lined(name))
-		e.rises(g.Token, w.grantedWithin(e.latest(g.TTL)).Token)
+		e.rises(g.Token, w.grantedWithin(e.latest(g.GrantedTTL)).Token)
 	}),
 	promise("token-rises-after-idle", "Tokens go on rising when a lock stood idle, also when it is then used as another kind.", func(e *Env) {
 		name := e.lock("m")

@@ -18,7 +18,7 @@ var waitCases = []Case{
 		dead := e.open()
 		g := dead.try(e.short(e.mutex(e.lock("m"))))
 		first := e.a().queue(e.lined(g.Name))
-		first.grantedWithin(e.latest(g.TTL))
+		first.grantedWithin(e.latest(g.GrantedTTL))
 		e.notEarly(g, first.returned)
 		second := e.b().queue(e.lined(g.Name)).stands()
 		e.a().release(first.grant)
@@ -29,14 +29,14 @@ var waitCases = []Case{
 			e.skip("needs Harness.Kill")
 		}
 		c := e.open()
-		bound := e.info.TakeoverDead
+		bound := e.info.DeadHolderTimeout
 		cl := e.mutex(e.lock("m"))
 		if bound == 0 {
 			cl = e.short(cl)
 		}
 		g := c.try(cl)
 		if bound == 0 {
-			bound = e.latest(g.TTL)
+			bound = e.latest(g.GrantedTTL)
 		}
 		var w *waiting
 		e.while(g, func() { w = e.a().queue(e.lined(g.Name)).stands() })
@@ -57,7 +57,7 @@ func (e *Env) deadWaiters(n int) {
 	if e.sessions() { // a waiting claim stands there until its session ends
 		cl = func() driver.Claim { return e.short(e.fair(name)) }
 		probe := e.b().try(e.short(e.mutex(e.lock("session-time"))))
-		window = e.latest(probe.TTL)
+		window = e.latest(probe.GrantedTTL)
 	}
 	dead := e.open()
 	for range n {

@@ -19,7 +19,7 @@ func (e *engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 	defer done()
 	a := &acquire{engine: e, claim: c, queue: c.Wait && (c.Fair || c.Kind != driver.KindMutex)}
 	a.row, a.rec = e.known(c.Name)
-	if e.aging != nil && e.aging.Stale() {
+	if e.aging != nil && e.aging.ClockIsStale() {
 		if err := a.look(ctx); err != nil {
 			return driver.Grant{}, a.failure(ctx, err)
 		}
@@ -54,7 +54,7 @@ type acquire struct {
 	aside      int            // looks in a row at which it gave way
 	paced      int            // times in a row that it kept the pace
 	doubted    bool           // it has waited once for what was in doubt
-	silence    driver.Silence
+	silence    driver.Outage
 }
 
 // step looks at the row and does one thing about it: writes, loads, or waits.
@@ -102,7 +102,7 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, over bool, err 
 	case errors.Is(err, ErrConflict):
 		a.unwritten = false
 		return grant, false, a.conflict(ctx, row, rec)
-	case driver.Final(err):
+	case driver.IsFinal(err):
 		return grant, false, err
 	case errors.Is(err, ErrUnsent):
 		a.unwritten = true
@@ -123,7 +123,7 @@ const maxAside = 8
 // away one gets through in each round trip, and the holder's renewal would be refused again and again.
 func (a *acquire) givesWay() bool {
 	mine := a.rec.find(a.claim.ID)
-	if mine != nil && mine.State == Called || a.aside >= maxAside || !a.renewalDue(a.row, a.rec) {
+	if mine != nil && mine.State == Promoted || a.aside >= maxAside || !a.renewalDue(a.row, a.rec) {
 		a.aside = 0
 		return false
 	}
@@ -145,7 +145,7 @@ const maxPaced = 8
 // keepPace lets time pass since the lock's last write, and some more, so that not all come at once who have seen it. Once is
 // enough if nobody has come or gone meanwhile: where several hold the lock and renew it, it is written all the time.
 func (a *acquire) keepPace(ctx context.Context) error {
-	if err := a.sleep(ctx, a.tooSoon(a.claim.Name)+randomPart(a.info.Pace/2)); err != nil {
+	if err := a.sleep(ctx, a.tooSoon(a.claim.Name)+randomPart(a.info.WriteInterval/2)); err != nil {
 		return err
 	}
 	before := a.rec
@@ -195,7 +195,7 @@ func (a *acquire) mine() Claim {
 	if w := a.window(); w > longWindow {
 		window = w
 	}
-	return Claim{Window: window, ID: c.ID, Session: session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL,
+	return Claim{ConfirmWindow: window, ID: c.ID, Session: session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL,
 		Beat: a.beat, Detached: c.Detached}
 }
 
@@ -203,7 +203,7 @@ func (a *acquire) mine() Claim {
 // show that it is alive; or others have to be removed or called.
 func (a *acquire) mustWrite(next *Record) bool {
 	mine := a.rec.find(a.claim.ID)
-	if mine == nil || mine.State == Called || a.clock.Since(a.wrote) >= a.claim.TTL/3 {
+	if mine == nil || mine.State == Promoted || a.clock.Since(a.wrote) >= a.claim.TTL/3 {
 		return true
 	}
 	if len(next.Claims) != len(a.rec.Claims) {
@@ -218,7 +218,7 @@ func (a *acquire) mustWrite(next *Record) bool {
 }
 
 func (a *acquire) granted(mine *Claim, since driver.Instant) driver.Grant {
-	return driver.Grant{Claim: a.claim, Token: mine.Token, Since: since, TTL: a.claim.TTL, Ref: a.claim.ID}
+	return driver.Grant{Claim: a.claim, Token: mine.Token, Since: since, GrantedTTL: a.claim.TTL, Ref: a.claim.ID}
 }
 
 // look loads the row.
@@ -252,7 +252,7 @@ func (a *acquire) conflict(ctx context.Context, row Row, rec *Record) error {
 	a.answered()
 	a.paced = 0
 	tries := a.conflicts
-	if mine := a.rec.find(a.claim.ID); mine != nil && mine.State == Called {
+	if mine := a.rec.find(a.claim.ID); mine != nil && mine.State == Promoted {
 		tries /= 4 // it is this claim's turn: the others pause
 	}
 	paused, err := a.pause(ctx, tries, len(a.rec.Claims))
@@ -269,7 +269,7 @@ func (a *acquire) conflict(ctx context.Context, row Row, rec *Record) error {
 
 // retry bears with a store that does not answer, for a while. What stands there is not known then: the row is loaded.
 func (a *acquire) retry(ctx context.Context, err error) error {
-	if over := a.silence.Fails(a.clock, driver.Patience(a.claim.TTL)); over || driver.Final(err) || ctx.Err() != nil {
+	if over := a.silence.RequestFailed(a.clock, driver.UnreachableTimeout(a.claim.TTL)); over || driver.IsFinal(err) || ctx.Err() != nil {
 		return err
 	}
 	a.failures++
@@ -280,7 +280,7 @@ func (a *acquire) retry(ctx context.Context, err error) error {
 }
 
 func (a *acquire) answered() {
-	a.silence.Ends()
+	a.silence.RequestAnswered()
 	a.failures = 0
 }
 
@@ -291,7 +291,7 @@ func (a *acquire) failure(ctx context.Context, err error) error {
 		return nil
 	case a.life.Err() != nil:
 		err = driver.ErrClosed
-	case ctx.Err() != nil && !driver.Final(err):
+	case ctx.Err() != nil && !driver.IsFinal(err):
 		err = a.inVain(ctx.Err())
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // the store's own, not the caller's
 		err = fmt.Errorf("the store did not answer in time: %v", err)
@@ -316,7 +316,7 @@ func (a *acquire) inVain(err error) error {
 // await blocks until there may be something to do, and then looks at the row that is there. mine is the claim's id if it
 // stands in line: it then has to give signs of life. All else is told by the lock's lookout.
 func (a *acquire) await(ctx context.Context, mine string) error {
-	limit := driver.Patience(a.claim.TTL) / 2
+	limit := driver.UnreachableTimeout(a.claim.TTL) / 2
 	if mine != "" {
 		limit = max(a.claim.TTL/3-a.clock.Since(a.wrote), 0)
 	}
@@ -324,7 +324,7 @@ func (a *acquire) await(ctx context.Context, mine string) error {
 	defer timer.Stop()
 	a.answered() // what the store has said leaves nothing to ask for
 	a.paced = 0
-	seat, leave := a.join(a.row, a.rec, a.idle, driver.Patience(a.claim.TTL), a.concerned)
+	seat, leave := a.join(a.row, a.rec, a.idle, driver.UnreachableTimeout(a.claim.TTL), a.concerned)
 	defer leave()
 	select {
 	case s := <-seat.told:

@@ -66,18 +66,18 @@ func latest(i, j driver.Instant) driver.Instant {
 	return i
 }
 
-// Heard takes in a reply that came at to, and was asked for at from: the server read its clock in between.
-func (c *ServerClock) Heard(micro int64, from, to driver.Instant) {
+// AddReply takes in a reply that came at to, and was asked for at from: the server read its clock in between.
+func (c *ServerClock) AddReply(micro int64, from, to driver.Instant) {
 	c.heard(micro, 0, readingTime, from, to)
 }
 
-// HeardDate takes in the Date of an HTTP reply, which is cut to the second.
-func (c *ServerClock) HeardDate(date time.Time, from, to driver.Instant) {
+// AddDate takes in the Date of an HTTP reply, which is cut to the second.
+func (c *ServerClock) AddDate(date time.Time, from, to driver.Instant) {
 	c.heard(date.UnixMicro(), time.Second, c.HostsApart+readingTime, from, to)
 }
 
-// HeardStamp takes in the time that the server gave to a write, cut to a resolution.
-func (c *ServerClock) HeardStamp(stamp time.Time, resolution time.Duration, from, to driver.Instant) {
+// AddTimestamp takes in the time that the server gave to a write, cut to a resolution.
+func (c *ServerClock) AddTimestamp(stamp time.Time, resolution time.Duration, from, to driver.Instant) {
 	c.heard(stamp.UnixMicro(), resolution, readingTime, from, to)
 }
 
@@ -165,9 +165,9 @@ func (c *ServerClock) Known() bool {
 	return c.known
 }
 
-// Stale is what [Aging] asks for: nothing was heard for half a minute, or the machine has slept, or two replies contradict each
+// ClockIsStale is what [Aging] asks for: nothing was heard for half a minute, or the machine has slept, or two replies contradict each
 // other.
-func (c *ServerClock) Stale() bool {
+func (c *ServerClock) ClockIsStale() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.known || c.odd != nil {
@@ -178,8 +178,8 @@ func (c *ServerClock) Stale() bool {
 	return grown > 2*staleAfter.Microseconds()
 }
 
-// Bounds is what [Bounded] asks for.
-func (c *ServerClock) Bounds() (early, late int64) {
+// ClockBounds is what [Bounded] asks for.
+func (c *ServerClock) ClockBounds() (early, late int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s, _ := c.now(c.Clock.Now())

@@ -22,7 +22,7 @@ func newClockWorld(t *testing.T) *clockWorld {
 	w := &clockWorld{t: t, fast: 1, true: time.Unix(2_000_000_000, 345_678_000)}
 	hand := func() time.Duration { return w.ours }
 	w.c.HostsApart = 100 * time.Millisecond
-	w.c.Clock = driver.Clock{Monotonic: hand, Real: hand}
+	w.c.Clock = driver.Clock{Monotonic: hand, Boottime: hand}
 	return w
 }
 
@@ -37,7 +37,7 @@ func (w *clockWorld) exact(there, back, wrong time.Duration) {
 	w.pass(there)
 	micro := w.true.Add(wrong).UnixMicro()
 	w.pass(back)
-	w.c.Heard(micro, from, w.c.Clock.Now())
+	w.c.AddReply(micro, from, w.c.Clock.Now())
 }
 
 // date is a reply with a Date of a host whose clock is wrong by so much.
@@ -46,7 +46,7 @@ func (w *clockWorld) date(there, back, wrong time.Duration) {
 	w.pass(there)
 	date := w.true.Add(wrong).Truncate(time.Second)
 	w.pass(back)
-	w.c.HeardDate(date, from, w.c.Clock.Now())
+	w.c.AddDate(date, from, w.c.Clock.Now())
 }
 
 // stamp is a reply with the time of a write, to a millisecond.
@@ -55,12 +55,12 @@ func (w *clockWorld) stamp(there, back, wrong time.Duration) {
 	w.pass(there)
 	stamp := w.true.Add(wrong).Truncate(time.Millisecond)
 	w.pass(back)
-	w.c.HeardStamp(stamp, time.Millisecond, from, w.c.Clock.Now())
+	w.c.AddTimestamp(stamp, time.Millisecond, from, w.c.Clock.Now())
 }
 
 // bounds gives by how much the server's clock is past the early bound, and short of the late one.
 func (w *clockWorld) bounds() (early, late time.Duration) {
-	e, l := w.c.Bounds()
+	e, l := w.c.ClockBounds()
 	return micros(w.true.UnixMicro() - e), micros(l - w.true.UnixMicro())
 }
 
@@ -93,7 +93,7 @@ func (w *clockWorld) rises(what string) (estimate time.Duration) {
 // spoilt by slow ones, and asks for a request when it has grown worse.
 func TestServerClock(t *testing.T) {
 	w := newClockWorld(t)
-	if _, off := w.c.Now(); off >= 0 || w.c.Known() || !w.c.Stale() {
+	if _, off := w.c.Now(); off >= 0 || w.c.Known() || !w.c.ClockIsStale() {
 		t.Error("a clock that was never heard is known")
 	}
 	w = newClockWorld(t)
@@ -105,16 +105,16 @@ func TestServerClock(t *testing.T) {
 	w.within("a slow reply does not spoil it", 6*time.Millisecond)
 	w.pass(10 * time.Second)
 	w.within("as time goes by", 110*time.Millisecond)
-	if w.c.Stale() {
+	if w.c.ClockIsStale() {
 		t.Error("it is stale after ten seconds")
 	}
 	w.pass(25 * time.Second)
-	if !w.c.Stale() {
+	if !w.c.ClockIsStale() {
 		t.Error("it is not stale after more than half a minute")
 	}
 	w.exact(time.Millisecond, time.Millisecond, 0)
 	w.within("heard again", 3*time.Millisecond)
-	if w.c.Stale() {
+	if w.c.ClockIsStale() {
 		t.Error("it is stale after a reply")
 	}
 }
@@ -142,14 +142,14 @@ func TestServerClockAnyReplies(t *testing.T) {
 				most = 700 * time.Millisecond
 			}
 			w.within("a reply", most)
-			if w.c.Stale() || t.Failed() {
-				t.Fatalf("seed %d, reply %d; stale: %v", seed, i, w.c.Stale())
+			if w.c.ClockIsStale() || t.Failed() {
+				t.Fatalf("seed %d, reply %d; stale: %v", seed, i, w.c.ClockIsStale())
 			}
 			w.pass(upTo(r, 3*time.Second))
 		}
 		w.pass(time.Hour)
 		w.within("an hour of silence", 2*time.Minute)
-		if !w.c.Stale() {
+		if !w.c.ClockIsStale() {
 			t.Fatalf("seed %d: after an hour of silence it is not stale", seed)
 		}
 	}
@@ -174,7 +174,7 @@ func TestServerClockOddReply(t *testing.T) {
 			if early < min(wrong, 0) || early < -wrong || late < max(wrong, 0) {
 				t.Errorf("odd by %v: judged by %v, ends set by %v", wrong, -early, late)
 			}
-			if !w.c.Stale() {
+			if !w.c.ClockIsStale() {
 				t.Errorf("odd by %v: it asks for no other reply", wrong)
 			}
 			if e := w.rises("odd"); e.Abs() > time.Second {
@@ -187,7 +187,7 @@ func TestServerClockOddReply(t *testing.T) {
 			if late < 0 || late > 1500*time.Millisecond || early < 0 || wrong > 0 && early > 1500*time.Millisecond || wrong < 0 && early < -wrong {
 				t.Errorf("after one that was odd by %v: judged by %v, ends set by %v", wrong, -early, late)
 			}
-			if w.c.Stale() {
+			if w.c.ClockIsStale() {
 				t.Errorf("after one that was odd by %v it is stale", wrong)
 			}
 			w.rises("after")
@@ -269,9 +269,9 @@ func TestServerClockOvertaken(t *testing.T) {
 	to := w.c.Clock.Now()
 	w.pass(time.Minute)
 	w.exact(time.Millisecond, time.Millisecond, 0)
-	w.c.Heard(micro, from, to)
+	w.c.AddReply(micro, from, to)
 	w.within("an older reply that is heard late", 3*time.Millisecond)
-	if w.c.Stale() {
+	if w.c.ClockIsStale() {
 		t.Error("an older reply contradicts a newer one")
 	}
 }
@@ -287,9 +287,9 @@ func TestHandsApart(t *testing.T) {
 		"slept, and awake": {passed: time.Hour, stood: time.Minute},
 	} {
 		var now, mono, real time.Duration
-		clock := ServerClock{Clock: driver.Clock{Monotonic: func() time.Duration { return mono }, Real: func() time.Duration { return real }}}
+		clock := ServerClock{Clock: driver.Clock{Monotonic: func() time.Duration { return mono }, Boottime: func() time.Duration { return real }}}
 		start := time.Unix(2_000_000_000, 0)
-		hear := func() { i := clock.Clock.Now(); clock.Heard(start.Add(now).UnixMicro(), i, i) }
+		hear := func() { i := clock.Clock.Now(); clock.AddReply(start.Add(now).UnixMicro(), i, i) }
 		hear()
 		now, mono, real = now+c.passed, mono+c.passed-c.stood, real+c.passed+c.set
 		for _, heard := range []bool{false, true} {
@@ -298,7 +298,7 @@ func TestHandsApart(t *testing.T) {
 			}
 			micro, off := clock.Now()
 			wrong := time.Duration(micro-start.Add(now).UnixMicro()) * time.Microsecond
-			early, late := clock.Bounds()
+			early, late := clock.ClockBounds()
 			if is := start.Add(now).UnixMicro(); wrong.Abs() > off || off > 90*time.Minute || early > is || late < is || heard && late-early > 1e5 {
 				t.Errorf("%s, heard: %v: wrong by %v, and says %v; from %d to %d", what, heard, wrong, off, early-is, late-is)
 			}

@@ -35,12 +35,12 @@ type wireEnded struct {
 }
 
 // losses are the words for why a claim was ended.
-var losses = map[string]driver.Loss{"broken": driver.LossBroken, "expired": driver.LossExpired, "gone": driver.LossGone}
+var losses = map[string]driver.LossCause{"broken": driver.LossBroken, "expired": driver.LossExpired, "gone": driver.LossGone}
 
 func (r *Record) wireEnded() (notes []wireEnded) {
 	for _, n := range r.Ended {
 		for why, loss := range losses {
-			if loss == n.Loss {
+			if loss == n.Cause {
 				notes = append(notes, wireEnded{ID: n.ID, Why: why, Until: n.Until})
 			}
 		}
@@ -50,12 +50,12 @@ func (r *Record) wireEnded() (notes []wireEnded) {
 
 // ended reads the notes. A cause that a newer version has found is one that this one does not know more about. Notes as they
 // were written before had no time: they are kept for a day from the last grant.
-func (w *wire) ended() (notes []Ended) {
+func (w *wire) ended() (notes []EndedClaim) {
 	for _, n := range w.Ended {
-		notes = append(notes, Ended{ID: n.ID, Loss: cmp.Or(losses[n.Why], driver.LossGone), Until: n.Until})
+		notes = append(notes, EndedClaim{ID: n.ID, Cause: cmp.Or(losses[n.Why], driver.LossGone), Until: n.Until})
 	}
 	for _, id := range w.Out {
-		notes = append(notes, Ended{ID: id, Loss: driver.LossBroken, Until: w.Token + driver.MaxTTL.Microseconds()})
+		notes = append(notes, EndedClaim{ID: id, Cause: driver.LossBroken, Until: w.Token + driver.MaxTTL.Microseconds()})
 	}
 	return notes
 }
@@ -84,12 +84,12 @@ func Encode(r *Record) ([]byte, error) {
 	if err := r.Check(); err != nil {
 		return nil, fmt.Errorf("%w: refusing to write a broken record: %w", driver.ErrInvalid, err)
 	}
-	w := wire{Format: Format, Kind: r.Kind, Limit: r.Limit, Token: r.Token, Idle: r.Idle, Ended: r.wireEnded(), Untold: r.Untold}
+	w := wire{Format: Format, Kind: r.Kind, Limit: r.Limit, Token: r.Token, Idle: r.Idle, Ended: r.wireEnded(), Untold: r.NotesDroppedUntil}
 	for _, c := range r.Claims {
 		w.Claims = append(w.Claims, wireClaim{
 			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL.Milliseconds(),
-			State: c.State, Token: c.Token, Beat: c.Beat, Allow: ceilMillis(c.Allow), Ends: c.Ends, Since: c.Since,
-			Window: ceilMillis(c.Window), Detached: c.Detached, Asked: c.Asked, Broken: c.Broken,
+			State: c.State, Token: c.Token, Beat: c.Beat, Allow: ceilMillis(c.SilenceLimit), Ends: c.ExpiresAt, Since: c.Since,
+			Window: ceilMillis(c.ConfirmWindow), Detached: c.Detached, Asked: c.ReleaseRequested, Broken: c.Broken,
 		})
 	}
 	data, err := json.Marshal(w)
@@ -128,12 +128,12 @@ func Decode(name string, data []byte) (*Record, error) {
 	case w.Format < 1:
 		return nil, corrupt(name, data, fmt.Errorf("no Holdfast record"))
 	}
-	r := &Record{Kind: w.Kind, Limit: w.Limit, Token: w.Token, Idle: w.Idle, Ended: w.ended(), Untold: w.Untold}
+	r := &Record{Kind: w.Kind, Limit: w.Limit, Token: w.Token, Idle: w.Idle, Ended: w.ended(), NotesDroppedUntil: w.Untold}
 	for _, c := range w.Claims {
 		r.Claims = append(r.Claims, Claim{
 			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: millis(c.TTL),
-			State: c.State, Token: c.Token, Beat: c.Beat, Allow: millis(c.Allow), Ends: c.Ends, Since: c.Since,
-			Window: millis(c.Window), Detached: c.Detached, Asked: c.Asked, Broken: c.Broken,
+			State: c.State, Token: c.Token, Beat: c.Beat, SilenceLimit: millis(c.Allow), ExpiresAt: c.Ends, Since: c.Since,
+			ConfirmWindow: millis(c.Window), Detached: c.Detached, ReleaseRequested: c.Asked, Broken: c.Broken,
 		})
 	}
 	if err := r.Check(); err != nil {

@@ -83,7 +83,7 @@ func TestReleaseKnowsItsOwn(t *testing.T) {
 		what  string
 		made  bool
 		after func(e *endings, g driver.Grant)
-		want  driver.Loss // empty: nil
+		want  driver.LossCause // empty: nil
 	}{
 		{"the reply is lost, and nobody comes", true, func(*endings, driver.Grant) {}, ""},
 		{"the reply is lost, and somebody else comes", true, func(e *endings, g driver.Grant) { e.take(e.other) }, ""},
@@ -113,7 +113,7 @@ func TestReleaseKnowsItsOwn(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := newEndings(t)
 				g := e.take(e.holder)
-				time.Sleep(g.TTL - nearEnd)
+				time.Sleep(g.GrantedTTL - nearEnd)
 				e.table.lost(c.made, func() { c.after(e, g) })
 				err := e.holder.Release(t.Context(), g.Claim, g.Ref)
 				if storetest.Loss(err) != c.want || c.want == "" && err != nil {
@@ -177,7 +177,7 @@ func TestOperatorsStepsAreSettled(t *testing.T) {
 		t.Run(fmt.Sprintf("made %v", made), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := newEndings(t)
-				for _, mode := range []driver.BreakMode{driver.BreakAsk, driver.BreakMark, driver.BreakForce} {
+				for _, mode := range []driver.BreakMode{driver.BreakRequestRelease, driver.BreakGraceful, driver.BreakForce} {
 					g := e.take(e.other)
 					e.table.lost(made, nil)
 					if err := e.holder.Break(t.Context(), g.Name, g.Ref, mode); err != nil {
@@ -203,7 +203,7 @@ func TestOperatorsStepsAreSettled(t *testing.T) {
 				c.Kind, c.Limit, c.Weight = driver.KindRW, driver.RWLimit, driver.RWLimit
 				g = storetest.Acquire(t, e.holder, c)
 				e.table.lost(made, nil)
-				if err := e.holder.(driver.Reweigher).Reweigh(t.Context(), g, 1); err != nil {
+				if err := e.holder.(driver.WeightChanger).SetWeight(t.Context(), g, 1); err != nil {
 					t.Errorf("reweigh: %v", err)
 				}
 				l, err := e.other.Inspect(t.Context(), c.Name)
@@ -268,7 +268,7 @@ func TestAllWaitersAreTold(t *testing.T) {
 			t.Fatalf("%d wait, %v", len(l.Waiters), err)
 		}
 		for _, w := range l.Waiters {
-			if err := holder.Break(t.Context(), "m", w.Ref, driver.BreakMark); err != nil {
+			if err := holder.Break(t.Context(), "m", w.Ref, driver.BreakGraceful); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -29,14 +29,14 @@ func New(table Table) driver.Store {
 		moved: map[string]driver.Instant{}, flying: flights{byClaim: map[string]flight{}}, lookouts: map[string]*lookout{}}
 	e.clock, e.closed = e.info.Clock, make(chan struct{})
 	e.notifier, _ = table.(Notifier)
-	e.presence, _ = table.(Presence)
-	e.aging, _ = table.(Aging)
-	e.bounded, _ = table.(Bounded)
-	_, e.sweptByStore = table.(Swept)
-	_, e.forgets = table.(Forgetful)
+	e.presence, _ = table.(LivenessChecker)
+	e.aging, _ = table.(ClockRefresher)
+	e.bounded, _ = table.(ClockBounder)
+	_, e.sweptByStore = table.(SelfExpiring)
+	_, e.forgets = table.(TracelessReleaser)
 	e.maxRecord = MaxData
-	if t, ok := table.(Limited); ok {
-		e.maxRecord = min(MaxData, t.MaxRecord())
+	if t, ok := table.(SizeLimiter); ok {
+		e.maxRecord = min(MaxData, t.MaxRecordSize())
 	}
 	e.life, e.end = context.WithCancelCause(context.Background())
 	e.rtt = 10 * time.Millisecond
@@ -47,10 +47,10 @@ type engine struct {
 	table        Table
 	info         driver.Info
 	clock        driver.Clock
-	notifier     Notifier // nil if the table has none
-	presence     Presence // nil if the table has none
-	aging        Aging    // nil if the table's estimate of the clock does not age
-	bounded      Bounded  // nil if the table's error is the same to both sides
+	notifier     Notifier        // nil if the table has none
+	presence     LivenessChecker // nil if the table has none
+	aging        ClockRefresher  // nil if the table's estimate of the clock does not age
+	bounded      ClockBounder    // nil if the table's error is the same to both sides
 	sweptByStore bool
 	forgets      bool // nothing is left of a lock that is free
 	maxRecord    int  // bytes
@@ -82,8 +82,8 @@ type sighting struct {
 
 func complete(info driver.Info) driver.Info {
 	info.Engine = "record"
-	info.EndedBy = driver.EndedByNext
-	info.Order = driver.OrderFair
+	info.ExpiredBy = driver.ExpiredByClaimant
+	info.Order = driver.OrderFairOnly
 	info.Kinds = []driver.Kind{driver.KindMutex, driver.KindRW, driver.KindSemaphore}
 	info.Detached = true
 	return info.Bounded()
@@ -150,7 +150,7 @@ func (e *engine) remember(row Row, rec *Record) {
 
 // noteWrite notes that a row was written, just now or not long ago. It is called with mu held.
 func (e *engine) noteWrite(name string) {
-	if e.info.Pace == 0 {
+	if e.info.WriteInterval == 0 {
 		return
 	}
 	e.moved[name] = e.clock.Now()
@@ -170,7 +170,7 @@ func (e *engine) tooSoon(name string) time.Duration {
 	if !ok {
 		return 0
 	}
-	return e.info.Pace - e.clock.Since(at)
+	return e.info.WriteInterval - e.clock.Since(at)
 }
 
 // forget drops a row that may not be what stands there.
@@ -236,7 +236,7 @@ func (e *engine) swap(ctx context.Context, row Row, rec *Record, comes bool) (Ro
 		c := &rec.Claims[i]
 		row.Durable = row.Durable || c.Detached
 		if c.State != Waiting {
-			row.Ends = max(row.Ends, c.Ends)
+			row.ExpiresAt = max(row.ExpiresAt, c.ExpiresAt)
 		}
 	}
 	from := e.clock.Now()

@@ -59,9 +59,9 @@ func explore(t *testing.T, limit int64, weights []int64) (states, steps int) {
 func step(t *testing.T, before, r *Record, who, act int, limit, weight int64) bool {
 	id := string(rune('a' + who))
 	over := ""
-	m := Moment{Now: before.Token, Window: time.Second, Over: func(c *Claim) Verdict {
+	m := StepInput{Now: before.Token, ConfirmWindow: time.Second, LivenessOf: func(c *Claim) Liveness {
 		if c.ID == over {
-			return Silent
+			return StoppedRenewing
 		}
 		return Alive
 	}}
@@ -105,7 +105,7 @@ func step(t *testing.T, before, r *Record, who, act int, limit, weight int64) bo
 			return false
 		}
 		weight := []int64{1, limit}[act-6]
-		err := r.Reweigh(id, mine.Token, weight, m)
+		err := r.SetWeight(id, mine.Token, weight, m)
 		if err != nil && (!errors.Is(err, driver.ErrHeld) || weight <= mine.Weight) {
 			t.Fatalf("%s weighs %d and may not weigh %d: %v", id, mine.Weight, weight, err)
 		}

@@ -21,7 +21,7 @@ func TestAWriterGetsInFarAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := time.Now()
 		hand := func() time.Duration { return time.Since(from) }
-		m := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Real: hand}})
+		m := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Boottime: hand}})
 		var stop atomic.Bool
 		var all sync.WaitGroup
 		var n atomic.Int64

@@ -11,7 +11,7 @@ import (
 // before its end; then the lock goes on with its token.
 func TestForeign(t *testing.T) {
 	data, err := Encode(&Record{Kind: driver.KindMutex, Limit: 1, Token: 7, Claims: []Claim{
-		{ID: "old", Weight: 1, TTL: 1e9, Allow: 1e9, State: Granted, Token: 7, Ends: 50}}})
+		{ID: "old", Weight: 1, TTL: 1e9, SilenceLimit: 1e9, State: Granted, Token: 7, ExpiresAt: 50}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,11 +32,11 @@ func TestForeign(t *testing.T) {
 			}
 		}
 		var lost *driver.LossError
-		if _, err := rec.clone().Renew("old", 7, w.moment()); !errors.As(err, &lost) || lost.Loss != driver.LossTaken {
+		if _, err := rec.clone().Renew("old", 7, w.moment()); !errors.As(err, &lost) || lost.Cause != driver.LossTaken {
 			t.Errorf("who held before is told %v", err)
 		}
 		ref := rec.lock("m", w.moment()).Holders[0].Ref
-		for _, mode := range []driver.BreakMode{driver.BreakMark, driver.BreakAsk} {
+		for _, mode := range []driver.BreakMode{driver.BreakGraceful, driver.BreakRequestRelease} {
 			if err := rec.clone().Break(ref, mode, w.moment()); !errors.Is(err, driver.ErrUnsupported) {
 				t.Errorf("mode %v: %v", mode, err)
 			}
@@ -61,8 +61,8 @@ func TestForeign(t *testing.T) {
 func TestForeignFarEnd(t *testing.T) {
 	const now, far = 1_800_000_000_000_000, 253_402_300_799_999_999
 	rec := &Record{Foreign: far}
-	m := Moment{Clocked: true, Now: now, Early: now, Late: now}
-	if left := rec.lock("m", m).Holders[0].Left; left < driver.MaxTTL {
+	m := StepInput{ClockTrusted: true, Now: now, Earliest: now, Latest: now}
+	if left := rec.lock("m", m).Holders[0].Remaining; left < driver.MaxTTL {
 		t.Errorf("it is shown to stand for %v", left)
 	}
 	for _, n := range []int64{far - now, now - far} {

@@ -16,7 +16,7 @@ import (
 // limited is a table of small records.
 type limited struct{ record.Table }
 
-func (limited) MaxRecord() int { return 40 << 10 }
+func (limited) MaxRecordSize() int { return 40 << 10 }
 
 // TestFullRecord promises that claims which fill a record to the last byte that they may are renewed, asked, broken, detached and
 // given back all the same: there is room for what a claim that stands may grow by.
@@ -24,7 +24,7 @@ func TestFullRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()
 		table := limited{m.Table()}
-		most := table.MaxRecord()
+		most := table.MaxRecordSize()
 		s := record.New(table)
 		defer s.Close()
 		claim := func(n, note int) driver.Claim {
@@ -58,15 +58,15 @@ func TestFullRecord(t *testing.T) {
 			var err error
 			switch {
 			case i%3 == 0:
-				err = s.Break(t.Context(), g.Name, g.Ref, driver.BreakAsk)
+				err = s.Break(t.Context(), g.Name, g.Ref, driver.BreakRequestRelease)
 			case i%3 == 1:
 				err = s.(driver.Detacher).Detach(t.Context(), g, driver.MaxTTL)
 			}
 			if err == nil {
-				err = s.(driver.Reweigher).Reweigh(t.Context(), g, driver.MaxLimit/1000)
+				err = s.(driver.WeightChanger).SetWeight(t.Context(), g, driver.MaxLimit/1000)
 			}
 			if err == nil {
-				err = s.Break(t.Context(), g.Name, g.Ref, driver.BreakMark)
+				err = s.Break(t.Context(), g.Name, g.Ref, driver.BreakGraceful)
 			}
 			if err != nil {
 				t.Fatalf("%d: %v", i, err)

@@ -43,7 +43,7 @@ func (e *engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock,
 
 // Break is one load and one swap. After a swap of unknown outcome the claim may be gone by this very break: a note says so.
 func (e *engine) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
-	return e.write(ctx, name, func(rec *Record, m Moment, again bool) error {
+	return e.write(ctx, name, func(rec *Record, m StepInput, again bool) error {
 		err := rec.Break(ref, mode, m)
 		if again && errors.Is(err, driver.ErrLost) && rec.endedBy(ref) == driver.LossBroken {
 			return errDone
@@ -54,12 +54,12 @@ func (e *engine) Break(ctx context.Context, name, ref string, mode driver.BreakM
 
 // Detach is one load and one swap.
 func (e *engine) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	return e.write(ctx, g.Name, func(rec *Record, m Moment, _ bool) error { return rec.Detach(g.ID, g.Token, keep, m) })
+	return e.write(ctx, g.Name, func(rec *Record, m StepInput, _ bool) error { return rec.Detach(g.ID, g.Token, keep, m) })
 }
 
-// Reweigh is one load and one swap.
-func (e *engine) Reweigh(ctx context.Context, g driver.Grant, weight int64) error {
-	return e.write(ctx, g.Name, func(rec *Record, m Moment, _ bool) error { return rec.Reweigh(g.ID, g.Token, weight, m) })
+// SetWeight is one load and one swap.
+func (e *engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
+	return e.write(ctx, g.Name, func(rec *Record, m StepInput, _ bool) error { return rec.SetWeight(g.ID, g.Token, weight, m) })
 }
 
 // errDone is for a step that finds its work done, by a swap whose reply was lost.
@@ -70,11 +70,11 @@ const mostSettling = 10 * time.Second
 
 // write makes one step that may be made twice without harm, until it has succeeded or was refused. After a swap whose reply was
 // lost it makes the step again: what that finds and writes is the outcome.
-func (e *engine) write(ctx context.Context, name string, step func(rec *Record, m Moment, again bool) error) error {
+func (e *engine) write(ctx context.Context, name string, step func(rec *Record, m StepInput, again bool) error) error {
 	ctx, stop := e.bind(ctx)
 	defer stop()
 	unsure := false
-	var silence driver.Silence
+	var silence driver.Outage
 	for tries := 0; ; tries++ {
 		t := &tryWrite{again: unsure}
 		err := e.tryWrite(ctx, name, t, step)
@@ -82,11 +82,11 @@ func (e *engine) write(ctx context.Context, name string, step func(rec *Record, 
 		case t.decided:
 			return err
 		case errors.Is(err, ErrConflict):
-			silence.Ends()
+			silence.RequestAnswered()
 			_, err = e.pause(ctx, tries, t.claims)
 		case t.unsure || unsure:
 			unsure = true
-			if !driver.Final(err) && !silence.Fails(e.clock, mostSettling) {
+			if !driver.IsFinal(err) && !silence.RequestFailed(e.clock, mostSettling) {
 				err = e.bear(ctx, tries)
 			}
 		}
@@ -107,7 +107,7 @@ type tryWrite struct {
 	claims  int  // how many the record has that was tried
 }
 
-func (e *engine) tryWrite(ctx context.Context, name string, t *tryWrite, step func(*Record, Moment, bool) error) error {
+func (e *engine) tryWrite(ctx context.Context, name string, t *tryWrite, step func(*Record, StepInput, bool) error) error {
 	row, rec, err := e.load(ctx, name)
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (e *engine) tryWrite(ctx context.Context, name string, t *tryWrite, step fu
 	}
 	_, _, err = e.swap(ctx, row, next, false)
 	t.decided = err == nil
-	t.unsure = err != nil && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnsent) && !driver.Final(err)
+	t.unsure = err != nil && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnsent) && !driver.IsFinal(err)
 	return err
 }
 
@@ -143,7 +143,7 @@ func (e *engine) show(row Row, rec *Record) driver.Lock {
 	return lock
 }
 
-func alive(claims []Claim, m Moment) (left []Claim) {
+func alive(claims []Claim, m StepInput) (left []Claim) {
 	for i := range claims {
 		if m.verdict(&claims[i]) == Alive {
 			left = append(left, claims[i])
@@ -153,21 +153,21 @@ func alive(claims []Claim, m Moment) (left []Claim) {
 }
 
 // lock is a record as others see it.
-func (r *Record) lock(name string, m Moment) driver.Lock {
+func (r *Record) lock(name string, m StepInput) driver.Lock {
 	l := driver.Lock{Name: name, Token: r.Token}
 	if len(r.Claims) > 0 {
 		l.Kind, l.Limit = r.Kind, r.Limit
 	}
 	if r.Foreign != 0 {
 		l.Kind, l.Limit = driver.KindMutex, 1
-		l.Holders = append(l.Holders, driver.Standing{Ref: r.foreignRef(), Owner: "a foreign client", Weight: 1, Foreign: true,
-			Left: m.until(r.Foreign)})
+		l.Holders = append(l.Holders, driver.ClaimInfo{Ref: r.foreignRef(), Owner: "a foreign client", Weight: 1, Foreign: true,
+			Remaining: m.until(r.Foreign)})
 	}
 	for i := range r.Claims {
 		c := &r.Claims[i]
-		s := driver.Standing{
+		s := driver.ClaimInfo{
 			Ref: c.ID, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, Token: c.Token, TTL: c.TTL,
-			Since: instant(c.Since), Left: m.left(c), Detached: c.Detached, Asked: c.Asked, Broken: c.Broken,
+			Since: instant(c.Since), Remaining: m.left(c), Detached: c.Detached, ReleaseRequested: c.ReleaseRequested, Broken: c.Broken,
 		}
 		if c.State == Granted {
 			l.Holders = append(l.Holders, s)
@@ -179,19 +179,19 @@ func (r *Record) lock(name string, m Moment) driver.Lock {
 }
 
 // left is how long a claim surely stands if it stays silent, where the store's clock can tell.
-func (m Moment) left(c *Claim) time.Duration {
-	if c.Ends == 0 {
+func (m StepInput) left(c *Claim) time.Duration {
+	if c.ExpiresAt == 0 {
 		return 0
 	}
-	return m.until(c.Ends)
+	return m.until(c.ExpiresAt)
 }
 
 // until is how long it surely is to a time of the store's clock; 0: not known, or for ever.
-func (m Moment) until(at int64) time.Duration {
-	if !m.Clocked || at == NoEnd {
+func (m StepInput) until(at int64) time.Duration {
+	if !m.ClockTrusted || at == NoEnd {
 		return 0
 	}
-	return max(micros(at-m.Late), 0)
+	return max(micros(at-m.Latest), 0)
 }
 
 // instant is a time of the store's clock, or none.

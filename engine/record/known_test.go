@@ -23,7 +23,7 @@ type plain struct {
 func (*plain) Info() driver.Info {
 	from := time.Now()
 	hand := func() time.Duration { return time.Since(from) }
-	return driver.Info{Clock: driver.Clock{Monotonic: hand, Real: hand}}
+	return driver.Info{Clock: driver.Clock{Monotonic: hand, Boottime: hand}}
 }
 
 func (*plain) Now() (int64, time.Duration) { return time.Now().UnixMicro(), 0 }

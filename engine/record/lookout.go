@@ -23,8 +23,8 @@ type lookout struct {
 type lookoutSeat struct {
 	told      chan news // buffered; sent to with the engine's mutex held
 	concerned func(*Record) bool
-	patience  time.Duration  // how long it bears with a store that does not answer
-	silence   driver.Silence // guarded by the engine's mutex until the seat is left
+	patience  time.Duration // how long it bears with a store that does not answer
+	silence   driver.Outage // guarded by the engine's mutex until the seat is left
 }
 
 // news is what a lookout tells.
@@ -180,9 +180,9 @@ func (l *lookout) answered(ctx context.Context, err error) {
 	for seat := range l.waiting {
 		switch {
 		case err == nil:
-			seat.silence.Ends()
+			seat.silence.RequestAnswered()
 		case ctx.Err() != nil: // nobody waits any more
-		case driver.Final(err), seat.silence.Fails(l.e.clock, seat.patience):
+		case driver.IsFinal(err), seat.silence.RequestFailed(l.e.clock, seat.patience):
 			seat.tell(news{err: err})
 		}
 	}

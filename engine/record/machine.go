@@ -13,15 +13,15 @@ import (
 // Record is the whole of a lock, as it stands in a table. The steps below change it in place and are pure otherwise:
 // they read no clock and no store. A caller works on a copy of its own and throws it away when the swap is refused.
 type Record struct {
-	Kind   driver.Kind // empty while idle
-	Limit  int64       // 0 while idle
-	Token  int64       // the largest ever granted on this lock; only grows
-	Idle   int64       // store's clock when the last claim left, in microseconds; 0 while any stands
-	Claims []Claim     // in order of arrival, the holders among them
-	Ended  []Ended     // claims that others have ended, so that their owners can tell that from their own release
-	// Untold is up to when a note may be missing from Ended, since there were too many: store's clock, in microseconds; 0:
+	Kind   driver.Kind  // empty while idle
+	Limit  int64        // 0 while idle
+	Token  int64        // the largest ever granted on this lock; only grows
+	Idle   int64        // store's clock when the last claim left, in microseconds; 0 while any stands
+	Claims []Claim      // in order of arrival, the holders among them
+	Ended  []EndedClaim // claims that others have ended, so that their owners can tell that from their own release
+	// NotesDroppedUntil is up to when a note may be missing from Ended, since there were too many: store's clock, in microseconds; 0:
 	// none is.
-	Untold int64
+	NotesDroppedUntil int64
 
 	// Foreign is never stored: a foreign client holds the lock up to this time of the store's clock, in microseconds, and
 	// no claim stands; 0: none does.
@@ -34,29 +34,29 @@ const NoEnd = math.MaxInt64
 // Claim is one claim in a Record. It ends by itself if nothing is heard of it for Allow: every write by its owner raises
 // Beat, so that others can tell silence from life without comparing clocks.
 type Claim struct {
-	ID       string
-	Session  string // the client behind it, where the table can tell whether that is still there
-	Owner    string
-	Meta     string
-	Weight   int64
-	TTL      time.Duration
-	State    State
-	Token    int64         // 0 until granted
-	Beat     int64         // grows with every sign of life, and with every call
-	Allow    time.Duration // how long it may be silent from this beat on
-	Ends     int64         // store's clock, in microseconds, past which it surely was silent for Allow; 0: not known
-	Since    int64         // store's clock when it was granted, or came; 0: not known; only shown
-	Window   time.Duration // how long it needs to show itself when it is called, if that is longer than others would give it
-	Detached bool          // nobody is behind it: it ends by Allow alone
-	Asked    bool          // its holder is asked to give up
-	Broken   bool          // it is not renewed any more
+	ID               string
+	Session          string // the client behind it, where the table can tell whether that is still there
+	Owner            string
+	Meta             string
+	Weight           int64
+	TTL              time.Duration
+	State            State
+	Token            int64         // 0 until granted
+	Beat             int64         // grows with every sign of life, and with every call
+	SilenceLimit     time.Duration // how long it may be silent from this beat on
+	ExpiresAt        int64         // store's clock, in microseconds, past which it surely was silent for Allow; 0: not known
+	Since            int64         // store's clock when it was granted, or came; 0: not known; only shown
+	ConfirmWindow    time.Duration // how long it needs to show itself when it is called, if that is longer than others would give it
+	Detached         bool          // nobody is behind it: it ends by Allow alone
+	ReleaseRequested bool          // its holder is asked to give up
+	Broken           bool          // it is not renewed any more
 }
 
-// Ended is a note of a claim that somebody else has ended: an operator, or whoever came when its time was over. It is written in
+// EndedClaim is a note of a claim that somebody else has ended: an operator, or whoever came when its time was over. It is written in
 // the same step, and kept for as long as the claim's owner may ask for it.
-type Ended struct {
+type EndedClaim struct {
 	ID    string
-	Loss  driver.Loss
+	Cause driver.LossCause
 	Until int64 // store's clock, in microseconds, up to when it is kept
 }
 
@@ -66,30 +66,30 @@ type State string
 // The states. A called claim still waits: it is asked to show itself within a window, because its turn has come or
 // because the one before it did not answer. Being called gives it nothing; only a grant that it writes itself does.
 const (
-	Waiting State = "waiting"
-	Called  State = "called"
-	Granted State = "granted"
+	Waiting  State = "waiting"
+	Promoted State = "called"
+	Granted  State = "granted"
 )
 
-// Moment is all that a step knows of time and of others.
-type Moment struct {
-	Clocked bool  // whether the store's clock may judge
-	Now     int64 // best estimate of the store's clock in microseconds, for tokens and to be shown
-	Early   int64 // the store's clock is surely past this
-	Late    int64 // and surely not past this
-	Window  time.Duration
-	Skip    int64                // by how much a beat grows beyond the next; random
-	Over    func(*Claim) Verdict // what has been found out about a claim beside its Ends
+// StepInput is all that a step knows of time and of others.
+type StepInput struct {
+	ClockTrusted  bool  // whether the store's clock may judge
+	Now           int64 // best estimate of the store's clock in microseconds, for tokens and to be shown
+	Earliest      int64 // the store's clock is surely past this
+	Latest        int64 // and surely not past this
+	ConfirmWindow time.Duration
+	BeatSkip      int64                 // by how much a beat grows beyond the next; random
+	LivenessOf    func(*Claim) Liveness // what has been found out about a claim beside its Ends
 }
 
-// Verdict is what is known of a claim's client.
-type Verdict int
+// Liveness is what is known of a claim's client.
+type Liveness int
 
 // The verdicts.
 const (
-	Alive  Verdict = iota // or not known
-	Silent                // watched unchanged for longer than it may be
-	Gone                  // its client is not there any more
+	Alive           Liveness = iota // or not known
+	StoppedRenewing                 // watched unchanged for longer than it may be
+	Dead                            // its client is not there any more
 )
 
 // find gives the claim with that id, or nil.
@@ -131,23 +131,25 @@ func (r *Record) count(granted bool) (n int) {
 }
 
 // verdict judges one claim: by the store's clock, and by what the observer found out.
-func (m Moment) verdict(c *Claim) Verdict {
-	v := m.Over(c)
+func (m StepInput) verdict(c *Claim) Liveness {
+	v := m.LivenessOf(c)
 	if v == Alive && m.ended(c) {
-		return Silent
+		return StoppedRenewing
 	}
 	return v
 }
 
 // ended reports whether a claim's time is surely over by the store's clock.
-func (m Moment) ended(c *Claim) bool { return m.Clocked && c.Ends > 0 && m.Early > c.Ends }
+func (m StepInput) ended(c *Claim) bool {
+	return m.ClockTrusted && c.ExpiresAt > 0 && m.Earliest > c.ExpiresAt
+}
 
 // past reports whether a holder's is.
-func (m Moment) past(c *Claim) bool { return c.State == Granted && m.ended(c) }
+func (m StepInput) past(c *Claim) bool { return c.State == Granted && m.ended(c) }
 
 // foreign gives the end of a foreign client's hold, or 0 when there is none or it is over.
-func (m Moment) foreign(r *Record) int64 {
-	if m.Clocked && m.Early > r.Foreign {
+func (m StepInput) foreign(r *Record) int64 {
+	if m.ClockTrusted && m.Earliest > r.Foreign {
 		return 0
 	}
 	return r.Foreign
@@ -158,15 +160,15 @@ func (r *Record) foreignRef() string { return fmt.Sprintf("foreign-%d", r.Foreig
 
 // ends is what a claim's Ends becomes when it may be silent for d from now on. It is counted from the latest that the
 // store's clock can be, so that nobody judges it early.
-func (m Moment) ends(d time.Duration) int64 {
-	if !m.Clocked {
+func (m StepInput) ends(d time.Duration) int64 {
+	if !m.ClockTrusted {
 		return 0
 	}
-	return m.Late + d.Microseconds()
+	return m.Latest + d.Microseconds()
 }
 
 // passed reports whether a time of the store's clock is surely over.
-func (m Moment) passed(at int64) bool { return m.Clocked && m.Early > at }
+func (m StepInput) passed(at int64) bool { return m.ClockTrusted && m.Earliest > at }
 
 // mostEnded is how many notes of ended claims a record has: as many as may wait in line, so that an operator can break all of
 // those at once and each of them is told.
@@ -174,40 +176,40 @@ const mostEnded = driver.MaxWaiters
 
 // noteEnd leaves a note of a claim that is ended by others. A release of the claim, which asks again for as long as its patience
 // lasts, looks for it; so does a renewal, until the claim's own time is over.
-func (r *Record) noteEnd(c *Claim, loss driver.Loss, m Moment) {
-	until := max(m.Late, m.Now) + (c.TTL + driver.Patience(c.TTL)).Microseconds()
-	r.Ended = append(slices.Clone(r.Ended), Ended{ID: c.ID, Loss: loss, Until: until})
+func (r *Record) noteEnd(c *Claim, loss driver.LossCause, m StepInput) {
+	until := max(m.Latest, m.Now) + (c.TTL + driver.UnreachableTimeout(c.TTL)).Microseconds()
+	r.Ended = append(slices.Clone(r.Ended), EndedClaim{ID: c.ID, Cause: loss, Until: until})
 	if len(r.Ended) > mostEnded {
-		soonest := slices.MinFunc(r.Ended, func(a, b Ended) int { return cmp.Compare(a.Until, b.Until) })
-		r.Untold = max(r.Untold, soonest.Until)
+		soonest := slices.MinFunc(r.Ended, func(a, b EndedClaim) int { return cmp.Compare(a.Until, b.Until) })
+		r.NotesDroppedUntil = max(r.NotesDroppedUntil, soonest.Until)
 		r.dropNote(soonest.ID)
 	}
 }
 
 // dropNote removes the note of a claim.
 func (r *Record) dropNote(id string) {
-	r.dropNotes(func(n Ended) bool { return n.ID == id })
+	r.dropNotes(func(n EndedClaim) bool { return n.ID == id })
 }
 
-func (r *Record) dropNotes(drop func(Ended) bool) {
+func (r *Record) dropNotes(drop func(EndedClaim) bool) {
 	if slices.ContainsFunc(r.Ended, drop) { // others may look at the same notes
 		r.Ended = slices.DeleteFunc(slices.Clone(r.Ended), drop)
 	}
 }
 
 // dropOldNotes removes the notes that nobody asks for any more.
-func (r *Record) dropOldNotes(m Moment) {
-	r.dropNotes(func(n Ended) bool { return m.passed(n.Until) })
-	if m.passed(r.Untold) {
-		r.Untold = 0
+func (r *Record) dropOldNotes(m StepInput) {
+	r.dropNotes(func(n EndedClaim) bool { return m.passed(n.Until) })
+	if m.passed(r.NotesDroppedUntil) {
+		r.NotesDroppedUntil = 0
 	}
 }
 
 // endedBy tells how a claim was ended by somebody else; empty if there is no note of it.
-func (r *Record) endedBy(id string) driver.Loss {
+func (r *Record) endedBy(id string) driver.LossCause {
 	for _, n := range r.Ended {
 		if n.ID == id {
-			return n.Loss
+			return n.Cause
 		}
 	}
 	return ""
@@ -218,7 +220,7 @@ func (r *Record) endedBy(id string) driver.Loss {
 // A claim that was called and did not answer tells that its client died while it waited, and then others may have died
 // with it. So all that wait are called, and those that do not answer go together: ten dead waiters in line cost little
 // more than one.
-func (r *Record) settle(m Moment, keep string) {
+func (r *Record) settle(m StepInput, keep string) {
 	r.Foreign = m.foreign(r)
 	r.dropOldNotes(m)
 	unanswered := false
@@ -235,7 +237,7 @@ func (r *Record) settle(m Moment, keep string) {
 		case c.State == Granted:
 			r.noteEnd(c, c.loss(v), m)
 		}
-		unanswered = unanswered || c.State == Called && v == Silent
+		unanswered = unanswered || c.State == Promoted && v == StoppedRenewing
 	}
 	if len(kept) == 0 {
 		kept = nil // which would keep those who have left in memory
@@ -245,7 +247,7 @@ func (r *Record) settle(m Moment, keep string) {
 		n := time.Duration(r.count(false))
 		for i := range r.Claims {
 			if r.Claims[i].State == Waiting {
-				r.Claims[i].call(m, m.Window+m.Window*n/8)
+				r.Claims[i].call(m, m.ConfirmWindow+m.ConfirmWindow*n/8)
 			}
 		}
 	}
@@ -254,7 +256,7 @@ func (r *Record) settle(m Moment, keep string) {
 		c := &r.Claims[i]
 		sum += c.Weight
 		if c.State == Waiting && sum <= r.Limit {
-			c.call(m, m.Window)
+			c.call(m, m.ConfirmWindow)
 		}
 	}
 	if len(r.Claims) == 0 && r.Idle == 0 {
@@ -263,11 +265,11 @@ func (r *Record) settle(m Moment, keep string) {
 }
 
 // loss is why a holder is removed that is found so.
-func (c *Claim) loss(v Verdict) driver.Loss {
+func (c *Claim) loss(v Liveness) driver.LossCause {
 	switch {
 	case c.Broken:
 		return driver.LossBroken
-	case v == Gone:
+	case v == Dead:
 		return driver.LossGone
 	default:
 		return driver.LossExpired
@@ -276,25 +278,25 @@ func (c *Claim) loss(v Verdict) driver.Loss {
 
 // nextBeat gives the claim a beat that no observer has seen yet. The next number would not do: a store that falls back to what it had
 // forgets beats that others have read, and the same ones, written once more, would look like silence since then.
-func (c *Claim) nextBeat(m Moment) { c.Beat += 1 + m.Skip }
+func (c *Claim) nextBeat(m StepInput) { c.Beat += 1 + m.BeatSkip }
 
 // call asks a waiting claim to show itself within d.
-func (c *Claim) call(m Moment, d time.Duration) {
-	c.State = Called
+func (c *Claim) call(m StepInput, d time.Duration) {
+	c.State = Promoted
 	c.nextBeat(m)
-	c.Allow = min(max(d, c.Window), c.TTL)
-	c.Ends = m.ends(c.Allow)
+	c.SilenceLimit = min(max(d, c.ConfirmWindow), c.TTL)
+	c.ExpiresAt = m.ends(c.SilenceLimit)
 }
 
 // beat is a sign of life by the claim's owner.
-func (c *Claim) beat(m Moment) {
+func (c *Claim) beat(m StepInput) {
 	c.nextBeat(m)
-	c.Allow = c.TTL
-	c.Ends = m.ends(c.TTL)
+	c.SilenceLimit = c.TTL
+	c.ExpiresAt = m.ends(c.TTL)
 }
 
 // grant makes a claim that fits a holder, under the next token.
-func (r *Record) grant(c *Claim, m Moment) {
+func (r *Record) grant(c *Claim, m StepInput) {
 	r.Token = max(r.Token+1, m.Now)
 	c.State, c.Token, c.Since = Granted, r.Token, max(m.Now, 0)
 	c.beat(m)
@@ -314,16 +316,16 @@ func (r *Record) retoken(token int64) {
 // the claim as it stands after the step, or an error and no claim. A claim that stands in line gives a sign of life.
 //
 // With queue false the claim is granted at once, or refused with a *driver.HeldError.
-func (r *Record) Acquire(c Claim, kind driver.Kind, limit int64, queue bool, info driver.Info, m Moment) (*Claim, error) {
+func (r *Record) Acquire(c Claim, kind driver.Kind, limit int64, queue bool, info driver.Info, m StepInput) (*Claim, error) {
 	r.settle(m, c.ID)
 	if r.endedBy(c.ID) == driver.LossBroken {
-		return nil, &driver.LossError{Loss: driver.LossBroken}
+		return nil, &driver.LossError{Cause: driver.LossBroken}
 	}
 	if mine := r.find(c.ID); mine != nil {
-		mine.Window = c.Window
+		mine.ConfirmWindow = c.ConfirmWindow
 		switch {
 		case mine.State == Granted && mine.Broken:
-			return nil, &driver.LossError{Loss: driver.LossBroken}
+			return nil, &driver.LossError{Cause: driver.LossBroken}
 		case mine.State == Granted:
 			mine.beat(m)
 		case r.fits(c.ID):
@@ -363,30 +365,30 @@ func (r *Record) Acquire(c Claim, kind driver.Kind, limit int64, queue bool, inf
 }
 
 // held says who stands in the way.
-func (r *Record) held(m Moment) error {
+func (r *Record) held(m StepInput) error {
 	l := r.lock("", m)
 	return &driver.HeldError{Holders: l.Holders, Waiting: len(l.Waiters)}
 }
 
 // Renew is the step of a holder that is still there. A claim that does not stand, stands under another token, or stands though
 // its time is over, is lost; it is never made again.
-func (r *Record) Renew(id string, token int64, m Moment) (*Claim, error) {
+func (r *Record) Renew(id string, token int64, m StepInput) (*Claim, error) {
 	c := r.find(id)
 	if c == nil || c.State != Granted || c.Token != token {
-		return nil, &driver.LossError{Loss: r.lossOf(id, token)}
+		return nil, &driver.LossError{Cause: r.lossOf(id, token)}
 	}
 	if c.Broken {
-		return nil, &driver.LossError{Loss: driver.LossBroken}
+		return nil, &driver.LossError{Cause: driver.LossBroken}
 	}
 	if m.past(c) {
-		return nil, &driver.LossError{Loss: driver.LossExpired}
+		return nil, &driver.LossError{Cause: driver.LossExpired}
 	}
 	c.beat(m)
 	return c, nil
 }
 
 // lossOf is why a grant does not stand any more.
-func (r *Record) lossOf(id string, token int64) driver.Loss {
+func (r *Record) lossOf(id string, token int64) driver.LossCause {
 	loss := r.endedBy(id)
 	switch {
 	case loss == driver.LossBroken:
@@ -400,7 +402,7 @@ func (r *Record) lossOf(id string, token int64) driver.Loss {
 
 // Release is the step of a claim that leaves. It reports whether the claim was there, and whether it was there in vain: a holder's
 // time was over.
-func (r *Record) Release(id string, m Moment) (there, past bool) {
+func (r *Record) Release(id string, m StepInput) (there, past bool) {
 	for i := range r.Claims {
 		if c := &r.Claims[i]; c.ID == id {
 			past = m.past(c)
@@ -413,19 +415,19 @@ func (r *Record) Release(id string, m Moment) (there, past bool) {
 }
 
 // Detach is the step of a holder that leaves its claim standing for d, with nobody behind it.
-func (r *Record) Detach(id string, token int64, d time.Duration, m Moment) error {
+func (r *Record) Detach(id string, token int64, d time.Duration, m StepInput) error {
 	c, err := r.Renew(id, token, m)
 	if err != nil {
 		return err
 	}
 	c.Detached, c.Session = true, ""
-	c.TTL, c.Allow, c.Ends = d, d, m.ends(d)
+	c.TTL, c.SilenceLimit, c.ExpiresAt = d, d, m.ends(d)
 	return nil
 }
 
-// Reweigh is the step of a holder that wants more of the lock, or less. What is granted stays within the limit, counted
+// SetWeight is the step of a holder that wants more of the lock, or less. What is granted stays within the limit, counted
 // in order as ever.
-func (r *Record) Reweigh(id string, token, weight int64, m Moment) error {
+func (r *Record) SetWeight(id string, token, weight int64, m StepInput) error {
 	r.settle(m, id)
 	c, err := r.Renew(id, token, m)
 	if err != nil {
@@ -449,7 +451,7 @@ func (r *Record) Reweigh(id string, token, weight int64, m Moment) error {
 }
 
 // Break is the step of an operator.
-func (r *Record) Break(id string, mode driver.BreakMode, m Moment) error {
+func (r *Record) Break(id string, mode driver.BreakMode, m StepInput) error {
 	c := r.find(id)
 	if r.Foreign != 0 && id == r.foreignRef() {
 		if mode != driver.BreakForce {
@@ -463,9 +465,9 @@ func (r *Record) Break(id string, mode driver.BreakMode, m Moment) error {
 		return fmt.Errorf("no such claim stands: %w", driver.ErrLost)
 	}
 	switch {
-	case mode == driver.BreakAsk:
-		c.Asked = true
-	case mode == driver.BreakMark && c.State == Granted:
+	case mode == driver.BreakRequestRelease:
+		c.ReleaseRequested = true
+	case mode == driver.BreakGraceful && c.State == Granted:
 		c.Broken = true
 	default:
 		if c.State == Granted {
@@ -498,13 +500,13 @@ func (r *Record) Check() error {
 			return fmt.Errorf("claim id %q is empty or stands twice", c.ID)
 		case c.Weight < 1 || c.Weight > r.Limit:
 			return fmt.Errorf("claim %s weighs %d of %d", c.ID, c.Weight, r.Limit)
-		case c.TTL <= 0 || c.Allow <= 0:
-			return fmt.Errorf("claim %s has TTL %v, allowance %v", c.ID, c.TTL, c.Allow)
+		case c.TTL <= 0 || c.SilenceLimit <= 0:
+			return fmt.Errorf("claim %s has TTL %v, allowance %v", c.ID, c.TTL, c.SilenceLimit)
 		case c.State != Granted && c.Token != 0, c.State == Granted && (c.Token < 1 || c.Token > r.Token || tokens[c.Token]):
 			return fmt.Errorf("claim %s is %s with token %d, the largest being %d", c.ID, c.State, c.Token, r.Token)
 		case c.State == Granted && sum > r.Limit:
 			return fmt.Errorf("claim %s is granted beyond the limit: %d of %d", c.ID, sum, r.Limit)
-		case c.State != Waiting && c.State != Called && c.State != Granted:
+		case c.State != Waiting && c.State != Promoted && c.State != Granted:
 			return fmt.Errorf("claim %s has the unknown state %q", c.ID, c.State)
 		}
 		ids[c.ID], tokens[c.Token] = true, true

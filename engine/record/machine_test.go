@@ -14,12 +14,12 @@ import (
 // world is a store's clock and what an observer knows, for steps made by hand.
 type world struct {
 	now  int64
-	over map[string]Verdict
+	over map[string]Liveness
 }
 
-func (w *world) moment() Moment {
-	return Moment{Clocked: true, Now: w.now, Early: w.now, Late: w.now, Window: 2 * time.Second,
-		Over: func(c *Claim) Verdict { return w.over[c.ID] }}
+func (w *world) moment() StepInput {
+	return StepInput{ClockTrusted: true, Now: w.now, Earliest: w.now, Latest: w.now, ConfirmWindow: 2 * time.Second,
+		LivenessOf: func(c *Claim) Liveness { return w.over[c.ID] }}
 }
 
 var info = driver.Info{MaxHolders: driver.MaxHolders, MaxWaiters: driver.MaxWaiters}
@@ -56,7 +56,7 @@ func run(t *testing.T, r *Record, w *world, kind driver.Kind, limit int64, steps
 		case '-':
 			r.Release(id, w.moment())
 		case '!', '~':
-			w.over[id] = map[byte]Verdict{'!': Gone, '~': Silent}[s[0]]
+			w.over[id] = map[byte]Liveness{'!': Dead, '~': StoppedRenewing}[s[0]]
 			r.settle(w.moment(), "")
 		case '>':
 			var sec int64
@@ -99,7 +99,7 @@ func TestSteps(t *testing.T) {
 		{"readers behind a writer come in together", driver.RWLimit, "+w:1048576 +a +b -w +a +b", "a granted, b granted"},
 	} {
 		t.Run(test.promise, func(t *testing.T) {
-			r, w := &Record{}, &world{now: 1e15, over: map[string]Verdict{}}
+			r, w := &Record{}, &world{now: 1e15, over: map[string]Liveness{}}
 			run(t, r, w, driver.KindSemaphore, test.limit, test.steps)
 			if got := stands(r); got != test.want {
 				t.Errorf("%s\n got %s\nwant %s", test.steps, got, test.want)
@@ -109,7 +109,7 @@ func TestSteps(t *testing.T) {
 }
 
 func TestTokensOnlyGrow(t *testing.T) {
-	r, w := &Record{}, &world{now: 1e15, over: map[string]Verdict{}}
+	r, w := &Record{}, &world{now: 1e15, over: map[string]Liveness{}}
 	last := int64(0)
 	for i := range 100 {
 		w.now -= int64(i) * 1e6 // the store's clock is set back all the time
@@ -132,7 +132,7 @@ func TestTokensOnlyGrow(t *testing.T) {
 }
 
 func TestRenewNeverMakesAgain(t *testing.T) {
-	w := &world{now: 1e15, over: map[string]Verdict{}}
+	w := &world{now: 1e15, over: map[string]Liveness{}}
 	r := &Record{}
 	run(t, r, w, driver.KindMutex, 1, "+a")
 	token := r.Token
@@ -149,15 +149,15 @@ func TestRenewNeverMakesAgain(t *testing.T) {
 }
 
 func TestBreak(t *testing.T) {
-	w := &world{now: 1e15, over: map[string]Verdict{}}
+	w := &world{now: 1e15, over: map[string]Liveness{}}
 	r := &Record{}
 	run(t, r, w, driver.KindMutex, 1, "+a +b")
 	token := r.Token
 	var loss *driver.LossError
-	if err := r.Break("a", driver.BreakMark, w.moment()); err != nil || stands(r) != "a granted, b waiting" {
+	if err := r.Break("a", driver.BreakGraceful, w.moment()); err != nil || stands(r) != "a granted, b waiting" {
 		t.Errorf("a marked holder stands until it has heard: %v, %s", err, stands(r))
 	}
-	if _, err := r.Renew("a", token, w.moment()); !errors.As(err, &loss) || loss.Loss != driver.LossBroken {
+	if _, err := r.Renew("a", token, w.moment()); !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
 		t.Errorf("a marked holder is not renewed: %v", err)
 	}
 	if err := r.Break("a", driver.BreakForce, w.moment()); err != nil || stands(r) != "b called" || r.Token <= token {
@@ -170,10 +170,10 @@ func TestBreak(t *testing.T) {
 
 // A waiting claim that was broken goes at once, and is told when it comes again, though others were broken since.
 func TestBreakWaiting(t *testing.T) {
-	w := &world{now: 1e15, over: map[string]Verdict{}}
+	w := &world{now: 1e15, over: map[string]Liveness{}}
 	r := &Record{}
 	run(t, r, w, driver.KindMutex, 1, "+a +b +c")
-	if err := r.Break("b", driver.BreakMark, w.moment()); err != nil || stands(r) != "a granted, c waiting" {
+	if err := r.Break("b", driver.BreakGraceful, w.moment()); err != nil || stands(r) != "a granted, c waiting" {
 		t.Errorf("%v, %s", err, stands(r))
 	}
 	for i := range mostEnded - 1 {
@@ -184,30 +184,30 @@ func TestBreakWaiting(t *testing.T) {
 		}
 	}
 	var loss *driver.LossError
-	if _, err := r.Acquire(claim("b", 1), driver.KindMutex, 1, true, info, w.moment()); !errors.As(err, &loss) || loss.Loss != driver.LossBroken {
+	if _, err := r.Acquire(claim("b", 1), driver.KindMutex, 1, true, info, w.moment()); !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
 		t.Errorf("it is told %v", err)
 	}
-	if stands(r) != "a granted, c waiting" || len(r.Ended) != mostEnded || r.Untold != 0 {
-		t.Errorf("%s, and %d are remembered, not all until %d", stands(r), len(r.Ended), r.Untold)
+	if stands(r) != "a granted, c waiting" || len(r.Ended) != mostEnded || r.NotesDroppedUntil != 0 {
+		t.Errorf("%s, and %d are remembered, not all until %d", stands(r), len(r.Ended), r.NotesDroppedUntil)
 	}
 }
 
 // Whoever ends another's claim leaves a note of why, for as long as the claim's owner may ask. There are not many; where one had to
 // go, the record says up to when that may be missed.
 func TestNotes(t *testing.T) {
-	w := &world{now: 1e15, over: map[string]Verdict{}}
+	w := &world{now: 1e15, over: map[string]Liveness{}}
 	r := &Record{}
 	run(t, r, w, driver.KindSemaphore, 1000, "+a +b +c +d +e -e ~a !b")
-	if err := errors.Join(r.Break("c", driver.BreakForce, w.moment()), r.Break("d", driver.BreakMark, w.moment())); err != nil {
+	if err := errors.Join(r.Break("c", driver.BreakForce, w.moment()), r.Break("d", driver.BreakGraceful, w.moment())); err != nil {
 		t.Fatal(err)
 	}
 	run(t, r, w, driver.KindSemaphore, 1000, "~d")
-	for id, want := range map[string]driver.Loss{"a": driver.LossExpired, "b": driver.LossGone, "c": driver.LossBroken, "d": driver.LossBroken, "e": ""} {
+	for id, want := range map[string]driver.LossCause{"a": driver.LossExpired, "b": driver.LossGone, "c": driver.LossBroken, "d": driver.LossBroken, "e": ""} {
 		if got := r.endedBy(id); got != want {
 			t.Errorf("of %s the note says %q, not %q", id, got, want)
 		}
 		var loss *driver.LossError
-		if _, err := r.Renew(id, 1, w.moment()); !errors.As(err, &loss) || want != "" && loss.Loss != want {
+		if _, err := r.Renew(id, 1, w.moment()); !errors.As(err, &loss) || want != "" && loss.Cause != want {
 			t.Errorf("the renewal of %s is told %v", id, err)
 		}
 	}
@@ -227,16 +227,16 @@ func TestNotes(t *testing.T) {
 	for i := range 2 * mostEnded {
 		run(t, r, w, driver.KindSemaphore, 1000, fmt.Sprintf("+n%d ~n%d", i, i))
 	}
-	if len(r.Ended) != mostEnded || r.endedBy(fmt.Sprint("n", 2*mostEnded-1)) == "" || r.Untold < w.now+40e6 {
-		t.Errorf("%d notes, and one may be missed until %d", len(r.Ended), r.Untold)
+	if len(r.Ended) != mostEnded || r.endedBy(fmt.Sprint("n", 2*mostEnded-1)) == "" || r.NotesDroppedUntil < w.now+40e6 {
+		t.Errorf("%d notes, and one may be missed until %d", len(r.Ended), r.NotesDroppedUntil)
 	}
 	run(t, r, w, driver.KindSemaphore, 1000, "-x")
 	if r.forgettable(w.now+30e6) || !r.forgettable(w.now+41e6) {
 		t.Error("an idle record with notes is to be swept when those are of no use any more")
 	}
 	run(t, r, w, driver.KindSemaphore, 1000, ">41")
-	if len(r.Ended) != 0 || r.Untold != 0 {
-		t.Errorf("after that time: %v, %d", r.Ended, r.Untold)
+	if len(r.Ended) != 0 || r.NotesDroppedUntil != 0 {
+		t.Errorf("after that time: %v, %d", r.Ended, r.NotesDroppedUntil)
 	}
 }
 
@@ -247,7 +247,7 @@ func TestOldNotes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{now: 1e15 + 60e6, over: map[string]Verdict{}}
+	w := &world{now: 1e15 + 60e6, over: map[string]Liveness{}}
 	run(t, r, w, driver.KindMutex, 1, "+c")
 	if _, err := r.Acquire(claim("b", 1), driver.KindMutex, 1, true, info, w.moment()); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("a waiting claim that was broken is told %v", err)
@@ -259,19 +259,19 @@ func TestOldNotes(t *testing.T) {
 
 // A holder whose time is surely over has lost the lock, also where nobody has come since: it is neither renewed nor released.
 func TestPastItsEnd(t *testing.T) {
-	w := &world{now: 1e15, over: map[string]Verdict{}}
+	w := &world{now: 1e15, over: map[string]Liveness{}}
 	r := &Record{}
 	run(t, r, w, driver.KindMutex, 1, "+a")
 	w.now += 31e6
 	var loss *driver.LossError
-	if _, err := r.Renew("a", r.Token, w.moment()); !errors.As(err, &loss) || loss.Loss != driver.LossExpired {
+	if _, err := r.Renew("a", r.Token, w.moment()); !errors.As(err, &loss) || loss.Cause != driver.LossExpired {
 		t.Errorf("its renewal is told %v", err)
 	}
 	if there, past := (&Record{Claims: slices.Clone(r.Claims)}).Release("a", w.moment()); !there || !past {
 		t.Errorf("when it leaves, it is there: %v, in vain: %v", there, past)
 	}
 	unsure := w.moment()
-	unsure.Early -= 2e6
+	unsure.Earliest -= 2e6
 	if _, err := r.Renew("a", r.Token, unsure); err != nil {
 		t.Errorf("as long as it may be in time, its renewal is told %v", err)
 	}
@@ -282,7 +282,7 @@ func TestPastItsEnd(t *testing.T) {
 }
 
 func TestMismatchAndBounds(t *testing.T) {
-	w := &world{now: 1e15, over: map[string]Verdict{}}
+	w := &world{now: 1e15, over: map[string]Liveness{}}
 	r := &Record{}
 	run(t, r, w, driver.KindSemaphore, 2, "+a")
 	_, err := r.Acquire(claim("b", 1), driver.KindSemaphore, 3, true, info, w.moment())
@@ -301,12 +301,12 @@ func TestMismatchAndBounds(t *testing.T) {
 }
 
 func TestCodec(t *testing.T) {
-	r, w := &Record{}, &world{now: 1e15, over: map[string]Verdict{}}
+	r, w := &Record{}, &world{now: 1e15, over: map[string]Liveness{}}
 	run(t, r, w, driver.KindSemaphore, 3, "+a:2 +b:2 +c +d:2 +e:2 -a +b:2 ~b +d:2 !d")
-	if err := r.Break("c", driver.BreakMark, w.moment()); err != nil {
+	if err := r.Break("c", driver.BreakGraceful, w.moment()); err != nil {
 		t.Fatal(err)
 	}
-	r.Untold, r.Claims[0].Window = w.now, 5*time.Second
+	r.NotesDroppedUntil, r.Claims[0].ConfirmWindow = w.now, 5*time.Second
 	if len(r.Ended) != 3 {
 		t.Fatalf("%v", r.Ended)
 	}
@@ -333,7 +333,7 @@ func TestCodec(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	r := &Record{Kind: driver.KindMutex, Limit: 1, Token: 7, Claims: []Claim{{ID: "a", Weight: 1, TTL: time.Second, Allow: time.Second, State: Granted, Token: 7}}}
+	r := &Record{Kind: driver.KindMutex, Limit: 1, Token: 7, Claims: []Claim{{ID: "a", Weight: 1, TTL: time.Second, SilenceLimit: time.Second, State: Granted, Token: 7}}}
 	data, _ := Encode(r)
 	f.Add(data)
 	f.Add([]byte(`{"holdfast":1}`))

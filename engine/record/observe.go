@@ -12,16 +12,16 @@ import (
 const maxSkip = 1 << 20
 
 // moment is what is known now, about the row that the next step will be made on.
-func (e *engine) moment(row Row) Moment {
-	m := Moment{Window: e.window(), Skip: rand.Int64N(maxSkip)}
-	m.Now, m.Early, m.Late, m.Clocked = e.storeClock()
+func (e *engine) moment(row Row) StepInput {
+	m := StepInput{ConfirmWindow: e.window(), BeatSkip: rand.Int64N(maxSkip)}
+	m.Now, m.Earliest, m.Latest, m.ClockTrusted = e.storeClock()
 	seen := e.sightings(row.Name)
-	m.Over = func(c *Claim) Verdict {
+	m.LivenessOf = func(c *Claim) Liveness {
 		if e.gone(c) {
-			return Gone
+			return Dead
 		}
-		if from, ok := seen[sighting{c.ID, c.Token, c.Beat}]; ok && e.clock.AtLeast(from) > e.patience(c) {
-			return Silent
+		if from, ok := seen[sighting{c.ID, c.Token, c.Beat}]; ok && e.clock.SinceAtLeast(from) > e.patience(c) {
+			return StoppedRenewing
 		}
 		return Alive
 	}
@@ -34,7 +34,7 @@ func (e *engine) storeClock() (now, early, late int64, known bool) {
 	now, off := e.table.Now()
 	early, late = now-off.Microseconds(), now+off.Microseconds()
 	if off >= 0 && e.bounded != nil {
-		early, late = e.bounded.Bounds()
+		early, late = e.bounded.ClockBounds()
 	}
 	return now, early, late, off >= 0
 }
@@ -42,11 +42,13 @@ func (e *engine) storeClock() (now, early, late int64, known bool) {
 // patience is how long a claim must have been watched unchanged before it may be ended: as long as it may be silent, and
 // a margin for clocks that run at different rates. The watching began after the claim's last write had been started, so
 // its owner stopped believing a margin before its own count of the same time was over.
-func (e *engine) patience(c *Claim) time.Duration { return c.Allow + driver.Margin(c.Allow) }
+func (e *engine) patience(c *Claim) time.Duration {
+	return c.SilenceLimit + driver.Margin(c.SilenceLimit)
+}
 
 // gone reports whether the table knows that a claim's client is not there any more.
 func (e *engine) gone(c *Claim) bool {
-	return e.presence != nil && !c.Detached && c.Session != "" && e.presence.Gone(c.Session)
+	return e.presence != nil && !c.Detached && c.Session != "" && e.presence.IsDead(c.Session)
 }
 
 // sightings gives what is being watched on a lock. The map is not changed any more once it is there.
@@ -73,7 +75,7 @@ func (e *engine) watch(name string, rec *Record) {
 	var after map[sighting]driver.Instant
 	for i := range rec.Claims {
 		c := &rec.Claims[i]
-		if judges && c.Ends > 0 && c.Ends-early <= e.patience(c).Microseconds() {
+		if judges && c.ExpiresAt > 0 && c.ExpiresAt-early <= e.patience(c).Microseconds() {
 			continue // the store's clock judges it
 		}
 		key := sighting{c.ID, c.Token, c.Beat}
@@ -110,10 +112,10 @@ func (e *engine) nextEnd(name string, rec *Record) (soonest time.Duration, found
 		c := &rec.Claims[i]
 		left := e.patience(c)
 		if from, ok := seen[sighting{c.ID, c.Token, c.Beat}]; ok {
-			left -= e.clock.AtLeast(from)
+			left -= e.clock.SinceAtLeast(from)
 		}
-		if known && c.Ends > 0 {
-			left = min(left, micros(c.Ends-early))
+		if known && c.ExpiresAt > 0 {
+			left = min(left, micros(c.ExpiresAt-early))
 		}
 		if !found || left < soonest {
 			soonest, found = left, true
@@ -130,10 +132,10 @@ func (e *engine) renewalDue(row Row, rec *Record) bool {
 	for i := range rec.Claims {
 		c := &rec.Claims[i]
 		var silent time.Duration
-		if off >= 0 && c.Ends > 0 {
-			silent = c.Allow - time.Duration(c.Ends-now)*time.Microsecond
+		if off >= 0 && c.ExpiresAt > 0 {
+			silent = c.SilenceLimit - time.Duration(c.ExpiresAt-now)*time.Microsecond
 		} else if from, ok := seen[sighting{c.ID, c.Token, c.Beat}]; ok {
-			silent = e.clock.AtLeast(from)
+			silent = e.clock.SinceAtLeast(from)
 		}
 		if c.State == Granted && !c.Detached && silent >= c.TTL/3-2*e.roundTrip() {
 			return true

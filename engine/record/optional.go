@@ -7,20 +7,20 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Heirloom passes on what the table offers.
-func (e *engine) Heirloom() (*os.File, error) {
-	h, ok := e.table.(Heritable)
+// LivenessFile passes on what the table offers.
+func (e *engine) LivenessFile() (*os.File, error) {
+	h, ok := e.table.(LivenessFiler)
 	if !ok {
 		return nil, driver.ErrUnsupported
 	}
-	f, err := h.Heirloom()
+	f, err := h.LivenessFile()
 	return f, e.fault(err)
 }
 
 // Explain: the TTL is kept as it is.
 func (e *engine) Explain(c driver.Claim) driver.Plan {
 	plan := driver.Plan{TTL: c.TTL}
-	if t, ok := e.table.(Located); ok {
+	if t, ok := e.table.(KeyLister); ok {
 		plan.Keys = t.Keys(c.Name)
 	}
 	return plan

@@ -24,7 +24,7 @@ type slow struct {
 
 func (t slow) Info() driver.Info {
 	i := t.Table.Info()
-	i.Pace = t.pace
+	i.WriteInterval = t.pace
 	return i
 }
 
@@ -45,7 +45,7 @@ func (t slow) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 func fakeMemory() *memory.Memory {
 	from := time.Now()
 	hand := func() time.Duration { return time.Since(from) }
-	return memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Real: hand}})
+	return memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Boottime: hand}})
 }
 
 func paceClaim(n int, wait bool) driver.Claim {
@@ -151,11 +151,11 @@ func TestTryInDoubt(t *testing.T) {
 		if _, err := next.Acquire(t.Context(), paceClaim(2, false)); !errors.Is(err, driver.ErrHeld) || time.Since(tried) > 0 {
 			t.Errorf("refused after %v: %v", time.Since(tried), err)
 		}
-		time.Sleep(time.Until(from.Add(g.TTL + 100*time.Millisecond)))
+		time.Sleep(time.Until(from.Add(g.GrantedTTL + 100*time.Millisecond)))
 		if _, err := next.Acquire(t.Context(), paceClaim(3, false)); err != nil {
-			t.Errorf("%v after the end: %v", time.Since(from)-g.TTL, err)
+			t.Errorf("%v after the end: %v", time.Since(from)-g.GrantedTTL, err)
 		}
-		if d := time.Since(from) - g.TTL; d > time.Second+10*time.Millisecond {
+		if d := time.Since(from) - g.GrantedTTL; d > time.Second+10*time.Millisecond {
 			t.Errorf("let in %v after the end", d)
 		}
 	})

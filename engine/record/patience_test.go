@@ -76,7 +76,7 @@ func TestLateFault(t *testing.T) {
 				table.writes.Store(from.Add(c.writes).UnixNano())
 				if !c.borne {
 					err := <-told
-					patience := driver.Patience(claim.TTL)
+					patience := driver.UnreachableTimeout(claim.TTL)
 					if took := time.Since(from); !errors.Is(err, errDeaf) || took < patience || took > 2*patience {
 						t.Errorf("the wait ended after %v: %v", took, err)
 					}
@@ -133,8 +133,8 @@ func TestWaitersAreToldOfTheStore(t *testing.T) {
 						from := time.Now()
 						table.with.Store(&fault)
 						least, most := time.Duration(0), 2*time.Second
-						if !driver.Final(fault) {
-							least, most = driver.Patience(ttl), driver.Patience(ttl)+4*time.Second
+						if !driver.IsFinal(fault) {
+							least, most = driver.UnreachableTimeout(ttl), driver.UnreachableTimeout(ttl)+4*time.Second
 						}
 						if err := <-told; !errors.Is(err, fault) || time.Since(from) < least || time.Since(from) > most {
 							t.Errorf("told after %v: %v", time.Since(from), err)

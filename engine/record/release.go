@@ -13,7 +13,7 @@ import (
 // record says that somebody else has ended the claim.
 func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if c.ID != "" && ref != "" && c.ID != ref {
-		return &driver.LossError{Loss: driver.LossGone} // no claim is both
+		return &driver.LossError{Cause: driver.LossGone} // no claim is both
 	}
 	ctx, stop := e.bind(ctx)
 	defer stop()
@@ -22,13 +22,13 @@ func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error 
 	for tries := 0; ; tries++ {
 		over, err := r.step(ctx)
 		switch {
-		case over || driver.Final(err):
+		case over || driver.IsFinal(err):
 			return err
 		case err == nil && ctx.Err() == nil:
 			continue
 		case ctx.Err() != nil:
 			return e.fault(driver.Uncertain(ctx.Err()))
-		case e.clock.Since(r.asked) > driver.Patience(c.TTL) && !errors.Is(err, ErrConflict):
+		case e.clock.Since(r.asked) > driver.UnreachableTimeout(c.TTL) && !errors.Is(err, ErrConflict):
 			return e.fault(driver.Uncertain(err))
 		}
 		if errors.Is(err, ErrConflict) {
@@ -82,30 +82,30 @@ func (r *release) step(ctx context.Context) (over bool, err error) {
 		r.landed()
 		r.sweepSometimes()
 		if past {
-			return true, &driver.LossError{Loss: driver.LossExpired}
+			return true, &driver.LossError{Cause: driver.LossExpired}
 		}
 		return true, nil
 	}
 	r.fresh = r.rec != nil
-	r.unsure = r.unsure || !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnsent) && !driver.Final(err)
+	r.unsure = r.unsure || !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnsent) && !driver.IsFinal(err)
 	return false, err
 }
 
 // outcome is that of a release whose claim does not stand.
-func (r *release) outcome(m Moment) error {
+func (r *release) outcome(m StepInput) error {
 	loss := r.rec.endedBy(r.id)
 	switch {
 	case loss == "" && !r.unsure:
-		return &driver.LossError{Loss: driver.LossGone}
+		return &driver.LossError{Cause: driver.LossGone}
 	case loss != "":
-		return &driver.LossError{Loss: loss}
+		return &driver.LossError{Cause: loss}
 	case r.rec.Foreign != 0:
 		return driver.Uncertain(errors.New("a foreign client holds the lock: it may have taken it after this release or before"))
 	case r.forgets:
 		return driver.Uncertain(errors.New("nothing is left of a lock that is free: somebody else may have ended the claim before this release"))
-	case r.rec.Untold != 0 && !m.passed(r.rec.Untold):
+	case r.rec.NotesDroppedUntil != 0 && !m.passed(r.rec.NotesDroppedUntil):
 		return driver.Uncertain(errors.New("so many claims were ended by others that there is no telling whether this one was"))
-	case r.clock.Since(r.asked) > driver.Patience(r.claim.TTL): // a note is kept for that long beyond the claim's own time
+	case r.clock.Since(r.asked) > driver.UnreachableTimeout(r.claim.TTL): // a note is kept for that long beyond the claim's own time
 		return driver.Uncertain(errors.New("it was asked for so long ago that a note of the claim's end may be gone"))
 	default:
 		return nil

@@ -49,7 +49,7 @@ func (e *engine) renew(ctx context.Context, grants []driver.Grant, which []int, 
 		}
 	}
 	row, rec := e.known(name)
-	if e.aging != nil && e.aging.Stale() {
+	if e.aging != nil && e.aging.ClockIsStale() {
 		rec = nil // the ends that would be written are later than need be: a reply tells the time
 	}
 	var err error
@@ -98,10 +98,10 @@ func (e *engine) renew(ctx context.Context, grants []driver.Grant, which []int, 
 	}
 }
 
-func renewal(rec *Record, g driver.Grant, since driver.Instant, m Moment) driver.Renewal {
+func renewal(rec *Record, g driver.Grant, since driver.Instant, m StepInput) driver.Renewal {
 	c, err := rec.Renew(g.ID, g.Token, m)
 	if err != nil {
 		return driver.Renewal{Err: err}
 	}
-	return driver.Renewal{Since: since, TTL: c.TTL, Asked: c.Asked}
+	return driver.Renewal{Since: since, GrantedTTL: c.TTL, ReleaseRequested: c.ReleaseRequested}
 }

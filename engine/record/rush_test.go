@@ -47,7 +47,7 @@ func TestRenewalsGoFirst(t *testing.T) {
 func rush(t *testing.T, ttl time.Duration, renewals int) {
 	from := time.Now()
 	hand := func() time.Duration { return time.Since(from) }
-	m := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Real: hand}})
+	m := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Boottime: hand}})
 	claim := func(n int, wait bool) driver.Claim {
 		return driver.Claim{Name: "m", ID: fmt.Sprint("claim", n), Kind: driver.KindMutex, Limit: 1, Weight: 1,
 			TTL: ttl, Fair: true, Wait: wait}

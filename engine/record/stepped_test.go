@@ -20,12 +20,12 @@ type served struct {
 	ahead *atomic.Int64 // by how much the server's clock was set forward
 }
 
-func (s *served) Now() (int64, time.Duration) { return s.clock.Now() }
-func (s *served) Bounds() (early, late int64) { return s.clock.Bounds() }
+func (s *served) Now() (int64, time.Duration)      { return s.clock.Now() }
+func (s *served) ClockBounds() (early, late int64) { return s.clock.ClockBounds() }
 
 func (s *served) heard(from driver.Instant) {
 	now, _ := s.Table.Now()
-	s.clock.Heard(now+time.Duration(s.ahead.Load()).Microseconds(), from, s.clock.Clock.Now())
+	s.clock.AddReply(now+time.Duration(s.ahead.Load()).Microseconds(), from, s.clock.Clock.Now())
 }
 
 func (s *served) Load(ctx context.Context, name string) (record.Row, error) {
@@ -98,7 +98,7 @@ func TestServerSetForward(t *testing.T) {
 		for n, by := range []driver.Store{other, newcomer} {
 			from := time.Now()
 			next := s.acquire(by, paceClaim(200+n, true))
-			if took := time.Since(from); next.Token <= g.Token || took > g.TTL+2*driver.Margin(g.TTL) {
+			if took := time.Since(from); next.Token <= g.Token || took > g.GrantedTTL+2*driver.Margin(g.GrantedTTL) {
 				t.Errorf("%d: let in %v after the last sign of life, with token %d after %d", n, took, next.Token, g.Token)
 			}
 			g = next
@@ -141,7 +141,7 @@ func TestServerOddForOnce(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(g.TTL + time.Second)
+		time.Sleep(g.GrantedTTL + time.Second)
 		newcomer := s.open()
 		defer newcomer.Close()
 		if next := s.acquire(newcomer, paceClaim(100, false)); next.Token <= g.Token || next.Token > time.Now().Add(time.Minute).UnixMicro() {
@@ -164,14 +164,14 @@ func TestServerSetBack(t *testing.T) {
 		defer newcomer.Close()
 		from := time.Now()
 		next := s.acquire(newcomer, paceClaim(2, true))
-		if took := time.Since(from); next.Token <= g.Token || took < g.TTL || took > g.TTL+2*driver.Margin(g.TTL) {
+		if took := time.Since(from); next.Token <= g.Token || took < g.GrantedTTL || took > g.GrantedTTL+2*driver.Margin(g.GrantedTTL) {
 			t.Errorf("let in after %v, with token %d after %d", took, next.Token, g.Token)
 		}
 	})
 }
 
-// Stale has the engine ask for the time.
-func (s *served) Stale() bool { return s.clock.Stale() }
+// ClockIsStale has the engine ask for the time.
+func (s *served) ClockIsStale() bool { return s.clock.ClockIsStale() }
 
 // TestRenewalsKnowTheTime promises that a holder which dies is replaced when its TTL is over, also by one who tries once, though it had
 // a long TTL, and its client asked the store for nothing between its renewals.

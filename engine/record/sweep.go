@@ -66,7 +66,7 @@ func (e *engine) sweepAtClose() {
 // Where many locks are held it may never come to the end in its time. So it goes on where the last one stopped, if the table can; the
 // first begins anywhere, since those of short-lived clients are all cut short.
 func (e *engine) sweep(ctx context.Context) (all bool) {
-	table, ok := e.table.(Resumable)
+	table, ok := e.table.(ResumableLister)
 	if !ok {
 		_, err := e.sweepRows(ctx, e.table.List(ctx, ""))
 		return err == nil
@@ -141,8 +141,8 @@ func (e *engine) sweepRows(ctx context.Context, list iter.Seq2[Row, error]) (las
 // forgettable reports whether nothing in a record is of use to anybody: nobody stands on the lock, nobody has since that time, and
 // no note is kept for longer.
 func (r *Record) forgettable(before int64) bool {
-	return len(r.Claims) == 0 && r.Foreign == 0 && r.Idle <= before && r.Untold <= before &&
-		!slices.ContainsFunc(r.Ended, func(n Ended) bool { return n.Until > before })
+	return len(r.Claims) == 0 && r.Foreign == 0 && r.Idle <= before && r.NotesDroppedUntil <= before &&
+		!slices.ContainsFunc(r.Ended, func(n EndedClaim) bool { return n.Until > before })
 }
 
 func randomPart(d time.Duration) time.Duration { return rand.N(max(d, 1)) }

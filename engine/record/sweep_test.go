@@ -22,7 +22,7 @@ func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := time.Now()
 		hand := func() time.Duration { return time.Since(from) }
-		m := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Real: hand}})
+		m := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Boottime: hand}})
 		s := record.New(m.Table())
 		take := func(name string) driver.Grant { return storetest.Acquire(t, s, storetest.Mutex(name, 24*time.Hour)) }
 		give := func(g driver.Grant) { storetest.Release(t, s, g.Claim) }
@@ -67,7 +67,7 @@ func (s *slowList) List(ctx context.Context, _ string) iter.Seq2[record.Row, err
 
 func (s *slowList) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
-		for row, err := range s.Table.(record.Resumable).ListAfter(ctx, after) {
+		for row, err := range s.Table.(record.ResumableLister).ListAfter(ctx, after) {
 			time.Sleep(15 * time.Millisecond)
 			s.listed.Add(1)
 			if ctx.Err() != nil {

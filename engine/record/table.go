@@ -64,9 +64,9 @@ type Row struct {
 	// Durable is set for Swap if Data must survive the crash of the store's machine even where records otherwise need
 	// not, because a claim in it has nobody behind it.
 	Durable bool
-	// Ends is set for Swap: the store's clock, in microseconds, past which nobody holds the lock, or was called to,
+	// ExpiresAt is set for Swap: the store's clock, in microseconds, past which nobody holds the lock, or was called to,
 	// unless he is heard of again; 0: nobody. A table whose records foreign clients judge as well shows it to them.
-	Ends int64
+	ExpiresAt int64
 
 	// Foreign is set by the table where a foreign client has taken the record in a way of its own: the store's clock, in
 	// microseconds, up to which that one holds the lock. Nobody of ours does then, whatever the data say: of them, if
@@ -82,63 +82,63 @@ type Notifier interface {
 	Wait(ctx context.Context, name, version string) error
 }
 
-// Presence is implemented by tables that can tell whether the client behind a claim is still there, better than by its
+// LivenessChecker is implemented by tables that can tell whether the client behind a claim is still there, better than by its
 // TTL.
-type Presence interface {
+type LivenessChecker interface {
 	// Session names this table's own client: stored with its claims, unique for ever, at most 64 bytes.
 	Session() string
-	// Gone reports whether the client of that session is surely gone. It is cheap enough to be asked ten times a
+	// IsDead reports whether the client of that session is surely gone. It is cheap enough to be asked ten times a
 	// second. False when in doubt.
-	Gone(session string) bool
+	IsDead(session string) bool
 }
 
-// Heritable is implemented by tables with a Presence that another process can hold up: see driver.Heritable.
-type Heritable interface {
-	Heirloom() (*os.File, error)
+// LivenessFiler is implemented by tables with a Presence that another process can hold up: see driver.Heritable.
+type LivenessFiler interface {
+	LivenessFile() (*os.File, error)
 }
 
-// Aging is implemented by tables whose estimate of the store's clock grows worse while nothing is asked of the store.
-type Aging interface {
-	// Stale reports whether a Load would make the estimate better by much. The engine asks before it makes a claim or renews
+// ClockRefresher is implemented by tables whose estimate of the store's clock grows worse while nothing is asked of the store.
+type ClockRefresher interface {
+	// ClockIsStale reports whether a Load would make the estimate better by much. The engine asks before it makes a claim or renews
 	// one, so that no claim's end is set much later than need be.
-	Stale() bool
+	ClockIsStale() bool
 }
 
-// Bounded is implemented by tables that know the store's clock better to one side than to the other. By what Now says alone
+// ClockBounder is implemented by tables that know the store's clock better to one side than to the other. By what Now says alone
 // it may be off by the larger of both.
-type Bounded interface {
-	// Bounds gives between what the store's clock is, in microseconds since 1970. Claims are judged by the first, and their
+type ClockBounder interface {
+	// ClockBounds gives between what the store's clock is, in microseconds since 1970. Claims are judged by the first, and their
 	// ends are set by the second. Not asked where the error that Now gives is negative.
-	Bounds() (early, late int64)
+	ClockBounds() (early, late int64)
 }
 
-// Swept is implemented by tables whose store removes the records of idle locks itself. The engine then never looks for
+// SelfExpiring is implemented by tables whose store removes the records of idle locks itself. The engine then never looks for
 // them.
-type Swept interface {
-	SweptByStore()
+type SelfExpiring interface {
+	ExpiresIdleRecords()
 }
 
-// Resumable is implemented by tables that list the records in an order of their own, and can begin anywhere. A sweep of many records,
+// ResumableLister is implemented by tables that list the records in an order of their own, and can begin anywhere. A sweep of many records,
 // which takes a few seconds at a time, then goes on where it stopped; otherwise idle records behind many others are never seen.
-type Resumable interface {
+type ResumableLister interface {
 	// ListAfter is List of all names that come behind a text in that order. The text is the last name that was listed, or any.
 	ListAfter(ctx context.Context, after string) iter.Seq2[Row, error]
 }
 
-// Limited is implemented by tables that cannot keep a record of [MaxData] bytes.
-type Limited interface {
-	// MaxRecord is the largest record in bytes. A claim that would fill it is refused while those that stand still have the
+// SizeLimiter is implemented by tables that cannot keep a record of [MaxData] bytes.
+type SizeLimiter interface {
+	// MaxRecordSize is the largest record in bytes. A claim that would fill it is refused while those that stand still have the
 	// room to be renewed.
-	MaxRecord() int
+	MaxRecordSize() int
 }
 
-// Forgetful is implemented by tables in which nothing is left of a lock that is free, and so no note of who has ended a claim.
-type Forgetful interface {
-	NothingIsLeft()
+// TracelessReleaser is implemented by tables in which nothing is left of a lock that is free, and so no note of who has ended a claim.
+type TracelessReleaser interface {
+	ReleasesWithoutTrace()
 }
 
-// Located is implemented by tables that can tell people where the record of a name is kept.
-type Located interface {
+// KeyLister is implemented by tables that can tell people where the record of a name is kept.
+type KeyLister interface {
 	Keys(name string) []string
 }
 

@@ -29,7 +29,7 @@ func (e *Engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 		return driver.Grant{}, err
 	}
 	defer e.exit(cl)
-	a := &acquire{patience: e.patience(ctx, driver.Patience(c.TTL)), cl: cl}
+	a := &acquire{patience: e.patience(ctx, driver.UnreachableTimeout(c.TTL)), cl: cl}
 	for {
 		g, err := a.attempt()
 		if !a.anew(err) {
@@ -55,7 +55,7 @@ type acquire struct {
 // stopped for longer than its TTL, or the store was silent or had lost its leader. Nobody wanted the wait to end.
 func (a *acquire) anew(err error) bool {
 	var loss *driver.LossError
-	if !errors.As(err, &loss) || loss.Loss != driver.LossSession || !a.reset() {
+	if !errors.As(err, &loss) || loss.Cause != driver.LossSessionExpired || !a.reset() {
 		return false
 	}
 	a.heard() // it has said so
@@ -147,8 +147,8 @@ func (a *acquire) grant(s *session, seen sight) (driver.Grant, error) {
 	e, cl := a.e, a.cl
 	since, err := s.fresh(a.ctx)
 	for err != nil {
-		if errors.Is(err, ErrSessionOver) {
-			return driver.Grant{}, e.lose(cl, driver.LossSession)
+		if errors.Is(err, ErrSessionExpired) {
+			return driver.Grant{}, e.lose(cl, driver.LossSessionExpired)
 		}
 		if err = a.again(err); err != nil {
 			return driver.Grant{}, err
@@ -165,7 +165,7 @@ func (a *acquire) grant(s *session, seen sight) (driver.Grant, error) {
 	}
 	cl.granted, cl.asked = true, e.clock.Now()
 	e.watchSoonLocked(cl)
-	return driver.Grant{Claim: cl.Claim, Token: cl.node.Token, Since: since, TTL: s.TTL, Ref: ref(cl.node)}, nil
+	return driver.Grant{Claim: cl.Claim, Token: cl.node.Token, Since: since, GrantedTTL: s.TTL, Ref: ref(cl.node)}, nil
 }
 
 // arrive makes the claim stand, and looks at how it stands. It stood before if this is asked for again.
@@ -177,19 +177,19 @@ func (a *acquire) arrive(s *session) (sight, error) {
 	if stood {
 		return a.look(s)
 	}
-	guard := Always
+	guard := AddAlways
 	switch {
 	case !cl.Wait:
-		guard = Alone
+		guard = AddIfAlone
 	case e.queues(cl.Name):
-		guard = Behind
+		guard = AddUnhurried
 	}
 	for passed := 1; ; passed++ {
 		seen, err := a.add(s, guard)
 		if err != nil {
-			if errors.Is(err, ErrSessionOver) {
+			if errors.Is(err, ErrSessionExpired) {
 				s.die()
-				return seen, e.lose(cl, driver.LossSession)
+				return seen, e.lose(cl, driver.LossSessionExpired)
 			}
 			if err := a.again(err); err != nil {
 				return seen, err
@@ -212,9 +212,9 @@ func (a *acquire) arrive(s *session) (sight, error) {
 		if err != nil {
 			return seen, a.orTakeBack(s, err)
 		}
-		guard = Guard(seen.Revision)
+		guard = AddCondition(seen.Revision)
 		if passed >= maxPassed {
-			guard = Always // it may come to stand in line, and is taken back then
+			guard = AddAlways // it may come to stand in line, and is taken back then
 		}
 	}
 }
@@ -310,7 +310,7 @@ func (a *acquire) takeBack(s *session) error {
 			_, _, err = e.tree.Remove(ctx, cl.Name, Node{Key: n.Key, Token: n.Token}, false)
 		}
 		cancel()
-		if err == nil || errors.Is(err, ErrSessionOver) { // then it went with the session
+		if err == nil || errors.Is(err, ErrSessionExpired) { // then it went with the session
 			e.mu.Lock()
 			e.unblockLocked(cl)
 			cl.node, cl.unsure = Node{}, false
@@ -325,7 +325,7 @@ func (a *acquire) takeBack(s *session) error {
 
 // add sends the add and waits for its answer. The add goes on when the caller gives up: whoever releases the claim then
 // waits for the answer, and nearly always knows what there is to be removed.
-func (a *acquire) add(s *session, guard Guard) (sight, error) {
+func (a *acquire) add(s *session, guard AddCondition) (sight, error) {
 	e, cl := a.e, a.cl
 	answer := make(chan error, 1)
 	var seen sight
@@ -359,11 +359,11 @@ func (a *acquire) add(s *session, guard Guard) (sight, error) {
 }
 
 // landed notes what an add has brought, before anybody else can see that it has ended.
-func (e *Engine) landed(cl *claim, s *session, look Look, err error) {
+func (e *Engine) landed(cl *claim, s *session, look Snapshot, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	cl.adding = nil
-	cl.unsure = cl.unsure || err != nil && !errors.Is(err, ErrSessionOver) && !driver.Final(err)
+	cl.unsure = cl.unsure || err != nil && !errors.Is(err, ErrSessionExpired) && !driver.IsFinal(err)
 	if err == nil {
 		if i := mine(look.Nodes, cl.ID, s.ID); i >= 0 {
 			cl.node = look.Nodes[i]
@@ -438,7 +438,7 @@ func (a *acquire) takeIn(s *session, seen sight) error {
 		}
 	}
 	if i < 0 { // if it is the session that has ended, that is what there is to tell
-		for err := s.beat(a.ctx); err != nil && !errors.Is(err, ErrSessionOver); err = s.beat(a.ctx) {
+		for err := s.beat(a.ctx); err != nil && !errors.Is(err, ErrSessionExpired); err = s.beat(a.ctx) {
 			if err := a.again(err); err != nil {
 				return err
 			}

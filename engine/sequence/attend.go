@@ -37,7 +37,7 @@ func (s *session) attend() {
 		next := s.TTL
 		for cl := range s.claims {
 			if cl.busy == nil && cl.adding == nil {
-				next = min(next, max(s.TTL-e.clock.AtLeast(cl.asked), watchAfter))
+				next = min(next, max(s.TTL-e.clock.SinceAtLeast(cl.asked), watchAfter))
 			}
 		}
 		if len(s.arrived)+len(s.settled) > 0 {
@@ -95,10 +95,10 @@ func (s *session) check() {
 	e := s.e
 	e.mu.Lock()
 	var which []*claim
-	var at []Place
+	var at []NodeRef
 	for cl := range s.checks {
 		if cl.node.Token != 0 && !cl.leaving {
-			which, at = append(which, cl), append(at, Place{cl.Name, cl.node.Key})
+			which, at = append(which, cl), append(at, NodeRef{cl.Name, cl.node.Key})
 		}
 	}
 	clear(s.checks)
@@ -112,7 +112,7 @@ func (s *session) check() {
 			continue // the next renewal tells
 		}
 		if s.missed(some, nodes) { // if it is the session that has ended, that is what there is to tell
-			if err := s.beat(e.life); err != nil && !errors.Is(err, ErrSessionOver) {
+			if err := s.beat(e.life); err != nil && !errors.Is(err, ErrSessionExpired) {
 				continue
 			}
 		}
@@ -140,7 +140,7 @@ func (s *session) missed(claims []*claim, nodes []Node) bool {
 	return false
 }
 
-func (s *session) read(at []Place) ([]Node, error) {
+func (s *session) read(at []NodeRef) ([]Node, error) {
 	ctx, cancel := bounded(s.e.life)
 	defer cancel()
 	return s.e.tree.Read(ctx, at)
@@ -152,10 +152,10 @@ func (s *session) sweep() {
 	e := s.e
 	e.mu.Lock()
 	var old []*claim
-	var at []Place
+	var at []NodeRef
 	for cl := range s.claims {
-		if cl.busy == nil && cl.adding == nil && e.clock.AtLeast(cl.asked) > s.TTL && len(old) < MaxRead {
-			old, at = append(old, cl), append(at, Place{cl.Name, cl.node.Key})
+		if cl.busy == nil && cl.adding == nil && e.clock.SinceAtLeast(cl.asked) > s.TTL && len(old) < MaxRead {
+			old, at = append(old, cl), append(at, NodeRef{cl.Name, cl.node.Key})
 		}
 	}
 	e.mu.Unlock()
@@ -179,7 +179,7 @@ func (s *session) sweep() {
 func (s *session) remove(cl *claim, n Node) bool {
 	e := s.e
 	e.mu.Lock()
-	if cl.busy != nil || cl.adding != nil || e.clock.AtLeast(cl.asked) <= s.TTL {
+	if cl.busy != nil || cl.adding != nil || e.clock.SinceAtLeast(cl.asked) <= s.TTL {
 		e.mu.Unlock()
 		return true // asked for again meanwhile
 	}
@@ -205,7 +205,7 @@ func (s *session) remove(cl *claim, n Node) bool {
 			return true // changed under our hands: look again
 		}
 	}
-	if err != nil && !errors.Is(err, ErrSessionOver) {
+	if err != nil && !errors.Is(err, ErrSessionExpired) {
 		return false
 	}
 	e.forget(cl)

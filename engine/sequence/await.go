@@ -181,7 +181,7 @@ func (e *Engine) wakeNext(cl *claim) {
 			if left || n.In {
 				return
 			}
-			note := n.Note
+			note := n.Payload
 			note.In = true
 			now, ok, err := e.tree.Change(ctx, cl.Name, n, note)
 			if err == nil && ok {
@@ -189,7 +189,7 @@ func (e *Engine) wakeNext(cl *claim) {
 				return
 			}
 			if err == nil {
-				nodes, err := e.tree.Read(ctx, []Place{{cl.Name, n.Key}})
+				nodes, err := e.tree.Read(ctx, []NodeRef{{cl.Name, n.Key}})
 				if err == nil && nodes[0].Token == 0 {
 					e.changed(cl) // and its session may be over, which has to be asked for
 				}

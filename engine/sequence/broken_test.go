@@ -47,7 +47,7 @@ func TestBrokenBeneathRelease(t *testing.T) {
 				g, _ = holder.Acquire(t.Context(), mutex("m", 10*time.Second))
 				err := releaser.Release(t.Context(), g.Claim, g.Ref)
 				var loss *driver.LossError
-				if was := errors.As(err, &loss) && loss.Loss == driver.LossBroken; was != broken || !was && err != nil {
+				if was := errors.As(err, &loss) && loss.Cause == driver.LossBroken; was != broken || !was && err != nil {
 					t.Errorf("broken %v, given back elsewhere %v: the release says: %v", broken, elsewhere, err)
 				}
 			})
@@ -128,7 +128,7 @@ func TestBrokenIsTold(t *testing.T) {
 			"released elsewhere": operator.Release(t.Context(), g.Claim, g.Ref),
 		} {
 			var loss *driver.LossError
-			if !errors.As(err, &loss) || loss.Loss != driver.LossBroken {
+			if !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
@@ -173,7 +173,7 @@ func TestBrokenBeneathWithdrawal(t *testing.T) {
 			synctest.Wait()
 			err = holder.Release(t.Context(), g.Claim, g.Ref)
 			var loss *driver.LossError
-			if was := errors.As(err, &loss) && loss.Loss == driver.LossBroken; was != broken || !was && err != nil {
+			if was := errors.As(err, &loss) && loss.Cause == driver.LossBroken; was != broken || !was && err != nil {
 				t.Errorf("broken %v: the release says: %v", broken, err)
 			}
 		})
@@ -209,7 +209,7 @@ func TestBrokenAndMadeAgain(t *testing.T) {
 		}
 		err = holder.Release(t.Context(), g.Claim, g.Ref)
 		var loss *driver.LossError
-		if !errors.As(err, &loss) || loss.Loss != driver.LossBroken {
+		if !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
 			t.Errorf("the release says: %v", err)
 		}
 		if left := server.Left(); len(left) > 0 {

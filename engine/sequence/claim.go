@@ -35,7 +35,7 @@ type claim struct {
 
 // sight is a look, and when it was started.
 type sight struct {
-	Look
+	Snapshot
 	start driver.Instant
 }
 
@@ -122,15 +122,15 @@ func (e *Engine) forgetLocked(cl *claim) {
 }
 
 // lose notes that a claim has ended from outside, tells whoever waits or holds, and returns the loss that was noted first.
-func (e *Engine) lose(cl *claim, why driver.Loss) *driver.LossError {
+func (e *Engine) lose(cl *claim, why driver.LossCause) *driver.LossError {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.loseLocked(cl, why)
 }
 
-func (e *Engine) loseLocked(cl *claim, why driver.Loss) *driver.LossError {
+func (e *Engine) loseLocked(cl *claim, why driver.LossCause) *driver.LossError {
 	if cl.loss == nil {
-		cl.loss = &driver.LossError{Loss: why}
+		cl.loss = &driver.LossError{Cause: why}
 		if cl.granted && !cl.leaving {
 			e.tellLocked(driver.Ending{Name: cl.Name, ID: cl.ID, Err: cl.loss})
 		}
@@ -207,7 +207,7 @@ func (e *Engine) seenLocked(cl *claim, n Node, found bool) *driver.LossError {
 		return cl.loss
 	case !found || cl.node.Token != 0 && n.Token != cl.node.Token:
 		loss := e.loseLocked(cl, driver.LossBroken)
-		if e.remainder != nil && e.remainder.MayRemain(cl.node.Key) {
+		if e.remainder != nil && e.remainder.MayHaveLeftovers(cl.node.Key) {
 			cl.unsure = true
 		}
 		cl.node = Node{}
@@ -220,9 +220,9 @@ func (e *Engine) seenLocked(cl *claim, n Node, found bool) *driver.LossError {
 		cl.asked = e.clock.Now()
 	}
 	cl.node = n
-	if n.Asked && cl.granted && !cl.told {
+	if n.ReleaseRequested && cl.granted && !cl.told {
 		cl.told = true
-		e.tellLocked(driver.Ending{Name: cl.Name, ID: cl.ID, Asked: true})
+		e.tellLocked(driver.Ending{Name: cl.Name, ID: cl.ID, ReleaseRequested: true})
 	}
 	return nil
 }
@@ -270,8 +270,8 @@ func (e *Engine) NextEnding(ctx context.Context) (driver.Ending, error) {
 }
 
 // note is what a claim's node says.
-func (cl *claim) note(ttl time.Duration) Note {
-	return Note{
+func (cl *claim) note(ttl time.Duration) Payload {
+	return Payload{
 		ID: cl.ID, Kind: cl.Kind, Limit: cl.Limit, Weight: cl.Weight, TTL: ttl, Owner: cl.Owner, Meta: cl.Meta,
 		At: time.Now().UnixMicro(), Detached: cl.Detached,
 	}

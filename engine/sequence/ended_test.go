@@ -19,8 +19,8 @@ type endedTree struct {
 	ended chan struct{}
 }
 
-func (t endedTree) Open(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
-	s, err := t.Link.Open(ctx, ttl)
+func (t endedTree) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+	s, err := t.Link.OpenSession(ctx, ttl)
 	s.Ended = t.ended
 	return s, err
 }
@@ -41,7 +41,7 @@ func TestSessionEnded(t *testing.T) {
 		at := time.Now()
 		end, err := e.NextEnding(t.Context())
 		var loss *driver.LossError
-		if err != nil || end.ID != held.ID || !errors.As(end.Err, &loss) || loss.Loss != driver.LossSession || time.Since(at) > 0 {
+		if err != nil || end.ID != held.ID || !errors.As(end.Err, &loss) || loss.Cause != driver.LossSessionExpired || time.Since(at) > 0 {
 			t.Errorf("told of %+v after %v, %v", end, time.Since(at), err)
 		}
 	})
@@ -110,7 +110,7 @@ func TestEndedBeneathRenewal(t *testing.T) {
 		}
 		time.Sleep(time.Until(began.Add(time.Second)))
 		var loss *driver.LossError
-		if r := renewal(t.Context(), holder, g); !errors.As(r.Err, &loss) || loss.Loss != driver.LossSession {
+		if r := renewal(t.Context(), holder, g); !errors.As(r.Err, &loss) || loss.Cause != driver.LossSessionExpired {
 			t.Errorf("the renewal says: %v", r.Err)
 		}
 	})

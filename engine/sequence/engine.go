@@ -30,17 +30,17 @@ import (
 
 // Engine is a driver.Store over a Tree. It implements all optional interfaces of package driver; make one with [New].
 type Engine struct {
-	tree  Tree
+	tree  NodeStore
 	mover Mover // nil if the tree is none
 	info  driver.Info
 	clock driver.Clock
 	life  context.Context
 	end   context.CancelCauseFunc
 
-	weigher   Weigher   // nil if the tree is none
-	successor Successor // nil if the tree is none
-	breaker   Breaker   // nil if the tree is none
-	remainder Remainder // nil if the tree is none
+	weigher   WeightChanger   // nil if the tree is none
+	successor SuccessorReader // nil if the tree is none
+	breaker   Breaker         // nil if the tree is none
+	remainder LeftoverChecker // nil if the tree is none
 
 	// inBackground counts the engine's own goroutines; it is added to only with mu held and life going on.
 	inBackground sync.WaitGroup
@@ -66,17 +66,17 @@ const (
 )
 
 // New makes a store of a tree. Closing it closes the tree.
-func New(tree Tree) *Engine {
+func New(tree NodeStore) *Engine {
 	e := &Engine{
 		tree: tree, sessions: map[time.Duration]*session{}, opening: map[time.Duration]*opening{},
 		claims: map[string]*claim{}, waiting: map[string]map[*claim]struct{}{},
 		looking: map[string]chan struct{}{}, ended: make(chan struct{}, 1), hands: make(chan func()),
 	}
 	e.mover, _ = tree.(Mover)
-	e.weigher, _ = tree.(Weigher)
-	e.successor, _ = tree.(Successor)
+	e.weigher, _ = tree.(WeightChanger)
+	e.successor, _ = tree.(SuccessorReader)
 	e.breaker, _ = tree.(Breaker)
-	e.remainder, _ = tree.(Remainder)
+	e.remainder, _ = tree.(LeftoverChecker)
 	e.info = complete(tree.Info())
 	e.info.Detached = e.mover != nil
 	e.clock = e.info.Clock
@@ -86,10 +86,10 @@ func New(tree Tree) *Engine {
 
 func complete(info driver.Info) driver.Info {
 	info.Engine = "sequence"
-	info.EndedBy = driver.EndedByStore
-	info.Judge = driver.JudgeStore
+	info.ExpiredBy = driver.ExpiredByStore
+	info.ExpiryClock = driver.ExpiryClockStore
 	info.Order = driver.OrderAlways
-	info.QueuesPlain = true
+	info.NativeQueue = true
 	if info.Kinds == nil {
 		info.Kinds = []driver.Kind{driver.KindMutex, driver.KindRW, driver.KindSemaphore}
 	}
@@ -124,7 +124,7 @@ func (e *Engine) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), step)
 	defer cancel()
 	for _, s := range idle {
-		_ = e.tree.End(ctx, s.ID) // else its TTL ends it
+		_ = e.tree.EndSession(ctx, s.ID) // else its TTL ends it
 	}
 	return e.tree.Close()
 }
@@ -186,7 +186,7 @@ type patience struct {
 	ctx     context.Context
 	limit   time.Duration
 	asked   driver.Instant // when the call began
-	silence driver.Silence
+	silence driver.Outage
 	fails   int  // in a row
 	unsure  bool // a write of this call had an unknown outcome
 }
@@ -197,14 +197,14 @@ func (e *Engine) patience(ctx context.Context, limit time.Duration) *patience {
 
 // heard takes in that the store has answered all that one try asks of it: one that answers reads and no writes is silent, too.
 func (p *patience) heard() {
-	p.silence.Ends()
+	p.silence.RequestAnswered()
 	p.fails = 0
 }
 
 // over takes in one more request that has failed, and reports whether it was the last one.
 func (p *patience) over() bool {
 	p.fails++
-	return p.silence.Fails(p.e.clock, p.limit)
+	return p.silence.RequestFailed(p.e.clock, p.limit)
 }
 
 // again waits before the next try and returns nil, or gives the error to return.
@@ -212,7 +212,7 @@ func (p *patience) again(err error) error {
 	switch {
 	case p.e.life.Err() != nil:
 		return driver.ErrClosed
-	case driver.Final(err):
+	case driver.IsFinal(err):
 		return err
 	case p.ctx.Err() != nil:
 		return driver.Uncertain(p.ctx.Err())

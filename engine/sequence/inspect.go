@@ -16,13 +16,13 @@ func (e *Engine) Inspect(ctx context.Context, name string) (driver.Lock, error) 
 	if err := driver.CheckName(name, e.info); err != nil {
 		return driver.Lock{}, err
 	}
-	p := e.patience(ctx, driver.Patience(driver.MaxTTL))
+	p := e.patience(ctx, driver.UnreachableTimeout(driver.MaxTTL))
 	for {
 		look, err := e.look(ctx, name)
 		if err == nil {
 			return show(look), nil
 		}
-		if driver.Final(err) || ctx.Err() != nil {
+		if driver.IsFinal(err) || ctx.Err() != nil {
 			return driver.Lock{}, e.fault(ctx, err)
 		}
 		if p.over() {
@@ -34,7 +34,7 @@ func (e *Engine) Inspect(ctx context.Context, name string) (driver.Lock, error) 
 	}
 }
 
-func (e *Engine) look(ctx context.Context, name string) (Look, error) {
+func (e *Engine) look(ctx context.Context, name string) (Snapshot, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	look, err := e.tree.List(ctx, name, true)
@@ -51,7 +51,7 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock,
 			yield(driver.Lock{}, e.over(ctx))
 			return
 		}
-		limit := driver.Patience(driver.MaxTTL)
+		limit := driver.UnreachableTimeout(driver.MaxTTL)
 		walk, end := context.WithCancel(ctx)
 		defer end()
 		silence := time.AfterFunc(limit, end)

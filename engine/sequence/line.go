@@ -143,19 +143,19 @@ func overfull(nodes []Node, i int, info driver.Info) bool {
 
 // held is the refusal of a claim that does not wait.
 func held(nodes []Node) *driver.HeldError {
-	l := show(Look{Nodes: nodes})
+	l := show(Snapshot{Nodes: nodes})
 	return &driver.HeldError{Holders: l.Holders, Waiting: len(l.Waiters)}
 }
 
 // show is a look as others see it.
-func show(look Look) driver.Lock {
+func show(look Snapshot) driver.Lock {
 	l := driver.Lock{Name: look.Name}
 	l.Kind, l.Limit = reigns(look.Nodes)
 	n := granted(look.Nodes)
 	state := fnv.New128a()
 	for i := range look.Nodes {
 		node := &look.Nodes[i]
-		s := Standing(*node, l.Limit)
+		s := ClaimInfoOf(*node, l.Limit)
 		if i < n {
 			l.Holders = append(l.Holders, s)
 			l.Token = max(l.Token, s.Token)
@@ -169,11 +169,11 @@ func show(look Look) driver.Lock {
 	return l
 }
 
-// Standing is a node as others see it.
-func Standing(n Node, limit int64) driver.Standing {
-	s := driver.Standing{
+// ClaimInfoOf is a node as others see it.
+func ClaimInfoOf(n Node, limit int64) driver.ClaimInfo {
+	s := driver.ClaimInfo{
 		Ref: ref(n), Owner: n.Owner, Meta: n.Meta, Weight: n.Weight, Token: n.Token, TTL: n.TTL,
-		Detached: n.Detached, Asked: n.Asked, Broken: n.Broken, Foreign: n.Foreign,
+		Detached: n.Detached, ReleaseRequested: n.ReleaseRequested, Broken: n.Broken, Foreign: n.Foreign,
 	}
 	if n.Foreign {
 		s.Owner = "session " + n.Session

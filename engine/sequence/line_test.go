@@ -23,7 +23,7 @@ func line(form string) (nodes []Node) {
 		case "w":
 			n.Kind, n.Limit, n.Weight = driver.KindRW, driver.RWLimit, driver.RWLimit
 		case "f":
-			n.Foreign, n.Note = true, Note{}
+			n.Foreign, n.Payload = true, Payload{}
 		default:
 			n.Kind = driver.KindSemaphore
 			fmt.Sscanf(s, "%d/%d", &n.Weight, &n.Limit)

@@ -19,7 +19,7 @@ func (e *Engine) Break(ctx context.Context, name, r string, mode driver.BreakMod
 	}
 	ctx, stop := e.bind(ctx)
 	defer stop()
-	p := e.patience(ctx, driver.Patience(driver.MaxTTL))
+	p := e.patience(ctx, driver.UnreachableTimeout(driver.MaxTTL))
 	for {
 		over, err := e.breaks(p, name, key, token, mode)
 		if over {
@@ -45,13 +45,13 @@ func (e *Engine) breaks(p *patience, name, key string, token int64, mode driver.
 	}
 	i := slices.IndexFunc(look.Nodes, func(n Node) bool { return n.Key == key && n.Token == token })
 	if i < 0 {
-		if p.unsure && mode != driver.BreakAsk {
+		if p.unsure && mode != driver.BreakRequestRelease {
 			return true, nil
 		}
-		return true, &driver.LossError{Loss: driver.LossGone}
+		return true, &driver.LossError{Cause: driver.LossGone}
 	}
 	n := look.Nodes[i]
-	if mode == driver.BreakForce || mode == driver.BreakMark && i >= granted(look.Nodes) {
+	if mode == driver.BreakForce || mode == driver.BreakGraceful && i >= granted(look.Nodes) {
 		stood, err := e.breakNode(ctx, name, n)
 		p.unsure = p.unsure || err != nil
 		return err == nil && stood, err
@@ -59,10 +59,10 @@ func (e *Engine) breaks(p *patience, name, key string, token int64, mode driver.
 	if n.Foreign {
 		return true, fmt.Errorf("%w: a foreign holder cannot be told, only removed by force", driver.ErrUnsupported)
 	}
-	note := n.Note
-	note.Broken = note.Broken || mode == driver.BreakMark
-	note.Asked = note.Asked || mode == driver.BreakAsk
-	if note == n.Note {
+	note := n.Payload
+	note.Broken = note.Broken || mode == driver.BreakGraceful
+	note.ReleaseRequested = note.ReleaseRequested || mode == driver.BreakRequestRelease
+	if note == n.Payload {
 		return true, nil
 	}
 	_, ok, err := e.tree.Change(ctx, name, n, note)
@@ -83,9 +83,9 @@ func (e *Engine) whyGone(ctx context.Context, name string, n Node) *driver.LossE
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	if broken, err := e.wasBroken(ctx, name, n); err == nil && broken {
-		return &driver.LossError{Loss: driver.LossBroken}
+		return &driver.LossError{Cause: driver.LossBroken}
 	}
-	return &driver.LossError{Loss: driver.LossGone}
+	return &driver.LossError{Cause: driver.LossGone}
 }
 
 func (e *Engine) wasBroken(ctx context.Context, name string, n Node) (bool, error) {
@@ -102,14 +102,14 @@ func (e *Engine) Detach(ctx context.Context, g driver.Grant, keep time.Duration)
 	}
 	ctx, stop := e.bind(ctx)
 	defer stop()
-	p := e.patience(ctx, driver.Patience(g.TTL))
+	p := e.patience(ctx, driver.UnreachableTimeout(g.GrantedTTL))
 	var to Session
 	for {
 		over, err := e.detach(p, g, keep, &to)
 		if over {
 			if err != nil && to.ID != "" {
 				ctx, cancel := bounded(ctx)
-				_ = e.tree.End(ctx, to.ID) // else its TTL ends it
+				_ = e.tree.EndSession(ctx, to.ID) // else its TTL ends it
 				cancel()
 			}
 			return err
@@ -132,28 +132,28 @@ func (e *Engine) detach(p *patience, g driver.Grant, keep time.Duration, to *Ses
 	case err != nil:
 		return false, err
 	case n.Token == 0 || n.Token != g.Token:
-		return true, &driver.LossError{Loss: driver.LossGone}
+		return true, &driver.LossError{Cause: driver.LossGone}
 	case n.Broken:
-		return true, &driver.LossError{Loss: driver.LossBroken}
+		return true, &driver.LossError{Cause: driver.LossBroken}
 	case to.ID != "" && n.Session == to.ID: // the answer to an earlier try was lost
 		e.detached(g)
 		return true, nil
 	case to.ID == "":
-		if *to, err = e.tree.Open(ctx, max(keep, e.info.MinTTL)); err != nil {
+		if *to, err = e.tree.OpenSession(ctx, max(keep, e.info.MinTTL)); err != nil {
 			return false, err
 		}
 	}
-	note := n.Note
+	note := n.Payload
 	note.Detached, note.TTL = true, to.TTL
 	_, ok, err := e.mover.Move(ctx, g.Name, n, *to, note)
-	if errors.Is(err, ErrSessionOver) { // if it is the claim's own, the next try finds nothing; else it needs another
+	if errors.Is(err, ErrSessionExpired) { // if it is the claim's own, the next try finds nothing; else it needs another
 		*to = Session{}
 	}
 	if err != nil || !ok {
 		return false, err
 	}
 	if n.Detached {
-		_ = e.tree.End(ctx, n.Session) // the one that it had before
+		_ = e.tree.EndSession(ctx, n.Session) // the one that it had before
 	}
 	e.detached(g)
 	return true, nil

@@ -42,7 +42,7 @@ func TestPromiseLowered(t *testing.T) {
 		defer cancel()
 		var loss *driver.LossError
 		end, err := holder.NextEnding(told)
-		if err != nil || end.ID != g.ID || !errors.As(end.Err, &loss) || loss.Loss != driver.LossSession {
+		if err != nil || end.ID != g.ID || !errors.As(end.Err, &loss) || loss.Cause != driver.LossSessionExpired {
 			t.Errorf("of a promise that was lowered the holder is told: %v, %v", end, err)
 		}
 		in, done := context.WithTimeout(t.Context(), less+time.Second)
@@ -69,17 +69,17 @@ type private struct {
 	own string
 }
 
-func (p *private) Open(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
-	s, err := p.Link.Open(ctx, ttl)
+func (p *private) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+	s, err := p.Link.OpenSession(ctx, ttl)
 	p.own = s.ID
 	return s, err
 }
 
-func (p *private) Beat(ctx context.Context, session string) (time.Duration, error) {
+func (p *private) KeepAlive(ctx context.Context, session string) (time.Duration, error) {
 	if session != p.own {
 		return 0, fmt.Errorf("%w: another's session", driver.ErrUnsupported)
 	}
-	return p.Link.Beat(ctx, session)
+	return p.Link.KeepAlive(ctx, session)
 }
 
 // TestRenewalOfAnother: where a session is beaten by its own client alone, nobody else's renewal is confirmed, though that

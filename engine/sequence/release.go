@@ -14,7 +14,7 @@ import (
 func (e *Engine) Release(ctx context.Context, c driver.Claim, r string) error {
 	ctx, stop := e.bind(ctx)
 	defer stop()
-	p := e.patience(ctx, driver.Patience(c.TTL))
+	p := e.patience(ctx, driver.UnreachableTimeout(c.TTL))
 	e.mu.Lock()
 	cl := e.claims[c.ID]
 	if cl != nil && (cl.Name != c.Name || r != "" && r != ref(cl.node)) {
@@ -79,19 +79,19 @@ func (e *Engine) removeClaim(p *patience, cl *claim) error {
 		ctx, cancel := bounded(p.ctx)
 		start := e.clock.Now()
 		var stood bool
-		var left Look
+		var left Snapshot
 		var err error
 		node := Node{Key: n.Key, Token: n.Token}
 		switch {
 		case unsure:
 			stood, err = e.tree.Withdraw(ctx, cl.Name, s.Session, cl.number, cl.ID)
 		case next != "":
-			stood, left, err = e.successor.RemoveFor(ctx, cl.Name, node, next)
+			stood, left, err = e.successor.RemoveAndReadNext(ctx, cl.Name, node, next)
 		default:
 			stood, left, err = e.tree.Remove(ctx, cl.Name, node, look)
 		}
 		cancel()
-		if err == nil || errors.Is(err, ErrSessionOver) {
+		if err == nil || errors.Is(err, ErrSessionExpired) {
 			return e.released(p, cl, known, stood && err == nil, sight{left, start})
 		}
 		p.unsure = true
@@ -148,8 +148,8 @@ func (e *Engine) ownDoing(p *patience, name string, n Node, ttl time.Duration) e
 		cancel()
 		switch {
 		case err == nil && broken:
-			return &driver.LossError{Loss: driver.LossBroken}
-		case err == nil && e.breaker != nil && e.clock.Since(p.asked) > NoteTime(ttl)-ttl:
+			return &driver.LossError{Cause: driver.LossBroken}
+		case err == nil && e.breaker != nil && e.clock.Since(p.asked) > BreakNoteTime(ttl)-ttl:
 			return fmt.Errorf("%w: the release was asked for so long ago that a note of a break may be gone", driver.ErrUncertain)
 		case err == nil:
 			return nil
@@ -169,7 +169,7 @@ func (e *Engine) released(p *patience, cl *claim, n Node, stood bool, left sight
 	e.forget(cl)
 	if cl.session.alone {
 		ctx, cancel := bounded(p.ctx)
-		_ = e.tree.End(ctx, cl.session.ID) // else its TTL ends it
+		_ = e.tree.EndSession(ctx, cl.session.ID) // else its TTL ends it
 		cancel()
 	}
 	e.mu.Lock()
@@ -192,7 +192,7 @@ func (e *Engine) released(p *patience, cl *claim, n Node, stood bool, left sight
 // releaseElsewhere removes a claim that another client made, or that this one has forgotten.
 func (e *Engine) releaseElsewhere(p *patience, c driver.Claim, r string) error {
 	if c.ID == "" && r == "" {
-		return &driver.LossError{Loss: driver.LossGone}
+		return &driver.LossError{Cause: driver.LossGone}
 	}
 	var tried Node // what a try without an answer was to remove
 	for {
@@ -211,7 +211,7 @@ func (e *Engine) releaseElsewhere(p *patience, c driver.Claim, r string) error {
 			if err == nil {
 				if stood && n.Detached {
 					ctx, cancel := bounded(p.ctx)
-					_ = e.tree.End(ctx, n.Session) // it was the claim's own
+					_ = e.tree.EndSession(ctx, n.Session) // it was the claim's own
 					cancel()
 				}
 				switch {
@@ -236,5 +236,5 @@ func named(id, r string) Node {
 	if err != nil {
 		return Node{}
 	}
-	return Node{Key: key, Token: token, Note: Note{ID: id}}
+	return Node{Key: key, Token: token, Payload: Payload{ID: id}}
 }

@@ -50,7 +50,7 @@ func (e *Engine) bySession(gs []driver.Grant, done func(int, driver.Renewal), ot
 		case cl.loss != nil:
 			answers[i] = cl.loss
 		case cl.leaving:
-			answers[i] = &driver.LossError{Loss: driver.LossGone}
+			answers[i] = &driver.LossError{Cause: driver.LossGone}
 		default:
 			cl.asked = e.clock.Now()
 			groups[cl.session] = append(groups[cl.session], due{i, cl})
@@ -68,10 +68,10 @@ func (e *Engine) bySession(gs []driver.Grant, done func(int, driver.Renewal), ot
 
 func (s *session) renew(ctx context.Context, some []due, done func(int, driver.Renewal)) {
 	e := s.e
-	at := make([]Place, len(some))
+	at := make([]NodeRef, len(some))
 	e.mu.Lock()
 	for k, d := range some {
-		at[k] = Place{d.cl.Name, d.cl.node.Key}
+		at[k] = NodeRef{d.cl.Name, d.cl.node.Key}
 	}
 	e.mu.Unlock()
 	var since driver.Instant
@@ -88,10 +88,10 @@ func (s *session) renew(ctx context.Context, some []due, done func(int, driver.R
 		since = start
 	}
 	for k, d := range some {
-		r := driver.Renewal{Since: since, TTL: s.TTL}
+		r := driver.Renewal{Since: since, GrantedTTL: s.TTL}
 		switch {
-		case errors.Is(beatErr, ErrSessionOver):
-			r.Err = e.lose(d.cl, driver.LossSession)
+		case errors.Is(beatErr, ErrSessionExpired):
+			r.Err = e.lose(d.cl, driver.LossSessionExpired)
 		case err != nil:
 			r.Err = e.fault(ctx, err)
 		case beatErr != nil && isGone(nodes[k]):
@@ -104,7 +104,7 @@ func (s *session) renew(ctx context.Context, some []due, done func(int, driver.R
 			} else {
 				r.Err = e.renewed(d.cl, since)
 			}
-			r.Asked = nodes[k].Asked
+			r.ReleaseRequested = nodes[k].ReleaseRequested
 		}
 		done(d.i, r)
 	}
@@ -128,20 +128,20 @@ func (e *Engine) renewed(cl *claim, since driver.Instant) error {
 func (s *session) keepFresh(ctx context.Context) (driver.Instant, error) {
 	for {
 		since, err := s.fresh(ctx)
-		if err == nil || errors.Is(err, ErrSessionOver) || driver.Final(err) || s.e.sleep(ctx, s.TTL/50) != nil {
+		if err == nil || errors.Is(err, ErrSessionExpired) || driver.IsFinal(err) || s.e.sleep(ctx, s.TTL/50) != nil {
 			return since, err
 		}
 	}
 }
 
 // keepReading reads nodes, again until there is an answer or ctx ends, and gives the start of the read that had it.
-func (s *session) keepReading(ctx context.Context, at []Place) ([]Node, driver.Instant, error) {
+func (s *session) keepReading(ctx context.Context, at []NodeRef) ([]Node, driver.Instant, error) {
 	for {
 		bctx, cancel := bounded(ctx)
 		start := s.e.clock.Now()
 		nodes, err := s.e.tree.Read(bctx, at)
 		cancel()
-		if err == nil || driver.Final(err) || s.e.sleep(ctx, s.TTL/50) != nil {
+		if err == nil || driver.IsFinal(err) || s.e.sleep(ctx, s.TTL/50) != nil {
 			return nodes, start, err
 		}
 	}
@@ -152,7 +152,7 @@ func (s *session) keepReading(ctx context.Context, at []Place) ([]Node, driver.I
 // client finds it. Where a session can be beaten by its own client alone nobody else can renew: whether that client
 // still does is not known here.
 func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Renewal {
-	lost := func(why driver.Loss) driver.Renewal { return driver.Renewal{Err: &driver.LossError{Loss: why}} }
+	lost := func(why driver.LossCause) driver.Renewal { return driver.Renewal{Err: &driver.LossError{Cause: why}} }
 	start := e.clock.Now()
 	for {
 		n, err := e.find(ctx, g.Name, g.ID, g.Ref)
@@ -165,11 +165,11 @@ func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Rene
 			return lost(driver.LossBroken)
 		}
 		bctx, cancel := bounded(ctx)
-		promise, err := e.tree.Beat(bctx, n.Session)
+		promise, err := e.tree.KeepAlive(bctx, n.Session)
 		cancel()
 		switch {
-		case errors.Is(err, ErrSessionOver):
-			return lost(driver.LossSession)
+		case errors.Is(err, ErrSessionExpired):
+			return lost(driver.LossSessionExpired)
 		case err != nil:
 			return driver.Renewal{Err: driver.Uncertain(e.fault(ctx, err))}
 		}
@@ -178,7 +178,7 @@ func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Rene
 			ttl = min(ttl, promise)
 		}
 		if !n.Detached {
-			note := n.Note
+			note := n.Payload
 			note.Renewed++
 			bctx, cancel := bounded(ctx)
 			_, ok, err := e.tree.Change(bctx, g.Name, n, note)
@@ -190,7 +190,7 @@ func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Rene
 				continue // changed meanwhile
 			}
 		}
-		return driver.Renewal{Since: start, TTL: ttl, Asked: n.Asked}
+		return driver.Renewal{Since: start, GrantedTTL: ttl, ReleaseRequested: n.ReleaseRequested}
 	}
 }
 
@@ -215,7 +215,7 @@ func (e *Engine) find(ctx context.Context, name, id, r string) (Node, error) {
 	if err != nil {
 		return Node{}, err
 	}
-	nodes, err := e.tree.Read(bctx, []Place{{name, key}})
+	nodes, err := e.tree.Read(bctx, []NodeRef{{name, key}})
 	if err != nil {
 		return Node{}, e.fault(ctx, err)
 	}

@@ -10,13 +10,13 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Reweigh is one look and one write. Only a read-write lock's claims change their weight: what a semaphore's waiters watch
+// SetWeight is one look and one write. Only a read-write lock's claims change their weight: what a semaphore's waiters watch
 // for is that a claim goes.
 //
 // A place that fits stays so, on which all looks rely, although one ahead grows heavier: more weight is written only if
 // the lock stands as it was looked at, as far as the first claim that is not let in. So nobody is let in beside it, and
 // whoever comes later sees the new weight.
-func (e *Engine) Reweigh(ctx context.Context, g driver.Grant, weight int64) error {
+func (e *Engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
 	switch {
 	case e.weigher == nil || g.Kind != driver.KindRW:
 		return fmt.Errorf("%w: changing the weight of a claim", driver.ErrUnsupported)
@@ -25,7 +25,7 @@ func (e *Engine) Reweigh(ctx context.Context, g driver.Grant, weight int64) erro
 	}
 	ctx, stop := e.bind(ctx)
 	defer stop()
-	p := e.patience(ctx, driver.Patience(g.TTL))
+	p := e.patience(ctx, driver.UnreachableTimeout(g.GrantedTTL))
 	for tries := 1; ; tries++ {
 		over, err := e.reweigh(p, g, weight, tries >= maxPassed)
 		if over {
@@ -56,14 +56,14 @@ func (e *Engine) reweigh(p *patience, g driver.Grant, weight int64, last bool) (
 	i := slices.IndexFunc(look.Nodes, func(n Node) bool { return n.ID == g.ID && n.Token == g.Token && !n.Foreign })
 	switch {
 	case i < 0:
-		return true, &driver.LossError{Loss: driver.LossGone}
+		return true, &driver.LossError{Cause: driver.LossGone}
 	case look.Nodes[i].Broken:
-		return true, &driver.LossError{Loss: driver.LossBroken}
+		return true, &driver.LossError{Cause: driver.LossBroken}
 	case look.Nodes[i].Weight == weight && !e.unsettled(g.ID):
 		return true, nil
 	}
 	n, let := look.Nodes[i], granted(look.Nodes)
-	note := n.Note
+	note := n.Payload
 	note.Weight = weight
 	var now Node
 	var ok bool

@@ -69,7 +69,7 @@ func TestUpgradeRaces(t *testing.T) {
 					t.Fatal(err)
 				}
 				then = prepare(t, b)
-				if err := a.Reweigh(t.Context(), g, driver.RWLimit); !errors.Is(err, driver.ErrHeld) {
+				if err := a.SetWeight(t.Context(), g, driver.RWLimit); !errors.Is(err, driver.ErrHeld) {
 					t.Errorf("a reader beside another becomes a writer: %v", err)
 				}
 			})
@@ -98,11 +98,11 @@ func TestLateUpgrade(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := e.Reweigh(ctx, g, driver.RWLimit); !errors.Is(err, driver.ErrUncertain) {
+		if err := e.SetWeight(ctx, g, driver.RWLimit); !errors.Is(err, driver.ErrUncertain) {
 			t.Errorf("without an answer: %v", err)
 		}
 		lost = false
-		if err := e.Reweigh(t.Context(), g, 1); err != nil {
+		if err := e.SetWeight(t.Context(), g, 1); err != nil {
 			t.Error(err)
 		}
 		late()

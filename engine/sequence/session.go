@@ -38,7 +38,7 @@ func (e *Engine) open(ctx context.Context, ttl time.Duration, alone bool) (*sess
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	start := e.clock.Now()
-	got, err := e.tree.Open(ctx, ttl)
+	got, err := e.tree.OpenSession(ctx, ttl)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (s *session) take(cl *claim) {
 // dropDetachedLocked forgets detached claims that have ended by themselves. Who made them may never release them.
 func (e *Engine) dropDetachedLocked() {
 	for _, cl := range e.claims {
-		if s := cl.session; s != nil && s.alone && cl.busy == nil && cl.adding == nil && e.clock.AtLeast(cl.asked) > 2*s.TTL {
+		if s := cl.session; s != nil && s.alone && cl.busy == nil && cl.adding == nil && e.clock.SinceAtLeast(cl.asked) > 2*s.TTL {
 			e.forgetLocked(cl)
 		}
 	}
@@ -137,7 +137,7 @@ func (s *session) trusted() driver.Instant { return s.beats[0] }
 
 func (s *session) confirmed(start driver.Instant) {
 	s.beats = append(s.beats, start)
-	for len(s.beats) > 1 && start.Monotonic-s.beats[1].Monotonic >= s.Lag {
+	for len(s.beats) > 1 && start.Monotonic-s.beats[1].Monotonic >= s.ConfirmDelay {
 		s.beats = s.beats[1:]
 	}
 }
@@ -147,8 +147,8 @@ func (s *session) newest() driver.Instant { return s.beats[len(s.beats)-1] }
 
 // pace is the time between two beats. Where trust lags behind, they are as close as they can be, so that it is never far behind.
 func (s *session) pace() time.Duration {
-	if s.Lag > 0 {
-		return s.Lag
+	if s.ConfirmDelay > 0 {
+		return s.ConfirmDelay
 	}
 	return s.TTL / 3
 }
@@ -167,11 +167,11 @@ func (s *session) fresh(ctx context.Context) (driver.Instant, error) {
 	for {
 		s.e.mu.Lock()
 		at, dead := s.trusted(), s.dead
-		early := s.Lag - s.e.clock.AtLeast(s.newest())
+		early := s.ConfirmDelay - s.e.clock.SinceAtLeast(s.newest())
 		s.e.mu.Unlock()
 		switch {
 		case dead:
-			return at, ErrSessionOver
+			return at, ErrSessionExpired
 		case called.Since(at) <= s.TTL/6:
 			return at, nil
 		}
@@ -193,7 +193,7 @@ func (s *session) beat(ctx context.Context) error {
 	e.mu.Lock()
 	if s.dead {
 		e.mu.Unlock()
-		return ErrSessionOver
+		return ErrSessionExpired
 	}
 	flying := s.flying
 	if flying == nil {
@@ -222,10 +222,10 @@ func (s *session) send(flying chan struct{}) {
 	ctx, cancel := context.WithTimeout(e.life, min(step, max(s.TTL/6, 250*time.Millisecond)))
 	defer cancel()
 	start := e.clock.Now()
-	promise, err := e.tree.Beat(ctx, s.ID)
+	promise, err := e.tree.KeepAlive(ctx, s.ID)
 	lowered := err == nil && promise > 0 && promise < s.TTL
 	if lowered {
-		err = ErrSessionOver
+		err = ErrSessionExpired
 	}
 	e.mu.Lock()
 	s.flying, s.failed = nil, own(err)
@@ -233,7 +233,7 @@ func (s *session) send(flying chan struct{}) {
 		s.confirmed(start)
 	}
 	e.mu.Unlock()
-	if errors.Is(err, ErrSessionOver) {
+	if errors.Is(err, ErrSessionExpired) {
 		s.die()
 	}
 	close(flying)
@@ -246,7 +246,7 @@ func (s *session) send(flying chan struct{}) {
 func (e *Engine) endSession(id string) {
 	ctx, cancel := bounded(e.life)
 	defer cancel()
-	_ = e.tree.End(ctx, id)
+	_ = e.tree.EndSession(ctx, id)
 }
 
 // die takes in that the store has ended the session, or keeps it for less than its claims were told. They are all lost.
@@ -259,7 +259,7 @@ func (s *session) die() {
 	}
 	s.endLocked()
 	for cl := range s.claims {
-		e.loseLocked(cl, driver.LossSession)
+		e.loseLocked(cl, driver.LossSessionExpired)
 		if cl.busy == nil && cl.adding == nil {
 			e.forgetLocked(cl)
 		}
@@ -294,7 +294,7 @@ func (s *session) live() {
 			e.mu.Unlock()
 			return
 		}
-		if len(s.claims) == 0 && e.clock.AtLeast(s.idleSince) > s.TTL {
+		if len(s.claims) == 0 && e.clock.SinceAtLeast(s.idleSince) > s.TTL {
 			s.endLocked()
 			e.mu.Unlock()
 			e.endSession(s.ID)

@@ -537,9 +537,9 @@ type lagging struct {
 	lag time.Duration
 }
 
-func (l lagging) Open(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
-	s, err := l.Link.Open(ctx, ttl)
-	s.Lag = l.lag
+func (l lagging) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+	s, err := l.Link.OpenSession(ctx, ttl)
+	s.ConfirmDelay = l.lag
 	return s, err
 }
 
@@ -553,7 +553,7 @@ func TestLag(t *testing.T) {
 		clock := e.Info().Clock
 		check := func(when string, since driver.Instant) {
 			t.Helper()
-			if age := clock.AtLeast(since); age < lag || age > ttl/6 {
+			if age := clock.SinceAtLeast(since); age < lag || age > ttl/6 {
 				t.Errorf("%s: counted from %v ago", when, age)
 			}
 		}
@@ -584,11 +584,11 @@ type late struct {
 	told atomic.Bool
 }
 
-func (l *late) Add(ctx context.Context, name string, s sequence.Session, number int64, note sequence.Note, guard sequence.Guard) (sequence.Look, error) {
-	if guard == sequence.Alone && !l.told.Swap(true) {
-		gone := sequence.Node{Key: "gone", Token: 1, Session: "another", Note: note}
+func (l *late) Add(ctx context.Context, name string, s sequence.Session, number int64, note sequence.Payload, guard sequence.AddCondition) (sequence.Snapshot, error) {
+	if guard == sequence.AddIfAlone && !l.told.Swap(true) {
+		gone := sequence.Node{Key: "gone", Token: 1, Session: "another", Payload: note}
 		gone.ID = "gone"
-		return sequence.Look{Name: name, Nodes: []sequence.Node{gone}, Revision: 1}, nil
+		return sequence.Snapshot{Name: name, Nodes: []sequence.Node{gone}, Revision: 1}, nil
 	}
 	return l.Link.Add(ctx, name, s, number, note, guard)
 }
@@ -677,7 +677,7 @@ func TestLateRenewal(t *testing.T) {
 		if _, err := next.Acquire(t.Context(), waiting(mutex("m", ttl))); err != nil {
 			t.Fatal(err)
 		}
-		if passed := e.Info().Clock.AtLeast(g.Since); passed < ttl || passed > 4*ttl/3 {
+		if passed := e.Info().Clock.SinceAtLeast(g.Since); passed < ttl || passed > 4*ttl/3 {
 			t.Errorf("the next was let in %v after the start of the renewal", passed)
 		}
 	})

@@ -116,7 +116,7 @@ type busy struct {
 	tries int
 }
 
-func (b *busy) ChangeAmong(ctx context.Context, name string, n sequence.Node, note sequence.Note, among []sequence.Node, revision int64) (sequence.Node, bool, error) {
+func (b *busy) ChangeAmong(ctx context.Context, name string, n sequence.Node, note sequence.Payload, among []sequence.Node, revision int64) (sequence.Node, bool, error) {
 	b.tries++
 	return n, false, nil
 }
@@ -132,10 +132,10 @@ func TestUpgradeAmongMany(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := time.Now()
-		if err := e.Reweigh(t.Context(), g, driver.RWLimit); !errors.Is(err, driver.ErrHeld) || link.tries > 10 || time.Since(start) > time.Second {
+		if err := e.SetWeight(t.Context(), g, driver.RWLimit); !errors.Is(err, driver.ErrHeld) || link.tries > 10 || time.Since(start) > time.Second {
 			t.Errorf("after %d tries and %v: %v", link.tries, time.Since(start), err)
 		}
-		if err := e.Reweigh(t.Context(), g, 1); err != nil {
+		if err := e.SetWeight(t.Context(), g, 1); err != nil {
 			t.Errorf("and what it was: %v", err)
 		}
 	})

@@ -79,8 +79,8 @@ func holds(t *testing.T, server *memtree.Server) *sequence.Engine {
 // lax is a tree that cannot make one step of a guard and an add.
 type lax struct{ *memtree.Link }
 
-func (l lax) Add(ctx context.Context, name string, s sequence.Session, number int64, note sequence.Note, _ sequence.Guard) (sequence.Look, error) {
-	return l.Link.Add(ctx, name, s, number, note, sequence.Always)
+func (l lax) Add(ctx context.Context, name string, s sequence.Session, number int64, note sequence.Payload, _ sequence.AddCondition) (sequence.Snapshot, error) {
+	return l.Link.Add(ctx, name, s, number, note, sequence.AddAlways)
 }
 
 // TestTryNotTakenBack: a try that came to stand behind a holder, and cannot be taken back in time, is not said to be refused: it
@@ -129,7 +129,7 @@ func TestTryTakenBackByTheSession(t *testing.T) {
 					return nil, errors.New("the answer was lost")
 				}
 			case "withdraw":
-				return nil, sequence.ErrSessionOver
+				return nil, sequence.ErrSessionExpired
 			}
 			return do(), nil
 		}})

@@ -13,7 +13,7 @@ import (
 
 // walker is a tree of which nothing is asked but to walk.
 type walker struct {
-	Tree
+	NodeStore
 	every time.Duration // from one answer of the store to the next
 	steps int           // until it finds a lock
 	then  int           // locks there are
@@ -22,16 +22,16 @@ type walker struct {
 func (w *walker) Info() driver.Info { return driver.Info{Store: "walker:"} }
 func (w *walker) Close() error      { return nil }
 
-func (w *walker) Walk(ctx context.Context, _ string) iter.Seq2[Look, error] {
-	return func(yield func(Look, error) bool) {
+func (w *walker) Walk(ctx context.Context, _ string) iter.Seq2[Snapshot, error] {
+	return func(yield func(Snapshot, error) bool) {
 		for i := range w.steps + w.then {
 			select {
 			case <-time.After(w.every):
 			case <-ctx.Done():
-				yield(Look{}, ctx.Err())
+				yield(Snapshot{}, ctx.Err())
 				return
 			}
-			look := Look{}
+			look := Snapshot{}
 			if i >= w.steps {
 				look.Nodes = []Node{{Key: "a", Token: 1}}
 			}

@@ -83,5 +83,5 @@ func stands(t *testing.T, s driver.Store, c driver.Claim) bool {
 	if err != nil {
 		t.Error(err)
 	}
-	return slices.ContainsFunc(append(l.Holders, l.Waiters...), func(s driver.Standing) bool { return s.Ref == c.ID })
+	return slices.ContainsFunc(append(l.Holders, l.Waiters...), func(s driver.ClaimInfo) bool { return s.Ref == c.ID })
 }

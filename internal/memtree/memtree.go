@@ -134,8 +134,8 @@ func (s *Server) notify(name, key string, gone bool) {
 	}
 }
 
-func (s *Server) look(name string) sequence.Look {
-	l := sequence.Look{Name: name, Revision: s.revision, Full: true}
+func (s *Server) look(name string) sequence.Snapshot {
+	l := sequence.Snapshot{Name: name, Revision: s.revision, Full: true}
 	for _, n := range s.locks[name] {
 		l.Nodes = append(l.Nodes, *n)
 	}
@@ -219,8 +219,8 @@ func (l *Link) Info() driver.Info {
 	return driver.Info{Store: "memtree", Clock: clock, Tier: driver.TierFenceSafe}
 }
 
-// Open begins a session.
-func (l *Link) Open(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+// OpenSession begins a session.
+func (l *Link) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
 	return do(ctx, l, "open", func(s *Server) sequence.Session {
 		s.revision++
 		id := fmt.Sprintf("%x", s.revision)
@@ -232,13 +232,13 @@ func (l *Link) Open(ctx context.Context, ttl time.Duration) (sequence.Session, e
 // known turns the answer of a server that may not know the session into an error.
 func known(ok bool, err error) error {
 	if err == nil && !ok {
-		return sequence.ErrSessionOver
+		return sequence.ErrSessionExpired
 	}
 	return err
 }
 
-// Beat restarts the session's timer.
-func (l *Link) Beat(ctx context.Context, id string) (promise time.Duration, err error) {
+// KeepAlive restarts the session's timer.
+func (l *Link) KeepAlive(ctx context.Context, id string) (promise time.Duration, err error) {
 	promise, err = do(ctx, l, "beat", func(s *Server) time.Duration {
 		ses := s.sessions[id]
 		if ses == nil {
@@ -250,8 +250,8 @@ func (l *Link) Beat(ctx context.Context, id string) (promise time.Duration, err 
 	return promise, known(promise > 0, err)
 }
 
-// End ends a session.
-func (l *Link) End(ctx context.Context, id string) error {
+// EndSession ends a session.
+func (l *Link) EndSession(ctx context.Context, id string) error {
 	return known(do(ctx, l, "end", func(s *Server) bool {
 		ok := s.sessions[id] != nil
 		s.expire(id)
@@ -263,25 +263,25 @@ func keyOf(s sequence.Session, number int64) string { return fmt.Sprintf("%s.%d"
 
 // added is the answer to an Add.
 type added struct {
-	look sequence.Look
+	look sequence.Snapshot
 	err  error
 }
 
 // Add adds a node.
-func (l *Link) Add(ctx context.Context, name string, ses sequence.Session, number int64, note sequence.Note, guard sequence.Guard) (sequence.Look, error) {
+func (l *Link) Add(ctx context.Context, name string, ses sequence.Session, number int64, note sequence.Payload, guard sequence.AddCondition) (sequence.Snapshot, error) {
 	got, err := do(ctx, l, "add", func(s *Server) added {
 		key := keyOf(ses, number)
 		switch nodes := s.locks[name]; {
 		case s.sessions[ses.ID] == nil:
-			return added{err: sequence.ErrSessionOver}
+			return added{err: sequence.ErrSessionExpired}
 		case s.barred[key]:
 			return added{err: errors.New("withdrawn")}
 		case s.find(name, key) != nil:
-		case guard == sequence.Alone && len(nodes) > 0:
+		case guard == sequence.AddIfAlone && len(nodes) > 0:
 		case guard > 0 && slices.ContainsFunc(nodes, func(n *sequence.Node) bool { return n.Token > int64(guard) }):
 		default:
 			s.revision++
-			s.locks[name] = append(nodes, &sequence.Node{Key: key, Token: s.revision, Version: s.revision, Session: ses.ID, Note: note})
+			s.locks[name] = append(nodes, &sequence.Node{Key: key, Token: s.revision, Version: s.revision, Session: ses.ID, Payload: note})
 			s.notify(name, key, false)
 		}
 		return added{look: s.look(name)}
@@ -303,12 +303,12 @@ func (l *Link) Withdraw(ctx context.Context, name string, ses sequence.Session, 
 }
 
 // List lists, always in full.
-func (l *Link) List(ctx context.Context, name string, _ bool) (sequence.Look, error) {
-	return do(ctx, l, "list", func(s *Server) sequence.Look { return s.look(name) })
+func (l *Link) List(ctx context.Context, name string, _ bool) (sequence.Snapshot, error) {
+	return do(ctx, l, "list", func(s *Server) sequence.Snapshot { return s.look(name) })
 }
 
 // Read reads single nodes.
-func (l *Link) Read(ctx context.Context, at []sequence.Place) ([]sequence.Node, error) {
+func (l *Link) Read(ctx context.Context, at []sequence.NodeRef) ([]sequence.Node, error) {
 	return do(ctx, l, "read", func(s *Server) []sequence.Node {
 		nodes := make([]sequence.Node, len(at))
 		for i, p := range at {
@@ -328,17 +328,17 @@ type changed struct {
 }
 
 // Change replaces a note.
-func (l *Link) Change(ctx context.Context, name string, n sequence.Node, note sequence.Note) (sequence.Node, bool, error) {
+func (l *Link) Change(ctx context.Context, name string, n sequence.Node, note sequence.Payload) (sequence.Node, bool, error) {
 	return l.change(ctx, "change", name, n, n.Session, note)
 }
 
 // Move binds a node to another session, and bars its add.
-func (l *Link) Move(ctx context.Context, name string, n sequence.Node, to sequence.Session, note sequence.Note) (sequence.Node, bool, error) {
+func (l *Link) Move(ctx context.Context, name string, n sequence.Node, to sequence.Session, note sequence.Payload) (sequence.Node, bool, error) {
 	return l.change(ctx, "move", name, n, to.ID, note)
 }
 
 // ChangeAmong replaces a note if others stand as they did.
-func (l *Link) ChangeAmong(ctx context.Context, name string, n sequence.Node, note sequence.Note, among []sequence.Node, revision int64) (sequence.Node, bool, error) {
+func (l *Link) ChangeAmong(ctx context.Context, name string, n sequence.Node, note sequence.Payload, among []sequence.Node, revision int64) (sequence.Node, bool, error) {
 	return l.change(ctx, "change", name, n, n.Session, note, func(s *Server) bool {
 		for _, a := range among {
 			if at := s.find(name, a.Key); at == nil || at.Version != a.Version {
@@ -349,7 +349,7 @@ func (l *Link) ChangeAmong(ctx context.Context, name string, n sequence.Node, no
 	})
 }
 
-func (l *Link) change(ctx context.Context, what, name string, n sequence.Node, to string, note sequence.Note, when ...func(s *Server) bool) (sequence.Node, bool, error) {
+func (l *Link) change(ctx context.Context, what, name string, n sequence.Node, to string, note sequence.Payload, when ...func(s *Server) bool) (sequence.Node, bool, error) {
 	got, err := do(ctx, l, what, func(s *Server) changed {
 		if len(when) > 0 && !when[0](s) {
 			return changed{}
@@ -363,7 +363,7 @@ func (l *Link) change(ctx context.Context, what, name string, n sequence.Node, t
 		}
 		s.revision++
 		s.barred[n.Key] = s.barred[n.Key] || at.Session != to
-		at.Version, at.Note, at.Session = s.revision, note, to
+		at.Version, at.Payload, at.Session = s.revision, note, to
 		s.notify(name, n.Key, false)
 		return changed{now: *at, ok: true}
 	})
@@ -373,11 +373,11 @@ func (l *Link) change(ctx context.Context, what, name string, n sequence.Node, t
 // removed is the answer to a Remove.
 type removed struct {
 	stood bool
-	left  sequence.Look
+	left  sequence.Snapshot
 }
 
 // Remove removes a node.
-func (l *Link) Remove(ctx context.Context, name string, n sequence.Node, look bool) (bool, sequence.Look, error) {
+func (l *Link) Remove(ctx context.Context, name string, n sequence.Node, look bool) (bool, sequence.Snapshot, error) {
 	got, err := do(ctx, l, "remove", func(s *Server) (r removed) {
 		at := s.find(name, n.Key)
 		if at != nil && at.Token == n.Token && (n.Version == 0 || at.Version == n.Version) {
@@ -402,7 +402,7 @@ func (l *Link) BreakNode(ctx context.Context, name string, n sequence.Node) (boo
 		s.remove(name, at)
 		now := time.Now()
 		maps.DeleteFunc(s.broken, func(_ string, until time.Time) bool { return now.After(until) })
-		s.broken[n.ID] = now.Add(sequence.NoteTime(n.TTL))
+		s.broken[n.ID] = now.Add(sequence.BreakNoteTime(n.TTL))
 		return true
 	})
 }
@@ -412,15 +412,15 @@ func (l *Link) WasBroken(ctx context.Context, _ string, n sequence.Node) (bool, 
 	return do(ctx, l, "broken", func(s *Server) bool { return time.Now().Before(s.broken[n.ID]) })
 }
 
-// RemoveFor removes a node, and looks at another one.
-func (l *Link) RemoveFor(ctx context.Context, name string, n sequence.Node, next string) (bool, sequence.Look, error) {
+// RemoveAndReadNext removes a node, and looks at another one.
+func (l *Link) RemoveAndReadNext(ctx context.Context, name string, n sequence.Node, next string) (bool, sequence.Snapshot, error) {
 	got, err := do(ctx, l, "remove", func(s *Server) (r removed) {
 		at := s.find(name, n.Key)
 		if at == nil || at.Token != n.Token {
 			return r
 		}
 		s.remove(name, at)
-		left := sequence.Look{Name: name, Revision: s.revision, Full: true}
+		left := sequence.Snapshot{Name: name, Revision: s.revision, Full: true}
 		if at := s.find(name, next); at != nil {
 			left.Nodes = []sequence.Node{*at}
 		}
@@ -450,9 +450,9 @@ func (l *Link) Watch(name, key string, revision int64, changed func()) (stop fun
 }
 
 // Walk lists all locks.
-func (l *Link) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look, error] {
-	return func(yield func(sequence.Look, error) bool) {
-		looks, err := do(ctx, l, "walk", func(s *Server) (looks []sequence.Look) {
+func (l *Link) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snapshot, error] {
+	return func(yield func(sequence.Snapshot, error) bool) {
+		looks, err := do(ctx, l, "walk", func(s *Server) (looks []sequence.Snapshot) {
 			for name := range s.locks {
 				if strings.HasPrefix(name, prefix) {
 					looks = append(looks, s.look(name))
@@ -461,7 +461,7 @@ func (l *Link) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look,
 			return looks
 		})
 		if err != nil {
-			yield(sequence.Look{}, err)
+			yield(sequence.Snapshot{}, err)
 			return
 		}
 		for _, look := range looks {

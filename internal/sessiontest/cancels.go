@@ -72,7 +72,7 @@ func (r *Rig[C, P]) Cancels(t *testing.T) {
 				}
 				mu.Unlock()
 				if err == nil {
-					Fails(t, l.Unlock())
+					Fails(t, l.Release())
 				} else if late := time.Since(given); late > 3*time.Second+10*machine.Worst(given) {
 					t.Errorf("a cancelled acquire returned %v after its context had ended", late)
 				}
@@ -114,7 +114,7 @@ func usualCycle(t *testing.T, clients []*holdfast.Client) time.Duration {
 	began, n := time.Now(), 0
 	for range 8 {
 		for _, client := range clients {
-			Fails(t, Lock(t, client, t.Name()+"/measure").Unlock())
+			Fails(t, Lock(t, client, t.Name()+"/measure").Release())
 			n++
 		}
 	}

@@ -56,7 +56,7 @@ func (r *Rig[C, P]) rivals(t *testing.T, c C, locks []string, to ...*servertest.
 			l, err := insist(ctx, client, name)
 			out[i] = rival{name, time.Now(), err}
 			if err == nil {
-				_ = l.Unlock()
+				_ = l.Release()
 			}
 		})
 	}
@@ -148,7 +148,7 @@ func (r *Rig[C, P]) ShortCut(t *testing.T) {
 		for i, l := range leases {
 			err := context.Cause(l.Context())
 			if l.Valid() && err == nil {
-				err = l.Unlock()
+				err = l.Release()
 			}
 			switch {
 			case cuts[i] > ttl/3, err != nil && pulse.Worst(taken) > ttl/20:
@@ -224,7 +224,7 @@ func (r *Rig[C, P]) StopWaiting(t *testing.T) {
 	line(t, p, t.Name(), func(l driver.Lock) bool { return len(l.Waiters) == 0 })
 	_ = w.Process.Signal(syscall.SIGCONT)
 	InLine(t, p, t.Name())
-	Fails(t, l.Unlock())
+	Fails(t, l.Release())
 	w.until(t, "in")
 }
 

@@ -41,7 +41,7 @@ func Interop(t *testing.T, s driver.Store, kind driver.Kind, begin func(lock, fi
 	Fails(t, err)
 	wait := begin(lock, file)
 	go func() { n, err := wait(); theirs <- result{n, err} }()
-	foreign := func(s driver.Standing) bool { return s.Foreign }
+	foreign := func(s driver.ClaimInfo) bool { return s.Foreign }
 	for limit := time.Now().Add(3 * time.Minute); s.Info().MaxWaiters > 0; time.Sleep(10 * time.Millisecond) {
 		now, err := s.Inspect(t.Context(), lock)
 		Fails(t, err)
@@ -56,7 +56,7 @@ func Interop(t *testing.T, s driver.Store, kind driver.Kind, begin func(lock, fi
 			t.Fatalf("the peer does not wait for us: %+v", now)
 		}
 	}
-	Fails(t, first.Unlock())
+	Fails(t, first.Release())
 	var peer *result
 	added, rounds := 0, 0
 	for ; peer == nil || rounds < *Rounds; rounds++ {
@@ -78,7 +78,7 @@ func Interop(t *testing.T, s driver.Store, kind driver.Kind, begin func(lock, fi
 		if err != nil || len(now.Holders) == 0 || !read && foreign(now.Holders[0]) {
 			t.Errorf("held by us, and shown as %+v, %v", now, err)
 		}
-		Fails(t, l.Unlock())
+		Fails(t, l.Release())
 		select {
 		case r := <-theirs:
 			if r.err != nil {

@@ -49,7 +49,7 @@ func (r *Rig[C, P]) LeaderKilled(t *testing.T) {
 					t.Error("two hold at a time")
 				}
 				inside[i].Add(-1)
-				_ = l.Unlock()
+				_ = l.Release()
 				cycles.Add(1)
 			}
 		})
@@ -83,11 +83,11 @@ func (r *Rig[C, P]) LeaderKilled(t *testing.T) {
 	without := leaderless.Worst(began)
 	t.Logf("without a leader for up to %v", without.Round(10*time.Millisecond))
 	// Who holds a lock cannot keep it without a majority. On a machine on which that does not come back in time, this shows nothing.
-	if err := kept.Unlock(); err != nil && max(without, 10*machine.Worst(began)) < ttl/3 {
+	if err := kept.Release(); err != nil && max(without, 10*machine.Worst(began)) < ttl/3 {
 		t.Errorf("the lock was lost: %v", err)
 	}
 	for i := range inside {
-		Fails(t, Lock(t, client, other(i)).Unlock())                   // as soon as all before it have gone
+		Fails(t, Lock(t, client, other(i)).Release())                  // as soon as all before it have gone
 		for given := time.Now(); ; time.Sleep(20 * time.Millisecond) { // an add that was given up may be on its way
 			l, err := client.Inspect(t.Context(), other(i))
 			if err == nil && len(l.Holders)+len(l.Waiters) == 0 {
@@ -116,12 +116,12 @@ func (r *Rig[C, P]) AllKilled(t *testing.T) {
 	Fails(t, c.Ready(t.Context()))
 	Renewed(t, l)
 	token := l.Token()
-	Fails(t, l.Unlock())
+	Fails(t, l.Release())
 	next := Lock(t, client, t.Name())
 	if next.Token() <= token {
 		t.Errorf("token %d came after %d", next.Token(), token)
 	}
-	Fails(t, next.Unlock())
+	Fails(t, next.Release())
 }
 
 // HalfDead gives a client addresses of which the first answer nothing.
@@ -133,6 +133,6 @@ func (r *Rig[C, P]) HalfDead(t *testing.T) {
 	}
 	defer client.Close()
 	began := time.Now()
-	Fails(t, Lock(t, client, t.Name()).Unlock())
+	Fails(t, Lock(t, client, t.Name()).Release())
 	t.Logf("locked and unlocked in %v", time.Since(began).Round(time.Millisecond))
 }

@@ -136,7 +136,7 @@ func (r *Rig[C, P]) pulse(t *testing.T, c C) *pace.Pace {
 	t.Cleanup(p.WatchTask(every, func(<-chan struct{}) {
 		time.Sleep(every)
 		if l, err := mu.Lock(t.Context()); err == nil {
-			_ = l.Unlock()
+			_ = l.Release()
 		}
 	}))
 	return &p

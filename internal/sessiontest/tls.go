@@ -37,7 +37,7 @@ func (r *Rig[C, P]) TLS(t *testing.T, start func(cert, key string) C) {
 		if err != nil {
 			return err
 		}
-		return l.Unlock()
+		return l.Release()
 	}
 	var err error
 	for limit := time.Now().Add(2 * time.Minute); time.Now().Before(limit); time.Sleep(100 * time.Millisecond) {

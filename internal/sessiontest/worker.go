@@ -165,7 +165,7 @@ func (o Order) wait() error {
 		return err
 	}
 	fmt.Println("in")
-	return l.Unlock()
+	return l.Release()
 }
 
 // queue has clients come for one lock again and again, of which a quarter of the waits are given up, and notes each hold
@@ -206,7 +206,7 @@ func (o Order) queue() error {
 					if !l.Valid() {
 						fmt.Fprintf(file, "late %d\n", l.Token())
 					}
-					_ = l.Unlock()
+					_ = l.Release()
 				case wait.Err() != nil:
 					fmt.Fprintf(file, "cancelled\n")
 				case !errors.Is(err, holdfast.ErrUncertain):

@@ -55,7 +55,7 @@ func (h *host) clock() driver.Clock {
 			}
 			return h.base[0] + time.Duration(float64(now-h.asleep)*h.rate)
 		},
-		Real: func() time.Duration {
+		Boottime: func() time.Duration {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			return h.base[1] + time.Duration(float64(h.world.elapsed())*h.rate) + h.jumped

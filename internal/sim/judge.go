@@ -128,7 +128,7 @@ func (j *judge) ended(name string, l *holdfast.Lease, lost bool) {
 		j.losses++
 		errors.As(l.Err(), &loss)
 		j.cause(name, l, t, loss)
-		if j.w.calm && (loss == nil || loss.Loss != holdfast.LossMaxHold) && !j.broken[l.ID()] {
+		if j.w.calm && (loss == nil || loss.Cause != holdfast.LossMaxHold) && !j.broken[l.ID()] {
 			j.violation("a lease of %s was lost though nothing went wrong: %v", name, l.Err())
 		}
 	}
@@ -245,7 +245,7 @@ func (j *judge) swapped(row record.Row, by actor) {
 		now[c.ID] = c.State == record.Granted
 		switch j.endedBy[c.ID] {
 		case operator: // it can be told so for a TTL; who was stopped for longer may not hear of it
-			if j.fresh(c.ID) && rec.Untold == 0 { // else there were more ends than notes are kept
+			if j.fresh(c.ID) && rec.NotesDroppedUntil == 0 { // else there were more ends than notes are kept
 				j.violation("on %s a claim stands again that an operator had broken", row.Name)
 			}
 			delete(j.endedBy, c.ID)
@@ -396,12 +396,12 @@ func (j *judge) cause(name string, l *holdfast.Lease, t *tenure, loss *holdfast.
 	}
 	_, stands := j.standing[name][l.ID()]
 	switch {
-	case loss.Loss == holdfast.LossGone && stands && (t == nil || j.fell <= t.began):
+	case loss.Cause == holdfast.LossGone && stands && (t == nil || j.fell <= t.began):
 		j.violation("a lease of %s ended because its claim did not stand any more, and it stands", name)
-	case loss.Loss == holdfast.LossBroken && !j.broken[l.ID()]:
+	case loss.Cause == holdfast.LossBroken && !j.broken[l.ID()]:
 		j.violation("a lease of %s ended because an operator broke it, and none did", name)
-	case loss.Loss == holdfast.LossGone && j.w.tree != nil: // true, and all that is known where a note cannot be asked for
-	case (loss.Loss == holdfast.LossGone || loss.Loss == holdfast.LossTaken) && j.ender(l.ID()) == operator && j.fresh(l.ID()):
+	case loss.Cause == holdfast.LossGone && j.w.tree != nil: // true, and all that is known where a note cannot be asked for
+	case (loss.Cause == holdfast.LossGone || loss.Cause == holdfast.LossTaken) && j.ender(l.ID()) == operator && j.fresh(l.ID()):
 		j.violation("an operator broke a claim on %s, and its holder was told: %v", name, loss)
 	}
 }
@@ -422,7 +422,7 @@ func (j *judge) acquired(c driver.Claim, g driver.Grant, err error) {
 	var loss *driver.LossError
 	j.given[c.ID], j.refs[c.ID] = err == nil, g.Ref
 	j.happened(c.ID, "acquired: %s %v", g.Ref, err)
-	if errors.As(err, &loss) && loss.Loss == driver.LossBroken && !j.broken[c.ID] {
+	if errors.As(err, &loss) && loss.Cause == driver.LossBroken && !j.broken[c.ID] {
 		j.violation("a wait for %s ended because an operator broke it, and none did%s", c.Name, j.history(c.ID))
 	}
 }

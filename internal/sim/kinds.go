@@ -182,7 +182,7 @@ func (w *World) operate() {
 	for _, s := range which {
 		mode := driver.BreakForce
 		if w.kind == broken && w.chance(0.2) {
-			mode = driver.BreakMark
+			mode = driver.BreakGraceful
 		}
 		w.judge.breaks(w.idOf(name, s))
 		err := w.operator.Break(context.WithValue(ctx, actorKey{}, actor{breaks: true}), name, s.Ref, mode)
@@ -193,7 +193,7 @@ func (w *World) operate() {
 }
 
 // idOf is the id of a claim that the operator sees.
-func (w *World) idOf(name string, s driver.Standing) string {
+func (w *World) idOf(name string, s driver.ClaimInfo) string {
 	if w.tree == nil {
 		return s.Ref
 	}

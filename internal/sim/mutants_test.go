@@ -48,10 +48,10 @@ var mutants = []mutant{
 		edits: []edit{{"return now, early, late, off >= 0", "return now, early, late, true"}},
 		want:  "belief overlap|though nothing went wrong"},
 	{name: "silence counted on a hand that can be set", file: observe,
-		edits: []edit{{"e.clock.AtLeast(from) > e.patience(c)", "e.clock.Since(from) > e.patience(c)"}},
+		edits: []edit{{"e.clock.SinceAtLeast(from) > e.patience(c)", "e.clock.Since(from) > e.patience(c)"}},
 		want:  "belief overlap|though nothing went wrong"},
 	{name: "promoted waiter not confirming", file: acquire,
-		edits: []edit{{"\tsince := a.clock.Now()\n", "\tif c := a.rec.find(a.claim.ID); c != nil && c.State == Called && a.rec.fits(c.ID) {\n\t\tc.Token = a.rec.Token + 1\n\t\treturn a.granted(c, a.clock.Now()), true, nil\n\t}\n\tsince := a.clock.Now()\n"}},
+		edits: []edit{{"\tsince := a.clock.Now()\n", "\tif c := a.rec.find(a.claim.ID); c != nil && c.State == Promoted && a.rec.fits(c.ID) {\n\t\tc.Token = a.rec.Token + 1\n\t\treturn a.granted(c, a.clock.Now()), true, nil\n\t}\n\tsince := a.clock.Now()\n"}},
 		want:  "belief overlap|was given twice|came after"},
 	{name: "observation keyed by id instead of token and beat", file: observe,
 		edits: []edit{{"sighting{c.ID, c.Token, c.Beat}", "sighting{c.ID, 0, 0}"}},
@@ -85,8 +85,8 @@ var mutants = []mutant{
 		edits: []edit{noCheck, {"fits := r.weight()+c.Weight <= limit\n", "fits := c.Weight <= limit\n\tfor i := range r.Claims {\n\t\tif r.Claims[i].State == Granted {\n\t\t\tfits = false\n\t\t}\n\t}\n"}},
 		want:  "let in before one that came earlier"},
 	{name: "monotonic clock only", file: "driver/clock.go",
-		edits: []edit{{"return max(i.Monotonic-earlier.Monotonic, i.Real-earlier.Real)", "return i.Monotonic - earlier.Monotonic"}},
-		more:  []mutant{{file: "renewer.go", edits: []edit{{"max(0, i.Monotonic-r.read.Monotonic, i.Real-r.read.Real)", "max(0, i.Monotonic-r.read.Monotonic)"}}}},
+		edits: []edit{{"return max(i.Monotonic-earlier.Monotonic, i.Boottime-earlier.Boottime)", "return i.Monotonic - earlier.Monotonic"}},
+		more:  []mutant{{file: "renewer.go", edits: []edit{{"max(0, i.Monotonic-r.read.Monotonic, i.Boottime-r.read.Boottime)", "max(0, i.Monotonic-r.read.Monotonic)"}}}},
 		want:  "belief overlap|came after"},
 	{name: "request under way not voided", file: "engine/record/release.go",
 		edits: []edit{{"\tcase r.mayYetCome():\n", "\tcase false:\n"}},
@@ -95,7 +95,7 @@ var mutants = []mutant{
 		edits: []edit{{"\t\tt.failed = cause(t.failed, a.Err)\n", "\t\tt.failed = cause(t.failed, a.Err)\n\t\tt.grant.Since = t.client.clock.Now()\n"}},
 		want:  "belief overlap"},
 	{name: "observer without patience", file: observe,
-		edits: []edit{{"return c.Allow + driver.Margin(c.Allow)", "return c.Allow / 2"}},
+		edits: []edit{{"return c.SilenceLimit + driver.Margin(c.SilenceLimit)", "return c.SilenceLimit / 2"}},
 		want:  "belief overlap|though nothing went wrong|was to stand until"},
 	{name: "a loss by what was remembered", file: "engine/record/renew.go",
 		edits: []edit{{"\t\t\tclear(answers)\n", ""}},
@@ -104,7 +104,7 @@ var mutants = []mutant{
 		edits: []edit{{"\treturn l != nil && l.Valid()\n", "\treturn l != nil\n"}},
 		want:  "belief overlap"},
 	{name: "half of all locks kept", file: "multi.go",
-		edits: []edit{{"go func() { _ = s.Unlock(); close(done) }()", "close(done)"}},
+		edits: []edit{{"go func() { _ = s.Release(); close(done) }()", "close(done)"}},
 		want:  "could not be had|still wait"},
 	{name: "all locks taken in any order", file: "multi.go",
 		edits: []edit{{"return cmp.Or(cmp.Compare(a.client.Info().Store, b.client.Info().Store), cmp.Compare(a.name, b.name), cmp.Compare(b.weight, a.weight))",
@@ -117,7 +117,7 @@ var mutants = []mutant{
 		edits: []edit{{"\tif keep > 0 {\n", "\tif keep > time.Hour {\n"}},
 		want:  "was to stand until|was renewed after its release"},
 	{name: "left alone for half of the time", file: machine,
-		edits: []edit{{"c.TTL, c.Allow, c.Ends = d, d, m.ends(d)", "c.TTL, c.Allow, c.Ends = d, d/2, m.ends(d/2)"}},
+		edits: []edit{{"c.TTL, c.SilenceLimit, c.ExpiresAt = d, d, m.ends(d)", "c.TTL, c.SilenceLimit, c.ExpiresAt = d, d/2, m.ends(d/2)"}},
 		want:  "was to stand until"},
 	{name: "MaxHold not heeded", file: trust,
 		edits: []edit{{"\tif t.maxHold > 0 {\n", "\tif t.maxHold < 0 {\n"}},
@@ -161,7 +161,7 @@ var kindMutants = []mutant{
 		edits: []edit{{"\t\t\tr.noteEnd(c, c.loss(v), m)\n", ""}},
 		want:  "had been ended by somebody else"},
 	{name: "a release that does not look for notes", file: "engine/record/release.go", kind: broken,
-		edits: []edit{{"\tloss := r.rec.endedBy(r.id)\n", "\tloss := driver.Loss(\"\")\n"}},
+		edits: []edit{{"\tloss := r.rec.endedBy(r.id)\n", "\tloss := driver.LossCause(\"\")\n"}},
 		want:  "had been ended by an operator|had been ended by somebody else"},
 	{name: "few notes of claims that were ended", file: machine, kind: crowded,
 		edits: []edit{{"const mostEnded = driver.MaxWaiters", "const mostEnded = 4"}},
@@ -245,6 +245,15 @@ func TestMutants(t *testing.T) {
 				t.Errorf("it failed, but not as it should:\n%.2000s", out)
 			}
 		})
+	}
+}
+
+// TestMutantsFit checks that the text that each mutant replaces is still in the code. It is quick; TestMutants is not.
+func TestMutantsFit(t *testing.T) {
+	for _, m := range slices.Concat(mutants, kindMutants, treeMutants) {
+		for _, part := range append([]mutant{m}, m.more...) {
+			t.Run(m.name, func(t *testing.T) { part.write(t, "../..", t.TempDir()) })
+		}
 	}
 }
 

@@ -77,7 +77,7 @@ func (w *World) lock(ctx context.Context, h *host, name string) {
 		return
 	}
 	w.hold(name, lease, t, func() error {
-		err := lease.Unlock()
+		err := lease.Release()
 		if err == nil {
 			w.judge.unlocked(name, lease.ID())
 		}
@@ -184,7 +184,7 @@ func (w *World) lead(ctx context.Context, h *host) {
 // lockAll takes some of the usual locks at once, named in any order and one of them twice.
 func (w *World) lockAll(ctx context.Context, h *host) {
 	weights := map[string]int64{}
-	var items []holdfast.Item
+	var items []holdfast.Lockable
 	for _, name := range []string{"plain", "fair", "rw", "semaphore"} {
 		if w.chance(0.4) {
 			continue
@@ -192,7 +192,7 @@ func (w *World) lockAll(ctx context.Context, h *host) {
 		switch name {
 		case "rw":
 			rw := h.client.RWMutex(name, nil)
-			items = append(items, rw.RLocker())
+			items = append(items, rw.Reader())
 			weights[name] = 1
 			if w.chance(0.4) {
 				items = append(items, rw)
@@ -224,7 +224,7 @@ func (w *World) lockAll(ctx context.Context, h *host) {
 	w.holdAll(h, set, weights)
 }
 
-func (w *World) holdAll(h *host, set *holdfast.Leases, weights map[string]int64) {
+func (w *World) holdAll(h *host, set *holdfast.LeaseGroup, weights map[string]int64) {
 	if len(set.All()) != len(weights) {
 		w.complain("%d locks were taken at once, and %d were asked for", len(set.All()), len(weights))
 	}
@@ -242,7 +242,7 @@ func (w *World) holdAll(h *host, set *holdfast.Leases, weights map[string]int64)
 	for _, l := range set.All() {
 		w.judge.ended(l.Name(), l, l.Err() != nil)
 	}
-	if err := set.Unlock(); err != nil && w.calm {
+	if err := set.Release(); err != nil && w.calm {
 		w.complain("giving all back: %v", err)
 	}
 }
@@ -269,7 +269,7 @@ func (w *World) timed(ctx context.Context, h *host) {
 		if w.chance(0.4) {
 			return w.lapse(lease)
 		}
-		err := lease.Unlock()
+		err := lease.Release()
 		if err == nil && o.MinHold > 0 {
 			w.judge.leftAlone(lease.ID(), 0, o.MinHold)
 		}
@@ -279,7 +279,7 @@ func (w *World) timed(ctx context.Context, h *host) {
 
 func (w *World) lapse(lease *holdfast.Lease) error {
 	from := w.elapsed()
-	handle, err := lease.Lapse()
+	handle, err := lease.Detach()
 	if err != nil {
 		return err
 	}
@@ -329,7 +329,7 @@ func (w *World) twice(ctx context.Context, h *host) {
 		if lease.Valid() || !errors.Is(err, holdfast.ErrLost) {
 			w.complain("a lock could not be entered again: %v (valid: %v)", err, lease.Valid())
 		}
-		lease.Unlock()
+		lease.Release()
 		return
 	}
 	if again.Token() != lease.Token() {
@@ -340,10 +340,10 @@ func (w *World) twice(ctx context.Context, h *host) {
 		first, last = again, lease
 	}
 	w.hold("twice", lease, &tenure{host: h, weight: 1, limit: 1, valid: last.Valid, twice: true}, func() error {
-		err := first.Unlock()
+		err := first.Release()
 		if errors.Is(last.Err(), holdfast.ErrReleased) {
 			w.complain("a lock that was entered twice was given back by the first Unlock")
 		}
-		return errors.Join(err, last.Unlock())
+		return errors.Join(err, last.Release())
 	})
 }

@@ -91,15 +91,15 @@ func (t *wire) micro() int64 {
 // timed is a wire whose store tells its clock with replies.
 type timed struct{ *wire }
 
-// Bounds are those that the replies leave.
-func (t timed) Bounds() (early, late int64) { return t.clock.Bounds() }
+// ClockBounds are those that the replies leave.
+func (t timed) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
 
 func (t *wire) hear(micro int64, from driver.Instant) {
-	t.clock.Heard(micro, from, t.host.clock().Now())
+	t.clock.AddReply(micro, from, t.host.clock().Now())
 }
 
-// Stale asks for a look where the store's clock is told with replies.
-func (t *wire) Stale() bool { return t.clock != nil && t.clock.Stale() }
+// ClockIsStale asks for a look where the store's clock is told with replies.
+func (t *wire) ClockIsStale() bool { return t.clock != nil && t.clock.ClockIsStale() }
 
 // carry sends one request. Its effect can come after the caller has given up, and, where the link allows it, twice.
 func (h *host) carry(ctx context.Context, twice bool, do func() any) (any, error) {
@@ -219,7 +219,7 @@ func (t *wire) Session() string {
 	return ""
 }
 
-func (t *wire) Gone(session string) bool {
+func (t *wire) IsDead(session string) bool {
 	h := t.host.world.hosts[session]
 	return t.host.world.presence && h != nil && h.dead()
 }
@@ -270,6 +270,6 @@ func (s *watched) Detach(ctx context.Context, g driver.Grant, keep time.Duration
 	return s.Store.(driver.Detacher).Detach(ctx, g, keep)
 }
 
-func (s *watched) Reweigh(ctx context.Context, g driver.Grant, weight int64) error {
-	return s.Store.(driver.Reweigher).Reweigh(ctx, g, weight)
+func (s *watched) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
+	return s.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
 }

@@ -322,7 +322,7 @@ func (w *World) serve(h *host, name string) {
 		w.complain("%s could not be had in %v after all: %v", name, limit, err)
 		return
 	}
-	if err := lease.Unlock(); err != nil {
+	if err := lease.Release(); err != nil {
 		w.complain("%s could not be given back: %v", name, err)
 	}
 }
@@ -352,7 +352,7 @@ func (w *World) cancelled(h *host) {
 	if err != nil || len(lock.Waiters) > 0 || len(lock.Holders) != 1 {
 		w.complain("a second after all who waited had gone there stand %d holders and %d waiters (%v)", len(lock.Holders), len(lock.Waiters), err)
 	}
-	if err := lease.Unlock(); err != nil {
+	if err := lease.Release(); err != nil {
 		w.complain("unlocking fresh at the end: %v", err)
 	}
 }

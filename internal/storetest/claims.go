@@ -27,7 +27,7 @@ func Open(t testing.TB, url string) driver.Store {
 func Apart(d time.Duration) driver.Clock {
 	return driver.Clock{
 		Monotonic: func() time.Duration { return driver.SystemClock.Monotonic() + d },
-		Real:      func() time.Duration { return driver.SystemClock.Real() + d },
+		Boottime:  func() time.Duration { return driver.SystemClock.Boottime() + d },
 	}
 }
 
@@ -72,10 +72,10 @@ func Release(t testing.TB, s driver.Store, c driver.Claim) {
 }
 
 // Loss is how a claim was lost; empty if the error says nothing of it.
-func Loss(err error) driver.Loss {
+func Loss(err error) driver.LossCause {
 	var l *driver.LossError
 	if errors.As(err, &l) {
-		return l.Loss
+		return l.Cause
 	}
 	return ""
 }

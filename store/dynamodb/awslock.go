@@ -51,9 +51,9 @@ const maxSeen = 1 << 16
 func newAWSLock(l *link, write Lease, watches time.Duration) *awslock {
 	return &awslock{link: l, write: write, watches: watches, seen: map[string]sight{}, flying: map[string]flight{}, info: driver.Info{
 		Store: l.place, Engine: "record", Clock: l.clock.Clock,
-		Tier: driver.TierFenceSafe, EndedBy: driver.EndedByNext, Judge: driver.JudgeObserver, Order: driver.OrderNone,
+		Tier: driver.TierFenceSafe, ExpiredBy: driver.ExpiredByClaimant, ExpiryClock: driver.ExpiryClockObserver, Order: driver.OrderNone,
 		Kinds: []driver.Kind{driver.KindMutex}, Survives: driver.Survives{Restart: true, PowerCut: true, Failover: true},
-		TokenGap: tokenGap, TokensFall: tokensFall, MinTTL: driver.MinTTL, MaxTTL: driver.MaxTTL, MaxName: driver.MaxName, MaxMeta: driver.MaxMeta, MaxHolders: 1,
+		TokenGap: tokenGap, TokenRegression: tokensFall, MinTTL: driver.MinTTL, MaxTTL: driver.MaxTTL, MaxName: driver.MaxName, MaxMeta: driver.MaxMeta, MaxHolders: 1,
 	}}
 }
 
@@ -83,20 +83,20 @@ func (a *awslock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 	case c.Kind != driver.KindMutex || c.Fair || c.Detached || c.Limit != 1:
 		return driver.Grant{}, fmt.Errorf("%w: the layout of the AWS lock client carries the plain mutex only", driver.ErrUnsupported)
 	}
-	t := take{awslock: a, claim: c, stale: a.clock.Stale()}
-	var silence driver.Silence
+	t := take{awslock: a, claim: c, stale: a.clock.ClockIsStale()}
+	var silence driver.Outage
 	for tries := 0; ; tries++ {
 		g, err := t.step(ctx)
 		switch {
 		case err == nil:
 			return g, nil
-		case driver.Final(err) && !(errors.Is(err, driver.ErrHeld) && (c.Wait || t.watching())), ctx.Err() != nil:
+		case driver.IsFinal(err) && !(errors.Is(err, driver.ErrHeld) && (c.Wait || t.watching())), ctx.Err() != nil:
 			return driver.Grant{}, t.failure(ctx, err)
 		case errors.Is(err, errRefused) && tries == 0:
 			continue // nothing was known yet
 		case errors.Is(err, errRefused), errors.Is(err, driver.ErrHeld):
-			silence.Ends()
-		case silence.Fails(a.clock.Clock, driver.Patience(c.TTL)):
+			silence.RequestAnswered()
+		case silence.RequestFailed(a.clock.Clock, driver.UnreachableTimeout(c.TTL)):
 			return driver.Grant{}, t.failure(ctx, err)
 		}
 		if a.pause(ctx, tries) != nil {
@@ -147,7 +147,7 @@ func (t *take) step(ctx context.Context) (driver.Grant, error) {
 			return t.granted(r, t.unsureAt), nil
 		}
 		if t.at.mark == markBroken {
-			return driver.Grant{}, &driver.LossError{Loss: driver.LossBroken}
+			return driver.Grant{}, &driver.LossError{Cause: driver.LossBroken}
 		}
 		u.when("#rvn = :seen", ":seen", text(t.at.rvn))
 		u.when("attribute_not_exists(isReleased)")
@@ -163,7 +163,7 @@ func (t *take) step(ctx context.Context) (driver.Grant, error) {
 			u.set[endedAttribute] = t.at.noteEnd("expired", now)
 		}
 	default:
-		t.stale, t.held = true, &driver.HeldError{Holders: []driver.Standing{t.standing(t.at)}}
+		t.stale, t.held = true, &driver.HeldError{Holders: []driver.ClaimInfo{t.standing(t.at)}}
 		return driver.Grant{}, t.held
 	}
 	if t.at == nil || !t.at.is(t.claim.ID) {
@@ -191,7 +191,7 @@ func (t *take) step(ctx context.Context) (driver.Grant, error) {
 			at := t.saw(t.claim.Name, *old)
 			t.at, t.stale = &at, false
 		}
-	case !driver.Final(err) && !errors.Is(err, record.ErrUnsent):
+	case !driver.IsFinal(err) && !errors.Is(err, record.ErrUnsent):
 		t.unsure, t.unsureAt = version, since
 		t.fly(t.claim.ID, r.token)
 	}
@@ -199,7 +199,7 @@ func (t *take) step(ctx context.Context) (driver.Grant, error) {
 }
 
 func (t *take) granted(r rvn, since driver.Instant) driver.Grant {
-	return driver.Grant{Claim: t.claim, Token: r.token, Since: since, TTL: t.claim.TTL, Ref: r.id}
+	return driver.Grant{Claim: t.claim, Token: r.token, Since: since, GrantedTTL: t.claim.TTL, Ref: r.id}
 }
 
 func (t *take) failure(ctx context.Context, err error) error {
@@ -237,12 +237,12 @@ func (a *awslock) Renew(ctx context.Context, grants []driver.Grant, done func(in
 const renewers = 256
 
 func (a *awslock) renew(ctx context.Context, g driver.Grant) driver.Renewal {
-	if a.clock.Stale() { // so that the claim's end is not set much later than need be
+	if a.clock.ClockIsStale() { // so that the claim's end is not set much later than need be
 		_, _ = a.look(ctx, g.Name)
 	}
 	since := a.clock.Clock.Now()
-	r := rvn{id: g.ID, token: g.Token, ends: a.endsAfter(g.TTL)}
-	u := update{set: map[string]types.AttributeValue{rvnAttribute: text(r.fresh()), leaseAttribute: text(a.write.text(g.TTL))}}
+	r := rvn{id: g.ID, token: g.Token, ends: a.endsAfter(g.GrantedTTL)}
+	u := update{set: map[string]types.AttributeValue{rvnAttribute: text(r.fresh()), leaseAttribute: text(a.write.text(g.GrantedTTL))}}
 	u.holds(r.grant())
 	u.when("(attribute_not_exists(holdfast_mark) OR holdfast_mark <> :broken)", ":broken", text(markBroken+":"+g.ID))
 	stands, old, err := a.update(ctx, g.Name, u)
@@ -263,18 +263,18 @@ func (a *awslock) renew(ctx context.Context, g driver.Grant) driver.Renewal {
 		case !l.free():
 			loss = driver.LossTaken
 		}
-		return driver.Renewal{Err: &driver.LossError{Loss: cmp.Or(loss, driver.LossGone)}}
+		return driver.Renewal{Err: &driver.LossError{Cause: cmp.Or(loss, driver.LossGone)}}
 	}
 	if err != nil {
 		return driver.Renewal{Err: driver.Uncertain(err)}
 	}
-	return driver.Renewal{Since: since, TTL: g.TTL, Asked: stringOf(stands[markAttribute]) == markAsked+":"+g.ID}
+	return driver.Renewal{Since: since, GrantedTTL: g.GrantedTTL, ReleaseRequested: stringOf(stands[markAttribute]) == markAsked+":"+g.ID}
 }
 
 // Release marks the item as released, and keeps it for its token.
 func (a *awslock) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if c.ID != "" && ref != "" && c.ID != ref {
-		return &driver.LossError{Loss: driver.LossGone} // no claim is both
+		return &driver.LossError{Cause: driver.LossGone} // no claim is both
 	}
 	id := cmp.Or(c.ID, ref)
 	asked, unsure := a.clock.Clock.Now(), false
@@ -293,15 +293,15 @@ func (a *awslock) Release(ctx context.Context, c driver.Claim, ref string) error
 			if err = a.bar(ctx, c.Name, id); err == nil {
 				err = a.outcome(ctx, c.Name, id, old, unsure)
 			}
-			if err == nil || driver.Final(err) || errors.Is(err, driver.ErrUncertain) {
+			if err == nil || driver.IsFinal(err) || errors.Is(err, driver.ErrUncertain) {
 				return err
 			}
-		case driver.Final(err):
+		case driver.IsFinal(err):
 			return err
 		default:
 			unsure = unsure || !errors.Is(err, record.ErrUnsent)
 		}
-		if ctx.Err() != nil || a.clock.Clock.Since(asked) > driver.Patience(c.TTL) {
+		if ctx.Err() != nil || a.clock.Clock.Since(asked) > driver.UnreachableTimeout(c.TTL) {
 			return driver.Uncertain(cmp.Or(ctx.Err(), err))
 		}
 		if err := a.pause(ctx, tries); err != nil {
@@ -325,7 +325,7 @@ func (a *awslock) outcome(ctx context.Context, name, id string, stands *item, un
 	loss := at.endedBy(id)
 	switch {
 	case loss != "" || !unsure:
-		return &driver.LossError{Loss: cmp.Or(loss, driver.LossGone)}
+		return &driver.LossError{Cause: cmp.Or(loss, driver.LossGone)}
 	case !at.exists, !at.ours:
 		return driver.Uncertain(errors.New("a foreign client has written the item: it may have taken the lock after this release or before"))
 	}
@@ -421,19 +421,19 @@ func (a *awslock) saw(name string, it item) lockItem {
 
 // endsAfter is the service's clock past which a claim surely was silent for a time that begins now.
 func (a *awslock) endsAfter(d time.Duration) int64 {
-	_, late := a.clock.Bounds()
+	_, late := a.clock.ClockBounds()
 	return late + d.Microseconds()
 }
 
 // over reports whether a holder has surely fallen silent.
 func (a *awslock) over(name string, l *lockItem) bool {
-	if early, _ := a.clock.Bounds(); l.ends > 0 && early > l.ends {
+	if early, _ := a.clock.ClockBounds(); l.ends > 0 && early > l.ends {
 		return true
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.seen[name]
-	return l.lease > 0 && s.rvn == l.rvn && a.clock.Clock.AtLeast(s.from) > l.lease+driver.Margin(l.lease)
+	return l.lease > 0 && s.rvn == l.rvn && a.clock.Clock.SinceAtLeast(s.from) > l.lease+driver.Margin(l.lease)
 }
 
 // pause waits between two looks: for a random part of a time that grows to a second.

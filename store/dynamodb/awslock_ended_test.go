@@ -25,7 +25,7 @@ func TestAWSLockEnded(t *testing.T) {
 	t.Parallel()
 	type ending struct {
 		by   func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error // leave is the release that is lost
-		want driver.Loss
+		want driver.LossCause
 		is   error
 	}
 	breaks := func(t *testing.T, s driver.Store, g driver.Grant) {
@@ -152,7 +152,7 @@ func TestAWSLockFlights(t *testing.T) {
 	var passed time.Duration
 	hand := func() time.Duration { return passed }
 	client := sdk.New(sdk.Options{Region: "x"})
-	a := newAWSLock(newLink(client, "locks", "key", driver.Clock{Monotonic: hand, Real: hand}), LeaseMillis, 0)
+	a := newAWSLock(newLink(client, "locks", "key", driver.Clock{Monotonic: hand, Boottime: hand}), LeaseMillis, 0)
 	defer a.Close()
 	for n := range 2000 {
 		a.fly(fmt.Sprint("old", n), 1)
@@ -228,7 +228,7 @@ func TestTokensAcrossForeignPut(t *testing.T) {
 			t.Parallel()
 			table, direct := tableName(), dynamodbtest.Client(server(t).Endpoint)
 			s := open(t, storeURL(table, server(t).Endpoint, layout))
-			if s.Info().TokensFall == "" {
+			if s.Info().TokenRegression == "" {
 				t.Error("Info does not say when tokens fall")
 			}
 			first := acquire(t, s, mutex("m", time.Minute))

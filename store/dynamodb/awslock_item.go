@@ -104,12 +104,12 @@ type lockItem struct {
 // ended is a note of a claim that somebody else has ended.
 type ended struct {
 	id    string
-	loss  driver.Loss
+	loss  driver.LossCause
 	until int64 // by the service's clock, in microseconds
 }
 
 // causes are the words for them in an item.
-var causes = map[string]driver.Loss{"broken": driver.LossBroken, "expired": driver.LossExpired}
+var causes = map[string]driver.LossCause{"broken": driver.LossBroken, "expired": driver.LossExpired}
 
 func readEnded(it item) (notes []ended) {
 	list, _ := it[endedAttribute].(*types.AttributeValueMemberL)
@@ -128,7 +128,7 @@ func readEnded(it item) (notes []ended) {
 
 // noteEnd is the list with one more note, and without those that nobody asks for any more.
 func (l *lockItem) noteEnd(cause string, now int64) types.AttributeValue {
-	word := map[driver.Loss]string{}
+	word := map[driver.LossCause]string{}
 	for w, loss := range causes {
 		word[loss] = w
 	}
@@ -139,12 +139,12 @@ func (l *lockItem) noteEnd(cause string, now int64) types.AttributeValue {
 		}
 	}
 	list = list[max(0, len(list)-mostEnded+1):]
-	until := now + (l.lease + driver.Patience(l.lease)).Microseconds()
+	until := now + (l.lease + driver.UnreachableTimeout(l.lease)).Microseconds()
 	return &types.AttributeValueMemberL{Value: append(list, text(fmt.Sprintf("%s:%d:%s", cause, until, l.rvnParts.id)))}
 }
 
 // endedBy tells how a claim was ended by somebody else; empty if there is no note of it.
-func (l *lockItem) endedBy(id string) driver.Loss {
+func (l *lockItem) endedBy(id string) driver.LossCause {
 	for _, e := range l.ended {
 		if e.id == id {
 			return e.loss

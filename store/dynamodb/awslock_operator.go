@@ -62,9 +62,9 @@ func (a *awslock) Break(ctx context.Context, name, ref string, mode driver.Break
 		}
 		u := update{set: map[string]types.AttributeValue{}}
 		switch mode {
-		case driver.BreakMark:
+		case driver.BreakGraceful:
 			u.set[markAttribute] = text(markBroken + ":" + ref)
-		case driver.BreakAsk:
+		case driver.BreakRequestRelease:
 			u.set[markAttribute] = text(markAsked + ":" + ref)
 		default: // a holder that is still there finds another recordVersionNumber
 			now, _ := a.clock.Now()
@@ -97,18 +97,18 @@ func (a *awslock) lock(name string, l *lockItem) driver.Lock {
 	if l.free() || l.rvn == "" && l.owner == "" && !l.barred || a.over(name, l) {
 		return lock
 	}
-	lock.Kind, lock.Limit, lock.Holders, lock.Revision = driver.KindMutex, 1, []driver.Standing{a.standing(l)}, l.rvn
+	lock.Kind, lock.Limit, lock.Holders, lock.Revision = driver.KindMutex, 1, []driver.ClaimInfo{a.standing(l)}, l.rvn
 	return lock
 }
 
-func (a *awslock) standing(l *lockItem) driver.Standing {
-	s := driver.Standing{Ref: a.ref(l), Owner: l.owner, Meta: l.note, Weight: 1, TTL: l.lease, Foreign: !l.ours}
-	if _, late := a.clock.Bounds(); l.ends > 0 {
-		s.Left = max(0, time.Duration(min(l.ends-late, math.MaxInt64/2000))*time.Microsecond)
+func (a *awslock) standing(l *lockItem) driver.ClaimInfo {
+	s := driver.ClaimInfo{Ref: a.ref(l), Owner: l.owner, Meta: l.note, Weight: 1, TTL: l.lease, Foreign: !l.ours}
+	if _, late := a.clock.ClockBounds(); l.ends > 0 {
+		s.Remaining = max(0, time.Duration(min(l.ends-late, math.MaxInt64/2000))*time.Microsecond)
 	}
 	if l.ours {
 		s.Token, s.Since = l.rvnParts.token, time.UnixMicro(l.rvnParts.token) // which is made from the service's clock
-		s.Broken, s.Asked = l.mark == markBroken, l.mark == markAsked
+		s.Broken, s.ReleaseRequested = l.mark == markBroken, l.mark == markAsked
 	}
 	return s
 }

@@ -85,7 +85,7 @@ func TestClockOff(t *testing.T) {
 				t.Fatal(err)
 			}
 			next := acquire(t, two, waiting(mutex("m", time.Minute)))
-			after := one.Info().Clock.Since(g.Since) - g.TTL
+			after := one.Info().Clock.Since(g.Since) - g.GrantedTTL
 			t.Logf("a dead holder was replaced %v after its TTL", after.Round(time.Millisecond))
 			if after < 0 || after > 4*time.Second+machine.Lost(began) || next.Token <= g.Token {
 				t.Errorf("replaced %v after its TTL, token %d after %d", after, next.Token, g.Token)

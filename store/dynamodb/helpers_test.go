@@ -95,7 +95,7 @@ func storeURL(table, endpoint, more string) string {
 	return fmt.Sprintf("dynamodb://%s?region=eu-central-1&create=true&endpoint=%s%s", table, url.QueryEscape(endpoint), more)
 }
 
-func holders(t testing.TB, s driver.Store, name string) []driver.Standing {
+func holders(t testing.TB, s driver.Store, name string) []driver.ClaimInfo {
 	t.Helper()
 	l, err := s.Inspect(t.Context(), name)
 	if err != nil {

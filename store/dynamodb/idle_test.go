@@ -17,7 +17,7 @@ func TestAfterIdleHours(t *testing.T) {
 	table, p := tableName(), proxy(t, server(t).Direct)
 	var passed atomic.Int64
 	hand := func() time.Duration { return driver.SystemClock.Monotonic() + time.Duration(passed.Load()) }
-	o := &Options{Table: table, Create: true, Layout: LayoutAWSLock, Clock: driver.Clock{Monotonic: hand, Real: hand}}
+	o := &Options{Table: table, Create: true, Layout: LayoutAWSLock, Clock: driver.Clock{Monotonic: hand, Boottime: hand}}
 	s, err := New(t.Context(), dynamodbtest.Client(p.Endpoint), o)
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +30,7 @@ func TestAfterIdleHours(t *testing.T) {
 	defer machine.Watch()()
 	began := time.Now()
 	acquire(t, s, mutex("m", time.Minute))
-	if h := holders(t, open(t, storeURL(table, p.Endpoint, "&layout=awslock")), "m"); len(h) != 1 || h[0].Left > time.Minute+3*time.Second+machine.Lost(began) {
+	if h := holders(t, open(t, storeURL(table, p.Endpoint, "&layout=awslock")), "m"); len(h) != 1 || h[0].Remaining > time.Minute+3*time.Second+machine.Lost(began) {
 		t.Errorf("%+v", h)
 	}
 
@@ -42,7 +42,7 @@ func TestAfterIdleHours(t *testing.T) {
 	if err := renew(t, s, g).Err; err != nil {
 		t.Fatal(err)
 	}
-	if h := holders(t, open(t, storeURL(table, p.Endpoint, "&layout=awslock")), "day"); len(h) != 1 || h[0].Left > driver.MaxTTL+3*time.Second+machine.Lost(began) {
+	if h := holders(t, open(t, storeURL(table, p.Endpoint, "&layout=awslock")), "day"); len(h) != 1 || h[0].Remaining > driver.MaxTTL+3*time.Second+machine.Lost(began) {
 		t.Errorf("after a renewal: %+v", h)
 	}
 }

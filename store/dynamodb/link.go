@@ -73,7 +73,7 @@ func (l *link) listen(stack *middleware.Stack) error {
 		out, meta, err := next.HandleDeserialize(ctx, in)
 		if r, ok := out.RawResponse.(*smithyhttp.Response); ok && r.Header.Get("Age") == "" {
 			if date, err := smithyhttp.ParseTime(r.Header.Get("Date")); err == nil {
-				l.clock.HeardDate(date, from, l.clock.Clock.Now())
+				l.clock.AddDate(date, from, l.clock.Clock.Now())
 			}
 		}
 		return out, meta, err

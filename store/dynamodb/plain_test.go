@@ -40,8 +40,8 @@ func TestPlainShutOut(t *testing.T) {
 
 	g = acquire(t, s, mutex("silent", time.Second))
 	eventually(t, "the plain put after a silent holder", func() bool { return plain(t, client, table, "silent", 1<<33) })
-	if passed := s.Info().Clock.Since(g.Since); passed < g.TTL {
-		t.Errorf("the plain put was let in %v after the start of a grant of %v", passed, g.TTL)
+	if passed := s.Info().Clock.Since(g.Since); passed < g.GrantedTTL {
+		t.Errorf("the plain put was let in %v after the start of a grant of %v", passed, g.GrantedTTL)
 	}
 	if err := renew(t, s, g).Err; !errors.Is(err, driver.ErrLost) {
 		t.Errorf("a holder whose lock a foreign client took is told %v", err)
@@ -88,7 +88,7 @@ func TestPlainHolds(t *testing.T) {
 	if len(h) != 1 || !h[0].Foreign {
 		t.Fatalf("a plain holder is shown as %+v", h)
 	}
-	if err := s.Break(t.Context(), "m", h[0].Ref, driver.BreakAsk); !errors.Is(err, driver.ErrUnsupported) {
+	if err := s.Break(t.Context(), "m", h[0].Ref, driver.BreakRequestRelease); !errors.Is(err, driver.ErrUnsupported) {
 		t.Errorf("asking a foreign holder: %v", err)
 	}
 	var g [2]driver.Grant

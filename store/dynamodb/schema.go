@@ -89,7 +89,7 @@ func (l *link) make(ctx context.Context, expires string) error {
 		if err == nil && out.Table.TableStatus == types.TableStatusActive {
 			break
 		}
-		if missing := (*types.ResourceNotFoundException)(nil); driver.Final(err) && !errors.As(err, &missing) { // which it may be for a moment
+		if missing := (*types.ResourceNotFoundException)(nil); driver.IsFinal(err) && !errors.As(err, &missing) { // which it may be for a moment
 			return err
 		}
 		select {

@@ -46,24 +46,24 @@ const (
 
 func (t *table) Info() driver.Info {
 	return driver.Info{
-		Store:    t.place,
-		Clock:    t.clock.Clock,
-		Tier:     driver.TierFenceSafe,
-		Judge:    driver.JudgeStore,
-		Survives: driver.Survives{Restart: true, PowerCut: true, Failover: true},
-		TokenGap: tokenGap, TokensFall: tokensFall,
+		Store:       t.place,
+		Clock:       t.clock.Clock,
+		Tier:        driver.TierFenceSafe,
+		ExpiryClock: driver.ExpiryClockStore,
+		Survives:    driver.Survives{Restart: true, PowerCut: true, Failover: true},
+		TokenGap:    tokenGap, TokenRegression: tokensFall,
 		MaxMeta: maxMeta,
 	}
 }
 
 func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 
-// Bounds, Stale, MaxRecord and SweptByStore: see record.Bounded, record.Aging, record.Limited and record.Swept. Looking for idle items would read, and be billed for, all of the
+// ClockBounds, Stale, MaxRecord and SweptByStore: see record.Bounded, record.Aging, record.Limited and record.Swept. Looking for idle items would read, and be billed for, all of the
 // table; its TTL removes them for nothing.
-func (t *table) Bounds() (early, late int64) { return t.clock.Bounds() }
-func (t *table) Stale() bool                 { return t.clock.Stale() }
-func (t *table) MaxRecord() int              { return maxItem }
-func (t *table) SweptByStore()               {}
+func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
+func (t *table) ClockIsStale() bool               { return t.clock.ClockIsStale() }
+func (t *table) MaxRecordSize() int               { return maxItem }
+func (t *table) ExpiresIdleRecords()              {}
 
 // Keys names the item.
 func (t *table) Keys(name string) []string {
@@ -125,7 +125,7 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 		it[dataAttribute] = text(string(r.Data))
 	}
 	if t.expires != "" {
-		expires = t.expiry(r.Ends)
+		expires = t.expiry(r.ExpiresAt)
 		it[t.expires] = &types.AttributeValueMemberN{Value: expires}
 	}
 	version := expires + "." + rand.Text()

@@ -14,10 +14,10 @@ import (
 
 // Add is one transaction, repeated only if the session's gate has changed, or if the claim stands from an earlier call. What
 // is to be told then goes along from the first only where a guard may fail: members carry all of a transaction to each other.
-func (t *tree) Add(ctx context.Context, name string, s sequence.Session, number int64, note sequence.Note, guard sequence.Guard) (sequence.Look, error) {
+func (t *tree) Add(ctx context.Context, name string, s sequence.Session, number int64, note sequence.Payload, guard sequence.AddCondition) (sequence.Snapshot, error) {
 	value, err := json.Marshal(note)
 	if err != nil {
-		return sequence.Look{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		return sequence.Snapshot{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	if note.Detached {
 		t.release(s.ID) // nobody renews it
@@ -31,12 +31,12 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, number 
 			clientv3.Compare(clientv3.ModRevision(gate), "=", known),
 		}
 		switch {
-		case guard == sequence.Alone:
+		case guard == sequence.AddIfAlone:
 			when = append(when, clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "=", 0))
 		case guard > 0:
 			when = append(when, clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "<", int64(guard)+1))
 		}
-		add := write{lock: name, adds: true, patient: guard == sequence.Behind, when: when,
+		add := write{lock: name, adds: true, patient: guard == sequence.AddUnhurried, when: when,
 			then: []clientv3.Op{t.all(name), clientv3.OpPut(key, string(value), clientv3.WithLease(unhex(s.ID)))}}
 		if !brief {
 			add.otherwise = []clientv3.Op{t.all(name), clientv3.OpGet(gate, clientv3.WithKeysOnly())}
@@ -44,10 +44,10 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, number 
 		r, err := t.write(ctx, &add)
 		switch {
 		case err != nil:
-			return sequence.Look{}, t.fault(err)
+			return sequence.Snapshot{}, t.fault(err)
 		case r.Succeeded: // what was just put need not be read
 			look := t.look(name, r.Responses[0].GetResponseRange().Kvs, r.Header.Revision)
-			n := sequence.Node{Key: keyOf(s.ID, number), Token: look.Revision, Version: look.Revision, Session: s.ID, Note: note}
+			n := sequence.Node{Key: keyOf(s.ID, number), Token: look.Revision, Version: look.Revision, Session: s.ID, Payload: note}
 			t.know(key, n)
 			look.Nodes = append(look.Nodes, n)
 			return look, nil
@@ -81,7 +81,7 @@ func (t *tree) Withdraw(ctx context.Context, name string, s sequence.Session, nu
 }
 
 // Remove compares only where it must: keys of ours never come again, those of a foreign client may.
-func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, look bool) (bool, sequence.Look, error) {
+func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, look bool) (bool, sequence.Snapshot, error) {
 	key := t.dir(name) + n.Key
 	remove := write{lock: name, then: []clientv3.Op{clientv3.OpDelete(key)}}
 	if n.Foreign || n.Version != 0 {
@@ -98,7 +98,7 @@ func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, look bo
 
 // BreakNode is one transaction, behind a lease for the note: so the note ends by itself, and none is left where nothing stood.
 func (t *tree) BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error) {
-	lease, err := t.grant(ctx, sequence.NoteTime(n.TTL))
+	lease, err := t.grant(ctx, sequence.BreakNoteTime(n.TTL))
 	if err != nil {
 		return false, err
 	}
@@ -106,7 +106,7 @@ func (t *tree) BreakNode(ctx context.Context, name string, n sequence.Node) (boo
 	r, err := t.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", n.Token)).
 		Then(clientv3.OpDelete(key), clientv3.OpPut(t.note(n.ID), name, clientv3.WithLease(unhex(lease.ID)))).Commit()
 	if err == nil && !r.Succeeded {
-		_ = t.End(ctx, lease.ID) // else its TTL ends it
+		_ = t.EndSession(ctx, lease.ID) // else its TTL ends it
 		return false, nil
 	}
 	return err == nil, t.fault(err)
@@ -121,19 +121,19 @@ func (t *tree) WasBroken(ctx context.Context, _ string, n sequence.Node) (bool, 
 	return r.Count > 0, nil
 }
 
-// RemoveFor reads one key along, instead of the whole line on all members.
-func (t *tree) RemoveFor(ctx context.Context, name string, n sequence.Node, next string) (bool, sequence.Look, error) {
+// RemoveAndReadNext reads one key along, instead of the whole line on all members.
+func (t *tree) RemoveAndReadNext(ctx context.Context, name string, n sequence.Node, next string) (bool, sequence.Snapshot, error) {
 	dir := t.dir(name)
 	return t.remove(ctx, &write{lock: name, then: []clientv3.Op{clientv3.OpDelete(dir + n.Key), clientv3.OpGet(dir + next)}})
 }
 
-func (t *tree) remove(ctx context.Context, w *write) (bool, sequence.Look, error) {
+func (t *tree) remove(ctx context.Context, w *write) (bool, sequence.Snapshot, error) {
 	r, err := t.write(ctx, w)
 	if err != nil || !r.Succeeded || r.Responses[0].GetResponseDeleteRange().Deleted == 0 {
-		return false, sequence.Look{}, t.fault(err)
+		return false, sequence.Snapshot{}, t.fault(err)
 	}
 	if len(w.then) == 1 {
-		return true, sequence.Look{}, nil
+		return true, sequence.Snapshot{}, nil
 	}
 	return true, t.look(w.lock, r.Responses[1].GetResponseRange().Kvs, r.Header.Revision), nil
 }

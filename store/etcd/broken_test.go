@@ -53,13 +53,13 @@ func TestBrokenBeneathUnlock(t *testing.T) {
 	}
 	link.instead <- func() {
 		fails(t, operator.Break(t.Context(), t.Name(), stands.Holders[0].Ref, driver.BreakForce))
-		fails(t, lease(t, other, t.Name()).Unlock())
+		fails(t, lease(t, other, t.Name()).Release())
 	}
 	var loss *holdfast.LossError
-	if err := l.Unlock(); !errors.As(err, &loss) || loss.Loss != driver.LossBroken {
+	if err := l.Release(); !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
 		t.Errorf("the unlock says: %v", err)
 	}
-	if err := lease(t, client, t.Name()).Unlock(); err != nil {
+	if err := lease(t, client, t.Name()).Release(); err != nil {
 		t.Errorf("the next one says: %v", err)
 	}
 	kept, err := cli.Get(t.Context(), operator.tree.note(""), clientv3.WithPrefix())
@@ -69,7 +69,7 @@ func TestBrokenBeneathUnlock(t *testing.T) {
 			continue
 		}
 		r, err := cli.TimeToLive(t.Context(), clientv3.LeaseID(kv.Lease), clientv3.WithAttachedKeys())
-		if want := int64(sequence.NoteTime(ttl) / time.Second); err != nil || r.GrantedTTL != want || len(r.Keys) != 1 {
+		if want := int64(sequence.BreakNoteTime(ttl) / time.Second); err != nil || r.GrantedTTL != want || len(r.Keys) != 1 {
 			t.Errorf("the note stands under %+v, and is to last for %d s: %v", r, want, err)
 		}
 		return

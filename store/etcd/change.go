@@ -11,13 +11,13 @@ import (
 )
 
 // Change puts a key again, under the lease that it has.
-func (t *tree) Change(ctx context.Context, name string, n sequence.Node, note sequence.Note) (sequence.Node, bool, error) {
+func (t *tree) Change(ctx context.Context, name string, n sequence.Node, note sequence.Payload) (sequence.Node, bool, error) {
 	return t.put(ctx, name, n, note, clientv3.WithIgnoreLease())
 }
 
 // Move puts a key again, under another lease, and changes the gate of the one before, as Withdraw does. Its create revision
 // stays.
-func (t *tree) Move(ctx context.Context, name string, n sequence.Node, to sequence.Session, note sequence.Note) (sequence.Node, bool, error) {
+func (t *tree) Move(ctx context.Context, name string, n sequence.Node, to sequence.Session, note sequence.Payload) (sequence.Node, bool, error) {
 	from := n.Session
 	n.Session = to.ID
 	t.release(to.ID) // nobody renews it
@@ -30,7 +30,7 @@ func (t *tree) Move(ctx context.Context, name string, n sequence.Node, to sequen
 
 // ChangeAmong compares the others in the same transaction. What goes is missed by its key, and what comes has a create
 // revision that is larger.
-func (t *tree) ChangeAmong(ctx context.Context, name string, n sequence.Node, note sequence.Note, among []sequence.Node, revision int64) (sequence.Node, bool, error) {
+func (t *tree) ChangeAmong(ctx context.Context, name string, n sequence.Node, note sequence.Payload, among []sequence.Node, revision int64) (sequence.Node, bool, error) {
 	from, to := t.span(name)
 	when := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "<", revision+1)}
 	for _, o := range among {
@@ -39,11 +39,11 @@ func (t *tree) ChangeAmong(ctx context.Context, name string, n sequence.Node, no
 	return t.putIf(ctx, name, n, note, when, clientv3.WithIgnoreLease())
 }
 
-func (t *tree) put(ctx context.Context, name string, n sequence.Node, note sequence.Note, lease clientv3.OpOption, more ...clientv3.Op) (sequence.Node, bool, error) {
+func (t *tree) put(ctx context.Context, name string, n sequence.Node, note sequence.Payload, lease clientv3.OpOption, more ...clientv3.Op) (sequence.Node, bool, error) {
 	return t.putIf(ctx, name, n, note, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(t.dir(name)+n.Key), "=", n.Version)}, lease, more...)
 }
 
-func (t *tree) putIf(ctx context.Context, name string, n sequence.Node, note sequence.Note, when []clientv3.Cmp, lease clientv3.OpOption, more ...clientv3.Op) (sequence.Node, bool, error) {
+func (t *tree) putIf(ctx context.Context, name string, n sequence.Node, note sequence.Payload, when []clientv3.Cmp, lease clientv3.OpOption, more ...clientv3.Op) (sequence.Node, bool, error) {
 	value, err := json.Marshal(note)
 	if err != nil {
 		return n, false, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
@@ -53,6 +53,6 @@ func (t *tree) putIf(ctx context.Context, name string, n sequence.Node, note seq
 	if err != nil {
 		return n, false, t.fault(err)
 	}
-	n.Version, n.Note = r.Header.Revision, note
+	n.Version, n.Payload = r.Header.Revision, note
 	return n, r.Succeeded, nil
 }

@@ -25,9 +25,9 @@ func TestLateAdd(t *testing.T) {
 	t.Parallel()
 	s, cli, _ := benchStore(t)
 	ctx := t.Context()
-	ses, err := s.tree.Open(ctx, 30*time.Second)
+	ses, err := s.tree.OpenSession(ctx, 30*time.Second)
 	fails(t, err)
-	note := sequence.Note{ID: "late", Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
+	note := sequence.Payload{ID: "late", Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
 	// As it would be sent before the withdrawal, and arrive after.
 	key, gate := s.tree.dir(t.Name())+keyOf(ses.ID, 0), s.tree.gate(ses.ID)
 	late := cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0), clientv3.Compare(clientv3.ModRevision(gate), "=", 0)).
@@ -40,7 +40,7 @@ func TestLateAdd(t *testing.T) {
 		t.Errorf("the late add took effect: %v", err)
 	}
 	note.ID = "next"
-	look, err := s.tree.Add(ctx, t.Name(), ses, 1, note, sequence.Always)
+	look, err := s.tree.Add(ctx, t.Name(), ses, 1, note, sequence.AddAlways)
 	if err != nil || len(look.Nodes) != 1 || look.Nodes[0].ID != "next" {
 		t.Errorf("%+v, %v", look, err)
 	}
@@ -51,16 +51,16 @@ func TestLateAdd(t *testing.T) {
 	key = s.tree.dir(t.Name()) + look.Nodes[0].Key
 	late = cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0), clientv3.Compare(clientv3.ModRevision(gate), "=", s.tree.gateOf(ses.ID))).
 		Then(clientv3.OpPut(key, "{}", clientv3.WithLease(unhex(ses.ID))))
-	to, err := s.tree.Open(ctx, 30*time.Second)
+	to, err := s.tree.OpenSession(ctx, 30*time.Second)
 	fails(t, err)
 	if n, ok, err := s.tree.Move(ctx, t.Name(), look.Nodes[0], to, note); err != nil || !ok || n.Token != look.Nodes[0].Token {
 		t.Errorf("%+v, %v, %v", n, ok, err)
 	}
-	fails(t, s.tree.End(ctx, to.ID))
+	fails(t, s.tree.EndSession(ctx, to.ID))
 	if r, err := late.Commit(); err != nil || r.Succeeded {
 		t.Errorf("the late add of a claim that was moved took effect: %v", err)
 	}
-	fails(t, s.tree.End(ctx, ses.ID))
+	fails(t, s.tree.EndSession(ctx, ses.ID))
 	if r, err := cli.Get(ctx, gate); err != nil || r.Count != 0 {
 		t.Errorf("the gate of a session that is over is left: %d, %v", r.Count, err)
 	}
@@ -101,7 +101,7 @@ func TestRevoked(t *testing.T) {
 	go func() {
 		next, err := waiter.Mutex(t.Name(), nil).Lock(t.Context())
 		if err == nil {
-			err = next.Unlock()
+			err = next.Release()
 		}
 		waits <- err
 	}()
@@ -133,7 +133,7 @@ func TestRevoked(t *testing.T) {
 		t.Fatal("the holder is not told")
 	}
 	var loss *holdfast.LossError
-	if err := context.Cause(l.Context()); !errors.As(err, &loss) || loss.Loss != driver.LossSession {
+	if err := context.Cause(l.Context()); !errors.As(err, &loss) || loss.Cause != driver.LossSessionExpired {
 		t.Errorf("the holder is told: %v", err)
 	}
 	fails(t, <-waits)
@@ -141,7 +141,7 @@ func TestRevoked(t *testing.T) {
 	if took := time.Since(began); took > ttl/6 {
 		t.Errorf("that took %v", took)
 	}
-	fails(t, lease(t, holder, t.Name()).Unlock())
+	fails(t, lease(t, holder, t.Name()).Release())
 }
 
 // TestCompaction: a compaction disturbs neither holders nor waiters. It runs beside no other test, since some read what
@@ -155,7 +155,7 @@ func TestCompaction(t *testing.T) {
 	go func() {
 		next, err := b.Mutex(t.Name(), nil).Lock(t.Context())
 		if err == nil {
-			err = next.Unlock()
+			err = next.Release()
 		}
 		in <- err
 	}()
@@ -170,7 +170,7 @@ func TestCompaction(t *testing.T) {
 	if !l.Valid() {
 		t.Error("lost by a compaction")
 	}
-	fails(t, l.Unlock())
+	fails(t, l.Release())
 	fails(t, <-in)
 }
 
@@ -187,7 +187,7 @@ func TestWatchCancelled(t *testing.T) {
 	go func() {
 		l, err := waiter.Mutex(t.Name()+"/first", nil).Lock(t.Context())
 		if err == nil {
-			err = l.Unlock()
+			err = l.Release()
 		}
 		in <- err
 	}()
@@ -209,7 +209,7 @@ func TestWatchCancelled(t *testing.T) {
 		t.Fatalf("the server has cancelled %d watches", cancelled)
 	}
 	began := time.Now()
-	fails(t, first.Unlock())
+	fails(t, first.Release())
 	fails(t, <-in)
 	t.Logf("let in after %v", time.Since(began).Round(time.Millisecond))
 	s := rig.Peer(t, c)
@@ -217,7 +217,7 @@ func TestWatchCancelled(t *testing.T) {
 	if err != nil || len(l.Holders) != 1 {
 		t.Fatal(l, err)
 	}
-	fails(t, s.Break(t.Context(), t.Name()+"/broken", l.Holders[0].Ref, driver.BreakMark))
+	fails(t, s.Break(t.Context(), t.Name()+"/broken", l.Holders[0].Ref, driver.BreakGraceful))
 	select {
 	case <-broken.Context().Done():
 		if err := context.Cause(broken.Context()); !strings.Contains(err.Error(), string(driver.LossBroken)) {
@@ -236,7 +236,7 @@ func TestRestored(t *testing.T) {
 	client := newClient(t, rig.Peer(t, c), 10*time.Second)
 	cycle := func(client *holdfast.Client) int64 {
 		l := lease(t, client, t.Name())
-		defer l.Unlock()
+		defer l.Release()
 		return l.Token()
 	}
 	saved := cycle(client)
@@ -262,7 +262,7 @@ func TestRestored(t *testing.T) {
 	if token := cycle(newClient(t, rig.Peer(t, c), 10*time.Second)); token > largest {
 		t.Errorf("token %d came after %d, though the cluster was set back: this test shows nothing", token, largest)
 	}
-	if client.Info().TokensFall == "" {
+	if client.Info().TokenRegression == "" {
 		t.Error("tokens can fall, and the store does not say so")
 	}
 }
@@ -275,8 +275,8 @@ func TestLeastTTL(t *testing.T) {
 	cl := mutexClaim(t.Name())
 	cl.TTL = s.Info().MinTTL
 	g, err := s.Acquire(t.Context(), cl)
-	if err != nil || cl.TTL != time.Second || g.TTL != 2*time.Second {
-		t.Errorf("a TTL of %v was asked for, and %v granted: %v", cl.TTL, g.TTL, err)
+	if err != nil || cl.TTL != time.Second || g.GrantedTTL != 2*time.Second {
+		t.Errorf("a TTL of %v was asked for, and %v granted: %v", cl.TTL, g.GrantedTTL, err)
 	}
 	if p := s.Explain(cl); len(p.Keys) != 1 || !strings.HasPrefix(g.Name+"/"+g.Ref, strings.TrimSuffix(p.Keys[0], "LEASE")) || p.TTL != time.Second {
 		t.Errorf("explained as %+v, and %s stands", p, g.Ref)
@@ -303,7 +303,7 @@ func TestUnequalMembers(t *testing.T) {
 	p := rig.Peer(t, c, slow)
 	const ttl = 3 * time.Second
 	for what, grant := range map[string]func() (time.Duration, error){
-		"a session": func() (time.Duration, error) { s, err := p.tree.Open(t.Context(), ttl); return s.TTL, err },
+		"a session": func() (time.Duration, error) { s, err := p.tree.OpenSession(t.Context(), ttl); return s.TTL, err },
 		"a lease":   func() (time.Duration, error) { l, err := p.NewLease(t.Context(), ttl); return l.TTL(), err },
 	} {
 		if got, err := grant(); err != nil || got != ttl {
@@ -333,7 +333,7 @@ func TestNoSpace(t *testing.T) {
 		t.Errorf("that took %v to say", took)
 	}
 	sessiontest.Renewed(t, held)
-	fails(t, held.Unlock())
+	fails(t, held.Release())
 }
 
 // TestCorrupt: a cluster that takes no writes, because its members' data differ, says so at once, and what to look at.
@@ -341,7 +341,7 @@ func TestCorrupt(t *testing.T) {
 	t.Parallel()
 	c := start(t, etcdtest.Options{Members: 1})
 	client := newClient(t, rig.Peer(t, c), 30*time.Second)
-	fails(t, lease(t, client, t.Name()).Unlock())
+	fails(t, lease(t, client, t.Name()).Release())
 	alarm := &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, Alarm: pb.AlarmType_CORRUPT}
 	_, err := pb.NewMaintenanceClient(admin(t, c).ActiveConnection()).Alarm(t.Context(), alarm)
 	fails(t, err)
@@ -550,13 +550,13 @@ func TestChangeAmong(t *testing.T) {
 	t.Parallel()
 	s, _, _ := benchStore(t)
 	ctx, name := t.Context(), t.Name()
-	ses, err := s.tree.Open(ctx, 30*time.Second)
+	ses, err := s.tree.OpenSession(ctx, 30*time.Second)
 	fails(t, err)
-	note := sequence.Note{ID: "a", Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1, TTL: ses.TTL}
-	add := func(number int64, id string) sequence.Look {
+	note := sequence.Payload{ID: "a", Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1, TTL: ses.TTL}
+	add := func(number int64, id string) sequence.Snapshot {
 		n := note
 		n.ID = id
-		look, err := s.tree.Add(ctx, name, ses, number, n, sequence.Always)
+		look, err := s.tree.Add(ctx, name, ses, number, n, sequence.AddAlways)
 		fails(t, err)
 		return look
 	}
@@ -564,7 +564,7 @@ func TestChangeAmong(t *testing.T) {
 	both := add(1, "b")
 	heavy := note
 	heavy.Weight = heavy.Limit
-	change := func(look sequence.Look, want bool, what string) {
+	change := func(look sequence.Snapshot, want bool, what string) {
 		t.Helper()
 		if _, ok, err := s.tree.ChangeAmong(ctx, name, look.Nodes[0], heavy, look.Nodes, look.Revision); ok != want || err != nil {
 			t.Errorf("%s: changed: %v, %v", what, ok, err)
@@ -572,7 +572,7 @@ func TestChangeAmong(t *testing.T) {
 	}
 	change(alone, false, "beside one that has come since")
 	other := note
-	other.ID, other.Asked = "b", true
+	other.ID, other.ReleaseRequested = "b", true
 	if _, ok, err := s.tree.Change(ctx, name, both.Nodes[1], other); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
@@ -589,5 +589,5 @@ func TestChangeAmong(t *testing.T) {
 	if look, err = s.tree.List(ctx, name, true); err != nil || len(look.Nodes) != 1 || look.Nodes[0].Weight != heavy.Limit || look.Nodes[0].Token != alone.Nodes[0].Token {
 		t.Errorf("%+v, %v", look, err)
 	}
-	fails(t, s.tree.End(ctx, ses.ID))
+	fails(t, s.tree.EndSession(ctx, ses.ID))
 }

@@ -44,7 +44,7 @@ func (t *tree) fault(err error) error {
 	}
 	err = rpctypes.Error(err)
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		return sequence.ErrSessionOver
+		return sequence.ErrSessionExpired
 	}
 	for _, d := range denied {
 		if errors.Is(err, d.err) {

@@ -114,7 +114,7 @@ func TestForeignHolder(t *testing.T) {
 	if err != nil || len(l.Holders) != 1 || !l.Holders[0].Foreign || len(l.Waiters) != 0 {
 		t.Fatalf("%+v, %v", l, err)
 	}
-	if err := s.Break(ctx, lock, l.Holders[0].Ref, driver.BreakMark); !errors.Is(err, driver.ErrUnsupported) {
+	if err := s.Break(ctx, lock, l.Holders[0].Ref, driver.BreakGraceful); !errors.Is(err, driver.ErrUnsupported) {
 		t.Errorf("marking a foreign holder: %v", err)
 	}
 	permits.Wait = true

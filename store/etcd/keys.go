@@ -56,8 +56,8 @@ func node(kv *mvccpb.KeyValue, dir int) (sequence.Node, bool) {
 	n := sequence.Node{
 		Key: string(kv.Key[dir:]), Token: kv.CreateRevision, Version: kv.ModRevision, Session: hex(clientv3.LeaseID(kv.Lease)),
 	}
-	if json.Unmarshal(kv.Value, &n.Note) != nil || n.ID == "" || n.Limit < 1 || n.Weight < 1 || n.Weight > n.Limit {
-		n.Note, n.Foreign = sequence.Note{}, true
+	if json.Unmarshal(kv.Value, &n.Payload) != nil || n.ID == "" || n.Limit < 1 || n.Weight < 1 || n.Weight > n.Limit {
+		n.Payload, n.Foreign = sequence.Payload{}, true
 	}
 	return n, true
 }
@@ -80,8 +80,8 @@ func (t *tree) knowLocked(key string, n sequence.Node) {
 }
 
 // look is how the keys of one lock stand, in order.
-func (t *tree) look(name string, kvs []*mvccpb.KeyValue, revision int64) sequence.Look {
-	l := sequence.Look{Name: name, Revision: revision, Full: true}
+func (t *tree) look(name string, kvs []*mvccpb.KeyValue, revision int64) sequence.Snapshot {
+	l := sequence.Snapshot{Name: name, Revision: revision, Full: true}
 	dir := len(t.dir(name))
 	l.Nodes = make([]sequence.Node, 0, len(kvs))
 	t.mu.Lock()

@@ -66,7 +66,7 @@ func (l *Lease) Put(ctx context.Context, key, value string) (created int64, err 
 // KeepAlive renews the lease once. The error Is ErrLost if it is over; anything else is an unknown outcome.
 func (l *Lease) KeepAlive(ctx context.Context) error {
 	start := l.clock.Now()
-	promise, err := l.tree.Beat(ctx, l.id)
+	promise, err := l.tree.KeepAlive(ctx, l.id)
 	if err != nil {
 		return l.fault(err)
 	}
@@ -114,7 +114,7 @@ func (l *Lease) Keep(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case l.Left() == 0:
-			return &driver.LossError{Loss: driver.LossUnknown, Err: err}
+			return &driver.LossError{Cause: driver.LossUnreachable, Err: err}
 		case err == nil:
 			pause = ttl / 3
 		default: // asked again the sooner the less is left
@@ -125,7 +125,7 @@ func (l *Lease) Keep(ctx context.Context) error {
 
 // Revoke ends the lease, and its keys with it, at once. Of one that is over already it says ErrLost.
 func (l *Lease) Revoke(ctx context.Context) error {
-	if err := l.tree.End(ctx, l.id); err != nil {
+	if err := l.tree.EndSession(ctx, l.id); err != nil {
 		return l.fault(err)
 	}
 	l.mu.Lock()
@@ -137,11 +137,11 @@ func (l *Lease) Revoke(ctx context.Context) error {
 func (l *Lease) fault(err error) error {
 	err = l.tree.fault(err)
 	switch {
-	case errors.Is(err, sequence.ErrSessionOver):
+	case errors.Is(err, sequence.ErrSessionExpired):
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.over = true
-		return &driver.LossError{Loss: driver.LossSession}
+		return &driver.LossError{Cause: driver.LossSessionExpired}
 	case errors.Is(err, driver.ErrDenied), errors.Is(err, driver.ErrInvalid), errors.Is(err, driver.ErrClosed):
 		return err
 	}

@@ -35,7 +35,7 @@ func TestBeatsNeedNoLogin(t *testing.T) {
 	}
 	defer s.Close()
 	tree := s.(*Store).tree
-	session, err := tree.Open(t.Context(), 10*time.Minute)
+	session, err := tree.OpenSession(t.Context(), 10*time.Minute)
 	fails(t, err)
 	written := func() uint64 {
 		r, err := tree.cli.Status(t.Context(), c.Members[0].Endpoint)
@@ -45,7 +45,7 @@ func TestBeatsNeedNoLogin(t *testing.T) {
 	before := written()
 	const beats = 40
 	for range beats {
-		_, err := tree.Beat(t.Context(), session.ID)
+		_, err := tree.KeepAlive(t.Context(), session.ID)
 		fails(t, err)
 	}
 	// The cluster has its own things to write now and then, and a slow one may have to be asked for a login to tell of its writes.
@@ -53,7 +53,7 @@ func TestBeatsNeedNoLogin(t *testing.T) {
 		t.Errorf("%d keep-alives cost %d writes", beats, n)
 	}
 	time.Sleep(3 * time.Second)
-	_, err = tree.Beat(t.Context(), session.ID) // the login has expired
+	_, err = tree.KeepAlive(t.Context(), session.ID) // the login has expired
 	fails(t, err)
 }
 
@@ -78,7 +78,7 @@ func TestLoginExpires(t *testing.T) {
 			l, err := waiter.Mutex(t.Name(), nil).Lock(ctx)
 			if err == nil {
 				in <- time.Now()
-				err = l.Unlock()
+				err = l.Release()
 			}
 			if err != nil {
 				t.Error(err)
@@ -95,7 +95,7 @@ func TestLoginExpires(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		fails(t, held.Unlock())
+		fails(t, held.Release())
 		came := <-in
 		return came.Sub(comes), came.Sub(began)
 	}

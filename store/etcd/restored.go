@@ -61,9 +61,9 @@ func (t *tree) release(session string) {
 func (t *tree) revoke(session string) {
 	for t.life.Err() == nil {
 		ctx, cancel := context.WithTimeout(t.life, answerTime)
-		err := t.End(ctx, session)
+		err := t.EndSession(ctx, session)
 		cancel()
-		if err == nil || errors.Is(err, sequence.ErrSessionOver) {
+		if err == nil || errors.Is(err, sequence.ErrSessionExpired) {
 			return
 		}
 		select {

@@ -25,9 +25,9 @@ func TestRestoredUnderHolders(t *testing.T) {
 	fails(t, os.CopyFS(snapshot, os.DirFS(m.Dir)))
 	fails(t, m.Start())
 	fails(t, c.Ready(t.Context()))
-	fails(t, given.Unlock())
+	fails(t, given.Release())
 	for range 20 {
-		fails(t, lease(t, client, t.Name()+"/other").Unlock())
+		fails(t, lease(t, client, t.Name()+"/other").Release())
 	}
 	m.Terminate()
 	fails(t, os.RemoveAll(m.Dir))
@@ -43,7 +43,7 @@ func TestRestoredUnderHolders(t *testing.T) {
 		t.Fatalf("what was given back stands again: %v", err)
 	}
 	t.Logf("let in after %v", time.Since(began).Round(time.Millisecond))
-	fails(t, l.Unlock())
+	fails(t, l.Release())
 	select {
 	case <-held.Context().Done():
 	case <-ctx.Done():
@@ -53,5 +53,5 @@ func TestRestoredUnderHolders(t *testing.T) {
 	}
 	again := lease(t, client, t.Name()+"/held")
 	sessiontest.Renewed(t, again)
-	fails(t, again.Unlock())
+	fails(t, again.Release())
 }

@@ -11,8 +11,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Open grants a lease that the engine renews.
-func (t *tree) Open(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+// OpenSession grants a lease that the engine renews.
+func (t *tree) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
 	s, err := t.grant(ctx, ttl)
 	if err == nil {
 		t.keep(s.ID)
@@ -30,7 +30,7 @@ func (t *tree) grant(ctx context.Context, ttl time.Duration) (sequence.Session, 
 	}
 	got := seconds(r.TTL)
 	if r.TTL > asked {
-		promise, err := t.Beat(ctx, hex(clientv3.LeaseID(r.ID)))
+		promise, err := t.KeepAlive(ctx, hex(clientv3.LeaseID(r.ID)))
 		if err != nil {
 			return sequence.Session{}, err
 		}
@@ -42,7 +42,7 @@ func (t *tree) grant(ctx context.Context, ttl time.Duration) (sequence.Session, 
 	return sequence.Session{ID: hex(clientv3.LeaseID(r.ID)), TTL: got}, nil
 }
 
-// Beat is one keep-alive on a stream of its own, which the leader answers; a member that has none refuses it at once.
+// KeepAlive is one keep-alive on a stream of its own, which the leader answers; a member that has none refuses it at once.
 //
 // A leader that was cut off from all others goes on answering until it steps down, two election timeouts after the cut at
 // the latest. Nobody else is elected before one has passed, less a heartbeat interval, and a new leader keeps every lease
@@ -50,7 +50,7 @@ func (t *tree) grant(ctx context.Context, ttl time.Duration) (sequence.Session, 
 // heartbeat interval, which the margin of the TTL has to cover: Warnings says from which TTL on it does for certain. A leader
 // that does nothing else, since its disk hangs, looks for its quorum before it answers, from the versions on that Warnings
 // asks for.
-func (t *tree) Beat(ctx context.Context, session string) (promise time.Duration, err error) {
+func (t *tree) KeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
 	promise, err = t.beat(ctx, session)
 	if expired(err) {
 		t.login(ctx)
@@ -77,15 +77,15 @@ func (t *tree) beat(ctx context.Context, session string) (promise time.Duration,
 	_ = stream.CloseSend()
 	if r.TTL <= 0 {
 		t.release(session)
-		return 0, sequence.ErrSessionOver
+		return 0, sequence.ErrSessionExpired
 	}
 	return seconds(r.TTL), nil
 }
 
 func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }
 
-// End revokes a lease.
-func (t *tree) End(ctx context.Context, session string) error {
+// EndSession revokes a lease.
+func (t *tree) EndSession(ctx context.Context, session string) error {
 	t.mu.Lock()
 	delete(t.gates, session)
 	delete(t.kept, session)

@@ -39,7 +39,7 @@ func (tb *table) Info() driver.Info {
 	if i.Clock.Monotonic == nil {
 		i.Clock = driver.SystemClock
 	}
-	i.Judge = driver.JudgeObserver
+	i.ExpiryClock = driver.ExpiryClockObserver
 	i.TokenGap = tokenGap
 	return i
 }

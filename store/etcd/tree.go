@@ -40,8 +40,8 @@ func newTree(cli *clientv3.Client, o Options) *tree {
 	t.lane = t.newLane()
 	t.info = driver.Info{
 		Store: where(cli, o.Prefix), Clock: o.Clock, Tier: driver.TierFenceSafe,
-		Survives:   driver.Survives{Restart: true, PowerCut: true, Failover: true},
-		TokensFall: "the cluster is restored from a snapshot without --bump-revision, or replaced by another one",
+		Survives:        driver.Survives{Restart: true, PowerCut: true, Failover: true},
+		TokenRegression: "the cluster is restored from a snapshot without --bump-revision, or replaced by another one",
 	}
 	return t
 }
@@ -49,19 +49,19 @@ func newTree(cli *clientv3.Client, o Options) *tree {
 func (t *tree) Info() driver.Info { return t.info }
 
 // List is one range read, always in full.
-func (t *tree) List(ctx context.Context, name string, _ bool) (sequence.Look, error) {
+func (t *tree) List(ctx context.Context, name string, _ bool) (sequence.Snapshot, error) {
 	from, to := t.span(name)
 	before := t.reading()
 	r, err := t.kv.Get(ctx, from, clientv3.WithRange(to))
 	if err != nil {
-		return sequence.Look{}, t.fault(err)
+		return sequence.Snapshot{}, t.fault(err)
 	}
 	t.saw(before, r.Header.Revision)
 	return t.look(name, r.Kvs, r.Header.Revision), nil
 }
 
 // Read is one read-only transaction.
-func (t *tree) Read(ctx context.Context, at []sequence.Place) ([]sequence.Node, error) {
+func (t *tree) Read(ctx context.Context, at []sequence.NodeRef) ([]sequence.Node, error) {
 	ops := make([]clientv3.Op, len(at))
 	for i, p := range at {
 		ops[i] = clientv3.OpGet(t.dir(p.Name) + p.Key)

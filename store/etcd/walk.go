@@ -20,8 +20,8 @@ const page = 1000
 func isLock(n sequence.Node) bool { return !n.Foreign || n.Key == n.Session }
 
 // Walk reads all keys with the prefix before it yields, since the claims of one lock need not be neighbours.
-func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look, error] {
-	return func(yield func(sequence.Look, error) bool) {
+func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snapshot, error] {
+	return func(yield func(sequence.Snapshot, error) bool) {
 		found := map[string][]*mvccpb.KeyValue{}
 		locks := map[string]bool{}
 		from := t.prefix + prefix
@@ -33,7 +33,7 @@ func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look,
 		for more := true; more; {
 			r, err := t.kv.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page))
 			if err != nil {
-				yield(sequence.Look{}, t.fault(err))
+				yield(sequence.Snapshot{}, t.fault(err))
 				return
 			}
 			for _, kv := range r.Kvs {
@@ -51,7 +51,7 @@ func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look,
 			revision = r.Header.Revision
 			if more = r.More; more {
 				from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
-				if !yield(sequence.Look{}, nil) { // there may be much that is no lock
+				if !yield(sequence.Snapshot{}, nil) { // there may be much that is no lock
 					return
 				}
 			}

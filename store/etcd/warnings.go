@@ -29,7 +29,7 @@ func (s *Store) Warnings(ctx context.Context) (warnings []string, err error) {
 	if err != nil {
 		return warnings, t.fault(err)
 	}
-	_ = t.End(ctx, hex(clientv3.LeaseID(r.ID))) // else it ends by itself
+	_ = t.EndSession(ctx, hex(clientv3.LeaseID(r.ID))) // else it ends by itself
 	if ttl := safeTTL(seconds(r.TTL)); ttl > 0 {
 		warnings = append(warnings, fmt.Sprintf("the cluster grants no TTL of less than %v, so its elections may take longer than usual: give locks a TTL of %v or more, unless its heartbeat interval is less than %v; else a holder whose leader is cut off may believe in its lock for longer than the next leader keeps it",
 			seconds(r.TTL), ttl, driver.Margin(seconds(r.TTL))))

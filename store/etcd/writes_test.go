@@ -18,22 +18,22 @@ func TestTogether(t *testing.T) {
 	t.Parallel()
 	s, cli, sent := benchStore(t)
 	ctx := t.Context()
-	ses, err := s.tree.Open(ctx, time.Hour) // nobody beats it
+	ses, err := s.tree.OpenSession(ctx, time.Hour) // nobody beats it
 	fails(t, err)
 	const workers, rounds = 32, 20
 	sent.take()
 	var mu sync.Mutex
 	tokens := map[string]bool{}
-	var looks []sequence.Look
+	var looks []sequence.Snapshot
 	var all sync.WaitGroup
 	for w := range workers {
 		all.Go(func() {
 			for r := range rounds {
 				name := fmt.Sprint(t.Name(), "/", rand.N(4))
-				note := sequence.Note{ID: fmt.Sprint(w, ".", r), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
-				guard := sequence.Always
+				note := sequence.Payload{ID: fmt.Sprint(w, ".", r), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
+				guard := sequence.AddAlways
 				if w%2 == 0 {
-					guard = sequence.Behind
+					guard = sequence.AddUnhurried
 				}
 				look, err := s.tree.Add(ctx, name, ses, int64(w*rounds+r), note, guard)
 				if err != nil || len(look.Nodes) == 0 {
@@ -48,7 +48,7 @@ func TestTogether(t *testing.T) {
 				}
 				tokens[id], looks = true, append(looks, look)
 				mu.Unlock()
-				stood, left, err := s.tree.RemoveFor(ctx, name, n, n.Key)
+				stood, left, err := s.tree.RemoveAndReadNext(ctx, name, n, n.Key)
 				if err != nil || !stood || len(left.Nodes) > 0 {
 					t.Errorf("removed: %v, left: %v, %v", stood, left.Nodes, err)
 				}
@@ -76,5 +76,5 @@ func TestTogether(t *testing.T) {
 			t.Errorf("at revision %d stand %d claims, and %d were seen", look.Revision, len(r.Kvs), len(look.Nodes))
 		}
 	}
-	fails(t, s.tree.End(ctx, ses.ID))
+	fails(t, s.tree.EndSession(ctx, ses.ID))
 }

@@ -31,7 +31,7 @@ func TestContainersOwnBoots(t *testing.T) {
 	if clockOf(one) != clockOf(host) {
 		t.Error("a container and its host have different clocks")
 	}
-	if host.Gone(one.Session()) || one.Gone(host.Session()) {
+	if host.IsDead(one.Session()) || one.IsDead(host.Session()) {
 		t.Error("they take each other for gone")
 	}
 	_ = host.Close()

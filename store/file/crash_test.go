@@ -181,7 +181,7 @@ func TestCrash(t *testing.T) {
 	t.Parallel()
 	eachDeath(t, func(t *testing.T, s *story) {
 		tab := s.m.mustOpen(t)
-		if s.tab != nil && !tab.Gone(s.tab.Session()) {
+		if s.tab != nil && !tab.IsDead(s.tab.Session()) {
 			t.Fatal("the dead client is not seen to be gone")
 		}
 		for name, want := range s.done {
@@ -244,7 +244,7 @@ func TestUnsynced(t *testing.T) {
 	}
 	c := tab.cell("a")
 	to := content{name: "a"}
-	if _, err := c.create(t.Context(), to, true); err == nil || driver.Final(err) {
+	if _, err := c.create(t.Context(), to, true); err == nil || driver.IsFinal(err) {
 		t.Errorf("create: %v", err)
 	}
 	p.fail = ""
@@ -252,7 +252,7 @@ func TestUnsynced(t *testing.T) {
 	if err != nil || !f.alive() {
 		t.Fatal(f, err)
 	}
-	if _, err := c.swap(t.Context(), f.version, to, true); err == nil || driver.Final(err) {
+	if _, err := c.swap(t.Context(), f.version, to, true); err == nil || driver.IsFinal(err) {
 		t.Errorf("swap: %v", err)
 	}
 }

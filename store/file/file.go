@@ -53,7 +53,7 @@ func (o *Options) complete() Options {
 	if o != nil {
 		c = *o
 	}
-	if c.Clock.Monotonic == nil || c.Clock.Real == nil {
+	if c.Clock.Monotonic == nil || c.Clock.Boottime == nil {
 		c.Clock = driver.SystemClock
 	}
 	if c.Logger == nil {

@@ -22,27 +22,27 @@ func TestHeirloom(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	heirloom, err := dead.Heirloom()
+	heirloom, err := dead.LivenessFile()
 	if err != nil {
 		t.Fatal(err)
 	}
 	session := dead.Session()
 	dead.presence.close(dead.presence.handle) // which is all that the kernel does for a process that dies
-	if other.Gone(session) {
+	if other.IsDead(session) {
 		t.Error("gone, though its heir is there")
 	}
-	if err := other.presence.sweep(); err != nil || other.Gone(session) {
+	if err := other.presence.sweep(); err != nil || other.IsDead(session) {
 		t.Errorf("swept, though its heir is there: %v", err)
 	}
 	if err := heirloom.Close(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, func() bool { return other.Gone(session) }) // a process that another test is about to start has all files open for a moment
+	until(t, func() bool { return other.IsDead(session) }) // a process that another test is about to start has all files open for a moment
 	dead.presence.handle = -1
 	if err := dead.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := dead.Heirloom(); err == nil {
+	if _, err := dead.LivenessFile(); err == nil {
 		t.Error("a closed store has an heirloom")
 	}
 }
@@ -54,7 +54,7 @@ func TestHeirloomThroughTheEngine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := store.(driver.Heritable).Heirloom()
+	f, err := store.(driver.LivenessFiler).LivenessFile()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestHeirloomThroughTheEngine(t *testing.T) {
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.(driver.Heritable).Heirloom(); err == nil {
+	if _, err := store.(driver.LivenessFiler).LivenessFile(); err == nil {
 		t.Error("a closed store has an heirloom")
 	}
 }

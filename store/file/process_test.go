@@ -50,7 +50,7 @@ func help(do, dir string, args []string) error {
 		fmt.Println(tab.Session(), now)
 		_, err = io.Copy(io.Discard, os.Stdin)
 	case "judge":
-		fmt.Println(tab.Gone(args[0]))
+		fmt.Println(tab.IsDead(args[0]))
 	case "count": // until the end of input; says how often
 		stop := make(chan struct{})
 		go func() { _, _ = io.Copy(io.Discard, os.Stdin); close(stop) }()
@@ -278,27 +278,27 @@ func TestPresence(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/store"
 	tab, other := openTest(t, dir), openTest(t, dir)
-	if tab.Gone(tab.Session()) || tab.Gone(other.Session()) || other.Gone(tab.Session()) {
+	if tab.IsDead(tab.Session()) || tab.IsDead(other.Session()) || other.IsDead(tab.Session()) {
 		t.Error("two tables of one process do not see each other")
 	}
 	_ = other.Close()
-	if !tab.Gone(other.Session()) {
+	if !tab.IsDead(other.Session()) {
 		t.Error("a closed table is not gone")
 	}
 	for _, nonsense := range []string{"", "../tmp", "x", strings.Repeat("/", sessionLength)} {
-		if tab.Gone(nonsense) {
+		if tab.IsDead(nonsense) {
 			t.Errorf("%q is said to be gone", nonsense)
 		}
 	}
 	c, line := start(t, nil, "be present", dir)
 	session, _, _ := strings.Cut(line, " ")
 	_ = c.Process.Signal(syscall.SIGSTOP)
-	if tab.Gone(session) {
+	if tab.IsDead(session) {
 		t.Error("a stopped process is said to be gone")
 	}
 	_ = c.Process.Kill()
 	_ = c.Wait()
-	if !tab.Gone(session) {
+	if !tab.IsDead(session) {
 		t.Error("a killed process is not gone")
 	}
 	if _, err := os.Stat(filepath.Join(dir, "clients", session)); err != nil {
@@ -308,7 +308,7 @@ func TestPresence(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "clients", session)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("its file was not swept: %v", err)
 	}
-	if !tab.Gone(session) || tab.Gone(tab.Session()) {
+	if !tab.IsDead(session) || tab.IsDead(tab.Session()) {
 		t.Error("sweeping has changed who is gone")
 	}
 }

@@ -42,12 +42,12 @@ func TestPidNamespaces(t *testing.T) {
 		j.finish(t)
 		return verdict
 	}
-	if tab.Gone(session) || judge() != "false" {
+	if tab.IsDead(session) || judge() != "false" {
 		t.Error("a living client in another pid namespace is said to be gone")
 	}
 	_ = c.Process.Kill()
 	_ = c.Wait()
-	if judge() != "true" || !tab.Gone(session) {
+	if judge() != "true" || !tab.IsDead(session) {
 		t.Error("a killed client in another pid namespace is not gone")
 	}
 }
@@ -94,7 +94,7 @@ func TestContainerOwnBoot(t *testing.T) {
 	if ours, _ := tab.Now(); ours-theirs < 0 || ours-theirs > 30e6 {
 		t.Errorf("our clock is %d µs ahead of theirs", ours-theirs)
 	}
-	if tab.Gone(session) {
+	if tab.IsDead(session) {
 		t.Error("a living client in such a container is said to be gone")
 	}
 }

@@ -45,7 +45,7 @@ func openDirectory(ctx context.Context, dir string, o Options, create bool) (*ta
 	}
 	t, err := openTable(ctx, surroundings{
 		fsys: disk{}, root: root, dir: dir, bootID: id,
-		boot: func() time.Duration { return o.Clock.Real() - shift },
+		boot: func() time.Duration { return o.Clock.Boottime() - shift },
 		wall: time.Now, hands: o.Clock, up: func() { syncAbove(dir) }, log: o.Logger,
 		replaced: func(handle int, name string) bool { return replaced(handle, filepath.Join(dir, name)) }, create: create,
 	})

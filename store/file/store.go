@@ -21,8 +21,8 @@ type engine interface {
 	driver.Store
 	driver.LockWatcher
 	driver.Detacher
-	driver.Reweigher
-	driver.Heritable
+	driver.WeightChanger
+	driver.LivenessFiler
 	driver.Explainer
 }
 
@@ -163,12 +163,12 @@ func (s *store) Detach(ctx context.Context, g driver.Grant, keep time.Duration) 
 	return e.Detach(ctx, g, keep)
 }
 
-func (s *store) Reweigh(ctx context.Context, g driver.Grant, weight int64) error {
+func (s *store) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
 	e, err := s.at(ctx)
 	if err != nil {
 		return err
 	}
-	return e.Reweigh(ctx, g, weight)
+	return e.SetWeight(ctx, g, weight)
 }
 
 // madePoll is how often it is looked whether somebody has made the store.
@@ -192,13 +192,13 @@ func (s *store) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, 
 	}
 }
 
-// Heirloom makes the store: who asks for it is about to claim.
-func (s *store) Heirloom() (*os.File, error) {
+// LivenessFile makes the store: who asks for it is about to claim.
+func (s *store) LivenessFile() (*os.File, error) {
 	e, err := s.open(context.Background(), true)
 	if err != nil {
 		return nil, err
 	}
-	return e.Heirloom()
+	return e.LivenessFile()
 }
 
 func (s *store) Warnings(ctx context.Context) ([]string, error) {

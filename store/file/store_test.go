@@ -82,7 +82,7 @@ func look(t *testing.T, s *store) {
 		t.Errorf("watch: %v", err)
 	}
 	c := claimOf("a")
-	g := driver.Grant{Claim: c, Token: 1, TTL: c.TTL, Ref: c.ID}
+	g := driver.Grant{Claim: c, Token: 1, GrantedTTL: c.TTL, Ref: c.ID}
 	s.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) {
 		if !errors.Is(r.Err, driver.ErrLost) {
 			t.Errorf("renew: %v", r.Err)
@@ -92,7 +92,7 @@ func look(t *testing.T, s *store) {
 		"break":   s.Break(t.Context(), "a", c.ID, driver.BreakForce),
 		"release": s.Release(t.Context(), c, ""),
 		"detach":  s.Detach(t.Context(), g, time.Minute),
-		"reweigh": s.Reweigh(t.Context(), g, 1),
+		"reweigh": s.SetWeight(t.Context(), g, 1),
 	} {
 		if !errors.Is(err, driver.ErrLost) {
 			t.Errorf("%s: %v", what, err)
@@ -110,7 +110,7 @@ func TestNeverMade(t *testing.T) {
 	}
 	_, err1 := s.Acquire(t.Context(), claimOf("a"))
 	_, err2 := s.Inspect(t.Context(), "a")
-	_, err3 := s.Heirloom()
+	_, err3 := s.LivenessFile()
 	for _, err := range []error{err1, err2, err3} {
 		if !errors.Is(err, driver.ErrClosed) {
 			t.Error(err)
@@ -136,11 +136,11 @@ func TestReplaced(t *testing.T) {
 		}
 		grants = append(grants, g)
 	}
-	renew := func(loss driver.Loss) {
+	renew := func(loss driver.LossCause) {
 		t.Helper()
 		s.Renew(t.Context(), grants, func(i int, r driver.Renewal) {
 			var lost *driver.LossError
-			if errors.As(r.Err, &lost) != (loss != "") || lost != nil && lost.Loss != loss || lost == nil && r.Err != nil {
+			if errors.As(r.Err, &lost) != (loss != "") || lost != nil && lost.Cause != loss || lost == nil && r.Err != nil {
 				t.Errorf("%s: %v", grants[i].Name, r.Err)
 			}
 		})

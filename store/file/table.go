@@ -200,13 +200,13 @@ func (t *table) Info() driver.Info { return infoOf(t.dir, t.hands) }
 
 func infoOf(dir string, hands driver.Clock) driver.Info {
 	return driver.Info{
-		Store: "file:" + dir,
-		Clock: hands,
-		Tier:  driver.TierFenceSafe,
-		Judge: driver.JudgeStore,
+		Store:       "file:" + dir,
+		Clock:       hands,
+		Tier:        driver.TierFenceSafe,
+		ExpiryClock: driver.ExpiryClockStore,
 		// A claim that is not detached belongs to a process that the power cut ends as well; a detached one is synced.
-		Survives:     driver.Survives{Restart: true, PowerCut: true},
-		TakeoverDead: 500 * time.Millisecond,
+		Survives:          driver.Survives{Restart: true, PowerCut: true},
+		DeadHolderTimeout: 500 * time.Millisecond,
 	}
 }
 
@@ -240,7 +240,7 @@ func (t *table) inPlace(ctx context.Context) error {
 		return nil
 	}
 	t.clock.floor.Store(0) // so that the next write finds out as well
-	return &driver.LossError{Loss: driver.LossGone, Err: errReplaced}
+	return &driver.LossError{Cause: driver.LossGone, Err: errReplaced}
 }
 
 func (t *table) cell(name string) cell {
@@ -387,7 +387,7 @@ func (t *table) loadEntry(ctx context.Context, entry string) (found, error) {
 
 func (t *table) Session() string { return t.presence.session }
 
-func (t *table) Gone(session string) bool {
+func (t *table) IsDead(session string) bool {
 	done, err := t.use(context.Background())
 	if err != nil {
 		return false
@@ -396,8 +396,8 @@ func (t *table) Gone(session string) bool {
 	return t.presence.gone(session)
 }
 
-// Heirloom is the presence file: its flock belongs to the open file, whichever processes have it.
-func (t *table) Heirloom() (*os.File, error) {
+// LivenessFile is the presence file: its flock belongs to the open file, whichever processes have it.
+func (t *table) LivenessFile() (*os.File, error) {
 	done, err := t.use(context.Background())
 	if err != nil {
 		return nil, err

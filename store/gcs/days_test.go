@@ -49,7 +49,7 @@ func TestThrottled(t *testing.T) {
 				}
 				client, err := holdfast.New(store, &holdfast.Options{TTL: ttl, OnEvent: func(e holdfast.Event) {
 					switch e.Kind {
-					case holdfast.EventFailing:
+					case holdfast.EventRenewalFailing:
 						warned.Add(1)
 					case holdfast.EventLost:
 						lost.Add(1)
@@ -198,7 +198,7 @@ func TestForeignMetadata(t *testing.T) {
 			}
 			kept("a renewal")
 		}
-		if err := other.Break(t.Context(), g.Name, g.Ref, driver.BreakAsk); err != nil {
+		if err := other.Break(t.Context(), g.Name, g.Ref, driver.BreakRequestRelease); err != nil {
 			t.Error(err)
 		}
 		kept("another's write")

@@ -46,7 +46,7 @@ func TestBrokenUntold(t *testing.T) {
 				if !errors.Is(err, driver.ErrUncertain) {
 					t.Errorf("told %v", err)
 				}
-			} else if !errors.As(err, &loss) || loss.Loss != driver.LossBroken {
+			} else if !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
 				t.Errorf("told %v", err)
 			}
 		})
@@ -147,7 +147,7 @@ func TestListAfter(t *testing.T) {
 	for after, want := range map[string]int{"": 6, "a": 5, "b\nb": 4, "b/c": 3, "bz": 2, "c": 1, "d": 0, "z": 0} {
 		s.Counted()
 		var got []string
-		for row, err := range table.(record.Resumable).ListAfter(t.Context(), after) {
+		for row, err := range table.(record.ResumableLister).ListAfter(t.Context(), after) {
 			if err != nil {
 				t.Fatal(err)
 			}

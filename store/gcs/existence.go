@@ -73,13 +73,13 @@ type existence struct {
 func (t *existence) Info() driver.Info {
 	i := t.table.Info()
 	i.MaxMeta = maxMeta
-	i.TokensFall = "when the service's clock is set back"
+	i.TokenRegression = "when the service's clock is set back"
 	return i
 }
 
-// NothingIsLeft and SweptByStore: see record.Forgetful and record.Swept. There are no idle records to be looked for.
-func (t *existence) NothingIsLeft() {}
-func (t *existence) SweptByStore()  {}
+// ReleasesWithoutTrace and SweptByStore: see record.Forgetful and record.Swept. There are no idle records to be looked for.
+func (t *existence) ReleasesWithoutTrace() {}
+func (t *existence) ExpiresIdleRecords()   {}
 
 // Load is one look at the object's metadata.
 func (t *existence) Load(ctx context.Context, name string) (record.Row, error) {
@@ -128,8 +128,8 @@ func (t *existence) foreign(attrs *storage.ObjectAttrs) *record.Record {
 	case t.layout == LayoutGCSLock && t.foreignAge > 0:
 		c.TTL = t.foreignAge
 	}
-	if c.Allow = c.TTL; c.TTL != forEver {
-		c.Ends = attrs.Updated.Add(c.TTL).UnixMicro()
+	if c.SilenceLimit = c.TTL; c.TTL != forEver {
+		c.ExpiresAt = attrs.Updated.Add(c.TTL).UnixMicro()
 	}
 	return &record.Record{Kind: driver.KindMutex, Limit: 1, Token: 1, Claims: []record.Claim{c}}
 }
@@ -185,7 +185,7 @@ func (t *existence) content(row record.Row, c *record.Claim, kept map[string]str
 		return content{data: []byte("1"), contentType: "text/plain", metadata: meta, kept: kept}, nil
 	}
 	text, err := json.Marshal(vaultLock{Key: t.prefix + encode(row.Name), Value: c.Owner, Identity: c.ID,
-		Timestamp: time.UnixMicro(c.Ends).Add(-vaultTTL).UTC().Truncate(time.Second)})
+		Timestamp: time.UnixMicro(c.ExpiresAt).Add(-vaultTTL).UTC().Truncate(time.Second)})
 	meta[vaultKey] = string(text)
 	return content{contentType: "application/octet-stream", metadata: meta, kept: kept}, err
 }

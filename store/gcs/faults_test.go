@@ -188,7 +188,7 @@ func TestPace(t *testing.T) {
 	const clients = 4
 	for range clients {
 		store, _ := open(t, s, &gcs.Options{Prefix: "locks/"})
-		if store.Info().Pace == 0 {
+		if store.Info().WriteInterval == 0 {
 			t.Error("the pace is not declared")
 		}
 		go func() {

@@ -18,7 +18,7 @@ func TestAfterIdleHours(t *testing.T) {
 		var passed atomic.Int64
 		hand := func() time.Duration { return driver.SystemClock.Monotonic() + time.Duration(passed.Load()) }
 		o := quickIn(layout)
-		o.Clock = driver.Clock{Monotonic: hand, Real: hand}
+		o.Clock = driver.Clock{Monotonic: hand, Boottime: hand}
 		store, _ := open(t, s, o)
 		const idle = 5 * time.Hour
 		passed.Store(int64(idle))
@@ -29,7 +29,7 @@ func TestAfterIdleHours(t *testing.T) {
 		acquire(t, store, mutex("m", time.Minute))
 		other, _ := open(t, s, quickIn(layout))
 		l, err := other.Inspect(t.Context(), "m")
-		if err != nil || len(l.Holders) != 1 || l.Holders[0].Left > time.Minute+time.Second+machine.Lost(began) {
+		if err != nil || len(l.Holders) != 1 || l.Holders[0].Remaining > time.Minute+time.Second+machine.Lost(began) {
 			t.Errorf("%s: %+v %v", layout, l, err)
 		}
 		stop()

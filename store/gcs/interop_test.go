@@ -301,7 +301,7 @@ func TestForeignHolder(t *testing.T) {
 				if err != nil || len(l.Holders) != 1 || !l.Holders[0].Foreign {
 					t.Fatalf("%T holds the lock, and we see %+v, %v", c, l, err)
 				}
-				if err := store.Break(ctx, "m", l.Holders[0].Ref, driver.BreakMark); !errors.Is(err, driver.ErrUnsupported) {
+				if err := store.Break(ctx, "m", l.Holders[0].Ref, driver.BreakGraceful); !errors.Is(err, driver.ErrUnsupported) {
 					t.Errorf("a break that a foreign holder cannot hear: %v", err)
 				}
 				if err := store.Break(ctx, "m", l.Holders[0].Ref, driver.BreakForce); err != nil {

@@ -63,7 +63,7 @@ func shown(l driver.Lock) driver.Lock {
 	return l
 }
 
-func showForeign(holders []driver.Standing) (any bool) {
+func showForeign(holders []driver.ClaimInfo) (any bool) {
 	for i := range holders {
 		if h := &holders[i]; strings.HasPrefix(h.Ref, foreignID) {
 			any, h.Foreign, h.Token = true, true, 0

@@ -46,28 +46,28 @@ const minTTL = 3 * time.Second
 // Info promises what the service does: it is strongly consistent, and what it has acknowledged is kept.
 func (t *table) Info() driver.Info {
 	return driver.Info{
-		Store:      "gcs://" + t.name + "/" + t.prefix,
-		Clock:      t.clock.Clock,
-		Tier:       driver.TierSettings,
-		Judge:      driver.JudgeStore,
-		Survives:   driver.Survives{Restart: true, PowerCut: true, Failover: true},
-		TokenGap:   tokenGap,
-		MinTTL:     max(minTTL, 5*t.pace/2),
-		MaxHolders: 8, MaxWaiters: 8,
-		Pace: t.pace,
+		Store:       "gcs://" + t.name + "/" + t.prefix,
+		Clock:       t.clock.Clock,
+		Tier:        driver.TierSettings,
+		ExpiryClock: driver.ExpiryClockStore,
+		Survives:    driver.Survives{Restart: true, PowerCut: true, Failover: true},
+		TokenGap:    tokenGap,
+		MinTTL:      max(minTTL, 5*t.pace/2),
+		MaxHolders:  8, MaxWaiters: 8,
+		WriteInterval: t.pace,
 	}
 }
 
 func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 
-// Bounds and Stale: see record.Bounded and record.Aging.
-func (t *table) Bounds() (early, late int64) { return t.clock.Bounds() }
-func (t *table) Stale() bool                 { return t.clock.Stale() }
+// ClockBounds and Stale: see record.Bounded and record.Aging.
+func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
+func (t *table) ClockIsStale() bool               { return t.clock.ClockIsStale() }
 
 // heardDate takes in a reply's Date, if it has one that does not come from a cache.
 func (t *table) heardDate(h http.Header, from driver.Instant) {
 	if date, err := http.ParseTime(h.Get("Date")); err == nil && h.Get("Age") == "" {
-		t.clock.HeardDate(date, from, t.clock.Clock.Now())
+		t.clock.AddDate(date, from, t.clock.Clock.Now())
 	}
 }
 
@@ -123,7 +123,7 @@ func (t *table) askClock(ctx context.Context) error {
 
 // keepClock asks for the clock when nothing was heard of it for a while.
 func (t *table) keepClock(ctx context.Context) error {
-	if t.clock.Stale() {
+	if t.clock.ClockIsStale() {
 		return t.askClock(ctx)
 	}
 	return nil
@@ -206,7 +206,7 @@ func (t *table) write(ctx context.Context, row record.Row, c content) (now recor
 		}
 		a := w.Attrs()
 		if !a.Created.IsZero() {
-			t.clock.HeardStamp(a.Created, time.Millisecond, from, t.clock.Clock.Now())
+			t.clock.AddTimestamp(a.Created, time.Millisecond, from, t.clock.Clock.Now())
 		}
 		row.Version = version{Generation: a.Generation, Metageneration: a.Metageneration, Metadata: c.kept}.String()
 		written = a.Created

@@ -68,15 +68,15 @@ type table struct {
 }
 
 func (t *table) Info() driver.Info {
-	judge := driver.JudgeStore
+	judge := driver.ExpiryClockStore
 	if t.m.opts.Unclocked {
-		judge = driver.JudgeObserver
+		judge = driver.ExpiryClockObserver
 	}
 	return driver.Info{
-		Store: "memory:",
-		Clock: t.m.opts.Clock,
-		Tier:  driver.TierFenceSafe,
-		Judge: judge,
+		Store:       "memory:",
+		Clock:       t.m.opts.Clock,
+		Tier:        driver.TierFenceSafe,
+		ExpiryClock: judge,
 	}
 }
 

@@ -54,7 +54,7 @@ func TestStuckStatements(t *testing.T) {
 		}
 		for i := range 3 {
 			_, err := st.Acquire(t.Context(), mutex(fmt.Sprint("m", i), 3*time.Second))
-			if err == nil || driver.Final(err) || !strings.Contains(err.Error(), "locked the table") {
+			if err == nil || driver.IsFinal(err) || !strings.Contains(err.Error(), "locked the table") {
 				t.Errorf("on a table that is locked: %v", err)
 			}
 		}

@@ -34,7 +34,7 @@ func (p *place) explain(err error) error {
 	var refused *pgconn.PgError
 	var denied *pgconn.ConnectError
 	switch {
-	case err == nil || driver.Final(err):
+	case err == nil || driver.IsFinal(err):
 		return err
 	case errors.As(err, &refused):
 		return p.refusal(refused)

@@ -36,7 +36,7 @@ func Fence(ctx context.Context, tx pgx.Tx, opts *Options, resource string, token
 		return fmt.Errorf("fencing %q by %s: %w", resource, p.fence, err)
 	}
 	if tag.RowsAffected() == 0 {
-		return &driver.LossError{Loss: driver.LossTaken, Err: fmt.Errorf("the resource %q has seen a larger token than %d", resource, token)}
+		return &driver.LossError{Cause: driver.LossTaken, Err: fmt.Errorf("the resource %q has seen a larger token than %d", resource, token)}
 	}
 	return nil
 }

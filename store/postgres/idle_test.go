@@ -30,7 +30,7 @@ func TestAfterIdleHours(t *testing.T) {
 	const idle = 5 * time.Hour
 	table.clock = record.ServerClock{Clock: driver.SystemClock}
 	long := driver.SystemClock.Now().Add(-idle)
-	table.clock.Heard(micro-idle.Microseconds(), long, long)
+	table.clock.AddReply(micro-idle.Microseconds(), long, long)
 	st := record.New(table)
 	defer st.Close()
 	var machine pace.Pace
@@ -38,7 +38,7 @@ func TestAfterIdleHours(t *testing.T) {
 	began := time.Now()
 	acquire(t, st, mutex("m", time.Minute))
 	l, err := opened(t, url).Inspect(t.Context(), "m")
-	if err != nil || len(l.Holders) != 1 || l.Holders[0].Left > time.Minute+time.Second+machine.Lost(began) {
+	if err != nil || len(l.Holders) != 1 || l.Holders[0].Remaining > time.Minute+time.Second+machine.Lost(began) {
 		t.Errorf("%+v %v", l, err)
 	}
 }

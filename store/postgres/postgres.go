@@ -86,8 +86,8 @@ func open(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()
 	case t.behind:
 		return record.New(struct { // without the listening
 			record.Table
-			record.Aging
-			record.Located
+			record.ClockRefresher
+			record.KeyLister
 			driver.Warner
 		}{t, t, t, t}), nil
 	}
@@ -186,12 +186,12 @@ func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release fu
 	}
 	t.clock.Clock = clock
 	t.info = driver.Info{
-		Store: p.shown, Clock: clock, Tier: driver.TierFenceSafe, Judge: driver.JudgeStore, Survives: s.survives(),
+		Store: p.shown, Clock: clock, Tier: driver.TierFenceSafe, ExpiryClock: driver.ExpiryClockStore, Survives: s.survives(),
 		TokenGap: time.Minute,
 	}
 	if !t.info.Survives.PowerCut {
 		t.info.Tier = driver.TierSettings
-		t.info.TokensFall = "after a power cut, or a crash of the server, within a minute of the last grant: fsync or synchronous_commit is off"
+		t.info.TokenRegression = "after a power cut, or a crash of the server, within a minute of the last grant: fsync or synchronous_commit is off"
 	}
 	t.nameSize, t.ownerSize, t.atSize = s.NameSize, s.OwnerSize, s.AtSize
 	t.lanes = newLanes(pool, p, s.behind, timeout, clock)

@@ -139,7 +139,7 @@ func TestOddRefusals(t *testing.T) {
 	p := mustPlace(t, nil)
 	for _, code := range []string{"", "X", "28", "28000"} {
 		err := p.explain(&pgconn.PgError{Code: code, Message: "hello"})
-		if driver.Final(err) != strings.HasPrefix(code, "28") || !strings.Contains(err.Error(), "hello") {
+		if driver.IsFinal(err) != strings.HasPrefix(code, "28") || !strings.Contains(err.Error(), "hello") {
 			t.Errorf("%q: %v", code, err)
 		}
 	}

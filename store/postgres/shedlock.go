@@ -92,7 +92,7 @@ func newShedlock(t *table) driver.Store {
 	s.astray = read(shedOdd)
 	s.look.recovery, s.all.recovery = 5, 5
 	i := &s.info
-	i.Engine, i.EndedBy, i.Order, i.Kinds, i.Detached = "script", driver.EndedByNext, driver.OrderNone, []driver.Kind{driver.KindMutex}, true
+	i.Engine, i.ExpiredBy, i.Order, i.Kinds, i.Detached = "script", driver.ExpiredByClaimant, driver.OrderNone, []driver.Kind{driver.KindMutex}, true
 	i.MinTTL, i.MaxTTL, i.MaxName, i.MaxHolders = driver.MinTTL, driver.MaxTTL, driver.MaxName, 1
 	if t.nameSize >= 0 {
 		i.MaxName = min(t.nameSize-4, i.MaxName) // PostgreSQL counts 4 bytes of its own, and then characters
@@ -133,7 +133,7 @@ type shedView struct {
 	at     int64 // locked_at, in microseconds
 	left   time.Duration
 	by     string
-	holds  driver.Standing
+	holds  driver.ClaimInfo
 	id     string // of our holder; empty for a foreign one
 	ended  string // how that one has been ended
 	astray string // why the row's times cannot be right; empty: they may be
@@ -148,14 +148,14 @@ func (s *shedlock) view(row [][]byte) (v shedView) {
 	v.name, v.at, v.by = string(row[4]), micros(row[1]), string(row[3])
 	now, end := micros(row[0]), micros(row[2])
 	v.left = until(now, end)
-	v.holds = driver.Standing{Ref: foreignRef + stamp(v.at), Owner: v.by, Weight: 1, Since: time.UnixMicro(v.at), Left: v.left, Foreign: true}
+	v.holds = driver.ClaimInfo{Ref: foreignRef + stamp(v.at), Owner: v.by, Weight: 1, Since: time.UnixMicro(v.at), Remaining: v.left, Foreign: true}
 	if m := signed.FindStringSubmatch(v.by); m != nil {
 		ms, _ := strconv.ParseInt(m[5], 10, 64)
 		length, _ := strconv.Atoi(m[6])
 		length = min(length, len(m[9]))
 		v.id, v.ended, v.formerEnded, v.formerID = m[1], m[2], m[7], m[8]
-		v.holds = driver.Standing{Ref: m[1], Owner: m[9][:length], Meta: m[9][length:], Weight: 1, Token: v.at, TTL: time.Duration(ms) * time.Millisecond, Since: time.UnixMicro(v.at),
-			Left: v.left, Broken: m[2] == shedBroken, Detached: m[3] == "d", Asked: m[4] == "a"}
+		v.holds = driver.ClaimInfo{Ref: m[1], Owner: m[9][:length], Meta: m[9][length:], Weight: 1, Token: v.at, TTL: time.Duration(ms) * time.Millisecond, Since: time.UnixMicro(v.at),
+			Remaining: v.left, Broken: m[2] == shedBroken, Detached: m[3] == "d", ReleaseRequested: m[4] == "a"}
 	}
 	v.astray = v.wrongTimes(now, end)
 	return v
@@ -222,16 +222,16 @@ func (v shedView) held() error {
 	case v.left <= 0:
 		return &driver.HeldError{}
 	case v.astray != "":
-		return fmt.Errorf("%w: %s", &driver.HeldError{Holders: []driver.Standing{v.holds}}, v.misread())
+		return fmt.Errorf("%w: %s", &driver.HeldError{Holders: []driver.ClaimInfo{v.holds}}, v.misread())
 	}
-	return &driver.HeldError{Holders: []driver.Standing{v.holds}}
+	return &driver.HeldError{Holders: []driver.ClaimInfo{v.holds}}
 }
 
 // lock is the view as others see it.
 func (v shedView) lock(name string) driver.Lock {
 	l := driver.Lock{Name: name, Token: v.at, Revision: "free"}
 	if v.left > 0 {
-		l.Kind, l.Limit, l.Holders = driver.KindMutex, 1, []driver.Standing{v.holds}
+		l.Kind, l.Limit, l.Holders = driver.KindMutex, 1, []driver.ClaimInfo{v.holds}
 		l.Revision = strconv.FormatInt(v.at, 10) + v.by
 	}
 	return l
@@ -260,9 +260,9 @@ func (v shedView) released(id string, unknown bool) error {
 	case how == shedReleased:
 		return nil
 	case how == shedForced:
-		return &driver.LossError{Loss: driver.LossBroken}
+		return &driver.LossError{Cause: driver.LossBroken}
 	}
-	return &driver.LossError{Loss: driver.LossExpired}
+	return &driver.LossError{Cause: driver.LossExpired}
 }
 
 // lost says why a claim does not stand, or is not what it was.
@@ -270,16 +270,16 @@ func (v shedView) lost(id string) *driver.LossError {
 	how, _ := v.end(id)
 	switch {
 	case how == shedForced:
-		return &driver.LossError{Loss: driver.LossBroken}
+		return &driver.LossError{Cause: driver.LossBroken}
 	case v.left > 0 && v.id != id:
-		return &driver.LossError{Loss: driver.LossTaken}
+		return &driver.LossError{Cause: driver.LossTaken}
 	case v.id == id && v.left > 0 && v.holds.Broken:
-		return &driver.LossError{Loss: driver.LossBroken}
+		return &driver.LossError{Cause: driver.LossBroken}
 	}
 	if v.astray != "" {
-		return &driver.LossError{Loss: driver.LossGone, Err: errors.New(v.misread())}
+		return &driver.LossError{Cause: driver.LossGone, Err: errors.New(v.misread())}
 	}
-	return &driver.LossError{Loss: driver.LossGone}
+	return &driver.LossError{Cause: driver.LossGone}
 }
 
 // receive reads the answer to one statement. done is locked_at if a write was done.
@@ -325,7 +325,7 @@ func (s *shedlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, e
 	head, rest := s.signature(c)
 	var seen shedView
 	fail := func(err error) (driver.Grant, error) {
-		if ctx.Err() != nil && !driver.Final(err) {
+		if ctx.Err() != nil && !driver.IsFinal(err) {
 			err = ctx.Err()
 			if seen.left > 0 {
 				err = fmt.Errorf("%w; %w", err, seen.held())
@@ -343,7 +343,7 @@ func (s *shedlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, e
 		v, at, err := s.receive(ctx, a)
 		switch {
 		case err == nil && at != 0:
-			return driver.Grant{Claim: c, Token: at, Since: since, TTL: c.TTL, Ref: c.ID}, nil
+			return driver.Grant{Claim: c, Token: at, Since: since, GrantedTTL: c.TTL, Ref: c.ID}, nil
 		case err == nil && v.id == c.ID && v.left > 0 && v.holds.Broken:
 			return fail(v.lost(c.ID))
 		case err == nil && !c.Wait:
@@ -355,14 +355,14 @@ func (s *shedlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, e
 			}
 			answered = s.info.Clock.Now()
 		case errors.Is(err, record.ErrConflict):
-		case driver.Final(err):
+		case driver.IsFinal(err):
 			return fail(err)
 		default:
 			unknown = unknown || !a.unsent
 			if a.late {
 				s.remember(c.ID, r)
 			}
-			if ctx.Err() != nil || s.info.Clock.Since(answered) > driver.Patience(c.TTL) {
+			if ctx.Err() != nil || s.info.Clock.Since(answered) > driver.UnreachableTimeout(c.TTL) {
 				return fail(err)
 			}
 			if err := s.sleep(ctx, rand.N(10*time.Millisecond<<min(tries, 6))); err != nil {
@@ -415,7 +415,7 @@ func (s *shedlock) wait(ctx context.Context, name string, seen *shedView) error 
 		switch {
 		case err == nil:
 			*seen = v
-		case ctx.Err() != nil || driver.Final(err):
+		case ctx.Err() != nil || driver.IsFinal(err):
 			return err
 		default:
 			return nil // the next try meets the error, and bears with it
@@ -444,12 +444,12 @@ func (s *shedlock) Renew(ctx context.Context, grants []driver.Grant, done func(i
 		all.Go(func() {
 			defer func() { <-places }()
 			since := s.info.Clock.Now()
-			v, err := s.extend(ctx, g, g.TTL, g.Detached)
+			v, err := s.extend(ctx, g, g.GrantedTTL, g.Detached)
 			if err != nil {
 				done(i, driver.Renewal{Err: err})
 				return
 			}
-			done(i, driver.Renewal{Since: since, TTL: g.TTL, Asked: v.holds.Asked})
+			done(i, driver.Renewal{Since: since, GrantedTTL: g.GrantedTTL, ReleaseRequested: v.holds.ReleaseRequested})
 		})
 	}
 	all.Wait()
@@ -487,7 +487,7 @@ func (s *shedlock) Detach(ctx context.Context, g driver.Grant, keep time.Duratio
 // Release waits for a take of the same claim that is under way, and then ends what stands.
 func (s *shedlock) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if c.ID != "" && ref != "" && c.ID != ref {
-		return &driver.LossError{Loss: driver.LossGone}
+		return &driver.LossError{Cause: driver.LossGone}
 	}
 	id := cmp.Or(c.ID, ref)
 	s.mu.Lock()
@@ -511,11 +511,11 @@ func (s *shedlock) Release(ctx context.Context, c driver.Claim, ref string) erro
 			continue // it saw the row before another's write
 		case err == nil:
 			return v.released(id, unknown)
-		case driver.Final(err):
+		case driver.IsFinal(err):
 			return err
 		}
 		unknown = unknown || !a.unsent
-		if ctx.Err() == nil && s.info.Clock.Since(asked) <= driver.Patience(c.TTL) {
+		if ctx.Err() == nil && s.info.Clock.Since(asked) <= driver.UnreachableTimeout(c.TTL) {
 			err = cmp.Or(s.sleep(ctx, rand.N(10*time.Millisecond<<min(tries, 6))), nil)
 			if err == nil {
 				continue

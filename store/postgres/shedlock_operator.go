@@ -66,7 +66,7 @@ func (s *shedlock) Break(ctx context.Context, name, ref string, mode driver.Brea
 		switch mode {
 		case driver.BreakForce:
 			v, done, err = s.do(ctx, s.force, name, mine, came)
-		case driver.BreakMark:
+		case driver.BreakGraceful:
 			v, done, err = s.do(ctx, s.flag, name, mine, "b", "37")
 		default:
 			v, done, err = s.do(ctx, s.flag, name, mine, "a", "39")

@@ -99,10 +99,10 @@ func TestShedLock(t *testing.T) {
 	_, err := s.Acquire(ctx, mutex("job", time.Minute))
 	is(t, err, driver.ErrHeld, "host-0")
 	l, err := s.Inspect(ctx, "job")
-	if err != nil || len(l.Holders) != 1 || !l.Holders[0].Foreign || l.Holders[0].Left < time.Second {
+	if err != nil || len(l.Holders) != 1 || !l.Holders[0].Foreign || l.Holders[0].Remaining < time.Second {
 		t.Fatalf("%+v %v", l, err)
 	}
-	for _, mode := range []driver.BreakMode{driver.BreakMark, driver.BreakAsk} {
+	for _, mode := range []driver.BreakMode{driver.BreakGraceful, driver.BreakRequestRelease} {
 		is(t, s.Break(ctx, "job", l.Holders[0].Ref, mode), driver.ErrUnsupported)
 	}
 	is(t, s.Release(ctx, c, g.Ref), driver.ErrLost)

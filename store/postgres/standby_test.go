@@ -147,7 +147,7 @@ func grantWithoutStandby(t *testing.T, fault func(*pgtest.Server, *linktest.Link
 		c.Wait = true
 		second := acquire(t, st, c)
 		if g := first[i].grant; first[i].err == nil {
-			t.Errorf("%s: two believers for %v: %d and %d", urls[i], g.TTL-driver.Margin(g.TTL)-driver.SystemClock.Since(g.Since), g.Token, second.Token)
+			t.Errorf("%s: two believers for %v: %d and %d", urls[i], g.GrantedTTL-driver.Margin(g.GrantedTTL)-driver.SystemClock.Since(g.Since), g.Token, second.Token)
 		}
 		_, err := st.Acquire(t.Context(), mutex("held", time.Minute))
 		is(t, err, driver.ErrHeld)
@@ -214,7 +214,7 @@ func TestStaleStandby(t *testing.T) {
 			}
 			defer pool.Close()
 			either, err := New(t.Context(), pool, opts)
-			for err != nil && !driver.Final(err) { // it may have come to the standby
+			for err != nil && !driver.IsFinal(err) { // it may have come to the standby
 				either, err = New(t.Context(), pool, opts)
 			}
 			if err != nil {

@@ -76,11 +76,11 @@ func (t *table) Info() driver.Info { return t.info }
 
 func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 
-// Bounds: see record.Bounded.
-func (t *table) Bounds() (early, late int64) { return t.clock.Bounds() }
+// ClockBounds: see record.Bounded.
+func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
 
-// Stale: see record.Aging.
-func (t *table) Stale() bool { return t.clock.Stale() }
+// ClockIsStale: see record.Aging.
+func (t *table) ClockIsStale() bool { return t.clock.ClockIsStale() }
 
 // Keys tells where a lock stands.
 func (t *table) Keys(name string) []string {
@@ -96,7 +96,7 @@ func (t *table) run(ctx context.Context, st *statement, params ...[]byte) ([][][
 	switch {
 	case a.err != nil && ctx.Err() != nil:
 		return nil, ctx.Err()
-	case a.unsent && !driver.Final(a.err):
+	case a.unsent && !driver.IsFinal(a.err):
 		return nil, unsent{t.place.explain(a.err)}
 	case a.err != nil:
 		return nil, t.place.explain(a.err)
@@ -104,7 +104,7 @@ func (t *table) run(ctx context.Context, st *statement, params ...[]byte) ([][][
 		t.place.wrote.Store(true)
 	}
 	if a.timed && len(a.rows) > 0 {
-		t.clock.Heard(micros(a.rows[0][0]), a.from, a.to)
+		t.clock.AddReply(micros(a.rows[0][0]), a.from, a.to)
 	}
 	return a.rows, nil
 }

@@ -138,7 +138,7 @@ func TestUnsent(t *testing.T) {
 		}
 		pool.Reset()
 		refuse.Store(math.MaxInt32)
-		if _, err := st.Acquire(t.Context(), mutex("n", time.Second)); err == nil || driver.Final(err) || errors.Is(err, driver.ErrUncertain) {
+		if _, err := st.Acquire(t.Context(), mutex("n", time.Second)); err == nil || driver.IsFinal(err) || errors.Is(err, driver.ErrUncertain) {
 			t.Errorf("layout %q: a claim that cannot be sent: %v", layout, err)
 		}
 	}

@@ -138,7 +138,7 @@ func openPatiently(ctx context.Context, pool *pgxpool.Pool, opts *Options, relea
 	var last error
 	for tries := 0; ; tries++ {
 		s, err := open(ctx, pool, opts, release)
-		if err == nil || driver.Final(err) {
+		if err == nil || driver.IsFinal(err) {
 			return s, err
 		}
 		if last == nil || ctx.Err() == nil { // the end of ctx says less than what came before

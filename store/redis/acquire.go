@@ -23,7 +23,7 @@ func (s *Store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 		return driver.Grant{}, err
 	}
 	g, err := s.acquire(ctx, c)
-	if driver.Final(err) && s.landing(c.ID) || errors.Is(err, driver.ErrDenied) {
+	if driver.IsFinal(err) && s.landing(c.ID) || errors.Is(err, driver.ErrDenied) {
 		// A request that had no answer may yet make the claim, and a script that is denied a command has run as far as that.
 		_ = s.Release(ctx, c, "") // its client thinks it refused
 	}
@@ -83,7 +83,7 @@ type refusal struct {
 	left    time.Duration // until the holder would have fallen silent; less than 0: not known
 	place   int64         // in line, or how many stand there
 	rolling bool          // all in line are asked to show themselves
-	holders []driver.Standing
+	holders []driver.ClaimInfo
 }
 
 func (r *refusal) error() error {
@@ -112,9 +112,9 @@ func (a *attempt) once(ctx context.Context, st *step, keys, args []string) (g dr
 	case code == codeGranted && len(b) >= 2:
 		return a.granted(b[1], at)
 	case code == codeBroken:
-		return g, nil, &driver.LossError{Loss: driver.LossBroken}
+		return g, nil, &driver.LossError{Cause: driver.LossBroken}
 	case code == codeBarred:
-		return g, nil, &driver.LossError{Loss: driver.LossGone, Err: errors.New("it was released while it was being made")}
+		return g, nil, &driver.LossError{Cause: driver.LossGone, Err: errors.New("it was released while it was being made")}
 	case code == codeMismatch && len(b) >= 3:
 		return g, nil, fmt.Errorf("%w: it stands as %s of %s, and was asked for as %s of %d",
 			driver.ErrMismatch, str(b[1]), str(b[2]), a.claim.Kind, a.claim.Limit)
@@ -151,7 +151,7 @@ func (a *attempt) granted(answer rueidis.RedisMessage, at driver.Instant) (g dri
 	if !a.s.wrote.Load() {
 		a.s.wrote.Store(true)
 	}
-	return driver.Grant{Claim: a.claim, Token: token, Since: at, TTL: a.claim.TTL, Ref: refOf(a.claim.ID, a.claim.Kind)}, nil, nil
+	return driver.Grant{Claim: a.claim, Token: token, Since: at, GrantedTTL: a.claim.TTL, Ref: refOf(a.claim.ID, a.claim.Kind)}, nil, nil
 }
 
 // enter makes the step of a claim on a lock with a line.

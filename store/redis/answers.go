@@ -75,7 +75,7 @@ func micros(us int64) time.Time {
 }
 
 // holders reads what a refusal tells of those who hold the lock.
-func holders(answers []rueidis.RedisMessage) (hs []driver.Standing) {
+func holders(answers []rueidis.RedisMessage) (hs []driver.ClaimInfo) {
 	for _, m := range answers {
 		a, ok := array(m, 9)
 		if !ok {
@@ -83,7 +83,7 @@ func holders(answers []rueidis.RedisMessage) (hs []driver.Standing) {
 		}
 		h := standing(str(a[0]), str(a[6]))
 		h.Token, h.Owner, h.Meta, h.TTL, h.Since, h.Weight = num(a[1]), str(a[2]), str(a[3]), millis(num(a[4])), micros(num(a[5])), num(a[7])
-		h.Left = millis(max(num(a[8]), 0))
+		h.Remaining = millis(max(num(a[8]), 0))
 		if h.Foreign {
 			h.Ref, h.Owner = foreignPrefix+h.Ref, foreignOwner(h.Owner, h.Ref)
 		}
@@ -105,9 +105,9 @@ func foreignOwner(keyType, digest string) string {
 }
 
 // standing is a claim of that ref and those flags.
-func standing(ref, flags string) driver.Standing {
-	return driver.Standing{
-		Ref: ref, Asked: strings.Contains(flags, flagAsked), Broken: strings.Contains(flags, flagBroken),
+func standing(ref, flags string) driver.ClaimInfo {
+	return driver.ClaimInfo{
+		Ref: ref, ReleaseRequested: strings.Contains(flags, flagAsked), Broken: strings.Contains(flags, flagBroken),
 		Detached: strings.Contains(flags, flagDetached), Foreign: strings.Contains(flags, flagForeign),
 	}
 }

@@ -76,7 +76,7 @@ func TestWindow(t *testing.T) {
 	t.Parallel()
 	now := time.Duration(0)
 	hand := func() time.Duration { return now }
-	s := &Store{clock: driver.Clock{Monotonic: hand, Real: hand}}
+	s := &Store{clock: driver.Clock{Monotonic: hand, Boottime: hand}}
 	s.rtt.Store(int64(time.Millisecond))
 	took := func(d time.Duration) {
 		from := s.clock.Now()

@@ -154,7 +154,7 @@ func TestOpenWhileItStarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	if _, err := opened(t.Context(), "redis://127.0.0.1:"+port); !errors.Is(err, syscall.ECONNREFUSED) || driver.Final(err) {
+	if _, err := opened(t.Context(), "redis://127.0.0.1:"+port); !errors.Is(err, syscall.ECONNREFUSED) || driver.IsFinal(err) {
 		t.Errorf("where nobody listens: %v", err)
 	}
 	inTime(t, "to say that nobody listens", start, 2*refusedTime)

@@ -139,7 +139,7 @@ func TestLeaseAfterBreak(t *testing.T) {
 	for i := range 5 {
 		l := broken(fmt.Sprint("unlocked", i), time.Hour)
 		via.LoseReplies(i)
-		if err := l.Unlock(); loss(err) != driver.LossBroken {
+		if err := l.Release(); loss(err) != driver.LossBroken {
 			t.Errorf("after %d lost replies Unlock says %v", i, err)
 		}
 		via.LoseReplies(0)

@@ -33,7 +33,7 @@ func TestCancel(t *testing.T) {
 				for todo.Add(-1) >= 0 {
 					c := mutex(fmt.Sprint("m", i%4), time.Hour)
 					c.Wait = true
-					c.Fair = s.Info().Order == driver.OrderFair && rand.N(2) == 0
+					c.Fair = s.Info().Order == driver.OrderFairOnly && rand.N(2) == 0
 					ctx, cancel := context.WithTimeout(t.Context(), rand.N(2*time.Millisecond>>rand.N(5)))
 					_, err := s.Acquire(ctx, c)
 					cancel()

@@ -32,7 +32,7 @@ func clientThat(t *testing.T, raw string, opts *holdfast.Options) *holdfast.Clie
 	var err error
 	if late := redistest.Until(t.Context(), func() bool {
 		c, err = holdfast.Open(t.Context(), raw, opts)
-		return err == nil || driver.Final(err)
+		return err == nil || driver.IsFinal(err)
 	}); late != nil || err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func lock(t *testing.T, c *holdfast.Client, name string, ttl time.Duration) *hol
 		if err == nil {
 			return l
 		}
-		if ctx.Err() != nil || driver.Final(err) {
+		if ctx.Err() != nil || driver.IsFinal(err) {
 			t.Fatalf("lock %s: %v", name, err)
 		}
 	}
@@ -58,7 +58,7 @@ func lock(t *testing.T, c *holdfast.Client, name string, ttl time.Duration) *hol
 
 // told waits until a lease has ended, and checks why: its holder was told by the store, before the end of the TTL, unless
 // it was meant to end by its own clock.
-func told(t *testing.T, l *holdfast.Lease, ttl time.Duration, wants ...driver.Loss) {
+func told(t *testing.T, l *holdfast.Lease, ttl time.Duration, wants ...driver.LossCause) {
 	t.Helper()
 	start := time.Now()
 	select {
@@ -125,7 +125,7 @@ func TestEmptied(t *testing.T) {
 	l := lock(t, holder, "scripts", ttl)
 	do(t, server, "SCRIPT", "FLUSH")
 	renewed(t, l)
-	if err := l.Unlock(); err != nil {
+	if err := l.Release(); err != nil {
 		t.Errorf("unlocking after SCRIPT FLUSH: %v", err)
 	}
 
@@ -429,7 +429,7 @@ func TestServerClock(t *testing.T) {
 	told(t, l, ttl, driver.LossTaken)
 	t.Logf("+50 s: two holders for %v", time.Since(granted).Round(time.Millisecond))
 	renewed(t, next)
-	if err := next.Unlock(); err != nil {
+	if err := next.Release(); err != nil {
 		t.Error(err)
 	}
 
@@ -452,11 +452,11 @@ func TestServerClock(t *testing.T) {
 	if _, err := other.Mutex("back", nil).TryLock(t.Context()); !errors.Is(err, holdfast.ErrHeld) {
 		t.Errorf("-30 s: another gets in: %v", err)
 	}
-	if err := l.Unlock(); err != nil {
+	if err := l.Release(); err != nil {
 		t.Error(err)
 	}
 	next = rises(t, other, l, ttl)
-	if err := next.Unlock(); err != nil {
+	if err := next.Release(); err != nil {
 		t.Error(err)
 	}
 
@@ -464,7 +464,7 @@ func TestServerClock(t *testing.T) {
 	l = lock(t, dead, "dead", ttl)
 	step(40 * time.Second)
 	renewed(t, l)
-	if _, err := l.Lapse(); err != nil {
+	if _, err := l.Detach(); err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
@@ -505,7 +505,7 @@ func TestNameMoves(t *testing.T) {
 	do(t, second, "REPLICAOF", "NO", "ONE")
 	do(t, first, "REPLICAOF", "127.0.0.1", second.Port)
 	follows(t, first)
-	if r := renew(t, s, g); r.Err == nil || driver.Final(r.Err) || !strings.Contains(r.Err.Error(), "read-only replica for now") {
+	if r := renew(t, s, g); r.Err == nil || driver.IsFinal(r.Err) || !strings.Contains(r.Err.Error(), "read-only replica for now") {
 		t.Errorf("renewing at the old primary: %v", r.Err)
 	}
 	time.AfterFunc(300*time.Millisecond, func() { via.NextTo(second.Addr) })
@@ -572,8 +572,8 @@ func TestPromotedClock(t *testing.T) {
 		}
 		again := claim("forgotten", time.Second)
 		t.Logf("%v: without its record the next token is %v later", ahead, time.Duration(again.Token-forgotten.Token)*time.Microsecond)
-		if fell := again.Token <= forgotten.Token; fell != (ahead < 0) || s.Info().TokensFall == "" {
-			t.Errorf("%v: token %d after %d; Info says they fall %q", ahead, again.Token, forgotten.Token, s.Info().TokensFall)
+		if fell := again.Token <= forgotten.Token; fell != (ahead < 0) || s.Info().TokenRegression == "" {
+			t.Errorf("%v: token %d after %d; Info says they fall %q", ahead, again.Token, forgotten.Token, s.Info().TokenRegression)
 		}
 	}
 }

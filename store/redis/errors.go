@@ -175,7 +175,7 @@ func uncertain(err error) error { return fmt.Errorf("%w: %w", driver.ErrUncertai
 type patient struct {
 	s       *Store
 	limit   time.Duration
-	silence driver.Silence
+	silence driver.Outage
 	fails   int       // in a row
 	closing int       // how many of them in a row say that the client is closed
 	unknown bool      // a request of this call had an unknown outcome
@@ -186,7 +186,7 @@ type patient struct {
 }
 
 func (s *Store) patient(ttl time.Duration) patient {
-	return patient{s: s, limit: driver.Patience(ttl)}
+	return patient{s: s, limit: driver.UnreachableTimeout(ttl)}
 }
 
 // run gives a step's answer, and the start of the request that was answered.
@@ -206,7 +206,7 @@ func (p *patient) run(ctx context.Context, st *step, keys, args []string) (m rue
 			if st == p.s.steps.enter {
 				p.s.took(at) // a clock is not read for nothing: it costs as much as all the rest here
 			}
-			p.silence.Ends()
+			p.silence.RequestAnswered()
 			p.fails, p.closing = 0, 0
 			if p.s.life.Err() != nil {
 				return m, at, driver.ErrClosed
@@ -243,7 +243,7 @@ func (p *patient) again(ctx context.Context, err error) error {
 		return p.outcome(ctx.Err())
 	}
 	p.fails++
-	if p.silence.Fails(p.s.clock, p.limit) {
+	if p.silence.RequestFailed(p.s.clock, p.limit) {
 		return p.outcome(explain(err))
 	}
 	if serr := p.s.sleep(ctx, rand.N(5*time.Millisecond<<min(p.fails, 6))); serr != nil {

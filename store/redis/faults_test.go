@@ -120,7 +120,7 @@ func foreign(t *testing.T, layout Layout) {
 			t.Fatalf("%s: %+v %v", kind, l, err)
 		}
 		ref := l.Holders[0].Ref
-		if err := s.Break(t.Context(), kind, ref, driver.BreakMark); !errors.Is(err, driver.ErrUnsupported) {
+		if err := s.Break(t.Context(), kind, ref, driver.BreakGraceful); !errors.Is(err, driver.ErrUnsupported) {
 			t.Errorf("%s: marking it: %v", kind, err)
 		}
 		if err := s.Break(t.Context(), kind, "f.0000", driver.BreakForce); !errors.Is(err, driver.ErrLost) {
@@ -310,7 +310,7 @@ func TestDamaged(t *testing.T) {
 	says(t, "a token that is no number", err, driver.ErrCorrupt)
 	says(t, "a renewal of a claim that cannot be read", renew(t, s, semaphore).Err, driver.ErrCorrupt)
 	says(t, "its release", s.Release(t.Context(), sem, ""), driver.ErrCorrupt)
-	if took := time.Since(start); took > driver.Patience(sem.TTL) {
+	if took := time.Since(start); took > driver.UnreachableTimeout(sem.TTL) {
 		t.Errorf("that was said after %v, as if it could pass", took)
 	}
 	g := acquire(t, s, mutex("evicted", time.Second))
@@ -499,9 +499,9 @@ func TestOverlap(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			until := g.Since.Add(g.TTL - driver.Margin(g.TTL))
+			until := g.Since.Add(g.GrantedTTL - driver.Margin(g.GrantedTTL))
 			if i%2 == 1 { // some renew first
-				s.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) { until = r.Since.Add(r.TTL - driver.Margin(r.TTL)) })
+				s.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) { until = r.Since.Add(r.GrantedTTL - driver.Margin(r.GrantedTTL)) })
 			}
 			if i%4 < 2 {
 				via.Cut()
@@ -581,7 +581,7 @@ func TestRedlockFaults(t *testing.T) {
 // renewUntilSure renews a grant of a Redlock. A server of it has little time to answer, and a client asks again.
 func renewUntilSure(t *testing.T, s driver.Store, g driver.Grant) (r driver.Renewal) {
 	t.Helper()
-	for until := time.Now().Add(g.TTL / 2); ; {
+	for until := time.Now().Add(g.GrantedTTL / 2); ; {
 		if r = renew(t, s, g); !errors.Is(r.Err, driver.ErrUncertain) || time.Now().After(until) {
 			return r
 		}

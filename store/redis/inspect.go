@@ -127,10 +127,10 @@ type kept struct {
 	State  string `json:"state"`
 }
 
-func (v *view) claim(id, suffix string) (driver.Standing, kept, error) {
+func (v *view) claim(id, suffix string) (driver.ClaimInfo, kept, error) {
 	var k kept
 	if err := json.Unmarshal([]byte(v.claims[id]), &k); err != nil {
-		return driver.Standing{}, k, err
+		return driver.ClaimInfo{}, k, err
 	}
 	s := standing(id+suffix, k.Flags)
 	s.Owner, s.Meta, s.Weight, s.TTL = k.Owner, k.Meta, k.Weight, millis(k.TTL)
@@ -152,13 +152,13 @@ func (v *view) lock(name string) (driver.Lock, error) {
 	case v.keyType == "none":
 	case v.digest != "":
 		h := standing(foreignPrefix+v.digest, flagForeign)
-		h.Owner, h.Weight, h.Left = foreignOwner(v.keyType, v.digest), 1, millis(max(v.left, 0))
+		h.Owner, h.Weight, h.Remaining = foreignOwner(v.keyType, v.digest), 1, millis(max(v.left, 0))
 		l.Holders = append(l.Holders, h)
 	case v.value == v.id:
 		kind, l.Limit, suffix = driver.KindMutex, 1, ""
 		h := standing(v.id, v.flags)
 		// Its token was drawn from the server's clock when it was granted, so it also says when.
-		h.Owner, h.Meta, h.Weight, h.TTL, h.Since, h.Left = v.owner, v.meta, 1, millis(v.ttl), micros(v.token), millis(max(v.left, 0))
+		h.Owner, h.Meta, h.Weight, h.TTL, h.Since, h.Remaining = v.owner, v.meta, 1, millis(v.ttl), micros(v.token), millis(max(v.left, 0))
 		if strings.Contains(v.flags, flagCalled) {
 			l.Waiters = append(l.Waiters, h)
 		} else {
@@ -174,7 +174,7 @@ func (v *view) lock(name string) (driver.Lock, error) {
 			if err != nil {
 				return l, err
 			}
-			h.Left = time.Duration(v.ends[id]-v.now) * time.Microsecond
+			h.Remaining = time.Duration(v.ends[id]-v.now) * time.Microsecond
 			if k.State == "called" {
 				l.Waiters = append(l.Waiters, h)
 			} else {
@@ -197,7 +197,7 @@ func (v *view) lock(name string) (driver.Lock, error) {
 		var heard int64
 		_, _ = fmt.Sscan(sign, &heard)
 		if end := heard + k.TTL*1000; end >= v.now {
-			w.Left = time.Duration(end-v.now) * time.Microsecond
+			w.Remaining = time.Duration(end-v.now) * time.Microsecond
 			l.Waiters = append(l.Waiters, w)
 		}
 	}
@@ -219,7 +219,7 @@ func (v *view) revision(l *driver.Lock) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d", v.token)
 	for _, h := range l.Holders {
-		fmt.Fprintf(&b, " %s%v%v%v", h.Ref, h.Asked, h.Broken, h.Detached)
+		fmt.Fprintf(&b, " %s%v%v%v", h.Ref, h.ReleaseRequested, h.Broken, h.Detached)
 	}
 	fmt.Fprintf(&b, " %d", len(l.Waiters))
 	for _, w := range l.Waiters {

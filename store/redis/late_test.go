@@ -172,7 +172,7 @@ func TestBrokenAndDead(t *testing.T) {
 	if _, err := enterOnce(t, s, dead); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Break(t.Context(), "m", dead.ID, driver.BreakMark); err != nil {
+	if err := s.Break(t.Context(), "m", dead.ID, driver.BreakGraceful); err != nil {
 		t.Fatal(err)
 	}
 	release(t, s, g.Claim)

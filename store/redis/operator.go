@@ -16,7 +16,7 @@ var (
 
 // Break is one step. It raises the lock's token where it removes a holder.
 func (s *Store) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
-	if ref == "" || mode < driver.BreakMark || mode > driver.BreakAsk {
+	if ref == "" || mode < driver.BreakGraceful || mode > driver.BreakRequestRelease {
 		return fmt.Errorf("%w: a break needs a ref that Inspect gave and a known mode", driver.ErrInvalid)
 	}
 	if err := driver.CheckName(name, s.info); err != nil {
@@ -37,10 +37,10 @@ func (s *Store) Break(ctx context.Context, name, ref string, mode driver.BreakMo
 		return errForeign
 	case num(m) == -2:
 		return errNoLock
-	case p.unknown && mode != driver.BreakAsk:
+	case p.unknown && mode != driver.BreakRequestRelease:
 		return nil // an earlier request of this call has removed it
 	}
-	return &driver.LossError{Loss: driver.LossGone}
+	return &driver.LossError{Cause: driver.LossGone}
 }
 
 func (s *Store) breakArgs(lock string, mine ...string) []string {
@@ -59,7 +59,7 @@ func (s *Store) Detach(ctx context.Context, g driver.Grant, keep time.Duration) 
 		return err
 	}
 	keys := s.keys.all(g.Name)
-	p := s.patient(g.TTL)
+	p := s.patient(g.GrantedTTL)
 	ms := (keep + time.Millisecond - 1).Milliseconds()
 	m, _, err := p.run(ctx, s.steps.detach, keys[:s.steps.reach],
 		s.breakArgs(keys[0], renewID(&g), strconv.FormatInt(g.Token, 10), strconv.FormatInt(ms, 10)))
@@ -70,9 +70,9 @@ func (s *Store) Detach(ctx context.Context, g driver.Grant, keep time.Duration) 
 	case 1:
 		return nil
 	case -1:
-		return &driver.LossError{Loss: driver.LossTaken}
+		return &driver.LossError{Cause: driver.LossTaken}
 	case -2:
-		return &driver.LossError{Loss: driver.LossBroken}
+		return &driver.LossError{Cause: driver.LossBroken}
 	}
-	return &driver.LossError{Loss: driver.LossGone}
+	return &driver.LossError{Cause: driver.LossGone}
 }

@@ -188,11 +188,11 @@ func (s *Store) promises() driver.Info {
 	}
 	i := driver.Info{
 		Store: place, Engine: "script", Clock: s.clock, Tier: driver.TierAdvisory,
-		EndedBy: driver.EndedByStore, Judge: driver.JudgeStore, Order: driver.OrderFair,
+		ExpiredBy: driver.ExpiredByStore, ExpiryClock: driver.ExpiryClockStore, Order: driver.OrderFairOnly,
 		Kinds:    []driver.Kind{driver.KindMutex, driver.KindRW, driver.KindSemaphore},
 		Detached: true,
 		TokenGap: time.Second,
-		TokensFall: "when the server's data were lost (restart, fail-over, eviction, FLUSHALL) and the clock that draws " +
+		TokenRegression: "when the server's data were lost (restart, fail-over, eviction, FLUSHALL) and the clock that draws " +
 			"the next one is behind the clock that drew the last one by more than the time between them",
 		MinTTL: driver.MinTTL, MaxTTL: driver.MaxTTL, MaxName: driver.MaxName, MaxMeta: driver.MaxMeta,
 		MaxHolders: driver.MaxHolders, MaxWaiters: s.opts.MaxWaiters,

@@ -85,7 +85,7 @@ func NewRedlock(clients []rueidis.Client, opts *Options) (*Redlock, error) {
 		r.info.Store = "redlock://"
 	}
 	r.info.Kinds, r.info.Order, r.info.MaxHolders, r.info.MaxWaiters = []driver.Kind{driver.KindMutex}, driver.OrderNone, 1, 0
-	r.info.TokensFall = "when a majority of the servers have lost their data, and the clocks of the servers are behind the one that drew the last token"
+	r.info.TokenRegression = "when a majority of the servers have lost their data, and the clocks of the servers are behind the one that drew the last token"
 	warnOnce()
 	return r, nil
 }
@@ -303,7 +303,7 @@ func (r *Redlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 				}
 				return g, &driver.HeldError{Holders: b.holders}
 			}
-		} else if r.clock.Since(answered) > driver.Patience(c.TTL) || !c.Wait && n > 2 {
+		} else if r.clock.Since(answered) > driver.UnreachableTimeout(c.TTL) || !c.Wait && n > 2 {
 			return g, uncertain(fmt.Errorf("only %d of %d servers answer: %v", b.answers, len(r.servers), cmp.Or(b.denial, err)))
 		}
 		if err := r.servers[0].sleep(ctx, rand.N(min(10*time.Millisecond<<min(n, 5), 150*time.Millisecond))+time.Millisecond); err != nil {
@@ -329,7 +329,7 @@ type ballot struct {
 	granted int
 	tokens  map[int]int64 // by server
 	agreed  map[int64]int // tokens that servers say a majority has agreed on before
-	holders []driver.Standing
+	holders []driver.ClaimInfo
 	refused int
 	broken  bool
 	denied  int   // how many servers deny access
@@ -357,7 +357,7 @@ func (b *ballot) run(ctx context.Context) (g driver.Grant, err error) {
 	}
 	switch {
 	case b.broken:
-		return g, &driver.LossError{Loss: driver.LossBroken}
+		return g, &driver.LossError{Cause: driver.LossBroken}
 	case b.final != nil:
 		return g, b.final
 	case b.granted < r.majority:
@@ -370,7 +370,7 @@ func (b *ballot) run(ctx context.Context) (g driver.Grant, err error) {
 	if left := c.TTL - r.clock.Since(b.start) - drift(c.TTL); left <= 0 {
 		return g, fmt.Errorf("a majority granted the lock too late: %w", errNoMajority)
 	}
-	return driver.Grant{Claim: c, Token: token, Since: b.start, TTL: c.TTL, Ref: c.ID}, nil
+	return driver.Grant{Claim: c, Token: token, Since: b.start, GrantedTTL: c.TTL, Ref: c.ID}, nil
 }
 
 // hear counts an answer of the first round. It has heard enough when the outcome is certain.
@@ -419,7 +419,7 @@ func (b *ballot) hear(v vote) bool {
 		}
 	case codeAskLine:
 		b.refused++
-		b.holders = append(b.holders, driver.Standing{Foreign: true, Owner: "a line on one server", Weight: 1})
+		b.holders = append(b.holders, driver.ClaimInfo{Foreign: true, Owner: "a line on one server", Weight: 1})
 	}
 	return b.refused > len(b.r.servers)-b.r.majority && b.granted == 0 && b.answers >= b.r.majority
 }
@@ -631,7 +631,7 @@ func (r *Redlock) settle(ctx context.Context, ttl time.Duration, step func() (ta
 			return t, again, err
 		case err != nil:
 			return t, again, uncertain(err)
-		case r.clock.Since(start) > driver.Patience(ttl):
+		case r.clock.Since(start) > driver.UnreachableTimeout(ttl):
 			return t, again, uncertain(fmt.Errorf("only %d of %d servers answer: %w", t.answers, len(r.servers), explain(t.err)))
 		}
 		if f := r.servers[0].final(t.err); f != nil {
@@ -651,7 +651,7 @@ func (r *Redlock) settle(ctx context.Context, ttl time.Duration, step func() (ta
 // milliseconds after the lock was another's.
 func (r *Redlock) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if c.ID != "" && ref != "" && c.ID != ref || c.ID == "" && ref == "" {
-		return &driver.LossError{Loss: driver.LossGone}
+		return &driver.LossError{Cause: driver.LossGone}
 	}
 	id := c.ID
 	if id == "" {
@@ -693,13 +693,13 @@ func (r *Redlock) released(t tally, gave, lost map[int]bool, over bool) error {
 	case given >= r.majority:
 		return nil
 	case t.by[codeBroken] > 0:
-		return &driver.LossError{Loss: driver.LossBroken}
+		return &driver.LossError{Cause: driver.LossBroken}
 	case possible >= r.majority:
 		return nil
 	case possible+unsure >= r.majority:
 		return uncertain(errUnsure)
 	}
-	return &driver.LossError{Loss: driver.LossGone}
+	return &driver.LossError{Cause: driver.LossGone}
 }
 
 // Renew renews each grant on all servers. It stands if a majority says so.
@@ -712,7 +712,7 @@ func (r *Redlock) Renew(ctx context.Context, grants []driver.Grant, done func(in
 }
 
 func (r *Redlock) renew(ctx context.Context, g *driver.Grant) driver.Renewal {
-	a := driver.Renewal{Since: r.clock.Now(), TTL: g.Claim.TTL}
+	a := driver.Renewal{Since: r.clock.Now(), GrantedTTL: g.Claim.TTL}
 	if r.life.Err() != nil {
 		a.Err = driver.ErrClosed
 		return a
@@ -742,16 +742,16 @@ func (r *Redlock) renew(ctx context.Context, g *driver.Grant) driver.Renewal {
 	case err != nil && errors.Is(err, driver.ErrClosed):
 		a.Err = err
 	case by[-2] > 0:
-		a.Err = &driver.LossError{Loss: driver.LossBroken}
-	case standing >= r.majority && r.clock.Since(a.Since) < a.TTL-drift(a.TTL):
-		a.Asked = by[3] > 0
+		a.Err = &driver.LossError{Cause: driver.LossBroken}
+	case standing >= r.majority && r.clock.Since(a.Since) < a.GrantedTTL-drift(a.GrantedTTL):
+		a.ReleaseRequested = by[3] > 0
 		if ttl < driver.MaxTTL {
-			a.TTL = ttl - 2*time.Millisecond - ttl/102 // Detach has added the drift
+			a.GrantedTTL = ttl - 2*time.Millisecond - ttl/102 // Detach has added the drift
 		}
 	case by[0]+by[-1] > minority && by[-1] > 0:
-		a.Err = &driver.LossError{Loss: driver.LossTaken}
+		a.Err = &driver.LossError{Cause: driver.LossTaken}
 	case by[0]+by[-1] > minority:
-		a.Err = &driver.LossError{Loss: driver.LossGone}
+		a.Err = &driver.LossError{Cause: driver.LossGone}
 	case err != nil:
 		a.Err = uncertain(err)
 	default:
@@ -768,23 +768,23 @@ func (r *Redlock) Detach(ctx context.Context, g driver.Grant, keep time.Duration
 	keys := r.servers[0].keys.all(g.Name)
 	ms := (keep + drift(keep) + time.Millisecond - 1).Milliseconds()
 	args := new(lineArgs).of(r.servers[0], g.ID, strconv.FormatInt(g.Token, 10), strconv.FormatInt(ms, 10))
-	t, _, err := r.settle(ctx, g.TTL, func() (tally, error) { return r.count(ctx, g.TTL, native.detach, keys[:], args) })
+	t, _, err := r.settle(ctx, g.GrantedTTL, func() (tally, error) { return r.count(ctx, g.GrantedTTL, native.detach, keys[:], args) })
 	switch {
 	case err != nil:
 		return err
 	case t.by[-2] > 0:
-		return &driver.LossError{Loss: driver.LossBroken}
+		return &driver.LossError{Cause: driver.LossBroken}
 	case t.by[1] >= r.majority:
 		return nil
 	case t.by[-1] > 0:
-		return &driver.LossError{Loss: driver.LossTaken}
+		return &driver.LossError{Cause: driver.LossTaken}
 	}
-	return &driver.LossError{Loss: driver.LossGone}
+	return &driver.LossError{Cause: driver.LossGone}
 }
 
 // Break acts on all servers.
 func (r *Redlock) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
-	if ref == "" || mode < driver.BreakMark || mode > driver.BreakAsk {
+	if ref == "" || mode < driver.BreakGraceful || mode > driver.BreakRequestRelease {
 		return fmt.Errorf("%w: a break needs a ref that Inspect gave and a known mode", driver.ErrInvalid)
 	}
 	if err := driver.CheckName(name, r.info); err != nil {
@@ -803,7 +803,7 @@ func (r *Redlock) Break(ctx context.Context, name, ref string, mode driver.Break
 	case t.by[-2] > 0:
 		return errNoLock
 	}
-	return &driver.LossError{Loss: driver.LossGone}
+	return &driver.LossError{Cause: driver.LossGone}
 }
 
 // Inspect asks all servers, and shows who stands on a majority of them.
@@ -845,14 +845,14 @@ type seenLock struct {
 
 func (r *Redlock) merge(name string, locks []seenLock) driver.Lock {
 	merged := driver.Lock{Name: name}
-	count, of := map[string]int{}, map[string]driver.Standing{}
+	count, of := map[string]int{}, map[string]driver.ClaimInfo{}
 	tokens := map[string]int64{}
 	for _, l := range locks {
 		merged.Token = max(merged.Token, l.Token)
 		for _, h := range l.Holders {
 			count[h.Ref]++
 			if was, ok := of[h.Ref]; ok {
-				h.Asked, h.Broken, h.Detached = h.Asked || was.Asked, h.Broken || was.Broken, h.Detached || was.Detached
+				h.ReleaseRequested, h.Broken, h.Detached = h.ReleaseRequested || was.ReleaseRequested, h.Broken || was.Broken, h.Detached || was.Detached
 			}
 			if l.agreed {
 				tokens[h.Ref] = h.Token
@@ -872,7 +872,7 @@ func (r *Redlock) merge(name string, locks []seenLock) driver.Lock {
 	}
 	merged.Revision = strconv.FormatInt(merged.Token, 10)
 	for _, h := range merged.Holders {
-		merged.Revision += fmt.Sprintf(" %s%v%v%v", h.Ref, h.Asked, h.Broken, h.Detached)
+		merged.Revision += fmt.Sprintf(" %s%v%v%v", h.Ref, h.ReleaseRequested, h.Broken, h.Detached)
 	}
 	return merged
 }

@@ -17,9 +17,9 @@ func (s *Store) Release(ctx context.Context, c driver.Claim, ref string) error {
 	id := cmp.Or(c.ID, idOf(ref))
 	switch {
 	case c.ID != "" && ref != "" && c.ID != idOf(ref):
-		return &driver.LossError{Loss: driver.LossGone} // no claim is both
+		return &driver.LossError{Cause: driver.LossGone} // no claim is both
 	case id == "":
-		return &driver.LossError{Loss: driver.LossGone}
+		return &driver.LossError{Cause: driver.LossGone}
 	}
 	if err := s.learn(ctx); err != nil {
 		return err
@@ -63,9 +63,9 @@ func (p *patient) released(answer int64) error {
 	case answer == 1:
 		return nil
 	case answer == codeBroken:
-		return &driver.LossError{Loss: driver.LossBroken}
+		return &driver.LossError{Cause: driver.LossBroken}
 	case !p.unknown:
-		return &driver.LossError{Loss: driver.LossGone}
+		return &driver.LossError{Cause: driver.LossGone}
 	case answer == codeUnsure || noteOver(p.begun):
 		return uncertain(errUnsure)
 	}

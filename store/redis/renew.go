@@ -144,7 +144,7 @@ func (s *Store) renewed(ctx context.Context, grants []driver.Grant, which []int,
 		}
 	}
 	for k, i := range which {
-		r := driver.Renewal{Since: at, TTL: grants[i].Claim.TTL}
+		r := driver.Renewal{Since: at, GrantedTTL: grants[i].Claim.TTL}
 		one := err
 		if one == nil {
 			one = answers[k].Error()
@@ -155,18 +155,18 @@ func (s *Store) renewed(ctx context.Context, grants []driver.Grant, which []int,
 			switch n := num(answers[k]); n {
 			case 1:
 			case 3:
-				r.Asked = true
+				r.ReleaseRequested = true
 			case 0:
-				r.Err = &driver.LossError{Loss: driver.LossGone}
+				r.Err = &driver.LossError{Cause: driver.LossGone}
 			case -1:
-				r.Err = &driver.LossError{Loss: driver.LossTaken}
+				r.Err = &driver.LossError{Cause: driver.LossTaken}
 			case -2:
-				r.Err = &driver.LossError{Loss: driver.LossBroken}
+				r.Err = &driver.LossError{Cause: driver.LossBroken}
 			default:
 				if n < detachedTTL {
 					r.Err = corruptAnswer(grants[i].Name)
 				} else {
-					r.TTL = millis(n - detachedTTL)
+					r.GrantedTTL = millis(n - detachedTTL)
 				}
 			}
 		}

@@ -14,11 +14,11 @@ var reweighText string
 
 var reweighStep = newStep(head + slow + reweighText)
 
-var _ driver.Reweigher = (*Store)(nil)
+var _ driver.WeightChanger = (*Store)(nil)
 
-// Reweigh is one step. The redisson layout has no weights. The changes are numbered, since connections are no line: one that is
+// SetWeight is one step. The redisson layout has no weights. The changes are numbered, since connections are no line: one that is
 // still under way when the next is made may come behind it.
-func (s *Store) Reweigh(ctx context.Context, g driver.Grant, weight int64) error {
+func (s *Store) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
 	switch {
 	case s.opts.Layout == LayoutRedisson:
 		return fmt.Errorf("%w: the redisson layout carries the plain mutex only", driver.ErrUnsupported)
@@ -29,7 +29,7 @@ func (s *Store) Reweigh(ctx context.Context, g driver.Grant, weight int64) error
 		return err
 	}
 	keys := s.keys.all(g.Name)
-	p := s.patient(g.TTL)
+	p := s.patient(g.GrantedTTL)
 	m, _, err := p.run(ctx, reweighStep, keys[:], new(lineArgs).of(s, renewID(&g), strconv.FormatInt(g.Token, 10),
 		strconv.FormatInt(weight, 10), strconv.FormatInt(s.changes.Add(1), 10)))
 	if err != nil {
@@ -45,11 +45,11 @@ func (s *Store) Reweigh(ctx context.Context, g driver.Grant, weight int64) error
 	case code == codeHeld && len(a) >= 4:
 		return &driver.HeldError{Holders: holders(a[4:]), Waiting: int(num(a[2]))}
 	case code == 10:
-		return &driver.LossError{Loss: driver.LossGone}
+		return &driver.LossError{Cause: driver.LossGone}
 	case code == 11:
-		return &driver.LossError{Loss: driver.LossTaken}
+		return &driver.LossError{Cause: driver.LossTaken}
 	case code == 12:
-		return &driver.LossError{Loss: driver.LossBroken}
+		return &driver.LossError{Cause: driver.LossBroken}
 	}
 	return corruptAnswer(g.Name)
 }

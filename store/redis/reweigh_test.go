@@ -19,10 +19,10 @@ func TestLateDowngrade(t *testing.T) {
 	c.Kind, c.Limit, c.Weight = driver.KindRW, driver.RWLimit, driver.RWLimit
 	g := acquire(t, s, c)
 	late := strconv.FormatInt(s.changes.Add(1), 10)
-	if err := s.Reweigh(t.Context(), g, 1); err != nil {
+	if err := s.SetWeight(t.Context(), g, 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Reweigh(t.Context(), g, driver.RWLimit); err != nil {
+	if err := s.SetWeight(t.Context(), g, driver.RWLimit); err != nil {
 		t.Fatal(err)
 	}
 	keys := s.keys.all("m")

@@ -60,7 +60,7 @@ func TestDiskFails(t *testing.T) {
 	server := startServer(t, "--enable-protected-configs", "local")
 	failing := make(chan bool, 1)
 	holder := clientThat(t, "redis://"+server.Addr, &holdfast.Options{OnEvent: func(e holdfast.Event) {
-		if e.Kind == holdfast.EventFailing && e.Lock == "long" {
+		if e.Kind == holdfast.EventRenewalFailing && e.Lock == "long" {
 			select {
 			case failing <- true:
 			default:
@@ -90,10 +90,10 @@ func TestDiskFails(t *testing.T) {
 	}
 	saved("err")
 	says(t, "MISCONF", try(t, s, "m"), nil, "cannot save to its disk", "MISCONF")
-	if err := try(t, s, "m"); driver.Final(err) {
+	if err := try(t, s, "m"); driver.IsFinal(err) {
 		t.Errorf("a disk that may come back is taken for final: %v", err)
 	}
-	told(t, short, time.Second, driver.LossExpired, driver.LossUnknown)
+	told(t, short, time.Second, driver.LossExpired, driver.LossUnreachable)
 	select {
 	case <-failing:
 	case <-long.Context().Done():
@@ -101,7 +101,7 @@ func TestDiskFails(t *testing.T) {
 	do(t, server, "CONFIG", "SET", "dir", server.Dir)
 	saved("ok")
 	renewed(t, long)
-	if err := long.Unlock(); err != nil {
+	if err := long.Release(); err != nil {
 		t.Error(err)
 	}
 }
@@ -134,7 +134,7 @@ func TestFull(t *testing.T) {
 			var err error
 			switch g.Name {
 			case "marked":
-				err = s.Break(ctx, g.Name, g.Ref, driver.BreakMark)
+				err = s.Break(ctx, g.Name, g.Ref, driver.BreakGraceful)
 			case "forced":
 				err = s.Break(ctx, g.Name, g.Ref, driver.BreakForce)
 			case "barred":
@@ -201,7 +201,7 @@ func TestLoading(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	s.Renew(ctx, []driver.Grant{g}, func(_ int, r driver.Renewal) { loading = r.Err })
-	if loading == nil || loss(loading) != "" || driver.Final(loading) {
+	if loading == nil || loss(loading) != "" || driver.IsFinal(loading) {
 		t.Errorf("a renewal while it loads: %v", loading)
 	}
 	t.Logf("a renewal while it loads: %v", loading)

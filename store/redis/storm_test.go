@@ -29,7 +29,7 @@ type tenures struct {
 func (r *tenures) enter(g driver.Grant) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now, ends := r.clock.Now(), g.Since.Add(g.TTL-driver.Margin(g.TTL))
+	now, ends := r.clock.Now(), g.Since.Add(g.GrantedTTL-driver.Margin(g.GrantedTTL))
 	r.grants++
 	if r.seen[g.Token] {
 		r.repeated++

@@ -50,12 +50,12 @@ func (s *Store) Table(ctx context.Context) (record.Table, error) {
 
 func (t *table) Info() driver.Info {
 	i := t.s.info
-	i.Engine, i.EndedBy, i.Judge, i.MaxWaiters = "record", driver.EndedByNext, driver.JudgeStore, driver.MaxWaiters
+	i.Engine, i.ExpiredBy, i.ExpiryClock, i.MaxWaiters = "record", driver.ExpiredByClaimant, driver.ExpiryClockStore, driver.MaxWaiters
 	return i
 }
 
-func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
-func (t *table) Bounds() (early, late int64) { return t.clock.Bounds() }
+func (t *table) Now() (int64, time.Duration)      { return t.clock.Now() }
+func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
 
 func (t *table) key(name string) string { return rowPrefix + t.s.keys.lock(name) }
 
@@ -91,7 +91,7 @@ func (t *table) run(ctx context.Context, st *step, name string, args []string) (
 	if st == swapStep {
 		at = num(a[2])
 	}
-	t.clock.Heard(at, from, t.s.clock.Now())
+	t.clock.AddReply(at, from, t.s.clock.Now())
 	return a, nil
 }
 

@@ -206,7 +206,7 @@ func patiently(ctx context.Context, connect func() error) error {
 	start := time.Now()
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		err := connect()
-		limit := driver.Patience(driver.MaxTTL)
+		limit := driver.UnreachableTimeout(driver.MaxTTL)
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			limit = refusedTime
 		}
@@ -229,7 +229,7 @@ func mayPass(err error) bool {
 	if dns := (*net.DNSError)(nil); errors.As(err, &dns) && dns.IsNotFound {
 		return false
 	}
-	return !driver.Final(err) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
+	return !driver.IsFinal(err) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }
 
 // connect makes a client, or gives up when ctx ends: of many servers that hang each is waited for by itself, and what makes the

@@ -126,7 +126,7 @@ func holdOn(ctx context.Context, t *testing.T, s driver.Store, name string, lost
 				}
 				if r.Err == nil {
 					renewed.Add(1)
-					until = r.Since.Add(r.TTL - driver.Margin(r.TTL))
+					until = r.Since.Add(r.GrantedTTL - driver.Margin(r.GrantedTTL))
 					break
 				}
 			}
@@ -182,7 +182,7 @@ func TestServerAway(t *testing.T) {
 	go func() {
 		next, err := fair.Lock(t.Context())
 		if err == nil {
-			err = next.Unlock()
+			err = next.Release()
 		}
 		got <- err
 	}()
@@ -190,7 +190,7 @@ func TestServerAway(t *testing.T) {
 	go func() {
 		next, err := plain.Mutex("m", nil).Lock(t.Context())
 		if err == nil {
-			err = next.Unlock()
+			err = next.Release()
 		}
 		got <- err
 	}()
@@ -210,7 +210,7 @@ func TestServerAway(t *testing.T) {
 	if held, err := c.Inspect(t.Context(), "m"); err != nil || len(held.Holders) != 1 || held.Holders[0].Token != token {
 		t.Errorf("it stands as %+v, %v; token %d", held, err, token)
 	}
-	if err := l.Unlock(); err != nil {
+	if err := l.Release(); err != nil {
 		t.Error(err)
 	}
 	for range 2 {

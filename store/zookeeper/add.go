@@ -14,28 +14,28 @@ import (
 )
 
 // Add makes a node and looks, in one piece: the look shows all that came before the node.
-func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64, note sequence.Note, guard sequence.Guard) (sequence.Look, error) {
+func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64, note sequence.Payload, guard sequence.AddCondition) (sequence.Snapshot, error) {
 	claim := driver.Claim{Kind: note.Kind, Limit: note.Limit, Weight: note.Weight}
 	if t.info.Kinds != nil && !slices.Contains(t.info.Kinds, note.Kind) {
-		return sequence.Look{}, fmt.Errorf("%w: the layout %s has no %s", driver.ErrUnsupported, t.opts.Layout, note.Kind)
+		return sequence.Snapshot{}, fmt.Errorf("%w: the layout %s has no %s", driver.ErrUnsupported, t.opts.Layout, note.Kind)
 	}
 	c, err := t.session(s.ID)
 	if err != nil {
-		return sequence.Look{}, err
+		return sequence.Snapshot{}, err
 	}
 	path, stem := t.pathOf(name), stem(s.ID, note)
 	if _, _, ok := ours(stem); !ok {
-		return sequence.Look{}, fmt.Errorf("%w: the claim's id %q is not 26 characters of lower-case base32", driver.ErrInvalid, note.ID)
+		return sequence.Snapshot{}, fmt.Errorf("%w: the claim's id %q is not 26 characters of lower-case base32", driver.ErrInvalid, note.ID)
 	}
 	data, err := json.Marshal(note)
 	if err != nil {
-		return sequence.Look{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		return sequence.Snapshot{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	mine := func(n sequence.Node) bool { return n.ID == note.ID && n.Session == s.ID }
 	if t.doubted(s.ID, note.ID) {
 		look, err := t.lookBy(ctx, c, name, path)
 		if err != nil {
-			return sequence.Look{}, err
+			return sequence.Snapshot{}, err
 		}
 		if slices.ContainsFunc(look.Nodes, mine) {
 			all, err := t.complete(ctx, c, look)
@@ -59,14 +59,14 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 			keys = append(keys, c.Key)
 		}
 		if _, err := t.removeAll(ctx, c, path, keys, s.ID, note.ID); err != nil {
-			return sequence.Look{}, err
+			return sequence.Snapshot{}, err
 		}
 		t.addAnew(s.ID, note.ID)
 	}
 	if guard >= 0 {
 		look, err := t.lookBy(ctx, c, name, path)
-		if err != nil || guard == sequence.Alone && len(look.Nodes) > 0 || guard > 0 && look.changed > int64(guard) {
-			return look.Look, err
+		if err != nil || guard == sequence.AddIfAlone && len(look.Nodes) > 0 || guard > 0 && look.changed > int64(guard) {
+			return look.Snapshot, err
 		}
 	}
 	for {
@@ -77,36 +77,36 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 		}
 		children := readCall(opGetChildren, path, false)
 		t.doubt(s.ID, note.ID)
-		if err := c.write(ctx, &write{calls: []*call{create, children}, alone: create.op == opMulti, adds: path, patient: guard == sequence.Behind}); err != nil {
-			return sequence.Look{}, t.fault(err, path)
+		if err := c.write(ctx, &write{calls: []*call{create, children}, alone: create.op == opMulti, adds: path, patient: guard == sequence.AddUnhurried}); err != nil {
+			return sequence.Snapshot{}, t.fault(err, path)
 		}
 		t.settle(s.ID, note.ID)
 		made, err := made(create, path)
 		if err == codeNoNode {
 			if err := t.parents(ctx, c, path); err != nil {
-				return sequence.Look{}, err
+				return sequence.Snapshot{}, err
 			}
 			continue
 		}
 		if err != nil {
-			return sequence.Look{}, t.fault(err, path)
+			return sequence.Snapshot{}, t.fault(err, path)
 		}
 		if err := t.date(ctx, c, made); err != nil {
 			t.doubt(s.ID, note.ID)
-			if err == errGone || driver.Final(err) { // a twin left alone bars its own claim; what is refused is not withdrawn
+			if err == errGone || driver.IsFinal(err) { // a twin left alone bars its own claim; what is refused is not withdrawn
 				t.undo(c, made)
 			}
-			return sequence.Look{}, err
+			return sequence.Snapshot{}, err
 		}
 		for _, m := range made {
-			t.learnMade(m.path, sequence.Node{Key: m.path[len(path)+1:], Token: m.stat.czxid, Version: int64(m.stat.version) + 1, Session: s.ID, Note: note})
+			t.learnMade(m.path, sequence.Node{Key: m.path[len(path)+1:], Token: m.stat.czxid, Version: int64(m.stat.version) + 1, Session: s.ID, Payload: note})
 		}
 		if len(made) > 1 {
 			t.learnTwin(made[0].path, made[1].path)
 		}
 		if children.err != nil { // it must not stay
 			t.undo(c, made)
-			return sequence.Look{}, t.fault(children.err, path)
+			return sequence.Snapshot{}, t.fault(children.err, path)
 		}
 		look, err := t.look(ctx, c, name, path, children)
 		if i := slices.IndexFunc(look.Nodes, mine); err == nil && i >= 0 && look.Nodes[i].Token == 0 {
@@ -114,7 +114,7 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 		}
 		if err != nil {
 			t.doubt(s.ID, note.ID)
-			return sequence.Look{}, err
+			return sequence.Snapshot{}, err
 		}
 		return t.behind(ctx, c, look, note.ID)
 	}
@@ -227,10 +227,10 @@ func (t *tree) parents(ctx context.Context, c *conn, path string) error {
 
 // behind sees to it that who has to wait can say for whom. If that one is just before it, it is watched by the same read. A
 // node of this session that is not known any more has been removed meanwhile.
-func (t *tree) behind(ctx context.Context, c *conn, look light, id string) (sequence.Look, error) {
+func (t *tree) behind(ctx context.Context, c *conn, look light, id string) (sequence.Snapshot, error) {
 	i := slices.IndexFunc(look.Nodes, func(n sequence.Node) bool { return !n.Foreign && n.ID == id })
 	if i < 1 || look.Nodes[0].Token != 0 || look.Nodes[0].Session == look.Nodes[i].Session {
-		return look.Look, nil
+		return look.Snapshot, nil
 	}
 	k := spotKey{onData, look.path + "/" + look.Nodes[0].Key}
 	a := readCall(opGetData, k.path, i == 1)
@@ -239,13 +239,13 @@ func (t *tree) behind(ctx context.Context, c *conn, look light, id string) (sequ
 		a = c.armCall(k)
 	}
 	if err := c.do(ctx, a); err != nil || a.err != nil {
-		return look.Look, nil // it stands all the same
+		return look.Snapshot, nil // it stands all the same
 	}
 	if n, err := look.children[0].node(&a.rest); err == nil {
 		look.Nodes[0] = n
 		t.learn(k.path, n)
 	}
-	return look.Look, nil
+	return look.Snapshot, nil
 }
 
 // The doubts are about adds whose answers were not heard.

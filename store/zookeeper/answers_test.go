@@ -29,7 +29,7 @@ func TestLostAnswers(t *testing.T) {
 	defer s.Close()
 	other, _ := counting(t)
 	ctx := t.Context()
-	ses, err := s.tree.Open(ctx, 20*time.Second)
+	ses, err := s.tree.OpenSession(ctx, 20*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,19 +41,19 @@ func TestLostAnswers(t *testing.T) {
 	lost := 0
 	for i := range 10 {
 		name := fmt.Sprint(t.Name(), "/", i)
-		note := sequence.Note{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
+		note := sequence.Payload{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
 		warm := note
 		warm.ID = mutexClaim("").ID
-		_, err := s.tree.Add(ctx, name, ses, int64(2*i), warm, sequence.Always)
+		_, err := s.tree.Add(ctx, name, ses, int64(2*i), warm, sequence.AddAlways)
 		fails(t, err)
 		lose.Store(true)
-		_, err = s.tree.Add(ctx, name, ses, int64(2*i+1), note, sequence.Always)
+		_, err = s.tree.Add(ctx, name, ses, int64(2*i+1), note, sequence.AddAlways)
 		if err == nil {
 			t.Error("the answer was not lost")
 		}
 		lost += stands(name) - 1
 		if i%2 == 0 {
-			look, err := s.tree.Add(ctx, name, ses, int64(2*i+1), note, sequence.Always)
+			look, err := s.tree.Add(ctx, name, ses, int64(2*i+1), note, sequence.AddAlways)
 			if err != nil || len(look.Nodes) != 2 || stands(name) != 2 {
 				t.Errorf("asked for again, %d nodes stand: %v", stands(name), err)
 			}
@@ -69,7 +69,7 @@ func TestLostAnswers(t *testing.T) {
 	if lost != 10 {
 		t.Errorf("%d of 10 requests without an answer were taken", lost)
 	}
-	fails(t, s.tree.End(ctx, ses.ID))
+	fails(t, s.tree.EndSession(ctx, ses.ID))
 }
 
 // TestLostAgain: so it does if the answer by which that is settled is lost, too; and its token is known.
@@ -80,11 +80,11 @@ func TestLostAgain(t *testing.T) {
 	fails(t, err)
 	defer s.Close()
 	ctx := t.Context()
-	ses, err := s.tree.Open(ctx, 20*time.Second)
+	ses, err := s.tree.OpenSession(ctx, 20*time.Second)
 	fails(t, err)
 	note := aNote(ses.TTL)
-	add := func() (sequence.Look, error) { return s.tree.Add(ctx, t.Name(), ses, 1, note, sequence.Always) }
-	_, err = s.tree.Add(ctx, t.Name(), ses, 0, aNote(ses.TTL), sequence.Always)
+	add := func() (sequence.Snapshot, error) { return s.tree.Add(ctx, t.Name(), ses, 1, note, sequence.AddAlways) }
+	_, err = s.tree.Add(ctx, t.Name(), ses, 0, aNote(ses.TTL), sequence.AddAlways)
 	fails(t, err)
 	for _, lost := range []*atomic.Bool{&create, &read} {
 		lost.Store(true)
@@ -96,7 +96,7 @@ func TestLostAgain(t *testing.T) {
 	fails(t, err)
 	listed, err := s.tree.List(ctx, t.Name(), false)
 	fails(t, err)
-	for _, look := range []sequence.Look{added, listed} {
+	for _, look := range []sequence.Snapshot{added, listed} {
 		if len(look.Nodes) != 2 || look.Nodes[1].ID != note.ID || look.Nodes[1].Token == 0 {
 			t.Errorf("there stands %+v", look.Nodes)
 		}
@@ -105,7 +105,7 @@ func TestLostAgain(t *testing.T) {
 	if err != nil || len(keys) != 2 {
 		t.Errorf("there stand %q, %v", keys, err)
 	}
-	fails(t, s.tree.End(ctx, ses.ID))
+	fails(t, s.tree.EndSession(ctx, ses.ID))
 }
 
 // TestPlainLostAnswers: so it is in the plain layout, and no ticket is left.
@@ -119,10 +119,10 @@ func TestPlainLostAnswers(t *testing.T) {
 	}
 	defer s.Close()
 	ctx := t.Context()
-	ses, err := s.tree.Open(ctx, 20*time.Second)
+	ses, err := s.tree.OpenSession(ctx, 20*time.Second)
 	fails(t, err)
-	note := sequence.Note{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
-	look, err := s.tree.Add(ctx, "warm", ses, 0, note, sequence.Alone)
+	note := sequence.Payload{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
+	look, err := s.tree.Add(ctx, "warm", ses, 0, note, sequence.AddIfAlone)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,14 +131,14 @@ func TestPlainLostAnswers(t *testing.T) {
 	for i := range 10 {
 		lose.Store(true)
 		note.ID = mutexClaim("").ID
-		if _, err := s.tree.Add(ctx, "lock", ses, int64(i), note, sequence.Alone); err == nil {
+		if _, err := s.tree.Add(ctx, "lock", ses, int64(i), note, sequence.AddIfAlone); err == nil {
 			t.Error("the answer was not lost")
 		}
 		if stands(t, cli, s.tree.pathOf("lock")) {
 			taken++
 		}
 		if i%2 == 0 {
-			look, err := s.tree.Add(ctx, "lock", ses, int64(i), note, sequence.Alone)
+			look, err := s.tree.Add(ctx, "lock", ses, int64(i), note, sequence.AddIfAlone)
 			if err != nil || len(look.Nodes) != 1 || look.Nodes[0].ID != note.ID {
 				t.Errorf("asked for again: %+v, %v", look, err)
 			}
@@ -157,7 +157,7 @@ func TestPlainLostAnswers(t *testing.T) {
 	if err != nil || len(left) != 1 || "/"+left[0] != tickets+look.Nodes[0].Key || taken != 10 {
 		t.Errorf("of 10 requests without an answer %d were taken, and the tickets that are left are %q, %v", taken, left, err)
 	}
-	fails(t, s.tree.End(ctx, ses.ID))
+	fails(t, s.tree.EndSession(ctx, ses.ID))
 }
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
@@ -240,27 +240,27 @@ func TestStandsTwice(t *testing.T) {
 	}, nil)})
 	fails(t, err)
 	defer s.Close()
-	for _, release := range []func(n sequence.Node) (bool, sequence.Look, error){
-		func(n sequence.Node) (bool, sequence.Look, error) {
-			return s.tree.RemoveFor(t.Context(), name, n, n.Key)
+	for _, release := range []func(n sequence.Node) (bool, sequence.Snapshot, error){
+		func(n sequence.Node) (bool, sequence.Snapshot, error) {
+			return s.tree.RemoveAndReadNext(t.Context(), name, n, n.Key)
 		},
-		func(n sequence.Node) (bool, sequence.Look, error) {
+		func(n sequence.Node) (bool, sequence.Snapshot, error) {
 			return s.tree.Remove(t.Context(), name, sequence.Node{Key: n.Key, Token: n.Token}, true)
 		},
 	} {
-		ses, err := s.tree.Open(t.Context(), time.Minute)
+		ses, err := s.tree.OpenSession(t.Context(), time.Minute)
 		fails(t, err)
 		path, warm := s.tree.pathOf(name), aNote(ses.TTL)
-		_, err = s.tree.Add(t.Context(), name+"/warm", ses, 0, warm, sequence.Always)
+		_, err = s.tree.Add(t.Context(), name+"/warm", ses, 0, warm, sequence.AddAlways)
 		for err != nil {
-			_, err = s.tree.Add(t.Context(), name+"/warm", ses, 0, warm, sequence.Always)
+			_, err = s.tree.Add(t.Context(), name+"/warm", ses, 0, warm, sequence.AddAlways)
 		}
 		note := aNote(ses.TTL)
 		broke.Store(false)
-		if _, err := s.tree.Add(t.Context(), name, ses, 1, note, sequence.Always); err == nil {
+		if _, err := s.tree.Add(t.Context(), name, ses, 1, note, sequence.AddAlways); err == nil {
 			t.Error("the request was not lost")
 		}
-		look, err := s.tree.Add(t.Context(), name, ses, 1, note, sequence.Always)
+		look, err := s.tree.Add(t.Context(), name, ses, 1, note, sequence.AddAlways)
 		if err != nil || len(look.Nodes) != 1 {
 			t.Fatalf("%+v, %v", look, err)
 		}
@@ -276,7 +276,7 @@ func TestStandsTwice(t *testing.T) {
 		if left, err := s.tree.List(t.Context(), name, true); err != nil || len(left.Nodes) > 0 {
 			t.Errorf("released, there stands %+v, %v", left.Nodes, err)
 		}
-		fails(t, s.tree.End(t.Context(), ses.ID))
+		fails(t, s.tree.EndSession(t.Context(), ses.ID))
 	}
 }
 

@@ -81,7 +81,7 @@ func (t *tree) noted(ctx context.Context, note string) (bool, error) {
 // withNote opens the session of a note, and has the step made by it that makes the note. What comes of an answer that was lost, or came
 // late, is left to that session.
 func (t *tree) withNote(ctx context.Context, note string, ttl time.Duration, step func(c *conn, note *call) (bool, error)) (made bool, err error) {
-	c := t.newConn(sequence.NoteTime(ttl), true)
+	c := t.newConn(sequence.BreakNoteTime(ttl), true)
 	defer c.stop()
 	t.spawn(c.run)
 	if _, err := c.up(ctx); err != nil {

@@ -18,7 +18,7 @@ import (
 
 // breaker is a tree that leaves notes.
 type breaker interface {
-	sequence.Tree
+	sequence.NodeStore
 	BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error)
 	WasBroken(ctx context.Context, name string, n sequence.Node) (bool, error)
 }
@@ -33,9 +33,9 @@ func TestBrokenNote(t *testing.T) {
 		holder, breaker := aTree(t, c, layout), aTree(t, c, layout)
 		name := layout + "/lock"
 		add := func(number int64) sequence.Node {
-			ses, err := holder.Open(t.Context(), 2*time.Second)
+			ses, err := holder.OpenSession(t.Context(), 2*time.Second)
 			fails(t, err)
-			look, err := holder.Add(t.Context(), name, ses, number, aNote(ses.TTL), sequence.Always)
+			look, err := holder.Add(t.Context(), name, ses, number, aNote(ses.TTL), sequence.AddAlways)
 			if err != nil || len(look.Nodes) != 1 {
 				t.Fatal(layout, look, err)
 			}
@@ -79,7 +79,7 @@ func TestBrokenNote(t *testing.T) {
 		for noted(n) {
 			time.Sleep(10 * time.Millisecond)
 		}
-		if stood := time.Since(began); stood < sequence.NoteTime(2*time.Second) {
+		if stood := time.Since(began); stood < sequence.BreakNoteTime(2*time.Second) {
 			t.Errorf("%s: the note stood for %v", layout, stood)
 		}
 	}
@@ -123,14 +123,14 @@ func TestBrokenBeneathUnlock(t *testing.T) {
 				return
 			}
 			fails(t, operator.Break(t.Context(), name, stands.Holders[0].Ref, driver.BreakForce))
-			fails(t, lease(t, other, name).Unlock())
+			fails(t, lease(t, other, name).Release())
 		}
 		instead.Store(&do)
 		var loss *holdfast.LossError
-		if err := held.Unlock(); instead.Load() != nil || !errors.As(err, &loss) || loss.Loss != driver.LossBroken {
+		if err := held.Release(); instead.Load() != nil || !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
 			t.Errorf("%s: the unlock says: %v", layout, err)
 		}
-		if err := lease(t, client, name).Unlock(); err != nil {
+		if err := lease(t, client, name).Release(); err != nil {
 			t.Errorf("%s: the next one says: %v", layout, err)
 		}
 	}

@@ -42,5 +42,5 @@ func TestOneCertificate(t *testing.T) {
 		}
 	}
 	sessiontest.Renewed(t, l)
-	fails(t, l.Unlock())
+	fails(t, l.Release())
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // Change sets a node's data.
-func (t *tree) Change(ctx context.Context, name string, n sequence.Node, note sequence.Note) (sequence.Node, bool, error) {
+func (t *tree) Change(ctx context.Context, name string, n sequence.Node, note sequence.Payload) (sequence.Node, bool, error) {
 	data, err := json.Marshal(note)
 	if err != nil {
 		return n, false, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
@@ -23,7 +23,7 @@ func (t *tree) Change(ctx context.Context, name string, n sequence.Node, note se
 	}
 	switch set.err {
 	case nil:
-		n.Version, n.Note = int64(set.rest.stat().version)+1, note
+		n.Version, n.Payload = int64(set.rest.stat().version)+1, note
 		t.learn(path, n)
 		return n, true, nil
 	case codeBadVersion, codeNoNode:
@@ -34,19 +34,19 @@ func (t *tree) Change(ctx context.Context, name string, n sequence.Node, note se
 
 // Remove deletes a node. The name of one of ours never comes again; a foreign client's may, so that is looked at first. Where a
 // claim may have more nodes than one they go in one step; and where that one is gone, what is left of its claim goes.
-func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, look bool) (bool, sequence.Look, error) {
+func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, look bool) (bool, sequence.Snapshot, error) {
 	path := t.pathOf(name)
 	for {
 		keys, stands := []string{n.Key}, true
 		if n.Foreign || t.mayStandTwice(n.Key) {
 			var err error
 			if keys, stands, err = t.nodesOf(ctx, path, n); err != nil {
-				return false, sequence.Look{}, err
+				return false, sequence.Snapshot{}, err
 			}
 		}
 		if len(keys) == 0 {
 			t.removed(path, n.Key)
-			return false, sequence.Look{}, nil
+			return false, sequence.Snapshot{}, nil
 		}
 		version := int32(-1) // any
 		if stands {
@@ -55,27 +55,27 @@ func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, look bo
 		why, listing, err := t.deleteAll(ctx, path, keys, version, look)
 		switch {
 		case err != nil:
-			return false, sequence.Look{}, err
+			return false, sequence.Snapshot{}, err
 		case why == codeNoNode && len(keys) > 1:
 			continue // one of them has gone meanwhile
 		case why == codeBadVersion:
-			return false, sequence.Look{}, nil
+			return false, sequence.Snapshot{}, nil
 		case why != codeOK && why != codeNoNode:
-			return false, sequence.Look{}, t.fault(why, path)
+			return false, sequence.Snapshot{}, t.fault(why, path)
 		}
 		t.removed(path, keys...)
 		if !stands || why == codeNoNode || !look {
-			return stands && why == codeOK, sequence.Look{}, nil
+			return stands && why == codeOK, sequence.Snapshot{}, nil
 		}
 		c, err := t.anyConn(ctx)
 		if err != nil {
-			return true, sequence.Look{}, nil
+			return true, sequence.Snapshot{}, nil
 		}
 		left, err := t.look(ctx, c, name, path, listing)
 		if err != nil {
-			return true, sequence.Look{}, nil
+			return true, sequence.Snapshot{}, nil
 		}
-		return true, left.Look, nil
+		return true, left.Snapshot, nil
 	}
 }
 
@@ -149,11 +149,11 @@ func (t *tree) removed(path string, keys ...string) {
 	}
 }
 
-// MayRemain reports whether a claim has, or may have, more nodes than one.
-func (t *tree) MayRemain(key string) bool { return t.mayStandTwice(key) }
+// MayHaveLeftovers reports whether a claim has, or may have, more nodes than one.
+func (t *tree) MayHaveLeftovers(key string) bool { return t.mayStandTwice(key) }
 
-// RemoveFor reads one node along, instead of the names of all.
-func (t *tree) RemoveFor(ctx context.Context, name string, n sequence.Node, next string) (bool, sequence.Look, error) {
+// RemoveAndReadNext reads one node along, instead of the names of all.
+func (t *tree) RemoveAndReadNext(ctx context.Context, name string, n sequence.Node, next string) (bool, sequence.Snapshot, error) {
 	place, ok := parse(next)
 	if !ok || t.mayStandTwice(n.Key) {
 		return t.Remove(ctx, name, n, true)
@@ -161,21 +161,21 @@ func (t *tree) RemoveFor(ctx context.Context, name string, n sequence.Node, next
 	path := t.pathOf(name)
 	remove, read := deleteCall(path+"/"+n.Key, -1), readCall(opGetData, path+"/"+next, false)
 	if err := t.write(ctx, &write{calls: []*call{remove, read}}); err != nil {
-		return false, sequence.Look{}, t.fault(err, path)
+		return false, sequence.Snapshot{}, t.fault(err, path)
 	}
 	switch remove.err {
 	case nil, codeNoNode:
 		t.unlearn(path + "/" + n.Key)
 	default:
-		return false, sequence.Look{}, t.fault(remove.err, path)
+		return false, sequence.Snapshot{}, t.fault(remove.err, path)
 	}
 	if remove.err != nil || read.err != nil {
-		return remove.err == nil, sequence.Look{}, nil
+		return remove.err == nil, sequence.Snapshot{}, nil
 	}
 	left, err := place.node(&read.rest)
 	if err != nil {
-		return true, sequence.Look{}, nil
+		return true, sequence.Snapshot{}, nil
 	}
 	t.learn(path+"/"+next, left)
-	return true, sequence.Look{Name: name, Nodes: []sequence.Node{left}, Revision: read.zxid, Full: true}, nil
+	return true, sequence.Snapshot{Name: name, Nodes: []sequence.Node{left}, Revision: read.zxid, Full: true}, nil
 }

@@ -84,7 +84,7 @@ func (c *conn) run() {
 		case errors.Is(err, errHungUp) && shunned.IsZero():
 			shunned = time.Now()
 		case errors.Is(err, errHungUp) && c.forgotten(shunned):
-			err = sequence.ErrSessionOver
+			err = sequence.ErrSessionExpired
 		}
 		if err == nil {
 			began := time.Now()
@@ -98,9 +98,9 @@ func (c *conn) run() {
 			denied = 0
 		}
 		if brief != nil && c.begun() && denied >= len(servers) {
-			err = sequence.ErrSessionOver // none keeps it for its time: it cannot be renewed, and all is told now
+			err = sequence.ErrSessionExpired // none keeps it for its time: it cannot be renewed, and all is told now
 		}
-		if errors.Is(err, sequence.ErrSessionOver) || denied >= len(servers) {
+		if errors.Is(err, sequence.ErrSessionExpired) || denied >= len(servers) {
 			c.finish(err)
 			return
 		}
@@ -173,7 +173,7 @@ func (c *conn) connect(s server, round int) (*link, error) {
 	l, got, err := c.greet(s, patience, ours)
 	var brief *errBrief
 	if errors.As(err, &brief) && ours.id != 0 { // it was set so in between
-		return nil, sequence.ErrSessionOver
+		return nil, sequence.ErrSessionExpired
 	}
 	if err != nil {
 		return nil, err
@@ -254,7 +254,7 @@ func (c *conn) hello(nc net.Conn, want terms) (got terms, err error) {
 	case r.err != nil:
 		return got, r.err
 	case got.time <= 0 || got.id == 0:
-		return got, sequence.ErrSessionOver
+		return got, sequence.ErrSessionExpired
 	}
 	return got, nil
 }
@@ -346,7 +346,7 @@ func (c *conn) hear(l *link) error {
 		}
 		switch answer {
 		case codeSessionExpired:
-			return sequence.ErrSessionOver
+			return sequence.ErrSessionExpired
 		case codeSessionMoved, codeAuthFailed:
 			return answer
 		}
@@ -447,7 +447,7 @@ func outcome(calls []*call) error {
 	for _, call := range calls {
 		switch call.err {
 		case codeSessionExpired:
-			return sequence.ErrSessionOver
+			return sequence.ErrSessionExpired
 		case codeSessionMoved, errBroken:
 			return errBroken
 		}

@@ -40,8 +40,8 @@ func TestSessionBounds(t *testing.T) {
 		t.Errorf("explained as %+v", p)
 	}
 	g, err := s.Acquire(t.Context(), claim)
-	if err != nil || g.TTL != 10*time.Second {
-		t.Errorf("less than the servers grant: %v, %v", g.TTL, err)
+	if err != nil || g.GrantedTTL != 10*time.Second {
+		t.Errorf("less than the servers grant: %v, %v", g.GrantedTTL, err)
 	}
 	if p := s.Explain(claim); p.TTL != 10*time.Second {
 		t.Errorf("explained as %+v", p)
@@ -82,7 +82,7 @@ func TestDenied(t *testing.T) {
 			t.Errorf("a secret shows: %s", text)
 		}
 	}
-	fails(t, l.Unlock())
+	fails(t, l.Release())
 }
 
 // TestACLRefused: an ACL that the servers do not take, that of the creator where nobody has logged in, is told at once.
@@ -131,7 +131,7 @@ func TestTooManyConnections(t *testing.T) {
 	if !errors.Is(err, holdfast.ErrUncertain) || !strings.Contains(err.Error(), "maxClientCnxns") {
 		t.Error(err)
 	}
-	fails(t, l.Unlock())
+	fails(t, l.Release())
 }
 
 // TestListUnreadable: a lock whose nodes another user keeps to himself is listed with its name and an error, and those behind it are
@@ -162,8 +162,8 @@ func TestListUnreadable(t *testing.T) {
 	if err, ok := found[t.Name()+"/b"]; !ok || err != nil || len(found) != 2 || !errors.Is(found[t.Name()+"/a"], holdfast.ErrDenied) {
 		t.Errorf("%v", found)
 	}
-	fails(t, hers.Unlock())
-	fails(t, ours.Unlock())
+	fails(t, hers.Release())
+	fails(t, ours.Release())
 }
 
 // TestLongWalk: a listing that goes through many nodes that are no locks says of each that the servers have answered.
@@ -206,11 +206,11 @@ func TestAlone(t *testing.T) {
 			alone, still = c.Members[(slices.Index(c.Members, leader)+1)%len(c.Members)], still[:1]
 		}
 		p := rig.Peer(t, c, alone)
-		ses, err := p.tree.Open(ctx, time.Minute)
+		ses, err := p.tree.OpenSession(ctx, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = p.tree.Beat(ctx, ses.ID)
+		_, err = p.tree.KeepAlive(ctx, ses.ID)
 		fails(t, err)
 		conn, err := p.tree.session(ses.ID)
 		fails(t, err)
@@ -222,7 +222,7 @@ func TestAlone(t *testing.T) {
 		}
 		cancel()
 		short, cancel = context.WithTimeout(ctx, 1500*time.Millisecond)
-		if _, err := p.tree.Beat(short, ses.ID); err == nil {
+		if _, err := p.tree.KeepAlive(short, ses.ID); err == nil {
 			t.Errorf("a beat was confirmed by a %s without the others", who)
 		}
 		cancel()
@@ -301,7 +301,7 @@ func TestForeign(t *testing.T) {
 		if err != nil || len(l.Holders) != 1 || !l.Holders[0].Foreign || l.Holders[0].Token == 0 || len(l.Waiters) != 0 {
 			t.Fatalf("%+v, %v", l, err)
 		}
-		if err := s.Break(t.Context(), t.Name(), l.Holders[0].Ref, driver.BreakMark); !errors.Is(err, driver.ErrUnsupported) {
+		if err := s.Break(t.Context(), t.Name(), l.Holders[0].Ref, driver.BreakGraceful); !errors.Is(err, driver.ErrUnsupported) {
 			t.Errorf("marking a foreign holder: %v", err)
 		}
 		wait := mutexClaim(t.Name())
@@ -397,7 +397,7 @@ func TestParentRemoved(t *testing.T) {
 	if next.Token() <= l.Token() {
 		t.Errorf("token %d came after %d", next.Token(), l.Token())
 	}
-	fails(t, next.Unlock())
+	fails(t, next.Release())
 }
 
 // TestReaped: servers that remove idle containers under our feet cost nothing, and tokens rise, although the numbers begin anew.
@@ -417,7 +417,7 @@ func TestReaped(t *testing.T) {
 		if children, _, err := cli.Children("/" + t.Name()); err == nil && len(children) == 1 && strings.HasSuffix(children[0], "-0000000000") {
 			again++
 		}
-		fails(t, l.Unlock())
+		fails(t, l.Release())
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Logf("the container was made %d times", again)
@@ -432,20 +432,20 @@ func TestOldSession(t *testing.T) {
 	c := rig.Shared(t)
 	p := rig.Peer(t, c)
 	ctx := t.Context()
-	old, err := p.tree.Open(ctx, 20*time.Second)
+	old, err := p.tree.OpenSession(ctx, 20*time.Second)
 	fails(t, err)
-	now, err := p.tree.Open(ctx, 25*time.Second)
+	now, err := p.tree.OpenSession(ctx, 25*time.Second)
 	fails(t, err)
-	note := sequence.Note{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: old.TTL}
-	_, err = p.tree.Add(ctx, t.Name(), old, 0, note, sequence.Always)
+	note := sequence.Payload{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: old.TTL}
+	_, err = p.tree.Add(ctx, t.Name(), old, 0, note, sequence.AddAlways)
 	fails(t, err)
-	look, err := p.tree.Add(ctx, t.Name(), now, 0, note, sequence.Always)
+	look, err := p.tree.Add(ctx, t.Name(), now, 0, note, sequence.AddAlways)
 	if err != nil || len(look.Nodes) != 2 || look.Nodes[0].Session != old.ID || look.Nodes[1].Session != now.ID {
 		t.Errorf("%+v, %v", look.Nodes, err)
 	}
-	fails(t, p.tree.End(ctx, old.ID))
-	fails(t, p.tree.End(ctx, now.ID))
-	if _, err := p.tree.Beat(ctx, old.ID); !errors.Is(err, sequence.ErrSessionOver) {
+	fails(t, p.tree.EndSession(ctx, old.ID))
+	fails(t, p.tree.EndSession(ctx, now.ID))
+	if _, err := p.tree.KeepAlive(ctx, old.ID); !errors.Is(err, sequence.ErrSessionExpired) {
 		t.Errorf("a session that was ended: %v", err)
 	}
 }
@@ -457,7 +457,7 @@ func TestRevoked(t *testing.T) {
 	asked := make(chan struct{}, 8)
 	p := rig.Peer(t, c)
 	client, err := holdfast.New(p, &holdfast.Options{TTL: time.Minute, OnEvent: func(e holdfast.Event) {
-		if e.Kind == holdfast.EventAsked {
+		if e.Kind == holdfast.EventReleaseRequested {
 			asked <- struct{}{}
 		}
 	}})
@@ -482,7 +482,7 @@ func TestRevoked(t *testing.T) {
 	if !l.Valid() {
 		t.Error("to be asked is not to lose")
 	}
-	fails(t, l.Unlock())
+	fails(t, l.Release())
 }
 
 // TestOverflow: when the counter of a lock's children is at its end, where numbers come twice, nobody gets in beside a holder,

@@ -12,7 +12,7 @@ import (
 // fault gives an error the form that the engines know. path is what was asked about.
 func (t *tree) fault(err error, path string) error {
 	switch {
-	case err == nil || errors.Is(err, sequence.ErrSessionOver):
+	case err == nil || errors.Is(err, sequence.ErrSessionExpired):
 		return err
 	case t.life.Err() != nil:
 		return driver.ErrClosed

@@ -10,7 +10,7 @@ import (
 
 // light is a look by the names of the children alone, and by what is remembered of them.
 type light struct {
-	sequence.Look
+	sequence.Snapshot
 	path     string
 	children []child // as the Nodes
 	changed  int64   // the transaction that last added or removed a child
@@ -18,7 +18,7 @@ type light struct {
 
 // look makes a light look of a listing.
 func (t *tree) look(ctx context.Context, c *conn, name, path string, listing *call) (light, error) {
-	l := light{Look: sequence.Look{Name: name, Revision: listing.zxid}, path: path}
+	l := light{Snapshot: sequence.Snapshot{Name: name, Revision: listing.zxid}, path: path}
 	if listing.err == codeNoNode {
 		return l, nil
 	}
@@ -92,31 +92,31 @@ func (t *tree) born(ctx context.Context, c *conn, path string, all []child) ([]c
 
 // List lists the children, by a server that may lag: what it shows was so, no longer ago than this client's own last look
 // or step. In full it is asked for behind a sync, and the nodes are read, too.
-func (t *tree) List(ctx context.Context, name string, full bool) (sequence.Look, error) {
+func (t *tree) List(ctx context.Context, name string, full bool) (sequence.Snapshot, error) {
 	path := t.pathOf(name)
 	calls, c, err := t.read(ctx, full, func() []*call { return []*call{readCall(opGetChildren, path, false)} })
 	if err != nil {
-		return sequence.Look{}, t.fault(err, path)
+		return sequence.Snapshot{}, t.fault(err, path)
 	}
 	look, err := t.look(ctx, c, name, path, calls[0])
 	if err != nil || !full {
-		return look.Look, err
+		return look.Snapshot, err
 	}
 	return t.complete(ctx, c, look)
 }
 
 // complete reads the nodes of a light look.
-func (t *tree) complete(ctx context.Context, c *conn, l light) (sequence.Look, error) {
+func (t *tree) complete(ctx context.Context, c *conn, l light) (sequence.Snapshot, error) {
 	l.Full = true
 	if len(l.children) == 0 {
-		return l.Look, nil
+		return l.Snapshot, nil
 	}
 	calls := make([]*call, len(l.children))
 	for i, n := range l.children {
 		calls[i] = readCall(opGetData, l.path+"/"+n.Key, false)
 	}
 	if err := c.do(ctx, calls...); err != nil {
-		return sequence.Look{}, t.fault(err, l.path)
+		return sequence.Snapshot{}, t.fault(err, l.path)
 	}
 	l.Nodes = l.Nodes[:0]
 	for i, a := range calls {
@@ -124,20 +124,20 @@ func (t *tree) complete(ctx context.Context, c *conn, l light) (sequence.Look, e
 		case nil:
 			n, err := l.children[i].node(&a.rest)
 			if err != nil {
-				return sequence.Look{}, err
+				return sequence.Snapshot{}, err
 			}
 			t.learn(l.path+"/"+n.Key, n)
 			l.Nodes = append(l.Nodes, n)
 		case codeNoNode:
 		default:
-			return sequence.Look{}, t.fault(a.err, l.path)
+			return sequence.Snapshot{}, t.fault(a.err, l.path)
 		}
 	}
-	return l.Look, nil
+	return l.Snapshot, nil
 }
 
 // Read reads nodes in one piece, behind a sync. A claim of this client's that must have two nodes stands if both do.
-func (t *tree) Read(ctx context.Context, at []sequence.Place) ([]sequence.Node, error) {
+func (t *tree) Read(ctx context.Context, at []sequence.NodeRef) ([]sequence.Node, error) {
 	paths := make([]string, len(at))
 	for i, p := range at {
 		paths[i] = t.pathOf(p.Name) + "/" + p.Key
@@ -200,11 +200,11 @@ func (c *child) node(r *reader) (sequence.Node, error) {
 		n.ID = ""
 		return n, nil
 	}
-	var note sequence.Note
+	var note sequence.Payload
 	if json.Unmarshal(data, &note) == nil && note.ID == n.ID && note.Kind == n.Kind && note.Limit == n.Limit && note.Weight == n.Weight {
-		n.Note = note
+		n.Payload = note
 	} else {
-		n.Asked = n.Asked || string(data) == revoke
+		n.ReleaseRequested = n.ReleaseRequested || string(data) == revoke
 	}
 	return n, nil
 }

@@ -46,7 +46,7 @@ func TestLowered(t *testing.T) {
 	fails(t, c.Ready(t.Context()))
 	<-held.Context().Done() // it would be renewed for ever
 	var loss *holdfast.LossError
-	if err := held.Err(); !errors.As(err, &loss) || loss.Loss != holdfast.LossSession {
+	if err := held.Err(); !errors.As(err, &loss) || loss.Cause != holdfast.LossSessionExpired {
 		t.Errorf("the holder is told: %v", err)
 	}
 	if _, err := client.Mutex(t.Name(), nil).TryLock(t.Context()); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "4s") {
@@ -85,7 +85,7 @@ func TestLoweredAlone(t *testing.T) {
 			fails(t, err)
 		}
 	}
-	if err := held.Unlock(); err != nil {
+	if err := held.Release(); err != nil {
 		t.Error(err)
 	}
 	for limit := time.Now().Add(sessionsGone); ; time.Sleep(10 * time.Millisecond) {
@@ -133,7 +133,7 @@ func TestLoweredAfterAll(t *testing.T) {
 		t.Error("two believe that they hold the lock")
 	}
 	way.Heal()
-	fails(t, next.Unlock())
+	fails(t, next.Release())
 }
 
 // lowering makes connections on which sessions are asked for with 4 s, while lower is set, at servers and for sessions that are

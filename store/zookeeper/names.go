@@ -147,7 +147,7 @@ var layouts = map[string]layout{
 
 // ours takes the name of a claim of ours apart, as far as it stands before the end: id, session, kind, limit and weight. It begins
 // like Curator's.
-func ours(stem string) (session string, n sequence.Note, ok bool) {
+func ours(stem string) (session string, n sequence.Payload, ok bool) {
 	const id, sess = len("_c_"), len("_c_") + 26 + 1
 	stem = strings.TrimSuffix(stem, "-")
 	if len(stem) < sess+16+1 || stem[:id] != "_c_" || stem[sess-1] != '-' || stem[sess+16] != '-' {
@@ -171,7 +171,7 @@ func isID(id string) bool {
 }
 
 // stem is a claim's name but for its end and number.
-func stem(session string, n sequence.Note) string {
+func stem(session string, n sequence.Payload) string {
 	return fmt.Sprintf("_c_%s-%s-%s.%d.%d", n.ID, session, n.Kind, n.Limit, n.Weight)
 }
 
@@ -222,17 +222,17 @@ func parse(name string) (child, bool) {
 	}
 	c.number, _ = strconv.ParseInt(number, 10, 64)
 	if session, note, ok := ours(c.stem); ok {
-		c.Foreign, c.Session, c.Note = false, session, note
+		c.Foreign, c.Session, c.Payload = false, session, note
 		c.stem = strings.TrimSuffix(c.stem, "-")
 		return c, true
 	}
 	switch c.end { // foreign read-write locks share as ours do
 	case endRead, endKazooRead:
-		c.Note = sequence.Note{Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1}
+		c.Payload = sequence.Payload{Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1}
 	case endLease: // of whatever limit
-		c.Note = sequence.Note{Kind: driver.KindSemaphore, Weight: 1}
+		c.Payload = sequence.Payload{Kind: driver.KindSemaphore, Weight: 1}
 	case endWrite:
-		c.Note = sequence.Note{Kind: driver.KindRW, Limit: driver.RWLimit, Weight: driver.RWLimit}
+		c.Payload = sequence.Payload{Kind: driver.KindRW, Limit: driver.RWLimit, Weight: driver.RWLimit}
 	}
 	if readWrite[c.end] {
 		c.Blind = blind
@@ -302,7 +302,7 @@ func pair(all []child, twins bool) []child {
 	}
 	for i := range out {
 		if c := &out[i]; twins && !c.Foreign && c.twin == "" {
-			c.Foreign, c.Note = true, sequence.Note{}
+			c.Foreign, c.Payload = true, sequence.Payload{}
 		}
 	}
 	return out

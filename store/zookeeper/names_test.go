@@ -11,11 +11,11 @@ import (
 
 // TestParse: what every client calls its claims is understood, and what is none is not.
 func TestParse(t *testing.T) {
-	session, note := sessionName(-7), sequence.Note{ID: "abcdefghijklmnopqrstuvwxyz", Kind: driver.KindSemaphore, Limit: 10, Weight: 3}
+	session, note := sessionName(-7), sequence.Payload{ID: "abcdefghijklmnopqrstuvwxyz", Kind: driver.KindSemaphore, Limit: 10, Weight: 3}
 	for _, end := range []string{endLock, endRead, endWrite, endKazoo, endKazooRead} {
 		name := named(stem(session, note), end) + "0000000042"
 		c, ok := parse(name)
-		if !ok || c.Foreign || c.Session != session || c.Note != note || c.number != 42 || c.end != end {
+		if !ok || c.Foreign || c.Session != session || c.Payload != note || c.number != 42 || c.end != end {
 			t.Errorf("%s: %+v, %v", name, c, ok)
 		}
 	}
@@ -85,7 +85,7 @@ func TestArrange(t *testing.T) {
 
 // TestPair: the two nodes of a claim count once; where a claim must have two, one without the other is a foreign one.
 func TestPair(t *testing.T) {
-	one := named(stem(sessionName(1), sequence.Note{ID: "abcdefghijklmnopqrstuvwxyz", Kind: driver.KindMutex, Limit: 1, Weight: 1}), endLock) + "0000000001"
+	one := named(stem(sessionName(1), sequence.Payload{ID: "abcdefghijklmnopqrstuvwxyz", Kind: driver.KindMutex, Limit: 1, Weight: 1}), endLock) + "0000000001"
 	two := strings.Replace(one, "-lock-0000000001", "__lock__0000000002", 1)
 	for _, twins := range []bool{false, true} {
 		all := pair(claims([]string{one, "x-lock-0000000003", two}), twins)

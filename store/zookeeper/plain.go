@@ -43,7 +43,7 @@ func NewPlain(o Options) (*Plain, error) {
 // Info is that of the engine, but that nobody stands in line.
 func (s *Plain) Info() driver.Info {
 	i := s.Engine.Info()
-	i.Order, i.QueuesPlain, i.MaxWaiters = driver.OrderNone, false, 0
+	i.Order, i.NativeQueue, i.MaxWaiters = driver.OrderNone, false, 0
 	return i
 }
 

@@ -187,7 +187,7 @@ func TestPlainLate(t *testing.T) {
 	if _, why, err := s.tree.step(ctx, path, s.tree.writeMulti, deleteCall(s.tree.ticket(n.Key), -1), deleteCall(path, int32(n.Version-1))); err != nil || why != noTicket {
 		t.Errorf("a late removal: %v, %v", why, err)
 	}
-	if _, ok, err := s.tree.Change(ctx, t.Name(), n, n.Note); err != nil || ok {
+	if _, ok, err := s.tree.Change(ctx, t.Name(), n, n.Payload); err != nil || ok {
 		t.Errorf("a late change: %v, %v", ok, err)
 	}
 	if stood, _, err := s.tree.Remove(ctx, t.Name(), n, false); err != nil || stood {
@@ -244,7 +244,7 @@ func TestPlainOverwritten(t *testing.T) {
 	if !l.Valid() {
 		t.Errorf("lost: %v", context.Cause(l.Context()))
 	}
-	fails(t, l.Unlock())
+	fails(t, l.Release())
 	if stands(t, cli, "/"+t.Name()) {
 		t.Error("it stands still")
 	}
@@ -270,5 +270,5 @@ func TestPlainTold(t *testing.T) {
 	if next.Token() <= l.Token() {
 		t.Errorf("token %d came after %d", next.Token(), l.Token())
 	}
-	fails(t, next.Unlock())
+	fails(t, next.Release())
 }

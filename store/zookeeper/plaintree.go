@@ -35,25 +35,25 @@ func (t plainTree) ticket(key string) string { return t.root + tickets + key }
 func ticketKey(id, session string) string { return id + "-" + session }
 
 // Add makes the node if none stands there, whatever the guard, and looks, in one piece. It is idempotent by what it sees.
-func (t plainTree) Add(ctx context.Context, name string, s sequence.Session, _ int64, note sequence.Note, _ sequence.Guard) (sequence.Look, error) {
+func (t plainTree) Add(ctx context.Context, name string, s sequence.Session, _ int64, note sequence.Payload, _ sequence.AddCondition) (sequence.Snapshot, error) {
 	c, err := t.session(s.ID)
 	if err != nil {
-		return sequence.Look{}, err
+		return sequence.Snapshot{}, err
 	}
 	data, err := json.Marshal(note)
 	if err != nil {
-		return sequence.Look{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		return sequence.Snapshot{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	path, ticket := t.pathOf(name), t.ticket(ticketKey(note.ID, s.ID))
 	for {
 		create := multiCall(createCall(opCreate, path, data, t.opts.ACL, modeEphemeral), createCall(opCreate, ticket, nil, t.opts.ACL, modeEphemeral))
 		stands := readCall(opGetData, path, false)
 		if err := c.do(ctx, create, stands); err != nil {
-			return sequence.Look{}, t.fault(err, path)
+			return sequence.Snapshot{}, t.fault(err, path)
 		}
 		steps, err := create.results()
 		if err != nil {
-			return sequence.Look{}, t.fault(err, path)
+			return sequence.Snapshot{}, t.fault(err, path)
 		}
 		switch step, why := refused(steps); {
 		case why == codeOK, step == 0 && why == codeNodeExists:
@@ -66,14 +66,14 @@ func (t plainTree) Add(ctx context.Context, name string, s sequence.Session, _ i
 			err = why
 		}
 		if err != nil {
-			return sequence.Look{}, t.fault(err, path)
+			return sequence.Snapshot{}, t.fault(err, path)
 		}
 	}
 }
 
 // seen understands a lock's node as it was read.
-func (t plainTree) seen(name, path string, read *call) (sequence.Look, error) {
-	l := sequence.Look{Name: name, Revision: read.zxid, Full: true}
+func (t plainTree) seen(name, path string, read *call) (sequence.Snapshot, error) {
+	l := sequence.Snapshot{Name: name, Revision: read.zxid, Full: true}
 	switch read.err {
 	case nil:
 		n, err := plainNode(&read.rest)
@@ -88,9 +88,9 @@ func (t plainTree) seen(name, path string, read *call) (sequence.Look, error) {
 func plainNode(r *reader) (sequence.Node, error) {
 	data, s := r.bytes(), r.stat()
 	n := sequence.Node{Key: foreignKey, Foreign: true, Token: s.czxid, Version: int64(s.version) + 1, Session: sessionName(s.owner)}
-	var note sequence.Note
+	var note sequence.Payload
 	if json.Unmarshal(data, &note) == nil && s.owner != 0 && isID(note.ID) && note.Kind == driver.KindMutex && note.Limit == 1 && note.Weight == 1 {
-		n.Key, n.Foreign, n.Note = ticketKey(note.ID, n.Session), false, note
+		n.Key, n.Foreign, n.Payload = ticketKey(note.ID, n.Session), false, note
 	}
 	return n, r.err
 }
@@ -122,18 +122,18 @@ func (t plainTree) Withdraw(ctx context.Context, name string, s sequence.Session
 }
 
 // List reads the node, behind a sync if in full.
-func (t plainTree) List(ctx context.Context, name string, full bool) (sequence.Look, error) {
+func (t plainTree) List(ctx context.Context, name string, full bool) (sequence.Snapshot, error) {
 	path := t.pathOf(name)
 	calls, _, err := t.read(ctx, full, func() []*call { return []*call{readCall(opGetData, path, false)} })
 	if err != nil {
-		return sequence.Look{}, t.fault(err, path)
+		return sequence.Snapshot{}, t.fault(err, path)
 	}
 	return t.seen(name, path, calls[0])
 }
 
 // Read reads locks' nodes in one piece, behind a sync. A node of ours whose data somebody has overwritten is known by its
 // session.
-func (t plainTree) Read(ctx context.Context, at []sequence.Place) ([]sequence.Node, error) {
+func (t plainTree) Read(ctx context.Context, at []sequence.NodeRef) ([]sequence.Node, error) {
 	calls, _, err := t.read(ctx, true, func() []*call {
 		calls := make([]*call, len(at))
 		for i, p := range at {
@@ -156,7 +156,7 @@ func (t plainTree) Read(ctx context.Context, at []sequence.Place) ([]sequence.No
 		n := l.Nodes[0]
 		if id, ok := strings.CutSuffix(p.Key, "-"+n.Session); n.Foreign && ok {
 			n.Key, n.Foreign = p.Key, false
-			n.Note = sequence.Note{ID: id, Kind: driver.KindMutex, Limit: 1, Weight: 1}
+			n.Payload = sequence.Payload{ID: id, Kind: driver.KindMutex, Limit: 1, Weight: 1}
 		}
 		if n.Key == p.Key {
 			nodes[i] = n
@@ -166,7 +166,7 @@ func (t plainTree) Read(ctx context.Context, at []sequence.Place) ([]sequence.No
 }
 
 // Change sets the node's data if the ticket stands.
-func (t plainTree) Change(ctx context.Context, name string, n sequence.Node, note sequence.Note) (sequence.Node, bool, error) {
+func (t plainTree) Change(ctx context.Context, name string, n sequence.Node, note sequence.Payload) (sequence.Node, bool, error) {
 	data, err := json.Marshal(note)
 	if err != nil {
 		return n, false, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
@@ -183,15 +183,15 @@ func (t plainTree) Change(ctx context.Context, name string, n sequence.Node, not
 		if err != nil || why != codeOK {
 			return n, false, err
 		}
-		n.Version, n.Note = int64(steps[1].stat.version)+1, note
+		n.Version, n.Payload = int64(steps[1].stat.version)+1, note
 		return n, true, nil
 	}
 }
 
 // Remove deletes the node, and its ticket with it.
-func (t plainTree) Remove(ctx context.Context, name string, n sequence.Node, _ bool) (bool, sequence.Look, error) {
+func (t plainTree) Remove(ctx context.Context, name string, n sequence.Node, _ bool) (bool, sequence.Snapshot, error) {
 	stood, err := t.remove(ctx, t.pathOf(name), n, t.writeMulti)
-	return stood, sequence.Look{}, err
+	return stood, sequence.Snapshot{}, err
 }
 
 // remove deletes the ticket, and the node if it is there, and makes other changes in the step that deletes the node.
@@ -291,8 +291,8 @@ func (t plainTree) Watch(name, key string, revision int64, changed func()) func(
 }
 
 // Walk reads the nodes right below the namespace whose names fit. A foreign one is a lock if it is ephemeral, and there is a namespace.
-func (t plainTree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look, error] {
-	return func(yield func(sequence.Look, error) bool) {
+func (t plainTree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snapshot, error] {
+	return func(yield func(sequence.Snapshot, error) bool) {
 		folder := t.root
 		if folder == "" {
 			folder = "/"
@@ -302,7 +302,7 @@ func (t plainTree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.L
 			err = calls[0].err
 		}
 		if err != nil {
-			yield(sequence.Look{}, t.fault(err, folder))
+			yield(sequence.Snapshot{}, t.fault(err, folder))
 			return
 		}
 		var names []string
@@ -320,10 +320,10 @@ func (t plainTree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.L
 				return calls
 			})
 			if err != nil {
-				yield(sequence.Look{}, t.fault(err, folder))
+				yield(sequence.Snapshot{}, t.fault(err, folder))
 				return
 			}
-			if !yield(sequence.Look{}, nil) {
+			if !yield(sequence.Snapshot{}, nil) {
 				return
 			}
 			for i, name := range some {

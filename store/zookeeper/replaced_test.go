@@ -18,7 +18,7 @@ func TestReplaced(t *testing.T) {
 	c := start(t, zktest.Options{Members: 1})
 	client := newClient(t, rig.Peer(t, c), 20*time.Second)
 	for range 20 {
-		fails(t, lease(t, client, t.Name()+"/before").Unlock())
+		fails(t, lease(t, client, t.Name()+"/before").Release())
 	}
 	held := lease(t, client, t.Name())
 	m := c.Members[0]
@@ -35,7 +35,7 @@ func TestReplaced(t *testing.T) {
 		l, err := client.Mutex(t.Name(), nil).Lock(t.Context())
 		if err == nil {
 			t.Logf("locked again after %v", time.Since(began))
-			fails(t, l.Unlock())
+			fails(t, l.Release())
 			break
 		}
 		t.Logf("%v after %v", err, time.Since(began))
@@ -44,7 +44,7 @@ func TestReplaced(t *testing.T) {
 		}
 	}
 	<-held.Context().Done()
-	if err := held.Unlock(); !errors.Is(err, holdfast.ErrLost) {
+	if err := held.Release(); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("the holder is told: %v", err)
 	}
 	if _, err := client.Inspect(t.Context(), t.Name()); err != nil {

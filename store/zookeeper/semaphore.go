@@ -137,7 +137,7 @@ func (s *Semaphore) full(ctx context.Context, c driver.Claim) error {
 
 // keep renews the mutex until ctx ends, which it does when its holder has a permit.
 func (s *Semaphore) keep(ctx context.Context, m driver.Grant) {
-	tick := time.NewTicker(m.TTL / 3)
+	tick := time.NewTicker(m.GrantedTTL / 3)
 	defer tick.Stop()
 	for {
 		select {

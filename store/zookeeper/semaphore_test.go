@@ -185,7 +185,7 @@ func TestSemaphoreInterop(t *testing.T) {
 				}
 				time.Sleep(20 * time.Millisecond)
 				mark("out")
-				fails(t, l.Unlock())
+				fails(t, l.Release())
 				select {
 				case <-over:
 					going = false

@@ -42,8 +42,8 @@ func TestOneName(t *testing.T) {
 		fails(t, err)
 		link.nc.Close()
 	}
-	fails(t, sessiontest.Lock(t, client, t.Name()+"/other").Unlock())
-	fails(t, l.Unlock())
+	fails(t, sessiontest.Lock(t, client, t.Name()+"/other").Release())
+	fails(t, l.Release())
 	if n := lookups.Load(); n < 2 { // when all were tried
 		t.Errorf("looked up %d times", n)
 	}

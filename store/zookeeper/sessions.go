@@ -13,8 +13,8 @@ import (
 
 func sessionName(id int64) string { return fmt.Sprintf("%016x", uint64(id)) }
 
-// Open begins a session on a connection of its own. What the servers grant it then it keeps, or it ends.
-func (t *tree) Open(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+// OpenSession begins a session on a connection of its own. What the servers grant it then it keeps, or it ends.
+func (t *tree) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
 	c := t.newConn(ttl, false)
 	t.spawn(c.run)
 	if _, err := c.up(ctx); err != nil {
@@ -32,7 +32,7 @@ func (t *tree) Open(ctx context.Context, ttl time.Duration) (sequence.Session, e
 	t.mu.Unlock()
 	// A follower tells the leader twice in a tick whom it has heard from. Half a tick is less than this and the margin
 	// together, if a session is not set to the very least, which is two ticks.
-	return sequence.Session{ID: sessionName(id), TTL: granted, Lag: granted / 15, Ended: c.life.Done()}, nil
+	return sequence.Session{ID: sessionName(id), TTL: granted, ConfirmDelay: granted / 15, Ended: c.life.Done()}, nil
 }
 
 // leave ends a session that nobody has used.
@@ -40,7 +40,7 @@ func (t *tree) leave(c *conn) {
 	ctx, cancel := context.WithTimeout(t.life, time.Second)
 	defer cancel()
 	_ = c.do(ctx, &call{op: opClose})
-	c.finish(sequence.ErrSessionOver)
+	c.finish(sequence.ErrSessionExpired)
 }
 
 // forgetSession takes a session that is over out of the books.
@@ -79,7 +79,7 @@ func (t *tree) session(id string) (*conn, error) {
 	}
 	c := t.sessions[id]
 	if c == nil {
-		return nil, sequence.ErrSessionOver
+		return nil, sequence.ErrSessionExpired
 	}
 	return c, nil
 }
@@ -139,12 +139,12 @@ func (t *tree) anyConn(ctx context.Context) (*conn, error) {
 	return c, err
 }
 
-// Beat is a write that is sure to be refused: of a node that is not there. The leader puts that to the quorum as it does any
+// KeepAlive is a write that is sure to be refused: of a node that is not there. The leader puts that to the quorum as it does any
 // other. A read or a ping is answered by any server that once had a leader, and a sync by a leader that was deposed and has
 // not heard of it.
-func (t *tree) Beat(ctx context.Context, session string) (promise time.Duration, err error) {
+func (t *tree) KeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
 	c, err := t.session(session)
-	if err == sequence.ErrSessionOver && !t.isOver(session) {
+	if err == sequence.ErrSessionExpired && !t.isOver(session) {
 		return 0, fmt.Errorf("%w: a ZooKeeper session is renewed by the client that opened it", driver.ErrUnsupported)
 	}
 	if err != nil {
@@ -160,13 +160,13 @@ func (t *tree) Beat(ctx context.Context, session string) (promise time.Duration,
 	return 0, t.fault(err, "/")
 }
 
-// End closes a session; its nodes go with it.
-func (t *tree) End(ctx context.Context, session string) error {
+// EndSession closes a session; its nodes go with it.
+func (t *tree) EndSession(ctx context.Context, session string) error {
 	c, err := t.session(session)
 	if err != nil {
 		return err
 	}
 	err = c.do(ctx, &call{op: opClose})
-	c.finish(sequence.ErrSessionOver)
+	c.finish(sequence.ErrSessionExpired)
 	return t.fault(err, "/")
 }

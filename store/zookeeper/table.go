@@ -49,7 +49,7 @@ func (tb *table) Info() driver.Info {
 		i.Clock = driver.SystemClock
 	}
 	i.Kinds = nil
-	i.Judge = driver.JudgeObserver
+	i.ExpiryClock = driver.ExpiryClockObserver
 	i.TokenGap = tokenGap
 	return i
 }
@@ -193,7 +193,7 @@ func (tb *table) write(ctx context.Context, path string, steps ...*call) error {
 					}
 					return err
 				})
-				if err != nil && err != sequence.ErrSessionOver {
+				if err != nil && err != sequence.ErrSessionExpired {
 					return tb.t.fault(err, path)
 				}
 				continue

@@ -21,12 +21,12 @@ func TestTicketRemoved(t *testing.T) {
 	fails(t, err)
 	client := newClient(t, s, time.Minute)
 	other := lease(t, client, "goes-on")
-	defer func() { fails(t, other.Unlock()) }()
+	defer func() { fails(t, other.Release()) }()
 	for _, k := range []struct {
 		what string
 		end  func(ctx context.Context, ref string) error
 	}{
-		{"mark", func(ctx context.Context, ref string) error { return s.Break(ctx, "lock", ref, driver.BreakMark) }},
+		{"mark", func(ctx context.Context, ref string) error { return s.Break(ctx, "lock", ref, driver.BreakGraceful) }},
 		{"force", func(ctx context.Context, ref string) error { return s.Break(ctx, "lock", ref, driver.BreakForce) }},
 		{"release", func(context.Context, string) error { return nil }},
 	} {
@@ -68,6 +68,6 @@ func TestTicketsOfTwoUsers(t *testing.T) {
 		fails(t, err)
 		client := newClient(t, s, 20*time.Second)
 		held := lease(t, client, user)
-		defer func() { fails(t, held.Unlock()) }()
+		defer func() { fails(t, held.Release()) }()
 	}
 }

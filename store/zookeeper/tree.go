@@ -44,8 +44,8 @@ func newTree(o Options) *tree {
 	t.life, t.end = context.WithCancel(context.Background())
 	t.info = driver.Info{
 		Store: o.where(), Clock: o.Clock, Tier: driver.TierFenceSafe,
-		Survives:   driver.Survives{Restart: true, PowerCut: true, Failover: true},
-		TokensFall: "the ensemble is restored from a snapshot, wiped, or replaced by another one",
+		Survives:        driver.Survives{Restart: true, PowerCut: true, Failover: true},
+		TokenRegression: "the ensemble is restored from a snapshot, wiped, or replaced by another one",
 	}
 	if t.layout.twin != nil || o.Layout == LayoutKazoo || o.Layout == LayoutCuratorReadWrite {
 		t.info.Kinds = []driver.Kind{driver.KindMutex, driver.KindRW}
@@ -75,7 +75,7 @@ func (t *tree) saw(zxid int64) {
 func (t *tree) read(ctx context.Context, fresh bool, ask func() []*call) ([]*call, *conn, error) {
 	for {
 		c, err := t.anyConn(ctx)
-		if err == sequence.ErrSessionOver && t.life.Err() == nil {
+		if err == sequence.ErrSessionExpired && t.life.Err() == nil {
 			continue
 		}
 		if err != nil {
@@ -91,7 +91,7 @@ func (t *tree) read(ctx context.Context, fresh bool, ask func() []*call) ([]*cal
 			return ask()
 		})
 		switch {
-		case err == sequence.ErrSessionOver && t.life.Err() == nil:
+		case err == sequence.ErrSessionExpired && t.life.Err() == nil:
 			continue // another session serves as well
 		case err != nil:
 			return nil, nil, err
@@ -114,7 +114,7 @@ func (t *tree) write(ctx context.Context, w *write) error {
 			err = c.write(ctx, w)
 		}
 		// That session is not the node's: nothing was said of what this was about.
-		if err == sequence.ErrSessionOver && t.life.Err() == nil {
+		if err == sequence.ErrSessionExpired && t.life.Err() == nil {
 			if !w.calls[0].sent {
 				continue // it was not even sent
 			}

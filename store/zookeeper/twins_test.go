@@ -21,7 +21,7 @@ func both(t *testing.T, c *zktest.Ensemble, ttl time.Duration, dial dialer) (*St
 	fails(t, err)
 	client := newClient(t, s, ttl)
 	other := lease(t, client, mutexClaim("").ID)
-	t.Cleanup(func() { fails(t, other.Unlock()) })
+	t.Cleanup(func() { fails(t, other.Release()) })
 	return s, client
 }
 
@@ -51,7 +51,7 @@ func TestTwinRemoved(t *testing.T) {
 			t.Fatalf("without the node that ends in %s the holder believes on", end)
 		}
 		var loss *holdfast.LossError
-		if err := held.Unlock(); !errors.As(err, &loss) || loss.Loss != holdfast.LossBroken {
+		if err := held.Release(); !errors.As(err, &loss) || loss.Cause != holdfast.LossBroken {
 			t.Errorf("the holder is told: %v", err)
 		}
 		free(t, client)
@@ -67,7 +67,7 @@ func free(t *testing.T, client *holdfast.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fails(t, l.Unlock())
+	fails(t, l.Release())
 }
 
 // TestTwinWaiting: so it is where the claim waits.
@@ -97,7 +97,7 @@ func TestTwinWaiting(t *testing.T) {
 	if err := s.Release(t.Context(), claim, ""); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("its release: %v", err)
 	}
-	fails(t, held.Unlock())
+	fails(t, held.Release())
 	free(t, client)
 }
 
@@ -110,7 +110,7 @@ func TestTwinsGoTogether(t *testing.T) {
 	_, client := both(t, c, time.Hour, deaf(opMulti, &lose, nil))
 	held := lease(t, client, t.Name())
 	lose.Store(true)
-	fails(t, held.Unlock())
+	fails(t, held.Release())
 	_, err := cli.Sync("/" + t.Name())
 	fails(t, err)
 	if keys, _, err := cli.Children("/" + t.Name()); lose.Load() || err != nil || len(keys) > 0 {
@@ -124,9 +124,9 @@ func TestRemains(t *testing.T) {
 	c := rig.Shared(t)
 	cli := admin(t, c)
 	s, _ := both(t, c, time.Hour, nil)
-	ses, err := s.tree.Open(t.Context(), time.Minute)
+	ses, err := s.tree.OpenSession(t.Context(), time.Minute)
 	fails(t, err)
-	look, err := s.tree.Add(t.Context(), t.Name(), ses, 0, aNote(ses.TTL), sequence.Always)
+	look, err := s.tree.Add(t.Context(), t.Name(), ses, 0, aNote(ses.TTL), sequence.AddAlways)
 	fails(t, err)
 	n := look.Nodes[0]
 	path := s.tree.pathOf(t.Name())
@@ -139,7 +139,7 @@ func TestRemains(t *testing.T) {
 	if keys, _, err := cli.Children(path); err != nil || len(keys) > 0 {
 		t.Errorf("there stand %q, %v", keys, err)
 	}
-	fails(t, s.tree.End(t.Context(), ses.ID))
+	fails(t, s.tree.EndSession(t.Context(), ses.ID))
 }
 
 func waits(name string) driver.Claim {

@@ -11,8 +11,8 @@ import (
 
 // Walk goes through the nodes below the namespace, level by level, where the prefix can stand. What only foreign clients hold is a lock
 // if there is a namespace: without one it may be anybody's.
-func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look, error] {
-	return func(yield func(sequence.Look, error) bool) {
+func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snapshot, error] {
+	return func(yield func(sequence.Snapshot, error) bool) {
 		type place struct {
 			name string // with a slash at its end, or empty
 			path string
@@ -30,7 +30,7 @@ func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look,
 				path = "/"
 			}
 			calls, c, err := t.read(ctx, at == from, func() []*call { return []*call{readCall(opGetChildren, path, false)} })
-			if err == nil && !yield(sequence.Look{}, nil) { // there may be much that is no lock
+			if err == nil && !yield(sequence.Snapshot{}, nil) { // there may be much that is no lock
 				return
 			}
 			if err == nil && calls[0].err != nil {
@@ -40,7 +40,7 @@ func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look,
 				err = calls[0].err
 			}
 			if err != nil {
-				yield(sequence.Look{}, t.fault(err, path))
+				yield(sequence.Snapshot{}, t.fault(err, path))
 				return
 			}
 			listing := *calls[0]
@@ -57,16 +57,16 @@ func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Look,
 			}
 			if name := strings.TrimSuffix(at.name, "/"); mine && strings.HasPrefix(name, prefix) {
 				look, err := t.look(ctx, c, name, at.path, calls[0])
-				var full sequence.Look
+				var full sequence.Snapshot
 				if err == nil {
 					full, err = t.complete(ctx, c, look)
 				}
 				switch {
 				case err == nil:
-				case driver.Final(err): // the lock's own
-					full = sequence.Look{Name: name}
+				case driver.IsFinal(err): // the lock's own
+					full = sequence.Snapshot{Name: name}
 				default:
-					yield(sequence.Look{}, err)
+					yield(sequence.Snapshot{}, err)
 					return
 				}
 				if !yield(full, err) {

@@ -15,17 +15,17 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-func aNote(ttl time.Duration) sequence.Note {
-	return sequence.Note{ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl}
+func aNote(ttl time.Duration) sequence.Payload {
+	return sequence.Payload{ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl}
 }
 
 // counted is a store whose requests are counted from here on, and a session of it.
 func counted(t *testing.T) (*Store, *counter, sequence.Session) {
 	t.Helper()
 	s, sent := counting(t)
-	ses, err := s.tree.Open(t.Context(), 30*time.Second)
+	ses, err := s.tree.OpenSession(t.Context(), 30*time.Second)
 	fails(t, err)
-	t.Cleanup(func() { fails(t, s.tree.End(context.Background(), ses.ID)) })
+	t.Cleanup(func() { fails(t, s.tree.EndSession(context.Background(), ses.ID)) })
 	sent.take()
 	return s, sent, ses
 }
@@ -45,9 +45,9 @@ func TestTogether(t *testing.T) {
 		all.Go(func() {
 			for r := range rounds {
 				name := fmt.Sprint("together/", mathrand.N(4+r)) // now and then a new one
-				note, guard := aNote(ses.TTL), sequence.Always
+				note, guard := aNote(ses.TTL), sequence.AddAlways
 				if w%2 == 0 {
-					guard = sequence.Behind
+					guard = sequence.AddUnhurried
 				}
 				look, err := s.tree.Add(ctx, name, ses, int64(w*rounds+r), note, guard)
 				if err != nil || len(look.Nodes) == 0 {
@@ -71,7 +71,7 @@ func TestTogether(t *testing.T) {
 				}
 				tokens[id] = true
 				mu.Unlock()
-				stood, left, err := s.tree.RemoveFor(ctx, name, n, n.Key)
+				stood, left, err := s.tree.RemoveAndReadNext(ctx, name, n, n.Key)
 				if err != nil || !stood || len(left.Nodes) > 0 {
 					t.Errorf("removed: %v, left: %v, %v", stood, left.Nodes, err)
 				}
@@ -91,10 +91,10 @@ func TestTogether(t *testing.T) {
 func TestNoCompany(t *testing.T) {
 	s, sent, ses := counted(t)
 	ctx := t.Context()
-	_, err := s.tree.Add(ctx, "no-company", ses, 0, aNote(ses.TTL), sequence.Always)
+	_, err := s.tree.Add(ctx, "no-company", ses, 0, aNote(ses.TTL), sequence.AddAlways)
 	fails(t, err)
 	sent.take()
-	look, err := s.tree.Add(ctx, "no-company", ses, 1, aNote(ses.TTL), sequence.Behind)
+	look, err := s.tree.Add(ctx, "no-company", ses, 1, aNote(ses.TTL), sequence.AddUnhurried)
 	if err != nil || len(look.Nodes) != 2 || look.Nodes[1].Token <= look.Nodes[0].Token {
 		t.Errorf("%+v, %v", look, err)
 	}
@@ -113,7 +113,7 @@ func TestApart(t *testing.T) {
 	c, err := s.tree.session(ses.ID)
 	fails(t, err)
 	fails(t, c.do(ctx, createCall(opCreate, s.tree.pathOf("apart-closed"), nil, []ACL{{Perms: 1, Scheme: "world", ID: "anyone"}}, modePersistent)))
-	look, err := s.tree.Add(ctx, "apart", ses, 0, aNote(ses.TTL), sequence.Always)
+	look, err := s.tree.Add(ctx, "apart", ses, 0, aNote(ses.TTL), sequence.AddAlways)
 	fails(t, err)
 	n := look.Nodes[0]
 	var all sync.WaitGroup
@@ -132,18 +132,18 @@ func TestApart(t *testing.T) {
 		})
 		all.Go(func() {
 			note := aNote(ses.TTL)
-			if look, err := s.tree.Add(ctx, fmt.Sprint("apart/", i), ses, int64(i+1), note, sequence.Always); err != nil || len(look.Nodes) != 1 || look.Nodes[0].ID != note.ID {
+			if look, err := s.tree.Add(ctx, fmt.Sprint("apart/", i), ses, int64(i+1), note, sequence.AddAlways); err != nil || len(look.Nodes) != 1 || look.Nodes[0].ID != note.ID {
 				t.Errorf("a new lock: %+v, %v", look, err)
 			}
 		})
 		all.Go(func() {
-			if _, err := s.tree.Add(ctx, "apart-closed", ses, int64(i+100), aNote(ses.TTL), sequence.Always); !errors.Is(err, driver.ErrDenied) {
+			if _, err := s.tree.Add(ctx, "apart-closed", ses, int64(i+100), aNote(ses.TTL), sequence.AddAlways); !errors.Is(err, driver.ErrDenied) {
 				t.Errorf("a lock where nobody may create: %v", err)
 			}
 		})
 	}
 	all.Wait()
-	if _, err := s.tree.Add(ctx, "apart-closed/lock", ses, 200, aNote(ses.TTL), sequence.Always); !errors.Is(err, driver.ErrDenied) {
+	if _, err := s.tree.Add(ctx, "apart-closed/lock", ses, 200, aNote(ses.TTL), sequence.AddAlways); !errors.Is(err, driver.ErrDenied) {
 		t.Errorf("a lock below one where nobody may create: %v", err)
 	}
 	if n := len(s.tree.doubts); n > 0 {
@@ -156,7 +156,7 @@ func TestApart(t *testing.T) {
 func TestForgotten(t *testing.T) {
 	s, _, ses := counted(t)
 	ctx := t.Context()
-	look, err := s.tree.Add(ctx, "forgotten", ses, 0, aNote(ses.TTL), sequence.Always)
+	look, err := s.tree.Add(ctx, "forgotten", ses, 0, aNote(ses.TTL), sequence.AddAlways)
 	fails(t, err)
 	n := look.Nodes[0]
 	n.In = true
@@ -184,9 +184,9 @@ func TestWithdrawnInTheLane(t *testing.T) {
 			for r := range 20 {
 				note := aNote(ses.TTL)
 				given, cancel := context.WithTimeout(ctx, mathrand.N(3*time.Millisecond))
-				guard := sequence.Always
+				guard := sequence.AddAlways
 				if r%2 == 0 {
-					guard = sequence.Behind
+					guard = sequence.AddUnhurried
 				}
 				_, err := s.tree.Add(given, fmt.Sprint(name, "/", w%40), ses, int64(w*20+r), note, guard)
 				cancel()

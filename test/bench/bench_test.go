@@ -54,7 +54,7 @@ func client(b *testing.B, s driver.Store) *holdfast.Client {
 func turn(b *testing.B, mu *holdfast.Mutex) {
 	lease, err := mu.Lock(context.Background())
 	if err == nil {
-		err = lease.Unlock()
+		err = lease.Release()
 	}
 	if err != nil {
 		b.Error(err)
@@ -303,7 +303,7 @@ func waiters(b *testing.B, store driver.Store, n int) {
 	counted.acquires.Store(0)
 	counted.releases.Store(0)
 	from := time.Now()
-	if err := first.Unlock(); err != nil {
+	if err := first.Release(); err != nil {
 		b.Fatal(err)
 	}
 	all.Wait()

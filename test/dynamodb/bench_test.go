@@ -107,7 +107,7 @@ func holdfastCycle(b *testing.B, url string) func(string) error {
 		mu, _ := locks.LoadOrStore(lock, c.Mutex(lock, nil))
 		l, err := mu.(*holdfast.Mutex).Lock(b.Context())
 		if err == nil {
-			err = l.Unlock()
+			err = l.Release()
 		}
 		return err
 	}

@@ -99,7 +99,7 @@ func TestDynamolock(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return l.Unlock, nil
+			return l.Release, nil
 		},
 	}
 	for range 2 {

@@ -54,7 +54,7 @@ func candidate(url string, ttl time.Duration) error {
 }
 
 // now is a moment on the clock that all processes of the machine share.
-func now() time.Duration { return driver.SystemClock.Real() }
+func now() time.Duration { return driver.SystemClock.Boottime() }
 
 // wire is a store that can be cut off: calls then hang until their context ends, or that is healed, and what was asked
 // may have been done.

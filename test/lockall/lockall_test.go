@@ -127,7 +127,7 @@ func work(dir string, d time.Duration) error {
 }
 
 func turn(ctx context.Context, client *holdfast.Client, dir string) error {
-	var items []holdfast.Item
+	var items []holdfast.Lockable
 	which := rand.Perm(locks)[:each]
 	for _, i := range which {
 		items = append(items, client.Mutex(fmt.Sprint("lock", i), nil))
@@ -147,5 +147,5 @@ func turn(ctx context.Context, client *holdfast.Client, dir string) error {
 			return err
 		}
 	}
-	return set.Unlock()
+	return set.Release()
 }

@@ -117,7 +117,7 @@ func holdfastAt(url string) (func(context.Context) (func() error, error), error)
 		if err != nil {
 			return nil, err
 		}
-		return l.Unlock, nil
+		return l.Release, nil
 	}, nil
 }
 

@@ -95,7 +95,7 @@ func TestStoppedProcess(t *testing.T) {
 			t.Errorf("it believed %v longer than allowed; token %d after %d", overlap, l.Token(), token)
 		}
 		_ = cmd.Wait()
-		_ = l.Unlock()
+		_ = l.Release()
 	}
 	t.Logf("%d holders stopped: belief overlap %v at most", n, max(worst, 0))
 }

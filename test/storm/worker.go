@@ -75,7 +75,7 @@ func (o Order) loop(ctx context.Context, mu *holdfast.Mutex) (made int, err erro
 		lease, err := mu.Lock(wait)
 		if wait.Err() != nil {
 			if err == nil {
-				return made, lease.Unlock()
+				return made, lease.Release()
 			}
 			if made == 0 {
 				return 0, fmt.Errorf("it never had a turn: %w", err)
@@ -92,7 +92,7 @@ func (o Order) loop(ctx context.Context, mu *holdfast.Mutex) (made int, err erro
 		if ok {
 			made++
 		}
-		if err := lease.Unlock(); err != nil && !errors.Is(err, holdfast.ErrLost) {
+		if err := lease.Release(); err != nil && !errors.Is(err, holdfast.ErrLost) {
 			return made, err
 		}
 	}

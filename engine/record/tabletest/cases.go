@@ -245,7 +245,7 @@ func data(e *env) error {
 	}
 	for _, meta := range []string{strings.Repeat("x", 40_000), "\"\\ <&> \u2028\u00e9\U0001F512\t\n\x01 %00 '; --", ""} {
 		name := e.name(fmt.Sprint(len(meta)))
-		c := record.Claim{ID: "id", Owner: "owner", Meta: meta, Weight: 1, TTL: time.Second, Allow: time.Second, State: record.Granted, Token: base}
+		c := record.Claim{ID: "id", Owner: "owner", Meta: meta, Weight: 1, TTL: time.Second, SilenceLimit: time.Second, State: record.Granted, Token: base}
 		data, err := record.Encode(&record.Record{Kind: driver.KindMutex, Limit: 1, Token: base, Claims: []record.Claim{c}})
 		if err != nil {
 			return err
@@ -376,8 +376,8 @@ func clock(e *env) error {
 				return nil // it is good for tokens only
 			}
 			early[i], late[i] = now-off.Microseconds(), now+off.Microseconds()
-			if b, ok := t.(record.Bounded); ok {
-				early[i], late[i] = b.Bounds()
+			if b, ok := t.(record.ClockBounder); ok {
+				early[i], late[i] = b.ClockBounds()
 			}
 		}
 		took := time.Since(start).Microseconds() + 100
@@ -416,7 +416,7 @@ func contextEnds(e *env) error {
 	ctx, cancel := context.WithCancel(e.ctx)
 	cancel()
 	return each(e, t, ctx, now, func(method string, err error) error {
-		if err == nil || errors.Is(err, record.ErrConflict) || driver.Final(err) {
+		if err == nil || errors.Is(err, record.ErrConflict) || driver.IsFinal(err) {
 			return fmt.Errorf("%s with a context that has ended says: %v", method, err)
 		}
 		return nil

@@ -243,5 +243,5 @@ func gone(e *env, t record.Table, name string) error {
 
 // unknown reports whether an error says that the outcome is not known, as the engine takes it.
 func unknown(err error) bool {
-	return err != nil && !errors.Is(err, record.ErrConflict) && !driver.Final(err)
+	return err != nil && !errors.Is(err, record.ErrConflict) && !driver.IsFinal(err)
 }

@@ -170,7 +170,7 @@ func openHoldfast(o *holdfast.LockOptions) func(context.Context, string) (turn, 
 			if inside != nil {
 				inside()
 			}
-			return lease.Unlock()
+			return lease.Release()
 		}, func() { _ = c.Close() }, nil
 	}
 }
