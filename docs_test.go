@@ -40,14 +40,14 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// stores are the folders of those that GUARANTEES.md speaks of one by one.
+// stores are the folders of those that EVIDENCE.md has a section on.
 var stores = map[string]string{"file": "file", "etcd": "etcd", "ZooKeeper": "zookeeper", "PostgreSQL": "postgres",
 	"DynamoDB": "dynamodb", "Cloud Storage": "gcs", "Redis": "redis"}
 
-// TestGuarantees promises that every test that GUARANTEES.md names exists: each `TestName` as a test of this repository, and
+// TestEvidence promises that every test that EVIDENCE.md names exists: each `TestName` as a test of this repository, and
 // where it is said of one store, of that store or of what all have in common; each `suite: name` as a case of the conformance
 // suite, each `mutant: name` in the simulation or in internal/mutants. And no mutant of the simulation is left out.
-func TestGuarantees(t *testing.T) {
+func TestEvidence(t *testing.T) {
 	cases := map[string]bool{}
 	for _, c := range drivertest.Cases() {
 		cases[c.Name] = true
@@ -72,7 +72,7 @@ func TestGuarantees(t *testing.T) {
 	heading, row := regexp.MustCompile("^## (?:The (.+) store)?"), regexp.MustCompile(`^\| ([^|]+) \|`)
 	name := regexp.MustCompile("`([^`]+)`")
 	section, named := "", 0
-	for line := range strings.Lines(read(t, "GUARANTEES.md")) {
+	for line := range strings.Lines(read(t, "EVIDENCE.md")) {
 		if m := heading.FindStringSubmatch(line); m != nil {
 			section = stores[m[1]]
 		}
@@ -94,16 +94,16 @@ func TestGuarantees(t *testing.T) {
 			}
 			named++
 			if !exists {
-				t.Errorf("GUARANTEES.md names %q, which does not exist: %.60s", m[1], line)
+				t.Errorf("EVIDENCE.md names %q, which does not exist: %.60s", m[1], line)
 			}
 		}
 	}
 	if named < 200 {
-		t.Errorf("GUARANTEES.md names only %d tests", named)
+		t.Errorf("EVIDENCE.md names only %d tests", named)
 	}
 	for m, said := range mutants {
 		if !said {
-			t.Errorf("GUARANTEES.md does not name %q", "mutant: "+m)
+			t.Errorf("EVIDENCE.md does not name %q", "mutant: "+m)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // Package drivertest is the conformance suite that every store of Holdfast passes.
 //
-// A case is data: a name, by which GUARANTEES.md calls it, a promise in one sentence and a function that looks whether a
+// A case is data: a name, by which EVIDENCE.md calls it, a promise in one sentence and a function that looks whether a
 // running store keeps it. Nothing here needs package testing, so the same cases run in a store's tests and in a trial
 // against a real server. A store's own test is ten lines:
 //
