@@ -71,14 +71,14 @@ func processorTime(b testing.TB) time.Duration {
 	return total
 }
 
-func report(b *testing.B, before time.Duration) {
+func reportCycles(b *testing.B, before time.Duration) {
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "cycles/s")
 	b.ReportMetric(float64((processorTime(b)-before).Nanoseconds())/float64(b.N)/1e3, "cpu-us/op")
 }
 
-// cycles are the ways to take a lock and give it back that are compared.
-func cycles(b *testing.B) map[string]func(name string) error {
+// lockCycles are the ways to take a lock and give it back that are compared.
+func lockCycles(b *testing.B) map[string]func(name string) error {
 	pool, store := benchPool(b)
 	ctx := context.Background()
 	return map[string]func(name string) error{
@@ -101,7 +101,7 @@ func cycles(b *testing.B) map[string]func(name string) error {
 			})
 		},
 		"holdfast": func(name string) error {
-			c := mutex(name, 30*time.Second)
+			c := mutexClaim(name, 30*time.Second)
 			if _, err := store.Acquire(ctx, c); err != nil {
 				return err
 			}
@@ -112,7 +112,7 @@ func cycles(b *testing.B) map[string]func(name string) error {
 
 // BenchmarkUncontended: one goroutine takes and gives back one lock.
 func BenchmarkUncontended(b *testing.B) {
-	all := cycles(b)
+	all := lockCycles(b)
 	for _, what := range []string{"floor", "advisory", "holdfast"} {
 		b.Run(what, func(b *testing.B) {
 			b.ReportAllocs()
@@ -122,14 +122,14 @@ func BenchmarkUncontended(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			report(b, before)
+			reportCycles(b, before)
 		})
 	}
 }
 
 // BenchmarkParallel: 64 goroutines, each with a lock of its own.
 func BenchmarkParallel(b *testing.B) {
-	all := cycles(b)
+	all := lockCycles(b)
 	for _, what := range []string{"floor", "advisory", "holdfast"} {
 		b.Run(what, func(b *testing.B) {
 			b.ReportAllocs()
@@ -145,7 +145,7 @@ func BenchmarkParallel(b *testing.B) {
 					}
 				}
 			})
-			report(b, before)
+			reportCycles(b, before)
 		})
 	}
 }
@@ -153,7 +153,7 @@ func BenchmarkParallel(b *testing.B) {
 // BenchmarkBeside has the floor and Holdfast take turns in short rounds, so that what else the machine does slows both, and
 // compares the medians.
 func BenchmarkBeside(b *testing.B) {
-	all := cycles(b)
+	all := lockCycles(b)
 	for _, many := range []int{1, 64} {
 		b.Run(fmt.Sprint("goroutines=", many), func(b *testing.B) {
 			round := func(what string) float64 {

@@ -24,8 +24,8 @@ import (
 // prove runs the long counts, which take minutes.
 var prove = flag.Bool("prove", false, "run the long counts")
 
-// common is the server of all tests that do it no harm.
-var common = sync.OnceValues(func() (*pgtest.Server, error) { return pgtest.Start("max_connections=300") })
+// startShared is the server of all tests that do it no harm.
+var startShared = sync.OnceValues(func() (*pgtest.Server, error) { return pgtest.Start("max_connections=300") })
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -33,15 +33,15 @@ func TestMain(m *testing.M) {
 		_ = p.Value.Set("6") // the tests wait more than they work
 	}
 	code := m.Run()
-	if s, err := common(); err == nil {
+	if s, err := startShared(); err == nil {
 		s.Stop()
 	}
 	os.Exit(code)
 }
 
-func server(t testing.TB) *pgtest.Server {
+func sharedServer(t testing.TB) *pgtest.Server {
 	t.Helper()
-	s, err := common()
+	s, err := startShared()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,16 +58,16 @@ func startServer(t testing.TB, settings ...string) *pgtest.Server {
 	return s
 }
 
-var tables atomic.Int64
+var tableNumber atomic.Int64
 
 // freshURL is a URL of a table of the test's own.
 func freshURL(t testing.TB, s *pgtest.Server, options ...string) string {
-	name := "t" + strconv.FormatInt(tables.Add(1), 36) + strings.ToLower(strings.NewReplacer("/", "_", "-", "_").Replace(t.Name()))
-	return s.URL("test") + "?" + strings.Join(append([]string{"sslmode=disable", "create=true", "schema=tests", "table=" + name[:min(len(name), maxTable)]}, options...), "&")
+	name := "t" + strconv.FormatInt(tableNumber.Add(1), 36) + strings.ToLower(strings.NewReplacer("/", "_", "-", "_").Replace(t.Name()))
+	return s.URL("test") + "?" + strings.Join(append([]string{"sslmode=disable", "create=true", "schema=tests", "table=" + name[:min(len(name), maxTableName)]}, options...), "&")
 }
 
-// parse reads a URL.
-func parse(t testing.TB, raw string) (*pgxpool.Config, *Options) {
+// parseURL reads a URL.
+func parseURL(t testing.TB, raw string) (*pgxpool.Config, *Options) {
 	t.Helper()
 	u, err := url.Parse(raw)
 	if err != nil {
@@ -80,12 +80,12 @@ func parse(t testing.TB, raw string) (*pgxpool.Config, *Options) {
 	return config, opts
 }
 
-// harness is one for stores of a URL that reach their server through links which can be cut.
-func harness(t *testing.T, url string) drivertest.Harness {
+// newHarness is one for stores of a URL that reach their server through links which can be cut.
+func newHarness(t *testing.T, url string) drivertest.Harness {
 	return storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Way, error) {
 		via := &linktest.Net{}
 		t.Cleanup(via.Close)
-		config, opts := parse(t, url)
+		config, opts := parseURL(t, url)
 		config.ConnConfig.DialFunc = func(_ context.Context, _, addr string) (net.Conn, error) { return via.Dial(addr) }
 		s, err := openConfig(ctx, config, opts)
 		return s, via, err
@@ -96,10 +96,10 @@ func harness(t *testing.T, url string) drivertest.Harness {
 // keeps a machine busy.
 func TestConformance(t *testing.T) {
 	s := startServer(t, "max_connections=300")
-	h := harness(t, freshURL(t, s))
+	h := newHarness(t, freshURL(t, s))
 	h.Restart = func(context.Context) error {
 		s.Kill()
-		return s.Again()
+		return s.StartAgain()
 	}
 	conform(t, h, drivertest.Options{})
 }
@@ -107,10 +107,10 @@ func TestConformance(t *testing.T) {
 // TestConformanceShedLock: ShedLock's layout carries the plain mutex as promised, and refuses the rest. Its columns are
 // wider here than ShedLock makes them, for the suite's long names.
 func TestConformanceShedLock(t *testing.T) {
-	s := server(t)
+	s := sharedServer(t)
 	if err := s.Exec(`create schema wide; create table wide.shedlock (name varchar(512) primary key, lock_until timestamp not null,
 		locked_at timestamp(3) not null, locked_by text not null)`); err != nil {
 		t.Fatal(err)
 	}
-	conform(t, harness(t, s.URL("test")+"?sslmode=disable&layout=shedlock&schema=wide"), drivertest.Options{})
+	conform(t, newHarness(t, s.URL("test")+"?sslmode=disable&layout=shedlock&schema=wide"), drivertest.Options{})
 }

@@ -27,13 +27,13 @@ func (d *dialer) Dial(ctx context.Context, network, addr string) (net.Conn, erro
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	tc := &tracked{Conn: c, d: d}
+	tc := &trackedConn{Conn: c, dialer: d}
 	d.conns[tc] = true
 	return tc, nil
 }
 
-// hurry gives what is under way no more than this long.
-func (d *dialer) hurry(left time.Duration) {
+// limitAllConns gives what is under way no more than this long.
+func (d *dialer) limitAllConns(left time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for c := range d.conns {
@@ -41,14 +41,14 @@ func (d *dialer) hurry(left time.Duration) {
 	}
 }
 
-type tracked struct {
+type trackedConn struct {
 	net.Conn
-	d *dialer
+	dialer *dialer
 }
 
-func (c *tracked) Close() error {
-	c.d.mu.Lock()
-	delete(c.d.conns, c)
-	c.d.mu.Unlock()
+func (c *trackedConn) Close() error {
+	c.dialer.mu.Lock()
+	delete(c.dialer.conns, c)
+	c.dialer.mu.Unlock()
 	return c.Conn.Close()
 }

@@ -20,7 +20,7 @@ const (
 	noDatabase       = "3D000"
 	noSchema         = "3F000"
 	readOnly         = "25006"
-	locked           = "55P03"
+	lockNotAvailable = "55P03"
 	diskFull         = "53100"
 	serialization    = "40001"
 	deadlock         = "40P01"
@@ -28,45 +28,45 @@ const (
 	unknownStatement = "26000"
 )
 
-// explain puts an error in the driver's terms. What is not final may pass, and after it the outcome of a write is taken
+// explainError puts an error in the driver's terms. What is not final may pass, and after it the outcome of a write is taken
 // to be unknown, also where PostgreSQL is sure that it was refused: looking once more costs little.
-func (p *place) explain(err error) error {
+func (p *location) explainError(err error) error {
 	var refused *pgconn.PgError
 	var denied *pgconn.ConnectError
 	switch {
 	case err == nil || driver.IsFinal(err):
 		return err
 	case errors.As(err, &refused):
-		return p.refusal(refused)
+		return p.explainRefusal(refused)
 	case errors.As(err, &denied):
-		return fmt.Errorf("PostgreSQL cannot be reached: %w", foreign{denied})
+		return fmt.Errorf("PostgreSQL cannot be reached: %w", hiddenContextError{denied})
 	}
-	return foreign{err}
+	return hiddenContextError{err}
 }
 
-func (p *place) refusal(e *pgconn.PgError) error {
+func (p *location) explainRefusal(e *pgconn.PgError) error {
 	switch e.Code {
 	case serialization, deadlock:
 		return fmt.Errorf("%w (%s)", record.ErrConflict, e.Message)
 	case notPermitted:
-		return fmt.Errorf("%w: %s: GRANT %s ON %s, and USAGE on its schema, to the user", driver.ErrDenied, e.Message, strings.Join(p.privileges(), ", "), p.locks)
+		return fmt.Errorf("%w: %s: GRANT %s ON %s, and USAGE on its schema, to the user", driver.ErrDenied, e.Message, strings.Join(p.requiredPrivileges(), ", "), p.locksTable)
 	case noTable, noSchema:
-		return p.missing()
+		return p.missingTableError()
 	case noColumn:
-		return fmt.Errorf("%w: the table %s is not as it should be: %s", driver.ErrInvalid, p.locks, e.Message)
+		return fmt.Errorf("%w: the table %s is not as it should be: %s", driver.ErrInvalid, p.locksTable, e.Message)
 	case noDatabase:
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, e.Message)
 	case diskFull:
 		return fmt.Errorf("%w: the server's disk is full; make room and try again: %s", driver.ErrDenied, e.Message)
-	case locked:
-		return fmt.Errorf("PostgreSQL says: %s (%s): somebody has locked the table %s, or a row of it, for long: see pg_locks", e.Message, e.Code, p.locks)
+	case lockNotAvailable:
+		return fmt.Errorf("PostgreSQL says: %s (%s): somebody has locked the table %s, or a row of it, for long: see pg_locks", e.Message, e.Code, p.locksTable)
 	case readOnly:
-		if p.justLooks() {
+		if p.mayReadStandby() {
 			return fmt.Errorf("%w: this PostgreSQL server takes no writes: it is a standby, or default_transaction_read_only is on; open the primary, "+
 				"or name all servers and target_session_attrs=read-write in the URL", driver.ErrDenied)
 		}
 		hint := "with target_session_attrs=read-write in the URL another one is taken"
-		if !p.several {
+		if !p.severalServers {
 			hint = "it took writes before"
 		}
 		return fmt.Errorf("PostgreSQL says: %s (%s): this server is a standby, or default_transaction_read_only is on; %s", e.Message, e.Code, hint)
@@ -77,48 +77,48 @@ func (p *place) refusal(e *pgconn.PgError) error {
 	return fmt.Errorf("PostgreSQL says: %s (%s)", e.Message, e.Code)
 }
 
-// committedAlone says that a commit has ended its wait for the synchronous standbys: somebody has cancelled it. What was
+// unreplicatedCommitError says that a commit has ended its wait for the synchronous standbys: somebody has cancelled it. What was
 // written stands here, and it is not known whether it stands there. A write that is answered after it is on a standby has what
 // came before it there as well.
-type committedAlone struct{ message string }
+type unreplicatedCommitError struct{ message string }
 
-func (e *committedAlone) Error() string {
+func (e *unreplicatedCommitError) Error() string {
 	return "PostgreSQL says: " + e.message + ": what was written may not be on the standbys"
 }
 
-// errStandby is what a look at a standby comes to where the primary is meant.
-var errStandby = &pgconn.PgError{Severity: "ERROR", Code: readOnly, Message: "what a standby shows may be old"}
+// errStandbyReply is what a look at a standby comes to where the primary is meant.
+var errStandbyReply = &pgconn.PgError{Severity: "ERROR", Code: readOnly, Message: "what a standby shows may be old"}
 
 // isWarning reports whether the server warns. To a statement that is done it does so when its commit did not go as it should.
 func isWarning(n *pgconn.Notice) bool {
 	return n.SeverityUnlocalized == "WARNING" || n.SeverityUnlocalized == "" && strings.HasPrefix(n.Code, "01")
 }
 
-// refused reports whether the server itself has answered with the error.
-func refused(err error) bool {
+// isServerError reports whether the server itself has answered with the error.
+func isServerError(err error) bool {
 	var e *pgconn.PgError
 	return errors.As(err, &e)
 }
 
-// spoils reports whether a connection is of no use any more after this error, though it is not broken: its statements have
+// isConnUnusable reports whether a connection is of no use any more after this error, though it is not broken: its statements have
 // to be prepared again, or its server has become a standby, and another connection may find the new primary.
-func spoils(err error) bool {
+func isConnUnusable(err error) bool {
 	var e *pgconn.PgError
 	return errors.As(err, &e) && (e.Code == planChanged || e.Code == unknownStatement || e.Code == readOnly)
 }
 
-// unsent marks the error of a statement that the server has surely not got.
-type unsent struct{ error }
+// unsentError marks the error of a statement that the server has surely not got.
+type unsentError struct{ error }
 
-func (u unsent) Unwrap() []error { return []error{u.error, record.ErrUnsent} }
+func (u unsentError) Unwrap() []error { return []error{u.error, record.ErrUnsent} }
 
-// foreign hides from errors.Is that a time-out inside this package was some context's: only the caller's may look so.
-type foreign struct{ error }
+// hiddenContextError hides from errors.Is that a time-out inside this package was some context's: only the caller's may look so.
+type hiddenContextError struct{ error }
 
-func (f foreign) Is(target error) bool {
+func (f hiddenContextError) Is(target error) bool {
 	return target != context.Canceled && target != context.DeadlineExceeded && errors.Is(f.error, target)
 }
 
-func exhausted(size int32) error {
+func poolExhaustedError(size int32) error {
 	return fmt.Errorf("no free connection in the pool of %d: all are in use by the program itself; make the pool larger, or give the locks one of their own", size)
 }

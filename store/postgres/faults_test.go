@@ -25,20 +25,20 @@ import (
 // does not depend on looking from time to time.
 func TestListenerKilled(t *testing.T) {
 	t.Parallel()
-	s := server(t)
+	s := sharedServer(t)
 	url := freshURL(t, s, "application_name=killed_listener")
-	holder, waiter := opened(t, url), opened(t, url)
+	holder, waiter := mustOpen(t, url), mustOpen(t, url)
 	var machine pace.Pace
 	defer machine.Watch()()
 	var worst time.Duration // beyond what the machine was late, at each of the steps
 	for i := range 5 {
-		g := acquire(t, holder, mutex("m", time.Minute))
-		c := mutex("m", time.Minute)
+		g := acquire(t, holder, mutexClaim("m", time.Minute))
+		c := mutexClaim("m", time.Minute)
 		c.Wait = true
 		released := make(chan time.Time, 1)
 		go func() {
 			defer close(released)
-			listening := func() bool { return listens(t, s, "killed_listener") }
+			listening := func() bool { return isListening(t, s, "killed_listener") }
 			for range 2 {
 				for !listening() && t.Context().Err() == nil {
 					time.Sleep(5 * time.Millisecond)
@@ -69,11 +69,11 @@ func TestListenerKilled(t *testing.T) {
 	}
 }
 
-// TestWaitAfterLoss: who waits hears of a change that came while the listening connection was down.
-func TestWaitAfterLoss(t *testing.T) {
+// TestWaiterLearnsOfMissedChange: who waits hears of a change that came while the listening connection was down.
+func TestWaiterLearnsOfMissedChange(t *testing.T) {
 	t.Parallel()
-	s := server(t)
-	config, opts := parse(t, freshURL(t, s, "application_name=wait_after_loss"))
+	s := sharedServer(t)
+	config, opts := parseURL(t, freshURL(t, s, "application_name=wait_after_loss"))
 	gate := make(chan struct{})
 	close(gate)
 	var mu sync.Mutex
@@ -98,7 +98,7 @@ func TestWaitAfterLoss(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patient)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	told := make(chan error, 1)
 	go func() {
@@ -115,7 +115,7 @@ func TestWaitAfterLoss(t *testing.T) {
 	const listening = `pid in (select l.pid from pg_locks l join pg_stat_activity a using (pid)
 		where a.application_name = 'wait_after_loss' and l.locktype = 'advisory' and l.mode = 'ShareLock' and l.granted)`
 	for n := "0"; n == "0"; time.Sleep(5 * time.Millisecond) {
-		if n, err = s.Ask(`select count(*) from pg_stat_activity where ` + listening); err != nil {
+		if n, err = s.QueryValue(`select count(*) from pg_stat_activity where ` + listening); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -125,9 +125,9 @@ func TestWaitAfterLoss(t *testing.T) {
 	open := sync.OnceFunc(func() { close(gate) })
 	mu.Unlock()
 	defer open()
-	exec(t, s, `select pg_terminate_backend(pid, 5000) from pg_stat_activity where `+listening)
+	execSQL(t, s, `select pg_terminate_backend(pid, 5000) from pg_stat_activity where `+listening)
 	time.Sleep(100 * time.Millisecond)
-	exec(t, s, `update `+table.place.locks+` set data = '2'`) // as a writer does that sees nobody waiting
+	execSQL(t, s, `update `+table.location.locksTable+` set data = '2'`) // as a writer does that sees nobody waiting
 	open()
 	if err := <-told; err != nil {
 		t.Errorf("not told: %v", err)
@@ -141,9 +141,9 @@ func TestLostReplies(t *testing.T) {
 	if *prove {
 		n = 1000
 	}
-	s := server(t)
+	s := sharedServer(t)
 	for _, layout := range []string{"", "shedlock"} {
-		config, opts := parse(t, freshURL(t, s, "layout="+layout))
+		config, opts := parseURL(t, freshURL(t, s, "layout="+layout))
 		link, err := linktest.NewLink(s.Addr)
 		if err != nil {
 			t.Fatal(err)
@@ -158,7 +158,7 @@ func TestLostReplies(t *testing.T) {
 		last := int64(0)
 		renewed := 0
 		for range n {
-			c := mutex("m", time.Minute)
+			c := mutexClaim("m", time.Minute)
 			link.LoseReplies(1)
 			g := acquire(t, st, c)
 			if g.Token <= last {
@@ -167,7 +167,7 @@ func TestLostReplies(t *testing.T) {
 			last = g.Token
 			link.LoseReplies(1)
 			r := renew(t, st, g)
-			if loss(r.Err) != "" {
+			if lossOf(r.Err) != "" {
 				t.Fatalf("a renewal whose reply was lost: %v", r.Err)
 			}
 			if r.Err != nil {
@@ -197,11 +197,11 @@ func TestCancel(t *testing.T) {
 	if *prove {
 		n = 10000
 	}
-	s := server(t)
+	s := sharedServer(t)
 	for _, layout := range []string{"", "shedlock"} {
-		st := opened(t, freshURL(t, s, "layout="+layout))
+		st := mustOpen(t, freshURL(t, s, "layout="+layout))
 		canceltest.Run(t, slices.Repeat([]driver.Store{st}, 8), n, 3*time.Millisecond, func(worker int) driver.Claim {
-			c := mutex(fmt.Sprint("m", worker%4), time.Minute)
+			c := mutexClaim(fmt.Sprint("m", worker%4), time.Minute)
 			c.Wait = true
 			c.Fair = layout == "" && mathrand.N(2) == 0
 			return c
@@ -213,8 +213,8 @@ func TestCancel(t *testing.T) {
 // the next statement uses it.
 func TestCancelKeepsConnection(t *testing.T) {
 	t.Parallel()
-	s := server(t)
-	config, opts := parse(t, freshURL(t, s))
+	s := sharedServer(t)
+	config, opts := parseURL(t, freshURL(t, s))
 	config.MaxConns = 1
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
@@ -235,7 +235,7 @@ func TestCancelKeepsConnection(t *testing.T) {
 	defer blocker.Close(context.Background())
 	for i := range 10 {
 		err := pgx.BeginFunc(t.Context(), blocker, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(t.Context(), "lock table "+mustPlace(t, opts).locks+" in access exclusive mode"); err != nil {
+			if _, err := tx.Exec(t.Context(), "lock table "+mustLocate(t, opts).locksTable+" in access exclusive mode"); err != nil {
 				return err
 			}
 			var all sync.WaitGroup
@@ -255,7 +255,7 @@ func TestCancelKeepsConnection(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		acquire(t, st, mutex(fmt.Sprint("m", i), time.Minute))
+		acquire(t, st, mutexClaim(fmt.Sprint("m", i), time.Minute))
 	}
 	if n := pool.Stat().NewConnsCount() - before; n > 0 {
 		t.Errorf("%d connections were lost", n)

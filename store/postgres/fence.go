@@ -23,17 +23,17 @@ import (
 // be in any store. The fence table is made by [Migrate]; the options say where. Under REPEATABLE READ and above, waiting may
 // end in a serialization failure, and the whole transaction is to be repeated, as ever there.
 func Fence(ctx context.Context, tx pgx.Tx, opts *Options, resource string, token int64) error {
-	p, err := opts.place()
+	p, err := opts.resolveLocation()
 	if err != nil {
 		return err
 	}
 	if token <= 0 || resource == "" {
 		return fmt.Errorf("%w: a fence needs a resource and a positive token, not %q and %d", driver.ErrInvalid, resource, token)
 	}
-	tag, err := tx.Exec(ctx, `insert into `+p.fence+` as f (resource, token) values ($1, $2)
+	tag, err := tx.Exec(ctx, `insert into `+p.fenceTable+` as f (resource, token) values ($1, $2)
 		on conflict (resource) do update set token = excluded.token where f.token <= excluded.token`, resource, token)
 	if err != nil {
-		return fmt.Errorf("fencing %q by %s: %w", resource, p.fence, err)
+		return fmt.Errorf("fencing %q by %s: %w", resource, p.fenceTable, err)
 	}
 	if tag.RowsAffected() == 0 {
 		return &driver.LossError{Cause: driver.LossTaken, Err: fmt.Errorf("the resource %q has seen a larger token than %d", resource, token)}

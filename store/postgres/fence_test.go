@@ -15,8 +15,8 @@ import (
 // is undone; two transactions that come at once are ordered by their tokens.
 func TestFence(t *testing.T) {
 	t.Parallel()
-	s := server(t)
-	config, opts := parse(t, freshURL(t, s))
+	s := sharedServer(t)
+	config, opts := parseURL(t, freshURL(t, s))
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -25,7 +25,7 @@ func TestFence(t *testing.T) {
 	if err := Migrate(t.Context(), pool, opts); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, s, `create table stock (item text, by bigint)`)
+	execSQL(t, s, `create table stock (item text, by bigint)`)
 	write := func(token int64) error {
 		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(t.Context(), `insert into stock values ('shoe', $1)`, token); err != nil {
@@ -40,10 +40,10 @@ func TestFence(t *testing.T) {
 		}
 	}
 	for _, token := range []int64{1, 9, 1<<52 - 1} {
-		is(t, write(token), driver.ErrLost, "shoe")
+		checkError(t, write(token), driver.ErrLost, "shoe")
 	}
-	is(t, write(0), driver.ErrInvalid)
-	if n, err := s.Ask(`select string_agg(by::text, ' ' order by by) from stock`); err != nil || n != "5 5 9 4503599627370496" {
+	checkError(t, write(0), driver.ErrInvalid)
+	if n, err := s.QueryValue(`select string_agg(by::text, ' ' order by by) from stock`); err != nil || n != "5 5 9 4503599627370496" {
 		t.Errorf("written: %s %v", n, err)
 	}
 	var all sync.WaitGroup
@@ -55,7 +55,7 @@ func TestFence(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n, err := s.Ask(`select token = (select max(by) from stock) from ` + mustPlace(t, opts).fence); err != nil || n != "t" {
+	if n, err := s.QueryValue(`select token = (select max(by) from stock) from ` + mustLocate(t, opts).fenceTable); err != nil || n != "t" {
 		t.Errorf("the fence's token is that of the last write: %s %v", n, err)
 	}
 }

@@ -13,40 +13,40 @@ import (
 
 // Short names for what the tests say often.
 var (
-	opened     = storetest.Open
-	apart      = storetest.Apart
-	mutex      = storetest.Mutex
-	acquire    = storetest.Acquire
-	renew      = storetest.Renew
-	release    = storetest.Release
-	loss       = storetest.Loss
-	eventually = storetest.Eventually
-	conform    = storetest.Conform
+	mustOpen     = storetest.Open
+	shiftedClock = storetest.Apart
+	mutexClaim   = storetest.Mutex
+	acquire      = storetest.Acquire
+	renew        = storetest.Renew
+	release      = storetest.Release
+	lossOf       = storetest.Loss
+	eventually   = storetest.Eventually
+	conform      = storetest.Conform
 )
 
-func exec(t testing.TB, s *pgtest.Server, text string) {
+func execSQL(t testing.TB, s *pgtest.Server, text string) {
 	t.Helper()
 	if err := s.Exec(text); err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
 }
 
-// patient is how long anything may take that has no time of its own.
-const patient = time.Minute
+// testTimeout is how long anything may take that has no time of its own.
+const testTimeout = time.Minute
 
-// renewed asks for a renewal as a client does, who asks again where the outcome is not known, and gives the error only if the
+// renewUntilKnown asks for a renewal as a client does, who asks again where the outcome is not known, and gives the error only if the
 // claim is lost, or stays unknown.
-func renewed(t testing.TB, s driver.Store, g driver.Grant) (err error) {
+func renewUntilKnown(t testing.TB, s driver.Store, g driver.Grant) (err error) {
 	t.Helper()
-	for end := time.Now().Add(patient); ; {
-		if err = renew(t, s, g).Err; err == nil || loss(err) != "" || time.Now().After(end) {
+	for end := time.Now().Add(testTimeout); ; {
+		if err = renew(t, s, g).Err; err == nil || lossOf(err) != "" || time.Now().After(end) {
 			return err
 		}
 	}
 }
 
-// is fails unless the error is one of the driver's and says these words.
-func is(t testing.TB, err, target error, words ...string) {
+// checkError fails unless the error is one of the driver's and says these words.
+func checkError(t testing.TB, err, target error, words ...string) {
 	t.Helper()
 	if !errors.Is(err, target) {
 		t.Fatalf("got %v, want %v", err, target)
@@ -58,8 +58,8 @@ func is(t testing.TB, err, target error, words ...string) {
 	}
 }
 
-func mustPlace(t testing.TB, o *Options) *place {
-	p, err := o.place()
+func mustLocate(t testing.TB, o *Options) *location {
+	p, err := o.resolveLocation()
 	if err != nil {
 		t.Fatal(err)
 	}

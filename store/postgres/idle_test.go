@@ -15,8 +15,8 @@ import (
 // a claim: so the claim stands for its TTL after its client's death, and not for minutes more.
 func TestAfterIdleHours(t *testing.T) {
 	t.Parallel()
-	url := freshURL(t, server(t))
-	config, opts := parse(t, url)
+	url := freshURL(t, sharedServer(t))
+	config, opts := parseURL(t, url)
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -36,8 +36,8 @@ func TestAfterIdleHours(t *testing.T) {
 	var machine pace.Pace
 	defer machine.Watch()()
 	began := time.Now()
-	acquire(t, st, mutex("m", time.Minute))
-	l, err := opened(t, url).Inspect(t.Context(), "m")
+	acquire(t, st, mutexClaim("m", time.Minute))
+	l, err := mustOpen(t, url).Inspect(t.Context(), "m")
 	if err != nil || len(l.Holders) != 1 || l.Holders[0].Remaining > time.Minute+time.Second+machine.Lost(began) {
 		t.Errorf("%+v %v", l, err)
 	}

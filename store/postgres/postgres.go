@@ -72,18 +72,18 @@ const defaultTimeout = 3 * time.Second
 //
 // The error Is ErrInvalid if the table is missing or not Holdfast's, ErrDenied if a permission is.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (driver.Store, error) {
-	return open(ctx, pool, opts, nil)
+	return openStore(ctx, pool, opts, nil)
 }
 
-// open is New; release, if set, is called last by Close: the pool is the store's own.
-func open(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()) (driver.Store, error) {
+// openStore is New; release, if set, is called last by Close: the pool is the store's own.
+func openStore(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()) (driver.Store, error) {
 	t, err := newTable(ctx, pool, opts, release)
 	switch {
 	case err != nil:
 		return nil, err
-	case t.place.layout == LayoutShedLock:
+	case t.location.layout == LayoutShedLock:
 		return newShedlock(t), nil
-	case t.behind:
+	case t.behindPooler:
 		return record.New(struct { // without the listening
 			record.Table
 			record.ClockRefresher
@@ -100,27 +100,27 @@ func NewTable(ctx context.Context, pool *pgxpool.Pool, opts *Options) (record.Ta
 	return newTable(ctx, pool, opts, nil)
 }
 
-// place is where the locks of a store are, and how they stand there.
-type place struct {
-	shown        string // the server and the database, without secrets
-	schema       string
-	locks, fence string // quoted, with their schema
-	layout       Layout
-	channel      string // of the notifications
-	class        int32  // of the advisory locks by which those who wait make themselves known
-	several      bool   // there are other servers that may take over
+// location is where the locks of a store are, and how they stand there.
+type location struct {
+	displayURL             string // the server and the database, without secrets
+	schema                 string
+	locksTable, fenceTable string // quoted, with their schema
+	layout                 Layout
+	channel                string // of the notifications
+	lockClass              int32  // of the advisory locks by which those who wait make themselves known
+	severalServers         bool   // there are other servers that may take over
 
-	wrote atomic.Bool // it has taken a write: if it takes no more, another server may be about to take over its name
+	hasWritten atomic.Bool // it has taken a write: if it takes no more, another server may be about to take over its name
 }
 
-// justLooks reports whether this can only be somebody who looks at a standby: it is the only server named, and has taken no write.
+// mayReadStandby reports whether this can only be somebody who looks at a standby: it is the only server named, and has taken no write.
 // Elsewhere the primary is meant, and what a standby says of its locks may be old.
-func (p *place) justLooks() bool { return !p.several && !p.wrote.Load() }
+func (p *location) mayReadStandby() bool { return !p.severalServers && !p.hasWritten.Load() }
 
-// maxTable leaves room for the fence table's ending within PostgreSQL's 63 bytes.
-const maxTable = 57
+// maxTableName leaves room for the fence table's ending within PostgreSQL's 63 bytes.
+const maxTableName = 57
 
-func (o *Options) place() (*place, error) {
+func (o *Options) resolveLocation() (*location, error) {
 	if o == nil {
 		o = &Options{}
 	}
@@ -134,33 +134,33 @@ func (o *Options) place() (*place, error) {
 	}
 	schema, table := cmp.Or(o.Schema, "public"), cmp.Or(o.Table, standard)
 	for _, name := range []string{schema, table} {
-		if len(name) > maxTable || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
-			return nil, fmt.Errorf("%w: the name of a schema or table must be UTF-8 of at most %d bytes, %q is not", driver.ErrInvalid, maxTable, name)
+		if len(name) > maxTableName || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
+			return nil, fmt.Errorf("%w: the name of a schema or table must be UTF-8 of at most %d bytes, %q is not", driver.ErrInvalid, maxTableName, name)
 		}
 	}
-	p := &place{schema: schema, layout: o.Layout, locks: pgx.Identifier{schema, table}.Sanitize(),
-		fence: pgx.Identifier{schema, table + "_fence"}.Sanitize()}
+	p := &location{schema: schema, layout: o.Layout, locksTable: pgx.Identifier{schema, table}.Sanitize(),
+		fenceTable: pgx.Identifier{schema, table + "_fence"}.Sanitize()}
 	h := fnv.New64a()
-	h.Write([]byte(p.locks))
-	p.channel, p.class = "holdfast_"+strconv.FormatUint(h.Sum64(), 36), int32(h.Sum64())
+	h.Write([]byte(p.locksTable))
+	p.channel, p.lockClass = "holdfast_"+strconv.FormatUint(h.Sum64(), 36), int32(h.Sum64())
 	return p, nil
 }
 
-// several reports whether a client may come to one of several servers.
-func several(o *pgx.ConnConfig) bool {
+// hasSeveralServers reports whether a client may come to one of several servers.
+func hasSeveralServers(o *pgx.ConnConfig) bool {
 	return slices.ContainsFunc(o.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != o.Host || f.Port != o.Port })
 }
 
 func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()) (*table, error) {
-	p, err := opts.place()
+	p, err := opts.resolveLocation()
 	if err != nil {
 		return nil, err
 	}
 	o := pool.Config().ConnConfig
-	p.shown = "postgres://" + net.JoinHostPort(o.Host, strconv.Itoa(int(o.Port))) + "/" + o.Database
-	p.several = several(o)
+	p.displayURL = "postgres://" + net.JoinHostPort(o.Host, strconv.Itoa(int(o.Port))) + "/" + o.Database
+	p.severalServers = hasSeveralServers(o)
 	if opts != nil && opts.Create {
-		s, err := p.look(ctx, pool)
+		s, err := p.readServerState(ctx, pool)
 		if err == nil && !s.Found {
 			err = Migrate(ctx, pool, opts)
 		}
@@ -168,14 +168,14 @@ func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release fu
 			return nil, err
 		}
 	}
-	s, err := p.look(ctx, pool)
+	s, err := p.readServerState(ctx, pool)
 	if err == nil {
-		err = p.check(s)
+		err = p.checkServerState(s)
 	}
 	if err != nil {
 		return nil, err
 	}
-	t, own := &table{place: p, behind: s.behind}, release != nil
+	t, own := &table{location: p, behindPooler: s.behindPooler}, release != nil
 	timeout := defaultTimeout
 	clock := driver.SystemClock
 	if opts != nil {
@@ -186,7 +186,7 @@ func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release fu
 	}
 	t.clock.Clock = clock
 	t.info = driver.Info{
-		Store: p.shown, Clock: clock, Tier: driver.TierFenceSafe, ExpiryClock: driver.ExpiryClockStore, Survives: s.survives(),
+		Store: p.displayURL, Clock: clock, Tier: driver.TierFenceSafe, ExpiryClock: driver.ExpiryClockStore, Survives: s.faultsSurvived(),
 		TokenGap: time.Minute,
 	}
 	if !t.info.Survives.PowerCut {
@@ -194,20 +194,20 @@ func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release fu
 		t.info.TokenRegression = "after a power cut, or a crash of the server, within a minute of the last grant: fsync or synchronous_commit is off"
 	}
 	t.nameSize, t.ownerSize, t.atSize = s.NameSize, s.OwnerSize, s.AtSize
-	t.lanes = newLanes(pool, p, s.behind, timeout, clock)
+	t.batcher = newBatcher(pool, p, s.behindPooler, timeout, clock)
 	if own {
-		t.lanes.broken = pool.Reset
-	} else if n := t.lanes.free; n > 1 {
-		t.lanes.free -= (n + 3) / 4 // the rest is the user's
+		t.batcher.onBrokenConn = pool.Reset
+	} else if n := t.batcher.freeConns; n > 1 {
+		t.batcher.freeConns -= (n + 3) / 4 // the rest is the user's
 	}
-	t.prepare()
-	t.listener = newListener(t.lanes, p)
+	t.buildStatements()
+	t.listener = newListener(t.batcher, p)
 	if p.layout != LayoutShedLock {
 		if _, err := t.Load(ctx, "clock"); err != nil { // so that the server's clock is known
 			_ = t.Close()
 			return nil, err
 		}
 	}
-	t.release = release
+	t.closePool = release
 	return t, nil
 }

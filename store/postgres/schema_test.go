@@ -13,11 +13,11 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestTables: a missing table is named, and made when asked; one that is not Holdfast's, or of another version, is left as it
+// TestCreateTables: a missing table is named, and made when asked; one that is not Holdfast's, or of another version, is left as it
 // is; and many may make them at once.
-func TestTables(t *testing.T) {
+func TestCreateTables(t *testing.T) {
 	t.Parallel()
-	s := server(t)
+	s := sharedServer(t)
 	url := s.URL("test") + "?sslmode=disable&schema=made&table=Odd%20%22name"
 	open := func(url string) error {
 		st, err := driver.Open(t.Context(), url)
@@ -26,7 +26,7 @@ func TestTables(t *testing.T) {
 		}
 		return err
 	}
-	is(t, open(url), driver.ErrInvalid, "create=true", `"made"."Odd ""name"`)
+	checkError(t, open(url), driver.ErrInvalid, "create=true", `"made"."Odd ""name"`)
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
@@ -41,19 +41,19 @@ func TestTables(t *testing.T) {
 	if err := open(url); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, s, `create table made.other (name text, data bytea)`)
-	is(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&create=true"), driver.ErrInvalid, "made", "left as it is")
-	exec(t, s, `comment on table made.other is 'Holdfast locks, version 2'`)
-	is(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&create=true"), driver.ErrInvalid, "version 2", "version 1")
-	is(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&layout=shedlock"), driver.ErrInvalid, "lock_until")
-	is(t, open("postgres://test@"+s.Addr+"/nowhere?sslmode=disable"), driver.ErrInvalid, "nowhere")
+	execSQL(t, s, `create table made.other (name text, data bytea)`)
+	checkError(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&create=true"), driver.ErrInvalid, "made", "left as it is")
+	execSQL(t, s, `comment on table made.other is 'Holdfast locks, version 2'`)
+	checkError(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&create=true"), driver.ErrInvalid, "version 2", "version 1")
+	checkError(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&layout=shedlock"), driver.ErrInvalid, "lock_until")
+	checkError(t, open("postgres://test@"+s.Addr+"/nowhere?sslmode=disable"), driver.ErrInvalid, "nowhere")
 
-	st := opened(t, url)
-	g := acquire(t, st, mutex("m", time.Minute))
-	exec(t, s, `drop table made."Odd ""name"`)
-	_, err := st.Acquire(t.Context(), mutex("n", time.Minute))
-	is(t, err, driver.ErrInvalid, "create=true")
-	if r := renew(t, st, g); r.Err == nil || loss(r.Err) != "" {
+	st := mustOpen(t, url)
+	g := acquire(t, st, mutexClaim("m", time.Minute))
+	execSQL(t, s, `drop table made."Odd ""name"`)
+	_, err := st.Acquire(t.Context(), mutexClaim("n", time.Minute))
+	checkError(t, err, driver.ErrInvalid, "create=true")
+	if r := renew(t, st, g); r.Err == nil || lossOf(r.Err) != "" {
 		t.Errorf("a renewal in a table that is gone: %v", r.Err)
 	}
 }
@@ -61,30 +61,30 @@ func TestTables(t *testing.T) {
 // TestPermissions: what a user lacks is named, at once when the store is opened and later when it is taken away.
 func TestPermissions(t *testing.T) {
 	t.Parallel()
-	s := server(t)
-	exec(t, s, `create role clerk login; create schema office`)
+	s := sharedServer(t)
+	execSQL(t, s, `create role clerk login; create schema office`)
 	clerk := s.URL("clerk") + "?sslmode=disable&schema=office"
 	_, err := driver.Open(t.Context(), clerk+"&create=true")
-	is(t, err, driver.ErrDenied, "office")
-	exec(t, s, `grant usage on schema office to clerk`)
+	checkError(t, err, driver.ErrDenied, "office")
+	execSQL(t, s, `grant usage on schema office to clerk`)
 	for _, schema := range []string{"office", "public", "missing"} {
 		_, err = driver.Open(t.Context(), s.URL("clerk")+"?sslmode=disable&create=true&schema="+schema)
-		is(t, err, driver.ErrDenied, schema, "needs CREATE")
+		checkError(t, err, driver.ErrDenied, schema, "needs CREATE")
 	}
-	exec(t, s, `revoke usage on schema office from clerk`)
-	opened(t, s.URL("test")+"?sslmode=disable&schema=office&create=true")
+	execSQL(t, s, `revoke usage on schema office from clerk`)
+	mustOpen(t, s.URL("test")+"?sslmode=disable&schema=office&create=true")
 	_, err = driver.Open(t.Context(), clerk)
-	is(t, err, driver.ErrDenied, "USAGE")
-	exec(t, s, `grant usage on schema office to clerk; grant select, insert on office.holdfast to clerk`)
+	checkError(t, err, driver.ErrDenied, "USAGE")
+	execSQL(t, s, `grant usage on schema office to clerk; grant select, insert on office.holdfast to clerk`)
 	_, err = driver.Open(t.Context(), clerk)
-	is(t, err, driver.ErrDenied, `GRANT UPDATE, DELETE ON "office"."holdfast" TO "clerk"`)
-	exec(t, s, `grant update, delete on office.holdfast to clerk`)
-	st := opened(t, clerk)
-	g := acquire(t, st, mutex("m", time.Minute))
-	exec(t, s, `revoke update on office.holdfast from clerk`)
-	is(t, renew(t, st, g).Err, driver.ErrDenied, "UPDATE")
-	is(t, st.Release(t.Context(), g.Claim, g.Ref), driver.ErrDenied, "UPDATE")
-	exec(t, s, `grant update on office.holdfast to clerk`)
+	checkError(t, err, driver.ErrDenied, `GRANT UPDATE, DELETE ON "office"."holdfast" TO "clerk"`)
+	execSQL(t, s, `grant update, delete on office.holdfast to clerk`)
+	st := mustOpen(t, clerk)
+	g := acquire(t, st, mutexClaim("m", time.Minute))
+	execSQL(t, s, `revoke update on office.holdfast from clerk`)
+	checkError(t, renew(t, st, g).Err, driver.ErrDenied, "UPDATE")
+	checkError(t, st.Release(t.Context(), g.Claim, g.Ref), driver.ErrDenied, "UPDATE")
+	execSQL(t, s, `grant update on office.holdfast to clerk`)
 	if r := renew(t, st, g); r.Err != nil {
 		t.Errorf("after the permission came back: %v", r.Err)
 	}
@@ -94,15 +94,15 @@ func TestPermissions(t *testing.T) {
 // password; so is a password that an operator changes in mid-hold, to whom needs a new connection.
 func TestPassword(t *testing.T) {
 	t.Parallel()
-	s := server(t)
-	exec(t, s, `create role cashier login password 'r1ght'`)
-	exec(t, s, `grant create on database postgres to cashier`)
-	exec(t, s, `do $$ begin execute format('copy (values (''host all cashier 127.0.0.1/32 scram-sha-256''), (''host all all 127.0.0.1/32 trust'')) to %L',
+	s := sharedServer(t)
+	execSQL(t, s, `create role cashier login password 'r1ght'`)
+	execSQL(t, s, `grant create on database postgres to cashier`)
+	execSQL(t, s, `do $$ begin execute format('copy (values (''host all cashier 127.0.0.1/32 scram-sha-256''), (''host all all 127.0.0.1/32 trust'')) to %L',
 		current_setting('hba_file')); end $$`)
-	exec(t, s, `select pg_reload_conf()`)
+	execSQL(t, s, `select pg_reload_conf()`)
 	const place = "?sslmode=disable&create=true&schema=till"
 	var err error
-	for until := time.Now().Add(patient); err == nil && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(testTimeout); err == nil && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		var st driver.Store
 		if st, err = driver.Open(t.Context(), s.URL("cashier:wr0ng")+place); err == nil {
 			st.Close() // the server has not read its rules yet
@@ -110,7 +110,7 @@ func TestPassword(t *testing.T) {
 	}
 	denied := func(err error, user string) {
 		t.Helper()
-		is(t, err, driver.ErrDenied, user, "check the user and the password")
+		checkError(t, err, driver.ErrDenied, user, "check the user and the password")
 		if strings.Contains(err.Error(), "wr0ng") || strings.Contains(err.Error(), "r1ght") {
 			t.Errorf("it tells the password: %v", err)
 		}
@@ -118,16 +118,16 @@ func TestPassword(t *testing.T) {
 	denied(err, "cashier")
 	_, err = driver.Open(t.Context(), s.URL("nobody:wr0ng")+place)
 	denied(err, "nobody")
-	st := opened(t, s.URL("cashier:r1ght")+place)
-	g := acquire(t, st, mutex("m", time.Minute))
-	exec(t, s, `alter role cashier password 'an0ther'; select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = 'cashier'`)
+	st := mustOpen(t, s.URL("cashier:r1ght")+place)
+	g := acquire(t, st, mutexClaim("m", time.Minute))
+	execSQL(t, s, `alter role cashier password 'an0ther'; select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = 'cashier'`)
 	for range 10 { // the first may meet a connection that is dead already
 		if err = renew(t, st, g).Err; errors.Is(err, driver.ErrDenied) {
 			break
 		}
 	}
 	denied(err, "cashier")
-	exec(t, s, `alter role cashier password 'r1ght'`)
+	execSQL(t, s, `alter role cashier password 'r1ght'`)
 	if r := renew(t, st, g); r.Err != nil {
 		t.Errorf("with the old password again: %v", r.Err)
 	}
@@ -136,9 +136,9 @@ func TestPassword(t *testing.T) {
 // TestOddRefusals: a code of any length is taken as it is.
 func TestOddRefusals(t *testing.T) {
 	t.Parallel()
-	p := mustPlace(t, nil)
+	p := mustLocate(t, nil)
 	for _, code := range []string{"", "X", "28", "28000"} {
-		err := p.explain(&pgconn.PgError{Code: code, Message: "hello"})
+		err := p.explainError(&pgconn.PgError{Code: code, Message: "hello"})
 		if driver.IsFinal(err) != strings.HasPrefix(code, "28") || !strings.Contains(err.Error(), "hello") {
 			t.Errorf("%q: %v", code, err)
 		}

@@ -19,20 +19,20 @@ import (
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
-// peer is a client of ShedLock: what its JDBC provider sends to PostgreSQL when it uses the database's time. Each has a name
+// shedlockClient is a client of ShedLock: what its JDBC provider sends to PostgreSQL when it uses the database's time. Each has a name
 // of its own, as processes on different hosts have.
-type peer struct {
+type shedlockClient struct {
 	pool *pgxpool.Pool
 	name string
 }
 
-func (p peer) run(ctx context.Context, text string, args pgx.NamedArgs) (bool, error) {
+func (p shedlockClient) run(ctx context.Context, text string, args pgx.NamedArgs) (bool, error) {
 	args["lockedBy"] = p.name
 	tag, err := p.pool.Exec(ctx, text, args)
 	return tag.RowsAffected() == 1, err
 }
 
-func (p peer) lock(ctx context.Context, name string, atMost time.Duration) (bool, error) {
+func (p shedlockClient) lock(ctx context.Context, name string, atMost time.Duration) (bool, error) {
 	return p.run(ctx, `INSERT INTO shedlock(name, lock_until, locked_at, locked_by)
 		VALUES(@name, timezone('utc', CURRENT_TIMESTAMP) + make_interval(secs => @atMost), timezone('utc', CURRENT_TIMESTAMP), @lockedBy)
 		ON CONFLICT (name) DO UPDATE SET lock_until = timezone('utc', CURRENT_TIMESTAMP) + make_interval(secs => @atMost),
@@ -40,39 +40,39 @@ func (p peer) lock(ctx context.Context, name string, atMost time.Duration) (bool
 		WHERE shedlock.name = @name AND shedlock.lock_until <= timezone('utc', CURRENT_TIMESTAMP)`, pgx.NamedArgs{"name": name, "atMost": atMost.Seconds()})
 }
 
-func (p peer) extend(ctx context.Context, name string, atMost time.Duration) (bool, error) {
+func (p shedlockClient) extend(ctx context.Context, name string, atMost time.Duration) (bool, error) {
 	return p.run(ctx, `UPDATE shedlock SET lock_until = timezone('utc', CURRENT_TIMESTAMP) + make_interval(secs => @atMost)
 		WHERE name = @name AND locked_by = @lockedBy AND lock_until > timezone('utc', CURRENT_TIMESTAMP)`, pgx.NamedArgs{"name": name, "atMost": atMost.Seconds()})
 }
 
-func (p peer) unlock(ctx context.Context, name string, atLeast time.Duration) (bool, error) {
+func (p shedlockClient) unlock(ctx context.Context, name string, atLeast time.Duration) (bool, error) {
 	return p.run(ctx, `UPDATE shedlock SET lock_until = CASE WHEN locked_at + make_interval(secs => @atLeast) > timezone('utc', CURRENT_TIMESTAMP)
 		THEN locked_at + make_interval(secs => @atLeast) ELSE timezone('utc', CURRENT_TIMESTAMP) END
 		WHERE name = @name AND locked_by = @lockedBy`, pgx.NamedArgs{"name": name, "atLeast": atLeast.Seconds()})
 }
 
-// shedlocks gives a store on ShedLock's own table, as ShedLock's manual has it, and peers, on a server in another time zone.
-func shedlocks(t *testing.T, n int) (*pgtest.Server, driver.Store, []peer) {
+// startShedLock gives a store on ShedLock's own table, as ShedLock's manual has it, and peers, on a server in another time zone.
+func startShedLock(t *testing.T, n int) (*pgtest.Server, driver.Store, []shedlockClient) {
 	t.Helper()
 	s := startServer(t, "timezone=Pacific/Kiritimati")
-	exec(t, s, `CREATE TABLE shedlock(name VARCHAR(64) NOT NULL, lock_until TIMESTAMP NOT NULL, locked_at TIMESTAMP NOT NULL,
+	execSQL(t, s, `CREATE TABLE shedlock(name VARCHAR(64) NOT NULL, lock_until TIMESTAMP NOT NULL, locked_at TIMESTAMP NOT NULL,
 		locked_by VARCHAR(255) NOT NULL, PRIMARY KEY (name))`)
 	pool, err := pgxpool.New(t.Context(), s.URL("test")+"?sslmode=disable&pool_max_conns=8")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	var peers []peer
+	var peers []shedlockClient
 	for i := range n {
-		peers = append(peers, peer{pool, fmt.Sprint("host-", i)})
+		peers = append(peers, shedlockClient{pool, fmt.Sprint("host-", i)})
 	}
-	return s, opened(t, s.URL("test")+"?sslmode=disable&layout=shedlock"), peers
+	return s, mustOpen(t, s.URL("test")+"?sslmode=disable&layout=shedlock"), peers
 }
 
 // TestShedLock: each respects what the other holds, for as long as it holds it, and neither ends or extends it.
 func TestShedLock(t *testing.T) {
 	t.Parallel()
-	_, s, peers := shedlocks(t, 2)
+	_, s, peers := startShedLock(t, 2)
 	ctx := t.Context()
 	says := func(want bool) func(bool, error) {
 		return func(got bool, err error) {
@@ -82,7 +82,7 @@ func TestShedLock(t *testing.T) {
 			}
 		}
 	}
-	c := mutex("job", time.Minute)
+	c := mutexClaim("job", time.Minute)
 	c.Owner = strings.Repeat("o🔒", 50)
 	g := acquire(t, s, c)
 	says(false)(peers[0].lock(ctx, "job", time.Minute))
@@ -96,25 +96,25 @@ func TestShedLock(t *testing.T) {
 	}
 
 	says(true)(peers[0].lock(ctx, "job", 5*time.Minute))
-	_, err := s.Acquire(ctx, mutex("job", time.Minute))
-	is(t, err, driver.ErrHeld, "host-0")
+	_, err := s.Acquire(ctx, mutexClaim("job", time.Minute))
+	checkError(t, err, driver.ErrHeld, "host-0")
 	l, err := s.Inspect(ctx, "job")
 	if err != nil || len(l.Holders) != 1 || !l.Holders[0].Foreign || l.Holders[0].Remaining < time.Second {
 		t.Fatalf("%+v %v", l, err)
 	}
 	for _, mode := range []driver.BreakMode{driver.BreakGraceful, driver.BreakRequestRelease} {
-		is(t, s.Break(ctx, "job", l.Holders[0].Ref, mode), driver.ErrUnsupported)
+		checkError(t, s.Break(ctx, "job", l.Holders[0].Ref, mode), driver.ErrUnsupported)
 	}
-	is(t, s.Release(ctx, c, g.Ref), driver.ErrLost)
-	if l := loss(renew(t, s, g).Err); l != driver.LossTaken {
+	checkError(t, s.Release(ctx, c, g.Ref), driver.ErrLost)
+	if l := lossOf(renew(t, s, g).Err); l != driver.LossTaken {
 		t.Errorf("our former holder is told %q", l)
 	}
-	is(t, s.Break(ctx, "job", g.Ref, driver.BreakForce), driver.ErrLost)
+	checkError(t, s.Break(ctx, "job", g.Ref, driver.BreakForce), driver.ErrLost)
 	var machine pace.Pace
 	defer machine.Watch()()
 	start := time.Now()
 	says(true)(peers[0].extend(ctx, "job", 3*time.Second)) // which ends it sooner
-	w := mutex("job", time.Minute)
+	w := mutexClaim("job", time.Minute)
 	w.Wait = true
 	next := acquire(t, s, w) // when ShedLock's holder has fallen silent for as long as it said
 	if after := time.Since(start); after < 2900*time.Millisecond || after > 5*time.Second+machine.Lost(start) {
@@ -133,8 +133,8 @@ func TestShedLock(t *testing.T) {
 
 	says(true)(peers[1].lock(ctx, "least", time.Minute))
 	says(true)(peers[1].unlock(ctx, "least", time.Minute))
-	_, err = s.Acquire(ctx, mutex("least", time.Minute))
-	is(t, err, driver.ErrHeld)
+	_, err = s.Acquire(ctx, mutexClaim("least", time.Minute))
+	checkError(t, err, driver.ErrHeld)
 
 	says(true)(peers[1].lock(ctx, "forced", time.Minute))
 	l, err = s.Inspect(ctx, "forced")
@@ -144,9 +144,9 @@ func TestShedLock(t *testing.T) {
 	if err := s.Break(ctx, "forced", l.Holders[0].Ref, driver.BreakForce); err != nil {
 		t.Fatal(err)
 	}
-	acquire(t, s, mutex("forced", time.Minute))
-	_, err = s.Acquire(ctx, mutex(strings.Repeat("n", 65), time.Minute))
-	is(t, err, driver.ErrInvalid, "64")
+	acquire(t, s, mutexClaim("forced", time.Minute))
+	_, err = s.Acquire(ctx, mutexClaim(strings.Repeat("n", 65), time.Minute))
+	checkError(t, err, driver.ErrInvalid, "64")
 }
 
 // TestShedLockRounds: our clients and ShedLock's contend for one lock, there are never two holders, and each kind has its turns.
@@ -156,7 +156,7 @@ func TestShedLockRounds(t *testing.T) {
 	if *prove {
 		rounds = 1000
 	}
-	_, s, peers := shedlocks(t, 2)
+	_, s, peers := startShedLock(t, 2)
 	var inside, ours, theirs, token atomic.Int64
 	work := func() {
 		if n := inside.Add(1); n != 1 {
@@ -188,7 +188,7 @@ func TestShedLockRounds(t *testing.T) {
 	for i := range 2 {
 		all.Go(func() {
 			for !over() {
-				c := mutex("m", time.Minute)
+				c := mutexClaim("m", time.Minute)
 				c.Wait = i == 0
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				g, err := s.Acquire(ctx, c)
@@ -214,12 +214,12 @@ func TestShedLockRounds(t *testing.T) {
 	t.Logf("%d grants to us and %d to ShedLock's clients, never two at a time", ours.Load(), theirs.Load())
 }
 
-// TestShedLockForEver: a row that an operator has locked for ever, in either of the usual ways, is held: it is shown so, refuses
+// TestShedLockLockedForever: a row that an operator has locked for ever, in either of the usual ways, is held: it is shown so, refuses
 // who tries, and is looked at calmly by who waits. One that was locked until before all time is free.
-func TestShedLockForEver(t *testing.T) {
+func TestShedLockLockedForever(t *testing.T) {
 	t.Parallel()
-	s := server(t)
-	config, opts := parse(t, freshURL(t, s, "layout=shedlock"))
+	s := sharedServer(t)
+	config, opts := parseURL(t, freshURL(t, s, "layout=shedlock"))
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -230,28 +230,28 @@ func TestShedLockForEver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	locks := mustPlace(t, opts).locks
+	locks := mustLocate(t, opts).locksTable
 	for _, until := range []string{"9999-12-31 23:59:59", "infinity"} {
-		exec(t, s, `insert into `+locks+` values ('`+until+`', '`+until+`', now(), 'operator')`)
+		execSQL(t, s, `insert into `+locks+` values ('`+until+`', '`+until+`', now(), 'operator')`)
 		if l, err := st.Inspect(t.Context(), until); err != nil || len(l.Holders) != 1 || l.Holders[0].Owner != "operator" {
 			t.Errorf("%s: %+v %v", until, l, err)
 		}
-		_, err := st.Acquire(t.Context(), mutex(until, time.Minute))
-		is(t, err, driver.ErrHeld, "operator")
-		c := mutex(until, time.Minute)
+		_, err := st.Acquire(t.Context(), mutexClaim(until, time.Minute))
+		checkError(t, err, driver.ErrHeld, "operator")
+		c := mutexClaim(until, time.Minute)
 		c.Wait = true
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		before := pool.Stat().AcquireCount()
 		_, err = st.Acquire(ctx, c)
-		is(t, err, context.DeadlineExceeded, "operator")
+		checkError(t, err, context.DeadlineExceeded, "operator")
 		cancel()
 		if n := pool.Stat().AcquireCount() - before; n > 150 {
 			t.Errorf("%s: %d statements in 3 s", until, n)
 		}
 	}
-	exec(t, s, `insert into `+locks+` values ('free', '-infinity', now(), 'operator')`)
+	execSQL(t, s, `insert into `+locks+` values ('free', '-infinity', now(), 'operator')`)
 	if l, err := st.Inspect(t.Context(), "free"); err != nil || len(l.Holders) > 0 {
 		t.Errorf("%+v %v", l, err)
 	}
-	acquire(t, st, mutex("free", time.Minute))
+	acquire(t, st, mutexClaim("free", time.Minute))
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
-// synced starts a server and a standby that its commits wait for. The client's way to the server can be reset.
-func synced(t *testing.T) (primary, standby *pgtest.Server, link *linktest.Link) {
+// startSynced starts a server and a standby that its commits wait for. The client's way to the server can be reset.
+func startSynced(t *testing.T) (primary, standby *pgtest.Server, link *linktest.Link) {
 	t.Helper()
 	primary = startServer(t, "wal_sender_timeout=0", "fsync=on")
 	standby, err := primary.Standby("wal_receiver_timeout=0")
@@ -32,19 +32,19 @@ func synced(t *testing.T) (primary, standby *pgtest.Server, link *linktest.Link)
 		t.Fatal(err)
 	}
 	t.Cleanup(link.Close)
-	exec(t, primary, `alter system set synchronous_standby_names = '*'`)
-	exec(t, primary, `select pg_reload_conf()`)
+	execSQL(t, primary, `alter system set synchronous_standby_names = '*'`)
+	execSQL(t, primary, `select pg_reload_conf()`)
 	eventually(t, "the synchronous standby", func() bool {
-		state, err := primary.Ask(`select sync_state from pg_stat_replication`)
+		state, err := primary.QueryValue(`select sync_state from pg_stat_replication`)
 		return err == nil && state == "sync"
 	})
 	return primary, standby, link
 }
 
-// deafen stops what a standby receives by, so that commits wait for it. What it has by then is all that it will have.
-func deafen(t *testing.T, standby *pgtest.Server) (end func()) {
+// stopReceiver stops what a standby receives by, so that commits wait for it. What it has by then is all that it will have.
+func stopReceiver(t *testing.T, standby *pgtest.Server) (end func()) {
 	t.Helper()
-	text, err := standby.Ask(`select pid from pg_stat_wal_receiver`)
+	text, err := standby.QueryValue(`select pid from pg_stat_wal_receiver`)
 	pid, perr := strconv.Atoi(text)
 	if err != nil || perr != nil {
 		t.Fatal(err, perr)
@@ -59,7 +59,7 @@ func deafen(t *testing.T, standby *pgtest.Server) (end func()) {
 
 // waitingCommits is how many commits wait for the standby.
 func waitingCommits(s *pgtest.Server) int {
-	text, err := s.Ask(`select count(*) from pg_stat_activity where wait_event = 'SyncRep'`)
+	text, err := s.QueryValue(`select count(*) from pg_stat_activity where wait_event = 'SyncRep'`)
 	n, perr := strconv.Atoi(text)
 	if err != nil || perr != nil {
 		return 0
@@ -80,7 +80,7 @@ func TestGrantWithoutStandby(t *testing.T) {
 		"reset": func(_ *pgtest.Server, link *linktest.Link) error { link.Reset(); return nil },
 		"crash": func(primary *pgtest.Server, _ *linktest.Link) error {
 			primary.Kill()
-			return primary.Again()
+			return primary.StartAgain()
 		},
 		"cancel": func(primary *pgtest.Server, _ *linktest.Link) error { return cancelCommits(primary) },
 	} {
@@ -90,7 +90,7 @@ func TestGrantWithoutStandby(t *testing.T) {
 
 func grantWithoutStandby(t *testing.T, fault func(*pgtest.Server, *linktest.Link) error) {
 	t.Parallel()
-	primary, standby, link := synced(t)
+	primary, standby, link := startSynced(t)
 	both := "postgres://test@" + link.Addr + "," + standby.Addr + "/postgres?sslmode=disable&create=true&timeout=2s"
 	urls := []string{both, both + "&layout=shedlock"}
 	type outcome struct {
@@ -100,20 +100,20 @@ func grantWithoutStandby(t *testing.T, fault func(*pgtest.Server, *linktest.Link
 	var holders, others []driver.Store
 	var held []driver.Grant
 	for _, url := range urls {
-		st := opened(t, url)
+		st := mustOpen(t, url)
 		if i := st.Info(); !i.Survives.Failover {
 			t.Fatalf("promised: %+v", i)
 		}
-		holders, others = append(holders, st), append(others, opened(t, url))
-		held = append(held, acquire(t, st, mutex("held", time.Minute)))
+		holders, others = append(holders, st), append(others, mustOpen(t, url))
+		held = append(held, acquire(t, st, mutexClaim("held", time.Minute)))
 	}
-	end := deafen(t, standby)
+	end := stopReceiver(t, standby)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var claims, renewals sync.WaitGroup
 	first, renewed := make([]outcome, len(urls)), make([]error, len(urls))
 	for i, st := range holders {
-		claims.Go(func() { first[i].grant, first[i].err = st.Acquire(ctx, mutex("m", time.Minute)) })
+		claims.Go(func() { first[i].grant, first[i].err = st.Acquire(ctx, mutexClaim("m", time.Minute)) })
 	}
 	eventually(t, "two commits that wait", func() bool { return waitingCommits(primary) == len(urls) })
 	if err := fault(primary, link); err != nil {
@@ -140,47 +140,47 @@ func grantWithoutStandby(t *testing.T, fault func(*pgtest.Server, *linktest.Link
 	end()
 	eventually(t, "the standby's promotion", func() bool { return standby.Exec(`select pg_promote()`) == nil })
 	for i, st := range others {
-		if err := renewed[i]; err == nil || loss(err) != "" {
+		if err := renewed[i]; err == nil || lossOf(err) != "" {
 			t.Errorf("%s: a renewal that no standby has: %v", urls[i], err)
 		}
-		c := mutex("m", time.Minute)
+		c := mutexClaim("m", time.Minute)
 		c.Wait = true
 		second := acquire(t, st, c)
 		if g := first[i].grant; first[i].err == nil {
 			t.Errorf("%s: two believers for %v: %d and %d", urls[i], g.GrantedTTL-driver.Margin(g.GrantedTTL)-driver.SystemClock.Since(g.Since), g.Token, second.Token)
 		}
-		_, err := st.Acquire(t.Context(), mutex("held", time.Minute))
-		is(t, err, driver.ErrHeld)
+		_, err := st.Acquire(t.Context(), mutexClaim("held", time.Minute))
+		checkError(t, err, driver.ErrHeld)
 	}
 }
 
 // TestCommitKeepsWaiting: a client whose connection breaks does not end its commit's wait for the standby.
 func TestCommitKeepsWaiting(t *testing.T) {
 	t.Parallel()
-	primary, standby, link := synced(t)
-	st := opened(t, strings.Replace(primary.URL("test"), primary.Addr, link.Addr, 1)+"?sslmode=disable&create=true&timeout=2s")
-	deafen(t, standby)
+	primary, standby, link := startSynced(t)
+	st := mustOpen(t, strings.Replace(primary.URL("test"), primary.Addr, link.Addr, 1)+"?sslmode=disable&create=true&timeout=2s")
+	stopReceiver(t, standby)
 	came := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer func() { <-came }()
 	defer cancel()
 	go func() {
 		defer close(came)
-		_, _ = st.Acquire(ctx, mutex("m", time.Minute))
+		_, _ = st.Acquire(ctx, mutexClaim("m", time.Minute))
 	}()
 	var pid string
 	waits := `select coalesce(max(pid), 0) from pg_stat_activity where wait_event = 'SyncRep'`
 	eventually(t, "a commit that waits", func() bool {
 		var err error
-		pid, err = primary.Ask(waits)
+		pid, err = primary.QueryValue(waits)
 		return err == nil && pid != "0"
 	})
 	link.Reset()
 	eventually(t, "another try, which waits for the first", func() bool {
-		n, err := primary.Ask(`select count(*) from pg_stat_activity where application_name = 'holdfast' and wait_event_type = 'Lock'`)
+		n, err := primary.QueryValue(`select count(*) from pg_stat_activity where application_name = 'holdfast' and wait_event_type = 'Lock'`)
 		return err == nil && n != "0"
 	})
-	if n, err := primary.Ask(`select count(*) from pg_stat_activity where wait_event = 'SyncRep' and pid = ` + pid); err != nil || n != "1" {
+	if n, err := primary.QueryValue(`select count(*) from pg_stat_activity where wait_event = 'SyncRep' and pid = ` + pid); err != nil || n != "1" {
 		t.Errorf("the commit does not wait any more: %s %v", n, err)
 	}
 }
@@ -193,14 +193,14 @@ func TestStaleStandby(t *testing.T) {
 		t.Run("layout "+layout, func(t *testing.T) {
 			t.Parallel()
 			s := startServer(t)
-			st := opened(t, s.URL("test")+"?sslmode=disable&create=true&layout="+layout)
-			early := acquire(t, st, mutex("early", time.Minute))
+			st := mustOpen(t, s.URL("test")+"?sslmode=disable&create=true&layout="+layout)
+			early := acquire(t, st, mutexClaim("early", time.Minute))
 			standby, err := s.Standby("recovery_min_apply_delay=1h") // so that it is old for the whole test
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(standby.Stop)
-			config, opts := parse(t, "postgres://test@"+standby.Addr+","+s.Addr+"/postgres?sslmode=disable&target_session_attrs=any&layout="+layout)
+			config, opts := parseURL(t, "postgres://test@"+standby.Addr+","+s.Addr+"/postgres?sslmode=disable&target_session_attrs=any&layout="+layout)
 			var dials atomic.Int32
 			config.ConnConfig.DialFunc = func(_ context.Context, network, _ string) (net.Conn, error) {
 				if dials.Add(1)%2 == 1 { // now the one, now the other, as behind a name that leads to both
@@ -221,13 +221,13 @@ func TestStaleStandby(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer either.Close()
-			held := acquire(t, st, mutex("held", time.Minute))
+			held := acquire(t, st, mutexClaim("held", time.Minute))
 			for range 4 {
 				pool.Reset()
 				if l, err := either.Inspect(t.Context(), "held"); err == nil && len(l.Holders) != 1 {
 					t.Errorf("an old look at a lock that is held: %+v", l)
 				}
-				if err := renewed(t, either, held); err != nil {
+				if err := renewUntilKnown(t, either, held); err != nil {
 					t.Errorf("a renewal: %v", err)
 				}
 				for l, err := range either.List(t.Context(), "") {

@@ -21,23 +21,23 @@ import (
 // table is a table of PostgreSQL as a record.Table: a row a record. The version of a row is a random number, so that none is
 // ever used twice, not after a restore either; and the hash of its data, so that a row which an operator has edited is another.
 type table struct {
-	place    *place
-	info     driver.Info
-	clock    record.ServerClock
-	lanes    *lanes
-	listener *listener
-	behind   bool   // a pooler is in between: nothing can be listened to
-	release  func() // may be nil
+	location     *location
+	info         driver.Info
+	clock        record.ServerClock
+	batcher      *batcher
+	listener     *listener
+	behindPooler bool   // a pooler is in between: nothing can be listened to
+	closePool    func() // may be nil
 
 	nameSize, ownerSize, atSize int // of ShedLock's columns; negative: any
 
-	load, insert, update, replace, remove, page *statement
+	loadStmt, insertStmt, updateStmt, replaceStmt, deleteStmt, pageStmt *statement
 
-	contended [buckets]atomic.Int32 // how many of the next updates in a bucket expect to be refused
+	contended [bucketCount]atomic.Int32 // how many of the next updates in a bucket expect to be refused
 }
 
-// wary is for how many writes after a refusal others are expected to write, too.
-const wary = 8
+// contendedWrites is for how many writes after a refusal others are expected to write, too.
+const contendedWrites = 8
 
 // A write is one statement, which also brings the row that stands there if it was refused, and the server's clock. $1 is the
 // row's name and $2 its bucket. Those who wait hold a shared advisory lock on the bucket of what they wait for: who cannot
@@ -58,18 +58,18 @@ const (
 		left join (select name, data, version from LOCKS where name >= $1 order by name limit 200) l on true order by l.name`
 )
 
-func (t *table) prepare() {
-	names := strings.NewReplacer("LOCKS", t.place.locks, "CHANNEL", t.place.channel, "CLASS", fmt.Sprint(t.place.class))
+func (t *table) buildStatements() {
+	names := strings.NewReplacer("LOCKS", t.location.locksTable, "CHANNEL", t.location.channel, "CLASS", fmt.Sprint(t.location.lockClass))
 	write := func(text string, formats ...int16) *statement {
 		return newStatement(names.Replace(fmt.Sprintf(writeText, text)), formats...)
 	}
-	t.insert = write(insertText, 0, 1, 1, 1)
-	t.update = write(updateText, 0, 1, 1, 1, 1, 1)
-	t.replace = newStatement(names.Replace(replaceText), 0, 1, 1, 1, 1, 1)
-	t.remove = write(deleteText, 0, 1, 1, 1)
-	t.load = newStatement(names.Replace(loadText), 0)
-	t.page = newStatement(names.Replace(pageText), 0)
-	t.load.recovery, t.page.recovery = 4, 4
+	t.insertStmt = write(insertText, 0, 1, 1, 1)
+	t.updateStmt = write(updateText, 0, 1, 1, 1, 1, 1)
+	t.replaceStmt = newStatement(names.Replace(replaceText), 0, 1, 1, 1, 1, 1)
+	t.deleteStmt = write(deleteText, 0, 1, 1, 1)
+	t.loadStmt = newStatement(names.Replace(loadText), 0)
+	t.pageStmt = newStatement(names.Replace(pageText), 0)
+	t.loadStmt.standbyColumn, t.pageStmt.standbyColumn = 4, 4
 }
 
 func (t *table) Info() driver.Info { return t.info }
@@ -84,76 +84,76 @@ func (t *table) ClockIsStale() bool { return t.clock.ClockIsStale() }
 
 // Keys tells where a lock stands.
 func (t *table) Keys(name string) []string {
-	return []string{fmt.Sprintf("%s: name = %q", t.place.locks, name)}
+	return []string{fmt.Sprintf("%s: name = %q", t.location.locksTable, name)}
 }
 
-// run runs one statement; once, if it writes.
-func (t *table) run(ctx context.Context, st *statement, params ...[]byte) ([][][]byte, error) {
-	a := t.lanes.do(ctx, st, params...)
-	if a.err != nil && !refused(a.err) && (st == t.load || st == t.page) {
-		a = t.lanes.do(ctx, st, params...) // it may have met a connection that was dead already
+// queryRows runs one statement; once, if it writes.
+func (t *table) queryRows(ctx context.Context, st *statement, params ...[]byte) ([][][]byte, error) {
+	a := t.batcher.runStatement(ctx, st, params...)
+	if a.err != nil && !isServerError(a.err) && (st == t.loadStmt || st == t.pageStmt) {
+		a = t.batcher.runStatement(ctx, st, params...) // it may have met a connection that was dead already
 	}
 	switch {
 	case a.err != nil && ctx.Err() != nil:
 		return nil, ctx.Err()
-	case a.unsent && !driver.IsFinal(a.err):
-		return nil, unsent{t.place.explain(a.err)}
+	case a.notSent && !driver.IsFinal(a.err):
+		return nil, unsentError{t.location.explainError(a.err)}
 	case a.err != nil:
-		return nil, t.place.explain(a.err)
-	case st != t.load && st != t.page:
-		t.place.wrote.Store(true)
+		return nil, t.location.explainError(a.err)
+	case st != t.loadStmt && st != t.pageStmt:
+		t.location.hasWritten.Store(true)
 	}
-	if a.timed && len(a.rows) > 0 {
-		t.clock.AddReply(micros(a.rows[0][0]), a.from, a.to)
+	if a.isTimed && len(a.rows) > 0 {
+		t.clock.AddReply(readMicros(a.rows[0][0]), a.sentAt, a.receivedAt)
 	}
 	return a.rows, nil
 }
 
-// micros reads a timestamp: microseconds since 2000, of which infinity has the most that there are.
-func micros(b []byte) int64 {
+// readMicros reads a timestamp: microseconds since 2000, of which infinity has the most that there are.
+func readMicros(b []byte) int64 {
 	return min(int64(stdbinary.BigEndian.Uint64(b)), math.MaxInt64-y2k.UnixMicro()) + y2k.UnixMicro()
 }
 
 var y2k = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// row is what columns 2 and 3 of an answer say.
-func row(name string, columns [][]byte) record.Row {
+// readRow is what columns 2 and 3 of an answer say.
+func readRow(name string, columns [][]byte) record.Row {
 	data, id := columns[2], columns[3]
 	if id == nil {
 		return record.Row{Name: name}
 	}
-	return record.Row{Name: name, Version: version(id, data), Data: data}
+	return record.Row{Name: name, Version: rowVersion(id, data), Data: data}
 }
 
 // idSize is how long the random part of a version is.
 const idSize = 16
 
-func version(id, data []byte) string {
+func rowVersion(id, data []byte) string {
 	h := sha256.Sum256(data)
 	return hex.EncodeToString(append(id[:idSize:idSize], h[:]...))
 }
 
-// buckets is how many advisory locks a client may come to hold for all that it waits for.
-const buckets = 256
+// bucketCount is how many advisory locks a client may come to hold for all that it waits for.
+const bucketCount = 256
 
-func bucket(name string) int32 {
+func bucketOf(name string) int32 {
 	h := fnv.New32a()
 	h.Write([]byte(name))
-	return int32(h.Sum32() % buckets)
+	return int32(h.Sum32() % bucketCount)
 }
 
-func int4(n int32) []byte { return stdbinary.BigEndian.AppendUint32(nil, uint32(n)) }
+func encodeInt4(n int32) []byte { return stdbinary.BigEndian.AppendUint32(nil, uint32(n)) }
 
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
-	rows, err := t.run(ctx, t.load, []byte(name))
+	rows, err := t.queryRows(ctx, t.loadStmt, []byte(name))
 	if err != nil {
 		return record.Row{}, err
 	}
-	return row(name, rows[0]), nil
+	return readRow(name, rows[0]), nil
 }
 
-// write makes one write, and gives the row that stood in its way.
-func (t *table) write(ctx context.Context, st *statement, r record.Row, params ...[]byte) (record.Row, error) {
+// writeRow makes one write, and gives the row that stood in its way.
+func (t *table) writeRow(ctx context.Context, st *statement, r record.Row, params ...[]byte) (record.Row, error) {
 	if r.Version != "" {
 		v, err := hex.DecodeString(r.Version)
 		if err != nil || len(v) != idSize+sha256.Size {
@@ -161,15 +161,15 @@ func (t *table) write(ctx context.Context, st *statement, r record.Row, params .
 		}
 		params = append(params, v[:idSize], v[idSize:])
 	}
-	rows, err := t.run(ctx, st, append([][]byte{[]byte(r.Name), int4(bucket(r.Name))}, params...)...)
+	rows, err := t.queryRows(ctx, st, append([][]byte{[]byte(r.Name), encodeInt4(bucketOf(r.Name))}, params...)...)
 	if err != nil || len(rows) > 0 && rows[0][1] != nil {
 		return record.Row{}, err
 	}
-	t.contended[bucket(r.Name)].Store(wary)
+	t.contended[bucketOf(r.Name)].Store(contendedWrites)
 	if len(rows) == 0 {
 		return record.Row{}, record.ErrConflict
 	}
-	now := row(r.Name, rows[0])
+	now := readRow(r.Name, rows[0])
 	if now.Version == r.Version {
 		now = record.Row{} // the statement saw the row as it was before the other write that it had to wait for
 	}
@@ -180,19 +180,19 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > record.MaxData {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))
 	}
-	st := t.replace
+	st := t.replaceStmt
 	if r.Version == "" {
-		st = t.insert
-	} else if n := &t.contended[bucket(r.Name)]; n.Load() > 0 {
+		st = t.insertStmt
+	} else if n := &t.contended[bucketOf(r.Name)]; n.Load() > 0 {
 		n.Add(-1)
-		st = t.update
+		st = t.updateStmt
 	}
 	id := make([]byte, idSize)
 	_, _ = rand.Read(id) // it never fails
-	if now, err := t.write(ctx, st, r, r.Data, id); err != nil {
+	if now, err := t.writeRow(ctx, st, r, r.Data, id); err != nil {
 		return now, err
 	}
-	r.Version = version(id, r.Data)
+	r.Version = rowVersion(id, r.Data)
 	return r, nil
 }
 
@@ -204,7 +204,7 @@ func (t *table) Delete(ctx context.Context, r record.Row) error {
 		}
 		return err
 	}
-	now, err := t.write(ctx, t.remove, r)
+	now, err := t.writeRow(ctx, t.deleteStmt, r)
 	if err != nil && now.Name != "" && now.Version == "" {
 		return nil // there is none
 	}
@@ -215,14 +215,14 @@ func (t *table) Delete(ctx context.Context, r record.Row) error {
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		for from := prefix; ; {
-			rows, err := t.run(ctx, t.page, []byte(from))
+			rows, err := t.queryRows(ctx, t.pageStmt, []byte(from))
 			if err != nil {
 				yield(record.Row{}, err)
 				return
 			}
 			for _, r := range rows {
 				name := string(r[1])
-				if name == "" || !strings.HasPrefix(name, prefix) || !yield(row(name, r), nil) {
+				if name == "" || !strings.HasPrefix(name, prefix) || !yield(readRow(name, r), nil) {
 					return // there are no more
 				}
 				from = name + "\x01" // the next name that can be
@@ -233,9 +233,9 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 
 func (t *table) Close() error {
 	t.listener.close()
-	t.lanes.close()
-	if t.release != nil {
-		t.release()
+	t.batcher.close()
+	if t.closePool != nil {
+		t.closePool()
 	}
 	return nil
 }

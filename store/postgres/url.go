@@ -34,7 +34,7 @@ func init() {
 	driver.Register("postgresql", openURL)
 }
 
-var libpq = []string{"host", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "sslsni", "sslnegotiation",
+var libpqOptions = []string{"host", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "sslsni", "sslnegotiation",
 	"target_session_attrs", "connect_timeout", "application_name", "passfile", "service", "servicefile", "channel_binding",
 	"min_protocol_version", "max_protocol_version", "pool_max_conns"}
 
@@ -68,13 +68,13 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 		},
 	}
 	ours := slices.Collect(maps.Keys(known))
-	for _, name := range libpq {
+	for _, name := range libpqOptions {
 		known[name] = func(string) error { return nil }
 	}
 	if err := driver.Query(u, known); err != nil {
 		return nil, nil, err
 	}
-	if _, err := o.place(); err != nil {
+	if _, err := o.resolveLocation(); err != nil {
 		return nil, nil, err
 	}
 	plain := *u
@@ -90,16 +90,16 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 	if password != nil {
 		config.ConnConfig.Password = *password
 	}
-	if config.ConnConfig.ValidateConnect == nil && several(config.ConnConfig) && !query.Has("target_session_attrs") && os.Getenv("PGTARGETSESSIONATTRS") == "" {
+	if config.ConnConfig.ValidateConnect == nil && hasSeveralServers(config.ConnConfig) && !query.Has("target_session_attrs") && os.Getenv("PGTARGETSESSIONATTRS") == "" {
 		config.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	config.ConnConfig.RuntimeParams["application_name"] = cmp.Or(config.ConnConfig.RuntimeParams["application_name"], "holdfast")
 	return config, o, nil
 }
 
-// mostOpening is how long an opening waits for a server that gives no answer, refuses connections or is starting up: no longer than
+// maxOpenTime is how long an opening waits for a server that gives no answer, refuses connections or is starting up: no longer than
 // a wait for a lock would.
-const mostOpening = 10 * time.Second
+const maxOpenTime = 10 * time.Second
 
 // openConfig opens a store with a pool of its own.
 func openConfig(ctx context.Context, config *pgxpool.Config, opts *Options) (driver.Store, error) {
@@ -120,12 +120,12 @@ func openConfig(ctx context.Context, config *pgxpool.Config, opts *Options) (dri
 		return nil, fmt.Errorf("%w: %s", driver.ErrInvalid, err)
 	}
 	release := func() {
-		d.hurry(200 * time.Millisecond)
+		d.limitAllConns(200 * time.Millisecond)
 		pool.Close()
 	}
-	looking, cancel := context.WithTimeout(ctx, mostOpening)
+	looking, cancel := context.WithTimeout(ctx, maxOpenTime)
 	defer cancel()
-	s, err := openPatiently(looking, pool, opts, release)
+	s, err := openWithRetry(looking, pool, opts, release)
 	if err != nil {
 		release()
 		return nil, err
@@ -133,11 +133,11 @@ func openConfig(ctx context.Context, config *pgxpool.Config, opts *Options) (dri
 	return s, nil
 }
 
-// openPatiently bears with a server that is away until ctx ends: it may be restarting.
-func openPatiently(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()) (driver.Store, error) {
+// openWithRetry bears with a server that is away until ctx ends: it may be restarting.
+func openWithRetry(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()) (driver.Store, error) {
 	var last error
 	for tries := 0; ; tries++ {
-		s, err := open(ctx, pool, opts, release)
+		s, err := openStore(ctx, pool, opts, release)
 		if err == nil || driver.IsFinal(err) {
 			return s, err
 		}

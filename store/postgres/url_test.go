@@ -28,7 +28,7 @@ func TestOpeningASilentServer(t *testing.T) {
 	defer machine.Watch()()
 	began := time.Now()
 	_, err = driver.Open(t.Context(), "postgres://u:s3cret@"+silent.Addr().String()+"/db?sslmode=disable&timeout=100ms")
-	if err == nil || driver.IsFinal(err) || strings.Contains(err.Error(), "s3cret") || time.Since(began) > mostOpening+time.Second+machine.Lost(began) {
+	if err == nil || driver.IsFinal(err) || strings.Contains(err.Error(), "s3cret") || time.Since(began) > maxOpenTime+time.Second+machine.Lost(began) {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
 }
@@ -40,7 +40,7 @@ func TestURL(t *testing.T) {
 	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	config, o := parse(t, "postgres://u@h:7,i:8/db?schema=s&table=t&create=true&layout=shedlock&timeout=2s&pool_max_conns=9&sslmode=disable"+
+	config, o := parseURL(t, "postgres://u@h:7,i:8/db?schema=s&table=t&create=true&layout=shedlock&timeout=2s&pool_max_conns=9&sslmode=disable"+
 		"&target_session_attrs=read-write&password-file="+file)
 	c := config.ConnConfig
 	if o.Schema != "s" || o.Table != "t" || !o.Create || o.Layout != LayoutShedLock || o.Timeout != 2*time.Second {
@@ -49,13 +49,13 @@ func TestURL(t *testing.T) {
 	if c.Host != "h" || c.Port != 7 || len(c.Fallbacks) == 0 || c.Database != "db" || c.User != "u" || c.Password != "s3cret" || config.MaxConns != 9 {
 		t.Errorf("%+v", c)
 	}
-	if p, err := o.place(); err != nil || p.locks != `"s"."t"` {
+	if p, err := o.resolveLocation(); err != nil || p.locksTable != `"s"."t"` {
 		t.Errorf("%+v %v", p, err)
 	}
 	for raw, any := range map[string]bool{
 		"postgres://u@h/db": true, "postgres://u@h,i/db": false, "postgres://u@h,i/db?target_session_attrs=any": true,
 	} {
-		if config, _ := parse(t, raw); any != (config.ConnConfig.ValidateConnect == nil) {
+		if config, _ := parseURL(t, raw); any != (config.ConnConfig.ValidateConnect == nil) {
 			t.Errorf("%s: any server will do: %v", raw, !any)
 		}
 	}
@@ -74,7 +74,7 @@ func TestURL(t *testing.T) {
 	if _, err := driver.Open(ctx, "postgres://u:s3cret@127.0.0.1:1/db?sslmode=disable"); err == nil || driver.IsFinal(err) || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("nobody listens there: %v", err)
 	}
-	s := opened(t, strings.Replace(freshURL(t, server(t)), "test@", "test:s3cret@", 1))
+	s := mustOpen(t, strings.Replace(freshURL(t, sharedServer(t)), "test@", "test:s3cret@", 1))
 	if i := s.Info(); strings.Contains(i.Store, "s3cret") || strings.Contains(i.Store, "test@") || !strings.HasPrefix(i.Store, "postgres://127.0.0.1:") {
 		t.Errorf("it is shown as %s", i.Store)
 	}
@@ -86,7 +86,7 @@ func TestOpeningDuringRestart(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	url := s.URL("test") + "?sslmode=disable&create=true"
-	opened(t, url)
+	mustOpen(t, url)
 	s.Kill()
 	came := make(chan error, 1)
 	go func() {
@@ -102,7 +102,7 @@ func TestOpeningDuringRestart(t *testing.T) {
 		came <- err
 	case <-time.After(300 * time.Millisecond):
 	}
-	if err := s.Again(); err != nil {
+	if err := s.StartAgain(); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-came; err != nil {

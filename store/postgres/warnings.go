@@ -15,41 +15,41 @@ import (
 
 // Warnings looks at the server's settings and at how it is reached.
 func (t *table) Warnings(ctx context.Context) ([]string, error) {
-	if t.lanes.life.Err() != nil {
+	if t.batcher.life.Err() != nil {
 		return nil, driver.ErrClosed
 	}
-	looking, cancel := context.WithTimeout(ctx, t.lanes.timeout)
+	looking, cancel := context.WithTimeout(ctx, t.batcher.timeout)
 	defer cancel()
-	s, err := t.place.look(looking, t.lanes.pool)
+	s, err := t.location.readServerState(looking, t.batcher.pool)
 	if err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
-	return append(s.warnings(t.place.several), wayWarnings(t.lanes.pool.Config().ConnConfig)...), nil
+	return append(s.listWarnings(t.location.severalServers), connectionWarnings(t.batcher.pool.Config().ConnConfig)...), nil
 }
 
-// warnings are about the server.
-func (s *situation) warnings(several bool) (ws []string) {
+// listWarnings are about the server.
+func (s *serverState) listWarnings(several bool) (ws []string) {
 	if s.Fsync != "on" {
 		ws = append(ws, "fsync is off: after a power cut locks are forgotten, and the database may be broken; set it to on")
 	}
-	if s.Commit == "off" {
+	if s.SynchronousCommit == "off" {
 		ws = append(ws, "synchronous_commit is off: after a crash of the server the last locks are forgotten; set it to on, for the user of the locks at least")
 	}
 	switch {
-	case s.Standbys != "" && s.Messages == "error":
+	case s.StandbyNames != "" && s.ClientMinMessages == "error":
 		ws = append(ws, "client_min_messages is error: a commit that was not waited for by the standbys cannot be told from one that was; set it to warning")
-	case several && !s.synced():
+	case several && !s.waitsForStandbys():
 		ws = append(ws, "several servers are named, and commits do not wait for the standbys: a fail-over may forget locks that are held; "+
 			"set synchronous_standby_names, and synchronous_commit to on")
 	}
 	return ws
 }
 
-// wayWarnings are about the way to it.
-func wayWarnings(c *pgx.ConnConfig) (ws []string) {
+// connectionWarnings are about the way to it.
+func connectionWarnings(c *pgx.ConnConfig) (ws []string) {
 	plain, encrypted := false, false
 	note := func(host string, tls bool) {
-		if far(host) {
+		if isRemoteHost(host) {
 			plain, encrypted = plain || !tls, encrypted || tls
 		}
 	}
@@ -64,30 +64,30 @@ func wayWarnings(c *pgx.ConnConfig) (ws []string) {
 	return ws
 }
 
-// far reports whether a host is another machine.
-func far(host string) bool {
+// isRemoteHost reports whether a host is another machine.
+func isRemoteHost(host string) bool {
 	network, _ := pgconn.NetworkAddress(host, 0)
 	ip := net.ParseIP(host)
 	return network != "unix" && !filepath.IsAbs(host) && host != "localhost" && (ip == nil || !ip.IsLoopback())
 }
 
-const mostWarnings = 8
+const maxWarnings = 8
 
 // Warnings tells also of rows whose times cannot be right.
-func (s *shedlock) Warnings(ctx context.Context) ([]string, error) {
-	ws, err := s.t.Warnings(ctx)
+func (s *shedlockStore) Warnings(ctx context.Context) ([]string, error) {
+	ws, err := s.table.Warnings(ctx)
 	if err != nil {
 		return nil, err
 	}
-	a := s.t.lanes.do(ctx, s.astray)
+	a := s.table.batcher.runStatement(ctx, s.suspectStmt)
 	if a.err != nil {
-		return nil, cmp.Or(ctx.Err(), s.t.place.explain(a.err))
+		return nil, cmp.Or(ctx.Err(), s.table.location.explainError(a.err))
 	}
 	for _, row := range a.rows {
-		if v := s.view(row); v.astray != "" {
-			ws = append(ws, v.misread())
+		if v := s.parseRow(row); v.timeFault != "" {
+			ws = append(ws, v.describeTimeFault())
 		}
-		if len(ws) == mostWarnings {
+		if len(ws) == maxWarnings {
 			break
 		}
 	}

@@ -7,18 +7,18 @@ import (
 	"syscall"
 )
 
-// child makes a server another user's if we are root, whom PostgreSQL refuses to serve.
-func child() (*syscall.SysProcAttr, error) {
+// childAttributes makes a server another user's if we are root, whom PostgreSQL refuses to serve.
+func childAttributes() (*syscall.SysProcAttr, error) {
 	attr := &syscall.SysProcAttr{}
-	uid, gid, err := servant()
+	uid, gid, err := serverUser()
 	if err == nil && uid >= 0 {
 		attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 	}
 	return attr, err
 }
 
-// servant is the user that servers run as: -1 for our own.
-func servant() (uid, gid int, err error) {
+// serverUser is the user that servers run as: -1 for our own.
+func serverUser() (uid, gid int, err error) {
 	if os.Geteuid() != 0 {
 		return -1, -1, nil
 	}

@@ -31,10 +31,10 @@ type Server struct {
 	done chan struct{}
 }
 
-// program finds one of PostgreSQL's programs, which Debian keeps out of the PATH. The newest is taken.
-func program(name string) (string, error) {
+// findProgram finds one of PostgreSQL's programs, which Debian keeps out of the PATH. The newest is taken.
+func findProgram(name string) (string, error) {
 	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); len(found) > 0 {
-		slices.SortFunc(found, func(a, b string) int { return major(b) - major(a) })
+		slices.SortFunc(found, func(a, b string) int { return majorVersion(b) - majorVersion(a) })
 		return found[0], nil
 	}
 	if dir, err := exec.Command("pg_config", "--bindir").Output(); err == nil {
@@ -49,26 +49,26 @@ func program(name string) (string, error) {
 	return path, nil
 }
 
-func major(path string) int {
+func majorVersion(path string) int {
 	n, _ := strconv.Atoi(strings.Split(path, "/")[4])
 	return n
 }
 
-// prepare makes a directory that the servers' user may use.
-func prepare(env []string) (*Server, error) {
+// newServerDir makes a directory that the servers' user may use.
+func newServerDir(env []string) (*Server, error) {
 	dir, err := os.MkdirTemp("", "holdfast-postgres-")
 	if err != nil {
 		return nil, err
 	}
-	uid, gid, err := servant()
+	uid, gid, err := serverUser()
 	if err == nil && uid >= 0 {
 		err = os.Chown(dir, uid, gid)
 	}
 	return &Server{dir: dir, env: env}, err
 }
 
-// place finds the server a port, just before it starts: others look for ports as well.
-func (s *Server) place() (err error) {
+// assignPort finds the server a port, just before it starts: others look for ports as well.
+func (s *Server) assignPort() (err error) {
 	s.port, err = freeport.Port()
 	s.Addr = "127.0.0.1:" + s.port
 	return err
@@ -76,7 +76,7 @@ func (s *Server) place() (err error) {
 
 // Start starts a server with the user test, a superuser, whom it trusts, and the database postgres. settings are added to
 // those of its configuration, as in "max_connections=20". Stop it.
-func Start(settings ...string) (*Server, error) { return start(nil, settings) }
+func Start(settings ...string) (*Server, error) { return startServer(nil, settings) }
 
 // StartAt starts a server whose clock is ahead of the machine's by that much, or behind. It needs libfaketime.
 func StartAt(ahead time.Duration, settings ...string) (*Server, error) {
@@ -84,59 +84,59 @@ func StartAt(ahead time.Duration, settings ...string) (*Server, error) {
 	if len(found) == 0 {
 		return nil, errors.New("libfaketime is needed (Debian: apt-get install faketime)")
 	}
-	return start([]string{"LD_PRELOAD=" + found[0], fmt.Sprintf("FAKETIME=%+d", int(ahead.Seconds())), "FAKETIME_DONT_FAKE_MONOTONIC=1"}, settings)
+	return startServer([]string{"LD_PRELOAD=" + found[0], fmt.Sprintf("FAKETIME=%+d", int(ahead.Seconds())), "FAKETIME_DONT_FAKE_MONOTONIC=1"}, settings)
 }
 
-func start(env, settings []string) (*Server, error) {
-	s, err := prepare(env)
+func startServer(env, settings []string) (*Server, error) {
+	s, err := newServerDir(env)
 	if err != nil {
 		return nil, err
 	}
-	initdb, err := program("initdb")
+	initdb, err := findProgram("initdb")
 	if err == nil {
-		err = s.command(initdb, "-D", s.dir+"/data", "-U", "test", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+		err = s.runCommand(initdb, "-D", s.dir+"/data", "-U", "test", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 	}
 	if err != nil {
 		os.RemoveAll(s.dir)
 		return nil, err
 	}
-	return s, s.serve(settings)
+	return s, s.runPostgres(settings)
 }
 
 // Standby starts a server that follows this one, and reads only.
 func (s *Server) Standby(settings ...string) (*Server, error) {
-	f, err := prepare(nil)
+	f, err := newServerDir(nil)
 	if err != nil {
 		return nil, err
 	}
-	backup, err := program("pg_basebackup")
+	backup, err := findProgram("pg_basebackup")
 	if err == nil {
-		err = f.command(backup, "-D", f.dir+"/data", "-h", "127.0.0.1", "-p", s.port, "-U", "test", "-R", "-X", "stream", "-c", "fast", "--no-sync")
+		err = f.runCommand(backup, "-D", f.dir+"/data", "-h", "127.0.0.1", "-p", s.port, "-U", "test", "-R", "-X", "stream", "-c", "fast", "--no-sync")
 	}
 	if err != nil {
 		os.RemoveAll(f.dir)
 		return nil, err
 	}
-	return f, f.serve(settings)
+	return f, f.runPostgres(settings)
 }
 
-func (s *Server) serve(settings []string) error {
-	if err := s.place(); err != nil {
+func (s *Server) runPostgres(settings []string) error {
+	if err := s.assignPort(); err != nil {
 		return err
 	}
 	s.args = []string{"-D", s.dir + "/data", "-h", "127.0.0.1", "-p", s.port, "-k", s.dir}
 	for _, v := range append([]string{"fsync=off", "shared_buffers=16MB", "log_min_messages=fatal"}, settings...) {
 		s.args = append(s.args, "-c", v)
 	}
-	err := s.Again()
+	err := s.StartAgain()
 	if err != nil {
 		s.Stop()
 	}
 	return err
 }
 
-func (s *Server) command(name string, args ...string) error {
-	attr, err := child()
+func (s *Server) runCommand(name string, args ...string) error {
+	attr, err := childAttributes()
 	if err != nil {
 		return err
 	}
@@ -148,21 +148,21 @@ func (s *Server) command(name string, args ...string) error {
 	return nil
 }
 
-// Again starts a server that was stopped or killed, on the same data, and returns when it answers.
-func (s *Server) Again() error {
-	postgres, err := program("postgres")
+// StartAgain starts a server that was stopped or killed, on the same data, and returns when it answers.
+func (s *Server) StartAgain() error {
+	postgres, err := findProgram("postgres")
 	if err != nil {
 		return err
 	}
 	log := filepath.Join(s.dir, "log")
-	if s.cmd, s.done, err = spawn(s.dir, log, s.env, postgres, s.args...); err != nil {
+	if s.cmd, s.done, err = spawnProcess(s.dir, log, s.env, postgres, s.args...); err != nil {
 		return err
 	}
-	return s.await(log, func() error { return s.Exec("select 1") })
+	return s.awaitAnswer(log, func() error { return s.Exec("select 1") })
 }
 
-func spawn(dir, logFile string, env []string, name string, args ...string) (*exec.Cmd, chan struct{}, error) {
-	attr, err := child()
+func spawnProcess(dir, logFile string, env []string, name string, args ...string) (*exec.Cmd, chan struct{}, error) {
+	attr, err := childAttributes()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -181,7 +181,7 @@ func spawn(dir, logFile string, env []string, name string, args ...string) (*exe
 	return c, done, nil
 }
 
-func (s *Server) await(log string, answers func() error) error {
+func (s *Server) awaitAnswer(log string, answers func() error) error {
 	var err error
 	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		if err = answers(); err == nil {
@@ -202,12 +202,12 @@ func (s *Server) URL(user string) string { return "postgres://" + user + "@" + s
 
 // Exec runs statements as the superuser, on a connection of its own.
 func (s *Server) Exec(text string) error {
-	_, err := s.Ask(text)
+	_, err := s.QueryValue(text)
 	return err
 }
 
-// Ask runs statements like Exec and gives the first value of the last answer, in text.
-func (s *Server) Ask(text string) (string, error) {
+// QueryValue runs statements like Exec and gives the first value of the last answer, in text.
+func (s *Server) QueryValue(text string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	c, err := pgx.Connect(ctx, s.URL("test")+"?sslmode=disable")
@@ -246,11 +246,11 @@ func (s *Server) Bouncer(mode string, size int) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("PgBouncer is needed (Debian: apt-get install pgbouncer): %w", err)
 	}
-	b, err := prepare(nil)
+	b, err := newServerDir(nil)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.place(); err != nil {
+	if err := b.assignPort(); err != nil {
 		return nil, err
 	}
 	text := fmt.Sprintf(`[databases]
@@ -267,10 +267,10 @@ max_client_conn = 500
 `, s.port, b.port, b.dir, mode, size)
 	err = errors.Join(os.WriteFile(b.dir+"/ini", []byte(text), 0o644), os.WriteFile(b.dir+"/users", []byte("\"test\" \"\"\n"), 0o644))
 	if err == nil {
-		b.cmd, b.done, err = spawn(b.dir, b.dir+"/log", nil, path, "-q", b.dir+"/ini")
+		b.cmd, b.done, err = spawnProcess(b.dir, b.dir+"/log", nil, path, "-q", b.dir+"/ini")
 	}
 	if err == nil {
-		err = b.await(b.dir+"/log", func() error { return b.Exec("select 1") })
+		err = b.awaitAnswer(b.dir+"/log", func() error { return b.Exec("select 1") })
 	}
 	if err != nil {
 		b.Stop()

@@ -27,11 +27,11 @@ func throughLink(t *testing.T, s *pgtest.Server, url string) (driver.Store, *lin
 		t.Fatal(err)
 	}
 	t.Cleanup(link.Close)
-	return opened(t, strings.Replace(url, s.Addr, link.Addr, 1)), link
+	return mustOpen(t, strings.Replace(url, s.Addr, link.Addr, 1)), link
 }
 
-// force ends the holder of a lock as an operator does.
-func force(t *testing.T, st driver.Store, name string) {
+// forceRelease ends the holder of a lock as an operator does.
+func forceRelease(t *testing.T, st driver.Store, name string) {
 	t.Helper()
 	l, err := st.Inspect(t.Context(), name)
 	if err == nil && len(l.Holders) == 1 {
@@ -47,31 +47,31 @@ func force(t *testing.T, st driver.Store, name string) {
 // beside the longest of names.
 func TestBreakIsTold(t *testing.T) {
 	t.Parallel()
-	s := server(t)
+	s := sharedServer(t)
 	for _, layout := range []string{"", "shedlock"} {
 		url := freshURL(t, s, "layout="+layout)
-		operator := opened(t, url)
+		operator := mustOpen(t, url)
 		st, link := throughLink(t, s, url)
 		for _, others := range []int{0, 1} { // who have the lock in between
 			name := fmt.Sprint("broken", others)
-			g := acquire(t, st, mutex(name, time.Minute))
-			force(t, operator, name)
+			g := acquire(t, st, mutexClaim(name, time.Minute))
+			forceRelease(t, operator, name)
 			for range others {
-				c := mutex(name, time.Minute)
+				c := mutexClaim(name, time.Minute)
 				c.Owner, c.Meta = strings.Repeat("o", driver.MaxOwner), strings.Repeat("m", operator.Info().MaxMeta)
 				acquire(t, operator, c)
 			}
-			if err := renewed(t, st, g); loss(err) != driver.LossBroken {
+			if err := renewUntilKnown(t, st, g); lossOf(err) != driver.LossBroken {
 				t.Errorf("layout %q, %d others: the renewal of a claim that was broken: %v", layout, others, err)
 			}
 			link.LoseReplies(1)
-			if err := st.Release(t.Context(), g.Claim, ""); loss(err) != driver.LossBroken {
+			if err := st.Release(t.Context(), g.Claim, ""); lossOf(err) != driver.LossBroken {
 				t.Errorf("layout %q, %d others: the release of a claim that was broken: %v", layout, others, err)
 			}
 			name = fmt.Sprint("own", others)
-			g = acquire(t, st, mutex(name, time.Minute))
+			g = acquire(t, st, mutexClaim(name, time.Minute))
 			for range others {
-				c := mutex(name, time.Minute)
+				c := mutexClaim(name, time.Minute)
 				c.Wait = true
 				go func() { _, _ = operator.Acquire(t.Context(), c) }()
 			}
@@ -83,17 +83,17 @@ func TestBreakIsTold(t *testing.T) {
 	}
 }
 
-// TestShedLockLeftNoTrace: where the row tells nothing of how a claim was ended, since others have had the lock after it, a release
+// TestShedLockReleaseWithoutTrace: where the row tells nothing of how a claim was ended, since others have had the lock after it, a release
 // whose first try got no answer does not say that it went well.
-func TestShedLockLeftNoTrace(t *testing.T) {
+func TestShedLockReleaseWithoutTrace(t *testing.T) {
 	t.Parallel()
-	server, s, peers := shedlocks(t, 1)
+	server, s, peers := startShedLock(t, 1)
 	st, link := throughLink(t, server, server.URL("test")+"?sslmode=disable&layout=shedlock")
 	for name, others := range map[string]func(){
 		"two of ours": func() {
-			c := mutex("two of ours", time.Minute)
+			c := mutexClaim("two of ours", time.Minute)
 			release(t, s, acquire(t, s, c).Claim)
-			acquire(t, s, mutex("two of ours", time.Minute))
+			acquire(t, s, mutexClaim("two of ours", time.Minute))
 		},
 		"foreign": func() {
 			if ok, err := peers[0].lock(t.Context(), "foreign", time.Minute); !ok || err != nil {
@@ -101,24 +101,24 @@ func TestShedLockLeftNoTrace(t *testing.T) {
 			}
 		},
 	} {
-		g := acquire(t, st, mutex(name, time.Minute))
-		force(t, s, name)
+		g := acquire(t, st, mutexClaim(name, time.Minute))
+		forceRelease(t, s, name)
 		others()
 		link.LoseReplies(1)
-		is(t, st.Release(t.Context(), g.Claim, ""), driver.ErrUncertain)
+		checkError(t, st.Release(t.Context(), g.Claim, ""), driver.ErrUncertain)
 	}
 }
 
-// TestUnsent: a release of which nothing can have been sent, since no connection was to be had, has not ended the claim: one that is
+// TestUnsentRequests: a release of which nothing can have been sent, since no connection was to be had, has not ended the claim: one that is
 // found gone later was lost. And the outcome of a claim that cannot have been sent is known.
-func TestUnsent(t *testing.T) {
+func TestUnsentRequests(t *testing.T) {
 	t.Parallel()
-	s := server(t)
+	s := sharedServer(t)
 	for _, layout := range []string{"", "shedlock"} {
 		url := freshURL(t, s, "layout="+layout)
 		var refuse atomic.Int32
-		config, opts := parse(t, url)
-		config.ConnConfig.DialFunc = refusing(config.ConnConfig.DialFunc, &refuse)
+		config, opts := parseURL(t, url)
+		config.ConnConfig.DialFunc = refuseDials(config.ConnConfig.DialFunc, &refuse)
 		pool, err := pgxpool.NewWithConfig(t.Context(), config)
 		if err != nil {
 			t.Fatal(err)
@@ -129,8 +129,8 @@ func TestUnsent(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer st.Close()
-		g := acquire(t, st, mutex("m", time.Minute))
-		exec(t, s, `delete from `+mustPlace(t, opts).locks) // so that nothing but the release itself can tell
+		g := acquire(t, st, mutexClaim("m", time.Minute))
+		execSQL(t, s, `delete from `+mustLocate(t, opts).locksTable) // so that nothing but the release itself can tell
 		pool.Reset()
 		refuse.Store(4)
 		if err := st.Release(t.Context(), g.Claim, ""); !errors.Is(err, driver.ErrLost) || refuse.Load() > 0 {
@@ -138,14 +138,14 @@ func TestUnsent(t *testing.T) {
 		}
 		pool.Reset()
 		refuse.Store(math.MaxInt32)
-		if _, err := st.Acquire(t.Context(), mutex("n", time.Second)); err == nil || driver.IsFinal(err) || errors.Is(err, driver.ErrUncertain) {
+		if _, err := st.Acquire(t.Context(), mutexClaim("n", time.Second)); err == nil || driver.IsFinal(err) || errors.Is(err, driver.ErrUncertain) {
 			t.Errorf("layout %q: a claim that cannot be sent: %v", layout, err)
 		}
 	}
 }
 
-// refusing dials in vain for as long as n is above zero.
-func refusing(dial pgconn.DialFunc, n *atomic.Int32) pgconn.DialFunc {
+// refuseDials dials in vain for as long as n is above zero.
+func refuseDials(dial pgconn.DialFunc, n *atomic.Int32) pgconn.DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if n.Add(-1) >= 0 {
 			return nil, errors.New("connection refused")
@@ -158,8 +158,8 @@ func refusing(dial pgconn.DialFunc, n *atomic.Int32) pgconn.DialFunc {
 // TestWarningsOfOthers: what a trigger says, be it a warning, is not taken for word of the commit, and goes to the pool's user.
 func TestWarningsOfOthers(t *testing.T) {
 	t.Parallel()
-	s := server(t)
-	config, opts := parse(t, freshURL(t, s))
+	s := sharedServer(t)
+	config, opts := parseURL(t, freshURL(t, s))
 	var heard atomic.Int32
 	config.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
 		if n.Message == "mind the gap" {
@@ -176,9 +176,9 @@ func TestWarningsOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	exec(t, s, `create function tests.warn() returns trigger language plpgsql as $$ begin raise warning 'mind the gap'; return new; end $$;
-		create trigger warn before insert or update on `+mustPlace(t, opts).locks+` for each row execute function tests.warn()`)
-	g := acquire(t, st, mutex("m", time.Minute))
+	execSQL(t, s, `create function tests.warn() returns trigger language plpgsql as $$ begin raise warning 'mind the gap'; return new; end $$;
+		create trigger warn before insert or update on `+mustLocate(t, opts).locksTable+` for each row execute function tests.warn()`)
+	g := acquire(t, st, mutexClaim("m", time.Minute))
 	if r := renew(t, st, g); r.Err != nil {
 		t.Error(r.Err)
 	}

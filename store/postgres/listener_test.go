@@ -22,9 +22,9 @@ import (
 func TestListenRefused(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	exec(t, s, `create role reader login; create schema office authorization reader;
+	execSQL(t, s, `create role reader login; create schema office authorization reader;
 		revoke execute on function pg_advisory_lock_shared(int, int) from public`)
-	config, opts := parse(t, s.URL("reader")+"?sslmode=disable&schema=office&create=true")
+	config, opts := parseURL(t, s.URL("reader")+"?sslmode=disable&schema=office&create=true")
 	var dials atomic.Int32
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		dials.Add(1)
@@ -35,8 +35,8 @@ func TestListenRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	g := acquire(t, st, mutex("m", time.Minute))
-	c := mutex("m", time.Minute)
+	g := acquire(t, st, mutexClaim("m", time.Minute))
+	c := mutexClaim("m", time.Minute)
 	c.Wait = true
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
@@ -50,20 +50,20 @@ func TestListenRefused(t *testing.T) {
 	release(t, st, g.Claim)
 }
 
-// listens reports whether a client under that application_name is told of what happens to a lock that it waits for.
-func listens(t testing.TB, s *pgtest.Server, application string) bool {
+// isListening reports whether a client under that application_name is told of what happens to a lock that it waits for.
+func isListening(t testing.TB, s *pgtest.Server, application string) bool {
 	t.Helper()
-	n, err := s.Ask(`select count(*) from pg_locks l join pg_stat_activity a using (pid)
+	n, err := s.QueryValue(`select count(*) from pg_locks l join pg_stat_activity a using (pid)
 		where a.application_name = '` + application + `' and l.locktype = 'advisory' and l.mode = 'ShareLock' and l.granted`)
 	return err == nil && n != "0"
 }
 
-// TestUsersNotifications: a pool of the user's whose connections hand on what they are notified of does not keep it from those
+// TestPoolWithNotificationHandler: a pool of the user's whose connections hand on what they are notified of does not keep it from those
 // who wait, nor gets what is ours.
-func TestUsersNotifications(t *testing.T) {
+func TestPoolWithNotificationHandler(t *testing.T) {
 	t.Parallel()
-	s := server(t)
-	config, opts := parse(t, freshURL(t, s, "application_name=users_notifications"))
+	s := sharedServer(t)
+	config, opts := parseURL(t, freshURL(t, s, "application_name=users_notifications"))
 	var machine pace.Pace
 	defer machine.Watch()()
 	var strays atomic.Int32
@@ -80,8 +80,8 @@ func TestUsersNotifications(t *testing.T) {
 	defer st.Close()
 	var worst time.Duration
 	for range 5 {
-		g := acquire(t, st, mutex("m", time.Minute))
-		c := mutex("m", time.Minute)
+		g := acquire(t, st, mutexClaim("m", time.Minute))
+		c := mutexClaim("m", time.Minute)
 		c.Wait = true
 		granted := make(chan driver.Grant)
 		go func() {
@@ -91,7 +91,7 @@ func TestUsersNotifications(t *testing.T) {
 			}
 			granted <- next
 		}()
-		eventually(t, "the waiter's listening", func() bool { return listens(t, s, "users_notifications") })
+		eventually(t, "the waiter's listening", func() bool { return isListening(t, s, "users_notifications") })
 		start := time.Now()
 		release(t, st, g.Claim)
 		next := <-granted
@@ -103,20 +103,20 @@ func TestUsersNotifications(t *testing.T) {
 	}
 }
 
-// TestShedLockSeats: who waits in ShedLock's layout sits once, however often he is told of a change.
-func TestShedLockSeats(t *testing.T) {
+// TestShedLockOneSubscription: who waits in ShedLock's layout sits once, however often he is told of a change.
+func TestShedLockOneSubscription(t *testing.T) {
 	t.Parallel()
-	st := opened(t, freshURL(t, server(t), "layout=shedlock")).(*shedlock)
-	g := acquire(t, st, mutex("m", time.Minute))
-	c := mutex("m", time.Minute)
+	st := mustOpen(t, freshURL(t, sharedServer(t), "layout=shedlock")).(*shedlockStore)
+	g := acquire(t, st, mutexClaim("m", time.Minute))
+	c := mutexClaim("m", time.Minute)
 	c.Wait = true
 	over := make(chan error, 1)
 	go func() { _, err := st.Acquire(t.Context(), c); over <- err }()
 	seats := func() int {
-		n := st.t.listener
+		n := st.table.listener
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return len(n.seats["m"])
+		return len(n.subscriptions["m"])
 	}
 	sits := func() bool { return seats() > 0 }
 	eventually(t, "the waiter's seat", sits)
@@ -144,30 +144,30 @@ func TestListeningPastASilentServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	s := server(t)
+	s := sharedServer(t)
 	url := freshURL(t, s, "application_name=past_silent", "timeout=1s")
-	st := opened(t, strings.Replace(url, s.Addr, silent.Addr().String()+","+s.Addr, 1))
-	acquire(t, opened(t, url), mutex("m", time.Minute))
-	ctx, cancel := context.WithTimeout(t.Context(), patient)
+	st := mustOpen(t, strings.Replace(url, s.Addr, silent.Addr().String()+","+s.Addr, 1))
+	acquire(t, mustOpen(t, url), mutexClaim("m", time.Minute))
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		c := mutex("m", time.Minute)
+		c := mutexClaim("m", time.Minute)
 		c.Wait = true
 		_, _ = st.Acquire(ctx, c)
 	}()
-	eventually(t, "a listener", func() bool { return listens(t, s, "past_silent") })
+	eventually(t, "a listener", func() bool { return isListening(t, s, "past_silent") })
 	cancel()
 	<-over
 }
 
-// TestListenerLeaves: the connection for listening is given back when nobody has waited for long, and made again for the next one
+// TestListenerClosesIdleConnection: the connection for listening is given back when nobody has waited for long, and made again for the next one
 // who waits.
-func TestListenerLeaves(t *testing.T) {
+func TestListenerClosesIdleConnection(t *testing.T) {
 	t.Parallel()
-	s := server(t)
-	config, opts := parse(t, freshURL(t, s, "application_name=leaves"))
+	s := sharedServer(t)
+	config, opts := parseURL(t, freshURL(t, s, "application_name=leaves"))
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -179,21 +179,21 @@ func TestListenerLeaves(t *testing.T) {
 	}
 	defer table.Close()
 	n := table.listener
-	n.lonely = 0
+	n.connIdleTime = 0
 	running := func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return n.on
+		return n.isRunning
 	}
 	for range 2 {
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan error, 1)
 		go func() { over <- table.Wait(ctx, "m", "") }()
-		eventually(t, "the listening", func() bool { return listens(t, s, "leaves") })
+		eventually(t, "the listening", func() bool { return isListening(t, s, "leaves") })
 		cancel()
-		is(t, <-over, context.Canceled)
+		checkError(t, <-over, context.Canceled)
 		eventually(t, "the end of the listening", func() bool { return !running() })
-		left, err := s.Ask(`select count(*) from pg_stat_activity where application_name = 'leaves'`)
+		left, err := s.QueryValue(`select count(*) from pg_stat_activity where application_name = 'leaves'`)
 		if open := int(pool.Stat().TotalConns()); err != nil || left != strconv.Itoa(open) {
 			t.Errorf("%s connections are left, beside a pool of %d: %v", left, open, err)
 		}

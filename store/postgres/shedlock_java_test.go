@@ -30,7 +30,7 @@ func TestShedLockItself(t *testing.T) {
 	if *prove {
 		rounds = 1000
 	}
-	server, s, _ := shedlocks(t, 0)
+	server, s, _ := startShedLock(t, 0)
 	dir := t.TempDir()
 	file, stop := filepath.Join(dir, "number"), filepath.Join(dir, "stop")
 	if err := os.WriteFile(file, []byte("0"), 0o600); err != nil {
@@ -55,7 +55,7 @@ func TestShedLockItself(t *testing.T) {
 	go func() { over <- peer.Wait() }()
 	ours, theirs, refused := 0, 0, 0
 	for ; min(ours, theirs) < rounds && len(over) == 0; time.Sleep(rand.N(10 * time.Millisecond)) {
-		c := mutex("m", time.Minute)
+		c := mutexClaim("m", time.Minute)
 		c.Wait = rand.N(8) == 0
 		_, err := s.Acquire(t.Context(), c)
 		if errors.Is(err, driver.ErrHeld) {

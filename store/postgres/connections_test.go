@@ -17,12 +17,12 @@ import (
 // TestNoMoreConnections: a server that takes no more connections costs a store none of those it has: a holder lives on.
 func TestNoMoreConnections(t *testing.T) {
 	t.Parallel()
-	s := server(t)
-	opened(t, s.URL("test")+"?sslmode=disable&schema=square&create=true")
-	exec(t, s, `create role crowd login; grant usage on schema square to crowd; grant select, insert, update, delete on square.holdfast to crowd`)
-	st := opened(t, s.URL("crowd")+"?sslmode=disable&schema=square")
-	g := acquire(t, st, mutex("m", time.Minute))
-	exec(t, s, `alter role crowd connection limit 0`)
+	s := sharedServer(t)
+	mustOpen(t, s.URL("test")+"?sslmode=disable&schema=square&create=true")
+	execSQL(t, s, `create role crowd login; grant usage on schema square to crowd; grant select, insert, update, delete on square.holdfast to crowd`)
+	st := mustOpen(t, s.URL("crowd")+"?sslmode=disable&schema=square")
+	g := acquire(t, st, mutexClaim("m", time.Minute))
+	execSQL(t, s, `alter role crowd connection limit 0`)
 	for range 3 {
 		var all sync.WaitGroup
 		for range 8 {
@@ -39,28 +39,28 @@ func TestNoMoreConnections(t *testing.T) {
 // are given up here, and do not gather until nobody gets a connection any more.
 func TestStuckStatements(t *testing.T) {
 	t.Parallel()
-	s := server(t)
+	s := sharedServer(t)
 	url := freshURL(t, s, "application_name=stuck", "timeout=1s", "pool_max_conns=2")
-	st := opened(t, url)
-	_, opts := parse(t, url)
+	st := mustOpen(t, url)
+	_, opts := parseURL(t, url)
 	blocker, err := pgx.Connect(t.Context(), s.URL("test")+"?sslmode=disable")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer blocker.Close(context.Background())
 	err = pgx.BeginFunc(t.Context(), blocker, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), "lock table "+mustPlace(t, opts).locks+" in access exclusive mode"); err != nil {
+		if _, err := tx.Exec(t.Context(), "lock table "+mustLocate(t, opts).locksTable+" in access exclusive mode"); err != nil {
 			return err
 		}
 		for i := range 3 {
-			_, err := st.Acquire(t.Context(), mutex(fmt.Sprint("m", i), 3*time.Second))
+			_, err := st.Acquire(t.Context(), mutexClaim(fmt.Sprint("m", i), 3*time.Second))
 			if err == nil || driver.IsFinal(err) || !strings.Contains(err.Error(), "locked the table") {
 				t.Errorf("on a table that is locked: %v", err)
 			}
 		}
 		eventually(t, "the end of what was given up", func() bool { // on a server that is told of it
 			var n string
-			if n, err = s.Ask("select count(*) from pg_stat_activity where application_name = 'stuck'"); err != nil {
+			if n, err = s.QueryValue("select count(*) from pg_stat_activity where application_name = 'stuck'"); err != nil {
 				return true
 			}
 			left, _ := strconv.Atoi(n)
@@ -71,5 +71,5 @@ func TestStuckStatements(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	acquire(t, st, mutex("m", time.Minute))
+	acquire(t, st, mutexClaim("m", time.Minute))
 }

@@ -10,17 +10,17 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestStatements: taking a free lock is one statement, renewing it one and giving it back one, by the server's own count; so
+// TestStatementsPerOperation: taking a free lock is one statement, renewing it one and giving it back one, by the server's own count; so
 // is being refused, once the lock was seen. A waiter costs a few a minute.
-func TestStatements(t *testing.T) {
+func TestStatementsPerOperation(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "shared_preload_libraries=pg_stat_statements", "pg_stat_statements.track=top")
-	exec(t, server, `create extension pg_stat_statements`)
+	execSQL(t, server, `create extension pg_stat_statements`)
 	for _, layout := range []string{"", "shedlock"} {
 		url := freshURL(t, server, "layout="+layout)
-		s, other := opened(t, url), opened(t, url)
+		s, other := mustOpen(t, url), mustOpen(t, url)
 		count := func() int {
-			n, err := server.Ask(`select coalesce(sum(calls), 0) from pg_stat_statements where query !~ 'pg_stat_statements'`)
+			n, err := server.QueryValue(`select coalesce(sum(calls), 0) from pg_stat_statements where query !~ 'pg_stat_statements'`)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -28,14 +28,14 @@ func TestStatements(t *testing.T) {
 			return calls
 		}
 		step := func(what string, want int, f func()) {
-			exec(t, server, `select pg_stat_statements_reset()`)
+			execSQL(t, server, `select pg_stat_statements_reset()`)
 			f()
 			if n := count(); n != want {
 				t.Errorf("layout %q: %s is %d statements, want %d", layout, what, n, want)
 			}
 		}
 		for _, name := range []string{"new", "known", "known"} {
-			c := mutex(name, time.Minute)
+			c := mutexClaim(name, time.Minute)
 			var g driver.Grant
 			step("acquire", 1, func() { g = acquire(t, s, c) })
 			step("renew", 1, func() {
@@ -49,17 +49,17 @@ func TestStatements(t *testing.T) {
 				}
 			})
 		}
-		g := acquire(t, s, mutex("held", time.Minute))
+		g := acquire(t, s, mutexClaim("held", time.Minute))
 		refuse := func() {
-			if _, err := other.Acquire(t.Context(), mutex("held", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+			if _, err := other.Acquire(t.Context(), mutexClaim("held", time.Minute)); !errors.Is(err, driver.ErrHeld) {
 				t.Error(err)
 			}
 		}
 		step("the first refusal", 1, refuse)
 		step("the next refusal", 1, refuse)
-		c := mutex("held", time.Minute)
+		c := mutexClaim("held", time.Minute)
 		c.Wait = true
-		exec(t, server, `select pg_stat_statements_reset()`)
+		execSQL(t, server, `select pg_stat_statements_reset()`)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		_, err := other.Acquire(ctx, c)
 		cancel()

@@ -15,12 +15,12 @@ import (
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
-// TestPool: a store works on the user's own pool and leaves it open; when the program has used the pool up, the error says
+// TestUsersPool: a store works on the user's own pool and leaves it open; when the program has used the pool up, the error says
 // so, and a grant lives on once there is a connection again.
-func TestPool(t *testing.T) {
+func TestUsersPool(t *testing.T) {
 	t.Parallel()
-	s := server(t)
-	config, opts := parse(t, freshURL(t, s))
+	s := sharedServer(t)
+	config, opts := parseURL(t, freshURL(t, s))
 	config.MaxConns = 2
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
@@ -32,7 +32,7 @@ func TestPool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := acquire(t, st, mutex("m", time.Minute))
+	g := acquire(t, st, mutexClaim("m", time.Minute))
 	var taken []*pgxpool.Conn
 	for range 2 {
 		c, err := pool.Acquire(t.Context())
@@ -41,19 +41,19 @@ func TestPool(t *testing.T) {
 		}
 		taken = append(taken, c)
 	}
-	if _, err := st.Acquire(t.Context(), mutex("n", 3*time.Second)); err == nil || driver.IsFinal(err) || !strings.Contains(err.Error(), "no free connection in the pool of 2") {
+	if _, err := st.Acquire(t.Context(), mutexClaim("n", 3*time.Second)); err == nil || driver.IsFinal(err) || !strings.Contains(err.Error(), "no free connection in the pool of 2") {
 		t.Errorf("with the pool used up: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	if _, err := st.Acquire(ctx, mutex("n", time.Second)); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 5*time.Second {
+	if _, err := st.Acquire(ctx, mutexClaim("n", time.Second)); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 5*time.Second {
 		t.Errorf("with the pool used up, after %v: %v", time.Since(start), err)
 	}
 	for _, c := range taken {
 		c.Release()
 	}
-	if err := renewed(t, st, g); err != nil {
+	if err := renewUntilKnown(t, st, g); err != nil {
 		t.Errorf("with a free connection again: %v", err)
 	}
 	st.Close()
@@ -68,26 +68,26 @@ func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	url := freshURL(t, s)
-	st := opened(t, url)
-	g := acquire(t, st, mutex("m", 5*time.Minute))
+	st := mustOpen(t, url)
+	g := acquire(t, st, mutexClaim("m", 5*time.Minute))
 	standby, err := s.Standby()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(standby.Stop)
-	exec(t, s, `alter system set default_transaction_read_only = on`)
-	exec(t, s, `select pg_reload_conf()`)
-	for until := time.Now().Add(patient); ; time.Sleep(10 * time.Millisecond) {
-		if on, err := s.Ask(`show default_transaction_read_only`); err == nil && on == "on" {
+	execSQL(t, s, `alter system set default_transaction_read_only = on`)
+	execSQL(t, s, `select pg_reload_conf()`)
+	for until := time.Now().Add(testTimeout); ; time.Sleep(10 * time.Millisecond) {
+		if on, err := s.QueryValue(`show default_transaction_read_only`); err == nil && on == "on" {
 			break
 		} else if time.Now().After(until) {
 			t.Fatalf("the server is not read-only: %q %v", on, err)
 		}
 	}
-	_, err = opened(t, url).Acquire(t.Context(), mutex("n", time.Minute))
-	is(t, err, driver.ErrDenied, "takes no writes")
+	_, err = mustOpen(t, url).Acquire(t.Context(), mutexClaim("n", time.Minute))
+	checkError(t, err, driver.ErrDenied, "takes no writes")
 	r := renew(t, st, g)
-	for until := time.Now().Add(patient); r.Err == nil && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(testTimeout); r.Err == nil && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		r = renew(t, st, g) // its connection may not have heard of it
 	}
 	if r.Err == nil || driver.IsFinal(r.Err) || !strings.Contains(r.Err.Error(), "it took writes before") {
@@ -95,7 +95,7 @@ func TestReadOnly(t *testing.T) {
 	}
 	came := make(chan error, 1)
 	go func() {
-		_, err := st.Acquire(t.Context(), mutex("n", time.Minute))
+		_, err := st.Acquire(t.Context(), mutexClaim("n", time.Minute))
 		came <- err
 	}()
 	select {
@@ -103,26 +103,26 @@ func TestReadOnly(t *testing.T) {
 		t.Errorf("a claim on a read-only server: %v", err)
 	case <-time.After(300 * time.Millisecond):
 	}
-	exec(t, s, `alter system reset default_transaction_read_only`)
-	exec(t, s, `select pg_reload_conf()`)
+	execSQL(t, s, `alter system reset default_transaction_read_only`)
+	execSQL(t, s, `select pg_reload_conf()`)
 	if err := <-came; err != nil {
 		t.Errorf("the claim afterwards: %v", err)
 	}
-	for until := time.Now().Add(patient); ; time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(testTimeout); ; time.Sleep(10 * time.Millisecond) {
 		if r := renew(t, st, g); r.Err == nil {
 			break
 		} else if time.Now().After(until) {
 			t.Fatalf("the renewal afterwards: %v", r.Err)
 		}
 	}
-	config, opts := parse(t, strings.Replace(url, s.Addr, standby.Addr, 1))
+	config, opts := parseURL(t, strings.Replace(url, s.Addr, standby.Addr, 1))
 	opts.Create = false
 	follower, err := openConfig(t.Context(), config, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer follower.Close()
-	for until := time.Now().Add(patient); ; time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(testTimeout); ; time.Sleep(10 * time.Millisecond) {
 		l, err := follower.Inspect(t.Context(), "m")
 		if err == nil && len(l.Holders) == 1 && l.Holders[0].Token == g.Token {
 			break
@@ -131,24 +131,24 @@ func TestReadOnly(t *testing.T) {
 			t.Fatalf("on the standby: %+v %v", l, err)
 		}
 	}
-	_, err = follower.Acquire(t.Context(), mutex("m", time.Minute))
-	is(t, err, driver.ErrHeld)
-	_, err = follower.Acquire(t.Context(), mutex("o", time.Minute))
-	is(t, err, driver.ErrDenied, "standby")
+	_, err = follower.Acquire(t.Context(), mutexClaim("m", time.Minute))
+	checkError(t, err, driver.ErrHeld)
+	_, err = follower.Acquire(t.Context(), mutexClaim("o", time.Minute))
+	checkError(t, err, driver.ErrDenied, "standby")
 }
 
 // TestReadOnlyAmongSeveral: where several servers are named and the one that is reached takes no writes, the error says how to go
 // on to one that does.
 func TestReadOnlyAmongSeveral(t *testing.T) {
 	t.Parallel()
-	s := server(t)
+	s := sharedServer(t)
 	url := freshURL(t, s)
-	opened(t, url)
-	_, opts := parse(t, url)
-	exec(t, s, `create role looker login; alter role looker set default_transaction_read_only = on;
-		grant usage on schema tests to looker; grant select, insert, update, delete on `+mustPlace(t, opts).locks+` to looker`)
+	mustOpen(t, url)
+	_, opts := parseURL(t, url)
+	execSQL(t, s, `create role looker login; alter role looker set default_transaction_read_only = on;
+		grant usage on schema tests to looker; grant select, insert, update, delete on `+mustLocate(t, opts).locksTable+` to looker`)
 	url = strings.Replace(url, "test@"+s.Addr, "looker@"+s.Addr+",127.0.0.1:1", 1) + "&target_session_attrs=any"
-	_, err := opened(t, url).Acquire(t.Context(), mutex("m", time.Second))
+	_, err := mustOpen(t, url).Acquire(t.Context(), mutexClaim("m", time.Second))
 	if err == nil || driver.IsFinal(err) || !strings.Contains(err.Error(), "target_session_attrs=read-write") {
 		t.Errorf("on a server that takes no writes: %v", err)
 	}
@@ -158,22 +158,22 @@ func TestReadOnlyAmongSeveral(t *testing.T) {
 // stands in for the disk.)
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	s := server(t)
+	s := sharedServer(t)
 	url := freshURL(t, s)
-	st := opened(t, url)
-	g := acquire(t, st, mutex("m", time.Minute))
-	_, opts := parse(t, url)
-	exec(t, s, `create function tests.full_disk() returns trigger language plpgsql as
+	st := mustOpen(t, url)
+	g := acquire(t, st, mutexClaim("m", time.Minute))
+	_, opts := parseURL(t, url)
+	execSQL(t, s, `create function tests.full_disk() returns trigger language plpgsql as
 		$$ begin raise exception 'could not extend file "base/5/1": No space left on device' using errcode = 'disk_full'; end $$;
-		create trigger full_disk before insert or update on `+mustPlace(t, opts).locks+` execute function tests.full_disk()`)
+		create trigger full_disk before insert or update on `+mustLocate(t, opts).locksTable+` execute function tests.full_disk()`)
 	began := time.Now()
-	_, err := st.Acquire(t.Context(), mutex("n", time.Minute))
-	is(t, err, driver.ErrDenied, "make room")
+	_, err := st.Acquire(t.Context(), mutexClaim("n", time.Minute))
+	checkError(t, err, driver.ErrDenied, "make room")
 	if took := time.Since(began); took > 30*time.Second { // of a minute for which it would be asked again
 		t.Errorf("told after %v", took)
 	}
-	is(t, renew(t, st, g).Err, driver.ErrDenied, "make room")
-	exec(t, s, `drop function tests.full_disk cascade`)
+	checkError(t, renew(t, st, g).Err, driver.ErrDenied, "make room")
+	execSQL(t, s, `drop function tests.full_disk cascade`)
 	if r := renew(t, st, g); r.Err != nil {
 		t.Errorf("with room again: %v", r.Err)
 	}
@@ -184,11 +184,11 @@ func TestFullDisk(t *testing.T) {
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"killed", "read-only"} {
-		t.Run(how, func(t *testing.T) { failover(t, how == "killed") })
+		t.Run(how, func(t *testing.T) { testFailover(t, how == "killed") })
 	}
 }
 
-func failover(t *testing.T, kill bool) {
+func testFailover(t *testing.T, kill bool) {
 	t.Parallel()
 	s := startServer(t)
 	standby, err := s.Standby()
@@ -196,65 +196,65 @@ func failover(t *testing.T, kill bool) {
 		t.Fatal(err)
 	}
 	t.Cleanup(standby.Stop)
-	exec(t, s, `alter system set synchronous_standby_names = '*'`)
-	exec(t, s, `select pg_reload_conf()`)
-	for until := time.Now().Add(patient); ; time.Sleep(10 * time.Millisecond) {
-		if state, err := s.Ask(`select sync_state from pg_stat_replication`); err == nil && state == "sync" {
+	execSQL(t, s, `alter system set synchronous_standby_names = '*'`)
+	execSQL(t, s, `select pg_reload_conf()`)
+	for until := time.Now().Add(testTimeout); ; time.Sleep(10 * time.Millisecond) {
+		if state, err := s.QueryValue(`select sync_state from pg_stat_replication`); err == nil && state == "sync" {
 			break
 		} else if time.Now().After(until) {
 			t.Fatalf("the standby is %q %v", state, err)
 		}
 	}
 	both := "postgres://test@" + s.Addr + "," + standby.Addr + "/postgres?sslmode=disable&create=true&target_session_attrs=read-write&timeout=2s"
-	st := opened(t, both)
-	held := acquire(t, st, mutex("held", 5*time.Minute))
-	freed := acquire(t, st, mutex("freed", 20*time.Second))
+	st := mustOpen(t, both)
+	held := acquire(t, st, mutexClaim("held", 5*time.Minute))
+	freed := acquire(t, st, mutexClaim("freed", 20*time.Second))
 	release(t, st, freed.Claim)
 	if kill {
 		s.Kill()
 	} else {
-		exec(t, s, `alter system reset synchronous_standby_names`)
-		exec(t, s, `alter system set default_transaction_read_only = on`)
-		exec(t, s, `select pg_reload_conf()`)
+		execSQL(t, s, `alter system reset synchronous_standby_names`)
+		execSQL(t, s, `alter system set default_transaction_read_only = on`)
+		execSQL(t, s, `select pg_reload_conf()`)
 	}
-	exec(t, standby, `select pg_promote()`)
-	acquire(t, st, mutex("new", 20*time.Second)) // bears with the change
-	for until := time.Now().Add(patient); ; time.Sleep(10 * time.Millisecond) {
+	execSQL(t, standby, `select pg_promote()`)
+	acquire(t, st, mutexClaim("new", 20*time.Second)) // bears with the change
+	for until := time.Now().Add(testTimeout); ; time.Sleep(10 * time.Millisecond) {
 		r := renew(t, st, held)
 		if r.Err == nil {
 			break
 		}
-		if loss(r.Err) != "" || time.Now().After(until) {
+		if lossOf(r.Err) != "" || time.Now().After(until) {
 			t.Fatalf("after the failover: %v", r.Err)
 		}
 	}
-	other := opened(t, both)
-	_, err = other.Acquire(t.Context(), mutex("held", time.Minute))
-	is(t, err, driver.ErrHeld)
-	if g := acquire(t, other, mutex("freed", time.Minute)); g.Token <= freed.Token {
+	other := mustOpen(t, both)
+	_, err = other.Acquire(t.Context(), mutexClaim("held", time.Minute))
+	checkError(t, err, driver.ErrHeld)
+	if g := acquire(t, other, mutexClaim("freed", time.Minute)); g.Token <= freed.Token {
 		t.Errorf("token %d after %d", g.Token, freed.Token)
 	}
 }
 
-// TestSurvives: what is promised follows from the server's settings.
-func TestSurvives(t *testing.T) {
+// TestInfoSurvives: what is promised follows from the server's settings.
+func TestInfoSurvives(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		s    situation
+		s    serverState
 		want driver.Survives
 	}{
-		{situation{Fsync: "on", Commit: "on"}, driver.Survives{Restart: true, PowerCut: true}},
-		{situation{Fsync: "on", Commit: "on", Standbys: "*"}, driver.Survives{Restart: true, PowerCut: true, Failover: true}},
-		{situation{Fsync: "on", Commit: "local", Standbys: "*"}, driver.Survives{Restart: true, PowerCut: true}},
-		{situation{Fsync: "on", Commit: "on", Standbys: "*", Messages: "error"}, driver.Survives{Restart: true, PowerCut: true}},
-		{situation{Fsync: "on", Commit: "off", Standbys: "*"}, driver.Survives{Restart: true}},
-		{situation{Fsync: "off", Commit: "on"}, driver.Survives{Restart: true}},
+		{serverState{Fsync: "on", SynchronousCommit: "on"}, driver.Survives{Restart: true, PowerCut: true}},
+		{serverState{Fsync: "on", SynchronousCommit: "on", StandbyNames: "*"}, driver.Survives{Restart: true, PowerCut: true, Failover: true}},
+		{serverState{Fsync: "on", SynchronousCommit: "local", StandbyNames: "*"}, driver.Survives{Restart: true, PowerCut: true}},
+		{serverState{Fsync: "on", SynchronousCommit: "on", StandbyNames: "*", ClientMinMessages: "error"}, driver.Survives{Restart: true, PowerCut: true}},
+		{serverState{Fsync: "on", SynchronousCommit: "off", StandbyNames: "*"}, driver.Survives{Restart: true}},
+		{serverState{Fsync: "off", SynchronousCommit: "on"}, driver.Survives{Restart: true}},
 	} {
-		if got := c.s.survives(); got != c.want {
+		if got := c.s.faultsSurvived(); got != c.want {
 			t.Errorf("%+v: %+v", c.s, got)
 		}
 	}
-	if i := opened(t, freshURL(t, server(t))).Info(); i.Tier != driver.TierSettings || i.Survives.PowerCut || i.TokenRegression == "" {
+	if i := mustOpen(t, freshURL(t, sharedServer(t))).Info(); i.Tier != driver.TierSettings || i.Survives.PowerCut || i.TokenRegression == "" {
 		t.Errorf("with fsync off: %+v", i)
 	}
 }
@@ -263,34 +263,34 @@ func TestSurvives(t *testing.T) {
 // and is never written over. Tokens rise all the same.
 func TestOperator(t *testing.T) {
 	t.Parallel()
-	s := server(t)
+	s := sharedServer(t)
 	for what, text := range map[string]string{
 		"deleted": `delete from %s where name = 'm'`,
 		"emptied": `update %s set data = convert_to((convert_from(data, 'UTF8')::jsonb - 'claims' - 'kind' - 'limit' || '{"idle": 1}')::text, 'UTF8') where name = 'm'`,
 	} {
 		t.Run(what, func(t *testing.T) {
 			url := freshURL(t, s)
-			st := opened(t, url)
-			g := acquire(t, st, mutex("m", time.Minute))
-			_, opts := parse(t, url)
-			p, err := opts.place()
+			st := mustOpen(t, url)
+			g := acquire(t, st, mutexClaim("m", time.Minute))
+			_, opts := parseURL(t, url)
+			p, err := opts.resolveLocation()
 			if err != nil {
 				t.Fatal(err)
 			}
-			exec(t, s, fmt.Sprintf(text, p.locks))
-			if l := loss(renew(t, st, g).Err); l != driver.LossGone {
+			execSQL(t, s, fmt.Sprintf(text, p.locksTable))
+			if l := lossOf(renew(t, st, g).Err); l != driver.LossGone {
 				t.Errorf("the holder is told %q", l)
 			}
-			next := acquire(t, st, mutex("m", time.Minute))
+			next := acquire(t, st, mutexClaim("m", time.Minute))
 			if next.Token <= g.Token {
 				t.Errorf("token %d after %d", next.Token, g.Token)
 			}
-			is(t, st.Release(t.Context(), g.Claim, ""), driver.ErrLost)
+			checkError(t, st.Release(t.Context(), g.Claim, ""), driver.ErrLost)
 			if r := renew(t, st, next); r.Err != nil {
 				t.Errorf("the next holder: %v", r.Err)
 			}
-			exec(t, s, `update `+p.locks+` set data = 'nonsense'`)
-			is(t, renew(t, st, next).Err, driver.ErrCorrupt, "nonsense")
+			execSQL(t, s, `update `+p.locksTable+` set data = 'nonsense'`)
+			checkError(t, renew(t, st, next).Err, driver.ErrCorrupt, "nonsense")
 		})
 	}
 }
@@ -315,19 +315,19 @@ func TestClocks(t *testing.T) {
 					url := s.URL("test") + "?sslmode=disable&create=true&layout=" + layout
 					comes := func(clock time.Duration, g driver.Grant, after time.Duration) (driver.Grant, time.Duration, error) {
 						t.Helper()
-						config, opts := parse(t, url)
-						opts.Clock = apart(clock)
+						config, opts := parseURL(t, url)
+						opts.Clock = shiftedClock(clock)
 						time.Sleep(after - driver.SystemClock.Since(g.Since))
 						st, err := openConfig(t.Context(), config, opts)
 						if err != nil {
 							t.Fatal(err)
 						}
 						defer st.Close()
-						next, err := st.Acquire(t.Context(), mutex(g.Name, ttl))
+						next, err := st.Acquire(t.Context(), mutexClaim(g.Name, ttl))
 						return next, driver.SystemClock.Since(g.Since), err
 					}
-					dead := opened(t, url)
-					early, once := acquire(t, dead, mutex("early", ttl)), acquire(t, dead, mutex("once", ttl))
+					dead := mustOpen(t, url)
+					early, once := acquire(t, dead, mutexClaim("early", ttl)), acquire(t, dead, mutexClaim("once", ttl))
 					dead.Close()
 					if off := time.Until(time.UnixMicro(once.Token)) - ahead; off.Abs() > time.Minute {
 						t.Errorf("tokens are not made from the server's clock: off by %v", off)
@@ -344,9 +344,9 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// TestPooler: behind a PgBouncer that gives a connection to each transaction the store keeps its promises, with as few as two
+// TestBehindPgBouncer: behind a PgBouncer that gives a connection to each transaction the store keeps its promises, with as few as two
 // connections to the server and nothing left behind in them.
-func TestPooler(t *testing.T) {
+func TestBehindPgBouncer(t *testing.T) {
 	s := startServer(t)
 	b, err := s.Bouncer("transaction", 2)
 	if err != nil {
@@ -354,13 +354,13 @@ func TestPooler(t *testing.T) {
 	}
 	t.Cleanup(b.Stop)
 	url := freshURL(t, b)
-	conform(t, harness(t, url), drivertest.Options{Effort: 0.3})
-	st := opened(t, url)
-	acquire(t, st, mutex("m", time.Minute))
-	if n, err := b.Ask(`select count(*) from pg_prepared_statements`); err != nil || n != "0" {
+	conform(t, newHarness(t, url), drivertest.Options{Effort: 0.3})
+	st := mustOpen(t, url)
+	acquire(t, st, mutexClaim("m", time.Minute))
+	if n, err := b.QueryValue(`select count(*) from pg_prepared_statements`); err != nil || n != "0" {
 		t.Errorf("%s statements stay prepared %v", n, err)
 	}
-	if n, err := s.Ask(`select count(*) from pg_locks where locktype = 'advisory'`); err != nil || n != "0" {
+	if n, err := s.QueryValue(`select count(*) from pg_locks where locktype = 'advisory'`); err != nil || n != "0" {
 		t.Errorf("%s advisory locks stay behind %v", n, err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 // TestTableContract: the bare records keep their contract.
 func TestTableContract(t *testing.T) {
 	t.Parallel()
-	s := server(t)
+	s := sharedServer(t)
 	storetest.ConformTable(t, tabletest.Harness{Open: func(ctx context.Context) (record.Table, error) {
 		pool, err := pgxpool.New(ctx, s.URL("test")+"?sslmode=disable&pool_max_conns=2")
 		if err != nil {

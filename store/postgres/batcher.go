@@ -1,0 +1,405 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// batcher carry statements to the server over a few connections. Who finds a lane free carries his own statement. What
+// gathers while none is free is sent in one go, each statement a transaction of its own, and the answers are handed out
+// as they come. So many callers cost few connections and few packets, and one costs no more than his statement. A caller
+// whose context ends goes his way without harming a connection: what was sent goes on beside him.
+type batcher struct {
+	pool          *pgxpool.Pool
+	location      *location
+	behindPooler  bool // a pooler is in between: nothing may be prepared for longer than a transaction
+	timeout       time.Duration
+	clock         driver.Clock
+	userCallbacks callbacks
+	onBrokenConn  func() // called when a connection broke: others that were idle may have broken with it
+
+	life context.Context
+	end  context.CancelFunc
+
+	mu        sync.Mutex
+	freeConns int32      // lanes that nobody uses
+	queue     []*request // what waits for a lane
+	running   sync.WaitGroup
+}
+
+const (
+	// maxBatch is how many statements a lane sends at once.
+	maxBatch = 16
+	// maxBatchBytes is how many bytes a lane sends without reading, beside its first statement: what fits into the buffers on
+	// the way even when the server does not read, because it waits for its answers to be read.
+	maxBatchBytes = 16 << 10
+)
+
+// statement is one kind of statement, which each connection prepares once.
+type statement struct {
+	name, text    string
+	formats       []int16 // of its parameters
+	standbyColumn int     // the column that says whether the server is a standby; 0: it only runs where one can write
+}
+
+func newStatement(text string, formats ...int16) *statement {
+	h := fnv.New64a()
+	h.Write([]byte(text))
+	return &statement{name: "holdfast_" + strconv.FormatUint(h.Sum64(), 36), text: text, formats: formats}
+}
+
+type request struct {
+	ctx         context.Context
+	statement   *statement
+	params      [][]byte
+	result      chan result
+	callerSends bool // its caller has a lane for it
+}
+
+func (r *request) paramsSize() (n int) {
+	for _, p := range r.params {
+		n += len(p)
+	}
+	return n
+}
+
+// result is what came of a statement: its rows, in binary.
+type result struct {
+	rows               [][][]byte
+	isTimed            bool
+	sentAt, receivedAt driver.Instant // if timed: when it was sent, and when it had come
+	err                error
+	stillPending       bool // the answer itself may still come
+	notSent            bool // the server has surely not got the statement
+}
+
+func newBatcher(pool *pgxpool.Pool, p *location, behind bool, timeout time.Duration, clock driver.Clock) *batcher {
+	config := pool.Config()
+	l := &batcher{pool: pool, location: p, behindPooler: behind, timeout: timeout, clock: clock, onBrokenConn: func() {}, freeConns: config.MaxConns,
+		userCallbacks: callbacks{config.ConnConfig.OnNotice, config.ConnConfig.OnNotification}}
+	l.life, l.end = context.WithCancel(context.Background())
+	return l
+}
+
+// runStatement runs one statement. When ctx ends it returns at once, and the statement may take effect later.
+func (l *batcher) runStatement(ctx context.Context, st *statement, params ...[]byte) result {
+	return l.awaitResult(ctx, l.submitRequest(ctx, st, params...))
+}
+
+// submitRequest finds a lane for a statement, or lets it wait for one. It must be followed by await.
+func (l *batcher) submitRequest(ctx context.Context, st *statement, params ...[]byte) *request {
+	r := &request{ctx: ctx, statement: st, params: params, result: make(chan result, 1)}
+	if err := ctx.Err(); err != nil {
+		r.result <- result{err: err, notSent: true}
+		return r
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.life.Err() != nil {
+		r.result <- result{err: driver.ErrClosed, notSent: true}
+		return r
+	}
+	if l.freeConns > 0 {
+		l.freeConns--
+		l.running.Add(1)
+		if r.callerSends = r.paramsSize() <= maxBatchBytes; r.callerSends { // and so sent without delay
+			return r
+		}
+		go l.sendQueued()
+	}
+	l.queue = append(l.queue, r)
+	return r
+}
+
+// awaitResult gives the answer, which comes once.
+func (l *batcher) awaitResult(ctx context.Context, r *request) result {
+	if r.callerSends {
+		r.callerSends = false
+		if !l.sendBatch(ctx, []*request{r}) {
+			return result{err: ctx.Err(), stillPending: true}
+		}
+		if l.releaseConn() {
+			go l.sendQueued()
+		}
+	}
+	select {
+	case a := <-r.result:
+		return a
+	default:
+	}
+	select {
+	case a := <-r.result:
+		return a
+	case <-ctx.Done():
+		return result{err: ctx.Err(), stillPending: true}
+	case <-l.life.Done():
+		return result{err: driver.ErrClosed, stillPending: true}
+	}
+}
+
+// releaseConn frees a lane, unless something waits for it.
+func (l *batcher) releaseConn() (more bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.queue) > 0 {
+		return true
+	}
+	l.freeConns++
+	l.running.Done()
+	return false
+}
+
+// sendQueued uses a lane for what waits, until nothing does.
+func (l *batcher) sendQueued() {
+	for l.releaseConn() {
+		l.mu.Lock()
+		size, n := 0, 0
+		for n < min(len(l.queue), maxBatch) {
+			if size += l.queue[n].paramsSize(); n > 0 && size > maxBatchBytes {
+				break
+			}
+			n++
+		}
+		batch := slices.Clone(l.queue[:n])
+		l.queue = slices.Delete(l.queue, 0, n)
+		l.mu.Unlock()
+		batch = slices.DeleteFunc(batch, func(r *request) bool {
+			err := r.ctx.Err()
+			if err != nil {
+				r.result <- result{err: err, notSent: true} // nobody waits for it, and it was not sent
+			}
+			return err != nil
+		})
+		if len(batch) > 0 {
+			l.sendBatch(l.life, batch)
+		}
+	}
+}
+
+func (l *batcher) close() {
+	l.mu.Lock()
+	l.end()
+	l.mu.Unlock()
+	l.running.Wait()
+}
+
+// sendBatch sends a batch and hands out its answers. If ctx ends in between it returns false, at once, and the lane goes on
+// without the caller.
+func (l *batcher) sendBatch(ctx context.Context, batch []*request) bool {
+	until := time.Now().Add(l.timeout)
+	timed, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	if ctx != l.life {
+		defer context.AfterFunc(l.life, cancel)()
+	}
+	c, err := l.pool.Acquire(timed)
+	if err != nil {
+		if s := l.pool.Stat(); ctx.Err() == nil && timed.Err() != nil && l.life.Err() == nil && s.AcquiredConns() >= s.MaxConns() {
+			err = poolExhaustedError(s.MaxConns())
+		}
+		if ctx.Err() == nil && !isServerError(err) { // a server that takes no more connections, or no more of ours, keeps those that stand
+			l.onBrokenConn()
+		}
+		l.failRequests(batch, result{err: err, notSent: true})
+		return true
+	}
+	t := &sentBatch{batcher: l, unanswered: batch, conn: c, pg: c.Conn().PgConn()}
+	goesOn := false // the answer may still come
+	if err = t.writeStatements(); err == nil {
+		err = t.readResults(timed)
+		timeout := net.Error(nil)
+		goesOn = errors.As(err, &timeout) && timeout.Timeout()
+	}
+	if ctx == l.life || ctx.Err() == nil || l.life.Err() != nil || !goesOn {
+		t.finishBatch(err)
+		return true
+	}
+	go func() {
+		timed, cancel := context.WithDeadline(l.life, until)
+		defer cancel()
+		t.finishBatch(t.readResults(timed))
+		l.sendQueued()
+	}()
+	return false
+}
+
+// failRequests answers statements that will get no answer.
+func (l *batcher) failRequests(batch []*request, a result) {
+	if l.life.Err() != nil {
+		a.err = driver.ErrClosed
+	}
+	for _, r := range batch {
+		r.result <- a
+	}
+}
+
+// sentBatch is a batch on its way.
+type sentBatch struct {
+	batcher     *batcher
+	unanswered  []*request // what is not answered yet
+	conn        *pgxpool.Conn
+	pg          *pgconn.PgConn
+	sentAt      driver.Instant
+	awaitsFirst bool       // the first answer has not come
+	rows        [][][]byte // of the answer that is coming
+	completed   bool       // the statement is done, and what comes now is said by its commit
+	refusal     error      // in the answer
+	unusable    bool       // the connection is of no use any more
+}
+
+var (
+	binaryResults  = []int16{1} // all results
+	executeMessage = &pgproto3.Execute{}
+	syncMessage    = &pgproto3.Sync{}
+)
+
+func (t *sentBatch) writeStatements() error {
+	f, known := t.pg.Frontend(), t.pg.CustomData()
+	for i, r := range t.unanswered {
+		name := r.statement.name
+		if t.batcher.behindPooler {
+			name = ""
+		}
+		same := func(other *request) bool { return other.statement == r.statement }
+		if name == "" || known[name] == nil && !slices.ContainsFunc(t.unanswered[:i], same) {
+			f.SendParse(&pgproto3.Parse{Name: name, Query: r.statement.text})
+		}
+		f.SendBind(&pgproto3.Bind{PreparedStatement: name, ParameterFormatCodes: r.statement.formats, Parameters: r.params, ResultFormatCodes: binaryResults})
+		f.SendExecute(executeMessage)
+		f.SendSync(syncMessage)
+	}
+	t.sentAt, t.awaitsFirst = t.batcher.clock.Now(), true
+	if t.unanswered[0].paramsSize() > maxBatchBytes {
+		_ = t.pg.Conn().SetWriteDeadline(time.Now().Add(t.batcher.timeout))
+		defer t.pg.Conn().SetWriteDeadline(time.Time{})
+	}
+	return f.Flush()
+}
+
+// readResults hands out answers as they come. After an error that is a time-out, as when ctx ends, it can be called again.
+func (t *sentBatch) readResults(ctx context.Context) error {
+	var mu sync.Mutex
+	over := false
+	stop := context.AfterFunc(ctx, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !over {
+			_ = t.pg.Conn().SetReadDeadline(time.Unix(1, 0))
+		}
+	})
+	defer func() {
+		if !stop() {
+			mu.Lock()
+			defer mu.Unlock()
+			over = true
+			_ = t.pg.Conn().SetReadDeadline(time.Time{})
+		}
+	}()
+	for len(t.unanswered) > 0 {
+		// Not by PgConn.ReceiveMessage: when a connection breaks, that has the server cancel what runs, and a commit that
+		// waits for the standbys would go on without them.
+		m, err := t.pg.Frontend().Receive()
+		if err != nil {
+			return err
+		}
+		switch m := m.(type) {
+		case *pgproto3.ParseComplete:
+			if !t.batcher.behindPooler {
+				t.pg.CustomData()[t.unanswered[0].statement.name] = true
+			}
+		case *pgproto3.DataRow:
+			t.rows = append(t.rows, cloneRow(m.Values))
+		case *pgproto3.ErrorResponse:
+			t.refusal = pgconn.ErrorResponseToPgError(m)
+		case *pgproto3.CommandComplete:
+			t.completed = true
+		case *pgproto3.NoticeResponse:
+			notice := pgconn.Notice(*pgconn.ErrorResponseToPgError((*pgproto3.ErrorResponse)(m)))
+			if t.completed && isWarning(&notice) {
+				t.refusal = &unreplicatedCommitError{notice.Message}
+			}
+			t.batcher.userCallbacks.forwardNotice(t.pg, &notice)
+		case *pgproto3.NotificationResponse:
+			t.batcher.userCallbacks.forwardNotification(t.pg, &pgconn.Notification{PID: m.PID, Channel: m.Channel, Payload: m.Payload})
+		case *pgproto3.ParameterStatus:
+			t.unusable = true // the connection itself has to know it
+		case *pgproto3.ReadyForQuery:
+			a := result{rows: t.rows, err: t.refusal}
+			if t.unanswered[0].statement.isFromStandby(a.rows) && !t.batcher.location.mayReadStandby() {
+				a = result{err: errStandbyReply}
+			}
+			if t.awaitsFirst {
+				a.isTimed, a.sentAt, a.receivedAt = true, t.sentAt, t.batcher.clock.Now()
+			}
+			t.unusable = t.unusable || a.err != nil && isConnUnusable(a.err)
+			t.unanswered[0].result <- a
+			t.unanswered, t.rows, t.completed, t.refusal, t.awaitsFirst = t.unanswered[1:], nil, false, nil, false
+		}
+	}
+	return nil
+}
+
+// callbacks are what the pool's user wants to be told of its connections. They may be nil.
+type callbacks struct {
+	onNotice       pgconn.NoticeHandler
+	onNotification pgconn.NotificationHandler
+}
+
+func (c callbacks) forwardNotice(pg *pgconn.PgConn, n *pgconn.Notice) {
+	if c.onNotice != nil {
+		c.onNotice(pg, n)
+	}
+}
+
+func (c callbacks) forwardNotification(pg *pgconn.PgConn, n *pgconn.Notification) {
+	if c.onNotification != nil {
+		c.onNotification(pg, n)
+	}
+}
+
+// isFromStandby reports whether a standby has answered: what it knows may be old.
+func (s *statement) isFromStandby(rows [][][]byte) bool {
+	return s.standbyColumn > 0 && len(rows) > 0 && rows[0][s.standbyColumn][0] != 0
+}
+
+// cloneRow copies a row out of the connection's buffer.
+func cloneRow(row [][]byte) [][]byte {
+	size := 0
+	for _, v := range row {
+		size += len(v)
+	}
+	all, to := make([]byte, 0, size), make([][]byte, len(row))
+	for i, v := range row {
+		if v != nil {
+			all = append(all, v...)
+			to[i] = all[len(all)-len(v) : len(all) : len(all)]
+		}
+	}
+	return to
+}
+
+// finishBatch gives the connection back. What was sent and is not answered may have taken effect.
+func (t *sentBatch) finishBatch(err error) {
+	if err != nil || t.unusable {
+		ctx, cancel := context.WithTimeout(context.Background(), t.batcher.timeout/10)
+		_ = t.conn.Conn().Close(ctx)
+		cancel()
+	}
+	t.conn.Release()
+	if err != nil {
+		t.batcher.onBrokenConn()
+		t.batcher.failRequests(t.unanswered, result{err: errors.Join(t.refusal, err)})
+	}
+}

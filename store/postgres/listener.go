@@ -1,0 +1,301 @@
+package postgres
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// listener hears of changes on a connection of its own, which is there while anybody waits and a while longer. Before
+// somebody waits for a lock, it takes the shared advisory lock of the name's bucket, by which writers know that they have
+// to tell: a writer that had the bucket alone has committed by then, and the look that follows sees its row.
+type listener struct {
+	batcher  *batcher
+	location *location
+	life     context.Context
+	end      context.CancelFunc
+
+	mu            sync.Mutex
+	subscriptions map[string]map[*subscription]bool // by name
+	interests     map[int32]*bucketInterest         // by bucket
+	interrupt     context.CancelFunc                // interrupts the waiting for notifications; nil while nobody does
+	isRunning     bool                              // a goroutine runs
+	connIdleTime  time.Duration                     // how long the connection is kept when nothing is waited for
+	running       sync.WaitGroup
+}
+
+// bucketInterest is what is waited for in a bucket.
+type bucketInterest struct {
+	waiters   int
+	idleSince time.Time     // when the last one left
+	locked    chan struct{} // closed when the lock is there
+}
+
+// subscription is one who waits.
+type subscription struct {
+	notified chan struct{} // closed
+	once     sync.Once
+}
+
+func (s *subscription) notify() { s.once.Do(func() { close(s.notified) }) }
+
+const (
+	bucketIdleTime      = 5 * time.Second  // how long a bucket's lock is kept after the last one has left
+	defaultConnIdleTime = time.Minute      // how long the connection is kept after the last bucket's lock
+	probeInterval       = 10 * time.Second // how often a silent connection is tried
+)
+
+func newListener(l *batcher, p *location) *listener {
+	n := &listener{batcher: l, location: p, subscriptions: map[string]map[*subscription]bool{}, interests: map[int32]*bucketInterest{}, connIdleTime: defaultConnIdleTime}
+	n.life, n.end = context.WithCancel(context.Background())
+	return n
+}
+
+// Wait subscribes first and looks second.
+func (t *table) Wait(ctx context.Context, name, version string) error {
+	n := t.listener
+	s, live := n.subscribe(name)
+	if s == nil {
+		return driver.ErrClosed
+	}
+	defer n.unsubscribe(name, s)
+	select {
+	case <-live:
+	case <-s.notified:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-n.life.Done():
+		return driver.ErrClosed
+	}
+	if r, err := t.Load(ctx, name); err != nil || r.Version != version {
+		return err
+	}
+	select {
+	case <-s.notified:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-n.life.Done():
+		return driver.ErrClosed
+	}
+}
+
+func (n *listener) subscribe(name string) (*subscription, <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.life.Err() != nil {
+		return nil, nil
+	}
+	s := &subscription{notified: make(chan struct{})}
+	if n.subscriptions[name] == nil {
+		n.subscriptions[name] = map[*subscription]bool{}
+	}
+	n.subscriptions[name][s] = true
+	b := bucketOf(name)
+	w := n.interests[b]
+	if w == nil {
+		w = &bucketInterest{locked: make(chan struct{})}
+		n.interests[b] = w
+		if n.interrupt != nil {
+			n.interrupt()
+		}
+	}
+	w.waiters++
+	if !n.isRunning {
+		n.isRunning = true
+		n.running.Go(n.run)
+	}
+	return s, w.locked
+}
+
+func (n *listener) unsubscribe(name string, s *subscription) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.subscriptions[name], s)
+	if len(n.subscriptions[name]) == 0 {
+		delete(n.subscriptions, name)
+	}
+	if w := n.interests[bucketOf(name)]; w != nil {
+		w.waiters--
+		w.idleSince = time.Now()
+	}
+}
+
+func (n *listener) close() {
+	n.mu.Lock()
+	n.end()
+	n.mu.Unlock()
+	n.running.Wait()
+}
+
+// run keeps a connection while anybody waits.
+func (n *listener) run() {
+	for tries := 0; ; tries++ {
+		heard := n.serveConnection()
+		n.mu.Lock()
+		for _, seats := range n.subscriptions {
+			for s := range seats {
+				s.notify() // what has happened meanwhile was not heard
+			}
+		}
+		for b, w := range n.interests {
+			if w.waiters == 0 {
+				delete(n.interests, b)
+			} else {
+				w.locked = make(chan struct{})
+			}
+		}
+		if n.life.Err() != nil || len(n.interests) == 0 {
+			n.isRunning = false
+			n.mu.Unlock()
+			return
+		}
+		n.mu.Unlock()
+		if heard {
+			tries = 0
+		}
+		select {
+		case <-time.After(rand.N(50 * time.Millisecond << min(tries, 6))):
+		case <-n.life.Done():
+		}
+	}
+}
+
+// serveConnection connects and serves until something goes wrong, or nobody has waited for long. It reports whether it came to listen
+// at all.
+func (n *listener) serveConnection() (heard bool) {
+	config := n.batcher.pool.Config()
+	config.ConnConfig.OnNotification = nil // the user's would get what is for us
+	// Each of several servers has its time, also behind one that is silent.
+	ctx, cancel := context.WithTimeout(n.life, n.batcher.timeout*time.Duration(1+len(config.ConnConfig.Fallbacks)))
+	if c := config.ConnConfig; c.ConnectTimeout == 0 || c.ConnectTimeout > n.batcher.timeout {
+		c.ConnectTimeout = n.batcher.timeout
+	}
+	var c *pgx.Conn
+	var err error
+	if config.BeforeConnect != nil {
+		err = config.BeforeConnect(ctx, config.ConnConfig)
+	}
+	if err == nil {
+		c, err = pgx.ConnectConfig(ctx, config.ConnConfig)
+	}
+	if err == nil {
+		_, err = c.Exec(ctx, "listen "+n.location.channel)
+	}
+	cancel()
+	if c != nil {
+		defer func() {
+			ctx, cancel := context.WithTimeout(context.Background(), n.batcher.timeout/10)
+			defer cancel()
+			_ = c.Close(ctx)
+		}()
+	}
+	if err != nil {
+		return false
+	}
+	wanted := time.Now() // when anything was last waited for
+	for last := time.Now(); n.updateBucketLocks(c) == nil; {
+		heard = true
+		if n.isUnused() {
+			if time.Since(wanted) > n.connIdleTime {
+				break
+			}
+		} else {
+			wanted = time.Now()
+		}
+		told, err := n.awaitNotification(c)
+		if err != nil {
+			break
+		}
+		if told {
+			last = time.Now()
+		} else if time.Since(last) > probeInterval {
+			if n.execStatement(c, "select 1") != nil {
+				break
+			}
+			last = time.Now()
+		}
+	}
+	return heard
+}
+
+// isUnused reports whether nothing is waited for, and has not been for a while.
+func (n *listener) isUnused() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.interests) == 0
+}
+
+func (n *listener) execStatement(c *pgx.Conn, text string, args ...any) error {
+	ctx, cancel := context.WithTimeout(n.life, n.batcher.timeout)
+	defer cancel()
+	_, err := c.Exec(ctx, text, append([]any{pgx.QueryExecModeExec}, args...)...)
+	return err
+}
+
+// updateBucketLocks takes the locks of buckets that are newly wanted, and gives back those that nobody has wanted for a while.
+func (n *listener) updateBucketLocks(c *pgx.Conn) error {
+	var take, leave []int32
+	var live []chan struct{}
+	n.mu.Lock()
+	for b, w := range n.interests {
+		select {
+		case <-w.locked:
+			if w.waiters == 0 && time.Since(w.idleSince) > bucketIdleTime {
+				leave = append(leave, b)
+				delete(n.interests, b)
+			}
+		default:
+			take, live = append(take, b), append(live, w.locked)
+		}
+	}
+	n.mu.Unlock()
+	if len(take) > 0 {
+		if err := n.execStatement(c, "select pg_advisory_lock_shared($1, b) from unnest($2::int4[]) b", n.location.lockClass, take); err != nil {
+			return err
+		}
+		for _, l := range live {
+			close(l)
+		}
+	}
+	if len(leave) > 0 {
+		return n.execStatement(c, "select pg_advisory_unlock_shared($1, b) from unnest($2::int4[]) b", n.location.lockClass, leave)
+	}
+	return nil
+}
+
+// awaitNotification waits for a notification and passes it on. It returns with none when there is something to subscribe to, and from
+// time to time.
+func (n *listener) awaitNotification(c *pgx.Conn) (told bool, err error) {
+	ctx, cancel := context.WithTimeout(n.life, bucketIdleTime)
+	defer cancel()
+	n.mu.Lock()
+	n.interrupt = cancel
+	for _, w := range n.interests {
+		select {
+		case <-w.locked:
+		default:
+			cancel()
+		}
+	}
+	n.mu.Unlock()
+	m, err := c.WaitForNotification(ctx)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.interrupt = nil
+	if m != nil {
+		for s := range n.subscriptions[m.Payload] {
+			s.notify()
+		}
+		return true, nil
+	}
+	if c.IsClosed() || n.life.Err() != nil {
+		return false, err
+	}
+	return false, nil
+}
