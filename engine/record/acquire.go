@@ -15,19 +15,19 @@ func (e *engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 	if err := c.Check(e.info); err != nil {
 		return driver.Grant{}, err
 	}
-	ctx, done := e.bind(ctx)
+	ctx, done := e.bindContext(ctx)
 	defer done()
 	a := &acquire{engine: e, claim: c, queue: c.Wait && (c.Fair || c.Kind != driver.KindMutex)}
-	a.row, a.rec = e.known(c.Name)
-	if e.aging != nil && e.aging.ClockIsStale() {
-		if err := a.look(ctx); err != nil {
-			return driver.Grant{}, a.failure(ctx, err)
+	a.row, a.rec = e.recallRow(c.Name)
+	if e.clockRefresher != nil && e.clockRefresher.ClockIsStale() {
+		if err := a.loadRow(ctx); err != nil {
+			return driver.Grant{}, a.finalError(ctx, err)
 		}
 	}
 	for {
 		grant, over, err := a.step(ctx)
 		if over || err != nil {
-			return grant, a.failure(ctx, err)
+			return grant, a.finalError(ctx, err)
 		}
 	}
 }
@@ -64,135 +64,135 @@ type acquire struct {
 // have not got, once the connection that waited for them is broken.
 func (a *acquire) step(ctx context.Context) (grant driver.Grant, over bool, err error) {
 	since := a.clock.Now()
-	m := a.moment(a.row)
+	m := a.stepInput(a.row)
 	next := a.rec.clone()
-	mine, err := next.Acquire(a.mine(), a.claim.Kind, a.claim.Limit, a.queue, a.info, m)
+	mine, err := next.Acquire(a.ownClaim(), a.claim.Kind, a.claim.Limit, a.queue, a.info, m)
 	switch {
 	case err != nil && !a.fresh:
-		return grant, false, a.look(ctx)
+		return grant, false, a.loadRow(ctx)
 	case errors.Is(err, driver.ErrHeld) && a.claim.Wait:
-		return grant, false, a.await(ctx, "")
-	case errors.Is(err, driver.ErrHeld) && a.inDoubt():
-		return grant, false, a.lookLater(ctx)
+		return grant, false, a.waitForChange(ctx, "")
+	case errors.Is(err, driver.ErrHeld) && a.mayExpireSoon():
+		return grant, false, a.loadAfterDoubt(ctx)
 	case err != nil:
 		return grant, false, err
 	case mine.State != Granted && !a.mustWrite(next):
 		if !a.fresh {
-			return grant, false, a.look(ctx)
+			return grant, false, a.loadRow(ctx)
 		}
-		return grant, false, a.await(ctx, a.claim.ID)
-	case mine.State != Granted && a.givesWay():
-		return grant, false, a.stepAside(ctx)
-	case a.claim.Wait && a.rec.find(a.claim.ID) == nil && a.paced < maxPaced && a.tooSoon(a.claim.Name) > 0:
-		return grant, false, a.keepPace(ctx)
+		return grant, false, a.waitForChange(ctx, a.claim.ID)
+	case mine.State != Granted && a.mustYield():
+		return grant, false, a.yieldToRenewal(ctx)
+	case a.claim.Wait && a.rec.findClaim(a.claim.ID) == nil && a.paced < maxPacedWaits && a.writeDelay(a.claim.Name) > 0:
+		return grant, false, a.waitForWriteInterval(ctx)
 	}
 	mine.Beat += a.unknowns // so that no two tries could be taken for each other
-	row, rec, err := a.swap(ctx, a.row, next, a.rec.find(a.claim.ID) == nil)
+	row, rec, err := a.swapRecord(ctx, a.row, next, a.rec.findClaim(a.claim.ID) == nil)
 	switch {
 	case err == nil:
 		a.row, a.rec, a.fresh, a.conflicts, a.unsure = row, rec, true, 0, false
 		a.unwritten = false
-		a.answered()
+		a.noteAnswer()
 		a.wrote, a.beat = since, mine.Beat
 		if mine.State == Granted {
-			return a.granted(mine, since), true, nil
+			return a.newGrant(mine, since), true, nil
 		}
-		a.watch(row.Name, rec)
+		a.observeClaims(row.Name, rec)
 		return grant, false, nil
 	case errors.Is(err, ErrConflict):
 		a.unwritten = false
-		return grant, false, a.conflict(ctx, row, rec)
+		return grant, false, a.handleConflict(ctx, row, rec)
 	case driver.IsFinal(err):
 		return grant, false, err
 	case errors.Is(err, ErrUnsent):
 		a.unwritten = true
-		return grant, false, a.retry(ctx, err)
+		return grant, false, a.retryLater(ctx, err)
 	default:
 		a.unsure, a.unsureOver = true, a.row.Version
 		a.unknowns++
-		return grant, false, a.retry(ctx, err)
+		return grant, false, a.retryLater(ctx, err)
 	}
 }
 
-// maxAside is how often in a row a claim gives way: long enough for a renewal that needs some tries, and no more, since a
+// maxYields is how often in a row a claim gives way: long enough for a renewal that needs some tries, and no more, since a
 // holder that does not renew may be dead.
-const maxAside = 8
+const maxYields = 8
 
-// givesWay reports whether this claim should let a renewal go first: it wants to enter the line or to show that it is
+// mustYield reports whether this claim should let a renewal go first: it wants to enter the line or to show that it is
 // there, without having been called, and a holder is due to renew. Of hundreds that write at once to a store that is far
 // away one gets through in each round trip, and the holder's renewal would be refused again and again.
-func (a *acquire) givesWay() bool {
-	mine := a.rec.find(a.claim.ID)
-	if mine != nil && mine.State == Promoted || a.aside >= maxAside || !a.renewalDue(a.row, a.rec) {
+func (a *acquire) mustYield() bool {
+	mine := a.rec.findClaim(a.claim.ID)
+	if mine != nil && mine.State == Promoted || a.aside >= maxYields || !a.isRenewalDue(a.row, a.rec) {
 		a.aside = 0
 		return false
 	}
 	return true
 }
 
-func (a *acquire) stepAside(ctx context.Context) error {
+func (a *acquire) yieldToRenewal(ctx context.Context) error {
 	a.aside++
-	if err := a.sleep(ctx, a.roundTrip()+randomPart(a.roundTrip())); err != nil {
+	if err := a.sleepFor(ctx, a.roundTrip()+randomPart(a.roundTrip())); err != nil {
 		return err
 	}
-	return a.look(ctx)
+	return a.loadRow(ctx)
 }
 
-// maxPaced is how often in a row a claim keeps the pace of the store: it may never be long enough since the last write, since
+// maxPacedWaits is how often in a row a claim keeps the pace of the store: it may never be long enough since the last write, since
 // those who try do not wait.
-const maxPaced = 8
+const maxPacedWaits = 8
 
-// keepPace lets time pass since the lock's last write, and some more, so that not all come at once who have seen it. Once is
+// waitForWriteInterval lets time pass since the lock's last write, and some more, so that not all come at once who have seen it. Once is
 // enough if nobody has come or gone meanwhile: where several hold the lock and renew it, it is written all the time.
-func (a *acquire) keepPace(ctx context.Context) error {
-	if err := a.sleep(ctx, a.tooSoon(a.claim.Name)+randomPart(a.info.WriteInterval/2)); err != nil {
+func (a *acquire) waitForWriteInterval(ctx context.Context) error {
+	if err := a.sleepFor(ctx, a.writeDelay(a.claim.Name)+randomPart(a.info.WriteInterval/2)); err != nil {
 		return err
 	}
 	before := a.rec
-	if err := a.look(ctx); err != nil {
+	if err := a.loadRow(ctx); err != nil {
 		return err
 	}
 	a.paced++
 	if a.rec.Token == before.Token && slices.EqualFunc(a.rec.Claims, before.Claims, func(c, b Claim) bool { return c.ID == b.ID }) {
-		a.paced = maxPaced
+		a.paced = maxPacedWaits
 	}
 	return nil
 }
 
-// mostDoubt bounds how long an attempt lasts that does not want to wait.
-const mostDoubt = 2 * time.Second
+// maxDoubtWait bounds how long an attempt lasts that does not want to wait.
+const maxDoubtWait = 2 * time.Second
 
-// inDoubt reports whether a claim that stands in the way may be over already, and will surely be in a moment, where the
+// mayExpireSoon reports whether a claim that stands in the way may be over already, and will surely be in a moment, where the
 // store's clock is known roughly.
-func (a *acquire) inDoubt() bool {
-	_, early, late, _ := a.storeClock()
-	left, ok := a.nextEnd(a.claim.Name, a.rec)
-	return ok && !a.doubted && left > 0 && left <= min(time.Duration(late-early)*time.Microsecond, mostDoubt)
+func (a *acquire) mayExpireSoon() bool {
+	_, early, late, _ := a.readStoreClock()
+	left, ok := a.nextExpiry(a.claim.Name, a.rec)
+	return ok && !a.doubted && left > 0 && left <= min(time.Duration(late-early)*time.Microsecond, maxDoubtWait)
 }
 
-func (a *acquire) lookLater(ctx context.Context) error {
+func (a *acquire) loadAfterDoubt(ctx context.Context) error {
 	a.doubted = true
-	left, _ := a.nextEnd(a.claim.Name, a.rec)
-	if err := a.sleep(ctx, max(left, 0)+time.Millisecond); err != nil {
+	left, _ := a.nextExpiry(a.claim.Name, a.rec)
+	if err := a.sleepFor(ctx, max(left, 0)+time.Millisecond); err != nil {
 		return err
 	}
-	return a.look(ctx)
+	return a.loadRow(ctx)
 }
 
-// longWindow is the longest confirm window that a client does not ask for: others, who are nearer to the store, give two seconds and a
+// maxDefaultWindow is the longest confirm window that a client does not ask for: others, who are nearer to the store, give two seconds and a
 // little. One who is so far away that he needs longer would be passed over each time.
-const longWindow = 4 * time.Second
+const maxDefaultWindow = 4 * time.Second
 
-// mine is the claim as it comes to the lock. Its beat goes on from the last one written, so that nobody takes a claim
+// ownClaim is the claim as it comes to the lock. Its beat goes on from the last one written, so that nobody takes a claim
 // that has lost its place and comes again for one that has been silent all the time.
-func (a *acquire) mine() Claim {
+func (a *acquire) ownClaim() Claim {
 	c := a.claim
 	session := ""
-	if a.presence != nil && !c.Detached {
-		session = a.presence.Session()
+	if a.liveness != nil && !c.Detached {
+		session = a.liveness.Session()
 	}
 	var window time.Duration
-	if w := a.window(); w > longWindow {
+	if w := a.confirmWindow(); w > maxDefaultWindow {
 		window = w
 	}
 	return Claim{ConfirmWindow: window, ID: c.ID, Session: session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL,
@@ -202,7 +202,7 @@ func (a *acquire) mine() Claim {
 // mustWrite reports whether a step that grants nothing is worth a write: the claim enters the line, is called, or has to
 // show that it is alive; or others have to be removed or called.
 func (a *acquire) mustWrite(next *Record) bool {
-	mine := a.rec.find(a.claim.ID)
+	mine := a.rec.findClaim(a.claim.ID)
 	if mine == nil || mine.State == Promoted || a.clock.Since(a.wrote) >= a.claim.TTL/3 {
 		return true
 	}
@@ -217,82 +217,82 @@ func (a *acquire) mustWrite(next *Record) bool {
 	return false
 }
 
-func (a *acquire) granted(mine *Claim, since driver.Instant) driver.Grant {
+func (a *acquire) newGrant(mine *Claim, since driver.Instant) driver.Grant {
 	return driver.Grant{Claim: a.claim, Token: mine.Token, Since: since, GrantedTTL: a.claim.TTL, Ref: a.claim.ID}
 }
 
-// look loads the row.
-func (a *acquire) look(ctx context.Context) error {
-	row, rec, err := a.load(ctx, a.claim.Name)
+// loadRow loads the row.
+func (a *acquire) loadRow(ctx context.Context) error {
+	row, rec, err := a.loadRecord(ctx, a.claim.Name)
 	if err != nil {
 		if errors.Is(err, driver.ErrCorrupt) {
 			return err
 		}
-		return a.retry(ctx, err)
+		return a.retryLater(ctx, err)
 	}
-	a.goOn(row, rec)
+	a.useRow(row, rec)
 	if !a.unsure && !a.unwritten { // a store may answer reads and take no writes
-		a.answered()
+		a.noteAnswer()
 	}
 	return nil
 }
 
-// goOn makes a row that was just read the one to look at. A swap of unknown outcome is void when the claim does not
+// useRow makes a row that was just read the one to look at. A swap of unknown outcome is void when the claim does not
 // stand and another version has come: it can't take effect any more.
-func (a *acquire) goOn(row Row, rec *Record) {
+func (a *acquire) useRow(row Row, rec *Record) {
 	a.row, a.rec, a.fresh = row, rec, true
-	if a.unsure && row.Version != a.unsureOver && rec.find(a.claim.ID) == nil {
+	if a.unsure && row.Version != a.unsureOver && rec.findClaim(a.claim.ID) == nil {
 		a.unsure = false
 	}
-	a.watch(row.Name, rec)
+	a.observeClaims(row.Name, rec)
 }
 
-// conflict goes on from the row that another's write has left.
-func (a *acquire) conflict(ctx context.Context, row Row, rec *Record) error {
-	a.answered()
+// handleConflict goes on from the row that another's write has left.
+func (a *acquire) handleConflict(ctx context.Context, row Row, rec *Record) error {
+	a.noteAnswer()
 	a.paced = 0
 	tries := a.conflicts
-	if mine := a.rec.find(a.claim.ID); mine != nil && mine.State == Promoted {
+	if mine := a.rec.findClaim(a.claim.ID); mine != nil && mine.State == Promoted {
 		tries /= 4 // it is this claim's turn: the others pause
 	}
-	paused, err := a.pause(ctx, tries, len(a.rec.Claims))
+	paused, err := a.pauseAfterConflict(ctx, tries, len(a.rec.Claims))
 	if err != nil {
 		return err
 	}
 	a.conflicts++
 	if rec == nil || paused { // what the refusal brought is old
-		return a.look(ctx)
+		return a.loadRow(ctx)
 	}
-	a.goOn(row, rec)
+	a.useRow(row, rec)
 	return nil
 }
 
-// retry bears with a store that does not answer, for a while. What stands there is not known then: the row is loaded.
-func (a *acquire) retry(ctx context.Context, err error) error {
+// retryLater bears with a store that does not answer, for a while. What stands there is not known then: the row is loaded.
+func (a *acquire) retryLater(ctx context.Context, err error) error {
 	if over := a.silence.RequestFailed(a.clock, driver.UnreachableTimeout(a.claim.TTL)); over || driver.IsFinal(err) || ctx.Err() != nil {
 		return err
 	}
 	a.failures++
-	if err := a.bear(ctx, a.failures+2); err != nil {
+	if err := a.pauseAfterFailure(ctx, a.failures+2); err != nil {
 		return err
 	}
-	return a.look(ctx)
+	return a.loadRow(ctx)
 }
 
-func (a *acquire) answered() {
+func (a *acquire) noteAnswer() {
 	a.silence.RequestAnswered()
 	a.failures = 0
 }
 
-// failure gives an error its final form.
-func (a *acquire) failure(ctx context.Context, err error) error {
+// finalError gives an error its final form.
+func (a *acquire) finalError(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case a.life.Err() != nil:
 		err = driver.ErrClosed
 	case ctx.Err() != nil && !driver.IsFinal(err):
-		err = a.inVain(ctx.Err())
+		err = a.waitError(ctx.Err())
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // the store's own, not the caller's
 		err = fmt.Errorf("the store did not answer in time: %v", err)
 	}
@@ -300,57 +300,57 @@ func (a *acquire) failure(ctx context.Context, err error) error {
 		return err
 	}
 	a.mu.Lock()
-	a.flying.put(a.claim.ID, a.unsureOver, a.claim.TTL, a.clock.Now())
+	a.pending.addSwap(a.claim.ID, a.unsureOver, a.claim.TTL, a.clock.Now())
 	a.mu.Unlock()
 	return fmt.Errorf("%w: %w", driver.ErrUncertain, err)
 }
 
-// inVain says for whom a wait has ended in vain, as far as was seen.
-func (a *acquire) inVain(err error) error {
+// waitError says for whom a wait has ended in vain, as far as was seen.
+func (a *acquire) waitError(err error) error {
 	if a.rec == nil || a.rec.count(true) == 0 || !a.fresh {
 		return err
 	}
-	return fmt.Errorf("%w; %w", err, a.rec.held(a.moment(a.row)))
+	return fmt.Errorf("%w; %w", err, a.rec.heldError(a.stepInput(a.row)))
 }
 
-// await blocks until there may be something to do, and then looks at the row that is there. mine is the claim's id if it
+// waitForChange blocks until there may be something to do, and then looks at the row that is there. mine is the claim's id if it
 // stands in line: it then has to give signs of life. All else is told by the lock's lookout.
-func (a *acquire) await(ctx context.Context, mine string) error {
+func (a *acquire) waitForChange(ctx context.Context, mine string) error {
 	limit := driver.UnreachableTimeout(a.claim.TTL) / 2
 	if mine != "" {
 		limit = max(a.claim.TTL/3-a.clock.Since(a.wrote), 0)
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
-	a.answered() // what the store has said leaves nothing to ask for
+	a.noteAnswer() // what the store has said leaves nothing to ask for
 	a.paced = 0
-	seat, leave := a.join(a.row, a.rec, a.idle, driver.UnreachableTimeout(a.claim.TTL), a.concerned)
+	seat, leave := a.subscribe(a.row, a.rec, a.idle, driver.UnreachableTimeout(a.claim.TTL), a.isAffected)
 	defer leave()
 	select {
-	case s := <-seat.told:
+	case s := <-seat.updates:
 		if s.err != nil {
 			return s.err
 		}
 		a.idle = 0
-		a.goOn(s.row, s.rec)
+		a.useRow(s.row, s.rec)
 		return nil
 	case <-timer.C:
-		a.idle = idleLooks
+		a.idle = maxIdleLoads
 		leave()
-		a.silence = seat.silence
-		return a.look(ctx)
+		a.silence = seat.outage
+		return a.loadRow(ctx)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// concerned reports whether a change of the lock is this claim's affair: it is let in or called, it has lost its place,
+// isAffected reports whether a change of the lock is this claim's affair: it is let in or called, it has lost its place,
 // or it is the next after those that are called. The others in line sleep on.
-func (a *acquire) concerned(rec *Record) bool {
-	mine := rec.find(a.claim.ID)
+func (a *acquire) isAffected(rec *Record) bool {
+	mine := rec.findClaim(a.claim.ID)
 	switch {
 	case !a.queue:
-		return len(rec.Claims) == 0 || rec.weight()+a.claim.Weight <= rec.Limit || rec.Kind != a.claim.Kind
+		return len(rec.Claims) == 0 || rec.totalWeight()+a.claim.Weight <= rec.Limit || rec.Kind != a.claim.Kind
 	case mine == nil || mine.State != Waiting:
 		return true
 	}

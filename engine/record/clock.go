@@ -19,13 +19,13 @@ type ServerClock struct {
 	// HostsApart is how far the clocks of the hosts behind one address may lie apart that date replies.
 	HostsApart time.Duration
 
-	mu     sync.Mutex
-	known  bool
-	agreed span           // what the replies have in common
-	odd    *span          // one reply that contradicts them, and no other has agreed with yet
-	behind [2]*span       // the lowest of the clocks that are not followed any more: in this period, and in the one before
-	period driver.Instant // when this period began
-	last   int64          // the largest estimate given out
+	mu            sync.Mutex
+	known         bool
+	agreed        span           // what the replies have in common
+	contradicting *span          // one reply that contradicts them, and no other has agreed with yet
+	lowest        [2]*span       // the lowest of the clocks that are not followed any more: in this period, and in the one before
+	periodStart   driver.Instant // when this period began
+	last          int64          // the largest estimate given out
 }
 
 // span is between what a server's clock was at an instant of ours, in microseconds.
@@ -43,23 +43,23 @@ const (
 	staleAfter = 300 * time.Millisecond
 )
 
-// when is where a span lies at another instant. The hands of our clock may say different things: one stands still while the
+// shiftTo is where a span lies at another instant. The hands of our clock may say different things: one stands still while the
 // machine sleeps, the other may be a wall clock that is set, even in its sleep. So the first is believed for the least that has
 // passed, and for the most the other and their difference.
-func (s span) when(i driver.Instant) span {
+func (s span) shiftTo(i driver.Instant) span {
 	least, most := i.Monotonic-s.at.Monotonic, i.Since(s.at)
 	return span{i, s.early + (least - least/clockDrift).Microseconds(), s.late + (2*most - least + most/clockDrift).Microseconds()}
 }
 
-// and is what two spans of one instant have in common.
-func (s span) and(o span) (span, bool) {
+// intersect is what two spans of one instant have in common.
+func (s span) intersect(o span) (span, bool) {
 	both := span{s.at, max(s.early, o.early), min(s.late, o.late)}
 	return both, both.early <= both.late
 }
 
-func (s span) middle() int64 { return s.early + (s.late-s.early)/2 }
+func (s span) midpoint() int64 { return s.early + (s.late-s.early)/2 }
 
-func latest(i, j driver.Instant) driver.Instant {
+func laterOf(i, j driver.Instant) driver.Instant {
 	if j.Monotonic >= i.Monotonic {
 		return j
 	}
@@ -68,21 +68,21 @@ func latest(i, j driver.Instant) driver.Instant {
 
 // AddReply takes in a reply that came at to, and was asked for at from: the server read its clock in between.
 func (c *ServerClock) AddReply(micro int64, from, to driver.Instant) {
-	c.heard(micro, 0, readingTime, from, to)
+	c.addReading(micro, 0, readingTime, from, to)
 }
 
 // AddDate takes in the Date of an HTTP reply, which is cut to the second.
 func (c *ServerClock) AddDate(date time.Time, from, to driver.Instant) {
-	c.heard(date.UnixMicro(), time.Second, c.HostsApart+readingTime, from, to)
+	c.addReading(date.UnixMicro(), time.Second, c.HostsApart+readingTime, from, to)
 }
 
 // AddTimestamp takes in the time that the server gave to a write, cut to a resolution.
 func (c *ServerClock) AddTimestamp(stamp time.Time, resolution time.Duration, from, to driver.Instant) {
-	c.heard(stamp.UnixMicro(), resolution, readingTime, from, to)
+	c.addReading(stamp.UnixMicro(), resolution, readingTime, from, to)
 }
 
-// heard takes in a reading that may have been cut, and be wrong beside that.
-func (c *ServerClock) heard(micro int64, cut, wrong time.Duration, from, to driver.Instant) {
+// addReading takes in a reading that may have been cut, and be wrong beside that.
+func (c *ServerClock) addReading(micro int64, cut, wrong time.Duration, from, to driver.Instant) {
 	reply := span{to, micro - wrong.Microseconds(), micro + (to.Since(from) + cut + wrong).Microseconds()}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,69 +90,69 @@ func (c *ServerClock) heard(micro int64, cut, wrong time.Duration, from, to driv
 		c.known, c.agreed = true, reply
 		return
 	}
-	now := latest(c.agreed.at, reply.at) // replies may overtake each other
-	reply, agreed := reply.when(now), c.agreed.when(now)
-	if both, ok := agreed.and(reply); ok {
+	now := laterOf(c.agreed.at, reply.at) // replies may overtake each other
+	reply, agreed := reply.shiftTo(now), c.agreed.shiftTo(now)
+	if both, ok := agreed.intersect(reply); ok {
 		c.agreed = both
-		c.follow(agreed, nil)
+		c.followAgreed(agreed, nil)
 		return
 	}
-	if c.odd != nil {
-		odd := c.odd.when(now)
-		if both, ok := odd.and(reply); ok {
-			c.leave(agreed, odd)
+	if c.contradicting != nil {
+		odd := c.contradicting.shiftTo(now)
+		if both, ok := odd.intersect(reply); ok {
+			c.noteLeftClock(agreed, odd)
 			c.agreed = both
-			c.odd = nil
+			c.contradicting = nil
 			return
 		}
 	}
-	c.follow(agreed, &reply)
+	c.followAgreed(agreed, &reply)
 }
 
-// follow goes on with what the replies have agreed on, and leaves the odd one for another, or for none.
-func (c *ServerClock) follow(agreed span, odd *span) {
-	if c.odd != nil {
-		c.leave(c.odd.when(agreed.at), agreed)
+// followAgreed goes on with what the replies have agreed on, and leaves the odd one for another, or for none.
+func (c *ServerClock) followAgreed(agreed span, odd *span) {
+	if c.contradicting != nil {
+		c.noteLeftClock(c.contradicting.shiftTo(agreed.at), agreed)
 	}
-	c.odd = odd
+	c.contradicting = odd
 }
 
-// leave notes a clock that is not followed any more, if it is behind the one that is.
-func (c *ServerClock) leave(left, followed span) {
+// noteLeftClock notes a clock that is not followed any more, if it is behind the one that is.
+func (c *ServerClock) noteLeftClock(left, followed span) {
 	if left.early >= followed.early {
 		return
 	}
-	c.turn(left.at)
-	if b := c.behind[0]; b == nil || b.when(left.at).early > left.early {
-		c.behind[0] = &left
+	c.rotatePeriod(left.at)
+	if b := c.lowest[0]; b == nil || b.shiftTo(left.at).early > left.early {
+		c.lowest[0] = &left
 	}
 }
 
-// turn begins another period when this one is as long as a claim can stand: what is noted in one counts for at least as long.
-func (c *ServerClock) turn(now driver.Instant) {
-	passed := now.Monotonic - c.period.Monotonic
+// rotatePeriod begins another period when this one is as long as a claim can stand: what is noted in one counts for at least as long.
+func (c *ServerClock) rotatePeriod(now driver.Instant) {
+	passed := now.Monotonic - c.periodStart.Monotonic
 	if passed <= driver.MaxTTL {
 		return
 	}
-	c.behind = [2]*span{nil, c.behind[0]}
+	c.lowest = [2]*span{nil, c.lowest[0]}
 	if passed > 2*driver.MaxTTL {
-		c.behind[1] = nil
+		c.lowest[1] = nil
 	}
-	c.period = now
+	c.periodStart = now
 }
 
-// now gives between what the server's clock is, by whatever of it was heard, and the middle of what is followed.
-func (c *ServerClock) now(i driver.Instant) (s span, middle int64) {
-	c.turn(i)
-	s = c.agreed.when(i)
-	middle = s.middle()
-	if c.odd != nil {
-		odd := c.odd.when(i)
-		s.early, s.late, middle = min(s.early, odd.early), max(s.late, odd.late), min(middle, odd.middle())
+// boundsAt gives between what the server's clock is, by whatever of it was heard, and the middle of what is followed.
+func (c *ServerClock) boundsAt(i driver.Instant) (s span, middle int64) {
+	c.rotatePeriod(i)
+	s = c.agreed.shiftTo(i)
+	middle = s.midpoint()
+	if c.contradicting != nil {
+		odd := c.contradicting.shiftTo(i)
+		s.early, s.late, middle = min(s.early, odd.early), max(s.late, odd.late), min(middle, odd.midpoint())
 	}
-	for _, b := range c.behind {
+	for _, b := range c.lowest {
 		if b != nil {
-			s.early = min(s.early, b.when(i).early)
+			s.early = min(s.early, b.shiftTo(i).early)
 		}
 	}
 	return s, middle
@@ -170,10 +170,10 @@ func (c *ServerClock) Known() bool {
 func (c *ServerClock) ClockIsStale() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.known || c.odd != nil {
+	if !c.known || c.contradicting != nil {
 		return true
 	}
-	now := c.agreed.when(c.Clock.Now())
+	now := c.agreed.shiftTo(c.Clock.Now())
 	grown := (now.late - now.early) - (c.agreed.late - c.agreed.early)
 	return grown > 2*staleAfter.Microseconds()
 }
@@ -182,7 +182,7 @@ func (c *ServerClock) ClockIsStale() bool {
 func (c *ServerClock) ClockBounds() (early, late int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s, _ := c.now(c.Clock.Now())
+	s, _ := c.boundsAt(c.Clock.Now())
 	return s.early, s.late
 }
 
@@ -194,7 +194,7 @@ func (c *ServerClock) Now() (int64, time.Duration) {
 		c.last = max(c.last, time.Now().UnixMicro())
 		return c.last, -1
 	}
-	s, middle := c.now(c.Clock.Now())
+	s, middle := c.boundsAt(c.Clock.Now())
 	c.last = max(c.last, middle)
 	return c.last, time.Duration(max(c.last-s.early, s.late-c.last)) * time.Microsecond
 }

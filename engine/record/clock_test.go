@@ -61,7 +61,7 @@ func (w *clockWorld) stamp(there, back, wrong time.Duration) {
 // bounds gives by how much the server's clock is past the early bound, and short of the late one.
 func (w *clockWorld) bounds() (early, late time.Duration) {
 	e, l := w.c.ClockBounds()
-	return micros(w.true.UnixMicro() - e), micros(l - w.true.UnixMicro())
+	return microsToDuration(w.true.UnixMicro() - e), microsToDuration(l - w.true.UnixMicro())
 }
 
 // within demands that the server's clock lies within the bounds, that they are not farther away than most, and that the estimate
@@ -73,7 +73,7 @@ func (w *clockWorld) within(what string, most time.Duration) {
 		w.t.Errorf("%s: the clock is %v past the early bound and %v short of the late one, at most %v off", what, early, late, most)
 	}
 	now, off := w.c.Now()
-	if wrong := micros(now - w.true.UnixMicro()); wrong.Abs() > off {
+	if wrong := microsToDuration(now - w.true.UnixMicro()); wrong.Abs() > off {
 		w.t.Errorf("%s: the estimate is wrong by %v, and says %v", what, wrong, off)
 	}
 	w.rises(what)
@@ -83,10 +83,10 @@ func (w *clockWorld) rises(what string) (estimate time.Duration) {
 	w.t.Helper()
 	now, _ := w.c.Now()
 	if now < w.given {
-		w.t.Errorf("%s: the estimate falls by %v", what, micros(w.given-now))
+		w.t.Errorf("%s: the estimate falls by %v", what, microsToDuration(w.given-now))
 	}
 	w.given = now
-	return micros(now - w.true.UnixMicro())
+	return microsToDuration(now - w.true.UnixMicro())
 }
 
 // TestServerClock promises that the estimate of a server's clock is off by no more than it says, profits from quick replies, is not

@@ -14,45 +14,45 @@ import (
 // not know what it reads must not decide about it.
 const Format = 1
 
-// wire is a record as it stands in a table: one JSON object, so that an operator can read it with the store's own tools.
-type wire struct {
+// recordJSON is a record as it stands in a table: one JSON object, so that an operator can read it with the store's own tools.
+type recordJSON struct {
 	Format int         `json:"holdfast"`
 	Kind   driver.Kind `json:"kind,omitempty"`
 	Limit  int64       `json:"limit,omitempty"`
 	Token  int64       `json:"token"`
 	Idle   int64       `json:"idle,omitempty"`
-	Claims []wireClaim `json:"claims,omitempty"`
-	Ended  []wireEnded `json:"ended,omitempty"`
+	Claims []claimJSON `json:"claims,omitempty"`
+	Ended  []endedJSON `json:"ended,omitempty"`
 	Untold int64       `json:"untold_us,omitempty"`
 	Out    []string    `json:"out,omitempty"` // as it was written before there was Ended: waiting claims that were broken
 }
 
-// wireEnded is a note of a claim that others have ended.
-type wireEnded struct {
+// endedJSON is a note of a claim that others have ended.
+type endedJSON struct {
 	ID    string `json:"id"`
 	Why   string `json:"why"`
 	Until int64  `json:"until_us"`
 }
 
-// losses are the words for why a claim was ended.
-var losses = map[string]driver.LossCause{"broken": driver.LossBroken, "expired": driver.LossExpired, "gone": driver.LossGone}
+// causeWords are the words for why a claim was ended.
+var causeWords = map[string]driver.LossCause{"broken": driver.LossBroken, "expired": driver.LossExpired, "gone": driver.LossGone}
 
-func (r *Record) wireEnded() (notes []wireEnded) {
+func (r *Record) encodeNotes() (notes []endedJSON) {
 	for _, n := range r.Ended {
-		for why, loss := range losses {
+		for why, loss := range causeWords {
 			if loss == n.Cause {
-				notes = append(notes, wireEnded{ID: n.ID, Why: why, Until: n.Until})
+				notes = append(notes, endedJSON{ID: n.ID, Why: why, Until: n.Until})
 			}
 		}
 	}
 	return notes
 }
 
-// ended reads the notes. A cause that a newer version has found is one that this one does not know more about. Notes as they
+// decodeNotes reads the notes. A cause that a newer version has found is one that this one does not know more about. Notes as they
 // were written before had no time: they are kept for a day from the last grant.
-func (w *wire) ended() (notes []EndedClaim) {
+func (w *recordJSON) decodeNotes() (notes []EndedClaim) {
 	for _, n := range w.Ended {
-		notes = append(notes, EndedClaim{ID: n.ID, Cause: cmp.Or(losses[n.Why], driver.LossGone), Until: n.Until})
+		notes = append(notes, EndedClaim{ID: n.ID, Cause: cmp.Or(causeWords[n.Why], driver.LossGone), Until: n.Until})
 	}
 	for _, id := range w.Out {
 		notes = append(notes, EndedClaim{ID: id, Cause: driver.LossBroken, Until: w.Token + driver.MaxTTL.Microseconds()})
@@ -60,7 +60,7 @@ func (w *wire) ended() (notes []EndedClaim) {
 	return notes
 }
 
-type wireClaim struct {
+type claimJSON struct {
 	ID       string `json:"id"`
 	Session  string `json:"session,omitempty"`
 	Owner    string `json:"owner,omitempty"`
@@ -84,9 +84,9 @@ func Encode(r *Record) ([]byte, error) {
 	if err := r.Check(); err != nil {
 		return nil, fmt.Errorf("%w: refusing to write a broken record: %w", driver.ErrInvalid, err)
 	}
-	w := wire{Format: Format, Kind: r.Kind, Limit: r.Limit, Token: r.Token, Idle: r.Idle, Ended: r.wireEnded(), Untold: r.NotesDroppedUntil}
+	w := recordJSON{Format: Format, Kind: r.Kind, Limit: r.Limit, Token: r.Token, Idle: r.Idle, Ended: r.encodeNotes(), Untold: r.NotesDroppedUntil}
 	for _, c := range r.Claims {
-		w.Claims = append(w.Claims, wireClaim{
+		w.Claims = append(w.Claims, claimJSON{
 			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL.Milliseconds(),
 			State: c.State, Token: c.Token, Beat: c.Beat, Allow: ceilMillis(c.SilenceLimit), Ends: c.ExpiresAt, Since: c.Since,
 			Window: ceilMillis(c.ConfirmWindow), Detached: c.Detached, Asked: c.ReleaseRequested, Broken: c.Broken,
@@ -94,12 +94,12 @@ func Encode(r *Record) ([]byte, error) {
 	}
 	data, err := json.Marshal(w)
 	if err == nil && len(data) > MaxData {
-		err = tooLarge(len(data))
+		err = tooLargeError(len(data))
 	}
 	return data, err
 }
 
-func tooLarge(size int) error {
+func tooLargeError(size int) error {
 	return fmt.Errorf("%w: its record would grow to %d bytes", driver.ErrQueueFull, size)
 }
 
@@ -107,47 +107,47 @@ func tooLarge(size int) error {
 // comes leaves that room for himself and for all others, so that a full record goes on being renewed.
 const claimReserve = 224
 
-// hasRoom refuses a record in which its claims could not stay.
-func (e *engine) hasRoom(r *Record, size int) error {
+// checkRoom refuses a record in which its claims could not stay.
+func (e *engine) checkRoom(r *Record, size int) error {
 	if full := size + len(r.Claims)*claimReserve; full > e.maxRecord {
-		return tooLarge(full)
+		return tooLargeError(full)
 	}
 	return nil
 }
 
 // Decode reads what Encode wrote. What it cannot read is ErrCorrupt, with the first of the bytes, and is left alone.
 func Decode(name string, data []byte) (*Record, error) {
-	var w wire
+	var w recordJSON
 	d := json.NewDecoder(bytes.NewReader(data))
 	if err := d.Decode(&w); err != nil || d.More() {
-		return nil, corrupt(name, data, fmt.Errorf("not one JSON object (%v)", err))
+		return nil, corruptError(name, data, fmt.Errorf("not one JSON object (%v)", err))
 	}
 	switch {
 	case w.Format > Format:
-		return nil, corrupt(name, data, fmt.Errorf("format %d was written by a newer version, and this one knows up to %d: upgrade it", w.Format, Format))
+		return nil, corruptError(name, data, fmt.Errorf("format %d was written by a newer version, and this one knows up to %d: upgrade it", w.Format, Format))
 	case w.Format < 1:
-		return nil, corrupt(name, data, fmt.Errorf("no Holdfast record"))
+		return nil, corruptError(name, data, fmt.Errorf("no Holdfast record"))
 	}
-	r := &Record{Kind: w.Kind, Limit: w.Limit, Token: w.Token, Idle: w.Idle, Ended: w.ended(), NotesDroppedUntil: w.Untold}
+	r := &Record{Kind: w.Kind, Limit: w.Limit, Token: w.Token, Idle: w.Idle, Ended: w.decodeNotes(), NotesDroppedUntil: w.Untold}
 	for _, c := range w.Claims {
 		r.Claims = append(r.Claims, Claim{
-			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: millis(c.TTL),
-			State: c.State, Token: c.Token, Beat: c.Beat, SilenceLimit: millis(c.Allow), ExpiresAt: c.Ends, Since: c.Since,
-			ConfirmWindow: millis(c.Window), Detached: c.Detached, ReleaseRequested: c.Asked, Broken: c.Broken,
+			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: millisToDuration(c.TTL),
+			State: c.State, Token: c.Token, Beat: c.Beat, SilenceLimit: millisToDuration(c.Allow), ExpiresAt: c.Ends, Since: c.Since,
+			ConfirmWindow: millisToDuration(c.Window), Detached: c.Detached, ReleaseRequested: c.Asked, Broken: c.Broken,
 		})
 	}
 	if err := r.Check(); err != nil {
-		return nil, corrupt(name, data, err)
+		return nil, corruptError(name, data, err)
 	}
 	return r, nil
 }
 
-func corrupt(name string, data []byte, why error) error {
+func corruptError(name string, data []byte, why error) error {
 	return fmt.Errorf("%w: %q: %w; it begins with %.60q. If nothing uses the lock, remove the record by hand",
 		driver.ErrCorrupt, name, why, data)
 }
 
-func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+func millisToDuration(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
 // ceilMillis rounds up, so that nobody is judged silent before its time.
 func ceilMillis(d time.Duration) int64 {

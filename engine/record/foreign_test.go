@@ -17,11 +17,11 @@ func TestForeign(t *testing.T) {
 	}
 	for _, row := range []Row{{Name: "m", Version: "v", Data: data, Foreign: 100}, {Name: "m", Version: "v", Foreign: 100}} {
 		w := &world{now: 90}
-		rec, err := read(row)
+		rec, err := decodeRow(row)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if rec.forgettable(NoEnd) {
+		if rec.isForgettable(NoEnd) {
 			t.Error("it would be swept")
 		}
 		for _, queue := range []bool{false, true} {
@@ -35,7 +35,7 @@ func TestForeign(t *testing.T) {
 		if _, err := rec.clone().Renew("old", 7, w.moment()); !errors.As(err, &lost) || lost.Cause != driver.LossTaken {
 			t.Errorf("who held before is told %v", err)
 		}
-		ref := rec.lock("m", w.moment()).Holders[0].Ref
+		ref := rec.describeLock("m", w.moment()).Holders[0].Ref
 		for _, mode := range []driver.BreakMode{driver.BreakGraceful, driver.BreakRequestRelease} {
 			if err := rec.clone().Break(ref, mode, w.moment()); !errors.Is(err, driver.ErrUnsupported) {
 				t.Errorf("mode %v: %v", mode, err)
@@ -62,11 +62,11 @@ func TestForeignFarEnd(t *testing.T) {
 	const now, far = 1_800_000_000_000_000, 253_402_300_799_999_999
 	rec := &Record{Foreign: far}
 	m := StepInput{ClockTrusted: true, Now: now, Earliest: now, Latest: now}
-	if left := rec.lock("m", m).Holders[0].Remaining; left < driver.MaxTTL {
+	if left := rec.describeLock("m", m).Holders[0].Remaining; left < driver.MaxTTL {
 		t.Errorf("it is shown to stand for %v", left)
 	}
 	for _, n := range []int64{far - now, now - far} {
-		if d := micros(n); (d > 0) != (n > 0) || d.Abs() < driver.MaxTTL || d.Abs()+driver.MaxTTL < 0 {
+		if d := microsToDuration(n); (d > 0) != (n > 0) || d.Abs() < driver.MaxTTL || d.Abs()+driver.MaxTTL < 0 {
 			t.Errorf("%d microseconds are told as %v", n, d)
 		}
 	}

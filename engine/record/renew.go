@@ -8,13 +8,13 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// renewers is how many locks of one batch are renewed at a time, so that one that hangs keeps only its own worker.
-const renewers = 256
+// maxRenewWorkers is how many locks of one batch are renewed at a time, so that one that hangs keeps only its own worker.
+const maxRenewWorkers = 256
 
 // Renew is one swap a lock where the row is as this client saw it last. Grants on the same lock go in one swap. A refused
 // swap is tried again at once: a renewal goes before those who want to come in, and they do pause.
 func (e *engine) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
-	ctx, stop := e.bind(ctx)
+	ctx, stop := e.bindContext(ctx)
 	defer stop()
 	byName := map[string][]int{}
 	for i := range grants {
@@ -22,10 +22,10 @@ func (e *engine) Renew(ctx context.Context, grants []driver.Grant, done func(int
 	}
 	work := make(chan []int)
 	var workers sync.WaitGroup
-	for range min(renewers, len(byName)) {
+	for range min(maxRenewWorkers, len(byName)) {
 		workers.Go(func() {
 			for which := range work {
-				e.renew(ctx, grants, which, done)
+				e.renewLock(ctx, grants, which, done)
 			}
 		})
 	}
@@ -36,8 +36,8 @@ func (e *engine) Renew(ctx context.Context, grants []driver.Grant, done func(int
 	workers.Wait()
 }
 
-// renew renews the grants of one lock.
-func (e *engine) renew(ctx context.Context, grants []driver.Grant, which []int, done func(int, driver.Renewal)) {
+// renewLock renews the grants of one lock.
+func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []int, done func(int, driver.Renewal)) {
 	name := grants[which[0]].Name
 	answers := make([]driver.Renewal, len(which))
 	tell := func(err error) {
@@ -48,26 +48,26 @@ func (e *engine) renew(ctx context.Context, grants []driver.Grant, which []int, 
 			done(w, answers[i])
 		}
 	}
-	row, rec := e.known(name)
-	if e.aging != nil && e.aging.ClockIsStale() {
+	row, rec := e.recallRow(name)
+	if e.clockRefresher != nil && e.clockRefresher.ClockIsStale() {
 		rec = nil // the ends that would be written are later than need be: a reply tells the time
 	}
 	var err error
 	fresh := false
 	for {
 		if rec == nil {
-			if row, rec, err = e.load(ctx, name); err != nil {
+			if row, rec, err = e.loadRecord(ctx, name); err != nil {
 				tell(err)
 				return
 			}
 			fresh = true
 		}
 		since := e.clock.Now()
-		m := e.moment(row)
+		m := e.stepInput(row)
 		next := rec.clone()
 		living := 0
 		for i, w := range which {
-			answers[i] = renewal(next, grants[w], since, m)
+			answers[i] = renewGrant(next, grants[w], since, m)
 			if answers[i].Err == nil {
 				living++
 			}
@@ -81,7 +81,7 @@ func (e *engine) renew(ctx context.Context, grants []driver.Grant, which []int, 
 			tell(nil)
 			return
 		}
-		row, rec, err = e.swap(ctx, row, next, false)
+		row, rec, err = e.swapRecord(ctx, row, next, false)
 		if err == nil {
 			tell(nil)
 			return
@@ -91,14 +91,14 @@ func (e *engine) renew(ctx context.Context, grants []driver.Grant, which []int, 
 			return
 		}
 		if ctx.Err() != nil {
-			tell(e.fault(ctx.Err()))
+			tell(e.errorOrClosed(ctx.Err()))
 			return
 		}
 		fresh = rec != nil
 	}
 }
 
-func renewal(rec *Record, g driver.Grant, since driver.Instant, m StepInput) driver.Renewal {
+func renewGrant(rec *Record, g driver.Grant, since driver.Instant, m StepInput) driver.Renewal {
 	c, err := rec.Renew(g.ID, g.Token, m)
 	if err != nil {
 		return driver.Renewal{Err: err}

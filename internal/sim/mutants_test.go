@@ -28,9 +28,9 @@ type edit struct{ old, new string }
 var noCheck = edit{"func (r *Record) Check() error {\n", "func (r *Record) Check() error {\n\tif true {\n\t\treturn nil\n\t}\n"}
 
 const (
-	machine = "engine/record/machine.go"
+	machine = "engine/record/record.go"
 	acquire = "engine/record/acquire.go"
-	observe = "engine/record/observe.go"
+	observe = "engine/record/expiry.go"
 	tree    = "engine/sequence/"
 	trust   = "tenure.go"
 	clock   = "engine/record/clock.go"
@@ -38,7 +38,7 @@ const (
 
 var mutants = []mutant{
 	{name: "trust counted from the reply", file: acquire,
-		edits: []edit{{"Token: mine.Token, Since: since,", "Token: mine.Token, Since: a.clock.Now(),"}},
+		edits: []edit{{"Token: mine.Token, Since: since,", "Token: ownClaim.Token, Since: a.clock.Now(),"}},
 		more:  []mutant{{file: "renewer.go", edits: []edit{{"\t\tt.failed = nil\n", "\t\tt.failed = nil\n\t\ta.Since = t.client.clock.Now()\n"}}}},
 		want:  "belief overlap"},
 	{name: "deadline ignored", file: trust,
@@ -48,19 +48,19 @@ var mutants = []mutant{
 		edits: []edit{{"return now, early, late, off >= 0", "return now, early, late, true"}},
 		want:  "belief overlap|though nothing went wrong"},
 	{name: "silence counted on a hand that can be set", file: observe,
-		edits: []edit{{"e.clock.SinceAtLeast(from) > e.patience(c)", "e.clock.Since(from) > e.patience(c)"}},
+		edits: []edit{{"e.clock.SinceAtLeast(from) > e.observeTime(c)", "e.clock.Since(from) > e.observeTime(c)"}},
 		want:  "belief overlap|though nothing went wrong"},
 	{name: "promoted waiter not confirming", file: acquire,
-		edits: []edit{{"\tsince := a.clock.Now()\n", "\tif c := a.rec.find(a.claim.ID); c != nil && c.State == Promoted && a.rec.fits(c.ID) {\n\t\tc.Token = a.rec.Token + 1\n\t\treturn a.granted(c, a.clock.Now()), true, nil\n\t}\n\tsince := a.clock.Now()\n"}},
+		edits: []edit{{"\tsince := a.clock.Now()\n", "\tif c := a.rec.findClaim(a.claim.ID); c != nil && c.State == Promoted && a.rec.fits(c.ID) {\n\t\tc.Token = a.rec.Token + 1\n\t\treturn a.newGrant(c, a.clock.Now()), true, nil\n\t}\n\tsince := a.clock.Now()\n"}},
 		want:  "belief overlap|was given twice|came after"},
 	{name: "observation keyed by id instead of token and beat", file: observe,
-		edits: []edit{{"sighting{c.ID, c.Token, c.Beat}", "sighting{c.ID, 0, 0}"}},
+		edits: []edit{{"observation{c.ID, c.Token, c.Beat}", "observation{c.ID, 0, 0}"}},
 		want:  "belief overlap|though nothing went wrong"},
 	{name: "release without compare", file: machine,
-		edits: []edit{{"\t\tif c := &r.Claims[i]; c.ID == id {\n\t\t\tpast", "\t\tif c := &r.Claims[i]; c.State == Granted {\n\t\t\tpast"}},
+		edits: []edit{{"\t\tif c := &r.Claims[i]; c.ID == id {\n\t\t\tpast", "\t\tif c := &r.Claims[i]; c.State == Granted {\n\t\t\tisExpiredHolder"}},
 		want:  "belief overlap|though nothing went wrong"},
 	{name: "renew that makes again", file: machine,
-		edits: []edit{noCheck, {"\tc := r.find(id)\n\tif c == nil || c.State", "\tc := r.find(id)\n\tif c == nil && r.Kind != \"\" {\n\t\tr.Claims = append(r.Claims, Claim{ID: id, Weight: 1, TTL: 5 * time.Second, State: Granted, Token: token})\n\t\tc = r.find(id)\n\t}\n\tif c == nil || c.State"}},
+		edits: []edit{noCheck, {"\tc := r.findClaim(id)\n\tif c == nil || c.State", "\tc := r.findClaim(id)\n\tif c == nil && r.Kind != \"\" {\n\t\tr.Claims = append(r.Claims, Claim{ID: id, Weight: 1, TTL: 5 * time.Second, State: Granted, Token: token})\n\t\tc = r.findClaim(id)\n\t}\n\tif c == nil || c.State"}},
 		want:  "the store has granted|belief overlap|let in before|came after"},
 	{name: "token reset on release", file: machine,
 		edits: []edit{{`r.Kind, r.Limit, r.Idle = "", 0, max(m.Now, 1)`, `r.Kind, r.Limit, r.Idle, r.Token = "", 0, max(m.Now, 1), 0`}},
@@ -76,20 +76,20 @@ var mutants = []mutant{
 		more:  []mutant{{file: "renewer.go", edits: []edit{{"if t.state != stateHeld || left <= 0 {", "if left <= 0 {"}}}},
 		want:  "was renewed after its release"},
 	{name: "semaphore off by one", file: machine,
-		edits: []edit{noCheck, {"fits := r.weight()+c.Weight <= limit\n", "fits := r.weight()+c.Weight <= limit+limit/3\n"}},
+		edits: []edit{noCheck, {"fits := r.totalWeight()+c.Weight <= limit\n", "fitsLimit := r.totalWeight()+c.Weight <= limit+limit/3\n"}},
 		want:  "belief overlap|the store has granted"},
 	{name: "reader counted twice", file: machine,
-		edits: []edit{noCheck, {"if mine := r.find(c.ID); mine != nil {", "if mine := r.find(c.ID); mine != nil && kind != driver.KindRW {"}},
+		edits: []edit{noCheck, {"if mine := r.findClaim(c.ID); mine != nil {", "if mine := r.findClaim(c.ID); mine != nil && kind != driver.KindRW {"}},
 		want:  "is left with|could not be had|still wait|though nothing went wrong|too many claims stand"},
 	{name: "a waiter that passes the queue", file: machine,
-		edits: []edit{noCheck, {"fits := r.weight()+c.Weight <= limit\n", "fits := c.Weight <= limit\n\tfor i := range r.Claims {\n\t\tif r.Claims[i].State == Granted {\n\t\t\tfits = false\n\t\t}\n\t}\n"}},
+		edits: []edit{noCheck, {"fits := r.totalWeight()+c.Weight <= limit\n", "fitsLimit := c.Weight <= limit\n\tfor i := range r.Claims {\n\t\tif r.Claims[i].State == Granted {\n\t\t\tfitsLimit = false\n\t\t}\n\t}\n"}},
 		want:  "let in before one that came earlier"},
 	{name: "monotonic clock only", file: "driver/clock.go",
 		edits: []edit{{"return max(i.Monotonic-earlier.Monotonic, i.Boottime-earlier.Boottime)", "return i.Monotonic - earlier.Monotonic"}},
 		more:  []mutant{{file: "renewer.go", edits: []edit{{"max(0, i.Monotonic-r.read.Monotonic, i.Boottime-r.read.Boottime)", "max(0, i.Monotonic-r.read.Monotonic)"}}}},
 		want:  "belief overlap|came after"},
 	{name: "request under way not voided", file: "engine/record/release.go",
-		edits: []edit{{"\tcase r.mayYetCome():\n", "\tcase false:\n"}},
+		edits: []edit{{"\tcase r.mayStillArrive():\n", "\tcase false:\n"}},
 		want:  "after all who waited had gone"},
 	{name: "unknown taken for done", file: "renewer.go",
 		edits: []edit{{"\t\tt.failed = cause(t.failed, a.Err)\n", "\t\tt.failed = cause(t.failed, a.Err)\n\t\tt.grant.Since = t.client.clock.Now()\n"}},
@@ -117,7 +117,7 @@ var mutants = []mutant{
 		edits: []edit{{"\tif keep > 0 {\n", "\tif keep > time.Hour {\n"}},
 		want:  "was to stand until|was renewed after its release"},
 	{name: "left alone for half of the time", file: machine,
-		edits: []edit{{"c.TTL, c.SilenceLimit, c.ExpiresAt = d, d, m.ends(d)", "c.TTL, c.SilenceLimit, c.ExpiresAt = d, d/2, m.ends(d/2)"}},
+		edits: []edit{{"c.TTL, c.SilenceLimit, c.ExpiresAt = d, d, m.expiryAfter(d)", "c.TTL, c.SilenceLimit, c.ExpiresAt = d, d/2, m.expiryAfter(d/2)"}},
 		want:  "was to stand until"},
 	{name: "MaxHold not heeded", file: trust,
 		edits: []edit{{"\tif t.maxHold > 0 {\n", "\tif t.maxHold < 0 {\n"}},
@@ -132,21 +132,21 @@ var mutants = []mutant{
 		edits: []edit{{"t.weight = min(t.weight, weight)", "_ = weight"}},
 		want:  "belief overlap"},
 	{name: "a reader that becomes a writer beside others", file: machine,
-		edits: []edit{noCheck, {"sum > r.Limit && weight > before", "sum > r.Limit && weight < before"}},
+		edits: []edit{noCheck, {"sum > r.Limit && weight > before", "sum > r.Limit && totalWeight < before"}},
 		want:  "the store has granted|belief overlap"},
 }
 
 // kindMutants are found by those who live with a store of a certain kind.
 var kindMutants = []mutant{
 	{name: "a grant confirmed by reading it", file: acquire, kind: undurable,
-		edits: []edit{{"\tsince := a.clock.Now()\n", "\tif c := a.rec.find(a.claim.ID); a.unsure && a.fresh && c != nil && c.State == Granted {\n\t\treturn a.granted(c, a.wrote), true, nil\n\t}\n\tsince := a.clock.Now()\n"},
+		edits: []edit{{"\tsince := a.clock.Now()\n", "\tif c := a.rec.findClaim(a.claim.ID); a.unsure && a.fresh && c != nil && c.State == Granted {\n\t\treturn a.newGrant(c, a.wrote), true, nil\n\t}\n\tsince := a.clock.Now()\n"},
 			{"\t\ta.unsure, a.unsureOver = true, a.row.Version\n", "\t\ta.unsure, a.unsureOver, a.wrote = true, a.row.Version, since\n"}},
 		want: "belief overlap|came after|was given twice"},
 	{name: "a clock that is set forward judges at once", file: clock, kind: stepped,
 		edits: []edit{{"\tif left.early >= followed.early {\n", "\tif true {\n"}},
 		want:  "belief overlap|came after|was to stand until"},
 	{name: "one reply by a clock that is ahead judges", file: clock, kind: astray,
-		edits: []edit{{"\t\ts.early, s.late, middle = min(s.early, odd.early), max(s.late, odd.late), min(middle, odd.middle())\n", "\t\ts.early, s.late, middle = max(s.early, odd.early), max(s.late, odd.late), max(middle, odd.middle())\n"}},
+		edits: []edit{{"\t\ts.early, s.late, middle = min(s.early, odd.early), max(s.late, odd.late), min(middle, odd.midpoint())\n", "\t\ts.early, s.late, midpoint = max(s.early, contradicting.early), max(s.late, contradicting.late), max(midpoint, contradicting.midpoint())\n"}},
 		want:  "belief overlap|came after|was to stand until"},
 	{name: "a store that keeps sessions for less than it promised believed", file: tree + "session.go", tree: true, kind: lowered,
 		edits: []edit{{"promise > 0 && promise < s.TTL", "promise > 0 && promise < 0"}},
@@ -155,19 +155,19 @@ var kindMutants = []mutant{
 		edits: []edit{{"	if err := e.ownDoing(p, cl.Name, n, cl.TTL); err != nil {\n", "	if err := error(nil); err != nil {\n"}},
 		want:  "had been ended by an operator"},
 	{name: "a forced break leaves no note", file: machine, kind: broken,
-		edits: []edit{{"\t\tr.noteEnd(c, driver.LossBroken, m)\n", ""}},
+		edits: []edit{{"\t\tr.addNote(c, driver.LossBroken, m)\n", ""}},
 		want:  "had been ended by an operator|and its holder was told"},
 	{name: "a takeover leaves no note", file: machine, kind: broken,
-		edits: []edit{{"\t\t\tr.noteEnd(c, c.loss(v), m)\n", ""}},
+		edits: []edit{{"\t\t\tr.addNote(c, c.lossCause(v), m)\n", ""}},
 		want:  "had been ended by somebody else"},
 	{name: "a release that does not look for notes", file: "engine/record/release.go", kind: broken,
-		edits: []edit{{"\tloss := r.rec.endedBy(r.id)\n", "\tloss := driver.LossCause(\"\")\n"}},
+		edits: []edit{{"\tloss := r.rec.notedCause(r.id)\n", "\tloss := driver.LossCause(\"\")\n"}},
 		want:  "had been ended by an operator|had been ended by somebody else"},
 	{name: "few notes of claims that were ended", file: machine, kind: crowded,
-		edits: []edit{{"const mostEnded = driver.MaxWaiters", "const mostEnded = 4"}},
+		edits: []edit{{"const maxEndedNotes = driver.MaxWaiters", "const maxEndedNotes = 4"}},
 		want:  "stands again"},
-	{name: "a lookout that keeps errors to itself", file: "engine/record/lookout.go", kind: silent,
-		edits: []edit{{"\t\tl.answered(ctx, err)\n", ""}},
+	{name: "a lookout that keeps errors to itself", file: "engine/record/hub.go", kind: silent,
+		edits: []edit{{"\t\tl.noteLoadResult(ctx, err)\n", ""}},
 		want:  "was not told within"},
 }
 

@@ -57,12 +57,12 @@ func run(t *testing.T, r *Record, w *world, kind driver.Kind, limit int64, steps
 			r.Release(id, w.moment())
 		case '!', '~':
 			w.over[id] = map[byte]Liveness{'!': Dead, '~': StoppedRenewing}[s[0]]
-			r.settle(w.moment(), "")
+			r.expireAndPromote(w.moment(), "")
 		case '>':
 			var sec int64
 			fmt.Sscan(id, &sec)
 			w.now += sec * 1e6
-			r.settle(w.moment(), "")
+			r.expireAndPromote(w.moment(), "")
 		}
 		if err := r.Check(); err != nil {
 			t.Fatalf("after %s: %v", s, err)
@@ -176,7 +176,7 @@ func TestBreakWaiting(t *testing.T) {
 	if err := r.Break("b", driver.BreakGraceful, w.moment()); err != nil || stands(r) != "a granted, c waiting" {
 		t.Errorf("%v, %s", err, stands(r))
 	}
-	for i := range mostEnded - 1 {
+	for i := range maxEndedNotes - 1 {
 		id := fmt.Sprint("x", i)
 		run(t, r, w, driver.KindMutex, 1, "+"+id)
 		if err := r.Break(id, driver.BreakForce, w.moment()); err != nil {
@@ -187,7 +187,7 @@ func TestBreakWaiting(t *testing.T) {
 	if _, err := r.Acquire(claim("b", 1), driver.KindMutex, 1, true, info, w.moment()); !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
 		t.Errorf("it is told %v", err)
 	}
-	if stands(r) != "a granted, c waiting" || len(r.Ended) != mostEnded || r.NotesDroppedUntil != 0 {
+	if stands(r) != "a granted, c waiting" || len(r.Ended) != maxEndedNotes || r.NotesDroppedUntil != 0 {
 		t.Errorf("%s, and %d are remembered, not all until %d", stands(r), len(r.Ended), r.NotesDroppedUntil)
 	}
 }
@@ -203,7 +203,7 @@ func TestNotes(t *testing.T) {
 	}
 	run(t, r, w, driver.KindSemaphore, 1000, "~d")
 	for id, want := range map[string]driver.LossCause{"a": driver.LossExpired, "b": driver.LossGone, "c": driver.LossBroken, "d": driver.LossBroken, "e": ""} {
-		if got := r.endedBy(id); got != want {
+		if got := r.notedCause(id); got != want {
 			t.Errorf("of %s the note says %q, not %q", id, got, want)
 		}
 		var loss *driver.LossError
@@ -213,25 +213,25 @@ func TestNotes(t *testing.T) {
 	}
 	delete(w.over, "a")
 	run(t, r, w, driver.KindSemaphore, 1000, "+a")
-	if stands(r) != "a granted" || r.endedBy("a") != "" {
-		t.Errorf("what comes again is another claim: %s, and the note says %q", stands(r), r.endedBy("a"))
+	if stands(r) != "a granted" || r.notedCause("a") != "" {
+		t.Errorf("what comes again is another claim: %s, and the note says %q", stands(r), r.notedCause("a"))
 	}
 	run(t, r, w, driver.KindSemaphore, 1000, "-a >39")
-	if r.endedBy("c") == "" || r.forgettable(w.now) {
+	if r.notedCause("c") == "" || r.isForgettable(w.now) {
 		t.Error("a note is gone while its owner may ask for it")
 	}
 	run(t, r, w, driver.KindSemaphore, 1000, ">2 +x")
 	if len(r.Ended) != 0 {
 		t.Errorf("nobody asks for these any more: %v", r.Ended)
 	}
-	for i := range 2 * mostEnded {
+	for i := range 2 * maxEndedNotes {
 		run(t, r, w, driver.KindSemaphore, 1000, fmt.Sprintf("+n%d ~n%d", i, i))
 	}
-	if len(r.Ended) != mostEnded || r.endedBy(fmt.Sprint("n", 2*mostEnded-1)) == "" || r.NotesDroppedUntil < w.now+40e6 {
+	if len(r.Ended) != maxEndedNotes || r.notedCause(fmt.Sprint("n", 2*maxEndedNotes-1)) == "" || r.NotesDroppedUntil < w.now+40e6 {
 		t.Errorf("%d notes, and one may be missed until %d", len(r.Ended), r.NotesDroppedUntil)
 	}
 	run(t, r, w, driver.KindSemaphore, 1000, "-x")
-	if r.forgettable(w.now+30e6) || !r.forgettable(w.now+41e6) {
+	if r.isForgettable(w.now+30e6) || !r.isForgettable(w.now+41e6) {
 		t.Error("an idle record with notes is to be swept when those are of no use any more")
 	}
 	run(t, r, w, driver.KindSemaphore, 1000, ">41")

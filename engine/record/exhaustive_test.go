@@ -65,7 +65,7 @@ func step(t *testing.T, before, r *Record, who, act int, limit, weight int64) bo
 		}
 		return Alive
 	}}
-	mine := before.find(id)
+	mine := before.findClaim(id)
 	c := Claim{ID: id, Weight: weight, TTL: 10 * time.Second}
 	switch act {
 	case 0, 1: // waits, or tries
@@ -85,7 +85,7 @@ func step(t *testing.T, before, r *Record, who, act int, limit, weight int64) bo
 			return false
 		}
 		over = id
-		r.settle(m, "")
+		r.expireAndPromote(m, "")
 	case 4:
 		if mine == nil || mine.State != Granted {
 			return false
@@ -136,7 +136,7 @@ func ordered(t *testing.T, before, after *Record) {
 	for i := range after.Claims {
 		c := &after.Claims[i]
 		sum += c.Weight
-		if was := before.find(c.ID); c.State == Granted && (was == nil || was.State != Granted) && sum > after.Limit {
+		if was := before.findClaim(c.ID); c.State == Granted && (was == nil || was.State != Granted) && sum > after.Limit {
 			t.Fatalf("%s passed the line: %s -> %s", c.ID, shape(before), shape(after))
 		}
 	}

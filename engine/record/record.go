@@ -92,8 +92,8 @@ const (
 	Dead                            // its client is not there any more
 )
 
-// find gives the claim with that id, or nil.
-func (r *Record) find(id string) *Claim {
+// findClaim gives the claim with that id, or nil.
+func (r *Record) findClaim(id string) *Claim {
 	for i := range r.Claims {
 		if r.Claims[i].ID == id {
 			return &r.Claims[i]
@@ -102,8 +102,8 @@ func (r *Record) find(id string) *Claim {
 	return nil
 }
 
-// fits reports whether the claim may be granted: its weight and that of all ahead of it are within the limit.
-func (r *Record) fits(id string) bool {
+// fitsLimit reports whether the claim may be granted: its weight and that of all ahead of it are within the limit.
+func (r *Record) fitsLimit(id string) bool {
 	var sum int64
 	for i := range r.Claims {
 		sum += r.Claims[i].Weight
@@ -114,7 +114,7 @@ func (r *Record) fits(id string) bool {
 	return false
 }
 
-func (r *Record) weight() (sum int64) {
+func (r *Record) totalWeight() (sum int64) {
 	for i := range r.Claims {
 		sum += r.Claims[i].Weight
 	}
@@ -130,25 +130,25 @@ func (r *Record) count(granted bool) (n int) {
 	return n
 }
 
-// verdict judges one claim: by the store's clock, and by what the observer found out.
-func (m StepInput) verdict(c *Claim) Liveness {
+// judgeClaim judges one claim: by the store's clock, and by what the observer found out.
+func (m StepInput) judgeClaim(c *Claim) Liveness {
 	v := m.LivenessOf(c)
-	if v == Alive && m.ended(c) {
+	if v == Alive && m.isExpired(c) {
 		return StoppedRenewing
 	}
 	return v
 }
 
-// ended reports whether a claim's time is surely over by the store's clock.
-func (m StepInput) ended(c *Claim) bool {
+// isExpired reports whether a claim's time is surely over by the store's clock.
+func (m StepInput) isExpired(c *Claim) bool {
 	return m.ClockTrusted && c.ExpiresAt > 0 && m.Earliest > c.ExpiresAt
 }
 
-// past reports whether a holder's is.
-func (m StepInput) past(c *Claim) bool { return c.State == Granted && m.ended(c) }
+// isExpiredHolder reports whether a holder's is.
+func (m StepInput) isExpiredHolder(c *Claim) bool { return c.State == Granted && m.isExpired(c) }
 
-// foreign gives the end of a foreign client's hold, or 0 when there is none or it is over.
-func (m StepInput) foreign(r *Record) int64 {
+// foreignEnd gives the end of a foreign client's hold, or 0 when there is none or it is over.
+func (m StepInput) foreignEnd(r *Record) int64 {
 	if m.ClockTrusted && m.Earliest > r.Foreign {
 		return 0
 	}
@@ -158,28 +158,28 @@ func (m StepInput) foreign(r *Record) int64 {
 // foreignRef names the foreign holder to an operator.
 func (r *Record) foreignRef() string { return fmt.Sprintf("foreign-%d", r.Foreign) }
 
-// ends is what a claim's Ends becomes when it may be silent for d from now on. It is counted from the latest that the
+// expiryAfter is what a claim's Ends becomes when it may be silent for d from now on. It is counted from the latest that the
 // store's clock can be, so that nobody judges it early.
-func (m StepInput) ends(d time.Duration) int64 {
+func (m StepInput) expiryAfter(d time.Duration) int64 {
 	if !m.ClockTrusted {
 		return 0
 	}
 	return m.Latest + d.Microseconds()
 }
 
-// passed reports whether a time of the store's clock is surely over.
-func (m StepInput) passed(at int64) bool { return m.ClockTrusted && m.Earliest > at }
+// hasPassed reports whether a time of the store's clock is surely over.
+func (m StepInput) hasPassed(at int64) bool { return m.ClockTrusted && m.Earliest > at }
 
-// mostEnded is how many notes of ended claims a record has: as many as may wait in line, so that an operator can break all of
+// maxEndedNotes is how many notes of ended claims a record has: as many as may wait in line, so that an operator can break all of
 // those at once and each of them is told.
-const mostEnded = driver.MaxWaiters
+const maxEndedNotes = driver.MaxWaiters
 
-// noteEnd leaves a note of a claim that is ended by others. A release of the claim, which asks again for as long as its patience
+// addNote leaves a note of a claim that is ended by others. A release of the claim, which asks again for as long as its patience
 // lasts, looks for it; so does a renewal, until the claim's own time is over.
-func (r *Record) noteEnd(c *Claim, loss driver.LossCause, m StepInput) {
+func (r *Record) addNote(c *Claim, loss driver.LossCause, m StepInput) {
 	until := max(m.Latest, m.Now) + (c.TTL + driver.UnreachableTimeout(c.TTL)).Microseconds()
 	r.Ended = append(slices.Clone(r.Ended), EndedClaim{ID: c.ID, Cause: loss, Until: until})
-	if len(r.Ended) > mostEnded {
+	if len(r.Ended) > maxEndedNotes {
 		soonest := slices.MinFunc(r.Ended, func(a, b EndedClaim) int { return cmp.Compare(a.Until, b.Until) })
 		r.NotesDroppedUntil = max(r.NotesDroppedUntil, soonest.Until)
 		r.dropNote(soonest.ID)
@@ -188,10 +188,10 @@ func (r *Record) noteEnd(c *Claim, loss driver.LossCause, m StepInput) {
 
 // dropNote removes the note of a claim.
 func (r *Record) dropNote(id string) {
-	r.dropNotes(func(n EndedClaim) bool { return n.ID == id })
+	r.dropNotesIf(func(n EndedClaim) bool { return n.ID == id })
 }
 
-func (r *Record) dropNotes(drop func(EndedClaim) bool) {
+func (r *Record) dropNotesIf(drop func(EndedClaim) bool) {
 	if slices.ContainsFunc(r.Ended, drop) { // others may look at the same notes
 		r.Ended = slices.DeleteFunc(slices.Clone(r.Ended), drop)
 	}
@@ -199,14 +199,14 @@ func (r *Record) dropNotes(drop func(EndedClaim) bool) {
 
 // dropOldNotes removes the notes that nobody asks for any more.
 func (r *Record) dropOldNotes(m StepInput) {
-	r.dropNotes(func(n EndedClaim) bool { return m.passed(n.Until) })
-	if m.passed(r.NotesDroppedUntil) {
+	r.dropNotesIf(func(n EndedClaim) bool { return m.hasPassed(n.Until) })
+	if m.hasPassed(r.NotesDroppedUntil) {
 		r.NotesDroppedUntil = 0
 	}
 }
 
-// endedBy tells how a claim was ended by somebody else; empty if there is no note of it.
-func (r *Record) endedBy(id string) driver.LossCause {
+// notedCause tells how a claim was ended by somebody else; empty if there is no note of it.
+func (r *Record) notedCause(id string) driver.LossCause {
 	for _, n := range r.Ended {
 		if n.ID == id {
 			return n.Cause
@@ -215,13 +215,13 @@ func (r *Record) endedBy(id string) driver.LossCause {
 	return ""
 }
 
-// settle removes the claims that are over, all but keep's, and calls those whose turn has come.
+// expireAndPromote removes the claims that are over, all but keep's, and calls those whose turn has come.
 //
 // A claim that was called and did not answer tells that its client died while it waited, and then others may have died
 // with it. So all that wait are called, and those that do not answer go together: ten dead waiters in line cost little
 // more than one.
-func (r *Record) settle(m StepInput, keep string) {
-	r.Foreign = m.foreign(r)
+func (r *Record) expireAndPromote(m StepInput, keep string) {
+	r.Foreign = m.foreignEnd(r)
 	r.dropOldNotes(m)
 	unanswered := false
 	kept := r.Claims[:0:0]
@@ -229,13 +229,13 @@ func (r *Record) settle(m StepInput, keep string) {
 		c := &r.Claims[i]
 		v := Alive
 		if c.ID != keep {
-			v = m.verdict(c)
+			v = m.judgeClaim(c)
 		}
 		switch {
 		case v == Alive:
 			kept = append(kept, *c)
 		case c.State == Granted:
-			r.noteEnd(c, c.loss(v), m)
+			r.addNote(c, c.lossCause(v), m)
 		}
 		unanswered = unanswered || c.State == Promoted && v == StoppedRenewing
 	}
@@ -247,7 +247,7 @@ func (r *Record) settle(m StepInput, keep string) {
 		n := time.Duration(r.count(false))
 		for i := range r.Claims {
 			if r.Claims[i].State == Waiting {
-				r.Claims[i].call(m, m.ConfirmWindow+m.ConfirmWindow*n/8)
+				r.Claims[i].promote(m, m.ConfirmWindow+m.ConfirmWindow*n/8)
 			}
 		}
 	}
@@ -256,7 +256,7 @@ func (r *Record) settle(m StepInput, keep string) {
 		c := &r.Claims[i]
 		sum += c.Weight
 		if c.State == Waiting && sum <= r.Limit {
-			c.call(m, m.ConfirmWindow)
+			c.promote(m, m.ConfirmWindow)
 		}
 	}
 	if len(r.Claims) == 0 && r.Idle == 0 {
@@ -264,8 +264,8 @@ func (r *Record) settle(m StepInput, keep string) {
 	}
 }
 
-// loss is why a holder is removed that is found so.
-func (c *Claim) loss(v Liveness) driver.LossCause {
+// lossCause is why a holder is removed that is found so.
+func (c *Claim) lossCause(v Liveness) driver.LossCause {
 	switch {
 	case c.Broken:
 		return driver.LossBroken
@@ -276,34 +276,34 @@ func (c *Claim) loss(v Liveness) driver.LossCause {
 	}
 }
 
-// nextBeat gives the claim a beat that no observer has seen yet. The next number would not do: a store that falls back to what it had
+// advanceBeat gives the claim a beat that no observer has seen yet. The next number would not do: a store that falls back to what it had
 // forgets beats that others have read, and the same ones, written once more, would look like silence since then.
-func (c *Claim) nextBeat(m StepInput) { c.Beat += 1 + m.BeatSkip }
+func (c *Claim) advanceBeat(m StepInput) { c.Beat += 1 + m.BeatSkip }
 
-// call asks a waiting claim to show itself within d.
-func (c *Claim) call(m StepInput, d time.Duration) {
+// promote asks a waiting claim to show itself within d.
+func (c *Claim) promote(m StepInput, d time.Duration) {
 	c.State = Promoted
-	c.nextBeat(m)
+	c.advanceBeat(m)
 	c.SilenceLimit = min(max(d, c.ConfirmWindow), c.TTL)
-	c.ExpiresAt = m.ends(c.SilenceLimit)
+	c.ExpiresAt = m.expiryAfter(c.SilenceLimit)
 }
 
-// beat is a sign of life by the claim's owner.
-func (c *Claim) beat(m StepInput) {
-	c.nextBeat(m)
+// renewSilenceLimit is a sign of life by the claim's owner.
+func (c *Claim) renewSilenceLimit(m StepInput) {
+	c.advanceBeat(m)
 	c.SilenceLimit = c.TTL
-	c.ExpiresAt = m.ends(c.TTL)
+	c.ExpiresAt = m.expiryAfter(c.TTL)
 }
 
-// grant makes a claim that fits a holder, under the next token.
-func (r *Record) grant(c *Claim, m StepInput) {
+// grantClaim makes a claim that fits a holder, under the next token.
+func (r *Record) grantClaim(c *Claim, m StepInput) {
 	r.Token = max(r.Token+1, m.Now)
 	c.State, c.Token, c.Since = Granted, r.Token, max(m.Now, 0)
-	c.beat(m)
+	c.renewSilenceLimit(m)
 }
 
-// retoken gives the last grant the token that the store has made for it.
-func (r *Record) retoken(token int64) {
+// replaceToken gives the last grant the token that the store has made for it.
+func (r *Record) replaceToken(token int64) {
 	for i := range r.Claims {
 		if r.Claims[i].Token == r.Token {
 			r.Claims[i].Token = token
@@ -317,25 +317,25 @@ func (r *Record) retoken(token int64) {
 //
 // With queue false the claim is granted at once, or refused with a *driver.HeldError.
 func (r *Record) Acquire(c Claim, kind driver.Kind, limit int64, queue bool, info driver.Info, m StepInput) (*Claim, error) {
-	r.settle(m, c.ID)
-	if r.endedBy(c.ID) == driver.LossBroken {
+	r.expireAndPromote(m, c.ID)
+	if r.notedCause(c.ID) == driver.LossBroken {
 		return nil, &driver.LossError{Cause: driver.LossBroken}
 	}
-	if mine := r.find(c.ID); mine != nil {
+	if mine := r.findClaim(c.ID); mine != nil {
 		mine.ConfirmWindow = c.ConfirmWindow
 		switch {
 		case mine.State == Granted && mine.Broken:
 			return nil, &driver.LossError{Cause: driver.LossBroken}
 		case mine.State == Granted:
-			mine.beat(m)
-		case r.fits(c.ID):
+			mine.renewSilenceLimit(m)
+		case r.fitsLimit(c.ID):
 			if r.count(true) >= info.MaxHolders {
 				return nil, fmt.Errorf("%w: %d holders", driver.ErrQueueFull, info.MaxHolders)
 			}
-			r.grant(mine, m)
+			r.grantClaim(mine, m)
 		default:
 			mine.State = Waiting
-			mine.beat(m)
+			mine.renewSilenceLimit(m)
 		}
 		return mine, nil
 	}
@@ -343,10 +343,10 @@ func (r *Record) Acquire(c Claim, kind driver.Kind, limit int64, queue bool, inf
 		return nil, fmt.Errorf("%w: it stands as %s of %d, and was asked for as %s of %d",
 			driver.ErrMismatch, r.Kind, r.Limit, kind, limit)
 	}
-	fits := r.weight()+c.Weight <= limit
+	fits := r.totalWeight()+c.Weight <= limit
 	switch {
 	case r.Foreign != 0, !fits && !queue:
-		return nil, r.held(m)
+		return nil, r.heldError(m)
 	case !fits && r.count(false) >= info.MaxWaiters:
 		return nil, fmt.Errorf("%w: %d wait for it", driver.ErrQueueFull, info.MaxWaiters)
 	case fits && r.count(true) >= info.MaxHolders:
@@ -357,39 +357,39 @@ func (r *Record) Acquire(c Claim, kind driver.Kind, limit int64, queue bool, inf
 	c.State, c.Since = Waiting, max(m.Now, 0)
 	r.Claims = append(r.Claims, c)
 	mine := &r.Claims[len(r.Claims)-1]
-	mine.beat(m)
+	mine.renewSilenceLimit(m)
 	if fits {
-		r.grant(mine, m)
+		r.grantClaim(mine, m)
 	}
 	return mine, nil
 }
 
-// held says who stands in the way.
-func (r *Record) held(m StepInput) error {
-	l := r.lock("", m)
+// heldError says who stands in the way.
+func (r *Record) heldError(m StepInput) error {
+	l := r.describeLock("", m)
 	return &driver.HeldError{Holders: l.Holders, Waiting: len(l.Waiters)}
 }
 
 // Renew is the step of a holder that is still there. A claim that does not stand, stands under another token, or stands though
 // its time is over, is lost; it is never made again.
 func (r *Record) Renew(id string, token int64, m StepInput) (*Claim, error) {
-	c := r.find(id)
+	c := r.findClaim(id)
 	if c == nil || c.State != Granted || c.Token != token {
-		return nil, &driver.LossError{Cause: r.lossOf(id, token)}
+		return nil, &driver.LossError{Cause: r.lossCause(id, token)}
 	}
 	if c.Broken {
 		return nil, &driver.LossError{Cause: driver.LossBroken}
 	}
-	if m.past(c) {
+	if m.isExpiredHolder(c) {
 		return nil, &driver.LossError{Cause: driver.LossExpired}
 	}
-	c.beat(m)
+	c.renewSilenceLimit(m)
 	return c, nil
 }
 
-// lossOf is why a grant does not stand any more.
-func (r *Record) lossOf(id string, token int64) driver.LossCause {
-	loss := r.endedBy(id)
+// lossCause is why a grant does not stand any more.
+func (r *Record) lossCause(id string, token int64) driver.LossCause {
+	loss := r.notedCause(id)
 	switch {
 	case loss == driver.LossBroken:
 		return loss
@@ -405,9 +405,9 @@ func (r *Record) lossOf(id string, token int64) driver.LossCause {
 func (r *Record) Release(id string, m StepInput) (there, past bool) {
 	for i := range r.Claims {
 		if c := &r.Claims[i]; c.ID == id {
-			past = m.past(c)
+			past = m.isExpiredHolder(c)
 			r.Claims = append(r.Claims[:i:i], r.Claims[i+1:]...)
-			r.settle(m, "")
+			r.expireAndPromote(m, "")
 			return true, past
 		}
 	}
@@ -421,14 +421,14 @@ func (r *Record) Detach(id string, token int64, d time.Duration, m StepInput) er
 		return err
 	}
 	c.Detached, c.Session = true, ""
-	c.TTL, c.SilenceLimit, c.ExpiresAt = d, d, m.ends(d)
+	c.TTL, c.SilenceLimit, c.ExpiresAt = d, d, m.expiryAfter(d)
 	return nil
 }
 
 // SetWeight is the step of a holder that wants more of the lock, or less. What is granted stays within the limit, counted
 // in order as ever.
 func (r *Record) SetWeight(id string, token, weight int64, m StepInput) error {
-	r.settle(m, id)
+	r.expireAndPromote(m, id)
 	c, err := r.Renew(id, token, m)
 	if err != nil {
 		return err
@@ -443,22 +443,22 @@ func (r *Record) SetWeight(id string, token, weight int64, m StepInput) error {
 		sum += r.Claims[i].Weight
 		if r.Claims[i].State == Granted && sum > r.Limit && weight > before {
 			c.Weight = before
-			return r.held(m)
+			return r.heldError(m)
 		}
 	}
-	r.settle(m, id)
+	r.expireAndPromote(m, id)
 	return nil
 }
 
 // Break is the step of an operator.
 func (r *Record) Break(id string, mode driver.BreakMode, m StepInput) error {
-	c := r.find(id)
+	c := r.findClaim(id)
 	if r.Foreign != 0 && id == r.foreignRef() {
 		if mode != driver.BreakForce {
 			return fmt.Errorf("%w: a foreign holder cannot be told", driver.ErrUnsupported)
 		}
 		r.Foreign, r.Token, r.Idle = 0, max(r.Token+1, m.Now), max(m.Now, 1)
-		r.noteEnd(&Claim{ID: id, TTL: mostSettling}, driver.LossBroken, m)
+		r.addNote(&Claim{ID: id, TTL: maxSettleTime}, driver.LossBroken, m)
 		return nil
 	}
 	if c == nil {
@@ -473,7 +473,7 @@ func (r *Record) Break(id string, mode driver.BreakMode, m StepInput) error {
 		if c.State == Granted {
 			r.Token = max(r.Token+1, m.Now)
 		}
-		r.noteEnd(c, driver.LossBroken, m)
+		r.addNote(c, driver.LossBroken, m)
 		r.Release(id, m)
 	}
 	return nil

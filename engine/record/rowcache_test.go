@@ -53,7 +53,7 @@ func (*plain) Close() error { return nil }
 func (e *engine) keeps() (idle, used, flying int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.rows.idle.order.Len(), e.rows.used.order.Len(), len(e.flying.byClaim)
+	return e.rows.idle.order.Len(), e.rows.used.order.Len(), len(e.pending.byClaim)
 }
 
 // TestForgets promises that what a client remembers of locks that nobody holds any more is bounded by its size, and by its age; that
@@ -129,11 +129,11 @@ func TestForgets(t *testing.T) {
 			t.Errorf("three minutes later %d of them are", flying)
 		}
 	})
-	f := flights{byClaim: map[string]flight{}}
-	for n := range 2 * maxFlights {
-		f.put(fmt.Sprint(n), "", driver.MaxTTL, driver.Instant{})
+	f := pendingSwaps{byClaim: map[string]pendingSwap{}}
+	for n := range 2 * maxPendingSwaps {
+		f.addSwap(fmt.Sprint(n), "", driver.MaxTTL, driver.Instant{})
 	}
-	if len(f.byClaim) != maxFlights {
-		t.Errorf("%d claims of unknown outcome, and the most is %d", len(f.byClaim), maxFlights)
+	if len(f.byClaim) != maxPendingSwaps {
+		t.Errorf("%d claims of unknown outcome, and the most is %d", len(f.byClaim), maxPendingSwaps)
 	}
 }
