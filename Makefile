@@ -11,8 +11,8 @@ export GOFLAGS := -tags=disable_grpc_modules
 CORE    = . ./cmd/holdfast ./test
 SERVERS = $(filter-out $(addprefix $(CURDIR)/,cmd/holdfast test) $(CURDIR),$(shell go list -m -f '{{.Dir}}'))
 MODULES = $(CORE)
-SEEDS  ?= 3000
-KINDS  ?= 1400
+SEEDS  ?= 2000
+KINDS  ?= 800
 
 .PHONY: run test core servers suites worlds check bench mutants prove build setup install-servers
 
@@ -62,8 +62,9 @@ prove: install-servers
 	$(MAKE) mutants
 	scripts/prove
 
-# One safety rule of a store after another is switched off, and a test must fail: go run ./internal/mutants -run redis
+# Switches off one safety rule after another; a test must fail each time. Single ones: go run ./internal/mutants -run redis
 mutants: install-servers
+	go test ./internal/sim -run TestMutants -all -timeout 1h
 	go run ./internal/mutants
 
 setup:
