@@ -31,7 +31,7 @@ func TestMemory(t *testing.T) {
 }
 
 // A store that carries mutexes only passes too: the rest it refuses.
-func TestRefusals(t *testing.T) {
+func TestErrorsOfRefusals(t *testing.T) {
 	t.Parallel()
 	refuse := &broken{
 		info: func(i driver.Info) driver.Info {

@@ -89,9 +89,9 @@ func (w *clockWorld) rises(what string) (estimate time.Duration) {
 	return microsToDuration(now - w.true.UnixMicro())
 }
 
-// TestServerClock promises that the estimate of a server's clock is off by no more than it says, profits from quick replies, is not
+// TestServerClockSteps promises that the estimate of a server's clock is off by no more than it says, profits from quick replies, is not
 // spoilt by slow ones, and asks for a request when it has grown worse.
-func TestServerClock(t *testing.T) {
+func TestServerClockSteps(t *testing.T) {
 	w := newClockWorld(t)
 	if _, off := w.c.Now(); off >= 0 || w.c.Known() || !w.c.ClockIsStale() {
 		t.Error("a clock that was never heard is known")

@@ -7,9 +7,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestForeign: beside a foreign holder nobody is granted or put in line, whoever held before has lost, and only force ends it
+// TestForeignHolders: beside a foreign holder nobody is granted or put in line, whoever held before has lost, and only force ends it
 // before its end; then the lock goes on with its token.
-func TestForeign(t *testing.T) {
+func TestForeignHolders(t *testing.T) {
 	data, err := Encode(&Record{Kind: driver.KindMutex, Limit: 1, Token: 7, Claims: []Claim{
 		{ID: "old", Weight: 1, TTL: 1e9, SilenceLimit: 1e9, State: Granted, Token: 7, ExpiresAt: 50}}})
 	if err != nil {

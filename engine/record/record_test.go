@@ -194,7 +194,7 @@ func TestBreakWaiting(t *testing.T) {
 
 // Whoever ends another's claim leaves a note of why, for as long as the claim's owner may ask. There are not many; where one had to
 // go, the record says up to when that may be missed.
-func TestNotes(t *testing.T) {
+func TestBreakNotesAreBounded(t *testing.T) {
 	w := &world{now: 1e15, over: map[string]Liveness{}}
 	r := &Record{}
 	run(t, r, w, driver.KindSemaphore, 1000, "+a +b +c +d +e -e ~a !b")

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// TestRefusals: what the service refuses for good is said at once, and says what to do; a secret is never shown.
-func TestRefusals(t *testing.T) {
+// TestErrorsOfRefusals: what the service refuses for good is said at once, and says what to do; a secret is never shown.
+func TestErrorsOfRefusals(t *testing.T) {
 	t.Parallel()
 	table := tableName()
 	p := proxy(t, server(t).Direct)

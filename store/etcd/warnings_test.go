@@ -36,8 +36,8 @@ func TestSafeTTL(t *testing.T) {
 	}
 }
 
-// TestOldVersions: the first versions whose leaders look whether they lead are 3.4.31 and 3.5.13.
-func TestOldVersions(t *testing.T) {
+// TestWarningsOfOldVersions: the first versions whose leaders look whether they lead are 3.4.31 and 3.5.13.
+func TestWarningsOfOldVersions(t *testing.T) {
 	for version, old := range map[string]bool{
 		"3.3.27": true, "3.4.30": true, "3.4.31": false, "3.5.0": true, "3.5.12": true, "3.5.13": false, "3.6.0": false,
 		"3.7.3": false, "3.5.9-rc.1": true, "4.0.0": false, "": false, "3.x.1": false,

@@ -177,9 +177,9 @@ func (c *client) follow(course string) {
 	}
 }
 
-// TestStopped: a process stopped at any file operation of a swap, a creation or a deletion, and going on after any
+// TestStoppedServer: a process stopped at any file operation of a swap, a creation or a deletion, and going on after any
 // course of events, stops nobody, and is told the truth.
-func TestStopped(t *testing.T) {
+func TestStoppedServer(t *testing.T) {
 	t.Parallel()
 	for actName, act := range acts {
 		for courseName, course := range courses {

@@ -163,9 +163,9 @@ func TestReplaced(t *testing.T) {
 	renew("")
 }
 
-// TestEmptied: the same holds where the directory stays, and all that is in it is removed, or only its locks or what shows who
+// TestServerLosesAllData: the same holds where the directory stays, and all that is in it is removed, or only its locks or what shows who
 // lives: whoever is taken for gone would lose each lock to whoever comes.
-func TestEmptied(t *testing.T) {
+func TestServerLosesAllData(t *testing.T) {
 	t.Parallel()
 	for how, empty := range map[string]func(dir string) error{
 		"all removed": func(dir string) (err error) {

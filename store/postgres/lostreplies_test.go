@@ -42,10 +42,10 @@ func forceRelease(t *testing.T, st driver.Store, name string) {
 	}
 }
 
-// TestBreakIsTold: a holder that an operator has ended by force is told so by its renewal and by its release, also when the first try
+// TestHolderLearnsOfBreak: a holder that an operator has ended by force is told so by its renewal and by its release, also when the first try
 // of that release gets no answer, and when somebody else has had the lock since. If nobody has ended it, such a release has. Notes fit
 // beside the longest of names.
-func TestBreakIsTold(t *testing.T) {
+func TestHolderLearnsOfBreak(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
 	for _, layout := range []string{"", "shedlock"} {

@@ -37,7 +37,7 @@ func benchStore(b *testing.B) *Store {
 	return s.(*Store)
 }
 
-func cycle(b testing.TB, s driver.Store, c driver.Claim) {
+func acquireAndRelease(b testing.TB, s driver.Store, c driver.Claim) {
 	ctx := context.Background()
 	if _, err := s.Acquire(ctx, c); err != nil {
 		b.Fatal(err)
@@ -47,7 +47,7 @@ func cycle(b testing.TB, s driver.Store, c driver.Claim) {
 	}
 }
 
-func floorCycle(b testing.TB, s *Store, key string) {
+func runFloorScripts(b testing.TB, s *Store, key string) {
 	ctx, id := context.Background(), rand.Text()
 	keys := []string{key, key + ":t"}
 	if n, err := floorTake.Exec(ctx, s.client, keys, []string{id, "30000"}).AsInt64(); err != nil || n == 0 {
@@ -68,14 +68,14 @@ func BenchmarkUncontended(b *testing.B) {
 				c := mutex("m", 30*time.Second)
 				switch kind {
 				case "floor":
-					floorCycle(b, s, "f")
+					runFloorScripts(b, s, "f")
 					continue
 				case "fair":
 					c.Name, c.Fair = "fair", true
 				case "semaphore":
 					c.Name, c.Kind, c.Limit = "s", driver.KindSemaphore, 5
 				}
-				cycle(b, s, c)
+				acquireAndRelease(b, s, c)
 			}
 		})
 	}
@@ -95,8 +95,8 @@ func BenchmarkOwnKeys(b *testing.B) {
 			}
 		})
 	}
-	b.Run("floor", func(b *testing.B) { run(b, func(name string) { floorCycle(b, s, name+"f") }) })
-	b.Run("plain", func(b *testing.B) { run(b, func(name string) { cycle(b, s, mutex(name, 30*time.Second)) }) })
+	b.Run("floor", func(b *testing.B) { run(b, func(name string) { runFloorScripts(b, s, name+"f") }) })
+	b.Run("plain", func(b *testing.B) { run(b, func(name string) { acquireAndRelease(b, s, mutex(name, 30*time.Second)) }) })
 }
 
 // BenchmarkContended: eight clients want one lock all the time; an operation is one hand-over.
@@ -119,7 +119,7 @@ func BenchmarkContended(b *testing.B) {
 					for todo.Add(-1) >= 0 {
 						c := mutex("contended", 30*time.Second)
 						c.Fair, c.Wait = fair, true
-						cycle(b, s, c)
+						acquireAndRelease(b, s, c)
 						counts[i]++
 					}
 				})

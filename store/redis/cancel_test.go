@@ -24,7 +24,7 @@ func TestCancel(t *testing.T) {
 	}
 	server := startServer(t)
 	for _, raw := range []string{"redis://" + server.Addr, "redis://" + server.Addr + "?prefix=redisson-&layout=redisson"} {
-		s := open(t, raw)
+		s := openForTest(t, raw)
 		var todo, after atomic.Int64
 		todo.Store(int64(n))
 		var wg sync.WaitGroup
@@ -55,7 +55,7 @@ func TestCancel(t *testing.T) {
 			t.Errorf("an orphan: %+v %v", l, err)
 		}
 		// Of each lock its record stays, for the next token, and in Redisson's layout Redisson's own.
-		for key := range strings.FieldsSeq(do(t, server, "EVAL", "return table.concat(redis.call('KEYS', '*'), ' ')", "0")) {
+		for key := range strings.FieldsSeq(sendCommand(t, server, "EVAL", "return table.concat(redis.call('KEYS', '*'), ' ')", "0")) {
 			if !strings.HasPrefix(key, "holdfast:{") && !strings.HasPrefix(key, "redisson_lock_token:{") {
 				t.Errorf("an orphan key: %s", key)
 			}

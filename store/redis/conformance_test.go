@@ -24,11 +24,11 @@ import (
 // prove runs the long counts, which take minutes.
 var prove = flag.Bool("prove", false, "run the long counts")
 
-// opener makes a store whose client dials as it is told.
-type opener func(ctx context.Context, dial func(o *rueidis.ClientOption), opts *Options) (driver.Store, error)
+// openFunc makes a store whose client dials as it is told.
+type openFunc func(ctx context.Context, dial func(o *rueidis.ClientOption), opts *Options) (driver.Store, error)
 
-// harness is one for stores that reach their servers through links which can be cut.
-func harness(t *testing.T, opts Options, open opener) drivertest.Harness {
+// newHarness is one for stores that reach their servers through links which can be cut.
+func newHarness(t *testing.T, opts Options, open openFunc) drivertest.Harness {
 	return storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Way, error) {
 		via := &linktest.Net{}
 		t.Cleanup(via.Close)
@@ -43,20 +43,20 @@ func dialVia(via *linktest.Net) func(o *rueidis.ClientOption) {
 	}
 }
 
-// read takes a URL apart.
-func read(raw string) (*url.URL, *place, error) {
+// parseRawURL takes a URL apart.
+func parseRawURL(raw string) (*url.URL, *storeURL, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := readURL(u)
+	p, err := parseURL(u)
 	return u, p, err
 }
 
-// viaURL makes stores of a URL.
-func viaURL(raw string) func(context.Context, func(*rueidis.ClientOption), *Options) (driver.Store, error) {
+// openViaURL makes stores of a URL.
+func openViaURL(raw string) func(context.Context, func(*rueidis.ClientOption), *Options) (driver.Store, error) {
 	return func(ctx context.Context, dial func(*rueidis.ClientOption), opts *Options) (driver.Store, error) {
-		_, p, err := read(raw)
+		_, p, err := parseRawURL(raw)
 		if err != nil {
 			return nil, err
 		}
@@ -68,19 +68,19 @@ func viaURL(raw string) func(context.Context, func(*rueidis.ClientOption), *Opti
 	}
 }
 
-// linkTime is what links of stores take that no test wants to see cut: processors that many tests share may leave one for seconds.
-const linkTime = 30 * time.Second
+// linkTimeout is what links of stores take that no test wants to see cut: processors that many tests share may leave one for seconds.
+const linkTimeout = 30 * time.Second
 
-// opened opens a store of a URL, with such links.
-func opened(ctx context.Context, raw string, more ...func(*Options)) (driver.Store, error) {
-	u, p, err := read(raw)
+// openStore opens a store of a URL, with such links.
+func openStore(ctx context.Context, raw string, more ...func(*Options)) (driver.Store, error) {
+	u, p, err := parseRawURL(raw)
 	if err != nil {
 		return nil, err
 	}
-	p.client.Dialer.Timeout = linkTime
+	p.client.Dialer.Timeout = linkTimeout
 	p.client.Sentinel.Dialer = p.client.Dialer
 	if !u.Query().Has("timeout") {
-		p.client.ConnWriteTimeout = linkTime
+		p.client.ConnWriteTimeout = linkTimeout
 	}
 	for _, change := range more {
 		change(&p.opts)
@@ -91,10 +91,10 @@ func opened(ctx context.Context, raw string, more ...func(*Options)) (driver.Sto
 	return openClient(ctx, p.client, &p.opts)
 }
 
-// open opens one for a test.
-func open(t *testing.T, raw string, more ...func(*Options)) driver.Store {
+// openForTest opens one for a test.
+func openForTest(t *testing.T, raw string, more ...func(*Options)) driver.Store {
 	t.Helper()
-	s, err := opened(t.Context(), raw, more...)
+	s, err := openStore(t.Context(), raw, more...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,8 +102,10 @@ func open(t *testing.T, raw string, more ...func(*Options)) driver.Store {
 	return s
 }
 
-// waits has a grant wait for so long for its replicas.
-func waits(d time.Duration) func(*Options) { return func(o *Options) { o.ReplicaTimeout = d } }
+// withReplicaTimeout has a grant wait for so long for its replicas.
+func withReplicaTimeout(d time.Duration) func(*Options) {
+	return func(o *Options) { o.ReplicaTimeout = d }
+}
 
 func startServer(t *testing.T, args ...string) *redistest.Server {
 	t.Helper()
@@ -115,7 +117,7 @@ func startServer(t *testing.T, args ...string) *redistest.Server {
 	return s
 }
 
-func must(t *testing.T) func(g *redistest.Group, err error) *redistest.Group {
+func mustStart(t *testing.T) func(g *redistest.Group, err error) *redistest.Group {
 	return func(g *redistest.Group, err error) *redistest.Group {
 		t.Helper()
 		if err != nil {
@@ -130,10 +132,10 @@ func must(t *testing.T) func(g *redistest.Group, err error) *redistest.Group {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	h := harness(t, Options{MaxWaiters: 64}, viaURL("redis://"+server.Addr))
+	h := newHarness(t, Options{MaxWaiters: 64}, openViaURL("redis://"+server.Addr))
 	h.Restart = func(context.Context) error {
 		server.Kill()
-		return server.Again()
+		return server.Restart()
 	}
 	conform(t, h, drivertest.Options{})
 }
@@ -141,18 +143,18 @@ func TestConformance(t *testing.T) {
 // TestConformanceSentinel: the same behind Sentinels.
 func TestConformanceSentinel(t *testing.T) {
 	t.Parallel()
-	g := must(t)(redistest.Replicated(t.Context()))
+	g := mustStart(t)(redistest.Replicated(t.Context()))
 	a := g.SentinelAddrs()
-	open := viaURL("redis+sentinel://" + a[0] + "/" + redistest.MasterName + "?prefix=app:&addrs=" + a[1] + "," + a[2])
-	conform(t, harness(t, Options{MaxWaiters: 64}, open), drivertest.Options{})
+	open := openViaURL("redis+sentinel://" + a[0] + "/" + redistest.MasterName + "?prefix=app:&addrs=" + a[1] + "," + a[2])
+	conform(t, newHarness(t, Options{MaxWaiters: 64}, open), drivertest.Options{})
 }
 
 // TestConformanceCluster: the same on a Cluster.
 func TestConformanceCluster(t *testing.T) {
 	t.Parallel()
-	g := must(t)(redistest.Cluster(t.Context()))
-	open := viaURL("redis+cluster://" + g.Servers[0].Addr)
-	conform(t, harness(t, Options{MaxWaiters: 64}, open), drivertest.Options{})
+	g := mustStart(t)(redistest.Cluster(t.Context()))
+	open := openViaURL("redis+cluster://" + g.Servers[0].Addr)
+	conform(t, newHarness(t, Options{MaxWaiters: 64}, open), drivertest.Options{})
 }
 
 // TestConformanceUsersClient: the same with a client as a user makes it: several connections, which do not keep the order
@@ -173,15 +175,15 @@ func TestConformanceUsersClient(t *testing.T) {
 		}
 		return s, err
 	}
-	conform(t, harness(t, Options{}, open), drivertest.Options{})
+	conform(t, newHarness(t, Options{}, open), drivertest.Options{})
 }
 
 // TestConformanceRedlock: what a Redlock carries it carries as promised, and the rest it refuses.
 func TestConformanceRedlock(t *testing.T) {
-	g := must(t)(redistest.Independent(5))
+	g := mustStart(t)(redistest.Independent(5))
 	a := g.Addrs()
 	open := func(ctx context.Context, dial func(*rueidis.ClientOption), _ *Options) (driver.Store, error) {
-		_, p, err := read("redlock://" + a[0] + "?addrs=" + strings.Join(a[1:], ","))
+		_, p, err := parseRawURL("redlock://" + a[0] + "?addrs=" + strings.Join(a[1:], ","))
 		if err != nil {
 			return nil, err
 		}
@@ -189,14 +191,14 @@ func TestConformanceRedlock(t *testing.T) {
 		return openRedlock(ctx, p)
 	}
 	// A server has 200 ms to answer where TTLs are short: so many cases at a time that a slow machine keeps that.
-	conform(t, harness(t, Options{}, open), drivertest.Options{Parallel: 8})
+	conform(t, newHarness(t, Options{}, open), drivertest.Options{Parallel: 8})
 }
 
 // TestConformanceRedisson: Redisson's layout carries the plain mutex as promised, and refuses the rest.
 func TestConformanceRedisson(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	conform(t, harness(t, Options{}, viaURL("redis://"+server.Addr+"?layout=redisson")), drivertest.Options{})
+	conform(t, newHarness(t, Options{}, openViaURL("redis://"+server.Addr+"?layout=redisson")), drivertest.Options{})
 }
 
 // TestConformanceTable: the records on Redis carry a whole store of their own.
@@ -204,7 +206,7 @@ func TestConformanceTable(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	open := func(ctx context.Context, dial func(*rueidis.ClientOption), opts *Options) (driver.Store, error) {
-		s, err := viaURL("redis://"+server.Addr)(ctx, dial, opts)
+		s, err := openViaURL("redis://"+server.Addr)(ctx, dial, opts)
 		if err != nil {
 			return nil, err
 		}
@@ -214,7 +216,7 @@ func TestConformanceTable(t *testing.T) {
 		}
 		return record.New(&owningTable{Table: tab, s: s}), nil
 	}
-	conform(t, harness(t, Options{}, open), drivertest.Options{})
+	conform(t, newHarness(t, Options{}, open), drivertest.Options{})
 }
 
 // owningTable closes its store, too.

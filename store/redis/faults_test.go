@@ -31,7 +31,7 @@ var (
 	conform = storetest.Conform
 )
 
-func do(t *testing.T, s *redistest.Server, words ...string) string {
+func sendCommand(t *testing.T, s *redistest.Server, words ...string) string {
 	t.Helper()
 	a, err := s.Do(words...)
 	if err != nil {
@@ -40,12 +40,12 @@ func do(t *testing.T, s *redistest.Server, words ...string) string {
 	return a
 }
 
-// TestFlush: SCRIPT FLUSH goes unnoticed, also by a batch of renewals; after FLUSHALL the holder is told that its claim is
+// TestFlushedServer: SCRIPT FLUSH goes unnoticed, also by a batch of renewals; after FLUSHALL the holder is told that its claim is
 // gone, and the next token is larger.
-func TestFlush(t *testing.T) {
+func TestFlushedServer(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr)
+	s := openForTest(t, "redis://"+server.Addr)
 	var gs []driver.Grant
 	for i := range 100 {
 		gs = append(gs, acquire(t, s, mutex(fmt.Sprint("lock", i), 30*time.Second)))
@@ -53,15 +53,15 @@ func TestFlush(t *testing.T) {
 	sem := mutex("semaphore", 30*time.Second)
 	sem.Kind, sem.Limit, sem.Weight = driver.KindSemaphore, 5, 2
 	gs = append(gs, acquire(t, s, sem))
-	do(t, server, "SCRIPT", "FLUSH")
+	sendCommand(t, server, "SCRIPT", "FLUSH")
 	s.Renew(t.Context(), gs, func(i int, r driver.Renewal) {
 		if r.Err != nil {
 			t.Errorf("grant %d after SCRIPT FLUSH: %v", i, r.Err)
 		}
 	})
-	do(t, server, "SCRIPT", "FLUSH")
+	sendCommand(t, server, "SCRIPT", "FLUSH")
 	acquire(t, s, mutex("another", 30*time.Second))
-	do(t, server, "FLUSHALL")
+	sendCommand(t, server, "FLUSHALL")
 	for _, g := range []driver.Grant{gs[0], gs[100]} {
 		if l := loss(renew(t, s, g).Err); l != driver.LossGone {
 			t.Errorf("after FLUSHALL the holder is told %q", l)
@@ -77,25 +77,25 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// TestForeign: whatever stands under a lock's key counts as held, and is never changed but by a forced break, which spares what no
+// TestForeignHolders: whatever stands under a lock's key counts as held, and is never changed but by a forced break, which spares what no
 // lock client makes.
-func TestForeign(t *testing.T) {
+func TestForeignHolders(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []Layout{LayoutPlain, LayoutRedisson} {
-		t.Run(string(layout), func(t *testing.T) { foreign(t, layout) })
+		t.Run(string(layout), func(t *testing.T) { testForeignHolders(t, layout) })
 	}
 }
 
-func foreign(t *testing.T, layout Layout) {
+func testForeignHolders(t *testing.T, layout Layout) {
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr+"?layout="+string(layout))
+	s := openForTest(t, "redis://"+server.Addr+"?layout="+string(layout))
 	for kind, words := range map[string][]string{
 		"string": {"SET", "k", "somebody"}, "empty": {"SET", "k", ""}, "number": {"SET", "k", "1"}, "hash": {"HSET", "k", "a", "1"},
 		"list": {"LPUSH", "k", "a"}, "set": {"SADD", "k", "a"}, "zset": {"ZADD", "k", "1", "a"}, "stream": {"XADD", "k", "*", "a", "1"},
 	} {
 		words[1] = kind
-		do(t, server, words...)
-		before := do(t, server, "DUMP", kind)
+		sendCommand(t, server, words...)
+		before := sendCommand(t, server, "DUMP", kind)
 		sem := mutex(kind, time.Second)
 		sem.Kind, sem.Limit = driver.KindSemaphore, 5
 		fair := mutex(kind, time.Second)
@@ -112,7 +112,7 @@ func foreign(t *testing.T, layout Layout) {
 				t.Errorf("%s: release: %v", kind, err)
 			}
 		}
-		if do(t, server, "DUMP", kind) != before {
+		if sendCommand(t, server, "DUMP", kind) != before {
 			t.Errorf("%s: it was changed", kind)
 		}
 		l, err := s.Inspect(t.Context(), kind)
@@ -128,7 +128,7 @@ func foreign(t *testing.T, layout Layout) {
 		}
 		err = s.Break(t.Context(), kind, ref, driver.BreakForce)
 		if slices.Contains([]string{"list", "set", "zset", "stream"}, kind) {
-			if !errors.Is(err, driver.ErrUnsupported) || do(t, server, "DUMP", kind) != before {
+			if !errors.Is(err, driver.ErrUnsupported) || sendCommand(t, server, "DUMP", kind) != before {
 				t.Errorf("%s: breaking it: %v", kind, err)
 			}
 			continue
@@ -143,7 +143,7 @@ func foreign(t *testing.T, layout Layout) {
 		if fair && layout == LayoutRedisson {
 			continue
 		}
-		do(t, server, "SET", "leaves", "somebody")
+		sendCommand(t, server, "SET", "leaves", "somebody")
 		left := make(chan time.Time, 1)
 		go func() {
 			_ = redistest.Until(t.Context(), func() bool { // it waits
@@ -157,22 +157,22 @@ func foreign(t *testing.T, layout Layout) {
 		c := waiting(mutex("leaves", 10*time.Minute))
 		c.Fair = fair
 		g := acquire(t, s, c)
-		inTime(t, fmt.Sprintf("fair %v: to be let in", fair), <-left, 2*time.Second)
+		expectInTime(t, fmt.Sprintf("fair %v: to be let in", fair), <-left, 2*time.Second)
 		if err := s.Release(t.Context(), g.Claim, ""); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-// TestRefusals: what a server says no to is told in words that say what to do, is ErrDenied where waiting does not help,
+// TestErrorsOfRefusals: what a server says no to is told in words that say what to do, is ErrDenied where waiting does not help,
 // and shows no password.
-func TestRefusals(t *testing.T) {
+func TestErrorsOfRefusals(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	for _, rules := range []string{"boss on >hunter2 ~* &* +@all", "noscript on >hunter2 ~* &* +@all -evalsha", "nokeys on >hunter2 ~other* &* +@all",
 		"nochannel on >hunter2 ~* resetchannels +@all", "notime on >hunter2 ~* &* +@all -time",
 		"redissonkeys on >hunter2 ~lock* ~holdfast* resetchannels &* +@all", "redissonchannel on >hunter2 ~* resetchannels &holdfast* +@all", "default off"} {
-		do(t, server, append([]string{"ACL", "SETUSER"}, strings.Fields(rules)...)...)
+		sendCommand(t, server, append([]string{"ACL", "SETUSER"}, strings.Fields(rules)...)...)
 	}
 	url := func(user, password string) string { return "redis://" + user + ":" + password + "@" + server.Addr }
 	for user, says := range map[string]string{"boss": "", "noscript": "+evalsha", "nokeys": "~holdfast*", "nochannel": "&holdfast*", "notime": "+time",
@@ -181,7 +181,7 @@ func TestRefusals(t *testing.T) {
 		if strings.HasPrefix(user, "redisson") {
 			raw += "?layout=redisson"
 		}
-		s, err := opened(t.Context(), raw)
+		s, err := openStore(t.Context(), raw)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func TestRefusals(t *testing.T) {
 		s.Close()
 	}
 	for _, raw := range []string{url("boss", "hunter3"), url("nobody", "hunter2"), "redis://" + server.Addr + "?password-file=/dev/null"} {
-		s, err := opened(t.Context(), raw)
+		s, err := openStore(t.Context(), raw)
 		if err == nil { // the server may let a client without credentials in that far
 			_, err = s.Acquire(t.Context(), mutex("x", time.Second))
 			s.Close()
@@ -218,31 +218,31 @@ func TestDeniedHalfway(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	for layout, without := range map[Layout]string{LayoutPlain: "-time", LayoutRedisson: "-pexpire"} {
-		do(t, server, "ACL", "SETUSER", "worker", "reset", "on", ">hunter2", "~*", "&*", "+@all", without)
+		sendCommand(t, server, "ACL", "SETUSER", "worker", "reset", "on", ">hunter2", "~*", "&*", "+@all", without)
 		raw := "@" + server.Addr + "?layout=" + string(layout)
 		name := "lock-" + string(layout)
-		_, err := open(t, "redis://worker:hunter2"+raw).Acquire(t.Context(), mutex(name, 30*time.Second))
-		says(t, without, err, driver.ErrDenied, "permission")
-		if _, err := open(t, "redis://"+raw).Acquire(t.Context(), mutex(name, time.Second)); err != nil {
+		_, err := openForTest(t, "redis://worker:hunter2"+raw).Acquire(t.Context(), mutex(name, 30*time.Second))
+		expectError(t, without, err, driver.ErrDenied, "permission")
+		if _, err := openForTest(t, "redis://"+raw).Acquire(t.Context(), mutex(name, time.Second)); err != nil {
 			t.Errorf("behind one who lacks %s: %v", without[1:], err)
 		}
 	}
 }
 
-// TestStates: a server that is a replica, full, or busy is named so; what is held is renewed and released all the same
+// TestServerStates: a server that is a replica, full, or busy is named so; what is held is renewed and released all the same
 // where the server lets it.
-func TestStates(t *testing.T) {
+func TestServerStates(t *testing.T) {
 	t.Parallel()
 	primary := startServer(t)
 	replica := startServer(t, "--replicaof", "127.0.0.1 "+primary.Port)
-	follows(t, replica)
-	if _, err := open(t, "redis://"+replica.Addr).Acquire(t.Context(), mutex("r", time.Second)); !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "replica") {
+	waitUntilFollowing(t, replica)
+	if _, err := openForTest(t, "redis://"+replica.Addr).Acquire(t.Context(), mutex("r", time.Second)); !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "replica") {
 		t.Errorf("a replica: %v", err)
 	}
 
-	s := open(t, "redis://"+primary.Addr)
+	s := openForTest(t, "redis://"+primary.Addr)
 	g := acquire(t, s, mutex("full", longTTL))
-	do(t, primary, "CONFIG", "SET", "maxmemory", "1")
+	sendCommand(t, primary, "CONFIG", "SET", "maxmemory", "1")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if _, err := s.Acquire(ctx, mutex("more", time.Second)); err == nil || !strings.Contains(err.Error(), "maxmemory") || errors.Is(err, driver.ErrDenied) {
@@ -254,30 +254,30 @@ func TestStates(t *testing.T) {
 	if err := s.Release(t.Context(), g.Claim, ""); err != nil {
 		t.Errorf("releasing on a full server: %v", err)
 	}
-	do(t, primary, "CONFIG", "SET", "maxmemory", "0")
+	sendCommand(t, primary, "CONFIG", "SET", "maxmemory", "0")
 
-	do(t, primary, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-	do(t, primary, "CONFIG", "SET", "maxmemory", "100mb")
+	sendCommand(t, primary, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+	sendCommand(t, primary, "CONFIG", "SET", "maxmemory", "100mb")
 	ws, err := s.(*Store).Warnings(t.Context())
 	if all := strings.Join(ws, "\n"); err != nil || !strings.Contains(all, "allkeys-lru") || !strings.Contains(all, "appendonly") {
 		t.Errorf("warnings: %v %v", ws, err)
 	}
-	do(t, primary, "CONFIG", "SET", "min-replicas-to-write", "5")
+	sendCommand(t, primary, "CONFIG", "SET", "min-replicas-to-write", "5")
 	if _, err := s.Acquire(t.Context(), mutex("lonely", time.Second)); err == nil || !strings.Contains(err.Error(), "min-replicas") {
 		t.Errorf("too few replicas: %v", err)
 	}
-	do(t, primary, "CONFIG", "SET", "min-replicas-to-write", "0")
+	sendCommand(t, primary, "CONFIG", "SET", "min-replicas-to-write", "0")
 
 	// A script of somebody else's keeps the server busy; then it goes on.
-	do(t, primary, "CONFIG", "SET", "busy-reply-threshold", "50")
+	sendCommand(t, primary, "CONFIG", "SET", "busy-reply-threshold", "50")
 	go func() { _, _ = primary.Do("EVAL", "while true do end", "0") }()
-	busy(t, primary)
+	keepBusy(t, primary)
 	time.AfterFunc(500*time.Millisecond, func() { _, _ = primary.Do("SCRIPT", "KILL") })
 	acquire(t, s, mutex("busy", longTTL))
 }
 
-// busy waits until a script keeps a server busy.
-func busy(t *testing.T, server *redistest.Server) {
+// keepBusy waits until a script keeps a server busy.
+func keepBusy(t *testing.T, server *redistest.Server) {
 	t.Helper()
 	if err := redistest.Until(t.Context(), func() bool {
 		_, err := server.Do("PING")
@@ -287,34 +287,34 @@ func busy(t *testing.T, server *redistest.Server) {
 	}
 }
 
-// TestDamaged: a record that is no hash is ErrCorrupt, and is left as it is; an evicted one costs its holder the lock, and
+// TestDamagedRecord: a record that is no hash is ErrCorrupt, and is left as it is; an evicted one costs its holder the lock, and
 // the token rises.
-func TestDamaged(t *testing.T) {
+func TestDamagedRecord(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr)
-	do(t, server, "SET", "holdfast:{damaged}", "x")
+	s := openForTest(t, "redis://"+server.Addr)
+	sendCommand(t, server, "SET", "holdfast:{damaged}", "x")
 	if _, err := s.Acquire(t.Context(), mutex("damaged", time.Second)); !errors.Is(err, driver.ErrCorrupt) {
 		t.Errorf("a record that is no hash: %v", err)
 	}
-	if do(t, server, "GET", "holdfast:{damaged}") != "x" {
+	if sendCommand(t, server, "GET", "holdfast:{damaged}") != "x" {
 		t.Error("it was changed")
 	}
-	do(t, server, "HSET", "holdfast:{rubbish}", "token", "rubbish")
+	sendCommand(t, server, "HSET", "holdfast:{rubbish}", "token", "rubbish")
 	sem := mutex("garbage", 20*time.Second)
 	sem.Kind, sem.Limit = driver.KindSemaphore, 5
 	semaphore := acquire(t, s, sem)
-	do(t, server, "HSET", "holdfast.c:{garbage}", sem.ID, "{garbage")
+	sendCommand(t, server, "HSET", "holdfast.c:{garbage}", sem.ID, "{garbage")
 	start := time.Now()
 	_, err := s.Acquire(t.Context(), mutex("rubbish", 20*time.Second))
-	says(t, "a token that is no number", err, driver.ErrCorrupt)
-	says(t, "a renewal of a claim that cannot be read", renew(t, s, semaphore).Err, driver.ErrCorrupt)
-	says(t, "its release", s.Release(t.Context(), sem, ""), driver.ErrCorrupt)
+	expectError(t, "a token that is no number", err, driver.ErrCorrupt)
+	expectError(t, "a renewal of a claim that cannot be read", renew(t, s, semaphore).Err, driver.ErrCorrupt)
+	expectError(t, "its release", s.Release(t.Context(), sem, ""), driver.ErrCorrupt)
 	if took := time.Since(start); took > driver.UnreachableTimeout(sem.TTL) {
 		t.Errorf("that was said after %v, as if it could pass", took)
 	}
 	g := acquire(t, s, mutex("evicted", time.Second))
-	do(t, server, "DEL", "holdfast:{evicted}")
+	sendCommand(t, server, "DEL", "holdfast:{evicted}")
 	if l := loss(renew(t, s, g).Err); l != driver.LossGone {
 		t.Errorf("a holder whose record is gone is told %q", l)
 	}
@@ -335,7 +335,7 @@ func TestLostReplies(t *testing.T) {
 	for _, fair := range []bool{false, true} {
 		via := &linktest.Net{}
 		t.Cleanup(via.Close)
-		st, err := viaURLWith(t, "redis://"+server.Addr, via)
+		st, err := openThroughLink(t, "redis://"+server.Addr, via)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -364,30 +364,30 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-func viaURLWith(t *testing.T, raw string, via *linktest.Net) (driver.Store, error) {
+func openThroughLink(t *testing.T, raw string, via *linktest.Net) (driver.Store, error) {
 	dial := func(o *rueidis.ClientOption) {
 		dialVia(via)(o)
-		o.Dialer.Timeout, o.ConnWriteTimeout = linkTime, linkTime
+		o.Dialer.Timeout, o.ConnWriteTimeout = linkTimeout, linkTimeout
 	}
-	s, err := viaURL(raw)(t.Context(), dial, &Options{})
+	s, err := openViaURL(raw)(t.Context(), dial, &Options{})
 	if err == nil {
 		t.Cleanup(func() { s.Close() })
 	}
 	return s, err
 }
 
-// TestStopped: a server that is stopped for less than a TTL costs nobody the lock; calls end with their contexts.
-func TestStopped(t *testing.T) {
+// TestStoppedServer: a server that is stopped for less than a TTL costs nobody the lock; calls end with their contexts.
+func TestStoppedServer(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr)
+	s := openForTest(t, "redis://"+server.Addr)
 	g := acquire(t, s, mutex("m", time.Minute))
 	server.Signal(syscall.SIGSTOP)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // its request has left by then
 	start := time.Now()
 	_, err := s.Acquire(ctx, mutex("other", time.Minute))
 	cancel()
-	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, driver.ErrUncertain) || took > linkTime*2/3 {
+	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, driver.ErrUncertain) || took > linkTimeout*2/3 {
 		t.Errorf("after %v: %v", took, err)
 	}
 	time.AfterFunc(500*time.Millisecond, func() { server.Signal(syscall.SIGCONT) })
@@ -406,19 +406,19 @@ func TestStopped(t *testing.T) {
 // lost, and tokens rise.
 func TestFailover(t *testing.T) {
 	t.Parallel()
-	g := must(t)(redistest.Replicated(t.Context()))
+	g := mustStart(t)(redistest.Replicated(t.Context()))
 	a := g.SentinelAddrs()
-	s := open(t, "redis+sentinel://"+a[0]+"/"+redistest.MasterName+"?addrs="+a[1]+","+a[2]+"&replicas=1", waits(10*time.Second))
+	s := openForTest(t, "redis+sentinel://"+a[0]+"/"+redistest.MasterName+"?addrs="+a[1]+","+a[2]+"&replicas=1", withReplicaTimeout(10*time.Second))
 	kept := acquire(t, s, mutex("kept", 30*time.Second))
 	released := acquire(t, s, mutex("released", 30*time.Second))
 	release(t, s, released.Claim)
 	for _, r := range g.Servers[1:] { // the replicas are cut off before the last grant
-		do(t, r, "REPLICAOF", "127.0.0.1", "1")
+		sendCommand(t, r, "REPLICAOF", "127.0.0.1", "1")
 	}
 	for _, r := range g.Servers[1:] {
-		do(t, r, "REPLICAOF", "127.0.0.1", g.Servers[0].Port)
+		sendCommand(t, r, "REPLICAOF", "127.0.0.1", g.Servers[0].Port)
 	}
-	if err := g.Watchful(); err != nil {
+	if err := g.DetectFailuresFast(); err != nil {
 		t.Fatal(err)
 	}
 	g.Servers[0].Kill()
@@ -445,8 +445,8 @@ func TestFailover(t *testing.T) {
 // TestClusterNodeHangs: a node of a Cluster that hangs keeps no lease on the others from being renewed.
 func TestClusterNodeHangs(t *testing.T) {
 	t.Parallel()
-	g := must(t)(redistest.Cluster(t.Context()))
-	s := open(t, "redis+cluster://"+g.Servers[0].Addr+"?timeout=30s")
+	g := mustStart(t)(redistest.Cluster(t.Context()))
+	s := openForTest(t, "redis+cluster://"+g.Servers[0].Addr+"?timeout=30s")
 	var gs []driver.Grant
 	hung := map[int]bool{}
 	for i := range 20 {
@@ -472,15 +472,15 @@ func TestClusterNodeHangs(t *testing.T) {
 	})
 }
 
-// TestOverlap: while the link is cut in silence, the holder stops believing before the server grants the lock again.
-func TestOverlap(t *testing.T) {
+// TestNoOverlapWhileLinkIsCut: while the link is cut in silence, the holder stops believing before the server grants the lock again.
+func TestNoOverlapWhileLinkIsCut(t *testing.T) {
 	t.Parallel()
 	rounds := 8
 	if *prove {
 		rounds = 200
 	}
 	server := startServer(t)
-	other := open(t, "redis://"+server.Addr)
+	other := openForTest(t, "redis://"+server.Addr)
 	var mu sync.Mutex
 	var worst time.Duration
 	var wg sync.WaitGroup
@@ -488,7 +488,7 @@ func TestOverlap(t *testing.T) {
 		wg.Go(func() {
 			via := &linktest.Net{}
 			defer via.Close()
-			s, err := viaURL("redis://"+server.Addr)(t.Context(), dialVia(via), &Options{})
+			s, err := openViaURL("redis://"+server.Addr)(t.Context(), dialVia(via), &Options{})
 			if err != nil {
 				t.Error(err)
 				return
@@ -542,11 +542,11 @@ func TestOverlap(t *testing.T) {
 // TestRedlockFaults: a Redlock works while a minority is away, also from its opening, and says so when a majority is.
 func TestRedlockFaults(t *testing.T) {
 	t.Parallel()
-	g := must(t)(redistest.Independent(5))
+	g := mustStart(t)(redistest.Independent(5))
 	a := g.Addrs()
 	raw := "redlock://" + a[0] + "?addrs=" + strings.Join(a[1:], ",")
 	g.Servers[4].Kill()
-	s := open(t, raw)
+	s := openForTest(t, raw)
 	one := acquire(t, s, waiting(mutex("m", 20*time.Second)))
 	g.Servers[0].Signal(syscall.SIGSTOP)
 	if r := renewUntilSure(t, s, one); r.Err != nil {
@@ -557,7 +557,7 @@ func TestRedlockFaults(t *testing.T) {
 	}
 	two := acquire(t, s, waiting(mutex("m", 10*time.Second)))
 	g.Servers[0].Signal(syscall.SIGCONT)
-	if err := g.Servers[4].Again(); err != nil {
+	if err := g.Servers[4].Restart(); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Release(t.Context(), two.Claim, ""); err != nil {
@@ -588,8 +588,8 @@ func renewUntilSure(t *testing.T, s driver.Store, g driver.Grant) (r driver.Rene
 	}
 }
 
-// TestRefusedLateTake: a request of a claim that was refused does not make it when it arrives after that.
-func TestRefusedLateTake(t *testing.T) {
+// TestLateRequestOfRefusedClaim: a request of a claim that was refused does not make it when it arrives after that.
+func TestLateRequestOfRefusedClaim(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	via, err := linktest.NewLink(server.Addr)
@@ -597,14 +597,14 @@ func TestRefusedLateTake(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(via.Close)
-	other, s := open(t, "redis://"+server.Addr), open(t, "redis://"+via.Addr)
+	other, s := openForTest(t, "redis://"+server.Addr), openForTest(t, "redis://"+via.Addr)
 	for _, fair := range []bool{false, true} {
 		held := mutex("m", 30*time.Second)
 		held.Fair = fair
 		acquire(t, other, held)
-		step := native.try
+		step := plainScripts.acquire
 		if fair {
-			step = native.enter
+			step = plainScripts.acquireQueued
 		}
 		kept := via.Delay(step.sha)
 		refused := mutex("m", 30*time.Second)
@@ -618,28 +618,28 @@ func TestRefusedLateTake(t *testing.T) {
 		if err := (<-kept).Arrive(); err != nil {
 			t.Fatal(err)
 		}
-		if n := do(t, server, "EXISTS", "m"); n != ":0" {
+		if n := sendCommand(t, server, "EXISTS", "m"); n != ":0" {
 			t.Errorf("fair %v: it stands after it was refused", fair)
-			do(t, server, "DEL", "m")
+			sendCommand(t, server, "DEL", "m")
 		}
 	}
 }
 
-// overtaken has a waiting claim get the second of three servers first, and then a majority, with one of its requests to the
+// startLateRequest has a waiting claim get the second of three servers first, and then a majority, with one of its requests to the
 // second, of a step, taken out on the way.
-func overtaken(t *testing.T, st *step) (g *redistest.Group, s driver.Store, held driver.Grant, late linktest.Late) {
+func startLateRequest(t *testing.T, st *script) (g *redistest.Group, s driver.Store, held driver.Grant, late linktest.Late) {
 	t.Helper()
-	g = must(t)(redistest.Independent(3))
+	g = mustStart(t)(redistest.Independent(3))
 	a := g.Addrs()
 	via, err := linktest.NewLink(a[1])
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(via.Close)
-	s = open(t, "redlock://"+a[0]+"?addrs="+via.Addr+","+a[2])
-	do(t, g.Servers[1], "SCRIPT", "LOAD", st.text) // so that the request that is taken out is not in vain
-	do(t, g.Servers[0], "SET", "m", "another")
-	do(t, g.Servers[2], "SET", "m", "another")
+	s = openForTest(t, "redlock://"+a[0]+"?addrs="+via.Addr+","+a[2])
+	sendCommand(t, g.Servers[1], "SCRIPT", "LOAD", st.text) // so that the request that is taken out is not in vain
+	sendCommand(t, g.Servers[0], "SET", "m", "another")
+	sendCommand(t, g.Servers[2], "SET", "m", "another")
 	kept := via.Delay(st.sha)
 	freed := make(chan error, 1)
 	go func() {
@@ -654,37 +654,37 @@ func overtaken(t *testing.T, st *step) (g *redistest.Group, s driver.Store, held
 	return g, s, held, late
 }
 
-// TestRedlockLateGiveBack: what a claim gives back of an attempt that failed takes nothing from the one that won, however late
+// TestRedlockLateRelease: what a claim gives back of an attempt that failed takes nothing from the one that won, however late
 // it arrives.
-func TestRedlockLateGiveBack(t *testing.T) {
+func TestRedlockLateRelease(t *testing.T) {
 	t.Parallel()
-	g, _, held, late := overtaken(t, native.leave)
+	g, _, held, late := startLateRequest(t, plainScripts.releaseQueued)
 	if err := late.Arrive(); err != nil {
 		t.Fatal(err)
 	}
-	do(t, g.Servers[2], "DEL", "m")
+	sendCommand(t, g.Servers[2], "DEL", "m")
 	a := g.Addrs()
-	other, err := open(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).Acquire(t.Context(), mutex("m", 10*time.Minute))
+	other, err := openForTest(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).Acquire(t.Context(), mutex("m", 10*time.Minute))
 	if !errors.Is(err, driver.ErrHeld) {
 		t.Errorf("two hold it, by tokens %d and %d: %v", held.Token, other.Token, err)
 	}
 }
 
-// TestRedlockLateTake: a request of an attempt that failed does not make the claim again when it arrives after the release.
-func TestRedlockLateTake(t *testing.T) {
+// TestRedlockLateAcquire: a request of an attempt that failed does not make the claim again when it arrives after the release.
+func TestRedlockLateAcquire(t *testing.T) {
 	t.Parallel()
-	g, s, held, late := overtaken(t, native.try)
+	g, s, held, late := startLateRequest(t, plainScripts.acquire)
 	if err := s.Release(t.Context(), held.Claim, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := redistest.Until(t.Context(), func() bool { return do(t, g.Servers[1], "EXISTS", "m") == ":0" }); err != nil {
+	if err := redistest.Until(t.Context(), func() bool { return sendCommand(t, g.Servers[1], "EXISTS", "m") == ":0" }); err != nil {
 		t.Fatal("the release does not come: ", err)
 	}
 	if err := late.Arrive(); err != nil {
 		t.Fatal(err)
 	}
-	if n := do(t, g.Servers[1], "EXISTS", "m"); n != ":0" {
-		t.Errorf("after its release it stands on a server for %s ms", do(t, g.Servers[1], "PTTL", "m"))
+	if n := sendCommand(t, g.Servers[1], "EXISTS", "m"); n != ":0" {
+		t.Errorf("after its release it stands on a server for %s ms", sendCommand(t, g.Servers[1], "PTTL", "m"))
 	}
 }
 
@@ -692,13 +692,13 @@ func TestRedlockLateTake(t *testing.T) {
 // the other. A claim that a majority denies is denied, and leaves nothing on those that granted it.
 func TestRedlockDenied(t *testing.T) {
 	t.Parallel()
-	g := must(t)(redistest.Independent(3))
+	g := mustStart(t)(redistest.Independent(3))
 	a := g.Addrs()
 	for _, server := range g.Servers {
-		do(t, server, "ACL", "SETUSER", "worker", "reset", "on", ">hunter2", "~*", "&*", "+@all")
+		sendCommand(t, server, "ACL", "SETUSER", "worker", "reset", "on", ">hunter2", "~*", "&*", "+@all")
 	}
-	s := open(t, "redlock://worker:hunter2@"+a[0]+"?addrs="+strings.Join(a[1:], ","))
-	do(t, g.Servers[2], "ACL", "SETUSER", "worker", "-evalsha")
+	s := openForTest(t, "redlock://worker:hunter2@"+a[0]+"?addrs="+strings.Join(a[1:], ","))
+	sendCommand(t, g.Servers[2], "ACL", "SETUSER", "worker", "-evalsha")
 	for i := range 20 {
 		held := acquire(t, s, waiting(mutex(fmt.Sprint("m", i), longTTL)))
 		if r := renewUntilSure(t, s, held); r.Err != nil {
@@ -706,11 +706,11 @@ func TestRedlockDenied(t *testing.T) {
 		}
 		release(t, s, held.Claim)
 	}
-	do(t, g.Servers[1], "ACL", "SETUSER", "worker", "-evalsha")
+	sendCommand(t, g.Servers[1], "ACL", "SETUSER", "worker", "-evalsha")
 	c := waiting(mutex("n", 10*time.Minute))
 	_, err := s.Acquire(t.Context(), c)
-	says(t, "two of three", err, driver.ErrDenied, "+evalsha")
-	if err := redistest.Until(t.Context(), func() bool { return do(t, g.Servers[0], "EXISTS", c.Name) == ":0" }); err != nil {
+	expectError(t, "two of three", err, driver.ErrDenied, "+evalsha")
+	if err := redistest.Until(t.Context(), func() bool { return sendCommand(t, g.Servers[0], "EXISTS", c.Name) == ":0" }); err != nil {
 		t.Error("the claim stands on the server that granted it")
 	}
 }
@@ -718,8 +718,8 @@ func TestRedlockDenied(t *testing.T) {
 // TestClusterBusyAtFirst: a Cluster that is busy when it is first asked which channels it has is asked again.
 func TestClusterBusyAtFirst(t *testing.T) {
 	t.Parallel()
-	g := must(t)(redistest.Cluster(t.Context()))
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{g.Servers[0].Addr}, ConnWriteTimeout: linkTime})
+	g := mustStart(t)(redistest.Cluster(t.Context()))
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{g.Servers[0].Addr}, ConnWriteTimeout: linkTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -731,11 +731,11 @@ func TestClusterBusyAtFirst(t *testing.T) {
 	defer s.Close()
 	var scripts sync.WaitGroup
 	for _, server := range g.Servers {
-		do(t, server, "CONFIG", "SET", "busy-reply-threshold", "1")
+		sendCommand(t, server, "CONFIG", "SET", "busy-reply-threshold", "1")
 		scripts.Go(func() { _, _ = server.Do("EVAL", "while true do end", "0") })
 	}
 	for _, server := range g.Servers {
-		busy(t, server)
+		keepBusy(t, server)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -743,7 +743,7 @@ func TestClusterBusyAtFirst(t *testing.T) {
 		t.Error("granted by a server that is busy")
 	}
 	for _, server := range g.Servers {
-		do(t, server, "SCRIPT", "KILL")
+		sendCommand(t, server, "SCRIPT", "KILL")
 	}
 	scripts.Wait()
 	release(t, s, acquire(t, s, mutex("m", 10*time.Second)).Claim)

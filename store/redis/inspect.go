@@ -21,91 +21,91 @@ func (s *Store) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	if err := driver.CheckName(name, s.info); err != nil {
 		return driver.Lock{}, err
 	}
-	p := s.patient(2 * time.Second)
-	p.reads = true
-	return s.inspect(name, func(keys, args []string) (rueidis.RedisMessage, error) {
-		m, _, err := p.run(ctx, s.steps.show, keys, args)
+	p := s.newRetryLoop(2 * time.Second)
+	p.readOnly = true
+	return s.inspectWith(name, func(keys, args []string) (rueidis.RedisMessage, error) {
+		m, _, err := p.run(ctx, s.scripts.inspect, keys, args)
 		return m, err
 	})
 }
 
-// inspect reads a lock by so many runs of the step that shows it as its line needs.
-func (s *Store) inspect(name string, run func(keys, args []string) (rueidis.RedisMessage, error)) (driver.Lock, error) {
-	keys := s.keys.all(name)
-	var all view
+// inspectWith reads a lock by so many runs of the step that shows it as its line needs.
+func (s *Store) inspectWith(name string, run func(keys, args []string) (rueidis.RedisMessage, error)) (driver.Lock, error) {
+	keys := s.keys.allKeys(name)
+	var all lockView
 	for from := "-inf"; from != ""; {
-		m, err := run(keys[:s.steps.reach], []string{from})
+		m, err := run(keys[:s.scripts.keyCount], []string{from})
 		if err != nil {
 			return driver.Lock{}, err
 		}
-		v, ok := readView(m)
+		v, ok := readLockView(m)
 		if !ok {
-			return driver.Lock{}, corruptAnswer(name)
+			return driver.Lock{}, corruptReply(name)
 		}
 		if from == "-inf" {
 			all = v
 		} else {
-			all.line = append(all.line, v.line...)
+			all.queue = append(all.queue, v.queue...)
 			maps.Copy(all.claims, v.claims)
 		}
 		from = ""
-		if len(v.line) >= showPart {
+		if len(v.queue) >= inspectPage {
 			from = "(" + strconv.FormatInt(v.last, 10)
 		}
 	}
-	l, err := all.lock(name)
+	l, err := all.toLock(name)
 	if err != nil {
 		return driver.Lock{}, fmt.Errorf("%w: the claims on %q: %w", driver.ErrCorrupt, name, err)
 	}
 	return l, nil
 }
 
-// showPart is how many of a line show.lua shows at a time.
-const showPart = 256
+// inspectPage is how many of a line show.lua shows at a time.
+const inspectPage = 256
 
-// view is what show.lua gives.
-type view struct {
-	now, left              int64 // microseconds; milliseconds
+// lockView is what show.lua gives.
+type lockView struct {
+	now, remaining         int64 // microseconds; milliseconds
 	keyType, value, digest string
 	id, flags, kind, mark  string
 	owner, meta            string
 	token, limit, ttl      int64
 	claims                 map[string]string
-	line                   []string
+	queue                  []string
 	last                   int64 // the score of the last of them
-	ends                   map[string]int64
+	expiries               map[string]int64
 	holders                []string
 }
 
-func readView(m rueidis.RedisMessage) (v view, ok bool) {
-	a, ok := array(m, 9)
+func readLockView(m rueidis.RedisMessage) (v lockView, ok bool) {
+	a, ok := readArray(m, 9)
 	if !ok {
 		return v, false
 	}
-	r, ok := array(a[5], 9)
+	r, ok := readArray(a[5], 9)
 	if !ok {
 		return v, false
 	}
-	v = view{
-		now: num(a[0]), keyType: str(a[1]), value: str(a[2]), left: num(a[3]), digest: str(a[4]),
-		id: str(r[0]), token: num(r[1]), flags: str(r[2]), kind: str(r[3]), limit: num(r[4]), mark: str(r[5]),
-		owner: str(r[6]), meta: str(r[7]), ttl: num(r[8]),
+	v = lockView{
+		now: readNumber(a[0]), keyType: readString(a[1]), value: readString(a[2]), remaining: readNumber(a[3]), digest: readString(a[4]),
+		id: readString(r[0]), token: readNumber(r[1]), flags: readString(r[2]), kind: readString(r[3]), limit: readNumber(r[4]), mark: readString(r[5]),
+		owner: readString(r[6]), meta: readString(r[7]), ttl: readNumber(r[8]),
 	}
 	v.claims, _ = a[6].AsStrMap()
 	if v.claims == nil {
 		v.claims = map[string]string{}
 	}
-	v.holders, v.ends = scores(a[7])
+	v.holders, v.expiries = readScores(a[7])
 	var came map[string]int64
-	v.line, came = scores(a[8])
-	if n := len(v.line); n > 0 {
-		v.last = came[v.line[n-1]]
+	v.queue, came = readScores(a[8])
+	if n := len(v.queue); n > 0 {
+		v.last = came[v.queue[n-1]]
 	}
 	return v, true
 }
 
-// scores reads a sorted set, in its order.
-func scores(m rueidis.RedisMessage) (members []string, score map[string]int64) {
+// readScores reads a sorted set, in its order.
+func readScores(m rueidis.RedisMessage) (members []string, score map[string]int64) {
 	zs, _ := m.AsZScores()
 	score = map[string]int64{}
 	for _, z := range zs {
@@ -115,8 +115,8 @@ func scores(m rueidis.RedisMessage) (members []string, score map[string]int64) {
 	return members, score
 }
 
-// kept is a claim as lib.lua keeps it.
-type kept struct {
+// storedClaim is a claim as lib.lua keeps it.
+type storedClaim struct {
 	Weight int64  `json:"w"`
 	TTL    int64  `json:"ttl"` // ms
 	Owner  string `json:"owner"`
@@ -127,12 +127,12 @@ type kept struct {
 	State  string `json:"state"`
 }
 
-func (v *view) claim(id, suffix string) (driver.ClaimInfo, kept, error) {
-	var k kept
+func (v *lockView) decodeClaim(id, suffix string) (driver.ClaimInfo, storedClaim, error) {
+	var k storedClaim
 	if err := json.Unmarshal([]byte(v.claims[id]), &k); err != nil {
 		return driver.ClaimInfo{}, k, err
 	}
-	s := standing(id+suffix, k.Flags)
+	s := newClaimInfo(id+suffix, k.Flags)
 	s.Owner, s.Meta, s.Weight, s.TTL = k.Owner, k.Meta, k.Weight, millis(k.TTL)
 	var since int64
 	_, _ = fmt.Sscan(k.Since, &since)
@@ -141,25 +141,25 @@ func (v *view) claim(id, suffix string) (driver.ClaimInfo, kept, error) {
 	return s, k, nil
 }
 
-// lock is how a lock stands, seen from outside.
-func (v *view) lock(name string) (driver.Lock, error) {
+// toLock is how a lock stands, seen from outside.
+func (v *lockView) toLock(name string) (driver.Lock, error) {
 	l := driver.Lock{Name: name, Token: v.token}
-	kind, suffix := driver.Kind(v.kind), sharedRef
+	kind, suffix := driver.Kind(v.kind), sharedSuffix
 	if kind == driver.KindMutex {
 		suffix = ""
 	}
 	switch {
 	case v.keyType == "none":
 	case v.digest != "":
-		h := standing(foreignPrefix+v.digest, flagForeign)
-		h.Owner, h.Weight, h.Remaining = foreignOwner(v.keyType, v.digest), 1, millis(max(v.left, 0))
+		h := newClaimInfo(foreignPrefix+v.digest, flagForeign)
+		h.Owner, h.Weight, h.Remaining = foreignOwner(v.keyType, v.digest), 1, millis(max(v.remaining, 0))
 		l.Holders = append(l.Holders, h)
 	case v.value == v.id:
 		kind, l.Limit, suffix = driver.KindMutex, 1, ""
-		h := standing(v.id, v.flags)
+		h := newClaimInfo(v.id, v.flags)
 		// Its token was drawn from the server's clock when it was granted, so it also says when.
-		h.Owner, h.Meta, h.Weight, h.TTL, h.Since, h.Remaining = v.owner, v.meta, 1, millis(v.ttl), micros(v.token), millis(max(v.left, 0))
-		if strings.Contains(v.flags, flagCalled) {
+		h.Owner, h.Meta, h.Weight, h.TTL, h.Since, h.Remaining = v.owner, v.meta, 1, millis(v.ttl), micros(v.token), millis(max(v.remaining, 0))
+		if strings.Contains(v.flags, flagPromoted) {
 			l.Waiters = append(l.Waiters, h)
 		} else {
 			h.Token = v.token
@@ -167,14 +167,14 @@ func (v *view) lock(name string) (driver.Lock, error) {
 		}
 	default:
 		for _, id := range v.holders {
-			if v.ends[id] <= v.now || v.claims[id] == "" {
+			if v.expiries[id] <= v.now || v.claims[id] == "" {
 				continue
 			}
-			h, k, err := v.claim(id, suffix)
+			h, k, err := v.decodeClaim(id, suffix)
 			if err != nil {
 				return l, err
 			}
-			h.Remaining = time.Duration(v.ends[id]-v.now) * time.Microsecond
+			h.Remaining = time.Duration(v.expiries[id]-v.now) * time.Microsecond
 			if k.State == "called" {
 				l.Waiters = append(l.Waiters, h)
 			} else {
@@ -182,11 +182,11 @@ func (v *view) lock(name string) (driver.Lock, error) {
 			}
 		}
 	}
-	for _, id := range v.line {
+	for _, id := range v.queue {
 		if v.claims[id] == "" {
 			continue
 		}
-		w, k, err := v.claim(id, suffix)
+		w, k, err := v.decodeClaim(id, suffix)
 		if err != nil {
 			return l, err
 		}
@@ -210,12 +210,12 @@ func (v *view) lock(name string) (driver.Lock, error) {
 	default:
 		l.Kind = kind
 	}
-	l.Revision = v.revision(&l)
+	l.Revision = v.buildRevision(&l)
 	return l, nil
 }
 
-// revision differs whenever other claims stand.
-func (v *view) revision(l *driver.Lock) string {
+// buildRevision differs whenever other claims stand.
+func (v *lockView) buildRevision(l *driver.Lock) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d", v.token)
 	for _, h := range l.Holders {
@@ -234,7 +234,7 @@ func (v *view) revision(l *driver.Lock) string {
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
 	return func(yield func(driver.Lock, error) bool) {
 		seen := map[string]bool{}
-		for name, err := range s.names(ctx, prefix) {
+		for name, err := range s.lockNames(ctx, prefix) {
 			if err != nil {
 				yield(driver.Lock{}, err)
 				return
@@ -256,56 +256,56 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, 
 	}
 }
 
-// names are the names of all locks that have a record, and of what foreign clients keep where ours stand, some of them more than
+// lockNames are the names of all locks that have a record, and of what foreign clients keep where ours stand, some of them more than
 // once.
-func (s *Store) names(ctx context.Context, prefix string) iter.Seq2[string, error] {
-	match := s.steps.records(globEscape.Replace(s.keys.before + prefix))
+func (s *Store) lockNames(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	match := s.scripts.recordPattern(globEscape.Replace(s.keys.prefix + prefix))
 	return func(yield func(string, error) bool) {
-		for record, err := range s.scan(ctx, match) {
+		for record, err := range s.scanKeys(ctx, match) {
 			if err != nil {
 				yield("", err)
 				return
 			}
-			if name, ok := s.steps.nameOf(s.keys, record); ok && strings.HasPrefix(name, prefix) && !yield(name, nil) {
+			if name, ok := s.scripts.nameOf(s.keys, record); ok && strings.HasPrefix(name, prefix) && !yield(name, nil) {
 				return
 			}
 		}
-		if s.keys.before+s.keys.after == "" {
+		if s.keys.prefix+s.keys.suffix == "" {
 			return
 		}
-		for key, err := range s.scan(ctx, globEscape.Replace(s.keys.before+prefix)+"*"+globEscape.Replace(s.keys.after)) {
+		for key, err := range s.scanKeys(ctx, globEscape.Replace(s.keys.prefix+prefix)+"*"+globEscape.Replace(s.keys.suffix)) {
 			if err != nil {
 				yield("", err)
 				return
 			}
-			if name, ok := s.keys.nameOf(key); ok && !ours(key) && strings.HasPrefix(name, prefix) && !yield(name, nil) {
+			if name, ok := s.keys.nameOfKey(key); ok && !isSideKey(key) && strings.HasPrefix(name, prefix) && !yield(name, nil) {
 				return
 			}
 		}
 	}
 }
 
-// scan gives the keys that match, on all primaries.
-func (s *Store) scan(ctx context.Context, match string) iter.Seq2[string, error] {
+// scanKeys gives the keys that match, on all primaries.
+func (s *Store) scanKeys(ctx context.Context, match string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		for _, node := range s.primaries(ctx) {
+		for _, node := range s.primaryNodes(ctx) {
 			for cursor, first := uint64(0), true; first || cursor != 0; first = false {
 				var e rueidis.ScanEntry
-				p := s.patient(2 * time.Second)
-				p.reads = true
+				p := s.newRetryLoop(2 * time.Second)
+				p.readOnly = true
 				for {
 					if s.life.Err() != nil {
 						yield("", driver.ErrClosed)
 						return
 					}
 					var err error
-					e, err = aside(ctx, s, func() (rueidis.ScanEntry, error) {
+					e, err = runAsync(ctx, s, func() (rueidis.ScanEntry, error) {
 						return node.Do(ctx, node.B().Scan().Cursor(cursor).Match(match).Count(1000).Build()).AsScanEntry()
 					})
 					if err == nil {
 						break
 					}
-					if err = p.again(ctx, err); err != nil {
+					if err = p.waitToRetry(ctx, err); err != nil {
 						yield("", err)
 						return
 					}
@@ -321,15 +321,15 @@ func (s *Store) scan(ctx context.Context, match string) iter.Seq2[string, error]
 	}
 }
 
-// primaries are the nodes that together hold all keys.
-func (s *Store) primaries(ctx context.Context) []rueidis.Client {
-	if s.top != cluster {
+// primaryNodes are the nodes that together hold all keys.
+func (s *Store) primaryNodes(ctx context.Context) []rueidis.Client {
+	if s.topology != cluster {
 		return []rueidis.Client{s.client}
 	}
 	var nodes []rueidis.Client
 	for _, n := range s.client.Nodes() {
-		role, err := aside(ctx, s, func() ([]rueidis.RedisMessage, error) { return n.Do(ctx, n.B().Role().Build()).ToArray() })
-		if err != nil || len(role) == 0 || str(role[0]) == "master" {
+		role, err := runAsync(ctx, s, func() ([]rueidis.RedisMessage, error) { return n.Do(ctx, n.B().Role().Build()).ToArray() })
+		if err != nil || len(role) == 0 || readString(role[0]) == "master" {
 			nodes = append(nodes, n) // one that does not answer fails the listing, instead of falling short in silence
 		}
 	}

@@ -21,8 +21,8 @@ const reserved = "holdfast"
 
 // keyspace makes keys of names.
 type keyspace struct {
-	before, after string // of the name in the template
-	layout        Layout
+	prefix, suffix string // of the name in the template
+	layout         Layout
 }
 
 func newKeyspace(template string, layout Layout) keyspace {
@@ -30,16 +30,16 @@ func newKeyspace(template string, layout Layout) keyspace {
 	return keyspace{before, after, layout}
 }
 
-// check refuses names whose lock would stand where the record of another one does.
-func (k keyspace) check(name string) error {
-	if key := k.lock(name); ours(key) {
+// checkName refuses names whose lock would stand where the record of another one does.
+func (k keyspace) checkName(name string) error {
+	if key := k.lockKey(name); isSideKey(key) {
 		return fmt.Errorf("%w: the key %q is kept for records of other locks; a lock's key must not begin so", driver.ErrInvalid, key)
 	}
 	return nil
 }
 
-// ours reports whether a key is one of those beside a lock.
-func ours(key string) bool {
+// isSideKey reports whether a key is one of those beside a lock.
+func isSideKey(key string) bool {
 	if strings.HasPrefix(key, rowPrefix) {
 		return true
 	}
@@ -50,34 +50,34 @@ func ours(key string) bool {
 	return ok && len(rest) > 1 && rest[0] == ':' && strings.IndexByte("{:/", rest[1]) >= 0
 }
 
-// lock is the lock's own key.
-func (k keyspace) lock(name string) string {
-	if k.before == "" && k.after == "" {
+// lockKey is the lock's own key.
+func (k keyspace) lockKey(name string) string {
+	if k.prefix == "" && k.suffix == "" {
 		return name
 	}
-	return k.before + name + k.after
+	return k.prefix + name + k.suffix
 }
 
-// beside is the key of a part that stands beside a lock.
-func beside(part, lock string) string {
-	before, after := around(lock)
+// sideKey is the key of a part that stands beside a lock.
+func sideKey(part, lock string) string {
+	before, after := keyAffixes(lock)
 	return reserved + part + before + lock + after
 }
 
-// around is what stands between the part and the lock's own key, and what follows that.
-func around(lock string) (before, after string) {
+// keyAffixes is what stands between the part and the lock's own key, and what follows that.
+func keyAffixes(lock string) (before, after string) {
 	switch {
 	case strings.IndexByte(lock, '{') < 0 && strings.IndexByte(lock, '}') < 0:
 		return ":{", "}"
-	case tag(lock) != lock:
+	case hashTag(lock) != lock:
 		return "::", ""
 	default:
-		return ":/{" + tagOf(slot(lock)) + "}", ""
+		return ":/{" + tagForSlot(hashSlot(lock)) + "}", ""
 	}
 }
 
-// name gives the lock's name back from the key of its record, if it is one of this template.
-func (k keyspace) name(record string) (string, bool) {
+// nameOfRecord gives the lock's name back from the key of its record, if it is one of this template.
+func (k keyspace) nameOfRecord(record string) (string, bool) {
 	rest, ok := strings.CutPrefix(record, reserved+":")
 	if !ok || rest == "" {
 		return "", false
@@ -93,23 +93,23 @@ func (k keyspace) name(record string) (string, bool) {
 	default:
 		return "", false
 	}
-	if !ok || beside("", lock) != record {
+	if !ok || sideKey("", lock) != record {
 		return "", false
 	}
-	return k.nameOf(lock)
+	return k.nameOfKey(lock)
 }
 
-// nameOf gives the lock's name back from its own key.
-func (k keyspace) nameOf(lock string) (string, bool) {
-	lock, before := strings.CutPrefix(lock, k.before)
-	lock, after := strings.CutSuffix(lock, k.after)
+// nameOfKey gives the lock's name back from its own key.
+func (k keyspace) nameOfKey(lock string) (string, bool) {
+	lock, before := strings.CutPrefix(lock, k.prefix)
+	lock, after := strings.CutSuffix(lock, k.suffix)
 	return lock, before && after && lock != ""
 }
 
-// all are the keys that the steps on a line work on, in the order of head.lua.
-func (k keyspace) all(name string) (keys [5]string) {
-	keys[0] = k.lock(name)
-	before, after := around(keys[0])
+// allKeys are the keys that the steps on a line work on, in the order of head.lua.
+func (k keyspace) allKeys(name string) (keys [5]string) {
+	keys[0] = k.lockKey(name)
+	before, after := keyAffixes(keys[0])
 	var text strings.Builder // one piece of memory for all of them
 	text.Grow((len(reserved) + 2 + len(before) + len(keys[0]) + len(after)) * 4)
 	for i, part := range [...]string{"", ".c", ".h", ".l"} {
@@ -122,8 +122,8 @@ func (k keyspace) all(name string) (keys [5]string) {
 	return keys
 }
 
-// tag is the part of a key that decides its slot.
-func tag(key string) string {
+// hashTag is the part of a key that decides its slot.
+func hashTag(key string) string {
 	_, rest, ok := strings.Cut(key, "{")
 	if t, _, closed := strings.Cut(rest, "}"); ok && closed && t != "" {
 		return t

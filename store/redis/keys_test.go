@@ -21,9 +21,9 @@ func TestKeys(t *testing.T) {
 		k := newKeyspace(template, LayoutPlain)
 		seen := map[string]string{}
 		for _, name := range names {
-			for i, key := range k.all(name) {
-				if i == 0 && ours(key) {
-					if k.check(name) == nil {
+			for i, key := range k.allKeys(name) {
+				if i == 0 && isSideKey(key) {
+					if k.checkName(name) == nil {
 						t.Errorf("%q under %q is not refused", name, template)
 					}
 					break
@@ -32,18 +32,18 @@ func TestKeys(t *testing.T) {
 					t.Errorf("%q and %q under %q have the key %q", name, other, template, key)
 				}
 				seen[key] = name
-				if slot(key) != slot(k.lock(name)) {
+				if hashSlot(key) != hashSlot(k.lockKey(name)) {
 					t.Errorf("%q under %q: %q falls into another slot", name, template, key)
 				}
 			}
-			if back, ok := k.name(beside("", k.lock(name))); !ok || back != name {
+			if back, ok := k.nameOfRecord(sideKey("", k.lockKey(name))); !ok || back != name {
 				t.Errorf("%q under %q comes back as %q, %v", name, template, back, ok)
 			}
 		}
 	}
-	if k := newKeyspace("app:*", LayoutPlain); !strings.HasPrefix(k.lock("x"), "app:") {
-		t.Error(k.lock("x"))
-	} else if name, ok := k.name("holdfast:{other:x}"); ok {
+	if k := newKeyspace("app:*", LayoutPlain); !strings.HasPrefix(k.lockKey("x"), "app:") {
+		t.Error(k.lockKey("x"))
+	} else if name, ok := k.nameOfRecord("holdfast:{other:x}"); ok {
 		t.Errorf("a lock of another template is taken for %q", name)
 	}
 }
@@ -52,13 +52,13 @@ func TestKeys(t *testing.T) {
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]uint16{"123456789": 12739, "foo": 12182, "{foo}bar": 12182, "a{foo}": 12182, "": 0} {
-		if got := slot(key); got != want {
+		if got := hashSlot(key); got != want {
 			t.Errorf("%q: slot %d, want %d", key, got, want)
 		}
 	}
-	for s := range uint16(slots) {
-		if slot(tagOf(s)) != s {
-			t.Fatalf("the tag %q of slot %d falls into %d", tagOf(s), s, slot(tagOf(s)))
+	for s := range uint16(slotCount) {
+		if hashSlot(tagForSlot(s)) != s {
+			t.Fatalf("the tag %q of slot %d falls into %d", tagForSlot(s), s, hashSlot(tagForSlot(s)))
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 // machine is watched for as long as the tests run.
 var machine pace.Pace
 
-// inTime checks that what began at start has ended within a limit, beside what this machine was late by itself.
-func inTime(t *testing.T, what string, start time.Time, limit time.Duration) {
+// expectInTime checks that what began at start has ended within a limit, beside what this machine was late by itself.
+func expectInTime(t *testing.T, what string, start time.Time, limit time.Duration) {
 	t.Helper()
 	if took, late := time.Since(start), machine.Worst(start); took > limit+10*late {
 		t.Errorf("%s: took %v, and may take %v; the machine was late by %v", what, took, limit, late)

@@ -22,32 +22,32 @@ func (s *Store) Break(ctx context.Context, name, ref string, mode driver.BreakMo
 	if err := driver.CheckName(name, s.info); err != nil {
 		return err
 	}
-	if err := s.learn(ctx); err != nil {
+	if err := s.ensureChannelsKnown(ctx); err != nil {
 		return err
 	}
-	keys := s.keys.all(name)
-	p := s.patient(driver.MaxTTL)
-	m, _, err := p.run(ctx, s.steps.breaks, keys[:s.steps.reach], s.breakArgs(keys[0], idOf(ref), strconv.Itoa(int(mode))))
+	keys := s.keys.allKeys(name)
+	p := s.newRetryLoop(driver.MaxTTL)
+	m, _, err := p.run(ctx, s.scripts.breakClaim, keys[:s.scripts.keyCount], s.breakArgs(keys[0], idOf(ref), strconv.Itoa(int(mode))))
 	switch {
 	case err != nil:
 		return err
-	case num(m) == 1:
+	case readNumber(m) == 1:
 		return nil
-	case num(m) == -1:
+	case readNumber(m) == -1:
 		return errForeign
-	case num(m) == -2:
+	case readNumber(m) == -2:
 		return errNoLock
-	case p.unknown && mode != driver.BreakRequestRelease:
+	case p.outcomeUnknown && mode != driver.BreakRequestRelease:
 		return nil // an earlier request of this call has removed it
 	}
 	return &driver.LossError{Cause: driver.LossGone}
 }
 
 func (s *Store) breakArgs(lock string, mine ...string) []string {
-	if s.steps.leave == nil {
-		return append([]string{s.publish(), s.steps.tells(lock), keepText}, mine...)
+	if s.scripts.releaseQueued == nil {
+		return append([]string{s.publishCommand(), s.scripts.channel(lock), retentionMillis}, mine...)
 	}
-	return new(lineArgs).of(s, mine...)
+	return new(queueArgs).fill(s, mine...)
 }
 
 // Detach is one step. The claim ends by the server's clock, keep after the step.
@@ -55,18 +55,18 @@ func (s *Store) Detach(ctx context.Context, g driver.Grant, keep time.Duration) 
 	if keep <= 0 || keep > driver.MaxTTL {
 		return fmt.Errorf("%w: a claim can be left standing for up to %v, not %v", driver.ErrInvalid, driver.MaxTTL, keep)
 	}
-	if err := s.learn(ctx); err != nil {
+	if err := s.ensureChannelsKnown(ctx); err != nil {
 		return err
 	}
-	keys := s.keys.all(g.Name)
-	p := s.patient(g.GrantedTTL)
+	keys := s.keys.allKeys(g.Name)
+	p := s.newRetryLoop(g.GrantedTTL)
 	ms := (keep + time.Millisecond - 1).Milliseconds()
-	m, _, err := p.run(ctx, s.steps.detach, keys[:s.steps.reach],
+	m, _, err := p.run(ctx, s.scripts.detach, keys[:s.scripts.keyCount],
 		s.breakArgs(keys[0], renewID(&g), strconv.FormatInt(g.Token, 10), strconv.FormatInt(ms, 10)))
 	if err != nil {
 		return err
 	}
-	switch num(m) {
+	switch readNumber(m) {
 	case 1:
 		return nil
 	case -1:

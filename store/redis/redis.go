@@ -78,37 +78,37 @@ const retention = 24 * time.Hour
 
 // Store is locks on a Redis server, a group of replicas, or a Cluster. It implements driver.Store and driver.Detacher.
 type Store struct {
-	client  rueidis.Client
-	owned   bool // Close closes the client
-	opts    Options
-	top     topology
-	info    driver.Info
-	clock   driver.Clock
-	keys    keyspace
-	steps   *steps
-	session string      // names this client's own channels
-	learnt  atomic.Bool // whether sharded is known; only asked in a Cluster
-	sharded atomic.Bool // scripts tell by SPUBLISH, and not by PUBLISH
+	client       rueidis.Client
+	owned        bool // Close closes the client
+	opts         Options
+	topology     topology
+	info         driver.Info
+	clock        driver.Clock
+	keys         keyspace
+	scripts      *layoutScripts
+	session      string      // names this client's own channels
+	shardedKnown atomic.Bool // whether sharded is known; only asked in a Cluster
+	sharded      atomic.Bool // scripts tell by SPUBLISH, and not by PUBLISH
 
 	life context.Context
 	end  context.CancelCauseFunc
 	// inBackground counts the store's own goroutines; it is added to only with mu held and life going on.
 	inBackground sync.WaitGroup
 
-	changes atomic.Int64 // the number of the last change of a weight; those of a later client are larger
+	lastChange atomic.Int64 // the number of the last change of a weight; those of a later client are larger
 
-	wrote   atomic.Bool // it has granted: if its server takes no writes any more, another may be about to take over its name
-	doubt   atomic.Bool // the last request was not answered: the link may have to be made anew
-	leaving atomic.Bool // the connection is being ended
+	hasGranted    atomic.Bool // it has granted: if its server takes no writes any more, another may be about to take over its name
+	linkUncertain atomic.Bool // the last request was not answered: the link may have to be made anew
+	disconnecting atomic.Bool // the connection is being ended
 
-	rtt            atomic.Int64           // smoothed round trip, nanoseconds
-	window         atomic.Pointer[window] // made of it
+	rtt            atomic.Int64                  // smoothed round trip, nanoseconds
+	window         atomic.Pointer[confirmWindow] // made of it
 	maxWaitersText string
 	watchPoll      time.Duration // watchPoll, but for tests of what is heard
 
 	mu       sync.Mutex
-	lookouts map[string]*lookout
-	flying   map[string]int // how many requests under way may still make a claim, by its id
+	hubs     map[string]*waiterHub
+	inFlight map[string]int // how many requests under way may still make a claim, by its id
 }
 
 var (
@@ -120,40 +120,40 @@ var (
 // server, for Sentinels or for a Cluster. Its ConnWriteTimeout bounds how long a link that is cut goes unnoticed: 1 to 3
 // seconds are good. It does no I/O.
 func New(client rueidis.Client, opts *Options) (*Store, error) {
-	s := &Store{client: client, lookouts: map[string]*lookout{}, flying: map[string]int{}, session: strings.ToLower(rand.Text()), watchPoll: watchPoll}
+	s := &Store{client: client, hubs: map[string]*waiterHub{}, inFlight: map[string]int{}, session: strings.ToLower(rand.Text()), watchPoll: watchPoll}
 	if opts != nil {
 		s.opts = *opts
 	}
 	if client == nil {
 		return nil, fmt.Errorf("%w: a Redis store needs a client", driver.ErrInvalid)
 	}
-	if err := s.opts.complete(); err != nil {
+	if err := s.opts.setDefaults(); err != nil {
 		return nil, err
 	}
 	s.clock = s.opts.Clock
 	s.keys = newKeyspace(s.opts.Key, s.opts.Layout)
-	s.steps = native
+	s.scripts = plainScripts
 	if s.opts.Layout == LayoutRedisson {
-		s.steps = redisson
+		s.scripts = redissonScripts
 	}
 	switch client.Mode() {
 	case rueidis.ClientModeCluster:
-		s.top = cluster
+		s.topology = cluster
 	case rueidis.ClientModeSentinel:
-		s.top = sentinel
+		s.topology = sentinel
 	default:
-		s.top = single
+		s.topology = single
 	}
-	s.changes.Store(time.Now().UnixMicro())
+	s.lastChange.Store(time.Now().UnixMicro())
 	s.rtt.Store(int64(time.Millisecond))
-	s.took(s.clock.Now())
+	s.recordRoundTrip(s.clock.Now())
 	s.maxWaitersText = strconv.Itoa(s.opts.MaxWaiters)
 	s.life, s.end = context.WithCancelCause(context.Background())
-	s.info = s.promises()
+	s.info = s.buildInfo()
 	return s, nil
 }
 
-func (o *Options) complete() error {
+func (o *Options) setDefaults() error {
 	if o.Key == "" {
 		o.Key = "*"
 	}
@@ -180,11 +180,11 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// promises is what Info says.
-func (s *Store) promises() driver.Info {
+// buildInfo is what Info says.
+func (s *Store) buildInfo() driver.Info {
 	place := s.opts.Place
 	if place == "" {
-		place = string(s.top) + "://"
+		place = string(s.topology) + "://"
 	}
 	i := driver.Info{
 		Store: place, Engine: "script", Clock: s.clock, Tier: driver.TierAdvisory,
@@ -222,8 +222,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// check refuses a claim that this store or layout cannot carry.
-func (s *Store) check(c driver.Claim) error {
+// checkClaim refuses a claim that this store or layout cannot carry.
+func (s *Store) checkClaim(c driver.Claim) error {
 	if err := c.Check(s.info); err != nil {
 		return err
 	}
@@ -238,25 +238,25 @@ func (s *Store) check(c driver.Claim) error {
 			return err
 		}
 	}
-	return s.keys.check(c.Name)
+	return s.keys.checkName(c.Name)
 }
 
-// took notes how long a round trip took. One that took very much longer than those before counts as four of them, and 10 ms: a
+// recordRoundTrip notes how long a round trip took. One that took very much longer than those before counts as four of them, and 10 ms: a
 // stall says nothing about the next ones, and a link that stays slow is known after a few.
-func (s *Store) took(from driver.Instant) {
+func (s *Store) recordRoundTrip(from driver.Instant) {
 	d, rtt := int64(s.clock.Since(from)), s.rtt.Load()
 	d = min(d, 4*rtt+int64(10*time.Millisecond))
 	rtt += (d - rtt) / 8
 	s.rtt.Store(rtt)
 	ms := 2000 + 10*(rtt/int64(time.Millisecond)+1)
 	if w := s.window.Load(); w == nil || w.ms != ms {
-		s.window.Store(&window{ms, strconv.FormatInt(ms, 10)})
+		s.window.Store(&confirmWindow{ms, strconv.FormatInt(ms, 10)})
 	}
 }
 
-// window is how long a called claim has to show itself: long enough for a live one that needs a few round trips, and
+// confirmWindow is how long a called claim has to show itself: long enough for a live one that needs a few round trips, and
 // short beside a TTL.
-type window struct {
+type confirmWindow struct {
 	ms   int64
 	text string
 }

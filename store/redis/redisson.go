@@ -32,15 +32,15 @@ const (
 	redissonTokens  = "redisson_lock_token"
 )
 
-var redisson = &steps{
-	try: newStep(foreignText + redissonTry), free: newStep(redissonFree), renew: newStep(redissonRenew),
-	breaks: newStep(notes + foreignText + redissonBreak), detach: newStep(redissonDetach), show: newStep(foreignText + redissonShow),
-	reach:   2,
-	tells:   func(lock string) string { return redissonName(redissonChannel, lock) },
-	record:  native.record,
-	token:   redissonToken,
-	records: native.records,
-	nameOf:  native.nameOf,
+var redissonScripts = &layoutScripts{
+	acquire: newScript(foreignText + redissonTry), release: newScript(redissonFree), renew: newScript(redissonRenew),
+	breakClaim: newScript(notes + foreignText + redissonBreak), detach: newScript(redissonDetach), inspect: newScript(foreignText + redissonShow),
+	keyCount:      2,
+	channel:       func(lock string) string { return redissonName(redissonChannel, lock) },
+	recordKey:     plainScripts.recordKey,
+	tokenKey:      redissonToken,
+	recordPattern: plainScripts.recordPattern,
+	nameOf:        plainScripts.nameOf,
 }
 
 func redissonName(prefix, lock string) string {
@@ -54,8 +54,8 @@ func redissonToken(lock string) string { return redissonName(redissonTokens, loc
 
 // checkRedisson refuses, in a Cluster, names whose token Redisson puts into another slot.
 func (s *Store) checkRedisson(name string) error {
-	lock := s.keys.lock(name)
-	if s.top == cluster && slot(lock) != slot(redissonToken(lock)) {
+	lock := s.keys.lockKey(name)
+	if s.topology == cluster && hashSlot(lock) != hashSlot(redissonToken(lock)) {
 		return fmt.Errorf("%w: in a Cluster Redisson's keys for %q fall into two hash slots; use a name without lone braces", driver.ErrInvalid, name)
 	}
 	return nil

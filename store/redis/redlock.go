@@ -29,17 +29,17 @@ import (
 // appendfsync always, or etcd, ZooKeeper or PostgreSQL, is the better choice. Its tokens rise, which those of other
 // implementations do not: each is agreed on by a majority before it is used.
 type Redlock struct {
-	servers  []*Store
-	majority int
-	opts     Options
-	info     driver.Info
-	clock    driver.Clock
-	life     context.Context
-	end      context.CancelFunc
-	working  sync.WaitGroup
-	mu       sync.Mutex  // held to add to working while life goes on
-	later    []latecomer // by server, guarded by mu: what they are still to be told
-	ballots  atomic.Int64
+	servers      []*Store
+	majority     int
+	opts         Options
+	info         driver.Info
+	clock        driver.Clock
+	life         context.Context
+	end          context.CancelFunc
+	inBackground sync.WaitGroup
+	mu           sync.Mutex        // held to add to working while life goes on
+	pending      []pendingReleases // by server, guarded by mu: what they are still to be told
+	rounds       atomic.Int64
 }
 
 var (
@@ -50,7 +50,7 @@ var (
 // agreedFlag marks a record whose token a majority has agreed on.
 const agreedFlag = "s"
 
-var tokenStep = newStep(tokenText)
+var agreeTokenScript = newScript(tokenText)
 
 // NewRedlock makes a store of clients of three or more servers that know nothing of one another; an odd number is best.
 // The clients stay open when it is closed. Its first use in a process logs what speaks against it.
@@ -71,12 +71,12 @@ func NewRedlock(clients []rueidis.Client, opts *Options) (*Redlock, error) {
 		if err != nil {
 			return nil, err
 		}
-		if s.top != single {
+		if s.topology != single {
 			return nil, fmt.Errorf("%w: each client of a Redlock is for one server alone", driver.ErrInvalid)
 		}
 		r.servers = append(r.servers, s)
 	}
-	r.later = make([]latecomer, len(r.servers))
+	r.pending = make([]pendingReleases, len(r.servers))
 	r.opts, r.clock = r.servers[0].opts, r.servers[0].clock
 	r.life, r.end = context.WithCancel(context.Background())
 	r.info = r.servers[0].info
@@ -86,17 +86,17 @@ func NewRedlock(clients []rueidis.Client, opts *Options) (*Redlock, error) {
 	}
 	r.info.Kinds, r.info.Order, r.info.MaxHolders, r.info.MaxWaiters = []driver.Kind{driver.KindMutex}, driver.OrderNone, 1, 0
 	r.info.TokenRegression = "when a majority of the servers have lost their data, and the clocks of the servers are behind the one that drew the last token"
-	warnOnce()
+	warnAboutRedlock()
 	return r, nil
 }
 
-var warnOnce = sync.OnceFunc(func() {
+var warnAboutRedlock = sync.OnceFunc(func() {
 	slog.Warn("Redlock is not recommended: it counts on the clocks of all its servers, and on none of them forgetting a lock when it restarts. " +
 		"One Redis with appendonly yes and appendfsync always promises more, and etcd, ZooKeeper or PostgreSQL much more. Fence what must never be done twice.")
 })
 
 func openRedlockURL(ctx context.Context, u *url.URL) (driver.Store, error) {
-	p, err := readURL(u)
+	p, err := parseURL(u)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func openRedlockURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 }
 
 // openRedlock makes a store with clients of its own. A minority of the servers may be away at that.
-func openRedlock(ctx context.Context, p *place) (driver.Store, error) {
+func openRedlock(ctx context.Context, p *storeURL) (driver.Store, error) {
 	clients := make([]rueidis.Client, len(p.client.InitAddress))
 	errs := make([]error, len(clients))
 	closeAll := func() {
@@ -114,17 +114,17 @@ func openRedlock(ctx context.Context, p *place) (driver.Store, error) {
 			}
 		}
 	}
-	err := patiently(ctx, func() error {
+	err := retryConnect(ctx, func() error {
 		var wg sync.WaitGroup
 		for i, addr := range p.client.InitAddress {
 			if clients[i] == nil {
 				o := p.client
 				o.InitAddress = []string{addr}
-				wg.Go(func() { clients[i], errs[i] = connect(ctx, o) })
+				wg.Go(func() { clients[i], errs[i] = connectClient(ctx, o) })
 			}
 		}
 		wg.Wait()
-		return standIn(clients, errs, p)
+		return replaceUnreachable(clients, errs, p)
 	})
 	if err != nil {
 		closeAll()
@@ -141,9 +141,9 @@ func openRedlock(ctx context.Context, p *place) (driver.Store, error) {
 	return r, nil
 }
 
-// standIn puts something in the place of the clients of servers that are away, if they are a minority. Servers that
+// replaceUnreachable puts something in the place of the clients of servers that are away, if they are a minority. Servers that
 // answer and refuse are not away.
-func standIn(clients []rueidis.Client, errs []error, p *place) error {
+func replaceUnreachable(clients []rueidis.Client, errs []error, p *storeURL) error {
 	var living rueidis.Client
 	away := 0
 	for i, c := range clients {
@@ -163,7 +163,7 @@ func standIn(clients []rueidis.Client, errs []error, p *place) error {
 		if c == nil {
 			o := p.client
 			o.InitAddress = []string{p.client.InitAddress[i]}
-			clients[i] = &absent{Client: living, option: o}
+			clients[i] = &lazyClient{Client: living, options: o}
 		}
 	}
 	return nil
@@ -184,7 +184,7 @@ func (r *Redlock) Close() error {
 	for _, s := range r.servers { // so that what is under way ends
 		s.end(driver.ErrClosed)
 	}
-	r.working.Wait()
+	r.inBackground.Wait()
 	var errs []error
 	for _, s := range r.servers {
 		s.inBackground.Wait()
@@ -203,21 +203,21 @@ func serverTime(ttl time.Duration) time.Duration {
 	return min(max(ttl/20, 200*time.Millisecond), 500*time.Millisecond)
 }
 
-// vote is one server's answer.
-type vote struct {
+// serverReply is one server's answer.
+type serverReply struct {
 	server int
 	reply  rueidis.RedisMessage
 	err    error
 }
 
-// ask makes one step on the servers that which names, at once, and hands each answer to hear as it comes. When hear has
+// askServers makes one step on the servers that which names, at once, and hands each answer to hear as it comes. When hear has
 // heard enough the others have as long again to answer: the more servers know of a claim, the more it can bear. What is
 // still under way then goes on for as long as a server is given.
-func (r *Redlock) ask(ctx context.Context, which []int, ttl time.Duration, st *step, keys, args []string, makes string, hear func(vote) (enough bool)) error {
+func (r *Redlock) askServers(ctx context.Context, which []int, ttl time.Duration, st *script, keys, args []string, makes string, hear func(serverReply) (enough bool)) error {
 	if err := ctx.Err(); err != nil {
 		return err // nothing is sent: the requests would not end with ctx
 	}
-	votes := make(chan vote, len(which))
+	votes := make(chan serverReply, len(which))
 	r.mu.Lock()
 	if r.life.Err() != nil {
 		r.mu.Unlock()
@@ -226,16 +226,16 @@ func (r *Redlock) ask(ctx context.Context, which []int, ttl time.Duration, st *s
 	for _, i := range which {
 		s := r.servers[i]
 		if makes != "" {
-			s.overtaken(makes) // until it has answered
+			s.addInFlight(makes) // until it has answered
 		}
-		r.working.Go(func() {
+		r.inBackground.Go(func() {
 			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverTime(ttl))
 			defer cancel()
-			m, err := s.do(bounded, st, keys, args)
-			if _, reply := rueidis.IsRedisErr(err); makes != "" && (err == nil || reply || unsent(err)) {
-				s.answered(makes)
+			m, err := s.runScript(bounded, st, keys, args)
+			if _, reply := rueidis.IsRedisErr(err); makes != "" && (err == nil || reply || isUnsent(err)) {
+				s.removeInFlight(makes)
 			}
-			votes <- vote{i, m, err}
+			votes <- serverReply{i, m, err}
 		})
 	}
 	r.mu.Unlock()
@@ -258,7 +258,7 @@ func (r *Redlock) ask(ctx context.Context, which []int, ttl time.Duration, st *s
 	return nil
 }
 
-func (r *Redlock) all() []int {
+func (r *Redlock) allServers() []int {
 	which := make([]int, len(r.servers))
 	for i := range which {
 		which[i] = i
@@ -278,39 +278,39 @@ func (r *Redlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 	case c.Kind != driver.KindMutex || c.Fair:
 		return driver.Grant{}, fmt.Errorf("%w: Redlock carries the plain mutex only", driver.ErrUnsupported)
 	}
-	if err := r.servers[0].keys.check(c.Name); err != nil {
+	if err := r.servers[0].keys.checkName(c.Name); err != nil {
 		return driver.Grant{}, err
 	}
 	answered := r.clock.Now()
 	for n := 0; ; n++ {
-		b := &ballot{r: r, claim: c, number: strconv.FormatInt(r.ballots.Add(1), 10), start: r.clock.Now()}
-		g, err := b.run(ctx)
+		b := &round{redlock: r, claim: c, number: strconv.FormatInt(r.rounds.Add(1), 10), start: r.clock.Now()}
+		g, err := b.acquire(ctx)
 		if err == nil || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrClosed) {
 			return g, err
 		}
 		if ctx.Err() != nil {
-			return g, b.inVain(ctx.Err())
+			return g, b.endedError(ctx.Err())
 		}
 		b.giveBack(ctx)
-		if b.final != nil {
-			return g, b.final
+		if b.finalErr != nil {
+			return g, b.finalErr
 		}
 		if b.answers >= r.majority {
 			answered = r.clock.Now()
 			if !c.Wait && len(b.holders) > 0 && n >= min(splitTries, int(b.granted)*splitTries) {
-				if r.landing(c.ID) {
+				if r.hasInFlight(c.ID) {
 					_ = r.Release(ctx, c, "") // a request that had no answer may yet make the claim, which its client thinks refused
 				}
 				return g, &driver.HeldError{Holders: b.holders}
 			}
 		} else if r.clock.Since(answered) > driver.UnreachableTimeout(c.TTL) || !c.Wait && n > 2 {
-			return g, uncertain(fmt.Errorf("only %d of %d servers answer: %v", b.answers, len(r.servers), cmp.Or(b.denial, err)))
+			return g, uncertainError(fmt.Errorf("only %d of %d servers answer: %v", b.answers, len(r.servers), cmp.Or(b.denial, err)))
 		}
-		if err := r.servers[0].sleep(ctx, rand.N(min(10*time.Millisecond<<min(n, 5), 150*time.Millisecond))+time.Millisecond); err != nil {
+		if err := r.servers[0].sleepOrClosed(ctx, rand.N(min(10*time.Millisecond<<min(n, 5), 150*time.Millisecond))+time.Millisecond); err != nil {
 			if errors.Is(err, driver.ErrClosed) {
 				return g, err
 			}
-			return g, b.inVain(err)
+			return g, b.endedError(err)
 		}
 	}
 }
@@ -319,51 +319,51 @@ func (r *Redlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 // others had granted another that may not get its majority either.
 const splitTries = 3
 
-// ballot is one attempt to get a majority.
-type ballot struct {
-	r       *Redlock
-	claim   driver.Claim
-	number  string // larger than that of every ballot before
-	start   driver.Instant
-	answers int
-	granted int
-	tokens  map[int]int64 // by server
-	agreed  map[int64]int // tokens that servers say a majority has agreed on before
-	holders []driver.ClaimInfo
-	refused int
-	broken  bool
-	denied  int   // how many servers deny access
-	denial  error // what one of them says
-	final   error
+// round is one attempt to get a majority.
+type round struct {
+	redlock  *Redlock
+	claim    driver.Claim
+	number   string // larger than that of every ballot before
+	start    driver.Instant
+	answers  int
+	granted  int
+	tokens   map[int]int64 // by server
+	agreed   map[int64]int // tokens that servers say a majority has agreed on before
+	holders  []driver.ClaimInfo
+	refused  int
+	broken   bool
+	denied   int   // how many servers deny access
+	denial   error // what one of them says
+	finalErr error
 }
 
-func (b *ballot) inVain(err error) error {
+func (b *round) endedError(err error) error {
 	if len(b.holders) > 0 {
 		return fmt.Errorf("%w: %w; %w", driver.ErrUncertain, err, &driver.HeldError{Holders: b.holders})
 	}
-	return uncertain(err)
+	return uncertainError(err)
 }
 
 var errNoMajority = errors.New("no majority of the servers granted the lock")
 
-func (b *ballot) run(ctx context.Context) (g driver.Grant, err error) {
-	r, c := b.r, b.claim
+func (b *round) acquire(ctx context.Context) (g driver.Grant, err error) {
+	r, c := b.redlock, b.claim
 	b.tokens, b.agreed = map[int]int64{}, map[int64]int{}
-	lock := r.servers[0].keys.lock(c.Name)
-	keys := []string{lock, beside("", lock)}
+	lock := r.servers[0].keys.lockKey(c.Name)
+	keys := []string{lock, sideKey("", lock)}
 	args := tryArgs(&c)
-	if err := r.ask(ctx, r.all(), c.TTL, native.try, keys, append(args[:], b.number), c.ID, b.hear); err != nil {
+	if err := r.askServers(ctx, r.allServers(), c.TTL, plainScripts.acquire, keys, append(args[:], b.number), c.ID, b.countReply); err != nil {
 		return g, err
 	}
 	switch {
 	case b.broken:
 		return g, &driver.LossError{Cause: driver.LossBroken}
-	case b.final != nil:
-		return g, b.final
+	case b.finalErr != nil:
+		return g, b.finalErr
 	case b.granted < r.majority:
 		return g, errNoMajority
 	}
-	token, err := b.agree(ctx, keys)
+	token, err := b.agreeOnToken(ctx, keys)
 	if err != nil {
 		return g, err
 	}
@@ -373,63 +373,63 @@ func (b *ballot) run(ctx context.Context) (g driver.Grant, err error) {
 	return driver.Grant{Claim: c, Token: token, Since: b.start, GrantedTTL: c.TTL, Ref: c.ID}, nil
 }
 
-// hear counts an answer of the first round. It has heard enough when the outcome is certain.
-func (b *ballot) hear(v vote) bool {
+// countReply counts an answer of the first round. It has heard enough when the outcome is certain.
+func (b *round) countReply(v serverReply) bool {
 	if v.err != nil {
-		if f := b.r.servers[v.server].final(v.err); errors.Is(f, driver.ErrDenied) {
+		if f := b.redlock.servers[v.server].finalError(v.err); errors.Is(f, driver.ErrDenied) {
 			b.denial = f
-			if b.denied++; b.denied > len(b.r.servers)-b.r.majority { // fewer are as good as away
-				b.final = f
+			if b.denied++; b.denied > len(b.redlock.servers)-b.redlock.majority { // fewer are as good as away
+				b.finalErr = f
 			}
 		}
 		return false
 	}
-	if v.reply.IsInt64() && num(v.reply) > 0 {
+	if v.reply.IsInt64() && readNumber(v.reply) > 0 {
 		b.answers++
 		b.granted++
-		b.tokens[v.server] = num(v.reply)
-		return b.granted >= b.r.majority
+		b.tokens[v.server] = readNumber(v.reply)
+		return b.granted >= b.redlock.majority
 	}
-	a, ok := array(v.reply, 1)
+	a, ok := readArray(v.reply, 1)
 	if !ok {
 		return false
 	}
 	b.answers++
-	switch num(a[0]) {
-	case codeGranted: // it stood
+	switch readNumber(a[0]) {
+	case replyGranted: // it stood
 		if len(a) < 2 {
 			b.answers--
 			return false
 		}
 		b.granted++
-		token := num(a[1])
+		token := readNumber(a[1])
 		b.tokens[v.server] = token
-		if len(a) > 2 && strings.Contains(str(a[2]), agreedFlag) {
+		if len(a) > 2 && strings.Contains(readString(a[2]), agreedFlag) {
 			b.agreed[token]++
 		}
-		return b.granted >= b.r.majority
-	case codeBroken:
+		return b.granted >= b.redlock.majority
+	case replyBroken:
 		b.broken = true
-	case codeHeld:
+	case replyHeld:
 		b.refused++
-		for _, h := range holders(a[min(4, len(a)):]) {
+		for _, h := range readHolders(a[min(4, len(a)):]) {
 			if len(b.holders) == 0 {
 				b.holders = append(b.holders, h)
 			}
 		}
-	case codeAskLine:
+	case replyUseQueue:
 		b.refused++
 		b.holders = append(b.holders, driver.ClaimInfo{Foreign: true, Owner: "a line on one server", Weight: 1})
 	}
-	return b.refused > len(b.r.servers)-b.r.majority && b.granted == 0 && b.answers >= b.r.majority
+	return b.refused > len(b.redlock.servers)-b.redlock.majority && b.granted == 0 && b.answers >= b.redlock.majority
 }
 
-// agree is the second round. The token is larger than all that the majority has seen, and any later majority shares a
+// agreeOnToken is the second round. The token is larger than all that the majority has seen, and any later majority shares a
 // server with this one: so it will see this token, and draw a larger one. It is written to all servers, since a minority
 // may have granted the lock late.
-func (b *ballot) agree(ctx context.Context, keys []string) (int64, error) {
+func (b *round) agreeOnToken(ctx context.Context, keys []string) (int64, error) {
 	for token, n := range b.agreed {
-		if n >= b.r.majority {
+		if n >= b.redlock.majority {
 			return token, nil // asked for again
 		}
 	}
@@ -440,21 +440,21 @@ func (b *ballot) agree(ctx context.Context, keys []string) (int64, error) {
 	for range 8 {
 		token++
 		taken, largest := 0, token
-		err := b.r.ask(ctx, b.r.all(), b.claim.TTL, tokenStep, keys, []string{b.claim.ID, strconv.FormatInt(token, 10)}, "", func(v vote) bool {
-			a, ok := array(v.reply, 1)
+		err := b.redlock.askServers(ctx, b.redlock.allServers(), b.claim.TTL, agreeTokenScript, keys, []string{b.claim.ID, strconv.FormatInt(token, 10)}, "", func(v serverReply) bool {
+			a, ok := readArray(v.reply, 1)
 			switch {
 			case v.err != nil || !ok:
-			case num(a[0]) == 1:
+			case readNumber(a[0]) == 1:
 				taken++
-			case num(a[0]) == 2 && len(a) > 1:
-				largest = max(largest, num(a[1]))
+			case readNumber(a[0]) == 2 && len(a) > 1:
+				largest = max(largest, readNumber(a[1]))
 			}
-			return taken >= b.r.majority
+			return taken >= b.redlock.majority
 		})
 		if err != nil {
 			return 0, err
 		}
-		if taken >= b.r.majority {
+		if taken >= b.redlock.majority {
 			return token, nil
 		}
 		if largest == token {
@@ -467,161 +467,161 @@ func (b *ballot) agree(ctx context.Context, keys []string) (int64, error) {
 
 // giveBack releases what the ballot may have got, everywhere, also where the answer was lost. It may come late, and then
 // takes nothing from a later ballot.
-func (b *ballot) giveBack(ctx context.Context) {
-	r, c := b.r, &b.claim
+func (b *round) giveBack(ctx context.Context) {
+	r, c := b.redlock, &b.claim
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverTime(c.TTL))
 	defer cancel()
-	keys := r.servers[0].keys.all(c.Name)
-	_, _ = r.count(bounded, c.TTL, native.leave, keys[:], new(lineArgs).of(r.servers[0], c.ID, "", b.number))
+	keys := r.servers[0].keys.allKeys(c.Name)
+	_, _ = r.countReplies(bounded, c.TTL, plainScripts.releaseQueued, keys[:], new(queueArgs).fill(r.servers[0], c.ID, "", b.number))
 }
 
-// tally counts answers of a step that each server gives a number to.
-type tally struct {
-	answers int
-	of      map[int]int64 // what each server has answered
-	lost    map[int]bool  // of which servers the outcome is not known
-	by      map[int64]int
-	err     error
+// replyCounts counts answers of a step that each server gives a number to.
+type replyCounts struct {
+	answers        int
+	byServer       map[int]int64 // what each server has answered
+	outcomeUnknown map[int]bool  // of which servers the outcome is not known
+	byReply        map[int64]int
+	err            error
 }
 
-func (r *Redlock) count(ctx context.Context, ttl time.Duration, st *step, keys, args []string) (tally, error) {
-	t := tally{by: map[int64]int{}, of: map[int]int64{}, lost: map[int]bool{}}
+func (r *Redlock) countReplies(ctx context.Context, ttl time.Duration, st *script, keys, args []string) (replyCounts, error) {
+	t := replyCounts{byReply: map[int64]int{}, byServer: map[int]int64{}, outcomeUnknown: map[int]bool{}}
 	for i := range r.servers {
-		t.lost[i] = true
+		t.outcomeUnknown[i] = true
 	}
-	err := r.ask(ctx, r.all(), ttl, st, keys, args, "", func(v vote) bool {
+	err := r.askServers(ctx, r.allServers(), ttl, st, keys, args, "", func(v serverReply) bool {
 		if v.err != nil {
 			_, refused := rueidis.IsRedisErr(v.err)
-			t.err, t.lost[v.server] = v.err, !refused && !unsent(v.err)
+			t.err, t.outcomeUnknown[v.server] = v.err, !refused && !isUnsent(v.err)
 			return false
 		}
 		t.answers++
-		t.lost[v.server] = false
-		t.of[v.server] = num(v.reply)
-		t.by[num(v.reply)]++
+		t.outcomeUnknown[v.server] = false
+		t.byServer[v.server] = readNumber(v.reply)
+		t.byReply[readNumber(v.reply)]++
 		return false
 	})
 	return t, err
 }
 
-// leave removes a claim everywhere, for good: where a request of its Acquire may still be under way all are told to refuse
+// releaseEverywhere removes a claim everywhere, for good: where a request of its Acquire may still be under way all are told to refuse
 // that.
-func (r *Redlock) leave(ctx context.Context, name, id string, ttl time.Duration) (tally, error) {
-	keys := r.servers[0].keys.all(name)
+func (r *Redlock) releaseEverywhere(ctx context.Context, name, id string, ttl time.Duration) (replyCounts, error) {
+	keys := r.servers[0].keys.allKeys(name)
 	bar := ""
-	if r.landing(id) {
+	if r.hasInFlight(id) {
 		bar = "1"
 	}
-	args := new(lineArgs).of(r.servers[0], id, bar)
-	t, err := r.count(ctx, ttl, native.leave, keys[:], args)
+	args := new(queueArgs).fill(r.servers[0], id, bar)
+	t, err := r.countReplies(ctx, ttl, plainScripts.releaseQueued, keys[:], args)
 	for i, s := range r.servers {
-		_, answered := t.of[i]
+		_, answered := t.byServer[i]
 		switch {
 		case answered:
-			s.landed(id)
+			s.forgetInFlight(id)
 		case err == nil && t.answers >= r.majority:
-			r.leaveLater(i, id, lateLeave{name, bar, ttl, time.Now().Add(ttl)})
+			r.scheduleRelease(i, id, pendingRelease{name, bar, ttl, time.Now().Add(ttl)})
 		}
 	}
 	return t, err
 }
 
-// landing reports whether a request to make the claim may still be under way to a server.
-func (r *Redlock) landing(id string) bool {
-	return slices.ContainsFunc(r.servers, func(s *Store) bool { return s.landing(id) })
+// hasInFlight reports whether a request to make the claim may still be under way to a server.
+func (r *Redlock) hasInFlight(id string) bool {
+	return slices.ContainsFunc(r.servers, func(s *Store) bool { return s.isInFlight(id) })
 }
 
-// latecomer is what a server that is away is still to be told: which claims have left. What it still grants would be missing from
+// pendingReleases is what a server that is away is still to be told: which claims have left. What it still grants would be missing from
 // the next one's majority.
-type latecomer struct {
-	leaves  map[string]lateLeave // by claim id
-	working bool                 // somebody is telling it
+type pendingReleases struct {
+	releases map[string]pendingRelease // by claim id
+	working  bool                      // somebody is telling it
 }
 
-// lateLeave is a claim's leaving that a server has not heard of.
-type lateLeave struct {
-	name, bar string
-	ttl       time.Duration
-	until     time.Time // its TTL has ended it by then
+// pendingRelease is a claim's leaving that a server has not heard of.
+type pendingRelease struct {
+	name, tombstone string
+	ttl             time.Duration
+	until           time.Time // its TTL has ended it by then
 }
 
-// maxLater bounds how many leaves are kept for a server. What is beyond ends there by its TTL.
-const maxLater = 4096
+// maxPendingReleases bounds how many leaves are kept for a server. What is beyond ends there by its TTL.
+const maxPendingReleases = 4096
 
-// leaveLater has a server that is away told when it is back, until the claim has ended there by its TTL.
-func (r *Redlock) leaveLater(server int, id string, l lateLeave) {
+// scheduleRelease has a server that is away told when it is back, until the claim has ended there by its TTL.
+func (r *Redlock) scheduleRelease(server int, id string, l pendingRelease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	late := &r.later[server]
+	late := &r.pending[server]
 	switch {
 	case r.life.Err() != nil:
 		return
-	case len(late.leaves) >= maxLater:
-		r.servers[server].landed(id)
+	case len(late.releases) >= maxPendingReleases:
+		r.servers[server].forgetInFlight(id)
 		return
-	case late.leaves == nil:
-		late.leaves = map[string]lateLeave{}
+	case late.releases == nil:
+		late.releases = map[string]pendingRelease{}
 	}
-	late.leaves[id] = l
+	late.releases[id] = l
 	if !late.working {
 		late.working = true
-		r.working.Go(func() { r.tellLate(server) })
+		r.inBackground.Go(func() { r.sendPendingReleases(server) })
 	}
 }
 
-// tellLate tells a server what it has missed, one leave at a time: so while it is away it is asked twice a second, however many
+// sendPendingReleases tells a server what it has missed, one leave at a time: so while it is away it is asked twice a second, however many
 // there are.
-func (r *Redlock) tellLate(server int) {
+func (r *Redlock) sendPendingReleases(server int) {
 	s := r.servers[server]
-	for s.sleep(r.life, retryAbsent/2) == nil {
+	for s.sleepOrClosed(r.life, reconnectInterval/2) == nil {
 		for {
-			id, l, left := r.nextLate(server)
+			id, l, left := r.nextPendingRelease(server)
 			if !left {
 				return
 			}
-			if !r.tellLeave(s, id, l) {
+			if !r.sendRelease(s, id, l) {
 				break // it is still away
 			}
 			r.mu.Lock()
-			delete(r.later[server].leaves, id)
+			delete(r.pending[server].releases, id)
 			r.mu.Unlock()
-			s.landed(id)
+			s.forgetInFlight(id)
 		}
 	}
 }
 
-// nextLate gives a leave that a server is still to be told. With none left its teller ends.
-func (r *Redlock) nextLate(server int) (string, lateLeave, bool) {
+// nextPendingRelease gives a leave that a server is still to be told. With none left its teller ends.
+func (r *Redlock) nextPendingRelease(server int) (string, pendingRelease, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	late := &r.later[server]
-	for id, l := range late.leaves {
+	late := &r.pending[server]
+	for id, l := range late.releases {
 		if time.Now().Before(l.until) {
 			return id, l, true
 		}
-		delete(late.leaves, id)
-		r.servers[server].landed(id)
+		delete(late.releases, id)
+		r.servers[server].forgetInFlight(id)
 	}
 	late.working = false
-	return "", lateLeave{}, false
+	return "", pendingRelease{}, false
 }
 
-// tellLeave reports whether a server has answered.
-func (r *Redlock) tellLeave(s *Store, id string, l lateLeave) bool {
+// sendRelease reports whether a server has answered.
+func (r *Redlock) sendRelease(s *Store, id string, l pendingRelease) bool {
 	ctx, cancel := context.WithTimeout(r.life, serverTime(l.ttl))
 	defer cancel()
-	keys := s.keys.all(l.name)
-	_, err := s.do(ctx, native.leave, keys[:], new(lineArgs).of(s, id, l.bar))
+	keys := s.keys.allKeys(l.name)
+	_, err := s.runScript(ctx, plainScripts.releaseQueued, keys[:], new(queueArgs).fill(s, id, l.tombstone))
 	_, reply := rueidis.IsRedisErr(err)
 	return err == nil || reply
 }
 
-// settle repeats a step until a majority has answered, for as long as patience allows.
-func (r *Redlock) settle(ctx context.Context, ttl time.Duration, step func() (tally, error)) (t tally, again bool, err error) {
+// retryUntilMajority repeats a step until a majority has answered, for as long as patience allows.
+func (r *Redlock) retryUntilMajority(ctx context.Context, ttl time.Duration, step func() (replyCounts, error)) (t replyCounts, again bool, err error) {
 	start := r.clock.Now()
 	for n := 0; ; n++ {
 		if ctx.Err() != nil {
-			return t, again, uncertain(ctx.Err())
+			return t, again, uncertainError(ctx.Err())
 		}
 		t, err = step()
 		switch {
@@ -630,19 +630,19 @@ func (r *Redlock) settle(ctx context.Context, ttl time.Duration, step func() (ta
 		case errors.Is(err, driver.ErrClosed):
 			return t, again, err
 		case err != nil:
-			return t, again, uncertain(err)
+			return t, again, uncertainError(err)
 		case r.clock.Since(start) > driver.UnreachableTimeout(ttl):
-			return t, again, uncertain(fmt.Errorf("only %d of %d servers answer: %w", t.answers, len(r.servers), explain(t.err)))
+			return t, again, uncertainError(fmt.Errorf("only %d of %d servers answer: %w", t.answers, len(r.servers), explainError(t.err)))
 		}
-		if f := r.servers[0].final(t.err); f != nil {
+		if f := r.servers[0].finalError(t.err); f != nil {
 			return t, again, f
 		}
-		again = again || t.by[1] > 0
-		if err := r.servers[0].sleep(ctx, rand.N(10*time.Millisecond<<min(n, 5))); err != nil {
+		again = again || t.byReply[1] > 0
+		if err := r.servers[0].sleepOrClosed(ctx, rand.N(10*time.Millisecond<<min(n, 5))); err != nil {
 			if errors.Is(err, driver.ErrClosed) {
 				return t, again, err
 			}
-			return t, again, uncertain(err)
+			return t, again, uncertainError(err)
 		}
 	}
 }
@@ -659,45 +659,45 @@ func (r *Redlock) Release(ctx context.Context, c driver.Claim, ref string) error
 	}
 	begun := time.Now()
 	gave, lost := map[int]bool{}, map[int]bool{} // by server: it has said so, or may have done so unheard, in any round
-	t, _, err := r.settle(ctx, max(c.TTL, driver.MinTTL), func() (tally, error) {
-		t, err := r.leave(ctx, c.Name, id, max(c.TTL, driver.MinTTL))
+	t, _, err := r.retryUntilMajority(ctx, max(c.TTL, driver.MinTTL), func() (replyCounts, error) {
+		t, err := r.releaseEverywhere(ctx, c.Name, id, max(c.TTL, driver.MinTTL))
 		for i := range r.servers {
-			gave[i] = gave[i] || t.of[i] == 1
-			lost[i] = lost[i] || t.lost[i]
+			gave[i] = gave[i] || t.byServer[i] == 1
+			lost[i] = lost[i] || t.outcomeUnknown[i]
 		}
 		return t, err
 	})
 	if err != nil {
 		return err
 	}
-	return r.released(t, gave, lost, noteOver(begun))
+	return r.releaseResult(t, gave, lost, isNoteExpired(begun))
 }
 
-// released is the outcome of a release, of what the servers say last and what they said before. over says that notes of a break may
+// releaseResult is the outcome of a release, of what the servers say last and what they said before. over says that notes of a break may
 // have been removed.
-func (r *Redlock) released(t tally, gave, lost map[int]bool, over bool) error {
+func (r *Redlock) releaseResult(t replyCounts, gave, lost map[int]bool, over bool) error {
 	given, possible, unsure := 0, 0, 0
 	for i := range r.servers {
-		answer, answered := t.of[i]
+		answer, answered := t.byServer[i]
 		switch {
 		case gave[i]:
 			given++
 			possible++
 		case !answered, answer == 0 && lost[i] && !over:
 			possible++
-		case (answer == codeUnsure || answer == 0) && lost[i]:
+		case (answer == replyMaybeBroken || answer == 0) && lost[i]:
 			unsure++
 		}
 	}
 	switch {
 	case given >= r.majority:
 		return nil
-	case t.by[codeBroken] > 0:
+	case t.byReply[replyBroken] > 0:
 		return &driver.LossError{Cause: driver.LossBroken}
 	case possible >= r.majority:
 		return nil
 	case possible+unsure >= r.majority:
-		return uncertain(errUnsure)
+		return uncertainError(errMaybeBroken)
 	}
 	return &driver.LossError{Cause: driver.LossGone}
 }
@@ -706,28 +706,28 @@ func (r *Redlock) released(t tally, gave, lost map[int]bool, over bool) error {
 func (r *Redlock) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	var wg sync.WaitGroup
 	for i := range grants {
-		wg.Go(func() { done(i, r.renew(ctx, &grants[i])) })
+		wg.Go(func() { done(i, r.renewGrant(ctx, &grants[i])) })
 	}
 	wg.Wait()
 }
 
-func (r *Redlock) renew(ctx context.Context, g *driver.Grant) driver.Renewal {
+func (r *Redlock) renewGrant(ctx context.Context, g *driver.Grant) driver.Renewal {
 	a := driver.Renewal{Since: r.clock.Now(), GrantedTTL: g.Claim.TTL}
 	if r.life.Err() != nil {
 		a.Err = driver.ErrClosed
 		return a
 	}
-	keys, args := r.servers[0].renewMutexes([]driver.Grant{*g}, []int{0})
+	keys, args := r.servers[0].mutexRenewArgs([]driver.Grant{*g}, []int{0})
 	by, last := map[int64]int{}, error(nil)
 	standing, ttl := 0, driver.MaxTTL
 	patience := 6 * g.Claim.TTL // of which each server gets a part; the caller's context is the bound
-	err := r.ask(ctx, r.all(), patience, native.renew, keys, args, "", func(v vote) bool {
+	err := r.askServers(ctx, r.allServers(), patience, plainScripts.renew, keys, args, "", func(v serverReply) bool {
 		if v.err != nil {
 			last = v.err
 			return false
 		}
-		if a, ok := array(v.reply, 1); ok && a[0].Error() == nil {
-			n := num(a[0])
+		if a, ok := readArray(v.reply, 1); ok && a[0].Error() == nil {
+			n := readNumber(a[0])
 			by[n]++
 			if n == 1 || n == 3 || n >= detachedTTL {
 				standing++
@@ -753,9 +753,9 @@ func (r *Redlock) renew(ctx context.Context, g *driver.Grant) driver.Renewal {
 	case by[0]+by[-1] > minority:
 		a.Err = &driver.LossError{Cause: driver.LossGone}
 	case err != nil:
-		a.Err = uncertain(err)
+		a.Err = uncertainError(err)
 	default:
-		a.Err = uncertain(fmt.Errorf("%d of %d servers confirm it: %v", standing, len(r.servers), last))
+		a.Err = uncertainError(fmt.Errorf("%d of %d servers confirm it: %v", standing, len(r.servers), last))
 	}
 	return a
 }
@@ -765,18 +765,20 @@ func (r *Redlock) Detach(ctx context.Context, g driver.Grant, keep time.Duration
 	if keep <= 0 || keep > driver.MaxTTL {
 		return fmt.Errorf("%w: a claim can be left standing for up to %v, not %v", driver.ErrInvalid, driver.MaxTTL, keep)
 	}
-	keys := r.servers[0].keys.all(g.Name)
+	keys := r.servers[0].keys.allKeys(g.Name)
 	ms := (keep + drift(keep) + time.Millisecond - 1).Milliseconds()
-	args := new(lineArgs).of(r.servers[0], g.ID, strconv.FormatInt(g.Token, 10), strconv.FormatInt(ms, 10))
-	t, _, err := r.settle(ctx, g.GrantedTTL, func() (tally, error) { return r.count(ctx, g.GrantedTTL, native.detach, keys[:], args) })
+	args := new(queueArgs).fill(r.servers[0], g.ID, strconv.FormatInt(g.Token, 10), strconv.FormatInt(ms, 10))
+	t, _, err := r.retryUntilMajority(ctx, g.GrantedTTL, func() (replyCounts, error) {
+		return r.countReplies(ctx, g.GrantedTTL, plainScripts.detach, keys[:], args)
+	})
 	switch {
 	case err != nil:
 		return err
-	case t.by[-2] > 0:
+	case t.byReply[-2] > 0:
 		return &driver.LossError{Cause: driver.LossBroken}
-	case t.by[1] >= r.majority:
+	case t.byReply[1] >= r.majority:
 		return nil
-	case t.by[-1] > 0:
+	case t.byReply[-1] > 0:
 		return &driver.LossError{Cause: driver.LossTaken}
 	}
 	return &driver.LossError{Cause: driver.LossGone}
@@ -790,17 +792,19 @@ func (r *Redlock) Break(ctx context.Context, name, ref string, mode driver.Break
 	if err := driver.CheckName(name, r.info); err != nil {
 		return err
 	}
-	keys := r.servers[0].keys.all(name)
-	args := new(lineArgs).of(r.servers[0], ref, strconv.Itoa(int(mode)))
-	t, again, err := r.settle(ctx, driver.MaxTTL, func() (tally, error) { return r.count(ctx, 10*time.Second, native.breaks, keys[:], args) })
+	keys := r.servers[0].keys.allKeys(name)
+	args := new(queueArgs).fill(r.servers[0], ref, strconv.Itoa(int(mode)))
+	t, again, err := r.retryUntilMajority(ctx, driver.MaxTTL, func() (replyCounts, error) {
+		return r.countReplies(ctx, 10*time.Second, plainScripts.breakClaim, keys[:], args)
+	})
 	switch {
 	case err != nil:
 		return err
-	case t.by[1] >= r.majority, again && mode == driver.BreakForce:
+	case t.byReply[1] >= r.majority, again && mode == driver.BreakForce:
 		return nil
-	case t.by[-1] > 0:
+	case t.byReply[-1] > 0:
 		return errForeign
-	case t.by[-2] > 0:
+	case t.byReply[-2] > 0:
 		return errNoLock
 	}
 	return &driver.LossError{Cause: driver.LossGone}
@@ -811,19 +815,19 @@ func (r *Redlock) Inspect(ctx context.Context, name string) (driver.Lock, error)
 	if err := driver.CheckName(name, r.info); err != nil {
 		return driver.Lock{}, err
 	}
-	keys := r.servers[0].keys.all(name)
-	var locks []seenLock
-	_, _, err := r.settle(ctx, 2*time.Second, func() (tally, error) {
+	keys := r.servers[0].keys.allKeys(name)
+	var locks []serverLock
+	_, _, err := r.retryUntilMajority(ctx, 2*time.Second, func() (replyCounts, error) {
 		locks = nil
-		t := tally{}
-		err := r.ask(ctx, r.all(), 10*time.Second, native.show, keys[:], nil, "", func(v vote) bool {
+		t := replyCounts{}
+		err := r.askServers(ctx, r.allServers(), 10*time.Second, plainScripts.inspect, keys[:], nil, "", func(v serverReply) bool {
 			if v.err != nil {
 				t.err = v.err
 				return false
 			}
-			if view, ok := readView(v.reply); ok {
-				if l, err := view.lock(name); err == nil {
-					locks = append(locks, seenLock{l, strings.Contains(view.flags, agreedFlag)})
+			if view, ok := readLockView(v.reply); ok {
+				if l, err := view.toLock(name); err == nil {
+					locks = append(locks, serverLock{l, strings.Contains(view.flags, agreedFlag)})
 					t.answers++
 				}
 			}
@@ -834,16 +838,16 @@ func (r *Redlock) Inspect(ctx context.Context, name string) (driver.Lock, error)
 	if err != nil {
 		return driver.Lock{}, err
 	}
-	return r.merge(name, locks), nil
+	return r.mergeLocks(name, locks), nil
 }
 
-// seenLock is a lock as one server shows it, and whether a majority has agreed on its holder's token.
-type seenLock struct {
+// serverLock is a lock as one server shows it, and whether a majority has agreed on its holder's token.
+type serverLock struct {
 	driver.Lock
 	agreed bool
 }
 
-func (r *Redlock) merge(name string, locks []seenLock) driver.Lock {
+func (r *Redlock) mergeLocks(name string, locks []serverLock) driver.Lock {
 	merged := driver.Lock{Name: name}
 	count, of := map[string]int{}, map[string]driver.ClaimInfo{}
 	tokens := map[string]int64{}

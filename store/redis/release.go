@@ -21,67 +21,67 @@ func (s *Store) Release(ctx context.Context, c driver.Claim, ref string) error {
 	case id == "":
 		return &driver.LossError{Cause: driver.LossGone}
 	}
-	if err := s.learn(ctx); err != nil {
+	if err := s.ensureChannelsKnown(ctx); err != nil {
 		return err
 	}
-	lock := s.keys.lock(c.Name)
+	lock := s.keys.lockKey(c.Name)
 	bar := ""
-	if s.landing(id) {
+	if s.isInFlight(id) {
 		bar = "1"
 	}
-	p := s.patient(max(c.TTL, driver.MinTTL))
-	p.untimed, p.begun = true, time.Now()
+	p := s.newRetryLoop(max(c.TTL, driver.MinTTL))
+	p.skipClock, p.startedAt = true, time.Now()
 	var m rueidis.RedisMessage
 	var err error
 	asked := false
 	switch {
-	case s.steps.leave == nil:
-		m, _, err = p.run(ctx, s.steps.free, []string{lock, s.steps.record(lock)}, []string{id, s.publish(), s.steps.tells(lock), bar})
+	case s.scripts.releaseQueued == nil:
+		m, _, err = p.run(ctx, s.scripts.release, []string{lock, s.scripts.recordKey(lock)}, []string{id, s.publishCommand(), s.scripts.channel(lock), bar})
 		asked = true
 	case c.Kind == driver.KindMutex && !c.Fair && bar == "":
-		m, _, err = p.run(ctx, s.steps.free, []string{lock, s.steps.record(lock)}, []string{id, s.publish()})
-		asked = err != nil || num(m) != codeAskLine
+		m, _, err = p.run(ctx, s.scripts.release, []string{lock, s.scripts.recordKey(lock)}, []string{id, s.publishCommand()})
+		asked = err != nil || readNumber(m) != replyUseQueue
 	}
 	if !asked {
-		keys := s.keys.all(c.Name)
-		var args lineArgs
-		m, _, err = p.run(ctx, s.steps.leave, keys[:], args.of(s, id, bar))
+		keys := s.keys.allKeys(c.Name)
+		var args queueArgs
+		m, _, err = p.run(ctx, s.scripts.releaseQueued, keys[:], args.fill(s, id, bar))
 	}
 	if err == nil && bar != "" {
-		s.landed(id)
+		s.forgetInFlight(id)
 	}
 	if err != nil {
 		return err
 	}
-	return p.released(num(m))
+	return p.releaseResult(readNumber(m))
 }
 
-// released is the outcome of a release. Where nothing stood, and nobody has left a note that he ended the claim, an earlier request
+// releaseResult is the outcome of a release. Where nothing stood, and nobody has left a note that he ended the claim, an earlier request
 // of this call has removed it, if one may have come through.
-func (p *patient) released(answer int64) error {
+func (p *retryLoop) releaseResult(answer int64) error {
 	switch {
 	case answer == 1:
 		return nil
-	case answer == codeBroken:
+	case answer == replyBroken:
 		return &driver.LossError{Cause: driver.LossBroken}
-	case !p.unknown:
+	case !p.outcomeUnknown:
 		return &driver.LossError{Cause: driver.LossGone}
-	case answer == codeUnsure || noteOver(p.begun):
-		return uncertain(errUnsure)
+	case answer == replyMaybeBroken || isNoteExpired(p.startedAt):
+		return uncertainError(errMaybeBroken)
 	}
 	return nil
 }
 
-// noteTime is how long after its claim's TTL a note of a break is kept at least (NOTETIME in notes.lua). A release begins while its
+// breakNoteTime is how long after its claim's TTL a note of a break is kept at least (NOTETIME in notes.lua). A release begins while its
 // lease is believed in: so for as long after that a note would be found.
-const noteTime = 10 * time.Minute
+const breakNoteTime = 10 * time.Minute
 
-// noteOver reports whether a release has begun so long ago, also in a process or a machine that stood still meanwhile, that a note
+// isNoteExpired reports whether a release has begun so long ago, also in a process or a machine that stood still meanwhile, that a note
 // may have been removed.
-func noteOver(begun time.Time) bool {
+func isNoteExpired(begun time.Time) bool {
 	now := time.Now()
-	return max(now.Sub(begun), now.Round(0).Sub(begun.Round(0))) > noteTime
+	return max(now.Sub(begun), now.Round(0).Sub(begun.Round(0))) > breakNoteTime
 }
 
-// errUnsure: so many claims were broken on a lock, or so long ago, that not all of them are remembered.
-var errUnsure = errors.New("the claim does not stand: either this release has ended it, or an operator before it")
+// errMaybeBroken: so many claims were broken on a lock, or so long ago, that not all of them are remembered.
+var errMaybeBroken = errors.New("the claim does not stand: either this release has ended it, or an operator before it")

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// renewBatch is how many locks one script renews, so that no script keeps the server busy for more than some 100 us.
-const renewBatch = 32
+// maxRenewBatch is how many locks one script renews, so that no script keeps the server busy for more than some 100 us.
+const maxRenewBatch = 32
 
 // detachedTTL is added to the TTL in ms, by which the renewal of a detached claim is answered.
 const detachedTTL = 1_000_000_000
@@ -30,7 +30,7 @@ func (s *Store) Renew(ctx context.Context, grants []driver.Grant, done func(int,
 	}
 	var mutexes, others []int
 	for i := range grants {
-		if s.steps.renewOne != nil && shared(&grants[i]) {
+		if s.scripts.renewShared != nil && isShared(&grants[i]) {
 			others = append(others, i)
 		} else {
 			mutexes = append(mutexes, i)
@@ -38,66 +38,66 @@ func (s *Store) Renew(ctx context.Context, grants []driver.Grant, done func(int,
 	}
 	var batches [][]int // which grants each command renews
 	var cmds []rueidis.Completed
-	steps := make([]*step, 0, len(grants)/renewBatch+1)
+	steps := make([]*script, 0, len(grants)/maxRenewBatch+1)
 	var alone sync.WaitGroup
 	defer alone.Wait()
-	add := func(st *step, which []int, keys, args []string) {
-		if s.top == cluster {
+	add := func(st *script, which []int, keys, args []string) {
+		if s.topology == cluster {
 			alone.Go(func() {
 				at := s.clock.Now()
-				m, err := s.do(ctx, st, keys, args)
-				s.renewed(ctx, grants, which, m, err, at, done)
+				m, err := s.runScript(ctx, st, keys, args)
+				s.reportReplies(ctx, grants, which, m, err, at, done)
 			})
 			return
 		}
 		batches, steps = append(batches, which), append(steps, st)
-		cmds = append(cmds, st.command(s.client, keys, args))
+		cmds = append(cmds, st.buildCommand(s.client, keys, args))
 	}
-	size := renewBatch
-	if s.top == cluster {
+	size := maxRenewBatch
+	if s.topology == cluster {
 		size = 1
 	}
 	for len(mutexes) > 0 {
 		which := mutexes[:min(size, len(mutexes))]
 		mutexes = mutexes[len(which):]
-		keys, args := s.renewMutexes(grants, which)
-		add(s.steps.renew, which, keys, args)
+		keys, args := s.mutexRenewArgs(grants, which)
+		add(s.scripts.renew, which, keys, args)
 	}
 	for i := range others {
-		st, keys, args := s.renewal(&grants[others[i]])
+		st, keys, args := s.renewScriptFor(&grants[others[i]])
 		add(st, others[i:i+1], keys, args)
 	}
 	if len(cmds) == 0 {
 		return
 	}
 	at := s.clock.Now()
-	replies, err := aside(ctx, s, func() ([]rueidis.RedisResult, error) { return s.client.DoMulti(ctx, cmds...), nil })
+	replies, err := runAsync(ctx, s, func() ([]rueidis.RedisResult, error) { return s.client.DoMulti(ctx, cmds...), nil })
 	if err != nil {
-		s.doubt.Store(true)
+		s.linkUncertain.Store(true)
 		for _, which := range batches {
-			s.renewed(ctx, grants, which, rueidis.RedisMessage{}, err, at, done)
+			s.reportReplies(ctx, grants, which, rueidis.RedisMessage{}, err, at, done)
 		}
 		return
 	}
 	for i, r := range replies {
 		m, err := r.ToMessage()
-		s.noteLink(err)
+		s.trackLink(err)
 		which, from := batches[i], at
-		if noScript(err) {
+		if isNoScript(err) {
 			from = s.clock.Now()
-			keys, args := s.renewMutexes(grants, which)
-			if steps[i] == s.steps.renewOne {
-				_, keys, args = s.renewal(&grants[which[0]])
+			keys, args := s.mutexRenewArgs(grants, which)
+			if steps[i] == s.scripts.renewShared {
+				_, keys, args = s.renewScriptFor(&grants[which[0]])
 			}
-			m, err = s.do(ctx, steps[i], keys, args)
+			m, err = s.runScript(ctx, steps[i], keys, args)
 		}
-		s.renewed(ctx, grants, which, m, err, from, done)
+		s.reportReplies(ctx, grants, which, m, err, from, done)
 	}
 }
 
-// shared reports whether a grant is on a lock whose holders stand beside it, also if it was put together elsewhere.
-func shared(g *driver.Grant) bool {
-	return g.Kind != driver.KindMutex && g.Kind != "" || strings.HasSuffix(g.Ref, sharedRef)
+// isShared reports whether a grant is on a lock whose holders stand beside it, also if it was put together elsewhere.
+func isShared(g *driver.Grant) bool {
+	return g.Kind != driver.KindMutex && g.Kind != "" || strings.HasSuffix(g.Ref, sharedSuffix)
 }
 
 func renewID(g *driver.Grant) string {
@@ -107,31 +107,31 @@ func renewID(g *driver.Grant) string {
 	return g.ID
 }
 
-// renewal is the step that renews one grant.
-func (s *Store) renewal(g *driver.Grant) (st *step, keys, args []string) {
-	if s.steps.renewOne == nil || !shared(g) {
-		keys, args = s.renewMutexes([]driver.Grant{*g}, []int{0})
-		return s.steps.renew, keys, args
+// renewScriptFor is the step that renews one grant.
+func (s *Store) renewScriptFor(g *driver.Grant) (st *script, keys, args []string) {
+	if s.scripts.renewShared == nil || !isShared(g) {
+		keys, args = s.mutexRenewArgs([]driver.Grant{*g}, []int{0})
+		return s.scripts.renew, keys, args
 	}
-	all := s.keys.all(g.Name)
-	return s.steps.renewOne, all[:4], []string{keepLineText, renewID(g),
+	all := s.keys.allKeys(g.Name)
+	return s.scripts.renewShared, all[:4], []string{queueRetentionMillis, renewID(g),
 		strconv.FormatInt(g.Token, 10), strconv.FormatInt(g.Claim.TTL.Milliseconds(), 10)}
 }
 
-func (s *Store) renewMutexes(grants []driver.Grant, which []int) (keys, args []string) {
+func (s *Store) mutexRenewArgs(grants []driver.Grant, which []int) (keys, args []string) {
 	keys, args = make([]string, 0, 2*len(which)), make([]string, 0, 3*len(which)+1)
-	args = append(args, keepText)
+	args = append(args, retentionMillis)
 	for _, i := range which {
 		g := &grants[i]
-		lock := s.keys.lock(g.Name)
-		keys = append(keys, lock, s.steps.record(lock))
+		lock := s.keys.lockKey(g.Name)
+		keys = append(keys, lock, s.scripts.recordKey(lock))
 		args = append(args, renewID(g), strconv.FormatInt(g.Token, 10), strconv.FormatInt(g.Claim.TTL.Milliseconds(), 10))
 	}
 	return keys, args
 }
 
-// renewed hands the answer of one command to the grants that it renews.
-func (s *Store) renewed(ctx context.Context, grants []driver.Grant, which []int, m rueidis.RedisMessage, err error, at driver.Instant, done func(int, driver.Renewal)) {
+// reportReplies hands the answer of one command to the grants that it renews.
+func (s *Store) reportReplies(ctx context.Context, grants []driver.Grant, which []int, m rueidis.RedisMessage, err error, at driver.Instant, done func(int, driver.Renewal)) {
 	var answers []rueidis.RedisMessage
 	if err == nil {
 		if a, aerr := m.ToArray(); aerr == nil {
@@ -140,7 +140,7 @@ func (s *Store) renewed(ctx context.Context, grants []driver.Grant, which []int,
 			answers = []rueidis.RedisMessage{m}
 		}
 		if len(answers) != len(which) {
-			err = corruptAnswer(grants[which[0]].Name)
+			err = corruptReply(grants[which[0]].Name)
 		}
 	}
 	for k, i := range which {
@@ -150,9 +150,9 @@ func (s *Store) renewed(ctx context.Context, grants []driver.Grant, which []int,
 			one = answers[k].Error()
 		}
 		if one != nil {
-			r.Err = s.unrenewed(ctx, one)
+			r.Err = s.renewalError(ctx, one)
 		} else {
-			switch n := num(answers[k]); n {
+			switch n := readNumber(answers[k]); n {
 			case 1:
 			case 3:
 				r.ReleaseRequested = true
@@ -164,7 +164,7 @@ func (s *Store) renewed(ctx context.Context, grants []driver.Grant, which []int,
 				r.Err = &driver.LossError{Cause: driver.LossBroken}
 			default:
 				if n < detachedTTL {
-					r.Err = corruptAnswer(grants[i].Name)
+					r.Err = corruptReply(grants[i].Name)
 				} else {
 					r.GrantedTTL = millis(n - detachedTTL)
 				}
@@ -177,13 +177,13 @@ func (s *Store) renewed(ctx context.Context, grants []driver.Grant, which []int,
 	}
 }
 
-// unrenewed gives the error of a renewal its final form: what is unknown stays unknown.
-func (s *Store) unrenewed(ctx context.Context, err error) error {
-	switch f := s.final(err); {
+// renewalError gives the error of a renewal its final form: what is unknown stays unknown.
+func (s *Store) renewalError(ctx context.Context, err error) error {
+	switch f := s.finalError(err); {
 	case f != nil:
 		return f
 	case ctx.Err() != nil:
-		return uncertain(ctx.Err())
+		return uncertainError(ctx.Err())
 	}
-	return uncertain(explain(err))
+	return uncertainError(explainError(err))
 }

@@ -22,8 +22,8 @@ var (
 	//go:embed scripts/load.lua
 	loadText string
 
-	swapStep = newStep(swapText)
-	loadStep = newStep(loadText)
+	swapRowScript = newScript(swapText)
+	loadRowScript = newScript(loadText)
 )
 
 // rowPrefix begins the keys of rows, before the user's template.
@@ -57,10 +57,10 @@ func (t *table) Info() driver.Info {
 func (t *table) Now() (int64, time.Duration)      { return t.clock.Now() }
 func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
 
-func (t *table) key(name string) string { return rowPrefix + t.s.keys.lock(name) }
+func (t *table) rowKey(name string) string { return rowPrefix + t.s.keys.lockKey(name) }
 
-// run makes one step, once: the engine settles what is unknown.
-func (t *table) run(ctx context.Context, st *step, name string, args []string) ([]rueidis.RedisMessage, error) {
+// runScript makes one step, once: the engine settles what is unknown.
+func (t *table) runScript(ctx context.Context, st *script, name string, args []string) ([]rueidis.RedisMessage, error) {
 	select {
 	case <-t.closed:
 		return nil, driver.ErrClosed
@@ -69,41 +69,41 @@ func (t *table) run(ctx context.Context, st *step, name string, args []string) (
 	if t.s.life.Err() != nil {
 		return nil, driver.ErrClosed
 	}
-	if err := t.s.learn(ctx); err != nil {
+	if err := t.s.ensureChannelsKnown(ctx); err != nil {
 		return nil, err
 	}
 	from := t.s.clock.Now()
-	m, err := t.s.do(ctx, st, []string{t.key(name)}, args)
+	m, err := t.s.runScript(ctx, st, []string{t.rowKey(name)}, args)
 	if err != nil {
-		if f := t.s.final(err); f != nil {
+		if f := t.s.finalError(err); f != nil {
 			return nil, f
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, explain(err)
+		return nil, explainError(err)
 	}
-	a, ok := array(m, 3)
+	a, ok := readArray(m, 3)
 	if !ok {
-		return nil, corruptAnswer(name)
+		return nil, corruptReply(name)
 	}
-	at := num(a[1])
-	if st == swapStep {
-		at = num(a[2])
+	at := readNumber(a[1])
+	if st == swapRowScript {
+		at = readNumber(a[2])
 	}
 	t.clock.AddReply(at, from, t.s.clock.Now())
 	return a, nil
 }
 
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
-	a, err := t.run(ctx, loadStep, name, nil)
+	a, err := t.runScript(ctx, loadRowScript, name, nil)
 	if err != nil {
 		return record.Row{}, err
 	}
-	return row(name, str(a[0]), str(a[2])), nil
+	return newRow(name, readString(a[0]), readString(a[2])), nil
 }
 
-func row(name, version, data string) record.Row {
+func newRow(name, version, data string) record.Row {
 	r := record.Row{Name: name, Version: version}
 	if version != "" {
 		r.Data = []byte(data)
@@ -115,25 +115,25 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > record.MaxData {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))
 	}
-	a, err := t.run(ctx, swapStep, r.Name, []string{r.Version, string(r.Data), "", t.s.publish()})
+	a, err := t.runScript(ctx, swapRowScript, r.Name, []string{r.Version, string(r.Data), "", t.s.publishCommand()})
 	switch {
 	case err != nil:
 		return record.Row{}, err
-	case num(a[0]) == 1:
-		r.Version = str(a[1])
+	case readNumber(a[0]) == 1:
+		r.Version = readString(a[1])
 		return r, nil
 	case len(a) > 3:
-		return row(r.Name, str(a[1]), str(a[3])), record.ErrConflict
+		return newRow(r.Name, readString(a[1]), readString(a[3])), record.ErrConflict
 	}
-	return record.Row{}, corruptAnswer(r.Name)
+	return record.Row{}, corruptReply(r.Name)
 }
 
 func (t *table) Delete(ctx context.Context, r record.Row) error {
-	a, err := t.run(ctx, swapStep, r.Name, []string{r.Version, "", "1", t.s.publish()})
+	a, err := t.runScript(ctx, swapRowScript, r.Name, []string{r.Version, "", "1", t.s.publishCommand()})
 	switch {
 	case err != nil:
 		return err
-	case num(a[0]) == 1, str(a[1]) == "":
+	case readNumber(a[0]) == 1, readString(a[1]) == "":
 		return nil
 	}
 	return record.ErrConflict
@@ -141,20 +141,20 @@ func (t *table) Delete(ctx context.Context, r record.Row) error {
 
 // Wait listens to the row's channel, which has the name of its key; it subscribes first and looks second.
 func (t *table) Wait(ctx context.Context, name, version string) error {
-	if err := t.s.learn(ctx); err != nil {
+	if err := t.s.ensureChannelsKnown(ctx); err != nil {
 		return err
 	}
-	key := t.key(name)
-	seat, live := t.s.sitOn(key, "", false, key)
+	key := t.rowKey(name)
+	seat, live := t.s.subscribeToKey(key, "", false, key)
 	if seat == nil {
 		return driver.ErrClosed
 	}
-	defer seat.leave()
+	defer seat.unsubscribe()
 	if !live {
-		timer := time.NewTimer(t.s.listenTime())
+		timer := time.NewTimer(t.s.listenTimeout())
 		defer timer.Stop()
 		select {
-		case <-seat.lookout.listening():
+		case <-seat.hub.listeningSignal():
 		case <-timer.C:
 			return errors.New("no news of changes from Redis at present")
 		case <-ctx.Done():
@@ -169,7 +169,7 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 		return err
 	}
 	select {
-	case <-seat.told:
+	case <-seat.notices:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -183,13 +183,13 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		seen := map[string]bool{}
-		for key, err := range t.s.scan(ctx, globEscape.Replace(rowPrefix+t.s.keys.before+prefix)+"*") {
+		for key, err := range t.s.scanKeys(ctx, globEscape.Replace(rowPrefix+t.s.keys.prefix+prefix)+"*") {
 			if err != nil {
 				yield(record.Row{}, err)
 				return
 			}
-			name, before := strings.CutPrefix(key, rowPrefix+t.s.keys.before)
-			name, after := strings.CutSuffix(name, t.s.keys.after)
+			name, before := strings.CutPrefix(key, rowPrefix+t.s.keys.prefix)
+			name, after := strings.CutSuffix(name, t.s.keys.suffix)
 			if !before || !after || seen[name] || !strings.HasPrefix(name, prefix) {
 				continue
 			}

@@ -16,10 +16,10 @@ import (
 // TestTableCluster: in a Cluster, too, who waits for a row is told of its change.
 func TestTableCluster(t *testing.T) {
 	t.Parallel()
-	g := must(t)(redistest.Cluster(t.Context()))
+	g := mustStart(t)(redistest.Cluster(t.Context()))
 	via := &linktest.Net{}
 	t.Cleanup(via.Close)
-	s, err := viaURL("redis+cluster://"+g.Servers[0].Addr)(t.Context(), dialVia(via), &Options{})
+	s, err := openViaURL("redis+cluster://"+g.Servers[0].Addr)(t.Context(), dialVia(via), &Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,16 +33,16 @@ func TestTableCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := tab.(*table).key(r.Name)
+	key := tab.(*table).rowKey(r.Name)
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		seat, _ := s.(*Store).sitOn(key, "", false, key)
-		listens(t, seat)
+		seat, _ := s.(*Store).subscribeToKey(key, "", false, key)
+		waitUntilListening(t, seat)
 		told := make(chan error, 1)
 		go func() { told <- tab.(record.Notifier).Wait(ctx, r.Name, r.Version) }()
 		time.Sleep(100 * time.Millisecond)
-		seat.leave()
+		seat.unsubscribe()
 		now, err := tab.Swap(ctx, r)
 		if err != nil {
 			t.Fatal(err)
@@ -54,48 +54,48 @@ func TestTableCluster(t *testing.T) {
 	}
 }
 
-// listens waits until a seat's lookout listens.
-func listens(t *testing.T, seat *seat) {
+// waitUntilListening waits until a seat's lookout listens.
+func waitUntilListening(t *testing.T, seat *subscription) {
 	t.Helper()
 	select {
-	case <-seat.lookout.listening():
+	case <-seat.hub.listeningSignal():
 	case <-time.After(time.Minute):
 		t.Fatal("it does not listen")
 	}
 }
 
-// asks counts how often its client was asked to listen.
-type asks struct {
+// countingClient counts how often its client was asked to listen.
+type countingClient struct {
 	rueidis.Client
 	times atomic.Int64
 }
 
-func (a *asks) Receive(ctx context.Context, subscribe rueidis.Completed, fn func(rueidis.PubSubMessage)) error {
+func (a *countingClient) Receive(ctx context.Context, subscribe rueidis.Completed, fn func(rueidis.PubSubMessage)) error {
 	a.times.Add(1)
 	return a.Client.Receive(ctx, subscribe, fn)
 }
 
-// TestListensPatiently: a server that is away is asked for news of a lock now and then, and not all the time, since many may be
+// TestListenBackoff: a server that is away is asked for news of a lock now and then, and not all the time, since many may be
 // waited for; and soon when it is back.
-func TestListensPatiently(t *testing.T) {
+func TestListenBackoff(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	o := defaults()
-	o.InitAddress, o.Dialer.Timeout = []string{server.Addr}, linkTime
+	o := defaultClientOption()
+	o.InitAddress, o.Dialer.Timeout = []string{server.Addr}, linkTimeout
 	client, err := rueidis.NewClient(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	counted := &asks{Client: client}
+	counted := &countingClient{Client: client}
 	s, err := New(counted, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	seat, _ := s.sit("m", "", false)
-	defer seat.leave()
-	listens(t, seat)
+	seat, _ := s.subscribeToLock("m", "", false)
+	defer seat.unsubscribe()
+	waitUntilListening(t, seat)
 	server.Kill()
 	start := time.Now()
 	if err := redistest.Until(t.Context(), func() bool { return counted.times.Load() >= 11 }); err != nil {
@@ -104,15 +104,15 @@ func TestListensPatiently(t *testing.T) {
 	if took := time.Since(start); took < 2500*time.Millisecond { // ten pauses, each at the least half of what it doubles to
 		t.Errorf("a server that is away was asked ten times in %v", took)
 	}
-	if err := server.Again(); err != nil {
+	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	listens(t, seat)
+	waitUntilListening(t, seat)
 }
 
-// TestListenAgain: a client of the user's that makes a link anew by itself has those who wait look again, since what was told
+// TestResubscribeWakesWaiters: a client of the user's that makes a link anew by itself has those who wait look again, since what was told
 // meanwhile was not heard.
-func TestListenAgain(t *testing.T) {
+func TestResubscribeWakesWaiters(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	via, err := linktest.NewLink(server.Addr)
@@ -120,7 +120,7 @@ func TestListenAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(via.Close)
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{via.Addr}, ConnWriteTimeout: linkTime})
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{via.Addr}, ConnWriteTimeout: linkTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestListenAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := open(t, "redis://"+server.Addr).(*Store).Table(t.Context())
+	other, err := openForTest(t, "redis://"+server.Addr).(*Store).Table(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,9 +144,9 @@ func TestListenAgain(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	key := tab.(*table).key(r.Name)
-	seat, _ := mine.sitOn(key, "", false, key)
-	listens(t, seat)
+	key := tab.(*table).rowKey(r.Name)
+	seat, _ := mine.subscribeToKey(key, "", false, key)
+	waitUntilListening(t, seat)
 	told := make(chan error, 1)
 	go func() {
 		defer close(told)
@@ -167,7 +167,7 @@ func TestListenAgain(t *testing.T) {
 		}
 	}()
 	time.Sleep(200 * time.Millisecond)
-	seat.leave()
+	seat.unsubscribe()
 	via.Cut() // new links are made, and carry nothing
 	via.Reset()
 	if _, err := other.Swap(ctx, r); err != nil {

@@ -39,8 +39,8 @@ func init() {
 	driver.Register("redlock", openRedlockURL)
 }
 
-// defaults are the settings of the clients that this package makes.
-func defaults() rueidis.ClientOption {
+// defaultClientOption are the settings of the clients that this package makes.
+func defaultClientOption() rueidis.ClientOption {
 	return rueidis.ClientOption{
 		// A step is repeated by this package, which knows how; a link that is cut is noticed soon; and a call whose
 		// context ends does not take the connection of all the others with it. Of many requests at once more go into one
@@ -55,23 +55,23 @@ func defaults() rueidis.ClientOption {
 	}
 }
 
-// place is a URL that was read.
-type place struct {
+// storeURL is a URL that was read.
+type storeURL struct {
 	client rueidis.ClientOption
 	opts   Options
 }
 
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
-	p, err := readURL(u)
+	p, err := parseURL(u)
 	if err != nil {
 		return nil, err
 	}
 	return openClient(ctx, p.client, &p.opts)
 }
 
-// readURL turns a URL into a client's settings and ours. No server is asked.
-func readURL(u *url.URL) (*place, error) {
-	p := &place{client: defaults(), opts: Options{Place: driver.Redact(u)}}
+// parseURL turns a URL into a client's settings and ours. No server is asked.
+func parseURL(u *url.URL) (*storeURL, error) {
+	p := &storeURL{client: defaultClientOption(), opts: Options{Place: driver.Redact(u)}}
 	o := &p.client
 	port := "6379"
 	if u.Scheme == "redis+sentinel" {
@@ -80,18 +80,18 @@ func readURL(u *url.URL) (*place, error) {
 	if u.Host == "" {
 		return nil, fmt.Errorf("%w: the store's URL names no server, as in %s://host:%s", driver.ErrInvalid, u.Scheme, port)
 	}
-	o.InitAddress = addresses(u.Host, port)
+	o.InitAddress = parseAddresses(u.Host, port)
 	o.Username = u.User.Username()
 	o.Password, _ = u.User.Password()
 	var ca, cert, key, name string
 	secure := u.Scheme == "rediss"
 	err := driver.Query(u, map[string]func(string) error{
-		"prefix":   func(v string) error { p.opts.Key = v + "*"; return noStar(v) },
+		"prefix":   func(v string) error { p.opts.Key = v + "*"; return rejectStar(v) },
 		"template": func(v string) error { p.opts.Key = v; return nil },
 		"layout":   func(v string) error { p.opts.Layout = Layout(v); return nil },
 		"replicas": func(v string) (err error) { p.opts.Replicas, err = strconv.Atoi(v); return err },
 		"addrs": func(v string) error {
-			o.InitAddress = append(o.InitAddress, addresses(v, port)...)
+			o.InitAddress = append(o.InitAddress, parseAddresses(v, port)...)
 			return nil
 		},
 		"tls":      func(v string) (err error) { on, err := strconv.ParseBool(v); secure = secure || on; return err },
@@ -119,11 +119,11 @@ func readURL(u *url.URL) (*place, error) {
 		}
 		o.Sentinel.TLSConfig = o.TLSConfig
 	}
-	return p, p.readPath(u)
+	return p, p.parsePath(u)
 }
 
-// readPath reads the database, and before it the name of the Sentinels' primary.
-func (p *place) readPath(u *url.URL) error {
+// parsePath reads the database, and before it the name of the Sentinels' primary.
+func (p *storeURL) parsePath(u *url.URL) error {
 	path := strings.Trim(u.Path, "/")
 	switch u.Scheme {
 	case "redis+sentinel":
@@ -159,15 +159,15 @@ func (p *place) readPath(u *url.URL) error {
 	return nil
 }
 
-func noStar(v string) error {
+func rejectStar(v string) error {
 	if strings.Contains(v, "*") {
 		return errors.New("a prefix has no star; see template")
 	}
 	return nil
 }
 
-// addresses reads hosts with or without ports, separated by commas.
-func addresses(list, port string) (as []string) {
+// parseAddresses reads hosts with or without ports, separated by commas.
+func parseAddresses(list, port string) (as []string) {
 	for a := range strings.SplitSeq(list, ",") {
 		if _, _, err := net.SplitHostPort(a); err != nil {
 			a = net.JoinHostPort(strings.Trim(a, "[]"), port)
@@ -180,8 +180,8 @@ func addresses(list, port string) (as []string) {
 // openClient makes a store with a client of its own, which connects at once.
 func openClient(ctx context.Context, o rueidis.ClientOption, opts *Options) (*Store, error) {
 	var client rueidis.Client
-	err := patiently(ctx, func() (err error) {
-		client, err = connect(ctx, o)
+	err := retryConnect(ctx, func() (err error) {
+		client, err = connectClient(ctx, o)
 		return err
 	})
 	if err != nil {
@@ -193,24 +193,24 @@ func openClient(ctx context.Context, o rueidis.ClientOption, opts *Options) (*St
 		return nil, err
 	}
 	s.owned = true
-	if err := s.learn(ctx); err != nil {
+	if err := s.ensureChannelsKnown(ctx); err != nil {
 		_ = s.Close()
 		return nil, err
 	}
 	return s, nil
 }
 
-// patiently connects again while what is in the way may pass, as when a server is started anew, for as long as a claim would bear
+// retryConnect connects again while what is in the way may pass, as when a server is started anew, for as long as a claim would bear
 // with it. Nobody may listen any more or at all: that is borne for a shorter time, so that a wrong port is soon told.
-func patiently(ctx context.Context, connect func() error) error {
+func retryConnect(ctx context.Context, connect func() error) error {
 	start := time.Now()
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		err := connect()
 		limit := driver.UnreachableTimeout(driver.MaxTTL)
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			limit = refusedTime
+			limit = refusedTimeout
 		}
-		if err == nil || !mayPass(err) || time.Since(start)+pause > limit {
+		if err == nil || !isTransient(err) || time.Since(start)+pause > limit {
 			return err
 		}
 		select {
@@ -221,20 +221,20 @@ func patiently(ctx context.Context, connect func() error) error {
 	}
 }
 
-// refusedTime is for how long it is tried to connect to where nobody listens.
-const refusedTime = 3 * time.Second
+// refusedTimeout is for how long it is tried to connect to where nobody listens.
+const refusedTimeout = 3 * time.Second
 
-// mayPass reports whether to connect again may help.
-func mayPass(err error) bool {
+// isTransient reports whether to connect again may help.
+func isTransient(err error) bool {
 	if dns := (*net.DNSError)(nil); errors.As(err, &dns) && dns.IsNotFound {
 		return false
 	}
 	return !driver.IsFinal(err) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }
 
-// connect makes a client, or gives up when ctx ends: of many servers that hang each is waited for by itself, and what makes the
+// connectClient makes a client, or gives up when ctx ends: of many servers that hang each is waited for by itself, and what makes the
 // client knows no context. Its errors tell no secret.
-func connect(ctx context.Context, o rueidis.ClientOption) (rueidis.Client, error) {
+func connectClient(ctx context.Context, o rueidis.ClientOption) (rueidis.Client, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -267,5 +267,5 @@ func connect(ctx context.Context, o rueidis.ClientOption) (rueidis.Client, error
 			return nil, f
 		}
 	}
-	return nil, unconnected(err, &o)
+	return nil, connectError(err, &o)
 }

@@ -13,28 +13,28 @@ import (
 // TestURL: each form is read as it says, and what is wrong with one is told without its secrets.
 func TestURL(t *testing.T) {
 	t.Parallel()
-	for raw, check := range map[string]func(p *place) bool{
-		"redis://h": func(p *place) bool { return p.client.InitAddress[0] == "h:6379" && p.client.ForceSingleClient },
-		"redis://u:s3cret@h:1/3": func(p *place) bool {
+	for raw, check := range map[string]func(p *storeURL) bool{
+		"redis://h": func(p *storeURL) bool { return p.client.InitAddress[0] == "h:6379" && p.client.ForceSingleClient },
+		"redis://u:s3cret@h:1/3": func(p *storeURL) bool {
 			o := p.client
 			return o.Username == "u" && o.Password == "s3cret" && o.SelectDB == 3
 		},
-		"redis://[::1]:7/":          func(p *place) bool { return p.client.InitAddress[0] == "[::1]:7" },
-		"rediss://h?tls-name=n":     func(p *place) bool { return p.client.TLSConfig != nil && p.client.TLSConfig.ServerName == "n" },
-		"redis://h?prefix=app:":     func(p *place) bool { return p.opts.Key == "app:*" },
-		"redis://h?template=a:*:b":  func(p *place) bool { return p.opts.Key == "a:*:b" },
-		"redis://h?layout=redisson": func(p *place) bool { return p.opts.Layout == LayoutRedisson },
-		"redis+sentinel://h,i/m1/2?addrs=j:9": func(p *place) bool {
+		"redis://[::1]:7/":          func(p *storeURL) bool { return p.client.InitAddress[0] == "[::1]:7" },
+		"rediss://h?tls-name=n":     func(p *storeURL) bool { return p.client.TLSConfig != nil && p.client.TLSConfig.ServerName == "n" },
+		"redis://h?prefix=app:":     func(p *storeURL) bool { return p.opts.Key == "app:*" },
+		"redis://h?template=a:*:b":  func(p *storeURL) bool { return p.opts.Key == "a:*:b" },
+		"redis://h?layout=redisson": func(p *storeURL) bool { return p.opts.Layout == LayoutRedisson },
+		"redis+sentinel://h,i/m1/2?addrs=j:9": func(p *storeURL) bool {
 			return slices.Equal(p.client.InitAddress, []string{"h:26379", "i:26379", "j:9"}) && p.client.Sentinel.MasterSet == "m1" && p.client.SelectDB == 2
 		},
-		"redis+cluster://h?replicas=2": func(p *place) bool { return !p.client.ForceSingleClient && p.opts.Replicas == 2 },
-		"redlock://h?addrs=i,j:3":      func(p *place) bool { return slices.Equal(p.client.InitAddress, []string{"h:6379", "i:6379", "j:3"}) },
+		"redis+cluster://h?replicas=2": func(p *storeURL) bool { return !p.client.ForceSingleClient && p.opts.Replicas == 2 },
+		"redlock://h?addrs=i,j:3":      func(p *storeURL) bool { return slices.Equal(p.client.InitAddress, []string{"h:6379", "i:6379", "j:3"}) },
 	} {
 		u, err := url.Parse(raw)
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := readURL(u)
+		p, err := parseURL(u)
 		if err != nil || !check(p) {
 			t.Errorf("%s: %+v %v", raw, p, err)
 		} else if strings.Contains(p.opts.Place, "s3cret") {

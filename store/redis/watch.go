@@ -30,7 +30,7 @@ func (s *Store) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, 
 	if err := driver.CheckName(seen.Name, s.info); err != nil {
 		return driver.Lock{}, err
 	}
-	return aside(ctx, s, func() (driver.Lock, error) {
+	return runAsync(ctx, s, func() (driver.Lock, error) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer context.AfterFunc(s.life, func() { cancel(driver.ErrClosed) })()
@@ -39,15 +39,15 @@ func (s *Store) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, 
 			if err != nil || l.Revision != seen.Revision {
 				return l, err
 			}
-			if s.track(ctx, seen); ctx.Err() != nil {
+			if s.waitForChange(ctx, seen); ctx.Err() != nil {
 				return l, context.Cause(ctx)
 			}
 		}
 	})
 }
 
-// track returns when the lock may stand otherwise than in seen.
-func (s *Store) track(ctx context.Context, seen driver.Lock) {
+// waitForChange returns when the lock may stand otherwise than in seen.
+func (s *Store) waitForChange(ctx context.Context, seen driver.Lock) {
 	changed := make(chan struct{}, 1)
 	d, release := s.client.Dedicate()
 	defer release()
@@ -58,8 +58,8 @@ func (s *Store) track(ctx context.Context, seen driver.Lock) {
 		}
 	})
 	look := func() (string, error) {
-		l, err := s.inspect(seen.Name, func(keys, args []string) (rueidis.RedisMessage, error) {
-			return d.Do(ctx, d.B().Eval().Script(s.steps.show.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()).ToMessage()
+		l, err := s.inspectWith(seen.Name, func(keys, args []string) (rueidis.RedisMessage, error) {
+			return d.Do(ctx, d.B().Eval().Script(s.scripts.inspect.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()).ToMessage()
 		})
 		return l.Revision, err
 	}
@@ -85,19 +85,19 @@ func (s *Store) track(ctx context.Context, seen driver.Lock) {
 		timer.Stop()
 	}
 	if err != nil {
-		_ = s.sleep(ctx, watchPoll/10)
+		_ = s.sleepOrClosed(ctx, watchPoll/10)
 	}
 }
 
 // Explain: the TTL is kept as it is.
 func (s *Store) Explain(c driver.Claim) driver.Plan {
-	return driver.Plan{TTL: c.TTL, Keys: s.keysOf(c)}
+	return driver.Plan{TTL: c.TTL, Keys: s.claimKeys(c)}
 }
 
-// keysOf are the keys that a claim reads and writes, the lock's own first.
-func (s *Store) keysOf(c driver.Claim) []string {
-	keys := s.keys.all(c.Name)
-	if s.steps.leave == nil || c.Kind == driver.KindMutex && !c.Fair {
+// claimKeys are the keys that a claim reads and writes, the lock's own first.
+func (s *Store) claimKeys(c driver.Claim) []string {
+	keys := s.keys.allKeys(c.Name)
+	if s.scripts.releaseQueued == nil || c.Kind == driver.KindMutex && !c.Fair {
 		return s.tryKeys(keys[0])
 	}
 	return keys[:]

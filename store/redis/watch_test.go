@@ -17,7 +17,7 @@ import (
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s, other := open(t, "redis://"+server.Addr).(*Store), open(t, "redis://"+server.Addr)
+	s, other := openForTest(t, "redis://"+server.Addr).(*Store), openForTest(t, "redis://"+server.Addr)
 	s.watchPoll = time.Hour
 	seen, err := s.Inspect(t.Context(), "m")
 	if err != nil {
@@ -33,7 +33,7 @@ func TestWatch(t *testing.T) {
 			for range got {
 			}
 		}()
-		do(t, server, "CONFIG", "RESETSTAT")
+		sendCommand(t, server, "CONFIG", "RESETSTAT")
 		go func() {
 			defer close(got)
 			for l := seen; ctx.Err() == nil; {
@@ -48,7 +48,7 @@ func TestWatch(t *testing.T) {
 				}
 			}
 		}()
-		if err := redistest.Until(ctx, func() bool { by, _, _ := calls(t, server); return by["eval"] >= 2 }); err != nil {
+		if err := redistest.Until(ctx, func() bool { by, _, _ := commandCalls(t, server); return by["eval"] >= 2 }); err != nil {
 			t.Fatalf("%s: nobody watches: %v", what, err) // it looks before the server is to tell, and once more then
 		}
 		start := time.Now()
@@ -79,22 +79,22 @@ func TestWatch(t *testing.T) {
 				t.Error(err)
 			}
 		}, 0, 0)
-		next("foreign", func() { do(t, server, "SET", "m", "somebody", "PX", "3600000") }, 1, 0)
-		next("foreign gone", func() { do(t, server, "DEL", "m") }, 0, 0)
-		next("foreign for a while", func() { do(t, server, "SET", "m", "somebody", "PX", "3600000") }, 1, 0)
-		next("end of a TTL", func() { do(t, server, "PEXPIRE", "m", "500") }, 0, 0)
+		next("foreign", func() { sendCommand(t, server, "SET", "m", "somebody", "PX", "3600000") }, 1, 0)
+		next("foreign gone", func() { sendCommand(t, server, "DEL", "m") }, 0, 0)
+		next("foreign for a while", func() { sendCommand(t, server, "SET", "m", "somebody", "PX", "3600000") }, 1, 0)
+		next("end of a TTL", func() { sendCommand(t, server, "PEXPIRE", "m", "500") }, 0, 0)
 	}
 	slices.Sort(took)
 	t.Logf("told after %v in the median, %v at most", took[len(took)/2], took[len(took)-1])
 
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	do(t, server, "CONFIG", "RESETSTAT")
+	sendCommand(t, server, "CONFIG", "RESETSTAT")
 	start := time.Now()
-	if _, err := open(t, "redis://"+server.Addr).(*Store).NextChange(ctx, seen); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := openForTest(t, "redis://"+server.Addr).(*Store).NextChange(ctx, seen); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("nothing has changed: %v", err)
 	}
-	by, _, _ := calls(t, server)
+	by, _, _ := commandCalls(t, server)
 	if n, took := by["eval"]+by["evalsha"], time.Since(start); n > 4+int(2*took/watchPoll) {
 		t.Errorf("%d looks in %v", n, took)
 	}
@@ -105,24 +105,24 @@ func TestExplain(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	for _, query := range []string{"?prefix=app:", "?template={app}:*:lock", "?prefix=r:&layout=redisson"} {
-		s := open(t, "redis://"+server.Addr+query)
+		s := openForTest(t, "redis://"+server.Addr+query)
 		c := mutex("m", time.Minute)
 		sem := mutex("s", time.Minute)
 		sem.Kind, sem.Limit = driver.KindSemaphore, 3
 		for _, c := range []driver.Claim{c, sem} {
-			do(t, server, "FLUSHALL")
+			sendCommand(t, server, "FLUSHALL")
 			if _, err := s.Acquire(t.Context(), c); errors.Is(err, driver.ErrUnsupported) {
 				continue
 			} else if err != nil {
 				t.Fatal(err)
 			}
 			plan := s.(driver.Explainer).Explain(c)
-			for key := range strings.FieldsSeq(do(t, server, "EVAL", "return table.concat(redis.call('KEYS', '*'), ' ')", "0")) {
+			for key := range strings.FieldsSeq(sendCommand(t, server, "EVAL", "return table.concat(redis.call('KEYS', '*'), ' ')", "0")) {
 				if !slices.Contains(plan.Keys, key) {
 					t.Errorf("%s: %s stands there, and is not among %q", query, key, plan.Keys)
 				}
 			}
-			if plan.TTL != c.TTL || do(t, server, "EXISTS", plan.Keys[0]) != ":1" {
+			if plan.TTL != c.TTL || sendCommand(t, server, "EXISTS", plan.Keys[0]) != ":1" {
 				t.Errorf("%s: %+v", query, plan)
 			}
 		}

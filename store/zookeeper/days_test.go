@@ -276,9 +276,9 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestForeign: what is no claim is ignored, what is one of a foreign client is waited for; an operator sees whose it is, can't
+// TestForeignHolders: what is no claim is ignored, what is one of a foreign client is waited for; an operator sees whose it is, can't
 // mark it, and can remove it by force.
-func TestForeign(t *testing.T) {
+func TestForeignHolders(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	s, cli := rig.Peer(t, c), admin(t, c)

@@ -2,8 +2,8 @@ package zookeeper
 
 import "testing"
 
-// TestMalformed: an answer with fewer or more results than a multi has steps, or of a node that was not asked for, is an error.
-func TestMalformed(t *testing.T) {
+// TestMalformedReplies: an answer with fewer or more results than a multi has steps, or of a node that was not asked for, is an error.
+func TestMalformedReplies(t *testing.T) {
 	t.Parallel()
 	create := func() *call { return createCall(opCreate, "/lock/a-", nil, Anyone, modeSequential) }
 	answer := func(results ...string) reader {

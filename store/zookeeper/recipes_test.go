@@ -82,8 +82,8 @@ func TestExplainOtherRecipe(t *testing.T) {
 	}
 }
 
-// TestListForeign: in a namespace what only foreign clients hold is listed; without one that may be anybody's.
-func TestListForeign(t *testing.T) {
+// TestListForeignLocks: in a namespace what only foreign clients hold is listed; without one that may be anybody's.
+func TestListForeignLocks(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	cli := admin(t, c)

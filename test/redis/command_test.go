@@ -48,8 +48,8 @@ func holdfastCommand(t *testing.T, store string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// said runs a command line, and gives what it said and its exit code.
-func said(t *testing.T, store string, args ...string) (out, errs string, code int) {
+// runCommand runs a command line, and gives what it said and its exit code.
+func runCommand(t *testing.T, store string, args ...string) (out, errs string, code int) {
 	t.Helper()
 	cmd := holdfastCommand(t, store, args...)
 	var o, e bytes.Buffer
@@ -62,8 +62,8 @@ func said(t *testing.T, store string, args ...string) (out, errs string, code in
 	return o.String(), e.String(), cmd.ProcessState.ExitCode()
 }
 
-// wants checks an exit code, and that all words were said.
-func wants(t *testing.T, what, said string, code, want int, words ...string) {
+// expectOutput checks an exit code, and that all words were said.
+func expectOutput(t *testing.T, what, said string, code, want int, words ...string) {
 	t.Helper()
 	if code != want {
 		t.Errorf("%s: exit %d, want %d: %s", what, code, want, said)
@@ -88,17 +88,17 @@ func startServer(t *testing.T, args ...string) *redistest.Server {
 	return s
 }
 
-// holding is a command line that holds a lock.
-type holding struct {
+// holdingCommand is a command line that holds a lock.
+type holdingCommand struct {
 	*exec.Cmd
 	errs  bytes.Buffer
 	ended chan struct{}
 }
 
-// held starts one, and returns when it holds the lock.
-func held(t *testing.T, store, name string, args ...string) *holding {
+// startHolding starts one, and returns when it holds the lock.
+func startHolding(t *testing.T, store, name string, args ...string) *holdingCommand {
 	t.Helper()
-	h := &holding{Cmd: holdfastCommand(t, store, args...), ended: make(chan struct{})}
+	h := &holdingCommand{Cmd: holdfastCommand(t, store, args...), ended: make(chan struct{})}
 	h.Stderr = &h.errs
 	if err := h.Start(); err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func held(t *testing.T, store, name string, args ...string) *holding {
 	go func() { _ = h.Wait(); close(h.ended) }()
 	t.Cleanup(func() { _ = h.Process.Kill(); <-h.ended })
 	if err := redistest.Until(t.Context(), func() bool {
-		out, _, code := said(t, store, "list")
+		out, _, code := runCommand(t, store, "list")
 		return code == 0 && strings.Contains(out, name)
 	}); err != nil {
 		t.Fatalf("%v does not hold %q", args, name)
@@ -114,19 +114,19 @@ func held(t *testing.T, store, name string, args ...string) *holding {
 	return h
 }
 
-// exits checks how it ends.
-func (h *holding) exits(t *testing.T, what string, want int) {
+// expectExit checks how it ends.
+func (h *holdingCommand) expectExit(t *testing.T, what string, want int) {
 	t.Helper()
 	select {
 	case <-h.ended:
-		wants(t, what, h.errs.String(), h.ProcessState.ExitCode(), want)
+		expectOutput(t, what, h.errs.String(), h.ProcessState.ExitCode(), want)
 	case <-time.After(time.Minute):
 		t.Fatalf("%s: it does not end", what)
 	}
 }
 
-// TestCommand: the command does on Redis what it does everywhere: run, hold, list, show, explain, stores, and break.
-func TestCommand(t *testing.T) {
+// TestCommandOnRedis: the command does on Redis what it does everywhere: run, hold, list, show, explain, stores, and break.
+func TestCommandOnRedis(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	if _, err := server.Do("ACL", "SETUSER", "default", "resetpass", ">hunter2"); err != nil {
@@ -135,48 +135,48 @@ func TestCommand(t *testing.T) {
 	store := "redis://:hunter2@" + server.Addr + "/1?prefix=app:"
 	shown := "redis://" // the place, without the password
 
-	out, errs, code := said(t, store, "run", "job", "--", "sh", "-c", "echo $HOLDFAST_TOKEN; exit 7")
-	wants(t, "run", out+errs, code, 7)
+	out, errs, code := runCommand(t, store, "run", "job", "--", "sh", "-c", "echo $HOLDFAST_TOKEN; exit 7")
+	expectOutput(t, "run", out+errs, code, 7)
 	if len(strings.TrimSpace(out)) != 16 {
 		t.Errorf("token %q", out)
 	}
-	_, _, code = said(t, store, "show", "job")
-	wants(t, "nothing stands", "", code, 0)
+	_, _, code = runCommand(t, store, "show", "job")
+	expectOutput(t, "nothing stands", "", code, 0)
 
-	holder := held(t, store, "job", "hold", "--ttl", "30s", "job")
-	out, errs, code = said(t, store, "run", "-n", "job", "--", "true")
-	wants(t, "a second run", out+errs, code, 75, "held by")
-	out, errs, code = said(t, store, "list")
-	wants(t, "list", out+errs, code, 0, "job")
-	out, errs, code = said(t, store, "show", "job")
-	wants(t, "show", out+errs, code, 0, "job", "mutex")
-	out, errs, code = said(t, store, "explain", "job")
-	wants(t, "explain", out+errs, code, 0, "app:job", "holdfast:{app:job}", shown, "allkeys-lru", "noeviction")
-	out, errs, code = said(t, store, "stores")
-	wants(t, "stores", out+errs, code, 0, "advisory", "redis+sentinel", "redlock", "allkeys-lru", "fail-over")
+	holder := startHolding(t, store, "job", "hold", "--ttl", "30s", "job")
+	out, errs, code = runCommand(t, store, "run", "-n", "job", "--", "true")
+	expectOutput(t, "a second run", out+errs, code, 75, "held by")
+	out, errs, code = runCommand(t, store, "list")
+	expectOutput(t, "list", out+errs, code, 0, "job")
+	out, errs, code = runCommand(t, store, "show", "job")
+	expectOutput(t, "show", out+errs, code, 0, "job", "mutex")
+	out, errs, code = runCommand(t, store, "explain", "job")
+	expectOutput(t, "explain", out+errs, code, 0, "app:job", "holdfast:{app:job}", shown, "allkeys-lru", "noeviction")
+	out, errs, code = runCommand(t, store, "stores")
+	expectOutput(t, "stores", out+errs, code, 0, "advisory", "redis+sentinel", "redlock", "allkeys-lru", "fail-over")
 	_ = holder.Process.Signal(syscall.SIGTERM)
-	holder.exits(t, "hold", 0)
+	holder.expectExit(t, "hold", 0)
 
 	// A break is heard at the next renewal; by force the lock is free at once.
-	holder = held(t, store, "broken", "run", "--ttl", "9s", "--grace", "200ms", "broken", "--", "sleep", "600")
-	out, errs, code = said(t, store, "break", "broken")
-	wants(t, "break", out+errs, code, 0)
-	holder.exits(t, "what was broken", 76)
-	holder = held(t, store, "forced", "run", "--ttl", "9s", "--grace", "200ms", "forced", "--", "sleep", "600")
-	out, errs, code = said(t, store, "break", "--force", "forced")
-	wants(t, "break --force", out+errs, code, 0)
-	out, errs, code = said(t, store, "run", "-n", "forced", "--", "true")
-	wants(t, "the next after a forced break", out+errs, code, 0)
-	holder.exits(t, "what was broken by force", 76)
-	_, _, code = said(t, store, "break", "forced")
-	wants(t, "a break of nothing", "", code, 1)
+	holder = startHolding(t, store, "broken", "run", "--ttl", "9s", "--grace", "200ms", "broken", "--", "sleep", "600")
+	out, errs, code = runCommand(t, store, "break", "broken")
+	expectOutput(t, "break", out+errs, code, 0)
+	holder.expectExit(t, "what was broken", 76)
+	holder = startHolding(t, store, "forced", "run", "--ttl", "9s", "--grace", "200ms", "forced", "--", "sleep", "600")
+	out, errs, code = runCommand(t, store, "break", "--force", "forced")
+	expectOutput(t, "break --force", out+errs, code, 0)
+	out, errs, code = runCommand(t, store, "run", "-n", "forced", "--", "true")
+	expectOutput(t, "the next after a forced break", out+errs, code, 0)
+	holder.expectExit(t, "what was broken by force", 76)
+	_, _, code = runCommand(t, store, "break", "forced")
+	expectOutput(t, "a break of nothing", "", code, 1)
 
-	out, errs, code = said(t, "redis://boss:hunter3@"+server.Addr, "list")
-	wants(t, "a wrong password", out+errs, code, 69, "credentials")
-	out, errs, code = said(t, "redis://127.0.0.1:1", "run", "x", "--", "true")
-	wants(t, "no server", out+errs, code, 69, "127.0.0.1:1", "refused")
-	out, errs, code = said(t, "redis://u:hunter2@host/x", "list")
-	wants(t, "a wrong URL", out+errs, code, 64, "database")
+	out, errs, code = runCommand(t, "redis://boss:hunter3@"+server.Addr, "list")
+	expectOutput(t, "a wrong password", out+errs, code, 69, "credentials")
+	out, errs, code = runCommand(t, "redis://127.0.0.1:1", "run", "x", "--", "true")
+	expectOutput(t, "no server", out+errs, code, 69, "127.0.0.1:1", "refused")
+	out, errs, code = runCommand(t, "redis://u:hunter2@host/x", "list")
+	expectOutput(t, "a wrong URL", out+errs, code, 64, "database")
 }
 
 // TestCommandLosesTheServer: a run whose server stops answering ends its command before the lock can be anybody else's,
@@ -186,16 +186,16 @@ func TestCommandLosesTheServer(t *testing.T) {
 	const ttl = 6 * time.Second
 	server := startServer(t)
 	store := "redis://" + server.Addr
-	holder := held(t, store, "flushed", "run", "--ttl", ttl.String(), "--grace", "200ms", "flushed", "--", "sleep", "600")
+	holder := startHolding(t, store, "flushed", "run", "--ttl", ttl.String(), "--grace", "200ms", "flushed", "--", "sleep", "600")
 	start := time.Now()
 	if _, err := server.Do("FLUSHALL"); err != nil {
 		t.Fatal(err)
 	}
-	holder.exits(t, "a forgotten lock", 76)
+	holder.expectExit(t, "a forgotten lock", 76)
 	t.Logf("the server forgot the lock: ended after %v of a TTL of %v", time.Since(start).Round(time.Millisecond), ttl)
 
 	file := filepath.Join(t.TempDir(), "pid")
-	holder = held(t, store, "stopped", "run", "--ttl", ttl.String(), "--grace", "200ms", "stopped", "--", "sh", "-c", "echo $$ >"+file+"; exec sleep 600")
+	holder = startHolding(t, store, "stopped", "run", "--ttl", ttl.String(), "--grace", "200ms", "stopped", "--", "sh", "-c", "echo $$ >"+file+"; exec sleep 600")
 	pid := 0
 	if err := redistest.Until(t.Context(), func() bool {
 		text, _ := os.ReadFile(file) // which the shell makes before it writes
@@ -218,6 +218,6 @@ func TestCommandLosesTheServer(t *testing.T) {
 	if took > ttl+500*time.Millisecond+10*late {
 		t.Errorf("the command was ended after %v; the machine was late by %v", took, late)
 	}
-	holder.exits(t, "a stopped server", 76)
+	holder.expectExit(t, "a stopped server", 76)
 	t.Logf("and run has ended after %v", time.Since(start).Round(time.Millisecond))
 }

@@ -50,9 +50,9 @@ func TestMain(m *testing.M) {
 	n, _ := strconv.Atoi(os.Getenv("ROUNDS"))
 	var err error
 	if who == "hold" {
-		err = hold(os.Getenv("REDIS"), os.Getenv("LOCK"))
+		err = holdUntilKilled(os.Getenv("REDIS"), os.Getenv("LOCK"))
 	} else {
-		err = work(who, os.Getenv("REDIS"), n)
+		err = runWorker(who, os.Getenv("REDIS"), n)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, who, err)
@@ -124,9 +124,9 @@ func holdfastAt(url string) (func(context.Context) (func() error, error), error)
 // over is the witness's key that ends the contention.
 const over = "witness:over"
 
-// work takes the lock n times, and counts at a witness how many are inside. Holdfast goes on until it is told that the others are
+// runWorker takes the lock n times, and counts at a witness how many are inside. Holdfast goes on until it is told that the others are
 // done, so that they meet it in each of their rounds.
-func work(who, addr string, n int) error {
+func runWorker(who, addr string, n int) error {
 	lock, err := lockers[who](addr)
 	if err != nil {
 		return err
@@ -162,9 +162,9 @@ func work(who, addr string, n int) error {
 	return nil
 }
 
-// contend runs processes against one another on a server of their own, and counts. The foreign one begins when ours has had the
+// testContention runs processes against one another on a server of their own, and counts. The foreign one begins when ours has had the
 // lock, and ours ends when the foreign one has.
-func contend(t *testing.T, ours string, foreign string, start func(addr string) *exec.Cmd) {
+func testContention(t *testing.T, ours string, foreign string, start func(addr string) *exec.Cmd) {
 	t.Helper()
 	server, err := redistest.Start()
 	if err != nil {
@@ -177,7 +177,7 @@ func contend(t *testing.T, ours string, foreign string, start func(addr string) 
 		}
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { run(self(ours, server.Addr)) })
+	wg.Go(func() { run(workerCommand(ours, server.Addr)) })
 	if err := redistest.Until(t.Context(), func() bool {
 		n, err := server.Do("EXISTS", "witness:"+ours)
 		return err == nil && n == ":1"
@@ -204,18 +204,18 @@ func contend(t *testing.T, ours string, foreign string, start func(addr string) 
 	}
 }
 
-func self(who, addr string) *exec.Cmd {
+func workerCommand(who, addr string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "INTEROP="+who, "REDIS="+addr, "ROUNDS="+strconv.Itoa(*rounds))
 	return cmd
 }
 
-// TestGoClients: the Go clients of the plain layout and we exclude each other.
-func TestGoClients(t *testing.T) {
+// TestGoClientsExclude: the Go clients of the plain layout and we exclude each other.
+func TestGoClientsExclude(t *testing.T) {
 	for _, foreign := range []string{"redsync", "redislock"} {
-		contend(t, "holdfast", foreign, func(addr string) *exec.Cmd { return self(foreign, addr) })
+		testContention(t, "holdfast", foreign, func(addr string) *exec.Cmd { return workerCommand(foreign, addr) })
 	}
-	contend(t, "holdfast-rueidislock", "rueidislock", func(addr string) *exec.Cmd { return self("rueidislock", addr) })
+	testContention(t, "holdfast-rueidislock", "rueidislock", func(addr string) *exec.Cmd { return workerCommand("rueidislock", addr) })
 }
 
 // TestRedisPy: redis-py's Lock and we exclude each other. It needs Debian's python3-redis.
@@ -224,7 +224,7 @@ func TestRedisPy(t *testing.T) {
 	if err := exec.Command(python, "-c", "import redis").Run(); err != nil {
 		t.Skip("needs python3-redis: apt-get install python3-redis")
 	}
-	contend(t, "holdfast", "redispy", func(addr string) *exec.Cmd {
+	testContention(t, "holdfast", "redispy", func(addr string) *exec.Cmd {
 		return exec.Command(python, "testdata/worker.py", addr, strconv.Itoa(*rounds))
 	})
 }
@@ -235,7 +235,7 @@ func TestRedisson(t *testing.T) {
 		t.Skip("run it with -maven, where Maven is")
 	}
 	jars := servertest.ClassPath(t, "testdata/pom.xml")
-	contend(t, "holdfast-redisson", "redisson", func(addr string) *exec.Cmd {
+	testContention(t, "holdfast-redisson", "redisson", func(addr string) *exec.Cmd {
 		return exec.Command("java", "-Xmx256m", "-cp", jars, "testdata/Worker.java", addr, strconv.Itoa(*rounds))
 	})
 }

@@ -20,8 +20,8 @@ import (
 // stopTTL is the TTL of those who are stopped.
 const stopTTL = time.Second
 
-// hold is a process that takes a lock, says its token, and then says whenever what it believes of it has changed.
-func hold(addr, name string) error {
+// holdUntilKilled is a process that takes a lock, says its token, and then says whenever what it believes of it has changed.
+func holdUntilKilled(addr, name string) error {
 	c, err := holdfast.Open(context.Background(), "redis://"+addr, nil)
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ func NewClock() (*Clock, error) {
 	c := &Clock{dir: dir}
 	source := filepath.Join(dir, "clock.c")
 	if err = os.WriteFile(source, shim, 0o600); err == nil {
-		out, cerr := exec.Command("cc", "-shared", "-fPIC", "-O1", "-o", c.library(), source).CombinedOutput()
+		out, cerr := exec.Command("cc", "-shared", "-fPIC", "-O1", "-o", c.libraryPath(), source).CombinedOutput()
 		if err = cerr; err != nil {
 			err = fmt.Errorf("compiling the clock: %w: %s", err, out)
 		}
@@ -46,7 +46,7 @@ func NewClock() (*Clock, error) {
 	return c, nil
 }
 
-func (c *Clock) library() string { return filepath.Join(c.dir, "clock.so") }
+func (c *Clock) libraryPath() string { return filepath.Join(c.dir, "clock.so") }
 
 // Step sets how far the clock is ahead of the machine's.
 func (c *Clock) Step(ahead time.Duration) error {
@@ -58,12 +58,12 @@ func (c *Clock) Step(ahead time.Duration) error {
 
 // Start is Start on this clock.
 func (c *Clock) Start(args ...string) (*Server, error) {
-	s, err := prepare(args)
+	s, err := newServer(args)
 	if err != nil {
 		return nil, err
 	}
-	s.env = []string{"LD_PRELOAD=" + c.library(), "HOLDFAST_CLOCK=" + c.file.Name()}
-	return s, s.run()
+	s.env = []string{"LD_PRELOAD=" + c.libraryPath(), "HOLDFAST_CLOCK=" + c.file.Name()}
+	return s, s.startProcess()
 }
 
 // Close removes the clock. Its servers were stopped before.

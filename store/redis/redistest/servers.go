@@ -34,15 +34,15 @@ type Server struct {
 // Start starts a server with these options beside those that keep it on loopback and off the disk. A later option
 // overrides an earlier one. Stop it.
 func Start(args ...string) (*Server, error) {
-	s, err := prepare(args)
+	s, err := newServer(args)
 	if err != nil {
 		return nil, err
 	}
-	return s, s.run()
+	return s, s.startProcess()
 }
 
-// prepare makes a server that is not started yet.
-func prepare(args []string) (*Server, error) {
+// newServer makes a server that is not started yet.
+func newServer(args []string) (*Server, error) {
 	port, err := freeport.Port()
 	if err != nil {
 		return nil, err
@@ -61,8 +61,8 @@ func prepare(args []string) (*Server, error) {
 	return s, nil
 }
 
-// run starts the process, and returns when it answers.
-func (s *Server) run() error {
+// startProcess starts the process, and returns when it answers.
+func (s *Server) startProcess() error {
 	log, err := os.OpenFile(filepath.Join(s.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -145,8 +145,8 @@ func (s *Server) Kill() {
 	<-s.done
 }
 
-// Again starts the process again on its port.
-func (s *Server) Again() error { return s.run() }
+// Restart starts the process again on its port.
+func (s *Server) Restart() error { return s.startProcess() }
 
 // Stop ends the process and removes its files.
 func (s *Server) Stop() {
@@ -241,13 +241,13 @@ func Replicated(ctx context.Context) (*Group, error) {
 	return g, nil
 }
 
-// Watchful has the Sentinels replace a primary that has not answered for a second.
-func (g *Group) Watchful() error { return g.downAfter("1000") }
+// DetectFailuresFast has the Sentinels replace a primary that has not answered for a second.
+func (g *Group) DetectFailuresFast() error { return g.setDownAfter("1000") }
 
-// Patient has them wait again.
-func (g *Group) Patient() error { return g.downAfter("60000") }
+// DetectFailuresSlowly has them wait again.
+func (g *Group) DetectFailuresSlowly() error { return g.setDownAfter("60000") }
 
-func (g *Group) downAfter(ms string) error {
+func (g *Group) setDownAfter(ms string) error {
 	for _, s := range g.Sentinels {
 		if _, err := s.Do("SENTINEL", "SET", MasterName, "down-after-milliseconds", ms); err != nil {
 			return err
@@ -272,7 +272,7 @@ func startSentinel(primary string) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{Port: port, Addr: "127.0.0.1:" + port, Dir: dir, args: []string{conf, "--sentinel"}}
-	return s, s.run()
+	return s, s.startProcess()
 }
 
 // Cluster starts a Cluster of three primaries, and returns when it serves all slots.

@@ -17,32 +17,32 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// order is what a worker process is to do.
-type order struct {
+// workerOrder is what a worker process is to do.
+type workerOrder struct {
 	Locker, Addr, Key string
 	Goroutines        int
 	Seconds           float64
 }
 
-// span is one turn, on the clock that all processes of the machine share.
-type span struct{ From, To int64 }
+// timeSpan is one turn, on the clock that all processes of the machine share.
+type timeSpan struct{ From, To int64 }
 
-// contest is what one locker did in one round.
-type contest struct {
+// contestResult is what one locker did in one round.
+type contestResult struct {
 	gap      float64 // from the start of an unlock to the next holder, us, the mean
 	perSec   float64
 	fairness float64 // most turns of a goroutine by the least
 	starved  int     // goroutines without a turn
 }
 
-// handOvers measures how soon the next one holds a lock that all want all the time.
-func handOvers(ctx context.Context, server *redistest.Server, name string, processes, goroutines int) error {
-	lockers := contestants(func(l *locker) bool { return !l.alone })
-	got := make([][]contest, len(lockers))
+// measureHandOvers measures how soon the next one holds a lock that all want all the time.
+func measureHandOvers(ctx context.Context, server *redistest.Server, name string, processes, goroutines int) error {
+	lockers := selectLockers(func(l *locker) bool { return !l.alone })
+	got := make([][]contestResult, len(lockers))
 	n := max(*rounds/3, 3)
 	for round := range n {
 		for i, l := range lockers {
-			c, err := compete(ctx, server.Addr, l.name, fmt.Sprint(name, l.name, round), processes, goroutines)
+			c, err := runContest(ctx, server.Addr, l.name, fmt.Sprint(name, l.name, round), processes, goroutines)
 			if err != nil {
 				return fmt.Errorf("%s: %w", l.name, err)
 			}
@@ -51,20 +51,20 @@ func handOvers(ctx context.Context, server *redistest.Server, name string, proce
 	}
 	fmt.Printf("\n%-40s %10s %10s %7s %9s %9s\n", name, "turns/s", "gap us", "ratio", "max/min", "starved")
 	for i, l := range lockers {
-		by := func(f func(contest) float64) float64 { return median(got[i], f) }
+		by := func(f func(contestResult) float64) float64 { return median(got[i], f) }
 		ratios := make([]float64, n)
 		for k := range ratios {
 			ratios[k] = got[i][k].gap / got[0][k].gap
 		}
-		fmt.Printf("%-40s %10.0f %10.0f %7.2f %9.2f %9.0f\n", l.name, by(func(c contest) float64 { return c.perSec }),
-			by(func(c contest) float64 { return c.gap }), median(ratios, func(f float64) float64 { return f }),
-			by(func(c contest) float64 { return c.fairness }), by(func(c contest) float64 { return float64(c.starved) }))
+		fmt.Printf("%-40s %10.0f %10.0f %7.2f %9.2f %9.0f\n", l.name, by(func(c contestResult) float64 { return c.perSec }),
+			by(func(c contestResult) float64 { return c.gap }), median(ratios, func(f float64) float64 { return f }),
+			by(func(c contestResult) float64 { return c.fairness }), by(func(c contestResult) float64 { return float64(c.starved) }))
 	}
 	return nil
 }
 
-// compete has that many processes want one lock for a second.
-func compete(ctx context.Context, addr, name, key string, processes, goroutines int) (c contest, err error) {
+// runContest has that many processes want one lock for a second.
+func runContest(ctx context.Context, addr, name, key string, processes, goroutines int) (c contestResult, err error) {
 	type worker struct {
 		cmd *exec.Cmd
 		in  *json.Encoder
@@ -103,14 +103,14 @@ func compete(ctx context.Context, addr, name, key string, processes, goroutines 
 		}
 	}
 	for _, w := range workers {
-		if err := w.in.Encode(order{Key: key, Goroutines: goroutines, Seconds: 1}); err != nil {
+		if err := w.in.Encode(workerOrder{Key: key, Goroutines: goroutines, Seconds: 1}); err != nil {
 			return c, err
 		}
 	}
-	var all []span
+	var all []timeSpan
 	least, most := int(^uint(0)>>1), 0
 	for _, w := range workers {
-		var by [][]span
+		var by [][]timeSpan
 		if err := json.NewDecoder(w.out).Decode(&by); err != nil {
 			return c, fmt.Errorf("a worker reports nothing: %w", err)
 		}
@@ -122,7 +122,7 @@ func compete(ctx context.Context, addr, name, key string, processes, goroutines 
 			all = append(all, spans...)
 		}
 	}
-	slices.SortFunc(all, func(a, b span) int { return int(a.From - b.From) })
+	slices.SortFunc(all, func(a, b timeSpan) int { return int(a.From - b.From) })
 	var sum int64
 	for i := range all[1:] {
 		gap := all[i+1].From - all[i].To
@@ -137,14 +137,14 @@ func compete(ctx context.Context, addr, name, key string, processes, goroutines 
 	return c, nil
 }
 
-// work is a worker process: it takes turns as it is told on its standard input, and reports them.
-func work(name, addr string) {
+// runWorker is a worker process: it takes turns as it is told on its standard input, and reports them.
+func runWorker(name, addr string) {
 	report := func(err error) {
 		fmt.Fprintln(os.Stderr, name, err)
 		os.Exit(1)
 	}
 	ctx := context.Background()
-	var t turn
+	var t lockTurn
 	for _, l := range lockers {
 		if l.name == name {
 			var err error
@@ -157,21 +157,21 @@ func work(name, addr string) {
 	}
 	_ = t(ctx, fmt.Sprint("warm", os.Getpid()), nil)
 	fmt.Println("ready")
-	var o order
+	var o workerOrder
 	if err := json.NewDecoder(os.Stdin).Decode(&o); err != nil {
 		report(err)
 	}
-	by := make([][]span, o.Goroutines)
-	until := now() + int64(o.Seconds*1e9)
+	by := make([][]timeSpan, o.Goroutines)
+	until := nowNanos() + int64(o.Seconds*1e9)
 	var all sync.WaitGroup
 	for g := range by {
-		by[g] = []span{}
+		by[g] = []timeSpan{}
 		all.Go(func() {
-			for now() < until {
-				bounded, cancel := context.WithTimeout(ctx, time.Duration(until-now())+time.Second)
+			for nowNanos() < until {
+				bounded, cancel := context.WithTimeout(ctx, time.Duration(until-nowNanos())+time.Second)
 				err := t(bounded, o.Key, func() {
-					from := now()
-					by[g] = append(by[g], span{from, now()})
+					from := nowNanos()
+					by[g] = append(by[g], timeSpan{from, nowNanos()})
 				})
 				cancel()
 				if err != nil && bounded.Err() == nil {
@@ -186,8 +186,8 @@ func work(name, addr string) {
 	}
 }
 
-// now is on the clock that all processes of the machine share.
-func now() int64 {
+// nowNanos is on the clock that all processes of the machine share.
+func nowNanos() int64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
 	return ts.Nano()

@@ -36,23 +36,23 @@ var keepers = []struct {
 	{"rueidislock", keepRueidislock},
 }
 
-// heldLeases measures what leases cost while they are held: three renewals each.
-func heldLeases(ctx context.Context, server *redistest.Server, name string) error {
+// measureHeldLeases measures what leases cost while they are held: three renewals each.
+func measureHeldLeases(ctx context.Context, server *redistest.Server, name string) error {
 	fmt.Printf("\n%-40s %10s %12s %14s %14s %14s\n", name, "B/lease", "goroutines", "scripts/min", "client us/s", "server us/s")
 	for _, k := range keepers {
-		if !chosen(k.name, "holdfast", "redsync", "redislock", "rueidislock") {
+		if !matchesOnly(k.name, "holdfast", "redsync", "redislock", "rueidislock") {
 			continue
 		}
 		if _, err := server.Do("FLUSHALL"); err != nil {
 			return err
 		}
-		heap, goroutines := inUse(), runtime.NumGoroutine()
+		heap, goroutines := memoryInUse(), runtime.NumGoroutine()
 		end, err := k.keep(ctx, server.Addr, *held)
 		if err != nil {
 			return fmt.Errorf("%s: %w", k.name, err)
 		}
 		time.Sleep(heldBeat) // the first renewals follow the acquisitions, and are not typical
-		each, more := float64(inUse()-heap)/float64(*held), runtime.NumGoroutine()-goroutines
+		each, more := float64(memoryInUse()-heap)/float64(*held), runtime.NumGoroutine()-goroutines
 		scripts, theirs, ours, start := scriptCalls(server), serverCPU(server), clientCPU(), time.Now()
 		time.Sleep(3 * heldBeat)
 		perSecond := func(seconds float64) float64 { return seconds * 1e6 / time.Since(start).Seconds() / float64(*held) }
@@ -78,8 +78,8 @@ func scriptCalls(s *redistest.Server) (n int64) {
 	return n
 }
 
-// inUse is the memory in use after a collection: heap and stacks.
-func inUse() int64 {
+// memoryInUse is the memory in use after a collection: heap and stacks.
+func memoryInUse() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -101,8 +101,8 @@ func keepHoldfast(ctx context.Context, addr string, n int) (func(), error) {
 	return func() { _ = c.Close() }, nil
 }
 
-// renewed calls renew each third of the TTL, in a goroutine of its own, until ctx ends.
-func renewed(ctx context.Context, all *sync.WaitGroup, renew func(context.Context) error) {
+// renewUntilDone calls renew each third of the TTL, in a goroutine of its own, until ctx ends.
+func renewUntilDone(ctx context.Context, all *sync.WaitGroup, renew func(context.Context) error) {
 	all.Go(func() {
 		tick := time.NewTicker(heldBeat)
 		defer tick.Stop()
@@ -129,7 +129,7 @@ func keepRedsync(ctx context.Context, addr string, n int) (func(), error) {
 			end()
 			return nil, err
 		}
-		renewed(ctx, &all, func(ctx context.Context) error { _, err := m.ExtendContext(ctx); return err })
+		renewUntilDone(ctx, &all, func(ctx context.Context) error { _, err := m.ExtendContext(ctx); return err })
 	}
 	return end, nil
 }
@@ -146,7 +146,7 @@ func keepRedislock(ctx context.Context, addr string, n int) (func(), error) {
 			end()
 			return nil, err
 		}
-		renewed(ctx, &all, func(ctx context.Context) error { return l.Refresh(ctx, heldTTL, nil) })
+		renewUntilDone(ctx, &all, func(ctx context.Context) error { return l.Refresh(ctx, heldTTL, nil) })
 	}
 	return end, nil
 }

@@ -23,13 +23,13 @@ import (
 // ttl is that of all locks.
 const ttl = 30 * time.Second
 
-// turn takes the lock of that key, calls inside if it is not nil, and gives it back.
-type turn func(ctx context.Context, key string, inside func()) error
+// lockTurn takes the lock of that key, calls inside if it is not nil, and gives it back.
+type lockTurn func(ctx context.Context, key string, inside func()) error
 
 // locker is one who is measured.
 type locker struct {
 	name     string
-	open     func(ctx context.Context, addr string) (t turn, end func(), err error)
+	open     func(ctx context.Context, addr string) (t lockTurn, end func(), err error)
 	handOver bool // it is of interest only where a lock is wanted by many
 	alone    bool // it cannot wait, and is of interest only where nobody else wants the lock
 }
@@ -47,18 +47,18 @@ var lockers = []*locker{
 	{name: "rueidislock", open: openRueidislock},
 }
 
-// contestants are the lockers that -only allows.
-func contestants(ok func(*locker) bool) (ls []*locker) {
+// selectLockers are the lockers that -only allows.
+func selectLockers(ok func(*locker) bool) (ls []*locker) {
 	for _, l := range lockers {
-		if ok(l) && chosen(l.name, "scripts", "direct", "holdfast", "redsync", "redislock", "rueidislock") {
+		if ok(l) && matchesOnly(l.name, "scripts", "direct", "holdfast", "redsync", "redislock", "rueidislock") {
 			ls = append(ls, l)
 		}
 	}
 	return ls
 }
 
-// connect makes a client with the settings of Holdfast's own.
-func connect(addr string) (rueidis.Client, error) {
+// newClient makes a client with the settings of Holdfast's own.
+func newClient(addr string) (rueidis.Client, error) {
 	return rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true, DisableRetry: true, DisableCache: true,
 		AlwaysPipelining: true, PipelineMultiplex: -1, MaxFlushDelay: 20 * time.Microsecond})
 }
@@ -80,9 +80,9 @@ var (
 	freeToldScript = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end redis.call('DEL', KEYS[1]) redis.call('PUBLISH', KEYS[2], 'free') return 1`)
 )
 
-func openScripts(take, free *rueidis.Lua) func(context.Context, string) (turn, func(), error) {
-	return func(_ context.Context, addr string) (turn, func(), error) {
-		c, err := connect(addr)
+func openScripts(take, free *rueidis.Lua) func(context.Context, string) (lockTurn, func(), error) {
+	return func(_ context.Context, addr string) (lockTurn, func(), error) {
+		c, err := newClient(addr)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -109,9 +109,9 @@ var (
 	confirmScript = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0`)
 )
 
-func openDirect(confirmed bool) func(context.Context, string) (turn, func(), error) {
-	return func(ctx context.Context, addr string) (turn, func(), error) {
-		c, err := connect(addr)
+func openDirect(confirmed bool) func(context.Context, string) (lockTurn, func(), error) {
+	return func(ctx context.Context, addr string) (lockTurn, func(), error) {
+		c, err := newClient(addr)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -156,8 +156,8 @@ func openDirect(confirmed bool) func(context.Context, string) (turn, func(), err
 	}
 }
 
-func openHoldfast(o *holdfast.LockOptions) func(context.Context, string) (turn, func(), error) {
-	return func(ctx context.Context, addr string) (turn, func(), error) {
+func openHoldfast(o *holdfast.LockOptions) func(context.Context, string) (lockTurn, func(), error) {
+	return func(ctx context.Context, addr string) (lockTurn, func(), error) {
 		c, err := holdfast.Open(ctx, "redis://"+addr, nil)
 		if err != nil {
 			return nil, nil, err
@@ -178,7 +178,7 @@ func openHoldfast(o *holdfast.LockOptions) func(context.Context, string) (turn, 
 // retry is how often those look again who are not told: as often as one that is fast and not unkind to the server would.
 const retry = 3 * time.Millisecond
 
-func openRedsync(_ context.Context, addr string) (turn, func(), error) {
+func openRedsync(_ context.Context, addr string) (lockTurn, func(), error) {
 	c := goredis9.NewClient(&goredis9.Options{Addr: addr})
 	rs := redsync.New(goredis.NewPool(c))
 	return func(ctx context.Context, key string, inside func()) error {
@@ -194,7 +194,7 @@ func openRedsync(_ context.Context, addr string) (turn, func(), error) {
 	}, func() { _ = c.Close() }, nil
 }
 
-func openRedislock(_ context.Context, addr string) (turn, func(), error) {
+func openRedislock(_ context.Context, addr string) (lockTurn, func(), error) {
 	c := goredis9.NewClient(&goredis9.Options{Addr: addr})
 	locks := redislock.New(c)
 	return func(ctx context.Context, key string, inside func()) error {
@@ -209,7 +209,7 @@ func openRedislock(_ context.Context, addr string) (turn, func(), error) {
 	}, func() { _ = c.Close() }, nil
 }
 
-func openRueidislock(_ context.Context, addr string) (turn, func(), error) {
+func openRueidislock(_ context.Context, addr string) (lockTurn, func(), error) {
 	l, err := rueidislock.NewLocker(rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true, KeyValidity: ttl, ExtendInterval: ttl / 3,
 		ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}})
 	if err != nil {

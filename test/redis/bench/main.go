@@ -32,7 +32,7 @@ var (
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "worker" {
-		work(os.Args[2], os.Args[3])
+		runWorker(os.Args[2], os.Args[3])
 		return
 	}
 	flag.Parse()
@@ -41,7 +41,7 @@ func main() {
 	server, err := redistest.Start()
 	if err == nil {
 		defer server.Stop()
-		err = run(ctx, server)
+		err = runAll(ctx, server)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -49,7 +49,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, server *redistest.Server) error {
+func runAll(ctx context.Context, server *redistest.Server) error {
 	fmt.Printf("# Redis on %s, %d cores, %d rounds of %v each; ratios to the first line of a table\n",
 		runtime.GOOS, runtime.NumCPU(), *rounds, *slice)
 	for _, s := range []struct {
@@ -60,8 +60,8 @@ func run(ctx context.Context, server *redistest.Server) error {
 		{"uncontended", 1, func(int) string { return "one" }},
 		{"own keys, 64 goroutines", 64, func(i int) string { return fmt.Sprint("own", i) }},
 	} {
-		if wanted(s.name) {
-			if err := rates(ctx, server, s.name, s.goroutines, s.key); err != nil {
+		if isWanted(s.name) {
+			if err := measureRates(ctx, server, s.name, s.goroutines, s.key); err != nil {
 				return err
 			}
 		}
@@ -74,23 +74,23 @@ func run(ctx context.Context, server *redistest.Server) error {
 		{"one key, 8 processes", 8, 1},
 		{"one key, 8 processes of 8 goroutines", 8, 8},
 	} {
-		if wanted(s.name) {
-			if err := handOvers(ctx, server, s.name, s.processes, s.goroutines); err != nil {
+		if isWanted(s.name) {
+			if err := measureHandOvers(ctx, server, s.name, s.processes, s.goroutines); err != nil {
 				return err
 			}
 		}
 	}
-	if name := fmt.Sprintf("%d held leases", *held); wanted(name) {
-		return heldLeases(ctx, server, name)
+	if name := fmt.Sprintf("%d held leases", *held); isWanted(name) {
+		return measureHeldLeases(ctx, server, name)
 	}
 	return nil
 }
 
-// wanted reports whether a set-up is to be run.
-func wanted(name string) bool { return chosen(name, "uncontended", "own", "one", "held") }
+// isWanted reports whether a set-up is to be run.
+func isWanted(name string) bool { return matchesOnly(name, "uncontended", "own", "one", "held") }
 
-// chosen reports whether a name holds one of the words of -only, as far as those are of this kind.
-func chosen(name string, kind ...string) bool {
+// matchesOnly reports whether a name holds one of the words of -only, as far as those are of this kind.
+func matchesOnly(name string, kind ...string) bool {
 	all := true
 	for word := range strings.SplitSeq(*only, ",") {
 		if !slices.ContainsFunc(kind, func(k string) bool { return strings.HasPrefix(word, k) }) {
@@ -104,13 +104,13 @@ func chosen(name string, kind ...string) bool {
 	return all
 }
 
-// rate is what one locker did in one slice.
-type rate struct{ perSecond, allocs, clientCPU, serverCPU float64 }
+// rateResult is what one locker did in one slice.
+type rateResult struct{ perSecond, allocs, clientCPU, serverCPU float64 }
 
-// rates measures how many turns a second goroutines take that are not in each other's way.
-func rates(ctx context.Context, server *redistest.Server, name string, goroutines int, key func(int) string) error {
-	lockers := contestants(func(l *locker) bool { return !l.handOver })
-	turns := make([]turn, len(lockers))
+// measureRates measures how many turns a second goroutines take that are not in each other's way.
+func measureRates(ctx context.Context, server *redistest.Server, name string, goroutines int, key func(int) string) error {
+	lockers := selectLockers(func(l *locker) bool { return !l.handOver })
+	turns := make([]lockTurn, len(lockers))
 	for i, l := range lockers {
 		t, end, err := l.open(ctx, server.Addr)
 		if err != nil {
@@ -119,10 +119,10 @@ func rates(ctx context.Context, server *redistest.Server, name string, goroutine
 		defer end()
 		turns[i] = t
 	}
-	got := make([][]rate, len(lockers))
+	got := make([][]rateResult, len(lockers))
 	for round := range *rounds + 1 {
 		for i, l := range lockers {
-			r, err := measure(context.Background(), server, turns[i], goroutines, func(g int) string { return l.name + key(g) }, l.name == "holdfast" && round > 0)
+			r, err := measureSlice(context.Background(), server, turns[i], goroutines, func(g int) string { return l.name + key(g) }, l.name == "holdfast" && round > 0)
 			if err != nil {
 				return fmt.Errorf("%s: %w", l.name, err)
 			}
@@ -133,19 +133,19 @@ func rates(ctx context.Context, server *redistest.Server, name string, goroutine
 	}
 	fmt.Printf("\n%-28s %10s %7s %8s %12s %12s\n", name, "cycles/s", "ratio", "allocs", "client us", "server us")
 	for i, l := range lockers {
-		by := func(f func(rate) float64) float64 { return median(got[i], f) }
+		by := func(f func(rateResult) float64) float64 { return median(got[i], f) }
 		ratios := make([]float64, len(got[i]))
 		for k := range ratios {
 			ratios[k] = got[i][k].perSecond / got[0][k].perSecond
 		}
-		fmt.Printf("%-28s %10.0f %7.2f %8.1f %12.1f %12.1f\n", l.name, by(func(r rate) float64 { return r.perSecond }),
-			median(ratios, func(f float64) float64 { return f }), by(func(r rate) float64 { return r.allocs }),
-			by(func(r rate) float64 { return r.clientCPU }), by(func(r rate) float64 { return r.serverCPU }))
+		fmt.Printf("%-28s %10.0f %7.2f %8.1f %12.1f %12.1f\n", l.name, by(func(r rateResult) float64 { return r.perSecond }),
+			median(ratios, func(f float64) float64 { return f }), by(func(r rateResult) float64 { return r.allocs }),
+			by(func(r rateResult) float64 { return r.clientCPU }), by(func(r rateResult) float64 { return r.serverCPU }))
 	}
 	return nil
 }
 
-func measure(ctx context.Context, server *redistest.Server, t turn, goroutines int, key func(int) string, profiled bool) (r rate, err error) {
+func measureSlice(ctx context.Context, server *redistest.Server, t lockTurn, goroutines int, key func(int) string, profiled bool) (r rateResult, err error) {
 	if *prof != "" && profiled {
 		if err := startProfile(); err != nil {
 			return r, err
@@ -155,7 +155,7 @@ func measure(ctx context.Context, server *redistest.Server, t turn, goroutines i
 	var all sync.WaitGroup
 	var n atomic.Int64
 	var failure atomic.Value
-	before, theirs, ours, start := mallocs(), serverCPU(server), clientCPU(), time.Now()
+	before, theirs, ours, start := countMallocs(), serverCPU(server), clientCPU(), time.Now()
 	for g := range goroutines {
 		key := key(g)
 		all.Go(func() {
@@ -173,9 +173,9 @@ func measure(ctx context.Context, server *redistest.Server, t turn, goroutines i
 	if err, failed := failure.Load().(error); failed {
 		return r, err
 	}
-	return rate{
+	return rateResult{
 		perSecond: cycles / took.Seconds(),
-		allocs:    float64(mallocs()-before) / cycles,
+		allocs:    float64(countMallocs()-before) / cycles,
 		clientCPU: float64((clientCPU() - ours).Nanoseconds()) / 1e3 / cycles,
 		serverCPU: (serverCPU(server) - theirs) * 1e6 / cycles,
 	}, nil
@@ -205,7 +205,7 @@ func median[T any](all []T, f func(T) float64) float64 {
 	return fs[len(fs)/2]
 }
 
-func mallocs() uint64 {
+func countMallocs() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.Mallocs

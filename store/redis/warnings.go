@@ -10,35 +10,35 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// learnPublish asks whether the server knows sharded channels, which it does from version 7.
-func (s *Store) learnPublish(ctx context.Context) error {
-	p := s.patient(driver.MinTTL)
+// detectShardedChannels asks whether the server knows sharded channels, which it does from version 7.
+func (s *Store) detectShardedChannels(ctx context.Context) error {
+	p := s.newRetryLoop(driver.MinTTL)
 	for {
-		_, err := aside(ctx, s, func() (struct{}, error) {
+		_, err := runAsync(ctx, s, func() (struct{}, error) {
 			return struct{}{}, s.client.Do(ctx, s.client.B().PubsubShardnumsub().Build()).Error()
 		})
 		_, refused := rueidis.IsRedisErr(err)
-		if err == nil || refused && s.final(err) != nil { // else it is busy, and has not said
+		if err == nil || refused && s.finalError(err) != nil { // else it is busy, and has not said
 			s.sharded.Store(err == nil)
-			s.learnt.Store(true)
+			s.shardedKnown.Store(true)
 			return nil
 		}
-		if err = p.again(ctx, err); err != nil {
+		if err = p.waitToRetry(ctx, err); err != nil {
 			return err
 		}
 	}
 }
 
-// learn finds out, once, whether the server can tell by sharded channels, which in a Cluster go to one node only.
-func (s *Store) learn(ctx context.Context) error {
-	if s.top != cluster || s.learnt.Load() {
+// ensureChannelsKnown finds out, once, whether the server can tell by sharded channels, which in a Cluster go to one node only.
+func (s *Store) ensureChannelsKnown(ctx context.Context) error {
+	if s.topology != cluster || s.shardedKnown.Load() {
 		return nil
 	}
-	return s.learnPublish(ctx)
+	return s.detectShardedChannels(ctx)
 }
 
-// publish is the command by which scripts tell.
-func (s *Store) publish() string {
+// publishCommand is the command by which scripts tell.
+func (s *Store) publishCommand() string {
 	if s.sharded.Load() {
 		return "SPUBLISH"
 	}
@@ -49,15 +49,15 @@ func (s *Store) publish() string {
 // be. It needs the permission for INFO, and nothing else. The error is that of a server that cannot be asked.
 func (s *Store) Warnings(ctx context.Context) ([]string, error) {
 	var all []string
-	for _, node := range s.primaries(ctx) {
+	for _, node := range s.primaryNodes(ctx) {
 		info, err := node.Do(ctx, node.B().Info().Build()).ToString()
 		if err != nil {
-			if f := s.final(err); f != nil {
+			if f := s.finalError(err); f != nil {
 				return nil, f
 			}
-			return nil, explain(err)
+			return nil, explainError(err)
 		}
-		all = append(all, warnings(readInfo(info))...)
+		all = append(all, warningsFor(readInfo(info))...)
 	}
 	return all, nil
 }
@@ -73,7 +73,7 @@ func readInfo(text string) map[string]string {
 	return info
 }
 
-func warnings(info map[string]string) (ws []string) {
+func warningsFor(info map[string]string) (ws []string) {
 	say := func(format string, args ...any) { ws = append(ws, fmt.Sprintf(format, args...)) }
 	var major, minor int
 	if n, _ := fmt.Sscanf(info["redis_version"], "%d.%d", &major, &minor); n == 2 && (major < 6 || major == 6 && minor < 2) {

@@ -25,75 +25,75 @@ func fairClaim(ttl time.Duration) driver.Claim {
 	return c
 }
 
-// enterOnce has a claim make its step once: it comes to stand in line, and is heard of no more.
-func enterOnce(t *testing.T, s *Store, c driver.Claim) (*refusal, error) {
+// enterQueueOnce has a claim make its step once: it comes to stand in line, and is heard of no more.
+func enterQueueOnce(t *testing.T, s *Store, c driver.Claim) (*refusal, error) {
 	t.Helper()
-	a, keys := s.attempt(c), s.keys.all(c.Name)
-	_, r, err := a.enter(t.Context(), &keys)
+	a, keys := s.newAcquireLoop(c), s.keys.allKeys(c.Name)
+	_, r, err := a.enterQueue(t.Context(), &keys)
 	return r, err
 }
 
-// fillLine has n claims stand in line for m behind a holder.
-func fillLine(t *testing.T, s *Store, n int, ttl time.Duration) driver.Grant {
+// fillQueue has n claims stand in line for m behind a holder.
+func fillQueue(t *testing.T, s *Store, n int, ttl time.Duration) driver.Grant {
 	t.Helper()
 	held := acquire(t, s, fairClaim(time.Hour))
 	for range n {
-		if r, err := enterOnce(t, s, fairClaim(ttl)); err != nil || r == nil || r.code != codeWaiting {
+		if r, err := enterQueueOnce(t, s, fairClaim(ttl)); err != nil || r == nil || r.code != replyWaiting {
 			t.Fatalf("%+v %v", r, err)
 		}
 	}
 	return held
 }
 
-// inLine is how many stand in line for m.
-func inLine(t *testing.T, server *redistest.Server) int {
+// queueLength is how many stand in line for m.
+func queueLength(t *testing.T, server *redistest.Server) int {
 	t.Helper()
-	n, err := strconv.Atoi(strings.TrimPrefix(do(t, server, "ZCARD", "holdfast.l:{m}"), ":"))
+	n, err := strconv.Atoi(strings.TrimPrefix(sendCommand(t, server, "ZCARD", "holdfast.l:{m}"), ":"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return n
 }
 
-// TestFullLine: to refuse a claim since the line is full costs the same however long the line is, and the dead in it are found all
+// TestFullQueue: to refuse a claim since the line is full costs the same however long the line is, and the dead in it are found all
 // the same.
-func TestFullLine(t *testing.T) {
+func TestFullQueue(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	var each []float64
 	for _, n := range []int{200, 2000} {
-		do(t, server, "FLUSHALL")
-		s := open(t, "redis://"+server.Addr, func(o *Options) { o.MaxWaiters = n }).(*Store)
-		fillLine(t, s, n-50, time.Hour)
+		sendCommand(t, server, "FLUSHALL")
+		s := openForTest(t, "redis://"+server.Addr, func(o *Options) { o.MaxWaiters = n }).(*Store)
+		fillQueue(t, s, n-50, time.Hour)
 		for range 50 { // they are dead from the start
-			if _, err := enterOnce(t, s, fairClaim(time.Millisecond)); err != nil {
+			if _, err := enterQueueOnce(t, s, fairClaim(time.Millisecond)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		const refusals = 40
-		do(t, server, "CONFIG", "RESETSTAT")
+		sendCommand(t, server, "CONFIG", "RESETSTAT")
 		const future = "9000000000000000"
-		do(t, server, "HSET", recordOf("m"), "swept", future)
+		sendCommand(t, server, "HSET", recordKey("m"), "swept", future)
 		for range refusals {
-			if _, err := enterOnce(t, s, fairClaim(time.Hour)); !errors.Is(err, driver.ErrQueueFull) {
+			if _, err := enterQueueOnce(t, s, fairClaim(time.Hour)); !errors.Is(err, driver.ErrQueueFull) {
 				if n > 200 || err != nil {
 					t.Fatal(err)
 				}
 				break // the dead are found already, since a window has passed
 			}
 		}
-		_, scripts, inside := calls(t, server)
-		if do(t, server, "HGET", recordOf("m"), "swept") == future {
+		_, scripts, inside := commandCalls(t, server)
+		if sendCommand(t, server, "HGET", recordKey("m"), "swept") == future {
 			t.Error("a clock that was set back keeps the dead in line")
 		}
 		each = append(each, float64(inside)/float64(scripts))
 		t.Logf("%d wait: %.1f commands a refusal", n, each[len(each)-1])
 		found := redistest.Until(t.Context(), func() bool {
-			do(t, server, "HDEL", recordOf("m"), "swept") // the next window
-			r, err := enterOnce(t, s, fairClaim(time.Hour))
-			return err == nil && r.code == codeWaiting
+			sendCommand(t, server, "HDEL", recordKey("m"), "swept") // the next window
+			r, err := enterQueueOnce(t, s, fairClaim(time.Hour))
+			return err == nil && r.code == replyWaiting
 		})
-		if left := inLine(t, server); found != nil || left > n-49 {
+		if left := queueLength(t, server); found != nil || left > n-49 {
 			t.Errorf("the dead are not found: %d stand in line; %v", left, found)
 		}
 	}
@@ -102,18 +102,18 @@ func TestFullLine(t *testing.T) {
 	}
 }
 
-// TestFullLineStorm: many who come again and again to a line that is full, as the command does, cost nobody else a lease, and the
+// TestFullQueueUnderLoad: many who come again and again to a line that is full, as the command does, cost nobody else a lease, and the
 // server nothing that others would notice.
-func TestFullLineStorm(t *testing.T) {
+func TestFullQueueUnderLoad(t *testing.T) {
 	t.Parallel()
 	size, clients, span := 1000, 40, 3*time.Second
 	if *prove {
 		size, clients, span = defaultMaxWaiters, 400, 30*time.Second
 	}
 	server := startServer(t, "--slowlog-log-slower-than", "20000")
-	s := open(t, "redis://"+server.Addr, func(o *Options) { o.MaxWaiters = size }).(*Store)
-	fillLine(t, s, size, time.Hour)
-	holder := client(t, "redis://"+server.Addr)
+	s := openForTest(t, "redis://"+server.Addr, func(o *Options) { o.MaxWaiters = size }).(*Store)
+	fillQueue(t, s, size, time.Hour)
+	holder := openClientForTest(t, "redis://"+server.Addr)
 	ttl := longTTL
 	if *prove {
 		ttl = 3 * time.Second
@@ -124,10 +124,10 @@ func TestFullLineStorm(t *testing.T) {
 	}
 	var stores []*Store
 	for range clients {
-		stores = append(stores, open(t, "redis://"+server.Addr, func(o *Options) { o.MaxWaiters = size }).(*Store))
+		stores = append(stores, openForTest(t, "redis://"+server.Addr, func(o *Options) { o.MaxWaiters = size }).(*Store))
 	}
-	do(t, server, "SLOWLOG", "RESET")
-	do(t, server, "CONFIG", "RESETSTAT")
+	sendCommand(t, server, "SLOWLOG", "RESET")
+	sendCommand(t, server, "CONFIG", "RESETSTAT")
 	ctx, end := context.WithTimeout(t.Context(), span)
 	defer end()
 	var refused atomic.Int64
@@ -142,7 +142,7 @@ func TestFullLineStorm(t *testing.T) {
 				case err == nil, ctx.Err() == nil:
 					t.Errorf("behind a full line: %v", err)
 				}
-				_ = c.sleep(ctx, rand.N(pause)+pause/2)
+				_ = c.sleepOrClosed(ctx, rand.N(pause)+pause/2)
 			}
 		})
 	}
@@ -153,18 +153,18 @@ func TestFullLineStorm(t *testing.T) {
 			t.Error(err)
 		}
 		pings = append(pings, time.Since(start))
-		_ = s.sleep(ctx, 5*time.Millisecond)
+		_ = s.sleepOrClosed(ctx, 5*time.Millisecond)
 	}
 	all.Wait()
 	slices.Sort(pings)
 	at := func(part float64) time.Duration { return pings[int(part*float64(len(pings)-1))] }
-	slow := do(t, server, "SLOWLOG", "LEN")
+	slow := sendCommand(t, server, "SLOWLOG", "LEN")
 	t.Logf("%d in line, %d clients beyond it, %v: refused %d times; PING: median %v, 99 %% %v, longest %v; a step took the server %v, and of all commands 20 ms and more: %s",
-		size, clients, span, refused.Load(), at(0.5), at(0.99), at(1), stepTime(t, server), slow)
+		size, clients, span, refused.Load(), at(0.5), at(0.99), at(1), scriptTime(t, server), slow)
 	if err := innocent.Err(); err != nil {
 		t.Errorf("a lease on another lock is lost: %v", err)
 	}
-	if *prove && (at(0.99) > 20*time.Millisecond || stepTime(t, server) > time.Millisecond) {
+	if *prove && (at(0.99) > 20*time.Millisecond || scriptTime(t, server) > time.Millisecond) {
 		t.Error("the server was kept busy")
 	}
 	if refused.Load() < int64(clients) {
@@ -172,10 +172,10 @@ func TestFullLineStorm(t *testing.T) {
 	}
 }
 
-// stepTime is how long a step has kept the server busy, at a mean.
-func stepTime(t *testing.T, server *redistest.Server) time.Duration {
+// scriptTime is how long a step has kept the server busy, at a mean.
+func scriptTime(t *testing.T, server *redistest.Server) time.Duration {
 	t.Helper()
-	_, text, _ := strings.Cut(do(t, server, "INFO", "commandstats"), "cmdstat_evalsha:")
+	_, text, _ := strings.Cut(sendCommand(t, server, "INFO", "commandstats"), "cmdstat_evalsha:")
 	_, text, _ = strings.Cut(text, "usec_per_call=")
 	text, _, _ = strings.Cut(text, ",")
 	us, err := strconv.ParseFloat(text, 64)
@@ -185,71 +185,71 @@ func stepTime(t *testing.T, server *redistest.Server) time.Duration {
 	return time.Duration(us * float64(time.Microsecond))
 }
 
-// TestManyDead: however many dead stand at the head of a line, no step removes more than a part of them, and whoever lives behind
+// TestManyDeadWaiters: however many dead stand at the head of a line, no step removes more than a part of them, and whoever lives behind
 // them gets his turn soon.
-func TestManyDead(t *testing.T) {
+func TestManyDeadWaiters(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr).(*Store)
-	held := fillLine(t, s, 1500, time.Millisecond)
+	s := openForTest(t, "redis://"+server.Addr).(*Store)
+	held := fillQueue(t, s, 1500, time.Millisecond)
 	next := fairClaim(longTTL)
 	granted := make(chan error, 1)
 	go func() {
 		_, err := s.Acquire(t.Context(), next)
 		granted <- err
 	}()
-	if err := redistest.Until(t.Context(), func() bool { return do(t, server, "HEXISTS", "holdfast.c:{m}", next.ID) == ":1" }); err != nil {
+	if err := redistest.Until(t.Context(), func() bool { return sendCommand(t, server, "HEXISTS", "holdfast.c:{m}", next.ID) == ":1" }); err != nil {
 		t.Fatal("the next does not stand in line: ", err)
 	}
-	do(t, server, "CONFIG", "RESETSTAT")
+	sendCommand(t, server, "CONFIG", "RESETSTAT")
 	start := time.Now()
 	release(t, s, held.Claim)
 	if err := <-granted; err != nil {
 		t.Fatal(err)
 	}
-	inTime(t, "the one behind 1500 dead", start, 3*time.Second)
-	_, scripts, inside := calls(t, server)
+	expectInTime(t, "the one behind 1500 dead", start, 3*time.Second)
+	_, scripts, inside := commandCalls(t, server)
 	t.Logf("%d steps, of %d commands", scripts, inside)
 	if scripts < 10 || inside/scripts > 1200 {
 		t.Errorf("%d steps made %d commands", scripts, inside)
 	}
 }
 
-// TestRollOfMany: those who did not show themselves when all in line were asked to are removed a part at a time.
-func TestRollOfMany(t *testing.T) {
+// TestRollCallOfLongQueue: those who did not show themselves when all in line were asked to are removed a part at a time.
+func TestRollCallOfLongQueue(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr).(*Store)
-	fillLine(t, s, 1000, time.Hour)
+	s := openForTest(t, "redis://"+server.Addr).(*Store)
+	fillQueue(t, s, 1000, time.Hour)
 	var alive []driver.Claim
 	for range 3 {
 		alive = append(alive, fairClaim(time.Hour))
-		if _, err := enterOnce(t, s, alive[len(alive)-1]); err != nil {
+		if _, err := enterQueueOnce(t, s, alive[len(alive)-1]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	now, err := strconv.ParseInt(strings.Fields(do(t, server, "EVAL", "local t = redis.call('TIME') return t[1] .. string.format('%06d', t[2])", "0"))[0], 10, 64)
+	now, err := strconv.ParseInt(strings.Fields(sendCommand(t, server, "EVAL", "local t = redis.call('TIME') return t[1] .. string.format('%06d', t[2])", "0"))[0], 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
 	roll := func(at, end int64) {
-		do(t, server, "HSET", recordOf("m"), "roll", fmt.Sprint(at), "rollend", fmt.Sprint(end))
+		sendCommand(t, server, "HSET", recordKey("m"), "roll", fmt.Sprint(at), "rollend", fmt.Sprint(end))
 	}
 	roll(now, now+3600e6)
 	for _, c := range alive {
-		if _, err := enterOnce(t, s, c); err != nil { // they show themselves
+		if _, err := enterQueueOnce(t, s, c); err != nil { // they show themselves
 			t.Fatal(err)
 		}
 	}
 	roll(now, now)
 	one := fairClaim(time.Hour)
 	one.Wait = false
-	for step := 0; do(t, server, "HEXISTS", recordOf("m"), "rollend") == ":1"; step++ {
-		before := inLine(t, server)
-		if _, err := enterOnce(t, s, one); err != nil {
+	for step := 0; sendCommand(t, server, "HEXISTS", recordKey("m"), "rollend") == ":1"; step++ {
+		before := queueLength(t, server)
+		if _, err := enterQueueOnce(t, s, one); err != nil {
 			t.Fatal(err)
 		}
-		if gone := before - inLine(t, server); gone > 128 || step > 20 {
+		if gone := before - queueLength(t, server); gone > 128 || step > 20 {
 			t.Fatalf("step %d removed %d", step, gone)
 		}
 	}
@@ -263,25 +263,25 @@ func TestRollOfMany(t *testing.T) {
 		}
 	}
 	roll(now+3600e6, now+7200e6)
-	if _, err := enterOnce(t, s, one); err != nil || do(t, server, "HEXISTS", recordOf("m"), "roll") != ":0" {
+	if _, err := enterQueueOnce(t, s, one); err != nil || sendCommand(t, server, "HEXISTS", recordKey("m"), "roll") != ":0" {
 		t.Errorf("a clock that was set back leaves all in line asked to show themselves: %v", err)
 	}
 }
 
-// TestLongLineShown: of a long line all are shown, in their order, by steps that look at a part each.
-func TestLongLineShown(t *testing.T) {
+// TestInspectLongQueue: of a long line all are shown, in their order, by steps that look at a part each.
+func TestInspectLongQueue(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*Store)
 	acquire(t, s, fairClaim(time.Hour))
 	var ids []string
-	for range 2*showPart + 1 {
+	for range 2*inspectPage + 1 {
 		c := fairClaim(time.Hour)
-		if _, err := enterOnce(t, s, c); err != nil {
+		if _, err := enterQueueOnce(t, s, c); err != nil {
 			t.Fatal(err)
 		}
 		ids = append(ids, c.ID)
-		for _, n := range []int{showPart, 2 * showPart, 2*showPart + 1} {
+		for _, n := range []int{inspectPage, 2 * inspectPage, 2*inspectPage + 1} {
 			if len(ids) == n {
 				l, err := s.Inspect(t.Context(), "m")
 				if err != nil || len(l.Waiters) != n {
@@ -295,11 +295,11 @@ func TestLongLineShown(t *testing.T) {
 			}
 		}
 	}
-	do(t, server, "CONFIG", "RESETSTAT")
+	sendCommand(t, server, "CONFIG", "RESETSTAT")
 	if _, err := s.Inspect(t.Context(), "m"); err != nil {
 		t.Fatal(err)
 	}
-	if by, scripts, _ := calls(t, server); scripts != 3 || by["hgetall"] > 0 {
+	if by, scripts, _ := commandCalls(t, server); scripts != 3 || by["hgetall"] > 0 {
 		t.Errorf("shown by %d steps: %v", scripts, by)
 	}
 }

@@ -13,53 +13,55 @@ import (
 // not; so where a connection may have to be made, the request goes on beside the call. That is so for a client of the
 // user's, for a Cluster, whose nodes are connected to when first needed, and after anything went wrong.
 
-// do runs a step once; see step.do.
-func (s *Store) do(ctx context.Context, st *step, keys, args []string) (rueidis.RedisMessage, error) {
-	if s.surelyConnected() {
-		m, err := st.do(ctx, s.client, keys, args)
-		s.noteLink(err)
+// runScript runs a step once; see step.do.
+func (s *Store) runScript(ctx context.Context, st *script, keys, args []string) (rueidis.RedisMessage, error) {
+	if s.isConnected() {
+		m, err := st.eval(ctx, s.client, keys, args)
+		s.trackLink(err)
 		return m, err
 	}
 	// The caller's lists may stand on its stack, and the request may outlive the call.
 	itsKeys, itsArgs := append([]string(nil), keys...), append([]string(nil), args...)
-	return aside(ctx, s, func() (rueidis.RedisMessage, error) {
-		m, err := st.do(ctx, s.client, itsKeys, itsArgs)
-		s.noteLink(err)
+	return runAsync(ctx, s, func() (rueidis.RedisMessage, error) {
+		m, err := st.eval(ctx, s.client, itsKeys, itsArgs)
+		s.trackLink(err)
 		return m, err
 	})
 }
 
-func (s *Store) surelyConnected() bool { return s.owned && s.top != cluster && !s.doubt.Load() }
+func (s *Store) isConnected() bool {
+	return s.owned && s.topology != cluster && !s.linkUncertain.Load()
+}
 
-// noteLink keeps in mind whether the last request was answered, and leaves a server that has become a replica.
-func (s *Store) noteLink(err error) {
+// trackLink keeps in mind whether the last request was answered, and leaves a server that has become a replica.
+func (s *Store) trackLink(err error) {
 	r, reply := rueidis.IsRedisErr(err)
-	if reply && isReadOnly(r.Error()) && s.owned && s.top == single {
-		s.hangUp()
+	if reply && isReadOnly(r.Error()) && s.owned && s.topology == single {
+		s.closeConnection()
 	}
-	if doubt := err != nil && !reply; s.doubt.Load() != doubt {
-		s.doubt.Store(doubt)
+	if doubt := err != nil && !reply; s.linkUncertain.Load() != doubt {
+		s.linkUncertain.Store(doubt)
 	}
 }
 
-// hangUp ends the connection to a server. Its name may mean another one by now, which the next request finds: after a fail-over
+// closeConnection ends the connection to a server. Its name may mean another one by now, which the next request finds: after a fail-over
 // nobody else ends the connections to a primary that has become a replica.
-func (s *Store) hangUp() {
+func (s *Store) closeConnection() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.life.Err() != nil || !s.leaving.CompareAndSwap(false, true) {
+	if s.life.Err() != nil || !s.disconnecting.CompareAndSwap(false, true) {
 		return
 	}
 	s.inBackground.Go(func() {
-		defer s.leaving.Store(false)
+		defer s.disconnecting.Store(false)
 		bounded, cancel := context.WithTimeout(s.life, time.Second)
 		defer cancel()
 		_ = s.client.Do(bounded, s.client.B().Quit().Build()).Error()
 	})
 }
 
-// aside calls f in the background and returns when it does, or when ctx or the store ends.
-func aside[T any](ctx context.Context, s *Store, f func() (T, error)) (result T, err error) {
+// runAsync calls f in the background and returns when it does, or when ctx or the store ends.
+func runAsync[T any](ctx context.Context, s *Store, f func() (T, error)) (result T, err error) {
 	type outcome struct {
 		result T
 		err    error

@@ -12,7 +12,7 @@ import (
 //go:embed scripts/reweigh.lua
 var reweighText string
 
-var reweighStep = newStep(head + slow + reweighText)
+var setWeightScript = newScript(head + queueParts + reweighText)
 
 var _ driver.WeightChanger = (*Store)(nil)
 
@@ -25,25 +25,25 @@ func (s *Store) SetWeight(ctx context.Context, g driver.Grant, weight int64) err
 	case weight < 1 || g.Limit > 0 && weight > g.Limit:
 		return fmt.Errorf("%w: a weight must be 1 to the limit of %d, not %d", driver.ErrInvalid, g.Limit, weight)
 	}
-	if err := s.learn(ctx); err != nil {
+	if err := s.ensureChannelsKnown(ctx); err != nil {
 		return err
 	}
-	keys := s.keys.all(g.Name)
-	p := s.patient(g.GrantedTTL)
-	m, _, err := p.run(ctx, reweighStep, keys[:], new(lineArgs).of(s, renewID(&g), strconv.FormatInt(g.Token, 10),
-		strconv.FormatInt(weight, 10), strconv.FormatInt(s.changes.Add(1), 10)))
+	keys := s.keys.allKeys(g.Name)
+	p := s.newRetryLoop(g.GrantedTTL)
+	m, _, err := p.run(ctx, setWeightScript, keys[:], new(queueArgs).fill(s, renewID(&g), strconv.FormatInt(g.Token, 10),
+		strconv.FormatInt(weight, 10), strconv.FormatInt(s.lastChange.Add(1), 10)))
 	if err != nil {
 		return err
 	}
-	a, ok := array(m, 1)
+	a, ok := readArray(m, 1)
 	if !ok {
-		return corruptAnswer(g.Name)
+		return corruptReply(g.Name)
 	}
-	switch code := num(a[0]); {
+	switch code := readNumber(a[0]); {
 	case code == 1:
 		return nil
-	case code == codeHeld && len(a) >= 4:
-		return &driver.HeldError{Holders: holders(a[4:]), Waiting: int(num(a[2]))}
+	case code == replyHeld && len(a) >= 4:
+		return &driver.HeldError{Holders: readHolders(a[4:]), Waiting: int(readNumber(a[2]))}
 	case code == 10:
 		return &driver.LossError{Cause: driver.LossGone}
 	case code == 11:
@@ -51,5 +51,5 @@ func (s *Store) SetWeight(ctx context.Context, g driver.Grant, weight int64) err
 	case code == 12:
 		return &driver.LossError{Cause: driver.LossBroken}
 	}
-	return corruptAnswer(g.Name)
+	return corruptReply(g.Name)
 }

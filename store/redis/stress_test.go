@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// tenures keeps who believed to hold a lock, and when.
-type tenures struct {
+// holdChecker keeps who believed to hold a lock, and when.
+type holdChecker struct {
 	mu              sync.Mutex
 	inside          map[string]driver.Instant // by claim id: until when it believes
 	largest         int64
@@ -25,8 +25,8 @@ type tenures struct {
 	repeated, twice int
 }
 
-// enter counts a grant, and those who believe to hold the lock beside it. One that came too late is believed in by nobody.
-func (r *tenures) enter(g driver.Grant) {
+// addHold counts a grant, and those who believe to hold the lock beside it. One that came too late is believed in by nobody.
+func (r *holdChecker) addHold(g driver.Grant) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now, ends := r.clock.Now(), g.Since.Add(g.GrantedTTL-driver.Margin(g.GrantedTTL))
@@ -51,25 +51,25 @@ func (r *tenures) enter(g driver.Grant) {
 	r.inside[g.ID] = ends
 }
 
-// count is how many grants there were.
-func (r *tenures) count() int {
+// grantCount is how many grants there were.
+func (r *holdChecker) grantCount() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.grants
 }
 
-func (r *tenures) leave(g driver.Grant) {
+func (r *holdChecker) removeHold(g driver.Grant) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.inside, g.ID)
 }
 
-func newTenures() *tenures {
-	return &tenures{seen: map[int64]bool{}, inside: map[string]driver.Instant{}, clock: driver.SystemClock}
+func newHoldChecker() *holdChecker {
+	return &holdChecker{seen: map[int64]bool{}, inside: map[string]driver.Instant{}, clock: driver.SystemClock}
 }
 
-// storm has eight workers take and give back one lock until ctx ends.
-func (r *tenures) storm(ctx context.Context, stores []driver.Store, name string) {
+// run has eight workers take and give back one lock until ctx ends.
+func (r *holdChecker) run(ctx context.Context, stores []driver.Store, name string) {
 	var wg sync.WaitGroup
 	for i := range 8 {
 		s := stores[i%len(stores)]
@@ -81,9 +81,9 @@ func (r *tenures) storm(ctx context.Context, stores []driver.Store, name string)
 				g, err := s.Acquire(try, c)
 				cancel()
 				if err == nil {
-					r.enter(g)
+					r.addHold(g)
 					time.Sleep(3 * time.Millisecond)
-					r.leave(g)
+					r.removeHold(g)
 				}
 				bounded, cancel := context.WithTimeout(context.Background(), time.Second)
 				_ = s.Release(bounded, c, "")
@@ -94,21 +94,21 @@ func (r *tenures) storm(ctx context.Context, stores []driver.Store, name string)
 	wg.Wait()
 }
 
-// TestStormFailover: while the primary is killed again and again, and comes back as a primary of its own until the Sentinels
+// TestTokensThroughFailovers: while the primary is killed again and again, and comes back as a primary of its own until the Sentinels
 // stop it, tokens never repeat or fall. Two holders at a time are what Redis allows then: they are counted.
-func TestStormFailover(t *testing.T) {
+func TestTokensThroughFailovers(t *testing.T) {
 	if !*prove {
 		t.Skip("takes minutes: -prove")
 	}
-	g := must(t)(redistest.Replicated(t.Context()))
-	if err := g.Watchful(); err != nil {
+	g := mustStart(t)(redistest.Replicated(t.Context()))
+	if err := g.DetectFailuresFast(); err != nil {
 		t.Fatal(err)
 	}
 	a := g.SentinelAddrs()
 	for _, replicas := range []int{0, 1} {
 		var stores []driver.Store
 		for range 4 {
-			stores = append(stores, open(t, fmt.Sprintf("redis+sentinel://%s/%s?addrs=%s,%s&replicas=%d", a[0], redistest.MasterName, a[1], a[2], replicas)))
+			stores = append(stores, openForTest(t, fmt.Sprintf("redis+sentinel://%s/%s?addrs=%s,%s&replicas=%d", a[0], redistest.MasterName, a[1], a[2], replicas)))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 		kills := 0
@@ -121,14 +121,14 @@ func TestStormFailover(t *testing.T) {
 						s.Kill()
 						kills++
 						time.Sleep(4 * time.Second)
-						_ = s.Again()
+						_ = s.Restart()
 						break
 					}
 				}
 			}
 		})
-		r := newTenures()
-		r.storm(ctx, stores, fmt.Sprint("storm", replicas))
+		r := newHoldChecker()
+		r.run(ctx, stores, fmt.Sprint("storm", replicas))
 		cancel()
 		killer.Wait()
 		t.Logf("replicas=%d: %d fail-overs, %d grants; tokens repeated %d times and fell %d times; two held at a time %d times", replicas, kills, r.grants, r.repeated, r.fell, r.twice)
@@ -139,11 +139,11 @@ func TestStormFailover(t *testing.T) {
 	}
 }
 
-// TestStormEviction: while the server evicts keys, tokens never repeat or fall.
-func TestStormEviction(t *testing.T) {
+// TestTokensThroughEvictions: while the server evicts keys, tokens never repeat or fall.
+func TestTokensThroughEvictions(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "--maxmemory", "3mb", "--maxmemory-policy", "allkeys-random")
-	s := open(t, "redis://"+server.Addr)
+	s := openForTest(t, "redis://"+server.Addr)
 	span := 2 * time.Second
 	if *prove {
 		span = 30 * time.Second
@@ -157,15 +157,15 @@ func TestStormEviction(t *testing.T) {
 		}
 	})
 	evicted := func() int {
-		_, text, _ := strings.Cut(do(t, server, "INFO", "stats"), "evicted_keys:")
+		_, text, _ := strings.Cut(sendCommand(t, server, "INFO", "stats"), "evicted_keys:")
 		text, _, _ = strings.Cut(text, "\r")
 		n, _ := strconv.Atoi(text)
 		return n
 	}
-	r := newTenures()
-	beside.Go(func() { r.storm(ctx, []driver.Store{s}, "m") })
+	r := newHoldChecker()
+	beside.Go(func() { r.run(ctx, []driver.Store{s}, "m") })
 	time.Sleep(span)
-	err := redistest.Until(t.Context(), func() bool { return evicted() > 500 && r.count() > 50 })
+	err := redistest.Until(t.Context(), func() bool { return evicted() > 500 && r.grantCount() > 50 })
 	cancel()
 	beside.Wait()
 	if err != nil {

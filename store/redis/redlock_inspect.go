@@ -13,7 +13,7 @@ func (r *Redlock) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock
 		seen := map[string]bool{}
 		failed := 0
 		for _, s := range r.servers {
-			for name, err := range s.names(ctx, prefix) {
+			for name, err := range s.lockNames(ctx, prefix) {
 				if err != nil {
 					if failed++; failed > len(r.servers)-r.majority || ctx.Err() != nil || r.life.Err() != nil {
 						yield(driver.Lock{}, err)

@@ -19,20 +19,20 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// lossy opens a store whose links lose replies as a test says.
-func lossy(t *testing.T, raw string) (s driver.Store, lose func()) {
+// openLossy opens a store whose links lose replies as a test says.
+func openLossy(t *testing.T, raw string) (s driver.Store, lose func()) {
 	t.Helper()
 	via := &linktest.Net{}
 	t.Cleanup(via.Close)
 	lose = func() { via.Each(func(k *linktest.Link) { k.LoseReplies(1) }) }
 	if !strings.HasPrefix(raw, "redlock:") {
-		s, err := viaURLWith(t, raw, via)
+		s, err := openThroughLink(t, raw, via)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s, lose
 	}
-	_, p, err := read(raw)
+	_, p, err := parseRawURL(raw)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,12 +44,12 @@ func lossy(t *testing.T, raw string) (s driver.Store, lose func()) {
 	return s, lose
 }
 
-// TestBreakIsTold: the holder of a lock that was broken by force, and granted to another since, is told that an operator broke it:
+// TestHolderLearnsOfBreak: the holder of a lock that was broken by force, and granted to another since, is told that an operator broke it:
 // by its renewal, and by its release, also if the first answers of that are lost, which otherwise mean that it was released.
-func TestBreakIsTold(t *testing.T) {
+func TestHolderLearnsOfBreak(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	g := must(t)(redistest.Independent(3))
+	g := mustStart(t)(redistest.Independent(3))
 	a := g.Addrs()
 	for _, kind := range []string{"plain", "fair", "semaphore", "redisson", "redlock"} {
 		t.Run(kind, func(t *testing.T) {
@@ -60,8 +60,8 @@ func TestBreakIsTold(t *testing.T) {
 			case "redlock":
 				raw = "redlock://" + a[0] + "?addrs=" + a[1] + "," + a[2]
 			}
-			operator := open(t, raw)
-			s, lose := lossy(t, raw)
+			operator := openForTest(t, raw)
+			s, lose := openLossy(t, raw)
 			claim := func(name string) driver.Claim {
 				c := waiting(mutex(kind+name, longTTL))
 				switch kind {
@@ -122,9 +122,9 @@ func TestLeaseAfterBreak(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(via.Close)
-	operator, holder := client(t, "redis://"+server.Addr), client(t, "redis://"+via.Addr)
+	operator, holder := openClientForTest(t, "redis://"+server.Addr), openClientForTest(t, "redis://"+via.Addr)
 	broken := func(name string, ttl time.Duration) *holdfast.Lease {
-		l := lock(t, holder, name, ttl)
+		l := lockEventually(t, holder, name, ttl)
 		now, err := operator.Inspect(t.Context(), name)
 		if err != nil || len(now.Holders) != 1 {
 			t.Fatalf("%+v %v", now, err)
@@ -132,10 +132,10 @@ func TestLeaseAfterBreak(t *testing.T) {
 		if err := operator.Break(t.Context(), name, now.Holders[0].Ref, driver.BreakForce); err != nil {
 			t.Fatal(err)
 		}
-		lock(t, operator, name, longTTL)
+		lockEventually(t, operator, name, longTTL)
 		return l
 	}
-	told(t, broken("renewed", 3*time.Second), longTTL, driver.LossBroken)
+	expectLoss(t, broken("renewed", 3*time.Second), longTTL, driver.LossBroken)
 	for i := range 5 {
 		l := broken(fmt.Sprint("unlocked", i), time.Hour)
 		via.LoseReplies(i)
@@ -146,9 +146,9 @@ func TestLeaseAfterBreak(t *testing.T) {
 	}
 }
 
-// TestBreakOrRelease: of a break by force and a release that come at the same time, over a link that loses replies, one has ended the claim,
+// TestBreakDuringRelease: of a break by force and a release that come at the same time, over a link that loses replies, one has ended the claim,
 // and the other is told so.
-func TestBreakOrRelease(t *testing.T) {
+func TestBreakDuringRelease(t *testing.T) {
 	t.Parallel()
 	rounds := 60
 	if *prove {
@@ -165,7 +165,7 @@ func TestBreakOrRelease(t *testing.T) {
 		if kind == "redisson" {
 			options = "?layout=redisson"
 		}
-		operator, s := open(t, "redis://"+server.Addr+options), open(t, "redis://"+via.Addr+options)
+		operator, s := openForTest(t, "redis://"+server.Addr+options), openForTest(t, "redis://"+via.Addr+options)
 		count := map[string]int{}
 		for i := range rounds {
 			c := waiting(mutex(fmt.Sprint(kind, i), longTTL))
@@ -200,9 +200,9 @@ func TestBreakOrRelease(t *testing.T) {
 	}
 }
 
-// TestNothingSent: a request for which no connection could be made leaves nothing unknown. So a release that comes after a claim
+// TestUnsentRequestLeavesNoDoubt: a request for which no connection could be made leaves nothing unknown. So a release that comes after a claim
 // was ended says so, though its first tries had no answer.
-func TestNothingSent(t *testing.T) {
+func TestUnsentRequestLeavesNoDoubt(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	via := &linktest.Net{}
@@ -216,7 +216,7 @@ func TestNothingSent(t *testing.T) {
 			return via.Dial(addr)
 		}
 	}
-	s, err := viaURL("redis://"+server.Addr)(t.Context(), dial, &Options{})
+	s, err := openViaURL("redis://"+server.Addr)(t.Context(), dial, &Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,11 +225,11 @@ func TestNothingSent(t *testing.T) {
 		c := mutex(fmt.Sprint("m", fair), longTTL)
 		c.Fair = fair
 		acquire(t, s, c)
-		do(t, server, "DEL", c.Name)
+		sendCommand(t, server, "DEL", c.Name)
 		refuse.Store(1 << 30)
 		via.Each((*linktest.Link).Reset)
 		client := s.(*Store).client
-		if err := redistest.Until(t.Context(), func() bool { return unsent(client.Do(t.Context(), client.B().Ping().Build()).Error()) }); err != nil {
+		if err := redistest.Until(t.Context(), func() bool { return isUnsent(client.Do(t.Context(), client.B().Ping().Build()).Error()) }); err != nil {
 			t.Fatal(err)
 		}
 		refuse.Store(3)

@@ -11,11 +11,11 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestOvertaken: a claim that was released while a request to make it was still under way is not made by that request,
+// TestReleaseOvertakesRequest: a claim that was released while a request to make it was still under way is not made by that request,
 // however the lock stands when it comes.
-func TestOvertaken(t *testing.T) {
+func TestReleaseOvertakesRequest(t *testing.T) {
 	t.Parallel()
-	s := open(t, "redis://"+startServer(t).Addr).(*Store)
+	s := openForTest(t, "redis://"+startServer(t).Addr).(*Store)
 	for name, shape := range map[string]func(*driver.Claim){
 		"plain":     func(*driver.Claim) {},
 		"fair":      func(c *driver.Claim) { c.Fair = true },
@@ -32,7 +32,7 @@ func TestOvertaken(t *testing.T) {
 				release(t, s, g.Claim)
 			}
 			c := claim()
-			s.overtaken(c.ID)
+			s.addInFlight(c.ID)
 			if err := s.Release(t.Context(), c, ""); !errors.Is(err, driver.ErrLost) {
 				t.Errorf("%s: releasing what does not stand yet: %v", name, err)
 			}
@@ -43,12 +43,12 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
-// TestOvertakenInRoll: a claim that was released while a request to make it was still under way is not made by that request
+// TestReleaseOvertakesRequestDuringRollCall: a claim that was released while a request to make it was still under way is not made by that request
 // when those in line had to show themselves in between.
-func TestOvertakenInRoll(t *testing.T) {
+func TestReleaseOvertakesRequestDuringRollCall(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*Store)
 	fair := func() driver.Claim {
 		c := mutex("m", 30*time.Second)
 		c.Fair = true
@@ -56,15 +56,15 @@ func TestOvertakenInRoll(t *testing.T) {
 	}
 	holder := acquire(t, s, fair())
 	late := fair()
-	s.overtaken(late.ID)
+	s.addInFlight(late.ID)
 	if err := s.Release(t.Context(), late, ""); !errors.Is(err, driver.ErrLost) {
 		t.Fatal(err)
 	}
-	do(t, server, "HSET", recordOf("m"), "roll", "1", "rollend", "2") // its time is over, and the next step ends it
+	sendCommand(t, server, "HSET", recordKey("m"), "roll", "1", "rollend", "2") // its time is over, and the next step ends it
 	if _, err := s.Acquire(t.Context(), fair()); !errors.Is(err, driver.ErrHeld) {
 		t.Fatal(err)
 	}
-	if left := do(t, server, "HEXISTS", recordOf("m"), "rollend"); left != ":0" {
+	if left := sendCommand(t, server, "HEXISTS", recordKey("m"), "rollend"); left != ":0" {
 		t.Fatal("the roll goes on")
 	}
 	if err := s.Release(t.Context(), holder.Claim, ""); err != nil {
@@ -75,15 +75,15 @@ func TestOvertakenInRoll(t *testing.T) {
 	}
 }
 
-// TestCalledOnArrival: a claim that is called before it knows that it stands in line takes its turn at once, and not when it
+// TestPromotedOnArrival: a claim that is called before it knows that it stands in line takes its turn at once, and not when it
 // next gives a sign of life.
-func TestCalledOnArrival(t *testing.T) {
+func TestPromotedOnArrival(t *testing.T) {
 	t.Parallel()
 	addr := startServer(t).Addr
 	began := time.Now()
 	var all sync.WaitGroup
 	for range 2 {
-		s := open(t, "redis://"+addr)
+		s := openForTest(t, "redis://"+addr)
 		all.Go(func() {
 			for i := 0; i < 3000 && (i < 500 || time.Since(began) < 20*time.Second); i++ {
 				c := waiting(mutex("m", 10*time.Second))
@@ -93,7 +93,7 @@ func TestCalledOnArrival(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				inTime(t, "a wait behind one claim that went at once", start, 700*time.Millisecond)
+				expectInTime(t, "a wait behind one claim that went at once", start, 700*time.Millisecond)
 				if err := s.Release(t.Context(), c, ""); err != nil {
 					t.Error(err)
 					return
@@ -104,22 +104,22 @@ func TestCalledOnArrival(t *testing.T) {
 	all.Wait()
 }
 
-// TestLongDead: those in line who have been dead for their TTL are passed over by the release itself, and cost the next no
+// TestLongDeadWaiters: those in line who have been dead for their TTL are passed over by the release itself, and cost the next no
 // confirm window.
-func TestLongDead(t *testing.T) {
+func TestLongDeadWaiters(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*Store)
 	line := func(ttl time.Duration) driver.Claim {
 		c := waiting(mutex("m", ttl))
 		c.Fair = true
 		return c
 	}
 	holder := acquire(t, s, line(10*time.Minute))
-	keys := s.keys.all("m")
+	keys := s.keys.allKeys("m")
 	for range 3 { // they come to stand in line, and are heard of no more
-		dead := s.attempt(line(3 * time.Second))
-		if _, r, err := dead.enter(t.Context(), &keys); err != nil || r == nil || r.code != codeWaiting {
+		dead := s.newAcquireLoop(line(3 * time.Second))
+		if _, r, err := dead.enterQueue(t.Context(), &keys); err != nil || r == nil || r.code != replyWaiting {
 			t.Fatalf("%+v %v", r, err)
 		}
 	}
@@ -131,7 +131,7 @@ func TestLongDead(t *testing.T) {
 		_, err := s.Acquire(ctx, next)
 		granted <- err
 	}()
-	if err := redistest.Until(ctx, func() bool { return do(t, server, "HEXISTS", keys[2], next.ID) == ":1" }); err != nil {
+	if err := redistest.Until(ctx, func() bool { return sendCommand(t, server, "HEXISTS", keys[2], next.ID) == ":1" }); err != nil {
 		t.Fatal("the next does not stand in line: ", err)
 	}
 	time.Sleep(3500 * time.Millisecond)
@@ -139,13 +139,13 @@ func TestLongDead(t *testing.T) {
 	if err := s.Release(ctx, holder.Claim, ""); err != nil {
 		t.Fatal(err)
 	}
-	if called := do(t, server, "GET", "m"); called != next.ID && called != "$-1" { // its window may be over by now
+	if called := sendCommand(t, server, "GET", "m"); called != next.ID && called != "$-1" { // its window may be over by now
 		t.Error("the release has called another than the one that lives")
 	}
 	if err := <-granted; err != nil {
 		t.Fatal(err)
 	}
-	inTime(t, "the next behind three that were long dead", start, 1500*time.Millisecond) // a confirm window is 2 s
+	expectInTime(t, "the next behind three that were long dead", start, 1500*time.Millisecond) // a confirm window is 2 s
 }
 
 // TestNextKeepsItsPlace: a claim that is told to be the next goes on to give signs of life, also where its TTL is shorter than the
@@ -153,7 +153,7 @@ func TestLongDead(t *testing.T) {
 func TestNextKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*Store)
 	line := func() driver.Claim {
 		c := waiting(mutex("m", 9*time.Second))
 		c.Fair = true
@@ -162,7 +162,7 @@ func TestNextKeepsItsPlace(t *testing.T) {
 	held := line()
 	held.TTL = time.Hour
 	acquire(t, s, held)
-	keys := s.keys.all("m")
+	keys := s.keys.allKeys("m")
 	granted := make(chan string, 2)
 	var next [2]driver.Claim
 	for i := range next {
@@ -172,16 +172,16 @@ func TestNextKeepsItsPlace(t *testing.T) {
 				granted <- next[i].ID
 			}
 		}()
-		if err := redistest.Until(t.Context(), func() bool { return do(t, server, "HEXISTS", keys[2], next[i].ID) == ":1" }); err != nil {
+		if err := redistest.Until(t.Context(), func() bool { return sendCommand(t, server, "HEXISTS", keys[2], next[i].ID) == ":1" }); err != nil {
 			t.Fatal("it does not stand in line: ", err)
 		}
 	}
 	if err := redistest.Until(t.Context(), func() bool { // it listens: the script that calls the one ahead tells it
-		return do(t, server, "PUBLISH", keys[1]+":"+s.session, "next "+next[0].ID+" 3600000") != ":0"
+		return sendCommand(t, server, "PUBLISH", keys[1]+":"+s.session, "next "+next[0].ID+" 3600000") != ":0"
 	}); err != nil {
 		t.Fatal("nobody is told: ", err)
 	}
-	sign := func() string { return do(t, server, "HGET", keys[2], "?"+next[0].ID) }
+	sign := func() string { return sendCommand(t, server, "HGET", keys[2], "?"+next[0].ID) }
 	last := sign()
 	for range 3 { // the first may have been on its way
 		if err := redistest.Until(t.Context(), func() bool { return sign() != last }); err != nil {
@@ -195,11 +195,11 @@ func TestNextKeepsItsPlace(t *testing.T) {
 	}
 }
 
-// TestQuietAgain: when a claim that was broken in line has been told, the lock is as light as before.
-func TestQuietAgain(t *testing.T) {
+// TestQuietAfterBreak: when a claim that was broken in line has been told, the lock is as light as before.
+func TestQuietAfterBreak(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr)
+	s := openForTest(t, "redis://"+server.Addr)
 	fair := func() driver.Claim {
 		c := waiting(mutex("m", 30*time.Second))
 		c.Fair = true
@@ -226,7 +226,7 @@ func TestQuietAgain(t *testing.T) {
 		t.Errorf("the one who waited: %v", err)
 	}
 	release(t, s, g.Claim)
-	if out, quiet := do(t, server, "HEXISTS", "holdfast:{m}", "out"), do(t, server, "HGET", "holdfast:{m}", "quiet"); out != ":0" || quiet != "1" {
+	if out, quiet := sendCommand(t, server, "HEXISTS", "holdfast:{m}", "out"), sendCommand(t, server, "HGET", "holdfast:{m}", "quiet"); out != ":0" || quiet != "1" {
 		t.Errorf("afterwards: out %q, quiet %q", out, quiet)
 	}
 }

@@ -9,32 +9,32 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestMalformed: an answer that no script of ours gives is an error, and never more.
-func TestMalformed(t *testing.T) {
+// TestMalformedReplies: an answer that no script of ours gives is an error, and never more.
+func TestMalformedReplies(t *testing.T) {
 	t.Parallel()
-	g := must(t)(redistest.Independent(3))
+	g := mustStart(t)(redistest.Independent(3))
 	a := g.Addrs()
-	s := open(t, "redis://"+a[0]).(*Store)
-	r := open(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).(*Redlock)
+	s := openForTest(t, "redis://"+a[0]).(*Store)
+	r := openForTest(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).(*Redlock)
 	for _, text := range []string{
 		"return {}", "return {1}", "return {0}", "return {0, 1, 2}", "return {0, 1, 2, 3, 4, {}}", "return {2, {}}", "return {3}", "return {4, 'a'}",
 		"return {5}", "return {'a'}", "return 'a'", "return {{}}", "return false", "return -1",
 	} {
-		at := s.attempt(mutex("m", longTTL))
-		if _, refused, err := at.once(t.Context(), newStep(text), []string{"m"}, nil); err == nil && refused == nil {
+		at := s.newAcquireLoop(mutex("m", longTTL))
+		if _, refused, err := at.runStep(t.Context(), newScript(text), []string{"m"}, nil); err == nil && refused == nil {
 			t.Errorf("%s is taken for a grant", text)
 		}
-		m, err := s.do(t.Context(), newStep(text), []string{"m"}, nil)
-		b := &ballot{r: r, claim: mutex("m", longTTL), tokens: map[int]int64{}, agreed: map[int64]int{}}
-		b.hear(vote{0, m, err})
+		m, err := s.runScript(t.Context(), newScript(text), []string{"m"}, nil)
+		b := &round{redlock: r, claim: mutex("m", longTTL), tokens: map[int]int64{}, agreed: map[int64]int{}}
+		b.countReply(serverReply{0, m, err})
 		if b.granted > 0 {
 			t.Errorf("%s is taken for a server's vote", text)
 		}
-		if _, ok := readView(m); ok {
+		if _, ok := readLockView(m); ok {
 			t.Errorf("%s is taken for a lock", text)
 		}
 		g := driver.Grant{Claim: mutex("m", longTTL), Token: 1}
-		s.renewed(t.Context(), []driver.Grant{g}, []int{0}, m, err, s.clock.Now(), func(_ int, r driver.Renewal) {
+		s.reportReplies(t.Context(), []driver.Grant{g}, []int{0}, m, err, s.clock.Now(), func(_ int, r driver.Renewal) {
 			if _, err := m.ToArray(); r.Err == nil && err != nil {
 				t.Errorf("%s is taken for a renewal", text)
 			}
@@ -45,17 +45,17 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestRollIsSpread: where many are asked to show themselves they do so one after another, so that the server has time for others.
-func TestRollIsSpread(t *testing.T) {
+// TestRollCallIsSpread: where many are asked to show themselves they do so one after another, so that the server has time for others.
+func TestRollCallIsSpread(t *testing.T) {
 	t.Parallel()
-	l := &lookout{s: &Store{}, seats: map[*seat]struct{}{}}
+	l := &waiterHub{store: &Store{}, subscriptions: map[*subscription]struct{}{}}
 	for range 1000 {
-		l.seat("", true)
+		l.addSubscription("", true)
 	}
 	told := func(message string) (soon int, latest time.Duration) {
-		l.hear(message)
-		for t := range l.seats {
-			after := <-t.told
+		l.handleMessage(message)
+		for t := range l.subscriptions {
+			after := <-t.notices
 			latest = max(latest, after)
 			if after < 10*time.Second {
 				soon++
@@ -71,8 +71,8 @@ func TestRollIsSpread(t *testing.T) {
 	}
 }
 
-// TestWindow: one request that took very long does not make the confirm window long, and a link that stays slow does.
-func TestWindow(t *testing.T) {
+// TestConfirmWindow: one request that took very long does not make the confirm window long, and a link that stays slow does.
+func TestConfirmWindow(t *testing.T) {
 	t.Parallel()
 	now := time.Duration(0)
 	hand := func() time.Duration { return now }
@@ -81,7 +81,7 @@ func TestWindow(t *testing.T) {
 	took := func(d time.Duration) {
 		from := s.clock.Now()
 		now += d
-		s.took(from)
+		s.recordRoundTrip(from)
 	}
 	if took(time.Minute); s.window.Load().ms > 2100 {
 		t.Errorf("the window is %d ms after a stall", s.window.Load().ms)

@@ -25,8 +25,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// says checks that an error is of a kind and has these words, and that it tells no secret.
-func says(t *testing.T, what string, err, kind error, words ...string) {
+// expectError checks that an error is of a kind and has these words, and that it tells no secret.
+func expectError(t *testing.T, what string, err, kind error, words ...string) {
 	t.Helper()
 	if err == nil || kind != nil && !errors.Is(err, kind) {
 		t.Errorf("%s: %v, want %v", what, err, kind)
@@ -43,8 +43,8 @@ func says(t *testing.T, what string, err, kind error, words ...string) {
 	t.Logf("%s: %v", what, err)
 }
 
-// try makes a claim and gives up soon.
-func try(t *testing.T, s driver.Store, name string) error {
+// tryLock makes a claim and gives up soon.
+func tryLock(t *testing.T, s driver.Store, name string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -59,7 +59,7 @@ func TestDiskFails(t *testing.T) {
 	const ttl = time.Minute // in which the disk comes back
 	server := startServer(t, "--enable-protected-configs", "local")
 	failing := make(chan bool, 1)
-	holder := clientThat(t, "redis://"+server.Addr, &holdfast.Options{OnEvent: func(e holdfast.Event) {
+	holder := openClientWith(t, "redis://"+server.Addr, &holdfast.Options{OnEvent: func(e holdfast.Event) {
 		if e.Kind == holdfast.EventRenewalFailing && e.Lock == "long" {
 			select {
 			case failing <- true:
@@ -67,14 +67,14 @@ func TestDiskFails(t *testing.T) {
 			}
 		}
 	}})
-	s := open(t, "redis://"+server.Addr)
-	short, long := lock(t, holder, "short", time.Second), lock(t, holder, "long", ttl)
-	do(t, server, "CONFIG", "SET", "save", "3600 1000000")
+	s := openForTest(t, "redis://"+server.Addr)
+	short, long := lockEventually(t, holder, "short", time.Second), lockEventually(t, holder, "long", ttl)
+	sendCommand(t, server, "CONFIG", "SET", "save", "3600 1000000")
 	dir := filepath.Join(server.Dir, "gone")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	do(t, server, "CONFIG", "SET", "dir", dir)
+	sendCommand(t, server, "CONFIG", "SET", "dir", dir)
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -89,30 +89,30 @@ func TestDiskFails(t *testing.T) {
 		}
 	}
 	saved("err")
-	says(t, "MISCONF", try(t, s, "m"), nil, "cannot save to its disk", "MISCONF")
-	if err := try(t, s, "m"); driver.IsFinal(err) {
+	expectError(t, "MISCONF", tryLock(t, s, "m"), nil, "cannot save to its disk", "MISCONF")
+	if err := tryLock(t, s, "m"); driver.IsFinal(err) {
 		t.Errorf("a disk that may come back is taken for final: %v", err)
 	}
-	told(t, short, time.Second, driver.LossExpired, driver.LossUnreachable)
+	expectLoss(t, short, time.Second, driver.LossExpired, driver.LossUnreachable)
 	select {
 	case <-failing:
 	case <-long.Context().Done():
 	}
-	do(t, server, "CONFIG", "SET", "dir", server.Dir)
+	sendCommand(t, server, "CONFIG", "SET", "dir", server.Dir)
 	saved("ok")
-	renewed(t, long)
+	waitForRenewal(t, long)
 	if err := long.Release(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestFull: on a server that has no memory left all that is held is renewed, left standing, broken and given back, also where
+// TestServerOutOfMemory: on a server that has no memory left all that is held is renewed, left standing, broken and given back, also where
 // the release has to see to it that a late request makes no claim.
-func TestFull(t *testing.T) {
+func TestServerOutOfMemory(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []Layout{LayoutPlain, LayoutRedisson} {
 		server := startServer(t)
-		s := open(t, "redis://"+server.Addr+"?layout="+string(layout)).(*Store)
+		s := openForTest(t, "redis://"+server.Addr+"?layout="+string(layout)).(*Store)
 		claims := []driver.Claim{mutex("m", time.Minute)}
 		if layout == LayoutPlain {
 			fair, one, two := mutex("f", time.Minute), mutex("s", time.Minute), mutex("s", time.Minute)
@@ -124,7 +124,7 @@ func TestFull(t *testing.T) {
 		for _, c := range append(claims, mutex("barred", time.Minute), mutex("marked", time.Minute), mutex("forced", time.Minute)) {
 			gs = append(gs, acquire(t, s, c))
 		}
-		do(t, server, "CONFIG", "SET", "maxmemory", "1")
+		sendCommand(t, server, "CONFIG", "SET", "maxmemory", "1")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		for i, g := range gs {
@@ -138,7 +138,7 @@ func TestFull(t *testing.T) {
 			case "forced":
 				err = s.Break(ctx, g.Name, g.Ref, driver.BreakForce)
 			case "barred":
-				s.overtaken(g.ID)
+				s.addInFlight(g.ID)
 				err = s.Release(ctx, g.Claim, "")
 			default:
 				if i%2 == 0 {
@@ -172,25 +172,25 @@ func TestOpenInTime(t *testing.T) {
 		"redis+cluster://" + at[0], "redlock://" + all} {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		start := time.Now()
-		_, err := opened(ctx, raw)
+		_, err := openStore(ctx, raw)
 		cancel()
-		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > linkTime*2/3 {
+		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > linkTimeout*2/3 {
 			t.Errorf("%s: after %v: %v", raw, took, err)
 		}
 	}
 }
 
-// TestLoading: a server that is still reading its data is waited for.
-func TestLoading(t *testing.T) {
+// TestServerIsLoading: a server that is still reading its data is waited for.
+func TestServerIsLoading(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "--save", "", "--key-load-delay", "20000", "--loading-process-events-interval-bytes", "1024")
-	s := open(t, "redis://"+server.Addr)
+	s := openForTest(t, "redis://"+server.Addr)
 	g := acquire(t, s, mutex("held", time.Hour))
-	do(t, server, "EVAL", "for i = 1, 1500 do redis.call('SET', 'filler' .. i, string.rep('x', 100)) end", "0")
-	do(t, server, "SAVE")
+	sendCommand(t, server, "EVAL", "for i = 1, 1500 do redis.call('SET', 'filler' .. i, string.rep('x', 100)) end", "0")
+	sendCommand(t, server, "SAVE")
 	server.Kill()
 	again := make(chan error, 1)
-	go func() { again <- server.Again() }()
+	go func() { again <- server.Restart() }()
 	var loading error
 	if err := redistest.Until(t.Context(), func() bool {
 		_, err := server.Do("GET", "x")
@@ -205,7 +205,7 @@ func TestLoading(t *testing.T) {
 		t.Errorf("a renewal while it loads: %v", loading)
 	}
 	t.Logf("a renewal while it loads: %v", loading)
-	late, err := opened(ctx, "redis://"+server.Addr)
+	late, err := openStore(ctx, "redis://"+server.Addr)
 	if err != nil {
 		t.Fatalf("opening while it loads: %v", err)
 	}
@@ -220,26 +220,26 @@ func TestLoading(t *testing.T) {
 	}
 }
 
-// TestTooOld: a server that lacks a command is named so, and one of an old version is warned of. The servers are real ones
+// TestServerTooOld: a server that lacks a command is named so, and one of an old version is warned of. The servers are real ones
 // from which a command was taken, and one whose answer to INFO is changed on the way.
-func TestTooOld(t *testing.T) {
+func TestServerTooOld(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "--rename-command", "EVALSHA", "")
-	says(t, "a server without EVALSHA", try(t, open(t, "redis://"+server.Addr), "m"), driver.ErrUnsupported, "too old", "6.2", "EVALSHA")
+	expectError(t, "a server without EVALSHA", tryLock(t, openForTest(t, "redis://"+server.Addr), "m"), driver.ErrUnsupported, "too old", "6.2", "EVALSHA")
 	server = startServer(t, "--rename-command", "HELLO", "")
-	do(t, server, "CONFIG", "SET", "requirepass", "hunter2")
-	if s, err := opened(t.Context(), "redis://:hunter2@"+server.Addr); err != nil {
-		says(t, "a server without HELLO", err, driver.ErrUnsupported, "too old")
+	sendCommand(t, server, "CONFIG", "SET", "requirepass", "hunter2")
+	if s, err := openStore(t.Context(), "redis://:hunter2@"+server.Addr); err != nil {
+		expectError(t, "a server without HELLO", err, driver.ErrUnsupported, "too old")
 	} else {
 		t.Cleanup(func() { s.Close() })
-		if err := try(t, s, "m"); err != nil {
-			says(t, "a server without HELLO", err, driver.ErrUnsupported, "too old")
+		if err := tryLock(t, s, "m"); err != nil {
+			expectError(t, "a server without HELLO", err, driver.ErrUnsupported, "too old")
 		}
 	}
 	server = startServer(t, "--rename-command", "TIME", "")
-	says(t, "a server without TIME", try(t, open(t, "redis://"+server.Addr), "m"), driver.ErrUnsupported, "too old")
+	expectError(t, "a server without TIME", tryLock(t, openForTest(t, "redis://"+server.Addr), "m"), driver.ErrUnsupported, "too old")
 
-	real := do(t, server, "INFO", "server")
+	real := sendCommand(t, server, "INFO", "server")
 	_, version, _ := strings.Cut(real, "redis_version:")
 	version, _, _ = strings.Cut(version, "\r")
 	via, err := linktest.NewLink(server.Addr)
@@ -249,7 +249,7 @@ func TestTooOld(t *testing.T) {
 	t.Cleanup(via.Close)
 	old := "5.0." + strings.Repeat("9", len(version)-4)
 	via.Replace("redis_version:"+version, "redis_version:"+old)
-	ws, err := open(t, "redis://"+via.Addr).(*Store).Warnings(t.Context())
+	ws, err := openForTest(t, "redis://"+via.Addr).(*Store).Warnings(t.Context())
 	if err != nil || !strings.Contains(strings.Join(ws, "\n"), old+" is older than 6.2") {
 		t.Errorf("a server of version %s: %q %v", old, ws, err)
 	}
@@ -257,26 +257,26 @@ func TestTooOld(t *testing.T) {
 		"ERR unknown command 'AUTH', with args beginning with: 'user' 'hunter2'":                                        "too old",
 		"ERR Write commands not allowed after non deterministic commands. Call redis.replicate_commands() at the start": "too old",
 	} {
-		says(t, text, finalReply(text, true, LayoutPlain), driver.ErrUnsupported, what)
+		expectError(t, text, finalReply(text, true, LayoutPlain), driver.ErrUnsupported, what)
 	}
 }
 
 // TestClusterMisused: what cannot be done in a Cluster is told in words that name the remedy.
 func TestClusterMisused(t *testing.T) {
 	t.Parallel()
-	g := must(t)(redistest.Cluster(t.Context()))
+	g := mustStart(t)(redistest.Cluster(t.Context()))
 	refused := 0
 	for _, server := range g.Servers {
-		if err := try(t, open(t, "redis://"+server.Addr), "m"); err != nil {
+		if err := tryLock(t, openForTest(t, "redis://"+server.Addr), "m"); err != nil {
 			refused++
-			says(t, "a Cluster opened as one server", err, driver.ErrUnsupported, "redis+cluster://")
+			expectError(t, "a Cluster opened as one server", err, driver.ErrUnsupported, "redis+cluster://")
 		}
 	}
 	if refused != 2 {
 		t.Errorf("%d of 3 servers refuse a lock of one slot", refused)
 	}
 	// A name of any form stands in one slot, with all that is beside it.
-	s := open(t, "redis+cluster://"+g.Servers[0].Addr)
+	s := openForTest(t, "redis+cluster://"+g.Servers[0].Addr)
 	for _, name := range []string{"{", "}", "}{", "{}x", "a{b", "a}b", "a{}{b}c", "{a}{b}", "x{y}z"} {
 		for _, fair := range []bool{false, true} {
 			c := mutex(name, time.Minute)
@@ -290,10 +290,10 @@ func TestClusterMisused(t *testing.T) {
 			}
 		}
 	}
-	r := open(t, "redis+cluster://"+g.Servers[0].Addr+"?layout=redisson")
-	says(t, "two slots", try(t, r, "a{b"), driver.ErrInvalid, "two hash slots", "braces")
-	says(t, "a reply", finalReply("CROSSSLOT Keys in request don't hash to the same slot", false, LayoutPlain), driver.ErrInvalid, "two hash slots")
-	if err := try(t, open(t, "redis+cluster://"+startServer(t).Addr), "m"); err != nil {
+	r := openForTest(t, "redis+cluster://"+g.Servers[0].Addr+"?layout=redisson")
+	expectError(t, "two slots", tryLock(t, r, "a{b"), driver.ErrInvalid, "two hash slots", "braces")
+	expectError(t, "a reply", finalReply("CROSSSLOT Keys in request don't hash to the same slot", false, LayoutPlain), driver.ErrInvalid, "two hash slots")
+	if err := tryLock(t, openForTest(t, "redis+cluster://"+startServer(t).Addr), "m"); err != nil {
 		t.Errorf("one server opened as a Cluster: %v", err)
 	}
 }
@@ -302,17 +302,17 @@ func TestClusterMisused(t *testing.T) {
 // is too old.
 func TestSentinelMisused(t *testing.T) {
 	t.Parallel()
-	g := must(t)(redistest.Replicated(t.Context()))
-	says(t, "a Sentinel", try(t, open(t, "redis://"+g.SentinelAddrs()[0]), "m"), driver.ErrUnsupported, "redis+sentinel://")
-	_, err := opened(t.Context(), "redis+sentinel://"+g.Addrs()[0]+"/"+redistest.MasterName)
-	says(t, "a server", err, driver.ErrUnsupported, "no Sentinel")
+	g := mustStart(t)(redistest.Replicated(t.Context()))
+	expectError(t, "a Sentinel", tryLock(t, openForTest(t, "redis://"+g.SentinelAddrs()[0]), "m"), driver.ErrUnsupported, "redis+sentinel://")
+	_, err := openStore(t.Context(), "redis+sentinel://"+g.Addrs()[0]+"/"+redistest.MasterName)
+	expectError(t, "a server", err, driver.ErrUnsupported, "no Sentinel")
 }
 
-// TestWeakSettings: settings that make locks less safe are warned of, each in words that say what to set.
-func TestWeakSettings(t *testing.T) {
+// TestWarningsOfWeakSettings: settings that make locks less safe are warned of, each in words that say what to set.
+func TestWarningsOfWeakSettings(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*Store)
 	warned := func(word string) bool {
 		t.Helper()
 		ws, err := s.Warnings(t.Context())
@@ -321,21 +321,21 @@ func TestWeakSettings(t *testing.T) {
 		}
 		return strings.Contains(strings.Join(ws, "\n"), word)
 	}
-	do(t, server, "CONFIG", "SET", "maxmemory", "100mb")
+	sendCommand(t, server, "CONFIG", "SET", "maxmemory", "100mb")
 	for _, policy := range []string{"allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl"} {
-		do(t, server, "CONFIG", "SET", "maxmemory-policy", policy)
+		sendCommand(t, server, "CONFIG", "SET", "maxmemory-policy", policy)
 		if !warned(policy) || !warned("noeviction") {
 			t.Errorf("%s is not warned of", policy)
 		}
 	}
-	do(t, server, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+	sendCommand(t, server, "CONFIG", "SET", "maxmemory-policy", "noeviction")
 	if warned("maxmemory-policy") {
 		t.Error("noeviction is warned of")
 	}
 	if !warned("appendonly is off") {
 		t.Error("a server that keeps nothing is not warned of")
 	}
-	do(t, server, "CONFIG", "SET", "appendonly", "yes")
+	sendCommand(t, server, "CONFIG", "SET", "appendonly", "yes")
 	if err := redistest.Until(t.Context(), func() bool { return !warned("appendonly is off") }); err != nil {
 		t.Error("appendonly is warned of though it is on")
 	}
@@ -343,16 +343,16 @@ func TestWeakSettings(t *testing.T) {
 	if err := redistest.Until(t.Context(), func() bool { return warned("min-replicas-to-write") }); err != nil {
 		t.Error("replicas without min-replicas-to-write are not warned of")
 	}
-	ws, err := open(t, "redis://"+replica.Addr).(*Store).Warnings(t.Context())
+	ws, err := openForTest(t, "redis://"+replica.Addr).(*Store).Warnings(t.Context())
 	if err != nil || !strings.Contains(strings.Join(ws, "\n"), "replica") {
 		t.Errorf("a replica: %q %v", ws, err)
 	}
 }
 
-// TestOldVersions: only versions before 6.2 are warned of.
-func TestOldVersions(t *testing.T) {
+// TestWarningsOfOldVersions: only versions before 6.2 are warned of.
+func TestWarningsOfOldVersions(t *testing.T) {
 	for version, old := range map[string]bool{"5.0.14": true, "6.0.16": true, "6.2.0": false, "7.0.15": false, "10.0.1": false, "": false} {
-		if said := len(warnings(map[string]string{"redis_version": version})) > 0; said != old {
+		if said := len(warningsFor(map[string]string{"redis_version": version})) > 0; said != old {
 			t.Errorf("version %q is said to be too old: %v", version, said)
 		}
 	}
@@ -375,12 +375,12 @@ func TestTLS(t *testing.T) {
 		"--tls-ca-cert-file", ours.file, "--tls-auth-clients", "no")
 	at := "127.0.0.1:" + port
 	lockAt := func(raw string) error {
-		s, err := opened(t.Context(), raw)
+		s, err := openStore(t.Context(), raw)
 		if err != nil {
 			return err
 		}
 		defer s.Close()
-		return try(t, s, "m"+strconv.Itoa(len(raw)))
+		return tryLock(t, s, "m"+strconv.Itoa(len(raw)))
 	}
 	if err := lockAt("rediss://" + at + "?tls-ca=" + ours.file); err != nil {
 		t.Errorf("our own CA: %v", err)
@@ -388,32 +388,32 @@ func TestTLS(t *testing.T) {
 	if err := lockAt("redis://" + at + "?tls=true&tls-ca=" + ours.file); err != nil {
 		t.Errorf("redis:// with tls=true: %v", err)
 	}
-	says(t, "no CA", lockAt("rediss://u:hunter2@"+at), driver.ErrDenied, "tls-ca")
-	says(t, "another CA", lockAt("rediss://u:hunter2@"+at+"?tls-ca="+other.file), driver.ErrDenied, "tls-ca")
-	says(t, "another name", lockAt("rediss://u:hunter2@"+at+"?tls-name=elsewhere&tls-ca="+ours.file), driver.ErrDenied, "tls-name")
-	says(t, "no TLS where it is wanted", lockAt("redis://u:hunter2@"+at), nil, "rediss://")
+	expectError(t, "no CA", lockAt("rediss://u:hunter2@"+at), driver.ErrDenied, "tls-ca")
+	expectError(t, "another CA", lockAt("rediss://u:hunter2@"+at+"?tls-ca="+other.file), driver.ErrDenied, "tls-ca")
+	expectError(t, "another name", lockAt("rediss://u:hunter2@"+at+"?tls-name=elsewhere&tls-ca="+ours.file), driver.ErrDenied, "tls-name")
+	expectError(t, "no TLS where it is wanted", lockAt("redis://u:hunter2@"+at), nil, "rediss://")
 	_, err = driver.Open(t.Context(), "rediss://u:hunter2@"+server.Addr+"?tls-ca="+ours.file) // it says nothing
-	says(t, "TLS where there is none", err, nil, "redis://")
+	expectError(t, "TLS where there is none", err, nil, "redis://")
 
-	do(t, server, "CONFIG", "SET", "tls-auth-clients", "yes")
-	says(t, "no client certificate", lockAt("rediss://u:hunter2@"+at+"?tls-ca="+ours.file), nil, "tls-cert")
-	says(t, "a client certificate of another CA", lockAt("rediss://u:hunter2@"+at+"?tls-ca="+ours.file+"&tls-cert="+strangeCert+"&tls-key="+strangeKey),
+	sendCommand(t, server, "CONFIG", "SET", "tls-auth-clients", "yes")
+	expectError(t, "no client certificate", lockAt("rediss://u:hunter2@"+at+"?tls-ca="+ours.file), nil, "tls-cert")
+	expectError(t, "a client certificate of another CA", lockAt("rediss://u:hunter2@"+at+"?tls-ca="+ours.file+"&tls-cert="+strangeCert+"&tls-key="+strangeKey),
 		nil, "tls-cert")
 	if err := lockAt("rediss://" + at + "?tls-ca=" + ours.file + "&tls-cert=" + clientCert + "&tls-key=" + clientKey); err != nil {
 		t.Errorf("a client certificate: %v", err)
 	}
 }
 
-// ca is an authority of certificates.
-type ca struct {
+// certAuthority is an authority of certificates.
+type certAuthority struct {
 	dir, name, file string
 	cert            *x509.Certificate
 	key             *ecdsa.PrivateKey
 }
 
-func newCA(t *testing.T, dir, name string) *ca {
+func newCA(t *testing.T, dir, name string) *certAuthority {
 	t.Helper()
-	a := &ca{dir: dir, name: name, file: filepath.Join(dir, name+".pem")}
+	a := &certAuthority{dir: dir, name: name, file: filepath.Join(dir, name+".pem")}
 	a.cert = &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign}
 	a.key = newKey(t)
@@ -421,7 +421,7 @@ func newCA(t *testing.T, dir, name string) *ca {
 	return a
 }
 
-func (a *ca) sign(t *testing.T, c *x509.Certificate, key *ecdsa.PrivateKey) []byte {
+func (a *certAuthority) sign(t *testing.T, c *x509.Certificate, key *ecdsa.PrivateKey) []byte {
 	t.Helper()
 	der, err := x509.CreateCertificate(crand.Reader, c, a.cert, &key.PublicKey, a.key)
 	if err != nil {
@@ -431,7 +431,7 @@ func (a *ca) sign(t *testing.T, c *x509.Certificate, key *ecdsa.PrivateKey) []by
 }
 
 // issue makes a certificate for loopback and gives its files.
-func (a *ca) issue(t *testing.T, name string) (cert, key string) {
+func (a *certAuthority) issue(t *testing.T, name string) (cert, key string) {
 	t.Helper()
 	k := newKey(t)
 	der := a.sign(t, &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},

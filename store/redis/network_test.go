@@ -16,9 +16,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestWeather: through a slow link with resets no lease is lost, and through one that loses a third of its packets what is
+// TestBadNetwork: through a slow link with resets no lease is lost, and through one that loses a third of its packets what is
 // lost is counted; in neither do two believe in a lock at a time, or tokens repeat or fall, and work goes on.
-func TestWeather(t *testing.T) {
+func TestBadNetwork(t *testing.T) {
 	t.Parallel()
 	span := 10 * time.Second
 	if *prove {
@@ -67,12 +67,12 @@ func TestWeather(t *testing.T) {
 			var wg sync.WaitGroup
 			var lost, renewed atomic.Int64
 			for i, s := range stores[2:] {
-				wg.Go(func() { holdOn(ctx, t, s, fmt.Sprint(name, i), &lost, &renewed) })
+				wg.Go(func() { holdUntilDone(ctx, t, s, fmt.Sprint(name, i), &lost, &renewed) })
 			}
-			r := newTenures()
-			wg.Go(func() { r.storm(ctx, stores[:2], name) })
+			r := newHoldChecker()
+			wg.Go(func() { r.run(ctx, stores[:2], name) })
 			time.Sleep(span)
-			done := redistest.Until(t.Context(), func() bool { return r.count() > 0 && renewed.Load() > 0 })
+			done := redistest.Until(t.Context(), func() bool { return r.grantCount() > 0 && renewed.Load() > 0 })
 			cancel()
 			wg.Wait()
 			t.Logf("%s: %d renewals, %d leases lost; %d grants of a contended lock; tokens repeated %d times and fell %d times; two held at a time %d times",
@@ -88,8 +88,8 @@ func TestWeather(t *testing.T) {
 	both.Wait()
 }
 
-// holdOn holds a lock, with the default patience of a client, until ctx ends, and counts losses and renewals.
-func holdOn(ctx context.Context, t *testing.T, s driver.Store, name string, lost, renewed *atomic.Int64) {
+// holdUntilDone holds a lock, with the default patience of a client, until ctx ends, and counts losses and renewals.
+func holdUntilDone(ctx context.Context, t *testing.T, s driver.Store, name string, lost, renewed *atomic.Int64) {
 	const ttl = 12 * time.Second
 	for ctx.Err() == nil {
 		c := waiting(mutex(name, ttl))
@@ -145,18 +145,18 @@ func TestFlappingLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(via.Close)
-	c := client(t, "redis://"+via.Addr)
-	l := lock(t, c, "m", ttl)
-	do(t, server, "CONFIG", "RESETSTAT")
+	c := openClientForTest(t, "redis://"+via.Addr)
+	l := lockEventually(t, c, "m", ttl)
+	sendCommand(t, server, "CONFIG", "RESETSTAT")
 	start := time.Now()
 	for range flaps {
 		via.Cut()
-		keeps(t, l, time.Second)
+		expectHeld(t, l, time.Second)
 		via.Heal()
-		keeps(t, l, time.Second)
+		expectHeld(t, l, time.Second)
 	}
 	intervals := int(time.Since(start)/(ttl/3)) + 1
-	by, _, _ := calls(t, server)
+	by, _, _ := commandCalls(t, server)
 	t.Logf("%d flaps, %d intervals: %d renewals, %d connections made", flaps, intervals, by["evalsha"], via.Made())
 	if n := by["evalsha"]; n > 3*intervals || n < intervals/2 {
 		t.Errorf("%d renewals in %d intervals", n, intervals)
@@ -164,8 +164,8 @@ func TestFlappingLink(t *testing.T) {
 	if n := via.Made(); n > 2+2*flaps {
 		t.Errorf("%d connections were made", n)
 	}
-	if err := redistest.Until(t.Context(), func() bool { return strings.Count(do(t, server, "CLIENT", "LIST"), "\n") <= 4 }); err != nil {
-		t.Errorf("connections stay: %s", do(t, server, "CLIENT", "LIST"))
+	if err := redistest.Until(t.Context(), func() bool { return strings.Count(sendCommand(t, server, "CLIENT", "LIST"), "\n") <= 4 }); err != nil {
+		t.Errorf("connections stay: %s", sendCommand(t, server, "CLIENT", "LIST"))
 	}
 }
 
@@ -175,9 +175,9 @@ func TestServerAway(t *testing.T) {
 	t.Parallel()
 	const ttl = longTTL // a server takes a while to start
 	server := startServer(t, "--appendonly", "yes", "--appendfsync", "always")
-	c := client(t, "redis://"+server.Addr)
-	l := lock(t, c, "m", ttl)
-	fair := client(t, "redis://"+server.Addr).Mutex("m", fairly(ttl))
+	c := openClientForTest(t, "redis://"+server.Addr)
+	l := lockEventually(t, c, "m", ttl)
+	fair := openClientForTest(t, "redis://"+server.Addr).Mutex("m", fairOptions(ttl))
 	got := make(chan error, 2)
 	go func() {
 		next, err := fair.Lock(t.Context())
@@ -186,7 +186,7 @@ func TestServerAway(t *testing.T) {
 		}
 		got <- err
 	}()
-	plain := client(t, "redis://"+server.Addr)
+	plain := openClientForTest(t, "redis://"+server.Addr)
 	go func() {
 		next, err := plain.Mutex("m", nil).Lock(t.Context())
 		if err == nil {
@@ -196,16 +196,16 @@ func TestServerAway(t *testing.T) {
 	}()
 	if err := redistest.Until(t.Context(), func() bool { // both wait: they share a channel, and have one each
 		held, err := c.Inspect(t.Context(), "m")
-		return err == nil && len(held.Waiters) == 1 && strings.Contains(do(t, server, "INFO", "stats"), "pubsub_channels:3")
+		return err == nil && len(held.Waiters) == 1 && strings.Contains(sendCommand(t, server, "INFO", "stats"), "pubsub_channels:3")
 	}); err != nil {
 		t.Fatal("they do not wait: ", err)
 	}
 	server.Kill()
-	keeps(t, l, 1500*time.Millisecond)
-	if err := server.Again(); err != nil {
+	expectHeld(t, l, 1500*time.Millisecond)
+	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	renewed(t, l)
+	waitForRenewal(t, l)
 	token := l.Token()
 	if held, err := c.Inspect(t.Context(), "m"); err != nil || len(held.Holders) != 1 || held.Holders[0].Token != token {
 		t.Errorf("it stands as %+v, %v; token %d", held, err, token)
@@ -225,8 +225,8 @@ func TestServerAway(t *testing.T) {
 	}
 }
 
-// TestRightsLost: a holder whose user is taken its rights, or removed, is told in time, and the error says why.
-func TestRightsLost(t *testing.T) {
+// TestHolderLosesPermissions: a holder whose user is taken its rights, or removed, is told in time, and the error says why.
+func TestHolderLosesPermissions(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
 	server := startServer(t)
@@ -235,9 +235,9 @@ func TestRightsLost(t *testing.T) {
 		"password": {"ACL", "SETUSER", "worker", "<hunter2", ">hunter3"},
 		"user":     {"ACL", "DELUSER", "worker"},
 	} {
-		do(t, server, "ACL", "SETUSER", "worker", "reset", "on", ">hunter2", "~*", "&*", "+@all")
-		l := lock(t, client(t, "redis://worker:hunter2@"+server.Addr), what, ttl)
-		do(t, server, take...)
+		sendCommand(t, server, "ACL", "SETUSER", "worker", "reset", "on", ">hunter2", "~*", "&*", "+@all")
+		l := lockEventually(t, openClientForTest(t, "redis://worker:hunter2@"+server.Addr), what, ttl)
+		sendCommand(t, server, take...)
 		if what == "password" {
 			_, _ = server.Do("CLIENT", "KILL", "USER", "worker")
 		}
@@ -248,11 +248,11 @@ func TestRightsLost(t *testing.T) {
 			t.Errorf("%s: told nothing", what)
 			continue
 		}
-		inTime(t, what+": to be told", start, ttl)
-		says(t, what, context.Cause(l.Context()), driver.ErrLost)
+		expectInTime(t, what+": to be told", start, ttl)
+		expectError(t, what, context.Cause(l.Context()), driver.ErrLost)
 	}
 }
 
-func fairly(ttl time.Duration) *holdfast.LockOptions {
+func fairOptions(ttl time.Duration) *holdfast.LockOptions {
 	return &holdfast.LockOptions{TTL: ttl, Fair: true}
 }

@@ -14,11 +14,11 @@ import (
 
 var commandStat = regexp.MustCompile(`cmdstat_([a-z|]+):calls=(\d+)`)
 
-// calls counts, from the server's own statistics, how often each command was called since the last reset, also by scripts.
-func calls(t *testing.T, s *redistest.Server) (by map[string]int, scripts, inside int) {
+// commandCalls counts, from the server's own statistics, how often each command was called since the last reset, also by scripts.
+func commandCalls(t *testing.T, s *redistest.Server) (by map[string]int, scripts, inside int) {
 	t.Helper()
 	by = map[string]int{}
-	for _, m := range commandStat.FindAllStringSubmatch(do(t, s, "INFO", "commandstats"), -1) {
+	for _, m := range commandStat.FindAllStringSubmatch(sendCommand(t, s, "INFO", "commandstats"), -1) {
 		n, _ := strconv.Atoi(m[2])
 		by[m[1]] = n
 		switch m[1] {
@@ -32,15 +32,15 @@ func calls(t *testing.T, s *redistest.Server) (by map[string]int, scripts, insid
 	return by, scripts, inside
 }
 
-// TestRoundTrips: a free mutex is taken by one script call, renewed by one, also with 31 others, and given back by one.
-func TestRoundTrips(t *testing.T) {
+// TestScriptCallsPerStep: a free mutex is taken by one script call, renewed by one, also with 31 others, and given back by one.
+func TestScriptCallsPerStep(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr)
+	s := openForTest(t, "redis://"+server.Addr)
 	step := func(what string, want int, f func()) {
-		do(t, server, "CONFIG", "RESETSTAT")
+		sendCommand(t, server, "CONFIG", "RESETSTAT")
 		f()
-		by, scripts, inside := calls(t, server)
+		by, scripts, inside := commandCalls(t, server)
 		t.Logf("%s: %d script calls, %d commands inside", what, scripts, inside)
 		if scripts != want || by["evalsha"] != want {
 			t.Errorf("%s: %v, want %d script calls", what, by, want)
@@ -70,10 +70,10 @@ func TestRoundTrips(t *testing.T) {
 		step(name+" release", 1, func() { _ = s.Release(t.Context(), c, "") })
 	}
 	var gs []driver.Grant
-	for i := range renewBatch {
+	for i := range maxRenewBatch {
 		gs = append(gs, acquire(t, s, mutex(fmt.Sprint("batch", i), time.Minute)))
 	}
-	step(fmt.Sprintf("renewal of %d", renewBatch), 1, func() {
+	step(fmt.Sprintf("renewal of %d", maxRenewBatch), 1, func() {
 		s.Renew(t.Context(), gs, func(_ int, r driver.Renewal) {
 			if r.Err != nil {
 				t.Error(r.Err)
@@ -82,14 +82,14 @@ func TestRoundTrips(t *testing.T) {
 	})
 }
 
-// TestHandOver: a fair hand-over costs the same number of commands however many wait, and wakes only the next.
-func TestHandOver(t *testing.T) {
+// TestFairHandOverCost: a fair hand-over costs the same number of commands however many wait, and wakes only the next.
+func TestFairHandOverCost(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	var each []float64
 	sizes := []int{10, 100, 1000}
 	for _, n := range sizes {
-		s := open(t, "redis://"+server.Addr)
+		s := openForTest(t, "redis://"+server.Addr)
 		name := fmt.Sprint("line", n)
 		fair := func() driver.Claim {
 			c := waiting(mutex(name, time.Hour))
@@ -113,17 +113,17 @@ func TestHandOver(t *testing.T) {
 		}
 		time.Sleep(1100 * time.Millisecond)                  // each looks once within a second after it came
 		if err := redistest.Until(t.Context(), func() bool { // and those that came last once more
-			do(t, server, "CONFIG", "RESETSTAT")
+			sendCommand(t, server, "CONFIG", "RESETSTAT")
 			start := time.Now()
 			time.Sleep(200 * time.Millisecond)
-			_, looks, _ := calls(t, server)
+			_, looks, _ := commandCalls(t, server)
 			return looks <= 50*int(max(200*time.Millisecond, time.Since(start)).Milliseconds())/1000
 		}); err != nil {
 			t.Fatal("those who wait look again and again")
 		}
 		const rounds = 8
 		var took []time.Duration
-		do(t, server, "CONFIG", "RESETSTAT")
+		sendCommand(t, server, "CONFIG", "RESETSTAT")
 		began := time.Now()
 		for range rounds {
 			start := time.Now()
@@ -135,7 +135,7 @@ func TestHandOver(t *testing.T) {
 			}
 			holder = next
 		}
-		_, scripts, inside := calls(t, server)
+		_, scripts, inside := commandCalls(t, server)
 		polls := scripts - 2*rounds
 		per := float64(inside) / float64(scripts)
 		slices.Sort(took)

@@ -21,13 +21,13 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestFairBehindForeign: the first in line behind a foreign holder, which tells nothing when it leaves, looks as often as a claim
+// TestFairClaimBehindForeignHolder: the first in line behind a foreign holder, which tells nothing when it leaves, looks as often as a claim
 // outside of the line does; those behind it do not.
-func TestFairBehindForeign(t *testing.T) {
+func TestFairClaimBehindForeignHolder(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr)
-	do(t, server, "SET", "m", "somebody")
+	s := openForTest(t, "redis://"+server.Addr)
+	sendCommand(t, server, "SET", "m", "somebody")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	granted := make(chan error, 3)
@@ -40,19 +40,19 @@ func TestFairBehindForeign(t *testing.T) {
 			granted <- err
 		}()
 	}
-	if err := redistest.Until(t.Context(), func() bool { return inLine(t, server) == 3 }); err != nil {
+	if err := redistest.Until(t.Context(), func() bool { return queueLength(t, server) == 3 }); err != nil {
 		t.Fatal(err)
 	}
-	do(t, server, "CONFIG", "RESETSTAT")
+	sendCommand(t, server, "CONFIG", "RESETSTAT")
 	start := time.Now()
-	if err := redistest.Until(t.Context(), func() bool { _, looks, _ := calls(t, server); return looks >= 40 }); err != nil {
+	if err := redistest.Until(t.Context(), func() bool { _, looks, _ := commandCalls(t, server); return looks >= 40 }); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(start); took < time.Second { // 75 ms apart at a mean
 		t.Errorf("those who wait look 40 times in %v", took)
 	}
-	inTime(t, "40 looks", start, 5*time.Second)
-	do(t, server, "DEL", "m")
+	expectInTime(t, "40 looks", start, 5*time.Second)
+	sendCommand(t, server, "DEL", "m")
 	for range 3 {
 		if err := <-granted; err != nil {
 			t.Error(err)
@@ -60,22 +60,22 @@ func TestFairBehindForeign(t *testing.T) {
 	}
 }
 
-// TestListForeign: a lock that only a foreign client holds is listed where a prefix or a template tells its key from others.
-func TestListForeign(t *testing.T) {
+// TestListForeignLocks: a lock that only a foreign client holds is listed where a prefix or a template tells its key from others.
+func TestListForeignLocks(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	for options, keys := range map[string][2]string{"?": {"", ""}, "?prefix=app[1]:": {"app[1]:", ""}, "?template=app:*:lock": {"app:", ":lock"}} {
-		do(t, server, "FLUSHALL")
-		s := open(t, "redis://"+server.Addr+options)
+		sendCommand(t, server, "FLUSHALL")
+		s := openForTest(t, "redis://"+server.Addr+options)
 		key := func(name string) string { return keys[0] + name + keys[1] }
 		acquire(t, s, mutex("job-ours", longTTL))
 		fair := mutex("job-fair", longTTL)
 		fair.Fair = true
 		acquire(t, s, fair)
-		do(t, server, "SET", key("job-theirs"), "somebody")
-		do(t, server, "HSET", key("job-hash"), "somebody:1", "1")
-		do(t, server, "SET", key("other"), "somebody")
-		do(t, server, "SET", "elsewhere", "a value")
+		sendCommand(t, server, "SET", key("job-theirs"), "somebody")
+		sendCommand(t, server, "HSET", key("job-hash"), "somebody:1", "1")
+		sendCommand(t, server, "SET", key("other"), "somebody")
+		sendCommand(t, server, "SET", "elsewhere", "a value")
 		var names []string
 		for l, err := range s.List(t.Context(), "job-") {
 			if err != nil {
@@ -97,9 +97,9 @@ func TestListForeign(t *testing.T) {
 	}
 }
 
-// TestOpenWhileItStarts: a store is opened though its server is just being started: nobody listens yet, or the first links are
+// TestOpenWhileServerStarts: a store is opened though its server is just being started: nobody listens yet, or the first links are
 // reset. Where that lasts it is told.
-func TestOpenWhileItStarts(t *testing.T) {
+func TestOpenWhileServerStarts(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	via, err := linktest.NewLink(server.Addr)
@@ -107,13 +107,13 @@ func TestOpenWhileItStarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(via.Close)
-	g := must(t)(redistest.Independent(3))
+	g := mustStart(t)(redistest.Independent(3))
 	a := g.Addrs()
 	var resets atomic.Int64
 	via.Weather(func() (time.Duration, bool) { return 0, resets.Add(-1) >= 0 })
 	for _, raw := range []string{"redis://" + via.Addr, "redis+cluster://" + via.Addr} {
 		resets.Store(3)
-		s, err := opened(t.Context(), raw)
+		s, err := openStore(t.Context(), raw)
 		if err != nil {
 			t.Errorf("%s: opening it while links are reset: %v", raw, err)
 			continue
@@ -130,7 +130,7 @@ func TestOpenWhileItStarts(t *testing.T) {
 		}
 	}
 	for _, raw := range []string{"redis://" + server.Addr, "redlock://" + a[0] + "?addrs=" + a[1] + "," + a[2]} {
-		_, p, err := read(raw)
+		_, p, err := parseRawURL(raw)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,8 +154,8 @@ func TestOpenWhileItStarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	if _, err := opened(t.Context(), "redis://127.0.0.1:"+port); !errors.Is(err, syscall.ECONNREFUSED) || driver.IsFinal(err) {
+	if _, err := openStore(t.Context(), "redis://127.0.0.1:"+port); !errors.Is(err, syscall.ECONNREFUSED) || driver.IsFinal(err) {
 		t.Errorf("where nobody listens: %v", err)
 	}
-	inTime(t, "to say that nobody listens", start, 2*refusedTime)
+	expectInTime(t, "to say that nobody listens", start, 2*refusedTimeout)
 }

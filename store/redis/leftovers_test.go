@@ -15,13 +15,13 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestRedlockServerAway: while a server hangs, however many claims come and go, one goroutine keeps in mind for it which have left,
+// TestRedlockServerHangs: while a server hangs, however many claims come and go, one goroutine keeps in mind for it which have left,
 // a bounded number of them; and it is told when it is back.
-func TestRedlockServerAway(t *testing.T) {
+func TestRedlockServerHangs(t *testing.T) {
 	t.Parallel()
-	g := must(t)(redistest.Independent(3))
+	g := mustStart(t)(redistest.Independent(3))
 	a := g.Addrs()
-	s := open(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).(*Redlock)
+	s := openForTest(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).(*Redlock)
 	held := acquire(t, s, waiting(mutex("held", longTTL)))
 	g.Servers[2].Signal(syscall.SIGSTOP)
 	var cycles sync.WaitGroup
@@ -43,7 +43,7 @@ func TestRedlockServerAway(t *testing.T) {
 	late := func() int {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.later[2].leaves)
+		return len(s.pending[2].releases)
 	}
 	if n := late(); n != 201 {
 		t.Errorf("%d leaves are kept of 201", n)
@@ -55,17 +55,17 @@ func TestRedlockServerAway(t *testing.T) {
 	if n := tellers(); n > 1 {
 		t.Errorf("%d goroutines tell a server that is away", n)
 	}
-	for i := range 2 * maxLater {
-		s.leaveLater(2, fmt.Sprint("other", i), lateLeave{"other", "", longTTL, time.Now().Add(longTTL)})
+	for i := range 2 * maxPendingReleases {
+		s.scheduleRelease(2, fmt.Sprint("other", i), pendingRelease{"other", "", longTTL, time.Now().Add(longTTL)})
 	}
-	if n := late(); n != maxLater {
-		t.Errorf("%d leaves are kept, and at most %d may be", n, maxLater)
+	if n := late(); n != maxPendingReleases {
+		t.Errorf("%d leaves are kept, and at most %d may be", n, maxPendingReleases)
 	}
 	g.Servers[2].Signal(syscall.SIGCONT)
 	if err := redistest.Until(t.Context(), func() bool { return late() == 0 }); err != nil {
 		t.Errorf("%d leaves are not told when the server is back", late())
 	}
-	if n := do(t, g.Servers[2], "EXISTS", "held"); n != ":0" {
+	if n := sendCommand(t, g.Servers[2], "EXISTS", "held"); n != ":0" {
 		t.Error("what was released stands on the server that was away")
 	}
 	if err := redistest.Until(t.Context(), func() bool { return tellers() == 0 }); err != nil {
@@ -73,18 +73,18 @@ func TestRedlockServerAway(t *testing.T) {
 	}
 }
 
-// TestNotes: what a break leaves behind is bounded in time and number. Where so many were broken that some are forgotten, nobody
+// TestBreakNotesAreBounded: what a break leaves behind is bounded in time and number. Where so many were broken that some are forgotten, nobody
 // is told that he has released what he has not.
-func TestNotes(t *testing.T) {
+func TestBreakNotesAreBounded(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	for _, layout := range []Layout{LayoutPlain, LayoutRedisson} {
-		s := open(t, "redis://"+server.Addr+"?layout="+string(layout))
-		lossy, lose := lossy(t, "redis://"+server.Addr+"?layout="+string(layout))
+		s := openForTest(t, "redis://"+server.Addr+"?layout="+string(layout))
+		lossy, lose := openLossy(t, "redis://"+server.Addr+"?layout="+string(layout))
 		name := string(layout)
-		record := recordOf(name)
+		record := recordKey(name)
 		fields := func(test string) string {
-			return do(t, server, "EVAL", `local n, now = 0, redis.call('TIME')[1] * 1000000
+			return sendCommand(t, server, "EVAL", `local n, now = 0, redis.call('TIME')[1] * 1000000
 				for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do
 					local ends = string.sub(f, 1, 1) == '~' and tonumber(redis.call('HGET', KEYS[1], f))
 					if ends and (ARGV[1] ~= 'long' or ends > now + 86400000000) then n = n + 1 end
@@ -104,7 +104,7 @@ func TestNotes(t *testing.T) {
 		if n, long := fields(""), fields("long"); n != ":70" || long != ":0" {
 			t.Errorf("%s: %s notes, %s for more than a day", layout, n, long)
 		}
-		do(t, server, "EVAL", `for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do
+		sendCommand(t, server, "EVAL", `for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do
 			if string.sub(f, 1, 1) == '~' then redis.call('HSET', KEYS[1], f, '1') end
 		end
 		redis.call('HSET', KEYS[1], 'notes', '128')`, "1", record)
@@ -113,7 +113,7 @@ func TestNotes(t *testing.T) {
 			t.Errorf("%s: %s notes, and all but one were over", layout, n)
 		}
 		forgotten := broken()
-		do(t, server, "EVAL", `local t = redis.call('TIME')
+		sendCommand(t, server, "EVAL", `local t = redis.call('TIME')
 		for i = 1, 4100 do redis.call('HSET', KEYS[1], '~' .. i, string.format('%.0f', t[1] * 1000000 + 3600000000)) end
 		redis.call('HSET', KEYS[1], 'notes', '4096')`, "1", record)
 		broken()
@@ -134,85 +134,85 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestReleaseAfterAges: a release that asks again when a note of a break may have been removed is not taken for done.
-func TestReleaseAfterAges(t *testing.T) {
+// TestReleaseAfterBreakNoteExpired: a release that asks again when a note of a break may have been removed is not taken for done.
+func TestReleaseAfterBreakNoteExpired(t *testing.T) {
 	t.Parallel()
 	r := &Redlock{servers: make([]*Store, 3), majority: 2}
 	for begun, over := range map[time.Time]bool{
-		time.Now(): false, time.Now().Add(-noteTime - time.Second): true, time.Now().Round(0).Add(-noteTime - time.Second): true,
+		time.Now(): false, time.Now().Add(-breakNoteTime - time.Second): true, time.Now().Round(0).Add(-breakNoteTime - time.Second): true,
 	} {
-		p := patient{unknown: true, begun: begun}
-		if err := p.released(0); over != errors.Is(err, driver.ErrUncertain) || !over && err != nil {
+		p := retryLoop{outcomeUnknown: true, startedAt: begun}
+		if err := p.releaseResult(0); over != errors.Is(err, driver.ErrUncertain) || !over && err != nil {
 			t.Errorf("begun %v ago: %v", time.Since(begun), err)
 		}
 		lost := map[int]bool{0: true, 1: true, 2: true}
-		err := r.released(tally{of: map[int]int64{0: 0, 1: 0, 2: 0}, by: map[int64]int{0: 3}}, map[int]bool{}, lost, noteOver(begun))
+		err := r.releaseResult(replyCounts{byServer: map[int]int64{0: 0, 1: 0, 2: 0}, byReply: map[int64]int{0: 3}}, map[int]bool{}, lost, isNoteExpired(begun))
 		if over != errors.Is(err, driver.ErrUncertain) || !over && err != nil {
 			t.Errorf("of a Redlock, begun %v ago: %v", time.Since(begun), err)
 		}
 	}
 }
 
-// TestBrokenAndDead: a claim that was broken in line and whose client never hears of it weighs on nobody.
-func TestBrokenAndDead(t *testing.T) {
+// TestBrokenPromotedClaim: a claim that was broken in line and whose client never hears of it weighs on nobody.
+func TestBrokenPromotedClaim(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*Store)
 	dead := fairClaim(longTTL)
 	cycle := func() (inside int) {
-		do(t, server, "CONFIG", "RESETSTAT")
+		sendCommand(t, server, "CONFIG", "RESETSTAT")
 		g := acquire(t, s, fairClaim(longTTL))
 		release(t, s, g.Claim)
-		_, _, inside = calls(t, server)
+		_, _, inside = commandCalls(t, server)
 		return inside
 	}
 	cycle() // makes the record
 	light := cycle()
 	g := acquire(t, s, fairClaim(longTTL))
-	if _, err := enterOnce(t, s, dead); err != nil {
+	if _, err := enterQueueOnce(t, s, dead); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Break(t.Context(), "m", dead.ID, driver.BreakGraceful); err != nil {
 		t.Fatal(err)
 	}
 	release(t, s, g.Claim)
-	if n := do(t, server, "EXISTS", "holdfast.c:{m}", "holdfast.l:{m}", "holdfast.h:{m}"); n != ":0" {
+	if n := sendCommand(t, server, "EXISTS", "holdfast.c:{m}", "holdfast.l:{m}", "holdfast.h:{m}"); n != ":0" {
 		t.Errorf("%s keys of a line in which nobody stands", n)
 	}
 	if n := cycle(); n != light {
 		t.Errorf("a cycle makes %d commands, and made %d before", n, light)
 	}
 	for range 2 { // asked again, it is told again: an answer may be lost
-		if _, err := enterOnce(t, s, dead); loss(err) != driver.LossBroken {
+		if _, err := enterQueueOnce(t, s, dead); loss(err) != driver.LossBroken {
 			t.Errorf("the broken one comes again: %v", err)
 		}
 	}
-	do(t, server, "HSET", recordOf("m"), "kept", "1") // it is time to look after the record
+	sendCommand(t, server, "HSET", recordKey("m"), "kept", "1") // it is time to look after the record
 	cycle()
 	if n := cycle(); n != light {
 		t.Errorf("with a note in the record a cycle makes %d commands, and made %d before", n, light)
 	}
-	do(t, server, "HSET", recordOf("m"), "noted", "1", "~"+dead.ID, "1", "kept", "1") // and the note's time is over
+	sendCommand(t, server, "HSET", recordKey("m"), "noted", "1", "~"+dead.ID, "1", "kept", "1") // and the note's time is over
 	cycle()
 	for _, field := range []string{"noted", "notes", "~" + dead.ID} {
-		if do(t, server, "HEXISTS", recordOf("m"), field) != ":0" {
+		if sendCommand(t, server, "HEXISTS", recordKey("m"), field) != ":0" {
 			t.Errorf("of its note %s stays", field)
 		}
 	}
 }
 
-// TestIdle: what a name leaves behind that nobody uses any more is a record of its token, for a day, and of others for two.
-func TestIdle(t *testing.T) {
+// TestIdleLocksExpire: what a name leaves behind that nobody uses any more is a record of its token, for a day, and of others for two.
+func TestIdleLocksExpire(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	const ttl = 2 * time.Second
 	idle := func(layout Layout, shape func(*driver.Claim)) map[string]time.Duration {
-		do(t, server, "FLUSHALL")
-		s := open(t, "redis://"+server.Addr+"?layout="+string(layout))
+		sendCommand(t, server, "FLUSHALL")
+		s := openForTest(t, "redis://"+server.Addr+"?layout="+string(layout))
 		c := mutex("job-17", ttl)
 		shape(&c)
 		release(t, s, acquire(t, s, c).Claim)
-		return lives(t, server)
+		return keyTTLs(t, server)
 	}
 	day := func(what string, left map[string]time.Duration, key string, most time.Duration) {
 		t.Helper()
@@ -220,7 +220,7 @@ func TestIdle(t *testing.T) {
 			t.Errorf("%s: %s stays for %v", what, key, left[key])
 		}
 		delete(left, key)
-		t.Logf("%s: %s takes %s bytes", what, key, do(t, server, "MEMORY", "USAGE", key))
+		t.Logf("%s: %s takes %s bytes", what, key, sendCommand(t, server, "MEMORY", "USAGE", key))
 	}
 	none := func(what string, left map[string]time.Duration) {
 		t.Helper()
@@ -242,9 +242,9 @@ func TestIdle(t *testing.T) {
 	day("redisson", left, "redisson_lock_token:{job-17}", 25*time.Hour+ttl)
 	none("redisson", left)
 
-	s := open(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*Store)
 	for _, kind := range []driver.Kind{driver.KindMutex, driver.KindSemaphore} {
-		do(t, server, "FLUSHALL")
+		sendCommand(t, server, "FLUSHALL")
 		dies := func() driver.Claim {
 			c := fairClaim(ttl)
 			if kind != driver.KindMutex {
@@ -253,13 +253,13 @@ func TestIdle(t *testing.T) {
 			return c
 		}
 		acquire(t, s, dies())
-		if r, err := enterOnce(t, s, dies()); err != nil || r == nil {
+		if r, err := enterQueueOnce(t, s, dies()); err != nil || r == nil {
 			t.Fatal(r, err)
 		}
-		if err := redistest.Until(t.Context(), func() bool { return do(t, server, "EXISTS", "m") == ":0" }); err != nil {
+		if err := redistest.Until(t.Context(), func() bool { return sendCommand(t, server, "EXISTS", "m") == ":0" }); err != nil {
 			t.Fatal(err)
 		}
-		left := lives(t, server)
+		left := keyTTLs(t, server)
 		if len(left) < 3 {
 			t.Errorf("%s: left are %v", kind, left)
 		}
@@ -271,51 +271,51 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestRenewalKeeps: the record of a lock that is held for long is kept by the renewals, which see to it once an hour.
-func TestRenewalKeeps(t *testing.T) {
+// TestRenewalKeepsKeys: the record of a lock that is held for long is kept by the renewals, which see to it once an hour.
+func TestRenewalKeepsKeys(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*Store)
 	g := acquire(t, s, mutex("m", longTTL))
 	inside := func() int {
-		do(t, server, "CONFIG", "RESETSTAT")
+		sendCommand(t, server, "CONFIG", "RESETSTAT")
 		if r := renew(t, s, g); r.Err != nil {
 			t.Fatal(r.Err)
 		}
-		_, _, n := calls(t, server)
+		_, _, n := commandCalls(t, server)
 		return n
 	}
 	light := inside()
-	do(t, server, "PEXPIRE", recordOf("m"), "60000")
-	do(t, server, "HSET", recordOf("m"), "kept", "1")
+	sendCommand(t, server, "PEXPIRE", recordKey("m"), "60000")
+	sendCommand(t, server, "HSET", recordKey("m"), "kept", "1")
 	if n := inside(); n <= light {
 		t.Errorf("a renewal that moves the record's end makes %d commands, others %d", n, light)
 	}
-	if left := lives(t, server)[recordOf("m")]; left < 25*time.Hour || left > 25*time.Hour+longTTL {
+	if left := keyTTLs(t, server)[recordKey("m")]; left < 25*time.Hour || left > 25*time.Hour+longTTL {
 		t.Errorf("the record is kept for %v", left)
 	}
 	if n := inside(); n != light {
 		t.Errorf("the next renewal makes %d commands, and %d did before", n, light)
 	}
-	if _, err := enterOnce(t, s, fairClaim(longTTL)); err != nil {
+	if _, err := enterQueueOnce(t, s, fairClaim(longTTL)); err != nil {
 		t.Fatal(err)
 	}
-	do(t, server, "HSET", recordOf("m"), "kept", "1")
+	sendCommand(t, server, "HSET", recordKey("m"), "kept", "1")
 	inside()
-	if _, err := enterOnce(t, s, fairClaim(longTTL)); err != nil {
+	if _, err := enterQueueOnce(t, s, fairClaim(longTTL)); err != nil {
 		t.Fatal(err)
 	}
-	for key, left := range lives(t, server) { // the line's keys are moved with the record
+	for key, left := range keyTTLs(t, server) { // the line's keys are moved with the record
 		if key != "m" && left < 24*time.Hour {
 			t.Errorf("%s is kept for %v", key, left)
 		}
 	}
 }
 
-// lives is how long each key has left; less than 0: it has no end.
-func lives(t *testing.T, server *redistest.Server) map[string]time.Duration {
+// keyTTLs is how long each key has left; less than 0: it has no end.
+func keyTTLs(t *testing.T, server *redistest.Server) map[string]time.Duration {
 	t.Helper()
-	s := open(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*Store)
 	all := map[string]time.Duration{}
 	keys, err := s.client.Do(t.Context(), s.client.B().Keys().Pattern("*").Build()).AsStrSlice()
 	if err != nil {
@@ -331,48 +331,48 @@ func lives(t *testing.T, server *redistest.Server) map[string]time.Duration {
 	return all
 }
 
-// TestRedissonCounts: the token key that Redisson has made, or has counted up, keeps having no end, as Redisson leaves it, and
+// TestRedissonTokenKey: the token key that Redisson has made, or has counted up, keeps having no end, as Redisson leaves it, and
 // tokens rise across both.
-func TestRedissonCounts(t *testing.T) {
+func TestRedissonTokenKey(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr+"?layout=redisson")
+	s := openForTest(t, "redis://"+server.Addr+"?layout=redisson")
 	cycle := func(name string) int64 {
 		g := acquire(t, s, mutex(name, longTTL))
 		release(t, s, g.Claim)
 		return g.Token
 	}
-	do(t, server, "INCR", redissonToken("first"))
+	sendCommand(t, server, "INCR", redissonToken("first"))
 	cycle("first")
 	cycle("second")
-	if cycle("second"); lives(t, server)[redissonToken("second")] <= 0 {
+	if cycle("second"); keyTTLs(t, server)[redissonToken("second")] <= 0 {
 		t.Error("a key that only we use has no end")
 	}
-	do(t, server, "INCR", redissonToken("second"))
+	sendCommand(t, server, "INCR", redissonToken("second"))
 	if one, two := cycle("second"), cycle("second"); two <= one {
 		t.Errorf("token %d after %d", two, one)
 	}
-	for key, left := range lives(t, server) {
+	for key, left := range keyTTLs(t, server) {
 		if strings.HasPrefix(key, redissonTokens) && left >= 0 {
 			t.Errorf("%s, which Redisson uses, ends in %v", key, left)
 		}
 	}
 }
 
-// TestForeignIsNotTold: what another client keeps under a lock's key is shown by a digest, and never as it is: it may be all that it
+// TestForeignValueIsNotShown: what another client keeps under a lock's key is shown by a digest, and never as it is: it may be all that it
 // takes to release that lock. To look at it costs the same however large it is.
-func TestForeignIsNotTold(t *testing.T) {
+func TestForeignValueIsNotShown(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	const secret = "hunter2-7f0c"
 	for _, layout := range []Layout{LayoutPlain, LayoutRedisson} {
-		do(t, server, "FLUSHALL")
-		do(t, server, "SET", "string", secret)
-		do(t, server, "HSET", "hash", secret+":1", "1")
-		do(t, server, "EVAL", `redis.call('SET', 'large', string.rep('`+secret+`', 1000000))
+		sendCommand(t, server, "FLUSHALL")
+		sendCommand(t, server, "SET", "string", secret)
+		sendCommand(t, server, "HSET", "hash", secret+":1", "1")
+		sendCommand(t, server, "EVAL", `redis.call('SET', 'large', string.rep('`+secret+`', 1000000))
 			for i = 1, 10000 do redis.call('HSET', 'fields', '`+secret+`' .. i, i) redis.call('RPUSH', 'list', '`+secret+`') end`, "0")
-		s := open(t, "redis://"+server.Addr+"?layout="+string(layout))
-		do(t, server, "CONFIG", "RESETSTAT")
+		s := openForTest(t, "redis://"+server.Addr+"?layout="+string(layout))
+		sendCommand(t, server, "CONFIG", "RESETSTAT")
 		for _, name := range []string{"string", "hash", "large", "fields", "list"} {
 			fair := waiting(mutex(name, longTTL))
 			fair.Fair = layout == LayoutPlain
@@ -395,7 +395,7 @@ func TestForeignIsNotTold(t *testing.T) {
 				t.Errorf("%s: breaking %s: %v", layout, name, err)
 			}
 		}
-		by, _, _ := calls(t, server)
+		by, _, _ := commandCalls(t, server)
 		for _, dear := range []string{"dump", "get", "hgetall", "lrange"} {
 			if by[dear] > 0 {
 				t.Errorf("%s: %s was called %d times", layout, dear, by[dear])
@@ -407,8 +407,8 @@ func TestForeignIsNotTold(t *testing.T) {
 // TestRedlockEndedContext promises that an Acquire whose context has ended before the call takes nothing on any server.
 func TestRedlockEndedContext(t *testing.T) {
 	t.Parallel()
-	a := must(t)(redistest.Independent(3)).Addrs()
-	s := open(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).(*Redlock)
+	a := mustStart(t)(redistest.Independent(3)).Addrs()
+	s := openForTest(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).(*Redlock)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 20 {

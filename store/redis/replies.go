@@ -13,37 +13,37 @@ import (
 
 // The codes by which scripts answer.
 const (
-	codeHeld     = 0
-	codeGranted  = 1
-	codeBroken   = 2
-	codeWaiting  = 3
-	codeMismatch = 4
-	codeFull     = 5
-	codeAskLine  = 6
-	codeBarred   = 7
-	codeUnsure   = 8
+	replyHeld        = 0
+	replyGranted     = 1
+	replyBroken      = 2
+	replyWaiting     = 3
+	replyMismatch    = 4
+	replyFull        = 5
+	replyUseQueue    = 6
+	replyTombstoned  = 7
+	replyMaybeBroken = 8
 )
 
 // The flags of a claim, one letter each, as scripts keep them.
 const (
-	flagAsked    = "a"
-	flagBroken   = "b"
-	flagCalled   = "c"
-	flagDetached = "d"
-	flagForeign  = "f"
+	flagReleaseRequested = "a"
+	flagBroken           = "b"
+	flagPromoted         = "c"
+	flagDetached         = "d"
+	flagForeign          = "f"
 )
 
-func corruptAnswer(name string) error {
+func corruptReply(name string) error {
 	return fmt.Errorf("%w: a script's answer about %q makes no sense; is another version of Holdfast in use?", driver.ErrCorrupt, name)
 }
 
-func array(m rueidis.RedisMessage, least int) ([]rueidis.RedisMessage, bool) {
+func readArray(m rueidis.RedisMessage, least int) ([]rueidis.RedisMessage, bool) {
 	a, err := m.ToArray()
 	return a, err == nil && len(a) >= least
 }
 
-// str is a reply as text; what is absent is empty.
-func str(m rueidis.RedisMessage) string {
+// readString is a reply as text; what is absent is empty.
+func readString(m rueidis.RedisMessage) string {
 	if m.IsNil() {
 		return ""
 	}
@@ -55,13 +55,13 @@ func str(m rueidis.RedisMessage) string {
 	return s
 }
 
-// num is a reply as a number; what is absent or none is 0.
-func num(m rueidis.RedisMessage) int64 {
+// readNumber is a reply as a number; what is absent or none is 0.
+func readNumber(m rueidis.RedisMessage) int64 {
 	if m.IsInt64() {
 		n, _ := m.AsInt64()
 		return n
 	}
-	n, _ := strconv.ParseInt(str(m), 10, 64)
+	n, _ := strconv.ParseInt(readString(m), 10, 64)
 	return n
 }
 
@@ -74,16 +74,16 @@ func micros(us int64) time.Time {
 	return time.UnixMicro(us)
 }
 
-// holders reads what a refusal tells of those who hold the lock.
-func holders(answers []rueidis.RedisMessage) (hs []driver.ClaimInfo) {
+// readHolders reads what a refusal tells of those who hold the lock.
+func readHolders(answers []rueidis.RedisMessage) (hs []driver.ClaimInfo) {
 	for _, m := range answers {
-		a, ok := array(m, 9)
+		a, ok := readArray(m, 9)
 		if !ok {
 			continue
 		}
-		h := standing(str(a[0]), str(a[6]))
-		h.Token, h.Owner, h.Meta, h.TTL, h.Since, h.Weight = num(a[1]), str(a[2]), str(a[3]), millis(num(a[4])), micros(num(a[5])), num(a[7])
-		h.Remaining = millis(max(num(a[8]), 0))
+		h := newClaimInfo(readString(a[0]), readString(a[6]))
+		h.Token, h.Owner, h.Meta, h.TTL, h.Since, h.Weight = readNumber(a[1]), readString(a[2]), readString(a[3]), millis(readNumber(a[4])), micros(readNumber(a[5])), readNumber(a[7])
+		h.Remaining = millis(max(readNumber(a[8]), 0))
 		if h.Foreign {
 			h.Ref, h.Owner = foreignPrefix+h.Ref, foreignOwner(h.Owner, h.Ref)
 		}
@@ -104,24 +104,24 @@ func foreignOwner(keyType, digest string) string {
 	return "a foreign client (" + keyType + " " + digest[:min(len(digest), 8)] + ")"
 }
 
-// standing is a claim of that ref and those flags.
-func standing(ref, flags string) driver.ClaimInfo {
+// newClaimInfo is a claim of that ref and those flags.
+func newClaimInfo(ref, flags string) driver.ClaimInfo {
 	return driver.ClaimInfo{
-		Ref: ref, ReleaseRequested: strings.Contains(flags, flagAsked), Broken: strings.Contains(flags, flagBroken),
+		Ref: ref, ReleaseRequested: strings.Contains(flags, flagReleaseRequested), Broken: strings.Contains(flags, flagBroken),
 		Detached: strings.Contains(flags, flagDetached), Foreign: strings.Contains(flags, flagForeign),
 	}
 }
 
 // The ref of a mutex's claim is its id; that of a claim on a lock of another kind has this suffix, since another script
 // renews it. A foreign holder's is "f." and the digest of what stands under the key.
-const sharedRef = ".s"
+const sharedSuffix = ".s"
 
 func refOf(id string, kind driver.Kind) string {
 	if kind == driver.KindMutex || kind == "" || id == "" {
 		return id
 	}
-	return id + sharedRef
+	return id + sharedSuffix
 }
 
 // idOf is the claim id that a ref stands for.
-func idOf(ref string) string { return strings.TrimSuffix(ref, sharedRef) }
+func idOf(ref string) string { return strings.TrimSuffix(ref, sharedSuffix) }

@@ -19,14 +19,14 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// client is a whole client of a store.
-func client(t *testing.T, raw string) *holdfast.Client {
+// openClientForTest is a whole client of a store.
+func openClientForTest(t *testing.T, raw string) *holdfast.Client {
 	t.Helper()
-	return clientThat(t, raw, nil)
+	return openClientWith(t, raw, nil)
 }
 
-// clientThat is one with options. It is made again if the link took longer than a client gives it.
-func clientThat(t *testing.T, raw string, opts *holdfast.Options) *holdfast.Client {
+// openClientWith is one with options. It is made again if the link took longer than a client gives it.
+func openClientWith(t *testing.T, raw string, opts *holdfast.Options) *holdfast.Client {
 	t.Helper()
 	var c *holdfast.Client
 	var err error
@@ -40,8 +40,8 @@ func clientThat(t *testing.T, raw string, opts *holdfast.Options) *holdfast.Clie
 	return c
 }
 
-// lock takes a lock, however long a fail-over may keep it from that.
-func lock(t *testing.T, c *holdfast.Client, name string, ttl time.Duration) *holdfast.Lease {
+// lockEventually takes a lock, however long a fail-over may keep it from that.
+func lockEventually(t *testing.T, c *holdfast.Client, name string, ttl time.Duration) *holdfast.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -56,9 +56,9 @@ func lock(t *testing.T, c *holdfast.Client, name string, ttl time.Duration) *hol
 	}
 }
 
-// told waits until a lease has ended, and checks why: its holder was told by the store, before the end of the TTL, unless
+// expectLoss waits until a lease has ended, and checks why: its holder was told by the store, before the end of the TTL, unless
 // it was meant to end by its own clock.
-func told(t *testing.T, l *holdfast.Lease, ttl time.Duration, wants ...driver.LossCause) {
+func expectLoss(t *testing.T, l *holdfast.Lease, ttl time.Duration, wants ...driver.LossCause) {
 	t.Helper()
 	start := time.Now()
 	select {
@@ -73,8 +73,8 @@ func told(t *testing.T, l *holdfast.Lease, ttl time.Duration, wants ...driver.Lo
 	}
 }
 
-// keeps checks that a lease is renewed for as long as d.
-func keeps(t *testing.T, l *holdfast.Lease, d time.Duration) {
+// expectHeld checks that a lease is renewed for as long as d.
+func expectHeld(t *testing.T, l *holdfast.Lease, d time.Duration) {
 	t.Helper()
 	select {
 	case <-l.Context().Done():
@@ -83,8 +83,8 @@ func keeps(t *testing.T, l *holdfast.Lease, d time.Duration) {
 	}
 }
 
-// renewed waits until a lease is renewed.
-func renewed(t *testing.T, l *holdfast.Lease) {
+// waitForRenewal waits until a lease is renewed.
+func waitForRenewal(t *testing.T, l *holdfast.Lease) {
 	t.Helper()
 	left := l.Remaining()
 	if err := redistest.Until(t.Context(), func() bool {
@@ -96,10 +96,10 @@ func renewed(t *testing.T, l *holdfast.Lease) {
 	}
 }
 
-// rises takes a lock again and checks its token.
-func rises(t *testing.T, c *holdfast.Client, before *holdfast.Lease, ttl time.Duration) *holdfast.Lease {
+// expectLargerToken takes a lock again and checks its token.
+func expectLargerToken(t *testing.T, c *holdfast.Client, before *holdfast.Lease, ttl time.Duration) *holdfast.Lease {
 	t.Helper()
-	next := lock(t, c, before.Name(), ttl)
+	next := lockEventually(t, c, before.Name(), ttl)
 	if next.Token() <= before.Token() {
 		t.Errorf("%s: token %d after %d", next.Name(), next.Token(), before.Token())
 	}
@@ -109,9 +109,9 @@ func rises(t *testing.T, c *holdfast.Client, before *holdfast.Lease, ttl time.Du
 // longTTL is that of leases which are to outlive what a slow machine makes of a short while.
 const longTTL = 30 * time.Second
 
-// TestEmptied: a server that is restarted empty, or emptied by FLUSHALL, has forgotten a lock: its holder is told by the
+// TestServerLosesAllData: a server that is restarted empty, or emptied by FLUSHALL, has forgotten a lock: its holder is told by the
 // next renewal, and not by its own clock; the next token is larger. SCRIPT FLUSH loses nothing.
-func TestEmptied(t *testing.T) {
+func TestServerLosesAllData(t *testing.T) {
 	t.Parallel()
 	const ttl = 9 * time.Second
 	server := startServer(t)
@@ -120,55 +120,55 @@ func TestEmptied(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(via.Close)
-	holder, other := client(t, "redis://"+via.Addr), client(t, "redis://"+server.Addr)
+	holder, other := openClientForTest(t, "redis://"+via.Addr), openClientForTest(t, "redis://"+server.Addr)
 
-	l := lock(t, holder, "scripts", ttl)
-	do(t, server, "SCRIPT", "FLUSH")
-	renewed(t, l)
+	l := lockEventually(t, holder, "scripts", ttl)
+	sendCommand(t, server, "SCRIPT", "FLUSH")
+	waitForRenewal(t, l)
 	if err := l.Release(); err != nil {
 		t.Errorf("unlocking after SCRIPT FLUSH: %v", err)
 	}
 
-	l = lock(t, holder, "flushed", ttl)
-	do(t, server, "FLUSHALL")
-	told(t, l, ttl, driver.LossGone)
-	rises(t, other, l, ttl)
+	l = lockEventually(t, holder, "flushed", ttl)
+	sendCommand(t, server, "FLUSHALL")
+	expectLoss(t, l, ttl, driver.LossGone)
+	expectLargerToken(t, other, l, ttl)
 
-	l = lock(t, holder, "restarted", longTTL) // a server takes a while to start
+	l = lockEventually(t, holder, "restarted", longTTL) // a server takes a while to start
 	server.Kill()
-	if err := server.Again(); err != nil {
+	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	told(t, l, longTTL, driver.LossGone)
-	rises(t, other, l, ttl)
+	expectLoss(t, l, longTTL, driver.LossGone)
+	expectLargerToken(t, other, l, ttl)
 
-	l = lock(t, holder, "taken", ttl)
+	l = lockEventually(t, holder, "taken", ttl)
 	via.Cut() // no renewal comes before the other
-	do(t, server, "FLUSHALL")
-	next := rises(t, other, l, longTTL)
+	sendCommand(t, server, "FLUSHALL")
+	next := expectLargerToken(t, other, l, longTTL)
 	via.Heal()
-	told(t, l, ttl, driver.LossTaken)
-	keeps(t, next, 0)
+	expectLoss(t, l, ttl, driver.LossTaken)
+	expectHeld(t, next, 0)
 }
 
-// TestForgottenGrant: a fail-over to a replica that had not heard of a grant makes two holders, as Redis is: how long both
+// TestFailoverForgetsGrant: a fail-over to a replica that had not heard of a grant makes two holders, as Redis is: how long both
 // believe is counted. The first is told by its next renewal, and the token of the second is larger. Where a grant must
 // have reached a replica, it is not given.
-func TestForgottenGrant(t *testing.T) {
+func TestFailoverForgetsGrant(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Minute // longer than a fail-over on a busy machine
-	g := must(t)(redistest.Replicated(t.Context()))
+	g := mustStart(t)(redistest.Replicated(t.Context()))
 	a := g.SentinelAddrs()
 	raw := "redis+sentinel://" + a[0] + "/" + redistest.MasterName + "?addrs=" + a[1] + "," + a[2]
-	holder, other := client(t, raw), client(t, raw)
-	lock(t, other, "other", longTTL)
-	acquire(t, open(t, raw+"&replicas=1", waits(linkTime)), mutex("careful", longTTL))
-	careful := open(t, raw+"&replicas=1")
+	holder, other := openClientForTest(t, raw), openClientForTest(t, raw)
+	lockEventually(t, other, "other", longTTL)
+	acquire(t, openForTest(t, raw+"&replicas=1", withReplicaTimeout(linkTimeout)), mutex("careful", longTTL))
+	careful := openForTest(t, raw+"&replicas=1")
 
 	for _, r := range g.Servers[1:] {
 		r.Signal(syscall.SIGSTOP)
 	}
-	do(t, g.Servers[0], "CLIENT", "KILL", "TYPE", "replica")
+	sendCommand(t, g.Servers[0], "CLIENT", "KILL", "TYPE", "replica")
 	c := mutex("careful2", 10*time.Minute)
 	start := time.Now()
 	_, err := careful.Acquire(t.Context(), c)
@@ -181,24 +181,24 @@ func TestForgottenGrant(t *testing.T) {
 	if l, err := careful.Inspect(t.Context(), c.Name); err != nil || len(l.Holders) > 0 {
 		t.Errorf("it was not given back: %+v %v", l, err)
 	}
-	l := lock(t, holder, "forgotten", ttl)
-	if err := g.Watchful(); err != nil {
+	l := lockEventually(t, holder, "forgotten", ttl)
+	if err := g.DetectFailuresFast(); err != nil {
 		t.Fatal(err)
 	}
 	g.Servers[0].Kill()
 	for _, r := range g.Servers[1:] {
 		r.Signal(syscall.SIGCONT)
 	}
-	next := rises(t, other, l, longTTL)
+	next := expectLargerToken(t, other, l, longTTL)
 	granted := time.Now()
-	told(t, l, ttl, driver.LossGone, driver.LossTaken)
+	expectLoss(t, l, ttl, driver.LossGone, driver.LossTaken)
 	t.Logf("fail-over that lost a grant: two holders for %v; tokens %d, then %d", time.Since(granted).Round(time.Millisecond), l.Token(), next.Token())
-	keeps(t, next, time.Second)
+	expectHeld(t, next, time.Second)
 }
 
-// TestReplicated: that a grant has reached its replicas is not said of one which the server that has taken over never had; and
+// TestReplicasConfirmGrant: that a grant has reached its replicas is not said of one which the server that has taken over never had; and
 // what is asked about it does not have its record end before it says.
-func TestReplicated(t *testing.T) {
+func TestReplicasConfirmGrant(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	startServer(t, "--replicaof", "127.0.0.1 "+server.Port)
@@ -208,34 +208,34 @@ func TestReplicated(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, "redis://"+server.Addr+"?replicas=1", waits(linkTime)).(*Store)
+	s := openForTest(t, "redis://"+server.Addr+"?replicas=1", withReplicaTimeout(linkTimeout)).(*Store)
 	plain, fair, sem := mutex("plain", 20*time.Second), mutex("fair", 20*time.Second), mutex("semaphore", 20*time.Second)
 	fair.Fair = true
 	sem.Kind, sem.Limit = driver.KindSemaphore, 5
 	var gs []driver.Grant
 	for _, c := range []driver.Claim{plain, fair, sem} {
 		gs = append(gs, acquire(t, s, c))
-		record := beside("", c.Name)
-		ends, err := strconv.ParseInt(do(t, server, "PEXPIRETIME", record)[1:], 10, 64)
+		record := sideKey("", c.Name)
+		ends, err := strconv.ParseInt(sendCommand(t, server, "PEXPIRETIME", record)[1:], 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		kept, err := strconv.ParseInt(do(t, server, "HGET", record, "kept"), 10, 64)
+		kept, err := strconv.ParseInt(sendCommand(t, server, "HGET", record, "kept"), 10, 64)
 		if early := kept/1000 - ends; err != nil || early > 1 {
 			t.Errorf("%s: its record ends %d ms before it says: %v", c.Name, early, err)
 		}
 	}
-	do(t, server, "FLUSHALL")
+	sendCommand(t, server, "FLUSHALL")
 	for _, g := range gs {
-		if err := s.replicated(t.Context(), &g); err == nil {
+		if err := s.waitForReplicas(t.Context(), &g); err == nil {
 			t.Errorf("%s: it is said to have reached the replicas, and stands nowhere", g.Name)
 		}
 	}
 }
 
-// TestReplicatedInTime: a claim whose grant waits for replicas ends with its context, and does not wait for as long as its server
+// TestReplicaWaitEndsWithContext: a claim whose grant waits for replicas ends with its context, and does not wait for as long as its server
 // hangs.
-func TestReplicatedInTime(t *testing.T) {
+func TestReplicaWaitEndsWithContext(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	// blocked does something when a grant waits for replicas, of which there is none.
@@ -254,16 +254,16 @@ func TestReplicatedInTime(t *testing.T) {
 	url := "redis://" + server.Addr + "?replicas=1"
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := blocked(cancel)
-	_, err := open(t, url, waits(time.Minute)).Acquire(ctx, mutex("given up", 20*time.Second))
+	_, err := openForTest(t, url, withReplicaTimeout(time.Minute)).Acquire(ctx, mutex("given up", 20*time.Second))
 	if late := time.Since(<-ended); !errors.Is(err, context.Canceled) || late > 20*time.Second {
 		t.Errorf("%v after its context has ended: %v", late, err)
 	}
-	if err := redistest.Until(t.Context(), func() bool { return strings.Contains(do(t, server, "INFO", "clients"), "blocked_clients:0") }); err != nil {
+	if err := redistest.Until(t.Context(), func() bool { return strings.Contains(sendCommand(t, server, "INFO", "clients"), "blocked_clients:0") }); err != nil {
 		t.Fatal("the server goes on waiting for replicas: ", err)
 	}
 	hung := blocked(func() { server.Signal(syscall.SIGSTOP) })
 	watchdog := time.AfterFunc(time.Minute, func() { server.Signal(syscall.SIGCONT) })
-	_, err = open(t, url, waits(4*time.Second)).Acquire(t.Context(), mutex("hangs", 20*time.Second))
+	_, err = openForTest(t, url, withReplicaTimeout(4*time.Second)).Acquire(t.Context(), mutex("hangs", 20*time.Second))
 	watchdog.Stop()
 	server.Signal(syscall.SIGCONT)
 	if took := time.Since(<-hung); !errors.Is(err, driver.ErrUncertain) || errors.Is(err, context.DeadlineExceeded) || took > 30*time.Second {
@@ -271,12 +271,12 @@ func TestReplicatedInTime(t *testing.T) {
 	}
 }
 
-// replicated waits until all replicas have locks.
-func replicated(t *testing.T, g *redistest.Group, names ...string) {
+// waitForReplication waits until all replicas have locks.
+func waitForReplication(t *testing.T, g *redistest.Group, names ...string) {
 	t.Helper()
 	for _, r := range g.Servers[1:] {
 		if err := redistest.Until(t.Context(), func() bool {
-			return do(t, r, append([]string{"EXISTS"}, names...)...) == ":"+strconv.Itoa(len(names))
+			return sendCommand(t, r, append([]string{"EXISTS"}, names...)...) == ":"+strconv.Itoa(len(names))
 		}); err != nil {
 			t.Fatalf("a replica does not have %v: %v", names, err)
 		}
@@ -287,13 +287,13 @@ func replicated(t *testing.T, g *redistest.Group, names ...string) {
 // not told that the client is closed; unless it is.
 func TestHungPrimary(t *testing.T) {
 	t.Parallel()
-	g := must(t)(redistest.Replicated(t.Context()))
+	g := mustStart(t)(redistest.Replicated(t.Context()))
 	a := g.SentinelAddrs()
-	s := open(t, "redis+sentinel://"+a[0]+"/"+redistest.MasterName+"?addrs="+a[1]+","+a[2]+"&timeout=30s")
+	s := openForTest(t, "redis+sentinel://"+a[0]+"/"+redistest.MasterName+"?addrs="+a[1]+","+a[2]+"&timeout=30s")
 	held := acquire(t, s, mutex("held", 30*time.Second))
 	given := acquire(t, s, mutex("given", 30*time.Second))
 	users, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: a, Sentinel: rueidis.SentinelOption{MasterSet: redistest.MasterName},
-		DisableRetry: true, ConnWriteTimeout: linkTime})
+		DisableRetry: true, ConnWriteTimeout: linkTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,8 +303,8 @@ func TestHungPrimary(t *testing.T) {
 	}
 	defer other.Close()
 	acquire(t, other, mutex("other", 10*time.Second))
-	replicated(t, g, "held", "given")
-	if err := g.Watchful(); err != nil {
+	waitForReplication(t, g, "held", "given")
+	if err := g.DetectFailuresFast(); err != nil {
 		t.Fatal(err)
 	}
 	g.Servers[0].Signal(syscall.SIGSTOP)
@@ -334,34 +334,34 @@ func TestHungPrimary(t *testing.T) {
 	}
 }
 
-// TestOldPrimary: when the primary is killed right after a grant, the holder keeps the lock or is told. The old primary
+// TestOldPrimaryReturns: when the primary is killed right after a grant, the holder keeps the lock or is told. The old primary
 // that comes back is a primary of its own until the Sentinels stop it: clients that came by them do not follow it there,
 // and one that was pointed at it is told when that ends.
-func TestOldPrimary(t *testing.T) {
+func TestOldPrimaryReturns(t *testing.T) {
 	t.Parallel()
 	const ttl = 15 * time.Second
-	g := must(t)(redistest.Replicated(t.Context()))
+	g := mustStart(t)(redistest.Replicated(t.Context()))
 	a := g.SentinelAddrs()
 	raw := "redis+sentinel://" + a[0] + "/" + redistest.MasterName + "?addrs=" + a[1] + "," + a[2]
-	holder, other := client(t, raw), client(t, raw)
-	kept := lock(t, holder, "kept", ttl)
-	replicated(t, g, "kept")
-	if err := g.Watchful(); err != nil {
+	holder, other := openClientForTest(t, raw), openClientForTest(t, raw)
+	kept := lockEventually(t, holder, "kept", ttl)
+	waitForReplication(t, g, "kept")
+	if err := g.DetectFailuresFast(); err != nil {
 		t.Fatal(err)
 	}
-	last := lock(t, holder, "last", ttl)
+	last := lockEventually(t, holder, "last", ttl)
 	g.Servers[0].Kill() // right after the acknowledgement
 
 	// Whoever comes next is served by the new primary, and tokens rise there.
-	served := lock(t, other, "new", 30*time.Second)
+	served := lockEventually(t, other, "new", 30*time.Second)
 	t.Logf("the holder of the last grant before the kill: %v", last.Err())
 
 	old := g.Servers[0]
-	if err := old.Again(); err != nil {
+	if err := old.Restart(); err != nil {
 		t.Fatal(err)
 	}
 	back := time.Now()
-	stray := client(t, "redis://"+old.Addr)
+	stray := openClientForTest(t, "redis://"+old.Addr)
 	twice, strays := 0, 0
 	var lost *holdfast.Lease
 	err := redistest.Until(t.Context(), func() bool {
@@ -388,17 +388,17 @@ func TestOldPrimary(t *testing.T) {
 			t.Error("the holder at the old primary is told nothing")
 		}
 	}
-	keeps(t, served, 0)
+	expectHeld(t, served, 0)
 	if kept.Err() != nil && loss(kept.Err()) == "" {
 		t.Errorf("unclear: %v", kept.Err())
 	}
 	t.Logf("what a replica had been told of: %v", kept.Err())
 }
 
-// TestServerClock: the server's clock is stepped while a lock is held. Forward: the server ends the lock early, its holder
+// TestServerClockSteps: the server's clock is stepped while a lock is held. Forward: the server ends the lock early, its holder
 // is told by the next renewal, and the next token is larger. Back: the lock stays with its holder, tokens rise all the
 // same, and after a renewal a holder that dies is replaced within its TTL.
-func TestServerClock(t *testing.T) {
+func TestServerClockSteps(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
 	clock := startClock(t)
@@ -412,7 +412,7 @@ func TestServerClock(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(via.Close)
-	holder, other := client(t, "redis://"+via.Addr), client(t, "redis://"+server.Addr)
+	holder, other := openClientForTest(t, "redis://"+via.Addr), openClientForTest(t, "redis://"+server.Addr)
 	step := func(ahead time.Duration) {
 		t.Helper()
 		if err := clock.Step(ahead); err != nil {
@@ -420,15 +420,15 @@ func TestServerClock(t *testing.T) {
 		}
 	}
 
-	l := lock(t, holder, "forward", ttl)
+	l := lockEventually(t, holder, "forward", ttl)
 	via.Cut() // no renewal comes before the other
 	step(50 * time.Second)
-	next := rises(t, other, l, ttl)
+	next := expectLargerToken(t, other, l, ttl)
 	granted := time.Now()
 	via.Heal()
-	told(t, l, ttl, driver.LossTaken)
+	expectLoss(t, l, ttl, driver.LossTaken)
 	t.Logf("+50 s: two holders for %v", time.Since(granted).Round(time.Millisecond))
-	renewed(t, next)
+	waitForRenewal(t, next)
 	if err := next.Release(); err != nil {
 		t.Error(err)
 	}
@@ -439,43 +439,43 @@ func TestServerClock(t *testing.T) {
 		t.Fatal(err)
 	}
 	step(100 * time.Second)
-	told(t, s, ttl, driver.LossGone)
+	expectLoss(t, s, ttl, driver.LossGone)
 
-	l = lock(t, holder, "back", ttl)
+	l = lockEventually(t, holder, "back", ttl)
 	s, err = holder.Semaphore("sharedback", 2, &holdfast.LockOptions{TTL: ttl}).Acquire(t.Context(), 2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	step(70 * time.Second)
-	keeps(t, l, ttl)
-	keeps(t, s, 0)
+	expectHeld(t, l, ttl)
+	expectHeld(t, s, 0)
 	if _, err := other.Mutex("back", nil).TryLock(t.Context()); !errors.Is(err, holdfast.ErrHeld) {
 		t.Errorf("-30 s: another gets in: %v", err)
 	}
 	if err := l.Release(); err != nil {
 		t.Error(err)
 	}
-	next = rises(t, other, l, ttl)
+	next = expectLargerToken(t, other, l, ttl)
 	if err := next.Release(); err != nil {
 		t.Error(err)
 	}
 
-	dead := client(t, "redis://"+server.Addr)
-	l = lock(t, dead, "dead", ttl)
+	dead := openClientForTest(t, "redis://"+server.Addr)
+	l = lockEventually(t, dead, "dead", ttl)
 	step(40 * time.Second)
-	renewed(t, l)
+	waitForRenewal(t, l)
 	if _, err := l.Detach(); err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	rises(t, other, l, ttl)
+	expectLargerToken(t, other, l, ttl)
 	if took := time.Since(start); took > ttl+20*time.Second {
 		t.Errorf("-30 s: a dead holder was replaced after %v", took)
 	}
 }
 
-// follows waits until a replica has the data of its primary.
-func follows(t *testing.T, replica *redistest.Server) {
+// waitUntilFollowing waits until a replica has the data of its primary.
+func waitUntilFollowing(t *testing.T, replica *redistest.Server) {
 	t.Helper()
 	if err := redistest.Until(t.Context(), func() bool {
 		info, err := replica.Do("INFO", "replication")
@@ -485,10 +485,10 @@ func follows(t *testing.T, replica *redistest.Server) {
 	}
 }
 
-// TestNameMoves: a server's name that comes to mean another one, as the old primary's does after a fail-over in a cloud, is looked
+// TestServerNameMoves: a server's name that comes to mean another one, as the old primary's does after a fail-over in a cloud, is looked
 // up anew when the old one takes no writes any more, though it keeps its connections open. Who makes a claim meanwhile waits for
 // that.
-func TestNameMoves(t *testing.T) {
+func TestServerNameMoves(t *testing.T) {
 	t.Parallel()
 	first := startServer(t)
 	second := startServer(t, "--replicaof", "127.0.0.1 "+first.Port)
@@ -497,14 +497,14 @@ func TestNameMoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer via.Close()
-	s := open(t, "redis://"+via.Addr)
+	s := openForTest(t, "redis://"+via.Addr)
 	g := acquire(t, s, mutex("held", time.Minute))
-	if err := redistest.Until(t.Context(), func() bool { return do(t, second, "GET", "held") == g.ID }); err != nil {
+	if err := redistest.Until(t.Context(), func() bool { return sendCommand(t, second, "GET", "held") == g.ID }); err != nil {
 		t.Fatal("the replica has not heard of the lock: ", err)
 	}
-	do(t, second, "REPLICAOF", "NO", "ONE")
-	do(t, first, "REPLICAOF", "127.0.0.1", second.Port)
-	follows(t, first)
+	sendCommand(t, second, "REPLICAOF", "NO", "ONE")
+	sendCommand(t, first, "REPLICAOF", "127.0.0.1", second.Port)
+	waitUntilFollowing(t, first)
 	if r := renew(t, s, g); r.Err == nil || driver.IsFinal(r.Err) || !strings.Contains(r.Err.Error(), "read-only replica for now") {
 		t.Errorf("renewing at the old primary: %v", r.Err)
 	}
@@ -515,9 +515,9 @@ func TestNameMoves(t *testing.T) {
 	}
 }
 
-// TestPromotedClock: the server that takes over has another clock than the one before. Tokens rise where the record came
+// TestNewPrimaryHasOtherClock: the server that takes over has another clock than the one before. Tokens rise where the record came
 // along. Where it did not, they rise if the new clock is ahead, and fall if it is behind, as Info says.
-func TestPromotedClock(t *testing.T) {
+func TestNewPrimaryHasOtherClock(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{5 * time.Minute, -5 * time.Minute} {
 		clock := startClock(t)
@@ -532,9 +532,9 @@ func TestPromotedClock(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(via.Close)
-		s := open(t, "redis://"+via.Addr)
+		s := openForTest(t, "redis://"+via.Addr)
 		claim := func(name string, ttl time.Duration) driver.Grant { return acquire(t, s, waiting(mutex(name, ttl))) }
-		follows(t, second)
+		waitUntilFollowing(t, second)
 		kept := claim("kept", 2*time.Minute)
 		if err := redistest.Until(t.Context(), func() bool {
 			n, err := second.Do("EXISTS", "holdfast:{kept}")
@@ -542,12 +542,12 @@ func TestPromotedClock(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		do(t, second, "REPLICAOF", "127.0.0.1", "1") // it hears no more
+		sendCommand(t, second, "REPLICAOF", "127.0.0.1", "1") // it hears no more
 		forgotten := claim("forgotten", 2*time.Minute)
 		if err := clock.Step(ahead); err != nil {
 			t.Fatal(err)
 		}
-		do(t, second, "REPLICAOF", "NO", "ONE")
+		sendCommand(t, second, "REPLICAOF", "NO", "ONE")
 		first.Kill()
 		via.To(second.Addr)
 
@@ -588,9 +588,9 @@ func startClock(t *testing.T) *redistest.Clock {
 	return c
 }
 
-// TestRedlockForgets: a server of a Redlock that restarts empty, or whose clock is stepped, gives its voice away a second
+// TestRedlockServerForgets: a server of a Redlock that restarts empty, or whose clock is stepped, gives its voice away a second
 // time: two holders are counted, the first is told by its next renewal, and tokens rise all the same.
-func TestRedlockForgets(t *testing.T) {
+func TestRedlockServerForgets(t *testing.T) {
 	t.Parallel()
 	const ttl = 20 * time.Second // in which servers start again
 	for _, how := range []string{"restart", "step"} {
@@ -606,24 +606,24 @@ func TestRedlockForgets(t *testing.T) {
 		}
 		a := g.Addrs()
 		raw := "redlock://" + a[0] + "?addrs=" + strings.Join(a[1:], ",")
-		holder, other := client(t, raw), client(t, raw)
+		holder, other := openClientForTest(t, raw), openClientForTest(t, raw)
 		g.Servers[2].Signal(syscall.SIGSTOP)
-		l := lock(t, holder, "m", ttl) // on the first two
+		l := lockEventually(t, holder, "m", ttl) // on the first two
 		g.Servers[2].Kill()
-		if err := g.Servers[2].Again(); err != nil { // and nothing of it comes late to the third
+		if err := g.Servers[2].Restart(); err != nil { // and nothing of it comes late to the third
 			t.Fatal(err)
 		}
 		if how == "restart" {
 			g.Servers[1].Kill()
-			if err := g.Servers[1].Again(); err != nil {
+			if err := g.Servers[1].Restart(); err != nil {
 				t.Fatal(err)
 			}
 		} else if err := clock.Step(50 * time.Second); err != nil {
 			t.Fatal(err)
 		}
-		next := rises(t, other, l, ttl)
+		next := expectLargerToken(t, other, l, ttl)
 		granted := time.Now()
-		told(t, l, ttl, driver.LossGone, driver.LossTaken)
+		expectLoss(t, l, ttl, driver.LossGone, driver.LossTaken)
 		t.Logf("%s: two holders for %v; tokens %d, then %d", how, time.Since(granted).Round(time.Millisecond), l.Token(), next.Token())
 	}
 }

@@ -9,24 +9,24 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestLateDowngrade: a downgrade that comes behind the upgrade that was asked for after it changes nothing: nobody gets in
+// TestLateWeightChange: a downgrade that comes behind the upgrade that was asked for after it changes nothing: nobody gets in
 // beside a writer.
-func TestLateDowngrade(t *testing.T) {
+func TestLateWeightChange(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := open(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*Store)
 	c := mutex("m", 10*time.Second)
 	c.Kind, c.Limit, c.Weight = driver.KindRW, driver.RWLimit, driver.RWLimit
 	g := acquire(t, s, c)
-	late := strconv.FormatInt(s.changes.Add(1), 10)
+	late := strconv.FormatInt(s.lastChange.Add(1), 10)
 	if err := s.SetWeight(t.Context(), g, 1); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.SetWeight(t.Context(), g, driver.RWLimit); err != nil {
 		t.Fatal(err)
 	}
-	keys := s.keys.all("m")
-	if _, err := reweighStep.do(t.Context(), s.client, keys[:], new(lineArgs).of(s, c.ID, strconv.FormatInt(g.Token, 10), "1", late)); err != nil {
+	keys := s.keys.allKeys("m")
+	if _, err := setWeightScript.eval(t.Context(), s.client, keys[:], new(queueArgs).fill(s, c.ID, strconv.FormatInt(g.Token, 10), "1", late)); err != nil {
 		t.Fatal(err)
 	}
 	reader := c
