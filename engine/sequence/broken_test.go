@@ -37,11 +37,11 @@ func TestBrokenBeneathRelease(t *testing.T) {
 					time.Sleep(time.Second)
 					return nil, errors.New("no answer")
 				}
-				holder := sequence.New(&memtree.Link{Server: server, Carry: carry})
+				holder := sequence.New(&memtree.Link{Server: server, Transport: carry})
 				defer holder.Close()
 				releaser := holder
 				if elsewhere {
-					releaser = sequence.New(&memtree.Link{Server: server, Carry: carry})
+					releaser = sequence.New(&memtree.Link{Server: server, Transport: carry})
 					defer releaser.Close()
 				}
 				g, _ = holder.Acquire(t.Context(), mutex("m", 10*time.Second))
@@ -63,7 +63,7 @@ func TestReleaseOutlastsNote(t *testing.T) {
 		defer operator.Close()
 		var g driver.Grant
 		var tries atomic.Int64
-		holder := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+		holder := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 			if what != "remove" || tries.Add(1) > 1 {
 				return do(), nil
 			}
@@ -87,9 +87,9 @@ func TestEndedBeneathRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		var tries atomic.Int64
-		holder := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+		holder := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 			if what == "remove" && tries.Add(1) == 1 {
-				server.Expire("")
+				server.ExpireSession("")
 				time.Sleep(4 * time.Second) // a beat tells
 				return nil, errors.New("no answer")
 			}
@@ -146,7 +146,7 @@ func TestBrokenBeneathWithdrawal(t *testing.T) {
 			var g driver.Grant
 			var adds, tries atomic.Int64
 			gone, renewed := make(chan struct{}), make(chan struct{})
-			holder := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+			holder := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 				switch {
 				case what == "add" && adds.Add(1) == 1:
 					return nil, errors.New("no answer")
@@ -188,7 +188,7 @@ func TestBrokenAndMadeAgain(t *testing.T) {
 		operator := sequence.New(&memtree.Link{Server: server})
 		defer operator.Close()
 		var late func() any
-		holder := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+		holder := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 			if what == "add" && late == nil {
 				late = do
 				return nil, errors.New("no answer")
@@ -204,7 +204,7 @@ func TestBrokenAndMadeAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		late()
-		if len(server.Standing("m")) != 1 {
+		if len(server.Nodes("m")) != 1 {
 			t.Fatal("it does not stand again")
 		}
 		err = holder.Release(t.Context(), g.Claim, g.Ref)
@@ -212,7 +212,7 @@ func TestBrokenAndMadeAgain(t *testing.T) {
 		if !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
 			t.Errorf("the release says: %v", err)
 		}
-		if left := server.Left(); len(left) > 0 {
+		if left := server.LockNames(); len(left) > 0 {
 			t.Errorf("something stands on %v", left)
 		}
 	})

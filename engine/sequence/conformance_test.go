@@ -27,7 +27,7 @@ var errNoAnswer = errors.New("no answer")
 func newLink(s *memtree.Server) *cuttable {
 	l := &cuttable{}
 	l.Server = s
-	l.Carry = func(ctx context.Context, what string, do func() any) (any, error) {
+	l.Transport = func(ctx context.Context, what string, do func() any) (any, error) {
 		if !l.down.Load() {
 			return do(), nil
 		}
@@ -41,7 +41,7 @@ func newLink(s *memtree.Server) *cuttable {
 			return nil, ctx.Err()
 		}
 	}
-	l.Deaf = l.down.Load
+	l.DropNotification = l.down.Load
 	return l
 }
 
@@ -61,7 +61,7 @@ func TestConformance(t *testing.T) {
 		Cut:     func(s driver.Store) error { link(s).down.Store(true); return nil },
 		Heal:    func(s driver.Store) error { link(s).down.Store(false); return nil },
 		Kill:    func(s driver.Store) error { return link(s).Close() },
-		Lower:   func(s driver.Store, ttl time.Duration) error { link(s).Lower(ttl); return nil },
+		Lower:   func(s driver.Store, ttl time.Duration) error { link(s).LowerSessionTTLs(ttl); return nil },
 		Restart: func(context.Context) error { return nil }, // there is nothing to restart
 	}, drivertest.Options{})
 }

@@ -57,12 +57,12 @@ func TestEndedIsNotBroken(t *testing.T) {
 		defer last.Close()
 		all, mine := permits("s", 2, 2), permits("s", 2, 1)
 		var ended atomic.Bool
-		waiter := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+		waiter := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 			switch {
 			case what == "change" && !ended.Load():
-				for _, n := range server.Standing("s") {
+				for _, n := range server.Nodes("s") {
 					if n.ID == mine.ID {
-						server.Expire(n.Session)
+						server.ExpireSession(n.Session)
 					}
 				}
 				ended.Store(true)
@@ -94,7 +94,7 @@ func TestEndedBeneathRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		began := time.Now()
-		holder := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+		holder := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 			if time.Since(began) >= time.Second {
 				time.Sleep(time.Until(began.Add(11 * time.Second)))
 			}

@@ -30,35 +30,34 @@ import (
 
 // Engine is a driver.Store over a Tree. It implements all optional interfaces of package driver; make one with [New].
 type Engine struct {
-	tree  NodeStore
+	store NodeStore
 	mover Mover // nil if the tree is none
 	info  driver.Info
 	clock driver.Clock
 	life  context.Context
 	end   context.CancelCauseFunc
 
-	weigher   WeightChanger   // nil if the tree is none
-	successor SuccessorReader // nil if the tree is none
-	breaker   Breaker         // nil if the tree is none
-	remainder LeftoverChecker // nil if the tree is none
+	weightChanger   WeightChanger   // nil if the tree is none
+	successorReader SuccessorReader // nil if the tree is none
+	breaker         Breaker         // nil if the tree is none
+	leftoverChecker LeftoverChecker // nil if the tree is none
 
-	// inBackground counts the engine's own goroutines; it is added to only with mu held and life going on.
-	inBackground sync.WaitGroup
-	hands        chan func() // work for goroutines that have nothing to do
+	// goroutines counts the engine's own goroutines; it is added to only with mu held and life going on.
+	goroutines sync.WaitGroup
 
-	mu       sync.Mutex
-	sessions map[time.Duration]*session // by the TTL that was asked for
-	opening  map[time.Duration]*opening
-	claims   map[string]*claim              // by id: those of this client that stand, or may
-	waiting  map[string]map[*claim]struct{} // by lock: those of them that wait
-	looking  map[string]chan struct{}       // by lock: closed when the look is over that is under way for one of them
-	endings  []driver.Ending
-	ended    chan struct{} // buffered: there are endings
+	mu           sync.Mutex
+	sessions     map[time.Duration]*session // by the TTL that was asked for
+	openings     map[time.Duration]*sessionOpening
+	claims       map[string]*claim              // by id: those of this client that stand, or may
+	waiting      map[string]map[*claim]struct{} // by lock: those of them that wait
+	listings     map[string]chan struct{}       // by lock: closed when the look is over that is under way for one of them
+	endings      []driver.Ending
+	endingQueued chan struct{} // buffered: there are endings
 }
 
 const (
-	// step bounds one request to the tree, so that one server that hangs does not cost all the time there is.
-	step = 2 * time.Second
+	// requestTimeout bounds one request to the tree, so that one server that hangs does not cost all the time there is.
+	requestTimeout = 2 * time.Second
 	// maxWaiters is more than elsewhere, since waiting writes nothing.
 	maxWaiters = 256
 	// maxEndings bounds the endings that nobody fetches; beyond it the oldest are dropped, for renewals tell the same.
@@ -68,23 +67,23 @@ const (
 // New makes a store of a tree. Closing it closes the tree.
 func New(tree NodeStore) *Engine {
 	e := &Engine{
-		tree: tree, sessions: map[time.Duration]*session{}, opening: map[time.Duration]*opening{},
+		store: tree, sessions: map[time.Duration]*session{}, openings: map[time.Duration]*sessionOpening{},
 		claims: map[string]*claim{}, waiting: map[string]map[*claim]struct{}{},
-		looking: map[string]chan struct{}{}, ended: make(chan struct{}, 1), hands: make(chan func()),
+		listings: map[string]chan struct{}{}, endingQueued: make(chan struct{}, 1),
 	}
 	e.mover, _ = tree.(Mover)
-	e.weigher, _ = tree.(WeightChanger)
-	e.successor, _ = tree.(SuccessorReader)
+	e.weightChanger, _ = tree.(WeightChanger)
+	e.successorReader, _ = tree.(SuccessorReader)
 	e.breaker, _ = tree.(Breaker)
-	e.remainder, _ = tree.(LeftoverChecker)
-	e.info = complete(tree.Info())
+	e.leftoverChecker, _ = tree.(LeftoverChecker)
+	e.info = completeInfo(tree.Info())
 	e.info.Detached = e.mover != nil
 	e.clock = e.info.Clock
 	e.life, e.end = context.WithCancelCause(context.Background())
 	return e
 }
 
-func complete(info driver.Info) driver.Info {
+func completeInfo(info driver.Info) driver.Info {
 	info.Engine = "sequence"
 	info.ExpiredBy = driver.ExpiredByStore
 	info.ExpiryClock = driver.ExpiryClockStore
@@ -109,7 +108,7 @@ func (e *Engine) Close() error {
 	e.mu.Lock()
 	if e.life.Err() != nil {
 		e.mu.Unlock()
-		e.inBackground.Wait()
+		e.goroutines.Wait()
 		return nil
 	}
 	e.end(driver.ErrClosed)
@@ -120,95 +119,72 @@ func (e *Engine) Close() error {
 		}
 	}
 	e.mu.Unlock()
-	e.inBackground.Wait()
-	ctx, cancel := context.WithTimeout(context.Background(), step)
+	e.goroutines.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
 	for _, s := range idle {
-		_ = e.tree.EndSession(ctx, s.ID) // else its TTL ends it
+		_ = e.store.EndSession(ctx, s.ID) // else its TTL ends it
 	}
-	return e.tree.Close()
+	return e.store.Close()
 }
 
-// spawn runs f beside the caller, unless the store is closed.
-func (e *Engine) spawn(f func()) bool {
+// startGoroutine runs f beside the caller, unless the store is closed.
+func (e *Engine) startGoroutine(f func()) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.spawnLocked(f)
+	return e.startGoroutineLocked(f)
 }
 
-func (e *Engine) spawnLocked(f func()) bool {
+func (e *Engine) startGoroutineLocked(f func()) bool {
 	if e.life.Err() != nil {
 		return false
 	}
-	select {
-	case e.hands <- f:
-	default:
-		e.inBackground.Go(func() { e.work(f) })
-	}
+	e.goroutines.Go(f)
 	return true
 }
 
-// idle is how long a goroutine waits for more to do. A new one for every request would have its stack grown by each.
-const idle = time.Second
-
-func (e *Engine) work(f func()) {
-	timer := time.NewTimer(idle)
-	defer timer.Stop()
-	for {
-		f()
-		timer.Reset(idle)
-		select {
-		case f = <-e.hands:
-		case <-timer.C:
-			return
-		case <-e.life.Done():
-			return
-		}
-	}
-}
-
-// bind makes ctx end with the store, too.
-func (e *Engine) bind(ctx context.Context) (context.Context, func()) {
+// bindContext makes ctx end with the store, too.
+func (e *Engine) bindContext(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(e.life, func() { cancel(driver.ErrClosed) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// bounded is the time for one request.
-func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, step)
+// requestContext is the time for one request.
+func requestContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, requestTimeout)
 }
 
-// patience is the loop around requests that may fail: it tells errors that asking again cannot help from others, backs off,
+// retryLoop is the loop around requests that may fail: it tells errors that asking again cannot help from others, backs off,
 // and ends with the context, the store, or when the store has not answered for too long.
-type patience struct {
-	e       *Engine
-	ctx     context.Context
-	limit   time.Duration
-	asked   driver.Instant // when the call began
-	silence driver.Outage
-	fails   int  // in a row
-	unsure  bool // a write of this call had an unknown outcome
+type retryLoop struct {
+	e                  *Engine
+	ctx                context.Context
+	unreachableTimeout time.Duration
+	startedAt          driver.Instant // when the call began
+	outage             driver.Outage
+	failures           int  // in a row
+	writeUnresolved    bool // a write of this call had an unknown outcome
 }
 
-func (e *Engine) patience(ctx context.Context, limit time.Duration) *patience {
-	return &patience{e: e, ctx: ctx, limit: limit, asked: e.clock.Now()}
+func (e *Engine) newRetryLoop(ctx context.Context, limit time.Duration) *retryLoop {
+	return &retryLoop{e: e, ctx: ctx, unreachableTimeout: limit, startedAt: e.clock.Now()}
 }
 
-// heard takes in that the store has answered all that one try asks of it: one that answers reads and no writes is silent, too.
-func (p *patience) heard() {
-	p.silence.RequestAnswered()
-	p.fails = 0
+// noteAnswer takes in that the store has answered all that one try asks of it: one that answers reads and no writes is silent, too.
+func (p *retryLoop) noteAnswer() {
+	p.outage.RequestAnswered()
+	p.failures = 0
 }
 
-// over takes in one more request that has failed, and reports whether it was the last one.
-func (p *patience) over() bool {
-	p.fails++
-	return p.silence.RequestFailed(p.e.clock, p.limit)
+// noteFailure takes in one more request that has failed, and reports whether it was the last one.
+func (p *retryLoop) noteFailure() bool {
+	p.failures++
+	return p.outage.RequestFailed(p.e.clock, p.unreachableTimeout)
 }
 
-// again waits before the next try and returns nil, or gives the error to return.
-func (p *patience) again(err error) error {
+// waitAndRetry waits before the next try and returns nil, or gives the error to return.
+func (p *retryLoop) waitAndRetry(err error) error {
 	switch {
 	case p.e.life.Err() != nil:
 		return driver.ErrClosed
@@ -216,10 +192,10 @@ func (p *patience) again(err error) error {
 		return err
 	case p.ctx.Err() != nil:
 		return driver.Uncertain(p.ctx.Err())
-	case p.over():
-		return driver.Uncertain(own(err))
+	case p.noteFailure():
+		return driver.Uncertain(hideContextError(err))
 	}
-	if e := p.e.sleep(p.ctx, rand.N(10*time.Millisecond<<min(p.fails, 6))); e != nil {
+	if e := p.e.sleep(p.ctx, rand.N(10*time.Millisecond<<min(p.failures, 6))); e != nil {
 		return driver.Uncertain(e)
 	}
 	return nil
@@ -234,33 +210,33 @@ func (e *Engine) sleep(ctx context.Context, d time.Duration) error {
 	case <-e.life.Done():
 		return driver.ErrClosed
 	case <-ctx.Done():
-		return e.over(ctx)
+		return e.contextError(ctx)
 	}
 }
 
-// over is the error of a call whose context has ended.
-func (e *Engine) over(ctx context.Context) error {
+// contextError is the error of a call whose context has ended.
+func (e *Engine) contextError(ctx context.Context) error {
 	if e.life.Err() != nil {
 		return driver.ErrClosed
 	}
 	return ctx.Err()
 }
 
-// fault gives the error of a read its final form.
-func (e *Engine) fault(ctx context.Context, err error) error {
+// readError gives the error of a read its final form.
+func (e *Engine) readError(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return e.over(ctx)
+		return e.contextError(ctx)
 	case e.life.Err() != nil:
 		return driver.ErrClosed
 	}
-	return own(err)
+	return hideContextError(err)
 }
 
-// own hides that an error came from a context: it was a bound of ours, and the caller's goes on.
-func own(err error) error {
+// hideContextError hides that an error came from a context: it was a bound of ours, and the caller's goes on.
+func hideContextError(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("the store gave no answer: %v", err)
 	}

@@ -20,11 +20,11 @@ func TestReadersLookOnce(t *testing.T) {
 		server := memtree.New()
 		writer := sequence.New(&memtree.Link{Server: server})
 		defer writer.Close()
-		readers := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+		readers := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 			time.Sleep(5 * time.Millisecond)
 			defer time.Sleep(5 * time.Millisecond)
 			return do(), nil
-		}, Lag: func() { time.Sleep(5 * time.Millisecond) }})
+		}, DelayNotification: func() { time.Sleep(5 * time.Millisecond) }})
 		defer readers.Close()
 		rw := func(id string, weight int64) driver.Claim {
 			c := waiting(mutex("m", 10*time.Hour))
@@ -44,12 +44,12 @@ func TestReadersLookOnce(t *testing.T) {
 			})
 		}
 		time.Sleep(time.Second)
-		server.Requests()
+		server.TakeRequestCounts()
 		if err := writer.Release(t.Context(), w, ""); err != nil {
 			t.Fatal(err)
 		}
 		all.Wait()
-		if n := server.Requests()["list"]; n > 10 {
+		if n := server.TakeRequestCounts()["list"]; n > 10 {
 			t.Errorf("the lock was looked at %d times", n)
 		}
 	})

@@ -11,33 +11,33 @@ import (
 
 // Inspect is one listing.
 func (e *Engine) Inspect(ctx context.Context, name string) (driver.Lock, error) {
-	ctx, stop := e.bind(ctx)
+	ctx, stop := e.bindContext(ctx)
 	defer stop()
 	if err := driver.CheckName(name, e.info); err != nil {
 		return driver.Lock{}, err
 	}
-	p := e.patience(ctx, driver.UnreachableTimeout(driver.MaxTTL))
+	p := e.newRetryLoop(ctx, driver.UnreachableTimeout(driver.MaxTTL))
 	for {
-		look, err := e.look(ctx, name)
+		look, err := e.listLock(ctx, name)
 		if err == nil {
-			return show(look), nil
+			return describeLock(look), nil
 		}
 		if driver.IsFinal(err) || ctx.Err() != nil {
-			return driver.Lock{}, e.fault(ctx, err)
+			return driver.Lock{}, e.readError(ctx, err)
 		}
-		if p.over() {
-			return driver.Lock{}, own(err)
+		if p.noteFailure() {
+			return driver.Lock{}, hideContextError(err)
 		}
-		if err := e.sleep(ctx, rand.N(10*time.Millisecond<<min(p.fails, 6))); err != nil {
+		if err := e.sleep(ctx, rand.N(10*time.Millisecond<<min(p.failures, 6))); err != nil {
 			return driver.Lock{}, err
 		}
 	}
 }
 
-func (e *Engine) look(ctx context.Context, name string) (Snapshot, error) {
-	ctx, cancel := bounded(ctx)
+func (e *Engine) listLock(ctx context.Context, name string) (Snapshot, error) {
+	ctx, cancel := requestContext(ctx)
 	defer cancel()
-	look, err := e.tree.List(ctx, name, true)
+	look, err := e.store.List(ctx, name, true)
 	look.Name = name
 	return look, err
 }
@@ -45,10 +45,10 @@ func (e *Engine) look(ctx context.Context, name string) (Snapshot, error) {
 // List shows what Inspect would show.
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
 	return func(yield func(driver.Lock, error) bool) {
-		ctx, stop := e.bind(ctx)
+		ctx, stop := e.bindContext(ctx)
 		defer stop()
 		if ctx.Err() != nil {
-			yield(driver.Lock{}, e.over(ctx))
+			yield(driver.Lock{}, e.contextError(ctx))
 			return
 		}
 		limit := driver.UnreachableTimeout(driver.MaxTTL)
@@ -56,14 +56,14 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock,
 		defer end()
 		silence := time.AfterFunc(limit, end)
 		defer silence.Stop()
-		for look, err := range e.tree.Walk(walk, prefix) {
+		for look, err := range e.store.Walk(walk, prefix) {
 			silence.Stop() // the caller may take his time
 			switch {
 			case err != nil:
-				if !yield(driver.Lock{Name: look.Name}, e.fault(ctx, err)) || look.Name == "" {
+				if !yield(driver.Lock{Name: look.Name}, e.readError(ctx, err)) || look.Name == "" {
 					return
 				}
-			case len(look.Nodes) > 0 && !yield(show(look), nil):
+			case len(look.Nodes) > 0 && !yield(describeLock(look), nil):
 				return
 			}
 			silence.Reset(limit)
@@ -73,17 +73,17 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock,
 
 // NextChange subscribes first and looks second, and polls behind that.
 func (e *Engine) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
-	ctx, stop := e.bind(ctx)
+	ctx, stop := e.bindContext(ctx)
 	defer stop()
 	changed := make(chan struct{}, 1)
-	unwatch := e.tree.Watch(seen.Name, AnyChange, 0, func() { poke(changed) })
+	unwatch := e.store.Watch(seen.Name, WatchChanges, 0, func() { wakeOne(changed) })
 	defer unwatch()
 	for {
 		now, err := e.Inspect(ctx, seen.Name)
 		if err != nil || now.Revision != seen.Revision {
 			return now, err
 		}
-		timer := time.NewTimer(leastPoll + rand.N(mostPoll-leastPoll))
+		timer := time.NewTimer(minPoll + rand.N(maxPoll-minPoll))
 		select {
 		case <-changed:
 		case <-timer.C:
@@ -91,7 +91,7 @@ func (e *Engine) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock,
 		}
 		timer.Stop()
 		if ctx.Err() != nil {
-			return now, e.over(ctx)
+			return now, e.contextError(ctx)
 		}
 	}
 }

@@ -13,47 +13,47 @@ import (
 // Break marks or removes a node, if it stands as it was just read. A marked claim's client removes it when it has heard of
 // it and released it, or when its TTL is over; if the client is gone its session ends.
 func (e *Engine) Break(ctx context.Context, name, r string, mode driver.BreakMode) error {
-	key, token, err := unref(r)
+	key, token, err := parseRef(r)
 	if err != nil {
 		return err
 	}
-	ctx, stop := e.bind(ctx)
+	ctx, stop := e.bindContext(ctx)
 	defer stop()
-	p := e.patience(ctx, driver.UnreachableTimeout(driver.MaxTTL))
+	p := e.newRetryLoop(ctx, driver.UnreachableTimeout(driver.MaxTTL))
 	for {
-		over, err := e.breaks(p, name, key, token, mode)
+		over, err := e.tryBreak(p, name, key, token, mode)
 		if over {
 			return err
 		}
 		if err == nil {
-			p.heard()
+			p.noteAnswer()
 			continue // it has changed meanwhile
 		}
-		if err := p.again(err); err != nil {
+		if err := p.waitAndRetry(err); err != nil {
 			return err
 		}
 	}
 }
 
-// breaks is one try. Not over and without an error, it is to be made again at once.
-func (e *Engine) breaks(p *patience, name, key string, token int64, mode driver.BreakMode) (over bool, err error) {
-	ctx, cancel := bounded(p.ctx)
+// tryBreak is one try. Not over and without an error, it is to be made again at once.
+func (e *Engine) tryBreak(p *retryLoop, name, key string, token int64, mode driver.BreakMode) (over bool, err error) {
+	ctx, cancel := requestContext(p.ctx)
 	defer cancel()
-	look, err := e.tree.List(ctx, name, true)
+	look, err := e.store.List(ctx, name, true)
 	if err != nil {
 		return false, err
 	}
 	i := slices.IndexFunc(look.Nodes, func(n Node) bool { return n.Key == key && n.Token == token })
 	if i < 0 {
-		if p.unsure && mode != driver.BreakRequestRelease {
+		if p.writeUnresolved && mode != driver.BreakRequestRelease {
 			return true, nil
 		}
 		return true, &driver.LossError{Cause: driver.LossGone}
 	}
 	n := look.Nodes[i]
-	if mode == driver.BreakForce || mode == driver.BreakGraceful && i >= granted(look.Nodes) {
+	if mode == driver.BreakForce || mode == driver.BreakGraceful && i >= countGranted(look.Nodes) {
 		stood, err := e.breakNode(ctx, name, n)
-		p.unsure = p.unsure || err != nil
+		p.writeUnresolved = p.writeUnresolved || err != nil
 		return err == nil && stood, err
 	}
 	if n.Foreign {
@@ -65,7 +65,7 @@ func (e *Engine) breaks(p *patience, name, key string, token int64, mode driver.
 	if note == n.Payload {
 		return true, nil
 	}
-	_, ok, err := e.tree.Change(ctx, name, n, note)
+	_, ok, err := e.store.Change(ctx, name, n, note)
 	return err == nil && ok, err
 }
 
@@ -74,13 +74,13 @@ func (e *Engine) breakNode(ctx context.Context, name string, n Node) (stood bool
 	if e.breaker != nil && !n.Foreign {
 		return e.breaker.BreakNode(ctx, name, n)
 	}
-	stood, _, err = e.tree.Remove(ctx, name, Node{Key: n.Key, Token: n.Token, Foreign: n.Foreign}, false)
+	stood, _, err = e.store.Remove(ctx, name, Node{Key: n.Key, Token: n.Token, Foreign: n.Foreign}, false)
 	return stood, err
 }
 
 // whyGone is why a claim does not stand that its holder has not given up.
 func (e *Engine) whyGone(ctx context.Context, name string, n Node) *driver.LossError {
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := requestContext(ctx)
 	defer cancel()
 	if broken, err := e.wasBroken(ctx, name, n); err == nil && broken {
 		return &driver.LossError{Cause: driver.LossBroken}
@@ -100,34 +100,34 @@ func (e *Engine) Detach(ctx context.Context, g driver.Grant, keep time.Duration)
 	if e.mover == nil {
 		return fmt.Errorf("%w: on this store a claim ends with its client", driver.ErrUnsupported)
 	}
-	ctx, stop := e.bind(ctx)
+	ctx, stop := e.bindContext(ctx)
 	defer stop()
-	p := e.patience(ctx, driver.UnreachableTimeout(g.GrantedTTL))
+	p := e.newRetryLoop(ctx, driver.UnreachableTimeout(g.GrantedTTL))
 	var to Session
 	for {
-		over, err := e.detach(p, g, keep, &to)
+		over, err := e.tryDetach(p, g, keep, &to)
 		if over {
 			if err != nil && to.ID != "" {
-				ctx, cancel := bounded(ctx)
-				_ = e.tree.EndSession(ctx, to.ID) // else its TTL ends it
+				ctx, cancel := requestContext(ctx)
+				_ = e.store.EndSession(ctx, to.ID) // else its TTL ends it
 				cancel()
 			}
 			return err
 		}
 		if err == nil {
-			p.heard()
+			p.noteAnswer()
 			continue // it has changed meanwhile
 		}
-		if err := p.again(err); err != nil {
+		if err := p.waitAndRetry(err); err != nil {
 			return err
 		}
 	}
 }
 
-func (e *Engine) detach(p *patience, g driver.Grant, keep time.Duration, to *Session) (over bool, err error) {
-	ctx, cancel := bounded(p.ctx)
+func (e *Engine) tryDetach(p *retryLoop, g driver.Grant, keep time.Duration, to *Session) (over bool, err error) {
+	ctx, cancel := requestContext(p.ctx)
 	defer cancel()
-	n, err := e.find(ctx, g.Name, g.ID, g.Ref)
+	n, err := e.findNode(ctx, g.Name, g.ID, g.Ref)
 	switch {
 	case err != nil:
 		return false, err
@@ -136,10 +136,10 @@ func (e *Engine) detach(p *patience, g driver.Grant, keep time.Duration, to *Ses
 	case n.Broken:
 		return true, &driver.LossError{Cause: driver.LossBroken}
 	case to.ID != "" && n.Session == to.ID: // the answer to an earlier try was lost
-		e.detached(g)
+		e.forgetDetached(g)
 		return true, nil
 	case to.ID == "":
-		if *to, err = e.tree.OpenSession(ctx, max(keep, e.info.MinTTL)); err != nil {
+		if *to, err = e.store.OpenSession(ctx, max(keep, e.info.MinTTL)); err != nil {
 			return false, err
 		}
 	}
@@ -153,18 +153,18 @@ func (e *Engine) detach(p *patience, g driver.Grant, keep time.Duration, to *Ses
 		return false, err
 	}
 	if n.Detached {
-		_ = e.tree.EndSession(ctx, n.Session) // the one that it had before
+		_ = e.store.EndSession(ctx, n.Session) // the one that it had before
 	}
-	e.detached(g)
+	e.forgetDetached(g)
 	return true, nil
 }
 
-// detached lets go of a claim that has nobody behind it any more.
-func (e *Engine) detached(g driver.Grant) {
+// forgetDetached lets go of a claim that has nobody behind it any more.
+func (e *Engine) forgetDetached(g driver.Grant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if cl := e.claims[g.ID]; cl != nil {
 		cl.leaving = true
-		e.forgetLocked(cl)
+		e.forgetClaimLocked(cl)
 	}
 }

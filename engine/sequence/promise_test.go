@@ -21,7 +21,7 @@ func TestPromiseLowered(t *testing.T) {
 		const ttl, less = 20 * time.Second, 4 * time.Second
 		server := memtree.New()
 		var cut atomic.Bool
-		holder := sequence.New(&memtree.Link{Server: server, Carry: func(ctx context.Context, _ string, do func() any) (any, error) {
+		holder := sequence.New(&memtree.Link{Server: server, Transport: func(ctx context.Context, _ string, do func() any) (any, error) {
 			if cut.Load() {
 				<-ctx.Done()
 				return nil, ctx.Err()
@@ -35,7 +35,7 @@ func TestPromiseLowered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		server.Lower(less)
+		server.LowerSessionTTLs(less)
 		time.Sleep(ttl/3 + time.Second) // a beat comes by
 		cut.Store(true)
 		told, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -12,52 +12,52 @@ import (
 // nobody beats but whoever renews that claim.
 type session struct {
 	Session
-	e     *Engine
-	asked time.Duration // the TTL that was asked for
-	alone bool          // serves one detached claim
-	wake  chan struct{} // buffered; of its attendant
-	over  chan struct{} // closed when it has ended
+	e            *Engine
+	requestedTTL time.Duration // the TTL that was asked for
+	forDetached  bool          // serves one detached claim
+	wakeup       chan struct{} // buffered; of its attendant
+	stopped      chan struct{} // closed when it has ended
 
 	// The rest is guarded by the engine's mutex.
-	beats     []driver.Instant // starts of the last confirmed beats, from the one that is trusted on
-	flying    chan struct{}    // not nil while a beat is under way
-	failed    error            // of the last beat
-	dead      bool             // the store says that it is over
-	next      int64            // number of the next claim
-	claims    map[*claim]struct{}
-	checks    map[*claim]struct{}
-	idleSince driver.Instant
+	keepAlives []driver.Instant // starts of the last confirmed beats, from the one that is trusted on
+	inFlight   chan struct{}    // not nil while a beat is under way
+	lastErr    error            // of the last beat
+	expired    bool             // the store says that it is over
+	nextNumber int64            // number of the next claim
+	claims     map[*claim]struct{}
+	toCheck    map[*claim]struct{}
+	idleSince  driver.Instant
 
 	// Claims whose nodes are to be watched if they stand for long.
-	settled []*claim       // that came before
-	parted  driver.Instant // this moment
-	arrived []*claim       // and after it
+	olderUnwatched []*claim       // that came before
+	unwatchedSplit driver.Instant // this moment
+	newerUnwatched []*claim       // and after it
 }
 
-func (e *Engine) open(ctx context.Context, ttl time.Duration, alone bool) (*session, error) {
-	ctx, cancel := bounded(ctx)
+func (e *Engine) openSession(ctx context.Context, ttl time.Duration, alone bool) (*session, error) {
+	ctx, cancel := requestContext(ctx)
 	defer cancel()
 	start := e.clock.Now()
-	got, err := e.tree.OpenSession(ctx, ttl)
+	got, err := e.store.OpenSession(ctx, ttl)
 	if err != nil {
 		return nil, err
 	}
-	return &session{Session: got, e: e, asked: ttl, alone: alone, wake: make(chan struct{}, 1), over: make(chan struct{}),
-		beats: []driver.Instant{start}, claims: map[*claim]struct{}{}, checks: map[*claim]struct{}{}, idleSince: e.clock.Now()}, nil
+	return &session{Session: got, e: e, requestedTTL: ttl, forDetached: alone, wakeup: make(chan struct{}, 1), stopped: make(chan struct{}),
+		keepAlives: []driver.Instant{start}, claims: map[*claim]struct{}{}, toCheck: map[*claim]struct{}{}, idleSince: e.clock.Now()}, nil
 }
 
-// opening is a session that is being opened, for all callers at one time.
-type opening struct {
+// sessionOpening is a session that is being opened, for all callers at one time.
+type sessionOpening struct {
 	done chan struct{}
 	err  error
 }
 
-// seat binds a claim to a living session, which it opens if there is none. The opening has its own time: a caller that
+// bindSession binds a claim to a living session, which it opens if there is none. The opening has its own time: a caller that
 // gives up does not spoil it for the others.
-func (e *Engine) seat(ctx context.Context, cl *claim) (*session, error) {
+func (e *Engine) bindSession(ctx context.Context, cl *claim) (*session, error) {
 	for {
 		e.mu.Lock()
-		s, o := e.sessions[cl.TTL], e.opening[cl.TTL]
+		s, o := e.sessions[cl.TTL], e.openings[cl.TTL]
 		switch {
 		case cl.session != nil:
 			defer e.mu.Unlock()
@@ -67,15 +67,15 @@ func (e *Engine) seat(ctx context.Context, cl *claim) (*session, error) {
 			return nil, driver.ErrClosed
 		case cl.Detached:
 			e.mu.Unlock()
-			return e.seatAlone(ctx, cl)
+			return e.bindOwnSession(ctx, cl)
 		case s != nil:
 			defer e.mu.Unlock()
-			s.take(cl)
+			s.bindClaim(cl)
 			return s, nil
 		case o == nil:
-			o = &opening{done: make(chan struct{})}
-			e.opening[cl.TTL] = o
-			e.spawnLocked(func() { e.openShared(cl.TTL, o) })
+			o = &sessionOpening{done: make(chan struct{})}
+			e.openings[cl.TTL] = o
+			e.startGoroutineLocked(func() { e.openSharedSession(cl.TTL, o) })
 		}
 		e.mu.Unlock()
 		select {
@@ -84,90 +84,90 @@ func (e *Engine) seat(ctx context.Context, cl *claim) (*session, error) {
 				return nil, o.err
 			}
 		case <-ctx.Done():
-			return nil, e.over(ctx)
+			return nil, e.contextError(ctx)
 		}
 	}
 }
 
-func (e *Engine) openShared(ttl time.Duration, o *opening) {
-	s, err := e.open(e.life, ttl, false)
+func (e *Engine) openSharedSession(ttl time.Duration, o *sessionOpening) {
+	s, err := e.openSession(e.life, ttl, false)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.opening, ttl)
-	o.err = own(err)
-	if err == nil && e.spawnLocked(s.live) && e.spawnLocked(s.attend) {
+	delete(e.openings, ttl)
+	o.err = hideContextError(err)
+	if err == nil && e.startGoroutineLocked(s.keepAliveLoop) && e.startGoroutineLocked(s.runJanitor) {
 		e.sessions[ttl] = s
 	}
 	close(o.done)
 }
 
-// seatAlone opens a session for one detached claim.
-func (e *Engine) seatAlone(ctx context.Context, cl *claim) (*session, error) {
-	s, err := e.open(ctx, cl.TTL, true)
+// bindOwnSession opens a session for one detached claim.
+func (e *Engine) bindOwnSession(ctx context.Context, cl *claim) (*session, error) {
+	s, err := e.openSession(ctx, cl.TTL, true)
 	if err != nil {
 		return nil, err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.dropDetachedLocked()
-	s.take(cl)
+	e.forgetExpiredDetachedLocked()
+	s.bindClaim(cl)
 	return s, nil
 }
 
-// take gives the claim a number that no other claim of the session ever has. Called with mu held.
-func (s *session) take(cl *claim) {
-	cl.session, cl.number = s, s.next
-	s.next++
+// bindClaim gives the claim a number that no other claim of the session ever has. Called with mu held.
+func (s *session) bindClaim(cl *claim) {
+	cl.session, cl.addNumber = s, s.nextNumber
+	s.nextNumber++
 	s.claims[cl] = struct{}{}
 }
 
-// dropDetachedLocked forgets detached claims that have ended by themselves. Who made them may never release them.
-func (e *Engine) dropDetachedLocked() {
+// forgetExpiredDetachedLocked forgets detached claims that have ended by themselves. Who made them may never release them.
+func (e *Engine) forgetExpiredDetachedLocked() {
 	for _, cl := range e.claims {
-		if s := cl.session; s != nil && s.alone && cl.busy == nil && cl.adding == nil && e.clock.SinceAtLeast(cl.asked) > 2*s.TTL {
-			e.forgetLocked(cl)
+		if s := cl.session; s != nil && s.forDetached && cl.acquireDone == nil && cl.addDone == nil && e.clock.SinceAtLeast(cl.lastWanted) > 2*s.TTL {
+			e.forgetClaimLocked(cl)
 		}
 	}
 }
 
-func (s *session) poke() { poke(s.wake) }
+func (s *session) wakeJanitor() { wakeOne(s.wakeup) }
 
-// trusted is the start of the beat from which the store surely counts. Called with mu held.
-func (s *session) trusted() driver.Instant { return s.beats[0] }
+// trustedSince is the start of the beat from which the store surely counts. Called with mu held.
+func (s *session) trustedSince() driver.Instant { return s.keepAlives[0] }
 
-func (s *session) confirmed(start driver.Instant) {
-	s.beats = append(s.beats, start)
-	for len(s.beats) > 1 && start.Monotonic-s.beats[1].Monotonic >= s.ConfirmDelay {
-		s.beats = s.beats[1:]
+func (s *session) noteKeepAlive(start driver.Instant) {
+	s.keepAlives = append(s.keepAlives, start)
+	for len(s.keepAlives) > 1 && start.Monotonic-s.keepAlives[1].Monotonic >= s.ConfirmDelay {
+		s.keepAlives = s.keepAlives[1:]
 	}
 }
 
-// newest is the start of the last confirmed beat. Called with mu held.
-func (s *session) newest() driver.Instant { return s.beats[len(s.beats)-1] }
+// lastKeepAlive is the start of the last confirmed beat. Called with mu held.
+func (s *session) lastKeepAlive() driver.Instant { return s.keepAlives[len(s.keepAlives)-1] }
 
-// pace is the time between two beats. Where trust lags behind, they are as close as they can be, so that it is never far behind.
-func (s *session) pace() time.Duration {
+// keepAliveInterval is the time between two beats. Where trust lags behind, they are as close as they can be, so that it is never far behind.
+func (s *session) keepAliveInterval() time.Duration {
 	if s.ConfirmDelay > 0 {
 		return s.ConfirmDelay
 	}
 	return s.TTL / 3
 }
 
-// stale reports whether the session's last confirmation is too old to be answered with.
-func (s *session) stale() bool {
+// isStale reports whether the session's last confirmation is too old to be answered with.
+func (s *session) isStale() bool {
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
-	return s.e.clock.Since(s.trusted()) > s.TTL/6
+	return s.e.clock.Since(s.trustedSince()) > s.TTL/6
 }
 
-// fresh gives the start of a trusted beat that is no older at the call than a sixth of the TTL, and sends one, or as many as it
+// freshKeepAlive gives the start of a trusted beat that is no older at the call than a sixth of the TTL, and sends one, or as many as it
 // takes, if there is none. How long they take is no matter: from a store that is slow, none may be so young when it is trusted.
-func (s *session) fresh(ctx context.Context) (driver.Instant, error) {
+func (s *session) freshKeepAlive(ctx context.Context) (driver.Instant, error) {
 	called := s.e.clock.Now()
 	for {
 		s.e.mu.Lock()
-		at, dead := s.trusted(), s.dead
-		early := s.ConfirmDelay - s.e.clock.SinceAtLeast(s.newest())
+		at, dead := s.trustedSince(), s.expired
+		early := s.ConfirmDelay - s.e.clock.SinceAtLeast(s.lastKeepAlive())
 		s.e.mu.Unlock()
 		switch {
 		case dead:
@@ -180,27 +180,27 @@ func (s *session) fresh(ctx context.Context) (driver.Instant, error) {
 				return at, err
 			}
 		}
-		if err := s.beat(ctx); err != nil {
+		if err := s.keepAlive(ctx); err != nil {
 			return at, err
 		}
 	}
 }
 
-// beat sends one beat and waits for its answer; callers at one time share one. It has its own time: a caller that gives up
+// keepAlive sends one beat and waits for its answer; callers at one time share one. It has its own time: a caller that gives up
 // does not spoil it for the others.
-func (s *session) beat(ctx context.Context) error {
+func (s *session) keepAlive(ctx context.Context) error {
 	e := s.e
 	e.mu.Lock()
-	if s.dead {
+	if s.expired {
 		e.mu.Unlock()
 		return ErrSessionExpired
 	}
-	flying := s.flying
+	flying := s.inFlight
 	if flying == nil {
 		flying = make(chan struct{})
-		s.flying = flying
-		if !e.spawnLocked(func() { s.send(flying) }) {
-			s.flying = nil
+		s.inFlight = flying
+		if !e.startGoroutineLocked(func() { s.sendKeepAlive(flying) }) {
+			s.inFlight = nil
 			e.mu.Unlock()
 			return driver.ErrClosed
 		}
@@ -209,32 +209,32 @@ func (s *session) beat(ctx context.Context) error {
 	select {
 	case <-flying:
 	case <-ctx.Done():
-		return e.over(ctx)
+		return e.contextError(ctx)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return s.failed
+	return s.lastErr
 }
 
-func (s *session) send(flying chan struct{}) {
+func (s *session) sendKeepAlive(flying chan struct{}) {
 	e := s.e
 	// Short enough that another server can be asked before a holder has to stop believing.
-	ctx, cancel := context.WithTimeout(e.life, min(step, max(s.TTL/6, 250*time.Millisecond)))
+	ctx, cancel := context.WithTimeout(e.life, min(requestTimeout, max(s.TTL/6, 250*time.Millisecond)))
 	defer cancel()
 	start := e.clock.Now()
-	promise, err := e.tree.KeepAlive(ctx, s.ID)
+	promise, err := e.store.KeepAlive(ctx, s.ID)
 	lowered := err == nil && promise > 0 && promise < s.TTL
 	if lowered {
 		err = ErrSessionExpired
 	}
 	e.mu.Lock()
-	s.flying, s.failed = nil, own(err)
+	s.inFlight, s.lastErr = nil, hideContextError(err)
 	if err == nil {
-		s.confirmed(start)
+		s.noteKeepAlive(start)
 	}
 	e.mu.Unlock()
 	if errors.Is(err, ErrSessionExpired) {
-		s.die()
+		s.markExpired()
 	}
 	close(flying)
 	if lowered && e.sleep(e.life, promise) == nil { // until then it stands, so that its holders have the time to hear of it
@@ -244,39 +244,39 @@ func (s *session) send(flying chan struct{}) {
 
 // endSession ends a session with its nodes, if the store can be reached; else its TTL ends it.
 func (e *Engine) endSession(id string) {
-	ctx, cancel := bounded(e.life)
+	ctx, cancel := requestContext(e.life)
 	defer cancel()
-	_ = e.tree.EndSession(ctx, id)
+	_ = e.store.EndSession(ctx, id)
 }
 
-// die takes in that the store has ended the session, or keeps it for less than its claims were told. They are all lost.
-func (s *session) die() {
+// markExpired takes in that the store has ended the session, or keeps it for less than its claims were told. They are all lost.
+func (s *session) markExpired() {
 	e := s.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if s.dead {
+	if s.expired {
 		return
 	}
 	s.endLocked()
 	for cl := range s.claims {
-		e.loseLocked(cl, driver.LossSessionExpired)
-		if cl.busy == nil && cl.adding == nil {
-			e.forgetLocked(cl)
+		e.markLostLocked(cl, driver.LossSessionExpired)
+		if cl.acquireDone == nil && cl.addDone == nil {
+			e.forgetClaimLocked(cl)
 		}
 	}
 }
 
 func (s *session) endLocked() {
-	s.dead = true
-	if s.e.sessions[s.asked] == s {
-		delete(s.e.sessions, s.asked)
+	s.expired = true
+	if s.e.sessions[s.requestedTTL] == s {
+		delete(s.e.sessions, s.requestedTTL)
 	}
-	close(s.over)
+	close(s.stopped)
 }
 
-// live beats a session at its pace, and ends it when nothing has stood under it for a TTL. It waits for nothing else: a
+// keepAliveLoop beats a session at its pace, and ends it when nothing has stood under it for a TTL. It waits for nothing else: a
 // request that gets no answer must not keep it from the next beat.
-func (s *session) live() {
+func (s *session) keepAliveLoop() {
 	e := s.e
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -284,13 +284,13 @@ func (s *session) live() {
 	for {
 		select {
 		case <-timer.C:
-		case <-s.over:
+		case <-s.stopped:
 			return
 		case <-e.life.Done():
 			return
 		}
 		e.mu.Lock()
-		if s.dead {
+		if s.expired {
 			e.mu.Unlock()
 			return
 		}
@@ -300,11 +300,11 @@ func (s *session) live() {
 			e.endSession(s.ID)
 			return
 		}
-		next := s.pace() - e.clock.Since(s.newest())
+		next := s.keepAliveInterval() - e.clock.Since(s.lastKeepAlive())
 		e.mu.Unlock()
 		if next <= 0 {
 			retry = 0
-			if err := s.beat(e.life); err != nil {
+			if err := s.keepAlive(e.life); err != nil {
 				retry = s.TTL / 20
 			}
 			next = retry

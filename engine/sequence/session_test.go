@@ -55,10 +55,10 @@ func TestExpiredWaiter(t *testing.T) {
 		}
 		all.Go(func() { wait("the one that was away", waiter) })
 		synctest.Wait()
-		server.Expire(server.Standing("m")[1].Session)
+		server.ExpireSession(server.Nodes("m")[1].Session)
 		all.Go(func() { wait("the other", other) })
 		time.Sleep(10 * time.Second) // it has beaten, and knows
-		if line := server.Standing("m"); len(line) != 3 {
+		if line := server.Nodes("m"); len(line) != 3 {
 			t.Errorf("there stand %+v", line)
 		}
 		if err := holder.Release(t.Context(), held, ""); err != nil {
@@ -98,7 +98,7 @@ func TestSilentStore(t *testing.T) {
 				return
 			}
 			time.Sleep(ttl)
-			if line := server.Standing("m"); len(line) != 1 {
+			if line := server.Nodes("m"); len(line) != 1 {
 				t.Errorf("there stand %+v", line)
 			}
 			away.down.Store(false)
@@ -123,7 +123,7 @@ func TestGivenUpAsSessionEnds(t *testing.T) {
 			defer holder.Close()
 			ctx, giveUp := context.WithCancel(t.Context())
 			var over atomic.Bool
-			waiter := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+			waiter := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 				r := do()
 				if what == "beat" && over.Load() {
 					giveUp()
@@ -137,7 +137,7 @@ func TestGivenUpAsSessionEnds(t *testing.T) {
 			told := make(chan error, 1)
 			go func() { _, err := waiter.Acquire(ctx, waiting(mutex("m", 9*time.Second))); told <- err }()
 			synctest.Wait()
-			server.Expire(server.Standing("m")[1].Session)
+			server.ExpireSession(server.Nodes("m")[1].Session)
 			over.Store(true)
 			err := <-told
 			var held *driver.HeldError
@@ -156,7 +156,7 @@ func TestSilentRead(t *testing.T) {
 		holder := sequence.New(&memtree.Link{Server: server})
 		defer holder.Close()
 		var silent atomic.Int64
-		waiter := sequence.New(&memtree.Link{Server: server, Carry: func(ctx context.Context, what string, do func() any) (any, error) {
+		waiter := sequence.New(&memtree.Link{Server: server, Transport: func(ctx context.Context, what string, do func() any) (any, error) {
 			if what == "read" {
 				silent.Add(1)
 				<-ctx.Done()
@@ -196,7 +196,7 @@ func TestLateFault(t *testing.T) {
 		holder := sequence.New(&memtree.Link{Server: server})
 		defer holder.Close()
 		var refused, asked atomic.Int64
-		waiter := sequence.New(&memtree.Link{Server: server, Carry: func(ctx context.Context, what string, do func() any) (any, error) {
+		waiter := sequence.New(&memtree.Link{Server: server, Transport: func(ctx context.Context, what string, do func() any) (any, error) {
 			if what == "list" && asked.Add(1)%3 == 1 {
 				refused.Add(1)
 				return nil, errors.New("connection refused")
@@ -230,7 +230,7 @@ func TestReadsOnly(t *testing.T) {
 		holder := sequence.New(&memtree.Link{Server: server})
 		defer holder.Close()
 		refused := 0
-		other := sequence.New(&memtree.Link{Server: server, Carry: func(ctx context.Context, what string, do func() any) (any, error) {
+		other := sequence.New(&memtree.Link{Server: server, Transport: func(ctx context.Context, what string, do func() any) (any, error) {
 			if what == "remove" || what == "break" || what == "change" {
 				refused++
 				return nil, errors.New("no leader")
@@ -265,7 +265,7 @@ func TestSilentElsewhere(t *testing.T) {
 		server := memtree.New()
 		holder := sequence.New(&memtree.Link{Server: server})
 		defer holder.Close()
-		other := sequence.New(&memtree.Link{Server: server, Carry: func(ctx context.Context, what string, do func() any) (any, error) {
+		other := sequence.New(&memtree.Link{Server: server, Transport: func(ctx context.Context, what string, do func() any) (any, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}})
@@ -323,7 +323,7 @@ func TestWithoutWatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		client := func() *sequence.Engine {
-			e := sequence.New(&memtree.Link{Server: server, Deaf: func() bool { return true }})
+			e := sequence.New(&memtree.Link{Server: server, DropNotification: func() bool { return true }})
 			t.Cleanup(func() { e.Close() })
 			return e
 		}
@@ -352,7 +352,7 @@ func TestLateAddOfDetached(t *testing.T) {
 		server := memtree.New()
 		var adds atomic.Int64
 		late := make(chan struct{})
-		link := &memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+		link := &memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 			if what == "add" && adds.Add(1) == 1 {
 				go func() { time.Sleep(6 * time.Second); do(); close(late) }()
 				return nil, errors.New("no answer")
@@ -369,7 +369,7 @@ func TestLateAddOfDetached(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-late
-		if left := server.Left(); len(left) > 0 {
+		if left := server.LockNames(); len(left) > 0 {
 			t.Errorf("the late add has left a node on %v", left)
 		}
 	})
@@ -382,7 +382,7 @@ func TestLandsBesideCheck(t *testing.T) {
 		server := memtree.New()
 		var adds, removes atomic.Int64
 		land, read := make(chan struct{}), make(chan struct{})
-		e := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+		e := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 			switch {
 			case what == "add" && adds.Add(1) == 3:
 				<-land
@@ -401,7 +401,7 @@ func TestLandsBesideCheck(t *testing.T) {
 		if _, err := e.Acquire(t.Context(), waiting(mutex("before", 10*time.Second))); err != nil {
 			t.Fatal(err)
 		}
-		server.Expire("")
+		server.ExpireSession("")
 		ctx, cancel := context.WithCancel(t.Context())
 		c := waiting(mutex("m", 10*time.Second))
 		given := make(chan error, 1)
@@ -420,7 +420,7 @@ func TestLandsBesideCheck(t *testing.T) {
 		if err := <-released; err != nil {
 			t.Error(err)
 		}
-		if left := server.Left(); len(left) > 0 {
+		if left := server.LockNames(); len(left) > 0 {
 			t.Errorf("released, and something stands on %v", left)
 		}
 	})
@@ -433,7 +433,7 @@ func TestRefusedWakes(t *testing.T) {
 		server := memtree.New()
 		holding := make(chan struct{})
 		var slow atomic.Bool
-		e := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+		e := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 			if what == "remove" && slow.Load() {
 				<-holding
 			}
@@ -482,11 +482,11 @@ func TestIdleSession(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		if n := server.Requests()["end"]; n != 1 {
+		if n := server.TakeRequestCounts()["end"]; n != 1 {
 			t.Errorf("the session was ended %d times", n)
 		}
 		time.Sleep(time.Minute)
-		if r := server.Requests(); len(r) > 0 {
+		if r := server.TakeRequestCounts(); len(r) > 0 {
 			t.Errorf("with nothing to do it asked %v", r)
 		}
 	})
@@ -609,7 +609,7 @@ func TestHeldByNobody(t *testing.T) {
 func TestLagFarAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, trip = 10 * time.Second, 1200 * time.Millisecond
-		e := sequence.New(lagging{&memtree.Link{Server: memtree.New(), Carry: func(_ context.Context, _ string, do func() any) (any, error) {
+		e := sequence.New(lagging{&memtree.Link{Server: memtree.New(), Transport: func(_ context.Context, _ string, do func() any) (any, error) {
 			time.Sleep(trip / 2)
 			defer time.Sleep(trip / 2)
 			return do(), nil
@@ -653,7 +653,7 @@ func TestLateRenewal(t *testing.T) {
 		const ttl, cut = 9 * time.Second, 2500 * time.Millisecond
 		server := memtree.New()
 		var down atomic.Bool
-		e := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, _ string, do func() any) (any, error) {
+		e := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, _ string, do func() any) (any, error) {
 			if down.Load() {
 				return nil, errors.New("connection refused")
 			}

@@ -19,7 +19,7 @@ func TestDeniedAfterUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		adds := 0
-		e := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+		e := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 			if what != "add" {
 				return do(), nil
 			}
@@ -37,7 +37,7 @@ func TestDeniedAfterUnknown(t *testing.T) {
 		if err := e.Release(t.Context(), c, ""); err != nil {
 			t.Errorf("the release says: %v", err)
 		}
-		if left := server.Left(); len(left) > 0 {
+		if left := server.LockNames(); len(left) > 0 {
 			t.Errorf("something stands on %v", left)
 		}
 	})
@@ -49,7 +49,7 @@ func TestDetachAfterSessionEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		moves := 0
-		e := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+		e := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 			if what != "move" {
 				return do(), nil
 			}
@@ -67,7 +67,7 @@ func TestDetachAfterSessionEnded(t *testing.T) {
 		if err := e.Detach(t.Context(), g, time.Second); err != nil || time.Since(start) > 4*time.Second {
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
-		if stands := server.Standing("m"); len(stands) != 1 || !stands[0].Detached {
+		if stands := server.Nodes("m"); len(stands) != 1 || !stands[0].Detached {
 			t.Errorf("there stand %+v", stands)
 		}
 	})

@@ -20,7 +20,7 @@ func TestTryAmongComers(t *testing.T) {
 		server := memtree.New()
 		near, tries := sequence.New(&memtree.Link{Server: server}), 0
 		defer near.Close()
-		far := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+		far := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 			if what == "add" {
 				tries++
 			}
@@ -90,7 +90,7 @@ func TestTryNotTakenBack(t *testing.T) {
 		server := memtree.New()
 		holder := holds(t, server)
 		deaf := true
-		e := sequence.New(lax{&memtree.Link{Server: server, Carry: func(ctx context.Context, what string, do func() any) (any, error) {
+		e := sequence.New(lax{&memtree.Link{Server: server, Transport: func(ctx context.Context, what string, do func() any) (any, error) {
 			if what == "remove" && deaf {
 				<-ctx.Done()
 				return nil, ctx.Err()
@@ -122,7 +122,7 @@ func TestTryTakenBackByTheSession(t *testing.T) {
 		server := memtree.New()
 		holds(t, server)
 		adds := 0
-		e := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+		e := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 			switch what {
 			case "add":
 				if adds++; adds == 1 {

@@ -48,11 +48,11 @@ func New() *Server {
 		watches: map[*watch]struct{}{}, requests: map[string]int{}}
 }
 
-// Lower has the server keep each session that stands for no longer than ttl, from its next beat on.
-func (s *Server) Lower(ttl time.Duration) { s.lower(ttl, nil) }
+// LowerSessionTTLs has the server keep each session that stands for no longer than ttl, from its next beat on.
+func (s *Server) LowerSessionTTLs(ttl time.Duration) { s.lower(ttl, nil) }
 
-// Lower does so with the sessions that were opened by this way.
-func (l *Link) Lower(ttl time.Duration) { l.Server.lower(ttl, l) }
+// LowerSessionTTLs does so with the sessions that were opened by this way.
+func (l *Link) LowerSessionTTLs(ttl time.Duration) { l.Server.lower(ttl, l) }
 
 func (s *Server) lower(ttl time.Duration, of *Link) {
 	s.mu.Lock()
@@ -64,15 +64,15 @@ func (s *Server) lower(ttl time.Duration, of *Link) {
 	}
 }
 
-// Standing is what stands on a lock.
-func (s *Server) Standing(name string) []sequence.Node {
+// Nodes is what stands on a lock.
+func (s *Server) Nodes(name string) []sequence.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.look(name).Nodes
 }
 
-// Left is what stands at the end: the names of locks that are not idle.
-func (s *Server) Left() (names []string) {
+// LockNames is what stands at the end: the names of locks that are not idle.
+func (s *Server) LockNames() (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name := range s.locks {
@@ -81,8 +81,8 @@ func (s *Server) Left() (names []string) {
 	return names
 }
 
-// Requests counts what was asked since the last call.
-func (s *Server) Requests() map[string]int {
+// TakeRequestCounts counts what was asked since the last call.
+func (s *Server) TakeRequestCounts() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.requests
@@ -90,8 +90,8 @@ func (s *Server) Requests() map[string]int {
 	return r
 }
 
-// Expire ends a session as if its client had fallen silent; with an empty id, all.
-func (s *Server) Expire(id string) {
+// ExpireSession ends a session as if its client had fallen silent; with an empty id, all.
+func (s *Server) ExpireSession(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k := range s.sessions {
@@ -128,7 +128,7 @@ func (s *Server) remove(name string, n *sequence.Node) {
 
 func (s *Server) notify(name, key string, gone bool) {
 	for w := range s.watches {
-		if w.name == name && (w.key == key || w.key == sequence.AnyChange || w.key == sequence.AnyGone && gone) {
+		if w.name == name && (w.key == key || w.key == sequence.WatchChanges || w.key == sequence.WatchRemovals && gone) {
 			w.link.later(w.changed)
 		}
 	}
@@ -155,12 +155,12 @@ func (s *Server) find(name, key string) *sequence.Node {
 type Link struct {
 	Server *Server
 	Clock  driver.Clock
-	// Carry, if set, carries a request: it runs do at the server and gives back what that returns. It may lose, delay and
+	// Transport, if set, carries a request: it runs do at the server and gives back what that returns. It may lose, delay and
 	// double it, and give up before it has arrived.
-	Carry func(ctx context.Context, what string, do func() any) (any, error)
-	// Lag, if set, is called before a watch tells anything, and may take its time; Deaf loses it.
-	Lag  func()
-	Deaf func() bool
+	Transport func(ctx context.Context, what string, do func() any) (any, error)
+	// DelayNotification, if set, is called before a watch tells anything, and may take its time; Deaf loses it.
+	DelayNotification func()
+	DropNotification  func() bool
 
 	mu     sync.Mutex
 	closed bool
@@ -172,12 +172,12 @@ var errClosed = fmt.Errorf("%w: the link", driver.ErrClosed)
 func (l *Link) later(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || l.Deaf != nil && l.Deaf() {
+	if l.closed || l.DropNotification != nil && l.DropNotification() {
 		return
 	}
 	l.inAir.Go(func() {
-		if l.Lag != nil {
-			l.Lag()
+		if l.DelayNotification != nil {
+			l.DelayNotification()
 		}
 		f()
 	})
@@ -200,10 +200,10 @@ func do[T any](ctx context.Context, l *Link, what string, f func(s *Server) T) (
 		l.Server.requests[what]++
 		return f(l.Server)
 	}
-	if l.Carry == nil {
+	if l.Transport == nil {
 		return step().(T), nil
 	}
-	got, err := l.Carry(ctx, what, step)
+	got, err := l.Transport(ctx, what, step)
 	if err != nil {
 		return result, err
 	}
@@ -224,7 +224,7 @@ func (l *Link) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Ses
 	return do(ctx, l, "open", func(s *Server) sequence.Session {
 		s.revision++
 		id := fmt.Sprintf("%x", s.revision)
-		s.sessions[id] = &session{link: l, ttl: ttl, timer: time.AfterFunc(ttl, func() { s.Expire(id) })}
+		s.sessions[id] = &session{link: l, ttl: ttl, timer: time.AfterFunc(ttl, func() { s.ExpireSession(id) })}
 		return sequence.Session{ID: id, TTL: ttl}
 	})
 }

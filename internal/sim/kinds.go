@@ -115,7 +115,7 @@ func (w *World) setStore() {
 func (w *World) lower() {
 	w.gentle.Store(true)
 	time.Sleep(2500 * time.Millisecond) // what was lost before has been asked for again
-	w.tree.Lower(w.ttl / 2)
+	w.tree.LowerSessionTTLs(w.ttl / 2)
 	time.Sleep(w.ttl / 2)
 	w.gentle.Store(false)
 	if h := w.hosts["host1"]; w.chance(0.7) {
@@ -197,7 +197,7 @@ func (w *World) idOf(name string, s driver.ClaimInfo) string {
 	if w.tree == nil {
 		return s.Ref
 	}
-	for _, n := range w.tree.Standing(name) {
+	for _, n := range w.tree.Nodes(name) {
 		if key, _, _ := strings.Cut(s.Ref, "@"); key == n.Key {
 			return n.ID
 		}
@@ -215,12 +215,12 @@ func (w *World) atTree(h *host, what string, do func() any) any {
 	defer w.store.Unlock()
 	var before []sequence.Node
 	for _, name := range names {
-		before = append(before, w.tree.Standing(name)...)
+		before = append(before, w.tree.Nodes(name)...)
 	}
 	r := do()
 	after := map[string]bool{}
 	for _, name := range names {
-		for _, n := range w.tree.Standing(name) {
+		for _, n := range w.tree.Nodes(name) {
 			after[n.Key] = true
 		}
 	}

@@ -153,7 +153,7 @@ var kindMutants = []mutant{
 		edits: []edit{{"promise > 0 && promise < s.TTL", "promise > 0 && promise < 0"}},
 		want:  "belief overlap|came after"},
 	{name: "a release that takes every end for its own", file: tree + "release.go", tree: true, kind: broken,
-		edits: []edit{{"	if err := e.ownDoing(p, cl.Name, n, cl.TTL); err != nil {\n", "	if err := error(nil); err != nil {\n"}},
+		edits: []edit{{"\tif err := e.checkNotBroken(p, cl.Name, n, cl.TTL); err != nil {\n", "	if err := error(nil); err != nil {\n"}},
 		want:  "had been ended by an operator"},
 	{name: "a forced break leaves no note", file: machine, kind: broken,
 		edits: []edit{{"\t\tr.addNote(c, driver.LossBroken, m)\n", ""}},
@@ -174,8 +174,8 @@ var kindMutants = []mutant{
 
 var treeMutants = []mutant{
 	{name: "a beat trusted from its answer", file: tree + "session.go", tree: true,
-		edits: []edit{{"\t\ts.confirmed(start)\n", "\t\ts.confirmed(start.Add(e.clock.Since(start)))\n"},
-			{"min(step, max(s.TTL/6, 250*time.Millisecond))", "2*s.TTL"}}, // else the error hides in the margin
+		edits: []edit{{"\t\ts.noteKeepAlive(start)\n", "\t\ts.noteKeepAlive(start.Add(e.clock.Since(start)))\n"},
+			{"min(requestTimeout, max(s.TTL/6, 250*time.Millisecond))", "2*s.TTL"}}, // else the error hides in the margin
 		want: "belief overlap"},
 	{name: "a look trusted without its session's beat", file: tree + "acquire.go", tree: true,
 		edits: []edit{{"\tif e.clock.Since(seen.start) > e.clock.Since(since) {\n", "\tif true {\n"}},
@@ -188,20 +188,20 @@ var treeMutants = []mutant{
 	{name: "what was read before a claim was made anew taken for its removal", file: tree + "claim.go", tree: true,
 		edits: []edit{{"\tif cl.node.Key != key {\n", "\tif false {\n"}},
 		want:  "is left on|could not be had|still wait|after all who waited"},
-	{name: "what nobody renews stays", file: tree + "attend.go", tree: true,
-		edits: []edit{{"\t\ts.sweep()\n", ""}},
+	{name: "what nobody renews stays", file: tree + "janitor.go", tree: true,
+		edits: []edit{{"\t\ts.removeAbandoned()\n", ""}},
 		want:  "is left on|could not be had|still wait|after all who waited"},
-	{name: "a reader that becomes a writer beside those behind it", file: tree + "reweigh.go", tree: true,
+	{name: "a reader that becomes a writer beside those behind it", file: tree + "weight.go", tree: true,
 		edits: []edit{{"		if left < 0 {\n", "		if left < 0 && i > 0 {\n"}},
 		want:  "belief overlap|came after"},
 	{name: "a reader that becomes a writer beside those who come meanwhile", file: "internal/memtree/memtree.go", tree: true,
 		edits: []edit{{"return !slices.ContainsFunc(s.locks[name], func(o *sequence.Node) bool { return o.Token > revision })", "return true"}},
 		want:  "belief overlap|came after"},
 	{name: "the next of one that only waits let in", file: tree + "release.go", tree: true,
-		edits: []edit{{"e.successor == nil || !cl.granted || cl.Weight < cl.Limit ||", "e.successor == nil ||"}},
+		edits: []edit{{"e.successorReader == nil || !cl.granted || cl.Weight < cl.Limit ||", "e.successorReader == nil ||"}},
 		want:  "belief overlap|came after"},
-	{name: "the last ahead not counted", file: tree + "line.go", tree: true,
-		edits: []edit{{"range nodes[:i] {\n\t\tif left -= weighs(&nodes[k], me.Kind, me.Limit)", "range nodes[:max(i-1, 0)] {\n\t\tif left -= weighs(&nodes[k], me.Kind, me.Limit)"}},
+	{name: "the last ahead not counted", file: tree + "rule.go", tree: true,
+		edits: []edit{{"range nodes[:i] {\n\t\tif left -= effectiveWeight(&nodes[k], me.Kind, me.Limit)", "range nodes[:max(i-1, 0)] {\n\t\tif left -= effectiveWeight(&nodes[k], me.Kind, me.Limit)"}},
 		want:  "belief overlap|came after"},
 }
 

@@ -155,12 +155,12 @@ func (w *World) client(h *host) driver.Store {
 func (w *World) link(h *host) *crowdedTree {
 	return &crowdedTree{most: w.mostWaiting, Link: &memtree.Link{
 		Server: w.tree, Clock: h.clock(),
-		Carry: func(ctx context.Context, what string, do func() any) (any, error) {
+		Transport: func(ctx context.Context, what string, do func() any) (any, error) {
 			// Sessions come with connections that double nothing.
 			return h.carry(ctx, what != "add", func() any { return w.atTree(h, what, do) })
 		},
-		Deaf: func() bool { return !w.notifies || !h.reachable() || w.faults() && w.chance(0.1) },
-		Lag:  func() { time.Sleep(w.hop()); _ = h.pass(context.Background()) },
+		DropNotification:  func() bool { return !w.notifies || !h.reachable() || w.faults() && w.chance(0.1) },
+		DelayNotification: func() { time.Sleep(w.hop()); _ = h.pass(context.Background()) },
 	}}
 }
 
@@ -365,7 +365,7 @@ func (w *World) left() []string {
 	if !w.calm {
 		time.Sleep(2 * w.ttl)
 	}
-	return w.tree.Left()
+	return w.tree.LockNames()
 }
 
 // nothingLeft looks at the bare records of a world in which nothing went wrong.

@@ -36,7 +36,7 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, number 
 		case guard > 0:
 			when = append(when, clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "<", int64(guard)+1))
 		}
-		add := write{lock: name, adds: true, patient: guard == sequence.AddUnhurried, when: when,
+		add := write{lock: name, adds: true, patient: guard == sequence.AddBatched, when: when,
 			then: []clientv3.Op{t.all(name), clientv3.OpPut(key, string(value), clientv3.WithLease(unhex(s.ID)))}}
 		if !brief {
 			add.otherwise = []clientv3.Op{t.all(name), clientv3.OpGet(gate, clientv3.WithKeysOnly())}

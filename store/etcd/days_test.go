@@ -490,8 +490,8 @@ func TestLease(t *testing.T) {
 	kept := make(chan error, 1)
 	go func() { kept <- l.Keep(keep) }()
 	time.Sleep(ttl + 2*time.Second)
-	if !stands() || l.Left() == 0 {
-		t.Errorf("a lease that is kept is over: %v left", l.Left())
+	if !stands() || l.Remaining() == 0 {
+		t.Errorf("a lease that is kept is over: %v left", l.Remaining())
 	}
 	go func() { kept <- l.Keep(keep) }() // a second keeper does no harm
 	gone := make(chan time.Time, 1)
@@ -506,7 +506,7 @@ func TestLease(t *testing.T) {
 	}()
 	p.Cut()
 	var believed time.Time // at last; the moment is read before the look
-	for now := time.Now(); l.Left() > 0; now = time.Now() {
+	for now := time.Now(); l.Remaining() > 0; now = time.Now() {
 		believed = now
 		time.Sleep(time.Millisecond)
 	}
@@ -529,8 +529,8 @@ func TestLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	fails(t, l.Revoke(ctx))
-	if r, err := cli.Get(ctx, t.Name()+"/2"); err != nil || r.Count != 0 || l.Left() != 0 {
-		t.Errorf("revoked, and %d keys stand, with %v left, %v", r.Count, l.Left(), err)
+	if r, err := cli.Get(ctx, t.Name()+"/2"); err != nil || r.Count != 0 || l.Remaining() != 0 {
+		t.Errorf("revoked, and %d keys stand, with %v left, %v", r.Count, l.Remaining(), err)
 	}
 	for what, err := range map[string]error{"Revoke": l.Revoke(ctx), "KeepAlive": l.KeepAlive(ctx)} {
 		if !errors.Is(err, driver.ErrLost) {

@@ -79,8 +79,8 @@ func (l *Lease) KeepAlive(ctx context.Context) error {
 	return nil
 }
 
-// Left is how long the lease surely lasts if nothing renews it, less a margin; 0 if it is over, or may be.
-func (l *Lease) Left() time.Duration {
+// Remaining is how long the lease surely lasts if nothing renews it, less a margin; 0 if it is over, or may be.
+func (l *Lease) Remaining() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.over {
@@ -104,7 +104,7 @@ func (l *Lease) Keep(ctx context.Context) error {
 			timer.Stop()
 			return driver.ErrClosed
 		}
-		left, ttl := l.Left(), l.TTL()
+		left, ttl := l.Remaining(), l.TTL()
 		try, cancel := context.WithTimeout(ctx, min(left, max(ttl/6, 250*time.Millisecond)))
 		err := l.KeepAlive(try)
 		cancel()
@@ -113,12 +113,12 @@ func (l *Lease) Keep(ctx context.Context) error {
 			return err
 		case ctx.Err() != nil:
 			return nil
-		case l.Left() == 0:
+		case l.Remaining() == 0:
 			return &driver.LossError{Cause: driver.LossUnreachable, Err: err}
 		case err == nil:
 			pause = ttl / 3
 		default: // asked again the sooner the less is left
-			pause = min(ttl/3, max(l.Left()/4, 10*time.Millisecond))
+			pause = min(ttl/3, max(l.Remaining()/4, 10*time.Millisecond))
 		}
 	}
 }

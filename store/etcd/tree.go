@@ -85,9 +85,9 @@ func (t *tree) Read(ctx context.Context, at []sequence.NodeRef) ([]sequence.Node
 // a second.
 func (t *tree) Watch(name, key string, revision int64, changed func()) func() {
 	w := &watch{key: t.dir(name) + key, seen: revision, changed: changed}
-	if key == sequence.AnyGone || key == sequence.AnyChange {
+	if key == sequence.WatchRemovals || key == sequence.WatchChanges {
 		w.key, w.end = t.span(name)
-		w.goneOnly = key == sequence.AnyGone
+		w.goneOnly = key == sequence.WatchRemovals
 	}
 	return t.hub.watch(w)
 }

@@ -33,7 +33,7 @@ func TestTogether(t *testing.T) {
 				note := sequence.Payload{ID: fmt.Sprint(w, ".", r), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
 				guard := sequence.AddAlways
 				if w%2 == 0 {
-					guard = sequence.AddUnhurried
+					guard = sequence.AddBatched
 				}
 				look, err := s.tree.Add(ctx, name, ses, int64(w*rounds+r), note, guard)
 				if err != nil || len(look.Nodes) == 0 {

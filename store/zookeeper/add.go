@@ -77,7 +77,7 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 		}
 		children := readCall(opGetChildren, path, false)
 		t.doubt(s.ID, note.ID)
-		if err := c.write(ctx, &write{calls: []*call{create, children}, alone: create.op == opMulti, adds: path, patient: guard == sequence.AddUnhurried}); err != nil {
+		if err := c.write(ctx, &write{calls: []*call{create, children}, alone: create.op == opMulti, adds: path, patient: guard == sequence.AddBatched}); err != nil {
 			return sequence.Snapshot{}, t.fault(err, path)
 		}
 		t.settle(s.ID, note.ID)

@@ -43,7 +43,7 @@ func (t *tree) look(ctx context.Context, c *conn, name, path string, listing *ca
 	l.Nodes = make([]sequence.Node, len(l.children))
 	for i := range l.children {
 		if t.opts.Layout == LayoutCuratorReadWrite {
-			l.children[i].Blind = "" // it sees all claims of ours
+			l.children[i].KindConflictHint = "" // it sees all claims of ours
 		}
 		l.Nodes[i] = l.children[i].Node
 	}

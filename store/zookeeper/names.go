@@ -235,7 +235,7 @@ func parse(name string) (child, bool) {
 		c.Payload = sequence.Payload{Kind: driver.KindRW, Limit: driver.RWLimit, Weight: driver.RWLimit}
 	}
 	if readWrite[c.end] {
-		c.Blind = blind
+		c.KindConflictHint = blind
 	}
 	return c, true
 }

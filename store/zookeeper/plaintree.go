@@ -286,7 +286,7 @@ func (t plainTree) step(ctx context.Context, path string, send func(context.Cont
 
 // Watch watches the one node that there can be.
 func (t plainTree) Watch(name, key string, revision int64, changed func()) func() {
-	comes := key == sequence.AnyGone || key == sequence.AnyChange
+	comes := key == sequence.WatchRemovals || key == sequence.WatchChanges
 	return t.watch(&listener{t: t.tree, at: spotKey{onData, t.pathOf(name)}, returns: comes, seen: revision, changed: changed})
 }
 

@@ -50,8 +50,8 @@ type listener struct {
 func (t *tree) Watch(name, key string, revision int64, changed func()) func() {
 	path := t.pathOf(name)
 	switch key {
-	case sequence.AnyGone, sequence.AnyChange:
-		return t.watch(&listener{t: t, at: spotKey{onChildren, path}, returns: true, each: key == sequence.AnyChange, seen: revision, changed: changed})
+	case sequence.WatchRemovals, sequence.WatchChanges:
+		return t.watch(&listener{t: t, at: spotKey{onChildren, path}, returns: true, each: key == sequence.WatchChanges, seen: revision, changed: changed})
 	}
 	return t.watch(&listener{t: t, at: spotKey{onData, path + "/" + key}, seen: revision, changed: changed})
 }

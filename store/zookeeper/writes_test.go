@@ -47,7 +47,7 @@ func TestTogether(t *testing.T) {
 				name := fmt.Sprint("together/", mathrand.N(4+r)) // now and then a new one
 				note, guard := aNote(ses.TTL), sequence.AddAlways
 				if w%2 == 0 {
-					guard = sequence.AddUnhurried
+					guard = sequence.AddBatched
 				}
 				look, err := s.tree.Add(ctx, name, ses, int64(w*rounds+r), note, guard)
 				if err != nil || len(look.Nodes) == 0 {
@@ -94,7 +94,7 @@ func TestNoCompany(t *testing.T) {
 	_, err := s.tree.Add(ctx, "no-company", ses, 0, aNote(ses.TTL), sequence.AddAlways)
 	fails(t, err)
 	sent.take()
-	look, err := s.tree.Add(ctx, "no-company", ses, 1, aNote(ses.TTL), sequence.AddUnhurried)
+	look, err := s.tree.Add(ctx, "no-company", ses, 1, aNote(ses.TTL), sequence.AddBatched)
 	if err != nil || len(look.Nodes) != 2 || look.Nodes[1].Token <= look.Nodes[0].Token {
 		t.Errorf("%+v, %v", look, err)
 	}
@@ -159,10 +159,10 @@ func TestForgotten(t *testing.T) {
 	look, err := s.tree.Add(ctx, "forgotten", ses, 0, aNote(ses.TTL), sequence.AddAlways)
 	fails(t, err)
 	n := look.Nodes[0]
-	n.In = true
+	n.Admitted = true
 	s.tree.learn(s.tree.pathOf("forgotten")+"/"+n.Key, n)
 	look, err = s.tree.List(ctx, "forgotten", false)
-	if err != nil || len(look.Nodes) != 1 || !look.Nodes[0].In {
+	if err != nil || len(look.Nodes) != 1 || !look.Nodes[0].Admitted {
 		t.Errorf("what was read of one that stands: %+v, %v", look.Nodes, err)
 	}
 	_, _, err = s.tree.Remove(ctx, "forgotten", n, false)
@@ -186,7 +186,7 @@ func TestWithdrawnInTheLane(t *testing.T) {
 				given, cancel := context.WithTimeout(ctx, mathrand.N(3*time.Millisecond))
 				guard := sequence.AddAlways
 				if r%2 == 0 {
-					guard = sequence.AddUnhurried
+					guard = sequence.AddBatched
 				}
 				_, err := s.tree.Add(given, fmt.Sprint(name, "/", w%40), ses, int64(w*20+r), note, guard)
 				cancel()

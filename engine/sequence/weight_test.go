@@ -53,7 +53,7 @@ func TestUpgradeRaces(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server := memtree.New()
 				var then func()
-				a := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+				a := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 					r := do()
 					if f := then; what == "list" && f != nil {
 						then = nil
@@ -84,7 +84,7 @@ func TestLateUpgrade(t *testing.T) {
 		server := memtree.New()
 		var late func() any
 		lost := true
-		e := sequence.New(&memtree.Link{Server: server, Carry: func(_ context.Context, what string, do func() any) (any, error) {
+		e := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 			if what == "change" && lost {
 				late = do
 				return nil, driver.ErrUncertain

@@ -14,33 +14,33 @@ import (
 // The one rule: a node is granted when the weight of all nodes ahead of it, plus its own, fits in the limit. What is
 // here is pure.
 
-// weighs is how much of a lock n takes, as seen by a claim of this kind and limit: all of it, if n is not of the same. A
+// effectiveWeight is how much of a lock n takes, as seen by a claim of this kind and limit: all of it, if n is not of the same. A
 // foreign client's lock is exclusive, unless the tree knows its kind; it may have no limit of its own then. A claim of
 // another kind is one that is about to leave with ErrMismatch, or one that came when the lock was idle; either way it
 // excludes.
-func weighs(n *Node, kind driver.Kind, limit int64) int64 {
+func effectiveWeight(n *Node, kind driver.Kind, limit int64) int64 {
 	if n.Kind != kind || n.Limit != limit && !(n.Foreign && n.Limit == 0) {
 		return limit
 	}
 	return n.Weight
 }
 
-// fits reports whether nodes[i] is granted. Once it is it stays so: those ahead become fewer, and heavier only where that
+// isGranted reports whether nodes[i] is granted. Once it is it stays so: those ahead become fewer, and heavier only where that
 // leaves room (see Reweigh).
-func fits(nodes []Node, i int) bool {
+func isGranted(nodes []Node, i int) bool {
 	me := &nodes[i]
 	left := me.Limit - me.Weight
 	for k := range nodes[:i] {
-		if left -= weighs(&nodes[k], me.Kind, me.Limit); left < 0 {
+		if left -= effectiveWeight(&nodes[k], me.Kind, me.Limit); left < 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// reigns gives kind and limit of a lock: those of the first claim that has them. What only foreign clients hold is a
+// kindAndLimit gives kind and limit of a lock: those of the first claim that has them. What only foreign clients hold is a
 // mutex.
-func reigns(nodes []Node) (driver.Kind, int64) {
+func kindAndLimit(nodes []Node) (driver.Kind, int64) {
 	for i := range nodes {
 		if !nodes[i].Foreign {
 			return nodes[i].Kind, nodes[i].Limit
@@ -52,21 +52,21 @@ func reigns(nodes []Node) (driver.Kind, int64) {
 	return "", 0
 }
 
-// granted is how many nodes, from the first on, are granted. Under strict order the first that is not stops all behind.
-func granted(nodes []Node) int {
-	kind, limit := reigns(nodes)
+// countGranted is how many nodes, from the first on, are granted. Under strict order the first that is not stops all behind.
+func countGranted(nodes []Node) int {
+	kind, limit := kindAndLimit(nodes)
 	left := limit
 	for i := range nodes {
-		if left -= weighs(&nodes[i], kind, limit); left < 0 {
+		if left -= effectiveWeight(&nodes[i], kind, limit); left < 0 {
 			return i
 		}
 	}
 	return len(nodes)
 }
 
-// mine finds a claim's own node: by its id, and bound to the claim's own session. One that is left over from an earlier
+// findOwn finds a claim's own node: by its id, and bound to the claim's own session. One that is left over from an earlier
 // session is not it.
-func mine(nodes []Node, id, session string) int {
+func findOwn(nodes []Node, id, session string) int {
 	for i := range nodes {
 		if n := &nodes[i]; n.ID == id && n.Session == session && !n.Foreign {
 			return i
@@ -75,31 +75,31 @@ func mine(nodes []Node, id, session string) int {
 	return -1
 }
 
-// blocker is the key of the node that nodes[i], which does not fit, must wait for; empty where it must watch for the
+// findBlocker is the key of the node that nodes[i], which does not fit, must wait for; empty where it must watch for the
 // going of any.
 //
 //   - Who needs the whole lock waits for all ahead: the one before it goes last, or soon enough.
 //   - A reader waits for writers only, the nearest first.
 //   - Of a semaphore's waiters only the first looks at the holders; the others wait until the one before them is let in.
-func blocker(nodes []Node, i int) string {
+func findBlocker(nodes []Node, i int) string {
 	me := &nodes[i]
 	switch {
 	case me.Weight == me.Limit:
 		return nodes[i-1].Key
 	case me.Kind == driver.KindRW:
 		for k := i - 1; k >= 0; k-- {
-			if weighs(&nodes[k], me.Kind, me.Limit) == me.Limit {
+			if effectiveWeight(&nodes[k], me.Kind, me.Limit) == me.Limit {
 				return nodes[k].Key
 			}
 		}
-	case i > 0 && !fits(nodes, i-1):
+	case i > 0 && !isGranted(nodes, i-1):
 		return nodes[i-1].Key
 	}
 	return ""
 }
 
-// mustWake reports whether the one behind nodes[i] waits for it to be let in, and has to be told.
-func mustWake(nodes []Node, i int) bool {
+// mustMarkAdmitted reports whether the one behind nodes[i] waits for it to be let in, and has to be told.
+func mustMarkAdmitted(nodes []Node, i int) bool {
 	if nodes[i].Kind != driver.KindSemaphore || i+1 >= len(nodes) {
 		return false
 	}
@@ -107,12 +107,12 @@ func mustWake(nodes []Node, i int) bool {
 	return !next.Foreign && next.Weight < next.Limit
 }
 
-// mismatch is the refusal of a claim of another kind or limit than the lock stands under. Foreign holders make none: whatever comes
+// checkMismatch is the refusal of a claim of another kind or limit than the lock stands under. Foreign holders make none: whatever comes
 // behind them waits. But those make one whose clients would not wait for the claim in turn.
-func mismatch(nodes []Node, c *driver.Claim) error {
+func checkMismatch(nodes []Node, c *driver.Claim) error {
 	for i := range nodes {
-		if n := &nodes[i]; n.Blind != "" && n.Kind != c.Kind {
-			return fmt.Errorf("%w: a foreign client holds it that a %s would not keep out: %s", driver.ErrMismatch, c.Kind, n.Blind)
+		if n := &nodes[i]; n.KindConflictHint != "" && n.Kind != c.Kind {
+			return fmt.Errorf("%w: a foreign client holds it that a %s would not keep out: %s", driver.ErrMismatch, c.Kind, n.KindConflictHint)
 		}
 		if n := &nodes[i]; !n.Foreign && n.ID != c.ID {
 			if n.Kind == c.Kind && n.Limit == c.Limit {
@@ -124,34 +124,34 @@ func mismatch(nodes []Node, c *driver.Claim) error {
 	return nil
 }
 
-// room reports whether a claim that comes now would be granted at once.
-func room(nodes []Node, c *driver.Claim) bool {
+// hasRoom reports whether a claim that comes now would be granted at once.
+func hasRoom(nodes []Node, c *driver.Claim) bool {
 	left := c.Limit - c.Weight
 	for i := range nodes {
-		left -= weighs(&nodes[i], c.Kind, c.Limit)
+		left -= effectiveWeight(&nodes[i], c.Kind, c.Limit)
 	}
 	return left >= 0
 }
 
-// overfull reports whether nodes[i], having just come, stands beyond what a lock may carry.
-func overfull(nodes []Node, i int, info driver.Info) bool {
-	if fits(nodes, i) {
+// exceedsBounds reports whether nodes[i], having just come, stands beyond what a lock may carry.
+func exceedsBounds(nodes []Node, i int, info driver.Info) bool {
+	if isGranted(nodes, i) {
 		return i >= info.MaxHolders
 	}
-	return i-granted(nodes) >= info.MaxWaiters
+	return i-countGranted(nodes) >= info.MaxWaiters
 }
 
-// held is the refusal of a claim that does not wait.
-func held(nodes []Node) *driver.HeldError {
-	l := show(Snapshot{Nodes: nodes})
+// newHeldError is the refusal of a claim that does not wait.
+func newHeldError(nodes []Node) *driver.HeldError {
+	l := describeLock(Snapshot{Nodes: nodes})
 	return &driver.HeldError{Holders: l.Holders, Waiting: len(l.Waiters)}
 }
 
-// show is a look as others see it.
-func show(look Snapshot) driver.Lock {
+// describeLock is a look as others see it.
+func describeLock(look Snapshot) driver.Lock {
 	l := driver.Lock{Name: look.Name}
-	l.Kind, l.Limit = reigns(look.Nodes)
-	n := granted(look.Nodes)
+	l.Kind, l.Limit = kindAndLimit(look.Nodes)
+	n := countGranted(look.Nodes)
 	state := fnv.New128a()
 	for i := range look.Nodes {
 		node := &look.Nodes[i]
@@ -172,7 +172,7 @@ func show(look Snapshot) driver.Lock {
 // ClaimInfoOf is a node as others see it.
 func ClaimInfoOf(n Node, limit int64) driver.ClaimInfo {
 	s := driver.ClaimInfo{
-		Ref: ref(n), Owner: n.Owner, Meta: n.Meta, Weight: n.Weight, Token: n.Token, TTL: n.TTL,
+		Ref: formatRef(n), Owner: n.Owner, Meta: n.Meta, Weight: n.Weight, Token: n.Token, TTL: n.TTL,
 		Detached: n.Detached, ReleaseRequested: n.ReleaseRequested, Broken: n.Broken, Foreign: n.Foreign,
 	}
 	if n.Foreign {
@@ -181,16 +181,16 @@ func ClaimInfoOf(n Node, limit int64) driver.ClaimInfo {
 			s.Weight = limit
 		}
 	}
-	if n.At > 0 {
-		s.Since = time.UnixMicro(n.At)
+	if n.CreatedAt > 0 {
+		s.Since = time.UnixMicro(n.CreatedAt)
 	}
 	return s
 }
 
-// ref finds a node again from another process.
-func ref(n Node) string { return n.Key + "@" + strconv.FormatInt(n.Token, 16) }
+// formatRef finds a node again from another process.
+func formatRef(n Node) string { return n.Key + "@" + strconv.FormatInt(n.Token, 16) }
 
-func unref(r string) (key string, token int64, err error) {
+func parseRef(r string) (key string, token int64, err error) {
 	at := strings.LastIndexByte(r, '@')
 	if at > 0 {
 		if token, err = strconv.ParseInt(r[at+1:], 16, 64); err == nil && token > 0 {

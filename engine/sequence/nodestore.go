@@ -148,9 +148,9 @@ type AddCondition int64
 
 // The guards that are no revisions.
 const (
-	AddUnhurried AddCondition = -2 // as Always, and without haste: others of this client wait for the lock
-	AddAlways    AddCondition = -1
-	AddIfAlone   AddCondition = 0 // no node stands on the lock
+	AddBatched AddCondition = -2 // as Always, and without haste: others of this client wait for the lock
+	AddAlways  AddCondition = -1
+	AddIfAlone AddCondition = 0 // no node stands on the lock
 )
 
 // Snapshot is how a lock stands, at one moment.
@@ -166,12 +166,12 @@ type NodeRef struct{ Name, Key string }
 
 // Node is one child of a lock.
 type Node struct {
-	Key     string // finds it within its lock, also from another process; printable, without '@'
-	Token   int64  // larger than that of every node added to the lock before; 0 if not known to a light listing
-	Version int64  // another one after every change
-	Session string
-	Foreign bool   // made by another kind of client; of the Note it has Kind, Limit and Weight at the most
-	Blind   string // of a foreign node whose client does not see claims of another Kind than the node's: what to do about that
+	Key              string // finds it within its lock, also from another process; printable, without '@'
+	Token            int64  // larger than that of every node added to the lock before; 0 if not known to a light listing
+	Version          int64  // another one after every change
+	Session          string
+	Foreign          bool   // made by another kind of client; of the Note it has Kind, Limit and Weight at the most
+	KindConflictHint string // of a foreign node whose client does not see claims of another Kind than the node's: what to do about that
 	Payload
 }
 
@@ -184,18 +184,18 @@ type Payload struct {
 	TTL              time.Duration `json:"ttl"`             // as granted
 	Owner            string        `json:"owner,omitempty"` // shown, never compared
 	Meta             string        `json:"meta,omitempty"`
-	At               int64         `json:"at,omitempty"` // microseconds since 1970 by the claimer's wall clock, only shown
+	CreatedAt        int64         `json:"at,omitempty"` // microseconds since 1970 by the claimer's wall clock, only shown
 	Detached         bool          `json:"detached,omitempty"`
 	ReleaseRequested bool          `json:"asked,omitempty"`   // its holder is asked to give up
 	Broken           bool          `json:"broken,omitempty"`  // it is not renewed any more
-	In               bool          `json:"in,omitempty"`      // let in after a wait: the next in line looks for itself now
+	Admitted         bool          `json:"in,omitempty"`      // let in after a wait: the next in line looks for itself now
 	Renewed          int64         `json:"renewed,omitempty"` // grows when another process renews it
 }
 
 // The keys that name no node, for Watch.
 const (
-	AnyGone   = ""
-	AnyChange = "*"
+	WatchRemovals = ""
+	WatchChanges  = "*"
 )
 
 // MaxRead is how many nodes are read at a time.

@@ -58,16 +58,16 @@ func TestRule(t *testing.T) {
 		for i := range nodes {
 			b := "-"
 			if nodes[i].Foreign {
-				if i < granted(nodes) {
+				if i < countGranted(nodes) {
 					in = append(in, fmt.Sprint(i))
 				}
-			} else if fits(nodes, i) {
+			} else if isGranted(nodes, i) {
 				in = append(in, fmt.Sprint(i))
-			} else if b = blocker(nodes, i); b == AnyGone {
+			} else if b = findBlocker(nodes, i); b == WatchRemovals {
 				b = "*"
 			}
 			blockers = append(blockers, b)
-			if !nodes[i].Foreign && !fits(nodes, i) && mustWake(nodes, i) {
+			if !nodes[i].Foreign && !isGranted(nodes, i) && mustMarkAdmitted(nodes, i) {
 				wakes = append(wakes, fmt.Sprint(i))
 			}
 		}
@@ -111,7 +111,7 @@ func checkLine(t *testing.T, nodes []Node, form string) {
 	var in []bool
 	last := -1
 	for i := range nodes {
-		ok := !nodes[i].Foreign && fits(nodes, i)
+		ok := !nodes[i].Foreign && isGranted(nodes, i)
 		in = append(in, ok)
 		if ok {
 			last = i
@@ -120,7 +120,7 @@ func checkLine(t *testing.T, nodes []Node, form string) {
 	if last >= 0 { // by the last one's own measure, all up to it are in together
 		var sum int64
 		for k := range nodes[:last+1] {
-			sum += weighs(&nodes[k], nodes[last].Kind, nodes[last].Limit)
+			sum += effectiveWeight(&nodes[k], nodes[last].Kind, nodes[last].Limit)
 		}
 		if sum > nodes[last].Limit {
 			t.Errorf("%s: %d of %d are granted", form, sum, nodes[last].Limit)
@@ -133,7 +133,7 @@ func checkLine(t *testing.T, nodes []Node, form string) {
 			if i >= gone {
 				was++
 			}
-			now := !left[i].Foreign && fits(left, i)
+			now := !left[i].Foreign && isGranted(left, i)
 			if in[was] && !now {
 				t.Errorf("%s without %d: %d was granted and is not", form, gone, was)
 			}
@@ -147,9 +147,9 @@ func checkLine(t *testing.T, nodes []Node, form string) {
 // checkWoken: was, at i now, fits since another has gone. It hears of that itself, or from the one before it, which was
 // let in by the same going.
 func checkWoken(t *testing.T, nodes, left []Node, gone, was, i int, form string) {
-	b := blocker(nodes, was)
-	hears := b == AnyGone || b == nodes[gone].Key
-	told := i > 0 && was-1 != gone && b == nodes[was-1].Key && fits(left, i-1) && mustWake(left, i-1)
+	b := findBlocker(nodes, was)
+	hears := b == WatchRemovals || b == nodes[gone].Key
+	told := i > 0 && was-1 != gone && b == nodes[was-1].Key && isGranted(left, i-1) && mustMarkAdmitted(left, i-1)
 	if !hears && !told {
 		t.Errorf("%s without %d: %d is let in and not told; it waits for %q", form, gone, was, b)
 	}
@@ -160,7 +160,7 @@ func TestOwnNode(t *testing.T) {
 	t.Parallel()
 	nodes := line("m m")
 	nodes[1].Session = "old"
-	if mine(nodes, "id0", "s") != 0 || mine(nodes, "id1", "s") != -1 || mine(nodes, "id1", "old") != 1 || mine(nodes, "id2", "s") != -1 {
+	if findOwn(nodes, "id0", "s") != 0 || findOwn(nodes, "id1", "s") != -1 || findOwn(nodes, "id1", "old") != 1 || findOwn(nodes, "id2", "s") != -1 {
 		t.Error("the wrong node is taken for one's own")
 	}
 }
@@ -168,11 +168,11 @@ func TestOwnNode(t *testing.T) {
 // TestRef: a ref names a node and its token, and what is none is refused.
 func TestRef(t *testing.T) {
 	t.Parallel()
-	if key, token, err := unref(ref(Node{Key: "694d.7", Token: 255})); key != "694d.7" || token != 255 || err != nil {
+	if key, token, err := parseRef(formatRef(Node{Key: "694d.7", Token: 255})); key != "694d.7" || token != 255 || err != nil {
 		t.Error(key, token, err)
 	}
 	for _, bad := range []string{"", "@", "a@", "@1", "a@0", "a@-1", "a@x", "a"} {
-		if _, _, err := unref(bad); !errors.Is(err, driver.ErrInvalid) {
+		if _, _, err := parseRef(bad); !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
