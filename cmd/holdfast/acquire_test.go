@@ -32,7 +32,7 @@ func (s *endingStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant
 // A wait that the store has ended (the session of a program that was stopped for longer than its TTL, a server that was away) is
 // nobody's doing: it goes on, for as long as it may. Only what an operator ended is refused as such, and a lock that nobody
 // held is never one that may be skipped.
-func TestAWaitThatTheStoreEnds(t *testing.T) {
+func TestWaitEndedByStore(t *testing.T) {
 	t.Parallel()
 	session, broken := &driver.LossError{Cause: driver.LossSessionExpired}, &driver.LossError{Cause: driver.LossBroken}
 	away := errors.New("connection refused")
@@ -89,11 +89,11 @@ func TestAWaitThatTheStoreEnds(t *testing.T) {
 				}
 			}
 			s.ends.Store(&c.ends)
-			r := &request{name: "a", kind: holdfast.KindMutex, noWait: c.noWait}
+			r := &lockRequest{name: "a", kind: holdfast.KindMutex, noWait: c.noWait}
 			if c.limited {
-				r.patience = patience{limited: true, limit: 80 * time.Millisecond}
+				r.waitLimit = waitLimit{limited: true, limit: 80 * time.Millisecond}
 			}
-			lease, err := r.wait(t.Context(), client)
+			lease, err := r.acquireWithinLimit(t.Context(), client)
 			switch {
 			case c.code < 0 && err != nil:
 				t.Error(err)

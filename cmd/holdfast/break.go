@@ -26,14 +26,14 @@ If several hold the lock, say which with --holder and the REF that "holdfast sho
 and loses its place in line by its REF: that ends its wait.
 
 Exits 1 if nobody holds the lock.`,
-		Args: exactly("NAME"),
+		Args: exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
 				return breakLock(ctx, c, client, args[0], ref, force)
 			})
 		},
 	}
-	c.Flags().Var(filled{&ref}, "holder", "which holder, or which that waits, by the `REF` that show prints (default: the only holder)")
+	c.Flags().Var(nonEmptyString{&ref}, "holder", "which holder, or which that waits, by the `REF` that show prints (default: the only holder)")
 	c.Flags().BoolVar(&force, "force", false, "free the lock at once, though its holder may still be working")
 	return c
 }
@@ -43,7 +43,7 @@ func breakLock(ctx context.Context, c *cobra.Command, client *holdfast.Client, n
 	if err != nil {
 		return storeError(err)
 	}
-	who, err := choose(lock, name, ref)
+	who, err := chooseClaim(lock, name, ref)
 	if err != nil {
 		return err
 	}
@@ -55,24 +55,24 @@ func breakLock(ctx context.Context, c *cobra.Command, client *holdfast.Client, n
 		return storeError(err)
 	}
 	if slices.ContainsFunc(lock.Waiters, func(s holdfast.ClaimInfo) bool { return s.Ref == who.Ref }) {
-		_, err := fmt.Fprintf(c.OutOrStdout(), "%s has lost its place in line for %s\n", words(who.Owner), shown(name))
+		_, err := fmt.Fprintf(c.OutOrStdout(), "%s has lost its place in line for %s\n", printableText(who.Owner), quoteName(name))
 		return err
 	}
 	if force {
-		say("%s was taken from %s at once, who may still be working", shown(name), words(who.Owner))
+		printMessage("%s was taken from %s at once, who may still be working", quoteName(name), printableText(who.Owner))
 		return nil
 	}
 	silent := "when its TTL is over"
 	if who.Remaining > 0 {
-		silent = relative(who.Remaining)
+		silent = formatRelative(who.Remaining)
 	}
 	_, err = fmt.Fprintf(c.OutOrStdout(), "%s is taken from %s, who hears it at the next renewal; else it passes on %s\n",
-		shown(name), words(who.Owner), silent)
+		quoteName(name), printableText(who.Owner), silent)
 	return err
 }
 
-// choose finds the claim to break.
-func choose(lock holdfast.Lock, name, ref string) (holdfast.ClaimInfo, error) {
+// chooseClaim finds the claim to break.
+func chooseClaim(lock holdfast.Lock, name, ref string) (holdfast.ClaimInfo, error) {
 	switch {
 	case ref != "":
 		for _, s := range append(lock.Holders, lock.Waiters...) {
@@ -80,18 +80,18 @@ func choose(lock holdfast.Lock, name, ref string) (holdfast.ClaimInfo, error) {
 				return s, nil
 			}
 		}
-		return holdfast.ClaimInfo{}, exitWith(exitNothing, "no claim %s stands on %s; it may have ended by itself", shown(ref), shown(name))
+		return holdfast.ClaimInfo{}, exitWith(exitNoHolder, "no claim %s stands on %s; it may have ended by itself", quoteName(ref), quoteName(name))
 	case len(lock.Holders) == 0:
-		return holdfast.ClaimInfo{}, exitWith(exitNothing, "nobody holds %s", shown(name))
+		return holdfast.ClaimInfo{}, exitWith(exitNoHolder, "nobody holds %s", quoteName(name))
 	case len(lock.Holders) > 1:
 		var refs []string
 		for _, s := range lock.Holders {
-			refs = append(refs, words(s.Ref)+" ("+words(s.Owner)+")")
+			refs = append(refs, printableText(s.Ref)+" ("+printableText(s.Owner)+")")
 		}
 		for _, s := range lock.Waiters {
-			refs = append(refs, words(s.Ref)+" ("+words(s.Owner)+", waits)")
+			refs = append(refs, printableText(s.Ref)+" ("+printableText(s.Owner)+", waits)")
 		}
-		return holdfast.ClaimInfo{}, usage("%d hold %s; say which with --holder and one of %s", len(lock.Holders), shown(name), strings.Join(refs, ", "))
+		return holdfast.ClaimInfo{}, usageError("%d hold %s; say which with --holder and one of %s", len(lock.Holders), quoteName(name), strings.Join(refs, ", "))
 	}
 	return lock.Holders[0], nil
 }

@@ -17,15 +17,15 @@ import (
 
 // Exit codes besides the command's own. They are those of sysexits.h and of shells where these have one.
 const (
-	exitNothing     = 1   // break: nothing stands there
-	exitUsage       = 64  // the command line, or the way a lock is used, is wrong
-	exitUnavailable = 69  // the store cannot be reached, refuses, or cannot be read
-	exitUnwritten   = 74  // what is to be printed cannot be written
-	exitNotAcquired = 75  // held by others, or not granted in time
-	exitLost        = 76  // the lock was lost while the command ran
-	exitCannotRun   = 126 // the command is there but cannot be run
-	exitNotFound    = 127 // there is no such command
-	exitSignal      = 128 // plus the signal's number
+	exitNoHolder     = 1   // break: nothing stands there
+	exitUsage        = 64  // the command line, or the way a lock is used, is wrong
+	exitUnavailable  = 69  // the store cannot be reached, refuses, or cannot be read
+	exitOutputFailed = 74  // what is to be printed cannot be written
+	exitNotAcquired  = 75  // held by others, or not granted in time
+	exitLost         = 76  // the lock was lost while the command ran
+	exitCannotRun    = 126 // the command is there but cannot be run
+	exitNotFound     = 127 // there is no such command
+	exitSignal       = 128 // plus the signal's number
 )
 
 // exitError ends the program with a code. Without err nothing is left to say.
@@ -34,7 +34,7 @@ type exitError struct {
 	err     error
 	hint    bool    // point to the help
 	outcome outcome // for the record; told from the code if empty
-	why     string  // for the record, if there is no err
+	reason  string  // for the record, if there is no err
 }
 
 func (e *exitError) Error() string {
@@ -46,10 +46,10 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// diesOf is the signal that this program dies of in the end, so that whoever started it sees what a shell needs to see to end
+// fatalSignal is the signal that this program dies of in the end, so that whoever started it sees what a shell needs to see to end
 // a loop at Ctrl-C: that its child did not exit, but died. The exit code is the same to a shell.
-func (e *exitError) diesOf() syscall.Signal {
-	if e.outcome == outcomeKilled || e.known() == outcomeInterrupted {
+func (e *exitError) fatalSignal() syscall.Signal {
+	if e.outcome == outcomeKilled || e.outcomeOrDefault() == outcomeInterrupted {
 		switch sig := syscall.Signal(e.code - exitSignal); sig {
 		case unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM:
 			return sig
@@ -62,7 +62,7 @@ func exitWith(code int, format string, args ...any) *exitError {
 	return &exitError{code: code, err: fmt.Errorf(format, args...)}
 }
 
-func usage(format string, args ...any) *exitError {
+func usageError(format string, args ...any) *exitError {
 	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...), hint: true}
 }
 
@@ -82,7 +82,7 @@ func storeError(err error) *exitError {
 	case errors.Is(err, holdfast.ErrInvalid), errors.Is(err, holdfast.ErrUnsupported), errors.Is(err, holdfast.ErrMismatch):
 		code = exitUsage
 	case errors.Is(err, holdfast.ErrLost): // break: it ended by itself
-		code = exitNothing
+		code = exitNoHolder
 	}
 	return &exitError{code: code, err: err}
 }
@@ -95,25 +95,25 @@ func (e *signalError) Error() string { return "ended by " + signalName(e.signal)
 // Is makes it a cancellation, which it is.
 func (e *signalError) Is(target error) bool { return target == context.Canceled }
 
-// say writes one line on stderr. Nothing that others wrote into a store can break the line or steer the terminal.
-func say(format string, args ...any) {
-	fmt.Fprint(os.Stderr, message(format, args...))
+// printMessage writes one line on stderr. Nothing that others wrote into a store can break the line or steer the terminal.
+func printMessage(format string, args ...any) {
+	fmt.Fprint(os.Stderr, formatMessage(format, args...))
 }
 
-func message(format string, args ...any) string {
+func formatMessage(format string, args ...any) string {
 	return "holdfast: " + oneLine(fmt.Sprintf(format, args...)) + "\n"
 }
 
-// reason is an error's text without the library's prefix, which say writes itself.
-func reason(err error) string { return strings.TrimPrefix(err.Error(), "holdfast: ") }
+// errorText is an error's text without the library's prefix, which say writes itself.
+func errorText(err error) string { return strings.TrimPrefix(err.Error(), "holdfast: ") }
 
-// plainCause is reason for a flag's value, without the words that only say that it is invalid.
-func plainCause(err error) string {
+// flagErrorText is reason for a flag's value, without the words that only say that it is invalid.
+func flagErrorText(err error) string {
 	var number *strconv.NumError
 	if errors.As(err, &number) {
 		return "not a number that fits here"
 	}
-	return strings.TrimPrefix(reason(err), "time: ")
+	return strings.TrimPrefix(errorText(err), "time: ")
 }
 
 func oneLine(s string) string {

@@ -21,47 +21,47 @@ func newExplain(storeURL *string) *cobra.Command {
 		Long: `explain takes the flags of run and shows what they come to: where the lock stands in the store, for how long, when it is
 renewed and when the command would be ended, how long others wait for a holder that died, who holds it now, and whether run
 would be refused as it stands.`,
-		Args: exactly("NAME"),
+		Args: exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			request, err := f.request(c, args[0], "")
+			request, err := f.newRequest(c, args[0], "")
 			if err != nil {
 				return err
 			}
-			how, err := f.terms(c)
+			how, err := f.killPolicy(c)
 			if err != nil {
 				return err
 			}
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
-				return explain(ctx, c.OutOrStdout(), client, request, how)
+				return printPlan(ctx, c.OutOrStdout(), client, request, how)
 			})
 		},
 		DisableFlagsInUseLine: true,
 	}
-	f.defineRun(c)
+	f.addRunFlags(c)
 	return c
 }
 
-func explain(ctx context.Context, w io.Writer, client *holdfast.Client, r *request, how terms) error {
+func printPlan(ctx context.Context, w io.Writer, client *holdfast.Client, r *lockRequest, how killPolicy) error {
 	lock, err := client.Inspect(ctx, r.name)
 	if err != nil {
 		return storeError(err)
 	}
-	weight, limit := r.weight()
+	weight, limit := r.weightAndLimit()
 	plan, err := client.Explain(r.name, r.kind, limit, weight, &r.opts)
 	if err != nil {
 		return storeError(err)
 	}
 	info := client.Info()
 	rows := [][]string{
-		{"lock", shown(r.name)},
-		{"store", words(info.Store)},
-		{"used as", usedAs(holdfast.Lock{Kind: r.kind, Limit: limit})},
+		{"lock", quoteName(r.name)},
+		{"store", printableText(info.Store)},
+		{"used as", describeKind(holdfast.Lock{Kind: r.kind, Limit: limit})},
 	}
 	for i, key := range plan.Keys {
-		rows = append(rows, []string{[]string{"stands in", ""}[min(i, 1)], words(key)})
+		rows = append(rows, []string{[]string{"stands in", ""}[min(i, 1)], printableText(key)})
 	}
 	for _, note := range plan.Notes {
-		rows = append(rows, []string{"note", words(note)})
+		rows = append(rows, []string{"note", printableText(note)})
 	}
 	rows = append(rows,
 		[]string{"TTL", plan.TTL.String()},
@@ -77,47 +77,47 @@ func explain(ctx context.Context, w io.Writer, client *holdfast.Client, r *reque
 	}
 	rows = append(rows,
 		[]string{"replaced, if its machine dies", "within " + plan.TTL.String()},
-		[]string{"replaced, if it is killed", takeoverOf(info, plan.TTL, how)},
-		[]string{"in line", lineOf(info, r)},
-		[]string{"now", now(lock)},
+		[]string{"replaced, if it is killed", takeoverAfterKill(info, plan.TTL, how)},
+		[]string{"in line", describeQueue(info, r)},
+		[]string{"now", describeState(lock)},
 	)
-	if err := r.wouldBeRefused(ctx, client, lock); err != nil {
-		rows = append(rows, []string{"run now", "is refused: " + words(reason(err))})
+	if err := r.checkRefusal(ctx, client, lock); err != nil {
+		rows = append(rows, []string{"run now", "is refused: " + printableText(errorText(err))})
 	}
-	return table(w, append(rows, warnings(ctx, client)...))
+	return writeTable(w, append(rows, warningRows(ctx, client)...))
 }
 
-// wouldBeRefused is why run would not even wait, if it would not.
-func (r *request) wouldBeRefused(ctx context.Context, client *holdfast.Client, lock holdfast.Lock) error {
-	_, limit := r.weight()
+// checkRefusal is why run would not even wait, if it would not.
+func (r *lockRequest) checkRefusal(ctx context.Context, client *holdfast.Client, lock holdfast.Lock) error {
+	_, limit := r.weightAndLimit()
 	if (r.limit > 0 || lock.Kind == holdfast.KindSemaphore) && lock.Kind != "" && (lock.Kind != r.kind || lock.Limit != limit) {
-		return r.mismatch(lock, holdfast.ErrMismatch)
+		return r.mismatchError(lock, holdfast.ErrMismatch)
 	}
-	return r.checkHeld(ctx, client)
+	return r.checkSelfDeadlock(ctx, client)
 }
 
-// warnings are what the store's set-up is to be warned of.
-func warnings(ctx context.Context, client *holdfast.Client) (rows [][]string) {
+// warningRows are what the store's set-up is to be warned of.
+func warningRows(ctx context.Context, client *holdfast.Client) (rows [][]string) {
 	ws, err := client.Warnings(ctx)
 	if err != nil {
-		ws = []string{"the settings of the store cannot be seen: " + reason(err)}
+		ws = []string{"the settings of the store cannot be seen: " + errorText(err)}
 	}
 	for _, text := range ws {
-		rows = append(rows, []string{"warning", words(text)})
+		rows = append(rows, []string{"warning", printableText(text)})
 	}
 	return rows
 }
 
-// takeoverOf is how long others wait at worst for a run that is killed: on stores that notice, until its guard has ended
+// takeoverAfterKill is how long others wait at worst for a run that is killed: on stores that notice, until its guard has ended
 // the command.
-func takeoverOf(i holdfast.Info, ttl time.Duration, how terms) string {
+func takeoverAfterKill(i holdfast.Info, ttl time.Duration, how killPolicy) string {
 	if i.DeadHolderTimeout == 0 {
 		return "within " + ttl.String()
 	}
 	return fmt.Sprintf("within %v, and what the command takes to end, %v at most", i.DeadHolderTimeout, how.Grace)
 }
 
-func lineOf(i holdfast.Info, r *request) string {
+func describeQueue(i holdfast.Info, r *lockRequest) string {
 	switch {
 	case r.noWait:
 		return "not at all"
@@ -127,11 +127,11 @@ func lineOf(i holdfast.Info, r *request) string {
 	return "in no certain order; see --fair"
 }
 
-func now(lock holdfast.Lock) string {
+func describeState(lock holdfast.Lock) string {
 	if len(lock.Holders) == 0 {
 		return "free"
 	}
-	text := fmt.Sprintf("%s, held by %s", usedAs(lock), holders(lock.Holders))
+	text := fmt.Sprintf("%s, held by %s", describeKind(lock), describeHolders(lock.Holders))
 	if n := len(lock.Waiters); n > 0 {
 		text += fmt.Sprintf(", waited for by %d", n)
 	}

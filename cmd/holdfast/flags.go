@@ -13,7 +13,7 @@ import (
 type lockFlags struct {
 	store        *string
 	ttl          time.Duration
-	wait         patience
+	wait         waitLimit
 	noWait       bool
 	fair         bool
 	shared       bool
@@ -25,7 +25,7 @@ type lockFlags struct {
 	skipOK       bool
 }
 
-func (f *lockFlags) define(c *cobra.Command) {
+func (f *lockFlags) addFlags(c *cobra.Command) {
 	flags := c.Flags()
 	flags.DurationVar(&f.ttl, "ttl", holdfast.DefaultTTL, "how long the lock stands when this program falls silent, 1s to 24h")
 	flags.Var(&f.wait, "wait", "how long to wait for the lock, a duration or forever; exits 69 sooner if the store is silent for 10s, or for a TTL if that is less")
@@ -38,87 +38,87 @@ func (f *lockFlags) define(c *cobra.Command) {
 	flags.BoolVar(&f.skipOK, "skip-ok", false, "exit 0 if the lock is not acquired, for jobs that may be skipped")
 }
 
-func (f *lockFlags) defineHolds(c *cobra.Command) {
+func (f *lockFlags) addHoldFlags(c *cobra.Command) {
 	c.Flags().DurationVar(&f.minHold, "min-hold", 0, "keep the lock for so long, also when all is done sooner")
 	c.Flags().DurationVar(&f.maxHold, "max-hold", 0, "hold the lock for so long at most")
 }
 
-// filled is the value of a flag that may be left out, and means nothing when it is empty: that is a variable of a script's
+// nonEmptyString is the value of a flag that may be left out, and means nothing when it is empty: that is a variable of a script's
 // that was not set.
-type filled struct{ to *string }
+type nonEmptyString struct{ target *string }
 
-func (f filled) Type() string   { return "string" }
-func (f filled) String() string { return "" }
+func (f nonEmptyString) Type() string   { return "string" }
+func (f nonEmptyString) String() string { return "" }
 
-func (f filled) Set(s string) error {
+func (f nonEmptyString) Set(s string) error {
 	if s == "" {
 		return errors.New("give a value, or leave the flag out")
 	}
-	*f.to = s
+	*f.target = s
 	return nil
 }
 
-// patience is the value of --wait; the zero value is forever.
-type patience struct {
+// waitLimit is the value of --wait; the zero value is forever.
+type waitLimit struct {
 	limited bool
 	limit   time.Duration
 }
 
-func (p *patience) Type() string { return "duration" }
+func (p *waitLimit) Type() string { return "duration" }
 
-func (p *patience) String() string {
+func (p *waitLimit) String() string {
 	if !p.limited {
 		return "forever"
 	}
 	return p.limit.String()
 }
 
-func (p *patience) Set(s string) error {
+func (p *waitLimit) Set(s string) error {
 	if s == "forever" {
-		*p = patience{}
+		*p = waitLimit{}
 		return nil
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 {
 		return errors.New("give a duration with its unit, such as 10s, or forever")
 	}
-	*p = patience{limited: true, limit: d}
+	*p = waitLimit{limited: true, limit: d}
 	return nil
 }
 
-// request makes a request of the flags, noting note beside the owner.
-func (f *lockFlags) request(c *cobra.Command, name, note string) (*request, error) {
+// newRequest makes a request of the flags, noting note beside the owner.
+func (f *lockFlags) newRequest(c *cobra.Command, name, note string) (*lockRequest, error) {
 	changed := c.Flags().Changed
 	switch {
 	case f.noWait && changed("wait"):
-		return nil, usage("--no-wait and --wait exclude each other")
+		return nil, usageError("--no-wait and --wait exclude each other")
 	case f.shared && changed("limit"):
-		return nil, usage("--shared and --limit exclude each other")
+		return nil, usageError("--shared and --limit exclude each other")
 	case changed("permits") && !changed("limit"):
-		return nil, usage("--permits needs --limit")
+		return nil, usageError("--permits needs --limit")
 	case changed("limit") && f.limit < 1:
-		return nil, usage("--limit must be 1 or more")
+		return nil, usageError("--limit must be 1 or more")
 	case changed("limit") && (f.permits < 1 || f.permits > f.limit):
-		return nil, usage("--permits must be 1 to the limit of %d", f.limit)
+		return nil, usageError("--permits must be 1 to the limit of %d", f.limit)
 	case f.ttl < time.Second || f.ttl > 24*time.Hour:
-		return nil, usage("--ttl must be 1s to 24h, not %v", f.ttl)
+		return nil, usageError("--ttl must be 1s to 24h, not %v", f.ttl)
 	case f.minHold < 0 || f.maxHold < 0:
-		return nil, usage("--min-hold and --max-hold cannot be negative")
+		return nil, usageError("--min-hold and --max-hold cannot be negative")
 	case changed("max-hold") && f.maxHold < max(time.Second, f.minHold):
-		return nil, usage("--max-hold must be at least %v", max(time.Second, f.minHold))
+		return nil, usageError("--max-hold must be at least %v", max(time.Second, f.minHold))
 	case f.conflictCode < 0 || f.conflictCode > 255:
-		return nil, usage("-E must be 0 to 255")
+		return nil, usageError("-E must be 0 to 255")
 	case f.skipOK && changed("conflict-exit-code"):
-		return nil, usage("--skip-ok and -E exclude each other")
+		return nil, usageError("--skip-ok and -E exclude each other")
 	}
-	return &request{
-		name: name, kind: f.kind(), shared: f.shared, limit: f.limit, permits: f.permits, refusal: f.refusal(),
+	return &lockRequest{
+		name: name, kind: f.lockKind(), shared: f.shared, limit: f.limit, permits: f.permits, notAcquiredCode: f.notAcquiredCode(),
 		opts:   holdfast.LockOptions{TTL: f.ttl, Fair: f.fair, Meta: note, MinHold: f.minHold, MaxHold: f.maxHold},
-		noWait: f.noWait || f.wait.limited && f.wait.limit == 0, patience: f.wait,
+		noWait: f.noWait || f.wait.limited && f.wait.limit == 0, waitLimit: f.wait,
 	}, nil
 }
 
-func (f *lockFlags) kind() holdfast.Kind {
+func (f *lockFlags) lockKind() holdfast.Kind {
 	switch {
 	case f.limit > 0:
 		return holdfast.KindSemaphore
@@ -128,8 +128,8 @@ func (f *lockFlags) kind() holdfast.Kind {
 	return holdfast.KindMutex
 }
 
-// refusal is the exit code for a lock that was not acquired.
-func (f *lockFlags) refusal() int {
+// notAcquiredCode is the exit code for a lock that was not acquired.
+func (f *lockFlags) notAcquiredCode() int {
 	if f.skipOK {
 		return 0
 	}

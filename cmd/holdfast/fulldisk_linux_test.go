@@ -17,23 +17,23 @@ func TestFullDiskEndsNoCommand(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to mount a disk")
 	}
-	w := newWorld(t)
+	w := newWorkspace(t)
 	disk := t.TempDir()
 	if err := unix.Mount("holdfast-test", disk, "tmpfs", 0, "size=1m,mode=0700"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) })
 	w.store = "file://" + filepath.Join(disk, "store")
-	r := w.start("run", "--json", "record", "--ttl", "1s", "a", "sh", "-c", "echo held; sleep 2.5").says("held")
+	r := w.startProgram("run", "--json", "record", "--ttl", "1s", "a", "sh", "-c", "echo held; sleep 2.5").awaitOutput("held")
 	if err := os.WriteFile(filepath.Join(disk, "ballast"), make([]byte, 2<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
 	}
 	got := r.wait()
-	got.want(t, 0)
+	got.check(t, 0)
 	if got.err != "" { // where a lock that could not be released would be named
 		t.Error(got.description)
 	}
-	if last, _ := w.last(w.path("record")); last["outcome"] != "exited" {
+	if last, _ := w.readRecord(w.filePath("record")); last["outcome"] != "exited" {
 		t.Errorf("record: %v", last)
 	}
 }

@@ -30,30 +30,30 @@ import (
 // guardName is what the guard is called in process lists, and how this program knows that it is one.
 const guardName = "holdfast-guard"
 
-// order is what the wrapper tells the guard. Exactly one part is set.
-type order struct {
-	Begin  *mission       `json:"begin,omitempty"` // the first
-	Until  time.Duration  `json:"until,omitempty"` // until when the lease may be believed in, by the clock that processes share
-	Lost   *lossOrder     `json:"lost,omitempty"`
-	Signal syscall.Signal `json:"signal,omitempty"`
-	Group  bool           `json:"group,omitempty"` // with Signal: the process group has had it
-	Kill   bool           `json:"kill,omitempty"`
+// controlMessage is what the wrapper tells the guard. Exactly one part is set.
+type controlMessage struct {
+	Start         *startMessage  `json:"begin,omitempty"` // the first
+	Until         time.Duration  `json:"until,omitempty"` // until when the lease may be believed in, by the clock that processes share
+	Lost          *lossMessage   `json:"lost,omitempty"`
+	Signal        syscall.Signal `json:"signal,omitempty"`
+	GroupSignaled bool           `json:"group,omitempty"` // with Signal: the process group has had it
+	Kill          bool           `json:"kill,omitempty"`
 }
 
-// mission is what the guard is there for.
-type mission struct {
-	Lock  string        `json:"lock"`
-	Until time.Duration `json:"until"`
-	Terms terms         `json:"terms"`
+// startMessage is what the guard is there for.
+type startMessage struct {
+	Lock   string        `json:"lock"`
+	Until  time.Duration `json:"until"`
+	Policy killPolicy    `json:"terms"`
 }
 
-type lossOrder struct {
-	Loss holdfast.LossCause `json:"loss"`
-	Why  string             `json:"why,omitempty"`
+type lossMessage struct {
+	Cause holdfast.LossCause `json:"loss"`
+	Why   string             `json:"why,omitempty"`
 }
 
-// report is what the guard tells the wrapper.
-type report struct {
+// guardReport is what the guard tells the wrapper.
+type guardReport struct {
 	Event  string             `json:"event"`
 	PID    int                `json:"pid,omitempty"`
 	Errno  syscall.Errno      `json:"errno,omitempty"`
@@ -64,24 +64,24 @@ type report struct {
 }
 
 const (
-	reportStarted = "started" // PID
-	reportFailed  = "failed"  // Errno; the last
-	reportExited  = "exited"  // Status, of the command
-	reportSignal  = "signal"  // Signal, which the guard got
-	reportLeft    = "left"    // Left, after the command
-	reportTold    = "told"    // Why; the tree was told to end
-	reportKilled  = "killed"  // for the first time
-	reportStuck   = "stuck"   // Left, though killed
-	reportUnseen  = "unseen"  // Why; only children can be found
-	reportGone    = "gone"    // nothing is left; Why, if the tree was ended; the last
+	reportStarted      = "started" // PID
+	reportFailed       = "failed"  // Errno; the last
+	reportExited       = "exited"  // Status, of the command
+	reportSignal       = "signal"  // Signal, which the guard got
+	reportLeft         = "left"    // Left, after the command
+	reportTerminating  = "told"    // Why; the tree was told to end
+	reportKilled       = "killed"  // for the first time
+	reportUnkillable   = "stuck"   // Left, though killed
+	reportPartlyHidden = "unseen"  // Why; only children can be found
+	reportFinished     = "gone"    // nothing is left; Why, if the tree was ended; the last
 )
 
-// sharedNow is the hand of the clock that reads the same in all processes of the machine.
-func sharedNow() time.Duration { return driver.SystemClock.Boottime() }
+// boottimeNow is the hand of the clock that reads the same in all processes of the machine.
+func boottimeNow() time.Duration { return driver.SystemClock.Boottime() }
 
 // runGuard is the guard's whole life. args are the descriptors of orders, reports and heirloom, or -1, and the command.
 func runGuard(args []string) int {
-	got := deafen()
+	got := catchAllSignals()
 	if len(args) < 5 {
 		fmt.Fprintln(os.Stderr, guardName+" is started by holdfast run, and by nobody else")
 		return exitUsage
@@ -99,13 +99,13 @@ func runGuard(args []string) int {
 	}
 	nameProcess(guardName)
 	orders := json.NewDecoder(files[0])
-	var first order
-	if err := orders.Decode(&first); err != nil || first.Begin == nil {
+	var first controlMessage
+	if err := orders.Decode(&first); err != nil || first.Start == nil {
 		return exitUnavailable // the wrapper is gone already
 	}
-	out := newTeller(files[1])
-	told := tellSignals(got, out)
-	code := guardCommand(first.Begin, orders, out, args[3], args[4:])
+	out := newAsyncWriter(files[1])
+	told := reportSignals(got, out)
+	code := superviseCommand(first.Start, orders, out, args[3], args[4:])
 	signal.Stop(got)
 	close(got)
 	<-told
@@ -114,121 +114,121 @@ func runGuard(args []string) int {
 	return code
 }
 
-func guardCommand(m *mission, orders *json.Decoder, out *teller, path string, argv []string) int {
-	lease := newBelief(m.Lock, m.Until)
+func superviseCommand(m *startMessage, orders *json.Decoder, out *asyncWriter, path string, argv []string) int {
+	lease := newLeaseMirror(m.Lock, m.Until)
 	if lease.Remaining() == 0 { // the wrapper was stopped meanwhile, and the lock may be somebody else's
-		why := lossReason(context.Cause(lease.ctx))
-		out.say("%s is lost: %s; the command was not started", shown(m.Lock), why)
-		out.report(report{Event: reportGone, Why: why})
+		why := lossText(context.Cause(lease.ctx))
+		out.sendMessage("%s is lost: %s; the command was not started", quoteName(m.Lock), why)
+		out.sendReport(guardReport{Event: reportFinished, Why: why})
 		return 0
 	}
 	t, err := startTree(path, argv, os.Environ(), true)
 	if err != nil {
-		failed := report{Event: reportFailed, Why: bareReason(err)}
+		failed := guardReport{Event: reportFailed, Why: rootCause(err)}
 		errors.As(err, &failed.Errno)
-		out.report(failed)
+		out.sendReport(failed)
 		return exitCannotRun
 	}
 	// The command belongs to the session and the group that the wrapper is in, where the terminal and its shell expect it.
 	// Only the guard leaves them.
 	_, _ = unix.Setsid()
-	out.report(report{Event: reportStarted, PID: t.command})
-	wishes := make(chan wish, 256)
-	s := newSupervisor(t, lease, m.Terms, wishes, out.say, out.report)
-	go obey(orders, lease, wishes)
+	out.sendReport(guardReport{Event: reportStarted, PID: t.command})
+	wishes := make(chan signalRequest, 256)
+	s := newSupervisor(t, lease, m.Policy, wishes, out.sendMessage, out.sendReport)
+	go receiveControl(orders, lease, wishes)
 	_, loss := s.run()
-	last := report{Event: reportGone}
+	last := guardReport{Event: reportFinished}
 	if loss != nil {
-		last.Why = lossReason(loss)
+		last.Why = lossText(loss)
 	}
-	out.report(last)
+	out.sendReport(last)
 	return 0
 }
 
-// deafen makes the guard deaf to all signals that can be caught. It does not ignore them, since the command would inherit
+// catchAllSignals makes the guard deaf to all signals that can be caught. It does not ignore them, since the command would inherit
 // that; SIGHUP and SIGINT that were ignored before stay so.
-func deafen() chan os.Signal {
+func catchAllSignals() chan os.Signal {
 	ch := make(chan os.Signal, 16)
 	for n := syscall.Signal(1); n <= lastSignal; n++ {
-		if !faults[n] && !signal.Ignored(n) {
+		if !uncaughtSignals[n] && !signal.Ignored(n) {
 			signal.Notify(ch, n)
 		}
 	}
 	return ch
 }
 
-// tellSignals tells the wrapper which signals the guard got, and closes the channel that it returns after the last.
-func tellSignals(got <-chan os.Signal, out *teller) <-chan struct{} {
+// reportSignals tells the wrapper which signals the guard got, and closes the channel that it returns after the last.
+func reportSignals(got <-chan os.Signal, out *asyncWriter) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for sig := range got {
 			if n, ok := sig.(syscall.Signal); ok {
-				out.report(report{Event: reportSignal, Signal: n})
+				out.sendReport(guardReport{Event: reportSignal, Signal: n})
 			}
 		}
 	}()
 	return done
 }
 
-// obey follows the wrapper until that is gone.
-func obey(orders *json.Decoder, lease *belief, wishes chan<- wish) {
+// receiveControl follows the wrapper until that is gone.
+func receiveControl(orders *json.Decoder, lease *leaseMirror, wishes chan<- signalRequest) {
 	for {
-		var o order
+		var o controlMessage
 		if err := orders.Decode(&o); err != nil {
-			lease.end(errOrphaned)
+			lease.markLost(errWrapperGone)
 			return
 		}
 		switch {
 		case o.Until > 0:
-			lease.renew(o.Until)
+			lease.setExpiry(o.Until)
 		case o.Lost != nil && o.Lost.Why != "":
-			lease.end(&holdfast.LossError{Cause: o.Lost.Loss, Err: errors.New(o.Lost.Why)})
+			lease.markLost(&holdfast.LossError{Cause: o.Lost.Cause, Err: errors.New(o.Lost.Why)})
 		case o.Lost != nil:
-			lease.end(&holdfast.LossError{Cause: o.Lost.Loss})
+			lease.markLost(&holdfast.LossError{Cause: o.Lost.Cause})
 		default:
-			wishes <- wish{signal: o.Signal, group: o.Group, kill: o.Kill}
+			wishes <- signalRequest{signal: o.Signal, groupSignaled: o.GroupSignaled, kill: o.Kill}
 		}
 	}
 }
 
-// belief is the lease as the guard knows it.
-type belief struct {
+// leaseMirror is the lease as the guard knows it.
+type leaseMirror struct {
 	lock   string
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	mu    sync.Mutex
-	until driver.Instant
+	mu     sync.Mutex
+	expiry driver.Instant
 }
 
-func newBelief(lock string, until time.Duration) *belief {
-	b := &belief{lock: lock}
+func newLeaseMirror(lock string, until time.Duration) *leaseMirror {
+	b := &leaseMirror{lock: lock}
 	b.ctx, b.cancel = context.WithCancelCause(context.Background())
-	b.renew(until)
+	b.setExpiry(until)
 	return b
 }
 
-// renew takes a moment on the hand that processes share, and from then on believes in neither hand alone.
-func (b *belief) renew(until time.Duration) {
+// setExpiry takes a moment on the hand that processes share, and from then on believes in neither hand alone.
+func (b *leaseMirror) setExpiry(until time.Duration) {
 	now := driver.SystemClock.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.until = now.Add(until - now.Boottime)
+	b.expiry = now.Add(until - now.Boottime)
 }
 
-func (b *belief) end(cause error) { b.cancel(cause) }
+func (b *leaseMirror) markLost(cause error) { b.cancel(cause) }
 
-func (b *belief) Name() string             { return b.lock }
-func (b *belief) Context() context.Context { return b.ctx }
+func (b *leaseMirror) Name() string             { return b.lock }
+func (b *leaseMirror) Context() context.Context { return b.ctx }
 
 // Remaining is 0 for ever once it has been.
-func (b *belief) Remaining() time.Duration {
+func (b *leaseMirror) Remaining() time.Duration {
 	b.mu.Lock()
-	left := -driver.SystemClock.Since(b.until)
+	left := -driver.SystemClock.Since(b.expiry)
 	b.mu.Unlock()
 	if left <= 0 {
-		b.end(&holdfast.LossError{Cause: holdfast.LossExpired})
+		b.markLost(&holdfast.LossError{Cause: holdfast.LossExpired})
 	}
 	if b.ctx.Err() != nil {
 		return 0
@@ -236,23 +236,23 @@ func (b *belief) Remaining() time.Duration {
 	return left
 }
 
-// teller writes reports to the wrapper and messages to stderr without keeping anybody waiting: a stopped wrapper reads no
+// asyncWriter writes reports to the wrapper and messages to stderr without keeping anybody waiting: a stopped wrapper reads no
 // reports, and a pager no messages.
-type teller struct {
-	reports, messages chan string
-	reported, said    <-chan struct{} // closed when all has been written
+type asyncWriter struct {
+	reports, messages               chan string
+	reportsWritten, messagesWritten <-chan struct{} // closed when all has been written
 }
 
 // How long the last words may take. Reports fit into the pipe whether or not the wrapper reads them, so only a machine that is too busy
 // keeps them waiting; without the last of them the wrapper would believe that its guard was killed.
 const (
-	lastReports  = 10 * time.Second
-	lastMessages = time.Second
+	reportFlushTimeout  = 10 * time.Second
+	messageFlushTimeout = time.Second
 )
 
-func newTeller(reports io.Writer) *teller {
-	t := &teller{reports: make(chan string, 64), messages: make(chan string, 64)}
-	t.reported, t.said = writeLines(reports, t.reports), writeLines(os.Stderr, t.messages)
+func newAsyncWriter(reports io.Writer) *asyncWriter {
+	t := &asyncWriter{reports: make(chan string, 64), messages: make(chan string, 64)}
+	t.reportsWritten, t.messagesWritten = writeLines(reports, t.reports), writeLines(os.Stderr, t.messages)
 	return t
 }
 
@@ -268,17 +268,19 @@ func writeLines(to io.Writer, lines <-chan string) <-chan struct{} {
 	return done
 }
 
-func (t *teller) report(r report) {
+func (t *asyncWriter) sendReport(r guardReport) {
 	line, err := json.Marshal(r)
 	if err != nil {
 		return
 	}
-	offer(t.reports, string(line)+"\n")
+	trySend(t.reports, string(line)+"\n")
 }
 
-func (t *teller) say(format string, args ...any) { offer(t.messages, message(format, args...)) }
+func (t *asyncWriter) sendMessage(format string, args ...any) {
+	trySend(t.messages, formatMessage(format, args...))
+}
 
-func offer(ch chan<- string, line string) {
+func trySend(ch chan<- string, line string) {
 	select {
 	case ch <- line:
 	default:
@@ -286,14 +288,14 @@ func offer(ch chan<- string, line string) {
 }
 
 // close waits for what has been said, for as long as that is worth it.
-func (t *teller) close() {
+func (t *asyncWriter) close() {
 	close(t.reports)
 	close(t.messages)
-	waitAtMost(t.reported, lastReports)
-	waitAtMost(t.said, lastMessages)
+	waitWithTimeout(t.reportsWritten, reportFlushTimeout)
+	waitWithTimeout(t.messagesWritten, messageFlushTimeout)
 }
 
-func waitAtMost(done <-chan struct{}, d time.Duration) {
+func waitWithTimeout(done <-chan struct{}, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -27,8 +27,8 @@ goes on after the TTL goes on without the lock. Use run where you can.
 
 The handle is one line of JSON, with the lock's fencing token in "token". Whoever has it can give the lock away.`
 
-// handle is what acquire prints: the library's, and the store that it is for.
-type handle struct {
+// lockHandle is what acquire prints: the library's, and the store that it is for.
+type lockHandle struct {
 	holdfast.Handle
 	Store string `json:"store"`
 }
@@ -39,33 +39,33 @@ func newAcquire(storeURL *string) *cobra.Command {
 		Use:   "acquire [flags] NAME",
 		Short: "Take a lock for a time, and print a handle for renew and release",
 		Long:  acquireHelp,
-		Args:  exactly("NAME"),
+		Args:  exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			request, err := f.request(c, args[0], "acquire")
+			request, err := f.newRequest(c, args[0], "acquire")
 			if err != nil {
 				return err
 			}
-			return acquireFor(request, *f.store)
+			return acquireAndDetach(request, *f.store)
 		},
 		DisableFlagsInUseLine: true,
 	}
-	f.define(c)
+	f.addFlags(c)
 	return c
 }
 
-func acquireFor(request *request, store string) error {
-	client, lease, err := request.acquired(store, catchSignals(), nil)
+func acquireAndDetach(request *lockRequest, store string) error {
+	client, lease, err := request.acquireUntilSignal(store, catchSignals(), nil)
 	if client != nil {
 		defer closeClient(client)
 	}
 	if err != nil {
 		return err
 	}
-	h, err := leave(client, lease)
+	h, err := detachLease(client, lease)
 	if err != nil {
 		return err
 	}
-	line, err := json.Marshal(handle{h, client.Info().Store})
+	line, err := json.Marshal(lockHandle{h, client.Info().Store})
 	if err == nil {
 		_, err = fmt.Fprintln(os.Stdout, string(line))
 	}
@@ -73,34 +73,34 @@ func acquireFor(request *request, store string) error {
 		return nil
 	}
 	// Nobody has the handle, so nobody could give the lock back.
-	return exitWith(exitUnwritten, "the handle cannot be printed, and %s: %s", returned(client, h), bareReason(err))
+	return exitWith(exitOutputFailed, "the handle cannot be printed, and %s: %s", releaseUnprinted(client, h), rootCause(err))
 }
 
-// leave makes the lock stand with nobody behind it. It is given back if that is not certain to have worked: the handle of a
+// detachLease makes the lock stand with nobody behind it. It is given back if that is not certain to have worked: the handle of a
 // claim that may end with this process is worth nothing.
-func leave(client *holdfast.Client, lease *holdfast.Lease) (holdfast.Handle, error) {
+func detachLease(client *holdfast.Client, lease *holdfast.Lease) (holdfast.Handle, error) {
 	h, err := lease.Detach()
 	switch {
 	case err == nil:
 		return h, nil
 	case errors.Is(err, holdfast.ErrLost):
-		return h, exitWith(exitLost, "%s is lost: %s", shown(lease.Name()), lossReason(err))
+		return h, exitWith(exitLost, "%s is lost: %s", quoteName(lease.Name()), lossText(err))
 	case errors.Is(err, holdfast.ErrUncertain):
-		return h, exitWith(exitUnavailable, "no handle could be made, and %s: %s", returned(client, h), reason(err))
+		return h, exitWith(exitUnavailable, "no handle could be made, and %s: %s", releaseUnprinted(client, h), errorText(err))
 	}
 	_ = lease.Release()
 	return h, storeError(err)
 }
 
-// returned gives a lock back whose handle nobody has, and says what became of it.
-func returned(client *holdfast.Client, h holdfast.Handle) string {
+// releaseUnprinted gives a lock back whose handle nobody has, and says what became of it.
+func releaseUnprinted(client *holdfast.Client, h holdfast.Handle) string {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	err := within(2*closeTimeout, func() error { return client.Release(ctx, h) })
+	err := runWithTimeout(2*closeTimeout, func() error { return client.Release(ctx, h) })
 	if err != nil && !errors.Is(err, holdfast.ErrLost) {
-		return shown(h.Name) + " may stand until its TTL is over"
+		return quoteName(h.Name) + " may stand until its TTL is over"
 	}
-	return shown(h.Name) + " was given back"
+	return quoteName(h.Name) + " was given back"
 }
 
 func newRenew(storeURL *string) *cobra.Command {
@@ -110,9 +110,9 @@ func newRenew(storeURL *string) *cobra.Command {
 		Long: `renew makes the lock of a handle last for its TTL from now. With - the handle is read from standard input, where others on
 the machine cannot see it. Exits 76 if the lock is lost: nothing brings it back. A lock that an operator broke is free for
 others when renew has said so: let no work go on under it while renew runs, or release it at the end of the work instead.`,
-		Args: exactly("HANDLE"),
+		Args: exactArgs("HANDLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return withHandle(*storeURL, args[0], renew)
+			return withHandle(*storeURL, args[0], renewHandle)
 		},
 	}
 }
@@ -123,10 +123,10 @@ func newRelease(storeURL *string) *cobra.Command {
 		Short: "Give back a lock taken by acquire",
 		Long: `release gives the lock of a handle back. With - the handle is read from standard input, where others on the machine cannot
 see it. Exits 76 if the lock was lost before, or an operator broke it.`,
-		Args: exactly("HANDLE"),
+		Args: exactArgs("HANDLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return withHandle(*storeURL, args[0], func(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
-				if err := renew(ctx, client, h); errors.Is(err, holdfast.ErrLost) { // only a renewal hears that it was broken
+				if err := renewHandle(ctx, client, h); errors.Is(err, holdfast.ErrLost) { // only a renewal hears that it was broken
 					return err
 				}
 				return client.Release(ctx, h)
@@ -135,50 +135,50 @@ see it. Exits 76 if the lock was lost before, or an operator broke it.`,
 	}
 }
 
-// renew renews a lock, and gives up one that an operator broke: its holder has heard it then.
-func renew(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
+// renewHandle renews a lock, and gives up one that an operator broke: its holder has heard it then.
+func renewHandle(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
 	err := client.Renew(ctx, h)
 	var loss *holdfast.LossError
 	if errors.As(err, &loss) && loss.Cause == holdfast.LossBroken {
 		if stands := client.Release(ctx, h); stands != nil && !errors.Is(stands, holdfast.ErrLost) {
-			say("%s may stand until its TTL is over: %s", shown(h.Name), reason(stands))
+			printMessage("%s may stand until its TTL is over: %s", quoteName(h.Name), errorText(stands))
 		}
 	}
 	return err
 }
 
-// maxHandle is more than any handle is long.
-const maxHandle = 64 << 10
+// maxHandleSize is more than any handle is long.
+const maxHandleSize = 64 << 10
 
 // withHandle runs f with a handle and a client of its store.
 func withHandle(store, arg string, f func(context.Context, *holdfast.Client, holdfast.Handle) error) error {
 	if arg == "-" {
-		in, err := io.ReadAll(io.LimitReader(os.Stdin, maxHandle))
+		in, err := io.ReadAll(io.LimitReader(os.Stdin, maxHandleSize))
 		if err != nil {
-			return usage("the handle cannot be read: %s", bareReason(err))
+			return usageError("the handle cannot be read: %s", rootCause(err))
 		}
 		arg = string(in)
 	}
-	var h handle
+	var h lockHandle
 	if err := json.Unmarshal([]byte(strings.TrimSpace(arg)), &h); err != nil || h.Name == "" || h.Store == "" {
-		return usage("that is no handle; acquire prints one")
+		return usageError("that is no handle; acquire prints one")
 	}
 	return withClient(store, func(ctx context.Context, client *holdfast.Client) error {
 		if here := client.Info().Store; h.Store != here {
-			return usage("the handle is for the store %s, and this is %s", words(h.Store), words(here))
+			return usageError("the handle is for the store %s, and this is %s", printableText(h.Store), printableText(here))
 		}
-		ctx, cancel := context.WithTimeout(ctx, handleTime)
+		ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 		defer cancel()
 		err := f(ctx, client, h.Handle)
 		switch {
 		case err == nil:
 			return nil
 		case errors.Is(err, holdfast.ErrLost):
-			return exitWith(exitLost, "%s is lost: %s", shown(h.Name), lossReason(err))
+			return exitWith(exitLost, "%s is lost: %s", quoteName(h.Name), lossText(err))
 		}
 		return storeError(err)
 	})
 }
 
-// handleTime is for one request.
-const handleTime = 10 * time.Second
+// handleTimeout is for one request.
+const handleTimeout = 10 * time.Second

@@ -19,107 +19,109 @@ import (
 
 func TestHold(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorkspace(t)
 	for _, sig := range []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP} {
-		r := w.start("hold", "--json", "record", "a")
-		r.await("the token", func() bool { return regexp.MustCompile(`^\d{10,}\n$`).MatchString(r.stdout()) })
-		w.run("run", "-n", "a", "true").want(t, 75, "a is held by", "(hold)")
+		r := w.startProgram("hold", "--json", "record", "a")
+		r.awaitTrue("the token", func() bool { return regexp.MustCompile(`^\d{10,}\n$`).MatchString(r.readStdout()) })
+		w.runProgram("run", "-n", "a", "true").check(t, 75, "a is held by", "(hold)")
 		r.signal(unix.SIGWINCH)
 		r.signal(sig)
-		r.wait().want(t, 0)
-		w.run("run", "-n", "a", "true").want(t, 0)
-		if last, _ := w.last(w.path("record")); last["outcome"] != "released" {
+		r.wait().check(t, 0)
+		w.runProgram("run", "-n", "a", "true").check(t, 0)
+		if last, _ := w.readRecord(w.filePath("record")); last["outcome"] != "released" {
 			t.Errorf("record: %v", last)
 		}
 	}
-	r := w.start("hold", "--ttl", "6s", "a").says("\n")
-	w.run("hold", "-n", "a").want(t, 75)
-	w.run("break", "a").want(t, 0)
-	r.wait().want(t, 76, "a is lost: an operator broke it")
-	w.run("hold").want(t, 64)
-	w.run("hold", "--grace", "1s", "a").want(t, 64)
+	r := w.startProgram("hold", "--ttl", "6s", "a").awaitOutput("\n")
+	w.runProgram("hold", "-n", "a").check(t, 75)
+	w.runProgram("break", "a").check(t, 0)
+	r.wait().check(t, 76, "a is lost: an operator broke it")
+	w.runProgram("hold").check(t, 64)
+	w.runProgram("hold", "--grace", "1s", "a").check(t, 64)
 
-	r = w.start("hold", "--ttl", "5s", "a").says("\n")
+	r = w.startProgram("hold", "--ttl", "5s", "a").awaitOutput("\n")
 	r.signal(unix.SIGSTOP)
-	w.run("run", "a", "true").want(t, 0)
+	w.runProgram("run", "a", "true").check(t, 0)
 	r.signal(unix.SIGCONT)
-	r.wait().want(t, 76, "a is lost")
+	r.wait().check(t, 76, "a is lost")
 }
 
 func TestAcquireRenewRelease(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorkspace(t)
 	take := func(flags ...string) string {
-		got := w.run(append(append([]string{"acquire"}, flags...), "a")...)
-		got.want(t, 0)
-		var h handle
+		got := w.runProgram(append(append([]string{"acquire"}, flags...), "a")...)
+		got.check(t, 0)
+		var h lockHandle
 		if err := json.Unmarshal([]byte(got.out), &h); err != nil || h.Token <= 0 || strings.Count(got.out, "\n") != 1 {
 			t.Fatalf("no handle: %v; %s", err, got.description)
 		}
 		return strings.TrimSpace(got.out)
 	}
 	h := take()
-	w.run("run", "-n", "a", "true").want(t, 75, "(acquire)")
-	w.run("acquire", "-n", "a").want(t, 75)
-	w.run("acquire", "-n", "--skip-ok", "a").want(t, 0)
-	w.run("renew", h).want(t, 0)
-	w.run("release", h).want(t, 0)
-	w.run("run", "-n", "a", "true").want(t, 0)
-	w.run("release", h).want(t, 76, "a is lost")
-	w.run("renew", h).want(t, 76, "a is lost")
+	w.runProgram("run", "-n", "a", "true").check(t, 75, "(acquire)")
+	w.runProgram("acquire", "-n", "a").check(t, 75)
+	w.runProgram("acquire", "-n", "--skip-ok", "a").check(t, 0)
+	w.runProgram("renew", h).check(t, 0)
+	w.runProgram("release", h).check(t, 0)
+	w.runProgram("run", "-n", "a", "true").check(t, 0)
+	w.runProgram("release", h).check(t, 76, "a is lost")
+	w.runProgram("renew", h).check(t, 76, "a is lost")
 
 	// A timed lock, whose holder is nobody.
 	const ttl = 10 * time.Second
 	h = take("--ttl", ttl.String())
 	time.Sleep(2 * time.Second) // by which it would end sooner if it were not renewed
 	renewing := time.Now()
-	w.run("renew", h).want(t, 0)
+	w.runProgram("renew", h).check(t, 0)
 	renewed := time.Now()
-	w.run("run", "a", "true").want(t, 0)
+	w.runProgram("run", "a", "true").check(t, 0)
 	if took := time.Since(renewing); took < ttl || time.Since(renewed) > ttl+15*time.Second {
 		t.Errorf("renewed for %v, the lock was free after %v", ttl, took)
 	}
-	w.run("renew", h).want(t, 76)
+	w.runProgram("renew", h).check(t, 76)
 
 	// One may break it, and others' handles are of no use.
 	h = take("--shared", "--ttl", "5m")
 	other := take("--shared", "--ttl", "5m")
-	w.run("release", other).want(t, 0)
-	w.run("run", "-n", "a", "true").want(t, 75)
-	r := w.command("release", "-")
+	w.runProgram("release", other).check(t, 0)
+	w.runProgram("run", "-n", "a", "true").check(t, 75)
+	r := w.newProgram("release", "-")
 	r.cmd.Stdin = strings.NewReader(h + "\n")
-	r.begin().wait().want(t, 0)
-	w.run("run", "-n", "a", "true").want(t, 0)
+	r.launch().wait().check(t, 0)
+	w.runProgram("run", "-n", "a", "true").check(t, 0)
 
 	// Whoever hears that it was broken passes it on.
 	for _, does := range []string{"renew", "release"} {
 		h = take("--ttl", "5m")
-		w.run("break", "a").want(t, 0)
-		w.run("run", "-n", "a", "true").want(t, 75)
-		w.run(does, h).want(t, 76, "a is lost: an operator broke it")
-		w.run("run", "-n", "a", "true").want(t, 0)
+		w.runProgram("break", "a").check(t, 0)
+		w.runProgram("run", "-n", "a", "true").check(t, 75)
+		w.runProgram(does, h).check(t, 76, "a is lost: an operator broke it")
+		w.runProgram("run", "-n", "a", "true").check(t, 0)
 	}
 
 	for _, bad := range []string{"", "nonsense", "{}", "-"} {
-		w.run("renew", bad).want(t, 64, "no handle")
-		w.run("release", bad).want(t, 64, "no handle")
+		w.runProgram("renew", bad).check(t, 64, "no handle")
+		w.runProgram("release", bad).check(t, 64, "no handle")
 	}
-	w.run("--store", w.store+"2", "release", h).want(t, 64, "the handle is for the store")
-	w.run("renew", strings.Replace(h, `"token":`, `"token":-`, 1)).want(t, 64)
-	w.run("renew", strings.Replace(h, `"store":`, `"shop":`, 1)).want(t, 64, "that is no handle")
+	w.runProgram("--store", w.store+"2", "release", h).check(t, 64, "the handle is for the store")
+	w.runProgram("renew", strings.Replace(h, `"token":`, `"token":-`, 1)).check(t, 64)
+	w.runProgram("renew", strings.Replace(h, `"store":`, `"shop":`, 1)).check(t, 64, "that is no handle")
 }
 
 func TestWatch(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	r, j := w.start("watch", "a").says("a: free\n"), w.start("watch", "--json", "a").says(`"holders":[]`)
-	holder, release := w.hold("a")
-	r.says("a: mutex held by ")
-	j.says(fmt.Sprintf("holdfast[%d]", holder.cmd.Process.Pid))
+	w := newWorkspace(t)
+	r, j := w.startProgram("watch", "a").awaitOutput("a: free\n"), w.startProgram("watch", "--json", "a").awaitOutput(`"holders":[]`)
+	holder, release := w.startHolder("a")
+	r.awaitOutput("a: mutex held by ")
+	j.awaitOutput(fmt.Sprintf("holdfast[%d]", holder.cmd.Process.Pid))
 	release()
 	holder.wait()
-	r.await("it to be free", func() bool { return strings.HasSuffix(r.stdout(), "a: free\n") && strings.Count(r.stdout(), "\n") == 3 })
-	for line := range strings.Lines(j.stdout()) {
+	r.awaitTrue("it to be free", func() bool {
+		return strings.HasSuffix(r.readStdout(), "a: free\n") && strings.Count(r.readStdout(), "\n") == 3
+	})
+	for line := range strings.Lines(j.readStdout()) {
 		if !json.Valid([]byte(line)) {
 			t.Errorf("%q", line)
 		}
@@ -136,11 +138,11 @@ func TestWatch(t *testing.T) {
 
 func TestExplain(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	got := w.run("explain", "--ttl", "12s", "--grace", "3s", "--signal", "INT", "--max-hold", "1m", "a")
-	got.want(t, 0)
+	w := newWorkspace(t)
+	got := w.runProgram("explain", "--ttl", "12s", "--grace", "3s", "--signal", "INT", "--max-hold", "1m", "a")
+	got.check(t, 0)
 	for _, line := range []string{
-		`(?m)^stands in +` + regexp.QuoteMeta(w.path("store/locks/a")) + `/$`,
+		`(?m)^stands in +` + regexp.QuoteMeta(w.filePath("store/locks/a")) + `/$`,
 		`(?m)^TTL +12s$`,
 		`(?m)^renewed every +4s; a renewal may be late by 3\.88s$`,
 		`(?m)^the command is told to end +with SIGINT, 7\.88s after`,
@@ -153,13 +155,13 @@ func TestExplain(t *testing.T) {
 			t.Errorf("no line like %s in\n%s", line, got.out)
 		}
 	}
-	_, release := w.hold("a", "--limit", "3")
+	_, release := w.startHolder("a", "--limit", "3")
 	defer release()
-	if got := w.run("explain", "--limit", "3", "a"); !strings.Contains(got.out, "semaphore of 3, held by ") {
+	if got := w.runProgram("explain", "--limit", "3", "a"); !strings.Contains(got.out, "semaphore of 3, held by ") {
 		t.Error(got.description)
 	}
 	refused := func(want string, args ...string) {
-		if got := w.run(args...); got.code != 0 || !strings.Contains(got.out, want) || want == "" && strings.Contains(got.out, "refused") {
+		if got := w.runProgram(args...); got.code != 0 || !strings.Contains(got.out, want) || want == "" && strings.Contains(got.out, "refused") {
 			t.Errorf("want %q; %s", want, got.description)
 		}
 	}
@@ -169,24 +171,24 @@ func TestExplain(t *testing.T) {
 	refused("is refused: b is in use as a mutex", "run", "b", program, "explain", "--limit", "2", "b")
 	refused("", "explain", "--limit", "3", "a")
 	refused("", "run", "b", "env", "-u", "HOLDFAST_HELD", program, "explain", "--shared", "b")
-	if got := w.run("list"); strings.Count(got.out, "\n") != 2 {
+	if got := w.runProgram("list"); strings.Count(got.out, "\n") != 2 {
 		t.Errorf("explain changed something: %s", got.description)
 	}
-	w.run("explain", "--ttl", "10s", "--grace", "9s", "a").want(t, 64, "does not fit")
-	w.run("explain").want(t, 64)
-	w.run("explain", "--store", "file:///dev/null", "a").want(t, 69)
+	w.runProgram("explain", "--ttl", "10s", "--grace", "9s", "a").check(t, 64, "does not fit")
+	w.runProgram("explain").check(t, 64)
+	w.runProgram("explain", "--store", "file:///dev/null", "a").check(t, 69)
 }
 
-// undetached is a store whose claims cannot be made to stand alone, as far as their client can tell.
-type undetached struct{ driver.Store }
+// uncertainDetachStore is a store whose claims cannot be made to stand alone, as far as their client can tell.
+type uncertainDetachStore struct{ driver.Store }
 
-func (undetached) Detach(context.Context, driver.Grant, time.Duration) error {
+func (uncertainDetachStore) Detach(context.Context, driver.Grant, time.Duration) error {
 	return driver.ErrUncertain
 }
 
-func TestALockWithoutAHandleIsGivenBack(t *testing.T) {
+func TestLockWithoutHandleReleased(t *testing.T) {
 	t.Parallel()
-	client, err := holdfast.New(undetached{memory.New(nil).Open()}, nil)
+	client, err := holdfast.New(uncertainDetachStore{memory.New(nil).Open()}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +198,7 @@ func TestALockWithoutAHandleIsGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	var exit *exitError
-	if _, err := leave(client, lease); !errors.As(err, &exit) || exit.code != 69 || !strings.Contains(err.Error(), "a was given back") {
+	if _, err := detachLease(client, lease); !errors.As(err, &exit) || exit.code != 69 || !strings.Contains(err.Error(), "a was given back") {
 		t.Errorf("want exit 69 and a given back; %v", err)
 	}
 	if _, err := client.Mutex("a", nil).TryLock(t.Context()); err != nil {

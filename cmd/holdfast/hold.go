@@ -22,27 +22,27 @@ func newHold(storeURL *string) *cobra.Command {
 		Use:   "hold [flags] NAME",
 		Short: "Hold a lock until told to end",
 		Long:  holdHelp,
-		Args:  exactly("NAME"),
+		Args:  exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return recorded(json, args[0], func(r *record) error {
-				request, err := f.request(c, args[0], "hold")
+			return withRecord(json, args[0], func(r *runRecord) error {
+				request, err := f.newRequest(c, args[0], "hold")
 				if err != nil {
 					return err
 				}
-				return hold(request, *f.store, r)
+				return holdLock(request, *f.store, r)
 			})
 		},
 		DisableFlagsInUseLine: true,
 	}
-	f.define(c)
-	f.defineHolds(c)
-	defineRecord(c, &json)
+	f.addFlags(c)
+	f.addHoldFlags(c)
+	addRecordFlag(c, &json)
 	return c
 }
 
-func hold(request *request, store string, r *record) error {
+func holdLock(request *lockRequest, store string, r *runRecord) error {
 	signals := catchSignals()
-	client, lease, err := request.acquired(store, signals, r)
+	client, lease, err := request.acquireUntilSignal(store, signals, r)
 	if client != nil {
 		defer closeClient(client)
 	}
@@ -50,27 +50,27 @@ func hold(request *request, store string, r *record) error {
 		return err
 	}
 	if _, err := fmt.Fprintln(os.Stdout, lease.Token()); err != nil {
-		_ = request.giveBack(lease, false, r)
-		return &exitError{code: exitUnwritten, outcome: outcomeUnwritten,
-			err: fmt.Errorf("the token of %s cannot be printed, and so it is not held: %s", shown(request.name), bareReason(err))}
+		_ = request.releaseLease(lease, false, r)
+		return &exitError{code: exitOutputFailed, outcome: outcomeNotPrinted,
+			err: fmt.Errorf("the token of %s cannot be printed, and so it is not held: %s", quoteName(request.name), rootCause(err))}
 	}
-	signals.wait(lease.Context())
+	signals.waitForEnd(lease.Context())
 	if err := lease.Err(); err != nil {
-		say("%s is lost: %s", shown(request.name), lossReason(err))
-		r.event("lost", fields{"reason": lossReason(err)})
+		printMessage("%s is lost: %s", quoteName(request.name), lossText(err))
+		r.addEvent("lost", fields{"reason": lossText(err)})
 	}
-	if err := request.giveBack(lease, lease.Err() != nil, r); err != nil {
-		return &exitError{code: exitLost, outcome: outcomeLost, why: lossReason(err)}
+	if err := request.releaseLease(lease, lease.Err() != nil, r); err != nil {
+		return &exitError{code: exitLost, outcome: outcomeLost, reason: lossText(err)}
 	}
 	return &exitError{outcome: outcomeReleased}
 }
 
-// wait waits for a signal that would end a program that catches none, or for the end of ctx.
-func (s *signals) wait(ctx context.Context) {
+// waitForEnd waits for a signal that would end a program that catches none, or for the end of ctx.
+func (s *signalQueue) waitForEnd(ctx context.Context) {
 	for {
 		select {
 		case sig := <-s.ch:
-			if n, ok := sig.(syscall.Signal); ok && !harmless[n] {
+			if n, ok := sig.(syscall.Signal); ok && !harmlessSignals[n] {
 				return
 			}
 		case <-ctx.Done():

@@ -10,20 +10,20 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// addJSON adds the flag of those who show locks.
-func addJSON(c *cobra.Command, asJSON *bool) {
+// addJSONFlag adds the flag of those who show locks.
+func addJSONFlag(c *cobra.Command, asJSON *bool) {
 	c.Flags().BoolVar(asJSON, "json", false, "print lines of JSON")
 }
 
-// writeLock writes a lock as programs read it, in one line.
-func writeLock(w io.Writer, lock holdfast.Lock) error {
+// writeLockJSON writes a lock as programs read it, in one line.
+func writeLockJSON(w io.Writer, lock holdfast.Lock) error {
 	return json.NewEncoder(w).Encode(fields{
 		"time": time.Now().Format(time.RFC3339Nano), "name": lock.Name, "kind": lock.Kind, "limit": lock.Limit, "token": lock.Token,
-		"holders": standingRecords(lock.Holders), "waiters": standingRecords(lock.Waiters),
+		"holders": claimsAsJSON(lock.Holders), "waiters": claimsAsJSON(lock.Waiters),
 	})
 }
 
-func standingRecords(all []holdfast.ClaimInfo) []fields {
+func claimsAsJSON(all []holdfast.ClaimInfo) []fields {
 	records := []fields{}
 	for _, s := range all {
 		f := fields{"owner": s.Owner, "note": s.Meta, "weight": s.Weight, "ref": s.Ref}

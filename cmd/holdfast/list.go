@@ -28,7 +28,7 @@ With --json each line is an object, as watch prints them, and no locks are no li
 			if len(args) == 0 {
 				return nil
 			}
-			return exactly("PREFIX")(c, args)
+			return exactArgs("PREFIX")(c, args)
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			prefix := ""
@@ -36,18 +36,18 @@ With --json each line is an object, as watch prints them, and no locks are no li
 				prefix = args[0]
 			}
 			if scheme, _, ok := strings.Cut(prefix, "://"); ok && slices.Contains(driver.Schemes(), scheme) {
-				return usage("the URL of a store is no PREFIX; give it with --store")
+				return usageError("the URL of a store is no PREFIX; give it with --store")
 			}
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
-				return list(ctx, c.OutOrStdout(), client, prefix, asJSON)
+				return listLocks(ctx, c.OutOrStdout(), client, prefix, asJSON)
 			})
 		},
 	}
-	addJSON(c, &asJSON)
+	addJSONFlag(c, &asJSON)
 	return c
 }
 
-func list(ctx context.Context, w io.Writer, client *holdfast.Client, prefix string, asJSON bool) error {
+func listLocks(ctx context.Context, w io.Writer, client *holdfast.Client, prefix string, asJSON bool) error {
 	var locks []holdfast.Lock
 	var failed error
 	for lock, err := range client.List(ctx, prefix) {
@@ -56,7 +56,7 @@ func list(ctx context.Context, w io.Writer, client *holdfast.Client, prefix stri
 			continue
 		}
 		if failed != nil { // each in a line of its own, the last by whoever ends the program
-			say("%s", reason(failed))
+			printMessage("%s", errorText(failed))
 		}
 		failed = err
 	}
@@ -76,7 +76,7 @@ func printLocks(w io.Writer, locks []holdfast.Lock, asJSON bool) error {
 	}
 	if asJSON {
 		for _, l := range locks {
-			if err := writeLock(w, l); err != nil {
+			if err := writeLockJSON(w, l); err != nil {
 				return err
 			}
 		}
@@ -84,11 +84,11 @@ func printLocks(w io.Writer, locks []holdfast.Lock, asJSON bool) error {
 	}
 	rows := [][]string{{"NAME", "KIND", "HOLDERS", "WAITING", "HELD BY", "SINCE"}}
 	for _, l := range locks {
-		row := []string{shown(l.Name), usedAs(l), fmt.Sprint(len(l.Holders)), fmt.Sprint(len(l.Waiters)), "-", "-"}
+		row := []string{quoteName(l.Name), describeKind(l), fmt.Sprint(len(l.Holders)), fmt.Sprint(len(l.Waiters)), "-", "-"}
 		if len(l.Holders) > 0 {
-			row[4], row[5] = words(l.Holders[0].Owner), moment(l.Holders[0].Since)
+			row[4], row[5] = printableText(l.Holders[0].Owner), formatTime(l.Holders[0].Since)
 		}
 		rows = append(rows, row)
 	}
-	return table(w, rows)
+	return writeTable(w, rows)
 }

@@ -17,19 +17,19 @@ import (
 const listenerName = "signal-listener"
 
 const (
-	listenerTime   = time.Second           // how long an answer may take
-	listenerLag    = 10 * time.Millisecond // between a signal and its being heard
-	listenerMemory = 5 * time.Second       // how long a signal counts as the one that is asked for
+	listenerTimeout = time.Second           // how long an answer may take
+	listenerDelay   = 10 * time.Millisecond // between a signal and its being heard
+	signalMemory    = 5 * time.Second       // how long a signal counts as the one that is asked for
 )
 
-// listener is this program's end of it. A nil one knows nothing.
-type listener struct {
+// signalListener is this program's end of it. A nil one knows nothing.
+type signalListener struct {
 	questions, answers *os.File
-	silent             bool // it did not answer in time: it was stopped, or it is gone
+	broken             bool // it did not answer in time: it was stopped, or it is gone
 }
 
 // startListener starts the listener.
-func startListener(program string) *listener {
+func startListener(program string) *signalListener {
 	ask, questions, err1 := os.Pipe()
 	answers, tell, err2 := os.Pipe()
 	defer closeAll(ask, tell)
@@ -41,15 +41,15 @@ func startListener(program string) *listener {
 		closeAll(questions, answers)
 		return nil
 	}
-	return &listener{questions: questions, answers: answers}
+	return &signalListener{questions: questions, answers: answers}
 }
 
-// ask learns whether the group had a signal a moment ago, if that is known.
-func (l *listener) ask(sig syscall.Signal) (had, known bool) {
-	if l == nil || l.silent {
+// groupHadSignal learns whether the group had a signal a moment ago, if that is known.
+func (l *signalListener) groupHadSignal(sig syscall.Signal) (had, known bool) {
+	if l == nil || l.broken {
 		return false, false
 	}
-	until := time.Now().Add(listenerTime)
+	until := time.Now().Add(listenerTimeout)
 	_ = l.questions.SetWriteDeadline(until)
 	_ = l.answers.SetReadDeadline(until)
 	var answer [1]byte
@@ -57,12 +57,12 @@ func (l *listener) ask(sig syscall.Signal) (had, known bool) {
 	if err == nil {
 		_, err = io.ReadFull(l.answers, answer[:])
 	}
-	l.silent = err != nil
-	return answer[0] == 1, !l.silent
+	l.broken = err != nil
+	return answer[0] == 1, !l.broken
 }
 
-// end lets the listener end.
-func (l *listener) end() {
+// closePipes lets the listener end.
+func (l *signalListener) closePipes() {
 	if l != nil {
 		closeAll(l.questions, l.answers)
 	}
@@ -72,7 +72,7 @@ func (l *listener) end() {
 func runListener() int {
 	signals := make(chan os.Signal, 1024)
 	for n := syscall.Signal(1); n <= lastSignal; n++ {
-		if !faults[n] {
+		if !uncaughtSignals[n] {
 			signal.Notify(signals, n)
 		}
 	}
@@ -85,7 +85,7 @@ func runListener() int {
 				close(questions)
 				return
 			}
-			time.Sleep(listenerLag)
+			time.Sleep(listenerDelay)
 			questions <- syscall.Signal(question[0])
 		}
 	}()
@@ -102,7 +102,7 @@ func runListener() int {
 				got[(<-signals).(syscall.Signal)] = time.Now()
 			}
 			answer := byte(0)
-			if at, ok := got[sig]; ok && time.Since(at) < listenerMemory {
+			if at, ok := got[sig]; ok && time.Since(at) < signalMemory {
 				answer = 1
 			}
 			delete(got, sig)

@@ -10,9 +10,9 @@ func main() {
 	case listenerName:
 		os.Exit(runListener())
 	}
-	code, signal := execute(os.Args[1:])
+	code, signal := executeCommand(os.Args[1:])
 	if signal != 0 {
-		dieOf(signal)
+		dieBySignal(signal)
 	}
 	os.Exit(code)
 }

@@ -30,15 +30,15 @@ import (
 // see exactly enough: see helper.
 var program, self string
 
-// noRaceSleep keeps the race detector from making each run a second long.
-const noRaceSleep = "GORACE=atexit_sleep_ms=0"
+// raceEnvironment keeps the race detector from making each run a second long.
+const raceEnvironment = "GORACE=atexit_sleep_ms=0"
 
-// patient is how long anything may take that has no time of its own.
-const patient = time.Minute
+// testTimeout is how long anything may take that has no time of its own.
+const testTimeout = time.Minute
 
 func TestMain(m *testing.M) {
 	if what := os.Getenv("HOLDFAST_TEST_HELPER"); what != "" {
-		helper(what)
+		runHelper(what)
 		return
 	}
 	os.Exit(build(m))
@@ -73,19 +73,19 @@ func build(m *testing.M) int {
 	return m.Run()
 }
 
-// seen is what a command finds.
-type seen struct {
+// commandView is what a command finds.
+type commandView struct {
 	Args  [][]byte // JSON's strings are UTF-8 only
 	Env   []string
 	Stdin []byte
 }
 
-// helper is what this binary does as a command under a lock.
-func helper(what string) {
+// runHelper is what this binary does as a command under a lock.
+func runHelper(what string) {
 	switch what {
 	case "see":
 		in, _ := io.ReadAll(os.Stdin)
-		s := seen{Env: os.Environ(), Stdin: in}
+		s := commandView{Env: os.Environ(), Stdin: in}
 		for _, arg := range os.Args[1:] {
 			s.Args = append(s.Args, []byte(arg))
 		}
@@ -96,7 +96,7 @@ func helper(what string) {
 			data, _ := os.ReadFile(file)
 			if _, err := fmt.Sscan(string(data), &pid); err != nil {
 				fmt.Println(file, err)
-			} else if alive(pid) {
+			} else if isAlive(pid) {
 				fmt.Println(file, pid, "runs")
 			}
 		}
@@ -105,9 +105,9 @@ func helper(what string) {
 		client, _ := holdfast.New(memory.New(nil).Open(), nil)
 		lease, _ := client.Mutex("a", nil).Lock(context.Background())
 		guard, _ := startTree("/bin/sh", []string{"sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!; kill -KILL $$"}, nil, false)
-		k := &keeper{lease: lease, clock: driver.SystemClock, ttl: 30 * time.Second, terms: terms{Signal: unix.SIGTERM, Pulse: time.Second}, tree: guard}
-		k.until = k.believedUntil()
-		k.stepIn()
+		k := &wrapper{lease: lease, clock: driver.SystemClock, ttl: 30 * time.Second, policy: killPolicy{Signal: unix.SIGTERM, CheckInterval: time.Second}, tree: guard}
+		k.sentExpiry = k.leaseExpiry()
+		k.takeOverTree()
 		fmt.Println("nothing is left")
 	case "setuid": // this binary belongs to root and is set-uid
 		if os.Args[1] == "true" {
@@ -173,24 +173,24 @@ func runInner(depth, script string) {
 	time.Sleep(time.Hour) // nobody but root may end this
 }
 
-// world is a store and a directory of one test.
-type world struct {
+// workspace is a store and a directory of one test.
+type workspace struct {
 	*testing.T
 	dir   string
 	store string // URL
 }
 
-func newWorld(t *testing.T) *world {
+func newWorkspace(t *testing.T) *workspace {
 	t.Helper()
 	dir := t.TempDir()
-	w := &world{T: t, dir: dir, store: "file://" + filepath.Join(dir, "store")}
-	t.Cleanup(w.killAll)
+	w := &workspace{T: t, dir: dir, store: "file://" + filepath.Join(dir, "store")}
+	t.Cleanup(w.killLeftovers)
 	return w
 }
 
-// killAll kills what a failed test has left running: the processes that work in its directory, which no others do.
-func (w *world) killAll() {
-	for end := time.Now().Add(patient); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+// killLeftovers kills what a failed test has left running: the processes that work in its directory, which no others do.
+func (w *workspace) killLeftovers() {
+	for end := time.Now().Add(testTimeout); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		dirs, _ := filepath.Glob("/proc/[0-9]*/cwd")
 		left := 0
 		for _, link := range dirs {
@@ -199,7 +199,7 @@ func (w *world) killAll() {
 				continue
 			}
 			var pid int
-			if _, err := fmt.Sscanf(link, "/proc/%d/cwd", &pid); err == nil && pid != os.Getpid() && alive(pid) {
+			if _, err := fmt.Sscanf(link, "/proc/%d/cwd", &pid); err == nil && pid != os.Getpid() && isAlive(pid) {
 				left++
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}
@@ -211,41 +211,41 @@ func (w *world) killAll() {
 	w.Errorf("processes of this test cannot be killed")
 }
 
-// path is a file of the test's.
-func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
+// filePath is a file of the test's.
+func (w *workspace) filePath(name string) string { return filepath.Join(w.dir, name) }
 
-// env is this process's environment without what would reach the program, and with the store.
-func (w *world) env(more ...string) []string {
+// testEnvironment is this process's environment without what would reach the program, and with the store.
+func (w *workspace) testEnvironment(more ...string) []string {
 	var env []string
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "HOLDFAST_") {
 			env = append(env, v)
 		}
 	}
-	env = append(env, "HOLDFAST_STORE="+w.store, noRaceSleep)
+	env = append(env, "HOLDFAST_STORE="+w.store, raceEnvironment)
 	return append(env, more...)
 }
 
-// running is the program, started.
-type running struct {
-	*world
+// startedProgram is the program, started.
+type startedProgram struct {
+	*workspace
 	cmd      *exec.Cmd
 	out, err string // files
 	ended    chan struct{}
 }
 
-// command prepares the program. It gets a session of its own: these tests may run at a terminal, which would change how
+// newProgram prepares the program. It gets a session of its own: these tests may run at a terminal, which would change how
 // signals go.
-func (w *world) command(args ...string) *running {
-	r := &running{world: w, cmd: exec.Command(program, args...), ended: make(chan struct{})}
-	r.cmd.Dir, r.cmd.Env = w.dir, w.env()
+func (w *workspace) newProgram(args ...string) *startedProgram {
+	r := &startedProgram{workspace: w, cmd: exec.Command(program, args...), ended: make(chan struct{})}
+	r.cmd.Dir, r.cmd.Env = w.dir, w.testEnvironment()
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return r
 }
 
-// begin starts a prepared program. Its output goes to files, so that nothing it leaves behind keeps the test waiting;
+// launch starts a prepared program. Its output goes to files, so that nothing it leaves behind keeps the test waiting;
 // its stderr may go elsewhere.
-func (r *running) begin(stderr ...*os.File) *running {
+func (r *startedProgram) launch(stderr ...*os.File) *startedProgram {
 	r.Helper()
 	out, err1 := os.CreateTemp(r.dir, "out-")
 	errs, err2 := os.CreateTemp(r.dir, "err-")
@@ -275,15 +275,15 @@ func (r *running) begin(stderr ...*os.File) *running {
 	return r
 }
 
-func (w *world) start(args ...string) *running {
+func (w *workspace) startProgram(args ...string) *startedProgram {
 	w.Helper()
-	return w.command(args...).begin()
+	return w.newProgram(args...).launch()
 }
 
-// run runs the program to its end.
-func (w *world) run(args ...string) result {
+// runProgram runs the program to its end.
+func (w *workspace) runProgram(args ...string) result {
 	w.Helper()
-	return w.start(args...).wait()
+	return w.startProgram(args...).wait()
 }
 
 type result struct {
@@ -292,25 +292,25 @@ type result struct {
 	description string
 }
 
-func (r *running) wait() result {
+func (r *startedProgram) wait() result {
 	r.Helper()
 	select {
 	case <-r.ended:
-	case <-time.After(patient):
-		r.Fatalf("%q did not end; stderr:\n%s", r.cmd.Args, r.stderr())
+	case <-time.After(testTimeout):
+		r.Fatalf("%q did not end; stderr:\n%s", r.cmd.Args, r.readStderr())
 	}
 	code := r.cmd.ProcessState.ExitCode()
 	if status, ok := r.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() { // as a shell says it
 		code = 128 + int(status.Signal())
 	}
-	return result{code: code, out: r.stdout(), err: r.stderr(),
-		description: fmt.Sprintf("%q: exit %d, stdout %q, stderr %q", r.cmd.Args[1:], code, r.stdout(), r.stderr())}
+	return result{code: code, out: r.readStdout(), err: r.readStderr(),
+		description: fmt.Sprintf("%q: exit %d, stdout %q, stderr %q", r.cmd.Args[1:], code, r.readStdout(), r.readStderr())}
 }
 
-func (r *running) stdout() string { return r.read(r.out) }
-func (r *running) stderr() string { return r.read(r.err) }
+func (r *startedProgram) readStdout() string { return r.readFile(r.out) }
+func (r *startedProgram) readStderr() string { return r.readFile(r.err) }
 
-func (w *world) read(file string) string {
+func (w *workspace) readFile(file string) string {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return ""
@@ -318,53 +318,53 @@ func (w *world) read(file string) string {
 	return string(data)
 }
 
-func (w *world) write(name, data string) {
+func (w *workspace) writeFile(name, data string) {
 	w.Helper()
-	if err := os.WriteFile(w.path(name), []byte(data), 0o600); err != nil {
+	if err := os.WriteFile(w.filePath(name), []byte(data), 0o600); err != nil {
 		w.Fatal(err)
 	}
 }
 
-func (r *running) signal(s syscall.Signal) {
+func (r *startedProgram) signal(s syscall.Signal) {
 	r.Helper()
 	if err := r.cmd.Process.Signal(s); err != nil {
 		r.Fatal(err)
 	}
 }
 
-// says waits until the command has written something on its output.
-func (r *running) says(text string) *running {
+// awaitOutput waits until the command has written something on its output.
+func (r *startedProgram) awaitOutput(text string) *startedProgram {
 	r.Helper()
-	r.await(fmt.Sprintf("%q on stdout", text), func() bool {
+	r.awaitTrue(fmt.Sprintf("%q on stdout", text), func() bool {
 		select {
 		case <-r.ended:
-			if !strings.Contains(r.stdout(), text) {
+			if !strings.Contains(r.readStdout(), text) {
 				r.Fatalf("ended without saying %q; %s", text, r.wait().description)
 			}
 		default:
 		}
-		return strings.Contains(r.stdout(), text)
+		return strings.Contains(r.readStdout(), text)
 	})
 	return r
 }
 
-// await waits until something is true.
-func (w *world) await(what string, true func() bool) {
+// awaitTrue waits until something is true.
+func (w *workspace) awaitTrue(what string, true func() bool) {
 	w.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(patient); !true(); <-tick.C {
+	for end := time.Now().Add(testTimeout); !true(); <-tick.C {
 		if time.Now().After(end) {
 			w.Fatalf("waited in vain for: %s", what)
 		}
 	}
 }
 
-// number waits until a file holds the whole of a line, and returns the number that it is. A shell makes a file before it writes.
-func (w *world) number(file string) (n int) {
+// readPID waits until a file holds the whole of a line, and returns the number that it is. A shell makes a file before it writes.
+func (w *workspace) readPID(file string) (n int) {
 	w.Helper()
-	w.await("a number in "+file, func() bool {
-		text, whole := strings.CutSuffix(w.read(w.path(file)), "\n")
+	w.awaitTrue("a number in "+file, func() bool {
+		text, whole := strings.CutSuffix(w.readFile(w.filePath(file)), "\n")
 		if !whole {
 			return false
 		}
@@ -377,14 +377,14 @@ func (w *world) number(file string) (n int) {
 	return n
 }
 
-// dead waits until the process whose number a file holds is gone.
-func (w *world) dead(file string) {
+// awaitDead waits until the process whose number a file holds is gone.
+func (w *workspace) awaitDead(file string) {
 	w.Helper()
-	pid := w.number(file)
-	w.await(fmt.Sprintf("the end of %s, process %d", file, pid), func() bool { return !alive(pid) })
+	pid := w.readPID(file)
+	w.awaitTrue(fmt.Sprintf("the end of %s, process %d", file, pid), func() bool { return !isAlive(pid) })
 }
 
-func alive(pid int) bool {
+func isAlive(pid int) bool {
 	if unix.Kill(pid, 0) != nil {
 		return false
 	}
@@ -395,8 +395,8 @@ func alive(pid int) bool {
 	return !bytes.Contains(stat[bytes.LastIndexByte(stat, ')'):], []byte(" Z "))
 }
 
-// want checks an exit code, that a refusal of ours says why in one line, and that the line has certain words in it.
-func (r result) want(t *testing.T, code int, words ...string) {
+// check checks an exit code, that a refusal of ours says why in one line, and that the line has certain words in it.
+func (r result) check(t *testing.T, code int, words ...string) {
 	t.Helper()
 	if r.code != code {
 		t.Errorf("want exit %d; %s", code, r.description)
@@ -414,11 +414,11 @@ func (r result) want(t *testing.T, code int, words ...string) {
 	}
 }
 
-// behind waits until a run, behind a holder, has opened the store: until it has a presence of its own there, of
+// awaitSecondClient waits until a run, behind a holder, has opened the store: until it has a presence of its own there, of
 // which the first is the holder's.
-func (r *running) behind() *running {
+func (r *startedProgram) awaitSecondClient() *startedProgram {
 	r.Helper()
-	r.await("a second client of the store", func() bool {
+	r.awaitTrue("a second client of the store", func() bool {
 		select {
 		case <-r.ended:
 			r.Fatalf("ended instead of waiting; %s", r.wait().description)
@@ -430,27 +430,27 @@ func (r *running) behind() *running {
 	return r
 }
 
-// hold starts a run that holds the lock until release is called.
-func (w *world) hold(name string, flags ...string) (r *running, release func()) {
+// startHolder starts a run that holds the lock until release is called.
+func (w *workspace) startHolder(name string, flags ...string) (r *startedProgram, release func()) {
 	w.Helper()
 	gate := fmt.Sprintf("gate-%d", time.Now().UnixNano())
-	args := append(append([]string{"run"}, flags...), name, "sh", "-c", "echo held; "+waitFor(gate))
-	r = w.start(args...).says("held")
-	return r, func() { w.write(gate, "") }
+	args := append(append([]string{"run"}, flags...), name, "sh", "-c", "echo held; "+waitForFile(gate))
+	r = w.startProgram(args...).awaitOutput("held")
+	return r, func() { w.writeFile(gate, "") }
 }
 
-// waitFor is a line of shell that waits for a file.
-func waitFor(file string) string { return "while [ ! -e '" + file + "' ]; do sleep 0.01; done" }
+// waitForFile is a line of shell that waits for a file.
+func waitForFile(file string) string { return "while [ ! -e '" + file + "' ]; do sleep 0.01; done" }
 
 // wholeLines are the lines that have been written to their ends.
 func wholeLines(text string) iter.Seq[string] {
 	return strings.Lines(text[:strings.LastIndexByte(text, '\n')+1])
 }
 
-// when is the moment of an event of a record.
-func (w *world) when(file, event string) (at time.Time) {
+// eventTime is the moment of an event of a record.
+func (w *workspace) eventTime(file, event string) (at time.Time) {
 	w.Helper()
-	for line := range wholeLines(w.read(w.path(file))) {
+	for line := range wholeLines(w.readFile(w.filePath(file))) {
 		var e struct {
 			Event string
 			Time  time.Time
@@ -465,10 +465,10 @@ func (w *world) when(file, event string) (at time.Time) {
 	return at
 }
 
-// last is the last line of a record, and events are the others' names.
-func (w *world) last(file string) (last map[string]any, events []string) {
+// readRecord is the last line of a record, and events are the others' names.
+func (w *workspace) readRecord(file string) (last map[string]any, events []string) {
 	w.Helper()
-	for line := range wholeLines(w.read(file)) {
+	for line := range wholeLines(w.readFile(file)) {
 		last = nil
 		if err := json.Unmarshal([]byte(line), &last); err != nil {
 			w.Fatalf("%q: %v", line, err)

@@ -20,18 +20,18 @@ import (
 
 func TestListAndShow(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	if r := w.run("list"); r.code != 0 || r.out != "" {
+	w := newWorkspace(t)
+	if r := w.runProgram("list"); r.code != 0 || r.out != "" {
 		t.Errorf("want nothing; %s", r.description)
 	}
-	if r := w.run("show", "a"); r.code != 0 || r.out != "a is free\n" {
+	if r := w.runProgram("show", "a"); r.code != 0 || r.out != "a is free\n" {
 		t.Error(r.description)
 	}
-	_, _ = w.hold("job/a")
-	_, _ = w.hold("job/odd \n\x1b[31mname ü", "--shared")
-	_, _ = w.hold("other", "--limit", "5", "--permits", "2")
-	all := w.run("list")
-	all.want(t, 0)
+	_, _ = w.startHolder("job/a")
+	_, _ = w.startHolder("job/odd \n\x1b[31mname ü", "--shared")
+	_, _ = w.startHolder("other", "--limit", "5", "--permits", "2")
+	all := w.runProgram("list")
+	all.check(t, 0)
 	for _, line := range []string{
 		`(?m)^NAME +KIND +HOLDERS +WAITING +HELD BY +SINCE$`,
 		`(?m)^job/a +mutex +1 +0 +\S+ holdfast\[\d+\] +\d{4}-\d\d-\d\dT\S+ \((now|\S+ ago)\)$`,
@@ -46,8 +46,8 @@ func TestListAndShow(t *testing.T) {
 		args  []string
 		names string
 	}{{[]string{"list", "--json"}, "job/a|job/odd \n\x1b[31mname ü|other|"}, {[]string{"show", "job/a", "--json"}, "job/a|"}} {
-		r, names := w.run(each.args...), ""
-		r.want(t, 0)
+		r, names := w.runProgram(each.args...), ""
+		r.check(t, 0)
 		for line := range strings.Lines(r.out) {
 			var lock struct {
 				Name    string
@@ -63,10 +63,10 @@ func TestListAndShow(t *testing.T) {
 			t.Errorf("%v shows %q", each.args, names)
 		}
 	}
-	if r := w.run("show", "nobody's", "--json"); r.code != 0 || !strings.Contains(r.out, `"holders":[]`) {
+	if r := w.runProgram("show", "nobody's", "--json"); r.code != 0 || !strings.Contains(r.out, `"holders":[]`) {
 		t.Errorf("no free lock; %s", r.description)
 	}
-	if some := w.run("list", "job/"); strings.Count(some.out, "\n") != 3 || strings.Contains(some.out, "other") {
+	if some := w.runProgram("list", "job/"); strings.Count(some.out, "\n") != 3 || strings.Contains(some.out, "other") {
 		t.Errorf("want two; %s", some.description)
 	}
 	for _, c := range []struct{ name, line string }{
@@ -74,105 +74,105 @@ func TestListAndShow(t *testing.T) {
 		{"job/odd \n\x1b[31mname ü", `(?m)^holds .* sh +reader +\d`},
 		{"other", `(?m)^holds .* sh +2 +\d`},
 	} {
-		if r := w.run("show", c.name); !regexp.MustCompile(c.line).MatchString(r.out) {
+		if r := w.runProgram("show", c.name); !regexp.MustCompile(c.line).MatchString(r.out) {
 			t.Errorf("no line like %s; %s", c.line, r.description)
 		}
 	}
 }
 
-func TestALockThatCannotBeReadIsSaidAndTheRestListed(t *testing.T) {
+func TestListWithUnreadableLock(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	_, release := w.hold("a")
-	w.run("run", "b", "true").want(t, 0)
-	w.tear("b")
-	r := w.run("list")
-	r.want(t, 69, "cannot be read")
+	w := newWorkspace(t)
+	_, release := w.startHolder("a")
+	w.runProgram("run", "b", "true").check(t, 0)
+	w.corruptLock("b")
+	r := w.runProgram("list")
+	r.check(t, 69, "cannot be read")
 	if !strings.Contains(r.out, "\na ") {
 		t.Errorf("want a listed; %s", r.description)
 	}
-	w.run("show", "b").want(t, 69, "cannot be read")
-	w.run("run", "b", "true").want(t, 69, "cannot be read")
+	w.runProgram("show", "b").check(t, 69, "cannot be read")
+	w.runProgram("run", "b", "true").check(t, 69, "cannot be read")
 	release()
 }
 
-// tear makes nonsense of the records of a lock, as somebody with an editor might.
-func (w *world) tear(name string) {
+// corruptLock makes nonsense of the records of a lock, as somebody with an editor might.
+func (w *workspace) corruptLock(name string) {
 	w.Helper()
-	dir := w.path("store/locks/" + name)
+	dir := w.filePath("store/locks/" + name)
 	files, err := os.ReadDir(dir)
 	if err != nil || len(files) == 0 {
 		w.Fatalf("no records of %s: %v", name, err)
 	}
 	for _, f := range files {
-		w.write("store/locks/"+name+"/"+f.Name(), "holdfast/99 nonsense of another version")
+		w.writeFile("store/locks/"+name+"/"+f.Name(), "holdfast/99 nonsense of another version")
 	}
 }
 
 func TestBreak(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.run("break", "a").want(t, 1, "nobody holds a")
-	first, _ := w.hold("a", "--shared", "--ttl", "10s")
-	second, release := w.hold("a", "--shared", "--ttl", "10s")
-	both := w.run("break", "a")
-	both.want(t, 64, "2 hold a", "--holder")
+	w := newWorkspace(t)
+	w.runProgram("break", "a").check(t, 1, "nobody holds a")
+	first, _ := w.startHolder("a", "--shared", "--ttl", "10s")
+	second, release := w.startHolder("a", "--shared", "--ttl", "10s")
+	both := w.runProgram("break", "a")
+	both.check(t, 64, "2 hold a", "--holder")
 	refs := regexp.MustCompile(`(\S+) \(\S+ holdfast\[(\d+)\]\)`).FindAllStringSubmatch(both.err, -1)
 	if len(refs) != 2 {
 		t.Fatalf("want two refs; %s", both.description)
 	}
-	w.run("break", "a", "--holder", "nonsense").want(t, 1, "no claim nonsense stands on a")
-	w.run("break", "a", "--holder", refs[0][1], "--force").want(t, 0, "at once", "holdfast["+refs[0][2]+"]")
-	w.run("break", "a", "--holder", refs[0][1]).want(t, 1, "no claim")
-	first.wait().want(t, 76)
+	w.runProgram("break", "a", "--holder", "nonsense").check(t, 1, "no claim nonsense stands on a")
+	w.runProgram("break", "a", "--holder", refs[0][1], "--force").check(t, 0, "at once", "holdfast["+refs[0][2]+"]")
+	w.runProgram("break", "a", "--holder", refs[0][1]).check(t, 1, "no claim")
+	first.wait().check(t, 76)
 	release()
-	second.wait().want(t, 0)
+	second.wait().check(t, 0)
 }
 
-func TestBreakOfOneThatWaits(t *testing.T) {
+func TestBreakWaiter(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	_, _ = w.hold("a", "--limit", "2")
-	_, _ = w.hold("a", "--limit", "2")
-	waiter := w.start("run", "--limit", "2", "a", "true")
-	w.waiting("a", 1)
-	ref := regexp.MustCompile(`(\S+) \(\S+ holdfast\[\d+\], waits\)`).FindStringSubmatch(w.run("break", "a").err)
+	w := newWorkspace(t)
+	_, _ = w.startHolder("a", "--limit", "2")
+	_, _ = w.startHolder("a", "--limit", "2")
+	waiter := w.startProgram("run", "--limit", "2", "a", "true")
+	w.awaitWaiters("a", 1)
+	ref := regexp.MustCompile(`(\S+) \(\S+ holdfast\[\d+\], waits\)`).FindStringSubmatch(w.runProgram("break", "a").err)
 	if ref == nil {
 		t.Fatal("who waits is not said")
 	}
-	got := w.run("break", "a", "--holder", ref[1])
+	got := w.runProgram("break", "a", "--holder", ref[1])
 	if got.code != 0 || !strings.Contains(got.out, fmt.Sprintf("holdfast[%d] has lost its place in line for a", waiter.cmd.Process.Pid)) {
 		t.Error(got.description)
 	}
 }
 
-// endsWaits is a store on which an operator breaks each claim that waits.
-type endsWaits struct{ driver.Store }
+// breaksWaitsStore is a store on which an operator breaks each claim that waits.
+type breaksWaitsStore struct{ driver.Store }
 
-func (endsWaits) Acquire(context.Context, driver.Claim) (driver.Grant, error) {
+func (breaksWaitsStore) Acquire(context.Context, driver.Claim) (driver.Grant, error) {
 	return driver.Grant{}, &driver.LossError{Cause: driver.LossBroken}
 }
 
-func TestAWaitThatAnOperatorEnds(t *testing.T) {
+func TestWaitEndedByOperator(t *testing.T) {
 	t.Parallel()
-	client, err := holdfast.New(endsWaits{memory.New(nil).Open()}, nil)
+	client, err := holdfast.New(breaksWaitsStore{memory.New(nil).Open()}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	_, err = (&request{name: "a", kind: holdfast.KindMutex}).wait(t.Context(), client)
-	if exit := storeError(err); exit.code != 75 || exit.known() != outcomeNotAcquired || !strings.Contains(exit.Error(), "the wait for a was ended") {
-		t.Errorf("exit %d, %s: %v", exit.code, exit.known(), exit)
+	_, err = (&lockRequest{name: "a", kind: holdfast.KindMutex}).acquireWithinLimit(t.Context(), client)
+	if exit := storeError(err); exit.code != 75 || exit.outcomeOrDefault() != outcomeNotAcquired || !strings.Contains(exit.Error(), "the wait for a was ended") {
+		t.Errorf("exit %d, %s: %v", exit.code, exit.outcomeOrDefault(), exit)
 	}
 }
 
-// hangsFirst is a store whose first look says nothing until its context ends.
-type hangsFirst struct {
+// hangsFirstStore is a store whose first look says nothing until its context ends.
+type hangsFirstStore struct {
 	driver.Store
 	looks atomic.Int32
 }
 
-func (s *hangsFirst) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+func (s *hangsFirstStore) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	if s.looks.Add(1) == 1 {
 		<-ctx.Done()
 		return driver.Lock{}, ctx.Err()
@@ -180,11 +180,11 @@ func (s *hangsFirst) Inspect(ctx context.Context, name string) (driver.Lock, err
 	return s.Store.Inspect(ctx, name)
 }
 
-func TestAWaitThatEndsDuringALook(t *testing.T) {
+func TestWaitLimitDuringInspect(t *testing.T) {
 	t.Parallel()
 	m := memory.New(nil)
 	holder, err1 := holdfast.New(m.Open(), nil)
-	client, err2 := holdfast.New(&hangsFirst{Store: m.Open()}, nil)
+	client, err2 := holdfast.New(&hangsFirstStore{Store: m.Open()}, nil)
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
@@ -193,8 +193,8 @@ func TestAWaitThatEndsDuringALook(t *testing.T) {
 	if _, err := holder.Mutex("a", nil).Lock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r := &request{name: "a", kind: holdfast.KindRW, shared: true, patience: patience{limited: true, limit: 50 * time.Millisecond}}
-	_, err := r.wait(t.Context(), client)
+	r := &lockRequest{name: "a", kind: holdfast.KindRW, shared: true, waitLimit: waitLimit{limited: true, limit: 50 * time.Millisecond}}
+	_, err := r.acquireWithinLimit(t.Context(), client)
 	if exit := storeError(err); exit.code != 75 || !strings.Contains(exit.Error(), "a was not free within 50ms; it is held by") {
 		t.Errorf("exit %d: %v", exit.code, exit)
 	}
@@ -202,8 +202,8 @@ func TestAWaitThatEndsDuringALook(t *testing.T) {
 
 func TestStores(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	r := w.run("stores")
+	w := newWorkspace(t)
+	r := w.runProgram("stores")
 	for _, want := range []string{"store", w.dir, "fence-safe", "stores known: dynamodb, etcd, file, gcs, postgres, "} {
 		if r.code != 0 || !strings.Contains(r.out, want) {
 			t.Errorf("want %q; %s", want, r.description)
@@ -213,19 +213,19 @@ func TestStores(t *testing.T) {
 
 func TestVersionAndCompletion(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	if r := w.run("version"); r.code != 0 || !strings.HasPrefix(r.out, "holdfast ") || !strings.HasSuffix(r.out, runtime.GOOS+"/"+runtime.GOARCH+"\n") {
+	w := newWorkspace(t)
+	if r := w.runProgram("version"); r.code != 0 || !strings.HasPrefix(r.out, "holdfast ") || !strings.HasSuffix(r.out, runtime.GOOS+"/"+runtime.GOARCH+"\n") {
 		t.Error(r.description)
 	}
-	if r := w.run("--version"); r.code != 0 || r.out != w.run("version").out {
+	if r := w.runProgram("--version"); r.code != 0 || r.out != w.runProgram("version").out {
 		t.Error(r.description)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
-		if r := w.run("completion", shell); r.code != 0 || !strings.Contains(r.out, "holdfast") {
+		if r := w.runProgram("completion", shell); r.code != 0 || !strings.Contains(r.out, "holdfast") {
 			t.Errorf("%s: exit %d", shell, r.code)
 		}
 	}
-	if r := w.run("__complete", "run", "--sh"); r.code != 0 || !strings.Contains(r.out, "--shared") {
+	if r := w.runProgram("__complete", "run", "--sh"); r.code != 0 || !strings.Contains(r.out, "--shared") {
 		t.Error(r.description)
 	}
 }

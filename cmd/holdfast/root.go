@@ -36,9 +36,9 @@ that, and all that is started by it; with password-file=FILE in the URL, of stor
 Exit codes of all subcommands: 64 wrong usage; 69 the store cannot be reached or refuses; 74 what is to be printed cannot be
 written; 128+n if signal n ended it. Others are those of run, which its help has, and of break.`
 
-// execute runs one command line and returns the exit code, and the signal to die of instead, if any. What went wrong has been
+// executeCommand runs one command line and returns the exit code, and the signal to die of instead, if any. What went wrong has been
 // said on stderr by then.
-func execute(args []string) (code int, signal syscall.Signal) {
+func executeCommand(args []string) (code int, signal syscall.Signal) {
 	root := newRoot()
 	root.SetArgs(args)
 	ran, err := root.ExecuteC()
@@ -48,18 +48,18 @@ func execute(args []string) (code int, signal syscall.Signal) {
 		return 0, 0
 	case errors.As(err, &exit):
 	case errors.As(err, new(*fs.PathError)):
-		exit = exitWith(exitUnwritten, "the output cannot be written: %s", bareReason(err))
+		exit = exitWith(exitOutputFailed, "the output cannot be written: %s", rootCause(err))
 	default: // cobra's own
-		exit = usage("%s", err)
+		exit = usageError("%s", err)
 	}
 	if exit.err != nil {
 		hint := ""
 		if exit.code == exitUsage && exit.hint {
 			hint = fmt.Sprintf("; see %s --help", ran.CommandPath())
 		}
-		say("%s%s", reason(exit.err), hint)
+		printMessage("%s%s", errorText(exit.err), hint)
 	}
-	return exit.code, exit.diesOf()
+	return exit.code, exit.fatalSignal()
 }
 
 func newRoot() *cobra.Command {
@@ -76,14 +76,14 @@ func newRoot() *cobra.Command {
 			case asksVersion:
 				return printVersion(c.OutOrStdout())
 			case len(args) == 0:
-				return usage("a subcommand is missing")
+				return usageError("a subcommand is missing")
 			}
 			return unknownCommand(c, args[0])
 		},
 		Args:                       cobra.ArbitraryArgs,
 		SuggestionsMinimumDistance: 2,
 	}
-	root.PersistentFlags().Var(filled{&storeURL}, "store", "where the locks live, a `URL` such as file:///var/lib/holdfast (default $HOLDFAST_STORE, else a directory of your own; root's is the machine's)")
+	root.PersistentFlags().Var(nonEmptyString{&storeURL}, "store", "where the locks live, a `URL` such as file:///var/lib/holdfast (default $HOLDFAST_STORE, else a directory of your own; root's is the machine's)")
 	root.Flags().BoolVar(&asksVersion, "version", false, "print the version")
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newRun(&storeURL), newHold(&storeURL), newAcquire(&storeURL), newRenew(&storeURL), newRelease(&storeURL),
@@ -91,20 +91,22 @@ func newRoot() *cobra.Command {
 		newStores(&storeURL), newExplain(&storeURL), newVersion())
 	root.InitDefaultCompletionCmd()
 	if c, _, err := root.Find([]string{"completion"}); err == nil { // without this it prints its help, which a script would source
-		c.RunE = func(*cobra.Command, []string) error { return usage("give one shell: bash, fish, powershell or zsh") }
+		c.RunE = func(*cobra.Command, []string) error {
+			return usageError("give one shell: bash, fish, powershell or zsh")
+		}
 		c.Args = cobra.ArbitraryArgs
 	}
 	return root
 }
 
-// exactly checks that all words are there, and no more. What is too much is not quoted, since it may be a URL.
-func exactly(all ...string) cobra.PositionalArgs {
+// exactArgs checks that all words are there, and no more. What is too much is not quoted, since it may be a URL.
+func exactArgs(all ...string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {
 		case len(args) < len(all):
-			return usage("the %s is missing", all[len(args)])
+			return usageError("the %s is missing", all[len(args)])
 		case len(args) > len(all):
-			return usage("there are %d arguments, and %d belong here", len(args), len(all))
+			return usageError("there are %d arguments, and %d belong here", len(args), len(all))
 		}
 		return nil
 	}
@@ -112,12 +114,12 @@ func exactly(all ...string) cobra.PositionalArgs {
 
 func unknownCommand(root *cobra.Command, name string) error {
 	if strings.Contains(name, "://") { // a URL in the wrong place, maybe with a password
-		return usage("a URL is no subcommand; give it with --store")
+		return usageError("a URL is no subcommand; give it with --store")
 	}
 	if like := root.SuggestionsFor(name); len(like) > 0 {
-		return usage("unknown subcommand %q; did you mean %s?", name, strings.Join(like, " or "))
+		return usageError("unknown subcommand %q; did you mean %s?", name, strings.Join(like, " or "))
 	}
-	return usage("unknown subcommand %q", name)
+	return usageError("unknown subcommand %q", name)
 }
 
 // flagError says what is wrong with a flag. The library's own texts quote what was typed, and that may be a URL with a
@@ -128,15 +130,15 @@ func flagError(c *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	switch {
 	case errors.As(err, &missing) && c.Flags().Lookup("wait") != nil && slices.Contains([]string{"timeout", "w"}, missing.GetSpecifiedName()):
-		return usage("there is no flag %s; did you mean --wait?", missing.GetSpecifiedName())
+		return usageError("there is no flag %s; did you mean --wait?", missing.GetSpecifiedName())
 	case errors.As(err, &missing) && missing.GetSpecifiedShortnames() != "":
-		return usage("unknown flag -%s", missing.GetSpecifiedName())
+		return usageError("unknown flag -%s", missing.GetSpecifiedName())
 	case errors.As(err, &missing):
-		return usage("unknown flag --%s", missing.GetSpecifiedName())
+		return usageError("unknown flag --%s", missing.GetSpecifiedName())
 	case errors.As(err, &value):
-		return usage("the flag --%s needs a value", value.GetFlag().Name)
+		return usageError("the flag --%s needs a value", value.GetFlag().Name)
 	case errors.As(err, &invalid):
-		return usage("--%s: %q: %s", invalid.GetFlag().Name, invalid.GetValue(), plainCause(invalid.Unwrap()))
+		return usageError("--%s: %q: %s", invalid.GetFlag().Name, invalid.GetValue(), flagErrorText(invalid.Unwrap()))
 	}
-	return usage("a flag is malformed")
+	return usageError("a flag is malformed")
 }

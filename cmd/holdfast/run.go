@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// mostGrace is how long a command that is told to end may take, if nothing else is said.
-const mostGrace = 5 * time.Second
+// maxDefaultGrace is how long a command that is told to end may take, if nothing else is said.
+const maxDefaultGrace = 5 * time.Second
 
 const runHelp = `run takes the lock NAME, runs the command, and gives the lock back when the command and all that it has started are gone.
 
@@ -31,7 +31,7 @@ If the lock cannot be renewed, the command and all its descendants are told to e
 could be anybody else's, and are killed before that moment. A lock that an operator breaks, or that is gone, ends them too.
 A process of its own sees to that, the guard, whatever becomes of this program: whether it is stopped, killed, or hangs.
 
-` + treeHelp + `
+` + descendantsHelp + `
 
 Signals go on to the command; those of the terminal, and others that go to the whole process group, reach it by themselves (on
 Linux; if the machine is very busy, and elsewhere, the command may have one of those to the group twice. In a unit of systemd
@@ -74,34 +74,34 @@ func newRun(storeURL *string) *cobra.Command {
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage("the lock's NAME is missing")
+				return usageError("the lock's NAME is missing")
 			}
-			return recorded(f.json, args[0], func(r *record) error {
-				job, err := f.check(c, args)
+			return withRecord(f.json, args[0], func(r *runRecord) error {
+				job, err := f.newJob(c, args)
 				if err != nil {
 					return err
 				}
-				return job.run(r)
+				return job.runCommand(r)
 			})
 		},
 		DisableFlagsInUseLine: true,
 	}
 	c.Flags().SetInterspersed(false) // what follows NAME is the command's
-	f.defineRun(c)
-	defineRecord(c, &f.json)
+	f.addRunFlags(c)
+	addRecordFlag(c, &f.json)
 	return c
 }
 
-func (f *runFlags) defineRun(c *cobra.Command) {
-	f.define(c)
-	f.defineHolds(c)
+func (f *runFlags) addRunFlags(c *cobra.Command) {
+	f.addFlags(c)
+	f.addHoldFlags(c)
 	c.Flags().StringVar(&f.signal, "signal", "TERM", "what tells the command to end when the lock is about to be lost")
 	c.Flags().DurationVar(&f.grace, "grace", 0, "how long before SIGKILL (default a sixth of the TTL, 5s at most)")
 }
 
-// check makes a job of the command line. It finds the command before the lock is taken: a typing error must not wait an
+// newJob makes a job of the command line. It finds the command before the lock is taken: a typing error must not wait an
 // hour to be told.
-func (f *runFlags) check(c *cobra.Command, args []string) (*job, error) {
+func (f *runFlags) newJob(c *cobra.Command, args []string) (*job, error) {
 	argv := args[1:]
 	if len(argv) > 0 && argv[0] == "--" {
 		argv = argv[1:]
@@ -110,64 +110,64 @@ func (f *runFlags) check(c *cobra.Command, args []string) (*job, error) {
 	if len(argv) > 0 {
 		command = argv[0]
 	}
-	request, err := f.request(c, args[0], note(command))
+	request, err := f.newRequest(c, args[0], commandNote(command))
 	if err != nil {
 		return nil, err
 	}
-	how, err := f.terms(c)
+	how, err := f.killPolicy(c)
 	switch {
 	case err != nil:
 		return nil, err
 	case len(argv) == 0:
-		return nil, usage("the COMMAND to run under %s is missing", shown(args[0]))
+		return nil, usageError("the COMMAND to run under %s is missing", quoteName(args[0]))
 	}
-	path, err := lookUp(argv[0])
+	path, err := findCommand(argv[0])
 	if err != nil {
 		return nil, err
 	}
-	return &job{path: path, argv: argv, store: *f.store, terms: how, request: request}, nil
+	return &job{path: path, argv: argv, store: *f.store, policy: how, request: request}, nil
 }
 
-// terms are how the command is ended. The grace must leave a renewal the time to be late: one that is due after a third of
+// killPolicy are how the command is ended. The grace must leave a renewal the time to be late: one that is due after a third of
 // the TTL and takes a moment must not end the command.
-func (f *runFlags) terms(c *cobra.Command) (terms, error) {
-	sig, err := signalNamed(f.signal)
+func (f *runFlags) killPolicy(c *cobra.Command) (killPolicy, error) {
+	sig, err := parseSignal(f.signal)
 	if err != nil {
-		return terms{}, err
+		return killPolicy{}, err
 	}
 	most := f.ttl - f.ttl/3 - f.ttl/20 - driver.Margin(f.ttl)
 	if f.maxHold > 0 {
 		most = min(most, f.maxHold/2)
 	}
-	grace := min(mostGrace, f.ttl/6, most)
+	grace := min(maxDefaultGrace, f.ttl/6, most)
 	if c.Flags().Changed("grace") {
 		grace = f.grace
 	}
 	switch {
 	case grace < 0:
-		return terms{}, usage("--grace cannot be negative")
+		return killPolicy{}, usageError("--grace cannot be negative")
 	case grace > most && f.maxHold > 0 && most == f.maxHold/2:
-		return terms{}, usage("--grace %v does not fit: with --max-hold %v it can be %v at most", grace, f.maxHold, most)
+		return killPolicy{}, usageError("--grace %v does not fit: with --max-hold %v it can be %v at most", grace, f.maxHold, most)
 	case grace > most:
-		return terms{}, usage("--grace %v does not fit: with a TTL of %v it can be %v at most", grace, f.ttl, most.Truncate(time.Millisecond))
+		return killPolicy{}, usageError("--grace %v does not fit: with a TTL of %v it can be %v at most", grace, f.ttl, most.Truncate(time.Millisecond))
 	}
-	return terms{Signal: sig, Grace: grace, Pulse: min(f.ttl/10, time.Second)}, nil
+	return killPolicy{Signal: sig, Grace: grace, CheckInterval: min(f.ttl/10, time.Second)}, nil
 }
 
-// lookUp finds the command as a shell would.
-func lookUp(name string) (string, error) {
+// findCommand finds the command as a shell would.
+func findCommand(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	switch {
 	case err == nil:
 		return path, nil
 	case strings.HasPrefix(name, "-") && errors.Is(err, exec.ErrNotFound):
-		return "", cannotRun(exitNotFound, "there is no command %s; flags of run come before NAME", shown(name))
+		return "", cannotRun(exitNotFound, "there is no command %s; flags of run come before NAME", quoteName(name))
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
-		return "", cannotRun(exitNotFound, "there is no command %s", shown(name))
+		return "", cannotRun(exitNotFound, "there is no command %s", quoteName(name))
 	case errors.Is(err, exec.ErrDot):
-		return "", cannotRun(exitNotFound, "%s is only in the current directory; write ./%s", shown(name), name)
+		return "", cannotRun(exitNotFound, "%s is only in the current directory; write ./%s", quoteName(name), name)
 	}
-	return "", cannotRun(exitCannotRun, "%s cannot be run: %s", shown(name), bareReason(err))
+	return "", cannotRun(exitCannotRun, "%s cannot be run: %s", quoteName(name), rootCause(err))
 }
 
 func cannotRun(code int, format string, args ...any) error {
@@ -176,8 +176,8 @@ func cannotRun(code int, format string, args ...any) error {
 	return exit
 }
 
-// bareReason is an error of the system without what was tried on what, which our own line says.
-func bareReason(err error) string {
+// rootCause is an error of the system without what was tried on what, which our own line says.
+func rootCause(err error) string {
 	for {
 		inner := errors.Unwrap(err)
 		if inner == nil {
@@ -187,8 +187,8 @@ func bareReason(err error) string {
 	}
 }
 
-// note is what others see beside the owner: the command, without its arguments, which may be secret.
-func note(command string) string {
+// commandNote is what others see beside the owner: the command, without its arguments, which may be secret.
+func commandNote(command string) string {
 	name := strings.ReplaceAll(strings.ToValidUTF8(filepath.Base(command), "?"), "\x00", "?")
 	return name[:min(len(name), 255)]
 }
@@ -198,56 +198,56 @@ type job struct {
 	path    string
 	argv    []string
 	store   string
-	terms   terms
-	request *request
+	policy  killPolicy
+	request *lockRequest
 }
 
-func (j *job) run(r *record) error {
+func (j *job) runCommand(r *runRecord) error {
 	signals := catchSignals()
-	client, lease, err := j.request.acquired(j.store, signals, r)
+	client, lease, err := j.request.acquireUntilSignal(j.store, signals, r)
 	if err != nil {
 		if client != nil {
 			closeClient(client)
 		}
 		return err
 	}
-	k := &keeper{lease: lease, clock: client.Info().Clock, ttl: j.request.opts.TTL, terms: j.terms, signals: signals, record: r}
-	err = k.start(client, j.request.opts.MaxHold, j.path, j.argv, j.request.environment(os.Environ(), client, lease))
+	k := &wrapper{lease: lease, clock: client.Info().Clock, ttl: j.request.opts.TTL, policy: j.policy, signals: signals, record: r}
+	err = k.startGuard(client, j.request.opts.MaxHold, j.path, j.argv, j.request.commandEnvironment(os.Environ(), client, lease))
 	if err != nil {
-		k.end.failed = fmt.Errorf("start the guard: %w", err)
+		k.result.startError = fmt.Errorf("start the guard: %w", err)
 	} else {
 		k.run()
 	}
-	if len(k.end.escaped) > 0 {
+	if len(k.result.escaped) > 0 {
 		// The lock was lost and what is left cannot be ended. Nothing is given back: the guard stays with it.
-		r.set(fields{"escaped": k.end.escaped})
-		return k.end.exit(j.argv[0], k.end.loss)
+		r.addFields(fields{"escaped": k.result.escaped})
+		return k.result.exitError(j.argv[0], k.result.loss)
 	}
-	lost := j.request.giveBack(lease, k.end.loss != nil, r)
-	k.leave()
+	lost := j.request.releaseLease(lease, k.result.loss != nil, r)
+	k.closeGuard()
 	closeClient(client)
-	return k.end.exit(j.argv[0], lost)
+	return k.result.exitError(j.argv[0], lost)
 }
 
-// exit is what the end of the command, and of the lease, make of this program's.
-func (e *ending) exit(command string, lost error) error {
+// exitError is what the end of the command, and of the lease, make of this program's.
+func (e *runResult) exitError(command string, lost error) error {
 	switch {
 	case e.loss != nil:
-		return &exitError{code: exitLost, outcome: outcomeLost, why: lossReason(e.loss)}
+		return &exitError{code: exitLost, outcome: outcomeLost, reason: lossText(e.loss)}
 	case lost != nil:
-		return &exitError{code: exitLost, outcome: outcomeLost, why: lossReason(lost)}
-	case e.failed != nil && e.signal != 0:
-		return &exitError{code: exitSignal + int(e.signal), outcome: outcomeInterrupted}
-	case e.failed != nil:
-		return cannotStart(command, e.failed)
+		return &exitError{code: exitLost, outcome: outcomeLost, reason: lossText(lost)}
+	case e.startError != nil && e.earlySignal != 0:
+		return &exitError{code: exitSignal + int(e.earlySignal), outcome: outcomeInterrupted}
+	case e.startError != nil:
+		return startFailure(command, e.startError)
 	}
-	return ownCode(e.status)
+	return commandExitError(e.status)
 }
 
-func cannotStart(name string, err error) error {
+func startFailure(name string, err error) error {
 	code := exitCannotRun
 	if errors.Is(err, os.ErrNotExist) { // it went away, or its interpreter is not there
 		code = exitNotFound
 	}
-	return cannotRun(code, "%s cannot be run: %s", shown(name), bareReason(err))
+	return cannotRun(code, "%s cannot be run: %s", quoteName(name), rootCause(err))
 }

@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-func TestTheCommandsOwnExitCode(t *testing.T) {
+func TestCommandExitCode(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorkspace(t)
 	for _, c := range []struct {
 		script string
 		code   int
@@ -27,7 +27,7 @@ func TestTheCommandsOwnExitCode(t *testing.T) {
 		{"exit 0", 0}, {"exit 7", 7}, {"exit 255", 255},
 		{"kill -KILL $$", 128 + 9}, {"kill -TERM $$", 128 + 15}, {"kill -USR1 $$", 128 + 10},
 	} {
-		if r := w.run("run", "a", "sh", "-c", c.script); r.code != c.code || r.err != "" {
+		if r := w.runProgram("run", "a", "sh", "-c", c.script); r.code != c.code || r.err != "" {
 			t.Errorf("want exit %d and nothing said; %s", c.code, r.description)
 		}
 	}
@@ -35,7 +35,7 @@ func TestTheCommandsOwnExitCode(t *testing.T) {
 
 func TestUsageErrors(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorkspace(t)
 	for _, c := range []struct {
 		words string
 		args  []string
@@ -88,69 +88,69 @@ func TestUsageErrors(t *testing.T) {
 		{"2 arguments, and 1", []string{"list", "a", "b"}},
 		{"1 arguments, and 0", []string{"stores", "a"}},
 	} {
-		w.run(c.args...).want(t, 64, c.words)
+		w.runProgram(c.args...).check(t, 64, c.words)
 	}
-	w.run("run", "--shared", "--limit", "2", "a", "true").want(t, 64, "see holdfast run --help")
-	r := w.command("run", "a", "true")
-	r.cmd.Env = append(w.env("HOLDFAST_STORE="), "XDG_STATE_HOME="+w.dir)
-	r.begin().wait().want(t, 64, "HOLDFAST_STORE is set, and empty")
+	w.runProgram("run", "--shared", "--limit", "2", "a", "true").check(t, 64, "see holdfast run --help")
+	r := w.newProgram("run", "a", "true")
+	r.cmd.Env = append(w.testEnvironment("HOLDFAST_STORE="), "XDG_STATE_HOME="+w.dir)
+	r.launch().wait().check(t, 64, "HOLDFAST_STORE is set, and empty")
 	for _, word := range []string{"--shared", "76", "exits 69 sooner if the store is silent for 10s", "only if the store is called by the same name"} {
-		if r := w.run("run", "--help"); r.code != 0 || !strings.Contains(r.out, word) {
+		if r := w.runProgram("run", "--help"); r.code != 0 || !strings.Contains(r.out, word) {
 			t.Errorf("want %q in the help; %s", word, r.description)
 		}
 	}
 }
 
-func TestCommandsThatCannotRun(t *testing.T) {
+func TestCommandCannotRun(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.write("plain", "#!/bin/sh\n")
-	w.write("broken", "\x7fnonsense")
-	if err := os.Chmod(w.path("broken"), 0o700); err != nil {
+	w := newWorkspace(t)
+	w.writeFile("plain", "#!/bin/sh\n")
+	w.writeFile("broken", "\x7fnonsense")
+	if err := os.Chmod(w.filePath("broken"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	_, release := w.hold("held")
+	_, release := w.startHolder("held")
 	defer release()
 	// Said before the lock is asked for: these would wait for ever.
-	w.run("run", "held", "no-such-command").want(t, 127, "no-such-command")
-	w.run("run", "held", "-n", "true").want(t, 127, "no command -n", "before NAME")
-	w.run("run", "held", "./no-such-file").want(t, 127, "./no-such-file")
-	w.run("run", "held", "./plain").want(t, 126, "permission denied")
-	w.run("run", "held", w.dir).want(t, 126, "directory")
+	w.runProgram("run", "held", "no-such-command").check(t, 127, "no-such-command")
+	w.runProgram("run", "held", "-n", "true").check(t, 127, "no command -n", "before NAME")
+	w.runProgram("run", "held", "./no-such-file").check(t, 127, "./no-such-file")
+	w.runProgram("run", "held", "./plain").check(t, 126, "permission denied")
+	w.runProgram("run", "held", w.dir).check(t, 126, "directory")
 	// Known only when it is tried; the lock is given back.
-	w.run("run", "b", "./broken").want(t, 126, "exec format error")
-	w.run("run", "-n", "b", "true").want(t, 0)
+	w.runProgram("run", "b", "./broken").check(t, 126, "exec format error")
+	w.runProgram("run", "-n", "b", "true").check(t, 0)
 }
 
 func TestStdinIsExact(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorkspace(t)
 	data := make([]byte, 3<<20)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(data)
-	r := w.command("run", "a", "cat")
+	r := w.newProgram("run", "a", "cat")
 	r.cmd.Stdin = bytes.NewReader(data)
-	got := r.begin().wait()
-	got.want(t, 0)
+	got := r.launch().wait()
+	got.check(t, 0)
 	if got.out != string(data) {
 		t.Errorf("%d bytes came through of %d, or others", len(got.out), len(data))
 	}
 }
 
-// see runs this test's own binary under a lock and tells what it found.
-func (w *world) see(args ...string) seen {
+// runViewer runs this test's own binary under a lock and tells what it found.
+func (w *workspace) runViewer(args ...string) commandView {
 	w.Helper()
-	r := w.command(args...)
-	r.cmd.Env = w.env("HOLDFAST_TEST_HELPER=see", "HOLDFAST_LOCK=outer", "HOLDFAST_TOKEN=1", "HOLDFAST_ID=outer", "HOLDFAST_ID=twice")
-	got := r.begin().wait()
-	got.want(w.T, 0)
-	var s seen
+	r := w.newProgram(args...)
+	r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=see", "HOLDFAST_LOCK=outer", "HOLDFAST_TOKEN=1", "HOLDFAST_ID=outer", "HOLDFAST_ID=twice")
+	got := r.launch().wait()
+	got.check(w.T, 0)
+	var s commandView
 	if err := json.Unmarshal([]byte(got.out), &s); err != nil {
 		w.Fatalf("%v; %s", err, got.description)
 	}
 	return s
 }
 
-func (s seen) args() (args []string) {
+func (s commandView) args() (args []string) {
 	for _, arg := range s.Args {
 		args = append(args, string(arg))
 	}
@@ -159,17 +159,17 @@ func (s seen) args() (args []string) {
 
 func TestArgumentsAreExact(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorkspace(t)
 	args := []string{"", " ", "a b", "'", `"`, "$(x)", "`x`", "\n", "*", "--", "--ttl", "-n", "--help", "run", "\\", "ü", "\xff"}
 	for _, before := range [][]string{
 		{"run", "run"}, {"run", "a", "--"}, {"run", "--ttl", "5s", "a"}, {"run", "--", "a"}, {"run", "--", "a", "--"},
 		{"--store", w.store, "run", "a"}, {"run", "--store=" + w.store, "--", "--store"},
 	} {
-		if s := w.see(append(append(before, self), args...)...); !slices.Equal(s.args(), args) {
+		if s := w.runViewer(append(append(before, self), args...)...); !slices.Equal(s.args(), args) {
 			t.Errorf("after %q: want %q, got %q", before, args, s.Args)
 		}
 	}
-	s := w.see("run", "a", self, "--", "x")
+	s := w.runViewer("run", "a", self, "--", "x")
 	if want := []string{"--", "x"}; !slices.Equal(s.args(), want) {
 		t.Errorf("want %q, got %q", want, s.Args)
 	}
@@ -177,8 +177,8 @@ func TestArgumentsAreExact(t *testing.T) {
 
 func TestEnvironmentIsReplaced(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	env := w.see("run", "outer", program, "run", "inner lock", self).Env
+	w := newWorkspace(t)
+	env := w.runViewer("run", "outer", program, "run", "inner lock", self).Env
 	find := func(name string) string {
 		var found []string
 		for _, v := range env {
@@ -207,23 +207,23 @@ func TestEnvironmentIsReplaced(t *testing.T) {
 
 func TestBusy(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	holder, release := w.hold("a")
+	w := newWorkspace(t)
+	holder, release := w.startHolder("a")
 	who := fmt.Sprintf("holdfast[%d] (sh)", holder.cmd.Process.Pid)
-	w.run("run", "-n", "a", "true").want(t, 75, "a is held by", who)
-	w.run("run", "--wait", "0s", "a", "true").want(t, 75, "a is held by", who)
-	w.run("run", "-n", "-E", "5", "a", "true").want(t, 5, who)
-	w.run("run", "-n", "--skip-ok", "a", "true").want(t, 0, who)
+	w.runProgram("run", "-n", "a", "true").check(t, 75, "a is held by", who)
+	w.runProgram("run", "--wait", "0s", "a", "true").check(t, 75, "a is held by", who)
+	w.runProgram("run", "-n", "-E", "5", "a", "true").check(t, 5, who)
+	w.runProgram("run", "-n", "--skip-ok", "a", "true").check(t, 0, who)
 	start := time.Now()
-	w.run("run", "--wait", "300ms", "a", "true").want(t, 75, "within 300ms", who)
+	w.runProgram("run", "--wait", "300ms", "a", "true").check(t, 75, "within 300ms", who)
 	if took := time.Since(start); took < 300*time.Millisecond {
 		t.Errorf("waited only %v", took)
 	}
-	w.run("run", "--wait", "300ms", "-E", "6", "a", "true").want(t, 6, who)
-	w.run("run", "-n", "b", "sh", "-c", "exit 75").want(t, 75) // the command's own, and so nothing is said
-	waiter := w.start("run", "a", "echo", "mine")
+	w.runProgram("run", "--wait", "300ms", "-E", "6", "a", "true").check(t, 6, who)
+	w.runProgram("run", "-n", "b", "sh", "-c", "exit 75").check(t, 75) // the command's own, and so nothing is said
+	waiter := w.startProgram("run", "a", "echo", "mine")
 	release()
-	holder.wait().want(t, 0)
+	holder.wait().check(t, 0)
 	if r := waiter.wait(); r.code != 0 || r.out != "mine\n" {
 		t.Error(r.description)
 	}
@@ -231,117 +231,117 @@ func TestBusy(t *testing.T) {
 
 func TestRunsExcludeEachOther(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.write("count", "0")
+	w := newWorkspace(t)
+	w.writeFile("count", "0")
 	var all sync.WaitGroup
 	for i := range 24 {
 		flags := [][]string{{"run", "a"}, {"run", "--fair", "a"}, {"run", "--ttl", "5s", "a"}}[i%3]
-		all.Go(func() { w.run(append(flags, "sh", "-c", "n=$(cat count); echo $((n+1)) >count")...).want(t, 0) })
+		all.Go(func() { w.runProgram(append(flags, "sh", "-c", "n=$(cat count); echo $((n+1)) >count")...).check(t, 0) })
 		if i%3 == 0 {
 			all.Go(func() {
-				w.run("run", "--shared", "a", "sh", "-c", "n=$(cat count); sleep 0.02; [ \"$n\" = \"$(cat count)\" ]").want(t, 0)
+				w.runProgram("run", "--shared", "a", "sh", "-c", "n=$(cat count); sleep 0.02; [ \"$n\" = \"$(cat count)\" ]").check(t, 0)
 			})
 		}
 	}
 	all.Wait()
-	if got := strings.TrimSpace(w.read(w.path("count"))); got != "24" {
+	if got := strings.TrimSpace(w.readFile(w.filePath("count"))); got != "24" {
 		t.Errorf("want 24 runs counted, got %s", got)
 	}
 }
 
-// waiting waits until n claims stand in a lock's line.
-func (w *world) waiting(name string, n int) {
+// awaitWaiters waits until n claims stand in a lock's line.
+func (w *workspace) awaitWaiters(name string, n int) {
 	w.Helper()
-	w.await(fmt.Sprintf("%d in line", n), func() bool {
-		return strings.Contains(w.run("show", name).out, fmt.Sprintf("waited for by %d\n", n))
+	w.awaitTrue(fmt.Sprintf("%d in line", n), func() bool {
+		return strings.Contains(w.runProgram("show", name).out, fmt.Sprintf("waited for by %d\n", n))
 	})
 }
 
-func TestFairRunsGoInOrder(t *testing.T) {
+func TestFairRunsInOrder(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	_, release := w.hold("a", "--fair")
-	var line []*running
+	w := newWorkspace(t)
+	_, release := w.startHolder("a", "--fair")
+	var line []*startedProgram
 	for i := range 5 {
-		line = append(line, w.start("run", "--fair", "a", "sh", "-c", fmt.Sprintf("echo %d >>order", i)))
-		w.waiting("a", i+1)
+		line = append(line, w.startProgram("run", "--fair", "a", "sh", "-c", fmt.Sprintf("echo %d >>order", i)))
+		w.awaitWaiters("a", i+1)
 	}
 	release()
 	for _, r := range line {
-		r.wait().want(t, 0)
+		r.wait().check(t, 0)
 	}
-	if got := w.read(w.path("order")); got != "0\n1\n2\n3\n4\n" {
+	if got := w.readFile(w.filePath("order")); got != "0\n1\n2\n3\n4\n" {
 		t.Errorf("order: %q", got)
 	}
 }
 
-func TestSharedRunsGoTogetherAndExcludePlainOnes(t *testing.T) {
+func TestSharedRunsExcludePlainRuns(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	_, releaseFirst := w.hold("a", "--shared")
-	second, releaseSecond := w.hold("a", "-s")
-	w.run("run", "-n", "a", "true").want(t, 75, "a is held by", "holdfast[")
-	plain := w.start("run", "a", "sh", "-c", "echo held; "+waitFor("plain"))
-	w.waiting("a", 1)
-	w.run("run", "-n", "--shared", "a", "true").want(t, 75) // nobody passes who waits
+	w := newWorkspace(t)
+	_, releaseFirst := w.startHolder("a", "--shared")
+	second, releaseSecond := w.startHolder("a", "-s")
+	w.runProgram("run", "-n", "a", "true").check(t, 75, "a is held by", "holdfast[")
+	plain := w.startProgram("run", "a", "sh", "-c", "echo held; "+waitForFile("plain"))
+	w.awaitWaiters("a", 1)
+	w.runProgram("run", "-n", "--shared", "a", "true").check(t, 75) // nobody passes who waits
 	releaseFirst()
 	releaseSecond()
-	second.wait().want(t, 0)
-	plain.says("held")
-	w.run("run", "-n", "-s", "a", "true").want(t, 75)
-	w.write("plain", "")
-	plain.wait().want(t, 0)
+	second.wait().check(t, 0)
+	plain.awaitOutput("held")
+	w.runProgram("run", "-n", "-s", "a", "true").check(t, 75)
+	w.writeFile("plain", "")
+	plain.wait().check(t, 0)
 
 	// The other way round: the lock stands as a plain one.
-	holder, release := w.hold("a")
-	w.run("run", "-n", "-s", "a", "true").want(t, 75, fmt.Sprintf("holdfast[%d]", holder.cmd.Process.Pid))
-	w.run("run", "--wait", "100ms", "-s", "a", "true").want(t, 75, "within 100ms", fmt.Sprintf("holdfast[%d]", holder.cmd.Process.Pid))
-	shared := w.start("run", "-s", "a", "true")
+	holder, release := w.startHolder("a")
+	w.runProgram("run", "-n", "-s", "a", "true").check(t, 75, fmt.Sprintf("holdfast[%d]", holder.cmd.Process.Pid))
+	w.runProgram("run", "--wait", "100ms", "-s", "a", "true").check(t, 75, "within 100ms", fmt.Sprintf("holdfast[%d]", holder.cmd.Process.Pid))
+	shared := w.startProgram("run", "-s", "a", "true")
 	release()
-	shared.wait().want(t, 0)
+	shared.wait().check(t, 0)
 }
 
 func TestLimitAndPermits(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	_, releaseTwo := w.hold("a", "--limit", "3", "--permits", "2")
-	one, releaseOne := w.hold("a", "--limit", "3")
-	w.run("run", "-n", "--limit", "3", "a", "true").want(t, 75, "a is held by")
-	w.run("run", "--limit", "4", "a", "true").want(t, 64, "semaphore of 3", "--limit")
-	w.run("run", "a", "true").want(t, 64, "semaphore of 3", "--limit")
-	w.run("run", "-s", "a", "true").want(t, 64, "semaphore of 3", "--limit")
+	w := newWorkspace(t)
+	_, releaseTwo := w.startHolder("a", "--limit", "3", "--permits", "2")
+	one, releaseOne := w.startHolder("a", "--limit", "3")
+	w.runProgram("run", "-n", "--limit", "3", "a", "true").check(t, 75, "a is held by")
+	w.runProgram("run", "--limit", "4", "a", "true").check(t, 64, "semaphore of 3", "--limit")
+	w.runProgram("run", "a", "true").check(t, 64, "semaphore of 3", "--limit")
+	w.runProgram("run", "-s", "a", "true").check(t, 64, "semaphore of 3", "--limit")
 	releaseOne()
-	one.wait().want(t, 0)
-	w.run("run", "-n", "--limit", "3", "a", "true").want(t, 0)
-	w.run("run", "-n", "--limit", "3", "--permits", "2", "a", "true").want(t, 75)
+	one.wait().check(t, 0)
+	w.runProgram("run", "-n", "--limit", "3", "a", "true").check(t, 0)
+	w.runProgram("run", "-n", "--limit", "3", "--permits", "2", "a", "true").check(t, 75)
 	releaseTwo()
-	w.run("run", "--limit", "3", "--permits", "3", "a", "true").want(t, 0)
+	w.runProgram("run", "--limit", "3", "--permits", "3", "a", "true").check(t, 0)
 }
 
 func TestUnreachableStores(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	open := w.path("open")
+	w := newWorkspace(t)
+	open := w.filePath("open")
 	if err := os.Mkdir(open, 0o777); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(open, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	w.write("file", "")
-	if err := os.Symlink(w.dir, w.path("link")); err != nil {
+	w.writeFile("file", "")
+	if err := os.Symlink(w.dir, w.filePath("link")); err != nil {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{"/open", "/file", "/file/below", "/link"} {
 		for _, args := range [][]string{{"run", "-E", "9", "a", "true"}, {"list"}, {"show", "a"}, {"break", "a"}, {"stores"}} {
-			w.run(append([]string{"--store", "file://" + w.dir + dir}, args...)...).want(t, 69, w.dir)
+			w.runProgram(append([]string{"--store", "file://" + w.dir + dir}, args...)...).check(t, 69, w.dir)
 		}
 	}
 }
 
-func TestNoSecretIsShown(t *testing.T) {
+func TestSecretsNotShown(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorkspace(t)
 	const secret = "hunter2"
 	for _, where := range []string{
 		"redis://user:" + secret + "@host/0",
@@ -356,10 +356,10 @@ func TestNoSecretIsShown(t *testing.T) {
 		"redis://host:" + secret,
 	} {
 		for _, args := range [][]string{{"run", "a", "true"}, {"list"}, {"stores"}} {
-			byFlag := w.run(append([]string{"--store", where}, args...)...)
-			r := w.command(args...)
-			r.cmd.Env = w.env("HOLDFAST_STORE=" + where)
-			for _, got := range []result{byFlag, r.begin().wait()} {
+			byFlag := w.runProgram(append([]string{"--store", where}, args...)...)
+			r := w.newProgram(args...)
+			r.cmd.Env = w.testEnvironment("HOLDFAST_STORE=" + where)
+			for _, got := range []result{byFlag, r.launch().wait()} {
 				if got.code == 0 || strings.Contains(got.out+got.err, secret) {
 					t.Errorf("%q shows a secret, or was taken: %s", where, got.description)
 				}
@@ -373,15 +373,15 @@ func TestNoSecretIsShown(t *testing.T) {
 		{"stores", "redis://user:" + secret + "@host"},
 		{"run", "--=redis://user:" + secret + "@host"},
 	} {
-		if got := w.run(args...); got.code != 64 || strings.Contains(got.out+got.err, secret) {
+		if got := w.runProgram(args...); got.code != 64 || strings.Contains(got.out+got.err, secret) {
 			t.Errorf("shows a secret: %s", got.description)
 		}
 	}
 }
 
-func TestTheStoreOfOnesOwn(t *testing.T) {
+func TestDefaultStore(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorkspace(t)
 	home, err := os.MkdirTemp("", "holdfast-home-")
 	if err != nil {
 		t.Fatal(err)
@@ -399,19 +399,19 @@ func TestTheStoreOfOnesOwn(t *testing.T) {
 	for _, c := range []struct{ dir, state string }{
 		{state + "/holdfast", state}, {home + "/.local/state/holdfast", ""}, {home + "/.local/state/holdfast", "relative"},
 	} {
-		r := w.command("stores")
+		r := w.newProgram("stores")
 		r.cmd.Dir = "/"
-		r.cmd.Env = []string{"HOME=" + home, "XDG_STATE_HOME=" + c.state, noRaceSleep}
+		r.cmd.Env = []string{"HOME=" + home, "XDG_STATE_HOME=" + c.state, raceEnvironment}
 		r.cmd.SysProcAttr.Credential = who
-		if got := r.begin().wait(); got.code != 0 || !strings.Contains(got.out, c.dir+"\n") {
+		if got := r.launch().wait(); got.code != 0 || !strings.Contains(got.out, c.dir+"\n") {
 			t.Errorf("want the store in %s; %s", c.dir, got.description)
 		}
 	}
-	r := w.command("run", "a", "/bin/true")
-	r.cmd.Env = []string{noRaceSleep}
+	r := w.newProgram("run", "a", "/bin/true")
+	r.cmd.Env = []string{raceEnvironment}
 	r.cmd.SysProcAttr.Credential = who
 	r.cmd.Dir = "/"
-	if got := r.begin().wait(); who != nil && got.code != 64 {
+	if got := r.launch().wait(); who != nil && got.code != 64 {
 		t.Errorf("want exit 64 without a home; %s", got.description)
 	}
 }

@@ -18,7 +18,7 @@ func newShow(storeURL *string) *cobra.Command {
 		Long: `show prints how the lock NAME stands: who holds it and who waits for it.
 
 With --json it is one object, as watch prints them, also where the lock is free.`,
-		Args: exactly("NAME"),
+		Args: exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
 				lock, err := client.Inspect(ctx, args[0])
@@ -26,33 +26,33 @@ With --json it is one object, as watch prints them, also where the lock is free.
 					return storeError(err)
 				}
 				if asJSON {
-					return writeLock(c.OutOrStdout(), lock)
+					return writeLockJSON(c.OutOrStdout(), lock)
 				}
-				return show(c.OutOrStdout(), args[0], lock)
+				return printClaims(c.OutOrStdout(), args[0], lock)
 			})
 		},
 	}
-	addJSON(c, &asJSON)
+	addJSONFlag(c, &asJSON)
 	return c
 }
 
-func show(w io.Writer, name string, lock holdfast.Lock) error {
+func printClaims(w io.Writer, name string, lock holdfast.Lock) error {
 	if len(lock.Holders)+len(lock.Waiters) == 0 {
-		_, err := fmt.Fprintf(w, "%s is free\n", shown(name))
+		_, err := fmt.Fprintf(w, "%s is free\n", quoteName(name))
 		return err
 	}
-	fmt.Fprintf(w, "%s: %s, held by %d, waited for by %d\n\n", shown(name), usedAs(lock), len(lock.Holders), len(lock.Waiters))
+	fmt.Fprintf(w, "%s: %s, held by %d, waited for by %d\n\n", quoteName(name), describeKind(lock), len(lock.Holders), len(lock.Waiters))
 	rows := [][]string{{"", "OWNER", "NOTE", "WEIGHT", "TOKEN", "SINCE", "ENDS IF SILENT", "REF"}}
 	for _, s := range lock.Holders {
-		rows = append(rows, standing(lock, "holds", s))
+		rows = append(rows, claimRow(lock, "holds", s))
 	}
 	for _, s := range lock.Waiters {
-		rows = append(rows, standing(lock, "waits", s))
+		rows = append(rows, claimRow(lock, "waits", s))
 	}
-	return table(w, rows)
+	return writeTable(w, rows)
 }
 
-func standing(lock holdfast.Lock, does string, s holdfast.ClaimInfo) []string {
+func claimRow(lock holdfast.Lock, does string, s holdfast.ClaimInfo) []string {
 	switch {
 	case s.Broken:
 		does = "broken" // no more is granted to it, and it stands only until it has let go
@@ -61,13 +61,13 @@ func standing(lock holdfast.Lock, does string, s holdfast.ClaimInfo) []string {
 	}
 	note, token, weight, ends := "-", "-", fmt.Sprint(s.Weight), "-"
 	if s.Meta != "" {
-		note = words(s.Meta)
+		note = printableText(s.Meta)
 	}
 	if s.Token != 0 {
 		token = fmt.Sprint(s.Token)
 	}
 	if s.Remaining > 0 {
-		ends = relative(s.Remaining)
+		ends = formatRelative(s.Remaining)
 	}
 	if lock.Kind == holdfast.KindRW {
 		weight = "reader"
@@ -75,5 +75,5 @@ func standing(lock holdfast.Lock, does string, s holdfast.ClaimInfo) []string {
 			weight = "writer"
 		}
 	}
-	return []string{does, words(s.Owner), note, weight, token, moment(s.Since), ends, words(s.Ref)}
+	return []string{does, printableText(s.Owner), note, weight, token, formatTime(s.Since), ends, printableText(s.Ref)}
 }

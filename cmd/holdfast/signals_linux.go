@@ -21,9 +21,9 @@ const sigsetSize = 8
 
 // isSystemd reports whether a process is systemd's: the machine's, or that of a user.
 func isSystemd(pid int) bool {
-	if procIsOurs() != nil {
+	if checkProcNamespace() != nil {
 		return pid == 1
 	}
-	p, err := processOf(pid)
+	p, err := readProcess(pid)
 	return err == nil && p.Name == "systemd"
 }

@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// signalTimes is how often each of what sends signals is gone through: make prove says more.
-var signalTimes = flag.Int("signals.times", 3, "how often TestNobodyIsKilledWhoWouldEnd sends its signals")
+// signalRounds is how often each of what sends signals is gone through: make prove says more.
+var signalRounds = flag.Int("signals.times", 3, "how often TestSignaledCommandEndsUnkilled sends its signals")
 
 // childrenByName are the processes that another has started, by their names.
 func childrenByName(parent int) map[string]int {
 	found := map[string]int{}
-	for _, pid := range childrenOf(parent) {
-		if p, err := processOf(pid); err == nil {
+	for _, pid := range readChildren(parent) {
+		if p, err := readProcess(pid); err == nil {
 			found[p.Name] = pid
 		}
 	}
@@ -28,33 +28,33 @@ func childrenByName(parent int) map[string]int {
 }
 
 // withSignals starts a run whose command prints its signals, below a process that is called as systemd is or not.
-func (w *world) withSignals(systemd bool) *running {
+func (w *workspace) withSignals(systemd bool) *startedProgram {
 	w.Helper()
-	r := w.command("run", "--json", "record", "a", self)
-	r.cmd.Env = w.env("HOLDFAST_TEST_HELPER=signals")
+	r := w.newProgram("run", "--json", "record", "a", self)
+	r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=signals")
 	if systemd {
 		r.cmd.Path, r.cmd.Args = self, append([]string{"unit", program}, r.cmd.Args[1:]...)
-		r.cmd.Env = w.env("HOLDFAST_TEST_HELPER=unit")
+		r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=unit")
 	}
-	r.begin().says("ready")
+	r.launch().awaitOutput("ready")
 	wrapper := r.cmd.Process.Pid
 	if systemd {
-		wrapper = childrenOf(wrapper)[0]
+		wrapper = readChildren(wrapper)[0]
 	}
 	w.awaitListener(wrapper, "record")
 	return r
 }
 
 // awaitListener waits until a run knows that its command was started, and can tell the group's signals from its own.
-func (w *world) awaitListener(wrapper int, record string) {
+func (w *workspace) awaitListener(wrapper int, record string) {
 	w.Helper()
-	w.await("the run to know of its command", func() bool { return strings.Contains(w.read(w.path(record)), `"started"`) })
-	w.await("the listener", func() bool { return childrenByName(wrapper)[listenerName] != 0 })
+	w.awaitTrue("the run to know of its command", func() bool { return strings.Contains(w.readFile(w.filePath(record)), `"started"`) })
+	w.awaitTrue("the listener", func() bool { return childrenByName(wrapper)[listenerName] != 0 })
 }
 
-func TestASignalToTheGroupReachesTheCommandOnce(t *testing.T) {
+func TestGroupSignalReachesCommandOnce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorkspace(t)
 	r := w.withSignals(false)
 	var want strings.Builder
 	want.WriteString("ready\n")
@@ -68,7 +68,7 @@ func TestASignalToTheGroupReachesTheCommandOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			want.WriteString(unix.SignalName(sig) + "\n")
-			r.says(want.String())
+			r.awaitOutput(want.String())
 		}
 	}
 	r.signal(unix.SIGTERM)
@@ -79,14 +79,14 @@ func TestASignalToTheGroupReachesTheCommandOnce(t *testing.T) {
 
 // systemd signals all processes of a unit, one by one. Who names processes by the file of this program means that one, and its
 // command is to hear it.
-func TestASignalToAllProcesses(t *testing.T) {
+func TestSignalToAllProcesses(t *testing.T) {
 	t.Parallel()
 	for _, systemd := range []bool{true, false} {
-		w := newWorld(t)
+		w := newWorkspace(t)
 		r := w.withSignals(systemd)
 		wrapper := r.cmd.Process.Pid
 		if systemd {
-			wrapper = childrenOf(wrapper)[0]
+			wrapper = readChildren(wrapper)[0]
 		}
 		ours := childrenByName(wrapper)
 		if ours[listenerName] == 0 || ours[guardName] == 0 {
@@ -94,14 +94,14 @@ func TestASignalToAllProcesses(t *testing.T) {
 		}
 		to := []int{wrapper, ours[guardName], ours[listenerName]}
 		if systemd {
-			to = append(to, childrenOf(ours[guardName])...)
+			to = append(to, readChildren(ours[guardName])...)
 		}
 		for _, pid := range to {
 			_ = unix.Kill(pid, unix.SIGUSR1)
 		}
-		r.says("SIGUSR1\n")
+		r.awaitOutput("SIGUSR1\n")
 		_ = unix.Kill(wrapper, unix.SIGUSR2)
-		r.says("SIGUSR2\n")
+		r.awaitOutput("SIGUSR2\n")
 		_ = unix.Kill(wrapper, unix.SIGTERM)
 		if got := r.wait(); got.code != 3 || got.out != "ready\nSIGUSR1\nSIGUSR2\nSIGTERM\n" {
 			t.Errorf("systemd %v: %s", systemd, got.description)
@@ -111,7 +111,7 @@ func TestASignalToAllProcesses(t *testing.T) {
 
 // Whoever sends a signal to this program, and to its group, or to both, as timeout does, wants the command to end in its own
 // time.
-func TestNobodyIsKilledWhoWouldEnd(t *testing.T) {
+func TestSignaledCommandEndsUnkilled(t *testing.T) {
 	t.Parallel()
 	timeout, err := exec.LookPath("timeout")
 	if err != nil {
@@ -119,18 +119,18 @@ func TestNobodyIsKilledWhoWouldEnd(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name  string
-		start func(w *world) *running
+		start func(w *workspace) *startedProgram
 	}{
-		{"timeout -s INT", func(w *world) *running {
-			r := w.command()
+		{"timeout -s INT", func(w *workspace) *startedProgram {
+			r := w.newProgram()
 			r.cmd.Path, r.cmd.Args = timeout, []string{"timeout", "--preserve-status", "-s", "INT", "1", program, "run", "a", self}
-			r.cmd.Env = w.env("HOLDFAST_TEST_HELPER=ends")
-			return r.begin()
+			r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=ends")
+			return r.launch()
 		}},
-		{"SIGTERM to the group", func(w *world) *running {
-			r := w.command("run", "--json", "record", "a", self)
-			r.cmd.Env = w.env("HOLDFAST_TEST_HELPER=ends")
-			r.begin().says("ready")
+		{"SIGTERM to the group", func(w *workspace) *startedProgram {
+			r := w.newProgram("run", "--json", "record", "a", self)
+			r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=ends")
+			r.launch().awaitOutput("ready")
 			w.awaitListener(r.cmd.Process.Pid, "record")
 			if err := unix.Kill(-r.cmd.Process.Pid, unix.SIGTERM); err != nil {
 				w.Fatal(err)
@@ -141,8 +141,8 @@ func TestNobodyIsKilledWhoWouldEnd(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			killed, twice := 0, 0
-			for range *signalTimes {
-				w := newWorld(t)
+			for range *signalRounds {
+				w := newWorkspace(t)
 				got := c.start(w).wait()
 				switch {
 				case strings.Contains(got.out, "ready") && got.code != 42:
@@ -152,9 +152,9 @@ func TestNobodyIsKilledWhoWouldEnd(t *testing.T) {
 					twice++
 				}
 			}
-			t.Logf("%d times: %d commands were killed; %d had the signal twice", *signalTimes, killed, twice)
-			if twice > *signalTimes/20 { // a machine that is late may leave longer between one process and the next
-				t.Errorf("%d of %d had it twice", twice, *signalTimes)
+			t.Logf("%d times: %d commands were killed; %d had the signal twice", *signalRounds, killed, twice)
+			if twice > *signalRounds/20 { // a machine that is late may leave longer between one process and the next
+				t.Errorf("%d of %d had it twice", twice, *signalRounds)
 			}
 		})
 	}
@@ -164,9 +164,9 @@ func TestNobodyIsKilledWhoWouldEnd(t *testing.T) {
 func TestCtrlCEndsALoop(t *testing.T) {
 	t.Parallel()
 	for _, waits := range []bool{false, true} {
-		w := newWorld(t)
+		w := newWorkspace(t)
 		if waits {
-			_, release := w.hold("a")
+			_, release := w.startHolder("a")
 			defer release()
 		}
 		shell, err := exec.LookPath("bash")
@@ -178,31 +178,31 @@ func TestCtrlCEndsALoop(t *testing.T) {
 			"for i in 1 2 3; do " + program + " run a sh -c 'echo up; exec sleep 1000'; echo round-$i-$?; done"}
 		terminal.begin(r)
 		if waits {
-			terminal.shows("waiting for a")
+			terminal.awaitText("waiting for a")
 		} else {
-			terminal.shows("up")
+			terminal.awaitText("up")
 		}
-		terminal.types("\x03")
-		if got := r.wait(); got.code != 130 || strings.Contains(terminal.now(), "round-") {
-			t.Errorf("waits: %v; the terminal shows %q; %s", waits, terminal.now(), got.description)
+		terminal.typeKeys("\x03")
+		if got := r.wait(); got.code != 130 || strings.Contains(terminal.textSoFar(), "round-") {
+			t.Errorf("waits: %v; the terminal shows %q; %s", waits, terminal.textSoFar(), got.description)
 		}
 	}
 }
 
-func TestTheProgramDiesOfWhatEndedItsCommand(t *testing.T) {
+func TestProgramDiesOfCommandSignal(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorkspace(t)
 	for _, s := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT} {
-		r := w.start("run", "a", "sh", "-c", fmt.Sprintf("kill -%d $$", int(s)))
-		r.wait().want(t, 128+int(s))
+		r := w.startProgram("run", "a", "sh", "-c", fmt.Sprintf("kill -%d $$", int(s)))
+		r.wait().check(t, 128+int(s))
 		if got := r.cmd.ProcessState.String(); !strings.HasPrefix(got, "signal: ") {
 			t.Errorf("%s: %s", unix.SignalName(s), got)
 		}
-		if cores, _ := filepath.Glob(w.path("core*")); len(cores) > 0 {
+		if cores, _ := filepath.Glob(w.filePath("core*")); len(cores) > 0 {
 			t.Errorf("%s leaves %q", unix.SignalName(s), cores)
 		}
 	}
 	// The first process of a container cannot die of a signal.
-	r := w.inNamespaces("exec "+program+" run a sh -c 'kill -TERM $$'", "-pf", "--mount-proc")
-	r.wait().want(t, 143)
+	r := w.startInNamespaces("exec "+program+" run a sh -c 'kill -TERM $$'", "-pf", "--mount-proc")
+	r.wait().check(t, 143)
 }

@@ -18,26 +18,26 @@ import (
 // its TTL.
 const closeTimeout = time.Second
 
-// whichStore is the URL of the store: the flag's, the environment's, or a directory of the user's own.
-func whichStore(flag string) (string, error) {
+// resolveStore is the URL of the store: the flag's, the environment's, or a directory of the user's own.
+func resolveStore(flag string) (string, error) {
 	if flag != "" {
 		return flag, nil
 	}
 	if env, set := os.LookupEnv("HOLDFAST_STORE"); set && env == "" {
-		return "", usage("HOLDFAST_STORE is set, and empty; give it a URL, or unset it for a directory of this machine")
+		return "", usageError("HOLDFAST_STORE is set, and empty; give it a URL, or unset it for a directory of this machine")
 	} else if set {
 		return env, nil
 	}
-	dir, err := ownDirectory()
+	dir, err := defaultDirectory()
 	if err != nil {
 		return "", err
 	}
 	return (&url.URL{Scheme: "file", Path: dir}).String(), nil
 }
 
-// ownDirectory is where the locks of this user are when nothing else is said. Root's are the machine's, and not in a home
+// defaultDirectory is where the locks of this user are when nothing else is said. Root's are the machine's, and not in a home
 // that may differ between cron, sudo and a login.
-func ownDirectory() (string, error) {
+func defaultDirectory() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/lib/holdfast", nil
 	}
@@ -46,22 +46,22 @@ func ownDirectory() (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil || !filepath.IsAbs(home) {
-		return "", usage("there is no home directory to keep locks in; give a store with --store or HOLDFAST_STORE")
+		return "", usageError("there is no home directory to keep locks in; give a store with --store or HOLDFAST_STORE")
 	}
 	return filepath.Join(home, ".local", "state", "holdfast"), nil
 }
 
 func openClient(ctx context.Context, flag string, o *holdfast.Options) (*holdfast.Client, error) {
-	where, err := whichStore(flag)
+	where, err := resolveStore(flag)
 	if err != nil {
 		return nil, err
 	}
-	if like := meantURL(where); like != "" {
-		return nil, usage("the store is not given as a URL; did you mean %s?", like)
+	if like := suggestURL(where); like != "" {
+		return nil, usageError("the store is not given as a URL; did you mean %s?", like)
 	}
 	// The library's own words for this are meant for programmers.
 	if u, err := url.Parse(where); err == nil && u.Scheme != "" && !slices.Contains(driver.Schemes(), u.Scheme) {
-		return nil, usage("no store is known for %s://, only for %s", u.Scheme, strings.Join(driver.Schemes(), ", "))
+		return nil, usageError("no store is known for %s://, only for %s", u.Scheme, strings.Join(driver.Schemes(), ", "))
 	}
 	client, err := holdfast.Open(ctx, where, o)
 	if err != nil {
@@ -73,8 +73,8 @@ func openClient(ctx context.Context, flag string, o *holdfast.Options) (*holdfas
 // portSchemes are the stores that are known by their ports.
 var portSchemes = map[string]string{"2181": "zookeeper", "2379": "etcd", "5432": "postgres", "6379": "redis"}
 
-// meantURL is the URL that a plain path or host:port stands for. Nothing else is shown: it may be a password.
-func meantURL(where string) string {
+// suggestURL is the URL that a plain path or host:port stands for. Nothing else is shown: it may be a password.
+func suggestURL(where string) string {
 	if host, port, ok := strings.Cut(where, ":"); ok && portSchemes[port] != "" && !strings.ContainsAny(host, "/@") {
 		return portSchemes[port] + "://" + where
 	}
@@ -89,13 +89,13 @@ func meantURL(where string) string {
 func closeClient(client *holdfast.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	_ = within(2*closeTimeout, func() error { return client.CloseContext(ctx) })
+	_ = runWithTimeout(2*closeTimeout, func() error { return client.CloseContext(ctx) })
 }
 
 var errNoAnswer = errors.New("the store gives no answer")
 
-// within runs f for no longer than d, whether or not f heeds anything.
-func within(d time.Duration, f func() error) error {
+// runWithTimeout runs f for no longer than d, whether or not f heeds anything.
+func runWithTimeout(d time.Duration, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
 	select {
@@ -109,8 +109,8 @@ func within(d time.Duration, f func() error) error {
 // withClient runs f with a client, for the subcommands that look at a store. An interrupt ends it at once: they change
 // nothing that would have to be put right.
 func withClient(flag string, f func(ctx context.Context, client *holdfast.Client) error) error {
-	quitQuietly()
-	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	exitOnQuit()
+	ctx, cancel := context.WithTimeout(context.Background(), queryTimeout)
 	defer cancel()
 	client, err := openClient(ctx, flag, nil)
 	if err != nil {
@@ -120,5 +120,5 @@ func withClient(flag string, f func(ctx context.Context, client *holdfast.Client
 	return f(ctx, client)
 }
 
-// lookTimeout bounds list, show, break and stores.
-const lookTimeout = 30 * time.Second
+// queryTimeout bounds list, show, break and stores.
+const queryTimeout = 30 * time.Second

@@ -19,32 +19,32 @@ func newStores(storeURL *string) *cobra.Command {
 		Short: "Show what the store promises, and which stores there are",
 		Long: `stores opens the store (of --store, HOLDFAST_STORE, or your own directory) and shows what it promises and how far.
 The last line names the URL schemes of all stores that this program knows.`,
-		Args: exactly(),
+		Args: exactArgs(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
-				return promises(c.OutOrStdout(), client.Info(), warnings(ctx, client))
+				return printPromises(c.OutOrStdout(), client.Info(), warningRows(ctx, client))
 			})
 		},
 	}
 }
 
-func promises(w io.Writer, i holdfast.Info, warnings [][]string) error {
+func printPromises(w io.Writer, i holdfast.Info, warnings [][]string) error {
 	kinds := make([]string, len(i.Kinds))
 	for n, k := range i.Kinds {
 		kinds[n] = string(k)
 	}
 	rows := [][]string{
-		{"store", words(i.Store)},
+		{"store", printableText(i.Store)},
 		{"engine", i.Engine},
 		{"tier", string(i.Tier)},
 		{"a silent holder is ended by", string(i.ExpiredBy)},
 		{"judged by", string(i.ExpiryClock)},
-		{"a killed holder is replaced", takeover(i)},
+		{"a killed holder is replaced", describeTakeover(i)},
 		{"order", string(i.Order)},
 		{"kinds of locks", strings.Join(kinds, ", ")},
-		{"locks can outlive their process", yesNo(i.Detached)},
-		{"locks and tokens survive", survivors(i.Survives)},
-		{"tokens can fall", tokensFall(i)},
+		{"locks can outlive their process", formatYesNo(i.Detached)},
+		{"locks and tokens survive", describeSurvives(i.Survives)},
+		{"tokens can fall", describeRegression(i)},
 		{"TTL", fmt.Sprintf("%v to %v", i.MinTTL, i.MaxTTL)},
 		{"a name has at most", fmt.Sprintf("%d bytes", i.MaxName)},
 		{"a lock carries at most", fmt.Sprintf("%d holders, %d waiting", i.MaxHolders, i.MaxWaiters)},
@@ -52,28 +52,28 @@ func promises(w io.Writer, i holdfast.Info, warnings [][]string) error {
 	if i.WriteInterval > 0 {
 		rows = append(rows, []string{"who can wait comes to a lock", "once in " + i.WriteInterval.String()})
 	}
-	if err := table(w, append(rows, warnings...)); err != nil {
+	if err := writeTable(w, append(rows, warnings...)); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintf(w, "\nstores known: %s\n", strings.Join(driver.Schemes(), ", "))
 	return err
 }
 
-func yesNo(b bool) string {
+func formatYesNo(b bool) string {
 	if b {
 		return "yes"
 	}
 	return "no"
 }
 
-func takeover(i holdfast.Info) string {
+func describeTakeover(i holdfast.Info) string {
 	if i.DeadHolderTimeout == 0 {
 		return "when its TTL is over"
 	}
 	return "within " + i.DeadHolderTimeout.String()
 }
 
-func survivors(s driver.Survives) string {
+func describeSurvives(s driver.Survives) string {
 	var list []string
 	for _, x := range []struct {
 		what string
@@ -92,7 +92,7 @@ func survivors(s driver.Survives) string {
 	return strings.Join(list, ", ")
 }
 
-func tokensFall(i holdfast.Info) string {
+func describeRegression(i holdfast.Info) string {
 	switch {
 	case i.TokenRegression != "":
 		return i.TokenRegression

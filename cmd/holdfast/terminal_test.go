@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pipe keeps what is written into it.
-type pipe struct {
+// capturedPipe keeps what is written into it.
+type capturedPipe struct {
 	*testing.T
 	read, write *os.File
 	mu          sync.Mutex
@@ -24,19 +24,19 @@ type pipe struct {
 	closed      chan struct{}
 }
 
-func newPipe(t *testing.T) *pipe {
+func newPipe(t *testing.T) *capturedPipe {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pipe{T: t, read: r, write: w, closed: make(chan struct{})}
-	go p.listen()
+	p := &capturedPipe{T: t, read: r, write: w, closed: make(chan struct{})}
+	go p.readAll()
 	t.Cleanup(func() { r.Close(); w.Close() })
 	return p
 }
 
-func (p *pipe) listen() {
+func (p *capturedPipe) readAll() {
 	defer close(p.closed)
 	buf := make([]byte, 4096)
 	for {
@@ -50,29 +50,29 @@ func (p *pipe) listen() {
 	}
 }
 
-// text is all that was written, once nobody writes any more.
-func (p *pipe) text() string {
+// finalText is all that was written, once nobody writes any more.
+func (p *capturedPipe) finalText() string {
 	p.Helper()
 	p.write.Close()
 	<-p.closed
-	return p.now()
+	return p.textSoFar()
 }
 
-func (p *pipe) now() string {
+func (p *capturedPipe) textSoFar() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.got.String()
 }
 
-// screen is a terminal as its user has it.
-type screen struct {
-	*pipe
-	*world
+// terminalScreen is a terminal as its user has it.
+type terminalScreen struct {
+	*capturedPipe
+	*workspace
 }
 
 // atTerminal starts the program as the leader of a session at a terminal of its own. Its command is a helper that prints
 // signals.
-func (w *world) atTerminal(args ...string) (*running, screen) {
+func (w *workspace) atTerminal(args ...string) (*startedProgram, terminalScreen) {
 	w.Helper()
 	r, s := w.prepareTerminal(args...)
 	r.cmd.Env = append(r.cmd.Env, "HOLDFAST_TEST_HELPER=signals")
@@ -80,7 +80,7 @@ func (w *world) atTerminal(args ...string) (*running, screen) {
 	return r, s
 }
 
-func (w *world) prepareTerminal(args ...string) (*running, screen) {
+func (w *workspace) prepareTerminal(args ...string) (*startedProgram, terminalScreen) {
 	w.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -103,41 +103,41 @@ func (w *world) prepareTerminal(args ...string) (*running, screen) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	r := w.command(args...)
+	r := w.newProgram(args...)
 	r.cmd.Stdin, r.cmd.Stdout = slave, slave
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
 	w.Cleanup(func() { slave.Close(); master.Close() })
-	return r, screen{&pipe{T: w.T, read: master, write: slave, closed: make(chan struct{})}, w}
+	return r, terminalScreen{&capturedPipe{T: w.T, read: master, write: slave, closed: make(chan struct{})}, w}
 }
 
-func (s screen) begin(r *running) {
-	r.begin(s.pipe.write)
-	go s.listen()
+func (s terminalScreen) begin(r *startedProgram) {
+	r.launch(s.capturedPipe.write)
+	go s.readAll()
 }
 
-func (s screen) shows(text string) {
-	s.world.Helper()
-	s.await(fmt.Sprintf("%q at the terminal", text), func() bool { return strings.Contains(s.now(), text) })
+func (s terminalScreen) awaitText(text string) {
+	s.workspace.Helper()
+	s.awaitTrue(fmt.Sprintf("%q at the terminal", text), func() bool { return strings.Contains(s.textSoFar(), text) })
 }
 
-// kills types Ctrl-C twice: as two, which come further apart than one that comes twice.
-func (s screen) kills(r *running, record string) {
-	s.world.Helper()
-	s.types("\x03")
-	s.await("the first SIGINT", func() bool { return strings.Contains(s.world.read(s.world.path(record)), "SIGINT") })
-	first := s.when(record, "signal")
-	s.await("the time between two", func() bool { return time.Since(first) > sameCtrlC+groupLag })
+// pressCtrlCTwice types Ctrl-C twice: as two, which come further apart than one that comes twice.
+func (s terminalScreen) pressCtrlCTwice(r *startedProgram, record string) {
+	s.workspace.Helper()
+	s.typeKeys("\x03")
+	s.awaitTrue("the first SIGINT", func() bool { return strings.Contains(s.workspace.readFile(s.workspace.filePath(record)), "SIGINT") })
+	first := s.eventTime(record, "signal")
+	s.awaitTrue("the time between two", func() bool { return time.Since(first) > sameCtrlCWindow+groupSignalDelay })
 	select {
 	case <-r.ended:
-		s.world.Error("the first Ctrl-C ended it")
+		s.workspace.Error("the first Ctrl-C ended it")
 	default:
 	}
-	s.types("\x03")
+	s.typeKeys("\x03")
 }
 
-func (s screen) types(keys string) {
-	s.world.Helper()
-	if _, err := s.pipe.read.WriteString(keys); err != nil {
-		s.world.Fatal(err)
+func (s terminalScreen) typeKeys(keys string) {
+	s.workspace.Helper()
+	if _, err := s.capturedPipe.read.WriteString(keys); err != nil {
+		s.workspace.Fatal(err)
 	}
 }

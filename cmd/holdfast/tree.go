@@ -14,15 +14,15 @@ type process struct {
 	dead          bool   // not reaped yet
 }
 
-// names are processes as a message shows them.
-func names(all []process) []string {
+// processNames are processes as a message shows them.
+func processNames(all []process) []string {
 	const most = 5
 	var names []string
 	for i, p := range all {
 		if i == most {
 			return append(names, fmt.Sprintf("%d more", len(all)-most))
 		}
-		name := words(p.Name)
+		name := printableText(p.Name)
 		if p.PID != 0 {
 			name += fmt.Sprintf("[%d]", p.PID)
 		}

@@ -12,23 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const treeHelp = `All descendants are found, also those that have left the process group or the session, or whose parents are gone. (Only
+const descendantsHelp = `All descendants are found, also those that have left the process group or the session, or whose parents are gone. (Only
 on Linux: elsewhere they are found by their process group.)`
 
 const lastSignal = syscall.Signal(64)
 
 // tree is a process that this one has started and all that descends from it: the command, or its guard. This process is
 // their subreaper: whoever loses its parent becomes a child of this process, so no descendant can get out of its sight, by
-// setsid or by a double fork. How they are found is in members_linux.go.
+// setsid or by a double fork. How they are found is in descendants_linux.go.
 type tree struct {
 	exited chan syscall.WaitStatus // how the first process ended; sent once
 	gone   chan struct{}           // closed when no process of the tree is left
 
-	command int
-	group   int          // of the first process
-	cookie  string       // of the environment of all that descends from the command; empty if there is none
-	foreign map[int]bool // children from before: what a shell had started that became this program by exec, and the listener
-	told    map[int]bool // children that have had a signal, where only children can be found
+	command          int
+	group            int          // of the first process
+	cookie           string       // of the environment of all that descends from the command; empty if there is none
+	earlierChildren  map[int]bool // children from before: what a shell had started that became this program by exec, and the listener
+	signaledChildren map[int]bool // children that have had a signal, where only children can be found
 
 	// Held to reap and to signal: so a child that is signalled still is that child, and no other process under a number
 	// that has been used again.
@@ -40,24 +40,24 @@ type tree struct {
 // process be killed: a net that catches it alone, and not what it has started.
 func startTree(path string, argv, env []string, bound bool) (*tree, error) {
 	t := &tree{
-		exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), group: unix.Getpgrp(), told: map[int]bool{},
-		cookie: cookieOf(env),
+		exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), group: unix.Getpgrp(), signaledChildren: map[int]bool{},
+		cookie: findCookie(env),
 	}
 	started := make(chan error)
-	go t.live(path, argv, env, bound, started)
+	go t.startAndReap(path, argv, env, bound, started)
 	return t, <-started
 }
 
-// live starts the process and reaps until all are gone. That it is bound is tied to the thread that started it, so that
+// startAndReap starts the process and reaps until all are gone. That it is bound is tied to the thread that started it, so that
 // thread must not end before.
-func (t *tree) live(path string, argv, env []string, bound bool, started chan<- error) {
+func (t *tree) startAndReap(path string, argv, env []string, bound bool, started chan<- error) {
 	runtime.LockOSThread()
 	err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	if err != nil {
 		started <- fmt.Errorf("become a subreaper: %w", err)
 		return
 	}
-	t.foreign = t.childrenBefore()
+	t.earlierChildren = t.existingChildren()
 	sys := &syscall.SysProcAttr{}
 	if bound {
 		sys.Pdeathsig = unix.SIGKILL
@@ -65,13 +65,13 @@ func (t *tree) live(path string, argv, env []string, bound bool, started chan<- 
 	t.command, err = syscall.ForkExec(path, argv, &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}, Sys: sys})
 	started <- err
 	if err == nil {
-		t.reap()
+		t.reapAll()
 		close(t.gone)
 	}
 }
 
-// childrenBefore are the children that this program has before it starts its tree.
-func (t *tree) childrenBefore() map[int]bool {
+// existingChildren are the children that this program has before it starts its tree.
+func (t *tree) existingChildren() map[int]bool {
 	found := map[int]bool{}
 	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil); errors.Is(err, unix.ECHILD) {
 		return found
@@ -82,21 +82,21 @@ func (t *tree) childrenBefore() map[int]bool {
 	return found
 }
 
-// reap waits until nothing of the tree is left. A process without children of its own has no descendants either, since
+// reapAll waits until nothing of the tree is left. A process without children of its own has no descendants either, since
 // each orphan would have become its child.
-func (t *tree) reap() {
+func (t *tree) reapAll() {
 	for {
 		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		if errors.Is(err, unix.ECHILD) {
 			return
 		}
-		if t.reapEnded(); t.reaped && len(t.foreign) > 0 && !t.hasChild() {
+		if t.reapExited(); t.reaped && len(t.earlierChildren) > 0 && !t.hasChild() {
 			return
 		}
 	}
 }
 
-func (t *tree) reapEnded() {
+func (t *tree) reapExited() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for {
@@ -110,8 +110,8 @@ func (t *tree) reapEnded() {
 			t.reaped = true
 			t.exited <- syscall.WaitStatus(status)
 		default:
-			delete(t.foreign, pid)
-			delete(t.told, pid)
+			delete(t.earlierChildren, pid)
+			delete(t.signaledChildren, pid)
 		}
 	}
 }
@@ -120,7 +120,7 @@ func (t *tree) reapEnded() {
 func (t *tree) hasChild() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.ContainsFunc(t.ownChildren(), func(pid int) bool { return !t.foreign[pid] })
+	return slices.ContainsFunc(t.ownChildren(), func(pid int) bool { return !t.earlierChildren[pid] })
 }
 
 // signalCommand signals the command alone.
@@ -133,20 +133,20 @@ func (t *tree) signalCommand(sig syscall.Signal) {
 }
 
 // signalAll signals every process of the tree.
-func (t *tree) signalAll(sig syscall.Signal) { t.signalLeft(sig, false) }
+func (t *tree) signalAll(sig syscall.Signal) { t.signalMembers(sig, false) }
 
-// signalLeft signals every process of the tree, or only those outside of the process group that it began in.
-func (t *tree) signalLeft(sig syscall.Signal, onlyOutside bool) {
+// signalMembers signals every process of the tree, or only those outside of the process group that it began in.
+func (t *tree) signalMembers(sig syscall.Signal, onlyOutside bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	members, err := t.members()
+	members, err := t.listDescendants()
 	if err != nil {
 		t.signalChildren(sig, onlyOutside)
 		return
 	}
 	for _, p := range members {
 		if !onlyOutside || p.group != t.group {
-			p.signal(sig)
+			p.sendSignal(sig)
 		}
 	}
 }
@@ -156,40 +156,40 @@ func (t *tree) signalLeft(sig syscall.Signal, onlyOutside bool) {
 func (t *tree) signalChildren(sig syscall.Signal, onlyOutside bool) {
 	t.eachChild(func(pid int) {
 		if group, err := unix.Getpgid(pid); !onlyOutside || err == nil && group != t.group {
-			t.told[pid] = true
+			t.signaledChildren[pid] = true
 			_ = unix.Kill(pid, sig)
 		}
 	})
 }
 
-// signalNew signals the children that have had no signal yet, where only children can be found.
-func (t *tree) signalNew(sig syscall.Signal) {
-	if t.blind() == nil {
+// signalNewChildren signals the children that have had no signal yet, where only children can be found.
+func (t *tree) signalNewChildren(sig syscall.Signal) {
+	if t.whyPartlyHidden() == nil {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.eachChild(func(pid int) {
-		if !t.told[pid] {
-			t.told[pid] = true
+		if !t.signaledChildren[pid] {
+			t.signaledChildren[pid] = true
 			_ = unix.Kill(pid, sig)
 		}
 	})
 }
 
-// blind returns why nothing but this program's own children can be found, if so.
-func (t *tree) blind() error { return procIsOurs() }
+// whyPartlyHidden returns why nothing but this program's own children can be found, if so.
+func (t *tree) whyPartlyHidden() error { return checkProcNamespace() }
 
-// running are the processes of the tree that run.
-func (t *tree) running() []process {
+// listRunning are the processes of the tree that run.
+func (t *tree) listRunning() []process {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	members, err := t.members()
+	members, err := t.listDescendants()
 	if err != nil {
-		t.eachChild(func(pid int) { members = append(members, hidden(pid, os.Getpid())) })
+		t.eachChild(func(pid int) { members = append(members, hiddenProcess(pid, os.Getpid())) })
 	}
 	return members
 }
 
-// watchOver has nothing to do: the kernel hands over the children of a guard that dies.
-func (t *tree) watchOver(int) {}
+// addGuardedCommand has nothing to do: the kernel hands over the children of a guard that dies.
+func (t *tree) addGuardedCommand(int) {}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const treeHelp = `On this system descendants are found by their process group: one that leaves it, by setsid for instance, is neither ended
+const descendantsHelp = `On this system descendants are found by their process group: one that leaves it, by setsid for instance, is neither ended
 nor waited for. At a terminal the command stays in this program's group, for Ctrl-Z's sake, and is alone told and waited
 for. Linux can do better.`
 
@@ -33,7 +33,7 @@ type tree struct {
 // startTree starts a process with the input and output of this one. A bound one leads a group of its own unless it runs
 // at a terminal; the kernel cannot be asked to kill it along with this process.
 func startTree(path string, argv, env []string, bound bool) (*tree, error) {
-	t := &tree{exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), grouped: bound && !inForeground()}
+	t := &tree{exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), grouped: bound && !isForeground()}
 	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
 		Env: env, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Setpgid: t.grouped},
 	})
@@ -41,11 +41,11 @@ func startTree(path string, argv, env []string, bound bool) (*tree, error) {
 		return nil, err
 	}
 	t.command = pid
-	go t.reap()
+	go t.reapAll()
 	return t, nil
 }
 
-func (t *tree) reap() {
+func (t *tree) reapAll() {
 	var status unix.WaitStatus
 	for {
 		_, err := unix.Wait4(t.command, &status, 0, nil)
@@ -60,8 +60,8 @@ func (t *tree) reap() {
 	close(t.gone)
 }
 
-// watchOver makes the command of a guard part of the guard's tree.
-func (t *tree) watchOver(command int) { t.heir.Store(int64(command)) }
+// addGuardedCommand makes the command of a guard part of the guard's tree.
+func (t *tree) addGuardedCommand(command int) { t.heir.Store(int64(command)) }
 
 func (t *tree) alive() bool {
 	heir := int(t.heir.Load())
@@ -86,21 +86,21 @@ func (t *tree) signalAll(sig syscall.Signal) {
 	}
 }
 
-// signalLeft signals what is left after the command, unless the terminal has done so.
-func (t *tree) signalLeft(sig syscall.Signal, onlyOutside bool) {
+// signalMembers signals what is left after the command, unless the terminal has done so.
+func (t *tree) signalMembers(sig syscall.Signal, onlyOutside bool) {
 	if t.grouped && !onlyOutside {
 		t.signalAll(sig)
 	}
 }
 
-// signalNew has nothing to do: a process group has no new members that have not been told.
-func (t *tree) signalNew(syscall.Signal) {}
+// signalNewChildren has nothing to do: a process group has no new members that have not been told.
+func (t *tree) signalNewChildren(syscall.Signal) {}
 
-// blind returns nothing: a process group is signalled without seeing it.
-func (t *tree) blind() error { return nil }
+// whyPartlyHidden returns nothing: a process group is signalled without seeing it.
+func (t *tree) whyPartlyHidden() error { return nil }
 
-// running is all that is known of what is left: the process that leads the group.
-func (t *tree) running() []process {
+// listRunning is all that is known of what is left: the process that leads the group.
+func (t *tree) listRunning() []process {
 	if t.alive() {
 		return []process{{PID: t.command, Name: "process group"}}
 	}

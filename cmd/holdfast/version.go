@@ -16,7 +16,7 @@ func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  exactly(),
+		Args:  exactArgs(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return printVersion(c.OutOrStdout())
 		},

@@ -21,23 +21,23 @@ func newWatch(storeURL *string) *cobra.Command {
 that passes quickly may be left out; the last one never is.
 
 With --json each line is an object: time, name, kind, limit, token, holders and waiters.`,
-		Args: exactly("NAME"),
+		Args: exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return watch(*storeURL, args[0], func(lock holdfast.Lock) error {
+			return watchLock(*storeURL, args[0], func(lock holdfast.Lock) error {
 				if asJSON {
-					return writeLock(c.OutOrStdout(), lock)
+					return writeLockJSON(c.OutOrStdout(), lock)
 				}
-				return printLock(c.OutOrStdout(), lock)
+				return printLockLine(c.OutOrStdout(), lock)
 			})
 		},
 	}
-	addJSON(c, &asJSON)
+	addJSONFlag(c, &asJSON)
 	return c
 }
 
-// watch calls f with each state of the lock. A signal ends the program, which holds nothing, and so does the first error.
-func watch(store, name string, f func(holdfast.Lock) error) error {
-	quitQuietly()
+// watchLock calls f with each state of the lock. A signal ends the program, which holds nothing, and so does the first error.
+func watchLock(store, name string, f func(holdfast.Lock) error) error {
+	exitOnQuit()
 	ctx := context.Background()
 	client, err := openClient(ctx, store, nil)
 	if err != nil {
@@ -55,25 +55,25 @@ func watch(store, name string, f func(holdfast.Lock) error) error {
 	return nil
 }
 
-func printLock(w io.Writer, lock holdfast.Lock) error {
+func printLockLine(w io.Writer, lock holdfast.Lock) error {
 	does := "free"
 	if len(lock.Holders) > 0 {
-		does = fmt.Sprintf("%s held by %s", usedAs(lock), standings(lock.Holders))
+		does = fmt.Sprintf("%s held by %s", describeKind(lock), describeClaims(lock.Holders))
 	}
 	if len(lock.Waiters) > 0 {
-		does += fmt.Sprintf("; waited for by %s", standings(lock.Waiters))
+		does += fmt.Sprintf("; waited for by %s", describeClaims(lock.Waiters))
 	}
-	_, err := fmt.Fprintf(w, "%s %s: %s\n", time.Now().Format(time.RFC3339), shown(lock.Name), does)
+	_, err := fmt.Fprintf(w, "%s %s: %s\n", time.Now().Format(time.RFC3339), quoteName(lock.Name), does)
 	return err
 }
 
-// standings are claims in one line: who, with which token.
-func standings(all []holdfast.ClaimInfo) string {
+// describeClaims are claims in one line: who, with which token.
+func describeClaims(all []holdfast.ClaimInfo) string {
 	var who []string
 	for _, s := range all {
-		text := words(s.Owner)
+		text := printableText(s.Owner)
 		if s.Meta != "" {
-			text += " (" + words(s.Meta) + ")"
+			text += " (" + printableText(s.Meta) + ")"
 		}
 		if s.Token != 0 {
 			text += fmt.Sprintf(" token %d", s.Token)

@@ -16,10 +16,10 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// record is what --json asks for: a line of JSON for each event, the last of which states the outcome. It must never
+// runRecord is what --json asks for: a line of JSON for each event, the last of which states the outcome. It must never
 // change what happens to the command, so lines are written by a goroutine of their own, and one that cannot be written
 // costs a warning. A nil record keeps nothing.
-type record struct {
+type runRecord struct {
 	file  *os.File // nil if there is none to write to
 	lines chan []byte
 	done  chan struct{}
@@ -32,19 +32,19 @@ type record struct {
 
 type fields map[string]any
 
-// recordPatience is how long the last lines may take: somebody may have stopped reading.
-const recordPatience = 2 * time.Second
+// recordFlushTimeout is how long the last lines may take: somebody may have stopped reading.
+const recordFlushTimeout = 2 * time.Second
 
 // openRecord opens a file, to which it appends, or fd:N. What is wrong with the name is a usage error; that there is no
 // room, or that the descriptor is closed, is not.
-func openRecord(where string) (*record, error) {
+func openRecord(where string) (*runRecord, error) {
 	if where == "" {
 		return nil, nil
 	}
-	r := &record{base: fields{}, lines: make(chan []byte, 256), done: make(chan struct{})}
+	r := &runRecord{base: fields{}, lines: make(chan []byte, 256), done: make(chan struct{})}
 	var err error
 	if number, ok := strings.CutPrefix(where, "fd:"); ok {
-		r.file, err = inherited(number)
+		r.file, err = openInherited(number)
 	} else {
 		// Opening a FIFO that has no reader would wait for one.
 		r.file, err = os.OpenFile(where, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NONBLOCK, 0o666)
@@ -53,17 +53,17 @@ func openRecord(where string) (*record, error) {
 	case err == nil:
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EBADF):
 		r.file = nil
-		r.failed(err)
+		r.warnIncomplete(err)
 	default:
-		return nil, usage("--json: %s cannot be written: %s", shown(where), bareReason(err))
+		return nil, usageError("--json: %s cannot be written: %s", quoteName(where), rootCause(err))
 	}
-	go r.write()
+	go r.writeQueued()
 	return r, nil
 }
 
-// inherited is a descriptor that this program was given. One that is closed on exec cannot be: it is this process's own,
+// openInherited is a descriptor that this program was given. One that is closed on exec cannot be: it is this process's own,
 // under a number that was free.
-func inherited(number string) (*os.File, error) {
+func openInherited(number string) (*os.File, error) {
 	fd, err := strconv.Atoi(number)
 	if err != nil || fd < 0 {
 		return nil, errors.New("not the number of a descriptor")
@@ -78,24 +78,24 @@ func inherited(number string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "fd:"+number), nil
 }
 
-func (r *record) write() {
+func (r *runRecord) writeQueued() {
 	defer close(r.done)
 	for line := range r.lines {
 		if r.file == nil {
 			continue
 		}
 		if _, err := r.file.Write(line); err != nil {
-			r.failed(err)
+			r.warnIncomplete(err)
 		}
 	}
 }
 
-func (r *record) failed(err error) {
-	r.warn.Do(func() { say("the record of --json is not complete: %s", bareReason(err)) })
+func (r *runRecord) warnIncomplete(err error) {
+	r.warn.Do(func() { printMessage("the record of --json is not complete: %s", rootCause(err)) })
 }
 
-// set makes something part of all lines that follow.
-func (r *record) set(f fields) {
+// addFields makes something part of all lines that follow.
+func (r *runRecord) addFields(f fields) {
 	if r == nil {
 		return
 	}
@@ -104,8 +104,8 @@ func (r *record) set(f fields) {
 	maps.Copy(r.base, f)
 }
 
-// event adds a line.
-func (r *record) event(name string, f fields) {
+// addEvent adds a line.
+func (r *runRecord) addEvent(name string, f fields) {
 	if r == nil {
 		return
 	}
@@ -119,18 +119,18 @@ func (r *record) event(name string, f fields) {
 	maps.Copy(line, f)
 	data, err := json.Marshal(line)
 	if err != nil {
-		r.failed(err)
+		r.warnIncomplete(err)
 		return
 	}
 	select {
 	case r.lines <- append(data, '\n'):
 	default:
-		r.failed(errors.New("nobody reads it"))
+		r.warnIncomplete(errors.New("nobody reads it"))
 	}
 }
 
 // close waits until all is written, or for as long as that is worth.
-func (r *record) close() {
+func (r *runRecord) close() {
 	if r == nil {
 		return
 	}
@@ -140,8 +140,8 @@ func (r *record) close() {
 	r.mu.Unlock()
 	select {
 	case <-r.done:
-	case <-time.After(recordPatience):
-		r.failed(errors.New("nobody reads it"))
+	case <-time.After(recordFlushTimeout):
+		r.warnIncomplete(errors.New("nobody reads it"))
 	}
 }
 
@@ -157,44 +157,44 @@ const (
 	outcomeCannotRun   outcome = "cannot run"   // the command
 	outcomeUnavailable outcome = "unavailable"  // the store
 	outcomeUsage       outcome = "usage"        //
-	outcomeUnwritten   outcome = "not printed"  // hold: the token
+	outcomeNotPrinted  outcome = "not printed"  // hold: the token
 	outcomeReleased    outcome = "released"     // hold: told to end
 )
 
-func defineRecord(c *cobra.Command, where *string) {
-	c.Flags().Var(filled{where}, "json", "append events and the outcome to `FILE`, or fd:N, as lines of JSON")
+func addRecordFlag(c *cobra.Command, where *string) {
+	c.Flags().Var(nonEmptyString{where}, "json", "append events and the outcome to `FILE`, or fd:N, as lines of JSON")
 }
 
-// recorded runs f with a record, and closes that with the outcome.
-func recorded(where, lock string, f func(*record) error) error {
+// withRecord runs f with a record, and closes that with the outcome.
+func withRecord(where, lock string, f func(*runRecord) error) error {
 	r, err := openRecord(where)
 	if err != nil {
 		return err
 	}
-	r.set(fields{"lock": lock})
+	r.addFields(fields{"lock": lock})
 	err = f(r)
-	r.outcome(err)
+	r.addOutcome(err)
 	r.close()
 	return err
 }
 
-// outcome adds the last line.
-func (r *record) outcome(err error) {
+// addOutcome adds the last line.
+func (r *runRecord) addOutcome(err error) {
 	var exit *exitError
 	if !errors.As(err, &exit) {
 		exit = &exitError{outcome: outcomeExited}
 	}
-	last := fields{"outcome": exit.known(), "exit_code": exit.code}
+	last := fields{"outcome": exit.outcomeOrDefault(), "exit_code": exit.code}
 	switch {
 	case exit.err != nil:
-		last["reason"] = oneLine(reason(exit.err))
-	case exit.why != "":
-		last["reason"] = oneLine(exit.why)
+		last["reason"] = oneLine(errorText(exit.err))
+	case exit.reason != "":
+		last["reason"] = oneLine(exit.reason)
 	}
-	r.event("outcome", last)
+	r.addEvent("outcome", last)
 }
 
-func (e *exitError) known() outcome {
+func (e *exitError) outcomeOrDefault() outcome {
 	var signalled *signalError
 	switch {
 	case e.outcome != "":

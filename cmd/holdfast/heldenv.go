@@ -16,19 +16,19 @@ import (
 // would wait for itself. Stores are the same by their names only: whoever calls one by two (localhost and 127.0.0.1) is not warned.
 const heldVariable = "HOLDFAST_HELD"
 
-// held is one entry.
-type held struct {
+// heldLock is one entry.
+type heldLock struct {
 	store, name   string
 	token         int64
 	weight, limit int64
 }
 
-func (h held) String() string {
-	return fmt.Sprintf("%s#%s#%d#%d/%d", escaped(h.store), escaped(h.name), h.token, h.weight, h.limit)
+func (h heldLock) String() string {
+	return fmt.Sprintf("%s#%s#%d#%d/%d", escapeEntry(h.store), escapeEntry(h.name), h.token, h.weight, h.limit)
 }
 
-// escaped keeps what separates entries, and all that could confuse a shell or a terminal, out of them.
-func escaped(s string) string {
+// escapeEntry keeps what separates entries, and all that could confuse a shell or a terminal, out of them.
+func escapeEntry(s string) string {
 	var b strings.Builder
 	for _, c := range []byte(s) {
 		if c <= ' ' || c >= 0x7f || strings.IndexByte("#%\"'\\$`", c) >= 0 {
@@ -40,7 +40,7 @@ func escaped(s string) string {
 	return b.String()
 }
 
-func unescaped(s string) string {
+func unescapeEntry(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
 		if s[i] == '%' && i+2 < len(s) {
@@ -55,15 +55,15 @@ func unescaped(s string) string {
 	return b.String()
 }
 
-// heldHere is what the environment says. What is not an entry is somebody else's affair.
-func heldHere() []held {
-	var all []held
+// inheritedLocks is what the environment says. What is not an entry is somebody else's affair.
+func inheritedLocks() []heldLock {
+	var all []heldLock
 	for _, entry := range strings.Fields(os.Getenv(heldVariable)) {
 		part := strings.Split(entry, "#")
 		if len(part) != 4 {
 			continue
 		}
-		h := held{store: unescaped(part[0]), name: unescaped(part[1])}
+		h := heldLock{store: unescapeEntry(part[0]), name: unescapeEntry(part[1])}
 		token, err := strconv.ParseInt(part[2], 10, 64)
 		n, scanErr := fmt.Sscanf(part[3], "%d/%d", &h.weight, &h.limit)
 		if h.token = token; err == nil && scanErr == nil && n == 2 {
@@ -73,8 +73,8 @@ func heldHere() []held {
 	return all
 }
 
-// weight is what the request would weigh, and of how much.
-func (r *request) weight() (weight, limit int64) {
+// weightAndLimit is what the request would weigh, and of how much.
+func (r *lockRequest) weightAndLimit() (weight, limit int64) {
 	switch {
 	case r.limit > 0:
 		return r.permits, r.limit
@@ -84,13 +84,13 @@ func (r *request) weight() (weight, limit int64) {
 	return 1, 1
 }
 
-// checkHeld refuses a request that could wait for what is held around it, and so for ever. An entry counts only while its
+// checkSelfDeadlock refuses a request that could wait for what is held around it, and so for ever. An entry counts only while its
 // claim stands: an environment may have been kept for longer than the lock.
-func (r *request) checkHeld(ctx context.Context, client *holdfast.Client) error {
-	weight, limit := r.weight()
+func (r *lockRequest) checkSelfDeadlock(ctx context.Context, client *holdfast.Client) error {
+	weight, limit := r.weightAndLimit()
 	within := weight
-	var around []held
-	for _, h := range heldHere() {
+	var around []heldLock
+	for _, h := range inheritedLocks() {
 		if h.store == client.Info().Store && h.name == r.name {
 			around = append(around, h)
 			within += h.weight
@@ -110,10 +110,10 @@ func (r *request) checkHeld(ctx context.Context, client *holdfast.Client) error 
 			}
 			switch {
 			case h.weight == h.limit || weight == limit || within > limit:
-				return usage("%s is held already around this, which would wait for itself", shown(r.name))
-			case !r.noWait && !r.patience.limited:
+				return usageError("%s is held already around this, which would wait for itself", quoteName(r.name))
+			case !r.noWait && !r.waitLimit.limited:
 				// Together they fit. But whoever comes between them waits for the outer one, and the inner one for that.
-				return usage("%s is held already around this, which could wait for itself for ever; give --wait or --no-wait", shown(r.name))
+				return usageError("%s is held already around this, which could wait for itself for ever; give --wait or --no-wait", quoteName(r.name))
 			}
 		}
 	}
@@ -121,14 +121,14 @@ func (r *request) checkHeld(ctx context.Context, client *holdfast.Client) error 
 }
 
 // heldEntry is a lease as an entry. A plain request may have been granted as a writer: it is all of the lock either way.
-func (r *request) heldEntry(client *holdfast.Client, lease *holdfast.Lease) held {
-	weight, limit := r.weight()
-	return held{store: client.Info().Store, name: lease.Name(), token: lease.Token(), weight: weight, limit: limit}
+func (r *lockRequest) heldEntry(client *holdfast.Client, lease *holdfast.Lease) heldLock {
+	weight, limit := r.weightAndLimit()
+	return heldLock{store: client.Info().Store, name: lease.Name(), token: lease.Token(), weight: weight, limit: limit}
 }
 
-// environment is what the command gets: ours, with what it should know of its lock in the place of what an outer run said
+// commandEnvironment is what the command gets: ours, with what it should know of its lock in the place of what an outer run said
 // of another.
-func (r *request) environment(inherited []string, client *holdfast.Client, lease *holdfast.Lease) []string {
+func (r *lockRequest) commandEnvironment(inherited []string, client *holdfast.Client, lease *holdfast.Lease) []string {
 	entries := strings.Fields(os.Getenv(heldVariable))
 	ours := [][2]string{
 		{"HOLDFAST_LOCK", lease.Name()},

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// shown is a name or an owner as it is shown: in quotes if there is anything odd in it.
-func shown(s string) string {
+// quoteName is a name or an owner as it is shown: in quotes if there is anything odd in it.
+func quoteName(s string) string {
 	odd := func(r rune) bool { return r == ' ' || r == '"' || r == '\'' || r == '\\' || !unicode.IsPrint(r) }
 	if s == "" || strings.ContainsFunc(s, odd) || strings.ContainsRune(s, unicode.ReplacementChar) {
 		return strconv.Quote(s)
@@ -21,34 +21,34 @@ func shown(s string) string {
 	return s
 }
 
-// words is free text as it is shown: as it is, unless it could break the line or steer the terminal.
-func words(s string) string {
+// printableText is free text as it is shown: as it is, unless it could break the line or steer the terminal.
+func printableText(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return strconv.Quote(s)
 	}
 	return s
 }
 
-// moment is a time as people compare it with their watch, and how far off it is.
-func moment(t time.Time) string {
+// formatTime is a time as people compare it with their watch, and how far off it is.
+func formatTime(t time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}
-	return t.Local().Format(time.RFC3339) + " (" + relative(time.Until(t)) + ")"
+	return t.Local().Format(time.RFC3339) + " (" + formatRelative(time.Until(t)) + ")"
 }
 
-func relative(d time.Duration) string {
+func formatRelative(d time.Duration) string {
 	switch {
 	case d > -time.Second && d < time.Second:
 		return "now"
 	case d < 0:
-		return roughly(-d) + " ago"
+		return formatDuration(-d) + " ago"
 	}
-	return "in " + roughly(d)
+	return "in " + formatDuration(d)
 }
 
-// roughly is a duration to its two largest units.
-func roughly(d time.Duration) string {
+// formatDuration is a duration to its two largest units.
+func formatDuration(d time.Duration) string {
 	d = d.Round(time.Second)
 	const day = 24 * time.Hour
 	switch {
@@ -62,8 +62,8 @@ func roughly(d time.Duration) string {
 	return fmt.Sprintf("%ds", d/time.Second)
 }
 
-// holders says who holds a lock, for one line.
-func holders(standing []holdfast.ClaimInfo) string {
+// describeHolders says who holds a lock, for one line.
+func describeHolders(standing []holdfast.ClaimInfo) string {
 	if len(standing) == 0 {
 		return "others"
 	}
@@ -74,20 +74,20 @@ func holders(standing []holdfast.ClaimInfo) string {
 			who = append(who, fmt.Sprintf("%d more", len(standing)-most))
 			break
 		}
-		s := words(h.Owner)
+		s := printableText(h.Owner)
 		if h.Meta != "" {
-			s += " (" + words(h.Meta) + ")"
+			s += " (" + printableText(h.Meta) + ")"
 		}
 		if !h.Since.IsZero() {
-			s += " since " + moment(h.Since)
+			s += " since " + formatTime(h.Since)
 		}
 		who = append(who, s)
 	}
 	return strings.Join(who, ", ")
 }
 
-// table writes rows in columns.
-func table(w io.Writer, rows [][]string) error {
+// writeTable writes rows in columns.
+func writeTable(w io.Writer, rows [][]string) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		fmt.Fprintln(tw, strings.TrimRight(strings.Join(row, "\t"), "\t"))
@@ -95,8 +95,8 @@ func table(w io.Writer, rows [][]string) error {
 	return tw.Flush()
 }
 
-// usedAs is a lock's kind and limit in words.
-func usedAs(l holdfast.Lock) string {
+// describeKind is a lock's kind and limit in words.
+func describeKind(l holdfast.Lock) string {
 	switch l.Kind {
 	case holdfast.KindRW:
 		return "read-write lock"

@@ -26,24 +26,26 @@ import (
 // hiddenName stands for the name of a process that cannot be looked at.
 const hiddenName = "(hidden)"
 
-func hidden(pid, parent int) process { return process{PID: pid, Name: hiddenName, parent: parent} }
+func hiddenProcess(pid, parent int) process {
+	return process{PID: pid, Name: hiddenName, parent: parent}
+}
 
-// members are the descendants that run, or an error where /proc is of no use.
-func (t *tree) members() ([]process, error) {
-	all, hides, err := processes()
+// listDescendants are the descendants that run, or an error where /proc is of no use.
+func (t *tree) listDescendants() ([]process, error) {
+	all, hides, err := listProcesses()
 	if err != nil {
 		return nil, err
 	}
-	f := newFinder(all, t.foreign, hides)
-	f.descend(os.Getpid())
+	f := newDescendantFinder(all, t.earlierChildren, hides)
+	f.addDescendants(os.Getpid())
 	if hides && t.cookie != "" {
 		f.findByCookie(t.cookie)
 	}
 	return slices.DeleteFunc(f.found, func(p process) bool { return p.dead }), nil
 }
 
-// finder collects descendants.
-type finder struct {
+// descendantFinder collects descendants.
+type descendantFinder struct {
 	hides    bool
 	all      map[int]process
 	children map[int][]process
@@ -51,8 +53,8 @@ type finder struct {
 	found    []process
 }
 
-func newFinder(all []process, foreign map[int]bool, hides bool) *finder {
-	f := &finder{hides: hides, all: map[int]process{}, children: map[int][]process{}, skip: map[int]bool{os.Getpid(): true}}
+func newDescendantFinder(all []process, foreign map[int]bool, hides bool) *descendantFinder {
+	f := &descendantFinder{hides: hides, all: map[int]process{}, children: map[int][]process{}, skip: map[int]bool{os.Getpid(): true}}
 	for pid := range foreign {
 		f.skip[pid] = true
 	}
@@ -63,8 +65,8 @@ func newFinder(all []process, foreign map[int]bool, hides bool) *finder {
 	return f
 }
 
-// descend adds all that is below a process.
-func (f *finder) descend(pid int) {
+// addDescendants adds all that is below a process.
+func (f *descendantFinder) addDescendants(pid int) {
 	from := len(f.found)
 	f.addChildren(pid)
 	for i := from; i < len(f.found); i++ {
@@ -72,26 +74,26 @@ func (f *finder) descend(pid int) {
 	}
 }
 
-func (f *finder) addChildren(pid int) {
+func (f *descendantFinder) addChildren(pid int) {
 	for _, p := range f.children[pid] {
 		f.add(p)
 	}
 	if !f.hides {
 		return
 	}
-	for _, child := range childrenOf(pid) {
+	for _, child := range readChildren(pid) {
 		if _, visible := f.all[child]; visible {
 			continue
 		}
-		p, err := processOf(child) // it may be new
+		p, err := readProcess(child) // it may be new
 		if err != nil {
-			p = hidden(child, pid)
+			p = hiddenProcess(child, pid)
 		}
 		f.add(p)
 	}
 }
 
-func (f *finder) add(p process) {
+func (f *descendantFinder) add(p process) {
 	if !f.skip[p.PID] {
 		f.skip[p.PID] = true
 		f.found = append(f.found, p)
@@ -100,17 +102,17 @@ func (f *finder) add(p process) {
 
 // findByCookie adds the processes whose parents are hidden and whose environment has the cookie. Others are not read: that may
 // take as long as their memory is locked.
-func (f *finder) findByCookie(cookie string) {
+func (f *descendantFinder) findByCookie(cookie string) {
 	for pid, p := range f.all {
 		if _, visible := f.all[p.parent]; !visible && !f.skip[pid] && hasVariable(pid, cookie) {
 			f.add(p)
-			f.descend(pid)
+			f.addDescendants(pid)
 		}
 	}
 }
 
-// cookieOf is the variable that only what was started by this run has.
-func cookieOf(env []string) string {
+// findCookie is the variable that only what was started by this run has.
+func findCookie(env []string) string {
 	for _, v := range env {
 		if strings.HasPrefix(v, "HOLDFAST_ID=") {
 			return v
@@ -124,8 +126,8 @@ func hasVariable(pid int, variable string) bool {
 	return err == nil && bytes.Contains(append([]byte{0}, env...), []byte("\x00"+variable+"\x00"))
 }
 
-// childrenOf reads the lists of children that the kernel keeps for each thread, if it does. They hide nothing.
-func childrenOf(pid int) (found []int) {
+// readChildren reads the lists of children that the kernel keeps for each thread, if it does. They hide nothing.
+func readChildren(pid int) (found []int) {
 	tasks := "/proc/" + strconv.Itoa(pid) + "/task"
 	threads, _ := os.ReadDir(tasks)
 	for _, thread := range threads {
@@ -139,8 +141,8 @@ func childrenOf(pid int) (found []int) {
 	return found
 }
 
-// signal signals this process and no other that got its number since.
-func (p process) signal(sig syscall.Signal) {
+// sendSignal signals this process and no other that got its number since.
+func (p process) sendSignal(sig syscall.Signal) {
 	if p.parent == os.Getpid() { // nobody else reaps it, and not now
 		_ = unix.Kill(p.PID, sig)
 		return
@@ -154,25 +156,25 @@ func (p process) signal(sig syscall.Signal) {
 		return
 	}
 	defer unix.Close(fd)
-	if p.isThere() {
+	if p.isSameProcess() {
 		_ = unix.PidfdSendSignal(fd, sig, nil, 0)
 	}
 }
 
-// isThere reports whether the process has its number still.
-func (p process) isThere() bool {
+// isSameProcess reports whether the process has its number still.
+func (p process) isSameProcess() bool {
 	if p.started == "" { // a hidden one
-		return slices.Contains(childrenOf(p.parent), p.PID)
+		return slices.Contains(readChildren(p.parent), p.PID)
 	}
-	now, err := processOf(p.PID)
+	now, err := readProcess(p.PID)
 	return err == nil && now.started == p.started
 }
 
 // ownChildren are all children of this program, also those that have ended and are not reaped.
 func (t *tree) ownChildren() (found []int) {
-	all, hides, err := processes()
+	all, hides, err := listProcesses()
 	if err != nil {
-		t.scan(func(pid int, _ bool) { found = append(found, pid) })
+		t.scanChildren(func(pid int, _ bool) { found = append(found, pid) })
 		return found
 	}
 	for _, p := range all {
@@ -181,30 +183,30 @@ func (t *tree) ownChildren() (found []int) {
 		}
 	}
 	if hides {
-		found = append(found, childrenOf(os.Getpid())...)
+		found = append(found, readChildren(os.Getpid())...)
 	}
 	return found
 }
 
 // eachChild calls f with each child of this program that runs and is not from before, found without /proc.
 func (t *tree) eachChild(f func(pid int)) {
-	t.scan(func(pid int, runs bool) {
-		if runs && !t.foreign[pid] {
+	t.scanChildren(func(pid int, runs bool) {
+		if runs && !t.earlierChildren[pid] {
 			f(pid)
 		}
 	})
 }
 
-// scan asks the kernel of every number that a process can have whether that is a child of this program. It takes up to a
+// scanChildren asks the kernel of every number that a process can have whether that is a child of this program. It takes up to a
 // second where there are four million; the most likely come first, and the rest only if they are none. Nothing may be reaped meanwhile.
-func (t *tree) scan(f func(pid int, runs bool)) {
-	most := numberIn("/proc/sys/kernel/pid_max", 1<<22) // the same in all namespaces, or this one's
-	last := numberIn("/proc/sys/kernel/ns_last_pid", most)
+func (t *tree) scanChildren(f func(pid int, runs bool)) {
+	most := readNumber("/proc/sys/kernel/pid_max", 1<<22) // the same in all namespaces, or this one's
+	last := readNumber("/proc/sys/kernel/ns_last_pid", most)
 	found := false
 	look := func(from, to int) {
 		for pid := max(from, 1); pid <= to; pid++ {
 			if is, runs := isChild(pid); is {
-				found = found || !t.foreign[pid]
+				found = found || !t.earlierChildren[pid]
 				f(pid, runs)
 			}
 		}
@@ -224,8 +226,8 @@ func isChild(pid int) (is, runs bool) {
 	return errno == 0, info.Signo == 0
 }
 
-// numberIn reads a setting of the kernel's. These are told for the namespace of who reads, whatever /proc it is read in.
-func numberIn(file string, otherwise int) int {
+// readNumber reads a setting of the kernel's. These are told for the namespace of who reads, whatever /proc it is read in.
+func readNumber(file string, otherwise int) int {
 	data, _ := os.ReadFile(file)
 	if n, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil && n > 0 {
 		return n
@@ -233,11 +235,11 @@ func numberIn(file string, otherwise int) int {
 	return otherwise
 }
 
-var errNotOurs = errors.New("/proc is not that of this pid namespace")
+var errForeignProc = errors.New("/proc is not that of this pid namespace")
 
-// procIsOurs returns an error if /proc does not show this pid namespace: the numbers in it are then those of other processes.
+// checkProcNamespace returns an error if /proc does not show this pid namespace: the numbers in it are then those of other processes.
 // A process of a namespace below has a number in each on the way there, of which this takes one.
-func procIsOurs() error {
+func checkProcNamespace() error {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return err
@@ -246,13 +248,13 @@ func procIsOurs() error {
 	for line := range strings.Lines(string(status)) {
 		if numbers, ok := strings.CutPrefix(line, "NSpid:"); ok {
 			if strings.TrimSpace(numbers) != me {
-				return errNotOurs
+				return errForeignProc
 			}
 			return nil
 		}
 	}
 	if self, err := os.Readlink("/proc/self"); err != nil || self != me { // a kernel before 4.1
-		return errNotOurs
+		return errForeignProc
 	}
 	return nil
 }
@@ -272,9 +274,9 @@ func hidesProcesses() bool {
 	return hides
 }
 
-// processes lists all of the machine, or of this container, that can be seen, and reports whether others may be hidden.
-func processes() (all []process, hides bool, err error) {
-	if err := procIsOurs(); err != nil {
+// listProcesses lists all of the machine, or of this container, that can be seen, and reports whether others may be hidden.
+func listProcesses() (all []process, hides bool, err error) {
+	if err := checkProcNamespace(); err != nil {
 		return nil, false, err
 	}
 	dir, err := os.Open("/proc")
@@ -292,7 +294,7 @@ func processes() (all []process, hides bool, err error) {
 		if err != nil {
 			continue
 		}
-		p, err := processOf(pid)
+		p, err := readProcess(pid)
 		switch {
 		case err == nil:
 			all = append(all, p)
@@ -303,21 +305,21 @@ func processes() (all []process, hides bool, err error) {
 	return all, hides, nil
 }
 
-var errStat = errors.New("/proc: a stat file is malformed")
+var errBadStat = errors.New("/proc: a stat file is malformed")
 
-// processOf reads /proc/PID/stat: see proc_pid_stat(5). The name stands in parentheses and may contain any character.
-func processOf(pid int) (process, error) {
+// readProcess reads /proc/PID/stat: see proc_pid_stat(5). The name stands in parentheses and may contain any character.
+func readProcess(pid int) (process, error) {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return process{}, err
 	}
 	open, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
 	if open < 0 || end < open {
-		return process{}, errStat
+		return process{}, errBadStat
 	}
 	fields := bytes.Fields(stat[end+1:]) // from the third on: state, parent, group, ...
 	if len(fields) < 20 {
-		return process{}, errStat
+		return process{}, errBadStat
 	}
 	parent, err1 := strconv.Atoi(string(fields[1]))
 	group, err2 := strconv.Atoi(string(fields[2]))
