@@ -2,12 +2,87 @@ package redis
 
 import (
 	"context"
+	"fmt"
 	"iter"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// List walks through all keys of all servers, and shows the locks that are held on a majority.
+// Inspect asks all servers, and returns the holder that a majority of them has.
+func (r *Redlock) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+	if err := driver.CheckName(name, r.info); err != nil {
+		return driver.Lock{}, err
+	}
+	keys := r.servers[0].keys.allKeys(name)
+	var locks []serverLock
+	_, _, err := r.retryUntilMajority(ctx, 2*time.Second, func() (replyCounts, error) {
+		locks = nil
+		t := replyCounts{}
+		err := r.askServers(ctx, breakTTL, serverScript{script: plainScripts.inspect, keys: keys[:]}, func(v serverReply) bool {
+			if v.err != nil {
+				t.err = v.err
+				return false
+			}
+			if view, ok := readLockView(v.reply); ok {
+				if l, err := view.toLock(name); err == nil {
+					locks = append(locks, serverLock{l, strings.Contains(view.flags, agreedFlag)})
+					t.replies++
+				}
+			}
+			return false
+		})
+		return t, err
+	})
+	if err != nil {
+		return driver.Lock{}, err
+	}
+	return r.mergeLocks(name, locks), nil
+}
+
+// serverLock is a lock as one server shows it, and whether a majority has agreed on its holder's token.
+type serverLock struct {
+	driver.Lock
+	agreed bool
+}
+
+func (r *Redlock) mergeLocks(name string, locks []serverLock) driver.Lock {
+	merged := driver.Lock{Name: name}
+	count, of := map[string]int{}, map[string]driver.ClaimInfo{}
+	tokens := map[string]int64{}
+	for _, l := range locks {
+		merged.Token = max(merged.Token, l.Token)
+		for _, h := range l.Holders {
+			count[h.Ref]++
+			if was, ok := of[h.Ref]; ok {
+				h.ReleaseRequested, h.Broken, h.Detached = h.ReleaseRequested || was.ReleaseRequested, h.Broken || was.Broken, h.Detached || was.Detached
+			}
+			if l.agreed {
+				tokens[h.Ref] = h.Token
+			}
+			of[h.Ref] = h
+		}
+	}
+	for ref, n := range count {
+		if h := of[ref]; n >= r.majority {
+			h.Token = tokens[ref]
+			merged.Holders = append(merged.Holders, h)
+			merged.Kind, merged.Limit = driver.KindMutex, 1
+			if h.Token > 0 {
+				merged.Token = h.Token
+			}
+		}
+	}
+	merged.Revision = strconv.FormatInt(merged.Token, 10)
+	for _, h := range merged.Holders {
+		merged.Revision += fmt.Sprintf(" %s%v%v%v", h.Ref, h.ReleaseRequested, h.Broken, h.Detached)
+	}
+	return merged
+}
+
+// List scans all keys of all servers, and returns the locks that are held on a majority.
 func (r *Redlock) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
 	return func(yield func(driver.Lock, error) bool) {
 		seen := map[string]bool{}
@@ -19,7 +94,7 @@ func (r *Redlock) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock
 						yield(driver.Lock{}, err)
 						return
 					}
-					break // the others know of all that a majority holds
+					break // the others know every lock that a majority holds
 				}
 				if seen[name] {
 					continue

@@ -11,77 +11,79 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Release gives a plain mutex back in one round trip; where there is a line, the next in it is called in the same step. Whoever
-// breaks a claim by force leaves a note of it, so that a release whose first reply was lost tells its own doing from that.
+// Release gives a plain mutex back in one round trip. Where claims wait in the queue, the same script promotes the next one. A forced
+// break leaves a note, by which a release whose first reply was lost tells its own effect from an operator's.
 func (s *Store) Release(ctx context.Context, c driver.Claim, ref string) error {
 	id := cmp.Or(c.ID, idOf(ref))
-	switch {
-	case c.ID != "" && ref != "" && c.ID != idOf(ref):
-		return &driver.LossError{Cause: driver.LossGone} // no claim is both
-	case id == "":
-		return &driver.LossError{Cause: driver.LossGone}
+	if id == "" || c.ID != "" && ref != "" && c.ID != idOf(ref) {
+		return &driver.LossError{Cause: driver.LossGone} // no claim has both ids
 	}
 	if err := s.ensureChannelsKnown(ctx); err != nil {
 		return err
 	}
-	lock := s.keys.lockKey(c.Name)
-	bar := ""
-	if s.isInFlight(id) {
-		bar = "1"
-	}
 	p := s.newRetryLoop(max(c.TTL, driver.MinTTL))
 	p.skipClock, p.startedAt = true, time.Now()
-	var m rueidis.RedisMessage
-	var err error
-	asked := false
-	switch {
-	case s.scripts.releaseQueued == nil:
-		m, _, err = p.run(ctx, s.scripts.release, []string{lock, s.scripts.recordKey(lock)}, []string{id, s.publishCommand(), s.scripts.channel(lock), bar})
-		asked = true
-	case c.Kind == driver.KindMutex && !c.Fair && bar == "":
-		m, _, err = p.run(ctx, s.scripts.release, []string{lock, s.scripts.recordKey(lock)}, []string{id, s.publishCommand()})
-		asked = err != nil || readNumber(m) != replyUseQueue
-	}
-	if !asked {
-		keys := s.keys.allKeys(c.Name)
-		var args queueArgs
-		m, _, err = p.run(ctx, s.scripts.releaseQueued, keys[:], args.fill(s, id, bar))
-	}
-	if err == nil && bar != "" {
-		s.forgetInFlight(id)
-	}
+	tombstone := s.isInFlight(id)
+	reply, err := s.sendRelease(ctx, &p, &c, id, tombstone)
 	if err != nil {
 		return err
 	}
-	return p.releaseResult(readNumber(m))
+	if tombstone {
+		s.forgetInFlight(id)
+	}
+	return p.releaseResult(reply)
 }
 
-// releaseResult is the outcome of a release. Where nothing stood, and nobody has left a note that he ended the claim, an earlier request
-// of this call has removed it, if one may have come through.
-func (p *retryLoop) releaseResult(answer int64) error {
+// sendRelease runs the script that fits. With a tombstone, a request that may still make the claim is refused when it arrives.
+func (s *Store) sendRelease(ctx context.Context, p *retryLoop, c *driver.Claim, id string, tombstone bool) (reply int64, err error) {
+	lock, mark := s.keys.lockKey(c.Name), ""
+	if tombstone {
+		mark = "1"
+	}
+	var m rueidis.RedisMessage
 	switch {
-	case answer == 1:
+	case s.scripts.releaseQueued == nil:
+		args := []string{id, s.publishCommand(), s.scripts.channel(lock), mark}
+		m, _, err = p.run(ctx, s.scripts.release, []string{lock, s.scripts.recordKey(lock)}, args)
+		return readNumber(m), err
+	case c.Kind == driver.KindMutex && !c.Fair && !tombstone:
+		m, _, err = p.run(ctx, s.scripts.release, []string{lock, s.scripts.recordKey(lock)}, []string{id, s.publishCommand()})
+		if err != nil || readNumber(m) != replyUseQueue {
+			return readNumber(m), err
+		}
+	}
+	keys := s.keys.allKeys(c.Name)
+	var args queueArgs
+	m, _, err = p.run(ctx, s.scripts.releaseQueued, keys[:], args.fill(s, id, mark))
+	return readNumber(m), err
+}
+
+// releaseResult decides what a release has done. Where the script found no claim, and no note that an operator ended it, an earlier
+// request of this call has removed it, if one may have arrived.
+func (p *retryLoop) releaseResult(reply int64) error {
+	switch {
+	case reply == replyDone:
 		return nil
-	case answer == replyBroken:
+	case reply == replyBroken:
 		return &driver.LossError{Cause: driver.LossBroken}
 	case !p.outcomeUnknown:
 		return &driver.LossError{Cause: driver.LossGone}
-	case answer == replyMaybeBroken || isNoteExpired(p.startedAt):
+	case reply == replyMaybeBroken || isNoteExpired(p.startedAt):
 		return uncertainError(errMaybeBroken)
 	}
 	return nil
 }
 
-// breakNoteTime is how long after its claim's TTL a note of a break is kept at least (NOTETIME in notes.lua). A release begins while its
-// lease is believed in: so for as long after that a note would be found.
+// breakNoteTime is how long the note of a break is kept at least, beyond its claim's TTL (NOTETIME in notes.lua). A release begins
+// while its lease is still valid, and finds a note for as long as that afterwards.
 const breakNoteTime = 10 * time.Minute
 
-// isNoteExpired reports whether a release has begun so long ago, also in a process or a machine that stood still meanwhile, that a note
-// may have been removed.
-func isNoteExpired(begun time.Time) bool {
+// isNoteExpired reports whether a release began so long ago that a note may have been removed. It looks at the wall clock too, since
+// the process or the machine may have been suspended.
+func isNoteExpired(startedAt time.Time) bool {
 	now := time.Now()
-	return max(now.Sub(begun), now.Round(0).Sub(begun.Round(0))) > breakNoteTime
+	return max(now.Sub(startedAt), now.Round(0).Sub(startedAt.Round(0))) > breakNoteTime
 }
 
-// errMaybeBroken: so many claims were broken on a lock, or so long ago, that not all of them are remembered.
-var errMaybeBroken = errors.New("the claim does not stand: either this release has ended it, or an operator before it")
+// errMaybeBroken is for a lock on which so many claims were broken, or so long ago, that not all of them are remembered.
+var errMaybeBroken = errors.New("the claim does not exist any more: this release has ended it, or an operator did before")

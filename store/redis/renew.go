@@ -12,15 +12,12 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// maxRenewBatch is how many locks one script renews, so that no script keeps the server busy for more than some 100 us.
+// maxRenewBatch is how many mutexes one script renews, so that no script keeps the server busy for much more than 100 us.
 const maxRenewBatch = 32
 
-// detachedTTL is added to the TTL in ms, by which the renewal of a detached claim is answered.
-const detachedTTL = 1_000_000_000
-
-// Renew sends all renewals in one go: of mutexes one script for many where a script may reach them all, else one each. In a
-// Cluster each goes by itself: a node that hangs must not keep back what the others have answered. Nothing is tried again: the
-// client does that, and knows for how long it is worth it.
+// Renew sends all renewals at once. Mutexes are renewed many per script. In a Cluster each has a request of its own: the keys of two
+// locks are in two slots, and a node that hangs must not delay what the others have replied. Nothing is retried: the client does that,
+// and knows for how long it is of use.
 func (s *Store) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	if s.life.Err() != nil {
 		for i := range grants {
@@ -28,74 +25,158 @@ func (s *Store) Renew(ctx context.Context, grants []driver.Grant, done func(int,
 		}
 		return
 	}
-	var mutexes, others []int
-	for i := range grants {
-		if s.scripts.renewShared != nil && isShared(&grants[i]) {
-			others = append(others, i)
-		} else {
-			mutexes = append(mutexes, i)
-		}
-	}
-	var batches [][]int // which grants each command renews
-	var cmds []rueidis.Completed
-	steps := make([]*script, 0, len(grants)/maxRenewBatch+1)
-	var alone sync.WaitGroup
-	defer alone.Wait()
-	add := func(st *script, which []int, keys, args []string) {
-		if s.topology == cluster {
-			alone.Go(func() {
-				at := s.clock.Now()
-				m, err := s.runScript(ctx, st, keys, args)
-				s.reportReplies(ctx, grants, which, m, err, at, done)
-			})
-			return
-		}
-		batches, steps = append(batches, which), append(steps, st)
-		cmds = append(cmds, st.buildCommand(s.client, keys, args))
-	}
-	size := maxRenewBatch
+	r := renewCall{s, grants, done}
 	if s.topology == cluster {
-		size = 1
+		r.sendEach(ctx, r.makeBatches(1))
+		return
+	}
+	if batches := r.makeBatches(maxRenewBatch); len(batches) > 0 {
+		r.sendTogether(ctx, batches)
+	}
+}
+
+// renewCall is one call of Renew.
+type renewCall struct {
+	store  *Store
+	grants []driver.Grant
+	done   func(int, driver.Renewal)
+}
+
+// renewBatch is one script that renews some of a call's grants.
+type renewBatch struct {
+	which      []int // of the call's grants
+	script     *script
+	keys, args []string
+}
+
+// makeBatches puts up to size mutexes into a batch, and each other grant into one of its own.
+func (r *renewCall) makeBatches(size int) []renewBatch {
+	s := r.store
+	mutexes, batches := make([]int, 0, len(r.grants)), make([]renewBatch, 0, len(r.grants)/size+1)
+	for i := range r.grants {
+		if s.scripts.renewShared == nil || !isShared(&r.grants[i]) {
+			mutexes = append(mutexes, i)
+			continue
+		}
+		st, keys, args := s.renewScriptFor(&r.grants[i])
+		batches = append(batches, renewBatch{[]int{i}, st, keys, args})
 	}
 	for len(mutexes) > 0 {
 		which := mutexes[:min(size, len(mutexes))]
 		mutexes = mutexes[len(which):]
-		keys, args := s.mutexRenewArgs(grants, which)
-		add(s.scripts.renew, which, keys, args)
+		keys, args := s.mutexRenewArgs(r.grants, which)
+		batches = append(batches, renewBatch{which, s.scripts.renew, keys, args})
 	}
-	for i := range others {
-		st, keys, args := s.renewScriptFor(&grants[others[i]])
-		add(st, others[i:i+1], keys, args)
+	return batches
+}
+
+// sendEach sends each batch as a request of its own, and reports each reply as it arrives.
+func (r *renewCall) sendEach(ctx context.Context, batches []renewBatch) {
+	var all sync.WaitGroup
+	for _, b := range batches {
+		all.Go(func() { r.sendOne(ctx, b) })
 	}
-	if len(cmds) == 0 {
-		return
+	all.Wait()
+}
+
+// sendOne sends a batch. Where the server does not have the script, this sends its text.
+func (r *renewCall) sendOne(ctx context.Context, b renewBatch) {
+	since := r.store.clock.Now()
+	m, err := r.store.runScript(ctx, b.script, b.keys, b.args)
+	r.report(ctx, b.which, m, err, since)
+}
+
+// sendTogether sends all batches in one write. Those whose script the server does not have are sent again, one after the other: the
+// first of them brings the text.
+func (r *renewCall) sendTogether(ctx context.Context, batches []renewBatch) {
+	s := r.store
+	commands := make([]rueidis.Completed, len(batches))
+	for i, b := range batches {
+		commands[i] = b.script.buildCommand(s.client, b.keys, b.args)
 	}
-	at := s.clock.Now()
-	replies, err := runAsync(ctx, s, func() ([]rueidis.RedisResult, error) { return s.client.DoMulti(ctx, cmds...), nil })
+	since := s.clock.Now()
+	replies, err := runAsync(ctx, s, func() ([]rueidis.RedisResult, error) { return s.client.DoMulti(ctx, commands...), nil })
 	if err != nil {
 		s.linkUncertain.Store(true)
-		for _, which := range batches {
-			s.reportReplies(ctx, grants, which, rueidis.RedisMessage{}, err, at, done)
+		for _, b := range batches {
+			r.report(ctx, b.which, rueidis.RedisMessage{}, err, since)
 		}
 		return
 	}
-	for i, r := range replies {
-		m, err := r.ToMessage()
+	for i, reply := range replies {
+		m, err := reply.ToMessage()
 		s.trackLink(err)
-		which, from := batches[i], at
 		if isNoScript(err) {
-			from = s.clock.Now()
-			keys, args := s.mutexRenewArgs(grants, which)
-			if steps[i] == s.scripts.renewShared {
-				_, keys, args = s.renewScriptFor(&grants[which[0]])
-			}
-			m, err = s.runScript(ctx, steps[i], keys, args)
+			r.sendOne(ctx, batches[i])
+		} else {
+			r.report(ctx, batches[i].which, m, err, since)
 		}
-		s.reportReplies(ctx, grants, which, m, err, from, done)
 	}
 }
 
-// isShared reports whether a grant is on a lock whose holders stand beside it, also if it was put together elsewhere.
+// report passes the reply to one batch on to its grants. since is when the request began: trust counts from then.
+func (r *renewCall) report(ctx context.Context, which []int, m rueidis.RedisMessage, err error, since driver.Instant) {
+	var replies []rueidis.RedisMessage
+	if err == nil {
+		if replies, err = m.ToArray(); err != nil {
+			replies, err = []rueidis.RedisMessage{m}, nil // renew_shared.lua replies with a bare number
+		}
+		if len(replies) != len(which) {
+			err = corruptReply(r.grants[which[0]].Name)
+		}
+	}
+	for k, i := range which {
+		a := driver.Renewal{Since: since, GrantedTTL: r.grants[i].Claim.TTL}
+		one := err
+		if one == nil {
+			one = replies[k].Error()
+		}
+		if one != nil {
+			a.Err = r.store.renewalError(ctx, one)
+		} else {
+			readRenewal(&a, readNumber(replies[k]), r.grants[i].Name)
+		}
+		if r.store.life.Err() != nil && !errors.Is(a.Err, driver.ErrLost) {
+			a.Err = driver.ErrClosed
+		}
+		r.done(i, a)
+	}
+}
+
+// readRenewal reads the reply about one grant.
+func readRenewal(a *driver.Renewal, reply int64, name string) {
+	switch reply {
+	case renewDone:
+	case renewReleaseRequested:
+		a.ReleaseRequested = true
+	case renewGone:
+		a.Err = &driver.LossError{Cause: driver.LossGone}
+	case renewTaken:
+		a.Err = &driver.LossError{Cause: driver.LossTaken}
+	case renewBroken:
+		a.Err = &driver.LossError{Cause: driver.LossBroken}
+	default:
+		if ttl, detached := detachedRenewal(reply); detached {
+			a.GrantedTTL = ttl
+		} else {
+			a.Err = corruptReply(name)
+		}
+	}
+}
+
+// renewalError gives the error of a renewal its final form: an unknown outcome stays unknown.
+func (s *Store) renewalError(ctx context.Context, err error) error {
+	switch f := s.finalError(err); {
+	case f != nil:
+		return f
+	case ctx.Err() != nil:
+		return uncertainError(ctx.Err())
+	}
+	return uncertainError(explainError(err))
+}
+
+// isShared reports whether a grant is on a read-write lock or a semaphore, whose holders have keys of their own beside the lock. A grant
+// that was made of a handle has no kind, and shows it by its ref.
 func isShared(g *driver.Grant) bool {
 	return g.Kind != driver.KindMutex && g.Kind != "" || strings.HasSuffix(g.Ref, sharedSuffix)
 }
@@ -107,7 +188,7 @@ func renewID(g *driver.Grant) string {
 	return g.ID
 }
 
-// renewScriptFor is the step that renews one grant.
+// renewScriptFor returns the script that renews one grant, with its keys and arguments.
 func (s *Store) renewScriptFor(g *driver.Grant) (st *script, keys, args []string) {
 	if s.scripts.renewShared == nil || !isShared(g) {
 		keys, args = s.mutexRenewArgs([]driver.Grant{*g}, []int{0})
@@ -118,6 +199,7 @@ func (s *Store) renewScriptFor(g *driver.Grant) (st *script, keys, args []string
 		strconv.FormatInt(g.Token, 10), strconv.FormatInt(g.Claim.TTL.Milliseconds(), 10)}
 }
 
+// mutexRenewArgs returns the keys and arguments of renew.lua for some of the grants.
 func (s *Store) mutexRenewArgs(grants []driver.Grant, which []int) (keys, args []string) {
 	keys, args = make([]string, 0, 2*len(which)), make([]string, 0, 3*len(which)+1)
 	args = append(args, retentionMillis)
@@ -128,62 +210,4 @@ func (s *Store) mutexRenewArgs(grants []driver.Grant, which []int) (keys, args [
 		args = append(args, renewID(g), strconv.FormatInt(g.Token, 10), strconv.FormatInt(g.Claim.TTL.Milliseconds(), 10))
 	}
 	return keys, args
-}
-
-// reportReplies hands the answer of one command to the grants that it renews.
-func (s *Store) reportReplies(ctx context.Context, grants []driver.Grant, which []int, m rueidis.RedisMessage, err error, at driver.Instant, done func(int, driver.Renewal)) {
-	var answers []rueidis.RedisMessage
-	if err == nil {
-		if a, aerr := m.ToArray(); aerr == nil {
-			answers = a
-		} else {
-			answers = []rueidis.RedisMessage{m}
-		}
-		if len(answers) != len(which) {
-			err = corruptReply(grants[which[0]].Name)
-		}
-	}
-	for k, i := range which {
-		r := driver.Renewal{Since: at, GrantedTTL: grants[i].Claim.TTL}
-		one := err
-		if one == nil {
-			one = answers[k].Error()
-		}
-		if one != nil {
-			r.Err = s.renewalError(ctx, one)
-		} else {
-			switch n := readNumber(answers[k]); n {
-			case 1:
-			case 3:
-				r.ReleaseRequested = true
-			case 0:
-				r.Err = &driver.LossError{Cause: driver.LossGone}
-			case -1:
-				r.Err = &driver.LossError{Cause: driver.LossTaken}
-			case -2:
-				r.Err = &driver.LossError{Cause: driver.LossBroken}
-			default:
-				if n < detachedTTL {
-					r.Err = corruptReply(grants[i].Name)
-				} else {
-					r.GrantedTTL = millis(n - detachedTTL)
-				}
-			}
-		}
-		if s.life.Err() != nil && !errors.Is(r.Err, driver.ErrLost) {
-			r.Err = driver.ErrClosed
-		}
-		done(i, r)
-	}
-}
-
-// renewalError gives the error of a renewal its final form: what is unknown stays unknown.
-func (s *Store) renewalError(ctx context.Context, err error) error {
-	switch f := s.finalError(err); {
-	case f != nil:
-		return f
-	case ctx.Err() != nil:
-		return uncertainError(ctx.Err())
-	}
-	return uncertainError(explainError(err))
 }

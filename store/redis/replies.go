@@ -11,20 +11,74 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The codes by which scripts answer.
+// The replies of the scripts, each named in the script's header too. They are part of the protocol: clients of different versions
+// share the scripts' data, but each client sends its own scripts, so that only this package reads them.
+
+// The first element of a reply to acquire.lua, acquire_queued.lua and set_weight.lua. A new grant is a bare number, its token.
 const (
-	replyHeld        = 0
-	replyGranted     = 1
-	replyBroken      = 2
-	replyWaiting     = 3
-	replyMismatch    = 4
-	replyFull        = 5
-	replyUseQueue    = 6
-	replyTombstoned  = 7
-	replyMaybeBroken = 8
+	replyHeld       = 0 // the lock is held, or the weight does not fit
+	replyGranted    = 1 // an earlier request was granted
+	replyBroken     = 2 // an operator has broken the claim
+	replyWaiting    = 3 // it waits in the queue
+	replyMismatch   = 4 // the lock has another kind or limit
+	replyFull       = 5 // too many hold it or wait
+	replyUseQueue   = 6 // claims wait, or hold it in another way: acquire_queued.lua or release_queued.lua must decide
+	replyTombstoned = 7 // the claim was released before this request arrived
 )
 
-// The flags of a claim, one letter each, as scripts keep them.
+// The replies that the scripts of release, break and detach share. Releases reply with replyBroken and replyUseQueue, too.
+const (
+	replyNotFound    = 0 // there is no such claim
+	replyDone        = 1
+	replyMaybeBroken = 8 // release: there is no such claim, and whether it was broken is not known any more
+)
+
+// The replies of renew.lua and renew_shared.lua. A detached claim's is renewDetached plus its TTL in ms.
+const (
+	renewGone             = 0
+	renewDone             = 1
+	renewReleaseRequested = 3
+	renewTaken            = -1
+	renewBroken           = -2
+	renewDetached         = 1_000_000_000
+)
+
+// Further replies of break.lua.
+const (
+	breakForeign = -1 // a foreign holder cannot be asked or broken gracefully
+	breakNoLock  = -2 // what is under the key is no lock that a client makes
+)
+
+// Further replies of detach.lua. The claim is gone where it replies replyNotFound.
+const (
+	detachTaken  = -1
+	detachBroken = -2
+)
+
+// Further replies of set_weight.lua.
+const (
+	weightDone   = 1
+	weightGone   = 10
+	weightTaken  = 11
+	weightBroken = 12
+	weightLate   = 13 // a later change came before this one
+)
+
+// Further replies of agree_token.lua.
+const (
+	tokenTaken    = 1
+	tokenTooSmall = 2
+)
+
+// detachedRenewal returns the TTL of a detached claim, from the reply to its renewal.
+func detachedRenewal(reply int64) (ttl time.Duration, detached bool) {
+	if reply < renewDetached {
+		return 0, false
+	}
+	return millis(reply - renewDetached), true
+}
+
+// The flags of a claim, one letter each, as the scripts store them.
 const (
 	flagReleaseRequested = "a"
 	flagBroken           = "b"
@@ -37,12 +91,13 @@ func corruptReply(name string) error {
 	return fmt.Errorf("%w: a script's answer about %q makes no sense; is another version of Holdfast in use?", driver.ErrCorrupt, name)
 }
 
-func readArray(m rueidis.RedisMessage, least int) ([]rueidis.RedisMessage, bool) {
+// readArray returns the elements of a reply that has min or more of them.
+func readArray(m rueidis.RedisMessage, min int) ([]rueidis.RedisMessage, bool) {
 	a, err := m.ToArray()
-	return a, err == nil && len(a) >= least
+	return a, err == nil && len(a) >= min
 }
 
-// readString is a reply as text; what is absent is empty.
+// readString returns a reply as text, which is empty for nil.
 func readString(m rueidis.RedisMessage) string {
 	if m.IsNil() {
 		return ""
@@ -55,7 +110,7 @@ func readString(m rueidis.RedisMessage) string {
 	return s
 }
 
-// readNumber is a reply as a number; what is absent or none is 0.
+// readNumber returns a reply as a number, which is 0 for nil and for text that is no number.
 func readNumber(m rueidis.RedisMessage) int64 {
 	if m.IsInt64() {
 		n, _ := m.AsInt64()
@@ -74,7 +129,7 @@ func micros(us int64) time.Time {
 	return time.UnixMicro(us)
 }
 
-// readHolders reads what a refusal tells of those who hold the lock.
+// readHolders reads the holders that a refusal names.
 func readHolders(answers []rueidis.RedisMessage) (hs []driver.ClaimInfo) {
 	for _, m := range answers {
 		a, ok := readArray(m, 9)
@@ -92,11 +147,11 @@ func readHolders(answers []rueidis.RedisMessage) (hs []driver.ClaimInfo) {
 	return hs
 }
 
-// foreignPrefix begins the ref of a foreign holder. What follows is the digest of what stands under the key.
+// foreignPrefix begins the ref of a foreign holder. The digest of the key's value follows.
 const foreignPrefix = "f."
 
-// foreignOwner is what is shown of a foreign holder. Its value is not: by that its client, and whoever else knows it, releases the
-// lock, and on a mistyped name it is whatever somebody keeps there.
+// foreignOwner describes a foreign holder. It does not show the value: everybody who knows it can release the lock, and under a
+// mistyped name it may be anything.
 func foreignOwner(keyType, digest string) string {
 	if keyType != "string" && keyType != "hash" {
 		return "a foreign client (a " + keyType + ")"
@@ -104,7 +159,7 @@ func foreignOwner(keyType, digest string) string {
 	return "a foreign client (" + keyType + " " + digest[:min(len(digest), 8)] + ")"
 }
 
-// newClaimInfo is a claim of that ref and those flags.
+// newClaimInfo describes a claim by its ref and flags.
 func newClaimInfo(ref, flags string) driver.ClaimInfo {
 	return driver.ClaimInfo{
 		Ref: ref, ReleaseRequested: strings.Contains(flags, flagReleaseRequested), Broken: strings.Contains(flags, flagBroken),
@@ -112,8 +167,8 @@ func newClaimInfo(ref, flags string) driver.ClaimInfo {
 	}
 }
 
-// The ref of a mutex's claim is its id; that of a claim on a lock of another kind has this suffix, since another script
-// renews it. A foreign holder's is "f." and the digest of what stands under the key.
+// sharedSuffix ends the ref of a claim on a read-write lock or a semaphore, since another script renews it. The ref of a mutex's claim
+// is its id alone.
 const sharedSuffix = ".s"
 
 func refOf(id string, kind driver.Kind) string {
@@ -123,5 +178,5 @@ func refOf(id string, kind driver.Kind) string {
 	return id + sharedSuffix
 }
 
-// idOf is the claim id that a ref stands for.
+// idOf returns the claim id of a ref.
 func idOf(ref string) string { return strings.TrimSuffix(ref, sharedSuffix) }

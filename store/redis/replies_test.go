@@ -28,17 +28,18 @@ func TestMalformedReplies(t *testing.T) {
 		b := &round{redlock: r, claim: mutex("m", longTTL), tokens: map[int]int64{}, agreed: map[int64]int{}}
 		b.countReply(serverReply{0, m, err})
 		if b.granted > 0 {
-			t.Errorf("%s is taken for a server's vote", text)
+			t.Errorf("%s is taken for a server's grant", text)
 		}
 		if _, ok := readLockView(m); ok {
 			t.Errorf("%s is taken for a lock", text)
 		}
 		g := driver.Grant{Claim: mutex("m", longTTL), Token: 1}
-		s.reportReplies(t.Context(), []driver.Grant{g}, []int{0}, m, err, s.clock.Now(), func(_ int, r driver.Renewal) {
+		renew := renewCall{s, []driver.Grant{g}, func(_ int, r driver.Renewal) {
 			if _, err := m.ToArray(); r.Err == nil && err != nil {
 				t.Errorf("%s is taken for a renewal", text)
 			}
-		})
+		}}
+		renew.report(t.Context(), []int{0}, m, err, s.clock.Now())
 	}
 	if _, err := s.Acquire(t.Context(), mutex("m", longTTL)); errors.Is(err, driver.ErrCorrupt) {
 		t.Error(err)

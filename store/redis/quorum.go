@@ -1,0 +1,157 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// A Redlock sends each script to all servers at once. This file sends, counts the replies, and repeats until a majority has replied.
+
+// drift is how far two clocks may move apart during a TTL. The 2 ms are added because expiry is counted in whole milliseconds.
+func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
+
+// serverTime is how long one server may take to reply. It is short compared with the TTL, so that a server which is away costs
+// little of it.
+func serverTime(ttl time.Duration) time.Duration {
+	return min(max(ttl/20, 200*time.Millisecond), 500*time.Millisecond)
+}
+
+// serverReply is the reply of one server.
+type serverReply struct {
+	server int
+	reply  rueidis.RedisMessage
+	err    error
+}
+
+// serverScript is a script with its keys and arguments, which are the same on all servers.
+type serverScript struct {
+	script     *script
+	keys, args []string
+	// mayMake is the id of the claim that the script may make; empty if it makes none. While a server has not replied, the claim
+	// counts as in flight there.
+	mayMake string
+}
+
+// askServers runs a script on all servers at once, and passes each reply to handle as it arrives. When handle returns true, the
+// outcome is known, and the other servers get as much time again to reply: the more servers know of a claim, the more failures it
+// survives. Requests that are still under way then go on for at most serverTime.
+func (r *Redlock) askServers(ctx context.Context, ttl time.Duration, q serverScript, handle func(serverReply) (enough bool)) error {
+	if err := ctx.Err(); err != nil {
+		return err // nothing is sent: the requests would not end with ctx
+	}
+	replies := make(chan serverReply, len(r.servers))
+	r.mu.Lock()
+	if r.life.Err() != nil {
+		r.mu.Unlock()
+		return driver.ErrClosed
+	}
+	for i, s := range r.servers {
+		if q.mayMake != "" {
+			s.addInFlight(q.mayMake)
+		}
+		r.inBackground.Go(func() {
+			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverTime(ttl))
+			defer cancel()
+			m, err := s.runScript(bounded, q.script, q.keys, q.args)
+			if q.mayMake != "" && (err == nil || isRedisReply(err) || isUnsent(err)) {
+				s.removeInFlight(q.mayMake)
+			}
+			replies <- serverReply{i, m, err}
+		})
+	}
+	r.mu.Unlock()
+	start := time.Now()
+	var grace <-chan time.Time
+	for range r.servers {
+		select {
+		case reply := <-replies:
+			if handle(reply) && grace == nil {
+				grace = time.After(min(2*time.Since(start)+time.Millisecond, serverTime(ttl)/4))
+			}
+		case <-grace:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.life.Done():
+			return driver.ErrClosed
+		}
+	}
+	return nil
+}
+
+// replyCounts counts the replies of a script that replies with a number.
+type replyCounts struct {
+	replies        int
+	byServer       map[int]int64 // the reply of each server that has replied
+	outcomeUnknown map[int]bool  // the servers on which the script may or may not have run
+	byReply        map[int64]int // how many servers have given each reply
+	err            error         // of one of the servers that gave none
+}
+
+// countReplies runs a script on all servers, and counts their replies.
+func (r *Redlock) countReplies(ctx context.Context, ttl time.Duration, q serverScript) (replyCounts, error) {
+	t := replyCounts{byReply: map[int64]int{}, byServer: map[int]int64{}, outcomeUnknown: map[int]bool{}}
+	for i := range r.servers {
+		t.outcomeUnknown[i] = true
+	}
+	err := r.askServers(ctx, ttl, q, func(v serverReply) bool {
+		if v.err != nil {
+			t.err, t.outcomeUnknown[v.server] = v.err, !isRedisReply(v.err) && !isUnsent(v.err)
+			return false
+		}
+		n := readNumber(v.reply)
+		t.replies++
+		t.outcomeUnknown[v.server] = false
+		t.byServer[v.server] = n
+		t.byReply[n]++
+		return false
+	})
+	return t, err
+}
+
+// isRedisReply reports whether an error is what a server has replied: the request has arrived then, and was refused.
+func isRedisReply(err error) bool {
+	_, is := rueidis.IsRedisErr(err)
+	return is
+}
+
+// retryUntilMajority repeats step until a majority has replied, or no server has for the unreachable timeout. done reports whether
+// a server of an earlier round, which had no majority, has replied that it did what was asked.
+func (r *Redlock) retryUntilMajority(
+	ctx context.Context, ttl time.Duration, step func() (replyCounts, error),
+) (t replyCounts, done bool, err error) {
+	start := r.clock.Now()
+	for n := 0; ; n++ {
+		if ctx.Err() != nil {
+			return t, done, uncertainError(ctx.Err())
+		}
+		t, err = step()
+		switch {
+		case err == nil && t.replies >= r.majority:
+			return t, done, nil
+		case errors.Is(err, driver.ErrClosed):
+			return t, done, err
+		case err != nil:
+			return t, done, uncertainError(err)
+		case r.clock.Since(start) > driver.UnreachableTimeout(ttl):
+			return t, done, uncertainError(fmt.Errorf("only %d of %d servers answer: %w", t.replies, len(r.servers), explainError(t.err)))
+		}
+		if f := r.servers[0].finalError(t.err); f != nil {
+			return t, done, f
+		}
+		done = done || t.byReply[replyDone] > 0
+		if err := r.servers[0].sleepOrClosed(ctx, rand.N(10*time.Millisecond<<min(n, 5))); err != nil {
+			if errors.Is(err, driver.ErrClosed) {
+				return t, done, err
+			}
+			return t, done, uncertainError(err)
+		}
+	}
+}
