@@ -22,12 +22,12 @@ var table = []mutant{
 		edits: []edit{{"if flight <= r.doubted {", "if false {"}}},
 
 	{name: "a foreign owner that stays in an item that was taken over", file: "store/dynamodb/table.go", pkg: "./store/dynamodb", test: "TestPlainOwner",
-		edits: []edit{{"\t_, err := request(ctx, t.link, t.client.PutItem, &sdk.PutItemInput{\n\t\tTableName: &t.name, Item: it, ConditionExpression: &condition,\n",
-			"\tnames[\"#x\"], names[\"#y\"], names[\"#z\"] = dataAttribute, versionAttribute, t.expires\n" +
-				"\tvalues[\":x\"], values[\":y\"], values[\":z\"] = it[dataAttribute], it[versionAttribute], it[t.expires]\n" +
-				"\t_, err := request(ctx, t.link, t.client.UpdateItem, &sdk.UpdateItemInput{\n\t\tTableName: &t.name, Key: t.id(t.prefix + r.Name),\n" +
+		edits: []edit{{"\t_, err := sendRequest(ctx, t.tableClient, t.client.PutItem, &sdk.PutItemInput{\n\t\tTableName: &t.tableName, Item: it, ConditionExpression: &condition,\n",
+			"\tnames[\"#x\"], names[\"#y\"], names[\"#z\"] = dataAttribute, versionAttribute, t.ttlAttribute\n" +
+				"\tvalues[\":x\"], values[\":y\"], values[\":z\"] = it[dataAttribute], it[versionAttribute], it[t.ttlAttribute]\n" +
+				"\t_, err := sendRequest(ctx, t.tableClient, t.client.UpdateItem, &sdk.UpdateItemInput{\n\t\tTableName: &t.tableName, Key: t.itemKey(t.prefix + r.Name),\n" +
 				"\t\tUpdateExpression: new(\"SET #x = :x, #y = :y, #z = :z\"), ConditionExpression: &condition,\n"}}},
-	{name: "a service that does not tell the time", file: "store/dynamodb/schema.go", pkg: "./store/dynamodb", test: "TestNoDate",
+	{name: "a service that does not tell the time", file: "store/dynamodb/create.go", pkg: "./store/dynamodb", test: "TestNoDate",
 		edits: []edit{{"if !l.clock.Known() {", "if false {"}}},
 	{name: "a clock that judges though it is ahead of an earlier one", file: "engine/record/clock.go", pkg: "./engine/record", test: "TestServerClockSet",
 		edits: []edit{{"\t\t\tc.noteLeftClock(agreed, odd)\n", ""}}},
@@ -45,11 +45,11 @@ var table = []mutant{
 		edits: []edit{{"least - least/clockDrift", "least"}}},
 	{name: "who has removed an object taken for known", file: "engine/record/release.go", pkg: "./store/gcs", test: "TestBrokenUntold",
 		edits: []edit{{"\tcase r.tracelessRelease:\n", "\tcase false:\n"}}},
-	{name: "the note of a forced break not looked at", file: "store/dynamodb/awslock.go", pkg: "./store/dynamodb", test: "TestAWSLockEnded",
-		edits: []edit{{"\tloss := at.endedBy(id)\n", "\tloss := driver.LossCause(\"\")\n"}}},
+	{name: "the note of a forced break not looked at", file: "store/dynamodb/awslock.go", pkg: "./store/dynamodb", test: "TestAWSLockReleaseAfterLostReply",
+		edits: []edit{{"\tloss := at.causeOfEnd(id)\n", "\tloss := driver.LossCause(\"\")\n"}}},
 
 	{name: "a commit that did not wait for its standbys believed", file: "store/postgres/batcher.go", pkg: "./store/postgres", test: "TestGrantWithoutStandby", want: "two believers",
-		edits: []edit{{"if t.completed && isWarning(&notice) {", "if false && isWarning(&forwardNotice) {"}}},
+		edits: []edit{{"if t.completed && isWarning(&notice) {", "if false && isWarning(&notice) {"}}},
 	{name: "a commit whose wait for its standbys is cancelled when the connection breaks", file: "store/postgres/batcher.go", pkg: "./store/postgres", test: "TestCommitKeepsWaiting",
 		edits: []edit{{"t.pg.Frontend().Receive()", "t.pg.ReceiveMessage(context.Background())"}}},
 	{name: "a fail-over promised where warnings are not sent", file: "store/postgres/schema.go", pkg: "./store/postgres", test: "TestInfoSurvives",

@@ -16,12 +16,12 @@ import (
 // The attributes of the AWS lock client, and of its ports. A holder changes recordVersionNumber with every sign of life, and is
 // over for those who have seen it unchanged for leaseDuration. isReleased, if it is there, says that nobody holds the lock.
 const (
-	ownerAttribute    = "ownerName"
-	leaseAttribute    = "leaseDuration"
-	rvnAttribute      = "recordVersionNumber"
-	releasedAttribute = "isReleased"
-	noteAttribute     = "data"
-	barredAttribute   = "isNonAcquirable" // of dynamodb-lock-rs: nobody may take it
+	ownerAttribute         = "ownerName"
+	leaseAttribute         = "leaseDuration"
+	rvnAttribute           = "recordVersionNumber"
+	releasedAttribute      = "isReleased"
+	metaAttribute          = "data"
+	nonAcquirableAttribute = "isNonAcquirable" // of dynamodb-lock-rs: nobody may take it
 	// Ours: the largest token granted, and what an operator wants of a holder.
 	tokenAttribute = "holdfast_token"
 	markAttribute  = "holdfast_mark"
@@ -30,124 +30,128 @@ const (
 	endedAttribute = "holdfast_ended"
 )
 
-// mostEnded is how many notes of ended claims an item has.
-const mostEnded = 16
+// maxEndNotes is how many notes of ended claims an item has.
+const maxEndNotes = 16
 
 // The marks that an operator leaves stand before a colon and the id of the claim that they are for.
 const (
-	markBroken = "broken"
-	markAsked  = "asked"
+	markBroken           = "broken"
+	markReleaseRequested = "asked"
 )
 
-// Lease is how the text in leaseDuration is written. All are read.
-type Lease string
+// LeaseFormat is how the text in leaseDuration is written. All are read.
+type LeaseFormat string
 
 // The ways to write a lease. Clients of the first kind fail on the second, and the other way round: those of one table must
 // agree.
 const (
-	LeaseMillis   Lease = "millis"   // "20000", as the AWS client in Java has it
-	LeaseDuration Lease = "duration" // "20s", as dynamolock in Go has it
+	LeaseFormatMillis   LeaseFormat = "millis"   // "20000", as the AWS client in Java has it
+	LeaseFormatDuration LeaseFormat = "duration" // "20s", as dynamolock in Go has it
 )
 
-func (l Lease) text(ttl time.Duration) string {
-	if l == LeaseDuration {
+func (l LeaseFormat) formatLease(ttl time.Duration) string {
+	if l == LeaseFormatDuration {
 		return ttl.String()
 	}
 	return strconv.FormatInt(ttl.Milliseconds(), 10)
 }
 
-// rvn is a recordVersionNumber of ours. It tells those of us who read it whose claim it is, and up to when it stands by the
+// versionNumber is a recordVersionNumber of ours. It tells those of us who read it whose claim it is, and up to when it stands by the
 // service's clock, so that we need not watch each other.
-type rvn struct {
-	id    string
-	token int64
-	ends  int64 // microseconds
+type versionNumber struct {
+	claimID   string
+	token     int64
+	expiresAt int64 // microseconds
 }
 
-const ourRVN = "holdfast."
+const versionPrefix = "holdfast."
 
-// claim starts all recordVersionNumbers of a claim, and grant those of its grant.
-func (r rvn) claim() string { return ourRVN + r.id + "." }
-func (r rvn) grant() string { return r.claim() + strconv.FormatInt(r.token, 10) + "." }
+// claimPrefix starts all recordVersionNumbers of a claim, and grant those of its grant.
+func (r versionNumber) claimPrefix() string { return versionPrefix + r.claimID + "." }
+func (r versionNumber) grantPrefix() string {
+	return r.claimPrefix() + strconv.FormatInt(r.token, 10) + "."
+}
 
-// fresh gives one that was never used.
-func (r rvn) fresh() string { return fmt.Sprintf("%s%d.%s", r.grant(), r.ends, rand.Text()[:13]) }
+// makeUnique gives one that was never used.
+func (r versionNumber) makeUnique() string {
+	return fmt.Sprintf("%s%d.%s", r.grantPrefix(), r.expiresAt, rand.Text()[:13])
+}
 
-func readRVN(s string) (r rvn, ours bool) {
-	s, ours = strings.CutPrefix(s, ourRVN)
+func parseVersionNumber(s string) (r versionNumber, ours bool) {
+	s, ours = strings.CutPrefix(s, versionPrefix)
 	parts := strings.Split(s, ".")
 	if !ours || len(parts) < 4 {
 		return r, false
 	}
 	n := len(parts)
 	var terr, eerr error
-	r.id = strings.Join(parts[:n-3], ".")
+	r.claimID = strings.Join(parts[:n-3], ".")
 	r.token, terr = strconv.ParseInt(parts[n-3], 10, 64)
-	r.ends, eerr = strconv.ParseInt(parts[n-2], 10, 64)
+	r.expiresAt, eerr = strconv.ParseInt(parts[n-2], 10, 64)
 	return r, terr == nil && eerr == nil
 }
 
 // lockItem is an item of this layout.
 type lockItem struct {
-	exists, released, ours bool
-	barred                 bool // held by nobody we know, until an operator breaks it
-	rvn                    string
-	rvnParts               rvn
-	owner, note            string
-	mark                   string        // what an operator wants of this claim
-	lease                  time.Duration // 0: it has no end that can be watched for
-	ends                   int64         // by the service's clock, in microseconds; 0: not known
-	token                  int64         // the largest that was granted
-	ended                  []ended
+	exists, released, isOurs bool
+	nonAcquirable            bool // held by nobody we know, until an operator breaks it
+	rvn                      string
+	parsedRVN                versionNumber
+	owner, meta              string
+	mark                     string        // what an operator wants of this claim
+	lease                    time.Duration // 0: it has no end that can be watched for
+	expiresAt                int64         // by the service's clock, in microseconds; 0: not known
+	token                    int64         // the largest that was granted
+	endNotes                 []endNote
 }
 
-// ended is a note of a claim that somebody else has ended.
-type ended struct {
-	id    string
-	loss  driver.LossCause
-	until int64 // by the service's clock, in microseconds
+// endNote is a note of a claim that somebody else has ended.
+type endNote struct {
+	claimID string
+	cause   driver.LossCause
+	until   int64 // by the service's clock, in microseconds
 }
 
-// causes are the words for them in an item.
-var causes = map[string]driver.LossCause{"broken": driver.LossBroken, "expired": driver.LossExpired}
+// causeOfWord are the words for them in an item.
+var causeOfWord = map[string]driver.LossCause{"broken": driver.LossBroken, "expired": driver.LossExpired}
 
-func readEnded(it item) (notes []ended) {
+func readEndNotes(it item) (notes []endNote) {
 	list, _ := it[endedAttribute].(*types.AttributeValueMemberL)
 	if list == nil {
 		return nil
 	}
 	for _, v := range list.Value {
 		parts := strings.SplitN(stringOf(v), ":", 3)
-		if len(parts) == 3 && causes[parts[0]] != "" {
+		if len(parts) == 3 && causeOfWord[parts[0]] != "" {
 			until, _ := strconv.ParseInt(parts[1], 10, 64)
-			notes = append(notes, ended{parts[2], causes[parts[0]], until})
+			notes = append(notes, endNote{parts[2], causeOfWord[parts[0]], until})
 		}
 	}
 	return notes
 }
 
-// noteEnd is the list with one more note, and without those that nobody asks for any more.
-func (l *lockItem) noteEnd(cause string, now int64) types.AttributeValue {
+// addEndNote is the list with one more note, and without those that nobody asks for any more.
+func (l *lockItem) addEndNote(cause string, now int64) types.AttributeValue {
 	word := map[driver.LossCause]string{}
-	for w, loss := range causes {
+	for w, loss := range causeOfWord {
 		word[loss] = w
 	}
 	var list []types.AttributeValue
-	for _, e := range l.ended {
+	for _, e := range l.endNotes {
 		if e.until > now {
-			list = append(list, text(fmt.Sprintf("%s:%d:%s", word[e.loss], e.until, e.id)))
+			list = append(list, textValue(fmt.Sprintf("%s:%d:%s", word[e.cause], e.until, e.claimID)))
 		}
 	}
-	list = list[max(0, len(list)-mostEnded+1):]
+	list = list[max(0, len(list)-maxEndNotes+1):]
 	until := now + (l.lease + driver.UnreachableTimeout(l.lease)).Microseconds()
-	return &types.AttributeValueMemberL{Value: append(list, text(fmt.Sprintf("%s:%d:%s", cause, until, l.rvnParts.id)))}
+	return &types.AttributeValueMemberL{Value: append(list, textValue(fmt.Sprintf("%s:%d:%s", cause, until, l.parsedRVN.claimID)))}
 }
 
-// endedBy tells how a claim was ended by somebody else; empty if there is no note of it.
-func (l *lockItem) endedBy(id string) driver.LossCause {
-	for _, e := range l.ended {
-		if e.id == id {
-			return e.loss
+// causeOfEnd tells how a claim was ended by somebody else; empty if there is no note of it.
+func (l *lockItem) causeOfEnd(id string) driver.LossCause {
+	for _, e := range l.endNotes {
+		if e.claimID == id {
+			return e.cause
 		}
 	}
 	return ""
@@ -156,26 +160,26 @@ func (l *lockItem) endedBy(id string) driver.LossCause {
 func readLockItem(it item) lockItem {
 	l := lockItem{exists: len(it) > 0, rvn: stringOf(it[rvnAttribute]), owner: stringOf(it[ownerAttribute])}
 	_, l.released = it[releasedAttribute]
-	_, l.barred = it[barredAttribute]
-	l.ended = readEnded(it)
+	_, l.nonAcquirable = it[nonAcquirableAttribute]
+	l.endNotes = readEndNotes(it)
 	if token, ok := it[tokenAttribute]; ok {
 		var err error
 		l.token, err = strconv.ParseInt(numberOf(token), 10, 64)
-		l.barred = l.barred || err != nil // no token would be larger than what stands there
+		l.nonAcquirable = l.nonAcquirable || err != nil // no token would be larger than what stands there
 	}
-	if note, ok := it[noteAttribute].(*types.AttributeValueMemberB); ok {
-		l.note = string(note.Value)
+	if note, ok := it[metaAttribute].(*types.AttributeValueMemberB); ok {
+		l.meta = string(note.Value)
 	}
-	if l.rvnParts, l.ours = readRVN(l.rvn); l.ours && l.barred && l.released {
-		l.ours = false // who held it has gone
-	} else if l.ours {
-		l.ends = l.rvnParts.ends
-		if mark, id, _ := strings.Cut(stringOf(it[markAttribute]), ":"); id == l.rvnParts.id {
+	if l.parsedRVN, l.isOurs = parseVersionNumber(l.rvn); l.isOurs && l.nonAcquirable && l.released {
+		l.isOurs = false // who held it has gone
+	} else if l.isOurs {
+		l.expiresAt = l.parsedRVN.expiresAt
+		if mark, id, _ := strings.Cut(stringOf(it[markAttribute]), ":"); id == l.parsedRVN.claimID {
 			l.mark = mark
 		}
 	}
-	if l.barred || l.rvn == "" { // it has no end, or none that could be watched for
-		l.ends = 0
+	if l.nonAcquirable || l.rvn == "" { // it has no end, or none that could be watched for
+		l.expiresAt = 0
 		return l
 	}
 	switch s := stringOf(it[leaseAttribute]); {
@@ -189,17 +193,19 @@ func readLockItem(it item) lockItem {
 		if n, err := strconv.ParseInt(numberOf(it[leaseAttribute]), 10, 64); err == nil && n > 0 && n <= int64(driver.MaxTTL/time.Second) {
 			l.lease = time.Duration(n) * time.Second
 		} else if err == nil && n > 0 && n < math.MaxInt64/1_000_000-1 {
-			l.ends = (n + 1) * 1e6
+			l.expiresAt = (n + 1) * 1e6
 		}
 	}
 	return l
 }
 
-// free reports whether anybody may take the lock as it stands.
-func (l *lockItem) free() bool { return !l.exists || l.released && !l.barred }
+// isFree reports whether anybody may take the lock as it stands.
+func (l *lockItem) isFree() bool { return !l.exists || l.released && !l.nonAcquirable }
 
-// is reports whether this claim holds the lock.
-func (l *lockItem) is(id string) bool { return l.ours && l.rvnParts.id == id && !l.free() }
+// isHeldBy reports whether this claim holds the lock.
+func (l *lockItem) isHeldBy(id string) bool {
+	return l.isOurs && l.parsedRVN.claimID == id && !l.isFree()
+}
 
 func numberOf(v types.AttributeValue) string {
 	if n, ok := v.(*types.AttributeValueMemberN); ok {
@@ -208,6 +214,6 @@ func numberOf(v types.AttributeValue) string {
 	return ""
 }
 
-func numeral(n int64) types.AttributeValue {
+func numberValue(n int64) types.AttributeValue {
 	return &types.AttributeValueMemberN{Value: strconv.FormatInt(n, 10)}
 }

@@ -19,55 +19,55 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// TestBarred: an item that nobody may take, or of which no next token or version can be known, is held, also when it was
+// TestNonAcquirableItem: an item that nobody may take, or of which no next token or version can be known, is held, also when it was
 // released; nobody writes to it until an operator breaks it, and then it is taken.
-func TestBarred(t *testing.T) {
+func TestNonAcquirableItem(t *testing.T) {
 	t.Parallel()
-	past := rvn{id: "past", token: 5, ends: time.Now().Add(-time.Hour).UnixMicro()}.fresh()
+	past := versionNumber{claimID: "past", token: 5, expiresAt: time.Now().Add(-time.Hour).UnixMicro()}.makeUnique()
 	for what, c := range map[string]struct {
 		change item // nil: without that attribute
 		free   bool // it may be taken
 	}{
 		"released":                        {change: item{}, free: true},
-		"barred":                          {change: item{releasedAttribute: nil, barredAttribute: text("1")}},
-		"barred, released":                {change: item{barredAttribute: text("1")}},
-		"barred, ours and over":           {change: item{barredAttribute: text("1"), rvnAttribute: text(past), releasedAttribute: nil}},
-		"barred, ours and released":       {change: item{barredAttribute: text("1"), rvnAttribute: text(past)}},
-		"token is a text":                 {change: item{tokenAttribute: text("5")}},
+		"barred":                          {change: item{releasedAttribute: nil, nonAcquirableAttribute: textValue("1")}},
+		"barred, released":                {change: item{nonAcquirableAttribute: textValue("1")}},
+		"barred, ours and over":           {change: item{nonAcquirableAttribute: textValue("1"), rvnAttribute: textValue(past), releasedAttribute: nil}},
+		"barred, ours and released":       {change: item{nonAcquirableAttribute: textValue("1"), rvnAttribute: textValue(past)}},
+		"token is a text":                 {change: item{tokenAttribute: textValue("5")}},
 		"token is too large":              {change: item{tokenAttribute: &types.AttributeValueMemberN{Value: "9" + fmt.Sprint(int64(1e18))}}},
 		"no version":                      {change: item{rvnAttribute: nil, releasedAttribute: nil}},
-		"version is a number":             {change: item{rvnAttribute: n(5), releasedAttribute: nil}},
-		"barred, no owner and no version": {change: item{barredAttribute: text("1"), rvnAttribute: nil, ownerAttribute: nil}},
+		"version is a number":             {change: item{rvnAttribute: numberText(5), releasedAttribute: nil}},
+		"barred, no owner and no version": {change: item{nonAcquirableAttribute: textValue("1"), rvnAttribute: nil, ownerAttribute: nil}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			table, p := tableName(), proxy(t, server(t).Direct)
-			s := open(t, storeURL(table, p.Endpoint, "&layout=awslock"))
-			it := item{"key": text("m"), ownerAttribute: text("them"), leaseAttribute: text("1"), rvnAttribute: text("uuid"), releasedAttribute: text("1")}
+			table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
+			s := mustOpen(t, storeURL(table, p.Endpoint, "&layout=awslock"))
+			it := item{"key": textValue("m"), ownerAttribute: textValue("them"), leaseAttribute: textValue("1"), rvnAttribute: textValue("uuid"), releasedAttribute: textValue("1")}
 			for attribute, v := range c.change {
 				it[attribute] = v
 				if v == nil {
 					delete(it, attribute)
 				}
 			}
-			put(t, dynamodbtest.Client(server(t).Endpoint), table, it)
+			putItem(t, dynamodbtest.Client(sharedServer(t).Endpoint), table, it)
 			if c.free {
-				acquire(t, s, mutex("m", time.Minute))
+				acquire(t, s, mutexClaim("m", time.Minute))
 				return
 			}
 			p.Counts()
-			if _, err := s.Acquire(t.Context(), mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
+			if _, err := s.Acquire(t.Context(), mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("one who tries is told %v", err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
-			if _, err := s.Acquire(ctx, waiting(mutex("m", time.Minute))); !errors.Is(err, context.DeadlineExceeded) {
+			if _, err := s.Acquire(ctx, waitingClaim(mutexClaim("m", time.Minute))); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("one who waits is told %v", err)
 			}
 			if got := p.Counts(); got["UpdateItem"] != 2 {
 				t.Errorf("a try and a wait took %v", got)
 			}
-			h := holders(t, s, "m")
+			h := holdersOf(t, s, "m")
 			if len(h) != 1 || h[0].Foreign == (what == "barred, ours and over") {
 				t.Fatalf("shown as %+v", h)
 			}
@@ -76,7 +76,7 @@ func TestBarred(t *testing.T) {
 			if err := s.Break(ctx, "m", h[0].Ref, driver.BreakForce); err != nil {
 				t.Fatal(err)
 			}
-			if g := acquire(t, s, mutex("m", time.Minute)); g.Token <= 5 {
+			if g := acquire(t, s, mutexClaim("m", time.Minute)); g.Token <= 5 {
 				t.Errorf("token %d", g.Token)
 			}
 		})
@@ -99,11 +99,11 @@ func TestRefusedPauses(t *testing.T) {
 	}))
 	defer srv.Close()
 	client := sdk.New(sdk.Options{Region: "x", BaseEndpoint: aws.String(srv.URL), Credentials: credentials.NewStaticCredentialsProvider("a", "b", "")})
-	a := newAWSLock(newLink(client, "locks", "key", driver.SystemClock), LeaseMillis, 0)
+	a := newAWSLock(newTableClient(client, "locks", "key", driver.SystemClock), LeaseFormatMillis, 0)
 	defer a.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	if _, err := a.Acquire(ctx, mutex("m", 10*time.Second)); !errors.Is(err, context.DeadlineExceeded) || asked.Load() > 40 {
+	if _, err := a.Acquire(ctx, mutexClaim("m", 10*time.Second)); !errors.Is(err, context.DeadlineExceeded) || asked.Load() > 40 {
 		t.Errorf("%d requests in 2 s: %v", asked.Load(), err)
 	}
 }

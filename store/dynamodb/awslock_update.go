@@ -13,38 +13,38 @@ import (
 // errRefused says that an item was not as an update expected.
 var errRefused = errors.New("the item has changed")
 
-type value struct {
+type namedValue struct {
 	name string
 	v    types.AttributeValue
 }
 
-// update is a conditional update of some attributes.
-type update struct {
-	set    map[string]types.AttributeValue
-	remove []string
-	conds  []string
-	values []value
+// conditionalUpdate is a conditional update of some attributes.
+type conditionalUpdate struct {
+	set        map[string]types.AttributeValue
+	remove     []string
+	conditions []string
+	values     []namedValue
 }
 
-// when adds a condition, and the values in it by name.
-func (u *update) when(condition string, named ...any) {
-	u.conds = append(u.conds, condition)
+// addCondition adds a condition, and the values in it by name.
+func (u *conditionalUpdate) addCondition(condition string, named ...any) {
+	u.conditions = append(u.conditions, condition)
 	for i := 0; i < len(named); i += 2 {
-		u.values = append(u.values, value{named[i].(string), named[i+1].(types.AttributeValue)})
+		u.values = append(u.values, namedValue{named[i].(string), named[i+1].(types.AttributeValue)})
 	}
 }
 
-// holds adds the condition that a claim, or a grant, holds the lock.
-func (u *update) holds(start string) {
-	u.when("begins_with(#rvn, :start)", ":start", text(start))
-	u.when("attribute_not_exists(isReleased)")
+// requireHolder adds the condition that a claim, or a grant, holds the lock.
+func (u *conditionalUpdate) requireHolder(start string) {
+	u.addCondition("begins_with(#rvn, :start)", ":start", textValue(start))
+	u.addCondition("attribute_not_exists(isReleased)")
 }
 
-// update is one request. Refused, it brings the item as it stands where the service tells, else nil.
-func (a *awslock) update(ctx context.Context, name string, u update) (stands item, old *item, err error) {
-	condition := strings.Join(u.conds, " AND ")
+// updateItem is one request. Refused, it brings the item as it stands where the service tells, else nil.
+func (a *awslockStore) updateItem(ctx context.Context, name string, u conditionalUpdate) (stands item, old *item, err error) {
+	condition := strings.Join(u.conditions, " AND ")
 	names, values := map[string]string{}, item{}
-	for ref, attribute := range map[string]string{"#key": a.key, "#rvn": rvnAttribute} {
+	for ref, attribute := range map[string]string{"#key": a.partitionKey, "#rvn": rvnAttribute} {
 		if strings.Contains(condition, ref) {
 			names[ref] = attribute
 		}
@@ -63,8 +63,8 @@ func (a *awslock) update(ctx context.Context, name string, u update) (stands ite
 		names["#r"+attribute] = attribute
 		expression += map[bool]string{true: " REMOVE ", false: ", "}[i == 0] + "#r" + attribute
 	}
-	out, err := request(ctx, a.link, a.client.UpdateItem, &sdk.UpdateItemInput{
-		TableName: &a.name, Key: a.id(name), UpdateExpression: &expression, ConditionExpression: &condition,
+	out, err := sendRequest(ctx, a.tableClient, a.client.UpdateItem, &sdk.UpdateItemInput{
+		TableName: &a.tableName, Key: a.itemKey(name), UpdateExpression: &expression, ConditionExpression: &condition,
 		ExpressionAttributeNames: names, ExpressionAttributeValues: values, ReturnValues: types.ReturnValueAllNew,
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 	})

@@ -30,7 +30,7 @@ func commandLine(t *testing.T, table string) func(seconds int) bool {
 %s dynamodb put-item --endpoint-url %s --region eu-central-1 --table-name %s \
   --item "{\"primary_id\":{\"S\":\"job\"},\"expired_at\":{\"N\":\"$((now + %d))\"}}" \
   --condition-expression 'attribute_not_exists(primary_id) OR expired_at < :timestamp' \
-  --expression-attribute-values "{\":timestamp\":{\"N\":\"$now\"}}"`, aws, server(t).Endpoint, table, seconds))
+  --expression-attribute-values "{\":timestamp\":{\"N\":\"$now\"}}"`, aws, sharedServer(t).Endpoint, table, seconds))
 		out, err := c.CombinedOutput()
 		if err != nil && !strings.Contains(string(out), "ConditionalCheckFailedException") {
 			t.Errorf("%v: %s", err, out)
@@ -42,10 +42,10 @@ func commandLine(t *testing.T, table string) func(seconds int) bool {
 // TestCommandLine: the plain pattern from a shell and ours exclude each other.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
-	table := tableName()
+	table := newTableName()
 	put := commandLine(t, table)
-	s := open(t, storeURL(table, server(t).Endpoint, ""))
-	g := acquire(t, s, mutex("job", time.Minute))
+	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	g := acquire(t, s, mutexClaim("job", time.Minute))
 	if put(3) {
 		t.Fatal("the command took a lock that is held")
 	}
@@ -53,10 +53,10 @@ func TestCommandLine(t *testing.T) {
 	if !put(3) {
 		t.Fatal("the command was refused on an idle lock")
 	}
-	if _, err := s.Acquire(t.Context(), mutex("job", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+	if _, err := s.Acquire(t.Context(), mutexClaim("job", time.Minute)); !errors.Is(err, driver.ErrHeld) {
 		t.Fatalf("beside the command: %v", err)
 	}
-	next := acquire(t, s, waiting(mutex("job", time.Minute)))
+	next := acquire(t, s, waitingClaim(mutexClaim("job", time.Minute)))
 	if next.Token <= g.Token {
 		t.Errorf("token %d after %d", next.Token, g.Token)
 	}
@@ -73,20 +73,20 @@ func TestCommandLineContended(t *testing.T) {
 	if *prove {
 		rounds = 100
 	}
-	table, client := tableName(), dynamodbtest.Client(server(t).Endpoint)
+	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
 	put := commandLine(t, table)
-	s := open(t, storeURL(table, server(t).Endpoint, ""))
+	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
 	from := time.Now()
 	put(60)
 	takes := time.Since(from) // the command starts slowly
-	remove(t, client, table, "job")
+	deleteItem(t, client, table, "job")
 	ours := 0
 	for round := range rounds {
 		var theirs bool
 		var wg sync.WaitGroup
 		wg.Go(func() { theirs = put(600) })
 		time.Sleep(takes/2 + mrand.N(takes))
-		c := mutex("job", time.Minute)
+		c := mutexClaim("job", time.Minute)
 		_, err := s.Acquire(t.Context(), c)
 		wg.Wait()
 		if err != nil && !errors.Is(err, driver.ErrHeld) || (err == nil) == theirs {
@@ -96,7 +96,7 @@ func TestCommandLineContended(t *testing.T) {
 			ours++
 			release(t, s, c)
 		} else {
-			remove(t, client, table, "job")
+			deleteItem(t, client, table, "job")
 		}
 	}
 	t.Logf("%d rounds, %d to ours, %d to the command, never two", rounds, ours, rounds-ours)

@@ -12,10 +12,10 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// conform runs the suite against a store, each client behind a proxy of its own.
-func conform(t *testing.T, s *dynamodbtest.Server, more string, opts drivertest.Options) {
+// runConformance runs the suite against a store, each client behind a proxy of its own.
+func runConformance(t *testing.T, s *dynamodbtest.Server, more string, opts drivertest.Options) {
 	t.Helper()
-	table := tableName()
+	table := newTableName()
 	h := storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Way, error) {
 		p, err := dynamodbtest.NewProxy(s.Direct)
 		if err != nil {
@@ -31,8 +31,8 @@ func conform(t *testing.T, s *dynamodbtest.Server, more string, opts drivertest.
 	storetest.Conform(t, h, opts)
 }
 
-// own starts an emulator for a test that stops it.
-func own(t *testing.T) *dynamodbtest.Server {
+// startServer starts an emulator for a test that stops it.
+func startServer(t *testing.T) *dynamodbtest.Server {
 	t.Helper()
 	s, err := dynamodbtest.Start(t.Context())
 	if err != nil {
@@ -46,8 +46,8 @@ func own(t *testing.T) *dynamodbtest.Server {
 	return s
 }
 
-// parallel is how many cases the emulator bears at a time.
-func parallel() int {
+// caseParallelism is how many cases the emulator bears at a time.
+func caseParallelism() int {
 	if os.Getenv(dynamodbtest.LocalVariable) != "" {
 		return 4
 	}
@@ -56,10 +56,10 @@ func parallel() int {
 
 // TestConformanceAWSLock: what the layout of the AWS lock client carries it carries as promised, and the rest it refuses.
 func TestConformanceAWSLock(t *testing.T) {
-	conform(t, own(t), "&layout=awslock", drivertest.Options{Parallel: parallel(), Effort: 0.3})
+	runConformance(t, startServer(t), "&layout=awslock", drivertest.Options{Parallel: caseParallelism(), Effort: 0.3})
 }
 
 // TestConformance: the store keeps every promise of the contract.
 func TestConformance(t *testing.T) {
-	conform(t, own(t), "", drivertest.Options{Parallel: parallel(), Effort: 0.6})
+	runConformance(t, startServer(t), "", drivertest.Options{Parallel: caseParallelism(), Effort: 0.6})
 }

@@ -60,18 +60,18 @@ import (
 type Options struct {
 	// Table is the table's name.
 	Table string
-	// Key is the table's partition key, a string. Default: primary_id; for LayoutAWSLock: key.
-	Key string
-	// Expires is the attribute by which foreign clients judge, and the table's TTL. Default: expired_at.
-	Expires string
+	// PartitionKey is the table's partition key, a string. Default: primary_id; for LayoutAWSLock: key.
+	PartitionKey string
+	// TTLAttribute is the attribute by which foreign clients judge, and the table's TTL. Default: expired_at.
+	TTLAttribute string
 	// Prefix starts the keys of all locks. Default: nothing.
 	Prefix string
 	// Create makes the table if there is none: billed by request, with its TTL on.
 	Create bool
 	// Layout is how a lock stands in the table. Default: LayoutRecord.
 	Layout Layout
-	// Lease is how LayoutAWSLock writes durations. Default: LeaseMillis.
-	Lease Lease
+	// LeaseFormat is how LayoutAWSLock writes durations. Default: LeaseMillis.
+	LeaseFormat LeaseFormat
 	// ForeignWatch is for LayoutAWSLock, where a foreign holder counts as dead when it was seen unchanged for its lease: one who only
 	// tries then watches such a holder, too, if its lease is no longer than this, and stays for as long. 0: it is refused at once,
 	// also where the holder died long ago, until somebody waits for the lock.
@@ -89,59 +89,59 @@ const (
 	LayoutAWSLock Layout = "awslock" // that of the AWS lock client and its ports, dynamolock among them: the plain mutex only
 )
 
-// reserved is in the keys of rows that are no locks, and never in a lock's name.
-const reserved = "\x00"
+// reservedChar is in the keys of rows that are no locks, and never in a lock's name.
+const reservedChar = "\x00"
 
 // New makes a store of a client, which stays the caller's. It makes one read, which shows that the table is there and has the
 // right key, and tells the service's clock. Whatever retries the client is set up with are not used.
 func New(ctx context.Context, client *sdk.Client, opts *Options) (driver.Store, error) {
-	l, err := connect(ctx, client, opts)
+	l, err := connectTable(ctx, client, opts)
 	if err != nil {
 		return nil, err
 	}
-	return opts.store(l), nil
+	return opts.newStore(l), nil
 }
 
-func (o *Options) store(l *link) driver.Store {
+func (o *Options) newStore(l *tableClient) driver.Store {
 	if o.Layout == LayoutAWSLock {
-		return newAWSLock(l, o.Lease, o.ForeignWatch)
+		return newAWSLock(l, o.LeaseFormat, o.ForeignWatch)
 	}
-	return record.New(&table{link: l, prefix: o.Prefix, expires: o.expires()})
+	return record.New(&table{tableClient: l, prefix: o.Prefix, ttlAttribute: o.ttlAttribute()})
 }
 
-func (o *Options) key() string {
+func (o *Options) partitionKey() string {
 	if o.Layout == LayoutAWSLock {
-		return cmp.Or(o.Key, "key")
+		return cmp.Or(o.PartitionKey, "key")
 	}
-	return cmp.Or(o.Key, "primary_id")
+	return cmp.Or(o.PartitionKey, "primary_id")
 }
 
-// expires is empty for the layout that has no such attribute.
-func (o *Options) expires() string {
+// ttlAttribute is empty for the layout that has no such attribute.
+func (o *Options) ttlAttribute() string {
 	if o.Layout == LayoutAWSLock {
 		return ""
 	}
-	return cmp.Or(o.Expires, "expired_at")
+	return cmp.Or(o.TTLAttribute, "expired_at")
 }
 
-// check reports what is wrong with options.
-func (o *Options) check() error {
+// checkOptions reports what is wrong with options.
+func (o *Options) checkOptions() error {
 	switch {
 	case o == nil || o.Table == "":
 		return fmt.Errorf("%w: name the table: Options.Table", driver.ErrInvalid)
 	case !slices.Contains([]Layout{"", LayoutRecord, LayoutAWSLock}, o.Layout):
 		return fmt.Errorf("%w: a layout is %s or %s, not %q", driver.ErrInvalid, LayoutRecord, LayoutAWSLock, o.Layout)
-	case !slices.Contains([]Lease{"", LeaseMillis, LeaseDuration}, o.Lease):
-		return fmt.Errorf("%w: a lease is written as %s or %s, not %q", driver.ErrInvalid, LeaseMillis, LeaseDuration, o.Lease)
-	case o.Layout == LayoutAWSLock && o.Expires+o.Prefix != "":
+	case !slices.Contains([]LeaseFormat{"", LeaseFormatMillis, LeaseFormatDuration}, o.LeaseFormat):
+		return fmt.Errorf("%w: a lease is written as %s or %s, not %q", driver.ErrInvalid, LeaseFormatMillis, LeaseFormatDuration, o.LeaseFormat)
+	case o.Layout == LayoutAWSLock && o.TTLAttribute+o.Prefix != "":
 		return fmt.Errorf("%w: the layout %s has neither a TTL attribute nor a prefix", driver.ErrInvalid, o.Layout)
-	case o.Layout != LayoutAWSLock && (o.Lease != "" || o.ForeignWatch != 0), o.ForeignWatch < 0:
+	case o.Layout != LayoutAWSLock && (o.LeaseFormat != "" || o.ForeignWatch != 0), o.ForeignWatch < 0:
 		return fmt.Errorf("%w: only the layout %s has leases to write, or to watch; and for no negative time", driver.ErrInvalid, LayoutAWSLock)
-	case strings.Contains(o.Prefix, reserved) || !utf8.ValidString(o.Prefix) || len(o.Prefix) > maxPrefix:
+	case strings.Contains(o.Prefix, reservedChar) || !utf8.ValidString(o.Prefix) || len(o.Prefix) > maxPrefix:
 		return fmt.Errorf("%w: a prefix is at most %d bytes of UTF-8 without NUL", driver.ErrInvalid, maxPrefix)
 	}
 	seen := map[string]bool{dataAttribute: true, versionAttribute: true}
-	for _, a := range []string{o.key(), o.expires()} {
+	for _, a := range []string{o.partitionKey(), o.ttlAttribute()} {
 		if seen[a] {
 			return fmt.Errorf("%w: the attribute %q is used for something else; partition key and TTL attribute must be other ones", driver.ErrInvalid, a)
 		}
@@ -156,20 +156,20 @@ const maxPrefix = 1024
 // NewTable gives bare records beside the locks, for what is built on records but is no lock. They have no expired_at:
 // neither foreign clients nor the table's TTL touch them.
 func NewTable(ctx context.Context, client *sdk.Client, opts *Options) (record.Table, error) {
-	l, err := connect(ctx, client, opts)
+	l, err := connectTable(ctx, client, opts)
 	if err != nil {
 		return nil, err
 	}
-	return &table{link: l, prefix: opts.Prefix + reserved}, nil
+	return &table{tableClient: l, prefix: opts.Prefix + reservedChar}, nil
 }
 
-// connect checks the table, and makes it if that is wanted.
-func connect(ctx context.Context, client *sdk.Client, opts *Options) (*link, error) {
-	if err := opts.check(); err != nil {
+// connectTable checks the table, and makes it if that is wanted.
+func connectTable(ctx context.Context, client *sdk.Client, opts *Options) (*tableClient, error) {
+	if err := opts.checkOptions(); err != nil {
 		return nil, err
 	}
-	l := newLink(client, opts.Table, opts.key(), opts.Clock)
-	if err := l.check(ctx, opts.Create, opts.expires()); err != nil {
+	l := newTableClient(client, opts.Table, opts.partitionKey(), opts.Clock)
+	if err := l.checkTable(ctx, opts.Create, opts.ttlAttribute()); err != nil {
 		_ = l.Close()
 		return nil, err
 	}

@@ -17,8 +17,8 @@ import (
 
 var layouts = []string{"record", "awslock"}
 
-// writes has the next n writes meet that fate.
-func writes(p *dynamodbtest.Proxy, n int, f dynamodbtest.Fate) (met *atomic.Int32) {
+// decideWrites has the next n writes meet that fate.
+func decideWrites(p *dynamodbtest.Proxy, n int, f dynamodbtest.Fate) (met *atomic.Int32) {
 	met = &atomic.Int32{}
 	p.Decide(func(r dynamodbtest.Request) dynamodbtest.Fate {
 		if r.Operation == "GetItem" || int(met.Load()) >= n {
@@ -49,30 +49,30 @@ func TestLostReplies(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			for _, layout := range layouts {
-				p, table := proxy(t, server(t).Direct), tableName()
-				s, witness := open(t, storeURL(table, p.Endpoint, "&layout="+layout)), open(t, storeURL(table, server(t).Endpoint, "&layout="+layout))
+				p, table := newProxy(t, sharedServer(t).Direct), newTableName()
+				s, witness := mustOpen(t, storeURL(table, p.Endpoint, "&layout="+layout)), mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&layout="+layout))
 				for i := range times {
-					c := mutex("m", time.Minute)
+					c := mutexClaim("m", time.Minute)
 					if i%2 == 0 {
-						c = waiting(c)
+						c = waitingClaim(c)
 					}
-					met := writes(p, 1, fate)
+					met := decideWrites(p, 1, fate)
 					g := acquire(t, s, c)
-					if h := holders(t, witness, "m"); len(h) != 1 || h[0].Token != g.Token || h[0].Ref != g.Ref || met.Load() != 1 {
+					if h := holdersOf(t, witness, "m"); len(h) != 1 || h[0].Token != g.Token || h[0].Ref != g.Ref || met.Load() != 1 {
 						t.Fatalf("granted %d, and shown is %+v", g.Token, h)
 					}
-					met = writes(p, 1, fate)
+					met = decideWrites(p, 1, fate)
 					for err := renew(t, s, g).Err; err != nil; err = renew(t, s, g).Err {
 						if errors.Is(err, driver.ErrLost) {
 							t.Fatal(err)
 						}
 					}
-					if h := holders(t, witness, "m"); len(h) != 1 || h[0].Token != g.Token || met.Load() != 1 {
+					if h := holdersOf(t, witness, "m"); len(h) != 1 || h[0].Token != g.Token || met.Load() != 1 {
 						t.Fatalf("renewed %d, and shown is %+v", g.Token, h)
 					}
-					met = writes(p, 1, fate)
+					met = decideWrites(p, 1, fate)
 					release(t, s, c)
-					if h := holders(t, witness, "m"); len(h) != 0 || met.Load() != 1 {
+					if h := holdersOf(t, witness, "m"); len(h) != 0 || met.Load() != 1 {
 						t.Fatalf("released, and shown is %+v", h)
 					}
 				}
@@ -89,9 +89,9 @@ func TestPatience(t *testing.T) {
 	for _, layout := range layouts {
 		t.Run(layout, func(t *testing.T) {
 			t.Parallel()
-			table, p := tableName(), proxy(t, server(t).Direct)
-			s, holder := open(t, storeURL(table, p.Endpoint, "&layout="+layout)), open(t, storeURL(table, server(t).Endpoint, "&layout="+layout))
-			g := acquire(t, holder, mutex("m", time.Minute))
+			table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
+			s, holder := mustOpen(t, storeURL(table, p.Endpoint, "&layout="+layout)), mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&layout="+layout))
+			g := acquire(t, holder, mutexClaim("m", time.Minute))
 			fail := dynamodbtest.Fate{Status: 500, Code: "InternalServerError", Message: "later"}
 			late := fail
 			late.Delay = 1500 * time.Millisecond
@@ -105,7 +105,7 @@ func TestPatience(t *testing.T) {
 				return dynamodbtest.Fate{}
 			})
 			in := make(chan error, 1)
-			c := waiting(mutex("m", time.Second))
+			c := waitingClaim(mutexClaim("m", time.Second))
 			go func() { _, err := s.Acquire(t.Context(), c); in <- err }()
 			<-failed
 			release(t, holder, g.Claim)
@@ -114,11 +114,11 @@ func TestPatience(t *testing.T) {
 			}
 			release(t, s, c)
 
-			writes(p, 1<<30, fail)
+			decideWrites(p, 1<<30, fail)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			from := time.Now()
-			_, err := s.Acquire(ctx, waiting(mutex("m", time.Second)))
+			_, err := s.Acquire(ctx, waitingClaim(mutexClaim("m", time.Second)))
 			if took := time.Since(from); !errors.Is(err, driver.ErrUncertain) || errors.Is(err, context.DeadlineExceeded) || took < time.Second {
 				t.Errorf("no write is answered, and after %v the claim is told %v", took, err)
 			}
@@ -133,10 +133,10 @@ func TestCancel(t *testing.T) {
 	if *prove {
 		n = 10000
 	}
-	table := tableName()
-	s := open(t, storeURL(table, server(t).Endpoint, ""))
+	table := newTableName()
+	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
 	canceltest.Run(t, slices.Repeat([]driver.Store{s}, 8), n, 30*time.Millisecond, func(worker int) driver.Claim {
-		c := waiting(mutex(fmt.Sprint("m", worker%4), 30*time.Second))
+		c := waitingClaim(mutexClaim(fmt.Sprint("m", worker%4), 30*time.Second))
 		c.Fair = rand.N(2) == 0
 		return c
 	}, *prove)
@@ -150,9 +150,9 @@ func TestLateTake(t *testing.T) {
 			takes := 1 + i/3
 			t.Run(fmt.Sprintf("%s %s, %d takes", layout, state, takes), func(t *testing.T) {
 				t.Parallel()
-				table, p := tableName(), proxy(t, server(t).Direct)
-				s, other := open(t, storeURL(table, p.Endpoint, "&layout="+layout)), open(t, storeURL(table, server(t).Endpoint, "&layout="+layout))
-				holder := mutex("m", time.Minute)
+				table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
+				s, other := mustOpen(t, storeURL(table, p.Endpoint, "&layout="+layout)), mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&layout="+layout))
+				holder := mutexClaim("m", time.Minute)
 				if state != "absent" {
 					acquire(t, other, holder)
 				}
@@ -160,8 +160,8 @@ func TestLateTake(t *testing.T) {
 					release(t, other, holder)
 				}
 				const delay = 6 * time.Second
-				late := writes(p, takes, dynamodbtest.Fate{Delay: delay})
-				c := mutex("m", time.Minute)
+				late := decideWrites(p, takes, dynamodbtest.Fate{Delay: delay})
+				c := mutexClaim("m", time.Minute)
 				for n := range takes {
 					ctx, cancel := context.WithCancel(t.Context())
 					given := make(chan error, 1)
@@ -179,10 +179,10 @@ func TestLateTake(t *testing.T) {
 					release(t, other, holder)
 				}
 				time.Sleep(delay + time.Second/2)
-				if h := holders(t, other, "m"); len(h) != 0 {
+				if h := holdersOf(t, other, "m"); len(h) != 0 {
 					t.Errorf("a claim that was released holds the lock: %+v", h)
 				}
-				acquire(t, other, mutex("m", time.Minute))
+				acquire(t, other, mutexClaim("m", time.Minute))
 			})
 		}
 	}

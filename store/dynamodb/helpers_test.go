@@ -27,8 +27,8 @@ var prove = flag.Bool("prove", false, "run the long counts")
 
 var started bool
 
-// shared is the emulator of all tests but those that stop it. It is probed first.
-var shared = sync.OnceValues(func() (*dynamodbtest.Server, error) {
+// startShared is the emulator of all tests but those that stop it. It is probed first.
+var startShared = sync.OnceValues(func() (*dynamodbtest.Server, error) {
 	s, err := dynamodbtest.Start(context.Background())
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	os.Setenv("AWS_EC2_METADATA_DISABLED", "true")
 	code := m.Run()
 	if started {
-		s, _ := shared()
+		s, _ := startShared()
 		if said := s.Stop(); said != "" {
 			fmt.Fprintln(os.Stderr, "the emulator had ended by itself:", said)
 			code = 1
@@ -58,27 +58,27 @@ func TestMain(m *testing.M) {
 
 // Short names for what the tests say often.
 var (
-	open       = storetest.Open
-	apart      = storetest.Apart
-	mutex      = storetest.Mutex
-	waiting    = storetest.Waiting
-	acquire    = storetest.Acquire
-	renew      = storetest.Renew
-	release    = storetest.Release
-	loss       = storetest.Loss
-	eventually = storetest.Eventually
+	mustOpen     = storetest.Open
+	shiftedClock = storetest.Apart
+	mutexClaim   = storetest.Mutex
+	waitingClaim = storetest.Waiting
+	acquire      = storetest.Acquire
+	renew        = storetest.Renew
+	release      = storetest.Release
+	lossOf       = storetest.Loss
+	eventually   = storetest.Eventually
 )
 
-func server(t testing.TB) *dynamodbtest.Server {
+func sharedServer(t testing.TB) *dynamodbtest.Server {
 	t.Helper()
-	s, err := shared()
+	s, err := startShared()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-func proxy(t testing.TB, to string) *dynamodbtest.Proxy {
+func newProxy(t testing.TB, to string) *dynamodbtest.Proxy {
 	t.Helper()
 	p, err := dynamodbtest.NewProxy(to)
 	if err != nil {
@@ -88,14 +88,14 @@ func proxy(t testing.TB, to string) *dynamodbtest.Proxy {
 	return p
 }
 
-// tableName is a name that no other test has.
-func tableName() string { return "t-" + strings.ToLower(rand.Text()[:12]) }
+// newTableName is a name that no other test has.
+func newTableName() string { return "t-" + strings.ToLower(rand.Text()[:12]) }
 
 func storeURL(table, endpoint, more string) string {
 	return fmt.Sprintf("dynamodb://%s?region=eu-central-1&create=true&endpoint=%s%s", table, url.QueryEscape(endpoint), more)
 }
 
-func holders(t testing.TB, s driver.Store, name string) []driver.ClaimInfo {
+func holdersOf(t testing.TB, s driver.Store, name string) []driver.ClaimInfo {
 	t.Helper()
 	l, err := s.Inspect(t.Context(), name)
 	if err != nil {
@@ -104,30 +104,30 @@ func holders(t testing.TB, s driver.Store, name string) []driver.ClaimInfo {
 	return l.Holders
 }
 
-func n(v int64) types.AttributeValue {
+func numberText(v int64) types.AttributeValue {
 	return &types.AttributeValueMemberN{Value: strconv.FormatInt(v, 10)}
 }
 
-func get(t testing.TB, client *sdk.Client, table, key string) item {
+func getItem(t testing.TB, client *sdk.Client, table, key string) item {
 	t.Helper()
-	out, err := client.GetItem(t.Context(), &sdk.GetItemInput{TableName: &table, Key: item{"primary_id": text(key)}, ConsistentRead: new(true)})
+	out, err := client.GetItem(t.Context(), &sdk.GetItemInput{TableName: &table, Key: item{"primary_id": textValue(key)}, ConsistentRead: new(true)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return out.Item
 }
 
-// put writes an item whatever is there, as an operator would.
-func put(t testing.TB, client *sdk.Client, table string, it item) {
+// putItem writes an item whatever is there, as an operator would.
+func putItem(t testing.TB, client *sdk.Client, table string, it item) {
 	t.Helper()
 	if _, err := client.PutItem(t.Context(), &sdk.PutItemInput{TableName: &table, Item: it}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func remove(t testing.TB, client *sdk.Client, table, key string) {
+func deleteItem(t testing.TB, client *sdk.Client, table, key string) {
 	t.Helper()
-	if _, err := client.DeleteItem(t.Context(), &sdk.DeleteItemInput{TableName: &table, Key: item{"primary_id": text(key)}}); err != nil {
+	if _, err := client.DeleteItem(t.Context(), &sdk.DeleteItemInput{TableName: &table, Key: item{"primary_id": textValue(key)}}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -135,9 +135,9 @@ func remove(t testing.TB, client *sdk.Client, table, key string) {
 // plainLock is the plain pattern, as people write it: take a lock until a second of their own clock.
 func plainLock(ctx context.Context, client *sdk.Client, table, key, owner string, until int64) (bool, error) {
 	_, err := client.PutItem(ctx, &sdk.PutItemInput{
-		TableName: &table, Item: item{"primary_id": text(key), "expired_at": n(until), "owner": text(owner)},
+		TableName: &table, Item: item{"primary_id": textValue(key), "expired_at": numberText(until), "owner": textValue(owner)},
 		ConditionExpression:       new("attribute_not_exists(primary_id) OR expired_at < :timestamp"),
-		ExpressionAttributeValues: item{":timestamp": n(time.Now().Unix())},
+		ExpressionAttributeValues: item{":timestamp": numberText(time.Now().Unix())},
 	})
 	var refused *types.ConditionalCheckFailedException
 	if errors.As(err, &refused) {
@@ -146,7 +146,7 @@ func plainLock(ctx context.Context, client *sdk.Client, table, key, owner string
 	return err == nil, err
 }
 
-func plain(t testing.TB, client *sdk.Client, table, key string, until int64) bool {
+func mustPlainLock(t testing.TB, client *sdk.Client, table, key string, until int64) bool {
 	t.Helper()
 	took, err := plainLock(t.Context(), client, table, key, "plain", until)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 // claim, and before it renews one: so the claim stands for its TTL after its client's death, and not for longer.
 func TestAfterIdleHours(t *testing.T) {
 	t.Parallel()
-	table, p := tableName(), proxy(t, server(t).Direct)
+	table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
 	var passed atomic.Int64
 	hand := func() time.Duration { return driver.SystemClock.Monotonic() + time.Duration(passed.Load()) }
 	o := &Options{Table: table, Create: true, Layout: LayoutAWSLock, Clock: driver.Clock{Monotonic: hand, Boottime: hand}}
@@ -29,12 +29,12 @@ func TestAfterIdleHours(t *testing.T) {
 	var machine pace.Pace
 	defer machine.Watch()()
 	began := time.Now()
-	acquire(t, s, mutex("m", time.Minute))
-	if h := holders(t, open(t, storeURL(table, p.Endpoint, "&layout=awslock")), "m"); len(h) != 1 || h[0].Remaining > time.Minute+3*time.Second+machine.Lost(began) {
+	acquire(t, s, mutexClaim("m", time.Minute))
+	if h := holdersOf(t, mustOpen(t, storeURL(table, p.Endpoint, "&layout=awslock")), "m"); len(h) != 1 || h[0].Remaining > time.Minute+3*time.Second+machine.Lost(began) {
 		t.Errorf("%+v", h)
 	}
 
-	c := mutex("day", driver.MaxTTL)
+	c := mutexClaim("day", driver.MaxTTL)
 	g := acquire(t, s, c)
 	passed.Add(int64(idle / 2))
 	p.Shift(idle * 3 / 2)
@@ -42,7 +42,7 @@ func TestAfterIdleHours(t *testing.T) {
 	if err := renew(t, s, g).Err; err != nil {
 		t.Fatal(err)
 	}
-	if h := holders(t, open(t, storeURL(table, p.Endpoint, "&layout=awslock")), "day"); len(h) != 1 || h[0].Remaining > driver.MaxTTL+3*time.Second+machine.Lost(began) {
+	if h := holdersOf(t, mustOpen(t, storeURL(table, p.Endpoint, "&layout=awslock")), "day"); len(h) != 1 || h[0].Remaining > driver.MaxTTL+3*time.Second+machine.Lost(began) {
 		t.Errorf("after a renewal: %+v", h)
 	}
 }

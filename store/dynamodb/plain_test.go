@@ -17,15 +17,15 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// TestPlainShutOut: while a claim of ours holds the lock the plain put is refused, through renewals, and until its end if it
+// TestPlainClientRefusedWhileHeld: while a claim of ours holds the lock the plain put is refused, through renewals, and until its end if it
 // falls silent; it is let in after a release at once.
-func TestPlainShutOut(t *testing.T) {
+func TestPlainClientRefusedWhileHeld(t *testing.T) {
 	t.Parallel()
-	table, client := tableName(), dynamodbtest.Client(server(t).Endpoint)
-	s := open(t, storeURL(table, server(t).Endpoint, ""))
-	g := acquire(t, s, mutex("m", 8*time.Second))
+	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
+	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	g := acquire(t, s, mutexClaim("m", 8*time.Second))
 	for s.Info().Clock.Since(g.Since) < 10*time.Second {
-		if plain(t, client, table, "m", 1<<33) {
+		if mustPlainLock(t, client, table, "m", 1<<33) {
 			t.Fatal("the plain put took a lock that is held")
 		}
 		if err := renew(t, s, g).Err; err != nil {
@@ -34,23 +34,23 @@ func TestPlainShutOut(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	release(t, s, g.Claim)
-	if !plain(t, client, table, "m", time.Now().Unix()+60) {
+	if !mustPlainLock(t, client, table, "m", time.Now().Unix()+60) {
 		t.Fatal("the plain put was refused on an idle lock")
 	}
 
-	g = acquire(t, s, mutex("silent", time.Second))
-	eventually(t, "the plain put after a silent holder", func() bool { return plain(t, client, table, "silent", 1<<33) })
+	g = acquire(t, s, mutexClaim("silent", time.Second))
+	eventually(t, "the plain put after a silent holder", func() bool { return mustPlainLock(t, client, table, "silent", 1<<33) })
 	if passed := s.Info().Clock.Since(g.Since); passed < g.GrantedTTL {
 		t.Errorf("the plain put was let in %v after the start of a grant of %v", passed, g.GrantedTTL)
 	}
 	if err := renew(t, s, g).Err; !errors.Is(err, driver.ErrLost) {
 		t.Errorf("a holder whose lock a foreign client took is told %v", err)
 	}
-	fair := mutex("line", time.Minute)
+	fair := mutexClaim("line", time.Minute)
 	fair.Fair = true
 	g = acquire(t, s, fair)
 	line := make(chan error, 1)
-	next := waiting(fair)
+	next := waitingClaim(fair)
 	next.ID = "next"
 	go func() { _, err := s.Acquire(t.Context(), next); line <- err }()
 	eventually(t, "a claim in line", func() bool {
@@ -58,7 +58,7 @@ func TestPlainShutOut(t *testing.T) {
 		return err == nil && len(l.Waiters) == 1
 	})
 	release(t, s, g.Claim)
-	if plain(t, client, table, "line", 1<<33) {
+	if mustPlainLock(t, client, table, "line", 1<<33) {
 		t.Error("the plain put went before a claim of ours that was called")
 	}
 	if err := <-line; err != nil {
@@ -66,25 +66,25 @@ func TestPlainShutOut(t *testing.T) {
 	}
 }
 
-// TestPlainHolds: a plain item shuts us out until its own end, by the service's clock, and is shown as a foreign holder; past
+// TestPlainHolderRespected: a plain item shuts us out until its own end, by the service's clock, and is shown as a foreign holder; past
 // its end it is taken over at once, also while it is still there, and nothing of it stays. Tokens rise across it.
-func TestPlainHolds(t *testing.T) {
+func TestPlainHolderRespected(t *testing.T) {
 	t.Parallel()
-	table, client := tableName(), dynamodbtest.Client(server(t).Endpoint)
-	s := open(t, storeURL(table, server(t).Endpoint, ""))
-	first := acquire(t, s, mutex("m", time.Minute))
+	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
+	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	first := acquire(t, s, mutexClaim("m", time.Minute))
 	release(t, s, first.Claim)
 	until := time.Now().Unix() + 10
-	if !plain(t, client, table, "m", until) {
+	if !mustPlainLock(t, client, table, "m", until) {
 		t.Fatal("the plain put was refused on an idle lock")
 	}
-	for _, c := range []driver.Claim{mutex("m", time.Minute), {Name: "m", ID: "rw", Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1, TTL: time.Minute}} {
+	for _, c := range []driver.Claim{mutexClaim("m", time.Minute), {Name: "m", ID: "rw", Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1, TTL: time.Minute}} {
 		var held *driver.HeldError
 		if _, err := s.Acquire(t.Context(), c); !errors.As(err, &held) || len(held.Holders) != 1 || !held.Holders[0].Foreign {
 			t.Fatalf("beside a plain holder a %s is told %v", c.Kind, err)
 		}
 	}
-	h := holders(t, s, "m")
+	h := holdersOf(t, s, "m")
 	if len(h) != 1 || !h[0].Foreign {
 		t.Fatalf("a plain holder is shown as %+v", h)
 	}
@@ -94,7 +94,7 @@ func TestPlainHolds(t *testing.T) {
 	var g [2]driver.Grant
 	var wg sync.WaitGroup
 	for i := range g {
-		c := waiting(mutex("m", time.Minute))
+		c := waitingClaim(mutexClaim("m", time.Minute))
 		c.Fair = i == 1
 		wg.Go(func() {
 			g[i] = acquire(t, s, c)
@@ -110,22 +110,22 @@ func TestPlainHolds(t *testing.T) {
 	if g[0].Token <= first.Token || g[1].Token <= first.Token || g[0].Token == g[1].Token {
 		t.Errorf("tokens %d and %d after %d", g[0].Token, g[1].Token, first.Token)
 	}
-	if it := get(t, client, table, "m"); len(it) != 4 || it["owner"] != nil {
+	if it := getItem(t, client, table, "m"); len(it) != 4 || it["owner"] != nil {
 		t.Errorf("of a foreign item that was taken over there is left: %v", it)
 	}
 
-	put(t, client, table, item{"primary_id": text("over"), "expired_at": n(time.Now().Unix() - 1000)})
-	release(t, s, acquire(t, s, mutex("over", time.Minute)).Claim)
-	for _, forEver := range []item{{}, {"expired_at": text("tomorrow")}, {"expired_at": n(1 << 60)}} {
-		forEver["primary_id"] = text("forever")
-		put(t, client, table, forEver)
-		if _, err := s.Acquire(t.Context(), mutex("forever", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+	putItem(t, client, table, item{"primary_id": textValue("over"), "expired_at": numberText(time.Now().Unix() - 1000)})
+	release(t, s, acquire(t, s, mutexClaim("over", time.Minute)).Claim)
+	for _, forEver := range []item{{}, {"expired_at": textValue("tomorrow")}, {"expired_at": numberText(1 << 60)}} {
+		forEver["primary_id"] = textValue("forever")
+		putItem(t, client, table, forEver)
+		if _, err := s.Acquire(t.Context(), mutexClaim("forever", time.Minute)); !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("%v: %v", forEver, err)
 		}
-		if err := s.Break(t.Context(), "forever", holders(t, s, "forever")[0].Ref, driver.BreakForce); err != nil {
+		if err := s.Break(t.Context(), "forever", holdersOf(t, s, "forever")[0].Ref, driver.BreakForce); err != nil {
 			t.Errorf("%v: breaking it: %v", forEver, err)
 		}
-		release(t, s, acquire(t, s, mutex("forever", time.Minute)).Claim)
+		release(t, s, acquire(t, s, mutexClaim("forever", time.Minute)).Claim)
 	}
 }
 
@@ -133,35 +133,35 @@ func TestPlainHolds(t *testing.T) {
 // a holder like any other.
 func TestPlainUpdate(t *testing.T) {
 	t.Parallel()
-	table, client := tableName(), dynamodbtest.Client(server(t).Endpoint)
-	s := open(t, storeURL(table, server(t).Endpoint, ""))
-	g := acquire(t, s, mutex("m", time.Minute))
+	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
+	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	g := acquire(t, s, mutexClaim("m", time.Minute))
 	release(t, s, g.Claim)
-	_, err := client.UpdateItem(t.Context(), &sdk.UpdateItemInput{TableName: &table, Key: item{"primary_id": text("m")},
+	_, err := client.UpdateItem(t.Context(), &sdk.UpdateItemInput{TableName: &table, Key: item{"primary_id": textValue("m")},
 		UpdateExpression: new("SET expired_at = :until"), ConditionExpression: new("expired_at < :now"),
-		ExpressionAttributeValues: item{":until": n(time.Now().Unix() + 60), ":now": n(time.Now().Unix())}})
+		ExpressionAttributeValues: item{":until": numberText(time.Now().Unix() + 60), ":now": numberText(time.Now().Unix())}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Acquire(t.Context(), mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+	if _, err := s.Acquire(t.Context(), mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
 		t.Fatal(err)
 	}
-	if err := s.Break(t.Context(), "m", holders(t, s, "m")[0].Ref, driver.BreakForce); err != nil {
+	if err := s.Break(t.Context(), "m", holdersOf(t, s, "m")[0].Ref, driver.BreakForce); err != nil {
 		t.Fatal(err)
 	}
-	if next := acquire(t, s, mutex("m", time.Minute)); next.Token <= g.Token {
+	if next := acquire(t, s, mutexClaim("m", time.Minute)); next.Token <= g.Token {
 		t.Errorf("token %d after %d", next.Token, g.Token)
 	}
 }
 
-// owner is a foreign client that knows its locks by an attribute, as well-behaved ones do. Each step reports whether it was let.
-type owner struct {
-	t             *testing.T
-	client        *sdk.Client
-	table, itself string
+// ownerClient is a foreign client that knows its locks by an attribute, as well-behaved ones do. Each step reports whether it was let.
+type ownerClient struct {
+	t           *testing.T
+	client      *sdk.Client
+	table, name string
 }
 
-func (o owner) told(err error) bool {
+func (o ownerClient) wasAccepted(err error) bool {
 	o.t.Helper()
 	var refused *types.ConditionalCheckFailedException
 	if err != nil && !errors.As(err, &refused) {
@@ -171,40 +171,40 @@ func (o owner) told(err error) bool {
 }
 
 // take puts the item if it is absent, over, or its own.
-func (o owner) take(name string, until time.Time) bool {
+func (o ownerClient) take(name string, until time.Time) bool {
 	o.t.Helper()
 	_, err := o.client.PutItem(o.t.Context(), &sdk.PutItemInput{TableName: &o.table,
-		Item:                      item{"primary_id": text(name), "expired_at": n(until.Unix()), "owner": text(o.itself)},
+		Item:                      item{"primary_id": textValue(name), "expired_at": numberText(until.Unix()), "owner": textValue(o.name)},
 		ConditionExpression:       new("attribute_not_exists(primary_id) OR expired_at < :now OR #o = :me"),
 		ExpressionAttributeNames:  map[string]string{"#o": "owner"},
-		ExpressionAttributeValues: item{":now": n(time.Now().Unix()), ":me": text(o.itself)}})
-	return o.told(err)
+		ExpressionAttributeValues: item{":now": numberText(time.Now().Unix()), ":me": textValue(o.name)}})
+	return o.wasAccepted(err)
 }
 
 // update does the same to single attributes, and leaves the others.
-func (o owner) update(name, condition string, until time.Time) bool {
+func (o ownerClient) update(name, condition string, until time.Time) bool {
 	o.t.Helper()
-	values := item{":until": n(until.Unix()), ":me": text(o.itself)}
+	values := item{":until": numberText(until.Unix()), ":me": textValue(o.name)}
 	if strings.Contains(condition, ":now") {
-		values[":now"] = n(time.Now().Unix())
+		values[":now"] = numberText(time.Now().Unix())
 	}
-	_, err := o.client.UpdateItem(o.t.Context(), &sdk.UpdateItemInput{TableName: &o.table, Key: item{"primary_id": text(name)},
+	_, err := o.client.UpdateItem(o.t.Context(), &sdk.UpdateItemInput{TableName: &o.table, Key: item{"primary_id": textValue(name)},
 		UpdateExpression: new("SET expired_at = :until, #o = :me"), ConditionExpression: &condition,
 		ExpressionAttributeNames: map[string]string{"#o": "owner"}, ExpressionAttributeValues: values})
-	return o.told(err)
+	return o.wasAccepted(err)
 }
 
-func (o owner) renew(name string, until time.Time) bool {
+func (o ownerClient) renew(name string, until time.Time) bool {
 	o.t.Helper()
 	return o.update(name, "#o = :me", until)
 }
 
-func (o owner) delete(name string) bool {
+func (o ownerClient) delete(name string) bool {
 	o.t.Helper()
-	_, err := o.client.DeleteItem(o.t.Context(), &sdk.DeleteItemInput{TableName: &o.table, Key: item{"primary_id": text(name)},
+	_, err := o.client.DeleteItem(o.t.Context(), &sdk.DeleteItemInput{TableName: &o.table, Key: item{"primary_id": textValue(name)},
 		ConditionExpression: new("#o = :me"), ExpressionAttributeNames: map[string]string{"#o": "owner"},
-		ExpressionAttributeValues: item{":me": text(o.itself)}})
-	return o.told(err)
+		ExpressionAttributeValues: item{":me": textValue(o.name)}})
+	return o.wasAccepted(err)
 }
 
 // TestPlainOwner promises that a foreign client that fell silent, and whose item one of ours has taken over, does not find
@@ -212,9 +212,9 @@ func (o owner) delete(name string) bool {
 // absent, foreign or ours. It excludes others as ever once the lock is free.
 func TestPlainOwner(t *testing.T) {
 	t.Parallel()
-	table := tableName()
-	them := owner{t, dynamodbtest.Client(server(t).Endpoint), table, "me"}
-	s := open(t, storeURL(table, server(t).Endpoint, ""))
+	table := newTableName()
+	them := ownerClient{t, dynamodbtest.Client(sharedServer(t).Endpoint), table, "me"}
+	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
 	past, later := time.Now().Add(-time.Minute), time.Now().Add(time.Minute)
 	const free = "attribute_not_exists(primary_id) OR expired_at < :now"
 	for what, holds := range map[string]func(name string, until time.Time) bool{
@@ -224,14 +224,14 @@ func TestPlainOwner(t *testing.T) {
 			return them.take(name, past) && them.update(name, free, until)
 		},
 		"updated one of ours": func(name string, until time.Time) bool {
-			release(t, s, acquire(t, s, mutex(name, time.Minute)).Claim)
+			release(t, s, acquire(t, s, mutexClaim(name, time.Minute)).Claim)
 			return them.update(name, free, until)
 		},
 		"was in one of ours": func(name string, until time.Time) bool { // which has it from before
-			g := acquire(t, s, mutex(name, time.Minute))
-			_, err := them.client.UpdateItem(t.Context(), &sdk.UpdateItemInput{TableName: &table, Key: item{"primary_id": text(name)},
+			g := acquire(t, s, mutexClaim(name, time.Minute))
+			_, err := them.client.UpdateItem(t.Context(), &sdk.UpdateItemInput{TableName: &table, Key: item{"primary_id": textValue(name)},
 				UpdateExpression: new("SET #o = :me"), ExpressionAttributeNames: map[string]string{"#o": "owner"},
-				ExpressionAttributeValues: item{":me": text(them.itself)}})
+				ExpressionAttributeValues: item{":me": textValue(them.name)}})
 			release(t, s, g.Claim)
 			return err == nil
 		},
@@ -239,7 +239,7 @@ func TestPlainOwner(t *testing.T) {
 		if !holds(what, past) { // it did not come back in time
 			t.Fatalf("%s: the foreign client was kept out of a free lock", what)
 		}
-		first := acquire(t, s, mutex(what, time.Minute))
+		first := acquire(t, s, mutexClaim(what, time.Minute))
 		for step, let := range map[string]bool{"renew": them.renew(what, later), "take": them.take(what, later), "delete": them.delete(what)} {
 			if let {
 				t.Errorf("%s: it may still %s what one of ours has taken over", what, step)
@@ -255,13 +255,13 @@ func TestPlainOwner(t *testing.T) {
 		if them.renew(what, later) || !them.take(what, later) {
 			t.Errorf("%s: it may renew what it does not hold, or not take what is free", what)
 		}
-		if _, err := s.Acquire(t.Context(), mutex(what, time.Minute)); !errors.Is(err, driver.ErrHeld) {
+		if _, err := s.Acquire(t.Context(), mutexClaim(what, time.Minute)); !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("%s: beside a foreign holder: %v", what, err)
 		}
 		if !them.renew(what, later.Add(time.Minute)) || !them.delete(what) {
 			t.Errorf("%s: it may not renew or delete what it holds", what)
 		}
-		if next := acquire(t, s, mutex(what, time.Minute)); next.Token <= first.Token { // of one client, whose clock never falls
+		if next := acquire(t, s, mutexClaim(what, time.Minute)); next.Token <= first.Token { // of one client, whose clock never falls
 			t.Errorf("%s: token %d after %d", what, next.Token, first.Token)
 		}
 	}
@@ -270,31 +270,31 @@ func TestPlainOwner(t *testing.T) {
 // TestDeletion: the table's TTL, or an operator, may remove an item at any time, and tokens rise across it; a holder is told.
 func TestDeletion(t *testing.T) {
 	t.Parallel()
-	table, client := tableName(), dynamodbtest.Client(server(t).Endpoint)
-	s := open(t, storeURL(table, server(t).Endpoint, ""))
-	g := acquire(t, s, mutex("early", time.Minute))
-	remove(t, client, table, "early")
+	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
+	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	g := acquire(t, s, mutexClaim("early", time.Minute))
+	deleteItem(t, client, table, "early")
 	if err := renew(t, s, g).Err; !errors.Is(err, driver.ErrLost) {
 		t.Errorf("a holder whose item was removed is told %v", err)
 	}
 	time.Sleep(s.Info().TokenGap)
-	other := open(t, storeURL(table, server(t).Endpoint, ""))
-	next := acquire(t, other, mutex("early", time.Minute))
+	other := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	next := acquire(t, other, mutexClaim("early", time.Minute))
 	if next.Token <= g.Token {
 		t.Errorf("token %d after %d", next.Token, g.Token)
 	}
-	put(t, client, table, item{"primary_id": text("early"), "expired_at": n(time.Now().Unix() + 60)})
-	if l := loss(renew(t, other, next).Err); l != driver.LossTaken {
+	putItem(t, client, table, item{"primary_id": textValue("early"), "expired_at": numberText(time.Now().Unix() + 60)})
+	if l := lossOf(renew(t, other, next).Err); l != driver.LossTaken {
 		t.Errorf("a holder whose item was replaced is told %q", l)
 	}
 	if err := other.Release(t.Context(), next.Claim, ""); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("releasing a lock that was taken: %v", err)
 	}
-	if it := get(t, client, table, "early"); len(it) != 2 {
+	if it := getItem(t, client, table, "early"); len(it) != 2 {
 		t.Errorf("a foreign item was changed: %v", it)
 	}
-	put(t, client, table, item{"primary_id": text("torn"), "expired_at": n(5), versionAttribute: text("5.x"), dataAttribute: text("{")})
-	if _, err := s.Acquire(t.Context(), mutex("torn", time.Minute)); !errors.Is(err, driver.ErrCorrupt) {
+	putItem(t, client, table, item{"primary_id": textValue("torn"), "expired_at": numberText(5), versionAttribute: textValue("5.x"), dataAttribute: textValue("{")})
+	if _, err := s.Acquire(t.Context(), mutexClaim("torn", time.Minute)); !errors.Is(err, driver.ErrCorrupt) {
 		t.Errorf("on a torn record: %v", err)
 	}
 }
@@ -307,15 +307,15 @@ func TestPlainContended(t *testing.T) {
 	if *prove {
 		rounds = 1000
 	}
-	table := tableName()
+	table := newTableName()
 	var stores [2]driver.Store
 	var clients [2]*sdk.Client
 	for i := range stores {
-		stores[i] = open(t, storeURL(table, server(t).Endpoint, ""))
-		clients[i] = dynamodbtest.Client(server(t).Endpoint)
+		stores[i] = mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+		clients[i] = dynamodbtest.Client(sharedServer(t).Endpoint)
 	}
-	usual := max(takes(func() { release(t, stores[0], acquire(t, stores[0], mutex("m", time.Minute)).Claim) }),
-		takes(func() { plain(t, clients[0], table, "m", time.Now().Unix()-10) }))
+	usual := max(timeSecondRun(func() { release(t, stores[0], acquire(t, stores[0], mutexClaim("m", time.Minute)).Claim) }),
+		timeSecondRun(func() { mustPlainLock(t, clients[0], table, "m", time.Now().Unix()-10) }))
 	var won [2]int
 	for round := range rounds {
 		var mu sync.Mutex
@@ -332,7 +332,7 @@ func TestPlainContended(t *testing.T) {
 				var leave func() error
 				owner := fmt.Sprint(round, i)
 				if kind == 0 {
-					c := mutex("m", time.Minute)
+					c := mutexClaim("m", time.Minute)
 					if _, err := s.Acquire(t.Context(), c); err == nil {
 						leave = func() error { return s.Release(t.Context(), c, "") }
 					} else if !errors.Is(err, driver.ErrHeld) {
@@ -366,8 +366,8 @@ func TestPlainContended(t *testing.T) {
 	}
 }
 
-// takes tells how long something takes, done for the second time.
-func takes(do func()) time.Duration {
+// timeSecondRun tells how long something takes, done for the second time.
+func timeSecondRun(do func()) time.Duration {
 	do()
 	start := time.Now()
 	do()
@@ -376,14 +376,14 @@ func takes(do func()) time.Duration {
 
 // plainUnlock ends a plain item, or removes it.
 func plainUnlock(t testing.TB, client *sdk.Client, table, key, owner string, delete bool) error {
-	who := item{":owner": text(owner)}
+	who := item{":owner": textValue(owner)}
 	if delete {
-		_, err := client.DeleteItem(t.Context(), &sdk.DeleteItemInput{TableName: &table, Key: item{"primary_id": text(key)},
+		_, err := client.DeleteItem(t.Context(), &sdk.DeleteItemInput{TableName: &table, Key: item{"primary_id": textValue(key)},
 			ConditionExpression: new("#o = :owner"), ExpressionAttributeNames: map[string]string{"#o": "owner"}, ExpressionAttributeValues: who})
 		return err
 	}
-	who[":past"] = n(time.Now().Unix() - 10)
-	_, err := client.UpdateItem(t.Context(), &sdk.UpdateItemInput{TableName: &table, Key: item{"primary_id": text(key)},
+	who[":past"] = numberText(time.Now().Unix() - 10)
+	_, err := client.UpdateItem(t.Context(), &sdk.UpdateItemInput{TableName: &table, Key: item{"primary_id": textValue(key)},
 		UpdateExpression: new("SET expired_at = :past"), ConditionExpression: new("#o = :owner"),
 		ExpressionAttributeNames: map[string]string{"#o": "owner"}, ExpressionAttributeValues: who})
 	return err
@@ -392,9 +392,9 @@ func plainUnlock(t testing.TB, client *sdk.Client, table, key, owner string, del
 // TestNames: table and attribute names are of the user's choosing, also words that DynamoDB reserves.
 func TestNames(t *testing.T) {
 	t.Parallel()
-	table, client := tableName()+".Locks_1", dynamodbtest.Client(server(t).Endpoint)
-	s := open(t, storeURL(table, server(t).Endpoint, "&partition=name&expires=ttl&prefix=app/"))
-	g := acquire(t, s, mutex("m", time.Minute))
+	table, client := newTableName()+".Locks_1", dynamodbtest.Client(sharedServer(t).Endpoint)
+	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&partition=name&expires=ttl&prefix=app/"))
+	g := acquire(t, s, mutexClaim("m", time.Minute))
 	out, err := client.Scan(t.Context(), &sdk.ScanInput{TableName: &table})
 	if err != nil {
 		t.Fatal(err)
@@ -423,9 +423,9 @@ func TestNames(t *testing.T) {
 // TestPlainWatched: who watches a lock that a plain client holds is told when its time is over, though nothing is written then.
 func TestPlainWatched(t *testing.T) {
 	t.Parallel()
-	table, client := tableName(), dynamodbtest.Client(server(t).Endpoint)
-	s := open(t, storeURL(table, server(t).Endpoint, ""))
-	if !plain(t, client, table, "m", time.Now().Unix()+5) {
+	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
+	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	if !mustPlainLock(t, client, table, "m", time.Now().Unix()+5) {
 		t.Fatal("the plain client is kept out")
 	}
 	held, err := s.Inspect(t.Context(), "m")

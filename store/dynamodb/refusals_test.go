@@ -19,12 +19,12 @@ import (
 // TestErrorsOfRefusals: what the service refuses for good is said at once, and says what to do; a secret is never shown.
 func TestErrorsOfRefusals(t *testing.T) {
 	t.Parallel()
-	table := tableName()
-	p := proxy(t, server(t).Direct)
+	table := newTableName()
+	p := newProxy(t, sharedServer(t).Direct)
 	endpoint := url.QueryEscape(p.Endpoint)
-	s := open(t, storeURL(table, p.Endpoint, ""))
-	sorted := tableName()
-	if _, err := dynamodbtest.Client(server(t).Endpoint).CreateTable(t.Context(), &sdk.CreateTableInput{
+	s := mustOpen(t, storeURL(table, p.Endpoint, ""))
+	sorted := newTableName()
+	if _, err := dynamodbtest.Client(sharedServer(t).Endpoint).CreateTable(t.Context(), &sdk.CreateTableInput{
 		TableName: &sorted, BillingMode: types.BillingModePayPerRequest,
 		AttributeDefinitions: []types.AttributeDefinition{
 			{AttributeName: new("primary_id"), AttributeType: types.ScalarAttributeTypeS}, {AttributeName: new("n"), AttributeType: types.ScalarAttributeTypeN}},
@@ -67,13 +67,13 @@ func TestErrorsOfRefusals(t *testing.T) {
 	}
 	refuse("AccessDeniedException", "User: arn:aws:iam::1:user/x is not authorized to perform: dynamodb:PutItem")
 	from := time.Now()
-	_, err := s.Acquire(t.Context(), waiting(mutex("m", time.Minute)))
+	_, err := s.Acquire(t.Context(), waitingClaim(mutexClaim("m", time.Minute)))
 	check(err, driver.ErrDenied, "dynamodb:PutItem", table)
 	refuse("ExpiredTokenException", "The security token included in the request is expired")
-	_, err = s.Acquire(t.Context(), waiting(mutex("m", time.Minute)))
+	_, err = s.Acquire(t.Context(), waitingClaim(mutexClaim("m", time.Minute)))
 	check(err, driver.ErrDenied, "ExpiredToken")
 	refuse("ResourceNotFoundException", "Requested resource not found")
-	_, err = s.Acquire(t.Context(), waiting(mutex("m", time.Minute)))
+	_, err = s.Acquire(t.Context(), waitingClaim(mutexClaim("m", time.Minute)))
 	check(err, driver.ErrInvalid, table, "region")
 	if took := time.Since(from); took > 30*time.Second { // of three minutes
 		t.Errorf("what is final was asked for %v", took)
@@ -89,7 +89,7 @@ func TestErrorsOfRefusals(t *testing.T) {
 		asked.Add(1)
 		return dynamodbtest.Fate{Status: 400, Code: "ThrottlingException", Message: "Rate exceeded"}
 	})
-	g := acquire(t, s, mutex("m", time.Minute))
+	g := acquire(t, s, mutexClaim("m", time.Minute))
 	t.Logf("throttled for a second, it asked %d times", asked.Load())
 	if asked.Load() > 60 {
 		t.Errorf("throttled for a second, it asked %d times", asked.Load())
@@ -97,10 +97,10 @@ func TestErrorsOfRefusals(t *testing.T) {
 	release(t, s, g.Claim)
 }
 
-// TestMakingDenied: who may make a table and not look whether it is there yet is told so at once.
-func TestMakingDenied(t *testing.T) {
+// TestCreateTableDenied: who may make a table and not look whether it is there yet is told so at once.
+func TestCreateTableDenied(t *testing.T) {
 	t.Parallel()
-	p := proxy(t, server(t).Direct)
+	p := newProxy(t, sharedServer(t).Direct)
 	p.Decide(func(r dynamodbtest.Request) dynamodbtest.Fate {
 		if r.Operation == "DescribeTable" {
 			return dynamodbtest.Fate{Status: 400, Code: "AccessDeniedException", Message: "not authorized"}
@@ -108,20 +108,20 @@ func TestMakingDenied(t *testing.T) {
 		return dynamodbtest.Fate{}
 	})
 	from := time.Now()
-	_, err := driver.Open(t.Context(), storeURL(tableName(), p.Endpoint, ""))
-	if took := time.Since(from); !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "dynamodb:DescribeTable") || took > makeTime/2 {
+	_, err := driver.Open(t.Context(), storeURL(newTableName(), p.Endpoint, ""))
+	if took := time.Since(from); !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "dynamodb:DescribeTable") || took > maxCreateTime/2 {
 		t.Errorf("after %v: %v", took, err)
 	}
 }
 
-// TestTooLarge: a record that would be larger than an item of DynamoDB can be is refused, and nothing changes. What others have
+// TestRecordTooLarge: a record that would be larger than an item of DynamoDB can be is refused, and nothing changes. What others have
 // left in an item does not count.
-func TestTooLarge(t *testing.T) {
+func TestRecordTooLarge(t *testing.T) {
 	t.Parallel()
-	table, client := tableName(), dynamodbtest.Client(server(t).Endpoint)
-	s := open(t, storeURL(table, server(t).Endpoint, ""))
-	put(t, client, table, item{"primary_id": text("m"), "expired_at": n(1), "ballast": text(strings.Repeat("x", 409000))})
-	c := mutex("m", time.Minute)
+	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
+	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	putItem(t, client, table, item{"primary_id": textValue("m"), "expired_at": numberText(1), "ballast": textValue(strings.Repeat("x", 409000))})
+	c := mutexClaim("m", time.Minute)
 	c.Meta = strings.Repeat("m", s.Info().MaxMeta)
 	release(t, s, acquire(t, s, c).Claim)
 	rows, err := NewTable(t.Context(), client, &Options{Table: table})

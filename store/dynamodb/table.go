@@ -26,9 +26,9 @@ import (
 // A row's version is the item's expired_at, a slash, and its holdfast_version. That one is the expired_at that was written
 // with it, a dot, and a random text: where the two differ, a foreign client has taken the lock since.
 type table struct {
-	*link
-	prefix  string // starts the keys
-	expires string // the attribute that foreign clients judge by; empty: there are none, and nothing expires
+	*tableClient
+	prefix       string // starts the keys
+	ttlAttribute string // the attribute that foreign clients judge by; empty: there are none, and nothing expires
 }
 
 const (
@@ -40,18 +40,18 @@ const (
 	maxItem = 396 << 10
 	maxMeta = 512
 
-	// idleFor is how long ago an idle lock's expired_at lies, so that a foreign client whose clock is late sees it free.
-	idleFor = 3600
+	// idleAge is how long ago an idle lock's expired_at lies, so that a foreign client whose clock is late sees it free.
+	idleAge = 3600
 )
 
 func (t *table) Info() driver.Info {
 	return driver.Info{
-		Store:       t.place,
+		Store:       t.displayURL,
 		Clock:       t.clock.Clock,
 		Tier:        driver.TierFenceSafe,
 		ExpiryClock: driver.ExpiryClockStore,
 		Survives:    driver.Survives{Restart: true, PowerCut: true, Failover: true},
-		TokenGap:    tokenGap, TokenRegression: tokensFall,
+		TokenGap:    tokenGap, TokenRegression: tokenRegression,
 		MaxMeta: maxMeta,
 	}
 }
@@ -67,27 +67,27 @@ func (t *table) ExpiresIdleRecords()              {}
 
 // Keys names the item.
 func (t *table) Keys(name string) []string {
-	return []string{fmt.Sprintf("%s %s=%s", t.place, t.key, t.prefix+name)}
+	return []string{fmt.Sprintf("%s %s=%s", t.displayURL, t.partitionKey, t.prefix+name)}
 }
 
 // Load is one consistent read.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
-	out, err := look(ctx, t.link, t.client.GetItem, &sdk.GetItemInput{
-		TableName: &t.name, Key: t.id(t.prefix + name), ConsistentRead: new(true),
+	out, err := sendRead(ctx, t.tableClient, t.client.GetItem, &sdk.GetItemInput{
+		TableName: &t.tableName, Key: t.itemKey(t.prefix + name), ConsistentRead: new(true),
 	})
 	if err != nil {
 		return record.Row{}, err
 	}
-	return t.row(name, out.Item), nil
+	return t.readRow(name, out.Item), nil
 }
 
-// row reads an item.
-func (t *table) row(name string, it item) record.Row {
+// readRow reads an item.
+func (t *table) readRow(name string, it item) record.Row {
 	if len(it) == 0 {
 		return record.Row{Name: name}
 	}
 	version, expires := stringOf(it[versionAttribute]), ""
-	if n, ok := it[t.expires].(*types.AttributeValueMemberN); ok {
+	if n, ok := it[t.ttlAttribute].(*types.AttributeValueMemberN); ok {
 		expires = n.Value
 	}
 	r := record.Row{Name: name, Version: expires + "/" + version}
@@ -119,26 +119,26 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 		return record.Row{}, fmt.Errorf("%w: its record would grow to %d bytes, and an item of DynamoDB takes 400 KB", driver.ErrQueueFull, len(r.Data))
 	}
 	expires := ""
-	it := t.id(t.prefix + r.Name)
+	it := t.itemKey(t.prefix + r.Name)
 	it[dataAttribute] = &types.AttributeValueMemberB{Value: r.Data}
 	if utf8.Valid(r.Data) { // as a text people can read it
-		it[dataAttribute] = text(string(r.Data))
+		it[dataAttribute] = textValue(string(r.Data))
 	}
-	if t.expires != "" {
-		expires = t.expiry(r.ExpiresAt)
-		it[t.expires] = &types.AttributeValueMemberN{Value: expires}
+	if t.ttlAttribute != "" {
+		expires = t.expiryOf(r.ExpiresAt)
+		it[t.ttlAttribute] = &types.AttributeValueMemberN{Value: expires}
 	}
 	version := expires + "." + rand.Text()
-	it[versionAttribute] = text(version)
+	it[versionAttribute] = textValue(version)
 	names, values := map[string]string{}, item{}
-	condition := t.unchanged(r.Version, names, values)
-	_, err := request(ctx, t.link, t.client.PutItem, &sdk.PutItemInput{
-		TableName: &t.name, Item: it, ConditionExpression: &condition,
-		ExpressionAttributeNames: names, ExpressionAttributeValues: notEmpty(values),
+	condition := t.isUnchangedCondition(r.Version, names, values)
+	_, err := sendRequest(ctx, t.tableClient, t.client.PutItem, &sdk.PutItemInput{
+		TableName: &t.tableName, Item: it, ConditionExpression: &condition,
+		ExpressionAttributeNames: names, ExpressionAttributeValues: nilIfEmpty(values),
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 	})
 	if refused := (*types.ConditionalCheckFailedException)(nil); errors.As(err, &refused) {
-		return t.row(r.Name, refused.Item), record.ErrConflict
+		return t.readRow(r.Name, refused.Item), record.ErrConflict
 	}
 	if err != nil {
 		return record.Row{}, err
@@ -147,41 +147,41 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	return r, nil
 }
 
-// notEmpty is what stands in a condition, or nothing: the service refuses a list of no values.
-func notEmpty(values item) item {
+// nilIfEmpty is what stands in a condition, or nothing: the service refuses a list of no values.
+func nilIfEmpty(values item) item {
 	if len(values) == 0 {
 		return nil
 	}
 	return values
 }
 
-// expiry is the expired_at of a record: rounded up, so that no foreign client takes the lock early.
-func (t *table) expiry(ends int64) string {
+// expiryOf is the expired_at of a record: rounded up, so that no foreign client takes the lock early.
+func (t *table) expiryOf(ends int64) string {
 	if ends == 0 {
 		now, _ := t.clock.Now()
-		return strconv.FormatInt(now/1e6-idleFor, 10)
+		return strconv.FormatInt(now/1e6-idleAge, 10)
 	}
 	return strconv.FormatInt((ends+1e6-1)/1e6, 10)
 }
 
-// unchanged is the condition that an item is still of that version.
-func (t *table) unchanged(version string, names map[string]string, values item) string {
+// isUnchangedCondition is the condition that an item is still of that version.
+func (t *table) isUnchangedCondition(version string, names map[string]string, values item) string {
 	if version == "" {
-		names["#k"] = t.key
+		names["#k"] = t.partitionKey
 		return "attribute_not_exists(#k)"
 	}
 	expires, version, _ := strings.Cut(version, "/")
 	names["#v"] = versionAttribute
 	same := "attribute_not_exists(#v)"
 	if version != "" {
-		same, values[":was"] = "#v = :was", text(version)
+		same, values[":was"] = "#v = :was", textValue(version)
 	}
-	if t.expires == "" {
+	if t.ttlAttribute == "" {
 		return same
 	}
-	names["#e"] = t.expires
+	names["#e"] = t.ttlAttribute
 	if expires == "" {
-		values[":type"] = text("N")
+		values[":type"] = textValue("N")
 		return same + " AND NOT attribute_type(#e, :type)"
 	}
 	values[":ends"] = &types.AttributeValueMemberN{Value: expires}
@@ -191,10 +191,10 @@ func (t *table) unchanged(version string, names map[string]string, values item) 
 // Delete is one conditional request, and a read when that was refused.
 func (t *table) Delete(ctx context.Context, r record.Row) error {
 	names, values := map[string]string{}, item{}
-	condition := t.unchanged(cmp.Or(r.Version, "/"), names, values)
-	_, err := request(ctx, t.link, t.client.DeleteItem, &sdk.DeleteItemInput{
-		TableName: &t.name, Key: t.id(t.prefix + r.Name), ConditionExpression: &condition,
-		ExpressionAttributeNames: names, ExpressionAttributeValues: notEmpty(values),
+	condition := t.isUnchangedCondition(cmp.Or(r.Version, "/"), names, values)
+	_, err := sendRequest(ctx, t.tableClient, t.client.DeleteItem, &sdk.DeleteItemInput{
+		TableName: &t.tableName, Key: t.itemKey(t.prefix + r.Name), ConditionExpression: &condition,
+		ExpressionAttributeNames: names, ExpressionAttributeValues: nilIfEmpty(values),
 	})
 	if refused := (*types.ConditionalCheckFailedException)(nil); !errors.As(err, &refused) {
 		return err
@@ -208,21 +208,21 @@ func (t *table) Delete(ctx context.Context, r record.Row) error {
 // List scans the table.
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
-		in := &sdk.ScanInput{TableName: &t.name, ConsistentRead: new(true)}
+		in := &sdk.ScanInput{TableName: &t.tableName, ConsistentRead: new(true)}
 		if t.prefix+prefix != "" {
-			in.FilterExpression, in.ExpressionAttributeNames = new("begins_with(#k, :p)"), map[string]string{"#k": t.key}
-			in.ExpressionAttributeValues = item{":p": text(t.prefix + prefix)}
+			in.FilterExpression, in.ExpressionAttributeNames = new("begins_with(#k, :p)"), map[string]string{"#k": t.partitionKey}
+			in.ExpressionAttributeValues = item{":p": textValue(t.prefix + prefix)}
 		}
 		for first := true; first || len(in.ExclusiveStartKey) > 0; first = false {
-			page, err := look(ctx, t.link, t.client.Scan, in)
+			page, err := sendRead(ctx, t.tableClient, t.client.Scan, in)
 			if err != nil {
 				yield(record.Row{}, err)
 				return
 			}
 			for _, it := range page.Items {
-				name, ok := strings.CutPrefix(stringOf(it[t.key]), t.prefix)
-				r := t.row(name, it)
-				if !ok || name == "" || strings.Contains(name, reserved) || r.Foreign == record.NoEnd {
+				name, ok := strings.CutPrefix(stringOf(it[t.partitionKey]), t.prefix)
+				r := t.readRow(name, it)
+				if !ok || name == "" || strings.Contains(name, reservedChar) || r.Foreign == record.NoEnd {
 					continue // not a lock, or not to be known as one
 				}
 				if !yield(r, nil) {

@@ -31,7 +31,7 @@ func init() { driver.Register("dynamodb", openURL) }
 //	layout=awslock, lease=duration   the layout of the AWS lock client, and of dynamolock: see LayoutAWSLock and Lease
 //	foreign-watch=30s   for that layout: see Options.ForeignWatch
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
-	opts, settings, endpoint, err := read(u)
+	opts, settings, endpoint, err := readURL(u)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	// As many connections are kept as renewals may be under way.
 	transport := cfg.HTTPClient.(*awshttp.BuildableClient).GetTransport()
 	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = 512, 256
-	l, err := connect(ctx, sdk.NewFromConfig(cfg, func(o *sdk.Options) {
+	l, err := connectTable(ctx, sdk.NewFromConfig(cfg, func(o *sdk.Options) {
 		o.Logger = logging.Nop{} // what matters is in the errors
 		o.HTTPClient = &http.Client{Transport: transport}
 		if endpoint != "" {
@@ -60,11 +60,11 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 		transport.CloseIdleConnections()
 		return nil, err
 	}
-	l.after = transport.CloseIdleConnections
-	return opts.store(l), nil
+	l.onClose = transport.CloseIdleConnections
+	return opts.newStore(l), nil
 }
 
-func read(u *url.URL) (*Options, []func(*config.LoadOptions) error, string, error) {
+func readURL(u *url.URL) (*Options, []func(*config.LoadOptions) error, string, error) {
 	opts := &Options{Table: u.Host}
 	var settings []func(*config.LoadOptions) error
 	var endpoint string
@@ -82,9 +82,9 @@ func read(u *url.URL) (*Options, []func(*config.LoadOptions) error, string, erro
 			return nil
 		},
 		"create":    func(v string) (err error) { opts.Create, err = strconv.ParseBool(v); return err },
-		"partition": textOf(&opts.Key), "expires": textOf(&opts.Expires), "prefix": textOf(&opts.Prefix),
+		"partition": textOf(&opts.PartitionKey), "expires": textOf(&opts.TTLAttribute), "prefix": textOf(&opts.Prefix),
 		"layout": func(v string) error { opts.Layout = Layout(v); return nil },
-		"lease":  func(v string) error { opts.Lease = Lease(v); return nil },
+		"lease":  func(v string) error { opts.LeaseFormat = LeaseFormat(v); return nil },
 		"foreign-watch": func(v string) (err error) {
 			opts.ForeignWatch, err = time.ParseDuration(v)
 			return err

@@ -23,13 +23,13 @@ type Proxy struct {
 	to       string
 	forward  *http.Transport
 
-	mu     sync.Mutex
-	healed *sync.Cond
-	cut    bool
-	fate   func(Request) Fate
-	shift  time.Duration
-	spoilt string
-	counts map[string]int
+	mu            sync.Mutex
+	healed        *sync.Cond
+	cut           bool
+	fate          func(Request) Fate
+	shift         time.Duration
+	alteredHeader string
+	counts        map[string]int
 }
 
 // Request is one on its way.
@@ -74,10 +74,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	_, operation, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
-	p.pass(r.Context())
+	p.awaitHealed(r.Context())
 	p.mu.Lock()
 	p.counts[operation]++
-	f, shift, spoilt := Fate{}, p.shift, p.spoilt
+	f, shift, spoilt := Fate{}, p.shift, p.alteredHeader
 	if p.fate != nil {
 		f = p.fate(Request{operation, string(body)})
 	}
@@ -91,7 +91,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	if f.Status != 0 && !f.After {
-		answer(w, f, now)
+		writeReply(w, f, now)
 		return
 	}
 	out, _ := http.NewRequestWithContext(context.WithoutCancel(r.Context()), r.Method, p.to+r.URL.Path, bytes.NewReader(body))
@@ -105,9 +105,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil || f.DropReply {
 		panic(http.ErrAbortHandler)
 	}
-	p.pass(r.Context())
+	p.awaitHealed(r.Context())
 	if f.Status != 0 {
-		answer(w, f, now)
+		writeReply(w, f, now)
 		return
 	}
 	for k, v := range in.Header {
@@ -126,7 +126,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(reply)
 }
 
-func answer(w http.ResponseWriter, f Fate, now time.Time) {
+func writeReply(w http.ResponseWriter, f Fate, now time.Time) {
 	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
 	w.Header().Set("Date", now.UTC().Format(http.TimeFormat))
 	body := fmt.Appendf(nil, `{"__type":"com.amazonaws.dynamodb.v20120810#%s","message":%q}`, f.Code, f.Message)
@@ -135,8 +135,8 @@ func answer(w http.ResponseWriter, f Fate, now time.Time) {
 	_, _ = w.Write(body)
 }
 
-// pass waits while the way is cut.
-func (p *Proxy) pass(ctx context.Context) {
+// awaitHealed waits while the way is cut.
+func (p *Proxy) awaitHealed(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -154,10 +154,10 @@ func (p *Proxy) pass(ctx context.Context) {
 }
 
 // Cut holds up requests and replies, as a network that drops packets does. Heal lets pass those whose client still waits.
-func (p *Proxy) Cut()  { p.stall(true) }
-func (p *Proxy) Heal() { p.stall(false) }
+func (p *Proxy) Cut()  { p.setCut(true) }
+func (p *Proxy) Heal() { p.setCut(false) }
 
-func (p *Proxy) stall(cut bool) {
+func (p *Proxy) setCut(cut bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cut = cut
@@ -178,11 +178,11 @@ func (p *Proxy) Shift(d time.Duration) {
 	p.shift = d
 }
 
-// Spoil takes the Date out of replies, or puts an Age into them, as a cache does.
-func (p *Proxy) Spoil(header string) {
+// AlterHeader takes the Date out of replies, or puts an Age into them, as a cache does.
+func (p *Proxy) AlterHeader(header string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.spoilt = header
+	p.alteredHeader = header
 }
 
 // Counts gives how many requests there were of each operation since the last call.
@@ -196,7 +196,7 @@ func (p *Proxy) Counts() map[string]int {
 
 // Close ends all connections.
 func (p *Proxy) Close() {
-	p.stall(false)
+	p.setCut(false)
 	_ = p.server.Close()
 	p.forward.CloseIdleConnections()
 }

@@ -30,12 +30,12 @@ type Server struct {
 	Endpoint string
 	// Direct is the emulator itself, for a Proxy, and for benchmarks that give nothing up.
 	Direct string
-	front  *Proxy
+	proxy  *Proxy
 	port   string
 	dir    string // its data
 	cmd    *exec.Cmd
 	out    bytes.Buffer
-	gone   chan struct{}
+	exited chan struct{}
 }
 
 // startTime bounds how long an emulator may take to answer.
@@ -54,12 +54,12 @@ func Start(ctx context.Context) (*Server, error) {
 			return nil, err
 		}
 		s := &Server{Direct: "http://127.0.0.1:" + port, port: port, dir: dir}
-		err = s.start(ctx)
+		err = s.startProcess(ctx)
 		if err == nil {
-			s.front, err = NewProxy(s.Direct)
+			s.proxy, err = NewProxy(s.Direct)
 		}
 		if err == nil {
-			s.Endpoint = s.front.Endpoint
+			s.Endpoint = s.proxy.Endpoint
 			return s, nil
 		}
 		errs = append(errs, err)
@@ -68,13 +68,13 @@ func Start(ctx context.Context) (*Server, error) {
 	return nil, errors.Join(errs...)
 }
 
-func (s *Server) command() (*exec.Cmd, error) {
+func (s *Server) makeCommand() (*exec.Cmd, error) {
 	if local := os.Getenv(LocalVariable); local != "" {
 		return exec.Command("java", "-Xmx384m", "-XX:+UseSerialGC", "-Djava.library.path="+local, "-DDYNAMODB_LOCAL_TELEMETRY=0",
 			"-cp", filepath.Join(local, "*"), "com.amazonaws.services.dynamodbv2.local.main.ServerRunner",
 			"-port", s.port, "-dbPath", s.dir, "-disableTelemetry"), nil
 	}
-	cli, err := dynalite()
+	cli, err := findDynalite()
 	if err != nil {
 		return nil, err
 	}
@@ -82,8 +82,8 @@ func (s *Server) command() (*exec.Cmd, error) {
 		"--createTableMs", "0", "--deleteTableMs", "0", "--updateTableMs", "0"), nil
 }
 
-// dynalite finds the emulator where scripts/setup puts it.
-func dynalite() (string, error) {
+// findDynalite finds the emulator where scripts/setup puts it.
+func findDynalite() (string, error) {
 	at, err := os.Getwd()
 	if err != nil {
 		return "", err
@@ -97,9 +97,9 @@ func dynalite() (string, error) {
 	return "", fmt.Errorf("dynalite is not below %s: run scripts/setup servers", at)
 }
 
-func (s *Server) start(ctx context.Context) error {
+func (s *Server) startProcess(ctx context.Context) error {
 	var err error
-	if s.cmd, err = s.command(); err != nil {
+	if s.cmd, err = s.makeCommand(); err != nil {
 		return err
 	}
 	s.out.Reset()
@@ -107,11 +107,11 @@ func (s *Server) start(ctx context.Context) error {
 	if err := childtest.Start(s.cmd); err != nil {
 		return err
 	}
-	s.gone = make(chan struct{})
+	s.exited = make(chan struct{})
 	go func(cmd *exec.Cmd, gone chan struct{}) {
 		_ = cmd.Wait()
 		close(gone)
-	}(s.cmd, s.gone)
+	}(s.cmd, s.exited)
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	client := Client(s.Direct)
@@ -121,19 +121,19 @@ func (s *Server) start(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-s.gone:
+		case <-s.exited:
 			return fmt.Errorf("the emulator has ended: %s", s.out.String())
 		case <-ctx.Done():
-			s.kill()
+			s.killProcess()
 			return fmt.Errorf("the emulator does not answer: %w", cmp.Or(err, ctx.Err()))
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
-func (s *Server) kill() {
+func (s *Server) killProcess() {
 	_ = s.cmd.Process.Kill()
-	<-s.gone
+	<-s.exited
 }
 
 // ProcessorTime is what the emulator has used of a processor since it was started; 0 where there is no /proc.
@@ -152,21 +152,21 @@ func (s *Server) ProcessorTime() (total time.Duration) {
 func (s *Server) Restart(ctx context.Context) error {
 	_ = s.cmd.Process.Signal(os.Interrupt)
 	select {
-	case <-s.gone:
+	case <-s.exited:
 	case <-time.After(5 * time.Second):
-		s.kill()
+		s.killProcess()
 	}
-	return s.start(ctx)
+	return s.startProcess(ctx)
 }
 
 // Stop ends the emulator, and its data with it. It returns what it has said if it had ended before, by itself.
 func (s *Server) Stop() (said string) {
-	s.front.Close()
+	s.proxy.Close()
 	select {
-	case <-s.gone:
+	case <-s.exited:
 		said = cmp.Or(s.out.String(), "nothing")
 	default:
-		s.kill()
+		s.killProcess()
 	}
 	_ = os.RemoveAll(s.dir)
 	return said

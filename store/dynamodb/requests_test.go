@@ -15,9 +15,9 @@ import (
 // there is not known and the refusal does not tell.
 func TestBilledRequests(t *testing.T) {
 	t.Parallel()
-	table := tableName()
-	p, q := proxy(t, server(t).Direct), proxy(t, server(t).Direct)
-	s, other := open(t, storeURL(table, p.Endpoint, "")), open(t, storeURL(table, q.Endpoint, ""))
+	table := newTableName()
+	p, q := newProxy(t, sharedServer(t).Direct), newProxy(t, sharedServer(t).Direct)
+	s, other := mustOpen(t, storeURL(table, p.Endpoint, "")), mustOpen(t, storeURL(table, q.Endpoint, ""))
 	p.Counts()
 	q.Counts()
 	expect := func(p *dynamodbtest.Proxy, what string, want ...map[string]int) {
@@ -35,13 +35,13 @@ func TestBilledRequests(t *testing.T) {
 	both := map[string]int{"PutItem": 1, "GetItem": 1} // where the service does not tell with the refusal
 
 	for _, what := range []string{"an absent lock", "a lock as it was left"} {
-		g := acquire(t, s, mutex("m", time.Minute))
+		g := acquire(t, s, mutexClaim("m", time.Minute))
 		expect(p, "taking "+what, write)
 		if err := renew(t, s, g).Err; err != nil {
 			t.Fatal(err)
 		}
 		expect(p, "renewing", write)
-		if _, err := other.Acquire(t.Context(), mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+		if _, err := other.Acquire(t.Context(), mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
 			t.Fatal(err)
 		}
 		if what == "an absent lock" {
@@ -52,7 +52,7 @@ func TestBilledRequests(t *testing.T) {
 		release(t, s, g.Claim)
 		expect(p, "releasing", write)
 	}
-	acquire(t, other, mutex("m", time.Minute))
+	acquire(t, other, mutexClaim("m", time.Minute))
 	expect(q, "taking a lock that a stranger has left", both)
 }
 
@@ -63,16 +63,16 @@ func TestWaiterCost(t *testing.T) {
 	if *prove {
 		lasts = time.Minute
 	}
-	table := tableName()
-	holder := open(t, storeURL(table, server(t).Endpoint, ""))
+	table := newTableName()
+	holder := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
 	for _, fair := range []bool{false, true} {
 		t.Run(fmt.Sprintf("fair=%v", fair), func(t *testing.T) {
 			t.Parallel()
 			name := fmt.Sprint(fair)
-			p := proxy(t, server(t).Direct)
-			s := open(t, storeURL(table, p.Endpoint, ""))
-			g := acquire(t, holder, mutex(name, 5*time.Minute))
-			c := waiting(mutex(name, 30*time.Second))
+			p := newProxy(t, sharedServer(t).Direct)
+			s := mustOpen(t, storeURL(table, p.Endpoint, ""))
+			g := acquire(t, holder, mutexClaim(name, 5*time.Minute))
+			c := waitingClaim(mutexClaim(name, 30*time.Second))
 			c.Fair = fair
 			in := make(chan error, 1)
 			go func() { _, err := s.Acquire(t.Context(), c); in <- err }()

@@ -13,8 +13,8 @@ import (
 // TestTableContract: the bare records keep their contract.
 func TestTableContract(t *testing.T) {
 	t.Parallel()
-	table, endpoint := tableName(), server(t).Endpoint
-	open(t, storeURL(table, endpoint, "")) // makes the table
+	table, endpoint := newTableName(), sharedServer(t).Endpoint
+	mustOpen(t, storeURL(table, endpoint, "")) // makes the table
 	storetest.ConformTable(t, tabletest.Harness{Open: func(ctx context.Context) (record.Table, error) {
 		return NewTable(ctx, dynamodbtest.Client(endpoint), &Options{Table: table})
 	}})

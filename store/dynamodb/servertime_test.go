@@ -16,25 +16,25 @@ import (
 // passed, and never before the TTL has; whatever part of a second it is, and though its clock is an hour off.
 func TestCron(t *testing.T) {
 	t.Parallel()
-	table := tableName()
+	table := newTableName()
 	const ttl = 2 * time.Second
-	clock := open(t, storeURL(table, server(t).Endpoint, "")).Info().Clock
+	clock := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "")).Info().Clock
 	var wg sync.WaitGroup
 	for i := range 10 {
 		wg.Go(func() {
 			time.Sleep(time.Duration(i) * 97 * time.Millisecond)
 			name := fmt.Sprint("job", i)
-			dead := open(t, storeURL(table, server(t).Endpoint, ""))
-			g := acquire(t, dead, mutex(name, ttl))
+			dead := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+			g := acquire(t, dead, mutexClaim(name, ttl))
 			silent := clock.Now() // from here on, by whatever time the service has made it
 			comes := func() error {
-				s, err := New(t.Context(), dynamodbtest.Client(server(t).Endpoint), &Options{Table: table, Clock: apart(time.Duration(i-5) * time.Hour / 5)})
+				s, err := New(t.Context(), dynamodbtest.Client(sharedServer(t).Endpoint), &Options{Table: table, Clock: shiftedClock(time.Duration(i-5) * time.Hour / 5)})
 				if err != nil {
 					t.Error(err)
 					return err
 				}
 				defer s.Close()
-				_, err = s.Acquire(t.Context(), mutex(name, ttl))
+				_, err = s.Acquire(t.Context(), mutexClaim(name, ttl))
 				return err
 			}
 			if i%2 == 0 {
@@ -67,12 +67,12 @@ func TestClockOff(t *testing.T) {
 	for _, off := range []time.Duration{-time.Hour, time.Hour} {
 		t.Run(off.String(), func(t *testing.T) {
 			t.Parallel()
-			table, client := tableName(), dynamodbtest.Client(server(t).Endpoint)
-			p := proxy(t, server(t).Direct)
+			table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
+			p := newProxy(t, sharedServer(t).Direct)
 			p.Shift(off) // to this test it is all others who are off
 			// Two of ours whose own clocks are an hour apart, too.
-			one := open(t, storeURL(table, p.Endpoint, ""))
-			two, err := New(t.Context(), dynamodbtest.Client(p.Endpoint), &Options{Table: table, Clock: apart(time.Hour)})
+			one := mustOpen(t, storeURL(table, p.Endpoint, ""))
+			two, err := New(t.Context(), dynamodbtest.Client(p.Endpoint), &Options{Table: table, Clock: shiftedClock(time.Hour)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -80,11 +80,11 @@ func TestClockOff(t *testing.T) {
 			var machine pace.Pace
 			defer machine.Watch()()
 			began := time.Now()
-			g := acquire(t, one, mutex("m", 8*time.Second))
-			if _, err := two.Acquire(t.Context(), mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+			g := acquire(t, one, mutexClaim("m", 8*time.Second))
+			if _, err := two.Acquire(t.Context(), mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
 				t.Fatal(err)
 			}
-			next := acquire(t, two, waiting(mutex("m", time.Minute)))
+			next := acquire(t, two, waitingClaim(mutexClaim("m", time.Minute)))
 			after := one.Info().Clock.Since(g.Since) - g.GrantedTTL
 			t.Logf("a dead holder was replaced %v after its TTL", after.Round(time.Millisecond))
 			if after < 0 || after > 4*time.Second+machine.Lost(began) || next.Token <= g.Token {
@@ -93,12 +93,12 @@ func TestClockOff(t *testing.T) {
 			release(t, two, next.Claim)
 
 			now := time.Now().Add(off).Unix()
-			put(t, client, table, item{"primary_id": text("stands"), "expired_at": n(now + 60)})
-			if _, err := one.Acquire(t.Context(), mutex("stands", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+			putItem(t, client, table, item{"primary_id": textValue("stands"), "expired_at": numberText(now + 60)})
+			if _, err := one.Acquire(t.Context(), mutexClaim("stands", time.Minute)); !errors.Is(err, driver.ErrHeld) {
 				t.Errorf("beside a plain item: %v", err)
 			}
-			put(t, client, table, item{"primary_id": text("over"), "expired_at": n(now - 60)})
-			acquire(t, two, mutex("over", time.Minute))
+			putItem(t, client, table, item{"primary_id": textValue("over"), "expired_at": numberText(now - 60)})
+			acquire(t, two, mutexClaim("over", time.Minute))
 		})
 	}
 }

@@ -15,9 +15,9 @@ func TestForeignEnd(t *testing.T) {
 			t.Errorf("%s: %d, want %d", expires, got, want)
 		}
 	}
-	tb := &table{link: &link{clock: &record.ServerClock{Clock: driver.SystemClock}}, expires: "expired_at"}
+	tb := &table{tableClient: &tableClient{clock: &record.ServerClock{Clock: driver.SystemClock}}, ttlAttribute: "expired_at"}
 	for ends, want := range map[int64]string{1: "1", 1e6: "1", 1e6 + 1: "2"} {
-		if got := tb.expiry(ends); got != want {
+		if got := tb.expiryOf(ends); got != want {
 			t.Errorf("a hold until %d µs: %s, want %s", ends, got, want)
 		}
 	}

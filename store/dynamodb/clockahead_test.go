@@ -18,10 +18,10 @@ func TestOddDate(t *testing.T) {
 		for what, shifts := range map[string][]time.Duration{"one reply": {ahead, 0}, "all replies": {ahead}} {
 			t.Run(layout+what, func(t *testing.T) {
 				t.Parallel()
-				table, p := tableName(), proxy(t, server(t).Direct)
-				holder, other := open(t, storeURL(table, server(t).Endpoint, layout)), open(t, storeURL(table, p.Endpoint, layout))
-				release(t, other, acquire(t, other, mutex("before", time.Minute)).Claim)
-				g := acquire(t, holder, mutex("m", ttl))
+				table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
+				holder, other := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, layout)), mustOpen(t, storeURL(table, p.Endpoint, layout))
+				release(t, other, acquire(t, other, mutexClaim("before", time.Minute)).Claim)
+				g := acquire(t, holder, mutexClaim("m", ttl))
 				for _, shift := range shifts {
 					p.Shift(shift)
 					if _, err := other.Inspect(t.Context(), "m"); err != nil {
@@ -30,11 +30,11 @@ func TestOddDate(t *testing.T) {
 				}
 				believes := func() bool { return holder.Info().Clock.Since(g.Since) < ttl-driver.Margin(ttl) }
 				for range 5 {
-					if _, err := other.Acquire(t.Context(), mutex("m", ttl)); !errors.Is(err, driver.ErrHeld) && believes() {
+					if _, err := other.Acquire(t.Context(), mutexClaim("m", ttl)); !errors.Is(err, driver.ErrHeld) && believes() {
 						t.Fatalf("beside a living holder: %v", err)
 					}
 				}
-				next := acquire(t, other, waiting(mutex("m", ttl)))
+				next := acquire(t, other, waitingClaim(mutexClaim("m", ttl)))
 				if believes() || next.Token <= g.Token {
 					t.Errorf("let in %v after the start of a grant of %v, with token %d after %d", holder.Info().Clock.Since(g.Since), ttl, next.Token, g.Token)
 				}
@@ -42,9 +42,9 @@ func TestOddDate(t *testing.T) {
 					t.Errorf("after one reply that was ahead a token is %v ahead", ahead)
 				}
 				release(t, other, next.Claim)
-				g = acquire(t, holder, mutex("m", ttl))
+				g = acquire(t, holder, mutexClaim("m", ttl))
 				for tries := 0; ; tries++ {
-					if _, err := other.Acquire(t.Context(), mutex("m", ttl)); err == nil {
+					if _, err := other.Acquire(t.Context(), mutexClaim("m", ttl)); err == nil {
 						break
 					} else if late := holder.Info().Clock.Since(g.Since) - ttl; late > 10*time.Second { // twice what is promised, for a slow machine
 						t.Fatalf("a dead holder stands %v after its TTL: %v", late, err)
@@ -63,10 +63,10 @@ func TestOddDate(t *testing.T) {
 func TestNoDate(t *testing.T) {
 	t.Parallel()
 	for _, header := range []string{"Date", "Age"} {
-		p := proxy(t, server(t).Direct)
-		p.Spoil(header)
+		p := newProxy(t, sharedServer(t).Direct)
+		p.AlterHeader(header)
 		for _, layout := range []string{"", "&layout=awslock"} {
-			if _, err := driver.Open(t.Context(), storeURL(tableName(), p.Endpoint, layout)); !errors.Is(err, driver.ErrUnsupported) {
+			if _, err := driver.Open(t.Context(), storeURL(newTableName(), p.Endpoint, layout)); !errors.Is(err, driver.ErrUnsupported) {
 				t.Errorf("with a wrong %s, %q: %v", header, layout, err)
 			}
 		}

@@ -18,10 +18,10 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// TestAWSLockEnded promises that a release whose reply was lost says who has ended the claim: nobody but the release itself, an
+// TestAWSLockReleaseAfterLostReply promises that a release whose reply was lost says who has ended the claim: nobody but the release itself, an
 // operator, or one who came when its time was over, also when others have taken and left the lock since; and that it does not know
 // after a foreign client has written the item. A renewal is told of the operator, too.
-func TestAWSLockEnded(t *testing.T) {
+func TestAWSLockReleaseAfterLostReply(t *testing.T) {
 	t.Parallel()
 	type ending struct {
 		by   func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error // leave is the release that is lost
@@ -34,7 +34,7 @@ func TestAWSLockEnded(t *testing.T) {
 		}
 	}
 	takes := func(t *testing.T, s driver.Store, n int) {
-		c := waiting(mutex("m", 2*time.Second))
+		c := waitingClaim(mutexClaim("m", 2*time.Second))
 		c.ID = fmt.Sprint("taker", n)
 		release(t, s, acquire(t, s, c).Claim)
 	}
@@ -68,17 +68,17 @@ func TestAWSLockEnded(t *testing.T) {
 		}},
 		"a foreign client": {is: driver.ErrUncertain, by: func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error {
 			leave()
-			_, err := s.(*awslock).client.PutItem(t.Context(), &sdk.PutItemInput{TableName: &s.(*awslock).name,
-				Item: item{"key": text("m"), ownerAttribute: text("them"), leaseAttribute: text("60000"), rvnAttribute: text("theirs")}})
+			_, err := s.(*awslockStore).client.PutItem(t.Context(), &sdk.PutItemInput{TableName: &s.(*awslockStore).tableName,
+				Item: item{"key": textValue("m"), ownerAttribute: textValue("them"), leaseAttribute: textValue("60000"), rvnAttribute: textValue("theirs")}})
 			return err
 		}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			table, p := tableName(), proxy(t, server(t).Direct)
-			holder := open(t, storeURL(table, p.Endpoint, "&layout=awslock"))
-			other := open(t, storeURL(table, server(t).Endpoint, "&layout=awslock"))
-			g := acquire(t, holder, mutex("m", 6*time.Second)) // the release has as long to be answered
+			table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
+			holder := mustOpen(t, storeURL(table, p.Endpoint, "&layout=awslock"))
+			other := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&layout=awslock"))
+			g := acquire(t, holder, mutexClaim("m", 6*time.Second)) // the release has as long to be answered
 			lost, goOn, told := make(chan bool), make(chan bool), make(chan error, 1)
 			var asked atomic.Int32
 			p.Decide(func(r dynamodbtest.Request) dynamodbtest.Fate {
@@ -103,24 +103,24 @@ func TestAWSLockEnded(t *testing.T) {
 				t.Fatal(err)
 			}
 			if e.want == driver.LossBroken { // by a way of its own: the holder's loses what it sends
-				if l := loss(renew(t, other, g).Err); l != driver.LossBroken {
+				if l := lossOf(renew(t, other, g).Err); l != driver.LossBroken {
 					t.Errorf("a renewal is told %q", l)
 				}
 			}
 			close(goOn)
 			err := <-told
-			if l := loss(err); l != e.want || e.is != nil && !errors.Is(err, e.is) || e.want == "" && e.is == nil && err != nil {
+			if l := lossOf(err); l != e.want || e.is != nil && !errors.Is(err, e.is) || e.want == "" && e.is == nil && err != nil {
 				t.Errorf("told %v, want %q %v", err, e.want, e.is)
 			}
 		})
 	}
 }
 
-// TestAWSLockNotSent promises that a release which could not be sent at first leaves no doubt: its claim was ended before.
-func TestAWSLockNotSent(t *testing.T) {
+// TestAWSLockReleaseNotSent promises that a release which could not be sent at first leaves no doubt: its claim was ended before.
+func TestAWSLockReleaseNotSent(t *testing.T) {
 	t.Parallel()
-	table, s := tableName(), server(t)
-	other := open(t, storeURL(table, s.Endpoint, "&layout=awslock"))
+	table, s := newTableName(), sharedServer(t)
+	other := mustOpen(t, storeURL(table, s.Endpoint, "&layout=awslock"))
 	var failing atomic.Int32
 	client := sdk.New(dynamodbtest.Client(s.Endpoint).Options(), func(o *sdk.Options) {
 		o.HTTPClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -135,36 +135,36 @@ func TestAWSLockNotSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer holder.Close()
-	g := acquire(t, holder, mutex("m", time.Minute))
-	if _, err := client.DeleteItem(t.Context(), &sdk.DeleteItemInput{TableName: aws.String(table), Key: item{"key": text("m")}}); err != nil {
+	g := acquire(t, holder, mutexClaim("m", time.Minute))
+	if _, err := client.DeleteItem(t.Context(), &sdk.DeleteItemInput{TableName: aws.String(table), Key: item{"key": textValue("m")}}); err != nil {
 		t.Fatal(err)
 	}
-	acquire(t, other, mutex("m", time.Minute))
+	acquire(t, other, mutexClaim("m", time.Minute))
 	failing.Store(2)
 	if err := holder.Release(t.Context(), g.Claim, ""); !errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrUncertain) {
 		t.Errorf("a release that was sent once, in vain: %v", err)
 	}
 }
 
-// TestAWSLockFlights promises that takes of unknown outcome whose claims were never released are forgotten in the end.
-func TestAWSLockFlights(t *testing.T) {
+// TestAWSLockForgetsOldTakes promises that takes of unknown outcome whose claims were never released are forgotten in the end.
+func TestAWSLockForgetsOldTakes(t *testing.T) {
 	t.Parallel()
 	var passed time.Duration
 	hand := func() time.Duration { return passed }
 	client := sdk.New(sdk.Options{Region: "x"})
-	a := newAWSLock(newLink(client, "locks", "key", driver.Clock{Monotonic: hand, Boottime: hand}), LeaseMillis, 0)
+	a := newAWSLock(newTableClient(client, "locks", "key", driver.Clock{Monotonic: hand, Boottime: hand}), LeaseFormatMillis, 0)
 	defer a.Close()
 	for n := range 2000 {
-		a.fly(fmt.Sprint("old", n), 1)
+		a.rememberTake(fmt.Sprint("old", n), 1)
 	}
 	passed += driver.MaxTTL + time.Second
 	for n := range 2000 {
-		a.fly(fmt.Sprint("new", n), 1)
+		a.rememberTake(fmt.Sprint("new", n), 1)
 	}
-	if len(a.flying) > 2500 {
-		t.Errorf("%d are remembered, 2000 of which may yet take effect", len(a.flying))
+	if len(a.pendingTakes) > 2500 {
+		t.Errorf("%d are remembered, 2000 of which may yet take effect", len(a.pendingTakes))
 	}
-	if _, flying := a.flight("new0"); !flying {
+	if _, flying := a.pendingToken("new0"); !flying {
 		t.Error("one that may yet take effect is forgotten")
 	}
 }
@@ -174,16 +174,16 @@ func TestAWSLockFlights(t *testing.T) {
 // or where the lease is longer, he is refused at once, and warned of it.
 func TestForeignWatch(t *testing.T) {
 	t.Parallel()
-	table, direct := tableName(), dynamodbtest.Client(server(t).Endpoint)
+	table, direct := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
 	watches := func(more string) driver.Store {
-		return open(t, storeURL(table, server(t).Endpoint, "&layout=awslock"+more))
+		return mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&layout=awslock"+more))
 	}
 	foreign := func(name, rvn string, lease time.Duration) {
-		put(t, direct, table, item{"key": text(name), ownerAttribute: text("them"), leaseAttribute: text(fmt.Sprint(lease.Milliseconds())), rvnAttribute: text(rvn)})
+		putItem(t, direct, table, item{"key": textValue(name), ownerAttribute: textValue("them"), leaseAttribute: textValue(fmt.Sprint(lease.Milliseconds())), rvnAttribute: textValue(rvn)})
 	}
 	tries := func(s driver.Store, name string) (time.Duration, error) {
 		from := time.Now()
-		_, err := s.Acquire(t.Context(), mutex(name, time.Minute))
+		_, err := s.Acquire(t.Context(), mutexClaim(name, time.Minute))
 		return time.Since(from), err
 	}
 	const lease = 3 * time.Second
@@ -226,18 +226,18 @@ func TestTokensAcrossForeignPut(t *testing.T) {
 	for _, layout := range []string{"", "&layout=awslock&partition=primary_id"} {
 		t.Run("layout"+layout, func(t *testing.T) {
 			t.Parallel()
-			table, direct := tableName(), dynamodbtest.Client(server(t).Endpoint)
-			s := open(t, storeURL(table, server(t).Endpoint, layout))
+			table, direct := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
+			s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, layout))
 			if s.Info().TokenRegression == "" {
 				t.Error("Info does not say when tokens fall")
 			}
-			first := acquire(t, s, mutex("m", time.Minute))
+			first := acquire(t, s, mutexClaim("m", time.Minute))
 			release(t, s, first.Claim)
-			put(t, direct, table, item{"primary_id": text("m"), "expired_at": n(1), ownerAttribute: text("them"), leaseAttribute: text("1000"),
-				rvnAttribute: text("theirs"), releasedAttribute: text("1")})
+			putItem(t, direct, table, item{"primary_id": textValue("m"), "expired_at": numberText(1), ownerAttribute: textValue("them"), leaseAttribute: textValue("1000"),
+				rvnAttribute: textValue("theirs"), releasedAttribute: textValue("1")})
 			time.Sleep(s.Info().TokenGap)
-			other := open(t, storeURL(table, server(t).Endpoint, layout))
-			if second := acquire(t, other, mutex("m", time.Minute)); second.Token <= first.Token {
+			other := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, layout))
+			if second := acquire(t, other, mutexClaim("m", time.Minute)); second.Token <= first.Token {
 				t.Errorf("token %d after %d", second.Token, first.Token)
 			}
 		})
@@ -247,15 +247,15 @@ func TestTokensAcrossForeignPut(t *testing.T) {
 // TestTokensAcrossRestart promises that tokens rise across a restart of the service.
 func TestTokensAcrossRestart(t *testing.T) {
 	t.Parallel()
-	s, table := own(t), tableName()
+	s, table := startServer(t), newTableName()
 	url := storeURL(table, s.Endpoint, "")
-	first := open(t, url)
-	g := acquire(t, first, mutex("m", time.Minute))
+	first := mustOpen(t, url)
+	g := acquire(t, first, mutexClaim("m", time.Minute))
 	release(t, first, g.Claim)
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if next := acquire(t, open(t, url), mutex("m", time.Minute)); next.Token <= g.Token {
+	if next := acquire(t, mustOpen(t, url), mutexClaim("m", time.Minute)); next.Token <= g.Token {
 		t.Errorf("token %d after %d", next.Token, g.Token)
 	}
 }

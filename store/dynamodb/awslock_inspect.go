@@ -1,0 +1,122 @@
+package dynamodb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"strings"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Inspect is one read.
+func (a *awslockStore) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+	if err := driver.CheckName(name, a.info); err != nil {
+		return driver.Lock{}, err
+	}
+	at, err := a.readLock(ctx, name)
+	if err != nil {
+		return driver.Lock{}, err
+	}
+	return a.toLock(name, &at), nil
+}
+
+// List scans the table.
+func (a *awslockStore) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
+	return func(yield func(driver.Lock, error) bool) {
+		in := &sdk.ScanInput{TableName: &a.tableName, ConsistentRead: new(true)}
+		for first := true; first || len(in.ExclusiveStartKey) > 0; first = false {
+			page, err := sendRead(ctx, a.tableClient, a.client.Scan, in)
+			if err != nil {
+				yield(driver.Lock{}, err)
+				return
+			}
+			for _, it := range page.Items {
+				name, at := stringOf(it[a.partitionKey]), readLockItem(it)
+				if l := a.toLock(name, &at); strings.HasPrefix(name, prefix) && len(l.Holders) > 0 && !yield(l, nil) {
+					return
+				}
+			}
+			in.ExclusiveStartKey = page.LastEvaluatedKey
+		}
+	}
+}
+
+// Break marks a claim of ours for its holder, or releases any.
+func (a *awslockStore) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+	for tries := 0; ; tries++ {
+		at, err := a.readLock(ctx, name)
+		switch {
+		case err != nil:
+			return err
+		case at.isFree() || a.refOf(&at) != ref:
+			return fmt.Errorf("no such claim stands: %w", driver.ErrLost)
+		case mode != driver.BreakForce && !at.isOurs:
+			return fmt.Errorf("%w: a foreign holder cannot be told", driver.ErrUnsupported)
+		}
+		u := conditionalUpdate{set: map[string]types.AttributeValue{}}
+		switch mode {
+		case driver.BreakGraceful:
+			u.set[markAttribute] = textValue(markBroken + ":" + ref)
+		case driver.BreakRequestRelease:
+			u.set[markAttribute] = textValue(markReleaseRequested + ":" + ref)
+		default: // a holder that is still there finds another recordVersionNumber
+			now, _ := a.clock.Now()
+			u.set[releasedAttribute], u.set[tokenAttribute] = textValue("1"), numberValue(max(now, at.token+1))
+			u.set[rvnAttribute] = textValue(versionNumber{claimID: "broken", token: at.token}.makeUnique())
+			u.remove = []string{nonAcquirableAttribute}
+			if at.isOurs {
+				u.set[endedAttribute] = at.addEndNote("broken", now)
+			}
+		}
+		if at.rvn == "" {
+			u.addCondition("NOT attribute_type(#rvn, :string)", ":string", textValue("S"))
+		} else {
+			u.addCondition("#rvn = :seen", ":seen", textValue(at.rvn))
+		}
+		if !at.released {
+			u.addCondition("attribute_not_exists(isReleased)")
+		}
+		if _, _, err := a.updateItem(ctx, name, u); !errors.Is(err, errRefused) {
+			return driver.Uncertain(err)
+		}
+		if err := a.pauseBetweenTries(ctx, tries); err != nil {
+			return driver.Uncertain(err)
+		}
+	}
+}
+
+func (a *awslockStore) toLock(name string, l *lockItem) driver.Lock {
+	lock := driver.Lock{Name: name, Token: l.token}
+	if l.isFree() || l.rvn == "" && l.owner == "" && !l.nonAcquirable || a.isExpired(name, l) {
+		return lock
+	}
+	lock.Kind, lock.Limit, lock.Holders, lock.Revision = driver.KindMutex, 1, []driver.ClaimInfo{a.claimInfo(l)}, l.rvn
+	return lock
+}
+
+func (a *awslockStore) claimInfo(l *lockItem) driver.ClaimInfo {
+	s := driver.ClaimInfo{Ref: a.refOf(l), Owner: l.owner, Meta: l.meta, Weight: 1, TTL: l.lease, Foreign: !l.isOurs}
+	if _, late := a.clock.ClockBounds(); l.expiresAt > 0 {
+		s.Remaining = max(0, time.Duration(min(l.expiresAt-late, math.MaxInt64/2000))*time.Microsecond)
+	}
+	if l.isOurs {
+		s.Token, s.Since = l.parsedRVN.token, time.UnixMicro(l.parsedRVN.token) // which is made from the service's clock
+		s.Broken, s.ReleaseRequested = l.mark == markBroken, l.mark == markReleaseRequested
+	}
+	return s
+}
+
+// refOf names a holder: a claim of ours by its id, and another by what it wrote last.
+func (a *awslockStore) refOf(l *lockItem) string {
+	if l.isOurs {
+		return l.parsedRVN.claimID
+	}
+	return "foreign." + l.rvn
+}

@@ -1,0 +1,110 @@
+package dynamodb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/aws/smithy-go"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// maxCreateTime bounds how long a new table may take to be there.
+const maxCreateTime = time.Minute
+
+// checkTable reads one item, to see that the table can be used and what time it is there, without which no claim could be judged, nor
+// its end be set. It changes nothing, but makes the table if that is wanted and there is none.
+func (l *tableClient) checkTable(ctx context.Context, create bool, expires string) error {
+	if err := l.findTable(ctx, create, expires); err != nil {
+		return err
+	}
+	if !l.clock.Known() {
+		return fmt.Errorf("%w: the replies carry no Date, or are marked as old by an Age; what stands between, a proxy for example, must leave them as they are", driver.ErrUnsupported)
+	}
+	return nil
+}
+
+// findTable reads one item, and makes the table if that is wanted and there is none.
+func (l *tableClient) findTable(ctx context.Context, create bool, expires string) error {
+	err := l.probeTable(ctx)
+	var refusal smithy.APIError
+	if !errors.As(err, &refusal) {
+		return err
+	}
+	switch {
+	case create && refusal.ErrorCode() == "ResourceNotFoundException":
+		if err := l.createTable(ctx, expires); err != nil {
+			return err
+		}
+		return l.probeTable(ctx)
+	case refusal.ErrorCode() == "ValidationException":
+		return l.explainKeyMismatch(ctx, err)
+	}
+	return err
+}
+
+func (l *tableClient) probeTable(ctx context.Context) error {
+	_, err := sendRead(ctx, l, l.client.GetItem, &sdk.GetItemInput{TableName: &l.tableName, Key: l.itemKey(reservedChar), ConsistentRead: new(true)})
+	return err
+}
+
+// explainKeyMismatch says how the key of a table differs from what is needed.
+func (l *tableClient) explainKeyMismatch(ctx context.Context, err error) error {
+	out, derr := sendRead(ctx, l, l.client.DescribeTable, &sdk.DescribeTableInput{TableName: &l.tableName})
+	if derr != nil {
+		return fmt.Errorf("%w; the table needs the partition key %q, a string, and no sort key", err, l.partitionKey)
+	}
+	has := ""
+	for _, k := range out.Table.KeySchema {
+		for _, a := range out.Table.AttributeDefinitions {
+			if *a.AttributeName == *k.AttributeName {
+				has += fmt.Sprintf(" %s %s (%s)", k.KeyType, *a.AttributeName, a.AttributeType)
+			}
+		}
+	}
+	return fmt.Errorf("%w: the table %q has the key%s, and is needed with HASH %s (S) alone: name its key with partition=, or use another table",
+		driver.ErrInvalid, l.tableName, has, l.partitionKey)
+}
+
+// createTable makes the table, or finds that somebody else just has, and waits until it can be used.
+func (l *tableClient) createTable(ctx context.Context, expires string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, maxCreateTime, fmt.Errorf("the new table %q is not there after %v", l.tableName, maxCreateTime))
+	defer cancel()
+	_, err := sendRequest(ctx, l, l.client.CreateTable, &sdk.CreateTableInput{
+		TableName:            &l.tableName,
+		BillingMode:          types.BillingModePayPerRequest,
+		AttributeDefinitions: []types.AttributeDefinition{{AttributeName: &l.partitionKey, AttributeType: types.ScalarAttributeTypeS}},
+		KeySchema:            []types.KeySchemaElement{{AttributeName: &l.partitionKey, KeyType: types.KeyTypeHash}},
+	})
+	if there := (*types.ResourceInUseException)(nil); err != nil && !errors.As(err, &there) {
+		return err
+	}
+	made := err == nil
+	for {
+		out, err := sendRead(ctx, l, l.client.DescribeTable, &sdk.DescribeTableInput{TableName: &l.tableName})
+		if err == nil && out.Table.TableStatus == types.TableStatusActive {
+			break
+		}
+		if missing := (*types.ResourceNotFoundException)(nil); driver.IsFinal(err) && !errors.As(err, &missing) { // which it may be for a moment
+			return err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if !made || expires == "" {
+		return nil
+	}
+	_, err = sendRequest(ctx, l, l.client.UpdateTimeToLive, &sdk.UpdateTimeToLiveInput{TableName: &l.tableName,
+		TimeToLiveSpecification: &types.TimeToLiveSpecification{AttributeName: &expires, Enabled: new(true)}})
+	if refusal := (smithy.APIError)(nil); errors.As(err, &refusal) && refusal.ErrorCode() == "UnknownOperationException" {
+		return nil // an emulator without TTLs
+	}
+	return err
+}
