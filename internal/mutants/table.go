@@ -43,7 +43,7 @@ var table = []mutant{
 		edits: []edit{{"\t\tc.noteLeftClock(c.contradicting.shiftTo(agreed.at), agreed)\n", ""}}},
 	{name: "bounds that do not move apart", file: "engine/record/clock.go", pkg: "./engine/record", test: "TestServerClockAnyReplies",
 		edits: []edit{{"least - least/clockDrift", "least"}}},
-	{name: "who has removed an object taken for known", file: "engine/record/release.go", pkg: "./store/gcs", test: "TestBrokenUntold",
+	{name: "who has removed an object taken for known", file: "engine/record/release.go", pkg: "./store/gcs", test: "TestReleaseAfterBreakWithLostReply",
 		edits: []edit{{"\tcase r.tracelessRelease:\n", "\tcase false:\n"}}},
 	{name: "the note of a forced break not looked at", file: "store/dynamodb/awslock.go", pkg: "./store/dynamodb", test: "TestAWSLockReleaseAfterLostReply",
 		edits: []edit{{"\tloss := at.causeOfEnd(id)\n", "\tloss := driver.LossCause(\"\")\n"}}},

@@ -34,7 +34,7 @@ func floor(b *testing.B, client *storage.Client, object string) {
 }
 
 func cycle(b *testing.B, s driver.Store, name string) {
-	g, err := s.Acquire(b.Context(), mutex(name, 30*time.Second))
+	g, err := s.Acquire(b.Context(), mutexClaim(name, 30*time.Second))
 	if err != nil {
 		b.Error(err)
 		return
@@ -50,12 +50,12 @@ var latency = flag.Duration("latency", 10*time.Millisecond, "of the service, in 
 
 // benchmark runs a cycle by the floor and by each layout.
 func benchmark(b *testing.B, run func(b *testing.B, cycle func(name string))) {
-	s := start(b)
-	s.Trouble = func(gcstest.Request) gcstest.Fate { return gcstest.Fate{Delay: *latency} }
-	client, _ := dial(b, s)
+	s := startServer(b)
+	s.Decide = func(gcstest.Request) gcstest.Fate { return gcstest.Fate{Delay: *latency} }
+	client, _ := newClient(b, s)
 	b.Run("floor", func(b *testing.B) { run(b, func(name string) { floor(b, client, name) }) })
 	for _, layout := range layouts {
-		store, err := gcs.New(b.Context(), client, bucket, &gcs.Options{Prefix: string(layout) + "/", Layout: layout, Pace: -1})
+		store, err := gcs.New(b.Context(), client, bucket, &gcs.Options{Prefix: string(layout) + "/", Layout: layout, WriteInterval: -1})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -21,7 +21,7 @@ import (
 // order may come back.
 func TestCredentialsRevoked(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := startServer(t)
 	for status, denied := range map[int]bool{http.StatusBadRequest: true, http.StatusUnauthorized: true, http.StatusInternalServerError: false} {
 		tokens := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, `{"error":"invalid_grant","error_description":"Invalid JWT Signature."}`, status)

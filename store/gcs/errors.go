@@ -14,20 +14,20 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// fault gives a refusal the form that the engine knows, and hears its date. What it does not know stays as it is: the
+// explainError gives a refusal the form that the engine knows, and hears its date. What it does not know stays as it is: the
 // engine looks then, and tries again.
-func (t *table) fault(err error, needs string, from driver.Instant) error {
+func (t *table) explainError(err error, needs string, from driver.Instant) error {
 	var refusal *googleapi.Error
 	var noToken *auth.Error
 	switch {
 	case errors.As(err, &noToken) && noToken.Response != nil && noToken.Response.StatusCode < 500 && !noToken.Temporary():
 		return fmt.Errorf("%w: no access token is given for these credentials; were they deleted, or disabled? (%w)", driver.ErrDenied, err)
-	case !errors.As(err, &refusal) && unsent(err):
+	case !errors.As(err, &refusal) && isUnsent(err):
 		return fmt.Errorf("%w: %v", record.ErrUnsent, err)
 	case !errors.As(err, &refusal):
 		return err
 	}
-	t.heardDate(refusal.Header, from)
+	t.addReplyDate(refusal.Header, from)
 	says := strings.TrimSpace(refusal.Message)
 	if says == "" {
 		says = http.StatusText(refusal.Code)
@@ -37,17 +37,17 @@ func (t *table) fault(err error, needs string, from driver.Instant) error {
 		return record.ErrConflict
 	case http.StatusNotFound:
 		if strings.Contains(refusal.Error(), "bucket does not exist") {
-			return fmt.Errorf("%w: there is no bucket %s; create it, or correct its name", driver.ErrDenied, t.name)
+			return fmt.Errorf("%w: there is no bucket %s; create it, or correct its name", driver.ErrDenied, t.bucketName)
 		}
 	case http.StatusUnauthorized:
 		return fmt.Errorf("%w: the credentials are missing or not valid: %s", driver.ErrDenied, says)
 	case http.StatusForbidden:
-		if kept(refusal) {
+		if isRetained(refusal) {
 			return fmt.Errorf("%w: a retention policy of the bucket %s, or a hold, keeps its objects, and those of locks must be replaced "+
-				"and removed: use a bucket without: %s", driver.ErrDenied, t.name, says)
+				"and removed: use a bucket without: %s", driver.ErrDenied, t.bucketName, says)
 		}
-		if !limited(refusal) {
-			return fmt.Errorf("%w: the bucket %s wants the permission %s: %s", driver.ErrDenied, t.name, needs, says)
+		if !isRateLimited(refusal) {
+			return fmt.Errorf("%w: the bucket %s wants the permission %s: %s", driver.ErrDenied, t.bucketName, needs, says)
 		}
 	case http.StatusBadRequest:
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, says)
@@ -55,14 +55,14 @@ func (t *table) fault(err error, needs string, from driver.Instant) error {
 	return err
 }
 
-// unsent reports whether a request has certainly not been sent, since there was no connection to send it by.
-func unsent(err error) bool {
+// isUnsent reports whether a request has certainly not been sent, since there was no connection to send it by.
+func isUnsent(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// kept reports whether a 403 is about an object that may not be replaced or removed by anybody.
-func kept(e *googleapi.Error) bool {
+// isRetained reports whether a 403 is about an object that may not be replaced or removed by anybody.
+func isRetained(e *googleapi.Error) bool {
 	for _, item := range e.Errors {
 		if item.Reason == "retentionPolicyNotMet" || item.Reason == "objectUnderActiveHold" {
 			return true
@@ -71,8 +71,8 @@ func kept(e *googleapi.Error) bool {
 	return false
 }
 
-// limited reports whether a 403 is about how much was asked, and not about who asked.
-func limited(e *googleapi.Error) bool {
+// isRateLimited reports whether a 403 is about how much was asked, and not about who asked.
+func isRateLimited(e *googleapi.Error) bool {
 	for _, item := range e.Errors {
 		if strings.Contains(item.Reason, "imitExceeded") || item.Reason == "quotaExceeded" {
 			return true

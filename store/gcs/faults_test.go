@@ -21,9 +21,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
 )
 
-// times is how often a count is repeated.
-func times(few, all int) int {
-	if *many {
+// countFor is how often a count is repeated.
+func countFor(few, all int) int {
+	if *prove {
 		return all
 	}
 	return few
@@ -35,16 +35,16 @@ func times(few, all int) int {
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	for name, fate := range map[string]gcstest.Fate{
-		"the reply is lost":                {Lose: true},
-		"an error comes after the effect":  {Instead: http.StatusServiceUnavailable},
-		"the request is refused, not done": {Refuse: http.StatusInternalServerError},
+		"the reply is lost":                {DropReply: true},
+		"an error comes after the effect":  {ReplaceStatus: http.StatusServiceUnavailable},
+		"the request is refused, not done": {RefuseStatus: http.StatusInternalServerError},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, layout := range layouts {
-				s := start(t)
+				s := startServer(t)
 				var next atomic.Pointer[gcstest.Fate] // of one write
-				s.Trouble = func(r gcstest.Request) gcstest.Fate {
+				s.Decide = func(r gcstest.Request) gcstest.Fate {
 					if r.Kind == gcstest.Insert || r.Kind == gcstest.Delete {
 						if f := next.Swap(nil); f != nil {
 							return *f
@@ -52,13 +52,13 @@ func TestLostReplies(t *testing.T) {
 					}
 					return gcstest.Fate{}
 				}
-				store, _ := open(t, s, quickIn(layout))
-				other, _ := open(t, s, quickIn(layout))
+				store, _ := mustOpen(t, s, quickLayoutOptions(layout))
+				other, _ := mustOpen(t, s, quickLayoutOptions(layout))
 				forgets := layout != gcs.LayoutRecord // and cannot tell who has removed an object
 				var last int64
-				for range times(20, 1000) {
+				for range countFor(20, 1000) {
 					next.Store(&fate)
-					g, err := store.Acquire(t.Context(), mutex("m", time.Minute))
+					g, err := store.Acquire(t.Context(), mutexClaim("m", time.Minute))
 					if err != nil || g.Token <= last || next.Load() != nil {
 						t.Fatalf("%s: acquiring: token %d after %d, %v", layout, g.Token, last, err)
 					}
@@ -82,7 +82,7 @@ func TestLostReplies(t *testing.T) {
 						t.Fatalf("%s: nothing should stand, but %+v, %v", layout, l, err)
 					}
 				}
-				t.Logf("%s, layout %s: %d acquires, renewals and releases settled", name, layout, times(20, 1000))
+				t.Logf("%s, layout %s: %d acquires, renewals and releases settled", name, layout, countFor(20, 1000))
 			}
 		})
 	}
@@ -94,23 +94,23 @@ func TestCancels(t *testing.T) {
 	for _, layout := range layouts {
 		t.Run(string(layout), func(t *testing.T) {
 			t.Parallel()
-			s := start(t)
-			s.Trouble = func(gcstest.Request) gcstest.Fate { return gcstest.Fate{Late: 2 * time.Millisecond} }
+			s := startServer(t)
+			s.Decide = func(gcstest.Request) gcstest.Fate { return gcstest.Fate{ReplyDelay: 2 * time.Millisecond} }
 			opened := make([]driver.Store, 4)
 			for i := range opened {
-				opened[i], _ = open(t, s, quickIn(layout))
+				opened[i], _ = mustOpen(t, s, quickLayoutOptions(layout))
 			}
 			began := time.Now()
-			g, err := opened[0].Acquire(t.Context(), mutex("m", time.Minute))
+			g, err := opened[0].Acquire(t.Context(), mutexClaim("m", time.Minute))
 			if err := errors.Join(err, opened[0].Release(t.Context(), g.Claim, "")); err != nil {
 				t.Fatal(err)
 			}
 			spread := time.Since(began)
-			canceltest.Run(t, opened, int64(times(200, 10000)), spread, func(worker int) driver.Claim {
-				c := mutex(fmt.Sprint("m", worker), time.Minute)
+			canceltest.Run(t, opened, int64(countFor(200, 10000)), spread, func(worker int) driver.Claim {
+				c := mutexClaim(fmt.Sprint("m", worker), time.Minute)
 				c.Wait = rand.N(2) == 0
 				return c
-			}, *many)
+			}, *prove)
 		})
 	}
 }
@@ -123,18 +123,18 @@ func TestClocks(t *testing.T) {
 		for _, layout := range layouts {
 			t.Run(string(layout)+", clients' clocks "+name, func(t *testing.T) {
 				t.Parallel()
-				s := start(t)
+				s := startServer(t)
 				s.Shift(shift)
 				const ttl = 3 * time.Second
-				fast, slow := quickIn(layout), quickIn(layout)
-				fast.Clock, slow.Clock = apart(time.Hour), apart(-time.Hour)
+				fast, slow := quickLayoutOptions(layout), quickLayoutOptions(layout)
+				fast.Clock, slow.Clock = shiftedClock(time.Hour), shiftedClock(-time.Hour)
 				var both sync.WaitGroup
 				both.Go(func() { // one that tries all the time
-					early, _ := open(t, s, fast)
-					g, since, silent := dies(t, s, layout, "early", ttl)
+					early, _ := mustOpen(t, s, fast)
+					g, since, silent := leaveDeadHolder(t, s, layout, "early", ttl)
 					for tried := true; tried; time.Sleep(50 * time.Millisecond) {
 						late := time.Since(silent) >= ttl+time.Second
-						next, err := early.Acquire(t.Context(), mutex("early", ttl))
+						next, err := early.Acquire(t.Context(), mutexClaim("early", ttl))
 						at := time.Since(since)
 						tried = errors.Is(err, driver.ErrHeld) && !late
 						switch {
@@ -147,10 +147,10 @@ func TestClocks(t *testing.T) {
 					}
 				})
 				both.Go(func() { // and one that comes once, and has seen nothing
-					g, _, silent := dies(t, s, layout, "once", ttl)
+					g, _, silent := leaveDeadHolder(t, s, layout, "once", ttl)
 					time.Sleep(time.Until(silent.Add(ttl + time.Second)))
-					cron, _ := open(t, s, slow)
-					next, err := cron.Acquire(t.Context(), mutex("once", ttl))
+					cron, _ := mustOpen(t, s, slow)
+					next, err := cron.Acquire(t.Context(), mutexClaim("once", ttl))
 					if err != nil || next.Token <= g.Token {
 						t.Errorf("one who came a second after the end of the TTL: token %d after %d, %v", next.Token, g.Token, err)
 					}
@@ -161,11 +161,11 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// dies has a client take a lock and fall silent, and tells when it began to ask and since when it is silent.
-func dies(t *testing.T, s *gcstest.Server, layout gcs.Layout, name string, ttl time.Duration) (g driver.Grant, since, silent time.Time) {
-	store, link := open(t, s, quickIn(layout))
+// leaveDeadHolder has a client take a lock and fall silent, and tells when it began to ask and since when it is silent.
+func leaveDeadHolder(t *testing.T, s *gcstest.Server, layout gcs.Layout, name string, ttl time.Duration) (g driver.Grant, since, silent time.Time) {
+	store, link := mustOpen(t, s, quickLayoutOptions(layout))
 	since = time.Now()
-	g, err := store.Acquire(t.Context(), mutex(name, ttl))
+	g, err := store.Acquire(t.Context(), mutexClaim(name, ttl))
 	silent = time.Now()
 	if err != nil {
 		t.Error(err)
@@ -174,12 +174,12 @@ func dies(t *testing.T, s *gcstest.Server, layout gcs.Layout, name string, ttl t
 	return g, since, silent
 }
 
-// TestPace: however many want a lock, it is written no more than once a second on average, and who holds it does not wait
+// TestWriteInterval: however many want a lock, it is written no more than once a second on average, and who holds it does not wait
 // to release it.
-func TestPace(t *testing.T) {
+func TestWriteInterval(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(times(12, 60))*time.Second)
+	s := startServer(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(countFor(12, 60))*time.Second)
 	defer cancel()
 	var slowest atomic.Int64 // without what the machine was late
 	var machine pace.Pace
@@ -187,14 +187,14 @@ func TestPace(t *testing.T) {
 	done := make(chan int)
 	const clients = 4
 	for range clients {
-		store, _ := open(t, s, &gcs.Options{Prefix: "locks/"})
+		store, _ := mustOpen(t, s, &gcs.Options{Prefix: "locks/"})
 		if store.Info().WriteInterval == 0 {
 			t.Error("the pace is not declared")
 		}
 		go func() {
 			held := 0
 			for {
-				c := mutex("m", time.Minute)
+				c := mutexClaim("m", time.Minute)
 				c.Wait = true
 				if _, err := store.Acquire(ctx, c); err != nil {
 					_ = store.Release(context.Background(), c, "")

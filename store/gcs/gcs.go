@@ -57,10 +57,10 @@ type Options struct {
 	// taken for one that a dead process has left. Longer than any of them ever holds a lock: they do not renew. 0: as old as
 	// it likes.
 	ForeignAge time.Duration
-	// Pace is how long a claim that comes, and can wait, stays away from a lock after its last write. Default 2 s, since
+	// WriteInterval is how long a claim that comes, and can wait, stays away from a lock after its last write. Default 2 s, since
 	// holding a lock once takes two writes, and the service wants a second between writes to one object. Less for an
 	// emulator, or where locks are contended seldom; the least TTL falls with it. Negative: none.
-	Pace time.Duration
+	WriteInterval time.Duration
 	// Clock is for tests. Default: the machine's.
 	Clock driver.Clock
 }
@@ -78,12 +78,12 @@ func newStore(ctx context.Context, client *storage.Client, bucket string, opts *
 	if err != nil {
 		return nil, err
 	}
-	t.closer = closer
+	t.closeClient = closer
 	if opts == nil || opts.Layout == "" || opts.Layout == LayoutRecord {
 		return record.New(t), nil
 	}
-	e := &existence{table: t, layout: opts.Layout, foreignAge: opts.ForeignAge, astray: map[string][]chan struct{}{}}
-	return &mutexOnly{record.New(e), opts.Layout}, nil
+	e := &foreignTable{table: t, layout: opts.Layout, foreignAge: opts.ForeignAge, abandonedWrites: map[string][]chan struct{}{}}
+	return &foreignStore{record.New(e), opts.Layout}, nil
 }
 
 // NewTable gives bare records, for what is built on records but is no lock. It is opened like New, and needs a Prefix that
@@ -93,8 +93,8 @@ func NewTable(ctx context.Context, client *storage.Client, bucket string, opts *
 }
 
 const (
-	stdPace   = 2 * time.Second
-	maxPrefix = 256
+	defaultWriteInterval = 2 * time.Second
+	maxPrefix            = 256
 )
 
 func newTable(ctx context.Context, client *storage.Client, bucket string, opts *Options) (*table, error) {
@@ -102,7 +102,7 @@ func newTable(ctx context.Context, client *storage.Client, bucket string, opts *
 	if opts != nil {
 		o = *opts
 	}
-	if len(o.Prefix) > maxPrefix || encode(o.Prefix) != o.Prefix {
+	if len(o.Prefix) > maxPrefix || encodeName(o.Prefix) != o.Prefix {
 		return nil, fmt.Errorf("%w: a prefix has at most %d bytes, and no line end", driver.ErrInvalid, maxPrefix)
 	}
 	switch o.Layout {
@@ -113,20 +113,20 @@ func newTable(ctx context.Context, client *storage.Client, bucket string, opts *
 	if o.ForeignAge < 0 || o.ForeignAge > 0 && o.Layout != LayoutGCSLock {
 		return nil, fmt.Errorf("%w: a foreign age is for the layout %s, and not negative", driver.ErrInvalid, LayoutGCSLock)
 	}
-	if o.Pace == 0 {
-		o.Pace = stdPace
+	if o.WriteInterval == 0 {
+		o.WriteInterval = defaultWriteInterval
 	}
 	if o.Clock.Monotonic == nil {
 		o.Clock = driver.SystemClock
 	}
 	t := &table{
 		// A request is made once: one that the client repeats by itself would be refused for what it did the first time.
-		bucket: client.Bucket(bucket).Retryer(storage.WithPolicy(storage.RetryNever)),
-		name:   bucket, prefix: o.Prefix, pace: max(o.Pace, 0), clock: record.ServerClock{Clock: o.Clock},
-		closer: func() error { return nil },
+		bucket:     client.Bucket(bucket).Retryer(storage.WithPolicy(storage.RetryNever)),
+		bucketName: bucket, prefix: o.Prefix, writeInterval: max(o.WriteInterval, 0), clock: record.ServerClock{Clock: o.Clock},
+		closeClient: func() error { return nil },
 	}
 	t.life, t.end = context.WithCancel(context.Background())
-	if err := t.askClock(ctx); err != nil {
+	if err := t.readServerClock(ctx); err != nil {
 		return nil, err
 	}
 	return t, nil

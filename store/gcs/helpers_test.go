@@ -23,8 +23,8 @@ import (
 
 const bucket = "bucket"
 
-// many runs the long counts, which take minutes.
-var many = flag.Bool("prove", false, "run the long counts")
+// prove runs the long counts, which take minutes.
+var prove = flag.Bool("prove", false, "run the long counts")
 
 // TestMain refuses to test on a service that lies.
 func TestMain(m *testing.M) {
@@ -52,8 +52,8 @@ func probe(s *gcstest.Server) error {
 func TestProbe(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []gcstest.Kind{gcstest.Insert, gcstest.Delete} {
-		s := start(t)
-		s.Lie = map[gcstest.Kind]bool{kind: true}
+		s := startServer(t)
+		s.IgnorePreconditions = map[gcstest.Kind]bool{kind: true}
 		err := probe(s)
 		if err == nil || !strings.Contains(err.Error(), "not fit for locks") {
 			t.Errorf("a service that lies about %ss: %v", kind, err)
@@ -62,15 +62,15 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-func start(t testing.TB) *gcstest.Server {
+func startServer(t testing.TB) *gcstest.Server {
 	t.Helper()
 	s := gcstest.Start(bucket)
 	t.Cleanup(s.Stop)
 	return s
 }
 
-// dial makes a client of the official kind that reaches a service through a link.
-func dial(t testing.TB, s *gcstest.Server) (*storage.Client, *gcstest.Link) {
+// newClient makes a client of the official kind that reaches a service through a link.
+func newClient(t testing.TB, s *gcstest.Server) (*storage.Client, *gcstest.Link) {
 	t.Helper()
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.MaxIdleConnsPerHost, base.IdleConnTimeout = 64, 500*time.Millisecond
@@ -85,29 +85,31 @@ func dial(t testing.TB, s *gcstest.Server) (*storage.Client, *gcstest.Link) {
 
 // Short names for what the tests say often.
 var (
-	apart   = storetest.Apart
-	mutex   = storetest.Mutex
-	acquire = storetest.Acquire
-	renew   = storetest.Renew
-	release = storetest.Release
+	shiftedClock = storetest.Apart
+	mutexClaim   = storetest.Mutex
+	acquire      = storetest.Acquire
+	renew        = storetest.Renew
+	release      = storetest.Release
 )
 
 // layouts are those of the store.
 var layouts = []gcs.Layout{gcs.LayoutRecord, gcs.LayoutGCSLock, gcs.LayoutVault}
 
-// quickIn is quick in a layout.
-func quickIn(l gcs.Layout) *gcs.Options {
-	o := quick()
+// quickLayoutOptions is quick in a layout.
+func quickLayoutOptions(l gcs.Layout) *gcs.Options {
+	o := quickOptions()
 	o.Prefix, o.Layout = string(l)+"/", l
 	return o
 }
 
-// quick is a store on an emulator, which wants no pauses.
-func quick() *gcs.Options { return &gcs.Options{Prefix: "locks/", Pace: 5 * time.Millisecond} }
+// quickOptions is a store on an emulator, which wants no pauses.
+func quickOptions() *gcs.Options {
+	return &gcs.Options{Prefix: "locks/", WriteInterval: 5 * time.Millisecond}
+}
 
-func open(t testing.TB, s *gcstest.Server, opts *gcs.Options) (driver.Store, *gcstest.Link) {
+func mustOpen(t testing.TB, s *gcstest.Server, opts *gcs.Options) (driver.Store, *gcstest.Link) {
 	t.Helper()
-	client, link := dial(t, s)
+	client, link := newClient(t, s)
 	store, err := gcs.New(t.Context(), client, bucket, opts)
 	if err != nil {
 		t.Fatal(err)
@@ -116,8 +118,8 @@ func open(t testing.TB, s *gcstest.Server, opts *gcs.Options) (driver.Store, *gc
 	return store, link
 }
 
-// harness lets the suite cut clients off.
-func harness(t *testing.T, s *gcstest.Server, opts *gcs.Options) drivertest.Harness {
+// newHarness lets the suite cut clients off.
+func newHarness(t *testing.T, s *gcstest.Server, opts *gcs.Options) drivertest.Harness {
 	var links sync.Map
 	of := func(st driver.Store) *gcstest.Link {
 		l, _ := links.Load(st)
@@ -126,7 +128,7 @@ func harness(t *testing.T, s *gcstest.Server, opts *gcs.Options) drivertest.Harn
 	return drivertest.Harness{
 		Slack: 2 * time.Second,
 		Open: func(ctx context.Context) (driver.Store, error) {
-			client, link := dial(t, s)
+			client, link := newClient(t, s)
 			store, err := gcs.New(ctx, client, bucket, opts)
 			if err != nil {
 				return nil, err

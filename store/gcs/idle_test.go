@@ -14,20 +14,20 @@ import (
 func TestAfterIdleHours(t *testing.T) {
 	t.Parallel()
 	for _, layout := range layouts {
-		s := start(t)
+		s := startServer(t)
 		var passed atomic.Int64
 		hand := func() time.Duration { return driver.SystemClock.Monotonic() + time.Duration(passed.Load()) }
-		o := quickIn(layout)
+		o := quickLayoutOptions(layout)
 		o.Clock = driver.Clock{Monotonic: hand, Boottime: hand}
-		store, _ := open(t, s, o)
+		store, _ := mustOpen(t, s, o)
 		const idle = 5 * time.Hour
 		passed.Store(int64(idle))
 		s.Shift(idle)
 		var machine pace.Pace
 		stop := machine.Watch()
 		began := time.Now()
-		acquire(t, store, mutex("m", time.Minute))
-		other, _ := open(t, s, quickIn(layout))
+		acquire(t, store, mutexClaim("m", time.Minute))
+		other, _ := mustOpen(t, s, quickLayoutOptions(layout))
 		l, err := other.Inspect(t.Context(), "m")
 		if err != nil || len(l.Holders) != 1 || l.Holders[0].Remaining > time.Minute+time.Second+machine.Lost(began) {
 			t.Errorf("%s: %+v %v", layout, l, err)

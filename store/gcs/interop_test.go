@@ -27,22 +27,22 @@ import (
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
 )
 
-// foreign is another lock client, request by request as its source has them. Its loops are its own, but for their pauses,
+// foreignClient is another lock client, request by request as its source has them. Its loops are its own, but for their pauses,
 // which are shortened alike.
-type foreign interface {
-	try(ctx context.Context) (bool, error)
+type foreignClient interface {
+	tryLock(ctx context.Context) (bool, error)
 	unlock(ctx context.Context) error
 }
 
-// rest sends the requests of the JSON interface.
-type rest struct {
+// restClient sends the requests of the JSON interface.
+type restClient struct {
 	t    *testing.T
 	http http.Client
 	base string // of the service
 	name string // of the object
 }
 
-func (r *rest) send(ctx context.Context, method, path, contentType string, body []byte) (int, []byte) {
+func (r *restClient) sendRequest(ctx context.Context, method, path, contentType string, body []byte) (int, []byte) {
 	q, err := http.NewRequestWithContext(ctx, method, r.base+path, bytes.NewReader(body))
 	if err != nil {
 		r.t.Fatal(err)
@@ -59,7 +59,7 @@ func (r *rest) send(ctx context.Context, method, path, contentType string, body 
 	return a.StatusCode, text
 }
 
-func (r *rest) upload(ctx context.Context, query string, meta map[string]any, contentType string, body []byte) (int, []byte) {
+func (r *restClient) uploadObject(ctx context.Context, query string, meta map[string]any, contentType string, body []byte) (int, []byte) {
 	var b bytes.Buffer
 	w := multipart.NewWriter(&b)
 	meta["name"] = r.name
@@ -68,11 +68,11 @@ func (r *rest) upload(ctx context.Context, query string, meta map[string]any, co
 	part, _ = w.CreatePart(textproto.MIMEHeader{"Content-Type": {contentType}})
 	_, _ = part.Write(body)
 	w.Close()
-	return r.send(ctx, "POST", "/upload/storage/v1/b/"+bucket+"/o?"+query, "multipart/related; boundary="+w.Boundary(), b.Bytes())
+	return r.sendRequest(ctx, "POST", "/upload/storage/v1/b/"+bucket+"/o?"+query, "multipart/related; boundary="+w.Boundary(), b.Bytes())
 }
 
-func (r *rest) delete(ctx context.Context, query string) error {
-	code, _ := r.send(ctx, "DELETE", "/storage/v1/b/"+bucket+"/o/"+url.PathEscape(r.name)+query, "", nil)
+func (r *restClient) deleteObject(ctx context.Context, query string) error {
+	code, _ := r.sendRequest(ctx, "DELETE", "/storage/v1/b/"+bucket+"/o/"+url.PathEscape(r.name)+query, "", nil)
 	if code != http.StatusNoContent {
 		return fmt.Errorf("the deletion says %d", code)
 	}
@@ -80,43 +80,43 @@ func (r *rest) delete(ctx context.Context, query string) error {
 }
 
 // gcslockGo is gcslock in Go: a simple upload of "1", and a bare deletion.
-type gcslockGo struct{ rest }
+type gcslockGo struct{ restClient }
 
-func (c *gcslockGo) try(ctx context.Context) (bool, error) {
-	code, _ := c.send(ctx, "POST", "/upload/storage/v1/b/"+bucket+"/o?name="+c.name+"&uploadType=media&ifGenerationMatch=0", "text/plain", []byte("1"))
+func (c *gcslockGo) tryLock(ctx context.Context) (bool, error) {
+	code, _ := c.sendRequest(ctx, "POST", "/upload/storage/v1/b/"+bucket+"/o?name="+c.name+"&uploadType=media&ifGenerationMatch=0", "text/plain", []byte("1"))
 	return code == http.StatusOK, nil
 }
 
-func (c *gcslockGo) unlock(ctx context.Context) error { return c.delete(ctx, "") }
+func (c *gcslockGo) unlock(ctx context.Context) error { return c.deleteObject(ctx, "") }
 
-// gsutil is gcslock in shell and gcs-mutex-lock in Python, which both run gsutil.
-type gsutil struct{ rest }
+// gsutilClient is gcslock in shell and gcs-mutex-lock in Python, which both run gsutil.
+type gsutilClient struct{ restClient }
 
-func (c *gsutil) try(ctx context.Context) (bool, error) {
-	code, _ := c.upload(ctx, "alt=json&ifGenerationMatch=0&uploadType=multipart", map[string]any{}, "application/octet-stream", []byte("lock\n"))
+func (c *gsutilClient) tryLock(ctx context.Context) (bool, error) {
+	code, _ := c.uploadObject(ctx, "alt=json&ifGenerationMatch=0&uploadType=multipart", map[string]any{}, "application/octet-stream", []byte("lock\n"))
 	return code == http.StatusOK, nil
 }
 
-func (c *gsutil) unlock(ctx context.Context) error { return c.delete(ctx, "") }
+func (c *gsutilClient) unlock(ctx context.Context) error { return c.deleteObject(ctx, "") }
 
-// typescript is gcs-mutex-lock in TypeScript: an empty object.
-type typescript struct{ rest }
+// typescriptClient is gcs-mutex-lock in TypeScript: an empty object.
+type typescriptClient struct{ restClient }
 
-func (c *typescript) try(ctx context.Context) (bool, error) {
-	code, _ := c.upload(ctx, "uploadType=multipart&ifGenerationMatch=0", map[string]any{}, "application/octet-stream", nil)
+func (c *typescriptClient) tryLock(ctx context.Context) (bool, error) {
+	code, _ := c.uploadObject(ctx, "uploadType=multipart&ifGenerationMatch=0", map[string]any{}, "application/octet-stream", nil)
 	return code == http.StatusOK, nil
 }
 
-func (c *typescript) unlock(ctx context.Context) error { return c.delete(ctx, "") }
+func (c *typescriptClient) unlock(ctx context.Context) error { return c.deleteObject(ctx, "") }
 
-// terraform keeps the generation, and deletes by it.
-type terraform struct {
-	rest
+// terraformClient keeps the generation, and deletes by it.
+type terraformClient struct {
+	restClient
 	generation string
 }
 
-func (c *terraform) try(ctx context.Context) (bool, error) {
-	code, text := c.upload(ctx, "alt=json&ifGenerationMatch=0&uploadType=multipart", map[string]any{}, "text/plain", []byte(`{"ID":"1","Operation":"OperationTypeApply","Who":"somebody"}`))
+func (c *terraformClient) tryLock(ctx context.Context) (bool, error) {
+	code, text := c.uploadObject(ctx, "alt=json&ifGenerationMatch=0&uploadType=multipart", map[string]any{}, "text/plain", []byte(`{"ID":"1","Operation":"OperationTypeApply","Who":"somebody"}`))
 	var a struct{ Generation string }
 	if code == http.StatusOK {
 		if err := json.Unmarshal(text, &a); err != nil {
@@ -127,12 +127,12 @@ func (c *terraform) try(ctx context.Context) (bool, error) {
 	return code == http.StatusOK, nil
 }
 
-func (c *terraform) unlock(ctx context.Context) error {
-	return c.delete(ctx, "?ifGenerationMatch="+c.generation)
+func (c *terraformClient) unlock(ctx context.Context) error {
+	return c.deleteObject(ctx, "?ifGenerationMatch="+c.generation)
 }
 
-// vault is Vault's high availability. It judges by the clock of its machine.
-type vault struct {
+// vaultClient is Vault's high availability. It judges by the clock of its machine.
+type vaultClient struct {
 	object   *storage.ObjectHandle
 	identity string
 }
@@ -144,7 +144,7 @@ type vaultRecord struct {
 	Timestamp time.Time `json:"timestamp"`
 }
 
-func (c *vault) get(ctx context.Context) (*vaultRecord, *storage.ObjectAttrs, error) {
+func (c *vaultClient) getRecord(ctx context.Context) (*vaultRecord, *storage.ObjectAttrs, error) {
 	attrs, err := c.object.Attrs(ctx)
 	if errors.Is(err, storage.ErrObjectNotExist) {
 		return nil, nil, nil
@@ -159,8 +159,8 @@ func (c *vault) get(ctx context.Context) (*vaultRecord, *storage.ObjectAttrs, er
 	return &r, attrs, nil
 }
 
-func (c *vault) try(ctx context.Context) (bool, error) {
-	r, attrs, err := c.get(ctx)
+func (c *vaultClient) tryLock(ctx context.Context) (bool, error) {
+	r, attrs, err := c.getRecord(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -181,27 +181,27 @@ func (c *vault) try(ctx context.Context) (bool, error) {
 	return w.Close() == nil, nil // it takes any error for a refusal
 }
 
-func (c *vault) unlock(ctx context.Context) error {
-	r, attrs, err := c.get(ctx)
+func (c *vaultClient) unlock(ctx context.Context) error {
+	r, attrs, err := c.getRecord(ctx)
 	if err != nil || r == nil || r.Identity != c.identity {
 		return err
 	}
 	return c.object.If(storage.Conditions{GenerationMatch: attrs.Generation, MetagenerationMatch: attrs.Metageneration}).Delete(ctx)
 }
 
-// clients makes the foreign clients of a layout, on the object of the lock m.
-func clients(t *testing.T, s *gcstest.Server, layout gcs.Layout) []foreign {
+// foreignClients makes the foreign clients of a layout, on the object of the lock m.
+func foreignClients(t *testing.T, s *gcstest.Server, layout gcs.Layout) []foreignClient {
 	name := string(layout) + "/m"
 	if layout == gcs.LayoutVault {
-		var all []foreign
+		var all []foreignClient
 		for i := range 2 {
-			client, _ := dial(t, s)
-			all = append(all, &vault{client.Bucket(bucket).Object(name), fmt.Sprint("vault-", i)})
+			client, _ := newClient(t, s)
+			all = append(all, &vaultClient{client.Bucket(bucket).Object(name), fmt.Sprint("vault-", i)})
 		}
 		return all
 	}
-	r := rest{t: t, base: s.URL, name: name}
-	return []foreign{&gcslockGo{r}, &gsutil{r}, &typescript{r}, &terraform{rest: r}}
+	r := restClient{t: t, base: s.URL, name: name}
+	return []foreignClient{&gcslockGo{r}, &gsutilClient{r}, &typescriptClient{r}, &terraformClient{restClient: r}}
 }
 
 // TestInterop: two of our clients and those that are in use already want one lock all the time, and one at a time has it.
@@ -210,7 +210,7 @@ func TestInterop(t *testing.T) {
 	for _, layout := range []gcs.Layout{gcs.LayoutGCSLock, gcs.LayoutVault} {
 		t.Run(string(layout), func(t *testing.T) {
 			t.Parallel()
-			s := start(t)
+			s := startServer(t)
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
 			fail := func(format string, args ...any) { // and end the others, who may wait for what is left behind
@@ -219,8 +219,8 @@ func TestInterop(t *testing.T) {
 				}
 				stop()
 			}
-			others := clients(t, s, layout)
-			rounds := times(10, 1000) // for each
+			others := foreignClients(t, s, layout)
+			rounds := countFor(10, 1000) // for each
 			var inside atomic.Int64
 			var wg sync.WaitGroup
 			enter := func() {
@@ -232,7 +232,7 @@ func TestInterop(t *testing.T) {
 			}
 			var ours, theirs atomic.Int64
 			for range 2 {
-				store, _ := open(t, s, quickIn(layout))
+				store, _ := mustOpen(t, s, quickLayoutOptions(layout))
 				client, err := holdfast.New(store, nil)
 				if err != nil {
 					t.Fatal(err)
@@ -252,7 +252,7 @@ func TestInterop(t *testing.T) {
 				wg.Go(func() {
 					for range rounds {
 						for pause := 10 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 80*time.Millisecond) {
-							if ok, err := c.try(ctx); err != nil {
+							if ok, err := c.tryLock(ctx); err != nil {
 								fail("%T: %v", c, err)
 								return
 							} else if ok {
@@ -285,14 +285,14 @@ func TestForeignHolder(t *testing.T) {
 	for _, layout := range []gcs.Layout{gcs.LayoutGCSLock, gcs.LayoutVault} {
 		t.Run(string(layout), func(t *testing.T) {
 			t.Parallel()
-			s := start(t)
+			s := startServer(t)
 			ctx := t.Context()
-			store, _ := open(t, s, quickIn(layout))
-			for _, c := range clients(t, s, layout) {
-				if ok, err := c.try(ctx); !ok || err != nil {
+			store, _ := mustOpen(t, s, quickLayoutOptions(layout))
+			for _, c := range foreignClients(t, s, layout) {
+				if ok, err := c.tryLock(ctx); !ok || err != nil {
 					t.Fatalf("%T does not get a free lock: %v", c, err)
 				}
-				_, err := store.Acquire(ctx, mutex("m", time.Minute))
+				_, err := store.Acquire(ctx, mutexClaim("m", time.Minute))
 				var held *driver.HeldError
 				if !errors.As(err, &held) || len(held.Holders) != 1 || !held.Holders[0].Foreign || held.Holders[0].Token != 0 {
 					t.Errorf("%T holds the lock, and we are told %v", c, err)
@@ -307,17 +307,17 @@ func TestForeignHolder(t *testing.T) {
 				if err := store.Break(ctx, "m", l.Holders[0].Ref, driver.BreakForce); err != nil {
 					t.Error(err)
 				}
-				g, err := store.Acquire(ctx, mutex("m", time.Minute))
+				g, err := store.Acquire(ctx, mutexClaim("m", time.Minute))
 				if err != nil {
 					t.Fatalf("after the break: %v", err)
 				}
-				if ok, err := c.try(ctx); ok || err != nil {
+				if ok, err := c.tryLock(ctx); ok || err != nil {
 					t.Errorf("%T gets a lock of ours: %v", c, err)
 				}
 				if err := store.Release(ctx, g.Claim, ""); err != nil {
 					t.Error(err)
 				}
-				if ok, err := c.try(ctx); !ok || err != nil {
+				if ok, err := c.tryLock(ctx); !ok || err != nil {
 					t.Errorf("%T does not get the lock that we released: %v", c, err)
 				}
 				if err := c.unlock(ctx); err != nil {
@@ -333,13 +333,13 @@ func TestForeignHolder(t *testing.T) {
 func TestForeignAge(t *testing.T) {
 	t.Parallel()
 	for layout, age := range map[gcs.Layout]time.Duration{gcs.LayoutGCSLock: 24 * time.Hour, gcs.LayoutVault: 15 * time.Second} {
-		s := start(t)
-		opts := quickIn(layout)
+		s := startServer(t)
+		opts := quickLayoutOptions(layout)
 		if layout == gcs.LayoutGCSLock {
 			opts.ForeignAge = age
 		}
-		c := clients(t, s, layout)[0]
-		if ok, err := c.try(t.Context()); !ok || err != nil {
+		c := foreignClients(t, s, layout)[0]
+		if ok, err := c.tryLock(t.Context()); !ok || err != nil {
 			t.Fatal(err)
 		}
 		for _, step := range []struct {
@@ -347,8 +347,8 @@ func TestForeignAge(t *testing.T) {
 			free  bool
 		}{{age - 10*time.Second, false}, {age + 6*time.Second, true}} {
 			s.Shift(step.later)
-			store, _ := open(t, s, opts)
-			_, err := store.Acquire(t.Context(), mutex("m", time.Minute))
+			store, _ := mustOpen(t, s, opts)
+			_, err := store.Acquire(t.Context(), mutexClaim("m", time.Minute))
 			if free := err == nil; free != step.free {
 				t.Errorf("%s: after %v: %v", layout, step.later, err)
 			}
@@ -359,15 +359,15 @@ func TestForeignAge(t *testing.T) {
 // TestVaultSeesOurEnd: a Vault takes over a lock of ours when its TTL is over, whatever that is, and not before.
 func TestVaultSeesOurEnd(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	store, _ := open(t, s, quickIn(gcs.LayoutVault))
-	v := clients(t, s, gcs.LayoutVault)[0].(*vault)
+	s := startServer(t)
+	store, _ := mustOpen(t, s, quickLayoutOptions(gcs.LayoutVault))
+	v := foreignClients(t, s, gcs.LayoutVault)[0].(*vaultClient)
 	var machine pace.Pace
 	defer machine.Watch()()
 	for _, ttl := range []time.Duration{5 * time.Second, time.Minute, time.Hour} {
 		began := time.Now()
-		acquire(t, store, mutex("m", ttl))
-		r, attrs, err := v.get(t.Context())
+		acquire(t, store, mutexClaim("m", ttl))
+		r, attrs, err := v.getRecord(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

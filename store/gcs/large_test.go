@@ -14,10 +14,10 @@ import (
 	"github.com/holdfast-go/holdfast/store/gcs"
 )
 
-// counting counts the bytes of all replies.
-type counting struct{ read atomic.Int64 }
+// countingTransport counts the bytes of all replies.
+type countingTransport struct{ read atomic.Int64 }
 
-func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
+func (c *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	reply, err := http.DefaultTransport.RoundTrip(r)
 	if err == nil {
 		reply.Body = &countedBody{reply.Body, c}
@@ -27,7 +27,7 @@ func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
 
 type countedBody struct {
 	io.ReadCloser
-	c *counting
+	c *countingTransport
 }
 
 func (b *countedBody) Read(p []byte) (int, error) {
@@ -40,8 +40,8 @@ func (b *countedBody) Read(p []byte) (int, error) {
 // nor by a listing, such as the sweep of idle locks makes.
 func TestLargeObjects(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	c := &counting{}
+	s := startServer(t)
+	c := &countingTransport{}
 	client, err := storage.NewClient(t.Context(), option.WithEndpoint(s.URL+"/storage/v1/"), option.WithHTTPClient(&http.Client{Transport: c}))
 	if err != nil {
 		t.Fatal(err)

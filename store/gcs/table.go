@@ -24,14 +24,14 @@ import (
 // table is a bucket as a record.Table: an object a record. Its version is the object's generation and metageneration, and
 // what metadata others have put on it, so that a swap, which replaces all of that, can put it back.
 type table struct {
-	closer func() error // closes the client, if it is the store's own
-	bucket *storage.BucketHandle
-	name   string
-	prefix string
-	pace   time.Duration
-	clock  record.ServerClock
-	life   context.Context
-	end    context.CancelFunc
+	closeClient   func() error // closes the client, if it is the store's own
+	bucket        *storage.BucketHandle
+	bucketName    string
+	prefix        string
+	writeInterval time.Duration
+	clock         record.ServerClock
+	life          context.Context
+	end           context.CancelFunc
 }
 
 // clockObject is never written: a look at it is refused, and the refusal has a date.
@@ -46,15 +46,15 @@ const minTTL = 3 * time.Second
 // Info promises what the service does: it is strongly consistent, and what it has acknowledged is kept.
 func (t *table) Info() driver.Info {
 	return driver.Info{
-		Store:       "gcs://" + t.name + "/" + t.prefix,
+		Store:       "gcs://" + t.bucketName + "/" + t.prefix,
 		Clock:       t.clock.Clock,
 		Tier:        driver.TierSettings,
 		ExpiryClock: driver.ExpiryClockStore,
 		Survives:    driver.Survives{Restart: true, PowerCut: true, Failover: true},
 		TokenGap:    tokenGap,
-		MinTTL:      max(minTTL, 5*t.pace/2),
+		MinTTL:      max(minTTL, 5*t.writeInterval/2),
 		MaxHolders:  8, MaxWaiters: 8,
-		WriteInterval: t.pace,
+		WriteInterval: t.writeInterval,
 	}
 }
 
@@ -64,8 +64,8 @@ func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
 func (t *table) ClockIsStale() bool               { return t.clock.ClockIsStale() }
 
-// heardDate takes in a reply's Date, if it has one that does not come from a cache.
-func (t *table) heardDate(h http.Header, from driver.Instant) {
+// addReplyDate takes in a reply's Date, if it has one that does not come from a cache.
+func (t *table) addReplyDate(h http.Header, from driver.Instant) {
 	if date, err := http.ParseTime(h.Get("Date")); err == nil && h.Get("Age") == "" {
 		t.clock.AddDate(date, from, t.clock.Clock.Now())
 	}
@@ -73,18 +73,18 @@ func (t *table) heardDate(h http.Header, from driver.Instant) {
 
 // Keys are URLs.
 func (t *table) Keys(name string) []string {
-	return []string{"gs://" + t.name + "/" + t.prefix + encode(name)}
+	return []string{"gs://" + t.bucketName + "/" + t.prefix + encodeName(name)}
 }
 
-func (t *table) object(name string) *storage.ObjectHandle {
-	return t.bucket.Object(t.prefix + encode(name))
+func (t *table) objectHandle(name string) *storage.ObjectHandle {
+	return t.bucket.Object(t.prefix + encodeName(name))
 }
 
-// answerTime is how long one request may take. A request that hangs is given up, and its outcome looked up by another.
-const answerTime = 5 * time.Second
+// requestTimeout is how long one request may take. A request that hangs is given up, and its outcome looked up by another.
+const requestTimeout = 5 * time.Second
 
-// call makes one request, which ends with the table. It hears the store's clock in a refusal.
-func (t *table) call(ctx context.Context, needs string, request func(context.Context) error) error {
+// doRequest makes one request, which ends with the table. It hears the store's clock in a refusal.
+func (t *table) doRequest(ctx context.Context, needs string, request func(context.Context) error) error {
 	if t.life.Err() != nil {
 		return driver.ErrClosed
 	}
@@ -92,7 +92,7 @@ func (t *table) call(ctx context.Context, needs string, request func(context.Con
 	defer cancel()
 	defer context.AfterFunc(t.life, cancel)()
 	from := t.clock.Clock.Now()
-	err := bound.Ask(living, answerTime, "Cloud Storage", request)
+	err := bound.Ask(living, requestTimeout, "Cloud Storage", request)
 	switch {
 	case err == nil:
 		return nil
@@ -101,18 +101,18 @@ func (t *table) call(ctx context.Context, needs string, request func(context.Con
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
-	return t.fault(err, needs, from)
+	return t.explainError(err, needs, from)
 }
 
-// askClock hears the store's clock, and whether there is such a bucket and a right to read in it.
-func (t *table) askClock(ctx context.Context) error {
-	err := t.call(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) error {
+// readServerClock hears the store's clock, and whether there is such a bucket and a right to read in it.
+func (t *table) readServerClock(ctx context.Context) error {
+	err := t.doRequest(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) error {
 		_, err := t.bucket.Object(t.prefix + clockObject).Attrs(ctx)
 		return err
 	})
 	switch {
 	case err == nil:
-		return fmt.Errorf("%w: the object %s%s in the bucket %s must not exist: remove it", driver.ErrCorrupt, t.prefix, clockObject, t.name)
+		return fmt.Errorf("%w: the object %s%s in the bucket %s must not exist: remove it", driver.ErrCorrupt, t.prefix, clockObject, t.bucketName)
 	case !errors.Is(err, storage.ErrObjectNotExist):
 		return err
 	case !t.clock.Known():
@@ -121,21 +121,21 @@ func (t *table) askClock(ctx context.Context) error {
 	return nil
 }
 
-// keepClock asks for the clock when nothing was heard of it for a while.
-func (t *table) keepClock(ctx context.Context) error {
+// refreshClock asks for the clock when nothing was heard of it for a while.
+func (t *table) refreshClock(ctx context.Context) error {
 	if t.clock.ClockIsStale() {
-		return t.askClock(ctx)
+		return t.readServerClock(ctx)
 	}
 	return nil
 }
 
 // Load is one read; one more where others have put metadata on the object, and once in a while one for the clock.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
-	if err := t.keepClock(ctx); err != nil {
+	if err := t.refreshClock(ctx); err != nil {
 		return record.Row{}, err
 	}
 	for {
-		row, err := t.read(ctx, name)
+		row, err := t.readObject(ctx, name)
 		switch {
 		case errors.Is(err, storage.ErrObjectNotExist):
 			return record.Row{Name: name}, nil
@@ -145,10 +145,10 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	}
 }
 
-func (t *table) read(ctx context.Context, name string) (record.Row, error) {
+func (t *table) readObject(ctx context.Context, name string) (record.Row, error) {
 	row := record.Row{Name: name}
-	err := t.call(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) error {
-		r, err := t.object(name).NewReader(ctx)
+	err := t.doRequest(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) error {
+		r, err := t.objectHandle(name).NewReader(ctx)
 		if err != nil {
 			return err
 		}
@@ -158,7 +158,7 @@ func (t *table) read(ctx context.Context, name string) (record.Row, error) {
 		}
 		v := version{Generation: r.Attrs.Generation, Metageneration: r.Attrs.Metageneration}
 		if v.Metageneration > 1 || len(r.Metadata()) > 0 { // the reader does not tell upper from lower case
-			attrs, err := t.object(name).If(storage.Conditions{GenerationMatch: v.Generation, MetagenerationMatch: v.Metageneration}).Attrs(ctx)
+			attrs, err := t.objectHandle(name).If(storage.Conditions{GenerationMatch: v.Generation, MetagenerationMatch: v.Metageneration}).Attrs(ctx)
 			if err != nil {
 				return err
 			}
@@ -172,31 +172,31 @@ func (t *table) read(ctx context.Context, name string) (record.Row, error) {
 
 // Swap is one write.
 func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
-	v, _, err := conditions(row.Version)
+	v, _, err := versionConditions(row.Version)
 	if err != nil {
 		return record.Row{}, err
 	}
-	row, _, err = t.write(ctx, row, content{data: row.Data, contentType: "application/json", metadata: v.Metadata, kept: v.Metadata})
+	row, _, err = t.writeObject(ctx, row, objectContent{data: row.Data, contentType: "application/json", metadata: v.Metadata, foreignMetadata: v.Metadata})
 	return row, err
 }
 
-// content is what is written into an object.
-type content struct {
-	data        []byte
-	contentType string
-	metadata    map[string]string
-	kept        map[string]string // those of the metadata that others have put there
+// objectContent is what is written into an object.
+type objectContent struct {
+	data            []byte
+	contentType     string
+	metadata        map[string]string
+	foreignMetadata map[string]string // those of the metadata that others have put there
 }
 
-// write puts an object in the place of the row's version, and tells when that was.
-func (t *table) write(ctx context.Context, row record.Row, c content) (now record.Row, written time.Time, err error) {
-	_, cond, err := conditions(row.Version)
+// writeObject puts an object in the place of the row's version, and tells when that was.
+func (t *table) writeObject(ctx context.Context, row record.Row, c objectContent) (now record.Row, written time.Time, err error) {
+	_, cond, err := versionConditions(row.Version)
 	if err != nil {
 		return record.Row{}, written, err
 	}
-	err = t.call(ctx, "storage.objects.create and storage.objects.delete", func(ctx context.Context) error {
+	err = t.doRequest(ctx, "storage.objects.create and storage.objects.delete", func(ctx context.Context) error {
 		from := t.clock.Clock.Now()
-		w := t.object(row.Name).If(cond).NewWriter(ctx)
+		w := t.objectHandle(row.Name).If(cond).NewWriter(ctx)
 		w.ChunkSize = 0 // in one request
 		w.ContentType, w.CacheControl, w.Metadata = c.contentType, "no-store", c.metadata
 		w.CRC32C, w.SendCRC32C = crc32.Checksum(c.data, castagnoli), true
@@ -208,7 +208,7 @@ func (t *table) write(ctx context.Context, row record.Row, c content) (now recor
 		if !a.Created.IsZero() {
 			t.clock.AddTimestamp(a.Created, time.Millisecond, from, t.clock.Clock.Now())
 		}
-		row.Version = version{Generation: a.Generation, Metageneration: a.Metageneration, Metadata: c.kept}.String()
+		row.Version = version{Generation: a.Generation, Metageneration: a.Metageneration, Metadata: c.foreignMetadata}.String()
 		written = a.Created
 		return nil
 	})
@@ -225,7 +225,7 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 	if row.Version == "" {
 		return nil
 	}
-	err := t.remove(ctx, row)
+	err := t.removeObject(ctx, row)
 	if errors.Is(err, record.ErrConflict) {
 		if now, lerr := t.Load(ctx, row.Name); lerr == nil && now.Version == "" {
 			return nil
@@ -234,14 +234,14 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 	return err
 }
 
-// remove deletes the object of the row's version. That there is none is a conflict.
-func (t *table) remove(ctx context.Context, row record.Row) error {
-	_, cond, err := conditions(row.Version)
+// removeObject deletes the object of the row's version. That there is none is a conflict.
+func (t *table) removeObject(ctx context.Context, row record.Row) error {
+	_, cond, err := versionConditions(row.Version)
 	if err != nil {
 		return err
 	}
-	err = t.call(ctx, "storage.objects.delete", func(ctx context.Context) error {
-		return t.object(row.Name).If(cond).Delete(ctx)
+	err = t.doRequest(ctx, "storage.objects.delete", func(ctx context.Context) error {
+		return t.objectHandle(row.Name).If(cond).Delete(ctx)
 	})
 	if errors.Is(err, storage.ErrObjectNotExist) {
 		return record.ErrConflict
@@ -251,17 +251,17 @@ func (t *table) remove(ctx context.Context, row record.Row) error {
 
 // List is a listing, page by page, and a read for each object, some at a time.
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
-	return t.list(ctx, prefix, "", t.Load)
+	return t.listRows(ctx, prefix, "", t.Load)
 }
 
 // ListAfter is List from some name on, in the order of the objects' names.
 func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
-	return t.list(ctx, "", encode(after), t.Load)
+	return t.listRows(ctx, "", encodeName(after), t.Load)
 }
 
-func (t *table) list(ctx context.Context, prefix, after string, load func(context.Context, string) (record.Row, error)) iter.Seq2[record.Row, error] {
+func (t *table) listRows(ctx context.Context, prefix, after string, load func(context.Context, string) (record.Row, error)) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
-		if err := t.keepClock(ctx); err != nil { // once, and not by all who read
+		if err := t.refreshClock(ctx); err != nil { // once, and not by all who read
 			yield(record.Row{}, err)
 			return
 		}
@@ -272,7 +272,7 @@ func (t *table) list(ctx context.Context, prefix, after string, load func(contex
 		_ = q.SetAttrSelection([]string{"Name"})
 		for token := ""; ; {
 			var page []*storage.ObjectAttrs
-			err := t.call(ctx, "storage.objects.list", func(ctx context.Context) (err error) {
+			err := t.doRequest(ctx, "storage.objects.list", func(ctx context.Context) (err error) {
 				token, err = iterator.NewPager(t.bucket.Objects(ctx, q), pageSize, token).NextPage(&page)
 				return err
 			})
@@ -283,11 +283,11 @@ func (t *table) list(ctx context.Context, prefix, after string, load func(contex
 			var names []string
 			for _, attrs := range page {
 				object := strings.TrimPrefix(attrs.Name, t.prefix)
-				if name, ok := decode(object); ok && strings.HasPrefix(name, prefix) && object > after { // the offset is among what is listed
+				if name, ok := decodeName(object); ok && strings.HasPrefix(name, prefix) && object > after { // the offset is among what is listed
 					names = append(names, name)
 				}
 			}
-			for some := range slices.Chunk(names, readTogether) {
+			for some := range slices.Chunk(names, maxConcurrentReads) {
 				if !loadAll(ctx, some, load, yield) {
 					return
 				}
@@ -323,8 +323,8 @@ func loadAll(ctx context.Context, names []string, load func(context.Context, str
 	return true
 }
 
-// readTogether is how many objects are read at one time for a listing.
-const readTogether = 16
+// maxConcurrentReads is how many objects are read at one time for a listing.
+const maxConcurrentReads = 16
 
 // pageSize is how many objects the service lists in one reply.
 const pageSize = 1000
@@ -332,5 +332,5 @@ const pageSize = 1000
 // Close ends the calls under way. It leaves the client to whoever made it.
 func (t *table) Close() error {
 	t.end()
-	return t.closer()
+	return t.closeClient()
 }

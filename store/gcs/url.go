@@ -19,8 +19,8 @@ import (
 
 func init() { driver.Register("gcs", openURL) }
 
-// maxIdle is how many connections are kept for requests that fly together, such as a batch of renewals.
-const maxIdle = 64
+// maxIdleConns is how many connections are kept for requests that fly together, such as a batch of renewals.
+const maxIdleConns = 64
 
 // openURL opens gcs://bucket[/prefix][?options]. The options:
 //
@@ -35,12 +35,12 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	link := newLink()
-	authorized, err := transport.NewTransport(ctx, link, p.who...)
+	link := newTransport()
+	authorized, err := transport.NewTransport(ctx, link, p.credentials...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrDenied, err) // nothing was asked for but credentials
 	}
-	client, err := storage.NewClient(ctx, append(p.where, option.WithHTTPClient(&http.Client{Transport: authorized}))...)
+	client, err := storage.NewClient(ctx, append(p.endpoint, option.WithHTTPClient(&http.Client{Transport: authorized}))...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
@@ -55,23 +55,23 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	return s, nil
 }
 
-// newLink makes connections. All requests may share one, which is tried by itself when nothing has come on it for a while: the
+// newTransport makes connections. All requests may share one, which is tried by itself when nothing has come on it for a while: the
 // requests on one that is dead would be given up one after the other, and the next sent on it all the same.
-func newLink() *http.Transport {
+func newTransport() *http.Transport {
 	link := http.DefaultTransport.(*http.Transport).Clone()
-	link.MaxIdleConnsPerHost = maxIdle
+	link.MaxIdleConnsPerHost = maxIdleConns
 	link.HTTP2 = &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 2 * time.Second}
 	return link
 }
 
-// place is what a URL says.
-type place struct {
-	who, where []option.ClientOption
-	opts       Options
+// urlSettings is what a URL says.
+type urlSettings struct {
+	credentials, endpoint []option.ClientOption
+	opts                  Options
 }
 
-func readURL(u *url.URL) (place, error) {
-	p := place{who: []option.ClientOption{option.WithScopes(storage.ScopeReadWrite)}}
+func readURL(u *url.URL) (urlSettings, error) {
+	p := urlSettings{credentials: []option.ClientOption{option.WithScopes(storage.ScopeReadWrite)}}
 	if u.Host == "" || u.Port() != "" || u.User != nil {
 		return p, fmt.Errorf("%w: the URL of a bucket is gcs://bucket/prefix", driver.ErrInvalid)
 	}
@@ -82,17 +82,17 @@ func readURL(u *url.URL) (place, error) {
 			if err != nil || e.Host == "" || e.Scheme != "http" && e.Scheme != "https" {
 				return errors.New("write it as http://host:port")
 			}
-			p.where = append(p.where, option.WithEndpoint(strings.TrimSuffix(v, "/")+"/storage/v1/"))
+			p.endpoint = append(p.endpoint, option.WithEndpoint(strings.TrimSuffix(v, "/")+"/storage/v1/"))
 			return nil
 		},
 		"credentials": func(v string) error {
-			p.who = append(p.who, option.WithAuthCredentialsFile(option.ServiceAccount, v))
+			p.credentials = append(p.credentials, option.WithAuthCredentialsFile(option.ServiceAccount, v))
 			return nil
 		},
 		"anonymous": func(v string) error {
 			yes, err := strconv.ParseBool(v)
 			if yes {
-				p.who = append(p.who, option.WithoutAuthentication())
+				p.credentials = append(p.credentials, option.WithoutAuthentication())
 			}
 			return err
 		},
@@ -105,8 +105,8 @@ func readURL(u *url.URL) (place, error) {
 			return err
 		},
 		"pace": func(v string) (err error) {
-			if p.opts.Pace, err = time.ParseDuration(v); err == nil && p.opts.Pace == 0 {
-				p.opts.Pace = -1
+			if p.opts.WriteInterval, err = time.ParseDuration(v); err == nil && p.opts.WriteInterval == 0 {
+				p.opts.WriteInterval = -1
 			}
 			return err
 		},

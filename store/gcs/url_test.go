@@ -33,7 +33,7 @@ func TestDeadConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(via.Close)
-	link := newLink()
+	link := newTransport()
 	link.TLSClientConfig = &tls.Config{RootCAs: x509.NewCertPool()}
 	link.TLSClientConfig.RootCAs.AddCert(server.Certificate())
 	t.Cleanup(link.CloseIdleConnections)

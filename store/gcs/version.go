@@ -22,8 +22,8 @@ func (v version) String() string {
 	return string(text)
 }
 
-// conditions give the precondition that a version is for a write.
-func conditions(text string) (v version, c storage.Conditions, err error) {
+// versionConditions give the precondition that a version is for a write.
+func versionConditions(text string) (v version, c storage.Conditions, err error) {
 	if text == "" {
 		return v, storage.Conditions{DoesNotExist: true}, nil
 	}

@@ -35,7 +35,7 @@ func (l *Link) Heal() {
 
 // RoundTrip passes a request and its reply, each when the link is whole.
 func (l *Link) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := l.whole(r); err != nil {
+	if err := l.awaitHealed(r); err != nil {
 		if r.Body != nil {
 			r.Body.Close()
 		}
@@ -45,14 +45,14 @@ func (l *Link) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := l.whole(r); err != nil {
+	if err := l.awaitHealed(r); err != nil {
 		reply.Body.Close()
 		return nil, err
 	}
 	return reply, nil
 }
 
-func (l *Link) whole(r *http.Request) error {
+func (l *Link) awaitHealed(r *http.Request) error {
 	l.mu.Lock()
 	healed := l.healed
 	l.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 // writes with one precondition one is done. The prefix is for objects of its own. The error names the first lie.
 func Probe(ctx context.Context, client *storage.Client, bucket, prefix string) error {
 	p := &probe{ctx: ctx, bucket: client.Bucket(bucket).Retryer(storage.WithPolicy(storage.RetryNever)), object: prefix + "probe"}
-	for _, check := range []func() error{p.creates, p.replaces, p.updates, p.deletes, p.races} {
+	for _, check := range []func() error{p.probeCreate, p.probeReplace, p.probeUpdate, p.probeDelete, p.probeRaces} {
 		if err := check(); err != nil {
 			return fmt.Errorf("the service is not fit for locks: %w", err)
 		}
@@ -32,12 +32,12 @@ type probe struct {
 
 var absent = storage.Conditions{DoesNotExist: true}
 
-func at(a *storage.ObjectAttrs) storage.Conditions {
+func unchangedConditions(a *storage.ObjectAttrs) storage.Conditions {
 	return storage.Conditions{GenerationMatch: a.Generation, MetagenerationMatch: a.Metageneration}
 }
 
-// wrong are preconditions that do not hold where a stands.
-func wrong(a *storage.ObjectAttrs) map[string]storage.Conditions {
+// failingConditions are preconditions that do not hold where a stands.
+func failingConditions(a *storage.ObjectAttrs) map[string]storage.Conditions {
 	return map[string]storage.Conditions{
 		"an object that is there":   absent,
 		"another generation":        {GenerationMatch: a.Generation + 1, MetagenerationMatch: a.Metageneration},
@@ -46,7 +46,7 @@ func wrong(a *storage.ObjectAttrs) map[string]storage.Conditions {
 	}
 }
 
-func (p *probe) insert(c storage.Conditions, data string) (*storage.ObjectAttrs, error) {
+func (p *probe) insertObject(c storage.Conditions, data string) (*storage.ObjectAttrs, error) {
 	w := p.bucket.Object(p.object).If(c).NewWriter(p.ctx)
 	w.DisableAutoChecksum = true // emulators do not know of it, and it is not what is probed
 	w.ChunkSize = 0
@@ -57,12 +57,12 @@ func (p *probe) insert(c storage.Conditions, data string) (*storage.ObjectAttrs,
 	return w.Attrs(), nil
 }
 
-func (p *probe) remove(c storage.Conditions) error {
+func (p *probe) removeObject(c storage.Conditions) error {
 	return p.bucket.Object(p.object).If(c).Delete(p.ctx)
 }
 
-// refused fails unless the error is the refusal of a precondition.
-func refused(err error, format string, args ...any) error {
+// expectRefusal fails unless the error is the refusal of a precondition.
+func expectRefusal(err error, format string, args ...any) error {
 	var e *googleapi.Error
 	switch {
 	case err == nil:
@@ -73,26 +73,26 @@ func refused(err error, format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, err)...)
 }
 
-func (p *probe) creates() error {
-	if _, err := p.insert(absent, "1"); err != nil {
+func (p *probe) probeCreate() error {
+	if _, err := p.insertObject(absent, "1"); err != nil {
 		return fmt.Errorf("an object is created: %w", err)
 	}
-	_, err := p.insert(absent, "2")
-	return refused(err, "creating an object that is there")
+	_, err := p.insertObject(absent, "2")
+	return expectRefusal(err, "creating an object that is there")
 }
 
-func (p *probe) replaces() error {
+func (p *probe) probeReplace() error {
 	a, err := p.bucket.Object(p.object).Attrs(p.ctx)
 	if err != nil {
 		return err
 	}
-	for what, c := range wrong(a) {
-		_, err := p.insert(c, "3")
-		if err := refused(err, "replacing %s", what); err != nil {
+	for what, c := range failingConditions(a) {
+		_, err := p.insertObject(c, "3")
+		if err := expectRefusal(err, "replacing %s", what); err != nil {
 			return err
 		}
 	}
-	next, err := p.insert(at(a), "4")
+	next, err := p.insertObject(unchangedConditions(a), "4")
 	switch {
 	case err != nil:
 		return fmt.Errorf("an object is replaced: %w", err)
@@ -102,44 +102,44 @@ func (p *probe) replaces() error {
 	return nil
 }
 
-func (p *probe) updates() error {
+func (p *probe) probeUpdate() error {
 	o := p.bucket.Object(p.object)
 	a, err := o.Attrs(p.ctx)
 	if err != nil {
 		return err
 	}
-	next, err := o.If(at(a)).Update(p.ctx, storage.ObjectAttrsToUpdate{Metadata: map[string]string{"a": "b"}})
+	next, err := o.If(unchangedConditions(a)).Update(p.ctx, storage.ObjectAttrsToUpdate{Metadata: map[string]string{"a": "b"}})
 	switch {
 	case err != nil:
 		return fmt.Errorf("metadata are changed: %w", err)
 	case next.Generation != a.Generation || next.Metageneration == a.Metageneration:
 		return errors.New("new metadata change the generation, or leave the metageneration")
 	}
-	_, err = p.insert(at(a), "5")
-	return refused(err, "replacing an object whose metadata have changed")
+	_, err = p.insertObject(unchangedConditions(a), "5")
+	return expectRefusal(err, "replacing an object whose metadata have changed")
 }
 
-func (p *probe) deletes() error {
+func (p *probe) probeDelete() error {
 	a, err := p.bucket.Object(p.object).Attrs(p.ctx)
 	if err != nil {
 		return err
 	}
-	for what, c := range wrong(a) {
+	for what, c := range failingConditions(a) {
 		if c == absent {
 			continue // makes no sense here
 		}
-		if err := refused(p.remove(c), "deleting %s", what); err != nil {
+		if err := expectRefusal(p.removeObject(c), "deleting %s", what); err != nil {
 			return err
 		}
 	}
-	if err := p.remove(at(a)); err != nil {
+	if err := p.removeObject(unchangedConditions(a)); err != nil {
 		return fmt.Errorf("an object is deleted: %w", err)
 	}
 	return nil
 }
 
-// races has eight create an object at once, then eight replace or delete it.
-func (p *probe) races() error {
+// probeRaces has eight create an object at once, then eight replace or delete it.
+func (p *probe) probeRaces() error {
 	const rounds, racers = 10, 8
 	race := func(what string, write func(i int) error) error {
 		var won atomic.Int64
@@ -159,7 +159,7 @@ func (p *probe) races() error {
 	}
 	for range rounds {
 		if err := race("create an object", func(i int) error {
-			_, err := p.insert(absent, fmt.Sprint(i))
+			_, err := p.insertObject(absent, fmt.Sprint(i))
 			return err
 		}); err != nil {
 			return err
@@ -170,15 +170,15 @@ func (p *probe) races() error {
 		}
 		if err := race("replace or delete an object", func(i int) error {
 			if i%2 == 0 {
-				return p.remove(at(a))
+				return p.removeObject(unchangedConditions(a))
 			}
-			_, err := p.insert(at(a), fmt.Sprint(i))
+			_, err := p.insertObject(unchangedConditions(a), fmt.Sprint(i))
 			return err
 		}); err != nil {
 			return err
 		}
 		if a, err := p.bucket.Object(p.object).Attrs(p.ctx); err == nil {
-			if err := p.remove(at(a)); err != nil {
+			if err := p.removeObject(unchangedConditions(a)); err != nil {
 				return err
 			}
 		}

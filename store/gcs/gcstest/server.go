@@ -23,27 +23,27 @@ import (
 type Server struct {
 	URL string // http://127.0.0.1:port
 
-	http  *httptest.Server
-	emu   *gcsemu.GcsEmu
-	store gcsemu.Store
+	http     *httptest.Server
+	emulator *gcsemu.GcsEmu
+	store    gcsemu.Store
 
-	// Trouble, if set before the first request, is asked about each request: what is to become of it. It may be called by
+	// Decide, if set before the first request, is asked about each request: what is to become of it. It may be called by
 	// several goroutines at once.
-	Trouble func(r Request) Fate
-	// Lie makes the service accept writes whose precondition fails, of the kinds that it names: as some emulators do.
-	Lie map[Kind]bool
+	Decide func(r Request) Fate
+	// IgnorePreconditions makes the service accept writes whose precondition fails, of the kinds that it names: as some emulators do.
+	IgnorePreconditions map[Kind]bool
 
-	mu      sync.Mutex
-	shift   time.Duration
-	buckets map[string]bool
-	denied  map[Kind]bool
-	counts  map[Kind]int
-	writes  map[string][]time.Time
-	ahead   map[string]time.Duration // by object: the shift when it was written
+	mu           sync.Mutex
+	shift        time.Duration
+	buckets      map[string]bool
+	denied       map[Kind]bool
+	counts       map[Kind]int
+	writes       map[string][]time.Time
+	shiftAtWrite map[string]time.Duration // by object: the shift when it was written
 
-	// one is held by writes: the emulator tells a writer about the object that stands there when it answers, which may
+	// writeMu is held by writes: the emulator tells a writer about the object that stands there when it answers, which may
 	// be another's already. And by listings: it lists null for an object that is removed meanwhile.
-	one sync.Mutex
+	writeMu sync.Mutex
 }
 
 // Kind is what a request does.
@@ -67,19 +67,19 @@ type Request struct {
 
 // Fate is what becomes of a request.
 type Fate struct {
-	Refuse  int           // answered with this status and nothing done; 0: not so
-	Reason  string        // with it
-	Delay   time.Duration // before it is done
-	Late    time.Duration // for the reply, after it is done
-	Lose    bool          // done, and the connection closed in the place of the reply
-	Instead int           // done, and answered with this status all the same
+	RefuseStatus  int           // answered with this status and nothing done; 0: not so
+	Reason        string        // with it
+	Delay         time.Duration // before it is done
+	ReplyDelay    time.Duration // for the reply, after it is done
+	DropReply     bool          // done, and the connection closed in the place of the reply
+	ReplaceStatus int           // done, and answered with this status all the same
 }
 
 // Start runs a service that has the buckets.
 func Start(buckets ...string) *Server {
 	s := &Server{store: gcsemu.NewMemStore(), buckets: map[string]bool{}, denied: map[Kind]bool{}, counts: map[Kind]int{},
-		writes: map[string][]time.Time{}, ahead: map[string]time.Duration{}}
-	s.emu = gcsemu.NewGcsEmu(gcsemu.Options{Store: s.store})
+		writes: map[string][]time.Time{}, shiftAtWrite: map[string]time.Duration{}}
+	s.emulator = gcsemu.NewGcsEmu(gcsemu.Options{Store: s.store})
 	for _, b := range buckets {
 		s.buckets[b] = true
 		if err := s.store.CreateBucket(b); err != nil {
@@ -118,8 +118,8 @@ func (s *Server) DropBucket(name string) {
 	delete(s.buckets, name)
 }
 
-// Counted tells how many requests there were of each kind since it was asked last, as "read 1, insert 2".
-func (s *Server) Counted() string {
+// Counts tells how many requests there were of each kind since it was asked last, as "read 1, insert 2".
+func (s *Server) Counts() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var parts []string
@@ -141,45 +141,45 @@ func (s *Server) Writes(object string) []time.Time {
 
 // ServeHTTP is the front.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	req := describe(r)
+	req := parseRequest(r)
 	s.mu.Lock()
 	s.counts[req.Kind]++
 	now := time.Now().Add(s.shift)
 	denied, bucket := s.denied[req.Kind], s.buckets[req.Bucket]
 	s.mu.Unlock()
 	var fate Fate
-	if s.Trouble != nil {
-		fate = s.Trouble(req)
+	if s.Decide != nil {
+		fate = s.Decide(req)
 	}
 	w.Header().Set("Date", now.UTC().Format(http.TimeFormat))
 	switch {
-	case fate.Refuse != 0:
-		refuse(w, fate.Refuse, fate.Reason, "the service is in trouble")
+	case fate.RefuseStatus != 0:
+		writeRefusal(w, fate.RefuseStatus, fate.Reason, "the service is in trouble")
 		return
 	case !bucket:
-		refuse(w, http.StatusNotFound, "notFound", "The specified bucket does not exist.")
+		writeRefusal(w, http.StatusNotFound, "notFound", "The specified bucket does not exist.")
 		return
 	case denied:
-		refuse(w, http.StatusForbidden, "forbidden", fmt.Sprintf("somebody does not have storage.objects.%s access to the Google Cloud Storage object.", permissions[req.Kind]))
+		writeRefusal(w, http.StatusForbidden, "forbidden", fmt.Sprintf("somebody does not have storage.objects.%s access to the Google Cloud Storage object.", permissions[req.Kind]))
 		return
 	}
 	time.Sleep(fate.Delay)
-	if s.Lie[req.Kind] {
+	if s.IgnorePreconditions[req.Kind] {
 		q := r.URL.Query()
 		q.Del("ifGenerationMatch")
 		q.Del("ifMetagenerationMatch")
 		r.URL.RawQuery = q.Encode()
 	}
-	reply := s.pass(r, req)
-	time.Sleep(fate.Late)
-	if fate.Lose {
+	reply := s.forwardRequest(r, req)
+	time.Sleep(fate.ReplyDelay)
+	if fate.DropReply {
 		if c, _, err := w.(http.Hijacker).Hijack(); err == nil {
 			c.Close()
 		}
 		return
 	}
-	if fate.Instead != 0 {
-		refuse(w, fate.Instead, "", "the service is in trouble")
+	if fate.ReplaceStatus != 0 {
+		writeRefusal(w, fate.ReplaceStatus, "", "the service is in trouble")
 		return
 	}
 	for k, v := range reply.Header() {
@@ -191,25 +191,25 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 var permissions = map[Kind]string{Read: "get", List: "list", Insert: "create", Update: "update", Delete: "delete"}
 
-// pass has the emulator answer, and makes its answer more like the service's.
-func (s *Server) pass(r *http.Request, req Request) *httptest.ResponseRecorder {
+// forwardRequest has the emulator answer, and makes its answer more like the service's.
+func (s *Server) forwardRequest(r *http.Request, req Request) *httptest.ResponseRecorder {
 	body, _ := io.ReadAll(r.Body)
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	reply := httptest.NewRecorder()
 	if req.Kind == Read {
-		s.emu.Handler(reply, r)
+		s.emulator.Handler(reply, r)
 	} else {
-		s.one.Lock()
-		defer s.one.Unlock()
+		s.writeMu.Lock()
+		defer s.writeMu.Unlock()
 		if there, _ := s.store.GetMeta("", req.Bucket, req.Object); req.Kind == Delete && there == nil {
-			refuse(reply, http.StatusNotFound, "notFound", "No such object: "+req.Bucket+"/"+req.Object)
+			writeRefusal(reply, http.StatusNotFound, "notFound", "No such object: "+req.Bucket+"/"+req.Object)
 			return reply
 		}
-		s.emu.Handler(reply, r)
+		s.emulator.Handler(reply, r)
 		if reply.Code < 300 {
 			s.mu.Lock()
 			s.writes[req.Object] = append(s.writes[req.Object], time.Now())
-			s.ahead[req.Object] = s.shift
+			s.shiftAtWrite[req.Object] = s.shift
 			s.mu.Unlock()
 		}
 		if req.Kind == Delete && reply.Code == http.StatusOK {
@@ -240,7 +240,7 @@ func (s *Server) shiftTimes(reply *httptest.ResponseRecorder, object string) {
 	o.TimeCreated = time.Unix(0, o.Generation).UTC().Format(time.RFC3339Nano)
 	for _, at := range []*string{&o.Updated, &o.TimeCreated} {
 		if t, err := time.Parse(time.RFC3339Nano, *at); err == nil {
-			*at = t.Add(s.ahead[object]).Format("2006-01-02T15:04:05.000Z")
+			*at = t.Add(s.shiftAtWrite[object]).Format("2006-01-02T15:04:05.000Z")
 		}
 	}
 	text, _ := json.Marshal(&o)
@@ -248,15 +248,15 @@ func (s *Server) shiftTimes(reply *httptest.ResponseRecorder, object string) {
 	reply.Header().Set("Content-Length", strconv.Itoa(len(text)))
 }
 
-func refuse(w http.ResponseWriter, code int, reason, message string) {
+func writeRefusal(w http.ResponseWriter, code int, reason, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"code": code, "message": message,
 		"errors": []any{map[string]any{"reason": reason, "message": message}}}})
 }
 
-// describe tells what a request does.
-func describe(r *http.Request) Request {
+// parseRequest tells what a request does.
+func parseRequest(r *http.Request) Request {
 	q := r.URL.Query()
 	p := Request{Kind: Read, Query: q}
 	if params, ok := gcsemu.ParseGcsUrl(r.URL); ok {

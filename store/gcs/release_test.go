@@ -16,29 +16,29 @@ import (
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
 )
 
-// TestBrokenUntold promises that a holder whose lock was broken by force, and whose release had no answer at first, is not told that
+// TestReleaseAfterBreakWithLostReply promises that a holder whose lock was broken by force, and whose release had no answer at first, is not told that
 // it has given up the lock itself: it is told of the break, or, where nothing is left of a free lock, that it cannot be known.
-func TestBrokenUntold(t *testing.T) {
+func TestReleaseAfterBreakWithLostReply(t *testing.T) {
 	t.Parallel()
 	for _, layout := range layouts {
 		t.Run(string(layout), func(t *testing.T) {
 			t.Parallel()
-			s := start(t)
+			s := startServer(t)
 			var lose sync.Once
 			var leaving atomic.Bool
-			s.Trouble = func(r gcstest.Request) (f gcstest.Fate) {
+			s.Decide = func(r gcstest.Request) (f gcstest.Fate) {
 				if leaving.Load() && (r.Kind == gcstest.Insert || r.Kind == gcstest.Delete) {
-					lose.Do(func() { f.Lose = true })
+					lose.Do(func() { f.DropReply = true })
 				}
 				return f
 			}
-			holder, _ := open(t, s, quickIn(layout))
-			other, _ := open(t, s, quickIn(layout))
-			g := acquire(t, holder, mutex("m", time.Minute))
+			holder, _ := mustOpen(t, s, quickLayoutOptions(layout))
+			other, _ := mustOpen(t, s, quickLayoutOptions(layout))
+			g := acquire(t, holder, mutexClaim("m", time.Minute))
 			if err := other.Break(t.Context(), "m", g.Ref, driver.BreakForce); err != nil {
 				t.Fatal(err)
 			}
-			release(t, other, acquire(t, other, mutex("m", time.Minute)).Claim)
+			release(t, other, acquire(t, other, mutexClaim("m", time.Minute)).Claim)
 			leaving.Store(true)
 			err := holder.Release(t.Context(), g.Claim, "")
 			var loss *driver.LossError
@@ -59,19 +59,19 @@ func TestEndedContextWritesNothing(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, layout := range layouts {
-		s := start(t)
+		s := startServer(t)
 		var writes atomic.Int64
-		s.Trouble = func(r gcstest.Request) (f gcstest.Fate) {
+		s.Decide = func(r gcstest.Request) (f gcstest.Fate) {
 			if r.Kind == gcstest.Insert {
 				writes.Add(1)
 			}
 			return f
 		}
-		client, _ := open(t, s, quickIn(layout))
-		release(t, client, acquire(t, client, mutex("m", time.Minute)).Claim)
+		client, _ := mustOpen(t, s, quickLayoutOptions(layout))
+		release(t, client, acquire(t, client, mutexClaim("m", time.Minute)).Claim)
 		writes.Store(0)
 		for range 20 {
-			if _, err := client.Acquire(ended, mutex("m", time.Minute)); !errors.Is(err, context.Canceled) {
+			if _, err := client.Acquire(ended, mutexClaim("m", time.Minute)); !errors.Is(err, context.Canceled) {
 				t.Fatalf("%s: %v", layout, err)
 			}
 		}
@@ -82,16 +82,16 @@ func TestEndedContextWritesNothing(t *testing.T) {
 	}
 }
 
-// TestListTogether promises that a listing reads several objects at one time, and gives each once.
-func TestListTogether(t *testing.T) {
+// TestListReadsConcurrently promises that a listing reads several objects at one time, and gives each once.
+func TestListReadsConcurrently(t *testing.T) {
 	t.Parallel()
 	for _, layout := range layouts {
-		s := start(t)
+		s := startServer(t)
 		var listing atomic.Bool
 		var mu sync.Mutex
 		var reads int
 		enough := make(chan struct{})
-		s.Trouble = func(r gcstest.Request) gcstest.Fate {
+		s.Decide = func(r gcstest.Request) gcstest.Fate {
 			if r.Kind != gcstest.Read || !listing.Load() {
 				return gcstest.Fate{}
 			}
@@ -104,13 +104,13 @@ func TestListTogether(t *testing.T) {
 			case <-enough:
 				return gcstest.Fate{}
 			case <-time.After(4 * time.Second):
-				return gcstest.Fate{Refuse: 500}
+				return gcstest.Fate{RefuseStatus: 500}
 			}
 		}
-		store, _ := open(t, s, quickIn(layout))
+		store, _ := mustOpen(t, s, quickLayoutOptions(layout))
 		want := map[string]bool{}
 		for n := range 40 {
-			c := mutex(string(rune('a'+n%26))+string(rune('a'+n/26)), time.Minute)
+			c := mutexClaim(string(rune('a'+n%26))+string(rune('a'+n/26)), time.Minute)
 			acquire(t, store, c)
 			want[c.Name] = true
 		}
@@ -131,9 +131,9 @@ func TestListTogether(t *testing.T) {
 // stopped. Names come in the order of their objects.
 func TestListAfter(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	client, _ := dial(t, s)
-	table, err := gcs.NewTable(t.Context(), client, bucket, quick())
+	s := startServer(t)
+	client, _ := newClient(t, s)
+	table, err := gcs.NewTable(t.Context(), client, bucket, quickOptions())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestListAfter(t *testing.T) {
 		}
 	}
 	for after, want := range map[string]int{"": 6, "a": 5, "b\nb": 4, "b/c": 3, "bz": 2, "c": 1, "d": 0, "z": 0} {
-		s.Counted()
+		s.Counts()
 		var got []string
 		for row, err := range table.(record.ResumableLister).ListAfter(t.Context(), after) {
 			if err != nil {
@@ -157,7 +157,7 @@ func TestListAfter(t *testing.T) {
 		if want > 0 {
 			asked = fmt.Sprintf("read %d, list 1", want)
 		}
-		if counted := s.Counted(); !slices.Equal(got, names[len(names)-want:]) || counted != asked {
+		if counted := s.Counts(); !slices.Equal(got, names[len(names)-want:]) || counted != asked {
 			t.Errorf("after %q: %q, for which it asked %q", after, got, counted)
 		}
 	}

@@ -31,17 +31,17 @@ func TestThrottled(t *testing.T) {
 		for _, recovers := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%d, recovers: %v", status, recovers), func(t *testing.T) {
 				t.Parallel()
-				s := start(t)
+				s := startServer(t)
 				var refusing atomic.Bool
 				var refused atomic.Int64
-				s.Trouble = func(r gcstest.Request) gcstest.Fate {
+				s.Decide = func(r gcstest.Request) gcstest.Fate {
 					if refusing.Load() && r.Kind == gcstest.Insert {
 						refused.Add(1)
-						return gcstest.Fate{Refuse: status}
+						return gcstest.Fate{RefuseStatus: status}
 					}
 					return gcstest.Fate{}
 				}
-				store, _ := open(t, s, quick())
+				store, _ := mustOpen(t, s, quickOptions())
 				var warned, lost atomic.Int64
 				ttl := 4 * time.Second
 				if recovers {
@@ -98,17 +98,17 @@ func TestThrottled(t *testing.T) {
 // but the holder's own.
 func TestOperator(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	client, _ := dial(t, s)
+	s := startServer(t)
+	client, _ := newClient(t, s)
 	for _, layout := range layouts {
 		object := func(name string) *storage.ObjectHandle {
 			return client.Bucket(bucket).Object(string(layout) + "/" + name)
 		}
-		store, _ := open(t, s, quickIn(layout))
-		other, _ := open(t, s, quickIn(layout))
+		store, _ := mustOpen(t, s, quickLayoutOptions(layout))
+		other, _ := mustOpen(t, s, quickLayoutOptions(layout))
 		hold := func(name string) driver.Grant {
 			t.Helper()
-			g := acquire(t, store, mutex(name, time.Minute))
+			g := acquire(t, store, mutexClaim(name, time.Minute))
 			return g
 		}
 
@@ -122,7 +122,7 @@ func TestOperator(t *testing.T) {
 		if layout == gcs.LayoutRecord { // its token has gone with it
 			time.Sleep(store.Info().TokenGap)
 		}
-		next, err := other.Acquire(t.Context(), mutex("deleted", time.Minute))
+		next, err := other.Acquire(t.Context(), mutexClaim("deleted", time.Minute))
 		if err != nil || next.Token <= g.Token {
 			t.Errorf("%s: token %d after %d, %v", layout, next.Token, g.Token, err)
 		}
@@ -166,13 +166,13 @@ func TestOperator(t *testing.T) {
 // TestForeignMetadata: what others write into the metadata of a held lock's object stays, and nothing is lost for it.
 func TestForeignMetadata(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	client, _ := dial(t, s)
+	s := startServer(t)
+	client, _ := newClient(t, s)
 	for _, layout := range layouts {
-		store, _ := open(t, s, quickIn(layout))
-		other, _ := open(t, s, quickIn(layout))
+		store, _ := mustOpen(t, s, quickLayoutOptions(layout))
+		other, _ := mustOpen(t, s, quickLayoutOptions(layout))
 		object := client.Bucket(bucket).Object(string(layout) + "/m")
-		g := acquire(t, store, mutex("m", time.Minute))
+		g := acquire(t, store, mutexClaim("m", time.Minute))
 		attrs, err := object.Attrs(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -214,8 +214,8 @@ func TestForeignMetadata(t *testing.T) {
 // TestDenied: who lacks a permission is told which, at once; so is who names a bucket that is not there.
 func TestDenied(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	client, _ := dial(t, s)
+	s := startServer(t)
+	client, _ := newClient(t, s)
 	try := func(what string, err error, words ...string) {
 		t.Helper()
 		if !errors.Is(err, driver.ErrDenied) {
@@ -228,19 +228,19 @@ func TestDenied(t *testing.T) {
 			}
 		}
 	}
-	_, err := gcs.New(t.Context(), client, "missing", quick())
+	_, err := gcs.New(t.Context(), client, "missing", quickOptions())
 	try("opening a missing bucket", err, "there is no bucket missing")
 	s.Deny(gcstest.Read)
-	_, err = gcs.New(t.Context(), client, bucket, quick())
+	_, err = gcs.New(t.Context(), client, bucket, quickOptions())
 	try("opening", err, "storage.objects.get", bucket)
 	s.Deny()
 
 	for _, layout := range layouts {
-		store, _ := open(t, s, quickIn(layout))
-		g := acquire(t, store, mutex("m", time.Minute))
+		store, _ := mustOpen(t, s, quickLayoutOptions(layout))
+		g := acquire(t, store, mutexClaim("m", time.Minute))
 		s.Deny(gcstest.Insert)
 		try("renewing", renew(t, store, g).Err, "storage.objects.create")
-		c := mutex("other", time.Minute)
+		c := mutexClaim("other", time.Minute)
 		c.Wait = true
 		_, err = store.Acquire(t.Context(), c)
 		try("waiting", err, "storage.objects.create")
@@ -258,26 +258,26 @@ func TestDenied(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	store, _ := open(t, s, quick())
-	g := acquire(t, store, mutex("m", time.Minute))
+	store, _ := mustOpen(t, s, quickOptions())
+	g := acquire(t, store, mutexClaim("m", time.Minute))
 	s.DropBucket(bucket)
 	try("renewing where the bucket has gone", renew(t, store, g).Err, "there is no bucket "+bucket)
 }
 
-// TestKept promises that who meets a retention policy or a hold is told of that, and not that a right is missing.
-func TestKept(t *testing.T) {
+// TestRetentionPolicy promises that who meets a retention policy or a hold is told of that, and not that a right is missing.
+func TestRetentionPolicy(t *testing.T) {
 	t.Parallel()
 	for _, reason := range []string{"retentionPolicyNotMet", "objectUnderActiveHold"} {
-		s := start(t)
+		s := startServer(t)
 		var keeps atomic.Bool
-		s.Trouble = func(r gcstest.Request) gcstest.Fate {
+		s.Decide = func(r gcstest.Request) gcstest.Fate {
 			if keeps.Load() && r.Kind != gcstest.Read {
-				return gcstest.Fate{Refuse: http.StatusForbidden, Reason: reason}
+				return gcstest.Fate{RefuseStatus: http.StatusForbidden, Reason: reason}
 			}
 			return gcstest.Fate{}
 		}
-		store, _ := open(t, s, quick())
-		g := acquire(t, store, mutex("m", time.Minute))
+		store, _ := mustOpen(t, s, quickOptions())
+		g := acquire(t, store, mutexClaim("m", time.Minute))
 		keeps.Store(true)
 		for what, err := range map[string]error{"renewing": renew(t, store, g).Err, "releasing": store.Release(t.Context(), g.Claim, "")} {
 			if !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "retention") || strings.Contains(err.Error(), "storage.objects") {
@@ -290,7 +290,7 @@ func TestKept(t *testing.T) {
 // TestURL: a URL opens a store, and what is wrong with one is said without its secrets.
 func TestURL(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := startServer(t)
 	via := "endpoint=" + s.URL + "&anonymous=true"
 	for url, want := range map[string]string{
 		"gcs://bucket/a/b?" + via:       "gcs://bucket/a/b",
@@ -307,7 +307,7 @@ func TestURL(t *testing.T) {
 		if got := store.Info().Store; got != want {
 			t.Errorf("%s is %s", url, got)
 		}
-		g, err := store.Acquire(t.Context(), mutex("m", store.Info().MinTTL))
+		g, err := store.Acquire(t.Context(), mutexClaim("m", store.Info().MinTTL))
 		if err := errors.Join(err, store.Release(t.Context(), g.Claim, "")); err != nil {
 			t.Errorf("%s: %v", url, err)
 		}
@@ -339,16 +339,16 @@ func TestURL(t *testing.T) {
 	}
 }
 
-// TestTooMany: the ninth holder is refused, and told why.
-func TestTooMany(t *testing.T) {
+// TestTooManyHolders: the ninth holder is refused, and told why.
+func TestTooManyHolders(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	store, _ := open(t, s, quick())
+	s := startServer(t)
+	store, _ := mustOpen(t, s, quickOptions())
 	var wg sync.WaitGroup
 	var full atomic.Int64
 	for range 12 {
 		wg.Go(func() {
-			c := mutex("s", time.Minute)
+			c := mutexClaim("s", time.Minute)
 			c.Kind, c.Limit, c.Wait = driver.KindSemaphore, 12, true
 			if _, err := store.Acquire(t.Context(), c); errors.Is(err, driver.ErrQueueFull) {
 				full.Add(1)

@@ -40,15 +40,15 @@ const (
 )
 
 const (
-	ownKey      = "holdfast"
-	tokenKey    = "holdfast-token" // there while the token is the time of the object's creation, and does not stand in our record
-	vaultKey    = "lock"
-	vaultTTL    = 15 * time.Second
-	foreignID   = "foreign-"
-	forEver     = 100 * 365 * 24 * time.Hour
-	maxMeta     = 256 // bytes, since custom metadata are 8 KiB at the most
-	settleLimit = 10 * time.Second
-	near        = 10 * time.Millisecond // a service that answers sooner could be asked for two grants in one millisecond
+	recordKey       = "holdfast"
+	tokenKey        = "holdfast-token" // there while the token is the time of the object's creation, and does not stand in our record
+	vaultKey        = "lock"
+	vaultTTL        = 15 * time.Second
+	foreignIDPrefix = "foreign-"
+	noEndTTL        = 100 * 365 * 24 * time.Hour
+	maxMeta         = 256 // bytes, since custom metadata are 8 KiB at the most
+	maxWriteTime    = 10 * time.Second
+	minCreateTime   = 10 * time.Millisecond // a service that answers sooner could be asked for two grants in one millisecond
 )
 
 // vaultLock is what Vault keeps in an object's metadata.
@@ -59,18 +59,18 @@ type vaultLock struct {
 	Timestamp time.Time `json:"timestamp"`
 }
 
-// existence is a bucket as a record.Table in which a record with a claim is an object, and one without is none.
-type existence struct {
+// foreignTable is a bucket as a record.Table in which a record with a claim is an object, and one without is none.
+type foreignTable struct {
 	*table
 	layout     Layout
 	foreignAge time.Duration
 
-	mu     sync.Mutex
-	astray map[string][]chan struct{} // by name: writes whose callers have gone; each is closed when it is over
-	writes sync.WaitGroup
+	mu              sync.Mutex
+	abandonedWrites map[string][]chan struct{} // by name: writes whose callers have gone; each is closed when it is over
+	writes          sync.WaitGroup
 }
 
-func (t *existence) Info() driver.Info {
+func (t *foreignTable) Info() driver.Info {
 	i := t.table.Info()
 	i.MaxMeta = maxMeta
 	i.TokenRegression = "when the service's clock is set back"
@@ -78,17 +78,17 @@ func (t *existence) Info() driver.Info {
 }
 
 // ReleasesWithoutTrace and SweptByStore: see record.Forgetful and record.Swept. There are no idle records to be looked for.
-func (t *existence) ReleasesWithoutTrace() {}
-func (t *existence) ExpiresIdleRecords()   {}
+func (t *foreignTable) ReleasesWithoutTrace() {}
+func (t *foreignTable) ExpiresIdleRecords()   {}
 
 // Load is one look at the object's metadata.
-func (t *existence) Load(ctx context.Context, name string) (record.Row, error) {
-	if err := errors.Join(t.settle(ctx, name), t.keepClock(ctx)); err != nil {
+func (t *foreignTable) Load(ctx context.Context, name string) (record.Row, error) {
+	if err := errors.Join(t.awaitWrites(ctx, name), t.refreshClock(ctx)); err != nil {
 		return record.Row{}, err
 	}
 	var attrs *storage.ObjectAttrs
-	err := t.call(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) (err error) {
-		attrs, err = t.object(name).Attrs(ctx)
+	err := t.doRequest(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) (err error) {
+		attrs, err = t.objectHandle(name).Attrs(ctx)
 		return err
 	})
 	switch {
@@ -98,48 +98,48 @@ func (t *existence) Load(ctx context.Context, name string) (record.Row, error) {
 		return record.Row{}, err
 	}
 	v := version{Generation: attrs.Generation, Metageneration: attrs.Metageneration, Metadata: maps.Clone(attrs.Metadata)}
-	for _, key := range []string{ownKey, tokenKey, vaultKey} {
+	for _, key := range []string{recordKey, tokenKey, vaultKey} {
 		delete(v.Metadata, key)
 	}
 	var rec *record.Record
-	if text := attrs.Metadata[ownKey]; text == "" {
-		v.Foreign, rec = true, t.foreign(attrs)
+	if text := attrs.Metadata[recordKey]; text == "" {
+		v.Foreign, rec = true, t.foreignRecord(attrs)
 	} else if rec, err = record.Decode(name, []byte(text)); err != nil {
 		return record.Row{Name: name}, err
 	} else if attrs.Metadata[tokenKey] != "" && len(rec.Claims) == 1 {
-		rec.Token, rec.Claims[0].Token = token(attrs.Created), token(attrs.Created)
+		rec.Token, rec.Claims[0].Token = creationToken(attrs.Created), creationToken(attrs.Created)
 	}
 	row := record.Row{Name: name, Version: v.String()}
 	row.Data, err = record.Encode(rec)
 	return row, err
 }
 
-// token is the token of a grant that created an object.
-func token(created time.Time) int64 { return created.UnixMilli() * 1000 }
+// creationToken is the token of a grant that created an object.
+func creationToken(created time.Time) int64 { return created.UnixMilli() * 1000 }
 
-// foreign is the record of an object that another client has made.
-func (t *existence) foreign(attrs *storage.ObjectAttrs) *record.Record {
-	c := record.Claim{ID: fmt.Sprint(foreignID, attrs.Generation), Owner: "a foreign client", Weight: 1, TTL: forEver,
+// foreignRecord is the record of an object that another client has made.
+func (t *foreignTable) foreignRecord(attrs *storage.ObjectAttrs) *record.Record {
+	c := record.Claim{ID: fmt.Sprint(foreignIDPrefix, attrs.Generation), Owner: "a foreign client", Weight: 1, TTL: noEndTTL,
 		State: record.Granted, Token: 1, Beat: attrs.Generation, Since: attrs.Updated.UnixMicro()}
 	var l vaultLock
 	switch {
 	case t.layout == LayoutVault && json.Unmarshal([]byte(attrs.Metadata[vaultKey]), &l) == nil && l.Identity != "":
-		c.ID, c.Owner, c.TTL = foreignID+l.Identity, short(cmp.Or(l.Value, l.Identity)), vaultTTL
+		c.ID, c.Owner, c.TTL = foreignIDPrefix+l.Identity, truncateOwner(cmp.Or(l.Value, l.Identity)), vaultTTL
 	case t.layout == LayoutGCSLock && t.foreignAge > 0:
 		c.TTL = t.foreignAge
 	}
-	if c.SilenceLimit = c.TTL; c.TTL != forEver {
+	if c.SilenceLimit = c.TTL; c.TTL != noEndTTL {
 		c.ExpiresAt = attrs.Updated.Add(c.TTL).UnixMicro()
 	}
 	return &record.Record{Kind: driver.KindMutex, Limit: 1, Token: 1, Claims: []record.Claim{c}}
 }
 
-func short(text string) string {
+func truncateOwner(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), driver.MaxOwner)], "")
 }
 
 // Swap is one write, or one deletion.
-func (t *existence) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+func (t *foreignTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	rec, err := record.Decode(row.Name, row.Data)
 	switch {
 	case err != nil:
@@ -147,52 +147,52 @@ func (t *existence) Swap(ctx context.Context, row record.Row) (record.Row, error
 	case len(rec.Claims) == 0 && row.Version == "":
 		return row, nil
 	case len(rec.Claims) == 0:
-		return record.Row{Name: row.Name}, t.remove(ctx, row)
-	case strings.HasPrefix(rec.Claims[0].ID, foreignID):
+		return record.Row{Name: row.Name}, t.removeObject(ctx, row)
+	case strings.HasPrefix(rec.Claims[0].ID, foreignIDPrefix):
 		return record.Row{}, fmt.Errorf("%w: a foreign holder hears of nothing; break it by force", driver.ErrUnsupported)
 	}
-	v, _, err := conditions(row.Version)
+	v, _, err := versionConditions(row.Version)
 	if err != nil {
 		return record.Row{}, err
 	}
 	fresh := row.Version == "" || v.Foreign
-	content, err := t.content(row, &rec.Claims[0], v.Metadata, fresh)
+	content, err := t.makeContent(row, &rec.Claims[0], v.Metadata, fresh)
 	if err != nil {
 		return record.Row{}, err
 	}
 	from := t.clock.Clock.Now()
-	row, written, err := t.writeOn(ctx, row, content)
+	row, written, err := t.writeDetached(ctx, row, content)
 	if err == nil && fresh {
-		row.Token = token(written)
-		if t.clock.Clock.Since(from) < near {
+		row.Token = creationToken(written)
+		if t.clock.Clock.Since(from) < minCreateTime {
 			time.Sleep(time.Millisecond) // so that the lock is not created anew at the same time
 		}
 	}
 	return row, err
 }
 
-// content is what an object looks like that stands for a claim.
-func (t *existence) content(row record.Row, c *record.Claim, kept map[string]string, fresh bool) (content, error) {
+// makeContent is what an object looks like that stands for a claim.
+func (t *foreignTable) makeContent(row record.Row, c *record.Claim, kept map[string]string, fresh bool) (objectContent, error) {
 	meta := maps.Clone(kept)
 	if meta == nil {
 		meta = map[string]string{}
 	}
-	meta[ownKey] = string(row.Data)
+	meta[recordKey] = string(row.Data)
 	if fresh {
 		meta[tokenKey] = "created"
 	}
 	if t.layout == LayoutGCSLock {
-		return content{data: []byte("1"), contentType: "text/plain", metadata: meta, kept: kept}, nil
+		return objectContent{data: []byte("1"), contentType: "text/plain", metadata: meta, foreignMetadata: kept}, nil
 	}
-	text, err := json.Marshal(vaultLock{Key: t.prefix + encode(row.Name), Value: c.Owner, Identity: c.ID,
+	text, err := json.Marshal(vaultLock{Key: t.prefix + encodeName(row.Name), Value: c.Owner, Identity: c.ID,
 		Timestamp: time.UnixMicro(c.ExpiresAt).Add(-vaultTTL).UTC().Truncate(time.Second)})
 	meta[vaultKey] = string(text)
-	return content{contentType: "application/octet-stream", metadata: meta, kept: kept}, err
+	return objectContent{contentType: "application/octet-stream", metadata: meta, foreignMetadata: kept}, err
 }
 
-// writeOn writes, and goes on when its caller gives up: nothing is left of a lock that is free, so a write that is on its
+// writeDetached writes, and goes on when its caller gives up: nothing is left of a lock that is free, so a write that is on its
 // way could not be barred. Whoever looks at the lock next waits for its answer.
-func (t *existence) writeOn(ctx context.Context, row record.Row, c content) (record.Row, time.Time, error) {
+func (t *foreignTable) writeDetached(ctx context.Context, row record.Row, c objectContent) (record.Row, time.Time, error) {
 	type answer struct {
 		row     record.Row
 		written time.Time
@@ -202,7 +202,7 @@ func (t *existence) writeOn(ctx context.Context, row record.Row, c content) (rec
 		return record.Row{}, time.Time{}, errors.Join(record.ErrUnsent, err)
 	}
 	answered, over := make(chan answer, 1), make(chan struct{})
-	going, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
+	going, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxWriteTime)
 	t.mu.Lock()
 	if t.life.Err() != nil {
 		t.mu.Unlock()
@@ -212,7 +212,7 @@ func (t *existence) writeOn(ctx context.Context, row record.Row, c content) (rec
 	t.writes.Go(func() {
 		defer cancel()
 		defer close(over)
-		row, written, err := t.write(going, row, c)
+		row, written, err := t.writeObject(going, row, c)
 		answered <- answer{row, written, err}
 	})
 	t.mu.Unlock()
@@ -221,19 +221,19 @@ func (t *existence) writeOn(ctx context.Context, row record.Row, c content) (rec
 		return a.row, a.written, a.err
 	case <-ctx.Done():
 		t.mu.Lock()
-		t.astray[row.Name] = append(t.astray[row.Name], over)
+		t.abandonedWrites[row.Name] = append(t.abandonedWrites[row.Name], over)
 		t.mu.Unlock()
 		return record.Row{}, time.Time{}, ctx.Err()
 	}
 }
 
-// settle waits for the writes whose callers have gone.
-func (t *existence) settle(ctx context.Context, name string) error {
+// awaitWrites waits for the writes whose callers have gone.
+func (t *foreignTable) awaitWrites(ctx context.Context, name string) error {
 	for {
 		t.mu.Lock()
-		waits := t.astray[name]
+		waits := t.abandonedWrites[name]
 		if len(waits) == 0 {
-			delete(t.astray, name)
+			delete(t.abandonedWrites, name)
 			t.mu.Unlock()
 			return nil
 		}
@@ -245,19 +245,19 @@ func (t *existence) settle(ctx context.Context, name string) error {
 			return ctx.Err()
 		}
 		t.mu.Lock()
-		if waits := t.astray[name]; len(waits) > 0 && waits[0] == over {
-			t.astray[name] = waits[1:]
+		if waits := t.abandonedWrites[name]; len(waits) > 0 && waits[0] == over {
+			t.abandonedWrites[name] = waits[1:]
 		}
 		t.mu.Unlock()
 	}
 }
 
 // List gives what Load gives for each object.
-func (t *existence) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
-	return t.list(ctx, prefix, "", t.Load)
+func (t *foreignTable) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+	return t.listRows(ctx, prefix, "", t.Load)
 }
 
-func (t *existence) Close() error {
+func (t *foreignTable) Close() error {
 	t.mu.Lock()
 	t.end()
 	t.mu.Unlock()

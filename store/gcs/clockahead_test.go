@@ -19,22 +19,22 @@ func TestOddDate(t *testing.T) {
 		for what, stays := range map[string]bool{"some replies": false, "all replies": true} {
 			t.Run(string(layout)+", "+what, func(t *testing.T) {
 				t.Parallel()
-				s := start(t)
-				holder, _ := open(t, s, quickIn(layout))
-				other, _ := open(t, s, quickIn(layout))
-				release(t, other, acquire(t, other, mutex("before", time.Minute)).Claim)
-				g := acquire(t, holder, mutex("m", ttl))
+				s := startServer(t)
+				holder, _ := mustOpen(t, s, quickLayoutOptions(layout))
+				other, _ := mustOpen(t, s, quickLayoutOptions(layout))
+				release(t, other, acquire(t, other, mutexClaim("before", time.Minute)).Claim)
+				g := acquire(t, holder, mutexClaim("m", ttl))
 				believes := func() bool { return holder.Info().Clock.Since(g.Since) < ttl-driver.Margin(ttl) }
 				s.Shift(ahead)
 				for n := range 6 {
-					if _, err := other.Acquire(t.Context(), mutex("m", ttl)); !errors.Is(err, driver.ErrHeld) && believes() {
+					if _, err := other.Acquire(t.Context(), mutexClaim("m", ttl)); !errors.Is(err, driver.ErrHeld) && believes() {
 						t.Fatalf("beside a living holder: %v", err)
 					}
 					if n == 2 && !stays {
 						s.Shift(0)
 					}
 				}
-				next := acquire(t, other, storetest.Waiting(mutex("m", ttl)))
+				next := acquire(t, other, storetest.Waiting(mutexClaim("m", ttl)))
 				if believes() || next.Token <= g.Token {
 					t.Errorf("let in %v after the start of a grant of %v, with token %d after %d", holder.Info().Clock.Since(g.Since), ttl, next.Token, g.Token)
 				}
@@ -42,9 +42,9 @@ func TestOddDate(t *testing.T) {
 				if stays {
 					return
 				}
-				g = acquire(t, holder, mutex("m", ttl))
+				g = acquire(t, holder, mutexClaim("m", ttl))
 				for {
-					if _, err := other.Acquire(t.Context(), mutex("m", ttl)); err == nil {
+					if _, err := other.Acquire(t.Context(), mutexClaim("m", ttl)); err == nil {
 						break
 					} else if late := holder.Info().Clock.Since(g.Since) - ttl; late > 5*time.Second { // of 1 s that is promised; the machine may be slow
 						t.Fatalf("a dead holder stands %v after its TTL: %v", late, err)

@@ -13,18 +13,18 @@ import (
 // renew and one to release it; one read more to see what a stranger has done.
 func TestRequests(t *testing.T) {
 	t.Parallel()
-	ctx, s := t.Context(), start(t)
-	ours, _ := open(t, s, quick())
-	theirs, _ := open(t, s, quick())
+	ctx, s := t.Context(), startServer(t)
+	ours, _ := mustOpen(t, s, quickOptions())
+	theirs, _ := mustOpen(t, s, quickOptions())
 	expect := func(what, want string) {
 		t.Helper()
-		if got := s.Counted(); got != want {
+		if got := s.Counts(); got != want {
 			t.Errorf("%s took %s, not %s", what, got, want)
 		}
 	}
 	expect("opening twice", "read 2")
 
-	a := acquire(t, ours, mutex("m", time.Minute))
+	a := acquire(t, ours, mutexClaim("m", time.Minute))
 	expect("taking an absent lock", "insert 1")
 	if err := renew(t, ours, a).Err; err != nil {
 		t.Fatal(err)
@@ -32,19 +32,19 @@ func TestRequests(t *testing.T) {
 	expect("renewing", "insert 1")
 	release(t, ours, a.Claim)
 	expect("releasing", "insert 1")
-	a = acquire(t, ours, mutex("m", time.Minute))
+	a = acquire(t, ours, mutexClaim("m", time.Minute))
 	expect("taking a lock as it was left", "insert 1")
-	if _, err := theirs.Acquire(ctx, mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+	if _, err := theirs.Acquire(ctx, mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
 		t.Fatal(err)
 	}
 	expect("being refused by a stranger's lock", "read 1, insert 1")
-	if _, err := theirs.Acquire(ctx, mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+	if _, err := theirs.Acquire(ctx, mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
 		t.Fatal(err)
 	}
 	expect("being refused again", "read 1")
 	release(t, ours, a.Claim)
 	expect("releasing", "insert 1")
-	a = acquire(t, theirs, mutex("m", time.Minute))
+	a = acquire(t, theirs, mutexClaim("m", time.Minute))
 	expect("taking a lock that a stranger has left", "read 1, insert 1")
 	if _, err := theirs.Inspect(ctx, "m"); err != nil {
 		t.Fatal(err)
@@ -59,21 +59,21 @@ func TestRequests(t *testing.T) {
 // TestWaitersCost promises that a plain claim that waits writes nothing, and tells what it reads.
 func TestWaitersCost(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	holder, _ := open(t, s, quick())
-	waiter, _ := open(t, s, quick())
-	acquire(t, holder, mutex("m", time.Minute))
-	c := mutex("m", time.Minute)
+	s := startServer(t)
+	holder, _ := mustOpen(t, s, quickOptions())
+	waiter, _ := mustOpen(t, s, quickOptions())
+	acquire(t, holder, mutexClaim("m", time.Minute))
+	c := mutexClaim("m", time.Minute)
 	c.Wait = true
 	begun := len(s.Writes("locks/m"))
-	s.Counted()
+	s.Counts()
 	const d = 5 * time.Second
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	if _, err := waiter.Acquire(ctx, c); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}
-	t.Logf("a waiter's requests in its first %v: %s (times 12 for a minute, at the most)", d, s.Counted())
+	t.Logf("a waiter's requests in its first %v: %s (times 12 for a minute, at the most)", d, s.Counts())
 	if n := len(s.Writes("locks/m")) - begun; n != 0 {
 		t.Errorf("a waiting claim wrote %d times", n)
 	}

@@ -18,10 +18,10 @@ import (
 	"github.com/holdfast-go/holdfast/store/gcs"
 )
 
-// mute is a service of an empty bucket that falls silent: it takes requests in and answers none.
-type mute struct{ silent bool }
+// silentTransport is a service of an empty bucket that falls silent: it takes requests in and answers none.
+type silentTransport struct{ silent bool }
 
-func (m *mute) RoundTrip(r *http.Request) (*http.Response, error) {
+func (m *silentTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if m.silent {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
@@ -30,11 +30,11 @@ func (m *mute) RoundTrip(r *http.Request) (*http.Response, error) {
 		Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
 }
 
-// TestSilent: a service that answers nothing, while the connection stands, ends a wait when the claim's patience is over; the
+// TestServiceStopsAnswering: a service that answers nothing, while the connection stands, ends a wait when the claim's patience is over; the
 // caller's context need not end.
-func TestSilent(t *testing.T) {
+func TestServiceStopsAnswering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &mute{}
+		m := &silentTransport{}
 		client, err := storage.NewClient(t.Context(), option.WithHTTPClient(&http.Client{Transport: m}))
 		if err != nil {
 			t.Fatal(err)
@@ -48,7 +48,7 @@ func TestSilent(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		from := time.Now()
-		_, err = s.Acquire(ctx, storetest.Waiting(mutex("m", time.Minute)))
+		_, err = s.Acquire(ctx, storetest.Waiting(mutexClaim("m", time.Minute)))
 		if took := time.Since(from); took > 30*time.Second || err == nil || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("after %v: %v", took, err)
 		}

@@ -18,11 +18,11 @@ import (
 // TestTableContract: the bare records keep their contract, also when replies are lost.
 func TestTableContract(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := startServer(t)
 	storetest.ConformTable(t, tabletest.Harness{
 		Open: func(ctx context.Context) (record.Table, error) {
-			client, _ := dial(t, s)
-			return gcs.NewTable(ctx, client, bucket, quick())
+			client, _ := newClient(t, s)
+			return gcs.NewTable(ctx, client, bucket, quickOptions())
 		},
 		Lossy: func(ctx context.Context, fate func() drivertest.Fate) (record.Table, error) {
 			hc := &http.Client{Transport: &drivertest.Transport{Fate: fate}}
@@ -31,7 +31,7 @@ func TestTableContract(t *testing.T) {
 				return nil, err
 			}
 			t.Cleanup(func() { client.Close() })
-			return gcs.NewTable(ctx, client, bucket, quick())
+			return gcs.NewTable(ctx, client, bucket, quickOptions())
 		},
 	})
 }

@@ -1,0 +1,78 @@
+package gcs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// foreignStore is a store in a foreign layout: it refuses all but the plain mutex, and shows who is foreign.
+type foreignStore struct {
+	driver.Store
+	layout Layout
+}
+
+func (s *foreignStore) Info() driver.Info {
+	i := s.Store.Info()
+	i.Kinds, i.Order, i.MaxHolders, i.MaxWaiters = []driver.Kind{driver.KindMutex}, driver.OrderNone, 1, 0
+	return i
+}
+
+func (s *foreignStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if c.Kind != driver.KindMutex || c.Fair {
+		return driver.Grant{}, fmt.Errorf("%w: the layout %s carries a mutex without a line only", driver.ErrUnsupported, s.layout)
+	}
+	g, err := s.Store.Acquire(ctx, c)
+	var held *driver.HeldError
+	if errors.As(err, &held) {
+		markForeign(held.Holders)
+	}
+	return g, err
+}
+
+func (s *foreignStore) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+	l, err := s.Store.Inspect(ctx, name)
+	return showLock(l), err
+}
+
+func (s *foreignStore) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
+	return func(yield func(driver.Lock, error) bool) {
+		for l, err := range s.Store.List(ctx, prefix) {
+			if !yield(showLock(l), err) {
+				return
+			}
+		}
+	}
+}
+
+func (s *foreignStore) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	return s.Store.(driver.Detacher).Detach(ctx, g, keep)
+}
+
+func (s *foreignStore) Explain(c driver.Claim) driver.Plan {
+	return s.Store.(driver.Explainer).Explain(c)
+}
+
+func showLock(l driver.Lock) driver.Lock {
+	if markForeign(l.Holders) {
+		l.Token = 0
+	}
+	return l
+}
+
+func markForeign(holders []driver.ClaimInfo) (any bool) {
+	for i := range holders {
+		if h := &holders[i]; strings.HasPrefix(h.Ref, foreignIDPrefix) {
+			any, h.Foreign, h.Token = true, true, 0
+			if h.TTL == noEndTTL {
+				h.TTL = 0
+			}
+		}
+	}
+	return any
+}
