@@ -130,7 +130,7 @@ func TestAWSLockReleaseNotSent(t *testing.T) {
 			return (&net.Dialer{}).DialContext(ctx, network, addr)
 		}}}
 	})
-	holder, err := New(t.Context(), client, &Options{Table: table, Layout: LayoutAWSLock})
+	holder, err := New(t.Context(), client, table, &Options{Layout: LayoutAWSLock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestForeignWatch(t *testing.T) {
 	if took, err := tries(patient, "alive"); !errors.Is(err, driver.ErrHeld) || took > 20*time.Second {
 		t.Errorf("beside a living holder: %v after %v", err, took)
 	}
-	if _, err := New(t.Context(), direct, &Options{Table: table, ForeignWatch: time.Second}); !errors.Is(err, driver.ErrInvalid) {
+	if _, err := New(t.Context(), direct, table, &Options{ForeignWatch: time.Second}); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("without that layout: %v", err)
 	}
 }
@@ -223,7 +223,7 @@ func TestForeignWatch(t *testing.T) {
 // as Info says, and that Info says so.
 func TestTokensAcrossForeignPut(t *testing.T) {
 	t.Parallel()
-	for _, layout := range []string{"", "&layout=awslock&partition=primary_id"} {
+	for _, layout := range []string{"", "&layout=awslock&partition-key=primary_id"} {
 		t.Run("layout"+layout, func(t *testing.T) {
 			t.Parallel()
 			table, direct := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)

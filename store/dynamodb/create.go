@@ -66,7 +66,7 @@ func (l *tableClient) explainKeyMismatch(ctx context.Context, err error) error {
 			}
 		}
 	}
-	return fmt.Errorf("%w: the table %q has the key%s, and is needed with HASH %s (S) alone: name its key with partition=, or use another table",
+	return fmt.Errorf("%w: the table %q has the key%s, and is needed with HASH %s (S) alone: name its key with partition-key=, or use another table",
 		driver.ErrInvalid, l.tableName, has, l.partitionKey)
 }
 

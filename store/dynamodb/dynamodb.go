@@ -58,8 +58,6 @@ import (
 
 // Options are how a store uses a table.
 type Options struct {
-	// Table is the table's name.
-	Table string
 	// PartitionKey is the table's partition key, a string. Default: primary_id; for LayoutAWSLock: key.
 	PartitionKey string
 	// TTLAttribute is the attribute by which foreign clients judge, and the table's TTL. Default: expired_at.
@@ -94,12 +92,13 @@ const reservedChar = "\x00"
 
 // New makes a store of a client, which stays the caller's. It makes one read, which shows that the table is there and has the
 // right key, and tells the service's clock. Whatever retries the client is set up with are not used.
-func New(ctx context.Context, client *sdk.Client, opts *Options) (driver.Store, error) {
-	l, err := connectTable(ctx, client, opts)
+func New(ctx context.Context, client *sdk.Client, tableName string, opts *Options) (driver.Store, error) {
+	opts = cmp.Or(opts, &Options{})
+	c, err := connectTable(ctx, client, tableName, opts)
 	if err != nil {
 		return nil, err
 	}
-	return opts.newStore(l), nil
+	return opts.newStore(c), nil
 }
 
 func (o *Options) newStore(l *tableClient) driver.Store {
@@ -127,8 +126,6 @@ func (o *Options) ttlAttribute() string {
 // checkOptions reports what is wrong with options.
 func (o *Options) checkOptions() error {
 	switch {
-	case o == nil || o.Table == "":
-		return fmt.Errorf("%w: name the table: Options.Table", driver.ErrInvalid)
 	case !slices.Contains([]Layout{"", LayoutRecord, LayoutAWSLock}, o.Layout):
 		return fmt.Errorf("%w: a layout is %s or %s, not %q", driver.ErrInvalid, LayoutRecord, LayoutAWSLock, o.Layout)
 	case !slices.Contains([]LeaseFormat{"", LeaseFormatMillis, LeaseFormatDuration}, o.LeaseFormat):
@@ -155,8 +152,9 @@ const maxPrefix = 1024
 
 // NewTable gives bare records beside the locks, for what is built on records but is no lock. They have no expired_at:
 // neither foreign clients nor the table's TTL touch them.
-func NewTable(ctx context.Context, client *sdk.Client, opts *Options) (record.Table, error) {
-	l, err := connectTable(ctx, client, opts)
+func NewTable(ctx context.Context, client *sdk.Client, tableName string, opts *Options) (record.Table, error) {
+	opts = cmp.Or(opts, &Options{})
+	l, err := connectTable(ctx, client, tableName, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -164,11 +162,14 @@ func NewTable(ctx context.Context, client *sdk.Client, opts *Options) (record.Ta
 }
 
 // connectTable checks the table, and makes it if that is wanted.
-func connectTable(ctx context.Context, client *sdk.Client, opts *Options) (*tableClient, error) {
+func connectTable(ctx context.Context, client *sdk.Client, tableName string, opts *Options) (*tableClient, error) {
+	if tableName == "" {
+		return nil, fmt.Errorf("%w: a DynamoDB store needs the name of its table", driver.ErrInvalid)
+	}
 	if err := opts.checkOptions(); err != nil {
 		return nil, err
 	}
-	l := newTableClient(client, opts.Table, opts.partitionKey(), opts.Clock)
+	l := newTableClient(client, tableName, opts.partitionKey(), opts.Clock)
 	if err := l.checkTable(ctx, opts.Create, opts.ttlAttribute()); err != nil {
 		_ = l.Close()
 		return nil, err

@@ -17,8 +17,8 @@ func TestAfterIdleHours(t *testing.T) {
 	table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
 	var passed atomic.Int64
 	hand := func() time.Duration { return driver.SystemClock.Monotonic() + time.Duration(passed.Load()) }
-	o := &Options{Table: table, Create: true, Layout: LayoutAWSLock, Clock: driver.Clock{Monotonic: hand, Boottime: hand}}
-	s, err := New(t.Context(), dynamodbtest.Client(p.Endpoint), o)
+	o := &Options{Create: true, Layout: LayoutAWSLock, Clock: driver.Clock{Monotonic: hand, Boottime: hand}}
+	s, err := New(t.Context(), dynamodbtest.Client(p.Endpoint), table, o)
 	if err != nil {
 		t.Fatal(err)
 	}

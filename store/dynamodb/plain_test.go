@@ -393,7 +393,7 @@ func plainUnlock(t testing.TB, client *sdk.Client, table, key, owner string, del
 func TestNames(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName()+".Locks_1", dynamodbtest.Client(sharedServer(t).Endpoint)
-	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&partition=name&expires=ttl&prefix=app/"))
+	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&partition-key=name&ttl-attribute=ttl&prefix=app/"))
 	g := acquire(t, s, mutexClaim("m", time.Minute))
 	out, err := client.Scan(t.Context(), &sdk.ScanInput{TableName: &table})
 	if err != nil {

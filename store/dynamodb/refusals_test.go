@@ -47,9 +47,9 @@ func TestErrorsOfRefusals(t *testing.T) {
 	}
 	for raw, words := range map[string][]string{
 		"dynamodb://no-such-table?region=eu-central-1&endpoint=" + endpoint:                      {"no-such-table", "create=true", "region"},
-		"dynamodb://" + table + "?region=eu-central-1&partition=other&endpoint=" + endpoint:      {"primary_id (S)", "other"},
+		"dynamodb://" + table + "?region=eu-central-1&partition-key=other&endpoint=" + endpoint:      {"primary_id (S)", "other"},
 		"dynamodb://" + sorted + "?region=eu-central-1&create=true&endpoint=" + endpoint:         {"RANGE n (N)", "primary_id"},
-		"dynamodb://" + table + "?region=eu-central-1&partition=expired_at&endpoint=" + endpoint: {"expired_at"},
+		"dynamodb://" + table + "?region=eu-central-1&partition-key=expired_at&endpoint=" + endpoint: {"expired_at"},
 		"dynamodb://" + table + "?region=eu-central-1&endpoint=nowhere":                          {"https://"},
 		"dynamodb://AKIA:hunter2@" + table + "?region=eu-central-1":                              {"AWS_ACCESS_KEY_ID"},
 		"dynamodb://?region=eu-central-1":                                                        {"dynamodb://table"},
@@ -124,7 +124,7 @@ func TestRecordTooLarge(t *testing.T) {
 	c := mutexClaim("m", time.Minute)
 	c.Meta = strings.Repeat("m", s.Info().MaxMeta)
 	release(t, s, acquire(t, s, c).Claim)
-	rows, err := NewTable(t.Context(), client, &Options{Table: table})
+	rows, err := NewTable(t.Context(), client, table, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

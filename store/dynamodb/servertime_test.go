@@ -28,7 +28,7 @@ func TestCron(t *testing.T) {
 			g := acquire(t, dead, mutexClaim(name, ttl))
 			silent := clock.Now() // from here on, by whatever time the service has made it
 			comes := func() error {
-				s, err := New(t.Context(), dynamodbtest.Client(sharedServer(t).Endpoint), &Options{Table: table, Clock: shiftedClock(time.Duration(i-5) * time.Hour / 5)})
+				s, err := New(t.Context(), dynamodbtest.Client(sharedServer(t).Endpoint), table, &Options{Clock: shiftedClock(time.Duration(i-5) * time.Hour / 5)})
 				if err != nil {
 					t.Error(err)
 					return err
@@ -72,7 +72,7 @@ func TestClockOff(t *testing.T) {
 			p.Shift(off) // to this test it is all others who are off
 			// Two of ours whose own clocks are an hour apart, too.
 			one := mustOpen(t, storeURL(table, p.Endpoint, ""))
-			two, err := New(t.Context(), dynamodbtest.Client(p.Endpoint), &Options{Table: table, Clock: shiftedClock(time.Hour)})
+			two, err := New(t.Context(), dynamodbtest.Client(p.Endpoint), table, &Options{Clock: shiftedClock(time.Hour)})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,6 +16,6 @@ func TestTableContract(t *testing.T) {
 	table, endpoint := newTableName(), sharedServer(t).Endpoint
 	mustOpen(t, storeURL(table, endpoint, "")) // makes the table
 	storetest.ConformTable(t, tabletest.Harness{Open: func(ctx context.Context) (record.Table, error) {
-		return NewTable(ctx, dynamodbtest.Client(endpoint), &Options{Table: table})
+		return NewTable(ctx, dynamodbtest.Client(endpoint), table, nil)
 	}})
 }

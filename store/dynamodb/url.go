@@ -26,9 +26,9 @@ func init() { driver.Register("dynamodb", openURL) }
 //	endpoint=URL  another address than the region's, for an emulator or a private endpoint
 //	profile=P     of the shared files
 //	create=true   makes the table if there is none
-//	partition=K, expires=E   the table's partition key and TTL attribute, if not primary_id and expired_at
+//	partition-key=K, expires=E   the table's partition key and TTL attribute, if not primary_id and expired_at
 //	prefix=P      starts all keys
-//	layout=awslock, lease=duration   the layout of the AWS lock client, and of dynamolock: see LayoutAWSLock and Lease
+//	layout=awslock, lease-format=duration   the layout of the AWS lock client, and of dynamolock: see LayoutAWSLock and Lease
 //	foreign-watch=30s   for that layout: see Options.ForeignWatch
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	opts, settings, endpoint, err := readURL(u)
@@ -55,7 +55,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 		if endpoint != "" {
 			o.BaseEndpoint = &endpoint
 		}
-	}), opts)
+	}), u.Host, opts)
 	if err != nil {
 		transport.CloseIdleConnections()
 		return nil, err
@@ -65,7 +65,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 }
 
 func readURL(u *url.URL) (*Options, []func(*config.LoadOptions) error, string, error) {
-	opts := &Options{Table: u.Host}
+	opts := &Options{}
 	var settings []func(*config.LoadOptions) error
 	var endpoint string
 	textOf := func(to *string) func(string) error {
@@ -81,10 +81,10 @@ func readURL(u *url.URL) (*Options, []func(*config.LoadOptions) error, string, e
 			endpoint = v
 			return nil
 		},
-		"create":    func(v string) (err error) { opts.Create, err = strconv.ParseBool(v); return err },
-		"partition": textOf(&opts.PartitionKey), "expires": textOf(&opts.TTLAttribute), "prefix": textOf(&opts.Prefix),
-		"layout": func(v string) error { opts.Layout = Layout(v); return nil },
-		"lease":  func(v string) error { opts.LeaseFormat = LeaseFormat(v); return nil },
+		"create":        func(v string) (err error) { opts.Create, err = strconv.ParseBool(v); return err },
+		"partition-key": textOf(&opts.PartitionKey), "ttl-attribute": textOf(&opts.TTLAttribute), "prefix": textOf(&opts.Prefix),
+		"layout":       func(v string) error { opts.Layout = Layout(v); return nil },
+		"lease-format": func(v string) error { opts.LeaseFormat = LeaseFormat(v); return nil },
 		"foreign-watch": func(v string) (err error) {
 			opts.ForeignWatch, err = time.ParseDuration(v)
 			return err

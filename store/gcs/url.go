@@ -29,7 +29,7 @@ const maxIdleConns = 64
 //	anonymous=true    asks without credentials, as an emulator wants it
 //	layout=NAME       record, gcslock or vault: see Layout
 //	foreign-age=24h   see Options.ForeignAge
-//	pace=2s           see Options.Pace; 0: none
+//	write-interval=2s           see Options.Pace; 0: none
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	p, err := readURL(u)
 	if err != nil {
@@ -104,7 +104,7 @@ func readURL(u *url.URL) (urlSettings, error) {
 			p.opts.ForeignAge, err = time.ParseDuration(v)
 			return err
 		},
-		"pace": func(v string) (err error) {
+		"write-interval": func(v string) (err error) {
 			if p.opts.WriteInterval, err = time.ParseDuration(v); err == nil && p.opts.WriteInterval == 0 {
 				p.opts.WriteInterval = -1
 			}

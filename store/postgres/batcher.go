@@ -17,41 +17,47 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// batcher carry statements to the server over a few connections. Who finds a lane free carries his own statement. What
-// gathers while none is free is sent in one go, each statement a transaction of its own, and the answers are handed out
-// as they come. So many callers cost few connections and few packets, and one costs no more than his statement. A caller
-// whose context ends goes his way without harming a connection: what was sent goes on beside him.
+// batcher sends statements to the server over a few connections.
+//
+// A caller that finds a connection free sends its own statement on it. Statements that arrive while no
+// connection is free are queued, and sent together as soon as one is: each is still a transaction of its
+// own, and each caller gets its result as soon as it arrives. So many callers need few connections and
+// few packets, and a single caller pays no more than for its statement.
+//
+// When the context of a caller ends, the caller returns at once and no connection is harmed: the
+// statement that it has sent continues without it.
 type batcher struct {
 	pool          *pgxpool.Pool
 	location      *location
-	behindPooler  bool // a pooler is in between: nothing may be prepared for longer than a transaction
+	behindPooler  bool // nothing may be prepared for longer than a transaction
 	timeout       time.Duration
 	clock         driver.Clock
 	userCallbacks callbacks
-	onBrokenConn  func() // called when a connection broke: others that were idle may have broken with it
+	onBrokenConn  func() // called when a connection breaks: idle ones may have broken with it
 
 	life context.Context
 	end  context.CancelFunc
 
 	mu        sync.Mutex
-	freeConns int32      // lanes that nobody uses
-	queue     []*request // what waits for a lane
+	freeConns int32      // how many more connections the batcher may use
+	queue     []*request // statements that wait for a connection
 	running   sync.WaitGroup
 }
 
 const (
-	// maxBatch is how many statements a lane sends at once.
+	// maxBatch is how many statements are sent at once.
 	maxBatch = 16
-	// maxBatchBytes is how many bytes a lane sends without reading, beside its first statement: what fits into the buffers on
-	// the way even when the server does not read, because it waits for its answers to be read.
+	// maxBatchBytes is how many bytes are sent before replies are read, beside the first statement. It
+	// must fit into the buffers on the way: the server stops reading while its own replies are not read,
+	// and then neither side would go on.
 	maxBatchBytes = 16 << 10
 )
 
-// statement is one kind of statement, which each connection prepares once.
+// statement is one kind of statement. Each connection prepares it once.
 type statement struct {
 	name, text    string
-	formats       []int16 // of its parameters
-	standbyColumn int     // the column that says whether the server is a standby; 0: it only runs where one can write
+	formats       []int16 // formats of its parameters
+	standbyColumn int     // the column that says whether the server is a standby; 0: it runs on a primary only
 }
 
 func newStatement(text string, formats ...int16) *statement {
@@ -65,7 +71,7 @@ type request struct {
 	statement   *statement
 	params      [][]byte
 	result      chan result
-	callerSends bool // its caller has a lane for it
+	callerSends bool // a connection is reserved, and the caller sends the statement itself
 }
 
 func (r *request) paramsSize() (n int) {
@@ -75,30 +81,32 @@ func (r *request) paramsSize() (n int) {
 	return n
 }
 
-// result is what came of a statement: its rows, in binary.
+// result is what came of a statement: its rows in binary, or an error.
 type result struct {
 	rows               [][][]byte
 	isTimed            bool
-	sentAt, receivedAt driver.Instant // if timed: when it was sent, and when it had come
+	sentAt, receivedAt driver.Instant // if isTimed
 	err                error
-	stillPending       bool // the answer itself may still come
-	notSent            bool // the server has surely not got the statement
+	stillPending       bool // the real result may still arrive in request.result
+	notSent            bool // the server certainly did not receive the statement
 }
 
 func newBatcher(pool *pgxpool.Pool, p *location, behind bool, timeout time.Duration, clock driver.Clock) *batcher {
 	config := pool.Config()
-	l := &batcher{pool: pool, location: p, behindPooler: behind, timeout: timeout, clock: clock, onBrokenConn: func() {}, freeConns: config.MaxConns,
+	l := &batcher{pool: pool, location: p, behindPooler: behind, timeout: timeout, clock: clock,
+		onBrokenConn: func() {}, freeConns: config.MaxConns,
 		userCallbacks: callbacks{config.ConnConfig.OnNotice, config.ConnConfig.OnNotification}}
 	l.life, l.end = context.WithCancel(context.Background())
 	return l
 }
 
-// runStatement runs one statement. When ctx ends it returns at once, and the statement may take effect later.
+// runStatement runs one statement. It returns at once when ctx ends; the statement may take effect later.
 func (l *batcher) runStatement(ctx context.Context, st *statement, params ...[]byte) result {
 	return l.awaitResult(ctx, l.submitRequest(ctx, st, params...))
 }
 
-// submitRequest finds a lane for a statement, or lets it wait for one. It must be followed by await.
+// submitRequest reserves a connection for a statement, or queues it. awaitResult must follow: where a
+// connection is reserved, that is what sends the statement.
 func (l *batcher) submitRequest(ctx context.Context, st *statement, params ...[]byte) *request {
 	r := &request{ctx: ctx, statement: st, params: params, result: make(chan result, 1)}
 	if err := ctx.Err(); err != nil {
@@ -114,7 +122,7 @@ func (l *batcher) submitRequest(ctx context.Context, st *statement, params ...[]
 	if l.freeConns > 0 {
 		l.freeConns--
 		l.running.Add(1)
-		if r.callerSends = r.paramsSize() <= maxBatchBytes; r.callerSends { // and so sent without delay
+		if r.callerSends = r.paramsSize() <= maxBatchBytes; r.callerSends { // small enough to be sent without delay
 			return r
 		}
 		go l.sendQueued()
@@ -123,7 +131,7 @@ func (l *batcher) submitRequest(ctx context.Context, st *statement, params ...[]
 	return r
 }
 
-// awaitResult gives the answer, which comes once.
+// awaitResult returns the result, which arrives once.
 func (l *batcher) awaitResult(ctx context.Context, r *request) result {
 	if r.callerSends {
 		r.callerSends = false
@@ -149,7 +157,8 @@ func (l *batcher) awaitResult(ctx context.Context, r *request) result {
 	}
 }
 
-// releaseConn frees a lane, unless something waits for it.
+// releaseConn makes a connection free again, unless statements are queued. Then it reports true, and the
+// caller must send them.
 func (l *batcher) releaseConn() (more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,7 +170,7 @@ func (l *batcher) releaseConn() (more bool) {
 	return false
 }
 
-// sendQueued uses a lane for what waits, until nothing does.
+// sendQueued sends queued statements on one connection until none is left.
 func (l *batcher) sendQueued() {
 	for l.releaseConn() {
 		l.mu.Lock()
@@ -178,7 +187,7 @@ func (l *batcher) sendQueued() {
 		batch = slices.DeleteFunc(batch, func(r *request) bool {
 			err := r.ctx.Err()
 			if err != nil {
-				r.result <- result{err: err, notSent: true} // nobody waits for it, and it was not sent
+				r.result <- result{err: err, notSent: true} // its caller has gone, and it was not sent
 			}
 			return err != nil
 		})
@@ -195,8 +204,8 @@ func (l *batcher) close() {
 	l.running.Wait()
 }
 
-// sendBatch sends a batch and hands out its answers. If ctx ends in between it returns false, at once, and the lane goes on
-// without the caller.
+// sendBatch sends statements and hands out their results. If ctx ends before all results are there, it
+// returns false at once, and a goroutine reads the rest on the same connection.
 func (l *batcher) sendBatch(ctx context.Context, batch []*request) bool {
 	until := time.Now().Add(l.timeout)
 	timed, cancel := context.WithDeadline(ctx, until)
@@ -206,17 +215,19 @@ func (l *batcher) sendBatch(ctx context.Context, batch []*request) bool {
 	}
 	c, err := l.pool.Acquire(timed)
 	if err != nil {
-		if s := l.pool.Stat(); ctx.Err() == nil && timed.Err() != nil && l.life.Err() == nil && s.AcquiredConns() >= s.MaxConns() {
+		s := l.pool.Stat()
+		if ctx.Err() == nil && timed.Err() != nil && l.life.Err() == nil && s.AcquiredConns() >= s.MaxConns() {
 			err = poolExhaustedError(s.MaxConns())
 		}
-		if ctx.Err() == nil && !isServerError(err) { // a server that takes no more connections, or no more of ours, keeps those that stand
+		// A server that refuses a new connection keeps the existing ones.
+		if ctx.Err() == nil && !isServerError(err) {
 			l.onBrokenConn()
 		}
 		l.failRequests(batch, result{err: err, notSent: true})
 		return true
 	}
 	t := &sentBatch{batcher: l, unanswered: batch, conn: c, pg: c.Conn().PgConn()}
-	goesOn := false // the answer may still come
+	goesOn := false // the connection works, and results may still arrive
 	if err = t.writeStatements(); err == nil {
 		err = t.readResults(timed)
 		timeout := net.Error(nil)
@@ -235,7 +246,7 @@ func (l *batcher) sendBatch(ctx context.Context, batch []*request) bool {
 	return false
 }
 
-// failRequests answers statements that will get no answer.
+// failRequests gives an error to statements that will get no other result.
 func (l *batcher) failRequests(batch []*request, a result) {
 	if l.life.Err() != nil {
 		a.err = driver.ErrClosed
@@ -245,22 +256,22 @@ func (l *batcher) failRequests(batch []*request, a result) {
 	}
 }
 
-// sentBatch is a batch on its way.
+// sentBatch is a batch that was sent and is not answered yet.
 type sentBatch struct {
 	batcher     *batcher
-	unanswered  []*request // what is not answered yet
+	unanswered  []*request // in the order of their results
 	conn        *pgxpool.Conn
 	pg          *pgconn.PgConn
 	sentAt      driver.Instant
-	awaitsFirst bool       // the first answer has not come
-	rows        [][][]byte // of the answer that is coming
-	completed   bool       // the statement is done, and what comes now is said by its commit
-	refusal     error      // in the answer
-	unusable    bool       // the connection is of no use any more
+	awaitsFirst bool       // the first result has not arrived; only its time says something about the server's clock
+	rows        [][][]byte // of the result that is arriving
+	completed   bool       // the statement is done: what arrives now comes from its commit
+	refusal     error      // of the statement whose result is arriving
+	unusable    bool       // the connection must be closed
 }
 
 var (
-	binaryResults  = []int16{1} // all results
+	binaryResults  = []int16{1} // for all columns
 	executeMessage = &pgproto3.Execute{}
 	syncMessage    = &pgproto3.Sync{}
 )
@@ -276,7 +287,8 @@ func (t *sentBatch) writeStatements() error {
 		if name == "" || known[name] == nil && !slices.ContainsFunc(t.unanswered[:i], same) {
 			f.SendParse(&pgproto3.Parse{Name: name, Query: r.statement.text})
 		}
-		f.SendBind(&pgproto3.Bind{PreparedStatement: name, ParameterFormatCodes: r.statement.formats, Parameters: r.params, ResultFormatCodes: binaryResults})
+		f.SendBind(&pgproto3.Bind{PreparedStatement: name, ParameterFormatCodes: r.statement.formats,
+			Parameters: r.params, ResultFormatCodes: binaryResults})
 		f.SendExecute(executeMessage)
 		f.SendSync(syncMessage)
 	}
@@ -288,7 +300,8 @@ func (t *sentBatch) writeStatements() error {
 	return f.Flush()
 }
 
-// readResults hands out answers as they come. After an error that is a time-out, as when ctx ends, it can be called again.
+// readResults hands out results as they arrive. It returns an error that is a timeout when ctx ends; then
+// it can be called again.
 func (t *sentBatch) readResults(ctx context.Context) error {
 	var mu sync.Mutex
 	over := false
@@ -308,8 +321,8 @@ func (t *sentBatch) readResults(ctx context.Context) error {
 		}
 	}()
 	for len(t.unanswered) > 0 {
-		// Not by PgConn.ReceiveMessage: when a connection breaks, that has the server cancel what runs, and a commit that
-		// waits for the standbys would go on without them.
+		// PgConn.ReceiveMessage must not be used. When a connection breaks, it makes the server cancel the
+		// running statement, and a commit that waits for the standbys would then finish without them.
 		m, err := t.pg.Frontend().Receive()
 		if err != nil {
 			return err
@@ -332,9 +345,10 @@ func (t *sentBatch) readResults(ctx context.Context) error {
 			}
 			t.batcher.userCallbacks.forwardNotice(t.pg, &notice)
 		case *pgproto3.NotificationResponse:
-			t.batcher.userCallbacks.forwardNotification(t.pg, &pgconn.Notification{PID: m.PID, Channel: m.Channel, Payload: m.Payload})
+			t.batcher.userCallbacks.forwardNotification(t.pg,
+				&pgconn.Notification{PID: m.PID, Channel: m.Channel, Payload: m.Payload})
 		case *pgproto3.ParameterStatus:
-			t.unusable = true // the connection itself has to know it
+			t.unusable = true // only pgx's own reader would note the new value
 		case *pgproto3.ReadyForQuery:
 			a := result{rows: t.rows, err: t.refusal}
 			if t.unanswered[0].statement.isFromStandby(a.rows) && !t.batcher.location.mayReadStandby() {
@@ -351,7 +365,7 @@ func (t *sentBatch) readResults(ctx context.Context) error {
 	return nil
 }
 
-// callbacks are what the pool's user wants to be told of its connections. They may be nil.
+// callbacks are the handlers that the user has set on the pool's connections. They may be nil.
 type callbacks struct {
 	onNotice       pgconn.NoticeHandler
 	onNotification pgconn.NotificationHandler
@@ -369,12 +383,12 @@ func (c callbacks) forwardNotification(pg *pgconn.PgConn, n *pgconn.Notification
 	}
 }
 
-// isFromStandby reports whether a standby has answered: what it knows may be old.
+// isFromStandby reports whether the reply came from a standby, whose data may be old.
 func (s *statement) isFromStandby(rows [][][]byte) bool {
 	return s.standbyColumn > 0 && len(rows) > 0 && rows[0][s.standbyColumn][0] != 0
 }
 
-// cloneRow copies a row out of the connection's buffer.
+// cloneRow copies a row: the connection reuses its buffer.
 func cloneRow(row [][]byte) [][]byte {
 	size := 0
 	for _, v := range row {
@@ -390,7 +404,8 @@ func cloneRow(row [][]byte) [][]byte {
 	return to
 }
 
-// finishBatch gives the connection back. What was sent and is not answered may have taken effect.
+// finishBatch gives the connection back to the pool. Statements that were sent and not answered may have
+// taken effect.
 func (t *sentBatch) finishBatch(err error) {
 	if err != nil || t.unusable {
 		ctx, cancel := context.WithTimeout(context.Background(), t.batcher.timeout/10)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// dialer makes the connections of a pool of this package's own, and can end them all at once.
+// dialer makes the connections of a store's own pool, so that Close can put a deadline on all of them.
 type dialer struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
@@ -19,7 +19,7 @@ func newDialer(dial func(ctx context.Context, network, addr string) (net.Conn, e
 	return &dialer{dial: dial, conns: map[net.Conn]bool{}}
 }
 
-// Dial connects.
+// Dial connects, and tracks the connection until it is closed.
 func (d *dialer) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	c, err := d.dial(ctx, network, addr)
 	if err != nil {
@@ -32,7 +32,7 @@ func (d *dialer) Dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return tc, nil
 }
 
-// limitAllConns gives what is under way no more than this long.
+// limitAllConns gives what is running no more than this long.
 func (d *dialer) limitAllConns(left time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

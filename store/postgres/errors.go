@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// The server's answers that mean something here. Appendix A of PostgreSQL's manual lists them.
+// The error codes of the server that the store handles. Appendix A of PostgreSQL's manual lists all.
 const (
 	notPermitted     = "42501"
 	noTable          = "42P01"
@@ -28,8 +28,9 @@ const (
 	unknownStatement = "26000"
 )
 
-// explainError puts an error in the driver's terms. What is not final may pass, and after it the outcome of a write is taken
-// to be unknown, also where PostgreSQL is sure that it was refused: looking once more costs little.
+// explainError translates an error into the driver's terms. What is not final may pass. After such an error
+// the outcome of a write counts as unknown, even where PostgreSQL is sure that it refused the write: one
+// more read costs little.
 func (p *location) explainError(err error) error {
 	var refused *pgconn.PgError
 	var denied *pgconn.ConnectError
@@ -49,7 +50,8 @@ func (p *location) explainRefusal(e *pgconn.PgError) error {
 	case serialization, deadlock:
 		return fmt.Errorf("%w (%s)", record.ErrConflict, e.Message)
 	case notPermitted:
-		return fmt.Errorf("%w: %s: GRANT %s ON %s, and USAGE on its schema, to the user", driver.ErrDenied, e.Message, strings.Join(p.requiredPrivileges(), ", "), p.locksTable)
+		return fmt.Errorf("%w: %s: GRANT %s ON %s, and USAGE on its schema, to the user",
+			driver.ErrDenied, e.Message, strings.Join(p.requiredPrivileges(), ", "), p.locksTable)
 	case noTable, noSchema:
 		return p.missingTableError()
 	case noColumn:
@@ -59,17 +61,20 @@ func (p *location) explainRefusal(e *pgconn.PgError) error {
 	case diskFull:
 		return fmt.Errorf("%w: the server's disk is full; make room and try again: %s", driver.ErrDenied, e.Message)
 	case lockNotAvailable:
-		return fmt.Errorf("PostgreSQL says: %s (%s): somebody has locked the table %s, or a row of it, for long: see pg_locks", e.Message, e.Code, p.locksTable)
+		return fmt.Errorf("PostgreSQL says: %s (%s): another session has locked the table %s, or a row of it, for long: see pg_locks",
+			e.Message, e.Code, p.locksTable)
 	case readOnly:
 		if p.mayReadStandby() {
-			return fmt.Errorf("%w: this PostgreSQL server takes no writes: it is a standby, or default_transaction_read_only is on; open the primary, "+
+			return fmt.Errorf("%w: this PostgreSQL server takes no writes: it is a standby, "+
+				"or default_transaction_read_only is on; open the primary, "+
 				"or name all servers and target_session_attrs=read-write in the URL", driver.ErrDenied)
 		}
 		hint := "with target_session_attrs=read-write in the URL another one is taken"
 		if !p.severalServers {
 			hint = "it took writes before"
 		}
-		return fmt.Errorf("PostgreSQL says: %s (%s): this server is a standby, or default_transaction_read_only is on; %s", e.Message, e.Code, hint)
+		return fmt.Errorf("PostgreSQL says: %s (%s): this server is a standby, or default_transaction_read_only is on; %s",
+			e.Message, e.Code, hint)
 	}
 	if strings.HasPrefix(e.Code, "28") { // invalid authorization
 		return fmt.Errorf("%w: %s: check the user and the password", driver.ErrDenied, e.Message)
@@ -77,42 +82,45 @@ func (p *location) explainRefusal(e *pgconn.PgError) error {
 	return fmt.Errorf("PostgreSQL says: %s (%s)", e.Message, e.Code)
 }
 
-// unreplicatedCommitError says that a commit has ended its wait for the synchronous standbys: somebody has cancelled it. What was
-// written stands here, and it is not known whether it stands there. A write that is answered after it is on a standby has what
-// came before it there as well.
+// unreplicatedCommitError means that a commit stopped waiting for the synchronous standbys, because its wait
+// was cancelled. The write is on this server, and it is not known whether it is on the standbys. A later
+// write that is confirmed by a standby proves that the earlier ones are there too.
 type unreplicatedCommitError struct{ message string }
 
 func (e *unreplicatedCommitError) Error() string {
 	return "PostgreSQL says: " + e.message + ": what was written may not be on the standbys"
 }
 
-// errStandbyReply is what a look at a standby comes to where the primary is meant.
+// errStandbyReply replaces the data that a standby has returned where the primary is meant.
 var errStandbyReply = &pgconn.PgError{Severity: "ERROR", Code: readOnly, Message: "what a standby shows may be old"}
 
-// isWarning reports whether the server warns. To a statement that is done it does so when its commit did not go as it should.
+// isWarning reports whether a notice is a warning. After a statement is complete, a warning means that its
+// commit did not end as it should.
 func isWarning(n *pgconn.Notice) bool {
 	return n.SeverityUnlocalized == "WARNING" || n.SeverityUnlocalized == "" && strings.HasPrefix(n.Code, "01")
 }
 
-// isServerError reports whether the server itself has answered with the error.
+// isServerError reports whether the server itself returned the error, so the connection works.
 func isServerError(err error) bool {
 	var e *pgconn.PgError
 	return errors.As(err, &e)
 }
 
-// isConnUnusable reports whether a connection is of no use any more after this error, though it is not broken: its statements have
-// to be prepared again, or its server has become a standby, and another connection may find the new primary.
+// isConnUnusable reports whether a connection must be closed after this error, though it is not broken: its
+// statements must be prepared again, or its server has become a standby and a new connection may reach the
+// new primary.
 func isConnUnusable(err error) bool {
 	var e *pgconn.PgError
 	return errors.As(err, &e) && (e.Code == planChanged || e.Code == unknownStatement || e.Code == readOnly)
 }
 
-// unsentError marks the error of a statement that the server has surely not got.
+// unsentError wraps the error of a statement that the server certainly did not receive.
 type unsentError struct{ error }
 
 func (u unsentError) Unwrap() []error { return []error{u.error, record.ErrUnsent} }
 
-// hiddenContextError hides from errors.Is that a time-out inside this package was some context's: only the caller's may look so.
+// hiddenContextError hides context errors from errors.Is: they come from timeouts inside this package, and
+// callers must not mistake them for the end of their own context.
 type hiddenContextError struct{ error }
 
 func (f hiddenContextError) Is(target error) bool {
@@ -120,5 +128,6 @@ func (f hiddenContextError) Is(target error) bool {
 }
 
 func poolExhaustedError(size int32) error {
-	return fmt.Errorf("no free connection in the pool of %d: all are in use by the program itself; make the pool larger, or give the locks one of their own", size)
+	return fmt.Errorf("no free connection in the pool of %d: the program itself uses all of them; "+
+		"make the pool larger, or give the locks one of their own", size)
 }

@@ -9,19 +9,22 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Fence guards a resource in this database against a holder that has lost its lock and does not know it yet. Call it in the
-// transaction that does the work, with the token of the lease and a name for what the lock protects: the transaction
-// carries the largest token that the resource has seen, and a smaller one is refused, with an error that Is ErrLost; roll
-// back then. The same token passes again, so that the holder itself may repeat its work. Until the transaction ends, others
-// that fence the same resource wait for it, so the order of the tokens is that of the writes.
+// Fence protects a resource in this database from a holder that has lost its lock and does not know it yet.
 //
-// With synchronous standbys the token is on them when the work is, since both are in one commit. A commit that is answered with the
-// warning that it may not have been replicated, because somebody has cancelled its wait, may be lost in a fail-over, and the token
-// with it: take its outcome for unknown.
+// Call it in the transaction that does the work, with the token of the lease and a name for the resource that
+// the lock protects. The transaction stores the largest token that the resource has seen. A smaller token is
+// refused with an error that Is ErrLost; then roll back. The same token is accepted again, so the holder may
+// repeat its work. Other transactions that fence the same resource wait until this one ends, so writes are in
+// the order of their tokens.
 //
-// Tokens of exclusive locks only: those of readers and of semaphores say nothing about who came last. The lock itself may
-// be in any store. The fence table is made by [Migrate]; the options say where. Under REPEATABLE READ and above, waiting may
-// end in a serialization failure, and the whole transaction is to be repeated, as ever there.
+// With synchronous standbys the token is on them when the work is, because both are in one commit. But a
+// commit that returns the warning that it may not have been replicated, because its wait was cancelled, may
+// be lost in a failover, and its token with it. Treat its outcome as unknown.
+//
+// Use tokens of exclusive locks only: those of readers and of semaphores do not say which claim came last. The
+// lock itself may be in any store. [Migrate] makes the fence table; the options say where it is. Under
+// REPEATABLE READ and SERIALIZABLE, the wait may end in a serialization failure; then repeat the whole
+// transaction.
 func Fence(ctx context.Context, tx pgx.Tx, opts *Options, resource string, token int64) error {
 	p, err := opts.resolveLocation()
 	if err != nil {
@@ -36,7 +39,8 @@ func Fence(ctx context.Context, tx pgx.Tx, opts *Options, resource string, token
 		return fmt.Errorf("fencing %q by %s: %w", resource, p.fenceTable, err)
 	}
 	if tag.RowsAffected() == 0 {
-		return &driver.LossError{Cause: driver.LossTaken, Err: fmt.Errorf("the resource %q has seen a larger token than %d", resource, token)}
+		return &driver.LossError{Cause: driver.LossTaken,
+			Err: fmt.Errorf("the resource %q has seen a larger token than %d", resource, token)}
 	}
 	return nil
 }

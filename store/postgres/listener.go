@@ -11,9 +11,14 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// listener hears of changes on a connection of its own, which is there while anybody waits and a while longer. Before
-// somebody waits for a lock, it takes the shared advisory lock of the name's bucket, by which writers know that they have
-// to tell: a writer that had the bucket alone has committed by then, and the look that follows sees its row.
+// listener receives notifications of changes on a connection of its own, which is open while a caller
+// waits and for a while after.
+//
+// Notifications make commits wait for each other on the server, so writers send none when no client
+// waits. How they know: names are hashed into buckets, and a client that waits holds the shared advisory
+// lock of the bucket. A writer tries to take that lock exclusively, and notifies if it cannot. This does
+// not miss a change: a writer that had the bucket to itself has committed before the waiter got the
+// shared lock, and the read that the waiter does next sees the new row.
 type listener struct {
 	batcher  *batcher
 	location *location
@@ -23,40 +28,42 @@ type listener struct {
 	mu            sync.Mutex
 	subscriptions map[string]map[*subscription]bool // by name
 	interests     map[int32]*bucketInterest         // by bucket
-	interrupt     context.CancelFunc                // interrupts the waiting for notifications; nil while nobody does
-	isRunning     bool                              // a goroutine runs
-	connIdleTime  time.Duration                     // how long the connection is kept when nothing is waited for
+	interrupt     context.CancelFunc                // ends the wait for notifications; nil while nothing waits for them
+	isRunning     bool                              // the goroutine runs
+	connIdleTime  time.Duration                     // how long the connection is kept after the last bucket is given up
 	running       sync.WaitGroup
 }
 
-// bucketInterest is what is waited for in a bucket.
+// bucketInterest counts the waiters of a bucket.
 type bucketInterest struct {
 	waiters   int
-	idleSince time.Time     // when the last one left
-	locked    chan struct{} // closed when the lock is there
+	idleSince time.Time     // when the last waiter left
+	locked    chan struct{} // closed when the advisory lock of the bucket is held
 }
 
-// subscription is one who waits.
+// subscription is one waiter.
 type subscription struct {
-	notified chan struct{} // closed
+	notified chan struct{} // closed when the lock has changed, or may have
 	once     sync.Once
 }
 
 func (s *subscription) notify() { s.once.Do(func() { close(s.notified) }) }
 
 const (
-	bucketIdleTime      = 5 * time.Second  // how long a bucket's lock is kept after the last one has left
-	defaultConnIdleTime = time.Minute      // how long the connection is kept after the last bucket's lock
-	probeInterval       = 10 * time.Second // how often a silent connection is tried
+	bucketIdleTime      = 5 * time.Second  // how long a bucket's lock is kept after its last waiter has left
+	defaultConnIdleTime = time.Minute      // how long the connection is kept after the last bucket is given up
+	probeInterval       = 10 * time.Second // how often a connection without notifications is tested
 )
 
 func newListener(l *batcher, p *location) *listener {
-	n := &listener{batcher: l, location: p, subscriptions: map[string]map[*subscription]bool{}, interests: map[int32]*bucketInterest{}, connIdleTime: defaultConnIdleTime}
+	n := &listener{batcher: l, location: p, subscriptions: map[string]map[*subscription]bool{},
+		interests: map[int32]*bucketInterest{}, connIdleTime: defaultConnIdleTime}
 	n.life, n.end = context.WithCancel(context.Background())
 	return n
 }
 
-// Wait subscribes first and looks second.
+// Wait subscribes first and reads second, so that a change between the two is not missed. It returns nil
+// when the record may have changed from this version.
 func (t *table) Wait(ctx context.Context, name, version string) error {
 	n := t.listener
 	s, live := n.subscribe(name)
@@ -133,14 +140,14 @@ func (n *listener) close() {
 	n.running.Wait()
 }
 
-// run keeps a connection while anybody waits.
+// run keeps a connection open while there are waiters, and makes a new one when it breaks.
 func (n *listener) run() {
 	for tries := 0; ; tries++ {
 		heard := n.serveConnection()
 		n.mu.Lock()
 		for _, seats := range n.subscriptions {
 			for s := range seats {
-				s.notify() // what has happened meanwhile was not heard
+				s.notify() // a notification may have been missed meanwhile
 			}
 		}
 		for b, w := range n.interests {
@@ -166,12 +173,12 @@ func (n *listener) run() {
 	}
 }
 
-// serveConnection connects and serves until something goes wrong, or nobody has waited for long. It reports whether it came to listen
-// at all.
+// serveConnection connects, and passes notifications on until an error occurs or there was no waiter for
+// connIdleTime. It reports whether it listened at all; run pauses between attempts that did not.
 func (n *listener) serveConnection() (heard bool) {
 	config := n.batcher.pool.Config()
-	config.ConnConfig.OnNotification = nil // the user's would get what is for us
-	// Each of several servers has its time, also behind one that is silent.
+	config.ConnConfig.OnNotification = nil // the user's handler must not get our notifications
+	// Each of several servers gets its time: an earlier one may not answer.
 	ctx, cancel := context.WithTimeout(n.life, n.batcher.timeout*time.Duration(1+len(config.ConnConfig.Fallbacks)))
 	if c := config.ConnConfig; c.ConnectTimeout == 0 || c.ConnectTimeout > n.batcher.timeout {
 		c.ConnectTimeout = n.batcher.timeout
@@ -198,7 +205,7 @@ func (n *listener) serveConnection() (heard bool) {
 	if err != nil {
 		return false
 	}
-	wanted := time.Now() // when anything was last waited for
+	wanted := time.Now() // when a bucket was last needed
 	for last := time.Now(); n.updateBucketLocks(c) == nil; {
 		heard = true
 		if n.isUnused() {
@@ -224,7 +231,7 @@ func (n *listener) serveConnection() (heard bool) {
 	return heard
 }
 
-// isUnused reports whether nothing is waited for, and has not been for a while.
+// isUnused reports whether no bucket is needed, nor was during the last bucketIdleTime.
 func (n *listener) isUnused() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -238,7 +245,8 @@ func (n *listener) execStatement(c *pgx.Conn, text string, args ...any) error {
 	return err
 }
 
-// updateBucketLocks takes the locks of buckets that are newly wanted, and gives back those that nobody has wanted for a while.
+// updateBucketLocks takes the advisory locks of buckets that have new waiters, and gives back those of
+// buckets that had no waiter for bucketIdleTime.
 func (n *listener) updateBucketLocks(c *pgx.Conn) error {
 	var take, leave []int32
 	var live []chan struct{}
@@ -256,7 +264,8 @@ func (n *listener) updateBucketLocks(c *pgx.Conn) error {
 	}
 	n.mu.Unlock()
 	if len(take) > 0 {
-		if err := n.execStatement(c, "select pg_advisory_lock_shared($1, b) from unnest($2::int4[]) b", n.location.lockClass, take); err != nil {
+		const lock = "select pg_advisory_lock_shared($1, b) from unnest($2::int4[]) b"
+		if err := n.execStatement(c, lock, n.location.lockClass, take); err != nil {
 			return err
 		}
 		for _, l := range live {
@@ -264,13 +273,14 @@ func (n *listener) updateBucketLocks(c *pgx.Conn) error {
 		}
 	}
 	if len(leave) > 0 {
-		return n.execStatement(c, "select pg_advisory_unlock_shared($1, b) from unnest($2::int4[]) b", n.location.lockClass, leave)
+		const unlock = "select pg_advisory_unlock_shared($1, b) from unnest($2::int4[]) b"
+		return n.execStatement(c, unlock, n.location.lockClass, leave)
 	}
 	return nil
 }
 
-// awaitNotification waits for a notification and passes it on. It returns with none when there is something to subscribe to, and from
-// time to time.
+// awaitNotification waits for one notification and passes it on. It reports false if there was none: a
+// bucket has a first waiter, or bucketIdleTime has passed.
 func (n *listener) awaitNotification(c *pgx.Conn) (told bool, err error) {
 	ctx, cancel := context.WithTimeout(n.life, bucketIdleTime)
 	defer cancel()

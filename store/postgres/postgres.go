@@ -1,16 +1,31 @@
-// Package postgres keeps locks in a table of PostgreSQL: a row a lock, one statement an operation.
+// Package postgres keeps locks in a table of PostgreSQL: one row per lock, one statement per operation.
 //
-// The server's clock judges who has fallen silent, so the clocks of the clients do not matter. Who waits listens, on one
-// connection a client, and is told in the commit that frees the lock; polling stands behind that. A lock's row is as safe
-// as any row of that database: with synchronous_commit and fsync on, as they are by default, no grant is forgotten, and
-// with synchronous standbys not in a failover either. [driver.Info] says what the server's settings promise, and the store's
-// Warnings what could be set better.
+// # Time
 //
-// The tables are made by [Migrate], or by opening the store with create=true. The user's own pool can be used ([New]), and
-// in a transaction of the user's own [Fence] refuses the work of a holder that has lost its lock.
+// The server's clock decides when a claim has expired, so the clocks of the clients do not matter.
 //
-// Behind a pooler such as PgBouncer, in whatever mode, everything works but the listening: it is noticed, no statement is
-// prepared for longer than a transaction, and those who wait poll.
+// # Waiting
+//
+// A client that waits for locks listens on one connection, however many locks it waits for. It is
+// notified in the commit that frees the lock. It also polls, in case a notification is lost.
+//
+// # Safety
+//
+// A lock's row is as safe as any row of that database. With synchronous_commit and fsync on, which is
+// the default, no grant is forgotten. With synchronous standbys no grant is forgotten in a failover
+// either. [driver.Info] says what the server's settings promise, and the store's Warnings say which
+// settings should be improved.
+//
+// # Tables
+//
+// [Migrate] makes the tables, and so does opening the store with create=true. [New] works on the
+// user's own pool. In a transaction of the user's own, [Fence] refuses the work of a holder that has
+// lost its lock.
+//
+// # Poolers
+//
+// Behind a pooler such as PgBouncer, in any mode, everything works except listening. The store
+// detects a pooler, prepares no statement for longer than a transaction, and its waiters poll.
 package postgres
 
 import (
@@ -34,48 +49,56 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// Options are how locks stand in a database. The zero value, and nil, mean the defaults.
+// Options say where and how locks are kept in a database. The zero value and nil mean the defaults.
 type Options struct {
-	// Schema and Table are where the locks are kept. Default: the table holdfast in the schema public. Beside it stands
-	// a table of the same name with _fence behind it.
+	// Schema and Table say where the locks are kept. Default: the table holdfast in the schema
+	// public; for LayoutShedLock the table shedlock. The fence table is in the same schema; its name
+	// is that of the table with _fence appended.
 	Schema, Table string
-	// Layout is how a lock stands in its row. Default: Holdfast's own, which carries everything.
+	// Layout is how a lock is stored in its row. Default: LayoutHoldfast, which supports all kinds.
 	Layout Layout
-	// Create makes the tables if there are none: see [Migrate].
+	// Create makes the tables if they do not exist: see [Migrate].
 	Create bool
-	// Timeout is how long the server may take to answer one statement before the connection counts as cut. Default 3 s.
+	// Timeout is how long the server may take to answer one statement. After that the connection is
+	// given up. Default: 3 s.
 	Timeout time.Duration
-	// Clock is where time is read; the default is driver.SystemClock.
+	// Clock is the client's clock, which tests replace. Default: driver.SystemClock.
 	Clock driver.Clock
 }
 
-// Layout is how a lock stands in its row.
+// Layout is how a lock is stored in its row.
 type Layout string
 
-// The layouts.
+// All users of a table must use the same layout.
 const (
-	// LayoutHoldfast is Holdfast's own.
+	// LayoutHoldfast is Holdfast's own layout.
 	LayoutHoldfast Layout = ""
-	// LayoutShedLock is that of ShedLock's JDBC provider with usingDbTime(): its clients and Holdfast's exclude each
-	// other. (Without it they write the time of their own time zone, and exclude nobody in another one.) It carries plain mutexes and elections. The table is ShedLock's, by default shedlock.
+	// LayoutShedLock is the layout of ShedLock's JDBC provider with usingDbTime(). Its clients and
+	// Holdfast's exclude each other. (Without usingDbTime() ShedLock's clients write the time of their
+	// own time zone, and exclude no client in another time zone.) It supports plain mutexes and
+	// elections. The table is ShedLock's own, called shedlock by default.
 	LayoutShedLock Layout = "shedlock"
 )
 
-// defaultTimeout is that of Options.Timeout.
+// defaultTimeout is the default of Options.Timeout.
 const defaultTimeout = 3 * time.Second
 
-// New makes a store that uses the connections of the user's own pool, and closes none of them; beside them it opens one
-// that listens, with the pool's settings, when somebody waits. A program that can use up its pool should give the locks
-// another one: a renewal that finds no free connection is late. The locks use three quarters of the pool at the most. Set lock_timeout for it, to 2s say, as a pool made from a URL
-// has it: what waits on the server while somebody has locked the table keeps a connection there although it was given up here.
-// ctx bounds the first look at the server.
+// New makes a store that uses the connections of the user's own pool. It closes none of them. When a
+// caller waits for a lock, the store opens one more connection, with the pool's settings, to listen on.
 //
-// The error Is ErrInvalid if the table is missing or not Holdfast's, ErrDenied if a permission is.
+// The locks use at most three quarters of the pool. A program that may use up its pool should give the
+// locks a pool of their own, because a renewal that finds no free connection is late. Set lock_timeout
+// for that pool, to 2s for example; a pool made from a URL has it. Without lock_timeout, a statement
+// that waits while another session has locked the table keeps its connection on the server, even after
+// this client has given it up.
+//
+// ctx bounds the first request to the server. The error Is ErrInvalid if the table is missing or not
+// Holdfast's, and ErrDenied if a permission is missing.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (driver.Store, error) {
 	return openStore(ctx, pool, opts, nil)
 }
 
-// openStore is New; release, if set, is called last by Close: the pool is the store's own.
+// openStore is New for a pool that may belong to the store: if closePool is set, Close calls it last.
 func openStore(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()) (driver.Store, error) {
 	t, err := newTable(ctx, pool, opts, release)
 	switch {
@@ -84,7 +107,7 @@ func openStore(ctx context.Context, pool *pgxpool.Pool, opts *Options, release f
 	case t.location.layout == LayoutShedLock:
 		return newShedlock(t), nil
 	case t.behindPooler:
-		return record.New(struct { // without the listening
+		return record.New(struct { // no Wait: the engine polls
 			record.Table
 			record.ClockRefresher
 			record.KeyLister
@@ -94,30 +117,33 @@ func openStore(ctx context.Context, pool *pgxpool.Pool, opts *Options, release f
 	return record.New(t), nil
 }
 
-// NewTable gives bare records, for what is built on records but is no lock. Use another Options.Table than that of the
-// locks.
+// NewTable gives access to bare records, for data that is built on records but is no lock. Use another
+// Options.Table than the one that holds the locks.
 func NewTable(ctx context.Context, pool *pgxpool.Pool, opts *Options) (record.Table, error) {
 	return newTable(ctx, pool, opts, nil)
 }
 
-// location is where the locks of a store are, and how they stand there.
+// location says where the locks of a store are kept, and in which layout.
 type location struct {
 	displayURL             string // the server and the database, without secrets
 	schema                 string
 	locksTable, fenceTable string // quoted, with their schema
 	layout                 Layout
-	channel                string // of the notifications
-	lockClass              int32  // of the advisory locks by which those who wait make themselves known
-	severalServers         bool   // there are other servers that may take over
+	channel                string // notifications are sent on it
+	lockClass              int32  // class of the advisory locks that waiters hold: see listener
+	severalServers         bool   // the URL names other servers that may take over
 
-	hasWritten atomic.Bool // it has taken a write: if it takes no more, another server may be about to take over its name
+	// hasWritten: the server has accepted a write of this store. If it refuses writes later, it was
+	// probably demoted, and another server may be about to take over its name.
+	hasWritten atomic.Bool
 }
 
-// mayReadStandby reports whether this can only be somebody who looks at a standby: it is the only server named, and has taken no write.
-// Elsewhere the primary is meant, and what a standby says of its locks may be old.
+// mayReadStandby reports whether replies of a standby may be used. They may if the store names only one
+// server, and that server has never accepted a write: then the user wants to look at a standby.
+// Otherwise the store is meant for the primary, and what a standby knows of its locks may be old.
 func (p *location) mayReadStandby() bool { return !p.severalServers && !p.hasWritten.Load() }
 
-// maxTableName leaves room for the fence table's ending within PostgreSQL's 63 bytes.
+// maxTableName leaves room for the suffix of the fence table within PostgreSQL's limit of 63 bytes.
 const maxTableName = 57
 
 func (o *Options) resolveLocation() (*location, error) {
@@ -135,7 +161,8 @@ func (o *Options) resolveLocation() (*location, error) {
 	schema, table := cmp.Or(o.Schema, "public"), cmp.Or(o.Table, standard)
 	for _, name := range []string{schema, table} {
 		if len(name) > maxTableName || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
-			return nil, fmt.Errorf("%w: the name of a schema or table must be UTF-8 of at most %d bytes, %q is not", driver.ErrInvalid, maxTableName, name)
+			return nil, fmt.Errorf("%w: the name of a schema or table must be UTF-8 of at most %d bytes, %q is not",
+				driver.ErrInvalid, maxTableName, name)
 		}
 	}
 	p := &location{schema: schema, layout: o.Layout, locksTable: pgx.Identifier{schema, table}.Sanitize(),
@@ -146,9 +173,11 @@ func (o *Options) resolveLocation() (*location, error) {
 	return p, nil
 }
 
-// hasSeveralServers reports whether a client may come to one of several servers.
+// hasSeveralServers reports whether a client may be connected to one of several servers.
 func hasSeveralServers(o *pgx.ConnConfig) bool {
-	return slices.ContainsFunc(o.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != o.Host || f.Port != o.Port })
+	return slices.ContainsFunc(o.Fallbacks, func(f *pgconn.FallbackConfig) bool {
+		return f.Host != o.Host || f.Port != o.Port
+	})
 }
 
 func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()) (*table, error) {
@@ -186,24 +215,26 @@ func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release fu
 	}
 	t.clock.Clock = clock
 	t.info = driver.Info{
-		Store: p.displayURL, Clock: clock, Tier: driver.TierFenceSafe, ExpiryClock: driver.ExpiryClockStore, Survives: s.faultsSurvived(),
+		Store: p.displayURL, Clock: clock, Tier: driver.TierFenceSafe,
+		ExpiryClock: driver.ExpiryClockStore, Survives: s.faultsSurvived(),
 		TokenGap: time.Minute,
 	}
 	if !t.info.Survives.PowerCut {
 		t.info.Tier = driver.TierSettings
-		t.info.TokenRegression = "after a power cut, or a crash of the server, within a minute of the last grant: fsync or synchronous_commit is off"
+		t.info.TokenRegression = "after a power cut, or a crash of the server, within a minute of the last grant: " +
+			"fsync or synchronous_commit is off"
 	}
 	t.nameSize, t.ownerSize, t.atSize = s.NameSize, s.OwnerSize, s.AtSize
 	t.batcher = newBatcher(pool, p, s.behindPooler, timeout, clock)
 	if own {
 		t.batcher.onBrokenConn = pool.Reset
 	} else if n := t.batcher.freeConns; n > 1 {
-		t.batcher.freeConns -= (n + 3) / 4 // the rest is the user's
+		t.batcher.freeConns -= (n + 3) / 4 // the rest of the pool is for the program itself
 	}
 	t.buildStatements()
 	t.listener = newListener(t.batcher, p)
 	if p.layout != LayoutShedLock {
-		if _, err := t.Load(ctx, "clock"); err != nil { // so that the server's clock is known
+		if _, err := t.Load(ctx, "clock"); err != nil { // the reply tells the server's clock
 			_ = t.Close()
 			return nil, err
 		}

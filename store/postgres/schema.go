@@ -22,16 +22,16 @@ var (
 	shedlockText string
 )
 
-// SchemaVersion is the version of the tables that this code works on. They carry theirs in their comments.
+// SchemaVersion is the version of the tables that this code uses. The comment of the locks' table says its version.
 const SchemaVersion = 1
 
-// migrationLock is the advisory lock under which tables are made, one in a database at a time.
+// migrationLock is the key of the advisory lock that Migrate holds: one migration at a time per database.
 const migrationLock = 0x686f6c6466617374
 
 var locksComment = fmt.Sprintf("Holdfast locks, version %d", SchemaVersion)
 
-// Schema is the SQL by which [Migrate] makes the tables, for those who run such things in their own way. The options'
-// Schema, Table and Layout count.
+// Schema returns the SQL by which [Migrate] makes the tables, for users who run migrations in their own way.
+// It depends on the options Schema, Table and Layout.
 func Schema(opts *Options) (string, error) {
 	p, err := opts.resolveLocation()
 	if err != nil {
@@ -44,8 +44,8 @@ func Schema(opts *Options) (string, error) {
 	return strings.NewReplacer("LOCKS", p.locksTable, "FENCE", p.fenceTable).Replace(text), nil
 }
 
-// Migrate makes the tables where there are none, and the schema they are in. It leaves alone what is there: tables of this
-// version are what is wanted, and any others are an error that Is ErrInvalid. Any number of programs may call it at once.
+// Migrate makes the tables, and their schema, if they do not exist. It does not change what exists: tables of
+// this version are accepted, and for any others the error Is ErrInvalid. Several programs may call it at once.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
 	text, err := Schema(opts)
 	if err != nil {
@@ -60,20 +60,26 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
 		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", pgx.QueryExecModeExec, migrationLock); err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, "select exists (select from pg_namespace where nspname = $1)", pgx.QueryExecModeExec, p.schema).Scan(&found); err != nil {
+		const findSchema = "select exists (select from pg_namespace where nspname = $1)"
+		if err := tx.QueryRow(ctx, findSchema, pgx.QueryExecModeExec, p.schema).Scan(&found); err != nil {
 			return err
 		}
 		if !found {
 			text = "create schema " + pgx.Identifier{p.schema}.Sanitize() + ";\n" + text
-		} else if err := tx.QueryRow(ctx, "select to_regclass($1) is not null", pgx.QueryExecModeExec, p.locksTable).Scan(&found); err != nil || found {
-			return err
+		} else {
+			const findTable = "select to_regclass($1) is not null"
+			err := tx.QueryRow(ctx, findTable, pgx.QueryExecModeExec, p.locksTable).Scan(&found)
+			if err != nil || found {
+				return err
+			}
 		}
 		_, err := tx.Exec(ctx, text, pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
 	if denied := (*pgconn.PgError)(nil); errors.As(err, &denied) && denied.Code == notPermitted {
-		return fmt.Errorf("%w: %s: there is no table %s, and to make it the user needs CREATE on its schema, or on the database if that is missing, too; "+
-			"or have another user open the store once with create=true, and grant it to this one", driver.ErrDenied, denied.Message, p.locksTable)
+		return fmt.Errorf("%w: %s: there is no table %s; to make it the user needs CREATE on its schema, "+
+			"and on the database if the schema is missing; or have another user open the store once with create=true "+
+			"and grant it to this one", driver.ErrDenied, denied.Message, p.locksTable)
 	}
 	if err != nil {
 		return p.explainError(err)
@@ -85,10 +91,10 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
 	return err
 }
 
-// serverState is what a server tells about itself and about the table.
+// serverState is what a server says about itself and about the locks' table.
 type serverState struct {
-	Backend           uint32 // the process that answers
-	behindPooler      bool   // some pooler stands in between
+	Backend           uint32 // the process that answered
+	behindPooler      bool   // another process answered than the one that we connected to
 	Encoding          string
 	Fsync             string
 	SynchronousCommit string // synchronous_commit
@@ -97,31 +103,36 @@ type serverState struct {
 	User              string
 	Found             bool
 	Comment           string   // the table's comment
-	MissingPrivileges []string // permissions on it that the user lacks
-	Columns           int      // how many of ShedLock's it has, of the right types
-	NameSize          int      // how long ShedLock's name and locked_by may be; -1: as long as they like
+	MissingPrivileges []string // permissions on the table that the user lacks
+	Columns           int      // how many of ShedLock's columns the table has, of the right types
+	NameSize          int      // limits of ShedLock's columns name and locked_by; -1: no limit
 	OwnerSize         int
 	AtSize            int // how many digits of a second locked_at keeps; -1: all
 }
 
 const serverStateText = `select pg_backend_pid(), current_setting('server_encoding'), current_setting('fsync'),
-	current_setting('synchronous_commit'), current_setting('synchronous_standby_names'), current_setting('client_min_messages'), current_user::text,
+	current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
+	current_setting('client_min_messages'), current_user::text,
 	to_regclass($1) is not null, coalesce(obj_description(to_regclass($1), 'pg_class'), ''),
 	array(select p from unnest($2::text[]) p where not has_table_privilege(to_regclass($1), p)),
 	c.columns, c.name_size, c.owner_size, c.at_size
-	from (select count(*) filter (where atttypid in ('text'::regtype, 'varchar'::regtype) and attname in ('name', 'locked_by')
-			or atttypid = 'timestamp'::regtype and (atttypmod < 0 or atttypmod >= 3) and attname in ('lock_until', 'locked_at')) as columns,
+	from (select count(*) filter (
+			where atttypid in ('text'::regtype, 'varchar'::regtype) and attname in ('name', 'locked_by')
+			or atttypid = 'timestamp'::regtype and (atttypmod < 0 or atttypmod >= 3)
+				and attname in ('lock_until', 'locked_at')) as columns,
 		coalesce(max(atttypmod) filter (where attname = 'name'), -1) as name_size,
 		coalesce(max(atttypmod) filter (where attname = 'locked_by'), -1) as owner_size,
 		coalesce(max(atttypmod) filter (where attname = 'locked_at'), -1) as at_size
 		from pg_attribute where attrelid = to_regclass($1) and not attisdropped) c`
 
-// readServerState asks for it in one statement, which works behind every pooler.
+// readServerState reads everything in one statement, because behind a pooler two may reach two processes.
 func (p *location) readServerState(ctx context.Context, pool *pgxpool.Pool) (*serverState, error) {
 	var s serverState
 	err := pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		err := c.QueryRow(ctx, serverStateText, pgx.QueryExecModeExec, p.locksTable, p.requiredPrivileges()).Scan(&s.Backend, &s.Encoding, &s.Fsync,
-			&s.SynchronousCommit, &s.StandbyNames, &s.ClientMinMessages, &s.User, &s.Found, &s.Comment, &s.MissingPrivileges, &s.Columns, &s.NameSize, &s.OwnerSize, &s.AtSize)
+		row := c.QueryRow(ctx, serverStateText, pgx.QueryExecModeExec, p.locksTable, p.requiredPrivileges())
+		err := row.Scan(&s.Backend, &s.Encoding, &s.Fsync, &s.SynchronousCommit, &s.StandbyNames,
+			&s.ClientMinMessages, &s.User, &s.Found, &s.Comment, &s.MissingPrivileges, &s.Columns,
+			&s.NameSize, &s.OwnerSize, &s.AtSize)
 		s.behindPooler = s.Backend != c.Conn().PgConn().PID()
 		return err
 	})
@@ -133,24 +144,26 @@ func (p *location) readServerState(ctx context.Context, pool *pgxpool.Pool) (*se
 
 func (p *location) requiredPrivileges() []string {
 	if p.layout == LayoutShedLock {
-		return []string{"SELECT", "INSERT", "UPDATE"} // its rows are never deleted
+		return []string{"SELECT", "INSERT", "UPDATE"} // rows of this layout are never deleted
 	}
 	return []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
 }
 
-// checkServerState says why locks cannot be kept there.
+// checkServerState reports why locks cannot be kept there.
 func (p *location) checkServerState(s *serverState) error {
 	switch {
 	case s.Encoding != "UTF8":
-		return fmt.Errorf("%w: the database's encoding is %s, and locks have names in UTF8: use a database made with ENCODING 'UTF8'",
+		return fmt.Errorf("%w: the database's encoding is %s, and lock names are UTF-8: use a database made with ENCODING 'UTF8'",
 			driver.ErrUnsupported, s.Encoding)
 	case !s.Found:
 		return p.missingTableError()
 	case p.layout == LayoutShedLock && s.Columns < 4:
-		return fmt.Errorf("%w: the table %s is not as ShedLock's: it needs name and locked_by as varchar, lock_until and locked_at as timestamp without time zone",
+		return fmt.Errorf("%w: the table %s is not like ShedLock's: it needs name and locked_by as varchar, "+
+			"lock_until and locked_at as timestamp without time zone",
 			driver.ErrInvalid, p.locksTable)
 	case p.layout != LayoutShedLock && s.Comment != locksComment:
-		return fmt.Errorf("%w: the table %s has the comment %q where %q is wanted: it is not Holdfast's, or of another version; it is left as it is",
+		return fmt.Errorf("%w: the table %s has the comment %q, and %q is required: it is not Holdfast's, "+
+			"or of another version; it is left as it is",
 			driver.ErrInvalid, p.locksTable, s.Comment, locksComment)
 	case len(s.MissingPrivileges) > 0:
 		return fmt.Errorf("%w: the user %s lacks a permission: GRANT %s ON %s TO %s",
@@ -160,17 +173,20 @@ func (p *location) checkServerState(s *serverState) error {
 }
 
 func (p *location) missingTableError() error {
-	return fmt.Errorf("%w: there is no table %s: open the store with create=true once, call postgres.Migrate, or run what postgres.Schema gives",
+	return fmt.Errorf("%w: there is no table %s: open the store with create=true once, call postgres.Migrate, "+
+		"or run the SQL that postgres.Schema returns",
 		driver.ErrInvalid, p.locksTable)
 }
 
-// waitsForStandbys reports whether the standbys have what a commit was answered for. A commit whose wait for them was cancelled is answered
-// as well, with a warning: who has turned warnings off is not told.
+// waitsForStandbys reports whether a write is on the standbys when its commit is confirmed. PostgreSQL also
+// confirms a commit whose wait for the standbys was cancelled, and then sends a warning. Where warnings are
+// turned off that cannot be detected, so nothing is promised.
 func (s *serverState) waitsForStandbys() bool {
-	return s.StandbyNames != "" && slices.Contains([]string{"on", "remote_write", "remote_apply"}, s.SynchronousCommit) && s.ClientMinMessages != "error"
+	return s.StandbyNames != "" && s.ClientMinMessages != "error" &&
+		slices.Contains([]string{"on", "remote_write", "remote_apply"}, s.SynchronousCommit)
 }
 
-// faultsSurvived is what standing claims survive, by the server's settings.
+// faultsSurvived says which faults a granted claim survives, by the server's settings.
 func (s *serverState) faultsSurvived() driver.Survives {
 	flushed := s.Fsync == "on" && s.SynchronousCommit != "off"
 	return driver.Survives{

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// Inspect is one read.
+// Inspect is one read, repeated once if it got no answer.
 func (s *shedlockStore) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	if err := driver.CheckName(name, s.info); err != nil {
 		return driver.Lock{}, err
@@ -36,14 +36,14 @@ func (s *shedlockStore) List(ctx context.Context, prefix string) iter.Seq2[drive
 			for _, row := range a.rows {
 				v := s.parseRow(row)
 				if after = v.name; after == "" || !yield(v.toLock(v.name), nil) {
-					return // there are no more
+					return // there are no more rows
 				}
 			}
 		}
 	}
 }
 
-// Break marks or asks our own holders by a flag in their signature; a foreign one can only be forced out.
+// Break sets a flag in the signature of a holder of ours. A foreign holder can only be ended by force.
 func (s *shedlockStore) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
 	came, foreign := strings.CutPrefix(ref, foreignRefPrefix)
 	if foreign && !isTimestamp(came) {
@@ -73,7 +73,7 @@ func (s *shedlockStore) Break(ctx context.Context, name, ref string, mode driver
 		}
 		switch {
 		case errors.Is(err, record.ErrConflict), err == nil && done == 0 && v.remaining > 0 && v.claim.Ref == ref:
-			continue // it saw the row before another's write
+			continue // the statement read the row before another write, for which it then had to wait
 		case err != nil:
 			return driver.Uncertain(err)
 		case done == 0:

@@ -18,32 +18,39 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// table is a table of PostgreSQL as a record.Table: a row a record. The version of a row is a random number, so that none is
-// ever used twice, not after a restore either; and the hash of its data, so that a row which an operator has edited is another.
+// table is a table of PostgreSQL as a record.Table: one row per record.
+//
+// The version of a row has two parts. The first is a random number, so no version is ever used twice, not
+// even after a backup was restored. The second is the hash of the data, so a row that an operator has
+// edited has another version.
 type table struct {
 	location     *location
 	info         driver.Info
 	clock        record.ServerClock
 	batcher      *batcher
 	listener     *listener
-	behindPooler bool   // a pooler is in between: nothing can be listened to
+	behindPooler bool   // there is no listening
 	closePool    func() // may be nil
 
-	nameSize, ownerSize, atSize int // of ShedLock's columns; negative: any
+	nameSize, ownerSize, atSize int // sizes of ShedLock's columns; negative: unlimited
 
 	loadStmt, insertStmt, updateStmt, replaceStmt, deleteStmt, pageStmt *statement
 
-	contended [bucketCount]atomic.Int32 // how many of the next updates in a bucket expect to be refused
+	contended [bucketCount]atomic.Int32 // by bucket: how many of the next updates may well be refused
 }
 
-// contendedWrites is for how many writes after a refusal others are expected to write, too.
+// contendedWrites is how many updates after a refused write use the statement that says why it was refused.
 const contendedWrites = 8
 
-// A write is one statement, which also brings the row that stands there if it was refused, and the server's clock. $1 is the
-// row's name and $2 its bucket. Those who wait hold a shared advisory lock on the bucket of what they wait for: who cannot
-// have it alone tells them. A notification makes commits wait for one another, so none is sent to nobody.
+// A write is one statement. It also returns the server's clock and, if it was refused, the row that was
+// there instead. $1 is the row's name and $2 its bucket.
 //
-// An update that is likely to be done is a plain one, which costs the server half, and brings nothing if it is refused.
+// Waiters hold a shared advisory lock on the bucket of the name. A writer that cannot take the bucket's lock
+// exclusively notifies them. Notifications make commits wait for each other, so none is sent when no client
+// waits.
+//
+// An update that will probably succeed uses replaceText. It costs the server half as much, and returns
+// nothing if it is refused.
 const (
 	writeText = `with done as (%s returning pg_try_advisory_xact_lock(CLASS, $2::int4) as alone)
 		select clock_timestamp(), (select alone from done),
@@ -51,15 +58,18 @@ const (
 		from (values (0)) v left join LOCKS l on l.name = $1 and not exists (select from done)`
 	insertText  = `insert into LOCKS as l (name, data, version) values ($1, $3, $4) on conflict (name) do nothing`
 	updateText  = `update LOCKS set data = $3, version = $4 where name = $1 and version = $5 and sha256(data) = $6`
-	replaceText = updateText + ` returning clock_timestamp(), case when pg_try_advisory_xact_lock(CLASS, $2::int4) then '' else pg_notify('CHANNEL', $1)::text end`
-	deleteText  = `delete from LOCKS where name = $1 and version = $3 and sha256(data) = $4`
-	loadText    = `select clock_timestamp(), l.name, l.data, l.version, pg_is_in_recovery() from (values (0)) v left join LOCKS l on l.name = $1`
-	pageText    = `select clock_timestamp(), l.name, l.data, l.version, pg_is_in_recovery() from (values (0)) v
+	replaceText = updateText + ` returning clock_timestamp(),
+		case when pg_try_advisory_xact_lock(CLASS, $2::int4) then '' else pg_notify('CHANNEL', $1)::text end`
+	deleteText = `delete from LOCKS where name = $1 and version = $3 and sha256(data) = $4`
+	loadText   = `select clock_timestamp(), l.name, l.data, l.version, pg_is_in_recovery()
+		from (values (0)) v left join LOCKS l on l.name = $1`
+	pageText = `select clock_timestamp(), l.name, l.data, l.version, pg_is_in_recovery() from (values (0)) v
 		left join (select name, data, version from LOCKS where name >= $1 order by name limit 200) l on true order by l.name`
 )
 
 func (t *table) buildStatements() {
-	names := strings.NewReplacer("LOCKS", t.location.locksTable, "CHANNEL", t.location.channel, "CLASS", fmt.Sprint(t.location.lockClass))
+	names := strings.NewReplacer("LOCKS", t.location.locksTable, "CHANNEL", t.location.channel,
+		"CLASS", fmt.Sprint(t.location.lockClass))
 	write := func(text string, formats ...int16) *statement {
 		return newStatement(names.Replace(fmt.Sprintf(writeText, text)), formats...)
 	}
@@ -76,22 +86,22 @@ func (t *table) Info() driver.Info { return t.info }
 
 func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 
-// ClockBounds: see record.Bounded.
+// ClockBounds implements record.ClockBounder.
 func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
 
-// ClockIsStale: see record.Aging.
+// ClockIsStale implements record.ClockRefresher.
 func (t *table) ClockIsStale() bool { return t.clock.ClockIsStale() }
 
-// Keys tells where a lock stands.
+// Keys names the row of a lock, for people.
 func (t *table) Keys(name string) []string {
 	return []string{fmt.Sprintf("%s: name = %q", t.location.locksTable, name)}
 }
 
-// queryRows runs one statement; once, if it writes.
+// queryRows runs one statement. A read is repeated once; a write is not, because it may have taken effect.
 func (t *table) queryRows(ctx context.Context, st *statement, params ...[]byte) ([][][]byte, error) {
 	a := t.batcher.runStatement(ctx, st, params...)
 	if a.err != nil && !isServerError(a.err) && (st == t.loadStmt || st == t.pageStmt) {
-		a = t.batcher.runStatement(ctx, st, params...) // it may have met a connection that was dead already
+		a = t.batcher.runStatement(ctx, st, params...) // the first may have used a connection that had broken
 	}
 	switch {
 	case a.err != nil && ctx.Err() != nil:
@@ -109,14 +119,15 @@ func (t *table) queryRows(ctx context.Context, st *statement, params ...[]byte) 
 	return a.rows, nil
 }
 
-// readMicros reads a timestamp: microseconds since 2000, of which infinity has the most that there are.
+// readMicros reads a timestamp, which PostgreSQL sends as microseconds since 2000, as microseconds since
+// 1970. Infinity is the largest number.
 func readMicros(b []byte) int64 {
 	return min(int64(stdbinary.BigEndian.Uint64(b)), math.MaxInt64-y2k.UnixMicro()) + y2k.UnixMicro()
 }
 
 var y2k = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// readRow is what columns 2 and 3 of an answer say.
+// readRow reads columns 2 and 3 of a result: the data and the version.
 func readRow(name string, columns [][]byte) record.Row {
 	data, id := columns[2], columns[3]
 	if id == nil {
@@ -125,7 +136,7 @@ func readRow(name string, columns [][]byte) record.Row {
 	return record.Row{Name: name, Version: rowVersion(id, data), Data: data}
 }
 
-// idSize is how long the random part of a version is.
+// idSize is the length of the random part of a version, in bytes.
 const idSize = 16
 
 func rowVersion(id, data []byte) string {
@@ -133,7 +144,7 @@ func rowVersion(id, data []byte) string {
 	return hex.EncodeToString(append(id[:idSize:idSize], h[:]...))
 }
 
-// bucketCount is how many advisory locks a client may come to hold for all that it waits for.
+// bucketCount limits how many advisory locks a client can hold on the server, whatever it waits for.
 const bucketCount = 256
 
 func bucketOf(name string) int32 {
@@ -152,7 +163,8 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	return readRow(name, rows[0]), nil
 }
 
-// writeRow makes one write, and gives the row that stood in its way.
+// writeRow does one write. If it is refused, the error is ErrConflict, and the row is the one that was there
+// instead, where the statement tells.
 func (t *table) writeRow(ctx context.Context, st *statement, r record.Row, params ...[]byte) (record.Row, error) {
 	if r.Version != "" {
 		v, err := hex.DecodeString(r.Version)
@@ -171,7 +183,8 @@ func (t *table) writeRow(ctx context.Context, st *statement, r record.Row, param
 	}
 	now := readRow(r.Name, rows[0])
 	if now.Version == r.Version {
-		now = record.Row{} // the statement saw the row as it was before the other write that it had to wait for
+		// The statement read the row before the other write, for which it then had to wait.
+		now = record.Row{}
 	}
 	return now, record.ErrConflict
 }
@@ -197,7 +210,7 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 }
 
 func (t *table) Delete(ctx context.Context, r record.Row) error {
-	if r.Version == "" { // there is nothing to remove, or it stands otherwise
+	if r.Version == "" { // the caller has seen no row, so there is nothing to remove
 		now, err := t.Load(ctx, r.Name)
 		if err == nil && now.Version != "" {
 			return record.ErrConflict
@@ -206,12 +219,12 @@ func (t *table) Delete(ctx context.Context, r record.Row) error {
 	}
 	now, err := t.writeRow(ctx, t.deleteStmt, r)
 	if err != nil && now.Name != "" && now.Version == "" {
-		return nil // there is none
+		return nil // the row does not exist any more
 	}
 	return err
 }
 
-// List reads page by page. The order of the names is that of their bytes.
+// List reads page by page. Names are ordered by their bytes.
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		for from := prefix; ; {
@@ -223,9 +236,9 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 			for _, r := range rows {
 				name := string(r[1])
 				if name == "" || !strings.HasPrefix(name, prefix) || !yield(readRow(name, r), nil) {
-					return // there are no more
+					return // there are no more names with this prefix
 				}
-				from = name + "\x01" // the next name that can be
+				from = name + "\x01" // the smallest name after this one: names have no NUL
 			}
 		}
 	}

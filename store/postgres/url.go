@@ -20,20 +20,29 @@ import (
 	"github.com/holdfast-go/holdfast/internal/secretfile"
 )
 
-// The URL form is PostgreSQL's own:
+// The URL is PostgreSQL's own:
 //
 //	postgres://[user[:password]@]host[:5432][,host...]/database[?options]
 //
-// Options of ours: schema=S and table=T, where the locks are; create=true makes the tables; layout=shedlock; timeout=3s,
-// after which a connection counts as cut; password-file=FILE, which keeps the password out of the URL. Of libpq's: host,
-// sslmode, sslrootcert, sslcert, sslkey, sslpassword, sslsni, sslnegotiation, target_session_attrs, connect_timeout,
-// application_name, passfile, service, servicefile, channel_binding, min_protocol_version, max_protocol_version, and
-// pool_max_conns=4, the most connections to be used. The environment (PGPASSWORD and the like) counts as for psql.
+// Holdfast's options, named like the fields of Options:
+//
+//	schema=S            the schema of the locks' table
+//	table=T             the locks' table
+//	create=true         makes the tables if they do not exist
+//	layout=shedlock     uses ShedLock's table
+//	timeout=3s          a connection that does not answer for so long is given up
+//	password-file=FILE  reads the password from a file, which keeps it out of the URL
+//
+// libpq's options: host, sslmode, sslrootcert, sslcert, sslkey, sslpassword, sslsni, sslnegotiation,
+// target_session_attrs, connect_timeout, application_name, passfile, service, servicefile,
+// channel_binding, min_protocol_version and max_protocol_version. pool_max_conns=4 limits the number of
+// connections. Environment variables (PGPASSWORD and the like) work as they do for psql.
 func init() {
 	driver.Register("postgres", openURL)
 	driver.Register("postgresql", openURL)
 }
 
+// libpqOptions are passed on as they are.
 var libpqOptions = []string{"host", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "sslsni", "sslnegotiation",
 	"target_session_attrs", "connect_timeout", "application_name", "passfile", "service", "servicefile", "channel_binding",
 	"min_protocol_version", "max_protocol_version", "pool_max_conns"}
@@ -46,7 +55,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	return openConfig(ctx, config, opts)
 }
 
-// readURL turns a URL into a pool's settings and ours. No server is asked.
+// readURL turns a URL into the pool's settings and ours. It sends nothing to a server.
 func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 	o := &Options{}
 	var password *string
@@ -90,29 +99,34 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 	if password != nil {
 		config.ConnConfig.Password = *password
 	}
-	if config.ConnConfig.ValidateConnect == nil && hasSeveralServers(config.ConnConfig) && !query.Has("target_session_attrs") && os.Getenv("PGTARGETSESSIONATTRS") == "" {
+	// Where several servers are named, the primary is meant, unless the user says otherwise.
+	if config.ConnConfig.ValidateConnect == nil && hasSeveralServers(config.ConnConfig) &&
+		!query.Has("target_session_attrs") && os.Getenv("PGTARGETSESSIONATTRS") == "" {
 		config.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
-	config.ConnConfig.RuntimeParams["application_name"] = cmp.Or(config.ConnConfig.RuntimeParams["application_name"], "holdfast")
+	params := config.ConnConfig.RuntimeParams
+	params["application_name"] = cmp.Or(params["application_name"], "holdfast")
 	return config, o, nil
 }
 
-// maxOpenTime is how long an opening waits for a server that gives no answer, refuses connections or is starting up: no longer than
-// a wait for a lock would.
+// maxOpenTime is how long opening waits for a server that does not answer, refuses connections or is
+// starting up. A wait for a lock would not last longer either.
 const maxOpenTime = 10 * time.Second
 
 // openConfig opens a store with a pool of its own.
 func openConfig(ctx context.Context, config *pgxpool.Config, opts *Options) (driver.Store, error) {
 	d := newDialer(config.ConnConfig.DialFunc)
 	config.ConnConfig.DialFunc = d.Dial
-	// A connection that went bad while it was idle shows at the next statement, which is repeated: no need to ask first.
+	// A connection that broke while it was idle shows at the next statement, which is repeated. So there
+	// is no need to ping it first.
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
-	// What is prepared here is prepared by hand, so that nothing stays behind in a pooler.
+	// pgx must not prepare statements by itself: they would stay behind in a pooler. The batcher prepares
+	// its own where it is safe.
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	config.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
 		return prepareSession(ctx, c, cmp.Or(opts.Timeout, defaultTimeout))
 	}
-	if config.ConnConfig.ConnectTimeout == 0 { // one of several servers that is silent must leave the others their time
+	if config.ConnConfig.ConnectTimeout == 0 { // a server that does not answer must leave time for the others
 		config.ConnConfig.ConnectTimeout = cmp.Or(opts.Timeout, defaultTimeout)
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
@@ -133,7 +147,7 @@ func openConfig(ctx context.Context, config *pgxpool.Config, opts *Options) (dri
 	return s, nil
 }
 
-// openWithRetry bears with a server that is away until ctx ends: it may be restarting.
+// openWithRetry tries until ctx ends while the server is unreachable: it may be restarting.
 func openWithRetry(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()) (driver.Store, error) {
 	var last error
 	for tries := 0; ; tries++ {
@@ -141,7 +155,7 @@ func openWithRetry(ctx context.Context, pool *pgxpool.Pool, opts *Options, relea
 		if err == nil || driver.IsFinal(err) {
 			return s, err
 		}
-		if last == nil || ctx.Err() == nil { // the end of ctx says less than what came before
+		if last == nil || ctx.Err() == nil { // that ctx has ended says less than the error before it
 			last = err
 		}
 		select {
@@ -152,11 +166,16 @@ func openWithRetry(ctx context.Context, pool *pgxpool.Pool, opts *Options, relea
 	}
 }
 
-// prepareSession has the server end a statement of this connection that waits for somebody else's lock, a little before it is given
-// up here. The server does not notice that nobody wants the answer any more: such statements would gather there, a connection
-// each, until it takes no more. They are not cancelled from here, since that would also end a commit's waiting for the
-// standbys: see trip.receive, which has to hear of it when somebody else does, so warnings are asked for. Nothing is set where
-// a pooler is in between, nor a lock_timeout where somebody has set one already.
+// prepareSession sets lock_timeout, so that the server ends a statement that waits for a lock of another
+// session, shortly before this client gives the statement up. The server does not notice that the client
+// has given up. Such statements would accumulate there, one connection each, until the server accepts no
+// more connections.
+//
+// The client must not cancel its statements instead, because that would also end a commit's wait for the
+// standbys. (When another client cancels such a wait, sentBatch.readResults must learn of it; that is why
+// warnings are turned on here.)
+//
+// Nothing is set behind a pooler, and no lock_timeout where one is set already.
 func prepareSession(ctx context.Context, c *pgx.Conn, timeout time.Duration) error {
 	_, err := c.Exec(ctx, `select set_config(name, wanted, false)
 		from (values ('lock_timeout', '0', $1), ('client_min_messages', 'error', 'warning')) v (name, weak, wanted)

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Warnings looks at the server's settings and at how it is reached.
+// Warnings checks the server's settings, and how the server is reached.
 func (t *table) Warnings(ctx context.Context) ([]string, error) {
 	if t.batcher.life.Err() != nil {
 		return nil, driver.ErrClosed
@@ -24,28 +24,31 @@ func (t *table) Warnings(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
-	return append(s.listWarnings(t.location.severalServers), connectionWarnings(t.batcher.pool.Config().ConnConfig)...), nil
+	return append(s.listWarnings(t.location.severalServers),
+		connectionWarnings(t.batcher.pool.Config().ConnConfig)...), nil
 }
 
-// listWarnings are about the server.
+// listWarnings warns of settings of the server and of the user.
 func (s *serverState) listWarnings(several bool) (ws []string) {
 	if s.Fsync != "on" {
 		ws = append(ws, "fsync is off: after a power cut locks are forgotten, and the database may be broken; set it to on")
 	}
 	if s.SynchronousCommit == "off" {
-		ws = append(ws, "synchronous_commit is off: after a crash of the server the last locks are forgotten; set it to on, for the user of the locks at least")
+		ws = append(ws, "synchronous_commit is off: after a crash of the server the last locks are forgotten; "+
+			"set it to on, at least for the user of the locks")
 	}
 	switch {
 	case s.StandbyNames != "" && s.ClientMinMessages == "error":
-		ws = append(ws, "client_min_messages is error: a commit that was not waited for by the standbys cannot be told from one that was; set it to warning")
+		ws = append(ws, "client_min_messages is error: a commit that the standbys did not confirm looks like one that they did; "+
+			"set it to warning")
 	case several && !s.waitsForStandbys():
-		ws = append(ws, "several servers are named, and commits do not wait for the standbys: a fail-over may forget locks that are held; "+
+		ws = append(ws, "several servers are named, and commits do not wait for the standbys: a failover may forget locks that are held; "+
 			"set synchronous_standby_names, and synchronous_commit to on")
 	}
 	return ws
 }
 
-// connectionWarnings are about the way to it.
+// connectionWarnings warns of the connection's settings.
 func connectionWarnings(c *pgx.ConnConfig) (ws []string) {
 	plain, encrypted := false, false
 	note := func(host string, tls bool) {
@@ -58,8 +61,8 @@ func connectionWarnings(c *pgx.ConnConfig) (ws []string) {
 		note(f.Host, f.TLSConfig != nil)
 	}
 	if plain && encrypted {
-		ws = append(ws, fmt.Sprintf("sslmode is prefer, the default, or allow: whoever stands between this client and %s can read the password and speak for the server; "+
-			"set sslmode=verify-full", c.Host))
+		ws = append(ws, fmt.Sprintf("sslmode is prefer, the default, or allow: an attacker between this client and %s "+
+			"can read the password and answer for the server; set sslmode=verify-full", c.Host))
 	}
 	return ws
 }
@@ -73,7 +76,7 @@ func isRemoteHost(host string) bool {
 
 const maxWarnings = 8
 
-// Warnings tells also of rows whose times cannot be right.
+// Warnings also names rows whose times cannot be right.
 func (s *shedlockStore) Warnings(ctx context.Context) ([]string, error) {
 	ws, err := s.table.Warnings(ctx)
 	if err != nil {

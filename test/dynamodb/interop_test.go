@@ -72,7 +72,7 @@ func storeURL(endpoint string) string {
 
 // awslockAt is a table in the layout of dynamolock, written as that writes it.
 func awslockAt(endpoint string) string {
-	return "dynamodb://awslocks?region=eu-central-1&create=true&layout=awslock&lease=duration&endpoint=" + url.QueryEscape(endpoint)
+	return "dynamodb://awslocks?region=eu-central-1&create=true&layout=awslock&lease-format=duration&endpoint=" + url.QueryEscape(endpoint)
 }
 
 func dynamolockAt(t testing.TB, endpoint string, lease time.Duration, opts ...dynamolock.ClientOption) *dynamolock.Client {
@@ -232,7 +232,7 @@ func TestLeases(t *testing.T) {
 	t.Parallel()
 	endpoint := server(t).Endpoint
 	client := dynamodbtest.Client(endpoint)
-	s, err := driver.Open(t.Context(), strings.Replace(awslockAt(endpoint), "lease=duration", "lease=millis", 1))
+	s, err := driver.Open(t.Context(), strings.Replace(awslockAt(endpoint), "lease-format=duration", "lease-format=millis", 1))
 	if err != nil {
 		t.Fatal(err)
 	}

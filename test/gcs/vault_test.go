@@ -34,7 +34,7 @@ func start(t *testing.T) (physical.HABackend, *holdfast.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := holdfast.Open(t.Context(), "gcs://bucket/core/?layout=vault&anonymous=true&pace=5ms&endpoint="+s.URL, nil)
+	client, err := holdfast.Open(t.Context(), "gcs://bucket/core/?layout=vault&anonymous=true&write-interval=5ms&endpoint="+s.URL, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
