@@ -293,11 +293,11 @@ func TestURL(t *testing.T) {
 	s := startServer(t)
 	via := "endpoint=" + s.URL + "&anonymous=true"
 	for url, want := range map[string]string{
-		"gcs://bucket/a/b?" + via:       "gcs://bucket/a/b",
-		"gcs://bucket?" + via:           "gcs://bucket/",
+		"gcs://bucket/a/b?" + via:                 "gcs://bucket/a/b",
+		"gcs://bucket?" + via:                     "gcs://bucket/",
 		"gcs://bucket/x?write-interval=0s&" + via: "gcs://bucket/x",
 		"gcs://bucket/y?layout=gcslock&foreign-age=24h&write-interval=10ms&" + via: "gcs://bucket/y",
-		"gcs://bucket/z?layout=vault&" + via:                             "gcs://bucket/z",
+		"gcs://bucket/z?layout=vault&" + via:                                       "gcs://bucket/z",
 	} {
 		store, err := driver.Open(t.Context(), url)
 		if err != nil {
