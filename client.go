@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base32"
@@ -61,6 +62,9 @@ type Client struct {
 // Programs that have a connection of their own make a store of it with its package's New, and call [New].
 // The error Is ErrInvalid if the URL or the options are wrong. It never shows the secrets of the URL.
 func Open(ctx context.Context, url string, opts *Options) (*Client, error) {
+	if ctx == nil {
+		return nil, &Error{Op: "open", Err: errNilContext}
+	}
 	store, err := driver.Open(ctx, url)
 	if err != nil {
 		return nil, &Error{Op: "open", Err: err}
@@ -94,7 +98,58 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 }
 
 // Info is what the store promises, and its bounds.
-func (c *Client) Info() Info { return c.store.Info() }
+func (c *Client) Info() Info { return infoFromDriver(c.store.Info()) }
+
+// take checks a claim and acquires it: the way of every primitive to a lease.
+func (c *Client) take(ctx context.Context, op string, s lockSpec, wait bool) (*Lease, error) {
+	if err := checkCall(c, ctx); err != nil {
+		return nil, c.wrap(op, s.name, err)
+	}
+	claim, err := c.newClaim(s)
+	if err != nil {
+		return nil, c.wrap(op, s.name, err)
+	}
+	claim.Wait = wait
+	if s.opts.Reentrant {
+		if lease, err := c.enter(ctx, claim); err != nil {
+			return nil, c.wrap(op, s.name, err)
+		} else if lease != nil {
+			return lease, nil
+		}
+	}
+	return c.acquire(ctx, op, claim, s.opts)
+}
+
+// do takes a lock, runs f under it, and releases it.
+func (c *Client) do(ctx context.Context, op string, s lockSpec, f func(ctx context.Context, l *Lease) error) error {
+	if f == nil {
+		return c.wrap(op, s.name, errNilFunction)
+	}
+	lease, err := c.take(ctx, op, s, true)
+	if err != nil {
+		return err
+	}
+	return lease.run(ctx, f)
+}
+
+// newClaim is the claim on a lock without its id, checked against what the store allows.
+func (c *Client) newClaim(s lockSpec) (driver.Claim, error) {
+	claim := driver.Claim{
+		Name: s.name, Kind: s.kind, Limit: s.limit, Weight: s.weight,
+		TTL:   cmp.Or(s.opts.TTL, c.opts.TTL),
+		Owner: c.opts.Owner,
+		Meta:  cmp.Or(s.opts.Meta, c.opts.Meta),
+		Fair:  s.opts.Fair && s.kind == KindMutex,
+	}
+	info := c.store.Info()
+	if err := s.opts.check(info); err != nil {
+		return claim, err
+	}
+	if s.opts.MinHold > 0 && c.detacher() == nil {
+		return claim, errNotDetached
+	}
+	return claim, claim.Check(info)
+}
 
 // acquire is every way to a lease: it makes the claim, waits if the claim says so, and takes the lease into care.
 func (c *Client) acquire(ctx context.Context, op string, claim driver.Claim, o LockOptions) (*Lease, error) {
@@ -154,7 +209,7 @@ func (c *Client) heldError(ctx context.Context, name string) error {
 	if err != nil {
 		return &HeldError{}
 	}
-	return &HeldError{Holders: lock.Holders, Waiting: len(lock.Waiters)}
+	return &HeldError{Holders: claimsFromDriver(lock.Holders), Waiting: len(lock.Waiters)}
 }
 
 // stand makes the claim at the store, with a new id for each attempt. A grant that arrives after its own end is given
@@ -230,9 +285,8 @@ func (c *Client) callAcquire(ctx context.Context, claim driver.Claim) (driver.Gr
 	case c.waiting.Err() != nil:
 		return grant, ErrClosed
 	case ctx.Err() != nil:
-		var held *HeldError
 		ended := &waitEnded{err: contextError(ctx)}
-		if errors.As(err, &held) {
+		if held := findHeldError(err); held != nil {
 			ended.holders = held.Holders
 		}
 		return grant, ended
@@ -285,6 +339,9 @@ func (c *Client) Close() error {
 
 // CloseContext is Close, waiting no longer than ctx.
 func (c *Client) CloseContext(ctx context.Context) error {
+	if err := checkCall(c, ctx); err != nil {
+		return c.wrap("close", "", err)
+	}
 	if c.closing.CompareAndSwap(false, true) {
 		defer close(c.closed)
 		return c.close(ctx)
@@ -370,3 +427,44 @@ func sleep(ctx context.Context, d time.Duration) {
 
 // randomPart is a random time below d, which is positive.
 func randomPart(d time.Duration) time.Duration { return mathrand.N(d) }
+
+// readLock is onStore for a read. It ends when the client closes: nothing is lost by that, and Close need not wait for a
+// store that does not answer.
+func (c *Client) readLock(ctx context.Context, op, name string, read func(context.Context) (driver.Lock, error)) (driver.Lock, error) {
+	return onStore(ctx, c, op, name, func() (driver.Lock, error) {
+		ctx, end := c.untilClosed(ctx)
+		defer end()
+		lock, err := read(ctx)
+		return lock, c.orClosed(err)
+	})
+}
+
+func (c *Client) inspect(ctx context.Context, op, name string) (driver.Lock, error) {
+	return c.readLock(ctx, op, name, func(ctx context.Context) (driver.Lock, error) { return c.store.Inspect(ctx, name) })
+}
+
+// orClosed is the error of a read that ends with the client.
+func (c *Client) orClosed(err error) error {
+	if err != nil && c.waiting.Err() != nil {
+		return ErrClosed
+	}
+	return err
+}
+
+// onStore runs one call to the store about a lock: not after Close, not with a bad name or a nil context, errors wrapped.
+func onStore[T any](ctx context.Context, c *Client, op, name string, call func() (T, error)) (result T, err error) {
+	if err := checkCall(c, ctx); err != nil {
+		return result, c.wrap(op, name, err)
+	}
+	if !c.crew.join() {
+		return result, c.wrap(op, name, ErrClosed)
+	}
+	defer c.crew.leave()
+	if err = driver.CheckName(name, c.store.Info()); err == nil {
+		result, err = call()
+	}
+	if err != nil {
+		err = c.wrap(op, name, err)
+	}
+	return result, err
+}

@@ -6,6 +6,8 @@ import (
 	"iter"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 // observePause is how often a lock is looked at where the store does not tell of changes. Half of it is chance, so that
@@ -38,6 +40,9 @@ func (c *Client) Election(name string, o *LockOptions) *Election {
 // once with it, and give it up by Resign or Unlock. A candidate that leads gets the lease that it has. ctx bounds the
 // waiting only; errors are those of Mutex.Lock.
 func (e *Election) Campaign(ctx context.Context) (*Lease, error) {
+	if err := checkCall(e.client, ctx); err != nil {
+		return nil, e.client.wrap("campaign", e.name, err)
+	}
 	select {
 	case e.busy <- struct{}{}:
 		defer func() { <-e.busy }()
@@ -47,7 +52,7 @@ func (e *Election) Campaign(ctx context.Context) (*Lease, error) {
 	if l := e.current(); l != nil && l.Valid() {
 		return l, nil
 	}
-	l, err := e.client.take(ctx, "campaign", e.name, KindMutex, 1, 1, e.opts, true)
+	l, err := e.client.take(ctx, "campaign", e.spec(), true)
 	if err != nil {
 		return nil, err
 	}
@@ -56,6 +61,9 @@ func (e *Election) Campaign(ctx context.Context) (*Lease, error) {
 	e.lease = l
 	return l, nil
 }
+
+// spec is that of the mutex that the leader holds.
+func (e *Election) spec() lockSpec { return lockSpec{e.client, e.name, KindMutex, 1, 1, e.opts} }
 
 func (e *Election) current() *Lease {
 	e.mu.Lock()
@@ -91,12 +99,15 @@ func (e *Election) Resign() error {
 //
 // It returns what lead returned, unless the leadership was lost meanwhile; ctx's error if that has ended; or Campaign's.
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, l *Lease) error) error {
+	if lead == nil {
+		return e.client.wrap("campaign", e.name, errNilFunction)
+	}
 	for pause := leastPause; ; pause = min(2*pause, mostPause) {
 		l, err := e.Campaign(ctx)
 		switch {
 		case err == nil:
 			pause = leastPause
-			err = l.do(ctx, lead)
+			err = l.run(ctx, lead)
 			if !errors.Is(l.Err(), ErrLost) {
 				return err
 			}
@@ -111,18 +122,18 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, l *Le
 // Leader tells who leads, as the store sees it now: the zero Standing if nobody does. It is a matter of the past when it
 // arrives. Its Token fences; its Meta is what the leader publishes.
 func (e *Election) Leader(ctx context.Context) (ClaimInfo, error) {
-	lock, err := e.client.Inspect(ctx, e.name)
+	lock, err := e.client.inspect(ctx, "inspect", e.name)
 	if err != nil {
 		return ClaimInfo{}, err
 	}
 	return leader(lock), nil
 }
 
-func leader(lock Lock) ClaimInfo {
+func leader(lock driver.Lock) ClaimInfo {
 	if len(lock.Holders) == 0 {
 		return ClaimInfo{}
 	}
-	return lock.Holders[0]
+	return ClaimInfo(lock.Holders[0])
 }
 
 // Observe yields who leads, first as it is and then at each change, until ctx ends: the zero Standing while nobody does. A
@@ -134,7 +145,11 @@ func leader(lock Lock) ClaimInfo {
 // goroutines may observe, candidates or not.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[ClaimInfo, error] {
 	return func(yield func(ClaimInfo, error) bool) {
-		var seen Lock
+		if err := checkCall(e.client, ctx); err != nil {
+			yield(ClaimInfo{}, e.client.wrap("observe", e.name, err))
+			return
+		}
+		var seen driver.Lock
 		known := false
 		for pause := leastPause; ; pause = min(2*pause, mostPause) {
 			lock, err := e.client.nextChange(ctx, "observe", e.name, seen, known)

@@ -204,15 +204,15 @@ func TestElectionRunRetries(t *testing.T) {
 // watcher adds NextChange to a store, from a feed.
 type watcher struct {
 	driver.Store
-	feed chan Lock
+	feed chan driver.Lock
 }
 
-func (w *watcher) NextChange(ctx context.Context, seen Lock) (Lock, error) {
+func (w *watcher) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
 	select {
 	case l := <-w.feed:
 		return l, nil
 	case <-ctx.Done():
-		return Lock{}, ctx.Err()
+		return driver.Lock{}, ctx.Err()
 	}
 }
 
@@ -280,13 +280,13 @@ func TestElectionObserve(t *testing.T) {
 func TestElectionObserveWatcher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		w := &watcher{Store: f, feed: make(chan Lock, 3)}
+		w := &watcher{Store: f, feed: make(chan driver.Lock, 3)}
 		c, err := New(w, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, ref := range []string{"x", "x", "y"} {
-			w.feed <- Lock{Holders: []ClaimInfo{{Ref: ref}}}
+			w.feed <- driver.Lock{Holders: []driver.ClaimInfo{{Ref: ref}}}
 		}
 		var got []string
 		for s, err := range c.Election("e", nil).Observe(t.Context()) {

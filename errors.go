@@ -9,80 +9,117 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The errors that callers can tell apart with errors.Is.
+// The errors that callers can tell apart with errors.Is. Every error that a client or a lease returns wraps one of them, or
+// the error of the caller's own context, or says in words what went wrong with the store.
 var (
-	// ErrHeld: the lock is held, and the caller did not want to wait. The error says who holds it, as far as known.
+	// ErrHeld is returned by the Try methods when the lock is held. errors.As finds a [*HeldError] that says by whom.
 	ErrHeld = driver.ErrHeld
-	// ErrLost: the lease ended before its holder gave it up. errors.As finds a [*LossError] with the cause.
+	// ErrLost is returned when a lease ended before its holder released it. errors.As finds a [*LossError] with the cause.
 	ErrLost = driver.ErrLost
-	// ErrReleased: the lease was given up by its holder before.
+	// ErrReleased is returned when the holder has released or detached the lease before.
 	ErrReleased = driver.ErrReleased
-	// ErrQueueFull: as many claims stand on the lock as its store carries. Try again later.
+	// ErrQueueFull is returned when the lock has as many claims as its store allows. Try again later.
 	ErrQueueFull = driver.ErrQueueFull
-	// ErrMismatch: the lock is in use with another kind or limit. All users of a name must agree on both.
+	// ErrMismatch is returned when the lock is in use with another kind or limit. All users of a name must agree on both.
 	ErrMismatch = driver.ErrMismatch
-	// ErrUncertain: a step may or may not have taken effect, and the store could not be asked. What was left behind is
-	// cleaned up in the background, and ends with its TTL at the latest.
+	// ErrUncertain is returned when a step may or may not have taken effect, and the store could not be asked. What may be
+	// left in the store is cleaned up in the background, and expires with its TTL at the latest.
 	ErrUncertain = driver.ErrUncertain
-	// ErrDenied: the store refuses this user, or has no room. Waiting does not help.
+	// ErrDenied is returned when the store refuses this user, or has no room. Waiting does not help.
 	ErrDenied = driver.ErrDenied
-	// ErrUnsupported: this store, or the layout it is used with, cannot do that.
+	// ErrUnsupported is returned when the store, or the layout that it is used with, cannot do what was asked.
 	ErrUnsupported = driver.ErrUnsupported
-	// ErrCorrupt: what the store keeps under the lock's name cannot be understood. It is left as it is.
+	// ErrCorrupt is returned when the data that the store keeps under the lock's name cannot be understood. It is left as
+	// it is.
 	ErrCorrupt = driver.ErrCorrupt
-	// ErrClosed: the client was closed.
+	// ErrClosed is returned after the client was closed.
 	ErrClosed = driver.ErrClosed
-	// ErrInvalid: an argument is wrong; the text says which, and what would be right.
+	// ErrInvalid is returned when an argument is wrong; the text says which one, and what would be right.
 	ErrInvalid = driver.ErrInvalid
 )
 
-// What the contract with stores and the API for users have in common, under names that need no second import.
-type (
-	// Lock is how a lock stands, at one moment: who holds it and who waits.
-	Lock = driver.Lock
-	// ClaimInfo is one claim on a lock as others see it.
-	ClaimInfo = driver.ClaimInfo
-	// Kind says what a lock is used as.
-	Kind = driver.Kind
-	// Info is what a store promises, and its bounds.
-	Info = driver.Info
-	// HeldError says who holds the lock that could not be had. It Is ErrHeld.
-	HeldError = driver.HeldError
-	// LossError says why a lease was lost. It Is ErrLost.
-	LossError = driver.LossError
-	// LossCause is why a lease ended before its holder gave it up.
-	LossCause = driver.LossCause
-	// BreakMode says how hard Client.Break acts.
-	BreakMode = driver.BreakMode
-)
+// HeldError says who holds a lock that could not be acquired. errors.Is(err, ErrHeld) is true for it.
+type HeldError struct {
+	Holders []ClaimInfo // as far as they are known; may be empty
+	Waiting int         // how many claims wait in the store
+}
 
-// The values of these types; see there.
+func (e *HeldError) Error() string { return describeHeld(e.Holders) }
+
+// Is makes errors.Is(err, ErrHeld) true.
+func (e *HeldError) Is(target error) bool { return target == ErrHeld }
+
+// describeHeld names the first few holders.
+func describeHeld(holders []ClaimInfo) string {
+	const shown = 3
+	if len(holders) == 0 {
+		return ErrHeld.Error()
+	}
+	var owners []string
+	for _, h := range holders[:min(shown, len(holders))] {
+		owners = append(owners, h.Owner)
+	}
+	if more := len(holders) - shown; more > 0 {
+		owners = append(owners, fmt.Sprintf("%d more", more))
+	}
+	return ErrHeld.Error() + " by " + strings.Join(owners, ", ")
+}
+
+// LossCause is why a lease ended before its holder released it: a short code that never changes, fit for logs and JSON.
+// [LossCause.Description] is the sentence for people.
+type LossCause string
+
 const (
-	KindMutex     = driver.KindMutex
-	KindRW        = driver.KindRW
-	KindSemaphore = driver.KindSemaphore
-
-	LossExpired        = driver.LossExpired
-	LossGone           = driver.LossGone
-	LossTaken          = driver.LossTaken
-	LossBroken         = driver.LossBroken
-	LossSessionExpired = driver.LossSessionExpired
-	LossUnreachable    = driver.LossUnreachable
-	LossMaxHold        = driver.LossMaxHold
-
-	BreakGraceful = driver.BreakGraceful
-	BreakForce    = driver.BreakForce
-	BreakAsk      = driver.BreakRequestRelease
+	LossExpired        LossCause = "expired"         // the TTL passed without a renewal
+	LossGone           LossCause = "gone"            // the claim no longer exists in the store, for a reason that is not known
+	LossTaken          LossCause = "taken"           // another claim was granted the lock
+	LossBroken         LossCause = "broken"          // an operator broke the claim: see Client.Break
+	LossSessionExpired LossCause = "session-expired" // the store ended the client's session
+	LossUnreachable    LossCause = "unreachable"     // the TTL passed while renewals failed or had no answer
+	LossMaxHold        LossCause = "max-hold"        // the lease reached its LockOptions.MaxHold
 )
 
-// Error is the one type of error that clients and leases return. Look at what it wraps with errors.Is: one of the
-// sentinels above, or context.Canceled or context.DeadlineExceeded when the caller's own context ended.
+// Description says what the code means, in a few words for people. The words may change.
+func (c LossCause) Description() string { return driver.LossCause(c).Description() }
+
+// LossError says why a lease was lost. errors.Is(err, ErrLost) is true for it.
+type LossError struct {
+	Cause LossCause
+	Err   error // what the store said last, if that is why; may be nil
+}
+
+func (e *LossError) Error() string {
+	s := ErrLost.Error() + ": " + e.Cause.Description()
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Is makes errors.Is(err, ErrLost) true.
+func (e *LossError) Is(target error) bool { return target == ErrLost }
+
+// As lets errors.As find a *driver.LossError as well, for tools that are written for both packages.
+func (e *LossError) As(target any) bool {
+	t, ok := target.(**driver.LossError)
+	if ok {
+		*t = &driver.LossError{Cause: driver.LossCause(e.Cause), Err: e.Err}
+	}
+	return ok
+}
+
+// Unwrap returns what the store said last, or nil.
+func (e *LossError) Unwrap() error { return e.Err }
+
+// Error is the type of all errors that clients and leases return (those of [LeaseGroup] and of the Do methods may join
+// several). Test what it wraps with errors.Is: one of the sentinels above, or context.Canceled or
+// context.DeadlineExceeded when the caller's own context ended; errors.As finds a [*HeldError] or a [*LossError].
 type Error struct {
-	Op      string      // what was tried: "lock", "try lock", "unlock", ...
-	Lock    string      // the lock's name; empty if it was not about one
-	Store   string      // where, fit to be shown
-	Holders []ClaimInfo // who stood in the way, as far as known
-	Err     error
+	Op      string      // what was tried: "lock", "try lock", "release", ...
+	Lock    string      // the lock's name; empty if it was not about one lock
+	Store   string      // the store, fit to be shown: it contains no secret
+	Holders []ClaimInfo // who held the lock that could not be acquired, as far as it is known
+	Err     error       // the reason
 }
 
 func (e *Error) Error() string {
@@ -95,17 +132,47 @@ func (e *Error) Error() string {
 	}
 	s += ": " + e.Err.Error()
 	if len(e.Holders) > 0 && !errors.Is(e.Err, ErrHeld) {
-		s += "; " + (&HeldError{Holders: e.Holders}).Error()
+		s += "; " + describeHeld(e.Holders)
 	}
 	return s
 }
 
-// Unwrap gives the reason.
+// Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
+
+// As lets errors.As find a [*HeldError] or a [*LossError] where the store has reported one of its own types.
+func (e *Error) As(target any) bool {
+	switch t := target.(type) {
+	case **HeldError:
+		*t = findHeldError(e.Err)
+		return *t != nil
+	case **LossError:
+		*t = findLossError(e.Err)
+		return *t != nil
+	}
+	return false
+}
 
 // invalid is an ErrInvalid that says what to do.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
+}
+
+var (
+	errNilClient   = invalid("the client is nil: make one with Open or New")
+	errNilContext  = invalid("the context is nil: pass context.Background() if there is no other")
+	errNilFunction = invalid("the function to run is nil")
+)
+
+// checkCall reports as ErrInvalid what would make a call panic: a nil client or a nil context.
+func checkCall(c *Client, ctx context.Context) error {
+	switch {
+	case c == nil:
+		return errNilClient
+	case ctx == nil:
+		return errNilContext
+	}
+	return nil
 }
 
 // waitEnded is a wait that the caller's context ended, with who was then known to hold the lock.
@@ -143,24 +210,16 @@ func isOneOf(err error, targets ...error) bool {
 	return false
 }
 
-// asLoss makes a LossError of an error that Is ErrLost.
-func asLoss(err error) *LossError {
-	var loss *LossError
-	if errors.As(err, &loss) {
-		return loss
-	}
-	return &LossError{Cause: LossExpired, Err: err}
-}
-
 // wrap is the only place where an Error is made.
 func (c *Client) wrap(op, lock string, err error) error {
-	e := &Error{Op: op, Lock: lock, Store: c.store.Info().Store, Err: err}
-	var held *HeldError
+	e := &Error{Op: op, Lock: lock, Err: err}
+	if c != nil {
+		e.Store = c.store.Info().Store
+	}
 	var ended *waitEnded
-	switch {
-	case errors.As(err, &ended):
+	if errors.As(err, &ended) {
 		e.Err, e.Holders = ended.err, ended.holders
-	case errors.As(err, &held):
+	} else if held := findHeldError(err); held != nil {
 		e.Holders = held.Holders
 	}
 	return e

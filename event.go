@@ -2,33 +2,61 @@ package holdfast
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 )
 
-// EventKind says what happened to a lease.
+// EventKind says what happened to a lease. Its values are codes, fit for logs and JSON.
 type EventKind string
 
-// The kinds of events.
 const (
-	EventAcquired         EventKind = "acquired"         // a lease was granted
-	EventRenewalFailing   EventKind = "renewal failing"  // a renewal got no answer and is tried again; Err and Left say how it stands
-	EventReleaseRequested EventKind = "asked to give up" // somebody would like the holder to give up; nothing has changed yet
-	EventLost             EventKind = "lost"             // the lease ended by loss; Err is a *LossError
-	EventReleased         EventKind = "released"         // the lease was given up; Err is set if the store has not confirmed it
+	EventAcquired         EventKind = "lock_acquired"     // a lease was granted
+	EventRenewalFailing   EventKind = "renewal_failing"   // a renewal failed or had no answer, and is tried again
+	EventReleaseRequested EventKind = "release_requested" // the holder was asked to release; the lease goes on
+	EventLost             EventKind = "lock_lost"         // the lease ended before its holder released it
+	EventReleased         EventKind = "lock_released"     // the holder released or detached the lease
 )
+
+var eventDescriptions = map[EventKind]string{
+	EventAcquired:         "the lock was acquired",
+	EventRenewalFailing:   "a renewal failed and is tried again",
+	EventReleaseRequested: "the holder was asked to release the lock",
+	EventLost:             "the lock was lost",
+	EventReleased:         "the lock was released",
+}
+
+// Description says what the code means, in a few words for people. The words may change. An unknown code describes
+// itself.
+func (k EventKind) Description() string {
+	if text, ok := eventDescriptions[k]; ok {
+		return text
+	}
+	return string(k)
+}
 
 // Event is something that happened to a lease of a client. See Options.OnEvent.
 type Event struct {
 	Kind      EventKind
 	Time      time.Time
 	Lock      string        // the lock's name
-	Token     int64         // the lease's token
+	Token     int64         // the lease's fencing token
 	Waited    time.Duration // EventAcquired: how long the caller waited
-	Remaining time.Duration // EventFailing: how long the lease is still good for
-	Err       error
-	Dropped   int // how many events were dropped before this one, because the receiver was too slow
+	Remaining time.Duration // EventRenewalFailing: how long the lease remains valid if no renewal succeeds
+	// Err is, for EventLost, a *LossError; for EventRenewalFailing, why the renewal failed; for EventReleased, why the
+	// store has not confirmed the release, or nil.
+	Err     error
+	Dropped int // how many events were dropped before this one because OnEvent was too slow
+}
+
+// String shows the event for logs.
+func (e Event) String() string {
+	s := fmt.Sprintf("%s %q, token %d", e.Kind, e.Lock, e.Token)
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
 }
 
 // maxEvents is how many events may wait for a slow receiver.
@@ -92,12 +120,12 @@ func (c *Client) tell(e Event) {
 	if c.opts.Logger == nil {
 		return
 	}
-	attrs := []slog.Attr{slog.String("lock", e.Lock), slog.Int64("token", e.Token)}
+	attrs := []slog.Attr{slog.String("event", string(e.Kind)), slog.String("lock", e.Lock), slog.Int64("token", e.Token)}
 	if e.Err != nil {
 		attrs = append(attrs, slog.Any("error", e.Err))
 	}
 	if e.Kind == EventRenewalFailing {
-		attrs = append(attrs, slog.Duration("left", e.Remaining))
+		attrs = append(attrs, slog.Duration("remaining", e.Remaining))
 	}
 	if e.Kind == EventAcquired {
 		attrs = append(attrs, slog.Duration("waited", e.Waited))
@@ -105,7 +133,7 @@ func (c *Client) tell(e Event) {
 	if e.Dropped > 0 {
 		attrs = append(attrs, slog.Int("dropped", e.Dropped))
 	}
-	c.opts.Logger.LogAttrs(context.Background(), e.level(), "holdfast: lease "+string(e.Kind), attrs...)
+	c.opts.Logger.LogAttrs(context.Background(), e.level(), "holdfast: "+e.Kind.Description(), attrs...)
 }
 
 func (e Event) level() slog.Level {

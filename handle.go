@@ -32,7 +32,7 @@ type Handle struct {
 func (l *Lease) Detach() (Handle, error) {
 	t, c := l.tenure, l.tenure.client
 	if c.detacher() == nil {
-		return Handle{}, c.wrap("lapse", l.Name(), errNotDetached)
+		return Handle{}, c.wrap("detach", l.Name(), errNotDetached)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), driver.UnreachableTimeout(t.grant.Claim.TTL))
 	defer cancel()
@@ -40,7 +40,7 @@ func (l *Lease) Detach() (Handle, error) {
 	if t.maxHold > 0 {
 		lapse = max(min(lapse, (t.maxHold-c.clock.Since(t.began)).Truncate(time.Millisecond)), time.Millisecond)
 	}
-	err := l.giveUp(ctx, "lapse", lapse)
+	err := l.giveUp(ctx, "detach", lapse)
 	if err != nil && !isOneOf(err, ErrUncertain) {
 		return Handle{}, err
 	}
@@ -65,9 +65,10 @@ func (h Handle) claim() driver.Claim {
 	return driver.Claim{Name: h.Name, ID: h.ID, Kind: h.Kind, Limit: h.Limit, Weight: h.Weight, TTL: h.TTL, Detached: true}
 }
 
+// check reports what no handle that Lease.Detach has returned lacks.
 func (h Handle) check() error {
 	if h.ID == "" || h.Ref == "" || h.Token <= 0 || h.TTL <= 0 {
-		return invalid("a handle is what Lease.Lapse gives, with an id, a ref, a token and a TTL")
+		return invalid("a handle is what Lease.Detach returns, with an id, a ref, a token and a TTL")
 	}
 	return nil
 }
@@ -77,7 +78,7 @@ func (h Handle) check() error {
 // renewed, and Renew may be called again. A claim with [LossBroken] keeps others out until its TTL is over: Release it when
 // the work under it has stopped.
 func (c *Client) Renew(ctx context.Context, h Handle) error {
-	_, err := onStore(c, "renew", h.Name, func() (none struct{}, err error) {
+	_, err := onStore(ctx, c, "renew", h.Name, func() (none struct{}, err error) {
 		if err := h.check(); err != nil {
 			return none, err
 		}
@@ -92,7 +93,7 @@ func (c *Client) Renew(ctx context.Context, h Handle) error {
 // Release gives a claim back that stands alone. The error Is ErrLost if it has ended before; ErrUncertain if the store
 // could not be asked: Release may be called again, and the claim ends with its TTL.
 func (c *Client) Release(ctx context.Context, h Handle) error {
-	_, err := onStore(c, "release", h.Name, func() (none struct{}, err error) {
+	_, err := onStore(ctx, c, "release", h.Name, func() (none struct{}, err error) {
 		if err := h.check(); err != nil {
 			return none, err
 		}

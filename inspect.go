@@ -2,22 +2,29 @@ package holdfast
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"iter"
+	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Inspect tells how a lock stands: who holds it and who waits. It changes nothing. A lock on which nothing stands is a
-// Lock with no holders, not an error. Claims that wait inside of a process (plain mutex claims, on most stores) are not
-// seen.
+// Inspect returns the state of a lock: who holds it and who waits for it. It changes nothing. A lock without claims is a
+// Lock with no holders, not an error. Claims that wait inside a process (plain mutex claims, on most stores) are not seen.
 func (c *Client) Inspect(ctx context.Context, name string) (Lock, error) {
-	return c.look(ctx, "inspect", name, func(ctx context.Context) (Lock, error) { return c.store.Inspect(ctx, name) })
+	lock, err := c.inspect(ctx, "inspect", name)
+	return lockFromDriver(lock), err
 }
 
 // List yields the locks whose names start with prefix and on which a claim stands, in no certain order. A lock that
 // cannot be read is yielded with its name and an error, and the listing goes on; an error with an empty name ends it.
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Lock, error] {
 	return func(yield func(Lock, error) bool) {
+		if err := checkCall(c, ctx); err != nil {
+			yield(Lock{}, c.wrap("list", prefix, err))
+			return
+		}
 		if !c.crew.join() {
 			yield(Lock{}, c.wrap("list", prefix, ErrClosed))
 			return
@@ -29,60 +36,110 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Lock, error]
 			if err != nil {
 				err = c.wrap("list", lock.Name, c.orClosed(err))
 			}
-			if !yield(lock, err) {
+			if !yield(lockFromDriver(lock), err) {
 				return
 			}
 		}
 	}
 }
 
-// Break acts on somebody else's claim as an operator, found by the Ref that Inspect showed. [BreakMark] tells the
-// holder at its next renewal and passes the lock on when it has let go; [BreakForce] passes it on at once, while the
-// old holder may still be running; [BreakAsk] only asks. It touches no other claim: the error Is ErrLost if that one
-// does not stand any more.
+// BreakMode says how Client.Break ends a claim.
+type BreakMode int
+
+const (
+	// BreakGraceful tells the holder with its next renewal, and the lock passes on when the holder has released it or its
+	// TTL has expired. No two holders work at the same time.
+	BreakGraceful BreakMode = iota
+	// BreakForce frees the lock at once. The old holder may still be working, until its next renewal at most.
+	BreakForce
+)
+
+func (m BreakMode) String() string {
+	switch m {
+	case BreakGraceful:
+		return "graceful"
+	case BreakForce:
+		return "force"
+	}
+	return fmt.Sprintf("BreakMode(%d)", int(m))
+}
+
+// Break takes a lock away from one of its holders, or removes a waiting claim, as an operator does. ref is the
+// [ClaimInfo].Ref of the claim; "" means the only holder. Its lease ends with [LossBroken]. No other claim is touched.
+//
+// It returns ErrLost if that claim does not exist any more, or if ref is "" and nobody holds the lock; ErrInvalid if ref is
+// "" and there are several holders (the text has their refs), or if ref cannot be the ref of a claim; ErrUnsupported for
+// [BreakGraceful] on a foreign claim, whose holder cannot be notified; ErrUncertain if the store did not answer.
 func (c *Client) Break(ctx context.Context, name, ref string, mode BreakMode) error {
-	_, err := onStore(c, "break", name, func() (none struct{}, err error) {
-		switch {
-		case ref == "":
-			return none, invalid("a break needs the ref of a claim, as Inspect shows it")
-		case mode != BreakGraceful && mode != BreakForce && mode != BreakAsk:
-			return none, invalid("unknown break mode %d", mode)
+	how := driver.BreakGraceful
+	switch mode {
+	case BreakGraceful:
+	case BreakForce:
+		how = driver.BreakForce
+	default:
+		return c.wrap("break", name, invalid("unknown break mode %d", int(mode)))
+	}
+	return c.breakClaim(ctx, "break", name, ref, how)
+}
+
+// RequestRelease asks the holder of a claim to release it. Nothing is taken away: [Lease.ReleaseRequested] is closed at the
+// holder, within a third of its TTL as a rule, and the holder decides. ref and the errors are those of Break; a claim that
+// waits is notified once it holds the lock.
+func (c *Client) RequestRelease(ctx context.Context, name, ref string) error {
+	return c.breakClaim(ctx, "request release", name, ref, driver.BreakRequestRelease)
+}
+
+func (c *Client) breakClaim(ctx context.Context, op, name, ref string, mode driver.BreakMode) error {
+	_, err := onStore(ctx, c, op, name, func() (none struct{}, err error) {
+		if ref == "" {
+			if ref, err = c.onlyHolder(ctx, name); err != nil {
+				return none, err
+			}
 		}
 		return none, c.store.Break(ctx, name, ref, mode)
 	})
 	return err
 }
 
-// look is onStore for a read. It ends when the client closes: nothing is lost by that, and Close need not wait for a store
-// that says nothing.
-func (c *Client) look(ctx context.Context, op, name string, read func(context.Context) (Lock, error)) (Lock, error) {
-	return onStore(c, op, name, func() (Lock, error) {
-		ctx, end := c.untilClosed(ctx)
-		defer end()
-		lock, err := read(ctx)
-		return lock, c.orClosed(err)
-	})
-}
-
-// orClosed is the error of a read that ends with the client.
-func (c *Client) orClosed(err error) error {
-	if err != nil && c.waiting.Err() != nil {
-		return ErrClosed
+// onlyHolder is the ref of the holder of a lock that has one.
+func (c *Client) onlyHolder(ctx context.Context, name string) (ref string, err error) {
+	lock, err := c.store.Inspect(ctx, name)
+	switch {
+	case err != nil:
+		return "", err
+	case len(lock.Holders) == 0:
+		return "", &LossError{Cause: LossGone, Err: errors.New("nobody holds the lock")}
+	case len(lock.Holders) == 1:
+		return lock.Holders[0].Ref, nil
 	}
-	return err
+	holders := make([]string, len(lock.Holders))
+	for i, h := range lock.Holders {
+		holders[i] = fmt.Sprintf("%s (%s)", h.Ref, h.Owner)
+	}
+	return "", invalid("the lock has %d holders; give the ref of one: %s", len(holders), strings.Join(holders, ", "))
 }
 
-// onStore runs one call to the store about a lock: not after Close, not with a bad name, errors wrapped.
-func onStore[T any](c *Client, op, name string, call func() (T, error)) (result T, err error) {
+// Warnings asks the store how it is set up, and tells in words what makes its locks less safe than they could be, or shows
+// that another store may have been meant (a directory in which there is none yet): each says what to set. There are none on
+// stores that have nothing to set up. An error is that of a store that cannot be asked.
+func (c *Client) Warnings(ctx context.Context) ([]string, error) {
+	const op = "look at the settings"
+	if err := checkCall(c, ctx); err != nil {
+		return nil, c.wrap(op, "", err)
+	}
 	if !c.crew.join() {
-		return result, c.wrap(op, name, ErrClosed)
+		return nil, c.wrap(op, "", ErrClosed)
 	}
 	defer c.crew.leave()
-	if err = driver.CheckName(name, c.store.Info()); err == nil {
-		result, err = call()
+	w, ok := c.store.(driver.Warner)
+	if !ok {
+		return nil, nil
 	}
+	ctx, end := c.untilClosed(ctx)
+	defer end()
+	ws, err := w.Warnings(ctx)
 	if err != nil {
-		err = c.wrap(op, name, err)
+		return nil, c.wrap(op, "", c.orClosed(err))
 	}
-	return result, err
+	return ws, nil
 }

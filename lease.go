@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -46,6 +47,15 @@ func (l *Lease) endContext(err error) {
 	if l.cancel != nil {
 		l.cancel(err)
 	}
+}
+
+// String shows the lease for logs: its lock, its token and whether it is valid.
+func (l *Lease) String() string {
+	state := "valid"
+	if err := l.Err(); err != nil {
+		state = err.Error()
+	}
+	return fmt.Sprintf("lease on %q, token %d: %s", l.Name(), l.Token(), state)
 }
 
 // Token is the fencing token: positive, below 2^53, and larger than every token granted before on this lock. It fences
@@ -129,11 +139,14 @@ func (l *Lease) Release() error {
 // what could not be released is released in the background.
 //
 // A renewal under way is not waited for: a store never makes a claim by renewing it, and the answer is ignored.
-func (l *Lease) ReleaseContext(ctx context.Context) error { return l.giveUp(ctx, "unlock", 0) }
+func (l *Lease) ReleaseContext(ctx context.Context) error { return l.giveUp(ctx, "release", 0) }
 
 // giveUp ends the handle, and with the last of them the claim, or leaves that standing for the time of the lapse.
 func (l *Lease) giveUp(ctx context.Context, op string, lapse time.Duration) error {
 	t, c := l.tenure, l.tenure.client
+	if ctx == nil {
+		return c.wrap(op, l.Name(), errNilContext)
+	}
 	if c.crew.join() {
 		defer c.crew.leave()
 	} else {
@@ -168,4 +181,19 @@ func (l *Lease) errAfterClose() error {
 		return l.tenure.err
 	}
 	return ErrClosed
+}
+
+// run runs f under a lease, and releases it.
+func (l *Lease) run(ctx context.Context, f func(ctx context.Context, l *Lease) error) (err error) {
+	ends := l.Context()
+	ctx, cancel := context.WithCancelCause(carryOn(ctx, ends))
+	stop := context.AfterFunc(ends, func() { cancel(context.Cause(ends)) })
+	defer func() { // also while a panic goes by, which then goes on
+		stop()
+		cancel(context.Canceled)
+		if releaseErr := l.Release(); releaseErr != nil && !errors.Is(releaseErr, ErrReleased) {
+			err = errors.Join(err, releaseErr)
+		}
+	}()
+	return f(ctx, l)
 }

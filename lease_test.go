@@ -231,7 +231,7 @@ func TestPause(t *testing.T) {
 		f.set(func() {
 			f.renewal = func(_ context.Context, g driver.Grant) (driver.Renewal, bool) {
 				if g.Name == "a" {
-					return driver.Renewal{Err: &LossError{Cause: LossTaken}}, true
+					return driver.Renewal{Err: &driver.LossError{Cause: driver.LossTaken}}, true
 				}
 				return driver.Renewal{Since: f.clock().Now(), GrantedTTL: g.GrantedTTL}, true
 			}
@@ -279,7 +279,7 @@ func TestPauseDuringRenewal(t *testing.T) {
 		if got := f.clock().Since(since); got > driver.Margin(testTTL)+leastPulse {
 			t.Errorf("asked again only after %v", got)
 		}
-		answer <- driver.Renewal{Err: &LossError{Cause: LossTaken}}
+		answer <- driver.Renewal{Err: &driver.LossError{Cause: driver.LossTaken}}
 		<-l.Context().Done()
 		wantLoss(t, context.Cause(l.Context()), LossTaken)
 	})
@@ -391,7 +391,7 @@ func TestLossReportedByStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.renewal = func(context.Context, driver.Grant) (driver.Renewal, bool) {
-			return driver.Renewal{Err: fmt.Errorf("renew: %w", &LossError{Cause: LossBroken})}, true
+			return driver.Renewal{Err: fmt.Errorf("renew: %w", &driver.LossError{Cause: driver.LossBroken})}, true
 		}
 		var r recorder
 		l := mustLock(t, newClient(t, f, &Options{OnEvent: r.hear}), "a", nil)
@@ -458,7 +458,7 @@ func TestNoRenewalAfterUnlock(t *testing.T) {
 		answer := make(chan struct{})
 		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
 			<-answer
-			return driver.Renewal{Err: &LossError{Cause: LossTaken}}, true
+			return driver.Renewal{Err: &driver.LossError{Cause: driver.LossTaken}}, true
 		}
 		var r recorder
 		c := newClient(t, f, &Options{OnEvent: r.hear})

@@ -115,7 +115,7 @@ func TestBreakAndAsk(t *testing.T) {
 		if err != nil || len(lock.Holders) != 1 || lock.Holders[0].Owner != "me" || lock.Holders[0].Ref != l.Ref() {
 			t.Fatalf("%+v, %v", lock, err)
 		}
-		if err := operator.Break(t.Context(), "a", l.Ref(), BreakAsk); err != nil {
+		if err := operator.RequestRelease(t.Context(), "a", l.Ref()); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(testTTL / 2)

@@ -1,9 +1,6 @@
 package holdfast
 
-import (
-	"context"
-	"errors"
-)
+import "context"
 
 // Mutex is a lock that one lease at a time holds, among all clients of the store. It is a name and options, costs
 // nothing, and needs no Close. It is re-entrant only if LockOptions.Reentrant says so.
@@ -18,12 +15,16 @@ func (c *Client) Mutex(name string, o *LockOptions) *Mutex {
 	return &Mutex{client: c, name: name, opts: o.orZero()}
 }
 
-func (o *LockOptions) orZero() LockOptions {
-	if o == nil {
-		return LockOptions{}
+// spec is empty for a nil Mutex, which LockAll and Explain report as an error.
+func (m *Mutex) spec() lockSpec {
+	if m == nil {
+		return lockSpec{}
 	}
-	return *o
+	return lockSpec{m.client, m.name, KindMutex, 1, 1, m.opts}
 }
+
+// Explain returns how a claim on the mutex would be kept in the store; see [Lockable].
+func (m *Mutex) Explain() (Plan, error) { return m.spec().Explain() }
 
 // Lock waits until the mutex is granted, or ctx ends. ctx bounds the waiting and not the lease; its values are found
 // in the lease's context.
@@ -34,23 +35,19 @@ func (o *LockOptions) orZero() LockOptions {
 // ErrCorrupt, ErrClosed, ErrLost if the claim was ended from outside while it waited, by Client.Break for example, or says
 // that the store could not be reached for 10 s (or the TTL, if that is less).
 func (m *Mutex) Lock(ctx context.Context) (*Lease, error) {
-	return m.client.take(ctx, "lock", m.name, KindMutex, 1, 1, m.opts, true)
+	return m.client.take(ctx, "lock", m.spec(), true)
 }
 
 // TryLock makes one attempt. The error Is ErrHeld if somebody holds the mutex or waits for it, here or elsewhere, and
 // says who, as far as one look can tell. It Is ErrUncertain if the store's answer did not come in time to be of use.
 // Other errors are as for Lock.
 func (m *Mutex) TryLock(ctx context.Context) (*Lease, error) {
-	return m.client.take(ctx, "try lock", m.name, KindMutex, 1, 1, m.opts, false)
+	return m.client.take(ctx, "try lock", m.spec(), false)
 }
 
 // Do locks the mutex, runs f, and unlocks. See [Client.Do].
 func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, l *Lease) error) error {
-	lease, err := m.Lock(ctx)
-	if err != nil {
-		return err
-	}
-	return lease.do(ctx, f)
+	return m.client.do(ctx, "lock", m.spec(), f)
 }
 
 // Do runs f under the mutex of that name: it waits for the lock as Mutex.Lock does, runs f, and unlocks when f is gone,
@@ -60,35 +57,4 @@ func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, l *Lease) er
 // since somebody else may have held the lock while f was running. That f unlocks the lease itself is no error.
 func (c *Client) Do(ctx context.Context, name string, f func(ctx context.Context, l *Lease) error) error {
 	return c.Mutex(name, nil).Do(ctx, f)
-}
-
-func (l *Lease) do(ctx context.Context, f func(ctx context.Context, l *Lease) error) (err error) {
-	ends := l.Context()
-	ctx, cancel := context.WithCancelCause(carryOn(ctx, ends))
-	stop := context.AfterFunc(ends, func() { cancel(context.Cause(ends)) })
-	defer func() { // also while a panic goes by, which then goes on
-		stop()
-		cancel(context.Canceled)
-		if unlockErr := l.Release(); unlockErr != nil && !errors.Is(unlockErr, ErrReleased) {
-			err = errors.Join(err, unlockErr)
-		}
-	}()
-	return f(ctx, l)
-}
-
-// take checks a claim and acquires it.
-func (c *Client) take(ctx context.Context, op, name string, kind Kind, limit, weight int64, o LockOptions, wait bool) (*Lease, error) {
-	claim, err := c.newClaim(name, kind, limit, weight, o)
-	if err != nil {
-		return nil, c.wrap(op, name, err)
-	}
-	claim.Wait = wait
-	if o.Reentrant {
-		if lease, err := c.enter(ctx, claim); err != nil {
-			return nil, c.wrap(op, name, err)
-		} else if lease != nil {
-			return lease, nil
-		}
-	}
-	return c.acquire(ctx, op, claim, o)
 }

@@ -1,7 +1,6 @@
 package holdfast
 
 import (
-	"cmp"
 	"fmt"
 	"log/slog"
 	"os"
@@ -69,8 +68,15 @@ type LockOptions struct {
 	MaxHold time.Duration
 }
 
+func (o *LockOptions) orZero() LockOptions {
+	if o == nil {
+		return LockOptions{}
+	}
+	return *o
+}
+
 // check reports what is wrong with the times that a lock is to be held.
-func (o *LockOptions) check(info Info) error {
+func (o *LockOptions) check(info driver.Info) error {
 	switch {
 	case o.MinHold < 0 || o.MinHold > info.MaxTTL:
 		return invalid("MinHold must be 0 to %v on this store, not %v", info.MaxTTL, o.MinHold)
@@ -81,7 +87,7 @@ func (o *LockOptions) check(info Info) error {
 }
 
 // resolved is o with its defaults filled in and checked against what the store allows.
-func (o *Options) resolved(info Info) (Options, error) {
+func (o *Options) resolved(info driver.Info) (Options, error) {
 	var r Options
 	if o != nil {
 		r = *o
@@ -103,23 +109,4 @@ func defaultOwner() string {
 	owner := fmt.Sprintf("%s %s[%d]", host, filepath.Base(os.Args[0]), os.Getpid())
 	owner = owner[max(0, len(owner)-driver.MaxOwner):] // perhaps in the middle of a character
 	return strings.ReplaceAll(strings.ToValidUTF8(owner, "?"), "\x00", "?")
-}
-
-// newClaim is a claim of this client's without its id, checked against what the store allows.
-func (c *Client) newClaim(name string, kind Kind, limit, weight int64, o LockOptions) (driver.Claim, error) {
-	claim := driver.Claim{
-		Name: name, Kind: kind, Limit: limit, Weight: weight,
-		TTL:   cmp.Or(o.TTL, c.opts.TTL),
-		Owner: c.opts.Owner,
-		Meta:  cmp.Or(o.Meta, c.opts.Meta),
-		Fair:  o.Fair && kind == KindMutex,
-	}
-	info := c.store.Info()
-	if err := o.check(info); err != nil {
-		return claim, err
-	}
-	if o.MinHold > 0 && c.detacher() == nil {
-		return claim, errNotDetached
-	}
-	return claim, claim.Check(info)
 }

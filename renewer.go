@@ -415,7 +415,7 @@ func (t *tenure) land(flight uint64, a driver.Renewal) (left time.Duration, lost
 			left = t.remaining(now)
 		}
 	case errors.Is(a.Err, ErrLost):
-		t.state, t.err = stateLost, asLoss(a.Err)
+		t.state, t.err = stateLost, lossOf(a.Err)
 		return 0, true, true
 	default:
 		t.failed = cause(t.failed, a.Err)
@@ -469,7 +469,7 @@ func (r *renewer) hear(e driver.Ending) {
 	switch {
 	case t == nil:
 	case e.Err != nil:
-		if t.end(stateLost, asLoss(e.Err)) {
+		if t.end(stateLost, lossOf(e.Err)) {
 			r.client.ended(t)
 		}
 	case e.ReleaseRequested:

@@ -23,43 +23,55 @@ func (c *Client) RWMutex(name string, o *LockOptions) *RWMutex {
 	return &RWMutex{client: c, name: name, opts: o.orZero()}
 }
 
+// spec is empty for a nil RWMutex, which LockAll and Explain report as an error.
+func (m *RWMutex) spec() lockSpec {
+	if m == nil {
+		return lockSpec{}
+	}
+	return lockSpec{m.client, m.name, KindRW, driver.RWLimit, driver.RWLimit, m.opts}
+}
+
+func (m *RWMutex) readerSpec() lockSpec {
+	s := m.spec()
+	s.weight = 1
+	return s
+}
+
+// Reader is the reader's side of the lock, for [LockAll] and Explain.
+func (m *RWMutex) Reader() Lockable { return m.readerSpec() }
+
+// Explain returns how a writer's claim on the lock would be kept in the store; see [Lockable].
+func (m *RWMutex) Explain() (Plan, error) { return m.spec().Explain() }
+
 // Lock waits until the caller is the only holder. Errors are those of Mutex.Lock.
 func (m *RWMutex) Lock(ctx context.Context) (*Lease, error) {
-	return m.client.take(ctx, "lock", m.name, KindRW, driver.RWLimit, driver.RWLimit, m.opts, true)
+	return m.client.take(ctx, "lock", m.spec(), true)
 }
 
 // TryLock is Lock without waiting. Errors are those of Mutex.TryLock.
 func (m *RWMutex) TryLock(ctx context.Context) (*Lease, error) {
-	return m.client.take(ctx, "try lock", m.name, KindRW, driver.RWLimit, driver.RWLimit, m.opts, false)
+	return m.client.take(ctx, "try lock", m.spec(), false)
 }
 
 // RLock waits until no writer holds the lock or stands before the caller. The lease's token does not fence. Errors are
 // those of Mutex.Lock.
 func (m *RWMutex) RLock(ctx context.Context) (*Lease, error) {
-	return m.client.take(ctx, "read lock", m.name, KindRW, driver.RWLimit, 1, m.opts, true)
+	return m.client.take(ctx, "read lock", m.readerSpec(), true)
 }
 
 // TryRLock is RLock without waiting: it never passes a waiting writer. Errors are those of Mutex.TryLock.
 func (m *RWMutex) TryRLock(ctx context.Context) (*Lease, error) {
-	return m.client.take(ctx, "try read lock", m.name, KindRW, driver.RWLimit, 1, m.opts, false)
+	return m.client.take(ctx, "try read lock", m.readerSpec(), false)
 }
 
 // Do locks for writing, runs f, and unlocks. See [Client.Do].
 func (m *RWMutex) Do(ctx context.Context, f func(ctx context.Context, l *Lease) error) error {
-	lease, err := m.Lock(ctx)
-	if err != nil {
-		return err
-	}
-	return lease.do(ctx, f)
+	return m.client.do(ctx, "lock", m.spec(), f)
 }
 
 // RDo locks for reading, runs f, and unlocks. See [Client.Do].
 func (m *RWMutex) RDo(ctx context.Context, f func(ctx context.Context, l *Lease) error) error {
-	lease, err := m.RLock(ctx)
-	if err != nil {
-		return err
-	}
-	return lease.do(ctx, f)
+	return m.client.do(ctx, "read lock", m.readerSpec(), f)
 }
 
 // Downgrade makes a writer's lease a reader's, with no moment in between at which another writer could get in: readers
@@ -84,7 +96,7 @@ func (l *Lease) TryUpgrade(ctx context.Context) error {
 
 func (l *Lease) reweigh(ctx context.Context, op string, weight int64) error {
 	c := l.tenure.client
-	_, err := onStore(c, op, l.Name(), func() (none struct{}, err error) { return none, l.tenure.reweigh(ctx, l, weight) })
+	_, err := onStore(ctx, c, op, l.Name(), func() (none struct{}, err error) { return none, l.tenure.reweigh(ctx, l, weight) })
 	return err
 }
 
@@ -111,14 +123,14 @@ func (t *tenure) reweigh(ctx context.Context, l *Lease, weight int64) error {
 	}
 	err = store.SetWeight(ctx, grant, weight)
 	t.look()
-	if errors.Is(err, ErrLost) && t.end(stateLost, asLoss(err)) {
+	if errors.Is(err, ErrLost) && t.end(stateLost, lossOf(err)) {
 		c.ended(t)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var held *HeldError
+	held := findHeldError(err)
 	switch {
-	case errors.As(err, &held) && !errors.Is(err, ErrUncertain): // that one holds it oneself is no news
+	case held != nil && !errors.Is(err, ErrUncertain): // that one holds it oneself is no news
 		own := func(s ClaimInfo) bool { return s.Ref == t.grant.Ref }
 		return &HeldError{Holders: slices.DeleteFunc(slices.Clone(held.Holders), own), Waiting: held.Waiting}
 	case errors.Is(err, ErrUnsupported): // nothing was tried

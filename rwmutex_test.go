@@ -89,7 +89,7 @@ func TestReweighFails(t *testing.T) {
 		if l.Exclusive() {
 			t.Error("a writer after an unknown outcome")
 		}
-		f.err = &LossError{Cause: LossBroken}
+		f.err = &driver.LossError{Cause: driver.LossBroken}
 		wantLoss(t, l.TryUpgrade(t.Context()), LossBroken)
 		wantLoss(t, context.Cause(l.Context()), LossBroken)
 		wantLoss(t, l.Downgrade(t.Context()), LossBroken)

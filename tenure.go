@@ -218,7 +218,7 @@ func (t *tenure) release(ctx context.Context) error {
 		c.emit(EventReleased, t, Event{})
 		return nil
 	case errors.Is(err, ErrLost):
-		loss := asLoss(err)
+		loss := lossOf(err)
 		c.emit(EventLost, t, Event{Err: loss})
 		return loss
 	case errors.Is(err, ErrUncertain) || !isOneOf(err, lastingErrors...):

@@ -270,7 +270,7 @@ func TestAskedChannel(t *testing.T) {
 		default:
 		}
 		for range 2 {
-			if err := other.Break(t.Context(), "a", l.Ref(), BreakAsk); err != nil {
+			if err := other.RequestRelease(t.Context(), "a", l.Ref()); err != nil {
 				t.Error(err)
 			}
 			time.Sleep(testTTL / 2)
@@ -278,7 +278,7 @@ func TestAskedChannel(t *testing.T) {
 		<-early
 		<-l.ReleaseRequested()
 		fresh := mustLock(t, c, "b", nil)
-		if err := other.Break(t.Context(), "b", fresh.Ref(), BreakAsk); err != nil {
+		if err := other.RequestRelease(t.Context(), "b", fresh.Ref()); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(testTTL / 2)

@@ -50,26 +50,20 @@ func TestWatchYieldsEachStateThatLasts(t *testing.T) {
 	}
 }
 
-func TestExplainAndHeirloomWhereThereIsNothing(t *testing.T) {
+func TestExplainWithoutExplainer(t *testing.T) {
 	t.Parallel()
 	client, err := holdfast.New(memory.New(nil).Open(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan, err := client.Explain("a", holdfast.KindMutex, 1, 1, nil)
+	plan, err := client.Mutex("a", nil).Explain()
 	if err != nil || plan.TTL != holdfast.DefaultTTL || len(plan.Keys) != 0 {
 		t.Errorf("%+v, %v", plan, err)
 	}
-	if _, err := client.Explain("a", holdfast.KindMutex, 1, 2, nil); !errors.Is(err, holdfast.ErrInvalid) {
+	if _, err := client.Semaphore("a", 1, nil).Permits(2).Explain(); !errors.Is(err, holdfast.ErrInvalid) {
 		t.Errorf("too heavy: %v", err)
-	}
-	if _, err := client.LivenessFile(); !errors.Is(err, holdfast.ErrUnsupported) {
-		t.Errorf("no heirloom: %v", err)
 	}
 	if err := client.Close(); err != nil {
 		t.Fatal(err)
-	}
-	if _, err := client.LivenessFile(); !errors.Is(err, holdfast.ErrClosed) {
-		t.Errorf("closed: %v", err)
 	}
 }

@@ -56,19 +56,41 @@ func (e *HeldError) Error() string {
 // Is makes errors.Is(err, ErrHeld) true.
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 
-// LossCause is why a lease ended before its holder gave it up.
+// LossCause is why a lease ended before its holder released it: a short code that never changes, fit for logs and JSON.
+// [LossCause.Description] is the sentence for people.
 type LossCause string
 
-// The causes.
 const (
-	LossExpired        LossCause = "its TTL passed without a renewal"
-	LossGone           LossCause = "the claim does not stand in the store any more"
-	LossTaken          LossCause = "somebody else was granted the lock"
-	LossBroken         LossCause = "an operator broke it"
-	LossSessionExpired LossCause = "the store ended the session"
-	LossUnreachable    LossCause = "the store could not be reached in time"
-	LossMaxHold        LossCause = "it was held for as long as its MaxHold allows"
+	LossExpired        LossCause = "expired"         // the TTL passed without a renewal
+	LossGone           LossCause = "gone"            // the claim no longer exists in the store, for a reason that is not known
+	LossTaken          LossCause = "taken"           // another claim was granted the lock
+	LossBroken         LossCause = "broken"          // an operator broke the claim
+	LossSessionExpired LossCause = "session-expired" // the store ended the session that the claim belonged to
+	LossUnreachable    LossCause = "unreachable"     // the TTL passed while renewals failed or had no answer
+	LossMaxHold        LossCause = "max-hold"        // the lease reached its MaxHold; only the client returns it
 )
+
+var lossDescriptions = map[LossCause]string{
+	LossExpired:        "its TTL passed without a renewal",
+	LossGone:           "the claim no longer exists in the store",
+	LossTaken:          "another claim was granted the lock",
+	LossBroken:         "an operator broke it",
+	LossSessionExpired: "the store ended the session",
+	LossUnreachable:    "the store could not be reached in time",
+	LossMaxHold:        "it was held for as long as its MaxHold allows",
+}
+
+// Description says what the code means, in a few words for people. The words may change. An unknown code describes
+// itself.
+func (c LossCause) Description() string { return describe(lossDescriptions, c) }
+
+// describe is the description of a code, or the code where there is none.
+func describe[Code ~string](descriptions map[Code]string, c Code) string {
+	if text, ok := descriptions[c]; ok {
+		return text
+	}
+	return string(c)
+}
 
 // LossError says why a lease was lost. It Is ErrLost.
 type LossError struct {
@@ -77,7 +99,7 @@ type LossError struct {
 }
 
 func (e *LossError) Error() string {
-	s := ErrLost.Error() + ": " + string(e.Cause)
+	s := ErrLost.Error() + ": " + e.Cause.Description()
 	if e.Err != nil {
 		s += ": " + e.Err.Error()
 	}

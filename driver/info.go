@@ -61,43 +61,74 @@ func (i Info) Bounded() Info {
 	return i
 }
 
-// Tier is how far a store can be trusted with work that must never be done twice.
+// Tier is how far a store can be trusted with work that must never be done twice: a code, fit for logs and JSON.
 type Tier string
 
-// The tiers.
 const (
-	TierFenceSafe Tier = "fence-safe"         // tokens never fall, grants are never forgotten
-	TierSettings  Tier = "safe with settings" // the same, if the store is set up so
-	TierAdvisory  Tier = "advisory"           // good for saving work; may grant twice when the store fails over
+	TierFenceSafe Tier = "fence-safe"         // tokens never get smaller, and grants are never forgotten
+	TierSettings  Tier = "safe-with-settings" // the same, if the store is set up for it; see Warner
+	TierAdvisory  Tier = "advisory"           // good for saving work; the store may grant a lock twice when it fails over
 )
 
-// ExpiredBy is who ends a silent holder.
+var tierDescriptions = map[Tier]string{
+	TierFenceSafe: "fence-safe: tokens never get smaller, and no grant is forgotten",
+	TierSettings:  "safe with settings: fence-safe if the store is set up for it",
+	TierAdvisory:  "advisory: a failover of the store may grant a lock twice",
+}
+
+// Description says what the code means, in a few words for people. The words may change.
+func (t Tier) Description() string { return describe(tierDescriptions, t) }
+
+// ExpiredBy is who ends the claim of a holder that has stopped renewing: a code, fit for logs and JSON.
 type ExpiredBy string
 
-// Who ends a silent holder.
 const (
-	ExpiredByClaimant ExpiredBy = "the next claimant"
-	ExpiredByStore    ExpiredBy = "the store"
+	ExpiredByClaimant ExpiredBy = "next-claimant" // the next client that wants the lock
+	ExpiredByStore    ExpiredBy = "store"         // the store itself, when its own timer has run out
 )
 
-// ExpiryClock is the clock by which a silent holder is ended.
+var expiredByDescriptions = map[ExpiredBy]string{
+	ExpiredByClaimant: "the next claimant",
+	ExpiredByStore:    "the store",
+}
+
+// Description says what the code means, in a few words for people. The words may change.
+func (e ExpiredBy) Description() string { return describe(expiredByDescriptions, e) }
+
+// ExpiryClock is the clock by which the claim of a holder that has stopped renewing expires: a code, fit for logs and
+// JSON. The wall clocks of two clients are never compared with each other.
 type ExpiryClock string
 
-// The clocks. By none of them are the wall clocks of two clients ever compared.
 const (
-	ExpiryClockStore    ExpiryClock = "the store's clock"
-	ExpiryClockObserver ExpiryClock = "the observer's own clock, having watched the claim unchanged for its TTL"
+	ExpiryClockStore    ExpiryClock = "store-clock"    // the store's
+	ExpiryClockObserver ExpiryClock = "observer-clock" // the waiting client's own, which has watched the claim unchanged for its TTL
 )
 
-// Order is how claims on one lock are granted.
+var expiryClockDescriptions = map[ExpiryClock]string{
+	ExpiryClockStore:    "the store's clock",
+	ExpiryClockObserver: "the observer's own clock, having watched the claim unchanged for its TTL",
+}
+
+// Description says what the code means, in a few words for people. The words may change.
+func (c ExpiryClock) Description() string { return describe(expiryClockDescriptions, c) }
+
+// Order is the order in which a store grants the claims on one lock: a code, fit for logs and JSON.
 type Order string
 
-// The orders.
 const (
-	OrderAlways   Order = "first come, first served"
-	OrderFairOnly Order = "first come, first served for fair, read-write and semaphore claims"
-	OrderNone     Order = "none"
+	OrderAlways   Order = "always"    // all claims are granted in order of arrival
+	OrderFairOnly Order = "fair-only" // fair, read-write and semaphore claims are; plain mutex claims may pass each other
+	OrderNone     Order = "none"      // no order is promised
 )
+
+var orderDescriptions = map[Order]string{
+	OrderAlways:   "first come, first served",
+	OrderFairOnly: "first come, first served for fair, read-write and semaphore claims",
+	OrderNone:     "none",
+}
+
+// Description says what the code means, in a few words for people. The words may change.
+func (o Order) Description() string { return describe(orderDescriptions, o) }
 
 // Survives is what a store still knows afterwards.
 type Survives struct {

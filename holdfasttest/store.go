@@ -94,7 +94,7 @@ func (s *Store) Expire(t testing.TB, name string) {
 		s.breaks(t, name, h.Ref, holdfast.BreakForce)
 		s.mu.Lock()
 		for _, c := range s.clients {
-			c.told.tell(driver.Ending{Name: name, ID: h.Ref, Err: &holdfast.LossError{Cause: holdfast.LossExpired}})
+			c.told.tell(driver.Ending{Name: name, ID: h.Ref, Err: &driver.LossError{Cause: driver.LossExpired}})
 		}
 		s.mu.Unlock()
 	}
@@ -150,6 +150,17 @@ func (s *Store) Break(t testing.TB, name string, mode holdfast.BreakMode) {
 	t.Helper()
 	for _, h := range s.holders(t, name) {
 		s.breaks(t, name, h.Ref, mode)
+	}
+}
+
+// RequestRelease asks all holders of a lock to release it, as holdfast.Client.RequestRelease does. They learn of it with
+// their next renewal, within a third of their TTL.
+func (s *Store) RequestRelease(t testing.TB, name string) {
+	t.Helper()
+	for _, h := range s.holders(t, name) {
+		if err := s.operator.RequestRelease(context.Background(), name, h.Ref); err != nil && !errors.Is(err, holdfast.ErrLost) {
+			t.Fatalf("holdfasttest: %v", err)
+		}
 	}
 }
 

@@ -196,7 +196,7 @@ func TestBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := holdfasttest.New(t)
 		l := lock(t, s.Client(t, nil), "a")
-		s.Break(t, "a", holdfast.BreakAsk)
+		s.RequestRelease(t, "a")
 		s.Advance(t, holdfast.DefaultTTL/2)
 		<-l.ReleaseRequested()
 		s.AssertHeldBy(t, l)

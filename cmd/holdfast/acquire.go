@@ -35,7 +35,8 @@ type lockRequest struct {
 	opts            holdfast.LockOptions
 	noWait          bool
 	waitLimit       waitLimit
-	notAcquiredCode int // exit code if it is not acquired
+	notAcquiredCode int          // exit code if it is not acquired
+	store           driver.Store // that the lock is acquired in, once it is open
 }
 
 // acquireUntilSignal opens the store and takes the lock, until a signal comes that would end the program. The client is for the
@@ -66,10 +67,11 @@ func (r *lockRequest) acquireUntilSignal(store string, signals *signalQueue, rec
 }
 
 func (r *lockRequest) openAndAcquire(ctx context.Context, store string, rec *runRecord) (*holdfast.Client, *holdfast.Lease, error) {
-	client, err := openClient(ctx, store, &holdfast.Options{Owner: ownerName(), OnEvent: newEventHandler(r.name, rec)})
+	opened, client, err := openStore(ctx, store, &holdfast.Options{Owner: ownerName(), OnEvent: newEventHandler(r.name, rec)})
 	if err != nil {
 		return nil, nil, err
 	}
+	r.store = opened
 	rec.addFields(fields{"store": client.Info().Store})
 	if err := r.checkSelfDeadlock(ctx, client); err != nil {
 		return client, nil, err
@@ -224,6 +226,19 @@ func (r *lockRequest) acquireAs(ctx context.Context, client *holdfast.Client, ki
 		return client.RWMutex(r.name, &r.opts).TryRLock(ctx)
 	}
 	return client.RWMutex(r.name, &r.opts).RLock(ctx)
+}
+
+// lockable is the lock as the request wants to hold it.
+func (r *lockRequest) lockable(client *holdfast.Client) holdfast.Lockable {
+	switch {
+	case r.kind == holdfast.KindSemaphore:
+		return client.Semaphore(r.name, r.limit, &r.opts).Permits(r.permits)
+	case r.kind == holdfast.KindMutex:
+		return client.Mutex(r.name, &r.opts)
+	case r.shared:
+		return client.RWMutex(r.name, &r.opts).Reader()
+	}
+	return client.RWMutex(r.name, &r.opts)
 }
 
 type locker interface {

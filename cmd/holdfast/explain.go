@@ -46,8 +46,8 @@ func printPlan(ctx context.Context, w io.Writer, client *holdfast.Client, r *loc
 	if err != nil {
 		return storeError(err)
 	}
-	weight, limit := r.weightAndLimit()
-	plan, err := client.Explain(r.name, r.kind, limit, weight, &r.opts)
+	_, limit := r.weightAndLimit()
+	plan, err := r.lockable(client).Explain()
 	if err != nil {
 		return storeError(err)
 	}
@@ -121,7 +121,7 @@ func describeQueue(i holdfast.Info, r *lockRequest) string {
 	switch {
 	case r.noWait:
 		return "not at all"
-	case i.Order == driver.OrderAlways, i.Order == driver.OrderFairOnly && (r.opts.Fair || r.kind != holdfast.KindMutex):
+	case i.Order == holdfast.OrderAlways, i.Order == holdfast.OrderFairOnly && (r.opts.Fair || r.kind != holdfast.KindMutex):
 		return "first come, first served"
 	}
 	return "in no certain order; see --fair"

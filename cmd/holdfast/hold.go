@@ -57,7 +57,7 @@ func holdLock(request *lockRequest, store string, r *runRecord) error {
 	signals.waitForEnd(lease.Context())
 	if err := lease.Err(); err != nil {
 		printMessage("%s is lost: %s", quoteName(request.name), lossText(err))
-		r.addEvent("lost", fields{"reason": lossText(err)})
+		r.addEvent("lost", fields{"cause": lossCode(err), "reason": lossText(err)})
 	}
 	if err := request.releaseLease(lease, lease.Err() != nil, r); err != nil {
 		return &exitError{code: exitLost, outcome: outcomeLost, reason: lossText(err)}

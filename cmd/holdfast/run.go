@@ -212,7 +212,7 @@ func (j *job) runCommand(r *runRecord) error {
 		return err
 	}
 	k := &wrapper{lease: lease, clock: client.Info().Clock, ttl: j.request.opts.TTL, policy: j.policy, signals: signals, record: r}
-	err = k.startGuard(client, j.request.opts.MaxHold, j.path, j.argv, j.request.commandEnvironment(os.Environ(), client, lease))
+	err = k.startGuard(j.request.store, j.request.opts.MaxHold, j.path, j.argv, j.request.commandEnvironment(os.Environ(), client, lease))
 	if err != nil {
 		k.result.startError = fmt.Errorf("start the guard: %w", err)
 	} else {

@@ -52,22 +52,32 @@ func defaultDirectory() (string, error) {
 }
 
 func openClient(ctx context.Context, flag string, o *holdfast.Options) (*holdfast.Client, error) {
+	_, client, err := openStore(ctx, flag, o)
+	return client, err
+}
+
+// openStore opens the store and a client of it, which closes the store.
+func openStore(ctx context.Context, flag string, o *holdfast.Options) (driver.Store, *holdfast.Client, error) {
 	where, err := resolveStore(flag)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if like := suggestURL(where); like != "" {
-		return nil, usageError("the store is not given as a URL; did you mean %s?", like)
+		return nil, nil, usageError("the store is not given as a URL; did you mean %s?", like)
 	}
 	// The library's own words for this are meant for programmers.
 	if u, err := url.Parse(where); err == nil && u.Scheme != "" && !slices.Contains(driver.Schemes(), u.Scheme) {
-		return nil, usageError("no store is known for %s://, only for %s", u.Scheme, strings.Join(driver.Schemes(), ", "))
+		return nil, nil, usageError("no store is known for %s://, only for %s", u.Scheme, strings.Join(driver.Schemes(), ", "))
 	}
-	client, err := holdfast.Open(ctx, where, o)
+	store, err := driver.Open(ctx, where)
 	if err != nil {
-		return nil, storeError(err)
+		return nil, nil, storeError(&holdfast.Error{Op: "open", Err: err})
 	}
-	return client, nil
+	client, err := holdfast.New(store, o)
+	if err != nil {
+		return nil, nil, storeError(errors.Join(err, store.Close()))
+	}
+	return store, client, nil
 }
 
 // portSchemes are the stores that are known by their ports.

@@ -36,11 +36,11 @@ func printPromises(w io.Writer, i holdfast.Info, warnings [][]string) error {
 	rows := [][]string{
 		{"store", printableText(i.Store)},
 		{"engine", i.Engine},
-		{"tier", string(i.Tier)},
-		{"a silent holder is ended by", string(i.ExpiredBy)},
-		{"judged by", string(i.ExpiryClock)},
+		{"tier", i.Tier.Description()},
+		{"a silent holder is ended by", i.ExpiredBy.Description()},
+		{"judged by", i.ExpiryClock.Description()},
 		{"a killed holder is replaced", describeTakeover(i)},
-		{"order", string(i.Order)},
+		{"order", i.Order.Description()},
 		{"kinds of locks", strings.Join(kinds, ", ")},
 		{"locks can outlive their process", formatYesNo(i.Detached)},
 		{"locks and tokens survive", describeSurvives(i.Survives)},
@@ -73,7 +73,7 @@ func describeTakeover(i holdfast.Info) string {
 	return "within " + i.DeadHolderTimeout.String()
 }
 
-func describeSurvives(s driver.Survives) string {
+func describeSurvives(s holdfast.Survives) string {
 	var list []string
 	for _, x := range []struct {
 		what string

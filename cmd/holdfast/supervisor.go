@@ -254,9 +254,9 @@ func lossText(err error) string {
 		return errorText(err)
 	}
 	if loss.Err != nil {
-		return string(loss.Cause) + ": " + errorText(loss.Err)
+		return loss.Cause.Description() + ": " + errorText(loss.Err)
 	}
-	return string(loss.Cause)
+	return loss.Cause.Description()
 }
 
 // commandExitError is what the command's end makes of this program's.
@@ -268,4 +268,13 @@ func commandExitError(status syscall.WaitStatus) error {
 		return &exitError{code: status.ExitStatus(), outcome: outcomeExited}
 	}
 	return nil
+}
+
+// lossCode is the code of why a lock was lost, for the record of --json.
+func lossCode(err error) holdfast.LossCause {
+	var loss *holdfast.LossError
+	if errors.As(err, &loss) {
+		return loss.Cause
+	}
+	return ""
 }

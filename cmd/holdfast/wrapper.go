@@ -76,8 +76,22 @@ type runResult struct {
 	earlySignal syscall.Signal // that came before the command was there
 }
 
+// openLivenessFile opens a file that keeps the lock held until the guard has ended as well, where the store would otherwise
+// end the claims of a killed program at once; nil where it does not.
+func openLivenessFile(store driver.Store) (*os.File, error) {
+	filer, ok := store.(driver.LivenessFiler)
+	if !ok {
+		return nil, nil
+	}
+	f, err := filer.LivenessFile()
+	if errors.Is(err, holdfast.ErrUnsupported) {
+		return nil, nil
+	}
+	return f, err
+}
+
 // startGuard starts the guard, which starts the command. hold is how long the lease lasts at most, 0 if it has no bound.
-func (k *wrapper) startGuard(client *holdfast.Client, hold time.Duration, path string, argv, env []string) error {
+func (k *wrapper) startGuard(store driver.Store, hold time.Duration, path string, argv, env []string) error {
 	program, err := ownProgram()
 	if err != nil {
 		return err
@@ -85,17 +99,14 @@ func (k *wrapper) startGuard(client *holdfast.Client, hold time.Duration, path s
 	k.listener = startListener(program) // first, so that it gets none of the guard's descriptors
 	ordersIn, orders, err1 := os.Pipe()
 	reports, reportsOut, err2 := os.Pipe()
-	heirloom, err3 := client.LivenessFile()
-	if errors.Is(err3, holdfast.ErrUnsupported) {
-		err3 = nil
-	}
-	defer closeAll(ordersIn, reportsOut, heirloom)
+	liveness, err3 := openLivenessFile(store)
+	defer closeAll(ordersIn, reportsOut, liveness)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		closeAll(orders, reports)
 		return err
 	}
 	guard := []string{guardName}
-	for _, f := range []*os.File{ordersIn, reportsOut, heirloom} {
+	for _, f := range []*os.File{ordersIn, reportsOut, liveness} {
 		number, err := passToGuard(f)
 		if err != nil {
 			return err
@@ -253,7 +264,7 @@ func (k *wrapper) sendLoss() {
 			lost.Why = errorText(loss.Err)
 		}
 	}
-	k.record.addEvent("lost", fields{"reason": lossText(cause)})
+	k.record.addEvent("lost", fields{"cause": lossCode(cause), "reason": lossText(cause)})
 	k.sendControl(controlMessage{Lost: lost})
 	grace := time.Duration(0)
 	if staysHeld(cause) { // nobody else can start yet, so the guard may also be late

@@ -56,7 +56,7 @@ func TestBrokenBeneathUnlock(t *testing.T) {
 		fails(t, lease(t, other, t.Name()).Release())
 	}
 	var loss *holdfast.LossError
-	if err := l.Release(); !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
+	if err := l.Release(); !errors.As(err, &loss) || loss.Cause != holdfast.LossBroken {
 		t.Errorf("the unlock says: %v", err)
 	}
 	if err := lease(t, client, t.Name()).Release(); err != nil {

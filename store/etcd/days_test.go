@@ -133,7 +133,7 @@ func TestRevoked(t *testing.T) {
 		t.Fatal("the holder is not told")
 	}
 	var loss *holdfast.LossError
-	if err := context.Cause(l.Context()); !errors.As(err, &loss) || loss.Cause != driver.LossSessionExpired {
+	if err := context.Cause(l.Context()); !errors.As(err, &loss) || loss.Cause != holdfast.LossSessionExpired {
 		t.Errorf("the holder is told: %v", err)
 	}
 	fails(t, <-waits)

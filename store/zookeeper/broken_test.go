@@ -127,7 +127,7 @@ func TestBrokenBeneathUnlock(t *testing.T) {
 		}
 		instead.Store(&do)
 		var loss *holdfast.LossError
-		if err := held.Release(); instead.Load() != nil || !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
+		if err := held.Release(); instead.Load() != nil || !errors.As(err, &loss) || loss.Cause != holdfast.LossBroken {
 			t.Errorf("%s: the unlock says: %v", layout, err)
 		}
 		if err := lease(t, client, name).Release(); err != nil {

@@ -10,41 +10,6 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Lockable is what [LockAll] takes: a *Mutex, a *RWMutex (to write), RWMutex.RLocker (to read), or Semaphore.Permits.
-type Lockable interface{ item() item }
-
-type item struct {
-	client        *Client
-	name          string
-	kind          Kind
-	limit, weight int64
-	opts          LockOptions
-}
-
-func (i item) item() item { return i }
-
-func (m *Mutex) item() item {
-	if m == nil {
-		return item{}
-	}
-	return item{m.client, m.name, KindMutex, 1, 1, m.opts}
-}
-
-func (m *RWMutex) item() item {
-	if m == nil {
-		return item{}
-	}
-	return item{m.client, m.name, KindRW, driver.RWLimit, driver.RWLimit, m.opts}
-}
-
-// Reader is the reader's side of the lock, for [LockAll].
-func (m *RWMutex) Reader() Lockable { return item{m.client, m.name, KindRW, driver.RWLimit, 1, m.opts} }
-
-// Permits is so much of the semaphore, for [LockAll].
-func (s *Semaphore) Permits(weight int64) Lockable {
-	return item{s.client, s.name, KindSemaphore, s.limit, weight, s.opts}
-}
-
 // LeaseGroup are those of a [LockAll]. They are good only together: when one of them is lost, all are. All methods may be
 // called from any goroutine.
 type LeaseGroup struct {
@@ -66,6 +31,9 @@ func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
 	if err != nil {
 		return nil, err
 	}
+	if ctx == nil {
+		return nil, &Error{Op: "lock all", Err: errNilContext}
+	}
 	s := &LeaseGroup{}
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	waiting, cancel := context.WithCancelCause(ctx)
@@ -85,7 +53,7 @@ func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
 		case stands:
 			err = it.client.wrap("lock all", it.name, ErrMismatch)
 		default:
-			if l, err = it.client.take(waiting, "lock all", it.name, it.kind, it.limit, it.weight, it.opts, true); err == nil {
+			if l, err = it.client.take(waiting, "lock all", it, true); err == nil {
 				s.add(l, it.opts.Reentrant)
 			}
 		}
@@ -113,12 +81,12 @@ func (s *LeaseGroup) giveBack(ctx context.Context) {
 
 // sorted gives the items in the order in which they are taken, without doubles. What one client has under a name is one
 // lock, of which the strongest comes first.
-func sorted(items []Lockable) ([]item, error) {
-	var list []item
+func sorted(items []Lockable) ([]lockSpec, error) {
+	var list []lockSpec
 	for n, i := range items {
-		var it item
+		var it lockSpec
 		if i != nil {
-			it = i.item()
+			it = i.spec()
 		}
 		if it.client == nil {
 			return nil, &Error{Op: "lock all", Err: invalid("item %d is nil: items are made by a client's Mutex, RWMutex or Semaphore", n+1)}
@@ -128,12 +96,12 @@ func sorted(items []Lockable) ([]item, error) {
 	if len(list) == 0 {
 		return nil, &Error{Op: "lock all", Err: invalid("no locks were named")}
 	}
-	slices.SortStableFunc(list, func(a, b item) int {
+	slices.SortStableFunc(list, func(a, b lockSpec) int {
 		return cmp.Or(cmp.Compare(a.client.Info().Store, b.client.Info().Store), cmp.Compare(a.name, b.name), cmp.Compare(b.weight, a.weight))
 	})
-	var kept []item
+	var kept []lockSpec
 	for _, i := range list {
-		at := slices.IndexFunc(kept, func(k item) bool { return k.client == i.client && k.name == i.name })
+		at := slices.IndexFunc(kept, func(k lockSpec) bool { return k.client == i.client && k.name == i.name })
 		switch {
 		case at < 0:
 			kept = append(kept, i)
@@ -147,7 +115,7 @@ func sorted(items []Lockable) ([]item, error) {
 // stands reports whether the lock is the very one that was taken before through another client: there the claim stands
 // under its own ref. Two stores of one address (several in one process's memory) are told apart by that.
 // Without an answer it is not known, and taking the lock could be to wait for oneself.
-func (i item) stands(ctx context.Context, before item, taken []*Lease) (bool, error) {
+func (i lockSpec) stands(ctx context.Context, before lockSpec, taken []*Lease) (bool, error) {
 	if before.name != i.name || before.client.Info().Store != i.client.Info().Store {
 		return false, nil
 	}
