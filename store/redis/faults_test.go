@@ -715,6 +715,30 @@ func TestRedlockDenied(t *testing.T) {
 	}
 }
 
+// TestRedlockSlowBesideDenied promises that one server of three that denies access does not end a request while another
+// one is only slow: the request is repeated until a majority has answered. Two servers that deny access do end it.
+func TestRedlockSlowBesideDenied(t *testing.T) {
+	t.Parallel()
+	a := mustStart(t)(redistest.Independent(3)).Addrs()
+	s := openForTest(t, "redlock://"+a[0]+"?addrs="+strings.Join(a[1:], ",")).(*Redlock)
+	rounds := []replyCounts{
+		{replies: 1, refusals: 1, refusal: driver.ErrDenied, err: driver.ErrDenied},
+		{replies: 2, refusals: 1, refusal: driver.ErrDenied, err: driver.ErrDenied},
+		{replies: 1, refusals: 2, refusal: driver.ErrDenied, err: driver.ErrDenied},
+	}
+	next := func() (replyCounts, error) {
+		round := rounds[0]
+		rounds = rounds[1:]
+		return round, nil
+	}
+	if _, _, err := s.retryUntilMajority(t.Context(), longTTL, next); err != nil || len(rounds) != 1 {
+		t.Errorf("one server denies access: %v, and %d rounds are left", err, len(rounds))
+	}
+	if _, _, err := s.retryUntilMajority(t.Context(), longTTL, next); !errors.Is(err, driver.ErrDenied) {
+		t.Errorf("two servers deny access: %v", err)
+	}
+}
+
 // TestClusterBusyAtFirst: a Cluster that is busy when it is first asked which channels it has is asked again.
 func TestClusterBusyAtFirst(t *testing.T) {
 	t.Parallel()

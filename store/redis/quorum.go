@@ -93,6 +93,8 @@ type replyCounts struct {
 	outcomeUnknown map[int]bool  // the servers on which the script may or may not have run
 	byReply        map[int64]int // how many servers have given each reply
 	err            error         // of one of the servers that gave none
+	refusals       int           // how many servers refuse for good: a retry would not help there
+	refusal        error         // what one of them says
 }
 
 // countReplies runs a script on all servers, and counts their replies.
@@ -104,6 +106,10 @@ func (r *Redlock) countReplies(ctx context.Context, ttl time.Duration, q serverS
 	err := r.askServers(ctx, ttl, q, func(v serverReply) bool {
 		if v.err != nil {
 			t.err, t.outcomeUnknown[v.server] = v.err, !isRedisReply(v.err) && !isUnsent(v.err)
+			if f := r.servers[0].finalError(v.err); f != nil {
+				t.refusals++
+				t.refusal = f
+			}
 			return false
 		}
 		n := readNumber(v.reply)
@@ -143,8 +149,8 @@ func (r *Redlock) retryUntilMajority(
 		case r.clock.Since(start) > driver.UnreachableTimeout(ttl):
 			return t, done, uncertainError(fmt.Errorf("only %d of %d servers answer: %w", t.replies, len(r.servers), explainError(t.err)))
 		}
-		if f := r.servers[0].finalError(t.err); f != nil {
-			return t, done, f
+		if t.refusals > len(r.servers)-r.majority { // no majority is left; the others may just have been slow
+			return t, done, t.refusal
 		}
 		done = done || t.byReply[replyDone] > 0
 		if err := r.servers[0].sleepOrClosed(ctx, rand.N(10*time.Millisecond<<min(n, 5))); err != nil {
