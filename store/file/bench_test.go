@@ -22,7 +22,7 @@ func openTest(t testing.TB, dir string) *table {
 }
 
 func newTable(ctx context.Context, dir string, opts *Options) (*table, error) {
-	return openDirectory(ctx, dir, opts.complete(), true)
+	return openDirectory(ctx, dir, opts.withDefaults(), true)
 }
 
 func claimOf(name string) driver.Claim {

@@ -31,17 +31,17 @@ import (
 // boot from another: see sameBoot. Without that, each turn from one id to another would fix the clock anew above the floor, and so
 // move it ahead of time by as much as the floor is ahead: timed locks would end early.
 type dirClock struct {
-	cell
-	presence *presence
-	boot     func() time.Duration // the kernel's boot clock
-	wall     func() time.Time
-	up       func() // puts the names above the store's directory on the disk
+	versionedFile
+	liveness      *livenessFile
+	readBootClock func() time.Duration // the kernel's boot clock
+	readWallClock func() time.Time
+	syncParents   func() // puts the names above the store's directory on the disk
 
 	bootID string
 	offset int64 // microseconds; fixed once open
 	floor  atomic.Int64
 
-	raising sync.Mutex
+	raiseMu sync.Mutex
 }
 
 // clockState is what is kept in the clock's cell.
@@ -58,21 +58,21 @@ type clockState struct {
 // claims end early.
 const floorAhead = int64(10 * time.Second / time.Microsecond)
 
-// wallDrift is how far the wall clock and the boot clock may come apart within one boot, in microseconds, if nobody sets the
+// maxWallDrift is how far the wall clock and the boot clock may come apart within one boot, in microseconds, if nobody sets the
 // wall clock. The kernel moves both by the same steps, so this is only what reading one after the other costs.
-const wallDrift = 1000
+const maxWallDrift = 1000
 
-// noWall is a time that no wall clock shows but one that has no battery, and begins at the same time with each boot.
-var noWall = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+// minWallClock is a time that no wall clock shows but one that has no battery, and begins at the same time with each boot.
+var minWallClock = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 
-func (c *dirClock) now() int64 { return c.boot().Microseconds() + c.offset }
+func (c *dirClock) readMicros() int64 { return c.readBootClock().Microseconds() + c.offset }
 
-// wallAhead is how far the wall clock is ahead of the boot clock, in microseconds: the tightest of a few readings, since this
+// measureWallOffset is how far the wall clock is ahead of the boot clock, in microseconds: the tightest of a few readings, since this
 // process may be stopped between the two clocks.
-func (c *dirClock) wallAhead() int64 {
+func (c *dirClock) measureWallOffset() int64 {
 	var ahead int64
 	for tightest, n := time.Duration(-1), 0; n < 3 && (tightest < 0 || tightest > 50*time.Microsecond); n++ {
-		before, wall, after := c.boot(), c.wall(), c.boot()
+		before, wall, after := c.readBootClock(), c.readWallClock(), c.readBootClock()
 		if spread := after - before; tightest < 0 || spread < tightest {
 			tightest, ahead = spread, wall.UnixMicro()-(before+spread/2).Microseconds()
 		}
@@ -80,130 +80,130 @@ func (c *dirClock) wallAhead() int64 {
 	return ahead
 }
 
-// sameBoot reports whether a state with another id of the boot was surely written in this boot: the wall clock has kept its
+// isSameBoot reports whether a state with another id of the boot was surely written in this boot: the wall clock has kept its
 // distance from the boot clock to the millisecond, and the clock that the state describes has not gone back. After a restart the distance
 // differs by as long as the machine was up before. If somebody has set the wall clock since, the answer is no, and the clock is fixed anew,
 // as after a restart.
-func (c *dirClock) sameBoot(s clockState) bool {
-	ahead := c.wallAhead()
+func (c *dirClock) isSameBoot(s clockState) bool {
+	ahead := c.measureWallOffset()
 	moved := ahead - s.Wall
-	return s.Wall > noWall && -wallDrift <= moved && moved <= wallDrift && c.boot().Microseconds()+s.Offset >= s.Floor-floorAhead
+	return s.Wall > minWallClock && -maxWallDrift <= moved && moved <= maxWallDrift && c.readBootClock().Microseconds()+s.Offset >= s.Floor-floorAhead
 }
 
-// start makes this client present, and reads the clock's state, or makes it for this boot. first is called before that, when
+// startClock makes this client present, and reads the clock's state, or makes it for this boot. first is called before that, when
 // this client may be the first of the boot; several may do this at once.
-func (c *dirClock) start(ctx context.Context, first func(fresh bool) error) error {
-	if err := c.presence.appear(c.tmp, c.bootID); err != nil {
+func (c *dirClock) startClock(ctx context.Context, first func(fresh bool) error) error {
+	if err := c.liveness.announceClient(c.tmp, c.bootID); err != nil {
 		return err
 	}
 	for {
-		f, s, err := c.state(ctx)
+		f, s, err := c.readState(ctx)
 		if err != nil {
 			return err
 		}
-		if f.alive() && s.Boot != c.bootID {
-			if lives, err := c.presence.lives(s.Boot); err != nil {
+		if f.isLive() && s.Boot != c.bootID {
+			if alive, err := c.liveness.isAnyoneAlive(s.Boot); err != nil {
 				return err
-			} else if lives || c.sameBoot(s) {
-				if err := c.presence.appear(c.tmp, s.Boot); err != nil {
+			} else if alive || c.isSameBoot(s) {
+				if err := c.liveness.announceClient(c.tmp, s.Boot); err != nil {
 					return err
 				}
 				c.bootID = s.Boot
 				continue
 			}
 		}
-		switch ours := f.alive() && s.Boot == c.bootID; {
+		switch ours := f.isLive() && s.Boot == c.bootID; {
 		case ours && s.Next == "":
 			c.offset = s.Offset // nobody reads the clock before
-			return c.rely(s.Floor)
+			return c.adoptFloor(s.Floor)
 		case ours:
 			s.Next = ""
-		case f.alive() && s.Next != c.bootID:
+		case f.isLive() && s.Next != c.bootID:
 			s.Next = c.bootID
 		default:
-			if err := first(!f.alive()); err != nil {
+			if err := first(!f.isLive()); err != nil {
 				return err
 			}
-			begin := max(c.wall().UnixMicro(), s.Floor+1, 1)
-			s = clockState{Boot: c.bootID, Offset: begin - c.boot().Microseconds(), Floor: begin + floorAhead, Wall: c.wallAhead()}
-			c.up()
+			begin := max(c.readWallClock().UnixMicro(), s.Floor+1, 1)
+			s = clockState{Boot: c.bootID, Offset: begin - c.readBootClock().Microseconds(), Floor: begin + floorAhead, Wall: c.measureWallOffset()}
+			c.syncParents()
 		}
-		if err := c.put(ctx, f, s); err != nil && !errors.Is(err, record.ErrConflict) {
+		if err := c.writeState(ctx, f, s); err != nil && !errors.Is(err, record.ErrConflict) {
 			return err
 		}
 	}
 }
 
-// rely takes a floor that was read for what it says. It may have been written by a process that died before it was synced,
+// adoptFloor takes a floor that was read for what it says. It may have been written by a process that died before it was synced,
 // so it is synced once more before anybody relies on it.
-func (c *dirClock) rely(floor int64) error {
-	d, err := c.open()
+func (c *dirClock) adoptFloor(floor int64) error {
+	d, err := c.openRecordDir()
 	if err != nil {
 		return err
 	}
-	defer c.close(d)
-	if err := errors.Join(c.sync(d), c.sync(c.root)); err != nil {
-		return explain("sync the clock", err)
+	defer c.closeHandle(d)
+	if err := errors.Join(c.syncHandle(d), c.syncHandle(c.root)); err != nil {
+		return describeError("sync the clock", err)
 	}
 	c.floor.Store(max(c.floor.Load(), floor))
 	return nil
 }
 
-func (c *dirClock) state(ctx context.Context) (found, clockState, error) {
-	f, err := c.load(ctx)
-	if err != nil || !f.alive() {
+func (c *dirClock) readState(ctx context.Context) (storedRecord, clockState, error) {
+	f, err := c.loadRecord(ctx)
+	if err != nil || !f.isLive() {
 		return f, clockState{}, err
 	}
 	var s clockState
 	if err := json.Unmarshal(f.data, &s); err != nil {
-		return f, s, fmt.Errorf("%w: the clock of %s: %w", driver.ErrCorrupt, c.dir, err)
+		return f, s, fmt.Errorf("%w: the clock of %s: %w", driver.ErrCorrupt, c.path, err)
 	}
 	return f, s, nil
 }
 
-func (c *dirClock) put(ctx context.Context, f found, s clockState) error {
+func (c *dirClock) writeState(ctx context.Context, f storedRecord, s clockState) error {
 	data, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
-	to := content{name: c.name, data: data}
-	if f.alive() {
-		_, err = c.swap(ctx, f.version, to, true)
+	to := recordContent{name: c.lockName, data: data}
+	if f.isLive() {
+		_, err = c.swapVersion(ctx, f.version, to, true)
 	} else {
-		_, err = c.create(ctx, to, true)
+		_, err = c.createRecord(ctx, to, true)
 	}
 	return err
 }
 
-// cover returns when the floor on the disk is at least token and the clock of now. In most cases it already is.
-func (c *dirClock) cover(ctx context.Context, token int64) error {
-	need := max(token, c.now())
+// ensureFloor returns when the floor on the disk is at least token and the clock of now. In most cases it already is.
+func (c *dirClock) ensureFloor(ctx context.Context, token int64) error {
+	need := max(token, c.readMicros())
 	if need <= c.floor.Load() {
 		return nil
 	}
-	c.raising.Lock()
-	defer c.raising.Unlock()
+	c.raiseMu.Lock()
+	defer c.raiseMu.Unlock()
 	for need > c.floor.Load() {
-		if err := c.outdated(); err != nil {
+		if err := c.replacedError(); err != nil {
 			return err
 		}
-		f, s, err := c.state(ctx)
+		f, s, err := c.readState(ctx)
 		if err != nil {
 			return err
 		}
-		if !f.alive() || s.Boot != c.bootID || s.Offset != c.offset {
+		if !f.isLive() || s.Boot != c.bootID || s.Offset != c.offset {
 			return fmt.Errorf("%w: the clock of %s was replaced: it was removed, or another machine uses the same directory, which must never be",
-				driver.ErrCorrupt, c.dir)
+				driver.ErrCorrupt, c.path)
 		}
 		if s.Floor < need {
-			s.Floor, s.Wall = need+floorAhead, c.wallAhead()
-			if err := c.put(ctx, f, s); errors.Is(err, record.ErrConflict) {
+			s.Floor, s.Wall = need+floorAhead, c.measureWallOffset()
+			if err := c.writeState(ctx, f, s); errors.Is(err, record.ErrConflict) {
 				continue
 			} else if err != nil {
 				return err
 			}
 		}
-		if err := c.rely(s.Floor); err != nil {
+		if err := c.adoptFloor(s.Floor); err != nil {
 			return err
 		}
 	}

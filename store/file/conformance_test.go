@@ -48,10 +48,10 @@ func (m *mortal) Delete(ctx context.Context, row record.Row) error {
 
 func (m *mortal) kill() {
 	m.dead.Store(true)
-	m.using.Lock()
-	defer m.using.Unlock()
-	m.close(m.presence.handle)
-	m.presence.handle = -1
+	m.callsMu.Lock()
+	defer m.callsMu.Unlock()
+	m.closeHandle(m.liveness.handle)
+	m.liveness.handle = -1
 }
 
 // TestConformance: the store keeps every promise of the contract.

@@ -41,8 +41,8 @@ func TestContainersOwnBoots(t *testing.T) {
 	}
 	m.up += 2 * time.Minute // past the floor
 	for _, tab := range []*table{one, two} {
-		tab.clock.boot = func() time.Duration { return m.up }
-		if err := tab.clock.cover(t.Context(), 0); err != nil {
+		tab.clock.readBootClock = func() time.Duration { return m.up }
+		if err := tab.clock.ensureFloor(t.Context(), 0); err != nil {
 			t.Error(err)
 		}
 	}
@@ -101,7 +101,7 @@ func openAmid(t *testing.T, before, comes string, stays bool, at int) bool {
 			t.Fatalf("before %q, %q at %d: the clocks are %v apart", before, comes, at,
 				time.Duration(clockOf(tab)-clockOf(all[0]))*time.Microsecond)
 		}
-		if err := tab.clock.cover(t.Context(), tab.clock.floor.Load()+1); err != nil {
+		if err := tab.clock.ensureFloor(t.Context(), tab.clock.floor.Load()+1); err != nil {
 			t.Fatalf("before %q, %q at %d: %v", before, comes, at, err)
 		}
 	}
@@ -122,7 +122,7 @@ func TestContainersInTurn(t *testing.T) {
 		if ahead := time.Duration(clockOf(tab)-began)*time.Microsecond - time.Duration(n)*time.Second; ahead != 0 {
 			t.Fatalf("after %d commands in as many seconds the clock is %v ahead", n, ahead)
 		}
-		if err := tab.clock.cover(t.Context(), 0); err != nil {
+		if err := tab.clock.ensureFloor(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
 		_ = tab.Close()
@@ -177,7 +177,7 @@ func TestWallClockTellsBoots(t *testing.T) {
 		}
 		tab := m.in("host").mustOpen(t)
 		m.pass(time.Second)
-		tab.clock.boot = func() time.Duration { return m.up }
+		tab.clock.readBootClock = func() time.Duration { return m.up }
 		last, state := clockOf(tab), tab.clock.offset
 		_ = tab.Close()
 		c.change(m)

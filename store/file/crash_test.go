@@ -59,10 +59,10 @@ func (s *story) run(p *proc) (err error) {
 		return err
 	}
 	steps := []func() error{}
-	for i := range 2*cleanEvery + 2 {
+	for i := range 2*removeEvery + 2 {
 		steps = append(steps, func() error { return s.write("plain", "p"+strconv.Itoa(i), false) })
 	}
-	for i := range cleanEvery + 2 {
+	for i := range removeEvery + 2 {
 		steps = append(steps, func() error { return s.write("detached", "d"+strconv.Itoa(i), true) })
 	}
 	steps = append(steps,
@@ -210,7 +210,7 @@ func TestTornIsKept(t *testing.T) {
 		before["detached~"+file] = string(n.data)
 	}
 	tab := m.mustOpen(t)
-	for range 5 * cleanEvery {
+	for range 5 * removeEvery {
 		row := load(t, tab, "detached")
 		row.Data = []byte("goes on")
 		if _, err := tab.Swap(t.Context(), row); err != nil {
@@ -242,17 +242,17 @@ func TestUnsynced(t *testing.T) {
 			p.fail = "sync directory"
 		}
 	}
-	c := tab.cell("a")
-	to := content{name: "a"}
-	if _, err := c.create(t.Context(), to, true); err == nil || driver.IsFinal(err) {
+	c := tab.recordFile("a")
+	to := recordContent{name: "a"}
+	if _, err := c.createRecord(t.Context(), to, true); err == nil || driver.IsFinal(err) {
 		t.Errorf("create: %v", err)
 	}
 	p.fail = ""
-	f, err := c.load(t.Context())
-	if err != nil || !f.alive() {
+	f, err := c.loadRecord(t.Context())
+	if err != nil || !f.isLive() {
 		t.Fatal(f, err)
 	}
-	if _, err := c.swap(t.Context(), f.version, to, true); err == nil || driver.IsFinal(err) {
+	if _, err := c.swapVersion(t.Context(), f.version, to, true); err == nil || driver.IsFinal(err) {
 		t.Errorf("swap: %v", err)
 	}
 }

@@ -14,12 +14,12 @@ func TestExplain(t *testing.T) {
 	t.Parallel()
 	for errno, denied := range map[syscall.Errno]bool{syscall.EACCES: true, syscall.EPERM: true, syscall.EROFS: true,
 		syscall.ENOSPC: true, syscall.EDQUOT: true, syscall.EMFILE: false, syscall.EIO: false} {
-		err := explain("write x", errno)
+		err := describeError("write x", errno)
 		if !errors.Is(err, errno) || errors.Is(err, driver.ErrDenied) != denied || !strings.Contains(err.Error(), "write x") {
 			t.Errorf("%v: %v", errno, err)
 		}
 	}
-	if explain("write x", nil) != nil {
+	if describeError("write x", nil) != nil {
 		t.Error("nothing was explained")
 	}
 }

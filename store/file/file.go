@@ -48,7 +48,7 @@ func New(dir string, opts *Options) (driver.Store, error) {
 	return newStore(context.Background(), dir, opts)
 }
 
-func (o *Options) complete() Options {
+func (o *Options) withDefaults() Options {
 	var c Options
 	if o != nil {
 		c = *o

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// content is what one version of a record says. On disk it is one line for people and tools, then the name, then the
+// recordContent is what one version of a record says. On disk it is one line for people and tools, then the name, then the
 // data:
 //
 //	holdfast/1 <crc32c of what follows> <live|gone> <version> <bytes of name> <bytes of data>\n<name><data>
@@ -22,16 +22,16 @@ import (
 //
 // The true name is in it because a file name can be a hash, and because a file that was copied to another place must
 // not be taken for that place's record.
-type content struct {
-	gone bool // the record was deleted: the last version there will ever be in this directory
-	name string
-	data []byte
+type recordContent struct {
+	deleted bool // the record was deleted: the last version there will ever be in this directory
+	name    string
+	data    []byte
 }
 
 const (
-	magic   = "holdfast/"
-	format  = 1
-	maxFile = record.MaxData + 4096 // the largest record with its header
+	formatMagic   = "holdfast/"
+	formatVersion = 1
+	maxFileSize   = record.MaxData + 4096 // the largest record with its header
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -43,13 +43,13 @@ var (
 	errFuture = errors.New("written by a newer version of Holdfast: upgrade this one")
 )
 
-func (c content) encode(v version) []byte {
+func (c recordContent) encodeFile(v version) []byte {
 	state := "live"
-	if c.gone {
+	if c.deleted {
 		state = "gone"
 	}
 	b := make([]byte, 0, 96+len(c.name)+len(c.data))
-	b = append(b, magic+"1 00000000 "...)
+	b = append(b, formatMagic+"1 00000000 "...)
 	head := len(b)
 	b = append(append(append(b, state...), ' '), v.String()...)
 	b = strconv.AppendInt(append(b, ' '), int64(len(c.name)), 10)
@@ -61,31 +61,31 @@ func (c content) encode(v version) []byte {
 }
 
 // decodeContent understands the file of version v.
-func decodeContent(b []byte, v version) (content, error) {
+func decodeContent(b []byte, v version) (recordContent, error) {
 	line, rest, ok := bytes.Cut(b, []byte{'\n'})
 	word := strings.Split(string(line), " ")
-	if number, ok := strings.CutPrefix(word[0], magic); ok {
-		if n, err := strconv.Atoi(number); err == nil && n > format {
-			return content{}, errFuture
+	if number, ok := strings.CutPrefix(word[0], formatMagic); ok {
+		if n, err := strconv.Atoi(number); err == nil && n > formatVersion {
+			return recordContent{}, errFuture
 		}
 	}
-	if !ok || len(word) != 6 || word[0] != magic+"1" {
-		return content{}, torn(b)
+	if !ok || len(word) != 6 || word[0] != formatMagic+"1" {
+		return recordContent{}, tornError(b)
 	}
 	crc, err1 := strconv.ParseUint(word[1], 16, 32)
 	names, err2 := strconv.ParseUint(word[4], 10, 31)
 	size, err3 := strconv.ParseUint(word[5], 10, 31)
 	if err1 != nil || err2 != nil || err3 != nil || names+size > uint64(len(rest)) {
-		return content{}, torn(b)
+		return recordContent{}, tornError(b)
 	}
 	head, end := len(word[0])+len(word[1])+2, len(b)-len(rest)+int(names+size)
 	if crc32.Checksum(b[head:end], castagnoli) != uint32(crc) || word[3] != v.String() {
-		return content{}, torn(b)
+		return recordContent{}, tornError(b)
 	}
-	return content{gone: word[2] == "gone", name: string(rest[:names]), data: rest[names : names+size : names+size]}, nil
+	return recordContent{deleted: word[2] == "gone", name: string(rest[:names]), data: rest[names : names+size : names+size]}, nil
 }
 
-func torn(b []byte) error {
+func tornError(b []byte) error {
 	if len(b) == 0 {
 		return fmt.Errorf("%w: the file is empty", errTorn)
 	}

@@ -17,43 +17,43 @@ import (
 // empty) and fs.ErrNotExist.
 type fsys interface {
 	openDir(dir int, name string) (int, error)
-	close(handle int)
-	// names lists a directory as of now. What was in it throughout the call is in the list, if no other call lists by the same
+	closeHandle(handle int)
+	// listNames lists a directory as of now. What was in it throughout the call is in the list, if no other call lists by the same
 	// handle meanwhile. One that was removed is fs.ErrNotExist.
-	names(dir int) ([]string, error)
-	exists(dir int, name string) (bool, error)
-	// left is how long ago the entry was last modified, and whether it is an empty plain file.
-	left(dir int, name string) (age time.Duration, emptyFile bool, err error)
-	// size is how many bytes a file has.
-	size(dir int, name string) (int, error)
-	// extend adds bytes without meaning to the end of a file until it has size bytes.
-	extend(dir int, name string, size int) error
-	// read returns a regular file, or its first limit+1 bytes.
-	read(dir int, name string, limit int) ([]byte, error)
-	// write makes a new file. With sync its content, but not its name, is on the disk afterwards.
-	write(dir int, name string, data []byte, sync bool) error
-	// rewrite is write for a file that is there. A few bytes of its old content may remain behind the new.
-	rewrite(dir int, name string, data []byte, sync bool) error
-	// sync puts the names of a directory on the disk.
-	sync(dir int) error
-	mkdir(dir int, name string) error
-	// move renames a file, and fails if there is none or if the new name is taken.
-	move(dir int, name, to string) error
-	// place renames a file or directory, also into another directory. A directory replaces an empty one, and nothing else.
-	place(dir int, name string, toDir int, to string) error
-	remove(dir int, name string) error
+	listNames(dir int) ([]string, error)
+	entryExists(dir int, name string) (bool, error)
+	// entryAge is how long ago the entry was last modified, and whether it is an empty plain file.
+	entryAge(dir int, name string) (age time.Duration, emptyFile bool, err error)
+	// fileSize is how many bytes a file has.
+	fileSize(dir int, name string) (int, error)
+	// extendFile adds bytes without meaning to the end of a file until it has size bytes.
+	extendFile(dir int, name string, size int) error
+	// readFile returns a regular file, or its first limit+1 bytes.
+	readFile(dir int, name string, limit int) ([]byte, error)
+	// writeNewFile makes a new file. With sync its content, but not its name, is on the disk afterwards.
+	writeNewFile(dir int, name string, data []byte, sync bool) error
+	// overwriteFile is write for a file that is there. A few bytes of its old content may remain behind the new.
+	overwriteFile(dir int, name string, data []byte, sync bool) error
+	// syncHandle puts the names of a directory on the disk.
+	syncHandle(dir int) error
+	makeDir(dir int, name string) error
+	// renameExclusive renames a file, and fails if there is none or if the new name is taken.
+	renameExclusive(dir int, name, to string) error
+	// renameEntry renames a file or directory, also into another directory. A directory replaces an empty one, and nothing else.
+	renameEntry(dir int, name string, toDir int, to string) error
+	removeFile(dir int, name string) error
 	removeDir(dir int, name string) error
-	// create makes a new file that is locked until its handle is closed, or its process ends.
-	create(dir int, name string) (int, error)
-	// share returns the same open file once more, for another process. The lock goes with the last of them that is closed.
-	share(handle int) (*os.File, error)
-	// locked tells whether somebody has the file locked.
-	locked(dir int, name string) (bool, error)
+	// createLocked makes a new file that is locked until its handle is closed, or its process ends.
+	createLocked(dir int, name string) (int, error)
+	// shareHandle returns the same open file once more, for another process. The lock goes with the last of them that is closed.
+	shareHandle(handle int) (*os.File, error)
+	// isLocked tells whether somebody has the file locked.
+	isLocked(dir int, name string) (bool, error)
 }
 
-// explain says in the driver's words what a file operation failed of that changed nothing. What the kernel refuses, for
+// describeError says in the driver's words what a file operation failed of that changed nothing. What the kernel refuses, for
 // want of room, too, is final: it is told at once.
-func explain(doing string, err error) error {
+func describeError(doing string, err error) error {
 	switch {
 	case err == nil:
 		return nil

@@ -6,14 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func (disk) move(dir int, name, to string) error {
+func (disk) renameExclusive(dir int, name, to string) error {
 	err := unix.Renameat2(dir, name, dir, to, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
-		return linkMove(dir, name, to)
+		return linkExclusive(dir, name, to)
 	}
 	return err
 }
 
-func (disk) sync(handle int) error {
-	return again(func() error { return unix.Fsync(handle) })
+func (disk) syncHandle(handle int) error {
+	return retryInterrupted(func() error { return unix.Fsync(handle) })
 }

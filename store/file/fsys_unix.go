@@ -16,8 +16,8 @@ type disk struct{}
 
 const openFlags = unix.O_NOFOLLOW | unix.O_CLOEXEC
 
-// again repeats a call that a signal interrupted.
-func again(call func() error) error {
+// retryInterrupted repeats a call that a signal interrupted.
+func retryInterrupted(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {
 			return err
@@ -25,8 +25,8 @@ func again(call func() error) error {
 	}
 }
 
-func open(dir int, name string, flags int) (fd int, err error) {
-	err = again(func() error {
+func openAt(dir int, name string, flags int) (fd int, err error) {
+	err = retryInterrupted(func() error {
 		fd, err = unix.Openat(dir, name, flags|openFlags, 0o600)
 		return err
 	})
@@ -34,13 +34,13 @@ func open(dir int, name string, flags int) (fd int, err error) {
 }
 
 func (disk) openDir(dir int, name string) (int, error) {
-	return open(dir, name, unix.O_RDONLY|unix.O_DIRECTORY)
+	return openAt(dir, name, unix.O_RDONLY|unix.O_DIRECTORY)
 }
 
-func (disk) close(handle int) { _ = unix.Close(handle) }
+func (disk) closeHandle(handle int) { _ = unix.Close(handle) }
 
-// names reads the whole directory in one call if it fits, which on Linux makes it a snapshot; nothing relies on that.
-func (disk) names(dir int) ([]string, error) {
+// listNames reads the whole directory in one call if it fits, which on Linux makes it a snapshot; nothing relies on that.
+func (disk) listNames(dir int) ([]string, error) {
 	if _, err := unix.Seek(dir, 0, 0); err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (disk) names(dir int) ([]string, error) {
 	buf := make([]byte, 8<<10)
 	for {
 		var n int
-		err := again(func() (err error) { n, err = unix.ReadDirent(dir, buf); return err })
+		err := retryInterrupted(func() (err error) { n, err = unix.ReadDirent(dir, buf); return err })
 		if err != nil || n <= 0 {
 			return names, err
 		}
@@ -56,7 +56,7 @@ func (disk) names(dir int) ([]string, error) {
 	}
 }
 
-func (disk) exists(dir int, name string) (bool, error) {
+func (disk) entryExists(dir int, name string) (bool, error) {
 	var st unix.Stat_t
 	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {
@@ -65,7 +65,7 @@ func (disk) exists(dir int, name string) (bool, error) {
 	return err == nil, err
 }
 
-func (disk) left(dir int, name string) (age time.Duration, emptyFile bool, err error) {
+func (disk) entryAge(dir int, name string) (age time.Duration, emptyFile bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return 0, false, err
@@ -73,15 +73,15 @@ func (disk) left(dir int, name string) (age time.Duration, emptyFile bool, err e
 	return time.Since(time.Unix(st.Mtim.Unix())), st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size == 0, nil
 }
 
-func (disk) size(dir int, name string) (int, error) {
+func (disk) fileSize(dir int, name string) (int, error) {
 	var st unix.Stat_t
 	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	return int(st.Size), err
 }
 
-// extend writes what it adds: a hole would take no blocks. It appends, so it overwrites nothing, whoever else writes.
-func (d disk) extend(dir int, name string, size int) error {
-	fd, err := open(dir, name, unix.O_WRONLY|unix.O_APPEND)
+// extendFile writes what it adds: a hole would take no blocks. It appends, so it overwrites nothing, whoever else writes.
+func (d disk) extendFile(dir int, name string, size int) error {
+	fd, err := openAt(dir, name, unix.O_WRONLY|unix.O_APPEND)
 	if err != nil {
 		return err
 	}
@@ -90,12 +90,12 @@ func (d disk) extend(dir int, name string, size int) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	return d.fill(fd, make([]byte, max(0, size-int(st.Size))), false)
+	return d.writeAll(fd, make([]byte, max(0, size-int(st.Size))), false)
 }
 
-// read does not block on a FIFO that somebody put in a record's place (O_NONBLOCK): it reads as empty.
-func (disk) read(dir int, name string, limit int) ([]byte, error) {
-	fd, err := open(dir, name, unix.O_RDONLY|unix.O_NONBLOCK)
+// readFile does not block on a FIFO that somebody put in a record's place (O_NONBLOCK): it reads as empty.
+func (disk) readFile(dir int, name string, limit int) ([]byte, error) {
+	fd, err := openAt(dir, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return nil, err
 	}
@@ -119,20 +119,20 @@ func (disk) read(dir int, name string, limit int) ([]byte, error) {
 	}
 }
 
-func (d disk) write(dir int, name string, data []byte, sync bool) error {
-	fd, err := open(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
+func (d disk) writeNewFile(dir int, name string, data []byte, sync bool) error {
+	fd, err := openAt(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	return d.fill(fd, data, sync)
+	return d.writeAll(fd, data, sync)
 }
 
-// maxLeft is how much of a file's old content may remain. Cutting it off costs more than reading it.
-const maxLeft = 4096
+// maxStaleTail is how much of a file's old content may remain. Cutting it off costs more than reading it.
+const maxStaleTail = 4096
 
-func (d disk) rewrite(dir int, name string, data []byte, sync bool) error {
-	fd, err := open(dir, name, unix.O_WRONLY)
+func (d disk) overwriteFile(dir int, name string, data []byte, sync bool) error {
+	fd, err := openAt(dir, name, unix.O_WRONLY)
 	if err != nil {
 		return err
 	}
@@ -141,15 +141,15 @@ func (d disk) rewrite(dir int, name string, data []byte, sync bool) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if st.Size > int64(len(data)+maxLeft) {
-		if err := again(func() error { return unix.Ftruncate(fd, int64(len(data))) }); err != nil {
+	if st.Size > int64(len(data)+maxStaleTail) {
+		if err := retryInterrupted(func() error { return unix.Ftruncate(fd, int64(len(data))) }); err != nil {
 			return err
 		}
 	}
-	return d.fill(fd, data, sync)
+	return d.writeAll(fd, data, sync)
 }
 
-func (d disk) fill(fd int, data []byte, sync bool) error {
+func (d disk) writeAll(fd int, data []byte, sync bool) error {
 	for len(data) > 0 {
 		n, err := unix.Write(fd, data)
 		if err != nil && !errors.Is(err, unix.EINTR) {
@@ -158,36 +158,36 @@ func (d disk) fill(fd int, data []byte, sync bool) error {
 		data = data[max(n, 0):]
 	}
 	if sync {
-		return d.sync(fd)
+		return d.syncHandle(fd)
 	}
 	return nil
 }
 
-func (disk) mkdir(dir int, name string) error { return unix.Mkdirat(dir, name, 0o700) }
+func (disk) makeDir(dir int, name string) error { return unix.Mkdirat(dir, name, 0o700) }
 
-func (disk) place(dir int, name string, toDir int, to string) error {
+func (disk) renameEntry(dir int, name string, toDir int, to string) error {
 	return unix.Renameat(dir, name, toDir, to)
 }
 
-func (disk) remove(dir int, name string) error { return unix.Unlinkat(dir, name, 0) }
+func (disk) removeFile(dir int, name string) error { return unix.Unlinkat(dir, name, 0) }
 
 func (disk) removeDir(dir int, name string) error {
 	return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
 }
 
-func (disk) create(dir int, name string) (int, error) {
-	fd, err := open(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
+func (disk) createLocked(dir int, name string) (int, error) {
+	fd, err := openAt(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
 		return -1, err
 	}
-	if err := again(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }); err != nil {
+	if err := retryInterrupted(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }); err != nil {
 		unix.Close(fd)
 		return -1, fmt.Errorf("flock: %w", err)
 	}
 	return fd, nil
 }
 
-func (disk) share(handle int) (*os.File, error) {
+func (disk) shareHandle(handle int) (*os.File, error) {
 	fd, err := unix.FcntlInt(uintptr(handle), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -195,23 +195,23 @@ func (disk) share(handle int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "presence"), nil
 }
 
-// locked asks for a shared lock, so that two who ask at once do not take each other for the owner.
-func (disk) locked(dir int, name string) (bool, error) {
-	fd, err := open(dir, name, unix.O_RDONLY|unix.O_NONBLOCK)
+// isLocked asks for a shared lock, so that two who ask at once do not take each other for the owner.
+func (disk) isLocked(dir int, name string) (bool, error) {
+	fd, err := openAt(dir, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return false, err
 	}
 	defer unix.Close(fd)
-	err = again(func() error { return unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB) })
+	err = retryInterrupted(func() error { return unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB) })
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return true, nil
 	}
 	return false, err
 }
 
-// linkMove is move for file systems whose rename knows no "unless it exists": link fails if the new name is taken, and
+// linkExclusive is move for file systems whose rename knows no "unless it exists": link fails if the new name is taken, and
 // if the old one was removed meanwhile, since no link can be made to a file without any.
-func linkMove(dir int, name, to string) error {
+func linkExclusive(dir int, name, to string) error {
 	if err := unix.Linkat(dir, name, dir, to, 0); err != nil {
 		return err
 	}

@@ -5,7 +5,7 @@ import "golang.org/x/sys/unix"
 // fileSystem tells the kind of file system a directory is on, and whether it is known to be a local one.
 func fileSystem(fd int) (name string, local bool, err error) {
 	var st unix.Statfs_t
-	if err := again(func() error { return unix.Fstatfs(fd, &st) }); err != nil {
+	if err := retryInterrupted(func() error { return unix.Fstatfs(fd, &st) }); err != nil {
 		return "", false, err
 	}
 	name = unix.ByteSliceToString(st.Fstypename[:])

@@ -43,14 +43,14 @@ var sharedTypes = map[uint32]string{
 // fileSystem tells the kind of file system a directory is on, and whether it is known to be a local one.
 func fileSystem(fd int) (name string, local bool, err error) {
 	var st unix.Statfs_t
-	if err := again(func() error { return unix.Fstatfs(fd, &st) }); err != nil {
+	if err := retryInterrupted(func() error { return unix.Fstatfs(fd, &st) }); err != nil {
 		return "", false, err
 	}
-	name, local = kindOf(uint32(st.Type))
+	name, local = fileSystemKind(uint32(st.Type))
 	return name, local, nil
 }
 
-func kindOf(magic uint32) (name string, local bool) {
+func fileSystemKind(magic uint32) (name string, local bool) {
 	if name, ok := localTypes[magic]; ok {
 		return name, true
 	}

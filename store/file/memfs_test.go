@@ -178,7 +178,7 @@ func (p *proc) openDir(dir int, name string) (int, error) {
 	return p.open(n), nil
 }
 
-func (p *proc) close(handle int) {
+func (p *proc) closeHandle(handle int) {
 	if done, err := p.step("close"); err == nil {
 		defer done()
 		p.handles[handle].locked = false
@@ -186,7 +186,7 @@ func (p *proc) close(handle int) {
 	}
 }
 
-func (p *proc) names(dir int) ([]string, error) {
+func (p *proc) listNames(dir int) ([]string, error) {
 	done, err := p.step("list")
 	if err != nil {
 		return nil, err
@@ -198,7 +198,7 @@ func (p *proc) names(dir int) ([]string, error) {
 	return slices.Collect(maps.Keys(p.handles[dir].entries)), nil
 }
 
-func (p *proc) exists(dir int, name string) (bool, error) {
+func (p *proc) entryExists(dir int, name string) (bool, error) {
 	done, err := p.step("look")
 	if err != nil {
 		return false, err
@@ -208,9 +208,9 @@ func (p *proc) exists(dir int, name string) (bool, error) {
 	return n != nil, nil
 }
 
-func (p *proc) left(int, string) (time.Duration, bool, error) { return 0, false, nil }
+func (p *proc) entryAge(int, string) (time.Duration, bool, error) { return 0, false, nil }
 
-func (p *proc) size(dir int, name string) (int, error) {
+func (p *proc) fileSize(dir int, name string) (int, error) {
 	done, err := p.step("stat")
 	if err != nil {
 		return 0, err
@@ -223,7 +223,7 @@ func (p *proc) size(dir int, name string) (int, error) {
 	return len(n.data), nil
 }
 
-func (p *proc) extend(dir int, name string, size int) error {
+func (p *proc) extendFile(dir int, name string, size int) error {
 	done, err := p.step("extend")
 	if err != nil {
 		return err
@@ -240,7 +240,7 @@ func (p *proc) extend(dir int, name string, size int) error {
 	return nil
 }
 
-func (p *proc) read(dir int, name string, _ int) ([]byte, error) {
+func (p *proc) readFile(dir int, name string, _ int) ([]byte, error) {
 	done, err := p.step("open to read")
 	if err != nil {
 		return nil, err
@@ -257,7 +257,7 @@ func (p *proc) read(dir int, name string, _ int) ([]byte, error) {
 	return slices.Clone(n.data), nil
 }
 
-func (p *proc) write(dir int, name string, data []byte, sync bool) error {
+func (p *proc) writeNewFile(dir int, name string, data []byte, sync bool) error {
 	done, err := p.step("create")
 	if err != nil {
 		return err
@@ -282,7 +282,7 @@ func (p *proc) write(dir int, name string, data []byte, sync bool) error {
 	return p.fill(n, data, sync)
 }
 
-func (p *proc) rewrite(dir int, name string, data []byte, sync bool) error {
+func (p *proc) overwriteFile(dir int, name string, data []byte, sync bool) error {
 	done, err := p.step("open")
 	if err != nil {
 		return err
@@ -322,7 +322,7 @@ func (p *proc) fill(n *node, data []byte, sync bool) error {
 	return nil
 }
 
-func (p *proc) sync(dir int) error {
+func (p *proc) syncHandle(dir int) error {
 	done, err := p.step("sync directory")
 	if err != nil {
 		return err
@@ -333,7 +333,7 @@ func (p *proc) sync(dir int) error {
 	return nil
 }
 
-func (p *proc) mkdir(dir int, name string) error {
+func (p *proc) makeDir(dir int, name string) error {
 	done, err := p.step("mkdir")
 	if err != nil {
 		return err
@@ -347,7 +347,7 @@ func (p *proc) mkdir(dir int, name string) error {
 	return nil
 }
 
-func (p *proc) move(dir int, name, to string) error {
+func (p *proc) renameExclusive(dir int, name, to string) error {
 	done, err := p.step("move")
 	if err != nil {
 		return err
@@ -365,7 +365,7 @@ func (p *proc) move(dir int, name, to string) error {
 	return nil
 }
 
-func (p *proc) place(dir int, name string, toDir int, to string) error {
+func (p *proc) renameEntry(dir int, name string, toDir int, to string) error {
 	done, err := p.step("place")
 	if err != nil {
 		return err
@@ -386,7 +386,7 @@ func (p *proc) place(dir int, name string, toDir int, to string) error {
 	return nil
 }
 
-func (p *proc) remove(dir int, name string) error {
+func (p *proc) removeFile(dir int, name string) error {
 	done, err := p.step("remove")
 	if err != nil {
 		return err
@@ -418,7 +418,7 @@ func (p *proc) removeDir(dir int, name string) error {
 	return nil
 }
 
-func (p *proc) create(dir int, name string) (int, error) {
+func (p *proc) createLocked(dir int, name string) (int, error) {
 	done, err := p.step("create locked")
 	if err != nil {
 		return -1, err
@@ -430,9 +430,9 @@ func (p *proc) create(dir int, name string) (int, error) {
 	return p.open(n), nil
 }
 
-func (p *proc) share(int) (*os.File, error) { return nil, errors.ErrUnsupported }
+func (p *proc) shareHandle(int) (*os.File, error) { return nil, errors.ErrUnsupported }
 
-func (p *proc) locked(dir int, name string) (bool, error) {
+func (p *proc) isLocked(dir int, name string) (bool, error) {
 	done, err := p.step("locked")
 	if err != nil {
 		return false, err
@@ -458,10 +458,10 @@ func newMachine() *machine {
 }
 
 func (m *machine) open(p *proc) (*table, error) {
-	return openTable(context.Background(), surroundings{
-		fsys: p, root: 1, dir: "disk", bootID: m.bootID,
-		boot: func() time.Duration { return m.up }, wall: func() time.Time { return m.wall },
-		hands: driver.SystemClock, up: func() {}, log: slog.New(slog.NewTextHandler(io.Discard, nil)), create: true, replaced: func(int, string) bool { return false },
+	return openTable(context.Background(), environment{
+		fsys: p, rootHandle: 1, path: "disk", bootID: m.bootID,
+		readBootClock: func() time.Duration { return m.up }, readWallClock: func() time.Time { return m.wall },
+		clock: driver.SystemClock, syncParents: func() {}, logger: slog.New(slog.NewTextHandler(io.Discard, nil)), create: true, isReplaced: func(int, string) bool { return false },
 	})
 }
 

@@ -41,7 +41,7 @@ func encodeName(name string) string {
 	cut := 0 // where the readable part of a hashed name would end
 	for i := range len(name) {
 		c := name[i]
-		if plain(c) && (c != '.' || i > 0) {
+		if isPlainByte(c) && (c != '.' || i > 0) {
 			b.WriteByte(c)
 		} else {
 			fmt.Fprintf(&b, "%%%02x", c)
@@ -57,7 +57,7 @@ func encodeName(name string) string {
 	return b.String()[:cut] + hashMark + hex.EncodeToString(sum[:])
 }
 
-func plain(c byte) bool {
+func isPlainByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-'
 }
 

@@ -48,14 +48,14 @@ func FuzzContent(f *testing.F) {
 	f.Add("name", []byte("data"), false)
 	f.Add("n\nn", []byte{}, true)
 	f.Fuzz(func(t *testing.T, name string, data []byte, gone bool) {
-		c := content{gone: gone, name: name, data: data}
+		c := recordContent{deleted: gone, name: name, data: data}
 		v := version{"abc", 7}
-		b := c.encode(v)
-		if _, err := decodeContent(b, v.next()); err == nil {
+		b := c.encodeFile(v)
+		if _, err := decodeContent(b, v.nextVersion()); err == nil {
 			t.Fatalf("%q was taken for another version", b)
 		}
 		back, err := decodeContent(append(slices.Clone(b), "left over"...), v)
-		if err != nil || back.name != name || string(back.data) != string(data) || back.gone != gone {
+		if err != nil || back.name != name || string(back.data) != string(data) || back.deleted != gone {
 			t.Fatalf("%q came back as %+v, %v", b, back, err)
 		}
 		for cut := range len(b) {

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// repair is done by the first client after a boot of the machine, before it fixes the clock for this boot, which it must
+// repairTornRecords is done by the first client after a boot of the machine, before it fixes the clock for this boot, which it must
 // have done before it writes anything. What cannot be read then was torn when the power failed: it had not been synced,
 // so nobody relied on its being there, and it must not block its lock for ever. After that, for the rest of the boot, an
 // unreadable record is damage, reported and left alone.
@@ -19,47 +19,47 @@ import (
 // Several clients may do this at once, and one of them may go on with it long after another has finished and locks are
 // in use. That is why a torn version is not moved away but replaced by an ordinary swap: from then on it is no longer
 // current, a late repair conflicts, and no version is used twice. A copy is kept in the directory "broken".
-func repair(ctx context.Context, a *area, locks int, log *slog.Logger) error {
-	entries, err := a.names(locks)
+func repairTornRecords(ctx context.Context, a *storeDir, locks int, log *slog.Logger) error {
+	entries, err := a.listNames(locks)
 	if err != nil {
-		return explain("list locks", err)
+		return describeError("list locks", err)
 	}
 	for _, entry := range entries {
 		if _, _, ok := decodeName(entry); !ok {
 			continue
 		}
-		c := cell{area: a, at: locks, entry: entry}
-		if err := c.mend(ctx, log); err != nil {
+		vf := versionedFile{storeDir: a, parent: locks, dirName: entry}
+		if err := vf.repairRecord(ctx, log); err != nil {
 			return fmt.Errorf("repair after a restart of the machine: %w", err)
 		}
 	}
 	return nil
 }
 
-// mend replaces a torn current version by the one before it that is whole, or deletes the record if there is none.
-func (c cell) mend(ctx context.Context, log *slog.Logger) error {
-	f, err := c.load(ctx)
+// repairRecord replaces a torn current version by the one before it that is whole, or deletes the record if there is none.
+func (vf versionedFile) repairRecord(ctx context.Context, log *slog.Logger) error {
+	f, err := vf.loadRecord(ctx)
 	if !errors.Is(err, errTorn) {
 		return nil // whole, or not to be touched; whoever uses the lock will be told
 	}
 	log.Warn("a lock's record was torn when the machine stopped; a copy is kept in the directory broken",
-		"dir", c.dir, "lock", c.entry, "error", err)
-	d, err := c.open()
+		"dir", vf.path, "lock", vf.dirName, "error", err)
+	d, err := vf.openRecordDir()
 	if err != nil || d < 0 {
 		return err
 	}
-	defer c.close(d)
-	if err := c.keep(d, f.version); err != nil {
-		return explain("keep a torn record", err)
+	defer vf.closeHandle(d)
+	if err := vf.keepTornCopy(d, f.version); err != nil {
+		return describeError("keep a torn record", err)
 	}
-	last, err := c.lastWhole(d)
+	last, err := vf.readLastWhole(d)
 	switch {
 	case err != nil:
 		return err
-	case last.alive():
-		_, err = c.swap(ctx, f.version, last.content, true)
+	case last.isLive():
+		_, err = vf.swapVersion(ctx, f.version, last.recordContent, true)
 	default:
-		err = c.destroy(ctx, f.version)
+		err = vf.deleteRecord(ctx, f.version)
 	}
 	if errors.Is(err, record.ErrConflict) {
 		return nil
@@ -67,46 +67,46 @@ func (c cell) mend(ctx context.Context, log *slog.Logger) error {
 	return err
 }
 
-// keep copies a version to the directory "broken". A link would not do: the file may be used again.
-func (c cell) keep(d int, v version) error {
-	bytes, err := c.read(d, v.String(), maxFile)
+// keepTornCopy copies a version to the directory "broken". A link would not do: the file may be used again.
+func (vf versionedFile) keepTornCopy(d int, v version) error {
+	bytes, err := vf.readFile(d, v.String(), maxFileSize)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // another client was here
 	}
 	if err != nil {
 		return err
 	}
-	if err := c.mkdir(c.root, "broken"); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := vf.makeDir(vf.root, "broken"); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	broken, err := c.openDir(c.root, "broken")
+	broken, err := vf.openDir(vf.root, "broken")
 	if err != nil {
 		return err
 	}
-	defer c.close(broken)
-	if err := c.write(broken, c.entry+"~"+v.String(), bytes, false); !errors.Is(err, fs.ErrExist) {
+	defer vf.closeHandle(broken)
+	if err := vf.writeNewFile(broken, vf.dirName+"~"+v.String(), bytes, false); !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return nil
 }
 
-// lastWhole is the highest version that can be read.
-func (c cell) lastWhole(d int) (found, error) {
-	names, err := c.files(d)
+// readLastWhole is the highest version that can be read.
+func (vf versionedFile) readLastWhole(d int) (storedRecord, error) {
+	names, err := vf.listFiles(d)
 	if err != nil {
-		return found{}, err
+		return storedRecord{}, err
 	}
 	var versions []version
 	for _, name := range names {
-		if v, aside, ok := parseFile(name); ok && !aside {
+		if v, staged, ok := parseFile(name); ok && !staged {
 			versions = append(versions, v)
 		}
 	}
 	sortVersions(versions)
 	for _, v := range slices.Backward(versions) {
-		if f, err := c.readVersion(d, v); err == nil {
+		if f, err := vf.readVersion(d, v); err == nil {
 			return f, nil
 		}
 	}
-	return found{}, nil
+	return storedRecord{}, nil
 }

@@ -80,8 +80,8 @@ func TestContainerOwnBoot(t *testing.T) {
 	dir := t.TempDir() + "/store"
 	tab := openTest(t, dir)
 	tab.clock.offset += time.Hour.Microseconds() // as if the wall clock had been set since
-	f, s, err := tab.clock.state(t.Context())
-	if s.Offset = tab.clock.offset; err != nil || tab.clock.put(t.Context(), f, s) != nil {
+	f, s, err := tab.clock.readState(t.Context())
+	if s.Offset = tab.clock.offset; err != nil || tab.clock.writeState(t.Context(), f, s) != nil {
 		t.Fatal(err)
 	}
 	c, line := run(t, inContainer(dir, "be present"))
@@ -187,7 +187,7 @@ func TestFullDisk(t *testing.T) {
 func TestFullDiskAmongOthers(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
-	for before := cleanEvery; before <= 3*cleanEvery; before++ {
+	for before := removeEvery; before <= 3*removeEvery; before++ {
 		mount := mountTmpfs(t, "size=1m,mode=0700")
 		one, other := openTest(t, mount+"/store"), openTest(t, mount+"/store")
 		row := record.Row{Name: "a", Data: []byte("some")}
@@ -195,7 +195,7 @@ func TestFullDiskAmongOthers(t *testing.T) {
 			row = mustSwap(t, one, row)
 		}
 		fill(t, mount)
-		for range 3 * cleanEvery {
+		for range 3 * removeEvery {
 			for _, tab := range []*table{other, other, one} {
 				var err error
 				if row, err = tab.Swap(t.Context(), row); err != nil {
@@ -264,8 +264,8 @@ func TestFullDiskEndsNoLock(t *testing.T) {
 		for n := range 20 {
 			s := []driver.Store{first, second}[n%2]
 			for _, clock := range []*dirClock{&tab.clock, &other.clock} { // beyond the floor, so that the next write raises it
-				boot := clock.boot
-				clock.boot = func() time.Duration { return boot() + 2*time.Duration(floorAhead)*time.Microsecond }
+				boot := clock.readBootClock
+				clock.readBootClock = func() time.Duration { return boot() + 2*time.Duration(floorAhead)*time.Microsecond }
 			}
 			s.Renew(t.Context(), held, func(_ int, r driver.Renewal) {
 				if r.Err != nil {
@@ -317,7 +317,7 @@ func TestFileSystems(t *testing.T) {
 	t.Parallel()
 	for magic, want := range map[uint32]bool{0x6969: false, 0xff534d42: false, 0x65735546: false, 0x01021997: false, 0xc36400: false,
 		0x12345678: false, 0xef53: true, 0x58465342: true, 0x01021994: true, 0x794c7630: true} {
-		name, local := kindOf(magic)
+		name, local := fileSystemKind(magic)
 		if local != want {
 			t.Errorf("%s: local %v", name, local)
 		}

@@ -33,7 +33,7 @@ func openDirectory(ctx context.Context, dir string, o Options, create bool) (*ta
 			return nil, err
 		}
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, explain("make the directory "+dir, err)
+			return nil, describeError("make the directory "+dir, err)
 		}
 	}
 	if err := checkAncestors(dir); err != nil {
@@ -43,23 +43,23 @@ func openDirectory(ctx context.Context, dir string, o Options, create bool) (*ta
 	if err != nil {
 		return nil, err
 	}
-	t, err := openTable(ctx, surroundings{
-		fsys: disk{}, root: root, dir: dir, bootID: id,
-		boot: func() time.Duration { return o.Clock.Boottime() - shift },
-		wall: time.Now, hands: o.Clock, up: func() { syncAbove(dir) }, log: o.Logger,
-		replaced: func(handle int, name string) bool { return replaced(handle, filepath.Join(dir, name)) }, create: create,
+	t, err := openTable(ctx, environment{
+		fsys: disk{}, rootHandle: root, path: dir, bootID: id,
+		readBootClock: func() time.Duration { return o.Clock.Boottime() - shift },
+		readWallClock: time.Now, clock: o.Clock, syncParents: func() { syncParentDirs(dir) }, logger: o.Logger,
+		isReplaced: func(handle int, name string) bool { return isPathReplaced(handle, filepath.Join(dir, name)) }, create: create,
 	})
 	if err != nil {
 		return nil, err
 	}
-	t.watch = newHub(filepath.Join(dir, "locks"))
+	t.events = newEventHub(filepath.Join(dir, "locks"))
 	return t, nil
 }
 
-// replaced reports whether an open directory was removed, or another stands at its path. If it was moved and none does, or none
+// isPathReplaced reports whether an open directory was removed, or another stands at its path. If it was moved and none does, or none
 // can be seen, nobody else opens one either. Both are asked now: on an overlay a directory's number may change with the first
 // write in it.
-func replaced(fd int, path string) bool {
+func isPathReplaced(fd int, path string) bool {
 	var ours, theirs unix.Stat_t
 	if unix.Fstat(fd, &ours) != nil {
 		return false
@@ -69,24 +69,24 @@ func replaced(fd int, path string) bool {
 
 // openRoot opens the directory if it can be trusted.
 func openRoot(dir string, force bool, kind func(fd int) (string, bool, error)) (int, error) {
-	fd, err := open(unix.AT_FDCWD, dir, unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := openAt(unix.AT_FDCWD, dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
 		return -1, fmt.Errorf("%w: %s is not a directory but a file or a symbolic link; give the directory itself", driver.ErrDenied, dir)
 	}
 	if err != nil {
-		return -1, explain("open "+dir, err)
+		return -1, describeError("open "+dir, err)
 	}
-	if err := trust(fd, dir, force, kind); err != nil {
+	if err := checkTrusted(fd, dir, force, kind); err != nil {
 		unix.Close(fd)
 		return -1, err
 	}
 	return fd, nil
 }
 
-func trust(fd int, dir string, force bool, kind func(fd int) (string, bool, error)) error {
+func checkTrusted(fd int, dir string, force bool, kind func(fd int) (string, bool, error)) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return explain("stat "+dir, err)
+		return describeError("stat "+dir, err)
 	}
 	switch {
 	case int(st.Uid) != os.Geteuid():
@@ -100,7 +100,7 @@ func trust(fd int, dir string, force bool, kind func(fd int) (string, bool, erro
 	}
 	name, local, err := kind(fd)
 	if err != nil {
-		return explain("ask for the file system of "+dir, err)
+		return describeError("ask for the file system of "+dir, err)
 	}
 	if !local {
 		return fmt.Errorf("%w: the file system of %s is %s, and not known to be a local one; use a directory on a local disk, "+
@@ -113,7 +113,7 @@ func trust(fd int, dir string, force bool, kind func(fd int) (string, bool, erro
 // checkAncestors refuses a directory that anybody on this machine can move away, since the next client would make a second store
 // in its place.
 func checkAncestors(dir string) error {
-	for _, above := range ancestors(dir) {
+	for _, above := range listAncestors(dir) {
 		if above.mode&0o002 != 0 && above.mode&unix.S_ISVTX == 0 {
 			return fmt.Errorf("%w: others can write in %s (mode %04o), and so move %s away; chmod o-w it, or set its sticky bit",
 				driver.ErrDenied, above.path, above.mode&0o7777, dir)
@@ -125,7 +125,7 @@ func checkAncestors(dir string) error {
 // ancestorWarnings tells who else can move a directory away. They may be trusted: a group of one's own, the owner of a container's
 // root directory.
 func ancestorWarnings(dir string) (warnings []string) {
-	for _, above := range ancestors(dir) {
+	for _, above := range listAncestors(dir) {
 		switch {
 		case above.mode&0o020 != 0 && above.mode&unix.S_ISVTX == 0:
 			warnings = append(warnings, fmt.Sprintf("the group %d can write in %s, and so move %s away: chmod g-w it unless all in that group are trusted",
@@ -144,8 +144,8 @@ type ancestor struct {
 	uid, gid uint32
 }
 
-// ancestors are the directories above dir, by its name and by its name without symbolic links, as far as they exist and can be seen.
-func ancestors(dir string) (all []ancestor) {
+// listAncestors are the directories above dir, by its name and by its name without symbolic links, as far as they exist and can be seen.
+func listAncestors(dir string) (all []ancestor) {
 	seen := map[string]bool{}
 	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -164,9 +164,9 @@ func ancestors(dir string) (all []ancestor) {
 	return all
 }
 
-// syncAbove puts the names of a directory and of those above it on the disk, so that a power cut does not take away the
+// syncParentDirs puts the names of a directory and of those above it on the disk, so that a power cut does not take away the
 // whole store with its floor. Those that may not be opened were not made by this user just now.
-func syncAbove(dir string) {
+func syncParentDirs(dir string) {
 	for dir != filepath.Dir(dir) {
 		dir = filepath.Dir(dir)
 		if f, err := os.Open(dir); err == nil {

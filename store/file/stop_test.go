@@ -92,7 +92,7 @@ func (c *client) swap(row record.Row) bool {
 func (c *client) delete(row record.Row) bool {
 	base, _, _ := parseFile(row.Version)
 	// Not Delete, which also says nil if somebody else has deleted it: the ledger wants to know who.
-	err := c.tab.cell("lock").destroy(context.Background(), base)
+	err := c.tab.recordFile("lock").deleteRecord(context.Background(), base)
 	return c.told(err, func() {
 		c.l.mu.Lock()
 		defer c.l.mu.Unlock()
@@ -185,7 +185,7 @@ func TestStoppedServer(t *testing.T) {
 		for courseName, course := range courses {
 			t.Run(actName+"/"+courseName, func(t *testing.T) {
 				t.Parallel()
-				for before := range cleanEvery + 1 { // so that the swap is one that cleans, too
+				for before := range removeEvery + 1 { // so that the swap is one that cleans, too
 					for k := 1; stopOne(t, before, k, act, course) && !t.Failed(); k++ {
 					}
 				}
@@ -220,7 +220,7 @@ func stopOne(t *testing.T, before, k int, act func(*client, record.Row), course 
 func TestTwoStopped(t *testing.T) {
 	t.Parallel()
 	for between := range 3 {
-		for after := range 2*cleanEvery + 2 {
+		for after := range 2*removeEvery + 2 {
 			t.Run(fmt.Sprintf("%d between, %d after", between, after), func(t *testing.T) {
 				t.Parallel()
 				for ka := 1; ka <= 12; ka++ {
@@ -266,7 +266,7 @@ func stopTwo(t *testing.T, between, after, ka, kb int, order bool) {
 // a swap with what it had read long before, and is stopped anywhere in that; the first goes on, and then the other.
 func TestStoppedWhileCleaning(t *testing.T) {
 	t.Parallel()
-	for age := range cleanEvery {
+	for age := range removeEvery {
 		for _, remover := range []string{"swap", "delete"} {
 			t.Run(fmt.Sprintf("%s, %d old", remover, age), func(t *testing.T) {
 				t.Parallel()
@@ -285,8 +285,8 @@ func stopCleaner(t *testing.T, remover string, age, kr, ka int) {
 	a, r, c := m.client(t, l, "a"), m.client(t, l, "r"), m.client(t, l, "c")
 	c.swap(record.Row{})
 	var old record.Row
-	for i := range cleanEvery - 1 {
-		if i == cleanEvery-1-age {
+	for i := range removeEvery - 1 {
+		if i == removeEvery-1-age {
 			old = a.load()
 		}
 		c.swap(c.load())

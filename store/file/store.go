@@ -52,7 +52,7 @@ func newStore(ctx context.Context, dir string, opts *Options) (driver.Store, err
 	if err != nil {
 		return nil, err
 	}
-	s := &store{dir: dir, options: opts.complete()}
+	s := &store{dir: dir, options: opts.withDefaults()}
 	s.none = engineOf(nothing{dir: dir, hands: s.options.Clock})
 	if _, err := s.at(ctx); err != nil {
 		_ = s.none.Close()
@@ -112,7 +112,7 @@ func (s *store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 func (s *store) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	e, err := s.at(ctx)
 	if err == nil && e != s.none {
-		err = s.table.inPlace(ctx)
+		err = s.table.checkInPlace(ctx)
 	}
 	if err != nil {
 		for i := range grants {
@@ -227,9 +227,9 @@ type nothing struct {
 	hands driver.Clock
 }
 
-func (n nothing) Info() driver.Info { return infoOf(n.dir, n.hands) }
+func (n nothing) Info() driver.Info { return storeInfo(n.dir, n.hands) }
 
-func (n nothing) Keys(name string) []string { return keysOf(n.dir, name) }
+func (n nothing) Keys(name string) []string { return recordPaths(n.dir, name) }
 
 func (nothing) Now() (int64, time.Duration) { return 0, 0 }
 

@@ -169,7 +169,7 @@ func TestServerLosesAllData(t *testing.T) {
 	t.Parallel()
 	for how, empty := range map[string]func(dir string) error{
 		"all removed": func(dir string) (err error) {
-			for _, name := range []string{mark, "clock", "clients", "locks", "tmp"} {
+			for _, name := range []string{markerName, "clock", "clients", "locks", "tmp"} {
 				err = errors.Join(err, os.RemoveAll(dir+"/"+name))
 			}
 			return err

@@ -31,84 +31,84 @@ import (
 //	tmp/                             what is being made
 //	broken/                          what was torn by a power cut
 type table struct {
-	area
-	locks    int
-	clients  int
-	clock    dirClock
-	presence presence
-	watch    *hub // nil if file events can't be had at all
-	hands    driver.Clock
+	storeDir
+	locksDir     int
+	clientsDir   int
+	clock        dirClock
+	liveness     livenessFile
+	events       *eventHub // nil if file events can't be had at all
+	processClock driver.Clock
 
-	// using is held for reading by calls under way, so that Close does not close the directories under their hands. No
+	// callsMu is held for reading by calls under way, so that Close does not close the directories under their hands. No
 	// call holds it while it blocks.
-	using  sync.RWMutex
-	closed chan struct{}
+	callsMu sync.RWMutex
+	closed  chan struct{}
 
-	listing sync.Mutex // of locks: an open directory has one place at which it is read
+	listMu sync.Mutex // of locks: an open directory has one place at which it is read
 }
 
-// surroundings is what a table takes from the machine, and a test from elsewhere.
-type surroundings struct {
+// environment is what a table takes from the machine, and a test from elsewhere.
+type environment struct {
 	fsys
-	root     int    // handle of the store's directory
-	dir      string // its path
-	bootID   string
-	boot     func() time.Duration // the kernel's boot clock
-	wall     func() time.Time
-	hands    driver.Clock
-	up       func() // puts the names above root on the disk
-	log      *slog.Logger
-	replaced func(handle int, name string) bool // whether another directory than the open one stands at that name below dir
-	create   bool                               // whether to make a store where there is none
+	rootHandle    int    // handle of the store's directory
+	path          string // its path
+	bootID        string
+	readBootClock func() time.Duration // the kernel's boot clock
+	readWallClock func() time.Time
+	clock         driver.Clock
+	syncParents   func() // puts the names above root on the disk
+	logger        *slog.Logger
+	isReplaced    func(handle int, name string) bool // whether another directory than the open one stands at that name below dir
+	create        bool                               // whether to make a store where there is none
 }
 
-// sweepAge is how old a thing in tmp must be to be nobody's. Whoever was stopped for longer while making it notices.
-const sweepAge = time.Hour
+// tmpMaxAge is how old a thing in tmp must be to be nobody's. Whoever was stopped for longer while making it notices.
+const tmpMaxAge = time.Hour
 
 // openTable takes over the handle of the store's directory, also if it fails.
-func openTable(ctx context.Context, s surroundings) (*table, error) {
-	t := &table{hands: s.hands, closed: make(chan struct{}), locks: -1, clients: -1}
-	t.area = area{fsys: s.fsys, dir: s.dir, root: s.root, tmp: -1, nonce: nonces()}
-	t.replaced = func() bool {
-		return s.replaced(t.root, "") || s.replaced(t.locks, "locks") || s.replaced(t.clients, "clients") || t.presence.lost()
+func openTable(ctx context.Context, s environment) (*table, error) {
+	t := &table{processClock: s.clock, closed: make(chan struct{}), locksDir: -1, clientsDir: -1}
+	t.storeDir = storeDir{fsys: s.fsys, path: s.path, root: s.rootHandle, tmp: -1, newNonce: nonceSource()}
+	t.isReplaced = func() bool {
+		return s.isReplaced(t.root, "") || s.isReplaced(t.locksDir, "locks") || s.isReplaced(t.clientsDir, "clients") || t.liveness.isRemoved()
 	}
-	t.presence = presence{fsys: s.fsys, handle: -1}
-	if err := t.open(ctx, s); err != nil {
-		t.release()
+	t.liveness = livenessFile{fsys: s.fsys, handle: -1}
+	if err := t.openParts(ctx, s); err != nil {
+		t.closeHandles()
 		return nil, err
 	}
 	return t, nil
 }
 
-func (t *table) open(ctx context.Context, s surroundings) (err error) {
-	if err := t.mark(s.create); err != nil {
+func (t *table) openParts(ctx context.Context, s environment) (err error) {
+	if err := t.ensureMarker(s.create); err != nil {
 		return err
 	}
 	for _, folder := range []struct {
 		name   string
 		handle *int
-	}{{"locks", &t.locks}, {"clients", &t.clients}, {"tmp", &t.tmp}} {
-		if *folder.handle, err = t.folder(folder.name); err != nil {
+	}{{"locks", &t.locksDir}, {"clients", &t.clientsDir}, {"tmp", &t.tmp}} {
+		if *folder.handle, err = t.openFolder(folder.name); err != nil {
 			return err
 		}
 	}
-	t.presence.clients = t.clients
-	t.clock = dirClock{cell: cell{area: &t.area, at: s.root, entry: "clock", name: "clock"}, presence: &t.presence,
-		boot: s.boot, wall: s.wall, up: s.up, bootID: s.bootID}
-	if err := t.clock.start(ctx, func(fresh bool) error { return t.firstOfBoot(ctx, fresh, s.log) }); err != nil {
+	t.liveness.clients = t.clientsDir
+	t.clock = dirClock{versionedFile: versionedFile{storeDir: &t.storeDir, parent: s.rootHandle, dirName: "clock", lockName: "clock"}, liveness: &t.liveness,
+		readBootClock: s.readBootClock, readWallClock: s.readWallClock, syncParents: s.syncParents, bootID: s.bootID}
+	if err := t.clock.startClock(ctx, func(fresh bool) error { return t.prepareBoot(ctx, fresh, s.logger) }); err != nil {
 		return err
 	}
-	return errors.Join(t.presence.sweep(), t.sweepTmp())
+	return errors.Join(t.liveness.removeDeadFiles(), t.removeOldTmp())
 }
 
-// release closes the handles that are open.
-func (t *table) release() {
-	if t.presence.handle >= 0 {
-		t.presence.leave()
+// closeHandles closes the handles that are open.
+func (t *table) closeHandles() {
+	if t.liveness.handle >= 0 {
+		t.liveness.endLiveness()
 	}
-	for _, handle := range []int{t.locks, t.clients, t.tmp, t.root} {
+	for _, handle := range []int{t.locksDir, t.clientsDir, t.tmp, t.root} {
 		if handle >= 0 {
-			t.close(handle)
+			t.closeHandle(handle)
 		}
 	}
 }
@@ -116,89 +116,89 @@ func (t *table) release() {
 // noncePrefix is the length of what is random in a nonce.
 const noncePrefix = 13
 
-// nonces makes names that nobody else makes: 64 random bits for this table, and a number.
-func nonces() func() string {
+// nonceSource makes names that nobody else makes: 64 random bits for this table, and a number.
+func nonceSource() func() string {
 	prefix := strings.ToLower(rand.Text()[:noncePrefix])
 	var last atomic.Uint64
 	return func() string { return prefix + strconv.FormatUint(last.Add(1), 36) }
 }
 
-// folder opens one of the store's directories, and makes it if need be.
-func (t *table) folder(name string) (int, error) {
-	err := t.mkdir(t.root, name)
+// openFolder opens one of the store's directories, and makes it if need be.
+func (t *table) openFolder(name string) (int, error) {
+	err := t.makeDir(t.root, name)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return -1, explain("make the directory "+name+" in "+t.dir, err)
+		return -1, describeError("make the directory "+name+" in "+t.path, err)
 	}
 	d, err := t.openDir(t.root, name)
 	if err != nil {
-		return -1, explain("open the directory "+name+" in "+t.dir, err)
+		return -1, describeError("open the directory "+name+" in "+t.path, err)
 	}
 	return d, nil
 }
 
-// firstOfBoot is called before the clock is fixed for this boot.
-func (t *table) firstOfBoot(ctx context.Context, fresh bool, log *slog.Logger) error {
+// prepareBoot is called before the clock is fixed for this boot.
+func (t *table) prepareBoot(ctx context.Context, fresh bool, log *slog.Logger) error {
 	if !fresh {
-		return repair(ctx, &t.area, t.locks, log)
+		return repairTornRecords(ctx, &t.storeDir, t.locksDir, log)
 	}
 	// The clock comes before the first lock and goes never. Look at the locks first, so that whoever has just made a
 	// clock and a lock is not taken for somebody who has lost his clock.
-	entries, err := t.names(t.locks)
+	entries, err := t.listNames(t.locksDir)
 	if err != nil || len(entries) == 0 {
-		return explain("list locks", err)
+		return describeError("list locks", err)
 	}
-	if f, _, err := t.clock.state(ctx); err != nil || f.alive() {
+	if f, _, err := t.clock.readState(ctx); err != nil || f.isLive() {
 		return err
 	}
 	return fmt.Errorf("%w: %s has locks but no clock, without which tokens could fall; restore the directory clock, or remove all of %s",
-		driver.ErrCorrupt, t.dir, t.dir)
+		driver.ErrCorrupt, t.path, t.path)
 }
 
-// sweepTmp removes what processes that died left unfinished, and nothing that Holdfast cannot have made.
-func (t *table) sweepTmp() error {
-	names, err := t.names(t.tmp)
+// removeOldTmp removes what processes that died left unfinished, and nothing that Holdfast cannot have made.
+func (t *table) removeOldTmp() error {
+	names, err := t.listNames(t.tmp)
 	if err != nil {
-		return explain("list tmp", err)
+		return describeError("list tmp", err)
 	}
 	for _, name := range names {
-		age, emptyFile, err := t.left(t.tmp, name)
+		age, emptyFile, err := t.entryAge(t.tmp, name)
 		switch {
-		case err != nil, age < sweepAge, !ownName(name):
+		case err != nil, age < tmpMaxAge, !isOwnName(name):
 		case emptyFile: // of a presence
-			_ = t.remove(t.tmp, name)
+			_ = t.removeFile(t.tmp, name)
 		default:
-			t.sweepDir(name)
+			t.removeTmpDir(name)
 		}
 	}
 	return nil
 }
 
-// sweepDir removes a directory that holds versions and nothing else. It is renamed first, so that its maker, should it
+// removeTmpDir removes a directory that holds versions and nothing else. It is renamed first, so that its maker, should it
 // only have been stopped, can't put into place one that is half swept.
-func (t *table) sweepDir(name string) {
+func (t *table) removeTmpDir(name string) {
 	d, err := t.openDir(t.tmp, name)
 	if err != nil {
 		return
 	}
-	defer t.close(d)
-	files, err := t.names(d)
+	defer t.closeHandle(d)
+	files, err := t.listNames(d)
 	foreign := func(file string) bool {
-		v, aside, ok := parseFile(file)
-		return !ok || aside || !ownName(v.inc)
+		v, staged, ok := parseFile(file)
+		return !ok || staged || !isOwnName(v.incarnation)
 	}
-	swept := t.nonce()
-	if err != nil || slices.ContainsFunc(files, foreign) || t.place(t.tmp, name, t.tmp, swept) != nil {
+	swept := t.newNonce()
+	if err != nil || slices.ContainsFunc(files, foreign) || t.renameEntry(t.tmp, name, t.tmp, swept) != nil {
 		return
 	}
 	for _, file := range files {
-		_ = t.remove(d, file)
+		_ = t.removeFile(d, file)
 	}
 	_ = t.removeDir(t.tmp, swept)
 }
 
-func (t *table) Info() driver.Info { return infoOf(t.dir, t.hands) }
+func (t *table) Info() driver.Info { return storeInfo(t.path, t.processClock) }
 
-func infoOf(dir string, hands driver.Clock) driver.Info {
+func storeInfo(dir string, hands driver.Clock) driver.Info {
 	return driver.Info{
 		Store:       "file:" + dir,
 		Clock:       hands,
@@ -211,44 +211,44 @@ func infoOf(dir string, hands driver.Clock) driver.Info {
 }
 
 // Now is exact: all clients read the same kernel's clock.
-func (t *table) Now() (int64, time.Duration) { return t.clock.now(), 0 }
+func (t *table) Now() (int64, time.Duration) { return t.clock.readMicros(), 0 }
 
-// use holds the table open until the returned function is called.
-func (t *table) use(ctx context.Context) (func(), error) {
-	t.using.RLock()
+// beginCall holds the table open until the returned function is called.
+func (t *table) beginCall(ctx context.Context) (func(), error) {
+	t.callsMu.RLock()
 	select {
 	case <-t.closed:
-		t.using.RUnlock()
+		t.callsMu.RUnlock()
 		return nil, driver.ErrClosed
 	default:
 	}
 	if err := ctx.Err(); err != nil {
-		t.using.RUnlock()
+		t.callsMu.RUnlock()
 		return nil, err
 	}
-	return t.using.RUnlock, nil
+	return t.callsMu.RUnlock, nil
 }
 
-// inPlace is a loss if another directory stands where this one was, or others take this client for gone.
-func (t *table) inPlace(ctx context.Context) error {
-	done, err := t.use(ctx)
+// checkInPlace is a loss if another directory stands where this one was, or others take this client for gone.
+func (t *table) checkInPlace(ctx context.Context) error {
+	done, err := t.beginCall(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	if !t.replaced() {
+	if !t.isReplaced() {
 		return nil
 	}
 	t.clock.floor.Store(0) // so that the next write finds out as well
 	return &driver.LossError{Cause: driver.LossGone, Err: errReplaced}
 }
 
-func (t *table) cell(name string) cell {
-	return cell{area: &t.area, at: t.locks, entry: encodeName(name), name: name}
+func (t *table) recordFile(name string) versionedFile {
+	return versionedFile{storeDir: &t.storeDir, parent: t.locksDir, dirName: encodeName(name), lockName: name}
 }
 
-func rowOf(name string, f found) record.Row {
-	if !f.alive() {
+func rowOf(name string, f storedRecord) record.Row {
+	if !f.isLive() {
 		return record.Row{Name: name}
 	}
 	return record.Row{Name: name, Version: f.version.String(), Data: f.data}
@@ -258,12 +258,12 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	if err := checkName(name); err != nil {
 		return record.Row{}, err
 	}
-	done, err := t.use(ctx)
+	done, err := t.beginCall(ctx)
 	if err != nil {
 		return record.Row{}, err
 	}
 	defer done()
-	f, err := t.cell(name).load(ctx)
+	f, err := t.recordFile(name).loadRecord(ctx)
 	if err != nil {
 		return record.Row{Name: name}, err
 	}
@@ -271,35 +271,35 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 }
 
 func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
-	base, aside, ok := parseFile(row.Version)
+	base, staged, ok := parseFile(row.Version)
 	err := checkName(row.Name)
 	switch {
 	case err != nil:
 		return record.Row{}, err
 	case len(row.Data) > record.MaxData:
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes; %d are allowed", driver.ErrInvalid, len(row.Data), record.MaxData)
-	case row.Version != "" && (!ok || aside):
+	case row.Version != "" && (!ok || staged):
 		return record.Row{}, fmt.Errorf("%w: %q is no version of a file record", driver.ErrInvalid, row.Version)
 	}
-	done, err := t.use(ctx)
+	done, err := t.beginCall(ctx)
 	if err != nil {
 		return record.Row{}, err
 	}
 	defer done()
-	if err := t.clock.cover(ctx, row.Token); err != nil {
+	if err := t.clock.ensureFloor(ctx, row.Token); err != nil {
 		return record.Row{}, err
 	}
-	c, to := t.cell(row.Name), content{name: row.Name, data: row.Data}
+	c, to := t.recordFile(row.Name), recordContent{name: row.Name, data: row.Data}
 	if row.Version == "" {
-		f, err := c.create(ctx, to, row.Durable)
-		if err != nil && !f.alive() {
-			return record.Row{}, cmp.Or(t.outdated(), err)
+		f, err := c.createRecord(ctx, to, row.Durable)
+		if err != nil && !f.isLive() {
+			return record.Row{}, cmp.Or(t.replacedError(), err)
 		}
 		return rowOf(row.Name, f), err
 	}
-	next, err := c.swap(ctx, base, to, row.Durable)
+	next, err := c.swapVersion(ctx, base, to, row.Durable)
 	if err != nil {
-		return record.Row{}, cmp.Or(t.outdated(), err)
+		return record.Row{}, cmp.Or(t.replacedError(), err)
 	}
 	row.Version = next.String()
 	return row, nil
@@ -309,20 +309,20 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 	if err := checkName(row.Name); err != nil {
 		return err
 	}
-	done, err := t.use(ctx)
+	done, err := t.beginCall(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	c := t.cell(row.Name)
-	base, aside, ok := parseFile(row.Version)
-	if ok && !aside {
-		err = c.destroy(ctx, base)
+	c := t.recordFile(row.Name)
+	base, staged, ok := parseFile(row.Version)
+	if ok && !staged {
+		err = c.deleteRecord(ctx, base)
 	} else {
 		err = record.ErrConflict
 	}
 	if errors.Is(err, record.ErrConflict) {
-		if f, err := c.load(ctx); err != nil || !f.alive() {
+		if f, err := c.loadRecord(ctx); err != nil || !f.isLive() {
 			return err
 		}
 	}
@@ -331,7 +331,7 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
-		entries, err := t.entries(ctx)
+		entries, err := t.listEntries(ctx)
 		if err != nil {
 			yield(record.Row{}, err)
 			return
@@ -346,7 +346,7 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 			case errors.Is(err, driver.ErrClosed) || ctx.Err() != nil:
 				yield(record.Row{}, cmp.Or(ctx.Err(), err))
 				return
-			case err == nil && !f.alive() || err == nil && !strings.HasPrefix(f.name, prefix):
+			case err == nil && !f.isLive() || err == nil && !strings.HasPrefix(f.name, prefix):
 				continue
 			case err != nil && !whole:
 				f.name = entry // all that is known of it
@@ -364,50 +364,50 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 	}
 }
 
-func (t *table) entries(ctx context.Context) ([]string, error) {
-	done, err := t.use(ctx)
+func (t *table) listEntries(ctx context.Context) ([]string, error) {
+	done, err := t.beginCall(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	t.listing.Lock()
-	defer t.listing.Unlock()
-	entries, err := t.names(t.locks)
-	return entries, explain("list locks", err)
+	t.listMu.Lock()
+	defer t.listMu.Unlock()
+	entries, err := t.listNames(t.locksDir)
+	return entries, describeError("list locks", err)
 }
 
-func (t *table) loadEntry(ctx context.Context, entry string) (found, error) {
-	done, err := t.use(ctx)
+func (t *table) loadEntry(ctx context.Context, entry string) (storedRecord, error) {
+	done, err := t.beginCall(ctx)
 	if err != nil {
-		return found{}, err
+		return storedRecord{}, err
 	}
 	defer done()
-	return cell{area: &t.area, at: t.locks, entry: entry}.load(ctx)
+	return versionedFile{storeDir: &t.storeDir, parent: t.locksDir, dirName: entry}.loadRecord(ctx)
 }
 
-func (t *table) Session() string { return t.presence.session }
+func (t *table) Session() string { return t.liveness.session }
 
 func (t *table) IsDead(session string) bool {
-	done, err := t.use(context.Background())
+	done, err := t.beginCall(context.Background())
 	if err != nil {
 		return false
 	}
 	defer done()
-	return t.presence.gone(session)
+	return t.liveness.isDead(session)
 }
 
 // LivenessFile is the presence file: its flock belongs to the open file, whichever processes have it.
 func (t *table) LivenessFile() (*os.File, error) {
-	done, err := t.use(context.Background())
+	done, err := t.beginCall(context.Background())
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	return t.presence.heirloom()
+	return t.liveness.shareFile()
 }
 
-// keysOf are paths.
-func keysOf(dir, name string) []string {
+// recordPaths are paths.
+func recordPaths(dir, name string) []string {
 	return []string{
 		filepath.Join(dir, "locks", encodeName(name)) + "/", filepath.Join(dir, "clock") + "/",
 		filepath.Join(dir, "clients") + "/",
@@ -415,10 +415,10 @@ func keysOf(dir, name string) []string {
 }
 
 func (t *table) Wait(ctx context.Context, name, version string) error {
-	if t.watch == nil {
+	if t.events == nil {
 		return fmt.Errorf("file events: %w", driver.ErrUnsupported)
 	}
-	changed, cancel, err := t.watch.subscribe(encodeName(name))
+	changed, cancel, err := t.events.subscribe(encodeName(name))
 	if err != nil {
 		return fmt.Errorf("watch %q: %w", name, err)
 	}
@@ -438,17 +438,17 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 }
 
 func (t *table) Close() error {
-	t.using.Lock()
-	defer t.using.Unlock()
+	t.callsMu.Lock()
+	defer t.callsMu.Unlock()
 	select {
 	case <-t.closed:
 		return nil
 	default:
 	}
 	close(t.closed)
-	t.release()
-	if t.watch != nil {
-		return t.watch.close()
+	t.closeHandles()
+	if t.events != nil {
+		return t.events.close()
 	}
 	return nil
 }

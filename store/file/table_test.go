@@ -53,7 +53,7 @@ func TestTable(t *testing.T) {
 	if row := load(t, tab, "a"); row.Version != "" || row.Data != nil {
 		t.Errorf("deleted, but %v", row)
 	}
-	if left := list(t, filepath.Join(tab.dir, "locks")); len(left) != 0 {
+	if left := list(t, filepath.Join(tab.path, "locks")); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
 	if again := mustSwap(t, tab, record.Row{Name: "a"}); again.Version == first.Version {
@@ -89,7 +89,7 @@ func TestNames(t *testing.T) {
 	for _, name := range names {
 		mustSwap(t, tab, record.Row{Name: name, Data: []byte(name)})
 	}
-	_ = os.WriteFile(filepath.Join(tab.dir, "locks", ".DS_Store"), nil, 0o600)
+	_ = os.WriteFile(filepath.Join(tab.path, "locks", ".DS_Store"), nil, 0o600)
 	for _, prefix := range []string{"", "a", "A", "ää", strings.Repeat("ä", 200), "."} {
 		var have, want []string
 		for row, err := range tab.List(t.Context(), prefix) {
@@ -237,18 +237,18 @@ func TestBadRecords(t *testing.T) {
 	} {
 		name = "lock" + name
 		row := mustSwap(t, tab, record.Row{Name: name, Data: []byte("data")})
-		file := filepath.Join(tab.dir, "locks", name, row.Version)
+		file := filepath.Join(tab.path, "locks", name, row.Version)
 		v, _, _ := parseFile(row.Version)
-		whole := string(content{name: name, data: []byte("data")}.encode(v))
+		whole := string(recordContent{name: name, data: []byte("data")}.encodeFile(v))
 		switch text {
 		case "-1":
 			text = whole[:len(whole)-1]
 		case "flip":
 			text = strings.Replace(whole, "data", "dbta", 1)
 		case "copy":
-			text = string(content{name: "another", data: []byte("data")}.encode(v))
+			text = string(recordContent{name: "another", data: []byte("data")}.encodeFile(v))
 		case "old":
-			text = string(content{name: name, data: []byte("data")}.encode(v.next()))
+			text = string(recordContent{name: name, data: []byte("data")}.encodeFile(v.nextVersion()))
 		}
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -265,14 +265,14 @@ func TestBadRecords(t *testing.T) {
 		}
 	}
 	row := mustSwap(t, tab, record.Row{Name: "fifo"})
-	file := filepath.Join(tab.dir, "locks", "fifo", row.Version)
+	file := filepath.Join(tab.path, "locks", "fifo", row.Version)
 	if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := tab.Load(t.Context(), "fifo"); !errors.Is(err, driver.ErrCorrupt) {
 		t.Errorf("fifo: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(tab.dir, "locks", "plain"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(tab.path, "locks", "plain"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := tab.Swap(t.Context(), record.Row{Name: "plain"}); !errors.Is(err, driver.ErrCorrupt) {
@@ -294,10 +294,10 @@ func TestLostClock(t *testing.T) {
 	t.Parallel()
 	tab := openTest(t, t.TempDir()+"/store")
 	mustSwap(t, tab, record.Row{Name: "a"})
-	if err := os.RemoveAll(filepath.Join(tab.dir, "clock")); err != nil {
+	if err := os.RemoveAll(filepath.Join(tab.path, "clock")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newTable(t.Context(), tab.dir, nil); !errors.Is(err, driver.ErrCorrupt) {
+	if _, err := newTable(t.Context(), tab.path, nil); !errors.Is(err, driver.ErrCorrupt) {
 		t.Error(err)
 	}
 	if _, err := tab.Swap(t.Context(), record.Row{Name: "b", Token: tab.clock.floor.Load() + 1}); !errors.Is(err, driver.ErrCorrupt) {
@@ -318,9 +318,9 @@ func TestWait(t *testing.T) {
 			go func() { heard <- tab.Wait(t.Context(), row.Name, row.Version) }()
 		}
 		until(t, func() bool {
-			tab.watch.mu.Lock()
-			defer tab.watch.mu.Unlock()
-			s := tab.watch.waiting[filepath.Join(dir, "locks", encodeName("Lock"))]
+			tab.events.mu.Lock()
+			defer tab.events.mu.Unlock()
+			s := tab.events.waiting[filepath.Join(dir, "locks", encodeName("Lock"))]
 			return s != nil && s.waiters == cap(heard)
 		})
 		next := do()
@@ -336,7 +336,7 @@ func TestWait(t *testing.T) {
 	}
 	for range 2 {
 		change("creation", func() record.Row { return mustSwap(t, other, row) })
-		for range cleanEvery + 1 {
+		for range removeEvery + 1 {
 			change("swap", func() record.Row { return mustSwap(t, other, row) })
 		}
 		change("deletion", func() record.Row {
@@ -357,7 +357,7 @@ func TestWait(t *testing.T) {
 	if err := <-heard; !errors.Is(err, driver.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
-	if n := len(tab.watch.watched) + len(tab.watch.waiting); n != 0 {
+	if n := len(tab.events.watched) + len(tab.events.waiting); n != 0 {
 		t.Errorf("%d watches are left", n)
 	}
 }
@@ -393,7 +393,7 @@ func TestFloorRaised(t *testing.T) {
 	defer over()
 	for range 20 {
 		before := tab.clock.floor.Load()
-		if err := tab.clock.cover(t.Context(), before+1); err != nil {
+		if err := tab.clock.ensureFloor(t.Context(), before+1); err != nil {
 			t.Fatal(err)
 		}
 		if tab.clock.floor.Load() <= before {

@@ -11,22 +11,22 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// hub tells waiters of file events: one watcher for the table, one watch for each directory that somebody waits on. A
+// eventHub tells waiters of file events: one watcher for the table, one watch for each directory that somebody waits on. A
 // lock that has no directory yet is watched through the directory of all locks. Watches go by path, the records by
 // handle: should the two come apart because somebody renames the store, events stay away and the engine's polling is
 // what is left.
 //
 // The watcher has a mutex of its own, which it also holds while it hands over an error. So no call of the watcher is made with the
 // mutex held that run needs to take events and errors in.
-type hub struct {
-	locks string // path
+type eventHub struct {
+	locksPath string // path
 
-	watching sync.Mutex        // held while the watcher is made, and while watches are added and removed
-	watcher  *fsnotify.Watcher // made for the first waiter
-	closed   bool
-	done     chan struct{}      // closed when run has returned
-	watched  map[string]int     // how many wait on each directory
-	add      func(string) error // the watcher's
+	watcherMu sync.Mutex        // held while the watcher is made, and while watches are added and removed
+	watcher   *fsnotify.Watcher // made for the first waiter
+	closed    bool
+	done      chan struct{}      // closed when run has returned
+	watched   map[string]int     // how many wait on each directory
+	addPath   func(string) error // the watcher's
 
 	mu      sync.Mutex
 	waiting map[string]*subscription // by lock directory
@@ -38,13 +38,13 @@ type subscription struct {
 	changed chan struct{} // closed at the next event
 }
 
-func newHub(locks string) *hub {
-	return &hub{locks: locks, watched: map[string]int{}, waiting: map[string]*subscription{}}
+func newEventHub(locks string) *eventHub {
+	return &eventHub{locksPath: locks, watched: map[string]int{}, waiting: map[string]*subscription{}}
 }
 
 // subscribe returns a channel that is closed when something happens to a lock after this call.
-func (h *hub) subscribe(entry string) (changed <-chan struct{}, cancel func(), err error) {
-	key := filepath.Join(h.locks, entry)
+func (h *eventHub) subscribe(entry string) (changed <-chan struct{}, cancel func(), err error) {
+	key := filepath.Join(h.locksPath, entry)
 	watch, err := h.addWatch(key)
 	if err != nil {
 		return nil, nil, err
@@ -57,22 +57,22 @@ func (h *hub) subscribe(entry string) (changed <-chan struct{}, cancel func(), e
 		h.waiting[key] = s
 	}
 	s.waiters++
-	return s.changed, func() { h.cancel(key, watch, s) }, nil
+	return s.changed, func() { h.cancelSubscription(key, watch, s) }, nil
 }
 
 // addWatch watches a lock's directory, or the directory of all locks if there is none yet, and returns the path that is watched.
-func (h *hub) addWatch(key string) (watch string, err error) {
-	h.watching.Lock()
-	defer h.watching.Unlock()
-	if err := h.start(); err != nil {
+func (h *eventHub) addWatch(key string) (watch string, err error) {
+	h.watcherMu.Lock()
+	defer h.watcherMu.Unlock()
+	if err := h.startWatcher(); err != nil {
 		return "", err
 	}
 	watch = key
 	// Always added, also when others wait on the same path: theirs may be a directory that has been replaced since.
-	err = h.add(watch)
+	err = h.addPath(watch)
 	if errors.Is(err, fs.ErrNotExist) {
-		watch = h.locks
-		err = h.add(watch)
+		watch = h.locksPath
+		err = h.addPath(watch)
 	}
 	if err != nil {
 		return "", err
@@ -81,9 +81,9 @@ func (h *hub) addWatch(key string) (watch string, err error) {
 	return watch, nil
 }
 
-func (h *hub) removeWatch(watch string) {
-	h.watching.Lock()
-	defer h.watching.Unlock()
+func (h *eventHub) removeWatch(watch string) {
+	h.watcherMu.Lock()
+	defer h.watcherMu.Unlock()
 	if h.watched[watch]--; h.watched[watch] == 0 {
 		delete(h.watched, watch)
 		if !h.closed {
@@ -92,7 +92,7 @@ func (h *hub) removeWatch(watch string) {
 	}
 }
 
-func (h *hub) cancel(key, watch string, s *subscription) {
+func (h *eventHub) cancelSubscription(key, watch string, s *subscription) {
 	h.removeWatch(watch)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -101,8 +101,8 @@ func (h *hub) cancel(key, watch string, s *subscription) {
 	}
 }
 
-// start makes the watcher, which can fail: the number of them is limited on each machine.
-func (h *hub) start() error {
+// startWatcher makes the watcher, which can fail: the number of them is limited on each machine.
+func (h *eventHub) startWatcher() error {
 	if h.closed {
 		return driver.ErrClosed
 	}
@@ -113,12 +113,12 @@ func (h *hub) start() error {
 	if err != nil {
 		return err
 	}
-	h.watcher, h.add, h.done = watcher, watcher.Add, make(chan struct{})
+	h.watcher, h.addPath, h.done = watcher, watcher.Add, make(chan struct{})
 	go h.run(watcher)
 	return nil
 }
 
-func (h *hub) run(watcher *fsnotify.Watcher) {
+func (h *eventHub) run(watcher *fsnotify.Watcher) {
 	defer close(h.done)
 	for {
 		select {
@@ -126,29 +126,29 @@ func (h *hub) run(watcher *fsnotify.Watcher) {
 			if !ok {
 				return
 			}
-			h.hear(event)
+			h.handleEvent(event)
 		case _, ok := <-watcher.Errors:
 			if !ok {
 				return
 			}
-			h.wakeAll() // events were dropped: whose is not known
+			h.wakeAllWaiters() // events were dropped: whose is not known
 		}
 	}
 }
 
-// hear wakes those whom an event may concern. Asides and removals of old versions change nothing.
-func (h *hub) hear(event fsnotify.Event) {
+// handleEvent wakes those whom an event may concern. Asides and removals of old versions change nothing.
+func (h *eventHub) handleEvent(event fsnotify.Event) {
 	parent, name := filepath.Split(event.Name)
-	if filepath.Clean(parent) == h.locks {
-		h.wake(event.Name) // the lock's directory came or went
+	if filepath.Clean(parent) == h.locksPath {
+		h.wakeWaiters(event.Name) // the lock's directory came or went
 		return
 	}
-	if _, aside, ok := parseFile(name); ok && !aside && event.Has(fsnotify.Create) {
-		h.wake(filepath.Clean(parent))
+	if _, staged, ok := parseFile(name); ok && !staged && event.Has(fsnotify.Create) {
+		h.wakeWaiters(filepath.Clean(parent))
 	}
 }
 
-func (h *hub) wake(key string) {
+func (h *eventHub) wakeWaiters(key string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if s := h.waiting[key]; s != nil {
@@ -157,7 +157,7 @@ func (h *hub) wake(key string) {
 	}
 }
 
-func (h *hub) wakeAll() {
+func (h *eventHub) wakeAllWaiters() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for key, s := range h.waiting {
@@ -167,11 +167,11 @@ func (h *hub) wakeAll() {
 }
 
 // close ends the watcher and waits for its goroutine.
-func (h *hub) close() error {
-	h.watching.Lock()
+func (h *eventHub) close() error {
+	h.watcherMu.Lock()
 	h.closed = true
 	watcher := h.watcher
-	h.watching.Unlock()
+	h.watcherMu.Unlock()
 	if watcher == nil {
 		return nil
 	}

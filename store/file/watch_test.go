@@ -13,13 +13,13 @@ import (
 func TestWatchBesideErrors(t *testing.T) {
 	t.Parallel()
 	locks := t.TempDir()
-	h := newHub(locks)
+	h := newEventHub(locks)
 	_, cancel, err := h.subscribe("a")
 	if err != nil {
 		t.Fatal(err)
 	}
-	add := h.add
-	h.add = func(path string) error {
+	add := h.addPath
+	h.addPath = func(path string) error {
 		for range 2 { // the second is taken when the first has been dealt with
 			h.watcher.Errors <- errors.New("something about another directory")
 		}

@@ -27,18 +27,18 @@ func TestHeirloom(t *testing.T) {
 		t.Fatal(err)
 	}
 	session := dead.Session()
-	dead.presence.close(dead.presence.handle) // which is all that the kernel does for a process that dies
+	dead.liveness.closeHandle(dead.liveness.handle) // which is all that the kernel does for a process that dies
 	if other.IsDead(session) {
 		t.Error("gone, though its heir is there")
 	}
-	if err := other.presence.sweep(); err != nil || other.IsDead(session) {
+	if err := other.liveness.removeDeadFiles(); err != nil || other.IsDead(session) {
 		t.Errorf("swept, though its heir is there: %v", err)
 	}
 	if err := heirloom.Close(); err != nil {
 		t.Fatal(err)
 	}
 	until(t, func() bool { return other.IsDead(session) }) // a process that another test is about to start has all files open for a moment
-	dead.presence.handle = -1
+	dead.liveness.handle = -1
 	if err := dead.Close(); err != nil {
 		t.Fatal(err)
 	}

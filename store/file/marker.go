@@ -13,44 +13,44 @@ import (
 
 // A store is known by a file whose name says how it is laid out. What is in the file is for people.
 const (
-	markStem = "holdfast.v"
-	mark     = markStem + "1"
-	markText = "This directory belongs to Holdfast, which keeps locks in it. Change nothing here while programs use them.\n"
+	markerPrefix = "holdfast.v"
+	markerName   = markerPrefix + "1"
+	markerText   = "This directory belongs to Holdfast, which keeps locks in it. Change nothing here while programs use them.\n"
 )
 
-// mark makes sure that the directory is a store's before anything in it is touched: it has a mark, or it is empty, or it
+// ensureMarker makes sure that the directory is a store's before anything in it is touched: it has a mark, or it is empty, or it
 // looks just like those that were made before there were marks; the latter two get theirs. The mark is on the disk before
 // anything else is made, so a power cut leaves no store without one. An empty directory is errAbsent unless a store is to
 // be made.
-func (t *table) mark(create bool) error {
-	names, err := t.names(t.root)
+func (t *table) ensureMarker(create bool) error {
+	names, err := t.listNames(t.root)
 	if err != nil {
-		return explain("list "+t.dir, err)
+		return describeError("list "+t.path, err)
 	}
-	marked, err := t.exists(t.root, mark) // after the list: what others make there comes after their mark
+	marked, err := t.entryExists(t.root, markerName) // after the list: what others make there comes after their mark
 	if err != nil {
-		return explain("look into "+t.dir, err)
+		return describeError("look into "+t.path, err)
 	}
-	future := func(name string) bool { return name != mark && strings.HasPrefix(name, markStem) }
+	future := func(name string) bool { return name != markerName && strings.HasPrefix(name, markerPrefix) }
 	switch {
 	case slices.ContainsFunc(names, future):
-		return fmt.Errorf("%w: %s was %w", driver.ErrCorrupt, t.dir, errFuture)
-	case !marked && len(names) > 0 && !unmarked(names):
+		return fmt.Errorf("%w: %s was %w", driver.ErrCorrupt, t.path, errFuture)
+	case !marked && len(names) > 0 && !isUnmarkedStore(names):
 		return fmt.Errorf("%w: %s is not empty, and no store of Holdfast's; use a new or an empty directory, such as %s",
-			driver.ErrInvalid, t.dir, filepath.Join(t.dir, "holdfast"))
+			driver.ErrInvalid, t.path, filepath.Join(t.path, "holdfast"))
 	case !marked && len(names) == 0 && !create:
 		return errAbsent
 	case marked && slices.Contains(names, "clock"): // which comes last
 		return nil
 	}
-	if err := t.write(t.root, mark, []byte(markText), true); err != nil && !errors.Is(err, fs.ErrExist) {
-		return explain("mark "+t.dir+" as a store", err)
+	if err := t.writeNewFile(t.root, markerName, []byte(markerText), true); err != nil && !errors.Is(err, fs.ErrExist) {
+		return describeError("mark "+t.path+" as a store", err)
 	}
-	return explain("sync "+t.dir, t.sync(t.root))
+	return describeError("sync "+t.path, t.syncHandle(t.root))
 }
 
-// unmarked reports whether these are the names in a store that was made before there were marks.
-func unmarked(names []string) bool {
+// isUnmarkedStore reports whether these are the names in a store that was made before there were marks.
+func isUnmarkedStore(names []string) bool {
 	has := func(name string) bool { return slices.Contains(names, name) }
 	foreign := func(name string) bool {
 		return !slices.Contains([]string{"locks", "clients", "tmp", "clock", "broken"}, name)
@@ -58,8 +58,8 @@ func unmarked(names []string) bool {
 	return has("locks") && has("clients") && has("tmp") && has("clock") && !slices.ContainsFunc(names, foreign)
 }
 
-// ownName reports whether a name is of the form that nonces and sessions have.
-func ownName(name string) bool {
+// isOwnName reports whether a name is of the form that nonces and sessions have.
+func isOwnName(name string) bool {
 	if len(name) <= noncePrefix || len(name) > sessionLength {
 		return false
 	}

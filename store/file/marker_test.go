@@ -18,7 +18,7 @@ import (
 // put makes files, with the directories that they are in, and makes all of it look old.
 func put(t *testing.T, dir string, files ...string) {
 	t.Helper()
-	old := time.Now().Add(-2 * sweepAge)
+	old := time.Now().Add(-2 * tmpMaxAge)
 	for _, file := range files {
 		path := filepath.Join(dir, file)
 		err := os.MkdirAll(filepath.Dir(path), 0o700)
@@ -81,7 +81,7 @@ func TestMark(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	row := mustSwap(t, openTest(t, dir), record.Row{Name: "a", Data: []byte("1")})
-	if err := os.Remove(filepath.Join(dir, mark)); err != nil {
+	if err := os.Remove(filepath.Join(dir, markerName)); err != nil {
 		t.Fatal(err)
 	}
 	put(t, dir, "broken/a~1")
@@ -90,7 +90,7 @@ func TestMark(t *testing.T) {
 	}
 	put(t, dir, "lost+found/")
 	openTest(t, dir)
-	put(t, dir, markStem+"2")
+	put(t, dir, markerPrefix+"2")
 	if _, err := newTable(t.Context(), dir, nil); !errors.Is(err, driver.ErrCorrupt) || !errors.Is(err, errFuture) {
 		t.Errorf("a later layout: %v", err)
 	}
@@ -121,15 +121,15 @@ func TestSweep(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	tab := openTest(t, dir)
-	nonce, session := tab.nonce(), tab.Session()
-	ours, theirs := tab.nonce(), tab.nonce()
+	nonce, session := tab.newNonce(), tab.Session()
+	ours, theirs := tab.newNonce(), tab.newNonce()
 	tmp := filepath.Join(dir, "tmp")
 	keep := []string{"notes.txt", "project/main.c", "project/sub/y", "short/", nonce, theirs + "/" + version{nonce, 0}.String(),
 		theirs + "/main.c", session + "x"}
 	put(t, tmp, keep...)
-	put(t, tmp, ours+"/"+version{nonce, 0}.String(), tab.nonce()+"/")
+	put(t, tmp, ours+"/"+version{nonce, 0}.String(), tab.newNonce()+"/")
 	kept := len(tree(t, tmp)) - 3
-	old := time.Now().Add(-2 * sweepAge)
+	old := time.Now().Add(-2 * tmpMaxAge)
 	file := filepath.Join(tmp, session)
 	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Chtimes(file, old, old)); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,565 @@
+package file
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// versionedFile is one record on the disk, changed by compare-and-swap. It is a directory that holds the record's
+// versions, one file each. No operation on it waits for another process, and the outcome of each operation is exact,
+// wherever any process is stopped and for however long.
+//
+// # Layout
+//
+// The file of a version is named <incarnation>-<seq>. The incarnation is random and is drawn when the record is
+// created; seq counts up from firstSeq. The version with the largest seq is the current one, and its content never
+// changes. To replace version v, a client writes the new content into a file of its own in the same directory, named
+// <v>.<nonce>, and then renames that file to the name of v+1, unless this name exists (renameat2 with
+// RENAME_NOREPLACE, or link). Until the rename, the file is called a staged file of v.
+//
+// # Swap: why its outcome is exact
+//
+// The rename alone is not enough. Old versions have to be removed at some time. So a client that was stopped before its
+// rename could find the name v+1 free long after some other v+1 had been made and removed. To check after the rename
+// that v still exists is not enough either: v may be missing because the client was late, or because its swap took
+// effect and others followed quickly. Therefore it is the staged file that must not survive. There are two rules:
+//
+//  1. A client that removes versions first lists the directory, at a time when it already knows that all the versions
+//     that it is going to remove have been replaced. It removes the staged files of all replaced versions in that list,
+//     and then the versions, the lowest first.
+//  2. A client that swaps writes its staged file first, then checks that v+1 does not exist, then checks that v does
+//     exist, and then renames.
+//
+// Claim: if the rename succeeds, no other v+1 has ever existed, and so v was current.
+//
+// Proof: suppose that another v+1 did exist. The rename found its name free, so a client had removed it. That client
+// had listed the directory before, at a time L at which that v+1 had been replaced.
+//   - If the staged file existed at L, it was removed before that v+1 was, and the rename fails because its source does
+//     not exist.
+//   - If the staged file was written after L, then both checks of rule 2 came after L as well. The first check found no
+//     v+1, so it came after the removal of v+1. And v was removed before v+1, since all clients remove the lowest
+//     version first; v cannot have been made a second time, by this same claim for v. So the second check did not find
+//     v, and there was no rename.
+//
+// Conversely, a rename that fails because v+1 exists, or because the staged file does not, changed nothing. In both
+// cases v had been replaced, since staged files are removed only of versions that were. So apart from I/O errors a
+// swap is either done or refused.
+//
+// The same argument holds for two clients that remove at the same time: the later list contains everything that is
+// still there, because no version is ever made below one that exists. So the later client also removes the lowest
+// first.
+//
+// # Room on a full disk
+//
+// An existing record can be written on a disk that has no free block, so that a full disk ends no lock. A new version
+// is written over the file of a version that is not needed any more, and there always is one: a record begins with
+// two files of reserved room, under the numbers below its first version, and each swap uses up one file and makes
+// another one superfluous. A record that grows beyond a block first grows all of these files (see reserveRoom), or
+// its write is refused. Only a file system that never overwrites in place (btrfs) needs free blocks nevertheless.
+//
+// # Create and delete
+//
+// A record is created as a directory that already holds its first version: the directory is made in tmp and then
+// renamed to its place. Such a rename replaces an empty directory and fails on any other, so there is one winner. A
+// record is deleted by a swap to a version that says "gone". Nothing is ever built on that version, and any client
+// that finds it may clear the directory: first the staged files, then the versions, the gone one last, then rmdir,
+// which fails on a directory that is not empty. At every moment of this, the record reads as absent. A client that is
+// stopped in the middle and continues when another record exists at the same place does no harm: it works on the
+// directory that it opened, which is the old one, or it removes files by names that contain the old incarnation; and
+// rmdir fails. So here too a client may be stopped anywhere, and no clock is needed.
+//
+// # Reading
+//
+// A reader lists the directory, takes the largest version and reads it. If that file has been removed meanwhile (the
+// version was then replaced at least twice), the reader lists again. The file of a removed version may also be in use
+// for something else by then (see recycledFiles). So a version that cannot be understood counts as damaged only if it
+// is still the largest one in a list made after it was read: then it was the current version during the whole read,
+// and no client writes to the file of the current version.
+type versionedFile struct {
+	*storeDir
+	parent   int    // handle of the directory in which the record's directory is
+	dirName  string // name of the record's directory
+	lockName string // the name in the header of each version; empty where only dirName is known
+}
+
+// matchesLock reports whether content belongs to this record, and is not a copy of another lock's file.
+func (vf versionedFile) matchesLock(to recordContent) bool {
+	if vf.lockName == "" {
+		return to.deleted || encodeName(to.name) == vf.dirName
+	}
+	return to.name == vf.lockName || to.deleted && to.name == ""
+}
+
+// storeDir is what all records of a store share.
+type storeDir struct {
+	fsys
+	path     string        // path of the store's directory, for messages only
+	root     int           // handle of the store's directory
+	tmp      int           // handle of the directory in which new directories are made
+	newNonce func() string // returns a name that no other call in any process returns
+	// isReplaced reports whether other clients would open another directory than this one, or other directories in it,
+	// or take this client for dead.
+	isReplaced func() bool
+	recycled   recycledFiles
+}
+
+var errReplaced = errors.New("the store's directory, or one in it, or the file that shows that this client lives, " +
+	"was removed, or another exists in its place")
+
+// replacedError returns an error if nothing that this client writes reaches other clients any more.
+func (a *storeDir) replacedError() error {
+	if !a.isReplaced() {
+		return nil
+	}
+	return fmt.Errorf("%w: %s: %w; close this client and open another", driver.ErrCorrupt, a.path, errReplaced)
+}
+
+// version names one version of a record. The zero version is none.
+type version struct {
+	incarnation string
+	seq         uint64
+}
+
+func (v version) String() string {
+	if v.incarnation == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s-%012x", v.incarnation, v.seq)
+}
+
+func (v version) nextVersion() version { return version{v.incarnation, v.seq + 1} }
+
+// parseFile parses a file name in a record's directory: that of a version, or of a staged file of it.
+func parseFile(name string) (v version, staged, ok bool) {
+	name, _, staged = strings.Cut(name, ".")
+	inc, seq, ok := strings.Cut(name, "-")
+	if !ok || inc == "" || len(seq) != 12 {
+		return version{}, false, false
+	}
+	n, err := strconv.ParseUint(seq, 16, 64)
+	return version{inc, n}, staged, err == nil
+}
+
+// storedRecord is a record as it was read.
+type storedRecord struct {
+	version version // the zero version if there is no record
+	recordContent
+}
+
+func (f storedRecord) isLive() bool { return f.version.incarnation != "" && !f.deleted }
+
+// removeEvery is the number of versions after which old ones are removed, and the number of old ones that are then
+// kept to be recycled. It is large enough that several swaps share the cost of one list, and small enough that a
+// directory stays small.
+const removeEvery = 4
+
+// openRecordDir returns a handle of the record's directory, or -1 if there is none.
+func (vf versionedFile) openRecordDir() (int, error) {
+	d, err := vf.openDir(vf.parent, vf.dirName)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return -1, nil
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ELOOP):
+		return -1, fmt.Errorf("%w: %s in %s is not a directory, as Holdfast would have made it; move it away",
+			driver.ErrCorrupt, vf.dirName, vf.path)
+	case err != nil:
+		return -1, describeError("open "+vf.dirName, err)
+	}
+	return d, nil
+}
+
+// loadRecord reads the current version.
+func (vf versionedFile) loadRecord(ctx context.Context) (storedRecord, error) {
+	d, err := vf.openRecordDir()
+	if err != nil || d < 0 {
+		return storedRecord{}, err
+	}
+	defer vf.closeHandle(d)
+	return vf.readNewest(ctx, d)
+}
+
+// listFiles lists the record's directory. A directory that was removed after it was opened cannot be listed any more,
+// and is empty.
+func (vf versionedFile) listFiles(d int) ([]string, error) {
+	names, err := vf.listNames(d)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return names, describeError("list "+vf.dirName, err)
+}
+
+// readNewest reads the current version in an opened directory. If it returns ErrCorrupt, the version is set. A damaged
+// version is read again until the list shows that it was still current afterwards: see Reading at versionedFile.
+func (vf versionedFile) readNewest(ctx context.Context, d int) (f storedRecord, damage error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return storedRecord{}, err
+		}
+		names, err := vf.listFiles(d)
+		if err != nil {
+			return storedRecord{}, err
+		}
+		v := largestVersion(names)
+		if v.incarnation == "" {
+			return storedRecord{}, nil
+		}
+		if damage != nil && v == f.version {
+			return f, damage
+		}
+		f, err = vf.readVersion(d, v)
+		switch {
+		case errors.Is(err, driver.ErrCorrupt):
+			damage = err
+		case !errors.Is(err, fs.ErrNotExist):
+			return f, err
+		}
+	}
+}
+
+func largestVersion(names []string) (newest version) {
+	for _, name := range names {
+		if v, staged, ok := parseFile(name); ok && !staged && (newest.incarnation == "" || v.seq > newest.seq) {
+			newest = v
+		}
+	}
+	return newest
+}
+
+func (vf versionedFile) readVersion(d int, v version) (storedRecord, error) {
+	f := storedRecord{version: v}
+	b, err := vf.readFile(d, v.String(), maxFileSize)
+	switch {
+	case errors.Is(err, syscall.ELOOP):
+		err = errors.New("it is a symbolic link")
+	case err != nil:
+		return f, describeError("read "+vf.dirName, err)
+	default:
+		f.recordContent, err = decodeContent(b, v)
+	}
+	if err == nil && !vf.matchesLock(f.recordContent) {
+		err = fmt.Errorf("it is the record of another lock, %q", f.name)
+	}
+	if err != nil {
+		return f, fmt.Errorf("%w: file %s/%s in %s: %w; nothing was changed; if no client uses this lock, move that directory away",
+			driver.ErrCorrupt, vf.dirName, v, vf.path, err)
+	}
+	return f, nil
+}
+
+// swapVersion replaces version base, which was read as live, and returns the new version. It returns
+// record.ErrConflict if base is not current any more. If durable, the new version is on the disk when it returns.
+func (vf versionedFile) swapVersion(ctx context.Context, base version, to recordContent, durable bool) (version,
+	error) {
+	d, err := vf.openRecordDir()
+	if err != nil {
+		return version{}, err
+	}
+	if d < 0 {
+		return version{}, record.ErrConflict
+	}
+	defer vf.closeHandle(d)
+	next, staged := base.nextVersion(), base.String()+"."+vf.newNonce()
+	data := to.encodeFile(next)
+	if err = vf.reserveRoom(d, len(data)); err == nil {
+		err = vf.stageVersion(d, base, staged, data, durable)
+	}
+	if err == nil {
+		err = vf.moveIfCurrent(ctx, d, base, staged, next)
+	}
+	if errors.Is(err, record.ErrConflict) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
+		_ = vf.removeFile(d, staged)
+		return version{}, record.ErrConflict
+	}
+	if err != nil {
+		_ = vf.removeFile(d, staged)
+		return version{}, describeError("write "+vf.dirName, err)
+	}
+	if durable {
+		// Also sync the name of the record's directory: whoever made it may not have needed it to be durable.
+		if err := cmp.Or(vf.syncHandle(d), vf.syncHandle(vf.parent)); err != nil {
+			return version{}, vf.unsyncedError(err)
+		}
+	}
+	if next.seq%removeEvery == 0 {
+		vf.removeOldVersions(d, next)
+	}
+	return next, nil
+}
+
+// unsyncedError is the error of a write that took effect but may not be on the disk. It is never one of the driver's
+// final errors, whatever the kernel's error is, because those say that nothing was changed.
+func (vf versionedFile) unsyncedError(err error) error {
+	return fmt.Errorf("sync %s: the record was written, but may not be on the disk yet: %w", vf.dirName, err)
+}
+
+// firstSeq is the number of a record's first version. The files under the numbers below it are reserved room. The
+// predecessor of the current version is always kept, so there must be two of them for one to be superfluous.
+const firstSeq = 2
+
+// blockSize is the unit in which most file systems allocate room, in bytes. Where blocks are smaller, a file that
+// holds less than blockSize bytes has room only for these.
+const blockSize = 4096
+
+func countBlocks(size int) int { return (size + blockSize - 1) / blockSize }
+
+// roomText is the beginning of a file of reserved room, for people who look into it.
+const roomText = "room that is reserved for this record, so that it can be written on a full disk\n"
+
+// reserveRoom makes the file of each version large enough for what is written now, so that later versions of the same
+// size fit even on a full disk. All files have at least one block from the beginning.
+func (vf versionedFile) reserveRoom(d, size int) error {
+	if countBlocks(size) <= 1 {
+		return nil
+	}
+	names, err := vf.listFiles(d)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if _, staged, ok := parseFile(name); !ok || staged {
+			continue
+		}
+		have, err := vf.fileSize(d, name)
+		if err == nil && countBlocks(have) < countBlocks(size) {
+			err = vf.extendFile(d, name, countBlocks(size)*blockSize)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// stageVersion writes a staged file of base: into the file of an old version if one is known, otherwise into a new
+// file. If the disk is full, it looks for an old version to recycle: a holder must not lose its lock because no block
+// is free.
+func (vf versionedFile) stageVersion(d int, base version, staged string, data []byte, durable bool) error {
+	reused, err := vf.stageInRecycledFile(d, staged, data, durable)
+	if reused {
+		return err
+	}
+	err = vf.writeNewFile(d, staged, data, durable)
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	_ = vf.removeFile(d, staged)
+	if there, _ := vf.entryExists(d, base.String()); !there { // the directory may be that of a later record, with versions of its own
+		return err
+	}
+	vf.removeOldVersions(d, base)
+	if reused, again := vf.stageInRecycledFile(d, staged, data, durable); reused {
+		return again
+	}
+	return err
+}
+
+// stageInRecycledFile writes a staged file into the file of an old version, and reports whether there was one.
+func (vf versionedFile) stageInRecycledFile(d int, staged string, data []byte, durable bool) (bool, error) {
+	old := vf.recycled.takeAll(vf.dirName)
+	if len(old) == 0 || vf.renameEntry(d, old[0].String(), d, staged) != nil {
+		return false, nil
+	}
+	vf.recycled.remember(vf.dirName, old[1:])
+	return true, vf.overwriteFile(d, staged, data, durable)
+}
+
+// moveIfCurrent does the rest of rule 2 once the staged file is written: it checks that next does not exist, then
+// that base does, and then renames. The order of the two checks matters: see the proof at versionedFile.
+func (vf versionedFile) moveIfCurrent(ctx context.Context, d int, base version, staged string, next version) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if taken, err := vf.entryExists(d, next.String()); err != nil || taken {
+		return cmp.Or(err, record.ErrConflict)
+	}
+	if there, err := vf.entryExists(d, base.String()); err != nil || !there {
+		return cmp.Or(err, record.ErrConflict)
+	}
+	return vf.renameExclusive(d, staged, next.String())
+}
+
+// removeOldVersions removes, by rule 1, what current has made superfluous, except its predecessor and the last few
+// versions before that, which are to be recycled. What it cannot remove now is left to the next call, so it returns
+// no error.
+func (vf versionedFile) removeOldVersions(d int, current version) {
+	names, err := vf.listNames(d)
+	if err != nil {
+		return
+	}
+	var stagedFiles []string
+	var versions []version
+	for _, name := range names {
+		v, staged, ok := parseFile(name)
+		switch {
+		case !ok:
+		case staged && v.seq < current.seq:
+			stagedFiles = append(stagedFiles, name)
+		case !staged && v.seq+1 < current.seq:
+			versions = append(versions, v)
+		}
+	}
+	sortVersions(versions)
+	use := versions[max(0, len(versions)-removeEvery):]
+	if vf.removeFiles(d, stagedFiles, versions[:len(versions)-len(use)]) == nil {
+		vf.recycled.remember(vf.dirName, use)
+	}
+}
+
+func sortVersions(versions []version) {
+	slices.SortFunc(versions, func(a, b version) int { return cmp.Compare(a.seq, b.seq) })
+}
+
+// removeFiles removes staged files, then versions in the order given. It stops at the first file that it cannot remove:
+// rule 1 does not allow it to skip one.
+func (vf versionedFile) removeFiles(d int, stagedFiles []string, versions []version) error {
+	for _, name := range stagedFiles {
+		if err := vf.removeFile(d, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	for _, v := range versions {
+		if err := vf.removeFile(d, v.String()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// createRecord creates the record if there is none. If there is one, it returns that record and record.ErrConflict.
+func (vf versionedFile) createRecord(ctx context.Context, to recordContent, durable bool) (storedRecord, error) {
+	f := storedRecord{version: version{incarnation: vf.newNonce(), seq: firstSeq}, recordContent: to}
+	tmp := vf.newNonce()
+	if err := vf.buildRecordDir(tmp, f, durable); err != nil {
+		vf.discardRecordDir(tmp, f.version)
+		return storedRecord{}, describeError("create "+vf.dirName, err)
+	}
+	other, err := vf.installRecordDir(ctx, tmp)
+	if err != nil {
+		vf.discardRecordDir(tmp, f.version)
+		return other, err
+	}
+	// The lowest file may be recycled at once: no client has ever made a staged file of that version.
+	vf.recycled.remember(vf.dirName, []version{{incarnation: f.version.incarnation}})
+	if durable {
+		if err := vf.syncHandle(vf.parent); err != nil {
+			return storedRecord{}, vf.unsyncedError(err)
+		}
+	}
+	return f, nil
+}
+
+// buildRecordDir makes a directory in tmp that holds the first version and the room for those that follow.
+func (vf versionedFile) buildRecordDir(tmp string, f storedRecord, durable bool) error {
+	if err := vf.makeDir(vf.tmp, tmp); err != nil {
+		return err
+	}
+	d, err := vf.openDir(vf.tmp, tmp)
+	if err != nil {
+		return err
+	}
+	defer vf.closeHandle(d)
+	data := f.encodeFile(f.version)
+	room := make([]byte, countBlocks(len(data))*blockSize)
+	copy(room, roomText)
+	for seq := range uint64(firstSeq) {
+		if err := vf.writeNewFile(d, version{f.version.incarnation, seq}.String(), room, false); err != nil {
+			return err
+		}
+	}
+	if err := vf.writeNewFile(d, f.version.String(), data, durable); err != nil || !durable {
+		return err
+	}
+	return vf.syncHandle(d)
+}
+
+func (vf versionedFile) discardRecordDir(tmp string, v version) {
+	if d, err := vf.openDir(vf.tmp, tmp); err == nil {
+		for seq := range v.seq + 1 {
+			_ = vf.removeFile(d, version{v.incarnation, seq}.String())
+		}
+		vf.closeHandle(d)
+		_ = vf.removeDir(vf.tmp, tmp)
+	}
+}
+
+// installRecordDir renames a built directory to the record's place, after it has cleared what is left there of a
+// deleted record. Late staged files can prevent the rename several times, but only once per client that was stopped
+// in a swap.
+func (vf versionedFile) installRecordDir(ctx context.Context, tmp string) (storedRecord, error) {
+	for range 8 {
+		err := vf.renameEntry(vf.tmp, tmp, vf.parent, vf.dirName)
+		switch {
+		case err == nil:
+			return storedRecord{}, nil
+		case errors.Is(err, fs.ErrNotExist):
+			return storedRecord{}, record.ErrConflict // this client was stopped for so long that its directory was removed from tmp
+		case !errors.Is(err, fs.ErrExist) && !errors.Is(err, syscall.ENOTDIR):
+			return storedRecord{}, describeError("create "+vf.dirName, err)
+		}
+		f, err := vf.clearDeletedRecord(ctx)
+		if err != nil {
+			return storedRecord{}, err
+		}
+		if f.isLive() {
+			return f, record.ErrConflict
+		}
+	}
+	return storedRecord{}, record.ErrConflict
+}
+
+// clearDeletedRecord empties the record's directory if the record is deleted, and otherwise returns the record. A
+// directory without any version never gets one, because a directory is put into place with a version in it. So it can
+// contain only staged files.
+func (vf versionedFile) clearDeletedRecord(ctx context.Context) (storedRecord, error) {
+	d, err := vf.openRecordDir()
+	if err != nil || d < 0 {
+		return storedRecord{}, err
+	}
+	defer vf.closeHandle(d)
+	f, err := vf.readNewest(ctx, d)
+	if err != nil || f.isLive() {
+		return f, err
+	}
+	names, err := vf.listFiles(d) // a second list: rule 1 needs one made after the record was known to be deleted
+	if err != nil {
+		return storedRecord{}, err
+	}
+	var stagedFiles []string
+	var versions []version
+	for _, name := range names {
+		v, staged, ok := parseFile(name)
+		switch {
+		case !ok:
+			return storedRecord{}, fmt.Errorf("%w: %s in %s holds %q, which Holdfast did not make; move it away",
+				driver.ErrCorrupt, vf.dirName, vf.path, name)
+		case staged:
+			stagedFiles = append(stagedFiles, name)
+		case f.deleted:
+			versions = append(versions, v)
+		}
+	}
+	sortVersions(versions)
+	return storedRecord{}, describeError("clear "+vf.dirName, vf.removeFiles(d, stagedFiles, versions))
+}
+
+// deleteRecord deletes the record. It returns record.ErrConflict if base is not current any more.
+func (vf versionedFile) deleteRecord(ctx context.Context, base version) error {
+	if _, err := vf.swapVersion(ctx, base, recordContent{deleted: true, name: vf.lockName}, false); err != nil {
+		return err
+	}
+	// The record is deleted now. If the directory cannot be removed, the next client that creates the record does it.
+	if f, err := vf.clearDeletedRecord(context.WithoutCancel(ctx)); err == nil && !f.isLive() {
+		_ = vf.removeDir(vf.parent, vf.dirName)
+	}
+	return nil
+}
