@@ -13,7 +13,7 @@ import (
 
 func openTest(t testing.TB, dir string) *table {
 	t.Helper()
-	tab, err := newTable(t.Context(), dir, nil)
+	tab, err := openTable(t.Context(), dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,8 +21,12 @@ func openTest(t testing.TB, dir string) *table {
 	return tab
 }
 
-func newTable(ctx context.Context, dir string, opts *Options) (*table, error) {
-	return openDirectory(ctx, dir, opts.withDefaults(), true)
+func openTable(ctx context.Context, dir string, opts *Options) (*table, error) {
+	t := newTable(dir, opts.withDefaults())
+	if err := t.openStore(ctx, true); err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 func claimOf(name string) driver.Claim {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootID names this run of the machine's kernel.
+// bootID returns the id of the present boot of the machine.
 func bootID() (string, error) {
 	id, err := unix.Sysctl("kern.bootsessionuuid")
 	if err != nil {
@@ -16,5 +16,6 @@ func bootID() (string, error) {
 	return id, nil
 }
 
-// clockShift is how far this process's boot clock is ahead of the kernel's own: here all share one.
+// clockShift returns how far this process's boot clock is ahead of the kernel's own. On this system all processes
+// share one.
 func clockShift() (time.Duration, error) { return 0, nil }

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// bootID names this run of the machine's kernel, the same in every container but in those that were given one of their own.
+// bootID returns the id of the present boot of the machine. It is the same in every container, except in those that
+// were given an id of their own.
 func bootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -20,8 +21,8 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// clockShift is how far this process's boot clock is ahead of the kernel's own: time namespaces shift it, and the kernel
-// tells by how much, so that clients in different ones still agree.
+// clockShift returns how far this process's boot clock is ahead of the kernel's own. Time namespaces shift it, and
+// the kernel shows by how much, so that clients in different namespaces agree on the time.
 func clockShift() (time.Duration, error) {
 	b, err := os.ReadFile("/proc/self/timens_offsets")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -30,7 +31,7 @@ func clockShift() (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The file speaks of the namespace that children get. That is another one only in a process that has just unshared.
+	// The file describes the namespace of this process's children. It is a different one only after an unshare.
 	own, err1 := os.Readlink("/proc/self/ns/time")
 	children, err2 := os.Readlink("/proc/self/ns/time_for_children")
 	if err1 != nil || err2 != nil || own != children {

@@ -13,23 +13,27 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// dirClock is the clock of a store's directory, the same for all its clients: the kernel's boot clock, which nobody can
-// set and which goes on during suspend, plus an offset that the first client in each boot of the machine fixes so that
-// the clock begins with the wall clock's time, but above the floor.
+// dirClock is the clock of a store's directory, the same for all its clients. It is the kernel's boot clock, which
+// nobody can set and which continues during suspend, plus an offset. The first client in each boot of the machine
+// fixes the offset, so that the clock begins at the wall clock's time, but above the floor.
 //
-// The floor is a number on the disk that neither a token nor, at the time of any write, the clock has ever exceeded. It
-// is raised some seconds ahead and then synced, so grants need no sync. If the power fails, the records on the disk may be
-// missing, empty, torn or old; but the clock of the next boot begins above the floor, and so do its tokens.
+// The floor is a number on the disk. No token has ever exceeded it, nor has the clock at the time of any write. It is
+// raised some seconds ahead and then synced, so that grants need no sync. If the power fails, the records on the disk
+// may be missing, empty, torn or old. But the clock of the next boot begins above the floor, and so do its tokens.
 //
-// Some containers have an id of the boot of their own (LXC, systemd-nspawn), so another one is no proof of another boot. But
-// whoever lives lives in this one: if there is a client under the id that the offset is for, the offset is good, and who comes
-// goes under that id as well. Such a client must not be overlooked because it comes just now: each appears first and reads the
-// clock second; and who is about to fix it anew writes that down, then looks for the others, and then fixes it if nothing has
-// been written since. Whoever has read the clock before is seen by that look, and who reads it later strikes the intent out.
+// # Containers with a boot id of their own
 //
-// Where no client is left (a host and its containers may run one short command after the other), the wall clock tells one
-// boot from another: see sameBoot. Without that, each turn from one id to another would fix the clock anew above the floor, and so
-// move it ahead of time by as much as the floor is ahead: timed locks would end early.
+// Some containers have their own id of the boot (LXC, systemd-nspawn), so a different id is no proof of a different
+// boot. But a client that is alive was started in this boot. So if a client is alive under the id that the offset was
+// fixed for, the offset is valid, and a new client adopts that id. A client that is just starting must not be
+// overlooked in this check. Therefore each client first makes its liveness file and then reads the clock. And a
+// client that is about to fix the clock again first writes down that it intends to, then checks for live clients, and
+// fixes the clock only if nothing has been written since. A client that read the clock before the intent was written
+// is seen by that check. A client that reads it later removes the intent.
+//
+// If no client is alive (a host and its containers may run one short command after the other), the wall clock
+// distinguishes the boots: see isSameBoot. Without that, each change from one id to another would fix the clock again
+// above the floor. The clock would jump forward by as much as the floor is ahead, and timed locks would end early.
 type dirClock struct {
 	versionedFile
 	liveness      *livenessFile
@@ -38,37 +42,40 @@ type dirClock struct {
 	syncParents   func() // puts the names above the store's directory on the disk
 
 	bootID string
-	offset int64 // microseconds; fixed once open
+	offset int64 // microseconds; does not change after startClock
 	floor  atomic.Int64
 
 	raiseMu sync.Mutex
 }
 
-// clockState is what is kept in the clock's cell.
+// clockState is the content of the clock's record.
 type clockState struct {
 	Boot   string `json:"boot"`          // id of the boot that the offset is for
 	Offset int64  `json:"offset_micros"` // clock = boot clock + offset
 	Floor  int64  `json:"floor_micros"`
-	Wall   int64  `json:"wall_micros,omitempty"` // wall clock = boot clock + this, when the state was written
-	Next   string `json:"next,omitempty"`        // id of the boot that somebody is about to fix it for
+	Wall   int64  `json:"wall_micros,omitempty"` // wall clock minus boot clock when the state was written
+	Next   string `json:"next,omitempty"`        // id of the boot that a client intends to fix the clock for
 }
 
-// floorAhead is how far the floor is raised above what is needed, in microseconds. It costs one sync per 10 s of use; and if the
-// machine is up again within that time, or its wall clock is behind, the clock begins that much ahead of time, by which detached
-// claims end early.
+// floorAhead is how far the floor is raised above what is needed, in microseconds. This costs one sync per 10 s of
+// use. If the machine restarts within that time, or its wall clock is behind, the clock begins ahead by that much,
+// and detached claims end that much too early.
 const floorAhead = int64(10 * time.Second / time.Microsecond)
 
-// maxWallDrift is how far the wall clock and the boot clock may come apart within one boot, in microseconds, if nobody sets the
-// wall clock. The kernel moves both by the same steps, so this is only what reading one after the other costs.
+// maxWallDrift is how much the difference of wall clock and boot clock may change within one boot, in microseconds,
+// if nobody sets the wall clock. The kernel moves both by the same steps, so this covers only the time between two
+// readings.
 const maxWallDrift = 1000
 
-// minWallClock is a time that no wall clock shows but one that has no battery, and begins at the same time with each boot.
+// minWallClock is a time before which only a wall clock without a battery can be. Such a clock begins at the same
+// time in each boot, and so cannot distinguish them.
 var minWallClock = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 
+// readMicros is the clock's time in microseconds since 1970. It does no I/O.
 func (c *dirClock) readMicros() int64 { return c.readBootClock().Microseconds() + c.offset }
 
-// measureWallOffset is how far the wall clock is ahead of the boot clock, in microseconds: the tightest of a few readings, since this
-// process may be stopped between the two clocks.
+// measureWallOffset returns how far the wall clock is ahead of the boot clock, in microseconds. It takes the best of
+// a few readings, since this process may be stopped between reading the two clocks.
 func (c *dirClock) measureWallOffset() int64 {
 	var ahead int64
 	for tightest, n := time.Duration(-1), 0; n < 3 && (tightest < 0 || tightest > 50*time.Microsecond); n++ {
@@ -80,19 +87,21 @@ func (c *dirClock) measureWallOffset() int64 {
 	return ahead
 }
 
-// isSameBoot reports whether a state with another id of the boot was surely written in this boot: the wall clock has kept its
-// distance from the boot clock to the millisecond, and the clock that the state describes has not gone back. After a restart the distance
-// differs by as long as the machine was up before. If somebody has set the wall clock since, the answer is no, and the clock is fixed anew,
-// as after a restart.
+// isSameBoot reports whether a state with another boot id was certainly written in this boot: the difference of wall
+// clock and boot clock has not changed by a millisecond, and the clock that the state describes has not gone back.
+// After a restart, the difference has changed by the time that the machine was up before. If somebody has set the
+// wall clock since, the answer is no, and the clock is fixed again, as after a restart.
 func (c *dirClock) isSameBoot(s clockState) bool {
 	ahead := c.measureWallOffset()
 	moved := ahead - s.Wall
-	return s.Wall > minWallClock && -maxWallDrift <= moved && moved <= maxWallDrift && c.readBootClock().Microseconds()+s.Offset >= s.Floor-floorAhead
+	return s.Wall > minWallClock && -maxWallDrift <= moved && moved <= maxWallDrift &&
+		c.readBootClock().Microseconds()+s.Offset >= s.Floor-floorAhead
 }
 
-// startClock makes this client present, and reads the clock's state, or makes it for this boot. first is called before that, when
-// this client may be the first of the boot; several may do this at once.
-func (c *dirClock) startClock(ctx context.Context, first func(fresh bool) error) error {
+// startClock makes this client's liveness file, and then reads the clock's state or fixes the clock for this boot.
+// Before it fixes the clock, it calls prepareBoot, since this client may be the first of the boot; newClock says that
+// there is no state. Several clients may do this at the same time.
+func (c *dirClock) startClock(ctx context.Context, prepareBoot func(newClock bool) error) error {
 	if err := c.liveness.announceClient(c.tmp, c.bootID); err != nil {
 		return err
 	}
@@ -114,18 +123,19 @@ func (c *dirClock) startClock(ctx context.Context, first func(fresh bool) error)
 		}
 		switch ours := f.isLive() && s.Boot == c.bootID; {
 		case ours && s.Next == "":
-			c.offset = s.Offset // nobody reads the clock before
+			c.offset = s.Offset // the clock is not read before this
 			return c.adoptFloor(s.Floor)
 		case ours:
 			s.Next = ""
 		case f.isLive() && s.Next != c.bootID:
 			s.Next = c.bootID
 		default:
-			if err := first(!f.isLive()); err != nil {
+			if err := prepareBoot(!f.isLive()); err != nil {
 				return err
 			}
 			begin := max(c.readWallClock().UnixMicro(), s.Floor+1, 1)
-			s = clockState{Boot: c.bootID, Offset: begin - c.readBootClock().Microseconds(), Floor: begin + floorAhead, Wall: c.measureWallOffset()}
+			s = clockState{Boot: c.bootID, Offset: begin - c.readBootClock().Microseconds(), Floor: begin + floorAhead,
+				Wall: c.measureWallOffset()}
 			c.syncParents()
 		}
 		if err := c.writeState(ctx, f, s); err != nil && !errors.Is(err, record.ErrConflict) {
@@ -134,8 +144,8 @@ func (c *dirClock) startClock(ctx context.Context, first func(fresh bool) error)
 	}
 }
 
-// adoptFloor takes a floor that was read for what it says. It may have been written by a process that died before it was synced,
-// so it is synced once more before anybody relies on it.
+// adoptFloor syncs a floor that was read, and then uses it. The process that wrote it may have died before its own
+// sync.
 func (c *dirClock) adoptFloor(floor int64) error {
 	d, err := c.openRecordDir()
 	if err != nil {
@@ -149,6 +159,7 @@ func (c *dirClock) adoptFloor(floor int64) error {
 	return nil
 }
 
+// readState loads and parses the clock's record.
 func (c *dirClock) readState(ctx context.Context) (storedRecord, clockState, error) {
 	f, err := c.loadRecord(ctx)
 	if err != nil || !f.isLive() {
@@ -161,6 +172,7 @@ func (c *dirClock) readState(ctx context.Context) (storedRecord, clockState, err
 	return f, s, nil
 }
 
+// writeState replaces the state that was read as f. It returns record.ErrConflict if another client was faster.
 func (c *dirClock) writeState(ctx context.Context, f storedRecord, s clockState) error {
 	data, err := json.Marshal(s)
 	if err != nil {
@@ -175,7 +187,8 @@ func (c *dirClock) writeState(ctx context.Context, f storedRecord, s clockState)
 	return err
 }
 
-// ensureFloor returns when the floor on the disk is at least token and the clock of now. In most cases it already is.
+// ensureFloor returns when the floor on the disk is at least token and at least the clock's present time. In most
+// cases it already is.
 func (c *dirClock) ensureFloor(ctx context.Context, token int64) error {
 	need := max(token, c.readMicros())
 	if need <= c.floor.Load() {
@@ -192,8 +205,8 @@ func (c *dirClock) ensureFloor(ctx context.Context, token int64) error {
 			return err
 		}
 		if !f.isLive() || s.Boot != c.bootID || s.Offset != c.offset {
-			return fmt.Errorf("%w: the clock of %s was replaced: it was removed, or another machine uses the same directory, which must never be",
-				driver.ErrCorrupt, c.path)
+			return fmt.Errorf("%w: the clock of %s was replaced: it was removed, or another machine uses the same directory, "+
+				"which must never be", driver.ErrCorrupt, c.path)
 		}
 		if s.Floor < need {
 			s.Floor, s.Wall = need+floorAhead, c.measureWallOffset()

@@ -60,7 +60,7 @@ func TestConformance(t *testing.T) {
 	var tables sync.Map
 	storetest.Conform(t, drivertest.Harness{
 		Open: func(ctx context.Context) (driver.Store, error) {
-			tab, err := newTable(ctx, dir, nil)
+			tab, err := openTable(ctx, dir, nil)
 			if err != nil {
 				return nil, err
 			}
@@ -120,7 +120,7 @@ func TestLossy(t *testing.T) {
 	storetest.Conform(t, drivertest.Harness{
 		Open: func(context.Context) (driver.Store, error) { return New(dir, nil) },
 		Lossy: func(ctx context.Context, fate func() drivertest.Fate) (driver.Store, error) {
-			tab, err := newTable(ctx, dir, nil)
+			tab, err := openTable(ctx, dir, nil)
 			if err != nil {
 				return nil, err
 			}

@@ -13,17 +13,17 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// recordContent is what one version of a record says. On disk it is one line for people and tools, then the name, then the
-// data:
+// recordContent is the content of one version of a record. On the disk it is one line for people and tools, then the
+// name, then the data:
 //
 //	holdfast/1 <crc32c of what follows> <live|gone> <version> <bytes of name> <bytes of data>\n<name><data>
 //
-// What comes after the data is left over from an earlier use of the file and means nothing.
+// What follows the data is left over from an earlier use of the file and is ignored.
 //
-// The true name is in it because a file name can be a hash, and because a file that was copied to another place must
-// not be taken for that place's record.
+// The lock's name is part of it because a file name can be a hash, and because a file that was copied to another
+// place must not be taken for the record of that place.
 type recordContent struct {
-	deleted bool // the record was deleted: the last version there will ever be in this directory
+	deleted bool // the record was deleted: no version follows in this directory
 	name    string
 	data    []byte
 }
@@ -37,9 +37,10 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 var (
-	// errTorn: not what was written there. After a power cut that is expected of what was not yet on the disk.
+	// errTorn says that a file does not contain what was written to it. After a power cut, this is expected of files that
+	// were not synced.
 	errTorn = errors.New("not a whole record")
-	// errFuture: written by a newer version of this package.
+	// errFuture says that a file was written by a newer version of this package.
 	errFuture = errors.New("written by a newer version of Holdfast: upgrade this one")
 )
 
@@ -60,7 +61,7 @@ func (c recordContent) encodeFile(v version) []byte {
 	return b
 }
 
-// decodeContent understands the file of version v.
+// decodeContent parses the file of version v.
 func decodeContent(b []byte, v version) (recordContent, error) {
 	line, rest, ok := bytes.Cut(b, []byte{'\n'})
 	word := strings.Split(string(line), " ")
@@ -82,7 +83,8 @@ func decodeContent(b []byte, v version) (recordContent, error) {
 	if crc32.Checksum(b[head:end], castagnoli) != uint32(crc) || word[3] != v.String() {
 		return recordContent{}, tornError(b)
 	}
-	return recordContent{deleted: word[2] == "gone", name: string(rest[:names]), data: rest[names : names+size : names+size]}, nil
+	return recordContent{deleted: word[2] == "gone", name: string(rest[:names]),
+		data: rest[names : names+size : names+size]}, nil
 }
 
 func tornError(b []byte) error {

@@ -14,7 +14,7 @@ func (disk) renameExclusive(dir int, name, to string) error {
 	return err
 }
 
-// syncHandle needs more than fsync here, which leaves the data in the drive's own memory.
+// syncHandle uses F_FULLFSYNC, because fsync leaves the data in the drive's own memory on this system.
 func (disk) syncHandle(handle int) error {
 	return retryInterrupted(func() error {
 		_, err := unix.FcntlInt(uintptr(handle), unix.F_FULLFSYNC, 0)

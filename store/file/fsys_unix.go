@@ -16,7 +16,7 @@ type disk struct{}
 
 const openFlags = unix.O_NOFOLLOW | unix.O_CLOEXEC
 
-// retryInterrupted repeats a call that a signal interrupted.
+// retryInterrupted repeats a call as long as signals interrupt it.
 func retryInterrupted(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {
@@ -39,7 +39,8 @@ func (disk) openDir(dir int, name string) (int, error) {
 
 func (disk) closeHandle(handle int) { _ = unix.Close(handle) }
 
-// listNames reads the whole directory in one call if it fits, which on Linux makes it a snapshot; nothing relies on that.
+// listNames reads the whole directory in one system call if it fits, which on Linux makes the list a snapshot.
+// Nothing relies on that.
 func (disk) listNames(dir int) ([]string, error) {
 	if _, err := unix.Seek(dir, 0, 0); err != nil {
 		return nil, err
@@ -79,7 +80,8 @@ func (disk) fileSize(dir int, name string) (int, error) {
 	return int(st.Size), err
 }
 
-// extendFile writes what it adds: a hole would take no blocks. It appends, so it overwrites nothing, whoever else writes.
+// extendFile writes zero bytes, because a hole would allocate no blocks. It appends, so that it overwrites nothing
+// that another process writes at the same time.
 func (d disk) extendFile(dir int, name string, size int) error {
 	fd, err := openAt(dir, name, unix.O_WRONLY|unix.O_APPEND)
 	if err != nil {
@@ -93,7 +95,7 @@ func (d disk) extendFile(dir int, name string, size int) error {
 	return d.writeAll(fd, make([]byte, max(0, size-int(st.Size))), false)
 }
 
-// readFile does not block on a FIFO that somebody put in a record's place (O_NONBLOCK): it reads as empty.
+// readFile does not block if somebody put a FIFO in a record's place (O_NONBLOCK): a FIFO reads as empty.
 func (disk) readFile(dir int, name string, limit int) ([]byte, error) {
 	fd, err := openAt(dir, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
@@ -128,7 +130,7 @@ func (d disk) writeNewFile(dir int, name string, data []byte, sync bool) error {
 	return d.writeAll(fd, data, sync)
 }
 
-// maxStaleTail is how much of a file's old content may remain. Cutting it off costs more than reading it.
+// maxStaleTail is how many bytes of a file's old content may remain. To truncate the file costs more than to read them.
 const maxStaleTail = 4096
 
 func (d disk) overwriteFile(dir int, name string, data []byte, sync bool) error {
@@ -192,10 +194,11 @@ func (disk) shareHandle(handle int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(fd), "presence"), nil
+	return os.NewFile(uintptr(fd), "liveness file"), nil
 }
 
-// isLocked asks for a shared lock, so that two who ask at once do not take each other for the owner.
+// isLocked tries to get a shared lock, so that two clients that check at the same time do not take each other for the
+// owner.
 func (disk) isLocked(dir int, name string) (bool, error) {
 	fd, err := openAt(dir, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
@@ -209,12 +212,12 @@ func (disk) isLocked(dir int, name string) (bool, error) {
 	return false, err
 }
 
-// linkExclusive is move for file systems whose rename knows no "unless it exists": link fails if the new name is taken, and
-// if the old one was removed meanwhile, since no link can be made to a file without any.
+// linkExclusive is renameExclusive for file systems whose rename cannot refuse to replace a file. link fails if the
+// new name exists, and also if the old name was removed meanwhile, since no link can be made to a file that has none.
 func linkExclusive(dir int, name, to string) error {
 	if err := unix.Linkat(dir, name, dir, to, 0); err != nil {
 		return err
 	}
-	_ = unix.Unlinkat(dir, name, 0) // left behind it is one more superfluous file, which the next cleaning removes
+	_ = unix.Unlinkat(dir, name, 0) // if it remains, the next removal of old versions removes it
 	return nil
 }

@@ -11,23 +11,23 @@ import (
 	"strings"
 )
 
-// livenessFile is how others know that a client lives: a file of its own, under its session's name, that it keeps locked
-// (flock) for as long as it is open. The kernel lets go of the lock when the process ends, however it ends, and no
-// sooner: a stopped process keeps it. No process id is involved, so clients in different containers can judge each
-// other.
+// livenessFile is how other clients know that a client is alive. Each client has a file of its own, named after its
+// session, that it keeps locked (flock) as long as it has the file open. The kernel releases the lock when the
+// process ends, in whichever way, and not earlier: a stopped process keeps it. No process id is involved, so clients
+// in different containers can check each other.
 //
-// The file is locked before it gets its name, so nobody ever sees the file of a living client unlocked; and a name
-// is used once, so whoever was gone once is gone for ever. Hence a dead one's file can be removed at any time, by
-// anybody, and a missing file means the same as an unlocked one.
+// The file is locked before it gets its name, so no client ever sees the file of a live client unlocked. And a name
+// is used only once, so a client that is dead remains dead. Hence any client may remove the file of a dead one at any
+// time, and a missing file means the same as an unlocked one.
 type livenessFile struct {
 	fsys
-	clients int // the directory
+	clients int // handle of the directory of all liveness files
 	session string
 	handle  int
 }
 
-// sessionLength is that of crypto/rand.Text. A session begins with a tag of the boot in which its client lives, as far as that
-// client knows.
+// sessionLength is the length of a text from crypto/rand.Text. A session begins with a tag of the boot in which its
+// client lives, as far as that client knows.
 const (
 	sessionLength = 26
 	tagLength     = 8
@@ -38,17 +38,18 @@ func bootTag(boot string) string {
 	return strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:tagLength])
 }
 
-// announceClient makes this client present, under another session than before if it was. tmp is a directory on the same file system.
+// announceClient makes the file, under a new session. If there was one before, it is removed afterwards. tmp is a
+// directory on the same file system, where the file is made and locked.
 func (p *livenessFile) announceClient(tmp int, boot string) error {
 	session := bootTag(boot) + strings.ToLower(rand.Text()[tagLength:])
 	handle, err := p.createLocked(tmp, session)
 	if err != nil {
-		return describeError("create a presence file", err)
+		return describeError("create a liveness file", err)
 	}
 	if err := p.renameEntry(tmp, session, p.clients, session); err != nil {
 		p.closeHandle(handle)
 		_ = p.removeFile(tmp, session)
-		return describeError("create a presence file", err)
+		return describeError("create a liveness file", err)
 	}
 	if p.handle >= 0 {
 		p.endLiveness()
@@ -57,7 +58,7 @@ func (p *livenessFile) announceClient(tmp int, boot string) error {
 	return nil
 }
 
-// isAnyoneAlive reports whether any client is there of those who know this boot by that id.
+// isAnyoneAlive reports whether any client is alive that knows this boot by the given id.
 func (p *livenessFile) isAnyoneAlive(boot string) (bool, error) {
 	names, err := p.listNames(p.clients)
 	if err != nil {
@@ -78,28 +79,29 @@ func (p *livenessFile) isAnyoneAlive(boot string) (bool, error) {
 	return false, nil
 }
 
-// shareFile is the presence for another process: this client counts as there until that one has closed it, too.
+// shareFile returns the open file for another process. This client counts as alive until that process has closed it,
+// too.
 func (p *livenessFile) shareFile() (*os.File, error) {
 	f, err := p.shareHandle(p.handle)
 	if err != nil {
-		return nil, describeError("share the presence file", err)
+		return nil, describeError("share the liveness file", err)
 	}
 	return f, nil
 }
 
-// isRemoved reports whether somebody has removed the file, so that others take this client for gone.
+// isRemoved reports whether the file was removed, so that other clients take this one for dead.
 func (p *livenessFile) isRemoved() bool {
 	there, err := p.entryExists(p.clients, p.session)
 	return err == nil && !there
 }
 
-// endLiveness ends it: from now on this client counts as gone.
+// endLiveness removes and closes the file. From then on this client counts as dead.
 func (p *livenessFile) endLiveness() {
 	_ = p.removeFile(p.clients, p.session)
 	p.closeHandle(p.handle)
 }
 
-// isDead reports whether the client of a session is surely gone.
+// isDead reports whether the client of a session is certainly dead.
 func (p *livenessFile) isDead(session string) bool {
 	if session == p.session || !isValidSession(session) {
 		return false
@@ -108,7 +110,7 @@ func (p *livenessFile) isDead(session string) bool {
 	return err == nil && !locked || errors.Is(err, fs.ErrNotExist)
 }
 
-// isValidSession keeps what a record says from becoming a path.
+// isValidSession keeps the session in a record from being used as a path.
 func isValidSession(session string) bool {
 	if len(session) != sessionLength {
 		return false
@@ -121,7 +123,7 @@ func isValidSession(session string) bool {
 	return true
 }
 
-// removeDeadFiles removes the presence files of clients that died.
+// removeDeadFiles removes the liveness files of dead clients.
 func (p *livenessFile) removeDeadFiles() error {
 	names, err := p.listNames(p.clients)
 	if err != nil {

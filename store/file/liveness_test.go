@@ -13,11 +13,11 @@ import (
 func TestHeirloom(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/store"
-	dead, err := newTable(context.Background(), dir, nil)
+	dead, err := openTable(context.Background(), dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := newTable(context.Background(), dir, nil)
+	other, err := openTable(context.Background(), dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

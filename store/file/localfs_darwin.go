@@ -2,7 +2,7 @@ package file
 
 import "golang.org/x/sys/unix"
 
-// fileSystem tells the kind of file system a directory is on, and whether it is known to be a local one.
+// fileSystem returns the name of the file system that a directory is on, and whether it is known to be a local one.
 func fileSystem(fd int) (name string, local bool, err error) {
 	var st unix.Statfs_t
 	if err := retryInterrupted(func() error { return unix.Fstatfs(fd, &st) }); err != nil {

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// localTypes are the file systems known to keep what this store needs: one kernel that orders all renames, flock
-// between all processes, and fsync that means it.
+// localTypes are the file systems that are known to provide what this store needs: one kernel orders all renames,
+// flock works between all processes, and fsync puts the data on the disk.
 var localTypes = map[uint32]string{
 	unix.EXT4_SUPER_MAGIC:      "ext2, ext3 or ext4",
 	unix.XFS_SUPER_MAGIC:       "xfs",
@@ -22,7 +22,7 @@ var localTypes = map[uint32]string{
 	0x52654973:                 "reiserfs",
 }
 
-// sharedTypes are only here to be called by their names in the error.
+// sharedTypes are the file systems whose names the error shows. They are refused like unknown ones.
 var sharedTypes = map[uint32]string{
 	unix.NFS_SUPER_MAGIC:  "nfs",
 	unix.CIFS_SUPER_MAGIC: "cifs",
@@ -40,7 +40,7 @@ var sharedTypes = map[uint32]string{
 	0x786f4256:            "vboxsf",
 }
 
-// fileSystem tells the kind of file system a directory is on, and whether it is known to be a local one.
+// fileSystem returns the name of the file system that a directory is on, and whether it is known to be a local one.
 func fileSystem(fd int) (name string, local bool, err error) {
 	var st unix.Statfs_t
 	if err := retryInterrupted(func() error { return unix.Fstatfs(fd, &st) }); err != nil {

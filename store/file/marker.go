@@ -11,36 +11,36 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// A store is known by a file whose name says how it is laid out. What is in the file is for people.
+// A store is recognised by a file whose name contains the version of the layout. The content of the file is for people.
 const (
 	markerPrefix = "holdfast.v"
 	markerName   = markerPrefix + "1"
 	markerText   = "This directory belongs to Holdfast, which keeps locks in it. Change nothing here while programs use them.\n"
 )
 
-// ensureMarker makes sure that the directory is a store's before anything in it is touched: it has a mark, or it is empty, or it
-// looks just like those that were made before there were marks; the latter two get theirs. The mark is on the disk before
-// anything else is made, so a power cut leaves no store without one. An empty directory is errAbsent unless a store is to
-// be made.
+// ensureMarker makes sure that the directory is a store before anything in it is touched: it has a marker, or it is
+// empty, or it looks exactly like a store that was made before there were markers. In the last two cases it gets a
+// marker. The marker is on the disk before anything else is made, so a power cut leaves no store without one. For an
+// empty directory, ensureMarker returns errAbsent unless create is set.
 func (t *table) ensureMarker(create bool) error {
 	names, err := t.listNames(t.root)
 	if err != nil {
 		return describeError("list "+t.path, err)
 	}
-	marked, err := t.entryExists(t.root, markerName) // after the list: what others make there comes after their mark
+	marked, err := t.entryExists(t.root, markerName) // checked after the list, since others make the marker first
 	if err != nil {
 		return describeError("look into "+t.path, err)
 	}
-	future := func(name string) bool { return name != markerName && strings.HasPrefix(name, markerPrefix) }
+	isNewerMarker := func(name string) bool { return name != markerName && strings.HasPrefix(name, markerPrefix) }
 	switch {
-	case slices.ContainsFunc(names, future):
+	case slices.ContainsFunc(names, isNewerMarker):
 		return fmt.Errorf("%w: %s was %w", driver.ErrCorrupt, t.path, errFuture)
 	case !marked && len(names) > 0 && !isUnmarkedStore(names):
-		return fmt.Errorf("%w: %s is not empty, and no store of Holdfast's; use a new or an empty directory, such as %s",
+		return fmt.Errorf("%w: %s is not empty, and is not a store of Holdfast; use a new or an empty directory, such as %s",
 			driver.ErrInvalid, t.path, filepath.Join(t.path, "holdfast"))
 	case !marked && len(names) == 0 && !create:
 		return errAbsent
-	case marked && slices.Contains(names, "clock"): // which comes last
+	case marked && slices.Contains(names, "clock"): // which is made last
 		return nil
 	}
 	if err := t.writeNewFile(t.root, markerName, []byte(markerText), true); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -49,13 +49,13 @@ func (t *table) ensureMarker(create bool) error {
 	return describeError("sync "+t.path, t.syncHandle(t.root))
 }
 
-// isUnmarkedStore reports whether these are the names in a store that was made before there were marks.
+// isUnmarkedStore reports whether these are the names in a store that was made before there were markers.
 func isUnmarkedStore(names []string) bool {
 	has := func(name string) bool { return slices.Contains(names, name) }
-	foreign := func(name string) bool {
+	isForeign := func(name string) bool {
 		return !slices.Contains([]string{"locks", "clients", "tmp", "clock", "broken"}, name)
 	}
-	return has("locks") && has("clients") && has("tmp") && has("clock") && !slices.ContainsFunc(names, foreign)
+	return has("locks") && has("clients") && has("tmp") && has("clock") && !slices.ContainsFunc(names, isForeign)
 }
 
 // isOwnName reports whether a name is of the form that nonces and sessions have.

@@ -65,7 +65,7 @@ func TestNoStore(t *testing.T) {
 		dir := t.TempDir()
 		put(t, dir, files...)
 		before := tree(t, dir)
-		_, err := newTable(t.Context(), dir, nil)
+		_, err := openTable(t.Context(), dir, nil)
 		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), dir+"/holdfast") {
 			t.Errorf("%q: %v", files, err)
 		}
@@ -91,7 +91,7 @@ func TestMark(t *testing.T) {
 	put(t, dir, "lost+found/")
 	openTest(t, dir)
 	put(t, dir, markerPrefix+"2")
-	if _, err := newTable(t.Context(), dir, nil); !errors.Is(err, driver.ErrCorrupt) || !errors.Is(err, errFuture) {
+	if _, err := openTable(t.Context(), dir, nil); !errors.Is(err, driver.ErrCorrupt) || !errors.Is(err, errFuture) {
 		t.Errorf("a later layout: %v", err)
 	}
 }
@@ -104,7 +104,7 @@ func TestMadeAtOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
-				tab, err := newTable(t.Context(), dir, nil)
+				tab, err := openTable(t.Context(), dir, nil)
 				if err != nil {
 					t.Error(err)
 					return

@@ -3,7 +3,6 @@ package file
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -458,11 +457,19 @@ func newMachine() *machine {
 }
 
 func (m *machine) open(p *proc) (*table, error) {
-	return openTable(context.Background(), environment{
-		fsys: p, rootHandle: 1, path: "disk", bootID: m.bootID,
-		readBootClock: func() time.Duration { return m.up }, readWallClock: func() time.Time { return m.wall },
-		clock: driver.SystemClock, syncParents: func() {}, logger: slog.New(slog.NewTextHandler(io.Discard, nil)), create: true, isReplaced: func(int, string) bool { return false },
-	})
+	t := newTable("disk", Options{Clock: driver.SystemClock})
+	t.newEnvironment = func(create bool) (environment, error) {
+		return environment{
+			fsys: p, rootHandle: 1, bootID: m.bootID,
+			readBootClock: func() time.Duration { return m.up }, readWallClock: func() time.Time { return m.wall },
+			syncParents: func() {}, logger: slog.New(slog.DiscardHandler),
+			isReplaced: func(int, string) bool { return false }, create: create,
+		}, nil
+	}
+	if err := t.openStore(context.Background(), true); err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 func (m *machine) mustOpen(t testing.TB) *table {

@@ -16,7 +16,7 @@ const (
 	hashMark  = "%h"
 )
 
-// checkName refuses what can never be a lock.
+// checkName refuses names that no lock can have.
 func checkName(name string) error {
 	switch {
 	case name == "":
@@ -31,11 +31,11 @@ func checkName(name string) error {
 	return nil
 }
 
-// encodeName gives the name of a lock's directory. No two lock names share one, also where the file system folds case
-// or normalises Unicode: all that comes out is lower-case ASCII, and every byte but [a-z0-9._-] (and a dot in front) is
-// written as % and two hexadecimal digits. A name that becomes too long for a file name ends in %h and its SHA-256
-// instead; h is no hexadecimal digit, so that no other name is encoded to the same. What such a name was is in the
-// header of its record.
+// encodeName returns the name of a lock's directory. No two lock names share one, even where the file system folds
+// case or normalises Unicode: the result is lower-case ASCII, and every byte other than [a-z0-9._-] (and a dot at the
+// beginning) is written as % and two hexadecimal digits. A result that is too long for a file name is cut, and ends
+// in %h and the SHA-256 of the name instead; h is not a hexadecimal digit, so that no other name is encoded to the
+// same. The full name is in the header of the record.
 func encodeName(name string) string {
 	var b strings.Builder
 	cut := 0 // where the readable part of a hashed name would end
@@ -61,8 +61,8 @@ func isPlainByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-'
 }
 
-// decodeName is the way back. whole is false for a hashed name, of which only a part of the front can be told. What
-// encodeName would not have made is not ok: it is somebody else's file.
+// decodeName is the inverse of encodeName. For a hashed name, whole is false, and name is only a part of the
+// beginning. ok is false for an entry that encodeName cannot have made: that is not a file of Holdfast.
 func decodeName(entry string) (name string, whole, ok bool) {
 	head, hash, hashed := strings.Cut(entry, hashMark)
 	var b []byte

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 }
 
 func help(do, dir string, args []string) error {
-	tab, err := newTable(context.Background(), dir, nil)
+	tab, err := openTable(context.Background(), dir, nil)
 	if err != nil {
 		return err
 	}

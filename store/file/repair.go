@@ -11,15 +11,16 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// repairTornRecords is done by the first client after a boot of the machine, before it fixes the clock for this boot, which it must
-// have done before it writes anything. What cannot be read then was torn when the power failed: it had not been synced,
-// so nobody relied on its being there, and it must not block its lock for ever. After that, for the rest of the boot, an
-// unreadable record is damage, reported and left alone.
+// repairTornRecords is called by the first client after a boot of the machine, before it fixes the clock for this
+// boot, and so before it can write anything. A record that cannot be read at that time was torn when the power
+// failed: it had not been synced, so nobody relied on it, and it must not block its lock for ever. After that, for
+// the rest of the boot, an unreadable record is damage: it is reported and not touched.
 //
-// Several clients may do this at once, and one of them may go on with it long after another has finished and locks are
-// in use. That is why a torn version is not moved away but replaced by an ordinary swap: from then on it is no longer
-// current, a late repair conflicts, and no version is used twice. A copy is kept in the directory "broken".
-func repairTornRecords(ctx context.Context, a *storeDir, locks int, log *slog.Logger) error {
+// Several clients may do this at the same time, and one of them may continue long after another has finished and
+// locks are in use. That is why a torn version is not moved away but replaced by an ordinary swap: from then on it is
+// not current any more, a late repair gets a conflict, and no version is used twice. A copy is kept in the directory
+// "broken".
+func repairTornRecords(ctx context.Context, a *storeDir, locks int, logger *slog.Logger) error {
 	entries, err := a.listNames(locks)
 	if err != nil {
 		return describeError("list locks", err)
@@ -29,20 +30,21 @@ func repairTornRecords(ctx context.Context, a *storeDir, locks int, log *slog.Lo
 			continue
 		}
 		vf := versionedFile{storeDir: a, parent: locks, dirName: entry}
-		if err := vf.repairRecord(ctx, log); err != nil {
+		if err := vf.repairRecord(ctx, logger); err != nil {
 			return fmt.Errorf("repair after a restart of the machine: %w", err)
 		}
 	}
 	return nil
 }
 
-// repairRecord replaces a torn current version by the one before it that is whole, or deletes the record if there is none.
-func (vf versionedFile) repairRecord(ctx context.Context, log *slog.Logger) error {
+// repairRecord replaces a torn current version by the last readable version before it, or deletes the record if there
+// is none.
+func (vf versionedFile) repairRecord(ctx context.Context, logger *slog.Logger) error {
 	f, err := vf.loadRecord(ctx)
 	if !errors.Is(err, errTorn) {
-		return nil // whole, or not to be touched; whoever uses the lock will be told
+		return nil // readable, or not to be touched: a client that uses the lock gets the error
 	}
-	log.Warn("a lock's record was torn when the machine stopped; a copy is kept in the directory broken",
+	logger.Warn("a lock's record was torn when the machine stopped; a copy is kept in the directory broken",
 		"dir", vf.path, "lock", vf.dirName, "error", err)
 	d, err := vf.openRecordDir()
 	if err != nil || d < 0 {
@@ -67,11 +69,11 @@ func (vf versionedFile) repairRecord(ctx context.Context, log *slog.Logger) erro
 	return err
 }
 
-// keepTornCopy copies a version to the directory "broken". A link would not do: the file may be used again.
+// keepTornCopy copies a version to the directory "broken". A link would not be enough, since the file may be recycled.
 func (vf versionedFile) keepTornCopy(d int, v version) error {
 	bytes, err := vf.readFile(d, v.String(), maxFileSize)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // another client was here
+		return nil // another client has repaired it
 	}
 	if err != nil {
 		return err
@@ -90,7 +92,7 @@ func (vf versionedFile) keepTornCopy(d int, v version) error {
 	return nil
 }
 
-// readLastWhole is the highest version that can be read.
+// readLastWhole returns the highest version that can be read.
 func (vf versionedFile) readLastWhole(d int) (storedRecord, error) {
 	names, err := vf.listFiles(d)
 	if err != nil {

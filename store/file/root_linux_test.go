@@ -295,7 +295,7 @@ func TestReadOnly(t *testing.T) {
 	if err := unix.Mount("", mount, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newTable(t.Context(), mount+"/store", nil); !errors.Is(err, driver.ErrDenied) {
+	if _, err := openTable(t.Context(), mount+"/store", nil); !errors.Is(err, driver.ErrDenied) {
 		t.Errorf("opened: %v", err)
 	}
 }
@@ -308,7 +308,7 @@ func TestOtherUser(t *testing.T) {
 	if err := os.Chown(dir, 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newTable(t.Context(), dir, nil); !errors.Is(err, driver.ErrDenied) {
+	if _, err := openTable(t.Context(), dir, nil); !errors.Is(err, driver.ErrDenied) {
 		t.Errorf("root in nobody's directory: %v", err)
 	}
 }

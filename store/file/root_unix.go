@@ -3,7 +3,6 @@
 package file
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -15,50 +14,52 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// openDirectory opens the table in a real directory. If there is none it is made, or the error is errAbsent.
-func openDirectory(ctx context.Context, dir string, o Options, create bool) (*table, error) {
+// newEnvironment opens a real directory. It makes the directory if there is none and create is set, and otherwise
+// returns errAbsent.
+func newEnvironment(dir string, o Options, create bool) (environment, error) {
 	id, err := bootID()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", driver.ErrUnsupported, err)
+		return environment{}, fmt.Errorf("%w: %w", driver.ErrUnsupported, err)
 	}
 	shift, err := clockShift()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", driver.ErrUnsupported, err)
+		return environment{}, fmt.Errorf("%w: %w", driver.ErrUnsupported, err)
 	}
 	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
 		if !create {
-			return nil, errAbsent
+			return environment{}, errAbsent
 		}
 		if err := checkAncestors(dir); err != nil {
-			return nil, err
+			return environment{}, err
 		}
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, describeError("make the directory "+dir, err)
+			return environment{}, describeError("make the directory "+dir, err)
 		}
 	}
 	if err := checkAncestors(dir); err != nil {
-		return nil, err
+		return environment{}, err
 	}
 	root, err := openRoot(dir, o.Force, fileSystem)
 	if err != nil {
-		return nil, err
+		return environment{}, err
 	}
-	t, err := openTable(ctx, environment{
-		fsys: disk{}, rootHandle: root, path: dir, bootID: id,
+	return environment{
+		fsys:          disk{},
+		rootHandle:    root,
+		bootID:        id,
 		readBootClock: func() time.Duration { return o.Clock.Boottime() - shift },
-		readWallClock: time.Now, clock: o.Clock, syncParents: func() { syncParentDirs(dir) }, logger: o.Logger,
-		isReplaced: func(handle int, name string) bool { return isPathReplaced(handle, filepath.Join(dir, name)) }, create: create,
-	})
-	if err != nil {
-		return nil, err
-	}
-	t.events = newEventHub(filepath.Join(dir, "locks"))
-	return t, nil
+		readWallClock: time.Now,
+		syncParents:   func() { syncParentDirs(dir) },
+		logger:        o.Logger,
+		isReplaced:    func(handle int, name string) bool { return isPathReplaced(handle, filepath.Join(dir, name)) },
+		events:        newEventHub(filepath.Join(dir, "locks")),
+		create:        create,
+	}, nil
 }
 
-// isPathReplaced reports whether an open directory was removed, or another stands at its path. If it was moved and none does, or none
-// can be seen, nobody else opens one either. Both are asked now: on an overlay a directory's number may change with the first
-// write in it.
+// isPathReplaced reports whether an open directory was removed, or another directory exists at its path. If it was
+// moved and there is none at its path, or none can be seen, no other client can open one either. Both directories are
+// looked up now: on an overlay, the inode number of a directory may change with the first write in it.
 func isPathReplaced(fd int, path string) bool {
 	var ours, theirs unix.Stat_t
 	if unix.Fstat(fd, &ours) != nil {
@@ -71,7 +72,8 @@ func isPathReplaced(fd int, path string) bool {
 func openRoot(dir string, force bool, kind func(fd int) (string, bool, error)) (int, error) {
 	fd, err := openAt(unix.AT_FDCWD, dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
-		return -1, fmt.Errorf("%w: %s is not a directory but a file or a symbolic link; give the directory itself", driver.ErrDenied, dir)
+		return -1, fmt.Errorf("%w: %s is not a directory but a file or a symbolic link; give the directory itself",
+			driver.ErrDenied, dir)
 	}
 	if err != nil {
 		return -1, describeError("open "+dir, err)
@@ -83,6 +85,8 @@ func openRoot(dir string, force bool, kind func(fd int) (string, bool, error)) (
 	return fd, nil
 }
 
+// checkTrusted refuses a directory that belongs to another user, that others can write in, or that may not be on a
+// local file system.
 func checkTrusted(fd int, dir string, force bool, kind func(fd int) (string, bool, error)) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -93,7 +97,8 @@ func checkTrusted(fd int, dir string, force bool, kind func(fd int) (string, boo
 		return fmt.Errorf("%w: %s belongs to user %d, this process is user %d; use a directory of its own",
 			driver.ErrDenied, dir, st.Uid, os.Geteuid())
 	case st.Mode&0o022 != 0:
-		return fmt.Errorf("%w: others can write in %s (mode %04o), and so take locks away; chmod it to 0700", driver.ErrDenied, dir, st.Mode&0o7777)
+		return fmt.Errorf("%w: others can write in %s (mode %04o), and so take locks away; chmod it to 0700",
+			driver.ErrDenied, dir, st.Mode&0o7777)
 	}
 	if force {
 		return nil
@@ -110,8 +115,8 @@ func checkTrusted(fd int, dir string, force bool, kind func(fd int) (string, boo
 	return nil
 }
 
-// checkAncestors refuses a directory that anybody on this machine can move away, since the next client would make a second store
-// in its place.
+// checkAncestors refuses a directory that any user of this machine can move away, since the next client would then
+// make a second store in its place.
 func checkAncestors(dir string) error {
 	for _, above := range listAncestors(dir) {
 		if above.mode&0o002 != 0 && above.mode&unix.S_ISVTX == 0 {
@@ -122,17 +127,19 @@ func checkAncestors(dir string) error {
 	return nil
 }
 
-// ancestorWarnings tells who else can move a directory away. They may be trusted: a group of one's own, the owner of a container's
-// root directory.
+// ancestorWarnings names the others who can move a directory away. These may be trusted: the user's own group, or the
+// owner of a container's root directory.
 func ancestorWarnings(dir string) (warnings []string) {
 	for _, above := range listAncestors(dir) {
 		switch {
 		case above.mode&0o020 != 0 && above.mode&unix.S_ISVTX == 0:
-			warnings = append(warnings, fmt.Sprintf("the group %d can write in %s, and so move %s away: chmod g-w it unless all in that group are trusted",
-				above.gid, above.path, dir))
+			warnings = append(warnings,
+				fmt.Sprintf("the group %d can write in %s, and so move %s away: chmod g-w it unless all in that group are trusted",
+					above.gid, above.path, dir))
 		case above.uid != 0 && int(above.uid) != os.Geteuid():
-			warnings = append(warnings, fmt.Sprintf("%s belongs to user %d, who can move %s away: use a directory below ones of root's or of this user's",
-				above.path, above.uid, dir))
+			warnings = append(warnings,
+				fmt.Sprintf("%s belongs to user %d, who can move %s away: use a directory below ones of root's or of this user's",
+					above.path, above.uid, dir))
 		}
 	}
 	return warnings
@@ -144,7 +151,8 @@ type ancestor struct {
 	uid, gid uint32
 }
 
-// listAncestors are the directories above dir, by its name and by its name without symbolic links, as far as they exist and can be seen.
+// listAncestors returns the directories above dir, by its name and by its name without symbolic links, as far as they
+// exist and can be seen.
 func listAncestors(dir string) (all []ancestor) {
 	seen := map[string]bool{}
 	real, err := filepath.EvalSymlinks(dir)
@@ -164,8 +172,9 @@ func listAncestors(dir string) (all []ancestor) {
 	return all
 }
 
-// syncParentDirs puts the names of a directory and of those above it on the disk, so that a power cut does not take away the
-// whole store with its floor. Those that may not be opened were not made by this user just now.
+// syncParentDirs puts the name of a directory and the names of those above it on the disk, so that a power cut does
+// not remove the whole store with its floor. A directory that this user cannot open was not made by this process just
+// now.
 func syncParentDirs(dir string) {
 	for dir != filepath.Dir(dir) {
 		dir = filepath.Dir(dir)

@@ -24,64 +24,107 @@ import (
 
 // table is record.Table over a directory:
 //
-//	holdfast.v1                      the mark by which a store is known
-//	locks/<encoded name>/<version>   the records: see cell
-//	clock/<version>                  the clock and the floor: see dirClock
-//	clients/<session>                who is alive: see presence
+//	holdfast.v1                      the marker by which a store is known
+//	locks/<encoded name>/<version>   the records: see versionedFile
+//	clock/<version>                  the clock and its floor: see dirClock
+//	clients/<session>                which clients are alive: see livenessFile
 //	tmp/                             what is being made
-//	broken/                          what was torn by a power cut
+//	broken/                          copies of what a power cut has torn
+//
+// As long as there is no store in the directory, the table is not open: it reads as empty, and reading leaves no trace.
+// openStore opens it, and each call tries to: so it opens as soon as another client has made the store.
 type table struct {
 	storeDir
 	locksDir     int
 	clientsDir   int
 	clock        dirClock
 	liveness     livenessFile
-	events       *eventHub // nil if file events can't be had at all
+	events       *eventHub // nil if the table is in a test's memory
 	processClock driver.Clock
 
-	// callsMu is held for reading by calls under way, so that Close does not close the directories under their hands. No
-	// call holds it while it blocks.
+	// newEnvironment opens the directory, and makes it if create is set. It returns errAbsent if there is none.
+	newEnvironment func(create bool) (environment, error)
+	openMu         sync.Mutex  // held while the table is opened or closed
+	opened         atomic.Bool // whether what openDirs sets is set; false again never
+
+	// callsMu is held for reading by the calls in progress, so that Close does not close the directories while they are
+	// in use. No call holds it while it blocks.
 	callsMu sync.RWMutex
 	closed  chan struct{}
 
-	listMu sync.Mutex // of locks: an open directory has one place at which it is read
+	listMu sync.Mutex // held while locks is listed: an open directory has one position at which it is read
 }
 
-// environment is what a table takes from the machine, and a test from elsewhere.
+// environment is what a table needs from the machine. Tests provide another one.
 type environment struct {
 	fsys
-	rootHandle    int    // handle of the store's directory
-	path          string // its path
+	rootHandle    int // of the store's directory
 	bootID        string
-	readBootClock func() time.Duration // the kernel's boot clock
+	readBootClock func() time.Duration // reads the kernel's boot clock
 	readWallClock func() time.Time
-	clock         driver.Clock
-	syncParents   func() // puts the names above root on the disk
+	syncParents   func() // syncs the directories above the store's, so that its own name is on the disk
 	logger        *slog.Logger
-	isReplaced    func(handle int, name string) bool // whether another directory than the open one stands at that name below dir
-	create        bool                               // whether to make a store where there is none
+	isReplaced    func(handle int, name string) bool // whether that path below the store is not the open directory any more
+	events        *eventHub
+	create        bool // whether to make a store if there is none
 }
 
-// tmpMaxAge is how old a thing in tmp must be to be nobody's. Whoever was stopped for longer while making it notices.
+// tmpMaxAge is the age above which an entry of tmp belongs to no running operation. A client that was stopped for
+// longer than this while it made the entry notices that it is gone.
 const tmpMaxAge = time.Hour
 
-// openTable takes over the handle of the store's directory, also if it fails.
-func openTable(ctx context.Context, s environment) (*table, error) {
-	t := &table{processClock: s.clock, closed: make(chan struct{}), locksDir: -1, clientsDir: -1}
-	t.storeDir = storeDir{fsys: s.fsys, path: s.path, root: s.rootHandle, tmp: -1, newNonce: nonceSource()}
-	t.isReplaced = func() bool {
-		return s.isReplaced(t.root, "") || s.isReplaced(t.locksDir, "locks") || s.isReplaced(t.clientsDir, "clients") || t.liveness.isRemoved()
-	}
-	t.liveness = livenessFile{fsys: s.fsys, handle: -1}
-	if err := t.openParts(ctx, s); err != nil {
-		t.closeHandles()
-		return nil, err
-	}
-	return t, nil
+// errAbsent says that there is no store in the directory yet. A write fails with it, and reads find nothing.
+var errAbsent = fmt.Errorf("%w: there is no store yet", driver.ErrUnsupported)
+
+// newTable returns the table of a directory, not open yet.
+func newTable(dir string, o Options) *table {
+	t := &table{storeDir: storeDir{path: dir}, processClock: o.Clock, closed: make(chan struct{})}
+	t.newEnvironment = func(create bool) (environment, error) { return newEnvironment(dir, o, create) }
+	return t
 }
 
-func (t *table) openParts(ctx context.Context, s environment) (err error) {
-	if err := t.ensureMarker(s.create); err != nil {
+// openStore opens the table. If there is no store in the directory, it makes one if create is set, and otherwise
+// returns errAbsent. After an error it can be called again.
+func (t *table) openStore(ctx context.Context, create bool) error {
+	if t.opened.Load() {
+		return nil
+	}
+	t.openMu.Lock()
+	defer t.openMu.Unlock()
+	switch {
+	case t.opened.Load():
+		return nil
+	case t.isClosed():
+		return driver.ErrClosed
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	env, err := t.newEnvironment(create)
+	if err == nil {
+		err = t.openDirs(ctx, env)
+	}
+	if err != nil {
+		return fmt.Errorf("open file store: %w", err)
+	}
+	t.opened.Store(true)
+	return nil
+}
+
+// openDirs opens all that is in the store's directory. It takes over the handle of the directory, also if it fails.
+func (t *table) openDirs(ctx context.Context, env environment) (err error) {
+	t.fsys, t.root, t.tmp, t.newNonce = env.fsys, env.rootHandle, -1, nonceSource()
+	t.locksDir, t.clientsDir, t.events = -1, -1, env.events
+	t.liveness = livenessFile{fsys: env.fsys, handle: -1}
+	t.isReplaced = func() bool {
+		return env.isReplaced(t.root, "") || env.isReplaced(t.locksDir, "locks") ||
+			env.isReplaced(t.clientsDir, "clients") || t.liveness.isRemoved()
+	}
+	defer func() {
+		if err != nil {
+			t.closeHandles()
+		}
+	}()
+	if err := t.ensureMarker(env.create); err != nil {
 		return err
 	}
 	for _, folder := range []struct {
@@ -93,9 +136,16 @@ func (t *table) openParts(ctx context.Context, s environment) (err error) {
 		}
 	}
 	t.liveness.clients = t.clientsDir
-	t.clock = dirClock{versionedFile: versionedFile{storeDir: &t.storeDir, parent: s.rootHandle, dirName: "clock", lockName: "clock"}, liveness: &t.liveness,
-		readBootClock: s.readBootClock, readWallClock: s.readWallClock, syncParents: s.syncParents, bootID: s.bootID}
-	if err := t.clock.startClock(ctx, func(fresh bool) error { return t.prepareBoot(ctx, fresh, s.logger) }); err != nil {
+	t.clock = dirClock{
+		versionedFile: versionedFile{storeDir: &t.storeDir, parent: t.root, dirName: "clock", lockName: "clock"},
+		liveness:      &t.liveness,
+		readBootClock: env.readBootClock,
+		readWallClock: env.readWallClock,
+		syncParents:   env.syncParents,
+		bootID:        env.bootID,
+	}
+	err = t.clock.startClock(ctx, func(newClock bool) error { return t.prepareBoot(ctx, newClock, env.logger) })
+	if err != nil {
 		return err
 	}
 	return errors.Join(t.liveness.removeDeadFiles(), t.removeOldTmp())
@@ -113,17 +163,17 @@ func (t *table) closeHandles() {
 	}
 }
 
-// noncePrefix is the length of what is random in a nonce.
+// noncePrefix is the length of the random part of a nonce.
 const noncePrefix = 13
 
-// nonceSource makes names that nobody else makes: 64 random bits for this table, and a number.
+// nonceSource returns a function that makes unique names: 64 random bits for this table, and a number.
 func nonceSource() func() string {
 	prefix := strings.ToLower(rand.Text()[:noncePrefix])
 	var last atomic.Uint64
 	return func() string { return prefix + strconv.FormatUint(last.Add(1), 36) }
 }
 
-// openFolder opens one of the store's directories, and makes it if need be.
+// openFolder opens one of the directories in the store's, and makes it if it does not exist.
 func (t *table) openFolder(name string) (int, error) {
 	err := t.makeDir(t.root, name)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
@@ -136,13 +186,14 @@ func (t *table) openFolder(name string) (int, error) {
 	return d, nil
 }
 
-// prepareBoot is called before the clock is fixed for this boot.
-func (t *table) prepareBoot(ctx context.Context, fresh bool, log *slog.Logger) error {
-	if !fresh {
-		return repairTornRecords(ctx, &t.storeDir, t.locksDir, log)
+// prepareBoot is called before the clock is fixed for this boot, by each client that may be the first of the boot.
+// newClock is set if the store has no clock yet.
+func (t *table) prepareBoot(ctx context.Context, newClock bool, logger *slog.Logger) error {
+	if !newClock {
+		return repairTornRecords(ctx, &t.storeDir, t.locksDir, logger)
 	}
-	// The clock comes before the first lock and goes never. Look at the locks first, so that whoever has just made a
-	// clock and a lock is not taken for somebody who has lost his clock.
+	// The clock is made before the first lock and is never removed. List the locks before reading the clock: otherwise a
+	// client that makes a clock and a lock in between would look like a store that has lost its clock.
 	entries, err := t.listNames(t.locksDir)
 	if err != nil || len(entries) == 0 {
 		return describeError("list locks", err)
@@ -154,7 +205,7 @@ func (t *table) prepareBoot(ctx context.Context, fresh bool, log *slog.Logger) e
 		driver.ErrCorrupt, t.path, t.path)
 }
 
-// removeOldTmp removes what processes that died left unfinished, and nothing that Holdfast cannot have made.
+// removeOldTmp removes what dead processes left unfinished in tmp. It touches nothing that Holdfast cannot have made.
 func (t *table) removeOldTmp() error {
 	names, err := t.listNames(t.tmp)
 	if err != nil {
@@ -164,7 +215,7 @@ func (t *table) removeOldTmp() error {
 		age, emptyFile, err := t.entryAge(t.tmp, name)
 		switch {
 		case err != nil, age < tmpMaxAge, !isOwnName(name):
-		case emptyFile: // of a presence
+		case emptyFile: // a liveness file that never got its place
 			_ = t.removeFile(t.tmp, name)
 		default:
 			t.removeTmpDir(name)
@@ -173,8 +224,8 @@ func (t *table) removeOldTmp() error {
 	return nil
 }
 
-// removeTmpDir removes a directory that holds versions and nothing else. It is renamed first, so that its maker, should it
-// only have been stopped, can't put into place one that is half swept.
+// removeTmpDir removes a directory that contains versions and nothing else. It renames the directory first, so that its
+// maker, if it was only stopped, cannot put a half-emptied directory into place.
 func (t *table) removeTmpDir(name string) {
 	d, err := t.openDir(t.tmp, name)
 	if err != nil {
@@ -182,45 +233,60 @@ func (t *table) removeTmpDir(name string) {
 	}
 	defer t.closeHandle(d)
 	files, err := t.listNames(d)
-	foreign := func(file string) bool {
+	isForeign := func(file string) bool {
 		v, staged, ok := parseFile(file)
 		return !ok || staged || !isOwnName(v.incarnation)
 	}
-	swept := t.newNonce()
-	if err != nil || slices.ContainsFunc(files, foreign) || t.renameEntry(t.tmp, name, t.tmp, swept) != nil {
+	newName := t.newNonce()
+	if err != nil || slices.ContainsFunc(files, isForeign) || t.renameEntry(t.tmp, name, t.tmp, newName) != nil {
 		return
 	}
 	for _, file := range files {
 		_ = t.removeFile(d, file)
 	}
-	_ = t.removeDir(t.tmp, swept)
+	_ = t.removeDir(t.tmp, newName)
 }
 
-func (t *table) Info() driver.Info { return storeInfo(t.path, t.processClock) }
-
-func storeInfo(dir string, hands driver.Clock) driver.Info {
+func (t *table) Info() driver.Info {
 	return driver.Info{
-		Store:       "file:" + dir,
-		Clock:       hands,
+		Store:       "file:" + t.path,
+		Clock:       t.processClock,
 		Tier:        driver.TierFenceSafe,
 		ExpiryClock: driver.ExpiryClockStore,
-		// A claim that is not detached belongs to a process that the power cut ends as well; a detached one is synced.
+		// The process of a claim that is not detached ends with the power cut, too. A detached claim is synced.
 		Survives:          driver.Survives{Restart: true, PowerCut: true},
 		DeadHolderTimeout: 500 * time.Millisecond,
 	}
 }
 
-// Now is exact: all clients read the same kernel's clock.
-func (t *table) Now() (int64, time.Duration) { return t.clock.readMicros(), 0 }
+// Now is exact, because all clients read the clock of the same kernel. It is zero until the table is open: there are no
+// claims then, and the engine makes none before Acquire has opened the table.
+func (t *table) Now() (int64, time.Duration) {
+	if !t.opened.Load() {
+		return 0, 0
+	}
+	return t.clock.readMicros(), 0
+}
 
-// beginCall holds the table open until the returned function is called.
-func (t *table) beginCall(ctx context.Context) (func(), error) {
-	t.callsMu.RLock()
+func (t *table) isClosed() bool {
 	select {
 	case <-t.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// beginCall opens the table if there is a store, and keeps it open until the returned function is called. It returns
+// errAbsent if there is no store yet.
+func (t *table) beginCall(ctx context.Context) (end func(), err error) {
+	if err := t.openStore(ctx, false); err != nil {
+		return nil, err
+	}
+	t.callsMu.RLock()
+	if t.isClosed() {
 		t.callsMu.RUnlock()
 		return nil, driver.ErrClosed
-	default:
 	}
 	if err := ctx.Err(); err != nil {
 		t.callsMu.RUnlock()
@@ -229,9 +295,13 @@ func (t *table) beginCall(ctx context.Context) (func(), error) {
 	return t.callsMu.RUnlock, nil
 }
 
-// checkInPlace is a loss if another directory stands where this one was, or others take this client for gone.
+// checkInPlace returns a LossError if other clients would open another directory than this one, or take this client for
+// dead.
 func (t *table) checkInPlace(ctx context.Context) error {
 	done, err := t.beginCall(ctx)
+	if errors.Is(err, errAbsent) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -239,7 +309,7 @@ func (t *table) checkInPlace(ctx context.Context) error {
 	if !t.isReplaced() {
 		return nil
 	}
-	t.clock.floor.Store(0) // so that the next write finds out as well
+	t.clock.floor.Store(0) // so that the next write raises the floor, and fails too
 	return &driver.LossError{Cause: driver.LossGone, Err: errReplaced}
 }
 
@@ -259,6 +329,9 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 		return record.Row{}, err
 	}
 	done, err := t.beginCall(ctx)
+	if errors.Is(err, errAbsent) {
+		return record.Row{Name: name}, nil
+	}
 	if err != nil {
 		return record.Row{}, err
 	}
@@ -277,7 +350,8 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	case err != nil:
 		return record.Row{}, err
 	case len(row.Data) > record.MaxData:
-		return record.Row{}, fmt.Errorf("%w: a record of %d bytes; %d are allowed", driver.ErrInvalid, len(row.Data), record.MaxData)
+		return record.Row{}, fmt.Errorf("%w: a record of %d bytes; %d are allowed", driver.ErrInvalid, len(row.Data),
+			record.MaxData)
 	case row.Version != "" && (!ok || staged):
 		return record.Row{}, fmt.Errorf("%w: %q is no version of a file record", driver.ErrInvalid, row.Version)
 	}
@@ -310,6 +384,9 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 		return err
 	}
 	done, err := t.beginCall(ctx)
+	if errors.Is(err, errAbsent) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -332,6 +409,9 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		entries, err := t.listEntries(ctx)
+		if errors.Is(err, errAbsent) {
+			return
+		}
 		if err != nil {
 			yield(record.Row{}, err)
 			return
@@ -349,7 +429,7 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 			case err == nil && !f.isLive() || err == nil && !strings.HasPrefix(f.name, prefix):
 				continue
 			case err != nil && !whole:
-				f.name = entry // all that is known of it
+				f.name = entry // only a part of the lock's name is known
 			case err != nil:
 				f.name = name
 			}
@@ -385,7 +465,13 @@ func (t *table) loadEntry(ctx context.Context, entry string) (storedRecord, erro
 	return versionedFile{storeDir: &t.storeDir, parent: t.locksDir, dirName: entry}.loadRecord(ctx)
 }
 
-func (t *table) Session() string { return t.liveness.session }
+// Session is empty until the table is open: see Now.
+func (t *table) Session() string {
+	if !t.opened.Load() {
+		return ""
+	}
+	return t.liveness.session
+}
 
 func (t *table) IsDead(session string) bool {
 	done, err := t.beginCall(context.Background())
@@ -396,8 +482,12 @@ func (t *table) IsDead(session string) bool {
 	return t.liveness.isDead(session)
 }
 
-// LivenessFile is the presence file: its flock belongs to the open file, whichever processes have it.
+// LivenessFile returns the liveness file: its flock belongs to the open file, whichever processes have it open. It
+// makes the store, because a caller that needs the file is about to make a claim.
 func (t *table) LivenessFile() (*os.File, error) {
+	if err := t.openStore(context.Background(), true); err != nil {
+		return nil, err
+	}
 	done, err := t.beginCall(context.Background())
 	if err != nil {
 		return nil, err
@@ -406,15 +496,29 @@ func (t *table) LivenessFile() (*os.File, error) {
 	return t.liveness.shareFile()
 }
 
-// recordPaths are paths.
-func recordPaths(dir, name string) []string {
+// Keys returns the directories that are read and written for a lock.
+func (t *table) Keys(name string) []string {
 	return []string{
-		filepath.Join(dir, "locks", encodeName(name)) + "/", filepath.Join(dir, "clock") + "/",
-		filepath.Join(dir, "clients") + "/",
+		filepath.Join(t.path, "locks", encodeName(name)) + "/",
+		filepath.Join(t.path, "clock") + "/",
+		filepath.Join(t.path, "clients") + "/",
 	}
 }
 
+func (t *table) Warnings(ctx context.Context) ([]string, error) {
+	warnings := ancestorWarnings(t.path)
+	err := t.openStore(ctx, false)
+	if errors.Is(err, errAbsent) {
+		return append(warnings, "there is no store in "+t.path+" yet, and the first claim makes one: "+
+			"see that this is the directory that others use"), nil
+	}
+	return warnings, err
+}
+
 func (t *table) Wait(ctx context.Context, name, version string) error {
+	if err := t.openStore(ctx, false); err != nil {
+		return err
+	}
 	if t.events == nil {
 		return fmt.Errorf("file events: %w", driver.ErrUnsupported)
 	}
@@ -438,14 +542,17 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 }
 
 func (t *table) Close() error {
+	t.openMu.Lock()
+	defer t.openMu.Unlock()
 	t.callsMu.Lock()
 	defer t.callsMu.Unlock()
-	select {
-	case <-t.closed:
+	if t.isClosed() {
 		return nil
-	default:
 	}
 	close(t.closed)
+	if !t.opened.Load() {
+		return nil
+	}
 	t.closeHandles()
 	if t.events != nil {
 		return t.events.close()

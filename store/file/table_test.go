@@ -138,7 +138,7 @@ func TestUntrustedDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, bad := range []string{"open", "file", "link"} {
-		if _, err := newTable(t.Context(), filepath.Join(dir, bad), nil); !errors.Is(err, driver.ErrDenied) {
+		if _, err := openTable(t.Context(), filepath.Join(dir, bad), nil); !errors.Is(err, driver.ErrDenied) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
@@ -166,11 +166,11 @@ func TestUntrustedAncestors(t *testing.T) {
 	}
 	for _, name := range []string{"open/mine/store", "open/mine/new", "link/mine/store"} {
 		mode(0o777)
-		if _, err := newTable(t.Context(), at(name), nil); !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), at("open")) {
+		if _, err := openTable(t.Context(), at(name), nil); !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), at("open")) {
 			t.Errorf("%s below a directory in which anybody can write: %v", name, err)
 		}
 		mode(os.ModeSticky | 0o777)
-		if tab, err := newTable(t.Context(), at(name), nil); err != nil {
+		if tab, err := openTable(t.Context(), at(name), nil); err != nil {
 			t.Errorf("%s below a sticky one: %v", name, err)
 		} else {
 			_ = tab.Close()
@@ -222,7 +222,7 @@ func TestSymlinks(t *testing.T) {
 		os.Symlink(filepath.Join(victim, "tmp"), filepath.Join(dir, "tmp"))); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newTable(t.Context(), dir, nil); err == nil {
+	if _, err := openTable(t.Context(), dir, nil); err == nil {
 		t.Error("a store was opened with a link in it")
 	}
 }
@@ -297,7 +297,7 @@ func TestLostClock(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(tab.path, "clock")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newTable(t.Context(), tab.path, nil); !errors.Is(err, driver.ErrCorrupt) {
+	if _, err := openTable(t.Context(), tab.path, nil); !errors.Is(err, driver.ErrCorrupt) {
 		t.Error(err)
 	}
 	if _, err := tab.Swap(t.Context(), record.Row{Name: "b", Token: tab.clock.floor.Load() + 1}); !errors.Is(err, driver.ErrCorrupt) {

@@ -13,5 +13,5 @@ import (
 func TestTableContract(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/store"
-	storetest.ConformTable(t, tabletest.Harness{Open: func(ctx context.Context) (record.Table, error) { return newTable(ctx, dir, nil) }})
+	storetest.ConformTable(t, tabletest.Harness{Open: func(ctx context.Context) (record.Table, error) { return openTable(ctx, dir, nil) }})
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// eventHub tells waiters of file events: one watcher for the table, one watch for each directory that somebody waits on. A
-// lock that has no directory yet is watched through the directory of all locks. Watches go by path, the records by
-// handle: should the two come apart because somebody renames the store, events stay away and the engine's polling is
-// what is left.
+// eventHub notifies waiters of file events. It has one watcher for the table and one watch per directory that
+// somebody waits on. A lock that has no directory yet is watched through the directory of all locks. Watches go by
+// path, and the records by handle: if the two diverge because somebody renames the store, there are no events, and
+// the engine still polls.
 //
-// The watcher has a mutex of its own, which it also holds while it hands over an error. So no call of the watcher is made with the
-// mutex held that run needs to take events and errors in.
+// The watcher has a mutex of its own, which it also holds while it delivers an error. So no call of the watcher is
+// made while the mutex is held that run needs to receive events and errors.
 type eventHub struct {
 	locksPath string // path
 
@@ -25,14 +25,14 @@ type eventHub struct {
 	watcher   *fsnotify.Watcher // made for the first waiter
 	closed    bool
 	done      chan struct{}      // closed when run has returned
-	watched   map[string]int     // how many wait on each directory
-	addPath   func(string) error // the watcher's
+	watched   map[string]int     // the number of waiters per directory
+	addPath   func(string) error // the watcher's Add; tests replace it
 
 	mu      sync.Mutex
 	waiting map[string]*subscription // by lock directory
 }
 
-// subscription is shared by those who wait for the same lock.
+// subscription is shared by all waiters of a lock.
 type subscription struct {
 	waiters int
 	changed chan struct{} // closed at the next event
@@ -42,7 +42,7 @@ func newEventHub(locks string) *eventHub {
 	return &eventHub{locksPath: locks, watched: map[string]int{}, waiting: map[string]*subscription{}}
 }
 
-// subscribe returns a channel that is closed when something happens to a lock after this call.
+// subscribe returns a channel that is closed at the first change of a lock after this call.
 func (h *eventHub) subscribe(entry string) (changed <-chan struct{}, cancel func(), err error) {
 	key := filepath.Join(h.locksPath, entry)
 	watch, err := h.addWatch(key)
@@ -60,7 +60,8 @@ func (h *eventHub) subscribe(entry string) (changed <-chan struct{}, cancel func
 	return s.changed, func() { h.cancelSubscription(key, watch, s) }, nil
 }
 
-// addWatch watches a lock's directory, or the directory of all locks if there is none yet, and returns the path that is watched.
+// addWatch watches a lock's directory, or the directory of all locks if there is none yet, and returns the path that
+// is watched.
 func (h *eventHub) addWatch(key string) (watch string, err error) {
 	h.watcherMu.Lock()
 	defer h.watcherMu.Unlock()
@@ -68,7 +69,7 @@ func (h *eventHub) addWatch(key string) (watch string, err error) {
 		return "", err
 	}
 	watch = key
-	// Always added, also when others wait on the same path: theirs may be a directory that has been replaced since.
+	// Add it even if others wait on the same path: they may watch a directory that has been replaced since.
 	err = h.addPath(watch)
 	if errors.Is(err, fs.ErrNotExist) {
 		watch = h.locksPath
@@ -87,7 +88,7 @@ func (h *eventHub) removeWatch(watch string) {
 	if h.watched[watch]--; h.watched[watch] == 0 {
 		delete(h.watched, watch)
 		if !h.closed {
-			_ = h.watcher.Remove(watch) // an error says that it went with its directory
+			_ = h.watcher.Remove(watch) // an error means that the directory was removed
 		}
 	}
 }
@@ -101,7 +102,7 @@ func (h *eventHub) cancelSubscription(key, watch string, s *subscription) {
 	}
 }
 
-// startWatcher makes the watcher, which can fail: the number of them is limited on each machine.
+// startWatcher makes the watcher. This can fail, since the number of watchers per machine is limited.
 func (h *eventHub) startWatcher() error {
 	if h.closed {
 		return driver.ErrClosed
@@ -131,16 +132,16 @@ func (h *eventHub) run(watcher *fsnotify.Watcher) {
 			if !ok {
 				return
 			}
-			h.wakeAllWaiters() // events were dropped: whose is not known
+			h.wakeAllWaiters() // events were dropped, and it is not known of which locks
 		}
 	}
 }
 
-// handleEvent wakes those whom an event may concern. Asides and removals of old versions change nothing.
+// handleEvent wakes the waiters that an event may affect. Staged files and removals of old versions change no record.
 func (h *eventHub) handleEvent(event fsnotify.Event) {
 	parent, name := filepath.Split(event.Name)
 	if filepath.Clean(parent) == h.locksPath {
-		h.wakeWaiters(event.Name) // the lock's directory came or went
+		h.wakeWaiters(event.Name) // the lock's directory was made or removed
 		return
 	}
 	if _, staged, ok := parseFile(name); ok && !staged && event.Has(fsnotify.Create) {
@@ -166,7 +167,7 @@ func (h *eventHub) wakeAllWaiters() {
 	}
 }
 
-// close ends the watcher and waits for its goroutine.
+// close stops the watcher and waits for its goroutine.
 func (h *eventHub) close() error {
 	h.watcherMu.Lock()
 	h.closed = true
