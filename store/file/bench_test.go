@@ -30,7 +30,8 @@ func openTable(ctx context.Context, dir string, opts *Options) (*table, error) {
 }
 
 func claimOf(name string) driver.Claim {
-	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: 30 * time.Second}
+	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1,
+		TTL: 30 * time.Second}
 }
 
 func BenchmarkTableSwap(b *testing.B) {

@@ -94,8 +94,10 @@ func (c *dirClock) measureWallOffset() int64 {
 func (c *dirClock) isSameBoot(s clockState) bool {
 	ahead := c.measureWallOffset()
 	moved := ahead - s.Wall
-	return s.Wall > minWallClock && -maxWallDrift <= moved && moved <= maxWallDrift &&
-		c.readBootClock().Microseconds()+s.Offset >= s.Floor-floorAhead
+	if s.Wall <= minWallClock || moved < -maxWallDrift || moved > maxWallDrift {
+		return false
+	}
+	return c.readBootClock().Microseconds()+s.Offset >= s.Floor-floorAhead
 }
 
 // startClock makes this client's liveness file, and then reads the clock's state or fixes the clock for this boot.

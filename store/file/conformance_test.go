@@ -16,37 +16,37 @@ import (
 	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
-// mortal is a table whose process can be killed: its presence lock is let go of, its file stays, and nothing it does
-// reaches the disk any more.
-type mortal struct {
+// killableTable is a table whose process can be killed: its liveness lock is released, its file remains, and nothing
+// that it does reaches the disk any more.
+type killableTable struct {
 	*table
 	dead atomic.Bool
 }
 
 var errKilled = errors.New("killed")
 
-func (m *mortal) Load(ctx context.Context, name string) (record.Row, error) {
+func (m *killableTable) Load(ctx context.Context, name string) (record.Row, error) {
 	if m.dead.Load() {
 		return record.Row{}, errKilled
 	}
 	return m.table.Load(ctx, name)
 }
 
-func (m *mortal) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+func (m *killableTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	if m.dead.Load() {
 		return record.Row{}, errKilled
 	}
 	return m.table.Swap(ctx, row)
 }
 
-func (m *mortal) Delete(ctx context.Context, row record.Row) error {
+func (m *killableTable) Delete(ctx context.Context, row record.Row) error {
 	if m.dead.Load() {
 		return errKilled
 	}
 	return m.table.Delete(ctx, row)
 }
 
-func (m *mortal) kill() {
+func (m *killableTable) killProcess() {
 	m.dead.Store(true)
 	m.callsMu.Lock()
 	defer m.callsMu.Unlock()
@@ -54,7 +54,7 @@ func (m *mortal) kill() {
 	m.liveness.handle = -1
 }
 
-// TestConformance: the store keeps every promise of the contract.
+// TestConformance: the table, opened at once, keeps every promise of the driver's contract.
 func TestConformance(t *testing.T) {
 	dir := t.TempDir() + "/store"
 	var tables sync.Map
@@ -64,14 +64,14 @@ func TestConformance(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			m := &mortal{table: tab}
+			m := &killableTable{table: tab}
 			s := record.New(m)
 			tables.Store(s, m)
 			return s, nil
 		},
 		Kill: func(s driver.Store) error {
 			m, _ := tables.Load(s)
-			m.(*mortal).kill()
+			m.(*killableTable).killProcess()
 			return nil
 		},
 		Restart: func(context.Context) error { return nil }, // there is no server
@@ -79,15 +79,15 @@ func TestConformance(t *testing.T) {
 	}, drivertest.Options{Parallel: diskParallel})
 }
 
-// Fewer cases at a time than elsewhere, and more time: they write to one disk, beside the compiler. So the two suites run one
-// after the other, too.
+// The suites run fewer cases at a time than those of other stores, with more slack, and one suite after the other:
+// they write to one disk, beside the compiler.
 const (
 	diskParallel = 8
 	diskSlack    = 3 * time.Second
 )
 
-// TestStoreConformance: nor does it break one by being made late.
-func TestStoreConformance(t *testing.T) {
+// TestLazyStoreConformance: the store that opens at its first claim keeps every promise of the driver's contract.
+func TestLazyStoreConformance(t *testing.T) {
 	dir := t.TempDir() + "/store"
 	storetest.Conform(t, drivertest.Harness{
 		Open:  func(context.Context) (driver.Store, error) { return New(dir, nil) },
@@ -95,27 +95,27 @@ func TestStoreConformance(t *testing.T) {
 	}, drivertest.Options{Parallel: diskParallel})
 }
 
-// lossy is a table whose requests meet their fates.
-type lossy struct {
+// lossyTable is a table whose requests are lost, refused, or lose their reply.
+type lossyTable struct {
 	*table
 	fate func() drivertest.Fate
 }
 
-func (l *lossy) Load(ctx context.Context, name string) (record.Row, error) {
+func (l *lossyTable) Load(ctx context.Context, name string) (record.Row, error) {
 	return drivertest.Carry(l.fate(), func() (record.Row, error) { return l.table.Load(ctx, name) })
 }
 
-func (l *lossy) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+func (l *lossyTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	return drivertest.Carry(l.fate(), func() (record.Row, error) { return l.table.Swap(ctx, row) })
 }
 
-func (l *lossy) Delete(ctx context.Context, row record.Row) error {
+func (l *lossyTable) Delete(ctx context.Context, row record.Row) error {
 	_, err := drivertest.Carry(l.fate(), func() (any, error) { return nil, l.table.Delete(ctx, row) })
 	return err
 }
 
-// TestLossy: nor does it when replies are lost, and requests refused.
-func TestLossy(t *testing.T) {
+// TestLossyConformance: the contract holds when replies are lost and requests are refused.
+func TestLossyConformance(t *testing.T) {
 	dir := t.TempDir() + "/store"
 	storetest.Conform(t, drivertest.Harness{
 		Open: func(context.Context) (driver.Store, error) { return New(dir, nil) },
@@ -124,17 +124,18 @@ func TestLossy(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return record.New(&lossy{tab, fate}), nil
+			return record.New(&lossyTable{tab, fate}), nil
 		},
 		Slack: diskSlack,
 	}, drivertest.Options{Parallel: diskParallel, Effort: 0.3, LostReplies: 2, Refusals: 2})
 }
 
-// TestURL: the store is opened by URL, and says what is wrong with one.
+// TestURL: the store opens by URL, and the error for a wrong URL is ErrInvalid.
 func TestURL(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/store"
-	for url, ok := range map[string]bool{"file://" + dir: true, "file://localhost" + dir: true, "file://" + dir + "?force=true": true,
+	for url, ok := range map[string]bool{"file://" + dir: true, "file://localhost" + dir: true,
+		"file://" + dir + "?force=true":  true,
 		"file://" + dir + "?force=maybe": false, "file://" + dir + "?forse=true": false, "file://relative/dir": false, "file://": false} {
 		s, err := driver.Open(t.Context(), url)
 		if ok != (err == nil) || err != nil && !errors.Is(err, driver.ErrInvalid) {

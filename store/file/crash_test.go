@@ -13,48 +13,48 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// story is what a client did until it died, as far as it was told that it was done.
-type story struct {
-	m       *machine
-	tab     *table
-	token   int64             // the largest that was handed out
-	done    map[string]string // data of each record, as last confirmed
-	durable map[string]bool   // whether the last confirmed is on the disk
-	trying  map[string]string // what an unanswered write was to make of a record
-	rows    map[string]record.Row
+// clientRun is what a client did until it died, as far as its writes were confirmed.
+type clientRun struct {
+	m          *machine
+	tab        *table
+	token      int64             // the largest that was handed out
+	confirmed  map[string]string // data of each record, as last confirmed
+	durable    map[string]bool   // whether the last confirmed is on the disk
+	unanswered map[string]string // what an unanswered write was to make of a record
+	rows       map[string]record.Row
 }
 
-const gone = "(none)"
+const noRecord = "(none)"
 
-func (s *story) write(name, data string, durable bool) error {
+func (s *clientRun) write(name, data string, durable bool) error {
 	row := s.rows[name]
 	row.Name, row.Data, row.Durable = name, []byte(data), durable
 	now, _ := s.tab.Now()
 	row.Token = max(row.Token+1, now)
-	s.trying[name] = data
+	s.unanswered[name] = data
 	row, err := s.tab.Swap(context.Background(), row)
 	if err != nil {
 		return err
 	}
-	delete(s.trying, name)
-	s.rows[name], s.done[name], s.durable[name] = row, data, durable
+	delete(s.unanswered, name)
+	s.rows[name], s.confirmed[name], s.durable[name] = row, data, durable
 	s.token = max(s.token, row.Token)
 	return nil
 }
 
-func (s *story) delete(name string) error {
-	s.trying[name] = gone
+func (s *clientRun) delete(name string) error {
+	s.unanswered[name] = noRecord
 	if err := s.tab.Delete(context.Background(), s.rows[name]); err != nil {
 		return err
 	}
-	delete(s.trying, name)
+	delete(s.unanswered, name)
 	delete(s.rows, name)
-	s.done[name], s.durable[name] = gone, false
+	s.confirmed[name], s.durable[name] = noRecord, false
 	return nil
 }
 
-// run does everything that a store can do, and stops at the first error.
-func (s *story) run(p *proc) (err error) {
+// runAll does everything that a store can do, and stops at the first error.
+func (s *clientRun) runAll(p *proc) (err error) {
 	if s.tab, err = s.m.open(p); err != nil {
 		return err
 	}
@@ -80,12 +80,13 @@ func (s *story) run(p *proc) (err error) {
 	return nil
 }
 
-func newStory() *story {
-	return &story{m: newMachine(), done: map[string]string{"plain": gone, "detached": gone}, durable: map[string]bool{},
-		trying: map[string]string{}, rows: map[string]record.Row{}}
+func newClientRun() *clientRun {
+	return &clientRun{m: newMachine(), confirmed: map[string]string{"plain": noRecord, "detached": noRecord},
+		durable:    map[string]bool{},
+		unanswered: map[string]string{}, rows: map[string]record.Row{}}
 }
 
-func load(t *testing.T, tab *table, name string) record.Row {
+func mustLoad(t *testing.T, tab *table, name string) record.Row {
 	t.Helper()
 	row, err := tab.Load(t.Context(), name)
 	if err != nil {
@@ -96,19 +97,19 @@ func load(t *testing.T, tab *table, name string) record.Row {
 
 func dataOf(row record.Row) string {
 	if row.Version == "" {
-		return gone
+		return noRecord
 	}
 	return string(row.Data)
 }
 
-// eachDeath runs the story, letting its process die at its first operation, its second, and so on.
-func eachDeath(t *testing.T, then func(t *testing.T, s *story)) {
+// eachDeath runs a client that dies at its first operation, then one that dies at its second, and so on.
+func eachDeath(t *testing.T, then func(t *testing.T, s *clientRun)) {
 	for k := 1; ; k++ {
-		s := newStory()
+		s := newClientRun()
 		p := s.m.process()
 		p.dieAt = k
-		err := s.run(p)
-		p.die()
+		err := s.runAll(p)
+		p.endProcess()
 		if t.Run(fmt.Sprintf("operation %d", k), func(t *testing.T) { then(t, s) }); t.Failed() {
 			return
 		}
@@ -119,11 +120,11 @@ func eachDeath(t *testing.T, then func(t *testing.T, s *story)) {
 	}
 }
 
-// TestPowerCut: after a power cut at any file operation, with any damage, tokens go on above all that were handed out,
-// every lock can be used, and what was confirmed as durable is there.
+// TestPowerCut: after a power cut at any file operation, with any damage, new tokens are larger than all tokens that
+// were handed out, every lock can be used, and what was confirmed as durable exists.
 func TestPowerCut(t *testing.T) {
 	t.Parallel()
-	eachDeath(t, func(t *testing.T, s *story) {
+	eachDeath(t, func(t *testing.T, s *clientRun) {
 		for i, how := range []damage{kept, lost, torn1, empty, random, random, random, random, random, random} {
 			r := rand.New(rand.NewPCG(uint64(i), 1))
 			m := s.m.reboot(how, r)
@@ -131,10 +132,10 @@ func TestPowerCut(t *testing.T) {
 			if now, _ := tab.Now(); now <= s.token {
 				t.Fatalf("%s: the clock is at %d, a token of %d was handed out", how, now, s.token)
 			}
-			for name, want := range s.done {
-				row := load(t, tab, name)
-				if have := dataOf(row); s.durable[name] && have != want && have != s.trying[name] {
-					t.Fatalf("%s: %s is %q, durable was %q, unanswered %q", how, name, have, want, s.trying[name])
+			for name, want := range s.confirmed {
+				row := mustLoad(t, tab, name)
+				if have := dataOf(row); s.durable[name] && have != want && have != s.unanswered[name] {
+					t.Fatalf("%s: %s is %q, durable was %q, unanswered %q", how, name, have, want, s.unanswered[name])
 				}
 				row.Data, row.Token = []byte("goes on"), s.token+1
 				if _, err := tab.Swap(t.Context(), row); err != nil {
@@ -145,12 +146,12 @@ func TestPowerCut(t *testing.T) {
 	})
 }
 
-// TestPowerCutInRepair: the power fails once more at any operation of the first opening after a power cut.
+// TestPowerCutInRepair: the power fails again at any operation of the first opening after a power cut.
 func TestPowerCutInRepair(t *testing.T) {
 	t.Parallel()
-	s := newStory()
+	s := newClientRun()
 	p := s.m.process()
-	if err := s.run(p); err != nil {
+	if err := s.runAll(p); err != nil {
 		t.Fatal(err)
 	}
 	for _, how := range []damage{torn1, empty, random} {
@@ -164,10 +165,10 @@ func TestPowerCutInRepair(t *testing.T) {
 			if now, _ := tab.Now(); now <= s.token {
 				t.Fatalf("%s at %d: the clock is at %d, a token of %d was handed out", how, k, now, s.token)
 			}
-			if have := dataOf(load(t, tab, "plain")); have != "detached by now" {
+			if have := dataOf(mustLoad(t, tab, "plain")); have != "detached by now" {
 				t.Fatalf("%s at %d: durable data are now %q", how, k, have)
 			}
-			load(t, tab, "detached")
+			mustLoad(t, tab, "detached")
 			if err == nil {
 				break
 			}
@@ -175,19 +176,19 @@ func TestPowerCutInRepair(t *testing.T) {
 	}
 }
 
-// TestCrash: a process that dies at any file operation loses nothing that was confirmed, is seen to be gone, and stands
-// in nobody's way.
+// TestCrash: a process that dies at any file operation loses nothing that was confirmed, counts as dead, and blocks
+// no other client.
 func TestCrash(t *testing.T) {
 	t.Parallel()
-	eachDeath(t, func(t *testing.T, s *story) {
+	eachDeath(t, func(t *testing.T, s *clientRun) {
 		tab := s.m.mustOpen(t)
 		if s.tab != nil && !tab.IsDead(s.tab.Session()) {
-			t.Fatal("the dead client is not seen to be gone")
+			t.Fatal("the dead client is taken for alive")
 		}
-		for name, want := range s.done {
-			row := load(t, tab, name)
-			if have := dataOf(row); have != want && have != s.trying[name] {
-				t.Fatalf("%s is %q, confirmed was %q, unanswered %q", name, have, want, s.trying[name])
+		for name, want := range s.confirmed {
+			row := mustLoad(t, tab, name)
+			if have := dataOf(row); have != want && have != s.unanswered[name] {
+				t.Fatalf("%s is %q, confirmed was %q, unanswered %q", name, have, want, s.unanswered[name])
 			}
 			row.Data = []byte("goes on")
 			if _, err := tab.Swap(t.Context(), row); err != nil {
@@ -197,11 +198,12 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// TestTornIsKept: what a power cut has torn is kept for whoever wants to look at it, also when the lock goes on.
-func TestTornIsKept(t *testing.T) {
+// TestTornRecordCopied: a record that a power cut has torn is copied to broken, and the copy stays as it is when the
+// lock is used again.
+func TestTornRecordCopied(t *testing.T) {
 	t.Parallel()
-	s := newStory()
-	if err := s.run(s.m.process()); err != nil {
+	s := newClientRun()
+	if err := s.runAll(s.m.process()); err != nil {
 		t.Fatal(err)
 	}
 	m := s.m.reboot(torn1, nil)
@@ -211,7 +213,7 @@ func TestTornIsKept(t *testing.T) {
 	}
 	tab := m.mustOpen(t)
 	for range 5 * removeEvery {
-		row := load(t, tab, "detached")
+		row := mustLoad(t, tab, "detached")
 		row.Data = []byte("goes on")
 		if _, err := tab.Swap(t.Context(), row); err != nil {
 			t.Fatal(err)
@@ -228,8 +230,8 @@ func TestTornIsKept(t *testing.T) {
 	}
 }
 
-// TestUnsynced: a write that took effect, and of which only the sync failed, is never said to be refused.
-func TestUnsynced(t *testing.T) {
+// TestFailedSyncIsNotRefusal: a write that took effect, but whose sync failed, is never reported as refused.
+func TestFailedSyncIsNotRefusal(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
 	p := m.process()
@@ -237,7 +239,7 @@ func TestUnsynced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.gate = func(step string) {
+	p.beforeStep = func(step string) {
 		if step == "place" || step == "move" {
 			p.fail = "sync directory"
 		}
@@ -257,12 +259,12 @@ func TestUnsynced(t *testing.T) {
 	}
 }
 
-// TestDamageIsReported: within one boot an unreadable record is an error, and stays as it is.
+// TestDamageIsReported: within one boot, an unreadable record is an error and is not changed.
 func TestDamageIsReported(t *testing.T) {
 	t.Parallel()
-	s := newStory()
+	s := newClientRun()
 	p := s.m.process()
-	if err := s.run(p); err != nil {
+	if err := s.runAll(p); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range s.m.root.entries["locks"].entries["plain"].entries {

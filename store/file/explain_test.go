@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestExplain: what the kernel refuses is told as what it means for the caller.
-func TestExplain(t *testing.T) {
+// TestDescribeError: the kernel's errors are wrapped in the driver's errors that apply.
+func TestDescribeError(t *testing.T) {
 	t.Parallel()
 	for errno, denied := range map[syscall.Errno]bool{syscall.EACCES: true, syscall.EPERM: true, syscall.EROFS: true,
 		syscall.ENOSPC: true, syscall.EDQUOT: true, syscall.EMFILE: false, syscall.EIO: false} {

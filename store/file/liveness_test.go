@@ -9,8 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestHeirloom: a client whose process has died counts as there for as long as another has its heirloom open.
-func TestHeirloom(t *testing.T) {
+// TestSharedLivenessFile: a client whose process has died counts as alive as long as another process has its liveness
+// file open.
+func TestSharedLivenessFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/store"
 	dead, err := openTable(context.Background(), dir, nil)
@@ -22,33 +23,33 @@ func TestHeirloom(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	heirloom, err := dead.LivenessFile()
+	file, err := dead.LivenessFile()
 	if err != nil {
 		t.Fatal(err)
 	}
 	session := dead.Session()
 	dead.liveness.closeHandle(dead.liveness.handle) // which is all that the kernel does for a process that dies
 	if other.IsDead(session) {
-		t.Error("gone, though its heir is there")
+		t.Error("dead, though another process has its liveness file open")
 	}
 	if err := other.liveness.removeDeadFiles(); err != nil || other.IsDead(session) {
-		t.Errorf("swept, though its heir is there: %v", err)
+		t.Errorf("removed, though another process has it open: %v", err)
 	}
-	if err := heirloom.Close(); err != nil {
+	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, func() bool { return other.IsDead(session) }) // a process that another test is about to start has all files open for a moment
+	waitUntil(t, func() bool { return other.IsDead(session) }) // a process that another test is about to start has all files open for a moment
 	dead.liveness.handle = -1
 	if err := dead.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := dead.LivenessFile(); err == nil {
-		t.Error("a closed store has an heirloom")
+		t.Error("a closed store has a liveness file")
 	}
 }
 
-// TestHeirloomThroughTheEngine: the store offers what the table has.
-func TestHeirloomThroughTheEngine(t *testing.T) {
+// TestLivenessFileOfStore: the store provides the liveness file of its table, and none once it is closed.
+func TestLivenessFileOfStore(t *testing.T) {
 	t.Parallel()
 	store, err := New(t.TempDir()+"/store", nil)
 	if err != nil {
@@ -65,6 +66,6 @@ func TestHeirloomThroughTheEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := store.(driver.LivenessFiler).LivenessFile(); err == nil {
-		t.Error("a closed store has an heirloom")
+		t.Error("a closed store has a liveness file")
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// put makes files, with the directories that they are in, and makes all of it look old.
-func put(t *testing.T, dir string, files ...string) {
+// makeOldFiles makes files and the directories that they are in, all of them with an old modification time.
+func makeOldFiles(t *testing.T, dir string, files ...string) {
 	t.Helper()
 	old := time.Now().Add(-2 * tmpMaxAge)
 	for _, file := range files {
@@ -40,7 +40,7 @@ func put(t *testing.T, dir string, files ...string) {
 	}
 }
 
-func tree(t *testing.T, dir string) (all []string) {
+func listTree(t *testing.T, dir string) (all []string) {
 	t.Helper()
 	err := filepath.Walk(dir, func(path string, _ os.FileInfo, err error) error {
 		all = append(all, strings.TrimPrefix(path, dir))
@@ -52,8 +52,8 @@ func tree(t *testing.T, dir string) (all []string) {
 	return all
 }
 
-// TestNoStore: a directory that holds anything but a store is refused, and left as it is.
-func TestNoStore(t *testing.T) {
+// TestForeignDirectoryRefused: a directory that contains anything other than a store is refused, and is not changed.
+func TestForeignDirectoryRefused(t *testing.T) {
 	t.Parallel()
 	for _, files := range [][]string{
 		{"tmp/notes.txt", "tmp/project/main.c", "tmp/project/sub/y"},
@@ -63,41 +63,41 @@ func TestNoStore(t *testing.T) {
 		{"locks/", "clients/", "tmp/", "clock/", "another"},
 	} {
 		dir := t.TempDir()
-		put(t, dir, files...)
-		before := tree(t, dir)
+		makeOldFiles(t, dir, files...)
+		before := listTree(t, dir)
 		_, err := openTable(t.Context(), dir, nil)
 		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), dir+"/holdfast") {
 			t.Errorf("%q: %v", files, err)
 		}
-		if after := tree(t, dir); strings.Join(after, " ") != strings.Join(before, " ") {
+		if after := listTree(t, dir); strings.Join(after, " ") != strings.Join(before, " ") {
 			t.Errorf("%q became %q", before, after)
 		}
 	}
 }
 
-// TestMark: a store is known by its mark, whatever else somebody puts there; one without, as they were made before, gets
-// it; and a later layout is left alone.
-func TestMark(t *testing.T) {
+// TestMarker: a store is recognised by its marker, whatever else is in the directory. A store without one, as they
+// were made before, gets one. A newer layout is refused.
+func TestMarker(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	row := mustSwap(t, openTest(t, dir), record.Row{Name: "a", Data: []byte("1")})
 	if err := os.Remove(filepath.Join(dir, markerName)); err != nil {
 		t.Fatal(err)
 	}
-	put(t, dir, "broken/a~1")
-	if again := load(t, openTest(t, dir), "a"); again.Version != row.Version {
+	makeOldFiles(t, dir, "broken/a~1")
+	if again := mustLoad(t, openTest(t, dir), "a"); again.Version != row.Version {
 		t.Errorf("%v became %v", row, again)
 	}
-	put(t, dir, "lost+found/")
+	makeOldFiles(t, dir, "lost+found/")
 	openTest(t, dir)
-	put(t, dir, markerPrefix+"2")
+	makeOldFiles(t, dir, markerPrefix+"2")
 	if _, err := openTable(t.Context(), dir, nil); !errors.Is(err, driver.ErrCorrupt) || !errors.Is(err, errFuture) {
 		t.Errorf("a later layout: %v", err)
 	}
 }
 
-// TestMadeAtOnce: many make the same store at the same time, and all have it.
-func TestMadeAtOnce(t *testing.T) {
+// TestConcurrentCreation: many clients create the same store at the same time, and all can open it.
+func TestConcurrentCreation(t *testing.T) {
 	t.Parallel()
 	for range 20 {
 		dir := t.TempDir() + "/deep/store"
@@ -116,19 +116,20 @@ func TestMadeAtOnce(t *testing.T) {
 	}
 }
 
-// TestSweep: of what is old in tmp only that goes which the store itself makes there.
-func TestSweep(t *testing.T) {
+// TestRemoveOldTmp: of the old entries of tmp, only those are removed that the store itself makes there.
+func TestRemoveOldTmp(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	tab := openTest(t, dir)
 	nonce, session := tab.newNonce(), tab.Session()
 	ours, theirs := tab.newNonce(), tab.newNonce()
 	tmp := filepath.Join(dir, "tmp")
-	keep := []string{"notes.txt", "project/main.c", "project/sub/y", "short/", nonce, theirs + "/" + version{nonce, 0}.String(),
+	keep := []string{"notes.txt", "project/main.c", "project/sub/y", "short/", nonce, theirs + "/" + version{nonce,
+		0}.String(),
 		theirs + "/main.c", session + "x"}
-	put(t, tmp, keep...)
-	put(t, tmp, ours+"/"+version{nonce, 0}.String(), tab.newNonce()+"/")
-	kept := len(tree(t, tmp)) - 3
+	makeOldFiles(t, tmp, keep...)
+	makeOldFiles(t, tmp, ours+"/"+version{nonce, 0}.String(), tab.newNonce()+"/")
+	kept := len(listTree(t, tmp)) - 3
 	old := time.Now().Add(-2 * tmpMaxAge)
 	file := filepath.Join(tmp, session)
 	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Chtimes(file, old, old)); err != nil {
@@ -140,7 +141,7 @@ func TestSweep(t *testing.T) {
 			t.Errorf("swept: %v", err)
 		}
 	}
-	if left := tree(t, tmp); len(left) != kept {
+	if left := listTree(t, tmp); len(left) != kept {
 		t.Errorf("left: %q", left)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// memDisk is a machine's disk in memory. It remembers what is certain to be there after a power cut (what was synced),
-// and can then be damaged in each way that POSIX allows.
+// memDisk is a machine's disk in memory. It remembers what was synced, and so exists after a power cut. All else can
+// then be damaged in each way that POSIX allows.
 type memDisk struct {
 	mu   sync.Mutex
 	root *node
@@ -39,7 +39,7 @@ func newDir() *node {
 
 func newMemDisk() *memDisk { return &memDisk{root: newDir()} }
 
-// damage is what became of a thing that was not synced.
+// damage is what happens to unsynced names and files in a power cut.
 type damage string
 
 const (
@@ -50,8 +50,8 @@ const (
 	random damage = "random" // each name and each file its own way
 )
 
-// cut is the disk after a power cut.
-func (m *memDisk) cut(how damage, r *rand.Rand) *memDisk {
+// cutPower returns the disk after a power cut.
+func (m *memDisk) cutPower(how damage, r *rand.Rand) *memDisk {
 	done := map[*node]*node{}
 	var after func(n *node) *node
 	after = func(n *node) *node {
@@ -59,7 +59,7 @@ func (m *memDisk) cut(how damage, r *rand.Rand) *memDisk {
 			return c
 		}
 		if !n.dir {
-			c := &node{data: n.after(how, r)}
+			c := &node{data: n.contentAfterCut(how, r)}
 			c.synced = slices.Clone(c.data)
 			done[n] = c
 			return c
@@ -88,7 +88,7 @@ func (m *memDisk) cut(how damage, r *rand.Rand) *memDisk {
 	return &memDisk{root: after(m.root)}
 }
 
-func (n *node) after(how damage, r *rand.Rand) []byte {
+func (n *node) contentAfterCut(how damage, r *rand.Rand) []byte {
 	if slices.Equal(n.data, n.synced) && n.synced != nil {
 		return slices.Clone(n.data)
 	}
@@ -106,36 +106,36 @@ func (n *node) after(how damage, r *rand.Rand) []byte {
 	return slices.Clone(n.synced)
 }
 
-// proc is one process's view of a memDisk: its open files, and what becomes of it.
+// proc is one process's view of a memDisk: its open files, and at which step it stops, fails or dies.
 type proc struct {
-	disk    *memDisk
-	handles map[int]*node
-	last    int
-	steps   int
-	dieAt   int               // the step at which the process dies; 0: never
-	gate    func(step string) // called before each step, if set
-	fail    string            // the step that fails with EROFS
-	full    func() bool       // whether there is no room for a new file's content, if set
+	disk       *memDisk
+	handles    map[int]*node
+	last       int
+	steps      int
+	dieAt      int               // the step at which the process dies; 0: never
+	beforeStep func(step string) // called before each step, if set
+	fail       string            // the step that fails with EROFS
+	full       func() bool       // whether there is no room for a new file's content, if set
 }
 
 var errDead = errors.New("this process is dead")
 
 func (m *memDisk) process() *proc {
 	p := &proc{disk: m, handles: map[int]*node{}}
-	p.open(m.root)
+	p.addHandle(m.root)
 	return p
 }
 
-func (p *proc) open(n *node) int {
+func (p *proc) addHandle(n *node) int {
 	p.last++
 	p.handles[p.last] = n
 	return p.last
 }
 
-// step begins one atomic operation; the disk is locked until the returned function is called.
-func (p *proc) step(what string) (func(), error) {
-	if p.gate != nil {
-		p.gate(what)
+// beginStep begins one atomic operation. The disk is locked until the returned function is called.
+func (p *proc) beginStep(what string) (func(), error) {
+	if p.beforeStep != nil {
+		p.beforeStep(what)
 	}
 	p.disk.mu.Lock()
 	if p.steps++; p.dieAt != 0 && p.steps >= p.dieAt {
@@ -149,36 +149,36 @@ func (p *proc) step(what string) (func(), error) {
 	return p.disk.mu.Unlock, nil
 }
 
-// die is what the kernel does when a process has ended.
-func (p *proc) die() {
+// endProcess does what the kernel does when a process has ended.
+func (p *proc) endProcess() {
 	for _, n := range p.handles {
 		n.locked = false
 	}
 }
 
-func (p *proc) lookup(dir int, name string) (*node, *node) {
+func (p *proc) findEntry(dir int, name string) (*node, *node) {
 	d := p.handles[dir]
 	return d, d.entries[name]
 }
 
 func (p *proc) openDir(dir int, name string) (int, error) {
-	done, err := p.step("open")
+	done, err := p.beginStep("open")
 	if err != nil {
 		return -1, err
 	}
 	defer done()
-	_, n := p.lookup(dir, name)
+	_, n := p.findEntry(dir, name)
 	if n == nil {
 		return -1, syscall.ENOENT
 	}
 	if !n.dir {
 		return -1, syscall.ENOTDIR
 	}
-	return p.open(n), nil
+	return p.addHandle(n), nil
 }
 
 func (p *proc) closeHandle(handle int) {
-	if done, err := p.step("close"); err == nil {
+	if done, err := p.beginStep("close"); err == nil {
 		defer done()
 		p.handles[handle].locked = false
 		delete(p.handles, handle)
@@ -186,7 +186,7 @@ func (p *proc) closeHandle(handle int) {
 }
 
 func (p *proc) listNames(dir int) ([]string, error) {
-	done, err := p.step("list")
+	done, err := p.beginStep("list")
 	if err != nil {
 		return nil, err
 	}
@@ -198,24 +198,24 @@ func (p *proc) listNames(dir int) ([]string, error) {
 }
 
 func (p *proc) entryExists(dir int, name string) (bool, error) {
-	done, err := p.step("look")
+	done, err := p.beginStep("look")
 	if err != nil {
 		return false, err
 	}
 	defer done()
-	_, n := p.lookup(dir, name)
+	_, n := p.findEntry(dir, name)
 	return n != nil, nil
 }
 
 func (p *proc) entryAge(int, string) (time.Duration, bool, error) { return 0, false, nil }
 
 func (p *proc) fileSize(dir int, name string) (int, error) {
-	done, err := p.step("stat")
+	done, err := p.beginStep("stat")
 	if err != nil {
 		return 0, err
 	}
 	defer done()
-	_, n := p.lookup(dir, name)
+	_, n := p.findEntry(dir, name)
 	if n == nil {
 		return 0, syscall.ENOENT
 	}
@@ -223,12 +223,12 @@ func (p *proc) fileSize(dir int, name string) (int, error) {
 }
 
 func (p *proc) extendFile(dir int, name string, size int) error {
-	done, err := p.step("extend")
+	done, err := p.beginStep("extend")
 	if err != nil {
 		return err
 	}
 	defer done()
-	_, n := p.lookup(dir, name)
+	_, n := p.findEntry(dir, name)
 	switch {
 	case n == nil:
 		return syscall.ENOENT
@@ -240,16 +240,16 @@ func (p *proc) extendFile(dir int, name string, size int) error {
 }
 
 func (p *proc) readFile(dir int, name string, _ int) ([]byte, error) {
-	done, err := p.step("open to read")
+	done, err := p.beginStep("open to read")
 	if err != nil {
 		return nil, err
 	}
-	_, n := p.lookup(dir, name)
+	_, n := p.findEntry(dir, name)
 	done()
 	if n == nil {
 		return nil, syscall.ENOENT
 	}
-	if done, err = p.step("read"); err != nil {
+	if done, err = p.beginStep("read"); err != nil {
 		return nil, err
 	}
 	defer done()
@@ -257,11 +257,11 @@ func (p *proc) readFile(dir int, name string, _ int) ([]byte, error) {
 }
 
 func (p *proc) writeNewFile(dir int, name string, data []byte, sync bool) error {
-	done, err := p.step("create")
+	done, err := p.beginStep("create")
 	if err != nil {
 		return err
 	}
-	d, n := p.lookup(dir, name)
+	d, n := p.findEntry(dir, name)
 	switch {
 	case d.removed:
 		err = syscall.ENOENT
@@ -278,33 +278,33 @@ func (p *proc) writeNewFile(dir int, name string, data []byte, sync bool) error 
 	if p.full != nil && p.full() {
 		return syscall.ENOSPC
 	}
-	return p.fill(n, data, sync)
+	return p.writeContent(n, data, sync)
 }
 
 func (p *proc) overwriteFile(dir int, name string, data []byte, sync bool) error {
-	done, err := p.step("open")
+	done, err := p.beginStep("open")
 	if err != nil {
 		return err
 	}
-	_, n := p.lookup(dir, name)
+	_, n := p.findEntry(dir, name)
 	done()
 	if n == nil {
 		return syscall.ENOENT
 	}
 	if len(data) < len(n.data) {
 		half := slices.Concat(data[:len(data)/2], n.data[len(data)/2:]) // a write that was seen or cut off half-way
-		if done, err = p.step("write half"); err != nil {
+		if done, err = p.beginStep("write half"); err != nil {
 			return err
 		}
 		n.data = half
 		done()
 		data = slices.Concat(data, n.data[len(data):])
 	}
-	return p.fill(n, data, sync)
+	return p.writeContent(n, data, sync)
 }
 
-func (p *proc) fill(n *node, data []byte, sync bool) error {
-	done, err := p.step("write")
+func (p *proc) writeContent(n *node, data []byte, sync bool) error {
+	done, err := p.beginStep("write")
 	if err != nil {
 		return err
 	}
@@ -313,7 +313,7 @@ func (p *proc) fill(n *node, data []byte, sync bool) error {
 	if !sync {
 		return nil
 	}
-	if done, err = p.step("sync file"); err != nil {
+	if done, err = p.beginStep("sync file"); err != nil {
 		return err
 	}
 	defer done()
@@ -322,7 +322,7 @@ func (p *proc) fill(n *node, data []byte, sync bool) error {
 }
 
 func (p *proc) syncHandle(dir int) error {
-	done, err := p.step("sync directory")
+	done, err := p.beginStep("sync directory")
 	if err != nil {
 		return err
 	}
@@ -333,12 +333,12 @@ func (p *proc) syncHandle(dir int) error {
 }
 
 func (p *proc) makeDir(dir int, name string) error {
-	done, err := p.step("mkdir")
+	done, err := p.beginStep("mkdir")
 	if err != nil {
 		return err
 	}
 	defer done()
-	d, n := p.lookup(dir, name)
+	d, n := p.findEntry(dir, name)
 	if n != nil {
 		return syscall.EEXIST
 	}
@@ -347,12 +347,12 @@ func (p *proc) makeDir(dir int, name string) error {
 }
 
 func (p *proc) renameExclusive(dir int, name, to string) error {
-	done, err := p.step("move")
+	done, err := p.beginStep("move")
 	if err != nil {
 		return err
 	}
 	defer done()
-	d, n := p.lookup(dir, name)
+	d, n := p.findEntry(dir, name)
 	switch {
 	case n == nil:
 		return syscall.ENOENT
@@ -365,13 +365,13 @@ func (p *proc) renameExclusive(dir int, name, to string) error {
 }
 
 func (p *proc) renameEntry(dir int, name string, toDir int, to string) error {
-	done, err := p.step("place")
+	done, err := p.beginStep("place")
 	if err != nil {
 		return err
 	}
 	defer done()
-	d, n := p.lookup(dir, name)
-	t, there := p.lookup(toDir, to)
+	d, n := p.findEntry(dir, name)
+	t, there := p.findEntry(toDir, to)
 	switch {
 	case n == nil || t.removed:
 		return syscall.ENOENT
@@ -386,12 +386,12 @@ func (p *proc) renameEntry(dir int, name string, toDir int, to string) error {
 }
 
 func (p *proc) removeFile(dir int, name string) error {
-	done, err := p.step("remove")
+	done, err := p.beginStep("remove")
 	if err != nil {
 		return err
 	}
 	defer done()
-	d, n := p.lookup(dir, name)
+	d, n := p.findEntry(dir, name)
 	if n == nil {
 		return syscall.ENOENT
 	}
@@ -400,12 +400,12 @@ func (p *proc) removeFile(dir int, name string) error {
 }
 
 func (p *proc) removeDir(dir int, name string) error {
-	done, err := p.step("rmdir")
+	done, err := p.beginStep("rmdir")
 	if err != nil {
 		return err
 	}
 	defer done()
-	d, n := p.lookup(dir, name)
+	d, n := p.findEntry(dir, name)
 	switch {
 	case n == nil:
 		return syscall.ENOENT
@@ -418,26 +418,26 @@ func (p *proc) removeDir(dir int, name string) error {
 }
 
 func (p *proc) createLocked(dir int, name string) (int, error) {
-	done, err := p.step("create locked")
+	done, err := p.beginStep("create locked")
 	if err != nil {
 		return -1, err
 	}
 	defer done()
-	d, _ := p.lookup(dir, name)
+	d, _ := p.findEntry(dir, name)
 	n := &node{locked: true}
 	d.entries[name] = n
-	return p.open(n), nil
+	return p.addHandle(n), nil
 }
 
 func (p *proc) shareHandle(int) (*os.File, error) { return nil, errors.ErrUnsupported }
 
 func (p *proc) isLocked(dir int, name string) (bool, error) {
-	done, err := p.step("locked")
+	done, err := p.beginStep("locked")
 	if err != nil {
 		return false, err
 	}
 	defer done()
-	_, n := p.lookup(dir, name)
+	_, n := p.findEntry(dir, name)
 	if n == nil {
 		return false, syscall.ENOENT
 	}
@@ -481,7 +481,8 @@ func (m *machine) mustOpen(t testing.TB) *table {
 	return tab
 }
 
-// reboot is the machine after a power cut, with a wall clock that was an hour behind.
+// reboot returns the machine after a power cut, with a wall clock that is an hour behind.
 func (m *machine) reboot(how damage, r *rand.Rand) *machine {
-	return &machine{memDisk: m.cut(how, r), bootID: m.bootID + ", then another", up: time.Second, wall: m.wall.Add(-time.Hour)}
+	return &machine{memDisk: m.cutPower(how, r), bootID: m.bootID + ", then another", up: time.Second,
+		wall: m.wall.Add(-time.Hour)}
 }

@@ -10,8 +10,10 @@ import (
 
 func FuzzNames(f *testing.F) {
 	long := strings.Repeat("ä", 256)
-	for _, pair := range [][2]string{{"a", "A"}, {"a/b", "a%2fb"}, {".", ".."}, {"ß", "ss"}, {"é", "e\u0301"}, {"İ", "i"},
-		{long, long[:510] + "ö"}, {"../x", "x"}, {"a.", "a "}, {"𝄞", "%f0%9d%84%9e"}, {strings.Repeat("a", 201), strings.Repeat("A", 201)},
+	for _, pair := range [][2]string{{"a", "A"}, {"a/b", "a%2fb"}, {".", ".."}, {"ß", "ss"}, {"é", "e\u0301"}, {"İ",
+		"i"},
+		{long, long[:510] + "ö"}, {"../x", "x"}, {"a.", "a "}, {"𝄞", "%f0%9d%84%9e"}, {strings.Repeat("a", 201),
+			strings.Repeat("A", 201)},
 		{strings.Repeat("a", 100) + "%h" + strings.Repeat("0", 64), strings.Repeat("a", 512)}} {
 		f.Add(pair[0], pair[1])
 	}
@@ -23,7 +25,8 @@ func FuzzNames(f *testing.F) {
 		if a != b && strings.EqualFold(ea, eb) {
 			t.Errorf("%q and %q share the file %q", a, b, ea)
 		}
-		if ea == "" || len(ea) > 255 || ea[0] == '.' || ea != strings.ToLower(ea) || strings.Trim(ea, "abcdefghijklmnopqrstuvwxyz0123456789._-%") != "" {
+		if ea == "" || len(ea) > 255 || ea[0] == '.' || ea != strings.ToLower(ea) || strings.Trim(ea,
+			"abcdefghijklmnopqrstuvwxyz0123456789._-%") != "" {
 			t.Errorf("%q becomes %q, which is not fit for a file name everywhere", a, ea)
 		}
 		name, whole, ok := decodeName(ea)
@@ -74,7 +77,8 @@ func FuzzDecodeContent(f *testing.F) {
 
 func TestCheckName(t *testing.T) {
 	t.Parallel()
-	for name, ok := range map[string]bool{"": false, "a\x00b": false, "\xff": false, strings.Repeat("x", driver.MaxName+1): false,
+	for name, ok := range map[string]bool{"": false, "a\x00b": false, "\xff": false, strings.Repeat("x",
+		driver.MaxName+1): false,
 		strings.Repeat("x", driver.MaxName): true, "../x": true, ".": true, "𝄞": true, "a\nb": true} {
 		if err := checkName(name); (err == nil) != ok {
 			t.Errorf("%q: %v", name, err)

@@ -24,7 +24,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/childtest"
 )
 
-// The test binary is also the processes that the tests start, stop and kill: what one does is in this variable.
+// The test binary is also the program of the processes that the tests start, stop and kill. This variable selects
+// what such a process does.
 const helperEnv = "HOLDFAST_FILE_TEST_HELPER"
 
 func TestMain(m *testing.M) {
@@ -32,13 +33,13 @@ func TestMain(m *testing.M) {
 	if do == "" {
 		os.Exit(m.Run())
 	}
-	if err := help(do, os.Args[1], os.Args[2:]); err != nil {
+	if err := runHelper(do, os.Args[1], os.Args[2:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func help(do, dir string, args []string) error {
+func runHelper(do, dir string, args []string) error {
 	tab, err := openTable(context.Background(), dir, nil)
 	if err != nil {
 		return err
@@ -64,7 +65,7 @@ func help(do, dir string, args []string) error {
 		for i := range errs {
 			wg.Go(func() {
 				for errs[i] == nil && !isClosed(stop) {
-					if errs[i] = increment(tab); errs[i] == nil {
+					if errs[i] = incrementCounter(tab); errs[i] == nil {
 						_, errs[i] = log.Write([]byte{'1'})
 					}
 				}
@@ -85,8 +86,8 @@ func isClosed(c chan struct{}) bool {
 	}
 }
 
-// increment adds one to a number in a record.
-func increment(tab *table) error {
+// incrementCounter adds one to a number in a record.
+func incrementCounter(tab *table) error {
 	for {
 		row, err := tab.Load(context.Background(), "counter")
 		if err != nil {
@@ -100,7 +101,7 @@ func increment(tab *table) error {
 	}
 }
 
-func count(t testing.TB, tab *table) int {
+func readCounter(t testing.TB, tab *table) int {
 	t.Helper()
 	row, err := tab.Load(context.Background(), "counter")
 	if err != nil {
@@ -113,22 +114,22 @@ func count(t testing.TB, tab *table) int {
 	return n
 }
 
-type child struct {
+type helperProcess struct {
 	*exec.Cmd
 	in  io.Closer
 	out *bufio.Reader
 }
 
-// start runs a helper and reads its first line.
-func start(t testing.TB, attr *syscall.SysProcAttr, do, dir string, args ...string) (*child, string) {
+// startHelper runs a helper and reads its first line.
+func startHelper(t testing.TB, attr *syscall.SysProcAttr, do, dir string, args ...string) (*helperProcess, string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], append([]string{dir}, args...)...)
 	cmd.Env = append(os.Environ(), helperEnv+"="+do)
 	cmd.SysProcAttr = attr
-	return run(t, cmd)
+	return runCommand(t, cmd)
 }
 
-func run(t testing.TB, cmd *exec.Cmd) (*child, string) {
+func runCommand(t testing.TB, cmd *exec.Cmd) (*helperProcess, string) {
 	t.Helper()
 	in, err1 := cmd.StdinPipe()
 	out, err2 := cmd.StdoutPipe()
@@ -136,7 +137,7 @@ func run(t testing.TB, cmd *exec.Cmd) (*child, string) {
 	if err := errors.Join(err1, err2, childtest.Start(cmd)); err != nil {
 		t.Fatal(err)
 	}
-	c := &child{Cmd: cmd, in: in, out: bufio.NewReader(out)}
+	c := &helperProcess{Cmd: cmd, in: in, out: bufio.NewReader(out)}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	line, err := c.out.ReadString('\n')
 	if err != nil {
@@ -145,7 +146,7 @@ func run(t testing.TB, cmd *exec.Cmd) (*child, string) {
 	return c, strings.TrimSpace(line)
 }
 
-func (c *child) finish(t testing.TB) {
+func (c *helperProcess) finishHelper(t testing.TB) {
 	t.Helper()
 	c.in.Close()
 	if err := c.Wait(); err != nil {
@@ -153,8 +154,8 @@ func (c *child) finish(t testing.TB) {
 	}
 }
 
-// TestCount: several tables of one process, with several goroutines each, lose no update.
-func TestCount(t *testing.T) {
+// TestConcurrentIncrements: several tables of one process, with several goroutines each, lose no update.
+func TestConcurrentIncrements(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/store"
 	const tables, goroutines, each = 3, 8, 40
@@ -164,7 +165,7 @@ func TestCount(t *testing.T) {
 		for range goroutines {
 			wg.Go(func() {
 				for range each {
-					if err := increment(tab); err != nil {
+					if err := incrementCounter(tab); err != nil {
 						t.Error(err)
 					}
 				}
@@ -172,32 +173,32 @@ func TestCount(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	if n := count(t, openTest(t, dir)); n != tables*goroutines*each {
+	if n := readCounter(t, openTest(t, dir)); n != tables*goroutines*each {
 		t.Errorf("%d, want %d", n, tables*goroutines*each)
 	}
 }
 
-// TestCountProcesses: nor do several processes.
-func TestCountProcesses(t *testing.T) {
+// TestProcessesIncrement: several processes lose no update.
+func TestProcessesIncrement(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/store"
 	log := filepath.Join(t.TempDir(), "log")
-	var children []*child
+	var children []*helperProcess
 	for range 4 {
-		c, _ := start(t, nil, "count", dir, log)
+		c, _ := startHelper(t, nil, "count", dir, log)
 		children = append(children, c)
 	}
 	tab := openTest(t, dir)
-	until(t, func() bool { row, _ := tab.Load(t.Context(), "counter"); return len(row.Data) >= 4 })
+	waitUntil(t, func() bool { row, _ := tab.Load(t.Context(), "counter"); return len(row.Data) >= 4 })
 	for _, c := range children {
-		c.finish(t)
+		c.finishHelper(t)
 	}
-	if n, want := count(t, tab), logged(t, log); n != want {
+	if n, want := readCounter(t, tab), countLogged(t, log); n != want {
 		t.Errorf("%d, want %d", n, want)
 	}
 }
 
-func logged(t testing.TB, log string) int {
+func countLogged(t testing.TB, log string) int {
 	t.Helper()
 	st, err := os.Stat(log)
 	if err != nil {
@@ -206,8 +207,8 @@ func logged(t testing.TB, log string) int {
 	return int(st.Size())
 }
 
-// until polls for what other processes do. No bubble of synctest holds them.
-func until(t testing.TB, ok func() bool) {
+// waitUntil polls, because it waits for other processes, which are outside any synctest bubble.
+func waitUntil(t testing.TB, ok func() bool) {
 	t.Helper()
 	const patience = 2 * time.Minute
 	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
@@ -217,8 +218,8 @@ func until(t testing.TB, ok func() bool) {
 	}
 }
 
-// TestStopsAndKills: processes that are stopped and killed at random moments of their swaps hold nobody up and lose
-// nothing that they had done.
+// TestStopsAndKills: processes that are stopped and killed at random moments of their swaps delay no other, and lose
+// nothing that was confirmed.
 func TestStopsAndKills(t *testing.T) {
 	t.Parallel()
 	dir, log := t.TempDir()+"/store", filepath.Join(t.TempDir(), "log")
@@ -238,7 +239,7 @@ func TestStopsAndKills(t *testing.T) {
 			if err == nil {
 				_, err = tab.Swap(context.Background(), row)
 			}
-			if err := errors.Join(err, increment(tab)); err != nil {
+			if err := errors.Join(err, incrementCounter(tab)); err != nil {
 				t.Error(err)
 				return
 			}
@@ -247,34 +248,35 @@ func TestStopsAndKills(t *testing.T) {
 		}
 	})
 	kills := 0
-	c, _ := start(t, nil, "count", dir, log)
+	c, _ := startHelper(t, nil, "count", dir, log)
 	for i := range rounds {
 		time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond)
 		_ = c.Process.Signal(syscall.SIGSTOP)
 		before := done.Load()
-		until(t, func() bool { return done.Load() > before+1 }) // the second has begun after the stop
+		waitUntil(t, func() bool { return done.Load() > before+1 }) // the second has begun after the stop
 		if i%4 == 3 {
 			_ = c.Process.Kill()
 			_ = c.Wait()
 			kills++
-			c, _ = start(t, nil, "count", dir, log)
+			c, _ = startHelper(t, nil, "count", dir, log)
 		} else {
 			_ = c.Process.Signal(syscall.SIGCONT)
 		}
 	}
-	c.finish(t)
+	c.finishHelper(t)
 	close(stop)
 	wg.Wait()
-	t.Logf("%d stops, %d kills, %d rounds done meanwhile, the longest took %v", rounds, kills, done.Load(), time.Duration(longest.Load()))
-	// A killed goroutine may have done one more than it has written down.
-	least := int(done.Load()) + logged(t, log)
-	if n := count(t, tab); n < least || n > least+4*kills {
+	t.Logf("%d stops, %d kills, %d rounds done meanwhile, the longest took %v", rounds, kills, done.Load(),
+		time.Duration(longest.Load()))
+	// A killed goroutine may have done one increment more than it has logged.
+	least := int(done.Load()) + countLogged(t, log)
+	if n := readCounter(t, tab); n < least || n > least+4*kills {
 		t.Errorf("%d, want %d to %d", n, least, least+4*kills)
 	}
 }
 
-// TestPresence: whoever lives is present, also when stopped; whoever was killed is gone at once.
-func TestPresence(t *testing.T) {
+// TestLiveness: a live client counts as alive even when it is stopped; a killed one counts as dead at once.
+func TestLiveness(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/store"
 	tab, other := openTest(t, dir), openTest(t, dir)
@@ -283,23 +285,23 @@ func TestPresence(t *testing.T) {
 	}
 	_ = other.Close()
 	if !tab.IsDead(other.Session()) {
-		t.Error("a closed table is not gone")
+		t.Error("a closed table is taken for alive")
 	}
 	for _, nonsense := range []string{"", "../tmp", "x", strings.Repeat("/", sessionLength)} {
 		if tab.IsDead(nonsense) {
-			t.Errorf("%q is said to be gone", nonsense)
+			t.Errorf("%q is taken for dead", nonsense)
 		}
 	}
-	c, line := start(t, nil, "be present", dir)
+	c, line := startHelper(t, nil, "be present", dir)
 	session, _, _ := strings.Cut(line, " ")
 	_ = c.Process.Signal(syscall.SIGSTOP)
 	if tab.IsDead(session) {
-		t.Error("a stopped process is said to be gone")
+		t.Error("a stopped process is taken for dead")
 	}
 	_ = c.Process.Kill()
 	_ = c.Wait()
 	if !tab.IsDead(session) {
-		t.Error("a killed process is not gone")
+		t.Error("a killed process is taken for alive")
 	}
 	if _, err := os.Stat(filepath.Join(dir, "clients", session)); err != nil {
 		t.Error(err)
@@ -309,6 +311,6 @@ func TestPresence(t *testing.T) {
 		t.Errorf("its file was not swept: %v", err)
 	}
 	if !tab.IsDead(session) || tab.IsDead(tab.Session()) {
-		t.Error("sweeping has changed who is gone")
+		t.Error("removing files has changed who is dead")
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// needRoot skips where this user can't make what the test needs. For root nothing is skipped.
+// needRoot skips a test that only root can run. For root nothing is skipped.
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -27,28 +27,28 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// TestPidNamespaces: clients in different containers, each the only process of its own pid namespace, judge each other
-// rightly.
+// TestPidNamespaces: clients in different containers, each the only process of its own pid namespace, know which of
+// them are alive.
 func TestPidNamespaces(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	dir := t.TempDir() + "/store"
 	tab := openTest(t, dir)
 	apart := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
-	c, line := start(t, apart, "be present", dir)
+	c, line := startHelper(t, apart, "be present", dir)
 	session, _, _ := strings.Cut(line, " ")
 	judge := func() string {
-		j, verdict := start(t, apart, "judge", dir, session)
-		j.finish(t)
+		j, verdict := startHelper(t, apart, "judge", dir, session)
+		j.finishHelper(t)
 		return verdict
 	}
 	if tab.IsDead(session) || judge() != "false" {
-		t.Error("a living client in another pid namespace is said to be gone")
+		t.Error("a living client in another pid namespace is taken for dead")
 	}
 	_ = c.Process.Kill()
 	_ = c.Wait()
 	if judge() != "true" || !tab.IsDead(session) {
-		t.Error("a killed client in another pid namespace is not gone")
+		t.Error("a killed client in another pid namespace is taken for alive")
 	}
 }
 
@@ -60,8 +60,8 @@ func TestTimeNamespace(t *testing.T) {
 	tab := openTest(t, dir)
 	cmd := exec.Command("unshare", "--time", "--fork", "--boottime", "86400", "--", os.Args[0], dir)
 	cmd.Env = append(os.Environ(), helperEnv+"=be present")
-	c, line := run(t, cmd)
-	defer c.finish(t)
+	c, line := runCommand(t, cmd)
+	defer c.finishHelper(t)
 	_, at, _ := strings.Cut(line, " ")
 	theirs, err := strconv.ParseInt(at, 10, 64)
 	if err != nil {
@@ -73,7 +73,7 @@ func TestTimeNamespace(t *testing.T) {
 	}
 }
 
-// TestContainerOwnBoot: a client in a container that was given an id of the boot of its own has the same clock.
+// TestContainerOwnBoot: a client in a container with its own boot id has the same clock.
 func TestContainerOwnBoot(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -84,8 +84,8 @@ func TestContainerOwnBoot(t *testing.T) {
 	if s.Offset = tab.clock.offset; err != nil || tab.clock.writeState(t.Context(), f, s) != nil {
 		t.Fatal(err)
 	}
-	c, line := run(t, inContainer(dir, "be present"))
-	defer c.finish(t)
+	c, line := runCommand(t, inContainer(dir, "be present"))
+	defer c.finishHelper(t)
 	session, at, _ := strings.Cut(line, " ")
 	theirs, err := strconv.ParseInt(at, 10, 64)
 	if err != nil {
@@ -95,11 +95,11 @@ func TestContainerOwnBoot(t *testing.T) {
 		t.Errorf("our clock is %d µs ahead of theirs", ours-theirs)
 	}
 	if tab.IsDead(session) {
-		t.Error("a living client in such a container is said to be gone")
+		t.Error("a living client in such a container is taken for dead")
 	}
 }
 
-// inContainer is a helper in a container with an id of the boot of its own.
+// inContainer returns the command of a helper in a container with its own boot id.
 func inContainer(dir, do string) *exec.Cmd {
 	cmd := exec.Command("unshare", "--mount", "--", "sh", "-c",
 		`echo a-boot-of-its-own >"$1.id" && mount --bind "$1.id" /proc/sys/kernel/random/boot_id && exec "$0" "$1"`, os.Args[0], dir)
@@ -107,8 +107,8 @@ func inContainer(dir, do string) *exec.Cmd {
 	return cmd
 }
 
-// TestContainerAndHostInTurn: a client in such a container, and one on the host, that are there one after the other and never at
-// once, do not move the clock.
+// TestContainerAndHostInTurn: a client in such a container and one on the host, which are open one after the other
+// and never at the same time, do not move the clock.
 func TestContainerAndHostInTurn(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -117,8 +117,8 @@ func TestContainerAndHostInTurn(t *testing.T) {
 	fixed := tab.clock.offset
 	_ = tab.Close()
 	for range 3 {
-		c, _ := run(t, inContainer(dir, "be present"))
-		c.finish(t)
+		c, _ := runCommand(t, inContainer(dir, "be present"))
+		c.finishHelper(t)
 		tab := openTest(t, dir)
 		if moved := tab.clock.offset - fixed; moved != 0 {
 			t.Fatalf("the clock was moved by %d µs", moved)
@@ -134,7 +134,7 @@ func TestParseShift(t *testing.T) {
 		t.Error(d, err)
 	}
 	if _, err := parseShift([]byte("nothing")); err == nil {
-		t.Error("nonsense was understood")
+		t.Error("nonsense was parsed")
 	}
 }
 
@@ -148,7 +148,7 @@ func mountTmpfs(t *testing.T, options string) string {
 	return dir
 }
 
-// TestFullDisk: a full disk is named as such, changes nothing, and once there is room all goes on.
+// TestFullDisk: the error of a full disk says so, nothing is changed, and writes work again once there is room.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -158,7 +158,7 @@ func TestFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	empty := fill(t, mount)
+	empty := fillDisk(t, mount)
 	next := row
 	next.Data = make([]byte, 9000)
 	if _, err := tab.Swap(t.Context(), next); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "full") {
@@ -167,13 +167,13 @@ func TestFullDisk(t *testing.T) {
 	if _, err := tab.Swap(t.Context(), record.Row{Name: "b", Data: next.Data}); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("creation on a full disk: %v", err)
 	}
-	if now := load(t, tab, "a"); now.Version != row.Version || string(now.Data) != "before" {
+	if now := mustLoad(t, tab, "a"); now.Version != row.Version || string(now.Data) != "before" {
 		t.Errorf("the record is %q now", now.Data)
 	}
-	if left := list(t, filepath.Join(mount, "store", "tmp")); len(left) != 0 {
+	if left := listDir(t, filepath.Join(mount, "store", "tmp")); len(left) != 0 {
 		t.Errorf("left in tmp: %v", left)
 	}
-	if left := list(t, filepath.Join(mount, "store", "locks/a")); len(left) != firstSeq+1 {
+	if left := listDir(t, filepath.Join(mount, "store", "locks/a")); len(left) != firstSeq+1 {
 		t.Errorf("left in locks/a: %v", left)
 	}
 	empty()
@@ -182,8 +182,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestFullDiskAmongOthers: on a full disk a lock that has been written to for a while is renewed and given back, also by a client
-// that has seen little of that.
+// TestFullDiskAmongOthers: on a full disk, a lock that has been written to for a while is renewed and released, also
+// by a client that has seen few of those writes.
 func TestFullDiskAmongOthers(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -194,7 +194,7 @@ func TestFullDiskAmongOthers(t *testing.T) {
 		for range before {
 			row = mustSwap(t, one, row)
 		}
-		fill(t, mount)
+		fillDisk(t, mount)
 		for range 3 * removeEvery {
 			for _, tab := range []*table{other, other, one} {
 				var err error
@@ -206,7 +206,7 @@ func TestFullDiskAmongOthers(t *testing.T) {
 	}
 }
 
-func fill(t *testing.T, mount string) (empty func()) {
+func fillDisk(t *testing.T, mount string) (empty func()) {
 	t.Helper()
 	ballast := filepath.Join(mount, "ballast")
 	if err := os.WriteFile(ballast, make([]byte, 2<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
@@ -219,18 +219,19 @@ func fill(t *testing.T, mount string) (empty func()) {
 	}
 }
 
-// TestFullDiskIsToldAtOnce: on a full disk a new claim is refused at once, and says why.
-func TestFullDiskIsToldAtOnce(t *testing.T) {
+// TestFullDiskRefusedAtOnce: on a full disk a new claim is refused at once, and the error says why.
+func TestFullDiskRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	mount := mountTmpfs(t, "size=1m,mode=0700")
 	s := record.New(openTest(t, mount+"/store"))
-	empty := fill(t, mount)
+	empty := fillDisk(t, mount)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	c := claimOf("b")
 	for _, c.Wait = range []bool{false, true} {
-		if _, err := s.Acquire(ctx, c); !errors.Is(err, driver.ErrDenied) || !errors.Is(err, syscall.ENOSPC) || errors.Is(err, driver.ErrLost) {
+		if _, err := s.Acquire(ctx, c); !errors.Is(err, driver.ErrDenied) || !errors.Is(err, syscall.ENOSPC) ||
+			errors.Is(err, driver.ErrLost) {
 			t.Errorf("a claim that waits (%t): %v", c.Wait, err)
 		}
 	}
@@ -240,8 +241,9 @@ func TestFullDiskIsToldAtOnce(t *testing.T) {
 	}
 }
 
-// TestFullDiskEndsNoLock: a disk that becomes full right after the first claim on a lock ends nothing: the lock is renewed, also
-// by a process that has never written to it and while the clock's floor has to be raised, and then released.
+// TestFullDiskEndsNoLock: a disk that becomes full right after the first claim on a lock ends nothing. The lock is
+// renewed, also by a process that has never written to it and while the clock's floor has to be raised, and is then
+// released.
 func TestFullDiskEndsNoLock(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -260,7 +262,7 @@ func TestFullDiskEndsNoLock(t *testing.T) {
 			}
 			held = append(held, g)
 		}
-		fill(t, mount)
+		fillDisk(t, mount)
 		for n := range 20 {
 			s := []driver.Store{first, second}[n%2]
 			for _, clock := range []*dirClock{&tab.clock, &other.clock} { // beyond the floor, so that the next write raises it
@@ -281,7 +283,7 @@ func TestFullDiskEndsNoLock(t *testing.T) {
 	}
 }
 
-// TestReadOnly: a store on a read-only file system is denied, at opening and after.
+// TestReadOnly: a store on a read-only file system returns ErrDenied, when it is opened and later.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -291,7 +293,7 @@ func TestReadOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = tab.Close() // its presence is an open file for writing
+	_ = tab.Close() // its liveness file is open for writing
 	if err := unix.Mount("", mount, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +302,7 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// TestOtherUser: a directory of another user's is denied, both ways.
+// TestOtherUser: the directory of another user is refused with ErrDenied.
 func TestOtherUser(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -315,7 +317,8 @@ func TestOtherUser(t *testing.T) {
 
 func TestFileSystems(t *testing.T) {
 	t.Parallel()
-	for magic, want := range map[uint32]bool{0x6969: false, 0xff534d42: false, 0x65735546: false, 0x01021997: false, 0xc36400: false,
+	for magic, want := range map[uint32]bool{0x6969: false, 0xff534d42: false, 0x65735546: false, 0x01021997: false,
+		0xc36400:   false,
 		0x12345678: false, 0xef53: true, 0x58465342: true, 0x01021994: true, 0x794c7630: true} {
 		name, local := fileSystemKind(magic)
 		if local != want {
@@ -323,7 +326,8 @@ func TestFileSystems(t *testing.T) {
 		}
 		kind := func(int) (string, bool, error) { return name, local, nil }
 		fd, err := openRoot(t.TempDir(), false, kind)
-		if (err == nil) != want || err != nil && (!errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), name)) {
+		if (err == nil) != want || err != nil && (!errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(),
+			name)) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err == nil {

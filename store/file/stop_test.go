@@ -12,10 +12,10 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// ledger checks that the outcomes that clients were told make one history: each version was made once and replaced at
-// most once, and what stands at the end is what nobody replaced. A swap that was refused but took effect, or that was
-// confirmed but lost, cannot be hidden from that.
-type ledger struct {
+// history checks that the outcomes that the clients got make one history: each version was made once and replaced at
+// most once, and the final version is the one that nobody replaced. It detects a swap that was refused but took
+// effect, and one that was confirmed but lost.
+type history struct {
 	mu       sync.Mutex
 	made     map[string]string // version: its data
 	replaced map[string]int
@@ -24,9 +24,9 @@ type ledger struct {
 	refused  int
 }
 
-func newLedger() *ledger { return &ledger{made: map[string]string{}, replaced: map[string]int{}} }
+func newHistory() *history { return &history{made: map[string]string{}, replaced: map[string]int{}} }
 
-func (l *ledger) swapped(t testing.TB, from, to record.Row) {
+func (l *history) recordSwap(t testing.TB, from, to record.Row) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, twice := l.made[to.Version]; twice {
@@ -40,13 +40,13 @@ func (l *ledger) swapped(t testing.TB, from, to record.Row) {
 	}
 }
 
-func (l *ledger) settle(t testing.TB, now record.Row) {
+func (l *history) checkFinal(t testing.TB, now record.Row) {
 	t.Helper()
 	alive := 0
 	if now.Version != "" {
 		alive = 1
 		if data, ok := l.made[now.Version]; !ok || data != string(now.Data) {
-			t.Errorf("%q stands at the end as %s, and nobody was told to have written it", now.Data, now.Version)
+			t.Errorf("the final version is %q, as %s, and no client wrote it", now.Data, now.Version)
 		}
 		l.replaced[now.Version]++
 	}
@@ -59,21 +59,21 @@ func (l *ledger) settle(t testing.TB, now record.Row) {
 		}
 	}
 	if len(l.replaced) != len(l.made) {
-		t.Errorf("%d versions were replaced or stand, %d were made", len(l.replaced), len(l.made))
+		t.Errorf("%d versions were replaced or are final, %d were made", len(l.replaced), len(l.made))
 	}
 }
 
-// client is one process in these tests.
-type client struct {
-	t    testing.TB
-	tab  *table
-	proc *proc
-	l    *ledger
-	name string
-	n    int
+// testClient is one process in these tests.
+type testClient struct {
+	t       testing.TB
+	tab     *table
+	proc    *proc
+	history *history
+	name    string
+	n       int
 }
 
-func (c *client) load() record.Row {
+func (c *testClient) load() record.Row {
 	row, err := c.tab.Load(context.Background(), "lock")
 	if err != nil {
 		c.t.Errorf("%s: load: %v", c.name, err)
@@ -81,34 +81,34 @@ func (c *client) load() record.Row {
 	return row
 }
 
-// swap replaces what was read as row, and tells whether it was done.
-func (c *client) swap(row record.Row) bool {
+// swap replaces the version that was read as row, and reports whether it was done.
+func (c *testClient) swap(row record.Row) bool {
 	c.n++
 	to := record.Row{Name: "lock", Version: row.Version, Data: fmt.Appendf(nil, "%s %d", c.name, c.n)}
 	to, err := c.tab.Swap(context.Background(), to)
-	return c.told(err, func() { c.l.swapped(c.t, row, to) })
+	return c.checkOutcome(err, func() { c.history.recordSwap(c.t, row, to) })
 }
 
-func (c *client) delete(row record.Row) bool {
+func (c *testClient) delete(row record.Row) bool {
 	base, _, _ := parseFile(row.Version)
-	// Not Delete, which also says nil if somebody else has deleted it: the ledger wants to know who.
+	// Not Delete, which also returns nil if another client has deleted the record: the history needs to know who did.
 	err := c.tab.recordFile("lock").deleteRecord(context.Background(), base)
-	return c.told(err, func() {
-		c.l.mu.Lock()
-		defer c.l.mu.Unlock()
-		c.l.deletes++
-		c.l.replaced[row.Version]++
+	return c.checkOutcome(err, func() {
+		c.history.mu.Lock()
+		defer c.history.mu.Unlock()
+		c.history.deletes++
+		c.history.replaced[row.Version]++
 	})
 }
 
-func (c *client) told(err error, done func()) bool {
+func (c *testClient) checkOutcome(err error, done func()) bool {
 	switch {
 	case err == nil:
 		done()
 	case errors.Is(err, record.ErrConflict):
-		c.l.mu.Lock()
-		c.l.refused++
-		c.l.mu.Unlock()
+		c.history.mu.Lock()
+		c.history.refused++
+		c.history.mu.Unlock()
 	case c.proc.full != nil && errors.Is(err, syscall.ENOSPC): // which changes nothing
 	default:
 		c.t.Errorf("%s: %v", c.name, err)
@@ -116,21 +116,21 @@ func (c *client) told(err error, done func()) bool {
 	return err == nil
 }
 
-func (m *machine) client(t testing.TB, l *ledger, name string) *client {
+func (m *machine) client(t testing.TB, l *history, name string) *testClient {
 	p := m.process()
 	tab, err := m.open(p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &client{t: t, tab: tab, proc: p, l: l, name: name}
+	return &testClient{t: t, tab: tab, proc: p, history: l, name: name}
 }
 
-// stopAt lets act run up to its k-th file operation, and returns a function that lets it go on to its end. reached is
-// false if it had fewer operations and has ended.
-func (c *client) stopAt(k int, act func()) (goOn func(), reached bool) {
+// stopAt runs act up to its k-th file operation, and returns a function that lets it continue to its end. reached is
+// false if act had fewer operations and has ended.
+func (c *testClient) stopAt(k int, act func()) (goOn func(), reached bool) {
 	stopped, proceed, ended := make(chan bool), make(chan bool), make(chan bool)
 	n := 0
-	c.proc.gate = func(string) {
+	c.proc.beforeStep = func(string) {
 		if n++; n == k {
 			stopped <- true
 			<-proceed
@@ -139,28 +139,28 @@ func (c *client) stopAt(k int, act func()) (goOn func(), reached bool) {
 	go func() { act(); close(ended) }()
 	select {
 	case <-stopped:
-		return func() { close(proceed); <-ended; c.proc.gate = nil }, true
+		return func() { close(proceed); <-ended; c.proc.beforeStep = nil }, true
 	case <-ended:
-		c.proc.gate = nil
+		c.proc.beforeStep = nil
 		return func() {}, false
 	}
 }
 
-// acts are what a stopped process was about to do, each with what it had read before.
-var acts = map[string]func(c *client, row record.Row){
-	"swap":   func(c *client, row record.Row) { c.swap(row) },
-	"delete": func(c *client, row record.Row) { c.delete(row) },
-	"create": func(c *client, row record.Row) { c.swap(record.Row{}) },
+// operations are what a stopped process was about to do, each with what it had read before.
+var operations = map[string]func(c *testClient, row record.Row){
+	"swap":   func(c *testClient, row record.Row) { c.swap(row) },
+	"delete": func(c *testClient, row record.Row) { c.delete(row) },
+	"create": func(c *testClient, row record.Row) { c.swap(record.Row{}) },
 }
 
-// courses are what others do meanwhile. They must never be held up: each step must succeed at once.
-var courses = map[string]string{
+// scenarios are what the others do meanwhile. The stopped process must not delay them: each step must succeed at once.
+var scenarios = map[string]string{
 	"nothing": "", "one": "s", "two": "ss", "three": "sss", "past a cleaning": "ssssssssss", "past two": "ssssssssssssssssss",
 	"delete": "d", "two and delete": "ssd", "delete and create": "dc", "and on": "dcss", "and past a cleaning": "dcssssssssss",
 	"delete twice": "dcd", "create again": "ssssssdcdc",
 }
 
-func (c *client) follow(course string) {
+func (c *testClient) runSteps(course string) {
 	for _, step := range course {
 		row, done := c.load(), false
 		switch step {
@@ -177,12 +177,12 @@ func (c *client) follow(course string) {
 	}
 }
 
-// TestStoppedServer: a process stopped at any file operation of a swap, a creation or a deletion, and going on after any
-// course of events, stops nobody, and is told the truth.
-func TestStoppedServer(t *testing.T) {
+// TestProcessStoppedAnywhere: a process that is stopped at any file operation of a swap, a creation or a deletion,
+// and continues after any scenario, delays no other and gets the true outcome.
+func TestProcessStoppedAnywhere(t *testing.T) {
 	t.Parallel()
-	for actName, act := range acts {
-		for courseName, course := range courses {
+	for actName, act := range operations {
+		for courseName, course := range scenarios {
 			t.Run(actName+"/"+courseName, func(t *testing.T) {
 				t.Parallel()
 				for before := range removeEvery + 1 { // so that the swap is one that cleans, too
@@ -194,8 +194,8 @@ func TestStoppedServer(t *testing.T) {
 	}
 }
 
-func stopOne(t *testing.T, before, k int, act func(*client, record.Row), course string) bool {
-	m, l := newMachine(), newLedger()
+func stopOne(t *testing.T, before, k int, act func(*testClient, record.Row), course string) bool {
+	m, l := newMachine(), newHistory()
 	a, b := m.client(t, l, "a"), m.client(t, l, "b")
 	b.swap(record.Row{})
 	for range before {
@@ -204,20 +204,20 @@ func stopOne(t *testing.T, before, k int, act func(*client, record.Row), course 
 	row := a.load()
 	goOn, reached := a.stopAt(k, func() { act(a, row) })
 	if mine := b.load(); mine.Version != "" || course == "" || course[0] == 'c' {
-		b.follow(course)
+		b.runSteps(course)
 	}
 	goOn()
-	b.follow("")
-	l.settle(t, b.load())
+	b.runSteps("")
+	l.checkFinal(t, b.load())
 	if t.Failed() {
 		t.Logf("stopped at operation %d after %d swaps, course %q", k, before, course)
 	}
 	return reached
 }
 
-// TestTwoStopped: two processes that read different versions are stopped anywhere in their swaps, and go on in either
-// order after others have gone past one cleaning or several.
-func TestTwoStopped(t *testing.T) {
+// TestTwoProcessesStopped: two processes that read different versions are stopped anywhere in their swaps. They
+// continue in either order after others have removed old versions once or several times.
+func TestTwoProcessesStopped(t *testing.T) {
 	t.Parallel()
 	for between := range 3 {
 		for after := range 2*removeEvery + 2 {
@@ -236,7 +236,7 @@ func TestTwoStopped(t *testing.T) {
 }
 
 func stopTwo(t *testing.T, between, after, ka, kb int, order bool) {
-	m, l := newMachine(), newLedger()
+	m, l := newMachine(), newHistory()
 	a, b, c := m.client(t, l, "a"), m.client(t, l, "b"), m.client(t, l, "c")
 	c.swap(record.Row{})
 	rowA := a.load()
@@ -256,15 +256,16 @@ func stopTwo(t *testing.T, between, after, ka, kb int, order bool) {
 	c.swap(c.load())
 	goB()
 	c.swap(c.load())
-	l.settle(t, c.load())
+	l.checkFinal(t, c.load())
 	if t.Failed() {
 		t.Fatalf("stopped at %d and %d, the later first: %v", ka, kb, order)
 	}
 }
 
-// TestStoppedWhileCleaning: a process is stopped anywhere in a swap that cleans, or in a deletion; another then begins
-// a swap with what it had read long before, and is stopped anywhere in that; the first goes on, and then the other.
-func TestStoppedWhileCleaning(t *testing.T) {
+// TestStoppedWhileRemoving: a process is stopped anywhere in a swap that removes old versions, or in a deletion.
+// Another process then begins a swap of a version that it read long before, and is stopped anywhere in that. The
+// first one continues, and then the other.
+func TestStoppedWhileRemoving(t *testing.T) {
 	t.Parallel()
 	for age := range removeEvery {
 		for _, remover := range []string{"swap", "delete"} {
@@ -281,7 +282,7 @@ func TestStoppedWhileCleaning(t *testing.T) {
 }
 
 func stopCleaner(t *testing.T, remover string, age, kr, ka int) {
-	m, l := newMachine(), newLedger()
+	m, l := newMachine(), newHistory()
 	a, r, c := m.client(t, l, "a"), m.client(t, l, "r"), m.client(t, l, "c")
 	c.swap(record.Row{})
 	var old record.Row
@@ -295,18 +296,18 @@ func stopCleaner(t *testing.T, remover string, age, kr, ka int) {
 		old = a.load()
 	}
 	row := r.load()
-	goR, _ := r.stopAt(kr, func() { acts[remover](r, row) })
+	goR, _ := r.stopAt(kr, func() { operations[remover](r, row) })
 	goA, _ := a.stopAt(ka, func() { a.swap(old) })
 	goR()
 	goA()
-	l.settle(t, c.load())
+	l.checkFinal(t, c.load())
 	if t.Failed() {
 		t.Fatalf("%s stopped at %d, the other at %d", remover, kr, ka)
 	}
 }
 
-// TestInterleavings lets several processes run one file operation at a time in random order, with long stops, half of the time
-// on a disk that is full now and then.
+// TestInterleavings runs several processes one file operation at a time in random order, with long stops, half of the
+// time on a disk that is full now and then.
 func TestInterleavings(t *testing.T) {
 	t.Parallel()
 	seeds := 3000
@@ -327,15 +328,15 @@ func TestInterleavings(t *testing.T) {
 	}
 }
 
-func interleave(t *testing.T, seed uint64) *ledger {
-	m, l := newMachine(), newLedger()
+func interleave(t *testing.T, seed uint64) *history {
+	m, l := newMachine(), newHistory()
 	r := rand.New(rand.NewPCG(seed, 3))
 	type runner struct{ at, run, ended chan bool }
 	var runners []runner
 	for i := range 2 + r.IntN(3) {
 		c := m.client(t, l, fmt.Sprint("p", i))
 		x := runner{make(chan bool), make(chan bool), make(chan bool)}
-		c.proc.gate = func(string) { x.at <- true; <-x.run }
+		c.proc.beforeStep = func(string) { x.at <- true; <-x.run }
 		own := rand.New(rand.NewPCG(seed, uint64(i)))
 		if seed%2 == 1 {
 			c.proc.full = func() bool { return own.IntN(3) == 0 }
@@ -365,6 +366,6 @@ func interleave(t *testing.T, seed uint64) *ledger {
 			runners = append(runners[:current], runners[current+1:]...)
 		}
 	}
-	l.settle(t, m.client(t, l, "last").load())
+	l.checkFinal(t, m.client(t, l, "last").load())
 	return l
 }

@@ -24,32 +24,32 @@ func openStore(t *testing.T, dir string) *store {
 	return s.(*store)
 }
 
-// TestLook: to look where there is no store shows that nothing stands there, and leaves no trace. The first claim makes the
-// store, and those who looked before see it.
-func TestLook(t *testing.T) {
+// TestReadsLeaveNoTrace: reading where there is no store finds no locks and leaves no trace. The first claim makes
+// the store, and the clients that read before see it.
+func TestReadsLeaveNoTrace(t *testing.T) {
 	t.Parallel()
 	empty := t.TempDir()
 	for _, dir := range []string{empty, filepath.Join(t.TempDir(), "deep", "store")} {
 		s, watcher := openStore(t, dir), openStore(t, dir)
-		look(t, s)
+		checkReads(t, s)
 		if _, err := os.Stat(dir); dir != empty && !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("a look has made %s: %v", dir, err)
-		} else if dir == empty && len(list(t, dir)) > 0 {
-			t.Errorf("a look has made %q", list(t, dir))
+		} else if dir == empty && len(listDir(t, dir)) > 0 {
+			t.Errorf("a look has made %q", listDir(t, dir))
 		}
-		heard := make(chan error)
+		results := make(chan error)
 		go func() {
 			lock, err := watcher.NextChange(t.Context(), driver.Lock{Name: "a"})
 			if err == nil && len(lock.Holders) != 1 {
 				err = errors.New("nobody holds it")
 			}
-			heard <- err
+			results <- err
 		}()
 		g, err := s.Acquire(t.Context(), claimOf("a"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := <-heard; err != nil {
+		if err := <-results; err != nil {
 			t.Errorf("watching: %v", err)
 		}
 		if lock, err := watcher.Inspect(t.Context(), "a"); err != nil || len(lock.Holders) != 1 || lock.Token != g.Token {
@@ -61,8 +61,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// look does all that makes no claim.
-func look(t *testing.T, s *store) {
+// checkReads makes every call that makes no claim.
+func checkReads(t *testing.T, s *store) {
 	t.Helper()
 	if lock, err := s.Inspect(t.Context(), "a"); err != nil || len(lock.Holders) > 0 {
 		t.Errorf("inspect: %+v, %v", lock, err)
@@ -100,8 +100,8 @@ func look(t *testing.T, s *store) {
 	}
 }
 
-// TestNeverMade: a store that was closed before its first claim is closed like others.
-func TestNeverMade(t *testing.T) {
+// TestCloseBeforeFirstClaim: a store that is closed before its first claim returns ErrClosed, and makes nothing.
+func TestCloseBeforeFirstClaim(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/store"
 	s := openStore(t, dir)
@@ -121,9 +121,9 @@ func TestNeverMade(t *testing.T) {
 	}
 }
 
-// TestReplaced: whoever holds a lock in a directory that was moved away is told at the next renewal once another stands in
-// its place, and can claim nothing more there.
-func TestReplaced(t *testing.T) {
+// TestDirectoryReplaced: the holder of a lock in a directory that was moved away loses it at the next renewal once
+// another directory exists in its place, and can make no claims there any more.
+func TestDirectoryReplaced(t *testing.T) {
 	t.Parallel()
 	at := t.TempDir()
 	dir, away := at+"/store", at+"/away"
@@ -163,9 +163,9 @@ func TestReplaced(t *testing.T) {
 	renew("")
 }
 
-// TestServerLosesAllData: the same holds where the directory stays, and all that is in it is removed, or only its locks or what shows who
-// lives: whoever is taken for gone would lose each lock to whoever comes.
-func TestServerLosesAllData(t *testing.T) {
+// TestDirectoryEmptied: the same holds if the directory remains, and everything in it is removed, or only its locks
+// or its liveness files: a client that counts as dead loses each lock to the next claimant.
+func TestDirectoryEmptied(t *testing.T) {
 	t.Parallel()
 	for how, empty := range map[string]func(dir string) error{
 		"all removed": func(dir string) (err error) {
@@ -201,19 +201,21 @@ func TestServerLosesAllData(t *testing.T) {
 			}
 			s.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) {
 				if !errors.Is(r.Err, driver.ErrLost) {
-					t.Errorf("the holder is told %v", r.Err)
+					t.Errorf("the holder got %v", r.Err)
 				}
 			})
 			began := time.Now()
-			if _, err := s.Acquire(t.Context(), claimOf("b")); !errors.Is(err, errReplaced) || time.Since(began) > 5*time.Second {
+			if _, err := s.Acquire(t.Context(), claimOf("b")); !errors.Is(err, errReplaced) ||
+				time.Since(began) > 5*time.Second {
 				t.Errorf("a claim, after %v: %v", time.Since(began), err)
 			}
 		})
 	}
 }
 
-// TestReplacedUnrenewed: nor can a client that never renews, once the floor is raised, as happens every few seconds.
-func TestReplacedUnrenewed(t *testing.T) {
+// TestDirectoryReplacedWithoutRenewal: a client that never renews can make no claims there either, once the floor has
+// to be raised, which happens every few seconds.
+func TestDirectoryReplacedWithoutRenewal(t *testing.T) {
 	t.Parallel()
 	at := t.TempDir()
 	tab := openTest(t, at+"/store")

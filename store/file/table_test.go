@@ -29,12 +29,13 @@ func mustSwap(t *testing.T, tab *table, row record.Row) record.Row {
 	return row
 }
 
-// TestTable walks through the contract.
-func TestTable(t *testing.T) {
+// TestTableOperations goes through the contract of record.Table.
+func TestTableOperations(t *testing.T) {
 	t.Parallel()
 	tab := openTest(t, t.TempDir()+"/store")
 	first := mustSwap(t, tab, record.Row{Name: "a", Data: []byte("1")})
-	if now, err := tab.Swap(t.Context(), record.Row{Name: "a"}); !errors.Is(err, record.ErrConflict) || string(now.Data) != "1" {
+	if now, err := tab.Swap(t.Context(), record.Row{Name: "a"}); !errors.Is(err, record.ErrConflict) ||
+		string(now.Data) != "1" {
 		t.Errorf("created twice: %v, %q", err, now.Data)
 	}
 	second := mustSwap(t, tab, record.Row{Name: "a", Version: first.Version, Data: []byte("2")})
@@ -50,10 +51,10 @@ func TestTable(t *testing.T) {
 	if err := tab.Delete(t.Context(), second); err != nil {
 		t.Errorf("deleted twice: %v", err)
 	}
-	if row := load(t, tab, "a"); row.Version != "" || row.Data != nil {
+	if row := mustLoad(t, tab, "a"); row.Version != "" || row.Data != nil {
 		t.Errorf("deleted, but %v", row)
 	}
-	if left := list(t, filepath.Join(tab.path, "locks")); len(left) != 0 {
+	if left := listDir(t, filepath.Join(tab.path, "locks")); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
 	if again := mustSwap(t, tab, record.Row{Name: "a"}); again.Version == first.Version {
@@ -62,11 +63,12 @@ func TestTable(t *testing.T) {
 	if _, err := tab.Swap(t.Context(), record.Row{Name: "a", Version: "../../x"}); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("a version that is a path: %v", err)
 	}
-	if _, err := tab.Swap(t.Context(), record.Row{Name: "big", Data: make([]byte, record.MaxData+1)}); !errors.Is(err, driver.ErrInvalid) {
+	if _, err := tab.Swap(t.Context(), record.Row{Name: "big", Data: make([]byte, record.MaxData+1)}); !errors.Is(err,
+		driver.ErrInvalid) {
 		t.Errorf("too much data: %v", err)
 	}
 	mustSwap(t, tab, record.Row{Name: "big", Data: make([]byte, record.MaxData)})
-	if row := load(t, tab, "big"); len(row.Data) != record.MaxData {
+	if row := mustLoad(t, tab, "big"); len(row.Data) != record.MaxData {
 		t.Errorf("%d bytes came back", len(row.Data))
 	}
 	ended, end := context.WithCancel(t.Context())
@@ -80,8 +82,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestNames: names that file systems find hard are names like others, also listed by prefix.
-func TestNames(t *testing.T) {
+// TestAwkwardLockNames: names that are difficult for file systems work like others, also in lists by prefix.
+func TestAwkwardLockNames(t *testing.T) {
 	t.Parallel()
 	tab := openTest(t, t.TempDir()+"/store")
 	names := []string{"a", "A", "a/b", "../x", ".", "..", "a%2fb", "𝄞", "é", "e\u0301", "con", "a\nb", " ",
@@ -111,8 +113,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestModes: nobody else can read or write anything in a store.
-func TestModes(t *testing.T) {
+// TestFilePermissions: other users can neither read nor write anything in a store.
+func TestFilePermissions(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/deep/store"
 	tab := openTest(t, dir)
@@ -128,12 +130,13 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestUntrustedDirectory: symbolic links, files and directories that others can write in are denied.
+// TestUntrustedDirectory: symbolic links, files, and directories that others can write in are refused with ErrDenied.
 func TestUntrustedDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	open := filepath.Join(dir, "open")
-	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777), os.WriteFile(filepath.Join(dir, "file"), nil, 0o600),
+	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777), os.WriteFile(filepath.Join(dir, "file"), nil,
+		0o600),
 		os.Mkdir(filepath.Join(dir, "real"), 0o700), os.Symlink("real", filepath.Join(dir, "link"))); err != nil {
 		t.Fatal(err)
 	}
@@ -145,18 +148,19 @@ func TestUntrustedDirectory(t *testing.T) {
 	if _, err := New("", nil); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("no directory: %v", err)
 	}
-	if left := list(t, filepath.Join(dir, "real")); len(left) != 0 {
+	if left := listDir(t, filepath.Join(dir, "real")); len(left) != 0 {
 		t.Errorf("the link was followed: %v", left)
 	}
 }
 
-// TestUntrustedAncestors: nor is a directory trusted that anybody can move away, by its name or through a link to it; of those who
-// may be meant to, there is a warning.
+// TestUntrustedAncestors: a directory that any user can move away is refused, by its name or through a link to it. If
+// only a group or another owner can, there is a warning.
 func TestUntrustedAncestors(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	if err := errors.Join(os.MkdirAll(at("open/mine/store"), 0o700), os.Mkdir(at("link"), 0o700), os.Symlink(at("open/mine"), at("link/mine"))); err != nil {
+	if err := errors.Join(os.MkdirAll(at("open/mine/store"), 0o700), os.Mkdir(at("link"), 0o700),
+		os.Symlink(at("open/mine"), at("link/mine"))); err != nil {
 		t.Fatal(err)
 	}
 	mode := func(m os.FileMode) {
@@ -166,7 +170,8 @@ func TestUntrustedAncestors(t *testing.T) {
 	}
 	for _, name := range []string{"open/mine/store", "open/mine/new", "link/mine/store"} {
 		mode(0o777)
-		if _, err := openTable(t.Context(), at(name), nil); !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), at("open")) {
+		if _, err := openTable(t.Context(), at(name), nil); !errors.Is(err, driver.ErrDenied) ||
+			!strings.Contains(err.Error(), at("open")) {
 			t.Errorf("%s below a directory in which anybody can write: %v", name, err)
 		}
 		mode(os.ModeSticky | 0o777)
@@ -188,14 +193,15 @@ func TestUntrustedAncestors(t *testing.T) {
 	}
 }
 
-// TestSymlinks: a symbolic link in the place of a directory or a record of the store is not followed.
+// TestSymlinks: a symbolic link in the place of a directory or of a record of the store is not followed.
 func TestSymlinks(t *testing.T) {
 	t.Parallel()
 	dir, victim := t.TempDir()+"/store", t.TempDir()
 	tab := openTest(t, dir)
 	row := mustSwap(t, tab, record.Row{Name: "a"})
 	a := filepath.Join(dir, "locks", "a")
-	if err := errors.Join(os.Rename(a, filepath.Join(victim, "a")), os.Symlink(filepath.Join(victim, "a"), a)); err != nil {
+	if err := errors.Join(os.Rename(a, filepath.Join(victim, "a")), os.Symlink(filepath.Join(victim, "a"),
+		a)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := tab.Load(t.Context(), "a"); !errors.Is(err, driver.ErrCorrupt) {
@@ -207,12 +213,13 @@ func TestSymlinks(t *testing.T) {
 			t.Errorf("swap through a link: %v", err)
 		}
 	}
-	if left := list(t, filepath.Join(victim, "a")); len(left) != firstSeq+1 {
+	if left := listDir(t, filepath.Join(victim, "a")); len(left) != firstSeq+1 {
 		t.Errorf("the link was followed: %v", left)
 	}
 	b := mustSwap(t, tab, record.Row{Name: "b"})
 	file := filepath.Join(dir, "locks", "b", b.Version)
-	if err := errors.Join(os.Rename(file, filepath.Join(victim, "b")), os.Symlink(filepath.Join(victim, "b"), file)); err != nil {
+	if err := errors.Join(os.Rename(file, filepath.Join(victim, "b")), os.Symlink(filepath.Join(victim, "b"),
+		file)); err != nil {
 		t.Fatal(err)
 	}
 	if row, err := tab.Load(t.Context(), "b"); !errors.Is(err, driver.ErrCorrupt) {
@@ -227,8 +234,9 @@ func TestSymlinks(t *testing.T) {
 	}
 }
 
-// TestBadRecords: what cannot be understood is an error that says what and where, and is left as it is.
-func TestBadRecords(t *testing.T) {
+// TestDamagedRecords: for a record that cannot be parsed, the error says what it is and where, and the file is not
+// changed.
+func TestDamagedRecords(t *testing.T) {
 	t.Parallel()
 	tab := openTest(t, t.TempDir()+"/store")
 	for name, text := range map[string]string{
@@ -289,7 +297,7 @@ func TestBadRecords(t *testing.T) {
 	}
 }
 
-// TestLostClock: locks without the clock that their tokens came from are not touched.
+// TestLostClock: locks without the clock that their tokens came from are not used.
 func TestLostClock(t *testing.T) {
 	t.Parallel()
 	tab := openTest(t, t.TempDir()+"/store")
@@ -300,32 +308,33 @@ func TestLostClock(t *testing.T) {
 	if _, err := openTable(t.Context(), tab.path, nil); !errors.Is(err, driver.ErrCorrupt) {
 		t.Error(err)
 	}
-	if _, err := tab.Swap(t.Context(), record.Row{Name: "b", Token: tab.clock.floor.Load() + 1}); !errors.Is(err, driver.ErrCorrupt) {
+	if _, err := tab.Swap(t.Context(), record.Row{Name: "b", Token: tab.clock.floor.Load() + 1}); !errors.Is(err,
+		driver.ErrCorrupt) {
 		t.Error(err)
 	}
 }
 
-// TestWait: every kind of change wakes those who wait for it, whoever made it.
-func TestWait(t *testing.T) {
+// TestWaitNoticesChanges: every kind of change wakes the waiters, whichever client made it.
+func TestWaitNoticesChanges(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/store"
 	tab, other := openTest(t, dir), openTest(t, dir)
 	row := record.Row{Name: "Lock"}
 	change := func(what string, do func() record.Row) {
 		t.Helper()
-		heard := make(chan error, 2)
-		for range cap(heard) {
-			go func() { heard <- tab.Wait(t.Context(), row.Name, row.Version) }()
+		results := make(chan error, 2)
+		for range cap(results) {
+			go func() { results <- tab.Wait(t.Context(), row.Name, row.Version) }()
 		}
-		until(t, func() bool {
+		waitUntil(t, func() bool {
 			tab.events.mu.Lock()
 			defer tab.events.mu.Unlock()
 			s := tab.events.waiting[filepath.Join(dir, "locks", encodeName("Lock"))]
-			return s != nil && s.waiters == cap(heard)
+			return s != nil && s.waiters == cap(results)
 		})
 		next := do()
-		for range cap(heard) {
-			if err := <-heard; err != nil {
+		for range cap(results) {
+			if err := <-results; err != nil {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
@@ -351,10 +360,10 @@ func TestWait(t *testing.T) {
 	if err := tab.Wait(ctx, "Lock", ""); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("with an ended context: %v", err)
 	}
-	heard := make(chan error)
-	go func() { heard <- tab.Wait(t.Context(), "Lock", "") }()
+	results := make(chan error)
+	go func() { results <- tab.Wait(t.Context(), "Lock", "") }()
 	_ = tab.Close()
-	if err := <-heard; !errors.Is(err, driver.ErrClosed) {
+	if err := <-results; !errors.Is(err, driver.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 	if n := len(tab.events.watched) + len(tab.events.waiting); n != 0 {
@@ -362,7 +371,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-func list(t *testing.T, dir string) []string {
+func listDir(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -375,8 +384,8 @@ func list(t *testing.T, dir string) []string {
 	return names
 }
 
-// TestFloorRaised: the clock can be read while its floor is raised, as happens every few seconds.
-func TestFloorRaised(t *testing.T) {
+// TestClockReadWhileFloorRaised: the clock can be read while its floor is raised, which happens every few seconds.
+func TestClockReadWhileFloorRaised(t *testing.T) {
 	t.Parallel()
 	tab := openTest(t, t.TempDir()+"/store")
 	var reads sync.WaitGroup
@@ -404,8 +413,8 @@ func TestFloorRaised(t *testing.T) {
 	reads.Wait()
 }
 
-// TestListsAtOnce: those who list a store at the same time, through one client, each see all of it.
-func TestListsAtOnce(t *testing.T) {
+// TestConcurrentLists: lists that run at the same time through one client each contain all locks.
+func TestConcurrentLists(t *testing.T) {
 	t.Parallel()
 	tab := openTest(t, t.TempDir()+"/store")
 	const locks = 300
@@ -432,7 +441,7 @@ func TestListsAtOnce(t *testing.T) {
 	lists.Wait()
 }
 
-// TestLoadDuringDelete: who looks at a record while it is removed sees it or sees none, and meets no error.
+// TestLoadDuringDelete: a client that loads a record while it is removed gets the record or none, and no error.
 func TestLoadDuringDelete(t *testing.T) {
 	t.Parallel()
 	tab := openTest(t, t.TempDir()+"/store")

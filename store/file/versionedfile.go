@@ -285,7 +285,7 @@ func (vf versionedFile) swapVersion(ctx context.Context, base version, to record
 		return version{}, describeError("write "+vf.dirName, err)
 	}
 	if durable {
-		// Also sync the name of the record's directory: whoever made it may not have needed it to be durable.
+		// Also sync the name of the record's directory: the client that made it may not have needed it durable.
 		if err := cmp.Or(vf.syncHandle(d), vf.syncHandle(vf.parent)); err != nil {
 			return version{}, vf.unsyncedError(err)
 		}

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestWatchBesideErrors: the watcher may hand over errors while a watch is added, and holds a mutex of its own then, so adding must
-// not keep them from being taken in.
-func TestWatchBesideErrors(t *testing.T) {
+// TestWatchDuringErrors: the watcher may deliver errors while a watch is added, and then holds a mutex of its own. So
+// adding a watch must not prevent the errors from being received.
+func TestWatchDuringErrors(t *testing.T) {
 	t.Parallel()
 	locks := t.TempDir()
 	h := newEventHub(locks)
