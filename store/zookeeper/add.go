@@ -11,335 +11,406 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// Add makes a node and looks, in one piece: the look shows all that came before the node.
-func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64, note sequence.Payload, guard sequence.AddCondition) (sequence.Snapshot, error) {
-	claim := driver.Claim{Kind: note.Kind, Limit: note.Limit, Weight: note.Weight}
-	if t.info.Kinds != nil && !slices.Contains(t.info.Kinds, note.Kind) {
-		return sequence.Snapshot{}, fmt.Errorf("%w: the layout %s has no %s", driver.ErrUnsupported, t.opts.Layout, note.Kind)
-	}
-	c, err := t.session(s.ID)
+// add is one call of Add.
+type add struct {
+	t         *tree
+	conn      *zk.Conn
+	name      string
+	path      string
+	claim     claimKey
+	payload   sequence.Payload
+	data      []byte // the payload, encoded
+	condition sequence.AddCondition
+}
+
+// Add creates a node and lists the lock with one request: the list shows all nodes that came before.
+func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64, payload sequence.Payload, condition sequence.AddCondition) (sequence.Snapshot, error) {
+	a, err := t.newAdd(name, s, payload, condition)
 	if err != nil {
 		return sequence.Snapshot{}, err
 	}
-	path, stem := t.pathOf(name), stem(s.ID, note)
-	if _, _, ok := ours(stem); !ok {
-		return sequence.Snapshot{}, fmt.Errorf("%w: the claim's id %q is not 26 characters of lower-case base32", driver.ErrInvalid, note.ID)
+	if t.isAddPending(a.claim) {
+		if found, exists, err := a.settleEarlierAdd(ctx); err != nil || exists {
+			return found, err
+		}
 	}
-	data, err := json.Marshal(note)
+	if condition >= 0 {
+		if found, met, err := a.checkCondition(ctx); err != nil || !met {
+			return found, err
+		}
+	}
+	nodes, listing, err := a.createNodes(ctx)
 	if err != nil {
-		return sequence.Snapshot{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		return sequence.Snapshot{}, err
 	}
-	mine := func(n sequence.Node) bool { return n.ID == note.ID && n.Session == s.ID }
-	if t.doubted(s.ID, note.ID) {
-		look, err := t.lookBy(ctx, c, name, path)
-		if err != nil {
-			return sequence.Snapshot{}, err
-		}
-		if slices.ContainsFunc(look.Nodes, mine) {
-			all, err := t.complete(ctx, c, look)
-			if err != nil { // it is looked for again, and not added again
-				return all, err
-			}
-			t.settle(s.ID, note.ID)
-			if i := slices.IndexFunc(all.Nodes, mine); i >= 0 {
-				t.learnMade(path+"/"+all.Nodes[i].Key, all.Nodes[i])
-				for _, c := range look.children {
-					if c.Key == all.Nodes[i].Key && c.twin != "" {
-						t.learnTwin(path+"/"+c.Key, path+"/"+c.twin)
-					}
-				}
-			}
-			return all, nil
-		}
-		// One of the two nodes that a claim must have may stand, and would bar it.
-		var keys []string
-		for _, c := range look.children {
-			keys = append(keys, c.Key)
-		}
-		if _, err := t.removeAll(ctx, c, path, keys, s.ID, note.ID); err != nil {
-			return sequence.Snapshot{}, err
-		}
-		t.addAnew(s.ID, note.ID)
+	return a.finishAdd(ctx, nodes, listing)
+}
+
+// newAdd checks whether the layout can hold the claim.
+func (t *tree) newAdd(name string, s sequence.Session, payload sequence.Payload, condition sequence.AddCondition) (*add, error) {
+	if t.info.Kinds != nil && !slices.Contains(t.info.Kinds, payload.Kind) {
+		return nil, fmt.Errorf("%w: the layout %s has no %s", driver.ErrUnsupported, t.opts.Layout, payload.Kind)
 	}
-	if guard >= 0 {
-		look, err := t.lookBy(ctx, c, name, path)
-		if err != nil || guard == sequence.AddIfAlone && len(look.Nodes) > 0 || guard > 0 && look.changed > int64(guard) {
-			return look.Snapshot, err
+	conn, err := t.sessionConn(s.ID)
+	if err != nil {
+		return nil, err
+	}
+	if !isClaimID(payload.ID) {
+		return nil, fmt.Errorf("%w: the claim's id %q is not 26 characters of lower-case base32", driver.ErrInvalid, payload.ID)
+	}
+	if _, _, ok := parseStem(formatStem(s.ID, payload)); !ok {
+		return nil, fmt.Errorf("%w: a claim of kind %q, limit %d and weight %d", driver.ErrInvalid, payload.Kind, payload.Limit, payload.Weight)
+	}
+	data, err := json.Marshal(payload)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	return &add{t: t, conn: conn, name: name, path: t.pathOf(name), claim: claimKey{s.ID, payload.ID},
+		payload: payload, data: data, condition: condition}, nil
+}
+
+// isOwn reports whether a node is the claim's.
+func (a *add) isOwn(n sequence.Node) bool { return n.ID == a.claim.id && n.Session == a.claim.session }
+
+// settleEarlierAdd finds out, by the session of the claim, what has become of an add without an answer. If the claim exists, it
+// returns how the lock is held. If not, the claim may be added again.
+func (a *add) settleEarlierAdd(ctx context.Context) (found sequence.Snapshot, exists bool, err error) {
+	listed, err := a.t.listBySession(ctx, a.conn, a.name, a.path)
+	if err != nil {
+		return sequence.Snapshot{}, false, err
+	}
+	if !slices.ContainsFunc(listed.Nodes, a.isOwn) {
+		return sequence.Snapshot{}, false, a.clearForReAdd(ctx, listed)
+	}
+	found, err = a.t.readNodes(ctx, a.conn, listed)
+	if err != nil { // the add remains pending: the next call looks again and does not create a node
+		return found, true, err
+	}
+	a.t.settleAdd(a.claim)
+	a.cacheFound(listed, found)
+	return found, true, nil
+}
+
+// cacheFound caches the claim's node, and remembers its second node.
+func (a *add) cacheFound(listed childrenSnapshot, found sequence.Snapshot) {
+	i := slices.IndexFunc(found.Nodes, a.isOwn)
+	if i < 0 {
+		return
+	}
+	n := found.Nodes[i]
+	a.t.cacheOwnNode(a.path+"/"+n.Key, n)
+	for _, c := range listed.children {
+		if c.Key == n.Key && c.second != "" {
+			a.t.noteSecondNode(a.path+"/"+c.Key, a.path+"/"+c.second)
 		}
 	}
+}
+
+// clearForReAdd removes what there may be of a claim that does not exist: of the two nodes that a claim must have, one alone would
+// keep the claim itself out.
+func (a *add) clearForReAdd(ctx context.Context, listed childrenSnapshot) error {
+	var keys []string
+	for _, c := range listed.children {
+		keys = append(keys, c.Key)
+	}
+	if _, err := a.t.removeClaimNodes(ctx, a.conn, a.path, keys, a.claim); err != nil {
+		return err
+	}
+	a.t.noteReAdded(a.claim)
+	return nil
+}
+
+// checkCondition reports whether the condition of the add is met now, and returns the lock as it is if it is not. A claim that
+// comes in between is seen by the list that comes with the create.
+func (a *add) checkCondition(ctx context.Context) (found sequence.Snapshot, met bool, err error) {
+	listed, err := a.t.listBySession(ctx, a.conn, a.name, a.path)
+	if err != nil {
+		return listed.Snapshot, false, err
+	}
+	if a.condition == sequence.AddIfAlone {
+		return listed.Snapshot, len(listed.Nodes) == 0, nil
+	}
+	return listed.Snapshot, listed.changed <= int64(a.condition), nil
+}
+
+// createNodes creates the claim's nodes, and their parents if there are none, and lists the lock behind that.
+func (a *add) createNodes(ctx context.Context) (nodes []zk.Result, listing *zk.Call, err error) {
+	twoNodes := a.t.layout.secondEnding != nil
 	for {
-		create := createCall(opCreate2, path+"/"+named(stem, t.layout.end(claim)), data, t.opts.ACL, modeSequential)
-		if t.layout.twin != nil {
-			twin := createCall(opCreate2, path+"/"+named(stem, t.layout.twin(claim)), data, t.opts.ACL, modeSequential)
-			create = multiCall(create, twin)
+		create, listing := a.newCreateCall(), zk.GetChildren(a.path)
+		a.t.noteAddPending(a.claim)
+		// All nodes that one transaction creates have the same token, so it must not create two of one lock.
+		w := &zk.Write{Calls: []*zk.Call{create, listing}, Alone: twoNodes, Exclusive: a.path, Unhurried: a.condition == sequence.AddBatched}
+		if err := a.conn.Write(ctx, w); err != nil {
+			return nil, nil, a.t.translateError(err, a.path)
 		}
-		children := readCall(opGetChildren, path, false)
-		t.doubt(s.ID, note.ID)
-		if err := c.write(ctx, &write{calls: []*call{create, children}, alone: create.op == opMulti, adds: path, patient: guard == sequence.AddBatched}); err != nil {
-			return sequence.Snapshot{}, t.fault(err, path)
-		}
-		t.settle(s.ID, note.ID)
-		made, err := made(create, path)
-		if err == codeNoNode {
-			if err := t.parents(ctx, c, path); err != nil {
-				return sequence.Snapshot{}, err
-			}
-			continue
-		}
-		if err != nil {
-			return sequence.Snapshot{}, t.fault(err, path)
-		}
-		if err := t.date(ctx, c, made); err != nil {
-			t.doubt(s.ID, note.ID)
-			if err == errGone || driver.IsFinal(err) { // a twin left alone bars its own claim; what is refused is not withdrawn
-				t.undo(c, made)
-			}
-			return sequence.Snapshot{}, err
-		}
-		for _, m := range made {
-			t.learnMade(m.path, sequence.Node{Key: m.path[len(path)+1:], Token: m.stat.czxid, Version: int64(m.stat.version) + 1, Session: s.ID, Payload: note})
-		}
-		if len(made) > 1 {
-			t.learnTwin(made[0].path, made[1].path)
-		}
-		if children.err != nil { // it must not stay
-			t.undo(c, made)
-			return sequence.Snapshot{}, t.fault(children.err, path)
-		}
-		look, err := t.look(ctx, c, name, path, children)
-		if i := slices.IndexFunc(look.Nodes, mine); err == nil && i >= 0 && look.Nodes[i].Token == 0 {
-			err = errTwice
+		a.t.settleAdd(a.claim)
+		nodes, err := create.CreatedBelow(a.path)
+		switch err {
+		case nil:
+			return nodes, listing, nil
+		case zk.CodeNoNode:
+			err = a.t.createParents(ctx, a.conn, a.path)
+		default:
+			err = a.t.translateError(err, a.path)
 		}
 		if err != nil {
-			t.doubt(s.ID, note.ID)
-			return sequence.Snapshot{}, err
+			return nil, nil, err
 		}
-		return t.behind(ctx, c, look, note.ID)
 	}
 }
 
-// made are the nodes that a create, or a multi of them, has made below a path.
-func made(c *call, path string) (all []stepResult, err error) {
-	if c.op == opMulti {
-		if all, err = c.results(); err != nil {
-			return nil, err
-		}
-	} else {
-		if c.err != nil {
-			return nil, c.err
-		}
-		m := stepResult{path: c.rest.text()}
-		if len(c.rest.b) > 0 {
-			m.stat = c.rest.stat()
-		}
-		if c.rest.err != nil {
-			return nil, c.rest.err
-		}
-		all = []stepResult{m}
+// newCreateCall returns the request that creates the claim's one or two nodes.
+func (a *add) newCreateCall() *zk.Call {
+	claim := driver.Claim{Kind: a.payload.Kind, Limit: a.payload.Limit, Weight: a.payload.Weight}
+	stem := a.path + "/" + formatStem(a.claim.session, a.payload)
+	create := zk.CreateSequential(joinEnding(stem, a.t.layout.ending(claim)), a.data, a.t.acl)
+	if a.t.layout.secondEnding == nil {
+		return create
 	}
-	if _, why := refused(all); why != codeOK {
-		return nil, why
-	}
-	for _, m := range all {
-		if !strings.HasPrefix(m.path, path+"/") {
-			return nil, errShort
-		}
-	}
-	return all, nil
+	return zk.Multi(create, zk.CreateSequential(joinEnding(stem, a.t.layout.secondEnding(claim)), a.data, a.t.acl))
 }
 
-// errGone says that somebody has removed a node before it was known. The engine asks again, and the claim stands anew.
-var errGone = errors.New("the claim's node was removed while it was being made")
+// errRemovedTooSoon says that the node was removed before its token was read. The engine asks again, and the claim is added again.
+var errRemovedTooSoon = errors.New("the claim's node was removed while it was being made")
 
-// errTwice says that an earlier node of the claim stands before the one that was just made. The engine asks again, and is told how
-// that stands.
-var errTwice = errors.New("the claim stands already")
+// errAddedTwice says that an earlier node of the claim precedes the one that was just created. The engine asks again, and learns of
+// that node.
+var errAddedTwice = errors.New("the claim exists already")
 
-// date asks for the stats of nodes that a multi has made: servers answer that with their paths alone.
-func (t *tree) date(ctx context.Context, c *conn, made []stepResult) error {
-	if made[0].stat.czxid != 0 {
+// finishAdd takes in what was created, and returns how the lock is held. A claim that it cannot vouch for is removed, or left to the
+// next call as a pending add.
+func (a *add) finishAdd(ctx context.Context, nodes []zk.Result, listing *zk.Call) (sequence.Snapshot, error) {
+	if err := a.fetchStats(ctx, nodes); err != nil {
+		a.t.noteAddPending(a.claim)
+		// One node of two would keep its own claim out; and the engine does not withdraw an add that was refused for good.
+		if err == errRemovedTooSoon || driver.IsFinal(err) {
+			a.removeCreated(nodes)
+		}
+		return sequence.Snapshot{}, err
+	}
+	a.cacheCreated(nodes)
+	if listing.Err != nil { // the claim cannot know whether it is granted: it must not remain
+		a.removeCreated(nodes)
+		return sequence.Snapshot{}, a.t.translateError(listing.Err, a.path)
+	}
+	listed, err := a.t.decodeListing(ctx, a.conn, a.name, a.path, listing)
+	if i := slices.IndexFunc(listed.Nodes, a.isOwn); err == nil && i >= 0 && listed.Nodes[i].Token == 0 {
+		err = errAddedTwice
+	}
+	if err != nil {
+		a.t.noteAddPending(a.claim)
+		return sequence.Snapshot{}, err
+	}
+	return a.readFirstNode(ctx, listed), nil
+}
+
+// fetchStats asks for the Stat of nodes that a transaction has created: the servers answer that with paths alone.
+func (a *add) fetchStats(ctx context.Context, nodes []zk.Result) error {
+	if nodes[0].Stat.Czxid != 0 {
 		return nil
 	}
-	calls := make([]*call, len(made))
-	for i, m := range made {
-		calls[i] = readCall(opExists, m.path, false)
+	calls := make([]*zk.Call, len(nodes))
+	for i, n := range nodes {
+		calls[i] = zk.Exists(n.Path)
 	}
-	if err := c.do(ctx, calls...); err != nil {
-		return t.fault(err, made[0].path)
+	if err := a.conn.Do(ctx, calls...); err != nil {
+		return a.t.translateError(err, nodes[0].Path)
 	}
-	for i, a := range calls {
-		switch a.err {
-		case nil:
-			made[i].stat = a.rest.stat()
-		case codeNoNode:
-			return errGone
-		default:
-			return t.fault(a.err, made[i].path)
+	for i, call := range calls {
+		stat, err := call.Stat()
+		switch {
+		case err == zk.CodeNoNode:
+			return errRemovedTooSoon
+		case err != nil:
+			return a.t.translateError(err, nodes[i].Path)
 		}
-		if a.rest.err != nil {
-			return a.rest.err
-		}
+		nodes[i].Stat = stat
 	}
 	return nil
 }
 
-// undo removes nodes that cannot be vouched for.
-func (t *tree) undo(c *conn, made []stepResult) {
-	ctx, cancel := context.WithTimeout(t.life, time.Second)
-	defer cancel()
-	for _, m := range made {
-		_ = c.do(ctx, deleteCall(m.path, -1)) // else its session ends it
+func (a *add) cacheCreated(nodes []zk.Result) {
+	for _, n := range nodes {
+		a.t.cacheOwnNode(n.Path, sequence.Node{Key: n.Path[len(a.path)+1:], Token: n.Stat.Czxid, Version: int64(n.Stat.Version) + 1,
+			Session: a.claim.session, Payload: a.payload})
+	}
+	if len(nodes) > 1 {
+		a.t.noteSecondNode(nodes[0].Path, nodes[1].Path)
 	}
 }
 
-// parents makes the nodes above a claim: containers, which the servers remove when they have been empty for a while. Those that
-// may not be made may be there all the same, so the last one decides; if there is nothing to make it in, the one before that
-// could not be made says why.
-func (t *tree) parents(ctx context.Context, c *conn, path string) error {
-	op, mode := int32(opCreateContainer), int32(modeContainer)
+// removeCreated removes nodes that were created a moment ago.
+func (a *add) removeCreated(nodes []zk.Result) {
+	ctx, cancel := context.WithTimeout(a.t.life, time.Second)
+	defer cancel()
+	for _, n := range nodes {
+		_ = a.conn.Do(ctx, zk.Delete(n.Path, zk.AnyVersion)) // else they go with the session
+	}
+}
+
+// readFirstNode reads the node of the holder if the claim has to wait, so that it can say for whom. If that node directly precedes the
+// claim, the engine will watch it, and the same read sets the watch. A node of this session that is not cached was removed meanwhile.
+func (a *add) readFirstNode(ctx context.Context, listed childrenSnapshot) sequence.Snapshot {
+	i := slices.IndexFunc(listed.Nodes, func(n sequence.Node) bool { return !n.Foreign && n.ID == a.claim.id })
+	if i < 1 || listed.Nodes[0].Token != 0 || listed.Nodes[0].Session == listed.Nodes[i].Session {
+		return listed.Snapshot
+	}
+	path := a.path + "/" + listed.Nodes[0].Key
+	var read *zk.Call
+	if i == 1 {
+		read = a.conn.GetDataAndWatch(path)
+	} else {
+		read = zk.GetData(path)
+	}
+	if err := a.conn.Do(ctx, read); err != nil || read.Err != nil {
+		return listed.Snapshot // the claim exists, whoever holds the lock
+	}
+	if n, err := listed.children[0].decodeNode(read); err == nil {
+		listed.Nodes[0] = n
+		a.t.cacheNode(path, n)
+	}
+	return listed.Snapshot
+}
+
+// createParents creates the nodes above a claim: containers, which the servers remove when they have been empty for a while. A node
+// that we may not create may exist nevertheless, so the outcome of the last one decides. If that had no parent, the one before it
+// that could not be created says why.
+func (t *tree) createParents(ctx context.Context, c *zk.Conn, path string) error {
+	create, asContainers := zk.CreateContainer, true
 	for {
-		var calls []*call
-		var at []string
+		var calls []*zk.Call
+		var paths []string
 		for i := 1; i <= len(path); i++ {
 			if i == len(path) || path[i] == '/' {
-				calls, at = append(calls, createCall(op, path[:i], nil, t.opts.ACL, mode)), append(at, path[:i])
+				calls, paths = append(calls, create(path[:i], nil, t.acl)), append(paths, path[:i])
 			}
 		}
-		if err := c.do(ctx, calls...); err != nil {
-			return t.fault(err, path)
+		if err := c.Do(ctx, calls...); err != nil {
+			return t.translateError(err, path)
 		}
 		i := len(calls) - 1
-		for i > 0 && calls[i].err == codeNoNode {
+		for i > 0 && calls[i].Err == zk.CodeNoNode {
 			i--
 		}
-		switch why := calls[i].err; {
-		case why == nil || why == codeNodeExists || why == codeNoNode: // below it one was removed meanwhile, if any: it is tried again
+		switch err := calls[i].Err; {
+		case err == nil || err == zk.CodeNodeExists || err == zk.CodeNoNode: // if one was removed meanwhile, the caller tries again
 			return nil
-		case why == codeUnimplemented && op != opCreate:
-			op, mode = opCreate, modePersistent
+		case err == zk.CodeUnimplemented && asContainers:
+			create, asContainers = zk.CreatePersistent, false
 		default:
-			return t.fault(why, at[i])
+			return t.translateError(err, paths[i])
 		}
 	}
 }
 
-// behind sees to it that who has to wait can say for whom. If that one is just before it, it is watched by the same read. A
-// node of this session that is not known any more has been removed meanwhile.
-func (t *tree) behind(ctx context.Context, c *conn, look light, id string) (sequence.Snapshot, error) {
-	i := slices.IndexFunc(look.Nodes, func(n sequence.Node) bool { return !n.Foreign && n.ID == id })
-	if i < 1 || look.Nodes[0].Token != 0 || look.Nodes[0].Session == look.Nodes[i].Session {
-		return look.Snapshot, nil
-	}
-	k := spotKey{onData, look.path + "/" + look.Nodes[0].Key}
-	a := readCall(opGetData, k.path, i == 1)
-	if i == 1 {
-		c.expect(k)
-		a = c.armCall(k)
-	}
-	if err := c.do(ctx, a); err != nil || a.err != nil {
-		return look.Snapshot, nil // it stands all the same
-	}
-	if n, err := look.children[0].node(&a.rest); err == nil {
-		look.Nodes[0] = n
-		t.learn(k.path, n)
-	}
-	return look.Snapshot, nil
-}
+// A pending add is one whose answer has not come: the claim's node may exist, or come to exist.
 
-// The doubts are about adds whose answers were not heard.
-func (t *tree) doubt(session, id string) {
+func (t *tree) noteAddPending(k claimKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.doubts[[2]string{session, id}] = true
+	t.pendingAdds[k] = true
 }
 
-func (t *tree) settle(session, id string) {
+func (t *tree) settleAdd(k claimKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.doubts, [2]string{session, id})
+	delete(t.pendingAdds, k)
 }
 
-// addAnew settles a doubt for good as long as the server carries out what came by a broken connection before what comes by the
-// next. One that is very late with that has the claim stand twice; so its release looks for both nodes.
-func (t *tree) addAnew(session, id string) {
+func (t *tree) isAddPending(k claimKey) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.doubts, [2]string{session, id})
-	t.anew[[2]string{session, id}] = true
+	return t.pendingAdds[k]
 }
 
-// mayStandTwice reports whether a claim has, or may have, two nodes.
-func (t *tree) mayStandTwice(key string) bool {
-	if t.layout.twin != nil {
+// noteReAdded settles a pending add whose claim does not exist. That is final as long as a server carries out what came over a broken
+// link before what comes over the next. If one is very late with that, the claim has a node too many; so its release looks for both.
+func (t *tree) noteReAdded(k claimKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.pendingAdds, k)
+	t.reAdded[k] = true
+}
+
+// forgetReAdded notes that all nodes of a claim were removed.
+func (t *tree) forgetReAdded(k claimKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.reAdded, k)
+}
+
+// mayHaveTwoNodes reports whether a claim has, or may have, two nodes.
+func (t *tree) mayHaveTwoNodes(key string) bool {
+	if t.layout.secondEnding != nil {
 		return true
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.anew) == 0 {
+	if len(t.reAdded) == 0 {
 		return false
 	}
-	c, _ := parse(key)
-	return t.anew[[2]string{c.Session, c.ID}]
+	c, _ := parseKey(key)
+	return t.reAdded[claimKey{c.Session, c.ID}]
 }
 
-// standsNot notes that a claim was removed.
-func (t *tree) standsNot(session, id string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.anew, [2]string{session, id})
-}
-
-func (t *tree) doubted(session, id string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.doubts[[2]string{session, id}]
-}
-
-// Withdraw removes what an add may have made. The sync and the listing go the way that the add went, after it: what they do
-// not see will not come.
+// Withdraw removes what an add may have created. The sync and the list go the way that the add went, after it: what they do not see
+// will not come.
 func (t *tree) Withdraw(ctx context.Context, name string, s sequence.Session, _ int64, id string) (bool, error) {
-	c, err := t.session(s.ID)
+	c, err := t.sessionConn(s.ID)
 	if err != nil {
 		return false, err
 	}
 	path := t.pathOf(name)
-	children := readCall(opGetChildren, path, false)
-	behind := syncCall()
-	if err := c.do(ctx, behind, children); err != nil {
-		return false, t.fault(err, path)
-	}
-	switch {
-	case behind.err != nil:
-		return false, t.fault(behind.err, path)
-	case children.err != nil && children.err != codeNoNode:
-		return false, t.fault(children.err, path)
-	}
-	stood, err := t.removeAll(ctx, c, path, children.rest.texts(), s.ID, id)
+	keys, err := t.listKeysBySession(ctx, c, path)
 	if err != nil {
 		return false, err
 	}
-	t.settle(s.ID, id)
-	t.standsNot(s.ID, id)
-	return stood, nil
+	claim := claimKey{s.ID, id}
+	existed, err := t.removeClaimNodes(ctx, c, path, keys, claim)
+	if err != nil {
+		return false, err
+	}
+	t.settleAdd(claim)
+	t.forgetReAdded(claim)
+	return existed, nil
 }
 
-// removeAll removes those of a lock's nodes that are a claim's, whatever they end in.
-func (t *tree) removeAll(ctx context.Context, c *conn, path string, keys []string, session, id string) (stood bool, err error) {
-	prefix := claimPrefix(session, id)
-	for _, key := range keys {
-		if strings.HasPrefix(key, prefix) {
-			t.unlearn(path + "/" + key)
-			d := deleteCall(path+"/"+key, -1)
-			if err := c.do(ctx, d); err != nil {
-				return false, t.fault(err, path)
-			}
-			if d.err != nil && d.err != codeNoNode {
-				return false, t.fault(d.err, path)
-			}
-			stood = stood || d.err == nil
-		}
+// listKeysBySession returns the children of a lock as a session sees them behind all that it has sent.
+func (t *tree) listKeysBySession(ctx context.Context, c *zk.Conn, path string) ([]string, error) {
+	sync, children := zk.Sync(), zk.GetChildren(path)
+	if err := c.Do(ctx, sync, children); err != nil {
+		return nil, t.translateError(err, path)
 	}
-	return stood, nil
+	if sync.Err != nil {
+		return nil, t.translateError(sync.Err, path)
+	}
+	keys, _, err := children.Children()
+	if err == zk.CodeNoNode {
+		return nil, nil
+	}
+	return keys, t.translateError(err, path)
+}
+
+// removeClaimNodes removes all nodes of a claim, whatever they end in.
+func (t *tree) removeClaimNodes(ctx context.Context, c *zk.Conn, path string, keys []string, claim claimKey) (existed bool, err error) {
+	prefix := claimPrefix(claim)
+	for _, key := range keys {
+		if !strings.HasPrefix(key, prefix) {
+			continue
+		}
+		t.uncacheNode(path + "/" + key)
+		remove := zk.Delete(path+"/"+key, zk.AnyVersion)
+		if err := c.Do(ctx, remove); err != nil {
+			return false, t.translateError(err, path)
+		}
+		if remove.Err != nil && remove.Err != zk.CodeNoNode {
+			return false, t.translateError(remove.Err, path)
+		}
+		existed = existed || remove.Err == nil
+	}
+	return existed, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"io"
 	"net"
 	"slices"
@@ -22,7 +23,7 @@ import (
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	var lose atomic.Bool
-	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: deaf(opCreate2, &lose, nil)})
+	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: deaf(zk.OpCreate2, &lose, nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,7 @@ func TestLostAnswers(t *testing.T) {
 func TestLostAgain(t *testing.T) {
 	t.Parallel()
 	var create, read atomic.Bool
-	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: deaf(opGetData, &read, deaf(opCreate2, &create, nil))})
+	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: deaf(zk.OpGetData, &read, deaf(zk.OpCreate2, &create, nil))})
 	fails(t, err)
 	defer s.Close()
 	ctx := t.Context()
@@ -113,7 +114,7 @@ func TestPlainLostAnswers(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	var lose atomic.Bool
-	s, err := NewPlain(Options{Servers: c.Endpoints(), Dial: deaf(opMulti, &lose, nil), Namespace: t.Name()})
+	s, err := NewPlain(Options{Servers: c.Endpoints(), Dial: deaf(zk.OpMulti, &lose, nil), Namespace: t.Name()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,8 +154,8 @@ func TestPlainLostAnswers(t *testing.T) {
 	_, err = cli.Sync("/")
 	fails(t, err)
 	left, _, err := cli.Children(s.tree.root)
-	left = slices.DeleteFunc(left, func(key string) bool { return !strings.HasPrefix("/"+key, tickets) })
-	if err != nil || len(left) != 1 || "/"+left[0] != tickets+look.Nodes[0].Key || taken != 10 {
+	left = slices.DeleteFunc(left, func(key string) bool { return !strings.HasPrefix("/"+key, ticketPrefix) })
+	if err != nil || len(left) != 1 || "/"+left[0] != ticketPrefix+look.Nodes[0].Key || taken != 10 {
 		t.Errorf("of 10 requests without an answer %d were taken, and the tickets that are left are %q, %v", taken, left, err)
 	}
 	fails(t, s.tree.EndSession(ctx, ses.ID))
@@ -233,7 +234,7 @@ func TestStandsTwice(t *testing.T) {
 	t.Parallel()
 	name := t.Name()
 	var broke atomic.Bool
-	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: before(opCreate2, name, func(nc net.Conn) {
+	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: before(zk.OpCreate2, name, func(nc net.Conn) {
 		if broke.CompareAndSwap(false, true) {
 			nc.Close()
 		}
@@ -264,11 +265,11 @@ func TestStandsTwice(t *testing.T) {
 		if err != nil || len(look.Nodes) != 1 {
 			t.Fatalf("%+v, %v", look, err)
 		}
-		c, err := s.tree.session(ses.ID)
+		c, err := s.tree.sessionConn(ses.ID)
 		fails(t, err)
-		late := createCall(opCreate2, path+"/"+named(stem(ses.ID, note), endLock), nil, s.tree.opts.ACL, modeSequential)
-		if err := c.do(t.Context(), late); err != nil || late.err != nil {
-			t.Fatal(err, late.err)
+		late := zk.CreateSequential(path+"/"+joinEnding(formatStem(ses.ID, note), endLock), nil, s.tree.acl)
+		if err := c.Do(t.Context(), late); err != nil || late.Err != nil {
+			t.Fatal(err, late.Err)
 		}
 		if stood, _, err := release(look.Nodes[0]); err != nil || !stood {
 			t.Errorf("removed: %v, %v", stood, err)
@@ -303,9 +304,9 @@ func TestGoneBeforeDated(t *testing.T) {
 			}
 		})
 		var broke atomic.Bool
-		dial := before(opExists, name, func(net.Conn) { remove() }, nil)
+		dial := before(zk.OpExists, name, func(net.Conn) { remove() }, nil)
 		if k.broken {
-			dial = before(opDelete, endKazoo, func(nc net.Conn) {
+			dial = before(zk.OpDelete, endKazoo, func(nc net.Conn) {
 				if broke.CompareAndSwap(false, true) {
 					nc.Close()
 				}

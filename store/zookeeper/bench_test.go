@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"fmt"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"os"
 	"os/exec"
 	"slices"
@@ -11,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
+	gozk "github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -72,10 +73,10 @@ func BenchmarkCycle(b *testing.B) {
 		b.Fatal(err)
 	}
 	server := []string{leader.Endpoint}
-	cli, _, err := zk.Connect(server, 20*time.Second, zk.WithLogger(quiet{}))
+	cli, _, err := gozk.Connect(server, 20*time.Second, gozk.WithLogger(quiet{}))
 	fails(b, err)
 	defer cli.Close()
-	acl := zk.WorldACL(zk.PermAll)
+	acl := gozk.WorldACL(gozk.PermAll)
 	folders := []string{"/floor", "/floor/one"}
 	for w := range 64 {
 		folders = append(folders, fmt.Sprint("/floor/", w))
@@ -90,7 +91,7 @@ func BenchmarkCycle(b *testing.B) {
 			queue.Lock()
 			defer queue.Unlock()
 		}
-		path, err := cli.Create("/floor/"+lock+"/lock-", nil, zk.FlagEphemeral|zk.FlagSequence, acl)
+		path, err := cli.Create("/floor/"+lock+"/lock-", nil, gozk.FlagEphemeral|gozk.FlagSequence, acl)
 		fails(b, err)
 		_, _, err = cli.Children("/floor/" + lock)
 		fails(b, err)
@@ -114,7 +115,7 @@ func BenchmarkCycle(b *testing.B) {
 	contenders := map[string]contender{
 		"floor": inGo(floor), "holdfast": inGo(ours(s)), "plain": inGo(ours(one)), "curator": inCurator(b, leader.Endpoint),
 		"go-zookeeper": inGo(func(lock string) {
-			l := zk.NewLock(cli, "/peer/"+lock, acl)
+			l := gozk.NewLock(cli, "/peer/"+lock, acl)
 			fails(b, l.Lock())
 			fails(b, l.Unlock())
 		}),
@@ -166,7 +167,7 @@ func TestPackets(t *testing.T) {
 	got := c.take()
 	t.Logf("%d cycles on a free lock: %v", n, got)
 	// Beats are deletes, too; and a cycle that a slow machine draws out beyond watchAfter is watched.
-	if got[opCreate2] != n || got[opGetChildren] != n || got[opDelete] < n || got[opDelete] > n+20 || got[opGetData] > n {
+	if got[zk.OpCreate2] != n || got[zk.OpGetChildren] != n || got[zk.OpDelete] < n || got[zk.OpDelete] > n+20 || got[zk.OpGetData] > n {
 		t.Errorf("%d cycles sent %v", n, got)
 	}
 
@@ -196,8 +197,8 @@ func TestPackets(t *testing.T) {
 		fails(t, <-done)
 		fails(t, s.Release(ctx, wait, ""))
 		got := c.take()
-		delete(got, opSync)
-		got[opDelete] = 1 // the rest are beats
+		delete(got, zk.OpSync)
+		got[zk.OpDelete] = 1 // the rest are beats
 		sum := 0
 		for _, k := range got {
 			sum += k
@@ -219,12 +220,12 @@ func TestPackets(t *testing.T) {
 	}
 	for read := 1; read > 0; { // each when its watch begins
 		time.Sleep(time.Second)
-		read = c.take()[opGetData]
+		read = c.take()[zk.OpGetData]
 	}
 	s.Renew(ctx, gs, func(_ int, r driver.Renewal) { fails(t, r.Err) })
 	got = c.take()
 	t.Logf("a renewal of 250 locks: %v", got)
-	if got[opGetData] != 250 || got[opSync] > 6 {
+	if got[zk.OpGetData] != 250 || got[zk.OpSync] > 6 {
 		t.Errorf("a renewal of 250 locks sent %v", got)
 	}
 	for _, g := range gs {

@@ -6,90 +6,96 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// A claim that is removed by force leaves a note: a node of its own, made in the step that removes the claim's. A holder whose release had
-// no answer finds by it that it was not its own release that ended the claim. The note is ephemeral, of a session that nobody
-// renews: the servers remove it some time after the claim's TTL has passed, or at its end if they grant no more than that.
+// The removal of a claim by force leaves a note: a node of its own, created in the step that removes the claim's node. If a holder gets
+// no answer to its release, the note tells it that its own release was not what ended the claim. The note is ephemeral, of a session
+// that is not renewed: the servers remove it some time after the claim's TTL has passed, or when the TTL ends if they grant no more.
 
-// broken and itsEnd are what the names of notes begin and end with. They stand where a claim's node may be made: so whoever could make
-// the claim can read them. No lock's name has such an element. Other clients sort all children by what follows the name of their recipe,
-// and by the whole of what has none, or by all but its beginning: so the letters come behind every number, and go-zookeeper, which wants
-// each child to end in a number, takes that for a late one.
+// notePrefix and noteEnding begin and end the names of notes. A note is a sibling of the claims' nodes: a client that could create the
+// claim can read it. No lock's name has such an element. Other clients sort all children by what follows the name of their recipe,
+// and by the whole name where there is none, or by all but its beginning: so the letters sort behind every number, and go-zookeeper,
+// which wants each child to end in a number, takes that for a late one.
 const (
-	broken = "/broken-note%-"
-	itsEnd = "__9999999999"
+	notePrefix = "/broken-note%-"
+	noteEnding = "__9999999999"
 )
 
-// noteOf is the path of the note of a claim, by the key of its node. Curator's semaphore counts whatever stands among its permits, so there
-// it is made above them.
-func (t *tree) noteOf(name, key string) string {
+// notePathOf returns the path of the note of a claim, by the key of its node. Curator's semaphore counts all children among its permits,
+// so there the note is created above them.
+func (t *tree) notePathOf(name, key string) string {
 	folder := t.pathOf(name)
 	if t.opts.Layout == layoutLeases {
-		folder = strings.TrimSuffix(folder, inLeases)
+		folder = strings.TrimSuffix(folder, leasesFolder)
 	}
-	c, _ := parse(key)
-	return folder + broken + c.ID + "-" + c.Session + itsEnd
+	c, _ := parseKey(key)
+	return folder + notePrefix + c.ID + "-" + c.Session + noteEnding
 }
 
 // BreakNode removes a claim's nodes, and leaves a note of it, in one step.
 func (t *tree) BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error) {
 	path := t.pathOf(name)
-	keys, stands, err := t.nodesOf(ctx, path, n)
-	if err != nil || !stands {
+	keys, exists, err := t.nodesOfClaim(ctx, path, n)
+	if err != nil || !exists {
 		return false, err
 	}
-	return t.withNote(ctx, t.noteOf(name, n.Key), n.TTL, func(c *conn, note *call) (bool, error) {
-		var steps []*call
-		for _, key := range keys {
-			steps = append(steps, deleteCall(path+"/"+key, -1))
-		}
-		multi := multiCall(append(steps, note)...)
-		if err := c.do(ctx, multi); err != nil {
-			return false, t.fault(err, path)
-		}
-		results, err := multi.results()
-		if err != nil {
-			return false, t.fault(err, path)
-		}
-		switch _, why := refused(results); why {
-		case codeOK:
-			t.removed(path, keys...)
-			return true, nil
-		case codeNoNode: // one of them has gone meanwhile: it is looked at again
-			return false, nil
-		default:
-			return false, t.fault(why, path)
-		}
+	return t.withBreakNote(ctx, t.notePathOf(name, n.Key), n.TTL, func(c *zk.Conn, note *zk.Call) (bool, error) {
+		return t.replaceByNote(ctx, c, path, keys, note)
 	})
 }
 
-// WasBroken looks for the note.
+// replaceByNote removes nodes and creates a note in one step. It returns false if one of the nodes was removed meanwhile: the engine
+// then looks again.
+func (t *tree) replaceByNote(ctx context.Context, c *zk.Conn, path string, keys []string, note *zk.Call) (bool, error) {
+	var steps []*zk.Call
+	for _, key := range keys {
+		steps = append(steps, zk.Delete(path+"/"+key, zk.AnyVersion))
+	}
+	multi := zk.Multi(append(steps, note)...)
+	if err := c.Do(ctx, multi); err != nil {
+		return false, t.translateError(err, path)
+	}
+	results, err := multi.Results()
+	if err != nil {
+		return false, t.translateError(err, path)
+	}
+	switch _, code := zk.FailedStep(results); code {
+	case zk.CodeOK:
+		t.forgetNodes(path, keys...)
+		return true, nil
+	case zk.CodeNoNode:
+		return false, nil
+	default:
+		return false, t.translateError(code, path)
+	}
+}
+
+// WasBroken reports whether the note of a claim exists.
 func (t *tree) WasBroken(ctx context.Context, name string, n sequence.Node) (bool, error) {
-	return t.noted(ctx, t.noteOf(name, n.Key))
+	return t.noteExists(ctx, t.notePathOf(name, n.Key))
 }
 
-// noted reports whether a note is there.
-func (t *tree) noted(ctx context.Context, note string) (bool, error) {
-	calls, _, err := t.read(ctx, true, func() []*call { return []*call{readCall(opExists, note, false)} })
-	if err == nil && calls[0].err != codeNoNode {
-		err = calls[0].err
+func (t *tree) noteExists(ctx context.Context, path string) (bool, error) {
+	calls, _, err := t.read(ctx, true, func() []*zk.Call { return []*zk.Call{zk.Exists(path)} })
+	if err == nil && calls[0].Err != zk.CodeNoNode {
+		err = calls[0].Err
 	}
-	return err == nil && calls[0].err == nil, t.fault(err, note)
+	return err == nil && calls[0].Err == nil, t.translateError(err, path)
 }
 
-// withNote opens the session of a note, and has the step made by it that makes the note. What comes of an answer that was lost, or came
-// late, is left to that session.
-func (t *tree) withNote(ctx context.Context, note string, ttl time.Duration, step func(c *conn, note *call) (bool, error)) (made bool, err error) {
-	c := t.newConn(sequence.BreakNoteTime(ttl), true)
-	defer c.stop()
-	t.spawn(c.run)
-	if _, err := c.up(ctx); err != nil {
-		return false, t.fault(err, note)
+// withBreakNote opens the session of a note, and calls step with the request that creates the note. If the answer is lost or late, what
+// the step may have created is left to that session.
+func (t *tree) withBreakNote(ctx context.Context, path string, ttl time.Duration, step func(c *zk.Conn, note *zk.Call) (bool, error)) (created bool, err error) {
+	c := t.ensemble.NewConn(sequence.BreakNoteTime(ttl), true)
+	defer c.Stop()
+	t.start(c.Run)
+	if err := c.WaitForLink(ctx); err != nil {
+		return false, t.translateError(err, path)
 	}
-	made, err = step(c, createCall(opCreate, note, nil, t.opts.ACL, modeEphemeral))
-	if err == nil && !made {
-		t.leave(c)
+	created, err = step(c, zk.CreateEphemeral(path, nil, t.acl))
+	if err == nil && !created {
+		t.closeUnused(c)
 	}
-	return made, err
+	return created, err
 }

@@ -3,13 +3,14 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
+	gozk "github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
@@ -62,7 +63,7 @@ func TestBrokenNote(t *testing.T) {
 			t.Errorf("%s: there stands %+v, %v", layout, look.Nodes, err)
 		}
 		if layout == LayoutCurator { // the note is in no other client's way
-			other := zk.NewLock(cli, "/"+t.Name()+"/"+name, zk.WorldACL(zk.PermAll))
+			other := gozk.NewLock(cli, "/"+t.Name()+"/"+name, gozk.WorldACL(gozk.PermAll))
 			fails(t, other.Lock())
 			fails(t, other.Unlock())
 		}
@@ -71,7 +72,7 @@ func TestBrokenNote(t *testing.T) {
 			t.Errorf("%s: the next: %v, %v", layout, stood, err)
 		}
 		for look, err := range breaker.Walk(t.Context(), "") {
-			if err != nil || len(look.Nodes) > 0 && strings.Contains(look.Name, broken) {
+			if err != nil || len(look.Nodes) > 0 && strings.Contains(look.Name, notePrefix) {
 				t.Errorf("%s: listed: %+v, %v", layout, look, err)
 			}
 		}
@@ -92,8 +93,8 @@ func TestNoteNoPermit(t *testing.T) {
 	if !ok {
 		t.Fatal("the permits have another tree")
 	}
-	key := named(stem(sessionName(1), aNote(0)), endLease) + "0000000000"
-	if note := leases.noteOf("lock"+inLeases, key); strings.Contains(note, inLeases) || !strings.HasPrefix(note, leases.pathOf("lock")+"/") {
+	key := joinEnding(formatStem(sessionName(1), aNote(0)), endLease) + "0000000000"
+	if note := leases.notePathOf("lock"+leasesFolder, key); strings.Contains(note, leasesFolder) || !strings.HasPrefix(note, leases.pathOf("lock")+"/") {
 		t.Errorf("the note is %s", note)
 	}
 }
@@ -103,7 +104,7 @@ func TestNoteNoPermit(t *testing.T) {
 func TestBrokenBeneathUnlock(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	for layout, release := range map[string]uint32{LayoutCurator: opDelete, LayoutBoth: opMulti, LayoutPlain: opMulti} {
+	for layout, release := range map[string]uint32{LayoutCurator: zk.OpDelete, LayoutBoth: zk.OpMulti, LayoutPlain: zk.OpMulti} {
 		name := layout + "-lock"
 		var instead atomic.Pointer[func()]
 		dial := before(release, name, func(nc net.Conn) {

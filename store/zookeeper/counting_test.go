@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"encoding/binary"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -57,7 +58,7 @@ func (n *countedConn) Read(b []byte) (int, error) {
 		if len(n.in) < size {
 			break
 		}
-		if n.back && int32(binary.BigEndian.Uint32(n.in[4:])) == xidEvent {
+		if n.back && int32(binary.BigEndian.Uint32(n.in[4:])) == zk.XidEvent {
 			n.c.events.Add(1)
 		}
 		n.back = true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"math"
 	"os/exec"
 	"slices"
@@ -14,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
+	gozk "github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
@@ -142,7 +143,7 @@ func TestListUnreadable(t *testing.T) {
 	cli := admin(t, c)
 	folder := "/" + t.Name()
 	for _, path := range []string{folder, folder + "/a", folder + "/b"} {
-		_, err := cli.Create(path, nil, 0, zk.WorldACL(zk.PermAll))
+		_, err := cli.Create(path, nil, 0, gozk.WorldACL(gozk.PermAll))
 		fails(t, err)
 	}
 	open := func(user string) *holdfast.Client {
@@ -173,7 +174,7 @@ func TestLongWalk(t *testing.T) {
 	cli := admin(t, c)
 	path := "/" + t.Name()
 	for range 20 {
-		_, err := cli.Create(path, nil, 0, zk.WorldACL(zk.PermAll))
+		_, err := cli.Create(path, nil, 0, gozk.WorldACL(gozk.PermAll))
 		fails(t, err)
 		path += "/x"
 	}
@@ -201,7 +202,7 @@ func TestAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		alone, still := leader, []*call{readCall(opExists, "/", false), syncCall()}
+		alone, still := leader, []*zk.Call{zk.Exists("/"), zk.Sync()}
 		if who == "follower" {
 			alone, still = c.Members[(slices.Index(c.Members, leader)+1)%len(c.Members)], still[:1]
 		}
@@ -212,12 +213,12 @@ func TestAlone(t *testing.T) {
 		}
 		_, err = p.tree.KeepAlive(ctx, ses.ID)
 		fails(t, err)
-		conn, err := p.tree.session(ses.ID)
+		conn, err := p.tree.sessionConn(ses.ID)
 		fails(t, err)
 		c.Isolate(alone)
 		time.Sleep(50 * time.Millisecond)
 		short, cancel := context.WithTimeout(ctx, 5*time.Second)
-		if err := conn.do(short, still...); err != nil {
+		if err := conn.Do(short, still...); err != nil {
 			t.Errorf("the %s has noticed before the beat was tried: %v", who, err)
 		}
 		cancel()
@@ -284,7 +285,7 @@ func TestForeignHolders(t *testing.T) {
 	s, cli := rig.Peer(t, c), admin(t, c)
 	lock := "/" + t.Name()
 	for _, junk := range []string{"", "/config", "/lock-", "/x-lock-12", "/deeper", "/deeper/_c_x-lock-0000000001"} {
-		_, err := cli.Create(lock+junk, nil, 0, zk.WorldACL(zk.PermAll))
+		_, err := cli.Create(lock+junk, nil, 0, gozk.WorldACL(gozk.PermAll))
 		fails(t, err)
 	}
 	claim := mutexClaim(t.Name())
@@ -292,7 +293,7 @@ func TestForeignHolders(t *testing.T) {
 	fails(t, err)
 	fails(t, s.Release(t.Context(), claim, ""))
 	for _, name := range []string{"/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-lock-", "/lock-", "/0123456789abcdef0123456789abcdef__lock__", "/0123456789abcdef0123456789abcdef__rlock__"} {
-		_, err := cli.Create(lock+name, []byte("10.0.0.1"), zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+		_, err := cli.Create(lock+name, []byte("10.0.0.1"), gozk.FlagEphemeral|gozk.FlagSequence, gozk.WorldACL(gozk.PermAll))
 		fails(t, err)
 		if _, err := s.Acquire(t.Context(), mutexClaim(t.Name())); !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("a try beside %s: %v", name, err)
@@ -321,10 +322,10 @@ func TestDowngrade(t *testing.T) {
 	c := rig.Shared(t)
 	s, cli := rig.Peer(t, c), admin(t, c)
 	lock := "/" + t.Name()
-	_, err := cli.Create(lock, nil, 0, zk.WorldACL(zk.PermAll))
+	_, err := cli.Create(lock, nil, 0, gozk.WorldACL(gozk.PermAll))
 	fails(t, err)
 	const id = "/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-"
-	writer, err := cli.Create(lock+id+"__WRIT__", nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+	writer, err := cli.Create(lock+id+"__WRIT__", nil, gozk.FlagEphemeral|gozk.FlagSequence, gozk.WorldACL(gozk.PermAll))
 	fails(t, err)
 	claim := mutexClaim(t.Name())
 	claim.Kind, claim.Limit, claim.Weight, claim.Wait = driver.KindRW, driver.RWLimit, driver.RWLimit, true
@@ -336,7 +337,7 @@ func TestDowngrade(t *testing.T) {
 			break
 		}
 	}
-	reader, err := cli.Create(lock+id+"__READ__"+writer[len(writer)-10:], nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+	reader, err := cli.Create(lock+id+"__READ__"+writer[len(writer)-10:], nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll))
 	fails(t, err)
 	fails(t, cli.Delete(writer, -1))
 	select {
@@ -346,9 +347,9 @@ func TestDowngrade(t *testing.T) {
 	}
 	share := mutexClaim(t.Name() + "/other")
 	share.Kind, share.Limit = driver.KindRW, driver.RWLimit
-	other, err := cli.Create("/"+t.Name()+"/other", nil, 0, zk.WorldACL(zk.PermAll))
+	other, err := cli.Create("/"+t.Name()+"/other", nil, 0, gozk.WorldACL(gozk.PermAll))
 	fails(t, err)
-	_, err = cli.Create(other+id+"__READ__", nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+	_, err = cli.Create(other+id+"__READ__", nil, gozk.FlagEphemeral|gozk.FlagSequence, gozk.WorldACL(gozk.PermAll))
 	fails(t, err)
 	if _, err := s.Acquire(t.Context(), share); err != nil {
 		t.Errorf("a reader beside a foreign reader: %v", err)
@@ -380,9 +381,9 @@ func TestParentRemoved(t *testing.T) {
 	began := time.Now()
 	var steps []any
 	for _, key := range children {
-		steps = append(steps, &zk.DeleteRequest{Path: "/" + t.Name() + "/" + key, Version: -1})
+		steps = append(steps, &gozk.DeleteRequest{Path: "/" + t.Name() + "/" + key, Version: -1})
 	}
-	_, err := cli.Multi(append(steps, &zk.DeleteRequest{Path: "/" + t.Name(), Version: -1})...)
+	_, err := cli.Multi(append(steps, &gozk.DeleteRequest{Path: "/" + t.Name(), Version: -1})...)
 	fails(t, err)
 	if err := <-waits; !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("the waiter is told: %v", err)
@@ -491,7 +492,7 @@ func TestOverflow(t *testing.T) {
 	t.Parallel()
 	c := start(t, zktest.Options{Members: 1})
 	cli := admin(t, c)
-	_, err := cli.Create("/"+t.Name(), nil, 0, zk.WorldACL(zk.PermAll))
+	_, err := cli.Create("/"+t.Name(), nil, 0, gozk.WorldACL(gozk.PermAll))
 	fails(t, err)
 	server := c.Members[0]
 	server.Terminate()
@@ -532,7 +533,7 @@ func TestOverflow(t *testing.T) {
 				last = g.Token
 				mu.Unlock()
 				children, _, err := cli.Children("/" + t.Name())
-				for err == zk.ErrConnectionClosed || err == zk.ErrNoServer {
+				for err == gozk.ErrConnectionClosed || err == gozk.ErrNoServer {
 					children, _, err = cli.Children("/" + t.Name())
 				}
 				fails(t, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"sync"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ var herd = flag.Int("herd", 100, "the most waiters at whom wake-ups are counted"
 func TestHerd(t *testing.T) {
 	t.Parallel()
 	sequential := func(o Options) (driver.Store, *tree, error) {
-		o, err := o.complete()
+		o, err := o.withDefaults()
 		o.Layout = LayoutCurator
 		tr := newTree(o)
 		tr.info.MaxWaiters = *herd // more than elsewhere
@@ -86,7 +87,7 @@ func wakeUps(t *testing.T, lock string, n int, open func(Options) (driver.Store,
 		for watching := 0; watching < n+1-released && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 			watching = 0
 			for _, tr := range trees {
-				if tr.listens() {
+				if tr.isWatching() {
 					watching++
 				}
 			}
@@ -112,7 +113,7 @@ func wakeUps(t *testing.T, lock string, n int, open func(Options) (driver.Store,
 	time.Sleep(200 * time.Millisecond)
 	sum := 0
 	for op, k := range c.take() {
-		if op != opDelete && op != opSync { // beats and renewals; the releases are not counted either
+		if op != zk.OpDelete && op != zk.OpSync { // beats and renewals; the releases are not counted either
 			sum += k
 		}
 	}
@@ -120,18 +121,8 @@ func wakeUps(t *testing.T, lock string, n int, open func(Options) (driver.Store,
 	return float64(c.events.Load()-before-releases) / releases, float64(sum) / releases
 }
 
-// listens reports whether anything is watched.
-func (t *tree) listens() bool {
-	c := t.standing()
-	if c == nil {
-		return false
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, s := range c.spots {
-		if s.armed && len(s.listeners) > 0 {
-			return true
-		}
-	}
-	return false
+// isWatching reports whether anything is watched.
+func (t *tree) isWatching() bool {
+	c := t.openConn()
+	return c != nil && c.IsWatching()
 }

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/go-zookeeper/zk"
+	gozk "github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
@@ -83,8 +83,8 @@ func TestInterop(t *testing.T) {
 				}
 				args := append(k.peer(t), strings.Join(servers, ","), "/"+lock, string(theirs), strconv.Itoa(*sessiontest.Rounds), file)
 				// A claim was broken shortly before: nobody minds the note of that.
-				note := s.tree.noteOf(lock, named(stem(sessionName(1), aNote(0)), endLock)+"0000000000")
-				_, err := cli.Create(note, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+				note := s.tree.notePathOf(lock, joinEnding(formatStem(sessionName(1), aNote(0)), endLock)+"0000000000")
+				_, err := cli.Create(note, nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll))
 				fails(t, err)
 				return func() (added int, err error) {
 					out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput()

@@ -71,19 +71,8 @@ func TestLoweredAlone(t *testing.T) {
 	fails(t, err)
 	client := newClient(t, s, 20*time.Second)
 	held := lease(t, client, t.Name())
-	conn := func() *conn {
-		s.tree.mu.Lock()
-		defer s.tree.mu.Unlock()
-		return s.tree.lead
-	}()
 	for range 6 {
-		l, err := conn.up(t.Context())
-		fails(t, err)
-		l.fail()
-		for now := l; now == l; time.Sleep(time.Millisecond) {
-			now, err = conn.up(t.Context())
-			fails(t, err)
-		}
+		fails(t, s.tree.openConn().BreakLink(t.Context()))
 	}
 	if err := held.Release(); err != nil {
 		t.Error(err)
@@ -115,16 +104,8 @@ func TestLoweredAfterAll(t *testing.T) {
 	client := newClient(t, s, time.Hour) // the next beat is four minutes away
 	held := lease(t, client, t.Name())
 	lower.Store(true)
-	s.tree.mu.Lock()
-	conn := s.tree.lead
-	s.tree.mu.Unlock()
-	l, err := conn.up(t.Context())
-	fails(t, err)
-	l.fail()
-	for now := l; now == l && err == nil; time.Sleep(time.Millisecond) {
-		now, err = conn.up(t.Context())
-	}
-	way.Cut() // whoever believes on hears of nothing
+	_ = s.tree.openConn().BreakLink(t.Context()) // an error says that the session has ended, as it should
+	way.Cut()                                    // whoever believes on hears of nothing
 	other := newClient(t, rig.Peer(t, c), 20*time.Second)
 	next := lease(t, other, t.Name()) // the session was closed, or lasts four seconds
 	select {

@@ -14,20 +14,20 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// pathOf is where a lock stands: its name, element by element, below the namespace. What ZooKeeper does not take in a path is
-// written as %XX, so that no two names share a path; a name of ordinary characters is its path.
+// pathOf returns the path of a lock's node: the lock's name, element by element, below the namespace. What ZooKeeper does not take in
+// a path is written as %XX, so that no two names share a path. A name of ordinary characters is its own path.
 func (t *tree) pathOf(name string) string {
 	var b strings.Builder
 	b.WriteString(t.root)
 	for i, element := range strings.Split(name, "/") {
 		b.WriteByte('/')
-		b.WriteString(escape(element, i == 0 && t.root == ""))
+		b.WriteString(escapeElement(element, i == 0 && t.root == ""))
 	}
 	return b.String()
 }
 
-// escape writes one element of a path. first: it stands at the root, where one name is ZooKeeper's own.
-func escape(element string, first bool) string {
+// escapeElement encodes one element of a path. first: it is at the root, where one name is ZooKeeper's own.
+func escapeElement(element string, first bool) string {
 	if element == "" {
 		return "%00" // a name has no NUL
 	}
@@ -35,13 +35,13 @@ func escape(element string, first bool) string {
 	switch {
 	case element == "." || element == ".." || element == "zookeeper" && first:
 		special = 0
-	case isClaim(element): // to be told from a claim
+	case isClaimKey(element): // else it would be taken for a claim
 		digits := len(strings.TrimRight(element, "0123456789"))
 		special = max(digits, len(element)-10) - 1
 	}
 	var b strings.Builder
 	for i, r := range element {
-		if i == special || r == '%' || !allowed(r) {
+		if i == special || r == '%' || !isAllowedRune(r) {
 			for k := range utf8.RuneLen(r) {
 				fmt.Fprintf(&b, "%%%02X", element[i+k])
 			}
@@ -52,18 +52,18 @@ func escape(element string, first bool) string {
 	return b.String()
 }
 
-// flat writes a whole name as one element of a path.
-func flat(name string, first bool) string {
-	return strings.ReplaceAll(escape(name, first), "/", "%2F")
+// flattenName encodes a whole name as one element of a path.
+func flattenName(name string, first bool) string {
+	return strings.ReplaceAll(escapeElement(name, first), "/", "%2F")
 }
 
-// allowed reports whether every version of ZooKeeper takes r in a path, and every client counts it as one character.
-func allowed(r rune) bool {
+// isAllowedRune reports whether every version of ZooKeeper takes r in a path, and every client counts it as one character.
+func isAllowedRune(r rune) bool {
 	return !unicode.IsControl(r) && r < 0xD800 && r != utf8.RuneError
 }
 
-// unescape undoes escape; false for what escape does not write.
-func unescape(element string) (string, bool) {
+// unescapeElement undoes escapeElement. It returns false for what escapeElement never returns.
+func unescapeElement(element string) (string, bool) {
 	if element == "%00" {
 		return "", true
 	}
@@ -86,23 +86,23 @@ func unescape(element string) (string, bool) {
 	return b.String(), utf8.ValidString(b.String())
 }
 
-// The ends of claims' names before their number: Curator's and go-zookeeper's mutex, Curator's read-write lock, kazoo's locks.
+// A claim's key ends in one of these and a number.
 const (
-	endLock      = "lock-"
-	endRead      = "__READ__"
-	endWrite     = "__WRIT__"
-	endKazoo     = "__lock__"
-	endKazooRead = "__rlock__"
-	endLease     = "lease-" // a permit of Curator's semaphore
+	endLock      = "lock-"     // Curator's and go-zookeeper's mutex
+	endRead      = "__READ__"  // a reader of Curator's read-write lock
+	endWrite     = "__WRIT__"  // a writer of it
+	endKazoo     = "__lock__"  // kazoo's Lock and WriteLock
+	endKazooRead = "__rlock__" // kazoo's ReadLock
+	endLease     = "lease-"    // a permit of Curator's semaphore
 )
 
-// A layout is how claims are named, and so which clients see them.
+// A layout says how claims are named, and so which clients see them.
 type layout struct {
-	end  func(driver.Claim) string // of a claim's name
-	twin func(driver.Claim) string // of a second node beside it; nil: there is none
+	ending       func(driver.Claim) string // of a claim's key
+	secondEnding func(driver.Claim) string // of the key of a second node beside it; nil: there is none
 }
 
-// The layouts.
+// Values of Options.Layout.
 const (
 	LayoutCurator = "curator" // Curator's mutex and read-write lock, go-zookeeper's lock
 	LayoutKazoo   = "kazoo"   // kazoo's Lock, ReadLock and WriteLock
@@ -113,7 +113,7 @@ const (
 	layoutLeases = "leases" // the permits of Curator's semaphore
 )
 
-func curatorEnd(c driver.Claim) string {
+func curatorEnding(c driver.Claim) string {
 	switch {
 	case c.Kind != driver.KindRW:
 		return endLock
@@ -123,13 +123,13 @@ func curatorEnd(c driver.Claim) string {
 	return endRead
 }
 
-// readWriteEnd is Curator's for read-write locks, of which a mutex is a writer.
-func readWriteEnd(c driver.Claim) string {
+// readWriteEnding is Curator's for read-write locks, where a mutex is a writer.
+func readWriteEnding(c driver.Claim) string {
 	c.Kind = driver.KindRW
-	return curatorEnd(c)
+	return curatorEnding(c)
 }
 
-func kazooEnd(c driver.Claim) string {
+func kazooEnding(c driver.Claim) string {
 	if c.Kind == driver.KindRW && !c.Exclusive() {
 		return endKazooRead
 	}
@@ -137,145 +137,145 @@ func kazooEnd(c driver.Claim) string {
 }
 
 var layouts = map[string]layout{
-	LayoutCurator: {end: curatorEnd},
-	LayoutKazoo:   {end: kazooEnd},
-	LayoutBoth:    {end: curatorEnd, twin: kazooEnd},
+	LayoutCurator: {ending: curatorEnding},
+	LayoutKazoo:   {ending: kazooEnding},
+	LayoutBoth:    {ending: curatorEnding, secondEnding: kazooEnding},
 
-	LayoutCuratorReadWrite: {end: readWriteEnd},
-	layoutLeases:           {end: func(driver.Claim) string { return endLease }},
+	LayoutCuratorReadWrite: {ending: readWriteEnding},
+	layoutLeases:           {ending: func(driver.Claim) string { return endLease }},
 }
 
-// ours takes the name of a claim of ours apart, as far as it stands before the end: id, session, kind, limit and weight. It begins
-// like Curator's.
-func ours(stem string) (session string, n sequence.Payload, ok bool) {
-	const id, sess = len("_c_"), len("_c_") + 26 + 1
+// parseStem decodes what precedes the ending in the key of a claim of ours: id, session, kind, limit and weight. It begins like the keys
+// of Curator.
+func parseStem(stem string) (session string, p sequence.Payload, ok bool) {
+	const idStart, sessionStart = len("_c_"), len("_c_") + 26 + 1
 	stem = strings.TrimSuffix(stem, "-")
-	if len(stem) < sess+16+1 || stem[:id] != "_c_" || stem[sess-1] != '-' || stem[sess+16] != '-' {
-		return "", n, false
+	if len(stem) < sessionStart+16+1 || stem[:idStart] != "_c_" || stem[sessionStart-1] != '-' || stem[sessionStart+16] != '-' {
+		return "", p, false
 	}
-	n.ID, session = stem[id:sess-1], stem[sess:sess+16]
-	kind, numbers, _ := strings.Cut(stem[sess+17:], ".")
+	p.ID, session = stem[idStart:sessionStart-1], stem[sessionStart:sessionStart+16]
+	kind, numbers, _ := strings.Cut(stem[sessionStart+17:], ".")
 	limit, weight, _ := strings.Cut(numbers, ".")
-	n.Kind = driver.Kind(kind)
+	p.Kind = driver.Kind(kind)
 	var err1, err2 error
-	n.Limit, err1 = strconv.ParseInt(limit, 10, 64)
-	n.Weight, err2 = strconv.ParseInt(weight, 10, 64)
-	known := n.Kind == driver.KindMutex || n.Kind == driver.KindRW || n.Kind == driver.KindSemaphore
-	return session, n, known && err1 == nil && err2 == nil && n.Weight >= 1 && n.Weight <= n.Limit &&
-		isID(n.ID) && strings.Trim(session, "0123456789abcdef") == ""
+	p.Limit, err1 = strconv.ParseInt(limit, 10, 64)
+	p.Weight, err2 = strconv.ParseInt(weight, 10, 64)
+	known := p.Kind == driver.KindMutex || p.Kind == driver.KindRW || p.Kind == driver.KindSemaphore
+	return session, p, known && err1 == nil && err2 == nil && p.Weight >= 1 && p.Weight <= p.Limit &&
+		isClaimID(p.ID) && strings.Trim(session, "0123456789abcdef") == ""
 }
 
-// isID reports whether id is what the ids of claims are.
-func isID(id string) bool {
+// isClaimID reports whether an id has the form of our claims' ids.
+func isClaimID(id string) bool {
 	return len(id) == 26 && strings.Trim(id, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// stem is a claim's name but for its end and number.
-func stem(session string, n sequence.Payload) string {
-	return fmt.Sprintf("_c_%s-%s-%s.%d.%d", n.ID, session, n.Kind, n.Limit, n.Weight)
+// formatStem is the reverse of parseStem.
+func formatStem(session string, p sequence.Payload) string {
+	return fmt.Sprintf("%s%s.%d.%d", claimPrefix(claimKey{session, p.ID}), p.Kind, p.Limit, p.Weight)
 }
 
-// claimPrefix is what the names of all nodes of a claim begin with.
-func claimPrefix(session, id string) string { return "_c_" + id + "-" + session + "-" }
+// claimPrefix returns what the keys of all nodes of a claim begin with.
+func claimPrefix(k claimKey) string { return "_c_" + k.id + "-" + k.session + "-" }
 
-// named joins a stem and an end.
-func named(stem, end string) string {
-	if strings.HasPrefix(end, "_") && end != endRead && end != endWrite {
-		return stem + end
+// joinEnding joins a stem and an ending, as the recipe of the ending does.
+func joinEnding(stem, ending string) string {
+	if strings.HasPrefix(ending, "_") && ending != endRead && ending != endWrite {
+		return stem + ending
 	}
-	return stem + "-" + end
+	return stem + "-" + ending
 }
 
-// child is what the name of a claim's node says.
-type child struct {
-	sequence.Node        // with the Key, and the rest as far as the name says it
-	number        int64  // the sequence number
-	end           string //
-	stem          string // of ours
-	twin          string // the key of the node beside it
+// claimNode is what the key of a claim's node says.
+type claimNode struct {
+	sequence.Node        // with its Key, and as much of the rest as the key says
+	number        int64  // that the servers have added
+	ending        string // one of the end constants
+	stem          string // of a claim of ours
+	second        string // the key of the claim's second node
 }
 
-// isClaim reports whether a node's name is that of a claim, of whatever client.
-func isClaim(name string) bool {
-	_, ok := parse(name)
+// isClaimKey reports whether a node's name is the key of a claim, of any client.
+func isClaimKey(name string) bool {
+	_, ok := parseKey(name)
 	return ok
 }
 
-// parse takes a claim's name apart.
-func parse(name string) (child, bool) {
-	digits := strings.TrimRight(name, "0123456789")
-	number := name[len(digits):]
-	if len(number) != 10 { // an end has no digits of its own
-		return child{}, false
+// parseKey decodes the key of a claim, of any client.
+func parseKey(key string) (claimNode, bool) {
+	head := strings.TrimRight(key, "0123456789")
+	number := key[len(head):]
+	if len(number) != 10 { // an ending has no digits of its own
+		return claimNode{}, false
 	}
-	if strings.HasSuffix(digits, "--") || strings.HasSuffix(digits, "__-") {
-		digits, number = digits[:len(digits)-1], "-"+number
+	if strings.HasSuffix(head, "--") || strings.HasSuffix(head, "__-") {
+		head, number = head[:len(head)-1], "-"+number
 	}
-	c := child{Node: sequence.Node{Key: name, Foreign: true}}
-	for _, end := range []string{endLock, endRead, endWrite, endKazoo, endKazooRead, endLease} {
-		if stem, ok := strings.CutSuffix(digits, end); ok {
-			c.end, c.stem = end, stem
+	c := claimNode{Node: sequence.Node{Key: key, Foreign: true}}
+	for _, ending := range []string{endLock, endRead, endWrite, endKazoo, endKazooRead, endLease} {
+		if stem, ok := strings.CutSuffix(head, ending); ok {
+			c.ending, c.stem = ending, stem
 		}
 	}
-	if c.end == "" {
-		return child{}, false
+	if c.ending == "" {
+		return claimNode{}, false
 	}
 	c.number, _ = strconv.ParseInt(number, 10, 64)
-	if session, note, ok := ours(c.stem); ok {
-		c.Foreign, c.Session, c.Payload = false, session, note
+	if session, payload, ok := parseStem(c.stem); ok {
+		c.Foreign, c.Session, c.Payload = false, session, payload
 		c.stem = strings.TrimSuffix(c.stem, "-")
 		return c, true
 	}
-	switch c.end { // foreign read-write locks share as ours do
+	switch c.ending { // the readers of foreign read-write locks share with ours
 	case endRead, endKazooRead:
 		c.Payload = sequence.Payload{Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1}
-	case endLease: // of whatever limit
+	case endLease: // of any limit
 		c.Payload = sequence.Payload{Kind: driver.KindSemaphore, Weight: 1}
 	case endWrite:
 		c.Payload = sequence.Payload{Kind: driver.KindRW, Limit: driver.RWLimit, Weight: driver.RWLimit}
 	}
-	if readWrite[c.end] {
-		c.KindConflictHint = blind
+	if isCuratorReadWrite[c.ending] {
+		c.KindConflictHint = blindReason
 	}
 	return c, true
 }
 
-// blind is what to do where Curator's read-write lock is found: it sees no other nodes than its own.
-const blind = "Curator's InterProcessReadWriteLock; open the store with layout=" + LayoutCuratorReadWrite + ", or claim a read-write lock"
+// blindReason is the Blind of the nodes of Curator's read-write lock, which sees no other nodes than its own.
+const blindReason = "Curator's InterProcessReadWriteLock; open the store with layout=" + LayoutCuratorReadWrite + ", or claim a read-write lock"
 
-// claims picks the claims among a lock's children. Twins count once, in the place of the first.
-func claims(children []string) []child {
-	all := make([]child, 0, len(children))
+// parseKeys returns the claims among a lock's children.
+func parseKeys(children []string) []claimNode {
+	all := make([]claimNode, 0, len(children))
 	for _, name := range children {
-		if c, ok := parse(name); ok {
+		if c, ok := parseKey(name); ok {
 			all = append(all, c)
 		}
 	}
 	return all
 }
 
-// arrange puts claims in the order in which they came: by their numbers, or by the transactions that made them.
-func arrange(all []child, byNumber bool) {
-	slices.SortFunc(all, func(a, b child) int {
+// sortByArrival sorts claims by their numbers, or by the transactions that created them.
+func sortByArrival(all []claimNode, byNumber bool) {
+	slices.SortFunc(all, func(a, b claimNode) int {
 		if !byNumber {
 			return cmp.Compare(a.Token, b.Token)
 		}
-		// A writer of Curator's that turns into a reader makes a second node with the number of the first.
-		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(b.end, a.end))
+		// A writer of Curator's that becomes a reader creates a second node with the number of the first.
+		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(b.ending, a.ending))
 	})
 }
 
-// sound reports whether the order of the numbers is that in which the nodes came. The servers' counter sticks at its end: from
-// there on numbers come twice, or fall below zero.
-func sound(all []child) bool {
-	seen := make(map[int64]*child, len(all))
+// areNumbersOrdered reports whether the nodes came in the order of their numbers. The servers' counter stops at its maximum: from there
+// on numbers repeat, or are negative.
+func areNumbersOrdered(all []claimNode) bool {
+	seen := make(map[int64]*claimNode, len(all))
 	for i := range all {
 		c := &all[i]
 		if c.number < 0 {
 			return false
 		}
 		o := seen[c.number]
-		if o != nil && !(c.Foreign && o.Foreign && c.end != o.end && readWrite[c.end] && readWrite[o.end]) {
+		if o != nil && !(c.Foreign && o.Foreign && c.ending != o.ending && isCuratorReadWrite[c.ending] && isCuratorReadWrite[o.ending]) {
 			return false
 		}
 		seen[c.number] = c
@@ -283,27 +283,27 @@ func sound(all []child) bool {
 	return true
 }
 
-var readWrite = map[string]bool{endRead: true, endWrite: true}
+var isCuratorReadWrite = map[string]bool{endRead: true, endWrite: true}
 
-// pair merges the two nodes of a claim of ours that has a twin. Under a layout with twins, one that stands without the other
-// keeps only some of the clients out: it counts as a foreign one, until it is gone.
-func pair(all []child, twins bool) []child {
+// mergeSecondNodes merges the two nodes of a claim of ours into one, in the place of the first. If the layout demands two nodes, one
+// without the other keeps only some of the clients out: it counts as a foreign one until it is gone.
+func mergeSecondNodes(all []claimNode, twoNodes bool) []claimNode {
 	first := map[string]int{}
-	out := all[:0]
+	merged := all[:0]
 	for _, c := range all {
 		if !c.Foreign {
-			if i, twice := first[c.stem]; twice {
-				out[i].twin = c.Key
+			if i, exists := first[c.stem]; exists {
+				merged[i].second = c.Key
 				continue
 			}
-			first[c.stem] = len(out)
+			first[c.stem] = len(merged)
 		}
-		out = append(out, c)
+		merged = append(merged, c)
 	}
-	for i := range out {
-		if c := &out[i]; twins && !c.Foreign && c.twin == "" {
+	for i := range merged {
+		if c := &merged[i]; twoNodes && !c.Foreign && c.second == "" {
 			c.Foreign, c.Payload = true, sequence.Payload{}
 		}
 	}
-	return out
+	return merged
 }

@@ -13,9 +13,9 @@ import (
 func TestParse(t *testing.T) {
 	session, note := sessionName(-7), sequence.Payload{ID: "abcdefghijklmnopqrstuvwxyz", Kind: driver.KindSemaphore, Limit: 10, Weight: 3}
 	for _, end := range []string{endLock, endRead, endWrite, endKazoo, endKazooRead} {
-		name := named(stem(session, note), end) + "0000000042"
-		c, ok := parse(name)
-		if !ok || c.Foreign || c.Session != session || c.Payload != note || c.number != 42 || c.end != end {
+		name := joinEnding(formatStem(session, note), end) + "0000000042"
+		c, ok := parseKey(name)
+		if !ok || c.Foreign || c.Session != session || c.Payload != note || c.number != 42 || c.ending != end {
 			t.Errorf("%s: %+v, %v", name, c, ok)
 		}
 	}
@@ -33,12 +33,12 @@ func TestParse(t *testing.T) {
 		"_c_ABCDEFGHIJKLMNOPQRSTUVWXYZ-000000000000000a-mutex.1.1-lock-0000000001":  1,
 		"_c_abcdefghijklmnopqrstuvwxyz-000000000000000a-mutex.1.1x-lock-0000000001": 1,
 	} {
-		if c, ok := parse(name); !ok || !c.Foreign || c.number != want {
+		if c, ok := parseKey(name); !ok || !c.Foreign || c.number != want {
 			t.Errorf("%s: %+v, %v", name, c, ok)
 		}
 	}
 	for _, name := range []string{"", "config", "lock-", "lock-1", "lock-00000000001", "x0000000001", "locks-0000000001", "0123456789abcdef0123456789abcdef"} {
-		if c, ok := parse(name); ok {
+		if c, ok := parseKey(name); ok {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}
@@ -65,14 +65,14 @@ func TestArrange(t *testing.T) {
 			keys = append(keys, key)
 			born[key] = int64(at[0] - '0')
 		}
-		all := claims(keys)
+		all := parseKeys(keys)
 		for i := range all {
 			all[i].Token = born[all[i].Key]
 		}
-		if sound(all) != k.sound {
+		if areNumbersOrdered(all) != k.sound {
 			t.Errorf("%s: sound is %v", k.names, !k.sound)
 		}
-		arrange(all, k.sound)
+		sortByArrival(all, k.sound)
 		var got []string
 		for _, c := range all {
 			got = append(got, c.Key[:1])
@@ -85,19 +85,19 @@ func TestArrange(t *testing.T) {
 
 // TestPair: the two nodes of a claim count once; where a claim must have two, one without the other is a foreign one.
 func TestPair(t *testing.T) {
-	one := named(stem(sessionName(1), sequence.Payload{ID: "abcdefghijklmnopqrstuvwxyz", Kind: driver.KindMutex, Limit: 1, Weight: 1}), endLock) + "0000000001"
+	one := joinEnding(formatStem(sessionName(1), sequence.Payload{ID: "abcdefghijklmnopqrstuvwxyz", Kind: driver.KindMutex, Limit: 1, Weight: 1}), endLock) + "0000000001"
 	two := strings.Replace(one, "-lock-0000000001", "__lock__0000000002", 1)
 	for _, twins := range []bool{false, true} {
-		all := pair(claims([]string{one, "x-lock-0000000003", two}), twins)
-		if len(all) != 2 || all[0].Foreign || all[0].twin != two {
+		all := mergeSecondNodes(parseKeys([]string{one, "x-lock-0000000003", two}), twins)
+		if len(all) != 2 || all[0].Foreign || all[0].second != two {
 			t.Errorf("%+v", all)
 		}
 	}
 	for _, key := range []string{one, two} {
-		if all := pair(claims([]string{key}), true); len(all) != 1 || !all[0].Foreign || all[0].Kind != "" {
+		if all := mergeSecondNodes(parseKeys([]string{key}), true); len(all) != 1 || !all[0].Foreign || all[0].Kind != "" {
 			t.Errorf("%s alone: %+v", key, all)
 		}
-		if all := pair(claims([]string{key}), false); len(all) != 1 || all[0].Foreign {
+		if all := mergeSecondNodes(parseKeys([]string{key}), false); len(all) != 1 || all[0].Foreign {
 			t.Errorf("%s alone, where it may be: %+v", key, all)
 		}
 	}
@@ -111,9 +111,9 @@ func FuzzEscape(f *testing.F) {
 		if strings.ContainsAny(s, "/\x00") || !slices.Equal([]rune(s), []rune(strings.ToValidUTF8(s, ""))) {
 			return
 		}
-		e := escape(s, true)
-		back, ok := unescape(e)
-		if !ok || back != s || isClaim(e) || e == "" || e == "." || e == ".." || e == "zookeeper" || strings.Contains(e, "/") {
+		e := escapeElement(s, true)
+		back, ok := unescapeElement(e)
+		if !ok || back != s || isClaimKey(e) || e == "" || e == "." || e == ".." || e == "zookeeper" || strings.Contains(e, "/") {
 			t.Errorf("%q becomes %q, and that %q, %v", s, e, back, ok)
 		}
 	})

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
+	gozk "github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
@@ -17,9 +17,9 @@ func TestParentsDenied(t *testing.T) {
 	c := rig.Shared(t)
 	cli := admin(t, c)
 	closed, leaf := "/"+t.Name()+"-closed", "/"+t.Name()+"-leaf"
-	_, err := cli.Create(closed, nil, 0, zk.WorldACL(zk.PermRead))
+	_, err := cli.Create(closed, nil, 0, gozk.WorldACL(gozk.PermRead))
 	fails(t, err)
-	_, err = cli.Create(leaf, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+	_, err = cli.Create(leaf, nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll))
 	fails(t, err)
 	for _, name := range []string{closed + "/a", closed + "/a/b", leaf, leaf + "/a", leaf + "/a/b"} {
 		s := rig.Peer(t, c)

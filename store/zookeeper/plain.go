@@ -31,7 +31,7 @@ type Plain struct {
 
 // NewPlain makes a store in the layout of one ephemeral node; Options.Layout is not looked at. It does no I/O.
 func NewPlain(o Options) (*Plain, error) {
-	o, err := o.complete()
+	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (s *Plain) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 		if !c.Wait || !errors.As(err, &held) {
 			return g, err
 		}
-		if err := s.await(ctx, c.Name); err != nil {
+		if err := s.waitForRemoval(ctx, c.Name); err != nil {
 			return driver.Grant{}, fmt.Errorf("%w: %w", err, held)
 		}
 	}
@@ -69,12 +69,12 @@ func (s *Plain) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 
 // Polls behind the watch: one that was lost in silence costs this long at most.
 const (
-	leastPoll = 2 * time.Second
-	mostPoll  = 5 * time.Second
+	minPoll = 2 * time.Second
+	maxPoll = 5 * time.Second
 )
 
 // await waits until a lock's node may have gone.
-func (s *Plain) await(ctx context.Context, name string) error {
+func (s *Plain) waitForRemoval(ctx context.Context, name string) error {
 	gone := make(chan struct{}, 1)
 	// Whichever node stands there when the watch is set, its end is what there is to wait for.
 	defer s.tree.Watch(name, foreignKey, math.MaxInt64, func() {
@@ -87,7 +87,7 @@ func (s *Plain) await(ctx context.Context, name string) error {
 		select {
 		case <-gone:
 			return nil
-		case <-time.After(leastPoll + rand.N(mostPoll-leastPoll)):
+		case <-time.After(minPoll + rand.N(maxPoll-minPoll)):
 			if l, err := s.tree.List(ctx, name, false); err != nil || len(l.Nodes) == 0 {
 				return nil
 			}
@@ -104,5 +104,5 @@ func (s *Plain) Table() record.Table { return newTable(s.tree.tree) }
 
 // Explain names the lock's node, and the ticket beside it.
 func (s *Plain) Explain(c driver.Claim) driver.Plan {
-	return driver.Plan{Keys: []string{s.tree.pathOf(c.Name), s.tree.ticket("…")}, TTL: s.tree.granted(c.TTL)}
+	return driver.Plan{Keys: []string{s.tree.pathOf(c.Name), s.tree.ticketPath("…")}, TTL: s.tree.grantedTTL(c.TTL)}
 }

@@ -3,10 +3,11 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
+	gozk "github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/linktest"
@@ -78,7 +79,7 @@ func TestPlainInterop(t *testing.T) {
 		t.Fatal(err)
 	}
 	cli := admin(t, c)
-	_, err = cli.Create("/"+t.Name(), nil, 0, zk.WorldACL(zk.PermAll))
+	_, err = cli.Create("/"+t.Name(), nil, 0, gozk.WorldACL(gozk.PermAll))
 	fails(t, err)
 	sessiontest.Interop(t, s, driver.KindMutex, func(lock, file string) func() (int, error) {
 		path := s.tree.pathOf(lock)
@@ -91,7 +92,7 @@ func TestPlainInterop(t *testing.T) {
 			<-free
 			for added := range *sessiontest.Rounds {
 				for {
-					_, err := cli.Create(path, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+					_, err := cli.Create(path, nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll))
 					if err == nil {
 						break
 					}
@@ -118,7 +119,7 @@ func TestPlainForeign(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	cli := admin(t, c)
-	_, err := cli.Create("/"+t.Name(), nil, 0, zk.WorldACL(zk.PermAll))
+	_, err := cli.Create("/"+t.Name(), nil, 0, gozk.WorldACL(gozk.PermAll))
 	fails(t, err)
 	s, err := NewPlain(Options{Servers: c.Endpoints(), Namespace: t.Name()})
 	if err != nil {
@@ -127,8 +128,8 @@ func TestPlainForeign(t *testing.T) {
 	defer s.Close()
 	const name = "controller"
 	node := "/" + t.Name() + "/" + name
-	for what, flags := range map[string]int32{"ephemeral": zk.FlagEphemeral, "persistent": 0} {
-		_, err := cli.Create(node, []byte(`{"version":1,"brokerid":7,"timestamp":"1700000000000"}`), flags, zk.WorldACL(zk.PermAll))
+	for what, flags := range map[string]int32{"ephemeral": gozk.FlagEphemeral, "persistent": 0} {
+		_, err := cli.Create(node, []byte(`{"version":1,"brokerid":7,"timestamp":"1700000000000"}`), flags, gozk.WorldACL(gozk.PermAll))
 		fails(t, err)
 		var told *driver.HeldError
 		if _, err := s.Acquire(t.Context(), mutexClaim(name)); !errors.As(err, &told) || len(told.Holders) != 1 || !told.Holders[0].Foreign {
@@ -152,7 +153,7 @@ func TestPlainForeign(t *testing.T) {
 		if g.Token <= told.Holders[0].Token {
 			t.Errorf("token %d came after %d", g.Token, told.Holders[0].Token)
 		}
-		if _, err := cli.Create(node, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != zk.ErrNodeExists {
+		if _, err := cli.Create(node, nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll)); err != gozk.ErrNodeExists {
 			t.Errorf("held by us, and made by another: %v", err)
 		}
 		fails(t, s.Release(t.Context(), wait, g.Ref))
@@ -184,7 +185,7 @@ func TestPlainLate(t *testing.T) {
 	// The requests of a's that were still on their way: each was made when a's node had just been seen.
 	n := stale.Nodes[0]
 	path := s.tree.pathOf(t.Name())
-	if _, why, err := s.tree.step(ctx, path, s.tree.writeMulti, deleteCall(s.tree.ticket(n.Key), -1), deleteCall(path, int32(n.Version-1))); err != nil || why != noTicket {
+	if _, why, err := s.tree.writeSteps(ctx, path, s.tree.sendMulti, zk.Delete(s.tree.ticketPath(n.Key), -1), zk.Delete(path, int32(n.Version-1))); err != nil || why != codeNoTicket {
 		t.Errorf("a late removal: %v, %v", why, err)
 	}
 	if _, ok, err := s.tree.Change(ctx, t.Name(), n, n.Payload); err != nil || ok {
@@ -200,7 +201,7 @@ func TestPlainLate(t *testing.T) {
 	}
 	// A foreign client removes b's node, and so not its ticket, and makes its own.
 	fails(t, cli.Delete(path, -1))
-	_, err = cli.Create(path, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+	_, err = cli.Create(path, nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll))
 	fails(t, err)
 	if stood, _, err := s.tree.Remove(ctx, t.Name(), now.Nodes[0], false); err != nil || stood {
 		t.Errorf("a removal after a foreign client's: %v, %v", stood, err)
@@ -211,13 +212,13 @@ func TestPlainLate(t *testing.T) {
 	if !stands(t, cli, path) {
 		t.Error("the foreign client's node is gone")
 	}
-	if stands(t, cli, s.tree.ticket(now.Nodes[0].Key)) {
+	if stands(t, cli, s.tree.ticketPath(now.Nodes[0].Key)) {
 		t.Error("a ticket is left")
 	}
 }
 
 // stands reports whether a node stands, by a server that has heard of all that has happened.
-func stands(t *testing.T, cli *zk.Conn, path string) bool {
+func stands(t *testing.T, cli *gozk.Conn, path string) bool {
 	t.Helper()
 	_, err := cli.Sync("/")
 	fails(t, err)

@@ -10,143 +10,147 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// plainTree is a tree on which a lock has one node or none: the path of the lock itself.
+// plainTree is a tree on which a lock has one node or none: the node at the path of the lock itself.
 //
-// ZooKeeper deletes and sets by path and version, and both come again with the next holder. So a claim has a ticket as well,
-// an ephemeral node with a name of its own that is made and removed in one step with the lock's node: a request that comes
-// late finds no ticket, and does nothing. Foreign clients know nothing of tickets. After one of them has removed our node the
-// ticket stands on, so before a removal it is looked whether the node is still the one that is meant. A ticket that somebody has
-// removed is made again by who has looked at the node.
+// ZooKeeper deletes and changes nodes by path and version, and both are the same again with the next holder. So a claim has a ticket as
+// well, an ephemeral node with a name of its own, which is created and removed in one step with the lock's node: a request that arrives
+// late finds no ticket, and does nothing. Foreign clients know nothing of tickets. If one of them removes our node, the ticket
+// remains; so a removal first checks that the lock's node is still the same. If a ticket was removed, it is created again once the node
+// was checked.
 type plainTree struct{ *tree }
 
-// foreignKey is the key of a node that is not ours. That of ours is the name of its ticket.
+// foreignKey is the key of a node that is not ours. The key of a node of ours is the name of its ticket.
 const foreignKey = "foreign"
 
-func (t plainTree) pathOf(name string) string { return t.root + "/" + flat(name, t.root == "") }
+func (t plainTree) pathOf(name string) string { return t.root + "/" + flattenName(name, t.root == "") }
 
-// tickets begins the names of all tickets. They stand beside the locks, and whoever may make those may make them. No lock's path begins
-// so: there a % begins two digits.
-const tickets = "/%ticket-"
+// ticketPrefix begins the names of all tickets. They are siblings of the locks, so that whoever may create those may create tickets.
+// No lock's path begins so: in a lock's path two digits follow a %.
+const ticketPrefix = "/%ticket-"
 
-func (t plainTree) ticket(key string) string { return t.root + tickets + key }
+func (t plainTree) ticketPath(key string) string { return t.root + ticketPrefix + key }
 
-func ticketKey(id, session string) string { return id + "-" + session }
+func formatTicketKey(id, session string) string { return id + "-" + session }
 
-// Add makes the node if none stands there, whatever the guard, and looks, in one piece. It is idempotent by what it sees.
-func (t plainTree) Add(ctx context.Context, name string, s sequence.Session, _ int64, note sequence.Payload, _ sequence.AddCondition) (sequence.Snapshot, error) {
-	c, err := t.session(s.ID)
+// Add creates the node if none exists, whatever the condition, and reads it with the same request. It is idempotent: it returns the
+// claim's node if that exists already.
+func (t plainTree) Add(ctx context.Context, name string, s sequence.Session, _ int64, payload sequence.Payload, _ sequence.AddCondition) (sequence.Snapshot, error) {
+	c, err := t.sessionConn(s.ID)
 	if err != nil {
 		return sequence.Snapshot{}, err
 	}
-	data, err := json.Marshal(note)
+	data, err := json.Marshal(payload)
 	if err != nil {
 		return sequence.Snapshot{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
-	path, ticket := t.pathOf(name), t.ticket(ticketKey(note.ID, s.ID))
+	path, ticket := t.pathOf(name), t.ticketPath(formatTicketKey(payload.ID, s.ID))
 	for {
-		create := multiCall(createCall(opCreate, path, data, t.opts.ACL, modeEphemeral), createCall(opCreate, ticket, nil, t.opts.ACL, modeEphemeral))
-		stands := readCall(opGetData, path, false)
-		if err := c.do(ctx, create, stands); err != nil {
-			return sequence.Snapshot{}, t.fault(err, path)
+		create := zk.Multi(zk.CreateEphemeral(path, data, t.acl), zk.CreateEphemeral(ticket, nil, t.acl))
+		read := zk.GetData(path)
+		if err := c.Do(ctx, create, read); err != nil {
+			return sequence.Snapshot{}, t.translateError(err, path)
 		}
-		steps, err := create.results()
+		results, err := create.Results()
 		if err != nil {
-			return sequence.Snapshot{}, t.fault(err, path)
+			return sequence.Snapshot{}, t.translateError(err, path)
 		}
-		switch step, why := refused(steps); {
-		case why == codeOK, step == 0 && why == codeNodeExists:
-			return t.seen(name, path, stands)
-		case why == codeNodeExists: // the ticket of an earlier call, whose node somebody has removed
-			err = c.do(ctx, deleteCall(ticket, -1))
-		case why == codeNoNode:
-			err = t.parents(ctx, c, t.root)
+		switch step, code := zk.FailedStep(results); {
+		case code == zk.CodeOK, step == 0 && code == zk.CodeNodeExists:
+			return t.decodeSnapshot(name, path, read)
+		case code == zk.CodeNodeExists: // the ticket of an earlier call, whose node was removed by somebody else
+			err = c.Do(ctx, zk.Delete(ticket, zk.AnyVersion))
+		case code == zk.CodeNoNode:
+			err = t.createParents(ctx, c, t.root)
 		default:
-			err = why
+			err = code
 		}
 		if err != nil {
-			return sequence.Snapshot{}, t.fault(err, path)
+			return sequence.Snapshot{}, t.translateError(err, path)
 		}
 	}
 }
 
-// seen understands a lock's node as it was read.
-func (t plainTree) seen(name, path string, read *call) (sequence.Snapshot, error) {
-	l := sequence.Snapshot{Name: name, Revision: read.zxid, Full: true}
-	switch read.err {
+// decodeSnapshot decodes a lock's node as it was read.
+func (t plainTree) decodeSnapshot(name, path string, read *zk.Call) (sequence.Snapshot, error) {
+	l := sequence.Snapshot{Name: name, Revision: read.Zxid, Full: true}
+	n, err := decodePlainNode(read)
+	switch err {
 	case nil:
-		n, err := plainNode(&read.rest)
 		l.Nodes = []sequence.Node{n}
-		return l, err
-	case codeNoNode:
+		return l, nil
+	case zk.CodeNoNode:
 		return l, nil
 	}
-	return l, t.fault(read.err, path)
+	return l, t.translateError(err, path)
 }
 
-func plainNode(r *reader) (sequence.Node, error) {
-	data, s := r.bytes(), r.stat()
-	n := sequence.Node{Key: foreignKey, Foreign: true, Token: s.czxid, Version: int64(s.version) + 1, Session: sessionName(s.owner)}
-	var note sequence.Payload
-	if json.Unmarshal(data, &note) == nil && s.owner != 0 && isID(note.ID) && note.Kind == driver.KindMutex && note.Limit == 1 && note.Weight == 1 {
-		n.Key, n.Foreign, n.Payload = ticketKey(note.ID, n.Session), false, note
+func decodePlainNode(read *zk.Call) (sequence.Node, error) {
+	data, stat, err := read.Data()
+	if err != nil {
+		return sequence.Node{}, err
 	}
-	return n, r.err
+	n := sequence.Node{Key: foreignKey, Foreign: true, Token: stat.Czxid, Version: int64(stat.Version) + 1, Session: sessionName(stat.Owner)}
+	var p sequence.Payload
+	if json.Unmarshal(data, &p) == nil && stat.Owner != 0 && isClaimID(p.ID) && p.Kind == driver.KindMutex && p.Limit == 1 && p.Weight == 1 {
+		n.Key, n.Foreign, n.Payload = formatTicketKey(p.ID, n.Session), false, p
+	}
+	return n, nil
 }
 
-// Withdraw looks by the session that the add went by, behind it: what is not to be seen then will not come.
+// Withdraw reads by the session that the add used, behind the add: what does not exist then will not come to exist.
 func (t plainTree) Withdraw(ctx context.Context, name string, s sequence.Session, _ int64, id string) (bool, error) {
-	c, err := t.session(s.ID)
+	c, err := t.sessionConn(s.ID)
 	if err != nil {
 		return false, err
 	}
 	path := t.pathOf(name)
-	behind, stands := syncCall(), readCall(opGetData, path, false)
-	if err := c.do(ctx, behind, stands); err != nil {
-		return false, t.fault(err, path)
+	sync, read := zk.Sync(), zk.GetData(path)
+	if err := c.Do(ctx, sync, read); err != nil {
+		return false, t.translateError(err, path)
 	}
-	if behind.err != nil {
-		return false, t.fault(behind.err, path)
+	if sync.Err != nil {
+		return false, t.translateError(sync.Err, path)
 	}
-	l, err := t.seen(name, path, stands)
+	l, err := t.decodeSnapshot(name, path, read)
 	if err != nil {
 		return false, err
 	}
-	n := sequence.Node{Key: ticketKey(id, s.ID)}
+	n := sequence.Node{Key: formatTicketKey(id, s.ID)}
 	if len(l.Nodes) > 0 && l.Nodes[0].Key == n.Key {
 		n = l.Nodes[0]
 	}
-	stood, _, err := t.Remove(ctx, name, n, false)
-	return stood, err
+	existed, _, err := t.Remove(ctx, name, n, false)
+	return existed, err
 }
 
 // List reads the node, behind a sync if in full.
 func (t plainTree) List(ctx context.Context, name string, full bool) (sequence.Snapshot, error) {
 	path := t.pathOf(name)
-	calls, _, err := t.read(ctx, full, func() []*call { return []*call{readCall(opGetData, path, false)} })
+	calls, _, err := t.read(ctx, full, func() []*zk.Call { return []*zk.Call{zk.GetData(path)} })
 	if err != nil {
-		return sequence.Snapshot{}, t.fault(err, path)
+		return sequence.Snapshot{}, t.translateError(err, path)
 	}
-	return t.seen(name, path, calls[0])
+	return t.decodeSnapshot(name, path, calls[0])
 }
 
-// Read reads locks' nodes in one piece, behind a sync. A node of ours whose data somebody has overwritten is known by its
-// session.
-func (t plainTree) Read(ctx context.Context, at []sequence.NodeRef) ([]sequence.Node, error) {
-	calls, _, err := t.read(ctx, true, func() []*call {
-		calls := make([]*call, len(at))
-		for i, p := range at {
-			calls[i] = readCall(opGetData, t.pathOf(p.Name), false)
+// Read reads locks' nodes with one request, behind a sync. A node of ours whose data were overwritten is recognized by its session.
+func (t plainTree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequence.Node, error) {
+	calls, _, err := t.read(ctx, true, func() []*zk.Call {
+		calls := make([]*zk.Call, len(refs))
+		for i, r := range refs {
+			calls[i] = zk.GetData(t.pathOf(r.Name))
 		}
 		return calls
 	})
 	if err != nil {
-		return nil, t.fault(err, "/")
+		return nil, t.translateError(err, "/")
 	}
-	nodes := make([]sequence.Node, len(at))
-	for i, p := range at {
-		l, err := t.seen(p.Name, t.pathOf(p.Name), calls[i])
+	nodes := make([]sequence.Node, len(refs))
+	for i, r := range refs {
+		l, err := t.decodeSnapshot(r.Name, t.pathOf(r.Name), calls[i])
 		if err != nil {
 			return nil, err
 		}
@@ -154,190 +158,221 @@ func (t plainTree) Read(ctx context.Context, at []sequence.NodeRef) ([]sequence.
 			continue
 		}
 		n := l.Nodes[0]
-		if id, ok := strings.CutSuffix(p.Key, "-"+n.Session); n.Foreign && ok {
-			n.Key, n.Foreign = p.Key, false
+		if id, ok := strings.CutSuffix(r.Key, "-"+n.Session); n.Foreign && ok {
+			n.Key, n.Foreign = r.Key, false
 			n.Payload = sequence.Payload{ID: id, Kind: driver.KindMutex, Limit: 1, Weight: 1}
 		}
-		if n.Key == p.Key {
+		if n.Key == r.Key {
 			nodes[i] = n
 		}
 	}
 	return nodes, nil
 }
 
-// Change sets the node's data if the ticket stands.
-func (t plainTree) Change(ctx context.Context, name string, n sequence.Node, note sequence.Payload) (sequence.Node, bool, error) {
-	data, err := json.Marshal(note)
+// Change replaces the node's data if the ticket exists.
+func (t plainTree) Change(ctx context.Context, name string, n sequence.Node, payload sequence.Payload) (sequence.Node, bool, error) {
+	data, err := json.Marshal(payload)
 	if err != nil {
 		return n, false, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	path := t.pathOf(name)
 	for try := 0; ; try++ {
-		steps, why, err := t.step(ctx, path, t.writeMulti, checkCall(t.ticket(n.Key), -1), setCall(path, data, int32(n.Version-1)))
-		if why == noTicket && try == 0 {
-			var there bool
-			if there, err = t.reissue(ctx, path, n); err == nil && there {
+		results, code, err := t.writeSteps(ctx, path, t.sendMulti,
+			zk.Check(t.ticketPath(n.Key), zk.AnyVersion), zk.SetData(path, data, int32(n.Version-1)))
+		if code == codeNoTicket && try == 0 {
+			var exists bool
+			if exists, err = t.recreateTicket(ctx, path, n); err == nil && exists {
 				continue
 			}
 		}
-		if err != nil || why != codeOK {
+		if err != nil || code != zk.CodeOK {
 			return n, false, err
 		}
-		n.Version, n.Payload = int64(steps[1].stat.version)+1, note
+		n.Version, n.Payload = int64(results[1].Stat.Version)+1, payload
 		return n, true, nil
 	}
 }
 
 // Remove deletes the node, and its ticket with it.
 func (t plainTree) Remove(ctx context.Context, name string, n sequence.Node, _ bool) (bool, sequence.Snapshot, error) {
-	stood, err := t.remove(ctx, t.pathOf(name), n, t.writeMulti)
-	return stood, sequence.Snapshot{}, err
+	existed, err := t.removeNode(ctx, t.pathOf(name), n, t.sendMulti)
+	return existed, sequence.Snapshot{}, err
 }
 
-// remove deletes the ticket, and the node if it is there, and makes other changes in the step that deletes the node.
-func (t plainTree) remove(ctx context.Context, path string, n sequence.Node, send func(context.Context, *call) error, others ...*call) (stood bool, err error) {
-	there, err := t.standsAt(ctx, path, n)
+// sender sends a Multi.
+type sender func(context.Context, *zk.Call) error
+
+// removeNode deletes the ticket, and the node if it exists, and makes other changes in the step that deletes the node.
+func (t plainTree) removeNode(ctx context.Context, path string, n sequence.Node, send sender, others ...*zk.Call) (existed bool, err error) {
+	exists, err := t.nodeExists(ctx, path, n)
 	for try := 0; err == nil; try++ {
-		var steps []*call
+		var steps []*zk.Call
 		if !n.Foreign {
-			steps = append(steps, deleteCall(t.ticket(n.Key), -1))
+			steps = append(steps, zk.Delete(t.ticketPath(n.Key), zk.AnyVersion))
 		}
-		if there {
-			steps = append(append(steps, deleteCall(path, int32(n.Version-1))), others...) // -1: any
+		if exists {
+			steps = append(append(steps, zk.Delete(path, int32(n.Version-1))), others...) // a Version of 0 means any
 		}
 		if len(steps) == 0 {
 			return false, nil
 		}
-		var why code
-		_, why, err = t.step(ctx, path, send, steps...)
-		if why == noTicket && !n.Foreign && there && try == 0 {
-			there, err = t.reissue(ctx, path, n)
+		var code zk.Code
+		_, code, err = t.writeSteps(ctx, path, send, steps...)
+		if code == codeNoTicket && !n.Foreign && exists && try == 0 {
+			exists, err = t.recreateTicket(ctx, path, n)
 			continue
 		}
-		return err == nil && why == codeOK && there, err
+		return err == nil && code == zk.CodeOK && exists, err
 	}
 	return false, err
 }
 
-// BreakNode is that of a tree, for the one node and its ticket. The note stands beside the lock.
+// BreakNode removes the node and its ticket, and leaves a note beside the lock.
 func (t plainTree) BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error) {
-	return t.withNote(ctx, t.note(n), n.TTL, func(c *conn, note *call) (bool, error) {
-		return t.remove(ctx, t.pathOf(name), n, func(ctx context.Context, multi *call) error { return c.do(ctx, multi) }, note)
+	return t.withBreakNote(ctx, t.notePath(n), n.TTL, func(c *zk.Conn, note *zk.Call) (bool, error) {
+		return t.removeNode(ctx, t.pathOf(name), n, func(ctx context.Context, multi *zk.Call) error { return c.Do(ctx, multi) }, note)
 	})
 }
 
-// WasBroken looks for the note.
+// WasBroken reports whether the note exists.
 func (t plainTree) WasBroken(ctx context.Context, _ string, n sequence.Node) (bool, error) {
-	return t.noted(ctx, t.note(n))
+	return t.noteExists(ctx, t.notePath(n))
 }
 
-func (t plainTree) note(n sequence.Node) string { return t.root + broken + n.Key + itsEnd }
+func (t plainTree) notePath(n sequence.Node) string { return t.root + notePrefix + n.Key + noteEnding }
 
-// standsAt looks whether the node that stands at a path is still the one that is meant.
-func (t plainTree) standsAt(ctx context.Context, path string, n sequence.Node) (bool, error) {
-	calls, _, err := t.read(ctx, true, func() []*call { return []*call{readCall(opExists, path, false)} })
-	if err == nil && calls[0].err != codeNoNode {
-		err = calls[0].err
+// nodeExists reports whether the node at a path is still n.
+func (t plainTree) nodeExists(ctx context.Context, path string, n sequence.Node) (bool, error) {
+	calls, _, err := t.read(ctx, true, func() []*zk.Call { return []*zk.Call{zk.Exists(path)} })
+	if err != nil {
+		return false, t.translateError(err, path)
 	}
-	return err == nil && calls[0].err == nil && calls[0].rest.stat().czxid == n.Token, t.fault(err, path)
+	stat, err := calls[0].Stat()
+	if err == zk.CodeNoNode {
+		return false, nil
+	}
+	return err == nil && stat.Czxid == n.Token, t.translateError(err, path)
 }
 
-// reissue makes the ticket of a node again, if that still stands: with a session that goes on it would stand for ever.
-func (t plainTree) reissue(ctx context.Context, path string, n sequence.Node) (there bool, err error) {
-	if there, err = t.standsAt(ctx, path, n); err != nil || !there {
+// recreateTicket creates the ticket of a node again if the node still exists: else it would remain as long as its session.
+func (t plainTree) recreateTicket(ctx context.Context, path string, n sequence.Node) (exists bool, err error) {
+	if exists, err = t.nodeExists(ctx, path, n); err != nil || !exists {
 		return false, err
 	}
-	create := createCall(opCreate, t.ticket(n.Key), nil, t.opts.ACL, modeEphemeral)
-	if err := t.write(ctx, &write{calls: []*call{create}, alone: true}); err != nil {
-		return false, t.fault(err, path)
+	create := zk.CreateEphemeral(t.ticketPath(n.Key), nil, t.acl)
+	if err := t.write(ctx, &zk.Write{Calls: []*zk.Call{create}, Alone: true}); err != nil {
+		return false, t.translateError(err, path)
 	}
-	if create.err != nil && create.err != codeNodeExists {
-		return false, t.fault(create.err, path)
+	if create.Err != nil && create.Err != zk.CodeNodeExists {
+		return false, t.translateError(create.Err, path)
 	}
 	return true, nil
 }
 
-// noTicket says that the first of the changes of a step was of a node that is not there.
-const noTicket = codeNoNode
+// codeNoTicket is returned by writeSteps if the node of the first step, the ticket, does not exist.
+const codeNoTicket = zk.CodeNoNode
 
-// writeMulti sends a multi by any session.
-func (t plainTree) writeMulti(ctx context.Context, multi *call) error {
-	return t.write(ctx, &write{calls: []*call{multi}, alone: true})
+// sendMulti sends a Multi by any session.
+func (t plainTree) sendMulti(ctx context.Context, multi *zk.Call) error {
+	return t.write(ctx, &zk.Write{Calls: []*zk.Call{multi}, Alone: true})
 }
 
-// step makes changes together. why is codeOK if they were made, noTicket or codeBadVersion if the nodes did not stand as they were seen.
-func (t plainTree) step(ctx context.Context, path string, send func(context.Context, *call) error, changes ...*call) (steps []stepResult, why code, err error) {
-	multi := multiCall(changes...)
+// writeSteps makes changes together. The code is CodeOK if they were made, codeNoTicket or CodeBadVersion if the nodes were not as
+// they were last read.
+func (t plainTree) writeSteps(ctx context.Context, path string, send sender, steps ...*zk.Call) (results []zk.Result, code zk.Code, err error) {
+	multi := zk.Multi(steps...)
 	if err := send(ctx, multi); err != nil {
-		return nil, codeOK, t.fault(err, path)
+		return nil, zk.CodeOK, t.translateError(err, path)
 	}
-	if steps, err = multi.results(); err != nil {
-		return nil, codeOK, t.fault(err, path)
+	if results, err = multi.Results(); err != nil {
+		return nil, zk.CodeOK, t.translateError(err, path)
 	}
-	switch at, why := refused(steps); {
-	case why == codeNoNode && at > 0: // the lock's own node has gone
-		return nil, codeBadVersion, nil
-	case why == codeOK, why == codeNoNode, why == codeBadVersion:
-		return steps, why, nil
+	switch step, code := zk.FailedStep(results); {
+	case code == zk.CodeNoNode && step > 0: // the lock's own node is gone
+		return nil, zk.CodeBadVersion, nil
+	case code == zk.CodeOK, code == zk.CodeNoNode, code == zk.CodeBadVersion:
+		return results, code, nil
 	default:
-		return nil, codeOK, t.fault(why, path)
+		return nil, zk.CodeOK, t.translateError(code, path)
 	}
 }
 
 // Watch watches the one node that there can be.
 func (t plainTree) Watch(name, key string, revision int64, changed func()) func() {
-	comes := key == sequence.WatchRemovals || key == sequence.WatchChanges
-	return t.watch(&listener{t: t.tree, at: spotKey{onData, t.pathOf(name)}, returns: comes, seen: revision, changed: changed})
+	recurs := key == sequence.WatchRemovals || key == sequence.WatchChanges
+	return t.subscribe(&zk.Watcher{Path: t.pathOf(name), Recurs: recurs, Since: revision, Changed: changed})
 }
 
-// Walk reads the nodes right below the namespace whose names fit. A foreign one is a lock if it is ephemeral, and there is a namespace.
+// Walk reads the nodes directly below the namespace that have the prefix.
 func (t plainTree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snapshot, error] {
 	return func(yield func(sequence.Snapshot, error) bool) {
 		folder := t.root
 		if folder == "" {
 			folder = "/"
 		}
-		calls, _, err := t.read(ctx, true, func() []*call { return []*call{readCall(opGetChildren, folder, false)} })
-		if err == nil && calls[0].err != codeNoNode {
-			err = calls[0].err
-		}
+		names, err := t.listNames(ctx, folder, prefix)
 		if err != nil {
-			yield(sequence.Snapshot{}, t.fault(err, folder))
+			yield(sequence.Snapshot{}, t.translateError(err, folder))
 			return
 		}
-		var names []string
-		for _, element := range calls[0].rest.texts() {
-			if name, ok := unescape(element); ok && name != "" && strings.HasPrefix(name, prefix) {
-				names = append(names, name)
-			}
-		}
 		for some := range slices.Chunk(names, sequence.MaxRead) {
-			calls, _, err := t.read(ctx, false, func() []*call {
-				calls := make([]*call, len(some))
+			calls, _, err := t.read(ctx, false, func() []*zk.Call {
+				calls := make([]*zk.Call, len(some))
 				for i, name := range some {
-					calls[i] = readCall(opGetData, t.pathOf(name), false)
+					calls[i] = zk.GetData(t.pathOf(name))
 				}
 				return calls
 			})
 			if err != nil {
-				yield(sequence.Snapshot{}, t.fault(err, folder))
+				yield(sequence.Snapshot{}, t.translateError(err, folder))
 				return
 			}
-			if !yield(sequence.Snapshot{}, nil) {
+			if !yield(sequence.Snapshot{}, nil) || !t.yieldLocks(some, calls, yield) {
 				return
-			}
-			for i, name := range some {
-				if calls[i].err == codeNoAuth { // it is not ours to see
-					continue
-				}
-				l, err := t.seen(name, t.pathOf(name), calls[i])
-				if err == nil && (len(l.Nodes) == 0 || l.Nodes[0].Foreign && (t.root == "" || l.Nodes[0].Session == sessionName(0))) {
-					continue
-				}
-				if !yield(l, err) {
-					return
-				}
 			}
 		}
 	}
+}
+
+// listNames returns the names of the children of a folder that have a prefix.
+func (t plainTree) listNames(ctx context.Context, folder, prefix string) (names []string, err error) {
+	calls, _, err := t.read(ctx, true, func() []*zk.Call { return []*zk.Call{zk.GetChildren(folder)} })
+	if err != nil {
+		return nil, err
+	}
+	elements, _, err := calls[0].Children()
+	if err == zk.CodeNoNode {
+		return nil, nil
+	}
+	for _, element := range elements {
+		if name, ok := unescapeElement(element); ok && name != "" && strings.HasPrefix(name, prefix) {
+			names = append(names, name)
+		}
+	}
+	return names, err
+}
+
+// yieldLocks yields the locks among nodes that were read. A node of a foreign client is a lock if it is ephemeral, and there is a
+// namespace.
+func (t plainTree) yieldLocks(names []string, reads []*zk.Call, yield func(sequence.Snapshot, error) bool) (more bool) {
+	for i, name := range names {
+		if reads[i].Err == zk.CodeNoAuth { // a node that we may not read
+			continue
+		}
+		l, err := t.decodeSnapshot(name, t.pathOf(name), reads[i])
+		if err == nil && !t.isLock(l) {
+			continue
+		}
+		if !yield(l, err) {
+			return false
+		}
+	}
+	return true
+}
+
+func (t plainTree) isLock(l sequence.Snapshot) bool {
+	if len(l.Nodes) == 0 {
+		return false
+	}
+	return !l.Nodes[0].Foreign || t.root != "" && l.Nodes[0].Session != sessionName(0)
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-zookeeper/zk"
+	gozk "github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
@@ -18,12 +18,12 @@ func TestOtherRecipe(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	cli := admin(t, c)
-	_, err := cli.Create("/"+t.Name(), nil, 0, zk.WorldACL(zk.PermAll))
+	_, err := cli.Create("/"+t.Name(), nil, 0, gozk.WorldACL(gozk.PermAll))
 	fails(t, err)
 	writer := mutexClaim(t.Name())
 	writer.Kind, writer.Limit, writer.Weight = driver.KindRW, driver.RWLimit, driver.RWLimit
 	for _, end := range []string{endRead, endWrite} {
-		node, err := cli.Create("/"+t.Name()+"/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-"+end, nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+		node, err := cli.Create("/"+t.Name()+"/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-"+end, nil, gozk.FlagEphemeral|gozk.FlagSequence, gozk.WorldACL(gozk.PermAll))
 		fails(t, err)
 		for _, layout := range []string{LayoutCurator, LayoutBoth, LayoutCuratorReadWrite} {
 			s, err := New(Options{Servers: c.Endpoints(), Layout: layout})
@@ -88,11 +88,11 @@ func TestListForeignLocks(t *testing.T) {
 	c := rig.Shared(t)
 	cli := admin(t, c)
 	for _, path := range []string{"/" + t.Name(), "/" + t.Name() + "/theirs", "/" + t.Name() + "/nothing"} {
-		_, err := cli.Create(path, nil, 0, zk.WorldACL(zk.PermAll))
+		_, err := cli.Create(path, nil, 0, gozk.WorldACL(gozk.PermAll))
 		fails(t, err)
 	}
-	for path, flags := range map[string]int32{"/theirs/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-lock-": zk.FlagEphemeral | zk.FlagSequence, "/leader": zk.FlagEphemeral} {
-		_, err := cli.Create("/"+t.Name()+path, nil, flags, zk.WorldACL(zk.PermAll))
+	for path, flags := range map[string]int32{"/theirs/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-lock-": gozk.FlagEphemeral | gozk.FlagSequence, "/leader": gozk.FlagEphemeral} {
+		_, err := cli.Create("/"+t.Name()+path, nil, flags, gozk.WorldACL(gozk.PermAll))
 		fails(t, err)
 	}
 	for _, k := range []struct {

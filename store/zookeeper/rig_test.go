@@ -3,10 +3,11 @@ package zookeeper
 import (
 	"context"
 	"fmt"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
+	gozk "github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
@@ -70,14 +71,14 @@ func start(t *testing.T, o zktest.Options) *zktest.Ensemble {
 }
 
 // admin is a client of another make.
-func admin(t testing.TB, c *zktest.Ensemble) *zk.Conn {
+func admin(t testing.TB, c *zktest.Ensemble) *gozk.Conn {
 	t.Helper()
 	return adminAt(t, c.Endpoints())
 }
 
-func adminAt(t testing.TB, servers []string) *zk.Conn {
+func adminAt(t testing.TB, servers []string) *gozk.Conn {
 	t.Helper()
-	cli, _, err := zk.Connect(servers, time.Minute, zk.WithLogger(quiet{}))
+	cli, _, err := gozk.Connect(servers, time.Minute, gozk.WithLogger(quiet{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,7 @@ func adminAt(t testing.TB, servers []string) *zk.Conn {
 // listening waits until a store's client watches something.
 func listening(t *testing.T, s *tree) {
 	t.Helper()
-	for limit := time.Now().Add(time.Minute); !s.listens(); time.Sleep(10 * time.Millisecond) {
+	for limit := time.Now().Add(time.Minute); !s.isWatching(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatal("nothing is watched")
 		}
@@ -188,7 +189,7 @@ func TestCancels(t *testing.T) {
 // TestHeld: held locks cost memory, and no goroutine each; their renewals are one beat or two, and a read of each.
 func TestHeld(t *testing.T) {
 	s, c := counting(t)
-	sent := func() (int, string) { all := c.take(); return all[opGetData], fmt.Sprint(all) }
+	sent := func() (int, string) { all := c.take(); return all[zk.OpGetData], fmt.Sprint(all) }
 	sessiontest.Held(t, s, 24*time.Second, sent, func(n int) int { return 3 * n })
 }
 

@@ -40,13 +40,13 @@ func NewSemaphore(o Options) (*Semaphore, error) {
 }
 
 const (
-	inLocks  = "/locks"
-	inLeases = "/leases"
+	locksFolder  = "/locks"
+	leasesFolder = "/leases"
 )
 
-func at(c driver.Claim, under string) driver.Claim {
+func claimBelow(c driver.Claim, under string) driver.Claim {
 	c.Name += under
-	if under == inLocks {
+	if under == locksFolder {
 		c.Kind, c.Limit, c.Weight = driver.KindMutex, 1, 1
 	}
 	return c
@@ -55,7 +55,7 @@ func at(c driver.Claim, under string) driver.Claim {
 // Info is that of the engine, but for the kinds.
 func (s *Semaphore) Info() driver.Info {
 	i := s.leases.Info()
-	i.MaxName -= len(inLeases)
+	i.MaxName -= len(leasesFolder)
 	i.Kinds = []driver.Kind{driver.KindSemaphore}
 	return i
 }
@@ -71,7 +71,7 @@ func (s *Semaphore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, 
 	if err := c.Check(s.Info()); err != nil {
 		return driver.Grant{}, err
 	}
-	mutex := at(c, inLocks)
+	mutex := claimBelow(c, locksFolder)
 	var m driver.Grant
 	var err error
 	if c.Wait {
@@ -84,8 +84,8 @@ func (s *Semaphore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, 
 	}
 	keeping, over := context.WithCancel(ctx)
 	kept := make(chan struct{})
-	go func() { defer close(kept); s.keep(keeping, m) }()
-	g, err := s.leases.Acquire(ctx, at(c, inLeases))
+	go func() { defer close(kept); s.keepRenewing(keeping, m) }()
+	g, err := s.leases.Acquire(ctx, claimBelow(c, leasesFolder))
 	over() // also of a renewal that has no answer
 	<-kept
 	g.Claim = c
@@ -99,15 +99,15 @@ func (s *Semaphore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, 
 }
 
 // aMoment is how long who has the mutex while there are permits may have it, before a claim that does not wait is refused.
-const aMoment = time.Second
+const maxMutexHold = time.Second
 
 // tryFront takes the mutex for a claim that does not wait, if there is a permit.
 func (s *Semaphore) tryFront(ctx context.Context, c, mutex driver.Claim) (driver.Grant, error) {
-	if err := s.full(ctx, c); err != nil {
+	if err := s.checkPermit(ctx, c); err != nil {
 		return driver.Grant{}, err
 	}
 	mutex.Wait = true
-	bounded, cancel := context.WithTimeout(ctx, aMoment)
+	bounded, cancel := context.WithTimeout(ctx, maxMutexHold)
 	defer cancel()
 	m, err := s.locks.Acquire(bounded, mutex)
 	if err == nil || bounded.Err() == nil || ctx.Err() != nil {
@@ -116,7 +116,7 @@ func (s *Semaphore) tryFront(ctx context.Context, c, mutex driver.Claim) (driver
 	if gone := s.locks.Release(ctx, mutex, ""); gone != nil && !errors.Is(gone, driver.ErrLost) {
 		return m, gone
 	}
-	if err := s.full(ctx, c); err != nil {
+	if err := s.checkPermit(ctx, c); err != nil {
 		return m, err
 	}
 	l, err := s.locks.Inspect(ctx, mutex.Name)
@@ -127,8 +127,8 @@ func (s *Semaphore) tryFront(ctx context.Context, c, mutex driver.Claim) (driver
 }
 
 // full is the refusal of a claim that does not wait, if there is no permit.
-func (s *Semaphore) full(ctx context.Context, c driver.Claim) error {
-	l, err := s.leases.Inspect(ctx, c.Name+inLeases)
+func (s *Semaphore) checkPermit(ctx context.Context, c driver.Claim) error {
+	l, err := s.leases.Inspect(ctx, c.Name+leasesFolder)
 	if err == nil && int64(len(l.Holders)+len(l.Waiters)) >= c.Limit {
 		return &driver.HeldError{Holders: l.Holders, Waiting: len(l.Waiters)}
 	}
@@ -136,7 +136,7 @@ func (s *Semaphore) full(ctx context.Context, c driver.Claim) error {
 }
 
 // keep renews the mutex until ctx ends, which it does when its holder has a permit.
-func (s *Semaphore) keep(ctx context.Context, m driver.Grant) {
+func (s *Semaphore) keepRenewing(ctx context.Context, m driver.Grant) {
 	tick := time.NewTicker(m.GrantedTTL / 3)
 	defer tick.Stop()
 	for {
@@ -154,21 +154,21 @@ func (s *Semaphore) Renew(ctx context.Context, gs []driver.Grant, done func(int,
 	all := make([]driver.Grant, len(gs))
 	for i, g := range gs {
 		all[i] = g
-		all[i].Claim = at(g.Claim, inLeases)
+		all[i].Claim = claimBelow(g.Claim, leasesFolder)
 	}
 	s.leases.Renew(ctx, all, done)
 }
 
 // Release gives up the permit, and the place in line for one.
 func (s *Semaphore) Release(ctx context.Context, c driver.Claim, ref string) error {
-	if ref != "" && under(ref) == inLocks {
-		return s.locks.Release(ctx, at(c, inLocks), ref)
+	if ref != "" && folderOf(ref) == locksFolder {
+		return s.locks.Release(ctx, claimBelow(c, locksFolder), ref)
 	}
-	err := s.leases.Release(ctx, at(c, inLeases), ref)
+	err := s.leases.Release(ctx, claimBelow(c, leasesFolder), ref)
 	if c.ID == "" {
 		return err
 	}
-	waited := s.locks.Release(ctx, at(c, inLocks), "")
+	waited := s.locks.Release(ctx, claimBelow(c, locksFolder), "")
 	switch {
 	case waited == nil && errors.Is(err, driver.ErrLost):
 		return nil
@@ -179,27 +179,27 @@ func (s *Semaphore) Release(ctx context.Context, c driver.Claim, ref string) err
 }
 
 // under tells by a ref where its node is.
-func under(ref string) string {
+func folderOf(ref string) string {
 	if strings.Contains(ref, endLease) {
-		return inLeases
+		return leasesFolder
 	}
-	return inLocks
+	return locksFolder
 }
 
 // Inspect shows who has a permit, and who waits for one or for the mutex.
 func (s *Semaphore) Inspect(ctx context.Context, name string) (driver.Lock, error) {
-	leases, err := s.leases.Inspect(ctx, name+inLeases)
+	leases, err := s.leases.Inspect(ctx, name+leasesFolder)
 	if err != nil {
 		return leases, err
 	}
-	locks, err := s.locks.Inspect(ctx, name+inLocks)
+	locks, err := s.locks.Inspect(ctx, name+locksFolder)
 	if err != nil {
 		return locks, err
 	}
-	return merge(name, leases, locks), nil
+	return mergeLocks(name, leases, locks), nil
 }
 
-func merge(name string, leases, locks driver.Lock) driver.Lock {
+func mergeLocks(name string, leases, locks driver.Lock) driver.Lock {
 	l := leases
 	l.Name = name
 	l.Revision += "+" + locks.Revision
@@ -221,7 +221,7 @@ func merge(name string, leases, locks driver.Lock) driver.Lock {
 func (s *Semaphore) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
 	return func(yield func(driver.Lock, error) bool) {
 		for l, err := range s.leases.List(ctx, prefix) {
-			name, ok := strings.CutSuffix(l.Name, inLeases)
+			name, ok := strings.CutSuffix(l.Name, leasesFolder)
 			if !ok && l.Name != "" || ok && !strings.HasPrefix(name, prefix) {
 				continue
 			}
@@ -238,16 +238,16 @@ func (s *Semaphore) List(ctx context.Context, prefix string) iter.Seq2[driver.Lo
 
 // Break acts on the node that the ref names.
 func (s *Semaphore) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
-	if under(ref) == inLocks {
-		return s.locks.Break(ctx, name+inLocks, ref, mode)
+	if folderOf(ref) == locksFolder {
+		return s.locks.Break(ctx, name+locksFolder, ref, mode)
 	}
-	return s.leases.Break(ctx, name+inLeases, ref, mode)
+	return s.leases.Break(ctx, name+leasesFolder, ref, mode)
 }
 
 // NextEnding tells of the ends of permits.
 func (s *Semaphore) NextEnding(ctx context.Context) (driver.Ending, error) {
 	e, err := s.leases.NextEnding(ctx)
-	e.Name = strings.TrimSuffix(e.Name, inLeases)
+	e.Name = strings.TrimSuffix(e.Name, leasesFolder)
 	return e, err
 }
 

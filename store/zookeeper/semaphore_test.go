@@ -111,7 +111,7 @@ func TestSemaphoreTry(t *testing.T) {
 	defer s.Close()
 	c := mutexClaim(t.Name())
 	c.Kind, c.Limit = driver.KindSemaphore, 2
-	stuck := at(mutexClaim(t.Name()), inLocks)
+	stuck := claimBelow(mutexClaim(t.Name()), locksFolder)
 	stuck.TTL = time.Minute
 	_, err = s.locks.Acquire(t.Context(), stuck)
 	fails(t, err)

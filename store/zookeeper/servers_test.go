@@ -38,51 +38,11 @@ func TestOneName(t *testing.T) {
 	sessions := slices.Collect(maps.Values(s.tree.sessions))
 	s.tree.mu.Unlock()
 	for _, c := range sessions {
-		link, err := c.up(t.Context())
-		fails(t, err)
-		link.nc.Close()
+		fails(t, c.BreakLink(t.Context()))
 	}
 	fails(t, sessiontest.Lock(t, client, t.Name()+"/other").Release())
 	fails(t, l.Release())
 	if n := lookups.Load(); n < 2 { // when all were tried
 		t.Errorf("looked up %d times", n)
-	}
-}
-
-// TestServers: of a name that cannot be looked up any more the last addresses are left.
-func TestServers(t *testing.T) {
-	t.Parallel()
-	known := true
-	o := Options{Servers: []string{"one:1", "127.0.0.1:2", "[::1]:3"}, lookup: func(ctx context.Context, host string) ([]string, error) {
-		if host != "one" {
-			return net.DefaultResolver.LookupHost(ctx, host)
-		}
-		if _, bounded := ctx.Deadline(); !known || !bounded {
-			return nil, errors.New("no answer")
-		}
-		return []string{"10.0.0.1", "fe80::1"}, nil
-	}}
-	rest := []server{{"127.0.0.1:2", "127.0.0.1:2"}, {"[::1]:3", "[::1]:3"}}
-	both := append([]server{{"one:1", "10.0.0.1:1"}, {"one:1", "[fe80::1]:1"}}, rest...)
-	tr := newTree(o)
-	defer tr.Close()
-	if got := tr.servers(t.Context()); !slices.Equal(got, both) {
-		t.Errorf("%v, want %v", got, both)
-	}
-	known = false
-	if got := tr.servers(t.Context()); !slices.Equal(got, both) {
-		t.Errorf("without an answer: %v, want %v", got, both)
-	}
-	unknown := append([]server{{"one:1", "one:1"}}, rest...)
-	never := newTree(o)
-	defer never.Close()
-	if got := never.servers(t.Context()); !slices.Equal(got, unknown) {
-		t.Errorf("never known: %v, want %v", got, unknown)
-	}
-	known, o.Dial = true, (&net.Dialer{}).DialContext
-	dials := newTree(o)
-	defer dials.Close()
-	if got := dials.servers(t.Context()); !slices.Equal(got, unknown) {
-		t.Errorf("with a Dial of the user's: %v", got)
 	}
 }

@@ -9,69 +9,69 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
 func sessionName(id int64) string { return fmt.Sprintf("%016x", uint64(id)) }
 
-// OpenSession begins a session on a connection of its own. What the servers grant it then it keeps, or it ends.
+// OpenSession opens a session on a connection of its own. The session keeps the TTL that the servers grant it now, or ends.
 func (t *tree) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
-	c := t.newConn(ttl, false)
-	t.spawn(c.run)
-	if _, err := c.up(ctx); err != nil {
-		c.stop()
-		return sequence.Session{}, t.fault(err, t.root)
+	c := t.ensemble.NewConn(ttl, false)
+	t.start(c.Run)
+	if err := c.WaitForLink(ctx); err != nil {
+		c.Stop()
+		return sequence.Session{}, t.translateError(err, t.root)
 	}
-	c.mu.Lock()
-	id, granted := c.id, c.granted
-	c.mu.Unlock()
+	name, granted := sessionName(c.ID()), c.GrantedTTL()
 	t.mu.Lock()
-	t.sessions[sessionName(id)] = c
-	if t.lead == nil {
-		t.lead = c
+	t.sessions[name] = c
+	if t.defaultConn == nil {
+		t.defaultConn = c
 	}
 	t.mu.Unlock()
-	// A follower tells the leader twice in a tick whom it has heard from. Half a tick is less than this and the margin
-	// together, if a session is not set to the very least, which is two ticks.
-	return sequence.Session{ID: sessionName(id), TTL: granted, ConfirmDelay: granted / 15, Ended: c.life.Done()}, nil
+	// A follower tells the leader twice per tick which sessions it has heard from. Half a tick is less than this delay and the
+	// margin together, unless the TTL is the minimum of two ticks.
+	return sequence.Session{ID: name, TTL: granted, ConfirmDelay: granted / 15, Ended: c.Ended()}, nil
 }
 
-// leave ends a session that nobody has used.
-func (t *tree) leave(c *conn) {
+// closeUnused ends a session that has no nodes.
+func (t *tree) closeUnused(c *zk.Conn) {
 	ctx, cancel := context.WithTimeout(t.life, time.Second)
 	defer cancel()
-	_ = c.do(ctx, &call{op: opClose})
-	c.finish(sequence.ErrSessionExpired)
+	_ = c.Close(ctx) // else it expires
 }
 
-// forgetSession takes a session that is over out of the books.
-func (t *tree) forgetSession(c *conn) {
+// forgetSession removes all that is kept of a session that has ended.
+func (t *tree) forgetSession(c *zk.Conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, o := range t.sessions {
-		if o == c {
-			delete(t.sessions, id)
-			if len(t.ended) >= 1024 {
-				clear(t.ended)
-			}
-			t.ended[id] = true
-			ofIt := func(claim [2]string, _ bool) bool { return claim[0] == id }
-			maps.DeleteFunc(t.doubts, ofIt)
-			maps.DeleteFunc(t.anew, ofIt)
-			maps.DeleteFunc(t.twins, func(path, _ string) bool { return strings.Contains(path, "-"+id+"-") })
+		if o != c {
+			continue
 		}
+		delete(t.sessions, id)
+		if len(t.endedSessions) >= 1024 {
+			clear(t.endedSessions)
+		}
+		t.endedSessions[id] = true
+		isOfSession := func(k claimKey, _ bool) bool { return k.session == id }
+		maps.DeleteFunc(t.pendingAdds, isOfSession)
+		maps.DeleteFunc(t.reAdded, isOfSession)
+		maps.DeleteFunc(t.secondNodes, func(path, _ string) bool { return strings.Contains(path, "-"+id+"-") })
 	}
-	if t.reader == c {
-		t.reader = nil
+	if t.readerConn == c {
+		t.readerConn = nil
 	}
-	if t.lead == c {
-		t.lead = nil
+	if t.defaultConn == c {
+		t.defaultConn = nil
 		for _, o := range t.sessions {
-			t.lead = o
+			t.defaultConn = o
 		}
 	}
 }
 
-func (t *tree) session(id string) (*conn, error) {
+// sessionConn returns the connection of a session of the engine.
+func (t *tree) sessionConn(id string) (*zk.Conn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.life.Err() != nil {
@@ -84,89 +84,85 @@ func (t *tree) session(id string) (*conn, error) {
 	return c, nil
 }
 
-// isOver reports whether a session was this client's.
-func (t *tree) isOver(id string) bool {
+// wasOurSession reports whether a session that has ended was this client's.
+func (t *tree) wasOurSession(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.ended[id]
+	return t.endedSessions[id]
 }
 
-// granted is the session time that the servers have granted for a TTL, or the TTL if they were not asked yet.
-func (t *tree) granted(ttl time.Duration) time.Duration {
+// grantedTTL returns the session TTL that the servers have granted for a TTL, or the TTL itself if they were not asked yet.
+func (t *tree) grantedTTL(ttl time.Duration) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range t.sessions {
-		if c.asked == ttl {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return c.granted
+		if c.AskedTTL() == ttl {
+			return c.GrantedTTL()
 		}
 	}
 	return ttl
 }
 
-// standing is a session that there is, or nil.
-func (t *tree) standing() *conn {
+// openConn returns a connection that exists already, or nil.
+func (t *tree) openConn() *zk.Conn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.lead != nil {
-		return t.lead
+	if t.defaultConn != nil {
+		return t.defaultConn
 	}
-	return t.reader
+	return t.readerConn
 }
 
-// readerTTL is the session time of a connection that keeps no claims.
+// readerTTL is the TTL of a session that has no claims.
 const readerTTL = 30 * time.Second
 
-// anyConn is a session by which anything can be asked.
-func (t *tree) anyConn(ctx context.Context) (*conn, error) {
+// anyConn returns a connection for requests that need no session of their own. If the engine has no session, it waits for one without
+// claims.
+func (t *tree) anyConn(ctx context.Context) (*zk.Conn, error) {
 	t.mu.Lock()
 	if t.life.Err() != nil {
 		t.mu.Unlock()
 		return nil, driver.ErrClosed
 	}
 	switch {
-	case t.lead != nil:
+	case t.defaultConn != nil:
 		defer t.mu.Unlock()
-		return t.lead, nil
-	case t.reader == nil:
-		t.reader = t.newConn(readerTTL, true)
-		t.work.Go(t.reader.run)
+		return t.defaultConn, nil
+	case t.readerConn == nil:
+		t.readerConn = t.ensemble.NewConn(readerTTL, true)
+		t.work.Go(t.readerConn.Run)
 	}
-	c := t.reader
+	c := t.readerConn
 	t.mu.Unlock()
-	_, err := c.up(ctx)
-	return c, err
+	return c, c.WaitForLink(ctx)
 }
 
-// KeepAlive is a write that is sure to be refused: of a node that is not there. The leader puts that to the quorum as it does any
-// other. A read or a ping is answered by any server that once had a leader, and a sync by a leader that was deposed and has
-// not heard of it.
+// KeepAlive sends a write that the servers always refuse: the deletion of a node that does not exist. The leader puts it to the quorum
+// as any other write. Any server that once had a leader answers a read or a ping, and a leader that was deposed, and has not
+// learned of it, answers a sync.
 func (t *tree) KeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
-	c, err := t.session(session)
-	if err == sequence.ErrSessionExpired && !t.isOver(session) {
+	c, err := t.sessionConn(session)
+	if err == sequence.ErrSessionExpired && !t.wasOurSession(session) {
 		return 0, fmt.Errorf("%w: a ZooKeeper session is renewed by the client that opened it", driver.ErrUnsupported)
 	}
 	if err != nil {
 		return 0, err
 	}
-	calls, err := c.ask(ctx, func() []*call { return []*call{deleteCall("/holdfast-beat", -1)} })
+	calls, err := c.Retry(ctx, func() []*zk.Call { return []*zk.Call{zk.Delete("/holdfast-beat", zk.AnyVersion)} })
 	if err == nil {
-		err = calls[0].err
+		err = calls[0].Err
 	}
-	if err == codeNoNode || err == codeNoAuth {
+	if err == zk.CodeNoNode || err == zk.CodeNoAuth {
 		return 0, nil
 	}
-	return 0, t.fault(err, "/")
+	return 0, t.translateError(err, "/")
 }
 
-// EndSession closes a session; its nodes go with it.
+// EndSession closes a session. Its nodes go with it.
 func (t *tree) EndSession(ctx context.Context, session string) error {
-	c, err := t.session(session)
+	c, err := t.sessionConn(session)
 	if err != nil {
 		return err
 	}
-	err = c.do(ctx, &call{op: opClose})
-	c.finish(sequence.ErrSessionExpired)
-	return t.fault(err, "/")
+	return t.translateError(c.Close(ctx), "/")
 }

@@ -5,7 +5,9 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -38,8 +40,8 @@ const records = "%records"
 // of the one before.
 const tokenGap = time.Minute
 
-func (tb *table) path(name string) string {
-	return tb.t.root + "/" + records + "/" + flat(name, false)
+func (tb *table) recordPath(name string) string {
+	return tb.t.root + "/" + records + "/" + flattenName(name, false)
 }
 
 // Info promises what the ensemble does.
@@ -58,35 +60,34 @@ func (tb *table) Info() driver.Info {
 func (tb *table) Now() (int64, time.Duration) {
 	tb.t.mu.Lock()
 	defer tb.t.mu.Unlock()
-	tb.t.micros = max(tb.t.micros, time.Now().UnixMicro())
-	return tb.t.micros, -1
+	tb.t.lastMicros = max(tb.t.lastMicros, time.Now().UnixMicro())
+	return tb.t.lastMicros, -1
 }
 
 // answerTime is how long one request for a record may take.
 const answerTime = 2 * time.Second
 
-func bounded(ctx context.Context, request func(context.Context) error) error {
+func withAnswerTime(ctx context.Context, request func(context.Context) error) error {
 	return bound.Ask(ctx, answerTime, "ZooKeeper", request)
 }
 
 // read is the tree's, behind a sync if it has to be fresh, within a bound.
-func (tb *table) read(ctx context.Context, fresh bool, ask func() []*call) (calls []*call, err error) {
-	err = bounded(ctx, func(ctx context.Context) (err error) {
+func (tb *table) readBounded(ctx context.Context, fresh bool, ask func() []*zk.Call) (calls []*zk.Call, err error) {
+	err = withAnswerTime(ctx, func(ctx context.Context) (err error) {
 		calls, _, err = tb.t.read(ctx, fresh, ask)
 		return err
 	})
 	return calls, err
 }
 
-// row understands a record's node as it was read.
-func row(name string, r *reader) (record.Row, error) {
-	data := r.bytes()
-	s := r.stat()
+// decodeRow decodes a record's node as it was read.
+func decodeRow(name string, read *zk.Call) (record.Row, error) {
+	data, stat, err := read.Data()
 	life, text, ok := bytes.Cut(data, []byte("\n"))
-	if r.err != nil || !ok {
+	if err != nil || !ok {
 		return record.Row{Name: name}, fmt.Errorf("%w: record %q: %q", driver.ErrCorrupt, name, data)
 	}
-	return record.Row{Name: name, Version: string(life) + "." + strconv.Itoa(int(s.version)), Data: text}, nil
+	return record.Row{Name: name, Version: string(life) + "." + strconv.Itoa(int(stat.Version)), Data: text}, nil
 }
 
 // Load is one read, behind a sync.
@@ -94,17 +95,17 @@ func (tb *table) Load(ctx context.Context, name string) (record.Row, error) {
 	if tb.life.Err() != nil {
 		return record.Row{}, driver.ErrClosed
 	}
-	path := tb.path(name)
-	calls, err := tb.read(ctx, true, func() []*call { return []*call{readCall(opGetData, path, false)} })
+	path := tb.recordPath(name)
+	calls, err := tb.readBounded(ctx, true, func() []*zk.Call { return []*zk.Call{zk.GetData(path)} })
 	switch {
 	case err != nil:
-		return record.Row{}, tb.t.fault(err, path)
-	case calls[0].err == codeNoNode:
+		return record.Row{}, tb.t.translateError(err, path)
+	case calls[0].Err == zk.CodeNoNode:
 		return record.Row{Name: name}, nil
-	case calls[0].err != nil:
-		return record.Row{}, tb.t.fault(calls[0].err, path)
+	case calls[0].Err != nil:
+		return record.Row{}, tb.t.translateError(calls[0].Err, path)
 	}
-	return row(name, &calls[0].rest)
+	return decodeRow(name, calls[0])
 }
 
 // Swap is one multi.
@@ -112,20 +113,20 @@ func (tb *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > record.MaxData {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))
 	}
-	path := tb.path(r.Name)
-	life, version, err := tb.version(r)
+	path := tb.recordPath(r.Name)
+	life, version, err := tb.parseVersion(r)
 	if err != nil {
 		return record.Row{}, err
 	}
 	if life == "" {
 		life = strings.ToLower(rand.Text())
 		data := append([]byte(life+"\n"), r.Data...)
-		err = tb.write(ctx, path, createCall(opCreate, path, data, tb.t.opts.ACL, modePersistent),
-			createCall(opCreate, path+"/"+life, nil, tb.t.opts.ACL, modePersistent))
+		err = tb.writeSteps(ctx, path, true, zk.CreatePersistent(path, data, tb.t.acl),
+			zk.CreatePersistent(path+"/"+life, nil, tb.t.acl))
 		r.Version = life + ".0"
 	} else {
 		data := append([]byte(life+"\n"), r.Data...)
-		err = tb.write(ctx, path, checkCall(path+"/"+life, -1), setCall(path, data, version))
+		err = tb.writeSteps(ctx, path, false, zk.Check(path+"/"+life, -1), zk.SetData(path, data, version))
 		r.Version = life + "." + strconv.Itoa(int(version)+1)
 	}
 	if err != nil {
@@ -136,13 +137,13 @@ func (tb *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 
 // Delete is one multi.
 func (tb *table) Delete(ctx context.Context, r record.Row) error {
-	life, version, err := tb.version(r)
+	life, version, err := tb.parseVersion(r)
 	if err != nil {
 		return err
 	}
 	if life != "" {
-		path := tb.path(r.Name)
-		if err := tb.write(ctx, path, deleteCall(path+"/"+life, -1), deleteCall(path, version)); err != record.ErrConflict {
+		path := tb.recordPath(r.Name)
+		if err := tb.writeSteps(ctx, path, false, zk.Delete(path+"/"+life, -1), zk.Delete(path, version)); err != record.ErrConflict {
 			return err
 		}
 	}
@@ -154,7 +155,7 @@ func (tb *table) Delete(ctx context.Context, r record.Row) error {
 }
 
 // version takes the version of a row apart.
-func (tb *table) version(r record.Row) (life string, version int32, err error) {
+func (tb *table) parseVersion(r record.Row) (life string, version int32, err error) {
 	if tb.life.Err() != nil {
 		return "", 0, driver.ErrClosed
 	}
@@ -169,87 +170,91 @@ func (tb *table) version(r record.Row) (life string, version int32, err error) {
 	return life, int32(v), nil
 }
 
-// write makes steps together, and the nodes above if they are not there.
-func (tb *table) write(ctx context.Context, path string, steps ...*call) error {
+// writeSteps makes changes together, and creates the nodes above a new record if there are none.
+func (tb *table) writeSteps(ctx context.Context, path string, isNew bool, steps ...*zk.Call) error {
 	for try := 0; ; try++ {
-		multi := multiCall(steps...)
-		if err := bounded(ctx, func(ctx context.Context) error { return tb.t.write(ctx, &write{calls: []*call{multi}, alone: true}) }); err != nil {
-			return tb.t.fault(err, path)
-		}
-		results, err := multi.results()
+		code, err := tb.sendMulti(ctx, steps)
 		if err != nil {
-			return tb.t.fault(err, path)
+			return tb.t.translateError(err, path)
 		}
-		_, failed := refused(results)
-		switch failed {
-		case codeOK:
+		switch code {
+		case zk.CodeOK:
 			return nil
-		case codeNoNode:
-			if steps[0].op == opCreate && try < 3 {
-				err := bounded(ctx, func(ctx context.Context) error {
-					c, err := tb.t.anyConn(ctx)
-					if err == nil {
-						err = tb.t.parents(ctx, c, path[:strings.LastIndexByte(path, '/')])
-					}
-					return err
-				})
-				if err != nil && err != sequence.ErrSessionExpired {
-					return tb.t.fault(err, path)
-				}
-				continue
+		case zk.CodeNoNode:
+			if !isNew || try >= 3 {
+				return record.ErrConflict
 			}
+			if err := tb.createFolder(ctx, path[:strings.LastIndexByte(path, '/')]); err != nil {
+				return tb.t.translateError(err, path)
+			}
+		case zk.CodeNodeExists, zk.CodeBadVersion:
 			return record.ErrConflict
-		case codeNodeExists, codeBadVersion:
-			return record.ErrConflict
+		default:
+			return tb.t.translateError(code, path)
 		}
-		return tb.t.fault(failed, path)
 	}
 }
 
-// List lists the children of the node above, and reads those that match.
+// sendMulti sends one transaction, and returns CodeOK or why it was refused.
+func (tb *table) sendMulti(ctx context.Context, steps []*zk.Call) (zk.Code, error) {
+	multi := zk.Multi(steps...)
+	err := withAnswerTime(ctx, func(ctx context.Context) error {
+		return tb.t.write(ctx, &zk.Write{Calls: []*zk.Call{multi}, Alone: true})
+	})
+	if err != nil {
+		return zk.CodeOK, err
+	}
+	results, err := multi.Results()
+	_, code := zk.FailedStep(results)
+	return code, err
+}
+
+// createFolder creates the node above all records.
+func (tb *table) createFolder(ctx context.Context, path string) error {
+	err := withAnswerTime(ctx, func(ctx context.Context) error {
+		c, err := tb.t.anyConn(ctx)
+		if err == nil {
+			err = tb.t.createParents(ctx, c, path)
+		}
+		return err
+	})
+	if err == zk.ErrSessionExpired || err == sequence.ErrSessionExpired {
+		return nil // the caller tries again, by another session
+	}
+	return err
+}
+
+// List lists the children of the node above all records, and reads those that have the prefix.
 func (tb *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		if tb.life.Err() != nil {
 			yield(record.Row{}, driver.ErrClosed)
 			return
 		}
-		dir := tb.t.root + "/" + records
-		calls, err := tb.read(ctx, true, func() []*call { return []*call{readCall(opGetChildren, dir, false)} })
-		if err == nil && calls[0].err != nil && calls[0].err != codeNoNode {
-			err = calls[0].err
-		}
+		folder := tb.t.root + "/" + records
+		names, err := tb.listNames(ctx, folder, prefix)
 		if err != nil {
-			yield(record.Row{}, tb.t.fault(err, dir))
+			yield(record.Row{}, tb.t.translateError(err, folder))
 			return
 		}
-		var names []string
-		if calls[0].err == nil {
-			for _, key := range calls[0].rest.texts() {
-				if name, ok := unescape(key); ok && strings.HasPrefix(name, prefix) {
-					names = append(names, name)
-				}
-			}
-		}
-		for len(names) > 0 {
-			some := names[:min(len(names), sequence.MaxRead)]
-			names = names[len(some):]
-			calls, err := tb.read(ctx, false, func() (calls []*call) {
+		for some := range slices.Chunk(names, sequence.MaxRead) {
+			calls, err := tb.readBounded(ctx, false, func() (calls []*zk.Call) {
 				for _, name := range some {
-					calls = append(calls, readCall(opGetData, tb.path(name), false))
+					calls = append(calls, zk.GetData(tb.recordPath(name)))
 				}
 				return calls
 			})
 			if err != nil {
-				yield(record.Row{}, tb.t.fault(err, dir))
+				yield(record.Row{}, tb.t.translateError(err, folder))
 				return
 			}
-			for i, a := range calls {
-				if a.err == codeNoNode {
+			for i, read := range calls {
+				if read.Err == zk.CodeNoNode {
 					continue
 				}
-				r, err := record.Row{Name: some[i]}, tb.t.fault(a.err, dir)
+				r, err := record.Row{Name: some[i]}, tb.t.translateError(read.Err, folder)
 				if err == nil {
-					r, err = row(some[i], &a.rest)
+					r, err = decodeRow(some[i], read)
 				}
 				if !yield(r, err) {
 					return
@@ -259,10 +264,27 @@ func (tb *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, 
 	}
 }
 
+func (tb *table) listNames(ctx context.Context, folder, prefix string) (names []string, err error) {
+	calls, err := tb.readBounded(ctx, true, func() []*zk.Call { return []*zk.Call{zk.GetChildren(folder)} })
+	if err != nil {
+		return nil, err
+	}
+	keys, _, err := calls[0].Children()
+	if err == zk.CodeNoNode {
+		return nil, nil
+	}
+	for _, key := range keys {
+		if name, ok := unescapeElement(key); ok && strings.HasPrefix(name, prefix) {
+			names = append(names, name)
+		}
+	}
+	return names, err
+}
+
 // Wait subscribes, and looks when something has happened since.
 func (tb *table) Wait(ctx context.Context, name, version string) error {
 	changed := make(chan struct{}, 1)
-	defer tb.t.watch(&listener{t: tb.t, at: spotKey{onData, tb.path(name)}, returns: true, changed: func() {
+	defer tb.t.subscribe(&zk.Watcher{Path: tb.recordPath(name), Recurs: true, Changed: func() {
 		select {
 		case changed <- struct{}{}:
 		default:

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
+	gozk "github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
@@ -39,7 +39,7 @@ func TestTicketRemoved(t *testing.T) {
 		if err != nil || len(look.Nodes) != 1 {
 			t.Fatal(what, look, err)
 		}
-		fails(t, cli.Delete(s.tree.ticket(look.Nodes[0].Key), -1))
+		fails(t, cli.Delete(s.tree.ticketPath(look.Nodes[0].Key), -1))
 		ctx, cancel := context.WithTimeout(t.Context(), sessiontest.Soon)
 		if err := k.end(ctx, held.Ref); err != nil {
 			t.Fatal(what, err)
@@ -51,7 +51,7 @@ func TestTicketRemoved(t *testing.T) {
 		if look, err := s.tree.List(t.Context(), "lock", true); err != nil || len(look.Nodes) > 0 {
 			t.Errorf("%s: there stands %+v, %v", what, look.Nodes, err)
 		}
-		if stands(t, cli, s.tree.ticket(look.Nodes[0].Key)) {
+		if stands(t, cli, s.tree.ticketPath(look.Nodes[0].Key)) {
 			t.Errorf("%s: the ticket stands", what)
 		}
 	}
@@ -61,7 +61,7 @@ func TestTicketRemoved(t *testing.T) {
 func TestTicketsOfTwoUsers(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	_, err := admin(t, c).Create("/"+t.Name(), nil, 0, zk.WorldACL(zk.PermAll))
+	_, err := admin(t, c).Create("/"+t.Name(), nil, 0, gozk.WorldACL(gozk.PermAll))
 	fails(t, err)
 	for _, user := range []string{"one", "two"} {
 		s, err := NewPlain(Options{Servers: c.Endpoints(), Namespace: t.Name(), Auth: []Auth{{"digest", user + ":secret"}}})

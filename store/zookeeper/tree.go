@@ -6,48 +6,60 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// tree is ZooKeeper as a sequence.Tree. A lock is a container node, a claim an ephemeral sequential child of it, and a session a
-// session with a connection of its own.
+// tree is ZooKeeper as a sequence.NodeStore. A lock is a container node, a claim is an ephemeral sequential child of it, and a
+// session is a ZooKeeper session with a connection of its own.
 type tree struct {
-	opts   Options
-	layout layout
-	root   string // the namespace as a path, empty for none
-	info   driver.Info
-	life   context.Context
-	end    context.CancelFunc
-	work   sync.WaitGroup
+	opts     Options
+	layout   layout
+	root     string // the namespace as a path, empty for none
+	acl      []zk.ACL
+	ensemble *zk.Ensemble
+	info     driver.Info
+	life     context.Context
+	end      context.CancelFunc
+	work     sync.WaitGroup
 
-	mu          sync.Mutex
-	sessions    map[string]*conn          // those of the engine that are not over
-	lead        *conn                     // the one of them by which everything else is asked
-	reader      *conn                     // one without claims, for when there is none
-	ended       map[string]bool           // sessions of the engine that are over
-	floor       int64                     // the last transaction that this client knows of
-	doubts      map[[2]string]bool        // by session and claim: an add was sent and its answer not heard
-	anew        map[[2]string]bool        // so, and it was added again: it may stand twice
-	known       map[string]*sequence.Node // by path
-	twins       map[string]string         // of this client's claims that stand: by path the path of the second node
-	knownMost   int                       // how many of them there may be before others' are forgotten
-	micros      int64                     // the largest that Now has given
-	addresses   map[string][]string       // of the servers, by name, when they were last looked up
-	lastTrouble error
+	mu            sync.Mutex
+	sessions      map[string]*zk.Conn       // the engine's sessions that have not ended
+	defaultConn   *zk.Conn                  // the one of them that serves all requests that need no session of their own
+	readerConn    *zk.Conn                  // without claims; serves them while the engine has no session
+	endedSessions map[string]bool           // the engine's sessions that have ended
+	pendingAdds   map[claimKey]bool         // an add was sent, and its answer has not come
+	reAdded       map[claimKey]bool         // claims that were added again after that: they may have a node too many
+	cache         map[string]*sequence.Node // nodes as they were read last, by path
+	cacheLimit    int                       // at how many nodes other clients' nodes are removed from it
+	secondNodes   map[string]string         // of this client's claims that have two nodes: the second path by the first
+	lastMicros    int64                     // the largest time that Now has returned
 }
 
+// claimKey identifies a claim of this client.
+type claimKey struct{ session, id string }
+
 func newTree(o Options) *tree {
-	t := &tree{opts: o, layout: layouts[o.Layout], sessions: map[string]*conn{}, doubts: map[[2]string]bool{}, anew: map[[2]string]bool{},
-		ended: map[string]bool{}, known: map[string]*sequence.Node{}, twins: map[string]string{}, addresses: map[string][]string{}}
+	t := &tree{opts: o, layout: layouts[o.Layout], sessions: map[string]*zk.Conn{}, endedSessions: map[string]bool{},
+		pendingAdds: map[claimKey]bool{}, reAdded: map[claimKey]bool{},
+		cache: map[string]*sequence.Node{}, secondNodes: map[string]string{}}
 	if o.Namespace != "" {
 		t.root = t.pathOf(o.Namespace)
 	}
 	t.life, t.end = context.WithCancel(context.Background())
+	config := zk.Config{Servers: o.Servers, TLS: o.TLS, Dial: o.Dial, Lookup: o.lookup, SessionEnded: t.forgetSession}
+	for _, a := range o.Auth {
+		config.Auth = append(config.Auth, zk.Auth(a))
+	}
+	for _, a := range o.ACL {
+		t.acl = append(t.acl, zk.ACL(a))
+	}
+	t.ensemble = zk.NewEnsemble(t.life, config)
 	t.info = driver.Info{
-		Store: o.where(), Clock: o.Clock, Tier: driver.TierFenceSafe,
+		Store: o.redactedURL(), Clock: o.Clock, Tier: driver.TierFenceSafe,
 		Survives:        driver.Survives{Restart: true, PowerCut: true, Failover: true},
 		TokenRegression: "the ensemble is restored from a snapshot, wiped, or replaced by another one",
 	}
-	if t.layout.twin != nil || o.Layout == LayoutKazoo || o.Layout == LayoutCuratorReadWrite {
+	if t.layout.secondEnding != nil || o.Layout == LayoutKazoo || o.Layout == LayoutCuratorReadWrite {
 		t.info.Kinds = []driver.Kind{driver.KindMutex, driver.KindRW}
 	}
 	return t
@@ -55,8 +67,8 @@ func newTree(o Options) *tree {
 
 func (t *tree) Info() driver.Info { return t.info }
 
-// spawn runs f beside the caller, unless the tree is closed.
-func (t *tree) spawn(f func()) {
+// start runs f on a goroutine that Close waits for. It does nothing once the tree is closed.
+func (t *tree) start(f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.life.Err() == nil {
@@ -64,42 +76,34 @@ func (t *tree) spawn(f func()) {
 	}
 }
 
-func (t *tree) saw(zxid int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.floor = max(t.floor, zxid)
-}
-
-// read asks by any session, and never gives an answer older than what this client has seen: when it
-// has to be fresh, or the server lags behind that, a sync goes ahead.
-func (t *tree) read(ctx context.Context, fresh bool, ask func() []*call) ([]*call, *conn, error) {
+// read sends reads by any session, and never returns answers older than what this client has seen already: if the answers must be
+// fresh, or the server is behind that, a sync precedes them.
+func (t *tree) read(ctx context.Context, fresh bool, makeReads func() []*zk.Call) ([]*zk.Call, *zk.Conn, error) {
 	for {
 		c, err := t.anyConn(ctx)
-		if err == sequence.ErrSessionExpired && t.life.Err() == nil {
+		if err == zk.ErrSessionExpired && t.life.Err() == nil {
 			continue
 		}
 		if err != nil {
 			return nil, nil, err
 		}
-		t.mu.Lock()
-		floor := t.floor
-		t.mu.Unlock()
-		calls, err := c.ask(ctx, func() []*call {
+		lastSeen := t.ensemble.LastSeen()
+		calls, err := c.Retry(ctx, func() []*zk.Call {
 			if fresh {
-				return append([]*call{syncCall()}, ask()...)
+				return append([]*zk.Call{zk.Sync()}, makeReads()...)
 			}
-			return ask()
+			return makeReads()
 		})
 		switch {
-		case err == sequence.ErrSessionExpired && t.life.Err() == nil:
-			continue // another session serves as well
+		case err == zk.ErrSessionExpired && t.life.Err() == nil:
+			continue // another session will do as well
 		case err != nil:
 			return nil, nil, err
-		case fresh && calls[0].err != nil:
-			return nil, nil, calls[0].err
+		case fresh && calls[0].Err != nil:
+			return nil, nil, calls[0].Err
 		case fresh:
 			return calls[1:], c, nil
-		case calls[0].zxid >= floor:
+		case calls[0].Zxid >= lastSeen:
 			return calls, c, nil
 		}
 		fresh = true
@@ -107,32 +111,30 @@ func (t *tree) read(ctx context.Context, fresh bool, ask func() []*call) ([]*cal
 }
 
 // write sends a write by any session, once.
-func (t *tree) write(ctx context.Context, w *write) error {
+func (t *tree) write(ctx context.Context, w *zk.Write) error {
 	for {
 		c, err := t.anyConn(ctx)
 		if err == nil {
-			err = c.write(ctx, w)
+			err = c.Write(ctx, w)
 		}
-		// That session is not the node's: nothing was said of what this was about.
-		if err == sequence.ErrSessionExpired && t.life.Err() == nil {
-			if !w.calls[0].sent {
-				continue // it was not even sent
+		// The session that has ended is not the node's own: the outcome for the node is not known.
+		if err == zk.ErrSessionExpired && t.life.Err() == nil {
+			if !w.Calls[0].WasSent() {
+				continue
 			}
-			return errBroken
+			return zk.ErrLinkBroken
 		}
 		return err
 	}
 }
 
-// Close gives up the connections, and leaves the sessions to the servers: they end them when their time is over.
+// Close closes the connections. It leaves the engine's sessions to expire.
 func (t *tree) Close() error {
 	t.mu.Lock()
-	reader := t.reader
+	reader := t.readerConn
 	t.mu.Unlock()
-	if reader != nil {
-		if over, up := reader.state(); over == nil && up {
-			t.leave(reader)
-		}
+	if reader != nil && reader.HasLink() {
+		t.closeUnused(reader)
 	}
 	t.mu.Lock()
 	t.end()

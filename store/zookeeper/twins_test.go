@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -107,7 +108,7 @@ func TestTwinsGoTogether(t *testing.T) {
 	c := rig.Shared(t)
 	cli := admin(t, c)
 	var lose atomic.Bool
-	_, client := both(t, c, time.Hour, deaf(opMulti, &lose, nil))
+	_, client := both(t, c, time.Hour, deaf(zk.OpMulti, &lose, nil))
 	held := lease(t, client, t.Name())
 	lose.Store(true)
 	fails(t, held.Release())

@@ -28,7 +28,7 @@ func init() { driver.Register("zookeeper", openURL) }
 //
 // The ensemble need not be reachable: claims wait for it, or fail.
 func openURL(_ context.Context, u *url.URL) (driver.Store, error) {
-	o, err := options(u)
+	o, err := parseOptions(u)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func openURL(_ context.Context, u *url.URL) (driver.Store, error) {
 	return New(o)
 }
 
-func options(u *url.URL) (Options, error) {
+func parseOptions(u *url.URL) (Options, error) {
 	o := Options{Servers: strings.Split(u.Host, ",")}
 	var ca, cert, key, name string
 	secure := false

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	mathrand "math/rand/v2"
 	"strings"
 	"sync"
@@ -35,7 +36,7 @@ func counted(t *testing.T) (*Store, *counter, sequence.Session) {
 func TestTogether(t *testing.T) {
 	s, sent, ses := counted(t)
 	ctx := t.Context()
-	c, err := s.tree.session(ses.ID)
+	c, err := s.tree.sessionConn(ses.ID)
 	fails(t, err)
 	const workers, rounds = 32, 20
 	var mu sync.Mutex
@@ -60,9 +61,10 @@ func TestTogether(t *testing.T) {
 						n = o
 					}
 				}
-				stat := readCall(opExists, s.tree.pathOf(name)+"/"+n.Key, false)
-				if err := c.do(ctx, stat); err != nil || stat.err != nil || stat.rest.stat().czxid != n.Token {
-					t.Errorf("%s has token %d, which is not its node's czxid: %v, %v", n.Key, n.Token, err, stat.err)
+				stat := zk.Exists(s.tree.pathOf(name) + "/" + n.Key)
+				err = c.Do(ctx, stat)
+				if got, statErr := stat.Stat(); err != nil || statErr != nil || got.Czxid != n.Token {
+					t.Errorf("%s has token %d, which is not its node's czxid: %v, %v", n.Key, n.Token, err, statErr)
 				}
 				id := fmt.Sprint(name, n.Token)
 				mu.Lock()
@@ -80,7 +82,7 @@ func TestTogether(t *testing.T) {
 	}
 	all.Wait()
 	got := sent.take()
-	writes := got[opMulti] + got[opCreate2] + got[opDelete]
+	writes := got[zk.OpMulti] + got[zk.OpCreate2] + got[zk.OpDelete]
 	t.Logf("%d claims came and went in %d requests: %v", workers*rounds, writes, got)
 	if writes > workers*rounds*3/2 { // apart they would be twice the claims
 		t.Errorf("%d claims came and went in %d requests", workers*rounds, writes)
@@ -99,8 +101,8 @@ func TestNoCompany(t *testing.T) {
 		t.Errorf("%+v, %v", look, err)
 	}
 	got := sent.take()
-	delete(got, opPing)
-	if len(got) != 2 || got[opCreate2] != 1 || got[opGetChildren] != 1 {
+	delete(got, zk.OpPing)
+	if len(got) != 2 || got[zk.OpCreate2] != 1 || got[zk.OpGetChildren] != 1 {
 		t.Errorf("sent %v", got)
 	}
 }
@@ -110,9 +112,9 @@ func TestNoCompany(t *testing.T) {
 func TestApart(t *testing.T) {
 	s, _, ses := counted(t)
 	ctx := t.Context()
-	c, err := s.tree.session(ses.ID)
+	c, err := s.tree.sessionConn(ses.ID)
 	fails(t, err)
-	fails(t, c.do(ctx, createCall(opCreate, s.tree.pathOf("apart-closed"), nil, []ACL{{Perms: 1, Scheme: "world", ID: "anyone"}}, modePersistent)))
+	fails(t, c.Do(ctx, zk.CreatePersistent(s.tree.pathOf("apart-closed"), nil, []zk.ACL{{Perms: 1, Scheme: "world", ID: "anyone"}})))
 	look, err := s.tree.Add(ctx, "apart", ses, 0, aNote(ses.TTL), sequence.AddAlways)
 	fails(t, err)
 	n := look.Nodes[0]
@@ -146,7 +148,7 @@ func TestApart(t *testing.T) {
 	if _, err := s.tree.Add(ctx, "apart-closed/lock", ses, 200, aNote(ses.TTL), sequence.AddAlways); !errors.Is(err, driver.ErrDenied) {
 		t.Errorf("a lock below one where nobody may create: %v", err)
 	}
-	if n := len(s.tree.doubts); n > 0 {
+	if n := len(s.tree.pendingAdds); n > 0 {
 		t.Errorf("of claims that were all answered, %d are in doubt", n)
 	}
 }
@@ -160,16 +162,16 @@ func TestForgotten(t *testing.T) {
 	fails(t, err)
 	n := look.Nodes[0]
 	n.Admitted = true
-	s.tree.learn(s.tree.pathOf("forgotten")+"/"+n.Key, n)
+	s.tree.cacheNode(s.tree.pathOf("forgotten")+"/"+n.Key, n)
 	look, err = s.tree.List(ctx, "forgotten", false)
 	if err != nil || len(look.Nodes) != 1 || !look.Nodes[0].Admitted {
 		t.Errorf("what was read of one that stands: %+v, %v", look.Nodes, err)
 	}
 	_, _, err = s.tree.Remove(ctx, "forgotten", n, false)
 	fails(t, err)
-	s.tree.learn(s.tree.pathOf("forgotten")+"/"+n.Key, n)
-	if len(s.tree.known) > 0 {
-		t.Errorf("nothing stands, and %+v is known", s.tree.known)
+	s.tree.cacheNode(s.tree.pathOf("forgotten")+"/"+n.Key, n)
+	if len(s.tree.cache) > 0 {
+		t.Errorf("nothing stands, and %+v is known", s.tree.cache)
 	}
 }
 

@@ -92,6 +92,13 @@ type Options struct {
 // Auth is one credential, of the scheme "digest" for instance ("user:password").
 type Auth struct{ Scheme, Credential string }
 
+// ACL says who may do what with a node.
+type ACL struct {
+	Perms  int32  // a sum of 1 read, 2 write, 4 create, 8 delete, 16 administer
+	Scheme string // world, auth, digest, ip, x509
+	ID     string
+}
+
 // ACLs that are often wanted.
 var (
 	Anyone      = []ACL{{31, "world", "anyone"}}
@@ -113,7 +120,7 @@ func New(o Options) (*Store, error) {
 		return nil, fmt.Errorf("%w: there is no layout %q; there are %s, %s, %s, %s and, for URLs, %s and %s", driver.ErrInvalid, o.Layout,
 			LayoutCurator, LayoutCuratorReadWrite, LayoutKazoo, LayoutBoth, LayoutPlain, LayoutCuratorSemaphore)
 	}
-	o, err := o.complete()
+	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +129,7 @@ func New(o Options) (*Store, error) {
 }
 
 // complete gives options what they leave open, and refuses what cannot be.
-func (o Options) complete() (Options, error) {
+func (o Options) withDefaults() (Options, error) {
 	o.Servers = slices.Clone(o.Servers)
 	if len(o.Servers) == 0 {
 		return o, fmt.Errorf("%w: no ZooKeeper server is named", driver.ErrInvalid)
@@ -161,12 +168,12 @@ func (s *Store) Table() record.Table { return newTable(s.tree) }
 // whom of Curator's recipes the claim would not keep out.
 func (s *Store) Explain(c driver.Claim) driver.Plan {
 	path := s.tree.pathOf(c.Name)
-	end := s.tree.layout.end(c)
+	end := s.tree.layout.ending(c)
 	keys := []string{path + "/_c_…" + end + "…"}
-	if s.tree.layout.twin != nil {
-		keys = append(keys, path+"/_c_…"+s.tree.layout.twin(c)+"…")
+	if s.tree.layout.secondEnding != nil {
+		keys = append(keys, path+"/_c_…"+s.tree.layout.secondEnding(c)+"…")
 	}
-	plan := driver.Plan{Keys: keys, TTL: s.tree.granted(c.TTL)}
+	plan := driver.Plan{Keys: keys, TTL: s.tree.grantedTTL(c.TTL)}
 	if c.Kind != driver.KindRW && end == endLock {
 		plan.Notes = []string{"Curator's InterProcessReadWriteLock keeps this out, but is not kept out by it; a read-write lock is, and so is a mutex with layout=" + LayoutCuratorReadWrite}
 	}
@@ -174,7 +181,7 @@ func (s *Store) Explain(c driver.Claim) driver.Plan {
 }
 
 // where names an ensemble without its secrets.
-func (o *Options) where() string {
+func (o *Options) redactedURL() string {
 	w := "zookeeper://" + strings.Join(o.Servers, ",")
 	if o.Namespace != "" {
 		w += "/" + o.Namespace

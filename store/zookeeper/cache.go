@@ -1,0 +1,86 @@
+package zookeeper
+
+import (
+	"github.com/holdfast-go/holdfast/engine/sequence"
+)
+
+// The cache saves a request per node when a lock is listed: the names of its children do not say when they were created, and that
+// never changes.
+
+// fillFromCache fills in what is cached of nodes.
+func (t *tree) fillFromCache(path string, all []claimNode) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range all {
+		if n := t.cache[path+"/"+all[i].Key]; n != nil {
+			all[i].Node = *n
+		}
+	}
+}
+
+// minCacheLimit is how many nodes are cached before other clients' nodes are removed. Those of this client's own claims remain cached
+// as long as they exist.
+const minCacheLimit = 4096
+
+// cacheNode caches a node as it was read. If it is one of this client's own and not cached, it was removed meanwhile.
+func (t *tree) cacheNode(path string, n sequence.Node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sessions[n.Session] == nil || t.cache[path] != nil {
+		t.cacheNodeLocked(path, n)
+	}
+}
+
+// cacheOwnNode caches a node that this client has just created, or found to be its own.
+func (t *tree) cacheOwnNode(path string, n sequence.Node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cacheNodeLocked(path, n)
+}
+
+func (t *tree) cacheNodeLocked(path string, n sequence.Node) {
+	if len(t.cache) >= max(t.cacheLimit, minCacheLimit) {
+		for p, o := range t.cache {
+			if t.sessions[o.Session] == nil {
+				delete(t.cache, p)
+			}
+		}
+		t.cacheLimit = 2 * len(t.cache)
+	}
+	t.cache[path] = &n
+}
+
+func (t *tree) uncacheNode(path string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.cache, path)
+	delete(t.secondNodes, path)
+}
+
+// noteSecondNode remembers the second node of a claim of this client's own.
+func (t *tree) noteSecondNode(path, second string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.secondNodes[path] = second
+}
+
+// secondNodesOf returns the paths of the second nodes, empty for paths that have none.
+func (t *tree) secondNodesOf(paths []string) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	seconds := make([]string, len(paths))
+	for i, path := range paths {
+		seconds[i] = t.secondNodes[path]
+	}
+	return seconds
+}
+
+// forgetNodes removes what is kept of nodes that do not exist any more.
+func (t *tree) forgetNodes(path string, keys ...string) {
+	for _, key := range keys {
+		t.uncacheNode(path + "/" + key)
+		if c, ok := parseKey(key); ok {
+			t.forgetReAdded(claimKey{c.Session, c.ID})
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package zk
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// link is one connection to a server. Requests are answered in the order in which they were sent.
+type link struct {
+	nc       net.Conn
+	unhook   func() bool   // stops nc from being closed with the Conn
+	hasWrite chan struct{} // buffered: there is something to write
+
+	mu        sync.Mutex
+	out       []byte
+	pending   []*Call // without an answer, in order
+	lastXid   int32
+	lastHeard time.Time // when anything came last, or when the first of the pending requests was sent
+	broken    bool
+}
+
+// post queues calls to be written without others between them, and reports whether the link existed.
+func (l *link) post(calls ...*Call) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken {
+		return false
+	}
+	for _, c := range calls {
+		c.sent = true
+		if c.xid == 0 {
+			l.lastXid = l.lastXid%(1<<30) + 1
+			c.xid = l.lastXid
+		}
+		l.out = appendRequest(l.out, c.xid, c.op, c.body)
+		if len(l.pending) == 0 {
+			l.lastHeard = time.Now() // from here on the server owes an answer
+		}
+		l.pending = append(l.pending, c)
+	}
+	l.signalWrite()
+	return true
+}
+
+func (l *link) signalWrite() {
+	select {
+	case l.hasWrite <- struct{}{}:
+	default:
+	}
+}
+
+// runWriter writes what is queued until the link breaks. It sends a ping at each interval, unless that is 0.
+func (l *link) runWriter(pingInterval time.Duration) {
+	var ping <-chan time.Time
+	if pingInterval > 0 {
+		ticker := time.NewTicker(pingInterval)
+		defer ticker.Stop()
+		ping = ticker.C
+	}
+	for {
+		select {
+		case <-l.hasWrite:
+		case <-ping:
+			l.mu.Lock()
+			l.out = appendRequest(l.out, xidPing, OpPing, nil)
+			l.mu.Unlock()
+		}
+		l.mu.Lock()
+		out, broken := l.out, l.broken
+		l.out = nil
+		l.mu.Unlock()
+		if broken {
+			return
+		}
+		if _, err := l.nc.Write(out); err != nil {
+			l.breakOff()
+			return
+		}
+	}
+}
+
+func (l *link) noteHeard() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lastHeard = time.Now()
+}
+
+// silentFor returns how long nothing has come from the server while a request waited for its answer.
+func (l *link) silentFor() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.pending) == 0 {
+		return 0
+	}
+	return time.Since(l.lastHeard)
+}
+
+// takeAnswered removes and returns the request that an answer belongs to, nil if that is not the next one.
+func (l *link) takeAnswered(xid int32) *Call {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.pending) == 0 || l.pending[0].xid != xid {
+		return nil
+	}
+	c := l.pending[0]
+	l.pending[0] = nil
+	l.pending = l.pending[1:]
+	return c
+}
+
+// breakOff ends a link: nothing more is sent on it.
+func (l *link) breakOff() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken {
+		return
+	}
+	l.broken = true
+	l.unhook()
+	l.nc.Close()
+	l.signalWrite()
+}
+
+// failPending tells all calls without an answer that none will come.
+func (l *link) failPending() {
+	l.mu.Lock()
+	pending := l.pending
+	l.pending = nil
+	l.mu.Unlock()
+	for _, c := range pending {
+		c.Err = ErrLinkBroken
+		if c.done != nil {
+			c.done()
+		}
+	}
+}
+
+// closeSession ends the session that was opened on a link, and the link. It does not wait for an answer: if the request is lost,
+// the session expires.
+func (l *link) closeSession() {
+	_, _ = l.nc.Write(appendRequest(nil, 1, OpCloseSession, nil))
+	l.breakOff()
+}

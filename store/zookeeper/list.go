@@ -1,0 +1,213 @@
+package zookeeper
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
+)
+
+// childrenSnapshot is a Snapshot made from the names of the children alone, and from what is cached of them.
+type childrenSnapshot struct {
+	sequence.Snapshot
+	path     string
+	children []claimNode // in the order of Nodes
+	changed  int64       // the transaction that last added or removed a child
+}
+
+// decodeListing makes a snapshot from a list of children.
+func (t *tree) decodeListing(ctx context.Context, c *zk.Conn, name, path string, listing *zk.Call) (childrenSnapshot, error) {
+	l := childrenSnapshot{Snapshot: sequence.Snapshot{Name: name, Revision: listing.Zxid}, path: path}
+	keys, stat, err := listing.Children()
+	if err == zk.CodeNoNode {
+		return l, nil
+	}
+	if err != nil {
+		return l, t.translateError(err, path)
+	}
+	l.changed = stat.Pzxid
+	all := parseKeys(keys)
+	t.fillFromCache(path, all)
+	byNumber := areNumbersOrdered(all)
+	if !byNumber {
+		if all, err = t.readTokens(ctx, c, path, all); err != nil {
+			return l, err
+		}
+	}
+	sortByArrival(all, byNumber)
+	l.children = mergeSecondNodes(all, t.layout.secondEnding != nil)
+	l.Nodes = make([]sequence.Node, len(l.children))
+	for i := range l.children {
+		if t.opts.Layout == LayoutCuratorReadWrite {
+			l.children[i].KindConflictHint = "" // Curator's read-write lock sees all claims of this layout
+		}
+		l.Nodes[i] = l.children[i].Node
+	}
+	return l, nil
+}
+
+// listBySession lists a lock by one session: the list shows the effect of all that the session has sent before.
+func (t *tree) listBySession(ctx context.Context, c *zk.Conn, name, path string) (childrenSnapshot, error) {
+	sync, children := zk.Sync(), zk.GetChildren(path)
+	if err := c.Do(ctx, sync, children); err != nil {
+		return childrenSnapshot{}, t.translateError(err, path)
+	}
+	if sync.Err != nil {
+		return childrenSnapshot{}, t.translateError(sync.Err, path)
+	}
+	return t.decodeListing(ctx, c, name, path, children)
+}
+
+// readTokens asks when nodes were created. It leaves out those that were removed meanwhile.
+func (t *tree) readTokens(ctx context.Context, c *zk.Conn, path string, all []claimNode) ([]claimNode, error) {
+	var calls []*zk.Call
+	var of []int
+	for i := range all {
+		if all[i].Token == 0 {
+			calls = append(calls, zk.Exists(path+"/"+all[i].Key))
+			of = append(of, i)
+		}
+	}
+	if len(calls) == 0 {
+		return all, nil
+	}
+	if err := c.Do(ctx, calls...); err != nil {
+		return nil, t.translateError(err, path)
+	}
+	for k, call := range calls {
+		stat, err := call.Stat()
+		if err != nil && err != zk.CodeNoNode {
+			return nil, t.translateError(err, path)
+		}
+		all[of[k]].Token = stat.Czxid
+	}
+	return slices.DeleteFunc(all, func(c claimNode) bool { return c.Token == 0 }), nil
+}
+
+// List lists the children by a server that may be behind: the list was true no longer ago than this client's own last request. In
+// full, a sync precedes it, and the nodes are read too.
+func (t *tree) List(ctx context.Context, name string, full bool) (sequence.Snapshot, error) {
+	path := t.pathOf(name)
+	calls, c, err := t.read(ctx, full, func() []*zk.Call { return []*zk.Call{zk.GetChildren(path)} })
+	if err != nil {
+		return sequence.Snapshot{}, t.translateError(err, path)
+	}
+	listed, err := t.decodeListing(ctx, c, name, path, calls[0])
+	if err != nil || !full {
+		return listed.Snapshot, err
+	}
+	return t.readNodes(ctx, c, listed)
+}
+
+// readNodes completes a snapshot with what the nodes say.
+func (t *tree) readNodes(ctx context.Context, c *zk.Conn, l childrenSnapshot) (sequence.Snapshot, error) {
+	l.Full = true
+	if len(l.children) == 0 {
+		return l.Snapshot, nil
+	}
+	calls := make([]*zk.Call, len(l.children))
+	for i, n := range l.children {
+		calls[i] = zk.GetData(l.path + "/" + n.Key)
+	}
+	if err := c.Do(ctx, calls...); err != nil {
+		return sequence.Snapshot{}, t.translateError(err, l.path)
+	}
+	l.Nodes = l.Nodes[:0]
+	for i, call := range calls {
+		n, err := l.children[i].decodeNode(call)
+		switch {
+		case err == zk.CodeNoNode: // removed meanwhile
+			continue
+		case err != nil:
+			return sequence.Snapshot{}, t.translateError(err, l.path)
+		}
+		t.cacheNode(l.path+"/"+n.Key, n)
+		l.Nodes = append(l.Nodes, n)
+	}
+	return l.Snapshot, nil
+}
+
+// Read reads nodes with one request, behind a sync. A claim of this client's that must have two nodes exists if both do.
+func (t *tree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequence.Node, error) {
+	paths := make([]string, len(refs))
+	for i, r := range refs {
+		paths[i] = t.pathOf(r.Name) + "/" + r.Key
+	}
+	seconds := t.secondNodesOf(paths)
+	calls, _, err := t.read(ctx, true, func() (calls []*zk.Call) {
+		for _, path := range paths {
+			calls = append(calls, zk.GetData(path))
+		}
+		for _, second := range seconds {
+			if second != "" {
+				calls = append(calls, zk.Exists(second))
+			}
+		}
+		return calls
+	})
+	if err != nil {
+		return nil, t.translateError(err, "/")
+	}
+	reads, secondReads := calls[:len(refs)], calls[len(refs):]
+	applySecondNodes(reads, seconds, secondReads)
+	nodes := make([]sequence.Node, len(refs))
+	for i, read := range reads {
+		c, ok := parseKey(refs[i].Key)
+		if !ok {
+			if read.Err != nil && read.Err != zk.CodeNoNode {
+				return nil, t.translateError(read.Err, paths[i])
+			}
+			continue
+		}
+		n, err := c.decodeNode(read)
+		switch {
+		case err == zk.CodeNoNode:
+			continue
+		case err != nil:
+			return nil, t.translateError(err, paths[i])
+		}
+		nodes[i] = n
+		t.cacheNode(paths[i], n)
+	}
+	return nodes, nil
+}
+
+// applySecondNodes makes the read of a claim fail with the error of the read of its second node.
+func applySecondNodes(reads []*zk.Call, seconds []string, secondReads []*zk.Call) {
+	for i, second := range seconds {
+		if second == "" {
+			continue
+		}
+		if reads[i].Err == nil && secondReads[0].Err != nil {
+			reads[i].Err = secondReads[0].Err
+		}
+		secondReads = secondReads[1:]
+	}
+}
+
+// decodeNode decodes a claim's node as it was read.
+func (c *claimNode) decodeNode(read *zk.Call) (sequence.Node, error) {
+	data, stat, err := read.Data()
+	if err != nil {
+		return sequence.Node{}, err
+	}
+	n := c.Node
+	n.Token, n.Version = stat.Czxid, int64(stat.Version)+1
+	if n.Foreign || n.Session != sessionName(stat.Owner) {
+		n.Foreign, n.Session = true, sessionName(stat.Owner)
+		n.ID = ""
+		return n, nil
+	}
+	var p sequence.Payload
+	if json.Unmarshal(data, &p) == nil && p.ID == n.ID && p.Kind == n.Kind && p.Limit == n.Limit && p.Weight == n.Weight {
+		n.Payload = p
+	} else {
+		n.ReleaseRequested = n.ReleaseRequested || string(data) == curatorRevoke
+	}
+	return n, nil
+}
+
+// curatorRevoke is what Curator's clients write into the node of a holder to request its release.
+const curatorRevoke = "__REVOKE__"

@@ -1,0 +1,194 @@
+package zookeeper
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
+)
+
+// Change replaces a node's payload.
+func (t *tree) Change(ctx context.Context, name string, n sequence.Node, payload sequence.Payload) (sequence.Node, bool, error) {
+	data, err := json.Marshal(payload)
+	if err != nil {
+		return n, false, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	path := t.pathOf(name) + "/" + n.Key
+	set := zk.SetData(path, data, int32(n.Version-1))
+	if err := t.write(ctx, &zk.Write{Calls: []*zk.Call{set}, Alone: true}); err != nil {
+		return n, false, t.translateError(err, path)
+	}
+	stat, err := set.Stat()
+	switch err {
+	case nil:
+		n.Version, n.Payload = int64(stat.Version)+1, payload
+		t.cacheNode(path, n)
+		return n, true, nil
+	case zk.CodeBadVersion, zk.CodeNoNode:
+		return n, false, nil
+	}
+	return n, false, t.translateError(err, path)
+}
+
+// Remove deletes a node. If its claim may have more nodes, all go in one step; if the node itself is gone, the others go.
+func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, list bool) (bool, sequence.Snapshot, error) {
+	path := t.pathOf(name)
+	for {
+		keys, exists, err := t.keysToRemove(ctx, path, n)
+		if err != nil {
+			return false, sequence.Snapshot{}, err
+		}
+		if len(keys) == 0 {
+			t.forgetNodes(path, n.Key)
+			return false, sequence.Snapshot{}, nil
+		}
+		version := zk.AnyVersion
+		if exists {
+			version = int32(n.Version - 1) // 0 in n means any
+		}
+		code, listing, err := t.deleteNodes(ctx, path, keys, version, list)
+		if err == nil && code == zk.CodeNoNode && len(keys) > 1 {
+			continue // one of them was removed meanwhile
+		}
+		var removed bool
+		if err == nil {
+			removed, err = t.finishRemove(path, keys, code)
+		}
+		if err != nil || !removed || !exists || !list {
+			return removed && exists, sequence.Snapshot{}, err
+		}
+		return true, t.decodeRemaining(ctx, name, path, listing), nil
+	}
+}
+
+// keysToRemove returns the keys of the nodes that go with a node. The name of a node of ours never comes again. That of a foreign
+// client may, so it is checked first that the node is still the same.
+func (t *tree) keysToRemove(ctx context.Context, path string, n sequence.Node) (keys []string, exists bool, err error) {
+	if n.Foreign || t.mayHaveTwoNodes(n.Key) {
+		return t.nodesOfClaim(ctx, path, n)
+	}
+	return []string{n.Key}, true, nil
+}
+
+// nodesOfClaim returns the keys of all nodes of n's claim, n's own first, if that exists.
+func (t *tree) nodesOfClaim(ctx context.Context, path string, n sequence.Node) (keys []string, exists bool, err error) {
+	calls, _, err := t.read(ctx, true, func() []*zk.Call {
+		return []*zk.Call{zk.Exists(path + "/" + n.Key), zk.GetChildren(path)}
+	})
+	if err != nil {
+		return nil, false, t.translateError(err, path)
+	}
+	stat, err := calls[0].Stat()
+	if err != nil && err != zk.CodeNoNode {
+		return nil, false, t.translateError(err, path)
+	}
+	if exists = err == nil && stat.Czxid == n.Token; exists {
+		keys = append(keys, n.Key)
+	}
+	children, _, err := calls[1].Children()
+	if err != nil && err != zk.CodeNoNode {
+		return nil, false, t.translateError(err, path)
+	}
+	own, ok := parseKey(n.Key)
+	if n.Foreign || !ok {
+		return keys, exists, nil
+	}
+	prefix := claimPrefix(claimKey{own.Session, own.ID})
+	for _, key := range children {
+		if strings.HasPrefix(key, prefix) && key != n.Key {
+			keys = append(keys, key)
+		}
+	}
+	return keys, exists, nil
+}
+
+// deleteNodes deletes nodes in one step, the first of them if it has a version, and lists those that remain if list is set. The code
+// is CodeOK, or why the servers have not done it.
+func (t *tree) deleteNodes(ctx context.Context, path string, keys []string, version int32, list bool) (code zk.Code, listing *zk.Call, err error) {
+	var steps []*zk.Call
+	for _, key := range keys {
+		steps = append(steps, zk.Delete(path+"/"+key, version))
+		version = zk.AnyVersion
+	}
+	calls := steps
+	if len(steps) > 1 {
+		calls = []*zk.Call{zk.Multi(steps...)}
+	}
+	if list {
+		listing = zk.GetChildren(path)
+		calls = append(calls, listing)
+	}
+	if err := t.write(ctx, &zk.Write{Calls: calls, Alone: len(steps) > 1}); err != nil {
+		return zk.CodeOK, nil, t.translateError(err, path)
+	}
+	if len(steps) == 1 {
+		code, _ = calls[0].Err.(zk.Code)
+		return code, listing, nil
+	}
+	results, err := calls[0].Results()
+	if err != nil {
+		return zk.CodeOK, nil, t.translateError(err, path)
+	}
+	_, code = zk.FailedStep(results)
+	return code, listing, nil
+}
+
+// finishRemove takes in the outcome of a deletion, and reports whether it removed the nodes.
+func (t *tree) finishRemove(path string, keys []string, code zk.Code) (removed bool, err error) {
+	switch code {
+	case zk.CodeOK, zk.CodeNoNode:
+		t.forgetNodes(path, keys...)
+		return code == zk.CodeOK, nil
+	case zk.CodeBadVersion:
+		return false, nil
+	}
+	return false, t.translateError(code, path)
+}
+
+// decodeRemaining decodes the list that came with a removal. It is a help to the engine, which does without it if it cannot be read.
+func (t *tree) decodeRemaining(ctx context.Context, name, path string, listing *zk.Call) sequence.Snapshot {
+	c, err := t.anyConn(ctx)
+	if err != nil {
+		return sequence.Snapshot{}
+	}
+	remaining, err := t.decodeListing(ctx, c, name, path, listing)
+	if err != nil {
+		return sequence.Snapshot{}
+	}
+	return remaining.Snapshot
+}
+
+// MayHaveLeftovers reports whether a claim has, or may have, more nodes than one.
+func (t *tree) MayHaveLeftovers(key string) bool { return t.mayHaveTwoNodes(key) }
+
+// RemoveAndReadNext removes a node and reads the next one, instead of the names of all.
+func (t *tree) RemoveAndReadNext(ctx context.Context, name string, n sequence.Node, next string) (bool, sequence.Snapshot, error) {
+	nextNode, ok := parseKey(next)
+	if !ok || t.mayHaveTwoNodes(n.Key) {
+		return t.Remove(ctx, name, n, true)
+	}
+	path := t.pathOf(name)
+	remove, read := zk.Delete(path+"/"+n.Key, zk.AnyVersion), zk.GetData(path+"/"+next)
+	if err := t.write(ctx, &zk.Write{Calls: []*zk.Call{remove, read}}); err != nil {
+		return false, sequence.Snapshot{}, t.translateError(err, path)
+	}
+	switch remove.Err {
+	case nil:
+		t.uncacheNode(path + "/" + n.Key)
+	case zk.CodeNoNode:
+		t.uncacheNode(path + "/" + n.Key)
+		return false, sequence.Snapshot{}, nil
+	default:
+		return false, sequence.Snapshot{}, t.translateError(remove.Err, path)
+	}
+	first, err := nextNode.decodeNode(read)
+	if err != nil {
+		return true, sequence.Snapshot{}, nil
+	}
+	t.cacheNode(path+"/"+next, first)
+	return true, sequence.Snapshot{Name: name, Nodes: []sequence.Node{first}, Revision: read.Zxid, Full: true}, nil
+}
