@@ -75,8 +75,8 @@ func (t *tree) newAdd(name string, s sequence.Session, payload sequence.Payload,
 // isOwn reports whether a node is the claim's.
 func (a *add) isOwn(n sequence.Node) bool { return n.ID == a.claim.id && n.Session == a.claim.session }
 
-// settleEarlierAdd finds out, by the session of the claim, what has become of an add without an answer. If the claim exists, it
-// returns how the lock is held. If not, the claim may be added again.
+// settleEarlierAdd finds out, by the session of the claim, what has become of an add without an answer. If the
+// claim exists, it returns how the lock is held. If not, the claim may be added again.
 func (a *add) settleEarlierAdd(ctx context.Context) (found sequence.Snapshot, exists bool, err error) {
 	listed, err := a.t.listBySession(ctx, a.conn, a.name, a.path)
 	if err != nil {
@@ -109,8 +109,8 @@ func (a *add) cacheFound(listed childrenSnapshot, found sequence.Snapshot) {
 	}
 }
 
-// clearForReAdd removes what there may be of a claim that does not exist: of the two nodes that a claim must have, one alone would
-// keep the claim itself out.
+// clearForReAdd removes what there may be of a claim that does not exist: of the two nodes that a claim must have,
+// one alone would keep the claim itself out.
 func (a *add) clearForReAdd(ctx context.Context, listed childrenSnapshot) error {
 	var keys []string
 	for _, c := range listed.children {
@@ -123,8 +123,8 @@ func (a *add) clearForReAdd(ctx context.Context, listed childrenSnapshot) error 
 	return nil
 }
 
-// checkCondition reports whether the condition of the add is met now, and returns the lock as it is if it is not. A claim that
-// comes in between is seen by the list that comes with the create.
+// checkCondition reports whether the condition of the add is met now, and returns the lock as it is if it is not.
+// A claim that comes in between is seen by the list that comes with the create.
 func (a *add) checkCondition(ctx context.Context) (found sequence.Snapshot, met bool, err error) {
 	listed, err := a.t.listBySession(ctx, a.conn, a.name, a.path)
 	if err != nil {
@@ -174,19 +174,21 @@ func (a *add) newCreateCall() *zk.Call {
 	return zk.Multi(create, zk.CreateSequential(joinEnding(stem, a.t.layout.secondEnding(claim)), a.data, a.t.acl))
 }
 
-// errRemovedTooSoon says that the node was removed before its token was read. The engine asks again, and the claim is added again.
+// errRemovedTooSoon says that the node was removed before its token was read. The engine asks again, and the claim
+// is added again.
 var errRemovedTooSoon = errors.New("the claim's node was removed while it was being made")
 
-// errAddedTwice says that an earlier node of the claim precedes the one that was just created. The engine asks again, and learns of
-// that node.
+// errAddedTwice says that an earlier node of the claim precedes the one that was just created. The engine asks
+// again, and learns of that node.
 var errAddedTwice = errors.New("the claim exists already")
 
-// finishAdd takes in what was created, and returns how the lock is held. A claim that it cannot vouch for is removed, or left to the
-// next call as a pending add.
+// finishAdd takes in what was created, and returns how the lock is held. A claim that it cannot vouch for is
+// removed, or left to the next call as a pending add.
 func (a *add) finishAdd(ctx context.Context, nodes []zk.Result, listing *zk.Call) (sequence.Snapshot, error) {
 	if err := a.fetchStats(ctx, nodes); err != nil {
 		a.t.noteAddPending(a.claim)
-		// One node of two would keep its own claim out; and the engine does not withdraw an add that was refused for good.
+		// One node of two would keep its own claim out; and the engine does not withdraw an add that was refused
+		// for good.
 		if err == errRemovedTooSoon || driver.IsFinal(err) {
 			a.removeCreated(nodes)
 		}
@@ -252,8 +254,9 @@ func (a *add) removeCreated(nodes []zk.Result) {
 	}
 }
 
-// readFirstNode reads the node of the holder if the claim has to wait, so that it can say for whom. If that node directly precedes the
-// claim, the engine will watch it, and the same read sets the watch. A node of this session that is not cached was removed meanwhile.
+// readFirstNode reads the node of the holder if the claim has to wait, so that it can say for whom. If that node
+// directly precedes the claim, the engine will watch it, and the same read sets the watch. A node of this session
+// that is not cached was removed meanwhile.
 func (a *add) readFirstNode(ctx context.Context, listed childrenSnapshot) sequence.Snapshot {
 	i := slices.IndexFunc(listed.Nodes, func(n sequence.Node) bool { return !n.Foreign && n.ID == a.claim.id })
 	if i < 1 || listed.Nodes[0].Token != 0 || listed.Nodes[0].Session == listed.Nodes[i].Session {
@@ -276,9 +279,9 @@ func (a *add) readFirstNode(ctx context.Context, listed childrenSnapshot) sequen
 	return listed.Snapshot
 }
 
-// createParents creates the nodes above a claim: containers, which the servers remove when they have been empty for a while. A node
-// that we may not create may exist nevertheless, so the outcome of the last one decides. If that had no parent, the one before it
-// that could not be created says why.
+// createParents creates the nodes above a claim: containers, which the servers remove when they have been empty
+// for a while. A node that we may not create may exist nevertheless, so the outcome of the last one decides. If
+// that had no parent, the one before it that could not be created says why.
 func (t *tree) createParents(ctx context.Context, c *zk.Conn, path string) error {
 	create, asContainers := zk.CreateContainer, true
 	for {
@@ -327,8 +330,9 @@ func (t *tree) isAddPending(k claimKey) bool {
 	return t.pendingAdds[k]
 }
 
-// noteReAdded settles a pending add whose claim does not exist. That is final as long as a server carries out what came over a broken
-// link before what comes over the next. If one is very late with that, the claim has a node too many; so its release looks for both.
+// noteReAdded settles a pending add whose claim does not exist. That is final as long as a server carries out what
+// came over a broken link before what comes over the next. If one is very late with that, the claim has a node too
+// many; so its release looks for both.
 func (t *tree) noteReAdded(k claimKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -357,8 +361,8 @@ func (t *tree) mayHaveTwoNodes(key string) bool {
 	return t.reAdded[claimKey{c.Session, c.ID}]
 }
 
-// Withdraw removes what an add may have created. The sync and the list go the way that the add went, after it: what they do not see
-// will not come.
+// Withdraw removes what an add may have created. The sync and the list go the way that the add went, after it:
+// what they do not see will not come.
 func (t *tree) Withdraw(ctx context.Context, name string, s sequence.Session, _ int64, id string) (bool, error) {
 	c, err := t.sessionConn(s.ID)
 	if err != nil {

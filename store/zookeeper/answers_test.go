@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"io"
 	"net"
 	"slices"
@@ -16,10 +15,11 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// TestLostAnswers: a claim whose request was taken and not answered, since the connection broke, stands once; and one that is
-// given up then does not stand.
+// TestLostAnswers: a claim whose request was taken and not answered, since the connection broke, stands once; and
+// one that is given up then does not stand.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	var lose atomic.Bool
@@ -163,7 +163,8 @@ func TestPlainLostAnswers(t *testing.T) {
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// requests are those on their way by one connection, which writes them whole, and perhaps several at a time, after its hello.
+// requests are those on their way by one connection, which writes them whole, and perhaps several at a time, after
+// its hello.
 type requests struct{ greeted bool }
 
 // find gives the number of a request of an operation, in which these words are, among those that are written.
@@ -182,8 +183,8 @@ func (r *requests) find(b []byte, op uint32, words string) (xid uint32, found bo
 	return 0, false
 }
 
-// deaf makes connections that break once, when lose is set: when the answer to a request of an operation has come, which nobody
-// hears, nor anything else from when that was sent.
+// deaf makes connections that break once, when lose is set: when the answer to a request of an operation has come,
+// which nobody hears, nor anything else from when that was sent.
 func deaf(op uint32, lose *atomic.Bool, dial dialer) dialer {
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext
@@ -228,8 +229,8 @@ func (d *deafConn) Write(b []byte) (int, error) {
 	return d.Conn.Write(b)
 }
 
-// TestStandsTwice: where a request without an answer is carried out after its claim was looked for and added anew, the release
-// removes both nodes.
+// TestStandsTwice: where a request without an answer is carried out after its claim was looked for and added anew,
+// the release removes both nodes.
 func TestStandsTwice(t *testing.T) {
 	t.Parallel()
 	name := t.Name()
@@ -281,8 +282,8 @@ func TestStandsTwice(t *testing.T) {
 	}
 }
 
-// TestGoneBeforeDated: a claim whose node somebody removes before its token was read stands anew: with a token, and with nothing
-// left over of the first, also where what is left of that cannot be removed at once.
+// TestGoneBeforeDated: a claim whose node somebody removes before its token was read stands anew: with a token,
+// and with nothing left over of the first, also where what is left of that cannot be removed at once.
 func TestGoneBeforeDated(t *testing.T) {
 	t.Parallel()
 	server := rig.Shared(t).Endpoints()[:1] // another one might not have heard of the removal when the token is read there
@@ -333,7 +334,8 @@ func TestGoneBeforeDated(t *testing.T) {
 	}
 }
 
-// before makes connections on which something is done before a request of an operation, in which these words are, is sent.
+// before makes connections on which something is done before a request of an operation, in which these words are,
+// is sent.
 func before(op uint32, words string, do func(net.Conn), dial dialer) dialer {
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext

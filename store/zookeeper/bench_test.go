@@ -2,7 +2,6 @@ package zookeeper
 
 import (
 	"fmt"
-	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"os"
 	"os/exec"
 	"slices"
@@ -14,10 +13,11 @@ import (
 
 	gozk "github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// A contender takes and gives back locks by some workers, for a while, and says how often it did. The lock is one for all, or one
-// for each.
+// A contender takes and gives back locks by some workers, for a while, and says how often it did. The lock is one
+// for all, or one for each.
 type contender func(workers int, d time.Duration, one bool) (cycles int)
 
 // inGo makes a contender of one cycle.
@@ -63,10 +63,10 @@ func inCurator(b *testing.B, server string) contender {
 	}
 }
 
-// BenchmarkCycle compares an acquire and a release with the floor, which is a create, a listing and a delete, one after the
-// other, by another client; with that client's own lock, and with Curator's: alone, on locks of their own, and on one lock, where
-// the floor has a queue inside its process. All are clients of one server, and take turns, a quarter of a second each; what
-// is told is the median of their turns.
+// BenchmarkCycle compares an acquire and a release with the floor, which is a create, a listing and a delete, one
+// after the other, by another client; with that client's own lock, and with Curator's: alone, on locks of their
+// own, and on one lock, where the floor has a queue inside its process. All are clients of one server, and take
+// turns, a quarter of a second each; what is told is the median of their turns.
 func BenchmarkCycle(b *testing.B) {
 	leader, err := rig.Shared(b).Leader(b.Context())
 	if err != nil {
@@ -145,8 +145,9 @@ func BenchmarkCycle(b *testing.B) {
 	}
 }
 
-// TestPackets: a cycle on a free lock is three packets in two round trips; one that waits for another client's adds the read
-// that watches that one, and the look after it has gone; a renewal of many locks is a sync or two and a read of each.
+// TestPackets: a cycle on a free lock is three packets in two round trips; one that waits for another client's
+// adds the read that watches that one, and the look after it has gone; a renewal of many locks is a sync or two
+// and a read of each.
 func TestPackets(t *testing.T) {
 	s, c := counting(t)
 	ctx := t.Context()

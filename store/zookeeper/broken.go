@@ -9,21 +9,23 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// The removal of a claim by force leaves a note: a node of its own, created in the step that removes the claim's node. If a holder gets
-// no answer to its release, the note tells it that its own release was not what ended the claim. The note is ephemeral, of a session
-// that is not renewed: the servers remove it some time after the claim's TTL has passed, or when the TTL ends if they grant no more.
+// The removal of a claim by force leaves a note: a node of its own, created in the step that removes the claim's
+// node. If a holder gets no answer to its release, the note tells it that its own release was not what ended the
+// claim. The note is ephemeral, of a session that is not renewed: the servers remove it some time after the
+// claim's TTL has passed, or when the TTL ends if they grant no more.
 
-// notePrefix and noteEnding begin and end the names of notes. A note is a sibling of the claims' nodes: a client that could create the
-// claim can read it. No lock's name has such an element. Other clients sort all children by what follows the name of their recipe,
-// and by the whole name where there is none, or by all but its beginning: so the letters sort behind every number, and go-zookeeper,
-// which wants each child to end in a number, takes that for a late one.
+// notePrefix and noteEnding begin and end the names of notes. A note is a sibling of the claims' nodes: a client
+// that could create the claim can read it. No lock's name has such an element. Other clients sort all children by
+// what follows the name of their recipe, and by the whole name where there is none, or by all but its beginning:
+// so the letters sort behind every number, and go-zookeeper, which wants each child to end in a number, takes that
+// for a late one.
 const (
 	notePrefix = "/broken-note%-"
 	noteEnding = "__9999999999"
 )
 
-// notePathOf returns the path of the note of a claim, by the key of its node. Curator's semaphore counts all children among its permits,
-// so there the note is created above them.
+// notePathOf returns the path of the note of a claim, by the key of its node. Curator's semaphore counts all
+// children among its permits, so there the note is created above them.
 func (t *tree) notePathOf(name, key string) string {
 	folder := t.pathOf(name)
 	if t.opts.Layout == layoutLeases {
@@ -45,8 +47,8 @@ func (t *tree) BreakNode(ctx context.Context, name string, n sequence.Node) (boo
 	})
 }
 
-// replaceByNote removes nodes and creates a note in one step. It returns false if one of the nodes was removed meanwhile: the engine
-// then looks again.
+// replaceByNote removes nodes and creates a note in one step. It returns false if one of the nodes was removed
+// meanwhile: the engine then looks again.
 func (t *tree) replaceByNote(ctx context.Context, c *zk.Conn, path string, keys []string, note *zk.Call) (bool, error) {
 	var steps []*zk.Call
 	for _, key := range keys {
@@ -84,8 +86,8 @@ func (t *tree) noteExists(ctx context.Context, path string) (bool, error) {
 	return err == nil && calls[0].Err == nil, t.translateError(err, path)
 }
 
-// withBreakNote opens the session of a note, and calls step with the request that creates the note. If the answer is lost or late, what
-// the step may have created is left to that session.
+// withBreakNote opens the session of a note, and calls step with the request that creates the note. If the answer
+// is lost or late, what the step may have created is left to that session.
 func (t *tree) withBreakNote(ctx context.Context, path string, ttl time.Duration, step func(c *zk.Conn, note *zk.Call) (bool, error)) (created bool, err error) {
 	c := t.ensemble.NewConn(sequence.BreakNoteTime(ttl), true)
 	defer c.Stop()

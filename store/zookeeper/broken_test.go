@@ -3,7 +3,6 @@ package zookeeper
 import (
 	"context"
 	"errors"
-	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -14,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
@@ -24,8 +24,8 @@ type breaker interface {
 	WasBroken(ctx context.Context, name string, n sequence.Node) (bool, error)
 }
 
-// TestBrokenNote: of a claim that is removed by force there is a note, made in one step with that, for as long as its TTL; of one that was
-// released there is none; and no lock is seen in it.
+// TestBrokenNote: of a claim that is removed by force there is a note, made in one step with that, for as long as
+// its TTL; of one that was released there is none; and no lock is seen in it.
 func TestBrokenNote(t *testing.T) {
 	t.Parallel()
 	c := start(t, zktest.Options{Members: 1})
@@ -99,8 +99,8 @@ func TestNoteNoPermit(t *testing.T) {
 	}
 }
 
-// TestBrokenBeneathUnlock: an unlock whose first request is lost, while the lock is broken by force and given to another, says that it
-// was broken.
+// TestBrokenBeneathUnlock: an unlock whose first request is lost, while the lock is broken by force and given to
+// another, says that it was broken.
 func TestBrokenBeneathUnlock(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)

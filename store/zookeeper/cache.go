@@ -4,8 +4,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// The cache saves a request per node when a lock is listed: the names of its children do not say when they were created, and that
-// never changes.
+// The cache saves a request per node when a lock is listed: the names of its children do not say when they were
+// created, and that never changes.
 
 // fillFromCache fills in what is cached of nodes.
 func (t *tree) fillFromCache(path string, all []claimNode) {
@@ -18,8 +18,8 @@ func (t *tree) fillFromCache(path string, all []claimNode) {
 	}
 }
 
-// minCacheLimit is how many nodes are cached before other clients' nodes are removed. Those of this client's own claims remain cached
-// as long as they exist.
+// minCacheLimit is how many nodes are cached before other clients' nodes are removed. Those of this client's own
+// claims remain cached as long as they exist.
 const minCacheLimit = 4096
 
 // cacheNode caches a node as it was read. If it is one of this client's own and not cached, it was removed meanwhile.

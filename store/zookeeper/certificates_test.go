@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
 
-// TestOneCertificate: a server whose certificate is not to be trusted, an expired one, ends no session that another server takes.
+// TestOneCertificate: a server whose certificate is not to be trusted, an expired one, ends no session that
+// another server takes.
 func TestOneCertificate(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)

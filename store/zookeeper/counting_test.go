@@ -3,11 +3,12 @@ package zookeeper
 import (
 	"context"
 	"encoding/binary"
-	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
 // counting is a store whose requests are counted.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"math"
 	"os/exec"
 	"slices"
@@ -20,10 +19,12 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-// TestSessionBounds: a TTL beyond what the servers grant is refused and says so, and one below it is raised, and shown.
+// TestSessionBounds: a TTL beyond what the servers grant is refused and says so, and one below it is raised, and
+// shown.
 func TestSessionBounds(t *testing.T) {
 	t.Parallel()
 	c := start(t, zktest.Options{Members: 1, LeastTTL: 10 * time.Second, MostTTL: 20 * time.Second})
@@ -50,7 +51,8 @@ func TestSessionBounds(t *testing.T) {
 	fails(t, s.Release(t.Context(), claim, ""))
 }
 
-// TestDenied: nodes are made for their creator alone; another user is told at once what is missing, without a password.
+// TestDenied: nodes are made for their creator alone; another user is told at once what is missing, without a
+// password.
 func TestDenied(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -86,7 +88,8 @@ func TestDenied(t *testing.T) {
 	fails(t, l.Release())
 }
 
-// TestACLRefused: an ACL that the servers do not take, that of the creator where nobody has logged in, is told at once.
+// TestACLRefused: an ACL that the servers do not take, that of the creator where nobody has logged in, is told at
+// once.
 func TestACLRefused(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -123,7 +126,8 @@ func TestUnreached(t *testing.T) {
 	}
 }
 
-// TestTooManyConnections: who gets no connection, because the server has as many from this host as it takes, is told what that may be.
+// TestTooManyConnections: who gets no connection, because the server has as many from this host as it takes, is
+// told what that may be.
 func TestTooManyConnections(t *testing.T) {
 	t.Parallel()
 	c := start(t, zktest.Options{Members: 1, Lines: []string{"maxClientCnxns=1"}})
@@ -135,8 +139,8 @@ func TestTooManyConnections(t *testing.T) {
 	fails(t, l.Release())
 }
 
-// TestListUnreadable: a lock whose nodes another user keeps to himself is listed with its name and an error, and those behind it are
-// listed, too.
+// TestListUnreadable: a lock whose nodes another user keeps to himself is listed with its name and an error, and
+// those behind it are listed, too.
 func TestListUnreadable(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -191,8 +195,8 @@ func TestLongWalk(t *testing.T) {
 	}
 }
 
-// TestAlone: a server that was cut off from the others goes on answering for a while: a follower reads and pings, a leader
-// syncs, too. A beat by either is not confirmed. Here they notice after 10 s that they are alone.
+// TestAlone: a server that was cut off from the others goes on answering for a while: a follower reads and pings,
+// a leader syncs, too. A beat by either is not confirmed. Here they notice after 10 s that they are alone.
 func TestAlone(t *testing.T) {
 	t.Parallel()
 	c := start(t, zktest.Options{Lines: []string{"syncLimit=20"}})
@@ -277,8 +281,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestForeignHolders: what is no claim is ignored, what is one of a foreign client is waited for; an operator sees whose it is, can't
-// mark it, and can remove it by force.
+// TestForeignHolders: what is no claim is ignored, what is one of a foreign client is waited for; an operator sees
+// whose it is, can't mark it, and can remove it by force.
 func TestForeignHolders(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -358,8 +362,8 @@ func TestDowngrade(t *testing.T) {
 	fails(t, <-done)
 }
 
-// TestParentRemoved: an operator who removes a lock's node with all that stands below it ends holder and waiter, who are told;
-// and the lock is there again for the next.
+// TestParentRemoved: an operator who removes a lock's node with all that stands below it ends holder and waiter,
+// who are told; and the lock is there again for the next.
 func TestParentRemoved(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -401,7 +405,8 @@ func TestParentRemoved(t *testing.T) {
 	fails(t, next.Release())
 }
 
-// TestReaped: servers that remove idle containers under our feet cost nothing, and tokens rise, although the numbers begin anew.
+// TestReaped: servers that remove idle containers under our feet cost nothing, and tokens rise, although the
+// numbers begin anew.
 func TestReaped(t *testing.T) {
 	t.Parallel()
 	c := start(t, zktest.Options{Members: 1, Args: []string{"-Dznode.container.checkIntervalMs=20", "-Dznode.container.maxPerMinute=100000"}})
@@ -427,7 +432,8 @@ func TestReaped(t *testing.T) {
 	}
 }
 
-// TestOldSession: a node of an earlier session that still stands is not taken for one's own, though it has the claim's id.
+// TestOldSession: a node of an earlier session that still stands is not taken for one's own, though it has the
+// claim's id.
 func TestOldSession(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -486,8 +492,8 @@ func TestRevoked(t *testing.T) {
 	fails(t, l.Release())
 }
 
-// TestOverflow: when the counter of a lock's children is at its end, where numbers come twice, nobody gets in beside a holder,
-// and the order stays that of arrival.
+// TestOverflow: when the counter of a lock's children is at its end, where numbers come twice, nobody gets in
+// beside a holder, and the order stays that of arrival.
 func TestOverflow(t *testing.T) {
 	t.Parallel()
 	c := start(t, zktest.Options{Members: 1})

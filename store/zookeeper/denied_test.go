@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// TestDeniedWatch: a watch for which the servers cannot be trusted does not try them again and again without a pause, and ends with
-// the call that it was for.
+// TestDeniedWatch: a watch for which the servers cannot be trusted does not try them again and again without a
+// pause, and ends with the call that it was for.
 func TestDeniedWatch(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(nil)

@@ -5,19 +5,19 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
 var herd = flag.Int("herd", 100, "the most waiters at whom wake-ups are counted")
 
-// TestHerd: with any number of clients waiting a release wakes one of them. Beside it stands the plain layout, in which it
-// wakes all.
+// TestHerd: with any number of clients waiting a release wakes one of them. Beside it stands the plain layout, in
+// which it wakes all.
 func TestHerd(t *testing.T) {
 	t.Parallel()
 	sequential := func(o Options) (driver.Store, *tree, error) {
@@ -42,8 +42,8 @@ func TestHerd(t *testing.T) {
 	}
 }
 
-// wakeUps counts the events that a release brings to n waiting clients, and the requests that it costs until all wait again,
-// without beats.
+// wakeUps counts the events that a release brings to n waiting clients, and the requests that it costs until all
+// wait again, without beats.
 func wakeUps(t *testing.T, lock string, n int, open func(Options) (driver.Store, *tree, error)) (events, requests float64) {
 	c := &counter{sent: map[int32]int{}}
 	var stores []driver.Store

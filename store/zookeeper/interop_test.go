@@ -49,8 +49,8 @@ func kazoo(*testing.T) []string {
 	return []string{"/usr/bin/python3", filepath.Join("testdata", "peer.py")}
 }
 
-// TestInterop: Curator's and kazoo's locks, in processes of their own, exclude us and are excluded by us, and both sides make
-// progress.
+// TestInterop: Curator's and kazoo's locks, in processes of their own, exclude us and are excluded by us, and both
+// sides make progress.
 func TestInterop(t *testing.T) {
 	t.Parallel()
 	servers := rig.Shared(t).Endpoints()

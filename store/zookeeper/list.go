@@ -86,8 +86,8 @@ func (t *tree) readTokens(ctx context.Context, c *zk.Conn, path string, all []cl
 	return slices.DeleteFunc(all, func(c claimNode) bool { return c.Token == 0 }), nil
 }
 
-// List lists the children by a server that may be behind: the list was true no longer ago than this client's own last request. In
-// full, a sync precedes it, and the nodes are read too.
+// List lists the children by a server that may be behind: the list was true no longer ago than this client's own
+// last request. In full, a sync precedes it, and the nodes are read too.
 func (t *tree) List(ctx context.Context, name string, full bool) (sequence.Snapshot, error) {
 	path := t.pathOf(name)
 	calls, c, err := t.read(ctx, full, func() []*zk.Call { return []*zk.Call{zk.GetChildren(path)} })
@@ -129,7 +129,8 @@ func (t *tree) readNodes(ctx context.Context, c *zk.Conn, l childrenSnapshot) (s
 	return l.Snapshot, nil
 }
 
-// Read reads nodes with one request, behind a sync. A claim of this client's that must have two nodes exists if both do.
+// Read reads nodes with one request, behind a sync. A claim of this client's that must have two nodes exists if
+// both do.
 func (t *tree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequence.Node, error) {
 	paths := make([]string, len(refs))
 	for i, r := range refs {

@@ -19,8 +19,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-// TestLowered: a server that is started again with a lower maxSessionTimeout is never shown a session that is believed in for
-// longer: its holders are told at once that they have lost their locks, and new claims why they are refused.
+// TestLowered: a server that is started again with a lower maxSessionTimeout is never shown a session that is
+// believed in for longer: its holders are told at once that they have lost their locks, and new claims why they
+// are refused.
 func TestLowered(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
@@ -117,8 +118,8 @@ func TestLoweredAfterAll(t *testing.T) {
 	fails(t, next.Release())
 }
 
-// lowering makes connections on which sessions are asked for with 4 s, while lower is set, at servers and for sessions that are
-// chosen: as if the server granted no more.
+// lowering makes connections on which sessions are asked for with 4 s, while lower is set, at servers and for
+// sessions that are chosen: as if the server granted no more.
 func lowering(lower *atomic.Bool, which func(to string, id int64) bool) dialer {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		nc, err := (&net.Dialer{}).DialContext(ctx, network, address)

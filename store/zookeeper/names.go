@@ -14,8 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// pathOf returns the path of a lock's node: the lock's name, element by element, below the namespace. What ZooKeeper does not take in
-// a path is written as %XX, so that no two names share a path. A name of ordinary characters is its own path.
+// pathOf returns the path of a lock's node: the lock's name, element by element, below the namespace. What
+// ZooKeeper does not take in a path is written as %XX, so that no two names share a path. A name of ordinary
+// characters is its own path.
 func (t *tree) pathOf(name string) string {
 	var b strings.Builder
 	b.WriteString(t.root)
@@ -57,7 +58,8 @@ func flattenName(name string, first bool) string {
 	return strings.ReplaceAll(escapeElement(name, first), "/", "%2F")
 }
 
-// isAllowedRune reports whether every version of ZooKeeper takes r in a path, and every client counts it as one character.
+// isAllowedRune reports whether every version of ZooKeeper takes r in a path, and every client counts it as one
+// character.
 func isAllowedRune(r rune) bool {
 	return !unicode.IsControl(r) && r < 0xD800 && r != utf8.RuneError
 }
@@ -145,8 +147,8 @@ var layouts = map[string]layout{
 	layoutLeases:           {ending: func(driver.Claim) string { return endLease }},
 }
 
-// parseStem decodes what precedes the ending in the key of a claim of ours: id, session, kind, limit and weight. It begins like the keys
-// of Curator.
+// parseStem decodes what precedes the ending in the key of a claim of ours: id, session, kind, limit and weight.
+// It begins like the keys of Curator.
 func parseStem(stem string) (session string, p sequence.Payload, ok bool) {
 	const idStart, sessionStart = len("_c_"), len("_c_") + 26 + 1
 	stem = strings.TrimSuffix(stem, "-")
@@ -265,8 +267,8 @@ func sortByArrival(all []claimNode, byNumber bool) {
 	})
 }
 
-// areNumbersOrdered reports whether the nodes came in the order of their numbers. The servers' counter stops at its maximum: from there
-// on numbers repeat, or are negative.
+// areNumbersOrdered reports whether the nodes came in the order of their numbers. The servers' counter stops at
+// its maximum: from there on numbers repeat, or are negative.
 func areNumbersOrdered(all []claimNode) bool {
 	seen := make(map[int64]*claimNode, len(all))
 	for i := range all {
@@ -285,8 +287,9 @@ func areNumbersOrdered(all []claimNode) bool {
 
 var isCuratorReadWrite = map[string]bool{endRead: true, endWrite: true}
 
-// mergeSecondNodes merges the two nodes of a claim of ours into one, in the place of the first. If the layout demands two nodes, one
-// without the other keeps only some of the clients out: it counts as a foreign one until it is gone.
+// mergeSecondNodes merges the two nodes of a claim of ours into one, in the place of the first. If the layout
+// demands two nodes, one without the other keeps only some of the clients out: it counts as a foreign one until it
+// is gone.
 func mergeSecondNodes(all []claimNode, twoNodes bool) []claimNode {
 	first := map[string]int{}
 	merged := all[:0]

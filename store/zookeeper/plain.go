@@ -13,23 +13,26 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// LayoutPlain is that of locks that are one ephemeral node: see [NewPlain].
+// LayoutPlain is the layout of locks that are one ephemeral node: see [NewPlain].
 const LayoutPlain = "plain"
 
-// Plain is a driver.Store for mutexes and elections alone, in the layout of locks that are written by hand and of leader
-// nodes like those of Hadoop and Kafka: one ephemeral node, /NAMESPACE/NAME. Who has made it holds the lock, and all others
-// wait for its removal. A slash in a name is written as %2F: the folder that such a node stands in is the namespace.
+// Plain is a driver.Store for mutexes and elections alone, in the layout of hand-written locks and of leader nodes
+// like those of Hadoop and Kafka: one ephemeral node, /NAMESPACE/NAME. The client that has created it holds the
+// lock, and all others wait for its removal. A slash in a name is written as %2F: the folder of such a node is the
+// namespace.
 //
-// It is there to exclude such clients. The other layouts cost less and are fair: here each release wakes everybody who
-// waits, and each of them makes a try, which is a write, and sets a watch again; who wins is a matter of luck.
+// Use it to exclude such clients. The other layouts cost less and are fair: here each release wakes all waiters,
+// each of them tries to create the node, which is a write, and sets a watch again, and it is a matter of luck
+// which of them gets the lock.
 //
-// Any node on that path holds the lock, whoever made it, also one that is not ephemeral.
+// Any node on that path holds the lock, no matter who created it, even one that is not ephemeral.
 type Plain struct {
 	*sequence.Engine
 	tree plainTree
 }
 
-// NewPlain makes a store in the layout of one ephemeral node; Options.Layout is not looked at. It does no I/O.
+// NewPlain makes a store in the layout of one ephemeral node; Options.Layout is ignored. It does no I/O. An error
+// Is ErrInvalid.
 func NewPlain(o Options) (*Plain, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -40,14 +43,15 @@ func NewPlain(o Options) (*Plain, error) {
 	return &Plain{Engine: sequence.New(t), tree: t}, nil
 }
 
-// Info is that of the engine, but that nobody stands in line.
+// Info is that of the engine, but there is no queue.
 func (s *Plain) Info() driver.Info {
 	i := s.Engine.Info()
 	i.Order, i.NativeQueue, i.MaxWaiters = driver.OrderNone, false, 0
 	return i
 }
 
-// Acquire tries, and tries again whenever the lock's node may have gone. While it waits nothing stands in the store.
+// Acquire tries, and tries again whenever the lock's node may have been removed. A waiting claim has nothing in
+// the store.
 func (s *Plain) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if c.Kind != driver.KindMutex || c.Fair {
 		return driver.Grant{}, fmt.Errorf("%w: the layout %s has mutexes without an order only", driver.ErrUnsupported, LayoutPlain)
@@ -67,25 +71,25 @@ func (s *Plain) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	}
 }
 
-// Polls behind the watch: one that was lost in silence costs this long at most.
+// Between two polls beside the watch. An event that was lost delays a waiter by at most maxPoll.
 const (
 	minPoll = 2 * time.Second
 	maxPoll = 5 * time.Second
 )
 
-// await waits until a lock's node may have gone.
+// waitForRemoval waits until a lock's node may have been removed.
 func (s *Plain) waitForRemoval(ctx context.Context, name string) error {
-	gone := make(chan struct{}, 1)
-	// Whichever node stands there when the watch is set, its end is what there is to wait for.
+	removed := make(chan struct{}, 1)
+	// Whatever node exists when the watch is set, its removal is what the claim waits for.
 	defer s.tree.Watch(name, foreignKey, math.MaxInt64, func() {
 		select {
-		case gone <- struct{}{}:
+		case removed <- struct{}{}:
 		default:
 		}
 	})()
 	for {
 		select {
-		case <-gone:
+		case <-removed:
 			return nil
 		case <-time.After(minPoll + rand.N(maxPoll-minPoll)):
 			if l, err := s.tree.List(ctx, name, false); err != nil || len(l.Nodes) == 0 {
@@ -102,7 +106,7 @@ func (s *Plain) waitForRemoval(ctx context.Context, name string) error {
 // Table is that of a [Store].
 func (s *Plain) Table() record.Table { return newTable(s.tree.tree) }
 
-// Explain names the lock's node, and the ticket beside it.
+// Explain names the lock's node and its ticket, and the TTL that the servers grant, as far as it is known.
 func (s *Plain) Explain(c driver.Claim) driver.Plan {
 	return driver.Plan{Keys: []string{s.tree.pathOf(c.Name), s.tree.ticketPath("…")}, TTL: s.tree.grantedTTL(c.TTL)}
 }

@@ -3,7 +3,6 @@ package zookeeper
 import (
 	"context"
 	"errors"
-	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"testing"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
@@ -113,8 +113,8 @@ func TestPlainInterop(t *testing.T) {
 	})
 }
 
-// TestPlainForeign: whatever node stands on a lock's path holds it, until it is gone; and we hold it for those who make that
-// node by hand.
+// TestPlainForeign: whatever node stands on a lock's path holds it, until it is gone; and we hold it for those who
+// make that node by hand.
 func TestPlainForeign(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -160,8 +160,8 @@ func TestPlainForeign(t *testing.T) {
 	}
 }
 
-// TestPlainLate: a release, a break and a mark that come late touch nobody else's node, although it has the same path and the
-// same version.
+// TestPlainLate: a release, a break and a mark that come late touch nobody else's node, although it has the same
+// path and the same version.
 func TestPlainLate(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)

@@ -15,11 +15,11 @@ import (
 
 // plainTree is a tree on which a lock has one node or none: the node at the path of the lock itself.
 //
-// ZooKeeper deletes and changes nodes by path and version, and both are the same again with the next holder. So a claim has a ticket as
-// well, an ephemeral node with a name of its own, which is created and removed in one step with the lock's node: a request that arrives
-// late finds no ticket, and does nothing. Foreign clients know nothing of tickets. If one of them removes our node, the ticket
-// remains; so a removal first checks that the lock's node is still the same. If a ticket was removed, it is created again once the node
-// was checked.
+// ZooKeeper deletes and changes nodes by path and version, and both are the same again with the next holder. So a
+// claim has a ticket as well, an ephemeral node with a name of its own, which is created and removed in one step
+// with the lock's node: a request that arrives late finds no ticket, and does nothing. Foreign clients know
+// nothing of tickets. If one of them removes our node, the ticket remains; so a removal first checks that the
+// lock's node is still the same. If a ticket was removed, it is created again once the node was checked.
 type plainTree struct{ *tree }
 
 // foreignKey is the key of a node that is not ours. The key of a node of ours is the name of its ticket.
@@ -27,16 +27,16 @@ const foreignKey = "foreign"
 
 func (t plainTree) pathOf(name string) string { return t.root + "/" + flattenName(name, t.root == "") }
 
-// ticketPrefix begins the names of all tickets. They are siblings of the locks, so that whoever may create those may create tickets.
-// No lock's path begins so: in a lock's path two digits follow a %.
+// ticketPrefix begins the names of all tickets. They are siblings of the locks, so that whoever may create those
+// may create tickets. No lock's path begins so: in a lock's path two digits follow a %.
 const ticketPrefix = "/%ticket-"
 
 func (t plainTree) ticketPath(key string) string { return t.root + ticketPrefix + key }
 
 func formatTicketKey(id, session string) string { return id + "-" + session }
 
-// Add creates the node if none exists, whatever the condition, and reads it with the same request. It is idempotent: it returns the
-// claim's node if that exists already.
+// Add creates the node if none exists, whatever the condition, and reads it with the same request. It is
+// idempotent: it returns the claim's node if that exists already.
 func (t plainTree) Add(ctx context.Context, name string, s sequence.Session, _ int64, payload sequence.Payload, _ sequence.AddCondition) (sequence.Snapshot, error) {
 	c, err := t.sessionConn(s.ID)
 	if err != nil {
@@ -136,7 +136,8 @@ func (t plainTree) List(ctx context.Context, name string, full bool) (sequence.S
 	return t.decodeSnapshot(name, path, calls[0])
 }
 
-// Read reads locks' nodes with one request, behind a sync. A node of ours whose data were overwritten is recognized by its session.
+// Read reads locks' nodes with one request, behind a sync. A node of ours whose data were overwritten is
+// recognized by its session.
 func (t plainTree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequence.Node, error) {
 	calls, _, err := t.read(ctx, true, func() []*zk.Call {
 		calls := make([]*zk.Call, len(refs))
@@ -202,7 +203,8 @@ func (t plainTree) Remove(ctx context.Context, name string, n sequence.Node, _ b
 // sender sends a Multi.
 type sender func(context.Context, *zk.Call) error
 
-// removeNode deletes the ticket, and the node if it exists, and makes other changes in the step that deletes the node.
+// removeNode deletes the ticket, and the node if it exists, and makes other changes in the step that deletes the
+// node.
 func (t plainTree) removeNode(ctx context.Context, path string, n sequence.Node, send sender, others ...*zk.Call) (existed bool, err error) {
 	exists, err := t.nodeExists(ctx, path, n)
 	for try := 0; err == nil; try++ {
@@ -254,7 +256,8 @@ func (t plainTree) nodeExists(ctx context.Context, path string, n sequence.Node)
 	return err == nil && stat.Czxid == n.Token, t.translateError(err, path)
 }
 
-// recreateTicket creates the ticket of a node again if the node still exists: else it would remain as long as its session.
+// recreateTicket creates the ticket of a node again if the node still exists: else it would remain as long as its
+// session.
 func (t plainTree) recreateTicket(ctx context.Context, path string, n sequence.Node) (exists bool, err error) {
 	if exists, err = t.nodeExists(ctx, path, n); err != nil || !exists {
 		return false, err
@@ -277,8 +280,8 @@ func (t plainTree) sendMulti(ctx context.Context, multi *zk.Call) error {
 	return t.write(ctx, &zk.Write{Calls: []*zk.Call{multi}, Alone: true})
 }
 
-// writeSteps makes changes together. The code is CodeOK if they were made, codeNoTicket or CodeBadVersion if the nodes were not as
-// they were last read.
+// writeSteps makes changes together. The code is CodeOK if they were made, codeNoTicket or CodeBadVersion if the
+// nodes were not as they were last read.
 func (t plainTree) writeSteps(ctx context.Context, path string, send sender, steps ...*zk.Call) (results []zk.Result, code zk.Code, err error) {
 	multi := zk.Multi(steps...)
 	if err := send(ctx, multi); err != nil {
@@ -352,8 +355,8 @@ func (t plainTree) listNames(ctx context.Context, folder, prefix string) (names 
 	return names, err
 }
 
-// yieldLocks yields the locks among nodes that were read. A node of a foreign client is a lock if it is ephemeral, and there is a
-// namespace.
+// yieldLocks yields the locks among nodes that were read. A node of a foreign client is a lock if it is ephemeral,
+// and there is a namespace.
 func (t plainTree) yieldLocks(names []string, reads []*zk.Call, yield func(sequence.Snapshot, error) bool) (more bool) {
 	for i, name := range names {
 		if reads[i].Err == zk.CodeNoAuth { // a node that we may not read

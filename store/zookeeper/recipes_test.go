@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
 
-// TestOtherRecipe: a mutex is refused where Curator's read-write lock is held, which would not be kept out by it, and told what to do; in
-// the layout that has mutexes among its writers it waits, as a read-write lock does.
+// TestOtherRecipe: a mutex is refused where Curator's read-write lock is held, which would not be kept out by it,
+// and told what to do; in the layout that has mutexes among its writers it waits, as a read-write lock does.
 func TestOtherRecipe(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -60,7 +60,8 @@ func TestOtherRecipe(t *testing.T) {
 	}
 }
 
-// TestExplainOtherRecipe: so says what a claim would come to, where it would not be seen by Curator's read-write lock.
+// TestExplainOtherRecipe: so says what a claim would come to, where it would not be seen by Curator's read-write
+// lock.
 func TestExplainOtherRecipe(t *testing.T) {
 	t.Parallel()
 	writer := mutexClaim(t.Name())

@@ -34,7 +34,8 @@ func (t *tree) Change(ctx context.Context, name string, n sequence.Node, payload
 	return n, false, t.translateError(err, path)
 }
 
-// Remove deletes a node. If its claim may have more nodes, all go in one step; if the node itself is gone, the others go.
+// Remove deletes a node. If its claim may have more nodes, all go in one step; if the node itself is gone, the
+// others go.
 func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, list bool) (bool, sequence.Snapshot, error) {
 	path := t.pathOf(name)
 	for {
@@ -65,8 +66,8 @@ func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, list bo
 	}
 }
 
-// keysToRemove returns the keys of the nodes that go with a node. The name of a node of ours never comes again. That of a foreign
-// client may, so it is checked first that the node is still the same.
+// keysToRemove returns the keys of the nodes that go with a node. The name of a node of ours never comes again.
+// That of a foreign client may, so it is checked first that the node is still the same.
 func (t *tree) keysToRemove(ctx context.Context, path string, n sequence.Node) (keys []string, exists bool, err error) {
 	if n.Foreign || t.mayHaveTwoNodes(n.Key) {
 		return t.nodesOfClaim(ctx, path, n)
@@ -106,8 +107,8 @@ func (t *tree) nodesOfClaim(ctx context.Context, path string, n sequence.Node) (
 	return keys, exists, nil
 }
 
-// deleteNodes deletes nodes in one step, the first of them if it has a version, and lists those that remain if list is set. The code
-// is CodeOK, or why the servers have not done it.
+// deleteNodes deletes nodes in one step, the first of them if it has a version, and lists those that remain if
+// list is set. The code is CodeOK, or why the servers have not done it.
 func (t *tree) deleteNodes(ctx context.Context, path string, keys []string, version int32, list bool) (code zk.Code, listing *zk.Call, err error) {
 	var steps []*zk.Call
 	for _, key := range keys {
@@ -149,7 +150,8 @@ func (t *tree) finishRemove(path string, keys []string, code zk.Code) (removed b
 	return false, t.translateError(code, path)
 }
 
-// decodeRemaining decodes the list that came with a removal. It is a help to the engine, which does without it if it cannot be read.
+// decodeRemaining decodes the list that came with a removal. It is a help to the engine, which does without it if
+// it cannot be read.
 func (t *tree) decodeRemaining(ctx context.Context, name, path string, listing *zk.Call) sequence.Snapshot {
 	c, err := t.anyConn(ctx)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-// TestReplaced: servers that have lost their data refuse every session that has seen more than they know, and do not say that it
-// is over. The holder loses his lock, and the client goes on with another session.
+// TestReplaced: servers that have lost their data refuse every session that has seen more than they know, and do
+// not say that it is over. The holder loses his lock, and the client goes on with another session.
 func TestReplaced(t *testing.T) {
 	t.Parallel()
 	c := start(t, zktest.Options{Members: 1})

@@ -3,7 +3,6 @@ package zookeeper
 import (
 	"context"
 	"fmt"
-	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
@@ -111,7 +111,8 @@ func TestTable(t *testing.T) {
 	rig.Table(t)
 }
 
-// TestTableSilence: who waits for a lock that is kept in records is told when his patience with a silent ensemble is over.
+// TestTableSilence: who waits for a lock that is kept in records is told when his patience with a silent ensemble
+// is over.
 func TestTableSilence(t *testing.T) {
 	t.Parallel()
 	rig.TableSilence(t)
@@ -136,8 +137,8 @@ func TestKill(t *testing.T) {
 	rig.Kill(t)
 }
 
-// TestStop: a holder whose process is stopped for longer than its TTL knows at its first look, when it goes on, that it
-// has lost the lock.
+// TestStop: a holder whose process is stopped for longer than its TTL knows at its first look, when it goes on,
+// that it has lost the lock.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	rig.Stop(t)
@@ -149,8 +150,8 @@ func TestStopWaiting(t *testing.T) {
 	rig.StopWaiting(t)
 }
 
-// TestMinority: a holder whose server is cut off from the others, leader or not, stops believing before the next is let
-// in by the majority.
+// TestMinority: a holder whose server is cut off from the others, leader or not, stops believing before the next
+// is let in by the majority.
 func TestMinority(t *testing.T) {
 	t.Parallel()
 	rig.Minority(t)

@@ -12,18 +12,19 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// LayoutCuratorSemaphore is that of Curator's InterProcessSemaphoreV2: see [NewSemaphore].
+// LayoutCuratorSemaphore is the layout of Curator's InterProcessSemaphoreV2: see [NewSemaphore].
 const LayoutCuratorSemaphore = "curator-semaphore"
 
-// Semaphore is a driver.Store for semaphores alone, in the layout of Curator's InterProcessSemaphoreV2: a permit is a node under
-// NAME/leases, made by whoever holds the mutex under NAME/locks, who keeps that until the permit is granted. Each of
-// the two is a lock of the sequence engine. A claim weighs 1: Curator takes several permits one by one, and two who do that
-// can block each other.
+// Semaphore is a driver.Store for semaphores alone, in the layout of Curator's InterProcessSemaphoreV2: a permit
+// is a node below NAME/leases. The holder of the mutex below NAME/locks creates it, and keeps the mutex until the
+// permit is granted. Each of the two is a lock of the sequence engine. A claim weighs 1: Curator takes several
+// permits one by one, and two clients that do so can block each other.
 type Semaphore struct {
 	locks, leases *sequence.Engine
 }
 
-// NewSemaphore makes a store in Curator's layout for semaphores; Options.Layout is not looked at. It does no I/O.
+// NewSemaphore makes a store in Curator's layout for semaphores; Options.Layout is ignored. It does no I/O. An
+// error Is ErrInvalid.
 func NewSemaphore(o Options) (*Semaphore, error) {
 	o.Layout = LayoutCurator
 	locks, err := New(o)
@@ -44,15 +45,16 @@ const (
 	leasesFolder = "/leases"
 )
 
-func claimBelow(c driver.Claim, under string) driver.Claim {
-	c.Name += under
-	if under == locksFolder {
+// claimBelow returns the claim on the mutex or on the permits of a semaphore.
+func claimBelow(c driver.Claim, folder string) driver.Claim {
+	c.Name += folder
+	if folder == locksFolder {
 		c.Kind, c.Limit, c.Weight = driver.KindMutex, 1, 1
 	}
 	return c
 }
 
-// Info is that of the engine, but for the kinds.
+// Info is that of the engine, with semaphores as the only kind.
 func (s *Semaphore) Info() driver.Info {
 	i := s.leases.Info()
 	i.MaxName -= len(leasesFolder)
@@ -60,7 +62,7 @@ func (s *Semaphore) Info() driver.Info {
 	return i
 }
 
-// Acquire takes the mutex, then a permit, and gives the mutex back.
+// Acquire acquires the mutex, then a permit, and releases the mutex.
 func (s *Semaphore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	switch {
 	case c.Kind != driver.KindSemaphore:
@@ -77,32 +79,33 @@ func (s *Semaphore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, 
 	if c.Wait {
 		m, err = s.locks.Acquire(ctx, mutex)
 	} else {
-		m, err = s.tryFront(ctx, c, mutex)
+		m, err = s.tryMutex(ctx, c, mutex)
 	}
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	keeping, over := context.WithCancel(ctx)
-	kept := make(chan struct{})
-	go func() { defer close(kept); s.keepRenewing(keeping, m) }()
+	renewing, stop := context.WithCancel(ctx)
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); s.keepRenewing(renewing, m) }()
 	g, err := s.leases.Acquire(ctx, claimBelow(c, leasesFolder))
-	over() // also of a renewal that has no answer
-	<-kept
+	stop() // also ends a renewal without an answer
+	<-stopped
 	g.Claim = c
 	if err != nil && ctx.Err() != nil {
-		return g, err // the claim is released after that, and the mutex with it
+		return g, err // the caller releases the claim, and the mutex with it
 	}
-	if gone := s.locks.Release(context.WithoutCancel(ctx), mutex, m.Ref); gone != nil && !errors.Is(gone, driver.ErrLost) && err == nil {
-		err = gone
+	if releaseErr := s.locks.Release(context.WithoutCancel(ctx), mutex, m.Ref); releaseErr != nil && !errors.Is(releaseErr, driver.ErrLost) && err == nil {
+		err = releaseErr
 	}
 	return g, err
 }
 
-// aMoment is how long who has the mutex while there are permits may have it, before a claim that does not wait is refused.
+// maxMutexHold is how long another client may hold the mutex although there are permits, before a claim that does
+// not wait is refused.
 const maxMutexHold = time.Second
 
-// tryFront takes the mutex for a claim that does not wait, if there is a permit.
-func (s *Semaphore) tryFront(ctx context.Context, c, mutex driver.Claim) (driver.Grant, error) {
+// tryMutex acquires the mutex for a claim that does not wait, if there is a permit.
+func (s *Semaphore) tryMutex(ctx context.Context, c, mutex driver.Claim) (driver.Grant, error) {
 	if err := s.checkPermit(ctx, c); err != nil {
 		return driver.Grant{}, err
 	}
@@ -113,8 +116,8 @@ func (s *Semaphore) tryFront(ctx context.Context, c, mutex driver.Claim) (driver
 	if err == nil || bounded.Err() == nil || ctx.Err() != nil {
 		return m, err
 	}
-	if gone := s.locks.Release(ctx, mutex, ""); gone != nil && !errors.Is(gone, driver.ErrLost) {
-		return m, gone
+	if releaseErr := s.locks.Release(ctx, mutex, ""); releaseErr != nil && !errors.Is(releaseErr, driver.ErrLost) {
+		return m, releaseErr
 	}
 	if err := s.checkPermit(ctx, c); err != nil {
 		return m, err
@@ -126,7 +129,7 @@ func (s *Semaphore) tryFront(ctx context.Context, c, mutex driver.Claim) (driver
 	return m, &driver.HeldError{Holders: l.Holders, Waiting: len(l.Waiters)}
 }
 
-// full is the refusal of a claim that does not wait, if there is no permit.
+// checkPermit refuses a claim that does not wait if there is no permit.
 func (s *Semaphore) checkPermit(ctx context.Context, c driver.Claim) error {
 	l, err := s.leases.Inspect(ctx, c.Name+leasesFolder)
 	if err == nil && int64(len(l.Holders)+len(l.Waiters)) >= c.Limit {
@@ -135,7 +138,7 @@ func (s *Semaphore) checkPermit(ctx context.Context, c driver.Claim) error {
 	return err
 }
 
-// keep renews the mutex until ctx ends, which it does when its holder has a permit.
+// keepRenewing renews the mutex until ctx ends, which it does when the holder has a permit.
 func (s *Semaphore) keepRenewing(ctx context.Context, m driver.Grant) {
 	tick := time.NewTicker(m.GrantedTTL / 3)
 	defer tick.Stop()
@@ -159,7 +162,7 @@ func (s *Semaphore) Renew(ctx context.Context, gs []driver.Grant, done func(int,
 	s.leases.Renew(ctx, all, done)
 }
 
-// Release gives up the permit, and the place in line for one.
+// Release releases the permit, and the mutex if the claim has it or waits for it.
 func (s *Semaphore) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if ref != "" && folderOf(ref) == locksFolder {
 		return s.locks.Release(ctx, claimBelow(c, locksFolder), ref)
@@ -168,17 +171,17 @@ func (s *Semaphore) Release(ctx context.Context, c driver.Claim, ref string) err
 	if c.ID == "" {
 		return err
 	}
-	waited := s.locks.Release(ctx, claimBelow(c, locksFolder), "")
+	mutexErr := s.locks.Release(ctx, claimBelow(c, locksFolder), "")
 	switch {
-	case waited == nil && errors.Is(err, driver.ErrLost):
+	case mutexErr == nil && errors.Is(err, driver.ErrLost):
 		return nil
-	case errors.Is(waited, driver.ErrLost):
+	case errors.Is(mutexErr, driver.ErrLost):
 		return err
 	}
-	return errors.Join(err, waited)
+	return errors.Join(err, mutexErr)
 }
 
-// under tells by a ref where its node is.
+// folderOf returns the folder of the node that a ref names.
 func folderOf(ref string) string {
 	if strings.Contains(ref, endLease) {
 		return leasesFolder
@@ -186,7 +189,7 @@ func folderOf(ref string) string {
 	return locksFolder
 }
 
-// Inspect shows who has a permit, and who waits for one or for the mutex.
+// Inspect shows as holders the claims that have a permit, and as waiters those that wait for one or for the mutex.
 func (s *Semaphore) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	leases, err := s.leases.Inspect(ctx, name+leasesFolder)
 	if err != nil {
@@ -199,6 +202,8 @@ func (s *Semaphore) Inspect(ctx context.Context, name string) (driver.Lock, erro
 	return mergeLocks(name, leases, locks), nil
 }
 
+// mergeLocks shows the two locks of a semaphore as one. The holder of the mutex counts as a waiter, unless it
+// waits for a permit already.
 func mergeLocks(name string, leases, locks driver.Lock) driver.Lock {
 	l := leases
 	l.Name = name
@@ -244,7 +249,7 @@ func (s *Semaphore) Break(ctx context.Context, name, ref string, mode driver.Bre
 	return s.leases.Break(ctx, name+leasesFolder, ref, mode)
 }
 
-// NextEnding tells of the ends of permits.
+// NextEnding returns the next ending of a permit.
 func (s *Semaphore) NextEnding(ctx context.Context) (driver.Ending, error) {
 	e, err := s.leases.NextEnding(ctx)
 	e.Name = strings.TrimSuffix(e.Name, leasesFolder)

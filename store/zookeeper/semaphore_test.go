@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
 
-// TestSemaphore: permits are granted up to the limit and in order, a wait that is given up leaves nothing, holders and waiters
-// are seen and can be broken, and what Curator's semaphore is not is refused.
+// TestSemaphore: permits are granted up to the limit and in order, a wait that is given up leaves nothing, holders
+// and waiters are seen and can be broken, and what Curator's semaphore is not is refused.
 func TestSemaphore(t *testing.T) {
 	t.Parallel()
 	s, err := NewSemaphore(Options{Servers: rig.Shared(t).Endpoints()})
@@ -102,8 +102,8 @@ func TestSemaphore(t *testing.T) {
 	}
 }
 
-// TestSemaphoreTry: a claim that does not wait is refused soon, also where there are permits and whoever is to take the next one does
-// not go on.
+// TestSemaphoreTry: a claim that does not wait is refused soon, also where there are permits and whoever is to
+// take the next one does not go on.
 func TestSemaphoreTry(t *testing.T) {
 	t.Parallel()
 	s, err := NewSemaphore(Options{Servers: rig.Shared(t).Endpoints()})
@@ -129,7 +129,8 @@ func TestSemaphoreTry(t *testing.T) {
 	fails(t, s.Release(t.Context(), g.Claim, ""))
 }
 
-// TestSemaphoreInterop: Curator's semaphore and ours share their permits, never more than there are, and both make progress.
+// TestSemaphoreInterop: Curator's semaphore and ours share their permits, never more than there are, and both make
+// progress.
 func TestSemaphoreInterop(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
 
-// TestOneName: one name with several addresses stands for a server at each: a server that hangs, or is not there, is passed
-// by, and so is an outage of the service that looks names up.
+// TestOneName: one name with several addresses stands for a server at each: a server that hangs, or is not there,
+// is passed by, and so is an outage of the service that looks names up.
 func TestOneName(t *testing.T) {
 	t.Parallel()
 	_, port, err := net.SplitHostPort(rig.Shared(t).Endpoints()[0])

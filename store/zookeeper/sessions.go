@@ -14,7 +14,8 @@ import (
 
 func sessionName(id int64) string { return fmt.Sprintf("%016x", uint64(id)) }
 
-// OpenSession opens a session on a connection of its own. The session keeps the TTL that the servers grant it now, or ends.
+// OpenSession opens a session on a connection of its own. The session keeps the TTL that the servers grant it now,
+// or ends.
 func (t *tree) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
 	c := t.ensemble.NewConn(ttl, false)
 	t.start(c.Run)
@@ -29,8 +30,8 @@ func (t *tree) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Ses
 		t.defaultConn = c
 	}
 	t.mu.Unlock()
-	// A follower tells the leader twice per tick which sessions it has heard from. Half a tick is less than this delay and the
-	// margin together, unless the TTL is the minimum of two ticks.
+	// A follower tells the leader twice per tick which sessions it has heard from. Half a tick is less than this
+	// delay and the margin together, unless the TTL is the minimum of two ticks.
 	return sequence.Session{ID: name, TTL: granted, ConfirmDelay: granted / 15, Ended: c.Ended()}, nil
 }
 
@@ -91,7 +92,8 @@ func (t *tree) wasOurSession(id string) bool {
 	return t.endedSessions[id]
 }
 
-// grantedTTL returns the session TTL that the servers have granted for a TTL, or the TTL itself if they were not asked yet.
+// grantedTTL returns the session TTL that the servers have granted for a TTL, or the TTL itself if they were not
+// asked yet.
 func (t *tree) grantedTTL(ttl time.Duration) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -116,8 +118,8 @@ func (t *tree) openConn() *zk.Conn {
 // readerTTL is the TTL of a session that has no claims.
 const readerTTL = 30 * time.Second
 
-// anyConn returns a connection for requests that need no session of their own. If the engine has no session, it waits for one without
-// claims.
+// anyConn returns a connection for requests that need no session of their own. If the engine has no session, it
+// waits for one without claims.
 func (t *tree) anyConn(ctx context.Context) (*zk.Conn, error) {
 	t.mu.Lock()
 	if t.life.Err() != nil {
@@ -137,9 +139,9 @@ func (t *tree) anyConn(ctx context.Context) (*zk.Conn, error) {
 	return c, c.WaitForLink(ctx)
 }
 
-// KeepAlive sends a write that the servers always refuse: the deletion of a node that does not exist. The leader puts it to the quorum
-// as any other write. Any server that once had a leader answers a read or a ping, and a leader that was deposed, and has not
-// learned of it, answers a sync.
+// KeepAlive sends a write that the servers always refuse: the deletion of a node that does not exist. The leader
+// puts it to the quorum as any other write. Any server that once had a leader answers a read or a ping, and a
+// leader that was deposed, and has not learned of it, answers a sync.
 func (t *tree) KeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
 	c, err := t.sessionConn(session)
 	if err == sequence.ErrSessionExpired && !t.wasOurSession(session) {

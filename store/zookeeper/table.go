@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"iter"
 	"slices"
 	"strconv"
@@ -16,11 +15,12 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/internal/bound"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// table is ZooKeeper as a record.Table: a node a record. A node's version begins anew when it is made anew, so each record has a
-// child whose random name is that of its life: a swap is a step of two, which checks that the child is there. The data
-// begin with that name.
+// table is ZooKeeper as a record.Table: one node per record. When a node is removed and created again, its
+// versions begin at 0 again. So each record has a child with a random name, which the data begin with: a swap is a
+// transaction that also checks that the child exists, and so cannot replace a later record of the same name.
 type table struct {
 	t    *tree
 	life context.Context // ends with the table, or with the store
@@ -33,18 +33,19 @@ func newTable(t *tree) *table {
 	return tb
 }
 
-// records is the node above all records, below the namespace. No lock's path has it: there a % begins two digits.
+// records is the node above all records, below the namespace. No lock's path contains it: in a lock's path two
+// digits follow a %.
 const records = "%records"
 
-// tokenGap is how far the wall clocks of two clients may be apart before a token could fall that is made without a record
-// of the one before.
+// tokenGap is how far the wall clocks of two clients may differ before a token could be smaller than one before,
+// if there is no record of that one any more.
 const tokenGap = time.Minute
 
 func (tb *table) recordPath(name string) string {
 	return tb.t.root + "/" + records + "/" + flattenName(name, false)
 }
 
-// Info promises what the ensemble does.
+// Info is that of the ensemble, for the record engine.
 func (tb *table) Info() driver.Info {
 	i := tb.t.info
 	if i.Clock.Monotonic == nil {
@@ -56,7 +57,7 @@ func (tb *table) Info() driver.Info {
 	return i
 }
 
-// Now is this machine's wall clock, made never to fall, and good for tokens only.
+// Now returns this machine's wall clock, but never less than before. It is good for tokens only.
 func (tb *table) Now() (int64, time.Duration) {
 	tb.t.mu.Lock()
 	defer tb.t.mu.Unlock()
@@ -64,17 +65,17 @@ func (tb *table) Now() (int64, time.Duration) {
 	return tb.t.lastMicros, -1
 }
 
-// answerTime is how long one request for a record may take.
+// answerTime limits one request for a record.
 const answerTime = 2 * time.Second
 
 func withAnswerTime(ctx context.Context, request func(context.Context) error) error {
 	return bound.Ask(ctx, answerTime, "ZooKeeper", request)
 }
 
-// read is the tree's, behind a sync if it has to be fresh, within a bound.
-func (tb *table) readBounded(ctx context.Context, fresh bool, ask func() []*zk.Call) (calls []*zk.Call, err error) {
+// readBounded is the tree's read, within answerTime.
+func (tb *table) readBounded(ctx context.Context, fresh bool, makeReads func() []*zk.Call) (calls []*zk.Call, err error) {
 	err = withAnswerTime(ctx, func(ctx context.Context) (err error) {
-		calls, _, err = tb.t.read(ctx, fresh, ask)
+		calls, _, err = tb.t.read(ctx, fresh, makeReads)
 		return err
 	})
 	return calls, err
@@ -90,7 +91,7 @@ func decodeRow(name string, read *zk.Call) (record.Row, error) {
 	return record.Row{Name: name, Version: string(life) + "." + strconv.Itoa(int(stat.Version)), Data: text}, nil
 }
 
-// Load is one read, behind a sync.
+// Load sends one read, behind a sync.
 func (tb *table) Load(ctx context.Context, name string) (record.Row, error) {
 	if tb.life.Err() != nil {
 		return record.Row{}, driver.ErrClosed
@@ -108,7 +109,7 @@ func (tb *table) Load(ctx context.Context, name string) (record.Row, error) {
 	return decodeRow(name, calls[0])
 }
 
-// Swap is one multi.
+// Swap sends one transaction.
 func (tb *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > record.MaxData {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))
@@ -126,7 +127,7 @@ func (tb *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 		r.Version = life + ".0"
 	} else {
 		data := append([]byte(life+"\n"), r.Data...)
-		err = tb.writeSteps(ctx, path, false, zk.Check(path+"/"+life, -1), zk.SetData(path, data, version))
+		err = tb.writeSteps(ctx, path, false, zk.Check(path+"/"+life, zk.AnyVersion), zk.SetData(path, data, version))
 		r.Version = life + "." + strconv.Itoa(int(version)+1)
 	}
 	if err != nil {
@@ -135,7 +136,7 @@ func (tb *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	return r, nil
 }
 
-// Delete is one multi.
+// Delete sends one transaction, and reads the record if it was refused.
 func (tb *table) Delete(ctx context.Context, r record.Row) error {
 	life, version, err := tb.parseVersion(r)
 	if err != nil {
@@ -143,7 +144,7 @@ func (tb *table) Delete(ctx context.Context, r record.Row) error {
 	}
 	if life != "" {
 		path := tb.recordPath(r.Name)
-		if err := tb.writeSteps(ctx, path, false, zk.Delete(path+"/"+life, -1), zk.Delete(path, version)); err != record.ErrConflict {
+		if err := tb.writeSteps(ctx, path, false, zk.Delete(path+"/"+life, zk.AnyVersion), zk.Delete(path, version)); err != record.ErrConflict {
 			return err
 		}
 	}
@@ -154,7 +155,7 @@ func (tb *table) Delete(ctx context.Context, r record.Row) error {
 	return err
 }
 
-// version takes the version of a row apart.
+// parseVersion splits the version of a row into the name of its child and the version of its node.
 func (tb *table) parseVersion(r record.Row) (life string, version int32, err error) {
 	if tb.life.Err() != nil {
 		return "", 0, driver.ErrClosed
@@ -281,7 +282,7 @@ func (tb *table) listNames(ctx context.Context, folder, prefix string) (names []
 	return names, err
 }
 
-// Wait subscribes, and looks when something has happened since.
+// Wait subscribes, and loads the record now and after each change.
 func (tb *table) Wait(ctx context.Context, name, version string) error {
 	changed := make(chan struct{}, 1)
 	defer tb.t.subscribe(&zk.Watcher{Path: tb.recordPath(name), Recurs: true, Changed: func() {
@@ -304,7 +305,7 @@ func (tb *table) Wait(ctx context.Context, name, version string) error {
 	}
 }
 
-// Close leaves the store to go on.
+// Close ends the table. The store goes on.
 func (tb *table) Close() error {
 	tb.end()
 	return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
 
-// TestTicketRemoved: a claim of the plain layout whose ticket somebody has removed is released, marked and broken as any other; its
-// node does not stand on under a session that goes on.
+// TestTicketRemoved: a claim of the plain layout whose ticket somebody has removed is released, marked and broken
+// as any other; its node does not stand on under a session that goes on.
 func TestTicketRemoved(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -57,7 +57,8 @@ func TestTicketRemoved(t *testing.T) {
 	}
 }
 
-// TestTicketsOfTwoUsers: two users who may both make nodes in a namespace can both lock in it, though what each makes is for himself.
+// TestTicketsOfTwoUsers: two users who may both make nodes in a namespace can both lock in it, though what each
+// makes is for himself.
 func TestTicketsOfTwoUsers(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// tree is ZooKeeper as a sequence.NodeStore. A lock is a container node, a claim is an ephemeral sequential child of it, and a
-// session is a ZooKeeper session with a connection of its own.
+// tree is ZooKeeper as a sequence.NodeStore. A lock is a container node, a claim is an ephemeral sequential child
+// of it, and a session is a ZooKeeper session with a connection of its own.
 type tree struct {
 	opts     Options
 	layout   layout
@@ -76,8 +76,8 @@ func (t *tree) start(f func()) {
 	}
 }
 
-// read sends reads by any session, and never returns answers older than what this client has seen already: if the answers must be
-// fresh, or the server is behind that, a sync precedes them.
+// read sends reads by any session, and never returns answers older than what this client has seen already: if the
+// answers must be fresh, or the server is behind that, a sync precedes them.
 func (t *tree) read(ctx context.Context, fresh bool, makeReads func() []*zk.Call) ([]*zk.Call, *zk.Conn, error) {
 	for {
 		c, err := t.anyConn(ctx)

@@ -3,7 +3,6 @@ package zookeeper
 import (
 	"context"
 	"errors"
-	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
@@ -26,8 +26,8 @@ func both(t *testing.T, c *zktest.Ensemble, ttl time.Duration, dial dialer) (*St
 	return s, client
 }
 
-// TestTwinRemoved: of a claim that has lost one of its two nodes the other one goes with its release, and nobody is kept out by
-// what is left of it.
+// TestTwinRemoved: of a claim that has lost one of its two nodes the other one goes with its release, and nobody
+// is kept out by what is left of it.
 func TestTwinRemoved(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -119,7 +119,8 @@ func TestTwinsGoTogether(t *testing.T) {
 	}
 }
 
-// TestRemains: a removal of a claim of which one node has gone removes the other one, and says that the claim did not stand.
+// TestRemains: a removal of a claim of which one node has gone removes the other one, and says that the claim did
+// not stand.
 func TestRemains(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)

@@ -14,15 +14,15 @@ import (
 
 func init() { driver.Register("zookeeper", openURL) }
 
-// openURL opens zookeeper://[user:password@]host[:port][,host...][?options]. User and password are given to the servers
-// as a digest. The options:
+// openURL opens zookeeper://[user:password@]host[:port][,host...][?options]. User and password are given to the
+// servers as a digest. The options:
 //
-//	password-file=FILE   the user's password, which need not stand in the URL then
-//	namespace=N   is put before all names
+//	password-file=FILE   the user's password, instead of one in the URL
+//	namespace=N   precedes all names
 //	layout=L      curator (the default), curator-readwrite, kazoo, both, curator-semaphore or plain
-//	acl=A         who may use the nodes that are made: creator (the default with a user) or anyone (without)
+//	acl=A         who may use the nodes that are created: creator (the default with a user) or anyone (without)
 //	tls=true      encrypts; so does each of the following
-//	tls-ca=FILE   the authorities to believe, in PEM, instead of the system's
+//	tls-ca=FILE   the trusted authorities, in PEM, instead of the system's
 //	tls-cert=FILE, tls-key=FILE   this client's own certificate
 //	tls-name=N    the name that the servers' certificates are checked for
 //
@@ -70,7 +70,7 @@ func parseOptions(u *url.URL) (Options, error) {
 		return o, err
 	}
 	if u.Path != "" && u.Path != "/" {
-		return o, fmt.Errorf("%w: a ZooKeeper store's URL has no path; write ?namespace=... for what stands before all names", driver.ErrInvalid)
+		return o, fmt.Errorf("%w: a ZooKeeper store's URL has no path; write ?namespace=... for what precedes all names", driver.ErrInvalid)
 	}
 	if secure || ca+cert+key+name != "" {
 		if o.TLS, err = tlsfiles.Config(ca, cert, key, name); err != nil {

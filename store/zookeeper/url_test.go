@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestURL: a URL names servers, user, namespace, layout and encryption, and what is wrong with one is said, without its
-// password.
+// TestURL: a URL names servers, user, namespace, layout and encryption, and what is wrong with one is said,
+// without its password.
 func TestURL(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	fails(t, os.WriteFile(secret, []byte("hunter2\n"), 0o600))

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// Walk goes through the nodes below the namespace, level by level, as far as the prefix allows. A node on which only foreign clients
-// have claims is a lock if there is a namespace: without one it may belong to anything.
+// Walk goes through the nodes below the namespace, level by level, as far as the prefix allows. A node on which
+// only foreign clients have claims is a lock if there is a namespace: without one it may belong to anything.
 func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snapshot, error] {
 	return func(yield func(sequence.Snapshot, error) bool) {
 		w := treeWalk{t: t, ctx: ctx, prefix: prefix, yield: yield}
@@ -91,7 +91,8 @@ func (w *treeWalk) sortChildren(f folder, keys []string) (isLock bool, below []f
 	return isLock, below
 }
 
-// yieldLock yields a lock in full. If that lock alone cannot be read, it yields its name with the error, and the walk goes on.
+// yieldLock yields a lock in full. If that lock alone cannot be read, it yields its name with the error, and the
+// walk goes on.
 func (w *treeWalk) yieldLock(c *zk.Conn, name, path string, listing *zk.Call) (more bool) {
 	listed, err := w.t.decodeListing(w.ctx, c, name, path, listing)
 	var full sequence.Snapshot

@@ -21,8 +21,8 @@ type subscription struct {
 	cancel  func() // of the search for another session; may be nil
 }
 
-// Watch sets a watch by a read, whose answer also shows what has happened since the revision. A watch that is not needed any more is
-// left to fire.
+// Watch sets a watch by a read, whose answer also shows what has happened since the revision. A watch that is not
+// needed any more is left to fire.
 func (t *tree) Watch(name, key string, revision int64, changed func()) func() {
 	path := t.pathOf(name)
 	switch key {
@@ -83,7 +83,8 @@ func (s *subscription) attach(c *zk.Conn) {
 	}
 }
 
-// attachToAny watches on whatever session there is now. Something may have happened before, so the watcher is notified.
+// attachToAny watches on whatever session there is now. Something may have happened before, so the watcher is
+// notified.
 func (s *subscription) attachToAny() {
 	ctx, cancel := context.WithCancel(s.t.life)
 	defer cancel()

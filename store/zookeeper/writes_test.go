@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	mathrand "math/rand/v2"
 	"strings"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
 func aNote(ttl time.Duration) sequence.Payload {
@@ -31,8 +31,9 @@ func counted(t *testing.T) (*Store, *counter, sequence.Session) {
 	return s, sent, ses
 }
 
-// TestTogether: writes that come at one time go in fewer requests; the token that each claim gets is its node's czxid, and no
-// lock gets two claims of one token by that; what is refused together, since a lock's node is not there, is done alone.
+// TestTogether: writes that come at one time go in fewer requests; the token that each claim gets is its node's
+// czxid, and no lock gets two claims of one token by that; what is refused together, since a lock's node is not
+// there, is done alone.
 func TestTogether(t *testing.T) {
 	s, sent, ses := counted(t)
 	ctx := t.Context()
@@ -89,7 +90,8 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestNoCompany: a patient write with which no other goes is sent as it is, and needs no second request for its answer.
+// TestNoCompany: a patient write with which no other goes is sent as it is, and needs no second request for its
+// answer.
 func TestNoCompany(t *testing.T) {
 	s, sent, ses := counted(t)
 	ctx := t.Context()
@@ -107,8 +109,8 @@ func TestNoCompany(t *testing.T) {
 	}
 }
 
-// TestApart: of writes that go together each gets its own answer, whatever is wrong with another: a node that is gone already,
-// a lock that is not there yet, one that is not permitted.
+// TestApart: of writes that go together each gets its own answer, whatever is wrong with another: a node that is
+// gone already, a lock that is not there yet, one that is not permitted.
 func TestApart(t *testing.T) {
 	s, _, ses := counted(t)
 	ctx := t.Context()
@@ -153,8 +155,8 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// TestForgotten: what a read tells late of a claim of this client that was removed meanwhile is not remembered: nothing would
-// remove it again.
+// TestForgotten: what a read tells late of a claim of this client that was removed meanwhile is not remembered:
+// nothing would remove it again.
 func TestForgotten(t *testing.T) {
 	s, _, ses := counted(t)
 	ctx := t.Context()
@@ -175,7 +177,8 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// TestWithdrawnInTheLane: an add that is given up anywhere between the lane and its answer, and withdrawn, never comes to stand.
+// TestWithdrawnInTheLane: an add that is given up anywhere between the lane and its answer, and withdrawn, never
+// comes to stand.
 func TestWithdrawnInTheLane(t *testing.T) {
 	s, _, ses := counted(t)
 	ctx := t.Context()

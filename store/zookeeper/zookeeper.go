@@ -1,5 +1,5 @@
-// Package zookeeper keeps locks in a ZooKeeper ensemble: as ephemeral sequential nodes in the layout of Curator's recipes, or
-// of kazoo's, so that they exclude us and are excluded by us.
+// Package zookeeper keeps locks in a ZooKeeper ensemble: as ephemeral sequential nodes in the layout of Curator's
+// recipes, or of kazoo's, so that they exclude us and are excluded by us.
 //
 //	import _ "github.com/holdfast-go/holdfast/store/zookeeper"
 //
@@ -17,37 +17,43 @@
 //	_c_ID-SESSION-KIND.LIMIT.WEIGHT-lock-0000000042
 //
 // It ends in lock- and the number, as the nodes of Curator's InterProcessMutex and go-zookeeper's Lock do; for a
-// read-write lock it ends in __READ__ or __WRIT__ and the number, as those of Curator's InterProcessReadWriteLock do. Its data
-// tells people who made it. The parents are containers, which the servers remove when they are empty. The fencing token is
-// the transaction that made the node (czxid): the numbers are no tokens, since they begin anew with their parent.
+// read-write lock it ends in __READ__ or __WRIT__ and the number, as those of Curator's InterProcessReadWriteLock
+// do. Its data tell people who made it. The parents are containers, which the servers remove when they are empty.
+// The fencing token is the transaction that created the node (czxid). The numbers cannot be tokens: they begin at
+// 0 again when their parent is created again.
 //
-// All that looks like a claim of Curator, go-zookeeper or kazoo counts as one; other children are ignored. Foreign claims are
-// exclusive, but for foreign readers, which share with ours. Options.Layout says how our own claims are named, and so who sees
-// them: kazoo does not see Curator's nodes, nor Curator kazoo's, and Curator's mutex and read-write lock do not see each other. So a
-// mutex of ours that finds Curator's read-write lock on its path is refused with ErrMismatch: that would not be kept out in turn, and
-// what comes when the mutex is held already is not. With [LayoutCuratorReadWrite] a mutex is one of its writers.
+// Every child that looks like a claim of Curator, go-zookeeper or kazoo counts as one. Other children are ignored.
+// Foreign claims are exclusive, except foreign readers, which share with ours. Options.Layout says how our own
+// claims are named, and so which clients see them: kazoo does not see Curator's nodes, nor Curator kazoo's, and
+// Curator's mutex and read-write lock do not see each other. So a mutex of ours that finds Curator's read-write
+// lock on its path is refused with ErrMismatch: it would not keep that lock out. It cannot keep out one that comes
+// while it is held already. With [LayoutCuratorReadWrite] a mutex is one of its writers.
 //
-// The recipes are Curator's InterProcessMutex, InterProcessReadWriteLock and InterProcessSemaphoreV2, go-zookeeper's Lock, and kazoo's
-// Lock, ReadLock and WriteLock. Curator's LeaderLatch and kazoo's Semaphore have nodes of their own: they do not see us, nor we them.
+// The recipes are Curator's InterProcessMutex, InterProcessReadWriteLock and InterProcessSemaphoreV2,
+// go-zookeeper's Lock, and kazoo's Lock, ReadLock and WriteLock. Curator's LeaderLatch and kazoo's Semaphore have
+// nodes of their own: they do not see ours, nor we theirs.
 //
-// Two other layouts carry less: [NewSemaphore] makes the permits of Curator's semaphore, and [NewPlain] locks that are one ephemeral
-// node each.
+// Two other layouts can do less: [NewSemaphore] makes the permits of Curator's semaphore, and [NewPlain] makes
+// locks that are one ephemeral node each.
 //
-// Two faults of theirs are not ours to mend: kazoo's ReadLock waits for writers behind it, who wait for it (2.8.0), and a
-// writer of Curator's that becomes a reader has a new number, so that a writer who waited comes in beside it (5.4.0; where
-// it keeps its number, as in later versions, we respect it).
+// Two faults of those recipes cannot be repaired here: kazoo's ReadLock waits for writers behind it, which wait
+// for it (2.8.0); and a writer of Curator's that becomes a reader gets a new number, so that a waiting writer is
+// let in beside it (5.4.0; where it keeps its number, as in later versions, we respect it).
 //
 // Characters that ZooKeeper does not take in a path are written as %XX, and so is %.
 //
 // # Sessions
 //
-// Each TTL that is used has a session of its own, with a connection of its own, which is renewed fifteen times within it: by a
-// write that is sure to be refused, since the servers put that to their quorum. A sync, which is what other clients would use,
-// is answered by a leader that was deposed and has not heard of it. A TTL beyond what the servers grant is refused; see
-// minSessionTimeout and maxSessionTimeout there. Servers grant a time anew whenever a session comes to them over a new connection; so
-// before that they are asked for another session, which costs the quorum two writes, and one that grants less is passed by, like one that is
-// down. Where all do, the session is ended and its claims are told so. A TTL should be three of the servers' ticks at least: a follower tells the
-// leader every half tick whom it has heard, and below that a holder may believe for up to a sixth of a tick too long.
+// Each TTL that is used has a session of its own, with a connection of its own. It is renewed fifteen times per
+// TTL, by a write that the servers always refuse, because they put that to their quorum. A sync, which other
+// clients use, is answered by a leader that was deposed and has not learned of it. A TTL beyond what the servers
+// grant is refused; see minSessionTimeout and maxSessionTimeout in their configuration.
+//
+// Servers grant a session its time again whenever it comes over a new connection. So before that they are asked
+// for another session, which costs the quorum two writes, and a server that grants less is passed by like one that
+// is down. If all of them do, the session ends and its claims are lost. A TTL should be at least three ticks of
+// the servers: a follower tells the leader every half tick which sessions it has heard from, and with less a
+// holder may rely on its lock for up to a sixth of a tick too long.
 package zookeeper
 
 import (
@@ -63,25 +69,26 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// Options are how a store reaches its servers and how it keeps its nodes.
+// Options say how a store reaches its servers and how it names its nodes.
 type Options struct {
-	// Servers are host:port of the ensemble's servers, one at least. Port 2181 is the default. A name with several addresses
-	// stands for a server at each.
+	// Servers are host:port of the ensemble's servers, at least one. Port 2181 is the default. A name with several
+	// addresses means one server at each of them.
 	Servers []string
-	// Namespace is put before all names, as Curator's namespace is: with "app" the lock a is /app/a. It may have slashes. A
-	// listing of locks goes through all nodes below it.
+	// Namespace precedes all names, as Curator's namespace does: with "app" the lock a is /app/a. It may have
+	// slashes. A listing of locks goes through all nodes below it.
 	Namespace string
-	// Layout is LayoutCurator (the default), LayoutCuratorReadWrite, LayoutKazoo or LayoutBoth. For LayoutPlain there is NewPlain, for
-	// LayoutCuratorSemaphore NewSemaphore.
+	// Layout is LayoutCurator (the default), LayoutCuratorReadWrite, LayoutKazoo or LayoutBoth. LayoutPlain has a
+	// constructor of its own, NewPlain, and so has LayoutCuratorSemaphore, NewSemaphore.
 	Layout string
-	// Auth are the credentials, given to each server before anything else.
+	// Auth are the credentials, which each server is given before anything else.
 	Auth []Auth
-	// ACL is set on each node that is made. Default: OnlyCreator if there is an Auth, else Anyone.
+	// ACL is set on each node that is created. Default: OnlyCreator if there is an Auth, else Anyone.
 	ACL []ACL
-	// TLS, if set, has the servers reached by TLS. The name that their certificates are checked for is ServerName, or else the
-	// host.
+	// TLS, if set, encrypts the connections. The servers' certificates are checked for its ServerName, or else for
+	// the host.
 	TLS *tls.Config
-	// Dial, if set, makes the connections, for instance through a proxy. TLS is laid on top.
+	// Dial, if set, makes the connections, for instance through a proxy, and looks up the names. TLS, if set, runs
+	// over them.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Clock is for tests. Default: the machine's.
 	Clock driver.Clock
@@ -89,7 +96,7 @@ type Options struct {
 	lookup func(ctx context.Context, host string) ([]string, error) // net.Resolver's
 }
 
-// Auth is one credential, of the scheme "digest" for instance ("user:password").
+// Auth is one credential, for instance of the scheme "digest" ("user:password").
 type Auth struct{ Scheme, Credential string }
 
 // ACL says who may do what with a node.
@@ -111,7 +118,7 @@ type Store struct {
 	tree *tree
 }
 
-// New makes a store. It does no I/O: the servers need not be there yet. An error Is ErrInvalid.
+// New makes a store. It does no I/O: the servers need not be reachable yet. An error Is ErrInvalid.
 func New(o Options) (*Store, error) {
 	if o.Layout == "" {
 		o.Layout = LayoutCurator
@@ -128,7 +135,7 @@ func New(o Options) (*Store, error) {
 	return &Store{Engine: sequence.New(t), tree: t}, nil
 }
 
-// complete gives options what they leave open, and refuses what cannot be.
+// withDefaults fills in defaults, and refuses options that cannot work.
 func (o Options) withDefaults() (Options, error) {
 	o.Servers = slices.Clone(o.Servers)
 	if len(o.Servers) == 0 {
@@ -160,12 +167,12 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Table keeps bare records beside the locks, for what is built on records but is no lock. It ends with the store, or when
-// it is closed; the store goes on then.
+// Table keeps plain records beside the locks, for what is built on records but is no lock. It ends with the store.
+// Its Close does not close the store.
 func (s *Store) Table() record.Table { return newTable(s.tree) }
 
-// Explain names the node that a claim would stand under, the session time as the servers have granted it, if they were asked before, and
-// whom of Curator's recipes the claim would not keep out.
+// Explain names the node that a claim would have, the TTL as the servers have granted it, if they were asked
+// before, and which of Curator's recipes the claim would not keep out.
 func (s *Store) Explain(c driver.Claim) driver.Plan {
 	path := s.tree.pathOf(c.Name)
 	end := s.tree.layout.ending(c)
@@ -180,7 +187,7 @@ func (s *Store) Explain(c driver.Claim) driver.Plan {
 	return plan
 }
 
-// where names an ensemble without its secrets.
+// redactedURL names an ensemble without its secrets.
 func (o *Options) redactedURL() string {
 	w := "zookeeper://" + strings.Join(o.Servers, ",")
 	if o.Namespace != "" {

@@ -1,5 +1,5 @@
-// Package zktest runs real ZooKeeper ensembles for tests. It needs Java and ZooKeeper's jars where Debian's packages zookeeper
-// and libzookeeper-java put them.
+// Package zktest runs real ZooKeeper ensembles for tests. It needs Java and ZooKeeper's jars where Debian's
+// packages zookeeper and libzookeeper-java put them.
 package zktest
 
 import (

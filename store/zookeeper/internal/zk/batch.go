@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/gather"
 )
 
-// Write is one write and the reads that follow it. Writes that a session has at one time go together, as one transaction, on which
-// the servers agree once.
+// Write is one write and the reads that follow it. Writes that a session has at one time go together, as one
+// transaction, on which the servers agree once.
 type Write struct {
 	Calls []*Call // the write, then the reads
 	// Alone keeps it apart from others. A [Multi] must be.
@@ -25,10 +25,11 @@ const (
 	maxConcurrent = 4
 	// maxBatch is how many writes go in one request.
 	maxBatch = 64
-	// maxBatchBytes is how large a request may grow by that. A server takes a megabyte, unless it is configured otherwise.
+	// maxBatchBytes is how large a request may grow by that. A server takes a megabyte, unless it is configured
+	// otherwise.
 	maxBatchBytes = 256 << 10
-	// maxDelay is how long an unhurried write waits for another one. What comes is mostly the next release of a lock that is
-	// passed on at once.
+	// maxDelay is how long an unhurried write waits for another one. What comes is mostly the next release of a
+	// lock that is passed on at once.
 	maxDelay = time.Millisecond
 )
 
@@ -38,7 +39,8 @@ func (c *Conn) newLane() *gather.Lane[*Write] {
 	}
 }
 
-// conflictsWith reports whether a write cannot go in a batch: it would be too large, or has an exclusive key in common with it.
+// conflictsWith reports whether a write cannot go in a batch: it would be too large, or has an exclusive key in
+// common with it.
 func conflictsWith(batch []*Write, next *Write) bool {
 	size := len(next.Calls[0].body)
 	for _, w := range batch {
@@ -60,8 +62,8 @@ func (c *Conn) Write(ctx context.Context, w *Write) error {
 	return c.lane.Do(ctx, w, w.Unhurried, alone)
 }
 
-// sendBatch sends writes as one transaction, and their reads behind it. A single write goes as it is: its own answer says more
-// than that of a transaction.
+// sendBatch sends writes as one transaction, and their reads behind it. A single write goes as it is: its own
+// answer says more than that of a transaction.
 func (c *Conn) sendBatch(batch []*Write, finished func(error)) error {
 	c.mu.Lock()
 	l, endedBy := c.link, c.endedBy
@@ -102,7 +104,8 @@ func (c *Conn) sendBatch(batch []*Write, finished func(error)) error {
 	return nil
 }
 
-// spreadResults gives the calls of which a transaction was made their own answers. ErrApart: the transaction was refused.
+// spreadResults gives the calls of which a transaction was made their own answers. ErrApart: the transaction was
+// refused.
 func (c *Call) spreadResults(steps []*Call) error {
 	results, err := c.Results()
 	if err != nil {

@@ -5,7 +5,8 @@ import "strings"
 // AnyVersion makes a Delete, SetData or Check take the node at whatever version it has.
 const AnyVersion int32 = -1
 
-// Call is one request and its answer. It is sent once, by one of the methods of a [Conn], and read when that has returned.
+// Call is one request and its answer. It is sent once, by one of the methods of a [Conn], and read when that has
+// returned.
 type Call struct {
 	op    int32
 	xid   int32 // of requests with a fixed id
@@ -46,8 +47,8 @@ func CreatePersistent(path string, data []byte, acl []ACL) *Call {
 	return createCall(OpCreate, path, data, acl, modePersistent)
 }
 
-// CreateContainer creates a node that the servers delete some time after its last child. Servers before 3.5 do not know it:
-// CodeUnimplemented.
+// CreateContainer creates a node that the servers delete some time after its last child. Servers before 3.5 do not
+// know it: CodeUnimplemented.
 func CreateContainer(path string, data []byte, acl []ACL) *Call {
 	return createCall(OpCreateContainer, path, data, acl, modeContainer)
 }
@@ -85,7 +86,8 @@ func readCall(op int32, path string, watch bool) *Call {
 	return c
 }
 
-// Sync makes the server catch up with the leader. Requests that follow it on the same session see all that was committed before.
+// Sync makes the server catch up with the leader. Requests that follow it on the same session see all that was
+// committed before.
 func Sync() *Call {
 	c := &Call{op: OpSync}
 	c.body.putString("/")
@@ -100,7 +102,8 @@ func Check(path string, version int32) *Call {
 	return c
 }
 
-// Multi is one transaction: its steps, which are writes and Checks, take effect together or not at all. See [Call.Results].
+// Multi is one transaction: its steps, which are writes and Checks, take effect together or not at all. See
+// [Call.Results].
 func Multi(steps ...*Call) *Call {
 	c := &Call{op: OpMulti, steps: len(steps)}
 	for _, s := range steps {
@@ -150,8 +153,8 @@ func (c *Call) Children() ([]string, Stat, error) {
 	return names, s, d.err
 }
 
-// Result is the outcome of one step of a [Multi]. If the transaction was refused, the step that failed has its Code, and the others
-// have CodeRuntime or CodeOK.
+// Result is the outcome of one step of a [Multi]. If the transaction was refused, the step that failed has its
+// Code, and the others have CodeRuntime or CodeOK.
 type Result struct {
 	Path string // of a node that was created
 	Stat Stat   // of a node that was created, as far as the server sends it, or changed
@@ -209,8 +212,9 @@ func FailedStep(results []Result) (step int, why Code) {
 	return 0, why
 }
 
-// CreatedBelow returns the nodes that a create, or a [Multi] of creates, has made, and checks that they are children of parent. Their
-// Stat is zero where the server sends none: the answers to the steps of a Multi have paths alone.
+// CreatedBelow returns the nodes that a create, or a [Multi] of creates, has made, and checks that they are
+// children of parent. Their Stat is zero where the server sends none: the answers to the steps of a Multi have
+// paths alone.
 func (c *Call) CreatedBelow(parent string) ([]Result, error) {
 	all, err := c.createdNodes()
 	if err != nil {

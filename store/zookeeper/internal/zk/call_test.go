@@ -2,7 +2,8 @@ package zk
 
 import "testing"
 
-// TestMalformedReplies: an answer with fewer or more results than a multi has steps, or of a node that was not asked for, is an error.
+// TestMalformedReplies: an answer with fewer or more results than a multi has steps, or of a node that was not
+// asked for, is an error.
 func TestMalformedReplies(t *testing.T) {
 	t.Parallel()
 	create := func() *Call { return createCall(OpCreate, "/lock/a-", nil, nil, modeSequential) }

@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// A request is a frame: its length, the request's id, the operation and its record. An answer has the id, the last transaction
-// that the server has seen, and an error code. Answers come in the order of the requests.
+// A request is a frame: its length, the request's id, the operation and its record. An answer has the id, the last
+// transaction that the server has seen, and an error code. Answers come in the order of the requests.
 
 // ErrMalformed is returned for an answer that cannot be decoded.
 var ErrMalformed = errors.New("the server's answer is malformed")

@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/gather"
 )
 
-// ErrSessionExpired is returned when the session has ended. The servers have deleted its ephemeral nodes, or will do so.
+// ErrSessionExpired is returned when the session has ended. The servers have deleted its ephemeral nodes, or will
+// do so.
 var ErrSessionExpired = errors.New("the session has expired")
 
 // ErrLinkBroken is returned for a request whose link broke before its answer came. Its outcome is not known.
@@ -21,11 +22,13 @@ var ErrLinkBroken = errors.New("the connection to the server broke")
 
 // Conn is one session, over one link to one server at a time.
 //
-// A request is sent at most once, on the link that exists: if the link breaks first, its outcome is not known. The servers take the
-// requests of one session in the order in which they were sent, across links too: the leader refuses a server from which the
-// session has moved away. So an answer proves that all that was sent before has taken effect or never will.
+// A request is sent at most once, on the link that exists: if the link breaks first, its outcome is not known. The
+// servers take the requests of one session in the order in which they were sent, across links too: the leader
+// refuses a server from which the session has moved away. So an answer proves that all that was sent before has
+// taken effect or never will.
 //
-// A Conn does not keep its session alive, unless it was made with autoPing: the owner of the session sends something often enough.
+// A Conn does not keep its session alive, unless it was made with autoPing: the owner of the session sends
+// something often enough.
 type Conn struct {
 	ensemble *Ensemble
 	asked    time.Duration
@@ -48,8 +51,9 @@ type Conn struct {
 
 // NewConn makes a connection whose session is to have a TTL. [Conn.Run] opens it.
 //
-// Without autoPing, the owner keeps the session alive, relies on its TTL, and never gets less than he asked for: a server that grants less
-// is passed by, and the session ends if all do. With autoPing, the connection pings the server itself, and takes what it gets.
+// Without autoPing, the owner keeps the session alive, relies on its TTL, and never gets less than he asked for: a
+// server that grants less is passed by, and the session ends if all do. With autoPing, the connection pings the
+// server itself, and takes what it gets.
 func (e *Ensemble) NewConn(ttl time.Duration, autoPing bool) *Conn {
 	c := &Conn{ensemble: e, asked: ttl, autoPing: autoPing, linkChanged: make(chan struct{}), watchPoints: map[watchKey]*watchPoint{}}
 	c.life, c.stop = context.WithCancel(e.life)
@@ -179,10 +183,11 @@ func (r *reconnector) moveOn() {
 	r.next = (r.next + 1) % len(r.servers)
 }
 
-// isForgotten reports whether servers have hung up on the session for so long that it counts as expired. Servers without a leader
-// hang up for a moment. They hang up for good, without saying that the session has ended, on a session that has seen more
-// transactions than they know: they were restored from a backup, or have lost their data. After the session's TTL its owner
-// relies on nothing that was done under it, and the servers end whatever is left of it.
+// isForgotten reports whether servers have hung up on the session for so long that it counts as expired. Servers
+// without a leader hang up for a moment. They hang up for good, without saying that the session has ended, on a
+// session that has seen more transactions than they know: they were restored from a backup, or have lost their
+// data. After the session's TTL its owner relies on nothing that was done under it, and the servers end whatever
+// is left of it.
 func (c *Conn) isForgotten(since time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -321,8 +326,8 @@ func (c *Conn) end(why error) {
 	}
 }
 
-// WaitForLink waits until the session exists and has a link. Its error is why the session has ended, or the end of ctx, with the
-// reason why the last server could not be used.
+// WaitForLink waits until the session exists and has a link. Its error is why the session has ended, or the end of
+// ctx, with the reason why the last server could not be used.
 func (c *Conn) WaitForLink(ctx context.Context) error {
 	_, err := c.waitForLink(ctx)
 	return err
@@ -347,8 +352,8 @@ func (c *Conn) waitForLink(ctx context.Context) (*link, error) {
 	}
 }
 
-// BreakLink breaks the link as a fault of the network would, and returns when the session has another one or has ended. It is for
-// tests.
+// BreakLink breaks the link as a fault of the network would, and returns when the session has another one or has
+// ended. It is for tests.
 func (c *Conn) BreakLink(ctx context.Context) error {
 	l, err := c.waitForLink(ctx)
 	if err != nil {
@@ -361,8 +366,9 @@ func (c *Conn) BreakLink(ctx context.Context) error {
 	return err
 }
 
-// Do sends calls without others between them, and waits for the answers. Its error says that not all of them have an answer; a
-// refusal by the server is in the Err of its call. Calls for which ctx ended before they were sent are never sent.
+// Do sends calls without others between them, and waits for the answers. Its error says that not all of them have
+// an answer; a refusal by the server is in the Err of its call. Calls for which ctx ended before they were sent
+// are never sent.
 func (c *Conn) Do(ctx context.Context, calls ...*Call) error {
 	l, err := c.waitForLink(ctx)
 	if err != nil {
@@ -391,8 +397,8 @@ func (c *Conn) Do(ctx context.Context, calls ...*Call) error {
 	return missingAnswer(calls)
 }
 
-// maxSilence is how long a server may leave a request without an answer, while nothing else comes from it, before another server
-// is asked.
+// maxSilence is how long a server may leave a request without an answer, while nothing else comes from it, before
+// another server is asked.
 func (c *Conn) maxSilence() time.Duration {
 	return max(450*time.Millisecond, min(c.GrantedTTL()/6, 1500*time.Millisecond))
 }
@@ -410,7 +416,8 @@ func missingAnswer(calls []*Call) error {
 	return nil
 }
 
-// Retry is Do for requests that may be carried out twice. If the link breaks, it sends new ones, made by makeCalls, over the next.
+// Retry is Do for requests that may be carried out twice. If the link breaks, it sends new ones, made by
+// makeCalls, over the next.
 func (c *Conn) Retry(ctx context.Context, makeCalls func() []*Call) ([]*Call, error) {
 	for {
 		calls := makeCalls()

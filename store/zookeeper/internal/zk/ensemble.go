@@ -22,7 +22,8 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Lookup looks up the addresses of a host. Default: the resolver of the system.
 	Lookup func(ctx context.Context, host string) ([]string, error)
-	// SessionEnded is called once per Conn, when its session has ended, before the Lost of its watchers. It must not block.
+	// SessionEnded is called once per Conn, when its session has ended, before the Lost of its watchers. It must
+	// not block.
 	SessionEnded func(*Conn)
 }
 
@@ -48,8 +49,8 @@ func NewEnsemble(ctx context.Context, config Config) *Ensemble {
 	return &Ensemble{config: config, life: ctx, addresses: map[string][]string{}}
 }
 
-// LastSeen returns the last transaction that any connection has seen. An answer with a smaller Zxid is older than what this client
-// knows already.
+// LastSeen returns the last transaction that any connection has seen. An answer with a smaller Zxid is older than
+// what this client knows already.
 func (e *Ensemble) LastSeen() int64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -88,8 +89,8 @@ type server struct{ name, address string }
 // lookupTime limits the lookups of all names together: a session that has lost its link must be taken up soon.
 const lookupTime = time.Second
 
-// lookUpServers returns one entry per address. For a name that cannot be looked up it returns the addresses of the last lookup, or
-// else the name itself: the dial will then say what is wrong with it.
+// lookUpServers returns one entry per address. For a name that cannot be looked up it returns the addresses of the
+// last lookup, or else the name itself: the dial will then say what is wrong with it.
 func (e *Ensemble) lookUpServers(ctx context.Context) (all []server) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()

@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// errHungUp says that a server was reached, and closed the connection instead of taking the session. Servers never say why.
+// errHungUp says that a server was reached, and closed the connection instead of taking the session. Servers never
+// say why.
 var errHungUp = errors.New("the server hung up: it has no leader, or as many connections from this host as it takes " +
 	"(maxClientCnxns), or has lost data")
 
@@ -36,9 +37,9 @@ type identity struct {
 
 // connect opens a link and has the server open a session, or take up the one that exists.
 //
-// A server that takes up a session grants it a TTL again, by its own current settings, and from then on the ensemble counts by
-// that TTL, whether the answer arrives or not. So a server is first asked for a new session, which is not used: if that gets a
-// shorter TTL, our session is never shown to that server.
+// A server that takes up a session grants it a TTL again, by its own current settings, and from then on the
+// ensemble counts by that TTL, whether the answer arrives or not. So a server is first asked for a new session,
+// which is not used: if that gets a shorter TTL, our session is never shown to that server.
 func (c *Conn) connect(s server, round int) (*link, error) {
 	c.mu.Lock()
 	ours := identity{c.id, c.secret, c.granted}
@@ -71,8 +72,8 @@ func (c *Conn) connect(s server, round int) (*link, error) {
 	return l, nil
 }
 
-// openLink opens a link and asks the server for a session: for a new one, if the id is 0. A session that is given less time than
-// wanted is ended at once.
+// openLink opens a link and asks the server for a session: for a new one, if the id is 0. A session that is given
+// less time than wanted is ended at once.
 func (c *Conn) openLink(s server, timeout time.Duration, want identity) (_ *link, got identity, err error) {
 	defer func() {
 		if err != nil {

@@ -136,8 +136,8 @@ func (l *link) failPending() {
 	}
 }
 
-// closeSession ends the session that was opened on a link, and the link. It does not wait for an answer: if the request is lost,
-// the session expires.
+// closeSession ends the session that was opened on a link, and the link. It does not wait for an answer: if the
+// request is lost, the session expires.
 func (l *link) closeSession() {
 	_, _ = l.nc.Write(appendRequest(nil, 1, OpCloseSession, nil))
 	l.breakOff()

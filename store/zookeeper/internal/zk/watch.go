@@ -1,8 +1,8 @@
 package zk
 
-// A watch of ZooKeeper fires once, and says only that something has happened. A watchPoint is a watch that is set, or is to be set,
-// at the server of a session. After a reconnect all of them are set again in one request, and the server then fires those that
-// missed something.
+// A watch of ZooKeeper fires once, and says only that something has happened. A watchPoint is a watch that is set,
+// or is to be set, at the server of a session. After a reconnect all of them are set again in one request, and the
+// server then fires those that missed something.
 
 // Watcher is notified of changes at a node. Its fields must not change while it is in use.
 type Watcher struct {
@@ -13,7 +13,8 @@ type Watcher struct {
 	WatchesChild func(name string) bool
 	// Recurs makes the watcher wait for a node that does not exist, and go on when it comes or comes again.
 	Recurs bool
-	// Since is the transaction up to which the owner knows the node: a later change that happened before the watch was set is reported.
+	// Since is the transaction up to which the owner knows the node: a later change that happened before the watch
+	// was set is reported.
 	Since int64
 	// Changed is called whenever something may have happened. It may come without a cause. It must not block.
 	Changed func()
@@ -49,8 +50,9 @@ func (w *Watcher) key() watchKey {
 	return watchKey{watchesData, w.Path}
 }
 
-// Watch starts to notify a watcher. It does no I/O that the caller waits for: the watch is set by a read, whose answer also shows
-// what has happened before it. It returns false if the session has ended; Lost is not called then.
+// Watch starts to notify a watcher. It does no I/O that the caller waits for: the watch is set by a read, whose
+// answer also shows what has happened before it. It returns false if the session has ended; Lost is not called
+// then.
 func (c *Conn) Watch(w *Watcher) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,7 +92,8 @@ func (c *Conn) IsWatching() bool {
 	return false
 }
 
-// GetDataAndWatch is GetData for a node that a watcher of this Conn is going to watch: it sets the watch with the same request.
+// GetDataAndWatch is GetData for a node that a watcher of this Conn is going to watch: it sets the watch with the
+// same request.
 func (c *Conn) GetDataAndWatch(path string) *Call {
 	k := watchKey{watchesData, path}
 	c.mu.Lock()
@@ -218,8 +221,8 @@ func (c *Conn) setArmedLocked(k watchKey, p *watchPoint, call *Call) (notify []*
 	return notify
 }
 
-// moveWatchersLocked removes a watch point whose node has gone or come. Its watchers then wait for the node to come, or go on to what
-// they want to watch.
+// moveWatchersLocked removes a watch point whose node has gone or come. Its watchers then wait for the node to
+// come, or go on to what they want to watch.
 func (c *Conn) moveWatchersLocked(k watchKey, p *watchPoint) {
 	delete(c.watchPoints, k)
 	for w := range p.watchers {
@@ -295,8 +298,8 @@ func (c *Conn) clearRequestedLocked() {
 // maxRewatch limits the paths in one request that sets watches again, in bytes.
 const maxRewatch = 100 << 10
 
-// rewatchLocked returns the requests that set all watches again on a new link: those that were armed, from the last transaction
-// seen on, and those that were never armed.
+// rewatchLocked returns the requests that set all watches again on a new link: those that were armed, from the
+// last transaction seen on, and those that were never armed.
 func (c *Conn) rewatchLocked() (calls []*Call) {
 	var paths [watchKinds][]string
 	size := 0
