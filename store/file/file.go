@@ -36,7 +36,8 @@ type Options struct {
 	// Clock is where time is read; the default is driver.SystemClock. Its Boottime must be the same clock in all processes
 	// of this machine.
 	Clock driver.Clock
-	// Logger gets a warning for each record that a power cut has torn; the default is slog.Default().
+	// Logger gets a warning for each record that a power cut has torn; nil: none. The Warnings of the store say so as well,
+	// for as long as the copies of torn records are kept.
 	Logger *slog.Logger
 }
 
@@ -59,7 +60,7 @@ func (o *Options) withDefaults() Options {
 		c.Clock = driver.SystemClock
 	}
 	if c.Logger == nil {
-		c.Logger = slog.Default()
+		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return c
 }

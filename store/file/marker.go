@@ -53,7 +53,7 @@ func (t *table) ensureMarker(create bool) error {
 func isUnmarkedStore(names []string) bool {
 	has := func(name string) bool { return slices.Contains(names, name) }
 	isForeign := func(name string) bool {
-		return !slices.Contains([]string{"locks", "clients", "tmp", "clock", "broken"}, name)
+		return !slices.Contains([]string{"locks", "clients", "tmp", "clock", brokenDir}, name)
 	}
 	return has("locks") && has("clients") && has("tmp") && has("clock") && !slices.ContainsFunc(names, isForeign)
 }

@@ -6,10 +6,15 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/holdfast-go/holdfast/engine/record"
 )
+
+// brokenDir is the directory, in that of the store, where copies of torn records are kept.
+const brokenDir = "broken"
 
 // repairTornRecords is called by the first client after a boot of the machine, before it fixes the clock for this
 // boot, and so before it can write anything. A record that cannot be read at that time was torn when the power
@@ -78,10 +83,10 @@ func (vf versionedFile) keepTornCopy(d int, v version) error {
 	if err != nil {
 		return err
 	}
-	if err := vf.makeDir(vf.root, "broken"); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := vf.makeDir(vf.root, brokenDir); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	broken, err := vf.openDir(vf.root, "broken")
+	broken, err := vf.openDir(vf.root, brokenDir)
 	if err != nil {
 		return err
 	}
@@ -111,4 +116,14 @@ func (vf versionedFile) readLastWhole(d int) (storedRecord, error) {
 		}
 	}
 	return storedRecord{}, nil
+}
+
+// tornRecordWarnings says where the copies of torn records are, while there are any.
+func tornRecordWarnings(dir string) []string {
+	copies, err := os.ReadDir(filepath.Join(dir, brokenDir))
+	if err != nil || len(copies) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("the records of %d locks were torn when the machine stopped, and were replaced; copies are in %s: "+
+		"remove them when nobody needs them any more", len(copies), filepath.Join(dir, brokenDir))}
 }

@@ -512,7 +512,7 @@ func (t *table) Warnings(ctx context.Context) ([]string, error) {
 		return append(warnings, "there is no store in "+t.path+" yet, and the first claim makes one: "+
 			"see that this is the directory that others use"), nil
 	}
-	return warnings, err
+	return append(warnings, tornRecordWarnings(t.path)...), err
 }
 
 func (t *table) Wait(ctx context.Context, name, version string) error {

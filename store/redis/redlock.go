@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -48,7 +47,8 @@ var (
 var agreeTokenScript = newScript(tokenText)
 
 // NewRedlock makes a store from clients of three or more independent servers; an odd number is best. The clients stay open when it is
-// closed. The first call in a process logs why Redlock is not recommended. It does no I/O.
+// closed. Its Warnings say why Redlock is not recommended.
+// NewRedlock does no I/O.
 func NewRedlock(clients []rueidis.Client, opts *Options) (*Redlock, error) {
 	if len(clients) < 3 {
 		return nil, fmt.Errorf("%w: Redlock needs 3 servers or more, not %d; for one use New", driver.ErrInvalid, len(clients))
@@ -79,14 +79,8 @@ func NewRedlock(clients []rueidis.Client, opts *Options) (*Redlock, error) {
 	r.info.Kinds, r.info.Order, r.info.MaxHolders, r.info.MaxWaiters = []driver.Kind{driver.KindMutex}, driver.OrderNone, 1, 0
 	r.info.TokenRegression = "when a majority of the servers have lost their data, and the clocks of the servers are behind the one " +
 		"that drew the last token"
-	warnAboutRedlock()
 	return r, nil
 }
-
-var warnAboutRedlock = sync.OnceFunc(func() {
-	slog.Warn("Redlock is not recommended: it counts on the clocks of all its servers, and on none of them forgetting a lock when it restarts. " +
-		"One Redis with appendonly yes and appendfsync always promises more, and etcd, ZooKeeper or PostgreSQL much more. Fence what must never be done twice.")
-})
 
 // Info returns what a Redlock promises.
 func (r *Redlock) Info() driver.Info { return r.info }

@@ -106,9 +106,14 @@ func (s *Store) claimKeys(c driver.Claim) []string {
 // Explain names the keys, which are the same on each server.
 func (r *Redlock) Explain(c driver.Claim) driver.Plan { return r.servers[0].Explain(c) }
 
-// Warnings are those of all servers; see [Store.Warnings].
+// redlockWarning is what Redlock makes less safe than other stores are, however its servers are set up.
+const redlockWarning = "Redlock is not recommended: it relies on the clocks of all its servers, and on no server forgetting a lock " +
+	"when it restarts. One Redis with appendonly yes and appendfsync always promises more, and etcd, ZooKeeper or PostgreSQL much " +
+	"more. Use fencing tokens for work that must never be done twice."
+
+// Warnings are that Redlock is not recommended, and those of all servers; see [Store.Warnings].
 func (r *Redlock) Warnings(ctx context.Context) ([]string, error) {
-	var all []string
+	all := []string{redlockWarning}
 	for i, s := range r.servers {
 		ws, err := s.Warnings(ctx)
 		if err != nil {
