@@ -70,19 +70,19 @@ func (a *acquisition) dropEndedSession() bool {
 	e, cl := a.e, a.cl
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if cl.granted || e.life.Err() != nil || a.ctx.Err() != nil {
+	if cl.wasGranted() || e.life.Err() != nil || a.ctx.Err() != nil {
 		return false
 	}
 	if s := cl.session; s != nil {
 		delete(s.claims, cl)
 		delete(s.toCheck, cl)
 	}
-	if cl.stopWatch != nil {
-		cl.stopWatch()
+	if cl.watch.stop != nil {
+		cl.watch.stop()
 	}
 	e.wakeBlockedLocked(cl)
-	cl.session, cl.node, cl.loss, cl.blockedBy, cl.stopWatch = nil, Node{}, nil, "", nil
-	cl.addUnresolved, cl.joined, cl.watchScheduled = false, false, false
+	cl.setPhase(phaseJoining, cl.leaving, nil)
+	cl.session, cl.node, cl.add.unresolved, cl.turn.blockedBy, cl.watch = nil, Node{}, false, "", nodeWatch{}
 	return true
 }
 
@@ -109,13 +109,13 @@ func (a *acquisition) finalError(err error) error {
 func (a *acquisition) mayHaveNode() bool {
 	a.e.mu.Lock()
 	defer a.e.mu.Unlock()
-	return a.cl.addUnresolved || a.cl.node.Token != 0
+	return a.cl.add.unresolved || a.cl.node.Token != 0
 }
 
 func (a *acquisition) wasGranted() bool {
 	a.e.mu.Lock()
 	defer a.e.mu.Unlock()
-	return a.cl.granted
+	return a.cl.wasGranted()
 }
 
 // joinAndWait puts the claim in line under one session, and sees it through.
@@ -163,7 +163,8 @@ func (a *acquisition) confirmGrant(s *session, seen timedSnapshot) (driver.Grant
 	if cl.loss != nil {
 		return driver.Grant{}, cl.loss
 	}
-	cl.granted, cl.lastWanted = true, e.clock.Now()
+	cl.advanceTo(phaseGranted)
+	cl.lastWanted = e.clock.Now()
 	e.scheduleWatchLocked(cl)
 	return driver.Grant{Claim: cl.Claim, Token: cl.node.Token, Since: since, GrantedTTL: s.TTL, Ref: formatRef(cl.node)}, nil
 }
@@ -237,10 +238,9 @@ func (a *acquisition) acceptJoin(s *session, seen timedSnapshot, i int) error {
 		return loss
 	}
 	e.mu.Lock()
-	first := !cl.joined
-	cl.joined = true
+	joined := cl.progress != phaseJoining
 	e.mu.Unlock()
-	if !first {
+	if joined {
 		return nil
 	}
 	err := checkMismatch(seen.Nodes[:i], &cl.Claim)
@@ -251,11 +251,11 @@ func (a *acquisition) acceptJoin(s *session, seen timedSnapshot, i int) error {
 		err = a.readHeldError(seen)
 	}
 	if err != nil {
-		e.mu.Lock()
-		cl.joined = false
-		e.mu.Unlock()
 		return a.removeThenRefuse(s, err)
 	}
+	e.mu.Lock()
+	cl.advanceTo(phaseWaiting)
+	e.mu.Unlock()
 	return nil
 }
 
@@ -276,7 +276,7 @@ func (a *acquisition) whyRefused(seen timedSnapshot) error {
 // removeThenRefuse makes sure that nothing is left of a claim that is refused.
 func (a *acquisition) removeThenRefuse(s *session, refusal error) error {
 	a.e.mu.Lock()
-	trace := a.cl.node.Token != 0 || a.cl.addUnresolved
+	trace := a.cl.node.Token != 0 || a.cl.add.unresolved
 	a.e.mu.Unlock()
 	if trace {
 		if err := a.removeOwnNode(s); err != nil {
@@ -301,11 +301,11 @@ func (a *acquisition) removeOwnNode(s *session) error {
 	for {
 		ctx, cancel := requestContext(a.ctx)
 		e.mu.Lock()
-		n, unsure := cl.node, cl.addUnresolved
+		n, unsure := cl.node, cl.add.unresolved
 		e.mu.Unlock()
 		var err error
 		if unsure {
-			_, err = e.store.Withdraw(ctx, cl.Name, s.Session, cl.addNumber, cl.ID)
+			_, err = e.store.Withdraw(ctx, cl.Name, s.Session, cl.add.number, cl.ID)
 		} else {
 			_, _, err = e.store.Remove(ctx, cl.Name, Node{Key: n.Key, Token: n.Token}, false)
 		}
@@ -313,7 +313,7 @@ func (a *acquisition) removeOwnNode(s *session) error {
 		if err == nil || errors.Is(err, ErrSessionExpired) { // then it went with the session
 			e.mu.Lock()
 			e.wakeBlockedLocked(cl)
-			cl.node, cl.addUnresolved = Node{}, false
+			cl.node, cl.add.unresolved = Node{}, false
 			e.mu.Unlock()
 			return nil
 		}
@@ -331,8 +331,8 @@ func (a *acquisition) addNode(s *session, guard AddCondition) (timedSnapshot, er
 	var seen timedSnapshot
 	flight := make(chan struct{})
 	e.mu.Lock()
-	cl.addDone = flight
-	number := cl.addNumber
+	cl.add.done = flight
+	number := cl.add.number
 	ok := e.startGoroutineLocked(func() {
 		ctx, cancel := requestContext(e.life)
 		defer cancel()
@@ -344,7 +344,7 @@ func (a *acquisition) addNode(s *session, guard AddCondition) (timedSnapshot, er
 		close(flight)
 	})
 	if !ok {
-		cl.addDone = nil
+		cl.add.done = nil
 	}
 	e.mu.Unlock()
 	if !ok {
@@ -362,8 +362,8 @@ func (a *acquisition) addNode(s *session, guard AddCondition) (timedSnapshot, er
 func (e *Engine) finishAdd(cl *claim, s *session, look Snapshot, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	cl.addDone = nil
-	cl.addUnresolved = cl.addUnresolved || err != nil && !errors.Is(err, ErrSessionExpired) && !driver.IsFinal(err)
+	cl.add.done = nil
+	cl.add.unresolved = cl.add.unresolved || err != nil && !errors.Is(err, ErrSessionExpired) && !driver.IsFinal(err)
 	if err == nil {
 		if i := findOwn(look.Nodes, cl.ID, s.ID); i >= 0 {
 			cl.node = look.Nodes[i]
@@ -371,7 +371,7 @@ func (e *Engine) finishAdd(cl *claim, s *session, look Snapshot, err error) {
 	}
 	if cl.acquireDone == nil { // given up: it is released, or swept
 		cl.lastWanted = e.clock.Now()
-		if !cl.addUnresolved && cl.node.Token == 0 {
+		if !cl.add.unresolved && cl.node.Token == 0 {
 			e.forgetClaimLocked(cl)
 		}
 		s.wakeJanitor()

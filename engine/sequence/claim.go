@@ -7,31 +7,99 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// claim is what this client knows of a claim of its own. All of it but the Claim is guarded by the engine's mutex.
+// claim is what this client knows of one of its own claims. Everything but the embedded Claim is guarded by the engine's
+// mutex.
 type claim struct {
 	driver.Claim
-	session   *session
-	addNumber int64 // within the session
+	session *session
+	node    Node // as last read; Token 0: not known to exist
 
-	acquireDone     chan struct{} // not nil while an Acquire is under way; closed when it ends
-	addDone         chan struct{} // not nil while an Add is under way; closed when it has an answer, or will have none
-	addUnresolved   bool          // the outcome of an Add is not known, so one may yet take effect, or its node has gone without another that it may have: the claim must be withdrawn
-	joined          bool          // the claim was seen to stand, and was let into the line
-	node            Node          // as last seen; Token 0: not known to stand
-	granted         bool
-	lastWanted      driver.Instant // from when it may stand for its TTL: the client was granted it, asked for a renewal, was answered, or turned from it
-	releaseNotified bool           // that its holder is asked to give up
-	leaving         bool           // a release is under way, or a sweep
+	progress phase             // phaseJoining, phaseWaiting or phaseGranted: how far it has come
+	leaving  bool              // a release is under way, or the janitor removes the claim
+	loss     *driver.LossError // not nil once the claim has ended from outside
 
-	weightUnresolved bool // a change of its weight is under way, or has had no answer
-	loss             *driver.LossError
-	snapshots        chan timedSnapshot // buffered; while waiting: looks by which it fits
-	wakeup           chan struct{}      // buffered; while waiting: look again
-	blockedBy        string             // while waiting: key of the node in the way, if that is one of this client's
-	stopWatch        func()             // of its own node
+	acquireDone chan struct{} // not nil while an Acquire is under way; closed when it ends
+	add         pendingAdd
+	turn        turn
+	watch       nodeWatch
 
-	watchScheduled bool // stands in the session's list of those to be watched
+	// lastWanted is when the client last showed that it wants the claim: it was granted, its renewal was requested or confirmed,
+	// or the client gave up waiting for it. The janitor removes a claim that nobody has wanted for its TTL.
+	lastWanted       driver.Instant
+	releaseNotified  bool // the holder was notified that its release is requested
+	weightUnresolved bool // a change of its weight is under way, or got no reply
 }
+
+// pendingAdd is the request that creates a claim's node.
+type pendingAdd struct {
+	number int64         // of this claim within its session; never used for another claim
+	done   chan struct{} // not nil while the request is under way; closed when it has a reply, or will get none
+	// unresolved says that Remove is not enough to end the claim, and Withdraw is needed: an add got no reply and may still
+	// take effect, or the node is gone but the store may have a leftover of it (see [LeftoverChecker]).
+	unresolved bool
+}
+
+// turn is how a waiting claim learns that its turn may have come.
+type turn struct {
+	snapshots chan timedSnapshot // buffered; snapshots, read by others of this client, in which the claim is granted
+	wakeup    chan struct{}      // buffered; the line may have changed, so it must be read again
+	blockedBy string             // key of the node that this claim waits for, if that is a claim of the same session
+}
+
+// nodeWatch is the watch of a claim's own node.
+type nodeWatch struct {
+	stop      func() // not nil while there is a watch
+	scheduled bool   // in the session's list of claims that get a watch if they last
+}
+
+// phase is where a claim is between its Acquire and its end.
+//
+//	joining -> waiting -> granted -> leaving
+//
+// A claim that is granted at once skips waiting. Every phase can be followed by leaving or lost. An Acquire that is repeated
+// for a claim that was leaving (its release failed) takes it back to where it was. A claim whose session ended before
+// it was granted goes from lost back to joining, under another session; a lost claim that was granted stays lost.
+type phase int
+
+const (
+	phaseJoining phase = iota // its node is not known to be in line
+	phaseWaiting              // its node is in line, within the bounds of the lock
+	phaseGranted              // a snapshot and a keep-alive have confirmed it
+	phaseLeaving              // it is being removed
+	phaseLost                 // it has ended from outside
+)
+
+// onPhaseChange, if it is not nil, is called with each change of phase. Tests check the changes with it.
+var onPhaseChange func(from, to phase)
+
+func (cl *claim) phase() phase {
+	switch {
+	case cl.loss != nil:
+		return phaseLost
+	case cl.leaving:
+		return phaseLeaving
+	}
+	return cl.progress
+}
+
+// setPhase is the only place that changes how far a claim has come, and whether it ends.
+func (cl *claim) setPhase(progress phase, leaving bool, loss *driver.LossError) {
+	from := cl.phase()
+	cl.progress, cl.leaving, cl.loss = progress, leaving, loss
+	if to := cl.phase(); onPhaseChange != nil && to != from {
+		onPhaseChange(from, to)
+	}
+}
+
+func (cl *claim) advanceTo(progress phase)       { cl.setPhase(progress, cl.leaving, cl.loss) }
+func (cl *claim) setLeaving(leaving bool)        { cl.setPhase(cl.progress, leaving, cl.loss) }
+func (cl *claim) setLoss(loss *driver.LossError) { cl.setPhase(cl.progress, cl.leaving, loss) }
+
+// wasGranted reports whether the claim has been granted, whatever became of it since.
+func (cl *claim) wasGranted() bool { return cl.progress == phaseGranted }
+
+// isBusy reports whether an Acquire or an Add of the claim is under way. Only that call decides about the claim then.
+func (cl *claim) isBusy() bool { return cl.acquireDone != nil || cl.add.done != nil }
 
 // timedSnapshot is a look, and when it was started.
 type timedSnapshot struct {
@@ -49,17 +117,17 @@ func (e *Engine) beginAcquire(ctx context.Context, c driver.Claim) (*claim, erro
 		}
 		cl := e.claims[c.ID]
 		if cl == nil {
-			cl = &claim{Claim: c, snapshots: make(chan timedSnapshot, 1), wakeup: make(chan struct{}, 1)}
+			cl = &claim{Claim: c, turn: turn{snapshots: make(chan timedSnapshot, 1), wakeup: make(chan struct{}, 1)}}
 			e.claims[c.ID] = cl
 		}
 		under := cl.acquireDone
 		if under == nil {
-			under = cl.addDone // an earlier call has given up, and its Add has not
+			under = cl.add.done // an earlier call has given up, and its Add has not
 		}
 		if under == nil {
 			cl.Wait = c.Wait
 			cl.acquireDone = make(chan struct{})
-			cl.leaving = false
+			cl.setLeaving(false)
 			e.mu.Unlock()
 			return cl, nil
 		}
@@ -79,18 +147,18 @@ func (e *Engine) endAcquire(cl *claim) {
 	cl.lastWanted = e.clock.Now()
 	close(cl.acquireDone)
 	cl.acquireDone = nil
-	if cl.addDone == nil && !cl.addUnresolved && cl.node.Token == 0 {
+	if cl.add.done == nil && !cl.add.unresolved && cl.node.Token == 0 {
 		e.forgetClaimLocked(cl)
 	}
 	if s := cl.session; s != nil {
 		select {
-		case <-cl.wakeup: // the node may have changed since it was looked at
+		case <-cl.turn.wakeup: // the node may have changed since it was looked at
 			if _, ok := s.claims[cl]; ok && !s.forDetached {
 				s.toCheck[cl] = struct{}{}
 			}
 		default:
 		}
-		if len(s.toCheck) > 0 || !cl.granted {
+		if len(s.toCheck) > 0 || !cl.wasGranted() {
 			s.wakeJanitor()
 		}
 	}
@@ -115,9 +183,9 @@ func (e *Engine) forgetClaimLocked(cl *claim) {
 			s.idleSince = e.clock.Now()
 		}
 	}
-	if cl.stopWatch != nil {
-		cl.stopWatch()
-		cl.stopWatch = nil
+	if cl.watch.stop != nil {
+		cl.watch.stop()
+		cl.watch.stop = nil
 	}
 }
 
@@ -130,11 +198,11 @@ func (e *Engine) markLost(cl *claim, why driver.LossCause) *driver.LossError {
 
 func (e *Engine) markLostLocked(cl *claim, why driver.LossCause) *driver.LossError {
 	if cl.loss == nil {
-		cl.loss = &driver.LossError{Cause: why}
-		if cl.granted && !cl.leaving {
+		cl.setLoss(&driver.LossError{Cause: why})
+		if cl.wasGranted() && !cl.leaving {
 			e.queueEndingLocked(driver.Ending{Name: cl.Name, ID: cl.ID, Err: cl.loss})
 		}
-		wakeOne(cl.wakeup)
+		wakeOne(cl.turn.wakeup)
 		e.wakeBlockedLocked(cl)
 	}
 	return cl.loss
@@ -146,8 +214,8 @@ func (e *Engine) wakeBlockedLocked(cl *claim) {
 		return
 	}
 	for w := range e.waiting[cl.Name] {
-		if w.blockedBy == cl.node.Key {
-			wakeOne(w.wakeup)
+		if w.turn.blockedBy == cl.node.Key {
+			wakeOne(w.turn.wakeup)
 		}
 	}
 }
@@ -166,16 +234,16 @@ func (e *Engine) requestCheck(cl *claim) {
 func (e *Engine) watchOwnNode(cl *claim) {
 	e.mu.Lock()
 	node := cl.node
-	if cl.stopWatch != nil || node.Token == 0 || e.claims[cl.ID] != cl {
+	if cl.watch.stop != nil || node.Token == 0 || e.claims[cl.ID] != cl {
 		e.mu.Unlock()
 		return
 	}
-	cl.stopWatch = func() {} // so that nobody else begins
+	cl.watch.stop = func() {} // so that nobody else begins
 	e.mu.Unlock()
 	stop := e.store.Watch(cl.Name, node.Key, 0, func() { e.requestCheck(cl) })
 	e.mu.Lock()
 	if e.claims[cl.ID] == cl {
-		cl.stopWatch = stop
+		cl.watch.stop = stop
 		stop = nil
 	}
 	e.mu.Unlock()
@@ -208,7 +276,7 @@ func (e *Engine) updateNodeLocked(cl *claim, n Node, found bool) *driver.LossErr
 	case !found || cl.node.Token != 0 && n.Token != cl.node.Token:
 		loss := e.markLostLocked(cl, driver.LossBroken)
 		if e.leftoverChecker != nil && e.leftoverChecker.MayHaveLeftovers(cl.node.Key) {
-			cl.addUnresolved = true
+			cl.add.unresolved = true
 		}
 		cl.node = Node{}
 		return loss
@@ -220,7 +288,7 @@ func (e *Engine) updateNodeLocked(cl *claim, n Node, found bool) *driver.LossErr
 		cl.lastWanted = e.clock.Now()
 	}
 	cl.node = n
-	if n.ReleaseRequested && cl.granted && !cl.releaseNotified {
+	if n.ReleaseRequested && cl.wasGranted() && !cl.releaseNotified {
 		cl.releaseNotified = true
 		e.queueEndingLocked(driver.Ending{Name: cl.Name, ID: cl.ID, ReleaseRequested: true})
 	}

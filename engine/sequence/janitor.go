@@ -36,7 +36,7 @@ func (s *session) runJanitor() {
 		e.mu.Lock()
 		next := s.TTL
 		for cl := range s.claims {
-			if cl.acquireDone == nil && cl.addDone == nil {
+			if !cl.isBusy() {
 				next = min(next, max(s.TTL-e.clock.SinceAtLeast(cl.lastWanted), watchDelay))
 			}
 		}
@@ -57,10 +57,10 @@ func (e *Engine) scheduleWatch(cl *claim) {
 
 func (e *Engine) scheduleWatchLocked(cl *claim) {
 	s := cl.session
-	if s == nil || s.forDetached || cl.stopWatch != nil || cl.watchScheduled {
+	if s == nil || s.forDetached || cl.watch.stop != nil || cl.watch.scheduled {
 		return
 	}
-	cl.watchScheduled = true
+	cl.watch.scheduled = true
 	s.newerUnwatched = append(s.newerUnwatched, cl)
 	if len(s.newerUnwatched)+len(s.olderUnwatched) == 1 {
 		s.unwatchedSplit = e.clock.Now()
@@ -75,8 +75,8 @@ func (s *session) startDueWatches() {
 	var stand []*claim
 	if len(s.newerUnwatched)+len(s.olderUnwatched) > 0 && e.clock.Since(s.unwatchedSplit) >= watchDelay {
 		for _, cl := range s.olderUnwatched {
-			cl.watchScheduled = false
-			if _, ok := s.claims[cl]; ok && cl.stopWatch == nil && cl.loss == nil {
+			cl.watch.scheduled = false
+			if _, ok := s.claims[cl]; ok && cl.watch.stop == nil && cl.loss == nil {
 				stand = append(stand, cl)
 			}
 		}
@@ -154,7 +154,7 @@ func (s *session) removeAbandoned() {
 	var old []*claim
 	var at []NodeRef
 	for cl := range s.claims {
-		if cl.acquireDone == nil && cl.addDone == nil && e.clock.SinceAtLeast(cl.lastWanted) > s.TTL && len(old) < MaxRead {
+		if !cl.isBusy() && e.clock.SinceAtLeast(cl.lastWanted) > s.TTL && len(old) < MaxRead {
 			old, at = append(old, cl), append(at, NodeRef{cl.Name, cl.node.Key})
 		}
 	}
@@ -179,7 +179,7 @@ func (s *session) removeAbandoned() {
 func (s *session) removeIfAbandoned(cl *claim, n Node) bool {
 	e := s.e
 	e.mu.Lock()
-	if cl.acquireDone != nil || cl.addDone != nil || e.clock.SinceAtLeast(cl.lastWanted) <= s.TTL {
+	if cl.isBusy() || e.clock.SinceAtLeast(cl.lastWanted) <= s.TTL {
 		e.mu.Unlock()
 		return true // asked for again meanwhile
 	}
@@ -189,15 +189,15 @@ func (s *session) removeIfAbandoned(cl *claim, n Node) bool {
 		return true
 	}
 	e.markLostLocked(cl, driver.LossExpired)
-	cl.leaving = true
-	unsure := cl.addUnresolved
+	cl.setLeaving(true)
+	unsure := cl.add.unresolved
 	e.mu.Unlock()
 	ctx, cancel := requestContext(e.life)
 	defer cancel()
 	var err error
 	switch {
 	case unsure:
-		_, err = e.store.Withdraw(ctx, cl.Name, s.Session, cl.addNumber, cl.ID)
+		_, err = e.store.Withdraw(ctx, cl.Name, s.Session, cl.add.number, cl.ID)
 	case n.Token != 0:
 		var stood bool
 		stood, _, err = e.store.Remove(ctx, cl.Name, n, false)

@@ -164,7 +164,7 @@ func (e *Engine) forgetDetached(g driver.Grant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if cl := e.claims[g.ID]; cl != nil {
-		cl.leaving = true
+		cl.setLeaving(true)
 		e.forgetClaimLocked(cl)
 	}
 }

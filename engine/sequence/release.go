@@ -22,8 +22,8 @@ func (e *Engine) Release(ctx context.Context, c driver.Claim, r string) error {
 	}
 	var adding chan struct{}
 	if cl != nil {
-		cl.leaving = true
-		adding = cl.addDone
+		cl.setLeaving(true)
+		adding = cl.add.done
 	}
 	e.mu.Unlock()
 	switch {
@@ -60,7 +60,7 @@ func (e *Engine) removeClaim(p *retryLoop, cl *claim) error {
 	var known Node // as it was seen last to stand: what the tries without an answer were to remove
 	for {
 		e.mu.Lock()
-		s, n, unsure, loss := cl.session, cl.node, cl.addUnresolved, cl.loss
+		s, n, unsure, loss := cl.session, cl.node, cl.add.unresolved, cl.loss
 		look, next := len(e.waiting[cl.Name]) > 0, e.successorLocked(cl)
 		e.mu.Unlock()
 		if n.Token != 0 { // it is forgotten beneath the release if a read shows that it is gone
@@ -84,7 +84,7 @@ func (e *Engine) removeClaim(p *retryLoop, cl *claim) error {
 		node := Node{Key: n.Key, Token: n.Token}
 		switch {
 		case unsure:
-			stood, err = e.store.Withdraw(ctx, cl.Name, s.Session, cl.addNumber, cl.ID)
+			stood, err = e.store.Withdraw(ctx, cl.Name, s.Session, cl.add.number, cl.ID)
 		case next != "":
 			stood, left, err = e.successorReader.RemoveAndReadNext(ctx, cl.Name, node, next)
 		default:
@@ -105,12 +105,12 @@ func (e *Engine) removeClaim(p *retryLoop, cl *claim) error {
 // many stand behind it: cl has the whole lock, so nobody stands before it, and nobody can come between the two. It is empty
 // if there is none, or if more is to be looked at: a semaphore's claim has to know who comes next.
 func (e *Engine) successorLocked(cl *claim) string {
-	if e.successorReader == nil || !cl.granted || cl.Weight < cl.Limit || cl.Kind == driver.KindSemaphore {
+	if e.successorReader == nil || !cl.wasGranted() || cl.Weight < cl.Limit || cl.Kind == driver.KindSemaphore {
 		return ""
 	}
 	var next string
 	for w := range e.waiting[cl.Name] {
-		if w.blockedBy == cl.node.Key {
+		if w.turn.blockedBy == cl.node.Key {
 			if next != "" { // readers
 				return ""
 			}
@@ -173,7 +173,7 @@ func (e *Engine) finishRelease(p *retryLoop, cl *claim, n Node, stood bool, left
 		cancel()
 	}
 	e.mu.Lock()
-	loss, withdrawn := cl.loss, cl.addUnresolved && cl.granted
+	loss, withdrawn := cl.loss, cl.add.unresolved && cl.wasGranted()
 	e.mu.Unlock()
 	switch {
 	case stood && withdrawn: // it may be what an add that came late has made, after the one that was granted had gone

@@ -45,7 +45,7 @@ func (e *Engine) groupBySession(gs []driver.Grant, done func(int, driver.Renewal
 		switch {
 		case e.life.Err() != nil:
 			answers[i] = driver.ErrClosed
-		case cl == nil || !cl.granted || cl.Name != gs[i].Name || cl.node.Token != gs[i].Token && cl.loss == nil || cl.session.forDetached:
+		case cl == nil || !cl.wasGranted() || cl.Name != gs[i].Name || cl.node.Token != gs[i].Token && cl.loss == nil || cl.session.forDetached:
 			others = append(others, i)
 		case cl.loss != nil:
 			answers[i] = cl.loss

@@ -116,7 +116,7 @@ func (e *Engine) bindOwnSession(ctx context.Context, cl *claim) (*session, error
 
 // bindClaim gives the claim a number that no other claim of the session ever has. Called with mu held.
 func (s *session) bindClaim(cl *claim) {
-	cl.session, cl.addNumber = s, s.nextNumber
+	cl.session, cl.add.number = s, s.nextNumber
 	s.nextNumber++
 	s.claims[cl] = struct{}{}
 }
@@ -124,7 +124,7 @@ func (s *session) bindClaim(cl *claim) {
 // forgetExpiredDetachedLocked forgets detached claims that have ended by themselves. Who made them may never release them.
 func (e *Engine) forgetExpiredDetachedLocked() {
 	for _, cl := range e.claims {
-		if s := cl.session; s != nil && s.forDetached && cl.acquireDone == nil && cl.addDone == nil && e.clock.SinceAtLeast(cl.lastWanted) > 2*s.TTL {
+		if s := cl.session; s != nil && s.forDetached && !cl.isBusy() && e.clock.SinceAtLeast(cl.lastWanted) > 2*s.TTL {
 			e.forgetClaimLocked(cl)
 		}
 	}
@@ -260,7 +260,7 @@ func (s *session) markExpired() {
 	s.endLocked()
 	for cl := range s.claims {
 		e.markLostLocked(cl, driver.LossSessionExpired)
-		if cl.acquireDone == nil && cl.addDone == nil {
+		if !cl.isBusy() {
 			e.forgetClaimLocked(cl)
 		}
 	}

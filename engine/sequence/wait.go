@@ -21,8 +21,8 @@ func (e *Engine) shareSnapshot(seen timedSnapshot, but *claim) {
 		}
 		if _, waits := e.waiting[seen.Name][cl]; waits && isGranted(seen.Nodes, i) {
 			select {
-			case cl.snapshots <- seen:
-				cl.blockedBy = "" // nothing is, any more
+			case cl.turn.snapshots <- seen:
+				cl.turn.blockedBy = "" // nothing is, any more
 			default:
 			}
 		}
@@ -87,7 +87,7 @@ func (e *Engine) addWaiter(cl *claim) (rise func()) {
 	}
 	all[cl] = struct{}{}
 	select {
-	case <-cl.snapshots: // from an earlier wait
+	case <-cl.turn.snapshots: // from an earlier wait
 	default:
 	}
 	return func() {
@@ -106,13 +106,13 @@ func (a *acquisition) watchBlocker(seen timedSnapshot, key string) {
 	e, cl := a.e, a.cl
 	k := slices.IndexFunc(seen.Nodes, func(n Node) bool { return n.Key == key && !n.Foreign && n.Session == cl.session.ID })
 	e.mu.Lock()
-	cl.blockedBy = ""
+	cl.turn.blockedBy = ""
 	if k >= 0 {
 		if o := e.claims[seen.Nodes[k].ID]; o != nil && o.loss == nil && o.node.Key == key {
-			cl.blockedBy = key
+			cl.turn.blockedBy = key
 		}
 	}
-	own, wait := cl.blockedBy != "", cl.Kind != driver.KindSemaphore || cl.Weight == cl.Limit
+	own, wait := cl.turn.blockedBy != "", cl.Kind != driver.KindSemaphore || cl.Weight == cl.Limit
 	e.mu.Unlock()
 	if own && wait {
 		a.stopWatching()
@@ -123,7 +123,7 @@ func (a *acquisition) watchBlocker(seen timedSnapshot, key string) {
 	}
 	a.stopWatching()
 	a.watchedKey, a.isWatching = key, true
-	a.stopWatch = e.store.Watch(cl.Name, key, seen.Revision, func() { wakeOne(cl.wakeup) })
+	a.stopWatch = e.store.Watch(cl.Name, key, seen.Revision, func() { wakeOne(cl.turn.wakeup) })
 }
 
 func (a *acquisition) stopWatching() {
@@ -138,9 +138,9 @@ func (a *acquisition) stopWatching() {
 func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSnapshot, error) {
 	e, cl := a.e, a.cl
 	select {
-	case seen := <-cl.snapshots:
+	case seen := <-cl.turn.snapshots:
 		return seen, a.checkOwnNode(s, seen)
-	case <-cl.wakeup:
+	case <-cl.turn.wakeup:
 	case <-poll:
 	case <-a.ctx.Done():
 		return timedSnapshot{}, driver.Uncertain(e.contextError(a.ctx))
@@ -161,7 +161,7 @@ func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSna
 			return timedSnapshot{}, driver.Uncertain(e.contextError(a.ctx))
 		}
 		select {
-		case seen := <-cl.snapshots:
+		case seen := <-cl.turn.snapshots:
 			return seen, a.checkOwnNode(s, seen)
 		default:
 		}

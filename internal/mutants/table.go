@@ -85,7 +85,7 @@ var table = []mutant{
 	{name: "a note that is not there any more taken for none", file: "engine/sequence/release.go", pkg: "./engine/sequence", test: "TestReleaseOutlastsNote",
 		edits: []edit{{"e.breaker != nil && e.clock.Since(p.startedAt) > BreakNoteTime(ttl)-ttl", "false"}}},
 	{name: "a waiter that its session takes along", file: "engine/sequence/acquire.go", pkg: "./engine/sequence", test: "TestExpiredWaiter",
-		edits: []edit{{"if cl.granted || e.life.Err() != nil", "if true || e.life.Err() != nil"}}},
+		edits: []edit{{"if cl.wasGranted() || e.life.Err() != nil", "if true || e.life.Err() != nil"}}},
 	{name: "a break by force that leaves no note", file: "store/etcd/add.go", pkg: "./store/etcd", test: "TestBrokenBeneathUnlock",
 		edits: []edit{{"clientv3.OpPut(t.note(n.ID), name, clientv3.WithLease(unhex(lease.ID)))", "clientv3.OpGet(t.note(n.ID))"}}},
 	{name: "the TTL of a member that does not lead believed", file: "store/etcd/sessions.go", pkg: "./store/etcd", test: "TestUnequalMembers",

@@ -198,7 +198,7 @@ var treeMutants = []mutant{
 		edits: []edit{{"return !slices.ContainsFunc(s.locks[name], func(o *sequence.Node) bool { return o.Token > revision })", "return true"}},
 		want:  "belief overlap|came after"},
 	{name: "the next of one that only waits let in", file: tree + "release.go", tree: true,
-		edits: []edit{{"e.successorReader == nil || !cl.granted || cl.Weight < cl.Limit ||", "e.successorReader == nil ||"}},
+		edits: []edit{{"e.successorReader == nil || !cl.wasGranted() || cl.Weight < cl.Limit ||", "e.successorReader == nil ||"}},
 		want:  "belief overlap|came after"},
 	{name: "the last ahead not counted", file: tree + "rule.go", tree: true,
 		edits: []edit{{"range nodes[:i] {\n\t\tif left -= effectiveWeight(&nodes[k], me.Kind, me.Limit)", "range nodes[:max(i-1, 0)] {\n\t\tif left -= effectiveWeight(&nodes[k], me.Kind, me.Limit)"}},
