@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Acquire takes a free lock in one request to the tree, beside which a beat flies if the last one is old. A claim that
-// does not fit waits in its place; it is granted by a look that shows it in a place that fits.
+// Acquire takes a free lock with one request to the store. If the session's last keep-alive is old, another one is sent
+// at the same time. A claim that is not granted waits at its place in line, until a snapshot shows that it is granted.
 func (e *Engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if err := c.Check(e.info); err != nil {
 		return driver.Grant{}, err
@@ -42,30 +42,33 @@ func (e *Engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 type acquisition struct {
 	*retryLoop
 	cl        *claim
-	lastNodes []Node // as the lock was seen last
+	lastNodes []Node // of the last snapshot
 
-	watchedKey string // the key that is watched
+	watchedKey string
 	isWatching bool
-	stopWatch  func() // the watch
+	stopWatch  func()
 
-	endedSessions int // how many have ended under the claim
+	endedSessions int // how often its session has ended during this call
 }
 
-// rejoinAfterSessionEnd has the claim made again, behind all that stand, if its session has ended before it was granted: the client was
-// stopped for longer than its TTL, or the store was silent or had lost its leader. Nobody wanted the wait to end.
+// rejoinAfterSessionEnd reports whether the claim is to join the line again, behind all others, because its session
+// ended before it was granted: this process was stopped for longer than the TTL, or the store was unreachable or had
+// lost its leader. The caller still wants the lock, so the wait goes on.
 func (a *acquisition) rejoinAfterSessionEnd(err error) bool {
 	var loss *driver.LossError
 	if !errors.As(err, &loss) || loss.Cause != driver.LossSessionExpired || !a.dropEndedSession() {
 		return false
 	}
-	a.noteAnswer() // it has said so
+	a.noteAnswer() // that the session has ended is an answer
 	if a.endedSessions++; a.endedSessions > 1 {
 		_ = a.e.sleep(a.ctx, rand.N(10*time.Millisecond<<min(a.endedSessions, 6)))
 	}
 	return true
 }
 
-// dropEndedSession lets go of a session that has ended, and of the node with it, unless the claim was granted under it.
+// dropEndedSession separates the claim from a session that has ended, and forgets the node that went with it. It
+// returns false if the claim was granted under that session: then the claim is lost. It also does so if the call has
+// ended.
 func (a *acquisition) dropEndedSession() bool {
 	e, cl := a.e, a.cl
 	e.mu.Lock()
@@ -86,10 +89,11 @@ func (a *acquisition) dropEndedSession() bool {
 	return true
 }
 
-// finalError gives an error its final form. A wait that was given up says for whom it was in vain; that it has ended for another
-// reason as well, at the same time, is nothing that its caller asks for any more.
+// finalError turns an error into the one that Acquire returns. A wait that the caller gave up reports who holds the
+// lock. If the claim was lost for another reason at the same time, the caller does not need to know, unless it had been
+// granted.
 func (a *acquisition) finalError(err error) error {
-	if errors.Is(err, driver.ErrDenied) && a.mayHaveNode() { // the client gives it back only if it is told so
+	if errors.Is(err, driver.ErrDenied) && a.mayHaveNode() { // only for an uncertain outcome will the client release it
 		err = fmt.Errorf("%w: %w", driver.ErrUncertain, err)
 	}
 	if err == nil || a.ctx.Err() == nil || a.e.life.Err() != nil {
@@ -98,14 +102,14 @@ func (a *acquisition) finalError(err error) error {
 	if errors.Is(err, driver.ErrLost) && !a.wasGranted() {
 		err = driver.Uncertain(a.ctx.Err())
 	}
-	var told *driver.HeldError
-	if !errors.Is(err, a.ctx.Err()) || len(a.lastNodes) == 0 || errors.As(err, &told) {
+	var heldErr *driver.HeldError
+	if !errors.Is(err, a.ctx.Err()) || len(a.lastNodes) == 0 || errors.As(err, &heldErr) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, newHeldError(a.lastNodes))
 }
 
-// mayHaveNode reports whether a node of the claim stands, or may come to stand.
+// mayHaveNode reports whether a node of the claim exists, or may yet be created by a delayed Add.
 func (a *acquisition) mayHaveNode() bool {
 	a.e.mu.Lock()
 	defer a.e.mu.Unlock()
@@ -118,7 +122,7 @@ func (a *acquisition) wasGranted() bool {
 	return a.cl.wasGranted()
 }
 
-// joinAndWait puts the claim in line under one session, and sees it through.
+// joinAndWait brings the claim into the line under one session, waits for its turn, and confirms it.
 func (a *acquisition) joinAndWait() (driver.Grant, error) {
 	e, cl := a.e, a.cl
 	s, err := e.bindSession(a.ctx, cl)
@@ -129,7 +133,7 @@ func (a *acquisition) joinAndWait() (driver.Grant, error) {
 		s, err = e.bindSession(a.ctx, cl)
 	}
 	if s.isStale() {
-		e.startGoroutine(func() { _, _ = s.freshKeepAlive(e.life) }) // it flies beside the add
+		e.startGoroutine(func() { _, _ = s.freshKeepAlive(e.life) }) // while the add is under way
 	}
 	seen, err := a.joinLine(s)
 	if err == nil {
@@ -142,7 +146,8 @@ func (a *acquisition) joinAndWait() (driver.Grant, error) {
 	return a.confirmGrant(s, seen)
 }
 
-// confirmGrant is what a look has shown, confirmed by a beat.
+// confirmGrant grants the claim that a snapshot showed to be granted, after a keep-alive of its session. The grant
+// counts from the earlier start of the two requests.
 func (a *acquisition) confirmGrant(s *session, seen timedSnapshot) (driver.Grant, error) {
 	e, cl := a.e, a.cl
 	since, err := s.freshKeepAlive(a.ctx)
@@ -169,24 +174,25 @@ func (a *acquisition) confirmGrant(s *session, seen timedSnapshot) (driver.Grant
 	return driver.Grant{Claim: cl.Claim, Token: cl.node.Token, Since: since, GrantedTTL: s.TTL, Ref: formatRef(cl.node)}, nil
 }
 
-// joinLine makes the claim stand, and looks at how it stands. It stood before if this is asked for again.
+// joinLine makes sure that the claim has a node, and returns a snapshot with it. The node exists already if an earlier
+// Acquire for the same claim was given up.
 func (a *acquisition) joinLine(s *session) (timedSnapshot, error) {
 	e, cl := a.e, a.cl
 	e.mu.Lock()
-	stood := cl.node.Token != 0
+	existed := cl.node.Token != 0
 	e.mu.Unlock()
-	if stood {
+	if existed {
 		return a.readLine(s)
 	}
-	guard := AddAlways
+	condition := AddAlways
 	switch {
 	case !cl.Wait:
-		guard = AddIfAlone
+		condition = AddIfAlone
 	case e.hasWaiters(cl.Name):
-		guard = AddBatched
+		condition = AddBatched
 	}
 	for passed := 1; ; passed++ {
-		seen, err := a.addNode(s, guard)
+		seen, err := a.addNode(s, condition)
 		if err != nil {
 			if errors.Is(err, ErrSessionExpired) {
 				s.markExpired()
@@ -206,32 +212,34 @@ func (a *acquisition) joinLine(s *session) (timedSnapshot, error) {
 			return seen, driver.Uncertain(e.contextError(a.ctx))
 		}
 		err = a.whyRefused(seen)
-		var told *driver.HeldError
-		if errors.As(err, &told) && len(told.Holders) == 0 {
-			continue // those who held it have gone meanwhile
+		var heldErr *driver.HeldError
+		if errors.As(err, &heldErr) && len(heldErr.Holders) == 0 {
+			continue // the holders have gone meanwhile
 		}
 		if err != nil {
 			return seen, a.removeThenRefuse(s, err)
 		}
-		guard = AddCondition(seen.Revision)
+		condition = AddCondition(seen.Revision)
 		if passed >= maxOvertaken {
-			guard = AddAlways // it may come to stand in line, and is taken back then
+			condition = AddAlways // if it is not granted, its node is removed again
 		}
 	}
 }
 
-// maxOvertaken is how often a claim that does not wait looks anew because others have come since it saw room. Far from a store where
-// others come all the time it would do nothing else.
+// maxOvertaken is how often a claim that does not wait reads the line again because others have joined between its
+// read, which showed room, and its add. On a busy lock that is far away this could go on forever.
 const maxOvertaken = 8
 
-// hasWaiters reports whether claims of this client wait for a lock.
+// hasWaiters reports whether claims of this client wait for the lock.
 func (e *Engine) hasWaiters(name string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.waiting[name]) > 0
 }
 
-// acceptJoin takes in that the claim has come to stand, and takes it back if it may not.
+// acceptJoin checks the place at which the new node was added, and removes the node if the claim may not stay there:
+// the lock has another kind or limit, it has too many holders or waiters, or the claim does not wait and is not
+// granted.
 func (a *acquisition) acceptJoin(s *session, seen timedSnapshot, i int) error {
 	e, cl := a.e, a.cl
 	if loss := e.updateNode(cl, seen.Nodes[i], true); loss != nil {
@@ -247,7 +255,7 @@ func (a *acquisition) acceptJoin(s *session, seen timedSnapshot, i int) error {
 	if err == nil && exceedsBounds(seen.Nodes, i, e.info) {
 		err = driver.ErrQueueFull
 	}
-	if err == nil && !cl.Wait && !isGranted(seen.Nodes, i) { // the tree could not guard the add
+	if err == nil && !cl.Wait && !isGranted(seen.Nodes, i) { // the store cannot add under a condition
 		err = a.readHeldError(seen)
 	}
 	if err != nil {
@@ -259,7 +267,8 @@ func (a *acquisition) acceptJoin(s *session, seen timedSnapshot, i int) error {
 	return nil
 }
 
-// whyRefused is why a claim that does not wait is not let in, going by a look without it; nil: it would be.
+// whyRefused is why a claim that does not wait is not added to the line in this snapshot. It returns nil if the claim
+// would be granted.
 func (a *acquisition) whyRefused(seen timedSnapshot) error {
 	if err := checkMismatch(seen.Nodes, &a.cl.Claim); err != nil {
 		return err
@@ -273,19 +282,22 @@ func (a *acquisition) whyRefused(seen timedSnapshot) error {
 	return nil
 }
 
-// removeThenRefuse makes sure that nothing is left of a claim that is refused.
+// removeThenRefuse returns the refusal once nothing is left of the claim. If that cannot be made sure, it returns the
+// reason instead: the caller must not take a claim that may exist for a refused one.
 func (a *acquisition) removeThenRefuse(s *session, refusal error) error {
 	a.e.mu.Lock()
-	trace := a.cl.node.Token != 0 || a.cl.add.unresolved
+	exists := a.cl.node.Token != 0 || a.cl.add.unresolved
 	a.e.mu.Unlock()
-	if trace {
+	if exists {
 		if err := a.removeOwnNode(s); err != nil {
-			return fmt.Errorf("%w: %v", err, refusal) // no refusal: it may stand
+			return fmt.Errorf("%w: %v", err, refusal) // not the refusal itself: the node may exist
 		}
 	}
 	return refusal
 }
 
+// readHeldError is the refusal of a claim that does not wait. It names the holders, for which the line is read in full
+// if necessary.
 func (a *acquisition) readHeldError(seen timedSnapshot) error {
 	if !seen.Full {
 		if l, err := a.listNodes(true); err == nil {
@@ -295,22 +307,22 @@ func (a *acquisition) readHeldError(seen timedSnapshot) error {
 	return newHeldError(seen.Nodes)
 }
 
-// removeOwnNode removes the claim's node within this call.
+// removeOwnNode removes the claim's node, and tries again until the store has answered or the call ends.
 func (a *acquisition) removeOwnNode(s *session) error {
 	e, cl := a.e, a.cl
 	for {
 		ctx, cancel := requestContext(a.ctx)
 		e.mu.Lock()
-		n, unsure := cl.node, cl.add.unresolved
+		n, unresolved := cl.node, cl.add.unresolved
 		e.mu.Unlock()
 		var err error
-		if unsure {
+		if unresolved {
 			_, err = e.store.Withdraw(ctx, cl.Name, s.Session, cl.add.number, cl.ID)
 		} else {
 			_, _, err = e.store.Remove(ctx, cl.Name, Node{Key: n.Key, Token: n.Token}, false)
 		}
 		cancel()
-		if err == nil || errors.Is(err, ErrSessionExpired) { // then it went with the session
+		if err == nil || errors.Is(err, ErrSessionExpired) { // then the node went with the session
 			e.mu.Lock()
 			e.wakeBlockedLocked(cl)
 			cl.node, cl.add.unresolved = Node{}, false
@@ -323,25 +335,25 @@ func (a *acquisition) removeOwnNode(s *session) error {
 	}
 }
 
-// addNode sends the add and waits for its answer. The add goes on when the caller gives up: whoever releases the claim then
-// waits for the answer, and nearly always knows what there is to be removed.
-func (a *acquisition) addNode(s *session, guard AddCondition) (timedSnapshot, error) {
+// addNode sends the Add and waits for its reply. The request goes on if the caller gives up. A release of the claim
+// waits for the reply, so it nearly always knows which node to remove, and need not withdraw it.
+func (a *acquisition) addNode(s *session, condition AddCondition) (timedSnapshot, error) {
 	e, cl := a.e, a.cl
 	answer := make(chan error, 1)
 	var seen timedSnapshot
-	flight := make(chan struct{})
+	inFlight := make(chan struct{})
 	e.mu.Lock()
-	cl.add.done = flight
+	cl.add.done = inFlight
 	number := cl.add.number
 	ok := e.startGoroutineLocked(func() {
 		ctx, cancel := requestContext(e.life)
 		defer cancel()
 		start := e.clock.Now()
-		look, err := e.store.Add(ctx, cl.Name, s.Session, number, cl.newPayload(s.TTL), guard)
-		seen = timedSnapshot{look, start}
-		e.finishAdd(cl, s, look, err)
+		snapshot, err := e.store.Add(ctx, cl.Name, s.Session, number, cl.newPayload(s.TTL), condition)
+		seen = timedSnapshot{snapshot, start}
+		e.finishAdd(cl, s, snapshot, err)
 		answer <- err
-		close(flight)
+		close(inFlight)
 	})
 	if !ok {
 		cl.add.done = nil
@@ -358,18 +370,18 @@ func (a *acquisition) addNode(s *session, guard AddCondition) (timedSnapshot, er
 	}
 }
 
-// finishAdd notes what an add has brought, before anybody else can see that it has ended.
-func (e *Engine) finishAdd(cl *claim, s *session, look Snapshot, err error) {
+// finishAdd updates the claim with the reply to its Add. That must happen before anyone can see that the Add has ended.
+func (e *Engine) finishAdd(cl *claim, s *session, snapshot Snapshot, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	cl.add.done = nil
 	cl.add.unresolved = cl.add.unresolved || err != nil && !errors.Is(err, ErrSessionExpired) && !driver.IsFinal(err)
 	if err == nil {
-		if i := findOwn(look.Nodes, cl.ID, s.ID); i >= 0 {
-			cl.node = look.Nodes[i]
+		if i := findOwn(snapshot.Nodes, cl.ID, s.ID); i >= 0 {
+			cl.node = snapshot.Nodes[i]
 		}
 	}
-	if cl.acquireDone == nil { // given up: it is released, or swept
+	if cl.acquireDone == nil { // the caller has given up: a release or the janitor removes the claim
 		cl.lastWanted = e.clock.Now()
 		if !cl.add.unresolved && cl.node.Token == 0 {
 			e.forgetClaimLocked(cl)
@@ -378,17 +390,17 @@ func (e *Engine) finishAdd(cl *claim, s *session, look Snapshot, err error) {
 	}
 }
 
-// listNodes reads the lock once.
+// listNodes reads the line once.
 func (a *acquisition) listNodes(full bool) (timedSnapshot, error) {
 	ctx, cancel := requestContext(a.ctx)
 	defer cancel()
 	start := a.e.clock.Now()
-	look, err := a.e.store.List(ctx, a.cl.Name, full)
-	return timedSnapshot{look, start}, err
+	snapshot, err := a.e.store.List(ctx, a.cl.Name, full)
+	return timedSnapshot{snapshot, start}, err
 }
 
-// readLine reads the lock until there is an answer, shares it with the others of this client that wait, and takes in how the
-// claim stands.
+// readLine reads the line until the store has answered, gives the snapshot to the other claims of this client that it
+// concerns, and updates the claim's own node.
 func (a *acquisition) readLine(s *session) (timedSnapshot, error) {
 	for {
 		done := a.e.beginListing(a.cl.Name)
@@ -407,7 +419,7 @@ func (a *acquisition) readLine(s *session) (timedSnapshot, error) {
 	}
 }
 
-// beginListing notes that a look is under way, until done is called, unless another one is.
+// beginListing records that a read of the line is under way, until done is called. It does nothing if another read is.
 func (e *Engine) beginListing(name string) (done func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -424,20 +436,20 @@ func (e *Engine) beginListing(name string) (done func()) {
 	}
 }
 
-// checkOwnNode notes what a look shows of the claim.
+// checkOwnNode updates the claim from a snapshot, and returns a loss if its node is gone or marked.
 func (a *acquisition) checkOwnNode(s *session, seen timedSnapshot) error {
 	a.lastNodes = seen.Nodes
 	i := findOwn(seen.Nodes, a.cl.ID, s.ID)
 	var n Node
 	if i >= 0 {
 		n = seen.Nodes[i]
-		if !seen.Full { // the listing may not say it
+		if !seen.Full { // the snapshot may not have them
 			a.e.mu.Lock()
 			n.Token, n.Version = a.cl.node.Token, a.cl.node.Version
 			a.e.mu.Unlock()
 		}
 	}
-	if i < 0 { // if it is the session that has ended, that is what there is to tell
+	if i < 0 { // if the session has ended, that is the reason to report, so ask first
 		for err := s.keepAlive(a.ctx); err != nil && !errors.Is(err, ErrSessionExpired); err = s.keepAlive(a.ctx) {
 			if err := a.waitAndRetry(err); err != nil {
 				return err

@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// TestBrokenBeneathRelease: a release whose first try had no answer, and which then finds its claim gone, says that the lock was
-// broken if it was, by force and before that try could arrive, and is a release if it has done it itself; so it is where the
-// claim is given back by another process.
+// TestBrokenBeneathRelease: a release whose first try had no answer, and which then finds its claim gone, says that
+// the lock was broken if it was, by force and before that try could arrive, and is a release if it has done it
+// itself; so it is where the claim is given back by another process.
 func TestBrokenBeneathRelease(t *testing.T) {
 	for _, broken := range []bool{true, false} {
 		for _, elsewhere := range []bool{false, true} {
@@ -55,7 +55,8 @@ func TestBrokenBeneathRelease(t *testing.T) {
 	}
 }
 
-// TestReleaseOutlastsNote: a release that was stopped for longer than a break is noted does not know what became of its claim.
+// TestReleaseOutlastsNote: a release that was stopped for longer than a break is noted does not know what became of
+// its claim.
 func TestReleaseOutlastsNote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -81,8 +82,8 @@ func TestReleaseOutlastsNote(t *testing.T) {
 	})
 }
 
-// TestEndedBeneathRelease: a release whose first try had no answer does not know what became of its claim if the session was
-// ended meanwhile, before its time.
+// TestEndedBeneathRelease: a release whose first try had no answer does not know what became of its claim if the
+// session was ended meanwhile, before its time.
 func TestEndedBeneathRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -106,8 +107,8 @@ func TestEndedBeneathRelease(t *testing.T) {
 	})
 }
 
-// TestBrokenIsTold: the renewal and the release of a claim that was broken by force say so, also in a process that knows no
-// more of it than its ref.
+// TestBrokenIsTold: the renewal and the release of a claim that was broken by force say so, also in a process that
+// knows no more of it than its ref.
 func TestBrokenIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -135,8 +136,8 @@ func TestBrokenIsTold(t *testing.T) {
 	})
 }
 
-// TestBrokenBeneathWithdrawal: as [TestBrokenBeneathRelease], where one try of the add had no answer either, so that the claim is
-// withdrawn, and where a renewal that is still under way finds it gone between two tries of that.
+// TestBrokenBeneathWithdrawal: as [TestBrokenBeneathRelease], where one try of the add had no answer either, so that
+// the claim is withdrawn, and where a renewal that is still under way finds it gone between two tries of that.
 func TestBrokenBeneathWithdrawal(t *testing.T) {
 	for _, broken := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -180,8 +181,8 @@ func TestBrokenBeneathWithdrawal(t *testing.T) {
 	}
 }
 
-// TestBrokenAndMadeAgain: a claim that was broken by force stands again where an add of it comes late, the answer to which another
-// had had; the release removes that, and says that the lock was broken.
+// TestBrokenAndMadeAgain: a claim that was broken by force stands again where an add of it comes late, the answer to
+// which another had had; the release removes that, and says that the lock was broken.
 func TestBrokenAndMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// claim is what this client knows of one of its own claims. Everything but the embedded Claim is guarded by the engine's
-// mutex.
+// claim is what this client knows of one of its own claims. Everything but the embedded Claim is guarded by the
+// engine's mutex.
 type claim struct {
 	driver.Claim
 	session *session
@@ -23,8 +23,8 @@ type claim struct {
 	turn        turn
 	watch       nodeWatch
 
-	// lastWanted is when the client last showed that it wants the claim: it was granted, its renewal was requested or confirmed,
-	// or the client gave up waiting for it. The janitor removes a claim that nobody has wanted for its TTL.
+	// lastWanted is when the client last showed that it wants the claim: it was granted, its renewal was requested or
+	// confirmed, or the client gave up waiting for it. The janitor removes a claim that nobody has wanted for its TTL.
 	lastWanted       driver.Instant
 	releaseNotified  bool // the holder was notified that its release is requested
 	weightUnresolved bool // a change of its weight is under way, or got no reply
@@ -34,8 +34,8 @@ type claim struct {
 type pendingAdd struct {
 	number int64         // of this claim within its session; never used for another claim
 	done   chan struct{} // not nil while the request is under way; closed when it has a reply, or will get none
-	// unresolved says that Remove is not enough to end the claim, and Withdraw is needed: an add got no reply and may still
-	// take effect, or the node is gone but the store may have a leftover of it (see [LeftoverChecker]).
+	// unresolved says that Remove is not enough to end the claim, and Withdraw is needed: an add got no reply and may
+	// still take effect, or the node is gone but the store may have a leftover of it (see [LeftoverChecker]).
 	unresolved bool
 }
 
@@ -56,9 +56,10 @@ type nodeWatch struct {
 //
 //	joining -> waiting -> granted -> leaving
 //
-// A claim that is granted at once skips waiting. Every phase can be followed by leaving or lost. An Acquire that is repeated
-// for a claim that was leaving (its release failed) takes it back to where it was. A claim whose session ended before
-// it was granted goes from lost back to joining, under another session; a lost claim that was granted stays lost.
+// A claim that is granted at once skips waiting. Every phase can be followed by leaving or lost. An Acquire that is
+// repeated for a claim that was leaving (its release failed) takes it back to where it was. A claim whose session
+// ended before it was granted goes from lost back to joining, under another session; a lost claim that was granted
+// stays lost.
 type phase int
 
 const (
@@ -101,13 +102,14 @@ func (cl *claim) wasGranted() bool { return cl.progress == phaseGranted }
 // isBusy reports whether an Acquire or an Add of the claim is under way. Only that call decides about the claim then.
 func (cl *claim) isBusy() bool { return cl.acquireDone != nil || cl.add.done != nil }
 
-// timedSnapshot is a look, and when it was started.
+// timedSnapshot is a snapshot with the time at which its request was started.
 type timedSnapshot struct {
 	Snapshot
 	start driver.Instant
 }
 
-// beginAcquire finds or makes the claim that an Acquire is about. For one id one Acquire is under way at a time.
+// beginAcquire finds the claim that an Acquire is for, or makes it. Only one Acquire per claim ID runs at a time;
+// another one waits here.
 func (e *Engine) beginAcquire(ctx context.Context, c driver.Claim) (*claim, error) {
 	for {
 		e.mu.Lock()
@@ -122,7 +124,7 @@ func (e *Engine) beginAcquire(ctx context.Context, c driver.Claim) (*claim, erro
 		}
 		under := cl.acquireDone
 		if under == nil {
-			under = cl.add.done // an earlier call has given up, and its Add has not
+			under = cl.add.done // an earlier call was given up, but its Add is still under way
 		}
 		if under == nil {
 			cl.Wait = c.Wait
@@ -140,7 +142,7 @@ func (e *Engine) beginAcquire(ctx context.Context, c driver.Claim) (*claim, erro
 	}
 }
 
-// endAcquire ends an Acquire. A claim that does not stand is forgotten.
+// endAcquire ends an Acquire. A claim without a node, and without an Add that might create one, is forgotten.
 func (e *Engine) endAcquire(cl *claim) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -152,7 +154,7 @@ func (e *Engine) endAcquire(cl *claim) {
 	}
 	if s := cl.session; s != nil {
 		select {
-		case <-cl.turn.wakeup: // the node may have changed since it was looked at
+		case <-cl.turn.wakeup: // the node may have changed since it was read
 			if _, ok := s.claims[cl]; ok && !s.forDetached {
 				s.toCheck[cl] = struct{}{}
 			}
@@ -164,7 +166,7 @@ func (e *Engine) endAcquire(cl *claim) {
 	}
 }
 
-// forgetClaim drops a claim that does not stand any more.
+// forgetClaim drops a claim whose node is gone.
 func (e *Engine) forgetClaim(cl *claim) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -189,7 +191,8 @@ func (e *Engine) forgetClaimLocked(cl *claim) {
 	}
 }
 
-// markLost notes that a claim has ended from outside, tells whoever waits or holds, and returns the loss that was noted first.
+// markLost records that a claim has ended from outside, and notifies its waiting Acquire or its holder. It returns the
+// loss that was recorded first.
 func (e *Engine) markLost(cl *claim, why driver.LossCause) *driver.LossError {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -208,7 +211,8 @@ func (e *Engine) markLostLocked(cl *claim, why driver.LossCause) *driver.LossErr
 	return cl.loss
 }
 
-// wakeBlockedLocked has those of this client look again that wait for a claim of this client, and so do not watch it.
+// wakeBlockedLocked wakes the waiters of this client that wait for this claim. They do not watch its node. Called with
+// mu held.
 func (e *Engine) wakeBlockedLocked(cl *claim) {
 	if cl.node.Token == 0 {
 		return
@@ -220,7 +224,7 @@ func (e *Engine) wakeBlockedLocked(cl *claim) {
 	}
 }
 
-// requestCheck is called when a claim's own node may have changed.
+// requestCheck has the janitor read a claim's node, which may have changed.
 func (e *Engine) requestCheck(cl *claim) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -230,7 +234,7 @@ func (e *Engine) requestCheck(cl *claim) {
 	}
 }
 
-// watchOwnNode watches a claim's own node until it is forgotten.
+// watchOwnNode watches a claim's own node until the claim is forgotten.
 func (e *Engine) watchOwnNode(cl *claim) {
 	e.mu.Lock()
 	node := cl.node
@@ -238,7 +242,7 @@ func (e *Engine) watchOwnNode(cl *claim) {
 		e.mu.Unlock()
 		return
 	}
-	cl.watch.stop = func() {} // so that nobody else begins
+	cl.watch.stop = func() {} // so that no other goroutine starts a watch
 	e.mu.Unlock()
 	stop := e.store.Watch(cl.Name, node.Key, 0, func() { e.requestCheck(cl) })
 	e.mu.Lock()
@@ -252,14 +256,17 @@ func (e *Engine) watchOwnNode(cl *claim) {
 	}
 }
 
-// updateNode takes in a claim's own node as it was read, and reports whether it stands unbroken. Marks are told once.
+// updateNode updates a claim with its own node as it was read. It returns a loss if the node is gone, is another one or
+// is marked as broken.
 func (e *Engine) updateNode(cl *claim, n Node, found bool) *driver.LossError {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.updateNodeLocked(cl, n, found)
 }
 
-// updateNodeUnder is seen for what was read under a key, beside an Acquire that may have made the claim anew since.
+// updateNodeUnder is updateNode for a node that was read by its key. It does nothing if the claim has another node by
+// now: an Acquire may have added it since the read, and a node that is gone under the old key says nothing about the
+// new one.
 func (e *Engine) updateNodeUnder(key string, cl *claim, n Node) *driver.LossError {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -295,7 +302,7 @@ func (e *Engine) updateNodeLocked(cl *claim, n Node, found bool) *driver.LossErr
 	return nil
 }
 
-// wakeOne wakes whoever listens, if it is not awake already.
+// wakeOne wakes the reader of a channel of capacity 1. It does nothing if a wake-up is already pending.
 func wakeOne(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -303,41 +310,7 @@ func wakeOne(c chan struct{}) {
 	}
 }
 
-// queueEndingLocked queues an ending for NextEnding.
-func (e *Engine) queueEndingLocked(end driver.Ending) {
-	if len(e.endings) >= maxEndings {
-		e.endings = e.endings[1:]
-	}
-	e.endings = append(e.endings, end)
-	wakeOne(e.endingQueued)
-}
-
-// NextEnding tells of sessions that the store has ended, of nodes that were removed, and of marks.
-func (e *Engine) NextEnding(ctx context.Context) (driver.Ending, error) {
-	for {
-		if ctx.Err() != nil || e.life.Err() != nil {
-			return driver.Ending{}, e.contextError(ctx)
-		}
-		e.mu.Lock()
-		if len(e.endings) > 0 {
-			end := e.endings[0]
-			e.endings = e.endings[1:]
-			if len(e.endings) > 0 {
-				wakeOne(e.endingQueued) // for another caller
-			}
-			e.mu.Unlock()
-			return end, nil
-		}
-		e.mu.Unlock()
-		select {
-		case <-e.endingQueued:
-		case <-ctx.Done():
-		case <-e.life.Done():
-		}
-	}
-}
-
-// newPayload is what a claim's node says.
+// newPayload is the payload of the claim's new node.
 func (cl *claim) newPayload(ttl time.Duration) Payload {
 	return Payload{
 		ID: cl.ID, Kind: cl.Kind, Limit: cl.Limit, Weight: cl.Weight, TTL: ttl, Owner: cl.Owner, Meta: cl.Meta,

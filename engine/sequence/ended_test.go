@@ -25,8 +25,8 @@ func (t endedTree) OpenSession(ctx context.Context, ttl time.Duration) (sequence
 	return s, err
 }
 
-// TestSessionEnded: what a tree knows of the end of a session is told at once, however far away the next beat is, and though the
-// nodes still stand.
+// TestSessionEnded: what a tree knows of the end of a session is told at once, however far away the next beat is, and
+// though the nodes still stand.
 func TestSessionEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tree := endedTree{&memtree.Link{Server: memtree.New()}, make(chan struct{})}
@@ -47,8 +47,8 @@ func TestSessionEnded(t *testing.T) {
 	})
 }
 
-// TestEndedIsNotBroken: a claim that is let in, and whose session is over by then, is made anew; nobody takes it for broken
-// because its node is not there any more when the next in line is to be told.
+// TestEndedIsNotBroken: a claim that is let in, and whose session is over by then, is made anew; nobody takes it for
+// broken because its node is not there any more when the next in line is to be told.
 func TestEndedIsNotBroken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()

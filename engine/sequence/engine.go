@@ -1,82 +1,127 @@
-// Package sequence keeps locks as ordered children that are bound to sessions.
+// Package sequence keeps locks as ordered nodes that are bound to sessions. It is for stores that keep such nodes and
+// remove those of a session that has expired: etcd and ZooKeeper. What is particular to such a store is a
+// [NodeStore]; every decision about locks is made here.
 //
-// It is for stores that keep such children and remove those of a session that has fallen silent: etcd, ZooKeeper. All
-// that is particular to such a store is a [Tree]; every decision about locks is made here. A claim is one child of its
-// lock, and its place among the children is its place in line, whether it holds or waits. Line.go is the whole rule.
+// # Nodes and order
 //
-// What this package sees to, since it is where the recipes in use go wrong:
+// A claim is one node of its lock. The store gives each new node a place behind all others of that lock, and a token
+// larger than theirs: the fencing token. A node does not say whether it holds the lock or waits. That follows from
+// the order: a claim is granted when the weight of all nodes ahead of it, plus its own weight, fits in the lock's
+// limit. A mutex has the limit 1; a read-write lock has a large limit, of which a writer takes all and a reader takes
+// 1. The file rule.go is this whole rule, without any I/O. A granted claim stays granted, because the nodes ahead of
+// it only become fewer (for weights that grow see [Engine.SetWeight]).
 //
-//   - A grant is believed only when a look has shown the claim's own node, under its own session, in a place that fits,
-//     and it counts from the earlier of the start of that look and the start of the session's last beat.
-//   - The outcome of an add that was not heard is settled by finding the node; a claim that is given up meanwhile is
-//     withdrawn, so that the add cannot take effect later.
-//   - A waiter watches its own node beside the one that it waits for, and looks again after every event.
-//   - A session renews all its nodes, so it would keep those that nobody wants any more: a claim that has not been renewed
-//     for its TTL is removed from here.
-//   - The session's end, the removal of a node and a mark on it are told as soon as they are seen.
+// A free lock costs one request: Add, whose reply shows the line with the new node. A claim that does not wait is
+// added only if it would be granted at once.
+//
+// # Waiting
+//
+// A waiter is woken by the store and writes nothing. If all waiters watched the same node, each release would wake
+// all of them. So each watches one node ahead, usually its predecessor; findBlocker says which. When that node
+// changes or goes, the waiter reads the line and decides again. Many readers can wait for one writer: one of them
+// reads the line, and the others use its snapshot. A waiter for a claim of the same session needs no watch, since
+// this process knows when that claim goes. A watch is only a hint: every few seconds each waiter reads the line
+// without one.
+//
+// # Sessions
+//
+// Each node is bound to a session, and a client has one session per TTL, for all its claims with that TTL. The
+// session is kept alive by one request at a time (see keepAliveLoop). When a client stops, the store ends its session
+// and removes all its nodes, by the store's own clock. Other clients never judge whether a holder has expired.
+//
+// Keep-alives extend all nodes of a session, so they would keep claims that nobody wants any more. For that reason
+// each claim must be renewed by its holder, too: the session's janitor removes a claim that was not renewed for its
+// TTL. The janitor also watches each claim's own node, so that a break or a release request is noticed soon.
+//
+// A detached claim has a session of its own, to which nobody sends keep-alives except a process that renews that
+// claim.
+//
+// # Confirmation
+//
+// A client believes in a grant only if two things are true: a snapshot showed the claim's own node, under its own
+// session, at a place that is granted; and a keep-alive of that session was confirmed. Each is trusted from the start
+// of its request, since the reply may have taken long. The grant counts from the earlier of the two. A renewal is the
+// same again: a keep-alive, and a read of the node, because an operator may have removed or marked it while the
+// session lives on.
+//
+// # After a lost reply
+//
+// A request without a reply may have had its effect, or may still have it later.
+//
+//   - Add: it is sent again with the same number, and the store adds no second node for that number. If the claim is
+//     given up instead, Withdraw removes its node and makes sure that no delayed Add of it takes effect.
+//   - Remove: it is sent again. If the node is gone then, the first request has removed it, unless the store has a
+//     note that someone broke the claim (see [Breaker]), or the session ended too early. Then the release reports a
+//     loss, or an unknown outcome.
+//   - A change of weight: it is repeated as a new change, so that the delayed one finds another version and fails.
+//   - A keep-alive: trust stays where it was, and the next one is sent sooner.
+//
+// If the store gives no answer for too long (driver.UnreachableTimeout), the call ends with ErrUncertain.
 package sequence
 
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Engine is a driver.Store over a Tree. It implements all optional interfaces of package driver; make one with [New].
+// Engine is a driver.Store on a NodeStore. It implements all optional interfaces of package driver. Make one with
+// [New].
 type Engine struct {
 	store NodeStore
-	mover Mover // nil if the tree is none
 	info  driver.Info
 	clock driver.Clock
-	life  context.Context
+	life  context.Context // ends with Close
 	end   context.CancelCauseFunc
 
-	weightChanger   WeightChanger   // nil if the tree is none
-	successorReader SuccessorReader // nil if the tree is none
-	breaker         Breaker         // nil if the tree is none
-	leftoverChecker LeftoverChecker // nil if the tree is none
+	// What the store can do beyond NodeStore; nil if it cannot.
+	mover           Mover
+	weightChanger   WeightChanger
+	successorReader SuccessorReader
+	breaker         Breaker
+	leftoverChecker LeftoverChecker
 
-	// goroutines counts the engine's own goroutines; it is added to only with mu held and life going on.
+	// goroutines counts the engine's own. One is added only with mu held and life not ended, so that Close can wait
+	// for all.
 	goroutines sync.WaitGroup
 
-	mu           sync.Mutex
-	sessions     map[time.Duration]*session // by the TTL that was asked for
-	openings     map[time.Duration]*sessionOpening
-	claims       map[string]*claim              // by id: those of this client that stand, or may
-	waiting      map[string]map[*claim]struct{} // by lock: those of them that wait
-	listings     map[string]chan struct{}       // by lock: closed when the look is over that is under way for one of them
-	endings      []driver.Ending
-	endingQueued chan struct{} // buffered: there are endings
+	mu       sync.Mutex
+	sessions map[time.Duration]*session // by requested TTL; without those of detached claims
+	openings map[time.Duration]*sessionOpening
+	claims   map[string]*claim              // by ID: claims of this client whose node exists, or may
+	waiting  map[string]map[*claim]struct{} // by lock: those of them that wait for their turn
+	// listings has a channel per lock that a waiter of this client is reading; it is closed after the read.
+	listings     map[string]chan struct{}
+	endings      []driver.Ending // for NextEnding
+	endingQueued chan struct{}   // buffered; wakes NextEnding
 }
 
 const (
-	// requestTimeout bounds one request to the tree, so that one server that hangs does not cost all the time there is.
+	// requestTimeout limits one request to the store, so that one server that hangs does not use up the time for the
+	// others.
 	requestTimeout = 2 * time.Second
-	// maxWaiters is more than elsewhere, since waiting writes nothing.
+	// maxWaiters is larger than in other engines, because waiting writes nothing.
 	maxWaiters = 256
-	// maxEndings bounds the endings that nobody fetches; beyond it the oldest are dropped, for renewals tell the same.
+	// maxEndings limits the endings that nobody fetches. Beyond it the oldest are dropped: renewals report the same.
 	maxEndings = 1 << 16
 )
 
-// New makes a store of a tree. Closing it closes the tree.
-func New(tree NodeStore) *Engine {
+// New makes an engine. Closing it closes the store. New does no I/O.
+func New(store NodeStore) *Engine {
 	e := &Engine{
-		store: tree, sessions: map[time.Duration]*session{}, openings: map[time.Duration]*sessionOpening{},
+		store: store, sessions: map[time.Duration]*session{}, openings: map[time.Duration]*sessionOpening{},
 		claims: map[string]*claim{}, waiting: map[string]map[*claim]struct{}{},
 		listings: map[string]chan struct{}{}, endingQueued: make(chan struct{}, 1),
 	}
-	e.mover, _ = tree.(Mover)
-	e.weightChanger, _ = tree.(WeightChanger)
-	e.successorReader, _ = tree.(SuccessorReader)
-	e.breaker, _ = tree.(Breaker)
-	e.leftoverChecker, _ = tree.(LeftoverChecker)
-	e.info = completeInfo(tree.Info())
+	e.mover, _ = store.(Mover)
+	e.weightChanger, _ = store.(WeightChanger)
+	e.successorReader, _ = store.(SuccessorReader)
+	e.breaker, _ = store.(Breaker)
+	e.leftoverChecker, _ = store.(LeftoverChecker)
+	e.info = completeInfo(store.Info())
 	e.info.Detached = e.mover != nil
 	e.clock = e.info.Clock
 	e.life, e.end = context.WithCancelCause(context.Background())
@@ -102,8 +147,8 @@ func completeInfo(info driver.Info) driver.Info {
 // Info does no I/O.
 func (e *Engine) Info() driver.Info { return e.info }
 
-// Close ends the calls under way and the goroutines behind them. Sessions under which nothing stands are ended; the
-// others are left to the store, which ends them when their TTL is over.
+// Close ends the calls under way and the engine's goroutines. It ends sessions without claims. The others expire in the
+// store after their TTL: a holder that closes its client without a release may still be at work.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	if e.life.Err() != nil {
@@ -123,12 +168,12 @@ func (e *Engine) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
 	for _, s := range idle {
-		_ = e.store.EndSession(ctx, s.ID) // else its TTL ends it
+		_ = e.store.EndSession(ctx, s.ID) // if it fails, the session expires
 	}
 	return e.store.Close()
 }
 
-// startGoroutine runs f beside the caller, unless the store is closed.
+// startGoroutine runs f in a goroutine that Close waits for. It returns false if the store is closed.
 func (e *Engine) startGoroutine(f func()) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -143,102 +188,9 @@ func (e *Engine) startGoroutineLocked(f func()) bool {
 	return true
 }
 
-// bindContext makes ctx end with the store, too.
+// bindContext returns a context that ends with ctx, and also when the store is closed.
 func (e *Engine) bindContext(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(e.life, func() { cancel(driver.ErrClosed) })
 	return ctx, func() { stop(); cancel(nil) }
-}
-
-// requestContext is the time for one request.
-func requestContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, requestTimeout)
-}
-
-// retryLoop is the loop around requests that may fail: it tells errors that asking again cannot help from others, backs off,
-// and ends with the context, the store, or when the store has not answered for too long.
-type retryLoop struct {
-	e                  *Engine
-	ctx                context.Context
-	unreachableTimeout time.Duration
-	startedAt          driver.Instant // when the call began
-	outage             driver.Outage
-	failures           int  // in a row
-	writeUnresolved    bool // a write of this call had an unknown outcome
-}
-
-func (e *Engine) newRetryLoop(ctx context.Context, limit time.Duration) *retryLoop {
-	return &retryLoop{e: e, ctx: ctx, unreachableTimeout: limit, startedAt: e.clock.Now()}
-}
-
-// noteAnswer takes in that the store has answered all that one try asks of it: one that answers reads and no writes is silent, too.
-func (p *retryLoop) noteAnswer() {
-	p.outage.RequestAnswered()
-	p.failures = 0
-}
-
-// noteFailure takes in one more request that has failed, and reports whether it was the last one.
-func (p *retryLoop) noteFailure() bool {
-	p.failures++
-	return p.outage.RequestFailed(p.e.clock, p.unreachableTimeout)
-}
-
-// waitAndRetry waits before the next try and returns nil, or gives the error to return.
-func (p *retryLoop) waitAndRetry(err error) error {
-	switch {
-	case p.e.life.Err() != nil:
-		return driver.ErrClosed
-	case driver.IsFinal(err):
-		return err
-	case p.ctx.Err() != nil:
-		return driver.Uncertain(p.ctx.Err())
-	case p.noteFailure():
-		return driver.Uncertain(hideContextError(err))
-	}
-	if e := p.e.sleep(p.ctx, rand.N(10*time.Millisecond<<min(p.failures, 6))); e != nil {
-		return driver.Uncertain(e)
-	}
-	return nil
-}
-
-func (e *Engine) sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-e.life.Done():
-		return driver.ErrClosed
-	case <-ctx.Done():
-		return e.contextError(ctx)
-	}
-}
-
-// contextError is the error of a call whose context has ended.
-func (e *Engine) contextError(ctx context.Context) error {
-	if e.life.Err() != nil {
-		return driver.ErrClosed
-	}
-	return ctx.Err()
-}
-
-// readError gives the error of a read its final form.
-func (e *Engine) readError(ctx context.Context, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return e.contextError(ctx)
-	case e.life.Err() != nil:
-		return driver.ErrClosed
-	}
-	return hideContextError(err)
-}
-
-// hideContextError hides that an error came from a context: it was a bound of ours, and the caller's goes on.
-func hideContextError(err error) error {
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("the store gave no answer: %v", err)
-	}
-	return err
 }

@@ -9,40 +9,41 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Inspect is one listing.
+// Inspect reads the line once, and tries again if that fails.
 func (e *Engine) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	ctx, stop := e.bindContext(ctx)
 	defer stop()
 	if err := driver.CheckName(name, e.info); err != nil {
 		return driver.Lock{}, err
 	}
-	p := e.newRetryLoop(ctx, driver.UnreachableTimeout(driver.MaxTTL))
+	retry := e.newRetryLoop(ctx, driver.UnreachableTimeout(driver.MaxTTL))
 	for {
-		look, err := e.listLock(ctx, name)
+		snapshot, err := e.listLock(ctx, name)
 		if err == nil {
-			return describeLock(look), nil
+			return describeLock(snapshot), nil
 		}
 		if driver.IsFinal(err) || ctx.Err() != nil {
 			return driver.Lock{}, e.readError(ctx, err)
 		}
-		if p.noteFailure() {
+		if retry.noteFailure() {
 			return driver.Lock{}, hideContextError(err)
 		}
-		if err := e.sleep(ctx, rand.N(10*time.Millisecond<<min(p.failures, 6))); err != nil {
+		if err := e.sleep(ctx, rand.N(10*time.Millisecond<<min(retry.failures, 6))); err != nil {
 			return driver.Lock{}, err
 		}
 	}
 }
 
+// listLock reads the line in full.
 func (e *Engine) listLock(ctx context.Context, name string) (Snapshot, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()
-	look, err := e.store.List(ctx, name, true)
-	look.Name = name
-	return look, err
+	snapshot, err := e.store.List(ctx, name, true)
+	snapshot.Name = name
+	return snapshot, err
 }
 
-// List shows what Inspect would show.
+// List yields what Inspect would return for each lock.
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
 	return func(yield func(driver.Lock, error) bool) {
 		ctx, stop := e.bindContext(ctx)
@@ -54,24 +55,24 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock,
 		limit := driver.UnreachableTimeout(driver.MaxTTL)
 		walk, end := context.WithCancel(ctx)
 		defer end()
-		silence := time.AfterFunc(limit, end)
-		defer silence.Stop()
-		for look, err := range e.store.Walk(walk, prefix) {
-			silence.Stop() // the caller may take his time
+		silenceTimer := time.AfterFunc(limit, end)
+		defer silenceTimer.Stop()
+		for snapshot, err := range e.store.Walk(walk, prefix) {
+			silenceTimer.Stop() // not while the caller handles this lock
 			switch {
 			case err != nil:
-				if !yield(driver.Lock{Name: look.Name}, e.readError(ctx, err)) || look.Name == "" {
+				if !yield(driver.Lock{Name: snapshot.Name}, e.readError(ctx, err)) || snapshot.Name == "" {
 					return
 				}
-			case len(look.Nodes) > 0 && !yield(describeLock(look), nil):
+			case len(snapshot.Nodes) > 0 && !yield(describeLock(snapshot), nil):
 				return
 			}
-			silence.Reset(limit)
+			silenceTimer.Reset(limit)
 		}
 	}
 }
 
-// NextChange subscribes first and looks second, and polls behind that.
+// NextChange subscribes before it reads, so that it misses no change, and also reads now and then without an event.
 func (e *Engine) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
 	ctx, stop := e.bindContext(ctx)
 	defer stop()

@@ -7,12 +7,13 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// watchDelay is how long a claim stands at least, and half of what it stands at most, before its node is watched: those that go
-// at once cost no watch.
+// watchDelay is how long a claim exists at least, and half of how long it exists at most, before its own node is
+// watched. Claims that are released at once cost no watch.
 const watchDelay = 100 * time.Millisecond
 
-// runJanitor looks after a session's claims: it reads nodes that may have changed, watches what is held for long, and removes
-// what nobody renews.
+// runJanitor looks after a session's claims until the session ends: it reads nodes that may have changed, watches the
+// nodes of claims that last, and removes claims that nobody wants any more. It sleeps until one of these is due. It is
+// separate from the keep-alive loop because its requests may hang, and keep-alives must not wait for them.
 func (s *session) runJanitor() {
 	e := s.e
 	timer := time.NewTimer(s.TTL)
@@ -48,7 +49,7 @@ func (s *session) runJanitor() {
 	}
 }
 
-// scheduleWatch has the claim's own node watched, unless it goes soon.
+// scheduleWatch has the claim's own node watched if the claim lasts longer than watchDelay.
 func (e *Engine) scheduleWatch(cl *claim) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -68,7 +69,8 @@ func (e *Engine) scheduleWatchLocked(cl *claim) {
 	}
 }
 
-// startDueWatches begins to watch the nodes that have stood for a while.
+// startDueWatches starts the watches of claims that have lasted long enough. Instead of a time per claim there are two
+// lists, split at one moment: the older list is due one watchDelay after that moment.
 func (s *session) startDueWatches() {
 	e := s.e
 	e.mu.Lock()
@@ -89,46 +91,46 @@ func (s *session) startDueWatches() {
 	}
 }
 
-// checkChangedNodes reads the nodes that may have changed. A claim whose add is on its way has none to be read: that nothing stands
-// then would be taken for its removal, when the add has landed meanwhile.
+// checkChangedNodes reads the nodes that may have changed. A claim whose Add is under way is left out: its node is not
+// known yet, and a read from before the Add took effect would look like a removal.
 func (s *session) checkChangedNodes() {
 	e := s.e
 	e.mu.Lock()
-	var which []*claim
-	var at []NodeRef
+	var claims []*claim
+	var refs []NodeRef
 	for cl := range s.toCheck {
 		if cl.node.Token != 0 && !cl.leaving {
-			which, at = append(which, cl), append(at, NodeRef{cl.Name, cl.node.Key})
+			claims, refs = append(claims, cl), append(refs, NodeRef{cl.Name, cl.node.Key})
 		}
 	}
 	clear(s.toCheck)
 	e.mu.Unlock()
-	for len(which) > 0 {
-		k := min(len(which), MaxRead)
-		some, there := which[:k], at[:k]
-		which, at = which[k:], at[k:]
-		nodes, err := s.readNodes(there)
+	for len(claims) > 0 {
+		k := min(len(claims), MaxRead)
+		batch, batchRefs := claims[:k], refs[:k]
+		claims, refs = claims[k:], refs[k:]
+		nodes, err := s.readNodes(batchRefs)
 		if err != nil {
-			continue // the next renewal tells
+			continue // the next renewal reads the nodes, too
 		}
-		if s.anyMissing(some, nodes) { // if it is the session that has ended, that is what there is to tell
+		if s.anyMissing(batch, nodes) { // if the session has ended, that is the reason to report, so ask first
 			if err := s.keepAlive(e.life); err != nil && !errors.Is(err, ErrSessionExpired) {
 				continue
 			}
 		}
-		for i, cl := range some {
-			_ = e.updateNodeUnder(there[i].Key, cl, nodes[i])
+		for i, cl := range batch {
+			_ = e.updateNodeUnder(batchRefs[i].Key, cl, nodes[i])
 		}
 	}
 }
 
-// isWanted reports whether a claim of this session is still wanted. Called with mu held.
+// isWanted reports whether a claim belongs to this session and is not being released. Called with mu held.
 func (s *session) isWanted(cl *claim) bool {
 	_, ok := s.claims[cl]
 	return ok && !cl.leaving
 }
 
-// anyMissing reports whether a node is gone that should stand.
+// anyMissing reports whether one of the claims should have a node and has none.
 func (s *session) anyMissing(claims []*claim, nodes []Node) bool {
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
@@ -140,48 +142,49 @@ func (s *session) anyMissing(claims []*claim, nodes []Node) bool {
 	return false
 }
 
-func (s *session) readNodes(at []NodeRef) ([]Node, error) {
+func (s *session) readNodes(refs []NodeRef) ([]Node, error) {
 	ctx, cancel := requestContext(s.e.life)
 	defer cancel()
-	return s.e.store.Read(ctx, at)
+	return s.e.store.Read(ctx, refs)
 }
 
-// removeAbandoned removes claims that the client has not renewed for their TTL, or turned from without releasing them: the session
-// would keep them for ever. One that another process has renewed meanwhile stays.
+// removeAbandoned removes claims that this client has not renewed for their TTL, or gave up without a release. Without
+// it the session's keep-alives would keep them forever. A claim that another process has renewed meanwhile stays.
 func (s *session) removeAbandoned() {
 	e := s.e
 	e.mu.Lock()
 	var old []*claim
-	var at []NodeRef
+	var refs []NodeRef
 	for cl := range s.claims {
 		if !cl.isBusy() && e.clock.SinceAtLeast(cl.lastWanted) > s.TTL && len(old) < MaxRead {
-			old, at = append(old, cl), append(at, NodeRef{cl.Name, cl.node.Key})
+			old, refs = append(old, cl), append(refs, NodeRef{cl.Name, cl.node.Key})
 		}
 	}
 	e.mu.Unlock()
 	if len(old) == 0 {
 		return
 	}
-	nodes, err := s.readNodes(at)
+	nodes, err := s.readNodes(refs)
 	if err != nil {
 		s.postponeRemoval(old...)
 		return
 	}
 	for i, cl := range old {
-		if !s.removeIfAbandoned(cl, nodes[i]) { // nor is there an answer for the others, for which what is urgent would wait
+		if !s.removeIfAbandoned(cl, nodes[i]) { // the store does not answer; urgent work must not wait for the others
 			s.postponeRemoval(old[i:]...)
 			return
 		}
 	}
 }
 
-// removeIfAbandoned ends one claim for good, as it was just read. It is false if the store has not answered.
+// removeIfAbandoned removes one abandoned claim, whose node was just read as n. It returns false if the store has not
+// answered.
 func (s *session) removeIfAbandoned(cl *claim, n Node) bool {
 	e := s.e
 	e.mu.Lock()
 	if cl.isBusy() || e.clock.SinceAtLeast(cl.lastWanted) <= s.TTL {
 		e.mu.Unlock()
-		return true // asked for again meanwhile
+		return true // wanted again meanwhile
 	}
 	if n.Token != 0 && n.Renewed > cl.node.Renewed && !n.Broken {
 		cl.lastWanted, cl.node = e.clock.Now(), n
@@ -190,19 +193,19 @@ func (s *session) removeIfAbandoned(cl *claim, n Node) bool {
 	}
 	e.markLostLocked(cl, driver.LossExpired)
 	cl.setLeaving(true)
-	unsure := cl.add.unresolved
+	unresolved := cl.add.unresolved
 	e.mu.Unlock()
 	ctx, cancel := requestContext(e.life)
 	defer cancel()
 	var err error
 	switch {
-	case unsure:
+	case unresolved:
 		_, err = e.store.Withdraw(ctx, cl.Name, s.Session, cl.add.number, cl.ID)
 	case n.Token != 0:
-		var stood bool
-		stood, _, err = e.store.Remove(ctx, cl.Name, n, false)
-		if err == nil && !stood {
-			return true // changed under our hands: look again
+		var existed bool
+		existed, _, err = e.store.Remove(ctx, cl.Name, n, false)
+		if err == nil && !existed {
+			return true // it was changed at the same time: read it again
 		}
 	}
 	if err != nil && !errors.Is(err, ErrSessionExpired) {
@@ -212,7 +215,7 @@ func (s *session) removeIfAbandoned(cl *claim, n Node) bool {
 	return true
 }
 
-// postponeRemoval has claims that could not be swept tried again, not at once.
+// postponeRemoval has claims that could not be removed tried again after a twentieth of the TTL.
 func (s *session) postponeRemoval(claims ...*claim) {
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()

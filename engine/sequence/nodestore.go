@@ -9,173 +9,187 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// NodeStore is what a store must be able to do for this engine: keep the ordered children of locks, each bound to a session,
-// and remove those of a session that has fallen silent. It decides nothing about locks.
+// NodeStore is what a store must be able to do for this engine: keep the ordered nodes of locks, each bound to a
+// session, and remove the nodes of a session that has expired. It makes no decision about locks.
 //
-// All methods may be called from many goroutines at once, and honour ctx. What they read they read as it stands at a
-// quorum, never from a stale replica. None retries a write in a way that hides its outcome: an error that is neither
-// [ErrSessionOver] nor one of the driver's final errors (ErrDenied, ErrCorrupt, ErrClosed, ErrUnsupported, ErrInvalid)
-// means that the outcome is not known, and the engine asks again.
+// All methods may be called from many goroutines at once, and honor ctx. Reads return the state at a quorum, never
+// that of a stale replica. No method retries a write in a way that hides its outcome: an error that is neither
+// [ErrSessionExpired] nor one of the driver's final errors (ErrDenied, ErrCorrupt, ErrClosed, ErrUnsupported,
+// ErrInvalid) means that the outcome is not known, and the engine asks again.
 type NodeStore interface {
-	// Info gives what the store promises. The engine fills in what is its own part of it: Engine, EndedBy, Judge, Order,
-	// Kinds, Detached, QueuesPlain, and the limits that are zero.
+	// Info returns what the store promises. The engine fills in its own part: Engine, ExpiredBy, ExpiryClock, Order,
+	// Kinds, Detached, NativeQueue, and the limits that are zero.
 	Info() driver.Info
 
-	// OpenSession begins a session. The store removes the session's nodes when it has not heard from it for its TTL, which is
-	// ttl or more, counted by the store's own clock from the last Beat that it has taken in, or from Open. A server that
-	// would grant less than ttl is an ErrInvalid that says so.
+	// OpenSession begins a session. The store removes the session's nodes when it has received no keep-alive for the
+	// session's TTL. That is ttl or more, counted by the store's own clock from the last KeepAlive that it received,
+	// or from OpenSession. If a server would grant less than ttl, the error is an ErrInvalid that says so.
 	OpenSession(ctx context.Context, ttl time.Duration) (Session, error)
 
-	// KeepAlive tells the store that the session lives. It returns nil only if the session is then kept for its TTL, less at most
-	// the margin of that TTL: because the store's quorum has heard of the beat; or because the server that answered counts
-	// the session's time, and one that replaces it counts each TTL anew, from so late that the old one had noticed before.
-	// ErrSessionOver: the store has ended the session, and its nodes are gone. Where a session is good for other
-	// processes, too, its ID comes from a node; else the answer is ErrUnsupported.
+	// KeepAlive extends a session. It returns nil only if the store then keeps the session for its TTL, less at most
+	// the margin of that TTL (driver.Margin): either because the store's quorum has received the keep-alive; or
+	// because the server that answered counts the session's time, and a server that replaces it counts each TTL from
+	// its own start, which is late enough. ErrSessionExpired: the store has ended the session, and its nodes are
+	// gone. If a session can be kept alive by other processes, they know its ID from a node; if it cannot, they get
+	// ErrUnsupported.
 	//
-	// The promise is for how long the store keeps the session from this beat on, where the answer says so, and else 0. One
-	// that is smaller than the session's TTL ends the session here, at once: what its claims were told is not true any more.
+	// The promise is for how long the store keeps the session from this keep-alive on, or 0 if the reply does not
+	// say. A promise smaller than the session's TTL ends the session at once on this side: what its claims were
+	// promised is no longer true.
 	KeepAlive(ctx context.Context, session string) (promise time.Duration, err error)
 
-	// EndSession ends a session, and removes what is left of its nodes. Of one that is over it says ErrSessionOver.
+	// EndSession ends a session and removes the nodes that are left of it. If the session had ended before, the error
+	// is ErrSessionExpired.
 	EndSession(ctx context.Context, session string) error
 
-	// Add adds a node behind all that stand on the lock, bound to the session, and returns how the lock stands then.
-	// It is idempotent: if the claim's node stands from an earlier call under the same session and number, none is
-	// added. The engine gives each claim a number that it uses for no other claim of that session, counted from 0. A call
-	// takes effect once at the most, however late: neither the link nor the SDK doubles it.
+	// Add adds a node behind all nodes of the lock, bound to the session, and returns the lock as it is then. It is
+	// idempotent: if the claim's node exists from an earlier call with the same session and number, no other is
+	// added. The engine gives each claim a number, counted from 0, that it uses for no other claim of that session. A
+	// call takes effect at most once, however late: neither the network link nor the SDK repeats it.
 	//
-	// With a condition the node is added only if that holds, in one atomic step; the look that comes back then tells
-	// whether it was. A tree that cannot make one step of it looks first, adds if the guard holds by that look, and looks
-	// again: the engine takes the node back if it came too late.
-	Add(ctx context.Context, name string, s Session, number int64, note Payload, guard AddCondition) (Snapshot, error)
+	// With a condition the node is added only if that is true, in one atomic step; the returned snapshot shows
+	// whether it was added. A store that cannot do this in one step reads the lock, adds if the condition is true
+	// there, and reads again: the engine removes the node if it came too late.
+	Add(ctx context.Context, name string, s Session, number int64, payload Payload, condition AddCondition) (Snapshot, error)
 
-	// Withdraw removes the node of an Add whose outcome is not known, and makes sure that this Add cannot take effect any
-	// more, in whatever order requests travel. It reports whether the node stood.
-	Withdraw(ctx context.Context, name string, s Session, number int64, id string) (stood bool, err error)
+	// Withdraw removes the node of an Add whose outcome is not known, and makes sure that this Add cannot take effect
+	// any more, in whatever order requests arrive. It reports whether the node existed.
+	Withdraw(ctx context.Context, name string, s Session, number int64, id string) (existed bool, err error)
 
-	// List tells how a lock stands. Unless full, the tree may leave out what costs it a request for each node: all of
-	// them have Key, Foreign, ID, Kind, Limit and Weight then, and those of live sessions Session.
+	// List returns the nodes of a lock. Unless full is set, the store may leave out what costs it a request per node:
+	// all nodes then have Key, Foreign, ID, Kind, Limit and Weight, and those of live sessions have Session.
 	List(ctx context.Context, name string, full bool) (Snapshot, error)
 
-	// Read gives single nodes in full, at most [MaxRead], in one request where the store can; a zero Node where none stands
-	// under that key. Keys are as some Node had them.
-	Read(ctx context.Context, at []NodeRef) ([]Node, error)
+	// Read returns single nodes in full, at most [MaxRead], in one request where the store can. Where no node exists
+	// under a key, it returns a zero Node. Keys are those of nodes that the store returned before.
+	Read(ctx context.Context, refs []NodeRef) ([]Node, error)
 
-	// Change replaces a node's note if the node stands at n.Version, and gives it back with its new version; false if it
-	// stands otherwise or not at all.
-	Change(ctx context.Context, name string, n Node, note Payload) (Node, bool, error)
+	// Change replaces a node's payload if the node has the version n.Version, and returns the node with its new
+	// version. It returns false if the node has another version or does not exist.
+	Change(ctx context.Context, name string, n Node, payload Payload) (Node, bool, error)
 
-	// Remove removes the node with n.Key and n.Token, if it stands; with n.Version, too, if that is not zero. It never
-	// removes another. If look is set it may give back how the lock stands then, where that comes with the same request,
-	// and else a Look without a Revision.
-	Remove(ctx context.Context, name string, n Node, look bool) (stood bool, l Snapshot, err error)
+	// Remove removes the node with n.Key and n.Token if it exists, and, if n.Version is not zero, only at that
+	// version. It never removes another node. If list is set, it may return the lock as it is then, if that comes
+	// with the same reply; otherwise the snapshot has no Revision.
+	Remove(ctx context.Context, name string, n Node, list bool) (existed bool, left Snapshot, err error)
 
-	// Watch calls changed, from a goroutine of the tree's own, whenever the node may have changed or gone since the look
-	// of the given revision (0: not known); with [AnyGone] for a key, whenever any node of the lock may have gone, and with
-	// [AnyChange], whenever any may have come, changed or gone. It is a hint: it may come
-	// for nothing, and it comes when a subscription that was broken stands again. Nothing that happens once the
-	// subscription stands is missed. stop may be called twice, and from changed. It does no I/O that the caller waits for.
+	// Watch calls changed, from a goroutine of the store's own, whenever the node may have changed or gone since the
+	// snapshot of the given revision (0: unknown). With the key [WatchRemovals] it does so whenever any node of the
+	// lock may have gone, and with [WatchChanges] whenever any may have come, changed or gone. A call is only a hint:
+	// it may come without a change, and it comes when a broken subscription has been restored. Once the subscription
+	// exists, no change is missed. stop may be called twice, and from changed. Watch does no I/O that the caller
+	// waits for.
 	Watch(name, key string, revision int64, changed func()) (stop func())
 
-	// Walk yields the locks whose names start with prefix and on which a node of ours stands, or what is certain to be a foreign
-	// client's, each as List would give it in full. An error ends the walk, unless it comes with the name of a lock: that one cannot be read. A Look without nodes
-	// says that the store has answered, and that there is more to go through.
+	// Walk yields, each as List would return it in full, the locks whose names start with prefix and that have a node
+	// of ours or one that certainly belongs to a foreign client. An error ends the walk, unless it comes with the
+	// name of a lock: then only that lock cannot be read. A snapshot without nodes says that the store has answered
+	// and there is more to read.
 	Walk(ctx context.Context, prefix string) iter.Seq2[Snapshot, error]
 
-	// Close gives up what the tree holds, ends its goroutines, and leaves the sessions to themselves.
+	// Close releases the store's resources and ends its goroutines. It does not end the sessions.
 	Close() error
 }
 
-// Mover is implemented by trees on which a node can outlive the session that made it.
+// Mover is implemented by stores on which a node can outlive the session that it was made under.
 type Mover interface {
-	// Move binds a node to another session, with another note, if it stands at n.Version; Key and Token stay as they are.
-	// In the same step it makes sure that no Add of that node can take effect any more: the node may go before one that
-	// is still on its way arrives, and nobody looks for it under the session that it was made for.
-	Move(ctx context.Context, name string, n Node, to Session, note Payload) (Node, bool, error)
+	// Move binds a node to another session, with another payload, if the node has the version n.Version. Key and
+	// Token do not change. In the same step it makes sure that no Add of that node can take effect any more: the node
+	// may be removed before a delayed Add arrives, and nobody would look for a new one under the session it was made
+	// for.
+	Move(ctx context.Context, name string, n Node, to Session, payload Payload) (Node, bool, error)
 }
 
-// WeightChanger is implemented by trees on which a claim can change its weight: that compare several nodes in the step that
-// changes one, and where the weight is no part of what cannot change.
+// WeightChanger is implemented by stores on which a claim can change its weight: they can compare several nodes in
+// the step that changes one, and can change the weight of an existing node.
 type WeightChanger interface {
-	// ChangeAmong is Change, if all of these nodes, n among them, stand at their versions, and nobody has come since: to be
-	// exact, if every other node on the lock is one of these, or came before the revision.
-	ChangeAmong(ctx context.Context, name string, n Node, note Payload, among []Node, revision int64) (Node, bool, error)
+	// ChangeAmong is Change under a condition: all nodes in among, of which n is one, have their versions, and no
+	// other node has come. Exactly: every other node of the lock is in among, or has a token no larger than revision.
+	ChangeAmong(ctx context.Context, name string, n Node, payload Payload, among []Node, revision int64) (Node, bool, error)
 }
 
-// SuccessorReader is implemented by trees that can show a node in the step that removes another.
+// SuccessorReader is implemented by stores that can read one node in the step that removes another.
 type SuccessorReader interface {
-	// RemoveAndReadNext removes the node with n.Key and n.Token, if it stands, and looks at the one under next alone, as it stands
-	// then. If n did not stand there is no look.
-	RemoveAndReadNext(ctx context.Context, name string, n Node, next string) (stood bool, l Snapshot, err error)
+	// RemoveAndReadNext removes the node with n.Key and n.Token if it exists, and returns the node under the key
+	// next, as it is then, as a snapshot of only that node. If n did not exist, the snapshot has no Revision.
+	RemoveAndReadNext(ctx context.Context, name string, n Node, next string) (existed bool, left Snapshot, err error)
 }
 
-// LeftoverChecker is implemented by trees on which a claim may have more nodes than one.
+// LeftoverChecker is implemented by stores on which a claim may have more than one node.
 type LeftoverChecker interface {
-	// MayHaveLeftovers reports whether something of a claim may stand although its node, under this key, is gone. Withdraw removes that, too.
+	// MayHaveLeftovers reports whether something of a claim may still exist although its node, under this key, is gone.
+	// Withdraw removes that, too.
 	MayHaveLeftovers(key string) bool
 }
 
-// Breaker is implemented by trees that can leave a note of a node that was removed by force. Without it the holder of a lock
-// that was broken takes that for its own release, if its first try of that had no answer.
+// Breaker is implemented by stores that can leave a note of a node that was removed by force. Without such a note, a
+// holder whose lock was broken, and whose first request to release it got no reply, mistakes the break for its own
+// release.
 type Breaker interface {
-	// BreakNode removes the node with n.Key and n.Token, if it stands, and in the same step leaves a note of the claim n.ID,
-	// which WasBroken finds for [NoteTime] of n.TTL at least. The note goes by itself, and stands on no lock.
-	BreakNode(ctx context.Context, name string, n Node) (stood bool, err error)
-	// WasBroken reports whether there is such a note of a claim, of which n has the ID, the Key and the Token.
+	// BreakNode removes the node with n.Key and n.Token if it exists, and in the same step leaves a note of the claim
+	// n.ID, which WasBroken finds for at least [BreakNoteTime] of n.TTL. The note expires without a request, and is
+	// part of no lock.
+	BreakNode(ctx context.Context, name string, n Node) (existed bool, err error)
+	// WasBroken reports whether there is such a note of a claim. n has the claim's ID, Key and Token.
 	WasBroken(ctx context.Context, name string, n Node) (bool, error)
 }
 
-// BreakNoteTime is how long it must be found that a claim was broken: for as long as its holder may believe in it, and then ask for
-// the outcome of its release.
+// BreakNoteTime is how long a note of a broken claim must be kept: as long as the claim's holder may believe in its
+// lock, and then ask for the outcome of its release.
 func BreakNoteTime(ttl time.Duration) time.Duration { return ttl + driver.UnreachableTimeout(ttl) }
 
 // Session is a session of the store.
 type Session struct {
 	ID  string
 	TTL time.Duration // as granted
-	// ConfirmDelay is how much later than a beat another one must have been sent, and confirmed, before the engine may count from the
-	// start of the former: 0 where the answer to a beat proves that the one who will end the session has taken it in, more
-	// where that one hears of it only afterwards. The engine beats that often then. At most a thirteenth of the TTL.
+	// ConfirmDelay says how a keep-alive is confirmed. 0: the reply proves that the server that would end the session
+	// has received the keep-alive. More: that server receives it only later; a keep-alive counts once another one,
+	// sent at least this much later, has had its reply. The engine then sends keep-alives that often. At most a
+	// thirteenth of the TTL.
 	ConfirmDelay time.Duration
-	// Ended, if it is not nil, is closed when the tree knows that the session is over, or that the store would end it sooner than its
-	// TTL: all claims under it are lost then.
+	// Ended, if it is not nil, is closed by the store when it knows that the session has expired, or will expire
+	// sooner than its TTL. All claims under the session are lost then.
 	Ended <-chan struct{}
 }
 
-// AddCondition says under which condition a node is added: none, if it is negative, that none stands, or that no claim has come to
-// the lock since the look of that revision.
+// AddCondition says when a node is added: always if it is negative, only to a lock without nodes if it is
+// [AddIfAlone], and otherwise only if no claim has joined the lock since the snapshot of that revision.
 type AddCondition int64
 
-// The guards that are no revisions.
+// The conditions that are not revisions.
 const (
-	AddBatched AddCondition = -2 // as Always, and without haste: others of this client wait for the lock
+	// AddBatched is AddAlways for a claim that will wait: others of this client wait for the lock already. The store
+	// may delay the request a little to send it together with others.
+	AddBatched AddCondition = -2
 	AddAlways  AddCondition = -1
-	AddIfAlone AddCondition = 0 // no node stands on the lock
+	AddIfAlone AddCondition = 0
 )
 
-// Snapshot is how a lock stands, at one moment.
+// Snapshot is the nodes of a lock at one moment.
 type Snapshot struct {
 	Name     string
-	Nodes    []Node // in order, the first comer first; foreign ones among them, other keys not
-	Revision int64  // of the store, at that moment; rises with every change; 0: there is no look
+	Nodes    []Node // the earliest first; with foreign nodes, without keys that are no nodes
+	Revision int64  // of the store, at that moment; rises with every change; 0: nothing was read
 	Full     bool   // the nodes are complete
 }
 
-// NodeRef is where a node is found again.
+// NodeRef names one node of one lock.
 type NodeRef struct{ Name, Key string }
 
-// Node is one child of a lock.
+// Node is one claim on a lock, as the store keeps it.
 type Node struct {
-	Key              string // finds it within its lock, also from another process; printable, without '@'
-	Token            int64  // larger than that of every node added to the lock before; 0 if not known to a light listing
-	Version          int64  // another one after every change
-	Session          string
-	Foreign          bool   // made by another kind of client; of the Note it has Kind, Limit and Weight at the most
-	KindConflictHint string // of a foreign node whose client does not see claims of another Kind than the node's: what to do about that
+	Key     string // unique within the lock, valid in all processes; printable, without '@'
+	Token   int64  // larger than that of every node added to the lock before; 0 if a listing that is not full left it out
+	Version int64  // changes with every change of the node
+	Session string
+	Foreign bool // made by another kind of client; of the payload it has at most Kind, Limit and Weight
+	// KindConflictHint is set if the node is foreign and its client ignores claims of another Kind than its own, so
+	// that such claims cannot be allowed. It says what the user can do about that.
+	KindConflictHint string
 	Payload
 }
 
-// Payload is what a node says about the claim that it is. Trees keep it in the node's data, or in its name.
+// Payload is what a node says about its claim. Stores keep it in the node's data, or in its name.
 type Payload struct {
 	ID               string        `json:"id"`
 	Kind             driver.Kind   `json:"kind"`
@@ -184,22 +198,23 @@ type Payload struct {
 	TTL              time.Duration `json:"ttl"`             // as granted
 	Owner            string        `json:"owner,omitempty"` // shown, never compared
 	Meta             string        `json:"meta,omitempty"`
-	CreatedAt        int64         `json:"at,omitempty"` // microseconds since 1970 by the claimer's wall clock, only shown
+	CreatedAt        int64         `json:"at,omitempty"` // microseconds since 1970 by the client's wall clock; only shown
 	Detached         bool          `json:"detached,omitempty"`
-	ReleaseRequested bool          `json:"asked,omitempty"`   // its holder is asked to give up
+	ReleaseRequested bool          `json:"asked,omitempty"`   // its holder is asked to release it
 	Broken           bool          `json:"broken,omitempty"`  // it is not renewed any more
-	Admitted         bool          `json:"in,omitempty"`      // let in after a wait: the next in line looks for itself now
+	Admitted         bool          `json:"in,omitempty"`      // granted after a wait; the claim behind it watches for this mark
 	Renewed          int64         `json:"renewed,omitempty"` // grows when another process renews it
 }
 
-// The keys that name no node, for Watch.
+// The keys for Watch that name no single node.
 const (
 	WatchRemovals = ""
 	WatchChanges  = "*"
 )
 
-// MaxRead is how many nodes are read at a time.
+// MaxRead is how many nodes the engine reads in one call of Read.
 const MaxRead = 100
 
-// ErrSessionExpired says that the store has ended a session. What was asked has not happened, and the session's nodes are gone.
-var ErrSessionExpired = errors.New("the session is over")
+// ErrSessionExpired says that the store has ended a session. What was requested has not happened, and the session's
+// nodes are gone.
+var ErrSessionExpired = errors.New("the session has expired")

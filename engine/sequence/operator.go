@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Break marks or removes a node, if it stands as it was just read. A marked claim's client removes it when it has heard of
-// it and released it, or when its TTL is over; if the client is gone its session ends.
+// Break marks or removes a node, if it is still as it was just read. The client of a marked claim removes it when it
+// learns of the mark and releases it, or when the claim's TTL has passed. If that client is gone, its session expires.
 func (e *Engine) Break(ctx context.Context, name, r string, mode driver.BreakMode) error {
 	key, token, err := parseRef(r)
 	if err != nil {
@@ -19,66 +19,66 @@ func (e *Engine) Break(ctx context.Context, name, r string, mode driver.BreakMod
 	}
 	ctx, stop := e.bindContext(ctx)
 	defer stop()
-	p := e.newRetryLoop(ctx, driver.UnreachableTimeout(driver.MaxTTL))
+	retry := e.newRetryLoop(ctx, driver.UnreachableTimeout(driver.MaxTTL))
 	for {
-		over, err := e.tryBreak(p, name, key, token, mode)
-		if over {
+		done, err := e.tryBreak(retry, name, key, token, mode)
+		if done {
 			return err
 		}
 		if err == nil {
-			p.noteAnswer()
+			retry.noteAnswer()
 			continue // it has changed meanwhile
 		}
-		if err := p.waitAndRetry(err); err != nil {
+		if err := retry.waitAndRetry(err); err != nil {
 			return err
 		}
 	}
 }
 
-// tryBreak is one try. Not over and without an error, it is to be made again at once.
-func (e *Engine) tryBreak(p *retryLoop, name, key string, token int64, mode driver.BreakMode) (over bool, err error) {
-	ctx, cancel := requestContext(p.ctx)
+// tryBreak is one try. If it is not done and returns no error, the node has changed, and Break tries again at once.
+func (e *Engine) tryBreak(retry *retryLoop, name, key string, token int64, mode driver.BreakMode) (done bool, err error) {
+	ctx, cancel := requestContext(retry.ctx)
 	defer cancel()
-	look, err := e.store.List(ctx, name, true)
+	snapshot, err := e.store.List(ctx, name, true)
 	if err != nil {
 		return false, err
 	}
-	i := slices.IndexFunc(look.Nodes, func(n Node) bool { return n.Key == key && n.Token == token })
+	i := slices.IndexFunc(snapshot.Nodes, func(n Node) bool { return n.Key == key && n.Token == token })
 	if i < 0 {
-		if p.writeUnresolved && mode != driver.BreakRequestRelease {
+		if retry.writeUnresolved && mode != driver.BreakRequestRelease {
 			return true, nil
 		}
 		return true, &driver.LossError{Cause: driver.LossGone}
 	}
-	n := look.Nodes[i]
-	if mode == driver.BreakForce || mode == driver.BreakGraceful && i >= countGranted(look.Nodes) {
-		stood, err := e.breakNode(ctx, name, n)
-		p.writeUnresolved = p.writeUnresolved || err != nil
-		return err == nil && stood, err
+	n := snapshot.Nodes[i]
+	if mode == driver.BreakForce || mode == driver.BreakGraceful && i >= countGranted(snapshot.Nodes) {
+		existed, err := e.breakNode(ctx, name, n)
+		retry.writeUnresolved = retry.writeUnresolved || err != nil
+		return err == nil && existed, err
 	}
 	if n.Foreign {
-		return true, fmt.Errorf("%w: a foreign holder cannot be told, only removed by force", driver.ErrUnsupported)
+		return true, fmt.Errorf("%w: a foreign holder cannot be notified, only removed by force", driver.ErrUnsupported)
 	}
-	note := n.Payload
-	note.Broken = note.Broken || mode == driver.BreakGraceful
-	note.ReleaseRequested = note.ReleaseRequested || mode == driver.BreakRequestRelease
-	if note == n.Payload {
+	payload := n.Payload
+	payload.Broken = payload.Broken || mode == driver.BreakGraceful
+	payload.ReleaseRequested = payload.ReleaseRequested || mode == driver.BreakRequestRelease
+	if payload == n.Payload {
 		return true, nil
 	}
-	_, ok, err := e.store.Change(ctx, name, n, note)
+	_, ok, err := e.store.Change(ctx, name, n, payload)
 	return err == nil && ok, err
 }
 
-// breakNode removes another's node, and leaves a note of that for its holder.
-func (e *Engine) breakNode(ctx context.Context, name string, n Node) (stood bool, err error) {
+// breakNode removes another client's node, and leaves a note of it for the holder where the store can.
+func (e *Engine) breakNode(ctx context.Context, name string, n Node) (existed bool, err error) {
 	if e.breaker != nil && !n.Foreign {
 		return e.breaker.BreakNode(ctx, name, n)
 	}
-	stood, _, err = e.store.Remove(ctx, name, Node{Key: n.Key, Token: n.Token, Foreign: n.Foreign}, false)
-	return stood, err
+	existed, _, err = e.store.Remove(ctx, name, Node{Key: n.Key, Token: n.Token, Foreign: n.Foreign}, false)
+	return existed, err
 }
 
-// whyGone is why a claim does not stand that its holder has not given up.
+// whyGone is the loss of a claim whose node is gone although its holder did not release it.
 func (e *Engine) whyGone(ctx context.Context, name string, n Node) *driver.LossError {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()
@@ -88,6 +88,7 @@ func (e *Engine) whyGone(ctx context.Context, name string, n Node) *driver.LossE
 	return &driver.LossError{Cause: driver.LossGone}
 }
 
+// wasBroken reports whether the store has a note that this node was broken.
 func (e *Engine) wasBroken(ctx context.Context, name string, n Node) (bool, error) {
 	if e.breaker == nil || n.ID == "" || n.Token == 0 {
 		return false, nil
@@ -95,37 +96,39 @@ func (e *Engine) wasBroken(ctx context.Context, name string, n Node) (bool, erro
 	return e.breaker.WasBroken(ctx, name, n)
 }
 
-// Detach moves a claim's node to a session of its own, which nobody beats. The node keeps its place and its token.
+// Detach moves a claim's node to a session of its own, to which this client sends no keep-alives. The node keeps its
+// place and its token.
 func (e *Engine) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	if e.mover == nil {
 		return fmt.Errorf("%w: on this store a claim ends with its client", driver.ErrUnsupported)
 	}
 	ctx, stop := e.bindContext(ctx)
 	defer stop()
-	p := e.newRetryLoop(ctx, driver.UnreachableTimeout(g.GrantedTTL))
+	retry := e.newRetryLoop(ctx, driver.UnreachableTimeout(g.GrantedTTL))
 	var to Session
 	for {
-		over, err := e.tryDetach(p, g, keep, &to)
-		if over {
+		done, err := e.tryDetach(retry, g, keep, &to)
+		if done {
 			if err != nil && to.ID != "" {
 				ctx, cancel := requestContext(ctx)
-				_ = e.store.EndSession(ctx, to.ID) // else its TTL ends it
+				_ = e.store.EndSession(ctx, to.ID) // if it fails, the session expires
 				cancel()
 			}
 			return err
 		}
 		if err == nil {
-			p.noteAnswer()
+			retry.noteAnswer()
 			continue // it has changed meanwhile
 		}
-		if err := p.waitAndRetry(err); err != nil {
+		if err := retry.waitAndRetry(err); err != nil {
 			return err
 		}
 	}
 }
 
-func (e *Engine) tryDetach(p *retryLoop, g driver.Grant, keep time.Duration, to *Session) (over bool, err error) {
-	ctx, cancel := requestContext(p.ctx)
+// tryDetach is one try. If it is not done and returns no error, the node has changed, and Detach tries again at once.
+func (e *Engine) tryDetach(retry *retryLoop, g driver.Grant, keep time.Duration, to *Session) (done bool, err error) {
+	ctx, cancel := requestContext(retry.ctx)
 	defer cancel()
 	n, err := e.findNode(ctx, g.Name, g.ID, g.Ref)
 	switch {
@@ -135,7 +138,7 @@ func (e *Engine) tryDetach(p *retryLoop, g driver.Grant, keep time.Duration, to 
 		return true, &driver.LossError{Cause: driver.LossGone}
 	case n.Broken:
 		return true, &driver.LossError{Cause: driver.LossBroken}
-	case to.ID != "" && n.Session == to.ID: // the answer to an earlier try was lost
+	case to.ID != "" && n.Session == to.ID: // the reply to an earlier try was lost
 		e.forgetDetached(g)
 		return true, nil
 	case to.ID == "":
@@ -143,23 +146,23 @@ func (e *Engine) tryDetach(p *retryLoop, g driver.Grant, keep time.Duration, to 
 			return false, err
 		}
 	}
-	note := n.Payload
-	note.Detached, note.TTL = true, to.TTL
-	_, ok, err := e.mover.Move(ctx, g.Name, n, *to, note)
-	if errors.Is(err, ErrSessionExpired) { // if it is the claim's own, the next try finds nothing; else it needs another
+	payload := n.Payload
+	payload.Detached, payload.TTL = true, to.TTL
+	_, ok, err := e.mover.Move(ctx, g.Name, n, *to, payload)
+	if errors.Is(err, ErrSessionExpired) { // if the claim's own session has ended, the next try finds no node; otherwise it opens another session
 		*to = Session{}
 	}
 	if err != nil || !ok {
 		return false, err
 	}
 	if n.Detached {
-		_ = e.store.EndSession(ctx, n.Session) // the one that it had before
+		_ = e.store.EndSession(ctx, n.Session) // the session that it had before
 	}
 	e.forgetDetached(g)
 	return true, nil
 }
 
-// forgetDetached lets go of a claim that has nobody behind it any more.
+// forgetDetached forgets a claim that this client no longer keeps alive.
 func (e *Engine) forgetDetached(g driver.Grant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -14,8 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// TestPromiseLowered: a store that keeps a session for less than it has promised has the holders under it told with the next
-// beat, so that nobody who is cut off after that believes in the old promise while another is let in by the new one.
+// TestPromiseLowered: a store that keeps a session for less than it has promised has the holders under it told with
+// the next beat, so that nobody who is cut off after that believes in the old promise while another is let in by the
+// new one.
 func TestPromiseLowered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, less = 20 * time.Second, 4 * time.Second
@@ -82,8 +83,8 @@ func (p *private) KeepAlive(ctx context.Context, session string) (time.Duration,
 	return p.Link.KeepAlive(ctx, session)
 }
 
-// TestRenewalOfAnother: where a session is beaten by its own client alone, nobody else's renewal is confirmed, though that
-// client may be alive: it may also be cut off.
+// TestRenewalOfAnother: where a session is beaten by its own client alone, nobody else's renewal is confirmed, though
+// that client may be alive: it may also be cut off.
 func TestRenewalOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()

@@ -9,12 +9,12 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Release removes a claim's node in one request. A claim whose add is still under way is waited for; one whose add has had
-// no answer is withdrawn, so that it cannot come later.
+// Release removes a claim's node with one request. If the claim's Add is still under way, Release waits for it. If an
+// Add got no reply, the claim is withdrawn, so that the Add cannot take effect later.
 func (e *Engine) Release(ctx context.Context, c driver.Claim, r string) error {
 	ctx, stop := e.bindContext(ctx)
 	defer stop()
-	p := e.newRetryLoop(ctx, driver.UnreachableTimeout(c.TTL))
+	retry := e.newRetryLoop(ctx, driver.UnreachableTimeout(c.TTL))
 	e.mu.Lock()
 	cl := e.claims[c.ID]
 	if cl != nil && (cl.Name != c.Name || r != "" && r != formatRef(cl.node)) {
@@ -30,7 +30,7 @@ func (e *Engine) Release(ctx context.Context, c driver.Claim, r string) error {
 	case e.life.Err() != nil:
 		return driver.ErrClosed
 	case cl == nil:
-		return e.releaseElsewhere(p, c, r)
+		return e.releaseElsewhere(retry, c, r)
 	case adding != nil:
 		select {
 		case <-adding:
@@ -38,72 +38,75 @@ func (e *Engine) Release(ctx context.Context, c driver.Claim, r string) error {
 			return driver.Uncertain(e.contextError(ctx))
 		}
 	}
-	return e.releaseClaim(p, cl)
+	return e.releaseClaim(retry, cl)
 }
 
-// releaseClaim removes a claim of this client, or what has remained of one whose node was found gone before.
-func (e *Engine) releaseClaim(p *retryLoop, cl *claim) error {
+// releaseClaim removes a claim of this client, or what is left of one whose node was found gone before. In that case a
+// loss stays a loss, even if something was left to be removed.
+func (e *Engine) releaseClaim(retry *retryLoop, cl *claim) error {
 	e.mu.Lock()
 	ended := cl.loss
 	if cl.node.Token != 0 {
 		ended = nil
 	}
 	e.mu.Unlock()
-	err := e.removeClaim(p, cl)
+	err := e.removeClaim(retry, cl)
 	if err == nil && ended != nil {
 		return ended
 	}
 	return err
 }
 
-func (e *Engine) removeClaim(p *retryLoop, cl *claim) error {
-	var known Node // as it was seen last to stand: what the tries without an answer were to remove
+// removeClaim removes a claim's node, and tries again until the store has answered or the call ends.
+func (e *Engine) removeClaim(retry *retryLoop, cl *claim) error {
+	var known Node // the node as last read: what the requests without a reply were to remove
 	for {
 		e.mu.Lock()
-		s, n, unsure, loss := cl.session, cl.node, cl.add.unresolved, cl.loss
-		look, next := len(e.waiting[cl.Name]) > 0, e.successorLocked(cl)
+		s, n, unresolved, loss := cl.session, cl.node, cl.add.unresolved, cl.loss
+		list, next := len(e.waiting[cl.Name]) > 0, e.successorLocked(cl)
 		e.mu.Unlock()
-		if n.Token != 0 { // it is forgotten beneath the release if a read shows that it is gone
+		if n.Token != 0 { // a read during the release may find it gone, and forget it
 			known = n
 		}
-		if s == nil || n.Token == 0 && !unsure || s.isExpired() {
+		if s == nil || n.Token == 0 && !unresolved || s.isExpired() {
 			e.forgetClaim(cl)
 			switch {
-			case p.writeUnresolved:
-				return e.resolveRelease(p, cl, known)
+			case retry.writeUnresolved:
+				return e.resolveRelease(retry, cl, known)
 			case loss != nil:
 				return loss
 			}
-			return e.whyGone(p.ctx, cl.Name, known)
+			return e.whyGone(retry.ctx, cl.Name, known)
 		}
-		ctx, cancel := requestContext(p.ctx)
+		ctx, cancel := requestContext(retry.ctx)
 		start := e.clock.Now()
-		var stood bool
+		var existed bool
 		var left Snapshot
 		var err error
 		node := Node{Key: n.Key, Token: n.Token}
 		switch {
-		case unsure:
-			stood, err = e.store.Withdraw(ctx, cl.Name, s.Session, cl.add.number, cl.ID)
+		case unresolved:
+			existed, err = e.store.Withdraw(ctx, cl.Name, s.Session, cl.add.number, cl.ID)
 		case next != "":
-			stood, left, err = e.successorReader.RemoveAndReadNext(ctx, cl.Name, node, next)
+			existed, left, err = e.successorReader.RemoveAndReadNext(ctx, cl.Name, node, next)
 		default:
-			stood, left, err = e.store.Remove(ctx, cl.Name, node, look)
+			existed, left, err = e.store.Remove(ctx, cl.Name, node, list)
 		}
 		cancel()
 		if err == nil || errors.Is(err, ErrSessionExpired) {
-			return e.finishRelease(p, cl, known, stood && err == nil, timedSnapshot{left, start})
+			return e.finishRelease(retry, cl, known, existed && err == nil, timedSnapshot{left, start})
 		}
-		p.writeUnresolved = true
-		if err := p.waitAndRetry(err); err != nil {
+		retry.writeUnresolved = true
+		if err := retry.waitAndRetry(err); err != nil {
 			return err
 		}
 	}
 }
 
-// successorLocked is the key of the claim of this client that is the first in line when cl has gone, and so is let in, however
-// many stand behind it: cl has the whole lock, so nobody stands before it, and nobody can come between the two. It is empty
-// if there is none, or if more is to be looked at: a semaphore's claim has to know who comes next.
+// successorLocked is the key of the one waiter of this client that is granted when cl goes, however many wait behind
+// it. Since cl holds the whole lock, no claim is ahead of it, and none can come between the two. It is empty if there
+// is no such waiter, or if the whole line must be read: of readers several may be granted, and a semaphore's claim must
+// know which claim is behind it. Called with mu held.
 func (e *Engine) successorLocked(cl *claim) string {
 	if e.successorReader == nil || !cl.wasGranted() || cl.Weight < cl.Limit || cl.Kind == driver.KindSemaphore {
 		return ""
@@ -111,7 +114,7 @@ func (e *Engine) successorLocked(cl *claim) string {
 	var next string
 	for w := range e.waiting[cl.Name] {
 		if w.turn.blockedBy == cl.node.Key {
-			if next != "" { // readers
+			if next != "" { // several readers
 				return ""
 			}
 			next = w.node.Key
@@ -120,16 +123,17 @@ func (e *Engine) successorLocked(cl *claim) string {
 	return next
 }
 
+// isExpired reports whether the session has ended.
 func (s *session) isExpired() bool {
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
 	return s.expired
 }
 
-// resolveRelease tells what a release has come to whose first try had no answer, when the claim is found gone: that try has
-// removed it, unless somebody left a note of having broken it, or the session was ended before its time.
-func (e *Engine) resolveRelease(p *retryLoop, cl *claim, n Node) error {
-	if err := e.checkNotBroken(p, cl.Name, n, cl.TTL); err != nil {
+// resolveRelease is the result of a release whose claim is found gone after a request without a reply. That request has
+// removed it, unless someone left a note of having broken it, or the session ended before its time.
+func (e *Engine) resolveRelease(retry *retryLoop, cl *claim, n Node) error {
+	if err := e.checkNotBroken(retry, cl.Name, n, cl.TTL); err != nil {
 		return err
 	}
 	e.mu.Lock()
@@ -140,97 +144,99 @@ func (e *Engine) resolveRelease(p *retryLoop, cl *claim, n Node) error {
 	return nil
 }
 
-// checkNotBroken makes sure that nobody else has removed the node of a claim with this TTL.
-func (e *Engine) checkNotBroken(p *retryLoop, name string, n Node, ttl time.Duration) error {
+// checkNotBroken returns a loss if there is a note that the claim was broken. A missing note proves nothing if the
+// release began so long ago that a note may have expired; the outcome is uncertain then.
+func (e *Engine) checkNotBroken(retry *retryLoop, name string, n Node, ttl time.Duration) error {
 	for {
-		ctx, cancel := requestContext(p.ctx)
+		ctx, cancel := requestContext(retry.ctx)
 		broken, err := e.wasBroken(ctx, name, n)
 		cancel()
 		switch {
 		case err == nil && broken:
 			return &driver.LossError{Cause: driver.LossBroken}
-		case err == nil && e.breaker != nil && e.clock.Since(p.startedAt) > BreakNoteTime(ttl)-ttl:
+		case err == nil && e.breaker != nil && e.clock.Since(retry.startedAt) > BreakNoteTime(ttl)-ttl:
 			return fmt.Errorf("%w: the release was asked for so long ago that a note of a break may be gone", driver.ErrUncertain)
 		case err == nil:
 			return nil
 		}
-		if err := p.waitAndRetry(err); err != nil {
+		if err := retry.waitAndRetry(err); err != nil {
 			return err
 		}
 	}
 }
 
-// finishRelease takes in that a claim's node, as it was seen last, is gone.
-func (e *Engine) finishRelease(p *retryLoop, cl *claim, n Node, stood bool, left timedSnapshot) error {
+// finishRelease forgets a claim whose node, last read as n, is gone, and returns the result of its release. existed
+// says whether this request removed the node. Its snapshot of the line goes to the waiters of this client.
+func (e *Engine) finishRelease(retry *retryLoop, cl *claim, n Node, existed bool, left timedSnapshot) error {
 	if left.Revision != 0 {
 		left.Name = cl.Name
 		e.shareSnapshot(left, cl)
 	}
 	e.forgetClaim(cl)
 	if cl.session.forDetached {
-		ctx, cancel := requestContext(p.ctx)
-		_ = e.store.EndSession(ctx, cl.session.ID) // else its TTL ends it
+		ctx, cancel := requestContext(retry.ctx)
+		_ = e.store.EndSession(ctx, cl.session.ID) // if it fails, the session expires
 		cancel()
 	}
 	e.mu.Lock()
 	loss, withdrawn := cl.loss, cl.add.unresolved && cl.wasGranted()
 	e.mu.Unlock()
 	switch {
-	case stood && withdrawn: // it may be what an add that came late has made, after the one that was granted had gone
-		return e.checkNotBroken(p, cl.Name, n, cl.TTL)
-	case stood:
+	case existed && withdrawn: // it may be the node of a delayed add, made after the granted one was broken
+		return e.checkNotBroken(retry, cl.Name, n, cl.TTL)
+	case existed:
 		return nil
-	case p.writeUnresolved:
-		return e.resolveRelease(p, cl, n)
+	case retry.writeUnresolved:
+		return e.resolveRelease(retry, cl, n)
 	}
 	if loss != nil {
 		return loss
 	}
-	return e.whyGone(p.ctx, cl.Name, n)
+	return e.whyGone(retry.ctx, cl.Name, n)
 }
 
 // releaseElsewhere removes a claim that another client made, or that this one has forgotten.
-func (e *Engine) releaseElsewhere(p *retryLoop, c driver.Claim, r string) error {
+func (e *Engine) releaseElsewhere(retry *retryLoop, c driver.Claim, r string) error {
 	if c.ID == "" && r == "" {
 		return &driver.LossError{Cause: driver.LossGone}
 	}
-	var tried Node // what a try without an answer was to remove
+	var tried Node // the node that a request without a reply was to remove
 	for {
-		n, err := e.findNode(p.ctx, c.Name, c.ID, r)
+		n, err := e.findNode(retry.ctx, c.Name, c.ID, r)
 		if err == nil {
 			if n.Token == 0 {
-				if p.writeUnresolved {
-					return e.checkNotBroken(p, c.Name, tried, tried.TTL)
+				if retry.writeUnresolved {
+					return e.checkNotBroken(retry, c.Name, tried, tried.TTL)
 				}
-				return e.whyGone(p.ctx, c.Name, nodeOfRef(c.ID, r))
+				return e.whyGone(retry.ctx, c.Name, nodeOfRef(c.ID, r))
 			}
-			var stood bool
-			ctx, cancel := requestContext(p.ctx)
-			stood, _, err = e.store.Remove(ctx, c.Name, Node{Key: n.Key, Token: n.Token, Foreign: n.Foreign}, false)
+			var existed bool
+			ctx, cancel := requestContext(retry.ctx)
+			existed, _, err = e.store.Remove(ctx, c.Name, Node{Key: n.Key, Token: n.Token, Foreign: n.Foreign}, false)
 			cancel()
 			if err == nil {
-				if stood && n.Detached {
-					ctx, cancel := requestContext(p.ctx)
-					_ = e.store.EndSession(ctx, n.Session) // it was the claim's own
+				if existed && n.Detached {
+					ctx, cancel := requestContext(retry.ctx)
+					_ = e.store.EndSession(ctx, n.Session) // it was the claim's own session
 					cancel()
 				}
 				switch {
-				case stood:
+				case existed:
 					return nil
-				case p.writeUnresolved:
-					return e.checkNotBroken(p, c.Name, n, n.TTL)
+				case retry.writeUnresolved:
+					return e.checkNotBroken(retry, c.Name, n, n.TTL)
 				}
-				return e.whyGone(p.ctx, c.Name, n)
+				return e.whyGone(retry.ctx, c.Name, n)
 			}
-			p.writeUnresolved, tried = true, n
+			retry.writeUnresolved, tried = true, n
 		}
-		if err := p.waitAndRetry(err); err != nil {
+		if err := retry.waitAndRetry(err); err != nil {
 			return err
 		}
 	}
 }
 
-// nodeOfRef is as much of a node as is known of a claim by its id and ref.
+// nodeOfRef is as much of a node as is known from a claim's ID and ref.
 func nodeOfRef(id, r string) Node {
 	key, token, err := parseRef(r)
 	if err != nil {

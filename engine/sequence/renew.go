@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Renew answers for a session's claims by one beat, if the last one is old, and beside it by one read of their nodes for
-// every [MaxRead]: a beat says nothing about a node that an operator has removed or marked.
+// Renew renews the claims of a session with one keep-alive, if the last one is old, and at the same time one read of
+// their nodes per [MaxRead]: a keep-alive says nothing about a node that an operator has removed or marked.
 func (e *Engine) Renew(ctx context.Context, gs []driver.Grant, done func(int, driver.Renewal)) {
 	ctx, stop := e.bindContext(ctx)
 	defer stop()
@@ -27,14 +27,14 @@ func (e *Engine) Renew(ctx context.Context, gs []driver.Grant, done func(int, dr
 	all.Wait()
 }
 
-// dueGrant is a claim of ours whose i-th grant is to be renewed.
+// dueGrant is a claim of this client that is to be renewed, with the index of its grant.
 type dueGrant struct {
 	index int
 	cl    *claim
 }
 
-// groupBySession sorts out the grants that are claims of this client, and notes that they were asked for. What is lost is
-// answered at once, and what is not ours is handed to other.
+// groupBySession finds the grants that are claims of this client, and records that they are wanted. It answers at once
+// for those that are lost, and calls other for those that are not ours or have a session of their own.
 func (e *Engine) groupBySession(gs []driver.Grant, done func(int, driver.Renewal), other func(i int)) map[*session][]dueGrant {
 	groups := map[*session][]dueGrant{}
 	answers := map[int]error{}
@@ -66,23 +66,25 @@ func (e *Engine) groupBySession(gs []driver.Grant, done func(int, driver.Renewal
 	return groups
 }
 
+// renewClaims renews claims of one session.
 func (s *session) renewClaims(ctx context.Context, some []dueGrant, done func(int, driver.Renewal)) {
 	e := s.e
-	at := make([]NodeRef, len(some))
+	refs := make([]NodeRef, len(some))
 	e.mu.Lock()
 	for k, d := range some {
-		at[k] = NodeRef{d.cl.Name, d.cl.node.Key}
+		refs[k] = NodeRef{d.cl.Name, d.cl.node.Key}
 	}
 	e.mu.Unlock()
 	var since driver.Instant
-	var beatErr error
-	var beat sync.WaitGroup
-	beat.Go(func() { since, beatErr = s.retryFreshKeepAlive(ctx) })
-	nodes, start, err := s.retryReadNodes(ctx, at)
-	beat.Wait()
+	var keepAliveErr error
+	var keepAlive sync.WaitGroup
+	keepAlive.Go(func() { since, keepAliveErr = s.retryFreshKeepAlive(ctx) })
+	nodes, start, err := s.retryReadNodes(ctx, refs)
+	keepAlive.Wait()
 	isGone := func(n Node) bool { return n.Token == 0 }
-	if err == nil && beatErr == nil && slices.ContainsFunc(nodes, isGone) { // if it is the session that has ended, that is what there is to tell
-		beatErr = s.keepAlive(ctx)
+	// If a node is gone because the session has ended, that is the reason to report, so ask first.
+	if err == nil && keepAliveErr == nil && slices.ContainsFunc(nodes, isGone) {
+		keepAliveErr = s.keepAlive(ctx)
 	}
 	if e.clock.Since(start) > e.clock.Since(since) {
 		since = start
@@ -90,17 +92,17 @@ func (s *session) renewClaims(ctx context.Context, some []dueGrant, done func(in
 	for k, d := range some {
 		r := driver.Renewal{Since: since, GrantedTTL: s.TTL}
 		switch {
-		case errors.Is(beatErr, ErrSessionExpired):
+		case errors.Is(keepAliveErr, ErrSessionExpired):
 			r.Err = e.markLost(d.cl, driver.LossSessionExpired)
 		case err != nil:
 			r.Err = e.readError(ctx, err)
-		case beatErr != nil && isGone(nodes[k]):
-			r.Err = e.readError(ctx, beatErr)
+		case keepAliveErr != nil && isGone(nodes[k]):
+			r.Err = e.readError(ctx, keepAliveErr)
 		default:
 			if loss := e.updateNode(d.cl, nodes[k], nodes[k].Token != 0); loss != nil {
 				r.Err = loss
-			} else if beatErr != nil {
-				r.Err = e.readError(ctx, beatErr)
+			} else if keepAliveErr != nil {
+				r.Err = e.readError(ctx, keepAliveErr)
 			} else {
 				r.Err = e.extendClaim(d.cl, since)
 			}
@@ -110,8 +112,8 @@ func (s *session) renewClaims(ctx context.Context, some []dueGrant, done func(in
 	}
 }
 
-// extendClaim has the claim stand for its TTL from the start of what has confirmed it, which may have come long after it was asked
-// for, unless it was lost meanwhile.
+// extendClaim extends a claim by its TTL from the start of what has confirmed it, which may be long after the renewal
+// was requested. It returns the loss if the claim was lost meanwhile.
 func (e *Engine) extendClaim(cl *claim, since driver.Instant) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -124,7 +126,7 @@ func (e *Engine) extendClaim(cl *claim, since driver.Instant) error {
 	return nil
 }
 
-// retryFreshKeepAlive is fresh, asked again until there is an answer or ctx ends.
+// retryFreshKeepAlive is freshKeepAlive, repeated until there is a final answer or ctx ends.
 func (s *session) retryFreshKeepAlive(ctx context.Context) (driver.Instant, error) {
 	for {
 		since, err := s.freshKeepAlive(ctx)
@@ -134,12 +136,13 @@ func (s *session) retryFreshKeepAlive(ctx context.Context) (driver.Instant, erro
 	}
 }
 
-// retryReadNodes reads nodes, again until there is an answer or ctx ends, and gives the start of the read that had it.
-func (s *session) retryReadNodes(ctx context.Context, at []NodeRef) ([]Node, driver.Instant, error) {
+// retryReadNodes reads nodes, and tries again until there is a final answer or ctx ends. It returns the start of the
+// read that was answered.
+func (s *session) retryReadNodes(ctx context.Context, refs []NodeRef) ([]Node, driver.Instant, error) {
 	for {
 		bctx, cancel := requestContext(ctx)
 		start := s.e.clock.Now()
-		nodes, err := s.e.store.Read(bctx, at)
+		nodes, err := s.e.store.Read(bctx, refs)
 		cancel()
 		if err == nil || driver.IsFinal(err) || s.e.sleep(ctx, s.TTL/50) != nil {
 			return nodes, start, err
@@ -147,10 +150,10 @@ func (s *session) retryReadNodes(ctx context.Context, at []NodeRef) ([]Node, dri
 	}
 }
 
-// renewElsewhere renews a claim that another client made, or that has a session of its own: it beats the session in that
-// client's stead. Its client removes what it has not renewed itself; so the renewal is written into the node, where that
-// client finds it. Where a session can be beaten by its own client alone nobody else can renew: whether that client
-// still does is not known here.
+// renewElsewhere renews a claim that another client made, or that has a session of its own. It sends the keep-alive for
+// that session. The client that made the claim removes claims that it has not renewed itself, so the renewal is also
+// written into the node, where that client finds it. Where only the client itself can keep its session alive, nobody
+// else can renew the claim: it is not known here whether that client still does.
 func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Renewal {
 	lost := func(why driver.LossCause) driver.Renewal { return driver.Renewal{Err: &driver.LossError{Cause: why}} }
 	start := e.clock.Now()
@@ -178,33 +181,33 @@ func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Rene
 			ttl = min(ttl, promise)
 		}
 		if !n.Detached {
-			note := n.Payload
-			note.Renewed++
+			payload := n.Payload
+			payload.Renewed++
 			bctx, cancel := requestContext(ctx)
-			_, ok, err := e.store.Change(bctx, g.Name, n, note)
+			_, ok, err := e.store.Change(bctx, g.Name, n, payload)
 			cancel()
 			if err != nil {
 				return driver.Renewal{Err: driver.Uncertain(e.readError(ctx, err))}
 			}
 			if !ok {
-				continue // changed meanwhile
+				continue // the node has changed meanwhile
 			}
 		}
 		return driver.Renewal{Since: start, GrantedTTL: ttl, ReleaseRequested: n.ReleaseRequested}
 	}
 }
 
-// findNode gives the node that a ref names, or the one of a claim's id if there is no ref; a zero Node if it does not stand.
-// If both are given both must match.
+// findNode returns the node with this ref, or, if there is no ref, the one of the claim with this ID; if both are
+// given, both must match. It returns a zero Node if there is none.
 func (e *Engine) findNode(ctx context.Context, name, id, r string) (Node, error) {
 	bctx, cancel := requestContext(ctx)
 	defer cancel()
 	if r == "" {
-		look, err := e.store.List(bctx, name, true)
+		snapshot, err := e.store.List(bctx, name, true)
 		if err != nil {
 			return Node{}, e.readError(ctx, err)
 		}
-		for _, n := range look.Nodes {
+		for _, n := range snapshot.Nodes {
 			if !n.Foreign && n.ID == id {
 				return n, nil
 			}

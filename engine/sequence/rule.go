@@ -11,13 +11,13 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The one rule: a node is granted when the weight of all nodes ahead of it, plus its own, fits in the limit. What is
-// here is pure.
+// The one rule: a node is granted when the weight of all nodes ahead of it, plus its own weight, fits in the limit.
+// This file only computes; it makes no requests.
 
-// effectiveWeight is how much of a lock n takes, as seen by a claim of this kind and limit: all of it, if n is not of the same. A
-// foreign client's lock is exclusive, unless the tree knows its kind; it may have no limit of its own then. A claim of
-// another kind is one that is about to leave with ErrMismatch, or one that came when the lock was idle; either way it
-// excludes.
+// effectiveWeight is how much of a lock n takes, as seen by a claim of this kind and limit. That is all of it if n has
+// another kind or limit: such a claim is about to leave with ErrMismatch, or it came when the lock was idle, and both
+// exclude each other. A foreign client's claim is exclusive unless the store knows its kind; then it may have no limit
+// of its own.
 func effectiveWeight(n *Node, kind driver.Kind, limit int64) int64 {
 	if n.Kind != kind || n.Limit != limit && !(n.Foreign && n.Limit == 0) {
 		return limit
@@ -25,8 +25,8 @@ func effectiveWeight(n *Node, kind driver.Kind, limit int64) int64 {
 	return n.Weight
 }
 
-// isGranted reports whether nodes[i] is granted. Once it is it stays so: those ahead become fewer, and heavier only where that
-// leaves room (see Reweigh).
+// isGranted reports whether nodes[i] is granted. Once granted it stays so: the nodes ahead become fewer, and heavier
+// only where that leaves room (see SetWeight).
 func isGranted(nodes []Node, i int) bool {
 	me := &nodes[i]
 	left := me.Limit - me.Weight
@@ -38,8 +38,8 @@ func isGranted(nodes []Node, i int) bool {
 	return true
 }
 
-// kindAndLimit gives kind and limit of a lock: those of the first claim that has them. What only foreign clients hold is a
-// mutex.
+// kindAndLimit returns the kind and limit of a lock: those of the first claim that is not foreign. A lock with only
+// foreign claims is a mutex.
 func kindAndLimit(nodes []Node) (driver.Kind, int64) {
 	for i := range nodes {
 		if !nodes[i].Foreign {
@@ -52,7 +52,8 @@ func kindAndLimit(nodes []Node) (driver.Kind, int64) {
 	return "", 0
 }
 
-// countGranted is how many nodes, from the first on, are granted. Under strict order the first that is not stops all behind.
+// countGranted is how many nodes are granted, counted from the first. The first that is not granted stops all behind
+// it, because the order is strict.
 func countGranted(nodes []Node) int {
 	kind, limit := kindAndLimit(nodes)
 	left := limit
@@ -64,8 +65,8 @@ func countGranted(nodes []Node) int {
 	return len(nodes)
 }
 
-// findOwn finds a claim's own node: by its id, and bound to the claim's own session. One that is left over from an earlier
-// session is not it.
+// findOwn finds a claim's own node by its ID, bound to the claim's present session. A node that is left from an earlier
+// session does not count. It returns -1 if there is none.
 func findOwn(nodes []Node, id, session string) int {
 	for i := range nodes {
 		if n := &nodes[i]; n.ID == id && n.Session == session && !n.Foreign {
@@ -75,12 +76,14 @@ func findOwn(nodes []Node, id, session string) int {
 	return -1
 }
 
-// findBlocker is the key of the node that nodes[i], which does not fit, must wait for; empty where it must watch for the
-// going of any.
+// findBlocker is the key of the node that nodes[i], which is not granted, must watch. It is WatchRemovals (empty) if
+// the claim must notice the removal of any node.
 //
-//   - Who needs the whole lock waits for all ahead: the one before it goes last, or soon enough.
-//   - A reader waits for writers only, the nearest first.
-//   - Of a semaphore's waiters only the first looks at the holders; the others wait until the one before them is let in.
+//   - A claim that needs the whole lock waits for all ahead of it. It watches the one before it, which goes last, or
+//     soon enough.
+//   - A reader waits only for writers, and watches the nearest.
+//   - Of a semaphore's waiters only the first watches the holders. Each of the others waits until the one before it
+//     is admitted.
 func findBlocker(nodes []Node, i int) string {
 	me := &nodes[i]
 	switch {
@@ -98,7 +101,7 @@ func findBlocker(nodes []Node, i int) string {
 	return ""
 }
 
-// mustMarkAdmitted reports whether the one behind nodes[i] waits for it to be let in, and has to be told.
+// mustMarkAdmitted reports whether the claim behind nodes[i] waits for the mark that nodes[i] was admitted.
 func mustMarkAdmitted(nodes []Node, i int) bool {
 	if nodes[i].Kind != driver.KindSemaphore || i+1 >= len(nodes) {
 		return false
@@ -107,8 +110,9 @@ func mustMarkAdmitted(nodes []Node, i int) bool {
 	return !next.Foreign && next.Weight < next.Limit
 }
 
-// checkMismatch is the refusal of a claim of another kind or limit than the lock stands under. Foreign holders make none: whatever comes
-// behind them waits. But those make one whose clients would not wait for the claim in turn.
+// checkMismatch returns an error if the lock has another kind or limit than the claim. Foreign claims are no reason for
+// one: every claim behind them waits. The exception are foreign clients that ignore claims of this kind, and so would
+// not wait for the claim in turn.
 func checkMismatch(nodes []Node, c *driver.Claim) error {
 	for i := range nodes {
 		if n := &nodes[i]; n.KindConflictHint != "" && n.Kind != c.Kind {
@@ -118,13 +122,13 @@ func checkMismatch(nodes []Node, c *driver.Claim) error {
 			if n.Kind == c.Kind && n.Limit == c.Limit {
 				return nil
 			}
-			return fmt.Errorf("%w: it stands as a %s of %d, and a %s of %d was claimed", driver.ErrMismatch, n.Kind, n.Limit, c.Kind, c.Limit)
+			return fmt.Errorf("%w: it is held as a %s of %d, and a %s of %d was claimed", driver.ErrMismatch, n.Kind, n.Limit, c.Kind, c.Limit)
 		}
 	}
 	return nil
 }
 
-// hasRoom reports whether a claim that comes now would be granted at once.
+// hasRoom reports whether a claim that joins now would be granted at once.
 func hasRoom(nodes []Node, c *driver.Claim) bool {
 	left := c.Limit - c.Weight
 	for i := range nodes {
@@ -133,7 +137,7 @@ func hasRoom(nodes []Node, c *driver.Claim) bool {
 	return left >= 0
 }
 
-// exceedsBounds reports whether nodes[i], having just come, stands beyond what a lock may carry.
+// exceedsBounds reports whether nodes[i], which has just joined, is one holder or waiter too many.
 func exceedsBounds(nodes []Node, i int, info driver.Info) bool {
 	if isGranted(nodes, i) {
 		return i >= info.MaxHolders
@@ -147,14 +151,14 @@ func newHeldError(nodes []Node) *driver.HeldError {
 	return &driver.HeldError{Holders: l.Holders, Waiting: len(l.Waiters)}
 }
 
-// describeLock is a look as others see it.
-func describeLock(look Snapshot) driver.Lock {
-	l := driver.Lock{Name: look.Name}
-	l.Kind, l.Limit = kindAndLimit(look.Nodes)
-	n := countGranted(look.Nodes)
+// describeLock turns a snapshot into what Inspect shows. The Revision is a hash of all nodes and versions.
+func describeLock(snapshot Snapshot) driver.Lock {
+	l := driver.Lock{Name: snapshot.Name}
+	l.Kind, l.Limit = kindAndLimit(snapshot.Nodes)
+	n := countGranted(snapshot.Nodes)
 	state := fnv.New128a()
-	for i := range look.Nodes {
-		node := &look.Nodes[i]
+	for i := range snapshot.Nodes {
+		node := &snapshot.Nodes[i]
 		s := ClaimInfoOf(*node, l.Limit)
 		if i < n {
 			l.Holders = append(l.Holders, s)
@@ -169,7 +173,8 @@ func describeLock(look Snapshot) driver.Lock {
 	return l
 }
 
-// ClaimInfoOf is a node as others see it.
+// ClaimInfoOf turns a node into what Inspect shows. The limit is that of the lock, which foreign claims of unknown kind
+// take whole.
 func ClaimInfoOf(n Node, limit int64) driver.ClaimInfo {
 	s := driver.ClaimInfo{
 		Ref: formatRef(n), Owner: n.Owner, Meta: n.Meta, Weight: n.Weight, Token: n.Token, TTL: n.TTL,
@@ -187,9 +192,11 @@ func ClaimInfoOf(n Node, limit int64) driver.ClaimInfo {
 	return s
 }
 
-// formatRef finds a node again from another process.
+// formatRef names a node so that another process can find it again. The token guards against another node with the same
+// key.
 func formatRef(n Node) string { return n.Key + "@" + strconv.FormatInt(n.Token, 16) }
 
+// parseRef is the reverse of formatRef. The error is ErrInvalid.
 func parseRef(r string) (key string, token int64, err error) {
 	at := strings.LastIndexByte(r, '@')
 	if at > 0 {
@@ -197,5 +204,5 @@ func parseRef(r string) (key string, token int64, err error) {
 			return r[:at], token, nil
 		}
 	}
-	return "", 0, fmt.Errorf("%w: %q is no ref of this store", driver.ErrInvalid, r)
+	return "", 0, fmt.Errorf("%w: %q is not a ref of this store", driver.ErrInvalid, r)
 }

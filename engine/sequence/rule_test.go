@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// line makes nodes of a short form: "m" is a mutex, "r" a reader, "w" a writer, "3/5" weighs 3 of a semaphore's 5, "f" is
-// foreign.
+// line makes nodes of a short form: "m" is a mutex, "r" a reader, "w" a writer, "3/5" weighs 3 of a semaphore's 5,
+// "f" is foreign.
 func line(form string) (nodes []Node) {
 	for i, s := range strings.Fields(form) {
 		n := Node{Key: fmt.Sprint(i), Token: int64(i + 1), Session: "s"}
@@ -33,8 +33,8 @@ func line(form string) (nodes []Node) {
 	return nodes
 }
 
-// TestRule: who is granted, whom a waiter waits for (a node's index, or * for the going of any), and who must wake the one
-// behind it.
+// TestRule: who is granted, whom a waiter waits for (a node's index, or * for the going of any), and who must wake
+// the one behind it.
 func TestRule(t *testing.T) {
 	t.Parallel()
 	for form, want := range map[string]struct{ in, blockers, wakes string }{
@@ -83,8 +83,9 @@ func TestRule(t *testing.T) {
 	}
 }
 
-// TestRuleExhaustive: over all lines of up to six claims, what is granted fits in the limit, is a beginning of the line, and
-// stays granted whoever leaves; and whatever lets a waiter in is something that it waits for, or that wakes it.
+// TestRuleExhaustive: over all lines of up to six claims, what is granted fits in the limit, is a beginning of the
+// line, and stays granted whoever leaves; and whatever lets a waiter in is something that it waits for, or that wakes
+// it.
 func TestRuleExhaustive(t *testing.T) {
 	t.Parallel()
 	kinds := map[string][]string{"semaphore": {"1/3", "2/3", "3/3"}, "rw": {"r", "w"}, "mutex": {"m", "f"}, "mixed": {"m", "1/3", "2/3", "f"}}

@@ -8,32 +8,33 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// session is one session of this client. One serves all claims with its TTL; a detached claim has one of its own, which
-// nobody beats but whoever renews that claim.
+// session is one session of this client. One serves all claims with its TTL. A detached claim has one of its own, to
+// which only a process that renews that claim sends keep-alives.
 type session struct {
 	Session
 	e            *Engine
-	requestedTTL time.Duration // the TTL that was asked for
-	forDetached  bool          // serves one detached claim
-	wakeup       chan struct{} // buffered; of its attendant
-	stopped      chan struct{} // closed when it has ended
+	requestedTTL time.Duration // the store may have granted more
+	forDetached  bool          // it serves one detached claim
+	wakeup       chan struct{} // buffered; wakes the janitor
+	stopped      chan struct{} // closed when the session has ended
 
 	// The rest is guarded by the engine's mutex.
-	keepAlives []driver.Instant // starts of the last confirmed beats, from the one that is trusted on
-	inFlight   chan struct{}    // not nil while a beat is under way
-	lastErr    error            // of the last beat
-	expired    bool             // the store says that it is over
+	keepAlives []driver.Instant // starts of the keep-alives that had replies, from the trusted one on
+	inFlight   chan struct{}    // not nil while a keep-alive is under way
+	lastErr    error            // of the last keep-alive
+	expired    bool             // the store has ended it
 	nextNumber int64            // number of the next claim
 	claims     map[*claim]struct{}
 	toCheck    map[*claim]struct{}
 	idleSince  driver.Instant
 
-	// Claims whose nodes are to be watched if they stand for long.
-	olderUnwatched []*claim       // that came before
-	unwatchedSplit driver.Instant // this moment
-	newerUnwatched []*claim       // and after it
+	// Claims whose own nodes are to be watched if they last (see startDueWatches).
+	olderUnwatched []*claim // scheduled before unwatchedSplit
+	unwatchedSplit driver.Instant
+	newerUnwatched []*claim // and since then
 }
 
+// openSession opens a session. It counts from the start of the request.
 func (e *Engine) openSession(ctx context.Context, ttl time.Duration, alone bool) (*session, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()
@@ -46,14 +47,14 @@ func (e *Engine) openSession(ctx context.Context, ttl time.Duration, alone bool)
 		keepAlives: []driver.Instant{start}, claims: map[*claim]struct{}{}, toCheck: map[*claim]struct{}{}, idleSince: e.clock.Now()}, nil
 }
 
-// sessionOpening is a session that is being opened, for all callers at one time.
+// sessionOpening is the request that opens a session, shared by all callers that wait for it.
 type sessionOpening struct {
 	done chan struct{}
 	err  error
 }
 
-// bindSession binds a claim to a living session, which it opens if there is none. The opening has its own time: a caller that
-// gives up does not spoil it for the others.
+// bindSession binds a claim to a live session, which it opens if there is none. The opening has a time limit of its
+// own, so that a caller that gives up does not end it for the others.
 func (e *Engine) bindSession(ctx context.Context, cl *claim) (*session, error) {
 	for {
 		e.mu.Lock()
@@ -89,6 +90,7 @@ func (e *Engine) bindSession(ctx context.Context, cl *claim) (*session, error) {
 	}
 }
 
+// openSharedSession opens a session for all claims with a TTL, and starts its two goroutines.
 func (e *Engine) openSharedSession(ttl time.Duration, o *sessionOpening) {
 	s, err := e.openSession(e.life, ttl, false)
 	e.mu.Lock()
@@ -121,7 +123,8 @@ func (s *session) bindClaim(cl *claim) {
 	s.claims[cl] = struct{}{}
 }
 
-// forgetExpiredDetachedLocked forgets detached claims that have ended by themselves. Who made them may never release them.
+// forgetExpiredDetachedLocked forgets detached claims that have expired. The process that made them may never release
+// them. Called with mu held.
 func (e *Engine) forgetExpiredDetachedLocked() {
 	for _, cl := range e.claims {
 		if s := cl.session; s != nil && s.forDetached && !cl.isBusy() && e.clock.SinceAtLeast(cl.lastWanted) > 2*s.TTL {
@@ -132,9 +135,13 @@ func (e *Engine) forgetExpiredDetachedLocked() {
 
 func (s *session) wakeJanitor() { wakeOne(s.wakeup) }
 
-// trustedSince is the start of the beat from which the store surely counts. Called with mu held.
+// trustedSince is the start of the newest keep-alive from which the store is known to count. Called with mu held.
 func (s *session) trustedSince() driver.Instant { return s.keepAlives[0] }
 
+// noteKeepAlive records a keep-alive that had its reply. Called with mu held.
+//
+// An earlier one is known to have reached the server that ends sessions once this one was sent at least ConfirmDelay
+// after it. So the newest such one becomes the trusted one, and those before it are dropped.
 func (s *session) noteKeepAlive(start driver.Instant) {
 	s.keepAlives = append(s.keepAlives, start)
 	for len(s.keepAlives) > 1 && start.Monotonic-s.keepAlives[1].Monotonic >= s.ConfirmDelay {
@@ -142,10 +149,11 @@ func (s *session) noteKeepAlive(start driver.Instant) {
 	}
 }
 
-// lastKeepAlive is the start of the last confirmed beat. Called with mu held.
+// lastKeepAlive is the start of the last keep-alive that had its reply. Called with mu held.
 func (s *session) lastKeepAlive() driver.Instant { return s.keepAlives[len(s.keepAlives)-1] }
 
-// keepAliveInterval is the time between two beats. Where trust lags behind, they are as close as they can be, so that it is never far behind.
+// keepAliveInterval is the time between two keep-alives. With a ConfirmDelay they are sent as often as that allows, so
+// that the trusted one is never much older than the last.
 func (s *session) keepAliveInterval() time.Duration {
 	if s.ConfirmDelay > 0 {
 		return s.ConfirmDelay
@@ -153,15 +161,16 @@ func (s *session) keepAliveInterval() time.Duration {
 	return s.TTL / 3
 }
 
-// isStale reports whether the session's last confirmation is too old to be answered with.
+// isStale reports whether the session's trusted keep-alive is too old for a new grant.
 func (s *session) isStale() bool {
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
 	return s.e.clock.Since(s.trustedSince()) > s.TTL/6
 }
 
-// freshKeepAlive gives the start of a trusted beat that is no older at the call than a sixth of the TTL, and sends one, or as many as it
-// takes, if there is none. How long they take is no matter: from a store that is slow, none may be so young when it is trusted.
+// freshKeepAlive returns the start of a trusted keep-alive that was at most a sixth of the TTL old when it was called.
+// If there is none, it sends one, or as many as it takes. The time they take does not count: on a slow store, none
+// might be that young by the time it is trusted.
 func (s *session) freshKeepAlive(ctx context.Context) (driver.Instant, error) {
 	called := s.e.clock.Now()
 	for {
@@ -175,7 +184,7 @@ func (s *session) freshKeepAlive(ctx context.Context) (driver.Instant, error) {
 		case called.Since(at) <= s.TTL/6:
 			return at, nil
 		}
-		if early > 0 { // a beat now would not prove the last one
+		if early > 0 { // a keep-alive sent now would not confirm the last one
 			if err := s.e.sleep(ctx, early); err != nil {
 				return at, err
 			}
@@ -186,8 +195,8 @@ func (s *session) freshKeepAlive(ctx context.Context) (driver.Instant, error) {
 	}
 }
 
-// keepAlive sends one beat and waits for its answer; callers at one time share one. It has its own time: a caller that gives up
-// does not spoil it for the others.
+// keepAlive sends one keep-alive and waits for its reply. Calls at the same time share one request, which has a time
+// limit of its own, so that a caller that gives up does not end it for the others.
 func (s *session) keepAlive(ctx context.Context) error {
 	e := s.e
 	e.mu.Lock()
@@ -195,11 +204,11 @@ func (s *session) keepAlive(ctx context.Context) error {
 		e.mu.Unlock()
 		return ErrSessionExpired
 	}
-	flying := s.inFlight
-	if flying == nil {
-		flying = make(chan struct{})
-		s.inFlight = flying
-		if !e.startGoroutineLocked(func() { s.sendKeepAlive(flying) }) {
+	inFlight := s.inFlight
+	if inFlight == nil {
+		inFlight = make(chan struct{})
+		s.inFlight = inFlight
+		if !e.startGoroutineLocked(func() { s.sendKeepAlive(inFlight) }) {
 			s.inFlight = nil
 			e.mu.Unlock()
 			return driver.ErrClosed
@@ -207,7 +216,7 @@ func (s *session) keepAlive(ctx context.Context) error {
 	}
 	e.mu.Unlock()
 	select {
-	case <-flying:
+	case <-inFlight:
 	case <-ctx.Done():
 		return e.contextError(ctx)
 	}
@@ -216,9 +225,10 @@ func (s *session) keepAlive(ctx context.Context) error {
 	return s.lastErr
 }
 
-func (s *session) sendKeepAlive(flying chan struct{}) {
+// sendKeepAlive sends the request for keepAlive, and closes inFlight when its result is recorded.
+func (s *session) sendKeepAlive(inFlight chan struct{}) {
 	e := s.e
-	// Short enough that another server can be asked before a holder has to stop believing.
+	// Short enough that another server can be asked before holders have to give up their locks.
 	ctx, cancel := context.WithTimeout(e.life, min(requestTimeout, max(s.TTL/6, 250*time.Millisecond)))
 	defer cancel()
 	start := e.clock.Now()
@@ -236,20 +246,21 @@ func (s *session) sendKeepAlive(flying chan struct{}) {
 	if errors.Is(err, ErrSessionExpired) {
 		s.markExpired()
 	}
-	close(flying)
-	if lowered && e.sleep(e.life, promise) == nil { // until then it stands, so that its holders have the time to hear of it
+	close(inFlight)
+	if lowered && e.sleep(e.life, promise) == nil { // until then its nodes stay, so that the holders can be notified first
 		e.endSession(s.ID)
 	}
 }
 
-// endSession ends a session with its nodes, if the store can be reached; else its TTL ends it.
+// endSession ends a session and its nodes. If the store cannot be reached, the session expires.
 func (e *Engine) endSession(id string) {
 	ctx, cancel := requestContext(e.life)
 	defer cancel()
 	_ = e.store.EndSession(ctx, id)
 }
 
-// markExpired takes in that the store has ended the session, or keeps it for less than its claims were told. They are all lost.
+// markExpired is called when the store has ended the session, or keeps it for less time than its claims were promised.
+// They are all lost.
 func (s *session) markExpired() {
 	e := s.e
 	e.mu.Lock()
@@ -266,6 +277,7 @@ func (s *session) markExpired() {
 	}
 }
 
+// endLocked stops the session's goroutines, and makes sure that no new claim is bound to it. Called with mu held.
 func (s *session) endLocked() {
 	s.expired = true
 	if s.e.sessions[s.requestedTTL] == s {
@@ -274,13 +286,17 @@ func (s *session) endLocked() {
 	close(s.stopped)
 }
 
-// keepAliveLoop beats a session at its pace, and ends it when nothing has stood under it for a TTL. It waits for nothing else: a
-// request that gets no answer must not keep it from the next beat.
+// keepAliveLoop sends the session's keep-alives at their interval, and ends a session that had no claims for its TTL.
+// It does nothing else: a request that gets no answer must not delay the next keep-alive.
+//
+// The client's renewer calls Renew in a rhythm of its own, but only for leases. A waiter has none, and neither has a
+// session that is idle between two claims; both need keep-alives all the same. When a renewal and this loop are due at
+// the same time they share one request (see keepAlive), and a renewal that comes soon after a keep-alive sends none.
 func (s *session) keepAliveLoop() {
 	e := s.e
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var retry time.Duration // from one beat that failed to the next
+	var retry time.Duration // after a keep-alive that failed
 	for {
 		select {
 		case <-timer.C:

@@ -28,8 +28,8 @@ func permits(name string, limit, weight int64) driver.Claim {
 	return c
 }
 
-// TestExpiredWaiter: a waiter whose session the store has ended, since its process was stopped or the store was silent, goes
-// on waiting, behind those who came before it was back.
+// TestExpiredWaiter: a waiter whose session the store has ended, since its process was stopped or the store was
+// silent, goes on waiting, behind those who came before it was back.
 func TestExpiredWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -71,8 +71,8 @@ func TestExpiredWaiter(t *testing.T) {
 	})
 }
 
-// TestSilentStore: a store that is silent for less than a waiter's patience ends no wait, though it has ended the session
-// when it speaks again; and one that is silent for longer ends it as a store that cannot be reached.
+// TestSilentStore: a store that is silent for less than a waiter's patience ends no wait, though it has ended the
+// session when it speaks again; and one that is silent for longer ends it as a store that cannot be reached.
 func TestSilentStore(t *testing.T) {
 	for _, long := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -113,8 +113,8 @@ func TestSilentStore(t *testing.T) {
 	}
 }
 
-// TestGivenUpAsSessionEnds: a wait whose context ends as its session does is told the end of its context, for whom it was in vain,
-// and nothing of a loss: so the client that made the claim sees to what may be left of it.
+// TestGivenUpAsSessionEnds: a wait whose context ends as its session does is told the end of its context, for whom it
+// was in vain, and nothing of a loss: so the client that made the claim sees to what may be left of it.
 func TestGivenUpAsSessionEnds(t *testing.T) {
 	for range 20 { // which of the two is seen first is not certain
 		synctest.Test(t, func(t *testing.T) {
@@ -148,8 +148,8 @@ func TestGivenUpAsSessionEnds(t *testing.T) {
 	}
 }
 
-// TestSilentRead: a read that gets no answer does not keep the session from its beats, though nobody but a waiter stands
-// under it, for whom nobody else asks for one.
+// TestSilentRead: a read that gets no answer does not keep the session from its beats, though nobody but a waiter
+// stands under it, for whom nobody else asks for one.
 func TestSilentRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -188,8 +188,8 @@ func TestSilentRead(t *testing.T) {
 	})
 }
 
-// TestLateFault: a request that fails after a long wait is asked again, though the store's last answer is older than the
-// claim's patience: what counts is the time since the first failure.
+// TestLateFault: a request that fails after a long wait is asked again, though the store's last answer is older than
+// the claim's patience: what counts is the time since the first failure.
 func TestLateFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -258,8 +258,8 @@ func TestReadsOnly(t *testing.T) {
 	})
 }
 
-// TestSilentElsewhere: a renewal of another client's claim that gets no answer is told as an unknown outcome, and not as an end of
-// the caller's context, which goes on.
+// TestSilentElsewhere: a renewal of another client's claim that gets no answer is told as an unknown outcome, and not
+// as an end of the caller's context, which goes on.
 func TestSilentElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -282,8 +282,8 @@ func TestSilentElsewhere(t *testing.T) {
 	})
 }
 
-// TestLetInTogether: limit 2, a holder of 2, two waiters of 1, each of a client of its own: a release lets in both, at once,
-// though only the first of them looks at the holder.
+// TestLetInTogether: limit 2, a holder of 2, two waiters of 1, each of a client of its own: a release lets in both,
+// at once, though only the first of them looks at the holder.
 func TestLetInTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -345,8 +345,8 @@ func TestWithoutWatches(t *testing.T) {
 	})
 }
 
-// TestLateAddOfDetached: an add that had no answer, and was repeated, cannot take effect when the claim has been detached
-// and is over. Nobody would remove that node while its session lives.
+// TestLateAddOfDetached: an add that had no answer, and was repeated, cannot take effect when the claim has been
+// detached and is over. Nobody would remove that node while its session lives.
 func TestLateAddOfDetached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -375,8 +375,8 @@ func TestLateAddOfDetached(t *testing.T) {
 	})
 }
 
-// TestLandsBesideCheck: a claim that is given up while its add is on its way, just after its first session was found to be
-// over, is not taken for removed when the add lands; so it is removed, though the first try of that gets lost.
+// TestLandsBesideCheck: a claim that is given up while its add is on its way, just after its first session was found
+// to be over, is not taken for removed when the add lands; so it is removed, though the first try of that gets lost.
 func TestLandsBesideCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -426,8 +426,8 @@ func TestLandsBesideCheck(t *testing.T) {
 	})
 }
 
-// TestRefusedWakes: a claim of the same client that is taken back, since it came too late for a full line, wakes the one
-// behind it at once.
+// TestRefusedWakes: a claim of the same client that is taken back, since it came too late for a full line, wakes the
+// one behind it at once.
 func TestRefusedWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -543,8 +543,8 @@ func (l lagging) OpenSession(ctx context.Context, ttl time.Duration) (sequence.S
 	return s, err
 }
 
-// TestLag: where trust lags behind, no grant or renewal counts from a beat that another one has not followed for so long,
-// and none from one that is older than a sixth of the TTL.
+// TestLag: where trust lags behind, no grant or renewal counts from a beat that another one has not followed for so
+// long, and none from one that is older than a sixth of the TTL.
 func TestLag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, lag = 30 * time.Second, 2 * time.Second
@@ -604,8 +604,8 @@ func TestHeldByNobody(t *testing.T) {
 	})
 }
 
-// TestLagFarAway: where trust lags behind, a store that answers each beat in time, if only just, lets its claims in and renews
-// them; what it confirms counts from when the call began, or later.
+// TestLagFarAway: where trust lags behind, a store that answers each beat in time, if only just, lets its claims in
+// and renews them; what it confirms counts from when the call began, or later.
 func TestLagFarAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, trip = 10 * time.Second, 1200 * time.Millisecond
@@ -646,8 +646,8 @@ func TestLagFarAway(t *testing.T) {
 	})
 }
 
-// TestLateRenewal: a claim whose renewal took its time to be answered stands for its TTL from what that said, and not only from
-// when it was asked for.
+// TestLateRenewal: a claim whose renewal took its time to be answered stands for its TTL from what that said, and not
+// only from when it was asked for.
 func TestLateRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, cut = 9 * time.Second, 2500 * time.Millisecond
@@ -683,8 +683,8 @@ func TestLateRenewal(t *testing.T) {
 	})
 }
 
-// TestDetachedWaiter: a claim that nobody is to be behind waits for longer than its TTL all the same, and ends by that when it
-// has been granted.
+// TestDetachedWaiter: a claim that nobody is to be behind waits for longer than its TTL all the same, and ends by
+// that when it has been granted.
 func TestDetachedWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, held = 5 * time.Second, time.Minute

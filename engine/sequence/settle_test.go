@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// TestDeniedAfterUnknown: an acquire that is denied after an add without an answer says that the claim may stand, so that its
-// client gives it back; and that leaves nothing.
+// TestDeniedAfterUnknown: an acquire that is denied after an add without an answer says that the claim may stand, so
+// that its client gives it back; and that leaves nothing.
 func TestDeniedAfterUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -43,8 +43,8 @@ func TestDeniedAfterUnknown(t *testing.T) {
 	})
 }
 
-// TestDetachAfterSessionEnded: where the session that a claim is to be moved to has ended before the move came through, the claim
-// is moved to another.
+// TestDetachAfterSessionEnded: where the session that a claim is to be moved to has ended before the move came
+// through, the claim is moved to another.
 func TestDetachAfterSessionEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -73,8 +73,8 @@ func TestDetachAfterSessionEnded(t *testing.T) {
 	})
 }
 
-// TestAskedAgainWakesNext: a semaphore's claim that stood in line from an earlier call, and is let in at its first look, tells
-// the next in line, which watches it.
+// TestAskedAgainWakesNext: a semaphore's claim that stood in line from an earlier call, and is let in at its first
+// look, tells the next in line, which watches it.
 func TestAskedAgainWakesNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -121,7 +121,8 @@ func (b *busy) ChangeAmong(ctx context.Context, name string, n sequence.Node, no
 	return n, false, nil
 }
 
-// TestUpgradeAmongMany: an upgrade that is refused again and again, since others have come each time, ends as one beside others, soon.
+// TestUpgradeAmongMany: an upgrade that is refused again and again, since others have come each time, ends as one
+// beside others, soon.
 func TestUpgradeAmongMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		link := &busy{Link: memtree.Link{Server: memtree.New()}}

@@ -83,8 +83,8 @@ func (l lax) Add(ctx context.Context, name string, s sequence.Session, number in
 	return l.Link.Add(ctx, name, s, number, note, sequence.AddAlways)
 }
 
-// TestTryNotTakenBack: a try that came to stand behind a holder, and cannot be taken back in time, is not said to be refused: it
-// stands until it is released.
+// TestTryNotTakenBack: a try that came to stand behind a holder, and cannot be taken back in time, is not said to be
+// refused: it stands until it is released.
 func TestTryNotTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -115,8 +115,8 @@ func TestTryNotTakenBack(t *testing.T) {
 	})
 }
 
-// TestTryTakenBackByTheSession: a try whose first request had no answer, and whose session is over by the time it is taken back,
-// is refused as any other: its node went with the session.
+// TestTryTakenBackByTheSession: a try whose first request had no answer, and whose session is over by the time it is
+// taken back, is refused as any other: its node went with the session.
 func TestTryTakenBackByTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()

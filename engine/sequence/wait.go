@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// shareSnapshot gives a look to those of this client's waiting claims that it shows in a place that fits: it was made by this
-// client while they stood.
+// shareSnapshot gives a snapshot to those waiting claims of this client that are granted in it. They can rely on it as
+// on one of their own: this process read it while they were waiting.
 func (e *Engine) shareSnapshot(seen timedSnapshot, but *claim) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -22,30 +22,31 @@ func (e *Engine) shareSnapshot(seen timedSnapshot, but *claim) {
 		if _, waits := e.waiting[seen.Name][cl]; waits && isGranted(seen.Nodes, i) {
 			select {
 			case cl.turn.snapshots <- seen:
-				cl.turn.blockedBy = "" // nothing is, any more
+				cl.turn.blockedBy = "" // it is not blocked any more
 			default:
 			}
 		}
 	}
 }
 
-// Polls behind the watches: a watch that was lost in silence costs this long at most.
+// The time between two reads without a watch event is random within these limits. A watch that was lost without notice
+// delays a waiter by no more.
 const (
 	minPoll = 2 * time.Second
 	maxPoll = 5 * time.Second
 )
 
-// waitForTurn returns the look by which the claim is granted.
+// waitForTurn returns the snapshot by which the claim is granted.
 func (a *acquisition) waitForTurn(s *session, seen timedSnapshot) (timedSnapshot, error) {
 	e, cl := a.e, a.cl
 	i := findOwn(seen.Nodes, cl.ID, s.ID)
 	if isGranted(seen.Nodes, i) {
-		if mustMarkAdmitted(seen.Nodes, i) { // it stood in line from an earlier call
+		if mustMarkAdmitted(seen.Nodes, i) { // an earlier call brought it into line
 			e.markAdmitted(cl)
 		}
 		return seen, nil
 	}
-	if !cl.Wait { // it stands in line from an earlier call
+	if !cl.Wait { // an earlier call, which did wait, brought it into line
 		if err := a.removeOwnNode(s); err != nil {
 			return seen, err
 		}
@@ -76,7 +77,7 @@ func (a *acquisition) waitForTurn(s *session, seen timedSnapshot) (timedSnapshot
 	}
 }
 
-// addWaiter makes the claim one to whom looks are given.
+// addWaiter registers the claim as one that can be given snapshots, until remove is called.
 func (e *Engine) addWaiter(cl *claim) (rise func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -87,7 +88,7 @@ func (e *Engine) addWaiter(cl *claim) (rise func()) {
 	}
 	all[cl] = struct{}{}
 	select {
-	case <-cl.turn.snapshots: // from an earlier wait
+	case <-cl.turn.snapshots: // left from an earlier wait
 	default:
 	}
 	return func() {
@@ -100,8 +101,9 @@ func (e *Engine) addWaiter(cl *claim) (rise func()) {
 	}
 }
 
-// watchBlocker watches the node in the way, and stops watching another. What is a claim of this client's is not watched: it is
-// known when that goes.
+// watchBlocker watches the node that the claim waits for, and ends the watch of an earlier one. If that node is a claim
+// of the same session it needs no watch, because this process knows when the claim goes. A semaphore's waiter needs one
+// even then, since it also waits for the mark that the claim ahead was admitted.
 func (a *acquisition) watchBlocker(seen timedSnapshot, key string) {
 	e, cl := a.e, a.cl
 	k := slices.IndexFunc(seen.Nodes, func(n Node) bool { return n.Key == key && !n.Foreign && n.Session == cl.session.ID })
@@ -133,8 +135,9 @@ func (a *acquisition) stopWatching() {
 	a.stopWatch, a.isWatching = nil, false
 }
 
-// awaitSnapshot waits until something may have changed, and looks. Many readers wait for one writer, and are woken together: if one of
-// them looks already, the others wait for what it sees, and look for themselves only if that does not let them in.
+// awaitSnapshot waits until the line may have changed, and returns a new snapshot of it. Many readers wait for one
+// writer, and wake up together. If one of them is reading the line, the others wait for its snapshot, and read for
+// themselves only if they are not granted in it.
 func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSnapshot, error) {
 	e, cl := a.e, a.cl
 	select {
@@ -151,7 +154,7 @@ func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSna
 	if loss != nil {
 		return timedSnapshot{}, loss
 	}
-	if s.forDetached { // nobody else beats it; if it is over, the look tells
+	if s.forDetached { // nothing else keeps this session alive; if it has expired, the next read shows that
 		_, _ = s.freshKeepAlive(a.ctx)
 	}
 	if looking != nil {
@@ -169,7 +172,8 @@ func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSna
 	return a.readLine(s)
 }
 
-// markAdmitted marks the claim's node as let in, so that the next in line looks for itself.
+// markAdmitted marks the claim's node as admitted, in the background. The semaphore's next waiter watches for this
+// mark, and reads the line when it comes. If the mark cannot be written, the next waiter finds out by polling.
 func (e *Engine) markAdmitted(cl *claim) {
 	e.startGoroutine(func() {
 		ctx, cancel := requestContext(e.life)
@@ -181,9 +185,9 @@ func (e *Engine) markAdmitted(cl *claim) {
 			if left || n.Admitted {
 				return
 			}
-			note := n.Payload
-			note.Admitted = true
-			now, ok, err := e.store.Change(ctx, cl.Name, n, note)
+			payload := n.Payload
+			payload.Admitted = true
+			now, ok, err := e.store.Change(ctx, cl.Name, n, payload)
 			if err == nil && ok {
 				_ = e.updateNodeUnder(n.Key, cl, now)
 				return
@@ -191,10 +195,10 @@ func (e *Engine) markAdmitted(cl *claim) {
 			if err == nil {
 				nodes, err := e.store.Read(ctx, []NodeRef{{cl.Name, n.Key}})
 				if err == nil && nodes[0].Token == 0 {
-					e.requestCheck(cl) // and its session may be over, which has to be asked for
+					e.requestCheck(cl) // or its session has expired; the check asks
 				}
 				if err != nil || nodes[0].Token == 0 || e.updateNodeUnder(n.Key, cl, nodes[0]) != nil {
-					return // whoever is next polls
+					return // the next waiter polls
 				}
 			}
 		}

@@ -42,8 +42,8 @@ func (w *walker) Walk(ctx context.Context, _ string) iter.Seq2[Snapshot, error] 
 	}
 }
 
-// A listing ends when the store has said nothing for long, and not because it has much to go through, or because whoever reads
-// it takes his time.
+// A listing ends when the store has said nothing for long, and not because it has much to go through, or because
+// whoever reads it takes his time.
 func TestLongList(t *testing.T) {
 	for what, c := range map[string]struct {
 		walker

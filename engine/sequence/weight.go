@@ -10,12 +10,12 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// SetWeight is one look and one write. Only a read-write lock's claims change their weight: what a semaphore's waiters watch
-// for is that a claim goes.
+// SetWeight is one read of the line and one write. Only claims on a read-write lock can change their weight: a
+// semaphore's waiters wait for claims to go, and would not notice a change.
 //
-// A place that fits stays so, on which all looks rely, although one ahead grows heavier: more weight is written only if
-// the lock stands as it was looked at, as far as the first claim that is not let in. So nobody is let in beside it, and
-// whoever comes later sees the new weight.
+// A granted claim must stay granted, since every snapshot relies on it, even when a claim ahead grows heavier. So more
+// weight is written only if the line is unchanged up to the first claim that is not granted. Then nobody was granted
+// meanwhile, and every claim that comes later sees the new weight.
 func (e *Engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
 	switch {
 	case e.weightChanger == nil || g.Kind != driver.KindRW:
@@ -25,62 +25,63 @@ func (e *Engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) er
 	}
 	ctx, stop := e.bindContext(ctx)
 	defer stop()
-	p := e.newRetryLoop(ctx, driver.UnreachableTimeout(g.GrantedTTL))
+	retry := e.newRetryLoop(ctx, driver.UnreachableTimeout(g.GrantedTTL))
 	for tries := 1; ; tries++ {
-		over, err := e.trySetWeight(p, g, weight, tries >= maxOvertaken)
-		if over {
+		done, err := e.trySetWeight(retry, g, weight, tries >= maxOvertaken)
+		if done {
 			return err
 		}
-		if err == nil { // the lock has changed meanwhile
-			p.noteAnswer()
+		if err == nil { // the line has changed meanwhile
+			retry.noteAnswer()
 			if err := e.sleep(ctx, rand.N(time.Millisecond<<tries)); err != nil {
 				return driver.Uncertain(err)
 			}
 			continue
 		}
-		if err := p.waitAndRetry(err); err != nil {
+		if err := retry.waitAndRetry(err); err != nil {
 			return err
 		}
 	}
 }
 
-// trySetWeight is one try. Not over and without an error, it is to be made again, unless it is the last: where others come all the
-// time, faster than a look and a write can follow each other, nobody can tell that the lock is free of them.
-func (e *Engine) trySetWeight(p *retryLoop, g driver.Grant, weight int64, last bool) (over bool, err error) {
-	ctx, cancel := requestContext(p.ctx)
+// trySetWeight is one try. If it is not done and returns no error, the line has changed, and SetWeight tries again. The
+// last try gives up instead: where other claims join faster than a read and a write can follow each other, no client
+// can know that there is room.
+func (e *Engine) trySetWeight(retry *retryLoop, g driver.Grant, weight int64, last bool) (done bool, err error) {
+	ctx, cancel := requestContext(retry.ctx)
 	defer cancel()
-	look, err := e.store.List(ctx, g.Name, true)
+	snapshot, err := e.store.List(ctx, g.Name, true)
 	if err != nil {
-		return false, e.readError(p.ctx, err)
+		return false, e.readError(retry.ctx, err)
 	}
-	i := slices.IndexFunc(look.Nodes, func(n Node) bool { return n.ID == g.ID && n.Token == g.Token && !n.Foreign })
+	i := slices.IndexFunc(snapshot.Nodes, func(n Node) bool { return n.ID == g.ID && n.Token == g.Token && !n.Foreign })
 	switch {
 	case i < 0:
 		return true, &driver.LossError{Cause: driver.LossGone}
-	case look.Nodes[i].Broken:
+	case snapshot.Nodes[i].Broken:
 		return true, &driver.LossError{Cause: driver.LossBroken}
-	case look.Nodes[i].Weight == weight && !e.isWeightUnresolved(g.ID):
+	case snapshot.Nodes[i].Weight == weight && !e.isWeightUnresolved(g.ID):
 		return true, nil
 	}
-	n, let := look.Nodes[i], countGranted(look.Nodes)
-	note := n.Payload
-	note.Weight = weight
+	n, grantedCount := snapshot.Nodes[i], countGranted(snapshot.Nodes)
+	payload := n.Payload
+	payload.Weight = weight
 	var now Node
 	var ok bool
 	if weight <= n.Weight {
 		e.setWeightResolved(g.ID, false)
-		now, ok, err = e.store.Change(ctx, g.Name, n, note)
+		now, ok, err = e.store.Change(ctx, g.Name, n, payload)
 	} else {
-		left := n.Limit - weight + n.Weight
-		for k := range look.Nodes[:let] {
-			left -= effectiveWeight(&look.Nodes[k], n.Kind, n.Limit)
+		room := n.Limit - weight + n.Weight
+		for k := range snapshot.Nodes[:grantedCount] {
+			room -= effectiveWeight(&snapshot.Nodes[k], n.Kind, n.Limit)
 		}
-		others := slices.Delete(slices.Clone(look.Nodes), i, i+1)
-		if left < 0 {
+		others := slices.Delete(slices.Clone(snapshot.Nodes), i, i+1)
+		if room < 0 {
 			return true, newHeldError(others)
 		}
 		e.setWeightResolved(g.ID, false)
-		now, ok, err = e.weightChanger.ChangeAmong(ctx, g.Name, n, note, look.Nodes[:min(let+1, len(look.Nodes))], look.Revision)
+		now, ok, err = e.weightChanger.ChangeAmong(ctx, g.Name, n, payload, snapshot.Nodes[:min(grantedCount+1, len(snapshot.Nodes))], snapshot.Revision)
 		if err == nil && !ok && last {
 			e.setWeightResolved(g.ID, true)
 			return true, newHeldError(others)
@@ -96,8 +97,9 @@ func (e *Engine) trySetWeight(p *retryLoop, g driver.Grant, weight int64, last b
 	return ok, nil
 }
 
-// isWeightUnresolved reports whether the outcome of an earlier change of a claim's weight is not known. It may yet take effect, so
-// another change must go ahead of it even where the weight is the one that is wanted.
+// isWeightUnresolved reports whether an earlier change of the claim's weight got no reply. It may still take effect, so
+// another change must be written before anything relies on the weight, even if the weight is the wanted one: the
+// earlier change then fails on the node's version.
 func (e *Engine) isWeightUnresolved(id string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -105,6 +107,7 @@ func (e *Engine) isWeightUnresolved(id string) bool {
 	return cl != nil && cl.weightUnresolved
 }
 
+// setWeightResolved records whether the outcome of a change of the claim's weight is known.
 func (e *Engine) setWeightResolved(id string, settled bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -113,7 +116,7 @@ func (e *Engine) setWeightResolved(id string, settled bool) {
 	}
 }
 
-// updateWeight takes in the new weight, and has those of this client look again that wait for the claim.
+// updateWeight records the claim's new weight, and wakes the waiters of this client that wait for the claim.
 func (e *Engine) updateWeight(id string, now Node) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -18,8 +18,9 @@ func readWrite(name string, weight int64) driver.Claim {
 	return c
 }
 
-// TestUpgradeRaces: a reader that looks and finds itself alone does not become a writer if, before it has written, another
-// reader comes, or one is let in because a waiting writer between them gives up. It looks again, and is refused.
+// TestUpgradeRaces: a reader that looks and finds itself alone does not become a writer if, before it has written,
+// another reader comes, or one is let in because a waiting writer between them gives up. It looks again, and is
+// refused.
 func TestUpgradeRaces(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, e *sequence.Engine) (meanwhile func()){
 		"a newcomer": func(t *testing.T, e *sequence.Engine) func() {
@@ -77,8 +78,8 @@ func TestUpgradeRaces(t *testing.T) {
 	}
 }
 
-// TestLateUpgrade: an upgrade that had no answer cannot take effect after a later downgrade has succeeded, which would keep
-// readers out for nothing.
+// TestLateUpgrade: an upgrade that had no answer cannot take effect after a later downgrade has succeeded, which
+// would keep readers out for nothing.
 func TestLateUpgrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()

@@ -1,0 +1,109 @@
+package sequence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// requestContext limits ctx to the time for one request.
+func requestContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, requestTimeout)
+}
+
+// retryLoop decides whether a failed request is tried again. It ends the loop on an error that another try cannot
+// mend, when the context or the store ends, and when the store has not answered for unreachableTimeout. Between tries
+// it backs off.
+type retryLoop struct {
+	e                  *Engine
+	ctx                context.Context
+	unreachableTimeout time.Duration
+	startedAt          driver.Instant // when the call began
+	outage             driver.Outage
+	failures           int  // in a row
+	writeUnresolved    bool // a write of this call had an unknown outcome
+}
+
+func (e *Engine) newRetryLoop(ctx context.Context, limit time.Duration) *retryLoop {
+	return &retryLoop{e: e, ctx: ctx, unreachableTimeout: limit, startedAt: e.clock.Now()}
+}
+
+// noteAnswer is called when the store has answered every request of one try. One of several is not enough: a store that
+// answers reads but not writes counts as unreachable.
+func (retry *retryLoop) noteAnswer() {
+	retry.outage.RequestAnswered()
+	retry.failures = 0
+}
+
+// noteFailure is called when a request has failed. It reports whether the store counts as unreachable now.
+func (retry *retryLoop) noteFailure() bool {
+	retry.failures++
+	return retry.outage.RequestFailed(retry.e.clock, retry.unreachableTimeout)
+}
+
+// waitAndRetry waits before the next try and returns nil, or returns the error with which the call ends. That is
+// ErrUncertain if the outcome of the last request is not known.
+func (retry *retryLoop) waitAndRetry(err error) error {
+	switch {
+	case retry.e.life.Err() != nil:
+		return driver.ErrClosed
+	case driver.IsFinal(err):
+		return err
+	case retry.ctx.Err() != nil:
+		return driver.Uncertain(retry.ctx.Err())
+	case retry.noteFailure():
+		return driver.Uncertain(hideContextError(err))
+	}
+	if e := retry.e.sleep(retry.ctx, rand.N(10*time.Millisecond<<min(retry.failures, 6))); e != nil {
+		return driver.Uncertain(e)
+	}
+	return nil
+}
+
+// sleep waits for d, or returns an error when ctx or the store ends.
+func (e *Engine) sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-e.life.Done():
+		return driver.ErrClosed
+	case <-ctx.Done():
+		return e.contextError(ctx)
+	}
+}
+
+// contextError is the error of a call whose context has ended.
+func (e *Engine) contextError(ctx context.Context) error {
+	if e.life.Err() != nil {
+		return driver.ErrClosed
+	}
+	return ctx.Err()
+}
+
+// readError turns the error of a read into the one that the call returns.
+func (e *Engine) readError(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return e.contextError(ctx)
+	case e.life.Err() != nil:
+		return driver.ErrClosed
+	}
+	return hideContextError(err)
+}
+
+// hideContextError replaces an error of a context. It came from our own limit for one request; callers would take it
+// for the end of their own context.
+func hideContextError(err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("the store gave no answer: %v", err)
+	}
+	return err
+}
