@@ -14,47 +14,55 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/attempt"
 )
 
-// awslockStore is the layout of the AWS lock client, for tables that it and its ports use: the plain mutex only.
+// awslockStore keeps locks in the layout of the AWS lock client, in tables that this client and its ports use. It
+// supports the plain mutex only.
 //
-// A foreign holder is over when it was seen unchanged for its lease and a margin, on our own clock, by somebody who looked more
-// than once; one of ours when the service's clock says so. Foreign holders have no token, and foreign clients drop ours, and our
-// notes, when they put an item: tokens are made from the service's clock, so that they rise across that if it takes longer than
-// the clients' estimates of it may differ.
+// A holder of ours has expired when the service's clock says so. A foreign holder has expired when this client has seen
+// it unchanged for its lease and a margin, by its own clock. That needs more than one read.
+//
+// Foreign holders have no token. When a foreign client puts an item, it removes our last token and our notes. So tokens
+// are made from the service's clock: then they rise even across a foreign holder, if that holds the lock for longer than
+// the estimates of this clock by two clients can differ.
 type awslockStore struct {
 	*tableClient
 	info            driver.Info
 	leaseFormat     LeaseFormat
-	maxForeignWatch time.Duration // up to which lease of a foreign holder one who only tries watches it
+	maxForeignWatch time.Duration // see Options.ForeignWatch
 
 	mu           sync.Mutex
-	observed     map[string]observation // by lock: who held it when it was last looked at
-	pendingTakes map[string]pendingTake // by claim: a take that may yet take effect
+	observed     map[string]observation // by lock: the holder that was seen last
+	pendingTakes map[string]pendingTake // by claim id: takes that may still take effect
 }
 
-// pendingTake is a take of unknown outcome.
+// pendingTake is a take whose outcome is not known.
 type pendingTake struct {
 	token int64
 	since driver.Instant
 }
 
-// observation is how long a holder has been seen unchanged.
+// observation says since when a holder has been seen unchanged.
 type observation struct {
 	rvn   string
 	since driver.Instant
 }
 
-// maxObserved bounds how many locks are remembered; past it all are forgotten, at the price of a longer wait.
+// maxObserved limits how many locks are remembered. When it is reached all are forgotten: then it takes longer until
+// a foreign holder counts as dead.
 const maxObserved = 1 << 16
 
 func newAWSLock(l *tableClient, write LeaseFormat, watches time.Duration) *awslockStore {
-	return &awslockStore{tableClient: l, leaseFormat: write, maxForeignWatch: watches, observed: map[string]observation{}, pendingTakes: map[string]pendingTake{}, info: driver.Info{
-		Store: l.displayURL, Engine: "record", Clock: l.clock.Clock,
-		Tier: driver.TierFenceSafe, ExpiredBy: driver.ExpiredByClaimant, ExpiryClock: driver.ExpiryClockObserver, Order: driver.OrderNone,
-		Kinds: []driver.Kind{driver.KindMutex}, Survives: driver.Survives{Restart: true, PowerCut: true, Failover: true},
-		TokenGap: tokenGap, TokenRegression: tokenRegression, MinTTL: driver.MinTTL, MaxTTL: driver.MaxTTL, MaxName: driver.MaxName, MaxMeta: driver.MaxMeta, MaxHolders: 1,
-	}}
+	return &awslockStore{tableClient: l, leaseFormat: write, maxForeignWatch: watches,
+		observed: map[string]observation{}, pendingTakes: map[string]pendingTake{}, info: driver.Info{
+			Store: l.displayURL, Engine: "script", Clock: l.clock.Clock,
+			Tier: driver.TierFenceSafe, ExpiredBy: driver.ExpiredByClaimant,
+			ExpiryClock: driver.ExpiryClockObserver, Order: driver.OrderNone,
+			Kinds: []driver.Kind{driver.KindMutex}, Survives: driver.Survives{Restart: true, PowerCut: true, Failover: true},
+			TokenGap: tokenGap, TokenRegression: tokenRegression, MinTTL: driver.MinTTL, MaxTTL: driver.MaxTTL,
+			MaxName: driver.MaxName, MaxMeta: driver.MaxMeta, MaxHolders: 1,
+		}}
 }
 
 func (a *awslockStore) Info() driver.Info { return a.info }
@@ -63,61 +71,65 @@ func (a *awslockStore) Explain(c driver.Claim) driver.Plan {
 	return driver.Plan{TTL: c.TTL, Keys: []string{fmt.Sprintf("%s %s=%s", a.displayURL, a.partitionKey, c.Name)}}
 }
 
-// Warnings says who is not let in, if that is so.
+// Warnings says which callers may be refused for ever.
 func (a *awslockStore) Warnings(context.Context) ([]string, error) {
 	if a.maxForeignWatch > 0 {
 		return nil, nil
 	}
-	return []string{"a foreign holder counts as dead when it was seen unchanged for its lease: after one has died, those who only try (run -n) " +
-		"are refused for ever, until somebody waits for as long; set foreign-watch to the longest lease for which they may watch, too"}, nil
+	return []string{"a foreign holder counts as dead when a client has seen it unchanged for its lease: after one has died, " +
+		"callers that only try (run -n) are refused for ever, until a client waits for as long; " +
+		"set foreign-watch to the longest lease for which they may watch it, too"}, nil
 }
 
-// Acquire tries blindly first, which costs one request where the lock is free, and then looks until it is. After hours without a
-// reply it looks first, so that the claim's end is not set much later than need be. It writes at most once between two pauses, but
-// for that first time.
+// Acquire first tries without a read, which costs one request if the lock is free. After that it reads and tries again
+// until the lock is free. A client that has had no reply for hours reads first: it knows the service's clock badly, and
+// would set the claim's expiry much too late. There is at most one write between two pauses, except for the first two.
 func (a *awslockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	err := c.Check(a.info)
 	switch {
 	case err != nil:
 		return driver.Grant{}, err
 	case c.Kind != driver.KindMutex || c.Fair || c.Detached || c.Limit != 1:
-		return driver.Grant{}, fmt.Errorf("%w: the layout of the AWS lock client carries the plain mutex only", driver.ErrUnsupported)
+		return driver.Grant{}, fmt.Errorf("%w: the layout of the AWS lock client carries the plain mutex only",
+			driver.ErrUnsupported)
 	}
 	t := takeAttempt{awslockStore: a, claim: c, mustRead: a.clock.ClockIsStale()}
-	var silence driver.Outage
-	for tries := 0; ; tries++ {
+	loop := a.newLoop(c.TTL)
+	for first := true; ; first = false {
 		g, err := t.tryTake(ctx)
 		switch {
 		case err == nil:
 			return g, nil
-		case driver.IsFinal(err) && !(errors.Is(err, driver.ErrHeld) && (c.Wait || t.isWatchingForeign())), ctx.Err() != nil:
+		case ctx.Err() != nil,
+			driver.IsFinal(err) && !(errors.Is(err, driver.ErrHeld) && (c.Wait || t.isWatchingForeign())):
 			return driver.Grant{}, t.acquireError(ctx, err)
-		case errors.Is(err, errRefused) && tries == 0:
-			continue // nothing was known yet
+		case errors.Is(err, errRefused) && first:
+			continue // the first try knew nothing about the item; no pause is needed
 		case errors.Is(err, errRefused), errors.Is(err, driver.ErrHeld):
-			silence.RequestAnswered()
-		case silence.RequestFailed(a.clock.Clock, driver.UnreachableTimeout(c.TTL)):
-			return driver.Grant{}, t.acquireError(ctx, err)
+			err = loop.PauseAfterAnswer(ctx)
+		default:
+			err = loop.PauseAfterFailure(ctx, err, true)
 		}
-		if a.pauseBetweenTries(ctx, tries) != nil {
-			return driver.Grant{}, t.acquireError(ctx, cmp.Or(ctx.Err(), driver.ErrClosed))
+		if err != nil {
+			return driver.Grant{}, t.acquireError(ctx, err)
 		}
 	}
 }
 
-// takeAttempt is one Acquire under way.
+// takeAttempt is one Acquire.
 type takeAttempt struct {
 	*awslockStore
 	claim          driver.Claim
-	current        *lockItem // as last seen; nil: not known
-	mustRead       bool      // it has been tried upon, or is to be looked at first
-	heldError      error     // who held it
-	watchedRVN     string    // the recordVersionNumber of a foreign holder that this claim watches, though it only tries
-	uncertainRVN   string    // the recordVersionNumber of a write of unknown outcome
+	current        *lockItem // the item as it was seen last; nil: not known
+	mustRead       bool      // the item must be read before the next write
+	heldError      error     // names the holder that was seen last
+	watchedRVN     string    // recordVersionNumber of the foreign holder that this claim watches, though it only tries
+	uncertainRVN   string    // recordVersionNumber of a write whose outcome is not known
 	uncertainSince driver.Instant
 }
 
-// isWatchingForeign reports whether a claim that only tries should look again: at a foreign holder that has not shown that it is alive.
+// isWatchingForeign reports whether a claim that only tries should read again: a foreign holder has not shown yet that
+// it is alive, and its lease is short enough to watch it.
 func (t *takeAttempt) isWatchingForeign() bool {
 	if t.current.isOurs || t.current.lease == 0 || t.current.lease > t.maxForeignWatch {
 		return false
@@ -126,8 +138,8 @@ func (t *takeAttempt) isWatchingForeign() bool {
 	return t.watchedRVN == t.current.rvn
 }
 
-// tryTake looks, unless it knows what stands there, and tries to take the lock or to confirm that this claim has it. It is errRefused
-// if that is not what stands there any more.
+// tryTake tries to take the lock, or to confirm that this claim has it. It reads the item first if it does not know it.
+// It returns errRefused if the item has changed since.
 func (t *takeAttempt) tryTake(ctx context.Context) (driver.Grant, error) {
 	if t.mustRead {
 		at, err := t.readLock(ctx, t.claim.Name)
@@ -187,7 +199,7 @@ func (t *takeAttempt) tryTake(ctx context.Context) (driver.Grant, error) {
 		t.forgetTake(t.claim.ID)
 		return t.newGrant(r, since), nil
 	case errors.Is(err, errRefused):
-		if t.current == nil && old != nil { // the refusal says how it stands
+		if t.current == nil && old != nil { // the service returned the item with the refusal
 			at := t.observeItem(t.claim.Name, *old)
 			t.current, t.mustRead = &at, false
 		}
@@ -215,7 +227,7 @@ func (t *takeAttempt) acquireError(ctx context.Context, err error) error {
 	return err
 }
 
-// Renew is one conditional update for each grant.
+// Renew sends one conditional update per grant.
 func (a *awslockStore) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	work := make(chan int)
 	var workers sync.WaitGroup
@@ -233,18 +245,20 @@ func (a *awslockStore) Renew(ctx context.Context, grants []driver.Grant, done fu
 	workers.Wait()
 }
 
-// maxRenewers is how many grants are renewed at a time, so that one that hangs keeps only its own worker.
+// maxRenewers is how many grants are renewed at a time. A request that hangs holds up only one of them.
 const maxRenewers = 256
 
 func (a *awslockStore) renewGrant(ctx context.Context, g driver.Grant) driver.Renewal {
-	if a.clock.ClockIsStale() { // so that the claim's end is not set much later than need be
+	if a.clock.ClockIsStale() { // else the claim's expiry might be set much too late
 		_, _ = a.readLock(ctx, g.Name)
 	}
 	since := a.clock.Clock.Now()
 	r := versionNumber{claimID: g.ID, token: g.Token, expiresAt: a.latestEnd(g.GrantedTTL)}
-	u := conditionalUpdate{set: map[string]types.AttributeValue{rvnAttribute: textValue(r.makeUnique()), leaseAttribute: textValue(a.leaseFormat.formatLease(g.GrantedTTL))}}
+	u := conditionalUpdate{set: map[string]types.AttributeValue{rvnAttribute: textValue(r.makeUnique()),
+		leaseAttribute: textValue(a.leaseFormat.formatLease(g.GrantedTTL))}}
 	u.requireHolder(r.grantPrefix())
-	u.addCondition("(attribute_not_exists(holdfast_mark) OR holdfast_mark <> :broken)", ":broken", textValue(markBroken+":"+g.ID))
+	u.addCondition("(attribute_not_exists(holdfast_mark) OR holdfast_mark <> :broken)",
+		":broken", textValue(markBroken+":"+g.ID))
 	stands, old, err := a.updateItem(ctx, g.Name, u)
 	if errors.Is(err, errRefused) {
 		var l lockItem
@@ -268,51 +282,51 @@ func (a *awslockStore) renewGrant(ctx context.Context, g driver.Grant) driver.Re
 	if err != nil {
 		return driver.Renewal{Err: driver.Uncertain(err)}
 	}
-	return driver.Renewal{Since: since, GrantedTTL: g.GrantedTTL, ReleaseRequested: stringOf(stands[markAttribute]) == markReleaseRequested+":"+g.ID}
+	return driver.Renewal{Since: since, GrantedTTL: g.GrantedTTL,
+		ReleaseRequested: stringOf(stands[markAttribute]) == markReleaseRequested+":"+g.ID}
 }
 
-// Release marks the item as released, and keeps it for its token.
+// Release marks the item as released. It keeps the item, for its token.
 func (a *awslockStore) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if c.ID != "" && ref != "" && c.ID != ref {
-		return &driver.LossError{Cause: driver.LossGone} // no claim is both
+		return &driver.LossError{Cause: driver.LossGone} // no claim has both
 	}
 	id := cmp.Or(c.ID, ref)
-	asked, unsure := a.clock.Clock.Now(), false
-	for tries := 0; ; tries++ {
+	loop := a.newLoop(c.TTL)
+	loop.Restart()
+	for {
 		u := conditionalUpdate{set: map[string]types.AttributeValue{releasedAttribute: textValue("1")}}
 		u.requireHolder(versionNumber{claimID: id}.claimPrefix())
-		if token, flying := a.pendingToken(id); flying { // and so a take that comes later is refused
+		if token, pending := a.pendingToken(id); pending { // a take that arrives later is refused by its token
 			u.set[tokenAttribute] = numberValue(token)
 		}
 		_, old, err := a.updateItem(ctx, c.Name, u)
+		sent := !errors.Is(err, record.ErrUnsent)
 		switch {
 		case err == nil:
 			a.forgetTake(id)
 			return nil
 		case errors.Is(err, errRefused):
+			sent = false
 			if err = a.blockPendingTake(ctx, c.Name, id); err == nil {
-				err = a.releaseOutcome(ctx, c.Name, id, old, unsure)
+				err = a.releaseOutcome(ctx, c.Name, id, old, loop.Uncertain)
 			}
 			if err == nil || driver.IsFinal(err) || errors.Is(err, driver.ErrUncertain) {
 				return err
 			}
 		case driver.IsFinal(err):
 			return err
-		default:
-			unsure = unsure || !errors.Is(err, record.ErrUnsent)
 		}
-		if ctx.Err() != nil || a.clock.Clock.Since(asked) > driver.UnreachableTimeout(c.TTL) {
+		if err := loop.PauseAfterFailure(ctx, err, sent); err != nil {
 			return driver.Uncertain(cmp.Or(ctx.Err(), err))
-		}
-		if err := a.pauseBetweenTries(ctx, tries); err != nil {
-			return driver.Uncertain(err)
 		}
 	}
 }
 
-// releaseOutcome is that of a release that was refused, since its claim does not hold the lock: by this release itself, whose reply was
-// lost, or by somebody else, who has left a note of it. A foreign client leaves none.
-func (a *awslockStore) releaseOutcome(ctx context.Context, name, id string, stands *item, unsure bool) error {
+// releaseOutcome says what became of a claim whose release was refused, because the claim does not hold the lock. An
+// earlier try of the release may have ended it, if its reply was lost; or another client of ours has, and left a note.
+// A foreign client leaves none.
+func (a *awslockStore) releaseOutcome(ctx context.Context, name, id string, stands *item, uncertain bool) error {
 	var at lockItem
 	if stands != nil {
 		at = readLockItem(*stands)
@@ -324,33 +338,38 @@ func (a *awslockStore) releaseOutcome(ctx context.Context, name, id string, stan
 	}
 	loss := at.causeOfEnd(id)
 	switch {
-	case loss != "" || !unsure:
+	case loss != "" || !uncertain:
 		return &driver.LossError{Cause: cmp.Or(loss, driver.LossGone)}
 	case !at.exists, !at.isOurs:
-		return driver.Uncertain(errors.New("a foreign client has written the item: it may have taken the lock after this release or before"))
+		return driver.Uncertain(errors.New("a foreign client has written the item: " +
+			"it may have taken the lock after this release or before"))
 	}
 	return nil
 }
 
-// blockPendingTake makes sure that a take of this claim that is still under way is refused when it arrives: by a token that is not smaller.
+// blockPendingTake makes sure that a take of this claim that is still under way is refused when it arrives: it raises
+// the item's token to that of the take.
 func (a *awslockStore) blockPendingTake(ctx context.Context, name, id string) error {
-	token, flying := a.pendingToken(id)
-	if !flying {
+	token, pending := a.pendingToken(id)
+	if !pending {
 		return nil
 	}
 	u := conditionalUpdate{set: map[string]types.AttributeValue{tokenAttribute: numberValue(token)}}
-	u.addCondition("attribute_exists(#key) AND (attribute_not_exists(holdfast_token) OR holdfast_token < :token)", ":token", numberValue(token))
+	u.addCondition("attribute_exists(#key) AND (attribute_not_exists(holdfast_token) OR holdfast_token < :token)",
+		":token", numberValue(token))
 	_, _, err := a.updateItem(ctx, name, u)
 	if errors.Is(err, errRefused) {
 		at, lerr := a.readLock(ctx, name)
 		switch {
 		case lerr != nil:
 			return lerr
-		case at.isHeldBy(id): // it has arrived
+		case at.isHeldBy(id): // the take has arrived
 			return errRefused
-		case !at.exists: // an item as others leave it when they release it
-			u = conditionalUpdate{set: map[string]types.AttributeValue{tokenAttribute: numberValue(token), releasedAttribute: textValue("1"), ownerAttribute: textValue(id),
-				leaseAttribute: textValue(a.leaseFormat.formatLease(time.Second)), rvnAttribute: textValue(versionNumber{claimID: id, token: token}.makeUnique())}}
+		case !at.exists: // make an item like that of a released lock
+			u = conditionalUpdate{set: map[string]types.AttributeValue{
+				tokenAttribute: numberValue(token), releasedAttribute: textValue("1"), ownerAttribute: textValue(id),
+				leaseAttribute: textValue(a.leaseFormat.formatLease(time.Second)),
+				rvnAttribute:   textValue(versionNumber{claimID: id, token: token}.makeUnique())}}
 			u.addCondition("attribute_not_exists(#key)")
 			_, _, err = a.updateItem(ctx, name, u)
 		default:
@@ -363,16 +382,17 @@ func (a *awslockStore) blockPendingTake(ctx context.Context, name, id string) er
 	return err
 }
 
-// pendingToken gives the token of a take that may yet take effect.
-func (a *awslockStore) pendingToken(id string) (token int64, flying bool) {
+// pendingToken returns the token of a take that may still take effect.
+func (a *awslockStore) pendingToken(id string) (token int64, pending bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	f, flying := a.pendingTakes[id]
-	return f.token, flying
+	f, pending := a.pendingTakes[id]
+	return f.token, pending
 }
 
-// rememberTake notes a take of unknown outcome. Those whose claims were never released, as when the service was away for longer than
-// anybody waited, are forgotten after the longest time that a claim can stand: a few are looked at each time.
+// rememberTake notes a take whose outcome is not known. Its claim may never be released, for example if the service was
+// unreachable for longer than the caller waited. Such takes are forgotten after the longest time that a claim can last.
+// Each call looks at a few, so that none takes long.
 func (a *awslockStore) rememberTake(id string, token int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -396,14 +416,15 @@ func (a *awslockStore) forgetTake(id string) {
 
 // readLock is one consistent read.
 func (a *awslockStore) readLock(ctx context.Context, name string) (lockItem, error) {
-	out, err := sendRead(ctx, a.tableClient, a.client.GetItem, &sdk.GetItemInput{TableName: &a.tableName, Key: a.itemKey(name), ConsistentRead: new(true)})
+	out, err := sendRead(ctx, a.tableClient, a.client.GetItem,
+		&sdk.GetItemInput{TableName: &a.tableName, Key: a.itemKey(name), ConsistentRead: new(true)})
 	if err != nil {
 		return lockItem{}, err
 	}
 	return a.observeItem(name, out.Item), nil
 }
 
-// observeItem notes since when a holder has been seen as it is.
+// observeItem notes since when a holder has been seen unchanged.
 func (a *awslockStore) observeItem(name string, it item) lockItem {
 	l, now := readLockItem(it), a.clock.Clock.Now()
 	a.mu.Lock()
@@ -419,13 +440,13 @@ func (a *awslockStore) observeItem(name string, it item) lockItem {
 	return l
 }
 
-// latestEnd is the service's clock past which a claim surely was silent for a time that begins now.
+// latestEnd is the service's time at which a claim of length d that begins now has certainly expired.
 func (a *awslockStore) latestEnd(d time.Duration) int64 {
 	_, late := a.clock.ClockBounds()
 	return late + d.Microseconds()
 }
 
-// isExpired reports whether a holder has surely fallen silent.
+// isExpired reports whether a holder has certainly stopped renewing for its lease.
 func (a *awslockStore) isExpired(name string, l *lockItem) bool {
 	if early, _ := a.clock.ClockBounds(); l.expiresAt > 0 && early > l.expiresAt {
 		return true
@@ -436,7 +457,12 @@ func (a *awslockStore) isExpired(name string, l *lockItem) bool {
 	return l.lease > 0 && s.rvn == l.rvn && a.clock.Clock.SinceAtLeast(s.since) > l.lease+driver.Margin(l.lease)
 }
 
-// pauseBetweenTries waits between two looks: for a random part of a time that grows to a second.
+// newLoop makes the loop of one Acquire or Release.
+func (a *awslockStore) newLoop(ttl time.Duration) *attempt.Loop {
+	return &attempt.Loop{Clock: a.clock.Clock, Limit: driver.UnreachableTimeout(ttl), Pause: a.pauseBetweenTries}
+}
+
+// pauseBetweenTries waits for a random part of a time that grows to a second.
 func (a *awslockStore) pauseBetweenTries(ctx context.Context, tries int) error {
 	most := min(time.Second, 20*time.Millisecond<<min(tries, 10))
 	timer := time.NewTimer(most/2 + rand.N(most/2))

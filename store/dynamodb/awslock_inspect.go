@@ -48,7 +48,7 @@ func (a *awslockStore) List(ctx context.Context, prefix string) iter.Seq2[driver
 	}
 }
 
-// Break marks a claim of ours for its holder, or releases any.
+// Break marks a claim of ours for its holder, or, by force, releases the lock of any holder.
 func (a *awslockStore) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
 	for tries := 0; ; tries++ {
 		at, err := a.readLock(ctx, name)
@@ -66,7 +66,7 @@ func (a *awslockStore) Break(ctx context.Context, name, ref string, mode driver.
 			u.set[markAttribute] = textValue(markBroken + ":" + ref)
 		case driver.BreakRequestRelease:
 			u.set[markAttribute] = textValue(markReleaseRequested + ":" + ref)
-		default: // a holder that is still there finds another recordVersionNumber
+		default: // a holder that still works finds another recordVersionNumber
 			now, _ := a.clock.Now()
 			u.set[releasedAttribute], u.set[tokenAttribute] = textValue("1"), numberValue(max(now, at.token+1))
 			u.set[rvnAttribute] = textValue(versionNumber{claimID: "broken", token: at.token}.makeUnique())
@@ -107,13 +107,14 @@ func (a *awslockStore) claimInfo(l *lockItem) driver.ClaimInfo {
 		s.Remaining = max(0, time.Duration(min(l.expiresAt-late, math.MaxInt64/2000))*time.Microsecond)
 	}
 	if l.isOurs {
-		s.Token, s.Since = l.parsedRVN.token, time.UnixMicro(l.parsedRVN.token) // which is made from the service's clock
+		// Tokens are made from the service's clock.
+		s.Token, s.Since = l.parsedRVN.token, time.UnixMicro(l.parsedRVN.token)
 		s.Broken, s.ReleaseRequested = l.mark == markBroken, l.mark == markReleaseRequested
 	}
 	return s
 }
 
-// refOf names a holder: a claim of ours by its id, and another by what it wrote last.
+// refOf identifies a holder: a claim of ours by its id, and a foreign one by its last recordVersionNumber.
 func (a *awslockStore) refOf(l *lockItem) string {
 	if l.isOurs {
 		return l.parsedRVN.claimID

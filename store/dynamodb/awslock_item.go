@@ -13,40 +13,40 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The attributes of the AWS lock client, and of its ports. A holder changes recordVersionNumber with every sign of life, and is
-// over for those who have seen it unchanged for leaseDuration. isReleased, if it is there, says that nobody holds the lock.
+// The attributes of the AWS lock client and of its ports. A holder changes recordVersionNumber whenever it renews. To a
+// client that has seen it unchanged for leaseDuration, the holder has expired. isReleased, if it exists, says that the
+// lock is free.
 const (
 	ownerAttribute         = "ownerName"
 	leaseAttribute         = "leaseDuration"
 	rvnAttribute           = "recordVersionNumber"
 	releasedAttribute      = "isReleased"
 	metaAttribute          = "data"
-	nonAcquirableAttribute = "isNonAcquirable" // of dynamodb-lock-rs: nobody may take it
-	// Ours: the largest token granted, and what an operator wants of a holder.
+	nonAcquirableAttribute = "isNonAcquirable" // of dynamodb-lock-rs: no client may take the lock
+	// Ours: the largest token granted, and what an operator asks of the holder.
 	tokenAttribute = "holdfast_token"
 	markAttribute  = "holdfast_mark"
-	// A list of notes, each the cause, up to when it is kept by the service's clock, and the id of a claim that somebody else has
-	// ended: so its owner can tell that from its own release.
+	// Ours: a list of notes about claims that another client has ended. Each is a cause, the service's time until which
+	// it is kept, and the id of the claim. By it the claim's owner can tell that end from its own release.
 	endedAttribute = "holdfast_ended"
 )
 
-// maxEndNotes is how many notes of ended claims an item has.
+// maxEndNotes is how many notes of ended claims an item keeps.
 const maxEndNotes = 16
 
-// The marks that an operator leaves stand before a colon and the id of the claim that they are for.
+// A mark is one of these words, a colon, and the id of the claim that it is for.
 const (
 	markBroken           = "broken"
 	markReleaseRequested = "asked"
 )
 
-// LeaseFormat is how the text in leaseDuration is written. All are read.
+// LeaseFormat is how the lock client writes leaseDuration. Both formats are read.
 type LeaseFormat string
 
-// The ways to write a lease. Clients of the first kind fail on the second, and the other way round: those of one table must
-// agree.
+// All clients of a table must use the same format: those that write one cannot read the other.
 const (
-	LeaseFormatMillis   LeaseFormat = "millis"   // "20000", as the AWS client in Java has it
-	LeaseFormatDuration LeaseFormat = "duration" // "20s", as dynamolock in Go has it
+	LeaseFormatMillis   LeaseFormat = "millis"   // "20000", like the AWS client in Java
+	LeaseFormatDuration LeaseFormat = "duration" // "20s", like dynamolock in Go
 )
 
 func (l LeaseFormat) formatLease(ttl time.Duration) string {
@@ -56,23 +56,23 @@ func (l LeaseFormat) formatLease(ttl time.Duration) string {
 	return strconv.FormatInt(ttl.Milliseconds(), 10)
 }
 
-// versionNumber is a recordVersionNumber of ours. It tells those of us who read it whose claim it is, and up to when it stands by the
-// service's clock, so that we need not watch each other.
+// versionNumber is a recordVersionNumber of ours. It says whose claim it is, and when that expires by the service's
+// clock. So our clients need not watch each other.
 type versionNumber struct {
 	claimID   string
 	token     int64
-	expiresAt int64 // microseconds
+	expiresAt int64 // in microseconds
 }
 
 const versionPrefix = "holdfast."
 
-// claimPrefix starts all recordVersionNumbers of a claim, and grant those of its grant.
+// claimPrefix is what all recordVersionNumbers of a claim begin with, and grantPrefix those of one grant.
 func (r versionNumber) claimPrefix() string { return versionPrefix + r.claimID + "." }
 func (r versionNumber) grantPrefix() string {
 	return r.claimPrefix() + strconv.FormatInt(r.token, 10) + "."
 }
 
-// makeUnique gives one that was never used.
+// makeUnique returns a recordVersionNumber that was never used.
 func (r versionNumber) makeUnique() string {
 	return fmt.Sprintf("%s%d.%s", r.grantPrefix(), r.expiresAt, rand.Text()[:13])
 }
@@ -91,28 +91,28 @@ func parseVersionNumber(s string) (r versionNumber, ours bool) {
 	return r, terr == nil && eerr == nil
 }
 
-// lockItem is an item of this layout.
+// lockItem is an item in this layout.
 type lockItem struct {
 	exists, released, isOurs bool
-	nonAcquirable            bool // held by nobody we know, until an operator breaks it
+	nonAcquirable            bool // held by an unknown holder, until an operator breaks it
 	rvn                      string
 	parsedRVN                versionNumber
 	owner, meta              string
-	mark                     string        // what an operator wants of this claim
-	lease                    time.Duration // 0: it has no end that can be watched for
+	mark                     string        // what an operator asks of the holder
+	lease                    time.Duration // 0: the holder cannot be watched
 	expiresAt                int64         // by the service's clock, in microseconds; 0: not known
-	token                    int64         // the largest that was granted
+	token                    int64         // the largest token granted
 	endNotes                 []endNote
 }
 
-// endNote is a note of a claim that somebody else has ended.
+// endNote says that another client has ended a claim.
 type endNote struct {
 	claimID string
 	cause   driver.LossCause
 	until   int64 // by the service's clock, in microseconds
 }
 
-// causeOfWord are the words for them in an item.
+// causeOfWord maps the words in notes to causes.
 var causeOfWord = map[string]driver.LossCause{"broken": driver.LossBroken, "expired": driver.LossExpired}
 
 func readEndNotes(it item) (notes []endNote) {
@@ -130,7 +130,7 @@ func readEndNotes(it item) (notes []endNote) {
 	return notes
 }
 
-// addEndNote is the list with one more note, and without those that nobody asks for any more.
+// addEndNote returns the list of notes with one more, and without those whose time has passed.
 func (l *lockItem) addEndNote(cause string, now int64) types.AttributeValue {
 	word := map[driver.LossCause]string{}
 	for w, loss := range causeOfWord {
@@ -144,10 +144,11 @@ func (l *lockItem) addEndNote(cause string, now int64) types.AttributeValue {
 	}
 	list = list[max(0, len(list)-maxEndNotes+1):]
 	until := now + (l.lease + driver.UnreachableTimeout(l.lease)).Microseconds()
-	return &types.AttributeValueMemberL{Value: append(list, textValue(fmt.Sprintf("%s:%d:%s", cause, until, l.parsedRVN.claimID)))}
+	note := fmt.Sprintf("%s:%d:%s", cause, until, l.parsedRVN.claimID)
+	return &types.AttributeValueMemberL{Value: append(list, textValue(note))}
 }
 
-// causeOfEnd tells how a claim was ended by somebody else; empty if there is no note of it.
+// causeOfEnd says how another client has ended a claim; empty if there is no note of it.
 func (l *lockItem) causeOfEnd(id string) driver.LossCause {
 	for _, e := range l.endNotes {
 		if e.claimID == id {
@@ -165,20 +166,20 @@ func readLockItem(it item) lockItem {
 	if token, ok := it[tokenAttribute]; ok {
 		var err error
 		l.token, err = strconv.ParseInt(numberOf(token), 10, 64)
-		l.nonAcquirable = l.nonAcquirable || err != nil // no token would be larger than what stands there
+		l.nonAcquirable = l.nonAcquirable || err != nil // no larger token can be granted
 	}
 	if note, ok := it[metaAttribute].(*types.AttributeValueMemberB); ok {
 		l.meta = string(note.Value)
 	}
 	if l.parsedRVN, l.isOurs = parseVersionNumber(l.rvn); l.isOurs && l.nonAcquirable && l.released {
-		l.isOurs = false // who held it has gone
+		l.isOurs = false // the holder has released the lock
 	} else if l.isOurs {
 		l.expiresAt = l.parsedRVN.expiresAt
 		if mark, id, _ := strings.Cut(stringOf(it[markAttribute]), ":"); id == l.parsedRVN.claimID {
 			l.mark = mark
 		}
 	}
-	if l.nonAcquirable || l.rvn == "" { // it has no end, or none that could be watched for
+	if l.nonAcquirable || l.rvn == "" { // the holder never expires, or cannot be watched
 		l.expiresAt = 0
 		return l
 	}
@@ -189,8 +190,9 @@ func readLockItem(it item) lockItem {
 		} else if d, err := time.ParseDuration(s); err == nil {
 			l.lease = d
 		}
-	default: // a number: seconds, or the second at which it ends
-		if n, err := strconv.ParseInt(numberOf(it[leaseAttribute]), 10, 64); err == nil && n > 0 && n <= int64(driver.MaxTTL/time.Second) {
+	default: // a number: the lease in seconds, or the second at which it ends
+		n, err := strconv.ParseInt(numberOf(it[leaseAttribute]), 10, 64)
+		if err == nil && n > 0 && n <= int64(driver.MaxTTL/time.Second) {
 			l.lease = time.Duration(n) * time.Second
 		} else if err == nil && n > 0 && n < math.MaxInt64/1_000_000-1 {
 			l.expiresAt = (n + 1) * 1e6
@@ -199,7 +201,7 @@ func readLockItem(it item) lockItem {
 	return l
 }
 
-// isFree reports whether anybody may take the lock as it stands.
+// isFree reports whether any client may take the lock.
 func (l *lockItem) isFree() bool { return !l.exists || l.released && !l.nonAcquirable }
 
 // isHeldBy reports whether this claim holds the lock.

@@ -10,7 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 )
 
-// errRefused says that an item was not as an update expected.
+// errRefused says that the condition of an update did not hold.
 var errRefused = errors.New("the item has changed")
 
 type namedValue struct {
@@ -18,7 +18,7 @@ type namedValue struct {
 	v    types.AttributeValue
 }
 
-// conditionalUpdate is a conditional update of some attributes.
+// conditionalUpdate changes some attributes of an item on conditions.
 type conditionalUpdate struct {
 	set        map[string]types.AttributeValue
 	remove     []string
@@ -34,14 +34,16 @@ func (u *conditionalUpdate) addCondition(condition string, named ...any) {
 	}
 }
 
-// requireHolder adds the condition that a claim, or a grant, holds the lock.
+// requireHolder adds the condition that a claim, or a grant, holds the lock. start is its claimPrefix or grantPrefix.
 func (u *conditionalUpdate) requireHolder(start string) {
 	u.addCondition("begins_with(#rvn, :start)", ":start", textValue(start))
 	u.addCondition("attribute_not_exists(isReleased)")
 }
 
-// updateItem is one request. Refused, it brings the item as it stands where the service tells, else nil.
-func (a *awslockStore) updateItem(ctx context.Context, name string, u conditionalUpdate) (stands item, old *item, err error) {
+// updateItem is one request. If it is refused, it returns the item as it is, where the service sends it, and else nil.
+func (a *awslockStore) updateItem(
+	ctx context.Context, name string, u conditionalUpdate,
+) (stands item, old *item, err error) {
 	condition := strings.Join(u.conditions, " AND ")
 	names, values := map[string]string{}, item{}
 	for ref, attribute := range map[string]string{"#key": a.partitionKey, "#rvn": rvnAttribute} {

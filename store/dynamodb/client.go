@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/logging"
 	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
@@ -19,41 +22,45 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// tableClient is the way to one table: it makes each request once, and hears the service's clock from every reply.
+// tableClient sends requests to one table. It sends each request once, and learns the service's clock from every
+// reply.
 type tableClient struct {
 	client       *sdk.Client
-	tableName    string // the table's
-	partitionKey string // its partition key
-	displayURL   string // for people
+	tableName    string
+	partitionKey string
+	displayURL   string // the table and the region, without secrets
 	clock        *record.ServerClock
 	closed       context.Context
 	cancel       context.CancelFunc
-	onClose      func() // when it is closed
+	onClose      func() // called by Close
 }
 
-// tokenRegression is for Info. A foreign client that puts an item, or anybody who removes it, takes the last token with it.
+// tokenRegression is for Info: a foreign client that puts an item, or anyone who removes one, removes the last token.
 const tokenRegression = "when an item is removed, or taken by a foreign client, within 3 s of its last grant"
 
-// item is what stands under a key.
+// item is the attributes of an item.
 type item = map[string]types.AttributeValue
 
-// requestTimeout is how long one request may take. A request that hangs is given up, and its outcome looked up by another.
+// requestTimeout is how long one request may take. After that another request finds out what became of it.
 const requestTimeout = 5 * time.Second
 
-// maxHostSkew is how far the clocks of the service's hosts may lie apart.
+// maxHostSkew is how far the clocks of the service's hosts may differ.
 const maxHostSkew = 100 * time.Millisecond
 
-// tokenGap is beyond what the estimates of two clients can differ that have heard one reply each, on a slow link.
+// tokenGap is more than the estimates of the service's clock of two clients can differ, if each has seen one reply on
+// a slow network.
 const tokenGap = 3 * time.Second
 
-func newTableClient(client *sdk.Client, name, key string, hands driver.Clock) *tableClient {
-	if hands.Monotonic == nil {
-		hands = driver.SystemClock
+func newTableClient(client *sdk.Client, name, key string, clock driver.Clock) *tableClient {
+	if clock.Monotonic == nil {
+		clock = driver.SystemClock
 	}
-	l := &tableClient{tableName: name, partitionKey: key, clock: &record.ServerClock{Clock: hands, HostsApart: maxHostSkew}, onClose: func() {}}
+	l := &tableClient{tableName: name, partitionKey: key, onClose: func() {},
+		clock: &record.ServerClock{Clock: clock, HostsApart: maxHostSkew}}
 	l.closed, l.cancel = context.WithCancel(context.Background())
 	l.client = sdk.New(client.Options(), func(o *sdk.Options) {
 		o.Retryer = singleTry{}
+		o.Logger = quietLogger(o.Logger)
 		o.APIOptions = append(o.APIOptions[:len(o.APIOptions):len(o.APIOptions)], l.addClockMiddleware)
 	})
 	o := l.client.Options()
@@ -64,7 +71,23 @@ func newTableClient(client *sdk.Client, name, key string, hands driver.Clock) *t
 	return l
 }
 
-// addClockMiddleware has every reply, also of a refusal, heard by the clock.
+// quietLogger turns off the logger that the SDK's configuration sets by default, which writes to standard error. Our
+// errors say what matters.
+func quietLogger(l logging.Logger) logging.Logger {
+	var standard *log.Logger
+	switch l := l.(type) {
+	case *logging.StandardLogger:
+		standard = l.Logger
+	case logging.StandardLogger:
+		standard = l.Logger
+	}
+	if standard != nil && standard.Writer() == os.Stderr {
+		return logging.Nop{}
+	}
+	return l
+}
+
+// addClockMiddleware passes the date of every reply to the clock, also that of a refusal.
 func (l *tableClient) addClockMiddleware(stack *middleware.Stack) error {
 	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("HoldfastClock", func(
 		ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,
@@ -80,8 +103,9 @@ func (l *tableClient) addClockMiddleware(stack *middleware.Stack) error {
 	}), middleware.After)
 }
 
-// singleTry lets a request be made once. A second try of a write that took effect would be refused, and take the first for
-// somebody else's. Only a request that was refused because our wall clock is wrong is signed again, by the service's.
+// singleTry sends a request once. If a write took effect and were sent again, it would be refused, and its own effect
+// would look like that of another client. Only a request that was refused because our wall clock is wrong is sent
+// again, signed with the service's time.
 type singleTry struct{ aws.NopRetryer }
 
 func (singleTry) MaxAttempts() int { return 2 }
@@ -89,7 +113,8 @@ func (singleTry) MaxAttempts() int { return 2 }
 func (singleTry) IsErrorRetryable(err error) bool {
 	var skewed interface{ RetryableError() bool }
 	var refusal smithy.APIError
-	return errors.As(err, &skewed) && skewed.RetryableError() && errors.As(err, &refusal) && clockRefusals[refusal.ErrorCode()]
+	return errors.As(err, &skewed) && skewed.RetryableError() &&
+		errors.As(err, &refusal) && clockRefusals[refusal.ErrorCode()]
 }
 
 func (singleTry) RetryDelay(int, error) (time.Duration, error) { return 0, nil }
@@ -97,8 +122,11 @@ func (singleTry) RetryDelay(int, error) (time.Duration, error) { return 0, nil }
 var clockRefusals = map[string]bool{"InvalidSignatureException": true, "SignatureDoesNotMatch": true,
 	"RequestTimeTooSkewed": true, "AuthFailure": true, "AccessDeniedException": true}
 
-// sendRequest makes one request.
-func sendRequest[In, Out any](ctx context.Context, l *tableClient, do func(context.Context, *In, ...func(*sdk.Options)) (*Out, error), in *In) (*Out, error) {
+// apiCall is a method of the SDK's client.
+type apiCall[In, Out any] func(context.Context, *In, ...func(*sdk.Options)) (*Out, error)
+
+// sendRequest sends one request, bounded by requestTimeout and by the life of the store.
+func sendRequest[In, Out any](ctx context.Context, l *tableClient, do apiCall[In, Out], in *In) (*Out, error) {
 	bounded, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	defer context.AfterFunc(l.closed, cancel)()
@@ -114,14 +142,15 @@ func sendRequest[In, Out any](ctx context.Context, l *tableClient, do func(conte
 
 var errNoAnswer = errors.New("DynamoDB did not answer")
 
-// isUnsent reports whether a request has certainly not been sent, since there was no connection to send it by.
+// isUnsent reports whether a request was certainly not sent, because no connection could be made.
 func isUnsent(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// sendRead makes a request that changes nothing, once more if it had no answer: it may have met a connection that was dead already.
-func sendRead[In, Out any](ctx context.Context, l *tableClient, do func(context.Context, *In, ...func(*sdk.Options)) (*Out, error), in *In) (*Out, error) {
+// sendRead sends a request that changes nothing. It sends it again if it got no answer: the first may have used a
+// connection that had broken.
+func sendRead[In, Out any](ctx context.Context, l *tableClient, do apiCall[In, Out], in *In) (*Out, error) {
 	out, err := sendRequest(ctx, l, do, in)
 	if errors.Is(err, errNoAnswer) {
 		out, err = sendRequest(ctx, l, do, in)
@@ -129,7 +158,7 @@ func sendRead[In, Out any](ctx context.Context, l *tableClient, do func(context.
 	return out, err
 }
 
-// Close ends the calls under way.
+// Close ends the calls that are running.
 func (l *tableClient) Close() error {
 	l.cancel()
 	l.onClose()
@@ -145,7 +174,7 @@ func stringOf(v types.AttributeValue) string {
 	return ""
 }
 
-// explainError gives an error the form that the engine knows. A refused condition stays as it is.
+// explainError translates an error into the driver's terms. A failed condition stays as it is.
 func (l *tableClient) explainError(ctx context.Context, err error) error {
 	var refusal smithy.APIError
 	switch {
@@ -156,7 +185,7 @@ func (l *tableClient) explainError(ctx context.Context, err error) error {
 	case !errors.As(err, &refusal) && isUnsent(err):
 		return fmt.Errorf("%w: %w: %v", errNoAnswer, record.ErrUnsent, err)
 	case !errors.As(err, &refusal):
-		return fmt.Errorf("%w: %v", errNoAnswer, err) // not wrapped: a time-out of ours is not the caller's
+		return fmt.Errorf("%w: %v", errNoAnswer, err) // not wrapped: our timeout must not look like the caller's
 	}
 	operation := "request"
 	if op := (*smithy.OperationError)(nil); errors.As(err, &op) {
@@ -176,7 +205,8 @@ func (l *tableClient) explainError(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: these credentials are not good in this region (%w)", driver.ErrDenied, refusal)
 	case "ValidationException":
 		if strings.Contains(refusal.ErrorMessage(), "Item size") {
-			return fmt.Errorf("%w: its item, with what others keep in it, is larger than DynamoDB takes (%w)", driver.ErrQueueFull, refusal)
+			return fmt.Errorf("%w: its item, with what others keep in it, is larger than DynamoDB accepts (%w)",
+				driver.ErrQueueFull, refusal)
 		}
 		return fmt.Errorf("%w: dynamodb:%s: %w", driver.ErrInvalid, operation, refusal)
 	default:

@@ -13,22 +13,24 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// maxCreateTime bounds how long a new table may take to be there.
+// maxCreateTime is how long New waits for a new table to become active.
 const maxCreateTime = time.Minute
 
-// checkTable reads one item, to see that the table can be used and what time it is there, without which no claim could be judged, nor
-// its end be set. It changes nothing, but makes the table if that is wanted and there is none.
+// checkTable reads one item. That shows that the table can be used, and what the service's time is: without it, no
+// claim could be judged and no expiry be set. It writes nothing, but makes the table if create is set and it does not
+// exist.
 func (l *tableClient) checkTable(ctx context.Context, create bool, expires string) error {
 	if err := l.findTable(ctx, create, expires); err != nil {
 		return err
 	}
 	if !l.clock.Known() {
-		return fmt.Errorf("%w: the replies carry no Date, or are marked as old by an Age; what stands between, a proxy for example, must leave them as they are", driver.ErrUnsupported)
+		return fmt.Errorf("%w: the replies have no Date, or an Age that marks them as old; "+
+			"a proxy on the way must not change them", driver.ErrUnsupported)
 	}
 	return nil
 }
 
-// findTable reads one item, and makes the table if that is wanted and there is none.
+// findTable reads one item, and makes the table if create is set and it does not exist.
 func (l *tableClient) findTable(ctx context.Context, create bool, expires string) error {
 	err := l.probeTable(ctx)
 	var refusal smithy.APIError
@@ -48,11 +50,12 @@ func (l *tableClient) findTable(ctx context.Context, create bool, expires string
 }
 
 func (l *tableClient) probeTable(ctx context.Context) error {
-	_, err := sendRead(ctx, l, l.client.GetItem, &sdk.GetItemInput{TableName: &l.tableName, Key: l.itemKey(reservedChar), ConsistentRead: new(true)})
+	_, err := sendRead(ctx, l, l.client.GetItem,
+		&sdk.GetItemInput{TableName: &l.tableName, Key: l.itemKey(reservedChar), ConsistentRead: new(true)})
 	return err
 }
 
-// explainKeyMismatch says how the key of a table differs from what is needed.
+// explainKeyMismatch says how the key of the table differs from the one that is needed.
 func (l *tableClient) explainKeyMismatch(ctx context.Context, err error) error {
 	out, derr := sendRead(ctx, l, l.client.DescribeTable, &sdk.DescribeTableInput{TableName: &l.tableName})
 	if derr != nil {
@@ -66,19 +69,22 @@ func (l *tableClient) explainKeyMismatch(ctx context.Context, err error) error {
 			}
 		}
 	}
-	return fmt.Errorf("%w: the table %q has the key%s, and is needed with HASH %s (S) alone: name its key with partition-key=, or use another table",
+	return fmt.Errorf("%w: the table %q has the key%s, and is needed with HASH %s (S) alone: "+
+		"name its key with partition-key=, or use another table",
 		driver.ErrInvalid, l.tableName, has, l.partitionKey)
 }
 
-// createTable makes the table, or finds that somebody else just has, and waits until it can be used.
+// createTable makes the table, or finds that another client has just done so, and waits until it can be used.
 func (l *tableClient) createTable(ctx context.Context, expires string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, maxCreateTime, fmt.Errorf("the new table %q is not there after %v", l.tableName, maxCreateTime))
+	ctx, cancel := context.WithTimeoutCause(ctx, maxCreateTime,
+		fmt.Errorf("the new table %q is not active after %v", l.tableName, maxCreateTime))
 	defer cancel()
 	_, err := sendRequest(ctx, l, l.client.CreateTable, &sdk.CreateTableInput{
-		TableName:            &l.tableName,
-		BillingMode:          types.BillingModePayPerRequest,
-		AttributeDefinitions: []types.AttributeDefinition{{AttributeName: &l.partitionKey, AttributeType: types.ScalarAttributeTypeS}},
-		KeySchema:            []types.KeySchemaElement{{AttributeName: &l.partitionKey, KeyType: types.KeyTypeHash}},
+		TableName:   &l.tableName,
+		BillingMode: types.BillingModePayPerRequest,
+		AttributeDefinitions: []types.AttributeDefinition{
+			{AttributeName: &l.partitionKey, AttributeType: types.ScalarAttributeTypeS}},
+		KeySchema: []types.KeySchemaElement{{AttributeName: &l.partitionKey, KeyType: types.KeyTypeHash}},
 	})
 	if there := (*types.ResourceInUseException)(nil); err != nil && !errors.As(err, &there) {
 		return err
@@ -89,7 +95,8 @@ func (l *tableClient) createTable(ctx context.Context, expires string) error {
 		if err == nil && out.Table.TableStatus == types.TableStatusActive {
 			break
 		}
-		if missing := (*types.ResourceNotFoundException)(nil); driver.IsFinal(err) && !errors.As(err, &missing) { // which it may be for a moment
+		missing := (*types.ResourceNotFoundException)(nil) // a new table may be missing for a moment
+		if driver.IsFinal(err) && !errors.As(err, &missing) {
 			return err
 		}
 		select {

@@ -20,27 +20,30 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// table keeps each record in an item of its own, and moves it by conditional puts of the whole item: nothing that a foreign
-// client has written stays in it. Clients that know their locks by an attribute, such as an owner, would take ours for theirs.
+// table is a DynamoDB table as a record.Table: one item per record.
 //
-// A row's version is the item's expired_at, a slash, and its holdfast_version. That one is the expired_at that was written
-// with it, a dot, and a random text: where the two differ, a foreign client has taken the lock since.
+// A write puts the whole item on a condition, so that no attribute of a foreign client stays in it. Otherwise a client
+// that recognises its locks by an attribute such as an owner would take our lock for its own.
+//
+// A row's version is the item's TTL attribute, a slash, and its holdfast_version. The latter is the TTL attribute that
+// was written with it, a dot, and a random text. If the two differ, a foreign client has taken the lock since.
 type table struct {
 	*tableClient
-	prefix       string // starts the keys
-	ttlAttribute string // the attribute that foreign clients judge by; empty: there are none, and nothing expires
+	prefix       string // before the names in keys
+	ttlAttribute string // empty: no foreign client looks at the records, and none expires
 }
 
 const (
 	dataAttribute    = "holdfast"
 	versionAttribute = "holdfast_version"
 
-	// maxItem is the most that a record may take of an item, which DynamoDB limits to 400 KB with names and foreign
-	// attributes; maxMeta keeps one of 256 holders and 64 waiters, each with its note, within that.
+	// maxItem is how much of an item a record may use. DynamoDB limits an item to 400 KB, with its names and
+	// foreign attributes. maxMeta keeps 256 holders and 64 waiters, each with its metadata, within that.
 	maxItem = 396 << 10
 	maxMeta = 512
 
-	// idleAge is how long ago an idle lock's expired_at lies, so that a foreign client whose clock is late sees it free.
+	// idleAge is how far in the past the expired_at of an idle lock is, so that a foreign client whose clock is late
+	// sees it free.
 	idleAge = 3600
 )
 
@@ -58,14 +61,14 @@ func (t *table) Info() driver.Info {
 
 func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 
-// ClockBounds, Stale, MaxRecord and SweptByStore: see record.Bounded, record.Aging, record.Limited and record.Swept. Looking for idle items would read, and be billed for, all of the
-// table; its TTL removes them for nothing.
+// ClockBounds, ClockIsStale, MaxRecordSize and ExpiresIdleRecords implement optional interfaces of engine/record. A scan
+// for idle items would read, and pay for, the whole table. Its TTL removes them without charge.
 func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
 func (t *table) ClockIsStale() bool               { return t.clock.ClockIsStale() }
 func (t *table) MaxRecordSize() int               { return maxItem }
 func (t *table) ExpiresIdleRecords()              {}
 
-// Keys names the item.
+// Keys names the item of a lock, for people.
 func (t *table) Keys(name string) []string {
 	return []string{fmt.Sprintf("%s %s=%s", t.displayURL, t.partitionKey, t.prefix+name)}
 }
@@ -81,7 +84,7 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	return t.readRow(name, out.Item), nil
 }
 
-// readRow reads an item.
+// readRow turns an item into a row.
 func (t *table) readRow(name string, it item) record.Row {
 	if len(it) == 0 {
 		return record.Row{Name: name}
@@ -103,8 +106,8 @@ func (t *table) readRow(name string, it item) record.Row {
 	return r
 }
 
-// foreignEnd is the last microsecond at which "expired_at < now" is false, by a clock of whole seconds. An item without a
-// number there is never free to those who ask so.
+// foreignEnd is the last microsecond at which "expired_at < now" is false, by a clock of whole seconds. An item
+// whose expired_at is not a number is never free to clients that use this condition.
 func foreignEnd(expires string) int64 {
 	seconds, err := strconv.ParseFloat(expires, 64)
 	if err != nil || math.Abs(seconds) > math.MaxInt64/1e7 {
@@ -113,15 +116,16 @@ func foreignEnd(expires string) int64 {
 	return int64(math.Floor(seconds)+1)*1e6 - 1
 }
 
-// Swap is one conditional put, which brings the item as it is now if that is another, where the service tells.
+// Swap is one conditional put. If another item is there, it returns that, where the service sends it with the refusal.
 func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > maxItem {
-		return record.Row{}, fmt.Errorf("%w: its record would grow to %d bytes, and an item of DynamoDB takes 400 KB", driver.ErrQueueFull, len(r.Data))
+		return record.Row{}, fmt.Errorf("%w: its record would grow to %d bytes, and an item of DynamoDB takes 400 KB",
+			driver.ErrQueueFull, len(r.Data))
 	}
 	expires := ""
 	it := t.itemKey(t.prefix + r.Name)
 	it[dataAttribute] = &types.AttributeValueMemberB{Value: r.Data}
-	if utf8.Valid(r.Data) { // as a text people can read it
+	if utf8.Valid(r.Data) { // as text, which people can read
 		it[dataAttribute] = textValue(string(r.Data))
 	}
 	if t.ttlAttribute != "" {
@@ -147,7 +151,7 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	return r, nil
 }
 
-// nilIfEmpty is what stands in a condition, or nothing: the service refuses a list of no values.
+// nilIfEmpty returns nil for no values: the service refuses an empty list.
 func nilIfEmpty(values item) item {
 	if len(values) == 0 {
 		return nil
@@ -155,7 +159,7 @@ func nilIfEmpty(values item) item {
 	return values
 }
 
-// expiryOf is the expired_at of a record: rounded up, so that no foreign client takes the lock early.
+// expiryOf is the expired_at of a record. It is rounded up, so that no foreign client takes the lock early.
 func (t *table) expiryOf(ends int64) string {
 	if ends == 0 {
 		now, _ := t.clock.Now()
@@ -164,7 +168,7 @@ func (t *table) expiryOf(ends int64) string {
 	return strconv.FormatInt((ends+1e6-1)/1e6, 10)
 }
 
-// isUnchangedCondition is the condition that an item is still of that version.
+// isUnchangedCondition is the condition that an item still has that version. It adds the names and values in it.
 func (t *table) isUnchangedCondition(version string, names map[string]string, values item) string {
 	if version == "" {
 		names["#k"] = t.partitionKey
@@ -188,7 +192,7 @@ func (t *table) isUnchangedCondition(version string, names map[string]string, va
 	return same + " AND #e = :ends"
 }
 
-// Delete is one conditional request, and a read when that was refused.
+// Delete is one conditional request, and a read if it is refused.
 func (t *table) Delete(ctx context.Context, r record.Row) error {
 	names, values := map[string]string{}, item{}
 	condition := t.isUnchangedCondition(cmp.Or(r.Version, "/"), names, values)
@@ -210,7 +214,8 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 	return func(yield func(record.Row, error) bool) {
 		in := &sdk.ScanInput{TableName: &t.tableName, ConsistentRead: new(true)}
 		if t.prefix+prefix != "" {
-			in.FilterExpression, in.ExpressionAttributeNames = new("begins_with(#k, :p)"), map[string]string{"#k": t.partitionKey}
+			in.FilterExpression = new("begins_with(#k, :p)")
+			in.ExpressionAttributeNames = map[string]string{"#k": t.partitionKey}
 			in.ExpressionAttributeValues = item{":p": textValue(t.prefix + prefix)}
 		}
 		for first := true; first || len(in.ExclusiveStartKey) > 0; first = false {
@@ -223,7 +228,7 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 				name, ok := strings.CutPrefix(stringOf(it[t.partitionKey]), t.prefix)
 				r := t.readRow(name, it)
 				if !ok || name == "" || strings.Contains(name, reservedChar) || r.Foreign == record.NoEnd {
-					continue // not a lock, or not to be known as one
+					continue // not a lock, or an item that cannot be told from other data
 				}
 				if !yield(r, nil) {
 					return

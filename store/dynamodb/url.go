@@ -19,38 +19,42 @@ import (
 
 func init() { driver.Register("dynamodb", openURL) }
 
-// openURL opens dynamodb://table[?options]. Credentials, and the region if it is not given, come from where the AWS command
-// line finds them: the environment, the shared files, the machine's role. The options:
+// openURL opens dynamodb://table[?options]. Credentials, and the region if it is not given, come from where the AWS
+// command line finds them: the environment, the shared files, or the machine's role. The options, of which those of
+// Holdfast are named like the fields of Options:
 //
-//	region=R      the table's region
-//	endpoint=URL  another address than the region's, for an emulator or a private endpoint
-//	profile=P     of the shared files
-//	create=true   makes the table if there is none
-//	partition-key=K, expires=E   the table's partition key and TTL attribute, if not primary_id and expired_at
-//	prefix=P      starts all keys
-//	layout=awslock, lease-format=duration   the layout of the AWS lock client, and of dynamolock: see LayoutAWSLock and Lease
-//	foreign-watch=30s   for that layout: see Options.ForeignWatch
+//	region=R               the table's region
+//	endpoint=URL           another address than the region's: an emulator or a private endpoint
+//	profile=P              a profile of the shared files
+//	create=true            makes the table if it does not exist
+//	partition-key=K        the table's partition key: by default primary_id, and key with layout=awslock
+//	ttl-attribute=A        the table's TTL attribute: by default expired_at
+//	prefix=P               is put before the names of all locks
+//	layout=awslock         the layout of the AWS lock client and of dynamolock: see LayoutAWSLock
+//	lease-format=duration  how that layout writes durations: see LeaseFormat
+//	foreign-watch=30s      for that layout: see Options.ForeignWatch
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	opts, settings, endpoint, err := readURL(u)
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := config.LoadDefaultConfig(ctx, append(settings, config.WithHTTPClient(awshttp.NewBuildableClient()))...)
+	settings = append(settings, config.WithHTTPClient(awshttp.NewBuildableClient()), config.WithLogger(logging.Nop{}))
+	cfg, err := config.LoadDefaultConfig(ctx, settings...)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: the AWS configuration cannot be read: %w", driver.ErrInvalid, err)
 	case cfg.Region == "":
-		return nil, fmt.Errorf("%w: no AWS region is set: add region= to the store's URL, or set AWS_REGION", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w: no AWS region is set: add region= to the store's URL, or set AWS_REGION",
+			driver.ErrInvalid)
 	}
 	if _, err := cfg.Credentials.Retrieve(ctx); err != nil {
 		return nil, cmp.Or(ctx.Err(), fmt.Errorf("%w: no AWS credentials are found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "+
 			"or a profile, or give the machine a role (%v)", driver.ErrDenied, err))
 	}
-	// As many connections are kept as renewals may be under way.
+	// One idle connection is kept for each renewal that may run at a time: see maxRenewers.
 	transport := cfg.HTTPClient.(*awshttp.BuildableClient).GetTransport()
 	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = 512, 256
 	l, err := connectTable(ctx, sdk.NewFromConfig(cfg, func(o *sdk.Options) {
-		o.Logger = logging.Nop{} // what matters is in the errors
 		o.HTTPClient = &http.Client{Transport: transport}
 		if endpoint != "" {
 			o.BaseEndpoint = &endpoint
@@ -93,7 +97,8 @@ func readURL(u *url.URL) (*Options, []func(*config.LoadOptions) error, string, e
 	switch {
 	case err != nil:
 	case u.User != nil:
-		err = fmt.Errorf("%w: credentials do not belong into the URL of a DynamoDB store: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", driver.ErrInvalid)
+		err = fmt.Errorf("%w: credentials do not belong in the URL of a DynamoDB store: "+
+			"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", driver.ErrInvalid)
 	case u.Host == "" || u.Path != "" && u.Path != "/":
 		err = fmt.Errorf("%w: a DynamoDB store's URL looks like dynamodb://table?region=eu-central-1", driver.ErrInvalid)
 	}
