@@ -10,14 +10,15 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Acquire takes a lock in one round trip where the row is as this client saw it last, else in two.
+// Acquire takes a lock in one round trip if the row is as this client last saw it, and in two otherwise.
 func (e *engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if err := c.Check(e.info); err != nil {
 		return driver.Grant{}, err
 	}
 	ctx, done := e.bindContext(ctx)
 	defer done()
-	a := &acquire{engine: e, claim: c, queue: c.Wait && (c.Fair || c.Kind != driver.KindMutex)}
+	a := &acquire{engine: e, claim: c}
+	a.queue.joins = c.Wait && (c.Fair || c.Kind != driver.KindMutex)
 	a.row, a.rec = e.recallRow(c.Name)
 	if e.clockRefresher != nil && e.clockRefresher.ClockIsStale() {
 		if err := a.loadRow(ctx); err != nil {
@@ -25,125 +26,178 @@ func (e *engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 		}
 	}
 	for {
-		grant, over, err := a.step(ctx)
-		if over || err != nil {
+		grant, done, err := a.step(ctx)
+		if done || err != nil {
 			return grant, a.finalError(ctx, err)
 		}
 	}
 }
 
-// acquire is one Acquire under way.
+// acquire is one call of Acquire: the claim, the row as this call knows it, and what happened so far.
 type acquire struct {
 	*engine
 	claim driver.Claim
-	queue bool // the claim stands in line while it waits
 
 	row   Row
 	rec   *Record
-	fresh bool // row was loaded in this call, not remembered
+	fresh bool // the row was loaded in this call, not remembered from an earlier one
 
-	unsure     bool           // a swap had an unknown outcome, and may have taken effect or do so yet
-	unsureOver string         // the version that it would replace
-	unwritten  bool           // the last swap did not get to the store
-	unknowns   int64          // how many swaps had an unknown outcome
-	wrote      driver.Instant // when the claim's last sign of life was started, if it stands in line
-	beat       int64          // and what it was
-	conflicts  int            // swaps refused in a row
-	failures   int            // requests without an answer in a row
-	idle       int            // how many looks in vain came before the next wait
-	aside      int            // looks in a row at which it gave way
-	paced      int            // times in a row that it kept the pace
-	doubted    bool           // it has waited once for what was in doubt
-	silence    driver.Outage
+	unresolved unresolvedWrite
+	queue      queueState
+	backoff    backoff
 }
 
-// step looks at the row and does one thing about it: writes, loads, or waits.
+// unresolvedWrite is what is known of swaps of this call that had no reply.
+type unresolvedWrite struct {
+	unknown  bool   // the last of them may have taken effect, or may still do so
+	replaces string // the version that it would replace
+	count    int64  // how many swaps had an unknown outcome
+	unsent   bool   // the last swap surely did not reach the store
+}
+
+func (u *unresolvedWrite) noteUnknown(version string) {
+	u.unknown, u.replaces = true, version
+	u.count++
+}
+
+// noteConfirmed records that a later swap was acknowledged. The version that the unknown one expects exists no more.
+func (u *unresolvedWrite) noteConfirmed() { u.unknown, u.unsent = false, false }
+
+// resolve looks for the outcome in a row that was just loaded. If the version has changed and the claim is not in the
+// record, the swap cannot take effect any more. If the claim is there, that proves nothing yet: see step.
+func (u *unresolvedWrite) resolve(row Row, hasClaim bool) {
+	if u.unknown && row.Version != u.replaces && !hasClaim {
+		u.unknown = false
+	}
+}
+
+// queueState is the claim's place in the store's queue.
+type queueState struct {
+	joins     bool           // the claim joins the store's queue while it waits; otherwise it only watches the lock
+	renewedAt driver.Instant // when its last acknowledged write was started
+	beat      int64          // the beat of that write
+}
+
+// backoff counts what this call has run into, to decide how long it pauses and when it gives up.
+type backoff struct {
+	conflicts     int           // swaps refused in a row
+	failures      int           // requests without an answer in a row
+	outage        driver.Outage // since when the store has not answered
+	idleLoads     int           // loads without news before the next wait
+	yields        int           // times in a row that it let a renewal go first
+	pacedWaits    int           // times in a row that it waited for the store's write interval
+	awaitedExpiry bool          // a try has waited once for a claim that was about to expire
+}
+
+// noteAnswer records that the store has answered.
+func (b *backoff) noteAnswer() {
+	b.outage.RequestAnswered()
+	b.failures = 0
+}
+
+// step looks at the row and does one thing about it: it writes, loads, or waits. It reports done with the grant; if it is
+// not done and has no error, it is called again.
 //
-// A grant is confirmed by a swap that was acknowledged, and by nothing else. A claim that is read as granted, after a swap
-// whose reply was lost, is written once more: what can be read need not last yet. A database shows a commit that its standbys
-// have not got, once the connection that waited for them is broken.
-func (a *acquire) step(ctx context.Context) (grant driver.Grant, over bool, err error) {
+// A grant is confirmed by an acknowledged swap, and by nothing else. If the claim is read as granted after a swap whose
+// reply was lost, it is written once more, because what can be read may not be durable yet: a database shows a commit
+// that its standbys have not received, once the connection that waited for them is broken.
+func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err error) {
 	since := a.clock.Now()
-	m := a.stepInput(a.row)
 	next := a.rec.clone()
-	mine, err := next.Acquire(a.ownClaim(), a.claim.Kind, a.claim.Limit, a.queue, a.info, m)
+	mine, err := next.Acquire(
+		a.ownClaim(), a.claim.Kind, a.claim.Limit, a.queue.joins, a.info, a.stepInput(a.row))
 	switch {
-	case err != nil && !a.fresh:
+	case err != nil && !a.fresh: // a remembered row is no reason to refuse
 		return grant, false, a.loadRow(ctx)
 	case errors.Is(err, driver.ErrHeld) && a.claim.Wait:
-		return grant, false, a.waitForChange(ctx, "")
+		return grant, false, a.waitForChange(ctx, false)
 	case errors.Is(err, driver.ErrHeld) && a.mayExpireSoon():
-		return grant, false, a.loadAfterDoubt(ctx)
+		return grant, false, a.loadAfterExpiry(ctx)
 	case err != nil:
 		return grant, false, err
 	case mine.State != Granted && !a.mustWrite(next):
 		if !a.fresh {
 			return grant, false, a.loadRow(ctx)
 		}
-		return grant, false, a.waitForChange(ctx, a.claim.ID)
+		return grant, false, a.waitForChange(ctx, true)
 	case mine.State != Granted && a.mustYield():
 		return grant, false, a.yieldToRenewal(ctx)
-	case a.claim.Wait && a.rec.findClaim(a.claim.ID) == nil && a.paced < maxPacedWaits && a.writeDelay(a.claim.Name) > 0:
+	case a.mustKeepInterval():
 		return grant, false, a.waitForWriteInterval(ctx)
 	}
-	mine.Beat += a.unknowns // so that no two tries could be taken for each other
+	return a.writeClaim(ctx, next, mine, since)
+}
+
+// writeClaim swaps the row for the record after the step. since is when the step was started: a grant counts from then.
+func (a *acquire) writeClaim(
+	ctx context.Context, next *Record, mine *Claim, since driver.Instant,
+) (grant driver.Grant, done bool, err error) {
+	mine.Beat += a.unresolved.count // so that no two attempts write the same beat
 	row, rec, err := a.swapRecord(ctx, a.row, next, a.rec.findClaim(a.claim.ID) == nil)
 	switch {
 	case err == nil:
-		a.row, a.rec, a.fresh, a.conflicts, a.unsure = row, rec, true, 0, false
-		a.unwritten = false
-		a.noteAnswer()
-		a.wrote, a.beat = since, mine.Beat
+		a.row, a.rec, a.fresh = row, rec, true
+		a.unresolved.noteConfirmed()
+		a.backoff.conflicts = 0
+		a.backoff.noteAnswer()
+		a.queue.renewedAt, a.queue.beat = since, mine.Beat
 		if mine.State == Granted {
 			return a.newGrant(mine, since), true, nil
 		}
 		a.observeClaims(row.Name, rec)
 		return grant, false, nil
 	case errors.Is(err, ErrConflict):
-		a.unwritten = false
+		a.unresolved.unsent = false
 		return grant, false, a.handleConflict(ctx, row, rec)
 	case driver.IsFinal(err):
 		return grant, false, err
 	case errors.Is(err, ErrUnsent):
-		a.unwritten = true
+		a.unresolved.unsent = true
 		return grant, false, a.retryLater(ctx, err)
 	default:
-		a.unsure, a.unsureOver = true, a.row.Version
-		a.unknowns++
+		a.unresolved.noteUnknown(a.row.Version)
 		return grant, false, a.retryLater(ctx, err)
 	}
 }
 
-// maxYields is how often in a row a claim gives way: long enough for a renewal that needs some tries, and no more, since a
-// holder that does not renew may be dead.
+// maxYields is how often in a row a claim lets a renewal go first: often enough for a renewal that needs some tries, and
+// no more, since a holder that does not renew may be dead.
 const maxYields = 8
 
-// mustYield reports whether this claim should let a renewal go first: it wants to enter the line or to show that it is
-// there, without having been called, and a holder is due to renew. Of hundreds that write at once to a store that is far
-// away one gets through in each round trip, and the holder's renewal would be refused again and again.
+// mustYield reports whether this claim should let a renewal go first: it wants to join the queue or to renew its place,
+// was not promoted, and a holder is due to renew. If hundreds of clients write at once to a distant store, one of them
+// succeeds per round trip, and the holder's renewal would be refused again and again.
 func (a *acquire) mustYield() bool {
 	mine := a.rec.findClaim(a.claim.ID)
-	if mine != nil && mine.State == Promoted || a.aside >= maxYields || !a.isRenewalDue(a.row, a.rec) {
-		a.aside = 0
+	isPromoted := mine != nil && mine.State == Promoted
+	if isPromoted || a.backoff.yields >= maxYields || !a.isRenewalDue(a.row, a.rec) {
+		a.backoff.yields = 0
 		return false
 	}
 	return true
 }
 
 func (a *acquire) yieldToRenewal(ctx context.Context) error {
-	a.aside++
+	a.backoff.yields++
 	if err := a.sleepFor(ctx, a.roundTrip()+randomPart(a.roundTrip())); err != nil {
 		return err
 	}
 	return a.loadRow(ctx)
 }
 
-// maxPacedWaits is how often in a row a claim keeps the pace of the store: it may never be long enough since the last write, since
-// those who try do not wait.
+// maxPacedWaits is how often in a row a claim waits for the store's write interval. It must be bounded: clients that only
+// try do not wait, so it may never be long enough since the last write.
 const maxPacedWaits = 8
 
-// waitForWriteInterval lets time pass since the lock's last write, and some more, so that not all come at once who have seen it. Once is
-// enough if nobody has come or gone meanwhile: where several hold the lock and renew it, it is written all the time.
+// mustKeepInterval reports whether a new claim that can wait should wait because the row was written a moment ago.
+func (a *acquire) mustKeepInterval() bool {
+	isNew := a.rec.findClaim(a.claim.ID) == nil
+	return a.claim.Wait && isNew && a.backoff.pacedWaits < maxPacedWaits && a.writeDelay(a.claim.Name) > 0
+}
+
+// waitForWriteInterval waits until the write interval since the lock's last write has passed, and a random time longer,
+// so that clients that saw the same write do not all come at once. One wait is enough if no claim has come or gone
+// meanwhile: a lock with several holders is written all the time, by their renewals.
 func (a *acquire) waitForWriteInterval(ctx context.Context) error {
 	if err := a.sleepFor(ctx, a.writeDelay(a.claim.Name)+randomPart(a.info.WriteInterval/2)); err != nil {
 		return err
@@ -152,26 +206,28 @@ func (a *acquire) waitForWriteInterval(ctx context.Context) error {
 	if err := a.loadRow(ctx); err != nil {
 		return err
 	}
-	a.paced++
-	if a.rec.Token == before.Token && slices.EqualFunc(a.rec.Claims, before.Claims, func(c, b Claim) bool { return c.ID == b.ID }) {
-		a.paced = maxPacedWaits
+	a.backoff.pacedWaits++
+	sameIDs := slices.EqualFunc(a.rec.Claims, before.Claims, func(c, b Claim) bool { return c.ID == b.ID })
+	if a.rec.Token == before.Token && sameIDs {
+		a.backoff.pacedWaits = maxPacedWaits
 	}
 	return nil
 }
 
-// maxDoubtWait bounds how long an attempt lasts that does not want to wait.
+// maxDoubtWait limits how long a try, which does not want to wait, waits for the store's clock to become clear.
 const maxDoubtWait = 2 * time.Second
 
-// mayExpireSoon reports whether a claim that stands in the way may be over already, and will surely be in a moment, where the
-// store's clock is known roughly.
+// mayExpireSoon reports whether a claim that is in the way may have expired already, and will surely have expired in a
+// moment. That happens where the store's clock is known only roughly.
 func (a *acquire) mayExpireSoon() bool {
 	_, early, late, _ := a.readStoreClock()
 	left, ok := a.nextExpiry(a.claim.Name, a.rec)
-	return ok && !a.doubted && left > 0 && left <= min(time.Duration(late-early)*time.Microsecond, maxDoubtWait)
+	doubt := min(time.Duration(late-early)*time.Microsecond, maxDoubtWait)
+	return ok && !a.backoff.awaitedExpiry && left > 0 && left <= doubt
 }
 
-func (a *acquire) loadAfterDoubt(ctx context.Context) error {
-	a.doubted = true
+func (a *acquire) loadAfterExpiry(ctx context.Context) error {
+	a.backoff.awaitedExpiry = true
 	left, _ := a.nextExpiry(a.claim.Name, a.rec)
 	if err := a.sleepFor(ctx, max(left, 0)+time.Millisecond); err != nil {
 		return err
@@ -179,12 +235,13 @@ func (a *acquire) loadAfterDoubt(ctx context.Context) error {
 	return a.loadRow(ctx)
 }
 
-// maxDefaultWindow is the longest confirm window that a client does not ask for: others, who are nearer to the store, give two seconds and a
-// little. One who is so far away that he needs longer would be passed over each time.
+// maxDefaultWindow is the longest confirm window for which a client relies on others: they give two seconds and ten of
+// their own round trips. A client that is so far from the store that it needs longer asks for its own window in its
+// claim; otherwise it would be passed over each time.
 const maxDefaultWindow = 4 * time.Second
 
-// ownClaim is the claim as it comes to the lock. Its beat goes on from the last one written, so that nobody takes a claim
-// that has lost its place and comes again for one that has been silent all the time.
+// ownClaim is the claim as the step puts it into the record. Its beat continues from the last one that was written: if
+// the claim has lost its place and joins again, nobody must take it for one that was not renewed all the time.
 func (a *acquire) ownClaim() Claim {
 	c := a.claim
 	session := ""
@@ -195,15 +252,17 @@ func (a *acquire) ownClaim() Claim {
 	if w := a.confirmWindow(); w > maxDefaultWindow {
 		window = w
 	}
-	return Claim{ConfirmWindow: window, ID: c.ID, Session: session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL,
-		Beat: a.beat, Detached: c.Detached}
+	return Claim{
+		ID: c.ID, Session: session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL,
+		Beat: a.queue.beat, ConfirmWindow: window, Detached: c.Detached,
+	}
 }
 
-// mustWrite reports whether a step that grants nothing is worth a write: the claim enters the line, is called, or has to
-// show that it is alive; or others have to be removed or called.
+// mustWrite reports whether a step that grants nothing is worth a write: the claim joins the queue, answers a promotion,
+// or is due for a renewal; or other claims have to be removed or promoted.
 func (a *acquire) mustWrite(next *Record) bool {
 	mine := a.rec.findClaim(a.claim.ID)
-	if mine == nil || mine.State == Promoted || a.clock.Since(a.wrote) >= a.claim.TTL/3 {
+	if mine == nil || mine.State == Promoted || a.clock.Since(a.queue.renewedAt) >= a.claim.TTL/3 {
 		return true
 	}
 	if len(next.Claims) != len(a.rec.Claims) {
@@ -217,11 +276,15 @@ func (a *acquire) mustWrite(next *Record) bool {
 	return false
 }
 
+// newGrant counts the lease from the start of the swap, not from its reply: others count from the write, which may have
+// happened at any time in between.
 func (a *acquire) newGrant(mine *Claim, since driver.Instant) driver.Grant {
-	return driver.Grant{Claim: a.claim, Token: mine.Token, Since: since, GrantedTTL: a.claim.TTL, Ref: a.claim.ID}
+	return driver.Grant{
+		Claim: a.claim, Token: mine.Token, Since: since, GrantedTTL: a.claim.TTL, Ref: a.claim.ID,
+	}
 }
 
-// loadRow loads the row.
+// loadRow loads the row and looks at it next.
 func (a *acquire) loadRow(ctx context.Context) error {
 	row, rec, err := a.loadRecord(ctx, a.claim.Name)
 	if err != nil {
@@ -231,60 +294,55 @@ func (a *acquire) loadRow(ctx context.Context) error {
 		return a.retryLater(ctx, err)
 	}
 	a.useRow(row, rec)
-	if !a.unsure && !a.unwritten { // a store may answer reads and take no writes
-		a.noteAnswer()
+	if !a.unresolved.unknown && !a.unresolved.unsent { // a store may answer reads while it takes no writes
+		a.backoff.noteAnswer()
 	}
 	return nil
 }
 
-// useRow makes a row that was just read the one to look at. A swap of unknown outcome is void when the claim does not
-// stand and another version has come: it can't take effect any more.
+// useRow makes a row that was just loaded the one that the next step looks at.
 func (a *acquire) useRow(row Row, rec *Record) {
 	a.row, a.rec, a.fresh = row, rec, true
-	if a.unsure && row.Version != a.unsureOver && rec.findClaim(a.claim.ID) == nil {
-		a.unsure = false
-	}
+	a.unresolved.resolve(row, rec.findClaim(a.claim.ID) != nil)
 	a.observeClaims(row.Name, rec)
 }
 
-// handleConflict goes on from the row that another's write has left.
+// handleConflict continues from the row that another client's write has left. rec is nil if the refusal did not bring it.
 func (a *acquire) handleConflict(ctx context.Context, row Row, rec *Record) error {
-	a.noteAnswer()
-	a.paced = 0
-	tries := a.conflicts
+	a.backoff.noteAnswer()
+	a.backoff.pacedWaits = 0
+	tries := a.backoff.conflicts
 	if mine := a.rec.findClaim(a.claim.ID); mine != nil && mine.State == Promoted {
-		tries /= 4 // it is this claim's turn: the others pause
+		tries /= 4 // it is this claim's turn: the others pause for longer
 	}
 	paused, err := a.pauseAfterConflict(ctx, tries, len(a.rec.Claims))
 	if err != nil {
 		return err
 	}
-	a.conflicts++
-	if rec == nil || paused { // what the refusal brought is old
+	a.backoff.conflicts++
+	if rec == nil || paused { // after a pause the row from the refusal is old
 		return a.loadRow(ctx)
 	}
 	a.useRow(row, rec)
 	return nil
 }
 
-// retryLater bears with a store that does not answer, for a while. What stands there is not known then: the row is loaded.
+// retryLater pauses after a request without an answer, and loads the row: nobody knows what it is now. It gives up with
+// the error when the store was unreachable for too long, or the error is final.
 func (a *acquire) retryLater(ctx context.Context, err error) error {
-	if over := a.silence.RequestFailed(a.clock, driver.UnreachableTimeout(a.claim.TTL)); over || driver.IsFinal(err) || ctx.Err() != nil {
+	gaveUp := a.backoff.outage.RequestFailed(a.clock, driver.UnreachableTimeout(a.claim.TTL))
+	if gaveUp || driver.IsFinal(err) || ctx.Err() != nil {
 		return err
 	}
-	a.failures++
-	if err := a.pauseAfterFailure(ctx, a.failures+2); err != nil {
+	a.backoff.failures++
+	if err := a.pauseAfterFailure(ctx, a.backoff.failures+2); err != nil {
 		return err
 	}
 	return a.loadRow(ctx)
 }
 
-func (a *acquire) noteAnswer() {
-	a.silence.RequestAnswered()
-	a.failures = 0
-}
-
-// finalError gives an error its final form.
+// finalError turns an error into the one that Acquire returns. If a swap may still take effect, the error is
+// ErrUncertain, and the engine remembers the swap, so that a Release of the claim can make it impossible.
 func (a *acquire) finalError(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -293,63 +351,64 @@ func (a *acquire) finalError(ctx context.Context, err error) error {
 		err = driver.ErrClosed
 	case ctx.Err() != nil && !driver.IsFinal(err):
 		err = a.waitError(ctx.Err())
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // the store's own, not the caller's
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // the store's, not the caller's
 		err = fmt.Errorf("the store did not answer in time: %v", err)
 	}
-	if !a.unsure {
+	if !a.unresolved.unknown {
 		return err
 	}
 	a.mu.Lock()
-	a.pending.addSwap(a.claim.ID, a.unsureOver, a.claim.TTL, a.clock.Now())
+	a.pending.addSwap(a.claim.ID, a.unresolved.replaces, a.claim.TTL, a.clock.Now())
 	a.mu.Unlock()
 	return fmt.Errorf("%w: %w", driver.ErrUncertain, err)
 }
 
-// waitError says for whom a wait has ended in vain, as far as was seen.
+// waitError adds to an error the holders that the call has waited for, if it has seen any.
 func (a *acquire) waitError(err error) error {
-	if a.rec == nil || a.rec.count(true) == 0 || !a.fresh {
+	if a.rec == nil || a.rec.countHolders() == 0 || !a.fresh {
 		return err
 	}
 	return fmt.Errorf("%w; %w", err, a.rec.heldError(a.stepInput(a.row)))
 }
 
-// waitForChange blocks until there may be something to do, and then looks at the row that is there. mine is the claim's id if it
-// stands in line: it then has to give signs of life. All else is told by the lock's lookout.
-func (a *acquire) waitForChange(ctx context.Context, mine string) error {
+// waitForChange blocks until there may be something to do, and makes the row of that moment the one to look at. The
+// lock's hub notifies it. A claim that is in the queue also wakes up in time to renew its place.
+func (a *acquire) waitForChange(ctx context.Context, inQueue bool) error {
 	limit := driver.UnreachableTimeout(a.claim.TTL) / 2
-	if mine != "" {
-		limit = max(a.claim.TTL/3-a.clock.Since(a.wrote), 0)
+	if inQueue {
+		limit = max(a.claim.TTL/3-a.clock.Since(a.queue.renewedAt), 0)
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
-	a.noteAnswer() // what the store has said leaves nothing to ask for
-	a.paced = 0
-	seat, leave := a.subscribe(a.row, a.rec, a.idle, driver.UnreachableTimeout(a.claim.TTL), a.isAffected)
-	defer leave()
+	a.backoff.noteAnswer() // the store has answered, and nothing needs to be asked now
+	a.backoff.pacedWaits = 0
+	sub, unsubscribe := a.subscribe(
+		a.row, a.rec, a.backoff.idleLoads, driver.UnreachableTimeout(a.claim.TTL), a.isAffected)
+	defer unsubscribe()
 	select {
-	case s := <-seat.updates:
-		if s.err != nil {
-			return s.err
+	case u := <-sub.updates:
+		if u.err != nil {
+			return u.err
 		}
-		a.idle = 0
-		a.useRow(s.row, s.rec)
+		a.backoff.idleLoads = 0
+		a.useRow(u.row, u.rec)
 		return nil
 	case <-timer.C:
-		a.idle = maxIdleLoads
-		leave()
-		a.silence = seat.outage
+		a.backoff.idleLoads = maxIdleLoads
+		unsubscribe()
+		a.backoff.outage = sub.outage
 		return a.loadRow(ctx)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// isAffected reports whether a change of the lock is this claim's affair: it is let in or called, it has lost its place,
-// or it is the next after those that are called. The others in line sleep on.
+// isAffected reports whether a change of the lock concerns this claim: it can be granted, was promoted or removed, or is
+// the first waiter after the promoted ones. The other waiters need not wake up.
 func (a *acquire) isAffected(rec *Record) bool {
 	mine := rec.findClaim(a.claim.ID)
 	switch {
-	case !a.queue:
+	case !a.queue.joins:
 		return len(rec.Claims) == 0 || rec.totalWeight()+a.claim.Weight <= rec.Limit || rec.Kind != a.claim.Kind
 	case mine == nil || mine.State != Waiting:
 		return true

@@ -7,51 +7,57 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// ServerClock estimates a server's clock from what the server's replies say of it: [ServerClock.Heard] for a server that is
-// asked for its time, [ServerClock.HeardDate] for the Date of an HTTP reply. Each reply puts it between two bounds, and the
-// estimate is what the replies have in common; while nothing is heard the bounds move apart by one part in 100.
+// ServerClock estimates a server's clock from the times in its replies: [ServerClock.AddReply] for a server that is asked
+// for its time, [ServerClock.AddDate] for the Date of an HTTP reply, [ServerClock.AddTimestamp] for the time of a write.
+// Each reply puts the clock between two bounds, and the estimate is what the bounds of all replies have in common. Between
+// replies the bounds move apart by one part in 100, because the two clocks may run at different rates.
 //
-// A reply that contradicts the others may come from a server whose clock was set, from another one that has taken over, or from a
-// host or a proxy that does not know the time. Until a further reply agrees with one of the two, either may be right. Nobody is
-// ever judged by a clock that is ahead of another one heard within a day: the ends that were written by that one would come early.
+// A reply that contradicts the others may come from a server whose clock was set, from another server that has taken over,
+// or from a host or proxy with a wrong clock. Until a further reply agrees with one of the two, either may be right, and
+// the bounds include both. Claims never expire by a clock that is ahead of another one that was read within a day: their
+// ends may have been written by that one, and would come early.
 type ServerClock struct {
-	Clock driver.Clock // where the instants given to Heard are from
-	// HostsApart is how far the clocks of the hosts behind one address may lie apart that date replies.
+	Clock driver.Clock // the clock of the instants that are passed to AddReply and the others
+	// HostsApart is how far the clocks of the hosts behind one address, which set the Date of replies, may be apart.
 	HostsApart time.Duration
 
 	mu            sync.Mutex
 	known         bool
-	agreed        span           // what the replies have in common
-	contradicting *span          // one reply that contradicts them, and no other has agreed with yet
-	lowest        [2]*span       // the lowest of the clocks that are not followed any more: in this period, and in the one before
+	agreed        span           // what the bounds of the replies have in common
+	contradicting *span          // a reply that contradicts them, and with which no other has agreed yet
+	lowest        [2]*span       // the lowest clock that is not followed any more: of this period, and of the one before
 	periodStart   driver.Instant // when this period began
-	last          int64          // the largest estimate given out
+	last          int64          // the largest estimate that was returned
 }
 
-// span is between what a server's clock was at an instant of ours, in microseconds.
+// span holds the bounds of a server's clock at an instant of our clock, in microseconds.
 type span struct {
 	at          driver.Instant
 	early, late int64
 }
 
 const (
-	// clockDrift is how much our clock may run faster or slower than a server's: one part in so many.
+	// clockDrift says how much faster or slower than a server's our clock may run: one part in clockDrift.
 	clockDrift = 100
-	// readingTime is how much wrong an exact reading may be beside the time that the reply took.
+	// readingTime is how inexact an exact reading may be, apart from the time that the reply took.
 	readingTime = time.Millisecond
-	// staleAfter is how much worse than after the last reply an estimate may be before it is worth a request.
+	// staleAfter is how much worse than after the last reply an estimate may become before it is worth a request.
 	staleAfter = 300 * time.Millisecond
 )
 
-// shiftTo is where a span lies at another instant. The hands of our clock may say different things: one stands still while the
-// machine sleeps, the other may be a wall clock that is set, even in its sleep. So the first is believed for the least that has
-// passed, and for the most the other and their difference.
+// shiftTo moves a span to another instant. The two readings of our clock may disagree about how much time has passed: the
+// monotonic one stops while the machine sleeps, and the other may be a wall clock that is set, even during the sleep. So
+// the first gives the minimum that has passed, and the maximum is the other one plus their difference.
 func (s span) shiftTo(i driver.Instant) span {
-	least, most := i.Monotonic-s.at.Monotonic, i.Since(s.at)
-	return span{i, s.early + (least - least/clockDrift).Microseconds(), s.late + (2*most - least + most/clockDrift).Microseconds()}
+	minPassed, maxPassed := i.Monotonic-s.at.Monotonic, i.Since(s.at)
+	return span{
+		at:    i,
+		early: s.early + (minPassed - minPassed/clockDrift).Microseconds(),
+		late:  s.late + (2*maxPassed - minPassed + maxPassed/clockDrift).Microseconds(),
+	}
 }
 
-// intersect is what two spans of one instant have in common.
+// intersect returns what two spans of one instant have in common, and false if that is nothing.
 func (s span) intersect(o span) (span, bool) {
 	both := span{s.at, max(s.early, o.early), min(s.late, o.late)}
 	return both, both.early <= both.late
@@ -66,22 +72,22 @@ func laterOf(i, j driver.Instant) driver.Instant {
 	return i
 }
 
-// AddReply takes in a reply that came at to, and was asked for at from: the server read its clock in between.
+// AddReply adds a reply that arrived at to, and whose request was sent at from. The server read its clock in between.
 func (c *ServerClock) AddReply(micro int64, from, to driver.Instant) {
 	c.addReading(micro, 0, readingTime, from, to)
 }
 
-// AddDate takes in the Date of an HTTP reply, which is cut to the second.
+// AddDate adds the Date of an HTTP reply, which is cut to the second.
 func (c *ServerClock) AddDate(date time.Time, from, to driver.Instant) {
 	c.addReading(date.UnixMicro(), time.Second, c.HostsApart+readingTime, from, to)
 }
 
-// AddTimestamp takes in the time that the server gave to a write, cut to a resolution.
+// AddTimestamp adds the time that the server gave to a write, cut to a resolution.
 func (c *ServerClock) AddTimestamp(stamp time.Time, resolution time.Duration, from, to driver.Instant) {
 	c.addReading(stamp.UnixMicro(), resolution, readingTime, from, to)
 }
 
-// addReading takes in a reading that may have been cut, and be wrong beside that.
+// addReading adds a reading that was cut by at most cut, and may be wrong by up to wrong apart from that.
 func (c *ServerClock) addReading(micro int64, cut, wrong time.Duration, from, to driver.Instant) {
 	reply := span{to, micro - wrong.Microseconds(), micro + (to.Since(from) + cut + wrong).Microseconds()}
 	c.mu.Lock()
@@ -109,7 +115,7 @@ func (c *ServerClock) addReading(micro int64, cut, wrong time.Duration, from, to
 	c.followAgreed(agreed, &reply)
 }
 
-// followAgreed goes on with what the replies have agreed on, and leaves the odd one for another, or for none.
+// followAgreed keeps following what the replies agree on, and replaces the contradicting reply with another one or none.
 func (c *ServerClock) followAgreed(agreed span, odd *span) {
 	if c.contradicting != nil {
 		c.noteLeftClock(c.contradicting.shiftTo(agreed.at), agreed)
@@ -117,7 +123,7 @@ func (c *ServerClock) followAgreed(agreed span, odd *span) {
 	c.contradicting = odd
 }
 
-// noteLeftClock notes a clock that is not followed any more, if it is behind the one that is.
+// noteLeftClock notes a clock that is not followed any more, if it is behind the one that is. Claims may have ends by it.
 func (c *ServerClock) noteLeftClock(left, followed span) {
 	if left.early >= followed.early {
 		return
@@ -128,7 +134,8 @@ func (c *ServerClock) noteLeftClock(left, followed span) {
 	}
 }
 
-// rotatePeriod begins another period when this one is as long as a claim can stand: what is noted in one counts for at least as long.
+// rotatePeriod begins another period when this one is as long as the longest TTL. A clock that is noted in one period counts
+// until the end of the next one, and so at least as long as any claim with an end by that clock.
 func (c *ServerClock) rotatePeriod(now driver.Instant) {
 	passed := now.Monotonic - c.periodStart.Monotonic
 	if passed <= driver.MaxTTL {
@@ -141,7 +148,7 @@ func (c *ServerClock) rotatePeriod(now driver.Instant) {
 	c.periodStart = now
 }
 
-// boundsAt gives between what the server's clock is, by whatever of it was heard, and the middle of what is followed.
+// boundsAt returns the bounds of the server's clock by everything that is known, and the best estimate.
 func (c *ServerClock) boundsAt(i driver.Instant) (s span, middle int64) {
 	c.rotatePeriod(i)
 	s = c.agreed.shiftTo(i)
@@ -158,15 +165,15 @@ func (c *ServerClock) boundsAt(i driver.Instant) (s span, middle int64) {
 	return s, middle
 }
 
-// Known reports whether any reply has told the time.
+// Known reports whether there was any reply with a time.
 func (c *ServerClock) Known() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.known
 }
 
-// ClockIsStale is what [Aging] asks for: nothing was heard for half a minute, or the machine has slept, or two replies contradict each
-// other.
+// ClockIsStale implements [ClockRefresher]: there was no reply for half a minute, or the machine was asleep, or two replies
+// contradict each other.
 func (c *ServerClock) ClockIsStale() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,7 +185,7 @@ func (c *ServerClock) ClockIsStale() bool {
 	return grown > 2*staleAfter.Microseconds()
 }
 
-// ClockBounds is what [Bounded] asks for.
+// ClockBounds implements [ClockBounder].
 func (c *ServerClock) ClockBounds() (early, late int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,7 +193,7 @@ func (c *ServerClock) ClockBounds() (early, late int64) {
 	return s.early, s.late
 }
 
-// Now is what [Table].Now asks for. Before the first reply it is this machine's clock, good for nothing but tokens.
+// Now has the results of [Table].Now. Before the first reply it is this machine's clock, which is good only for tokens.
 func (c *ServerClock) Now() (int64, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

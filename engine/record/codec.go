@@ -10,11 +10,11 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Format is the version of the encoding that this code writes. A record of a higher one is refused: a program that does
-// not know what it reads must not decide about it.
+// Format is the version of the encoding that this code writes. A record of a later version is refused: a program that does
+// not understand a record must not decide about its lock.
 const Format = 1
 
-// recordJSON is a record as it stands in a table: one JSON object, so that an operator can read it with the store's own tools.
+// recordJSON is a record as a table keeps it: one JSON object, so that an operator can read it with the store's own tools.
 type recordJSON struct {
 	Format int         `json:"holdfast"`
 	Kind   driver.Kind `json:"kind,omitempty"`
@@ -24,18 +24,20 @@ type recordJSON struct {
 	Claims []claimJSON `json:"claims,omitempty"`
 	Ended  []endedJSON `json:"ended,omitempty"`
 	Untold int64       `json:"untold_us,omitempty"`
-	Out    []string    `json:"out,omitempty"` // as it was written before there was Ended: waiting claims that were broken
+	Out    []string    `json:"out,omitempty"` // written before Ended existed: waiters that were broken
 }
 
-// endedJSON is a note of a claim that others have ended.
+// endedJSON is an EndedClaim.
 type endedJSON struct {
 	ID    string `json:"id"`
 	Why   string `json:"why"`
 	Until int64  `json:"until_us"`
 }
 
-// causeWords are the words for why a claim was ended.
-var causeWords = map[string]driver.LossCause{"broken": driver.LossBroken, "expired": driver.LossExpired, "gone": driver.LossGone}
+// causeWords are the stored words for the causes that a note can have.
+var causeWords = map[string]driver.LossCause{
+	"broken": driver.LossBroken, "expired": driver.LossExpired, "gone": driver.LossGone,
+}
 
 func (r *Record) encodeNotes() (notes []endedJSON) {
 	for _, n := range r.Ended {
@@ -48,8 +50,8 @@ func (r *Record) encodeNotes() (notes []endedJSON) {
 	return notes
 }
 
-// decodeNotes reads the notes. A cause that a newer version has found is one that this one does not know more about. Notes as they
-// were written before had no time: they are kept for a day from the last grant.
+// decodeNotes reads the notes. A cause that only a newer version knows becomes the least specific one. The notes of the old
+// form have no time: they are kept for a day from the last grant.
 func (w *recordJSON) decodeNotes() (notes []EndedClaim) {
 	for _, n := range w.Ended {
 		notes = append(notes, EndedClaim{ID: n.ID, Cause: cmp.Or(causeWords[n.Why], driver.LossGone), Until: n.Until})
@@ -60,6 +62,7 @@ func (w *recordJSON) decodeNotes() (notes []EndedClaim) {
 	return notes
 }
 
+// claimJSON is a Claim.
 type claimJSON struct {
 	ID       string `json:"id"`
 	Session  string `json:"session,omitempty"`
@@ -79,12 +82,15 @@ type claimJSON struct {
 	Broken   bool   `json:"broken,omitempty"`
 }
 
-// Encode gives a record's bytes. It refuses one that breaks a rule: nothing wrong is ever written.
+// Encode returns a record's bytes. It refuses a record that breaks a rule, so that nothing wrong is ever written.
 func Encode(r *Record) ([]byte, error) {
 	if err := r.Check(); err != nil {
 		return nil, fmt.Errorf("%w: refusing to write a broken record: %w", driver.ErrInvalid, err)
 	}
-	w := recordJSON{Format: Format, Kind: r.Kind, Limit: r.Limit, Token: r.Token, Idle: r.Idle, Ended: r.encodeNotes(), Untold: r.NotesDroppedUntil}
+	w := recordJSON{
+		Format: Format, Kind: r.Kind, Limit: r.Limit, Token: r.Token, Idle: r.Idle,
+		Ended: r.encodeNotes(), Untold: r.NotesDroppedUntil,
+	}
 	for _, c := range r.Claims {
 		w.Claims = append(w.Claims, claimJSON{
 			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL.Milliseconds(),
@@ -103,11 +109,11 @@ func tooLargeError(size int) error {
 	return fmt.Errorf("%w: its record would grow to %d bytes", driver.ErrQueueFull, size)
 }
 
-// claimReserve is by how many bytes a claim can grow that stands: it gets a token, its numbers get longer, it is marked. Whoever
-// comes leaves that room for himself and for all others, so that a full record goes on being renewed.
+// claimReserve is by how many bytes an existing claim can grow: it gets a token, its numbers become longer, it is marked. A
+// new claim must leave that room for itself and for all others, so that the claims in a full record can still be renewed.
 const claimReserve = 224
 
-// checkRoom refuses a record in which its claims could not stay.
+// checkRoom refuses a record whose claims could not grow.
 func (e *engine) checkRoom(r *Record, size int) error {
 	if full := size + len(r.Claims)*claimReserve; full > e.maxRecord {
 		return tooLargeError(full)
@@ -115,7 +121,7 @@ func (e *engine) checkRoom(r *Record, size int) error {
 	return nil
 }
 
-// Decode reads what Encode wrote. What it cannot read is ErrCorrupt, with the first of the bytes, and is left alone.
+// Decode reads what Encode wrote. If it cannot, it returns ErrCorrupt, with the first bytes; such a record is left as it is.
 func Decode(name string, data []byte) (*Record, error) {
 	var w recordJSON
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -124,11 +130,14 @@ func Decode(name string, data []byte) (*Record, error) {
 	}
 	switch {
 	case w.Format > Format:
-		return nil, corruptError(name, data, fmt.Errorf("format %d was written by a newer version, and this one knows up to %d: upgrade it", w.Format, Format))
+		return nil, corruptError(name, data, fmt.Errorf(
+			"format %d was written by a newer version, and this one knows up to %d: upgrade it", w.Format, Format))
 	case w.Format < 1:
-		return nil, corruptError(name, data, fmt.Errorf("no Holdfast record"))
+		return nil, corruptError(name, data, fmt.Errorf("not a Holdfast record"))
 	}
-	r := &Record{Kind: w.Kind, Limit: w.Limit, Token: w.Token, Idle: w.Idle, Ended: w.decodeNotes(), NotesDroppedUntil: w.Untold}
+	r := &Record{
+		Kind: w.Kind, Limit: w.Limit, Token: w.Token, Idle: w.Idle, Ended: w.decodeNotes(), NotesDroppedUntil: w.Untold,
+	}
 	for _, c := range w.Claims {
 		r.Claims = append(r.Claims, Claim{
 			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: millisToDuration(c.TTL),
@@ -149,7 +158,7 @@ func corruptError(name string, data []byte, why error) error {
 
 func millisToDuration(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// ceilMillis rounds up, so that nobody is judged silent before its time.
+// ceilMillis rounds up, so that no claim expires early.
 func ceilMillis(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }

@@ -1,14 +1,61 @@
-// Package record keeps locks as small records that are moved by compare-and-swap.
+// Package record keeps each lock in one small record that is changed by compare-and-swap.
 //
-// It is for stores that can keep a record and replace it if it is unchanged, and that know nothing of locks: memory, a
-// directory of files, DynamoDB, Google Cloud Storage, PostgreSQL. All that is particular to such a store is a [Table];
-// every decision about locks is made here, by the steps of [Record], which are pure. Around them this package does what
-// a store cannot: it looks first at the version that it saw last, so that taking a lock costs one round trip where
-// nothing has changed; it settles lost replies by the claim's own id, and by a write that is acknowledged; it waits, and it judges who has fallen silent.
+// It is the engine for stores that can keep a record and replace it if it is unchanged, but know nothing of locks:
+// memory, a directory of files, DynamoDB, Google Cloud Storage, PostgreSQL. Everything particular to such a store is in a
+// [Table]. Every decision about locks is made here.
 //
-// A silent claim is ended by whoever comes next, in one of three ways: the table knows that its client is gone; the
-// store's own clock is past its end; or the one who comes has watched it unchanged for as long as it may be silent, and
-// a margin, on its own clock. Two clients' wall clocks are never compared.
+// # The record and its steps
+//
+// A [Record] is the complete state of one lock: its kind, its limit, its largest token, and its claims in order of
+// arrival. Holders and waiters are in one list, because one rule covers both: a claim may be granted if its weight and
+// the weight of all claims ahead of it are together within the limit. A mutex has limit 1, a semaphore of n has limit n,
+// and a writer of a read-write lock weighs the whole limit.
+//
+// A lock changes only by steps: Acquire, Renew, Release, Detach, SetWeight and Break. A step is a pure function of the
+// record and a [StepInput], which holds all that may be known of time. The engine loads the row, clones the record, makes
+// the step, and swaps the row for the result if its version is still the same. If another client was faster, the swap is
+// refused, and the engine makes the step again on the new record. So of all steps on one lock, each is made on the result
+// of the one before.
+//
+// The engine remembers the rows that it saw last and makes the first attempt on the remembered one. If nothing has
+// changed, taking or releasing a lock costs one round trip. If something has changed, the swap is refused and nothing is
+// lost but that round trip. A refusal (the lock is held, or the lease is lost) is never based on a remembered row.
+//
+// # Lost replies
+//
+// If a swap has no reply, it may have taken effect, or may still take effect later. The engine finds out by the claim's
+// own id: it loads the row and makes the step again. A grant counts only once a swap was acknowledged. If the claim is
+// given up while a swap is still unresolved, Release changes the row's version, so that the swap is refused if it arrives.
+//
+// # Waiting
+//
+// A claim that has to wait either joins the queue in the record, or only watches the lock (a plain mutex). One hub per
+// lock watches it for all waiters of this client. When the turn of a waiter in the queue comes, the step that made room
+// promotes it: the waiter must confirm within a short window by writing its own grant. A promotion gives nothing, so a
+// promoted claim that does not confirm, because its client is dead, can be passed after seconds and not after its TTL.
+//
+// # Who expires a claim, and why that is safe
+//
+// No server expires claims. Each step removes the claims that have expired before it does anything else, so the next
+// client that comes to the lock does it. A claim has expired in one of three cases:
+//
+//   - The table knows that its client is dead ([LivenessChecker]).
+//   - The store's clock is surely past the claim's end. The writer sets the end by the latest value that the clock may
+//     have had, and others compare it with the earliest value that the clock may have now. An error in either estimate
+//     makes the claim expire later, never earlier.
+//   - This client has watched the claim unchanged for its whole silence limit and a margin, on its own clock. Every
+//     renewal changes the claim's beat, and the watching began after the last renewal was started. The owner counts from
+//     the start of that renewal and stops a margin early. So the owner has stopped before the watcher is done, if their
+//     clocks run at rates that differ by less than the margin.
+//
+// The wall clocks of two clients are never compared.
+//
+// A holder that was paused may wake up after its claim was removed. Its next renewal is refused, since the claim or its
+// token is gone: a lost claim is never added again. Whatever it writes to other systems before that is refused only if
+// those systems check its token.
+//
+// A claim that somebody else has ended leaves a note in the record (see [EndedClaim]). By the note its owner can tell a
+// lease that was taken away from one that it released itself with a reply that was lost.
 package record
 
 import (
@@ -26,61 +73,63 @@ import (
 
 // New makes a driver.Store of a table. Closing the store closes the table.
 func New(table Table) driver.Store {
-	e := &engine{table: table, info: completeInfo(table.Info()), rows: knownRows{byName: map[string]*list.Element{}}, watchedSince: map[string]map[observation]driver.Instant{},
-		writtenAt: map[string]driver.Instant{}, pending: pendingSwaps{byClaim: map[string]pendingSwap{}}, hubs: map[string]*waiterHub{}}
-	e.clock, e.closed = e.info.Clock, make(chan struct{})
+	e := &engine{
+		table: table, info: completeInfo(table.Info()), closed: make(chan struct{}), maxRecord: MaxData,
+		rows:         knownRows{byName: map[string]*list.Element{}},
+		watchedSince: map[string]map[observation]driver.Instant{},
+		writtenAt:    map[string]driver.Instant{},
+		pending:      pendingSwaps{byClaim: map[string]pendingSwap{}},
+		hubs:         map[string]*waiterHub{},
+		rtt:          10 * time.Millisecond,
+	}
+	e.clock = e.info.Clock
 	e.notifier, _ = table.(Notifier)
 	e.liveness, _ = table.(LivenessChecker)
 	e.clockRefresher, _ = table.(ClockRefresher)
 	e.clockBounder, _ = table.(ClockBounder)
 	_, e.storeExpiresIdle = table.(SelfExpiring)
 	_, e.tracelessRelease = table.(TracelessReleaser)
-	e.maxRecord = MaxData
 	if t, ok := table.(SizeLimiter); ok {
 		e.maxRecord = min(MaxData, t.MaxRecordSize())
 	}
 	e.life, e.cancelLife = context.WithCancelCause(context.Background())
-	e.rtt = 10 * time.Millisecond
 	return e
 }
 
+// engine is the driver.Store of one table.
 type engine struct {
-	table            Table
-	info             driver.Info
-	clock            driver.Clock
+	table Table
+	info  driver.Info
+	clock driver.Clock
+
 	notifier         Notifier        // nil if the table has none
 	liveness         LivenessChecker // nil if the table has none
-	clockRefresher   ClockRefresher  // nil if the table's estimate of the clock does not age
-	clockBounder     ClockBounder    // nil if the table's error is the same to both sides
-	storeExpiresIdle bool
-	tracelessRelease bool // nothing is left of a lock that is free
-	maxRecord        int  // bytes
-	life             context.Context
-	cancelLife       context.CancelCauseFunc
-	closing          atomic.Bool
-	closed           chan struct{}
-	// background counts the engine's own goroutines; it is added to only with mu held and life going on.
+	clockRefresher   ClockRefresher  // nil if the table has none
+	clockBounder     ClockBounder    // nil if the table has none
+	storeExpiresIdle bool            // the store removes idle records itself
+	tracelessRelease bool            // nothing remains of a lock that is free
+	maxRecord        int             // bytes
+
+	life       context.Context // ends when the store is closed
+	cancelLife context.CancelCauseFunc
+	closing    atomic.Bool
+	closed     chan struct{} // closed when Close is done
+	// background counts the engine's own goroutines. One is added only with mu held and while life has not ended, so that
+	// Close, which ends life with mu held, waits for all of them.
 	background sync.WaitGroup
 
 	mu           sync.Mutex
-	rows         knownRows                                 // so that the first swap can do without a load
-	watchedSince map[string]map[observation]driver.Instant // since when each claim has been watched unchanged
-	writtenAt    map[string]driver.Instant                 // when each was last written, where the store wants writes paced
+	rows         knownRows                                 // as last seen, so that the first swap needs no load
+	watchedSince map[string]map[observation]driver.Instant // by lock: since when each claim was seen unchanged
+	writtenAt    map[string]driver.Instant                 // by lock: its last write, if the store has a WriteInterval
 	rtt          time.Duration                             // smoothed round trip
-	hubs         map[string]*waiterHub
+	hubs         map[string]*waiterHub                     // by lock
 	pending      pendingSwaps
 	nextSweep    driver.Instant
-	sweepResume  *sweepPlace // how far, if a sweep was cut short
+	sweepResume  *sweepPlace // where to continue, if the last sweep was cut short
 }
 
-// observation is what must stay the same for a claim to count as silent: not its id alone, since one claim may stand, go and
-// stand again, and not its token alone, since a waiting one has none.
-type observation struct {
-	id    string
-	token int64
-	beat  int64
-}
-
+// completeInfo adds what the engine promises to what the table promises.
 func completeInfo(info driver.Info) driver.Info {
 	info.Engine = "record"
 	info.ExpiredBy = driver.ExpiredByClaimant
@@ -92,7 +141,7 @@ func completeInfo(info driver.Info) driver.Info {
 
 func (e *engine) Info() driver.Info { return e.info }
 
-// Close ends the calls under way, and then the table. A second Close waits for the first.
+// Close ends the calls in flight, and then the table. A second Close waits for the first.
 func (e *engine) Close() error {
 	if !e.closing.CompareAndSwap(false, true) {
 		<-e.closed
@@ -100,21 +149,21 @@ func (e *engine) Close() error {
 	}
 	defer close(e.closed)
 	e.sweepAtClose()
-	e.mu.Lock() // so that nothing starts once we wait
+	e.mu.Lock() // nothing starts in the background after this
 	e.cancelLife(driver.ErrClosed)
 	e.mu.Unlock()
 	e.background.Wait()
 	return e.table.Close()
 }
 
-// bindContext makes ctx end with the store, too.
+// bindContext makes ctx end when the store is closed, too.
 func (e *engine) bindContext(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(e.life, func() { cancel(driver.ErrClosed) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// errorOrClosed gives an error its final form: whatever ended with the store says so.
+// errorOrClosed returns err, or ErrClosed in its place if the store was closed.
 func (e *engine) errorOrClosed(err error) error {
 	if err != nil && e.life.Err() != nil {
 		return driver.ErrClosed
@@ -128,7 +177,8 @@ type snapshot struct {
 	rec *Record
 }
 
-// recallRow gives the row as last seen. A name never seen is taken to be absent, which costs nothing where it is true.
+// recallRow returns the row as last seen. A name that was never seen is taken to be absent: if that is true the first
+// swap succeeds, and if not it is refused.
 func (e *engine) recallRow(name string) (Row, *Record) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -149,7 +199,7 @@ func (e *engine) rememberRow(row Row, rec *Record) {
 	e.rows.trimRows(now, e.idleKeep())
 }
 
-// noteWrite notes that a row was written, just now or not long ago. It is called with mu held.
+// noteWrite notes that a row was written now, or not long ago, by any client. It is called with mu held.
 func (e *engine) noteWrite(name string) {
 	if e.info.WriteInterval == 0 {
 		return
@@ -163,7 +213,7 @@ func (e *engine) noteWrite(name string) {
 	}
 }
 
-// writeDelay is how long a write that can wait should be put off, since the row was written a moment ago.
+// writeDelay is how long a write that can wait should be put off, because the row was written a moment ago.
 func (e *engine) writeDelay(name string) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -174,14 +224,14 @@ func (e *engine) writeDelay(name string) time.Duration {
 	return e.info.WriteInterval - e.clock.Since(at)
 }
 
-// forgetRow drops a row that may not be what stands there.
+// forgetRow drops a row that may have changed.
 func (e *engine) forgetRow(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.rows.dropRow(name)
 }
 
-// loadRecord reads a record as it is now.
+// loadRecord reads a record as it is now, and remembers it.
 func (e *engine) loadRecord(ctx context.Context, name string) (Row, *Record, error) {
 	from := e.clock.Now()
 	row, err := e.table.Load(ctx, name)
@@ -193,7 +243,7 @@ func (e *engine) loadRecord(ctx context.Context, name string) (Row, *Record, err
 	return e.acceptRow(row)
 }
 
-// decodeRow decodes a row, and puts the foreign holder, if there is one, in the place of ours.
+// decodeRow decodes a row. If a foreign client holds the lock, the record has that hold in place of our claims.
 func decodeRow(row Row) (*Record, error) {
 	rec := &Record{}
 	if row.Version != "" && (row.Foreign == 0 || len(row.Data) > 0) {
@@ -220,25 +270,14 @@ func (e *engine) acceptRow(row Row) (Row, *Record, error) {
 	return row, rec, nil
 }
 
-// swapRecord writes a record over the row it was made from. After a refusal it gives the row that stands there, if the table
-// said so, decoded; after any other error what stands there is not known.
+// swapRecord writes a record over the row that it was made from. If the swap is refused with ErrConflict and the table
+// returned the current row, it returns that, decoded. After any other error nobody knows what the row is now.
 //
-// comes says that the record has a claim more, for which there must be room.
-func (e *engine) swapRecord(ctx context.Context, row Row, rec *Record, comes bool) (Row, *Record, error) {
-	data, err := Encode(rec)
-	if err == nil && comes {
-		err = e.checkRoom(rec, len(data))
-	}
+// addsClaim says that the record has one claim more than the row, for which there must be room.
+func (e *engine) swapRecord(ctx context.Context, row Row, rec *Record, addsClaim bool) (Row, *Record, error) {
+	row, err := e.encodeRow(row, rec, addsClaim)
 	if err != nil {
 		return Row{}, nil, err
-	}
-	row = Row{Name: row.Name, Version: row.Version, Data: data, Token: rec.Token}
-	for i := range rec.Claims {
-		c := &rec.Claims[i]
-		row.Durable = row.Durable || c.Detached
-		if c.State != Waiting {
-			row.ExpiresAt = max(row.ExpiresAt, c.ExpiresAt)
-		}
 	}
 	from := e.clock.Now()
 	now, err := e.table.Swap(ctx, row)
@@ -259,9 +298,9 @@ func (e *engine) swapRecord(ctx context.Context, row Row, rec *Record, comes boo
 	case errors.Is(err, ErrConflict) && now.Version != "":
 		e.noteRoundTrip(from)
 		now.Name = row.Name
-		now, rec, derr := e.acceptRow(now)
-		if derr != nil {
-			return Row{}, nil, derr
+		now, rec, decodeErr := e.acceptRow(now)
+		if decodeErr != nil {
+			return Row{}, nil, decodeErr
 		}
 		return now, rec, err
 	default:
@@ -270,7 +309,27 @@ func (e *engine) swapRecord(ctx context.Context, row Row, rec *Record, comes boo
 	}
 }
 
-// noteRoundTrip notes how long a round trip took.
+// encodeRow makes the row that replaces another one.
+func (e *engine) encodeRow(row Row, rec *Record, addsClaim bool) (Row, error) {
+	data, err := Encode(rec)
+	if err == nil && addsClaim {
+		err = e.checkRoom(rec, len(data))
+	}
+	if err != nil {
+		return Row{}, err
+	}
+	row = Row{Name: row.Name, Version: row.Version, Data: data, Token: rec.Token}
+	for i := range rec.Claims {
+		c := &rec.Claims[i]
+		row.Durable = row.Durable || c.Detached
+		if c.State != Waiting {
+			row.ExpiresAt = max(row.ExpiresAt, c.ExpiresAt)
+		}
+	}
+	return row, nil
+}
+
+// noteRoundTrip measures a round trip that ends now.
 func (e *engine) noteRoundTrip(from driver.Instant) {
 	d := e.clock.Since(from)
 	e.mu.Lock()
@@ -284,22 +343,22 @@ func (e *engine) roundTrip() time.Duration {
 	return e.rtt
 }
 
-// confirmWindow is how long a called claim has to show itself: long enough for a live one that needs a few round trips, and
-// short beside a TTL.
+// confirmWindow is how long a promoted claim has to confirm: long enough for a live client that needs a few round trips,
+// and short beside a TTL.
 func (e *engine) confirmWindow() time.Duration { return 2*time.Second + 10*e.roundTrip() }
 
-// crowdSize is how many claims a lock has when so many contend for its record that they must go easy on the store.
+// crowdSize is how many claims a lock has when so many clients write its record that they must spread their writes.
 const crowdSize = 8
 
-// manyConflicts is after how many refusals it is not chance any more.
+// manyConflicts is after how many refusals in a row bad luck is not the reason any more.
 const manyConflicts = 128
 
-// pauseAfterConflict waits before the next try of a write that was refused because of another's, tries times before, and reports
-// whether it has taken time. claims is how many the record has.
+// pauseAfterConflict waits before the next attempt of a write that was refused because another client's came first. It
+// reports whether that took time. tries is how many attempts were refused before; claims is how many the record has.
 //
-// The few who write one record at most times try again at once. Whoever pauses has to look again, and on a store that is
-// far away loses against one who comes and goes all the time and knows the record because he wrote it. Only a crowd spreads
-// itself, over a time that grows with both numbers; and whoever is refused for ever comes more and more seldom.
+// If few clients write one record, they try again at once. A client that pauses has to load again, and on a distant store
+// it then loses against a client that comes and goes all the time and knows the record because it wrote it. Only a crowd
+// spreads its writes, over a time that grows with both numbers. A client that is refused very often slows down, too.
 func (e *engine) pauseAfterConflict(ctx context.Context, tries, claims int) (paused bool, err error) {
 	n := max(min(tries, crowdSize)*(claims/crowdSize), tries/manyConflicts)
 	if n == 0 {
@@ -310,7 +369,8 @@ func (e *engine) pauseAfterConflict(ctx context.Context, tries, claims int) (pau
 
 // pauseAfterFailure waits before the next request to a store that did not answer the last ones.
 func (e *engine) pauseAfterFailure(ctx context.Context, failures int) error {
-	return e.sleepFor(ctx, rand.N(min(time.Second, max(e.roundTrip(), time.Millisecond)<<min(failures, 10))+1))
+	base := max(e.roundTrip(), time.Millisecond)
+	return e.sleepFor(ctx, rand.N(min(time.Second, base<<min(failures, 10))+1))
 }
 
 func (e *engine) sleepFor(ctx context.Context, d time.Duration) error {
@@ -326,17 +386,17 @@ func (e *engine) sleepFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// LivenessFile passes on what the table offers.
+// LivenessFile returns the table's liveness file, if it has one.
 func (e *engine) LivenessFile() (*os.File, error) {
-	h, ok := e.table.(LivenessFiler)
+	t, ok := e.table.(LivenessFiler)
 	if !ok {
 		return nil, driver.ErrUnsupported
 	}
-	f, err := h.LivenessFile()
+	f, err := t.LivenessFile()
 	return f, e.errorOrClosed(err)
 }
 
-// Explain: the TTL is kept as it is.
+// Explain says that the TTL is kept as it is, and where the record is.
 func (e *engine) Explain(c driver.Claim) driver.Plan {
 	plan := driver.Plan{TTL: c.TTL}
 	if t, ok := e.table.(KeyLister); ok {
@@ -345,12 +405,12 @@ func (e *engine) Explain(c driver.Claim) driver.Plan {
 	return plan
 }
 
-// Warnings passes on what the table warns of.
+// Warnings returns the table's warnings, if it has any.
 func (e *engine) Warnings(ctx context.Context) ([]string, error) {
-	w, ok := e.table.(driver.Warner)
+	t, ok := e.table.(driver.Warner)
 	if !ok {
 		return nil, nil
 	}
-	ws, err := w.Warnings(ctx)
-	return ws, e.errorOrClosed(err)
+	warnings, err := t.Warnings(ctx)
+	return warnings, e.errorOrClosed(err)
 }

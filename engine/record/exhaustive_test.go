@@ -112,7 +112,7 @@ func step(t *testing.T, before, r *Record, who, act int, limit, weight int64) bo
 		if err != nil && shape(before) != shape(r) {
 			t.Fatalf("%s was refused and left a trace: %s -> %s", id, shape(before), shape(r))
 		}
-		if alone := before.count(true) == 1 && before.Claims[0].ID == id; alone && err != nil {
+		if alone := before.countHolders() == 1 && before.Claims[0].ID == id; alone && err != nil {
 			t.Fatalf("%s is the only holder and may not weigh %d: %v", id, weight, err)
 		}
 	}

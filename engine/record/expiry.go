@@ -8,29 +8,41 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// maxBeatSkip makes a beat that was forgotten come again once in a million times, and leaves room for a billion renewals of one lease.
+// This file decides when a claim has expired. The package comment says why that is safe.
+
+// observation is what must stay unchanged for a claim to count as not renewed. Its id alone would not do, since a claim
+// can be removed and join again. Its token alone would not do either, since a waiter has none.
+type observation struct {
+	id    string
+	token int64
+	beat  int64
+}
+
+// maxBeatSkip is a bound of the random part of each beat. A beat that the store has forgotten comes again once in a
+// million times, and there is room for billions of renewals of one lease.
 const maxBeatSkip = 1 << 20
 
-// stepInput is what is known now, about the row that the next step will be made on.
+// stepInput collects what is known now, for a step on a row.
 func (e *engine) stepInput(row Row) StepInput {
-	m := StepInput{ConfirmWindow: e.confirmWindow(), BeatSkip: rand.Int64N(maxBeatSkip)}
-	m.Now, m.Earliest, m.Latest, m.ClockTrusted = e.readStoreClock()
+	in := StepInput{ConfirmWindow: e.confirmWindow(), BeatSkip: rand.Int64N(maxBeatSkip)}
+	in.Now, in.Earliest, in.Latest, in.ClockTrusted = e.readStoreClock()
 	seen := e.observationsOf(row.Name)
-	m.LivenessOf = func(c *Claim) Liveness {
+	in.LivenessOf = func(c *Claim) Liveness {
 		if e.isDead(c) {
 			return Dead
 		}
-		if from, ok := seen[observation{c.ID, c.Token, c.Beat}]; ok && e.clock.SinceAtLeast(from) > e.observeTime(c) {
+		from, watched := seen[observation{c.ID, c.Token, c.Beat}]
+		if watched && e.clock.SinceAtLeast(from) > e.observeTime(c) {
 			return StoppedRenewing
 		}
 		return Alive
 	}
-	return m
+	return in
 }
 
-// readStoreClock gives the best estimate of the store's clock, for tokens and to be shown, and between what it surely is, if that
-// is known.
-func (e *engine) readStoreClock() (now, early, late int64, known bool) {
+// readStoreClock returns the best estimate of the store's clock, and the bounds between which it surely is. If trusted is
+// false, the bounds mean nothing, and the estimate is good only for tokens and for times that are shown.
+func (e *engine) readStoreClock() (now, early, late int64, trusted bool) {
 	now, off := e.table.Now()
 	early, late = now-off.Microseconds(), now+off.Microseconds()
 	if off >= 0 && e.clockBounder != nil {
@@ -39,44 +51,47 @@ func (e *engine) readStoreClock() (now, early, late int64, known bool) {
 	return now, early, late, off >= 0
 }
 
-// observeTime is how long a claim must have been watched unchanged before it may be ended: as long as it may be silent, and
-// a margin for clocks that run at different rates. The watching began after the claim's last write had been started, so
-// its owner stopped believing a margin before its own count of the same time was over.
+// observeTime is how long a claim must have been watched unchanged before it may be removed: its silence limit, and a
+// margin for clocks that run at different rates.
+//
+// This is safe because the watching began after the claim's last write had been started, and the owner counts the same
+// time from the start of that write and stops a margin before its end. So the owner has always stopped earlier.
 func (e *engine) observeTime(c *Claim) time.Duration {
 	return c.SilenceLimit + driver.Margin(c.SilenceLimit)
 }
 
-// isDead reports whether the table knows that a claim's client is not there any more.
+// isDead reports whether the table knows that a claim's client does not exist any more. A detached claim has no client.
 func (e *engine) isDead(c *Claim) bool {
 	return e.liveness != nil && !c.Detached && c.Session != "" && e.liveness.IsDead(c.Session)
 }
 
-// observationsOf gives what is being watched on a lock. The map is not changed any more once it is there.
+// observationsOf returns since when each claim of a lock has been watched unchanged. The map is never changed.
 func (e *engine) observationsOf(name string) map[observation]driver.Instant {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.watchedSince[name]
 }
 
-// preciseClock is how well the store's clock must be known to judge alone. Where it is known less well a claim may have been
-// given a later end than need be, and is watched, too; so is one whose end is later than watching it would find, which was
-// written by one who knew the clock less well, or before the clock was set back.
+// preciseClock is how well the store's clock must be known for it alone to expire claims. If it is known less well, a
+// claim may have been given a later end than necessary, and is watched as well. A claim is also watched if its end is
+// later than watching would find: its writer knew the clock less well, or the clock was set back since.
 const preciseClock = 50 * time.Millisecond
 
-// observeClaims notes how the claims of a freshly loaded record stand, and since when each has been seen so. It is called when
-// the reply is there, not when the load was started: what was written in between must not count as watched before.
+// observeClaims notes the claims of a freshly loaded record, and since when each has been seen unchanged. It is called
+// when the reply is there and not when the load was started: a claim that was written in between must not count as
+// watched from before that write.
 func (e *engine) observeClaims(name string, rec *Record) {
 	now := e.clock.Now()
-	_, early, late, known := e.readStoreClock()
-	judges := known && late-early <= 2*preciseClock.Microseconds()
+	_, early, late, trusted := e.readStoreClock()
+	isPrecise := trusted && late-early <= 2*preciseClock.Microseconds()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	before := e.watchedSince[name]
 	var after map[observation]driver.Instant
 	for i := range rec.Claims {
 		c := &rec.Claims[i]
-		if judges && c.ExpiresAt > 0 && c.ExpiresAt-early <= e.observeTime(c).Microseconds() {
-			continue // the store's clock judges it
+		if isPrecise && c.ExpiresAt > 0 && c.ExpiresAt-early <= e.observeTime(c).Microseconds() {
+			continue // the store's clock will expire it
 		}
 		key := observation{c.ID, c.Token, c.Beat}
 		from, ok := before[key]
@@ -101,11 +116,11 @@ func (e *engine) observeClaims(name string, rec *Record) {
 	}
 }
 
-// nextExpiry is the soonest time at which a claim could be over, if nothing is heard of it.
+// nextExpiry returns how long it is until the first claim of a record can expire, if none is renewed.
 func (e *engine) nextExpiry(name string, rec *Record) (soonest time.Duration, found bool) {
-	_, early, _, known := e.readStoreClock()
+	_, early, _, trusted := e.readStoreClock()
 	seen := e.observationsOf(name)
-	if known && rec.Foreign != 0 && rec.Foreign != NoEnd {
+	if trusted && rec.Foreign != 0 && rec.Foreign != NoEnd {
 		soonest, found = microsToDuration(rec.Foreign-early), true
 	}
 	for i := range rec.Claims {
@@ -114,7 +129,7 @@ func (e *engine) nextExpiry(name string, rec *Record) (soonest time.Duration, fo
 		if from, ok := seen[observation{c.ID, c.Token, c.Beat}]; ok {
 			left -= e.clock.SinceAtLeast(from)
 		}
-		if known && c.ExpiresAt > 0 {
+		if trusted && c.ExpiresAt > 0 {
 			left = min(left, microsToDuration(c.ExpiresAt-early))
 		}
 		if !found || left < soonest {
@@ -124,28 +139,28 @@ func (e *engine) nextExpiry(name string, rec *Record) (soonest time.Duration, fo
 	return soonest, found
 }
 
-// isRenewalDue reports whether a holder has been silent for a third of its TTL, or nearly so: then its renewal is about to
-// come.
+// isRenewalDue reports whether a holder's last renewal is a third of its TTL ago, or nearly: then the next one is about
+// to come.
 func (e *engine) isRenewalDue(row Row, rec *Record) bool {
 	now, off := e.table.Now()
 	seen := e.observationsOf(row.Name)
 	for i := range rec.Claims {
 		c := &rec.Claims[i]
-		var silent time.Duration
+		var sinceRenewal time.Duration
 		if off >= 0 && c.ExpiresAt > 0 {
-			silent = c.SilenceLimit - time.Duration(c.ExpiresAt-now)*time.Microsecond
+			sinceRenewal = c.SilenceLimit - time.Duration(c.ExpiresAt-now)*time.Microsecond
 		} else if from, ok := seen[observation{c.ID, c.Token, c.Beat}]; ok {
-			silent = e.clock.SinceAtLeast(from)
+			sinceRenewal = e.clock.SinceAtLeast(from)
 		}
-		if c.State == Granted && !c.Detached && silent >= c.TTL/3-2*e.roundTrip() {
+		if c.State == Granted && !c.Detached && sinceRenewal >= c.TTL/3-2*e.roundTrip() {
 			return true
 		}
 	}
 	return false
 }
 
-// microsToDuration is a number of microseconds, up to 146 years: a foreign client may write an end that no Duration can tell.
+// microsToDuration converts microseconds, up to 146 years. A foreign client may write an end that no Duration can hold.
 func microsToDuration(n int64) time.Duration {
-	const most = int64(math.MaxInt64 / 2 / time.Microsecond)
-	return time.Duration(min(max(n, -most), most)) * time.Microsecond
+	const limit = int64(math.MaxInt64 / 2 / time.Microsecond)
+	return time.Duration(min(max(n, -limit), limit)) * time.Microsecond
 }

@@ -9,131 +9,141 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// waiterHub watches one lock for all claims of this client that wait for it, so that a change costs one load a client
-// however many wait, and wakes only those whom it concerns. It lives while anybody waits.
+// waiterHub watches one lock for all claims of this client that wait for it. So a change costs one load per client,
+// however many claims wait, and only the claims that it affects are woken.
+//
+// A hub exists while it has subscribers. It runs one goroutine, which waits for a sign of a change, loads the row, and
+// notifies the subscribers.
 type waiterHub struct {
 	e           *engine
 	name        string
 	subscribers map[*subscription]struct{} // guarded by the engine's mutex, like row
-	row         Row                        // as last seen
-	loadNow     chan struct{}              // buffered: look now
+	row         Row                        // as last loaded
+	loadNow     chan struct{}              // buffered: load at once
 	stop        context.CancelFunc
 }
 
+// subscription is one claim that waits.
 type subscription struct {
 	updates            chan update // buffered; sent to with the engine's mutex held
 	isAffected         func(*Record) bool
-	unreachableTimeout time.Duration // how long it bears with a store that does not answer
-	outage             driver.Outage // guarded by the engine's mutex until the seat is left
+	unreachableTimeout time.Duration // how long the claim waits for a store that does not answer
+	outage             driver.Outage // guarded by the engine's mutex until the subscription has ended
 }
 
-// update is what a lookout tells.
+// update is what a hub sends to a subscription: the row as it is now, or the error that ends the wait.
 type update struct {
 	snapshot
-	expired bool  // a claim on it is over: whoever is awake may remove it
-	err     error // nothing can be told, and the wait is to end
+	expired bool // a claim in it has expired: any client may remove it
+	err     error
 }
 
-// livenessInterval is how often it is asked whether those ahead are still there, where the table can tell.
+// livenessInterval is how often the table is asked whether the other claims' clients are alive, if it can tell.
 const livenessInterval = 100 * time.Millisecond
 
-// maxIdleLoads is after how many looks in vain a lookout does not get slower any more.
+// maxIdleLoads is after how many loads without news a hub does not become slower any more.
 const maxIdleLoads = 8
 
-// subscribe has the caller told of the next change that concerns it, as seen from the row it knows. A new lookout begins as slow
-// as one that has looked idle times in vain.
-func (e *engine) subscribe(row Row, rec *Record, idle int, patience time.Duration, concerned func(*Record) bool) (seat *subscription, leave func()) {
-	seat = &subscription{updates: make(chan update, 1), isAffected: concerned, unreachableTimeout: patience}
+// subscribe notifies the caller of the next change that affects it, as seen from the row that the caller knows. A new hub
+// begins as slow as one that has loaded idleLoads times without news.
+func (e *engine) subscribe(
+	row Row, rec *Record, idleLoads int, unreachableTimeout time.Duration, isAffected func(*Record) bool,
+) (sub *subscription, unsubscribe func()) {
+	sub = &subscription{updates: make(chan update, 1), isAffected: isAffected, unreachableTimeout: unreachableTimeout}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	l := e.hubs[row.Name]
-	if l == nil {
-		l = &waiterHub{e: e, name: row.Name, row: row, subscribers: map[*subscription]struct{}{}, loadNow: make(chan struct{}, 1)}
-		if e.life.Err() == nil {
-			var ctx context.Context
-			ctx, l.stop = context.WithCancel(e.life)
-			e.hubs[row.Name] = l
-			e.background.Go(func() { l.run(ctx, rec, idle) })
-		}
-	} else if l.row.Version != row.Version {
-		l.requestLoad() // one of the two is old
+	h := e.hubs[row.Name]
+	if h == nil {
+		h = e.startHub(row, rec, idleLoads)
+	} else if h.row.Version != row.Version {
+		h.requestLoad() // either the hub's row is old or the caller's
 	}
-	l.subscribers[seat] = struct{}{}
-	return seat, func() {
+	h.subscribers[sub] = struct{}{}
+	return sub, func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		delete(l.subscribers, seat)
-		if len(l.subscribers) == 0 && e.hubs[l.name] == l {
-			delete(e.hubs, l.name)
-			l.stop()
+		delete(h.subscribers, sub)
+		if len(h.subscribers) == 0 && e.hubs[h.name] == h {
+			delete(e.hubs, h.name)
+			h.stop()
 		}
 	}
 }
 
-func (l *waiterHub) requestLoad() {
+// startHub makes a hub. If the engine is closed it does not run; then the subscriber's own context ends its wait. It is
+// called with mu held.
+func (e *engine) startHub(row Row, rec *Record, idleLoads int) *waiterHub {
+	h := &waiterHub{
+		e: e, name: row.Name, row: row, subscribers: map[*subscription]struct{}{}, loadNow: make(chan struct{}, 1),
+	}
+	if e.life.Err() == nil {
+		var ctx context.Context
+		ctx, h.stop = context.WithCancel(e.life)
+		e.hubs[row.Name] = h
+		e.background.Go(func() { h.run(ctx, rec, idleLoads) })
+	}
+	return h
+}
+
+func (h *waiterHub) requestLoad() {
 	select {
-	case l.loadNow <- struct{}{}:
+	case h.loadNow <- struct{}{}:
 	default:
 	}
 }
 
-// run looks at the lock whenever it may have changed, until nobody waits any more.
-func (l *waiterHub) run(ctx context.Context, rec *Record, idle int) {
-	version := l.row.Version
+// run loads the row whenever it may have changed, until ctx ends because nobody waits any more.
+func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
+	version := h.row.Version
 	var failed error
-	for ; ctx.Err() == nil; idle++ {
-		signed := l.waitForSign(ctx, version, rec, idle, failed != nil)
-		row, now, err := l.e.loadRecord(ctx, l.name)
-		l.noteLoadResult(ctx, err)
+	for ; ctx.Err() == nil; idleLoads++ {
+		signed := h.waitForSign(ctx, version, rec, idleLoads, failed != nil)
+		row, now, err := h.e.loadRecord(ctx, h.name)
+		h.noteLoadResult(ctx, err)
 		if failed = err; err != nil {
 			continue
 		}
-		l.e.observeClaims(l.name, now)
-		over := l.e.anyExpired(row, now)
+		h.e.observeClaims(h.name, now)
+		expired := h.e.anyExpired(row, now)
 		if row.Version != version || signed {
-			idle = 0
-		} else if !over {
+			idleLoads = 0
+		} else if !expired {
 			continue
 		}
 		version, rec = row.Version, now
-		l.notifyAffected(update{snapshot: snapshot{row, rec}, expired: over})
+		h.notifyAffected(update{snapshot: snapshot{row, rec}, expired: expired})
 	}
 }
 
-// waitForSign waits until the row may have changed, and reports whether there was a sign of it. Without signs it waits for
-// longer and longer; where the table gives them, and can at present, looking without is only the second net. A table that
-// did not answer the last look may not give them.
-func (l *waiterHub) waitForSign(ctx context.Context, version string, rec *Record, idle int, failing bool) bool {
-	poll := func(least, most time.Duration) time.Duration {
-		d := min(most, max(least, 4*l.e.roundTrip())<<min(idle, maxIdleLoads))
-		d = d/2 + randomPart(d/2)
-		if end, ok := l.e.nextExpiry(l.name, rec); ok {
-			d = min(d, max(end, 0)+(l.e.roundTrip()/4+time.Millisecond)<<min(idle, 10))
-		}
-		return d
-	}
-	short := poll(20*time.Millisecond, time.Second)
-	limit := short
-	if l.e.notifier != nil && !failing {
-		limit = poll(time.Second, 5*time.Second)
+// waitForSign waits until the row may have changed, and reports whether there was a sign of it: a notification, a request
+// to load, or a dead client. Without a sign it returns when it is time to poll, which is later from load to load, but at
+// the latest when the next claim can expire.
+//
+// A table with a Notifier is polled rarely, in case it misses a change. If the Notifier fails, or if the last load
+// failed, polling takes over at its usual rate.
+func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record, idleLoads int, failing bool) bool {
+	shortPoll := h.pollDelay(rec, idleLoads, 20*time.Millisecond, time.Second)
+	limit := shortPoll
+	if h.e.notifier != nil && !failing {
+		limit = h.pollDelay(rec, idleLoads, time.Second, 5*time.Second)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
-	changed, deaf, done := l.startListening(ctx, version)
-	defer done()
+	changed, cannotTell, waitForListener := h.startListening(ctx, version)
+	defer waitForListener()
 	defer cancel()
-	tick := time.NewTicker(livenessInterval)
-	defer tick.Stop()
+	liveness := time.NewTicker(livenessInterval)
+	defer liveness.Stop()
 	for {
 		select {
 		case <-changed:
 			return true
-		case <-l.loadNow:
+		case <-h.loadNow:
 			return true
-		case <-deaf:
-			deaf = nil
-			defer time.AfterFunc(short, cancel).Stop()
-		case <-tick.C:
-			if slices.ContainsFunc(rec.Claims, func(c Claim) bool { return l.e.isDead(&c) }) {
+		case <-cannotTell:
+			cannotTell = nil
+			defer time.AfterFunc(shortPoll, cancel).Stop()
+		case <-liveness.C:
+			if slices.ContainsFunc(rec.Claims, func(c Claim) bool { return h.e.isDead(&c) }) {
 				return true
 			}
 		case <-ctx.Done():
@@ -142,65 +152,81 @@ func (l *waiterHub) waitForSign(ctx context.Context, version string, rec *Record
 	}
 }
 
-// startListening gives a channel that is closed when the table says that the row has changed, and one that is closed when it
-// cannot tell at present; and a function that waits until the listening has ended, which it does with ctx.
-func (l *waiterHub) startListening(ctx context.Context, version string) (changed, deaf chan struct{}, done func()) {
-	if l.e.notifier == nil {
+// pollDelay is how long to wait before the next load without a sign: it doubles with each load that brought no news,
+// between minDelay and maxDelay, and ends when the next claim can expire.
+func (h *waiterHub) pollDelay(rec *Record, idleLoads int, minDelay, maxDelay time.Duration) time.Duration {
+	d := min(maxDelay, max(minDelay, 4*h.e.roundTrip())<<min(idleLoads, maxIdleLoads))
+	d = d/2 + randomPart(d/2)
+	if left, ok := h.e.nextExpiry(h.name, rec); ok {
+		d = min(d, max(left, 0)+(h.e.roundTrip()/4+time.Millisecond)<<min(idleLoads, 10))
+	}
+	return d
+}
+
+// startListening asks the table to notify. It returns a channel that is closed when the row has changed, one that is
+// closed when the table cannot tell at present, and a function that waits for the listener, which ends with ctx.
+func (h *waiterHub) startListening(
+	ctx context.Context, version string,
+) (changed, cannotTell chan struct{}, wait func()) {
+	if h.e.notifier == nil {
 		return nil, nil, func() {}
 	}
-	changed, deaf = make(chan struct{}), make(chan struct{})
-	var listening sync.WaitGroup
-	listening.Go(func() {
-		if l.e.notifier.Wait(ctx, l.name, version) == nil {
+	changed, cannotTell = make(chan struct{}), make(chan struct{})
+	var listener sync.WaitGroup
+	listener.Go(func() {
+		if h.e.notifier.Wait(ctx, h.name, version) == nil {
 			close(changed)
 		} else {
-			close(deaf)
+			close(cannotTell)
 		}
 	})
-	return changed, deaf, listening.Wait
+	return changed, cannotTell, listener.Wait
 }
 
-// notifyAffected wakes those whom it concerns, once each.
-func (l *waiterHub) notifyAffected(n update) {
-	l.e.mu.Lock()
-	defer l.e.mu.Unlock()
-	l.row = n.row
-	for seat := range l.subscribers {
-		if n.expired || seat.isAffected(n.rec) {
-			seat.deliver(n)
+// notifyAffected wakes the subscribers that the change affects. If a claim has expired it wakes all of them, because any
+// of them may remove it.
+func (h *waiterHub) notifyAffected(u update) {
+	h.e.mu.Lock()
+	defer h.e.mu.Unlock()
+	h.row = u.row
+	for sub := range h.subscribers {
+		if u.expired || sub.isAffected(u.rec) {
+			sub.deliver(u)
 		}
 	}
 }
 
-// noteLoadResult takes in how a look has ended. An error that is final ends all waits, since asking again cannot help; another one
-// those whose patience with a store that does not answer is over. Who stands in line asks the store for nothing by himself for long.
-func (l *waiterHub) noteLoadResult(ctx context.Context, err error) {
-	l.e.mu.Lock()
-	defer l.e.mu.Unlock()
-	for seat := range l.subscribers {
+// noteLoadResult ends the waits that a failed load must end: all of them if the error is final, since asking again cannot
+// help, and otherwise those for which the store was unreachable for too long. A waiter in the queue sends no requests of
+// its own for a long time, so it depends on this.
+func (h *waiterHub) noteLoadResult(ctx context.Context, err error) {
+	h.e.mu.Lock()
+	defer h.e.mu.Unlock()
+	for sub := range h.subscribers {
 		switch {
 		case err == nil:
-			seat.outage.RequestAnswered()
+			sub.outage.RequestAnswered()
 		case ctx.Err() != nil: // nobody waits any more
-		case driver.IsFinal(err), seat.outage.RequestFailed(l.e.clock, seat.unreachableTimeout):
-			seat.deliver(update{err: err})
+		case driver.IsFinal(err), sub.outage.RequestFailed(h.e.clock, sub.unreachableTimeout):
+			sub.deliver(update{err: err})
 		}
 	}
 }
 
-func (s *subscription) deliver(n update) {
+// deliver sends an update, in place of an earlier one that was not received yet.
+func (s *subscription) deliver(u update) {
 	select {
-	case <-s.updates: // what it has not looked at yet is old
+	case <-s.updates:
 	default:
 	}
-	s.updates <- n
+	s.updates <- u
 }
 
-// anyExpired reports whether a claim stands that anybody may remove.
+// anyExpired reports whether the record has a claim, or a foreign hold, that any client may remove.
 func (e *engine) anyExpired(row Row, rec *Record) bool {
-	m := e.stepInput(row)
-	if rec.Foreign != 0 && m.foreignEnd(rec) == 0 {
+	in := e.stepInput(row)
+	if rec.Foreign != 0 && in.foreignEnd(rec) == 0 {
 		return true
 	}
-	return slices.ContainsFunc(rec.Claims, func(c Claim) bool { return m.judgeClaim(&c) != Alive })
+	return slices.ContainsFunc(rec.Claims, func(c Claim) bool { return in.judgeClaim(&c) != Alive })
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Inspect is one load. Claims that are over are left out, though they stand until somebody's next write.
+// Inspect costs one load. It leaves out claims that have expired, although they remain in the record until the next write.
 func (e *engine) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	row, rec, err := e.loadRecord(ctx, name)
 	if err != nil {
@@ -20,7 +20,7 @@ func (e *engine) Inspect(ctx context.Context, name string) (driver.Lock, error) 
 	return e.describeRow(row, rec), nil
 }
 
-// List shows what Inspect would show, without the idle locks.
+// List shows each lock as Inspect does, without the idle locks.
 func (e *engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
 	return func(yield func(driver.Lock, error) bool) {
 		for row, err := range e.table.List(ctx, prefix) {
@@ -41,10 +41,11 @@ func (e *engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock,
 	}
 }
 
-// Break is one load and one swap. After a swap of unknown outcome the claim may be gone by this very break: a note says so.
+// Break costs one load and one swap. After a swap of unknown outcome the claim may be absent because of this same call;
+// then the note of it says so.
 func (e *engine) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
-	return e.applyStep(ctx, name, func(rec *Record, m StepInput, again bool) error {
-		err := rec.Break(ref, mode, m)
+	return e.applyStep(ctx, name, func(rec *Record, in StepInput, again bool) error {
+		err := rec.Break(ref, mode, in)
 		if again && errors.Is(err, driver.ErrLost) && rec.notedCause(ref) == driver.LossBroken {
 			return errDone
 		}
@@ -52,25 +53,30 @@ func (e *engine) Break(ctx context.Context, name, ref string, mode driver.BreakM
 	})
 }
 
-// Detach is one load and one swap.
+// Detach costs one load and one swap.
 func (e *engine) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	return e.applyStep(ctx, g.Name, func(rec *Record, m StepInput, _ bool) error { return rec.Detach(g.ID, g.Token, keep, m) })
+	return e.applyStep(ctx, g.Name, func(rec *Record, in StepInput, _ bool) error {
+		return rec.Detach(g.ID, g.Token, keep, in)
+	})
 }
 
-// SetWeight is one load and one swap.
+// SetWeight costs one load and one swap.
 func (e *engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
-	return e.applyStep(ctx, g.Name, func(rec *Record, m StepInput, _ bool) error { return rec.SetWeight(g.ID, g.Token, weight, m) })
+	return e.applyStep(ctx, g.Name, func(rec *Record, in StepInput, _ bool) error {
+		return rec.SetWeight(g.ID, g.Token, weight, in)
+	})
 }
 
-// errDone is for a step that finds its work done, by a swap whose reply was lost.
-var errDone = errors.New("done before")
+// errDone is returned by a step that finds its work done already, by an earlier swap whose reply was lost.
+var errDone = errors.New("already done")
 
-// maxSettleTime is how long it is tried to learn the outcome of a swap whose reply was lost.
+// maxSettleTime is how long the engine tries to learn the outcome of a swap whose reply was lost.
 const maxSettleTime = 10 * time.Second
 
-// applyStep makes one step that may be made twice without harm, until it has succeeded or was refused. After a swap whose reply was
-// lost it makes the step again: what that finds and writes is the outcome.
-func (e *engine) applyStep(ctx context.Context, name string, step func(rec *Record, m StepInput, again bool) error) error {
+// applyStep loads the row, makes one step, and swaps, until the step has succeeded or was refused. The step must be one
+// that may be made twice without harm: after a swap whose reply was lost it is made again, with again set, and the result
+// of that is the outcome.
+func (e *engine) applyStep(ctx context.Context, name string, step func(rec *Record, in StepInput, again bool) error) error {
 	ctx, stop := e.bindContext(ctx)
 	defer stop()
 	unsure := false
@@ -99,12 +105,12 @@ func (e *engine) applyStep(ctx context.Context, name string, step func(rec *Reco
 	}
 }
 
-// stepAttempt is one try of a write.
+// stepAttempt is one attempt of applyStep.
 type stepAttempt struct {
-	again   bool // a try before it had an unknown outcome
-	decided bool // it was made, or refused by the step
-	unsure  bool // it may have been made
-	claims  int  // how many the record has that was tried
+	again   bool // an earlier attempt had an unknown outcome
+	decided bool // it was written, or refused by the step
+	unsure  bool // it may have been written
+	claims  int  // how many claims its record had
 }
 
 func (e *engine) attemptStep(ctx context.Context, name string, t *stepAttempt, step func(*Record, StepInput, bool) error) error {
@@ -127,47 +133,51 @@ func (e *engine) attemptStep(ctx context.Context, name string, t *stepAttempt, s
 	return err
 }
 
+// describeRow shows a lock without the claims that have expired. Expiry writes nothing, so it is added to the revision:
+// otherwise nobody who waits for a change would notice it.
 func (e *engine) describeRow(row Row, rec *Record) driver.Lock {
-	m := e.stepInput(row)
+	in := e.stepInput(row)
 	shown := *rec
-	shown.Claims = aliveClaims(rec.Claims, m)
-	shown.Foreign = m.foreignEnd(rec)
-	lock := shown.describeLock(row.Name, m)
-	over := len(rec.Claims) - len(shown.Claims)
+	shown.Claims = aliveClaims(rec.Claims, in)
+	shown.Foreign = in.foreignEnd(rec)
+	lock := shown.describeLock(row.Name, in)
+	expired := len(rec.Claims) - len(shown.Claims)
 	if shown.Foreign != rec.Foreign {
-		over++
+		expired++
 	}
-	if lock.Revision = row.Version; over > 0 { // that changes no record
-		lock.Revision += "-" + strconv.Itoa(over)
+	if lock.Revision = row.Version; expired > 0 {
+		lock.Revision += "-" + strconv.Itoa(expired)
 	}
 	return lock
 }
 
-func aliveClaims(claims []Claim, m StepInput) (left []Claim) {
+func aliveClaims(claims []Claim, in StepInput) (left []Claim) {
 	for i := range claims {
-		if m.judgeClaim(&claims[i]) == Alive {
+		if in.judgeClaim(&claims[i]) == Alive {
 			left = append(left, claims[i])
 		}
 	}
 	return left
 }
 
-// describeLock is a record as others see it.
-func (r *Record) describeLock(name string, m StepInput) driver.Lock {
+// describeLock shows a record to users.
+func (r *Record) describeLock(name string, in StepInput) driver.Lock {
 	l := driver.Lock{Name: name, Token: r.Token}
 	if len(r.Claims) > 0 {
 		l.Kind, l.Limit = r.Kind, r.Limit
 	}
 	if r.Foreign != 0 {
 		l.Kind, l.Limit = driver.KindMutex, 1
-		l.Holders = append(l.Holders, driver.ClaimInfo{Ref: r.foreignRef(), Owner: "a foreign client", Weight: 1, Foreign: true,
-			Remaining: m.timeUntil(r.Foreign)})
+		l.Holders = append(l.Holders, driver.ClaimInfo{
+			Ref: r.foreignRef(), Owner: "a foreign client", Weight: 1, Foreign: true, Remaining: in.timeUntil(r.Foreign),
+		})
 	}
 	for i := range r.Claims {
 		c := &r.Claims[i]
 		s := driver.ClaimInfo{
 			Ref: c.ID, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, Token: c.Token, TTL: c.TTL,
-			Since: wallTime(c.Since), Remaining: m.remainingTime(c), Detached: c.Detached, ReleaseRequested: c.ReleaseRequested, Broken: c.Broken,
+			Since: wallTime(c.Since), Remaining: in.remainingTime(c),
+			Detached: c.Detached, ReleaseRequested: c.ReleaseRequested, Broken: c.Broken,
 		}
 		if c.State == Granted {
 			l.Holders = append(l.Holders, s)
@@ -178,23 +188,23 @@ func (r *Record) describeLock(name string, m StepInput) driver.Lock {
 	return l
 }
 
-// remainingTime is how long a claim surely stands if it stays silent, where the store's clock can tell.
-func (m StepInput) remainingTime(c *Claim) time.Duration {
+// remainingTime is how long a claim surely remains if it is not renewed; 0 if the store's clock cannot tell.
+func (in StepInput) remainingTime(c *Claim) time.Duration {
 	if c.ExpiresAt == 0 {
 		return 0
 	}
-	return m.timeUntil(c.ExpiresAt)
+	return in.timeUntil(c.ExpiresAt)
 }
 
-// timeUntil is how long it surely is to a time of the store's clock; 0: not known, or for ever.
-func (m StepInput) timeUntil(at int64) time.Duration {
-	if !m.ClockTrusted || at == NoEnd {
+// timeUntil is how long it surely is until a time of the store's clock; 0 if that is not known, or never comes.
+func (in StepInput) timeUntil(at int64) time.Duration {
+	if !in.ClockTrusted || at == NoEnd {
 		return 0
 	}
-	return max(microsToDuration(at-m.Latest), 0)
+	return max(microsToDuration(at-in.Latest), 0)
 }
 
-// wallTime is a time of the store's clock, or none.
+// wallTime converts a time of the store's clock; 0 becomes the zero time.
 func wallTime(n int64) time.Time {
 	if n <= 0 {
 		return time.Time{}

@@ -4,95 +4,121 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Record is the whole of a lock, as it stands in a table. The steps below change it in place and are pure otherwise:
-// they read no clock and no store. A caller works on a copy of its own and throws it away when the swap is refused.
+// Record is the complete state of one lock, as a table stores it. The steps below change a record in place and are
+// otherwise pure: they read no clock and no store. A caller works on a clone, and discards it if the swap is refused.
+//
+// A record keeps these rules, which [Record.Check] verifies before each write and after each read: the weight of the
+// holders, and of all claims ahead of each of them, is within the limit; every holder has a token of its own; and no
+// token is larger than Token, which never falls while the record exists.
 type Record struct {
 	Kind   driver.Kind  // empty while idle
 	Limit  int64        // 0 while idle
-	Token  int64        // the largest ever granted on this lock; only grows
-	Idle   int64        // store's clock when the last claim left, in microseconds; 0 while any stands
-	Claims []Claim      // in order of arrival, the holders among them
+	Token  int64        // the largest token ever granted on this lock
+	Idle   int64        // store's clock when the last claim left, in microseconds; 0 while there are claims
+	Claims []Claim      // holders and waiters together, in order of arrival
 	Ended  []EndedClaim // claims that others have ended, so that their owners can tell that from their own release
-	// NotesDroppedUntil is up to when a note may be missing from Ended, since there were too many: store's clock, in microseconds; 0:
-	// none is.
+	// NotesDroppedUntil is not 0 if notes were dropped from Ended because there were too many. Up to this time of the
+	// store's clock, in microseconds, a missing note proves nothing.
 	NotesDroppedUntil int64
 
-	// Foreign is never stored: a foreign client holds the lock up to this time of the store's clock, in microseconds, and
-	// no claim stands; 0: none does.
+	// Foreign is never stored. If it is not 0, a foreign client holds the lock up to this time of the store's clock, in
+	// microseconds, and the record has no claims.
 	Foreign int64
 }
 
-// NoEnd is when a foreign client's hold ends that has no end.
+// NoEnd is the value of [Record.Foreign] for a foreign client's hold that has no end.
 const NoEnd = math.MaxInt64
 
-// Claim is one claim in a Record. It ends by itself if nothing is heard of it for Allow: every write by its owner raises
-// Beat, so that others can tell silence from life without comparing clocks.
+// Claim is one claim in a Record. Its owner must renew it: a claim that is not renewed for SilenceLimit expires, and the
+// next client that comes to the lock removes it. Every write by the owner raises Beat, so that others can see that the
+// claim was renewed without comparing clocks.
 type Claim struct {
-	ID               string
-	Session          string // the client behind it, where the table can tell whether that is still there
-	Owner            string
-	Meta             string
-	Weight           int64
-	TTL              time.Duration
-	State            State
-	Token            int64         // 0 until granted
-	Beat             int64         // grows with every sign of life, and with every call
-	SilenceLimit     time.Duration // how long it may be silent from this beat on
-	ExpiresAt        int64         // store's clock, in microseconds, past which it surely was silent for Allow; 0: not known
-	Since            int64         // store's clock when it was granted, or came; 0: not known; only shown
-	ConfirmWindow    time.Duration // how long it needs to show itself when it is called, if that is longer than others would give it
-	Detached         bool          // nobody is behind it: it ends by Allow alone
-	ReleaseRequested bool          // its holder is asked to give up
-	Broken           bool          // it is not renewed any more
+	ID           string
+	Session      string // the client that made it, if the table can tell whether that client is still alive
+	Owner        string // only shown
+	Meta         string // only shown
+	Weight       int64
+	TTL          time.Duration
+	State        State
+	Token        int64         // 0 until granted
+	Beat         int64         // grows with every renewal and every promotion
+	SilenceLimit time.Duration // how long after this beat the claim expires: the TTL, or the confirm window if promoted
+	// ExpiresAt is the store's clock, in microseconds, past which the claim has surely not been renewed for SilenceLimit;
+	// 0 if its writer did not know the store's clock. Then the claim can expire only by being watched.
+	ExpiresAt int64
+	Since     int64 // store's clock when it was granted, or arrived; 0: not known; only shown
+	// ConfirmWindow is how long the claim needs to confirm a promotion, if that is longer than others would give it.
+	ConfirmWindow    time.Duration
+	Detached         bool // no process renews it: it is held until SilenceLimit has passed
+	ReleaseRequested bool // its holder is asked to release it
+	Broken           bool // an operator broke it gracefully: its next renewal fails
 }
 
-// EndedClaim is a note of a claim that somebody else has ended: an operator, or whoever came when its time was over. It is written in
-// the same step, and kept for as long as the claim's owner may ask for it.
+// EndedClaim is a note that somebody other than its owner has ended a claim: an operator, or the client that found it
+// expired. It is written in the same step as the removal, and kept for as long as the claim's owner may ask.
 type EndedClaim struct {
 	ID    string
 	Cause driver.LossCause
-	Until int64 // store's clock, in microseconds, up to when it is kept
+	Until int64 // store's clock, in microseconds, up to which the note is kept
 }
 
-// State is where a claim is on its way.
+// State says how far a claim has come.
 type State string
 
-// The states. A called claim still waits: it is asked to show itself within a window, because its turn has come or
-// because the one before it did not answer. Being called gives it nothing; only a grant that it writes itself does.
+// A claim waits, is promoted, and is granted.
+//
+// A promoted claim still waits. Its turn has come, or a promoted claim ahead of it did not confirm in time; it is now
+// asked to confirm within a window. A promotion gives the claim nothing: only a grant does, and a claim writes its grant
+// itself. So it is safe to promote several claims at once, and to remove one that does not answer.
 const (
 	Waiting  State = "waiting"
 	Promoted State = "called"
 	Granted  State = "granted"
 )
 
-// StepInput is all that a step knows of time and of others.
+// StepInput is everything that a step may know about time and about other clients. The engine fills it in before each
+// step. All times are readings of the store's clock in microseconds since 1970.
+//
+// The store's clock is known only approximately: it lies between Earliest and Latest. Every decision uses the bound that
+// is safe for it. A claim counts as expired only if even Earliest is past its end, and its end is counted from Latest.
 type StepInput struct {
-	ClockTrusted  bool  // whether the store's clock may judge
-	Now           int64 // best estimate of the store's clock in microseconds, for tokens and to be shown
-	Earliest      int64 // the store's clock is surely past this
-	Latest        int64 // and surely not past this
+	// ClockTrusted reports whether Earliest and Latest may expire claims. If it is false they mean nothing, and claims
+	// expire only by what LivenessOf says.
+	ClockTrusted bool
+	// Now is the best estimate of the store's clock. It is used only for tokens and for times that are shown, so an
+	// error in it cannot expire a claim. It is valid even if ClockTrusted is false.
+	Now int64
+	// Earliest is a lower bound: the store's clock is surely past it.
+	Earliest int64
+	// Latest is an upper bound: the store's clock is surely not past it.
+	Latest int64
+	// ConfirmWindow is how long a claim that this step promotes has to confirm.
 	ConfirmWindow time.Duration
-	BeatSkip      int64                 // by how much a beat grows beyond the next; random
-	LivenessOf    func(*Claim) Liveness // what has been found out about a claim beside its Ends
+	// BeatSkip is added to each new beat. It is random, so that a beat that was lost by the store is not written again.
+	BeatSkip int64
+	// LivenessOf returns what this client has found out about a claim by other means than the store's clock: from the
+	// table's [LivenessChecker], or by watching the claim. It must not be nil.
+	LivenessOf func(*Claim) Liveness
 }
 
 // Liveness is what is known of a claim's client.
 type Liveness int
 
-// The verdicts.
 const (
-	Alive           Liveness = iota // or not known
-	StoppedRenewing                 // watched unchanged for longer than it may be
-	Dead                            // its client is not there any more
+	// Alive means that the client is alive, or that nothing else is known of it.
+	Alive Liveness = iota
+	// StoppedRenewing means that the claim was not renewed for longer than its SilenceLimit.
+	StoppedRenewing
+	// Dead means that the table knows that the client does not exist any more.
+	Dead
 )
 
-// findClaim gives the claim with that id, or nil.
+// findClaim returns the claim with that id, or nil.
 func (r *Record) findClaim(id string) *Claim {
 	for i := range r.Claims {
 		if r.Claims[i].ID == id {
@@ -102,7 +128,8 @@ func (r *Record) findClaim(id string) *Claim {
 	return nil
 }
 
-// fitsLimit reports whether the claim may be granted: its weight and that of all ahead of it are within the limit.
+// fitsLimit is the one rule of the toolkit: a claim may be granted if its weight and the weight of all claims ahead of it
+// are together within the limit. Claims ahead count even while they wait, so nobody overtakes a waiter.
 func (r *Record) fitsLimit(id string) bool {
 	var sum int64
 	for i := range r.Claims {
@@ -121,35 +148,37 @@ func (r *Record) totalWeight() (sum int64) {
 	return sum
 }
 
-func (r *Record) count(granted bool) (n int) {
+func (r *Record) countHolders() (n int) {
 	for i := range r.Claims {
-		if (r.Claims[i].State == Granted) == granted {
+		if r.Claims[i].State == Granted {
 			n++
 		}
 	}
 	return n
 }
 
-// judgeClaim judges one claim: by the store's clock, and by what the observer found out.
-func (m StepInput) judgeClaim(c *Claim) Liveness {
-	v := m.LivenessOf(c)
-	if v == Alive && m.isExpired(c) {
+func (r *Record) countWaiters() int { return len(r.Claims) - r.countHolders() }
+
+// judgeClaim decides whether a claim has expired: by what this client has found out, and by the store's clock.
+func (in StepInput) judgeClaim(c *Claim) Liveness {
+	v := in.LivenessOf(c)
+	if v == Alive && in.isExpired(c) {
 		return StoppedRenewing
 	}
 	return v
 }
 
-// isExpired reports whether a claim's time is surely over by the store's clock.
-func (m StepInput) isExpired(c *Claim) bool {
-	return m.ClockTrusted && c.ExpiresAt > 0 && m.Earliest > c.ExpiresAt
+// isExpired reports whether a claim has surely expired by the store's clock.
+func (in StepInput) isExpired(c *Claim) bool {
+	return in.ClockTrusted && c.ExpiresAt > 0 && in.Earliest > c.ExpiresAt
 }
 
-// isExpiredHolder reports whether a holder's is.
-func (m StepInput) isExpiredHolder(c *Claim) bool { return c.State == Granted && m.isExpired(c) }
+// isExpiredHolder is isExpired for holders. A waiter that is late loses nothing that it has.
+func (in StepInput) isExpiredHolder(c *Claim) bool { return c.State == Granted && in.isExpired(c) }
 
-// foreignEnd gives the end of a foreign client's hold, or 0 when there is none or it is over.
-func (m StepInput) foreignEnd(r *Record) int64 {
-	if m.ClockTrusted && m.Earliest > r.Foreign {
+// foreignEnd returns the end of a foreign client's hold, or 0 if there is none or it has expired.
+func (in StepInput) foreignEnd(r *Record) int64 {
+	if in.ClockTrusted && in.Earliest > r.Foreign {
 		return 0
 	}
 	return r.Foreign
@@ -158,96 +187,33 @@ func (m StepInput) foreignEnd(r *Record) int64 {
 // foreignRef names the foreign holder to an operator.
 func (r *Record) foreignRef() string { return fmt.Sprintf("foreign-%d", r.Foreign) }
 
-// expiryAfter is what a claim's Ends becomes when it may be silent for d from now on. It is counted from the latest that the
-// store's clock can be, so that nobody judges it early.
-func (m StepInput) expiryAfter(d time.Duration) int64 {
-	if !m.ClockTrusted {
+// expiryAfter returns the ExpiresAt of a claim that may go without renewal for d from now on. It is counted from the
+// latest that the store's clock can be, so that nobody expires the claim early.
+func (in StepInput) expiryAfter(d time.Duration) int64 {
+	if !in.ClockTrusted {
 		return 0
 	}
-	return m.Latest + d.Microseconds()
+	return in.Latest + d.Microseconds()
 }
 
-// hasPassed reports whether a time of the store's clock is surely over.
-func (m StepInput) hasPassed(at int64) bool { return m.ClockTrusted && m.Earliest > at }
+// hasPassed reports whether a time of the store's clock has surely passed.
+func (in StepInput) hasPassed(at int64) bool { return in.ClockTrusted && in.Earliest > at }
 
-// maxEndedNotes is how many notes of ended claims a record has: as many as may wait in line, so that an operator can break all of
-// those at once and each of them is told.
-const maxEndedNotes = driver.MaxWaiters
-
-// addNote leaves a note of a claim that is ended by others. A release of the claim, which asks again for as long as its patience
-// lasts, looks for it; so does a renewal, until the claim's own time is over.
-func (r *Record) addNote(c *Claim, loss driver.LossCause, m StepInput) {
-	until := max(m.Latest, m.Now) + (c.TTL + driver.UnreachableTimeout(c.TTL)).Microseconds()
-	r.Ended = append(slices.Clone(r.Ended), EndedClaim{ID: c.ID, Cause: loss, Until: until})
-	if len(r.Ended) > maxEndedNotes {
-		soonest := slices.MinFunc(r.Ended, func(a, b EndedClaim) int { return cmp.Compare(a.Until, b.Until) })
-		r.NotesDroppedUntil = max(r.NotesDroppedUntil, soonest.Until)
-		r.dropNote(soonest.ID)
-	}
-}
-
-// dropNote removes the note of a claim.
-func (r *Record) dropNote(id string) {
-	r.dropNotesIf(func(n EndedClaim) bool { return n.ID == id })
-}
-
-func (r *Record) dropNotesIf(drop func(EndedClaim) bool) {
-	if slices.ContainsFunc(r.Ended, drop) { // others may look at the same notes
-		r.Ended = slices.DeleteFunc(slices.Clone(r.Ended), drop)
-	}
-}
-
-// dropOldNotes removes the notes that nobody asks for any more.
-func (r *Record) dropOldNotes(m StepInput) {
-	r.dropNotesIf(func(n EndedClaim) bool { return m.hasPassed(n.Until) })
-	if m.hasPassed(r.NotesDroppedUntil) {
-		r.NotesDroppedUntil = 0
-	}
-}
-
-// notedCause tells how a claim was ended by somebody else; empty if there is no note of it.
-func (r *Record) notedCause(id string) driver.LossCause {
-	for _, n := range r.Ended {
-		if n.ID == id {
-			return n.Cause
-		}
-	}
-	return ""
-}
-
-// expireAndPromote removes the claims that are over, all but keep's, and calls those whose turn has come.
+// expireAndPromote is part of nearly every step. It removes the claims that have expired, except the one with the id
+// keep, and promotes the waiters whose turn has come. keep is the claim whose owner makes the step: the owner is
+// evidently alive, and its own step decides what becomes of its claim.
 //
-// A claim that was called and did not answer tells that its client died while it waited, and then others may have died
-// with it. So all that wait are called, and those that do not answer go together: ten dead waiters in line cost little
-// more than one.
-func (r *Record) expireAndPromote(m StepInput, keep string) {
-	r.Foreign = m.foreignEnd(r)
-	r.dropOldNotes(m)
-	unanswered := false
-	kept := r.Claims[:0:0]
-	for i := range r.Claims {
-		c := &r.Claims[i]
-		v := Alive
-		if c.ID != keep {
-			v = m.judgeClaim(c)
-		}
-		switch {
-		case v == Alive:
-			kept = append(kept, *c)
-		case c.State == Granted:
-			r.addNote(c, c.lossCause(v), m)
-		}
-		unanswered = unanswered || c.State == Promoted && v == StoppedRenewing
-	}
-	if len(kept) == 0 {
-		kept = nil // which would keep those who have left in memory
-	}
-	r.Claims = kept
-	if unanswered {
-		n := time.Duration(r.count(false))
+// A promoted claim that did not confirm in time shows that its client died while it waited, and other waiters may have
+// died with it. So all waiters are promoted then, and those that do not confirm expire together: ten dead waiters delay
+// the queue little more than one. The window grows with their number, because all of them write the same record.
+func (r *Record) expireAndPromote(in StepInput, keep string) {
+	r.Foreign = in.foreignEnd(r)
+	r.dropOldNotes(in)
+	if unconfirmed := r.removeExpired(in, keep); unconfirmed {
+		waiters := time.Duration(r.countWaiters())
 		for i := range r.Claims {
 			if r.Claims[i].State == Waiting {
-				r.Claims[i].promote(m, m.ConfirmWindow+m.ConfirmWindow*n/8)
+				r.Claims[i].promote(in, in.ConfirmWindow+in.ConfirmWindow*waiters/8)
 			}
 		}
 	}
@@ -256,15 +222,40 @@ func (r *Record) expireAndPromote(m StepInput, keep string) {
 		c := &r.Claims[i]
 		sum += c.Weight
 		if c.State == Waiting && sum <= r.Limit {
-			c.promote(m, m.ConfirmWindow)
+			c.promote(in, in.ConfirmWindow)
 		}
 	}
 	if len(r.Claims) == 0 && r.Idle == 0 {
-		r.Kind, r.Limit, r.Idle = "", 0, max(m.Now, 1)
+		r.Kind, r.Limit, r.Idle = "", 0, max(in.Now, 1)
 	}
 }
 
-// lossCause is why a holder is removed that is found so.
+// removeExpired removes the claims that have expired, except keep, with a note for each holder. It reports whether one
+// of them was promoted and did not confirm.
+func (r *Record) removeExpired(in StepInput, keep string) (unconfirmed bool) {
+	kept := r.Claims[:0:0]
+	for i := range r.Claims {
+		c := &r.Claims[i]
+		v := Alive
+		if c.ID != keep {
+			v = in.judgeClaim(c)
+		}
+		switch {
+		case v == Alive:
+			kept = append(kept, *c)
+		case c.State == Granted:
+			r.addNote(c, c.lossCause(v), in)
+		}
+		unconfirmed = unconfirmed || c.State == Promoted && v == StoppedRenewing
+	}
+	if len(kept) == 0 {
+		kept = nil // an empty slice of the old array would keep the removed claims in memory
+	}
+	r.Claims = kept
+	return unconfirmed
+}
+
+// lossCause is the cause that is noted for a holder that is removed because of its liveness.
 func (c *Claim) lossCause(v Liveness) driver.LossCause {
 	switch {
 	case c.Broken:
@@ -276,33 +267,35 @@ func (c *Claim) lossCause(v Liveness) driver.LossCause {
 	}
 }
 
-// advanceBeat gives the claim a beat that no observer has seen yet. The next number would not do: a store that falls back to what it had
-// forgets beats that others have read, and the same ones, written once more, would look like silence since then.
-func (c *Claim) advanceBeat(m StepInput) { c.Beat += 1 + m.BeatSkip }
+// advanceBeat gives the claim a beat that no observer has seen yet. The next number would not do: after a fail-over a
+// store may have forgotten the last beats, which others have read already. If the same numbers were written once more,
+// an observer would believe that the claim has been unchanged since it first read them.
+func (c *Claim) advanceBeat(in StepInput) { c.Beat += 1 + in.BeatSkip }
 
-// promote asks a waiting claim to show itself within d.
-func (c *Claim) promote(m StepInput, d time.Duration) {
+// promote asks a waiting claim to confirm within d, or within its own window if that is longer, and at most its TTL.
+func (c *Claim) promote(in StepInput, d time.Duration) {
 	c.State = Promoted
-	c.advanceBeat(m)
+	c.advanceBeat(in)
 	c.SilenceLimit = min(max(d, c.ConfirmWindow), c.TTL)
-	c.ExpiresAt = m.expiryAfter(c.SilenceLimit)
+	c.ExpiresAt = in.expiryAfter(c.SilenceLimit)
 }
 
-// renewSilenceLimit is a sign of life by the claim's owner.
-func (c *Claim) renewSilenceLimit(m StepInput) {
-	c.advanceBeat(m)
+// renewExpiry records a renewal by the claim's owner: the claim may now go without another one for its TTL.
+func (c *Claim) renewExpiry(in StepInput) {
+	c.advanceBeat(in)
 	c.SilenceLimit = c.TTL
-	c.ExpiresAt = m.expiryAfter(c.TTL)
+	c.ExpiresAt = in.expiryAfter(c.TTL)
 }
 
-// grantClaim makes a claim that fits a holder, under the next token.
-func (r *Record) grantClaim(c *Claim, m StepInput) {
-	r.Token = max(r.Token+1, m.Now)
-	c.State, c.Token, c.Since = Granted, r.Token, max(m.Now, 0)
-	c.renewSilenceLimit(m)
+// grantClaim makes a claim that fits a holder, under the next token. The token is at least the store's clock, so that
+// tokens go on growing even after the idle record of the lock was deleted and created again.
+func (r *Record) grantClaim(c *Claim, in StepInput) {
+	r.Token = max(r.Token+1, in.Now)
+	c.State, c.Token, c.Since = Granted, r.Token, max(in.Now, 0)
+	c.renewExpiry(in)
 }
 
-// replaceToken gives the last grant the token that the store has made for it.
+// replaceToken gives the last grant the token that the store itself has made for it.
 func (r *Record) replaceToken(token int64) {
 	for i := range r.Claims {
 		if r.Claims[i].Token == r.Token {
@@ -312,67 +305,76 @@ func (r *Record) replaceToken(token int64) {
 	r.Token = token
 }
 
-// Acquire is the step of a claim that wants to be granted: it comes, comes again, or stands in line already. It returns
-// the claim as it stands after the step, or an error and no claim. A claim that stands in line gives a sign of life.
+// Acquire is the step of a claim that wants to be granted. The claim may be new, or it may be in the record already, as a
+// waiter or as a holder whose grant did not reach its owner. It returns the claim as it is after the step, or an error
+// and no claim. For a claim that goes on waiting, the step counts as a renewal.
 //
-// With queue false the claim is granted at once, or refused with a *driver.HeldError.
-func (r *Record) Acquire(c Claim, kind driver.Kind, limit int64, queue bool, info driver.Info, m StepInput) (*Claim, error) {
-	r.expireAndPromote(m, c.ID)
+// If queue is false, the claim is granted at once or refused with a *driver.HeldError.
+func (r *Record) Acquire(
+	c Claim, kind driver.Kind, limit int64, queue bool, info driver.Info, in StepInput,
+) (*Claim, error) {
+	r.expireAndPromote(in, c.ID)
 	if r.notedCause(c.ID) == driver.LossBroken {
 		return nil, &driver.LossError{Cause: driver.LossBroken}
 	}
 	if mine := r.findClaim(c.ID); mine != nil {
 		mine.ConfirmWindow = c.ConfirmWindow
-		switch {
-		case mine.State == Granted && mine.Broken:
-			return nil, &driver.LossError{Cause: driver.LossBroken}
-		case mine.State == Granted:
-			mine.renewSilenceLimit(m)
-		case r.fitsLimit(c.ID):
-			if r.count(true) >= info.MaxHolders {
-				return nil, fmt.Errorf("%w: %d holders", driver.ErrQueueFull, info.MaxHolders)
-			}
-			r.grantClaim(mine, m)
-		default:
-			mine.State = Waiting
-			mine.renewSilenceLimit(m)
-		}
-		return mine, nil
+		return r.acquireAgain(mine, info, in)
 	}
 	if len(r.Claims) > 0 && (r.Kind != kind || r.Limit != limit) {
-		return nil, fmt.Errorf("%w: it stands as %s of %d, and was asked for as %s of %d",
+		return nil, fmt.Errorf("%w: it exists as %s of %d, and was claimed as %s of %d",
 			driver.ErrMismatch, r.Kind, r.Limit, kind, limit)
 	}
 	fits := r.totalWeight()+c.Weight <= limit
 	switch {
 	case r.Foreign != 0, !fits && !queue:
-		return nil, r.heldError(m)
-	case !fits && r.count(false) >= info.MaxWaiters:
-		return nil, fmt.Errorf("%w: %d wait for it", driver.ErrQueueFull, info.MaxWaiters)
-	case fits && r.count(true) >= info.MaxHolders:
+		return nil, r.heldError(in)
+	case !fits && r.countWaiters() >= info.MaxWaiters:
+		return nil, fmt.Errorf("%w: %d waiters", driver.ErrQueueFull, info.MaxWaiters)
+	case fits && r.countHolders() >= info.MaxHolders:
 		return nil, fmt.Errorf("%w: %d holders", driver.ErrQueueFull, info.MaxHolders)
 	}
 	r.Kind, r.Limit, r.Idle = kind, limit, 0
-	r.dropNote(c.ID) // that was of the claim as it stood before
-	c.State, c.Since = Waiting, max(m.Now, 0)
+	r.dropNote(c.ID) // it is about this claim's earlier life, and would be taken for the end of the new one
+	c.State, c.Since = Waiting, max(in.Now, 0)
 	r.Claims = append(r.Claims, c)
 	mine := &r.Claims[len(r.Claims)-1]
-	mine.renewSilenceLimit(m)
+	mine.renewExpiry(in)
 	if fits {
-		r.grantClaim(mine, m)
+		r.grantClaim(mine, in)
 	}
 	return mine, nil
 }
 
-// heldError says who stands in the way.
-func (r *Record) heldError(m StepInput) error {
-	l := r.describeLock("", m)
+// acquireAgain is Acquire for a claim that is in the record already.
+func (r *Record) acquireAgain(mine *Claim, info driver.Info, in StepInput) (*Claim, error) {
+	switch {
+	case mine.State == Granted && mine.Broken:
+		return nil, &driver.LossError{Cause: driver.LossBroken}
+	case mine.State == Granted:
+		mine.renewExpiry(in)
+	case r.fitsLimit(mine.ID):
+		if r.countHolders() >= info.MaxHolders {
+			return nil, fmt.Errorf("%w: %d holders", driver.ErrQueueFull, info.MaxHolders)
+		}
+		r.grantClaim(mine, in)
+	default:
+		mine.State = Waiting
+		mine.renewExpiry(in)
+	}
+	return mine, nil
+}
+
+// heldError says which claims are in the way.
+func (r *Record) heldError(in StepInput) error {
+	l := r.describeLock("", in)
 	return &driver.HeldError{Holders: l.Holders, Waiting: len(l.Waiters)}
 }
 
-// Renew is the step of a holder that is still there. A claim that does not stand, stands under another token, or stands though
-// its time is over, is lost; it is never made again.
-func (r *Record) Renew(id string, token int64, m StepInput) (*Claim, error) {
+// Renew is the step of a holder that keeps its claim. The claim is lost if it is not in the record, if it was granted
+// again under another token, or if it has expired, even if nobody has removed it yet. A lost claim is never added again:
+// another client may have held the lock in between.
+func (r *Record) Renew(id string, token int64, in StepInput) (*Claim, error) {
 	c := r.findClaim(id)
 	if c == nil || c.State != Granted || c.Token != token {
 		return nil, &driver.LossError{Cause: r.lossCause(id, token)}
@@ -380,56 +382,56 @@ func (r *Record) Renew(id string, token int64, m StepInput) (*Claim, error) {
 	if c.Broken {
 		return nil, &driver.LossError{Cause: driver.LossBroken}
 	}
-	if m.isExpiredHolder(c) {
+	if in.isExpiredHolder(c) {
 		return nil, &driver.LossError{Cause: driver.LossExpired}
 	}
-	c.renewSilenceLimit(m)
+	c.renewExpiry(in)
 	return c, nil
 }
 
-// lossCause is why a grant does not stand any more.
+// lossCause returns why a grant does not exist any more.
 func (r *Record) lossCause(id string, token int64) driver.LossCause {
 	loss := r.notedCause(id)
 	switch {
 	case loss == driver.LossBroken:
 		return loss
-	case r.Foreign != 0, r.count(true) > 0 && r.Token > token:
+	case r.Foreign != 0, r.countHolders() > 0 && r.Token > token:
 		return driver.LossTaken
 	default:
 		return cmp.Or(loss, driver.LossGone)
 	}
 }
 
-// Release is the step of a claim that leaves. It reports whether the claim was there, and whether it was there in vain: a holder's
-// time was over.
-func (r *Record) Release(id string, m StepInput) (there, past bool) {
+// Release is the step of a claim whose owner gives it up. It reports whether the claim was in the record, and whether it
+// was a holder that had expired already.
+func (r *Record) Release(id string, in StepInput) (existed, expired bool) {
 	for i := range r.Claims {
 		if c := &r.Claims[i]; c.ID == id {
-			past = m.isExpiredHolder(c)
+			expired = in.isExpiredHolder(c)
 			r.Claims = append(r.Claims[:i:i], r.Claims[i+1:]...)
-			r.expireAndPromote(m, "")
-			return true, past
+			r.expireAndPromote(in, "")
+			return true, expired
 		}
 	}
 	return false, false
 }
 
-// Detach is the step of a holder that leaves its claim standing for d, with nobody behind it.
-func (r *Record) Detach(id string, token int64, d time.Duration, m StepInput) error {
-	c, err := r.Renew(id, token, m)
+// Detach is the step of a holder that leaves its claim in place for d, without a process that renews it.
+func (r *Record) Detach(id string, token int64, d time.Duration, in StepInput) error {
+	c, err := r.Renew(id, token, in)
 	if err != nil {
 		return err
 	}
 	c.Detached, c.Session = true, ""
-	c.TTL, c.SilenceLimit, c.ExpiresAt = d, d, m.expiryAfter(d)
+	c.TTL, c.SilenceLimit, c.ExpiresAt = d, d, in.expiryAfter(d)
 	return nil
 }
 
-// SetWeight is the step of a holder that wants more of the lock, or less. What is granted stays within the limit, counted
-// in order as ever.
-func (r *Record) SetWeight(id string, token, weight int64, m StepInput) error {
-	r.expireAndPromote(m, id)
-	c, err := r.Renew(id, token, m)
+// SetWeight is the step of a holder that wants more of the lock, or less. It is refused if a holder would then exceed the
+// limit, counted in order of arrival. Waiters are overtaken: the holder was granted before they arrived.
+func (r *Record) SetWeight(id string, token, weight int64, in StepInput) error {
+	r.expireAndPromote(in, id)
+	c, err := r.Renew(id, token, in)
 	if err != nil {
 		return err
 	}
@@ -443,26 +445,30 @@ func (r *Record) SetWeight(id string, token, weight int64, m StepInput) error {
 		sum += r.Claims[i].Weight
 		if r.Claims[i].State == Granted && sum > r.Limit && weight > before {
 			c.Weight = before
-			return r.heldError(m)
+			return r.heldError(in)
 		}
 	}
-	r.expireAndPromote(m, id)
+	r.expireAndPromote(in, id)
 	return nil
 }
 
-// Break is the step of an operator.
-func (r *Record) Break(id string, mode driver.BreakMode, m StepInput) error {
+// Break is the step of an operator who ends a claim, or asks its holder to release it.
+//
+// A graceful break only marks a holder. Its next renewal fails, so its owner stops, and then releases the claim or lets it
+// expire. A forced break removes the claim at once and raises the token, so that a resource that checks tokens and has
+// seen the next holder's refuses the old one. A waiter holds nothing, so it is removed in both modes.
+func (r *Record) Break(id string, mode driver.BreakMode, in StepInput) error {
 	c := r.findClaim(id)
 	if r.Foreign != 0 && id == r.foreignRef() {
 		if mode != driver.BreakForce {
-			return fmt.Errorf("%w: a foreign holder cannot be told", driver.ErrUnsupported)
+			return fmt.Errorf("%w: a foreign holder cannot be notified", driver.ErrUnsupported)
 		}
-		r.Foreign, r.Token, r.Idle = 0, max(r.Token+1, m.Now), max(m.Now, 1)
-		r.addNote(&Claim{ID: id, TTL: maxSettleTime}, driver.LossBroken, m)
+		r.Foreign, r.Token, r.Idle = 0, max(r.Token+1, in.Now), max(in.Now, 1)
+		r.addNote(&Claim{ID: id, TTL: maxSettleTime}, driver.LossBroken, in)
 		return nil
 	}
 	if c == nil {
-		return fmt.Errorf("no such claim stands: %w", driver.ErrLost)
+		return fmt.Errorf("no such claim exists: %w", driver.ErrLost)
 	}
 	switch {
 	case mode == driver.BreakRequestRelease:
@@ -471,15 +477,15 @@ func (r *Record) Break(id string, mode driver.BreakMode, m StepInput) error {
 		c.Broken = true
 	default:
 		if c.State == Granted {
-			r.Token = max(r.Token+1, m.Now)
+			r.Token = max(r.Token+1, in.Now)
 		}
-		r.addNote(c, driver.LossBroken, m)
-		r.Release(id, m)
+		r.addNote(c, driver.LossBroken, in)
+		r.Release(id, in)
 	}
 	return nil
 }
 
-// Check reports what is wrong with a record, before it is written and after it was read.
+// Check reports what is wrong with a record. It is called before each write and after each read.
 func (r *Record) Check() error {
 	if len(r.Claims) == 0 {
 		if r.Kind != "" || r.Limit != 0 || r.Token < 0 {
@@ -497,11 +503,11 @@ func (r *Record) Check() error {
 		sum += c.Weight
 		switch {
 		case c.ID == "" || ids[c.ID]:
-			return fmt.Errorf("claim id %q is empty or stands twice", c.ID)
+			return fmt.Errorf("claim id %q is empty or occurs twice", c.ID)
 		case c.Weight < 1 || c.Weight > r.Limit:
 			return fmt.Errorf("claim %s weighs %d of %d", c.ID, c.Weight, r.Limit)
 		case c.TTL <= 0 || c.SilenceLimit <= 0:
-			return fmt.Errorf("claim %s has TTL %v, allowance %v", c.ID, c.TTL, c.SilenceLimit)
+			return fmt.Errorf("claim %s has TTL %v, silence limit %v", c.ID, c.TTL, c.SilenceLimit)
 		case c.State != Granted && c.Token != 0, c.State == Granted && (c.Token < 1 || c.Token > r.Token || tokens[c.Token]):
 			return fmt.Errorf("claim %s is %s with token %d, the largest being %d", c.ID, c.State, c.Token, r.Token)
 		case c.State == Granted && sum > r.Limit:
@@ -514,7 +520,7 @@ func (r *Record) Check() error {
 	return nil
 }
 
-// clone gives a copy whose claims can be changed.
+// clone returns a copy whose claims can be changed. The notes are shared: see [Record.dropNotesIf].
 func (r *Record) clone() *Record {
 	c := *r
 	c.Claims = append(make([]Claim, 0, len(r.Claims)+1), r.Claims...)

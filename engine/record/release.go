@@ -8,21 +8,22 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Release is one swap where the row is as this client saw it last. A first look that does not find the claim is proof
-// that it ended before, if the look was fresh. After a swap of unknown outcome the swap took effect, unless a note in the
-// record says that somebody else has ended the claim.
+// Release removes a claim. It costs one swap if the row is as this client last saw it.
+//
+// If the first load does not find the claim, the claim ended before this call. If it is not found after a swap of unknown
+// outcome, that swap took effect, unless a note in the record says that somebody else has ended the claim.
 func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if c.ID != "" && ref != "" && c.ID != ref {
-		return &driver.LossError{Cause: driver.LossGone} // no claim is both
+		return &driver.LossError{Cause: driver.LossGone} // the id is the ref: no claim has both
 	}
 	ctx, stop := e.bindContext(ctx)
 	defer stop()
 	r := &release{engine: e, claim: c, id: cmp.Or(c.ID, ref), started: e.clock.Now()}
 	r.row, r.rec = e.recallRow(c.Name)
 	for tries := 0; ; tries++ {
-		over, err := r.step(ctx)
+		done, err := r.step(ctx)
 		switch {
-		case over || driver.IsFinal(err):
+		case done || driver.IsFinal(err):
 			return err
 		case err == nil && ctx.Err() == nil:
 			continue
@@ -32,7 +33,7 @@ func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error 
 			return e.errorOrClosed(driver.Uncertain(err))
 		}
 		if errors.Is(err, ErrConflict) {
-			_, err = e.pauseAfterConflict(ctx, tries/4, r.claims) // those who leave go before those who want to come in
+			_, err = e.pauseAfterConflict(ctx, tries/4, r.claims) // a release goes before new claims: it makes room for them
 		} else {
 			err = e.pauseAfterFailure(ctx, tries/4)
 		}
@@ -42,21 +43,21 @@ func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error 
 	}
 }
 
-// release is one Release under way.
+// release is one call of Release.
 type release struct {
 	*engine
 	claim   driver.Claim
 	id      string
 	row     Row
-	rec     *Record // nil: to be loaded
-	fresh   bool    // loaded in this call, not remembered
-	claims  int     // how many the record has that was tried
+	rec     *Record // nil: must be loaded
+	fresh   bool    // the row was loaded in this call, not remembered
+	claims  int     // how many claims the last attempt's record had
 	started driver.Instant
 	unsure  bool // a swap of this call had an unknown outcome
 }
 
-// step loads the row or writes it without the claim. Without an error and not over, it is to be called again at once.
-func (r *release) step(ctx context.Context) (over bool, err error) {
+// step loads the row, or writes it without the claim. If it is not done and has no error, it is called again at once.
+func (r *release) step(ctx context.Context) (done bool, err error) {
 	if r.rec == nil {
 		if r.row, r.rec, err = r.loadRecord(ctx, r.claim.Name); err != nil {
 			return false, err
@@ -64,24 +65,24 @@ func (r *release) step(ctx context.Context) (over bool, err error) {
 		r.fresh = true
 	}
 	next := r.rec.clone()
-	m := r.stepInput(r.row)
-	there, past := next.Release(r.id, m)
+	in := r.stepInput(r.row)
+	existed, expired := next.Release(r.id, in)
 	switch {
-	case there:
+	case existed:
 	case !r.fresh:
 		r.rec = nil
 		return false, nil
 	case r.mayStillArrive():
-		next.Token++ // any change will do: what is under way was made for the version that stands, and is refused then
-		next.expireAndPromote(m, "")
+		next.Token++ // any change will do: the pending swap expects the current version, and will be refused
+		next.expireAndPromote(in, "")
 	default:
-		return true, r.outcomeIfAbsent(m)
+		return true, r.outcomeIfAbsent(in)
 	}
 	r.claims = len(next.Claims)
 	if r.row, r.rec, err = r.swapRecord(ctx, r.row, next, false); err == nil {
 		r.forgetPending()
 		r.sweepIfDue()
-		if past {
+		if expired {
 			return true, &driver.LossError{Cause: driver.LossExpired}
 		}
 		return true, nil
@@ -91,8 +92,9 @@ func (r *release) step(ctx context.Context) (over bool, err error) {
 	return false, err
 }
 
-// outcomeIfAbsent is that of a release whose claim does not stand.
-func (r *release) outcomeIfAbsent(m StepInput) error {
+// outcomeIfAbsent is the result of a release whose claim is not in the record. It is nil only if this release must have
+// removed the claim.
+func (r *release) outcomeIfAbsent(in StepInput) error {
 	loss := r.rec.notedCause(r.id)
 	switch {
 	case loss == "" && !r.unsure:
@@ -100,20 +102,22 @@ func (r *release) outcomeIfAbsent(m StepInput) error {
 	case loss != "":
 		return &driver.LossError{Cause: loss}
 	case r.rec.Foreign != 0:
-		return driver.Uncertain(errors.New("a foreign client holds the lock: it may have taken it after this release or before"))
+		return driver.Uncertain(errors.New("a foreign client holds the lock, and may have taken it before or after this release"))
 	case r.tracelessRelease:
-		return driver.Uncertain(errors.New("nothing is left of a lock that is free: somebody else may have ended the claim before this release"))
-	case r.rec.NotesDroppedUntil != 0 && !m.hasPassed(r.rec.NotesDroppedUntil):
-		return driver.Uncertain(errors.New("so many claims were ended by others that there is no telling whether this one was"))
-	case r.clock.Since(r.started) > driver.UnreachableTimeout(r.claim.TTL): // a note is kept for that long beyond the claim's own time
-		return driver.Uncertain(errors.New("it was asked for so long ago that a note of the claim's end may be gone"))
+		return driver.Uncertain(errors.New("the store keeps nothing of a free lock: somebody else may have ended the claim before this release"))
+	case r.rec.NotesDroppedUntil != 0 && !in.hasPassed(r.rec.NotesDroppedUntil):
+		return driver.Uncertain(errors.New("too many claims were ended by others to tell whether this one was"))
+	case r.clock.Since(r.started) > driver.UnreachableTimeout(r.claim.TTL):
+		// A note is kept for that long after the claim's own TTL.
+		return driver.Uncertain(errors.New("the release took so long that a note of the claim's end may have been removed"))
 	default:
 		return nil
 	}
 }
 
-// mayStillArrive reports whether a swap by which the claim would come is still under way: its Acquire did not learn the
-// outcome, and the row is as that swap expects it. Requests can overtake one another.
+// mayStillArrive reports whether a swap that adds the claim may still be on its way: its Acquire did not learn the
+// outcome, and the row has the version that the swap expects. Requests can overtake one another, so the claim could be
+// added after this release.
 func (r *release) mayStillArrive() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,7 +129,7 @@ func (r *release) mayStillArrive() bool {
 	return ok
 }
 
-// forgetPending forgets what was under way: the row has changed, so it can't take effect any more.
+// forgetPending forgets the claim's pending swap: the row has changed, so the swap cannot take effect any more.
 func (r *release) forgetPending() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

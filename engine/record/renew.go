@@ -8,11 +8,11 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// maxRenewWorkers is how many locks of one batch are renewed at a time, so that one that hangs keeps only its own worker.
+// maxRenewWorkers is how many locks of one batch are renewed at a time. A request that hangs blocks only its own worker.
 const maxRenewWorkers = 256
 
-// Renew is one swap a lock where the row is as this client saw it last. Grants on the same lock go in one swap. A refused
-// swap is tried again at once: a renewal goes before those who want to come in, and they do pause.
+// Renew costs one swap per lock if the row is as this client last saw it. Grants on the same lock share a swap. A refused
+// swap is tried again at once, without a pause: a renewal goes before new claims, which do pause.
 func (e *engine) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	ctx, stop := e.bindContext(ctx)
 	defer stop()
@@ -36,11 +36,11 @@ func (e *engine) Renew(ctx context.Context, grants []driver.Grant, done func(int
 	workers.Wait()
 }
 
-// renewLock renews the grants of one lock.
+// renewLock renews the grants of one lock. which has their indexes in grants.
 func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []int, done func(int, driver.Renewal)) {
 	name := grants[which[0]].Name
 	answers := make([]driver.Renewal, len(which))
-	tell := func(err error) {
+	finish := func(err error) {
 		for i, w := range which {
 			if answers[i].Err == nil && err != nil {
 				answers[i] = driver.Renewal{Err: err}
@@ -50,56 +50,57 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 	}
 	row, rec := e.recallRow(name)
 	if e.clockRefresher != nil && e.clockRefresher.ClockIsStale() {
-		rec = nil // the ends that would be written are later than need be: a reply tells the time
+		rec = nil // load first: the reply improves the estimate, and the new ends will not be later than necessary
 	}
 	var err error
 	fresh := false
 	for {
 		if rec == nil {
 			if row, rec, err = e.loadRecord(ctx, name); err != nil {
-				tell(err)
+				finish(err)
 				return
 			}
 			fresh = true
 		}
 		since := e.clock.Now()
-		m := e.stepInput(row)
+		in := e.stepInput(row)
 		next := rec.clone()
 		living := 0
 		for i, w := range which {
-			answers[i] = renewGrant(next, grants[w], since, m)
+			answers[i] = renewGrant(next, grants[w], since, in)
 			if answers[i].Err == nil {
 				living++
 			}
 		}
-		if !fresh && living < len(which) { // what was remembered is no proof of a loss
+		if !fresh && living < len(which) { // a remembered row is no proof of a loss
 			clear(answers)
 			rec = nil
 			continue
 		}
 		if living == 0 {
-			tell(nil)
+			finish(nil)
 			return
 		}
 		row, rec, err = e.swapRecord(ctx, row, next, false)
 		if err == nil {
-			tell(nil)
+			finish(nil)
 			return
 		}
 		if !errors.Is(err, ErrConflict) {
-			tell(driver.Uncertain(err))
+			finish(driver.Uncertain(err))
 			return
 		}
 		if ctx.Err() != nil {
-			tell(e.errorOrClosed(ctx.Err()))
+			finish(e.errorOrClosed(ctx.Err()))
 			return
 		}
 		fresh = rec != nil
 	}
 }
 
-func renewGrant(rec *Record, g driver.Grant, since driver.Instant, m StepInput) driver.Renewal {
-	c, err := rec.Renew(g.ID, g.Token, m)
+// renewGrant makes the step of one grant. since is when the attempt was started: the lease is renewed from then.
+func renewGrant(rec *Record, g driver.Grant, since driver.Instant, in StepInput) driver.Renewal {
+	c, err := rec.Renew(g.ID, g.Token, in)
 	if err != nil {
 		return driver.Renewal{Err: err}
 	}

@@ -7,20 +7,21 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The rows of a client, as it saw them last, are kept so that the next step can do without a load; what is forgotten costs one.
+// A client keeps the rows as it last saw them, so that the next step needs no load. A row that it has forgotten costs one
+// refused swap, or one load.
 const (
-	maxUsedRows  = 1 << 17   // rows of locks on which somebody stands
-	maxIdleBytes = 8 << 20   // of the rows of idle locks, about
-	usedRowKeep  = time.Hour // how long a row is kept on which somebody stands, if it is not looked at
+	maxUsedRows  = 1 << 17   // rows of locks that have claims
+	maxIdleBytes = 8 << 20   // all rows of idle locks together, about
+	usedRowKeep  = time.Hour // how long the row of a lock with claims is kept unused
 )
 
-// knownRows are rows as they were seen last. They are forgotten by their number, or size, and by their age.
+// knownRows are the rows as last seen. They are limited by their number or size, and by their age.
 type knownRows struct {
 	byName     map[string]*list.Element
 	idle, used ageList
 }
 
-// ageList has rows in the order in which they were seen, the last one in front.
+// ageList has rows in the order in which they were seen, the most recent in front.
 type ageList struct {
 	order list.List // of *knownRow
 	bytes int
@@ -60,8 +61,8 @@ func (k *knownRows) dropRow(name string) {
 	}
 }
 
-// trimRows forgets what has not been seen for long, and what is too much. The record of a lock that has been idle for idleKeep may not be
-// there any more.
+// trimRows forgets rows that were not seen for long, and the oldest ones if there are too many. The record of a lock that has
+// been idle for idleKeep may have been deleted.
 func (k *knownRows) trimRows(now driver.Instant, idleKeep time.Duration) {
 	k.trimList(&k.idle, func(r *knownRow) bool { return k.idle.bytes > maxIdleBytes || now.Since(r.seenAt) > idleKeep })
 	k.trimList(&k.used, func(r *knownRow) bool { return k.used.order.Len() > maxUsedRows || now.Since(r.seenAt) > usedRowKeep })
@@ -73,7 +74,7 @@ func (k *knownRows) trimList(s *ageList, tooOld func(*knownRow) bool) {
 	}
 }
 
-// size is about how much memory a row takes whose lock is idle.
+// size is about how much memory the row of an idle lock takes.
 func (s snapshot) size() int {
 	const fixed, note = 400, 64
 	n := fixed + len(s.row.Name) + len(s.row.Version)
@@ -83,15 +84,15 @@ func (s snapshot) size() int {
 	return n
 }
 
-// pendingSwap is a swap of unknown outcome that may still be under way.
+// pendingSwap is a swap of unknown outcome that may still be on its way to the store.
 type pendingSwap struct {
 	replaces string         // the version that it would replace
-	since    driver.Instant // when it was left to itself
-	keep     time.Duration  // for how long its claim may be released
+	since    driver.Instant // when its Acquire gave up
+	keep     time.Duration  // how long a release of its claim may follow
 }
 
-// pendingSwaps are those of a client, by claim id, for the releases of the claims. Not every claim is released: the client gives that up
-// after the claim's TTL, when the claim has ended by itself.
+// pendingSwaps are the pending swaps of a client by claim id. The releases of the claims look for them. Not every claim is
+// released: a client stops trying after the claim's TTL, when the claim has expired.
 type pendingSwaps struct {
 	byClaim map[string]pendingSwap
 	trimmed driver.Instant
@@ -113,7 +114,7 @@ func (f *pendingSwaps) addSwap(id string, over string, ttl time.Duration, now dr
 	}
 }
 
-// trimSwaps forgets those whose claims nobody releases any more.
+// trimSwaps forgets the swaps whose claims nobody releases any more.
 func (f *pendingSwaps) trimSwaps(now driver.Instant) {
 	if len(f.byClaim) == 0 || now.Since(f.trimmed) < trimEvery {
 		return

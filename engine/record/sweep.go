@@ -12,9 +12,10 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The records of idle locks are kept for a while for their tokens, then removed. Nobody is in charge of that: a client
-// that lives long sweeps once in a while after a release, sooner again if it was not done in time; and one in closeSweeps
-// does so when it closes, so that a machine on which only short-lived commands run is swept as well.
+// The records of idle locks are kept for a while because of their tokens, and then deleted. Any client may do that. A client
+// that lives long sweeps after a release about once per sweepInterval, and sooner if its last sweep was cut short. When a
+// client is closed it sweeps with a probability of one in closeSweepOdds, so that records are also deleted where only
+// short-lived commands run.
 const (
 	sweepInterval   = time.Hour
 	resweepDelay    = time.Minute
@@ -23,10 +24,12 @@ const (
 	closeSweepLimit = 250 * time.Millisecond
 )
 
-// idleKeep is how long the record of an idle lock is kept: until tokens made from the store's clock are surely larger
-// than the one in it, many times over.
+// idleKeep is how long the record of an idle lock is kept: until tokens that are made from the store's clock are surely
+// larger than the one in the record. Then nothing is lost with the record.
 func (e *engine) idleKeep() time.Duration { return 10*time.Minute + 10*e.info.TokenGap }
 
+// sweepIfDue starts a sweep in the background if it is time for one. The first call only sets the time, so that clients
+// that live for one lock do not sweep.
 func (e *engine) sweepIfDue() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -60,11 +63,12 @@ func (e *engine) sweepAtClose() {
 	}
 }
 
-// sweepIdle removes what has been idle for long, and reports whether it has seen everything, together with the sweeps before it that
-// were cut short. What it cannot read it leaves.
+// sweepIdle deletes the records of locks that have been idle for long. It reports whether it has seen all records, together
+// with the sweeps before it that were cut short. It leaves records that it cannot read.
 //
-// Where many locks are held it may never come to the end in its time. So it goes on where the last one stopped, if the table can; the
-// first begins anywhere, since those of short-lived clients are all cut short.
+// In a store with very many records one sweep may never reach the end in its time. So a sweep continues where the last one
+// stopped, if the table can do that. The first sweep of a client begins at a random place, because those of short-lived
+// clients are all cut short, and would otherwise all see the same records.
 func (e *engine) sweepIdle(ctx context.Context) (all bool) {
 	table, ok := e.table.(ResumableLister)
 	if !ok {
@@ -102,13 +106,14 @@ func (e *engine) saveSweepPlace(at sweepPlace) {
 	e.sweepResume = &at
 }
 
-// sweepPlace is where a sweep begins.
+// sweepPlace is where a sweep begins in the order of the table.
 type sweepPlace struct {
 	after     string
-	fromFront bool // the sweeps up to here have seen all that comes before
+	fromFront bool // this sweep, or those that it continues, began at the very front
 }
 
-// randomStart is a text by which to begin: the beginning of a name that is known, and something behind it. It is called with mu held.
+// randomStart is a text at which a sweep may begin: a part of a name that this client knows, and a random character. It is
+// called with mu held.
 func (e *engine) randomStart() string {
 	for name := range e.rows.byName {
 		return strings.ToValidUTF8(name[:rand.N(len(name)+1)], "") + string(rune('0'+rand.N('z'-'0')))
@@ -116,7 +121,7 @@ func (e *engine) randomStart() string {
 	return ""
 }
 
-// sweepRows removes what may be removed, and gives the last name that it has seen.
+// sweepRows deletes the rows that may be deleted, and returns the last name that it has seen.
 func (e *engine) sweepRows(ctx context.Context, list iter.Seq2[Row, error]) (last string, err error) {
 	now, off := e.table.Now()
 	before := now - (off.Abs() + e.idleKeep()).Microseconds()
@@ -138,11 +143,12 @@ func (e *engine) sweepRows(ctx context.Context, list iter.Seq2[Row, error]) (las
 	return last, ctx.Err()
 }
 
-// isForgettable reports whether nothing in a record is of use to anybody: nobody stands on the lock, nobody has since that time, and
-// no note is kept for longer.
+// isForgettable reports whether nobody needs a record any more: there are no claims, there were none since before, and no
+// note is kept for longer.
 func (r *Record) isForgettable(before int64) bool {
 	return len(r.Claims) == 0 && r.Foreign == 0 && r.Idle <= before && r.NotesDroppedUntil <= before &&
 		!slices.ContainsFunc(r.Ended, func(n EndedClaim) bool { return n.Until > before })
 }
 
+// randomPart returns a random part of d, so that clients that do the same do not do it at the same time.
 func randomPart(d time.Duration) time.Duration { return rand.N(max(d, 1)) }

@@ -7,11 +7,11 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// watchInterval is how often a lock that is watched is looked at though nothing was heard: a claim whose time is over changes
-// no record, and a table may be unable to tell.
+// watchInterval is how often a watched lock is loaded without a notification. A claim that expires changes no record, and a
+// table may be unable to notify.
 const watchInterval = time.Second
 
-// NextChange is one load a change, and one every watchPoll.
+// NextChange costs one load per change, and one per watchInterval.
 func (e *engine) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
 	ctx, stop := e.bindContext(ctx)
 	defer stop()
@@ -30,7 +30,7 @@ func (e *engine) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock,
 	}
 }
 
-// waitForRowChange returns when the row may have changed, after watchPoll at the latest.
+// waitForRowChange returns when the row may have changed, and after watchInterval at the latest.
 func (e *engine) waitForRowChange(ctx context.Context, row Row) {
 	ctx, cancel := context.WithTimeout(ctx, watchInterval/2+randomPart(watchInterval/2))
 	defer cancel()

@@ -14,60 +14,60 @@ import (
 type host struct {
 	name     string
 	reliable bool // nothing goes wrong for it
-	world    *World
+	sim      *simulation
 	client   *holdfast.Client
 
-	mu        sync.Mutex
-	open      chan struct{} // closed while the host runs; replaced by an open one while it does not
-	cut       bool          // nothing passes between it and the store
-	crashed   bool
-	suspended bool          // its monotonic clock stands still
-	asleep    time.Duration // how long that clock stood still, all in all
-	since     time.Duration // when it last began to
-	settable  bool          // its other hand is the wall clock, and it never sleeps; else it counts sleep and is never set
-	jumped    time.Duration // how far its other hand was set
-	base      [2]time.Duration
-	rate      float64
-	wall      time.Duration // how wrong its wall clock is
+	mu               sync.Mutex
+	running          chan struct{} // closed while the host runs; replaced by an open one while it does not
+	disconnected     bool          // nothing passes between it and the store
+	crashed          bool
+	suspended        bool          // its monotonic clock stands still
+	asleep           time.Duration // how long that clock stood still, all in all
+	suspendedAt      time.Duration // when it last began to
+	boottimeSettable bool          // its other hand is the wall clock, and it never sleeps; else it counts sleep and is never set
+	boottimeOffset   time.Duration // how far its other hand was set
+	clockBase        [2]time.Duration
+	rate             float64
+	wallOffset       time.Duration // how wrong its wall clock is
 }
 
 var errCrashed = errors.New("the host has crashed")
 
-func newHost(w *World, name string) *host {
-	h := &host{name: name, world: w, open: make(chan struct{})}
-	close(h.open)
-	h.base = [2]time.Duration{w.upTo(time.Hour), w.upTo(time.Hour)}
-	h.settable = w.chance(0.3)
-	h.rate = 1 + (w.float()-0.5)/100
-	h.wall = w.upTo(2*time.Minute) - time.Minute
+func newHost(w *simulation, name string) *host {
+	h := &host{name: name, sim: w, running: make(chan struct{})}
+	close(h.running)
+	h.clockBase = [2]time.Duration{w.upTo(time.Hour), w.upTo(time.Hour)}
+	h.boottimeSettable = w.chance(0.3)
+	h.rate = 1 + (w.randomFloat()-0.5)/100
+	h.wallOffset = w.upTo(2*time.Minute) - time.Minute
 	return h
 }
 
-// clock is the host's own.
-func (h *host) clock() driver.Clock {
+// newClock is the host's own.
+func (h *host) newClock() driver.Clock {
 	return driver.Clock{
 		Monotonic: func() time.Duration {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			now := h.world.elapsed()
+			now := h.sim.elapsed()
 			if h.suspended {
-				now = h.since
+				now = h.suspendedAt
 			}
-			return h.base[0] + time.Duration(float64(now-h.asleep)*h.rate)
+			return h.clockBase[0] + time.Duration(float64(now-h.asleep)*h.rate)
 		},
 		Boottime: func() time.Duration {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			return h.base[1] + time.Duration(float64(h.world.elapsed())*h.rate) + h.jumped
+			return h.clockBase[1] + time.Duration(float64(h.sim.elapsed())*h.rate) + h.boottimeOffset
 		},
 	}
 }
 
-// pass blocks while the host does not run.
-func (h *host) pass(ctx context.Context) error {
+// waitUntilRunning blocks while the host does not run.
+func (h *host) waitUntilRunning(ctx context.Context) error {
 	for {
 		h.mu.Lock()
-		open, crashed := h.open, h.crashed
+		open, crashed := h.running, h.crashed
 		h.mu.Unlock()
 		if crashed {
 			return errCrashed
@@ -75,40 +75,40 @@ func (h *host) pass(ctx context.Context) error {
 		select {
 		case <-open:
 			h.mu.Lock()
-			again := h.open != open
+			again := h.running != open
 			h.mu.Unlock()
 			if !again {
 				return nil
 			}
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-h.world.over:
+		case <-h.sim.ended:
 			return errCrashed
 		}
 	}
 }
 
-// stop pauses the host for d, as SIGSTOP does, or suspends it, as closing the lid does.
-func (h *host) stop(d time.Duration, suspend bool) {
+// stopFor pauses the host for d, as SIGSTOP does, or suspends it, as closing the lid does.
+func (h *host) stopFor(d time.Duration, suspend bool) {
 	h.mu.Lock()
-	if h.crashed || !closed(h.open) {
+	if h.crashed || !isClosed(h.running) {
 		h.mu.Unlock()
 		return
 	}
-	h.open = make(chan struct{})
-	suspend = suspend && !h.settable
-	h.suspended, h.since = suspend, h.world.elapsed()
+	h.running = make(chan struct{})
+	suspend = suspend && !h.boottimeSettable
+	h.suspended, h.suspendedAt = suspend, h.sim.elapsed()
 	h.mu.Unlock()
 	if suspend {
-		h.world.judge.slept(h)
+		h.sim.checker.noteSuspension(h)
 	}
 	time.Sleep(d)
 	h.mu.Lock()
 	if suspend {
-		h.asleep += h.world.elapsed() - h.since
+		h.asleep += h.sim.elapsed() - h.suspendedAt
 		h.suspended = false
 	}
-	close(h.open)
+	close(h.running)
 	h.mu.Unlock()
 }
 
@@ -116,47 +116,47 @@ func (h *host) crash() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.crashed = true
-	if !closed(h.open) {
-		close(h.open)
+	if !isClosed(h.running) {
+		close(h.running)
 	}
 }
 
-func (h *host) setCut(cut bool) {
+func (h *host) setDisconnected(cut bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.cut = cut
+	h.disconnected = cut
 }
 
 func (h *host) setClock(by time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.settable {
-		h.jumped += by
+	if h.boottimeSettable {
+		h.boottimeOffset += by
 	}
-	h.wall += by
+	h.wallOffset += by
 }
 
-// reachable reports whether a message passes now.
-func (h *host) reachable() bool {
+// isReachable reports whether a message passes now.
+func (h *host) isReachable() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return !h.cut && !h.crashed
+	return !h.disconnected && !h.crashed
 }
 
-// acts reports whether a user on the host can do something now.
-func (h *host) acts() bool {
+// canAct reports whether a user on the host can do something now.
+func (h *host) canAct() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return !h.crashed && !h.suspended
 }
 
-func (h *host) dead() bool {
+func (h *host) hasCrashed() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.crashed
 }
 
-func closed(c chan struct{}) bool {
+func isClosed(c chan struct{}) bool {
 	select {
 	case <-c:
 		return true

@@ -29,61 +29,61 @@ type edit struct{ old, new string }
 var noCheck = edit{"func (r *Record) Check() error {\n", "func (r *Record) Check() error {\n\tif true {\n\t\treturn nil\n\t}\n"}
 
 const (
-	machine = "engine/record/record.go"
-	acquire = "engine/record/acquire.go"
-	observe = "engine/record/expiry.go"
-	tree    = "engine/sequence/"
-	trust   = "tenure.go"
-	clock   = "engine/record/clock.go"
+	recordFile  = "engine/record/record.go"
+	acquireFile = "engine/record/acquire.go"
+	expiryFile  = "engine/record/expiry.go"
+	sequenceDir = "engine/sequence/"
+	holdFile    = "tenure.go"
+	clockFile   = "engine/record/clock.go"
 )
 
 var mutants = []mutant{
-	{name: "trust counted from the reply", file: acquire,
-		edits: []edit{{"Token: mine.Token, Since: since,", "Token: ownClaim.Token, Since: a.clock.Now(),"}},
+	{name: "trust counted from the reply", file: acquireFile,
+		edits: []edit{{"Token: mine.Token, Since: since,", "Token: mine.Token, Since: a.clock.Now(),"}},
 		more:  []mutant{{file: "renewer.go", edits: []edit{{"\t\tt.failed = nil\n", "\t\tt.failed = nil\n\t\ta.Since = t.client.clock.Now()\n"}}}},
 		want:  "belief overlap"},
-	{name: "deadline ignored", file: trust,
+	{name: "deadline ignored", file: holdFile,
 		edits: []edit{{"return ttl - driver.Margin(ttl) - now.Since(since)", "return ttl"}},
 		want:  "belief overlap|came after"},
-	{name: "wall clock of another machine believed", file: observe,
+	{name: "wall clock of another machine believed", file: expiryFile,
 		edits: []edit{{"return now, early, late, off >= 0", "return now, early, late, true"}},
 		want:  "belief overlap|though nothing went wrong"},
-	{name: "silence counted on a hand that can be set", file: observe,
+	{name: "silence counted on a hand that can be set", file: expiryFile,
 		edits: []edit{{"e.clock.SinceAtLeast(from) > e.observeTime(c)", "e.clock.Since(from) > e.observeTime(c)"}},
 		want:  "belief overlap|though nothing went wrong"},
-	{name: "promoted waiter not confirming", file: acquire,
-		edits: []edit{{"\tsince := a.clock.Now()\n", "\tif c := a.rec.findClaim(a.claim.ID); c != nil && c.State == Promoted && a.rec.fits(c.ID) {\n\t\tc.Token = a.rec.Token + 1\n\t\treturn a.newGrant(c, a.clock.Now()), true, nil\n\t}\n\tsince := a.clock.Now()\n"}},
+	{name: "promoted waiter not confirming", file: acquireFile,
+		edits: []edit{{"\tsince := a.clock.Now()\n", "\tif c := a.rec.findClaim(a.claim.ID); c != nil && c.State == Promoted && a.rec.fitsLimit(c.ID) {\n\t\tc.Token = a.rec.Token + 1\n\t\treturn a.newGrant(c, a.clock.Now()), true, nil\n\t}\n\tsince := a.clock.Now()\n"}},
 		want:  "belief overlap|was given twice|came after"},
-	{name: "observation keyed by id instead of token and beat", file: observe,
+	{name: "observation keyed by id instead of token and beat", file: expiryFile,
 		edits: []edit{{"observation{c.ID, c.Token, c.Beat}", "observation{c.ID, 0, 0}"}},
 		want:  "belief overlap|though nothing went wrong"},
-	{name: "release without compare", file: machine,
-		edits: []edit{{"\t\tif c := &r.Claims[i]; c.ID == id {\n\t\t\tpast", "\t\tif c := &r.Claims[i]; c.State == Granted {\n\t\t\tisExpiredHolder"}},
+	{name: "release without compare", file: recordFile,
+		edits: []edit{{"\t\tif c := &r.Claims[i]; c.ID == id {\n\t\t\texpired", "\t\tif c := &r.Claims[i]; c.State == Granted {\n\t\t\texpired"}},
 		want:  "belief overlap|though nothing went wrong"},
-	{name: "renew that makes again", file: machine,
+	{name: "renew that makes again", file: recordFile,
 		edits: []edit{noCheck, {"\tc := r.findClaim(id)\n\tif c == nil || c.State", "\tc := r.findClaim(id)\n\tif c == nil && r.Kind != \"\" {\n\t\tr.Claims = append(r.Claims, Claim{ID: id, Weight: 1, TTL: 5 * time.Second, State: Granted, Token: token})\n\t\tc = r.findClaim(id)\n\t}\n\tif c == nil || c.State"}},
 		want:  "the store has granted|belief overlap|let in before|came after"},
-	{name: "token reset on release", file: machine,
-		edits: []edit{{`r.Kind, r.Limit, r.Idle = "", 0, max(m.Now, 1)`, `r.Kind, r.Limit, r.Idle, r.Token = "", 0, max(m.Now, 1), 0`}},
+	{name: "token reset on release", file: recordFile,
+		edits: []edit{{`r.Kind, r.Limit, r.Idle = "", 0, max(in.Now, 1)`, `r.Kind, r.Limit, r.Idle, r.Token = "", 0, max(in.Now, 1), 0`}},
 		want:  "came after|was given twice"},
-	{name: "token from the clock alone", file: machine,
-		edits: []edit{noCheck, {"\tr.Token = max(r.Token+1, m.Now)\n\tc.State", "\tr.Token = m.Now\n\tc.State"}},
+	{name: "token from the clock alone", file: recordFile,
+		edits: []edit{noCheck, {"\tr.Token = max(r.Token+1, in.Now)\n\tc.State", "\tr.Token = in.Now\n\tc.State"}},
 		want:  "came after|was given twice"},
 	{name: "clean-up on a cancelled context", file: "client.go",
 		edits: []edit{{"\tif !mayStand(err) {\n\t\treturn grant, err\n\t}\n\tc.cleanUp(claim.TTL, c.releaseOf(claim))\n", "\tif !mayStand(err) {\n\t\treturn grant, err\n\t}\n\tc.store.Release(bounded, claim, \"\")\n"}},
 		want:  "after all who waited had gone"},
-	{name: "renewal not stopped by release", file: trust,
+	{name: "renewal not stopped by release", file: holdFile,
 		edits: []edit{{"\tc.renewer.remove(t)\n\terr := t.leave(ctx)", "\terr := t.leave(ctx)"}},
 		more:  []mutant{{file: "renewer.go", edits: []edit{{"if t.state != stateHeld || left <= 0 {", "if left <= 0 {"}}}},
 		want:  "was renewed after its release"},
-	{name: "semaphore off by one", file: machine,
-		edits: []edit{noCheck, {"fits := r.totalWeight()+c.Weight <= limit\n", "fitsLimit := r.totalWeight()+c.Weight <= limit+limit/3\n"}},
+	{name: "semaphore off by one", file: recordFile,
+		edits: []edit{noCheck, {"fits := r.totalWeight()+c.Weight <= limit\n", "fits := r.totalWeight()+c.Weight <= limit+limit/3\n"}},
 		want:  "belief overlap|the store has granted"},
-	{name: "reader counted twice", file: machine,
+	{name: "reader counted twice", file: recordFile,
 		edits: []edit{noCheck, {"if mine := r.findClaim(c.ID); mine != nil {", "if mine := r.findClaim(c.ID); mine != nil && kind != driver.KindRW {"}},
 		want:  "is left with|could not be had|still wait|though nothing went wrong|too many claims stand"},
-	{name: "a waiter that passes the queue", file: machine,
-		edits: []edit{noCheck, {"fits := r.totalWeight()+c.Weight <= limit\n", "fitsLimit := c.Weight <= limit\n\tfor i := range r.Claims {\n\t\tif r.Claims[i].State == Granted {\n\t\t\tfitsLimit = false\n\t\t}\n\t}\n"}},
+	{name: "a waiter that passes the queue", file: recordFile,
+		edits: []edit{noCheck, {"fits := r.totalWeight()+c.Weight <= limit\n", "fits := c.Weight <= limit\n\tfor i := range r.Claims {\n\t\tif r.Claims[i].State == Granted {\n\t\t\tfits = false\n\t\t}\n\t}\n"}},
 		want:  "let in before one that came earlier"},
 	{name: "monotonic clock only", file: "driver/clock.go",
 		edits: []edit{{"return max(i.Monotonic-earlier.Monotonic, i.Boottime-earlier.Boottime)", "return i.Monotonic - earlier.Monotonic"}},
@@ -95,7 +95,7 @@ var mutants = []mutant{
 	{name: "unknown taken for done", file: "renewer.go",
 		edits: []edit{{"\t\tt.failed = cause(t.failed, a.Err)\n", "\t\tt.failed = cause(t.failed, a.Err)\n\t\tt.grant.Since = t.client.clock.Now()\n"}},
 		want:  "belief overlap"},
-	{name: "observer without patience", file: observe,
+	{name: "observer without patience", file: expiryFile,
 		edits: []edit{{"return c.SilenceLimit + driver.Margin(c.SilenceLimit)", "return c.SilenceLimit / 2"}},
 		want:  "belief overlap|though nothing went wrong|was to stand until"},
 	{name: "a loss by what was remembered", file: "engine/record/renew.go",
@@ -114,16 +114,16 @@ var mutants = []mutant{
 	{name: "one of all locks lost, and the others believed in", file: "lockall.go",
 		edits: []edit{{"context.AfterFunc(ends, func() { s.cancel(context.Cause(ends)) })", "_ = ends"}, {"left = min(left, l.Remaining())", "_ = l"}},
 		want:  "belief overlap"},
-	{name: "lapse that releases", file: trust,
+	{name: "lapse that releases", file: holdFile,
 		edits: []edit{{"\tif keep > 0 {\n", "\tif keep > time.Hour {\n"}},
 		want:  "was to stand until|was renewed after its release"},
-	{name: "left alone for half of the time", file: machine,
-		edits: []edit{{"c.TTL, c.SilenceLimit, c.ExpiresAt = d, d, m.expiryAfter(d)", "c.TTL, c.SilenceLimit, c.ExpiresAt = d, d/2, m.expiryAfter(d/2)"}},
+	{name: "left alone for half of the time", file: recordFile,
+		edits: []edit{{"c.TTL, c.SilenceLimit, c.ExpiresAt = d, d, in.expiryAfter(d)", "c.TTL, c.SilenceLimit, c.ExpiresAt = d, d/2, in.expiryAfter(d/2)"}},
 		want:  "was to stand until"},
-	{name: "MaxHold not heeded", file: trust,
+	{name: "MaxHold not heeded", file: holdFile,
 		edits: []edit{{"\tif t.maxHold > 0 {\n", "\tif t.maxHold < 0 {\n"}},
 		want:  "and may be held for"},
-	{name: "entering not counted", file: trust,
+	{name: "entering not counted", file: holdFile,
 		edits: []edit{{"\tif len(t.handles) > 0 {\n\t\treturn false, false, nil\n\t}\n", ""}},
 		want:  "given back by the first Unlock"},
 	{name: "entering what was lost", file: "reentrant.go",
@@ -132,75 +132,75 @@ var mutants = []mutant{
 	{name: "a writer until the store has answered", file: "rwmutex.go",
 		edits: []edit{{"t.weight = min(t.weight, weight)", "_ = weight"}},
 		want:  "belief overlap"},
-	{name: "a reader that becomes a writer beside others", file: machine,
-		edits: []edit{noCheck, {"sum > r.Limit && weight > before", "sum > r.Limit && totalWeight < before"}},
+	{name: "a reader that becomes a writer beside others", file: recordFile,
+		edits: []edit{noCheck, {"sum > r.Limit && weight > before", "sum > r.Limit && weight < before"}},
 		want:  "the store has granted|belief overlap"},
 }
 
 // kindMutants are found by those who live with a store of a certain kind.
 var kindMutants = []mutant{
-	{name: "a grant confirmed by reading it", file: acquire, kind: undurable,
-		edits: []edit{{"\tsince := a.clock.Now()\n", "\tif c := a.rec.findClaim(a.claim.ID); a.unsure && a.fresh && c != nil && c.State == Granted {\n\t\treturn a.newGrant(c, a.wrote), true, nil\n\t}\n\tsince := a.clock.Now()\n"},
-			{"\t\ta.unsure, a.unsureOver = true, a.row.Version\n", "\t\ta.unsure, a.unsureOver, a.wrote = true, a.row.Version, since\n"}},
+	{name: "a grant confirmed by reading it", file: acquireFile, kind: undurable,
+		edits: []edit{{"\tsince := a.clock.Now()\n", "\tif c := a.rec.findClaim(a.claim.ID); a.unresolved.unknown && a.fresh && c != nil && c.State == Granted {\n\t\treturn a.newGrant(c, a.queue.renewedAt), true, nil\n\t}\n\tsince := a.clock.Now()\n"},
+			{"\t\ta.unresolved.noteUnknown(a.row.Version)\n", "\t\ta.unresolved.noteUnknown(a.row.Version)\n\t\ta.queue.renewedAt = since\n"}},
 		want: "belief overlap|came after|was given twice"},
-	{name: "a clock that is set forward judges at once", file: clock, kind: stepped,
+	{name: "a clock that is set forward judges at once", file: clockFile, kind: stepped,
 		edits: []edit{{"\tif left.early >= followed.early {\n", "\tif true {\n"}},
 		want:  "belief overlap|came after|was to stand until"},
-	{name: "one reply by a clock that is ahead judges", file: clock, kind: astray,
-		edits: []edit{{"\t\ts.early, s.late, middle = min(s.early, odd.early), max(s.late, odd.late), min(middle, odd.midpoint())\n", "\t\ts.early, s.late, midpoint = max(s.early, contradicting.early), max(s.late, contradicting.late), max(midpoint, contradicting.midpoint())\n"}},
+	{name: "one reply by a clock that is ahead judges", file: clockFile, kind: astray,
+		edits: []edit{{"\t\ts.early, s.late, middle = min(s.early, odd.early), max(s.late, odd.late), min(middle, odd.midpoint())\n", "\t\ts.early, s.late, middle = max(s.early, odd.early), max(s.late, odd.late), max(middle, odd.midpoint())\n"}},
 		want:  "belief overlap|came after|was to stand until"},
-	{name: "a store that keeps sessions for less than it promised believed", file: tree + "session.go", tree: true, kind: lowered,
+	{name: "a store that keeps sessions for less than it promised believed", file: sequenceDir + "session.go", tree: true, kind: lowered,
 		edits: []edit{{"promise > 0 && promise < s.TTL", "promise > 0 && promise < 0"}},
 		want:  "belief overlap|came after"},
-	{name: "a release that takes every end for its own", file: tree + "release.go", tree: true, kind: broken,
+	{name: "a release that takes every end for its own", file: sequenceDir + "release.go", tree: true, kind: broken,
 		edits: []edit{{"\tif err := e.checkNotBroken(retry, cl.Name, n, cl.TTL); err != nil {\n", "	if err := error(nil); err != nil {\n"}},
 		want:  "had been ended by an operator"},
-	{name: "a forced break leaves no note", file: machine, kind: broken,
-		edits: []edit{{"\t\tr.addNote(c, driver.LossBroken, m)\n", ""}},
+	{name: "a forced break leaves no note", file: recordFile, kind: broken,
+		edits: []edit{{"\t\tr.addNote(c, driver.LossBroken, in)\n", ""}},
 		want:  "had been ended by an operator|and its holder was told"},
-	{name: "a takeover leaves no note", file: machine, kind: broken,
-		edits: []edit{{"\t\t\tr.addNote(c, c.lossCause(v), m)\n", ""}},
+	{name: "a takeover leaves no note", file: recordFile, kind: broken,
+		edits: []edit{{"\t\t\tr.addNote(c, c.lossCause(v), in)\n", ""}},
 		want:  "had been ended by somebody else"},
 	{name: "a release that does not look for notes", file: "engine/record/release.go", kind: broken,
 		edits: []edit{{"\tloss := r.rec.notedCause(r.id)\n", "\tloss := driver.LossCause(\"\")\n"}},
 		want:  "had been ended by an operator|had been ended by somebody else"},
-	{name: "few notes of claims that were ended", file: machine, kind: crowded,
+	{name: "few notes of claims that were ended", file: "engine/record/notes.go", kind: crowded,
 		edits: []edit{{"const maxEndedNotes = driver.MaxWaiters", "const maxEndedNotes = 4"}},
 		want:  "stands again"},
 	{name: "a lookout that keeps errors to itself", file: "engine/record/hub.go", kind: silent,
-		edits: []edit{{"\t\tl.noteLoadResult(ctx, err)\n", ""}},
+		edits: []edit{{"\t\th.noteLoadResult(ctx, err)\n", ""}},
 		want:  "was not told within"},
 }
 
 var treeMutants = []mutant{
-	{name: "a beat trusted from its answer", file: tree + "session.go", tree: true,
+	{name: "a beat trusted from its answer", file: sequenceDir + "session.go", tree: true,
 		edits: []edit{{"\t\ts.noteKeepAlive(start)\n", "\t\ts.noteKeepAlive(start.Add(e.clock.Since(start)))\n"},
 			{"min(requestTimeout, max(s.TTL/6, 250*time.Millisecond))", "2*s.TTL"}}, // else the error hides in the margin
 		want: "belief overlap"},
-	{name: "a look trusted without its session's beat", file: tree + "acquire.go", tree: true,
+	{name: "a look trusted without its session's beat", file: sequenceDir + "acquire.go", tree: true,
 		edits: []edit{{"\tif e.clock.Since(seen.start) > e.clock.Since(since) {\n", "\tif true {\n"}},
-		more: []mutant{{file: tree + "session.go", edits: []edit{{"\t\tcase called.Since(at) <= s.TTL/6:\n", "\t\tcase called.Since(at) < 1<<62:\n"}}},
-			{file: tree + "renew.go", edits: []edit{{"\tif e.clock.Since(start) > e.clock.Since(since) {\n", "\tif true {\n"}}}},
+		more: []mutant{{file: sequenceDir + "session.go", edits: []edit{{"\t\tcase called.Since(at) <= s.TTL/6:\n", "\t\tcase called.Since(at) < 1<<62:\n"}}},
+			{file: sequenceDir + "renew.go", edits: []edit{{"\tif e.clock.Since(start) > e.clock.Since(since) {\n", "\tif true {\n"}}}},
 		want: "belief overlap"},
-	{name: "an add of unknown outcome not withdrawn", file: tree + "release.go", tree: true,
+	{name: "an add of unknown outcome not withdrawn", file: sequenceDir + "release.go", tree: true,
 		edits: []edit{{"\t\tcase unresolved:\n", "\t\tcase false:\n"}},
 		want:  "is left on|could not be had|still wait|after all who waited"},
-	{name: "what was read before a claim was made anew taken for its removal", file: tree + "claim.go", tree: true,
+	{name: "what was read before a claim was made anew taken for its removal", file: sequenceDir + "claim.go", tree: true,
 		edits: []edit{{"\tif cl.node.Key != key {\n", "\tif false {\n"}},
 		want:  "is left on|could not be had|still wait|after all who waited"},
-	{name: "what nobody renews stays", file: tree + "janitor.go", tree: true,
+	{name: "what nobody renews stays", file: sequenceDir + "janitor.go", tree: true,
 		edits: []edit{{"\t\ts.removeAbandoned()\n", ""}},
 		want:  "is left on|could not be had|still wait|after all who waited"},
-	{name: "a reader that becomes a writer beside those behind it", file: tree + "weight.go", tree: true,
+	{name: "a reader that becomes a writer beside those behind it", file: sequenceDir + "weight.go", tree: true,
 		edits: []edit{{"		if room < 0 {\n", "		if room < 0 && i > 0 {\n"}},
 		want:  "belief overlap|came after"},
 	{name: "a reader that becomes a writer beside those who come meanwhile", file: "internal/memtree/memtree.go", tree: true,
 		edits: []edit{{"return !slices.ContainsFunc(s.locks[name], func(o *sequence.Node) bool { return o.Token > revision })", "return true"}},
 		want:  "belief overlap|came after"},
-	{name: "the next of one that only waits let in", file: tree + "release.go", tree: true,
+	{name: "the next of one that only waits let in", file: sequenceDir + "release.go", tree: true,
 		edits: []edit{{"e.successorReader == nil || !cl.wasGranted() || cl.Weight < cl.Limit ||", "e.successorReader == nil ||"}},
 		want:  "belief overlap|came after"},
-	{name: "the last ahead not counted", file: tree + "rule.go", tree: true,
+	{name: "the last ahead not counted", file: sequenceDir + "rule.go", tree: true,
 		edits: []edit{{"range nodes[:i] {\n\t\tif left -= effectiveWeight(&nodes[k], me.Kind, me.Limit)", "range nodes[:max(i-1, 0)] {\n\t\tif left -= effectiveWeight(&nodes[k], me.Kind, me.Limit)"}},
 		want:  "belief overlap|came after"},
 }
@@ -225,7 +225,7 @@ func TestMutants(t *testing.T) {
 			dir := t.TempDir()
 			overlay := map[string]string{}
 			for _, part := range append([]mutant{m}, m.more...) {
-				overlay[filepath.Join(root, part.file)] = part.write(t, root, dir)
+				overlay[filepath.Join(root, part.file)] = part.writeMutant(t, root, dir)
 			}
 			data, err := json.Marshal(map[string]any{"Replace": overlay})
 			if err != nil {
@@ -261,13 +261,13 @@ func TestMutants(t *testing.T) {
 func TestMutantsFit(t *testing.T) {
 	for _, m := range slices.Concat(mutants, kindMutants, treeMutants) {
 		for _, part := range append([]mutant{m}, m.more...) {
-			t.Run(m.name, func(t *testing.T) { part.write(t, "../..", t.TempDir()) })
+			t.Run(m.name, func(t *testing.T) { part.writeMutant(t, "../..", t.TempDir()) })
 		}
 	}
 }
 
-// write puts a changed copy of a file into dir. Each edit must fit, so that no mutant can quietly become none.
-func (m mutant) write(t *testing.T, root, dir string) string {
+// writeMutant puts a changed copy of a file into dir. Each edit must fit, so that no mutant can quietly become none.
+func (m mutant) writeMutant(t *testing.T, root, dir string) string {
 	data, err := os.ReadFile(filepath.Join(root, m.file))
 	if err != nil {
 		t.Fatal(err)

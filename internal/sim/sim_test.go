@@ -18,22 +18,22 @@ var (
 )
 
 // TestWorlds lives through many worlds. A seed that fails is named, and runs alone by -first N -seeds 1.
-func TestWorlds(t *testing.T) { worlds(t, Run) }
+func TestWorlds(t *testing.T) { runWorlds(t, Run) }
 
 // TestTreeWorlds is the same for the sequence engine.
-func TestTreeWorlds(t *testing.T) { worlds(t, RunTree) }
+func TestTreeWorlds(t *testing.T) { runWorlds(t, RunTree) }
 
 // TestKindWorlds is the same for stores that do what some real ones do: forget, set their clocks, fall silent.
 func TestKindWorlds(t *testing.T) {
-	worlds(t, func(seed uint64) Report { return RunKind(seed, *which) })
+	runWorlds(t, func(seed uint64) Report { return RunKind(seed, *which) })
 }
 
 // TestTreeKindWorlds is that for the sequence engine.
 func TestTreeKindWorlds(t *testing.T) {
-	worlds(t, func(seed uint64) Report { return RunTreeKind(seed, *which) })
+	runWorlds(t, func(seed uint64) Report { return RunTreeKind(seed, *which) })
 }
 
-func worlds(t *testing.T, run func(seed uint64) Report) {
+func runWorlds(t *testing.T, run func(seed uint64) Report) {
 	var next, lived, grants, losses, ejected, took, failed atomic.Int64
 	var found atomic.Bool
 	sought := regexp.MustCompile(*until)

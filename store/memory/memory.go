@@ -27,9 +27,9 @@ type Options struct {
 
 // Memory is one store. Clients of it come from Open, as many as are wanted; they exclude each other.
 type Memory struct {
-	opts Options
-	from driver.Instant
-	wall int64 // microseconds since 1970 at from
+	opts        Options
+	startedAt   driver.Instant
+	startMicros int64 // microseconds since 1970 at from
 
 	mu      sync.Mutex
 	version uint64
@@ -51,7 +51,7 @@ func New(opts *Options) *Memory {
 	if m.opts.Clock.Monotonic == nil {
 		m.opts.Clock = driver.SystemClock
 	}
-	m.from, m.wall = m.opts.Clock.Now(), time.Now().UnixMicro()
+	m.startedAt, m.startMicros = m.opts.Clock.Now(), time.Now().UnixMicro()
 	return m
 }
 
@@ -82,15 +82,15 @@ func (t *table) Info() driver.Info {
 
 // Now goes on from the wall clock at the store's beginning, and does not follow when that is set.
 func (t *table) Now() (int64, time.Duration) {
-	now := t.m.wall + t.m.opts.Clock.Since(t.m.from).Microseconds()
+	now := t.m.startMicros + t.m.opts.Clock.Since(t.m.startedAt).Microseconds()
 	if t.m.opts.Unclocked {
 		return now, -1
 	}
 	return now, 0
 }
 
-// ready locks the store, unless the call must not go on.
-func (t *table) ready(ctx context.Context) error {
+// lockRows locks the store, unless the call must not go on.
+func (t *table) lockRows(ctx context.Context) error {
 	select {
 	case <-t.closed:
 		return driver.ErrClosed
@@ -104,33 +104,33 @@ func (t *table) ready(ctx context.Context) error {
 }
 
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
-	if err := t.ready(ctx); err != nil {
+	if err := t.lockRows(ctx); err != nil {
 		return record.Row{}, err
 	}
 	defer t.m.mu.Unlock()
-	return t.m.row(name), nil
+	return t.m.currentRow(name), nil
 }
 
-func (m *Memory) row(name string) record.Row {
+func (m *Memory) currentRow(name string) record.Row {
 	e := m.rows[name]
 	return record.Row{Name: name, Version: e.version, Data: e.data}
 }
 
 func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
-	if err := t.ready(ctx); err != nil {
+	if err := t.lockRows(ctx); err != nil {
 		return record.Row{}, err
 	}
 	defer t.m.mu.Unlock()
 	if t.m.rows[row.Name].version != row.Version {
-		return t.m.row(row.Name), record.ErrConflict
+		return t.m.currentRow(row.Name), record.ErrConflict
 	}
 	t.m.version++
-	t.m.replace(row.Name, entry{version: strconv.FormatUint(t.m.version, 36), data: row.Data})
-	return t.m.row(row.Name), nil
+	t.m.replaceRow(row.Name, entry{version: strconv.FormatUint(t.m.version, 36), data: row.Data})
+	return t.m.currentRow(row.Name), nil
 }
 
 func (t *table) Delete(ctx context.Context, row record.Row) error {
-	if err := t.ready(ctx); err != nil {
+	if err := t.lockRows(ctx); err != nil {
 		return err
 	}
 	defer t.m.mu.Unlock()
@@ -138,15 +138,15 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 	case "":
 		return nil
 	case row.Version:
-		t.m.replace(row.Name, entry{})
+		t.m.replaceRow(row.Name, entry{})
 		return nil
 	default:
 		return record.ErrConflict
 	}
 }
 
-// replace puts a row in place of the one before, and wakes those who wait for that.
-func (m *Memory) replace(name string, e entry) {
+// replaceRow puts a row in place of the one before, and wakes those who wait for that.
+func (m *Memory) replaceRow(name string, e entry) {
 	if old := m.rows[name]; old.changed != nil {
 		close(old.changed)
 	}
@@ -158,24 +158,24 @@ func (m *Memory) replace(name string, e entry) {
 }
 
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
-	return t.list(ctx, func(name string) bool { return strings.HasPrefix(name, prefix) })
+	return t.listRows(ctx, func(name string) bool { return strings.HasPrefix(name, prefix) })
 }
 
 // ListAfter goes by the order of the names.
 func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
-	return t.list(ctx, func(name string) bool { return name > after })
+	return t.listRows(ctx, func(name string) bool { return name > after })
 }
 
-func (t *table) list(ctx context.Context, wanted func(name string) bool) iter.Seq2[record.Row, error] {
+func (t *table) listRows(ctx context.Context, wanted func(name string) bool) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
-		if err := t.ready(ctx); err != nil {
+		if err := t.lockRows(ctx); err != nil {
 			yield(record.Row{}, err)
 			return
 		}
 		var rows []record.Row
 		for name := range t.m.rows {
 			if wanted(name) {
-				rows = append(rows, t.m.row(name))
+				rows = append(rows, t.m.currentRow(name))
 			}
 		}
 		t.m.mu.Unlock()
@@ -190,7 +190,7 @@ func (t *table) list(ctx context.Context, wanted func(name string) bool) iter.Se
 
 // Wait listens to the row that is there now; of an absent one nothing can be heard.
 func (t *table) Wait(ctx context.Context, name, version string) error {
-	if err := t.ready(ctx); err != nil {
+	if err := t.lockRows(ctx); err != nil {
 		return err
 	}
 	e := t.m.rows[name]

@@ -12,28 +12,28 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-func absent(e *env) error {
-	t, err := e.open()
+func checkAbsent(e *caseEnv) error {
+	t, err := e.openClient()
 	if err != nil {
 		return err
 	}
-	return gone(e, t, e.name("never"))
+	return expectAbsent(e, t, e.recordName("never"))
 }
 
-func swap(e *env) error {
-	ts, err := e.opens(2)
+func checkSwap(e *caseEnv) error {
+	ts, err := e.openClients(2)
 	if err != nil {
 		return err
 	}
-	now := record.Row{Name: e.name("m")}
+	now := record.Row{Name: e.recordName("m")}
 	for i := range 5 {
-		next := row(now.Name, now.Version, base+int64(i))
-		if now, err = put(e, ts[i%2], next); err != nil {
+		next := newRow(now.Name, now.Version, baseToken+int64(i))
+		if now, err = writeRow(e, ts[i%2], next); err != nil {
 			return err
 		}
 		now.Data = next.Data
 		for _, t := range ts {
-			if err := see(e, t, now); err != nil {
+			if err := expectRow(e, t, now); err != nil {
 				return err
 			}
 		}
@@ -41,30 +41,30 @@ func swap(e *env) error {
 	return nil
 }
 
-func swapCompares(e *env) error {
-	t, err := e.open()
+func checkSwapCompares(e *caseEnv) error {
+	t, err := e.openClient()
 	if err != nil {
 		return err
 	}
-	name := e.name("m")
-	first, err := put(e, t, row(name, "", base))
+	name := e.recordName("m")
+	first, err := writeRow(e, t, newRow(name, "", baseToken))
 	if err != nil {
 		return err
 	}
-	now, err := put(e, t, row(name, first.Version, base+1))
+	now, err := writeRow(e, t, newRow(name, first.Version, baseToken+1))
 	if err != nil {
 		return err
 	}
-	now.Data, _ = content(base + 1)
+	now.Data, _ = idleData(baseToken + 1)
 	for what, version := range map[string]string{"an old version": first.Version, "no version, as if it were absent,": ""} {
-		got, err := t.Swap(e.ctx, row(name, version, base+2))
+		got, err := t.Swap(e.ctx, newRow(name, version, baseToken+2))
 		switch {
 		case !errors.Is(err, record.ErrConflict):
 			return fmt.Errorf("a Swap of %s should be an ErrConflict and is: %v", what, err)
 		case got.Version != "" && got.Version != now.Version:
 			return fmt.Errorf("a Swap of %s was refused with version %q, where %q stands", what, got.Version, now.Version)
 		}
-		if err := see(e, t, now); err != nil {
+		if err := expectRow(e, t, now); err != nil {
 			return fmt.Errorf("after a Swap of %s that was refused: %w", what, err)
 		}
 	}
@@ -74,13 +74,13 @@ func swapCompares(e *env) error {
 // contenders is how many clients meet.
 const contenders = 8
 
-func swapAtomic(e *env) error {
-	ts, err := e.opens(contenders)
+func checkSwapAtomic(e *caseEnv) error {
+	ts, err := e.openClients(contenders)
 	if err != nil {
 		return err
 	}
 	for round := range 20 {
-		now := record.Row{Name: e.name(fmt.Sprint(round / 10))} // ten rounds each, of which the first creates
+		now := record.Row{Name: e.recordName(fmt.Sprint(round / 10))} // ten rounds each, of which the first creates
 		if round%10 > 0 {
 			if now, err = ts[0].Load(e.ctx, now.Name); err != nil {
 				return err
@@ -88,8 +88,8 @@ func swapAtomic(e *env) error {
 		}
 		var next [contenders]record.Row
 		var errs [contenders]error
-		together(contenders, func(i int) {
-			next[i], errs[i] = ts[i].Swap(e.ctx, row(now.Name, now.Version, base+int64(round*contenders+i)))
+		runTogether(contenders, func(i int) {
+			next[i], errs[i] = ts[i].Swap(e.ctx, newRow(now.Name, now.Version, baseToken+int64(round*contenders+i)))
 		})
 		winner := -1
 		for i, err := range errs {
@@ -105,15 +105,15 @@ func swapAtomic(e *env) error {
 		if winner < 0 {
 			return fmt.Errorf("none of %d clients replaced version %q", contenders, now.Version)
 		}
-		next[winner].Data, _ = content(base + int64(round*contenders+winner))
-		if err := see(e, ts[0], next[winner]); err != nil {
+		next[winner].Data, _ = idleData(baseToken + int64(round*contenders+winner))
+		if err := expectRow(e, ts[0], next[winner]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func together(n int, f func(i int)) {
+func runTogether(n int, f func(i int)) {
 	var wg sync.WaitGroup
 	start := make(chan struct{})
 	for i := range n {
@@ -123,16 +123,16 @@ func together(n int, f func(i int)) {
 	wg.Wait()
 }
 
-func versionNew(e *env) error {
-	t, err := e.open()
+func checkVersionNew(e *caseEnv) error {
+	t, err := e.openClient()
 	if err != nil {
 		return err
 	}
-	name := e.name("m")
+	name := e.recordName("m")
 	seen := map[string]bool{}
 	now := record.Row{Name: name}
 	for i := range 12 {
-		if now, err = put(e, t, row(name, now.Version, base+int64(i%2))); err != nil {
+		if now, err = writeRow(e, t, newRow(name, now.Version, baseToken+int64(i%2))); err != nil {
 			return err
 		}
 		if seen[now.Version] {
@@ -149,13 +149,13 @@ func versionNew(e *env) error {
 	return nil
 }
 
-func deletes(e *env) error {
-	ts, err := e.opens(2)
+func checkDelete(e *caseEnv) error {
+	ts, err := e.openClients(2)
 	if err != nil {
 		return err
 	}
-	name := e.name("m")
-	now, err := put(e, ts[0], row(name, "", base))
+	name := e.recordName("m")
+	now, err := writeRow(e, ts[0], newRow(name, "", baseToken))
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func deletes(e *env) error {
 		return fmt.Errorf("deleting version %q, which stands: %w", now.Version, err)
 	}
 	for _, t := range ts {
-		if err := gone(e, t, name); err != nil {
+		if err := expectAbsent(e, t, name); err != nil {
 			return fmt.Errorf("after a Delete that succeeded: %w", err)
 		}
 	}
@@ -172,58 +172,58 @@ func deletes(e *env) error {
 			return fmt.Errorf("after a Delete that succeeded List yields %q (%w)", r.Name, err)
 		}
 	}
-	if _, err := ts[1].Swap(e.ctx, row(name, now.Version, base+1)); !errors.Is(err, record.ErrConflict) {
+	if _, err := ts[1].Swap(e.ctx, newRow(name, now.Version, baseToken+1)); !errors.Is(err, record.ErrConflict) {
 		return fmt.Errorf("a Swap of a version that was deleted should be an ErrConflict and is: %v", err)
 	}
-	_, err = put(e, ts[1], row(name, "", base+2))
+	_, err = writeRow(e, ts[1], newRow(name, "", baseToken+2))
 	return err
 }
 
-func deleteCompares(e *env) error {
-	t, err := e.open()
+func checkDeleteCompares(e *caseEnv) error {
+	t, err := e.openClient()
 	if err != nil {
 		return err
 	}
-	name := e.name("m")
+	name := e.recordName("m")
 	if err := t.Delete(e.ctx, record.Row{Name: name}); err != nil {
 		return fmt.Errorf("deleting what is not there: %w", err)
 	}
-	first, err := put(e, t, row(name, "", base))
+	first, err := writeRow(e, t, newRow(name, "", baseToken))
 	if err != nil {
 		return err
 	}
-	now, err := put(e, t, row(name, first.Version, base+1))
+	now, err := writeRow(e, t, newRow(name, first.Version, baseToken+1))
 	if err != nil {
 		return err
 	}
-	now.Data, _ = content(base + 1)
+	now.Data, _ = idleData(baseToken + 1)
 	if err := t.Delete(e.ctx, first); !errors.Is(err, record.ErrConflict) {
 		return fmt.Errorf("a Delete of an old version should be an ErrConflict and is: %v", err)
 	}
-	if err := see(e, t, now); err != nil {
+	if err := expectRow(e, t, now); err != nil {
 		return fmt.Errorf("after a Delete of an old version: %w", err)
 	}
 	return nil
 }
 
-func deleteAtomic(e *env) error {
-	ts, err := e.opens(2)
+func checkDeleteAtomic(e *caseEnv) error {
+	ts, err := e.openClients(2)
 	if err != nil {
 		return err
 	}
 	for round := range 20 {
-		name := e.name(fmt.Sprint(round))
-		now, err := put(e, ts[0], row(name, "", base))
+		name := e.recordName(fmt.Sprint(round))
+		now, err := writeRow(e, ts[0], newRow(name, "", baseToken))
 		if err != nil {
 			return err
 		}
 		var errs [2]error
-		together(2, func(i int) {
+		runTogether(2, func(i int) {
 			if i == 0 {
 				errs[i] = ts[i].Delete(e.ctx, now)
 				return
 			}
-			_, errs[i] = ts[i].Swap(e.ctx, row(name, now.Version, base+1))
+			_, errs[i] = ts[i].Swap(e.ctx, newRow(name, now.Version, baseToken+1))
 		})
 		for i, err := range errs {
 			// Of two deletions the later may find nothing, and that is no conflict; a Swap always is one.
@@ -238,32 +238,32 @@ func deleteAtomic(e *env) error {
 	return nil
 }
 
-func data(e *env) error {
-	t, err := e.open()
+func checkData(e *caseEnv) error {
+	t, err := e.openClient()
 	if err != nil {
 		return err
 	}
 	for _, meta := range []string{strings.Repeat("x", 40_000), "\"\\ <&> \u2028\u00e9\U0001F512\t\n\x01 %00 '; --", ""} {
-		name := e.name(fmt.Sprint(len(meta)))
-		c := record.Claim{ID: "id", Owner: "owner", Meta: meta, Weight: 1, TTL: time.Second, SilenceLimit: time.Second, State: record.Granted, Token: base}
-		data, err := record.Encode(&record.Record{Kind: driver.KindMutex, Limit: 1, Token: base, Claims: []record.Claim{c}})
+		name := e.recordName(fmt.Sprint(len(meta)))
+		c := record.Claim{ID: "id", Owner: "owner", Meta: meta, Weight: 1, TTL: time.Second, SilenceLimit: time.Second, State: record.Granted, Token: baseToken}
+		data, err := record.Encode(&record.Record{Kind: driver.KindMutex, Limit: 1, Token: baseToken, Claims: []record.Claim{c}})
 		if err != nil {
 			return err
 		}
-		now, err := put(e, t, record.Row{Name: name, Data: data, Token: base})
+		now, err := writeRow(e, t, record.Row{Name: name, Data: data, Token: baseToken})
 		if err != nil {
 			return err
 		}
 		now.Data = data
-		if err := see(e, t, now); err != nil {
+		if err := expectRow(e, t, now); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func names(e *env) error {
-	t, err := e.open()
+func checkNames(e *caseEnv) error {
+	t, err := e.openClient()
 	if err != nil {
 		return err
 	}
@@ -271,8 +271,8 @@ func names(e *env) error {
 	odd := []string{"a", "A", "a/b", "a%2Fb", "a b", "a.b", "..", ".", "a\\b", "a\nb", "\u00e9", "e\u0301", "\u212a", "k", "\U0001F512", "a'b\"c", "*", "?", "#", "a+b", "_", "%", fill + "x", fill + "y"}
 	want := map[string]record.Row{}
 	for i, n := range odd {
-		next := row(e.name(n), "", base+int64(i))
-		now, err := put(e, t, next)
+		next := newRow(e.recordName(n), "", baseToken+int64(i))
+		now, err := writeRow(e, t, next)
 		if err != nil {
 			return fmt.Errorf("%w (two names share a record, or the name is not taken)", err)
 		}
@@ -280,15 +280,15 @@ func names(e *env) error {
 		want[next.Name] = now
 	}
 	for name, w := range want {
-		if err := see(e, t, w); err != nil {
+		if err := expectRow(e, t, w); err != nil {
 			return fmt.Errorf("%q: %w", name, err)
 		}
 	}
-	return listed(e, t, e.prefix, want)
+	return expectListed(e, t, e.prefix, want)
 }
 
-func list(e *env) error {
-	t, err := e.open()
+func checkList(e *caseEnv) error {
+	t, err := e.openClient()
 	if err != nil {
 		return err
 	}
@@ -296,10 +296,10 @@ func list(e *env) error {
 	var mu sync.Mutex
 	var errs []error
 	const writers = 16
-	together(writers, func(w int) {
+	runTogether(writers, func(w int) {
 		for i := w; i < e.h.Rows; i += writers {
-			next := row(e.name(fmt.Sprintf("l/%d", i)), "", base+int64(i))
-			now, err := put(e, t, next)
+			next := newRow(e.recordName(fmt.Sprintf("l/%d", i)), "", baseToken+int64(i))
+			now, err := writeRow(e, t, next)
 			mu.Lock()
 			if err != nil {
 				errs = append(errs, err)
@@ -315,14 +315,14 @@ func list(e *env) error {
 	if len(errs) > 0 {
 		return errs[0]
 	}
-	if _, err := put(e, t, row(e.name("other"), "", base)); err != nil {
+	if _, err := writeRow(e, t, newRow(e.recordName("other"), "", baseToken)); err != nil {
 		return err
 	}
-	return listed(e, t, e.prefix+"l/", want)
+	return expectListed(e, t, e.prefix+"l/", want)
 }
 
-// listed checks that List yields just these rows.
-func listed(e *env, t record.Table, prefix string, want map[string]record.Row) error {
+// expectListed checks that List yields just these rows.
+func expectListed(e *caseEnv, t record.Table, prefix string, want map[string]record.Row) error {
 	found := map[string]bool{}
 	for got, err := range t.List(e.ctx, prefix) {
 		w, ok := want[got.Name]
@@ -346,19 +346,19 @@ func listed(e *env, t record.Table, prefix string, want map[string]record.Row) e
 	return nil
 }
 
-// clock opens clients at odd moments, so that a clock that is told in whole seconds shows, and compares what they say.
-func clock(e *env) error {
+// checkClock opens clients at odd moments, so that a clock that is told in whole seconds shows, and compares what they say.
+func checkClock(e *caseEnv) error {
 	var ts []record.Table
 	for range 6 {
-		t, err := e.open()
+		t, err := e.openClient()
 		if err != nil {
 			return err
 		}
-		if _, err := t.Load(e.ctx, e.name("m")); err != nil {
+		if _, err := t.Load(e.ctx, e.recordName("m")); err != nil {
 			return err
 		}
 		ts = append(ts, t)
-		if err := sleep(e.ctx, 170*time.Millisecond); err != nil {
+		if err := sleepFor(e.ctx, 170*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -388,14 +388,14 @@ func clock(e *env) error {
 				}
 			}
 		}
-		if err := sleep(e.ctx, 20*time.Millisecond); err != nil {
+		if err := sleepFor(e.ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
+func sleepFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
 		return nil
@@ -404,18 +404,18 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func contextEnds(e *env) error {
-	t, err := e.open()
+func checkContextEnds(e *caseEnv) error {
+	t, err := e.openClient()
 	if err != nil {
 		return err
 	}
-	now, err := put(e, t, row(e.name("m"), "", base))
+	now, err := writeRow(e, t, newRow(e.recordName("m"), "", baseToken))
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(e.ctx)
 	cancel()
-	return each(e, t, ctx, now, func(method string, err error) error {
+	return callEach(e, t, ctx, now, func(method string, err error) error {
 		if err == nil || errors.Is(err, record.ErrConflict) || driver.IsFinal(err) {
 			return fmt.Errorf("%s with a context that has ended says: %v", method, err)
 		}
@@ -423,12 +423,12 @@ func contextEnds(e *env) error {
 	})
 }
 
-func closed(e *env) error {
-	t, err := e.open()
+func checkClosed(e *caseEnv) error {
+	t, err := e.openClient()
 	if err != nil {
 		return err
 	}
-	now, err := put(e, t, row(e.name("m"), "", base))
+	now, err := writeRow(e, t, newRow(e.recordName("m"), "", baseToken))
 	if err != nil {
 		return err
 	}
@@ -438,7 +438,7 @@ func closed(e *env) error {
 	if err := t.Close(); err != nil && !errors.Is(err, driver.ErrClosed) {
 		return fmt.Errorf("closing again: %w", err)
 	}
-	return each(e, t, e.ctx, now, func(method string, err error) error {
+	return callEach(e, t, e.ctx, now, func(method string, err error) error {
 		if !errors.Is(err, driver.ErrClosed) {
 			return fmt.Errorf("%s after Close should be ErrClosed and is: %v", method, err)
 		}
@@ -446,13 +446,13 @@ func closed(e *env) error {
 	})
 }
 
-// each calls every method that asks the store.
-func each(e *env, t record.Table, ctx context.Context, now record.Row, check func(method string, err error) error) error {
+// callEach calls every method that asks the store.
+func callEach(e *caseEnv, t record.Table, ctx context.Context, now record.Row, check func(method string, err error) error) error {
 	_, err := t.Load(ctx, now.Name)
 	if err := check("Load", err); err != nil {
 		return err
 	}
-	_, err = t.Swap(ctx, row(now.Name, now.Version, base+1))
+	_, err = t.Swap(ctx, newRow(now.Name, now.Version, baseToken+1))
 	if err := check("Swap", err); err != nil {
 		return err
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// lossy is a client of the harness whose requests meet a fate while it is set. A table that asks again by itself meets it again.
-func (e *env) lossy() (record.Table, *atomic.Int64, error) {
+// openLossy is a client of the harness whose requests meet a fate while it is set. A table that asks again by itself meets it again.
+func (e *caseEnv) openLossy() (record.Table, *atomic.Int64, error) {
 	if e.h.Lossy == nil {
 		return nil, nil, skipped("needs Harness.Lossy")
 	}
@@ -24,16 +24,16 @@ func (e *env) lossy() (record.Table, *atomic.Int64, error) {
 	return t, &fate, nil
 }
 
-func lostReply(e *env) error {
-	t, fate, err := e.lossy()
+func checkLostReply(e *caseEnv) error {
+	t, fate, err := e.openLossy()
 	if err != nil {
 		return err
 	}
 	for round := range 3 {
-		name := e.name(fmt.Sprint(round))
+		name := e.recordName(fmt.Sprint(round))
 		now := record.Row{Name: name}
 		if round > 0 {
-			if now, err = put(e, t, row(name, "", base)); err != nil {
+			if now, err = writeRow(e, t, newRow(name, "", baseToken)); err != nil {
 				return err
 			}
 		}
@@ -43,34 +43,38 @@ func lostReply(e *env) error {
 			what = "Delete"
 			err = t.Delete(e.ctx, now)
 		} else {
-			_, err = t.Swap(e.ctx, row(name, now.Version, base+1))
+			_, err = t.Swap(e.ctx, newRow(name, now.Version, baseToken+1))
 		}
 		fate.Store(int64(drivertest.Pass))
-		if !unknown(err) {
+		if !isUnknownOutcome(err) {
 			return fmt.Errorf("a %s took effect and its reply was lost, and it says: %v", what, err)
 		}
 	}
 	return nil
 }
 
-func lostRequest(e *env) error { return e.fails(drivertest.LoseRequest, "never arrived") }
+func checkLostRequest(e *caseEnv) error {
+	return e.checkFailingRequests(drivertest.LoseRequest, "never arrived")
+}
 
-func refusedRequest(e *env) error { return e.fails(drivertest.Refuse, "was turned away for now") }
+func checkRefusedRequest(e *caseEnv) error {
+	return e.checkFailingRequests(drivertest.Refuse, "was turned away for now")
+}
 
-// fails has every method meet a fate that keeps it from reaching the store.
-func (e *env) fails(f drivertest.Fate, what string) error {
-	t, fate, err := e.lossy()
+// checkFailingRequests has every method meet a fate that keeps it from reaching the store.
+func (e *caseEnv) checkFailingRequests(f drivertest.Fate, what string) error {
+	t, fate, err := e.openLossy()
 	if err != nil {
 		return err
 	}
-	now, err := put(e, t, row(e.name("m"), "", base))
+	now, err := writeRow(e, t, newRow(e.recordName("m"), "", baseToken))
 	if err != nil {
 		return err
 	}
-	now.Data, _ = content(base)
+	now.Data, _ = idleData(baseToken)
 	fate.Store(int64(f))
-	err = each(e, t, e.ctx, now, func(method string, err error) error {
-		if !unknown(err) {
+	err = callEach(e, t, e.ctx, now, func(method string, err error) error {
+		if !isUnknownOutcome(err) {
 			return fmt.Errorf("a %s whose request %s says: %v", method, what, err)
 		}
 		return nil
@@ -79,5 +83,5 @@ func (e *env) fails(f drivertest.Fate, what string) error {
 	if err != nil {
 		return err
 	}
-	return see(e, t, now)
+	return expectRow(e, t, now)
 }

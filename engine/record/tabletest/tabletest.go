@@ -51,7 +51,7 @@ type Harness struct {
 type Case struct {
 	Name    string // short, in-words-like-this
 	Promise string // one sentence
-	run     func(e *env) error
+	run     func(e *caseEnv) error
 }
 
 // Result is how a table did in one case.
@@ -64,23 +64,23 @@ type Result struct {
 // Cases are all cases.
 func Cases() []Case {
 	return []Case{
-		{"absent", "A record that is absent is a Row without a version and without data, and no error.", absent},
-		{"swap", "A Swap that succeeds gives back the version under which the row is read from then on, by every client, at once.", swap},
-		{"swap-compares", "A Swap of another version than the row has is an ErrConflict, changes nothing, and gives back the row as it is, or none.", swapCompares},
-		{"swap-atomic", "Of eight clients that replace, or create, one version at the same time exactly one wins.", swapAtomic},
-		{"version-new", "A version is never used twice for one name, also for the same data, and across a deletion.", versionNew},
-		{"delete", "What was deleted is gone: for Load, for List, and for who would create it anew.", deletes},
-		{"delete-compares", "A Delete of another version than the row has is an ErrConflict, and leaves the row; of no row it is nil.", deleteCompares},
-		{"delete-atomic", "Of one who deletes and one who replaces the same version exactly one succeeds.", deleteAtomic},
-		{"data", "Data comes back as it was written, byte for byte.", data},
-		{"names", "Every name is a record of its own, and is listed as it was given.", names},
-		{"list", "List yields every record under a prefix, each once and as Load gives it, however many there are.", list},
-		{"clock", "Now never falls, and what the clients of one table say of the store's clock fits together within the errors that they state.", clock},
-		{"context", "A call whose context has ended returns its error soon, and no success.", contextEnds},
-		{"closed", "After Close every call says ErrClosed; Close may be called again.", closed},
-		{"lost-reply", "A write that took effect and whose reply was lost is neither a success nor an ErrConflict nor a refusal: its outcome is not known.", lostReply},
-		{"lost-request", "A request that never arrived is an error: no absent record, no empty list, no success, no ErrConflict.", lostRequest},
-		{"refused-request", "A request that the server turned away for now, as too many, is an error that tells the engine to look again.", refusedRequest},
+		{"absent", "A record that is absent is a Row without a version and without data, and no error.", checkAbsent},
+		{"swap", "A Swap that succeeds gives back the version under which the row is read from then on, by every client, at once.", checkSwap},
+		{"swap-compares", "A Swap of another version than the row has is an ErrConflict, changes nothing, and gives back the row as it is, or none.", checkSwapCompares},
+		{"swap-atomic", "Of eight clients that replace, or create, one version at the same time exactly one wins.", checkSwapAtomic},
+		{"version-new", "A version is never used twice for one name, also for the same data, and across a deletion.", checkVersionNew},
+		{"delete", "What was deleted is gone: for Load, for List, and for who would create it anew.", checkDelete},
+		{"delete-compares", "A Delete of another version than the row has is an ErrConflict, and leaves the row; of no row it is nil.", checkDeleteCompares},
+		{"delete-atomic", "Of one who deletes and one who replaces the same version exactly one succeeds.", checkDeleteAtomic},
+		{"data", "Data comes back as it was written, byte for byte.", checkData},
+		{"names", "Every name is a record of its own, and is listed as it was given.", checkNames},
+		{"list", "List yields every record under a prefix, each once and as Load gives it, however many there are.", checkList},
+		{"clock", "Now never falls, and what the clients of one table say of the store's clock fits together within the errors that they state.", checkClock},
+		{"context", "A call whose context has ended returns its error soon, and no success.", checkContextEnds},
+		{"closed", "After Close every call says ErrClosed; Close may be called again.", checkClosed},
+		{"lost-reply", "A write that took effect and whose reply was lost is neither a success nor an ErrConflict nor a refusal: its outcome is not known.", checkLostReply},
+		{"lost-request", "A request that never arrived is an error: no absent record, no empty list, no success, no ErrConflict.", checkLostRequest},
+		{"refused-request", "A request that the server turned away for now, as too many, is an error that tells the engine to look again.", checkRefusedRequest},
 	}
 }
 
@@ -112,7 +112,7 @@ func Run(ctx context.Context, h Harness) []Result {
 func runCase(ctx context.Context, h Harness, c Case) Result {
 	ctx, cancel := context.WithTimeoutCause(ctx, h.Limit, fmt.Errorf("the case took longer than %v", h.Limit))
 	defer cancel()
-	e := &env{ctx: ctx, h: h, prefix: h.Prefix + c.Name + "/"}
+	e := &caseEnv{ctx: ctx, h: h, prefix: h.Prefix + c.Name + "/"}
 	err := c.run(e)
 	e.cleanUp()
 	var skip skipped
@@ -126,8 +126,8 @@ type skipped string
 
 func (s skipped) Error() string { return string(s) }
 
-// env is what a case works with.
-type env struct {
+// caseEnv is what a case works with.
+type caseEnv struct {
 	ctx    context.Context
 	h      Harness
 	prefix string
@@ -137,8 +137,8 @@ type env struct {
 	used   []string
 }
 
-// open makes a client for the case.
-func (e *env) open() (record.Table, error) {
+// openClient makes a client for the case.
+func (e *caseEnv) openClient() (record.Table, error) {
 	t, err := e.h.Open(e.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("opening a client: %w", err)
@@ -149,9 +149,9 @@ func (e *env) open() (record.Table, error) {
 	return t, nil
 }
 
-func (e *env) opens(n int) (ts []record.Table, err error) {
+func (e *caseEnv) openClients(n int) (ts []record.Table, err error) {
 	for range n {
-		t, err := e.open()
+		t, err := e.openClient()
 		if err != nil {
 			return nil, err
 		}
@@ -160,8 +160,8 @@ func (e *env) opens(n int) (ts []record.Table, err error) {
 	return ts, nil
 }
 
-// name is that of a record of this case.
-func (e *env) name(n string) string {
+// recordName is that of a record of this case.
+func (e *caseEnv) recordName(n string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.used = append(e.used, e.prefix+n)
@@ -169,7 +169,7 @@ func (e *env) name(n string) string {
 }
 
 // cleanUp removes what the case has left, as far as that is possible.
-func (e *env) cleanUp() {
+func (e *caseEnv) cleanUp() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), 10*time.Second)
 	defer cancel()
 	if t, err := e.h.Open(ctx); err == nil {
@@ -185,8 +185,8 @@ func (e *env) cleanUp() {
 	}
 }
 
-// content is the data of an idle lock, and its token: what the engine keeps, since a table may look into it.
-func content(token int64) (data []byte, _ int64) {
+// idleData is the data of an idle lock, and its token: what the engine keeps, since a table may look into it.
+func idleData(token int64) (data []byte, _ int64) {
 	data, err := record.Encode(&record.Record{Token: token, Idle: token})
 	if err != nil {
 		panic(err)
@@ -194,17 +194,17 @@ func content(token int64) (data []byte, _ int64) {
 	return data, token
 }
 
-// row is a row to be written over a version, with a content of its own.
-func row(name, version string, token int64) record.Row {
-	data, token := content(token)
+// newRow is a row to be written over a version, with a content of its own.
+func newRow(name, version string, token int64) record.Row {
+	data, token := idleData(token)
 	return record.Row{Name: name, Version: version, Data: data, Token: token}
 }
 
-// base is where tokens begin: some time ago, so that no table finds them in the future.
-var base = time.Now().Add(-24 * time.Hour).UnixMicro()
+// baseToken is where tokens begin: some time ago, so that no table finds them in the future.
+var baseToken = time.Now().Add(-24 * time.Hour).UnixMicro()
 
-// put writes a row, and looks whether it was.
-func put(e *env, t record.Table, r record.Row) (record.Row, error) {
+// writeRow writes a row, and looks whether it was.
+func writeRow(e *caseEnv, t record.Table, r record.Row) (record.Row, error) {
 	got, err := t.Swap(e.ctx, r)
 	if err != nil {
 		return got, fmt.Errorf("a Swap of version %q of %q, which stands, failed: %w", r.Version, r.Name, err)
@@ -215,8 +215,8 @@ func put(e *env, t record.Table, r record.Row) (record.Row, error) {
 	return got, nil
 }
 
-// see loads a row, which must be as it was written.
-func see(e *env, t record.Table, want record.Row) error {
+// expectRow loads a row, which must be as it was written.
+func expectRow(e *caseEnv, t record.Table, want record.Row) error {
 	got, err := t.Load(e.ctx, want.Name)
 	switch {
 	case err != nil:
@@ -229,8 +229,8 @@ func see(e *env, t record.Table, want record.Row) error {
 	return nil
 }
 
-// gone checks that there is no row.
-func gone(e *env, t record.Table, name string) error {
+// expectAbsent checks that there is no row.
+func expectAbsent(e *caseEnv, t record.Table, name string) error {
 	got, err := t.Load(e.ctx, name)
 	if err != nil {
 		return fmt.Errorf("loading %q, which is absent: %w", name, err)
@@ -241,7 +241,7 @@ func gone(e *env, t record.Table, name string) error {
 	return nil
 }
 
-// unknown reports whether an error says that the outcome is not known, as the engine takes it.
-func unknown(err error) bool {
+// isUnknownOutcome reports whether an error says that the outcome is not known, as the engine takes it.
+func isUnknownOutcome(err error) bool {
 	return err != nil && !errors.Is(err, record.ErrConflict) && !driver.IsFinal(err)
 }

@@ -38,130 +38,130 @@ var (
 	treeKinds = []kind{crowded, broken, lowered}
 )
 
-// prepare sets the world up for its kind.
-func (w *World) prepare() {
-	w.span, w.users = w.ttl, usersPerHost
+// prepareKind sets the world up for its kind.
+func (w *simulation) prepareKind() {
+	w.timeScale, w.usersPerHost = w.ttl, defaultUsersPerHost
 	if w.kind == "" {
 		return
 	}
-	w.calm = false
+	w.faultless = false
 	switch w.kind {
 	case undurable:
-		w.base, w.notifies = &base{Table: w.memory.Table(), rows: map[string]record.Row{}}, false
+		w.revertible, w.notifies = &revertibleTable{Table: w.memory.Table(), rows: map[string]record.Row{}}, false
 	case crowded:
-		w.calm = w.chance(0.3)
-		w.users, w.turns, w.mostWaiting = 6, []string{"fair", "semaphore"}, 2+int(w.float()*17)
+		w.faultless = w.chance(0.3)
+		w.usersPerHost, w.turns, w.maxWaiters = 6, []string{"fair", "semaphore"}, 2+int(w.randomFloat()*17)
 	case stepped:
-		w.settings = []int{0}
+		w.clockOffsets = []int{0}
 	case silent:
-		w.span, w.ttl = 3*time.Second, time.Hour
+		w.timeScale, w.ttl = 3*time.Second, time.Hour
 		w.turns = []string{"plain", "fair", "rw", "semaphore"}
 	}
 }
 
 // trouble of a kind comes in place of the usual one, now and then.
-func (w *World) special() {
+func (w *simulation) causeKindFault() {
 	switch w.kind {
 	case undurable:
 		w.loseStandby()
 	case stepped:
-		w.setStore()
+		w.setStoreClock()
 	case silent:
-		w.fallSilent()
+		w.silenceStore()
 	case stale, broken, crowded:
-		w.operate()
+		w.breakClaims()
 	case lowered:
-		w.lower()
+		w.lowerSessionTimeout()
 	}
 }
 
 // loseStandby has the store confirm no write for a while, since its standby is away. What is written is to be read all the same.
 // Then the standby is back, or has become the store.
-func (w *World) loseStandby() {
-	w.store.Lock()
-	kept, judged := w.base.lose(), w.judge.keep()
-	w.store.Unlock()
-	time.Sleep(w.upTo(w.span))
-	w.store.Lock()
-	defer w.store.Unlock()
+func (w *simulation) loseStandby() {
+	w.storeMu.Lock()
+	kept, judged := w.revertible.loseStandby(), w.checker.saveState()
+	w.storeMu.Unlock()
+	time.Sleep(w.upTo(w.timeScale))
+	w.storeMu.Lock()
+	defer w.storeMu.Unlock()
 	if w.chance(0.7) {
-		w.base.fallBack(kept)
-		w.judge.fallBack(judged)
+		w.revertible.revertTo(kept)
+		w.checker.revertState(judged)
 	}
-	w.base.regain()
+	w.revertible.regainStandby()
 }
 
-// setStore sets the store's clock: a minute and more away from wherever it has been, for a client that has slept meanwhile cannot
+// setStoreClock sets the store's clock: a minute and more away from wherever it has been, for a client that has slept meanwhile cannot
 // tell a step that is shorter than its sleep. And not again until all have heard of it: of a clock that came and went unheard
 // nobody can know whose ends were written by it.
-func (w *World) setStore() {
-	if len(w.settings) > 1 && w.elapsed()-w.set < 25*time.Second {
+func (w *simulation) setStoreClock() {
+	if len(w.clockOffsets) > 1 && w.elapsed()-w.clockSetAt < 25*time.Second {
 		return
 	}
-	w.set = w.elapsed()
+	w.clockSetAt = w.elapsed()
 	var to int
-	for to = 0; slices.Contains(w.settings, to); to = int(w.float()*101) - 50 {
+	for to = 0; slices.Contains(w.clockOffsets, to); to = int(w.randomFloat()*101) - 50 {
 	}
-	w.settings = append(w.settings, to)
+	w.clockOffsets = append(w.clockOffsets, to)
 	by := time.Duration(to)*90*time.Second + w.upTo(30*time.Second)
-	w.store.Lock()
-	defer w.store.Unlock()
-	w.offset = by
+	w.storeMu.Lock()
+	defer w.storeMu.Unlock()
+	w.storeOffset = by
 }
 
-// lower has the store keep its sessions for half as long as it has promised. Their clients hear of it: from somewhat before on
+// lowerSessionTimeout has the store keep its sessions for half as long as it has promised. Their clients hear of it: from somewhat before on
 // until then nothing is lost. A client that is cut off after the store has begun to count anew, and before it has heard, cannot
 // know, and no rule helps.
-func (w *World) lower() {
+func (w *simulation) lowerSessionTimeout() {
 	w.gentle.Store(true)
 	time.Sleep(2500 * time.Millisecond) // what was lost before has been asked for again
 	w.tree.LowerSessionTTLs(w.ttl / 2)
 	time.Sleep(w.ttl / 2)
 	w.gentle.Store(false)
 	if h := w.hosts["host1"]; w.chance(0.7) {
-		h.setCut(true)
-		time.Sleep(w.upTo(2 * w.span))
-		h.setCut(false)
+		h.setDisconnected(true)
+		time.Sleep(w.upTo(2 * w.timeScale))
+		h.setDisconnected(false)
 	}
 }
 
 // What a wait may take to end, when the store has not answered, or has denied, from some moment on: it looks every 5 s
 // at least, bears with silence for 10 s, and gives a request 2 s. Of the answers that deny two in a row may be lost.
 const (
-	toldOfSilence = 25 * time.Second
-	toldOfDenial  = 22 * time.Second
+	silenceNoticeLimit = 25 * time.Second
+	denialNoticeLimit  = 22 * time.Second
 )
 
-// fallSilent has the store answer nothing, or deny all, for longer than anybody who waits should bear it.
-func (w *World) fallSilent() {
-	bound := toldOfSilence
+// silenceStore has the store answer nothing, or deny all, for longer than anybody who waits should bear it.
+func (w *simulation) silenceStore() {
+	bound := silenceNoticeLimit
 	denies := w.chance(0.5)
 	if denies {
-		bound = toldOfDenial
+		bound = denialNoticeLimit
 	}
-	w.setAway(!denies, denies)
+	w.setStoreAway(!denies, denies)
 	from := w.elapsed()
 	time.Sleep(bound)
-	w.judge.told(from, bound)
-	w.setAway(false, false)
+	w.checker.checkWaitersNotified(from, bound)
+	w.setStoreAway(false, false)
 	time.Sleep(5 * time.Second)
 }
 
-func (w *World) setAway(mute, denies bool) {
-	w.store.Lock()
-	defer w.store.Unlock()
-	w.mute, w.denies = mute, denies
+func (w *simulation) setStoreAway(mute, denies bool) {
+	w.storeMu.Lock()
+	defer w.storeMu.Unlock()
+	w.storeSilent, w.storeDenies = mute, denies
 }
 
-func (w *World) isMute() bool {
-	w.store.Lock()
-	defer w.store.Unlock()
-	return w.mute
+func (w *simulation) isStoreSilent() bool {
+	w.storeMu.Lock()
+	defer w.storeMu.Unlock()
+	return w.storeSilent
 }
 
-// operate has an operator break one claim by force, or all that wait for a lock.
-func (w *World) operate() {
-	name := w.turns[int(w.float()*float64(len(w.turns)))]
+// breakClaims has an operator break one claim by force, or all that wait for a lock.
+func (w *simulation) breakClaims() {
+	name := w.turns[int(w.randomFloat()*float64(len(w.turns)))]
 	if name == "all" {
 		name = "plain"
 	}
@@ -169,14 +169,14 @@ func (w *World) operate() {
 	defer cancel()
 	lock, err := w.operator.Inspect(ctx, name)
 	if err != nil {
-		w.complain("the operator cannot look at %s: %v", name, err)
+		w.reportViolation("the operator cannot look at %s: %v", name, err)
 		return
 	}
 	which := slices.Concat(lock.Holders, lock.Waiters)
 	if w.kind == crowded {
 		which = lock.Waiters
 	} else if len(which) > 0 {
-		k := int(w.float() * float64(len(which)))
+		k := int(w.randomFloat() * float64(len(which)))
 		which = which[k : k+1]
 	}
 	for _, s := range which {
@@ -184,16 +184,16 @@ func (w *World) operate() {
 		if w.kind == broken && w.chance(0.2) {
 			mode = driver.BreakGraceful
 		}
-		w.judge.breaks(w.idOf(name, s))
+		w.checker.noteBreak(w.claimIDOf(name, s))
 		err := w.operator.Break(context.WithValue(ctx, actorKey{}, actor{breaks: true}), name, s.Ref, mode)
 		if err != nil && !errors.Is(err, driver.ErrLost) && !errors.Is(err, driver.ErrUnsupported) {
-			w.complain("the operator cannot break a claim on %s: %v", name, err)
+			w.reportViolation("the operator cannot break a claim on %s: %v", name, err)
 		}
 	}
 }
 
-// idOf is the id of a claim that the operator sees.
-func (w *World) idOf(name string, s driver.ClaimInfo) string {
+// claimIDOf is the id of a claim that the operator sees.
+func (w *simulation) claimIDOf(name string, s driver.ClaimInfo) string {
 	if w.tree == nil {
 		return s.Ref
 	}
@@ -205,35 +205,35 @@ func (w *World) idOf(name string, s driver.ClaimInfo) string {
 	return ""
 }
 
-// atTree carries out one request, and tells the judge which claims it has ended. Nobody but a claim's own client and the operator
+// runAtTree carries out one request, and tells the judge which claims it has ended. Nobody but a claim's own client and the operator
 // ends one: it is told by the host.
-func (w *World) atTree(h *host, what string, do func() any) any {
+func (w *simulation) runAtTree(h *host, what string, do func() any) any {
 	if what != "remove" && what != "break" && what != "withdraw" {
 		return do()
 	}
-	w.store.Lock()
-	defer w.store.Unlock()
+	w.storeMu.Lock()
+	defer w.storeMu.Unlock()
 	var before []sequence.Node
-	for _, name := range names {
+	for _, name := range lockNames {
 		before = append(before, w.tree.Nodes(name)...)
 	}
 	r := do()
 	after := map[string]bool{}
-	for _, name := range names {
+	for _, name := range lockNames {
 		for _, n := range w.tree.Nodes(name) {
 			after[n.Key] = true
 		}
 	}
 	for _, n := range before {
 		if !after[n.Key] {
-			w.judge.removed(n, h, what)
+			w.checker.noteNodeRemoval(n, h, what)
 		}
 	}
 	return r
 }
 
-// names are those of the locks of a world.
-var names = []string{"plain", "fair", "rw", "semaphore", "leader", "timed", "twice", "fresh"}
+// lockNames are those of the locks of a world.
+var lockNames = []string{"plain", "fair", "rw", "semaphore", "leader", "timed", "twice", "fresh"}
 
 // actor is on whose behalf a table is asked to write.
 type actor struct {
@@ -248,65 +248,65 @@ func actorOf(ctx context.Context) actor {
 	return a
 }
 
-// base is a table whose rows can fall back to what they were.
-type base struct {
+// revertibleTable is a table whose rows can fall back to what they were.
+type revertibleTable struct {
 	record.Table // what is not kept in rows
 
-	mu    sync.Mutex
-	rows  map[string]record.Row
-	count int
-	away  bool // the standby is
+	mu          sync.Mutex
+	rows        map[string]record.Row
+	count       int
+	standbyAway bool // the standby is
 }
 
-// errCut is what a client hears whose connection breaks while its commit waits for the standby.
-var errCut = errors.New("the connection broke")
+// errConnectionBroke is what a client hears whose connection breaks while its commit waits for the standby.
+var errConnectionBroke = errors.New("the connection broke")
 
-func (b *base) lose() map[string]record.Row {
+func (b *revertibleTable) loseStandby() map[string]record.Row {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.away = true
+	b.standbyAway = true
 	return maps.Clone(b.rows)
 }
 
-func (b *base) fallBack(rows map[string]record.Row) {
+func (b *revertibleTable) revertTo(rows map[string]record.Row) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.rows = rows
 }
 
-func (b *base) regain() {
+func (b *revertibleTable) regainStandby() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.away = false
+	b.standbyAway = false
 }
 
-func (b *base) Load(_ context.Context, name string) (record.Row, error) {
+func (b *revertibleTable) Load(_ context.Context, name string) (record.Row, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.row(name), nil
+	return b.currentRow(name), nil
 }
 
-func (b *base) row(name string) record.Row {
+func (b *revertibleTable) currentRow(name string) record.Row {
 	row := b.rows[name]
 	row.Name = name
 	return row
 }
 
-func (b *base) Swap(_ context.Context, row record.Row) (record.Row, error) {
+func (b *revertibleTable) Swap(_ context.Context, row record.Row) (record.Row, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.rows[row.Name].Version != row.Version {
-		return b.row(row.Name), record.ErrConflict
+		return b.currentRow(row.Name), record.ErrConflict
 	}
 	b.count++
 	b.rows[row.Name] = record.Row{Name: row.Name, Version: strconv.Itoa(b.count), Data: row.Data}
-	if b.away {
-		return b.row(row.Name), errCut
+	if b.standbyAway {
+		return b.currentRow(row.Name), errConnectionBroke
 	}
-	return b.row(row.Name), nil
+	return b.currentRow(row.Name), nil
 }
 
-func (b *base) Delete(_ context.Context, row record.Row) error {
+func (b *revertibleTable) Delete(_ context.Context, row record.Row) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch b.rows[row.Name].Version {
@@ -316,13 +316,13 @@ func (b *base) Delete(_ context.Context, row record.Row) error {
 	default:
 		return record.ErrConflict
 	}
-	if b.away {
-		return errCut
+	if b.standbyAway {
+		return errConnectionBroke
 	}
 	return nil
 }
 
-func (b *base) List(_ context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (b *revertibleTable) List(_ context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		b.mu.Lock()
 		rows := maps.Clone(b.rows)
@@ -335,26 +335,26 @@ func (b *base) List(_ context.Context, prefix string) iter.Seq2[record.Row, erro
 	}
 }
 
-// sight is how a row stood from some moment on.
-type sight struct {
+// oldRow is how a row stood from some moment on.
+type oldRow struct {
 	row  record.Row
 	from time.Duration
 }
 
-// keep remembers a row for those who read it late. Called with the store's mutex held, as older is.
-func (w *World) keep(row record.Row) {
+// rememberRow remembers a row for those who read it late. Called with the store's mutex held, as older is.
+func (w *simulation) rememberRow(row record.Row) {
 	if w.kind == stale {
-		w.past[row.Name] = append(w.past[row.Name], sight{row, w.elapsed()})
+		w.oldRows[row.Name] = append(w.oldRows[row.Name], oldRow{row, w.elapsed()})
 	}
 }
 
-// older is the row as it is, or now and then as it was some time ago.
-func (w *World) older(row record.Row) record.Row {
-	if !w.faults() || !w.chance(0.2) {
+// readOldRow is the row as it is, or now and then as it was some time ago.
+func (w *simulation) readOldRow(row record.Row) record.Row {
+	if !w.faultsActive() || !w.chance(0.2) {
 		return row
 	}
 	at := w.elapsed() - w.upTo(w.ttl)
-	for _, s := range slices.Backward(w.past[row.Name]) {
+	for _, s := range slices.Backward(w.oldRows[row.Name]) {
 		if row = s.row; s.from <= at {
 			return row
 		}
@@ -362,8 +362,8 @@ func (w *World) older(row record.Row) record.Row {
 	return record.Row{Name: row.Name}
 }
 
-// excuses reports whether an error is one that stores of this kind may bring about.
-func (w *World) excuses(err error) bool {
+// isExpectedError reports whether an error is one that stores of this kind may bring about.
+func (w *simulation) isExpectedError(err error) bool {
 	switch w.kind {
 	case crowded:
 		return errors.Is(err, holdfast.ErrQueueFull) || errors.Is(err, holdfast.ErrLost)
@@ -372,7 +372,7 @@ func (w *World) excuses(err error) bool {
 	case stale, broken:
 		return errors.Is(err, holdfast.ErrLost)
 	case undurable:
-		return errors.Is(err, errCut)
+		return errors.Is(err, errConnectionBroke)
 	}
 	return false
 }

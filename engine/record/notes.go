@@ -1,0 +1,57 @@
+package record
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// maxEndedNotes is how many notes of ended claims a record keeps: as many as there may be waiters, so that an operator
+// can break all waiters at once and each of them still learns of it.
+const maxEndedNotes = driver.MaxWaiters
+
+// addNote leaves a note that somebody other than its owner has ended the claim.
+//
+// The note is kept for the claim's TTL, because a renewal may ask until then, and for the time during which a release
+// keeps asking an unreachable store. If there are too many notes, the one that expires first is dropped, and
+// NotesDroppedUntil remembers that a note may be missing, so that nobody takes a missing note for proof.
+func (r *Record) addNote(c *Claim, cause driver.LossCause, in StepInput) {
+	until := max(in.Latest, in.Now) + (c.TTL + driver.UnreachableTimeout(c.TTL)).Microseconds()
+	r.Ended = append(slices.Clone(r.Ended), EndedClaim{ID: c.ID, Cause: cause, Until: until})
+	if len(r.Ended) > maxEndedNotes {
+		soonest := slices.MinFunc(r.Ended, func(a, b EndedClaim) int { return cmp.Compare(a.Until, b.Until) })
+		r.NotesDroppedUntil = max(r.NotesDroppedUntil, soonest.Until)
+		r.dropNote(soonest.ID)
+	}
+}
+
+// dropNote removes the note of one claim.
+func (r *Record) dropNote(id string) {
+	r.dropNotesIf(func(n EndedClaim) bool { return n.ID == id })
+}
+
+// dropNotesIf copies the notes before it changes them: a clone of a record shares them with the original.
+func (r *Record) dropNotesIf(drop func(EndedClaim) bool) {
+	if slices.ContainsFunc(r.Ended, drop) {
+		r.Ended = slices.DeleteFunc(slices.Clone(r.Ended), drop)
+	}
+}
+
+// dropOldNotes removes the notes that no owner can ask for any more.
+func (r *Record) dropOldNotes(in StepInput) {
+	r.dropNotesIf(func(n EndedClaim) bool { return in.hasPassed(n.Until) })
+	if in.hasPassed(r.NotesDroppedUntil) {
+		r.NotesDroppedUntil = 0
+	}
+}
+
+// notedCause returns why somebody else has ended the claim, or "" if there is no note of it.
+func (r *Record) notedCause(id string) driver.LossCause {
+	for _, n := range r.Ended {
+		if n.ID == id {
+			return n.Cause
+		}
+	}
+	return ""
+}
