@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	minRetryPause      = 25 * time.Millisecond  // between two looks at a lock that cannot be waited for in line
+	minRetryPause      = 25 * time.Millisecond  // between two tries, where the store's queue cannot be used
 	maxRetryPause      = time.Second            //
-	firstWaitNotice    = 300 * time.Millisecond // how long somebody at a terminal waits without a word
-	waitNoticeInterval = 2 * time.Second        // between two looks at whether what was said still holds
-	inspectTimeout     = 2 * time.Second        // for finding out who stands in the way
+	firstWaitNotice    = 300 * time.Millisecond // how long a user at a terminal waits before a message says why
+	waitNoticeInterval = 2 * time.Second        // between two checks whether that message is still right
+	inspectTimeout     = 2 * time.Second        // for a look at who holds the lock
 )
 
-// errWaitLimit ends a wait that was limited.
+// errWaitLimit ends a wait when its --wait has passed.
 var errWaitLimit = errors.New("waited long enough")
 
-// lockRequest is a lock as the command line asks for it.
+// lockRequest is what the command line asks for: a lock, and how to acquire it.
 type lockRequest struct {
 	name            string
 	kind            holdfast.Kind
@@ -35,12 +35,12 @@ type lockRequest struct {
 	opts            holdfast.LockOptions
 	noWait          bool
 	waitLimit       waitLimit
-	notAcquiredCode int          // exit code if it is not acquired
-	store           driver.Store // that the lock is acquired in, once it is open
+	notAcquiredCode int          // exit code if the lock is not acquired
+	store           driver.Store // set once it is open
 }
 
-// acquireUntilSignal opens the store and takes the lock, until a signal comes that would end the program. The client is for the
-// caller to close, also after an error.
+// acquireUntilSignal opens the store and acquires the lock. A signal that would end a program ends the wait. The caller closes
+// the client, even after an error, unless it is nil.
 func (r *lockRequest) acquireUntilSignal(store string, signals *signalQueue, rec *runRecord) (*holdfast.Client, *holdfast.Lease, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -50,7 +50,7 @@ func (r *lockRequest) acquireUntilSignal(store string, signals *signalQueue, rec
 	signalled := stop()
 	switch {
 	case signalled != nil:
-		if lease != nil { // the signal came a moment too late, and would be forgotten
+		if lease != nil { // the signal arrived a moment too late, and would be forgotten
 			_ = lease.Release()
 		}
 		return client, nil, storeError(fmt.Errorf("%w while waiting for %s", signalled, quoteName(r.name)))
@@ -81,34 +81,35 @@ func (r *lockRequest) openAndAcquire(ctx context.Context, store string, rec *run
 	return client, lease, err
 }
 
-// releaseLease unlocks, now that nobody works under the lock. It returns an error only for a lease that is known to be lost. One
-// that cannot be given back now ends by its TTL. The work was done while the lock was believed in, and only an operator who broke
-// it by force just then, and was warned, can have let somebody in beside it: so that is told, and does not make a failure of it,
-// which a scheduler would answer by doing the work again.
-func (r *lockRequest) releaseLease(lease *holdfast.Lease, lossTold bool, rec *runRecord) error {
-	patience := driver.UnreachableTimeout(r.opts.TTL) + time.Second
-	if lossTold {
-		patience = time.Second // the store has been silent for most of a TTL, or has nothing of ours any more
+// releaseLease releases the lease when nothing runs under the lock any more. It returns an error only if the lease is known to
+// be lost. A lease that cannot be released now expires after its TTL; that is reported and is not a failure. The work was done
+// while the lease was valid, and a scheduler would answer a failure by doing the work again. (Only an operator who broke the
+// lock by force just then, and was warned, can have let somebody else run beside it.)
+func (r *lockRequest) releaseLease(lease *holdfast.Lease, lossReported bool, rec *runRecord) error {
+	timeout := driver.UnreachableTimeout(r.opts.TTL) + time.Second
+	if lossReported {
+		timeout = time.Second // the store was unreachable for most of a TTL, or has nothing of ours any more
 	}
-	err := runWithTimeout(patience, lease.Release)
+	err := runWithTimeout(timeout, lease.Release)
 	switch {
 	case err == nil:
 		rec.addEvent("released", nil)
 	case errors.Is(err, holdfast.ErrLost):
-		if !lossTold {
+		if !lossReported {
 			printMessage("%s was lost meanwhile: %s", quoteName(r.name), lossText(err))
 		}
 		return err
 	default:
 		rec.addFields(fields{"release": "unknown"})
 		rec.addEvent("not released", fields{"reason": errorText(err)})
-		printMessage("%s could not be given back and stands until its TTL is over, unless an operator has broken it meanwhile: %s", quoteName(r.name), errorText(err))
+		printMessage("%s could not be released and stays held until its TTL has passed, "+
+			"unless an operator has broken it meanwhile: %s", quoteName(r.name), errorText(err))
 	}
 	return nil
 }
 
-// newEventHandler says on stderr what happens to the lease, failing renewals not more often than people can read. A loss is
-// told by whoever acts on it.
+// newEventHandler reports on stderr and in the record what happens to the lease. It reports failing renewals no more often
+// than people can read. A loss is reported by the code that acts on it.
 func newEventHandler(name string, rec *runRecord) func(holdfast.Event) {
 	const pause = 5 * time.Second
 	var last time.Time
@@ -120,15 +121,16 @@ func newEventHandler(name string, rec *runRecord) func(holdfast.Event) {
 				return
 			}
 			last = e.Time
-			printMessage("%s cannot be renewed, and is good for %v more: %s", quoteName(name), e.Remaining.Round(100*time.Millisecond), errorText(e.Err))
+			printMessage("%s cannot be renewed, and is valid for %v more: %s",
+				quoteName(name), e.Remaining.Round(100*time.Millisecond), errorText(e.Err))
 		case holdfast.EventReleaseRequested:
 			rec.addEvent("asked", nil)
-			printMessage("somebody asks for %s", quoteName(name))
+			printMessage("somebody requests the release of %s", quoteName(name))
 		}
 	}
 }
 
-// acquireWithinLimit takes the lock within its patience, or until ctx ends.
+// acquireWithinLimit acquires the lock within --wait, or until ctx ends.
 func (r *lockRequest) acquireWithinLimit(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
 	lease, err := r.acquireUntilLimit(ctx, client)
 	late := errors.Is(err, errWaitLimit)
@@ -141,14 +143,14 @@ func (r *lockRequest) acquireWithinLimit(ctx context.Context, client *holdfast.C
 	return lease, nil
 }
 
-// tryOnceMore tries once more after a wait that was limited. That ends without telling which it was, a busy lock, one that was let
-// go just now, or a store that is down, since it may be shorter than the library's own patience with a silent store.
+// tryOnceMore tries once more after --wait has passed. The wait itself does not say whether the lock was busy, was released just
+// now, or the store was down: it may be shorter than the time for which the library retries an unreachable store.
 func (r *lockRequest) tryOnceMore(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
 	defer cancel()
-	last := *r
-	last.noWait = true
-	return last.acquireAnyKind(ctx, client)
+	once := *r
+	once.noWait = true
+	return once.acquireAnyKind(ctx, client)
 }
 
 func (r *lockRequest) acquireUntilLimit(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
@@ -158,17 +160,17 @@ func (r *lockRequest) acquireUntilLimit(ctx context.Context, client *holdfast.Cl
 		timer := time.AfterFunc(r.waitLimit.limit, func() { cancel(errWaitLimit) })
 		defer timer.Stop()
 	}
-	told := r.showWaiting(ctx, client)
+	shown := r.showWaiting(ctx, client)
 	lease, err := r.acquireAnyKind(ctx, client)
 	cancel(nil)
-	<-told
+	<-shown
 	return lease, err
 }
 
-// acquireAnyKind takes the lock as the kind that it stands as. A plain run and a shared one of the same name must exclude each
-// other, but a mutex and a read-write lock are two kinds, and a lock is used as one at a time. So a plain run that meets
-// readers joins their line as a writer. A shared one that meets a mutex looks again until that is gone: the mutex's own
-// line would give it the lock for itself alone, and shared runs would go one by one from then on.
+// acquireAnyKind acquires the lock as the kind that is in use. A plain run and a shared run of the same name must exclude each
+// other, but a mutex and a read-write lock are two kinds, and a lock has one kind at a time. So a plain run that meets readers
+// joins their queue as a writer. A shared run that meets a mutex tries again until the mutex is free: in the mutex's queue it
+// would be granted the lock for itself alone, and all shared runs would run one by one from then on.
 func (r *lockRequest) acquireAnyKind(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
 	kind := r.kind
 	for pause := minRetryPause; ; pause = min(2*pause, maxRetryPause) {
@@ -176,23 +178,24 @@ func (r *lockRequest) acquireAnyKind(ctx context.Context, client *holdfast.Clien
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case endedByStore(err) && !r.noWait: // this program was stopped for longer than the TTL, or the store was away
+		case endedByStore(err) && !r.noWait:
+			// This program was stopped for longer than the TTL, or the store was unreachable: try again.
 		case errors.Is(err, holdfast.ErrQueueFull) && !r.noWait:
 		case errors.Is(err, holdfast.ErrMismatch) && r.limit == 0:
-			stands, lookErr := client.Inspect(ctx, r.name)
+			lock, inspectErr := client.Inspect(ctx, r.name)
 			switch {
 			case ctx.Err() != nil:
 				return nil, context.Cause(ctx)
-			case lookErr != nil:
-				return nil, lookErr
-			case stands.Kind == holdfast.KindSemaphore:
+			case inspectErr != nil:
+				return nil, inspectErr
+			case lock.Kind == holdfast.KindSemaphore:
 				return nil, err
-			case stands.Kind == "": // gone meanwhile
+			case lock.Kind == "": // it has become free meanwhile
 			case !r.shared:
-				kind = stands.Kind
+				kind = lock.Kind
 				continue
 			case r.noWait:
-				return nil, &holdfast.HeldError{Holders: stands.Holders}
+				return nil, &holdfast.HeldError{Holders: lock.Holders}
 			}
 		default:
 			return lease, err
@@ -203,13 +206,13 @@ func (r *lockRequest) acquireAnyKind(ctx context.Context, client *holdfast.Clien
 	}
 }
 
-// endedByStore reports whether a wait has ended though nobody ended it: with the session that it stood under, as a rule.
+// endedByStore reports whether the store ended a wait, and no operator did: usually because the session of the wait expired.
 func endedByStore(err error) bool {
 	var loss *holdfast.LossError
 	return errors.As(err, &loss) && loss.Cause != holdfast.LossBroken
 }
 
-// acquireAs asks for the lock as one kind.
+// acquireAs acquires the lock as one kind.
 func (r *lockRequest) acquireAs(ctx context.Context, client *holdfast.Client, kind holdfast.Kind) (*holdfast.Lease, error) {
 	switch {
 	case kind == holdfast.KindSemaphore:
@@ -253,19 +256,20 @@ func lockOrTry(ctx context.Context, l locker, noWait bool) (*holdfast.Lease, err
 	return l.Lock(ctx)
 }
 
-// explainRefusal says why the lock was not had, and who had it. late is whether that was after all of the time to wait.
+// explainRefusal says why the lock was not acquired, and who holds it. late is whether all of --wait has passed.
 func (r *lockRequest) explainRefusal(client *holdfast.Client, err error, late bool) error {
 	var held *holdfast.HeldError
 	switch {
 	case errors.As(err, &held) && late:
-		return &refusedError{fmt.Sprintf("%s was not free within %v; it is held by %s", quoteName(r.name), r.waitLimit.limit, describeHolders(held.Holders)), err}
+		return &refusedError{fmt.Sprintf("%s was not free within %v; it is held by %s",
+			quoteName(r.name), r.waitLimit.limit, describeHolders(held.Holders)), err}
 	case errors.As(err, &held):
 		return &refusedError{fmt.Sprintf("%s is held by %s", quoteName(r.name), describeHolders(held.Holders)), err}
 	case errors.Is(err, holdfast.ErrMismatch):
 		return r.explainMismatch(client, err)
 	case endedByStore(err):
 		return exitWith(exitUnavailable, "%s was not acquired: %s", quoteName(r.name), lossText(err))
-	case errors.Is(err, holdfast.ErrLost): // it waited, and had nothing that could be lost
+	case errors.Is(err, holdfast.ErrLost): // it was waiting, and held nothing that could be lost
 		return &refusedError{fmt.Sprintf("the wait for %s was ended by an operator", quoteName(r.name)), holdfast.ErrHeld}
 	}
 	return err
@@ -283,10 +287,11 @@ func (r *lockRequest) mismatchError(lock holdfast.Lock, err error) error {
 	if lock.Kind != "" {
 		as = "as a " + describeKind(lock)
 	}
-	return &refusedError{fmt.Sprintf("%s is in use %s; all who use one name must agree on --limit, or all go without", quoteName(r.name), as), err}
+	return &refusedError{fmt.Sprintf("%s is in use %s; all users of one name must give the same --limit, or none",
+		quoteName(r.name), as), err}
 }
 
-// refusedError is a lock not acquired, in words of this command.
+// refusedError says in this command's words why a lock was not acquired.
 type refusedError struct {
 	text string
 	err  error
@@ -295,8 +300,8 @@ type refusedError struct {
 func (e *refusedError) Error() string { return e.text }
 func (e *refusedError) Unwrap() error { return e.err }
 
-// showWaiting tells somebody at a terminal what takes so long, and again when that has changed. The channel is closed when
-// it has nothing more to say.
+// showWaiting tells a user at a terminal what the wait is for, and again when that has changed. It closes the channel when ctx
+// has ended and it prints nothing more.
 func (r *lockRequest) showWaiting(ctx context.Context, client *holdfast.Client) <-chan struct{} {
 	done := make(chan struct{})
 	if r.noWait || !isTerminal(os.Stderr) {
@@ -305,7 +310,7 @@ func (r *lockRequest) showWaiting(ctx context.Context, client *holdfast.Client) 
 	}
 	go func() {
 		defer close(done)
-		said := ""
+		shown := ""
 		for pause := firstWaitNotice; sleepContext(ctx, pause) == nil; pause = waitNoticeInterval {
 			look, cancel := context.WithTimeout(ctx, inspectTimeout)
 			lock, err := client.Inspect(look, r.name)
@@ -314,8 +319,8 @@ func (r *lockRequest) showWaiting(ctx context.Context, client *holdfast.Client) 
 				continue
 			}
 			place := queuePosition(lock)
-			if now := place + listTokens(lock); now != said {
-				said = now
+			if now := place + listTokens(lock); now != shown {
+				shown = now
 				printMessage("waiting for %s, held by %s%s", quoteName(r.name), describeHolders(lock.Holders), place)
 			}
 		}
@@ -323,16 +328,16 @@ func (r *lockRequest) showWaiting(ctx context.Context, client *holdfast.Client) 
 	return done
 }
 
-// queuePosition says where this program's claim stands, if it stands in the store. Claims are told apart by their owners:
-// good enough for a message, and for nothing else.
+// queuePosition says where in the queue this program's claim is, if the claim is in the store. It finds the claim by its owner,
+// which is good enough for a message and for nothing else.
 func queuePosition(lock holdfast.Lock) string {
 	for i, s := range lock.Waiters {
 		if s.Owner == ownerName() {
-			return fmt.Sprintf("; place %d of %d in line", i+1, len(lock.Waiters))
+			return fmt.Sprintf("; place %d of %d in the queue", i+1, len(lock.Waiters))
 		}
 	}
 	if n := len(lock.Waiters); n > 0 {
-		return fmt.Sprintf("; behind %d in line", n)
+		return fmt.Sprintf("; %d in the queue", n)
 	}
 	return ""
 }
@@ -345,7 +350,7 @@ func listTokens(lock holdfast.Lock) string {
 	return fmt.Sprint(tokens)
 }
 
-// ownerName is the owner of this program's claims.
+// ownerName is the owner of this program's claims: host, program and process id.
 var ownerName = sync.OnceValue(func() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -354,7 +359,7 @@ var ownerName = sync.OnceValue(func() string {
 	return fmt.Sprintf("%s holdfast[%d]", strings.ToValidUTF8(host, "?"), os.Getpid())
 })
 
-// sleepContext waits for d, or returns why ctx ended.
+// sleepContext waits for d. If ctx ends first, it returns why.
 func sleepContext(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

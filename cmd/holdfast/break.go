@@ -17,15 +17,16 @@ func newBreak(storeURL *string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "break NAME [--holder REF] [--force]",
 		Short: "Take a lock away from its holder",
-		Long: `break marks a holder: it hears at its next renewal, a third of its TTL away at most, that it has lost the lock, ends its
-command and lets go. If it stays silent, the lock passes on when its TTL is over.
+		Long: `break marks a holder as broken. The holder learns at its next renewal, after at most a third of its TTL, that it has lost
+the lock; it then ends its command and releases the lock. If it does not renew, the lock passes on when its TTL has
+passed.
 
-With --force the lock is free at once. Its old holder may then still be working, and so may the next one.
+With --force the lock is free at once. The old holder may then still be working while the next one starts.
 
-If several hold the lock, say which with --holder and the REF that "holdfast show NAME" prints. One that waits holds nothing,
-and loses its place in line by its REF: that ends its wait.
+If the lock has several holders, choose one with --holder and the REF that "holdfast show NAME" prints. The REF of a
+waiter ends its wait: it loses its place in the queue.
 
-Exits 1 if nobody holds the lock.`,
+break exits 1 if nobody holds the lock.`,
 		Args: exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
@@ -33,8 +34,9 @@ Exits 1 if nobody holds the lock.`,
 			})
 		},
 	}
-	c.Flags().Var(nonEmptyString{&ref}, "holder", "which holder, or which that waits, by the `REF` that show prints (default: the only holder)")
-	c.Flags().BoolVar(&force, "force", false, "free the lock at once, though its holder may still be working")
+	c.Flags().Var(nonEmptyString{&ref}, "holder",
+		"which holder or waiter, by the `REF` that show prints (default the only holder)")
+	c.Flags().BoolVar(&force, "force", false, "free the lock at once, even though its holder may still be working")
 	return c
 }
 
@@ -55,23 +57,23 @@ func breakLock(ctx context.Context, c *cobra.Command, client *holdfast.Client, n
 		return storeError(err)
 	}
 	if slices.ContainsFunc(lock.Waiters, func(s holdfast.ClaimInfo) bool { return s.Ref == who.Ref }) {
-		_, err := fmt.Fprintf(c.OutOrStdout(), "%s has lost its place in line for %s\n", printableText(who.Owner), quoteName(name))
+		_, err := fmt.Fprintf(c.OutOrStdout(), "%s has lost its place in the queue for %s\n", printableText(who.Owner), quoteName(name))
 		return err
 	}
 	if force {
-		printMessage("%s was taken from %s at once, who may still be working", quoteName(name), printableText(who.Owner))
+		printMessage("%s was taken from %s at once, which may still be working", quoteName(name), printableText(who.Owner))
 		return nil
 	}
-	silent := "when its TTL is over"
+	expiry := "when its TTL has passed"
 	if who.Remaining > 0 {
-		silent = formatRelative(who.Remaining)
+		expiry = formatRelative(who.Remaining)
 	}
-	_, err = fmt.Fprintf(c.OutOrStdout(), "%s is taken from %s, who hears it at the next renewal; else it passes on %s\n",
-		quoteName(name), printableText(who.Owner), silent)
+	_, err = fmt.Fprintf(c.OutOrStdout(), "%s is taken from %s, which learns it at its next renewal; otherwise the lock passes on %s\n",
+		quoteName(name), printableText(who.Owner), expiry)
 	return err
 }
 
-// chooseClaim finds the claim to break.
+// chooseClaim finds the claim with a ref, or the only holder.
 func chooseClaim(lock holdfast.Lock, name, ref string) (holdfast.ClaimInfo, error) {
 	switch {
 	case ref != "":
@@ -80,7 +82,7 @@ func chooseClaim(lock holdfast.Lock, name, ref string) (holdfast.ClaimInfo, erro
 				return s, nil
 			}
 		}
-		return holdfast.ClaimInfo{}, exitWith(exitNoHolder, "no claim %s stands on %s; it may have ended by itself", quoteName(ref), quoteName(name))
+		return holdfast.ClaimInfo{}, exitWith(exitNoHolder, "there is no claim %s on %s; it may have ended meanwhile", quoteName(ref), quoteName(name))
 	case len(lock.Holders) == 0:
 		return holdfast.ClaimInfo{}, exitWith(exitNoHolder, "nobody holds %s", quoteName(name))
 	case len(lock.Holders) > 1:
@@ -89,9 +91,10 @@ func chooseClaim(lock holdfast.Lock, name, ref string) (holdfast.ClaimInfo, erro
 			refs = append(refs, printableText(s.Ref)+" ("+printableText(s.Owner)+")")
 		}
 		for _, s := range lock.Waiters {
-			refs = append(refs, printableText(s.Ref)+" ("+printableText(s.Owner)+", waits)")
+			refs = append(refs, printableText(s.Ref)+" ("+printableText(s.Owner)+", waiting)")
 		}
-		return holdfast.ClaimInfo{}, usageError("%d hold %s; say which with --holder and one of %s", len(lock.Holders), quoteName(name), strings.Join(refs, ", "))
+		return holdfast.ClaimInfo{}, usageError("%s has %d holders; choose one with --holder and one of %s",
+			quoteName(name), len(lock.Holders), strings.Join(refs, ", "))
 	}
 	return lock.Holders[0], nil
 }

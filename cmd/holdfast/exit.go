@@ -17,10 +17,10 @@ import (
 
 // Exit codes besides the command's own. They are those of sysexits.h and of shells where these have one.
 const (
-	exitNoHolder     = 1   // break: nothing stands there
+	exitNoHolder     = 1   // break: nobody holds the lock
 	exitUsage        = 64  // the command line, or the way a lock is used, is wrong
 	exitUnavailable  = 69  // the store cannot be reached, refuses, or cannot be read
-	exitOutputFailed = 74  // what is to be printed cannot be written
+	exitOutputFailed = 74  // the output cannot be written
 	exitNotAcquired  = 75  // held by others, or not granted in time
 	exitLost         = 76  // the lock was lost while the command ran
 	exitCannotRun    = 126 // the command is there but cannot be run
@@ -28,12 +28,12 @@ const (
 	exitSignal       = 128 // plus the signal's number
 )
 
-// exitError ends the program with a code. Without err nothing is left to say.
+// exitError ends the program with a code. If err is nil, no message is printed.
 type exitError struct {
 	code    int
 	err     error
-	hint    bool    // point to the help
-	outcome outcome // for the record; told from the code if empty
+	hint    bool    // the message points to the help
+	outcome outcome // for the record; if empty, outcomeOrDefault finds it
 	reason  string  // for the record, if there is no err
 }
 
@@ -46,8 +46,8 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// fatalSignal is the signal that this program dies of in the end, so that whoever started it sees what a shell needs to see to end
-// a loop at Ctrl-C: that its child did not exit, but died. The exit code is the same to a shell.
+// fatalSignal is the signal by which this program must die instead of exiting, or 0. A shell ends a loop at Ctrl-C only if its
+// child died of the signal. The exit code that the shell shows is the same.
 func (e *exitError) fatalSignal() syscall.Signal {
 	if e.outcome == outcomeKilled || e.outcomeOrDefault() == outcomeInterrupted {
 		switch sig := syscall.Signal(e.code - exitSignal); sig {
@@ -66,7 +66,7 @@ func usageError(format string, args ...any) *exitError {
 	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...), hint: true}
 }
 
-// storeError is what an error of the library ends the program with, unless that has been settled.
+// storeError gives an error of the library its exit code, unless it has one.
 func storeError(err error) *exitError {
 	var exit *exitError
 	if errors.As(err, &exit) {
@@ -81,21 +81,22 @@ func storeError(err error) *exitError {
 		code = exitNotAcquired
 	case errors.Is(err, holdfast.ErrInvalid), errors.Is(err, holdfast.ErrUnsupported), errors.Is(err, holdfast.ErrMismatch):
 		code = exitUsage
-	case errors.Is(err, holdfast.ErrLost): // break: it ended by itself
+	case errors.Is(err, holdfast.ErrLost): // break: the claim has ended meanwhile
 		code = exitNoHolder
 	}
 	return &exitError{code: code, err: err}
 }
 
-// signalError is a wait, or a look at a store, that a signal ended.
+// signalError is a wait that a signal ended.
 type signalError struct{ signal syscall.Signal }
 
 func (e *signalError) Error() string { return "ended by " + signalName(e.signal) }
 
-// Is makes it a cancellation, which it is.
+// Is reports true for context.Canceled, so that callers treat it as a cancellation.
 func (e *signalError) Is(target error) bool { return target == context.Canceled }
 
-// printMessage writes one line on stderr. Nothing that others wrote into a store can break the line or steer the terminal.
+// printMessage writes one line to stderr. Text that others have written into a store can neither break the line nor control the
+// terminal.
 func printMessage(format string, args ...any) {
 	fmt.Fprint(os.Stderr, formatMessage(format, args...))
 }
@@ -104,18 +105,51 @@ func formatMessage(format string, args ...any) string {
 	return "holdfast: " + oneLine(fmt.Sprintf(format, args...)) + "\n"
 }
 
-// errorText is an error's text without the library's prefix, which say writes itself.
+// errorText is an error's text without the library's prefix, which printMessage writes.
 func errorText(err error) string { return strings.TrimPrefix(err.Error(), "holdfast: ") }
 
-// flagErrorText is reason for a flag's value, without the words that only say that it is invalid.
+// flagErrorText is errorText for a flag's value, without the words that only repeat that it is invalid.
 func flagErrorText(err error) string {
 	var number *strconv.NumError
 	if errors.As(err, &number) {
-		return "not a number that fits here"
+		return "not a number, or too large"
 	}
 	return strings.TrimPrefix(errorText(err), "time: ")
 }
 
+// rootCause is the innermost error: that of the system, without the operation and the file, which our own message names.
+func rootCause(err error) string {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err.Error()
+		}
+		err = inner
+	}
+}
+
+// lossText says why a lock was lost, in a few words.
+func lossText(err error) string {
+	var loss *holdfast.LossError
+	if !errors.As(err, &loss) {
+		return errorText(err)
+	}
+	if loss.Err != nil {
+		return loss.Cause.Description() + ": " + errorText(loss.Err)
+	}
+	return loss.Cause.Description()
+}
+
+// lossCode is the code of why a lock was lost, for the record of --json; empty if it has none.
+func lossCode(err error) holdfast.LossCause {
+	var loss *holdfast.LossError
+	if errors.As(err, &loss) {
+		return loss.Cause
+	}
+	return ""
+}
+
+// oneLine makes a text safe to print in one line: no line breaks, nothing that is not printable.
 func oneLine(s string) string {
 	s = strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "; ")
 	return strings.Map(func(r rune) rune {

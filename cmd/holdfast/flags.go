@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// lockFlags say which lock is meant, and how it is asked for: those of run, hold, acquire and explain.
+// lockFlags say which lock is meant and how it is acquired. run, hold, acquire and explain have them.
 type lockFlags struct {
 	store        *string
 	ttl          time.Duration
@@ -27,24 +27,28 @@ type lockFlags struct {
 
 func (f *lockFlags) addFlags(c *cobra.Command) {
 	flags := c.Flags()
-	flags.DurationVar(&f.ttl, "ttl", holdfast.DefaultTTL, "how long the lock stands when this program falls silent, 1s to 24h")
-	flags.Var(&f.wait, "wait", "how long to wait for the lock, a duration or forever; exits 69 sooner if the store is silent for 10s, or for a TTL if that is less")
+	flags.DurationVar(&f.ttl, "ttl", holdfast.DefaultTTL,
+		"how long the lock stays held if this program stops renewing it, 1s to 24h")
+	flags.Var(&f.wait, "wait", "how long to wait for the lock: a `duration` such as 10m, or forever")
 	flags.BoolVarP(&f.noWait, "no-wait", "n", false, "do not wait")
-	flags.BoolVar(&f.fair, "fair", false, "first come, first served among all who ask so (--shared and --limit always are)")
-	flags.BoolVarP(&f.shared, "shared", "s", false, "go together with other shared holders of NAME")
+	flags.BoolVar(&f.fair, "fair", false,
+		"queue in arrival order with other --fair callers (always on for --shared and --limit)")
+	flags.BoolVarP(&f.shared, "shared", "s", false, "share NAME with other --shared runs")
 	flags.Int64Var(&f.limit, "limit", 0, "let up to `N` hold NAME at once")
-	flags.Int64Var(&f.permits, "permits", 1, "with --limit: count for `K` of them")
-	flags.IntVarP(&f.conflictCode, "conflict-exit-code", "E", exitNotAcquired, "exit with `CODE`, 0 to 255, if the lock is not acquired")
+	flags.Int64Var(&f.permits, "permits", 1, "with --limit: count as `K` of them")
+	flags.IntVarP(&f.conflictCode, "conflict-exit-code", "E", exitNotAcquired,
+		"exit `CODE`, 0 to 255, if the lock is not acquired")
 	flags.BoolVar(&f.skipOK, "skip-ok", false, "exit 0 if the lock is not acquired, for jobs that may be skipped")
 }
 
 func (f *lockFlags) addHoldFlags(c *cobra.Command) {
-	c.Flags().DurationVar(&f.minHold, "min-hold", 0, "keep the lock for so long, also when all is done sooner")
-	c.Flags().DurationVar(&f.maxHold, "max-hold", 0, "hold the lock for so long at most")
+	c.Flags().DurationVar(&f.minHold, "min-hold", 0,
+		"keep the lock at least this long, even if the command finishes sooner")
+	c.Flags().DurationVar(&f.maxHold, "max-hold", 0, "hold the lock at most this long")
 }
 
-// nonEmptyString is the value of a flag that may be left out, and means nothing when it is empty: that is a variable of a script's
-// that was not set.
+// nonEmptyString is the value of a flag that may be left out but must not be empty: an empty value is probably a variable
+// of a script that was not set.
 type nonEmptyString struct{ target *string }
 
 func (f nonEmptyString) Type() string   { return "string" }
@@ -58,7 +62,7 @@ func (f nonEmptyString) Set(s string) error {
 	return nil
 }
 
-// waitLimit is the value of --wait; the zero value is forever.
+// waitLimit is the value of --wait. The zero value is forever.
 type waitLimit struct {
 	limited bool
 	limit   time.Duration
@@ -86,7 +90,7 @@ func (p *waitLimit) Set(s string) error {
 	return nil
 }
 
-// newRequest makes a request of the flags, noting note beside the owner.
+// newRequest checks the flags and makes a request of them. note is shown beside the owner.
 func (f *lockFlags) newRequest(c *cobra.Command, name, note string) (*lockRequest, error) {
 	changed := c.Flags().Changed
 	switch {
@@ -128,7 +132,7 @@ func (f *lockFlags) lockKind() holdfast.Kind {
 	return holdfast.KindMutex
 }
 
-// notAcquiredCode is the exit code for a lock that was not acquired.
+// notAcquiredCode is the exit code if the lock is not acquired.
 func (f *lockFlags) notAcquiredCode() int {
 	if f.skipOK {
 		return 0

@@ -19,71 +19,21 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The guard is a process between this program, the wrapper, and the command. It knows until when the lease may be believed
-// in, and ends the command's tree in time whatever has become of the wrapper: that one may be stopped, killed, or hang in a
-// call to a store. So it asks the wrapper for nothing, waits for no write, and holds open what keeps the wrapper's claim
-// standing (see holdfast.Client.Heirloom) until the last process of the tree is gone. It shares no group and no session
-// with the wrapper, so that what is done to those is not done to it.
-//
-// The two talk by pipes, in lines of JSON. A pipe that closes says that the other side is gone.
+// The guard is a process between the wrapper and the command. It knows the lease's expiry and ends the command's tree in
+// time, even if the wrapper is stopped, killed, or stuck in a call to the store. So it asks the wrapper for nothing, waits
+// for no write, and keeps the file open that keeps the wrapper's claim alive (driver.LivenessFiler) until the last process
+// of the tree has ended. It shares no process group and no session with the wrapper, so that a signal to those does not
+// reach it.
 
-// guardName is what the guard is called in process lists, and how this program knows that it is one.
+// guardName is the guard's name in process lists. A process of this binary that was started under it is a guard.
 const guardName = "holdfast-guard"
 
-// controlMessage is what the wrapper tells the guard. Exactly one part is set.
-type controlMessage struct {
-	Start         *startMessage  `json:"begin,omitempty"` // the first
-	Until         time.Duration  `json:"until,omitempty"` // until when the lease may be believed in, by the clock that processes share
-	Lost          *lossMessage   `json:"lost,omitempty"`
-	Signal        syscall.Signal `json:"signal,omitempty"`
-	GroupSignaled bool           `json:"group,omitempty"` // with Signal: the process group has had it
-	Kill          bool           `json:"kill,omitempty"`
-}
-
-// startMessage is what the guard is there for.
-type startMessage struct {
-	Lock   string        `json:"lock"`
-	Until  time.Duration `json:"until"`
-	Policy killPolicy    `json:"terms"`
-}
-
-type lossMessage struct {
-	Cause holdfast.LossCause `json:"loss"`
-	Why   string             `json:"why,omitempty"`
-}
-
-// guardReport is what the guard tells the wrapper.
-type guardReport struct {
-	Event  string             `json:"event"`
-	PID    int                `json:"pid,omitempty"`
-	Errno  syscall.Errno      `json:"errno,omitempty"`
-	Status syscall.WaitStatus `json:"status,omitempty"`
-	Why    string             `json:"why,omitempty"`
-	Left   []process          `json:"left,omitempty"`
-	Signal syscall.Signal     `json:"signal,omitempty"`
-}
-
-const (
-	reportStarted      = "started" // PID
-	reportFailed       = "failed"  // Errno; the last
-	reportExited       = "exited"  // Status, of the command
-	reportSignal       = "signal"  // Signal, which the guard got
-	reportLeft         = "left"    // Left, after the command
-	reportTerminating  = "told"    // Why; the tree was told to end
-	reportKilled       = "killed"  // for the first time
-	reportUnkillable   = "stuck"   // Left, though killed
-	reportPartlyHidden = "unseen"  // Why; only children can be found
-	reportFinished     = "gone"    // nothing is left; Why, if the tree was ended; the last
-)
-
-// boottimeNow is the hand of the clock that reads the same in all processes of the machine.
-func boottimeNow() time.Duration { return driver.SystemClock.Boottime() }
-
-// runGuard is the guard's whole life. args are the descriptors of orders, reports and heirloom, or -1, and the command.
+// runGuard is the guard's whole life. args are the numbers of three descriptors (control, reports, liveness file; -1 for
+// none), the path of the command, and its argv. It returns the exit code.
 func runGuard(args []string) int {
-	got := catchAllSignals()
+	received := catchAllSignals()
 	if len(args) < 5 {
-		fmt.Fprintln(os.Stderr, guardName+" is started by holdfast run, and by nobody else")
+		fmt.Fprintln(os.Stderr, guardName+" is started only by holdfast run")
 		return exitUsage
 	}
 	var files [3]*os.File
@@ -93,60 +43,61 @@ func runGuard(args []string) int {
 			return exitUsage
 		}
 		if fd >= 0 {
-			unix.CloseOnExec(fd) // none of them is the command's
+			unix.CloseOnExec(fd) // the command must not inherit any of them
 			files[i] = os.NewFile(uintptr(fd), guardName)
 		}
 	}
 	nameProcess(guardName)
-	orders := json.NewDecoder(files[0])
+	control := json.NewDecoder(files[0])
 	var first controlMessage
-	if err := orders.Decode(&first); err != nil || first.Start == nil {
-		return exitUnavailable // the wrapper is gone already
+	if err := control.Decode(&first); err != nil || first.Start == nil {
+		return exitUnavailable // the wrapper has ended
 	}
 	out := newAsyncWriter(files[1])
-	told := reportSignals(got, out)
-	code := superviseCommand(first.Start, orders, out, args[3], args[4:])
-	signal.Stop(got)
-	close(got)
-	<-told
+	signalsReported := reportSignals(received, out)
+	code := superviseCommand(first.Start, control, out, args[3], args[4:])
+	signal.Stop(received)
+	close(received)
+	<-signalsReported
 	out.close()
 	_ = files[2].Close()
 	return code
 }
 
-func superviseCommand(m *startMessage, orders *json.Decoder, out *asyncWriter, path string, argv []string) int {
+// superviseCommand starts the command and returns when the last process of its tree has ended.
+func superviseCommand(m *startMessage, control *json.Decoder, out *asyncWriter, path string, argv []string) int {
 	lease := newLeaseMirror(m.Lock, m.Until)
-	if lease.Remaining() == 0 { // the wrapper was stopped meanwhile, and the lock may be somebody else's
+	if lease.Remaining() == 0 { // the wrapper was stopped meanwhile, and somebody else may hold the lock
 		why := lossText(context.Cause(lease.ctx))
 		out.sendMessage("%s is lost: %s; the command was not started", quoteName(m.Lock), why)
-		out.sendReport(guardReport{Event: reportFinished, Why: why})
+		out.sendLastReport(guardReport{Event: reportFinished, Why: why})
 		return 0
 	}
 	t, err := startTree(path, argv, os.Environ(), true)
 	if err != nil {
 		failed := guardReport{Event: reportFailed, Why: rootCause(err)}
 		errors.As(err, &failed.Errno)
-		out.sendReport(failed)
+		out.sendLastReport(failed)
 		return exitCannotRun
 	}
-	// The command belongs to the session and the group that the wrapper is in, where the terminal and its shell expect it.
-	// Only the guard leaves them.
+	// The command stays in the wrapper's session and group, where the terminal and its shell expect it. Only the guard
+	// leaves them, and only now, because a child starts in its parent's.
 	_, _ = unix.Setsid()
 	out.sendReport(guardReport{Event: reportStarted, PID: t.command})
-	wishes := make(chan signalRequest, 256)
-	s := newSupervisor(t, lease, m.Policy, wishes, out.sendMessage, out.sendReport)
-	go receiveControl(orders, lease, wishes)
+	requests := make(chan signalRequest, 256)
+	s := newSupervisor(t, lease, m.Policy, requests, out.sendMessage, out.sendReport)
+	go receiveControl(control, lease, requests)
 	_, loss := s.run()
 	last := guardReport{Event: reportFinished}
 	if loss != nil {
 		last.Why = lossText(loss)
 	}
-	out.sendReport(last)
+	out.sendLastReport(last)
 	return 0
 }
 
-// catchAllSignals makes the guard deaf to all signals that can be caught. It does not ignore them, since the command would inherit
-// that; SIGHUP and SIGINT that were ignored before stay so.
+// catchAllSignals makes the guard survive all signals that can be caught. It does not ignore them, because the command
+// would inherit that. SIGHUP and SIGINT that were ignored before stay ignored.
 func catchAllSignals() chan os.Signal {
 	ch := make(chan os.Signal, 16)
 	for n := syscall.Signal(1); n <= lastSignal; n++ {
@@ -157,12 +108,13 @@ func catchAllSignals() chan os.Signal {
 	return ch
 }
 
-// reportSignals tells the wrapper which signals the guard got, and closes the channel that it returns after the last.
-func reportSignals(got <-chan os.Signal, out *asyncWriter) <-chan struct{} {
+// reportSignals reports to the wrapper which signals the guard received. It closes the channel that it returns after the
+// last one.
+func reportSignals(received <-chan os.Signal, out *asyncWriter) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for sig := range got {
+		for sig := range received {
 			if n, ok := sig.(syscall.Signal); ok {
 				out.sendReport(guardReport{Event: reportSignal, Signal: n})
 			}
@@ -171,28 +123,28 @@ func reportSignals(got <-chan os.Signal, out *asyncWriter) <-chan struct{} {
 	return done
 }
 
-// receiveControl follows the wrapper until that is gone.
-func receiveControl(orders *json.Decoder, lease *leaseMirror, wishes chan<- signalRequest) {
+// receiveControl carries out the wrapper's messages until the wrapper ends.
+func receiveControl(control *json.Decoder, lease *leaseMirror, requests chan<- signalRequest) {
 	for {
-		var o controlMessage
-		if err := orders.Decode(&o); err != nil {
+		var m controlMessage
+		if err := control.Decode(&m); err != nil {
 			lease.markLost(errWrapperGone)
 			return
 		}
 		switch {
-		case o.Until > 0:
-			lease.setExpiry(o.Until)
-		case o.Lost != nil && o.Lost.Why != "":
-			lease.markLost(&holdfast.LossError{Cause: o.Lost.Cause, Err: errors.New(o.Lost.Why)})
-		case o.Lost != nil:
-			lease.markLost(&holdfast.LossError{Cause: o.Lost.Cause})
+		case m.Until > 0:
+			lease.setExpiry(m.Until)
+		case m.Lost != nil && m.Lost.Why != "":
+			lease.markLost(&holdfast.LossError{Cause: m.Lost.Cause, Err: errors.New(m.Lost.Why)})
+		case m.Lost != nil:
+			lease.markLost(&holdfast.LossError{Cause: m.Lost.Cause})
 		default:
-			wishes <- signalRequest{signal: o.Signal, groupSignaled: o.GroupSignaled, kill: o.Kill}
+			requests <- signalRequest{signal: m.Signal, groupSignaled: m.GroupSignaled, kill: m.Kill}
 		}
 	}
 }
 
-// leaseMirror is the lease as the guard knows it.
+// leaseMirror is the wrapper's lease as the guard knows it: its expiry, and whether it is lost.
 type leaseMirror struct {
 	lock   string
 	ctx    context.Context
@@ -203,60 +155,62 @@ type leaseMirror struct {
 }
 
 func newLeaseMirror(lock string, until time.Duration) *leaseMirror {
-	b := &leaseMirror{lock: lock}
-	b.ctx, b.cancel = context.WithCancelCause(context.Background())
-	b.setExpiry(until)
-	return b
+	l := &leaseMirror{lock: lock}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	l.setExpiry(until)
+	return l
 }
 
-// setExpiry takes a moment on the hand that processes share, and from then on believes in neither hand alone.
-func (b *leaseMirror) setExpiry(until time.Duration) {
+// setExpiry takes an expiry on the clock that processes share, and turns it into an instant of both clocks of this
+// process, so that Remaining trusts neither clock alone.
+func (l *leaseMirror) setExpiry(until time.Duration) {
 	now := driver.SystemClock.Now()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.expiry = now.Add(until - now.Boottime)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expiry = now.Add(until - now.Boottime)
 }
 
-func (b *leaseMirror) markLost(cause error) { b.cancel(cause) }
+// markLost ends the lease. Only the first cause counts.
+func (l *leaseMirror) markLost(cause error) { l.cancel(cause) }
 
-func (b *leaseMirror) Name() string             { return b.lock }
-func (b *leaseMirror) Context() context.Context { return b.ctx }
+func (l *leaseMirror) Name() string             { return l.lock }
+func (l *leaseMirror) Context() context.Context { return l.ctx }
 
-// Remaining is 0 for ever once it has been.
-func (b *leaseMirror) Remaining() time.Duration {
-	b.mu.Lock()
-	left := -driver.SystemClock.Since(b.expiry)
-	b.mu.Unlock()
+// Remaining is how long the lease is valid. Once it has returned 0 it always does.
+func (l *leaseMirror) Remaining() time.Duration {
+	l.mu.Lock()
+	left := -driver.SystemClock.Since(l.expiry)
+	l.mu.Unlock()
 	if left <= 0 {
-		b.markLost(&holdfast.LossError{Cause: holdfast.LossExpired})
+		l.markLost(&holdfast.LossError{Cause: holdfast.LossExpired})
 	}
-	if b.ctx.Err() != nil {
+	if l.ctx.Err() != nil {
 		return 0
 	}
 	return left
 }
 
-// asyncWriter writes reports to the wrapper and messages to stderr without keeping anybody waiting: a stopped wrapper reads no
-// reports, and a pager no messages.
+// asyncWriter writes reports to the wrapper and messages to stderr without making the caller wait: a wrapper that is
+// stopped reads no reports, and a pager may read no messages.
 type asyncWriter struct {
 	reports, messages               chan string
 	reportsWritten, messagesWritten <-chan struct{} // closed when all has been written
 }
 
-// How long the last words may take. Reports fit into the pipe whether or not the wrapper reads them, so only a machine that is too busy
-// keeps them waiting; without the last of them the wrapper would believe that its guard was killed.
+// How long the last writes may take. Reports fit into the pipe whether or not the wrapper reads them, so only a machine
+// that is too busy delays them. Without the last of them the wrapper would take the guard for killed.
 const (
 	reportFlushTimeout  = 10 * time.Second
 	messageFlushTimeout = time.Second
 )
 
 func newAsyncWriter(reports io.Writer) *asyncWriter {
-	t := &asyncWriter{reports: make(chan string, 64), messages: make(chan string, 64)}
-	t.reportsWritten, t.messagesWritten = writeLines(reports, t.reports), writeLines(os.Stderr, t.messages)
-	return t
+	a := &asyncWriter{reports: make(chan string, 64), messages: make(chan string, 64)}
+	a.reportsWritten, a.messagesWritten = writeLines(reports, a.reports), writeLines(os.Stderr, a.messages)
+	return a
 }
 
-// writeLines writes lines until there are no more, and then closes the channel that it returns.
+// writeLines writes lines in the background until the channel is closed. It closes the channel that it returns after that.
 func writeLines(to io.Writer, lines <-chan string) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
@@ -268,16 +222,31 @@ func writeLines(to io.Writer, lines <-chan string) <-chan struct{} {
 	return done
 }
 
-func (t *asyncWriter) sendReport(r guardReport) {
+// sendReport queues a report. It drops the report if the queue is full, so that the caller never waits.
+func (a *asyncWriter) sendReport(r guardReport) {
+	if line, err := json.Marshal(r); err == nil {
+		trySend(a.reports, string(line)+"\n")
+	}
+}
+
+// sendLastReport queues the last report. When it is called nothing has to be done in time any more, so it may wait until
+// the queue has room: without this report the wrapper would take the guard for killed.
+func (a *asyncWriter) sendLastReport(r guardReport) {
 	line, err := json.Marshal(r)
 	if err != nil {
 		return
 	}
-	trySend(t.reports, string(line)+"\n")
+	timer := time.NewTimer(reportFlushTimeout)
+	defer timer.Stop()
+	select {
+	case a.reports <- string(line) + "\n":
+	case <-timer.C:
+	}
 }
 
-func (t *asyncWriter) sendMessage(format string, args ...any) {
-	trySend(t.messages, formatMessage(format, args...))
+// sendMessage queues a message for stderr, or drops it if the queue is full.
+func (a *asyncWriter) sendMessage(format string, args ...any) {
+	trySend(a.messages, formatMessage(format, args...))
 }
 
 func trySend(ch chan<- string, line string) {
@@ -287,12 +256,12 @@ func trySend(ch chan<- string, line string) {
 	}
 }
 
-// close waits for what has been said, for as long as that is worth it.
-func (t *asyncWriter) close() {
-	close(t.reports)
-	close(t.messages)
-	waitWithTimeout(t.reportsWritten, reportFlushTimeout)
-	waitWithTimeout(t.messagesWritten, messageFlushTimeout)
+// close waits until everything has been written, but not longer than the timeouts.
+func (a *asyncWriter) close() {
+	close(a.reports)
+	close(a.messages)
+	waitWithTimeout(a.reportsWritten, reportFlushTimeout)
+	waitWithTimeout(a.messagesWritten, messageFlushTimeout)
 }
 
 func waitWithTimeout(done <-chan struct{}, d time.Duration) {

@@ -2,7 +2,8 @@ package main
 
 import "os"
 
-// ownProgram is this program, whatever has become of its file meanwhile: an upgrade may have replaced it.
+// ownProgram is the path of the running binary, even if its file has been replaced by an upgrade meanwhile: the helper
+// processes must understand the same messages.
 func ownProgram() (string, error) {
 	const path = "/proc/self/exe"
 	if _, err := os.Stat(path); err == nil {
@@ -11,5 +12,6 @@ func ownProgram() (string, error) {
 	return os.Executable()
 }
 
-// nameProcess gives a process of ours its name in ps and top, which show that of the file otherwise, "exe".
+// nameProcess sets the name that ps and top show for this process. Otherwise it would be "exe", the last part of
+// ownProgram's path.
 func nameProcess(name string) { _ = os.WriteFile("/proc/self/comm", []byte(name), 0) }

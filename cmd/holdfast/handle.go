@@ -15,19 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-const acquireHelp = `acquire takes the lock NAME, prints a handle, and leaves the lock held with nobody behind it: it stands until its --ttl has
-passed, or until renew or release is given the handle, by this process's shell or by any other.
-
-    h=$(holdfast acquire --ttl 10m deploy) || exit
-    ./step-one && holdfast renew "$h" && ./step-two
-    holdfast release "$h"
-
-Without release, or with its output closed or thrown away, it is a timed lock. Nothing watches over the work in between: what
-goes on after the TTL goes on without the lock. Use run where you can.
-
-The handle is one line of JSON, with the lock's fencing token in "token". Whoever has it can give the lock away.`
-
-// lockHandle is what acquire prints: the library's, and the store that it is for.
+// lockHandle is what acquire prints: the library's handle, and the store that it is for.
 type lockHandle struct {
 	holdfast.Handle
 	Store string `json:"store"`
@@ -37,7 +25,7 @@ func newAcquire(storeURL *string) *cobra.Command {
 	f := lockFlags{store: storeURL}
 	c := &cobra.Command{
 		Use:   "acquire [flags] NAME",
-		Short: "Take a lock for a time, and print a handle for renew and release",
+		Short: "Acquire a lock without a process, and print a handle for renew and release",
 		Long:  acquireHelp,
 		Args:  exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -50,6 +38,7 @@ func newAcquire(storeURL *string) *cobra.Command {
 		DisableFlagsInUseLine: true,
 	}
 	f.addFlags(c)
+	groupFlags(c, lockFlagGroups, "")
 	return c
 }
 
@@ -72,12 +61,12 @@ func acquireAndDetach(request *lockRequest, store string) error {
 	if err == nil {
 		return nil
 	}
-	// Nobody has the handle, so nobody could give the lock back.
+	// Nobody has the handle, so nobody could release the lock.
 	return exitWith(exitOutputFailed, "the handle cannot be printed, and %s: %s", releaseUnprinted(client, h), rootCause(err))
 }
 
-// detachLease makes the lock stand with nobody behind it. It is given back if that is not certain to have worked: the handle of a
-// claim that may end with this process is worth nothing.
+// detachLease leaves the lock held without this process. If it is not certain that this worked, it releases the lock: the
+// handle of a claim that may end with this process is worth nothing.
 func detachLease(client *holdfast.Client, lease *holdfast.Lease) (holdfast.Handle, error) {
 	h, err := lease.Detach()
 	switch {
@@ -92,24 +81,27 @@ func detachLease(client *holdfast.Client, lease *holdfast.Lease) (holdfast.Handl
 	return h, storeError(err)
 }
 
-// releaseUnprinted gives a lock back whose handle nobody has, and says what became of it.
+// releaseUnprinted releases a lock whose handle nobody has, and says what became of it.
 func releaseUnprinted(client *holdfast.Client, h holdfast.Handle) string {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	err := runWithTimeout(2*closeTimeout, func() error { return client.Release(ctx, h) })
 	if err != nil && !errors.Is(err, holdfast.ErrLost) {
-		return quoteName(h.Name) + " may stand until its TTL is over"
+		return quoteName(h.Name) + " may stay held until its TTL has passed"
 	}
-	return quoteName(h.Name) + " was given back"
+	return quoteName(h.Name) + " was released"
 }
 
 func newRenew(storeURL *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "renew HANDLE",
 		Short: "Renew a lock taken by acquire",
-		Long: `renew makes the lock of a handle last for its TTL from now. With - the handle is read from standard input, where others on
-the machine cannot see it. Exits 76 if the lock is lost: nothing brings it back. A lock that an operator broke is free for
-others when renew has said so: let no work go on under it while renew runs, or release it at the end of the work instead.`,
+		Long: `renew extends the lock of a handle to its TTL from now. If HANDLE is -, the handle is read from standard input, where
+others on the machine cannot see it.
+
+It exits 76 if the lock is lost; a lost lock cannot be renewed. If an operator has broken the lock, renew releases it:
+others may hold it as soon as renew has exited 76. So let no work run under the lock while renew runs, or do not renew,
+and release the lock at the end of the work.`,
 		Args: exactArgs("HANDLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return withHandle(*storeURL, args[0], renewHandle)
@@ -120,13 +112,16 @@ others when renew has said so: let no work go on under it while renew runs, or r
 func newRelease(storeURL *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "release HANDLE",
-		Short: "Give back a lock taken by acquire",
-		Long: `release gives the lock of a handle back. With - the handle is read from standard input, where others on the machine cannot
-see it. Exits 76 if the lock was lost before, or an operator broke it.`,
+		Short: "Release a lock taken by acquire",
+		Long: `release releases the lock of a handle. If HANDLE is -, the handle is read from standard input, where others on the
+machine cannot see it.
+
+It exits 76 if the lock was lost before, or if an operator has broken it.`,
 		Args: exactArgs("HANDLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return withHandle(*storeURL, args[0], func(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
-				if err := renewHandle(ctx, client, h); errors.Is(err, holdfast.ErrLost) { // only a renewal hears that it was broken
+				// Only a renewal learns that the lock was broken.
+				if err := renewHandle(ctx, client, h); errors.Is(err, holdfast.ErrLost) {
 					return err
 				}
 				return client.Release(ctx, h)
@@ -135,19 +130,19 @@ see it. Exits 76 if the lock was lost before, or an operator broke it.`,
 	}
 }
 
-// renewHandle renews a lock, and gives up one that an operator broke: its holder has heard it then.
+// renewHandle renews a lock. It releases one that an operator broke: its holder knows it then.
 func renewHandle(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
 	err := client.Renew(ctx, h)
 	var loss *holdfast.LossError
 	if errors.As(err, &loss) && loss.Cause == holdfast.LossBroken {
 		if stands := client.Release(ctx, h); stands != nil && !errors.Is(stands, holdfast.ErrLost) {
-			printMessage("%s may stand until its TTL is over: %s", quoteName(h.Name), errorText(stands))
+			printMessage("%s may stay held until its TTL has passed: %s", quoteName(h.Name), errorText(stands))
 		}
 	}
 	return err
 }
 
-// maxHandleSize is more than any handle is long.
+// maxHandleSize is more than the length of any handle.
 const maxHandleSize = 64 << 10
 
 // withHandle runs f with a handle and a client of its store.

@@ -142,10 +142,10 @@ func TestExplain(t *testing.T) {
 	got := w.runProgram("explain", "--ttl", "12s", "--grace", "3s", "--signal", "INT", "--max-hold", "1m", "a")
 	got.check(t, 0)
 	for _, line := range []string{
-		`(?m)^stands in +` + regexp.QuoteMeta(w.filePath("store/locks/a")) + `/$`,
+		`(?m)^kept in +` + regexp.QuoteMeta(w.filePath("store/locks/a")) + `/$`,
 		`(?m)^TTL +12s$`,
 		`(?m)^renewed every +4s; a renewal may be late by 3\.88s$`,
-		`(?m)^the command is told to end +with SIGINT, 7\.88s after`,
+		`(?m)^the command is signaled +with SIGINT, 7\.88s after`,
 		`(?m)^and killed +3s later, 1\.12s before`,
 		`(?m)^held for +1m0s at most$`,
 		`(?m)^replaced, if it is killed +within \d+ms`,
@@ -167,7 +167,7 @@ func TestExplain(t *testing.T) {
 	}
 	refused("run now", "explain", "--limit", "4", "a")
 	refused("is refused: a is in use as a semaphore of 3", "explain", "a")
-	refused("is refused: b is held already around this", "run", "b", program, "explain", "b")
+	refused("is refused: b is already held by an enclosing holdfast run", "run", "b", program, "explain", "b")
 	refused("is refused: b is in use as a mutex", "run", "b", program, "explain", "--limit", "2", "b")
 	refused("", "explain", "--limit", "3", "a")
 	refused("", "run", "b", "env", "-u", "HOLDFAST_HELD", program, "explain", "--shared", "b")
@@ -198,7 +198,7 @@ func TestLockWithoutHandleReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	var exit *exitError
-	if _, err := detachLease(client, lease); !errors.As(err, &exit) || exit.code != 69 || !strings.Contains(err.Error(), "a was given back") {
+	if _, err := detachLease(client, lease); !errors.As(err, &exit) || exit.code != 69 || !strings.Contains(err.Error(), "a was released") {
 		t.Errorf("want exit 69 and a given back; %v", err)
 	}
 	if _, err := client.Mutex("a", nil).TryLock(t.Context()); err != nil {

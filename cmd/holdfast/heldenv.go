@@ -11,12 +11,12 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// heldVariable lists what is held around a command: entries with blanks between them, each STORE#NAME#TOKEN#WEIGHT/LIMIT,
-// with the store as "holdfast stores" shows it, and odd characters as %XX. It is how a run within a run finds out that it
-// would wait for itself. Stores are the same by their names only: whoever calls one by two (localhost and 127.0.0.1) is not warned.
+// heldVariable lists the locks that are held around a command: entries separated by blanks, each STORE#NAME#TOKEN#WEIGHT/LIMIT,
+// with the store as "holdfast stores" shows it, and special characters as %XX. By it a run inside a run finds out that it would
+// wait for itself. Stores are compared by name: one store under two names (localhost and 127.0.0.1) is not recognized.
 const heldVariable = "HOLDFAST_HELD"
 
-// heldLock is one entry.
+// heldLock is one entry of heldVariable.
 type heldLock struct {
 	store, name   string
 	token         int64
@@ -27,7 +27,7 @@ func (h heldLock) String() string {
 	return fmt.Sprintf("%s#%s#%d#%d/%d", escapeEntry(h.store), escapeEntry(h.name), h.token, h.weight, h.limit)
 }
 
-// escapeEntry keeps what separates entries, and all that could confuse a shell or a terminal, out of them.
+// escapeEntry escapes the characters that separate entries, and those that could confuse a shell or a terminal.
 func escapeEntry(s string) string {
 	var b strings.Builder
 	for _, c := range []byte(s) {
@@ -55,7 +55,7 @@ func unescapeEntry(s string) string {
 	return b.String()
 }
 
-// inheritedLocks is what the environment says. What is not an entry is somebody else's affair.
+// inheritedLocks are the entries in this program's environment. It skips what is not an entry.
 func inheritedLocks() []heldLock {
 	var all []heldLock
 	for _, entry := range strings.Fields(os.Getenv(heldVariable)) {
@@ -73,7 +73,7 @@ func inheritedLocks() []heldLock {
 	return all
 }
 
-// weightAndLimit is what the request would weigh, and of how much.
+// weightAndLimit are the weight of the request and the limit of the lock.
 func (r *lockRequest) weightAndLimit() (weight, limit int64) {
 	switch {
 	case r.limit > 0:
@@ -84,8 +84,8 @@ func (r *lockRequest) weightAndLimit() (weight, limit int64) {
 	return 1, 1
 }
 
-// checkSelfDeadlock refuses a request that could wait for what is held around it, and so for ever. An entry counts only while its
-// claim stands: an environment may have been kept for longer than the lock.
+// checkSelfDeadlock refuses a request that could wait forever for a lock that is held around it. An entry counts only while its
+// claim exists: an environment may be kept for longer than the lock.
 func (r *lockRequest) checkSelfDeadlock(ctx context.Context, client *holdfast.Client) error {
 	weight, limit := r.weightAndLimit()
 	within := weight
@@ -110,24 +110,25 @@ func (r *lockRequest) checkSelfDeadlock(ctx context.Context, client *holdfast.Cl
 			}
 			switch {
 			case h.weight == h.limit || weight == limit || within > limit:
-				return usageError("%s is held already around this, which would wait for itself", quoteName(r.name))
+				return usageError("%s is already held by an enclosing holdfast run; this one would deadlock", quoteName(r.name))
 			case !r.noWait && !r.waitLimit.limited:
-				// Together they fit. But whoever comes between them waits for the outer one, and the inner one for that.
-				return usageError("%s is held already around this, which could wait for itself for ever; give --wait or --no-wait", quoteName(r.name))
+				// Together they fit. But a claim that arrives between them waits for the outer one, and the inner one for it.
+				return usageError("%s is already held by an enclosing holdfast run; this one could deadlock; give --wait or --no-wait",
+					quoteName(r.name))
 			}
 		}
 	}
 	return nil
 }
 
-// heldEntry is a lease as an entry. A plain request may have been granted as a writer: it is all of the lock either way.
+// heldEntry is the entry of a lease. A plain request may have been granted as a writer: it takes the whole lock either way.
 func (r *lockRequest) heldEntry(client *holdfast.Client, lease *holdfast.Lease) heldLock {
 	weight, limit := r.weightAndLimit()
 	return heldLock{store: client.Info().Store, name: lease.Name(), token: lease.Token(), weight: weight, limit: limit}
 }
 
-// commandEnvironment is what the command gets: ours, with what it should know of its lock in the place of what an outer run said
-// of another.
+// commandEnvironment is the environment of the command: the inherited one, with the variables of an outer run replaced by those
+// of this lock.
 func (r *lockRequest) commandEnvironment(inherited []string, client *holdfast.Client, lease *holdfast.Lease) []string {
 	entries := strings.Fields(os.Getenv(heldVariable))
 	ours := [][2]string{

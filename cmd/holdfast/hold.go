@@ -9,18 +9,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const holdHelp = `hold takes the lock NAME, prints its fencing token on a line of its own, and holds it until it is told to end by SIGINT
-(Ctrl-C), SIGTERM, SIGHUP or another such signal. Then it gives the lock back and exits 0.
-
-It exits 76 as soon as the lock is lost, and as run does if it is not acquired. The outcome in the record of --json is one of
-run's, released when it was told to end, or not printed when the token could not be.`
-
 func newHold(storeURL *string) *cobra.Command {
 	f := lockFlags{store: storeURL}
 	var json string
 	c := &cobra.Command{
 		Use:   "hold [flags] NAME",
-		Short: "Hold a lock until told to end",
+		Short: "Hold a lock until a signal ends it",
 		Long:  holdHelp,
 		Args:  exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -37,6 +31,7 @@ func newHold(storeURL *string) *cobra.Command {
 	f.addFlags(c)
 	f.addHoldFlags(c)
 	addRecordFlag(c, &json)
+	groupFlags(c, lockFlagGroups, holdAfterFlags)
 	return c
 }
 
@@ -52,7 +47,7 @@ func holdLock(request *lockRequest, store string, r *runRecord) error {
 	if _, err := fmt.Fprintln(os.Stdout, lease.Token()); err != nil {
 		_ = request.releaseLease(lease, false, r)
 		return &exitError{code: exitOutputFailed, outcome: outcomeNotPrinted,
-			err: fmt.Errorf("the token of %s cannot be printed, and so it is not held: %s", quoteName(request.name), rootCause(err))}
+			err: fmt.Errorf("cannot print the token of %s; the lock was released: %s", quoteName(request.name), rootCause(err))}
 	}
 	signals.waitForEnd(lease.Context())
 	if err := lease.Err(); err != nil {

@@ -8,34 +8,36 @@ import (
 	"time"
 )
 
-// The listener is a process of this program's in the process group that this program and the command are in. It gets what is
-// sent to the whole group, as by the terminal or by timeout, and nothing that is sent to this program alone: so by asking it this
-// program learns which signals the command has had already. If it does not know, or is too slow on a machine that is too busy, the
-// command has a signal twice, which is no worse than if there were no listener.
+// The signal listener is a process in the process group of the wrapper and the command. It receives what is sent to the
+// whole group, by the terminal or by timeout for instance, and nothing that is sent to the wrapper alone. By asking it the
+// wrapper learns which signals the command has received already. If it does not know, or answers too late on a busy
+// machine, the command may receive a signal twice, which is no worse than without a listener.
 
-// listenerName is what it is called. By the name of this program, by which people send signals to it, it must not be found.
+// listenerName is the listener's name in process lists. It does not contain this program's name, so that somebody who sends
+// a signal to all processes of that name does not reach the listener.
 const listenerName = "signal-listener"
 
 const (
-	listenerTimeout = time.Second           // how long an answer may take
-	listenerDelay   = 10 * time.Millisecond // between a signal and its being heard
-	signalMemory    = 5 * time.Second       // how long a signal counts as the one that is asked for
+	listenerTimeout = time.Second           // for an answer
+	listenerDelay   = 10 * time.Millisecond // before an answer, for a signal that is still on its way
+	signalMemory    = 5 * time.Second       // how long a received signal counts as the one in question
 )
 
-// signalListener is this program's end of it. A nil one knows nothing.
+// signalListener is the wrapper's end of the listener. A nil one knows nothing.
 type signalListener struct {
 	questions, answers *os.File
-	broken             bool // it did not answer in time: it was stopped, or it is gone
+	broken             bool // it did not answer in time: it was stopped, or it has ended
 }
 
-// startListener starts the listener.
+// startListener starts the listener. It returns nil if that fails.
 func startListener(program string) *signalListener {
-	ask, questions, err1 := os.Pipe()
-	answers, tell, err2 := os.Pipe()
-	defer closeAll(ask, tell)
+	questionsRead, questions, err1 := os.Pipe()
+	answers, answersWrite, err2 := os.Pipe()
+	defer closeAll(questionsRead, answersWrite)
 	err := err1
 	if err == nil && err2 == nil {
-		_, err = syscall.ForkExec(program, []string{listenerName}, &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{ask.Fd(), tell.Fd()}})
+		files := []uintptr{questionsRead.Fd(), answersWrite.Fd()}
+		_, err = syscall.ForkExec(program, []string{listenerName}, &syscall.ProcAttr{Env: os.Environ(), Files: files})
 	}
 	if err != nil || err2 != nil {
 		closeAll(questions, answers)
@@ -44,7 +46,7 @@ func startListener(program string) *signalListener {
 	return &signalListener{questions: questions, answers: answers}
 }
 
-// groupHadSignal learns whether the group had a signal a moment ago, if that is known.
+// groupHadSignal asks whether the group received a signal a moment ago. known is false if there is no answer.
 func (l *signalListener) groupHadSignal(sig syscall.Signal) (had, known bool) {
 	if l == nil || l.broken {
 		return false, false
@@ -68,7 +70,7 @@ func (l *signalListener) closePipes() {
 	}
 }
 
-// runListener is the listener's whole life: questions come from standard input, and end with this program's.
+// runListener is the listener's whole life: it reads questions from its standard input until the wrapper closes it.
 func runListener() int {
 	signals := make(chan os.Signal, 1024)
 	for n := syscall.Signal(1); n <= lastSignal; n++ {
@@ -78,37 +80,40 @@ func runListener() int {
 	}
 	nameProcess(listenerName)
 	questions := make(chan syscall.Signal)
-	go func() {
-		var question [1]byte
-		for {
-			if _, err := io.ReadFull(os.Stdin, question[:]); err != nil {
-				close(questions)
-				return
-			}
-			time.Sleep(listenerDelay)
-			questions <- syscall.Signal(question[0])
-		}
-	}()
-	got := map[syscall.Signal]time.Time{}
+	go readQuestions(questions)
+	received := map[syscall.Signal]time.Time{}
 	for {
 		select {
 		case sig := <-signals:
-			got[sig.(syscall.Signal)] = time.Now()
+			received[sig.(syscall.Signal)] = time.Now()
 		case sig, more := <-questions:
 			if !more {
 				return 0
 			}
 			for len(signals) > 0 {
-				got[(<-signals).(syscall.Signal)] = time.Now()
+				received[(<-signals).(syscall.Signal)] = time.Now()
 			}
 			answer := byte(0)
-			if at, ok := got[sig]; ok && time.Since(at) < signalMemory {
+			if at, ok := received[sig]; ok && time.Since(at) < signalMemory {
 				answer = 1
 			}
-			delete(got, sig)
+			delete(received, sig)
 			if _, err := os.Stdout.Write([]byte{answer}); err != nil {
 				return exitUnavailable
 			}
 		}
+	}
+}
+
+// readQuestions passes on each question after listenerDelay.
+func readQuestions(questions chan<- syscall.Signal) {
+	defer close(questions)
+	var question [1]byte
+	for {
+		if _, err := io.ReadFull(os.Stdin, question[:]); err != nil {
+			return
+		}
+		time.Sleep(listenerDelay)
+		questions <- syscall.Signal(question[0])
 	}
 }

@@ -1,10 +1,9 @@
-// Command holdfast runs commands under a lock, and shows and breaks the locks of a store.
 package main
 
 import "os"
 
 func main() {
-	switch os.Args[0] {
+	switch os.Args[0] { // the helper processes are this binary, started under another name: see doc.go
 	case guardName:
 		os.Exit(runGuard(os.Args[1:]))
 	case listenerName:

@@ -116,12 +116,12 @@ func TestBreak(t *testing.T) {
 	first, _ := w.startHolder("a", "--shared", "--ttl", "10s")
 	second, release := w.startHolder("a", "--shared", "--ttl", "10s")
 	both := w.runProgram("break", "a")
-	both.check(t, 64, "2 hold a", "--holder")
+	both.check(t, 64, "a has 2 holders", "--holder")
 	refs := regexp.MustCompile(`(\S+) \(\S+ holdfast\[(\d+)\]\)`).FindAllStringSubmatch(both.err, -1)
 	if len(refs) != 2 {
 		t.Fatalf("want two refs; %s", both.description)
 	}
-	w.runProgram("break", "a", "--holder", "nonsense").check(t, 1, "no claim nonsense stands on a")
+	w.runProgram("break", "a", "--holder", "nonsense").check(t, 1, "there is no claim nonsense on a")
 	w.runProgram("break", "a", "--holder", refs[0][1], "--force").check(t, 0, "at once", "holdfast["+refs[0][2]+"]")
 	w.runProgram("break", "a", "--holder", refs[0][1]).check(t, 1, "no claim")
 	first.wait().check(t, 76)
@@ -136,12 +136,12 @@ func TestBreakWaiter(t *testing.T) {
 	_, _ = w.startHolder("a", "--limit", "2")
 	waiter := w.startProgram("run", "--limit", "2", "a", "true")
 	w.awaitWaiters("a", 1)
-	ref := regexp.MustCompile(`(\S+) \(\S+ holdfast\[\d+\], waits\)`).FindStringSubmatch(w.runProgram("break", "a").err)
+	ref := regexp.MustCompile(`(\S+) \(\S+ holdfast\[\d+], waiting\)`).FindStringSubmatch(w.runProgram("break", "a").err)
 	if ref == nil {
 		t.Fatal("who waits is not said")
 	}
 	got := w.runProgram("break", "a", "--holder", ref[1])
-	if got.code != 0 || !strings.Contains(got.out, fmt.Sprintf("holdfast[%d] has lost its place in line for a", waiter.cmd.Process.Pid)) {
+	if got.code != 0 || !strings.Contains(got.out, fmt.Sprintf("holdfast[%d] has lost its place in the queue for a", waiter.cmd.Process.Pid)) {
 		t.Error(got.description)
 	}
 }

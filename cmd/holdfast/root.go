@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	// The stores of this command. The memory store is left out: it would protect nothing beyond this process.
+	// The stores of this command. The memory store is left out: it would protect nothing outside this process.
 	_ "github.com/holdfast-go/holdfast/store/dynamodb"
 	_ "github.com/holdfast-go/holdfast/store/etcd"
 	_ "github.com/holdfast-go/holdfast/store/file"
@@ -21,23 +21,8 @@ import (
 	_ "github.com/holdfast-go/holdfast/store/zookeeper"
 )
 
-const rootHelp = `holdfast runs commands under a lock that processes, containers and machines agree on, and shows who holds what.
-
-    holdfast run nightly-report ./report.sh --full
-
-runs ./report.sh while no other "holdfast run nightly-report" on the same store does.
-
-Locks live in a store, named by --store or by the environment variable HOLDFAST_STORE. Without either it is a directory
-of your own, and the machine's /var/lib/holdfast for root (` + "`holdfast stores`" + ` shows which): no server is needed, and the
-locks hold between the processes of this machine.
-A URL with a password in it belongs in HOLDFAST_STORE: everybody on the machine can read command lines. What run starts inherits
-that, and all that is started by it; with password-file=FILE in the URL, of stores that have passwords, only the name of a file.
-
-Exit codes of all subcommands: 64 wrong usage; 69 the store cannot be reached or refuses; 74 what is to be printed cannot be
-written; 128+n if signal n ended it. Others are those of run, which its help has, and of break.`
-
-// executeCommand runs one command line and returns the exit code, and the signal to die of instead, if any. What went wrong has been
-// said on stderr by then.
+// executeCommand runs one command line. It returns the exit code, and the signal to die of instead, if any. By then it has
+// printed what went wrong.
 func executeCommand(args []string) (code int, signal syscall.Signal) {
 	root := newRoot()
 	root.SetArgs(args)
@@ -83,14 +68,15 @@ func newRoot() *cobra.Command {
 		Args:                       cobra.ArbitraryArgs,
 		SuggestionsMinimumDistance: 2,
 	}
-	root.PersistentFlags().Var(nonEmptyString{&storeURL}, "store", "where the locks live, a `URL` such as file:///var/lib/holdfast (default $HOLDFAST_STORE, else a directory of your own; root's is the machine's)")
+	root.PersistentFlags().Var(nonEmptyString{&storeURL}, "store",
+		"`URL` of the store, such as file:///var/lib/holdfast (default $HOLDFAST_STORE, else a directory)")
 	root.Flags().BoolVar(&asksVersion, "version", false, "print the version")
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newRun(&storeURL), newHold(&storeURL), newAcquire(&storeURL), newRenew(&storeURL), newRelease(&storeURL),
 		newList(&storeURL), newShow(&storeURL), newWatch(&storeURL), newBreak(&storeURL),
-		newStores(&storeURL), newExplain(&storeURL), newVersion())
+		newStores(&storeURL), newExplain(&storeURL), newVersion(), newRunDetails())
 	root.InitDefaultCompletionCmd()
-	if c, _, err := root.Find([]string{"completion"}); err == nil { // without this it prints its help, which a script would source
+	if c, _, err := root.Find([]string{"completion"}); err == nil { // otherwise it prints its help, which a script would source
 		c.RunE = func(*cobra.Command, []string) error {
 			return usageError("give one shell: bash, fish, powershell or zsh")
 		}
@@ -99,14 +85,15 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// exactArgs checks that all words are there, and no more. What is too much is not quoted, since it may be a URL.
+// exactArgs checks that all arguments are given, and no more. Extra arguments are not quoted, because one may be a URL with a
+// password.
 func exactArgs(all ...string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {
 		case len(args) < len(all):
 			return usageError("the %s is missing", all[len(args)])
 		case len(args) > len(all):
-			return usageError("there are %d arguments, and %d belong here", len(args), len(all))
+			return usageError("too many arguments: %d instead of %d", len(args), len(all))
 		}
 		return nil
 	}
@@ -114,7 +101,7 @@ func exactArgs(all ...string) cobra.PositionalArgs {
 
 func unknownCommand(root *cobra.Command, name string) error {
 	if strings.Contains(name, "://") { // a URL in the wrong place, maybe with a password
-		return usageError("a URL is no subcommand; give it with --store")
+		return usageError("a URL is not a subcommand; give it with --store")
 	}
 	if like := root.SuggestionsFor(name); len(like) > 0 {
 		return usageError("unknown subcommand %q; did you mean %s?", name, strings.Join(like, " or "))
@@ -122,14 +109,15 @@ func unknownCommand(root *cobra.Command, name string) error {
 	return usageError("unknown subcommand %q", name)
 }
 
-// flagError says what is wrong with a flag. The library's own texts quote what was typed, and that may be a URL with a
-// password behind one dash too few.
+// flagError says what is wrong with a flag. The library's own texts quote what was typed, which may be a URL with a password
+// after a mistyped flag.
 func flagError(c *cobra.Command, err error) error {
 	var missing *pflag.NotExistError
 	var value *pflag.ValueRequiredError
 	var invalid *pflag.InvalidValueError
 	switch {
-	case errors.As(err, &missing) && c.Flags().Lookup("wait") != nil && slices.Contains([]string{"timeout", "w"}, missing.GetSpecifiedName()):
+	case errors.As(err, &missing) && c.Flags().Lookup("wait") != nil &&
+		slices.Contains([]string{"timeout", "w"}, missing.GetSpecifiedName()):
 		return usageError("there is no flag %s; did you mean --wait?", missing.GetSpecifiedName())
 	case errors.As(err, &missing) && missing.GetSpecifiedShortnames() != "":
 		return usageError("unknown flag -%s", missing.GetSpecifiedName())

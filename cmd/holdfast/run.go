@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,49 +15,10 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// maxDefaultGrace is how long a command that is told to end may take, if nothing else is said.
+// maxDefaultGrace bounds the grace if --grace is not given.
 const maxDefaultGrace = 5 * time.Second
 
-const runHelp = `run takes the lock NAME, runs the command, and gives the lock back when the command and all that it has started are gone.
-
-The command is run as it stands, by no shell, with this program's input and output. It finds the lock's name, its fencing
-token and the id of its claim in HOLDFAST_LOCK, HOLDFAST_TOKEN and HOLDFAST_ID. Flags of run come before NAME.
-
-  one at a time   run NAME excludes every other run of NAME on the same store.
-  --shared        runs of NAME with --shared go together, and exclude those without, as flock's -s and -x do. A shared run
-                  that finds NAME taken by a plain one looks again from time to time; it is not in line with others.
-  --limit N       up to N runs of NAME at once; with --permits K this one counts for K. All runs of NAME give the same N.
-
-If the lock cannot be renewed, the command and all its descendants are told to end (--signal) for --grace before the lock
-could be anybody else's, and are killed before that moment. A lock that an operator breaks, or that is gone, ends them too.
-A process of its own sees to that, the guard, whatever becomes of this program: whether it is stopped, killed, or hangs.
-
-` + descendantsHelp + `
-
-Signals go on to the command; those of the terminal, and others that go to the whole process group, reach it by themselves (on
-Linux; if the machine is very busy, and elsewhere, the command may have one of those to the group twice. In a unit of systemd
-give KillMode=mixed, unless run is what ExecStart= starts). A second Ctrl-C at the terminal, 0.2 s to 5 s after the first, kills.
-Ctrl-Z stops the command and this program; with fg they go on if the lock still stands by then, and it does for less than a TTL.
-SIGHUP and SIGINT that are ignored when this program starts, as under nohup, are ignored in the command; others are not, and the
-command itself must ignore them: run NAME sh -c 'trap "" TERM; exec "$0" "$@"' COMMAND...
-
-HOLDFAST_HELD lists all locks that are held around the command; to ask for one of them again is wrong usage. That is found out
-only if the store is called by the same name: of redis://localhost within redis://127.0.0.1 the inner run waits for the outer.
-
-No --wait outlasts a store that gives no answer: the waiting ends, with exit code 69, when it has been silent for 10 s, or for the
-TTL if that is less.
-
---json FILE appends a line of JSON for each event, and a last one, of the event "outcome", with the exit code and the outcome
-in a word: exited (by itself), killed (by a signal), lost (the lock), not acquired, interrupted (while it waited), cannot run,
-unavailable (the store) or usage. fd:N is a descriptor.
-
-Exit codes: the command's own; 128+n if it died of signal n, or if signal n ended the waiting (of SIGHUP, SIGINT, SIGQUIT and
-SIGTERM this program then dies itself, so that a shell ends its loop at Ctrl-C); 64 wrong usage; 69 the store
-cannot be reached or refuses; 75 not acquired; 76 the lock was lost while the command ran, even if that succeeded (if
-the store gives no answer at the end, the code is the command's, and stderr says so);
-126 the command cannot be run; 127 there is no such command.`
-
-// runFlags are what is given before NAME.
+// runFlags are the flags of run, which come before NAME.
 type runFlags struct {
 	lockFlags
 	signal string
@@ -70,7 +32,7 @@ func newRun(storeURL *string) *cobra.Command {
 		Use:     "run [flags] NAME [--] COMMAND [ARGUMENT...]",
 		Short:   "Run a command under a lock",
 		Long:    runHelp,
-		Example: "  holdfast run nightly ./report.sh --full\n  holdfast run -n --skip-ok sync -- rsync -a /src/ /dst/",
+		Example: runExamples,
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -86,7 +48,8 @@ func newRun(storeURL *string) *cobra.Command {
 		},
 		DisableFlagsInUseLine: true,
 	}
-	c.Flags().SetInterspersed(false) // what follows NAME is the command's
+	groupFlags(c, lockFlagGroups, runAfterFlags)
+	c.Flags().SetInterspersed(false) // arguments after NAME belong to the command
 	f.addRunFlags(c)
 	addRecordFlag(c, &f.json)
 	return c
@@ -95,12 +58,12 @@ func newRun(storeURL *string) *cobra.Command {
 func (f *runFlags) addRunFlags(c *cobra.Command) {
 	f.addFlags(c)
 	f.addHoldFlags(c)
-	c.Flags().StringVar(&f.signal, "signal", "TERM", "what tells the command to end when the lock is about to be lost")
-	c.Flags().DurationVar(&f.grace, "grace", 0, "how long before SIGKILL (default a sixth of the TTL, 5s at most)")
+	c.Flags().StringVar(&f.signal, "signal", "TERM", "`SIGNAL` that asks the command to end when the lock is about to be lost")
+	c.Flags().DurationVar(&f.grace, "grace", 0, "time between --signal and SIGKILL (default a sixth of the TTL, at most 5s)")
 }
 
-// newJob makes a job of the command line. It finds the command before the lock is taken: a typing error must not wait an
-// hour to be told.
+// newJob makes a job of the command line. It looks for the command before the lock is acquired, so that a typing error is
+// reported at once, and not after an hour of waiting.
 func (f *runFlags) newJob(c *cobra.Command, args []string) (*job, error) {
 	argv := args[1:]
 	if len(argv) > 0 && argv[0] == "--" {
@@ -128,28 +91,30 @@ func (f *runFlags) newJob(c *cobra.Command, args []string) (*job, error) {
 	return &job{path: path, argv: argv, store: *f.store, policy: how, request: request}, nil
 }
 
-// killPolicy are how the command is ended. The grace must leave a renewal the time to be late: one that is due after a third of
-// the TTL and takes a moment must not end the command.
+// killPolicy is how the command is ended. The grace must leave time for a late renewal: one that is due after a third of the
+// TTL, and takes a twentieth of the TTL, must not end the command.
 func (f *runFlags) killPolicy(c *cobra.Command) (killPolicy, error) {
 	sig, err := parseSignal(f.signal)
 	if err != nil {
 		return killPolicy{}, err
 	}
-	most := f.ttl - f.ttl/3 - f.ttl/20 - driver.Margin(f.ttl)
+	longest := f.ttl - f.ttl/3 - f.ttl/20 - driver.Margin(f.ttl)
 	if f.maxHold > 0 {
-		most = min(most, f.maxHold/2)
+		longest = min(longest, f.maxHold/2)
 	}
-	grace := min(maxDefaultGrace, f.ttl/6, most)
+	grace := min(maxDefaultGrace, f.ttl/6, longest)
 	if c.Flags().Changed("grace") {
 		grace = f.grace
 	}
 	switch {
 	case grace < 0:
 		return killPolicy{}, usageError("--grace cannot be negative")
-	case grace > most && f.maxHold > 0 && most == f.maxHold/2:
-		return killPolicy{}, usageError("--grace %v does not fit: with --max-hold %v it can be %v at most", grace, f.maxHold, most)
-	case grace > most:
-		return killPolicy{}, usageError("--grace %v does not fit: with a TTL of %v it can be %v at most", grace, f.ttl, most.Truncate(time.Millisecond))
+	case grace > longest && f.maxHold > 0 && longest == f.maxHold/2:
+		return killPolicy{}, usageError("--grace %v does not fit: with --max-hold %v it can be %v at most",
+			grace, f.maxHold, longest)
+	case grace > longest:
+		return killPolicy{}, usageError("--grace %v does not fit: with a TTL of %v it can be %v at most",
+			grace, f.ttl, longest.Truncate(time.Millisecond))
 	}
 	return killPolicy{Signal: sig, Grace: grace, CheckInterval: min(f.ttl/10, time.Second)}, nil
 }
@@ -176,24 +141,13 @@ func cannotRun(code int, format string, args ...any) error {
 	return exit
 }
 
-// rootCause is an error of the system without what was tried on what, which our own line says.
-func rootCause(err error) string {
-	for {
-		inner := errors.Unwrap(err)
-		if inner == nil {
-			return err.Error()
-		}
-		err = inner
-	}
-}
-
-// commandNote is what others see beside the owner: the command, without its arguments, which may be secret.
+// commandNote is what others see beside the owner: the name of the command, without its arguments, which may be secret.
 func commandNote(command string) string {
 	name := strings.ReplaceAll(strings.ToValidUTF8(filepath.Base(command), "?"), "\x00", "?")
 	return name[:min(len(name), 255)]
 }
 
-// job is one command to be run under one lock.
+// job is one command to be run under one locw.
 type job struct {
 	path    string
 	argv    []string
@@ -202,6 +156,7 @@ type job struct {
 	request *lockRequest
 }
 
+// runCommand acquires the lock, runs the command, and releases the lock when the last process has ended.
 func (j *job) runCommand(r *runRecord) error {
 	signals := catchSignals()
 	client, lease, err := j.request.acquireUntilSignal(j.store, signals, r)
@@ -211,31 +166,34 @@ func (j *job) runCommand(r *runRecord) error {
 		}
 		return err
 	}
-	k := &wrapper{lease: lease, clock: client.Info().Clock, ttl: j.request.opts.TTL, policy: j.policy, signals: signals, record: r}
-	err = k.startGuard(j.request.store, j.request.opts.MaxHold, j.path, j.argv, j.request.commandEnvironment(os.Environ(), client, lease))
+	opts := j.request.opts
+	w := &wrapper{lease: lease, clock: client.Info().Clock, ttl: opts.TTL, policy: j.policy, signals: signals, record: r}
+	env := j.request.commandEnvironment(os.Environ(), client, lease)
+	err = w.startGuard(j.request.store, opts.MaxHold, j.path, j.argv, env)
 	if err != nil {
-		k.result.startError = fmt.Errorf("start the guard: %w", err)
+		w.result.startError = fmt.Errorf("start the guard: %w", err)
 	} else {
-		k.run()
+		w.run()
 	}
-	if len(k.result.escaped) > 0 {
-		// The lock was lost and what is left cannot be ended. Nothing is given back: the guard stays with it.
-		r.addFields(fields{"escaped": k.result.escaped})
-		return k.result.exitError(j.argv[0], k.result.loss)
+	if len(w.result.escaped) > 0 {
+		// The lock was lost, and what is left cannot be ended. Nothing is released: the guard stays and keeps trying.
+		r.addFields(fields{"escaped": w.result.escaped})
+		return w.result.exitError(j.argv[0], w.result.loss)
 	}
-	lost := j.request.releaseLease(lease, k.result.loss != nil, r)
-	k.closeGuard()
+	lost := j.request.releaseLease(lease, w.result.loss != nil, r)
+	w.closeGuard()
 	closeClient(client)
-	return k.result.exitError(j.argv[0], lost)
+	return w.result.exitError(j.argv[0], lost)
 }
 
-// exitError is what the end of the command, and of the lease, make of this program's.
-func (e *runResult) exitError(command string, lost error) error {
+// exitError turns what became of the command and of the lease into this program's exit code. released is the error of a
+// release that found the lease lost.
+func (e *runResult) exitError(command string, released error) error {
 	switch {
 	case e.loss != nil:
 		return &exitError{code: exitLost, outcome: outcomeLost, reason: lossText(e.loss)}
-	case lost != nil:
-		return &exitError{code: exitLost, outcome: outcomeLost, reason: lossText(lost)}
+	case released != nil:
+		return &exitError{code: exitLost, outcome: outcomeLost, reason: lossText(released)}
 	case e.startError != nil && e.earlySignal != 0:
 		return &exitError{code: exitSignal + int(e.earlySignal), outcome: outcomeInterrupted}
 	case e.startError != nil:
@@ -246,8 +204,20 @@ func (e *runResult) exitError(command string, lost error) error {
 
 func startFailure(name string, err error) error {
 	code := exitCannotRun
-	if errors.Is(err, os.ErrNotExist) { // it went away, or its interpreter is not there
+	if errors.Is(err, os.ErrNotExist) { // it was removed meanwhile, or its interpreter does not exist
 		code = exitNotFound
 	}
 	return cannotRun(code, "%s cannot be run: %s", quoteName(name), rootCause(err))
+}
+
+// commandExitError is the exit code of a command that ended on its own or by a signal; nil for 0.
+func commandExitError(status syscall.WaitStatus) error {
+	switch {
+	case status.Signaled():
+		sig := status.Signal()
+		return &exitError{code: exitSignal + int(sig), outcome: outcomeKilled, reason: signalName(sig)}
+	case status.ExitStatus() != 0:
+		return &exitError{code: status.ExitStatus(), outcome: outcomeExited}
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/spf13/pflag"
 )
 
 func TestCommandExitCode(t *testing.T) {
@@ -85,8 +88,8 @@ func TestUsageErrors(t *testing.T) {
 		{"HANDLE is missing", []string{"renew"}},
 		{"give one shell", []string{"completion"}},
 		{"give one shell", []string{"completion", "bsh"}},
-		{"2 arguments, and 1", []string{"list", "a", "b"}},
-		{"1 arguments, and 0", []string{"stores", "a"}},
+		{"too many arguments: 2 instead of 1", []string{"list", "a", "b"}},
+		{"too many arguments: 1 instead of 0", []string{"stores", "a"}},
 	} {
 		w.runProgram(c.args...).check(t, 64, c.words)
 	}
@@ -94,10 +97,42 @@ func TestUsageErrors(t *testing.T) {
 	r := w.newProgram("run", "a", "true")
 	r.cmd.Env = append(w.testEnvironment("HOLDFAST_STORE="), "XDG_STATE_HOME="+w.dir)
 	r.launch().wait().check(t, 64, "HOLDFAST_STORE is set, and empty")
-	for _, word := range []string{"--shared", "76", "exits 69 sooner if the store is silent for 10s", "only if the store is called by the same name"} {
-		if r := w.runProgram("run", "--help"); r.code != 0 || !strings.Contains(r.out, word) {
-			t.Errorf("want %q in the help; %s", word, r.description)
+}
+
+// TestRunHelp: the help of run is short enough to read in a hurry, and what it leaves out is in run-details.
+func TestRunHelp(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	short, details := w.runProgram("run", "--help"), w.runProgram("help", "run-details")
+	for _, text := range []string{"--shared", "76", "ends with 69 if the store is", "--store URL", "help run-details"} {
+		if short.code != 0 || !strings.Contains(short.out, text) {
+			t.Errorf("want %q in the help; %s", text, short.description)
 		}
+	}
+	for _, text := range []string{"setsid", "KillMode=mixed", "HOLDFAST_HELD", "name the store the same", "not acquired", "nohup"} {
+		if text == "setsid" && runtime.GOOS == "linux" {
+			text = "even those that left its process group"
+		}
+		if details.code != 0 || !strings.Contains(details.out, text) {
+			t.Errorf("want %q in run-details; %s", text, details.description)
+		}
+	}
+	for line := range strings.Lines(short.out + details.out) {
+		if len(line) > 121 {
+			t.Errorf("a line of the help is too long: %s", line)
+		}
+	}
+	command := newRoot()
+	for _, c := range command.Commands() { // each flag of a grouped help is in one of the groups
+		if c.Name() != "run" && c.Name() != "hold" && c.Name() != "acquire" && c.Name() != "explain" {
+			continue
+		}
+		help := w.runProgram(c.Name(), "--help").out
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if !strings.Contains(help, "--"+f.Name) {
+				t.Errorf("the help of %s does not have --%s", c.Name(), f.Name)
+			}
+		})
 	}
 }
 

@@ -12,8 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const descendantsHelp = `All descendants are found, also those that have left the process group or the session, or whose parents are gone. (Only
-on Linux: elsewhere they are found by their process group.)`
+// descendantsHelp is the part of the help that depends on the system.
+const descendantsHelp = `  All descendants of the command are found, even those that left its process group or session, and those whose parents
+  have ended. The lock is released when the last of them has ended. (Only on Linux. Other systems find them by their
+  process group.)`
 
 const lastSignal = syscall.Signal(64)
 

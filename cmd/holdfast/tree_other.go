@@ -11,9 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const descendantsHelp = `On this system descendants are found by their process group: one that leaves it, by setsid for instance, is neither ended
-nor waited for. At a terminal the command stays in this program's group, for Ctrl-Z's sake, and is alone told and waited
-for. Linux can do better.`
+// descendantsHelp is the part of the help that depends on the system.
+const descendantsHelp = `  On this system descendants of the command are found by their process group. A process that leaves the group, by setsid
+  for instance, is neither ended nor waited for. At a terminal the command stays in this program's group, so that Ctrl-Z
+  works, and only the command itself is signaled and waited for. On Linux all descendants are found.`
 
 const lastSignal = syscall.Signal(31)
 

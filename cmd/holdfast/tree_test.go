@@ -136,7 +136,7 @@ func TestFailedReleaseWarns(t *testing.T) {
 	if got := r.wait(); got.code != 7 {
 		t.Errorf("want exit 7; %s", got.description)
 	}
-	if got := stderr.finalText(); !strings.Contains(got, "a could not be given back") {
+	if got := stderr.finalText(); !strings.Contains(got, "a could not be released") {
 		t.Errorf("stderr: %q", got)
 	}
 	w.runProgram("run", "a", "true").check(t, 0)
@@ -167,7 +167,7 @@ func TestExitUnderStoppedWrapperIsNoSuccess(t *testing.T) {
 }
 
 // keptFor is what a run says before the names of what its command has left: whatever is just becoming of a process there.
-const keptFor = "is kept until that is gone: "
+const keptFor = "stays held until that has ended: "
 
 func TestLockKeptUntilTreeEnds(t *testing.T) {
 	t.Parallel()

@@ -19,18 +19,24 @@ import (
 )
 
 const (
-	controlWriteTimeout = 100 * time.Millisecond // for one order: the pipe is full only if the guard does not read
-	escapeTimeout       = 5 * time.Second        // how long the wrapper waits for what cannot be killed, once the lock is lost
-	secondCtrlCWindow   = 5 * time.Second        // a Ctrl-C so soon after another one kills
-	sameCtrlCWindow     = 200 * time.Millisecond // but not so soon: who sends one signal twice, to a process and to its group, means one
-	groupSignalDelay    = 20 * time.Millisecond  // between the first and the last process of a group to get a signal
-	guardSignalWindow   = 5 * time.Second        // within which the guard got the same signal
-	guardExitTimeout    = time.Second            // for the guard to end after its last word
-	minCheckInterval    = 5 * time.Millisecond   //
+	controlWriteTimeout = 100 * time.Millisecond // per message: the pipe is full only if the guard does not read
+	startWriteTimeout   = 10 * time.Second       // for the first message, which must not be dropped
+	earlySignalTimeout  = time.Second            // for a signal to arrive here that has killed the guard at its start
+	escapeTimeout       = 5 * time.Second        // for processes that cannot be killed, once the lock is lost
+	guardExitTimeout    = time.Second            // for the guard to end after its last report
+	minCheckInterval    = 5 * time.Millisecond   // between two looks at the lease
+
+	// A Ctrl-C within secondCtrlCWindow of another one kills. One within sameCtrlCWindow is the same one: some programs
+	// send a signal to a process and to its group, and mean one signal.
+	secondCtrlCWindow = 5 * time.Second
+	sameCtrlCWindow   = 200 * time.Millisecond
+
+	groupSignalDelay  = 20 * time.Millisecond // between the first and the last process of a group to receive a signal
+	guardSignalWindow = 5 * time.Second       // within which the guard received the same signal
 )
 
-// wrapper is the wrapper while the command runs. It tells the guard what becomes of the lease, hands signals on, and steps
-// in for a guard that died or does not act in time.
+// wrapper is this program while the command runs. It sends the guard what becomes of the lease, forwards signals, and takes
+// over from a guard that died or does not act in time.
 type wrapper struct {
 	lease   *holdfast.Lease
 	clock   driver.Clock
@@ -39,45 +45,45 @@ type wrapper struct {
 	signals *signalQueue
 	record  *runRecord
 
-	tree    *tree // the guard, and all that is left if it dies
+	tree    *tree // the guard, and if it dies all that it has left
 	control *os.File
 	reports chan guardReport
 
-	commandStarted bool            // the command
-	sentExpiry     time.Duration   // as the guard knows it
-	lost           <-chan struct{} // nil once the guard has been told
-	reactBy        driver.Instant  // when a loss must have been acted upon
-	terminating    bool            // the guard has told the tree to end
+	commandStarted bool
+	sentExpiry     time.Duration   // the lease's expiry as the guard knows it
+	lost           <-chan struct{} // nil once the loss was sent to the guard
+	reactBy        driver.Instant  // by when the guard must have acted on a loss
+	terminating    bool            // the guard has asked the tree to end
 	killing        bool            // the guard has begun to kill
 	listener       *signalListener
-	unclassified   chan receivedSignal // signals of which it is not known yet how they were sent
+	unclassified   chan receivedSignal // signals of which it is not known yet whether the whole group received them
 	classified     chan receivedSignal
 	firstCtrlC     time.Time
-	groupSignalAt  map[syscall.Signal]time.Time // the group with this program
-	guardSignalAt  map[syscall.Signal]time.Time // the guard, which is in another group
+	groupSignalAt  map[syscall.Signal]time.Time // when the group received it
+	guardSignalAt  map[syscall.Signal]time.Time // when the guard received it, which is in another group
 	escapeTimer    <-chan time.Time
 	result         runResult
 }
 
-// receivedSignal is a signal that this program got.
+// receivedSignal is a signal that this program received.
 type receivedSignal struct {
 	signal        syscall.Signal
 	receivedAt    time.Time
 	beforeStart   bool // before the command was known to run
-	groupSignaled bool // the whole group had it
+	groupSignaled bool // the whole group received it
 }
 
 // runResult is what became of a command.
 type runResult struct {
-	startError  error // it could not be started
+	startError  error // the command could not be started
 	status      syscall.WaitStatus
 	loss        error          // why its tree was ended
 	escaped     []process      // what could not be ended
-	earlySignal syscall.Signal // that came before the command was there
+	earlySignal syscall.Signal // received before the command ran
 }
 
-// openLivenessFile opens a file that keeps the lock held until the guard has ended as well, where the store would otherwise
-// end the claims of a killed program at once; nil where it does not.
+// openLivenessFile opens the file that keeps the claims of this program alive until the guard has ended too, in a store that
+// would otherwise end the claims of a killed program at once. It returns nil for other stores.
 func openLivenessFile(store driver.Store) (*os.File, error) {
 	filer, ok := store.(driver.LivenessFiler)
 	if !ok {
@@ -90,23 +96,23 @@ func openLivenessFile(store driver.Store) (*os.File, error) {
 	return f, err
 }
 
-// startGuard starts the guard, which starts the command. hold is how long the lease lasts at most, 0 if it has no bound.
-func (k *wrapper) startGuard(store driver.Store, hold time.Duration, path string, argv, env []string) error {
+// startGuard starts the guard, which starts the command. maxHold bounds the lease; 0 means no bound.
+func (w *wrapper) startGuard(store driver.Store, maxHold time.Duration, path string, argv, env []string) error {
 	program, err := ownProgram()
 	if err != nil {
 		return err
 	}
-	k.listener = startListener(program) // first, so that it gets none of the guard's descriptors
-	ordersIn, orders, err1 := os.Pipe()
-	reports, reportsOut, err2 := os.Pipe()
+	w.listener = startListener(program) // first, so that it inherits none of the guard's descriptors
+	controlRead, control, err1 := os.Pipe()
+	reports, reportsWrite, err2 := os.Pipe()
 	liveness, err3 := openLivenessFile(store)
-	defer closeAll(ordersIn, reportsOut, liveness)
+	defer closeAll(controlRead, reportsWrite, liveness)
 	if err := errors.Join(err1, err2, err3); err != nil {
-		closeAll(orders, reports)
+		closeAll(control, reports)
 		return err
 	}
 	guard := []string{guardName}
-	for _, f := range []*os.File{ordersIn, reportsOut, liveness} {
+	for _, f := range []*os.File{controlRead, reportsWrite, liveness} {
 		number, err := passToGuard(f)
 		if err != nil {
 			return err
@@ -115,23 +121,27 @@ func (k *wrapper) startGuard(store driver.Store, hold time.Duration, path string
 	}
 	t, err := startTree(program, append(append(guard, path), argv...), env, false)
 	if err != nil {
-		closeAll(orders, reports)
+		closeAll(control, reports)
 		return err
 	}
-	k.tree, k.control = t, orders
-	k.sentExpiry = k.leaseExpiry()
-	if hold > 0 {
-		k.policy.MaxHoldEnd = boottimeNow() + hold
+	w.tree, w.control = t, control
+	w.sentExpiry = w.leaseExpiry()
+	if maxHold > 0 {
+		w.policy.MaxHoldEnd = boottimeNow() + maxHold
 	}
-	k.reports = make(chan guardReport, 16)
-	k.groupSignalAt, k.guardSignalAt = map[syscall.Signal]time.Time{}, map[syscall.Signal]time.Time{}
-	k.sendControl(controlMessage{Start: &startMessage{Lock: k.lease.Name(), Until: k.sentExpiry, Policy: k.policy}})
-	go k.readReports(reports)
+	w.reports = make(chan guardReport, 16)
+	w.groupSignalAt, w.guardSignalAt = map[syscall.Signal]time.Time{}, map[syscall.Signal]time.Time{}
+	go w.readReports(reports)
+	start := &startMessage{Lock: w.lease.Name(), Until: w.sentExpiry, Policy: w.policy}
+	// The pipe is empty and has room for this, so only a guard that is stopped can make it fail. Then nothing was started.
+	if err := w.writeControl(controlMessage{Start: start}, startWriteTimeout); err != nil {
+		return errors.New("its guard could not be told to start it")
+	}
 	return nil
 }
 
-// passToGuard makes a descriptor go on to the guard, under its own number: those that this program was given are the
-// command's, under theirs. Nothing else is started here that it could go on to.
+// passToGuard lets the guard inherit a descriptor under its own number: the other numbers that this program was given
+// belong to the command. Nothing else is started afterwards that could inherit it.
 func passToGuard(f *os.File) (int, error) {
 	if f == nil {
 		return -1, nil
@@ -149,113 +159,119 @@ func closeAll(files ...*os.File) {
 	}
 }
 
-// readReports passes on what the guard reports until the guard is gone.
-func (k *wrapper) readReports(from *os.File) {
-	defer close(k.reports)
+// readReports passes on the guard's reports until the guard ends.
+func (w *wrapper) readReports(from *os.File) {
+	defer close(w.reports)
 	defer from.Close()
 	for d := json.NewDecoder(bufio.NewReader(from)); ; {
 		var r guardReport
 		if d.Decode(&r) != nil {
 			return
 		}
-		k.reports <- r
+		w.reports <- r
 	}
 }
 
-// sendControl gives the guard an order. A guard that reads none is found out by what it does not do.
-func (k *wrapper) sendControl(o controlMessage) {
-	line, err := json.Marshal(o)
+// sendControl sends the guard a message. It reports no error: a guard that does not read is found by what it does not do.
+func (w *wrapper) sendControl(m controlMessage) { _ = w.writeControl(m, controlWriteTimeout) }
+
+// writeControl writes a message to the guard, and tries again if the timeout passed before anything was tried: this program
+// may have been stopped between the two calls.
+func (w *wrapper) writeControl(m controlMessage, timeout time.Duration) error {
+	line, err := json.Marshal(m)
 	if err != nil {
-		return
+		return err
 	}
-	for range 2 { // this program may have been stopped between the two calls, so that nothing was tried
-		_ = k.control.SetWriteDeadline(time.Now().Add(controlWriteTimeout))
-		if n, err := k.control.Write(append(line, '\n')); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-			return
+	for try := 0; ; try++ {
+		_ = w.control.SetWriteDeadline(time.Now().Add(timeout))
+		n, err := w.control.Write(append(line, '\n'))
+		if n > 0 || try > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
 		}
 	}
 }
 
-// leaseExpiry reads the clock before it asks the lease, so that it can only be too early.
-func (k *wrapper) leaseExpiry() time.Duration {
+// leaseExpiry is when the lease expires, as boottimeNow counts. It reads the clock before it asks the lease, so that the
+// result can only be too early.
+func (w *wrapper) leaseExpiry() time.Duration {
 	now := boottimeNow()
-	return now + k.lease.Remaining()
+	return now + w.lease.Remaining()
 }
 
-// run returns when nothing of the command is left, or nothing more can be done about what is.
-func (k *wrapper) run() {
-	k.signals.forwardStops()
-	k.lost = k.lease.Context().Done()
-	k.unclassified, k.classified = make(chan receivedSignal, 256), make(chan receivedSignal, 256)
-	defer close(k.unclassified)
-	go k.classifySignals()
+// run returns when nothing of the command is left, or when nothing more can be done about what is left.
+func (w *wrapper) run() {
+	w.signals.forwardStops()
+	w.lost = w.lease.Context().Done()
+	w.unclassified, w.classified = make(chan receivedSignal, 256), make(chan receivedSignal, 256)
+	defer close(w.unclassified)
+	go w.classifySignals()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
-		case sig := <-k.signals.ch:
-			k.unclassified <- k.recordSignal(sig.(syscall.Signal))
-		case c := <-k.classified:
-			k.forwardSignal(c)
-		case r, ok := <-k.reports:
+		case sig := <-w.signals.ch:
+			w.unclassified <- w.recordSignal(sig.(syscall.Signal))
+		case s := <-w.classified:
+			w.forwardSignal(s)
+		case r, ok := <-w.reports:
 			if !ok {
-				k.takeOverTree()
+				w.takeOverTree()
 				return
 			}
-			if k.handleReport(r) {
+			if w.handleReport(r) {
 				return
 			}
-		case <-k.lost:
-			k.sendLoss()
-		case <-k.escapeTimer:
+		case <-w.lost:
+			w.sendLoss()
+		case <-w.escapeTimer:
 			return
 		case <-timer.C:
 		}
-		timer.Reset(k.checkLease())
+		timer.Reset(w.checkLease())
 	}
 }
 
-// closeGuard waits for the guard's end, which has nothing more to do.
-func (k *wrapper) closeGuard() {
-	if k.tree == nil {
+// closeGuard lets the guard end, which has nothing more to do, and waits for it.
+func (w *wrapper) closeGuard() {
+	if w.tree == nil {
 		return
 	}
-	_ = k.control.Close()
+	_ = w.control.Close()
 	select {
-	case <-k.tree.gone:
+	case <-w.tree.gone:
 	case <-time.After(guardExitTimeout):
 	}
 }
 
-// checkLease passes renewals on, and returns when the next is to be expected.
-func (k *wrapper) checkLease() time.Duration {
-	left := k.lease.Remaining()
-	if k.lost != nil && k.lease.Context().Err() != nil {
-		k.sendLoss() // before the guard is judged by what is left, which it has not heard of
+// checkLease sends the guard the lease's new expiry after a renewal. It returns when to call it again.
+func (w *wrapper) checkLease() time.Duration {
+	left := w.lease.Remaining()
+	if w.lost != nil && w.lease.Context().Err() != nil {
+		w.sendLoss() // before the guard is judged by a time that it does not know
 	}
-	if k.lost == nil {
-		return k.checkReaction()
+	if w.lost == nil {
+		return w.checkReaction()
 	}
-	if until := k.leaseExpiry(); until > k.sentExpiry+time.Millisecond {
-		k.sentExpiry = until
-		k.sendControl(controlMessage{Until: until})
+	if expiry := w.leaseExpiry(); expiry > w.sentExpiry+time.Millisecond {
+		w.sentExpiry = expiry
+		w.sendControl(controlMessage{Until: expiry})
 	}
-	if left < k.policy.Grace/2 && !k.terminating { // it should have told the tree to end when all of the grace was left
-		k.killGuard()
+	if left < w.policy.Grace/2 && !w.terminating { // it should have asked the tree to end when all of the grace was left
+		w.killGuard()
 		return forever
 	}
-	soon := max(k.ttl/50, minCheckInterval)
-	// A renewal is due when a third of the TTL has gone by.
-	if due := left - (k.ttl - k.ttl/3 - driver.Margin(k.ttl)); due > soon {
+	soon := max(w.ttl/50, minCheckInterval)
+	// The next renewal is due when a third of the TTL has passed.
+	if due := left - (w.ttl - w.ttl/3 - driver.Margin(w.ttl)); due > soon {
 		return due
 	}
 	return soon
 }
 
-// sendLoss tells the guard that the lease is lost, and why.
-func (k *wrapper) sendLoss() {
-	k.lost = nil
-	cause := context.Cause(k.lease.Context())
+// sendLoss sends the guard the loss of the lease and its cause, and sets the time by which the guard must act on it.
+func (w *wrapper) sendLoss() {
+	w.lost = nil
+	cause := context.Cause(w.lease.Context())
 	lost := &lossMessage{Cause: holdfast.LossExpired}
 	var loss *holdfast.LossError
 	if errors.As(cause, &loss) {
@@ -264,202 +280,207 @@ func (k *wrapper) sendLoss() {
 			lost.Why = errorText(loss.Err)
 		}
 	}
-	k.record.addEvent("lost", fields{"cause": lossCode(cause), "reason": lossText(cause)})
-	k.sendControl(controlMessage{Lost: lost})
+	w.record.addEvent("lost", fields{"cause": lossCode(cause), "reason": lossText(cause)})
+	w.sendControl(controlMessage{Lost: lost})
 	grace := time.Duration(0)
-	if staysHeld(cause) { // nobody else can start yet, so the guard may also be late
-		grace = max(0, min(k.policy.Grace*3/2, k.sentExpiry-boottimeNow()))
+	if staysHeld(cause) { // nobody else can have the lock yet, so the guard may be late
+		grace = max(0, min(w.policy.Grace*3/2, w.sentExpiry-boottimeNow()))
 	}
-	k.reactBy = k.clock.Now().Add(grace + driver.Margin(k.ttl)/2)
+	w.reactBy = w.clock.Now().Add(grace + driver.Margin(w.ttl)/2)
 }
 
-// checkReaction replaces a guard that has not acted on a loss in time.
-func (k *wrapper) checkReaction() time.Duration {
-	late := k.clock.Since(k.reactBy)
+// checkReaction kills a guard that has not acted on a loss in time.
+func (w *wrapper) checkReaction() time.Duration {
+	late := w.clock.Since(w.reactBy)
 	switch {
-	case k.killing:
+	case w.killing:
 		return forever
 	case late < 0:
 		return max(-late, minCheckInterval)
 	}
-	k.killGuard()
+	w.killGuard()
 	return forever
 }
 
-// killGuard kills a guard that was stopped. What it leaves is then this program's to end.
-func (k *wrapper) killGuard() {
-	k.killing, k.terminating = true, true
-	k.tree.signalCommand(unix.SIGKILL)
+// killGuard kills a guard that does not act, because it is stopped for instance. The reports then end, and run calls
+// takeOverTree.
+func (w *wrapper) killGuard() {
+	w.killing, w.terminating = true, true
+	w.tree.signalCommand(unix.SIGKILL)
 }
 
-// handleReport notes what the guard reports, and tells whether it was the last.
-func (k *wrapper) handleReport(r guardReport) (last bool) {
+// handleReport notes what the guard reports, and returns whether it was the last report.
+func (w *wrapper) handleReport(r guardReport) (last bool) {
 	switch r.Event {
 	case reportStarted:
-		k.commandStarted = true
-		k.tree.addGuardedCommand(r.PID)
-		k.record.addEvent("started", fields{"pid": r.PID})
+		w.commandStarted = true
+		w.tree.addGuardedCommand(r.PID)
+		w.record.addEvent("started", fields{"pid": r.PID})
 	case reportFailed:
-		k.result.startError = r.Errno
+		w.result.startError = r.Errno
 		if r.Errno == 0 {
-			k.result.startError = errors.New(r.Why)
+			w.result.startError = errors.New(r.Why)
 		}
 		return true
 	case reportExited:
-		k.recordExit(r.Status)
+		w.recordExit(r.Status)
 	case reportSignal:
-		k.guardSignalAt[r.Signal] = time.Now()
+		w.guardSignalAt[r.Signal] = time.Now()
 	case reportLeft:
-		k.record.addEvent("left", fields{"processes": r.Left})
+		w.record.addEvent("left", fields{"processes": r.Left})
 	case reportTerminating:
-		k.terminating = true
-		k.result.loss = errors.New(r.Why)
-		k.record.addEvent("told to end", fields{"reason": r.Why, "signal": signalName(k.policy.Signal)})
+		w.terminating = true
+		w.result.loss = errors.New(r.Why)
+		w.record.addEvent("told to end", fields{"reason": r.Why, "signal": signalName(w.policy.Signal)})
 	case reportKilled:
-		k.killing = true
-		k.record.addEvent("killed", nil)
+		w.killing = true
+		w.record.addEvent("killed", nil)
 	case reportPartlyHidden:
-		k.record.addEvent("not all can be seen", fields{"reason": r.Why})
+		w.record.addEvent("not all can be seen", fields{"reason": r.Why})
 	case reportUnkillable:
-		k.recordUnkillable(r.Left)
+		w.recordUnkillable(r.Left)
 	case reportFinished:
-		if k.result.escaped = nil; r.Why != "" {
-			k.result.loss = errors.New(r.Why)
+		if w.result.escaped = nil; r.Why != "" {
+			w.result.loss = errors.New(r.Why)
 		}
 		return true
 	}
 	return false
 }
 
-func (k *wrapper) recordExit(status syscall.WaitStatus) {
-	k.result.status = status
+func (w *wrapper) recordExit(status syscall.WaitStatus) {
+	w.result.status = status
 	if status.Signaled() {
-		k.record.addFields(fields{"command_signal": signalName(status.Signal())})
+		w.record.addFields(fields{"command_signal": signalName(status.Signal())})
 	} else {
-		k.record.addFields(fields{"command_exit_code": status.ExitStatus()})
+		w.record.addFields(fields{"command_exit_code": status.ExitStatus()})
 	}
-	k.record.addEvent("exited", nil)
+	w.record.addEvent("exited", nil)
 }
 
-// recordUnkillable notes what cannot be killed. Once the lock is lost there is nothing to wait for but a miracle.
-func (k *wrapper) recordUnkillable(left []process) {
-	k.record.addEvent("cannot be killed", fields{"processes": left})
-	if k.result.loss != nil {
-		k.result.escaped = left
-		k.escapeTimer = time.After(escapeTimeout)
+// recordUnkillable notes processes that cannot be killed. Once the lock is lost it makes no sense to wait for them for long.
+func (w *wrapper) recordUnkillable(left []process) {
+	w.record.addEvent("cannot be killed", fields{"processes": left})
+	if w.result.loss != nil {
+		w.result.escaped = left
+		w.escapeTimer = time.After(escapeTimeout)
 	}
 }
 
-// takeOverTree ends what a guard has left behind that ended before its time, and waits for it. As a rule the lease is good, so
-// that there is time to end in good order for whoever is not killed along with the guard.
-func (k *wrapper) takeOverTree() {
-	k.listener.closePipes() // without it this program has no children but what the guard has left
+// takeOverTree ends what is left by a guard that ended before its tree, and waits for it. Usually the lease is still valid,
+// so that processes that were not killed along with the guard have time to clean up.
+func (w *wrapper) takeOverTree() {
+	w.listener.closePipes() // so that this program has no children but those that the guard left
 	ended := "its guard closed its reports"
-	select { // its children are this program's when it has been reaped
-	case status := <-k.tree.exited:
+	select { // once the guard has been reaped, its children are this program's
+	case status := <-w.tree.exited:
 		if ended = "its guard was killed by " + signalName(status.Signal()); !status.Signaled() {
 			ended = "its guard ended with status " + strconv.Itoa(status.ExitStatus())
 		}
 	case <-time.After(guardExitTimeout):
 	}
-	// A guard that dies may have started the command without a word.
-	if !k.commandStarted && len(k.tree.listRunning()) == 0 {
-		if k.result.startError = errors.New(ended); k.result.earlySignal == 0 {
-			k.awaitEarlySignal()
+	// A guard may die after it has started the command and before it could report that.
+	if !w.commandStarted && len(w.tree.listRunning()) == 0 {
+		if w.result.startError = errors.New(ended); w.result.earlySignal == 0 {
+			w.awaitEarlySignal()
 		}
 		return
 	}
-	k.record.addEvent("guard gone", nil)
+	w.record.addEvent("guard gone", nil)
 	out, reports := newAsyncWriter(io.Discard), make(chan guardReport, 16)
 	defer out.close()
 	why := errGuardGone
-	if k.lost == nil { // it was lost before, and its guard has not acted on that
-		why = context.Cause(k.lease.Context())
+	if w.lost == nil { // the lease was lost before, and the guard has not acted on it
+		why = context.Cause(w.lease.Context())
 	}
-	lease := newLeaseMirror(k.lease.Name(), k.sentExpiry)
+	lease := newLeaseMirror(w.lease.Name(), w.sentExpiry)
 	lease.markLost(why)
-	s := newSupervisor(k.tree, lease, k.policy, nil, out.sendMessage, func(r guardReport) { reports <- r })
-	s.expiry, s.loss, s.exitedAt, s.leftoverReported = lease.expiry, k.result.loss, time.Now(), true
+	s := newSupervisor(w.tree, lease, w.policy, nil, out.sendMessage, func(r guardReport) { reports <- r })
+	s.expiry, s.loss, s.exitedAt, s.leftoverReported = lease.expiry, w.result.loss, time.Now(), true
 	done := make(chan struct{})
 	go func() { s.run(); close(done) }()
 	for {
 		select {
 		case r := <-reports:
-			k.handleReport(r)
-		case <-k.escapeTimer:
+			w.handleReport(r)
+		case <-w.escapeTimer:
 			return
 		case <-done:
-			k.result.escaped, k.result.loss = nil, cmp.Or(s.loss, why) // nothing may have been left; how the command ended is not known
+			// Possibly nothing was left to end; but how the command ended is not known, so this run is lost.
+			w.result.escaped, w.result.loss = nil, cmp.Or(s.loss, why)
 			return
 		}
 	}
 }
 
-// awaitEarlySignal finds out whether a signal has ended the guard before it was ready: one of the terminal's, which this
-// program gets, too.
-func (k *wrapper) awaitEarlySignal() {
+// awaitEarlySignal finds out whether a signal killed the guard before it was ready to catch it: one to the whole group,
+// which this program receives too.
+func (w *wrapper) awaitEarlySignal() {
 	select {
-	case sig := <-k.signals.ch:
-		k.recordSignal(sig.(syscall.Signal))
-	case <-time.After(controlWriteTimeout):
+	case sig := <-w.signals.ch:
+		w.recordSignal(sig.(syscall.Signal))
+	case <-time.After(earlySignalTimeout):
 	}
 }
 
-// recordSignal takes in a signal.
-func (k *wrapper) recordSignal(sig syscall.Signal) receivedSignal {
-	if !k.commandStarted && !harmlessSignals[sig] {
-		k.result.earlySignal = sig
+// recordSignal notes a signal that this program received.
+func (w *wrapper) recordSignal(sig syscall.Signal) receivedSignal {
+	if !w.commandStarted && !harmlessSignals[sig] {
+		w.result.earlySignal = sig
 	}
-	k.record.addEvent("signal", fields{"signal": signalName(sig)})
-	return receivedSignal{signal: sig, receivedAt: time.Now(), beforeStart: !k.commandStarted}
+	w.record.addEvent("signal", fields{"signal": signalName(sig)})
+	return receivedSignal{signal: sig, receivedAt: time.Now(), beforeStart: !w.commandStarted}
 }
 
-// classifySignals finds out of each signal how it was sent, when the rest of the group must have had it, too. It keeps nobody waiting but
-// the signals.
-func (k *wrapper) classifySignals() {
-	defer k.listener.closePipes()
-	for c := range k.unclassified {
-		time.Sleep(groupSignalDelay - time.Since(c.receivedAt))
+// classifySignals finds out of each signal whether the whole group received it, as soon as the rest of the group must have.
+// It runs in a goroutine of its own and delays nothing but the signals.
+func (w *wrapper) classifySignals() {
+	defer w.listener.closePipes()
+	for s := range w.unclassified {
+		time.Sleep(groupSignalDelay - time.Since(s.receivedAt))
 		known := false
-		if c.groupSignaled, known = k.listener.groupHadSignal(c.signal); !known {
-			c.groupSignaled = isTerminalSignal(c.signal)
+		if s.groupSignaled, known = w.listener.groupHadSignal(s.signal); !known {
+			s.groupSignaled = isTerminalSignal(s.signal)
 		}
-		k.classified <- c
+		w.classified <- s
 	}
 }
 
-// forwardSignal hands a signal on to the command, by way of the guard, unless the command has had it with the rest of the group. A
-// second Ctrl-C soon after the first kills.
-func (k *wrapper) forwardSignal(c receivedSignal) {
-	sig := c.signal
-	terminal := isTerminalSignal(sig) // also if the listener is late: whoever types Ctrl-C twice wants an end
-	if c.groupSignaled = c.groupSignaled && !c.beforeStart && (terminal || !k.sentToOurProcesses(sig)); c.groupSignaled {
-		k.groupSignalAt[sig] = c.receivedAt
-	} else if c.receivedAt.Sub(k.groupSignalAt[sig]) < sameCtrlCWindow { // it was sent to this program as well
-		c.groupSignaled = true
+// forwardSignal forwards a signal to the command, by way of the guard, unless the command has received it with the rest of
+// the group. A second Ctrl-C soon after the first one kills.
+func (w *wrapper) forwardSignal(s receivedSignal) {
+	sig := s.signal
+	// Even if the listener is late: a user who types Ctrl-C twice wants the command to end.
+	terminal := isTerminalSignal(sig)
+	s.groupSignaled = s.groupSignaled && !s.beforeStart && (terminal || !w.sentToOurProcesses(sig))
+	if s.groupSignaled {
+		w.groupSignalAt[sig] = s.receivedAt
+	} else if s.receivedAt.Sub(w.groupSignalAt[sig]) < sameCtrlCWindow { // it was sent to this program as well
+		s.groupSignaled = true
 	}
-	o := controlMessage{Signal: sig, GroupSignaled: c.groupSignaled}
-	if sig == unix.SIGINT && terminal && k.isSecondCtrlC(c.receivedAt) {
-		o = controlMessage{Kill: true}
+	m := controlMessage{Signal: sig, GroupSignaled: s.groupSignaled}
+	if sig == unix.SIGINT && terminal && w.isSecondCtrlC(s.receivedAt) {
+		m = controlMessage{Kill: true}
 	}
-	k.sendControl(o)
+	w.sendControl(m)
 	if sig == unix.SIGTSTP {
 		stopMyself()
 	}
 }
 
-// sentToOurProcesses reports whether a signal was sent to the processes of this program, by the name of its file, rather than to the
-// group: the guard, which is in another one, got it too. systemd signals all processes of a unit so, but the command as well.
-func (k *wrapper) sentToOurProcesses(sig syscall.Signal) bool {
-	at, both := k.guardSignalAt[sig]
+// sentToOurProcesses reports whether a signal was sent to each process of this program, by the name of its file, rather
+// than to the group: then the guard received it too, which is in another group. systemd signals all processes of a unit
+// that way, but those include the command.
+func (w *wrapper) sentToOurProcesses(sig syscall.Signal) bool {
+	at, both := w.guardSignalAt[sig]
 	return both && time.Since(at) < guardSignalWindow && !isSystemd(os.Getppid())
 }
 
-// isSecondCtrlC reports whether a Ctrl-C follows another one, and is not the same one once more.
-func (k *wrapper) isSecondCtrlC(at time.Time) bool {
-	gap := at.Sub(k.firstCtrlC)
-	if k.firstCtrlC.IsZero() || gap >= secondCtrlCWindow {
-		k.firstCtrlC = at
+// isSecondCtrlC reports whether a Ctrl-C follows another one, and is not the same one received twice.
+func (w *wrapper) isSecondCtrlC(at time.Time) bool {
+	gap := at.Sub(w.firstCtrlC)
+	if w.firstCtrlC.IsZero() || gap >= secondCtrlCWindow {
+		w.firstCtrlC = at
 		return false
 	}
 	return gap >= sameCtrlCWindow

@@ -1,0 +1,43 @@
+// Command holdfast runs commands under a lock, and shows and breaks the locks of a store.
+//
+// # One rule
+//
+// The lock lives as long as the work, and the work ends before anybody else can be granted the lock. A library alone
+// cannot keep that rule for a command: the process that renews the lease may be stopped, killed, or stuck in a call to
+// the store, and the command would run on. So "holdfast run" is several processes of this one binary.
+//
+// # The processes of holdfast run
+//
+//	wrapper                  holdfast run: holds the lease, renews it, forwards signals, sets the exit code
+//	├── signal-listener      in the wrapper's process group: learns which signals the whole group received
+//	└── holdfast-guard       in a session of its own: ends the command in time, whatever becomes of the wrapper
+//	    └── the command      in the wrapper's session and process group, where the terminal and the shell expect it
+//	        └── ...          everything the command starts
+//
+// The wrapper starts the signal listener (listener.go), then the guard (guard.go), and the guard starts the command. The
+// tree of processes below the guard is found and signaled by tree*.go and descendants_linux.go.
+//
+// # The pipes
+//
+//	wrapper --control--> guard      controlMessage: start, the lease's new expiry, its loss, signals to forward
+//	guard   --reports--> wrapper    guardReport: the command started, exited, was terminated, was killed
+//	wrapper --questions--> listener one byte: did the whole group receive this signal?
+//	listener --answers--> wrapper   one byte: 1 if it did
+//
+// The first two carry JSON values, one per line (protocol.go). A pipe that closes means that the other side has ended.
+// No side waits for another: a write that would block is given up, because the reader may be stopped.
+//
+// # Who watches whom, and who kills when
+//
+// The guard keeps a copy of the lease's expiry (leaseMirror). A supervisor (supervisor.go) compares it with the clock.
+// When only the grace is left, or when the lease is lost and nobody else can have the lock yet, it signals the whole
+// tree (--signal); when the lease expires, or somebody else may have the lock already, it sends SIGKILL until nothing is
+// left. It asks the wrapper for nothing. If the control pipe closes, the wrapper is gone; the guard then terminates the
+// tree. While it does so, it holds the file that keeps the dead wrapper's claim alive (driver.LivenessFiler), so that no
+// other client gets the lock before the tree has ended.
+//
+// The wrapper watches the guard in turn: by its reports, and by whether it acts on a loss in time. It kills a guard that
+// does not, and runs a supervisor itself for what the guard has left (wrapper.takeOverTree). When a guard dies, the kernel
+// kills the command, because its parent-death signal is SIGKILL, and makes the wrapper the parent of what the command has
+// started, because the wrapper is a subreaper too. (Other systems than Linux have neither: see tree_other.go.)
+package main

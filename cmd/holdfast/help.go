@@ -1,0 +1,185 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// flagGroup is a heading in the help of a subcommand, and the flags below it.
+type flagGroup struct {
+	title string
+	names []string
+}
+
+// lockFlagGroups are the groups of the subcommands that acquire a lock. A flag that a subcommand does not have is left out.
+var lockFlagGroups = []flagGroup{
+	{"Which lock", []string{"store", "shared", "limit", "permits"}},
+	{"Waiting", []string{"wait", "no-wait", "fair", "conflict-exit-code", "skip-ok"}},
+	{"Holding", []string{"ttl", "min-hold", "max-hold"}},
+	{"Ending the command when the lock is about to be lost", []string{"signal", "grace"}},
+	{"Other", []string{"json", "help"}},
+}
+
+// groupFlags makes the help of a subcommand show its flags in groups, and text after them.
+func groupFlags(c *cobra.Command, groups []flagGroup, text string) {
+	c.SetUsageFunc(func(c *cobra.Command) error {
+		w := c.OutOrStderr()
+		fmt.Fprintf(w, "Usage:\n  %s\n", c.UseLine())
+		if c.Example != "" {
+			fmt.Fprintf(w, "\nExamples:\n%s\n", c.Example)
+		}
+		for _, g := range groups {
+			if flags := g.usages(c); flags != "" {
+				fmt.Fprintf(w, "\n%s:\n%s", g.title, flags)
+			}
+		}
+		if text != "" {
+			fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(text))
+		}
+		return nil
+	})
+}
+
+// usages describes the flags of a group, one per line.
+func (g flagGroup) usages(c *cobra.Command) string {
+	set := pflag.NewFlagSet(g.title, pflag.ContinueOnError)
+	set.SortFlags = false
+	add := func(f *pflag.Flag) {
+		if slices.Contains(g.names, f.Name) && set.Lookup(f.Name) == nil {
+			set.AddFlag(f)
+		}
+	}
+	for _, name := range g.names { // in the order of the group
+		if f := c.Flags().Lookup(name); f != nil {
+			add(f)
+		} else if f := c.InheritedFlags().Lookup(name); f != nil {
+			add(f)
+		}
+	}
+	return set.FlagUsages()
+}
+
+// newRunDetails is a topic of the help: what most readers of "run --help" do not need.
+func newRunDetails() *cobra.Command {
+	return &cobra.Command{
+		Use:   "run-details",
+		Short: "How run ends the command, forwards signals, and records the outcome",
+		Long:  runDetailsHelp,
+	}
+}
+
+const rootHelp = `holdfast runs commands under a lock that processes, containers and machines agree on, and shows who holds which lock.
+
+    holdfast run nightly-report ./report.sh --full
+
+runs ./report.sh while no other "holdfast run nightly-report" on the same store does.
+
+Locks are kept in a store, given by --store or by the environment variable HOLDFAST_STORE. Without either, the store is
+a directory: your own, or /var/lib/holdfast if you are root ("holdfast stores" shows which). It needs no server, and its
+locks work between the processes of this machine.
+
+Put a URL that contains a password into HOLDFAST_STORE: everybody on the machine can read command lines. The command that
+run starts, and everything started by it, inherits HOLDFAST_STORE. With password-file=FILE in the URL (for stores that
+have passwords) it inherits only the name of a file.
+
+Exit codes of all subcommands (run and break have more, listed in their help):
+  64     wrong usage
+  69     the store cannot be reached, or refuses
+  74     the output cannot be written
+  128+n  ended by signal n`
+
+const runHelp = `run acquires the lock NAME, runs COMMAND, and releases the lock when COMMAND and everything it started have ended.
+
+If the lock is lost, run ends COMMAND and everything it started before anybody else can hold the lock, and exits 76.`
+
+const runExamples = `  holdfast run nightly ./report.sh --full                  wait for the lock as long as it takes
+  holdfast run --wait 10m nightly ./report.sh              wait for at most 10 minutes
+  holdfast run -n --skip-ok sync -- rsync -a /src/ /dst/   do not wait; exit 0 if somebody else holds the lock
+  holdfast run --limit 3 reports ./report.sh               up to three at once
+  holdfast run --shared config ./read-config               together with other --shared runs`
+
+const runAfterFlags = `Flags of run come before NAME. COMMAND is run directly, without a shell, with the input and output of run. It finds the
+name of the lock, its fencing token and the id of its claim in HOLDFAST_LOCK, HOLDFAST_TOKEN and HOLDFAST_ID.
+
+Exit codes: that of COMMAND, or
+  64       wrong usage
+  69       the store cannot be reached, or refuses. Any wait, even --wait forever, ends with 69 if the store is
+           unreachable for 10s or one TTL, whichever is shorter
+  75       the lock was not acquired (-E sets another code)
+  76       the lock was lost while COMMAND ran, even if COMMAND succeeded
+  126      COMMAND cannot be run
+  127      there is no such COMMAND
+  128+n    COMMAND died of signal n, or signal n ended the wait
+
+"holdfast help run-details" explains which processes are ended and when, how signals are forwarded, runs inside runs,
+and the record of --json.`
+
+const runDetailsHelp = `Details of holdfast run.
+
+Which lock
+  Without --shared and --limit, a run of NAME excludes every other run of NAME on the same store.
+  With --shared, runs of NAME hold it together, and exclude runs without --shared, as flock -s and flock -x do. A shared
+  run that finds NAME held by a plain run checks again from time to time; it is not in the queue with others.
+  With --limit N, up to N runs hold NAME at once; with --permits K this run counts as K. All runs of NAME must give the
+  same N.
+
+When the lock is lost
+  If the lock cannot be renewed, the command and all its descendants are sent --signal, --grace before anybody else could
+  hold the lock. What is left after the grace is killed, before that moment. They are also ended if an operator breaks
+  the lock, or if it is gone from the store.
+  A process of its own does that, the guard. It does so even if holdfast run itself is stopped, killed, or hung.
+
+Which processes are ended
+` + descendantsHelp + `
+
+Signals
+  A signal sent to holdfast run is forwarded to the command. A signal sent to the whole process group, as the terminal
+  does, reaches the command directly and is not forwarded. (On Linux. On other systems, and on a very busy machine, the
+  command may receive such a signal twice. In a systemd unit set KillMode=mixed, unless holdfast run is the program of
+  ExecStart=.)
+  A second Ctrl-C at the terminal, 0.2s to 5s after the first, kills the command and all its descendants.
+  Ctrl-Z stops the command and holdfast run. After fg both continue if the lock is still held. It stays held for less
+  than one TTL.
+  SIGHUP and SIGINT that are ignored when holdfast run starts, as under nohup, are ignored in the command too. Other
+  ignored signals are not; the command itself must ignore them:
+      holdfast run NAME sh -c 'trap "" TERM; exec "$0" "$@"' COMMAND...
+
+Runs inside runs
+  HOLDFAST_HELD lists the locks that are held around the command. A run, hold or acquire of one of them inside the command
+  is refused as wrong usage (exit 64), because it would wait for itself. This works only if both name the store the same
+  way: inside a run on redis://127.0.0.1, a run on redis://localhost waits for the outer one.
+
+The record of --json
+  --json FILE appends one line of JSON per event. The last line has the event "outcome", the exit code, and the outcome:
+  exited (on its own), killed (by a signal), lost (the lock), not acquired, interrupted (while it waited), cannot run,
+  unavailable (the store), or usage. fd:N instead of FILE is a file descriptor.
+
+Exit codes
+  If SIGHUP, SIGINT, SIGQUIT or SIGTERM killed the command or ended the wait, holdfast run dies of the same signal, so
+  that a shell ends its loop at Ctrl-C.
+  If the store cannot be reached when the lock is to be released, the exit code is that of the command, and a message on
+  stderr says so.`
+
+const holdHelp = `hold acquires the lock NAME, prints its fencing token on a line of its own, and holds the lock until it receives SIGINT
+(Ctrl-C), SIGTERM, SIGHUP or another signal that would end a program. Then it releases the lock and exits 0.
+
+It exits 76 as soon as the lock is lost. If the lock is not acquired, it exits as run does.`
+
+const holdAfterFlags = `The outcome in the record of --json is one of run's (see "holdfast help run-details"), or "released" if a signal ended
+hold, or "not printed" if the token could not be printed.`
+
+const acquireHelp = `acquire acquires the lock NAME, prints a handle, and leaves the lock held without a process. It stays held until its
+--ttl has passed, unless renew or release is called with the handle, by this shell or by any other process.
+
+    h=$(holdfast acquire --ttl 10m deploy) || exit
+    ./step-one && holdfast renew "$h" && ./step-two
+    holdfast release "$h"
+
+If the handle is never released, or is thrown away, the lock expires after the TTL. Nothing watches over the work in
+between: work that takes longer than the TTL continues without the lock. Use run where you can.
+
+The handle is one line of JSON, with the lock's fencing token in "token". Anybody who has it can release the lock.`
