@@ -128,9 +128,9 @@ Which lock
   same N.
 
 When the lock is lost
-  If the lock cannot be renewed, the command and all its descendants are sent --signal, --grace before anybody else could
-  hold the lock. What is left after the grace is killed, before that moment. They are also ended if an operator breaks
-  the lock, or if it is gone from the store.
+  If the lock cannot be renewed, the command and all its descendants are sent --signal, --grace before anybody else
+  could hold the lock. What is left after the grace is killed, before that moment. They are also ended if an operator
+  breaks the lock, or if it is gone from the store.
   A process of its own does that, the guard. It does so even if holdfast run itself is stopped, killed, or hung.
 
 Which processes are ended
@@ -149,9 +149,9 @@ Signals
       holdfast run NAME sh -c 'trap "" TERM; exec "$0" "$@"' COMMAND...
 
 Runs inside runs
-  HOLDFAST_HELD lists the locks that are held around the command. A run, hold or acquire of one of them inside the command
-  is refused as wrong usage (exit 64), because it would wait for itself. This works only if both name the store the same
-  way: inside a run on redis://127.0.0.1, a run on redis://localhost waits for the outer one.
+  HOLDFAST_HELD lists the locks that are held around the command. A run, hold or acquire of one of them inside the
+  command is refused as wrong usage (exit 64), because it would wait for itself. This works only if both name the store
+  the same way: inside a run on redis://127.0.0.1, a run on redis://localhost waits for the outer one.
 
 The record of --json
   --json FILE appends one line of JSON per event. The last line has the event "outcome", the exit code, and the outcome:
