@@ -1,7 +1,6 @@
 package redis
 
 import (
-	_ "embed"
 	"fmt"
 	"strings"
 
@@ -12,29 +11,19 @@ import (
 // "0" on a channel of the lock when it becomes free; and a token beside it, counted up with every grant. Names are made as
 // Redisson makes them: prefix:{name}, or prefix:name where the name has a brace already.
 
-var (
-	//go:embed scripts/redisson/try.lua
-	redissonTry string
-	//go:embed scripts/redisson/free.lua
-	redissonFree string
-	//go:embed scripts/redisson/renew.lua
-	redissonRenew string
-	//go:embed scripts/redisson/break.lua
-	redissonBreak string
-	//go:embed scripts/redisson/detach.lua
-	redissonDetach string
-	//go:embed scripts/redisson/show.lua
-	redissonShow string
-)
-
 const (
 	redissonChannel = "redisson_lock__channel"
 	redissonTokens  = "redisson_lock_token"
 )
 
 var redissonScripts = &layoutScripts{
-	acquire: newScript(foreignText + redissonTry), release: newScript(redissonFree), renew: newScript(redissonRenew),
-	breakClaim: newScript(notes + foreignText + redissonBreak), detach: newScript(redissonDetach), inspect: newScript(foreignText + redissonShow),
+	acquire:    loadScript("redisson/acquire.lua"),
+	release:    loadScript("redisson/release.lua"),
+	renew:      loadScript("redisson/renew.lua"),
+	breakClaim: loadScript("redisson/break.lua"),
+	detach:     loadScript("redisson/detach.lua"),
+	inspect:    loadScript("redisson/inspect.lua"),
+
 	keyCount:      2,
 	channel:       func(lock string) string { return redissonName(redissonChannel, lock) },
 	recordKey:     plainScripts.recordKey,

@@ -44,7 +44,7 @@ var (
 )
 
 // agreeTokenScript stores the token that a majority is to agree on.
-var agreeTokenScript = newScript(tokenText)
+var agreeTokenScript = loadScript("agree_token.lua")
 
 // NewRedlock makes a store from clients of three or more independent servers; an odd number is best. The clients stay open when it is
 // closed. Its Warnings say why Redlock is not recommended.

@@ -3,55 +3,42 @@ package redis
 import (
 	"context"
 	"crypto/sha1"
-	_ "embed"
+	"embed"
 	"encoding/hex"
+	"path"
 	"strings"
 
 	"github.com/redis/rueidis"
 )
 
-var (
-	//go:embed scripts/head.lua
-	head string
-	//go:embed scripts/lib.lua
-	lib string
-	//go:embed scripts/notes.lua
-	notes string
-	//go:embed scripts/foreign.lua
-	foreignText string
-	//go:embed scripts/try.lua
-	tryText string
-	//go:embed scripts/tryheld.lua
-	tryHeldText string
-	//go:embed scripts/free.lua
-	freeText string
-	//go:embed scripts/renew.lua
-	renewText string
-	//go:embed scripts/renewone.lua
-	renewOneText string
-	//go:embed scripts/enterquiet.lua
-	enterQuietText string
-	//go:embed scripts/enter.lua
-	enterText string
-	//go:embed scripts/leavequiet.lua
-	leaveQuietText string
-	//go:embed scripts/leave.lua
-	leaveText string
-	//go:embed scripts/break.lua
-	breakText string
-	//go:embed scripts/detach.lua
-	detachText string
-	//go:embed scripts/show.lua
-	showText string
-	//go:embed scripts/token.lua
-	tokenText string
-)
+//go:embed scripts
+var scriptFiles embed.FS
 
-// script is a script. The server keeps it under its digest; where it does not know it (any more) it is sent again.
+// script is a Lua script. The server keeps it under its digest; a server that does not have it gets the text.
 type script struct{ text, sha string }
 
+// loadScript reads a script from its file. A line "--- include FILE" stands for the text of that file, which shares its local variables
+// with what follows: a call of a function costs Redis less than a command, but to set up a function that is not called costs as well.
+// So a script includes what it needs, and where it needs it.
+func loadScript(file string) *script { return newScript(readScript(path.Join("scripts", file))) }
+
+func readScript(file string) string {
+	text, err := scriptFiles.ReadFile(file)
+	if err != nil {
+		panic(err) // the files are part of the program
+	}
+	var b strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if included, ok := strings.CutPrefix(strings.TrimSpace(line), "--- include "); ok {
+			line = readScript(path.Join(path.Dir(file), included))
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+// newScript leaves the comments out: the server need not keep them.
 func newScript(text string) *script {
-	// A comment is for whoever reads the source, and the server need not carry it.
 	var lines []string
 	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(strings.TrimSpace(line), "--") {
@@ -63,36 +50,39 @@ func newScript(text string) *script {
 	return &script{text, hex.EncodeToString(sum[:])}
 }
 
-// layoutScripts are what a layout is: its scripts (those that are nil it does not need), and its keys.
+// layoutScripts is what differs between layouts: the scripts, of which a layout leaves those nil that it does not need, and the keys.
 type layoutScripts struct {
 	acquire, release, renew, renewShared, acquireQueued, releaseQueued, breakClaim, detach, inspect *script
 
-	keyCount      int                                            // how many of keyspace.all's keys its scripts work on
-	recordKey     func(lock string) string                       // the key of the record that try, free and renew work on
-	tokenKey      func(lock string) string                       // a further key that try works on
-	channel       func(lock string) string                       // the channel on which it is told that a lock is free
+	keyCount      int                                            // how many of keyspace.allKeys's keys break, detach and inspect use
+	recordKey     func(lock string) string                       // the key of the record that acquire, release and renew use
+	tokenKey      func(lock string) string                       // a further key that acquire uses; nil if there is none
+	channel       func(lock string) string                       // the channel on which waiting clients learn that a lock is free
 	recordPattern func(prefix string) string                     // a pattern for the records of keys with that prefix
 	nameOf        func(k keyspace, record string) (string, bool) // a lock's name, from the key of its record
 }
 
-// queueParts is what the steps on a lock with a line set up where it is not quiet.
-var queueParts = notes + foreignText + lib
-
 var plainScripts = &layoutScripts{
+	acquire:       loadScript("acquire.lua"),
+	release:       loadScript("release.lua"),
+	renew:         loadScript("renew.lua"),
+	renewShared:   loadScript("renew_shared.lua"),
+	acquireQueued: loadScript("acquire_queued.lua"),
+	releaseQueued: loadScript("release_queued.lua"),
+	breakClaim:    loadScript("break.lua"),
+	detach:        loadScript("detach.lua"),
+	inspect:       loadScript("inspect.lua"),
+
 	keyCount:      5,
 	channel:       recordKey,
 	recordKey:     recordKey,
 	recordPattern: func(prefix string) string { return reserved + ":[:/{]*" + prefix + "*" },
 	nameOf:        keyspace.nameOfRecord,
-
-	acquire: newScript(tryText + foreignText + tryHeldText), release: newScript(freeText), renew: newScript(renewText), renewShared: newScript(renewOneText),
-	acquireQueued: newScript(head + enterQuietText + queueParts + enterText), releaseQueued: newScript(head + leaveQuietText + queueParts + leaveText),
-	breakClaim: newScript(head + queueParts + breakText), detach: newScript(head + queueParts + detachText), inspect: newScript(foreignText + showText),
 }
 
 func recordKey(lock string) string { return sideKey("", lock) }
 
-// eval runs the script once: one round trip, and another one where the server has to be told the text.
+// eval runs the script once: in one round trip, or in two where the server does not have the text.
 func (p *script) eval(ctx context.Context, c rueidis.Client, keys, args []string) (rueidis.RedisMessage, error) {
 	m, err := c.Do(ctx, p.buildCommand(c, keys, args)).ToMessage()
 	if isNoScript(err) {

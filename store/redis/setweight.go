@@ -2,22 +2,18 @@ package redis
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"strconv"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-//go:embed scripts/reweigh.lua
-var reweighText string
-
-var setWeightScript = newScript(head + queueParts + reweighText)
+var setWeightScript = loadScript("set_weight.lua")
 
 var _ driver.WeightChanger = (*Store)(nil)
 
-// SetWeight is one step. The redisson layout has no weights. The changes are numbered, since connections are no line: one that is
-// still under way when the next is made may come behind it.
+// SetWeight runs one script. The redisson layout has no weights. Changes are numbered: requests on several connections may overtake one
+// another, and a change that arrives after a later one must not undo it.
 func (s *Store) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
 	switch {
 	case s.opts.Layout == LayoutRedisson:
@@ -40,15 +36,15 @@ func (s *Store) SetWeight(ctx context.Context, g driver.Grant, weight int64) err
 		return corruptReply(g.Name)
 	}
 	switch code := readNumber(a[0]); {
-	case code == 1:
+	case code == weightDone:
 		return nil
 	case code == replyHeld && len(a) >= 4:
 		return &driver.HeldError{Holders: readHolders(a[4:]), Waiting: int(readNumber(a[2]))}
-	case code == 10:
+	case code == weightGone:
 		return &driver.LossError{Cause: driver.LossGone}
-	case code == 11:
+	case code == weightTaken:
 		return &driver.LossError{Cause: driver.LossTaken}
-	case code == 12:
+	case code == weightBroken:
 		return &driver.LossError{Cause: driver.LossBroken}
 	}
 	return corruptReply(g.Name)

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"iter"
@@ -17,13 +16,8 @@ import (
 )
 
 var (
-	//go:embed scripts/swap.lua
-	swapText string
-	//go:embed scripts/load.lua
-	loadText string
-
-	swapRowScript = newScript(swapText)
-	loadRowScript = newScript(loadText)
+	swapRowScript = loadScript("swap_row.lua")
+	loadRowScript = loadScript("load_row.lua")
 )
 
 // rowPrefix begins the keys of rows, before the user's template.

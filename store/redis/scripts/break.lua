@@ -1,79 +1,85 @@
 -- An operator's act on one claim.
 --
--- ARGV  6 claim id, or 'f.' and the digest of a foreign value  7 mode: '0' mark, '1' force, '2' ask
--- Gives 1 done; 0 it does not stand; -1 a foreign holder cannot be told; -2 no lock client makes what stands there
+-- KEYS  as in shared/state.lua
+-- ARGV  1-5 as in shared/state.lua  6 claim id, or 'f.' and the digest of a foreign value  7 mode: '0' graceful, '1' force, '2' request
+--       a release
+-- Replies DONE; NOT_FOUND; FOREIGN: a foreign holder can only be removed by force; NO_LOCK: no lock client makes what is under the key
+--- include shared/state.lua
+--- include shared/notes.lua
+--- include shared/foreign.lua
+--- include shared/queue.lua
+local NOT_FOUND, DONE, FOREIGN, NO_LOCK = 0, 1, -1, -2
+local GRACEFUL, FORCE, REQUEST = '0', '1', '2'
 local me, mode = ARGV[6], ARGV[7]
-anyway()
+write_when_full()
 settle()
 
-local function add(f, flag) return has(f, flag) and f or f .. flag end
-local flag = mode == '0' and 'b' or 'a'
+local flag = mode == GRACEFUL and 'b' or 'a'
+local function add_flag(f) return has_flag(f, flag) and f or f .. flag end
 
--- dismiss is what becomes of a waiting claim: its client is told at once, if it listens, and else when it comes again.
-local function dismiss(c)
-  note(RECORD, me, c and c.ttl, now)
-  if c then tell(c.session, 'call ' .. me) end
+-- note_waiter notes the end of a waiting or promoted claim, and notifies its client: at once if that listens, else it learns of it when
+-- it comes again.
+local function note_waiter(c)
+  add_note(RECORD, me, c and c.ttl, now)
+  if c then notify(c.session, 'call ' .. me) end
 end
 
-local answer = 1
+-- A promoted claim holds nothing yet, so that a graceful break ends it at once.
+local answer = DONE
 if string.sub(me, 1, 2) == 'f.' then
   local _, digest, whole
-  if held == 'foreign' then _, digest, whole = foreign(LOCK) end
+  if held == 'foreign' then _, digest, whole = describe_foreign(LOCK) end
   if 'f.' .. (digest or '') ~= me then
-    answer = 0
-  elseif mode ~= '1' then
-    answer = -1
+    answer = NOT_FOUND
+  elseif mode ~= FORCE then
+    answer = FOREIGN
   elseif not whole then
-    answer = -2
+    answer = NO_LOCK
   else
     call('DEL', LOCK)
     held, freed = 'none', true
   end
 elseif held == 'mutex' and id == me then
-  if mode == '2' or mode == '0' and not has(flags, 'c') then
-    flags = add(flags, flag)
+  if mode == REQUEST or mode == GRACEFUL and not has_flag(flags, 'c') then
+    flags = add_flag(flags)
     call('HSET', RECORD, 'flags', flags)
   else
-    if has(flags, 'c') then
-      dismiss(claim(me))
+    if has_flag(flags, 'c') then
+      note_waiter(read_claim(me))
     else
-      note(RECORD, me, call('HGET', RECORD, 'ttl'), now)
+      add_note(RECORD, me, call('HGET', RECORD, 'ttl'), now)
     end
-    go()
-    draw()
+    remove_mutex_holder()
+    draw_token()
   end
 elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
-  local c = claim(me)
-  if mode == '2' or mode == '0' and c.state ~= 'called' then
-    c.flags = add(c.flags or '', flag)
-    put(me, c)
+  local c = read_claim(me)
+  if mode == REQUEST or mode == GRACEFUL and c.state ~= 'called' then
+    c.flags = add_flag(c.flags or '')
+    write_claim(me, c)
   else
     if c.state == 'called' then
-      dismiss(c)
+      note_waiter(c)
     else
-      note(RECORD, me, c.ttl, now)
+      add_note(RECORD, me, c.ttl, now)
     end
-    drop(me)
-    draw()
+    remove_holder(me)
+    draw_token()
     unanswered = false
-    if call('ZCARD', HOLDERS) == 0 then
-      call('DEL', LOCK)
-      empty()
-      held = 'none'
-    end
+    clear_if_unheld()
   end
-elseif inline(me) then
-  local c = claim(me)
-  if mode == '2' then
-    c.flags = add(c.flags or '', flag)
-    put(me, c)
+elseif is_queued(me) then
+  local c = read_claim(me)
+  if mode == REQUEST then
+    c.flags = add_flag(c.flags or '')
+    write_claim(me, c)
   else
-    forget(me)
-    dismiss(c)
+    remove_waiter(me)
+    note_waiter(c)
   end
 else
-  answer = 0
+  answer = NOT_FOUND
 end
-advance()
-finish()
+promote_next()
+save()
 return answer

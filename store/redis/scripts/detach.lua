@@ -1,37 +1,43 @@
--- Leaves a holder standing with nobody behind it, for as long as it says.
+-- Leaves a holder in place without renewals, for as long as the client says.
 --
--- ARGV  6 claim id  7 token  8 for how long, in ms
--- Gives 1 done; 0 gone; -1 another's; -2 broken
+-- KEYS  as in shared/state.lua
+-- ARGV  1-5 as in shared/state.lua  6 claim id  7 token  8 for how long, in ms
+-- Replies DONE; GONE; TAKEN: the lock is another claim's; BROKEN
+--- include shared/state.lua
+--- include shared/notes.lua
+--- include shared/foreign.lua
+--- include shared/queue.lua
+local GONE, DONE, TAKEN, BROKEN = 0, 1, -1, -2
 local me, mytoken, ms = ARGV[6], ARGV[7], tonumber(ARGV[8])
 settle()
 local answer
-if held == 'mutex' and id == me and not has(flags, 'c') then
+if held == 'mutex' and id == me and not has_flag(flags, 'c') then
   if text(token) ~= mytoken then
-    answer = -1
-  elseif has(flags, 'b') then
-    answer = -2
+    answer = TAKEN
+  elseif has_flag(flags, 'b') then
+    answer = BROKEN
   else
-    if not has(flags, 'd') then flags = flags .. 'd' end
+    if not has_flag(flags, 'd') then flags = flags .. 'd' end
     call('PEXPIRE', LOCK, ms)
     call('HSET', RECORD, 'flags', flags, 'ttl', text(ms))
-    answer = 1
+    answer = DONE
   end
 elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
-  local c = claim(me)
+  local c = read_claim(me)
   local f = c.flags or ''
   if c.token ~= mytoken then
-    answer = -1
-  elseif has(f, 'b') then
-    answer = -2
+    answer = TAKEN
+  elseif has_flag(f, 'b') then
+    answer = BROKEN
   else
-    c.ttl, c.flags = ms, has(f, 'd') and f or f .. 'd'
-    put(me, c)
+    c.ttl, c.flags = ms, has_flag(f, 'd') and f or f .. 'd'
+    write_claim(me, c)
     call('ZADD', HOLDERS, text(now + ms * 1000), me)
-    answer = 1
+    answer = DONE
   end
 else
-  answer = ended and -2 or held == 'none' and 0 or -1
+  answer = was_broken and BROKEN or held == 'none' and GONE or TAKEN
 end
-advance()
-finish()
+promote_next()
+save()
 return answer

@@ -1,9 +1,10 @@
--- Renews the holders of many mutexes. One that does not stand is told so and never made again.
+-- Renews the holders of many mutexes. A claim that is not there is never made again.
 --
 -- KEYS  for each: the lock, its record
 -- ARGV  1 how long a record is kept without its lock, in ms; then for each: claim id, token, TTL in ms
--- Gives for each: 1 renewed; 3 renewed, and asked to give up; 0 gone; -1 another's; -2 broken; 10^9 and its TTL in
---       ms: renewed, and detached; or the error of one alone
+-- Replies for each: RENEWED; RELEASE_REQUESTED: renewed too; GONE; TAKEN: the lock is another claim's; BROKEN; DETACHED plus the TTL in
+-- ms: renewed, for as long as was said when the claim was detached; or the error of this one
+local GONE, RENEWED, RELEASE_REQUESTED, TAKEN, BROKEN, DETACHED = 0, 1, 3, -1, -2, 1000000000
 local answers = {}
 local time
 local function now()
@@ -16,37 +17,38 @@ for i = 1, #KEYS / 2 do
   local value = redis.pcall('GET', lock)
   local answer
   if not value then
-    answer = 0
+    answer = GONE
   elseif value ~= id then
-    answer = -1
+    answer = TAKEN
   else
     local h = redis.pcall('HMGET', record, 'id', 'token', 'flags', 'kept', 'ttl')
     local flags = h[3] or ''
     if h.err then
       answer = h
     elseif h[1] ~= id then
-      answer = 0
+      answer = GONE
     elseif h[2] ~= token or string.find(flags, 'c', 1, true) then
-      answer = -1
+      answer = TAKEN
     elseif string.find(flags, 'b', 1, true) then
-      answer = -2
+      answer = BROKEN
     else
       local detached = string.find(flags, 'd', 1, true)
-      if detached then ttl = h[5] end -- it lasts as long as was said when it was left
+      if detached then ttl = h[5] end
       redis.call('PEXPIRE', lock, ttl)
-      local need = now() + (ttl + ARGV[1]) * 1000
-      if (tonumber(h[4]) or 0) < need then -- hourly
+      local needed = now() + (ttl + ARGV[1]) * 1000
+      if (tonumber(h[4]) or 0) < needed then -- once per hour
         redis.call('PEXPIRE', record, ttl + ARGV[1] + 3600000)
         if redis.call('HEXISTS', record, 'line') == 1 then
-          redis.call('HDEL', record, 'kept') -- the next step on the line moves the ends of all its keys
+          redis.call('HDEL', record, 'kept') -- the next script on the queue moves the expiries of all its keys
         else
-          redis.call('HSET', record, 'kept', string.format('%.0f', need + 3600000000))
+          redis.call('HSET', record, 'kept', string.format('%.0f', needed + 3600000000))
         end
       end
-      answer = detached and 1000000000 + ttl or string.find(flags, 'a', 1, true) and 3 or 1
+      answer = detached and DETACHED + ttl or string.find(flags, 'a', 1, true) and RELEASE_REQUESTED or RENEWED
     end
   end
-  if (answer == 0 or answer == -1) and redis.pcall('HEXISTS', record, '~' .. id) == 1 then answer = -2 end -- see notes.lua
+  -- A note says that an operator has ended the claim: see shared/notes.lua.
+  if (answer == GONE or answer == TAKEN) and redis.pcall('HEXISTS', record, '~' .. id) == 1 then answer = BROKEN end
   answers[i] = answer
 end
 return answers

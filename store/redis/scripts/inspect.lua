@@ -1,21 +1,22 @@
--- Reads what there is to a lock: its holders, and of the line as many as one step looks at. It changes nothing.
+-- Reads what there is about a lock: its holders, and a page of the queue. It changes nothing.
 --
--- KEYS  as in head.lua
--- ARGV  1 of whom in line: the least score, or '(' and the last one of the step before
--- Gives {server microseconds, type of the lock's key, its value if it is ours, ms left, digest if it is foreign, record,
---        claims and signs of life, holders with ends, line with scores}
-local MOST = 256
+-- KEYS  as in shared/state.lua
+-- ARGV  1 where in the queue the page begins: '-inf', or '(' and the last score of the page before
+-- Replies {server microseconds, type of the lock's key, its value if it is ours, ms left, digest if it is foreign, record, claims and
+-- when they were last heard of, holders with expiries, queue with scores}
+--- include shared/foreign.lua
+local PAGE = 256
 local t = redis.call('TIME')
 local kind = redis.call('TYPE', KEYS[1]).ok
 local value = kind == 'string' and redis.call('GETRANGE', KEYS[1], 0, 1023) or ''
 local record = redis.call('HMGET', KEYS[2], 'id', 'token', 'flags', 'kind', 'limit', 'mark', 'owner', 'meta', 'ttl')
 local digest = ''
 if kind ~= 'none' and value ~= record[1] and value ~= record[6] then
-  kind, digest = foreign(KEYS[1])
+  kind, digest = describe_foreign(KEYS[1])
   value = ''
 end
 local holders = redis.call('ZRANGE', KEYS[4], 0, -1, 'WITHSCORES')
-local line = redis.call('ZRANGEBYSCORE', KEYS[5], ARGV[1] or '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, MOST)
+local line = redis.call('ZRANGEBYSCORE', KEYS[5], ARGV[1] or '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, PAGE)
 local claims = {}
 for _, list in ipairs({holders, line}) do
   for i = 1, #list, 2 do

@@ -1,7 +1,10 @@
--- As ../try.lua, in Redisson's layout: the lock is a hash whose field is the holder, with a count of 1.
+-- As ../acquire.lua, in Redisson's layout: the lock is a hash whose field is the holder, with a count of 1.
 --
--- KEYS  1 the lock  2 its record  3 Redisson's token key, which RFencedLock counts up as well
--- ARGV  as in ../try.lua
+-- KEYS  1 the lock  2 its record  3 Redisson's token key, which RFencedLock counts up, too
+-- ARGV  as in ../acquire.lua
+-- Replies as ../acquire.lua does, but never with USE_QUEUE
+--- include ../shared/foreign.lua
+local HELD, GRANTED, BROKEN, TOMBSTONED = 0, 1, 2, 7
 local lock, record, id = KEYS[1], KEYS[2], ARGV[1]
 local field = id .. ':1'
 local kind = redis.call('TYPE', lock).ok
@@ -11,20 +14,20 @@ if kind ~= 'none' then
   if kind == 'hash' then
     if redis.call('HEXISTS', lock, field) == 1 and h[2] == id then
       local flags = h[3] or ''
-      if string.find(flags, 'b', 1, true) then return {2} end
+      if string.find(flags, 'b', 1, true) then return {BROKEN} end
       redis.call('PEXPIRE', lock, ARGV[2])
       redis.call('PEXPIRE', record, ARGV[2] + ARGV[6])
-      return {1, tonumber(h[1])}
+      return {GRANTED, tonumber(h[1])}
     elseif h[2] and redis.call('HEXISTS', lock, h[2] .. ':1') == 1 then
       local s = redis.call('HMGET', record, 'owner', 'meta', 'ttl', 'since')
-      return {0, left, 0, 0, {h[2], h[1], s[1], s[2], s[3], s[4], h[3], '1', left}}
+      return {HELD, left, 0, 0, {h[2], h[1], s[1], s[2], s[3], s[4], h[3], '1', left}}
     end
   end
-  local what, digest = foreign(lock)
-  return {0, left, 0, 0, {digest, '', what, '', '', '', 'f', '1', left}}
+  local what, digest = describe_foreign(lock)
+  return {HELD, left, 0, 0, {digest, '', what, '', '', '', 'f', '1', left}}
 end
-if h[5] then return {2} end -- see ../notes.lua
-if h[4] and string.find(h[4], id, 1, true) then return {7} end
+if h[5] then return {BROKEN} end -- see ../shared/notes.lua
+if h[4] and string.find(h[4], id, 1, true) then return {TOMBSTONED} end
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local counted = redis.call('GET', KEYS[3])
@@ -32,8 +35,8 @@ local token = math.max((tonumber(h[1]) or 0) + 1, (tonumber(counted) or 0) + 1, 
 local text = string.format('%.0f', token)
 redis.call('HSET', lock, field, '1')
 redis.call('PEXPIRE', lock, ARGV[2])
--- Redisson itself gives its token key no end. It is left so where Redisson has made it or counted it up, and where only we use it
--- it ends with the record.
+-- Redisson itself sets no expiry on its token key. Where Redisson has made it or counted it up, it keeps none. Where only we use it, it
+-- expires with the record.
 if counted and (counted ~= h[6] or redis.call('PTTL', KEYS[3]) == -1) then
   redis.call('SET', KEYS[3], text)
 else

@@ -1,0 +1,60 @@
+-- Acquires a free mutex, or repeats the grant of a claim that holds it. What it cannot decide alone, because claims wait, it leaves to
+-- acquire_queued.lua. It is the most used of all scripts: it sets the key first and looks afterwards, and replies with a bare number
+-- where it can. The record's expiry is moved once per hour: the record is kept for at least ARGV[6] after the lock, and for up to an
+-- hour longer.
+--
+-- KEYS  1 the lock: a string whose value is the holder's claim id
+--       2 its record: a hash with the largest token and a description of the holder
+-- ARGV  1 claim id  2 TTL in ms  3 owner  4 note  5 flags  6 how long the record is kept without its lock, in ms
+--       7 from a Redlock: the number of its round; the record keeps the largest (see release_queued.lua)
+--
+-- Replies with the token of a new grant; {GRANTED, token, flags} of an earlier one; {HELD, ms left or less than 0, 0, 0, holder};
+-- {BROKEN}; {USE_QUEUE}: run acquire_queued.lua; {TOMBSTONED}: the claim was released before this request arrived
+local HELD, GRANTED, BROKEN, USE_QUEUE, TOMBSTONED = 0, 1, 2, 6, 7
+local call, lock, record, id, ttl = redis.call, KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local set = call('SET', lock, id, 'NX', 'PX', ttl)
+local h = call('HMGET', record, 'token', 'line', 'bar', 'kept', '~' .. id)
+local last_token, has_queue, tombstones, kept_until, was_broken = h[1], h[2], h[3], h[4], h[5]
+if set then
+  local tombstoned = tombstones and string.find(tombstones, id, 1, true)
+  if was_broken or tombstoned or has_queue then
+    call('DEL', lock)
+    return {was_broken and BROKEN or tombstoned and TOMBSTONED or USE_QUEUE}
+  end
+  local t = call('TIME')
+  local now = t[1] * 1000000 + t[2]
+  local token = now
+  if last_token and last_token + 1 > now then token = last_token + 1 end
+  call('HSET', record, 'id', id, 'token', token, 'owner', ARGV[3], 'meta', ARGV[4], 'ttl', ttl, 'flags', ARGV[5])
+  if ARGV[7] then call('HSET', record, 'ballot', ARGV[7]) end
+  local needed = now + (ttl + ARGV[6]) * 1000
+  if not kept_until or kept_until + 0 < needed then
+    local kept = needed + 3600000000
+    call('HSET', record, 'kept', kept)
+    call('PEXPIREAT', record, string.format('%.0f', kept / 1000))
+  end
+  return token
+end
+
+-- The key exists already.
+--- include shared/foreign.lua
+local value = redis.pcall('GETRANGE', lock, 0, 1023)
+local s = call('HMGET', record, 'id', 'flags', 'owner', 'meta', 'ttl')
+if value == id then
+  local flags = s[2] or ''
+  if s[1] ~= id or string.find(flags, 'c', 1, true) then return {USE_QUEUE} end
+  if string.find(flags, 'b', 1, true) then return {BROKEN} end
+  call('PEXPIRE', lock, ttl)
+  call('PEXPIRE', record, ttl + ARGV[6] + 3600000)
+  call('HDEL', record, 'kept')
+  if ARGV[7] and ARGV[7] + 0 > (tonumber(call('HGET', record, 'ballot')) or 0) then call('HSET', record, 'ballot', ARGV[7]) end
+  return {GRANTED, tonumber(last_token), flags}
+end
+if has_queue then return {USE_QUEUE} end
+local left = call('PTTL', lock)
+if type(value) == 'string' and s[1] == value then
+  return {HELD, left, 0, 0, {value, last_token, s[3], s[4], s[5], last_token, s[2], '1', left}}
+end
+if type(value) == 'string' and value == call('HGET', record, 'mark') then return {USE_QUEUE} end
+local what, digest = describe_foreign(lock)
+return {HELD, left, 0, 0, {digest, '', what, '', '', '', 'f', '1', left}}

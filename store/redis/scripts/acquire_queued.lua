@@ -1,0 +1,138 @@
+-- The script of a claim that wants to be granted on a lock with a queue: it comes for the first time, confirms its promotion, or waits
+-- and shows that it is alive.
+--
+-- KEYS  as in shared/state.lua
+-- ARGV  1-5 as in shared/state.lua  6 claim id  7 kind  8 limit  9 weight  10 TTL in ms  11 owner  12 note  13 flags
+--       14 '1': wait in the queue  15 session of the claim's client
+--
+-- Replies with the token of a grant; {HELD, ms left, waiting claims, 0, holders...}; {BROKEN}; {WAITING, ms left, place in the queue,
+-- 1 during a roll call, holders...}; {MISMATCH, kind, limit}; {FULL, count, of what}; {TOMBSTONED}: the claim was released before this
+-- request arrived
+--- include shared/state.lua
+local HELD, BROKEN, WAITING, MISMATCH, FULL, TOMBSTONED = 0, 2, 3, 4, 5, 7
+local me, mykind, mylimit, weight, ttl = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local owner, meta, myflags, queue, session = ARGV[11], ARGV[12], ARGV[13], ARGV[14] == '1', ARGV[15]
+
+-- The short way, for a quiet lock: confirm, take a free lock, or come to wait.
+if quiet and mykind == 'mutex' and not is_tombstoned(me) and not was_broken then
+  local mytoken = math.max(token + 1, now)
+  if value == me and id == me and flags == 'c' then -- it was promoted
+    call('PEXPIRE', LOCK, ttl)
+    call('HSET', RECORD, 'token', text(mytoken), 'flags', myflags)
+    call('HDEL', CLAIMS, me)
+    return mytoken
+  end
+  if not value and not has_queue and not has_flag(flags, 'c') then
+    call('SET', LOCK, me, 'PX', ttl)
+    call('HSET', RECORD, 'id', me, 'token', text(mytoken), 'flags', myflags, 'owner', owner, 'meta', meta, 'ttl', text(ttl))
+    return mytoken
+  end
+  local waiters = has_queue and call('ZCARD', QUEUE) or 0
+  if value and value == id and value ~= me and queue and waiters < MAX_WAITERS and call('ZADD', QUEUE, 'NX', next_score(), me) == 1 then
+    call('HSET', CLAIMS, me, cjson.encode({w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), flags = myflags,
+      state = 'waiting', session = session}))
+    if waiters == 0 then
+      call('HSET', RECORD, 'line', '1')
+      for _, key in ipairs({CLAIMS, QUEUE}) do call('PEXPIREAT', key, text(kept_until / 1000 - DAY)) end
+    end
+    local left, o = call('PTTL', LOCK), call('HMGET', RECORD, 'owner', 'meta', 'ttl')
+    return {WAITING, left, waiters + 1, 0,
+      {id, has_flag(flags, 'c') and '' or stored[2], o[1], o[2], o[3], stored[2], flags, '1', left}}
+  end
+end
+
+-- The long way, for all else.
+--- include shared/notes.lua
+--- include shared/foreign.lua
+--- include shared/queue.lua
+if was_broken then return {BROKEN} end
+local waits = is_queued(me)
+if waits then call('HSET', CLAIMS, '?' .. me, text(now)) end
+settle()
+promote_next()
+
+local function reply(...)
+  save()
+  return {...}
+end
+
+local function reply_token(granted)
+  save()
+  return granted
+end
+
+-- grant grants the claim with these flags: a promoted claim may have got flags since it came.
+local function grant(itsflags)
+  if mykind == 'mutex' then
+    if has_flag(flags, 'c') then call('HDEL', CLAIMS, me) end
+    id, flags, held, token = me, itsflags, 'mutex', math.max(token + 1, now)
+    call('SET', LOCK, me, 'PX', ttl)
+    call('HSET', RECORD, 'id', me, 'token', text(token), 'flags', flags, 'owner', owner, 'meta', meta, 'ttl', text(ttl))
+  else
+    draw_token()
+    set_mark()
+    write_claim(me, {w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), token = text(token), flags = itsflags,
+      state = 'granted'})
+    call('ZADD', HOLDERS, text(now + ttl * 1000), me)
+  end
+  freed = false
+  return reply_token(token)
+end
+
+-- set_kind makes the lock one of this kind and limit.
+local function set_kind(newkind, newlimit)
+  kind, limit = newkind, newlimit
+  if queue_state[1] ~= kind or queue_state[2] ~= text(limit) then call('HSET', RECORD, 'kind', kind, 'limit', text(limit)) end
+  queue_state[1], queue_state[2] = kind, text(limit)
+end
+
+local function refuse(code, second)
+  local a = {code, time_left(), second, roll_call_end and roll_call_end > now and 1 or 0}
+  for _, s in ipairs(describe_holders()) do a[#a + 1] = s end
+  save()
+  return a
+end
+
+if held == 'mutex' and id == me then
+  if has_flag(flags, 'b') then return reply(BROKEN) end
+  if has_flag(flags, 'c') then return grant((string.gsub(flags, 'c', ''))) end
+  call('PEXPIRE', LOCK, ttl)
+  return reply_token(token)
+end
+if held == 'shared' and call('ZSCORE', HOLDERS, me) then
+  local c = read_claim(me)
+  if has_flag(c.flags or '', 'b') then return reply(BROKEN) end
+  if c.state == 'called' then return grant(c.flags) end
+  call('ZADD', HOLDERS, text(now + ttl * 1000), me)
+  return reply_token(tonumber(c.token))
+end
+local place = waits and waiters > 0 and call('ZRANK', QUEUE, me)
+if place then return refuse(WAITING, place + 1) end
+
+if is_tombstoned(me) then return reply(TOMBSTONED) end
+if held == 'mutex' or held == 'shared' or waiters > 0 then
+  if kind ~= mykind or limit ~= mylimit then return reply(MISMATCH, kind, limit) end
+end
+local fits = waiters == 0 and (held == 'none' or held == 'shared' and mykind ~= 'mutex' and held_weight + weight <= limit)
+if fits then
+  if held == 'shared' and call('ZCARD', HOLDERS) >= MAX_HOLDERS then return reply(FULL, MAX_HOLDERS, 'hold it') end
+  set_kind(mykind, mylimit)
+  if kind ~= 'mutex' then set_mark() end
+  held_weight = held_weight + weight
+  return grant(myflags)
+end
+if not queue then return refuse(HELD, waiters) end
+if waiters >= MAX_WAITERS then
+  trim_queue()
+  if waiters >= MAX_WAITERS then return reply(FULL, MAX_WAITERS, 'wait for it') end
+end
+if waiters == 0 then
+  if held == 'foreign' then kind, limit = mykind, mylimit end
+  set_kind(kind, limit)
+  keys_added = true
+end
+call('ZADD', QUEUE, next_score(), me)
+write_claim(me, {w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), flags = myflags, state = 'waiting',
+  session = session})
+waiters = waiters + 1
+return refuse(WAITING, waiters)

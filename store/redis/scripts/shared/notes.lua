@@ -1,0 +1,43 @@
+-- Gives: clear_notes, add_note.
+--
+-- When an operator ends a claim, a note of it is kept, so that the claim's client learns of it whenever it asks: by a renewal, by a
+-- release whose first reply was lost, or by a waiting claim that comes again. A note is the field '~' .. id of the record. Its value is
+-- the time until which it is needed, in server microseconds. The field 'notes' counts the notes, 'noted' is the latest of their times,
+-- and 'unsure' is the time until which notes are missing, since there were too many.
+local MAX_NOTES = 4096
+local NOTE_TIME = 600000 -- ms, added to the claim's TTL: by then its client has asked
+
+-- clear_notes removes the notes that are not needed any more, or all. It returns how many are left, and the latest time of the removed.
+local function clear_notes(record, now, all)
+  local removed, left, latest = {}, 0, 0
+  for _, field in ipairs(redis.call('HKEYS', record)) do
+    if string.sub(field, 1, 1) == '~' then
+      local expires = tonumber(redis.call('HGET', record, field)) or 0
+      if all or expires < now then
+        removed[#removed + 1] = field
+        latest = math.max(latest, expires)
+      else
+        left = left + 1
+      end
+    end
+  end
+  for i = 1, #removed, 1000 do redis.call('HDEL', record, unpack(removed, i, math.min(i + 999, #removed))) end
+  return left, latest
+end
+
+-- add_note notes that a claim of this TTL was ended. It looks for expired notes each time their number has doubled.
+local function add_note(record, id, ttl, now)
+  local h = redis.call('HMGET', record, 'notes', 'noted')
+  local count, latest = tonumber(h[1]) or 0, tonumber(h[2]) or 0
+  local full = 64
+  while full < count do full = full * 2 end
+  if count == full then count = clear_notes(record, now) end
+  if count >= MAX_NOTES then
+    local _, missing = clear_notes(record, now, true)
+    count = 0
+    redis.call('HSET', record, 'unsure', string.format('%.0f', missing))
+  end
+  local expires = now + ((tonumber(ttl) or 0) + NOTE_TIME) * 1000
+  redis.call('HSET', record, '~' .. id, string.format('%.0f', expires), 'notes', count + 1,
+    'noted', string.format('%.0f', math.max(latest, expires)))
+end
