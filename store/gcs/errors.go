@@ -14,14 +14,15 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// explainError gives a refusal the form that the engine knows, and hears its date. What it does not know stays as it is: the
-// engine looks then, and tries again.
+// explainError translates an error into the driver's terms, and learns the clock from its Date. An error that it does
+// not know stays as it is: then the engine reads, and tries again.
 func (t *table) explainError(err error, needs string, from driver.Instant) error {
 	var refusal *googleapi.Error
 	var noToken *auth.Error
 	switch {
 	case errors.As(err, &noToken) && noToken.Response != nil && noToken.Response.StatusCode < 500 && !noToken.Temporary():
-		return fmt.Errorf("%w: no access token is given for these credentials; were they deleted, or disabled? (%w)", driver.ErrDenied, err)
+		return fmt.Errorf("%w: no access token is given for these credentials; were they deleted, or disabled? (%w)",
+			driver.ErrDenied, err)
 	case !errors.As(err, &refusal) && isUnsent(err):
 		return fmt.Errorf("%w: %v", record.ErrUnsent, err)
 	case !errors.As(err, &refusal):
@@ -43,8 +44,8 @@ func (t *table) explainError(err error, needs string, from driver.Instant) error
 		return fmt.Errorf("%w: the credentials are missing or not valid: %s", driver.ErrDenied, says)
 	case http.StatusForbidden:
 		if isRetained(refusal) {
-			return fmt.Errorf("%w: a retention policy of the bucket %s, or a hold, keeps its objects, and those of locks must be replaced "+
-				"and removed: use a bucket without: %s", driver.ErrDenied, t.bucketName, says)
+			return fmt.Errorf("%w: a retention policy of the bucket %s, or a hold, keeps its objects; locks need objects "+
+				"that can be replaced and removed: use a bucket without: %s", driver.ErrDenied, t.bucketName, says)
 		}
 		if !isRateLimited(refusal) {
 			return fmt.Errorf("%w: the bucket %s wants the permission %s: %s", driver.ErrDenied, t.bucketName, needs, says)
@@ -55,13 +56,13 @@ func (t *table) explainError(err error, needs string, from driver.Instant) error
 	return err
 }
 
-// isUnsent reports whether a request has certainly not been sent, since there was no connection to send it by.
+// isUnsent reports whether a request was certainly not sent, because no connection could be made.
 func isUnsent(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// isRetained reports whether a 403 is about an object that may not be replaced or removed by anybody.
+// isRetained reports whether a 403 means that nobody may replace or remove the object.
 func isRetained(e *googleapi.Error) bool {
 	for _, item := range e.Errors {
 		if item.Reason == "retentionPolicyNotMet" || item.Reason == "objectUnderActiveHold" {
@@ -71,7 +72,7 @@ func isRetained(e *googleapi.Error) bool {
 	return false
 }
 
-// isRateLimited reports whether a 403 is about how much was asked, and not about who asked.
+// isRateLimited reports whether a 403 means that there were too many requests, and not that a permission is missing.
 func isRateLimited(e *googleapi.Error) bool {
 	for _, item := range e.Errors {
 		if strings.Contains(item.Reason, "imitExceeded") || item.Reason == "quotaExceeded" {

@@ -18,37 +18,39 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// Layout is how a lock stands in the bucket.
+// Layout is how a lock is stored in the bucket.
 type Layout string
 
-// The layouts. All but LayoutRecord are those of other clients, who exclude us and are excluded by us on the same object;
-// they carry the plain mutex and the election only. The lock is held as long as its object exists: we remove it by its
-// generation, and keep our own record in its custom metadata, under "holdfast". A foreign holder hears of nothing, so it
-// can be broken by force only. As nothing is left of a free lock, the token of a grant is the time at which the service
-// has created the object, which it tells to a millisecond.
+// All layouts but LayoutRecord are those of other lock clients. Their clients and ours exclude each other, by the same
+// object. These layouts support the plain mutex and the election only.
+//
+// In them a lock is held while its object exists. We remove the object on a precondition on its generation, and keep
+// our own record in its custom metadata, under "holdfast". A foreign holder cannot be notified, so it can be broken by
+// force only. Nothing remains of a free lock. Therefore the token of a grant is the time at which the service created
+// the object, to a millisecond.
 const (
-	// LayoutRecord is our own, and the default.
+	// LayoutRecord is Holdfast's own layout, and the default.
 	LayoutRecord Layout = "record"
-	// LayoutGCSLock is that of gcslock in Go and shell, its Python, TypeScript and Ruby kin, and Terraform: the object's
-	// existence is all. They know no TTL: what a crashed process of theirs has left blocks until Options.ForeignAge, and
-	// what one of ours has left blocks them until the next of ours comes by. The package gcslock of PyPI is not of their kind:
-	// it takes over every object that does not bear an end of its own making.
+	// LayoutGCSLock is the layout of gcslock in Go and in shell, of similar clients in Python, TypeScript and Ruby,
+	// and of Terraform: only the existence of the object counts. They know no TTL. What a crashed process of theirs
+	// leaves blocks until Options.ForeignAge. What one of ours leaves blocks them until the next client of ours comes.
+	// The package gcslock of PyPI is different: it takes over every object without an expiry of its own making.
 	LayoutGCSLock Layout = "gcslock"
-	// LayoutVault is that of Vault's high availability: metadata "lock" with an identity and a time. A Vault counts as
-	// silent 15 s after its last write, by the store's clock. It judges us by its own, which should be right.
+	// LayoutVault is the layout of Vault's high availability: metadata "lock" with an identity and a time. A Vault
+	// has expired 15 s after its last write, by the store's clock. It judges us by its own clock, which must be right.
 	LayoutVault Layout = "vault"
 )
 
 const (
 	recordKey       = "holdfast"
-	tokenKey        = "holdfast-token" // there while the token is the time of the object's creation, and does not stand in our record
+	tokenKey        = "holdfast-token" // exists while the token is the object's creation time, and not in our record
 	vaultKey        = "lock"
 	vaultTTL        = 15 * time.Second
 	foreignIDPrefix = "foreign-"
 	noEndTTL        = 100 * 365 * 24 * time.Hour
-	maxMeta         = 256 // bytes, since custom metadata are 8 KiB at the most
+	maxMeta         = 256 // bytes: custom metadata are limited to 8 KiB
 	maxWriteTime    = 10 * time.Second
-	minCreateTime   = 10 * time.Millisecond // a service that answers sooner could be asked for two grants in one millisecond
+	minCreateTime   = 10 * time.Millisecond // a faster service could create an object twice in one millisecond
 )
 
 // vaultLock is what Vault keeps in an object's metadata.
@@ -59,14 +61,15 @@ type vaultLock struct {
 	Timestamp time.Time `json:"timestamp"`
 }
 
-// foreignTable is a bucket as a record.Table in which a record with a claim is an object, and one without is none.
+// foreignTable is a bucket as a record.Table for the foreign layouts: a record with a claim is an object, and a record
+// without a claim is no object.
 type foreignTable struct {
 	*table
 	layout     Layout
 	foreignAge time.Duration
 
 	mu              sync.Mutex
-	abandonedWrites map[string][]chan struct{} // by name: writes whose callers have gone; each is closed when it is over
+	abandonedWrites map[string][]chan struct{} // by name: writes whose callers have gone; each is closed at its end
 	writes          sync.WaitGroup
 }
 
@@ -77,11 +80,11 @@ func (t *foreignTable) Info() driver.Info {
 	return i
 }
 
-// ReleasesWithoutTrace and SweptByStore: see record.Forgetful and record.Swept. There are no idle records to be looked for.
+// ReleasesWithoutTrace and ExpiresIdleRecords implement optional interfaces of engine/record: there are no idle records.
 func (t *foreignTable) ReleasesWithoutTrace() {}
 func (t *foreignTable) ExpiresIdleRecords()   {}
 
-// Load is one look at the object's metadata.
+// Load is one read of the object's metadata.
 func (t *foreignTable) Load(ctx context.Context, name string) (record.Row, error) {
 	if err := errors.Join(t.awaitWrites(ctx, name), t.refreshClock(ctx)); err != nil {
 		return record.Row{}, err
@@ -117,7 +120,7 @@ func (t *foreignTable) Load(ctx context.Context, name string) (record.Row, error
 // creationToken is the token of a grant that created an object.
 func creationToken(created time.Time) int64 { return created.UnixMilli() * 1000 }
 
-// foreignRecord is the record of an object that another client has made.
+// foreignRecord makes a record for an object that another client has created.
 func (t *foreignTable) foreignRecord(attrs *storage.ObjectAttrs) *record.Record {
 	c := record.Claim{ID: fmt.Sprint(foreignIDPrefix, attrs.Generation), Owner: "a foreign client", Weight: 1, TTL: noEndTTL,
 		State: record.Granted, Token: 1, Beat: attrs.Generation, Since: attrs.Updated.UnixMicro()}
@@ -138,7 +141,7 @@ func truncateOwner(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), driver.MaxOwner)], "")
 }
 
-// Swap is one write, or one deletion.
+// Swap is one write, or one removal if the record has no claim.
 func (t *foreignTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	rec, err := record.Decode(row.Name, row.Data)
 	switch {
@@ -165,14 +168,16 @@ func (t *foreignTable) Swap(ctx context.Context, row record.Row) (record.Row, er
 	if err == nil && fresh {
 		row.Token = creationToken(written)
 		if t.clock.Clock.Since(from) < minCreateTime {
-			time.Sleep(time.Millisecond) // so that the lock is not created anew at the same time
+			time.Sleep(time.Millisecond) // the object must not be created again in the same millisecond
 		}
 	}
 	return row, err
 }
 
-// makeContent is what an object looks like that stands for a claim.
-func (t *foreignTable) makeContent(row record.Row, c *record.Claim, kept map[string]string, fresh bool) (objectContent, error) {
+// makeContent makes the object that represents a claim.
+func (t *foreignTable) makeContent(
+	row record.Row, c *record.Claim, kept map[string]string, fresh bool,
+) (objectContent, error) {
 	meta := maps.Clone(kept)
 	if meta == nil {
 		meta = map[string]string{}
@@ -190,9 +195,11 @@ func (t *foreignTable) makeContent(row record.Row, c *record.Claim, kept map[str
 	return objectContent{contentType: "application/octet-stream", metadata: meta, foreignMetadata: kept}, err
 }
 
-// writeDetached writes, and goes on when its caller gives up: nothing is left of a lock that is free, so a write that is on its
-// way could not be barred. Whoever looks at the lock next waits for its answer.
-func (t *foreignTable) writeDetached(ctx context.Context, row record.Row, c objectContent) (record.Row, time.Time, error) {
+// writeDetached writes an object. The write continues when its caller gives up. Nothing remains of a free lock by
+// which a late write could be refused, so the next call that reads the lock waits for this write: see awaitWrites.
+func (t *foreignTable) writeDetached(
+	ctx context.Context, row record.Row, c objectContent,
+) (record.Row, time.Time, error) {
 	type answer struct {
 		row     record.Row
 		written time.Time
@@ -227,7 +234,7 @@ func (t *foreignTable) writeDetached(ctx context.Context, row record.Row, c obje
 	}
 }
 
-// awaitWrites waits for the writes whose callers have gone.
+// awaitWrites waits for the writes to a lock whose callers have gone.
 func (t *foreignTable) awaitWrites(ctx context.Context, name string) error {
 	for {
 		t.mu.Lock()
@@ -252,7 +259,7 @@ func (t *foreignTable) awaitWrites(ctx context.Context, name string) error {
 	}
 }
 
-// List gives what Load gives for each object.
+// List returns for each object what Load returns.
 func (t *foreignTable) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return t.listRows(ctx, prefix, "", t.Load)
 }

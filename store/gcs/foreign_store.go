@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// foreignStore is a store in a foreign layout: it refuses all but the plain mutex, and shows who is foreign.
+// foreignStore is a store in a foreign layout. It refuses everything but the plain mutex, and marks foreign holders.
 type foreignStore struct {
 	driver.Store
 	layout Layout
@@ -25,7 +25,8 @@ func (s *foreignStore) Info() driver.Info {
 
 func (s *foreignStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if c.Kind != driver.KindMutex || c.Fair {
-		return driver.Grant{}, fmt.Errorf("%w: the layout %s carries a mutex without a line only", driver.ErrUnsupported, s.layout)
+		return driver.Grant{}, fmt.Errorf("%w: the layout %s carries a mutex without a queue only",
+			driver.ErrUnsupported, s.layout)
 	}
 	g, err := s.Store.Acquire(ctx, c)
 	var held *driver.HeldError

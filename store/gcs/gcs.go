@@ -1,39 +1,42 @@
-// Package gcs keeps locks in a bucket of Google Cloud Storage: an object a lock, replaced under a precondition on its
-// generation. There is no server to run, and a lock costs a request.
+// Package gcs keeps locks in a bucket of Google Cloud Storage: one object per lock, which is replaced on a
+// precondition on its generation. There is no server to run.
 //
 //	import _ "github.com/holdfast-go/holdfast/store/gcs"
 //
 //	client, err := holdfast.Open(ctx, "gcs://my-bucket/locks/", nil)
 //
-// Programs that have a client of their own hand that in:
+// A program that has a client of its own passes that:
 //
 //	store, err := gcs.New(ctx, storageClient, "my-bucket", &gcs.Options{Prefix: "locks/"})
 //	client, err := holdfast.New(store, nil)
 //
 // # Layout
 //
-// The lock NAME is the object PREFIX and NAME, a JSON text that people can read. It stays when the lock is free, for its
-// token, and is removed after ten idle minutes by whoever comes by. Custom metadata that others put on the object is
-// kept. Only line ends in a name are escaped, and the names that the service does not take. Other layouts are those of
-// clients that are in use already: see [Layout].
+// The lock NAME is the object whose name is PREFIX and NAME. It contains JSON that people can read. The
+// object stays when the lock is free, for its token. Any client that lists or waits removes it after ten idle
+// minutes. Custom metadata that other programs put on the object is kept. Only line ends in a name are
+// escaped, and the names that the service does not accept. The other layouts are those of other lock
+// clients: see [Layout].
 //
 // # Time
 //
-// Silent holders are judged by the store's clock, as its replies tell it: the Date of refusals, to a second, and the time
-// of our own writes, to a millisecond. No client's clock is asked for the time of day.
+// The store's clock decides when a claim has expired. Replies tell it: refusals by their Date, to a second,
+// and our own writes by the object's times, to a millisecond. No client's time of day is used.
 //
 // # Writes
 //
-// The service takes one write a second to one object, on average. A renewal, a release and a claim whose turn has come are
-// written at once; a claim that comes, and can wait, leaves Options.Pace after the last write that it knows of, and comes then
-// unless others have come or gone meanwhile. What the service refuses all the same is tried again, slower and slower. Whoever
-// stands in a fair line, and each holder, writes three times in its TTL: for eight of each choose a TTL of a minute or more.
+// The service accepts one write per second to one object, on average. A renewal, a release, and a claim that
+// was promoted are written at once. A new claim that can wait stays away from the lock until
+// Options.WriteInterval after the last write that it knows of, and is written then, unless other claims have
+// come or gone meanwhile. A write that the service refuses because there are too many is sent again, at
+// growing intervals. Each holder, and each waiter in a fair queue, writes three times in its TTL. With eight of
+// each, choose a TTL of a minute or more.
 //
 // # Permissions
 //
-// storage.objects.get, create, delete (which overwriting needs) and list (without which the service does not tell an
-// absent object from a forbidden one): the role Storage Object User. A rule of the bucket's lifecycle, a retention policy
-// or a hold must not touch the locks.
+// storage.objects.get, create, delete (which replacing needs) and list (without it the service does not tell
+// an absent object from a forbidden one): the role Storage Object User. Lifecycle rules, retention policies
+// and holds must not affect the locks.
 package gcs
 
 import (
@@ -47,47 +50,54 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// Options are how a store uses a bucket. The zero value, and nil, are fine.
+// Options are the settings of a store. The zero value and nil mean the defaults.
 type Options struct {
-	// Prefix starts the names of all objects, as it is: "locks/" makes locks/NAME. At most 256 bytes.
+	// Prefix is put before the names of all objects as it is: "locks/" makes locks/NAME. At most 256 bytes.
 	Prefix string
-	// Layout is how a lock stands in the bucket. Default: LayoutRecord. All users of a lock must agree on it.
+	// Layout is how a lock is stored in the bucket. All users of a lock must use the same one. Default:
+	// LayoutRecord.
 	Layout Layout
-	// ForeignAge is for LayoutGCSLock: how old the object of a foreign client may be, by the store's clock, before it is
-	// taken for one that a dead process has left. Longer than any of them ever holds a lock: they do not renew. 0: as old as
-	// it likes.
+	// ForeignAge is for LayoutGCSLock. An object of a foreign client that is older, by the store's clock, counts
+	// as left by a dead process. Foreign clients do not renew, so it must be longer than any of them ever holds
+	// a lock. Default: such an object never expires.
 	ForeignAge time.Duration
-	// WriteInterval is how long a claim that comes, and can wait, stays away from a lock after its last write. Default 2 s, since
-	// holding a lock once takes two writes, and the service wants a second between writes to one object. Less for an
-	// emulator, or where locks are contended seldom; the least TTL falls with it. Negative: none.
+	// WriteInterval is how long a new claim that can wait stays away from a lock after its last write. The
+	// default is 2 s: to take and to release a lock are two writes, and the service wants a second between
+	// writes to one object. Use less for an emulator, or where locks are rarely contended; then the minimal TTL
+	// is smaller, too. A negative value means no interval. In the URL, where it is write-interval, 0 means none.
 	WriteInterval time.Duration
-	// Clock is for tests. Default: the machine's.
+	// Clock is the client's clock, which tests replace. Default: driver.SystemClock.
 	Clock driver.Clock
 }
 
-// New makes a store of a bucket and a client, which stays the caller's: Close leaves it open. The client speaks HTTP, and
-// reads by XML, as storage.NewClient makes it. New makes one request, bounded by ctx, by which it hears the store's clock.
-// The error Is ErrDenied if there is no such bucket, or no right to read in it.
+// New makes a store that keeps locks in a bucket. The client stays the caller's: Close does not close it. It must use
+// HTTP and read by XML, as a client from storage.NewClient does.
+//
+// New sends one request, bounded by ctx, from which it learns the store's clock. The error Is ErrDenied if the bucket
+// does not exist or may not be read.
 func New(ctx context.Context, client *storage.Client, bucket string, opts *Options) (driver.Store, error) {
 	return newStore(ctx, client, bucket, opts, func() error { return nil })
 }
 
-// newStore takes over how to close the client.
-func newStore(ctx context.Context, client *storage.Client, bucket string, opts *Options, closer func() error) (driver.Store, error) {
+// newStore is New for a client that may belong to the store: Close calls closeClient.
+func newStore(
+	ctx context.Context, client *storage.Client, bucket string, opts *Options, closeClient func() error,
+) (driver.Store, error) {
 	t, err := newTable(ctx, client, bucket, opts)
 	if err != nil {
 		return nil, err
 	}
-	t.closeClient = closer
+	t.closeClient = closeClient
 	if opts == nil || opts.Layout == "" || opts.Layout == LayoutRecord {
 		return record.New(t), nil
 	}
-	e := &foreignTable{table: t, layout: opts.Layout, foreignAge: opts.ForeignAge, abandonedWrites: map[string][]chan struct{}{}}
+	e := &foreignTable{table: t, layout: opts.Layout, foreignAge: opts.ForeignAge,
+		abandonedWrites: map[string][]chan struct{}{}}
 	return &foreignStore{record.New(e), opts.Layout}, nil
 }
 
-// NewTable gives bare records, for what is built on records but is no lock. It is opened like New, and needs a Prefix that
-// no store has.
+// NewTable gives access to bare records, for data that is built on records but is no lock. It is opened like New. Use a
+// Prefix that no store of locks has.
 func NewTable(ctx context.Context, client *storage.Client, bucket string, opts *Options) (record.Table, error) {
 	return newTable(ctx, client, bucket, opts)
 }
@@ -108,7 +118,8 @@ func newTable(ctx context.Context, client *storage.Client, bucket string, opts *
 	switch o.Layout {
 	case "", LayoutRecord, LayoutGCSLock, LayoutVault:
 	default:
-		return nil, fmt.Errorf("%w: the layout %q; known are %s, %s and %s", driver.ErrInvalid, o.Layout, LayoutRecord, LayoutGCSLock, LayoutVault)
+		return nil, fmt.Errorf("%w: the layout %q; known are %s, %s and %s",
+			driver.ErrInvalid, o.Layout, LayoutRecord, LayoutGCSLock, LayoutVault)
 	}
 	if o.ForeignAge < 0 || o.ForeignAge > 0 && o.Layout != LayoutGCSLock {
 		return nil, fmt.Errorf("%w: a foreign age is for the layout %s, and not negative", driver.ErrInvalid, LayoutGCSLock)
@@ -120,9 +131,10 @@ func newTable(ctx context.Context, client *storage.Client, bucket string, opts *
 		o.Clock = driver.SystemClock
 	}
 	t := &table{
-		// A request is made once: one that the client repeats by itself would be refused for what it did the first time.
+		// The SDK must not send a request again: the second would be refused because of the effect of the first.
 		bucket:     client.Bucket(bucket).Retryer(storage.WithPolicy(storage.RetryNever)),
-		bucketName: bucket, prefix: o.Prefix, writeInterval: max(o.WriteInterval, 0), clock: record.ServerClock{Clock: o.Clock},
+		bucketName: bucket, prefix: o.Prefix, writeInterval: max(o.WriteInterval, 0),
+		clock:       record.ServerClock{Clock: o.Clock},
 		closeClient: func() error { return nil },
 	}
 	t.life, t.end = context.WithCancel(context.Background())

@@ -2,7 +2,7 @@ package gcs
 
 import "strings"
 
-// escapeChar, a control character that the service takes, escapes the few that it does not.
+// escapeChar is a control character that the service accepts. It escapes the few characters that the service refuses.
 const escapeChar = '\x10'
 
 var (
@@ -10,9 +10,9 @@ var (
 	unescaper = strings.NewReplacer("\x10\x10", "\x10", "\x10n", "\n", "\x10r", "\r", "\x10.", ".")
 )
 
-// encodeName gives the part of an object's name that stands for a lock's: the name itself, but for line ends, and a few names
-// that the service refuses. So 512 bytes become 1024 at the very most, which the service allows with a prefix only if few
-// of them are line ends.
+// encodeName turns a lock's name into an object's name. They are equal, except for line ends and a few names that the
+// service refuses. So 512 bytes become 1,024 at most. The service accepts those with a prefix only if few of them are
+// line ends.
 func encodeName(name string) string {
 	text := escaper.Replace(name)
 	if name == "." || name == ".." || strings.HasPrefix(name, ".well-known/acme-challenge/") {
@@ -21,13 +21,13 @@ func encodeName(name string) string {
 	return text
 }
 
-// decodeName is the other way; false for what no encode has made.
+// decodeName reverses encodeName. It reports false for a name that encodeName cannot have made.
 func decodeName(encoded string) (string, bool) {
 	name := unescaper.Replace(encoded)
 	return name, name != "" && encodeName(name) == encoded
 }
 
-// listPrefix is what the encoded forms of all names begin with that begin with prefix.
+// listPrefix returns what all names with that prefix begin with when they are encoded.
 func listPrefix(prefix string) string {
 	if strings.HasPrefix(prefix, ".") {
 		return ""

@@ -21,10 +21,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/bound"
 )
 
-// table is a bucket as a record.Table: an object a record. Its version is the object's generation and metageneration, and
-// what metadata others have put on it, so that a swap, which replaces all of that, can put it back.
+// table is a bucket as a record.Table: one object per record. A row's version is the object's generation and
+// metageneration, and the metadata that other programs have put on it: a write replaces the metadata, and so must
+// contain what is to stay.
 type table struct {
-	closeClient   func() error // closes the client, if it is the store's own
+	closeClient   func() error // closes the client, if it belongs to the store
 	bucket        *storage.BucketHandle
 	bucketName    string
 	prefix        string
@@ -34,16 +35,16 @@ type table struct {
 	end           context.CancelFunc
 }
 
-// clockObject is never written: a look at it is refused, and the refusal has a date.
+// clockObject never exists: a read of it is refused, and the refusal has a Date.
 const clockObject = "\x10holdfast-clock"
 
-// tokenGap is beyond what the estimates of two clients can differ.
+// tokenGap is more than the estimates of the service's clock of two clients can differ.
 const tokenGap = 2 * time.Second
 
-// minTTL leaves a second between renewals, which is what the service wants.
+// minTTL leaves a second between renewals, as the service wants it.
 const minTTL = 3 * time.Second
 
-// Info promises what the service does: it is strongly consistent, and what it has acknowledged is kept.
+// Info promises what the service promises: it is strongly consistent, and keeps what it has confirmed.
 func (t *table) Info() driver.Info {
 	return driver.Info{
 		Store:       "gcs://" + t.bucketName + "/" + t.prefix,
@@ -60,18 +61,18 @@ func (t *table) Info() driver.Info {
 
 func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 
-// ClockBounds and Stale: see record.Bounded and record.Aging.
+// ClockBounds and ClockIsStale implement optional interfaces of engine/record.
 func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
 func (t *table) ClockIsStale() bool               { return t.clock.ClockIsStale() }
 
-// addReplyDate takes in a reply's Date, if it has one that does not come from a cache.
+// addReplyDate passes a reply's Date to the clock, unless the reply comes from a cache.
 func (t *table) addReplyDate(h http.Header, from driver.Instant) {
 	if date, err := http.ParseTime(h.Get("Date")); err == nil && h.Get("Age") == "" {
 		t.clock.AddDate(date, from, t.clock.Clock.Now())
 	}
 }
 
-// Keys are URLs.
+// Keys names the object of a lock as a URL, for people.
 func (t *table) Keys(name string) []string {
 	return []string{"gs://" + t.bucketName + "/" + t.prefix + encodeName(name)}
 }
@@ -80,10 +81,11 @@ func (t *table) objectHandle(name string) *storage.ObjectHandle {
 	return t.bucket.Object(t.prefix + encodeName(name))
 }
 
-// requestTimeout is how long one request may take. A request that hangs is given up, and its outcome looked up by another.
+// requestTimeout is how long one request may take. After that another request finds out what became of it.
 const requestTimeout = 5 * time.Second
 
-// doRequest makes one request, which ends with the table. It hears the store's clock in a refusal.
+// doRequest sends one request, which ends when the table is closed. It learns the store's clock from a refusal. needs
+// names the permissions that the request needs, for the error if they are missing.
 func (t *table) doRequest(ctx context.Context, needs string, request func(context.Context) error) error {
 	if t.life.Err() != nil {
 		return driver.ErrClosed
@@ -104,7 +106,7 @@ func (t *table) doRequest(ctx context.Context, needs string, request func(contex
 	return t.explainError(err, needs, from)
 }
 
-// readServerClock hears the store's clock, and whether there is such a bucket and a right to read in it.
+// readServerClock learns the store's clock, and checks that the bucket exists and can be read.
 func (t *table) readServerClock(ctx context.Context) error {
 	err := t.doRequest(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) error {
 		_, err := t.bucket.Object(t.prefix + clockObject).Attrs(ctx)
@@ -112,7 +114,8 @@ func (t *table) readServerClock(ctx context.Context) error {
 	})
 	switch {
 	case err == nil:
-		return fmt.Errorf("%w: the object %s%s in the bucket %s must not exist: remove it", driver.ErrCorrupt, t.prefix, clockObject, t.bucketName)
+		return fmt.Errorf("%w: the object %s%s in the bucket %s must not exist: remove it",
+			driver.ErrCorrupt, t.prefix, clockObject, t.bucketName)
 	case !errors.Is(err, storage.ErrObjectNotExist):
 		return err
 	case !t.clock.Known():
@@ -121,7 +124,7 @@ func (t *table) readServerClock(ctx context.Context) error {
 	return nil
 }
 
-// refreshClock asks for the clock when nothing was heard of it for a while.
+// refreshClock reads the clock if no reply has told it for a while.
 func (t *table) refreshClock(ctx context.Context) error {
 	if t.clock.ClockIsStale() {
 		return t.readServerClock(ctx)
@@ -129,7 +132,7 @@ func (t *table) refreshClock(ctx context.Context) error {
 	return nil
 }
 
-// Load is one read; one more where others have put metadata on the object, and once in a while one for the clock.
+// Load is one read. It needs one more if other programs have put metadata on the object, and sometimes one for the clock.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	if err := t.refreshClock(ctx); err != nil {
 		return record.Row{}, err
@@ -139,7 +142,7 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 		switch {
 		case errors.Is(err, storage.ErrObjectNotExist):
 			return record.Row{Name: name}, nil
-		case !errors.Is(err, record.ErrConflict): // it was replaced between two requests
+		case !errors.Is(err, record.ErrConflict): // a conflict: the object was replaced between two requests
 			return row, err
 		}
 	}
@@ -153,12 +156,14 @@ func (t *table) readObject(ctx context.Context, name string) (record.Row, error)
 			return err
 		}
 		defer r.Close()
-		if row.Data, err = io.ReadAll(io.LimitReader(r, record.MaxData+1)); err != nil { // it may be anything, and large
+		// The object may be of another program, and large.
+		if row.Data, err = io.ReadAll(io.LimitReader(r, record.MaxData+1)); err != nil {
 			return err
 		}
 		v := version{Generation: r.Attrs.Generation, Metageneration: r.Attrs.Metageneration}
-		if v.Metageneration > 1 || len(r.Metadata()) > 0 { // the reader does not tell upper from lower case
-			attrs, err := t.objectHandle(name).If(storage.Conditions{GenerationMatch: v.Generation, MetagenerationMatch: v.Metageneration}).Attrs(ctx)
+		if v.Metageneration > 1 || len(r.Metadata()) > 0 { // the reader loses the case of metadata keys
+			unchanged := storage.Conditions{GenerationMatch: v.Generation, MetagenerationMatch: v.Metageneration}
+			attrs, err := t.objectHandle(name).If(unchanged).Attrs(ctx)
 			if err != nil {
 				return err
 			}
@@ -176,20 +181,23 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	if err != nil {
 		return record.Row{}, err
 	}
-	row, _, err = t.writeObject(ctx, row, objectContent{data: row.Data, contentType: "application/json", metadata: v.Metadata, foreignMetadata: v.Metadata})
+	row, _, err = t.writeObject(ctx, row, objectContent{data: row.Data, contentType: "application/json",
+		metadata: v.Metadata, foreignMetadata: v.Metadata})
 	return row, err
 }
 
-// objectContent is what is written into an object.
+// objectContent is what a write puts into an object.
 type objectContent struct {
 	data            []byte
 	contentType     string
 	metadata        map[string]string
-	foreignMetadata map[string]string // those of the metadata that others have put there
+	foreignMetadata map[string]string // the part of metadata that other programs have put there
 }
 
-// writeObject puts an object in the place of the row's version, and tells when that was.
-func (t *table) writeObject(ctx context.Context, row record.Row, c objectContent) (now record.Row, written time.Time, err error) {
+// writeObject replaces the object of the row's version, and returns the time at which the service did.
+func (t *table) writeObject(
+	ctx context.Context, row record.Row, c objectContent,
+) (now record.Row, written time.Time, err error) {
 	_, cond, err := versionConditions(row.Version)
 	if err != nil {
 		return record.Row{}, written, err
@@ -197,7 +205,7 @@ func (t *table) writeObject(ctx context.Context, row record.Row, c objectContent
 	err = t.doRequest(ctx, "storage.objects.create and storage.objects.delete", func(ctx context.Context) error {
 		from := t.clock.Clock.Now()
 		w := t.objectHandle(row.Name).If(cond).NewWriter(ctx)
-		w.ChunkSize = 0 // in one request
+		w.ChunkSize = 0 // everything in one request
 		w.ContentType, w.CacheControl, w.Metadata = c.contentType, "no-store", c.metadata
 		w.CRC32C, w.SendCRC32C = crc32.Checksum(c.data, castagnoli), true
 		_, err := w.Write(c.data)
@@ -208,7 +216,8 @@ func (t *table) writeObject(ctx context.Context, row record.Row, c objectContent
 		if !a.Created.IsZero() {
 			t.clock.AddTimestamp(a.Created, time.Millisecond, from, t.clock.Clock.Now())
 		}
-		row.Version = version{Generation: a.Generation, Metageneration: a.Metageneration, Metadata: c.foreignMetadata}.String()
+		row.Version = version{Generation: a.Generation, Metageneration: a.Metageneration,
+			Metadata: c.foreignMetadata}.String()
 		written = a.Created
 		return nil
 	})
@@ -220,7 +229,7 @@ func (t *table) writeObject(ctx context.Context, row record.Row, c objectContent
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Delete is one request; one more if that is refused.
+// Delete is one request, and one more if it is refused.
 func (t *table) Delete(ctx context.Context, row record.Row) error {
 	if row.Version == "" {
 		return nil
@@ -234,7 +243,7 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 	return err
 }
 
-// removeObject deletes the object of the row's version. That there is none is a conflict.
+// removeObject removes the object of the row's version. It is a conflict if there is none.
 func (t *table) removeObject(ctx context.Context, row record.Row) error {
 	_, cond, err := versionConditions(row.Version)
 	if err != nil {
@@ -249,19 +258,19 @@ func (t *table) removeObject(ctx context.Context, row record.Row) error {
 	return err
 }
 
-// List is a listing, page by page, and a read for each object, some at a time.
+// List reads the names page by page, and some of the objects at a time.
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return t.listRows(ctx, prefix, "", t.Load)
 }
 
-// ListAfter is List from some name on, in the order of the objects' names.
+// ListAfter is List for the names after one, in the order of the objects' names.
 func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
 	return t.listRows(ctx, "", encodeName(after), t.Load)
 }
 
-func (t *table) listRows(ctx context.Context, prefix, after string, load func(context.Context, string) (record.Row, error)) iter.Seq2[record.Row, error] {
+func (t *table) listRows(ctx context.Context, prefix, after string, load loadFunc) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
-		if err := t.refreshClock(ctx); err != nil { // once, and not by all who read
+		if err := t.refreshClock(ctx); err != nil { // once here, and not in each Load
 			yield(record.Row{}, err)
 			return
 		}
@@ -283,7 +292,8 @@ func (t *table) listRows(ctx context.Context, prefix, after string, load func(co
 			var names []string
 			for _, attrs := range page {
 				object := strings.TrimPrefix(attrs.Name, t.prefix)
-				if name, ok := decodeName(object); ok && strings.HasPrefix(name, prefix) && object > after { // the offset is among what is listed
+				name, ok := decodeName(object)
+				if ok && strings.HasPrefix(name, prefix) && object > after { // the service lists the offset itself, too
 					names = append(names, name)
 				}
 			}
@@ -299,8 +309,11 @@ func (t *table) listRows(ctx context.Context, prefix, after string, load func(co
 	}
 }
 
-// loadAll loads rows at one time, and yields those that are there. It reports whether the listing goes on.
-func loadAll(ctx context.Context, names []string, load func(context.Context, string) (record.Row, error), yield func(record.Row, error) bool) bool {
+// loadFunc is the type of Load.
+type loadFunc func(context.Context, string) (record.Row, error)
+
+// loadAll loads rows at the same time, and yields those that exist. It reports whether the listing goes on.
+func loadAll(ctx context.Context, names []string, load loadFunc, yield func(record.Row, error) bool) bool {
 	rows, errs := make([]record.Row, len(names)), make([]error, len(names))
 	var loads sync.WaitGroup
 	for i, name := range names {
@@ -323,13 +336,13 @@ func loadAll(ctx context.Context, names []string, load func(context.Context, str
 	return true
 }
 
-// maxConcurrentReads is how many objects are read at one time for a listing.
+// maxConcurrentReads is how many objects a listing reads at a time.
 const maxConcurrentReads = 16
 
-// pageSize is how many objects the service lists in one reply.
+// pageSize is how many names the service returns in one reply.
 const pageSize = 1000
 
-// Close ends the calls under way. It leaves the client to whoever made it.
+// Close ends the calls that are running. It does not close a client of the caller's.
 func (t *table) Close() error {
 	t.end()
 	return t.closeClient()

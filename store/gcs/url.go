@@ -19,17 +19,18 @@ import (
 
 func init() { driver.Register("gcs", openURL) }
 
-// maxIdleConns is how many connections are kept for requests that fly together, such as a batch of renewals.
+// maxIdleConns is how many idle connections are kept for requests that are sent at the same time, such as renewals.
 const maxIdleConns = 64
 
-// openURL opens gcs://bucket[/prefix][?options]. The options:
+// openURL opens gcs://bucket[/prefix][?options]. The options, of which those of Holdfast are named like the fields of
+// Options:
 //
-//	credentials=FILE  a service account's key file; default: as Google's tools find them
-//	endpoint=URL      of an emulator or a private service, such as http://localhost:9000; default: Google's
-//	anonymous=true    asks without credentials, as an emulator wants it
-//	layout=NAME       record, gcslock or vault: see Layout
-//	foreign-age=24h   see Options.ForeignAge
-//	write-interval=2s           see Options.Pace; 0: none
+//	credentials=FILE   a service account's key file; default: as Google's tools find them
+//	endpoint=URL       an emulator or a private service, such as http://localhost:9000; default: Google's
+//	anonymous=true     sends no credentials, for an emulator
+//	layout=NAME        record, gcslock or vault: see Layout
+//	foreign-age=24h    see Options.ForeignAge
+//	write-interval=2s  see Options.WriteInterval; 0: none
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	p, err := readURL(u)
 	if err != nil {
@@ -38,9 +39,10 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	link := newTransport()
 	authorized, err := transport.NewTransport(ctx, link, p.credentials...)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", driver.ErrDenied, err) // nothing was asked for but credentials
+		return nil, fmt.Errorf("%w: %w", driver.ErrDenied, err) // only credentials were read so far
 	}
-	client, err := storage.NewClient(ctx, append(p.endpoint, option.WithHTTPClient(&http.Client{Transport: authorized}))...)
+	authorizedClient := &http.Client{Transport: authorized}
+	client, err := storage.NewClient(ctx, append(p.endpoint, option.WithHTTPClient(authorizedClient))...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
@@ -55,8 +57,9 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	return s, nil
 }
 
-// newTransport makes connections. All requests may share one, which is tried by itself when nothing has come on it for a while: the
-// requests on one that is dead would be given up one after the other, and the next sent on it all the same.
+// newTransport makes the connections. All requests may share one connection, so it is pinged when nothing has arrived on
+// it for a while. Without that, the requests on a dead connection would time out one after the other, and each new one
+// would be sent on it as well.
 func newTransport() *http.Transport {
 	link := http.DefaultTransport.(*http.Transport).Clone()
 	link.MaxIdleConnsPerHost = maxIdleConns
@@ -64,7 +67,7 @@ func newTransport() *http.Transport {
 	return link
 }
 
-// urlSettings is what a URL says.
+// urlSettings is the content of a URL.
 type urlSettings struct {
 	credentials, endpoint []option.ClientOption
 	opts                  Options

@@ -9,20 +9,20 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// version is what Row.Version says.
+// version is the content of Row.Version.
 type version struct {
 	Generation     int64             `json:"g"`
 	Metageneration int64             `json:"m"`
 	Metadata       map[string]string `json:"meta,omitempty"`
-	Foreign        bool              `json:"foreign,omitempty"` // not made by us, where that can be
+	Foreign        bool              `json:"foreign,omitempty"` // another client has created the object
 }
 
 func (v version) String() string {
-	text, _ := json.Marshal(v) // in the order of keys
+	text, _ := json.Marshal(v) // keys are sorted, so equal versions have equal texts
 	return string(text)
 }
 
-// versionConditions give the precondition that a version is for a write.
+// versionConditions returns the precondition that the object still has that version.
 func versionConditions(text string) (v version, c storage.Conditions, err error) {
 	if text == "" {
 		return v, storage.Conditions{DoesNotExist: true}, nil

@@ -1,15 +1,15 @@
--- Version 1 of the tables that Holdfast keeps its locks in. LOCKS and FENCE stand for their names.
+-- Version 1 of Holdfast's tables. LOCKS and FENCE are replaced by their names.
 
--- A row is a lock: its record as Holdfast's record engine writes it, in JSON. Renewals rewrite rows that stay in place:
--- the free half of each page lets them do so without touching the index.
+-- One row per lock. data is the record of Holdfast's record engine, in JSON. Renewals update rows in place. Half of each
+-- page is kept free, so that an update needs no change of the index.
 create table LOCKS (
 	name text collate "C" primary key,
-	version uuid not null, -- another after every write
+	version uuid not null, -- changes with every write
 	data bytea not null
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.5);
 comment on table LOCKS is 'Holdfast locks, version 1';
 
--- The largest token that each resource has seen: see postgres.Fence.
+-- One row per resource, with the largest token that it has seen: see postgres.Fence.
 create table FENCE (
 	resource text collate "C" primary key,
 	token bigint not null

@@ -13,8 +13,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 )
 
-// Probe checks that a service keeps the conditions on which locks rely, by races in which there must be one winner each,
-// and returns how it does not. It makes a table of its own.
+// Probe checks that a service obeys the conditions of writes, on which locks rely. It lets clients race for one item: each
+// race must have one winner. The error names the first race that did not. It makes a table of its own.
 func Probe(ctx context.Context, endpoint string) error {
 	const table, racers, rounds = "probe", 8, 25
 	client, key := Client(endpoint), "primary_id"
@@ -37,13 +37,14 @@ func Probe(ctx context.Context, endpoint string) error {
 	update := func(round, by int, condition string, values item) error {
 		values[":by"], values[":round"] = n(by), n(round)
 		_, err := client.UpdateItem(ctx, &sdk.UpdateItemInput{
-			TableName: new(table), Key: item{key: s("item")}, UpdateExpression: new("SET writer = :by, version = :round, expired_at = :round"),
+			TableName: new(table), Key: item{key: s("item")},
+			UpdateExpression:    new("SET writer = :by, version = :round, expired_at = :round"),
 			ConditionExpression: &condition, ExpressionAttributeValues: values,
 			ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 		})
 		return err
 	}
-	// Each way to write is tried by all at once; just one of them may succeed, and what it wrote stands.
+	// All racers try each of these writes at once. Exactly one may succeed, and the item must be what it wrote.
 	ways := []struct {
 		what string
 		do   func(round, by int) error
@@ -88,15 +89,16 @@ func Probe(ctx context.Context, endpoint string) error {
 			return err.(error)
 		}
 		if n := winners.Load(); n != 1 {
-			return fmt.Errorf("this DynamoDB lies: of %d who %s at once %d were told to have done it", racers, way.what, n)
+			return fmt.Errorf("this DynamoDB cannot keep locks: of %d clients that %s at once %d succeeded", racers, way.what, n)
 		}
-		got, err := client.GetItem(ctx, &sdk.GetItemInput{TableName: new(table), Key: item{key: s("item")}, ConsistentRead: new(true)})
+		got, err := client.GetItem(ctx,
+			&sdk.GetItemInput{TableName: new(table), Key: item{key: s("item")}, ConsistentRead: new(true)})
 		if err != nil {
 			return err
 		}
 		writer, ok := got.Item["writer"].(*types.AttributeValueMemberN)
 		if way.what == "delete" && ok || way.what != "delete" && (!ok || writer.Value != strconv.Itoa(int(winner.Load()))) {
-			return fmt.Errorf("this DynamoDB lies: after %s a consistent read gives %v", way.what, got.Item)
+			return fmt.Errorf("this DynamoDB cannot keep locks: after %s a consistent read returns %v", way.what, got.Item)
 		}
 	}
 	return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/freeport"
 )
 
-// Proxy is a way to a server on which a test decides about every request.
+// Proxy forwards requests to a server. A test decides what becomes of each.
 type Proxy struct {
 	Endpoint string
 	server   *http.Server
@@ -32,42 +32,42 @@ type Proxy struct {
 	counts        map[string]int
 }
 
-// Request is one on its way.
+// Request is a request that the Proxy has received.
 type Request struct {
 	Operation string // GetItem, UpdateItem ...
 	Body      string
 }
 
-// Fate is what becomes of a request. The zero Fate is that it is passed on, and its reply passed back.
+// Fate says what becomes of a request. The zero value: it is forwarded, and so is its reply.
 type Fate struct {
-	DropRequest bool // it never arrives; the connection is reset
-	DropReply   bool // it takes effect, and the connection is reset
+	DropRequest bool // it is not forwarded; the connection is reset
+	DropReply   bool // it is forwarded, and the connection is reset
 	Delay       time.Duration
-	// Status and Code, if set, answer in place of the service; if After is set, after the request has taken effect.
+	// Status and Code, if set, are the reply instead of the service's. If After is set, the request is forwarded before.
 	Status        int
 	Code, Message string
 	After         bool
 }
 
-// NewProxy makes a way to a server.
+// NewProxy makes a proxy for the server at that URL.
 func NewProxy(to string) (*Proxy, error) {
 	l, err := freeport.Listen()
 	if err != nil {
 		return nil, err
 	}
 	p := &Proxy{Endpoint: "http://" + l.Addr().String(), to: to, counts: map[string]int{},
-		// dynalite closes a connection that was idle for five seconds, perhaps just when it is used again
+		// Close idle connections before dynalite does after five seconds, perhaps just when one is used again.
 		forward: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true, IdleConnTimeout: 2 * time.Second}}
 	p.healed = sync.NewCond(&p.mu)
 	p.server = &http.Server{Handler: p}
 	go func() {
-		pprof.SetGoroutineLabels(context.Background()) // nobody's client is to be blamed for these
+		pprof.SetGoroutineLabels(context.Background()) // tests that look for leaked goroutines must not count these
 		_ = p.server.Serve(l)
 	}()
 	return p, nil
 }
 
-// ServeHTTP is the proxy at work.
+// ServeHTTP handles a request.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -84,7 +84,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Unlock()
 	time.Sleep(f.Delay)
 	now := time.Now().Add(shift)
-	if signed, err := time.Parse("20060102T150405Z", r.Header.Get("X-Amz-Date")); err == nil && now.Sub(signed).Abs() > 5*time.Minute {
+	signed, err := time.Parse("20060102T150405Z", r.Header.Get("X-Amz-Date"))
+	if err == nil && now.Sub(signed).Abs() > 5*time.Minute {
 		f = Fate{Status: 400, Code: "InvalidSignatureException", Message: "Signature expired: " + r.Header.Get("X-Amz-Date")}
 	}
 	if f.DropRequest {
@@ -94,7 +95,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeReply(w, f, now)
 		return
 	}
-	out, _ := http.NewRequestWithContext(context.WithoutCancel(r.Context()), r.Method, p.to+r.URL.Path, bytes.NewReader(body))
+	ctx := context.WithoutCancel(r.Context()) // dynalite crashes when a client gives up
+	out, _ := http.NewRequestWithContext(ctx, r.Method, p.to+r.URL.Path, bytes.NewReader(body))
 	out.Header = r.Header.Clone()
 	in, err := p.forward.RoundTrip(out)
 	if err != nil {
@@ -118,7 +120,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch spoilt {
 	case "Date":
-		w.Header()["Date"] = nil // else our server would put one there
+		w.Header()["Date"] = nil // else net/http would set it
 	case "Age":
 		w.Header().Set("Age", "60")
 	}
@@ -135,7 +137,7 @@ func writeReply(w http.ResponseWriter, f Fate, now time.Time) {
 	_, _ = w.Write(body)
 }
 
-// awaitHealed waits while the way is cut.
+// awaitHealed waits while the proxy is cut.
 func (p *Proxy) awaitHealed(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() {
 		p.mu.Lock()
@@ -153,7 +155,7 @@ func (p *Proxy) awaitHealed(ctx context.Context) {
 	}
 }
 
-// Cut holds up requests and replies, as a network that drops packets does. Heal lets pass those whose client still waits.
+// Cut holds back requests and replies, like a network that drops packets. Heal forwards those whose clients still wait.
 func (p *Proxy) Cut()  { p.setCut(true) }
 func (p *Proxy) Heal() { p.setCut(false) }
 
@@ -164,28 +166,28 @@ func (p *Proxy) setCut(cut bool) {
 	p.healed.Broadcast()
 }
 
-// Decide has f decide about requests from now on; nil passes all.
+// Decide makes f decide about requests from now on. With nil all are forwarded.
 func (p *Proxy) Decide(f func(Request) Fate) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fate = f
 }
 
-// Shift makes the service's clock seem to be off by d, also to signatures, which are refused when they are five minutes off.
+// Shift makes the service's clock differ by d. Requests whose signature then differs by five minutes are refused.
 func (p *Proxy) Shift(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.shift = d
 }
 
-// AlterHeader takes the Date out of replies, or puts an Age into them, as a cache does.
+// AlterHeader removes the Date from replies, or adds an Age to them, as a cache does.
 func (p *Proxy) AlterHeader(header string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.alteredHeader = header
 }
 
-// Counts gives how many requests there were of each operation since the last call.
+// Counts returns how many requests there were of each operation since its last call.
 func (p *Proxy) Counts() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

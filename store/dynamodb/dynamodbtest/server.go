@@ -1,5 +1,6 @@
-// Package dynamodbtest runs a DynamoDB for tests: an emulator as a process of its own on a free port of the loopback
-// interface, which is probed before it is believed, and a way to it that can be cut, counted and lied on.
+// Package dynamodbtest runs a DynamoDB for tests: an emulator in a process of its own, on a free port of the loopback
+// interface. Probe checks that an emulator can be trusted. A Proxy in front of it can be cut, counts requests, and can
+// change replies.
 package dynamodbtest
 
 import (
@@ -21,14 +22,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/freeport"
 )
 
-// LocalVariable names the directory of Amazon's own emulator, DynamoDB Local, with its jars; if it is set that one is run.
+// LocalVariable is the environment variable that names the directory of DynamoDB Local, Amazon's own emulator. If it is
+// set, that is run instead of dynalite.
 const LocalVariable = "HOLDFAST_DYNAMODB_LOCAL"
 
 // Server is one emulator.
 type Server struct {
-	// Endpoint is where clients reach it: through a Proxy, since dynalite dies of a request that its client gives up.
+	// Endpoint is the URL for clients. It leads through a Proxy, because dynalite crashes when a client gives up a request.
 	Endpoint string
-	// Direct is the emulator itself, for a Proxy, and for benchmarks that give nothing up.
+	// Direct is the URL of the emulator itself, for a Proxy, and for benchmarks that give up no request.
 	Direct string
 	proxy  *Proxy
 	port   string
@@ -41,14 +43,14 @@ type Server struct {
 // startTime bounds how long an emulator may take to answer.
 const startTime = 60 * time.Second
 
-// Start runs an emulator. What is in it lives as long as Server does, also over Restart.
+// Start runs an emulator. Its data survive Restart, and are removed by Stop.
 func Start(ctx context.Context) (*Server, error) {
 	dir, err := os.MkdirTemp("", "holdfast-dynamodb-")
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
-	for range 10 { // somebody else may take the port first
+	for range 10 { // another process may take the port first
 		port, err := freeport.Port()
 		if err != nil {
 			return nil, err
@@ -136,7 +138,7 @@ func (s *Server) killProcess() {
 	<-s.exited
 }
 
-// ProcessorTime is what the emulator has used of a processor since it was started; 0 where there is no /proc.
+// ProcessorTime is the processor time that the emulator has used since it was started; 0 where there is no /proc.
 func (s *Server) ProcessorTime() (total time.Duration) {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", s.cmd.Process.Pid))
 	for _, path := range threads {
@@ -148,7 +150,7 @@ func (s *Server) ProcessorTime() (total time.Duration) {
 	return total
 }
 
-// Restart ends the emulator in good order and starts it again.
+// Restart stops the emulator by a signal, and starts it again with the same data.
 func (s *Server) Restart(ctx context.Context) error {
 	_ = s.cmd.Process.Signal(os.Interrupt)
 	select {
@@ -159,7 +161,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	return s.startProcess(ctx)
 }
 
-// Stop ends the emulator, and its data with it. It returns what it has said if it had ended before, by itself.
+// Stop ends the emulator and removes its data. If the emulator had ended before, Stop returns its output.
 func (s *Server) Stop() (said string) {
 	s.proxy.Close()
 	select {
@@ -172,7 +174,7 @@ func (s *Server) Stop() (said string) {
 	return said
 }
 
-// Client gives a plain client of the SDK, which makes each request once.
+// Client returns a client of the SDK that sends each request once.
 func Client(endpoint string) *sdk.Client {
 	return sdk.New(sdk.Options{
 		BaseEndpoint: &endpoint, Region: "eu-central-1", Retryer: aws.NopRetryer{},

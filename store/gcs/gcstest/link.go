@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Link is a client's way to a service. While it is cut, requests and replies get nowhere and nothing is refused; when it
-// heals they go on, late.
+// Link is a client's connection to a service. While it is cut, requests and replies wait, and none is refused. When it
+// is healed they continue, late.
 type Link struct {
 	Base http.RoundTripper
 
@@ -33,7 +33,7 @@ func (l *Link) Heal() {
 	}
 }
 
-// RoundTrip passes a request and its reply, each when the link is whole.
+// RoundTrip passes a request and its reply, each when the link is not cut.
 func (l *Link) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := l.awaitHealed(r); err != nil {
 		if r.Body != nil {

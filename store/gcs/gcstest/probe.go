@@ -12,10 +12,11 @@ import (
 	"google.golang.org/api/googleapi"
 )
 
-// Probe looks whether a service keeps what locks rely upon: a write is refused unless its precondition holds, and of several
-// writes with one precondition one is done. The prefix is for objects of its own. The error names the first lie.
+// Probe checks that a service does what locks rely on: a write is refused unless its precondition holds, and of several
+// writes with one precondition one is done. It uses objects with that prefix. The error names the first failure.
 func Probe(ctx context.Context, client *storage.Client, bucket, prefix string) error {
-	p := &probe{ctx: ctx, bucket: client.Bucket(bucket).Retryer(storage.WithPolicy(storage.RetryNever)), object: prefix + "probe"}
+	p := &probe{ctx: ctx, object: prefix + "probe",
+		bucket: client.Bucket(bucket).Retryer(storage.WithPolicy(storage.RetryNever))}
 	for _, check := range []func() error{p.probeCreate, p.probeReplace, p.probeUpdate, p.probeDelete, p.probeRaces} {
 		if err := check(); err != nil {
 			return fmt.Errorf("the service is not fit for locks: %w", err)
@@ -36,7 +37,7 @@ func unchangedConditions(a *storage.ObjectAttrs) storage.Conditions {
 	return storage.Conditions{GenerationMatch: a.Generation, MetagenerationMatch: a.Metageneration}
 }
 
-// failingConditions are preconditions that do not hold where a stands.
+// failingConditions returns preconditions that do not hold for this object.
 func failingConditions(a *storage.ObjectAttrs) map[string]storage.Conditions {
 	return map[string]storage.Conditions{
 		"an object that is there":   absent,
@@ -48,7 +49,7 @@ func failingConditions(a *storage.ObjectAttrs) map[string]storage.Conditions {
 
 func (p *probe) insertObject(c storage.Conditions, data string) (*storage.ObjectAttrs, error) {
 	w := p.bucket.Object(p.object).If(c).NewWriter(p.ctx)
-	w.DisableAutoChecksum = true // emulators do not know of it, and it is not what is probed
+	w.DisableAutoChecksum = true // emulators do not support it, and it is not what is probed
 	w.ChunkSize = 0
 	_, err := w.Write([]byte(data))
 	if err := errors.Join(err, w.Close()); err != nil {
@@ -61,7 +62,7 @@ func (p *probe) removeObject(c storage.Conditions) error {
 	return p.bucket.Object(p.object).If(c).Delete(p.ctx)
 }
 
-// expectRefusal fails unless the error is the refusal of a precondition.
+// expectRefusal returns nil if the error is the refusal of a precondition.
 func expectRefusal(err error, format string, args ...any) error {
 	var e *googleapi.Error
 	switch {
@@ -126,7 +127,7 @@ func (p *probe) probeDelete() error {
 	}
 	for what, c := range failingConditions(a) {
 		if c == absent {
-			continue // makes no sense here
+			continue // it means nothing for a removal
 		}
 		if err := expectRefusal(p.removeObject(c), "deleting %s", what); err != nil {
 			return err
@@ -138,7 +139,7 @@ func (p *probe) probeDelete() error {
 	return nil
 }
 
-// probeRaces has eight create an object at once, then eight replace or delete it.
+// probeRaces lets eight clients create an object at once, and then replace or delete it at once.
 func (p *probe) probeRaces() error {
 	const rounds, racers = 10, 8
 	race := func(what string, write func(i int) error) error {

@@ -1,5 +1,5 @@
-// Package gcstest runs a Cloud Storage for tests: an emulator in this process, behind a front that counts its requests and
-// can do what a service in trouble does.
+// Package gcstest runs a Cloud Storage service for tests: an emulator in this process, behind a front end that counts
+// requests and can fail in the ways in which the real service fails.
 package gcstest
 
 import (
@@ -19,7 +19,7 @@ import (
 	raw "google.golang.org/api/storage/v1"
 )
 
-// Server is one service.
+// Server is one emulated service.
 type Server struct {
 	URL string // http://127.0.0.1:port
 
@@ -27,10 +27,11 @@ type Server struct {
 	emulator *gcsemu.GcsEmu
 	store    gcsemu.Store
 
-	// Decide, if set before the first request, is asked about each request: what is to become of it. It may be called by
-	// several goroutines at once.
+	// Decide, if set before the first request, decides what becomes of each request. Several goroutines may call it
+	// at once.
 	Decide func(r Request) Fate
-	// IgnorePreconditions makes the service accept writes whose precondition fails, of the kinds that it names: as some emulators do.
+	// IgnorePreconditions makes the service accept writes whose precondition fails, as some emulators do. It names
+	// the kinds of writes.
 	IgnorePreconditions map[Kind]bool
 
 	mu           sync.Mutex
@@ -39,17 +40,17 @@ type Server struct {
 	denied       map[Kind]bool
 	counts       map[Kind]int
 	writes       map[string][]time.Time
-	shiftAtWrite map[string]time.Duration // by object: the shift when it was written
+	shiftAtWrite map[string]time.Duration // by object: the shift of the clock when it was written
 
-	// writeMu is held by writes: the emulator tells a writer about the object that stands there when it answers, which may
-	// be another's already. And by listings: it lists null for an object that is removed meanwhile.
+	// writeMu is held by writes. The emulator returns the object as it is when it replies, and that may be another
+	// writer's already. Listings hold it too: the emulator lists null for an object that is removed meanwhile.
 	writeMu sync.Mutex
 }
 
-// Kind is what a request does.
+// Kind is the kind of a request.
 type Kind string
 
-// The kinds.
+// All kinds.
 const (
 	Read   Kind = "read"   // an object, or its metadata
 	List   Kind = "list"   // a page of a listing
@@ -58,24 +59,24 @@ const (
 	Delete Kind = "delete" // an object is removed
 )
 
-// Request is a request to an object, or a listing.
+// Request is a request for an object, or for a listing.
 type Request struct {
 	Kind           Kind
 	Bucket, Object string
 	Query          url.Values
 }
 
-// Fate is what becomes of a request.
+// Fate says what becomes of a request. The zero value: it is handled.
 type Fate struct {
-	RefuseStatus  int           // answered with this status and nothing done; 0: not so
-	Reason        string        // with it
-	Delay         time.Duration // before it is done
-	ReplyDelay    time.Duration // for the reply, after it is done
-	DropReply     bool          // done, and the connection closed in the place of the reply
-	ReplaceStatus int           // done, and answered with this status all the same
+	RefuseStatus  int           // it is not handled, and the reply has this status; 0: it is handled
+	Reason        string        // the reason in that reply
+	Delay         time.Duration // before it is handled
+	ReplyDelay    time.Duration // after it was handled
+	DropReply     bool          // it is handled, and the connection is closed without a reply
+	ReplaceStatus int           // it is handled, and the reply has this status
 }
 
-// Start runs a service that has the buckets.
+// Start runs a service with these buckets.
 func Start(buckets ...string) *Server {
 	s := &Server{store: gcsemu.NewMemStore(), buckets: map[string]bool{}, denied: map[Kind]bool{}, counts: map[Kind]int{},
 		writes: map[string][]time.Time{}, shiftAtWrite: map[string]time.Duration{}}
@@ -83,7 +84,7 @@ func Start(buckets ...string) *Server {
 	for _, b := range buckets {
 		s.buckets[b] = true
 		if err := s.store.CreateBucket(b); err != nil {
-			panic(err) // it is a map in memory
+			panic(err) // the store is a map in memory, and cannot fail
 		}
 	}
 	s.http = httptest.NewServer(s)
@@ -101,7 +102,7 @@ func (s *Server) Shift(d time.Duration) {
 	s.shift = d
 }
 
-// Deny has all requests of these kinds refused for want of permission, and of no others.
+// Deny makes the service refuse all requests of these kinds, and of no others, because a permission is missing.
 func (s *Server) Deny(kinds ...Kind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +119,7 @@ func (s *Server) DropBucket(name string) {
 	delete(s.buckets, name)
 }
 
-// Counts tells how many requests there were of each kind since it was asked last, as "read 1, insert 2".
+// Counts returns how many requests of each kind there were since its last call, for example "read 1, insert 2".
 func (s *Server) Counts() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,14 +133,14 @@ func (s *Server) Counts() string {
 	return strings.Join(parts, ", ")
 }
 
-// Writes are the times of the writes to an object that took effect.
+// Writes returns the times of the writes to an object that took effect.
 func (s *Server) Writes(object string) []time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]time.Time(nil), s.writes[object]...)
 }
 
-// ServeHTTP is the front.
+// ServeHTTP handles a request as Decide wants.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	req := parseRequest(r)
 	s.mu.Lock()
@@ -160,7 +161,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeRefusal(w, http.StatusNotFound, "notFound", "The specified bucket does not exist.")
 		return
 	case denied:
-		writeRefusal(w, http.StatusForbidden, "forbidden", fmt.Sprintf("somebody does not have storage.objects.%s access to the Google Cloud Storage object.", permissions[req.Kind]))
+		message := fmt.Sprintf("somebody does not have storage.objects.%s access to the Google Cloud Storage object.",
+			permissions[req.Kind])
+		writeRefusal(w, http.StatusForbidden, "forbidden", message)
 		return
 	}
 	time.Sleep(fate.Delay)
@@ -191,7 +194,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 var permissions = map[Kind]string{Read: "get", List: "list", Insert: "create", Update: "update", Delete: "delete"}
 
-// forwardRequest has the emulator answer, and makes its answer more like the service's.
+// forwardRequest passes a request to the emulator, and makes its reply more like the real service's.
 func (s *Server) forwardRequest(r *http.Request, req Request) *httptest.ResponseRecorder {
 	body, _ := io.ReadAll(r.Body)
 	r.Body = io.NopCloser(bytes.NewReader(body))
@@ -228,7 +231,7 @@ func (s *Server) forwardRequest(r *http.Request, req Request) *httptest.Response
 	return reply
 }
 
-// shiftTimes gives an object's times as the service's clock had them.
+// shiftTimes changes an object's times to those that the service's clock showed.
 func (s *Server) shiftTimes(reply *httptest.ResponseRecorder, object string) {
 	var o raw.Object
 	if json.Unmarshal(reply.Body.Bytes(), &o) != nil || o.Updated == "" {
@@ -236,7 +239,7 @@ func (s *Server) shiftTimes(reply *httptest.ResponseRecorder, object string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// The emulator keeps the creation time of what was replaced. Its generations are times in nanoseconds.
+	// The emulator keeps the creation time of a replaced object. Its generations are times in nanoseconds.
 	o.TimeCreated = time.Unix(0, o.Generation).UTC().Format(time.RFC3339Nano)
 	for _, at := range []*string{&o.Updated, &o.TimeCreated} {
 		if t, err := time.Parse(time.RFC3339Nano, *at); err == nil {
@@ -255,7 +258,7 @@ func writeRefusal(w http.ResponseWriter, code int, reason, message string) {
 		"errors": []any{map[string]any{"reason": reason, "message": message}}}})
 }
 
-// parseRequest tells what a request does.
+// parseRequest says what a request does.
 func parseRequest(r *http.Request) Request {
 	q := r.URL.Query()
 	p := Request{Kind: Read, Query: q}
@@ -276,7 +279,7 @@ func parseRequest(r *http.Request) Request {
 	return p
 }
 
-// insertName is the object that an upload is for: it stands in the query, or in the first part of the body.
+// insertName is the name of the object that an upload is for: in the query, or in the first part of the body.
 func insertName(r *http.Request) string {
 	if name := r.URL.Query().Get("name"); name != "" {
 		return name

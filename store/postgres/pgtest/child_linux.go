@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// childAttributes makes a server another user's if we are root, whom PostgreSQL refuses to serve.
+// childAttributes makes a server run as another user if we are root: PostgreSQL refuses to run as root.
 func childAttributes() (*syscall.SysProcAttr, error) {
 	attr := &syscall.SysProcAttr{}
 	uid, gid, err := serverUser()
@@ -17,7 +17,7 @@ func childAttributes() (*syscall.SysProcAttr, error) {
 	return attr, err
 }
 
-// serverUser is the user that servers run as: -1 for our own.
+// serverUser returns the user that servers run as; -1: the user of this process.
 func serverUser() (uid, gid int, err error) {
 	if os.Geteuid() != 0 {
 		return -1, -1, nil

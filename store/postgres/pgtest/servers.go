@@ -1,5 +1,5 @@
-// Package pgtest starts real PostgreSQL servers, and PgBouncer, for tests: on loopback and on free ports, as child processes
-// that end with the test. It needs the Debian packages postgresql and pgbouncer, or their like.
+// Package pgtest starts real PostgreSQL servers and PgBouncers for tests: on loopback, on free ports, and as child
+// processes that end with the test. It needs the Debian packages postgresql and pgbouncer, or similar ones.
 package pgtest
 
 import (
@@ -31,7 +31,7 @@ type Server struct {
 	done chan struct{}
 }
 
-// findProgram finds one of PostgreSQL's programs, which Debian keeps out of the PATH. The newest is taken.
+// findProgram finds one of PostgreSQL's programs, which Debian does not put into the PATH. It takes the newest version.
 func findProgram(name string) (string, error) {
 	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); len(found) > 0 {
 		slices.SortFunc(found, func(a, b string) int { return majorVersion(b) - majorVersion(a) })
@@ -54,7 +54,7 @@ func majorVersion(path string) int {
 	return n
 }
 
-// newServerDir makes a directory that the servers' user may use.
+// newServerDir makes a directory that the servers' user may write.
 func newServerDir(env []string) (*Server, error) {
 	dir, err := os.MkdirTemp("", "holdfast-postgres-")
 	if err != nil {
@@ -67,24 +67,26 @@ func newServerDir(env []string) (*Server, error) {
 	return &Server{dir: dir, env: env}, err
 }
 
-// assignPort finds the server a port, just before it starts: others look for ports as well.
+// assignPort chooses a free port. It must be called just before the server starts, because other tests choose ports, too.
 func (s *Server) assignPort() (err error) {
 	s.port, err = freeport.Port()
 	s.Addr = "127.0.0.1:" + s.port
 	return err
 }
 
-// Start starts a server with the user test, a superuser, whom it trusts, and the database postgres. settings are added to
-// those of its configuration, as in "max_connections=20". Stop it.
+// Start starts a server with the superuser test, who needs no password, and the database postgres. The settings, such as
+// "max_connections=20", are added to its configuration. The caller must Stop it.
 func Start(settings ...string) (*Server, error) { return startServer(nil, settings) }
 
-// StartAt starts a server whose clock is ahead of the machine's by that much, or behind. It needs libfaketime.
+// StartAt starts a server whose clock is ahead of the machine's, or behind if negative. It needs libfaketime.
 func StartAt(ahead time.Duration, settings ...string) (*Server, error) {
 	found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
 	if len(found) == 0 {
 		return nil, errors.New("libfaketime is needed (Debian: apt-get install faketime)")
 	}
-	return startServer([]string{"LD_PRELOAD=" + found[0], fmt.Sprintf("FAKETIME=%+d", int(ahead.Seconds())), "FAKETIME_DONT_FAKE_MONOTONIC=1"}, settings)
+	env := []string{"LD_PRELOAD=" + found[0], fmt.Sprintf("FAKETIME=%+d", int(ahead.Seconds())),
+		"FAKETIME_DONT_FAKE_MONOTONIC=1"}
+	return startServer(env, settings)
 }
 
 func startServer(env, settings []string) (*Server, error) {
@@ -103,7 +105,7 @@ func startServer(env, settings []string) (*Server, error) {
 	return s, s.runPostgres(settings)
 }
 
-// Standby starts a server that follows this one, and reads only.
+// Standby starts a read-only server that replicates this one.
 func (s *Server) Standby(settings ...string) (*Server, error) {
 	f, err := newServerDir(nil)
 	if err != nil {
@@ -111,7 +113,8 @@ func (s *Server) Standby(settings ...string) (*Server, error) {
 	}
 	backup, err := findProgram("pg_basebackup")
 	if err == nil {
-		err = f.runCommand(backup, "-D", f.dir+"/data", "-h", "127.0.0.1", "-p", s.port, "-U", "test", "-R", "-X", "stream", "-c", "fast", "--no-sync")
+		err = f.runCommand(backup, "-D", f.dir+"/data", "-h", "127.0.0.1", "-p", s.port, "-U", "test",
+			"-R", "-X", "stream", "-c", "fast", "--no-sync")
 	}
 	if err != nil {
 		os.RemoveAll(f.dir)
@@ -148,7 +151,7 @@ func (s *Server) runCommand(name string, args ...string) error {
 	return nil
 }
 
-// StartAgain starts a server that was stopped or killed, on the same data, and returns when it answers.
+// StartAgain starts a server again that was killed, with the same data, and returns when it answers.
 func (s *Server) StartAgain() error {
 	postgres, err := findProgram("postgres")
 	if err != nil {
@@ -197,16 +200,16 @@ func (s *Server) awaitAnswer(log string, answers func() error) error {
 	return fmt.Errorf("the server on %s does not answer: %w", s.Addr, err)
 }
 
-// URL is where the database postgres is found, for a user who is trusted.
+// URL is the address of the database postgres, for a user who needs no password.
 func (s *Server) URL(user string) string { return "postgres://" + user + "@" + s.Addr + "/postgres" }
 
-// Exec runs statements as the superuser, on a connection of its own.
+// Exec runs statements as the superuser, on a new connection.
 func (s *Server) Exec(text string) error {
 	_, err := s.QueryValue(text)
 	return err
 }
 
-// QueryValue runs statements like Exec and gives the first value of the last answer, in text.
+// QueryValue runs statements like Exec, and returns the first value of the last result as text.
 func (s *Server) QueryValue(text string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -225,13 +228,13 @@ func (s *Server) QueryValue(text string) (string, error) {
 	return "", nil
 }
 
-// Kill ends it at once, as a crash does.
+// Kill ends the server at once, like a crash.
 func (s *Server) Kill() {
 	_ = s.cmd.Process.Signal(syscall.SIGQUIT)
 	<-s.done
 }
 
-// Stop kills it and removes its data.
+// Stop kills the server and removes its data.
 func (s *Server) Stop() {
 	if s.cmd != nil {
 		s.Kill()
@@ -239,8 +242,8 @@ func (s *Server) Stop() {
 	os.RemoveAll(s.dir)
 }
 
-// Bouncer starts a PgBouncer in front of the server, in that pool_mode and with that many connections to it. The result is
-// used by its URL, and stopped.
+// Bouncer starts a PgBouncer in front of the server, with that pool_mode and that many connections to it. The caller uses
+// its URL, and must Stop it.
 func (s *Server) Bouncer(mode string, size int) (*Server, error) {
 	path, err := exec.LookPath("pgbouncer")
 	if err != nil {
@@ -265,7 +268,8 @@ pool_mode = %s
 default_pool_size = %d
 max_client_conn = 500
 `, s.port, b.port, b.dir, mode, size)
-	err = errors.Join(os.WriteFile(b.dir+"/ini", []byte(text), 0o644), os.WriteFile(b.dir+"/users", []byte("\"test\" \"\"\n"), 0o644))
+	err = errors.Join(os.WriteFile(b.dir+"/ini", []byte(text), 0o644),
+		os.WriteFile(b.dir+"/users", []byte("\"test\" \"\"\n"), 0o644))
 	if err == nil {
 		b.cmd, b.done, err = spawnProcess(b.dir, b.dir+"/log", nil, path, "-q", b.dir+"/ini")
 	}
