@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 const (
@@ -166,7 +167,7 @@ func TestRefusedRenewalIsTheCause(t *testing.T) {
 			case <-answers.C:
 				return driver.Renewal{Err: fmt.Errorf("%w: the user has no rights", ErrDenied)}, true
 			case <-ctx.Done():
-				return driver.Renewal{Err: driver.Uncertain(ctx.Err())}, true
+				return driver.Renewal{Err: driverutil.Uncertain(ctx.Err())}, true
 			}
 		}
 		l := mustLock(t, newClient(t, f, nil), "a", nil)

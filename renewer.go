@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 const (
@@ -430,7 +431,7 @@ func cause(before, now error) error {
 	switch {
 	case errors.Is(now, ErrClosed):
 		return errStoreClosed
-	case driver.IsFinal(before) && !driver.IsFinal(now):
+	case driverutil.IsFinal(before) && !driverutil.IsFinal(now):
 		return before
 	case isOneOf(now, ErrUncertain, context.Canceled, context.DeadlineExceeded):
 		return errors.New(now.Error())

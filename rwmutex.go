@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // RWMutex is a lock that one writer or any number of readers hold (the store bounds it: Info.MaxHolders). All claims on
@@ -137,7 +138,7 @@ func (t *tenure) reweigh(ctx context.Context, l *Lease, weight int64) error {
 		t.weight = grant.Weight
 		return err
 	case err != nil:
-		return driver.Uncertain(err)
+		return driverutil.Uncertain(err)
 	case t.state != stateHeld:
 		return t.err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // free waits until the lock can be had, and tells how long that took from start.
@@ -95,7 +96,7 @@ type unrenewed struct{ driver.Store }
 func (s *unrenewed) Renew(ctx context.Context, g []driver.Grant, done func(int, driver.Renewal)) {
 	<-ctx.Done()
 	for i := range g {
-		done(i, driver.Renewal{Err: driver.Uncertain(ctx.Err())})
+		done(i, driver.Renewal{Err: driverutil.Uncertain(ctx.Err())})
 	}
 }
 

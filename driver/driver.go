@@ -314,23 +314,3 @@ type ClaimInfo struct {
 // UnreachableTimeout is how long an Acquire or a Release that waits goes on asking a store that does not answer, counted from
 // the first request that got no answer: the claim's TTL, and no more than 10 s. After that its place in line is doubtful anyway.
 func UnreachableTimeout(ttl time.Duration) time.Duration { return min(ttl, 10*time.Second) }
-
-// Outage is for how long a store has left one call without an answer, for stores to hold against [Patience]. It begins with the
-// first request that fails, not with the last that was answered: a waiter asks nothing for long. The zero Silence is that of a
-// store that answers. It is not safe for use by several goroutines.
-type Outage struct {
-	lasts bool
-	since Instant
-}
-
-// RequestFailed takes in a request that got no answer, and reports whether the silence has lasted for longer than the limit.
-func (s *Outage) RequestFailed(c Clock, limit time.Duration) (over bool) {
-	now := c.Now()
-	if !s.lasts {
-		s.lasts, s.since = true, now
-	}
-	return now.Since(s.since) > limit
-}
-
-// RequestAnswered takes in that the store has answered.
-func (s *Outage) RequestAnswered() { s.lasts = false }

@@ -111,21 +111,3 @@ func (e *LossError) Is(target error) bool { return target == ErrLost }
 
 // Unwrap gives what the store said last.
 func (e *LossError) Unwrap() error { return e.Err }
-
-// IsFinal reports whether asking a store again cannot help: its error says what is so, not that something went wrong.
-func IsFinal(err error) bool {
-	for _, f := range []error{ErrDenied, ErrCorrupt, ErrClosed, ErrUnsupported, ErrInvalid, ErrHeld, ErrMismatch, ErrQueueFull, ErrLost} {
-		if errors.Is(err, f) {
-			return true
-		}
-	}
-	return false
-}
-
-// Uncertain marks the error of a write that was neither done nor refused. A final error, and none, stay as they are.
-func Uncertain(err error) error {
-	if err == nil || IsFinal(err) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", ErrUncertain, err)
-}

@@ -3,17 +3,17 @@ package driver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/holdfast-go/holdfast/internal/redact"
 )
 
 // Opener opens the store that a URL names. It is registered by a store's package and called by [Open]. It checks the
-// URL's options with [Query]. ctx bounds the opening and not the store.
+// URL's options, for example with driverutil.ParseOptions. ctx bounds the opening and not the store.
 type Opener func(ctx context.Context, u *url.URL) (Store, error)
 
 var registry = struct {
@@ -60,7 +60,7 @@ func Open(ctx context.Context, raw string) (Store, error) {
 	}
 	store, err := open(ctx, u)
 	if err != nil {
-		return nil, scrub(err, secrets(u))
+		return nil, redact.HideSecrets(err, redact.FindSecrets(u))
 	}
 	return store, nil
 }
@@ -94,95 +94,3 @@ func parseTrouble(err error) string {
 	}
 	return "it is malformed"
 }
-
-// Redact shows a URL without what may be secret: its user info, options and fragment.
-func Redact(u *url.URL) string {
-	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
-}
-
-// Query reads the options of a store's URL: it calls known[name] with the value of each, in the order of their names.
-// The error Is ErrInvalid for an option that is not known, stands there twice, or whose function returns an error.
-func Query(u *url.URL, known map[string]func(value string) error) error {
-	options, err := url.ParseQuery(u.RawQuery)
-	if err != nil {
-		return invalid("the options of the store's URL cannot be parsed; write %%XX for special characters")
-	}
-	for _, name := range slices.Sorted(maps.Keys(options)) {
-		set, ok := known[name]
-		switch {
-		case !ok:
-			return invalid("unknown option %s in the store's URL; known are: %s",
-				shownOption(name), strings.Join(slices.Sorted(maps.Keys(known)), ", "))
-		case len(options[name]) > 1:
-			return invalid("the option %s stands in the store's URL twice", name)
-		}
-		if err := set(options[name][0]); err != nil {
-			return scrub(fmt.Errorf("%w: option %s of the store's URL: %w", ErrInvalid, name, err), secrets(u))
-		}
-	}
-	return nil
-}
-
-var plainOption = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{0,31}$`)
-
-// shownOption is an unknown option's name, if it looks like one: it could be the rest of a password with an & in it.
-func shownOption(name string) string {
-	if plainOption.MatchString(name) {
-		return name
-	}
-	return "(not shown)"
-}
-
-var (
-	secretOption = regexp.MustCompile(`(?i)pass|pwd|secret|token|key|cred|auth|sig`)
-	fileOption   = regexp.MustCompile(`(?i)file$|^tls-key$|^sslkey$|^credentials$`)
-)
-
-// isSecret tells whether an option's value must not be shown. The path of a file with a secret in it is none: whoever has
-// to mend it needs to see it.
-func isSecret(name, value string) bool {
-	path := fileOption.MatchString(name) && strings.HasPrefix(value, "/")
-	return secretOption.MatchString(name) && !path
-}
-
-// secrets are the parts of a URL that must not be shown, decoded and as written, the longest first.
-func secrets(u *url.URL) []string {
-	var s []string
-	if password, ok := u.User.Password(); ok {
-		s = append(s, password, url.QueryEscape(password), url.PathEscape(password))
-		if _, written, ok := strings.Cut(u.User.String(), ":"); ok {
-			s = append(s, written)
-		}
-	}
-	for _, pair := range strings.FieldsFunc(u.RawQuery, func(r rune) bool { return r == '&' || r == ';' }) {
-		name, value, _ := strings.Cut(pair, "=")
-		if decoded, err := url.QueryUnescape(value); err == nil && isSecret(name, value) {
-			s = append(s, value, decoded, url.PathEscape(decoded))
-		} else if isSecret(name, value) {
-			s = append(s, value)
-		}
-	}
-	slices.SortFunc(s, func(a, b string) int { return len(b) - len(a) })
-	return slices.DeleteFunc(slices.Compact(s), func(s string) bool { return s == "" })
-}
-
-// scrub hides secrets in an error's text. What the error is stays as it was.
-func scrub(err error, secrets []string) error {
-	text := err.Error()
-	for _, s := range secrets {
-		text = strings.ReplaceAll(text, s, "xxxxx")
-	}
-	if text == err.Error() {
-		return err
-	}
-	return &scrubbed{text: text, err: err}
-}
-
-// scrubbed answers errors.Is as the error that it hides; errors.As and Unwrap do not reach that, since its text does.
-type scrubbed struct {
-	text string
-	err  error
-}
-
-func (e *scrubbed) Error() string        { return e.text }
-func (e *scrubbed) Is(target error) bool { return errors.Is(e.err, target) }

@@ -1,4 +1,4 @@
-package driver
+package driver_test
 
 import (
 	"context"
@@ -9,18 +9,21 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 func number(v string) error { _, err := strconv.Atoi(v); return err }
 func file(v string) error   { _, err := os.ReadFile(v); return err }
 
 func init() {
-	Register("test", func(ctx context.Context, u *url.URL) (Store, error) {
+	driver.Register("test", func(ctx context.Context, u *url.URL) (driver.Store, error) {
 		if u.Query().Has("reparse") { // as SDKs do
 			_, err := url.Parse(u.Scheme + "://" + u.User.String() + "@[" + u.RawQuery)
 			return nil, fmt.Errorf("dial %s with %s: %w", u, u.Query().Get("password"), err)
 		}
-		return nil, Query(u, map[string]func(string) error{
+		return nil, driverutil.ParseOptions(u, map[string]func(string) error{
 			"db": number, "password": number,
 			"password-file": file, "tls-key": file, "sslkey": file, "credentials": file,
 		})
@@ -92,7 +95,7 @@ func TestOpenHidesSecrets(t *testing.T) {
 		"http://[fe80::1%SECRET]/",
 	}
 	for _, raw := range corpus {
-		_, err := Open(t.Context(), strings.ReplaceAll(raw, "SECRET", "hunter2secret"))
+		_, err := driver.Open(t.Context(), strings.ReplaceAll(raw, "SECRET", "hunter2secret"))
 		if err == nil {
 			continue // a URL may be fine
 		}
@@ -109,48 +112,18 @@ func TestOpenHidesSecrets(t *testing.T) {
 
 // The error for a scheme that nobody registered says which are, and what may be missing.
 func TestOpenUnknownScheme(t *testing.T) {
-	_, err := Open(t.Context(), "redis://host")
+	_, err := driver.Open(t.Context(), "redis://host")
 	for _, part := range []string{"redis://", "test", `import _ "github.com/holdfast-go/holdfast/store/redis"`} {
-		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), part) {
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), part) {
 			t.Errorf("%v: want ErrInvalid that says %s", err, part)
 		}
-	}
-}
-
-// Options are checked by name, number and value, and the error names the option.
-func TestQuery(t *testing.T) {
-	var got string
-	known := map[string]func(string) error{
-		"db":  func(v string) error { got = v; return nil },
-		"bad": func(v string) error { return errors.New("must be good") },
-	}
-	for query, says := range map[string]string{
-		"db=7":       "",
-		"db=a%26b":   "",
-		"":           "",
-		"nope=1":     "unknown option nope in the store's URL; known are: bad, db",
-		"db=1&db=2":  "option db stands in the store's URL twice",
-		"bad=1":      "option bad of the store's URL: must be good",
-		"db=%zz":     "cannot be parsed",
-		"db=1;bad=1": "cannot be parsed",
-	} {
-		err := Query(&url.URL{RawQuery: query}, known)
-		switch {
-		case says == "" && err != nil:
-			t.Errorf("%s: %v", query, err)
-		case says != "" && (!errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), says)):
-			t.Errorf("%s: %v, want ErrInvalid that says %q", query, err, says)
-		}
-	}
-	if Query(&url.URL{RawQuery: "db=a%26b"}, known); got != "a&b" {
-		t.Errorf("got %q", got)
 	}
 }
 
 // The path of a file with a secret in it is told to whoever has to mend it.
 func TestAPathIsNoSecret(t *testing.T) {
 	for _, option := range []string{"password-file", "tls-key", "sslkey", "credentials"} {
-		_, err := Open(t.Context(), "test://user:hunter2@host/?"+option+"=/no/such/file")
+		_, err := driver.Open(t.Context(), "test://user:hunter2@host/?"+option+"=/no/such/file")
 		if err == nil || !strings.Contains(err.Error(), "open /no/such/file") {
 			t.Errorf("%s: want the path; %v", option, err)
 		}
@@ -164,13 +137,5 @@ func TestRegisterTwice(t *testing.T) {
 			t.Error("no panic")
 		}
 	}()
-	Register("test", nil)
-}
-
-// Redact keeps the place and nothing else.
-func TestRedact(t *testing.T) {
-	u, err := url.Parse("redis://user:SECRET@host:6379/0?password=SECRET#SECRET")
-	if err != nil || Redact(u) != "redis://host:6379/0" {
-		t.Errorf("%v %s", err, Redact(u))
-	}
+	driver.Register("test", nil)
 }

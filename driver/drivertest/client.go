@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // client is one client of the store, with steps that fail the case when the store does not do as it should.
@@ -284,13 +285,13 @@ func lossOf(err error) driver.LossCause {
 func (c *client) inspect(name string) driver.Lock {
 	start := c.e.now()
 	l, err := c.store.Inspect(c.e.ctx, name)
-	for err != nil && !driver.IsFinal(err) && c.e.ctx.Err() == nil && c.e.since(start) < 5*c.e.slack {
+	for err != nil && !driverutil.IsFinal(err) && c.e.ctx.Err() == nil && c.e.since(start) < 5*c.e.slack {
 		time.Sleep(20 * time.Millisecond)
 		l, err = c.store.Inspect(c.e.ctx, name)
 	}
 	if err != nil {
 		c.e.noSecret(err)
-		if !driver.IsFinal(err) { // no answer in time
+		if !driverutil.IsFinal(err) { // no answer in time
 			c.e.latef("inspecting %q: %w", name, err)
 		}
 		c.e.failf("inspecting %q: %w", name, err)

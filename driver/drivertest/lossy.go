@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Fate is what becomes of one request on its way to the store.
@@ -110,7 +111,7 @@ func (e *Env) again(ctx context.Context, do func() error) error {
 	for {
 		err := do()
 		switch {
-		case err == nil || driver.IsFinal(err) || !e.suite.opts.lossy() || e.since(start) > 5*e.slack:
+		case err == nil || driverutil.IsFinal(err) || !e.suite.opts.lossy() || e.since(start) > 5*e.slack:
 			return err
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w (%w)", err, ctx.Err())

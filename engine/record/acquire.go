@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Acquire takes a lock in one round trip if the row is as this client last saw it, and in two otherwise.
@@ -80,13 +81,13 @@ type queueState struct {
 
 // backoff counts what this call has run into, to decide how long it pauses and when it gives up.
 type backoff struct {
-	conflicts     int           // swaps refused in a row
-	failures      int           // requests without an answer in a row
-	outage        driver.Outage // since when the store has not answered
-	idleLoads     int           // loads without news before the next wait
-	yields        int           // times in a row that it let a renewal go first
-	pacedWaits    int           // times in a row that it waited for the store's write interval
-	awaitedExpiry bool          // a try has waited once for a claim that was about to expire
+	conflicts     int               // swaps refused in a row
+	failures      int               // requests without an answer in a row
+	outage        driverutil.Outage // since when the store has not answered
+	idleLoads     int               // loads without news before the next wait
+	yields        int               // times in a row that it let a renewal go first
+	pacedWaits    int               // times in a row that it waited for the store's write interval
+	awaitedExpiry bool              // a try has waited once for a claim that was about to expire
 }
 
 // noteAnswer records that the store has answered.
@@ -149,7 +150,7 @@ func (a *acquire) writeClaim(
 	case errors.Is(err, ErrConflict):
 		a.unresolved.unsent = false
 		return grant, false, a.handleConflict(ctx, row, rec)
-	case driver.IsFinal(err):
+	case driverutil.IsFinal(err):
 		return grant, false, err
 	case errors.Is(err, ErrUnsent):
 		a.unresolved.unsent = true
@@ -331,7 +332,7 @@ func (a *acquire) handleConflict(ctx context.Context, row Row, rec *Record) erro
 // the error when the store was unreachable for too long, or the error is final.
 func (a *acquire) retryLater(ctx context.Context, err error) error {
 	gaveUp := a.backoff.outage.RequestFailed(a.clock, driver.UnreachableTimeout(a.claim.TTL))
-	if gaveUp || driver.IsFinal(err) || ctx.Err() != nil {
+	if gaveUp || driverutil.IsFinal(err) || ctx.Err() != nil {
 		return err
 	}
 	a.backoff.failures++
@@ -349,7 +350,7 @@ func (a *acquire) finalError(ctx context.Context, err error) error {
 		return nil
 	case a.life.Err() != nil:
 		err = driver.ErrClosed
-	case ctx.Err() != nil && !driver.IsFinal(err):
+	case ctx.Err() != nil && !driverutil.IsFinal(err):
 		err = a.waitError(ctx.Err())
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // the store's, not the caller's
 		err = fmt.Errorf("the store did not answer in time: %v", err)

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // waiterHub watches one lock for all claims of this client that wait for it. So a change costs one load per client,
@@ -27,8 +27,8 @@ type waiterHub struct {
 type subscription struct {
 	updates            chan update // buffered; sent to with the engine's mutex held
 	isAffected         func(*Record) bool
-	unreachableTimeout time.Duration // how long the claim waits for a store that does not answer
-	outage             driver.Outage // guarded by the engine's mutex until the subscription has ended
+	unreachableTimeout time.Duration     // how long the claim waits for a store that does not answer
+	outage             driverutil.Outage // guarded by the engine's mutex until the subscription has ended
 }
 
 // update is what a hub sends to a subscription: the row as it is now, or the error that ends the wait.
@@ -207,7 +207,7 @@ func (h *waiterHub) noteLoadResult(ctx context.Context, err error) {
 		case err == nil:
 			sub.outage.RequestAnswered()
 		case ctx.Err() != nil: // nobody waits any more
-		case driver.IsFinal(err), sub.outage.RequestFailed(h.e.clock, sub.unreachableTimeout):
+		case driverutil.IsFinal(err), sub.outage.RequestFailed(h.e.clock, sub.unreachableTimeout):
 			sub.deliver(update{err: err})
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Inspect costs one load. It leaves out claims that have expired, although they remain in the record until the next write.
@@ -80,7 +81,7 @@ func (e *engine) applyStep(ctx context.Context, name string, step func(rec *Reco
 	ctx, stop := e.bindContext(ctx)
 	defer stop()
 	unsure := false
-	var silence driver.Outage
+	var silence driverutil.Outage
 	for tries := 0; ; tries++ {
 		t := &stepAttempt{again: unsure}
 		err := e.attemptStep(ctx, name, t, step)
@@ -92,7 +93,7 @@ func (e *engine) applyStep(ctx context.Context, name string, step func(rec *Reco
 			_, err = e.pauseAfterConflict(ctx, tries, t.claims)
 		case t.unsure || unsure:
 			unsure = true
-			if !driver.IsFinal(err) && !silence.RequestFailed(e.clock, maxSettleTime) {
+			if !driverutil.IsFinal(err) && !silence.RequestFailed(e.clock, maxSettleTime) {
 				err = e.pauseAfterFailure(ctx, tries)
 			}
 		}
@@ -129,7 +130,7 @@ func (e *engine) attemptStep(ctx context.Context, name string, t *stepAttempt, s
 	}
 	_, _, err = e.swapRecord(ctx, row, next, false)
 	t.decided = err == nil
-	t.unsure = err != nil && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnsent) && !driver.IsFinal(err)
+	t.unsure = err != nil && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnsent) && !driverutil.IsFinal(err)
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -133,7 +134,7 @@ func TestWaitersAreToldOfTheStore(t *testing.T) {
 						from := time.Now()
 						table.with.Store(&fault)
 						least, most := time.Duration(0), 2*time.Second
-						if !driver.IsFinal(fault) {
+						if !driverutil.IsFinal(fault) {
 							least, most = driver.UnreachableTimeout(ttl), driver.UnreachableTimeout(ttl)+4*time.Second
 						}
 						if err := <-told; !errors.Is(err, fault) || time.Since(from) < least || time.Since(from) > most {

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Release removes a claim. It costs one swap if the row is as this client last saw it.
@@ -23,14 +24,14 @@ func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error 
 	for tries := 0; ; tries++ {
 		done, err := r.step(ctx)
 		switch {
-		case done || driver.IsFinal(err):
+		case done || driverutil.IsFinal(err):
 			return err
 		case err == nil && ctx.Err() == nil:
 			continue
 		case ctx.Err() != nil:
-			return e.errorOrClosed(driver.Uncertain(ctx.Err()))
+			return e.errorOrClosed(driverutil.Uncertain(ctx.Err()))
 		case e.clock.Since(r.started) > driver.UnreachableTimeout(c.TTL) && !errors.Is(err, ErrConflict):
-			return e.errorOrClosed(driver.Uncertain(err))
+			return e.errorOrClosed(driverutil.Uncertain(err))
 		}
 		if errors.Is(err, ErrConflict) {
 			_, err = e.pauseAfterConflict(ctx, tries/4, r.claims) // a release goes before new claims: it makes room for them
@@ -38,7 +39,7 @@ func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error 
 			err = e.pauseAfterFailure(ctx, tries/4)
 		}
 		if err != nil {
-			return e.errorOrClosed(driver.Uncertain(err))
+			return e.errorOrClosed(driverutil.Uncertain(err))
 		}
 	}
 }
@@ -88,7 +89,7 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 		return true, nil
 	}
 	r.fresh = r.rec != nil
-	r.unsure = r.unsure || !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnsent) && !driver.IsFinal(err)
+	r.unsure = r.unsure || !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnsent) && !driverutil.IsFinal(err)
 	return false, err
 }
 
@@ -102,14 +103,14 @@ func (r *release) outcomeIfAbsent(in StepInput) error {
 	case loss != "":
 		return &driver.LossError{Cause: loss}
 	case r.rec.Foreign != 0:
-		return driver.Uncertain(errors.New("a foreign client holds the lock, and may have taken it before or after this release"))
+		return driverutil.Uncertain(errors.New("a foreign client holds the lock, and may have taken it before or after this release"))
 	case r.tracelessRelease:
-		return driver.Uncertain(errors.New("the store keeps nothing of a free lock: somebody else may have ended the claim before this release"))
+		return driverutil.Uncertain(errors.New("the store keeps nothing of a free lock: somebody else may have ended the claim before this release"))
 	case r.rec.NotesDroppedUntil != 0 && !in.hasPassed(r.rec.NotesDroppedUntil):
-		return driver.Uncertain(errors.New("too many claims were ended by others to tell whether this one was"))
+		return driverutil.Uncertain(errors.New("too many claims were ended by others to tell whether this one was"))
 	case r.clock.Since(r.started) > driver.UnreachableTimeout(r.claim.TTL):
 		// A note is kept for that long after the claim's own TTL.
-		return driver.Uncertain(errors.New("the release took so long that a note of the claim's end may have been removed"))
+		return driverutil.Uncertain(errors.New("the release took so long that a note of the claim's end may have been removed"))
 	default:
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // maxRenewWorkers is how many locks of one batch are renewed at a time. A request that hangs blocks only its own worker.
@@ -87,7 +88,7 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 			return
 		}
 		if !errors.Is(err, ErrConflict) {
-			finish(driver.Uncertain(err))
+			finish(driverutil.Uncertain(err))
 			return
 		}
 		if ctx.Err() != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Acquire takes a free lock with one request to the store. If the session's last keep-alive is old, another one is sent
@@ -100,7 +101,7 @@ func (a *acquisition) finalError(err error) error {
 		return err
 	}
 	if errors.Is(err, driver.ErrLost) && !a.wasGranted() {
-		err = driver.Uncertain(a.ctx.Err())
+		err = driverutil.Uncertain(a.ctx.Err())
 	}
 	var heldErr *driver.HeldError
 	if !errors.Is(err, a.ctx.Err()) || len(a.lastNodes) == 0 || errors.As(err, &heldErr) {
@@ -209,7 +210,7 @@ func (a *acquisition) joinLine(s *session) (timedSnapshot, error) {
 			return seen, a.acceptJoin(s, seen, i)
 		}
 		if a.ctx.Err() != nil {
-			return seen, driver.Uncertain(e.contextError(a.ctx))
+			return seen, driverutil.Uncertain(e.contextError(a.ctx))
 		}
 		err = a.whyRefused(seen)
 		var heldErr *driver.HeldError
@@ -375,7 +376,7 @@ func (e *Engine) finishAdd(cl *claim, s *session, snapshot Snapshot, err error) 
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	cl.add.done = nil
-	cl.add.unresolved = cl.add.unresolved || err != nil && !errors.Is(err, ErrSessionExpired) && !driver.IsFinal(err)
+	cl.add.unresolved = cl.add.unresolved || err != nil && !errors.Is(err, ErrSessionExpired) && !driverutil.IsFinal(err)
 	if err == nil {
 		if i := findOwn(snapshot.Nodes, cl.ID, s.ID); i >= 0 {
 			cl.node = snapshot.Nodes[i]

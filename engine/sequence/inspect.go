@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Inspect reads the line once, and tries again if that fails.
@@ -22,7 +23,7 @@ func (e *Engine) Inspect(ctx context.Context, name string) (driver.Lock, error) 
 		if err == nil {
 			return describeLock(snapshot), nil
 		}
-		if driver.IsFinal(err) || ctx.Err() != nil {
+		if driverutil.IsFinal(err) || ctx.Err() != nil {
 			return driver.Lock{}, e.readError(ctx, err)
 		}
 		if retry.noteFailure() {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Release removes a claim's node with one request. If the claim's Add is still under way, Release waits for it. If an
@@ -35,7 +36,7 @@ func (e *Engine) Release(ctx context.Context, c driver.Claim, r string) error {
 		select {
 		case <-adding:
 		case <-ctx.Done():
-			return driver.Uncertain(e.contextError(ctx))
+			return driverutil.Uncertain(e.contextError(ctx))
 		}
 	}
 	return e.releaseClaim(retry, cl)

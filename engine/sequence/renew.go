@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Renew renews the claims of a session with one keep-alive, if the last one is old, and at the same time one read of
@@ -130,7 +131,7 @@ func (e *Engine) extendClaim(cl *claim, since driver.Instant) error {
 func (s *session) retryFreshKeepAlive(ctx context.Context) (driver.Instant, error) {
 	for {
 		since, err := s.freshKeepAlive(ctx)
-		if err == nil || errors.Is(err, ErrSessionExpired) || driver.IsFinal(err) || s.e.sleep(ctx, s.TTL/50) != nil {
+		if err == nil || errors.Is(err, ErrSessionExpired) || driverutil.IsFinal(err) || s.e.sleep(ctx, s.TTL/50) != nil {
 			return since, err
 		}
 	}
@@ -144,7 +145,7 @@ func (s *session) retryReadNodes(ctx context.Context, refs []NodeRef) ([]Node, d
 		start := s.e.clock.Now()
 		nodes, err := s.e.store.Read(bctx, refs)
 		cancel()
-		if err == nil || driver.IsFinal(err) || s.e.sleep(ctx, s.TTL/50) != nil {
+		if err == nil || driverutil.IsFinal(err) || s.e.sleep(ctx, s.TTL/50) != nil {
 			return nodes, start, err
 		}
 	}
@@ -161,7 +162,7 @@ func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Rene
 		n, err := e.findNode(ctx, g.Name, g.ID, g.Ref)
 		switch {
 		case err != nil:
-			return driver.Renewal{Err: driver.Uncertain(err)}
+			return driver.Renewal{Err: driverutil.Uncertain(err)}
 		case n.Token == 0 || n.Token != g.Token:
 			return driver.Renewal{Err: e.whyGone(ctx, g.Name, nodeOfRef(g.ID, g.Ref))}
 		case n.Broken:
@@ -174,7 +175,7 @@ func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Rene
 		case errors.Is(err, ErrSessionExpired):
 			return lost(driver.LossSessionExpired)
 		case err != nil:
-			return driver.Renewal{Err: driver.Uncertain(e.readError(ctx, err))}
+			return driver.Renewal{Err: driverutil.Uncertain(e.readError(ctx, err))}
 		}
 		ttl := n.TTL
 		if promise > 0 {
@@ -187,7 +188,7 @@ func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Rene
 			_, ok, err := e.store.Change(bctx, g.Name, n, payload)
 			cancel()
 			if err != nil {
-				return driver.Renewal{Err: driver.Uncertain(e.readError(ctx, err))}
+				return driver.Renewal{Err: driverutil.Uncertain(e.readError(ctx, err))}
 			}
 			if !ok {
 				continue // the node has changed meanwhile

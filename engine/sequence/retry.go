@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // requestContext limits ctx to the time for one request.
@@ -23,7 +24,7 @@ type retryLoop struct {
 	ctx                context.Context
 	unreachableTimeout time.Duration
 	startedAt          driver.Instant // when the call began
-	outage             driver.Outage
+	outage             driverutil.Outage
 	failures           int  // in a row
 	writeUnresolved    bool // a write of this call had an unknown outcome
 }
@@ -51,15 +52,15 @@ func (retry *retryLoop) waitAndRetry(err error) error {
 	switch {
 	case retry.e.life.Err() != nil:
 		return driver.ErrClosed
-	case driver.IsFinal(err):
+	case driverutil.IsFinal(err):
 		return err
 	case retry.ctx.Err() != nil:
-		return driver.Uncertain(retry.ctx.Err())
+		return driverutil.Uncertain(retry.ctx.Err())
 	case retry.noteFailure():
-		return driver.Uncertain(hideContextError(err))
+		return driverutil.Uncertain(hideContextError(err))
 	}
 	if e := retry.e.sleep(retry.ctx, rand.N(10*time.Millisecond<<min(retry.failures, 6))); e != nil {
-		return driver.Uncertain(e)
+		return driverutil.Uncertain(e)
 	}
 	return nil
 }

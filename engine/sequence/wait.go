@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // shareSnapshot gives a snapshot to those waiting claims of this client that are granted in it. They can rely on it as
@@ -146,7 +147,7 @@ func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSna
 	case <-cl.turn.wakeup:
 	case <-poll:
 	case <-a.ctx.Done():
-		return timedSnapshot{}, driver.Uncertain(e.contextError(a.ctx))
+		return timedSnapshot{}, driverutil.Uncertain(e.contextError(a.ctx))
 	}
 	e.mu.Lock()
 	loss, looking := cl.loss, e.listings[cl.Name]
@@ -161,7 +162,7 @@ func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSna
 		select {
 		case <-looking:
 		case <-a.ctx.Done():
-			return timedSnapshot{}, driver.Uncertain(e.contextError(a.ctx))
+			return timedSnapshot{}, driverutil.Uncertain(e.contextError(a.ctx))
 		}
 		select {
 		case seen := <-cl.turn.snapshots:

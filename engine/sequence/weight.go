@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // SetWeight is one read of the line and one write. Only claims on a read-write lock can change their weight: a
@@ -34,7 +35,7 @@ func (e *Engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) er
 		if err == nil { // the line has changed meanwhile
 			retry.noteAnswer()
 			if err := e.sleep(ctx, rand.N(time.Millisecond<<tries)); err != nil {
-				return driver.Uncertain(err)
+				return driverutil.Uncertain(err)
 			}
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Loop is the state of one Acquire or Release that repeats its request.
@@ -22,7 +23,7 @@ type Loop struct {
 	Uncertain bool
 
 	tries  int
-	outage driver.Outage
+	outage driverutil.Outage
 }
 
 // Restart makes the limit count from now on, whether or not a request fails. Without it, the limit counts

@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/attempt"
 )
@@ -101,7 +102,7 @@ func (a *awslockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 		case err == nil:
 			return g, nil
 		case ctx.Err() != nil,
-			driver.IsFinal(err) && !(errors.Is(err, driver.ErrHeld) && (c.Wait || t.isWatchingForeign())):
+			driverutil.IsFinal(err) && !(errors.Is(err, driver.ErrHeld) && (c.Wait || t.isWatchingForeign())):
 			return driver.Grant{}, t.acquireError(ctx, err)
 		case errors.Is(err, errRefused) && first:
 			continue // the first try knew nothing about the item; no pause is needed
@@ -203,7 +204,7 @@ func (t *takeAttempt) tryTake(ctx context.Context) (driver.Grant, error) {
 			at := t.observeItem(t.claim.Name, *old)
 			t.current, t.mustRead = &at, false
 		}
-	case !driver.IsFinal(err) && !errors.Is(err, record.ErrUnsent):
+	case !driverutil.IsFinal(err) && !errors.Is(err, record.ErrUnsent):
 		t.uncertainRVN, t.uncertainSince = version, since
 		t.rememberTake(t.claim.ID, r.token)
 	}
@@ -280,7 +281,7 @@ func (a *awslockStore) renewGrant(ctx context.Context, g driver.Grant) driver.Re
 		return driver.Renewal{Err: &driver.LossError{Cause: cmp.Or(loss, driver.LossGone)}}
 	}
 	if err != nil {
-		return driver.Renewal{Err: driver.Uncertain(err)}
+		return driver.Renewal{Err: driverutil.Uncertain(err)}
 	}
 	return driver.Renewal{Since: since, GrantedTTL: g.GrantedTTL,
 		ReleaseRequested: stringOf(stands[markAttribute]) == markReleaseRequested+":"+g.ID}
@@ -311,14 +312,14 @@ func (a *awslockStore) Release(ctx context.Context, c driver.Claim, ref string) 
 			if err = a.blockPendingTake(ctx, c.Name, id); err == nil {
 				err = a.releaseOutcome(ctx, c.Name, id, old, loop.Uncertain)
 			}
-			if err == nil || driver.IsFinal(err) || errors.Is(err, driver.ErrUncertain) {
+			if err == nil || driverutil.IsFinal(err) || errors.Is(err, driver.ErrUncertain) {
 				return err
 			}
-		case driver.IsFinal(err):
+		case driverutil.IsFinal(err):
 			return err
 		}
 		if err := loop.PauseAfterFailure(ctx, err, sent); err != nil {
-			return driver.Uncertain(cmp.Or(ctx.Err(), err))
+			return driverutil.Uncertain(cmp.Or(ctx.Err(), err))
 		}
 	}
 }
@@ -341,7 +342,7 @@ func (a *awslockStore) releaseOutcome(ctx context.Context, name, id string, stan
 	case loss != "" || !uncertain:
 		return &driver.LossError{Cause: cmp.Or(loss, driver.LossGone)}
 	case !at.exists, !at.isOurs:
-		return driver.Uncertain(errors.New("a foreign client has written the item: " +
+		return driverutil.Uncertain(errors.New("a foreign client has written the item: " +
 			"it may have taken the lock after this release or before"))
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Inspect is one read.
@@ -84,10 +85,10 @@ func (a *awslockStore) Break(ctx context.Context, name, ref string, mode driver.
 			u.addCondition("attribute_not_exists(isReleased)")
 		}
 		if _, _, err := a.updateItem(ctx, name, u); !errors.Is(err, errRefused) {
-			return driver.Uncertain(err)
+			return driverutil.Uncertain(err)
 		}
 		if err := a.pauseBetweenTries(ctx, tries); err != nil {
-			return driver.Uncertain(err)
+			return driverutil.Uncertain(err)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // maxCreateTime is how long New waits for a new table to become active.
@@ -96,7 +97,7 @@ func (l *tableClient) createTable(ctx context.Context, expires string) error {
 			break
 		}
 		missing := (*types.ResourceNotFoundException)(nil) // a new table may be missing for a moment
-		if driver.IsFinal(err) && !errors.As(err, &missing) {
+		if driverutil.IsFinal(err) && !errors.As(err, &missing) {
 			return err
 		}
 		select {

@@ -15,6 +15,7 @@ import (
 	"github.com/aws/smithy-go/logging"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 func init() { driver.Register("dynamodb", openURL) }
@@ -75,7 +76,7 @@ func readURL(u *url.URL) (*Options, []func(*config.LoadOptions) error, string, e
 	textOf := func(to *string) func(string) error {
 		return func(v string) error { *to = v; return nil }
 	}
-	err := driver.Query(u, map[string]func(string) error{
+	err := driverutil.ParseOptions(u, map[string]func(string) error{
 		"region":  func(v string) error { settings = append(settings, config.WithRegion(v)); return nil },
 		"profile": func(v string) error { settings = append(settings, config.WithSharedConfigProfile(v)); return nil },
 		"endpoint": func(v string) error {

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
-	"github.com/holdfast-go/holdfast/internal/bound"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -54,7 +54,7 @@ func (tb *table) Now() (int64, time.Duration) {
 
 // ask makes one request, which is given up if it hangs.
 func ask[Answer any](ctx context.Context, do func(context.Context) (Answer, error)) (a Answer, err error) {
-	err = bound.Ask(ctx, answerTime, "etcd", func(ctx context.Context) (err error) {
+	err = driverutil.CallWithTimeout(ctx, answerTime, "etcd", func(ctx context.Context) (err error) {
 		a, err = do(ctx)
 		return err
 	})

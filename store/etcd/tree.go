@@ -5,8 +5,8 @@ import (
 	"sync"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/sequence"
-	"github.com/holdfast-go/holdfast/internal/gather"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -19,7 +19,7 @@ type tree struct {
 	prefix string
 	info   driver.Info
 	hub    *hub
-	lane   *gather.Lane[*write]
+	lane   *driverutil.Batcher[*write]
 	life   context.Context
 	end    context.CancelFunc
 	work   sync.WaitGroup

@@ -11,8 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/secretfile"
-	"github.com/holdfast-go/holdfast/internal/tlsfiles"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -71,10 +70,10 @@ func config(u *url.URL) (clientv3.Config, string, error) {
 	text := func(to *string) func(string) error {
 		return func(v string) error { *to = v; return nil }
 	}
-	err := driver.Query(u, map[string]func(string) error{
+	err := driverutil.ParseOptions(u, map[string]func(string) error{
 		"prefix": text(&prefix), "tls-ca": text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
 		"tls":           func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
-		"password-file": func(v string) (err error) { cfg.Password, err = secretfile.Read(v); return err },
+		"password-file": func(v string) (err error) { cfg.Password, err = driverutil.ReadSecretFile(v); return err },
 	})
 	if err != nil {
 		return cfg, "", err
@@ -88,7 +87,7 @@ func config(u *url.URL) (clientv3.Config, string, error) {
 	scheme := "http://"
 	if secure || ca+cert+key+name != "" {
 		scheme = "https://"
-		if cfg.TLS, err = tlsfiles.Config(ca, cert, key, name); err != nil {
+		if cfg.TLS, err = driverutil.TLSConfig(ca, cert, key, name); err != nil {
 			return cfg, "", err
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/gather"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -35,8 +35,8 @@ const (
 	answerTime = 2 * time.Second
 )
 
-func (t *tree) newLane() *gather.Lane[*write] {
-	return &gather.Lane[*write]{Abreast: abreast, Together: together, Linger: linger, Bars: sameToken, Send: t.send}
+func (t *tree) newLane() *driverutil.Batcher[*write] {
+	return &driverutil.Batcher[*write]{Concurrency: abreast, MaxBatch: together, MaxDelay: linger, Conflicts: sameToken, Send: t.send}
 }
 
 // sameToken: all that is put in one transaction has the same revision, so no lock gets two claims by one.
@@ -76,7 +76,7 @@ func (t *tree) send(some []*write, landed func(error)) error {
 		}
 		r, err := t.kv.Txn(ctx).Then(ops...).Commit()
 		if refused(err) {
-			err = gather.ErrApart
+			err = driverutil.ErrSendAlone
 		}
 		for i, w := range some {
 			if err == nil {

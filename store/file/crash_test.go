@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -246,7 +246,7 @@ func TestFailedSyncIsNotRefusal(t *testing.T) {
 	}
 	c := tab.recordFile("a")
 	to := recordContent{name: "a"}
-	if _, err := c.createRecord(t.Context(), to, true); err == nil || driver.IsFinal(err) {
+	if _, err := c.createRecord(t.Context(), to, true); err == nil || driverutil.IsFinal(err) {
 		t.Errorf("create: %v", err)
 	}
 	p.fail = ""
@@ -254,7 +254,7 @@ func TestFailedSyncIsNotRefusal(t *testing.T) {
 	if err != nil || !f.isLive() {
 		t.Fatal(f, err)
 	}
-	if _, err := c.swapVersion(t.Context(), f.version, to, true); err == nil || driver.IsFinal(err) {
+	if _, err := c.swapVersion(t.Context(), f.version, to, true); err == nil || driverutil.IsFinal(err) {
 		t.Errorf("swap: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 func init() { driver.Register("file", openURL) }
@@ -17,7 +18,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 		return nil, fmt.Errorf("%w: a file store's URL is file:///absolute/directory, with three slashes", driver.ErrInvalid)
 	}
 	var o Options
-	err := driver.Query(u, map[string]func(string) error{
+	err := driverutil.ParseOptions(u, map[string]func(string) error{
 		"force": func(value string) (err error) { o.Force, err = strconv.ParseBool(value); return err },
 	})
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // TestCredentialsRevoked: a key that gives no access tokens any more is said to, for good; a service of tokens that is out of
@@ -29,7 +30,7 @@ func TestCredentialsRevoked(t *testing.T) {
 		defer tokens.Close()
 		file := keyFile(t, tokens.URL)
 		_, err := driver.Open(t.Context(), "gcs://"+bucket+"?endpoint="+url.QueryEscape(s.URL)+"&credentials="+url.QueryEscape(file))
-		if err == nil || errors.Is(err, driver.ErrDenied) != denied || driver.IsFinal(err) != denied {
+		if err == nil || errors.Is(err, driver.ErrDenied) != denied || driverutil.IsFinal(err) != denied {
 			t.Errorf("status %d: %v", status, err)
 		}
 	}

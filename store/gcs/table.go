@@ -17,8 +17,8 @@ import (
 	"google.golang.org/api/iterator"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
-	"github.com/holdfast-go/holdfast/internal/bound"
 )
 
 // table is a bucket as a record.Table: one object per record. A row's version is the object's generation and
@@ -94,7 +94,7 @@ func (t *table) doRequest(ctx context.Context, needs string, request func(contex
 	defer cancel()
 	defer context.AfterFunc(t.life, cancel)()
 	from := t.clock.Clock.Now()
-	err := bound.Ask(living, requestTimeout, "Cloud Storage", request)
+	err := driverutil.CallWithTimeout(living, requestTimeout, "Cloud Storage", request)
 	switch {
 	case err == nil:
 		return nil

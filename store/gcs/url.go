@@ -15,6 +15,7 @@ import (
 	transport "google.golang.org/api/transport/http"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 func init() { driver.Register("gcs", openURL) }
@@ -79,7 +80,7 @@ func readURL(u *url.URL) (urlSettings, error) {
 		return p, fmt.Errorf("%w: the URL of a bucket is gcs://bucket/prefix", driver.ErrInvalid)
 	}
 	p.opts.Prefix = strings.TrimPrefix(u.Path, "/")
-	err := driver.Query(u, map[string]func(string) error{
+	err := driverutil.ParseOptions(u, map[string]func(string) error{
 		"endpoint": func(v string) error {
 			e, err := url.Parse(v)
 			if err != nil || e.Host == "" || e.Scheme != "http" && e.Scheme != "https" {

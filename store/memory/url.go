@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // memory://NAME is the store of that name in this process, made when it is first opened.
@@ -15,7 +16,7 @@ var (
 )
 
 func openURL(_ context.Context, u *url.URL) (driver.Store, error) {
-	if err := driver.Query(u, nil); err != nil {
+	if err := driverutil.ParseOptions(u, nil); err != nil {
 		return nil, err
 	}
 	namedMu.Lock()

@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // TestNoMoreConnections: a server that takes no more connections costs a store none of those it has: a holder lives on.
@@ -54,7 +54,7 @@ func TestStuckStatements(t *testing.T) {
 		}
 		for i := range 3 {
 			_, err := st.Acquire(t.Context(), mutexClaim(fmt.Sprint("m", i), 3*time.Second))
-			if err == nil || driver.IsFinal(err) || !strings.Contains(err.Error(), "locked the table") {
+			if err == nil || driverutil.IsFinal(err) || !strings.Contains(err.Error(), "locked the table") {
 				t.Errorf("on a table that is locked: %v", err)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -35,7 +36,7 @@ func (p *location) explainError(err error) error {
 	var refused *pgconn.PgError
 	var denied *pgconn.ConnectError
 	switch {
-	case err == nil || driver.IsFinal(err):
+	case err == nil || driverutil.IsFinal(err):
 		return err
 	case errors.As(err, &refused):
 		return p.explainRefusal(refused)

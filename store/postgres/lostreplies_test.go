@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
@@ -138,7 +139,7 @@ func TestUnsentRequests(t *testing.T) {
 		}
 		pool.Reset()
 		refuse.Store(math.MaxInt32)
-		if _, err := st.Acquire(t.Context(), mutexClaim("n", time.Second)); err == nil || driver.IsFinal(err) || errors.Is(err, driver.ErrUncertain) {
+		if _, err := st.Acquire(t.Context(), mutexClaim("n", time.Second)); err == nil || driverutil.IsFinal(err) || errors.Is(err, driver.ErrUncertain) {
 			t.Errorf("layout %q: a claim that cannot be sent: %v", layout, err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // TestCreateTables: a missing table is named, and made when asked; one that is not Holdfast's, or of another version, is left as it
@@ -139,7 +140,7 @@ func TestOddRefusals(t *testing.T) {
 	p := mustLocate(t, nil)
 	for _, code := range []string{"", "X", "28", "28000"} {
 		err := p.explainError(&pgconn.PgError{Code: code, Message: "hello"})
-		if driver.IsFinal(err) != strings.HasPrefix(code, "28") || !strings.Contains(err.Error(), "hello") {
+		if driverutil.IsFinal(err) != strings.HasPrefix(code, "28") || !strings.Contains(err.Error(), "hello") {
 			t.Errorf("%q: %v", code, err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
@@ -41,7 +42,7 @@ func TestUsersPool(t *testing.T) {
 		}
 		taken = append(taken, c)
 	}
-	if _, err := st.Acquire(t.Context(), mutexClaim("n", 3*time.Second)); err == nil || driver.IsFinal(err) || !strings.Contains(err.Error(), "no free connection in the pool of 2") {
+	if _, err := st.Acquire(t.Context(), mutexClaim("n", 3*time.Second)); err == nil || driverutil.IsFinal(err) || !strings.Contains(err.Error(), "no free connection in the pool of 2") {
 		t.Errorf("with the pool used up: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -90,7 +91,7 @@ func TestReadOnly(t *testing.T) {
 	for until := time.Now().Add(testTimeout); r.Err == nil && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		r = renew(t, st, g) // its connection may not have heard of it
 	}
-	if r.Err == nil || driver.IsFinal(r.Err) || !strings.Contains(r.Err.Error(), "it took writes before") {
+	if r.Err == nil || driverutil.IsFinal(r.Err) || !strings.Contains(r.Err.Error(), "it took writes before") {
 		t.Errorf("the renewal on a read-only server: %v", r.Err)
 	}
 	came := make(chan error, 1)
@@ -149,7 +150,7 @@ func TestReadOnlyAmongSeveral(t *testing.T) {
 		grant usage on schema tests to looker; grant select, insert, update, delete on `+mustLocate(t, opts).locksTable+` to looker`)
 	url = strings.Replace(url, "test@"+s.Addr, "looker@"+s.Addr+",127.0.0.1:1", 1) + "&target_session_attrs=any"
 	_, err := mustOpen(t, url).Acquire(t.Context(), mutexClaim("m", time.Second))
-	if err == nil || driver.IsFinal(err) || !strings.Contains(err.Error(), "target_session_attrs=read-write") {
+	if err == nil || driverutil.IsFinal(err) || !strings.Contains(err.Error(), "target_session_attrs=read-write") {
 		t.Errorf("on a server that takes no writes: %v", err)
 	}
 }

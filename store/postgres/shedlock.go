@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/attempt"
 )
@@ -129,7 +130,7 @@ func (s *shedlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gra
 	head, rest := s.makeSignature(c)
 	var seen shedlockRow
 	fail := func(err error) (driver.Grant, error) {
-		if ctx.Err() != nil && !driver.IsFinal(err) {
+		if ctx.Err() != nil && !driverutil.IsFinal(err) {
 			err = ctx.Err()
 			if seen.remaining > 0 {
 				err = fmt.Errorf("%w; %w", err, seen.heldError())
@@ -162,7 +163,7 @@ func (s *shedlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gra
 			}
 			loop.Restart()
 		case errors.Is(err, record.ErrConflict):
-		case driver.IsFinal(err):
+		case driverutil.IsFinal(err):
 			return fail(err)
 		default:
 			if a.stillPending {
@@ -220,7 +221,7 @@ func (s *shedlockStore) waitUntilFree(ctx context.Context, name string, seen *sh
 		switch {
 		case err == nil:
 			*seen = v
-		case ctx.Err() != nil || driver.IsFinal(err):
+		case ctx.Err() != nil || driverutil.IsFinal(err):
 			return err
 		default:
 			return nil // the next take gets the same error, and decides what to do
@@ -275,7 +276,7 @@ func (s *shedlockStore) extendClaim(
 		switch {
 		case errors.Is(err, record.ErrConflict):
 		case err != nil:
-			return v, driver.Uncertain(err)
+			return v, driverutil.Uncertain(err)
 		case at != 0:
 			return v, nil
 		case v.claimID == id && v.lockedAt == g.Token && v.remaining > 0 && !v.claim.Broken:
@@ -319,11 +320,11 @@ func (s *shedlockStore) Release(ctx context.Context, c driver.Claim, ref string)
 			continue // the statement read the row before another write, for which it then had to wait
 		case err == nil:
 			return v.releaseOutcome(id, loop.Uncertain)
-		case driver.IsFinal(err):
+		case driverutil.IsFinal(err):
 			return err
 		}
 		if err := loop.PauseAfterFailure(ctx, err, !a.notSent); err != nil {
-			return driver.Uncertain(err)
+			return driverutil.Uncertain(err)
 		}
 	}
 }

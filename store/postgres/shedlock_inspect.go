@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -75,7 +76,7 @@ func (s *shedlockStore) Break(ctx context.Context, name, ref string, mode driver
 		case errors.Is(err, record.ErrConflict), err == nil && done == 0 && v.remaining > 0 && v.claim.Ref == ref:
 			continue // the statement read the row before another write, for which it then had to wait
 		case err != nil:
-			return driver.Uncertain(err)
+			return driverutil.Uncertain(err)
 		case done == 0:
 			return fmt.Errorf("no such claim stands: %w", driver.ErrLost)
 		}

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 func signaturePrefix(id string) string { return "holdfast/" + id }
@@ -165,7 +166,7 @@ func (v shedlockRow) releaseOutcome(id string, unknown bool) error {
 	case !unknown:
 		return v.lossError(id)
 	case !known:
-		return driver.Uncertain(errors.New("others have had the lock since, and left no trace of how this claim was ended"))
+		return driverutil.Uncertain(errors.New("others have had the lock since, and left no trace of how this claim was ended"))
 	case how == flagReleased:
 		return nil
 	case how == flagForced:

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
@@ -214,7 +215,7 @@ func TestStaleStandby(t *testing.T) {
 			}
 			defer pool.Close()
 			either, err := New(t.Context(), pool, opts)
-			for err != nil && !driver.IsFinal(err) { // it may have come to the standby
+			for err != nil && !driverutil.IsFinal(err) { // it may have come to the standby
 				either, err = New(t.Context(), pool, opts)
 			}
 			if err != nil {

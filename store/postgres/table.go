@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -106,7 +107,7 @@ func (t *table) queryRows(ctx context.Context, st *statement, params ...[]byte) 
 	switch {
 	case a.err != nil && ctx.Err() != nil:
 		return nil, ctx.Err()
-	case a.notSent && !driver.IsFinal(a.err):
+	case a.notSent && !driverutil.IsFinal(a.err):
 		return nil, unsentError{t.location.explainError(a.err)}
 	case a.err != nil:
 		return nil, t.location.explainError(a.err)

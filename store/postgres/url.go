@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/secretfile"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // The URL is PostgreSQL's own:
@@ -71,7 +71,7 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 			return err
 		},
 		"password-file": func(v string) error {
-			p, err := secretfile.Read(v)
+			p, err := driverutil.ReadSecretFile(v)
 			password = &p
 			return err
 		},
@@ -80,7 +80,7 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 	for _, name := range libpqOptions {
 		known[name] = func(string) error { return nil }
 	}
-	if err := driver.Query(u, known); err != nil {
+	if err := driverutil.ParseOptions(u, known); err != nil {
 		return nil, nil, err
 	}
 	if _, err := o.resolveLocation(); err != nil {
@@ -152,7 +152,7 @@ func openWithRetry(ctx context.Context, pool *pgxpool.Pool, opts *Options, relea
 	var last error
 	for tries := 0; ; tries++ {
 		s, err := openStore(ctx, pool, opts, release)
-		if err == nil || driver.IsFinal(err) {
+		if err == nil || driverutil.IsFinal(err) {
 			return s, err
 		}
 		if last == nil || ctx.Err() == nil { // that ctx has ended says less than the error before it

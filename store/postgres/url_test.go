@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
@@ -28,7 +29,7 @@ func TestOpeningASilentServer(t *testing.T) {
 	defer machine.Watch()()
 	began := time.Now()
 	_, err = driver.Open(t.Context(), "postgres://u:s3cret@"+silent.Addr().String()+"/db?sslmode=disable&timeout=100ms")
-	if err == nil || driver.IsFinal(err) || strings.Contains(err.Error(), "s3cret") || time.Since(began) > maxOpenTime+time.Second+machine.Lost(began) {
+	if err == nil || driverutil.IsFinal(err) || strings.Contains(err.Error(), "s3cret") || time.Since(began) > maxOpenTime+time.Second+machine.Lost(began) {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
 }
@@ -71,7 +72,7 @@ func TestURL(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := driver.Open(ctx, "postgres://u:s3cret@127.0.0.1:1/db?sslmode=disable"); err == nil || driver.IsFinal(err) || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "refused") {
+	if _, err := driver.Open(ctx, "postgres://u:s3cret@127.0.0.1:1/db?sslmode=disable"); err == nil || driverutil.IsFinal(err) || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("nobody listens there: %v", err)
 	}
 	s := mustOpen(t, strings.Replace(freshURL(t, sharedServer(t)), "test@", "test:s3cret@", 1))

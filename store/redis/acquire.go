@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Acquire takes a free mutex in one round trip, and comes to stand in line in one. A claim whose turn has come is told,
@@ -23,7 +24,7 @@ func (s *Store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 		return driver.Grant{}, err
 	}
 	g, err := s.acquireClaim(ctx, c)
-	if driver.IsFinal(err) && s.isInFlight(c.ID) || errors.Is(err, driver.ErrDenied) {
+	if driverutil.IsFinal(err) && s.isInFlight(c.ID) || errors.Is(err, driver.ErrDenied) {
 		// A request that had no answer may yet make the claim, and a script that is denied a command has run as far as that.
 		_ = s.Release(ctx, c, "") // its client thinks it refused
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // finalError gives the error that no asking again will change, in the driver's terms, or nil if asking again may help.
@@ -175,7 +176,7 @@ func uncertainError(err error) error { return fmt.Errorf("%w: %w", driver.ErrUnc
 type retryLoop struct {
 	store          *Store
 	timeout        time.Duration
-	outage         driver.Outage
+	outage         driverutil.Outage
 	failures       int       // in a row
 	closedErrors   int       // how many of them in a row say that the client is closed
 	outcomeUnknown bool      // a request of this call had an unknown outcome

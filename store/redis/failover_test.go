@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
@@ -32,7 +33,7 @@ func openClientWith(t *testing.T, raw string, opts *holdfast.Options) *holdfast.
 	var err error
 	if late := redistest.Until(t.Context(), func() bool {
 		c, err = holdfast.Open(t.Context(), raw, opts)
-		return err == nil || driver.IsFinal(err)
+		return err == nil || driverutil.IsFinal(err)
 	}); late != nil || err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +51,7 @@ func lockEventually(t *testing.T, c *holdfast.Client, name string, ttl time.Dura
 		if err == nil {
 			return l
 		}
-		if ctx.Err() != nil || driver.IsFinal(err) {
+		if ctx.Err() != nil || driverutil.IsFinal(err) {
 			t.Fatalf("lock %s: %v", name, err)
 		}
 	}
@@ -505,7 +506,7 @@ func TestServerNameMoves(t *testing.T) {
 	sendCommand(t, second, "REPLICAOF", "NO", "ONE")
 	sendCommand(t, first, "REPLICAOF", "127.0.0.1", second.Port)
 	waitUntilFollowing(t, first)
-	if r := renew(t, s, g); r.Err == nil || driver.IsFinal(r.Err) || !strings.Contains(r.Err.Error(), "read-only replica for now") {
+	if r := renew(t, s, g); r.Err == nil || driverutil.IsFinal(r.Err) || !strings.Contains(r.Err.Error(), "read-only replica for now") {
 		t.Errorf("renewing at the old primary: %v", r.Err)
 	}
 	time.AfterFunc(300*time.Millisecond, func() { via.NextTo(second.Addr) })

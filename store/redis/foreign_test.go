@@ -16,6 +16,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/internal/freeport"
 	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
@@ -154,7 +155,7 @@ func TestOpenWhileServerStarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	if _, err := openStore(t.Context(), "redis://127.0.0.1:"+port); !errors.Is(err, syscall.ECONNREFUSED) || driver.IsFinal(err) {
+	if _, err := openStore(t.Context(), "redis://127.0.0.1:"+port); !errors.Is(err, syscall.ECONNREFUSED) || driverutil.IsFinal(err) {
 		t.Errorf("where nobody listens: %v", err)
 	}
 	expectInTime(t, "to say that nobody listens", start, 2*refusedTimeout)

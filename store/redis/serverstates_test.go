@@ -20,6 +20,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/internal/freeport"
 	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
@@ -90,7 +91,7 @@ func TestDiskFails(t *testing.T) {
 	}
 	saved("err")
 	expectError(t, "MISCONF", tryLock(t, s, "m"), nil, "cannot save to its disk", "MISCONF")
-	if err := tryLock(t, s, "m"); driver.IsFinal(err) {
+	if err := tryLock(t, s, "m"); driverutil.IsFinal(err) {
 		t.Errorf("a disk that may come back is taken for final: %v", err)
 	}
 	expectLoss(t, short, time.Second, driver.LossExpired, driver.LossUnreachable)
@@ -201,7 +202,7 @@ func TestServerIsLoading(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	s.Renew(ctx, []driver.Grant{g}, func(_ int, r driver.Renewal) { loading = r.Err })
-	if loading == nil || loss(loading) != "" || driver.IsFinal(loading) {
+	if loading == nil || loss(loading) != "" || driverutil.IsFinal(loading) {
 		t.Errorf("a renewal while it loads: %v", loading)
 	}
 	t.Logf("a renewal while it loads: %v", loading)

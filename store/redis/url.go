@@ -16,8 +16,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/secretfile"
-	"github.com/holdfast-go/holdfast/internal/tlsfiles"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // The URL forms:
@@ -71,7 +70,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 
 // parseURL turns a URL into a client's settings and ours. No server is asked.
 func parseURL(u *url.URL) (*storeURL, error) {
-	p := &storeURL{client: defaultClientOption(), opts: Options{Place: driver.Redact(u)}}
+	p := &storeURL{client: defaultClientOption(), opts: Options{Place: driverutil.RedactURL(u)}}
 	o := &p.client
 	port := "6379"
 	if u.Scheme == "redis+sentinel" {
@@ -85,7 +84,7 @@ func parseURL(u *url.URL) (*storeURL, error) {
 	o.Password, _ = u.User.Password()
 	var ca, cert, key, name string
 	secure := u.Scheme == "rediss"
-	err := driver.Query(u, map[string]func(string) error{
+	err := driverutil.ParseOptions(u, map[string]func(string) error{
 		"prefix":   func(v string) error { p.opts.Key = v + "*"; return rejectStar(v) },
 		"template": func(v string) error { p.opts.Key = v; return nil },
 		"layout":   func(v string) error { p.opts.Layout = Layout(v); return nil },
@@ -108,13 +107,13 @@ func parseURL(u *url.URL) (*storeURL, error) {
 		},
 		"sentinel-user":     func(v string) error { o.Sentinel.Username = v; return nil },
 		"sentinel-password": func(v string) error { o.Sentinel.Password = v; return nil },
-		"password-file":     func(v string) (err error) { o.Password, err = secretfile.Read(v); return err },
+		"password-file":     func(v string) (err error) { o.Password, err = driverutil.ReadSecretFile(v); return err },
 	})
 	if err != nil {
 		return nil, err
 	}
 	if secure || ca+cert+key+name != "" {
-		if o.TLSConfig, err = tlsfiles.Config(ca, cert, key, name); err != nil {
+		if o.TLSConfig, err = driverutil.TLSConfig(ca, cert, key, name); err != nil {
 			return nil, err
 		}
 		o.Sentinel.TLSConfig = o.TLSConfig
@@ -229,7 +228,7 @@ func isTransient(err error) bool {
 	if dns := (*net.DNSError)(nil); errors.As(err, &dns) && dns.IsNotFound {
 		return false
 	}
-	return !driver.IsFinal(err) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
+	return !driverutil.IsFinal(err) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }
 
 // connectClient makes a client, or gives up when ctx ends: of many servers that hang each is waited for by itself, and what makes the

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
@@ -189,7 +190,7 @@ func (a *add) finishAdd(ctx context.Context, nodes []zk.Result, listing *zk.Call
 		a.t.noteAddPending(a.claim)
 		// One node of two would keep its own claim out; and the engine does not withdraw an add that was refused
 		// for good.
-		if err == errRemovedTooSoon || driver.IsFinal(err) {
+		if err == errRemovedTooSoon || driverutil.IsFinal(err) {
 			a.removeCreated(nodes)
 		}
 		return sequence.Snapshot{}, err

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/engine/sequence"
-	"github.com/holdfast-go/holdfast/internal/bound"
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
@@ -69,7 +69,7 @@ func (tb *table) Now() (int64, time.Duration) {
 const answerTime = 2 * time.Second
 
 func withAnswerTime(ctx context.Context, request func(context.Context) error) error {
-	return bound.Ask(ctx, answerTime, "ZooKeeper", request)
+	return driverutil.CallWithTimeout(ctx, answerTime, "ZooKeeper", request)
 }
 
 // readBounded is the tree's read, within answerTime.

@@ -8,8 +8,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/secretfile"
-	"github.com/holdfast-go/holdfast/internal/tlsfiles"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 func init() { driver.Register("zookeeper", openURL) }
@@ -49,7 +48,7 @@ func parseOptions(u *url.URL) (Options, error) {
 	text := func(to *string) func(string) error {
 		return func(v string) error { *to = v; return nil }
 	}
-	err := driver.Query(u, map[string]func(string) error{
+	err := driverutil.ParseOptions(u, map[string]func(string) error{
 		"namespace": text(&o.Namespace), "layout": text(&o.Layout),
 		"acl": func(v string) error {
 			switch v {
@@ -64,7 +63,7 @@ func parseOptions(u *url.URL) (Options, error) {
 		},
 		"tls-ca": text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
 		"tls":           func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
-		"password-file": func(v string) (err error) { password, err = secretfile.Read(v); return err },
+		"password-file": func(v string) (err error) { password, err = driverutil.ReadSecretFile(v); return err },
 	})
 	if err != nil {
 		return o, err
@@ -73,7 +72,7 @@ func parseOptions(u *url.URL) (Options, error) {
 		return o, fmt.Errorf("%w: a ZooKeeper store's URL has no path; write ?namespace=... for what precedes all names", driver.ErrInvalid)
 	}
 	if secure || ca+cert+key+name != "" {
-		if o.TLS, err = tlsfiles.Config(ca, cert, key, name); err != nil {
+		if o.TLS, err = driverutil.TLSConfig(ca, cert, key, name); err != nil {
 			return o, err
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"iter"
 	"strings"
 
-	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
@@ -102,7 +102,7 @@ func (w *treeWalk) yieldLock(c *zk.Conn, name, path string, listing *zk.Call) (m
 	switch {
 	case err == nil:
 		return w.yield(full, nil)
-	case driver.IsFinal(err):
+	case driverutil.IsFinal(err):
 		return w.yield(sequence.Snapshot{Name: name}, err)
 	}
 	w.yield(sequence.Snapshot{}, err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -416,7 +417,7 @@ func checkContextEnds(e *caseEnv) error {
 	ctx, cancel := context.WithCancel(e.ctx)
 	cancel()
 	return callEach(e, t, ctx, now, func(method string, err error) error {
-		if err == nil || errors.Is(err, record.ErrConflict) || driver.IsFinal(err) {
+		if err == nil || errors.Is(err, record.ErrConflict) || driverutil.IsFinal(err) {
 			return fmt.Errorf("%s with a context that has ended says: %v", method, err)
 		}
 		return nil

@@ -23,8 +23,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -243,5 +243,5 @@ func expectAbsent(e *caseEnv, t record.Table, name string) error {
 
 // isUnknownOutcome reports whether an error says that the outcome is not known, as the engine takes it.
 func isUnknownOutcome(err error) bool {
-	return err != nil && !errors.Is(err, record.ErrConflict) && !driver.IsFinal(err)
+	return err != nil && !errors.Is(err, record.ErrConflict) && !driverutil.IsFinal(err)
 }

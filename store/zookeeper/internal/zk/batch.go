@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/gather"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Write is one write and the reads that follow it. Writes that a session has at one time go together, as one
@@ -33,9 +33,9 @@ const (
 	maxDelay = time.Millisecond
 )
 
-func (c *Conn) newLane() *gather.Lane[*Write] {
-	return &gather.Lane[*Write]{
-		Abreast: maxConcurrent, Together: maxBatch, Linger: maxDelay, Bars: conflictsWith, Send: c.sendBatch,
+func (c *Conn) newLane() *driverutil.Batcher[*Write] {
+	return &driverutil.Batcher[*Write]{
+		Concurrency: maxConcurrent, MaxBatch: maxBatch, MaxDelay: maxDelay, Conflicts: conflictsWith, Send: c.sendBatch,
 	}
 }
 
@@ -88,7 +88,7 @@ func (c *Conn) sendBatch(batch []*Write, finished func(error)) error {
 		if err == nil && len(steps) > 1 {
 			err = first.spreadResults(steps)
 		}
-		if err == gather.ErrApart {
+		if err == driverutil.ErrSendAlone {
 			for _, read := range reads {
 				*read = Call{op: read.op, body: read.body} // it is sent again, with its own write
 			}
@@ -112,7 +112,7 @@ func (c *Call) spreadResults(steps []*Call) error {
 		return err
 	}
 	if _, why := FailedStep(results); why != CodeOK {
-		return gather.ErrApart
+		return driverutil.ErrSendAlone
 	}
 	if len(results) != len(steps) {
 		return ErrMalformed

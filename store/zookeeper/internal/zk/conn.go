@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/gather"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // ErrSessionExpired is returned when the session has ended. The servers have deleted its ephemeral nodes, or will
@@ -33,7 +33,7 @@ type Conn struct {
 	ensemble *Ensemble
 	asked    time.Duration
 	autoPing bool
-	lane     *gather.Lane[*Write]
+	lane     *driverutil.Batcher[*Write]
 
 	life context.Context // ends with the session, and with the ensemble
 	stop context.CancelFunc

@@ -1,4 +1,4 @@
-package gather
+package driverutil
 
 import (
 	"context"
@@ -10,30 +10,30 @@ import (
 	"time"
 )
 
-// far is a store that takes a millisecond for a request, whatever is in it.
-type far struct {
+// slowStore is a store that takes a millisecond for a request, whatever is in it.
+type slowStore struct {
 	mu   sync.Mutex
 	sent [][]int
 }
 
-func (f *far) lane() *Lane[int] {
-	return &Lane[int]{Abreast: 2, Together: 3, Linger: 10 * time.Millisecond, Send: func(together []int, landed func(error)) error {
-		f.note(together...)
+func (f *slowStore) batcher() *Batcher[int] {
+	return &Batcher[int]{Concurrency: 2, MaxBatch: 3, MaxDelay: 10 * time.Millisecond, Send: func(batch []int, done func(error)) error {
+		f.note(batch...)
 		go func() {
 			time.Sleep(time.Millisecond)
-			landed(nil)
+			done(nil)
 		}()
 		return nil
 	}}
 }
 
-func (f *far) note(r ...int) {
+func (f *slowStore) note(r ...int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.sent = append(f.sent, slices.Clone(r))
 }
 
-func (f *far) alone(r int) func() error {
+func (f *slowStore) alone(r int) func() error {
 	return func() error {
 		f.note(r)
 		time.Sleep(time.Millisecond)
@@ -41,31 +41,31 @@ func (f *far) alone(r int) func() error {
 	}
 }
 
-// start has requests come one after the other, and gives a function that waits until they are all over, for the lane too, and
-// gives their errors.
-func start(ctx context.Context, l *Lane[int], f *far, patient bool, rs ...int) func() []error {
+// start makes requests one after the other, and returns a function that waits until all have been answered and returns their
+// errors.
+func start(ctx context.Context, l *Batcher[int], f *slowStore, canWait bool, rs ...int) func() []error {
 	errs := make([]error, len(rs))
 	var all sync.WaitGroup
 	for i, r := range rs {
-		all.Go(func() { errs[i] = l.Do(ctx, r, patient, f.alone(r)) })
+		all.Go(func() { errs[i] = l.Do(ctx, r, canWait, f.alone(r)) })
 		synctest.Wait()
 	}
 	return func() []error { all.Wait(); synctest.Wait(); return errs }
 }
 
-func (f *far) wants(t *testing.T, want ...[]int) {
+func (f *slowStore) wants(t *testing.T, want ...[]int) {
 	t.Helper()
 	if !slices.EqualFunc(f.sent, want, slices.Equal) {
 		t.Errorf("sent %v, want %v", f.sent, want)
 	}
 }
 
-// TestTogether: as many as may be under way go alone at once; the rest gathers meanwhile, and goes together in its order.
+// TestMaxBatch: as many as may be under way go alone at once; the rest gathers meanwhile, and goes together in its order.
 func TestTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var f far
+		var f slowStore
 		began := time.Now()
-		end := start(t.Context(), f.lane(), &f, false, 1, 2, 3, 4, 5, 6, 7)
+		end := start(t.Context(), f.batcher(), &f, false, 1, 2, 3, 4, 5, 6, 7)
 		for _, err := range end() {
 			if err != nil {
 				t.Error(err)
@@ -78,14 +78,14 @@ func TestTogether(t *testing.T) {
 	})
 }
 
-// TestBarred: what cannot go with the others goes right behind them, and does not wait until they are back, nor does what comes
+// TestBarred: a request that conflicts with a batch is sent right behind it, without waiting for its answer, and so are those
 // behind it.
 func TestBarred(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var f far
-		l := f.lane()
-		l.Abreast = 1
-		l.Bars = func(together []int, next int) bool { return slices.Contains(together, next) }
+		var f slowStore
+		l := f.batcher()
+		l.Concurrency = 1
+		l.Conflicts = func(batch []int, next int) bool { return slices.Contains(batch, next) }
 		began := time.Now()
 		start(t.Context(), l, &f, false, 1, 2, 2, 3, 2)()
 		f.wants(t, []int{1}, []int{2, 3}, []int{2}, []int{2})
@@ -95,13 +95,12 @@ func TestBarred(t *testing.T) {
 	})
 }
 
-// TestPatience: a patient request waits for others; the first that is in a hurry takes it along, and nobody waits for longer
-// than the lane lingers.
+// TestPatience: a request that can wait does so for others, until one comes that cannot, and for MaxDelay at most.
 func TestPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var f far
-		l := f.lane()
-		l.Abreast = 1
+		var f slowStore
+		l := f.batcher()
+		l.Concurrency = 1
 		began := time.Now()
 		first := start(t.Context(), l, &f, true, 1, 2)
 		start(t.Context(), l, &f, false, 3)()
@@ -117,39 +116,39 @@ func TestPatience(t *testing.T) {
 	})
 }
 
-// TestGivenUp: who gives up in the queue is not sent, and who gives up on the way does not hold the others up.
+// TestGivenUp: a request that is given up in the queue is not sent, and one that is given up in flight delays no other.
 func TestGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var f far
-		l := f.lane()
-		l.Abreast = 1
+		var f slowStore
+		l := f.batcher()
+		l.Concurrency = 1
 		first := start(t.Context(), l, &f, false, 1, 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		given := start(ctx, l, &f, false, 3)
 		cancel()
 		if errs := given(); !errors.Is(errs[0], context.Canceled) {
-			t.Errorf("who gave up was told %v", errs)
+			t.Errorf("the request that was given up returned %v", errs)
 		}
 		first()
 		f.wants(t, []int{1}, []int{2})
 	})
 }
 
-// TestApart: what was not done together is done alone; what could not be sent, or has an unknown outcome, is not done again.
+// TestApart: the requests of a batch that was not accepted are sent alone; what could not be sent, or has an unknown outcome, is not sent again.
 func TestApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fault, broken := errors.New("fault"), errors.New("broken")
-		var f far
-		l := f.lane()
-		l.Abreast = 1
+		var f slowStore
+		l := f.batcher()
+		l.Concurrency = 1
 		tries := 0
-		l.Send = func(together []int, landed func(error)) error {
+		l.Send = func(batch []int, done func(error)) error {
 			tries++
 			switch tries {
 			case 1:
-				go landed(ErrApart)
+				go done(ErrSendAlone)
 			case 2:
-				go landed(fault)
+				go done(fault)
 			case 3:
 				return broken
 			}

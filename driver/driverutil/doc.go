@@ -1,0 +1,10 @@
+// Package driverutil has tools for those who build a store: package driver is the contract, this is what helps to keep it.
+//
+//   - [ParseOptions] and [RedactURL] read the store's URL and show it without its secrets; [ReadSecretFile] and [TLSConfig]
+//     read the files that its options name.
+//   - [CallWithTimeout] gives up one request that hangs, and [Outage] measures for how long a store has not answered.
+//   - [IsFinal] and [Uncertain] tell errors apart: those that say what is so, and those after which nothing is known.
+//   - [Batcher] sends requests that are made at the same time together.
+//
+// No store has to use any of it.
+package driverutil

@@ -1,0 +1,69 @@
+package driverutil
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Outage measures for how long a store has left one call without an answer, to be compared with
+// driver.UnreachableTimeout. It begins with the first request that fails, not with the last one that was answered, since
+// a waiter may ask nothing for a long time. The zero Outage is that of a store that answers. It is not safe for use by
+// several goroutines.
+type Outage struct {
+	lasts bool
+	since driver.Instant
+}
+
+// RequestFailed notes a request that got no answer, and reports whether the outage has lasted for longer than limit.
+func (o *Outage) RequestFailed(c driver.Clock, limit time.Duration) (over bool) {
+	now := c.Now()
+	if !o.lasts {
+		o.lasts, o.since = true, now
+	}
+	return now.Since(o.since) > limit
+}
+
+// RequestAnswered notes that the store has answered, which ends the outage.
+func (o *Outage) RequestAnswered() { o.lasts = false }
+
+// CallWithTimeout makes one request of a store and gives it up after d, so that the store can be asked again, or the
+// outcome looked up. The error is the context's only if ctx itself has ended: a timeout of the store's code must not look
+// like the caller's. store names the store in the error.
+func CallWithTimeout(ctx context.Context, d time.Duration, store string, request func(context.Context) error) error {
+	short, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	err := request(short)
+	if err != nil && short.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("no answer from %s: %v", store, err)
+	}
+	return err
+}
+
+// finalErrors say what is so, not that something went wrong.
+var finalErrors = []error{
+	driver.ErrDenied, driver.ErrCorrupt, driver.ErrClosed, driver.ErrUnsupported, driver.ErrInvalid,
+	driver.ErrHeld, driver.ErrMismatch, driver.ErrQueueFull, driver.ErrLost,
+}
+
+// IsFinal reports whether asking a store again cannot help: the error says what is so, not that something went wrong.
+func IsFinal(err error) bool {
+	for _, final := range finalErrors {
+		if errors.Is(err, final) {
+			return true
+		}
+	}
+	return false
+}
+
+// Uncertain wraps the error of a write of which it is not known whether it was done in driver.ErrUncertain. It returns a
+// final error, and nil, unchanged.
+func Uncertain(err error) error {
+	if err == nil || IsFinal(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", driver.ErrUncertain, err)
+}

@@ -1,0 +1,65 @@
+// Package redact keeps the secrets of a store's URL out of error texts.
+package redact
+
+import (
+	"errors"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+var (
+	secretOption = regexp.MustCompile(`(?i)pass|pwd|secret|token|key|cred|auth|sig`)
+	fileOption   = regexp.MustCompile(`(?i)file$|^tls-key$|^sslkey$|^credentials$`)
+)
+
+// isSecret reports whether an option's value must not be shown. The path of a file with a secret in it is not secret:
+// somebody who has to correct the path needs to see it.
+func isSecret(name, value string) bool {
+	path := fileOption.MatchString(name) && strings.HasPrefix(value, "/")
+	return secretOption.MatchString(name) && !path
+}
+
+// FindSecrets returns the parts of a URL that must not be shown, decoded and as written, the longest first.
+func FindSecrets(u *url.URL) []string {
+	var s []string
+	if password, ok := u.User.Password(); ok {
+		s = append(s, password, url.QueryEscape(password), url.PathEscape(password))
+		if _, written, ok := strings.Cut(u.User.String(), ":"); ok {
+			s = append(s, written)
+		}
+	}
+	for _, pair := range strings.FieldsFunc(u.RawQuery, func(r rune) bool { return r == '&' || r == ';' }) {
+		name, value, _ := strings.Cut(pair, "=")
+		if decoded, err := url.QueryUnescape(value); err == nil && isSecret(name, value) {
+			s = append(s, value, decoded, url.PathEscape(decoded))
+		} else if isSecret(name, value) {
+			s = append(s, value)
+		}
+	}
+	slices.SortFunc(s, func(a, b string) int { return len(b) - len(a) })
+	return slices.DeleteFunc(slices.Compact(s), func(s string) bool { return s == "" })
+}
+
+// HideSecrets replaces the secrets in an error's text. errors.Is gives the same answers for the result.
+func HideSecrets(err error, secrets []string) error {
+	text := err.Error()
+	for _, s := range secrets {
+		text = strings.ReplaceAll(text, s, "xxxxx")
+	}
+	if text == err.Error() {
+		return err
+	}
+	return &redactedError{text: text, err: err}
+}
+
+// redactedError answers errors.Is as the error that it hides; errors.As and Unwrap do not reach that error, because its
+// text has the secrets.
+type redactedError struct {
+	text string
+	err  error
+}
+
+func (e *redactedError) Error() string        { return e.text }
+func (e *redactedError) Is(target error) bool { return errors.Is(e.err, target) }
