@@ -28,7 +28,9 @@ type add struct {
 }
 
 // Add creates a node and lists the lock with one request: the list shows all nodes that came before.
-func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64, payload sequence.Payload, condition sequence.AddCondition) (sequence.Snapshot, error) {
+func (t *tree) Add(
+	ctx context.Context, name string, s sequence.Session, _ int64, payload sequence.Payload, condition sequence.AddCondition,
+) (sequence.Snapshot, error) {
 	a, err := t.newAdd(name, s, payload, condition)
 	if err != nil {
 		return sequence.Snapshot{}, err
@@ -51,7 +53,9 @@ func (t *tree) Add(ctx context.Context, name string, s sequence.Session, _ int64
 }
 
 // newAdd checks whether the layout can hold the claim.
-func (t *tree) newAdd(name string, s sequence.Session, payload sequence.Payload, condition sequence.AddCondition) (*add, error) {
+func (t *tree) newAdd(
+	name string, s sequence.Session, payload sequence.Payload, condition sequence.AddCondition,
+) (*add, error) {
 	if t.info.Kinds != nil && !slices.Contains(t.info.Kinds, payload.Kind) {
 		return nil, fmt.Errorf("%w: the layout %s has no %s", driver.ErrUnsupported, t.opts.Layout, payload.Kind)
 	}
@@ -60,10 +64,12 @@ func (t *tree) newAdd(name string, s sequence.Session, payload sequence.Payload,
 		return nil, err
 	}
 	if !isClaimID(payload.ID) {
-		return nil, fmt.Errorf("%w: the claim's id %q is not 26 characters of lower-case base32", driver.ErrInvalid, payload.ID)
+		return nil, fmt.Errorf("%w: the claim's id %q is not 26 characters of lower-case base32",
+			driver.ErrInvalid, payload.ID)
 	}
 	if _, _, ok := parseStem(formatStem(s.ID, payload)); !ok {
-		return nil, fmt.Errorf("%w: a claim of kind %q, limit %d and weight %d", driver.ErrInvalid, payload.Kind, payload.Limit, payload.Weight)
+		return nil, fmt.Errorf("%w: a claim of kind %q, limit %d and weight %d",
+			driver.ErrInvalid, payload.Kind, payload.Limit, payload.Weight)
 	}
 	data, err := json.Marshal(payload)
 	if err != nil {
@@ -144,7 +150,10 @@ func (a *add) createNodes(ctx context.Context) (nodes []zk.Result, listing *zk.C
 		create, listing := a.newCreateCall(), zk.GetChildren(a.path)
 		a.t.noteAddPending(a.claim)
 		// All nodes that one transaction creates have the same token, so it must not create two of one lock.
-		w := &zk.Write{Calls: []*zk.Call{create, listing}, Alone: twoNodes, Exclusive: a.path, Unhurried: a.condition == sequence.AddBatched}
+		w := &zk.Write{
+			Calls: []*zk.Call{create, listing}, Alone: twoNodes, Exclusive: a.path,
+			Unhurried: a.condition == sequence.AddBatched,
+		}
 		if err := a.conn.Write(ctx, w); err != nil {
 			return nil, nil, a.t.translateError(err, a.path)
 		}
@@ -238,8 +247,10 @@ func (a *add) fetchStats(ctx context.Context, nodes []zk.Result) error {
 
 func (a *add) cacheCreated(nodes []zk.Result) {
 	for _, n := range nodes {
-		a.t.cacheOwnNode(n.Path, sequence.Node{Key: n.Path[len(a.path)+1:], Token: n.Stat.Czxid, Version: int64(n.Stat.Version) + 1,
-			Session: a.claim.session, Payload: a.payload})
+		a.t.cacheOwnNode(n.Path, sequence.Node{
+			Key: n.Path[len(a.path)+1:], Token: n.Stat.Czxid, Version: int64(n.Stat.Version) + 1,
+			Session: a.claim.session, Payload: a.payload,
+		})
 	}
 	if len(nodes) > 1 {
 		a.t.noteSecondNode(nodes[0].Path, nodes[1].Path)
@@ -271,7 +282,7 @@ func (a *add) readFirstNode(ctx context.Context, listed childrenSnapshot) sequen
 		read = zk.GetData(path)
 	}
 	if err := a.conn.Do(ctx, read); err != nil || read.Err != nil {
-		return listed.Snapshot // the claim exists, whoever holds the lock
+		return listed.Snapshot // the claim exists, whether or not its holder is known
 	}
 	if n, err := listed.children[0].decodeNode(read); err == nil {
 		listed.Nodes[0] = n
@@ -301,8 +312,8 @@ func (t *tree) createParents(ctx context.Context, c *zk.Conn, path string) error
 			i--
 		}
 		switch err := calls[i].Err; {
-		case err == nil || err == zk.CodeNodeExists || err == zk.CodeNoNode: // if one was removed meanwhile, the caller tries again
-			return nil
+		case err == nil || err == zk.CodeNodeExists || err == zk.CodeNoNode:
+			return nil // if one was removed meanwhile, the caller tries again
 		case err == zk.CodeUnimplemented && asContainers:
 			create, asContainers = zk.CreatePersistent, false
 		default:
@@ -401,7 +412,9 @@ func (t *tree) listKeysBySession(ctx context.Context, c *zk.Conn, path string) (
 }
 
 // removeClaimNodes removes all nodes of a claim, whatever they end in.
-func (t *tree) removeClaimNodes(ctx context.Context, c *zk.Conn, path string, keys []string, claim claimKey) (existed bool, err error) {
+func (t *tree) removeClaimNodes(
+	ctx context.Context, c *zk.Conn, path string, keys []string, claim claimKey,
+) (existed bool, err error) {
 	prefix := claimPrefix(claim)
 	for _, key := range keys {
 		if !strings.HasPrefix(key, prefix) {

@@ -88,7 +88,9 @@ func (t *tree) noteExists(ctx context.Context, path string) (bool, error) {
 
 // withBreakNote opens the session of a note, and calls step with the request that creates the note. If the answer
 // is lost or late, what the step may have created is left to that session.
-func (t *tree) withBreakNote(ctx context.Context, path string, ttl time.Duration, step func(c *zk.Conn, note *zk.Call) (bool, error)) (created bool, err error) {
+func (t *tree) withBreakNote(
+	ctx context.Context, path string, ttl time.Duration, step func(c *zk.Conn, note *zk.Call) (bool, error),
+) (created bool, err error) {
 	c := t.ensemble.NewConn(sequence.BreakNoteTime(ttl), true)
 	defer c.Stop()
 	t.start(c.Run)

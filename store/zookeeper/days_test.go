@@ -27,7 +27,7 @@ import (
 // shown.
 func TestSessionBounds(t *testing.T) {
 	t.Parallel()
-	c := start(t, zktest.Options{Members: 1, LeastTTL: 10 * time.Second, MostTTL: 20 * time.Second})
+	c := start(t, zktest.Options{Members: 1, MinTTL: 10 * time.Second, MaxTTL: 20 * time.Second})
 	s := rig.Peer(t, c)
 	claim := mutexClaim(t.Name())
 	claim.TTL = time.Minute

@@ -21,11 +21,14 @@ func (t *tree) translateError(err error, path string) error {
 	}
 	switch err {
 	case zk.CodeNoAuth:
-		return fmt.Errorf("%w: the ZooKeeper user lacks a permission on %s or its parent; its ACL must allow read, create, write and delete", driver.ErrDenied, path)
+		return fmt.Errorf("%w: the ZooKeeper user lacks a permission on %s or its parent; "+
+			"its ACL must allow read, create, write and delete", driver.ErrDenied, path)
 	case zk.CodeInvalidACL:
-		return fmt.Errorf("%w: the ZooKeeper servers do not take the ACL for %s; acl=creator needs a user, or a certificate that they know", driver.ErrDenied, path)
+		return fmt.Errorf("%w: the ZooKeeper servers do not take the ACL for %s; "+
+			"acl=creator needs a user, or a certificate that they know", driver.ErrDenied, path)
 	case zk.CodeNoChildren:
-		return fmt.Errorf("%w: %s, or the node above it, is ephemeral and takes no children: it is another client's lock or leadership of one node (see layout=plain)", driver.ErrDenied, path)
+		return fmt.Errorf("%w: %s, or the node above it, is ephemeral and takes no children: "+
+			"it is another client's lock or leadership of one node (see layout=plain)", driver.ErrDenied, path)
 	case zk.CodeQuota:
 		return fmt.Errorf("%w: a ZooKeeper quota above %s is used up", driver.ErrDenied, path)
 	case zk.CodeUnimplemented:

@@ -18,7 +18,9 @@ type childrenSnapshot struct {
 }
 
 // decodeListing makes a snapshot from a list of children.
-func (t *tree) decodeListing(ctx context.Context, c *zk.Conn, name, path string, listing *zk.Call) (childrenSnapshot, error) {
+func (t *tree) decodeListing(
+	ctx context.Context, c *zk.Conn, name, path string, listing *zk.Call,
+) (childrenSnapshot, error) {
 	l := childrenSnapshot{Snapshot: sequence.Snapshot{Name: name, Revision: listing.Zxid}, path: path}
 	keys, stat, err := listing.Children()
 	if err == zk.CodeNoNode {

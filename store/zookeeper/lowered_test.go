@@ -25,7 +25,7 @@ import (
 func TestLowered(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
-	c := start(t, zktest.Options{Members: 1, MostTTL: ttl})
+	c := start(t, zktest.Options{Members: 1, MaxTTL: ttl})
 	var again, shown atomic.Bool
 	s, err := New(Options{Servers: c.Endpoints(), Dial: lowering(&again, func(_ string, id int64) bool {
 		if id != 0 {

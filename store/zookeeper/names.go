@@ -152,7 +152,8 @@ var layouts = map[string]layout{
 func parseStem(stem string) (session string, p sequence.Payload, ok bool) {
 	const idStart, sessionStart = len("_c_"), len("_c_") + 26 + 1
 	stem = strings.TrimSuffix(stem, "-")
-	if len(stem) < sessionStart+16+1 || stem[:idStart] != "_c_" || stem[sessionStart-1] != '-' || stem[sessionStart+16] != '-' {
+	if len(stem) < sessionStart+16+1 || stem[:idStart] != "_c_" ||
+		stem[sessionStart-1] != '-' || stem[sessionStart+16] != '-' {
 		return "", p, false
 	}
 	p.ID, session = stem[idStart:sessionStart-1], stem[sessionStart:sessionStart+16]
@@ -243,7 +244,8 @@ func parseKey(key string) (claimNode, bool) {
 }
 
 // blindReason is the Blind of the nodes of Curator's read-write lock, which sees no other nodes than its own.
-const blindReason = "Curator's InterProcessReadWriteLock; open the store with layout=" + LayoutCuratorReadWrite + ", or claim a read-write lock"
+const blindReason = "Curator's InterProcessReadWriteLock; open the store with layout=" + LayoutCuratorReadWrite +
+	", or claim a read-write lock"
 
 // parseKeys returns the claims among a lock's children.
 func parseKeys(children []string) []claimNode {
@@ -277,12 +279,18 @@ func areNumbersOrdered(all []claimNode) bool {
 			return false
 		}
 		o := seen[c.number]
-		if o != nil && !(c.Foreign && o.Foreign && c.ending != o.ending && isCuratorReadWrite[c.ending] && isCuratorReadWrite[o.ending]) {
+		if o != nil && !isDowngrade(c, o) {
 			return false
 		}
 		seen[c.number] = c
 	}
 	return true
+}
+
+// isDowngrade reports whether two nodes with one number are a writer of Curator's and the reader that it becomes.
+func isDowngrade(a, b *claimNode) bool {
+	return a.Foreign && b.Foreign && a.ending != b.ending &&
+		isCuratorReadWrite[a.ending] && isCuratorReadWrite[b.ending]
 }
 
 var isCuratorReadWrite = map[string]bool{endRead: true, endWrite: true}

@@ -54,7 +54,8 @@ func (s *Plain) Info() driver.Info {
 // the store.
 func (s *Plain) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if c.Kind != driver.KindMutex || c.Fair {
-		return driver.Grant{}, fmt.Errorf("%w: the layout %s has mutexes without an order only", driver.ErrUnsupported, LayoutPlain)
+		return driver.Grant{}, fmt.Errorf("%w: the layout %s has mutexes without an order only",
+			driver.ErrUnsupported, LayoutPlain)
 	}
 	try := c
 	try.Wait = false

@@ -27,8 +27,8 @@ const foreignKey = "foreign"
 
 func (t plainTree) pathOf(name string) string { return t.root + "/" + flattenName(name, t.root == "") }
 
-// ticketPrefix begins the names of all tickets. They are siblings of the locks, so that whoever may create those
-// may create tickets. No lock's path begins so: in a lock's path two digits follow a %.
+// ticketPrefix begins the names of all tickets. They are siblings of the locks, so that a client that may create
+// those may create tickets. No lock's path begins so: in a lock's path two digits follow a %.
 const ticketPrefix = "/%ticket-"
 
 func (t plainTree) ticketPath(key string) string { return t.root + ticketPrefix + key }
@@ -37,7 +37,9 @@ func formatTicketKey(id, session string) string { return id + "-" + session }
 
 // Add creates the node if none exists, whatever the condition, and reads it with the same request. It is
 // idempotent: it returns the claim's node if that exists already.
-func (t plainTree) Add(ctx context.Context, name string, s sequence.Session, _ int64, payload sequence.Payload, _ sequence.AddCondition) (sequence.Snapshot, error) {
+func (t plainTree) Add(
+	ctx context.Context, name string, s sequence.Session, _ int64, payload sequence.Payload, _ sequence.AddCondition,
+) (sequence.Snapshot, error) {
 	c, err := t.sessionConn(s.ID)
 	if err != nil {
 		return sequence.Snapshot{}, err
@@ -92,9 +94,13 @@ func decodePlainNode(read *zk.Call) (sequence.Node, error) {
 	if err != nil {
 		return sequence.Node{}, err
 	}
-	n := sequence.Node{Key: foreignKey, Foreign: true, Token: stat.Czxid, Version: int64(stat.Version) + 1, Session: sessionName(stat.Owner)}
+	n := sequence.Node{
+		Key: foreignKey, Foreign: true, Session: sessionName(stat.Owner),
+		Token: stat.Czxid, Version: int64(stat.Version) + 1,
+	}
 	var p sequence.Payload
-	if json.Unmarshal(data, &p) == nil && stat.Owner != 0 && isClaimID(p.ID) && p.Kind == driver.KindMutex && p.Limit == 1 && p.Weight == 1 {
+	if json.Unmarshal(data, &p) == nil && stat.Owner != 0 && isClaimID(p.ID) &&
+		p.Kind == driver.KindMutex && p.Limit == 1 && p.Weight == 1 {
 		n.Key, n.Foreign, n.Payload = formatTicketKey(p.ID, n.Session), false, p
 	}
 	return n, nil
@@ -171,7 +177,9 @@ func (t plainTree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequenc
 }
 
 // Change replaces the node's data if the ticket exists.
-func (t plainTree) Change(ctx context.Context, name string, n sequence.Node, payload sequence.Payload) (sequence.Node, bool, error) {
+func (t plainTree) Change(
+	ctx context.Context, name string, n sequence.Node, payload sequence.Payload,
+) (sequence.Node, bool, error) {
 	data, err := json.Marshal(payload)
 	if err != nil {
 		return n, false, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
@@ -205,7 +213,9 @@ type sender func(context.Context, *zk.Call) error
 
 // removeNode deletes the ticket, and the node if it exists, and makes other changes in the step that deletes the
 // node.
-func (t plainTree) removeNode(ctx context.Context, path string, n sequence.Node, send sender, others ...*zk.Call) (existed bool, err error) {
+func (t plainTree) removeNode(
+	ctx context.Context, path string, n sequence.Node, send sender, others ...*zk.Call,
+) (existed bool, err error) {
 	exists, err := t.nodeExists(ctx, path, n)
 	for try := 0; err == nil; try++ {
 		var steps []*zk.Call
@@ -232,7 +242,8 @@ func (t plainTree) removeNode(ctx context.Context, path string, n sequence.Node,
 // BreakNode removes the node and its ticket, and leaves a note beside the lock.
 func (t plainTree) BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error) {
 	return t.withBreakNote(ctx, t.notePath(n), n.TTL, func(c *zk.Conn, note *zk.Call) (bool, error) {
-		return t.removeNode(ctx, t.pathOf(name), n, func(ctx context.Context, multi *zk.Call) error { return c.Do(ctx, multi) }, note)
+		send := func(ctx context.Context, multi *zk.Call) error { return c.Do(ctx, multi) }
+		return t.removeNode(ctx, t.pathOf(name), n, send, note)
 	})
 }
 
@@ -282,7 +293,9 @@ func (t plainTree) sendMulti(ctx context.Context, multi *zk.Call) error {
 
 // writeSteps makes changes together. The code is CodeOK if they were made, codeNoTicket or CodeBadVersion if the
 // nodes were not as they were last read.
-func (t plainTree) writeSteps(ctx context.Context, path string, send sender, steps ...*zk.Call) (results []zk.Result, code zk.Code, err error) {
+func (t plainTree) writeSteps(
+	ctx context.Context, path string, send sender, steps ...*zk.Call,
+) (results []zk.Result, code zk.Code, err error) {
 	multi := zk.Multi(steps...)
 	if err := send(ctx, multi); err != nil {
 		return nil, zk.CodeOK, t.translateError(err, path)

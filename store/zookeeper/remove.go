@@ -12,7 +12,9 @@ import (
 )
 
 // Change replaces a node's payload.
-func (t *tree) Change(ctx context.Context, name string, n sequence.Node, payload sequence.Payload) (sequence.Node, bool, error) {
+func (t *tree) Change(
+	ctx context.Context, name string, n sequence.Node, payload sequence.Payload,
+) (sequence.Node, bool, error) {
 	data, err := json.Marshal(payload)
 	if err != nil {
 		return n, false, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
@@ -109,7 +111,9 @@ func (t *tree) nodesOfClaim(ctx context.Context, path string, n sequence.Node) (
 
 // deleteNodes deletes nodes in one step, the first of them if it has a version, and lists those that remain if
 // list is set. The code is CodeOK, or why the servers have not done it.
-func (t *tree) deleteNodes(ctx context.Context, path string, keys []string, version int32, list bool) (code zk.Code, listing *zk.Call, err error) {
+func (t *tree) deleteNodes(
+	ctx context.Context, path string, keys []string, version int32, list bool,
+) (code zk.Code, listing *zk.Call, err error) {
 	var steps []*zk.Call
 	for _, key := range keys {
 		steps = append(steps, zk.Delete(path+"/"+key, version))
@@ -168,7 +172,9 @@ func (t *tree) decodeRemaining(ctx context.Context, name, path string, listing *
 func (t *tree) MayHaveLeftovers(key string) bool { return t.mayHaveTwoNodes(key) }
 
 // RemoveAndReadNext removes a node and reads the next one, instead of the names of all.
-func (t *tree) RemoveAndReadNext(ctx context.Context, name string, n sequence.Node, next string) (bool, sequence.Snapshot, error) {
+func (t *tree) RemoveAndReadNext(
+	ctx context.Context, name string, n sequence.Node, next string,
+) (bool, sequence.Snapshot, error) {
 	nextNode, ok := parseKey(next)
 	if !ok || t.mayHaveTwoNodes(n.Key) {
 		return t.Remove(ctx, name, n, true)

@@ -66,9 +66,11 @@ func (s *Semaphore) Info() driver.Info {
 func (s *Semaphore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	switch {
 	case c.Kind != driver.KindSemaphore:
-		return driver.Grant{}, fmt.Errorf("%w: the layout %s has no %s", driver.ErrUnsupported, LayoutCuratorSemaphore, c.Kind)
+		return driver.Grant{}, fmt.Errorf("%w: the layout %s has no %s",
+			driver.ErrUnsupported, LayoutCuratorSemaphore, c.Kind)
 	case c.Weight != 1 && c.Weight <= c.Limit:
-		return driver.Grant{}, fmt.Errorf("%w: in the layout %s a claim weighs 1", driver.ErrUnsupported, LayoutCuratorSemaphore)
+		return driver.Grant{}, fmt.Errorf("%w: in the layout %s a claim weighs 1",
+			driver.ErrUnsupported, LayoutCuratorSemaphore)
 	}
 	if err := c.Check(s.Info()); err != nil {
 		return driver.Grant{}, err
@@ -94,8 +96,9 @@ func (s *Semaphore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, 
 	if err != nil && ctx.Err() != nil {
 		return g, err // the caller releases the claim, and the mutex with it
 	}
-	if releaseErr := s.locks.Release(context.WithoutCancel(ctx), mutex, m.Ref); releaseErr != nil && !errors.Is(releaseErr, driver.ErrLost) && err == nil {
-		err = releaseErr
+	mutexErr := s.locks.Release(context.WithoutCancel(ctx), mutex, m.Ref)
+	if err == nil && !errors.Is(mutexErr, driver.ErrLost) {
+		err = mutexErr
 	}
 	return g, err
 }

@@ -73,7 +73,9 @@ func withAnswerTime(ctx context.Context, request func(context.Context) error) er
 }
 
 // readBounded is the tree's read, within answerTime.
-func (tb *table) readBounded(ctx context.Context, fresh bool, makeReads func() []*zk.Call) (calls []*zk.Call, err error) {
+func (tb *table) readBounded(
+	ctx context.Context, fresh bool, makeReads func() []*zk.Call,
+) (calls []*zk.Call, err error) {
 	err = withAnswerTime(ctx, func(ctx context.Context) (err error) {
 		calls, _, err = tb.t.read(ctx, fresh, makeReads)
 		return err
@@ -144,7 +146,8 @@ func (tb *table) Delete(ctx context.Context, r record.Row) error {
 	}
 	if life != "" {
 		path := tb.recordPath(r.Name)
-		if err := tb.writeSteps(ctx, path, false, zk.Delete(path+"/"+life, zk.AnyVersion), zk.Delete(path, version)); err != record.ErrConflict {
+		err := tb.writeSteps(ctx, path, false, zk.Delete(path+"/"+life, zk.AnyVersion), zk.Delete(path, version))
+		if err != record.ErrConflict {
 			return err
 		}
 	}

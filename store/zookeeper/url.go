@@ -69,7 +69,8 @@ func parseOptions(u *url.URL) (Options, error) {
 		return o, err
 	}
 	if u.Path != "" && u.Path != "/" {
-		return o, fmt.Errorf("%w: a ZooKeeper store's URL has no path; write ?namespace=... for what precedes all names", driver.ErrInvalid)
+		return o, fmt.Errorf("%w: a ZooKeeper store's URL has no path; "+
+			"write ?namespace=... for what precedes all names", driver.ErrInvalid)
 	}
 	if secure || ca+cert+key+name != "" {
 		if o.TLS, err = driverutil.TLSConfig(ca, cert, key, name); err != nil {

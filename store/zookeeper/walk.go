@@ -51,7 +51,8 @@ func (w *treeWalk) visitFolder(f folder) (below []folder, more bool) {
 		path = "/"
 	}
 	calls, c, err := w.t.read(w.ctx, f == w.start, func() []*zk.Call { return []*zk.Call{zk.GetChildren(path)} })
-	if err == nil && !w.yield(sequence.Snapshot{}, nil) { // the servers have answered, though there may be no lock for long
+	if err == nil && !w.yield(sequence.Snapshot{}, nil) {
+		// It says that the servers have answered: there may be many nodes that are no locks.
 		return nil, false
 	}
 	var keys []string

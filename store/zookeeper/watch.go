@@ -29,7 +29,9 @@ func (t *tree) Watch(name, key string, revision int64, changed func()) func() {
 	case sequence.WatchRemovals:
 		return t.subscribe(&zk.Watcher{Path: path, Children: true, Recurs: true, Since: revision, Changed: changed})
 	case sequence.WatchChanges:
-		return t.subscribe(&zk.Watcher{Path: path, Children: true, WatchesChild: isClaimKey, Recurs: true, Since: revision, Changed: changed})
+		return t.subscribe(&zk.Watcher{
+			Path: path, Children: true, WatchesChild: isClaimKey, Recurs: true, Since: revision, Changed: changed,
+		})
 	}
 	return t.subscribe(&zk.Watcher{Path: path + "/" + key, Since: revision, Changed: changed})
 }

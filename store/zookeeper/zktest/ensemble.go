@@ -1,5 +1,5 @@
-// Package zktest runs real ZooKeeper ensembles for tests. It needs Java and ZooKeeper's jars where Debian's
-// packages zookeeper and libzookeeper-java put them.
+// Package zktest runs real ZooKeeper ensembles for tests. It makes no promise of compatibility. It needs Java and
+// ZooKeeper's jars where Debian's packages zookeeper and libzookeeper-java put them.
 package zktest
 
 import (
@@ -31,97 +31,126 @@ func ClassPath(jars ...string) string {
 	return strings.Join(all, ":")
 }
 
-// Options are how an ensemble is run.
+// Options say how an ensemble is run.
 type Options struct {
 	Members int      // default 3
-	Lines   []string // more of the configuration of every server
-	Args    []string // more arguments of every Java machine
+	Lines   []string // more lines for the configuration of every server
+	Args    []string // more arguments for every Java process
 	Direct  bool     // members reach each other directly, so that none can be isolated; for measurements
-	// LeastTTL and MostTTL bound the session times; defaults 1 s and 25 h.
-	LeastTTL, MostTTL time.Duration
+	// MinTTL and MaxTTL limit the session timeouts; defaults 1 s and 25 h.
+	MinTTL, MaxTTL time.Duration
 }
 
 // Ensemble is one ZooKeeper ensemble.
 type Ensemble struct {
 	servertest.Cluster
-	ports [][]string // where each member is reached by its peers
+	peerAddresses [][]string // where each member is reached by its peers
 }
 
-// Start runs an ensemble and returns when it takes clients. Close ends it.
+// Start runs an ensemble and returns when it serves clients. Close ends it.
 func Start(ctx context.Context, o Options) (*Ensemble, error) {
 	if o.Members == 0 {
 		o.Members = 3
 	}
-	if o.LeastTTL == 0 {
-		o.LeastTTL = time.Second
+	if o.MinTTL == 0 {
+		o.MinTTL = time.Second
 	}
-	if o.MostTTL == 0 {
-		o.MostTTL = 25 * time.Hour
+	if o.MaxTTL == 0 {
+		o.MaxTTL = 25 * time.Hour
 	}
 	dir, err := os.MkdirTemp("", "holdfast-zookeeper")
 	if err != nil {
 		return nil, err
 	}
 	e := &Ensemble{Cluster: servertest.Cluster{Dir: dir}}
-	if err := e.start(ctx, o); err != nil {
+	if err := e.startMembers(ctx, o); err != nil {
 		e.Close()
 		return nil, err
 	}
 	return e, nil
 }
 
-func (e *Ensemble) start(ctx context.Context, o Options) error {
+// startMembers starts all servers and waits until they serve.
+func (e *Ensemble) startMembers(ctx context.Context, o Options) error {
 	var servers []string
 	for i := range o.Members {
-		var at []string
-		for range 3 {
-			p, err := freeport.Port()
-			if err != nil {
-				return err
-			}
-			at = append(at, p)
-		}
-		k, err := linktest.NewSocks()
+		line, err := e.addMember(strconv.Itoa(i + 1))
 		if err != nil {
 			return err
 		}
-		name := strconv.Itoa(i + 1)
-		e.Members = append(e.Members, &servertest.Server{Name: name, Endpoint: "127.0.0.1:" + at[0], Dir: filepath.Join(e.Dir, name)})
-		e.ports, e.Links = append(e.ports, []string{"127.0.0.1:" + at[1], "127.0.0.1:" + at[2]}), append(e.Links, k)
-		servers = append(servers, fmt.Sprintf("server.%s=127.0.0.1:%s:%s", name, at[1], at[2]))
+		servers = append(servers, line)
 	}
 	for i, m := range e.Members {
-		dir := m.Dir
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		config, err := writeConfig(m, o, servers)
+		if err != nil {
 			return err
 		}
-		_, client, _ := net.SplitHostPort(m.Endpoint)
-		lines := append([]string{"dataDir=" + dir, "clientPortAddress=127.0.0.1", "clientPort=" + client, "admin.enableServer=false",
-			"tickTime=500", "initLimit=120", "syncLimit=4", "maxClientCnxns=0", "4lw.commands.whitelist=*", "snapCount=1000000",
-			fmt.Sprintf("minSessionTimeout=%d", o.LeastTTL.Milliseconds()), fmt.Sprintf("maxSessionTimeout=%d", o.MostTTL.Milliseconds())}, o.Lines...)
-		if o.Members > 1 {
-			lines = append(lines, servers...)
-		}
-		cfg := filepath.Join(dir, "zoo.cfg")
-		if err := os.WriteFile(cfg, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(dir, "myid"), []byte(m.Name), 0o600); err != nil {
-			return err
-		}
-		m.Args = []string{"java", "-Xmx192m", "-Xms32m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
-			"-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=64", "-Dzookeeper.extendedTypesEnabled=true", "-Dzookeeper.globalOutstandingLimit=100000"}
-		if !o.Direct {
-			_, socks, _ := net.SplitHostPort(e.Links[i].Addr)
-			m.Args = append(m.Args, "-DsocksProxyHost=127.0.0.1", "-DsocksProxyPort="+socks, "-DsocksNonProxyHosts=")
-		}
-		m.Args = append(m.Args, o.Args...)
-		m.Args = append(m.Args, "-cp", ClassPath("zookeeper", "netty-codec", "netty-resolver", "slf4j-simple"), "org.apache.zookeeper.server.quorum.QuorumPeerMain", cfg)
+		m.Args = e.javaCommand(i, o, config)
 		if err := m.Start(); err != nil {
 			return err
 		}
 	}
 	return e.Ready(ctx)
+}
+
+// addMember chooses the ports of a server, and returns the line by which the others find it.
+func (e *Ensemble) addMember(name string) (line string, err error) {
+	var ports []string
+	for range 3 {
+		p, err := freeport.Port()
+		if err != nil {
+			return "", err
+		}
+		ports = append(ports, p)
+	}
+	link, err := linktest.NewSocks()
+	if err != nil {
+		return "", err
+	}
+	e.Members = append(e.Members, &servertest.Server{
+		Name: name, Endpoint: "127.0.0.1:" + ports[0], Dir: filepath.Join(e.Dir, name),
+	})
+	e.peerAddresses = append(e.peerAddresses, []string{"127.0.0.1:" + ports[1], "127.0.0.1:" + ports[2]})
+	e.Links = append(e.Links, link)
+	return fmt.Sprintf("server.%s=127.0.0.1:%s:%s", name, ports[1], ports[2]), nil
+}
+
+// writeConfig writes the files of a server, and returns the name of its configuration.
+func writeConfig(m *servertest.Server, o Options, servers []string) (file string, err error) {
+	if err := os.MkdirAll(m.Dir, 0o700); err != nil {
+		return "", err
+	}
+	_, port, _ := net.SplitHostPort(m.Endpoint)
+	lines := append([]string{
+		"dataDir=" + m.Dir, "clientPortAddress=127.0.0.1", "clientPort=" + port, "admin.enableServer=false",
+		"tickTime=500", "initLimit=120", "syncLimit=4", "maxClientCnxns=0", "4lw.commands.whitelist=*", "snapCount=1000000",
+		fmt.Sprintf("minSessionTimeout=%d", o.MinTTL.Milliseconds()),
+		fmt.Sprintf("maxSessionTimeout=%d", o.MaxTTL.Milliseconds()),
+	}, o.Lines...)
+	if o.Members > 1 {
+		lines = append(lines, servers...)
+	}
+	file = filepath.Join(m.Dir, "zoo.cfg")
+	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+		return "", err
+	}
+	return file, os.WriteFile(filepath.Join(m.Dir, "myid"), []byte(m.Name), 0o600)
+}
+
+// javaCommand returns the command line of a member. Unless Direct is set, it reaches its peers through its link.
+func (e *Ensemble) javaCommand(member int, o Options, config string) []string {
+	args := []string{
+		"java", "-Xmx192m", "-Xms32m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
+		"-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=64", "-Dzookeeper.extendedTypesEnabled=true",
+		"-Dzookeeper.globalOutstandingLimit=100000",
+	}
+	if !o.Direct {
+		_, socks, _ := net.SplitHostPort(e.Links[member].Addr)
+		args = append(args, "-DsocksProxyHost=127.0.0.1", "-DsocksProxyPort="+socks, "-DsocksNonProxyHosts=")
+	}
+	args = append(args, o.Args...)
+	classPath := ClassPath("zookeeper", "netty-codec", "netty-resolver", "slf4j-simple")
+	return append(args, "-cp", classPath, "org.apache.zookeeper.server.quorum.QuorumPeerMain", config)
 }
 
 // Ready waits until all members that run are in service, one of them as the leader.
@@ -135,7 +164,7 @@ func (e *Ensemble) Ready(ctx context.Context) error {
 			if m.Running() {
 				running++
 			}
-			switch mode(m) {
+			switch queryMode(m) {
 			case "leader", "standalone":
 				leads = true
 				ready++
@@ -149,13 +178,13 @@ func (e *Ensemble) Ready(ctx context.Context) error {
 		select {
 		case <-time.After(30 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("the ensemble does not get ready: %w\n%s", ctx.Err(), e.logs())
+			return fmt.Errorf("the ensemble does not get ready: %w\n%s", ctx.Err(), e.collectLogs())
 		}
 	}
 }
 
-// logs is the end of what the servers have written.
-func (e *Ensemble) logs() string {
+// collectLogs returns the end of what the servers have written.
+func (e *Ensemble) collectLogs() string {
 	var b strings.Builder
 	for _, m := range e.Members {
 		fmt.Fprintf(&b, "server %s: %s\n", m.Name, m.Said())
@@ -163,8 +192,8 @@ func (e *Ensemble) logs() string {
 	return b.String()
 }
 
-// mode is leader, follower or standalone; empty while the server does not serve.
-func mode(m *servertest.Server) string {
+// queryMode returns leader, follower or standalone; empty while the server does not serve.
+func queryMode(m *servertest.Server) string {
 	nc, err := net.DialTimeout("tcp", m.Endpoint, time.Second)
 	if err != nil {
 		return ""
@@ -182,11 +211,11 @@ func mode(m *servertest.Server) string {
 	return ""
 }
 
-// Leader is the member that leads.
+// Leader waits for a leader and returns it.
 func (e *Ensemble) Leader(ctx context.Context) (*servertest.Server, error) {
 	for ctx.Err() == nil {
 		for _, m := range e.Members {
-			if mode(m) == "leader" {
+			if queryMode(m) == "leader" {
 				return m, nil
 			}
 		}
@@ -195,10 +224,10 @@ func (e *Ensemble) Leader(ctx context.Context) (*servertest.Server, error) {
 	return nil, ctx.Err()
 }
 
-// Isolate cuts a member off from its peers, in both directions; Join undoes it for all.
+// Isolate cuts a member off from its peers, in both directions. Join undoes that for all members.
 func (e *Ensemble) Isolate(m *servertest.Server) {
-	alone := slices.Index(e.Members, m)
+	isolated := slices.Index(e.Members, m)
 	for i, k := range e.Links {
-		k.CutOnly(func(to string) bool { return i == alone || slices.Contains(e.ports[alone], to) })
+		k.CutOnly(func(to string) bool { return i == isolated || slices.Contains(e.peerAddresses[isolated], to) })
 	}
 }

@@ -69,7 +69,8 @@ var codeTexts = map[Code]string{
 	CodeUnimplemented: "the server does not know this request", CodeNoNode: "no such node", CodeNoAuth: "not permitted",
 	CodeBadVersion: "the node has changed", CodeNodeExists: "the node exists", CodeSessionExpired: "the session has ended",
 	CodeAuthFailed: "authentication failed", CodeSessionMoved: "the session has moved to another server",
-	CodeQuota: "a quota is used up", -1: "system error", -4: "connection loss", -5: "marshalling error", -8: "bad arguments",
+	CodeQuota: "a quota is used up", -1: "system error", -4: "connection loss",
+	-5: "marshalling error", -8: "bad arguments",
 	CodeNoChildren: "ephemeral nodes have no children", -111: "the node has children", CodeInvalidACL: "invalid ACL",
 }
 

@@ -55,7 +55,10 @@ type Conn struct {
 // server that grants less is passed by, and the session ends if all do. With autoPing, the connection pings the
 // server itself, and takes what it gets.
 func (e *Ensemble) NewConn(ttl time.Duration, autoPing bool) *Conn {
-	c := &Conn{ensemble: e, asked: ttl, autoPing: autoPing, linkChanged: make(chan struct{}), watchPoints: map[watchKey]*watchPoint{}}
+	c := &Conn{
+		ensemble: e, asked: ttl, autoPing: autoPing,
+		linkChanged: make(chan struct{}), watchPoints: map[watchKey]*watchPoint{},
+	}
 	c.life, c.stop = context.WithCancel(e.life)
 	c.lane = c.newLane()
 	return c

@@ -12,7 +12,7 @@ import (
 
 // Config says how the servers of an ensemble are reached. All fields but Servers may be left empty.
 type Config struct {
-	// Servers are host:port. A name with several addresses stands for one server at each of them.
+	// Servers are host:port. A name with several addresses means one server at each of them.
 	Servers []string
 	// Auth are the credentials that each server is given first.
 	Auth []Auth

@@ -22,8 +22,8 @@ var errHungUp = errors.New("the server hung up: it has no leader, or as many con
 type shortTTLError struct{ wanted, granted time.Duration }
 
 func (e *shortTTLError) Error() string {
-	return fmt.Sprintf("%v: a TTL of %v was asked for, and the ZooKeeper servers grant %v; ask for less, or raise maxSessionTimeout there",
-		driver.ErrInvalid, e.wanted, e.granted)
+	return fmt.Sprintf("%v: a TTL of %v was asked for, and the ZooKeeper servers grant %v; "+
+		"ask for less, or raise maxSessionTimeout there", driver.ErrInvalid, e.wanted, e.granted)
 }
 
 func (e *shortTTLError) Unwrap() error { return driver.ErrInvalid }
