@@ -31,9 +31,9 @@ func (l lossy) option() grpc.DialOption {
 	})
 }
 
-// TestBrokenBeneathUnlock: an unlock whose first request is lost, while the lock is broken by force and given to another, says
+// TestBrokenDuringRelease: an unlock whose first request is lost, while the lock is broken by force and given to another, says
 // that it was broken. What is left of the break stands outside of the lock, and goes with a lease of its own.
-func TestBrokenBeneathUnlock(t *testing.T) {
+func TestBrokenDuringRelease(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	link := lossy{make(chan func(), 1)}

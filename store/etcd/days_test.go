@@ -438,8 +438,8 @@ func TestTLS(t *testing.T) {
 	})
 }
 
-// TestLongWalk: a listing that goes through many keys that are no locks says of each page that the cluster has answered.
-func TestLongWalk(t *testing.T) {
+// TestWalkReportsProgress: a listing that goes through many keys that are no locks says of each page that the cluster has answered.
+func TestWalkReportsProgress(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	cli := admin(t, c)

@@ -12,9 +12,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// TestTogether: writes that come at one time go in fewer requests; no lock gets two claims of one token by that, and what an
+// TestWritesGoTogether: writes that come at one time go in fewer requests; no lock gets two claims of one token by that, and what an
 // add sees is how the lock stands at its revision.
-func TestTogether(t *testing.T) {
+func TestWritesGoTogether(t *testing.T) {
 	t.Parallel()
 	s, cli, sent := benchStore(t)
 	ctx := t.Context()

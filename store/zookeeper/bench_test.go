@@ -20,8 +20,8 @@ import (
 // for all, or one for each.
 type contender func(workers int, d time.Duration, one bool) (cycles int)
 
-// inGo makes a contender of one cycle.
-func inGo(cycle func(lock string)) contender {
+// runInGo makes a contender of one cycle.
+func runInGo(cycle func(lock string)) contender {
 	return func(workers int, d time.Duration, one bool) int {
 		var all sync.WaitGroup
 		var cycles atomic.Int64
@@ -43,16 +43,16 @@ func inGo(cycle func(lock string)) contender {
 	}
 }
 
-// inCurator is Curator's mutex, in a process of its own.
-func inCurator(b *testing.B, server string) contender {
+// runInCurator is Curator's mutex, in a process of its own.
+func runInCurator(b *testing.B, server string) contender {
 	run := javaProgram(b, "Bench")
 	c := exec.CommandContext(b.Context(), run[0], append(run[1:], server, "/curator")...)
 	in, err := c.StdinPipe()
-	fails(b, err)
+	mustSucceed(b, err)
 	out, err := c.StdoutPipe()
-	fails(b, err)
+	mustSucceed(b, err)
 	c.Stderr = os.Stderr
-	fails(b, c.Start())
+	mustSucceed(b, c.Start())
 	b.Cleanup(func() { in.Close(); _ = c.Wait() })
 	return func(workers int, d time.Duration, one bool) (cycles int) {
 		fmt.Fprintln(in, workers, d.Milliseconds(), one)
@@ -73,8 +73,8 @@ func BenchmarkCycle(b *testing.B) {
 		b.Fatal(err)
 	}
 	server := []string{leader.Endpoint}
-	cli, _, err := gozk.Connect(server, 20*time.Second, gozk.WithLogger(quiet{}))
-	fails(b, err)
+	cli, _, err := gozk.Connect(server, 20*time.Second, gozk.WithLogger(noLogger{}))
+	mustSucceed(b, err)
 	defer cli.Close()
 	acl := gozk.WorldACL(gozk.PermAll)
 	folders := []string{"/floor", "/floor/one"}
@@ -83,7 +83,7 @@ func BenchmarkCycle(b *testing.B) {
 	}
 	for _, f := range folders {
 		_, err := cli.Create(f, nil, 0, acl)
-		fails(b, err)
+		mustSucceed(b, err)
 	}
 	var queue sync.Mutex
 	floor := func(lock string) {
@@ -92,32 +92,32 @@ func BenchmarkCycle(b *testing.B) {
 			defer queue.Unlock()
 		}
 		path, err := cli.Create("/floor/"+lock+"/lock-", nil, gozk.FlagEphemeral|gozk.FlagSequence, acl)
-		fails(b, err)
+		mustSucceed(b, err)
 		_, _, err = cli.Children("/floor/" + lock)
-		fails(b, err)
-		fails(b, cli.Delete(path, -1))
+		mustSucceed(b, err)
+		mustSucceed(b, cli.Delete(path, -1))
 	}
 	ours := func(s driver.Store) func(lock string) {
 		return func(lock string) {
 			c := mutexClaim("bench/" + lock)
 			c.Wait = true
 			_, err := s.Acquire(b.Context(), c)
-			fails(b, err)
-			fails(b, s.Release(b.Context(), c, ""))
+			mustSucceed(b, err)
+			mustSucceed(b, s.Release(b.Context(), c, ""))
 		}
 	}
 	s, err := New(Options{Servers: server})
-	fails(b, err)
+	mustSucceed(b, err)
 	defer s.Close()
 	one, err := NewPlain(Options{Servers: server})
-	fails(b, err)
+	mustSucceed(b, err)
 	defer one.Close()
 	contenders := map[string]contender{
-		"floor": inGo(floor), "holdfast": inGo(ours(s)), "plain": inGo(ours(one)), "curator": inCurator(b, leader.Endpoint),
-		"go-zookeeper": inGo(func(lock string) {
+		"floor": runInGo(floor), "holdfast": runInGo(ours(s)), "plain": runInGo(ours(one)), "curator": runInCurator(b, leader.Endpoint),
+		"go-zookeeper": runInGo(func(lock string) {
 			l := gozk.NewLock(cli, "/peer/"+lock, acl)
-			fails(b, l.Lock())
-			fails(b, l.Unlock())
+			mustSucceed(b, l.Lock())
+			mustSucceed(b, l.Unlock())
 		}),
 	}
 	for _, k := range []struct {
@@ -145,17 +145,17 @@ func BenchmarkCycle(b *testing.B) {
 	}
 }
 
-// TestPackets: a cycle on a free lock is three packets in two round trips; one that waits for another client's
+// TestRequestsPerOperation: a cycle on a free lock is three packets in two round trips; one that waits for another client's
 // adds the read that watches that one, and the look after it has gone; a renewal of many locks is a sync or two
 // and a read of each.
-func TestPackets(t *testing.T) {
-	s, c := counting(t)
+func TestRequestsPerOperation(t *testing.T) {
+	s, c := newCountedStore(t)
 	ctx := t.Context()
 	warm := mutexClaim("packets/free")
 	_, err := s.Acquire(ctx, warm)
-	fails(t, err)
-	fails(t, s.Release(ctx, warm, ""))
-	c.take()
+	mustSucceed(t, err)
+	mustSucceed(t, s.Release(ctx, warm, ""))
+	c.takeCounts()
 	const n = 50
 	for range n {
 		cl := mutexClaim("packets/free")
@@ -163,16 +163,16 @@ func TestPackets(t *testing.T) {
 		if _, err := s.Acquire(ctx, cl); err != nil {
 			t.Fatal(err)
 		}
-		fails(t, s.Release(ctx, cl, ""))
+		mustSucceed(t, s.Release(ctx, cl, ""))
 	}
-	got := c.take()
+	got := c.takeCounts()
 	t.Logf("%d cycles on a free lock: %v", n, got)
 	// Beats are deletes, too; and a cycle that a slow machine draws out beyond watchAfter is watched.
 	if got[zk.OpCreate2] != n || got[zk.OpGetChildren] != n || got[zk.OpDelete] < n || got[zk.OpDelete] > n+20 || got[zk.OpGetData] > n {
 		t.Errorf("%d cycles sent %v", n, got)
 	}
 
-	other, _ := counting(t)
+	other, _ := newCountedStore(t)
 	best := 99
 	for range 20 {
 		hold, wait := mutexClaim("packets/held"), mutexClaim("packets/held")
@@ -180,7 +180,7 @@ func TestPackets(t *testing.T) {
 		if _, err := other.Acquire(ctx, hold); err != nil {
 			t.Fatal(err)
 		}
-		c.take()
+		c.takeCounts()
 		done := make(chan error, 1)
 		go func() { _, err := s.Acquire(ctx, wait); done <- err }()
 		for waits := false; !waits; {
@@ -190,14 +190,14 @@ func TestPackets(t *testing.T) {
 			default:
 			}
 			l, err := other.Inspect(ctx, "packets/held")
-			fails(t, err)
+			mustSucceed(t, err)
 			waits = len(l.Waiters) == 1
 		}
 		time.Sleep(5 * time.Millisecond)
-		fails(t, other.Release(ctx, hold, ""))
-		fails(t, <-done)
-		fails(t, s.Release(ctx, wait, ""))
-		got := c.take()
+		mustSucceed(t, other.Release(ctx, hold, ""))
+		mustSucceed(t, <-done)
+		mustSucceed(t, s.Release(ctx, wait, ""))
+		got := c.takeCounts()
 		delete(got, zk.OpSync)
 		got[zk.OpDelete] = 1 // the rest are beats
 		sum := 0
@@ -216,20 +216,20 @@ func TestPackets(t *testing.T) {
 		claim := mutexClaim(fmt.Sprint("packets/many/", i))
 		claim.TTL = 10 * time.Minute
 		g, err := s.Acquire(ctx, claim)
-		fails(t, err)
+		mustSucceed(t, err)
 		gs = append(gs, g)
 	}
 	for read := 1; read > 0; { // each when its watch begins
 		time.Sleep(time.Second)
-		read = c.take()[zk.OpGetData]
+		read = c.takeCounts()[zk.OpGetData]
 	}
-	s.Renew(ctx, gs, func(_ int, r driver.Renewal) { fails(t, r.Err) })
-	got = c.take()
+	s.Renew(ctx, gs, func(_ int, r driver.Renewal) { mustSucceed(t, r.Err) })
+	got = c.takeCounts()
 	t.Logf("a renewal of 250 locks: %v", got)
 	if got[zk.OpGetData] != 250 || got[zk.OpSync] > 6 {
 		t.Errorf("a renewal of 250 locks sent %v", got)
 	}
 	for _, g := range gs {
-		fails(t, s.Release(ctx, g.Claim, ""))
+		mustSucceed(t, s.Release(ctx, g.Claim, ""))
 	}
 }

@@ -17,26 +17,26 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-// breaker is a tree that leaves notes.
-type breaker interface {
+// breakableTree is a tree that leaves notes.
+type breakableTree interface {
 	sequence.NodeStore
 	BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error)
 	WasBroken(ctx context.Context, name string, n sequence.Node) (bool, error)
 }
 
-// TestBrokenNote: of a claim that is removed by force there is a note, made in one step with that, for as long as
+// TestBreakNote: of a claim that is removed by force there is a note, made in one step with that, for as long as
 // its TTL; of one that was released there is none; and no lock is seen in it.
-func TestBrokenNote(t *testing.T) {
+func TestBreakNote(t *testing.T) {
 	t.Parallel()
-	c := start(t, zktest.Options{Members: 1})
-	cli := admin(t, c)
+	c := startEnsemble(t, zktest.Options{Members: 1})
+	cli := newAdmin(t, c)
 	for _, layout := range []string{LayoutCurator, LayoutBoth, LayoutPlain} {
-		holder, breaker := aTree(t, c, layout), aTree(t, c, layout)
+		holder, breaker := newBreakableTree(t, c, layout), newBreakableTree(t, c, layout)
 		name := layout + "/lock"
 		add := func(number int64) sequence.Node {
 			ses, err := holder.OpenSession(t.Context(), 2*time.Second)
-			fails(t, err)
-			look, err := holder.Add(t.Context(), name, ses, number, aNote(ses.TTL), sequence.AddAlways)
+			mustSucceed(t, err)
+			look, err := holder.Add(t.Context(), name, ses, number, newPayload(ses.TTL), sequence.AddAlways)
 			if err != nil || len(look.Nodes) != 1 {
 				t.Fatal(layout, look, err)
 			}
@@ -44,7 +44,7 @@ func TestBrokenNote(t *testing.T) {
 		}
 		noted := func(n sequence.Node) bool {
 			is, err := holder.WasBroken(t.Context(), name, n)
-			fails(t, err)
+			mustSucceed(t, err)
 			return is
 		}
 		n := add(0)
@@ -64,8 +64,8 @@ func TestBrokenNote(t *testing.T) {
 		}
 		if layout == LayoutCurator { // the note is in no other client's way
 			other := gozk.NewLock(cli, "/"+t.Name()+"/"+name, gozk.WorldACL(gozk.PermAll))
-			fails(t, other.Lock())
-			fails(t, other.Unlock())
+			mustSucceed(t, other.Lock())
+			mustSucceed(t, other.Unlock())
 		}
 		next := add(2)
 		if stood, _, err := holder.Remove(t.Context(), name, next, false); err != nil || !stood {
@@ -76,7 +76,7 @@ func TestBrokenNote(t *testing.T) {
 				t.Errorf("%s: listed: %+v, %v", layout, look, err)
 			}
 		}
-		fails(t, breaker.Close())
+		mustSucceed(t, breaker.Close())
 		for noted(n) {
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -86,58 +86,58 @@ func TestBrokenNote(t *testing.T) {
 	}
 }
 
-// TestNoteNoPermit: Curator counts whatever stands among a semaphore's permits, so no note stands there.
-func TestNoteNoPermit(t *testing.T) {
+// TestBreakNoteIsNoPermit: Curator counts whatever stands among a semaphore's permits, so no note stands there.
+func TestBreakNoteIsNoPermit(t *testing.T) {
 	t.Parallel()
-	leases, ok := aTree(t, rig.Shared(t), layoutLeases).(*tree)
+	leases, ok := newBreakableTree(t, rig.Shared(t), layoutLeases).(*tree)
 	if !ok {
 		t.Fatal("the permits have another tree")
 	}
-	key := joinEnding(formatStem(sessionName(1), aNote(0)), endLease) + "0000000000"
+	key := joinEnding(formatStem(sessionName(1), newPayload(0)), endLease) + "0000000000"
 	if note := leases.notePathOf("lock"+leasesFolder, key); strings.Contains(note, leasesFolder) || !strings.HasPrefix(note, leases.pathOf("lock")+"/") {
 		t.Errorf("the note is %s", note)
 	}
 }
 
-// TestBrokenBeneathUnlock: an unlock whose first request is lost, while the lock is broken by force and given to
+// TestBrokenDuringRelease: an unlock whose first request is lost, while the lock is broken by force and given to
 // another, says that it was broken.
-func TestBrokenBeneathUnlock(t *testing.T) {
+func TestBrokenDuringRelease(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	for layout, release := range map[string]uint32{LayoutCurator: zk.OpDelete, LayoutBoth: zk.OpMulti, LayoutPlain: zk.OpMulti} {
 		name := layout + "-lock"
 		var instead atomic.Pointer[func()]
-		dial := before(release, name, func(nc net.Conn) {
+		dial := newInterceptingDialer(release, name, func(nc net.Conn) {
 			if do := instead.Swap(nil); do != nil {
 				(*do)()
 				nc.Close()
 			}
 		}, nil)
-		client := newClient(t, aStore(t, c, layout, dial), 30*time.Second)
-		operator := aStore(t, c, layout, nil)
+		client := newClient(t, newStore(t, c, layout, dial), 30*time.Second)
+		operator := newStore(t, c, layout, nil)
 		other := newClient(t, operator, 30*time.Second)
-		held := lease(t, client, name)
+		held := mustLock(t, client, name)
 		do := func() {
 			stands, err := operator.Inspect(t.Context(), name)
 			if err != nil || len(stands.Holders) != 1 {
 				t.Error(stands, err)
 				return
 			}
-			fails(t, operator.Break(t.Context(), name, stands.Holders[0].Ref, driver.BreakForce))
-			fails(t, lease(t, other, name).Release())
+			mustSucceed(t, operator.Break(t.Context(), name, stands.Holders[0].Ref, driver.BreakForce))
+			mustSucceed(t, mustLock(t, other, name).Release())
 		}
 		instead.Store(&do)
 		var loss *holdfast.LossError
 		if err := held.Release(); instead.Load() != nil || !errors.As(err, &loss) || loss.Cause != holdfast.LossBroken {
 			t.Errorf("%s: the unlock says: %v", layout, err)
 		}
-		if err := lease(t, client, name).Release(); err != nil {
+		if err := mustLock(t, client, name).Release(); err != nil {
 			t.Errorf("%s: the next one says: %v", layout, err)
 		}
 	}
 }
 
-func aStore(t *testing.T, c *zktest.Ensemble, layout string, dial dialer) driver.Store {
+func newStore(t *testing.T, c *zktest.Ensemble, layout string, dial dialer) driver.Store {
 	t.Helper()
 	o := Options{Servers: c.Endpoints(), Layout: layout, Namespace: t.Name(), Dial: dial}
 	var s driver.Store
@@ -147,14 +147,14 @@ func aStore(t *testing.T, c *zktest.Ensemble, layout string, dial dialer) driver
 	} else {
 		s, err = New(o)
 	}
-	fails(t, err)
+	mustSucceed(t, err)
 	return s
 }
 
-func aTree(t *testing.T, c *zktest.Ensemble, layout string) breaker {
+func newBreakableTree(t *testing.T, c *zktest.Ensemble, layout string) breakableTree {
 	t.Helper()
-	s := aStore(t, c, layout, nil)
-	t.Cleanup(func() { fails(t, s.Close()) })
+	s := newStore(t, c, layout, nil)
+	t.Cleanup(func() { mustSucceed(t, s.Close()) })
 	if p, ok := s.(*Plain); ok {
 		return p.tree
 	}

@@ -13,15 +13,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
 
-// TestOneCertificate: a server whose certificate is not to be trusted, an expired one, ends no session that
+// TestOneExpiredCertificate: a server whose certificate is not to be trusted, an expired one, ends no session that
 // another server takes.
-func TestOneCertificate(t *testing.T) {
+func TestOneExpiredCertificate(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	way := &linktest.Net{}
 	defer way.Close()
 	good, err := way.Link(c.Members[0].Endpoint)
-	fails(t, err)
+	mustSucceed(t, err)
 	bad := httptest.NewTLSServer(nil)
 	defer bad.Close()
 	at := bad.Listener.Addr().String()
@@ -31,10 +31,10 @@ func TestOneCertificate(t *testing.T) {
 		}
 		return (&net.Dialer{}).DialContext(ctx, network, address)
 	}})
-	fails(t, err)
+	mustSucceed(t, err)
 	defer s.Close()
 	client := newClient(t, s, 30*time.Second)
-	l := lease(t, client, t.Name())
+	l := mustLock(t, client, t.Name())
 	for range 3 {
 		good.Reset()
 		time.Sleep(500 * time.Millisecond)
@@ -43,5 +43,5 @@ func TestOneCertificate(t *testing.T) {
 		}
 	}
 	sessiontest.Renewed(t, l)
-	fails(t, l.Release())
+	mustSucceed(t, l.Release())
 }

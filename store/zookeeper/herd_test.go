@@ -32,8 +32,8 @@ func TestHerd(t *testing.T) {
 		return s, s.tree.tree, err
 	}
 	for n := 10; n <= *herd; n *= 10 {
-		woken, sent := wakeUps(t, fmt.Sprint(t.Name(), "/", n), n, sequential)
-		all, more := wakeUps(t, fmt.Sprint(t.Name(), "/plain-", n), n, plain)
+		woken, sent := measureWakeUps(t, fmt.Sprint(t.Name(), "/", n), n, sequential)
+		all, more := measureWakeUps(t, fmt.Sprint(t.Name(), "/plain-", n), n, plain)
 		t.Logf("%4d waiters: a release wakes %.1f of them, and costs %.1f requests; in the plain layout it wakes %.1f, and costs %.1f",
 			n, woken, sent, all, more)
 		if woken > 2 || all < float64(n)/2 {
@@ -42,10 +42,10 @@ func TestHerd(t *testing.T) {
 	}
 }
 
-// wakeUps counts the events that a release brings to n waiting clients, and the requests that it costs until all
+// measureWakeUps counts the events that a release brings to n waiting clients, and the requests that it costs until all
 // wait again, without beats.
-func wakeUps(t *testing.T, lock string, n int, open func(Options) (driver.Store, *tree, error)) (events, requests float64) {
-	c := &counter{sent: map[int32]int{}}
+func measureWakeUps(t *testing.T, lock string, n int, open func(Options) (driver.Store, *tree, error)) (events, requests float64) {
+	c := &requestCounter{sent: map[int32]int{}}
 	var stores []driver.Store
 	var trees []*tree
 	for range n + 1 {
@@ -97,7 +97,7 @@ func wakeUps(t *testing.T, lock string, n int, open func(Options) (driver.Store,
 	holder := <-in
 	settle(0)
 	time.Sleep(500 * time.Millisecond) // what is watched after a while is watched
-	c.take()
+	c.takeCounts()
 	before := c.events.Load()
 	for i := range releases {
 		if err := stores[holder.store].Release(ctx, holder.Claim, ""); err != nil {
@@ -112,7 +112,7 @@ func wakeUps(t *testing.T, lock string, n int, open func(Options) (driver.Store,
 	}
 	time.Sleep(200 * time.Millisecond)
 	sum := 0
-	for op, k := range c.take() {
+	for op, k := range c.takeCounts() {
 		if op != zk.OpDelete && op != zk.OpSync { // beats and renewals; the releases are not counted either
 			sum += k
 		}

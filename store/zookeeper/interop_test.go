@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-// classes compiles the Java programs of the tests, and gives the directory that they are in.
-func classes(t testing.TB) string {
+// compileClasses compiles the Java programs of the tests, and gives the directory that they are in.
+func compileClasses(t testing.TB) string {
 	t.Helper()
 	dir := filepath.Join(rig.Shared(t).Dir, "classes")
 	compiled.Do(func() {
@@ -39,13 +39,13 @@ var curatorJars = []string{"curator-recipes", "curator-framework", "curator-clie
 // javaProgram is the command that runs a program of testdata.
 func javaProgram(t testing.TB, name string) []string {
 	t.Helper()
-	return []string{"java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classes(t) + ":" + zktest.ClassPath(curatorJars...), name}
+	return []string{"java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", compileClasses(t) + ":" + zktest.ClassPath(curatorJars...), name}
 }
 
-func curator(t *testing.T) []string { return javaProgram(t, "Peer") }
+func curatorCommand(t *testing.T) []string { return javaProgram(t, "Peer") }
 
-// kazoo is the command that uses kazoo's recipes, by Debian's own Python.
-func kazoo(*testing.T) []string {
+// kazooCommand is the command that uses kazoo's recipes, by Debian's own Python.
+func kazooCommand(*testing.T) []string {
 	return []string{"/usr/bin/python3", filepath.Join("testdata", "peer.py")}
 }
 
@@ -54,21 +54,21 @@ func kazoo(*testing.T) []string {
 func TestInterop(t *testing.T) {
 	t.Parallel()
 	servers := rig.Shared(t).Endpoints()
-	cli := admin(t, rig.Shared(t))
+	cli := newAdmin(t, rig.Shared(t))
 	for _, k := range []struct {
 		name, layout string
 		kind         driver.Kind
 		peer         func(*testing.T) []string
 	}{
-		{"curator-readwrite-with-mutex", LayoutCuratorReadWrite, driver.KindMutex, curator},
-		{"curator-mutex", LayoutCurator, driver.KindMutex, curator},
-		{"curator-readwrite", LayoutCurator, driver.KindRW, curator},
-		{"kazoo-lock", LayoutKazoo, driver.KindMutex, kazoo},
-		{"kazoo-readwrite", LayoutKazoo, driver.KindRW, kazoo},
-		{"both-with-curator", LayoutBoth, driver.KindMutex, curator},
-		{"both-with-kazoo", LayoutBoth, driver.KindMutex, kazoo},
-		{"both-with-curator-readwrite", LayoutBoth, driver.KindRW, curator},
-		{"both-with-kazoo-readwrite", LayoutBoth, driver.KindRW, kazoo},
+		{"curator-readwrite-with-mutex", LayoutCuratorReadWrite, driver.KindMutex, curatorCommand},
+		{"curator-mutex", LayoutCurator, driver.KindMutex, curatorCommand},
+		{"curator-readwrite", LayoutCurator, driver.KindRW, curatorCommand},
+		{"kazoo-lock", LayoutKazoo, driver.KindMutex, kazooCommand},
+		{"kazoo-readwrite", LayoutKazoo, driver.KindRW, kazooCommand},
+		{"both-with-curator", LayoutBoth, driver.KindMutex, curatorCommand},
+		{"both-with-kazoo", LayoutBoth, driver.KindMutex, kazooCommand},
+		{"both-with-curator-readwrite", LayoutBoth, driver.KindRW, curatorCommand},
+		{"both-with-kazoo-readwrite", LayoutBoth, driver.KindRW, kazooCommand},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
@@ -83,9 +83,9 @@ func TestInterop(t *testing.T) {
 				}
 				args := append(k.peer(t), strings.Join(servers, ","), "/"+lock, string(theirs), strconv.Itoa(*sessiontest.Rounds), file)
 				// A claim was broken shortly before: nobody minds the note of that.
-				note := s.tree.notePathOf(lock, joinEnding(formatStem(sessionName(1), aNote(0)), endLock)+"0000000000")
+				note := s.tree.notePathOf(lock, joinEnding(formatStem(sessionName(1), newPayload(0)), endLock)+"0000000000")
 				_, err := cli.Create(note, nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll))
-				fails(t, err)
+				mustSucceed(t, err)
 				return func() (added int, err error) {
 					out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput()
 					if err != nil {

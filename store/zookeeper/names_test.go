@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// TestParse: what every client calls its claims is understood, and what is none is not.
-func TestParse(t *testing.T) {
+// TestParseKey: what every client calls its claims is understood, and what is none is not.
+func TestParseKey(t *testing.T) {
 	session, note := sessionName(-7), sequence.Payload{ID: "abcdefghijklmnopqrstuvwxyz", Kind: driver.KindSemaphore, Limit: 10, Weight: 3}
 	for _, end := range []string{endLock, endRead, endWrite, endKazoo, endKazooRead} {
 		name := joinEnding(formatStem(session, note), end) + "0000000042"
@@ -44,8 +44,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestArrange: claims stand in the order of their numbers while those are sound, and else in that of their making.
-func TestArrange(t *testing.T) {
+// TestSortByArrival: claims stand in the order of their numbers while those are sound, and else in that of their making.
+func TestSortByArrival(t *testing.T) {
 	for _, k := range []struct {
 		names string // with the transaction that made each
 		order string
@@ -83,8 +83,8 @@ func TestArrange(t *testing.T) {
 	}
 }
 
-// TestPair: the two nodes of a claim count once; where a claim must have two, one without the other is a foreign one.
-func TestPair(t *testing.T) {
+// TestMergeSecondNodes: the two nodes of a claim count once; where a claim must have two, one without the other is a foreign one.
+func TestMergeSecondNodes(t *testing.T) {
 	one := joinEnding(formatStem(sessionName(1), sequence.Payload{ID: "abcdefghijklmnopqrstuvwxyz", Kind: driver.KindMutex, Limit: 1, Weight: 1}), endLock) + "0000000001"
 	two := strings.Replace(one, "-lock-0000000001", "__lock__0000000002", 1)
 	for _, twins := range []bool{false, true} {
@@ -103,7 +103,7 @@ func TestPair(t *testing.T) {
 	}
 }
 
-func FuzzEscape(f *testing.F) {
+func FuzzEscapeElement(f *testing.F) {
 	for _, s := range []string{"a", "", ".", "..", "%", "%00", "%41", "zookeeper", "x-lock-0000000001", "__lock__-0000000001", "é\u0085\x7f"} {
 		f.Add(s)
 	}

@@ -16,12 +16,12 @@ import (
 func TestParentsDenied(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	closed, leaf := "/"+t.Name()+"-closed", "/"+t.Name()+"-leaf"
 	_, err := cli.Create(closed, nil, 0, gozk.WorldACL(gozk.PermRead))
-	fails(t, err)
+	mustSucceed(t, err)
 	_, err = cli.Create(leaf, nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll))
-	fails(t, err)
+	mustSucceed(t, err)
 	for _, name := range []string{closed + "/a", closed + "/a/b", leaf, leaf + "/a", leaf + "/a/b"} {
 		s := rig.Peer(t, c)
 		claim := mutexClaim(strings.TrimPrefix(name, "/"))

@@ -78,9 +78,9 @@ func TestPlainInterop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	_, err = cli.Create("/"+t.Name(), nil, 0, gozk.WorldACL(gozk.PermAll))
-	fails(t, err)
+	mustSucceed(t, err)
 	sessiontest.Interop(t, s, driver.KindMutex, func(lock, file string) func() (int, error) {
 		path := s.tree.pathOf(lock)
 		// We hold it, and the other one waits for that.
@@ -118,9 +118,9 @@ func TestPlainInterop(t *testing.T) {
 func TestPlainForeign(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	_, err := cli.Create("/"+t.Name(), nil, 0, gozk.WorldACL(gozk.PermAll))
-	fails(t, err)
+	mustSucceed(t, err)
 	s, err := NewPlain(Options{Servers: c.Endpoints(), Namespace: t.Name()})
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestPlainForeign(t *testing.T) {
 	node := "/" + t.Name() + "/" + name
 	for what, flags := range map[string]int32{"ephemeral": gozk.FlagEphemeral, "persistent": 0} {
 		_, err := cli.Create(node, []byte(`{"version":1,"brokerid":7,"timestamp":"1700000000000"}`), flags, gozk.WorldACL(gozk.PermAll))
-		fails(t, err)
+		mustSucceed(t, err)
 		var told *driver.HeldError
 		if _, err := s.Acquire(t.Context(), mutexClaim(name)); !errors.As(err, &told) || len(told.Holders) != 1 || !told.Holders[0].Foreign {
 			t.Fatalf("a try beside a node that is %s: %v", what, err)
@@ -140,7 +140,7 @@ func TestPlainForeign(t *testing.T) {
 		got := make(chan driver.Grant, 1)
 		go func() {
 			g, err := s.Acquire(t.Context(), wait)
-			fails(t, err)
+			mustSucceed(t, err)
 			got <- g
 		}()
 		select {
@@ -148,7 +148,7 @@ func TestPlainForeign(t *testing.T) {
 			t.Errorf("granted beside a node that is %s", what)
 		case <-time.After(100 * time.Millisecond):
 		}
-		fails(t, cli.Delete(node, -1))
+		mustSucceed(t, cli.Delete(node, -1))
 		g := <-got
 		if g.Token <= told.Holders[0].Token {
 			t.Errorf("token %d came after %d", g.Token, told.Holders[0].Token)
@@ -156,7 +156,7 @@ func TestPlainForeign(t *testing.T) {
 		if _, err := cli.Create(node, nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll)); err != gozk.ErrNodeExists {
 			t.Errorf("held by us, and made by another: %v", err)
 		}
-		fails(t, s.Release(t.Context(), wait, g.Ref))
+		mustSucceed(t, s.Release(t.Context(), wait, g.Ref))
 	}
 }
 
@@ -165,7 +165,7 @@ func TestPlainForeign(t *testing.T) {
 func TestPlainLate(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	s, err := NewPlain(Options{Servers: c.Endpoints()})
 	if err != nil {
 		t.Fatal(err)
@@ -173,14 +173,14 @@ func TestPlainLate(t *testing.T) {
 	defer s.Close()
 	ctx := t.Context()
 	a, err := s.Acquire(ctx, mutexClaim(t.Name()))
-	fails(t, err)
+	mustSucceed(t, err)
 	stale, err := s.tree.List(ctx, t.Name(), true)
 	if err != nil || len(stale.Nodes) != 1 {
 		t.Fatal(stale, err)
 	}
-	fails(t, s.Release(ctx, a.Claim, ""))
+	mustSucceed(t, s.Release(ctx, a.Claim, ""))
 	b, err := s.Acquire(ctx, mutexClaim(t.Name()))
-	fails(t, err)
+	mustSucceed(t, err)
 
 	// The requests of a's that were still on their way: each was made when a's node had just been seen.
 	n := stale.Nodes[0]
@@ -200,30 +200,30 @@ func TestPlainLate(t *testing.T) {
 		t.Fatal(now, err)
 	}
 	// A foreign client removes b's node, and so not its ticket, and makes its own.
-	fails(t, cli.Delete(path, -1))
+	mustSucceed(t, cli.Delete(path, -1))
 	_, err = cli.Create(path, nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll))
-	fails(t, err)
+	mustSucceed(t, err)
 	if stood, _, err := s.tree.Remove(ctx, t.Name(), now.Nodes[0], false); err != nil || stood {
 		t.Errorf("a removal after a foreign client's: %v, %v", stood, err)
 	}
 	if err := s.Release(ctx, b.Claim, b.Ref); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("a release after a foreign client's removal: %v", err)
 	}
-	if !stands(t, cli, path) {
+	if !nodeExists(t, cli, path) {
 		t.Error("the foreign client's node is gone")
 	}
-	if stands(t, cli, s.tree.ticketPath(now.Nodes[0].Key)) {
+	if nodeExists(t, cli, s.tree.ticketPath(now.Nodes[0].Key)) {
 		t.Error("a ticket is left")
 	}
 }
 
-// stands reports whether a node stands, by a server that has heard of all that has happened.
-func stands(t *testing.T, cli *gozk.Conn, path string) bool {
+// nodeExists reports whether a node stands, by a server that has heard of all that has happened.
+func nodeExists(t *testing.T, cli *gozk.Conn, path string) bool {
 	t.Helper()
 	_, err := cli.Sync("/")
-	fails(t, err)
+	mustSucceed(t, err)
 	there, _, err := cli.Exists(path)
-	fails(t, err)
+	mustSucceed(t, err)
 	return there
 }
 
@@ -236,23 +236,23 @@ func TestPlainOverwritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := newClient(t, s, 20*time.Second)
-	l := lease(t, client, t.Name())
-	listening(t, s.tree.tree)
-	cli := admin(t, c)
+	l := mustLock(t, client, t.Name())
+	waitUntilWatching(t, s.tree.tree)
+	cli := newAdmin(t, c)
 	_, err = cli.Set("/"+t.Name(), []byte("mine"), -1)
-	fails(t, err)
+	mustSucceed(t, err)
 	time.Sleep(150 * time.Millisecond)
 	if !l.Valid() {
 		t.Errorf("lost: %v", context.Cause(l.Context()))
 	}
-	fails(t, l.Release())
-	if stands(t, cli, "/"+t.Name()) {
+	mustSucceed(t, l.Release())
+	if nodeExists(t, cli, "/"+t.Name()) {
 		t.Error("it stands still")
 	}
 }
 
-// TestPlainTold: a holder whose node is removed is told at once.
-func TestPlainTold(t *testing.T) {
+// TestPlainLossNotified: a holder whose node is removed is told at once.
+func TestPlainLossNotified(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	client, err := holdfast.Open(t.Context(), "zookeeper://"+c.Members[0].Endpoint+"?layout=plain", &holdfast.Options{TTL: 3 * time.Minute}) // so that a renewal would tell after a minute
@@ -260,16 +260,16 @@ func TestPlainTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	l := lease(t, client, t.Name())
-	fails(t, admin(t, c).Delete("/"+t.Name(), -1))
+	l := mustLock(t, client, t.Name())
+	mustSucceed(t, newAdmin(t, c).Delete("/"+t.Name(), -1))
 	select {
 	case <-l.Context().Done():
 	case <-time.After(30 * time.Second):
 		t.Error("the holder is not told")
 	}
-	next := lease(t, client, t.Name())
+	next := mustLock(t, client, t.Name())
 	if next.Token() <= l.Token() {
 		t.Errorf("token %d came after %d", next.Token(), l.Token())
 	}
-	fails(t, next.Release())
+	mustSucceed(t, next.Release())
 }

@@ -17,17 +17,17 @@ import (
 func TestOtherRecipe(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	_, err := cli.Create("/"+t.Name(), nil, 0, gozk.WorldACL(gozk.PermAll))
-	fails(t, err)
+	mustSucceed(t, err)
 	writer := mutexClaim(t.Name())
 	writer.Kind, writer.Limit, writer.Weight = driver.KindRW, driver.RWLimit, driver.RWLimit
 	for _, end := range []string{endRead, endWrite} {
 		node, err := cli.Create("/"+t.Name()+"/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-"+end, nil, gozk.FlagEphemeral|gozk.FlagSequence, gozk.WorldACL(gozk.PermAll))
-		fails(t, err)
+		mustSucceed(t, err)
 		for _, layout := range []string{LayoutCurator, LayoutBoth, LayoutCuratorReadWrite} {
 			s, err := New(Options{Servers: c.Endpoints(), Layout: layout})
-			fails(t, err)
+			mustSucceed(t, err)
 			for _, wait := range []bool{false, true} {
 				claim := mutexClaim(t.Name())
 				claim.Wait = wait
@@ -50,9 +50,9 @@ func TestOtherRecipe(t *testing.T) {
 			if _, err := s.Acquire(t.Context(), writer); !errors.Is(err, driver.ErrHeld) {
 				t.Errorf("%s, %s: a writer: %v", layout, end, err)
 			}
-			fails(t, s.Close())
+			mustSucceed(t, s.Close())
 		}
-		fails(t, cli.Delete(node, -1))
+		mustSucceed(t, cli.Delete(node, -1))
 	}
 	keys, _, err := cli.Children("/" + t.Name())
 	if err != nil || len(keys) > 0 {
@@ -75,11 +75,11 @@ func TestExplainOtherRecipe(t *testing.T) {
 		{LayoutBoth, writer, false}, {LayoutCuratorReadWrite, mutexClaim(t.Name()), false},
 	} {
 		s, err := New(Options{Servers: []string{"127.0.0.1"}, Layout: k.layout})
-		fails(t, err)
+		mustSucceed(t, err)
 		if notes := s.Explain(k.claim).Notes; (len(notes) > 0) != k.noted {
 			t.Errorf("%s, a %s: %q", k.layout, k.claim.Kind, notes)
 		}
-		fails(t, s.Close())
+		mustSucceed(t, s.Close())
 	}
 }
 
@@ -87,14 +87,14 @@ func TestExplainOtherRecipe(t *testing.T) {
 func TestListForeignLocks(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	for _, path := range []string{"/" + t.Name(), "/" + t.Name() + "/theirs", "/" + t.Name() + "/nothing"} {
 		_, err := cli.Create(path, nil, 0, gozk.WorldACL(gozk.PermAll))
-		fails(t, err)
+		mustSucceed(t, err)
 	}
 	for path, flags := range map[string]int32{"/theirs/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-lock-": gozk.FlagEphemeral | gozk.FlagSequence, "/leader": gozk.FlagEphemeral} {
 		_, err := cli.Create("/"+t.Name()+path, nil, flags, gozk.WorldACL(gozk.PermAll))
-		fails(t, err)
+		mustSucceed(t, err)
 	}
 	for _, k := range []struct {
 		layout, namespace string
@@ -110,18 +110,18 @@ func TestListForeignLocks(t *testing.T) {
 		} else {
 			s, err = New(o)
 		}
-		fails(t, err)
+		mustSucceed(t, err)
 		prefix, got := "", []string(nil)
 		if k.namespace == "" {
 			prefix = t.Name()
 		}
 		for l, err := range s.List(t.Context(), prefix) {
-			fails(t, err)
+			mustSucceed(t, err)
 			got = append(got, l.Name)
 		}
 		if !slices.Equal(got, k.want) {
 			t.Errorf("layout %s, namespace %q: %q, not %q", k.layout, k.namespace, got, k.want)
 		}
-		fails(t, s.Close())
+		mustSucceed(t, s.Close())
 	}
 }

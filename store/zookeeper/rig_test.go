@@ -19,16 +19,16 @@ var rig = sessiontest.Rig[*zktest.Ensemble, *peer]{
 	Start: func(ctx context.Context, direct bool) (*zktest.Ensemble, error) {
 		return zktest.Start(ctx, zktest.Options{Direct: direct})
 	},
-	Open:  open,
+	Open:  openPeer,
 	Slack: 1750 * time.Millisecond, // one and a half of the servers' ticks, and a second for a busy machine
 }
 
 // Short names for what the tests say often.
 var (
-	fails      = sessiontest.Fails
-	lease      = sessiontest.Lock
-	newClient  = sessiontest.NewClient
-	mutexClaim = sessiontest.Claim
+	mustSucceed = sessiontest.Fails
+	mustLock    = sessiontest.Lock
+	newClient   = sessiontest.NewClient
+	mutexClaim  = sessiontest.Claim
 )
 
 func TestMain(m *testing.M) { rig.Main(m) }
@@ -39,7 +39,7 @@ type peer struct {
 	*linktest.Net
 }
 
-func open(c *zktest.Ensemble, to ...*servertest.Server) (*peer, error) {
+func openPeer(c *zktest.Ensemble, to ...*servertest.Server) (*peer, error) {
 	way, ends, err := c.Link(to...)
 	if err != nil {
 		return nil, err
@@ -59,8 +59,8 @@ func (p *peer) Close() error {
 	return err
 }
 
-// start runs an ensemble for one test.
-func start(t *testing.T, o zktest.Options) *zktest.Ensemble {
+// startEnsemble runs an ensemble for one test.
+func startEnsemble(t *testing.T, o zktest.Options) *zktest.Ensemble {
 	t.Helper()
 	c, err := zktest.Start(t.Context(), o)
 	if err != nil {
@@ -70,15 +70,15 @@ func start(t *testing.T, o zktest.Options) *zktest.Ensemble {
 	return c
 }
 
-// admin is a client of another make.
-func admin(t testing.TB, c *zktest.Ensemble) *gozk.Conn {
+// newAdmin is a client of another make.
+func newAdmin(t testing.TB, c *zktest.Ensemble) *gozk.Conn {
 	t.Helper()
-	return adminAt(t, c.Endpoints())
+	return newAdminAt(t, c.Endpoints())
 }
 
-func adminAt(t testing.TB, servers []string) *gozk.Conn {
+func newAdminAt(t testing.TB, servers []string) *gozk.Conn {
 	t.Helper()
-	cli, _, err := gozk.Connect(servers, time.Minute, gozk.WithLogger(quiet{}))
+	cli, _, err := gozk.Connect(servers, time.Minute, gozk.WithLogger(noLogger{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,8 +86,8 @@ func adminAt(t testing.TB, servers []string) *gozk.Conn {
 	return cli
 }
 
-// listening waits until a store's client watches something.
-func listening(t *testing.T, s *tree) {
+// waitUntilWatching waits until a store's client watches something.
+func waitUntilWatching(t *testing.T, s *tree) {
 	t.Helper()
 	for limit := time.Now().Add(time.Minute); !s.isWatching(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(limit) {
@@ -96,9 +96,9 @@ func listening(t *testing.T, s *tree) {
 	}
 }
 
-type quiet struct{}
+type noLogger struct{}
 
-func (quiet) Printf(string, ...any) {}
+func (noLogger) Printf(string, ...any) {}
 
 // TestConformance: the store keeps every promise of the contract, on three servers.
 func TestConformance(t *testing.T) {
@@ -189,8 +189,8 @@ func TestCancels(t *testing.T) {
 
 // TestHeld: held locks cost memory, and no goroutine each; their renewals are one beat or two, and a read of each.
 func TestHeld(t *testing.T) {
-	s, c := counting(t)
-	sent := func() (int, string) { all := c.take(); return all[zk.OpGetData], fmt.Sprint(all) }
+	s, c := newCountedStore(t)
+	sent := func() (int, string) { all := c.takeCounts(); return all[zk.OpGetData], fmt.Sprint(all) }
 	sessiontest.Held(t, s, 24*time.Second, sent, func(n int) int { return 3 * n })
 }
 
@@ -198,7 +198,7 @@ func TestHeld(t *testing.T) {
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	rig.TLS(t, func(cert, key string) *zktest.Ensemble {
-		return start(t, zktest.Options{Members: 1, Lines: []string{"serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+		return startEnsemble(t, zktest.Options{Members: 1, Lines: []string{"serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
 			"client.portUnification=true", "ssl.clientAuth=none", "ssl.keyStore.location=" + key, "ssl.trustStore.location=" + cert}})
 	})
 }

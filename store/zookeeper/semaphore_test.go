@@ -53,7 +53,7 @@ func TestSemaphore(t *testing.T) {
 		t.Errorf("a wait in vain: %v", err)
 	}
 	cancel()
-	fails(t, s.Release(ctx, given, ""))
+	mustSucceed(t, s.Release(ctx, given, ""))
 	next := claim(true)
 	in := make(chan error, 1)
 	go func() { _, err := s.Acquire(ctx, next); in <- err }()
@@ -73,13 +73,13 @@ func TestSemaphore(t *testing.T) {
 		return l
 	}
 	look(2, 1)
-	s.Renew(ctx, held, func(_ int, r driver.Renewal) { fails(t, r.Err) })
-	fails(t, s.Release(ctx, held[0].Claim, held[0].Ref))
-	fails(t, <-in)
+	s.Renew(ctx, held, func(_ int, r driver.Renewal) { mustSucceed(t, r.Err) })
+	mustSucceed(t, s.Release(ctx, held[0].Claim, held[0].Ref))
+	mustSucceed(t, <-in)
 	l := look(2, 0)
 	listed := 0
 	for l, err := range s.List(ctx, t.Name()) {
-		fails(t, err)
+		mustSucceed(t, err)
 		if l.Name == t.Name() && len(l.Holders) == 2 {
 			listed++
 		}
@@ -87,11 +87,11 @@ func TestSemaphore(t *testing.T) {
 	if listed != 1 {
 		t.Errorf("listed %d times", listed)
 	}
-	fails(t, s.Break(ctx, t.Name(), l.Holders[0].Ref, driver.BreakForce))
+	mustSucceed(t, s.Break(ctx, t.Name(), l.Holders[0].Ref, driver.BreakForce))
 	if e, err := s.NextEnding(ctx); err != nil || e.Name != t.Name() || e.ID != held[1].ID {
 		t.Errorf("%+v, %v", e, err)
 	}
-	fails(t, s.Release(ctx, next, ""))
+	mustSucceed(t, s.Release(ctx, next, ""))
 	look(0, 0)
 	heavy, mutex := claim(false), mutexClaim(t.Name())
 	heavy.Weight = 2
@@ -107,14 +107,14 @@ func TestSemaphore(t *testing.T) {
 func TestSemaphoreTry(t *testing.T) {
 	t.Parallel()
 	s, err := NewSemaphore(Options{Servers: rig.Shared(t).Endpoints()})
-	fails(t, err)
+	mustSucceed(t, err)
 	defer s.Close()
 	c := mutexClaim(t.Name())
 	c.Kind, c.Limit = driver.KindSemaphore, 2
 	stuck := claimBelow(mutexClaim(t.Name()), locksFolder)
 	stuck.TTL = time.Minute
 	_, err = s.locks.Acquire(t.Context(), stuck)
-	fails(t, err)
+	mustSucceed(t, err)
 	start := time.Now()
 	var told *driver.HeldError
 	if _, err := s.Acquire(t.Context(), c); !errors.As(err, &told) || len(told.Holders) != 1 {
@@ -123,10 +123,10 @@ func TestSemaphoreTry(t *testing.T) {
 	if took := time.Since(start); took > stuck.TTL/2 {
 		t.Errorf("that took %v", took)
 	}
-	fails(t, s.locks.Release(t.Context(), stuck, ""))
+	mustSucceed(t, s.locks.Release(t.Context(), stuck, ""))
 	g, err := s.Acquire(t.Context(), c)
-	fails(t, err)
-	fails(t, s.Release(t.Context(), g.Claim, ""))
+	mustSucceed(t, err)
+	mustSucceed(t, s.Release(t.Context(), g.Claim, ""))
 }
 
 // TestSemaphoreInterop: Curator's semaphore and ours share their permits, never more than there are, and both make
@@ -146,11 +146,11 @@ func TestSemaphoreInterop(t *testing.T) {
 		}
 		defer f.Close()
 		_, err = f.WriteString(what + "\n")
-		fails(t, err)
+		mustSucceed(t, err)
 	}
 	var theirs sync.WaitGroup
 	for range 3 {
-		args := append(curator(t), strings.Join(c.Endpoints(), ","), "/"+t.Name(), "semaphore", strconv.Itoa(*sessiontest.Rounds), file)
+		args := append(curatorCommand(t), strings.Join(c.Endpoints(), ","), "/"+t.Name(), "semaphore", strconv.Itoa(*sessiontest.Rounds), file)
 		theirs.Go(func() {
 			var out bytes.Buffer
 			peer := exec.CommandContext(t.Context(), args[0], args[1:]...)
@@ -186,7 +186,7 @@ func TestSemaphoreInterop(t *testing.T) {
 				}
 				time.Sleep(20 * time.Millisecond)
 				mark("out")
-				fails(t, l.Release())
+				mustSucceed(t, l.Release())
 				select {
 				case <-over:
 					going = false
@@ -198,7 +198,7 @@ func TestSemaphoreInterop(t *testing.T) {
 	all.Wait()
 	<-over
 	data, err := os.ReadFile(file)
-	fails(t, err)
+	mustSucceed(t, err)
 	inside, most, ours, total := 0, 0, 0, 0
 	for line := range strings.Lines(string(data)) {
 		switch strings.TrimSpace(line) {

@@ -16,12 +16,12 @@ import (
 func TestTicketRemoved(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	s, err := NewPlain(Options{Servers: c.Endpoints(), Namespace: t.Name()})
-	fails(t, err)
+	mustSucceed(t, err)
 	client := newClient(t, s, time.Minute)
-	other := lease(t, client, "goes-on")
-	defer func() { fails(t, other.Release()) }()
+	other := mustLock(t, client, "goes-on")
+	defer func() { mustSucceed(t, other.Release()) }()
 	for _, k := range []struct {
 		what string
 		end  func(ctx context.Context, ref string) error
@@ -39,7 +39,7 @@ func TestTicketRemoved(t *testing.T) {
 		if err != nil || len(look.Nodes) != 1 {
 			t.Fatal(what, look, err)
 		}
-		fails(t, cli.Delete(s.tree.ticketPath(look.Nodes[0].Key), -1))
+		mustSucceed(t, cli.Delete(s.tree.ticketPath(look.Nodes[0].Key), -1))
 		ctx, cancel := context.WithTimeout(t.Context(), sessiontest.Soon)
 		if err := k.end(ctx, held.Ref); err != nil {
 			t.Fatal(what, err)
@@ -51,7 +51,7 @@ func TestTicketRemoved(t *testing.T) {
 		if look, err := s.tree.List(t.Context(), "lock", true); err != nil || len(look.Nodes) > 0 {
 			t.Errorf("%s: there stands %+v, %v", what, look.Nodes, err)
 		}
-		if stands(t, cli, s.tree.ticketPath(look.Nodes[0].Key)) {
+		if nodeExists(t, cli, s.tree.ticketPath(look.Nodes[0].Key)) {
 			t.Errorf("%s: the ticket stands", what)
 		}
 	}
@@ -62,13 +62,13 @@ func TestTicketRemoved(t *testing.T) {
 func TestTicketsOfTwoUsers(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	_, err := admin(t, c).Create("/"+t.Name(), nil, 0, gozk.WorldACL(gozk.PermAll))
-	fails(t, err)
+	_, err := newAdmin(t, c).Create("/"+t.Name(), nil, 0, gozk.WorldACL(gozk.PermAll))
+	mustSucceed(t, err)
 	for _, user := range []string{"one", "two"} {
 		s, err := NewPlain(Options{Servers: c.Endpoints(), Namespace: t.Name(), Auth: []Auth{{"digest", user + ":secret"}}})
-		fails(t, err)
+		mustSucceed(t, err)
 		client := newClient(t, s, 20*time.Second)
-		held := lease(t, client, user)
-		defer func() { fails(t, held.Release()) }()
+		held := mustLock(t, client, user)
+		defer func() { mustSucceed(t, held.Release()) }()
 	}
 }

@@ -15,7 +15,7 @@ import (
 // without its password.
 func TestURL(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
-	fails(t, os.WriteFile(secret, []byte("hunter2\n"), 0o600))
+	mustSucceed(t, os.WriteFile(secret, []byte("hunter2\n"), 0o600))
 	for raw, want := range map[string]string{
 		"zookeeper://h1:1,h2:2":                                             "zookeeper://h1:1,h2:2 curator anyone 0",
 		"zookeeper://h1,h2:2/":                                              "zookeeper://h1:2181,h2:2 curator anyone 0",

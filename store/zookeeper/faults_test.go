@@ -27,7 +27,7 @@ import (
 // shown.
 func TestSessionBounds(t *testing.T) {
 	t.Parallel()
-	c := start(t, zktest.Options{Members: 1, MinTTL: 10 * time.Second, MaxTTL: 20 * time.Second})
+	c := startEnsemble(t, zktest.Options{Members: 1, MinTTL: 10 * time.Second, MaxTTL: 20 * time.Second})
 	s := rig.Peer(t, c)
 	claim := mutexClaim(t.Name())
 	claim.TTL = time.Minute
@@ -48,7 +48,7 @@ func TestSessionBounds(t *testing.T) {
 	if p := s.Explain(claim); p.TTL != 10*time.Second {
 		t.Errorf("explained as %+v", p)
 	}
-	fails(t, s.Release(t.Context(), claim, ""))
+	mustSucceed(t, s.Release(t.Context(), claim, ""))
 }
 
 // TestDenied: nodes are made for their creator alone; another user is told at once what is missing, without a
@@ -63,9 +63,9 @@ func TestDenied(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ann.Close()
-	l := lease(t, ann, t.Name())
-	cli := admin(t, c)
-	fails(t, cli.AddAuth("digest", []byte("ann:"+secret)))
+	l := mustLock(t, ann, t.Name())
+	cli := newAdmin(t, c)
+	mustSucceed(t, cli.AddAuth("digest", []byte("ann:"+secret)))
 	acl, _, err := cli.GetACL("/denied/" + t.Name())
 	if err != nil || len(acl) != 1 || acl[0].Scheme != "digest" || !strings.HasPrefix(acl[0].ID, "ann:") {
 		t.Errorf("the ACL is %+v, %v", acl, err)
@@ -85,7 +85,7 @@ func TestDenied(t *testing.T) {
 			t.Errorf("a secret shows: %s", text)
 		}
 	}
-	fails(t, l.Release())
+	mustSucceed(t, l.Release())
 }
 
 // TestACLRefused: an ACL that the servers do not take, that of the creator where nobody has logged in, is told at
@@ -111,8 +111,8 @@ func TestACLRefused(t *testing.T) {
 	}
 }
 
-// TestUnreached: without a server, what is told says which one was tried, and why in vain.
-func TestUnreached(t *testing.T) {
+// TestUnreachableServer: without a server, what is told says which one was tried, and why in vain.
+func TestUnreachableServer(t *testing.T) {
 	t.Parallel()
 	client, err := holdfast.Open(t.Context(), "zookeeper://127.0.0.1:1", &holdfast.Options{TTL: time.Second})
 	if err != nil {
@@ -130,13 +130,13 @@ func TestUnreached(t *testing.T) {
 // told what that may be.
 func TestTooManyConnections(t *testing.T) {
 	t.Parallel()
-	c := start(t, zktest.Options{Members: 1, Lines: []string{"maxClientCnxns=1"}})
-	l := lease(t, newClient(t, rig.Peer(t, c), 30*time.Second), t.Name())
+	c := startEnsemble(t, zktest.Options{Members: 1, Lines: []string{"maxClientCnxns=1"}})
+	l := mustLock(t, newClient(t, rig.Peer(t, c), 30*time.Second), t.Name())
 	_, err := newClient(t, rig.Peer(t, c), 2*time.Second).Mutex(t.Name()+"/other", nil).Lock(t.Context())
 	if !errors.Is(err, holdfast.ErrUncertain) || !strings.Contains(err.Error(), "maxClientCnxns") {
 		t.Error(err)
 	}
-	fails(t, l.Release())
+	mustSucceed(t, l.Release())
 }
 
 // TestListUnreadable: a lock whose nodes another user keeps to himself is listed with its name and an error, and
@@ -144,11 +144,11 @@ func TestTooManyConnections(t *testing.T) {
 func TestListUnreadable(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	folder := "/" + t.Name()
 	for _, path := range []string{folder, folder + "/a", folder + "/b"} {
 		_, err := cli.Create(path, nil, 0, gozk.WorldACL(gozk.PermAll))
-		fails(t, err)
+		mustSucceed(t, err)
 	}
 	open := func(user string) *holdfast.Client {
 		client, err := holdfast.Open(t.Context(), "zookeeper://"+user+c.Endpoints()[0], &holdfast.Options{TTL: 30 * time.Second})
@@ -159,7 +159,7 @@ func TestListUnreadable(t *testing.T) {
 		return client
 	}
 	ann, other := open("ann:secret@"), open("")
-	hers, ours := lease(t, ann, t.Name()+"/a"), lease(t, other, t.Name()+"/b")
+	hers, ours := mustLock(t, ann, t.Name()+"/a"), mustLock(t, other, t.Name()+"/b")
 	found := map[string]error{}
 	for lock, err := range other.List(t.Context(), t.Name()+"/") {
 		found[lock.Name] = err
@@ -167,24 +167,24 @@ func TestListUnreadable(t *testing.T) {
 	if err, ok := found[t.Name()+"/b"]; !ok || err != nil || len(found) != 2 || !errors.Is(found[t.Name()+"/a"], holdfast.ErrDenied) {
 		t.Errorf("%v", found)
 	}
-	fails(t, hers.Release())
-	fails(t, ours.Release())
+	mustSucceed(t, hers.Release())
+	mustSucceed(t, ours.Release())
 }
 
-// TestLongWalk: a listing that goes through many nodes that are no locks says of each that the servers have answered.
-func TestLongWalk(t *testing.T) {
+// TestWalkReportsProgress: a listing that goes through many nodes that are no locks says of each that the servers have answered.
+func TestWalkReportsProgress(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	path := "/" + t.Name()
 	for range 20 {
 		_, err := cli.Create(path, nil, 0, gozk.WorldACL(gozk.PermAll))
-		fails(t, err)
+		mustSucceed(t, err)
 		path += "/x"
 	}
 	said := 0
 	for look, err := range rig.Peer(t, c).tree.Walk(t.Context(), t.Name()) {
-		fails(t, err)
+		mustSucceed(t, err)
 		said++
 		if len(look.Nodes) > 0 {
 			t.Errorf("there is a lock: %+v", look)
@@ -195,11 +195,11 @@ func TestLongWalk(t *testing.T) {
 	}
 }
 
-// TestAlone: a server that was cut off from the others goes on answering for a while: a follower reads and pings,
+// TestKeepAliveOfIsolatedServer: a server that was cut off from the others goes on answering for a while: a follower reads and pings,
 // a leader syncs, too. A beat by either is not confirmed. Here they notice after 10 s that they are alone.
-func TestAlone(t *testing.T) {
+func TestKeepAliveOfIsolatedServer(t *testing.T) {
 	t.Parallel()
-	c := start(t, zktest.Options{Lines: []string{"syncLimit=20"}})
+	c := startEnsemble(t, zktest.Options{Lines: []string{"syncLimit=20"}})
 	ctx := t.Context()
 	for _, who := range []string{"follower", "leader"} {
 		leader, err := c.Leader(ctx)
@@ -216,9 +216,9 @@ func TestAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = p.tree.KeepAlive(ctx, ses.ID)
-		fails(t, err)
+		mustSucceed(t, err)
 		conn, err := p.tree.sessionConn(ses.ID)
-		fails(t, err)
+		mustSucceed(t, err)
 		c.Isolate(alone)
 		time.Sleep(50 * time.Millisecond)
 		short, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -232,7 +232,7 @@ func TestAlone(t *testing.T) {
 		}
 		cancel()
 		c.Join()
-		fails(t, c.Ready(ctx))
+		mustSucceed(t, c.Ready(ctx))
 	}
 }
 
@@ -271,13 +271,13 @@ func TestNames(t *testing.T) {
 		}
 		found := false
 		for l, err := range s.List(t.Context(), name) {
-			fails(t, err)
+			mustSucceed(t, err)
 			found = found || l.Name == name && len(l.Holders) == 1
 		}
 		if !found {
 			t.Errorf("%q is not listed", name)
 		}
-		fails(t, s.Release(t.Context(), claim, ""))
+		mustSucceed(t, s.Release(t.Context(), claim, ""))
 	}
 }
 
@@ -286,19 +286,19 @@ func TestNames(t *testing.T) {
 func TestForeignHolders(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	s, cli := rig.Peer(t, c), admin(t, c)
+	s, cli := rig.Peer(t, c), newAdmin(t, c)
 	lock := "/" + t.Name()
 	for _, junk := range []string{"", "/config", "/lock-", "/x-lock-12", "/deeper", "/deeper/_c_x-lock-0000000001"} {
 		_, err := cli.Create(lock+junk, nil, 0, gozk.WorldACL(gozk.PermAll))
-		fails(t, err)
+		mustSucceed(t, err)
 	}
 	claim := mutexClaim(t.Name())
 	_, err := s.Acquire(t.Context(), claim)
-	fails(t, err)
-	fails(t, s.Release(t.Context(), claim, ""))
+	mustSucceed(t, err)
+	mustSucceed(t, s.Release(t.Context(), claim, ""))
 	for _, name := range []string{"/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-lock-", "/lock-", "/0123456789abcdef0123456789abcdef__lock__", "/0123456789abcdef0123456789abcdef__rlock__"} {
 		_, err := cli.Create(lock+name, []byte("10.0.0.1"), gozk.FlagEphemeral|gozk.FlagSequence, gozk.WorldACL(gozk.PermAll))
-		fails(t, err)
+		mustSucceed(t, err)
 		if _, err := s.Acquire(t.Context(), mutexClaim(t.Name())); !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("a try beside %s: %v", name, err)
 		}
@@ -314,9 +314,9 @@ func TestForeignHolders(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { _, err := s.Acquire(t.Context(), wait); done <- err }()
 		sessiontest.InLine(t, s, t.Name())
-		fails(t, s.Break(t.Context(), t.Name(), l.Holders[0].Ref, driver.BreakForce))
-		fails(t, <-done)
-		fails(t, s.Release(t.Context(), wait, ""))
+		mustSucceed(t, s.Break(t.Context(), t.Name(), l.Holders[0].Ref, driver.BreakForce))
+		mustSucceed(t, <-done)
+		mustSucceed(t, s.Release(t.Context(), wait, ""))
 	}
 }
 
@@ -324,26 +324,26 @@ func TestForeignHolders(t *testing.T) {
 func TestDowngrade(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	s, cli := rig.Peer(t, c), admin(t, c)
+	s, cli := rig.Peer(t, c), newAdmin(t, c)
 	lock := "/" + t.Name()
 	_, err := cli.Create(lock, nil, 0, gozk.WorldACL(gozk.PermAll))
-	fails(t, err)
+	mustSucceed(t, err)
 	const id = "/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-"
 	writer, err := cli.Create(lock+id+"__WRIT__", nil, gozk.FlagEphemeral|gozk.FlagSequence, gozk.WorldACL(gozk.PermAll))
-	fails(t, err)
+	mustSucceed(t, err)
 	claim := mutexClaim(t.Name())
 	claim.Kind, claim.Limit, claim.Weight, claim.Wait = driver.KindRW, driver.RWLimit, driver.RWLimit, true
 	done := make(chan error, 1)
 	go func() { _, err := s.Acquire(t.Context(), claim); done <- err }()
 	for {
 		if l, err := s.Inspect(t.Context(), t.Name()); err != nil || len(l.Waiters) == 1 {
-			fails(t, err)
+			mustSucceed(t, err)
 			break
 		}
 	}
 	reader, err := cli.Create(lock+id+"__READ__"+writer[len(writer)-10:], nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll))
-	fails(t, err)
-	fails(t, cli.Delete(writer, -1))
+	mustSucceed(t, err)
+	mustSucceed(t, cli.Delete(writer, -1))
 	select {
 	case err := <-done:
 		t.Fatalf("a writer came in beside a reader: %v", err)
@@ -352,14 +352,14 @@ func TestDowngrade(t *testing.T) {
 	share := mutexClaim(t.Name() + "/other")
 	share.Kind, share.Limit = driver.KindRW, driver.RWLimit
 	other, err := cli.Create("/"+t.Name()+"/other", nil, 0, gozk.WorldACL(gozk.PermAll))
-	fails(t, err)
+	mustSucceed(t, err)
 	_, err = cli.Create(other+id+"__READ__", nil, gozk.FlagEphemeral|gozk.FlagSequence, gozk.WorldACL(gozk.PermAll))
-	fails(t, err)
+	mustSucceed(t, err)
 	if _, err := s.Acquire(t.Context(), share); err != nil {
 		t.Errorf("a reader beside a foreign reader: %v", err)
 	}
-	fails(t, cli.Delete(reader, -1))
-	fails(t, <-done)
+	mustSucceed(t, cli.Delete(reader, -1))
+	mustSucceed(t, <-done)
 }
 
 // TestParentRemoved: an operator who removes a lock's node with all that stands below it ends holder and waiter,
@@ -370,25 +370,25 @@ func TestParentRemoved(t *testing.T) {
 	const ttl = 3 * time.Minute // so that a renewal would tell after a minute
 	holder, waiter := rig.Peer(t, c), rig.Peer(t, c)
 	a, b := newClient(t, holder, ttl), newClient(t, waiter, ttl)
-	l := lease(t, a, t.Name())
+	l := mustLock(t, a, t.Name())
 	waits := make(chan error, 1)
 	go func() { _, err := b.Mutex(t.Name(), nil).Lock(t.Context()); waits <- err }()
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	var children []string
 	for len(children) < 2 {
 		var err error
 		children, _, err = cli.Children("/" + t.Name())
-		fails(t, err)
+		mustSucceed(t, err)
 	}
-	listening(t, holder.tree)
-	listening(t, waiter.tree)
+	waitUntilWatching(t, holder.tree)
+	waitUntilWatching(t, waiter.tree)
 	began := time.Now()
 	var steps []any
 	for _, key := range children {
 		steps = append(steps, &gozk.DeleteRequest{Path: "/" + t.Name() + "/" + key, Version: -1})
 	}
 	_, err := cli.Multi(append(steps, &gozk.DeleteRequest{Path: "/" + t.Name(), Version: -1})...)
-	fails(t, err)
+	mustSucceed(t, err)
 	if err := <-waits; !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("the waiter is told: %v", err)
 	}
@@ -398,24 +398,24 @@ func TestParentRemoved(t *testing.T) {
 		t.Fatal("the holder is not told")
 	}
 	t.Logf("both were told within %v, under a TTL of %v", time.Since(began).Round(time.Millisecond), ttl)
-	next := lease(t, a, t.Name())
+	next := mustLock(t, a, t.Name())
 	if next.Token() <= l.Token() {
 		t.Errorf("token %d came after %d", next.Token(), l.Token())
 	}
-	fails(t, next.Release())
+	mustSucceed(t, next.Release())
 }
 
-// TestReaped: servers that remove idle containers under our feet cost nothing, and tokens rise, although the
+// TestContainerRemoved: servers that remove idle containers under our feet cost nothing, and tokens rise, although the
 // numbers begin anew.
-func TestReaped(t *testing.T) {
+func TestContainerRemoved(t *testing.T) {
 	t.Parallel()
-	c := start(t, zktest.Options{Members: 1, Args: []string{"-Dznode.container.checkIntervalMs=20", "-Dznode.container.maxPerMinute=100000"}})
+	c := startEnsemble(t, zktest.Options{Members: 1, Args: []string{"-Dznode.container.checkIntervalMs=20", "-Dznode.container.maxPerMinute=100000"}})
 	client := newClient(t, rig.Peer(t, c), 10*time.Second)
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	var last int64
 	again := 0
 	for began := time.Now(); time.Since(began) < 3*time.Second || again < 2 && time.Since(began) < 2*time.Minute; {
-		l := lease(t, client, t.Name())
+		l := mustLock(t, client, t.Name())
 		if l.Token() <= last {
 			t.Errorf("token %d came after %d", l.Token(), last)
 		}
@@ -423,7 +423,7 @@ func TestReaped(t *testing.T) {
 		if children, _, err := cli.Children("/" + t.Name()); err == nil && len(children) == 1 && strings.HasSuffix(children[0], "-0000000000") {
 			again++
 		}
-		fails(t, l.Release())
+		mustSucceed(t, l.Release())
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Logf("the container was made %d times", again)
@@ -440,18 +440,18 @@ func TestOldSession(t *testing.T) {
 	p := rig.Peer(t, c)
 	ctx := t.Context()
 	old, err := p.tree.OpenSession(ctx, 20*time.Second)
-	fails(t, err)
+	mustSucceed(t, err)
 	now, err := p.tree.OpenSession(ctx, 25*time.Second)
-	fails(t, err)
+	mustSucceed(t, err)
 	note := sequence.Payload{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: old.TTL}
 	_, err = p.tree.Add(ctx, t.Name(), old, 0, note, sequence.AddAlways)
-	fails(t, err)
+	mustSucceed(t, err)
 	look, err := p.tree.Add(ctx, t.Name(), now, 0, note, sequence.AddAlways)
 	if err != nil || len(look.Nodes) != 2 || look.Nodes[0].Session != old.ID || look.Nodes[1].Session != now.ID {
 		t.Errorf("%+v, %v", look.Nodes, err)
 	}
-	fails(t, p.tree.EndSession(ctx, old.ID))
-	fails(t, p.tree.EndSession(ctx, now.ID))
+	mustSucceed(t, p.tree.EndSession(ctx, old.ID))
+	mustSucceed(t, p.tree.EndSession(ctx, now.ID))
 	if _, err := p.tree.KeepAlive(ctx, old.ID); !errors.Is(err, sequence.ErrSessionExpired) {
 		t.Errorf("a session that was ended: %v", err)
 	}
@@ -472,15 +472,15 @@ func TestRevoked(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	l := lease(t, client, t.Name())
-	cli := admin(t, c)
+	l := mustLock(t, client, t.Name())
+	cli := newAdmin(t, c)
 	children, _, err := cli.Children("/" + t.Name())
 	if err != nil || len(children) != 1 {
 		t.Fatal(children, err)
 	}
-	listening(t, p.tree)
+	waitUntilWatching(t, p.tree)
 	_, err = cli.Set("/"+t.Name()+"/"+children[0], []byte("__REVOKE__"), -1)
-	fails(t, err)
+	mustSucceed(t, err)
 	select {
 	case <-asked:
 	case <-time.After(time.Minute):
@@ -489,26 +489,26 @@ func TestRevoked(t *testing.T) {
 	if !l.Valid() {
 		t.Error("to be asked is not to lose")
 	}
-	fails(t, l.Release())
+	mustSucceed(t, l.Release())
 }
 
-// TestOverflow: when the counter of a lock's children is at its end, where numbers come twice, nobody gets in
+// TestNumberOverflow: when the counter of a lock's children is at its end, where numbers come twice, nobody gets in
 // beside a holder, and the order stays that of arrival.
-func TestOverflow(t *testing.T) {
+func TestNumberOverflow(t *testing.T) {
 	t.Parallel()
-	c := start(t, zktest.Options{Members: 1})
-	cli := admin(t, c)
+	c := startEnsemble(t, zktest.Options{Members: 1})
+	cli := newAdmin(t, c)
 	_, err := cli.Create("/"+t.Name(), nil, 0, gozk.WorldACL(gozk.PermAll))
-	fails(t, err)
+	mustSucceed(t, err)
 	server := c.Members[0]
 	server.Terminate()
 	run := javaProgram(t, "Plant")
 	if out, err := exec.Command(run[0], append(run[1:], server.Dir, "/"+t.Name(), strconv.Itoa(math.MaxInt32-3))...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	fails(t, server.Start())
-	fails(t, c.Ready(t.Context()))
-	cli = admin(t, c)
+	mustSucceed(t, server.Start())
+	mustSucceed(t, c.Ready(t.Context()))
+	cli = newAdmin(t, c)
 
 	var inside, most, in atomic.Int64
 	var mu sync.Mutex // guards the next two
@@ -542,7 +542,7 @@ func TestOverflow(t *testing.T) {
 				for err == gozk.ErrConnectionClosed || err == gozk.ErrNoServer {
 					children, _, err = cli.Children("/" + t.Name())
 				}
-				fails(t, err)
+				mustSucceed(t, err)
 				mu.Lock()
 				seen := map[string]bool{}
 				for _, key := range children {

@@ -16,29 +16,29 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-func aNote(ttl time.Duration) sequence.Payload {
+func newPayload(ttl time.Duration) sequence.Payload {
 	return sequence.Payload{ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl}
 }
 
-// counted is a store whose requests are counted from here on, and a session of it.
-func counted(t *testing.T) (*Store, *counter, sequence.Session) {
+// openCountedSession is a store whose requests are counted from here on, and a session of it.
+func openCountedSession(t *testing.T) (*Store, *requestCounter, sequence.Session) {
 	t.Helper()
-	s, sent := counting(t)
+	s, sent := newCountedStore(t)
 	ses, err := s.tree.OpenSession(t.Context(), 30*time.Second)
-	fails(t, err)
-	t.Cleanup(func() { fails(t, s.tree.EndSession(context.Background(), ses.ID)) })
-	sent.take()
+	mustSucceed(t, err)
+	t.Cleanup(func() { mustSucceed(t, s.tree.EndSession(context.Background(), ses.ID)) })
+	sent.takeCounts()
 	return s, sent, ses
 }
 
-// TestTogether: writes that come at one time go in fewer requests; the token that each claim gets is its node's
+// TestWritesGoTogether: writes that come at one time go in fewer requests; the token that each claim gets is its node's
 // czxid, and no lock gets two claims of one token by that; what is refused together, since a lock's node is not
 // there, is done alone.
-func TestTogether(t *testing.T) {
-	s, sent, ses := counted(t)
+func TestWritesGoTogether(t *testing.T) {
+	s, sent, ses := openCountedSession(t)
 	ctx := t.Context()
 	c, err := s.tree.sessionConn(ses.ID)
-	fails(t, err)
+	mustSucceed(t, err)
 	const workers, rounds = 32, 20
 	var mu sync.Mutex
 	tokens := map[string]bool{}
@@ -47,7 +47,7 @@ func TestTogether(t *testing.T) {
 		all.Go(func() {
 			for r := range rounds {
 				name := fmt.Sprint("together/", mathrand.N(4+r)) // now and then a new one
-				note, guard := aNote(ses.TTL), sequence.AddAlways
+				note, guard := newPayload(ses.TTL), sequence.AddAlways
 				if w%2 == 0 {
 					guard = sequence.AddBatched
 				}
@@ -82,7 +82,7 @@ func TestTogether(t *testing.T) {
 		})
 	}
 	all.Wait()
-	got := sent.take()
+	got := sent.takeCounts()
 	writes := got[zk.OpMulti] + got[zk.OpCreate2] + got[zk.OpDelete]
 	t.Logf("%d claims came and went in %d requests: %v", workers*rounds, writes, got)
 	if writes > workers*rounds*3/2 { // apart they would be twice the claims
@@ -90,35 +90,35 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestNoCompany: a patient write with which no other goes is sent as it is, and needs no second request for its
+// TestSingleBatchedWrite: a patient write with which no other goes is sent as it is, and needs no second request for its
 // answer.
-func TestNoCompany(t *testing.T) {
-	s, sent, ses := counted(t)
+func TestSingleBatchedWrite(t *testing.T) {
+	s, sent, ses := openCountedSession(t)
 	ctx := t.Context()
-	_, err := s.tree.Add(ctx, "no-company", ses, 0, aNote(ses.TTL), sequence.AddAlways)
-	fails(t, err)
-	sent.take()
-	look, err := s.tree.Add(ctx, "no-company", ses, 1, aNote(ses.TTL), sequence.AddBatched)
+	_, err := s.tree.Add(ctx, "no-company", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
+	mustSucceed(t, err)
+	sent.takeCounts()
+	look, err := s.tree.Add(ctx, "no-company", ses, 1, newPayload(ses.TTL), sequence.AddBatched)
 	if err != nil || len(look.Nodes) != 2 || look.Nodes[1].Token <= look.Nodes[0].Token {
 		t.Errorf("%+v, %v", look, err)
 	}
-	got := sent.take()
+	got := sent.takeCounts()
 	delete(got, zk.OpPing)
 	if len(got) != 2 || got[zk.OpCreate2] != 1 || got[zk.OpGetChildren] != 1 {
 		t.Errorf("sent %v", got)
 	}
 }
 
-// TestApart: of writes that go together each gets its own answer, whatever is wrong with another: a node that is
+// TestBatchedWritesFailAlone: of writes that go together each gets its own answer, whatever is wrong with another: a node that is
 // gone already, a lock that is not there yet, one that is not permitted.
-func TestApart(t *testing.T) {
-	s, _, ses := counted(t)
+func TestBatchedWritesFailAlone(t *testing.T) {
+	s, _, ses := openCountedSession(t)
 	ctx := t.Context()
 	c, err := s.tree.sessionConn(ses.ID)
-	fails(t, err)
-	fails(t, c.Do(ctx, zk.CreatePersistent(s.tree.pathOf("apart-closed"), nil, []zk.ACL{{Perms: 1, Scheme: "world", ID: "anyone"}})))
-	look, err := s.tree.Add(ctx, "apart", ses, 0, aNote(ses.TTL), sequence.AddAlways)
-	fails(t, err)
+	mustSucceed(t, err)
+	mustSucceed(t, c.Do(ctx, zk.CreatePersistent(s.tree.pathOf("apart-closed"), nil, []zk.ACL{{Perms: 1, Scheme: "world", ID: "anyone"}})))
+	look, err := s.tree.Add(ctx, "apart", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
+	mustSucceed(t, err)
 	n := look.Nodes[0]
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -135,19 +135,19 @@ func TestApart(t *testing.T) {
 			}
 		})
 		all.Go(func() {
-			note := aNote(ses.TTL)
+			note := newPayload(ses.TTL)
 			if look, err := s.tree.Add(ctx, fmt.Sprint("apart/", i), ses, int64(i+1), note, sequence.AddAlways); err != nil || len(look.Nodes) != 1 || look.Nodes[0].ID != note.ID {
 				t.Errorf("a new lock: %+v, %v", look, err)
 			}
 		})
 		all.Go(func() {
-			if _, err := s.tree.Add(ctx, "apart-closed", ses, int64(i+100), aNote(ses.TTL), sequence.AddAlways); !errors.Is(err, driver.ErrDenied) {
+			if _, err := s.tree.Add(ctx, "apart-closed", ses, int64(i+100), newPayload(ses.TTL), sequence.AddAlways); !errors.Is(err, driver.ErrDenied) {
 				t.Errorf("a lock where nobody may create: %v", err)
 			}
 		})
 	}
 	all.Wait()
-	if _, err := s.tree.Add(ctx, "apart-closed/lock", ses, 200, aNote(ses.TTL), sequence.AddAlways); !errors.Is(err, driver.ErrDenied) {
+	if _, err := s.tree.Add(ctx, "apart-closed/lock", ses, 200, newPayload(ses.TTL), sequence.AddAlways); !errors.Is(err, driver.ErrDenied) {
 		t.Errorf("a lock below one where nobody may create: %v", err)
 	}
 	if n := len(s.tree.pendingAdds); n > 0 {
@@ -155,13 +155,13 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// TestForgotten: what a read tells late of a claim of this client that was removed meanwhile is not remembered:
+// TestLateReadIsNotCached: what a read tells late of a claim of this client that was removed meanwhile is not remembered:
 // nothing would remove it again.
-func TestForgotten(t *testing.T) {
-	s, _, ses := counted(t)
+func TestLateReadIsNotCached(t *testing.T) {
+	s, _, ses := openCountedSession(t)
 	ctx := t.Context()
-	look, err := s.tree.Add(ctx, "forgotten", ses, 0, aNote(ses.TTL), sequence.AddAlways)
-	fails(t, err)
+	look, err := s.tree.Add(ctx, "forgotten", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
+	mustSucceed(t, err)
 	n := look.Nodes[0]
 	n.Admitted = true
 	s.tree.cacheNode(s.tree.pathOf("forgotten")+"/"+n.Key, n)
@@ -170,24 +170,24 @@ func TestForgotten(t *testing.T) {
 		t.Errorf("what was read of one that stands: %+v, %v", look.Nodes, err)
 	}
 	_, _, err = s.tree.Remove(ctx, "forgotten", n, false)
-	fails(t, err)
+	mustSucceed(t, err)
 	s.tree.cacheNode(s.tree.pathOf("forgotten")+"/"+n.Key, n)
 	if len(s.tree.cache) > 0 {
 		t.Errorf("nothing stands, and %+v is known", s.tree.cache)
 	}
 }
 
-// TestWithdrawnInTheLane: an add that is given up anywhere between the lane and its answer, and withdrawn, never
+// TestWithdrawBatchedAdd: an add that is given up anywhere between the lane and its answer, and withdrawn, never
 // comes to stand.
-func TestWithdrawnInTheLane(t *testing.T) {
-	s, _, ses := counted(t)
+func TestWithdrawBatchedAdd(t *testing.T) {
+	s, _, ses := openCountedSession(t)
 	ctx := t.Context()
 	const name = "withdrawn"
 	var all sync.WaitGroup
 	for w := range 64 {
 		all.Go(func() {
 			for r := range 20 {
-				note := aNote(ses.TTL)
+				note := newPayload(ses.TTL)
 				given, cancel := context.WithTimeout(ctx, mathrand.N(3*time.Millisecond))
 				guard := sequence.AddAlways
 				if r%2 == 0 {
@@ -204,7 +204,7 @@ func TestWithdrawnInTheLane(t *testing.T) {
 	all.Wait()
 	for w := range 40 {
 		look, err := s.tree.List(ctx, fmt.Sprint(name, "/", w), true)
-		fails(t, err)
+		mustSucceed(t, err)
 		if len(look.Nodes) > 0 {
 			t.Errorf("%d claims were withdrawn, and stand", len(look.Nodes))
 		}

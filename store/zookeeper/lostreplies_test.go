@@ -23,12 +23,12 @@ import (
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	var lose atomic.Bool
-	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: deaf(zk.OpCreate2, &lose, nil)})
+	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: newReplyLosingDialer(zk.OpCreate2, &lose, nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	other, _ := counting(t)
+	other, _ := newCountedStore(t)
 	ctx := t.Context()
 	ses, err := s.tree.OpenSession(ctx, 20*time.Second)
 	if err != nil {
@@ -36,7 +36,7 @@ func TestLostAnswers(t *testing.T) {
 	}
 	stands := func(name string) int {
 		l, err := other.Inspect(ctx, name)
-		fails(t, err)
+		mustSucceed(t, err)
 		return len(l.Holders) + len(l.Waiters)
 	}
 	lost := 0
@@ -46,7 +46,7 @@ func TestLostAnswers(t *testing.T) {
 		warm := note
 		warm.ID = mutexClaim("").ID
 		_, err := s.tree.Add(ctx, name, ses, int64(2*i), warm, sequence.AddAlways)
-		fails(t, err)
+		mustSucceed(t, err)
 		lose.Store(true)
 		_, err = s.tree.Add(ctx, name, ses, int64(2*i+1), note, sequence.AddAlways)
 		if err == nil {
@@ -70,23 +70,23 @@ func TestLostAnswers(t *testing.T) {
 	if lost != 10 {
 		t.Errorf("%d of 10 requests without an answer were taken", lost)
 	}
-	fails(t, s.tree.EndSession(ctx, ses.ID))
+	mustSucceed(t, s.tree.EndSession(ctx, ses.ID))
 }
 
-// TestLostAgain: so it does if the answer by which that is settled is lost, too; and its token is known.
-func TestLostAgain(t *testing.T) {
+// TestLostAnswerTwice: so it does if the answer by which that is settled is lost, too; and its token is known.
+func TestLostAnswerTwice(t *testing.T) {
 	t.Parallel()
 	var create, read atomic.Bool
-	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: deaf(zk.OpGetData, &read, deaf(zk.OpCreate2, &create, nil))})
-	fails(t, err)
+	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: newReplyLosingDialer(zk.OpGetData, &read, newReplyLosingDialer(zk.OpCreate2, &create, nil))})
+	mustSucceed(t, err)
 	defer s.Close()
 	ctx := t.Context()
 	ses, err := s.tree.OpenSession(ctx, 20*time.Second)
-	fails(t, err)
-	note := aNote(ses.TTL)
+	mustSucceed(t, err)
+	note := newPayload(ses.TTL)
 	add := func() (sequence.Snapshot, error) { return s.tree.Add(ctx, t.Name(), ses, 1, note, sequence.AddAlways) }
-	_, err = s.tree.Add(ctx, t.Name(), ses, 0, aNote(ses.TTL), sequence.AddAlways)
-	fails(t, err)
+	_, err = s.tree.Add(ctx, t.Name(), ses, 0, newPayload(ses.TTL), sequence.AddAlways)
+	mustSucceed(t, err)
 	for _, lost := range []*atomic.Bool{&create, &read} {
 		lost.Store(true)
 		if look, err := add(); err == nil {
@@ -94,19 +94,19 @@ func TestLostAgain(t *testing.T) {
 		}
 	}
 	added, err := add()
-	fails(t, err)
+	mustSucceed(t, err)
 	listed, err := s.tree.List(ctx, t.Name(), false)
-	fails(t, err)
+	mustSucceed(t, err)
 	for _, look := range []sequence.Snapshot{added, listed} {
 		if len(look.Nodes) != 2 || look.Nodes[1].ID != note.ID || look.Nodes[1].Token == 0 {
 			t.Errorf("there stands %+v", look.Nodes)
 		}
 	}
-	keys, _, err := admin(t, rig.Shared(t)).Children("/" + t.Name())
+	keys, _, err := newAdmin(t, rig.Shared(t)).Children("/" + t.Name())
 	if err != nil || len(keys) != 2 {
 		t.Errorf("there stand %q, %v", keys, err)
 	}
-	fails(t, s.tree.EndSession(ctx, ses.ID))
+	mustSucceed(t, s.tree.EndSession(ctx, ses.ID))
 }
 
 // TestPlainLostAnswers: so it is in the plain layout, and no ticket is left.
@@ -114,20 +114,20 @@ func TestPlainLostAnswers(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	var lose atomic.Bool
-	s, err := NewPlain(Options{Servers: c.Endpoints(), Dial: deaf(zk.OpMulti, &lose, nil), Namespace: t.Name()})
+	s, err := NewPlain(Options{Servers: c.Endpoints(), Dial: newReplyLosingDialer(zk.OpMulti, &lose, nil), Namespace: t.Name()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
 	ctx := t.Context()
 	ses, err := s.tree.OpenSession(ctx, 20*time.Second)
-	fails(t, err)
+	mustSucceed(t, err)
 	note := sequence.Payload{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
 	look, err := s.tree.Add(ctx, "warm", ses, 0, note, sequence.AddIfAlone)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	taken := 0
 	for i := range 10 {
 		lose.Store(true)
@@ -135,7 +135,7 @@ func TestPlainLostAnswers(t *testing.T) {
 		if _, err := s.tree.Add(ctx, "lock", ses, int64(i), note, sequence.AddIfAlone); err == nil {
 			t.Error("the answer was not lost")
 		}
-		if stands(t, cli, s.tree.pathOf("lock")) {
+		if nodeExists(t, cli, s.tree.pathOf("lock")) {
 			taken++
 		}
 		if i%2 == 0 {
@@ -152,13 +152,13 @@ func TestPlainLostAnswers(t *testing.T) {
 		}
 	}
 	_, err = cli.Sync("/")
-	fails(t, err)
+	mustSucceed(t, err)
 	left, _, err := cli.Children(s.tree.root)
 	left = slices.DeleteFunc(left, func(key string) bool { return !strings.HasPrefix("/"+key, ticketPrefix) })
 	if err != nil || len(left) != 1 || "/"+left[0] != ticketPrefix+look.Nodes[0].Key || taken != 10 {
 		t.Errorf("of 10 requests without an answer %d were taken, and the tickets that are left are %q, %v", taken, left, err)
 	}
-	fails(t, s.tree.EndSession(ctx, ses.ID))
+	mustSucceed(t, s.tree.EndSession(ctx, ses.ID))
 }
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
@@ -167,8 +167,8 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 // its hello.
 type requests struct{ greeted bool }
 
-// find gives the number of a request of an operation, in which these words are, among those that are written.
-func (r *requests) find(b []byte, op uint32, words string) (xid uint32, found bool) {
+// findRequest gives the number of a request of an operation, in which these words are, among those that are written.
+func (r *requests) findRequest(b []byte, op uint32, words string) (xid uint32, found bool) {
 	if !r.greeted {
 		r.greeted = true
 		return 0, false
@@ -183,19 +183,19 @@ func (r *requests) find(b []byte, op uint32, words string) (xid uint32, found bo
 	return 0, false
 }
 
-// deaf makes connections that break once, when lose is set: when the answer to a request of an operation has come,
+// newReplyLosingDialer makes connections that break once, when lose is set: when the answer to a request of an operation has come,
 // which nobody hears, nor anything else from when that was sent.
-func deaf(op uint32, lose *atomic.Bool, dial dialer) dialer {
+func newReplyLosingDialer(op uint32, lose *atomic.Bool, dial dialer) dialer {
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext
 	}
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		nc, err := dial(ctx, network, address)
-		return &deafConn{Conn: nc, op: op, lose: lose}, err
+		return &replyLosingConn{Conn: nc, op: op, lose: lose}, err
 	}
 }
 
-type deafConn struct {
+type replyLosingConn struct {
 	net.Conn
 	op    uint32
 	lose  *atomic.Bool
@@ -204,7 +204,7 @@ type deafConn struct {
 	waits atomic.Uint64 // 0, or the number of the request and 1<<32
 }
 
-func (d *deafConn) Read(b []byte) (int, error) {
+func (d *replyLosingConn) Read(b []byte) (int, error) {
 	for {
 		n, err := d.Conn.Read(b)
 		waits := d.waits.Load()
@@ -222,25 +222,25 @@ func (d *deafConn) Read(b []byte) (int, error) {
 	}
 }
 
-func (d *deafConn) Write(b []byte) (int, error) {
-	if xid, ok := d.sent.find(b, d.op, ""); ok && d.lose.CompareAndSwap(true, false) {
+func (d *replyLosingConn) Write(b []byte) (int, error) {
+	if xid, ok := d.sent.findRequest(b, d.op, ""); ok && d.lose.CompareAndSwap(true, false) {
 		d.waits.Store(uint64(xid) | 1<<32)
 	}
 	return d.Conn.Write(b)
 }
 
-// TestStandsTwice: where a request without an answer is carried out after its claim was looked for and added anew,
+// TestReleaseRemovesBothNodes: where a request without an answer is carried out after its claim was looked for and added anew,
 // the release removes both nodes.
-func TestStandsTwice(t *testing.T) {
+func TestReleaseRemovesBothNodes(t *testing.T) {
 	t.Parallel()
 	name := t.Name()
 	var broke atomic.Bool
-	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: before(zk.OpCreate2, name, func(nc net.Conn) {
+	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: newInterceptingDialer(zk.OpCreate2, name, func(nc net.Conn) {
 		if broke.CompareAndSwap(false, true) {
 			nc.Close()
 		}
 	}, nil)})
-	fails(t, err)
+	mustSucceed(t, err)
 	defer s.Close()
 	for _, release := range []func(n sequence.Node) (bool, sequence.Snapshot, error){
 		func(n sequence.Node) (bool, sequence.Snapshot, error) {
@@ -251,13 +251,13 @@ func TestStandsTwice(t *testing.T) {
 		},
 	} {
 		ses, err := s.tree.OpenSession(t.Context(), time.Minute)
-		fails(t, err)
-		path, warm := s.tree.pathOf(name), aNote(ses.TTL)
+		mustSucceed(t, err)
+		path, warm := s.tree.pathOf(name), newPayload(ses.TTL)
 		_, err = s.tree.Add(t.Context(), name+"/warm", ses, 0, warm, sequence.AddAlways)
 		for err != nil {
 			_, err = s.tree.Add(t.Context(), name+"/warm", ses, 0, warm, sequence.AddAlways)
 		}
-		note := aNote(ses.TTL)
+		note := newPayload(ses.TTL)
 		broke.Store(false)
 		if _, err := s.tree.Add(t.Context(), name, ses, 1, note, sequence.AddAlways); err == nil {
 			t.Error("the request was not lost")
@@ -267,7 +267,7 @@ func TestStandsTwice(t *testing.T) {
 			t.Fatalf("%+v, %v", look, err)
 		}
 		c, err := s.tree.sessionConn(ses.ID)
-		fails(t, err)
+		mustSucceed(t, err)
 		late := zk.CreateSequential(path+"/"+joinEnding(formatStem(ses.ID, note), endLock), nil, s.tree.acl)
 		if err := c.Do(t.Context(), late); err != nil || late.Err != nil {
 			t.Fatal(err, late.Err)
@@ -278,16 +278,16 @@ func TestStandsTwice(t *testing.T) {
 		if left, err := s.tree.List(t.Context(), name, true); err != nil || len(left.Nodes) > 0 {
 			t.Errorf("released, there stands %+v, %v", left.Nodes, err)
 		}
-		fails(t, s.tree.EndSession(t.Context(), ses.ID))
+		mustSucceed(t, s.tree.EndSession(t.Context(), ses.ID))
 	}
 }
 
-// TestGoneBeforeDated: a claim whose node somebody removes before its token was read stands anew: with a token,
+// TestRemovedBeforeTokenRead: a claim whose node somebody removes before its token was read stands anew: with a token,
 // and with nothing left over of the first, also where what is left of that cannot be removed at once.
-func TestGoneBeforeDated(t *testing.T) {
+func TestRemovedBeforeTokenRead(t *testing.T) {
 	t.Parallel()
 	server := rig.Shared(t).Endpoints()[:1] // another one might not have heard of the removal when the token is read there
-	cli := adminAt(t, server)
+	cli := newAdminAt(t, server)
 	for _, k := range []struct {
 		gone   int  // how many of the claim's two nodes
 		broken bool // the connection breaks when the other one is to be removed
@@ -296,25 +296,25 @@ func TestGoneBeforeDated(t *testing.T) {
 		var first []string
 		remove := sync.OnceFunc(func() {
 			_, err := cli.Sync("/" + name)
-			fails(t, err)
+			mustSucceed(t, err)
 			first, _, err = cli.Children("/" + name)
-			fails(t, err)
+			mustSucceed(t, err)
 			slices.SortFunc(first, func(a, b string) int { return strings.Compare(a[len(a)-10:], b[len(b)-10:]) })
 			for _, key := range first[:k.gone] {
-				fails(t, cli.Delete("/"+name+"/"+key, -1))
+				mustSucceed(t, cli.Delete("/"+name+"/"+key, -1))
 			}
 		})
 		var broke atomic.Bool
-		dial := before(zk.OpExists, name, func(net.Conn) { remove() }, nil)
+		dial := newInterceptingDialer(zk.OpExists, name, func(net.Conn) { remove() }, nil)
 		if k.broken {
-			dial = before(zk.OpDelete, endKazoo, func(nc net.Conn) {
+			dial = newInterceptingDialer(zk.OpDelete, endKazoo, func(nc net.Conn) {
 				if broke.CompareAndSwap(false, true) {
 					nc.Close()
 				}
 			}, dial)
 		}
 		s, err := New(Options{Servers: server, Layout: LayoutBoth, Dial: dial})
-		fails(t, err)
+		mustSucceed(t, err)
 		claim := mutexClaim(name)
 		claim.Wait = true
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -323,30 +323,30 @@ func TestGoneBeforeDated(t *testing.T) {
 			t.Errorf("of %q %d were removed: token %d, %v", first, k.gone, g.Token, err)
 		}
 		_, err = cli.Sync("/" + name)
-		fails(t, err)
+		mustSucceed(t, err)
 		now, _, err := cli.Children("/" + name)
 		if err != nil || len(now) != 2 || slices.Contains(first, now[0]) || slices.Contains(first, now[1]) {
 			t.Errorf("there stand %q, first it was %q, %v", now, first, err)
 		}
-		fails(t, s.Release(ctx, claim, ""))
+		mustSucceed(t, s.Release(ctx, claim, ""))
 		cancel()
-		fails(t, s.Close())
+		mustSucceed(t, s.Close())
 	}
 }
 
-// before makes connections on which something is done before a request of an operation, in which these words are,
+// newInterceptingDialer makes connections on which something is done before a request of an operation, in which these words are,
 // is sent.
-func before(op uint32, words string, do func(net.Conn), dial dialer) dialer {
+func newInterceptingDialer(op uint32, words string, do func(net.Conn), dial dialer) dialer {
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext
 	}
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		nc, err := dial(ctx, network, address)
-		return &beforeConn{Conn: nc, op: op, words: words, do: do}, err
+		return &interceptingConn{Conn: nc, op: op, words: words, do: do}, err
 	}
 }
 
-type beforeConn struct {
+type interceptingConn struct {
 	net.Conn
 	op    uint32
 	words string
@@ -354,8 +354,8 @@ type beforeConn struct {
 	sent  requests
 }
 
-func (c *beforeConn) Write(b []byte) (int, error) {
-	if _, ok := c.sent.find(b, c.op, c.words); ok {
+func (c *interceptingConn) Write(b []byte) (int, error) {
+	if _, ok := c.sent.findRequest(b, c.op, c.words); ok {
 		c.do(c.Conn)
 	}
 	return c.Conn.Write(b)

@@ -15,35 +15,35 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-// both opens a store in the layout of two nodes a claim, whose client goes on, with a session of its own.
-func both(t *testing.T, c *zktest.Ensemble, ttl time.Duration, dial dialer) (*Store, *holdfast.Client) {
+// openTwoNodeStore opens a store in the layout of two nodes a claim, whose client goes on, with a session of its own.
+func openTwoNodeStore(t *testing.T, c *zktest.Ensemble, ttl time.Duration, dial dialer) (*Store, *holdfast.Client) {
 	t.Helper()
 	s, err := New(Options{Servers: c.Endpoints(), Layout: LayoutBoth, Dial: dial})
-	fails(t, err)
+	mustSucceed(t, err)
 	client := newClient(t, s, ttl)
-	other := lease(t, client, mutexClaim("").ID)
-	t.Cleanup(func() { fails(t, other.Release()) })
+	other := mustLock(t, client, mutexClaim("").ID)
+	t.Cleanup(func() { mustSucceed(t, other.Release()) })
 	return s, client
 }
 
-// TestTwinRemoved: of a claim that has lost one of its two nodes the other one goes with its release, and nobody
+// TestSecondNodeRemoved: of a claim that has lost one of its two nodes the other one goes with its release, and nobody
 // is kept out by what is left of it.
-func TestTwinRemoved(t *testing.T) {
+func TestSecondNodeRemoved(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	for _, end := range []string{endLock, endKazoo} {
-		_, client := both(t, c, 20*time.Second, nil)
-		held := lease(t, client, t.Name())
+		_, client := openTwoNodeStore(t, c, 20*time.Second, nil)
+		held := mustLock(t, client, t.Name())
 		_, err := cli.Sync("/" + t.Name())
-		fails(t, err)
+		mustSucceed(t, err)
 		keys, _, err := cli.Children("/" + t.Name())
 		if err != nil || len(keys) != 2 {
 			t.Fatal(keys, err)
 		}
 		for _, key := range keys {
 			if strings.Contains(key, end) {
-				fails(t, cli.Delete("/"+t.Name()+"/"+key, -1))
+				mustSucceed(t, cli.Delete("/"+t.Name()+"/"+key, -1))
 			}
 		}
 		select {
@@ -55,12 +55,12 @@ func TestTwinRemoved(t *testing.T) {
 		if err := held.Release(); !errors.As(err, &loss) || loss.Cause != holdfast.LossBroken {
 			t.Errorf("the holder is told: %v", err)
 		}
-		free(t, client)
+		mustBecomeFree(t, client)
 	}
 }
 
-// free fails if the lock does not get free: what was lost is cleaned up beside its holder.
-func free(t *testing.T, client *holdfast.Client) {
+// mustBecomeFree fails if the lock does not get free: what was lost is cleaned up beside its holder.
+func mustBecomeFree(t *testing.T, client *holdfast.Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -68,83 +68,83 @@ func free(t *testing.T, client *holdfast.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fails(t, l.Release())
+	mustSucceed(t, l.Release())
 }
 
-// TestTwinWaiting: so it is where the claim waits.
-func TestTwinWaiting(t *testing.T) {
+// TestSecondNodeRemovedWhileWaiting: so it is where the claim waits.
+func TestSecondNodeRemovedWhileWaiting(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	cli := admin(t, c)
-	s, client := both(t, c, time.Hour, nil)
-	held := lease(t, client, t.Name())
-	claim := waits(t.Name())
+	cli := newAdmin(t, c)
+	s, client := openTwoNodeStore(t, c, time.Hour, nil)
+	held := mustLock(t, client, t.Name())
+	claim := newWaitingClaim(t.Name())
 	told := make(chan error, 1)
 	go func() { _, err := s.Acquire(t.Context(), claim); told <- err }()
 	var key string
 	for ; key == ""; time.Sleep(10 * time.Millisecond) {
 		keys, _, err := cli.Children("/" + t.Name())
-		fails(t, err)
+		mustSucceed(t, err)
 		for _, k := range keys {
 			if strings.Contains(k, claim.ID) && strings.Contains(k, endKazoo) {
 				key = k
 			}
 		}
 	}
-	fails(t, cli.Delete("/"+t.Name()+"/"+key, -1))
+	mustSucceed(t, cli.Delete("/"+t.Name()+"/"+key, -1))
 	if err := <-told; !errors.Is(err, driver.ErrLost) {
 		t.Errorf("the waiter is told: %v", err)
 	}
 	if err := s.Release(t.Context(), claim, ""); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("its release: %v", err)
 	}
-	fails(t, held.Release())
-	free(t, client)
+	mustSucceed(t, held.Release())
+	mustBecomeFree(t, client)
 }
 
-// TestTwinsGoTogether: a release whose answer is lost leaves none of a claim's two nodes.
-func TestTwinsGoTogether(t *testing.T) {
+// TestBothNodesRemovedTogether: a release whose answer is lost leaves none of a claim's two nodes.
+func TestBothNodesRemovedTogether(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	var lose atomic.Bool
-	_, client := both(t, c, time.Hour, deaf(zk.OpMulti, &lose, nil))
-	held := lease(t, client, t.Name())
+	_, client := openTwoNodeStore(t, c, time.Hour, newReplyLosingDialer(zk.OpMulti, &lose, nil))
+	held := mustLock(t, client, t.Name())
 	lose.Store(true)
-	fails(t, held.Release())
+	mustSucceed(t, held.Release())
 	_, err := cli.Sync("/" + t.Name())
-	fails(t, err)
+	mustSucceed(t, err)
 	if keys, _, err := cli.Children("/" + t.Name()); lose.Load() || err != nil || len(keys) > 0 {
 		t.Errorf("there stand %q, %v", keys, err)
 	}
 }
 
-// TestRemains: a removal of a claim of which one node has gone removes the other one, and says that the claim did
+// TestLeftoverNodeRemoved: a removal of a claim of which one node has gone removes the other one, and says that the claim did
 // not stand.
-func TestRemains(t *testing.T) {
+func TestLeftoverNodeRemoved(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	cli := admin(t, c)
-	s, _ := both(t, c, time.Hour, nil)
+	cli := newAdmin(t, c)
+	s, _ := openTwoNodeStore(t, c, time.Hour, nil)
 	ses, err := s.tree.OpenSession(t.Context(), time.Minute)
-	fails(t, err)
-	look, err := s.tree.Add(t.Context(), t.Name(), ses, 0, aNote(ses.TTL), sequence.AddAlways)
-	fails(t, err)
+	mustSucceed(t, err)
+	look, err := s.tree.Add(t.Context(), t.Name(), ses, 0, newPayload(ses.TTL), sequence.AddAlways)
+	mustSucceed(t, err)
 	n := look.Nodes[0]
 	path := s.tree.pathOf(t.Name())
-	fails(t, cli.Delete(path+"/"+n.Key, -1))
+	mustSucceed(t, cli.Delete(path+"/"+n.Key, -1))
 	if stood, _, err := s.tree.Remove(t.Context(), t.Name(), n, false); err != nil || stood {
 		t.Errorf("removed: %v, %v", stood, err)
 	}
 	_, err = cli.Sync(path)
-	fails(t, err)
+	mustSucceed(t, err)
 	if keys, _, err := cli.Children(path); err != nil || len(keys) > 0 {
 		t.Errorf("there stand %q, %v", keys, err)
 	}
-	fails(t, s.tree.EndSession(t.Context(), ses.ID))
+	mustSucceed(t, s.tree.EndSession(t.Context(), ses.ID))
 }
 
-func waits(name string) driver.Claim {
+func newWaitingClaim(name string) driver.Claim {
 	c := mutexClaim(name)
 	c.Wait = true
 	return c

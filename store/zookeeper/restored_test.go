@@ -11,31 +11,31 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-// TestReplaced: servers that have lost their data refuse every session that has seen more than they know, and do
+// TestServersReplaced: servers that have lost their data refuse every session that has seen more than they know, and do
 // not say that it is over. The holder loses his lock, and the client goes on with another session.
-func TestReplaced(t *testing.T) {
+func TestServersReplaced(t *testing.T) {
 	t.Parallel()
-	c := start(t, zktest.Options{Members: 1})
+	c := startEnsemble(t, zktest.Options{Members: 1})
 	client := newClient(t, rig.Peer(t, c), 20*time.Second)
 	for range 20 {
-		fails(t, lease(t, client, t.Name()+"/before").Release())
+		mustSucceed(t, mustLock(t, client, t.Name()+"/before").Release())
 	}
-	held := lease(t, client, t.Name())
+	held := mustLock(t, client, t.Name())
 	m := c.Members[0]
 	m.Kill()
 	old, err := filepath.Glob(filepath.Join(m.Dir, "version-2"))
 	if err != nil || len(old) != 1 {
 		t.Fatal(old, err)
 	}
-	fails(t, os.RemoveAll(old[0]))
-	fails(t, m.Start())
-	fails(t, c.Ready(t.Context()))
+	mustSucceed(t, os.RemoveAll(old[0]))
+	mustSucceed(t, m.Start())
+	mustSucceed(t, c.Ready(t.Context()))
 	began := time.Now()
 	for {
 		l, err := client.Mutex(t.Name(), nil).Lock(t.Context())
 		if err == nil {
 			t.Logf("locked again after %v", time.Since(began))
-			fails(t, l.Release())
+			mustSucceed(t, l.Release())
 			break
 		}
 		t.Logf("%v after %v", err, time.Since(began))

@@ -19,32 +19,32 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-// TestLowered: a server that is started again with a lower maxSessionTimeout is never shown a session that is
+// TestLoweredMaxSessionTimeout: a server that is started again with a lower maxSessionTimeout is never shown a session that is
 // believed in for longer: its holders are told at once that they have lost their locks, and new claims why they
 // are refused.
-func TestLowered(t *testing.T) {
+func TestLoweredMaxSessionTimeout(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
-	c := start(t, zktest.Options{Members: 1, MaxTTL: ttl})
+	c := startEnsemble(t, zktest.Options{Members: 1, MaxTTL: ttl})
 	var again, shown atomic.Bool
-	s, err := New(Options{Servers: c.Endpoints(), Dial: lowering(&again, func(_ string, id int64) bool {
+	s, err := New(Options{Servers: c.Endpoints(), Dial: newLoweringDialer(&again, func(_ string, id int64) bool {
 		if id != 0 {
 			shown.Store(true)
 		}
 		return false
 	})})
-	fails(t, err)
+	mustSucceed(t, err)
 	client := newClient(t, s, ttl)
-	held := lease(t, client, t.Name())
+	held := mustLock(t, client, t.Name())
 	m := c.Members[0]
 	m.Terminate()
 	file := filepath.Join(m.Dir, "zoo.cfg")
 	text, err := os.ReadFile(file)
-	fails(t, err)
-	fails(t, os.WriteFile(file, bytes.Replace(text, []byte("maxSessionTimeout=30000"), []byte("maxSessionTimeout=4000"), 1), 0o600))
+	mustSucceed(t, err)
+	mustSucceed(t, os.WriteFile(file, bytes.Replace(text, []byte("maxSessionTimeout=30000"), []byte("maxSessionTimeout=4000"), 1), 0o600))
 	again.Store(true)
-	fails(t, m.Start())
-	fails(t, c.Ready(t.Context()))
+	mustSucceed(t, m.Start())
+	mustSucceed(t, c.Ready(t.Context()))
 	<-held.Context().Done() // it would be renewed for ever
 	var loss *holdfast.LossError
 	if err := held.Err(); !errors.As(err, &loss) || loss.Cause != holdfast.LossSessionExpired {
@@ -58,28 +58,28 @@ func TestLowered(t *testing.T) {
 	}
 }
 
-// TestLoweredAlone: one server of several that grants less is passed by, and no session is left there.
-func TestLoweredAlone(t *testing.T) {
+// TestLoweredOnOneServer: one server of several that grants less is passed by, and no session is left there.
+func TestLoweredOnOneServer(t *testing.T) {
 	t.Parallel()
-	c := start(t, zktest.Options{Members: 1})
+	c := startEnsemble(t, zktest.Options{Members: 1})
 	way, ends, err := c.Link()
-	fails(t, err)
+	mustSucceed(t, err)
 	defer way.Close()
 	ends = append(ends, c.Endpoints()...)
 	var lower atomic.Bool
 	lower.Store(true)
-	s, err := New(Options{Servers: ends, Dial: lowering(&lower, func(to string, _ int64) bool { return to == ends[0] })})
-	fails(t, err)
+	s, err := New(Options{Servers: ends, Dial: newLoweringDialer(&lower, func(to string, _ int64) bool { return to == ends[0] })})
+	mustSucceed(t, err)
 	client := newClient(t, s, 20*time.Second)
-	held := lease(t, client, t.Name())
+	held := mustLock(t, client, t.Name())
 	for range 6 {
-		fails(t, s.tree.openConn().BreakLink(t.Context()))
+		mustSucceed(t, s.tree.openConn().BreakLink(t.Context()))
 	}
 	if err := held.Release(); err != nil {
 		t.Error(err)
 	}
 	for limit := time.Now().Add(sessionsGone); ; time.Sleep(10 * time.Millisecond) {
-		n := sessions(t, c.Members[0].Endpoint)
+		n := countSessions(t, c.Members[0].Endpoint)
 		if n == 1 { // that of the client
 			break
 		}
@@ -89,38 +89,38 @@ func TestLoweredAlone(t *testing.T) {
 	}
 }
 
-// sessionsGone is less than the time of the sessions in TestLoweredAlone.
+// sessionsGone is less than the time of the sessions in TestLoweredOnOneServer.
 const sessionsGone = 10 * time.Second
 
-// TestLoweredAfterAll: should a session be given less time all the same, it is ended, and its holders are told.
-func TestLoweredAfterAll(t *testing.T) {
+// TestLoweredAtReconnect: should a session be given less time all the same, it is ended, and its holders are told.
+func TestLoweredAtReconnect(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	way, ends, err := c.Link()
-	fails(t, err)
+	mustSucceed(t, err)
 	defer way.Close()
 	var lower atomic.Bool
-	s, err := New(Options{Servers: ends, Dial: lowering(&lower, func(_ string, id int64) bool { return id != 0 })})
-	fails(t, err)
+	s, err := New(Options{Servers: ends, Dial: newLoweringDialer(&lower, func(_ string, id int64) bool { return id != 0 })})
+	mustSucceed(t, err)
 	client := newClient(t, s, time.Hour) // the next beat is four minutes away
-	held := lease(t, client, t.Name())
+	held := mustLock(t, client, t.Name())
 	lower.Store(true)
 	_ = s.tree.openConn().BreakLink(t.Context()) // an error says that the session has ended, as it should
 	way.Cut()                                    // whoever believes on hears of nothing
 	other := newClient(t, rig.Peer(t, c), 20*time.Second)
-	next := lease(t, other, t.Name()) // the session was closed, or lasts four seconds
+	next := mustLock(t, other, t.Name()) // the session was closed, or lasts four seconds
 	select {
 	case <-held.Context().Done():
 	case <-time.After(sessiontest.Soon): // another goroutine tells it
 		t.Error("two believe that they hold the lock")
 	}
 	way.Heal()
-	fails(t, next.Release())
+	mustSucceed(t, next.Release())
 }
 
-// lowering makes connections on which sessions are asked for with 4 s, while lower is set, at servers and for
+// newLoweringDialer makes connections on which sessions are asked for with 4 s, while lower is set, at servers and for
 // sessions that are chosen: as if the server granted no more.
-func lowering(lower *atomic.Bool, which func(to string, id int64) bool) dialer {
+func newLoweringDialer(lower *atomic.Bool, which func(to string, id int64) bool) dialer {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		nc, err := (&net.Dialer{}).DialContext(ctx, network, address)
 		return &loweringConn{Conn: nc, lower: func(id int64) bool { return lower.Load() && which(address, id) }}, err
@@ -142,16 +142,16 @@ func (c *loweringConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// sessions counts those that stand, by what the leader says.
-func sessions(t *testing.T, server string) int {
+// countSessions counts those that stand, by what the leader says.
+func countSessions(t *testing.T, server string) int {
 	t.Helper()
 	nc, err := net.Dial("tcp", server)
-	fails(t, err)
+	mustSucceed(t, err)
 	defer nc.Close()
 	_, err = nc.Write([]byte("dump"))
-	fails(t, err)
+	mustSucceed(t, err)
 	text, err := io.ReadAll(nc)
-	fails(t, err)
+	mustSucceed(t, err)
 	all, _, _ := strings.Cut(string(text), "ephemeral nodes dump:")
 	return strings.Count(all, "\t0x")
 }

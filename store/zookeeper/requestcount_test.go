@@ -11,10 +11,10 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// counting is a store whose requests are counted.
-func counting(t testing.TB) (*Store, *counter) {
+// newCountedStore is a store whose requests are counted.
+func newCountedStore(t testing.TB) (*Store, *requestCounter) {
 	t.Helper()
-	c := &counter{sent: map[int32]int{}}
+	c := &requestCounter{sent: map[int32]int{}}
 	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: c.dial})
 	if err != nil {
 		t.Fatal(err)
@@ -23,20 +23,20 @@ func counting(t testing.TB) (*Store, *counter) {
 	return s, c
 }
 
-// counter counts what is sent, by operation, and the events that come.
-type counter struct {
+// requestCounter counts what is sent, by operation, and the events that come.
+type requestCounter struct {
 	mu     sync.Mutex
 	sent   map[int32]int
 	events atomic.Int64
 }
 
-func (c *counter) dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (c *requestCounter) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	nc, err := (&net.Dialer{}).DialContext(ctx, network, address)
 	return &countedConn{Conn: nc, c: c}, err
 }
 
-// take gives what was sent since the last call.
-func (c *counter) take() map[int32]int {
+// takeCounts gives what was sent since the last call.
+func (c *requestCounter) takeCounts() map[int32]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sent := c.sent
@@ -46,7 +46,7 @@ func (c *counter) take() map[int32]int {
 
 type countedConn struct {
 	net.Conn
-	c           *counter
+	c           *requestCounter
 	rest, in    []byte
 	hello, back bool // has been said, has come
 }
