@@ -254,7 +254,7 @@ var mutants = []mutant{
 		}
 		return i
 	}}},
-	{"lets in whoever has waited for 2 ms", "mutex-contended fair-contended crowd", "", &broken{
+	{"lets in whoever has waited for 2 ms", "mutex-contended fair-contended mixed-load", "", &broken{
 		acquire: func(b *broken, c ctx, cl driver.Claim) (driver.Grant, error) {
 			short, cancel := context.WithTimeout(c, 2*time.Millisecond)
 			defer cancel()
@@ -300,8 +300,8 @@ var mutants = []mutant{
 			return g, err
 		},
 	}},
-	{"lets in whoever fits beside the holders", "try-passes-nobody reader-behind-writer semaphore-big-claim", "", &broken{acquire: jumps}},
-	{"lets plain claims push in", "plain-passes-no-fair", "", &broken{
+	{"lets in whoever fits beside the holders", "try-never-overtakes reader-behind-writer semaphore-big-claim", "", &broken{acquire: jumps}},
+	{"lets plain claims push in", "plain-never-overtakes-fair", "", &broken{
 		acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
 			for !c.Fair && c.Wait {
 				l, err := b.Store.Inspect(ctx, c.Name)
@@ -367,7 +367,7 @@ var mutants = []mutant{
 	{"takes any TTL for one that it can keep", "ttl-bounds", "refused", &broken{
 		acquire: as(func(c *driver.Claim) { c.TTL = min(max(c.TTL, driver.MinTTL), driver.MaxTTL) }),
 	}},
-	{"takes a time-out of its own for the caller's", "mutex-contended crowd", "the call's context goes on", &broken{
+	{"takes a time-out of its own for the caller's", "mutex-contended mixed-load", "the call's context goes on", &broken{
 		acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
 			if b.Info().Clock.Monotonic()%3 == 0 {
 				return driver.Grant{}, context.DeadlineExceeded
@@ -381,14 +381,14 @@ var mutants = []mutant{
 	{"renews for less time than asked", "ttl-granted", "was asked", &broken{
 		renew: answers(func(g driver.Grant, r *driver.Renewal) { r.GrantedTTL -= time.Millisecond }),
 	}},
-	{"never ends a silent holder", "silent-holder dead-permits detached detached-broken dead-reader killed-holder dead-holder-and-line close-leaves inspect-silent break-mark-silent", "",
+	{"never ends a silent holder", "holder-stops-renewing dead-permits detached detached-broken dead-reader killed-holder dead-holder-and-queue close-while-holding inspect-expired break-graceful-expired", "",
 		&broken{acquire: as(func(c *driver.Claim) { c.TTL = time.Hour })}},
-	{"ends a holder early", "silent-holder last-renewal-counts detached detached-broken close-leaves dead-holder-and-line dead-permits dead-reader break-mark-silent inspect-silent", "", &broken{
+	{"ends a holder early", "holder-stops-renewing last-renewal-counts detached detached-broken close-while-holding dead-holder-and-queue dead-permits dead-reader break-graceful-expired inspect-expired", "", &broken{
 		info:    func(i driver.Info) driver.Info { i.MinTTL *= 2; return i },
 		acquire: as(func(c *driver.Claim) { c.TTL /= 2 }),
 		renew:   answers(func(g driver.Grant, r *driver.Renewal) { r.GrantedTTL = g.GrantedTTL }),
 	}},
-	{"renews in words only", "renewal-keeps last-renewal-counts renew-late renew-elsewhere", "", &broken{
+	{"renews in words only", "renewal-keeps-claim last-renewal-counts renew-late renew-from-another-process", "", &broken{
 		renew: func(b *broken, ctx ctx, gs []driver.Grant, done func(int, driver.Renewal)) {
 			for i, g := range gs {
 				done(i, driver.Renewal{Since: b.Info().Clock.Now(), GrantedTTL: g.GrantedTTL})
@@ -482,7 +482,7 @@ var mutants = []mutant{
 			return g, err
 		},
 	}},
-	{"releases whoever holds the lock", "release-stale release-twice release-unknown release-elsewhere", "", &broken{
+	{"releases whoever holds the lock", "release-stale release-twice release-unknown release-from-another-client", "", &broken{
 		release: func(b *broken, ctx ctx, c driver.Claim, ref string) error {
 			removeAll(ctx, b.Store, c.Name)
 			return nil
@@ -536,7 +536,7 @@ var mutants = []mutant{
 			return b.Store.Release(ctx, c, ref)
 		},
 	}},
-	{"knows refs of its own claims only", "release-elsewhere detached-released", "", &broken{
+	{"knows refs of its own claims only", "release-from-another-client detached-released", "", &broken{
 		release: func(b *broken, ctx ctx, c driver.Claim, ref string) error {
 			if ref != "" {
 				return nil
@@ -544,7 +544,7 @@ var mutants = []mutant{
 			return b.Store.Release(ctx, c, ref)
 		},
 	}},
-	{"wakes nobody", "release-wakes", "did not return", &broken{
+	{"wakes nobody", "release-grants-next", "did not return", &broken{
 		acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
 			from := time.Now()
 			g, err := b.Store.Acquire(ctx, c)
@@ -605,7 +605,7 @@ var mutants = []mutant{
 			}
 		},
 	}},
-	{"sends the first to the back of the line", "first-come-first-served late-come-never-first", "", &broken{
+	{"sends the first to the back of the line", "first-come-first-served newcomer-never-first", "", &broken{
 		acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
 			g, err := b.Store.Acquire(ctx, c)
 			if l, _ := b.Store.Inspect(ctx, c.Name); err == nil && c.Wait && len(l.Waiters) > 0 {
@@ -630,7 +630,7 @@ var mutants = []mutant{
 	{"takes a writer for a reader", "readers-share rw-contended", "", &broken{
 		acquire: as(func(c *driver.Claim) { c.Weight = min(c.Weight, 1) }),
 	}},
-	{"lets a writer wait outside of the line", "readers-share writer-gets-in", "", &broken{
+	{"lets a writer wait outside of the line", "readers-share writer-not-starved", "", &broken{
 		acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
 			wait := c.Wait
 			for c.Wait = c.Wait && c.Weight < c.Limit; ; time.Sleep(30 * time.Millisecond) {
@@ -648,7 +648,7 @@ var mutants = []mutant{
 			}
 		}),
 	}},
-	{"lets in one permit less", "semaphore-limit semaphore-lets-in-all", "", &broken{
+	{"lets in one permit less", "semaphore-limit semaphore-grants-all-that-fit", "", &broken{
 		acquire: as(func(c *driver.Claim) {
 			if c.Limit > 1 && c.Kind == driver.KindSemaphore {
 				c.Limit--
@@ -677,7 +677,7 @@ var mutants = []mutant{
 			return g, err
 		},
 	}},
-	{"stays of one kind for ever", "idle-takes-any token-rises-after-idle", "", &broken{
+	{"stays of one kind for ever", "idle-lock-takes-any-kind token-rises-after-idle", "", &broken{
 		acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
 			if k, _ := b.memo.LoadOrStore(c.Name, c.Kind); k != c.Kind {
 				return driver.Grant{}, driver.ErrMismatch
@@ -691,7 +691,7 @@ var mutants = []mutant{
 	{"lets more hold than it says", "holders-full", "", &broken{
 		info: func(i driver.Info) driver.Info { i.MaxHolders = 8; return i },
 	}},
-	{"cuts notes", "notes", "shown as", &broken{acquire: as(func(c *driver.Claim) { c.Meta = c.Meta[:min(len(c.Meta), 100)] })}},
+	{"cuts notes", "owner-and-meta", "shown as", &broken{acquire: as(func(c *driver.Claim) { c.Meta = c.Meta[:min(len(c.Meta), 100)] })}},
 	{"folds case", "names", "", &broken{acquire: as(func(c *driver.Claim) { c.Name = strings.ToLower(c.Name) })}},
 	{"cleans paths", "names names-that-start-oddly", "", &broken{
 		acquire: as(func(c *driver.Claim) { c.Name = strings.ReplaceAll(c.Name, "//", "/") }),
@@ -765,7 +765,7 @@ var mutants = []mutant{
 			return b.Store.Break(ctx, name, first(ctx, b.Store, name).Ref, mode)
 		},
 	}},
-	{"breaks by force always", "break-mark break-mark-silent break-ask", "", &broken{
+	{"breaks by force always", "break-graceful break-graceful-expired request-release", "", &broken{
 		breaks: func(b *broken, ctx ctx, name, ref string, mode driver.BreakMode) error {
 			return b.Store.Break(ctx, name, ref, driver.BreakForce)
 		},
@@ -775,17 +775,17 @@ var mutants = []mutant{
 			return b.Store.Break(ctx, name, ref, min(mode, driver.BreakGraceful))
 		},
 	}},
-	{"breaks nothing", "break-mark break-waiting break-ask break-force next-ending", "", &broken{
+	{"breaks nothing", "break-graceful break-waiting request-release break-force next-ending", "", &broken{
 		breaks: func(b *broken, ctx ctx, name, ref string, mode driver.BreakMode) error { return nil },
 	}},
-	{"renews the broken", "break-mark", "want a *LossError", &broken{
+	{"renews the broken", "break-graceful", "want a *LossError", &broken{
 		renew: answers(func(g driver.Grant, r *driver.Renewal) {
 			if errors.Is(r.Err, driver.ErrLost) {
 				*r = driver.Renewal{Since: driver.SystemClock.Now(), GrantedTTL: g.GrantedTTL}
 			}
 		}),
 	}},
-	{"tells the next that it was asked", "break-ask break-stale", "", &broken{
+	{"tells the next that it was asked", "request-release break-stale", "", &broken{
 		breaks: func(b *broken, ctx ctx, name, ref string, mode driver.BreakMode) error {
 			if mode == driver.BreakRequestRelease {
 				b.memo.Store(name, true)
@@ -799,7 +799,7 @@ var mutants = []mutant{
 			})
 		},
 	}},
-	{"asks only those who hold", "break-ask-waiting break-ask-waiting-permits", "", &broken{
+	{"asks only those who hold", "request-release-waiting request-release-waiting-semaphore", "", &broken{
 		breaks: func(b *broken, ctx ctx, name, ref string, mode driver.BreakMode) error {
 			l, err := b.Store.Inspect(ctx, name)
 			waits := slices.ContainsFunc(l.Waiters, func(w driver.ClaimInfo) bool { return w.Ref == ref })
@@ -809,7 +809,7 @@ var mutants = []mutant{
 			return b.Store.Break(ctx, name, ref, mode)
 		},
 	}},
-	{"gives a ref that names nothing", "ref-of-grant release-elsewhere", "", &broken{
+	{"gives a ref that names nothing", "ref-of-grant release-from-another-client", "", &broken{
 		acquire: granted(func(g *driver.Grant) { g.Ref = "x" + g.Ref }),
 	}},
 	{"releases the detached at Close", "detached detached-released", "should hold", &broken{
@@ -864,7 +864,7 @@ var mutants = []mutant{
 			return err
 		},
 	}},
-	{"changes weights in words only", "downgrade upgrade reweigh-lost", "", &broken{
+	{"changes weights in words only", "downgrade upgrade set-weight-lost", "", &broken{
 		reweigh: func(b *broken, ctx ctx, g driver.Grant, weight int64) error { return nil },
 	}},
 	{"carries what it says that it does not", "semaphore-limit readers-share detached first-come-first-served", "should be refused", &broken{

@@ -15,53 +15,54 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// client is one client of the store, with steps that fail the case when the store does not do as it should.
+// client is one client of the store, with steps that fail the case if the store misbehaves.
 type client struct {
-	e     *Env
-	store driver.Store
-	label string
-	ctx   context.Context // of its waiting calls; ends when the client is killed
-	drop  context.CancelFunc
-	dead  bool
+	e        *Env
+	store    driver.Store
+	label    string
+	ctx      context.Context // of its waiting calls; ends when the client is killed
+	endCalls context.CancelFunc
+	dead     bool
 }
 
 func newClient(e *Env, st driver.Store, label string) *client {
 	c := &client{e: e, store: st, label: label}
-	c.ctx, c.drop = context.WithCancel(e.ctx)
+	c.ctx, c.endCalls = context.WithCancel(e.ctx)
 	return c
 }
 
-// acquire calls the store and looks at the grant.
+// acquire calls the store and checks the grant or error.
 func (c *client) acquire(ctx context.Context, cl driver.Claim) (driver.Grant, error) {
 	before := c.e.now()
 	g, err := c.store.Acquire(ctx, cl)
 	returned := c.e.now()
-	c.e.soundError(ctx, err)
+	c.e.checkError(ctx, err)
 	if err == nil {
-		c.e.soundGrant(g, cl, before, returned)
+		c.e.checkGrant(g, cl, before, returned)
 	}
 	return g, err
 }
 
-// soundError checks what is promised of every error.
-func (e *Env) soundError(ctx context.Context, err error) {
-	e.noSecret(err)
+// checkError checks what is promised of every error.
+func (e *Env) checkError(ctx context.Context, err error) {
+	e.requireNoSecret(err)
 	if ctx.Err() == nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		e.failf("the call's context goes on, and its error says otherwise: %q", err)
 	}
 }
 
-// early is the first moment from which a confirmation may count that a call brought which was made at the given one.
-func (e *Env) early(called driver.Instant, ttl time.Duration) driver.Instant {
-	if e.sessions() {
+// earliestSince is the earliest instant that a confirmation may count from, for a call that was made at the given
+// instant.
+func (e *Env) earliestSince(called driver.Instant, ttl time.Duration) driver.Instant {
+	if e.hasSessions() {
 		return called.Add(-ttl / 6) // a session's last heartbeat
 	}
 	return called
 }
 
-// soundGrant checks what is promised of every grant.
-func (e *Env) soundGrant(g driver.Grant, cl driver.Claim, before, returned driver.Instant) {
-	first := e.early(before, g.GrantedTTL)
+// checkGrant checks what is promised of every grant.
+func (e *Env) checkGrant(g driver.Grant, cl driver.Claim, before, returned driver.Instant) {
+	first := e.earliestSince(before, g.GrantedTTL)
 	switch {
 	case g.Name != cl.Name || g.ID != cl.ID || g.Weight != cl.Weight || g.Kind != cl.Kind || g.Limit != cl.Limit:
 		e.failf("the grant is of another claim: asked %+v, got %+v", cl, g.Claim)
@@ -73,12 +74,12 @@ func (e *Env) soundGrant(g driver.Grant, cl driver.Claim, before, returned drive
 		e.failf("Since is before the call: %+v, called at %+v", g.Since, before)
 	case g.Since.Monotonic > returned.Monotonic || g.Since.Boottime > returned.Boottime:
 		e.failf("Since is after the return: %+v, returned at %+v", g.Since, returned)
-	case !printable(g.Ref):
+	case !isPrintable(g.Ref):
 		e.failf("Ref %q is empty or cannot be printed", g.Ref)
 	}
 }
 
-func printable(ref string) bool {
+func isPrintable(ref string) bool {
 	if ref == "" || !utf8.ValidString(ref) {
 		return false
 	}
@@ -90,8 +91,8 @@ func printable(ref string) bool {
 	return true
 }
 
-// try makes a claim that does not wait, and must be granted.
-func (c *client) try(cl driver.Claim) driver.Grant {
+// mustTry makes a claim that does not wait. It must be granted.
+func (c *client) mustTry(cl driver.Claim) driver.Grant {
 	cl.Wait = false
 	g, err := c.acquire(c.e.ctx, cl)
 	if errors.Is(err, driver.ErrUncertain) {
@@ -103,26 +104,26 @@ func (c *client) try(cl driver.Claim) driver.Grant {
 	return g
 }
 
-// tryFor makes such claims, each a new one, until one is granted.
-func (c *client) tryFor(within time.Duration, claim func() driver.Claim) driver.Grant {
+// mustTryWithin makes claims that do not wait, a new one each time, until one is granted.
+func (c *client) mustTryWithin(within time.Duration, claim func() driver.Claim) driver.Grant {
 	var g driver.Grant
-	c.e.until(within, func() bool {
+	c.e.waitUntil(within, func() bool {
 		cl := claim()
 		cl.Wait = false
 		var err error
 		if g, err = c.acquire(c.e.ctx, cl); err != nil {
-			c.e.wants(err, driver.ErrHeld, "a try on a held lock")
+			c.e.requireError(err, driver.ErrHeld, "a try on a held lock")
 		}
 		return err == nil
 	}, "no try was granted")
 	return g
 }
 
-// held makes a claim that does not wait, and must be refused because the lock is held.
-func (c *client) held(cl driver.Claim) *driver.HeldError {
+// mustBeHeld makes a claim that does not wait. It must be refused because the lock is held.
+func (c *client) mustBeHeld(cl driver.Claim) *driver.HeldError {
 	cl.Wait = false
 	_, err := c.acquire(c.e.ctx, cl)
-	c.e.wants(err, driver.ErrHeld, "a try of weight %d on %q, where it does not fit", cl.Weight, cl.Name)
+	c.e.requireError(err, driver.ErrHeld, "a try of weight %d on %q, where it does not fit", cl.Weight, cl.Name)
 	var held *driver.HeldError
 	if !errors.As(err, &held) {
 		c.e.failf("the error is no *HeldError: %q", err)
@@ -130,25 +131,24 @@ func (c *client) held(cl driver.Claim) *driver.HeldError {
 	return held
 }
 
-// refused makes a claim that must be refused with the given error at once, whether it would wait or not, and without a
-// trace.
-func (c *client) refused(cl driver.Claim, target error) error {
+// mustBeRefused makes a claim that must be refused with the given error at once, whether it waits or not.
+func (c *client) mustBeRefused(cl driver.Claim, target error) error {
 	var err error
 	for _, cl.Wait = range []bool{true, false} {
-		cl.ID = c.e.mutex(cl.Name).ID
+		cl.ID = c.e.mutexClaim(cl.Name).ID
 		ctx, cancel := context.WithTimeout(c.e.ctx, c.e.slack)
 		_, err = c.acquire(ctx, cl)
 		cancel()
 		if errors.Is(err, context.DeadlineExceeded) {
 			c.e.latef("a claim that should be refused (wait: %v) had no answer within %v", cl.Wait, c.e.slack)
 		}
-		c.e.wants(err, target, "a claim that should be refused (wait: %v)", cl.Wait)
+		c.e.requireError(err, target, "a claim that should be refused (wait: %v)", cl.Wait)
 	}
 	return err
 }
 
-// lock makes a claim that waits, and must be granted before the case ends.
-func (c *client) lock(cl driver.Claim) driver.Grant {
+// mustAcquire makes a claim that waits. It must be granted before the case ends.
+func (c *client) mustAcquire(cl driver.Claim) driver.Grant {
 	cl.Wait = true
 	g, err := c.acquire(c.ctx, cl)
 	if err != nil {
@@ -157,32 +157,33 @@ func (c *client) lock(cl driver.Claim) driver.Grant {
 	return g
 }
 
-// release gives up a claim that stands.
-func (c *client) release(g driver.Grant) {
-	if err := c.store.Release(c.e.ctx, g.Claim, ""); err != nil && c.e.ctx.Err() == nil { // else the case was over
-		c.e.noSecret(err)
-		c.e.while(g, func() { c.e.failf("releasing token %d of %q: %w", g.Token, g.Name, err) })
+// mustRelease releases a claim that is held.
+func (c *client) mustRelease(g driver.Grant) {
+	if err := c.store.Release(c.e.ctx, g.Claim, ""); err != nil && c.e.ctx.Err() == nil { // otherwise the case has ended
+		c.e.requireNoSecret(err)
+		c.e.whileGranted(g, func() { c.e.failf("releasing token %d of %q: %w", g.Token, g.Name, err) })
 	}
 }
 
-// clean releases a claim of which it is not known whether it stands, as a caller does after an error, and reports
-// whether it stood.
-func (c *client) clean(cl driver.Claim) bool {
+// releaseIfHeld releases a claim that may exist or not, as a caller does after an error, and reports whether it
+// existed.
+func (c *client) releaseIfHeld(cl driver.Claim) bool {
 	err := c.store.Release(c.e.ctx, cl, "")
-	c.e.noSecret(err)
+	c.e.requireNoSecret(err)
 	if err != nil && !errors.Is(err, driver.ErrLost) {
 		c.e.failf("cleaning up on %q: %w", cl.Name, err)
 	}
 	return err == nil
 }
 
-// gone releases a claim that does not stand any more, which must be said.
-func (c *client) gone(cl driver.Claim) {
-	c.e.wants(c.store.Release(c.e.ctx, cl, ""), driver.ErrLost, "releasing a claim on %q that does not stand", cl.Name)
+// mustBeGone releases a claim that does not exist any more. The store must return ErrLost.
+func (c *client) mustBeGone(cl driver.Claim) {
+	c.e.requireError(c.store.Release(c.e.ctx, cl, ""), driver.ErrLost, "releasing a claim on %q that does not stand",
+		cl.Name)
 }
 
-// renewals renews a batch, and fails unless each grant is answered exactly once before Renew returns.
-func (c *client) renewals(ctx context.Context, gs ...driver.Grant) []driver.Renewal {
+// renewBatch renews a batch, and fails unless each grant is answered exactly once before Renew returns.
+func (c *client) renewBatch(ctx context.Context, gs ...driver.Grant) []driver.Renewal {
 	answers := make([]driver.Renewal, len(gs))
 	counts := make([]int, len(gs))
 	var returned atomic.Bool
@@ -192,7 +193,7 @@ func (c *client) renewals(ctx context.Context, gs ...driver.Grant) []driver.Rene
 		mu.Lock()
 		defer mu.Unlock()
 		if i < 0 || i >= len(gs) || returned.Load() {
-			c.e.start(func() { c.e.failf("an answer for grant %d of %d, returned: %v", i, len(gs), returned.Load()) })
+			c.e.runInBackground(func() { c.e.failf("an answer for grant %d of %d, returned: %v", i, len(gs), returned.Load()) })
 			return
 		}
 		answers[i] = r
@@ -205,19 +206,19 @@ func (c *client) renewals(ctx context.Context, gs ...driver.Grant) []driver.Rene
 		if n != 1 {
 			c.e.failf("grant %d of a batch of %d got %d answers", i+1, len(gs), n)
 		}
-		answers[i] = c.ask(ctx, gs[i], answers[i])
-		c.e.soundError(ctx, answers[i].Err)
+		answers[i] = c.askAgain(ctx, gs[i], answers[i])
+		c.e.checkError(ctx, answers[i].Err)
 		if answers[i].Err == nil {
-			c.e.soundRenewal(answers[i], gs[i], before, c.e.now())
+			c.e.checkRenewal(answers[i], gs[i], before, c.e.now())
 		}
 	}
 	return answers
 }
 
-// ask renews one grant of a batch again, where replies get lost, until it is known how it stands.
-func (c *client) ask(ctx context.Context, g driver.Grant, r driver.Renewal) driver.Renewal {
+// askAgain renews one grant of a batch again, if replies get lost, until the outcome is known.
+func (c *client) askAgain(ctx context.Context, g driver.Grant, r driver.Renewal) driver.Renewal {
 	first := true
-	_ = c.e.again(ctx, func() error {
+	_ = c.e.retryIfLossy(ctx, func() error {
 		if !first {
 			c.store.Renew(ctx, []driver.Grant{g}, func(_ int, a driver.Renewal) { r = a })
 		}
@@ -227,9 +228,9 @@ func (c *client) ask(ctx context.Context, g driver.Grant, r driver.Renewal) driv
 	return r
 }
 
-// soundRenewal checks what is promised of every renewal.
-func (e *Env) soundRenewal(r driver.Renewal, g driver.Grant, before, returned driver.Instant) {
-	first := e.early(before, g.GrantedTTL)
+// checkRenewal checks what is promised of every renewal.
+func (e *Env) checkRenewal(r driver.Renewal, g driver.Grant, before, returned driver.Instant) {
+	first := e.earliestSince(before, g.GrantedTTL)
 	switch {
 	case r.GrantedTTL < g.Claim.TTL:
 		e.failf("renewed for %v where %v was asked", r.GrantedTTL, g.Claim.TTL)
@@ -240,40 +241,40 @@ func (e *Env) soundRenewal(r driver.Renewal, g driver.Grant, before, returned dr
 	}
 }
 
-// renewal renews one grant, and asks again after an unknown answer, as the client does.
-func (c *client) renewal(g driver.Grant) driver.Renewal {
+// renewOnce renews one grant, and repeats that after an unknown outcome, as the client does.
+func (c *client) renewOnce(g driver.Grant) driver.Renewal {
 	start := c.e.now()
 	for {
-		r := c.renewals(c.e.ctx, g)[0]
+		r := c.renewBatch(c.e.ctx, g)[0]
 		if !errors.Is(r.Err, driver.ErrUncertain) || c.e.since(start) > g.GrantedTTL/3 {
 			return r
 		}
-		c.e.log("a renewal is asked for again: %v", r.Err)
+		c.e.logRemark("a renewal is asked for again: %v", r.Err)
 	}
 }
 
-// renew renews a grant that must be living, and gives it back with its new end.
-func (c *client) renew(g driver.Grant) driver.Grant {
-	r := c.renewal(g)
+// mustRenew renews a grant that must be live, and returns it with its new end.
+func (c *client) mustRenew(g driver.Grant) driver.Grant {
+	r := c.renewOnce(g)
 	if r.Err != nil {
-		c.e.while(g, func() { c.e.failf("renewing token %d of %q: %w", g.Token, g.Name, r.Err) })
+		c.e.whileGranted(g, func() { c.e.failf("renewing token %d of %q: %w", g.Token, g.Name, r.Err) })
 	}
 	g.Since, g.GrantedTTL = r.Since, r.GrantedTTL
 	return g
 }
 
-// lost renews a grant that must have ended.
-func (c *client) lost(g driver.Grant) driver.LossCause {
-	err := c.renewal(g).Err
-	loss := lossOf(err)
+// mustBeLost renews a grant that must have ended, and returns the cause.
+func (c *client) mustBeLost(g driver.Grant) driver.LossCause {
+	err := c.renewOnce(g).Err
+	loss := causeOf(err)
 	if loss == "" {
-		c.e.failf("renewing token %d of %q, which has ended: got %s, want a *LossError", g.Token, g.Name, show(err))
+		c.e.failf("renewing token %d of %q, which has ended: got %s, want a *LossError", g.Token, g.Name, describeError(err))
 	}
 	return loss
 }
 
-// lossOf is the cause that a LossError gives, empty if err is none.
-func lossOf(err error) driver.LossCause {
+// causeOf returns the cause in a LossError. It is empty if err is none.
+func causeOf(err error) driver.LossCause {
 	var loss *driver.LossError
 	if errors.As(err, &loss) {
 		return loss.Cause
@@ -281,8 +282,8 @@ func lossOf(err error) driver.LossCause {
 	return ""
 }
 
-// inspect looks at a lock, and again for a while where there was no answer.
-func (c *client) inspect(name string) driver.Lock {
+// mustInspect inspects a lock. It retries for a while if there is no answer.
+func (c *client) mustInspect(name string) driver.Lock {
 	start := c.e.now()
 	l, err := c.store.Inspect(c.e.ctx, name)
 	for err != nil && !driverutil.IsFinal(err) && c.e.ctx.Err() == nil && c.e.since(start) < 5*c.e.slack {
@@ -290,7 +291,7 @@ func (c *client) inspect(name string) driver.Lock {
 		l, err = c.store.Inspect(c.e.ctx, name)
 	}
 	if err != nil {
-		c.e.noSecret(err)
+		c.e.requireNoSecret(err)
 		if !driverutil.IsFinal(err) { // no answer in time
 			c.e.latef("inspecting %q: %w", name, err)
 		}
@@ -299,22 +300,22 @@ func (c *client) inspect(name string) driver.Lock {
 	return l
 }
 
-// refOf is the Ref by which an operator finds the claim of an owner.
+// refOf returns the ref by which an operator can find a claim, whose owner is unique.
 func (c *client) refOf(cl driver.Claim) string {
-	l := c.inspect(cl.Name)
+	l := c.mustInspect(cl.Name)
 	for _, s := range slices.Concat(l.Holders, l.Waiters) {
 		if s.Owner == cl.Owner {
 			return s.Ref
 		}
 	}
-	c.e.failf("%s is not to be seen: %s", cl.Owner, tell(l))
+	c.e.failf("%s is not shown: %s", cl.Owner, describeLock(l))
 	return ""
 }
 
-// list gives the names that List yields, sorted.
-func (c *client) list(prefix string) []string {
+// mustList returns the names that List yields, sorted.
+func (c *client) mustList(prefix string) []string {
 	var names []string
-	err := c.e.again(c.e.ctx, func() error {
+	err := c.e.retryIfLossy(c.e.ctx, func() error {
 		names = nil
 		for l, err := range c.store.List(c.e.ctx, prefix) {
 			if err != nil {
@@ -331,30 +332,30 @@ func (c *client) list(prefix string) []string {
 	return names
 }
 
-// tryBreak acts as an operator on the claim that ref names.
+// tryBreak breaks the claim that ref names, as an operator does.
 func (c *client) tryBreak(name, ref string, mode driver.BreakMode) (tries int, err error) {
-	err = c.e.again(c.e.ctx, func() error {
+	err = c.e.retryIfLossy(c.e.ctx, func() error {
 		tries++
 		return c.store.Break(c.e.ctx, name, ref, mode)
 	})
 	return tries, err
 }
 
-// breaks does so, and the claim must stand.
-func (c *client) breaks(name, ref string, mode driver.BreakMode) {
+// mustBreak breaks the claim that ref names. The claim must exist.
+func (c *client) mustBreak(name, ref string, mode driver.BreakMode) {
 	tries, err := c.tryBreak(name, ref, mode)
-	if err != nil && (tries == 1 || !errors.Is(err, driver.ErrLost)) { // else a try before had broken it
+	if err != nil && (tries == 1 || !errors.Is(err, driver.ErrLost)) { // otherwise an earlier try has broken it
 		c.e.failf("breaking on %q (mode %d): %w", name, mode, err)
 	}
 }
 
-// queue makes a claim that waits, in the background.
-func (c *client) queue(cl driver.Claim) *waiting {
+// startWaiting makes a waiting claim in the background.
+func (c *client) startWaiting(cl driver.Claim) *waitingCall {
 	cl.Wait = true
-	w := &waiting{c: c, claim: cl, done: make(chan struct{})}
+	w := &waitingCall{c: c, claim: cl, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(c.ctx)
 	w.cancel = cancel
-	c.e.start(func() {
+	c.e.runInBackground(func() {
 		defer close(w.done)
 		w.grant, w.err = c.acquire(ctx, cl)
 		w.returned = c.e.now()
@@ -362,8 +363,8 @@ func (c *client) queue(cl driver.Claim) *waiting {
 	return w
 }
 
-// waiting is a waiting Acquire under way.
-type waiting struct {
+// waitingCall is an Acquire that waits in the background.
+type waitingCall struct {
 	c        *client
 	claim    driver.Claim
 	cancel   context.CancelFunc
@@ -373,55 +374,59 @@ type waiting struct {
 	returned driver.Instant
 }
 
-// stands goes on when the claim is seen in line. Where such a claim is not to be seen, some time must do.
-func (w *waiting) stands() *waiting {
+// requireQueued returns when the claim can be seen in the queue. On stores that do not show it, requireQueued lets
+// some time pass.
+func (w *waitingCall) requireQueued() *waitingCall {
 	e := w.c.e
-	if !e.standsInLine(w.claim) {
-		w.stays(50 * time.Millisecond)
+	if !e.isQueuedInStore(w.claim) {
+		w.requireWaiting(50 * time.Millisecond)
 		return w
 	}
 	var l driver.Lock
-	e.until(e.slack, func() bool {
-		l = e.d().inspect(w.claim.Name)
+	e.waitUntil(e.slack, func() bool {
+		l = e.d().mustInspect(w.claim.Name)
 		return slices.ContainsFunc(l.Waiters, func(s driver.ClaimInfo) bool { return s.Owner == w.claim.Owner })
-	}, "%s should wait in line but %s", w.claim.Owner, lazily(func() string { return tell(l) }))
+	}, "%s should wait in the queue, but %s", w.claim.Owner, lazyString(func() string { return describeLock(l) }))
 	return w
 }
 
-// stays fails if the call returns within d.
-func (w *waiting) stays(d time.Duration) *waiting {
+// requireWaiting fails if the call returns within d.
+func (w *waitingCall) requireWaiting(d time.Duration) *waitingCall {
 	select {
 	case <-w.done:
-		w.c.e.failf("%s (weight %d) should wait on %q but got %s", w.claim.Owner, w.claim.Weight, w.claim.Name, w.outcome())
-	case <-after(d):
+		w.c.e.failf("%s (weight %d) should wait on %q but got %s", w.claim.Owner, w.claim.Weight, w.claim.Name,
+			w.describeOutcome())
+	case <-closedAfter(d):
 	}
 	return w
 }
 
-func (w *waiting) outcome() string {
+func (w *waitingCall) describeOutcome() string {
 	if w.err != nil {
-		return show(w.err)
+		return describeError(w.err)
 	}
 	return "a grant"
 }
 
-// ends goes on when the call has returned, and fails if that takes longer than within.
-func (w *waiting) ends(within time.Duration) {
+// awaitReturn returns when the call has returned, and fails if that takes longer than within.
+func (w *waitingCall) awaitReturn(within time.Duration) {
 	select {
 	case <-w.done:
-	case <-after(within):
+	case <-closedAfter(within):
 		e := w.c.e
-		e.latef("%s: the waiting Acquire on %q did not return within %v; %s", w.claim.Owner, w.claim.Name, within, tell(e.a().inspect(w.claim.Name)))
+		e.latef("%s: the waiting Acquire on %q did not return within %v; %s", w.claim.Owner, w.claim.Name, within,
+			describeLock(e.a().mustInspect(w.claim.Name)))
 	}
 }
 
-// granted goes on when the claim is granted, and fails if that takes longer than the store's slack.
-func (w *waiting) granted() driver.Grant { return w.grantedWithin(w.c.e.slack) }
+// mustBeGranted returns when the claim is granted, and fails if that takes longer than the store's slack.
+func (w *waitingCall) mustBeGranted() driver.Grant { return w.mustBeGrantedWithin(w.c.e.slack) }
 
-func (w *waiting) grantedWithin(d time.Duration) driver.Grant {
-	w.ends(d)
+func (w *waitingCall) mustBeGrantedWithin(d time.Duration) driver.Grant {
+	w.awaitReturn(d)
 	if errors.Is(w.err, driver.ErrLost) {
-		w.c.e.latef("%s: the waiting claim on %q, with a TTL of %v, was lost: %w", w.claim.Owner, w.claim.Name, w.claim.TTL, w.err)
+		w.c.e.latef("%s: the waiting claim on %q, with a TTL of %v, was lost: %w", w.claim.Owner, w.claim.Name, w.claim.TTL,
+			w.err)
 	}
 	if w.err != nil {
 		w.c.e.failf("%s: the waiting claim on %q was not granted: %w", w.claim.Owner, w.claim.Name, w.err)
@@ -429,15 +434,15 @@ func (w *waiting) grantedWithin(d time.Duration) driver.Grant {
 	return w.grant
 }
 
-// refused goes on when the call has returned with the given error.
-func (w *waiting) refused(target error) {
-	w.ends(w.c.e.slack)
-	w.c.e.wants(w.err, target, "the waiting Acquire of %s", w.claim.Owner)
+// mustFail returns when the call has returned with the given error.
+func (w *waitingCall) mustFail(target error) {
+	w.awaitReturn(w.c.e.slack)
+	w.c.e.requireError(w.err, target, "the waiting Acquire of %s", w.claim.Owner)
 }
 
-// leaves gives the wait up as a caller does: it ends the context, awaits the call, and cleans up.
-func (w *waiting) leaves() {
+// giveUp ends the wait as a caller does: it ends the context, awaits the return of the call, and cleans up.
+func (w *waitingCall) giveUp() {
 	w.cancel()
-	w.refused(context.Canceled)
-	w.c.clean(w.claim)
+	w.mustFail(context.Canceled)
+	w.c.releaseIfHeld(w.claim)
 }

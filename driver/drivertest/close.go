@@ -14,85 +14,86 @@ import (
 )
 
 var closeCases = []Case{
-	promise("close", "After Close every call says that the store is closed, and closing again does nothing.", func(e *Env) {
-		c := e.open()
-		g := c.try(e.mutex(e.lock("m")))
+	newCase("close", "After Close, every call returns ErrClosed, and a second Close does nothing.", func(e *Env) {
+		c := e.openClient()
+		g := c.mustTry(e.mutexClaim(e.lockName("m")))
 		for range 2 {
 			if err := c.store.Close(); err != nil {
 				e.failf("Close: %w", err)
 			}
 		}
-		e.calls(e.ctx, c, g, func(method string, err error) {
-			e.wants(err, driver.ErrClosed, "%s after Close", method)
+		e.callEverything(e.ctx, c, g, func(method string, err error) {
+			e.requireError(err, driver.ErrClosed, "%s after Close", method)
 		})
 	}),
-	promise("close-waiting", "Close ends the waits that are under way, at once.", func(e *Env) {
-		c := e.open()
-		plain, lined := e.lock("plain"), e.lock("lined")
-		e.a().try(e.mutex(plain))
-		e.a().try(e.mutex(lined))
-		w1, w2 := c.queue(e.mutex(plain)).stands(), c.queue(e.lined(lined)).stands()
+	newCase("close-waiting", "Close ends all waiting calls at once.", func(e *Env) {
+		c := e.openClient()
+		plain, lined := e.lockName("plain"), e.lockName("lined")
+		e.a().mustTry(e.mutexClaim(plain))
+		e.a().mustTry(e.mutexClaim(lined))
+		w1, w2 := c.startWaiting(e.mutexClaim(plain)).requireQueued(), c.startWaiting(e.queuedClaim(lined)).requireQueued()
 		start := e.now()
 		c.store.Close()
-		w1.refused(driver.ErrClosed)
-		w2.refused(driver.ErrClosed)
-		e.soon(start, e.slack, "Close")
+		w1.mustFail(driver.ErrClosed)
+		w2.mustFail(driver.ErrClosed)
+		e.requireWithin(start, e.slack, "Close")
 	}),
-	promise("close-leaves", "What a closed client leaves standing ends as the claims of a dead one do, and holds nobody up for longer.", func(e *Env) {
-		c := e.open()
-		g := c.try(e.short(e.mutex(e.lock("m"))))
-		w := e.a().queue(e.lined(g.Name)).stands()
-		c.store.Close()
-		e.rises(g.Token, w.grantedWithin(e.latest(g.GrantedTTL)).Token)
-		if e.info.DeadHolderTimeout == 0 {
-			e.notEarly(g, w.returned)
-		}
-	}),
-	promise("close-stops", "Nothing that a client has started goes on after its Close.", func(e *Env) {
+	newCase("close-while-holding",
+		"The claims that a client holds when it is closed end as those of a dead client do, and block other claims no longer than those.", func(e *Env) {
+			c := e.openClient()
+			g := c.mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
+			w := e.a().startWaiting(e.queuedClaim(g.Name)).requireQueued()
+			c.store.Close()
+			e.requireRising(g.Token, w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL)).Token)
+			if e.info.DeadHolderTimeout == 0 {
+				e.requireNotEarly(g, w.returned)
+			}
+		}),
+	newCase("close-stops", "No goroutine of a client continues after its Close.", func(e *Env) {
 		var c *client
-		var w *waiting
-		label := e.prefix + "close-stops" // of what this client starts: the shared clients may start something at any time
+		var w *waitingCall
+		label := e.prefix + "close-stops" // for what this client starts; the shared clients may start goroutines at any time
 		pprof.Do(e.ctx, pprof.Labels(goroutineLabel, label), func(context.Context) {
-			c = e.open()
-			g := c.renew(c.try(e.mutex(e.lock("m"))))
-			w = c.queue(e.lined(g.Name))
+			c = e.openClient()
+			g := c.mustRenew(c.mustTry(e.mutexClaim(e.lockName("m"))))
+			w = c.startWaiting(e.queuedClaim(g.Name))
 		})
-		w.stands()
+		w.requireQueued()
 		c.store.Close()
-		w.refused(driver.ErrClosed)
+		w.mustFail(driver.ErrClosed)
 		n := 0
-		e.until(e.slack, func() bool { n = goroutines(label); return n == 0 }, "%s", lazily(func() string {
+		e.waitUntil(e.slack, func() bool { n = countGoroutines(label); return n == 0 }, "%s", lazyString(func() string {
 			return fmt.Sprintf("%d goroutines of the client live on", n)
 		}))
 	}),
-	promise("ended-context", "Every call under a context that has ended returns promptly, with an error.", func(e *Env) {
+	newCase("ended-context", "Every call whose context has already ended returns promptly, with an error.", func(e *Env) {
 		ctx, cancel := context.WithCancel(e.ctx)
 		cancel()
-		g := e.a().try(e.mutex(e.lock("m")))
+		g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
 		start := e.now()
-		e.calls(ctx, e.a(), g, func(method string, err error) {
+		e.callEverything(ctx, e.a(), g, func(method string, err error) {
 			if err == nil {
 				e.failf("%s has not noticed that its context has ended", method)
 			}
-			e.soon(start, e.slack, "%s", method)
+			e.requireWithin(start, e.slack, "%s", method)
 			start = e.now()
 		})
 	}),
 }
 
-// calls calls every method that takes a context, and tells of each error.
-func (e *Env) calls(ctx context.Context, c *client, g driver.Grant, told func(method string, err error)) {
+// callEverything calls every method that takes a context, and passes each error to told.
+func (e *Env) callEverything(ctx context.Context, c *client, g driver.Grant, told func(method string, err error)) {
 	s := c.store
-	cl := e.lined(e.lock("calls"))
+	cl := e.queuedClaim(e.lockName("calls"))
 	var err error
-	for range 10 { // a store that looks at ctx only beside its answer fails now and then
+	for range 10 { // a store that checks ctx only together with its answer fails now and then
 		_, err = s.Acquire(ctx, cl)
 		told("Acquire", err)
 	}
 	cl.Wait = true
 	_, err = s.Acquire(ctx, cl)
 	told("Acquire (waiting)", err)
-	for _, r := range c.renewals(ctx, g) {
+	for _, r := range c.renewBatch(ctx, g) {
 		told("Renew", r.Err)
 	}
 	_, err = s.Inspect(ctx, g.Name)
@@ -114,7 +115,7 @@ func (e *Env) calls(ctx context.Context, c *client, g driver.Grant, told func(me
 		told("Detach", d.Detach(ctx, g, time.Minute))
 	}
 	if w, ok := s.(driver.LockWatcher); ok {
-		_, err = w.NextChange(ctx, driver.Lock{Name: e.lock("calls")})
+		_, err = w.NextChange(ctx, driver.Lock{Name: e.lockName("calls")})
 		told("NextChange", err)
 	}
 	if w, ok := s.(driver.EndWatcher); ok {
@@ -124,8 +125,8 @@ func (e *Env) calls(ctx context.Context, c *client, g driver.Grant, told func(me
 	told("Release", s.Release(ctx, g.Claim, ""))
 }
 
-// goroutines counts those under a label, which goroutines inherit from whoever starts them.
-func goroutines(label string) (n int) {
+// countGoroutines counts the goroutines with a label. A goroutine inherits its label from the one that starts it.
+func countGoroutines(label string) (n int) {
 	var b bytes.Buffer
 	pprof.Lookup("goroutine").WriteTo(&b, 1)
 	label = fmt.Sprintf("%q:%q", goroutineLabel, label)

@@ -14,16 +14,16 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Env is what a case works with: clients of the store, names and claims of its own, and steps that fail the case.
+// Env is what a case works with: clients of the store, lock names and claims of its own, and steps that fail the case.
 type Env struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	suite   *suite
-	h       Harness
+	harness Harness
 	info    driver.Info
 	slack   time.Duration
-	least   time.Duration // the shortest TTL of the case
-	prefix  string        // starts the names of all locks of this case
+	minTTL  time.Duration // the shortest TTL of the case
+	prefix  string        // the beginning of the names of all locks of this case
 	refused atomic.Bool
 	count   atomic.Int64
 	work    sync.WaitGroup
@@ -41,17 +41,18 @@ const goroutineLabel = "drivertest"
 // cleanupTime bounds the clean-up of one case.
 const cleanupTime = 3 * time.Second
 
-func newEnv(ctx context.Context, cancel context.CancelFunc, s *suite, folder string, g grace) *Env {
-	e := &Env{ctx: ctx, cancel: cancel, suite: s, h: s.h, info: s.info, slack: g.slack, least: g.least, prefix: s.h.Prefix + folder + "/", names: map[string]bool{}}
+func newEnv(ctx context.Context, cancel context.CancelFunc, s *suite, folder string, g tolerance) *Env {
+	e := &Env{ctx: ctx, cancel: cancel, suite: s, harness: s.harness, info: s.info, slack: g.slack, minTTL: g.minTTL,
+		prefix: s.harness.Prefix + folder + "/", names: map[string]bool{}}
 	for i, st := range s.shared {
 		e.shared = append(e.shared, newClient(e, st, fmt.Sprintf("client %d", i+1)))
 	}
 	return e
 }
 
-// finish waits for the case's goroutines, whose context has ended, removes what they left, and gives back the first
-// failure.
-func (e *Env) finish() error {
+// cleanUp waits for the case's goroutines, whose context has ended, removes the claims that they left, and returns
+// the first failure.
+func (e *Env) cleanUp() error {
 	e.work.Wait()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), cleanupTime)
 	defer cancel()
@@ -59,7 +60,7 @@ func (e *Env) finish() error {
 	own, names, err := e.own, e.names, e.err
 	e.mu.Unlock()
 	for _, c := range own {
-		if !c.dead || e.h.Kill == nil {
+		if !c.dead || e.harness.Kill == nil {
 			c.store.Close()
 		}
 	}
@@ -67,7 +68,7 @@ func (e *Env) finish() error {
 	for name := range names {
 		l, err := janitor.Inspect(ctx, name)
 		if err != nil {
-			continue // an invalid name, or a store that is away; the TTL is there for that
+			continue // the name is invalid or the store cannot be reached; then the claims expire
 		}
 		for _, s := range slices.Concat(l.Waiters, l.Holders) {
 			janitor.Break(ctx, name, s.Ref, driver.BreakForce)
@@ -76,46 +77,48 @@ func (e *Env) finish() error {
 	return err
 }
 
-// failf ends the case: the store has broken its promise, or had no answer in time.
+// failf ends the case: the store has broken its promise, or did not answer in time.
 func (e *Env) failf(format string, args ...any) {
 	err := fmt.Errorf(format, args...)
 	switch {
 	case e.ctx.Err() != nil:
-		err = late{error: fmt.Errorf("%w (%w)", err, context.Cause(e.ctx))}
+		err = lateError{error: fmt.Errorf("%w (%w)", err, context.Cause(e.ctx))}
 	case errors.Is(err, driver.ErrUncertain):
-		err = late{error: err}
+		err = lateError{error: err}
 	}
-	panic(failure{err})
+	panic(failurePanic{err})
 }
 
-// latef ends the case: something took too long.
+// latef ends the case: something was too slow.
 func (e *Env) latef(format string, args ...any) {
-	panic(failure{late{error: fmt.Errorf(format, args...)}})
+	panic(failurePanic{lateError{error: fmt.Errorf(format, args...)}})
 }
 
-// soon fails if what has been done since start took longer than bound.
-func (e *Env) soon(start driver.Instant, bound time.Duration, format string, args ...any) {
+// requireWithin fails the case if more than bound has passed since start.
+func (e *Env) requireWithin(start driver.Instant, bound time.Duration, format string, args ...any) {
 	if took := e.since(start); took > bound {
 		e.latef("%s took %v, and may take %v", fmt.Sprintf(format, args...), took, bound)
 	}
 }
 
-// while runs steps that count on a grant. A failure after the grant has run out may be for that alone.
-func (e *Env) while(g driver.Grant, steps func()) {
-	if err := guard(func() error { steps(); return nil }); err != nil {
-		if e.passed(g) >= g.GrantedTTL {
-			err = fmt.Errorf("%w (%v after the start of a grant of %v)", err, e.passed(g).Round(time.Millisecond), g.GrantedTTL)
-			panic(failure{late{error: err, overrun: true}})
+// whileGranted runs steps that rely on a grant. A failure after the grant's TTL has passed may have no other cause,
+// so it proves nothing.
+func (e *Env) whileGranted(g driver.Grant, steps func()) {
+	if err := recoverError(func() error { steps(); return nil }); err != nil {
+		if e.sinceGrant(g) >= g.GrantedTTL {
+			err = fmt.Errorf("%w (%v after the start of a grant of %v)", err, e.sinceGrant(g).Round(time.Millisecond),
+				g.GrantedTTL)
+			panic(failurePanic{lateError{error: err, overrun: true}})
 		}
-		panic(failure{err})
+		panic(failurePanic{err})
 	}
 }
 
-// kept runs steps while c renews a grant: a try may take longer to be answered than the shortest TTL, where it is in doubt whether
-// a claim's time is over.
-func (e *Env) kept(c *client, g driver.Grant, steps func()) {
+// whileRenewed runs steps while c renews a grant. The steps may take longer than the shortest TTL: a store may need
+// time to answer a try if it is not certain whether a claim has expired.
+func (e *Env) whileRenewed(c *client, g driver.Grant, steps func()) {
 	done := make(chan struct{})
-	e.together(2, func(i int) {
+	e.runConcurrently(2, func(i int) {
 		if i == 0 {
 			defer close(done)
 			steps()
@@ -125,32 +128,35 @@ func (e *Env) kept(c *client, g driver.Grant, steps func()) {
 			select {
 			case <-done:
 				return
-			case <-after(g.GrantedTTL / 4):
-				g = c.renew(g)
+			case <-closedAfter(g.GrantedTTL / 4):
+				g = c.mustRenew(g)
 			}
 		}
 	})
 }
 
-// skip ends the case: it cannot be run here.
-func (e *Env) skip(format string, args ...any) { panic(failure{skipped(fmt.Sprintf(format, args...))}) }
-
-// log remarks on something that was measured.
-func (e *Env) log(format string, args ...any) {
-	e.suite.opts.Log(strings.TrimSuffix(strings.TrimPrefix(e.prefix, e.h.Prefix), "/") + ": " + fmt.Sprintf(format, args...))
+// skip ends the case because it cannot be run on this store.
+func (e *Env) skip(format string, args ...any) {
+	panic(failurePanic{skippedError(fmt.Sprintf(format, args...))})
 }
 
-// start runs f beside the case. A failure in it fails the case.
-func (e *Env) start(f func()) {
+// logRemark logs something that was measured.
+func (e *Env) logRemark(format string, args ...any) {
+	e.suite.opts.Log(strings.TrimSuffix(strings.TrimPrefix(e.prefix, e.harness.Prefix), "/") + ": " + fmt.Sprintf(format,
+		args...))
+}
+
+// runInBackground runs f concurrently with the case. A failure in it fails the case.
+func (e *Env) runInBackground(f func()) {
 	e.work.Go(func() {
-		if err := guard(func() error { f(); return nil }); err != nil {
-			e.fail(err)
+		if err := recoverError(func() error { f(); return nil }); err != nil {
+			e.recordFailure(err)
 		}
 	})
 }
 
-// fail ends the case with its first failure; what the others then run into is of no interest.
-func (e *Env) fail(err error) {
+// recordFailure ends the case with its first failure. Later failures are consequences and are ignored.
+func (e *Env) recordFailure(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.err == nil {
@@ -159,15 +165,16 @@ func (e *Env) fail(err error) {
 	e.cancel()
 }
 
-// together runs f(0) to f(n-1) at the same time, and goes on when all have ended; it fails if one of them has.
-func (e *Env) together(n int, f func(i int)) {
+// runConcurrently runs f(0) to f(n-1) at the same time and returns when all have ended. It fails if one of them has
+// failed.
+func (e *Env) runConcurrently(n int, f func(i int)) {
 	var wg sync.WaitGroup
 	var failed atomic.Value
 	for i := range n {
 		wg.Go(func() {
-			if err := guard(func() error { f(i); return nil }); err != nil {
-				e.fail(err)
-				failed.CompareAndSwap(nil, failure{err})
+			if err := recoverError(func() error { f(i); return nil }); err != nil {
+				e.recordFailure(err)
+				failed.CompareAndSwap(nil, failurePanic{err})
 			}
 		})
 	}
@@ -177,20 +184,20 @@ func (e *Env) together(n int, f func(i int)) {
 	}
 }
 
-// times is n, or fewer or more where the caller has asked for less or more effort.
-func (e *Env) times(n int) int { return max(4, int(float64(n)*e.suite.opts.Effort)) }
+// scaleEffort scales n by Options.Effort.
+func (e *Env) scaleEffort(n int) int { return max(4, int(float64(n)*e.suite.opts.Effort)) }
 
 // sleep lets time pass.
 func (e *Env) sleep(d time.Duration) {
 	select {
-	case <-after(d):
+	case <-closedAfter(d):
 	case <-e.ctx.Done():
 		e.failf("ended while waiting")
 	}
 }
 
-// until goes on when ok says so, and fails if that takes longer than within.
-func (e *Env) until(within time.Duration, ok func() bool, format string, args ...any) {
+// waitUntil returns when ok returns true, and fails if that takes longer than within.
+func (e *Env) waitUntil(within time.Duration, ok func() bool, format string, args ...any) {
 	start := e.now()
 	for pause := time.Millisecond; !ok(); pause = min(2*pause, 50*time.Millisecond) {
 		if e.since(start) > within {
@@ -200,17 +207,17 @@ func (e *Env) until(within time.Duration, ok func() bool, format string, args ..
 	}
 }
 
-// now and since read the store's clock for instants.
+// now and since read the store's clock.
 func (e *Env) now() driver.Instant                          { return e.info.Clock.Now() }
 func (e *Env) since(i driver.Instant) time.Duration         { return e.info.Clock.Since(i) }
-func (e *Env) passed(g driver.Grant) time.Duration          { return e.since(g.Since) }
+func (e *Env) sinceGrant(g driver.Grant) time.Duration      { return e.since(g.Since) }
 func (e *Env) sleepUntil(i driver.Instant, d time.Duration) { e.sleep(d - e.since(i)) }
 
-// lock is a name for a lock of this case.
-func (e *Env) lock(name string) string { return e.uses(e.prefix + name) }
+// lockName returns the name of a lock of this case.
+func (e *Env) lockName(name string) string { return e.registerName(e.prefix + name) }
 
-// uses remembers a name for the clean-up.
-func (e *Env) uses(name string) string {
+// registerName remembers a name for the clean-up.
+func (e *Env) registerName(name string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.names[name] = true
@@ -223,12 +230,12 @@ func (e *Env) b() *client { return e.shared[1] }
 func (e *Env) c() *client { return e.shared[2] }
 func (e *Env) d() *client { return e.shared[3] }
 
-// client is the i-th of the shared clients, round and round.
+// client returns the i-th shared client, modulo their number.
 func (e *Env) client(i int) *client { return e.shared[i%len(e.shared)] }
 
-// open is a new client for this case alone.
-func (e *Env) open() *client {
-	st, err := e.h.Open(e.ctx)
+// openClient opens a new client for this case alone.
+func (e *Env) openClient() *client {
+	st, err := e.harness.Open(e.ctx)
 	if err != nil {
 		e.failf("opening a client: %w", err)
 	}
@@ -239,107 +246,109 @@ func (e *Env) open() *client {
 	return c
 }
 
-// kill makes c a dead client: its claims stand as it left them, and nobody renews them or takes them back.
-func (e *Env) kill(c *client) {
-	if e.h.Kill == nil && e.sessions() {
+// killClient makes c a dead client: its claims remain as they are, and nobody renews or releases them.
+func (e *Env) killClient(c *client) {
+	if e.harness.Kill == nil && e.hasSessions() {
 		e.skip("needs Harness.Kill, for what waits on this store lives as long as its client's session")
 	}
 	c.dead = true
-	if e.h.Kill != nil {
-		if err := e.h.Kill(c.store); err != nil {
+	if e.harness.Kill != nil {
+		if err := e.harness.Kill(c.store); err != nil {
 			e.failf("Harness.Kill: %w", err)
 		}
 	}
-	c.drop()
+	c.endCalls()
 }
 
-// sessions reports whether a client's claims live with its session.
-func (e *Env) sessions() bool { return e.info.Engine == "sequence" }
+// hasSessions reports whether a client's claims end with its session.
+func (e *Env) hasSessions() bool { return e.info.Engine == "sequence" }
 
-// The claims that cases make. Each has its own id and its own owner.
+// The following methods return claims. Each claim has its own id and its own owner.
 
-func (e *Env) claim(name string, kind driver.Kind, limit, weight int64) driver.Claim {
+func (e *Env) newClaim(name string, kind driver.Kind, limit, weight int64) driver.Claim {
 	return driver.Claim{
-		Name: e.uses(name), ID: strings.ToLower(rand.Text()), Kind: kind, Limit: limit, Weight: weight,
-		TTL: e.long(), Owner: fmt.Sprintf("%s%d", e.prefix, e.count.Add(1)),
+		Name: e.registerName(name), ID: strings.ToLower(rand.Text()), Kind: kind, Limit: limit, Weight: weight,
+		TTL: e.longTTL(), Owner: fmt.Sprintf("%s%d", e.prefix, e.count.Add(1)),
 	}
 }
 
-func (e *Env) mutex(name string) driver.Claim { return e.claim(name, driver.KindMutex, 1, 1) }
-func (e *Env) reader(name string) driver.Claim {
-	return e.claim(name, driver.KindRW, driver.RWLimit, 1)
+func (e *Env) mutexClaim(name string) driver.Claim { return e.newClaim(name, driver.KindMutex, 1, 1) }
+func (e *Env) readerClaim(name string) driver.Claim {
+	return e.newClaim(name, driver.KindRW, driver.RWLimit, 1)
 }
-func (e *Env) writer(name string) driver.Claim {
-	return e.claim(name, driver.KindRW, driver.RWLimit, driver.RWLimit)
+func (e *Env) writerClaim(name string) driver.Claim {
+	return e.newClaim(name, driver.KindRW, driver.RWLimit, driver.RWLimit)
 }
-func (e *Env) permits(name string, limit, weight int64) driver.Claim {
-	return e.claim(name, driver.KindSemaphore, limit, weight)
+func (e *Env) semaphoreClaim(name string, limit, weight int64) driver.Claim {
+	return e.newClaim(name, driver.KindSemaphore, limit, weight)
 }
-func (e *Env) fair(name string) driver.Claim {
-	c := e.mutex(name)
+func (e *Env) fairClaim(name string) driver.Claim {
+	c := e.mutexClaim(name)
 	c.Fair = true
 	return c
 }
 
-// lined is a claim that stands in line while it waits, on stores that keep a line, and a plain one on the others.
-func (e *Env) lined(name string) driver.Claim {
-	c := e.mutex(name)
+// queuedClaim returns a claim that waits in the store's queue if the store has one, and otherwise a plain one.
+func (e *Env) queuedClaim(name string) driver.Claim {
+	c := e.mutexClaim(name)
 	c.Fair = e.info.Order != driver.OrderNone
 	return c
 }
 
-// short is c with the shortest TTL of the case; lasting gives it another one.
-func (e *Env) short(c driver.Claim) driver.Claim { return lasting(c, e.least) }
+// withMinTTL returns c with the shortest TTL of the case.
+func (e *Env) withMinTTL(c driver.Claim) driver.Claim { return withTTL(c, e.minTTL) }
 
-func lasting(c driver.Claim, ttl time.Duration) driver.Claim {
+func withTTL(c driver.Claim, ttl time.Duration) driver.Claim {
 	c.TTL = ttl.Round(time.Millisecond)
 	return c
 }
 
-// long is the TTL of claims in cases that are not about TTLs. It is longer than a case may take, so that no slow machine ends
-// them by accident.
-func (e *Env) long() time.Duration {
+// longTTL is the TTL of claims in cases that are not about TTLs. It is longer than the time limit of a case, so that
+// no slow machine ends them.
+func (e *Env) longTTL() time.Duration {
 	return min((e.suite.opts.Limit + 10*time.Second).Round(time.Second), e.info.MaxTTL)
 }
 
-// latest is how long after the start of its last confirmation a silent claim may stand in the way of somebody who
-// has waited all the while.
-func (e *Env) latest(ttl time.Duration) time.Duration { return ttl + driver.Margin(ttl) + e.slack }
+// latestExpiry is the longest time, from the start of its last confirmation, for which an expired claim may block a
+// claim that has waited during all of it.
+func (e *Env) latestExpiry(ttl time.Duration) time.Duration {
+	return ttl + driver.Margin(ttl) + e.slack
+}
 
-// window is the confirm window of a waiting claim: how long it may keep a place that it does not come to take.
-func (e *Env) window(ttl time.Duration) time.Duration {
+// confirmWindow is how long a promoted waiting claim may keep its turn without confirming it.
+func (e *Env) confirmWindow(ttl time.Duration) time.Duration {
 	start := e.now()
-	e.a().inspect(e.lock("round-trip"))
+	e.a().mustInspect(e.lockName("round-trip"))
 	return min(ttl, 2*time.Second+10*e.since(start))
 }
 
-// standsInLine reports whether a claim like c is to be seen in the store while it waits.
-func (e *Env) standsInLine(c driver.Claim) bool {
+// isQueuedInStore reports whether a claim like c can be seen in the store while it waits.
+func (e *Env) isQueuedInStore(c driver.Claim) bool {
 	return c.Fair || c.Kind != driver.KindMutex || e.info.NativeQueue
 }
 
-// empty goes on when nothing stands on the lock, and fails if that takes longer than within.
-func (e *Env) empty(name string, within time.Duration) {
+// requireEmpty returns when there is no claim on the lock, and fails if that takes longer than within.
+func (e *Env) requireEmpty(name string, within time.Duration) {
 	var l driver.Lock
-	e.until(within, func() bool {
-		l = e.b().inspect(name)
+	e.waitUntil(within, func() bool {
+		l = e.b().mustInspect(name)
 		return len(l.Holders)+len(l.Waiters) == 0
-	}, "%q should stand empty but %s", name, lazily(func() string { return tell(l) }))
+	}, "%q should have no claims but %s", name, lazyString(func() string { return describeLock(l) }))
 }
 
-// held fails unless g holds its lock, alone.
-func (e *Env) held(g driver.Grant) driver.ClaimInfo {
-	l := e.c().inspect(g.Name)
-	e.while(g, func() {
+// requireHolder fails unless g is the only holder of its lock, and returns how it is shown.
+func (e *Env) requireHolder(g driver.Grant) driver.ClaimInfo {
+	l := e.c().mustInspect(g.Name)
+	e.whileGranted(g, func() {
 		if len(l.Holders) != 1 || l.Holders[0].Token != g.Token || l.Holders[0].Owner != g.Owner {
-			e.failf("%s with token %d should hold the lock, but %s", g.Owner, g.Token, tell(l))
+			e.failf("%s with token %d should hold the lock, but %s", g.Owner, g.Token, describeLock(l))
 		}
 	})
 	return l.Holders[0]
 }
 
-// rises fails unless tokens are in strictly rising order.
-func (e *Env) rises(tokens ...int64) {
+// requireRising fails unless each token is larger than the one before.
+func (e *Env) requireRising(tokens ...int64) {
 	for i, t := range tokens {
 		if i > 0 && t <= tokens[i-1] {
 			e.failf("token %d came after token %d", t, tokens[i-1])
@@ -347,19 +356,19 @@ func (e *Env) rises(tokens ...int64) {
 	}
 }
 
-// lazily formats when it is printed: the state at the end of a wait, not at its start.
-type lazily func() string
+// lazyString is formatted when it is printed: it shows the state at the end of a wait, not at its start.
+type lazyString func() string
 
-func (l lazily) String() string { return l() }
+func (l lazyString) String() string { return l() }
 
-// tell describes how a lock stands.
-func tell(l driver.Lock) (told string) {
+// describeLock describes the claims on a lock.
+func describeLock(l driver.Lock) (told string) {
 	var b strings.Builder
-	const most = 8
-	if n := len(l.Holders) + len(l.Waiters); n > most {
+	const maxShown = 8
+	if n := len(l.Holders) + len(l.Waiters); n > maxShown {
 		defer func() { told += fmt.Sprintf("; of %d claims", n) }()
 	}
-	l.Holders, l.Waiters = l.Holders[:min(len(l.Holders), most)], l.Waiters[:min(len(l.Waiters), most)]
+	l.Holders, l.Waiters = l.Holders[:min(len(l.Holders), maxShown)], l.Waiters[:min(len(l.Waiters), maxShown)]
 	for _, h := range l.Holders {
 		fmt.Fprintf(&b, "%s holds it (weight %d, token %d); ", h.Owner, h.Weight, h.Token)
 	}
@@ -367,41 +376,41 @@ func tell(l driver.Lock) (told string) {
 		fmt.Fprintf(&b, "%s waits (weight %d); ", w.Owner, w.Weight)
 	}
 	if b.Len() == 0 {
-		return "nothing stands on it"
+		return "there are no claims"
 	}
 	return strings.TrimSuffix(b.String(), "; ")
 }
 
-// wants fails unless err Is target.
-func (e *Env) wants(err, target error, format string, args ...any) {
-	e.noSecret(err)
+// requireError fails unless errors.Is(err, target).
+func (e *Env) requireError(err, target error, format string, args ...any) {
+	e.requireNoSecret(err)
 	switch {
 	case errors.Is(err, target):
 	case errors.Is(err, driver.ErrUncertain):
 		e.failf("%s: got %w, want %q", fmt.Sprintf(format, args...), err, target)
 	default:
-		e.failf("%s: got %s, want %q", fmt.Sprintf(format, args...), show(err), target)
+		e.failf("%s: got %s, want %q", fmt.Sprintf(format, args...), describeError(err), target)
 	}
 }
 
-// noSecret fails if an error tells what the harness said is secret.
-func (e *Env) noSecret(err error) {
-	for _, s := range e.h.Secrets {
+// requireNoSecret fails if an error contains one of Harness.Secrets.
+func (e *Env) requireNoSecret(err error) {
+	for _, s := range e.harness.Secrets {
 		if err != nil && s != "" && strings.Contains(err.Error(), s) {
 			e.failf("an error tells a secret: %s", strings.ReplaceAll(err.Error(), s, "XXXXX"))
 		}
 	}
 }
 
-func show(err error) string {
+func describeError(err error) string {
 	if err == nil {
 		return "no error"
 	}
 	return fmt.Sprintf("%q", err)
 }
 
-// waits is c, to wait until it is granted.
-func (e *Env) waits(c driver.Claim) driver.Claim {
+// waitingClaim returns c as a claim that waits until it is granted.
+func (e *Env) waitingClaim(c driver.Claim) driver.Claim {
 	c.Wait = true
 	return c
 }

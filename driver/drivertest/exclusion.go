@@ -10,100 +10,108 @@ import (
 )
 
 var exclusionCases = []Case{
-	promise("mutex-contended", "However many clients contend for a mutex, one at a time holds it: no update made under it is lost.", func(e *Env) {
-		name := e.lock("counter")
-		e.contend(sharedClients, 1, 60, func() driver.Claim { return e.mutex(name) })
-	}),
-	order.promise("fair-contended", "A fair mutex excludes as a plain one does, and its tokens rise in the order of the grants.", func(e *Env) {
-		name := e.lock("counter")
-		e.contend(sharedClients, min(3, e.info.MaxWaiters/sharedClients), 60, func() driver.Claim { return e.fair(name) })
-	}),
-	promise("one-client-two-claims", "Two claims of one client on one lock exclude each other like those of two clients.", func(e *Env) {
-		name := e.lock("twice")
-		g := e.a().try(e.mutex(name))
-		e.a().held(e.mutex(name))
-		w := e.a().queue(e.lined(name)).stands().stays(50 * time.Millisecond)
-		e.a().release(g)
-		e.rises(g.Token, w.granted().Token)
-		e.held(w.grant)
-	}),
-	promise("try-refused", "A try on a held lock is refused at once, names the holder, and leaves no trace.", func(e *Env) {
-		name := e.lock("held")
-		g := e.a().try(e.mutex(name))
-		for _, c := range []*client{e.a(), e.b()} {
-			start := e.now()
-			err := c.held(e.mutex(name))
-			e.soon(start, e.slack, "the refusal")
-			if len(err.Holders) != 1 || err.Holders[0].Owner != g.Owner {
-				e.failf("the refusal should name %s as the holder, but says %q", g.Owner, err)
+	newCase("mutex-contended",
+		"However many clients contend for a mutex, only one at a time holds it: no update made under the lock is lost.", func(e *Env) {
+			name := e.lockName("counter")
+			e.countUnderLock(sharedClients, 1, 60, func() driver.Claim { return e.mutexClaim(name) })
+		}),
+	fairFeature.newCase("fair-contended",
+		"A fair mutex excludes as a plain one does, and its tokens rise in the order of the grants.", func(e *Env) {
+			name := e.lockName("counter")
+			e.countUnderLock(sharedClients, min(3, e.info.MaxWaiters/sharedClients), 60,
+				func() driver.Claim { return e.fairClaim(name) })
+		}),
+	newCase("one-client-two-claims",
+		"Two claims of one client on one lock exclude each other as those of two clients do.", func(e *Env) {
+			name := e.lockName("twice")
+			g := e.a().mustTry(e.mutexClaim(name))
+			e.a().mustBeHeld(e.mutexClaim(name))
+			w := e.a().startWaiting(e.queuedClaim(name)).requireQueued().requireWaiting(50 * time.Millisecond)
+			e.a().mustRelease(g)
+			e.requireRising(g.Token, w.mustBeGranted().Token)
+			e.requireHolder(w.grant)
+		}),
+	newCase("try-refused",
+		"A try on a held lock is refused at once. The error names the holder, and nothing is left of the try.", func(e *Env) {
+			name := e.lockName("held")
+			g := e.a().mustTry(e.mutexClaim(name))
+			for _, c := range []*client{e.a(), e.b()} {
+				start := e.now()
+				err := c.mustBeHeld(e.mutexClaim(name))
+				e.requireWithin(start, e.slack, "the refusal")
+				if len(err.Holders) != 1 || err.Holders[0].Owner != g.Owner {
+					e.failf("the refusal should name %s as the holder, but says %q", g.Owner, err)
+				}
+				if err.Waiting != 0 {
+					e.failf("the refusal counts %d waiting claims where none waits", err.Waiting)
+				}
 			}
-			if err.Waiting != 0 {
-				e.failf("the refusal counts %d waiting claims where none waits", err.Waiting)
+			e.requireHolder(g)
+			if l := e.a().mustInspect(name); len(l.Waiters) != 0 {
+				e.failf("the refused try left a trace: %s", describeLock(l))
 			}
-		}
-		e.held(g)
-		if l := e.a().inspect(name); len(l.Waiters) != 0 {
-			e.failf("the refused try left a trace: %s", tell(l))
-		}
-		e.a().release(g)
-		e.sleep(20 * time.Millisecond)
-		e.empty(name, 0)
-	}),
-	semaphore.promise("try-passes-nobody", "A claim that does not want to wait never passes one that waits, even where it would fit.", func(e *Env) {
-		name := e.lock("line")
-		g := e.a().try(e.permits(name, 3, 2))
-		w := e.b().queue(e.permits(name, 3, 2)).stands()
-		err := e.c().held(e.permits(name, 3, 1))
-		if err.Waiting != 1 {
-			e.failf("the refusal should count 1 waiting claim, not %d", err.Waiting)
-		}
-		w.leaves()
-		e.c().release(e.c().try(e.permits(name, 3, 1)))
-		e.a().release(g)
-	}),
-	order.promise("plain-passes-no-fair", "A plain claim that waits never passes a fair one that stood in line before it.", func(e *Env) {
-		for range 3 {
-			name := e.lock("line")
-			g := e.a().try(e.mutex(name))
-			fair := e.b().queue(e.fair(name)).stands()
-			plain := e.c().queue(e.mutex(name)).stands()
-			e.a().release(g)
-			fair.granted()
-			plain.stays(30 * time.Millisecond)
-			e.b().release(fair.grant)
-			e.c().release(plain.granted())
-		}
-	}),
-	promise("context-bounds-the-call", "The context of an Acquire bounds the call, not the grant: when it ends later, the grant stands.", func(e *Env) {
-		short := e.open()
-		cl := e.mutex(e.lock("kept"))
-		g := short.lock(cl)
-		waited := e.lock("kept-after-waiting")
-		first := e.a().try(e.mutex(waited))
-		w := short.queue(e.lined(waited)).stands()
-		e.a().release(first)
-		w.granted()
-		w.cancel()
-		short.drop()
-		e.sleep(100 * time.Millisecond)
-		e.held(g)
-		e.held(w.grant)
-	}),
+			e.a().mustRelease(g)
+			e.sleep(20 * time.Millisecond)
+			e.requireEmpty(name, 0)
+		}),
+	semaphoreFeature.newCase("try-never-overtakes",
+		"A claim that does not wait never overtakes a waiting claim, even if it would fit.", func(e *Env) {
+			name := e.lockName("line")
+			g := e.a().mustTry(e.semaphoreClaim(name, 3, 2))
+			w := e.b().startWaiting(e.semaphoreClaim(name, 3, 2)).requireQueued()
+			err := e.c().mustBeHeld(e.semaphoreClaim(name, 3, 1))
+			if err.Waiting != 1 {
+				e.failf("the refusal should count 1 waiting claim, not %d", err.Waiting)
+			}
+			w.giveUp()
+			e.c().mustRelease(e.c().mustTry(e.semaphoreClaim(name, 3, 1)))
+			e.a().mustRelease(g)
+		}),
+	fairFeature.newCase("plain-never-overtakes-fair",
+		"A plain waiting claim never overtakes a fair claim that entered the queue before it.", func(e *Env) {
+			for range 3 {
+				name := e.lockName("line")
+				g := e.a().mustTry(e.mutexClaim(name))
+				fair := e.b().startWaiting(e.fairClaim(name)).requireQueued()
+				plain := e.c().startWaiting(e.mutexClaim(name)).requireQueued()
+				e.a().mustRelease(g)
+				fair.mustBeGranted()
+				plain.requireWaiting(30 * time.Millisecond)
+				e.b().mustRelease(fair.grant)
+				e.c().mustRelease(plain.mustBeGranted())
+			}
+		}),
+	newCase("context-bounds-the-call",
+		"The context of an Acquire bounds the call and not the grant: when it ends later, the claim remains granted.", func(e *Env) {
+			short := e.openClient()
+			cl := e.mutexClaim(e.lockName("kept"))
+			g := short.mustAcquire(cl)
+			waited := e.lockName("kept-after-waiting")
+			first := e.a().mustTry(e.mutexClaim(waited))
+			w := short.startWaiting(e.queuedClaim(waited)).requireQueued()
+			e.a().mustRelease(first)
+			w.mustBeGranted()
+			w.cancel()
+			short.endCalls()
+			e.sleep(100 * time.Millisecond)
+			e.requireHolder(g)
+			e.requireHolder(w.grant)
+		}),
 }
 
-// contend lets workers of several clients count under a lock, each one reading and writing in two steps, and looks
-// whether a count is lost, whether two were ever inside, and whether tokens rise from grant to grant.
-func (e *Env) contend(clients, workers, rounds int, claim func() driver.Claim) {
+// countUnderLock lets workers of several clients count under a lock, each reading and writing in two steps. It checks
+// that no count is lost, that two are never inside at the same time, and that tokens rise from grant to grant.
+func (e *Env) countUnderLock(clients, workers, rounds int, claim func() driver.Claim) {
 	var todo, inside, count atomic.Int64
-	rounds = e.times(rounds)
+	rounds = e.scaleEffort(rounds)
 	todo.Store(int64(rounds))
 	var mu sync.Mutex
 	var tokens []int64
 	start := e.now()
-	e.together(clients*workers, func(i int) {
+	e.runConcurrently(clients*workers, func(i int) {
 		c := e.client(i)
 		for todo.Add(-1) >= 0 {
-			g := c.lock(claim())
+			g := c.mustAcquire(claim())
 			if n := inside.Add(1); n != 1 {
 				e.failf("%d hold the lock at a time", n)
 			}
@@ -115,12 +123,13 @@ func (e *Env) contend(clients, workers, rounds int, claim func() driver.Claim) {
 			tokens = append(tokens, g.Token)
 			mu.Unlock()
 			inside.Add(-1)
-			c.release(g)
+			c.mustRelease(g)
 		}
 	})
 	if n := count.Load(); n != int64(rounds) {
 		e.failf("%d of %d updates were lost", int64(rounds)-n, rounds)
 	}
-	e.rises(tokens...)
-	e.log("%d grants to %d workers of %d clients in %v", rounds, clients*workers, clients, e.since(start).Round(time.Millisecond))
+	e.requireRising(tokens...)
+	e.logRemark("%d grants to %d workers of %d clients in %v", rounds, clients*workers, clients,
+		e.since(start).Round(time.Millisecond))
 }

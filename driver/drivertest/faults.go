@@ -11,168 +11,176 @@ import (
 const caseRestart = "restart"
 
 var faultCases = []Case{
-	promise("cut", "While the store does not answer, every call ends with its context; nothing unknown is called done, and no living grant lost.", func(e *Env) {
-		c := e.openCut()
-		g := c.try(e.mutex(e.lock("m")))
-		e.cut(c)
-		ctx, cancel := context.WithTimeout(e.ctx, 200*time.Millisecond)
-		defer cancel()
-		start := e.now()
-		e.calls(ctx, c, g, func(method string, err error) {
-			if err == nil || lossOf(err) != "" {
-				e.failf("%s through a link that is cut: %s", method, show(err))
-			}
-			e.soon(start, e.slack, "%s, which had 200 ms,", method)
-			start = e.now()
-		})
-		e.heal(c)
-		e.until(e.slack, func() bool { return e.a().store.Release(e.ctx, g.Claim, g.Ref) != nil }, "the claim should be gone")
-	}),
-	promise("cut-renewal", "A holder that was cut off for less than its TTL, and comes back, still holds the lock under its token.", func(e *Env) {
-		c := e.openCut()
-		g := c.try(e.mutex(e.lock("m")))
-		e.cut(c)
-		ctx, cancel := context.WithTimeout(e.ctx, 100*time.Millisecond)
-		r := c.renewals(ctx, g)[0]
-		cancel()
-		if r.Err == nil || lossOf(r.Err) != "" {
-			e.failf("a renewal through a link that is cut says %s", show(r.Err))
-		}
-		e.heal(c)
-		e.held(g)
-		ctx, cancel = context.WithTimeout(e.ctx, 5*e.slack)
-		defer cancel()
-		for r = c.renewals(ctx, g)[0]; r.Err != nil; r = c.renewals(ctx, g)[0] {
-			if lossOf(r.Err) != "" {
-				e.failf("after the link has healed a renewal says %s", show(r.Err))
-			}
-			if ctx.Err() != nil {
-				e.latef("the link has healed, and after %v a renewal says %s", 5*e.slack, show(r.Err))
-			}
-			e.sleep(50 * time.Millisecond)
-		}
-		e.held(g)
-	}),
-	promise("cut-acquire", "A claim that was being made while the link was cut stands once or not at all, and can be cleaned up.", func(e *Env) {
-		c := e.openCut()
-		name := e.lock("m")
-		for range 5 {
-			e.cut(c)
-			cl := e.mutex(name)
-			ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
-			_, err := c.acquire(ctx, cl)
+	newCase("cut",
+		"While the store does not answer, every call ends with its context. No unknown outcome is reported as done, and no live grant as lost.", func(e *Env) {
+			c := e.openCuttable()
+			g := c.mustTry(e.mutexClaim(e.lockName("m")))
+			e.cutLink(c)
+			ctx, cancel := context.WithTimeout(e.ctx, 200*time.Millisecond)
+			defer cancel()
+			start := e.now()
+			e.callEverything(ctx, c, g, func(method string, err error) {
+				if err == nil || causeOf(err) != "" {
+					e.failf("%s through a link that is cut: %s", method, describeError(err))
+				}
+				e.requireWithin(start, e.slack, "%s, which had 200 ms,", method)
+				start = e.now()
+			})
+			e.healLink(c)
+			e.waitUntil(e.slack, func() bool { return e.a().store.Release(e.ctx, g.Claim, g.Ref) != nil },
+				"the claim should be gone")
+		}),
+	newCase("cut-renewal",
+		"A holder that was disconnected for less than its TTL still holds the lock, under the same token.", func(e *Env) {
+			c := e.openCuttable()
+			g := c.mustTry(e.mutexClaim(e.lockName("m")))
+			e.cutLink(c)
+			ctx, cancel := context.WithTimeout(e.ctx, 100*time.Millisecond)
+			r := c.renewBatch(ctx, g)[0]
 			cancel()
-			if err == nil {
-				e.failf("a claim was granted through a link that is cut")
+			if r.Err == nil || causeOf(r.Err) != "" {
+				e.failf("a renewal through a link that is cut says %s", describeError(r.Err))
 			}
-			e.heal(c)
-			e.until(5*e.slack, func() bool {
-				err := c.store.Release(e.ctx, cl, "")
-				return err == nil || lossOf(err) != "" || e.standsNot(cl)
-			}, "the clean-up does not succeed")
-			e.empty(name, time.Second)
-		}
-	}),
-	promise("cut-release", "A release whose first try had no answer does not succeed if an operator has broken the claim by force meanwhile, and somebody else was let in.", func(e *Env) {
-		for i := range 4 { // the first try may take effect
-			c := e.openCut()
-			g := c.try(e.mutex(e.lock(strconv.Itoa(i))))
-			e.cut(c)
-			answer := make(chan error, 1)
-			e.start(func() { answer <- c.store.Release(e.ctx, g.Claim, g.Ref) })
-			e.sleep(150 * time.Millisecond)
-			broken := e.a().store.Break(e.ctx, g.Name, g.Ref, driver.BreakForce) == nil
-			if broken {
-				e.b().try(e.mutex(g.Name))
+			e.healLink(c)
+			e.requireHolder(g)
+			ctx, cancel = context.WithTimeout(e.ctx, 5*e.slack)
+			defer cancel()
+			for r = c.renewBatch(ctx, g)[0]; r.Err != nil; r = c.renewBatch(ctx, g)[0] {
+				if causeOf(r.Err) != "" {
+					e.failf("after the link has healed a renewal says %s", describeError(r.Err))
+				}
+				if ctx.Err() != nil {
+					e.latef("the link has healed, and after %v a renewal says %s", 5*e.slack, describeError(r.Err))
+				}
+				e.sleep(50 * time.Millisecond)
 			}
-			e.heal(c)
-			if err := <-answer; err == nil && broken {
-				e.failf("a claim was broken by force, and its release, which had no answer at first, says that it has given it up")
+			e.requireHolder(g)
+		}),
+	newCase("cut-acquire",
+		"A claim that was being made while the link was cut exists once or not at all, and can be cleaned up.", func(e *Env) {
+			c := e.openCuttable()
+			name := e.lockName("m")
+			for range 5 {
+				e.cutLink(c)
+				cl := e.mutexClaim(name)
+				ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
+				_, err := c.acquire(ctx, cl)
+				cancel()
+				if err == nil {
+					e.failf("a claim was granted through a link that is cut")
+				}
+				e.healLink(c)
+				e.waitUntil(5*e.slack, func() bool {
+					err := c.store.Release(e.ctx, cl, "")
+					return err == nil || causeOf(err) != "" || e.hasNoClaims(cl)
+				}, "the clean-up does not succeed")
+				e.requireEmpty(name, time.Second)
 			}
-		}
-	}),
-	promise("session-lowered", "A holder whose session the store keeps for less time than it had promised is told of that before anybody else is let in.", func(e *Env) {
-		if e.h.Lower == nil {
-			e.skip("needs Harness.Lower")
-		}
-		less := e.least
-		c := e.open()
-		g := c.try(lasting(e.mutex(e.lock("m")), 6*less))
-		w := e.b().queue(e.lined(g.Name)).stands()
-		if err := e.h.Lower(c.store, less); err != nil {
-			e.failf("Harness.Lower: %w", err)
-		}
-		for lowered := e.now(); ; e.sleep(less / 10) {
-			r := c.renewals(e.ctx, g)[0]
-			if lossOf(r.Err) != "" {
-				break
+		}),
+	newCase("cut-release",
+		"If a release got no answer at first, and meanwhile an operator has broken the claim by force and another claim was granted, the release does not report success.", func(e *Env) {
+			for i := range 4 { // the first try may take effect
+				c := e.openCuttable()
+				g := c.mustTry(e.mutexClaim(e.lockName(strconv.Itoa(i))))
+				e.cutLink(c)
+				answer := make(chan error, 1)
+				e.runInBackground(func() { answer <- c.store.Release(e.ctx, g.Claim, g.Ref) })
+				e.sleep(150 * time.Millisecond)
+				broken := e.a().store.Break(e.ctx, g.Name, g.Ref, driver.BreakForce) == nil
+				if broken {
+					e.b().mustTry(e.mutexClaim(g.Name))
+				}
+				e.healLink(c)
+				if err := <-answer; err == nil && broken {
+					e.failf("a claim was broken by force, and its release, which had no answer at first, says that it has given it up")
+				}
 			}
-			if r.Err == nil {
-				g.Since, g.GrantedTTL = r.Since, r.GrantedTTL
+		}),
+	newCase("session-lowered",
+		"If the store keeps a session for less time than it had promised, the holder learns of it before another claim is granted.", func(e *Env) {
+			if e.harness.Lower == nil {
+				e.skip("needs Harness.Lower")
 			}
-			if e.since(lowered) > 6*less+e.slack {
-				e.failf("the session of a claim of %v was lowered to %v, and its holder is not told of it in %v", g.GrantedTTL, less, e.since(lowered))
+			less := e.minTTL
+			c := e.openClient()
+			g := c.mustTry(withTTL(e.mutexClaim(e.lockName("m")), 6*less))
+			w := e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued()
+			if err := e.harness.Lower(c.store, less); err != nil {
+				e.failf("Harness.Lower: %w", err)
 			}
-		}
-		told := e.now()
-		w.grantedWithin(e.latest(g.GrantedTTL))
-		if before := elapsed(w.returned, told); before > 0 && elapsed(g.Since, w.returned) < g.GrantedTTL {
-			e.latef("the next was let in %v before the holder was told", before)
-		}
-		c.lost(g)
-		e.rises(g.Token, w.grant.Token)
-	}),
-	promise(caseRestart, "What the store says that it keeps over a restart is kept: claims stand, their holders renew, and tokens go on rising.", func(e *Env) {
-		if e.h.Restart == nil {
-			e.skip("needs Harness.Restart")
-		}
-		c := e.open()
-		g := c.try(e.mutex(e.lock("m")))
-		freed := c.try(e.mutex(e.lock("freed")))
-		c.release(freed)
-		if err := e.h.Restart(e.ctx); err != nil {
-			e.failf("Harness.Restart: %w", err)
-		}
-		later := e.open()
-		if e.info.TokenRegression == "" {
-			e.rises(freed.Token, later.try(e.mutex(freed.Name)).Token)
-		}
-		if !e.info.Survives.Restart {
-			return
-		}
-		e.held(g)
-		later.held(e.mutex(g.Name))
-		e.until(10*e.slack, func() bool {
-			r := c.renewals(e.ctx, g)[0]
-			if lossOf(r.Err) != "" {
-				e.failf("after a restart the holder is told %s", show(r.Err))
+			for lowered := e.now(); ; e.sleep(less / 10) {
+				r := c.renewBatch(e.ctx, g)[0]
+				if causeOf(r.Err) != "" {
+					break
+				}
+				if r.Err == nil {
+					g.Since, g.GrantedTTL = r.Since, r.GrantedTTL
+				}
+				if e.since(lowered) > 6*less+e.slack {
+					e.failf("the session of a claim of %v was lowered to %v, and its holder is not told of it in %v", g.GrantedTTL,
+						less, e.since(lowered))
+				}
 			}
-			return r.Err == nil
-		}, "the holder's client does not find the store again")
-		e.held(g)
-	}),
+			told := e.now()
+			w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
+			if before := timeBetween(w.returned, told); before > 0 && timeBetween(g.Since, w.returned) < g.GrantedTTL {
+				e.latef("the next was let in %v before the holder was told", before)
+			}
+			c.mustBeLost(g)
+			e.requireRising(g.Token, w.grant.Token)
+		}),
+	newCase(caseRestart,
+		"What the store's Info says survives a restart does survive it: claims remain granted, their holders can renew, and tokens continue to rise.", func(e *Env) {
+			if e.harness.Restart == nil {
+				e.skip("needs Harness.Restart")
+			}
+			c := e.openClient()
+			g := c.mustTry(e.mutexClaim(e.lockName("m")))
+			freed := c.mustTry(e.mutexClaim(e.lockName("freed")))
+			c.mustRelease(freed)
+			if err := e.harness.Restart(e.ctx); err != nil {
+				e.failf("Harness.Restart: %w", err)
+			}
+			later := e.openClient()
+			if e.info.TokenRegression == "" {
+				e.requireRising(freed.Token, later.mustTry(e.mutexClaim(freed.Name)).Token)
+			}
+			if !e.info.Survives.Restart {
+				return
+			}
+			e.requireHolder(g)
+			later.mustBeHeld(e.mutexClaim(g.Name))
+			e.waitUntil(10*e.slack, func() bool {
+				r := c.renewBatch(e.ctx, g)[0]
+				if causeOf(r.Err) != "" {
+					e.failf("after a restart the renewal says %s", describeError(r.Err))
+				}
+				return r.Err == nil
+			}, "the holder's client does not find the store again")
+			e.requireHolder(g)
+		}),
 }
 
-func (e *Env) openCut() *client {
-	if e.h.Cut == nil || e.h.Heal == nil {
+func (e *Env) openCuttable() *client {
+	if e.harness.Cut == nil || e.harness.Heal == nil {
 		e.skip("needs Harness.Cut and Heal")
 	}
-	return e.open()
+	return e.openClient()
 }
 
-func (e *Env) cut(c *client) {
-	if err := e.h.Cut(c.store); err != nil {
+func (e *Env) cutLink(c *client) {
+	if err := e.harness.Cut(c.store); err != nil {
 		e.failf("Harness.Cut: %w", err)
 	}
 }
 
-func (e *Env) heal(c *client) {
-	if err := e.h.Heal(c.store); err != nil {
+func (e *Env) healLink(c *client) {
+	if err := e.harness.Heal(c.store); err != nil {
 		e.failf("Harness.Heal: %w", err)
 	}
 }
 
-func (e *Env) standsNot(cl driver.Claim) bool {
-	l := e.a().inspect(cl.Name)
+func (e *Env) hasNoClaims(cl driver.Claim) bool {
+	l := e.a().mustInspect(cl.Name)
 	return len(l.Holders)+len(l.Waiters) == 0
 }

@@ -8,68 +8,68 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// promise makes a case that every store has to pass.
-func promise(name, text string, run func(e *Env)) Case {
+// newCase returns a case that every store has to pass.
+func newCase(name, text string, run func(e *Env)) Case {
 	return Case{Name: name, Promise: text, Run: func(_ context.Context, e *Env) error {
 		run(e)
 		return nil
 	}}
 }
 
-// feature is what a store may or may not carry, as its Info says. What it does not carry it has to refuse.
+// feature is something that a store may or may not support, as its Info says. If it does not, it has to refuse it.
 type feature struct {
-	carried func(i driver.Info) bool
-	refuses func(e *Env)
+	isSupported  func(i driver.Info) bool
+	checkRefusal func(e *Env)
 }
 
-// promise makes a case for the stores that carry the feature; on the others it checks the refusal.
-func (f feature) promise(name, text string, run func(e *Env)) Case {
-	return promise(name, text, func(e *Env) {
-		if f.carried(e.info) {
+// newCase returns a case for the stores that support the feature. On the others it checks the refusal.
+func (f feature) newCase(name, text string, run func(e *Env)) Case {
+	return newCase(name, text, func(e *Env) {
+		if f.isSupported(e.info) {
 			run(e)
 			return
 		}
-		f.refuses(e)
+		f.checkRefusal(e)
 		e.refused.Store(true)
 	})
 }
 
-func kind(k driver.Kind, limit int64) feature {
+func kindFeature(k driver.Kind, limit int64) feature {
 	return feature{
-		carried: func(i driver.Info) bool { return slices.Contains(i.Kinds, k) },
-		refuses: func(e *Env) {
-			name := e.lock("refused")
-			e.a().refused(e.claim(name, k, limit, 1), driver.ErrUnsupported)
-			e.empty(name, e.slack)
+		isSupported: func(i driver.Info) bool { return slices.Contains(i.Kinds, k) },
+		checkRefusal: func(e *Env) {
+			name := e.lockName("refused")
+			e.a().mustBeRefused(e.newClaim(name, k, limit, 1), driver.ErrUnsupported)
+			e.requireEmpty(name, e.slack)
 		},
 	}
 }
 
 var (
-	readWrite = kind(driver.KindRW, driver.RWLimit)
-	semaphore = kind(driver.KindSemaphore, 3)
+	rwFeature        = kindFeature(driver.KindRW, driver.RWLimit)
+	semaphoreFeature = kindFeature(driver.KindSemaphore, 3)
 
-	order = feature{
-		carried: func(i driver.Info) bool { return i.Order != driver.OrderNone },
-		refuses: func(e *Env) {
-			name := e.lock("refused")
-			e.a().refused(e.fair(name), driver.ErrUnsupported)
-			e.empty(name, e.slack)
+	fairFeature = feature{
+		isSupported: func(i driver.Info) bool { return i.Order != driver.OrderNone },
+		checkRefusal: func(e *Env) {
+			name := e.lockName("refused")
+			e.a().mustBeRefused(e.fairClaim(name), driver.ErrUnsupported)
+			e.requireEmpty(name, e.slack)
 		},
 	}
 
-	detached = feature{
-		carried: func(i driver.Info) bool { return i.Detached },
-		refuses: func(e *Env) {
-			name := e.lock("refused")
-			cl := e.mutex(name)
+	detachFeature = feature{
+		isSupported: func(i driver.Info) bool { return i.Detached },
+		checkRefusal: func(e *Env) {
+			name := e.lockName("refused")
+			cl := e.mutexClaim(name)
 			cl.Detached = true
-			e.a().refused(cl, driver.ErrUnsupported)
-			e.empty(name, e.slack)
+			e.a().mustBeRefused(cl, driver.ErrUnsupported)
+			e.requireEmpty(name, e.slack)
 			if d, ok := e.a().store.(driver.Detacher); ok {
-				g := e.a().try(e.mutex(name))
-				e.wants(d.Detach(e.ctx, g, time.Minute), driver.ErrUnsupported, "detaching")
-				e.held(g)
+				g := e.a().mustTry(e.mutexClaim(name))
+				e.requireError(d.Detach(e.ctx, g, time.Minute), driver.ErrUnsupported, "detaching")
+				e.requireHolder(g)
 			}
 		},
 	}

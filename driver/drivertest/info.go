@@ -10,35 +10,38 @@ import (
 )
 
 var infoCases = []Case{
-	promise("info", "A store says what it promises and where its limits are at any time, also after it was closed, and tells no secret.", func(e *Env) {
-		c := e.open()
-		before := c.store.Info()
-		e.soundInfo(before)
-		c.store.Close()
-		after := c.store.Info()
-		e.soundInfo(after)
-		if after.Store != before.Store || after.Tier != before.Tier || after.ExpiryClock != before.ExpiryClock || !slices.Equal(after.Kinds, before.Kinds) {
-			e.failf("what Info promises has changed with Close: %+v, then %+v", before, after)
-		}
-	}),
-	promise("clock", "The clock by which leases are judged has two hands, and neither ever goes back.", func(e *Env) {
-		last := e.now()
-		for range 1000 {
-			now := e.now()
-			if now.Monotonic < last.Monotonic || now.Boottime < last.Boottime {
-				e.failf("the clock went back from %+v to %+v", last, now)
+	newCase("info",
+		"Info returns what the store promises and its limits at any time, also after Close, and contains no secret.", func(e *Env) {
+			c := e.openClient()
+			before := c.store.Info()
+			e.checkInfo(before)
+			c.store.Close()
+			after := c.store.Info()
+			e.checkInfo(after)
+			if after.Store != before.Store || after.Tier != before.Tier || after.ExpiryClock != before.ExpiryClock ||
+				!slices.Equal(after.Kinds, before.Kinds) {
+				e.failf("what Info promises has changed with Close: %+v, then %+v", before, after)
 			}
-			last = now
-		}
-		e.sleep(20 * time.Millisecond)
-		if d := e.since(last); d < 15*time.Millisecond {
-			e.failf("20 ms passed and the clock says %v", d)
-		}
-		e.soon(last, e.slack, "a sleep of 20 ms, by the clock,")
-	}),
+		}),
+	newCase("clock", "The clock by which leases are measured has two readings, and neither of them ever goes back.",
+		func(e *Env) {
+			last := e.now()
+			for range 1000 {
+				now := e.now()
+				if now.Monotonic < last.Monotonic || now.Boottime < last.Boottime {
+					e.failf("the clock went back from %+v to %+v", last, now)
+				}
+				last = now
+			}
+			e.sleep(20 * time.Millisecond)
+			if d := e.since(last); d < 15*time.Millisecond {
+				e.failf("20 ms passed and the clock says %v", d)
+			}
+			e.requireWithin(last, e.slack, "a sleep of 20 ms, by the clock,")
+		}),
 }
 
-func (e *Env) soundInfo(i driver.Info) {
+func (e *Env) checkInfo(i driver.Info) {
 	oneOf := func(what, got string, want ...string) {
 		if !slices.Contains(want, got) {
 			e.failf("Info.%s is %q, not one of %q", what, got, want)
@@ -61,19 +64,21 @@ func (e *Env) soundInfo(i driver.Info) {
 		e.failf("the store carries no mutex")
 	case i.MinTTL <= 0 || i.MaxTTL < i.MinTTL || i.MinTTL%time.Millisecond != 0:
 		e.failf("TTLs from %v to %v", i.MinTTL, i.MaxTTL)
-	case i.MaxName <= 0 || i.MaxMeta < 0 || i.MaxHolders <= 0 || i.MaxWaiters < 0 || i.MaxWaiters == 0 && i.Order != driver.OrderNone:
-		e.failf("a limit is not set: name %d, meta %d, holders %d, waiters %d", i.MaxName, i.MaxMeta, i.MaxHolders, i.MaxWaiters)
+	case i.MaxName <= 0 || i.MaxMeta < 0 || i.MaxHolders <= 0 || i.MaxWaiters < 0 || i.MaxWaiters == 0 &&
+		i.Order != driver.OrderNone:
+		e.failf("a limit is not set: name %d, meta %d, holders %d, waiters %d", i.MaxName, i.MaxMeta, i.MaxHolders,
+			i.MaxWaiters)
 	case i.DeadHolderTimeout < 0 || i.TokenGap < 0:
 		e.failf("a time is negative: TakeoverDead %v, TokenGap %v", i.DeadHolderTimeout, i.TokenGap)
 	case i.NativeQueue && i.Order != driver.OrderAlways:
-		e.failf("plain claims stand in line, and yet the order is %q", i.Order)
+		e.failf("plain claims wait in the store, but the order is %q", i.Order)
 	}
 	if u, err := url.Parse(i.Store); err == nil && u.User != nil {
 		if _, secret := u.User.Password(); secret {
 			e.failf("Info.Store tells a password")
 		}
 	}
-	for _, s := range e.h.Secrets {
+	for _, s := range e.harness.Secrets {
 		if s != "" && strings.Contains(i.Store, s) {
 			e.failf("Info.Store tells a secret")
 		}

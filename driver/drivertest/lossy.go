@@ -15,24 +15,23 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// Fate is what becomes of one request on its way to the store.
+// Fate is what happens to one request on its way to the store.
 type Fate int
 
-// The fates.
 const (
-	Pass        Fate = iota
-	LoseRequest      // it never arrives, and the client hears of no answer
-	LoseReply        // it takes effect, and the reply is lost
-	Refuse           // the server does nothing, and says that there are too many requests
+	Pass        Fate = iota // it is sent and answered
+	LoseRequest             // it never arrives, and the client gets no reply
+	LoseReply               // it takes effect, and the reply is lost
+	Refuse                  // the server does nothing and replies that there are too many requests
 )
 
-// What a client hears in place of a reply.
+// These are the errors that a client gets instead of a reply.
 var (
 	ErrLost    = errors.New("the connection broke")
 	ErrRefused = errors.New("too many requests")
 )
 
-// Carry has one request meet its fate: for stores whose way to the server is a function call. A store that talks HTTP has
+// Carry applies a fate to one request, for stores that reach the server by a function call. Stores that use HTTP have
 // [Transport].
 func Carry[T any](f Fate, request func() (T, error)) (reply T, err error) {
 	switch f {
@@ -48,13 +47,13 @@ func Carry[T any](f Fate, request func() (T, error)) (reply T, err error) {
 	}
 }
 
-// Transport is for stores that talk HTTP: requests meet the fates that are asked for, one for each.
+// Transport applies fates to the requests of stores that use HTTP. It calls Fate once per request.
 type Transport struct {
 	Base http.RoundTripper // default: http.DefaultTransport
 	Fate func() Fate
 }
 
-// RoundTrip is what http.RoundTripper asks for. A request that is refused is answered with status 503.
+// RoundTrip implements http.RoundTripper. A refused request is answered with status 503.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	base := t.Base
 	if base == nil {
@@ -70,18 +69,19 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return nil, ErrLost
 	case Refuse:
-		return &http.Response{Status: "503 Service Unavailable", StatusCode: http.StatusServiceUnavailable, Proto: "HTTP/1.1", ProtoMajor: 1,
+		return &http.Response{Status: "503 Service Unavailable", StatusCode: http.StatusServiceUnavailable,
+			Proto: "HTTP/1.1", ProtoMajor: 1,
 			ProtoMinor: 1, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
 	default:
 		return base.RoundTrip(r)
 	}
 }
 
-// lossy reports whether requests are to be lost or refused.
-func (o Options) lossy() bool { return o.LostReplies > 0 || o.Refusals > 0 }
+// losesRequests reports whether replies are lost or requests refused.
+func (o Options) losesRequests() bool { return o.LostReplies > 0 || o.Refusals > 0 }
 
-// draw gives one request its fate.
-func (o Options) draw() Fate {
+// drawFate chooses the fate of one request at random.
+func (o Options) drawFate() Fate {
 	switch f := rand.Float64() * 100; {
 	case f < o.LostReplies:
 		return LoseReply
@@ -92,26 +92,26 @@ func (o Options) draw() Fate {
 	}
 }
 
-// openLossy opens a client whose requests meet their fates from then on: opening it is no part of what is checked.
+// openLossy opens a client. Fates are applied to its requests only after that, since opening is not part of the check.
 func (s *suite) openLossy(ctx context.Context) (driver.Store, error) {
 	var opened atomic.Bool
-	st, err := s.lossy(ctx, func() Fate {
+	st, err := s.openWithFates(ctx, func() Fate {
 		if !opened.Load() {
 			return Pass
 		}
-		return s.opts.draw()
+		return s.opts.drawFate()
 	})
 	opened.Store(true)
 	return st, err
 }
 
-// again does something that may be done twice: once, or where requests get lost, until its outcome is known.
-func (e *Env) again(ctx context.Context, do func() error) error {
+// retryIfLossy calls do, which can safely be repeated: once, or, if requests get lost, until its outcome is known.
+func (e *Env) retryIfLossy(ctx context.Context, do func() error) error {
 	start := e.now()
 	for {
 		err := do()
 		switch {
-		case err == nil || driverutil.IsFinal(err) || !e.suite.opts.lossy() || e.since(start) > 5*e.slack:
+		case err == nil || driverutil.IsFinal(err) || !e.suite.opts.losesRequests() || e.since(start) > 5*e.slack:
 			return err
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w (%w)", err, ctx.Err())
@@ -121,7 +121,7 @@ func (e *Env) again(ctx context.Context, do func() error) error {
 
 // nextChange waits for the next change of a lock.
 func (e *Env) nextChange(ctx context.Context, w driver.LockWatcher, seen driver.Lock) (l driver.Lock, err error) {
-	err = e.again(ctx, func() error {
+	err = e.retryIfLossy(ctx, func() error {
 		l, err = w.NextChange(ctx, seen)
 		return err
 	})
@@ -130,14 +130,14 @@ func (e *Env) nextChange(ctx context.Context, w driver.LockWatcher, seen driver.
 
 // nextEnding waits for the next claim that ends.
 func (e *Env) nextEnding(ctx context.Context, w driver.EndWatcher) (end driver.Ending, err error) {
-	err = e.again(ctx, func() error {
+	err = e.retryIfLossy(ctx, func() error {
 		end, err = w.NextEnding(ctx)
 		return err
 	})
 	return end, err
 }
 
-// detach leaves a grant to stand for a while.
+// detach detaches a grant for the given time.
 func (e *Env) detach(d driver.Detacher, g driver.Grant, keep time.Duration) error {
-	return e.again(e.ctx, func() error { return d.Detach(e.ctx, g, keep) })
+	return e.retryIfLossy(e.ctx, func() error { return d.Detach(e.ctx, g, keep) })
 }

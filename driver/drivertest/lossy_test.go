@@ -108,7 +108,7 @@ func TestMistakenTables(t *testing.T) {
 				return record.Row{Name: name}, nil
 			}
 			return row, err
-		}}, "nothing stands on it"},
+		}}, "there are no claims"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

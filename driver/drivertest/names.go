@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// nameSuffixes are names that stores have been known to confuse, cut, fold or trip over: each is a lock of its own.
+// nameSuffixes are names that stores have been known to confuse, cut, fold or reject: each is a lock of its own.
 var nameSuffixes = []string{
 	"a", "A", "a/b", "a//b", "a/", "a/b/", "/a", "//a", "a/b/c", "aa", "ab",
 	" a", "a ", "a  ", "a b", " ", "a.", "a..", ".", "..", "../x", "a/../a", "a/./b", ".a", "...",
@@ -19,52 +19,55 @@ var nameSuffixes = []string{
 }
 
 var nameCases = []Case{
-	promise("names", "Any name is a lock of its own: no two are taken for each other, and each is given back exactly as it was written.", func(e *Env) {
-		names := e.allNames()
-		owners := map[string]string{}
-		e.together(sharedClients, func(i int) {
-			for k := i; k < len(names); k += sharedClients {
-				cl := e.mutex(names[k])
-				e.mu.Lock()
-				owners[cl.Name] = cl.Owner
-				e.mu.Unlock()
-				e.client(i).try(cl)
+	newCase("names",
+		"Every name is a lock of its own: no two names are confused, and each is returned exactly as it was written.", func(e *Env) {
+			names := e.allNames()
+			owners := map[string]string{}
+			e.runConcurrently(sharedClients, func(i int) {
+				for k := i; k < len(names); k += sharedClients {
+					cl := e.mutexClaim(names[k])
+					e.mu.Lock()
+					owners[cl.Name] = cl.Owner
+					e.mu.Unlock()
+					e.client(i).mustTry(cl)
+				}
+			})
+			for _, name := range names {
+				l := e.a().mustInspect(name)
+				if l.Name != name || len(l.Holders) != 1 || l.Holders[0].Owner != owners[name] {
+					e.failf("%q should be held by %s: it is shown as %q, and %s", name, owners[name], l.Name, describeLock(l))
+				}
 			}
-		})
-		for _, name := range names {
-			l := e.a().inspect(name)
-			if l.Name != name || len(l.Holders) != 1 || l.Holders[0].Owner != owners[name] {
-				e.failf("%q should be held by %s: it is shown as %q, and %s", name, owners[name], l.Name, tell(l))
+			slices.Sort(names)
+			got := e.b().mustList(e.prefix)
+			if !slices.Equal(got, names) {
+				e.failf("the listing misses %q and invents %q", missingFrom(names, got), missingFrom(got, names))
 			}
-		}
-		slices.Sort(names)
-		got := e.b().list(e.prefix)
-		if !slices.Equal(got, names) {
-			e.failf("the listing misses %q and invents %q", without(names, got), without(got, names))
-		}
-		for _, s := range nameSuffixes {
-			want := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !strings.HasPrefix(n, e.prefix+s) })
-			if got := e.c().list(e.prefix + s); !slices.Equal(got, want) {
-				e.failf("the listing of %q misses %q and invents %q", s, without(want, got), without(got, want))
+			for _, s := range nameSuffixes {
+				want := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !strings.HasPrefix(n, e.prefix+s) })
+				if got := e.c().mustList(e.prefix + s); !slices.Equal(got, want) {
+					e.failf("the listing of %q misses %q and invents %q", s, missingFrom(want, got), missingFrom(got, want))
+				}
 			}
-		}
-	}),
-	promise("names-that-start-oddly", "A name may also start with a dot, a slash, a space or a minus, and two that differ only there are two locks.", func(e *Env) {
-		// These do not start with the run's prefix; they carry it further behind.
-		for _, start := range []string{"", "/", "//", "../", "./", ".", "..", " ", "-", "~/", "\n", "\\", "%", "*", "{", "🔒"} {
-			name := e.uses(start + e.prefix + "x")
-			cl := e.mutex(name)
-			g := e.a().try(cl)
-			defer e.a().clean(cl)
-			e.held(g)
-			if got := e.b().list(name); len(got) != 1 || got[0] != name {
-				e.failf("the listing of %q gives %q", name, got)
+		}),
+	newCase("names-that-start-oddly",
+		"A name may also start with a dot, a slash, a space or a minus. Two names that differ only in that are two locks.", func(e *Env) {
+			// These names do not begin with the run's prefix; they contain it further on.
+			for _, start := range []string{"", "/", "//", "../", "./", ".", "..", " ", "-", "~/", "\n", "\\", "%", "*", "{",
+				"🔒"} {
+				name := e.registerName(start + e.prefix + "x")
+				cl := e.mutexClaim(name)
+				g := e.a().mustTry(cl)
+				defer e.a().releaseIfHeld(cl)
+				e.requireHolder(g)
+				if got := e.b().mustList(name); len(got) != 1 || got[0] != name {
+					e.failf("the listing of %q gives %q", name, got)
+				}
 			}
-		}
-	}),
+		}),
 }
 
-// allNames are the odd names below this case's prefix, and the longest ones that the store takes.
+// allNames returns the odd names below this case's prefix, and the longest ones that the store takes.
 func (e *Env) allNames() (names []string) {
 	for _, s := range nameSuffixes {
 		if n := e.prefix + s; len(n) <= e.info.MaxName {
@@ -81,8 +84,8 @@ func (e *Env) allNames() (names []string) {
 	return names
 }
 
-// without gives those of a that are not in b, a few of them.
-func without(a, b []string) []string {
+// missingFrom returns some of the elements of a that are not in b.
+func missingFrom(a, b []string) []string {
 	d := slices.DeleteFunc(slices.Clone(a), func(s string) bool { return slices.Contains(b, s) })
 	d = d[:min(len(d), 5)]
 	for i, s := range d {

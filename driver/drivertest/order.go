@@ -8,55 +8,57 @@ import (
 )
 
 var orderCases = []Case{
-	order.promise("first-come-first-served", "Claims that stand in line are granted in the order of their arrival, whichever clients they come from.", func(e *Env) {
-		e.firstCome(func(name string) driver.Claim { return e.fair(name) })
-		if e.info.NativeQueue {
-			e.firstCome(func(name string) driver.Claim { return e.mutex(name) })
-		}
-	}),
-	order.promise("late-come-never-first", "A lock that changes hands again and again is never granted to a newcomer before one who waited already.", func(e *Env) {
-		name := e.lock("line")
-		g, holder := e.a().try(e.mutex(name)), e.a()
-		next := e.b().queue(e.fair(name)).stands()
-		for i := range e.times(15) {
-			newcomer := e.client(i + 2)
-			_ = newcomer.held(e.mutex(name))
-			late := newcomer.queue(e.fair(name)).stands()
-			holder.release(g)
-			g, holder = next.granted(), next.c
-			late.stays(0)
-			next = late
-		}
-	}),
+	fairFeature.newCase("first-come-first-served",
+		"Queued claims are granted in the order of their arrival, whichever clients they come from.", func(e *Env) {
+			e.checkArrivalOrder(func(name string) driver.Claim { return e.fairClaim(name) })
+			if e.info.NativeQueue {
+				e.checkArrivalOrder(func(name string) driver.Claim { return e.mutexClaim(name) })
+			}
+		}),
+	fairFeature.newCase("newcomer-never-first",
+		"A lock that changes hands repeatedly is never granted to a newcomer before a claim that was already waiting.", func(e *Env) {
+			name := e.lockName("line")
+			g, holder := e.a().mustTry(e.mutexClaim(name)), e.a()
+			next := e.b().startWaiting(e.fairClaim(name)).requireQueued()
+			for i := range e.scaleEffort(15) {
+				newcomer := e.client(i + 2)
+				_ = newcomer.mustBeHeld(e.mutexClaim(name))
+				late := newcomer.startWaiting(e.fairClaim(name)).requireQueued()
+				holder.mustRelease(g)
+				g, holder = next.mustBeGranted(), next.c
+				late.requireWaiting(0)
+				next = late
+			}
+		}),
 }
 
-// firstCome lets claims come one after the other, and looks whether they are granted so.
-func (e *Env) firstCome(claim func(name string) driver.Claim) {
-	name := e.lock("line")
-	g, holder := e.a().try(e.mutex(name)), e.a()
-	var line []*waiting
+// checkArrivalOrder queues claims one after the other, and checks that they are granted in that order.
+func (e *Env) checkArrivalOrder(claim func(name string) driver.Claim) {
+	name := e.lockName("line")
+	g, holder := e.a().mustTry(e.mutexClaim(name)), e.a()
+	var line []*waitingCall
 	var owners []string
 	for i := range min(8, e.info.MaxWaiters) {
-		w := e.client(i * 3).queue(claim(name)).stands()
+		w := e.client(i * 3).startWaiting(claim(name)).requireQueued()
 		line, owners = append(line, w), append(owners, w.claim.Owner)
 	}
 	var shown []string
-	for _, s := range e.a().inspect(name).Waiters {
+	for _, s := range e.a().mustInspect(name).Waiters {
 		shown = append(shown, s.Owner)
 	}
 	if !slices.Equal(shown, owners) {
-		e.failf("they came as %q, and stand in line as %q", owners, shown)
+		e.failf("they arrived as %q, and are queued as %q", owners, shown)
 	}
 	tokens := []int64{g.Token}
 	for i, w := range line {
-		holder.release(g)
-		g, holder = w.granted(), w.c
+		holder.mustRelease(g)
+		g, holder = w.mustBeGranted(), w.c
 		tokens = append(tokens, g.Token)
 		for _, behind := range line[i+1:] {
-			behind.stays(time.Millisecond)
+			behind.requireWaiting(time.Millisecond)
 		}
 	}
-	holder.release(g)
-	e.rises(tokens...)
-	e.empty(name, 0)
+	holder.mustRelease(g)
+	e.requireRising(tokens...)
+	e.requireEmpty(name, 0)
 }

@@ -1,8 +1,8 @@
 // Package drivertest is the conformance suite that every store of Holdfast passes.
 //
-// A case is data: a name, by which EVIDENCE.md calls it, a promise in one sentence and a function that looks whether a
-// running store keeps it. Nothing here needs package testing, so the same cases run in a store's tests and in a trial
-// against a real server. A store's own test is ten lines:
+// A case is data: a name, which EVIDENCE.md refers to, a promise in one or two sentences, and a function that checks
+// whether a running store keeps the promise. Nothing here needs package testing, so the same cases run in a store's
+// tests and in a trial against a real server. A store's own test has ten lines:
 //
 //	func TestConformance(t *testing.T) {
 //		h := drivertest.Harness{Open: func(ctx context.Context) (driver.Store, error) { return mystore.Open(ctx, addr) }}
@@ -16,9 +16,9 @@
 //		}
 //	}
 //
-// The cases use real time, with the shortest TTLs that the store allows where a TTL must pass and long ones elsewhere,
-// and run side by side, each on locks of its own. They use only what package driver promises. What a store's Info says
-// that it does not carry is not skipped: the case then checks that the store refuses it.
+// The cases use real time. Where a TTL must pass, it is the shortest that the store allows; all others are long. The
+// cases run concurrently, each on locks of its own, and use only what package driver promises. If a store's Info says
+// that it does not support something, the case is not skipped: it checks that the store refuses it.
 package drivertest
 
 import (
@@ -39,79 +39,81 @@ import (
 // Case is one promise of the contract and the way to check it.
 type Case struct {
 	Name    string // short, in-words-like-this, unique in the suite
-	Promise string // one sentence, for people who have to decide whether to rely on it
-	// Run checks the promise and returns how it was broken. Only [Run] can make an Env.
+	Promise string // one or two sentences, for people who decide whether they can rely on it
+	// Run checks the promise, and returns an error that says how it was broken. Only [Run] can make an Env.
 	Run func(ctx context.Context, e *Env) error
 }
 
 // Harness connects the suite to one store.
 type Harness struct {
-	// Open makes a new client of the store, the same store at each call: what one client locks the others see locked.
+	// Open makes a new client of the store. It is the same store at each call: a lock that one client holds is held for
+	// all.
 	Open func(ctx context.Context) (driver.Store, error)
 
-	// Lossy, if set, opens a client as Open does, whose requests meet the fates that it asks for: one for each request, where it
-	// leaves the store's own code. So the store is seen to tell a lost reply from a refusal. See [Transport] and [Carry].
-	// [Options] say how many are lost.
+	// Lossy, if set, opens a client as Open does. The client calls fate once per request, where the request leaves the
+	// store's own code, and lets that happen to the request. So the suite checks that the store distinguishes a lost reply
+	// from a refusal. See [Transport] and [Carry]. [Options] say how many requests are lost.
 	Lossy func(ctx context.Context, fate func() Fate) (driver.Store, error)
 
-	// Prefix starts (nearly) all names of locks, and is unique to the run. Default: a random one.
+	// Prefix is at the beginning of nearly all lock names, and is unique to the run. The default is random.
 	Prefix string
 
 	// Slack is how long the store may take, beyond what is promised, for anything that should be quick: to answer, to
-	// hand a lock over, to end a silent claim. Default 1 s.
+	// grant a released lock to the next claim, to end an expired claim. The default is 1 s.
 	Slack time.Duration
 
-	// Secrets are strings that may not show up in Info or in an error: the password of the store's URL.
+	// Secrets are strings that may not appear in Info or in an error, such as the password of the store's URL.
 	Secrets []string
 
-	// Kill, if set, drops a client as if its process had been killed: no clean-up reaches the store, and nothing of it
-	// goes on. The suite does not use or close the client afterwards. Without it the suite leaves a client alone instead
-	// where that comes to the same, and skips the case elsewhere.
+	// Kill, if set, stops a client as if its process had been killed: no clean-up reaches the store, and nothing of the
+	// client continues. The suite neither uses nor closes the client afterwards. Without Kill, the suite stops using the
+	// client where this has the same effect, and otherwise skips the case.
 	Kill func(s driver.Store) error
 
-	// Cut, if set, cuts the link between a client and the store: requests and replies vanish, and nothing is refused.
-	// Heal undoes it.
+	// Cut, if set, cuts the link between a client and the store: requests and replies are lost, and nothing is refused.
+	// Heal restores the link.
 	Cut, Heal func(s driver.Store) error
 
-	// Lower, if set, has the server keep the sessions of one client for no longer than ttl, from their next heartbeat on: what a
-	// server with other settings does that takes them over.
+	// Lower, if set, makes the server keep the sessions of one client for at most ttl from their next heartbeat on. This
+	// is what a server with other settings does when it takes sessions over.
 	Lower func(s driver.Store, ttl time.Duration) error
 
-	// Restart, if set, stops the store in good order, starts it again, and returns when it can be reached.
+	// Restart, if set, shuts the store down properly, starts it again, and returns when it can be reached.
 	Restart func(ctx context.Context) error
 }
 
-// Options are how to run the suite. The zero value, and nil, run all of it.
+// Options say how to run the suite. The zero value, and nil, run all of it.
 type Options struct {
 	Match    func(c Case) bool // which cases to run; nil: all
-	Parallel int               // how many cases at a time; default 32
-	Limit    time.Duration     // for one case; default 30 s and 20 times the least TTL
-	Effort   float64           // how often the counting cases repeat what they do, against the usual 1
-	Log      func(line string) // hears remarks on what was measured; may be called by several goroutines at once
-	Once     bool              // do not run a case again that failed for being late while the machine was late, too
+	Parallel int               // how many cases run at the same time; default 32
+	Limit    time.Duration     // time limit per case; default 30 s plus 20 times the minimal TTL
+	Effort   float64           // how often the counting cases repeat what they do, relative to the default of 1
+	Log      func(line string) // gets remarks on what was measured; several goroutines may call it at the same time
+	Once     bool              // do not repeat a case that was too slow while the machine was slow, too
 
-	// Of a hundred requests so many take effect and their replies are lost, and so many are refused as too many, with no effect.
-	// Both need Harness.Lossy. A store keeps its promises all the same, only later: 2 of each are a good choice.
+	// Of 100 requests, LostReplies take effect but their replies are lost, and Refusals are refused as too many, without
+	// an effect. Both need Harness.Lossy. A store must keep its promises nevertheless, only later. 2 of each are a good
+	// choice.
 	LostReplies, Refusals float64
 }
 
-// Result is how a store did in one case.
+// Result is the result of one case.
 type Result struct {
 	Case    Case
 	Err     error  // nil: the promise was kept
 	Skipped string // why the case could not be run, if it could not
-	Refused bool   // the store does not carry this, says so in its Info, and refuses it properly
+	Refused bool   // the store does not support this, says so in its Info, and refuses it properly
 	Took    time.Duration
 
-	proofless bool // it failed for being late, and that proves nothing; see late
+	inconclusive bool // it failed because it was too slow, and this proves nothing: see lateError
 }
 
-// Cases are all cases, in an order that reads well.
+// Cases returns all cases, ordered by theme.
 func Cases() []Case {
 	var all []Case
 	for _, theme := range [][]Case{
 		infoCases, exclusionCases, tokenCases, timeCases, renewCases, releaseCases, cancelCases, waitCases, orderCases,
-		rwCases, reweighCases, semaphoreCases, limitCases, nameCases, lookCases, operatorCases, detachCases, watchCases, closeCases,
+		rwCases, setWeightCases, semaphoreCases, limitCases, nameCases, inspectCases, operatorCases, detachCases, watchCases, closeCases,
 		loadCases, faultCases,
 	} {
 		all = append(all, theme...)
@@ -119,9 +121,9 @@ func Cases() []Case {
 	return all
 }
 
-// Run checks a store and returns a result for each case, in the order of [Cases]. Cases run side by side, but for those
-// that stop the store, which run at the end, alone. A case that panics or exceeds its time has failed. If the store cannot be
-// opened, that is the one result.
+// Run checks a store and returns a result for each case, in the order of [Cases]. Cases run concurrently, except
+// those that stop the store, which run alone at the end. A case that panics or exceeds its time limit has failed. If
+// the store cannot be opened, that is the only result.
 func Run(ctx context.Context, h Harness, o *Options) []Result {
 	opts := o.withDefaults()
 	if h.Prefix == "" {
@@ -137,74 +139,77 @@ func Run(ctx context.Context, h Harness, o *Options) []Result {
 		}
 	}
 	results := make([]Result, len(cases))
-	s := &suite{h: h, opts: opts, lossy: h.Lossy}
-	if opts.lossy() {
+	s := &suite{harness: h, opts: opts, openWithFates: h.Lossy}
+	if opts.losesRequests() {
 		if h.Lossy == nil {
 			return []Result{{Case: openCase, Err: errors.New("replies are to be lost, and Harness.Lossy is not set")}}
 		}
-		s.h.Open = s.openLossy
+		s.harness.Open = s.openLossy
 	}
 	defer s.pace.Watch()()
-	if err := s.open(ctx); err != nil {
+	if err := s.openShared(ctx); err != nil {
 		return []Result{{Case: openCase, Err: fmt.Errorf("opening the store: %w", err)}}
 	}
-	defer s.close()
+	defer s.closeShared()
 
 	var wg sync.WaitGroup
 	places := make(chan struct{}, opts.Parallel)
 	for i, c := range cases {
-		if alone[c.Name] {
+		if disturbsOthers[c.Name] {
 			continue
 		}
 		wg.Go(func() {
-			if busy[c.Name] {
-				s.busy.Lock()
-				defer s.busy.Unlock()
+			if needsMachine[c.Name] {
+				s.busyMu.Lock()
+				defer s.busyMu.Unlock()
 			}
 			places <- struct{}{}
 			defer func() { <-places }()
-			results[i] = s.run(ctx, c, c.Name, s.graces(0))
+			results[i] = s.runCase(ctx, c, c.Name, s.graceFor(0))
 		})
 	}
 	wg.Wait()
 	for i, c := range cases {
-		for tries := 0; alone[c.Name] && tries == 0 || results[i].proofless && !opts.Once && tries < retries; tries++ {
-			g := s.graces(0)
-			if results[i].proofless {
-				g = s.graces(tries + 1)
+		for tries := 0; disturbsOthers[c.Name] && tries == 0 || results[i].inconclusive && !opts.Once &&
+			tries < maxRetries; tries++ {
+			g := s.graceFor(0)
+			if results[i].inconclusive {
+				g = s.graceFor(tries + 1)
 			}
-			results[i] = s.run(ctx, c, fmt.Sprintf("%s-again-%d", c.Name, tries+1), g) // on fresh locks
+			results[i] = s.runCase(ctx, c, fmt.Sprintf("%s-again-%d", c.Name, tries+1), g) // on fresh locks
 		}
 	}
 	return results
 }
 
-// openCase is the one that fails if there is nothing that could be checked.
+// openCase is the case that fails if the store cannot be opened.
 var openCase = Case{Name: "open", Promise: "The store can be opened."}
 
-// retries is how often a case is run again, alone, that failed for being late in a way that proves nothing: each time with
-// twice the slack, and with longer TTLs, since what a busy machine takes does not depend on them.
-const retries = 3
+// maxRetries is how often an inconclusive case is repeated, alone. Each time it has twice the slack and longer TTLs,
+// since the delays of a busy machine do not depend on the TTLs.
+const maxRetries = 3
 
-// grace is what a case is run with: how late things may be, and how soon its claims end.
-type grace struct{ slack, least time.Duration }
+// tolerance says how slow the store may be in a run of a case, and how short its TTLs are.
+type tolerance struct{ slack, minTTL time.Duration }
 
-// graces is that of the first run, and of the tries after it.
-func (s *suite) graces(tries int) grace {
-	return grace{s.h.Slack << tries, max(s.info.MinTTL, min(time.Duration(1+tries)*s.info.MinTTL, s.info.MaxTTL/4))}
+// graceFor returns the tolerance of the first run (0), or of one of the repetitions after it.
+func (s *suite) graceFor(tries int) tolerance {
+	return tolerance{s.harness.Slack << tries, max(s.info.MinTTL, min(time.Duration(1+tries)*s.info.MinTTL,
+		s.info.MaxTTL/4))}
 }
 
-// lateMachine is by how much a machine is late on which a case that failed for being late proves nothing: the shortest TTLs are
-// 1 s, and servers on it were late, too.
-const lateMachine = 50 * time.Millisecond
+// maxMachineDelay is the delay of the machine above which a case that was too slow proves nothing: the shortest TTLs
+// are 1 s, and servers on this machine were delayed, too.
+const maxMachineDelay = 50 * time.Millisecond
 
-// busy names the cases that need a whole machine for a while. One of them runs at a time, so that they do not make the
-// others late.
-var busy = map[string]bool{"fair-contended": true, "rw-contended": true, "cancel-at-random": true, "queue-full": true,
-	"holders-full": true, "names": true, "crowd": true}
+// needsMachine names the cases that need the whole machine for a while. Only one of them runs at a time, so that they
+// do not slow each other down.
+var needsMachine = map[string]bool{"fair-contended": true, "rw-contended": true, "cancel-at-random": true,
+	"queue-full":   true,
+	"holders-full": true, "names": true, "mixed-load": true}
 
-// alone names the cases that disturb all others.
-var alone = map[string]bool{caseRestart: true}
+// disturbsOthers names the cases that must run alone.
+var disturbsOthers = map[string]bool{caseRestart: true}
 
 func (o *Options) withDefaults() Options {
 	var d Options
@@ -226,25 +231,25 @@ func (o *Options) withDefaults() Options {
 	return d
 }
 
-// sharedClients is how many clients the cases share, so that the suite opens as few connections as it can and that
-// every client carries much at a time. Cases that close or kill a client open their own.
+// sharedClients is how many clients the cases share, so that the suite opens few connections and every client has
+// much to do at the same time. Cases that close or kill a client open their own.
 const sharedClients = 4
 
 type suite struct {
-	h      Harness
-	opts   Options
-	lossy  func(ctx context.Context, fate func() Fate) (driver.Store, error)
-	info   driver.Info
-	shared []driver.Store
-	busy   sync.Mutex
-	pace   pace.Pace
+	harness       Harness
+	opts          Options
+	openWithFates func(ctx context.Context, fate func() Fate) (driver.Store, error)
+	info          driver.Info
+	shared        []driver.Store
+	busyMu        sync.Mutex
+	pace          pace.Pace
 }
 
-func (s *suite) open(ctx context.Context) error {
+func (s *suite) openShared(ctx context.Context) error {
 	for range sharedClients {
-		st, err := s.h.Open(ctx)
+		st, err := s.harness.Open(ctx)
 		if err != nil {
-			s.close()
+			s.closeShared()
 			return err
 		}
 		s.shared = append(s.shared, st)
@@ -256,14 +261,15 @@ func (s *suite) open(ctx context.Context) error {
 	return nil
 }
 
-func (s *suite) close() {
+func (s *suite) closeShared() {
 	for _, st := range s.shared {
 		st.Close()
 	}
 }
 
-// run runs one case, on locks below a name of its own. The case gets its own goroutine, so that one that hangs in a store costs its limit and no more.
-func (s *suite) run(ctx context.Context, c Case, folder string, g grace) Result {
+// runCase runs one case, on locks whose names begin with the given folder. The case gets its own goroutine, so that a
+// case that hangs in a store costs no more than its time limit.
+func (s *suite) runCase(ctx context.Context, c Case, folder string, g tolerance) Result {
 	start := time.Now()
 	ctx, expire := context.WithTimeoutCause(ctx, s.opts.Limit, fmt.Errorf("the case took longer than %v", s.opts.Limit))
 	defer expire()
@@ -272,62 +278,63 @@ func (s *suite) run(ctx context.Context, c Case, folder string, g grace) Result 
 	e := newEnv(ctx, cancel, s, folder, g)
 	done := make(chan error, 1)
 	go pprof.Do(ctx, pprof.Labels(goroutineLabel, e.prefix), func(ctx context.Context) {
-		err := guard(func() error { return c.Run(ctx, e) })
+		err := recoverError(func() error { return c.Run(ctx, e) })
 		if err != nil {
-			e.fail(err)
+			e.recordFailure(err)
 		}
 		cancel()
-		done <- e.finish()
+		done <- e.cleanUp()
 	})
 	r := Result{Case: c}
-	<-ctx.Done() // the case has ended, or its time is up
+	<-ctx.Done() // the case has ended, or its time limit has passed
 	select {
 	case r.Err = <-done:
-	case <-after(g.slack + 2*cleanupTime):
-		r.Err = late{error: fmt.Errorf("the case does not end with its context: %w", context.Cause(ctx))}
+	case <-closedAfter(g.slack + 2*cleanupTime):
+		r.Err = lateError{error: fmt.Errorf("the case does not end with its context: %w", context.Cause(ctx))}
 	}
-	var skip skipped
+	var skip skippedError
 	if errors.As(r.Err, &skip) {
 		r.Err, r.Skipped = nil, string(skip)
 	}
 	r.Refused = e.refused.Load()
 	r.Took = time.Since(start)
-	var l late
-	r.proofless = errors.As(r.Err, &l) && (l.overrun || s.pace.Worst(start) > lateMachine)
+	var l lateError
+	r.inconclusive = errors.As(r.Err, &l) && (l.overrun || s.pace.Worst(start) > maxMachineDelay)
 	return r
 }
 
-// after is a channel that is closed when d has passed.
-func after(d time.Duration) <-chan struct{} {
+// closedAfter returns a channel that is closed when d has passed.
+func closedAfter(d time.Duration) <-chan struct{} {
 	c := make(chan struct{})
 	time.AfterFunc(d, func() { close(c) })
 	return c
 }
 
-// skipped is the error of a case that could not be run.
-type skipped string
+// skippedError is the error of a case that could not be run.
+type skippedError string
 
-func (s skipped) Error() string { return "skipped: " + string(s) }
+func (s skippedError) Error() string { return "skipped: " + string(s) }
 
-// failure is what a step panics with when the store has broken a promise. It ends the case; a case of twenty steps
-// reads as twenty lines.
-type failure struct{ error }
+// failurePanic is what a step panics with when the store has broken a promise. It ends the case, so that a case of
+// twenty steps has twenty lines.
+type failurePanic struct{ error }
 
-// late is the error of a case in which something took too long. It proves nothing if the machine itself was late; or if a
-// short TTL passed before the case had done under it what it is about, which a server that is busy with other cases is enough for.
-type late struct {
+// lateError is the error of a case in which something was too slow. It proves nothing if the machine itself was slow.
+// Nor does it if a short TTL passed before the case had used it, which can happen on a server that is busy with other
+// cases (overrun).
+type lateError struct {
 	error
 	overrun bool
 }
 
-func (l late) Unwrap() error { return l.error }
+func (l lateError) Unwrap() error { return l.error }
 
-// guard runs f and turns its panics into errors.
-func guard(f func() error) (err error) {
+// recoverError runs f and turns its panics into errors.
+func recoverError(f func() error) (err error) {
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
-		case failure:
+		case failurePanic:
 			err = p.error
 		default:
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())

@@ -7,99 +7,106 @@ import (
 )
 
 var timeCases = []Case{
-	promise("since", "A grant counts from the start of the request that made it: not earlier than the call, not later than its return, also after a long wait.", func(e *Env) {
-		name := e.lock("m")
-		g := e.a().try(e.mutex(name)) // every grant is checked against its call and its return
-		w := e.b().queue(e.short(e.lined(name))).stands()
-		e.sleep(e.least + e.least/4)
-		e.a().release(g)
-		next := w.granted()
-		if age := elapsed(next.Since, w.returned); age > next.GrantedTTL/2 {
-			e.latef("a grant with a TTL of %v was %v old when it came", next.GrantedTTL, age)
-		}
-	}),
-	promise("ttl-granted", "A grant lasts for at least the TTL that was asked for.", func(e *Env) {
+	newCase("since",
+		"A grant counts from the start of the request that made it: not earlier than the call, not later than its return, also after a long wait.", func(e *Env) {
+			name := e.lockName("m")
+			g := e.a().mustTry(e.mutexClaim(name)) // every grant is checked against its call and its return
+			w := e.b().startWaiting(e.withMinTTL(e.queuedClaim(name))).requireQueued()
+			e.sleep(e.minTTL + e.minTTL/4)
+			e.a().mustRelease(g)
+			next := w.mustBeGranted()
+			if age := timeBetween(next.Since, w.returned); age > next.GrantedTTL/2 {
+				e.latef("a grant with a TTL of %v was %v old when it came", next.GrantedTTL, age)
+			}
+		}),
+	newCase("ttl-granted", "A grant lasts at least for the TTL that was requested.", func(e *Env) {
 		least, most := e.info.MinTTL, e.info.MaxTTL
-		for i, ttl := range []time.Duration{least, min(least+time.Millisecond, most), min(least*5/2, most), min(time.Minute+time.Millisecond, most), most} {
+		for i, ttl := range []time.Duration{least, min(least+time.Millisecond, most), min(least*5/2, most),
+			min(time.Minute+time.Millisecond, most), most} {
 			c := e.client(i)
-			g := c.renew(c.try(lasting(e.mutex(e.lock("m")), ttl))) // every grant and renewal is checked against its claim
-			c.release(g)
+			g := c.mustRenew(c.mustTry(withTTL(e.mutexClaim(e.lockName("m")), ttl))) // every grant and renewal is checked against its claim
+			c.mustRelease(g)
 		}
 	}),
-	promise("silent-holder", "The claim of a holder that falls silent ends when its TTL is over, and not sooner; whoever waits or tries is then let in.", func(e *Env) {
-		ttl := e.least
-		onlookers := []struct {
-			holder driver.Claim
-			next   func(name string, g driver.Grant) driver.Grant
-		}{
-			{lasting(e.mutex(e.lock("waiting")), ttl), func(name string, g driver.Grant) driver.Grant {
-				return e.a().queue(e.mutex(name)).grantedWithin(e.latest(g.GrantedTTL))
-			}},
-			{lasting(e.mutex(e.lock("in-line")), ttl), func(name string, g driver.Grant) driver.Grant {
-				return e.b().queue(e.lined(name)).grantedWithin(e.latest(g.GrantedTTL))
-			}},
-			{lasting(e.mutex(e.lock("trying")), ttl), func(name string, g driver.Grant) driver.Grant {
-				return e.c().tryFor(e.latest(g.GrantedTTL), func() driver.Claim { return e.mutex(name) })
-			}},
-			{lasting(e.mutex(e.lock("holder-has-a-longer-ttl")), 2*ttl), func(name string, g driver.Grant) driver.Grant {
-				return e.d().queue(e.short(e.lined(name))).grantedWithin(e.latest(g.GrantedTTL))
-			}},
-		}
-		e.together(len(onlookers), func(i int) {
-			dead, o := e.open(), onlookers[i]
-			g := dead.try(o.holder)
-			next := o.next(g.Name, g)
-			e.notEarly(g, e.now())
-			e.rises(g.Token, next.Token)
-			e.log("%s: %v after the end of a TTL of %v", g.Name[len(e.prefix):], (e.passed(g) - g.GrantedTTL).Round(time.Millisecond), g.GrantedTTL)
-			e.held(next)
-		})
-	}),
-	promise("last-renewal-counts", "The TTL of a holder runs from its last renewal.", func(e *Env) {
-		dead := e.open()
-		g := dead.try(e.short(e.mutex(e.lock("m"))))
-		w := e.a().queue(e.lined(g.Name))
+	newCase("holder-stops-renewing",
+		"The claim of a holder that stops renewing ends when its TTL has passed, and not earlier. Then a claim that waits, or that tries, is granted.", func(e *Env) {
+			ttl := e.minTTL
+			onlookers := []struct {
+				holder driver.Claim
+				next   func(name string, g driver.Grant) driver.Grant
+			}{
+				{withTTL(e.mutexClaim(e.lockName("waiting")), ttl), func(name string, g driver.Grant) driver.Grant {
+					return e.a().startWaiting(e.mutexClaim(name)).mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
+				}},
+				{withTTL(e.mutexClaim(e.lockName("in-line")), ttl), func(name string, g driver.Grant) driver.Grant {
+					return e.b().startWaiting(e.queuedClaim(name)).mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
+				}},
+				{withTTL(e.mutexClaim(e.lockName("trying")), ttl), func(name string, g driver.Grant) driver.Grant {
+					return e.c().mustTryWithin(e.latestExpiry(g.GrantedTTL), func() driver.Claim { return e.mutexClaim(name) })
+				}},
+				{withTTL(e.mutexClaim(e.lockName("holder-has-a-longer-ttl")), 2*ttl), func(name string,
+					g driver.Grant) driver.Grant {
+					return e.d().startWaiting(e.withMinTTL(e.queuedClaim(name))).mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
+				}},
+			}
+			e.runConcurrently(len(onlookers), func(i int) {
+				dead, o := e.openClient(), onlookers[i]
+				g := dead.mustTry(o.holder)
+				next := o.next(g.Name, g)
+				e.requireNotEarly(g, e.now())
+				e.requireRising(g.Token, next.Token)
+				e.logRemark("%s: %v after the end of a TTL of %v", g.Name[len(e.prefix):],
+					(e.sinceGrant(g) - g.GrantedTTL).Round(time.Millisecond), g.GrantedTTL)
+				e.requireHolder(next)
+			})
+		}),
+	newCase("last-renewal-counts", "The TTL of a holder counts from its last renewal.", func(e *Env) {
+		dead := e.openClient()
+		g := dead.mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
+		w := e.a().startWaiting(e.queuedClaim(g.Name))
 		e.sleepUntil(g.Since, g.GrantedTTL/2)
-		g = dead.renew(g)
-		w.grantedWithin(e.latest(g.GrantedTTL))
-		e.notEarly(g, w.returned)
+		g = dead.mustRenew(g)
+		w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
+		e.requireNotEarly(g, w.returned)
 	}),
-	promise("renewal-keeps", "A holder that renews keeps its place and its token for as long as it likes, however many wait or try.", func(e *Env) {
-		g := e.a().try(e.short(e.mutex(e.lock("m"))))
-		var w *waiting
-		e.while(g, func() { w = e.b().queue(e.lined(g.Name)).stands() })
-		for start := g.Since; e.since(start) < 3*e.least; {
-			e.sleepUntil(g.Since, g.GrantedTTL/4)
-			g = e.a().renew(g)
-			e.held(g)
-			e.while(g, func() { e.c().held(e.mutex(g.Name)); w.stays(0) })
-		}
-		e.a().release(g)
-		e.rises(g.Token, w.granted().Token)
-	}),
-	order.promise("waiting-outlives-ttl", "A claim that waits keeps its place in line for longer than its own TTL.", func(e *Env) {
-		name := e.lock("line")
-		ttl := 2 * e.least // the least is soon slept through by a busy machine
-		g := e.a().try(e.mutex(name))
-		first := e.b().queue(lasting(e.fair(name), ttl)).stands()
-		e.sleep(5 * ttl / 4)
-		second := e.c().queue(lasting(e.fair(name), ttl)).stands()
-		e.a().release(g)
-		first.granted()
-		e.while(first.grant, func() { second.stays(20 * time.Millisecond) })
-		e.b().release(first.grant)
-		second.granted()
-	}),
+	newCase("renewal-keeps-claim",
+		"A holder that renews keeps its claim and its token as long as it wants, however many other claims wait or try.", func(e *Env) {
+			g := e.a().mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
+			var w *waitingCall
+			e.whileGranted(g, func() { w = e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued() })
+			for start := g.Since; e.since(start) < 3*e.minTTL; {
+				e.sleepUntil(g.Since, g.GrantedTTL/4)
+				g = e.a().mustRenew(g)
+				e.requireHolder(g)
+				e.whileGranted(g, func() { e.c().mustBeHeld(e.mutexClaim(g.Name)); w.requireWaiting(0) })
+			}
+			e.a().mustRelease(g)
+			e.requireRising(g.Token, w.mustBeGranted().Token)
+		}),
+	fairFeature.newCase("waiting-outlives-ttl",
+		"A waiting claim keeps its place in the queue for longer than its own TTL.", func(e *Env) {
+			name := e.lockName("line")
+			ttl := 2 * e.minTTL // the minimal TTL passes too easily on a busy machine
+			g := e.a().mustTry(e.mutexClaim(name))
+			first := e.b().startWaiting(withTTL(e.fairClaim(name), ttl)).requireQueued()
+			e.sleep(5 * ttl / 4)
+			second := e.c().startWaiting(withTTL(e.fairClaim(name), ttl)).requireQueued()
+			e.a().mustRelease(g)
+			first.mustBeGranted()
+			e.whileGranted(first.grant, func() { second.requireWaiting(20 * time.Millisecond) })
+			e.b().mustRelease(first.grant)
+			second.mustBeGranted()
+		}),
 }
 
-// elapsed is the time between two instants.
-func elapsed(from, to driver.Instant) time.Duration {
+// timeBetween is the time between two instants.
+func timeBetween(from, to driver.Instant) time.Duration {
 	return max(to.Monotonic-from.Monotonic, to.Boottime-from.Boottime)
 }
 
-// notEarly fails if somebody was let in at the given moment while g could still be believed in.
-func (e *Env) notEarly(g driver.Grant, in driver.Instant) {
-	if after := elapsed(g.Since, in); after < g.GrantedTTL {
+// requireNotEarly fails if another claim was granted at the given instant while the TTL of g had not passed.
+func (e *Env) requireNotEarly(g driver.Grant, in driver.Instant) {
+	if after := timeBetween(g.Since, in); after < g.GrantedTTL {
 		e.failf("the next was let in %v after the start of a grant of %v", after, g.GrantedTTL)
 	}
 }

@@ -8,67 +8,71 @@ import (
 )
 
 var waitCases = []Case{
-	order.promise("dead-waiter", "A client that died while it waited in line holds up those behind it for the confirm window at most, not for its TTL.", func(e *Env) {
-		e.deadWaiters(1)
-	}),
-	order.promise("dead-waiters", "Ten clients that died while they waited hold up those behind them for far less than ten confirm windows.", func(e *Env) {
-		e.deadWaiters(min(10, e.info.MaxWaiters-1))
-	}),
-	promise("dead-holder-and-line", "When a holder dies the first in line is let in, and then the next: the line moves on as after a release.", func(e *Env) {
-		dead := e.open()
-		g := dead.try(e.short(e.mutex(e.lock("m"))))
-		first := e.a().queue(e.lined(g.Name))
-		first.grantedWithin(e.latest(g.GrantedTTL))
-		e.notEarly(g, first.returned)
-		second := e.b().queue(e.lined(g.Name)).stands()
-		e.a().release(first.grant)
-		e.rises(g.Token, first.grant.Token, second.granted().Token)
-	}),
-	promise("killed-holder", "The claim of a killed process stands in the way for no longer than the store says.", func(e *Env) {
-		if e.h.Kill == nil {
-			e.skip("needs Harness.Kill")
-		}
-		c := e.open()
-		bound := e.info.DeadHolderTimeout
-		cl := e.mutex(e.lock("m"))
-		if bound == 0 {
-			cl = e.short(cl)
-		}
-		g := c.try(cl)
-		if bound == 0 {
-			bound = e.latest(g.GrantedTTL)
-		}
-		var w *waiting
-		e.while(g, func() { w = e.a().queue(e.lined(g.Name)).stands() })
-		start := e.now()
-		e.kill(c)
-		e.rises(g.Token, w.grantedWithin(bound+e.slack).Token)
-		e.log("%v after the kill", elapsed(start, w.returned).Round(time.Millisecond))
-	}),
+	fairFeature.newCase("dead-waiter",
+		"A client that dies while it waits delays the claims behind it by at most the confirm window, and not by its TTL.", func(e *Env) {
+			e.checkDeadWaiters(1)
+		}),
+	fairFeature.newCase("dead-waiters",
+		"Ten clients that die while they wait delay the claims behind them by far less than ten confirm windows.", func(e *Env) {
+			e.checkDeadWaiters(min(10, e.info.MaxWaiters-1))
+		}),
+	newCase("dead-holder-and-queue",
+		"When a holder dies, the first claim in the queue is granted, and then the next one: the queue moves on as after a release.", func(e *Env) {
+			dead := e.openClient()
+			g := dead.mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
+			first := e.a().startWaiting(e.queuedClaim(g.Name))
+			first.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
+			e.requireNotEarly(g, first.returned)
+			second := e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued()
+			e.a().mustRelease(first.grant)
+			e.requireRising(g.Token, first.grant.Token, second.mustBeGranted().Token)
+		}),
+	newCase("killed-holder", "The claim of a killed process blocks other claims no longer than the store's Info says.",
+		func(e *Env) {
+			if e.harness.Kill == nil {
+				e.skip("needs Harness.Kill")
+			}
+			c := e.openClient()
+			bound := e.info.DeadHolderTimeout
+			cl := e.mutexClaim(e.lockName("m"))
+			if bound == 0 {
+				cl = e.withMinTTL(cl)
+			}
+			g := c.mustTry(cl)
+			if bound == 0 {
+				bound = e.latestExpiry(g.GrantedTTL)
+			}
+			var w *waitingCall
+			e.whileGranted(g, func() { w = e.a().startWaiting(e.queuedClaim(g.Name)).requireQueued() })
+			start := e.now()
+			e.killClient(c)
+			e.requireRising(g.Token, w.mustBeGrantedWithin(bound+e.slack).Token)
+			e.logRemark("%v after the kill", timeBetween(start, w.returned).Round(time.Millisecond))
+		}),
 }
 
-// deadWaiters lets n clients die in line behind a holder, and looks how long that holds up the one behind them when the
-// holder goes.
-func (e *Env) deadWaiters(n int) {
-	name := e.lock("line")
-	g := e.a().try(e.mutex(name))
-	cl := func() driver.Claim { return e.fair(name) }
-	window := e.window(e.long())
-	if e.sessions() { // a waiting claim stands there until its session ends
-		cl = func() driver.Claim { return e.short(e.fair(name)) }
-		probe := e.b().try(e.short(e.mutex(e.lock("session-time"))))
-		window = e.latest(probe.GrantedTTL)
+// checkDeadWaiters lets n clients die in the queue behind a holder, and checks for how long they delay the claim
+// behind them when the holder releases.
+func (e *Env) checkDeadWaiters(n int) {
+	name := e.lockName("line")
+	g := e.a().mustTry(e.mutexClaim(name))
+	cl := func() driver.Claim { return e.fairClaim(name) }
+	window := e.confirmWindow(e.longTTL())
+	if e.hasSessions() { // a waiting claim exists until its session ends
+		cl = func() driver.Claim { return e.withMinTTL(e.fairClaim(name)) }
+		probe := e.b().mustTry(e.withMinTTL(e.mutexClaim(e.lockName("session-time"))))
+		window = e.latestExpiry(probe.GrantedTTL)
 	}
-	dead := e.open()
+	dead := e.openClient()
 	for range n {
-		dead.queue(cl()).stands()
+		dead.startWaiting(cl()).requireQueued()
 	}
-	w := e.b().queue(e.fair(name)).stands()
-	e.kill(dead)
+	w := e.b().startWaiting(e.fairClaim(name)).requireQueued()
+	e.killClient(dead)
 	start := e.now()
-	e.a().release(g)
+	e.a().mustRelease(g)
 	bound := window
-	if n > 1 && !e.sessions() {
+	if n > 1 && !e.hasSessions() {
 		bound = time.Duration(n/2) * window
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, bound+2*e.slack)
@@ -79,8 +83,10 @@ func (e *Env) deadWaiters(n int) {
 	}
 	took := e.since(start)
 	if took > bound+e.slack {
-		e.latef("%d dead waiters held up the next for %v and more, with a confirm window of %v", n, took.Round(time.Millisecond), window)
+		e.latef("%d dead waiters held up the next for %v and more, with a confirm window of %v", n,
+			took.Round(time.Millisecond), window)
 	}
-	w.granted()
-	e.log("%d dead waiters held up the next for %v, with a confirm window of %v", n, took.Round(time.Millisecond), window.Round(time.Millisecond))
+	w.mustBeGranted()
+	e.logRemark("%d dead waiters held up the next for %v, with a confirm window of %v", n, took.Round(time.Millisecond),
+		window.Round(time.Millisecond))
 }
