@@ -20,7 +20,7 @@ func newPayload(ttl time.Duration) sequence.Payload {
 	return sequence.Payload{ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl}
 }
 
-// openCountedSession is a store whose requests are counted from here on, and a session of it.
+// openCountedSession opens a store whose requests are counted from here on, and a session of it.
 func openCountedSession(t *testing.T) (*Store, *requestCounter, sequence.Session) {
 	t.Helper()
 	s, sent := newCountedStore(t)
@@ -31,9 +31,9 @@ func openCountedSession(t *testing.T) (*Store, *requestCounter, sequence.Session
 	return s, sent, ses
 }
 
-// TestWritesGoTogether: writes that come at one time go in fewer requests; the token that each claim gets is its node's
-// czxid, and no lock gets two claims of one token by that; what is refused together, since a lock's node is not
-// there, is done alone.
+// TestWritesGoTogether: writes that come at one time go in fewer requests; the token that each claim gets is its
+// node's czxid, and no lock gets two claims of one token by that; what is refused together, since a lock's node is
+// not there, is done alone.
 func TestWritesGoTogether(t *testing.T) {
 	s, sent, ses := openCountedSession(t)
 	ctx := t.Context()
@@ -47,18 +47,18 @@ func TestWritesGoTogether(t *testing.T) {
 		all.Go(func() {
 			for r := range rounds {
 				name := fmt.Sprint("together/", mathrand.N(4+r)) // now and then a new one
-				note, guard := newPayload(ses.TTL), sequence.AddAlways
+				payload, guard := newPayload(ses.TTL), sequence.AddAlways
 				if w%2 == 0 {
 					guard = sequence.AddBatched
 				}
-				look, err := s.tree.Add(ctx, name, ses, int64(w*rounds+r), note, guard)
-				if err != nil || len(look.Nodes) == 0 {
-					t.Errorf("%+v, %v", look, err)
+				snapshot, err := s.tree.Add(ctx, name, ses, int64(w*rounds+r), payload, guard)
+				if err != nil || len(snapshot.Nodes) == 0 {
+					t.Errorf("%+v, %v", snapshot, err)
 					return
 				}
-				n := look.Nodes[len(look.Nodes)-1]
-				for _, o := range look.Nodes {
-					if o.ID == note.ID {
+				n := snapshot.Nodes[len(snapshot.Nodes)-1]
+				for _, o := range snapshot.Nodes {
+					if o.ID == payload.ID {
 						n = o
 					}
 				}
@@ -69,14 +69,14 @@ func TestWritesGoTogether(t *testing.T) {
 				}
 				id := fmt.Sprint(name, n.Token)
 				mu.Lock()
-				if n.ID != note.ID || tokens[id] {
-					t.Errorf("%s has token %d, as another has, or %s does", note.ID, n.Token, n.ID)
+				if n.ID != payload.ID || tokens[id] {
+					t.Errorf("%s has token %d, as another has, or %s does", payload.ID, n.Token, n.ID)
 				}
 				tokens[id] = true
 				mu.Unlock()
-				stood, left, err := s.tree.RemoveAndReadNext(ctx, name, n, n.Key)
-				if err != nil || !stood || len(left.Nodes) > 0 {
-					t.Errorf("removed: %v, left: %v, %v", stood, left.Nodes, err)
+				existed, left, err := s.tree.RemoveAndReadNext(ctx, name, n, n.Key)
+				if err != nil || !existed || len(left.Nodes) > 0 {
+					t.Errorf("removed: %v, left: %v, %v", existed, left.Nodes, err)
 				}
 			}
 		})
@@ -90,17 +90,17 @@ func TestWritesGoTogether(t *testing.T) {
 	}
 }
 
-// TestSingleBatchedWrite: a patient write with which no other goes is sent as it is, and needs no second request for its
-// answer.
+// TestSingleBatchedWrite: a batched write with which no other goes is sent as it is, and needs no second request
+// for its answer.
 func TestSingleBatchedWrite(t *testing.T) {
 	s, sent, ses := openCountedSession(t)
 	ctx := t.Context()
 	_, err := s.tree.Add(ctx, "no-company", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
 	mustSucceed(t, err)
 	sent.takeCounts()
-	look, err := s.tree.Add(ctx, "no-company", ses, 1, newPayload(ses.TTL), sequence.AddBatched)
-	if err != nil || len(look.Nodes) != 2 || look.Nodes[1].Token <= look.Nodes[0].Token {
-		t.Errorf("%+v, %v", look, err)
+	snapshot, err := s.tree.Add(ctx, "no-company", ses, 1, newPayload(ses.TTL), sequence.AddBatched)
+	if err != nil || len(snapshot.Nodes) != 2 || snapshot.Nodes[1].Token <= snapshot.Nodes[0].Token {
+		t.Errorf("%+v, %v", snapshot, err)
 	}
 	got := sent.takeCounts()
 	delete(got, zk.OpPing)
@@ -109,35 +109,35 @@ func TestSingleBatchedWrite(t *testing.T) {
 	}
 }
 
-// TestBatchedWritesFailAlone: of writes that go together each gets its own answer, whatever is wrong with another: a node that is
-// gone already, a lock that is not there yet, one that is not permitted.
+// TestBatchedWritesFailAlone: of writes that go together each gets its own answer, whatever is wrong with another:
+// a node that is gone already, a lock that is not there yet, one that is not permitted.
 func TestBatchedWritesFailAlone(t *testing.T) {
 	s, _, ses := openCountedSession(t)
 	ctx := t.Context()
 	c, err := s.tree.sessionConn(ses.ID)
 	mustSucceed(t, err)
 	mustSucceed(t, c.Do(ctx, zk.CreatePersistent(s.tree.pathOf("apart-closed"), nil, []zk.ACL{{Perms: 1, Scheme: "world", ID: "anyone"}})))
-	look, err := s.tree.Add(ctx, "apart", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
+	snapshot, err := s.tree.Add(ctx, "apart", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
 	mustSucceed(t, err)
-	n := look.Nodes[0]
+	n := snapshot.Nodes[0]
 	var all sync.WaitGroup
 	all.Go(func() {
-		if stood, _, err := s.tree.Remove(ctx, "apart", n, true); !stood || err != nil {
-			t.Errorf("a node that stands: removed %v, %v", stood, err)
+		if existed, _, err := s.tree.Remove(ctx, "apart", n, true); !existed || err != nil {
+			t.Errorf("a node that exists: removed %v, %v", existed, err)
 		}
 	})
 	gone := n
 	gone.Key = strings.Replace(gone.Key, n.ID, strings.ToLower(rand.Text()), 1)
 	for i := range 16 {
 		all.Go(func() {
-			if stood, _, err := s.tree.Remove(ctx, "apart", gone, i%2 == 0); stood || err != nil {
-				t.Errorf("a node that is gone: removed %v, %v", stood, err)
+			if existed, _, err := s.tree.Remove(ctx, "apart", gone, i%2 == 0); existed || err != nil {
+				t.Errorf("a node that is gone: removed %v, %v", existed, err)
 			}
 		})
 		all.Go(func() {
-			note := newPayload(ses.TTL)
-			if look, err := s.tree.Add(ctx, fmt.Sprint("apart/", i), ses, int64(i+1), note, sequence.AddAlways); err != nil || len(look.Nodes) != 1 || look.Nodes[0].ID != note.ID {
-				t.Errorf("a new lock: %+v, %v", look, err)
+			payload := newPayload(ses.TTL)
+			if snapshot, err := s.tree.Add(ctx, fmt.Sprint("apart/", i), ses, int64(i+1), payload, sequence.AddAlways); err != nil || len(snapshot.Nodes) != 1 || snapshot.Nodes[0].ID != payload.ID {
+				t.Errorf("a new lock: %+v, %v", snapshot, err)
 			}
 		})
 		all.Go(func() {
@@ -155,30 +155,30 @@ func TestBatchedWritesFailAlone(t *testing.T) {
 	}
 }
 
-// TestLateReadIsNotCached: what a read tells late of a claim of this client that was removed meanwhile is not remembered:
+// TestLateReadIsNotCached: a late read of a claim of this client that was removed meanwhile is not cached:
 // nothing would remove it again.
 func TestLateReadIsNotCached(t *testing.T) {
 	s, _, ses := openCountedSession(t)
 	ctx := t.Context()
-	look, err := s.tree.Add(ctx, "forgotten", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
+	snapshot, err := s.tree.Add(ctx, "forgotten", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
 	mustSucceed(t, err)
-	n := look.Nodes[0]
+	n := snapshot.Nodes[0]
 	n.Admitted = true
 	s.tree.cacheNode(s.tree.pathOf("forgotten")+"/"+n.Key, n)
-	look, err = s.tree.List(ctx, "forgotten", false)
-	if err != nil || len(look.Nodes) != 1 || !look.Nodes[0].Admitted {
-		t.Errorf("what was read of one that stands: %+v, %v", look.Nodes, err)
+	snapshot, err = s.tree.List(ctx, "forgotten", false)
+	if err != nil || len(snapshot.Nodes) != 1 || !snapshot.Nodes[0].Admitted {
+		t.Errorf("what was read of one that exists: %+v, %v", snapshot.Nodes, err)
 	}
 	_, _, err = s.tree.Remove(ctx, "forgotten", n, false)
 	mustSucceed(t, err)
 	s.tree.cacheNode(s.tree.pathOf("forgotten")+"/"+n.Key, n)
 	if len(s.tree.cache) > 0 {
-		t.Errorf("nothing stands, and %+v is known", s.tree.cache)
+		t.Errorf("nothing exists, and %+v is cached", s.tree.cache)
 	}
 }
 
-// TestWithdrawBatchedAdd: an add that is given up anywhere between the lane and its answer, and withdrawn, never
-// comes to stand.
+// TestWithdrawBatchedAdd: an add that is cancelled anywhere between the batch and its answer, and withdrawn, never
+// comes to exist.
 func TestWithdrawBatchedAdd(t *testing.T) {
 	s, _, ses := openCountedSession(t)
 	ctx := t.Context()
@@ -187,15 +187,15 @@ func TestWithdrawBatchedAdd(t *testing.T) {
 	for w := range 64 {
 		all.Go(func() {
 			for r := range 20 {
-				note := newPayload(ses.TTL)
+				payload := newPayload(ses.TTL)
 				given, cancel := context.WithTimeout(ctx, mathrand.N(3*time.Millisecond))
 				guard := sequence.AddAlways
 				if r%2 == 0 {
 					guard = sequence.AddBatched
 				}
-				_, err := s.tree.Add(given, fmt.Sprint(name, "/", w%40), ses, int64(w*20+r), note, guard)
+				_, err := s.tree.Add(given, fmt.Sprint(name, "/", w%40), ses, int64(w*20+r), payload, guard)
 				cancel()
-				if _, werr := s.tree.Withdraw(ctx, fmt.Sprint(name, "/", w%40), ses, int64(w*20+r), note.ID); werr != nil {
+				if _, werr := s.tree.Withdraw(ctx, fmt.Sprint(name, "/", w%40), ses, int64(w*20+r), payload.ID); werr != nil {
 					t.Errorf("%v, withdrawn: %v", err, werr)
 				}
 			}
@@ -203,10 +203,10 @@ func TestWithdrawBatchedAdd(t *testing.T) {
 	}
 	all.Wait()
 	for w := range 40 {
-		look, err := s.tree.List(ctx, fmt.Sprint(name, "/", w), true)
+		snapshot, err := s.tree.List(ctx, fmt.Sprint(name, "/", w), true)
 		mustSucceed(t, err)
-		if len(look.Nodes) > 0 {
-			t.Errorf("%d claims were withdrawn, and stand", len(look.Nodes))
+		if len(snapshot.Nodes) > 0 {
+			t.Errorf("%d claims were withdrawn, and exist", len(snapshot.Nodes))
 		}
 	}
 }

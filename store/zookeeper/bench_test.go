@@ -16,11 +16,11 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// A contender takes and gives back locks by some workers, for a while, and says how often it did. The lock is one
-// for all, or one for each.
+// A contender acquires and releases locks by some workers, for a while, and returns how often it did. The workers
+// share one lock, or have one each.
 type contender func(workers int, d time.Duration, one bool) (cycles int)
 
-// runInGo makes a contender of one cycle.
+// runInGo makes a contender that repeats one cycle.
 func runInGo(cycle func(lock string)) contender {
 	return func(workers int, d time.Duration, one bool) int {
 		var all sync.WaitGroup
@@ -43,7 +43,7 @@ func runInGo(cycle func(lock string)) contender {
 	}
 }
 
-// runInCurator is Curator's mutex, in a process of its own.
+// runInCurator makes a contender of Curator's mutex, in a process of its own.
 func runInCurator(b *testing.B, server string) contender {
 	run := javaProgram(b, "Bench")
 	c := exec.CommandContext(b.Context(), run[0], append(run[1:], server, "/curator")...)
@@ -66,7 +66,7 @@ func runInCurator(b *testing.B, server string) contender {
 // BenchmarkCycle compares an acquire and a release with the floor, which is a create, a listing and a delete, one
 // after the other, by another client; with that client's own lock, and with Curator's: alone, on locks of their
 // own, and on one lock, where the floor has a queue inside its process. All are clients of one server, and take
-// turns, a quarter of a second each; what is told is the median of their turns.
+// turns, a quarter of a second each; what is reported is the median of their turns.
 func BenchmarkCycle(b *testing.B) {
 	leader, err := rig.Shared(b).Leader(b.Context())
 	if err != nil {
@@ -145,9 +145,9 @@ func BenchmarkCycle(b *testing.B) {
 	}
 }
 
-// TestRequestsPerOperation: a cycle on a free lock is three packets in two round trips; one that waits for another client's
-// adds the read that watches that one, and the look after it has gone; a renewal of many locks is a sync or two
-// and a read of each.
+// TestRequestsPerOperation: a cycle on a free lock is three packets in two round trips; one that waits for another
+// client's adds the read that watches that one, and the look after it has gone; a renewal of many locks is a sync
+// or two and a read of each.
 func TestRequestsPerOperation(t *testing.T) {
 	s, c := newCountedStore(t)
 	ctx := t.Context()
@@ -199,7 +199,7 @@ func TestRequestsPerOperation(t *testing.T) {
 		mustSucceed(t, s.Release(ctx, wait, ""))
 		got := c.takeCounts()
 		delete(got, zk.OpSync)
-		got[zk.OpDelete] = 1 // the rest are beats
+		got[zk.OpDelete] = 1 // the rest are keep-alives
 		sum := 0
 		for _, k := range got {
 			sum += k

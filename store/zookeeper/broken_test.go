@@ -36,11 +36,11 @@ func TestBreakNote(t *testing.T) {
 		add := func(number int64) sequence.Node {
 			ses, err := holder.OpenSession(t.Context(), 2*time.Second)
 			mustSucceed(t, err)
-			look, err := holder.Add(t.Context(), name, ses, number, newPayload(ses.TTL), sequence.AddAlways)
-			if err != nil || len(look.Nodes) != 1 {
-				t.Fatal(layout, look, err)
+			snapshot, err := holder.Add(t.Context(), name, ses, number, newPayload(ses.TTL), sequence.AddAlways)
+			if err != nil || len(snapshot.Nodes) != 1 {
+				t.Fatal(layout, snapshot, err)
 			}
-			return look.Nodes[0]
+			return snapshot.Nodes[0]
 		}
 		noted := func(n sequence.Node) bool {
 			is, err := holder.WasBroken(t.Context(), name, n)
@@ -48,19 +48,19 @@ func TestBreakNote(t *testing.T) {
 			return is
 		}
 		n := add(0)
-		if stood, _, err := holder.Remove(t.Context(), name, n, false); err != nil || !stood || noted(n) {
-			t.Errorf("%s: released: %v, %v; broken: %v", layout, stood, err, noted(n))
+		if existed, _, err := holder.Remove(t.Context(), name, n, false); err != nil || !existed || noted(n) {
+			t.Errorf("%s: released: %v, %v; broken: %v", layout, existed, err, noted(n))
 		}
-		if stood, err := breaker.BreakNode(t.Context(), name, n); err != nil || stood || noted(n) {
-			t.Errorf("%s: broken after its release: %v, %v; %v", layout, stood, err, noted(n))
+		if existed, err := breaker.BreakNode(t.Context(), name, n); err != nil || existed || noted(n) {
+			t.Errorf("%s: broken after its release: %v, %v; %v", layout, existed, err, noted(n))
 		}
 		n = add(1)
 		began := time.Now()
-		if stood, err := breaker.BreakNode(t.Context(), name, n); err != nil || !stood || !noted(n) {
-			t.Errorf("%s: broken: %v, %v; %v", layout, stood, err, noted(n))
+		if existed, err := breaker.BreakNode(t.Context(), name, n); err != nil || !existed || !noted(n) {
+			t.Errorf("%s: broken: %v, %v; %v", layout, existed, err, noted(n))
 		}
-		if look, err := holder.List(t.Context(), name, true); err != nil || len(look.Nodes) > 0 {
-			t.Errorf("%s: there stands %+v, %v", layout, look.Nodes, err)
+		if snapshot, err := holder.List(t.Context(), name, true); err != nil || len(snapshot.Nodes) > 0 {
+			t.Errorf("%s: there is %+v, %v", layout, snapshot.Nodes, err)
 		}
 		if layout == LayoutCurator { // the note is in no other client's way
 			other := gozk.NewLock(cli, "/"+t.Name()+"/"+name, gozk.WorldACL(gozk.PermAll))
@@ -68,25 +68,25 @@ func TestBreakNote(t *testing.T) {
 			mustSucceed(t, other.Unlock())
 		}
 		next := add(2)
-		if stood, _, err := holder.Remove(t.Context(), name, next, false); err != nil || !stood {
-			t.Errorf("%s: the next: %v, %v", layout, stood, err)
+		if existed, _, err := holder.Remove(t.Context(), name, next, false); err != nil || !existed {
+			t.Errorf("%s: the next: %v, %v", layout, existed, err)
 		}
-		for look, err := range breaker.Walk(t.Context(), "") {
-			if err != nil || len(look.Nodes) > 0 && strings.Contains(look.Name, notePrefix) {
-				t.Errorf("%s: listed: %+v, %v", layout, look, err)
+		for snapshot, err := range breaker.Walk(t.Context(), "") {
+			if err != nil || len(snapshot.Nodes) > 0 && strings.Contains(snapshot.Name, notePrefix) {
+				t.Errorf("%s: listed: %+v, %v", layout, snapshot, err)
 			}
 		}
 		mustSucceed(t, breaker.Close())
 		for noted(n) {
 			time.Sleep(10 * time.Millisecond)
 		}
-		if stood := time.Since(began); stood < sequence.BreakNoteTime(2*time.Second) {
-			t.Errorf("%s: the note stood for %v", layout, stood)
+		if lasted := time.Since(began); lasted < sequence.BreakNoteTime(2*time.Second) {
+			t.Errorf("%s: the note existed for %v", layout, lasted)
 		}
 	}
 }
 
-// TestBreakNoteIsNoPermit: Curator counts whatever stands among a semaphore's permits, so no note stands there.
+// TestBreakNoteIsNoPermit: Curator counts all nodes among a semaphore's permits, so no note is there.
 func TestBreakNoteIsNoPermit(t *testing.T) {
 	t.Parallel()
 	leases, ok := newBreakableTree(t, rig.Shared(t), layoutLeases).(*tree)
@@ -118,12 +118,12 @@ func TestBrokenDuringRelease(t *testing.T) {
 		other := newClient(t, operator, 30*time.Second)
 		held := mustLock(t, client, name)
 		do := func() {
-			stands, err := operator.Inspect(t.Context(), name)
-			if err != nil || len(stands.Holders) != 1 {
-				t.Error(stands, err)
+			now, err := operator.Inspect(t.Context(), name)
+			if err != nil || len(now.Holders) != 1 {
+				t.Error(now, err)
 				return
 			}
-			mustSucceed(t, operator.Break(t.Context(), name, stands.Holders[0].Ref, driver.BreakForce))
+			mustSucceed(t, operator.Break(t.Context(), name, now.Holders[0].Ref, driver.BreakForce))
 			mustSucceed(t, mustLock(t, other, name).Release())
 		}
 		instead.Store(&do)

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
 
-// TestOneExpiredCertificate: a server whose certificate is not to be trusted, an expired one, ends no session that
+// TestOneExpiredCertificate: a server whose certificate cannot be trusted, an expired one, ends no session that
 // another server takes.
 func TestOneExpiredCertificate(t *testing.T) {
 	t.Parallel()

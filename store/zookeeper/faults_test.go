@@ -51,7 +51,7 @@ func TestSessionBounds(t *testing.T) {
 	mustSucceed(t, s.Release(t.Context(), claim, ""))
 }
 
-// TestDenied: nodes are made for their creator alone; another user is told at once what is missing, without a
+// TestDenied: nodes are made for their creator alone; another user learns at once what is missing, without a
 // password.
 func TestDenied(t *testing.T) {
 	t.Parallel()
@@ -88,7 +88,7 @@ func TestDenied(t *testing.T) {
 	mustSucceed(t, l.Release())
 }
 
-// TestACLRefused: an ACL that the servers do not take, that of the creator where nobody has logged in, is told at
+// TestACLRefused: an ACL that the servers do not take, that of the creator where nobody has logged in, is reported at
 // once.
 func TestACLRefused(t *testing.T) {
 	t.Parallel()
@@ -111,7 +111,7 @@ func TestACLRefused(t *testing.T) {
 	}
 }
 
-// TestUnreachableServer: without a server, what is told says which one was tried, and why in vain.
+// TestUnreachableServer: without a server, the error says which one was tried, and why it could not be used.
 func TestUnreachableServer(t *testing.T) {
 	t.Parallel()
 	client, err := holdfast.Open(t.Context(), "zookeeper://127.0.0.1:1", &holdfast.Options{TTL: time.Second})
@@ -126,8 +126,8 @@ func TestUnreachableServer(t *testing.T) {
 	}
 }
 
-// TestTooManyConnections: who gets no connection, because the server has as many from this host as it takes, is
-// told what that may be.
+// TestTooManyConnections: a client that gets no connection, because the server has as many from this host as it
+// takes, learns what that may be.
 func TestTooManyConnections(t *testing.T) {
 	t.Parallel()
 	c := startEnsemble(t, zktest.Options{Members: 1, Lines: []string{"maxClientCnxns=1"}})
@@ -139,7 +139,7 @@ func TestTooManyConnections(t *testing.T) {
 	mustSucceed(t, l.Release())
 }
 
-// TestListUnreadable: a lock whose nodes another user keeps to himself is listed with its name and an error, and
+// TestListUnreadable: a lock whose nodes another user keeps from us is listed with its name and an error, and
 // those behind it are listed, too.
 func TestListUnreadable(t *testing.T) {
 	t.Parallel()
@@ -171,7 +171,8 @@ func TestListUnreadable(t *testing.T) {
 	mustSucceed(t, ours.Release())
 }
 
-// TestWalkReportsProgress: a listing that goes through many nodes that are no locks says of each that the servers have answered.
+// TestWalkReportsProgress: a listing that goes through many nodes that are no locks says of each that the servers
+// have answered.
 func TestWalkReportsProgress(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -183,11 +184,11 @@ func TestWalkReportsProgress(t *testing.T) {
 		path += "/x"
 	}
 	said := 0
-	for look, err := range rig.Peer(t, c).tree.Walk(t.Context(), t.Name()) {
+	for snapshot, err := range rig.Peer(t, c).tree.Walk(t.Context(), t.Name()) {
 		mustSucceed(t, err)
 		said++
-		if len(look.Nodes) > 0 {
-			t.Errorf("there is a lock: %+v", look)
+		if len(snapshot.Nodes) > 0 {
+			t.Errorf("there is a lock: %+v", snapshot)
 		}
 	}
 	if said < 20 {
@@ -195,8 +196,9 @@ func TestWalkReportsProgress(t *testing.T) {
 	}
 }
 
-// TestKeepAliveOfIsolatedServer: a server that was cut off from the others goes on answering for a while: a follower reads and pings,
-// a leader syncs, too. A beat by either is not confirmed. Here they notice after 10 s that they are alone.
+// TestKeepAliveOfIsolatedServer: a server that was cut off from the others goes on answering for a while: a
+// follower reads and pings, a leader syncs, too. A keep-alive by either is not confirmed. Here they notice after
+// 10 s that they are alone.
 func TestKeepAliveOfIsolatedServer(t *testing.T) {
 	t.Parallel()
 	c := startEnsemble(t, zktest.Options{Lines: []string{"syncLimit=20"}})
@@ -223,12 +225,12 @@ func TestKeepAliveOfIsolatedServer(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		short, cancel := context.WithTimeout(ctx, 5*time.Second)
 		if err := conn.Do(short, still...); err != nil {
-			t.Errorf("the %s has noticed before the beat was tried: %v", who, err)
+			t.Errorf("the %s has noticed before the keep-alive was tried: %v", who, err)
 		}
 		cancel()
 		short, cancel = context.WithTimeout(ctx, 1500*time.Millisecond)
 		if _, err := p.tree.KeepAlive(short, ses.ID); err == nil {
-			t.Errorf("a beat was confirmed by a %s without the others", who)
+			t.Errorf("a keep-alive was confirmed by a %s without the others", who)
 		}
 		cancel()
 		c.Join()
@@ -255,7 +257,7 @@ func TestNames(t *testing.T) {
 		"names/_c_1-lock--000000007": "/names/_c_1-lock--000000007",
 	} {
 		if got := s.tree.pathOf(name); got != path {
-			t.Errorf("%q stands at %s, want %s", name, got, path)
+			t.Errorf("%q is at %s, want %s", name, got, path)
 		}
 		if other, twice := paths[path]; twice {
 			t.Errorf("%q and %q share %s", name, other, path)
@@ -362,12 +364,12 @@ func TestDowngrade(t *testing.T) {
 	mustSucceed(t, <-done)
 }
 
-// TestParentRemoved: an operator who removes a lock's node with all that stands below it ends holder and waiter,
-// who are told; and the lock is there again for the next.
+// TestParentRemoved: an operator who removes a lock's node with all nodes below it ends holder and waiter,
+// which are notified; and the next claim gets the lock.
 func TestParentRemoved(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	const ttl = 3 * time.Minute // so that a renewal would tell after a minute
+	const ttl = 3 * time.Minute // so that a renewal would notice after a minute
 	holder, waiter := rig.Peer(t, c), rig.Peer(t, c)
 	a, b := newClient(t, holder, ttl), newClient(t, waiter, ttl)
 	l := mustLock(t, a, t.Name())
@@ -390,14 +392,14 @@ func TestParentRemoved(t *testing.T) {
 	_, err := cli.Multi(append(steps, &gozk.DeleteRequest{Path: "/" + t.Name(), Version: -1})...)
 	mustSucceed(t, err)
 	if err := <-waits; !errors.Is(err, holdfast.ErrLost) {
-		t.Errorf("the waiter is told: %v", err)
+		t.Errorf("the waiter learns: %v", err)
 	}
 	select {
 	case <-l.Context().Done():
 	case <-time.After(ttl / 6):
-		t.Fatal("the holder is not told")
+		t.Fatal("the holder is not notified")
 	}
-	t.Logf("both were told within %v, under a TTL of %v", time.Since(began).Round(time.Millisecond), ttl)
+	t.Logf("both were notified within %v, under a TTL of %v", time.Since(began).Round(time.Millisecond), ttl)
 	next := mustLock(t, a, t.Name())
 	if next.Token() <= l.Token() {
 		t.Errorf("token %d came after %d", next.Token(), l.Token())
@@ -405,8 +407,8 @@ func TestParentRemoved(t *testing.T) {
 	mustSucceed(t, next.Release())
 }
 
-// TestContainerRemoved: servers that remove idle containers under our feet cost nothing, and tokens rise, although the
-// numbers begin anew.
+// TestContainerRemoved: servers that remove idle containers while we use them do no harm, and tokens rise, although
+// the numbers begin at 0 again.
 func TestContainerRemoved(t *testing.T) {
 	t.Parallel()
 	c := startEnsemble(t, zktest.Options{Members: 1, Args: []string{"-Dznode.container.checkIntervalMs=20", "-Dznode.container.maxPerMinute=100000"}})
@@ -432,7 +434,7 @@ func TestContainerRemoved(t *testing.T) {
 	}
 }
 
-// TestOldSession: a node of an earlier session that still stands is not taken for one's own, though it has the
+// TestOldSession: a node of an earlier session that still exists is not taken for one's own, though it has the
 // claim's id.
 func TestOldSession(t *testing.T) {
 	t.Parallel()
@@ -446,9 +448,9 @@ func TestOldSession(t *testing.T) {
 	note := sequence.Payload{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: old.TTL}
 	_, err = p.tree.Add(ctx, t.Name(), old, 0, note, sequence.AddAlways)
 	mustSucceed(t, err)
-	look, err := p.tree.Add(ctx, t.Name(), now, 0, note, sequence.AddAlways)
-	if err != nil || len(look.Nodes) != 2 || look.Nodes[0].Session != old.ID || look.Nodes[1].Session != now.ID {
-		t.Errorf("%+v, %v", look.Nodes, err)
+	snapshot, err := p.tree.Add(ctx, t.Name(), now, 0, note, sequence.AddAlways)
+	if err != nil || len(snapshot.Nodes) != 2 || snapshot.Nodes[0].Session != old.ID || snapshot.Nodes[1].Session != now.ID {
+		t.Errorf("%+v, %v", snapshot.Nodes, err)
 	}
 	mustSucceed(t, p.tree.EndSession(ctx, old.ID))
 	mustSucceed(t, p.tree.EndSession(ctx, now.ID))
@@ -457,7 +459,7 @@ func TestOldSession(t *testing.T) {
 	}
 }
 
-// TestRevoked: a client of Curator's that asks a holder to give up is heard.
+// TestRevoked: a client of Curator's can request a release.
 func TestRevoked(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -484,7 +486,7 @@ func TestRevoked(t *testing.T) {
 	select {
 	case <-asked:
 	case <-time.After(time.Minute):
-		t.Error("the holder was not told")
+		t.Error("the holder was not notified")
 	}
 	if !l.Valid() {
 		t.Error("to be asked is not to lose")
@@ -492,7 +494,7 @@ func TestRevoked(t *testing.T) {
 	mustSucceed(t, l.Release())
 }
 
-// TestNumberOverflow: when the counter of a lock's children is at its end, where numbers come twice, nobody gets in
+// TestNumberOverflow: when the counter of a lock's children is at its end, where numbers repeat, nobody gets in
 // beside a holder, and the order stays that of arrival.
 func TestNumberOverflow(t *testing.T) {
 	t.Parallel()
@@ -530,7 +532,7 @@ func TestNumberOverflow(t *testing.T) {
 					return
 				}
 				most.Store(max(most.Load(), inside.Add(1)))
-				late := time.AfterFunc(claim.TTL/2, func() { inside.Add(-1) }) // nobody renews: who is that late is not inside any more
+				late := time.AfterFunc(claim.TTL/2, func() { inside.Add(-1) }) // nobody renews: a holder that is so late is not inside any more
 				in.Add(1)
 				mu.Lock()
 				if g.Token <= last {
@@ -564,7 +566,7 @@ func TestNumberOverflow(t *testing.T) {
 		})
 	}
 	all.Wait()
-	t.Logf("%d grants at the end of the counter, %d at a time at most; %d times a number stood twice", in.Load(), most.Load(), twice)
+	t.Logf("%d grants at the end of the counter, %d at a time at most; %d times a number existed twice", in.Load(), most.Load(), twice)
 	if most.Load() != 1 || twice == 0 {
 		t.Error("not as promised, or not at the end of the counter")
 	}

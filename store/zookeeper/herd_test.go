@@ -16,7 +16,7 @@ import (
 
 var herd = flag.Int("herd", 100, "the most waiters at whom wake-ups are counted")
 
-// TestHerd: with any number of clients waiting a release wakes one of them. Beside it stands the plain layout, in
+// TestHerd: with any number of clients waiting a release wakes one of them. Compare the plain layout, in
 // which it wakes all.
 func TestHerd(t *testing.T) {
 	t.Parallel()
@@ -42,8 +42,8 @@ func TestHerd(t *testing.T) {
 	}
 }
 
-// measureWakeUps counts the events that a release brings to n waiting clients, and the requests that it costs until all
-// wait again, without beats.
+// measureWakeUps counts the events that a release brings to n waiting clients, and the requests that it costs
+// until all wait again, without keep-alives.
 func measureWakeUps(t *testing.T, lock string, n int, open func(Options) (driver.Store, *tree, error)) (events, requests float64) {
 	c := &requestCounter{sent: map[int32]int{}}
 	var stores []driver.Store
@@ -113,11 +113,11 @@ func measureWakeUps(t *testing.T, lock string, n int, open func(Options) (driver
 	time.Sleep(200 * time.Millisecond)
 	sum := 0
 	for op, k := range c.takeCounts() {
-		if op != zk.OpDelete && op != zk.OpSync { // beats and renewals; the releases are not counted either
+		if op != zk.OpDelete && op != zk.OpSync { // keep-alives and renewals; the releases are not counted either
 			sum += k
 		}
 	}
-	// What the released clients hear of the end of their own nodes is no wake-up.
+	// An event about a released client's own node is no wake-up.
 	return float64(c.events.Load()-before-releases) / releases, float64(sum) / releases
 }
 

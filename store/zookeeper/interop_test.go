@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-// compileClasses compiles the Java programs of the tests, and gives the directory that they are in.
+// compileClasses compiles the Java programs of the tests, and returns their directory.
 func compileClasses(t testing.TB) string {
 	t.Helper()
 	dir := filepath.Join(rig.Shared(t).Dir, "classes")
@@ -36,7 +36,7 @@ var compiled sync.Once
 
 var curatorJars = []string{"curator-recipes", "curator-framework", "curator-client", "zookeeper", "guava", "slf4j-api", "slf4j-nop"}
 
-// javaProgram is the command that runs a program of testdata.
+// javaProgram returns the command that runs a program of testdata.
 func javaProgram(t testing.TB, name string) []string {
 	t.Helper()
 	return []string{"java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", compileClasses(t) + ":" + zktest.ClassPath(curatorJars...), name}
@@ -44,7 +44,7 @@ func javaProgram(t testing.TB, name string) []string {
 
 func curatorCommand(t *testing.T) []string { return javaProgram(t, "Peer") }
 
-// kazooCommand is the command that uses kazoo's recipes, by Debian's own Python.
+// kazooCommand returns the command that uses kazoo's recipes, by Debian's own Python.
 func kazooCommand(*testing.T) []string {
 	return []string{"/usr/bin/python3", filepath.Join("testdata", "peer.py")}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// TestLostAnswers: a claim whose request was taken and not answered, since the connection broke, stands once; and
-// one that is given up then does not stand.
+// TestLostAnswers: a claim whose request was carried out and not answered, since the connection broke, exists
+// once; and one that is cancelled then does not exist.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	var lose atomic.Bool
@@ -34,7 +34,7 @@ func TestLostAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stands := func(name string) int {
+	countClaims := func(name string) int {
 		l, err := other.Inspect(ctx, name)
 		mustSucceed(t, err)
 		return len(l.Holders) + len(l.Waiters)
@@ -42,29 +42,29 @@ func TestLostAnswers(t *testing.T) {
 	lost := 0
 	for i := range 10 {
 		name := fmt.Sprint(t.Name(), "/", i)
-		note := sequence.Payload{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
-		warm := note
+		payload := sequence.Payload{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
+		warm := payload
 		warm.ID = mutexClaim("").ID
 		_, err := s.tree.Add(ctx, name, ses, int64(2*i), warm, sequence.AddAlways)
 		mustSucceed(t, err)
 		lose.Store(true)
-		_, err = s.tree.Add(ctx, name, ses, int64(2*i+1), note, sequence.AddAlways)
+		_, err = s.tree.Add(ctx, name, ses, int64(2*i+1), payload, sequence.AddAlways)
 		if err == nil {
 			t.Error("the answer was not lost")
 		}
-		lost += stands(name) - 1
+		lost += countClaims(name) - 1
 		if i%2 == 0 {
-			look, err := s.tree.Add(ctx, name, ses, int64(2*i+1), note, sequence.AddAlways)
-			if err != nil || len(look.Nodes) != 2 || stands(name) != 2 {
-				t.Errorf("asked for again, %d nodes stand: %v", stands(name), err)
+			snapshot, err := s.tree.Add(ctx, name, ses, int64(2*i+1), payload, sequence.AddAlways)
+			if err != nil || len(snapshot.Nodes) != 2 || countClaims(name) != 2 {
+				t.Errorf("asked for again, %d nodes exist: %v", countClaims(name), err)
 			}
 			continue
 		}
-		if _, err := s.tree.Withdraw(ctx, name, ses, int64(2*i+1), note.ID); err != nil {
+		if _, err := s.tree.Withdraw(ctx, name, ses, int64(2*i+1), payload.ID); err != nil {
 			t.Error(err)
 		}
-		if n := stands(name); n != 1 {
-			t.Errorf("withdrawn, %d nodes stand", n-1)
+		if n := countClaims(name); n != 1 {
+			t.Errorf("withdrawn, %d nodes exist", n-1)
 		}
 	}
 	if lost != 10 {
@@ -73,7 +73,8 @@ func TestLostAnswers(t *testing.T) {
 	mustSucceed(t, s.tree.EndSession(ctx, ses.ID))
 }
 
-// TestLostAnswerTwice: so it does if the answer by which that is settled is lost, too; and its token is known.
+// TestLostAnswerTwice: the claim exists once, too, if the answer that settles it is also lost; and its token is
+// known.
 func TestLostAnswerTwice(t *testing.T) {
 	t.Parallel()
 	var create, read atomic.Bool
@@ -83,33 +84,35 @@ func TestLostAnswerTwice(t *testing.T) {
 	ctx := t.Context()
 	ses, err := s.tree.OpenSession(ctx, 20*time.Second)
 	mustSucceed(t, err)
-	note := newPayload(ses.TTL)
-	add := func() (sequence.Snapshot, error) { return s.tree.Add(ctx, t.Name(), ses, 1, note, sequence.AddAlways) }
+	payload := newPayload(ses.TTL)
+	add := func() (sequence.Snapshot, error) {
+		return s.tree.Add(ctx, t.Name(), ses, 1, payload, sequence.AddAlways)
+	}
 	_, err = s.tree.Add(ctx, t.Name(), ses, 0, newPayload(ses.TTL), sequence.AddAlways)
 	mustSucceed(t, err)
 	for _, lost := range []*atomic.Bool{&create, &read} {
 		lost.Store(true)
-		if look, err := add(); err == nil {
-			t.Errorf("the answer was not lost: %+v", look)
+		if snapshot, err := add(); err == nil {
+			t.Errorf("the answer was not lost: %+v", snapshot)
 		}
 	}
 	added, err := add()
 	mustSucceed(t, err)
 	listed, err := s.tree.List(ctx, t.Name(), false)
 	mustSucceed(t, err)
-	for _, look := range []sequence.Snapshot{added, listed} {
-		if len(look.Nodes) != 2 || look.Nodes[1].ID != note.ID || look.Nodes[1].Token == 0 {
-			t.Errorf("there stands %+v", look.Nodes)
+	for _, snapshot := range []sequence.Snapshot{added, listed} {
+		if len(snapshot.Nodes) != 2 || snapshot.Nodes[1].ID != payload.ID || snapshot.Nodes[1].Token == 0 {
+			t.Errorf("there is %+v", snapshot.Nodes)
 		}
 	}
 	keys, _, err := newAdmin(t, rig.Shared(t)).Children("/" + t.Name())
 	if err != nil || len(keys) != 2 {
-		t.Errorf("there stand %q, %v", keys, err)
+		t.Errorf("there are %q, %v", keys, err)
 	}
 	mustSucceed(t, s.tree.EndSession(ctx, ses.ID))
 }
 
-// TestPlainLostAnswers: so it is in the plain layout, and no ticket is left.
+// TestPlainLostAnswers: the same in the plain layout, and no ticket is left.
 func TestPlainLostAnswers(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -122,8 +125,8 @@ func TestPlainLostAnswers(t *testing.T) {
 	ctx := t.Context()
 	ses, err := s.tree.OpenSession(ctx, 20*time.Second)
 	mustSucceed(t, err)
-	note := sequence.Payload{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
-	look, err := s.tree.Add(ctx, "warm", ses, 0, note, sequence.AddIfAlone)
+	payload := sequence.Payload{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
+	snapshot, err := s.tree.Add(ctx, "warm", ses, 0, payload, sequence.AddIfAlone)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,31 +134,31 @@ func TestPlainLostAnswers(t *testing.T) {
 	taken := 0
 	for i := range 10 {
 		lose.Store(true)
-		note.ID = mutexClaim("").ID
-		if _, err := s.tree.Add(ctx, "lock", ses, int64(i), note, sequence.AddIfAlone); err == nil {
+		payload.ID = mutexClaim("").ID
+		if _, err := s.tree.Add(ctx, "lock", ses, int64(i), payload, sequence.AddIfAlone); err == nil {
 			t.Error("the answer was not lost")
 		}
 		if nodeExists(t, cli, s.tree.pathOf("lock")) {
 			taken++
 		}
 		if i%2 == 0 {
-			look, err := s.tree.Add(ctx, "lock", ses, int64(i), note, sequence.AddIfAlone)
-			if err != nil || len(look.Nodes) != 1 || look.Nodes[0].ID != note.ID {
-				t.Errorf("asked for again: %+v, %v", look, err)
+			snapshot, err := s.tree.Add(ctx, "lock", ses, int64(i), payload, sequence.AddIfAlone)
+			if err != nil || len(snapshot.Nodes) != 1 || snapshot.Nodes[0].ID != payload.ID {
+				t.Errorf("asked for again: %+v, %v", snapshot, err)
 			}
 		}
-		if _, err := s.tree.Withdraw(ctx, "lock", ses, int64(i), note.ID); err != nil {
+		if _, err := s.tree.Withdraw(ctx, "lock", ses, int64(i), payload.ID); err != nil {
 			t.Error(err)
 		}
-		if look, err := s.tree.List(ctx, "lock", true); err != nil || len(look.Nodes) != 0 {
-			t.Errorf("withdrawn, there stands %+v, %v", look, err)
+		if snapshot, err := s.tree.List(ctx, "lock", true); err != nil || len(snapshot.Nodes) != 0 {
+			t.Errorf("withdrawn, there is %+v, %v", snapshot, err)
 		}
 	}
 	_, err = cli.Sync("/")
 	mustSucceed(t, err)
 	left, _, err := cli.Children(s.tree.root)
 	left = slices.DeleteFunc(left, func(key string) bool { return !strings.HasPrefix("/"+key, ticketPrefix) })
-	if err != nil || len(left) != 1 || "/"+left[0] != ticketPrefix+look.Nodes[0].Key || taken != 10 {
+	if err != nil || len(left) != 1 || "/"+left[0] != ticketPrefix+snapshot.Nodes[0].Key || taken != 10 {
 		t.Errorf("of 10 requests without an answer %d were taken, and the tickets that are left are %q, %v", taken, left, err)
 	}
 	mustSucceed(t, s.tree.EndSession(ctx, ses.ID))
@@ -163,11 +166,10 @@ func TestPlainLostAnswers(t *testing.T) {
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// requests are those on their way by one connection, which writes them whole, and perhaps several at a time, after
-// its hello.
+// requests follow what a connection writes: its handshake, then whole requests, perhaps several at a time.
 type requests struct{ greeted bool }
 
-// findRequest gives the number of a request of an operation, in which these words are, among those that are written.
+// findRequest returns the number of a request of an operation that contains these words, among those in b.
 func (r *requests) findRequest(b []byte, op uint32, words string) (xid uint32, found bool) {
 	if !r.greeted {
 		r.greeted = true
@@ -183,8 +185,8 @@ func (r *requests) findRequest(b []byte, op uint32, words string) (xid uint32, f
 	return 0, false
 }
 
-// newReplyLosingDialer makes connections that break once, when lose is set: when the answer to a request of an operation has come,
-// which nobody hears, nor anything else from when that was sent.
+// newReplyLosingDialer makes connections that break once, when lose is set: when the answer to a request of an
+// operation has come, which is dropped, as is anything else that comes after that was sent.
 func newReplyLosingDialer(op uint32, lose *atomic.Bool, dial dialer) dialer {
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext
@@ -229,8 +231,8 @@ func (d *replyLosingConn) Write(b []byte) (int, error) {
 	return d.Conn.Write(b)
 }
 
-// TestReleaseRemovesBothNodes: where a request without an answer is carried out after its claim was looked for and added anew,
-// the release removes both nodes.
+// TestReleaseRemovesBothNodes: where a request without an answer is carried out after its claim was looked for and
+// added again, the release removes both nodes.
 func TestReleaseRemovesBothNodes(t *testing.T) {
 	t.Parallel()
 	name := t.Name()
@@ -257,33 +259,33 @@ func TestReleaseRemovesBothNodes(t *testing.T) {
 		for err != nil {
 			_, err = s.tree.Add(t.Context(), name+"/warm", ses, 0, warm, sequence.AddAlways)
 		}
-		note := newPayload(ses.TTL)
+		payload := newPayload(ses.TTL)
 		broke.Store(false)
-		if _, err := s.tree.Add(t.Context(), name, ses, 1, note, sequence.AddAlways); err == nil {
+		if _, err := s.tree.Add(t.Context(), name, ses, 1, payload, sequence.AddAlways); err == nil {
 			t.Error("the request was not lost")
 		}
-		look, err := s.tree.Add(t.Context(), name, ses, 1, note, sequence.AddAlways)
-		if err != nil || len(look.Nodes) != 1 {
-			t.Fatalf("%+v, %v", look, err)
+		snapshot, err := s.tree.Add(t.Context(), name, ses, 1, payload, sequence.AddAlways)
+		if err != nil || len(snapshot.Nodes) != 1 {
+			t.Fatalf("%+v, %v", snapshot, err)
 		}
 		c, err := s.tree.sessionConn(ses.ID)
 		mustSucceed(t, err)
-		late := zk.CreateSequential(path+"/"+joinEnding(formatStem(ses.ID, note), endLock), nil, s.tree.acl)
+		late := zk.CreateSequential(path+"/"+joinEnding(formatStem(ses.ID, payload), endLock), nil, s.tree.acl)
 		if err := c.Do(t.Context(), late); err != nil || late.Err != nil {
 			t.Fatal(err, late.Err)
 		}
-		if stood, _, err := release(look.Nodes[0]); err != nil || !stood {
-			t.Errorf("removed: %v, %v", stood, err)
+		if existed, _, err := release(snapshot.Nodes[0]); err != nil || !existed {
+			t.Errorf("removed: %v, %v", existed, err)
 		}
 		if left, err := s.tree.List(t.Context(), name, true); err != nil || len(left.Nodes) > 0 {
-			t.Errorf("released, there stands %+v, %v", left.Nodes, err)
+			t.Errorf("released, there is %+v, %v", left.Nodes, err)
 		}
 		mustSucceed(t, s.tree.EndSession(t.Context(), ses.ID))
 	}
 }
 
-// TestRemovedBeforeTokenRead: a claim whose node somebody removes before its token was read stands anew: with a token,
-// and with nothing left over of the first, also where what is left of that cannot be removed at once.
+// TestRemovedBeforeTokenRead: a claim whose node somebody removes before its token was read is added again: with a
+// token, and with nothing left over of the first, also where what is left of that cannot be removed at once.
 func TestRemovedBeforeTokenRead(t *testing.T) {
 	t.Parallel()
 	server := rig.Shared(t).Endpoints()[:1] // another one might not have heard of the removal when the token is read there
@@ -326,7 +328,7 @@ func TestRemovedBeforeTokenRead(t *testing.T) {
 		mustSucceed(t, err)
 		now, _, err := cli.Children("/" + name)
 		if err != nil || len(now) != 2 || slices.Contains(first, now[0]) || slices.Contains(first, now[1]) {
-			t.Errorf("there stand %q, first it was %q, %v", now, first, err)
+			t.Errorf("there are %q, first it was %q, %v", now, first, err)
 		}
 		mustSucceed(t, s.Release(ctx, claim, ""))
 		cancel()
@@ -334,8 +336,8 @@ func TestRemovedBeforeTokenRead(t *testing.T) {
 	}
 }
 
-// newInterceptingDialer makes connections on which something is done before a request of an operation, in which these words are,
-// is sent.
+// newInterceptingDialer makes connections on which something is done before a request of an operation, in which
+// these words are, is sent.
 func newInterceptingDialer(op uint32, words string, do func(net.Conn), dial dialer) dialer {
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// TestParseKey: what every client calls its claims is understood, and what is none is not.
+// TestParseKey: the keys of every client's claims are decoded, and others are not.
 func TestParseKey(t *testing.T) {
 	session, note := sessionName(-7), sequence.Payload{ID: "abcdefghijklmnopqrstuvwxyz", Kind: driver.KindSemaphore, Limit: 10, Weight: 3}
 	for _, end := range []string{endLock, endRead, endWrite, endKazoo, endKazooRead} {
@@ -44,7 +44,8 @@ func TestParseKey(t *testing.T) {
 	}
 }
 
-// TestSortByArrival: claims stand in the order of their numbers while those are sound, and else in that of their making.
+// TestSortByArrival: claims are in the order of their numbers while those are ordered, and else in that of their
+// creation.
 func TestSortByArrival(t *testing.T) {
 	for _, k := range []struct {
 		names string // with the transaction that made each
@@ -83,12 +84,13 @@ func TestSortByArrival(t *testing.T) {
 	}
 }
 
-// TestMergeSecondNodes: the two nodes of a claim count once; where a claim must have two, one without the other is a foreign one.
+// TestMergeSecondNodes: the two nodes of a claim count once; where a claim must have two, one without the other is
+// a foreign one.
 func TestMergeSecondNodes(t *testing.T) {
 	one := joinEnding(formatStem(sessionName(1), sequence.Payload{ID: "abcdefghijklmnopqrstuvwxyz", Kind: driver.KindMutex, Limit: 1, Weight: 1}), endLock) + "0000000001"
 	two := strings.Replace(one, "-lock-0000000001", "__lock__0000000002", 1)
-	for _, twins := range []bool{false, true} {
-		all := mergeSecondNodes(parseKeys([]string{one, "x-lock-0000000003", two}), twins)
+	for _, twoNodes := range []bool{false, true} {
+		all := mergeSecondNodes(parseKeys([]string{one, "x-lock-0000000003", two}), twoNodes)
 		if len(all) != 2 || all[0].Foreign || all[0].second != two {
 			t.Errorf("%+v", all)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
 
-// TestParentsDenied: who cannot make the nodes above a lock is told so at once, be they one or several that are
-// missing.
+// TestParentsDenied: a client that cannot create the nodes above a lock learns so at once, be they one or several
+// that are missing.
 func TestParentsDenied(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-// plain is the rig of the plain layout, on the servers of the other one.
+// plain runs the common tests on the plain layout, on the servers of the other one.
 var plain = sessiontest.Rig[*zktest.Ensemble, *plainPeer]{
 	Scheme: rig.Scheme, Query: "?layout=plain", Start: rig.Start, Open: openPlain, Share: rig.Shared, Slack: rig.Slack,
 }
@@ -46,7 +46,7 @@ func (p *plainPeer) Close() error {
 	return err
 }
 
-// TestPlainConformance: with one ephemeral node a lock, too, the store keeps every promise that it makes.
+// TestPlainConformance: with one ephemeral node per lock, too, the store keeps every promise that it makes.
 func TestPlainConformance(t *testing.T) {
 	t.Parallel()
 	plain.Conformance(t)
@@ -70,7 +70,7 @@ func TestPlainStop(t *testing.T) {
 	plain.Stop(t)
 }
 
-// TestPlainInterop: the lock that is written by hand, by another client's library, excludes us, and we it.
+// TestPlainInterop: a hand-written lock, made with another client's library, excludes us, and is excluded by us.
 func TestPlainInterop(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -113,7 +113,7 @@ func TestPlainInterop(t *testing.T) {
 	})
 }
 
-// TestPlainForeign: whatever node stands on a lock's path holds it, until it is gone; and we hold it for those who
+// TestPlainForeign: any node on a lock's path holds it, until it is gone; and we hold it for clients that
 // make that node by hand.
 func TestPlainForeign(t *testing.T) {
 	t.Parallel()
@@ -131,8 +131,8 @@ func TestPlainForeign(t *testing.T) {
 	for what, flags := range map[string]int32{"ephemeral": gozk.FlagEphemeral, "persistent": 0} {
 		_, err := cli.Create(node, []byte(`{"version":1,"brokerid":7,"timestamp":"1700000000000"}`), flags, gozk.WorldACL(gozk.PermAll))
 		mustSucceed(t, err)
-		var told *driver.HeldError
-		if _, err := s.Acquire(t.Context(), mutexClaim(name)); !errors.As(err, &told) || len(told.Holders) != 1 || !told.Holders[0].Foreign {
+		var held *driver.HeldError
+		if _, err := s.Acquire(t.Context(), mutexClaim(name)); !errors.As(err, &held) || len(held.Holders) != 1 || !held.Holders[0].Foreign {
 			t.Fatalf("a try beside a node that is %s: %v", what, err)
 		}
 		wait := mutexClaim(name)
@@ -150,8 +150,8 @@ func TestPlainForeign(t *testing.T) {
 		}
 		mustSucceed(t, cli.Delete(node, -1))
 		g := <-got
-		if g.Token <= told.Holders[0].Token {
-			t.Errorf("token %d came after %d", g.Token, told.Holders[0].Token)
+		if g.Token <= held.Holders[0].Token {
+			t.Errorf("token %d came after %d", g.Token, held.Holders[0].Token)
 		}
 		if _, err := cli.Create(node, nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll)); err != gozk.ErrNodeExists {
 			t.Errorf("held by us, and made by another: %v", err)
@@ -160,8 +160,8 @@ func TestPlainForeign(t *testing.T) {
 	}
 }
 
-// TestPlainLate: a release, a break and a mark that come late touch nobody else's node, although it has the same
-// path and the same version.
+// TestPlainLate: a release, a break and a request that come late change no other holder's node, although it has
+// the same path and the same version.
 func TestPlainLate(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -191,8 +191,8 @@ func TestPlainLate(t *testing.T) {
 	if _, ok, err := s.tree.Change(ctx, t.Name(), n, n.Payload); err != nil || ok {
 		t.Errorf("a late change: %v, %v", ok, err)
 	}
-	if stood, _, err := s.tree.Remove(ctx, t.Name(), n, false); err != nil || stood {
-		t.Errorf("a removal of what is gone: %v, %v", stood, err)
+	if existed, _, err := s.tree.Remove(ctx, t.Name(), n, false); err != nil || existed {
+		t.Errorf("a removal of what is gone: %v, %v", existed, err)
 	}
 
 	now, err := s.tree.List(ctx, t.Name(), true)
@@ -203,8 +203,8 @@ func TestPlainLate(t *testing.T) {
 	mustSucceed(t, cli.Delete(path, -1))
 	_, err = cli.Create(path, nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll))
 	mustSucceed(t, err)
-	if stood, _, err := s.tree.Remove(ctx, t.Name(), now.Nodes[0], false); err != nil || stood {
-		t.Errorf("a removal after a foreign client's: %v, %v", stood, err)
+	if existed, _, err := s.tree.Remove(ctx, t.Name(), now.Nodes[0], false); err != nil || existed {
+		t.Errorf("a removal after a foreign client's: %v, %v", existed, err)
 	}
 	if err := s.Release(ctx, b.Claim, b.Ref); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("a release after a foreign client's removal: %v", err)
@@ -217,7 +217,7 @@ func TestPlainLate(t *testing.T) {
 	}
 }
 
-// nodeExists reports whether a node stands, by a server that has heard of all that has happened.
+// nodeExists reports whether a node exists, by a server that knows all that has happened.
 func nodeExists(t *testing.T, cli *gozk.Conn, path string) bool {
 	t.Helper()
 	_, err := cli.Sync("/")
@@ -227,7 +227,7 @@ func nodeExists(t *testing.T, cli *gozk.Conn, path string) bool {
 	return there
 }
 
-// TestPlainOverwritten: a holder whose node's data are overwritten still knows its node, and gives it back.
+// TestPlainOverwritten: a holder whose node's data are overwritten still recognizes its node, and releases it.
 func TestPlainOverwritten(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -247,15 +247,15 @@ func TestPlainOverwritten(t *testing.T) {
 	}
 	mustSucceed(t, l.Release())
 	if nodeExists(t, cli, "/"+t.Name()) {
-		t.Error("it stands still")
+		t.Error("it still exists")
 	}
 }
 
-// TestPlainLossNotified: a holder whose node is removed is told at once.
+// TestPlainLossNotified: a holder whose node is removed is notified at once.
 func TestPlainLossNotified(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	client, err := holdfast.Open(t.Context(), "zookeeper://"+c.Members[0].Endpoint+"?layout=plain", &holdfast.Options{TTL: 3 * time.Minute}) // so that a renewal would tell after a minute
+	client, err := holdfast.Open(t.Context(), "zookeeper://"+c.Members[0].Endpoint+"?layout=plain", &holdfast.Options{TTL: 3 * time.Minute}) // so that a renewal would notice after a minute
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +265,7 @@ func TestPlainLossNotified(t *testing.T) {
 	select {
 	case <-l.Context().Done():
 	case <-time.After(30 * time.Second):
-		t.Error("the holder is not told")
+		t.Error("the holder is not notified")
 	}
 	next := mustLock(t, client, t.Name())
 	if next.Token() <= l.Token() {

@@ -13,7 +13,7 @@ import (
 )
 
 // TestOtherRecipe: a mutex is refused where Curator's read-write lock is held, which would not be kept out by it,
-// and told what to do; in the layout that has mutexes among its writers it waits, as a read-write lock does.
+// and learns what to do; in the layout that has mutexes among its writers it waits, as a read-write lock does.
 func TestOtherRecipe(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -56,11 +56,11 @@ func TestOtherRecipe(t *testing.T) {
 	}
 	keys, _, err := cli.Children("/" + t.Name())
 	if err != nil || len(keys) > 0 {
-		t.Errorf("there stand %q, %v", keys, err)
+		t.Errorf("there are %q, %v", keys, err)
 	}
 }
 
-// TestExplainOtherRecipe: so says what a claim would come to, where it would not be seen by Curator's read-write
+// TestExplainOtherRecipe: Explain says so where it would not be seen by Curator's read-write
 // lock.
 func TestExplainOtherRecipe(t *testing.T) {
 	t.Parallel()
@@ -83,7 +83,7 @@ func TestExplainOtherRecipe(t *testing.T) {
 	}
 }
 
-// TestListForeignLocks: in a namespace what only foreign clients hold is listed; without one that may be anybody's.
+// TestListForeignLocks: in a namespace what only foreign clients hold is listed; without one it is not.
 func TestListForeignLocks(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)

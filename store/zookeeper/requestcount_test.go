@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// newCountedStore is a store whose requests are counted.
+// newCountedStore opens a store whose requests are counted.
 func newCountedStore(t testing.TB) (*Store, *requestCounter) {
 	t.Helper()
 	c := &requestCounter{sent: map[int32]int{}}
@@ -23,7 +23,7 @@ func newCountedStore(t testing.TB) (*Store, *requestCounter) {
 	return s, c
 }
 
-// requestCounter counts what is sent, by operation, and the events that come.
+// requestCounter counts the requests sent, by operation, and the events received.
 type requestCounter struct {
 	mu     sync.Mutex
 	sent   map[int32]int
@@ -35,7 +35,7 @@ func (c *requestCounter) dial(ctx context.Context, network, address string) (net
 	return &countedConn{Conn: nc, c: c}, err
 }
 
-// takeCounts gives what was sent since the last call.
+// takeCounts returns what was sent since the last call.
 func (c *requestCounter) takeCounts() map[int32]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

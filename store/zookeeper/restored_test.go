@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-// TestServersReplaced: servers that have lost their data refuse every session that has seen more than they know, and do
-// not say that it is over. The holder loses his lock, and the client goes on with another session.
+// TestServersReplaced: servers that have lost their data refuse every session that has seen more than they know,
+// and do not say that it has expired. The holder loses its lock, and the client goes on with another session.
 func TestServersReplaced(t *testing.T) {
 	t.Parallel()
 	c := startEnsemble(t, zktest.Options{Members: 1})
@@ -45,7 +45,7 @@ func TestServersReplaced(t *testing.T) {
 	}
 	<-held.Context().Done()
 	if err := held.Release(); !errors.Is(err, holdfast.ErrLost) {
-		t.Errorf("the holder is told: %v", err)
+		t.Errorf("the holder learns: %v", err)
 	}
 	if _, err := client.Inspect(t.Context(), t.Name()); err != nil {
 		t.Error(err)

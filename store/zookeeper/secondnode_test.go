@@ -15,7 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-// openTwoNodeStore opens a store in the layout of two nodes a claim, whose client goes on, with a session of its own.
+// openTwoNodeStore opens a store in the layout of two nodes per claim, whose client goes on, with a session of its
+// own.
 func openTwoNodeStore(t *testing.T, c *zktest.Ensemble, ttl time.Duration, dial dialer) (*Store, *holdfast.Client) {
 	t.Helper()
 	s, err := New(Options{Servers: c.Endpoints(), Layout: LayoutBoth, Dial: dial})
@@ -26,8 +27,8 @@ func openTwoNodeStore(t *testing.T, c *zktest.Ensemble, ttl time.Duration, dial 
 	return s, client
 }
 
-// TestSecondNodeRemoved: of a claim that has lost one of its two nodes the other one goes with its release, and nobody
-// is kept out by what is left of it.
+// TestSecondNodeRemoved: of a claim that has lost one of its two nodes the other one goes with its release, and
+// nothing that is left of it keeps others out.
 func TestSecondNodeRemoved(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -49,17 +50,17 @@ func TestSecondNodeRemoved(t *testing.T) {
 		select {
 		case <-held.Context().Done():
 		case <-time.After(time.Minute):
-			t.Fatalf("without the node that ends in %s the holder believes on", end)
+			t.Fatalf("without the node that ends in %s the holder keeps its lease", end)
 		}
 		var loss *holdfast.LossError
 		if err := held.Release(); !errors.As(err, &loss) || loss.Cause != holdfast.LossBroken {
-			t.Errorf("the holder is told: %v", err)
+			t.Errorf("the holder learns: %v", err)
 		}
 		mustBecomeFree(t, client)
 	}
 }
 
-// mustBecomeFree fails if the lock does not get free: what was lost is cleaned up beside its holder.
+// mustBecomeFree fails if the lock does not become free: what a lost claim has left is removed in the background.
 func mustBecomeFree(t *testing.T, client *holdfast.Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -71,7 +72,7 @@ func mustBecomeFree(t *testing.T, client *holdfast.Client) {
 	mustSucceed(t, l.Release())
 }
 
-// TestSecondNodeRemovedWhileWaiting: so it is where the claim waits.
+// TestSecondNodeRemovedWhileWaiting: the same where the claim waits.
 func TestSecondNodeRemovedWhileWaiting(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -79,8 +80,8 @@ func TestSecondNodeRemovedWhileWaiting(t *testing.T) {
 	s, client := openTwoNodeStore(t, c, time.Hour, nil)
 	held := mustLock(t, client, t.Name())
 	claim := newWaitingClaim(t.Name())
-	told := make(chan error, 1)
-	go func() { _, err := s.Acquire(t.Context(), claim); told <- err }()
+	returned := make(chan error, 1)
+	go func() { _, err := s.Acquire(t.Context(), claim); returned <- err }()
 	var key string
 	for ; key == ""; time.Sleep(10 * time.Millisecond) {
 		keys, _, err := cli.Children("/" + t.Name())
@@ -92,8 +93,8 @@ func TestSecondNodeRemovedWhileWaiting(t *testing.T) {
 		}
 	}
 	mustSucceed(t, cli.Delete("/"+t.Name()+"/"+key, -1))
-	if err := <-told; !errors.Is(err, driver.ErrLost) {
-		t.Errorf("the waiter is told: %v", err)
+	if err := <-returned; !errors.Is(err, driver.ErrLost) {
+		t.Errorf("the waiter learns: %v", err)
 	}
 	if err := s.Release(t.Context(), claim, ""); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("its release: %v", err)
@@ -115,12 +116,12 @@ func TestBothNodesRemovedTogether(t *testing.T) {
 	_, err := cli.Sync("/" + t.Name())
 	mustSucceed(t, err)
 	if keys, _, err := cli.Children("/" + t.Name()); lose.Load() || err != nil || len(keys) > 0 {
-		t.Errorf("there stand %q, %v", keys, err)
+		t.Errorf("there are %q, %v", keys, err)
 	}
 }
 
-// TestLeftoverNodeRemoved: a removal of a claim of which one node has gone removes the other one, and says that the claim did
-// not stand.
+// TestLeftoverNodeRemoved: a removal of a claim of which one node has gone removes the other one, and says that
+// the claim did not exist.
 func TestLeftoverNodeRemoved(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -128,18 +129,18 @@ func TestLeftoverNodeRemoved(t *testing.T) {
 	s, _ := openTwoNodeStore(t, c, time.Hour, nil)
 	ses, err := s.tree.OpenSession(t.Context(), time.Minute)
 	mustSucceed(t, err)
-	look, err := s.tree.Add(t.Context(), t.Name(), ses, 0, newPayload(ses.TTL), sequence.AddAlways)
+	snapshot, err := s.tree.Add(t.Context(), t.Name(), ses, 0, newPayload(ses.TTL), sequence.AddAlways)
 	mustSucceed(t, err)
-	n := look.Nodes[0]
+	n := snapshot.Nodes[0]
 	path := s.tree.pathOf(t.Name())
 	mustSucceed(t, cli.Delete(path+"/"+n.Key, -1))
-	if stood, _, err := s.tree.Remove(t.Context(), t.Name(), n, false); err != nil || stood {
-		t.Errorf("removed: %v, %v", stood, err)
+	if existed, _, err := s.tree.Remove(t.Context(), t.Name(), n, false); err != nil || existed {
+		t.Errorf("removed: %v, %v", existed, err)
 	}
 	_, err = cli.Sync(path)
 	mustSucceed(t, err)
 	if keys, _, err := cli.Children(path); err != nil || len(keys) > 0 {
-		t.Errorf("there stand %q, %v", keys, err)
+		t.Errorf("there are %q, %v", keys, err)
 	}
 	mustSucceed(t, s.tree.EndSession(t.Context(), ses.ID))
 }

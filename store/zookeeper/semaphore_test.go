@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
 
-// TestSemaphore: permits are granted up to the limit and in order, a wait that is given up leaves nothing, holders
+// TestSemaphore: permits are granted up to the limit and in order, a wait that is cancelled leaves nothing, holders
 // and waiters are seen and can be broken, and what Curator's semaphore is not is refused.
 func TestSemaphore(t *testing.T) {
 	t.Parallel()
@@ -43,21 +43,21 @@ func TestSemaphore(t *testing.T) {
 	if held[0].Token >= held[1].Token || held[0].Name != t.Name() {
 		t.Errorf("%+v", held)
 	}
-	var told *driver.HeldError
-	if _, err := s.Acquire(ctx, claim(false)); !errors.As(err, &told) || len(told.Holders) != 2 {
+	var heldErr *driver.HeldError
+	if _, err := s.Acquire(ctx, claim(false)); !errors.As(err, &heldErr) || len(heldErr.Holders) != 2 {
 		t.Errorf("a third permit of two: %v", err)
 	}
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	given := claim(true)
 	if _, err := s.Acquire(short, given); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a wait in vain: %v", err)
+		t.Errorf("a wait without success: %v", err)
 	}
 	cancel()
 	mustSucceed(t, s.Release(ctx, given, ""))
 	next := claim(true)
 	in := make(chan error, 1)
 	go func() { _, err := s.Acquire(ctx, next); in <- err }()
-	look := func(holders, waiters int) (l driver.Lock) {
+	waitForCounts := func(holders, waiters int) (l driver.Lock) {
 		t.Helper()
 		for limit := time.Now().Add(time.Minute); time.Now().Before(limit); {
 			var err error
@@ -72,11 +72,11 @@ func TestSemaphore(t *testing.T) {
 		t.Fatalf("%d hold and %d wait, want %d and %d", len(l.Holders), len(l.Waiters), holders, waiters)
 		return l
 	}
-	look(2, 1)
+	waitForCounts(2, 1)
 	s.Renew(ctx, held, func(_ int, r driver.Renewal) { mustSucceed(t, r.Err) })
 	mustSucceed(t, s.Release(ctx, held[0].Claim, held[0].Ref))
 	mustSucceed(t, <-in)
-	l := look(2, 0)
+	l := waitForCounts(2, 0)
 	listed := 0
 	for l, err := range s.List(ctx, t.Name()) {
 		mustSucceed(t, err)
@@ -92,7 +92,7 @@ func TestSemaphore(t *testing.T) {
 		t.Errorf("%+v, %v", e, err)
 	}
 	mustSucceed(t, s.Release(ctx, next, ""))
-	look(0, 0)
+	waitForCounts(0, 0)
 	heavy, mutex := claim(false), mutexClaim(t.Name())
 	heavy.Weight = 2
 	for _, c := range []driver.Claim{heavy, mutex} {
@@ -102,8 +102,8 @@ func TestSemaphore(t *testing.T) {
 	}
 }
 
-// TestSemaphoreTry: a claim that does not wait is refused soon, also where there are permits and whoever is to
-// take the next one does not go on.
+// TestSemaphoreTry: a claim that does not wait is refused soon, also where there are permits and the client that
+// is to take the next one does not go on.
 func TestSemaphoreTry(t *testing.T) {
 	t.Parallel()
 	s, err := NewSemaphore(Options{Servers: rig.Shared(t).Endpoints()})
@@ -116,8 +116,8 @@ func TestSemaphoreTry(t *testing.T) {
 	_, err = s.locks.Acquire(t.Context(), stuck)
 	mustSucceed(t, err)
 	start := time.Now()
-	var told *driver.HeldError
-	if _, err := s.Acquire(t.Context(), c); !errors.As(err, &told) || len(told.Holders) != 1 {
+	var heldErr *driver.HeldError
+	if _, err := s.Acquire(t.Context(), c); !errors.As(err, &heldErr) || len(heldErr.Holders) != 1 {
 		t.Errorf("behind one who has the mutex: %v", err)
 	}
 	if took := time.Since(start); took > stuck.TTL/2 {
@@ -160,8 +160,8 @@ func TestSemaphoreInterop(t *testing.T) {
 			}
 		})
 	}
-	over := make(chan struct{})
-	go func() { theirs.Wait(); close(over) }()
+	ended := make(chan struct{})
+	go func() { theirs.Wait(); close(ended) }()
 	s, err := NewSemaphore(Options{Servers: c.Endpoints()})
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +188,7 @@ func TestSemaphoreInterop(t *testing.T) {
 				mark("out")
 				mustSucceed(t, l.Release())
 				select {
-				case <-over:
+				case <-ended:
 					going = false
 				default:
 				}
@@ -196,7 +196,7 @@ func TestSemaphoreInterop(t *testing.T) {
 		})
 	}
 	all.Wait()
-	<-over
+	<-ended
 	data, err := os.ReadFile(file)
 	mustSucceed(t, err)
 	inside, most, ours, total := 0, 0, 0, 0

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
 
-// TestOneNameForAllServers: one name with several addresses stands for a server at each: a server that hangs, or is not there,
-// is passed by, and so is an outage of the service that looks names up.
+// TestOneNameForAllServers: one name with several addresses means a server at each: a server that hangs, or is not
+// there, is passed by, and so is an outage of the service that looks names up.
 func TestOneNameForAllServers(t *testing.T) {
 	t.Parallel()
 	_, port, err := net.SplitHostPort(rig.Shared(t).Endpoints()[0])
@@ -33,7 +33,7 @@ func TestOneNameForAllServers(t *testing.T) {
 	defer s.Close()
 	client := sessiontest.NewClient(t, s, 30*time.Second)
 	l := sessiontest.Lock(t, client, t.Name())
-	time.Sleep(1100 * time.Millisecond) // a link that breaks sooner is taken for a try in vain
+	time.Sleep(1100 * time.Millisecond) // a link that breaks sooner counts as a failed try
 	s.tree.mu.Lock()
 	sessions := slices.Collect(maps.Values(s.tree.sessions))
 	s.tree.mu.Unlock()

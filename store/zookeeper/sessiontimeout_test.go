@@ -19,9 +19,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-// TestLoweredMaxSessionTimeout: a server that is started again with a lower maxSessionTimeout is never shown a session that is
-// believed in for longer: its holders are told at once that they have lost their locks, and new claims why they
-// are refused.
+// TestLoweredMaxSessionTimeout: a server that is started again with a lower maxSessionTimeout is never shown a
+// session that is relied on for longer: its holders learn at once that they have lost their locks, and new claims
+// why they are refused.
 func TestLoweredMaxSessionTimeout(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
@@ -48,10 +48,10 @@ func TestLoweredMaxSessionTimeout(t *testing.T) {
 	<-held.Context().Done() // it would be renewed for ever
 	var loss *holdfast.LossError
 	if err := held.Err(); !errors.As(err, &loss) || loss.Cause != holdfast.LossSessionExpired {
-		t.Errorf("the holder is told: %v", err)
+		t.Errorf("the holder learns: %v", err)
 	}
 	if _, err := client.Mutex(t.Name(), nil).TryLock(t.Context()); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "4s") {
-		t.Errorf("the next claim is told: %v", err)
+		t.Errorf("the next claim learns: %v", err)
 	}
 	if shown.Load() {
 		t.Error("the session was shown to the server, which counts by its own time then, whether its answer arrives or not")
@@ -84,7 +84,7 @@ func TestLoweredOnOneServer(t *testing.T) {
 			break
 		}
 		if time.Now().After(limit) {
-			t.Fatalf("%d sessions stand", n)
+			t.Fatalf("%d sessions exist", n)
 		}
 	}
 }
@@ -92,7 +92,7 @@ func TestLoweredOnOneServer(t *testing.T) {
 // sessionsGone is less than the time of the sessions in TestLoweredOnOneServer.
 const sessionsGone = 10 * time.Second
 
-// TestLoweredAtReconnect: should a session be given less time all the same, it is ended, and its holders are told.
+// TestLoweredAtReconnect: if a session is given less time nevertheless, it is ended, and its holders are notified.
 func TestLoweredAtReconnect(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -102,24 +102,24 @@ func TestLoweredAtReconnect(t *testing.T) {
 	var lower atomic.Bool
 	s, err := New(Options{Servers: ends, Dial: newLoweringDialer(&lower, func(_ string, id int64) bool { return id != 0 })})
 	mustSucceed(t, err)
-	client := newClient(t, s, time.Hour) // the next beat is four minutes away
+	client := newClient(t, s, time.Hour) // the next keep-alive is four minutes away
 	held := mustLock(t, client, t.Name())
 	lower.Store(true)
 	_ = s.tree.openConn().BreakLink(t.Context()) // an error says that the session has ended, as it should
-	way.Cut()                                    // whoever believes on hears of nothing
+	way.Cut()                                    // a client that still relies on its lock gets no news
 	other := newClient(t, rig.Peer(t, c), 20*time.Second)
 	next := mustLock(t, other, t.Name()) // the session was closed, or lasts four seconds
 	select {
 	case <-held.Context().Done():
-	case <-time.After(sessiontest.Soon): // another goroutine tells it
-		t.Error("two believe that they hold the lock")
+	case <-time.After(sessiontest.Soon): // another goroutine notifies it
+		t.Error("two clients rely on the lock")
 	}
 	way.Heal()
 	mustSucceed(t, next.Release())
 }
 
-// newLoweringDialer makes connections on which sessions are asked for with 4 s, while lower is set, at servers and for
-// sessions that are chosen: as if the server granted no more.
+// newLoweringDialer makes connections on which sessions are asked for with 4 s, while lower is set, at servers and
+// for sessions that are chosen: as if the server granted no more.
 func newLoweringDialer(lower *atomic.Bool, which func(to string, id int64) bool) dialer {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		nc, err := (&net.Dialer{}).DialContext(ctx, network, address)
@@ -142,7 +142,7 @@ func (c *loweringConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// countSessions counts those that stand, by what the leader says.
+// countSessions counts the sessions that exist, by what the leader says.
 func countSessions(t *testing.T, server string) int {
 	t.Helper()
 	nc, err := net.Dial("tcp", server)

@@ -12,7 +12,7 @@ import (
 )
 
 // TestTicketRemoved: a claim of the plain layout whose ticket somebody has removed is released, marked and broken
-// as any other; its node does not stand on under a session that goes on.
+// as any other; its node does not remain under a session that goes on.
 func TestTicketRemoved(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -35,11 +35,11 @@ func TestTicketRemoved(t *testing.T) {
 		if err != nil {
 			t.Fatal(what, err)
 		}
-		look, err := s.tree.List(t.Context(), "lock", true)
-		if err != nil || len(look.Nodes) != 1 {
-			t.Fatal(what, look, err)
+		snapshot, err := s.tree.List(t.Context(), "lock", true)
+		if err != nil || len(snapshot.Nodes) != 1 {
+			t.Fatal(what, snapshot, err)
 		}
-		mustSucceed(t, cli.Delete(s.tree.ticketPath(look.Nodes[0].Key), -1))
+		mustSucceed(t, cli.Delete(s.tree.ticketPath(snapshot.Nodes[0].Key), -1))
 		ctx, cancel := context.WithTimeout(t.Context(), sessiontest.Soon)
 		if err := k.end(ctx, held.Ref); err != nil {
 			t.Fatal(what, err)
@@ -48,16 +48,16 @@ func TestTicketRemoved(t *testing.T) {
 		if err := s.Release(t.Context(), held.Claim, held.Ref); err != nil && (what == "release" || !errors.Is(err, driver.ErrLost)) {
 			t.Error(what, err)
 		}
-		if look, err := s.tree.List(t.Context(), "lock", true); err != nil || len(look.Nodes) > 0 {
-			t.Errorf("%s: there stands %+v, %v", what, look.Nodes, err)
+		if snapshot, err := s.tree.List(t.Context(), "lock", true); err != nil || len(snapshot.Nodes) > 0 {
+			t.Errorf("%s: there is %+v, %v", what, snapshot.Nodes, err)
 		}
-		if nodeExists(t, cli, s.tree.ticketPath(look.Nodes[0].Key)) {
-			t.Errorf("%s: the ticket stands", what)
+		if nodeExists(t, cli, s.tree.ticketPath(snapshot.Nodes[0].Key)) {
+			t.Errorf("%s: the ticket exists", what)
 		}
 	}
 }
 
-// TestTicketsOfTwoUsers: two users who may both make nodes in a namespace can both lock in it, though what each
+// TestTicketsOfTwoUsers: two users who may both create nodes in a namespace can both lock in it, though what each
 // makes is for himself.
 func TestTicketsOfTwoUsers(t *testing.T) {
 	t.Parallel()

@@ -33,7 +33,7 @@ const (
 	maxDelay = time.Millisecond
 )
 
-func (c *Conn) newLane() *driverutil.Batcher[*Write] {
+func (c *Conn) newBatcher() *driverutil.Batcher[*Write] {
 	return &driverutil.Batcher[*Write]{
 		Concurrency: maxConcurrent, MaxBatch: maxBatch, MaxDelay: maxDelay, Conflicts: conflictsWith, Send: c.sendBatch,
 	}
@@ -59,7 +59,7 @@ func (c *Conn) Write(ctx context.Context, w *Write) error {
 	if err := c.WaitForLink(ctx); err != nil {
 		return err
 	}
-	return c.lane.Do(ctx, w, w.Unhurried, alone)
+	return c.batcher.Do(ctx, w, w.Unhurried, alone)
 }
 
 // sendBatch sends writes as one transaction, and their reads behind it. A single write goes as it is: its own

@@ -33,7 +33,7 @@ type Conn struct {
 	ensemble *Ensemble
 	asked    time.Duration
 	autoPing bool
-	lane     *driverutil.Batcher[*Write]
+	batcher  *driverutil.Batcher[*Write]
 
 	life context.Context // ends with the session, and with the ensemble
 	stop context.CancelFunc
@@ -60,7 +60,7 @@ func (e *Ensemble) NewConn(ttl time.Duration, autoPing bool) *Conn {
 		linkChanged: make(chan struct{}), watchPoints: map[watchKey]*watchPoint{},
 	}
 	c.life, c.stop = context.WithCancel(e.life)
-	c.lane = c.newLane()
+	c.batcher = c.newBatcher()
 	return c
 }
 

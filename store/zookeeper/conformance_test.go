@@ -23,7 +23,7 @@ var rig = sessiontest.Rig[*zktest.Ensemble, *peer]{
 	Slack: 1750 * time.Millisecond, // one and a half of the servers' ticks, and a second for a busy machine
 }
 
-// Short names for what the tests say often.
+// Short names for what the tests use often.
 var (
 	mustSucceed = sessiontest.Fails
 	mustLock    = sessiontest.Lock
@@ -70,7 +70,7 @@ func startEnsemble(t *testing.T, o zktest.Options) *zktest.Ensemble {
 	return c
 }
 
-// newAdmin is a client of another make.
+// newAdmin opens a client of another library.
 func newAdmin(t testing.TB, c *zktest.Ensemble) *gozk.Conn {
 	t.Helper()
 	return newAdminAt(t, c.Endpoints())
@@ -111,14 +111,14 @@ func TestTable(t *testing.T) {
 	rig.Table(t)
 }
 
-// TestTableSilence: who waits for a lock that is kept in records is told when his patience with a silent ensemble
-// is over.
+// TestTableSilence: a waiter for a lock that is kept in records gets an error when an ensemble does not answer for
+// too long.
 func TestTableSilence(t *testing.T) {
 	t.Parallel()
 	rig.TableSilence(t)
 }
 
-// TestCut: a holder that is cut off in silence stops believing before the next is let in.
+// TestCut: a holder whose packets are dropped stops relying on its lock before the next is let in.
 func TestCut(t *testing.T) {
 	t.Parallel()
 	rig.Cut(t)
@@ -137,7 +137,7 @@ func TestKill(t *testing.T) {
 	rig.Kill(t)
 }
 
-// TestStop: a holder whose process is stopped for longer than its TTL knows at its first look, when it goes on,
+// TestStop: a holder whose process is stopped for longer than its TTL knows at once, when it goes on,
 // that it has lost the lock.
 func TestStop(t *testing.T) {
 	t.Parallel()
@@ -150,14 +150,14 @@ func TestStopWaiting(t *testing.T) {
 	rig.StopWaiting(t)
 }
 
-// TestMinority: a holder whose server is cut off from the others, leader or not, stops believing before the next
-// is let in by the majority.
+// TestMinority: a holder whose server is cut off from the others, leader or not, stops relying on its lock before
+// the next is let in by the majority.
 func TestMinority(t *testing.T) {
 	t.Parallel()
 	rig.Minority(t)
 }
 
-// TestLeaderKilled: with the leader killed or stopped again and again a holder keeps its lock, and others get theirs.
+// TestLeaderKilled: when the leader is killed or stopped repeatedly, a holder keeps its lock, and others get theirs.
 func TestLeaderKilled(t *testing.T) {
 	t.Parallel()
 	rig.LeaderKilled(t)
@@ -181,13 +181,14 @@ func TestFairness(t *testing.T) {
 	rig.Fairness(t)
 }
 
-// TestCancels: acquires that are given up at any moment leave no node after a second.
+// TestCancels: acquires that are cancelled at any moment leave no node after a second.
 func TestCancels(t *testing.T) {
 	t.Parallel()
 	rig.Cancels(t)
 }
 
-// TestHeld: held locks cost memory, and no goroutine each; their renewals are one beat or two, and a read of each.
+// TestHeld: held locks cost memory, and no goroutine each; their renewals are one keep-alive or two, and a read of
+// each.
 func TestHeld(t *testing.T) {
 	s, c := newCountedStore(t)
 	sent := func() (int, string) { all := c.takeCounts(); return all[zk.OpGetData], fmt.Sprint(all) }
