@@ -1,15 +1,12 @@
 package postgres
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
@@ -43,33 +40,18 @@ func TestStuckStatements(t *testing.T) {
 	url := freshURL(t, s, "application_name=stuck", "timeout=1s", "pool_max_conns=2")
 	st := mustOpen(t, url)
 	_, opts := parseURL(t, url)
-	blocker, err := pgx.Connect(t.Context(), s.URL("test")+"?sslmode=disable")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer blocker.Close(context.Background())
-	err = pgx.BeginFunc(t.Context(), blocker, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), "lock table "+mustLocate(t, opts).locksTable+" in access exclusive mode"); err != nil {
-			return err
-		}
+	lockTableDuring(t, s, opts, func() {
 		for i := range 3 {
 			_, err := st.Acquire(t.Context(), mutexClaim(fmt.Sprint("m", i), 3*time.Second))
 			if err == nil || driverutil.IsFinal(err) || !strings.Contains(err.Error(), "locked the table") {
 				t.Errorf("on a table that is locked: %v", err)
 			}
 		}
-		eventually(t, "the end of what was given up", func() bool { // on a server that is told of it
-			var n string
-			if n, err = s.QueryValue("select count(*) from pg_stat_activity where application_name = 'stuck'"); err != nil {
-				return true
-			}
+		eventually(t, "the end of statements that were given up", func() bool {
+			n, err := s.QueryValue("select count(*) from pg_stat_activity where application_name = 'stuck'")
 			left, _ := strconv.Atoi(n)
-			return left <= 4
+			return err == nil && left <= 4
 		})
-		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	acquire(t, st, mutexClaim("m", time.Minute))
 }

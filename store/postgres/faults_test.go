@@ -11,9 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/canceltest"
@@ -33,34 +30,25 @@ func TestListenerKilled(t *testing.T) {
 	var worst time.Duration // beyond what the machine was late, at each of the steps
 	for i := range 5 {
 		g := acquire(t, holder, mutexClaim("m", time.Minute))
-		c := mutexClaim("m", time.Minute)
-		c.Wait = true
-		released := make(chan time.Time, 1)
-		go func() {
-			defer close(released)
-			listening := func() bool { return isListening(t, s, "killed_listener") }
-			for range 2 {
-				for !listening() && t.Context().Err() == nil {
-					time.Sleep(5 * time.Millisecond)
-				}
-				if i > 0 {
-					_ = s.Exec(`select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'killed_listener' and query not like 'with%' and wait_event = 'ClientRead' and pid in
-						(select pid from pg_locks where locktype = 'advisory' and mode = 'ShareLock')`)
-				}
-			}
-			for !listening() && t.Context().Err() == nil {
-				time.Sleep(5 * time.Millisecond)
-			}
-			time.Sleep(50 * time.Millisecond) // the look that follows is over
-			released <- time.Now()
-			if err := holder.Release(t.Context(), g.Claim, ""); err != nil {
-				t.Error(err)
-			}
-		}()
-		next := acquire(t, waiter, c)
-		at := <-released
-		worst = max(worst, time.Since(at)-10*machine.Worst(at))
-		<-released // the release has returned, too
+		var next driver.Grant
+		var granted time.Time
+		returned := startWaiter(t, s, "killed_listener", func() (err error) {
+			next, err = waiter.Acquire(t.Context(), waitingClaim(mutexClaim("m", time.Minute)))
+			granted = time.Now()
+			return err
+		})
+		for range min(i, 1) * 2 {
+			execSQL(t, s, `select pg_terminate_backend(pid, 5000) from pg_stat_activity where `+listeningSQL("killed_listener")+`
+				and query not like 'with%' and wait_event = 'ClientRead'`)
+			eventually(t, "a new listener", func() bool { return isListening(t, s, "killed_listener") })
+		}
+		time.Sleep(50 * time.Millisecond) // the read that follows is done
+		released := time.Now()
+		release(t, holder, g.Claim)
+		if err := <-returned; err != nil {
+			t.Fatal(err)
+		}
+		worst = max(worst, granted.Sub(released)-10*machine.Worst(released))
 		release(t, waiter, next.Claim)
 	}
 	t.Logf("let in %v after the release at most", worst)
@@ -84,11 +72,7 @@ func TestWaiterLearnsOfMissedChange(t *testing.T) {
 		<-g
 		return (&net.Dialer{}).DialContext(ctx, network, addr)
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	pool := newPool(t, config)
 	table, err := newTable(t.Context(), pool, opts, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -100,37 +84,29 @@ func TestWaiterLearnsOfMissedChange(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	told := make(chan error, 1)
-	go func() {
-		for err := error(nil); err == nil; {
-			if err = table.Wait(ctx, row.Name, row.Version); err == nil {
-				if now, lerr := table.Load(ctx, row.Name); lerr != nil || now.Version != row.Version {
-					told <- lerr
-					return
-				}
+	returned := startWaiter(t, s, "wait_after_loss", func() error {
+		for ctx.Err() == nil {
+			if err := table.Wait(ctx, row.Name, row.Version); err != nil {
+				return err
+			}
+			if now, err := table.Load(ctx, row.Name); err != nil || now.Version != row.Version {
+				return err
 			}
 		}
-		told <- ctx.Err()
-	}()
-	const listening = `pid in (select l.pid from pg_locks l join pg_stat_activity a using (pid)
-		where a.application_name = 'wait_after_loss' and l.locktype = 'advisory' and l.mode = 'ShareLock' and l.granted)`
-	for n := "0"; n == "0"; time.Sleep(5 * time.Millisecond) {
-		if n, err = s.QueryValue(`select count(*) from pg_stat_activity where ` + listening); err != nil {
-			t.Fatal(err)
-		}
-	}
-	time.Sleep(50 * time.Millisecond) // it has looked
+		return ctx.Err()
+	})
+	time.Sleep(50 * time.Millisecond) // it has read the row
 	mu.Lock()
 	gate = make(chan struct{})
 	open := sync.OnceFunc(func() { close(gate) })
 	mu.Unlock()
 	defer open()
-	execSQL(t, s, `select pg_terminate_backend(pid, 5000) from pg_stat_activity where `+listening)
+	execSQL(t, s, `select pg_terminate_backend(pid, 5000) from pg_stat_activity where `+listeningSQL("wait_after_loss"))
 	time.Sleep(100 * time.Millisecond)
 	execSQL(t, s, `update `+table.location.locksTable+` set data = '2'`) // as a writer does that sees nobody waiting
 	open()
-	if err := <-told; err != nil {
-		t.Errorf("not told: %v", err)
+	if err := <-returned; err != nil {
+		t.Errorf("not notified: %v", err)
 	}
 }
 
@@ -201,8 +177,7 @@ func TestCancel(t *testing.T) {
 	for _, layout := range []string{"", "shedlock"} {
 		st := mustOpen(t, freshURL(t, s, "layout="+layout))
 		canceltest.Run(t, slices.Repeat([]driver.Store{st}, 8), n, 3*time.Millisecond, func(worker int) driver.Claim {
-			c := mutexClaim(fmt.Sprint("m", worker%4), time.Minute)
-			c.Wait = true
+			c := waitingClaim(mutexClaim(fmt.Sprint("m", worker%4), time.Minute))
 			c.Fair = layout == "" && mathrand.N(2) == 0
 			return c
 		}, *prove)
@@ -216,28 +191,11 @@ func TestCancelKeepsConnection(t *testing.T) {
 	s := sharedServer(t)
 	config, opts := parseURL(t, freshURL(t, s))
 	config.MaxConns = 1
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
 	opts.Timeout = time.Minute
-	st, err := New(t.Context(), pool, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
+	st, pool := openOnPool(t, config, opts)
 	before := pool.Stat().NewConnsCount()
-	blocker, err := pgx.Connect(t.Context(), s.URL("test")+"?sslmode=disable")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer blocker.Close(context.Background())
 	for i := range 10 {
-		err := pgx.BeginFunc(t.Context(), blocker, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(t.Context(), "lock table "+mustLocate(t, opts).locksTable+" in access exclusive mode"); err != nil {
-				return err
-			}
+		lockTableDuring(t, s, opts, func() {
 			var all sync.WaitGroup
 			for range 3 { // one has the connection, the others wait for it
 				all.Go(func() {
@@ -250,11 +208,7 @@ func TestCancelKeepsConnection(t *testing.T) {
 				})
 			}
 			all.Wait()
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		acquire(t, st, mutexClaim(fmt.Sprint("m", i), time.Minute))
 	}
 	if n := pool.Stat().NewConnsCount() - before; n > 0 {

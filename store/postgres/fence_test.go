@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -17,11 +16,7 @@ func TestFence(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
 	config, opts := parseURL(t, freshURL(t, s))
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	pool := newPool(t, config)
 	if err := Migrate(t.Context(), pool, opts); err != nil {
 		t.Fatal(err)
 	}

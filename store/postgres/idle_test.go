@@ -4,8 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/pace"
@@ -17,11 +15,7 @@ func TestAfterIdleHours(t *testing.T) {
 	t.Parallel()
 	url := freshURL(t, sharedServer(t))
 	config, opts := parseURL(t, url)
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	pool := newPool(t, config)
 	table, err := newTable(t.Context(), pool, opts, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -10,11 +10,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/pace"
-	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
 // TestListenRefused: a server that takes the listening connection and then refuses what it is for is not asked again and again
@@ -36,8 +34,7 @@ func TestListenRefused(t *testing.T) {
 	}
 	defer st.Close()
 	g := acquire(t, st, mutexClaim("m", time.Minute))
-	c := mutexClaim("m", time.Minute)
-	c.Wait = true
+	c := waitingClaim(mutexClaim("m", time.Minute))
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	before := dials.Load()
@@ -50,14 +47,6 @@ func TestListenRefused(t *testing.T) {
 	release(t, st, g.Claim)
 }
 
-// isListening reports whether a client under that application_name is told of what happens to a lock that it waits for.
-func isListening(t testing.TB, s *pgtest.Server, application string) bool {
-	t.Helper()
-	n, err := s.QueryValue(`select count(*) from pg_locks l join pg_stat_activity a using (pid)
-		where a.application_name = '` + application + `' and l.locktype = 'advisory' and l.mode = 'ShareLock' and l.granted`)
-	return err == nil && n != "0"
-}
-
 // TestPoolWithNotificationHandler: a pool of the user's whose connections hand on what they are notified of does not keep it from those
 // who wait, nor gets what is ours.
 func TestPoolWithNotificationHandler(t *testing.T) {
@@ -68,33 +57,20 @@ func TestPoolWithNotificationHandler(t *testing.T) {
 	defer machine.Watch()()
 	var strays atomic.Int32
 	config.ConnConfig.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) { strays.Add(1) }
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	st, err := New(t.Context(), pool, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
+	st, _ := openOnPool(t, config, opts)
 	var worst time.Duration
 	for range 5 {
 		g := acquire(t, st, mutexClaim("m", time.Minute))
-		c := mutexClaim("m", time.Minute)
-		c.Wait = true
-		granted := make(chan driver.Grant)
-		go func() {
-			next, err := st.Acquire(t.Context(), c)
-			if err != nil {
-				t.Error(err)
-			}
-			granted <- next
-		}()
-		eventually(t, "the waiter's listening", func() bool { return isListening(t, s, "users_notifications") })
+		var next driver.Grant
+		returned := startWaiter(t, s, "users_notifications", func() (err error) {
+			next, err = st.Acquire(t.Context(), waitingClaim(mutexClaim("m", time.Minute)))
+			return err
+		})
 		start := time.Now()
 		release(t, st, g.Claim)
-		next := <-granted
+		if err := <-returned; err != nil {
+			t.Fatal(err)
+		}
 		worst = max(worst, time.Since(start)-10*machine.Worst(start))
 		release(t, st, next.Claim)
 	}
@@ -108,8 +84,7 @@ func TestShedLockOneSubscription(t *testing.T) {
 	t.Parallel()
 	st := mustOpen(t, freshURL(t, sharedServer(t), "layout=shedlock")).(*shedlockStore)
 	g := acquire(t, st, mutexClaim("m", time.Minute))
-	c := mutexClaim("m", time.Minute)
-	c.Wait = true
+	c := waitingClaim(mutexClaim("m", time.Minute))
 	over := make(chan error, 1)
 	go func() { _, err := st.Acquire(t.Context(), c); over <- err }()
 	seats := func() int {
@@ -150,16 +125,12 @@ func TestListeningPastASilentServer(t *testing.T) {
 	acquire(t, mustOpen(t, url), mutexClaim("m", time.Minute))
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		c := mutexClaim("m", time.Minute)
-		c.Wait = true
-		_, _ = st.Acquire(ctx, c)
-	}()
-	eventually(t, "a listener", func() bool { return isListening(t, s, "past_silent") })
+	returned := startWaiter(t, s, "past_silent", func() error {
+		_, err := st.Acquire(ctx, waitingClaim(mutexClaim("m", time.Minute)))
+		return err
+	})
 	cancel()
-	<-over
+	<-returned
 }
 
 // TestListenerClosesIdleConnection: the connection for listening is given back when nobody has waited for long, and made again for the next one
@@ -168,11 +139,7 @@ func TestListenerClosesIdleConnection(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
 	config, opts := parseURL(t, freshURL(t, s, "application_name=leaves"))
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	pool := newPool(t, config)
 	table, err := newTable(t.Context(), pool, opts, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -187,11 +154,9 @@ func TestListenerClosesIdleConnection(t *testing.T) {
 	}
 	for range 2 {
 		ctx, cancel := context.WithCancel(t.Context())
-		over := make(chan error, 1)
-		go func() { over <- table.Wait(ctx, "m", "") }()
-		eventually(t, "the listening", func() bool { return isListening(t, s, "leaves") })
+		returned := startWaiter(t, s, "leaves", func() error { return table.Wait(ctx, "m", "") })
 		cancel()
-		checkError(t, <-over, context.Canceled)
+		checkError(t, <-returned, context.Canceled)
 		eventually(t, "the end of the listening", func() bool { return !running() })
 		left, err := s.QueryValue(`select count(*) from pg_stat_activity where application_name = 'leaves'`)
 		if open := int(pool.Stat().TotalConns()); err != nil || left != strconv.Itoa(open) {

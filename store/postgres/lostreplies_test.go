@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
@@ -72,8 +71,7 @@ func TestHolderLearnsOfBreak(t *testing.T) {
 			name = fmt.Sprint("own", others)
 			g = acquire(t, st, mutexClaim(name, time.Minute))
 			for range others {
-				c := mutexClaim(name, time.Minute)
-				c.Wait = true
+				c := waitingClaim(mutexClaim(name, time.Minute))
 				go func() { _, _ = operator.Acquire(t.Context(), c) }()
 			}
 			link.LoseReplies(1)
@@ -120,16 +118,7 @@ func TestUnsentRequests(t *testing.T) {
 		var refuse atomic.Int32
 		config, opts := parseURL(t, url)
 		config.ConnConfig.DialFunc = refuseDials(config.ConnConfig.DialFunc, &refuse)
-		pool, err := pgxpool.NewWithConfig(t.Context(), config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer pool.Close()
-		st, err := New(t.Context(), pool, opts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer st.Close()
+		st, pool := openOnPool(t, config, opts)
 		g := acquire(t, st, mutexClaim("m", time.Minute))
 		execSQL(t, s, `delete from `+mustLocate(t, opts).locksTable) // so that nothing but the release itself can tell
 		pool.Reset()
@@ -167,16 +156,7 @@ func TestWarningsOfOthers(t *testing.T) {
 			heard.Add(1)
 		}
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	st, err := New(t.Context(), pool, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
+	st, _ := openOnPool(t, config, opts)
 	execSQL(t, s, `create function tests.warn() returns trigger language plpgsql as $$ begin raise warning 'mind the gap'; return new; end $$;
 		create trigger warn before insert or update on `+mustLocate(t, opts).locksTable+` for each row execute function tests.warn()`)
 	g := acquire(t, st, mutexClaim("m", time.Minute))

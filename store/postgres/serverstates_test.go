@@ -23,16 +23,8 @@ func TestUsersPool(t *testing.T) {
 	s := sharedServer(t)
 	config, opts := parseURL(t, freshURL(t, s))
 	config.MaxConns = 2
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
 	opts.Timeout = time.Second
-	st, err := New(t.Context(), pool, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	st, pool := openOnPool(t, config, opts)
 	g := acquire(t, st, mutexClaim("m", time.Minute))
 	var taken []*pgxpool.Conn
 	for range 2 {
@@ -78,13 +70,10 @@ func TestReadOnly(t *testing.T) {
 	t.Cleanup(standby.Stop)
 	execSQL(t, s, `alter system set default_transaction_read_only = on`)
 	execSQL(t, s, `select pg_reload_conf()`)
-	for until := time.Now().Add(testTimeout); ; time.Sleep(10 * time.Millisecond) {
-		if on, err := s.QueryValue(`show default_transaction_read_only`); err == nil && on == "on" {
-			break
-		} else if time.Now().After(until) {
-			t.Fatalf("the server is not read-only: %q %v", on, err)
-		}
-	}
+	eventually(t, "a read-only server", func() bool {
+		on, err := s.QueryValue(`show default_transaction_read_only`)
+		return err == nil && on == "on"
+	})
 	_, err = mustOpen(t, url).Acquire(t.Context(), mutexClaim("n", time.Minute))
 	checkError(t, err, driver.ErrDenied, "takes no writes")
 	r := renew(t, st, g)
@@ -109,13 +98,7 @@ func TestReadOnly(t *testing.T) {
 	if err := <-came; err != nil {
 		t.Errorf("the claim afterwards: %v", err)
 	}
-	for until := time.Now().Add(testTimeout); ; time.Sleep(10 * time.Millisecond) {
-		if r := renew(t, st, g); r.Err == nil {
-			break
-		} else if time.Now().After(until) {
-			t.Fatalf("the renewal afterwards: %v", r.Err)
-		}
-	}
+	eventually(t, "the renewal afterwards", func() bool { return renew(t, st, g).Err == nil })
 	config, opts := parseURL(t, strings.Replace(url, s.Addr, standby.Addr, 1))
 	opts.Create = false
 	follower, err := openConfig(t.Context(), config, opts)
@@ -123,15 +106,10 @@ func TestReadOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer follower.Close()
-	for until := time.Now().Add(testTimeout); ; time.Sleep(10 * time.Millisecond) {
+	eventually(t, "the lock on the standby", func() bool {
 		l, err := follower.Inspect(t.Context(), "m")
-		if err == nil && len(l.Holders) == 1 && l.Holders[0].Token == g.Token {
-			break
-		}
-		if time.Now().After(until) {
-			t.Fatalf("on the standby: %+v %v", l, err)
-		}
-	}
+		return err == nil && len(l.Holders) == 1 && l.Holders[0].Token == g.Token
+	})
 	_, err = follower.Acquire(t.Context(), mutexClaim("m", time.Minute))
 	checkError(t, err, driver.ErrHeld)
 	_, err = follower.Acquire(t.Context(), mutexClaim("o", time.Minute))
@@ -199,13 +177,10 @@ func testFailover(t *testing.T, kill bool) {
 	t.Cleanup(standby.Stop)
 	execSQL(t, s, `alter system set synchronous_standby_names = '*'`)
 	execSQL(t, s, `select pg_reload_conf()`)
-	for until := time.Now().Add(testTimeout); ; time.Sleep(10 * time.Millisecond) {
-		if state, err := s.QueryValue(`select sync_state from pg_stat_replication`); err == nil && state == "sync" {
-			break
-		} else if time.Now().After(until) {
-			t.Fatalf("the standby is %q %v", state, err)
-		}
-	}
+	eventually(t, "the synchronous standby", func() bool {
+		state, err := s.QueryValue(`select sync_state from pg_stat_replication`)
+		return err == nil && state == "sync"
+	})
 	both := "postgres://test@" + s.Addr + "," + standby.Addr + "/postgres?sslmode=disable&create=true&target_session_attrs=read-write&timeout=2s"
 	st := mustOpen(t, both)
 	held := acquire(t, st, mutexClaim("held", 5*time.Minute))
@@ -220,14 +195,8 @@ func testFailover(t *testing.T, kill bool) {
 	}
 	execSQL(t, standby, `select pg_promote()`)
 	acquire(t, st, mutexClaim("new", 20*time.Second)) // bears with the change
-	for until := time.Now().Add(testTimeout); ; time.Sleep(10 * time.Millisecond) {
-		r := renew(t, st, held)
-		if r.Err == nil {
-			break
-		}
-		if lossOf(r.Err) != "" || time.Now().After(until) {
-			t.Fatalf("after the failover: %v", r.Err)
-		}
+	if err := renewUntilKnown(t, st, held); err != nil {
+		t.Fatalf("after the failover: %v", err)
 	}
 	other := mustOpen(t, both)
 	_, err = other.Acquire(t.Context(), mutexClaim("held", time.Minute))

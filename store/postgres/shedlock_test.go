@@ -114,8 +114,7 @@ func TestShedLock(t *testing.T) {
 	defer machine.Watch()()
 	start := time.Now()
 	says(true)(peers[0].extend(ctx, "job", 3*time.Second)) // which ends it sooner
-	w := mutexClaim("job", time.Minute)
-	w.Wait = true
+	w := waitingClaim(mutexClaim("job", time.Minute))
 	next := acquire(t, s, w) // when ShedLock's holder has fallen silent for as long as it said
 	if after := time.Since(start); after < 2900*time.Millisecond || after > 5*time.Second+machine.Lost(start) {
 		t.Errorf("a silent holder of ShedLock's was replaced after %v of 3 s", after)
@@ -220,16 +219,7 @@ func TestShedLockLockedForever(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
 	config, opts := parseURL(t, freshURL(t, s, "layout=shedlock"))
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	st, err := New(t.Context(), pool, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
+	st, pool := openOnPool(t, config, opts)
 	locks := mustLocate(t, opts).locksTable
 	for _, until := range []string{"9999-12-31 23:59:59", "infinity"} {
 		execSQL(t, s, `insert into `+locks+` values ('`+until+`', '`+until+`', now(), 'operator')`)
@@ -238,8 +228,7 @@ func TestShedLockLockedForever(t *testing.T) {
 		}
 		_, err := st.Acquire(t.Context(), mutexClaim(until, time.Minute))
 		checkError(t, err, driver.ErrHeld, "operator")
-		c := mutexClaim(until, time.Minute)
-		c.Wait = true
+		c := waitingClaim(mutexClaim(until, time.Minute))
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		before := pool.Stat().AcquireCount()
 		_, err = st.Acquire(ctx, c)

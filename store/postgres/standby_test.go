@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/internal/linktest"
@@ -144,8 +142,7 @@ func grantWithoutStandby(t *testing.T, fault func(*pgtest.Server, *linktest.Link
 		if err := renewed[i]; err == nil || lossOf(err) != "" {
 			t.Errorf("%s: a renewal that no standby has: %v", urls[i], err)
 		}
-		c := mutexClaim("m", time.Minute)
-		c.Wait = true
+		c := waitingClaim(mutexClaim("m", time.Minute))
 		second := acquire(t, st, c)
 		if g := first[i].grant; first[i].err == nil {
 			t.Errorf("%s: two believers for %v: %d and %d", urls[i], g.GrantedTTL-driver.Margin(g.GrantedTTL)-driver.SystemClock.Since(g.Since), g.Token, second.Token)
@@ -209,11 +206,7 @@ func TestStaleStandby(t *testing.T) {
 				}
 				return net.Dial(network, s.Addr)
 			}
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer pool.Close()
+			pool := newPool(t, config)
 			either, err := New(t.Context(), pool, opts)
 			for err != nil && !driverutil.IsFinal(err) { // it may have come to the standby
 				either, err = New(t.Context(), pool, opts)

@@ -57,8 +57,7 @@ func TestStatementsPerOperation(t *testing.T) {
 		}
 		step("the first refusal", 1, refuse)
 		step("the next refusal", 1, refuse)
-		c := mutexClaim("held", time.Minute)
-		c.Wait = true
+		c := waitingClaim(mutexClaim("held", time.Minute))
 		execSQL(t, server, `select pg_stat_statements_reset()`)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		_, err := other.Acquire(ctx, c)

@@ -83,12 +83,7 @@ func openSessionPool(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	config, _ := parseURL(t, url)
 	config.AfterConnect = func(ctx context.Context, c *pgx.Conn) error { return prepareSession(ctx, c, defaultTimeout) }
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
+	return newPool(t, config)
 }
 
 // TestShedLockLocalTime: a client of ShedLock's that writes local time is recognised by what it leaves, east of UTC and west of it,
@@ -137,25 +132,8 @@ func TestPoolIsShared(t *testing.T) {
 	for size, left := range map[int32]int{1: 0, 2: 1, 4: 1, 8: 2} {
 		config, opts := parseURL(t, freshURL(t, s))
 		config.MaxConns = size
-		pool, err := pgxpool.NewWithConfig(t.Context(), config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer pool.Close()
-		st, err := New(t.Context(), pool, opts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer st.Close()
-		blocker, err := pgx.Connect(t.Context(), s.URL("test")+"?sslmode=disable")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer blocker.Close(context.Background())
-		err = pgx.BeginFunc(t.Context(), blocker, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(t.Context(), "lock table "+mustLocate(t, opts).locksTable+" in access exclusive mode"); err != nil {
-				return err
-			}
+		st, pool := openOnPool(t, config, opts)
+		lockTableDuring(t, s, opts, func() {
 			ctx, cancel := context.WithCancel(t.Context())
 			var all sync.WaitGroup
 			for i := range 20 {
@@ -175,11 +153,7 @@ func TestPoolIsShared(t *testing.T) {
 			}
 			cancel()
 			all.Wait()
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
@@ -214,15 +188,7 @@ func TestShedLockLateTakes(t *testing.T) {
 	url := freshURL(t, s, "layout=shedlock", "timeout=2s", "application_name=late_takes")
 	st := mustOpen(t, url).(*shedlockStore)
 	_, opts := parseURL(t, url)
-	blocker, err := pgx.Connect(t.Context(), s.URL("test")+"?sslmode=disable")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer blocker.Close(context.Background())
-	err = pgx.BeginFunc(t.Context(), blocker, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), "lock table "+mustLocate(t, opts).locksTable+" in access exclusive mode"); err != nil {
-			return err
-		}
+	lockTableDuring(t, s, opts, func() {
 		for round := range 3 {
 			ctx, cancel := context.WithCancel(t.Context())
 			over := make(chan error, 1)
@@ -251,9 +217,5 @@ func TestShedLockLateTakes(t *testing.T) {
 				return true
 			})
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
