@@ -15,7 +15,10 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// add is one call of Add.
+// add is one call of Add. It has up to four steps: settle an earlier add of the same claim that had no answer, check
+// the condition, create the nodes, and take in what was created. Only the first of them makes Add idempotent: a
+// sequential node is created under a new name each time, so a create must never be sent while an earlier one may
+// still take effect.
 type add struct {
 	t         *tree
 	conn      *zk.Conn

@@ -94,7 +94,8 @@ func TestBreakNoteIsNoPermit(t *testing.T) {
 		t.Fatal("the permits have another tree")
 	}
 	key := joinEnding(formatStem(sessionName(1), newPayload(0)), endLease) + "0000000000"
-	if note := leases.notePathOf("lock"+leasesFolder, key); strings.Contains(note, leasesFolder) || !strings.HasPrefix(note, leases.pathOf("lock")+"/") {
+	if note := leases.notePathOf("lock"+leasesFolder, key); strings.Contains(note, leasesFolder) ||
+		!strings.HasPrefix(note, leases.pathOf("lock")+"/") {
 		t.Errorf("the note is %s", note)
 	}
 }

@@ -4,8 +4,10 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// The cache saves a request per node when a lock is listed: the names of its children do not say when they were
-// created, and that never changes.
+// The cache saves a request per node when a lock is listed. The names of the children say whose claims they are, but
+// not which transactions created them, and these are the tokens. A node's name never comes again with another token,
+// unless a foreign client chooses it, so what was read once stays true as long as the node exists; its owner's data
+// may be older than the node's, which Read and a full List repair.
 
 // fillFromCache fills in what is cached of nodes.
 func (t *tree) fillFromCache(path string, all []claimNode) {

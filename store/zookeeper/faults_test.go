@@ -164,7 +164,8 @@ func TestListUnreadable(t *testing.T) {
 	for lock, err := range other.List(t.Context(), t.Name()+"/") {
 		found[lock.Name] = err
 	}
-	if err, ok := found[t.Name()+"/b"]; !ok || err != nil || len(found) != 2 || !errors.Is(found[t.Name()+"/a"], holdfast.ErrDenied) {
+	if err, ok := found[t.Name()+"/b"]; !ok || err != nil || len(found) != 2 ||
+		!errors.Is(found[t.Name()+"/a"], holdfast.ErrDenied) {
 		t.Errorf("%v", found)
 	}
 	mustSucceed(t, hers.Release())
@@ -559,14 +560,16 @@ func TestNumberOverflow(t *testing.T) {
 				if inTime {
 					inside.Add(-1)
 				}
-				if err := peers[w%4].Release(t.Context(), claim, ""); err != nil && (inTime || !errors.Is(err, driver.ErrLost)) {
+				if err := peers[w%4].Release(t.Context(), claim, ""); err != nil && (inTime ||
+					!errors.Is(err, driver.ErrLost)) {
 					t.Error(err)
 				}
 			}
 		})
 	}
 	all.Wait()
-	t.Logf("%d grants at the end of the counter, %d at a time at most; %d times a number existed twice", in.Load(), most.Load(), twice)
+	t.Logf("%d grants at the end of the counter, %d at a time at most; %d times a number existed twice",
+		in.Load(), most.Load(), twice)
 	if most.Load() != 1 || twice == 0 {
 		t.Error("not as promised, or not at the end of the counter")
 	}

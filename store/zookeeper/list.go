@@ -17,7 +17,8 @@ type childrenSnapshot struct {
 	changed  int64       // the transaction that last added or removed a child
 }
 
-// decodeListing makes a snapshot from a list of children.
+// decodeListing makes a snapshot from a list of children. It sends requests only where the numbers of the children do
+// not tell their order: then the order is that of the transactions that created them, which must be read.
 func (t *tree) decodeListing(
 	ctx context.Context, c *zk.Conn, name, path string, listing *zk.Call,
 ) (childrenSnapshot, error) {
@@ -62,7 +63,8 @@ func (t *tree) listBySession(ctx context.Context, c *zk.Conn, name, path string)
 	return t.decodeListing(ctx, c, name, path, children)
 }
 
-// readTokens asks when nodes were created. It leaves out those that were removed meanwhile.
+// readTokens asks which transactions created nodes, for those that are not cached. It leaves out those that were
+// removed meanwhile.
 func (t *tree) readTokens(ctx context.Context, c *zk.Conn, path string, all []claimNode) ([]claimNode, error) {
 	var calls []*zk.Call
 	var of []int

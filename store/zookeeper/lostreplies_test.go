@@ -159,7 +159,8 @@ func TestPlainLostAnswers(t *testing.T) {
 	left, _, err := cli.Children(s.tree.root)
 	left = slices.DeleteFunc(left, func(key string) bool { return !strings.HasPrefix("/"+key, ticketPrefix) })
 	if err != nil || len(left) != 1 || "/"+left[0] != ticketPrefix+snapshot.Nodes[0].Key || taken != 10 {
-		t.Errorf("of 10 requests without an answer %d were taken, and the tickets that are left are %q, %v", taken, left, err)
+		t.Errorf("of 10 requests without an answer %d were taken, and the tickets that are left are %q, %v",
+			taken, left, err)
 	}
 	mustSucceed(t, s.tree.EndSession(ctx, ses.ID))
 }

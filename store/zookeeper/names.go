@@ -27,7 +27,10 @@ func (t *tree) pathOf(name string) string {
 	return b.String()
 }
 
-// escapeElement encodes one element of a path. first: it is at the root, where one name is ZooKeeper's own.
+// escapeElement encodes one element of a path. first: it is at the root, where one name is ZooKeeper's own. Four
+// things need it: characters that ZooKeeper refuses, the names that it uses itself, empty elements, and elements
+// that look like the key of a claim. Of the latter one character is escaped, so that a lock a below a lock b is no
+// claim on b.
 func escapeElement(element string, first bool) string {
 	if element == "" {
 		return "%00" // a name has no NUL

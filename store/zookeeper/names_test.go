@@ -96,7 +96,8 @@ func TestMergeSecondNodes(t *testing.T) {
 		}
 	}
 	for _, key := range []string{one, two} {
-		if all := mergeSecondNodes(parseKeys([]string{key}), true); len(all) != 1 || !all[0].Foreign || all[0].Kind != "" {
+		if all := mergeSecondNodes(parseKeys([]string{key}), true); len(all) != 1 || !all[0].Foreign ||
+			all[0].Kind != "" {
 			t.Errorf("%s alone: %+v", key, all)
 		}
 		if all := mergeSecondNodes(parseKeys([]string{key}), false); len(all) != 1 || all[0].Foreign {

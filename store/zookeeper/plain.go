@@ -78,7 +78,8 @@ const (
 	maxPoll = 5 * time.Second
 )
 
-// waitForRemoval waits until a lock's node may have been removed.
+// waitForRemoval waits until a lock's node may have been removed. It may return too soon: the caller then tries
+// once more, and waits again.
 func (s *Plain) waitForRemoval(ctx context.Context, name string) error {
 	removed := make(chan struct{}, 1)
 	// Whatever node exists when the watch is set, its removal is what the claim waits for.

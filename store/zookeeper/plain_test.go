@@ -132,7 +132,8 @@ func TestPlainForeign(t *testing.T) {
 		_, err := cli.Create(node, []byte(`{"version":1,"brokerid":7,"timestamp":"1700000000000"}`), flags, gozk.WorldACL(gozk.PermAll))
 		mustSucceed(t, err)
 		var held *driver.HeldError
-		if _, err := s.Acquire(t.Context(), mutexClaim(name)); !errors.As(err, &held) || len(held.Holders) != 1 || !held.Holders[0].Foreign {
+		if _, err := s.Acquire(t.Context(), mutexClaim(name)); !errors.As(err, &held) ||
+			len(held.Holders) != 1 || !held.Holders[0].Foreign {
 			t.Fatalf("a try beside a node that is %s: %v", what, err)
 		}
 		wait := mutexClaim(name)

@@ -43,7 +43,8 @@ func TestOtherRecipe(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), sessiontest.Soon)
 				defer cancel()
-				if _, err = s.Acquire(ctx, claim); !errors.Is(err, driver.ErrMismatch) || !strings.Contains(err.Error(), LayoutCuratorReadWrite) {
+				if _, err = s.Acquire(ctx, claim); !errors.Is(err, driver.ErrMismatch) ||
+					!strings.Contains(err.Error(), LayoutCuratorReadWrite) {
 					t.Errorf("%s, %s: a mutex that waits, %v: %v", layout, end, wait, err)
 				}
 			}

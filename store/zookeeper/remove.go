@@ -36,8 +36,8 @@ func (t *tree) Change(
 	return n, false, t.translateError(err, path)
 }
 
-// Remove deletes a node. If its claim may have more nodes, all go in one step; if the node itself is gone, the
-// others go.
+// Remove deletes a node. If its claim may have more nodes, all go in one step; if the node itself is gone, the others
+// go. Otherwise what is left of a claim would keep others out until its session ends.
 func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, list bool) (bool, sequence.Snapshot, error) {
 	path := t.pathOf(name)
 	for {

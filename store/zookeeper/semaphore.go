@@ -141,7 +141,8 @@ func (s *Semaphore) checkPermit(ctx context.Context, c driver.Claim) error {
 	return err
 }
 
-// keepRenewing renews the mutex until ctx ends, which it does when the holder has a permit.
+// keepRenewing renews the mutex, which may be needed for as long as a claim waits for a permit. It does so until
+// ctx ends, which it does when the holder has a permit.
 func (s *Semaphore) keepRenewing(ctx context.Context, m driver.Grant) {
 	tick := time.NewTicker(m.GrantedTTL / 3)
 	defer tick.Stop()

@@ -50,7 +50,8 @@ func TestLoweredMaxSessionTimeout(t *testing.T) {
 	if err := held.Err(); !errors.As(err, &loss) || loss.Cause != holdfast.LossSessionExpired {
 		t.Errorf("the holder learns: %v", err)
 	}
-	if _, err := client.Mutex(t.Name(), nil).TryLock(t.Context()); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "4s") {
+	if _, err := client.Mutex(t.Name(), nil).TryLock(t.Context()); !errors.Is(err, holdfast.ErrInvalid) ||
+		!strings.Contains(err.Error(), "4s") {
 		t.Errorf("the next claim learns: %v", err)
 	}
 	if shown.Load() {

@@ -45,7 +45,8 @@ func TestTicketRemoved(t *testing.T) {
 			t.Fatal(what, err)
 		}
 		cancel()
-		if err := s.Release(t.Context(), held.Claim, held.Ref); err != nil && (what == "release" || !errors.Is(err, driver.ErrLost)) {
+		if err := s.Release(t.Context(), held.Claim, held.Ref); err != nil && (what == "release" ||
+			!errors.Is(err, driver.ErrLost)) {
 			t.Error(what, err)
 		}
 		if snapshot, err := s.tree.List(t.Context(), "lock", true); err != nil || len(snapshot.Nodes) > 0 {

@@ -9,8 +9,18 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// tree is ZooKeeper as a sequence.NodeStore. A lock is a container node, a claim is an ephemeral sequential child
-// of it, and a session is a ZooKeeper session with a connection of its own.
+// tree is ZooKeeper as a sequence.NodeStore. A lock is a container node, a claim is an ephemeral sequential child of
+// it, and a session is a ZooKeeper session with a connection of its own.
+//
+// The protocol is in internal/zk. What is here is the recipe: how locks and claims are named (names.go), how claims
+// are added, listed and removed (add.go, list.go, remove.go), and the few facts that are kept between requests:
+//
+//   - which adds have no answer yet, so that no claim is added twice (pendingAdds, reAdded);
+//   - which nodes were read before, so that a list needs no request per node (cache.go);
+//   - which claims have a second node (secondNodes), in the layout for Curator and kazoo together.
+//
+// Requests that depend on what a session has sent before (Add, Withdraw, KeepAlive) go over that session. All others
+// go over any session: over one of the engine's, or over one without claims while the engine has none.
 type tree struct {
 	opts     Options
 	layout   layout

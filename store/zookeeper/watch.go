@@ -10,7 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// subscription is one Watch of the engine. It moves to another session when the one that it is on has ended.
+// subscription is one Watch of the engine. ZooKeeper's watches belong to a session, the engine's do not: a
+// subscription moves to another session when the one that it is on has ended. It is never told what has changed,
+// only that something may have: the engine reads again, so a notification too many costs a request and no more.
 type subscription struct {
 	t       *tree
 	watcher *zk.Watcher
