@@ -116,7 +116,7 @@ func TestReleaseKnowsItsOwn(t *testing.T) {
 				time.Sleep(g.GrantedTTL - nearEnd)
 				e.table.lost(c.made, func() { c.after(e, g) })
 				err := e.holder.Release(t.Context(), g.Claim, g.Ref)
-				if storetest.Loss(err) != c.want || c.want == "" && err != nil {
+				if storetest.LossOf(err) != c.want || c.want == "" && err != nil {
 					t.Errorf("the release is told %v, want %q", err, c.want)
 				}
 			})
@@ -155,16 +155,16 @@ func TestForcedBreakIsTold(t *testing.T) {
 		g := e.take(e.holder)
 		e.breaks(g)
 		e.take(e.other)
-		if err := storetest.Renew(t, e.holder, g).Err; storetest.Loss(err) != driver.LossBroken {
+		if err := storetest.Renew(t, e.holder, g).Err; storetest.LossOf(err) != driver.LossBroken {
 			t.Errorf("the renewal is told %v", err)
 		}
-		if err := e.holder.Release(t.Context(), g.Claim, ""); storetest.Loss(err) != driver.LossBroken {
+		if err := e.holder.Release(t.Context(), g.Claim, ""); storetest.LossOf(err) != driver.LossBroken {
 			t.Errorf("the release is told %v", err)
 		}
 		c := paceClaim(1000, true)
 		c.Name = "another"
 		e.table.lost(true, func() { e.breaks(driver.Grant{Claim: c, Ref: c.ID}) })
-		if _, err := e.holder.Acquire(t.Context(), c); storetest.Loss(err) != driver.LossBroken {
+		if _, err := e.holder.Acquire(t.Context(), c); storetest.LossOf(err) != driver.LossBroken {
 			t.Errorf("who is about to hold it is told %v", err)
 		}
 	})
@@ -255,7 +255,7 @@ func TestAllWaitersAreTold(t *testing.T) {
 			go func() {
 				c := paceClaim(1+n, true)
 				c.Fair, c.TTL = true, time.Hour
-				if _, err := s.Acquire(t.Context(), c); storetest.Loss(err) == driver.LossBroken {
+				if _, err := s.Acquire(t.Context(), c); storetest.LossOf(err) == driver.LossBroken {
 					told.Add(1)
 				} else {
 					t.Errorf("one who waits is told %v", err)

@@ -19,7 +19,7 @@ import (
 // proves nothing; with fifth, a fifth of them. So every other claim is given about the time that one takes on this machine.
 func Run(t *testing.T, stores []driver.Store, n int64, most time.Duration, claim func(worker int) driver.Claim, fifth bool) {
 	t.Helper()
-	usual := min(measure(t, stores[0], claim(0)), measure(t, stores[0], claim(0))) // the first may have to connect
+	usual := min(measureAcquire(t, stores[0], claim(0)), measureAcquire(t, stores[0], claim(0))) // the first may have to connect
 	most = max(most, 2*usual)
 	var claims, cancels, after atomic.Int64
 	var workers sync.WaitGroup
@@ -37,7 +37,7 @@ func Run(t *testing.T, stores []driver.Store, n int64, most time.Duration, claim
 				switch {
 				case errors.Is(err, context.DeadlineExceeded):
 					cancels.Add(1)
-					if stands(t, s, c) {
+					if isOnLock(t, s, c) {
 						after.Add(1)
 					}
 				case err != nil && (c.Wait || !errors.Is(err, driver.ErrHeld)):
@@ -62,8 +62,8 @@ func Run(t *testing.T, stores []driver.Store, n int64, most time.Duration, claim
 	}
 }
 
-// measure tells how long a claim takes for which nobody waits.
-func measure(t *testing.T, s driver.Store, c driver.Claim) time.Duration {
+// measureAcquire tells how long a claim takes for which nobody waits.
+func measureAcquire(t *testing.T, s driver.Store, c driver.Claim) time.Duration {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -76,8 +76,8 @@ func measure(t *testing.T, s driver.Store, c driver.Claim) time.Duration {
 	return took
 }
 
-// stands tells whether a claim stands, granted or in line.
-func stands(t *testing.T, s driver.Store, c driver.Claim) bool {
+// isOnLock tells whether a claim stands, granted or in line.
+func isOnLock(t *testing.T, s driver.Store, c driver.Claim) bool {
 	t.Helper()
 	l, err := s.Inspect(t.Context(), c.Name)
 	if err != nil {

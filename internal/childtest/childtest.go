@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// starts are carried out one after the other by one thread that never ends: the kernel ends a child with the thread that started it.
-var starts = sync.OnceValue(func() chan<- func() {
+// startQueue are carried out one after the other by one thread that never ends: the kernel ends a child with the thread that started it.
+var startQueue = sync.OnceValue(func() chan<- func() {
 	todo := make(chan func())
 	go func() {
 		runtime.LockOSThread()
@@ -23,6 +23,6 @@ var starts = sync.OnceValue(func() chan<- func() {
 func Start(c *exec.Cmd) error {
 	dieWithUs(c)
 	done := make(chan error)
-	starts() <- func() { done <- c.Start() }
+	startQueue() <- func() { done <- c.Start() }
 	return <-done
 }

@@ -11,38 +11,38 @@ import (
 
 // What Listen takes is apart from what Port gives, so that a server which is down for a while finds its port free again.
 var (
-	servers   = ports{first: 15000, end: 25000}
-	listeners = ports{first: 25000, end: 32000}
+	servers   = portRange{first: 15000, end: 25000}
+	listeners = portRange{first: 25000, end: 32000}
 )
 
 // Listen listens on a free port.
-func Listen() (net.Listener, error) { return listeners.listen() }
+func Listen() (net.Listener, error) { return listeners.listenOnNext() }
 
 // Port is a port that nobody listens on, and that Port gives to no other process before this one has ended: neither before
 // the server has bound it, nor while that is down.
-func Port() (string, error) { return servers.reserve() }
+func Port() (string, error) { return servers.reservePort() }
 
-// ports are taken in turn, from anywhere on.
-type ports struct {
+// portRange are taken in turn, from anywhere on.
+type portRange struct {
 	first, end int
 	mu         sync.Mutex
 	next       int
 	reserved   map[int]net.PacketConn
 }
 
-func (p *ports) listen() (l net.Listener, err error) {
+func (p *portRange) listenOnNext() (l net.Listener, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, err = p.turnLocked(func(_ int, addr string) bool { l, err = net.Listen("tcp", addr); return err == nil })
+	_, err = p.tryPortsLocked(func(_ int, addr string) bool { l, err = net.Listen("tcp", addr); return err == nil })
 	return l, err
 }
 
-// reserve finds a port that no process has reserved and nobody listens on. Whoever reserves a port holds the UDP port of the same
+// reservePort finds a port that no process has reserved and nobody listens on. Whoever reserves a port holds the UDP port of the same
 // number, which none of the servers uses, and the kernel frees it when the process ends.
-func (p *ports) reserve() (string, error) {
+func (p *portRange) reservePort() (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	port, err := p.turnLocked(func(port int, addr string) bool {
+	port, err := p.tryPortsLocked(func(port int, addr string) bool {
 		mark := p.reserved[port] // by ourselves, when a process has gone through all of them
 		if mark == nil {
 			var err error
@@ -66,8 +66,8 @@ func (p *ports) reserve() (string, error) {
 	return strconv.Itoa(port), err
 }
 
-// turnLocked goes through the ports until take takes one.
-func (p *ports) turnLocked(take func(port int, addr string) bool) (int, error) {
+// tryPortsLocked goes through the ports until take takes one.
+func (p *portRange) tryPortsLocked(take func(port int, addr string) bool) (int, error) {
 	if p.next == 0 {
 		p.next = p.first + rand.N(p.end-p.first)
 	}

@@ -29,7 +29,7 @@ type Link struct {
 	old     []byte // words of the server that are replaced
 	new     []byte
 	delayed []byte // words of the request that is taken out
-	late    chan Late
+	late    chan DelayedRequest
 	made    int
 	conns   map[net.Conn]bool
 	closed  bool
@@ -56,14 +56,14 @@ func NewLabelled(to string, sender func(request []byte) string) (*Link, error) {
 			if err != nil {
 				return
 			}
-			k.work.Go(func() { k.serve(in) })
+			k.work.Go(func() { k.serveConnection(in) })
 		}
 	})
 	return k, nil
 }
 
-func (k *Link) serve(in net.Conn) {
-	defer k.end(in)
+func (k *Link) serveConnection(in net.Conn) {
+	defer k.endConnection(in)
 	k.mu.Lock()
 	k.conns[in] = true
 	to, closed := k.to, k.closed
@@ -74,19 +74,19 @@ func (k *Link) serve(in net.Conn) {
 	socks, label := to == "", ""
 	if socks {
 		var err error
-		if to, err = wanted(in); err != nil {
+		if to, err = readSocksTarget(in); err != nil {
 			return
 		}
 		label = to
 	}
 	k.mu.Lock()
-	k.stand(&label, false)
+	k.waitWhileCut(&label, false)
 	k.mu.Unlock()
 	out, err := net.Dial("tcp", to)
 	if err != nil {
 		return
 	}
-	defer k.end(out)
+	defer k.endConnection(out)
 	k.mu.Lock()
 	k.conns[out] = true
 	k.made++
@@ -97,25 +97,25 @@ func (k *Link) serve(in net.Conn) {
 		}
 	}
 	var both sync.WaitGroup
-	both.Go(func() { k.pipe(out, in, &label, false) })
-	k.pipe(in, out, &label, true)
+	both.Go(func() { k.copyData(out, in, &label, false) })
+	k.copyData(in, out, &label, true)
 	both.Wait()
 }
 
-func (k *Link) end(c net.Conn) {
+func (k *Link) endConnection(c net.Conn) {
 	c.Close()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.conns, c)
 }
 
-func (k *Link) pipe(to, from net.Conn, label *string, reply bool) {
+func (k *Link) copyData(to, from net.Conn, label *string, reply bool) {
 	defer to.Close()
 	defer from.Close()
 	b := make([]byte, 64<<10)
 	for {
 		n, _ := from.Read(b) // nothing is the end
-		data, ok := k.pass(b[:n], label, reply)
+		data, ok := k.filterData(b[:n], label, reply)
 		if !ok {
 			return
 		}
@@ -125,13 +125,13 @@ func (k *Link) pipe(to, from net.Conn, label *string, reply bool) {
 	}
 }
 
-// pass waits while the link is cut, and gives the bytes that go on. If they do not, their connection ends.
-func (k *Link) pass(data []byte, label *string, reply bool) ([]byte, bool) {
+// filterData waits while the link is cut, and gives the bytes that go on. If they do not, their connection ends.
+func (k *Link) filterData(data []byte, label *string, reply bool) ([]byte, bool) {
 	k.mu.Lock()
 	if k.sender != nil && *label == "" && !reply {
 		*label = k.sender(data)
 	}
-	k.stand(label, reply)
+	k.waitWhileCut(label, reply)
 	if len(data) == 0 {
 		k.mu.Unlock()
 		return nil, false
@@ -141,7 +141,7 @@ func (k *Link) pass(data []byte, label *string, reply bool) ([]byte, bool) {
 		k.swallow--
 	}
 	if !reply && k.delayed != nil && bytes.Contains(data, k.delayed) {
-		k.late <- Late{k.to, bytes.Clone(data)}
+		k.late <- DelayedRequest{k.to, bytes.Clone(data)}
 		k.delayed, lost = nil, true
 	}
 	if reply && k.old != nil {
@@ -157,28 +157,28 @@ func (k *Link) pass(data []byte, label *string, reply bool) ([]byte, bool) {
 	return data, !lost && !closed
 }
 
-// stand waits, with the mutex held, while a connection stands still.
-func (k *Link) stand(label *string, reply bool) {
+// waitWhileCut waits, with the mutex held, while a connection stands still.
+func (k *Link) waitWhileCut(label *string, reply bool) {
 	for k.cut != nil && k.cut(*label, reply) && !k.closed {
 		k.changed.Wait()
 	}
 }
 
 // Cut stalls both directions.
-func (k *Link) Cut() { k.stall(func(string, bool) bool { return true }) }
+func (k *Link) Cut() { k.setCut(func(string, bool) bool { return true }) }
 
 // CutReplies stalls what comes from the server only.
-func (k *Link) CutReplies() { k.stall(func(_ string, reply bool) bool { return reply }) }
+func (k *Link) CutReplies() { k.setCut(func(_ string, reply bool) bool { return reply }) }
 
 // CutOnly stalls the connections with the labels that are chosen, also those to come, and lets the others go on.
 func (k *Link) CutOnly(which func(label string) bool) {
-	k.stall(func(label string, _ bool) bool { return which(label) })
+	k.setCut(func(label string, _ bool) bool { return which(label) })
 }
 
 // Heal delivers what was held back and goes on.
-func (k *Link) Heal() { k.stall(nil) }
+func (k *Link) Heal() { k.setCut(nil) }
 
-func (k *Link) stall(cut func(label string, reply bool) bool) {
+func (k *Link) setCut(cut func(label string, reply bool) bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.cut = cut
@@ -192,9 +192,9 @@ func (k *Link) LoseReplies(n int) {
 	k.swallow = n
 }
 
-// Weather is asked about whatever travels, in each direction: for how long it is delayed, and whether its connection is
+// SetFaults is asked about whatever travels, in each direction: for how long it is delayed, and whether its connection is
 // reset instead.
-func (k *Link) Weather(ask func() (delay time.Duration, reset bool)) {
+func (k *Link) SetFaults(ask func() (delay time.Duration, reset bool)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.weather = ask
@@ -207,23 +207,23 @@ func (k *Link) Replace(old, new string) {
 	k.old, k.new = []byte(old), []byte(new)
 }
 
-// Late is a request that was taken out of its connection.
-type Late struct {
+// DelayedRequest is a request that was taken out of its connection.
+type DelayedRequest struct {
 	to   string
 	data []byte
 }
 
-// Delay takes the next request that has these words out, and gives it; its connection ends. Whatever the client sends by
+// DelayNext takes the next request that has these words out, and gives it; its connection ends. Whatever the client sends by
 // another one overtakes it.
-func (k *Link) Delay(words string) <-chan Late {
+func (k *Link) DelayNext(words string) <-chan DelayedRequest {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.delayed, k.late = []byte(words), make(chan Late, 1)
+	k.delayed, k.late = []byte(words), make(chan DelayedRequest, 1)
 	return k.late
 }
 
-// Arrive brings it to the server, and returns when that has answered.
-func (l Late) Arrive() error {
+// Deliver brings it to the server, and returns when that has answered.
+func (l DelayedRequest) Deliver() error {
 	conn, err := net.Dial("tcp", l.to)
 	if err != nil {
 		return err
@@ -236,22 +236,22 @@ func (l Late) Arrive() error {
 	return err
 }
 
-// Made is how many connections were made.
-func (k *Link) Made() int {
+// ConnectionCount is how many connections were made.
+func (k *Link) ConnectionCount() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.made
 }
 
-// To leads to another address from now on, and ends all connections.
-func (k *Link) To(addr string) {
-	k.NextTo(addr)
+// Redirect leads to another address from now on, and ends all connections.
+func (k *Link) Redirect(addr string) {
+	k.RedirectNew(addr)
 	k.Reset()
 }
 
-// NextTo leads to another address from now on. Connections that there are stay, as they do when a name comes to mean another
+// RedirectNew leads to another address from now on. Connections that there are stay, as they do when a name comes to mean another
 // host.
-func (k *Link) NextTo(addr string) {
+func (k *Link) RedirectNew(addr string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.to = addr

@@ -44,10 +44,10 @@ func (n *Net) Link(addr string) (*Link, error) {
 }
 
 // Cut cuts all links, also those to come.
-func (n *Net) Cut() { n.each(true, (*Link).Cut) }
+func (n *Net) Cut() { n.forEachLink(true, (*Link).Cut) }
 
 // Heal heals them.
-func (n *Net) Heal() { n.each(false, (*Link).Heal) }
+func (n *Net) Heal() { n.forEachLink(false, (*Link).Heal) }
 
 // Each does something to each link.
 func (n *Net) Each(do func(*Link)) {
@@ -58,7 +58,7 @@ func (n *Net) Each(do func(*Link)) {
 	}
 }
 
-func (n *Net) each(cut bool, do func(*Link)) {
+func (n *Net) forEachLink(cut bool, do func(*Link)) {
 	n.mu.Lock()
 	n.cut = cut
 	n.mu.Unlock()

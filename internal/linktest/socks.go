@@ -11,8 +11,8 @@ import (
 // socksGranted tells a SOCKS client that it is connected.
 var socksGranted = []byte{5, 0, 0, 1, 0, 0, 0, 0, 0, 0}
 
-// wanted reads where a SOCKS client wants to go, as an IPv4 address: ours have no other.
-func wanted(in net.Conn) (string, error) {
+// readSocksTarget reads where a SOCKS client wants to go, as an IPv4 address: ours have no other.
+func readSocksTarget(in net.Conn) (string, error) {
 	b := make([]byte, 256)
 	if _, err := io.ReadFull(in, b[:2]); err != nil {
 		return "", err

@@ -29,7 +29,7 @@ type Server struct {
 func (s *Server) Start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -44,11 +44,11 @@ func (s *Server) Start() error {
 	return nil
 }
 
-func (s *Server) log() string { return filepath.Clean(s.Dir) + ".log" }
+func (s *Server) logFile() string { return filepath.Clean(s.Dir) + ".log" }
 
-// Said is the end of what the server has written.
-func (s *Server) Said() string {
-	text, _ := os.ReadFile(s.log())
+// LogTail is the end of what the server has written.
+func (s *Server) LogTail() string {
+	text, _ := os.ReadFile(s.logFile())
 	return string(text[max(0, len(text)-1500):])
 }
 
@@ -65,18 +65,18 @@ func (s *Server) Running() bool {
 }
 
 // Stop has the process stand still; Continue lets it go on.
-func (s *Server) Stop() { s.signal(syscall.SIGSTOP) }
+func (s *Server) Stop() { s.sendSignal(syscall.SIGSTOP) }
 
 // Continue lets a stopped process go on.
-func (s *Server) Continue() { s.signal(syscall.SIGCONT) }
+func (s *Server) Continue() { s.sendSignal(syscall.SIGCONT) }
 
 // Terminate stops the process in good order, and kills it if that takes long.
-func (s *Server) Terminate() { s.end(syscall.SIGTERM) }
+func (s *Server) Terminate() { s.endProcess(syscall.SIGTERM) }
 
 // Kill kills the process.
-func (s *Server) Kill() { s.end(syscall.SIGKILL) }
+func (s *Server) Kill() { s.endProcess(syscall.SIGKILL) }
 
-func (s *Server) signal(sig os.Signal) {
+func (s *Server) sendSignal(sig os.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.proc != nil {
@@ -84,8 +84,8 @@ func (s *Server) signal(sig os.Signal) {
 	}
 }
 
-func (s *Server) end(sig os.Signal) {
-	s.signal(sig)
+func (s *Server) endProcess(sig os.Signal) {
+	s.sendSignal(sig)
 	s.mu.Lock()
 	done := s.done
 	s.mu.Unlock()
@@ -95,7 +95,7 @@ func (s *Server) end(sig os.Signal) {
 	select {
 	case <-done:
 	case <-time.After(3 * time.Second):
-		s.signal(syscall.SIGKILL)
+		s.sendSignal(syscall.SIGKILL)
 		<-done
 	}
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-var cancels = flag.Int("cancels", 400, "how many acquires are cancelled")
+var cancelCount = flag.Int("cancels", 400, "how many acquires are cancelled")
 
 // Cancels gives acquires up at any moment, and looks what stands a second after the last.
-func (r *Rig[C, P]) Cancels(t *testing.T) {
+func (r *Harness[C, P]) Cancels(t *testing.T) {
 	c := r.Shared(t)
 	held, free := t.Name()+"/held", []string{t.Name() + "/free-1", t.Name() + "/free-2"}
 	blocker := r.Peer(t, c)
@@ -30,14 +30,14 @@ func (r *Rig[C, P]) Cancels(t *testing.T) {
 	for range 4 {
 		clients = append(clients, NewClient(t, r.Peer(t, c), 30*time.Second))
 	}
-	pulse := r.pulse(t, c)
+	pulse := r.watchCluster(t, c)
 	var machine pace.Pace
 	defer machine.Watch()()
 	// Patience goes with the pace of the machine, so that about as many acquires come to stand as do not.
 	var usual atomic.Int64
 	usual.Store(int64(usualCycle(t, clients)))
-	todo := make(chan int, *cancels)
-	for i := range *cancels {
+	todo := make(chan int, *cancelCount)
+	for i := range *cancelCount {
 		todo <- i
 	}
 	close(todo)
@@ -72,7 +72,7 @@ func (r *Rig[C, P]) Cancels(t *testing.T) {
 				}
 				mu.Unlock()
 				if err == nil {
-					Fails(t, l.Release())
+					CheckError(t, l.Release())
 				} else if late := time.Since(given); late > 3*time.Second+10*machine.Worst(given) {
 					t.Errorf("a cancelled acquire returned %v after its context had ended", late)
 				}
@@ -99,14 +99,14 @@ func (r *Rig[C, P]) Cancels(t *testing.T) {
 		left = stand()
 	}
 	t.Logf("%d acquires in %v: %d granted before the cancel, %d given up in line, %d given up earlier; %d claims left after %v, beside the holder",
-		*cancels, over.Sub(start).Round(time.Millisecond), granted, waited, before, left, time.Since(over).Round(100*time.Millisecond))
+		*cancelCount, over.Sub(start).Round(time.Millisecond), granted, waited, before, left, time.Since(over).Round(100*time.Millisecond))
 	if left != 0 {
 		t.Errorf("%d claims are left", left)
 	}
-	if granted+waited < *cancels/5 {
+	if granted+waited < *cancelCount/5 {
 		t.Errorf("too few cancels fell after the claim had come to stand")
 	}
-	Fails(t, blocker.Release(t.Context(), hold, ""))
+	CheckError(t, blocker.Release(t.Context(), hold, ""))
 }
 
 // usualCycle is how long it takes to lock and unlock.
@@ -114,7 +114,7 @@ func usualCycle(t *testing.T, clients []*holdfast.Client) time.Duration {
 	began, n := time.Now(), 0
 	for range 8 {
 		for _, client := range clients {
-			Fails(t, Lock(t, client, t.Name()+"/measure").Release())
+			CheckError(t, Lock(t, client, t.Name()+"/measure").Release())
 			n++
 		}
 	}

@@ -17,7 +17,7 @@ import (
 const caseLimit = 4 * time.Minute
 
 // Conformance runs the suite of the contract on three servers, which are restarted in it if they are not shared.
-func (r *Rig[C, P]) Conformance(t *testing.T) {
+func (r *Harness[C, P]) Conformance(t *testing.T) {
 	var c C
 	h := drivertest.Harness{
 		Open: func(context.Context) (driver.Store, error) { return r.Open(c) },
@@ -45,7 +45,7 @@ func (r *Rig[C, P]) Conformance(t *testing.T) {
 }
 
 // Table runs the suite on locks that the record engine keeps in the store's table.
-func (r *Rig[C, P]) Table(t *testing.T) {
+func (r *Harness[C, P]) Table(t *testing.T) {
 	c := r.Shared(t)
 	var peers sync.Map
 	defer peers.Range(func(_, p any) bool { p.(P).Close(); return true })
@@ -69,7 +69,7 @@ func (r *Rig[C, P]) Table(t *testing.T) {
 }
 
 // TableSilence: who waits for a lock that is kept in records is told when his patience with silent servers is over.
-func (r *Rig[C, P]) TableSilence(t *testing.T) {
+func (r *Harness[C, P]) TableSilence(t *testing.T) {
 	p, err := r.Open(r.Shared(t))
 	if err != nil {
 		t.Fatal(err)

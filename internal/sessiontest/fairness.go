@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-var fairFor = flag.Duration("fair", 8*time.Second, "how long the fairness test goes on, at least")
+var fairDuration = flag.Duration("fair", 8*time.Second, "how long the fairness test goes on, at least")
 
 // Fairness has 64 clients in eight processes come for one lock, a quarter of whose waits are given up, while leaders are
 // killed. The token is the place of arrival; so the tokens of those let in must rise.
-func (r *Rig[C, P]) Fairness(t *testing.T) {
+func (r *Harness[C, P]) Fairness(t *testing.T) {
 	c := r.Own(t)
 	file := filepath.Join(t.TempDir(), "history")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := Order{Do: "queue", Endpoints: c.Endpoints(), Lock: t.Name(), TTL: 10 * time.Second, Clients: 8, File: file}
+	o := WorkerTask{Do: "queue", Endpoints: c.Endpoints(), Lock: t.Name(), TTL: 10 * time.Second, Clients: 8, File: file}
 	began := time.Now()
 	var workers []*Worker
 	for range 8 {
@@ -48,8 +48,8 @@ func (r *Rig[C, P]) Fairness(t *testing.T) {
 	}
 	goOn("at first")
 	kills := 0
-	for end := time.Now().Add(*fairFor - 3*time.Second); kills == 0 || time.Now().Before(end); kills++ {
-		time.Sleep(max(2*time.Second, min(*fairFor/3, 10*time.Second)))
+	for end := time.Now().Add(*fairDuration - 3*time.Second); kills == 0 || time.Now().Before(end); kills++ {
+		time.Sleep(max(2*time.Second, min(*fairDuration/3, 10*time.Second)))
 		leader, err := c.Leader(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -59,14 +59,14 @@ func (r *Rig[C, P]) Fairness(t *testing.T) {
 		if err := leader.Start(); err != nil {
 			t.Fatal(err)
 		}
-		Fails(t, c.Ready(t.Context()))
+		CheckError(t, c.Ready(t.Context()))
 		goOn("when a leader had been killed")
 	}
 	for _, w := range workers {
-		w.Stop()
+		w.Finish()
 	}
 	for _, w := range workers {
-		Fails(t, w.Wait())
+		CheckError(t, w.Wait())
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {

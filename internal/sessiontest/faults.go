@@ -18,58 +18,58 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
-var runs = flag.Int("faults", 10, "how often each fault is tried")
+var faultRuns = flag.Int("faults", 10, "how often each fault is tried")
 
 // faultTTL is the TTL of the locks in these tests.
 const faultTTL = 2 * time.Second
 
-// batch is how many holders meet a fault at a time.
-const batch = 10
+// batchSize is how many holders meet a fault at a time.
+const batchSize = 10
 
-// rounds gives the number of batches.
-func rounds() int { return (*runs + batch - 1) / batch }
+// countBatches gives the number of batches.
+func countBatches() int { return (*faultRuns + batchSize - 1) / batchSize }
 
 func lockNames(t *testing.T, round int) (names []string) {
-	for i := range batch {
+	for i := range batchSize {
 		names = append(names, fmt.Sprintf("%s/%d-%d-%d", t.Name(), time.Now().UnixNano(), round, i))
 	}
 	return names
 }
 
-// rival waits for a lock and notes when it was let in.
-type rival struct {
-	lock string
-	in   time.Time
-	err  error
+// rivalResult waits for a lock and notes when it was let in.
+type rivalResult struct {
+	lock      string
+	grantedAt time.Time
+	err       error
 }
 
-// rivals waits for all locks, from one client that no fault touches, and whose own TTL no pause of the machine exceeds.
-func (r *Rig[C, P]) rivals(t *testing.T, c C, locks []string, to ...*servertest.Server) func() []rival {
+// startRivals waits for all locks, from one client that no fault touches, and whose own TTL no pause of the machine exceeds.
+func (r *Harness[C, P]) startRivals(t *testing.T, c C, locks []string, to ...*servertest.Server) func() []rivalResult {
 	t.Helper()
 	client := NewClient(t, r.Peer(t, c, to...), time.Minute)
-	out := make([]rival, len(locks))
+	out := make([]rivalResult, len(locks))
 	var all sync.WaitGroup
 	for i, name := range locks {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
-			l, err := insist(ctx, client, name)
-			out[i] = rival{name, time.Now(), err}
+			l, err := lockWithRetries(ctx, client, name)
+			out[i] = rivalResult{name, time.Now(), err}
 			if err == nil {
 				_ = l.Release()
 			}
 		})
 	}
-	return func() []rival {
+	return func() []rivalResult {
 		all.Wait()
 		client.Close()
 		return out
 	}
 }
 
-// holders takes each lock by a client of its own, through a link of its own, and returns when all are held. The function
+// startHolders takes each lock by a client of its own, through a link of its own, and returns when all are held. The function
 // that comes back waits until none is believed in any more, and tells until when each was.
-func (r *Rig[C, P]) holders(t *testing.T, c C, locks []string, ttl time.Duration, to ...*servertest.Server) (peers []P, leases []*holdfast.Lease, believed func() map[string]int64) {
+func (r *Harness[C, P]) startHolders(t *testing.T, c C, locks []string, ttl time.Duration, to ...*servertest.Server) (peers []P, leases []*holdfast.Lease, believed func() map[string]int64) {
 	t.Helper()
 	var clients []*holdfast.Client
 	for _, name := range locks {
@@ -78,10 +78,10 @@ func (r *Rig[C, P]) holders(t *testing.T, c C, locks []string, ttl time.Duration
 		peers, clients, leases = append(peers, p), append(clients, client), append(leases, Lock(t, client, name))
 	}
 	var all sync.WaitGroup
-	last := make([]belief, len(locks))
+	last := make([]lastValid, len(locks))
 	for i, name := range locks {
 		all.Go(func() {
-			last[i] = believe(name, func() bool { return leases[i].Valid() || leases[i].Context().Err() == nil })
+			last[i] = watchLease(name, func() bool { return leases[i].Valid() || leases[i].Context().Err() == nil })
 		})
 	}
 	return peers, leases, func() map[string]int64 {
@@ -96,41 +96,41 @@ func (r *Rig[C, P]) holders(t *testing.T, c C, locks []string, ttl time.Duration
 }
 
 // Cut cuts holders off in silence.
-func (r *Rig[C, P]) Cut(t *testing.T) {
+func (r *Harness[C, P]) Cut(t *testing.T) {
 	c := r.Shared(t)
-	pulse := r.pulse(t, c)
-	var y tally
-	for round := range rounds() {
+	pulse := r.watchCluster(t, c)
+	var y takeoverCounts
+	for round := range countBatches() {
 		locks := lockNames(t, round)
-		peers, _, believed := r.holders(t, c, locks, faultTTL)
-		next := r.rivals(t, c, locks)
+		peers, _, believed := r.startHolders(t, c, locks, faultTTL)
+		next := r.startRivals(t, c, locks)
 		time.Sleep(300*time.Millisecond + rand.N(faultTTL/2))
 		fault := time.Now()
 		for _, p := range peers {
 			p.Cut()
 		}
 		b := believed()
-		y.add(t, fault, b, next(), pulse)
+		y.addRun(t, fault, b, next(), pulse)
 		for _, p := range peers {
 			p.Heal()
 		}
 	}
-	y.report(t, faultTTL+r.Slack)
+	y.checkCounts(t, faultTTL+r.Slack)
 }
 
 // ShortCut cuts holders off for less than a third of the TTL. If they lost anything by that, no overlap after a long cut would
 // prove nothing. A cut that this machine has drawn out beyond that third says nothing, nor does a loss while it or the servers
 // were late themselves: those do not count.
-func (r *Rig[C, P]) ShortCut(t *testing.T) {
+func (r *Harness[C, P]) ShortCut(t *testing.T) {
 	c := r.Shared(t)
 	const ttl = 3 * faultTTL
 	const short = ttl/3 - 100*time.Millisecond
-	pulse := r.pulse(t, c)
+	pulse := r.watchCluster(t, c)
 	n, drawnOut := 0, 0
-	for round := range rounds() {
+	for round := range countBatches() {
 		locks := lockNames(t, round)
 		taken := time.Now()
-		peers, leases, _ := r.holders(t, c, locks, ttl)
+		peers, leases, _ := r.startHolders(t, c, locks, ttl)
 		time.Sleep(rand.N(ttl / 3))
 		cuts := make([]time.Duration, len(peers))
 		var all sync.WaitGroup
@@ -164,35 +164,35 @@ func (r *Rig[C, P]) ShortCut(t *testing.T) {
 }
 
 // Kill kills the processes of holders.
-func (r *Rig[C, P]) Kill(t *testing.T) {
+func (r *Harness[C, P]) Kill(t *testing.T) {
 	c := r.Shared(t)
-	pulse := r.pulse(t, c)
-	var y tally
-	for round := range rounds() {
+	pulse := r.watchCluster(t, c)
+	var y takeoverCounts
+	for round := range countBatches() {
 		locks := lockNames(t, round)
-		w := r.StartWorker(t, Order{Do: "hold", Endpoints: c.Endpoints(), Locks: locks, TTL: faultTTL})
-		w.until(t, "held")
-		next := r.rivals(t, c, locks)
+		w := r.StartWorker(t, WorkerTask{Do: "hold", Endpoints: c.Endpoints(), Locks: locks, TTL: faultTTL})
+		w.awaitLine(t, "held")
+		next := r.startRivals(t, c, locks)
 		time.Sleep(100*time.Millisecond + rand.N(faultTTL/2))
 		fault := time.Now()
 		if err := w.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		y.add(t, fault, nil, next(), pulse)
+		y.addRun(t, fault, nil, next(), pulse)
 	}
-	y.report(t, faultTTL+r.Slack)
+	y.checkCounts(t, faultTTL+r.Slack)
 }
 
 // Stop has the processes of holders stand still until others have got their locks.
-func (r *Rig[C, P]) Stop(t *testing.T) {
+func (r *Harness[C, P]) Stop(t *testing.T) {
 	c := r.Shared(t)
-	pulse := r.pulse(t, c)
-	var y tally
-	for round := range rounds() {
+	pulse := r.watchCluster(t, c)
+	var y takeoverCounts
+	for round := range countBatches() {
 		locks := lockNames(t, round)
-		w := r.StartWorker(t, Order{Do: "hold", Endpoints: c.Endpoints(), Locks: locks, TTL: faultTTL})
-		w.until(t, "held")
-		next := r.rivals(t, c, locks)
+		w := r.StartWorker(t, WorkerTask{Do: "hold", Endpoints: c.Endpoints(), Locks: locks, TTL: faultTTL})
+		w.awaitLine(t, "held")
+		next := r.startRivals(t, c, locks)
 		time.Sleep(100*time.Millisecond + rand.N(faultTTL/2))
 		fault := time.Now()
 		_ = w.Process.Signal(syscall.SIGSTOP)
@@ -200,7 +200,7 @@ func (r *Rig[C, P]) Stop(t *testing.T) {
 		_ = w.Process.Signal(syscall.SIGCONT)
 		believed := map[string]int64{}
 		for w.lines.Scan() {
-			var b belief
+			var b lastValid
 			if json.Unmarshal(w.lines.Bytes(), &b) == nil {
 				believed[b.Lock] = b.Last
 			}
@@ -208,34 +208,34 @@ func (r *Rig[C, P]) Stop(t *testing.T) {
 		if len(believed) != len(locks) {
 			t.Errorf("%d of %d holders have said when they stopped believing", len(believed), len(locks))
 		}
-		y.add(t, fault, believed, in, pulse)
+		y.addRun(t, fault, believed, in, pulse)
 	}
-	y.report(t, faultTTL+r.Slack)
+	y.checkCounts(t, faultTTL+r.Slack)
 }
 
 // StopWaiting has the process of a waiter stand still until its session has ended.
-func (r *Rig[C, P]) StopWaiting(t *testing.T) {
+func (r *Harness[C, P]) StopWaiting(t *testing.T) {
 	c := r.Shared(t)
 	p := r.Peer(t, c)
 	l := Lock(t, NewClient(t, p, time.Minute), t.Name())
-	w := r.StartWorker(t, Order{Do: "wait", Endpoints: c.Endpoints(), Lock: t.Name(), TTL: faultTTL})
-	InLine(t, p, t.Name())
+	w := r.StartWorker(t, WorkerTask{Do: "wait", Endpoints: c.Endpoints(), Lock: t.Name(), TTL: faultTTL})
+	AwaitWaiter(t, p, t.Name())
 	_ = w.Process.Signal(syscall.SIGSTOP)
-	line(t, p, t.Name(), func(l driver.Lock) bool { return len(l.Waiters) == 0 })
+	awaitState(t, p, t.Name(), func(l driver.Lock) bool { return len(l.Waiters) == 0 })
 	_ = w.Process.Signal(syscall.SIGCONT)
-	InLine(t, p, t.Name())
-	Fails(t, l.Release())
-	w.until(t, "in")
+	AwaitWaiter(t, p, t.Name())
+	CheckError(t, l.Release())
+	w.awaitLine(t, "in")
 }
 
 // Minority cuts the server of holders off from the others: the leader, and then one that follows.
-func (r *Rig[C, P]) Minority(t *testing.T) {
+func (r *Harness[C, P]) Minority(t *testing.T) {
 	c := r.Own(t)
 	all := c.Servers()
 	var machine pace.Pace
 	defer machine.Watch()()
-	var y tally
-	for round := range max(2, rounds()) {
+	var y takeoverCounts
+	for round := range max(2, countBatches()) {
 		alone, err := c.Leader(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -245,18 +245,18 @@ func (r *Rig[C, P]) Minority(t *testing.T) {
 		}
 		others := slices.DeleteFunc(slices.Clone(all), func(s *servertest.Server) bool { return s == alone })
 		locks := lockNames(t, round)
-		_, _, believed := r.holders(t, c, locks, faultTTL, alone)
-		next := r.rivals(t, c, locks, others...)
+		_, _, believed := r.startHolders(t, c, locks, faultTTL, alone)
+		next := r.startRivals(t, c, locks, others...)
 		time.Sleep(200*time.Millisecond + rand.N(faultTTL/2))
 		fault := time.Now()
 		c.Isolate(alone)
 		b := believed()
-		y.add(t, fault, b, next(), &machine)
+		y.addRun(t, fault, b, next(), &machine)
 		c.Join()
 		if err := c.Ready(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// A new leader lets every session run anew, so this may take longer than a TTL, and as much longer as there is none.
-	y.report(t, 2*faultTTL+20*time.Second)
+	y.checkCounts(t, 2*faultTTL+20*time.Second)
 }

@@ -12,18 +12,18 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-var many = flag.Int("held", 500, "how many locks are held at a time")
+var heldLocks = flag.Int("held", 500, "how many locks are held at a time")
 
 // Held holds many locks and counts what that costs. sent gives what the store has sent since it was asked before: how many
 // reads, and all of it in words. In half a TTL no more than most(n) reads may be sent for n locks.
 func Held(t *testing.T, s driver.Store, ttl time.Duration, sent func() (reads int, all string), most func(n int) int) {
 	client := NewClient(t, s, ttl)
-	before, goroutines := memory(), runtime.NumGoroutine()
-	leases := make([]*holdfast.Lease, *many)
+	before, goroutines := heapSize(), runtime.NumGoroutine()
+	leases := make([]*holdfast.Lease, *heldLocks)
 	var all sync.WaitGroup
 	for w := range 32 {
 		all.Go(func() {
-			for i := w; i < *many; i += 32 {
+			for i := w; i < *heldLocks; i += 32 {
 				var err error
 				if leases[i], err = client.Mutex(fmt.Sprint(t.Name(), "/", i), nil).Lock(t.Context()); err != nil {
 					t.Error(err)
@@ -38,25 +38,25 @@ func Held(t *testing.T, s driver.Store, ttl time.Duration, sent func() (reads in
 	}
 	time.Sleep(2 * time.Second) // they are watched now
 	sent()
-	each := (memory() - before) / int64(*many)
+	each := (heapSize() - before) / int64(*heldLocks)
 	more := runtime.NumGoroutine() - goroutines
 	time.Sleep(ttl / 2)
 	reads, words := sent()
-	t.Logf("%d locks held: %d bytes each, %d goroutines more; in %v, with a TTL of %v: %s", *many, each, more, ttl/2, ttl, words)
+	t.Logf("%d locks held: %d bytes each, %d goroutines more; in %v, with a TTL of %v: %s", *heldLocks, each, more, ttl/2, ttl, words)
 	if more > 30 {
-		t.Errorf("%d goroutines for %d locks", more, *many)
+		t.Errorf("%d goroutines for %d locks", more, *heldLocks)
 	}
 	for _, l := range leases {
 		if !l.Valid() {
 			t.Fatal("lost")
 		}
 	}
-	if reads == 0 || reads > most(*many) {
+	if reads == 0 || reads > most(*heldLocks) {
 		t.Errorf("%d reads", reads)
 	}
 }
 
-func memory() int64 {
+func heapSize() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

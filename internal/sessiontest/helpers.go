@@ -28,15 +28,15 @@ func Lock(t testing.TB, client *holdfast.Client, name string) *holdfast.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	l, err := insist(ctx, client, name)
+	l, err := lockWithRetries(ctx, client, name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
 }
 
-// insist takes a mutex, and asks again where no server has answered for a TTL, or this process has stood still for one.
-func insist(ctx context.Context, client *holdfast.Client, name string) (*holdfast.Lease, error) {
+// lockWithRetries takes a mutex, and asks again where no server has answered for a TTL, or this process has stood still for one.
+func lockWithRetries(ctx context.Context, client *holdfast.Client, name string) (*holdfast.Lease, error) {
 	for {
 		l, err := client.Mutex(name, nil).Lock(ctx)
 		if !errors.Is(err, holdfast.ErrUncertain) && !errors.Is(err, holdfast.ErrLost) || ctx.Err() != nil {
@@ -45,8 +45,8 @@ func insist(ctx context.Context, client *holdfast.Client, name string) (*holdfas
 	}
 }
 
-// Renewed waits until a lease is renewed, which it must not be lost before.
-func Renewed(t testing.TB, l *holdfast.Lease) {
+// AwaitRenewal waits until a lease is renewed, which it must not be lost before.
+func AwaitRenewal(t testing.TB, l *holdfast.Lease) {
 	t.Helper()
 	for was, limit := l.Remaining(), time.Now().Add(2*time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		now := l.Remaining()
@@ -62,14 +62,14 @@ func Renewed(t testing.TB, l *holdfast.Lease) {
 	}
 }
 
-// InLine waits until somebody waits for a lock, as another client sees it.
-func InLine(t testing.TB, s driver.Store, name string) {
+// AwaitWaiter waits until somebody waits for a lock, as another client sees it.
+func AwaitWaiter(t testing.TB, s driver.Store, name string) {
 	t.Helper()
-	line(t, s, name, func(l driver.Lock) bool { return len(l.Waiters) > 0 })
+	awaitState(t, s, name, func(l driver.Lock) bool { return len(l.Waiters) > 0 })
 }
 
-// line returns when a lock stands as it is to.
-func line(t testing.TB, s driver.Store, name string, stands func(driver.Lock) bool) {
+// awaitState returns when a lock stands as it is to.
+func awaitState(t testing.TB, s driver.Store, name string, stands func(driver.Lock) bool) {
 	t.Helper()
 	for limit := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		l, err := s.Inspect(t.Context(), name)
@@ -85,8 +85,8 @@ func line(t testing.TB, s driver.Store, name string, stands func(driver.Lock) bo
 	}
 }
 
-// Fails fails the test if there is an error.
-func Fails(t testing.TB, err error) {
+// CheckError fails the test if there is an error.
+func CheckError(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Error(err)

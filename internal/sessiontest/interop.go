@@ -37,14 +37,14 @@ func Interop(t *testing.T, s driver.Store, kind driver.Kind, begin func(lock, fi
 		err   error
 	}
 	theirs := make(chan result, 1)
-	first, err := take(t.Context(), client, kind, lock, false)
-	Fails(t, err)
+	first, err := takeLock(t.Context(), client, kind, lock, false)
+	CheckError(t, err)
 	wait := begin(lock, file)
 	go func() { n, err := wait(); theirs <- result{n, err} }()
 	foreign := func(s driver.ClaimInfo) bool { return s.Foreign }
 	for limit := time.Now().Add(3 * time.Minute); s.Info().MaxWaiters > 0; time.Sleep(10 * time.Millisecond) {
 		now, err := s.Inspect(t.Context(), lock)
-		Fails(t, err)
+		CheckError(t, err)
 		if slices.ContainsFunc(now.Waiters, foreign) {
 			break
 		}
@@ -56,17 +56,17 @@ func Interop(t *testing.T, s driver.Store, kind driver.Kind, begin func(lock, fi
 			t.Fatalf("the peer does not wait for us: %+v", now)
 		}
 	}
-	Fails(t, first.Release())
+	CheckError(t, first.Release())
 	var peer *result
 	added, rounds := 0, 0
 	for ; peer == nil || rounds < *Rounds; rounds++ {
 		read := kind == driver.KindRW && rand.N(2) == 0
-		l, err := take(t.Context(), client, kind, lock, read)
+		l, err := takeLock(t.Context(), client, kind, lock, read)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if read {
-			err = lookAt(file)
+			err = checkUnchanged(file)
 		} else {
 			err = AddOne(file)
 			added++
@@ -78,7 +78,7 @@ func Interop(t *testing.T, s driver.Store, kind driver.Kind, begin func(lock, fi
 		if err != nil || len(now.Holders) == 0 || !read && foreign(now.Holders[0]) {
 			t.Errorf("held by us, and shown as %+v, %v", now, err)
 		}
-		Fails(t, l.Release())
+		CheckError(t, l.Release())
 		select {
 		case r := <-theirs:
 			if r.err != nil {
@@ -88,15 +88,15 @@ func Interop(t *testing.T, s driver.Store, kind driver.Kind, begin func(lock, fi
 		default:
 		}
 	}
-	n, err := number(file)
-	Fails(t, err)
+	n, err := readNumber(file)
+	CheckError(t, err)
 	t.Logf("%d rounds of ours and %d of theirs; %d additions of ours and %d of theirs make %d", rounds, *Rounds, added, peer.added, n)
 	if added+peer.added != n {
 		t.Error("two held at a time")
 	}
 }
 
-func take(ctx context.Context, client *holdfast.Client, kind driver.Kind, lock string, read bool) (*holdfast.Lease, error) {
+func takeLock(ctx context.Context, client *holdfast.Client, kind driver.Kind, lock string, read bool) (*holdfast.Lease, error) {
 	switch {
 	case kind == driver.KindMutex:
 		return client.Mutex(lock, nil).Lock(ctx)
@@ -106,7 +106,7 @@ func take(ctx context.Context, client *holdfast.Client, kind driver.Kind, lock s
 	return client.RWMutex(lock, nil).Lock(ctx)
 }
 
-func number(file string) (int, error) {
+func readNumber(file string) (int, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return 0, err
@@ -116,7 +116,7 @@ func number(file string) (int, error) {
 
 // AddOne adds to the number in a file, in two steps.
 func AddOne(file string) error {
-	n, err := number(file)
+	n, err := readNumber(file)
 	if err != nil {
 		return err
 	}
@@ -126,14 +126,14 @@ func AddOne(file string) error {
 	return os.WriteFile(file, []byte(strconv.Itoa(n+1)), 0o600)
 }
 
-// lookAt looks that nobody adds.
-func lookAt(file string) error {
-	before, err := number(file)
+// checkUnchanged looks that nobody adds.
+func checkUnchanged(file string) error {
+	before, err := readNumber(file)
 	if err != nil {
 		return err
 	}
 	time.Sleep(time.Millisecond)
-	if after, err := number(file); err != nil || after != before {
+	if after, err := readNumber(file); err != nil || after != before {
 		return errors.Join(err, fmt.Errorf("%d became %d under a reader", before, after))
 	}
 	return nil

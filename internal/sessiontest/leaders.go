@@ -14,14 +14,14 @@ import (
 )
 
 var (
-	leaders     = flag.Int("leaders", 2, "how many leaders are killed or stopped")
-	leaderEvery = flag.Duration("leader-every", 6*time.Second, "how long each time until the next; half of that the server is away")
+	leaderFaults   = flag.Int("leaders", 2, "how many leaders are killed or stopped")
+	leaderInterval = flag.Duration("leader-every", 6*time.Second, "how long each time until the next; half of that the server is away")
 )
 
 // LeaderKilled kills and stops leaders while one client holds a lock and, with many requests at a time, takes others again and
 // again. Nobody gets one that is taken, and nothing is left of them. The next leader falls when the last one has come back, or
 // there would be no majority; and it all takes longer than the TTL, so that the lock is not kept without renewals.
-func (r *Rig[C, P]) LeaderKilled(t *testing.T) {
+func (r *Harness[C, P]) LeaderKilled(t *testing.T) {
 	c := r.Own(t)
 	const ttl = 30 * time.Second
 	client := NewClient(t, r.Peer(t, c), ttl)
@@ -54,7 +54,7 @@ func (r *Rig[C, P]) LeaderKilled(t *testing.T) {
 			}
 		})
 	}
-	for i := range *leaders {
+	for i := range *leaderFaults {
 		before := cycles.Load()
 		leader, err := c.Leader(t.Context())
 		if err != nil {
@@ -62,15 +62,15 @@ func (r *Rig[C, P]) LeaderKilled(t *testing.T) {
 		}
 		if i%2 == 0 {
 			leader.Kill()
-			time.Sleep(*leaderEvery / 2)
-			Fails(t, leader.Start())
+			time.Sleep(*leaderInterval / 2)
+			CheckError(t, leader.Start())
 		} else {
 			leader.Stop()
-			time.Sleep(*leaderEvery / 2)
+			time.Sleep(*leaderInterval / 2)
 			leader.Continue()
 		}
-		time.Sleep(*leaderEvery / 2)
-		Fails(t, c.Ready(t.Context()))
+		time.Sleep(*leaderInterval / 2)
+		CheckError(t, c.Ready(t.Context()))
 		for end := time.Now().Add(time.Minute); cycles.Load() == before; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("nobody else got a lock for a minute, when leader %d had gone and come back", i+1)
@@ -87,7 +87,7 @@ func (r *Rig[C, P]) LeaderKilled(t *testing.T) {
 		t.Errorf("the lock was lost: %v", err)
 	}
 	for i := range inside {
-		Fails(t, Lock(t, client, other(i)).Release())                  // as soon as all before it have gone
+		CheckError(t, Lock(t, client, other(i)).Release())             // as soon as all before it have gone
 		for given := time.Now(); ; time.Sleep(20 * time.Millisecond) { // an add that was given up may be on its way
 			l, err := client.Inspect(t.Context(), other(i))
 			if err == nil && len(l.Holders)+len(l.Waiters) == 0 {
@@ -99,11 +99,11 @@ func (r *Rig[C, P]) LeaderKilled(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d other cycles while %d leaders were killed or stopped, one every %v", cycles.Load(), *leaders, *leaderEvery)
+	t.Logf("%d other cycles while %d leaders were killed or stopped, one every %v", cycles.Load(), *leaderFaults, *leaderInterval)
 }
 
 // AllKilled kills all servers, and starts them again within the TTL.
-func (r *Rig[C, P]) AllKilled(t *testing.T) {
+func (r *Harness[C, P]) AllKilled(t *testing.T) {
 	c := r.Own(t)
 	client := NewClient(t, r.Peer(t, c), 45*time.Second)
 	l := Lock(t, client, t.Name())
@@ -111,28 +111,28 @@ func (r *Rig[C, P]) AllKilled(t *testing.T) {
 		m.Kill()
 	}
 	for _, m := range c.Servers() {
-		Fails(t, m.Start())
+		CheckError(t, m.Start())
 	}
-	Fails(t, c.Ready(t.Context()))
-	Renewed(t, l)
+	CheckError(t, c.Ready(t.Context()))
+	AwaitRenewal(t, l)
 	token := l.Token()
-	Fails(t, l.Release())
+	CheckError(t, l.Release())
 	next := Lock(t, client, t.Name())
 	if next.Token() <= token {
 		t.Errorf("token %d came after %d", next.Token(), token)
 	}
-	Fails(t, next.Release())
+	CheckError(t, next.Release())
 }
 
 // HalfDead gives a client addresses of which the first answer nothing.
-func (r *Rig[C, P]) HalfDead(t *testing.T) {
-	url := r.url("127.0.0.1:1", "127.0.0.1:2", r.Shared(t).Endpoints()[0])
+func (r *Harness[C, P]) HalfDead(t *testing.T) {
+	url := r.clusterURL("127.0.0.1:1", "127.0.0.1:2", r.Shared(t).Endpoints()[0])
 	client, err := holdfast.Open(t.Context(), url, &holdfast.Options{TTL: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
 	began := time.Now()
-	Fails(t, Lock(t, client, t.Name()).Release())
+	CheckError(t, Lock(t, client, t.Name()).Release())
 	t.Logf("locked and unlocked in %v", time.Since(began).Round(time.Millisecond))
 }

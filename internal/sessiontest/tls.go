@@ -22,13 +22,13 @@ import (
 const Soon = 8 * time.Second
 
 // TLS has start run a server with a certificate and its key, and comes with that as the authority, and then with another one.
-func (r *Rig[C, P]) TLS(t *testing.T, start func(cert, key string) C) {
+func (r *Harness[C, P]) TLS(t *testing.T, start func(cert, key string) C) {
 	dir := t.TempDir()
-	good, key := certificate(t, filepath.Join(dir, "good"))
-	bad, _ := certificate(t, filepath.Join(dir, "bad"))
+	good, key := writeCertificate(t, filepath.Join(dir, "good"))
+	bad, _ := writeCertificate(t, filepath.Join(dir, "bad"))
 	c := start(good, key)
 	try := func(ca string) error {
-		client, err := holdfast.Open(t.Context(), r.url(c.Endpoints()...)+"?tls-ca="+ca, &holdfast.Options{TTL: 20 * time.Second})
+		client, err := holdfast.Open(t.Context(), r.clusterURL(c.Endpoints()...)+"?tls-ca="+ca, &holdfast.Options{TTL: 20 * time.Second})
 		if err != nil {
 			return err
 		}
@@ -45,7 +45,7 @@ func (r *Rig[C, P]) TLS(t *testing.T, start func(cert, key string) C) {
 			break
 		}
 	}
-	Fails(t, err)
+	CheckError(t, err)
 	began := time.Now()
 	err = try(bad)
 	t.Logf("a wrong authority: %v after %v", err, time.Since(began).Round(time.Millisecond))
@@ -54,8 +54,8 @@ func (r *Rig[C, P]) TLS(t *testing.T, start func(cert, key string) C) {
 	}
 }
 
-// certificate writes a self-signed certificate for the loopback interface, and another file with its key and itself.
-func certificate(t *testing.T, path string) (cert, both string) {
+// writeCertificate writes a self-signed certificate for the loopback interface, and another file with its key and itself.
+func writeCertificate(t *testing.T, path string) (cert, both string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -74,7 +74,7 @@ func certificate(t *testing.T, path string) (cert, both string) {
 	}
 	public := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	cert, both = path+".pem", path+"-key.pem"
-	Fails(t, os.WriteFile(cert, public, 0o600))
-	Fails(t, os.WriteFile(both, append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), public...), 0o600))
+	CheckError(t, os.WriteFile(cert, public, 0o600))
+	CheckError(t, os.WriteFile(both, append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), public...), 0o600))
 	return cert, both
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/childtest"
 )
 
-const orderVariable = "SESSIONTEST_ORDER"
+const taskVariable = "SESSIONTEST_ORDER"
 
-// Order is what a worker process of the tests is told.
-type Order struct {
+// WorkerTask is what a worker process of the tests is told.
+type WorkerTask struct {
 	Do        string // "hold", "wait", "queue", or one of the rig's Work
 	Endpoints []string
 	Lock      string
@@ -40,19 +40,19 @@ type Worker struct {
 	in    io.Closer
 }
 
-// Stop tells a worker that goes on until it is told to end.
-func (w *Worker) Stop() { _ = w.in.Close() }
+// Finish tells a worker that goes on until it is told to end.
+func (w *Worker) Finish() { _ = w.in.Close() }
 
 // StartWorker starts a process, which ends with the test at the latest.
-func (r *Rig[C, P]) StartWorker(t *testing.T, o Order) *Worker {
+func (r *Harness[C, P]) StartWorker(t *testing.T, o WorkerTask) *Worker {
 	t.Helper()
-	o.URL = r.url(o.Endpoints...)
+	o.URL = r.clusterURL(o.Endpoints...)
 	text, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := &Worker{Cmd: exec.Command(os.Args[0])}
-	w.Env = append(os.Environ(), orderVariable+"="+string(text))
+	w.Env = append(os.Environ(), taskVariable+"="+string(text))
 	w.Stderr = os.Stderr
 	out, err := w.StdoutPipe()
 	if err != nil {
@@ -69,8 +69,8 @@ func (r *Rig[C, P]) StartWorker(t *testing.T, o Order) *Worker {
 	return w
 }
 
-// until reads lines until one of them is want.
-func (w *Worker) until(t *testing.T, want string) {
+// awaitLine reads lines until one of them is want.
+func (w *Worker) awaitLine(t *testing.T, want string) {
 	t.Helper()
 	for w.lines.Scan() {
 		if w.lines.Text() == want {
@@ -80,39 +80,39 @@ func (w *Worker) until(t *testing.T, want string) {
 	t.Fatalf("the worker ended before it said %q", want)
 }
 
-func (r *Rig[C, P]) work(text string) error {
-	var o Order
+func (r *Harness[C, P]) runWorker(text string) error {
+	var o WorkerTask
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return err
 	}
 	switch o.Do {
 	case "hold":
-		return o.hold()
+		return o.holdLocks()
 	case "wait":
-		return o.wait()
+		return o.waitForLock()
 	case "queue":
-		return o.queue()
+		return o.contendFairly()
 	}
-	if do := r.Work[o.Do]; do != nil {
+	if do := r.WorkerTasks[o.Do]; do != nil {
 		return do(o)
 	}
 	return fmt.Errorf("no order %q", o.Do)
 }
 
-func (o Order) client() (*holdfast.Client, error) {
+func (o WorkerTask) openClient() (*holdfast.Client, error) {
 	return holdfast.Open(context.Background(), o.URL, &holdfast.Options{TTL: o.TTL})
 }
 
-// belief is when a holder last believed, in nanoseconds since 1970.
-type belief struct {
+// lastValid is when a holder last believed, in nanoseconds since 1970.
+type lastValid struct {
 	Lock string
 	Last int64
 }
 
-// believe looks at a lease until it is lost, as a holder does. The moment is read before the look, so that a process that is
+// watchLease looks at a lease until it is lost, as a holder does. The moment is read before the look, so that a process that is
 // stopped between the two has not believed any longer.
-func believe(name string, look func() bool) belief {
-	b := belief{Lock: name}
+func watchLease(name string, look func() bool) lastValid {
+	b := lastValid{Lock: name}
 	for {
 		now := time.Now().UnixNano()
 		if !look() {
@@ -123,16 +123,16 @@ func believe(name string, look func() bool) belief {
 	}
 }
 
-// hold takes each lock by a client of its own, says so, and reports for each when it last believed in it.
-func (o Order) hold() error {
+// holdLocks takes each lock by a client of its own, says so, and reports for each when it last believed in it.
+func (o WorkerTask) holdLocks() error {
 	ctx := context.Background()
 	var leases []*holdfast.Lease
 	for _, name := range o.Locks {
-		c, err := o.client()
+		c, err := o.openClient()
 		if err != nil {
 			return err
 		}
-		l, err := insist(ctx, c, name)
+		l, err := lockWithRetries(ctx, c, name)
 		if err != nil {
 			return err
 		}
@@ -143,7 +143,7 @@ func (o Order) hold() error {
 	var out sync.Mutex
 	for i, l := range leases {
 		all.Go(func() {
-			b := believe(o.Locks[i], l.Valid)
+			b := watchLease(o.Locks[i], l.Valid)
 			line, _ := json.Marshal(b)
 			out.Lock()
 			defer out.Unlock()
@@ -154,9 +154,9 @@ func (o Order) hold() error {
 	return nil
 }
 
-// wait waits for a lock once, and says that it was let in.
-func (o Order) wait() error {
-	c, err := o.client()
+// waitForLock waits for a lock once, and says that it was let in.
+func (o WorkerTask) waitForLock() error {
+	c, err := o.openClient()
 	if err != nil {
 		return err
 	}
@@ -168,9 +168,9 @@ func (o Order) wait() error {
 	return l.Release()
 }
 
-// queue has clients come for one lock again and again, of which a quarter of the waits are given up, and notes each hold
+// contendFairly has clients come for one lock again and again, of which a quarter of the waits are given up, and notes each hold
 // in a file. A client that had stood still for so long that it may not believe any more, when it had noted its hold, notes that.
-func (o Order) queue() error {
+func (o WorkerTask) contendFairly() error {
 	file, err := os.OpenFile(o.File, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return err
@@ -185,7 +185,7 @@ func (o Order) queue() error {
 	failures := make(chan error, o.Clients)
 	for range o.Clients {
 		all.Go(func() {
-			c, err := o.client()
+			c, err := o.openClient()
 			if err != nil {
 				failures <- err
 				return

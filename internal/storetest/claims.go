@@ -23,8 +23,8 @@ func Open(t testing.TB, url string) driver.Store {
 	return s
 }
 
-// Apart is a client's clock that is off by d.
-func Apart(d time.Duration) driver.Clock {
+// ShiftedClock is a client's clock that is off by d.
+func ShiftedClock(d time.Duration) driver.Clock {
 	return driver.Clock{
 		Monotonic: func() time.Duration { return driver.SystemClock.Monotonic() + d },
 		Boottime:  func() time.Duration { return driver.SystemClock.Boottime() + d },
@@ -71,8 +71,8 @@ func Release(t testing.TB, s driver.Store, c driver.Claim) {
 	}
 }
 
-// Loss is how a claim was lost; empty if the error says nothing of it.
-func Loss(err error) driver.LossCause {
+// LossOf is how a claim was lost; empty if the error says nothing of it.
+func LossOf(err error) driver.LossCause {
 	var l *driver.LossError
 	if errors.As(err, &l) {
 		return l.Cause

@@ -35,17 +35,17 @@ func Conform(t *testing.T, h drivertest.Harness, o drivertest.Options) {
 	t.Logf("conformance: %d passed, %d refused as Info says, %d skipped, %d failed", passed, refused, skipped, failed)
 }
 
-// Way is a store's own way to its server.
-type Way interface {
+// Connection is a store's own way to its server.
+type Connection interface {
 	Cut()
 	Heal()
 	Close()
 }
 
 // Harness is one for stores that have a way of their own each, which open makes as well.
-func Harness(open func(context.Context) (driver.Store, Way, error)) drivertest.Harness {
+func Harness(open func(context.Context) (driver.Store, Connection, error)) drivertest.Harness {
 	var ways sync.Map // by store
-	of := func(s driver.Store) Way { w, _ := ways.Load(s); return w.(Way) }
+	of := func(s driver.Store) Connection { w, _ := ways.Load(s); return w.(Connection) }
 	return drivertest.Harness{
 		Open: func(ctx context.Context) (driver.Store, error) {
 			s, w, err := open(ctx)

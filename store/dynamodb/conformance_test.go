@@ -16,7 +16,7 @@ import (
 func runConformance(t *testing.T, s *dynamodbtest.Server, more string, opts drivertest.Options) {
 	t.Helper()
 	table := newTableName()
-	h := storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Way, error) {
+	h := storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Connection, error) {
 		p, err := dynamodbtest.NewProxy(s.Direct)
 		if err != nil {
 			return nil, nil, err

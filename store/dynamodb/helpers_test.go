@@ -59,13 +59,13 @@ func TestMain(m *testing.M) {
 // Short names for what the tests say often.
 var (
 	mustOpen     = storetest.Open
-	shiftedClock = storetest.Apart
+	shiftedClock = storetest.ShiftedClock
 	mutexClaim   = storetest.Mutex
 	waitingClaim = storetest.Waiting
 	acquire      = storetest.Acquire
 	renew        = storetest.Renew
 	release      = storetest.Release
-	lossOf       = storetest.Loss
+	lossOf       = storetest.LossOf
 	eventually   = storetest.Eventually
 )
 

@@ -208,7 +208,7 @@ func TestRequests(t *testing.T) {
 	wait.Wait = true
 	done := make(chan error, 1)
 	go func() { _, err := s.Acquire(ctx, wait); done <- err }()
-	sessiontest.InLine(t, other, "requests/held")
+	sessiontest.AwaitWaiter(t, other, "requests/held")
 	time.Sleep(100 * time.Millisecond)
 	oc.take()
 	start := time.Now()

@@ -159,7 +159,7 @@ func TestCompaction(t *testing.T) {
 		}
 		in <- err
 	}()
-	sessiontest.InLine(t, first, t.Name())
+	sessiontest.AwaitWaiter(t, first, t.Name())
 	watching(t, first.Store, 1)
 	cli := admin(t, c)
 	r, err := cli.Put(t.Context(), t.Name()+"-other", "x")
@@ -332,7 +332,7 @@ func TestNoSpace(t *testing.T) {
 	if took := time.Since(began); took > sessiontest.Soon {
 		t.Errorf("that took %v to say", took)
 	}
-	sessiontest.Renewed(t, held)
+	sessiontest.AwaitRenewal(t, held)
 	fails(t, held.Release())
 }
 

@@ -26,7 +26,7 @@ func TestInterop(t *testing.T) {
 	}
 	for name, begin := range map[string]func(t *testing.T, lock, file string) func() error{
 		"concurrency": func(t *testing.T, lock, file string) func() error {
-			return rig.StartWorker(t, sessiontest.Order{Do: "peer", Endpoints: c.Endpoints(), Lock: lock, Rounds: *sessiontest.Rounds, File: file}).Wait
+			return rig.StartWorker(t, sessiontest.WorkerTask{Do: "peer", Endpoints: c.Endpoints(), Lock: lock, Rounds: *sessiontest.Rounds, File: file}).Wait
 		},
 		"etcdctl": func(t *testing.T, lock, file string) func() error {
 			const add = `n=$(cat "$1"); echo $((n+1)) > "$1.new"; cat "$1.new" > "$1"`
@@ -52,7 +52,7 @@ func TestInterop(t *testing.T) {
 }
 
 // foreignMutex takes a lock with etcd's own mutex, and adds to the number in a file, for some rounds.
-func foreignMutex(o sessiontest.Order) error {
+func foreignMutex(o sessiontest.WorkerTask) error {
 	cli, err := etcdtest.Connect(o.Endpoints)
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func TestForeignHolder(t *testing.T) {
 	permits.Wait = true
 	done := make(chan error, 1)
 	go func() { _, err := s.Acquire(ctx, permits); done <- err }()
-	sessiontest.InLine(t, s, lock)
+	sessiontest.AwaitWaiter(t, s, lock)
 	fails(t, s.Break(ctx, lock, l.Holders[0].Ref, driver.BreakForce))
 	fails(t, <-done)
 	fails(t, s.Release(ctx, permits, ""))

@@ -52,6 +52,6 @@ func TestRestoredUnderHolders(t *testing.T) {
 		t.Errorf("the holder is told: %v", err)
 	}
 	again := lease(t, client, t.Name()+"/held")
-	sessiontest.Renewed(t, again)
+	sessiontest.AwaitRenewal(t, again)
 	fails(t, again.Release())
 }

@@ -13,19 +13,19 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-var rig = sessiontest.Rig[*etcdtest.Cluster, *peer]{
+var rig = sessiontest.Harness[*etcdtest.Cluster, *peer]{
 	Scheme: "etcd",
 	Start: func(ctx context.Context, direct bool) (*etcdtest.Cluster, error) {
 		return etcdtest.Start(ctx, etcdtest.Options{Direct: direct})
 	},
-	Open:  open,
-	Slack: time.Second,
-	Work:  map[string]func(sessiontest.Order) error{"peer": foreignMutex},
+	Open:        open,
+	Slack:       time.Second,
+	WorkerTasks: map[string]func(sessiontest.WorkerTask) error{"peer": foreignMutex},
 }
 
 // Short names for what the tests say often.
 var (
-	fails      = sessiontest.Fails
+	fails      = sessiontest.CheckError
 	lease      = sessiontest.Lock
 	newClient  = sessiontest.NewClient
 	mutexClaim = sessiontest.Claim

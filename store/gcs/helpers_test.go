@@ -85,7 +85,7 @@ func newClient(t testing.TB, s *gcstest.Server) (*storage.Client, *gcstest.Link)
 
 // Short names for what the tests say often.
 var (
-	shiftedClock = storetest.Apart
+	shiftedClock = storetest.ShiftedClock
 	mutexClaim   = storetest.Mutex
 	acquire      = storetest.Acquire
 	renew        = storetest.Renew

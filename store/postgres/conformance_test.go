@@ -82,7 +82,7 @@ func parseURL(t testing.TB, raw string) (*pgxpool.Config, *Options) {
 
 // newHarness is one for stores of a URL that reach their server through links which can be cut.
 func newHarness(t *testing.T, url string) drivertest.Harness {
-	return storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Way, error) {
+	return storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Connection, error) {
 		via := &linktest.Net{}
 		t.Cleanup(via.Close)
 		config, opts := parseURL(t, url)

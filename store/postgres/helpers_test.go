@@ -18,13 +18,13 @@ import (
 // Helpers that the tests of all stores share.
 var (
 	mustOpen     = storetest.Open
-	shiftedClock = storetest.Apart
+	shiftedClock = storetest.ShiftedClock
 	mutexClaim   = storetest.Mutex
 	waitingClaim = storetest.Waiting
 	acquire      = storetest.Acquire
 	renew        = storetest.Renew
 	release      = storetest.Release
-	lossOf       = storetest.Loss
+	lossOf       = storetest.LossOf
 	eventually   = storetest.Eventually
 	conform      = storetest.Conform
 )

@@ -117,7 +117,7 @@ func TestOpeningDuringRestart(t *testing.T) {
 		defer link.Close()
 		for n := range 6 { // a reset connection is met at each step of an opening
 			var replies atomic.Int64
-			link.Weather(func() (time.Duration, bool) { return 0, replies.Add(1) == int64(2*n+1) })
+			link.SetFaults(func() (time.Duration, bool) { return 0, replies.Add(1) == int64(2*n+1) })
 			st, err := driver.Open(t.Context(), strings.Replace(url, s.Addr, link.Addr, 1)+"&layout="+layout)
 			if err != nil {
 				t.Fatalf("an opening that met a reset: %v", err)

@@ -29,7 +29,7 @@ type openFunc func(ctx context.Context, dial func(o *rueidis.ClientOption), opts
 
 // newHarness is one for stores that reach their servers through links which can be cut.
 func newHarness(t *testing.T, opts Options, open openFunc) drivertest.Harness {
-	return storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Way, error) {
+	return storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Connection, error) {
 		via := &linktest.Net{}
 		t.Cleanup(via.Close)
 		s, err := open(ctx, dialVia(via), &opts)

@@ -509,7 +509,7 @@ func TestServerNameMoves(t *testing.T) {
 	if r := renew(t, s, g); r.Err == nil || driverutil.IsFinal(r.Err) || !strings.Contains(r.Err.Error(), "read-only replica for now") {
 		t.Errorf("renewing at the old primary: %v", r.Err)
 	}
-	time.AfterFunc(300*time.Millisecond, func() { via.NextTo(second.Addr) })
+	time.AfterFunc(300*time.Millisecond, func() { via.RedirectNew(second.Addr) })
 	acquire(t, s, mutex("new", time.Minute))
 	if err := redistest.Until(t.Context(), func() bool { return renew(t, s, g).Err == nil }); err != nil {
 		t.Fatalf("renewing at the new primary: %v", renew(t, s, g).Err)
@@ -550,7 +550,7 @@ func TestNewPrimaryHasOtherClock(t *testing.T) {
 		}
 		sendCommand(t, second, "REPLICAOF", "NO", "ONE")
 		first.Kill()
-		via.To(second.Addr)
+		via.Redirect(second.Addr)
 
 		var r driver.Renewal
 		if err := redistest.Until(t.Context(), func() bool {

@@ -27,7 +27,7 @@ var (
 	acquire = storetest.Acquire
 	renew   = storetest.Renew
 	release = storetest.Release
-	loss    = storetest.Loss
+	loss    = storetest.LossOf
 	conform = storetest.Conform
 )
 
@@ -606,7 +606,7 @@ func TestLateRequestOfRefusedClaim(t *testing.T) {
 		if fair {
 			step = plainScripts.acquireQueued
 		}
-		kept := via.Delay(step.sha)
+		kept := via.DelayNext(step.sha)
 		refused := mutex("m", 30*time.Second)
 		refused.Fair = fair
 		if _, err := s.Acquire(t.Context(), refused); !errors.Is(err, driver.ErrHeld) {
@@ -615,7 +615,7 @@ func TestLateRequestOfRefusedClaim(t *testing.T) {
 		if err := other.Release(t.Context(), held, ""); err != nil {
 			t.Error(err)
 		}
-		if err := (<-kept).Arrive(); err != nil {
+		if err := (<-kept).Deliver(); err != nil {
 			t.Fatal(err)
 		}
 		if n := sendCommand(t, server, "EXISTS", "m"); n != ":0" {
@@ -627,7 +627,7 @@ func TestLateRequestOfRefusedClaim(t *testing.T) {
 
 // startLateRequest has a waiting claim get the second of three servers first, and then a majority, with one of its requests to the
 // second, of a step, taken out on the way.
-func startLateRequest(t *testing.T, st *script) (g *redistest.Group, s driver.Store, held driver.Grant, late linktest.Late) {
+func startLateRequest(t *testing.T, st *script) (g *redistest.Group, s driver.Store, held driver.Grant, late linktest.DelayedRequest) {
 	t.Helper()
 	g = mustStart(t)(redistest.Independent(3))
 	a := g.Addrs()
@@ -640,7 +640,7 @@ func startLateRequest(t *testing.T, st *script) (g *redistest.Group, s driver.St
 	sendCommand(t, g.Servers[1], "SCRIPT", "LOAD", st.text) // so that the request that is taken out is not in vain
 	sendCommand(t, g.Servers[0], "SET", "m", "another")
 	sendCommand(t, g.Servers[2], "SET", "m", "another")
-	kept := via.Delay(st.sha)
+	kept := via.DelayNext(st.sha)
 	freed := make(chan error, 1)
 	go func() {
 		late = <-kept
@@ -659,7 +659,7 @@ func startLateRequest(t *testing.T, st *script) (g *redistest.Group, s driver.St
 func TestRedlockLateRelease(t *testing.T) {
 	t.Parallel()
 	g, _, held, late := startLateRequest(t, plainScripts.releaseQueued)
-	if err := late.Arrive(); err != nil {
+	if err := late.Deliver(); err != nil {
 		t.Fatal(err)
 	}
 	sendCommand(t, g.Servers[2], "DEL", "m")
@@ -680,7 +680,7 @@ func TestRedlockLateAcquire(t *testing.T) {
 	if err := redistest.Until(t.Context(), func() bool { return sendCommand(t, g.Servers[1], "EXISTS", "m") == ":0" }); err != nil {
 		t.Fatal("the release does not come: ", err)
 	}
-	if err := late.Arrive(); err != nil {
+	if err := late.Deliver(); err != nil {
 		t.Fatal(err)
 	}
 	if n := sendCommand(t, g.Servers[1], "EXISTS", "m"); n != ":0" {

@@ -111,7 +111,7 @@ func TestOpenWhileServerStarts(t *testing.T) {
 	g := mustStart(t)(redistest.Independent(3))
 	a := g.Addrs()
 	var resets atomic.Int64
-	via.Weather(func() (time.Duration, bool) { return 0, resets.Add(-1) >= 0 })
+	via.SetFaults(func() (time.Duration, bool) { return 0, resets.Add(-1) >= 0 })
 	for _, raw := range []string{"redis://" + via.Addr, "redis+cluster://" + via.Addr} {
 		resets.Store(3)
 		s, err := openStore(t.Context(), raw)

@@ -51,7 +51,7 @@ func TestBadNetwork(t *testing.T) {
 					return nil
 				}
 				t.Cleanup(func() { s.Close() })
-				via.Weather(weather)
+				via.SetFaults(weather)
 				return s
 			}
 			var stores []driver.Store
@@ -157,11 +157,11 @@ func TestFlappingLink(t *testing.T) {
 	}
 	intervals := int(time.Since(start)/(ttl/3)) + 1
 	by, _, _ := commandCalls(t, server)
-	t.Logf("%d flaps, %d intervals: %d renewals, %d connections made", flaps, intervals, by["evalsha"], via.Made())
+	t.Logf("%d flaps, %d intervals: %d renewals, %d connections made", flaps, intervals, by["evalsha"], via.ConnectionCount())
 	if n := by["evalsha"]; n > 3*intervals || n < intervals/2 {
 		t.Errorf("%d renewals in %d intervals", n, intervals)
 	}
-	if n := via.Made(); n > 2+2*flaps {
+	if n := via.ConnectionCount(); n > 2+2*flaps {
 		t.Errorf("%d connections were made", n)
 	}
 	if err := redistest.Until(t.Context(), func() bool { return strings.Count(sendCommand(t, server, "CLIENT", "LIST"), "\n") <= 4 }); err != nil {

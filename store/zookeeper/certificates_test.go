@@ -42,6 +42,6 @@ func TestOneExpiredCertificate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	sessiontest.Renewed(t, l)
+	sessiontest.AwaitRenewal(t, l)
 	mustSucceed(t, l.Release())
 }

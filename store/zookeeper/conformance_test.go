@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-var rig = sessiontest.Rig[*zktest.Ensemble, *peer]{
+var rig = sessiontest.Harness[*zktest.Ensemble, *peer]{
 	Scheme: "zookeeper",
 	Start: func(ctx context.Context, direct bool) (*zktest.Ensemble, error) {
 		return zktest.Start(ctx, zktest.Options{Direct: direct})
@@ -25,7 +25,7 @@ var rig = sessiontest.Rig[*zktest.Ensemble, *peer]{
 
 // Short names for what the tests use often.
 var (
-	mustSucceed = sessiontest.Fails
+	mustSucceed = sessiontest.CheckError
 	mustLock    = sessiontest.Lock
 	newClient   = sessiontest.NewClient
 	mutexClaim  = sessiontest.Claim

@@ -316,7 +316,7 @@ func TestForeignHolders(t *testing.T) {
 		wait.Wait = true
 		done := make(chan error, 1)
 		go func() { _, err := s.Acquire(t.Context(), wait); done <- err }()
-		sessiontest.InLine(t, s, t.Name())
+		sessiontest.AwaitWaiter(t, s, t.Name())
 		mustSucceed(t, s.Break(t.Context(), t.Name(), l.Holders[0].Ref, driver.BreakForce))
 		mustSucceed(t, <-done)
 		mustSucceed(t, s.Release(t.Context(), wait, ""))

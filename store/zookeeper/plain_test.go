@@ -17,7 +17,7 @@ import (
 )
 
 // plain runs the common tests on the plain layout, on the servers of the other one.
-var plain = sessiontest.Rig[*zktest.Ensemble, *plainPeer]{
+var plain = sessiontest.Harness[*zktest.Ensemble, *plainPeer]{
 	Scheme: rig.Scheme, Query: "?layout=plain", Start: rig.Start, Open: openPlain, Share: rig.Shared, Slack: rig.Slack,
 }
 

@@ -22,8 +22,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// stores are those that need no server.
-var stores = []struct {
+// serverlessStores are those that need no server.
+var serverlessStores = []struct {
 	name string
 	open func(b *testing.B) driver.Store
 }{
@@ -37,7 +37,7 @@ var stores = []struct {
 	}},
 }
 
-func client(b *testing.B, s driver.Store) *holdfast.Client {
+func openClient(b *testing.B, s driver.Store) *holdfast.Client {
 	b.Helper()
 	c, err := holdfast.New(s, nil)
 	if err != nil {
@@ -51,7 +51,7 @@ func client(b *testing.B, s driver.Store) *holdfast.Client {
 	return c
 }
 
-func turn(b *testing.B, mu *holdfast.Mutex) {
+func runTurn(b *testing.B, mu *holdfast.Mutex) {
 	lease, err := mu.Lock(context.Background())
 	if err == nil {
 		err = lease.Release()
@@ -63,12 +63,12 @@ func turn(b *testing.B, mu *holdfast.Mutex) {
 
 // BenchmarkUncontended is one Lock and one Unlock of a lock that nobody else wants.
 func BenchmarkUncontended(b *testing.B) {
-	for _, s := range stores {
+	for _, s := range serverlessStores {
 		b.Run(s.name, func(b *testing.B) {
-			mu := client(b, s.open(b)).Mutex("m", nil)
-			turn(b, mu)
+			mu := openClient(b, s.open(b)).Mutex("m", nil)
+			runTurn(b, mu)
 			for b.Loop() {
-				turn(b, mu)
+				runTurn(b, mu)
 			}
 		})
 	}
@@ -76,26 +76,26 @@ func BenchmarkUncontended(b *testing.B) {
 
 // BenchmarkOwnKeys is 64 goroutines, each on a lock of its own.
 func BenchmarkOwnKeys(b *testing.B) {
-	for _, s := range stores {
+	for _, s := range serverlessStores {
 		b.Run(s.name, func(b *testing.B) {
-			c := client(b, s.open(b))
-			crowd(b, func(i int) *holdfast.Mutex { return c.Mutex(fmt.Sprint("m", i), nil) })
+			c := openClient(b, s.open(b))
+			runConcurrently(b, func(i int) *holdfast.Mutex { return c.Mutex(fmt.Sprint("m", i), nil) })
 		})
 	}
 }
 
 // BenchmarkOneKey is 64 goroutines on one lock.
 func BenchmarkOneKey(b *testing.B) {
-	for _, s := range stores {
+	for _, s := range serverlessStores {
 		b.Run(s.name, func(b *testing.B) {
-			c := client(b, s.open(b))
-			crowd(b, func(int) *holdfast.Mutex { return c.Mutex("m", nil) })
+			c := openClient(b, s.open(b))
+			runConcurrently(b, func(int) *holdfast.Mutex { return c.Mutex("m", nil) })
 		})
 	}
 }
 
-// crowd shares b.N turns among 64 goroutines.
-func crowd(b *testing.B, mutex func(i int) *holdfast.Mutex) {
+// runConcurrently shares b.N turns among 64 goroutines.
+func runConcurrently(b *testing.B, mutex func(i int) *holdfast.Mutex) {
 	var all sync.WaitGroup
 	var next atomic.Int64
 	b.ResetTimer()
@@ -103,7 +103,7 @@ func crowd(b *testing.B, mutex func(i int) *holdfast.Mutex) {
 		mu := mutex(i)
 		all.Go(func() {
 			for next.Add(1) <= int64(b.N) {
-				turn(b, mu)
+				runTurn(b, mu)
 			}
 		})
 	}
@@ -118,7 +118,7 @@ func BenchmarkProcesses(b *testing.B) {
 	b.ResetTimer()
 	for range 8 {
 		cmd := exec.Command(os.Args[0])
-		order, err := json.Marshal(job{Dir: dir, Turns: max(b.N/8, 1)})
+		order, err := json.Marshal(childJob{Dir: dir, Turns: max(b.N/8, 1)})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func BenchmarkProcesses(b *testing.B) {
 	}
 }
 
-type job struct {
+type childJob struct {
 	Dir   string
 	Turns int
 }
@@ -149,7 +149,7 @@ func TestMain(m *testing.M) {
 	if order == "" {
 		os.Exit(m.Run())
 	}
-	var j job
+	var j childJob
 	if err := json.Unmarshal([]byte(order), &j); err != nil {
 		panic(err)
 	}
@@ -174,21 +174,21 @@ func BenchmarkHeld(b *testing.B) {
 		store  int
 		leases int
 	}{{0, 100_000}, {1, 2_000}} {
-		b.Run(fmt.Sprintf("%s/%d", stores[s.store].name, s.leases), func(b *testing.B) {
+		b.Run(fmt.Sprintf("%s/%d", serverlessStores[s.store].name, s.leases), func(b *testing.B) {
 			for b.Loop() {
-				held(b, stores[s.store].open(b), s.leases)
+				measureHeld(b, serverlessStores[s.store].open(b), s.leases)
 			}
 		})
 	}
 }
 
-func held(b *testing.B, store driver.Store, n int) {
+func measureHeld(b *testing.B, store driver.Store, n int) {
 	const ttl = 30 * time.Second
-	counted := &counter{Store: store}
-	c := client(b, counted)
-	before, goroutines := heap(), runtime.NumGoroutine()
+	counted := &countingStore{Store: store}
+	c := openClient(b, counted)
+	before, goroutines := heapSize(), runtime.NumGoroutine()
 	bare := bareStore(b, store, n)
-	after := heap()
+	after := heapSize()
 	leases := make([]*holdfast.Lease, n)
 	for i := range leases {
 		lease, err := c.Mutex(fmt.Sprint("held", i), &holdfast.LockOptions{TTL: ttl}).TryLock(context.Background())
@@ -197,15 +197,15 @@ func held(b *testing.B, store driver.Store, n int) {
 		}
 		leases[i] = lease
 	}
-	now := heap()
+	now := heapSize()
 	b.ReportMetric(float64(now-after)/float64(n), "B/lease")
 	b.ReportMetric(float64(after-before)/float64(bare), "B/record-in-store")
 	b.ReportMetric(float64(runtime.NumGoroutine()-goroutines), "goroutines")
-	busy := cpu()
+	busy := cpuTime()
 	for counted.renewed.Load() < int64(n) {
 		time.Sleep(100 * time.Millisecond)
 	}
-	b.ReportMetric(float64((cpu()-busy).Nanoseconds())/float64(n), "cpu-ns/renewal")
+	b.ReportMetric(float64((cpuTime()-busy).Nanoseconds())/float64(n), "cpu-ns/renewal")
 	for _, lease := range leases {
 		if err := lease.Err(); err != nil {
 			b.Fatal(err)
@@ -225,7 +225,7 @@ func bareStore(b *testing.B, store driver.Store, n int) int {
 	return n
 }
 
-func heap() int64 {
+func heapSize() int64 {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats
@@ -233,7 +233,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc) + int64(m.StackInuse)
 }
 
-func cpu() time.Duration {
+func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		panic(err)
@@ -241,23 +241,23 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// counter counts what a client asks of its store.
-type counter struct {
+// countingStore counts what a client asks of its store.
+type countingStore struct {
 	driver.Store
 	acquires, releases, renewed atomic.Int64
 }
 
-func (s *counter) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+func (s *countingStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	s.acquires.Add(1)
 	return s.Store.Acquire(ctx, c)
 }
 
-func (s *counter) Release(ctx context.Context, c driver.Claim, ref string) error {
+func (s *countingStore) Release(ctx context.Context, c driver.Claim, ref string) error {
 	s.releases.Add(1)
 	return s.Store.Release(ctx, c, ref)
 }
 
-func (s *counter) Renew(ctx context.Context, g []driver.Grant, done func(int, driver.Renewal)) {
+func (s *countingStore) Renew(ctx context.Context, g []driver.Grant, done func(int, driver.Renewal)) {
 	s.Store.Renew(ctx, g, func(i int, r driver.Renewal) {
 		if r.Err == nil {
 			s.renewed.Add(1)
@@ -269,37 +269,37 @@ func (s *counter) Renew(ctx context.Context, g []driver.Grant, done func(int, dr
 // BenchmarkWaiters is many waiters in one process on one lock: what each costs in memory, and what a hand-over asks of
 // the store.
 func BenchmarkWaiters(b *testing.B) {
-	for _, s := range stores {
+	for _, s := range serverlessStores {
 		for _, n := range []int{100, 10_000} {
 			b.Run(fmt.Sprintf("%s/%d", s.name, n), func(b *testing.B) {
 				for b.Loop() {
-					waiters(b, s.open(b), n)
+					measureWaiters(b, s.open(b), n)
 				}
 			})
 		}
 	}
 }
 
-func waiters(b *testing.B, store driver.Store, n int) {
-	counted := &counter{Store: store}
-	c := client(b, counted)
+func measureWaiters(b *testing.B, store driver.Store, n int) {
+	counted := &countingStore{Store: store}
+	c := openClient(b, counted)
 	mu := c.Mutex("m", nil)
 	first, err := mu.Lock(context.Background())
 	if err != nil {
 		b.Fatal(err)
 	}
-	before := heap()
+	before := heapSize()
 	var all, started sync.WaitGroup
 	started.Add(n)
 	for range n {
 		all.Go(func() {
 			started.Done()
-			turn(b, mu)
+			runTurn(b, mu)
 		})
 	}
 	started.Wait()
 	time.Sleep(time.Second) // until all wait
-	b.ReportMetric(float64(heap()-before)/float64(n), "B/waiter")
+	b.ReportMetric(float64(heapSize()-before)/float64(n), "B/waiter")
 	counted.acquires.Store(0)
 	counted.releases.Store(0)
 	from := time.Now()

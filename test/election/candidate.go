@@ -16,15 +16,15 @@ import (
 	_ "github.com/holdfast-go/holdfast/store/file"
 )
 
-// candidate is the life of a candidate process: it stands for election for ever. It prints a line "token moment" each
+// runCandidate is the life of a candidate process: it stands for election for ever. It prints a line "token moment" each
 // time it finds that it leads. SIGUSR1 cuts it off from the store, SIGUSR2 heals that.
-func candidate(url string, ttl time.Duration) error {
+func runCandidate(url string, ttl time.Duration) error {
 	store, err := driver.Open(context.Background(), url)
 	if err != nil {
 		return err
 	}
-	wire := &wire{Store: store}
-	wire.listen()
+	wire := &cuttableStore{Store: store}
+	wire.handleSignals()
 	client, err := holdfast.New(wire, &holdfast.Options{TTL: ttl})
 	if err != nil {
 		return err
@@ -37,7 +37,7 @@ func candidate(url string, ttl time.Duration) error {
 			continue // cut off
 		}
 		for {
-			at := now()
+			at := bootTime()
 			if !e.IsLeader() {
 				break
 			}
@@ -53,17 +53,17 @@ func candidate(url string, ttl time.Duration) error {
 	}
 }
 
-// now is a moment on the clock that all processes of the machine share.
-func now() time.Duration { return driver.SystemClock.Boottime() }
+// bootTime is a moment on the clock that all processes of the machine share.
+func bootTime() time.Duration { return driver.SystemClock.Boottime() }
 
-// wire is a store that can be cut off: calls then hang until their context ends, or that is healed, and what was asked
+// cuttableStore is a store that can be cut off: calls then hang until their context ends, or that is healed, and what was asked
 // may have been done.
-type wire struct {
+type cuttableStore struct {
 	driver.Store
 	cut atomic.Pointer[chan struct{}] // closed when it is healed; nil while nothing is cut
 }
 
-func (w *wire) listen() {
+func (w *cuttableStore) handleSignals() {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGUSR2)
 	go func() {
@@ -78,7 +78,7 @@ func (w *wire) listen() {
 	}()
 }
 
-func (w *wire) hang(ctx context.Context, err error) error {
+func (w *cuttableStore) waitWhileCut(ctx context.Context, err error) error {
 	healed := w.cut.Load()
 	if healed == nil {
 		return err
@@ -91,32 +91,32 @@ func (w *wire) hang(ctx context.Context, err error) error {
 	}
 }
 
-func (w *wire) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	if err := w.hang(ctx, nil); err != nil {
+func (w *cuttableStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if err := w.waitWhileCut(ctx, nil); err != nil {
 		return driver.Grant{}, err
 	}
 	g, err := w.Store.Acquire(ctx, c)
-	return g, w.hang(ctx, err)
+	return g, w.waitWhileCut(ctx, err)
 }
 
-func (w *wire) Renew(ctx context.Context, g []driver.Grant, done func(int, driver.Renewal)) {
-	if err := w.hang(ctx, nil); err != nil {
+func (w *cuttableStore) Renew(ctx context.Context, g []driver.Grant, done func(int, driver.Renewal)) {
+	if err := w.waitWhileCut(ctx, nil); err != nil {
 		for i := range g {
 			done(i, driver.Renewal{Err: err})
 		}
 		return
 	}
 	w.Store.Renew(ctx, g, func(i int, r driver.Renewal) {
-		if err := w.hang(ctx, r.Err); err != nil {
+		if err := w.waitWhileCut(ctx, r.Err); err != nil {
 			r = driver.Renewal{Err: err}
 		}
 		done(i, r)
 	})
 }
 
-func (w *wire) Release(ctx context.Context, c driver.Claim, ref string) error {
-	if err := w.hang(ctx, nil); err != nil {
+func (w *cuttableStore) Release(ctx context.Context, c driver.Claim, ref string) error {
+	if err := w.waitWhileCut(ctx, nil); err != nil {
 		return err
 	}
-	return w.hang(ctx, w.Store.Release(ctx, c, ref))
+	return w.waitWhileCut(ctx, w.Store.Release(ctx, c, ref))
 }

@@ -23,13 +23,13 @@ var times = flag.Int("election", 4, "how often the leader is killed, stopped and
 const (
 	candidates = 3
 	ttl        = time.Second
-	patient    = time.Minute // with what has no time of its own
+	waitLimit  = time.Minute // with what has no time of its own
 )
 
 // TestMain is a candidate process if it is told so.
 func TestMain(m *testing.M) {
 	if url := os.Getenv("ELECTION"); url != "" {
-		fmt.Fprintln(os.Stderr, candidate(url, ttl))
+		fmt.Fprintln(os.Stderr, runCandidate(url, ttl))
 		os.Exit(1)
 	}
 	os.Exit(m.Run())
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 // TestTakeOver: the leader is killed, stopped or cut off, again and again. Another leads within the TTL and a second, and
 // never do two believe at a time that they lead.
 func TestTakeOver(t *testing.T) {
-	j := &judge{terms: map[int64]*term{}, changed: make(chan struct{})}
+	j := &checker{terms: map[int64]*leadership{}, changed: make(chan struct{})}
 	url := "file://" + t.TempDir()
 	running := map[int]*exec.Cmd{}
 	defer func() {
@@ -48,7 +48,7 @@ func TestTakeOver(t *testing.T) {
 		}
 	}()
 	start := func() {
-		c, err := j.start(url)
+		c, err := j.startCandidate(url)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,11 +61,11 @@ func TestTakeOver(t *testing.T) {
 	var machine pace.Pace
 	defer machine.Watch()()
 	for round := range 3 * *times {
-		leader, token, err := j.await(0)
+		leader, token, err := j.awaitLeader(0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, how, at, from := running[leader], []string{"killed", "stopped", "cut off"}[round%3], now(), time.Now()
+		c, how, at, from := running[leader], []string{"killed", "stopped", "cut off"}[round%3], bootTime(), time.Now()
 		var after func()
 		switch how {
 		case "killed":
@@ -78,11 +78,11 @@ func TestTakeOver(t *testing.T) {
 			c.Process.Signal(syscall.SIGUSR1)
 			after = func() { c.Process.Signal(syscall.SIGUSR2) }
 		}
-		_, next, err := j.await(token)
+		_, next, err := j.awaitLeader(token)
 		if err != nil {
 			t.Fatalf("after the leader was %s: %v", how, err)
 		}
-		took[how] = append(took[how], j.began(next)-at-machine.Lost(from))
+		took[how] = append(took[how], j.firstReport(next)-at-machine.Lost(from))
 		after()
 	}
 	for how, ds := range took {
@@ -92,26 +92,26 @@ func TestTakeOver(t *testing.T) {
 			t.Errorf("taken over %v after the leader was %s", ds[len(ds)-1], how)
 		}
 	}
-	terms, closest := j.overlaps(t)
+	terms, closest := j.checkOverlaps(t)
 	t.Logf("%d leaderships, none of which overlap; the closest two are %v apart", terms, closest)
 }
 
-// judge keeps what the candidates have reported.
-type judge struct {
+// checker keeps what the candidates have reported.
+type checker struct {
 	mu      sync.Mutex
-	terms   map[int64]*term // by token
+	terms   map[int64]*leadership // by token
 	latest  int64
 	changed chan struct{}
 }
 
-// term is a leadership as its leader has believed in it.
-type term struct {
+// leadership is a leadership as its leader has believed in it.
+type leadership struct {
 	pid         int
 	first, last time.Duration
 }
 
-// start runs a candidate and listens to it.
-func (j *judge) start(url string) (*exec.Cmd, error) {
+// startCandidate runs a candidate and listens to it.
+func (j *checker) startCandidate(url string) (*exec.Cmd, error) {
 	c := exec.Command(os.Args[0])
 	c.Env = append(os.Environ(), "ELECTION="+url)
 	c.Stderr = os.Stderr
@@ -122,25 +122,25 @@ func (j *judge) start(url string) (*exec.Cmd, error) {
 	if err := childtest.Start(c); err != nil {
 		return nil, err
 	}
-	go j.listen(c.Process.Pid, out)
+	go j.readReports(c.Process.Pid, out)
 	return c, nil
 }
 
-func (j *judge) listen(pid int, out io.Reader) {
+func (j *checker) readReports(pid int, out io.Reader) {
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		var token, at int64
 		if _, err := fmt.Sscan(lines.Text(), &token, &at); err == nil { // a line may be cut by a kill
-			j.believes(pid, token, time.Duration(at))
+			j.recordReport(pid, token, time.Duration(at))
 		}
 	}
 }
 
-func (j *judge) believes(pid int, token int64, at time.Duration) {
+func (j *checker) recordReport(pid int, token int64, at time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.terms[token] == nil {
-		j.terms[token] = &term{pid: pid, first: at}
+		j.terms[token] = &leadership{pid: pid, first: at}
 		j.latest = max(j.latest, token)
 		close(j.changed)
 		j.changed = make(chan struct{})
@@ -148,15 +148,15 @@ func (j *judge) believes(pid int, token int64, at time.Duration) {
 	j.terms[token].last = at
 }
 
-func (j *judge) began(token int64) time.Duration {
+func (j *checker) firstReport(token int64) time.Duration {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.terms[token].first
 }
 
-// await waits until somebody leads under a later token than the given one.
-func (j *judge) await(token int64) (pid int, latest int64, err error) {
-	deadline := time.After(patient)
+// awaitLeader waits until somebody leads under a later token than the given one.
+func (j *checker) awaitLeader(token int64) (pid int, latest int64, err error) {
+	deadline := time.After(waitLimit)
 	for {
 		j.mu.Lock()
 		changed, latest := j.changed, j.latest
@@ -173,8 +173,8 @@ func (j *judge) await(token int64) (pid int, latest int64, err error) {
 	}
 }
 
-// overlaps looks for leaderships that two believed in at a time.
-func (j *judge) overlaps(t *testing.T) (terms int, closest time.Duration) {
+// checkOverlaps looks for leaderships that two believed in at a time.
+func (j *checker) checkOverlaps(t *testing.T) (terms int, closest time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var tokens []int64

@@ -26,7 +26,7 @@ const (
 	processes = 16
 	locks     = 8
 	each      = 5
-	patience  = 2 * time.Minute // nobody waits for so long, unless in a circle
+	waitLimit = 2 * time.Minute // nobody waits for so long, unless in a circle
 )
 
 // TestMain is a worker process if it is told so.
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv("LOCKALL"); dir != "" {
 		d, err := time.ParseDuration(os.Getenv("LOCKALL_FOR"))
 		if err == nil {
-			err = work(dir, d)
+			err = runWorker(dir, d)
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 func TestLockAll(t *testing.T) {
 	dir := t.TempDir()
 	for i := range locks {
-		if err := os.WriteFile(number(dir, i), []byte("0"), 0o600); err != nil {
+		if err := os.WriteFile(counterFile(dir, i), []byte("0"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -83,7 +83,7 @@ func TestLockAll(t *testing.T) {
 	}
 	total := 0
 	for i := range locks {
-		n, err := read(number(dir, i))
+		n, err := readCounter(counterFile(dir, i))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,9 +98,9 @@ func TestLockAll(t *testing.T) {
 	t.Logf("%d times %d of %d locks in %v by %d processes, no dead-lock; by process %v", sum, each, locks, *duration, processes, turns)
 }
 
-func number(dir string, i int) string { return filepath.Join(dir, fmt.Sprint("number", i)) }
+func counterFile(dir string, i int) string { return filepath.Join(dir, fmt.Sprint("number", i)) }
 
-func read(file string) (int, error) {
+func readCounter(file string) (int, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return 0, err
@@ -108,17 +108,17 @@ func read(file string) (int, error) {
 	return strconv.Atoi(string(data))
 }
 
-// work is the life of a worker process. It prints how often it had its locks.
-func work(dir string, d time.Duration) error {
+// runWorker is the life of a worker process. It prints how often it had its locks.
+func runWorker(dir string, d time.Duration) error {
 	ctx := context.Background()
-	client, err := holdfast.Open(ctx, "file://"+filepath.Join(dir, "store"), &holdfast.Options{TTL: patience})
+	client, err := holdfast.Open(ctx, "file://"+filepath.Join(dir, "store"), &holdfast.Options{TTL: waitLimit})
 	if err != nil {
 		return err
 	}
 	defer client.Close()
 	turns := 0
 	for until := time.Now().Add(d); time.Now().Before(until) || turns == 0; turns++ {
-		if err := turn(ctx, client, dir); err != nil {
+		if err := runTurn(ctx, client, dir); err != nil {
 			return err
 		}
 	}
@@ -126,24 +126,24 @@ func work(dir string, d time.Duration) error {
 	return nil
 }
 
-func turn(ctx context.Context, client *holdfast.Client, dir string) error {
+func runTurn(ctx context.Context, client *holdfast.Client, dir string) error {
 	var items []holdfast.Lockable
 	which := rand.Perm(locks)[:each]
 	for _, i := range which {
 		items = append(items, client.Mutex(fmt.Sprint("lock", i), nil))
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()
 	set, err := holdfast.LockAll(ctx, items...)
 	if err != nil {
 		return err
 	}
 	for _, i := range which {
-		n, err := read(number(dir, i))
+		n, err := readCounter(counterFile(dir, i))
 		if err != nil {
 			return fmt.Errorf("two wrote at a time: %w", err)
 		}
-		if err := os.WriteFile(number(dir, i), []byte(strconv.Itoa(n+1)), 0o600); err != nil {
+		if err := os.WriteFile(counterFile(dir, i), []byte(strconv.Itoa(n+1)), 0o600); err != nil {
 			return err
 		}
 	}

@@ -24,13 +24,13 @@ const (
 	processes  = 8
 	goroutines = 8
 	ttl        = time.Second // where holders are killed and stopped
-	patient    = time.Minute // with what has no time of its own
+	waitLimit  = time.Minute // with what has no time of its own
 )
 
 // TestMain is a worker process if it is told so.
 func TestMain(m *testing.M) {
 	if order := os.Getenv("STORM"); order != "" {
-		var o Order
+		var o WorkerTask
 		if err := json.Unmarshal([]byte(order), &o); err != nil {
 			panic(err)
 		}
@@ -43,19 +43,19 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// worker is a process of ours.
-type worker struct {
+// workerProcess is a process of ours.
+type workerProcess struct {
 	*exec.Cmd
 	out, err bytes.Buffer
 }
 
-func start(t *testing.T, o Order) *worker {
+func startWorker(t *testing.T, o WorkerTask) *workerProcess {
 	t.Helper()
 	order, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &worker{Cmd: exec.Command(os.Args[0])}
+	w := &workerProcess{Cmd: exec.Command(os.Args[0])}
 	w.Env = append(os.Environ(), "STORM="+string(order))
 	w.Stdout, w.Stderr = &w.out, &w.err
 	if err := childtest.Start(w.Cmd); err != nil {
@@ -64,17 +64,17 @@ func start(t *testing.T, o Order) *worker {
 	return w
 }
 
-// TestCount: eight processes with eight goroutines each add to a number in a plain file, and not one addition is lost.
-func TestCount(t *testing.T) {
+// TestNoAdditionIsLost: eight processes with eight goroutines each add to a number in a plain file, and not one addition is lost.
+func TestNoAdditionIsLost(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "number")
 	if err := os.WriteFile(file, []byte("0"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	// A plain file refuses no old tokens: nobody may be stopped here for a TTL.
-	o := Order{Store: "file://" + t.TempDir(), TTL: time.Minute, File: file, Until: *duration, Workers: goroutines}
-	var workers []*worker
+	o := WorkerTask{Store: "file://" + t.TempDir(), TTL: time.Minute, File: file, Until: *duration, Workers: goroutines}
+	var workers []*workerProcess
 	for range processes {
-		workers = append(workers, start(t, o))
+		workers = append(workers, startWorker(t, o))
 	}
 	sum := 0
 	var each []int
@@ -111,11 +111,11 @@ func TestKillAndStop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &crew{t: t, witness: witness, workers: map[int]*worker{},
-		order: Order{Store: "file://" + t.TempDir(), TTL: ttl, Witness: socket, Until: *duration + time.Minute, Workers: goroutines}}
-	defer c.end()
+	c := &workerSet{t: t, witness: witness, workers: map[int]*workerProcess{},
+		order: WorkerTask{Store: "file://" + t.TempDir(), TTL: ttl, Witness: socket, Until: *duration + time.Minute, Workers: goroutines}}
+	defer c.endAll()
 	for range processes {
-		c.spawn()
+		c.startWorker()
 	}
 	var handOvers []time.Duration
 	stops := 0
@@ -123,13 +123,13 @@ func TestKillAndStop(t *testing.T) {
 	for round := 0; time.Now().Before(until) || stops == 0; round++ {
 		next := time.After(time.Second)
 		if round%3 == 1 {
-			c.stop()
+			c.stopHolder()
 			stops++
 		}
-		handOvers = append(handOvers, c.kill())
+		handOvers = append(handOvers, c.killHolder())
 		<-next
 	}
-	c.end()
+	c.endAll()
 	tally := witness.Close()
 	slices.Sort(handOvers)
 	worst := handOvers[len(handOvers)-1]
@@ -149,41 +149,41 @@ func TestKillAndStop(t *testing.T) {
 	}
 }
 
-// crew is the workers of one storm.
-type crew struct {
+// workerSet is the workers of one storm.
+type workerSet struct {
 	t       *testing.T
 	witness *Witness
-	order   Order
-	workers map[int]*worker
-	stopped []*worker
+	order   WorkerTask
+	workers map[int]*workerProcess
+	stopped []*workerProcess
 }
 
-func (c *crew) spawn() {
-	w := start(c.t, c.order)
+func (c *workerSet) startWorker() {
+	w := startWorker(c.t, c.order)
 	c.workers[w.Process.Pid] = w
 }
 
-// holder waits for somebody to hold the lock, and takes that worker out of the crew for another.
-func (c *crew) holder() *worker {
-	if _, err := c.witness.AwaitHolder(0, patient); err != nil {
+// removeHolder waits for somebody to hold the lock, and takes that worker out of the crew for another.
+func (c *workerSet) removeHolder() *workerProcess {
+	if _, err := c.witness.AwaitHolder(0, waitLimit); err != nil {
 		c.t.Fatal(err)
 	}
 	for {
 		pid, changed := c.witness.Holder()
 		if w := c.workers[pid]; w != nil {
 			delete(c.workers, pid)
-			c.spawn()
+			c.startWorker()
 			return w
 		}
 		<-changed
 	}
 }
 
-// kill kills who holds the lock, and tells how long it took until somebody else held it.
-func (c *crew) kill() time.Duration {
-	w := c.holder()
+// killHolder kills who holds the lock, and tells how long it took until somebody else held it.
+func (c *workerSet) killHolder() time.Duration {
+	w := c.removeHolder()
 	w.Process.Kill()
-	took, err := c.witness.AwaitHolder(w.Process.Pid, patient)
+	took, err := c.witness.AwaitHolder(w.Process.Pid, waitLimit)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -191,19 +191,19 @@ func (c *crew) kill() time.Duration {
 	return took
 }
 
-// stop stops who holds the lock for two TTLs. It goes on with the work then, and is told that its token is old.
-func (c *crew) stop() {
-	w := c.holder()
+// stopHolder stops who holds the lock for two TTLs. It goes on with the work then, and is told that its token is old.
+func (c *workerSet) stopHolder() {
+	w := c.removeHolder()
 	w.Process.Signal(syscall.SIGSTOP)
 	time.AfterFunc(2*ttl, func() { w.Process.Signal(syscall.SIGCONT) })
 	c.stopped = append(c.stopped, w)
-	if _, err := c.witness.AwaitHolder(w.Process.Pid, patient); err != nil {
+	if _, err := c.witness.AwaitHolder(w.Process.Pid, waitLimit); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-// end kills all that are left.
-func (c *crew) end() {
+// endAll kills all that are left.
+func (c *workerSet) endAll() {
 	for _, w := range c.workers {
 		c.stopped = append(c.stopped, w)
 	}
@@ -211,5 +211,5 @@ func (c *crew) end() {
 		w.Process.Kill()
 		w.Wait()
 	}
-	c.workers, c.stopped = map[int]*worker{}, nil
+	c.workers, c.stopped = map[int]*workerProcess{}, nil
 }

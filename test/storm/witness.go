@@ -11,37 +11,37 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Ask is what a worker says to the witness, one JSON object a line; each is answered by an Answer.
-type Ask struct {
+// Request is what a worker says to the witness, one JSON object a line; each is answered by an Answer.
+type Request struct {
 	Op    string // "hold": the lock was granted; "read"; "write"; "done": the lock is about to be given back
 	Pid   int
 	Token int64
 	Value int64
 }
 
-// Answer is what the witness says.
-type Answer struct {
+// Reply is what the witness says.
+type Reply struct {
 	Value   int64
 	Refused bool // the token is older than one seen
 }
 
 // Witness is the resource that the lock guards.
 type Witness struct {
-	listener net.Listener
-	machine  pace.Pace
-	rest     func()
+	listener  net.Listener
+	machine   pace.Pace
+	stopWatch func()
 
 	mu      sync.Mutex
 	value   int64
 	largest int64
-	Tally
+	Counts
 	holder  int       // pid of who holds the lock, as far as it has said so; 0: nobody
 	since   time.Time // when that last changed
 	changed chan struct{}
 }
 
-// Tally is what has been seen.
-type Tally struct {
+// Counts is what has been seen.
+type Counts struct {
 	Writes   int           // accepted
 	Stale    int           // refused for their token
 	Lost     int           // accepted though not made from the value that stood: two worked at a time
@@ -57,44 +57,44 @@ func NewWitness(path string) (*Witness, error) {
 		return nil, err
 	}
 	w := &Witness{listener: l, changed: make(chan struct{})}
-	w.rest = w.machine.Watch()
+	w.stopWatch = w.machine.Watch()
 	go func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
-			go w.serve(conn)
+			go w.serveWorker(conn)
 		}
 	}()
 	return w, nil
 }
 
 // Close ends the witness, and gives what it has seen.
-func (w *Witness) Close() Tally {
+func (w *Witness) Close() Counts {
 	w.listener.Close()
-	w.rest()
+	w.stopWatch()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.Tally
+	return w.Counts
 }
 
-func (w *Witness) serve(conn net.Conn) {
+func (w *Witness) serveWorker(conn net.Conn) {
 	defer conn.Close()
 	lines := bufio.NewScanner(conn)
 	for lines.Scan() {
-		var ask Ask
+		var ask Request
 		if json.Unmarshal(lines.Bytes(), &ask) != nil {
 			return
 		}
-		answer, _ := json.Marshal(w.answer(ask))
+		answer, _ := json.Marshal(w.replyTo(ask))
 		if _, err := conn.Write(append(answer, '\n')); err != nil {
 			return
 		}
 	}
 }
 
-func (w *Witness) answer(ask Ask) Answer {
+func (w *Witness) replyTo(ask Request) Reply {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch ask.Op {
@@ -103,18 +103,18 @@ func (w *Witness) answer(ask Ask) Answer {
 			if ask.Token == w.largest {
 				w.Repeated++
 			}
-			return Answer{Refused: true}
+			return Reply{Refused: true}
 		}
 		w.largest = ask.Token
-		w.held(ask.Pid)
+		w.recordHolder(ask.Pid)
 	case "done":
 		if ask.Token == w.largest {
-			w.held(0)
+			w.recordHolder(0)
 		}
 	case "write":
 		if ask.Token < w.largest {
 			w.Stale++
-			return Answer{Refused: true}
+			return Reply{Refused: true}
 		}
 		if ask.Value != w.value+1 {
 			w.Lost++
@@ -127,10 +127,10 @@ func (w *Witness) answer(ask Ask) Answer {
 		}
 		w.last = now
 	}
-	return Answer{Value: w.value}
+	return Reply{Value: w.value}
 }
 
-func (w *Witness) held(pid int) {
+func (w *Witness) recordHolder(pid int) {
 	w.holder, w.since = pid, time.Now()
 	close(w.changed)
 	w.changed = make(chan struct{})

@@ -17,8 +17,8 @@ import (
 	_ "github.com/holdfast-go/holdfast/store/file"
 )
 
-// Order is what a worker process is told, in its environment.
-type Order struct {
+// WorkerTask is what a worker process is told, in its environment.
+type WorkerTask struct {
 	Store   string        // URL
 	TTL     time.Duration //
 	Witness string        // socket of the witness; empty: the guarded resource is File
@@ -28,7 +28,7 @@ type Order struct {
 }
 
 // Work is the life of a worker process. It prints how many writes it has made.
-func Work(o Order) error {
+func Work(o WorkerTask) error {
 	client, err := holdfast.Open(context.Background(), o.Store, &holdfast.Options{TTL: o.TTL})
 	if err != nil {
 		return err
@@ -43,7 +43,7 @@ func Work(o Order) error {
 	var failed error
 	for range o.Workers {
 		all.Go(func() {
-			n, err := o.loop(ctx, mu)
+			n, err := o.runRounds(ctx, mu)
 			sum.Lock()
 			defer sum.Unlock()
 			made += n
@@ -55,7 +55,7 @@ func Work(o Order) error {
 	return failed
 }
 
-func (o Order) loop(ctx context.Context, mu *holdfast.Mutex) (made int, err error) {
+func (o WorkerTask) runRounds(ctx context.Context, mu *holdfast.Mutex) (made int, err error) {
 	turn := o.addToFile
 	if o.Witness != "" {
 		conn, err := net.Dial("unix", o.Witness)
@@ -63,7 +63,7 @@ func (o Order) loop(ctx context.Context, mu *holdfast.Mutex) (made int, err erro
 			return 0, err
 		}
 		defer conn.Close()
-		turn = (&resource{conn: conn, lines: bufio.NewReader(conn)}).add
+		turn = (&witnessClient{conn: conn, lines: bufio.NewReader(conn)}).addToWitness
 	}
 	first, cancel := context.WithTimeout(context.Background(), o.Until+2*time.Minute)
 	defer cancel()
@@ -99,7 +99,7 @@ func (o Order) loop(ctx context.Context, mu *holdfast.Mutex) (made int, err erro
 }
 
 // addToFile reads the number in the file, and writes it plus one.
-func (o Order) addToFile(*holdfast.Lease) (bool, error) {
+func (o WorkerTask) addToFile(*holdfast.Lease) (bool, error) {
 	data, err := os.ReadFile(o.File)
 	if err != nil {
 		return false, err
@@ -111,31 +111,31 @@ func (o Order) addToFile(*holdfast.Lease) (bool, error) {
 	return true, os.WriteFile(o.File, []byte(strconv.Itoa(n+1)), 0o600)
 }
 
-// resource is a worker's side of the witness.
-type resource struct {
+// witnessClient is a worker's side of the witness.
+type witnessClient struct {
 	conn  net.Conn
 	lines *bufio.Reader
 }
 
-func (r *resource) add(lease *holdfast.Lease) (bool, error) {
-	if a, err := r.ask("hold", lease, 0); err != nil || a.Refused {
+func (r *witnessClient) addToWitness(lease *holdfast.Lease) (bool, error) {
+	if a, err := r.sendRequest("hold", lease, 0); err != nil || a.Refused {
 		return false, err
 	}
-	a, err := r.ask("read", lease, 0)
+	a, err := r.sendRequest("read", lease, 0)
 	if err != nil {
 		return false, err
 	}
 	time.Sleep(3 * time.Millisecond) // the work
-	a, err = r.ask("write", lease, a.Value+1)
+	a, err = r.sendRequest("write", lease, a.Value+1)
 	if err != nil || a.Refused {
 		return false, err
 	}
-	_, err = r.ask("done", lease, 0)
+	_, err = r.sendRequest("done", lease, 0)
 	return true, err
 }
 
-func (r *resource) ask(op string, lease *holdfast.Lease, value int64) (a Answer, err error) {
-	line, err := json.Marshal(Ask{Op: op, Pid: os.Getpid(), Token: lease.Token(), Value: value})
+func (r *witnessClient) sendRequest(op string, lease *holdfast.Lease, value int64) (a Reply, err error) {
+	line, err := json.Marshal(Request{Op: op, Pid: os.Getpid(), Token: lease.Token(), Value: value})
 	if err != nil {
 		return a, err
 	}

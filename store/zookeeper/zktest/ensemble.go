@@ -187,7 +187,7 @@ func (e *Ensemble) Ready(ctx context.Context) error {
 func (e *Ensemble) collectLogs() string {
 	var b strings.Builder
 	for _, m := range e.Members {
-		fmt.Fprintf(&b, "server %s: %s\n", m.Name, m.Said())
+		fmt.Fprintf(&b, "server %s: %s\n", m.Name, m.LogTail())
 	}
 	return b.String()
 }

@@ -38,8 +38,8 @@ type Peer interface {
 	Table() record.Table
 }
 
-// Rig is what the tests of one store run on.
-type Rig[C Cluster, P Peer] struct {
+// Harness is what the tests of one store run on.
+type Harness[C Cluster, P Peer] struct {
 	Scheme string // of the store's URLs
 	Query  string // of these URLs, if any, with its question mark
 	// Start runs a cluster; the members of a direct one can't be isolated.
@@ -50,25 +50,25 @@ type Rig[C Cluster, P Peer] struct {
 	Share func(testing.TB) C
 	// Slack is how long after its TTL, at most, a silent holder's lock has passed on, on a quiet machine.
 	Slack time.Duration
-	// Work is what the store's own tests have worker processes do, by Order.Do.
-	Work map[string]func(Order) error
+	// WorkerTasks is what the store's own tests have worker processes do, by Order.Do.
+	WorkerTasks map[string]func(WorkerTask) error
 
 	mu     sync.Mutex
 	shared *C
 }
 
-func (r *Rig[C, P]) url(endpoints ...string) string {
+func (r *Harness[C, P]) clusterURL(endpoints ...string) string {
 	return r.Scheme + "://" + strings.Join(endpoints, ",") + r.Query
 }
 
-// together is how many tests run at a time: they wait more than they compute, so more than there are processors.
-const together = "4"
+// parallelTests is how many tests run at a time: they wait more than they compute, so more than there are processors.
+const parallelTests = "4"
 
 // Main is the TestMain of the store. It is a worker's as well.
-func (r *Rig[C, P]) Main(m *testing.M) {
+func (r *Harness[C, P]) Main(m *testing.M) {
 	flag.Parse()
-	if text := os.Getenv(orderVariable); text != "" {
-		if err := r.work(text); err != nil {
+	if text := os.Getenv(taskVariable); text != "" {
+		if err := r.runWorker(text); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -77,7 +77,7 @@ func (r *Rig[C, P]) Main(m *testing.M) {
 	set := false
 	flag.Visit(func(f *flag.Flag) { set = set || f.Name == "test.parallel" })
 	if !set {
-		_ = flag.Set("test.parallel", together)
+		_ = flag.Set("test.parallel", parallelTests)
 	}
 	code := m.Run()
 	if r.shared != nil {
@@ -87,7 +87,7 @@ func (r *Rig[C, P]) Main(m *testing.M) {
 }
 
 // Shared is the cluster of the tests that leave it whole. Its members reach each other directly.
-func (r *Rig[C, P]) Shared(t testing.TB) C {
+func (r *Harness[C, P]) Shared(t testing.TB) C {
 	t.Helper()
 	if r.Share != nil {
 		return r.Share(t)
@@ -105,7 +105,7 @@ func (r *Rig[C, P]) Shared(t testing.TB) C {
 }
 
 // Own is a cluster for one test.
-func (r *Rig[C, P]) Own(t *testing.T) C {
+func (r *Harness[C, P]) Own(t *testing.T) C {
 	t.Helper()
 	c, err := r.Start(t.Context(), false)
 	if err != nil {
@@ -116,7 +116,7 @@ func (r *Rig[C, P]) Own(t *testing.T) C {
 }
 
 // Peer opens a client for one test.
-func (r *Rig[C, P]) Peer(t testing.TB, c C, to ...*servertest.Server) P {
+func (r *Harness[C, P]) Peer(t testing.TB, c C, to ...*servertest.Server) P {
 	t.Helper()
 	p, err := r.Open(c, to...)
 	if err != nil {
@@ -126,8 +126,8 @@ func (r *Rig[C, P]) Peer(t testing.TB, c C, to ...*servertest.Server) P {
 	return p
 }
 
-// pulse watches how late a cluster is by itself: how long a client that no fault touches takes for a lock that nobody else wants.
-func (r *Rig[C, P]) pulse(t *testing.T, c C) *pace.Pace {
+// watchCluster watches how late a cluster is by itself: how long a client that no fault touches takes for a lock that nobody else wants.
+func (r *Harness[C, P]) watchCluster(t *testing.T, c C) *pace.Pace {
 	t.Helper()
 	const every = 50 * time.Millisecond
 	client := NewClient(t, r.Peer(t, c), time.Minute)

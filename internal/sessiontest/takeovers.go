@@ -9,14 +9,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// tally is what the runs of one fault came to.
-type tally struct {
+// takeoverCounts is what the runs of one fault came to.
+type takeoverCounts struct {
 	overlap  []time.Duration // how long the old holder believed after the next was let in; negative: before
 	takeOver []time.Duration // from the fault to the next holder
 	late     time.Duration   // of the servers or this machine, by themselves, at most
 }
 
-func (y *tally) add(t *testing.T, fault time.Time, believed map[string]int64, rivals []rival, pulse *pace.Pace) {
+func (y *takeoverCounts) addRun(t *testing.T, fault time.Time, believed map[string]int64, rivals []rivalResult, pulse *pace.Pace) {
 	t.Helper()
 	y.late = max(y.late, pulse.Worst(fault))
 	for _, r := range rivals {
@@ -24,16 +24,16 @@ func (y *tally) add(t *testing.T, fault time.Time, believed map[string]int64, ri
 			t.Errorf("%s: the rival: %v", r.lock, r.err)
 			continue
 		}
-		y.takeOver = append(y.takeOver, r.in.Sub(fault))
+		y.takeOver = append(y.takeOver, r.grantedAt.Sub(fault))
 		if last := believed[r.lock]; last != 0 {
-			y.overlap = append(y.overlap, time.Duration(last-r.in.UnixNano()))
+			y.overlap = append(y.overlap, time.Duration(last-r.grantedAt.UnixNano()))
 		}
 	}
 }
 
-// report fails if two believed at a time, if half of the take-overs took longer than bound, or one of them far longer. Servers that
+// checkCounts fails if two believed at a time, if half of the take-overs took longer than bound, or one of them far longer. Servers that
 // were late by themselves may have been so at each step of a take-over, or have changed their leader, whose sessions run anew.
-func (y *tally) report(t *testing.T, bound time.Duration) {
+func (y *takeoverCounts) checkCounts(t *testing.T, bound time.Duration) {
 	t.Helper()
 	slices.Sort(y.overlap)
 	slices.Sort(y.takeOver)
