@@ -19,8 +19,8 @@ const (
 	closeTimeout  = 10 * time.Second      // how long Close waits for what is under way
 	maxCleanUps   = 32                    // Releases that clean up, at once
 	maxReleases   = 32                    // Releases at once of a Close
-	leastPause    = 10 * time.Millisecond // first back-off
-	mostPause     = 5 * time.Second       // last back-off
+	minPause      = 10 * time.Millisecond // first back-off
+	maxPause      = 5 * time.Second       // last back-off
 	cleanUpTry    = 3 * time.Second       // for one Release that cleans up, so that Close sees a second
 	inspectBudget = 10 * time.Second      // for finding out who holds a lock that could not be had
 )
@@ -38,18 +38,18 @@ type Client struct {
 	clock driver.Clock
 	opts  Options
 
-	crew      crew
-	waiting   context.Context // ends when the client closes: for calls that wait
-	endWaits  context.CancelCauseFunc
-	base      context.Context // ends when Close has waited long enough: for work in the background
-	endBase   context.CancelFunc
-	queue     queue
-	deadlines deadlines
-	renewer   renewer
-	events    events
-	cleaning  chan struct{} // a place for each clean-up that calls the store
-	closing   atomic.Bool
-	closed    chan struct{} // closed when Close is done
+	inflight inflight
+	waiting  context.Context // ends when the client closes: for calls that wait
+	endWaits context.CancelCauseFunc
+	base     context.Context // ends when Close has waited long enough: for work in the background
+	endBase  context.CancelFunc
+	queue    queue
+	timeouts timeoutCache
+	renewer  renewer
+	events   events
+	cleaning chan struct{} // a place for each clean-up that calls the store
+	closing  atomic.Bool
+	closed   chan struct{} // closed when Close is done
 }
 
 // Open opens the store that url names, and makes a client of it. The store's package must be imported, for its side
@@ -80,18 +80,18 @@ func Open(ctx context.Context, url string, opts *Options) (*Client, error) {
 // It does no I/O.
 func New(store driver.Store, opts *Options) (*Client, error) {
 	if store == nil {
-		return nil, &Error{Op: "new client", Err: invalid("the store is nil: open one first, with Open or a constructor of its package")}
+		return nil, &Error{Op: "new client", Err: newInvalidError("the store is nil: open one first, with Open or a constructor of its package")}
 	}
 	info := store.Info()
-	resolved, err := opts.resolved(info)
+	resolved, err := opts.withDefaults(info)
 	if err != nil {
 		return nil, &Error{Op: "new client", Store: info.Store, Err: err}
 	}
 	c := &Client{store: store, clock: info.Clock, opts: resolved, cleaning: make(chan struct{}, maxCleanUps), closed: make(chan struct{})}
-	c.crew.idle = make(chan struct{})
+	c.inflight.idle = make(chan struct{})
 	c.waiting, c.endWaits = context.WithCancelCause(context.Background())
 	c.base, c.endBase = context.WithCancel(context.Background())
-	c.deadlines.base = c.base
+	c.timeouts.base = c.base
 	c.renewer.init(c)
 	c.events.client = c
 	return c, nil
@@ -100,36 +100,36 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 // Info is what the store promises, and its bounds.
 func (c *Client) Info() Info { return infoFromDriver(c.store.Info()) }
 
-// take checks a claim and acquires it: the way of every primitive to a lease.
-func (c *Client) take(ctx context.Context, op string, s lockSpec, wait bool) (*Lease, error) {
+// takeLock checks a claim and acquires it: the way of every primitive to a lease.
+func (c *Client) takeLock(ctx context.Context, op string, s lockSpec, wait bool) (*Lease, error) {
 	if err := checkCall(c, ctx); err != nil {
-		return nil, c.wrap(op, s.name, err)
+		return nil, c.wrapError(op, s.name, err)
 	}
 	claim, err := c.newClaim(s)
 	if err != nil {
-		return nil, c.wrap(op, s.name, err)
+		return nil, c.wrapError(op, s.name, err)
 	}
 	claim.Wait = wait
 	if s.opts.Reentrant {
-		if lease, err := c.enter(ctx, claim); err != nil {
-			return nil, c.wrap(op, s.name, err)
+		if lease, err := c.reenter(ctx, claim); err != nil {
+			return nil, c.wrapError(op, s.name, err)
 		} else if lease != nil {
 			return lease, nil
 		}
 	}
-	return c.acquire(ctx, op, claim, s.opts)
+	return c.acquireClaim(ctx, op, claim, s.opts)
 }
 
-// do takes a lock, runs f under it, and releases it.
-func (c *Client) do(ctx context.Context, op string, s lockSpec, f func(ctx context.Context, l *Lease) error) error {
+// doLocked takes a lock, runs f under it, and releases it.
+func (c *Client) doLocked(ctx context.Context, op string, s lockSpec, f func(ctx context.Context, l *Lease) error) error {
 	if f == nil {
-		return c.wrap(op, s.name, errNilFunction)
+		return c.wrapError(op, s.name, errNilFunction)
 	}
-	lease, err := c.take(ctx, op, s, true)
+	lease, err := c.takeLock(ctx, op, s, true)
 	if err != nil {
 		return err
 	}
-	return lease.run(ctx, f)
+	return lease.runUnder(ctx, f)
 }
 
 // newClaim is the claim on a lock without its id, checked against what the store allows.
@@ -142,59 +142,59 @@ func (c *Client) newClaim(s lockSpec) (driver.Claim, error) {
 		Fair:  s.opts.Fair && s.kind == KindMutex,
 	}
 	info := c.store.Info()
-	if err := s.opts.check(info); err != nil {
+	if err := s.opts.checkTimes(info); err != nil {
 		return claim, err
 	}
-	if s.opts.MinHold > 0 && c.detacher() == nil {
+	if s.opts.MinHold > 0 && c.findDetacher() == nil {
 		return claim, errNotDetached
 	}
 	return claim, claim.Check(info)
 }
 
-// acquire is every way to a lease: it makes the claim, waits if the claim says so, and takes the lease into care.
-func (c *Client) acquire(ctx context.Context, op string, claim driver.Claim, o LockOptions) (*Lease, error) {
-	if !c.crew.join() {
-		return nil, c.wrap(op, claim.Name, ErrClosed)
+// acquireClaim is every way to a lease: it makes the claim, waits if the claim says so, and takes the lease into care.
+func (c *Client) acquireClaim(ctx context.Context, op string, claim driver.Claim, o LockOptions) (*Lease, error) {
+	if !c.inflight.enter() {
+		return nil, c.wrapError(op, claim.Name, ErrClosed)
 	}
-	defer c.crew.leave()
+	defer c.inflight.exit()
 	if ctx.Err() != nil {
-		return nil, c.wrap(op, claim.Name, contextError(ctx))
+		return nil, c.wrapError(op, claim.Name, contextError(ctx))
 	}
 	var lease *Lease
 	var err error
 	if start := time.Now(); claim.Kind == KindMutex && !claim.Fair && !c.store.Info().NativeQueue {
-		lease, err = c.queueUp(ctx, claim, o, start)
+		lease, err = c.claimInTurn(ctx, claim, o, start)
 	} else {
-		lease, err = c.stand(ctx, claim, o, start, false)
+		lease, err = c.claimAtStore(ctx, claim, o, start, false)
 	}
 	if err != nil {
-		return nil, c.wrap(op, claim.Name, err)
+		return nil, c.wrapError(op, claim.Name, err)
 	}
 	return lease, nil
 }
 
-// queueUp waits for the claim's turn in the process before it goes to the store. A claim that does not want to wait
+// claimInTurn waits for the claim's turn in the process before it goes to the store. A claim that does not want to wait
 // passes nobody: if another has the turn, the lock counts as held.
-func (c *Client) queueUp(ctx context.Context, claim driver.Claim, o LockOptions, start time.Time) (*Lease, error) {
+func (c *Client) claimInTurn(ctx context.Context, claim driver.Claim, o LockOptions, start time.Time) (*Lease, error) {
 	if claim.Wait {
-		if err := c.queue.enter(ctx, c.waiting, claim.Name, claim.TTL); err != nil {
+		if err := c.queue.waitForTurn(ctx, c.waiting, claim.Name, claim.TTL); err != nil {
 			return nil, err
 		}
-	} else if !c.queue.try(claim.Name) {
+	} else if !c.queue.tryTurn(claim.Name) {
 		return nil, c.heldError(ctx, claim.Name)
 	}
-	lease, err := c.stand(ctx, claim, o, start, true)
+	lease, err := c.claimAtStore(ctx, claim, o, start, true)
 	if err == nil {
 		return lease, nil
 	}
-	var ended *waitEnded
+	var ended *waitEndedError
 	switch {
 	case errors.As(err, &ended) || isOneOf(err, ErrHeld, ErrQueueFull, ErrInvalid, ErrLost):
-		c.queue.pass(claim.Name) // its own affair; the next may fare better
+		c.queue.passTurn(claim.Name) // its own affair; the next may fare better
 	case claim.Wait:
-		c.queue.refuse(claim.Name, err, driver.UnreachableTimeout(claim.TTL))
+		c.queue.failTurn(claim.Name, err, driver.UnreachableTimeout(claim.TTL))
 	default:
-		c.queue.refuse(claim.Name, err, 0)
+		c.queue.failTurn(claim.Name, err, 0)
 	}
 	return nil, err
 }
@@ -212,37 +212,37 @@ func (c *Client) heldError(ctx context.Context, name string) error {
 	return &HeldError{Holders: claimsFromDriver(lock.Holders), Waiting: len(lock.Waiters)}
 }
 
-// stand makes the claim at the store, with a new id for each attempt. A grant that arrives after its own end is given
+// claimAtStore makes the claim at the store, with a new id for each attempt. A grant that arrives after its own end is given
 // back; who wants to wait then tries again.
-func (c *Client) stand(ctx context.Context, claim driver.Claim, o LockOptions, start time.Time, queued bool) (*Lease, error) {
-	for pause := leastPause; ; pause = min(2*pause, mostPause) {
+func (c *Client) claimAtStore(ctx context.Context, claim driver.Claim, o LockOptions, start time.Time, queued bool) (*Lease, error) {
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		if c.waiting.Err() != nil {
 			return nil, ErrClosed
 		}
 		if ctx.Err() != nil {
-			return nil, &waitEnded{err: contextError(ctx)}
+			return nil, &waitEndedError{err: contextError(ctx)}
 		}
 		claim.ID = newID()
 		grant, err := c.callAcquire(ctx, claim)
 		if err != nil {
 			return nil, err
 		}
-		t, lease := c.newTenure(ctx, grant, queued, o)
+		h, lease := c.newHold(ctx, grant, queued, o)
 		if queued {
-			c.queue.hold(claim.Name, t)
+			c.queue.setHold(claim.Name, h)
 		}
-		err = c.renewer.add(t, time.Since(start))
+		err = c.renewer.addHold(h, time.Since(start))
 		if err == nil {
 			return lease, nil
 		}
 		if queued {
-			c.queue.hold(claim.Name, nil)
+			c.queue.setHold(claim.Name, nil)
 		}
 		c.cleanUp(claim.TTL, c.releaseOf(claim))
 		if !claim.Wait || errors.Is(err, ErrClosed) {
 			return nil, err
 		}
-		sleep(ctx, pause)
+		sleepContext(ctx, pause)
 	}
 }
 
@@ -277,7 +277,7 @@ func (c *Client) callAcquire(ctx context.Context, claim driver.Claim) (driver.Gr
 	if err == nil {
 		return grant, nil
 	}
-	if !mayStand(err) {
+	if !mayExist(err) {
 		return grant, err
 	}
 	c.cleanUp(claim.TTL, c.releaseOf(claim))
@@ -285,7 +285,7 @@ func (c *Client) callAcquire(ctx context.Context, claim driver.Claim) (driver.Gr
 	case c.waiting.Err() != nil:
 		return grant, ErrClosed
 	case ctx.Err() != nil:
-		ended := &waitEnded{err: contextError(ctx)}
+		ended := &waitEndedError{err: contextError(ctx)}
 		if held := findHeldError(err); held != nil {
 			ended.holders = held.Holders
 		}
@@ -297,14 +297,14 @@ func (c *Client) callAcquire(ctx context.Context, claim driver.Claim) (driver.Gr
 // cleanUp removes, in the background, a claim that nobody wants any more and that may stand: it calls leave until the
 // store has confirmed it, or the claim's TTL has ended it.
 func (c *Client) cleanUp(ttl time.Duration, leave func(context.Context) error) {
-	c.crew.spawn(func() {
+	c.inflight.start(func() {
 		ctx, cancel := context.WithTimeout(c.base, ttl)
 		defer cancel()
-		for pause := leastPause; ctx.Err() == nil; pause = min(2*pause, mostPause) {
+		for pause := minPause; ctx.Err() == nil; pause = min(2*pause, maxPause) {
 			if c.tryCleanUp(ctx, leave) {
 				return
 			}
-			sleep(ctx, pause)
+			sleepContext(ctx, pause)
 		}
 	})
 }
@@ -340,11 +340,11 @@ func (c *Client) Close() error {
 // CloseContext is Close, waiting no longer than ctx.
 func (c *Client) CloseContext(ctx context.Context) error {
 	if err := checkCall(c, ctx); err != nil {
-		return c.wrap("close", "", err)
+		return c.wrapError("close", "", err)
 	}
 	if c.closing.CompareAndSwap(false, true) {
 		defer close(c.closed)
-		return c.close(ctx)
+		return c.releaseAndClose(ctx)
 	}
 	select {
 	case <-c.closed:
@@ -354,22 +354,22 @@ func (c *Client) CloseContext(ctx context.Context) error {
 	case <-c.closed:
 		return nil
 	default:
-		return c.wrap("close", "", fmt.Errorf("%w: %w", ErrUncertain, contextError(ctx)))
+		return c.wrapError("close", "", fmt.Errorf("%w: %w", ErrUncertain, contextError(ctx)))
 	}
 }
 
-func (c *Client) close(ctx context.Context) error {
-	c.crew.join()
-	c.crew.close()
+func (c *Client) releaseAndClose(ctx context.Context) error {
+	c.inflight.enter()
+	c.inflight.refuseCalls()
 	c.endWaits(ErrClosed)
-	left := c.releaseAll(ctx, c.renewer.close())
-	c.crew.leave()
-	waited := c.crew.wait(ctx)
+	left := c.releaseAll(ctx, c.renewer.takeAll())
+	c.inflight.exit()
+	waited := c.inflight.waitIdle(ctx)
 	c.endBase()
 	if !waited { // stores return promptly when their context ends
 		soon, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		c.crew.wait(soon)
+		c.inflight.waitIdle(soon)
 	}
 	err := c.store.Close()
 	if left > 0 {
@@ -378,18 +378,18 @@ func (c *Client) close(ctx context.Context) error {
 		err = errors.Join(fmt.Errorf("%w: gave up waiting for work in the background", ErrUncertain), err)
 	}
 	if err != nil {
-		return c.wrap("close", "", err)
+		return c.wrapError("close", "", err)
 	}
 	return nil
 }
 
 // releaseAll ends all leases at once, then gives the claims back, and returns how many may stand.
-func (c *Client) releaseAll(ctx context.Context, tenures []*tenure) (left int64) {
+func (c *Client) releaseAll(ctx context.Context, tenures []*hold) (left int64) {
 	held := tenures[:0]
-	for _, t := range tenures {
-		if t.end(stateClosed, ErrClosed) {
-			t.cancel(ErrClosed)
-			held = append(held, t)
+	for _, h := range tenures {
+		if h.endAs(stateClosed, ErrClosed) {
+			h.cancelContexts(ErrClosed)
+			held = append(held, h)
 		}
 	}
 	var failed, next atomic.Int64
@@ -397,7 +397,7 @@ func (c *Client) releaseAll(ctx context.Context, tenures []*tenure) (left int64)
 	for range min(maxReleases, len(held)) {
 		workers.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(held)); i = next.Add(1) - 1 {
-				if err := held[i].release(ctx); err != nil && !errors.Is(err, ErrLost) {
+				if err := held[i].releaseClaim(ctx); err != nil && !errors.Is(err, ErrLost) {
 					failed.Add(1)
 				}
 			}
@@ -415,8 +415,8 @@ func newID() string {
 	return idEncoding.EncodeToString(id[:])
 }
 
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
+// sleepContext waits for d, or until ctx ends.
+func sleepContext(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -439,7 +439,7 @@ func (c *Client) readLock(ctx context.Context, op, name string, read func(contex
 	})
 }
 
-func (c *Client) inspect(ctx context.Context, op, name string) (driver.Lock, error) {
+func (c *Client) inspectLock(ctx context.Context, op, name string) (driver.Lock, error) {
 	return c.readLock(ctx, op, name, func(ctx context.Context) (driver.Lock, error) { return c.store.Inspect(ctx, name) })
 }
 
@@ -454,17 +454,17 @@ func (c *Client) orClosed(err error) error {
 // onStore runs one call to the store about a lock: not after Close, not with a bad name or a nil context, errors wrapped.
 func onStore[T any](ctx context.Context, c *Client, op, name string, call func() (T, error)) (result T, err error) {
 	if err := checkCall(c, ctx); err != nil {
-		return result, c.wrap(op, name, err)
+		return result, c.wrapError(op, name, err)
 	}
-	if !c.crew.join() {
-		return result, c.wrap(op, name, ErrClosed)
+	if !c.inflight.enter() {
+		return result, c.wrapError(op, name, ErrClosed)
 	}
-	defer c.crew.leave()
+	defer c.inflight.exit()
 	if err = driver.CheckName(name, c.store.Info()); err == nil {
 		result, err = call()
 	}
 	if err != nil {
-		err = c.wrap(op, name, err)
+		err = c.wrapError(op, name, err)
 	}
 	return result, err
 }

@@ -179,7 +179,7 @@ func TestQueueOfThousands(t *testing.T) {
 		if most := int(granted.Load()) + 10; f.acquires > most || f.releases > most {
 			t.Errorf("%d acquires and %d releases for %d grants", f.acquires, f.releases, granted.Load())
 		}
-		if len(c.queue.lines) != 0 {
+		if len(c.queue.byName) != 0 {
 			t.Error("a line is left over")
 		}
 	})
@@ -812,9 +812,9 @@ func TestManyLeases(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(linger)
+		time.Sleep(idleDelay)
 		synctest.Wait()
-		if c.renewer.pulsing {
+		if c.renewer.running {
 			t.Error("the pulse goes on with nothing held")
 		}
 	})
@@ -883,7 +883,7 @@ func TestAttemptsAreBoundedAlike(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
-			if sleep(ctx, 700*time.Millisecond); ctx.Err() != nil {
+			if sleepContext(ctx, 700*time.Millisecond); ctx.Err() != nil {
 				return driver.Renewal{Err: ctx.Err()}, true
 			}
 			return driver.Renewal{Since: f.clock().Now(), GrantedTTL: g.GrantedTTL}, true
@@ -910,26 +910,26 @@ func TestAttemptsAreBoundedAlike(t *testing.T) {
 func TestTurnGivenToOneWhoLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q queue
-		q.try("a")
+		q.tryTurn("a")
 		ctx, cancel := context.WithCancel(t.Context())
 		first, second := make(chan error, 1), make(chan error, 1)
-		go func() { first <- q.enter(ctx, t.Context(), "a", testTTL) }()
+		go func() { first <- q.waitForTurn(ctx, t.Context(), "a", testTTL) }()
 		synctest.Wait()
-		go func() { second <- q.enter(t.Context(), t.Context(), "a", testTTL) }()
+		go func() { second <- q.waitForTurn(t.Context(), t.Context(), "a", testTTL) }()
 		synctest.Wait()
 		q.mu.Lock()
 		cancel()
 		for range 1000 {
 			runtime.Gosched() // lets the waiter wake up and ask for mu
 		}
-		q.next("a")
+		q.passTurnLocked("a")
 		q.mu.Unlock()
 		wantIs(t, <-first, context.Canceled)
 		if err := <-second; err != nil {
 			t.Error(err)
 		}
-		q.pass("a")
-		if len(q.lines) != 0 {
+		q.passTurn("a")
+		if len(q.byName) != 0 {
 			t.Error("the line is left over")
 		}
 	})

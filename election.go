@@ -41,18 +41,18 @@ func (c *Client) Election(name string, o *LockOptions) *Election {
 // waiting only; errors are those of Mutex.Lock.
 func (e *Election) Campaign(ctx context.Context) (*Lease, error) {
 	if err := checkCall(e.client, ctx); err != nil {
-		return nil, e.client.wrap("campaign", e.name, err)
+		return nil, e.client.wrapError("campaign", e.name, err)
 	}
 	select {
 	case e.busy <- struct{}{}:
 		defer func() { <-e.busy }()
 	case <-ctx.Done():
-		return nil, e.client.wrap("campaign", e.name, contextError(ctx))
+		return nil, e.client.wrapError("campaign", e.name, contextError(ctx))
 	}
-	if l := e.current(); l != nil && l.Valid() {
+	if l := e.currentLease(); l != nil && l.Valid() {
 		return l, nil
 	}
-	l, err := e.client.take(ctx, "campaign", e.spec(), true)
+	l, err := e.client.takeLock(ctx, "campaign", e.lockSpec(), true)
 	if err != nil {
 		return nil, err
 	}
@@ -62,10 +62,10 @@ func (e *Election) Campaign(ctx context.Context) (*Lease, error) {
 	return l, nil
 }
 
-// spec is that of the mutex that the leader holds.
-func (e *Election) spec() lockSpec { return lockSpec{e.client, e.name, KindMutex, 1, 1, e.opts} }
+// lockSpec is that of the mutex that the leader holds.
+func (e *Election) lockSpec() lockSpec { return lockSpec{e.client, e.name, KindMutex, 1, 1, e.opts} }
 
-func (e *Election) current() *Lease {
+func (e *Election) currentLease() *Lease {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.lease
@@ -73,7 +73,7 @@ func (e *Election) current() *Lease {
 
 // IsLeader reports whether this candidate leads, by the clock and now: [Lease.Valid] of its leadership.
 func (e *Election) IsLeader() bool {
-	l := e.current()
+	l := e.currentLease()
 	return l != nil && l.Valid()
 }
 
@@ -100,21 +100,21 @@ func (e *Election) Resign() error {
 // It returns what lead returned, unless the leadership was lost meanwhile; ctx's error if that has ended; or Campaign's.
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, l *Lease) error) error {
 	if lead == nil {
-		return e.client.wrap("campaign", e.name, errNilFunction)
+		return e.client.wrapError("campaign", e.name, errNilFunction)
 	}
-	for pause := leastPause; ; pause = min(2*pause, mostPause) {
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		l, err := e.Campaign(ctx)
 		switch {
 		case err == nil:
-			pause = leastPause
-			err = l.run(ctx, lead)
+			pause = minPause
+			err = l.runUnder(ctx, lead)
 			if !errors.Is(l.Err(), ErrLost) {
 				return err
 			}
 		case ctx.Err() != nil || isOneOf(err, lastingErrors...) || errors.Is(err, ErrMismatch):
 			return err
 		default:
-			sleep(ctx, pause)
+			sleepContext(ctx, pause)
 		}
 	}
 }
@@ -122,14 +122,14 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, l *Le
 // Leader tells who leads, as the store sees it now: the zero Standing if nobody does. It is a matter of the past when it
 // arrives. Its Token fences; its Meta is what the leader publishes.
 func (e *Election) Leader(ctx context.Context) (ClaimInfo, error) {
-	lock, err := e.client.inspect(ctx, "inspect", e.name)
+	lock, err := e.client.inspectLock(ctx, "inspect", e.name)
 	if err != nil {
 		return ClaimInfo{}, err
 	}
-	return leader(lock), nil
+	return leaderOf(lock), nil
 }
 
-func leader(lock driver.Lock) ClaimInfo {
+func leaderOf(lock driver.Lock) ClaimInfo {
 	if len(lock.Holders) == 0 {
 		return ClaimInfo{}
 	}
@@ -146,15 +146,15 @@ func leader(lock driver.Lock) ClaimInfo {
 func (e *Election) Observe(ctx context.Context) iter.Seq2[ClaimInfo, error] {
 	return func(yield func(ClaimInfo, error) bool) {
 		if err := checkCall(e.client, ctx); err != nil {
-			yield(ClaimInfo{}, e.client.wrap("observe", e.name, err))
+			yield(ClaimInfo{}, e.client.wrapError("observe", e.name, err))
 			return
 		}
 		var seen driver.Lock
 		known := false
-		for pause := leastPause; ; pause = min(2*pause, mostPause) {
+		for pause := minPause; ; pause = min(2*pause, maxPause) {
 			lock, err := e.client.nextChange(ctx, "observe", e.name, seen, known)
 			if ctx.Err() != nil {
-				yield(ClaimInfo{}, e.client.wrap("observe", e.name, contextError(ctx)))
+				yield(ClaimInfo{}, e.client.wrapError("observe", e.name, contextError(ctx)))
 				return
 			}
 			if err != nil {
@@ -162,11 +162,11 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[ClaimInfo, error] {
 				if !yield(ClaimInfo{}, err) || isOneOf(err, lastingErrors...) {
 					return
 				}
-				sleep(ctx, pause)
+				sleepContext(ctx, pause)
 				continue
 			}
-			pause = leastPause
-			now, before := leader(lock), leader(seen)
+			pause = minPause
+			now, before := leaderOf(lock), leaderOf(seen)
 			news := !known || now.Ref != before.Ref || now.Token != before.Token || now.Meta != before.Meta
 			seen, known = lock, true
 			if news && !yield(now, nil) {

@@ -153,15 +153,15 @@ func (e *Error) As(target any) bool {
 	return false
 }
 
-// invalid is an ErrInvalid that says what to do.
-func invalid(format string, args ...any) error {
+// newInvalidError is an ErrInvalid that says what to do.
+func newInvalidError(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
 }
 
 var (
-	errNilClient   = invalid("the client is nil: make one with Open or New")
-	errNilContext  = invalid("the context is nil: pass context.Background() if there is no other")
-	errNilFunction = invalid("the function to run is nil")
+	errNilClient   = newInvalidError("the client is nil: make one with Open or New")
+	errNilContext  = newInvalidError("the context is nil: pass context.Background() if there is no other")
+	errNilFunction = newInvalidError("the function to run is nil")
 )
 
 // checkCall reports as ErrInvalid what would make a call panic: a nil client or a nil context.
@@ -175,14 +175,14 @@ func checkCall(c *Client, ctx context.Context) error {
 	return nil
 }
 
-// waitEnded is a wait that the caller's context ended, with who was then known to hold the lock.
-type waitEnded struct {
+// waitEndedError is a wait that the caller's context ended, with who was then known to hold the lock.
+type waitEndedError struct {
 	err     error
 	holders []ClaimInfo
 }
 
-func (e *waitEnded) Error() string { return e.err.Error() }
-func (e *waitEnded) Unwrap() error { return e.err }
+func (e *waitEndedError) Error() string { return e.err.Error() }
+func (e *waitEndedError) Unwrap() error { return e.err }
 
 // contextError is why ctx ended: its error, and its cause if that is another one.
 func contextError(ctx context.Context) error {
@@ -193,8 +193,8 @@ func contextError(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// mayStand reports whether a claim whose Acquire failed with err may stand at the store all the same.
-func mayStand(err error) bool {
+// mayExist reports whether a claim whose Acquire failed with err may stand at the store all the same.
+func mayExist(err error) bool {
 	if isOneOf(err, ErrUncertain, context.Canceled, context.DeadlineExceeded) {
 		return true // whatever else it says, such as who holds the lock
 	}
@@ -210,13 +210,13 @@ func isOneOf(err error, targets ...error) bool {
 	return false
 }
 
-// wrap is the only place where an Error is made.
-func (c *Client) wrap(op, lock string, err error) error {
+// wrapError is the only place where an Error is made.
+func (c *Client) wrapError(op, lock string, err error) error {
 	e := &Error{Op: op, Lock: lock, Err: err}
 	if c != nil {
 		e.Store = c.store.Info().Store
 	}
-	var ended *waitEnded
+	var ended *waitEndedError
 	if errors.As(err, &ended) {
 		e.Err, e.Holders = ended.err, ended.holders
 	} else if held := findHeldError(err); held != nil {

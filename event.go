@@ -71,16 +71,16 @@ type events struct {
 	running bool
 }
 
-// emit queues an event of a tenure. It never blocks, and calls nothing of the user's.
-func (c *Client) emit(kind EventKind, t *tenure, e Event) {
+// emitEvent queues an event of a tenure. It never blocks, and calls nothing of the user's.
+func (c *Client) emitEvent(kind EventKind, h *hold, e Event) {
 	if c.opts.OnEvent == nil && c.opts.Logger == nil {
 		return
 	}
-	e.Kind, e.Time, e.Lock, e.Token = kind, time.Now(), t.grant.Name, t.grant.Token
-	c.events.add(e)
+	e.Kind, e.Time, e.Lock, e.Token = kind, time.Now(), h.grant.Name, h.grant.Token
+	c.events.addEvent(e)
 }
 
-func (s *events) add(e Event) {
+func (s *events) addEvent(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.queue) >= maxEvents {
@@ -90,14 +90,14 @@ func (s *events) add(e Event) {
 	e.Dropped, s.dropped = s.dropped, 0
 	s.queue = append(s.queue, e)
 	if !s.running {
-		s.running = s.client.crew.spawn(s.deliver)
+		s.running = s.client.inflight.start(s.run)
 	}
 	if !s.running { // the client has been closed, and nobody is there to tell
 		s.queue = nil
 	}
 }
 
-func (s *events) deliver() {
+func (s *events) run() {
 	for {
 		s.mu.Lock()
 		batch := s.queue
@@ -108,12 +108,12 @@ func (s *events) deliver() {
 			return
 		}
 		for _, e := range batch {
-			s.client.tell(e)
+			s.client.deliverEvent(e)
 		}
 	}
 }
 
-func (c *Client) tell(e Event) {
+func (c *Client) deliverEvent(e Event) {
 	if c.opts.OnEvent != nil {
 		c.opts.OnEvent(e)
 	}
@@ -133,10 +133,10 @@ func (c *Client) tell(e Event) {
 	if e.Dropped > 0 {
 		attrs = append(attrs, slog.Int("dropped", e.Dropped))
 	}
-	c.opts.Logger.LogAttrs(context.Background(), e.level(), "holdfast: "+e.Kind.Description(), attrs...)
+	c.opts.Logger.LogAttrs(context.Background(), e.logLevel(), "holdfast: "+e.Kind.Description(), attrs...)
 }
 
-func (e Event) level() slog.Level {
+func (e Event) logLevel() slog.Level {
 	switch {
 	case e.Kind == EventLost:
 		return slog.LevelError

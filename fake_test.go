@@ -106,7 +106,7 @@ func (f *fake) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error
 			f.mu.Lock()
 			delay := f.delay
 			f.mu.Unlock()
-			sleep(ctx, delay)
+			sleepContext(ctx, delay)
 			return g, nil
 		}
 		if !c.Wait || !errors.Is(err, driver.ErrHeld) {

@@ -13,7 +13,7 @@ import (
 // Inspect returns the state of a lock: who holds it and who waits for it. It changes nothing. A lock without claims is a
 // Lock with no holders, not an error. Claims that wait inside a process (plain mutex claims, on most stores) are not seen.
 func (c *Client) Inspect(ctx context.Context, name string) (Lock, error) {
-	lock, err := c.inspect(ctx, "inspect", name)
+	lock, err := c.inspectLock(ctx, "inspect", name)
 	return lockFromDriver(lock), err
 }
 
@@ -22,19 +22,19 @@ func (c *Client) Inspect(ctx context.Context, name string) (Lock, error) {
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Lock, error] {
 	return func(yield func(Lock, error) bool) {
 		if err := checkCall(c, ctx); err != nil {
-			yield(Lock{}, c.wrap("list", prefix, err))
+			yield(Lock{}, c.wrapError("list", prefix, err))
 			return
 		}
-		if !c.crew.join() {
-			yield(Lock{}, c.wrap("list", prefix, ErrClosed))
+		if !c.inflight.enter() {
+			yield(Lock{}, c.wrapError("list", prefix, ErrClosed))
 			return
 		}
-		defer c.crew.leave()
+		defer c.inflight.exit()
 		ctx, end := c.untilClosed(ctx)
 		defer end()
 		for lock, err := range c.store.List(ctx, prefix) {
 			if err != nil {
-				err = c.wrap("list", lock.Name, c.orClosed(err))
+				err = c.wrapError("list", lock.Name, c.orClosed(err))
 			}
 			if !yield(lockFromDriver(lock), err) {
 				return
@@ -77,7 +77,7 @@ func (c *Client) Break(ctx context.Context, name, ref string, mode BreakMode) er
 	case BreakForce:
 		how = driver.BreakForce
 	default:
-		return c.wrap("break", name, invalid("unknown break mode %d", int(mode)))
+		return c.wrapError("break", name, newInvalidError("unknown break mode %d", int(mode)))
 	}
 	return c.breakClaim(ctx, "break", name, ref, how)
 }
@@ -116,7 +116,7 @@ func (c *Client) onlyHolder(ctx context.Context, name string) (ref string, err e
 	for i, h := range lock.Holders {
 		holders[i] = fmt.Sprintf("%s (%s)", h.Ref, h.Owner)
 	}
-	return "", invalid("the lock has %d holders; give the ref of one: %s", len(holders), strings.Join(holders, ", "))
+	return "", newInvalidError("the lock has %d holders; give the ref of one: %s", len(holders), strings.Join(holders, ", "))
 }
 
 // Warnings asks the store how it is set up, and tells in words what makes its locks less safe than they could be, or shows
@@ -125,12 +125,12 @@ func (c *Client) onlyHolder(ctx context.Context, name string) (ref string, err e
 func (c *Client) Warnings(ctx context.Context) ([]string, error) {
 	const op = "look at the settings"
 	if err := checkCall(c, ctx); err != nil {
-		return nil, c.wrap(op, "", err)
+		return nil, c.wrapError(op, "", err)
 	}
-	if !c.crew.join() {
-		return nil, c.wrap(op, "", ErrClosed)
+	if !c.inflight.enter() {
+		return nil, c.wrapError(op, "", ErrClosed)
 	}
-	defer c.crew.leave()
+	defer c.inflight.exit()
 	w, ok := c.store.(driver.Warner)
 	if !ok {
 		return nil, nil
@@ -139,7 +139,7 @@ func (c *Client) Warnings(ctx context.Context) ([]string, error) {
 	defer end()
 	ws, err := w.Warnings(ctx)
 	if err != nil {
-		return nil, c.wrap(op, "", c.orClosed(err))
+		return nil, c.wrapError(op, "", c.orClosed(err))
 	}
 	return ws, nil
 }

@@ -17,7 +17,7 @@ import (
 // A re-entrant lock gives a Lease each time it is entered. Together they stand for one claim, which is given back by the
 // last of them; a loss ends them all.
 type Lease struct {
-	tenure *tenure
+	hold   *hold
 	values context.Context // of whoever locked
 
 	// Guarded by the tenure's mu.
@@ -31,11 +31,11 @@ type Lease struct {
 // It carries the values of the context that was given to Lock, but not its end: that one bounds the waiting only.
 // A context tells with a delay; before an act that cannot be undone, ask Valid, and let the resource check Token.
 func (l *Lease) Context() context.Context {
-	l.tenure.mu.Lock()
-	defer l.tenure.mu.Unlock()
+	l.hold.mu.Lock()
+	defer l.hold.mu.Unlock()
 	if l.ctx == nil {
 		l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(l.values))
-		if err := cmp.Or(l.err, l.tenure.err); err != nil {
+		if err := cmp.Or(l.err, l.hold.err); err != nil {
 			l.cancel(err)
 		}
 	}
@@ -60,22 +60,22 @@ func (l *Lease) String() string {
 
 // Token is the fencing token: positive, below 2^53, and larger than every token granted before on this lock. It fences
 // only if the lease is [Lease.Exclusive].
-func (l *Lease) Token() int64 { return l.tenure.grant.Token }
+func (l *Lease) Token() int64 { return l.hold.grant.Token }
 
 // Name is the lock's.
-func (l *Lease) Name() string { return l.tenure.grant.Name }
+func (l *Lease) Name() string { return l.hold.grant.Name }
 
 // Ref names the claim to other processes, for Client.Break. It is printable.
-func (l *Lease) Ref() string { return l.tenure.grant.Ref }
+func (l *Lease) Ref() string { return l.hold.grant.Ref }
 
 // ID is the claim's own, unique for ever.
-func (l *Lease) ID() string { return l.tenure.grant.ID }
+func (l *Lease) ID() string { return l.hold.grant.ID }
 
 // Exclusive reports whether nobody else can be granted beside this lease: a mutex, a writer, a whole semaphore.
 func (l *Lease) Exclusive() bool {
-	l.tenure.mu.Lock()
-	defer l.tenure.mu.Unlock()
-	return l.tenure.granted().Exclusive()
+	l.hold.mu.Lock()
+	defer l.hold.mu.Unlock()
+	return l.hold.currentGrant().Exclusive()
 }
 
 // Valid reports whether the lease may still be believed in, by the clock and now. Once it has said false it always will.
@@ -85,9 +85,9 @@ func (l *Lease) Valid() bool { return l.Remaining() > 0 }
 // shorter than what is left of the TTL by a margin: a tenth of the TTL, or 1 s and a hundredth if that is less. It is
 // never more than what is left of LockOptions.MaxHold.
 func (l *Lease) Remaining() time.Duration {
-	left := l.tenure.look()
-	l.tenure.mu.Lock()
-	defer l.tenure.mu.Unlock()
+	left := l.hold.checkExpiry()
+	l.hold.mu.Lock()
+	defer l.hold.mu.Unlock()
 	if l.err != nil {
 		return 0
 	}
@@ -96,29 +96,29 @@ func (l *Lease) Remaining() time.Duration {
 
 // Err is nil while the lease is valid, then why it ended: a [*LossError], [ErrReleased] or [ErrClosed].
 func (l *Lease) Err() error {
-	l.tenure.look()
-	l.tenure.mu.Lock()
-	defer l.tenure.mu.Unlock()
+	l.hold.checkExpiry()
+	l.hold.mu.Lock()
+	defer l.hold.mu.Unlock()
 	if l.err != nil {
 		return l.err
 	}
-	return l.tenure.err
+	return l.hold.err
 }
 
 // ReleaseRequested gives a channel that is closed when somebody has asked the holder to give up: by Client.Break with [BreakAsk].
 // The client hears of it with a renewal, so within a third of the TTL as a rule. Nothing has changed then, and nothing
 // will if the holder does not follow. The channel is made at the first call.
 func (l *Lease) ReleaseRequested() <-chan struct{} {
-	t := l.tenure
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.askedC == nil {
-		t.askedC = make(chan struct{})
-		if t.asked {
-			close(t.askedC)
+	h := l.hold
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.releaseRequestedC == nil {
+		h.releaseRequestedC = make(chan struct{})
+		if h.releaseRequested {
+			close(h.releaseRequestedC)
 		}
 	}
-	return t.askedC
+	return h.releaseRequestedC
 }
 
 // Release gives the lock back and ends the lease's context. It takes at most 10 s, or the TTL if that is less.
@@ -132,7 +132,7 @@ func (l *Lease) ReleaseRequested() <-chan struct{} {
 //
 // A lock with a MinHold that is not over stays held for the rest of it, with nobody behind it; Unlock does not wait.
 func (l *Lease) Release() error {
-	return l.ReleaseContext(l.tenure.client.deadlines.within(driver.UnreachableTimeout(l.tenure.grant.Claim.TTL)))
+	return l.ReleaseContext(l.hold.client.timeouts.contextFor(driver.UnreachableTimeout(l.hold.grant.Claim.TTL)))
 }
 
 // ReleaseContext is Unlock bounded by ctx instead. Whatever happens to ctx, the lease's own context ends at once, and
@@ -143,50 +143,50 @@ func (l *Lease) ReleaseContext(ctx context.Context) error { return l.giveUp(ctx,
 
 // giveUp ends the handle, and with the last of them the claim, or leaves that standing for the time of the lapse.
 func (l *Lease) giveUp(ctx context.Context, op string, lapse time.Duration) error {
-	t, c := l.tenure, l.tenure.client
+	h, c := l.hold, l.hold.client
 	if ctx == nil {
-		return c.wrap(op, l.Name(), errNilContext)
+		return c.wrapError(op, l.Name(), errNilContext)
 	}
-	if c.crew.join() {
-		defer c.crew.leave()
+	if c.inflight.enter() {
+		defer c.inflight.exit()
 	} else {
-		return c.wrap(op, l.Name(), l.errAfterClose())
+		return c.wrapError(op, l.Name(), l.errAfterClose())
 	}
-	t.look() // what has expired is lost, not released
-	last, sweep, err := t.depart(l, lapse)
+	h.checkExpiry() // what has expired is lost, not released
+	last, sweep, err := h.releaseLease(l, lapse)
 	if sweep {
-		c.cleanUp(t.grant.Claim.TTL, t.leave)
+		c.cleanUp(h.grant.Claim.TTL, h.tryRelease)
 	}
 	if last {
-		if err = t.release(ctx); errors.Is(err, ErrLost) { // not known before
-			t.mu.Lock()
-			l.err, t.err = err, err
-			t.mu.Unlock()
+		if err = h.releaseClaim(ctx); errors.Is(err, ErrLost) { // not known before
+			h.mu.Lock()
+			l.err, h.err = err, err
+			h.mu.Unlock()
 		}
 	}
 	if err != nil {
-		return c.wrap(op, l.Name(), err)
+		return c.wrapError(op, l.Name(), err)
 	}
 	return nil
 }
 
 // errAfterClose is what Unlock says when the client is closed, or being closed and about to end this lease.
 func (l *Lease) errAfterClose() error {
-	l.tenure.mu.Lock()
-	defer l.tenure.mu.Unlock()
+	l.hold.mu.Lock()
+	defer l.hold.mu.Unlock()
 	switch {
 	case l.err != nil:
 		return l.err
-	case l.tenure.err != nil:
-		return l.tenure.err
+	case l.hold.err != nil:
+		return l.hold.err
 	}
 	return ErrClosed
 }
 
-// run runs f under a lease, and releases it.
-func (l *Lease) run(ctx context.Context, f func(ctx context.Context, l *Lease) error) (err error) {
+// runUnder runs f under a lease, and releases it.
+func (l *Lease) runUnder(ctx context.Context, f func(ctx context.Context, l *Lease) error) (err error) {
 	ends := l.Context()
-	ctx, cancel := context.WithCancelCause(carryOn(ctx, ends))
+	ctx, cancel := context.WithCancelCause(withHoldsOf(ctx, ends))
 	stop := context.AfterFunc(ends, func() { cancel(context.Cause(ends)) })
 	defer func() { // also while a panic goes by, which then goes on
 		stop()

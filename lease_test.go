@@ -277,7 +277,7 @@ func TestPauseDuringRenewal(t *testing.T) {
 		time.Sleep(driver.Margin(testTTL))
 		answer <- driver.Renewal{Since: since, GrantedTTL: testTTL}
 		<-asked
-		if got := f.clock().Since(since); got > driver.Margin(testTTL)+leastPulse {
+		if got := f.clock().Since(since); got > driver.Margin(testTTL)+minSleep {
 			t.Errorf("asked again only after %v", got)
 		}
 		answer <- driver.Renewal{Err: &driver.LossError{Cause: driver.LossTaken}}

@@ -10,7 +10,7 @@ type Lockable interface {
 	// ErrUnsupported if the store cannot keep such a claim.
 	Explain() (Plan, error)
 
-	spec() lockSpec
+	lockSpec() lockSpec
 }
 
 // lockSpec is what all primitives come to: a claim of a certain weight on a lock of a certain limit.
@@ -22,7 +22,7 @@ type lockSpec struct {
 	opts          LockOptions
 }
 
-func (s lockSpec) spec() lockSpec { return s }
+func (s lockSpec) lockSpec() lockSpec { return s }
 
 // Explain implements Lockable.
 func (s lockSpec) Explain() (Plan, error) {
@@ -32,7 +32,7 @@ func (s lockSpec) Explain() (Plan, error) {
 	}
 	claim, err := c.newClaim(s)
 	if err != nil {
-		return Plan{}, c.wrap("explain", s.name, err)
+		return Plan{}, c.wrapError("explain", s.name, err)
 	}
 	if e, ok := c.store.(driver.Explainer); ok {
 		return Plan(e.Explain(claim)), nil

@@ -15,7 +15,7 @@ import (
 type LeaseGroup struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	all    []*Lease // in the order in which they were taken
+	leases []*Lease // in the order in which they were taken
 }
 
 // LockAll locks all items or none: it waits until it has them all, or ctx ends, which bounds the waiting as a whole.
@@ -27,7 +27,7 @@ type LeaseGroup struct {
 // strongest counts and the others are dropped: a writer before a reader, more permits before fewer. ErrInvalid if there
 // are no items or one is nil, ErrMismatch if two want one name as different kinds of lock.
 func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
-	list, err := sorted(items)
+	list, err := sortSpecs(items)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
 	for i, it := range list {
 		stands := false
 		if i > 0 {
-			stands, err = it.stands(waiting, list[i-1], s.all)
+			stands, err = it.isHeldByGroup(waiting, list[i-1], s.leases)
 		}
 		var l *Lease
 		switch {
@@ -51,26 +51,26 @@ func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
 		case stands && it.kind == list[i-1].kind && it.limit == list[i-1].limit:
 			continue
 		case stands:
-			err = it.client.wrap("lock all", it.name, ErrMismatch)
+			err = it.client.wrapError("lock all", it.name, ErrMismatch)
 		default:
-			if l, err = it.client.take(waiting, "lock all", it, true); err == nil {
-				s.add(l, it.opts.Reentrant)
+			if l, err = it.client.takeLock(waiting, "lock all", it, true); err == nil {
+				s.addLease(l, it.opts.Reentrant)
 			}
 		}
 		if lost := s.Err(); lost != nil {
-			err = it.client.wrap("lock all", it.name, lost)
+			err = it.client.wrapError("lock all", it.name, lost)
 		}
 		if err != nil {
-			s.giveBack(ctx)
+			s.releaseUnused(ctx)
 			return nil, err
 		}
 	}
 	return s, nil
 }
 
-// giveBack gives back what was taken in vain. What Unlock says is of no use to somebody who never had the locks, and whose time is
+// releaseUnused gives back what was taken in vain. What Unlock says is of no use to somebody who never had the locks, and whose time is
 // over does not wait for it: the rest is done in the background.
-func (s *LeaseGroup) giveBack(ctx context.Context) {
+func (s *LeaseGroup) releaseUnused(ctx context.Context) {
 	done := make(chan struct{})
 	go func() { _ = s.Release(); close(done) }()
 	select {
@@ -79,22 +79,22 @@ func (s *LeaseGroup) giveBack(ctx context.Context) {
 	}
 }
 
-// sorted gives the items in the order in which they are taken, without doubles. What one client has under a name is one
+// sortSpecs gives the items in the order in which they are taken, without doubles. What one client has under a name is one
 // lock, of which the strongest comes first.
-func sorted(items []Lockable) ([]lockSpec, error) {
+func sortSpecs(items []Lockable) ([]lockSpec, error) {
 	var list []lockSpec
 	for n, i := range items {
 		var it lockSpec
 		if i != nil {
-			it = i.spec()
+			it = i.lockSpec()
 		}
 		if it.client == nil {
-			return nil, &Error{Op: "lock all", Err: invalid("item %d is nil: items are made by a client's Mutex, RWMutex or Semaphore", n+1)}
+			return nil, &Error{Op: "lock all", Err: newInvalidError("item %d is nil: items are made by a client's Mutex, RWMutex or Semaphore", n+1)}
 		}
 		list = append(list, it)
 	}
 	if len(list) == 0 {
-		return nil, &Error{Op: "lock all", Err: invalid("no locks were named")}
+		return nil, &Error{Op: "lock all", Err: newInvalidError("no locks were named")}
 	}
 	slices.SortStableFunc(list, func(a, b lockSpec) int {
 		return cmp.Or(cmp.Compare(a.client.Info().Store, b.client.Info().Store), cmp.Compare(a.name, b.name), cmp.Compare(b.weight, a.weight))
@@ -106,16 +106,16 @@ func sorted(items []Lockable) ([]lockSpec, error) {
 		case at < 0:
 			kept = append(kept, i)
 		case kept[at].kind != i.kind || kept[at].limit != i.limit:
-			return nil, i.client.wrap("lock all", i.name, ErrMismatch)
+			return nil, i.client.wrapError("lock all", i.name, ErrMismatch)
 		}
 	}
 	return kept, nil
 }
 
-// stands reports whether the lock is the very one that was taken before through another client: there the claim stands
+// isHeldByGroup reports whether the lock is the very one that was taken before through another client: there the claim stands
 // under its own ref. Two stores of one address (several in one process's memory) are told apart by that.
 // Without an answer it is not known, and taking the lock could be to wait for oneself.
-func (i lockSpec) stands(ctx context.Context, before lockSpec, taken []*Lease) (bool, error) {
+func (i lockSpec) isHeldByGroup(ctx context.Context, before lockSpec, taken []*Lease) (bool, error) {
 	if before.name != i.name || before.client.Info().Store != i.client.Info().Store {
 		return false, nil
 	}
@@ -125,18 +125,18 @@ func (i lockSpec) stands(ctx context.Context, before lockSpec, taken []*Lease) (
 	}), err
 }
 
-// add takes a lease in. When it ends, all end.
-func (s *LeaseGroup) add(l *Lease, reentrant bool) {
-	s.all = append(s.all, l)
+// addLease takes a lease in. When it ends, all end.
+func (s *LeaseGroup) addLease(l *Lease, reentrant bool) {
+	s.leases = append(s.leases, l)
 	ends := l.Context()
 	context.AfterFunc(ends, func() { s.cancel(context.Cause(ends)) })
 	if reentrant {
-		s.ctx = carry(s.ctx, l.tenure)
+		s.ctx = withHold(s.ctx, l.hold)
 	}
 }
 
 // All are the leases, one a lock, in the order in which they were taken: for their names and tokens.
-func (s *LeaseGroup) All() []*Lease { return slices.Clone(s.all) }
+func (s *LeaseGroup) All() []*Lease { return slices.Clone(s.leases) }
 
 // Context ends when the first of the leases does, with its cause. It carries the values of the context that was given to
 // LockAll, and enters those of the locks that are re-entrant.
@@ -147,8 +147,8 @@ func (s *LeaseGroup) Valid() bool { return s.Remaining() > 0 }
 
 // Remaining is the least of what the leases say.
 func (s *LeaseGroup) Remaining() time.Duration {
-	left := s.all[0].Remaining()
-	for _, l := range s.all[1:] {
+	left := s.leases[0].Remaining()
+	for _, l := range s.leases[1:] {
 		left = min(left, l.Remaining())
 	}
 	return left
@@ -156,7 +156,7 @@ func (s *LeaseGroup) Remaining() time.Duration {
 
 // Err is nil while all of the leases are valid, then why the first of them ended.
 func (s *LeaseGroup) Err() error {
-	for _, l := range s.all {
+	for _, l := range s.leases {
 		if err := l.Err(); err != nil {
 			s.cancel(err)
 		}
@@ -168,8 +168,8 @@ func (s *LeaseGroup) Err() error {
 // Lease.Unlock; what could not be given back in that time is given back in the background.
 func (s *LeaseGroup) Release() error {
 	var patience time.Duration
-	for _, l := range s.all {
-		patience = max(patience, driver.UnreachableTimeout(l.tenure.grant.Claim.TTL))
+	for _, l := range s.leases {
+		patience = max(patience, driver.UnreachableTimeout(l.hold.grant.Claim.TTL))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -180,7 +180,7 @@ func (s *LeaseGroup) Release() error {
 func (s *LeaseGroup) ReleaseContext(ctx context.Context) error {
 	s.cancel(ErrReleased)
 	var errs []error
-	for _, l := range slices.Backward(s.all) {
+	for _, l := range slices.Backward(s.leases) {
 		errs = append(errs, l.ReleaseContext(ctx))
 	}
 	return errors.Join(errs...)

@@ -15,8 +15,8 @@ func (c *Client) Mutex(name string, o *LockOptions) *Mutex {
 	return &Mutex{client: c, name: name, opts: o.orZero()}
 }
 
-// spec is empty for a nil Mutex, which LockAll and Explain report as an error.
-func (m *Mutex) spec() lockSpec {
+// lockSpec is empty for a nil Mutex, which LockAll and Explain report as an error.
+func (m *Mutex) lockSpec() lockSpec {
 	if m == nil {
 		return lockSpec{}
 	}
@@ -24,7 +24,7 @@ func (m *Mutex) spec() lockSpec {
 }
 
 // Explain returns how a claim on the mutex would be kept in the store; see [Lockable].
-func (m *Mutex) Explain() (Plan, error) { return m.spec().Explain() }
+func (m *Mutex) Explain() (Plan, error) { return m.lockSpec().Explain() }
 
 // Lock waits until the mutex is granted, or ctx ends. ctx bounds the waiting and not the lease; its values are found
 // in the lease's context.
@@ -35,19 +35,19 @@ func (m *Mutex) Explain() (Plan, error) { return m.spec().Explain() }
 // ErrCorrupt, ErrClosed, ErrLost if the claim was ended from outside while it waited, by Client.Break for example, or says
 // that the store could not be reached for 10 s (or the TTL, if that is less).
 func (m *Mutex) Lock(ctx context.Context) (*Lease, error) {
-	return m.client.take(ctx, "lock", m.spec(), true)
+	return m.client.takeLock(ctx, "lock", m.lockSpec(), true)
 }
 
 // TryLock makes one attempt. The error Is ErrHeld if somebody holds the mutex or waits for it, here or elsewhere, and
 // says who, as far as one look can tell. It Is ErrUncertain if the store's answer did not come in time to be of use.
 // Other errors are as for Lock.
 func (m *Mutex) TryLock(ctx context.Context) (*Lease, error) {
-	return m.client.take(ctx, "try lock", m.spec(), false)
+	return m.client.takeLock(ctx, "try lock", m.lockSpec(), false)
 }
 
 // Do locks the mutex, runs f, and unlocks. See [Client.Do].
 func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, l *Lease) error) error {
-	return m.client.do(ctx, "lock", m.spec(), f)
+	return m.client.doLocked(ctx, "lock", m.lockSpec(), f)
 }
 
 // Do runs f under the mutex of that name: it waits for the lock as Mutex.Lock does, runs f, and unlocks when f is gone,

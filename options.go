@@ -75,19 +75,19 @@ func (o *LockOptions) orZero() LockOptions {
 	return *o
 }
 
-// check reports what is wrong with the times that a lock is to be held.
-func (o *LockOptions) check(info driver.Info) error {
+// checkTimes reports what is wrong with the times that a lock is to be held.
+func (o *LockOptions) checkTimes(info driver.Info) error {
 	switch {
 	case o.MinHold < 0 || o.MinHold > info.MaxTTL:
-		return invalid("MinHold must be 0 to %v on this store, not %v", info.MaxTTL, o.MinHold)
+		return newInvalidError("MinHold must be 0 to %v on this store, not %v", info.MaxTTL, o.MinHold)
 	case o.MaxHold != 0 && o.MaxHold < max(o.MinHold, info.MinTTL):
-		return invalid("MaxHold must be 0 or at least %v, not %v", max(o.MinHold, info.MinTTL), o.MaxHold)
+		return newInvalidError("MaxHold must be 0 or at least %v, not %v", max(o.MinHold, info.MinTTL), o.MaxHold)
 	}
 	return nil
 }
 
-// resolved is o with its defaults filled in and checked against what the store allows.
-func (o *Options) resolved(info driver.Info) (Options, error) {
+// withDefaults is o with its defaults filled in and checked against what the store allows.
+func (o *Options) withDefaults(info driver.Info) (Options, error) {
 	var r Options
 	if o != nil {
 		r = *o

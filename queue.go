@@ -13,48 +13,48 @@ import (
 // something. Only who has a name's turn talks to the store about it; the lease keeps the turn until it ends. So a
 // hand-over inside the process costs one Release and one Acquire, however many wait, and a waiter is a list element.
 type queue struct {
-	mu    sync.Mutex
-	lines map[string]*line // a line exists while somebody has its turn
+	mu     sync.Mutex
+	byName map[string]*nameQueue // a line exists while somebody has its turn
 }
 
-type line struct {
-	tenure  *tenure   // who has the turn, once it is granted
+type nameQueue struct {
+	hold    *hold     // who has the turn, once it is granted
 	waiters list.List // of *waiter
 }
 
 type waiter struct {
-	since    time.Time
-	patience time.Duration
-	turn     chan error // nil: it is your turn; else why it never will be. Buffered, and sent to once
+	since              time.Time
+	unreachableTimeout time.Duration
+	turn               chan error // nil: it is your turn; else why it never will be. Buffered, and sent to once
 }
 
-// try takes the turn if nobody has it.
-func (q *queue) try(name string) bool {
+// tryTurn takes the turn if nobody has it.
+func (q *queue) tryTurn(name string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.take(name)
+	return q.takeTurn(name)
 }
 
-func (q *queue) take(name string) bool {
-	if q.lines[name] != nil {
+func (q *queue) takeTurn(name string) bool {
+	if q.byName[name] != nil {
 		return false
 	}
-	if q.lines == nil {
-		q.lines = map[string]*line{}
+	if q.byName == nil {
+		q.byName = map[string]*nameQueue{}
 	}
-	q.lines[name] = &line{}
+	q.byName[name] = &nameQueue{}
 	return true
 }
 
-// enter waits for the turn, until ctx or closing ends.
-func (q *queue) enter(ctx, closing context.Context, name string, ttl time.Duration) error {
+// waitForTurn waits for the turn, until ctx or closing ends.
+func (q *queue) waitForTurn(ctx, closing context.Context, name string, ttl time.Duration) error {
 	q.mu.Lock()
-	if q.take(name) {
+	if q.takeTurn(name) {
 		q.mu.Unlock()
 		return nil
 	}
-	w := &waiter{since: time.Now(), patience: driver.UnreachableTimeout(ttl), turn: make(chan error, 1)}
-	l := q.lines[name]
+	w := &waiter{since: time.Now(), unreachableTimeout: driver.UnreachableTimeout(ttl), turn: make(chan error, 1)}
+	l := q.byName[name]
 	place := l.waiters.PushBack(w)
 	q.mu.Unlock()
 
@@ -62,15 +62,15 @@ func (q *queue) enter(ctx, closing context.Context, name string, ttl time.Durati
 	case err := <-w.turn:
 		return err
 	case <-ctx.Done():
-		return &waitEnded{contextError(ctx), q.leave(name, l, place)}
+		return &waitEndedError{contextError(ctx), q.leaveQueue(name, l, place)}
 	case <-closing.Done():
-		q.leave(name, l, place)
+		q.leaveQueue(name, l, place)
 		return ErrClosed
 	}
 }
 
-// leave takes a waiter out of the line, hands on a turn that it was given meanwhile, and tells who holds the lock.
-func (q *queue) leave(name string, l *line, place *list.Element) []ClaimInfo {
+// leaveQueue takes a waiter out of the line, hands on a turn that it was given meanwhile, and tells who holds the lock.
+func (q *queue) leaveQueue(name string, l *nameQueue, place *list.Element) []ClaimInfo {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w := place.Value.(*waiter)
@@ -78,57 +78,57 @@ func (q *queue) leave(name string, l *line, place *list.Element) []ClaimInfo {
 	select {
 	case err := <-w.turn:
 		if err == nil {
-			q.next(name)
+			q.passTurnLocked(name)
 		}
 		return nil
 	default:
 	}
-	if l.tenure == nil {
+	if l.hold == nil {
 		return nil
 	}
-	return []ClaimInfo{l.tenure.standing()}
+	return []ClaimInfo{l.hold.claimInfo()}
 }
 
-// hold notes which tenure has the turn.
-func (q *queue) hold(name string, t *tenure) {
+// setHold notes which tenure has the turn.
+func (q *queue) setHold(name string, h *hold) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.lines[name].tenure = t
+	q.byName[name].hold = h
 }
 
-// pass hands the turn on.
-func (q *queue) pass(name string) {
+// passTurn hands the turn on.
+func (q *queue) passTurn(name string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.next(name)
+	q.passTurnLocked(name)
 }
 
-// refuse hands the turn on after the store refused who had it with err, and tells those for whom asking again would
+// failTurn hands the turn on after the store refused who had it with err, and tells those for whom asking again would
 // change nothing: everybody if the error is a lasting one, else those who have waited long enough and whose patience
 // with a silent store is no longer than the given one, which has run out. Without that a line of thousands would find
 // out one by one that the store is down.
-func (q *queue) refuse(name string, err error, patience time.Duration) {
+func (q *queue) failTurn(name string, err error, patience time.Duration) {
 	lasting := isOneOf(err, ErrDenied, ErrCorrupt, ErrMismatch, ErrUnsupported, ErrClosed)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	l := q.lines[name]
+	l := q.byName[name]
 	for e := l.waiters.Front(); e != nil; {
 		w, following := e.Value.(*waiter), e.Next()
-		if lasting || w.patience <= patience && w.patience <= time.Since(w.since) {
+		if lasting || w.unreachableTimeout <= patience && w.unreachableTimeout <= time.Since(w.since) {
 			l.waiters.Remove(e)
 			w.turn <- err
 		}
 		e = following
 	}
-	q.next(name)
+	q.passTurnLocked(name)
 }
 
-func (q *queue) next(name string) {
-	l := q.lines[name]
-	l.tenure = nil
+func (q *queue) passTurnLocked(name string) {
+	l := q.byName[name]
+	l.hold = nil
 	first := l.waiters.Front()
 	if first == nil {
-		delete(q.lines, name)
+		delete(q.byName, name)
 		return
 	}
 	l.waiters.Remove(first)

@@ -24,8 +24,8 @@ func (c *Client) RWMutex(name string, o *LockOptions) *RWMutex {
 	return &RWMutex{client: c, name: name, opts: o.orZero()}
 }
 
-// spec is empty for a nil RWMutex, which LockAll and Explain report as an error.
-func (m *RWMutex) spec() lockSpec {
+// lockSpec is empty for a nil RWMutex, which LockAll and Explain report as an error.
+func (m *RWMutex) lockSpec() lockSpec {
 	if m == nil {
 		return lockSpec{}
 	}
@@ -33,7 +33,7 @@ func (m *RWMutex) spec() lockSpec {
 }
 
 func (m *RWMutex) readerSpec() lockSpec {
-	s := m.spec()
+	s := m.lockSpec()
 	s.weight = 1
 	return s
 }
@@ -42,37 +42,37 @@ func (m *RWMutex) readerSpec() lockSpec {
 func (m *RWMutex) Reader() Lockable { return m.readerSpec() }
 
 // Explain returns how a writer's claim on the lock would be kept in the store; see [Lockable].
-func (m *RWMutex) Explain() (Plan, error) { return m.spec().Explain() }
+func (m *RWMutex) Explain() (Plan, error) { return m.lockSpec().Explain() }
 
 // Lock waits until the caller is the only holder. Errors are those of Mutex.Lock.
 func (m *RWMutex) Lock(ctx context.Context) (*Lease, error) {
-	return m.client.take(ctx, "lock", m.spec(), true)
+	return m.client.takeLock(ctx, "lock", m.lockSpec(), true)
 }
 
 // TryLock is Lock without waiting. Errors are those of Mutex.TryLock.
 func (m *RWMutex) TryLock(ctx context.Context) (*Lease, error) {
-	return m.client.take(ctx, "try lock", m.spec(), false)
+	return m.client.takeLock(ctx, "try lock", m.lockSpec(), false)
 }
 
 // RLock waits until no writer holds the lock or stands before the caller. The lease's token does not fence. Errors are
 // those of Mutex.Lock.
 func (m *RWMutex) RLock(ctx context.Context) (*Lease, error) {
-	return m.client.take(ctx, "read lock", m.readerSpec(), true)
+	return m.client.takeLock(ctx, "read lock", m.readerSpec(), true)
 }
 
 // TryRLock is RLock without waiting: it never passes a waiting writer. Errors are those of Mutex.TryLock.
 func (m *RWMutex) TryRLock(ctx context.Context) (*Lease, error) {
-	return m.client.take(ctx, "try read lock", m.readerSpec(), false)
+	return m.client.takeLock(ctx, "try read lock", m.readerSpec(), false)
 }
 
 // Do locks for writing, runs f, and unlocks. See [Client.Do].
 func (m *RWMutex) Do(ctx context.Context, f func(ctx context.Context, l *Lease) error) error {
-	return m.client.do(ctx, "lock", m.spec(), f)
+	return m.client.doLocked(ctx, "lock", m.lockSpec(), f)
 }
 
 // RDo locks for reading, runs f, and unlocks. See [Client.Do].
 func (m *RWMutex) RDo(ctx context.Context, f func(ctx context.Context, l *Lease) error) error {
-	return m.client.do(ctx, "read lock", m.readerSpec(), f)
+	return m.client.doLocked(ctx, "read lock", m.readerSpec(), f)
 }
 
 // Downgrade makes a writer's lease a reader's, with no moment in between at which another writer could get in: readers
@@ -82,7 +82,7 @@ func (m *RWMutex) RDo(ctx context.Context, f func(ctx context.Context, l *Lease)
 // The error Is ErrInvalid if this is no lease of an RWMutex, or if the lock is entered more than once (somebody inside
 // may be writing); ErrUnsupported where the store cannot do it; ErrLost; ErrUncertain if the store could not be asked: the
 // lease is a reader's then, others may still be kept out, and Downgrade may be called again.
-func (l *Lease) Downgrade(ctx context.Context) error { return l.reweigh(ctx, "downgrade", 1) }
+func (l *Lease) Downgrade(ctx context.Context) error { return l.changeWeight(ctx, "downgrade", 1) }
 
 // TryUpgrade makes a reader's lease a writer's if it is the only holder. It never waits, since two readers that waited
 // for each other would wait for ever: if there is another holder the error Is ErrHeld and says who, the lease is what it was, and
@@ -92,73 +92,73 @@ func (l *Lease) Downgrade(ctx context.Context) error { return l.reweigh(ctx, "do
 // those of Downgrade; after ErrUncertain the lease is a reader's, others may be kept out, and calling either again
 // settles it.
 func (l *Lease) TryUpgrade(ctx context.Context) error {
-	return l.reweigh(ctx, "try upgrade", driver.RWLimit)
+	return l.changeWeight(ctx, "try upgrade", driver.RWLimit)
 }
 
-func (l *Lease) reweigh(ctx context.Context, op string, weight int64) error {
-	c := l.tenure.client
-	_, err := onStore(ctx, c, op, l.Name(), func() (none struct{}, err error) { return none, l.tenure.reweigh(ctx, l, weight) })
+func (l *Lease) changeWeight(ctx context.Context, op string, weight int64) error {
+	c := l.hold.client
+	_, err := onStore(ctx, c, op, l.Name(), func() (none struct{}, err error) { return none, l.hold.changeWeight(ctx, l, weight) })
 	return err
 }
 
-// reweigh changes what the lease is good for: less from before the store is asked on, more only when it has said so.
-func (t *tenure) reweigh(ctx context.Context, l *Lease, weight int64) error {
-	c := t.client
+// changeWeight changes what the lease is good for: less from before the store is asked on, more only when it has said so.
+func (h *hold) changeWeight(ctx context.Context, l *Lease, weight int64) error {
+	c := h.client
 	store, ok := c.store.(driver.WeightChanger)
 	if !ok {
 		return fmt.Errorf("%w: changing what a lease holds", ErrUnsupported)
 	}
-	if t.grant.Kind != KindRW {
-		return invalid("only a lease of an RWMutex can be downgraded or upgraded")
+	if h.grant.Kind != KindRW {
+		return newInvalidError("only a lease of an RWMutex can be downgraded or upgraded")
 	}
-	t.look()
+	h.checkExpiry()
 	select {
-	case t.reweighing <- struct{}{}:
-		defer func() { <-t.reweighing }()
+	case h.changingWeight <- struct{}{}:
+		defer func() { <-h.changingWeight }()
 	case <-ctx.Done(): // what the one under way will come to is not known
 		return fmt.Errorf("%w: %w", ErrUncertain, contextError(ctx))
 	}
-	grant, err := t.lighten(l, weight)
+	grant, err := h.lowerWeight(l, weight)
 	if err != nil {
 		return err
 	}
 	err = store.SetWeight(ctx, grant, weight)
-	t.look()
-	if errors.Is(err, ErrLost) && t.end(stateLost, lossOf(err)) {
-		c.ended(t)
+	h.checkExpiry()
+	if errors.Is(err, ErrLost) && h.endAs(stateLost, lossOf(err)) {
+		c.handleLoss(h)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	held := findHeldError(err)
 	switch {
 	case held != nil && !errors.Is(err, ErrUncertain): // that one holds it oneself is no news
-		own := func(s ClaimInfo) bool { return s.Ref == t.grant.Ref }
+		own := func(s ClaimInfo) bool { return s.Ref == h.grant.Ref }
 		return &HeldError{Holders: slices.DeleteFunc(slices.Clone(held.Holders), own), Waiting: held.Waiting}
 	case errors.Is(err, ErrUnsupported): // nothing was tried
-		t.weight = grant.Weight
+		h.weight = grant.Weight
 		return err
 	case err != nil:
 		return driverutil.Uncertain(err)
-	case t.state != stateHeld:
-		return t.err
+	case h.state != stateHeld:
+		return h.err
 	}
-	t.weight = weight
+	h.weight = weight
 	return nil
 }
 
-// lighten takes from the lease what it will not have any more, and returns the grant as it was.
-func (t *tenure) lighten(l *Lease, weight int64) (grant driver.Grant, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	grant = t.granted()
+// lowerWeight takes from the lease what it will not have any more, and returns the grant as it was.
+func (h *hold) lowerWeight(l *Lease, weight int64) (grant driver.Grant, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	grant = h.currentGrant()
 	switch {
 	case l.err != nil:
 		return grant, l.err
-	case t.state != stateHeld:
-		return grant, t.err
-	case len(t.handles) > 1:
-		return grant, invalid("the lock was entered %d times, and somebody inside may rely on what it is", len(t.handles))
+	case h.state != stateHeld:
+		return grant, h.err
+	case len(h.leases) > 1:
+		return grant, newInvalidError("the lock was entered %d times, and somebody inside may rely on what it is", len(h.leases))
 	}
-	t.weight = min(t.weight, weight)
+	h.weight = min(h.weight, weight)
 	return grant, nil
 }

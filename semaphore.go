@@ -17,7 +17,7 @@ func (c *Client) Semaphore(name string, limit int64, o *LockOptions) *Semaphore 
 	return &Semaphore{client: c, name: name, limit: limit, opts: o.orZero()}
 }
 
-func (s *Semaphore) permits(weight int64) lockSpec {
+func (s *Semaphore) permitsSpec(weight int64) lockSpec {
 	if s == nil {
 		return lockSpec{}
 	}
@@ -25,20 +25,20 @@ func (s *Semaphore) permits(weight int64) lockSpec {
 }
 
 // Permits is weight of the semaphore, 1 to its limit, for [LockAll] and Explain.
-func (s *Semaphore) Permits(weight int64) Lockable { return s.permits(weight) }
+func (s *Semaphore) Permits(weight int64) Lockable { return s.permitsSpec(weight) }
 
 // Acquire waits until weight is granted, 1 to the limit. The lease's token fences only if it is the whole limit.
 // Errors are those of Mutex.Lock.
 func (s *Semaphore) Acquire(ctx context.Context, weight int64) (*Lease, error) {
-	return s.client.take(ctx, "acquire", s.permits(weight), true)
+	return s.client.takeLock(ctx, "acquire", s.permitsSpec(weight), true)
 }
 
 // TryAcquire is Acquire without waiting. Errors are those of Mutex.TryLock.
 func (s *Semaphore) TryAcquire(ctx context.Context, weight int64) (*Lease, error) {
-	return s.client.take(ctx, "try acquire", s.permits(weight), false)
+	return s.client.takeLock(ctx, "try acquire", s.permitsSpec(weight), false)
 }
 
 // Do acquires weight, runs f, and releases. See [Client.Do].
 func (s *Semaphore) Do(ctx context.Context, weight int64, f func(ctx context.Context, l *Lease) error) error {
-	return s.client.do(ctx, "acquire", s.permits(weight), f)
+	return s.client.doLocked(ctx, "acquire", s.permitsSpec(weight), f)
 }

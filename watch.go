@@ -15,14 +15,14 @@ import (
 func (c *Client) Watch(ctx context.Context, name string) iter.Seq2[Lock, error] {
 	return func(yield func(Lock, error) bool) {
 		if err := checkCall(c, ctx); err != nil {
-			yield(Lock{}, c.wrap("watch", name, err))
+			yield(Lock{}, c.wrapError("watch", name, err))
 			return
 		}
 		var seen driver.Lock
 		for known := false; ; known = true {
 			lock, err := c.nextChange(ctx, "watch", name, seen, known)
 			if ctx.Err() != nil {
-				err = c.wrap("watch", name, contextError(ctx))
+				err = c.wrapError("watch", name, contextError(ctx))
 			}
 			if err != nil {
 				yield(Lock{}, err)
@@ -44,7 +44,7 @@ func (c *Client) nextChange(ctx context.Context, op, name string, seen driver.Lo
 	case ok:
 		return c.readLock(ctx, op, name, func(ctx context.Context) (driver.Lock, error) { return w.NextChange(ctx, seen) })
 	default:
-		sleep(ctx, observePause/2+randomPart(observePause/2))
+		sleepContext(ctx, observePause/2+randomPart(observePause/2))
 	}
-	return c.inspect(ctx, op, name)
+	return c.inspectLock(ctx, op, name)
 }

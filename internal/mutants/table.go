@@ -17,9 +17,9 @@ var table = []mutant{
 	{name: "a directory that anybody can move away trusted", file: "store/file/root_unix.go", pkg: "./store/file", test: "TestUntrustedAncestors",
 		edits: []edit{{"if above.mode&0o002 != 0 && above.mode&unix.S_ISVTX == 0 {", "if false {"}}},
 	{name: "a pause of the machine not noticed", file: "renewer.go", pkg: ".", test: "TestPause",
-		edits: []edit{{"return r.ahead-before >= pauseStep", "return false && before == 0"}}},
+		edits: []edit{{"return r.wallAhead-before >= pauseStep", "return false && before == 0"}}},
 	{name: "a renewal from before a pause believed", file: "renewer.go", pkg: ".", test: "TestPauseDuringRenewal",
-		edits: []edit{{"if flight <= r.doubted {", "if false {"}}},
+		edits: []edit{{"if flight <= r.suspectUpTo {", "if false {"}}},
 
 	{name: "a foreign owner that stays in an item that was taken over", file: "store/dynamodb/table.go", pkg: "./store/dynamodb", test: "TestPlainOwner",
 		edits: []edit{{"\t_, err := sendRequest(ctx, t.tableClient, t.client.PutItem, &sdk.PutItemInput{\n\t\tTableName: &t.tableName, Item: it, ConditionExpression: &condition,\n",

@@ -33,14 +33,14 @@ const (
 	acquireFile = "engine/record/acquire.go"
 	expiryFile  = "engine/record/expiry.go"
 	sequenceDir = "engine/sequence/"
-	holdFile    = "tenure.go"
+	holdFile    = "hold.go"
 	clockFile   = "engine/record/clock.go"
 )
 
 var mutants = []mutant{
 	{name: "trust counted from the reply", file: acquireFile,
 		edits: []edit{{"Token: mine.Token, Since: since,", "Token: mine.Token, Since: a.clock.Now(),"}},
-		more:  []mutant{{file: "renewer.go", edits: []edit{{"\t\tt.failed = nil\n", "\t\tt.failed = nil\n\t\ta.Since = t.client.clock.Now()\n"}}}},
+		more:  []mutant{{file: "renewer.go", edits: []edit{{"\t\th.renewalErr = nil\n", "\t\th.renewalErr = nil\n\t\ta.Since = h.client.clock.Now()\n"}}}},
 		want:  "belief overlap"},
 	{name: "deadline ignored", file: holdFile,
 		edits: []edit{{"return ttl - driver.Margin(ttl) - now.Since(since)", "return ttl"}},
@@ -70,11 +70,11 @@ var mutants = []mutant{
 		edits: []edit{noCheck, {"\tr.Token = max(r.Token+1, in.Now)\n\tc.State", "\tr.Token = in.Now\n\tc.State"}},
 		want:  "came after|was given twice"},
 	{name: "clean-up on a cancelled context", file: "client.go",
-		edits: []edit{{"\tif !mayStand(err) {\n\t\treturn grant, err\n\t}\n\tc.cleanUp(claim.TTL, c.releaseOf(claim))\n", "\tif !mayStand(err) {\n\t\treturn grant, err\n\t}\n\tc.store.Release(bounded, claim, \"\")\n"}},
+		edits: []edit{{"\tif !mayExist(err) {\n\t\treturn grant, err\n\t}\n\tc.cleanUp(claim.TTL, c.releaseOf(claim))\n", "\tif !mayExist(err) {\n\t\treturn grant, err\n\t}\n\tc.store.Release(bounded, claim, \"\")\n"}},
 		want:  "after all who waited had gone"},
 	{name: "renewal not stopped by release", file: holdFile,
-		edits: []edit{{"\tc.renewer.remove(t)\n\terr := t.leave(ctx)", "\terr := t.leave(ctx)"}},
-		more:  []mutant{{file: "renewer.go", edits: []edit{{"if t.state != stateHeld || left <= 0 {", "if left <= 0 {"}}}},
+		edits: []edit{{"\tc.renewer.removeHold(h)\n\terr := h.tryRelease(ctx)", "\terr := h.tryRelease(ctx)"}},
+		more:  []mutant{{file: "renewer.go", edits: []edit{{"if h.state != stateHeld || left <= 0 {", "if left <= 0 {"}}}},
 		want:  "was renewed after its release"},
 	{name: "semaphore off by one", file: recordFile,
 		edits: []edit{noCheck, {"fits := r.totalWeight()+c.Weight <= limit\n", "fits := r.totalWeight()+c.Weight <= limit+limit/3\n"}},
@@ -87,13 +87,13 @@ var mutants = []mutant{
 		want:  "let in before one that came earlier"},
 	{name: "monotonic clock only", file: "driver/clock.go",
 		edits: []edit{{"return max(i.Monotonic-earlier.Monotonic, i.Boottime-earlier.Boottime)", "return i.Monotonic - earlier.Monotonic"}},
-		more:  []mutant{{file: "renewer.go", edits: []edit{{"max(0, i.Monotonic-r.read.Monotonic, i.Boottime-r.read.Boottime)", "max(0, i.Monotonic-r.read.Monotonic)"}}}},
+		more:  []mutant{{file: "renewer.go", edits: []edit{{"max(0, i.Monotonic-r.lastRead.Monotonic, i.Boottime-r.lastRead.Boottime)", "max(0, i.Monotonic-r.lastRead.Monotonic)"}}}},
 		want:  "belief overlap|came after"},
 	{name: "request under way not voided", file: "engine/record/release.go",
 		edits: []edit{{"\tcase r.mayStillArrive():\n", "\tcase false:\n"}},
 		want:  "after all who waited had gone"},
 	{name: "unknown taken for done", file: "renewer.go",
-		edits: []edit{{"\t\tt.failed = cause(t.failed, a.Err)\n", "\t\tt.failed = cause(t.failed, a.Err)\n\t\tt.grant.Since = t.client.clock.Now()\n"}},
+		edits: []edit{{"\t\th.renewalErr = mergeRenewalErrors(h.renewalErr, a.Err)\n", "\t\th.renewalErr = mergeRenewalErrors(h.renewalErr, a.Err)\n\t\th.grant.Since = h.client.clock.Now()\n"}},
 		want:  "belief overlap"},
 	{name: "observer without patience", file: expiryFile,
 		edits: []edit{{"return c.SilenceLimit + driver.Margin(c.SilenceLimit)", "return c.SilenceLimit / 2"}},
@@ -121,16 +121,16 @@ var mutants = []mutant{
 		edits: []edit{{"c.TTL, c.SilenceLimit, c.ExpiresAt = d, d, in.expiryAfter(d)", "c.TTL, c.SilenceLimit, c.ExpiresAt = d, d/2, in.expiryAfter(d/2)"}},
 		want:  "was to stand until"},
 	{name: "MaxHold not heeded", file: holdFile,
-		edits: []edit{{"\tif t.maxHold > 0 {\n", "\tif t.maxHold < 0 {\n"}},
+		edits: []edit{{"\tif h.maxHold > 0 {\n", "\tif h.maxHold < 0 {\n"}},
 		want:  "and may be held for"},
 	{name: "entering not counted", file: holdFile,
-		edits: []edit{{"\tif len(t.handles) > 0 {\n\t\treturn false, false, nil\n\t}\n", ""}},
+		edits: []edit{{"\tif len(h.leases) > 0 {\n\t\treturn false, false, nil\n\t}\n", ""}},
 		want:  "given back by the first Unlock"},
 	{name: "entering what was lost", file: "reentrant.go",
-		edits: []edit{{"\tcase t.state == stateLost:\n", "\tcase false:\n"}, {"t.state != stateHeld || ctx.Err() != nil", "t.state == stateReleased"}},
+		edits: []edit{{"\tcase h.state == stateLost:\n", "\tcase false:\n"}, {"h.state != stateHeld || ctx.Err() != nil", "h.state == stateReleased"}},
 		want:  "was entered again"},
 	{name: "a writer until the store has answered", file: "rwmutex.go",
-		edits: []edit{{"t.weight = min(t.weight, weight)", "_ = weight"}},
+		edits: []edit{{"h.weight = min(h.weight, weight)", "_ = weight"}},
 		want:  "belief overlap"},
 	{name: "a reader that becomes a writer beside others", file: recordFile,
 		edits: []edit{noCheck, {"sum > r.Limit && weight > before", "sum > r.Limit && weight < before"}},

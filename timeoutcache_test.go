@@ -13,11 +13,11 @@ import (
 func TestDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base, end := context.WithCancel(t.Context())
-		d := deadlines{base: base}
+		d := timeoutCache{base: base}
 		var shared int
 		var last context.Context
 		for i := range 100 {
-			ctx := d.within(10 * time.Second)
+			ctx := d.contextFor(10 * time.Second)
 			if at, _ := ctx.Deadline(); time.Until(at) > 10*time.Second || time.Until(at) < 8750*time.Millisecond {
 				t.Fatalf("%v are left, and 10 s were asked for", time.Until(at))
 			}
@@ -25,7 +25,7 @@ func TestDeadlines(t *testing.T) {
 				shared++
 			}
 			last = ctx
-			if d.within(time.Second+time.Duration(i)*time.Millisecond) == ctx {
+			if d.contextFor(time.Second+time.Duration(i)*time.Millisecond) == ctx {
 				t.Fatal("two times share a context")
 			}
 			time.Sleep(100 * time.Millisecond)

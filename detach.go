@@ -30,45 +30,45 @@ type Handle struct {
 // not be reached in time: it is then tried on in the background, and the handle is good. Other errors are those of Unlock,
 // and there is no handle then.
 func (l *Lease) Detach() (Handle, error) {
-	t, c := l.tenure, l.tenure.client
-	if c.detacher() == nil {
-		return Handle{}, c.wrap("detach", l.Name(), errNotDetached)
+	h, c := l.hold, l.hold.client
+	if c.findDetacher() == nil {
+		return Handle{}, c.wrapError("detach", l.Name(), errNotDetached)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), driver.UnreachableTimeout(t.grant.Claim.TTL))
+	ctx, cancel := context.WithTimeout(context.Background(), driver.UnreachableTimeout(h.grant.Claim.TTL))
 	defer cancel()
-	lapse := t.grant.Claim.TTL
-	if t.maxHold > 0 {
-		lapse = max(min(lapse, (t.maxHold-c.clock.Since(t.began)).Truncate(time.Millisecond)), time.Millisecond)
+	lapse := h.grant.Claim.TTL
+	if h.maxHold > 0 {
+		lapse = max(min(lapse, (h.maxHold-c.clock.Since(h.startedAt)).Truncate(time.Millisecond)), time.Millisecond)
 	}
 	err := l.giveUp(ctx, "detach", lapse)
 	if err != nil && !isOneOf(err, ErrUncertain) {
 		return Handle{}, err
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	g := t.granted()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	g := h.currentGrant()
 	return Handle{Name: g.Name, Kind: g.Kind, Limit: g.Limit, Weight: g.Weight, TTL: lapse, ID: g.ID, Ref: g.Ref, Token: g.Token}, err
 }
 
 var errNotDetached = fmt.Errorf("%w: no claim outlives its client there", ErrUnsupported)
 
-// detacher is the store, if claims can outlive their client there, or nil.
-func (c *Client) detacher() driver.Detacher {
+// findDetacher is the store, if claims can outlive their client there, or nil.
+func (c *Client) findDetacher() driver.Detacher {
 	if d, ok := c.store.(driver.Detacher); ok && c.store.Info().Detached {
 		return d
 	}
 	return nil
 }
 
-// claim is what the store knows the handle's claim by.
-func (h Handle) claim() driver.Claim {
+// driverClaim is what the store knows the handle's claim by.
+func (h Handle) driverClaim() driver.Claim {
 	return driver.Claim{Name: h.Name, ID: h.ID, Kind: h.Kind, Limit: h.Limit, Weight: h.Weight, TTL: h.TTL, Detached: true}
 }
 
-// check reports what no handle that Lease.Detach has returned lacks.
-func (h Handle) check() error {
+// checkFields reports what no handle that Lease.Detach has returned lacks.
+func (h Handle) checkFields() error {
 	if h.ID == "" || h.Ref == "" || h.Token <= 0 || h.TTL <= 0 {
-		return invalid("a handle is what Lease.Detach returns, with an id, a ref, a token and a TTL")
+		return newInvalidError("a handle is what Lease.Detach returns, with an id, a ref, a token and a TTL")
 	}
 	return nil
 }
@@ -79,10 +79,10 @@ func (h Handle) check() error {
 // the work under it has stopped.
 func (c *Client) Renew(ctx context.Context, h Handle) error {
 	_, err := onStore(ctx, c, "renew", h.Name, func() (none struct{}, err error) {
-		if err := h.check(); err != nil {
+		if err := h.checkFields(); err != nil {
 			return none, err
 		}
-		g := driver.Grant{Claim: h.claim(), Token: h.Token, GrantedTTL: h.TTL, Ref: h.Ref, Since: c.clock.Now()}
+		g := driver.Grant{Claim: h.driverClaim(), Token: h.Token, GrantedTTL: h.TTL, Ref: h.Ref, Since: c.clock.Now()}
 		err = errNoAnswer
 		c.store.Renew(ctx, []driver.Grant{g}, func(_ int, r driver.Renewal) { err = r.Err })
 		return none, err
@@ -94,10 +94,10 @@ func (c *Client) Renew(ctx context.Context, h Handle) error {
 // could not be asked: Release may be called again, and the claim ends with its TTL.
 func (c *Client) Release(ctx context.Context, h Handle) error {
 	_, err := onStore(ctx, c, "release", h.Name, func() (none struct{}, err error) {
-		if err := h.check(); err != nil {
+		if err := h.checkFields(); err != nil {
 			return none, err
 		}
-		return none, c.store.Release(ctx, h.claim(), h.Ref)
+		return none, c.store.Release(ctx, h.driverClaim(), h.Ref)
 	})
 	return err
 }

@@ -1,0 +1,67 @@
+package holdfast
+
+import (
+	"context"
+	"sync"
+)
+
+// inflight counts what is under way for a client, calls of users and goroutines of its own alike, so that Close can wait
+// for the last of them. (A sync.WaitGroup cannot be joined while it is waited for, nor waited for with a bound.)
+type inflight struct {
+	mu      sync.Mutex
+	count   int
+	closing bool
+	idle    chan struct{} // closed when nothing is under way and nothing can begin
+}
+
+// enter counts a call of a user's. It fails once the client is closing.
+func (c *inflight) enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing {
+		return false
+	}
+	c.count++
+	return true
+}
+
+// start runs f in a goroutine. It fails only when a closing client has nothing under way any more.
+func (c *inflight) start(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing && c.count == 0 {
+		return false
+	}
+	c.count++
+	go func() {
+		defer c.exit()
+		f()
+	}()
+	return true
+}
+
+func (c *inflight) exit() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count--
+	if c.closing && c.count == 0 {
+		close(c.idle)
+	}
+}
+
+// refuseCalls lets no further user join. The caller has joined itself and leaves afterwards.
+func (c *inflight) refuseCalls() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closing = true
+}
+
+// waitIdle waits until nothing is under way, and reports whether that came true before ctx ended.
+func (c *inflight) waitIdle(ctx context.Context) bool {
+	select {
+	case <-c.idle:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
