@@ -26,7 +26,7 @@ With --force the lock is free at once. The old holder may then still be working 
 If the lock has several holders, choose one with --holder and the REF that "holdfast show NAME" prints. The REF of a
 waiter ends its wait: it loses its place in the queue.
 
-break exits 1 if nobody holds the lock.`,
+break exits 1 if nobody holds the lock. To ask the holder instead, use request-release.`,
 		Args: exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
@@ -45,7 +45,7 @@ func breakLock(ctx context.Context, c *cobra.Command, client *holdfast.Client, n
 	if err != nil {
 		return storeError(err)
 	}
-	who, err := chooseClaim(lock, name, ref)
+	claim, err := chooseClaim(lock, name, ref, "choose one with --holder")
 	if err != nil {
 		return err
 	}
@@ -53,48 +53,51 @@ func breakLock(ctx context.Context, c *cobra.Command, client *holdfast.Client, n
 	if force {
 		mode = holdfast.BreakForce
 	}
-	if err := client.Break(ctx, name, who.Ref, mode); err != nil {
+	if err := client.Break(ctx, name, claim.Ref, mode); err != nil {
 		return storeError(err)
 	}
-	if slices.ContainsFunc(lock.Waiters, func(s holdfast.ClaimInfo) bool { return s.Ref == who.Ref }) {
-		_, err := fmt.Fprintf(c.OutOrStdout(), "%s has lost its place in the queue for %s\n", printableText(who.Owner), quoteName(name))
+	owner := printableText(claim.Owner)
+	if slices.ContainsFunc(lock.Waiters, func(s holdfast.ClaimInfo) bool { return s.Ref == claim.Ref }) {
+		_, err := fmt.Fprintf(c.OutOrStdout(), "%s has lost its place in the queue for %s\n", owner, quoteName(name))
 		return err
 	}
-	if force {
-		printMessage("%s was taken from %s at once, which may still be working", quoteName(name), printableText(who.Owner))
+	if force { // a warning, and so on stderr
+		printMessage("%s was taken from %s at once, which may still be working", quoteName(name), owner)
 		return nil
 	}
 	expiry := "when its TTL has passed"
-	if who.Remaining > 0 {
-		expiry = formatRelative(who.Remaining)
+	if claim.Remaining > 0 {
+		expiry = formatRelative(claim.Remaining)
 	}
-	_, err = fmt.Fprintf(c.OutOrStdout(), "%s is taken from %s, which learns it at its next renewal; otherwise the lock passes on %s\n",
-		quoteName(name), printableText(who.Owner), expiry)
+	_, err = fmt.Fprintf(c.OutOrStdout(),
+		"%s is taken from %s, which learns it at its next renewal; otherwise the lock passes on %s\n",
+		quoteName(name), owner, expiry)
 	return err
 }
 
-// chooseClaim finds the claim with a ref, or the only holder.
-func chooseClaim(lock holdfast.Lock, name, ref string) (holdfast.ClaimInfo, error) {
+// chooseClaim finds the claim with a ref, or the only holder if ref is empty. how tells the user how to choose one of several.
+func chooseClaim(lock holdfast.Lock, name, ref, how string) (holdfast.ClaimInfo, error) {
 	switch {
 	case ref != "":
-		for _, s := range append(lock.Holders, lock.Waiters...) {
+		for _, s := range slices.Concat(lock.Holders, lock.Waiters) {
 			if s.Ref == ref {
 				return s, nil
 			}
 		}
-		return holdfast.ClaimInfo{}, exitWith(exitNoHolder, "there is no claim %s on %s; it may have ended meanwhile", quoteName(ref), quoteName(name))
+		return holdfast.ClaimInfo{}, exitWith(exitNoHolder,
+			"there is no claim %s on %s; it may have ended meanwhile", quoteName(ref), quoteName(name))
 	case len(lock.Holders) == 0:
 		return holdfast.ClaimInfo{}, exitWith(exitNoHolder, "nobody holds %s", quoteName(name))
 	case len(lock.Holders) > 1:
 		var refs []string
 		for _, s := range lock.Holders {
-			refs = append(refs, printableText(s.Ref)+" ("+printableText(s.Owner)+")")
+			refs = append(refs, fmt.Sprintf("%s (%s)", printableText(s.Ref), printableText(s.Owner)))
 		}
 		for _, s := range lock.Waiters {
-			refs = append(refs, printableText(s.Ref)+" ("+printableText(s.Owner)+", waiting)")
+			refs = append(refs, fmt.Sprintf("%s (%s, waiting)", printableText(s.Ref), printableText(s.Owner)))
 		}
-		return holdfast.ClaimInfo{}, usageError("%s has %d holders; choose one with --holder and one of %s",
-			quoteName(name), len(lock.Holders), strings.Join(refs, ", "))
+		return holdfast.ClaimInfo{}, usageError("%s has %d holders; %s: %s",
+			quoteName(name), len(lock.Holders), how, strings.Join(refs, ", "))
 	}
 	return lock.Holders[0], nil
 }

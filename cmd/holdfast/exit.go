@@ -17,7 +17,7 @@ import (
 
 // Exit codes besides the command's own. They are those of sysexits.h and of shells where these have one.
 const (
-	exitNoHolder     = 1   // break: nobody holds the lock
+	exitNoHolder     = 1   // break, request-release: nobody holds the lock
 	exitUsage        = 64  // the command line, or the way a lock is used, is wrong
 	exitUnavailable  = 69  // the store cannot be reached, refuses, or cannot be read
 	exitOutputFailed = 74  // the output cannot be written

@@ -86,7 +86,7 @@ Put a URL that contains a password into HOLDFAST_STORE: everybody on the machine
 run starts, and everything started by it, inherits HOLDFAST_STORE. With password-file=FILE in the URL (for stores that
 have passwords) it inherits only the name of a file.
 
-Exit codes of all subcommands (run and break have more, listed in their help):
+Exit codes of all subcommands (run, break and others have more, listed in their help):
   64     wrong usage
   69     the store cannot be reached, or refuses
   74     the output cannot be written

@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -138,12 +139,47 @@ func TestBreakWaiter(t *testing.T) {
 	w.awaitWaiters("a", 1)
 	ref := regexp.MustCompile(`(\S+) \(\S+ holdfast\[\d+], waiting\)`).FindStringSubmatch(w.runProgram("break", "a").err)
 	if ref == nil {
-		t.Fatal("who waits is not said")
+		t.Fatal("the waiter is not listed")
 	}
 	got := w.runProgram("break", "a", "--holder", ref[1])
 	if got.code != 0 || !strings.Contains(got.out, fmt.Sprintf("holdfast[%d] has lost its place in the queue for a", waiter.cmd.Process.Pid)) {
 		t.Error(got.description)
 	}
+}
+
+// TestRequestRelease: the holder is notified and keeps the lock.
+func TestRequestRelease(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	w.runProgram("request-release", "a").check(t, 1, "nobody holds a")
+	holder, release := w.startHolder("a", "--ttl", "6s", "--json", "record")
+	got := w.runProgram("request-release", "a")
+	asked := fmt.Sprintf("holdfast[%d] is asked to release a", holder.cmd.Process.Pid)
+	if got.code != 0 || !strings.Contains(got.out, asked) {
+		t.Error(got.description)
+	}
+	holder.awaitTrue("the request", func() bool {
+		return strings.Contains(holder.readStderr(), "somebody requests the release of a")
+	})
+	shown := w.runProgram("show", "--json", "a")
+	ref := regexp.MustCompile(`"asked":true.*"ref":"([^"]+)"`).FindStringSubmatch(shown.out)
+	if ref == nil {
+		t.Fatalf("want the request shown; %s", shown.description)
+	}
+	w.runProgram("request-release", "a", ref[1]).check(t, 0)
+	w.runProgram("request-release", "a", "nonsense").check(t, 1, "there is no claim nonsense on a")
+	w.runProgram("request-release", "a", "").check(t, 64, "the REF is empty")
+	w.runProgram("request-release").check(t, 64, "NAME is missing")
+	w.runProgram("request-release", "a", "b", "c").check(t, 64, "too many arguments: 3 instead of 2")
+	w.runProgram("run", "-n", "a", "true").check(t, 75)
+	release()
+	holder.wait().check(t, 0)
+	if _, events := w.readRecord(w.filePath("record")); !slices.Contains(events, "asked") {
+		t.Errorf("events %q", events)
+	}
+	_, _ = w.startHolder("b", "--shared")
+	_, _ = w.startHolder("b", "--shared")
+	w.runProgram("request-release", "b").check(t, 64, "b has 2 holders; give the REF of one: ")
 }
 
 // breaksWaitsStore is a store on which an operator breaks each claim that waits.

@@ -73,7 +73,7 @@ func newRoot() *cobra.Command {
 	root.Flags().BoolVar(&asksVersion, "version", false, "print the version")
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newRun(&storeURL), newHold(&storeURL), newAcquire(&storeURL), newRenew(&storeURL), newRelease(&storeURL),
-		newList(&storeURL), newShow(&storeURL), newWatch(&storeURL), newBreak(&storeURL),
+		newList(&storeURL), newShow(&storeURL), newWatch(&storeURL), newBreak(&storeURL), newRequestRelease(&storeURL),
 		newStores(&storeURL), newExplain(&storeURL), newVersion(), newRunDetails())
 	root.InitDefaultCompletionCmd()
 	if c, _, err := root.Find([]string{"completion"}); err == nil { // otherwise it prints its help, which a script would source
