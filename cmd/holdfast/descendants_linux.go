@@ -15,22 +15,22 @@ import (
 
 // The descendants of this program are found in /proc, by their parents. Two kinds of /proc do not show them:
 //
-// One that hides other users' processes (the mount option hidepid; ProtectProc= of systemd). What stands below a set-uid
-// program then seems to have no parent. Such processes are found by the lists of children, which hide nothing, and by the
-// id of the lock's claim in their environment.
+// A /proc that hides other users' processes (the mount option hidepid; ProtectProc= of systemd). Descendants of a set-uid
+// program then seem to have no parent. They are found by the kernel's lists of children, which hide nothing, and by the id of
+// the lock's claim in their environment.
 //
-// One of another pid namespace ("unshare --pid" without --mount-proc, a chroot with the /proc of its host). Its numbers mean
-// other processes here, so that nothing read there may be signalled. Then children alone are found, which the kernel tells
-// apart without /proc; see eachChild.
+// The /proc of another pid namespace ("unshare --pid" without --mount-proc, a chroot with the /proc of its host). Its numbers
+// belong to other processes here, so that nothing read there may be signaled. Then only children are found, which the kernel
+// identifies without /proc; see eachChild.
 
-// hiddenName stands for the name of a process that cannot be looked at.
+// hiddenName is shown for a process whose name cannot be read.
 const hiddenName = "(hidden)"
 
 func hiddenProcess(pid, parent int) process {
 	return process{PID: pid, Name: hiddenName, parent: parent}
 }
 
-// listDescendants are the descendants that run, or an error where /proc is of no use.
+// listDescendants lists the descendants that have not ended. It returns an error if /proc cannot be used.
 func (t *tree) listDescendants() ([]process, error) {
 	all, hides, err := listProcesses()
 	if err != nil {
@@ -44,12 +44,12 @@ func (t *tree) listDescendants() ([]process, error) {
 	return slices.DeleteFunc(f.found, func(p process) bool { return p.dead }), nil
 }
 
-// descendantFinder collects descendants.
+// descendantFinder collects the descendants of a process from one listing of /proc.
 type descendantFinder struct {
 	hides    bool
 	all      map[int]process
 	children map[int][]process
-	skip     map[int]bool // none of the tree, or found already
+	skip     map[int]bool // not part of the tree, or found already
 	found    []process
 }
 
@@ -65,7 +65,7 @@ func newDescendantFinder(all []process, foreign map[int]bool, hides bool) *desce
 	return f
 }
 
-// addDescendants adds all that is below a process.
+// addDescendants adds all descendants of a process.
 func (f *descendantFinder) addDescendants(pid int) {
 	from := len(f.found)
 	f.addChildren(pid)
@@ -85,7 +85,7 @@ func (f *descendantFinder) addChildren(pid int) {
 		if _, visible := f.all[child]; visible {
 			continue
 		}
-		p, err := readProcess(child) // it may be new
+		p, err := readProcess(child) // it may have started after the listing
 		if err != nil {
 			p = hiddenProcess(child, pid)
 		}
@@ -100,8 +100,8 @@ func (f *descendantFinder) add(p process) {
 	}
 }
 
-// findByCookie adds the processes whose parents are hidden and whose environment has the cookie. Others are not read: that may
-// take as long as their memory is locked.
+// findByCookie adds the processes whose parents are hidden and whose environment has the cookie. It does not read other
+// environments, because reading one blocks while the memory of its process is locked.
 func (f *descendantFinder) findByCookie(cookie string) {
 	for pid, p := range f.all {
 		if _, visible := f.all[p.parent]; !visible && !f.skip[pid] && hasVariable(pid, cookie) {
@@ -111,7 +111,7 @@ func (f *descendantFinder) findByCookie(cookie string) {
 	}
 }
 
-// findCookie is the variable that only what was started by this run has.
+// findCookie returns the variable that only the processes of this run have, with its value.
 func findCookie(env []string) string {
 	for _, v := range env {
 		if strings.HasPrefix(v, "HOLDFAST_ID=") {
@@ -126,7 +126,7 @@ func hasVariable(pid int, variable string) bool {
 	return err == nil && bytes.Contains(append([]byte{0}, env...), []byte("\x00"+variable+"\x00"))
 }
 
-// readChildren reads the lists of children that the kernel keeps for each thread, if it does. They hide nothing.
+// readChildren reads the lists of children that the kernel keeps per thread, if it was built with them. They hide nothing.
 func readChildren(pid int) (found []int) {
 	tasks := "/proc/" + strconv.Itoa(pid) + "/task"
 	threads, _ := os.ReadDir(tasks)
@@ -141,9 +141,9 @@ func readChildren(pid int) (found []int) {
 	return found
 }
 
-// sendSignal signals this process and no other that got its number since.
+// sendSignal signals this process, and no other process that got its number meanwhile.
 func (p process) sendSignal(sig syscall.Signal) {
-	if p.parent == os.Getpid() { // nobody else reaps it, and not now
+	if p.parent == os.Getpid() { // only this program reaps it, and not while tree.mu is held
 		_ = unix.Kill(p.PID, sig)
 		return
 	}
@@ -151,7 +151,8 @@ func (p process) sendSignal(sig syscall.Signal) {
 	if errors.Is(err, unix.ESRCH) {
 		return
 	}
-	if err != nil { // an old kernel, a sandbox, too many open files: better a small risk than a process that runs on
+	if err != nil {
+		// An old kernel, a sandbox, or too many open files. A small risk is better than a process that is not ended.
 		_ = unix.Kill(p.PID, sig)
 		return
 	}
@@ -161,7 +162,7 @@ func (p process) sendSignal(sig syscall.Signal) {
 	}
 }
 
-// isSameProcess reports whether the process has its number still.
+// isSameProcess reports whether the number still belongs to this process.
 func (p process) isSameProcess() bool {
 	if p.started == "" { // a hidden one
 		return slices.Contains(readChildren(p.parent), p.PID)
@@ -170,7 +171,7 @@ func (p process) isSameProcess() bool {
 	return err == nil && now.started == p.started
 }
 
-// ownChildren are all children of this program, also those that have ended and are not reaped.
+// ownChildren lists all children of this program, even those that have ended and are not reaped.
 func (t *tree) ownChildren() (found []int) {
 	all, hides, err := listProcesses()
 	if err != nil {
@@ -188,7 +189,7 @@ func (t *tree) ownChildren() (found []int) {
 	return found
 }
 
-// eachChild calls f with each child of this program that runs and is not from before, found without /proc.
+// eachChild calls f with each child of this program that has not ended and is not from before. It needs no /proc.
 func (t *tree) eachChild(f func(pid int)) {
 	t.scanChildren(func(pid int, runs bool) {
 		if runs && !t.earlierChildren[pid] {
@@ -197,11 +198,12 @@ func (t *tree) eachChild(f func(pid int)) {
 	})
 }
 
-// scanChildren asks the kernel of every number that a process can have whether that is a child of this program. It takes up to a
-// second where there are four million; the most likely come first, and the rest only if they are none. Nothing may be reaped meanwhile.
+// scanChildren asks the kernel for every possible process number whether it is a child of this program. That takes up to a second
+// if there are four million numbers. The most likely ones come first, and the rest only if there is no child among them. Nothing
+// may be reaped meanwhile.
 func (t *tree) scanChildren(f func(pid int, runs bool)) {
-	most := readNumber("/proc/sys/kernel/pid_max", 1<<22) // the same in all namespaces, or this one's
-	last := readNumber("/proc/sys/kernel/ns_last_pid", most)
+	maxPID := readNumber("/proc/sys/kernel/pid_max", 1<<22) // of this namespace, or of all
+	last := readNumber("/proc/sys/kernel/ns_last_pid", maxPID)
 	found := false
 	look := func(from, to int) {
 		for pid := max(from, 1); pid <= to; pid++ {
@@ -214,11 +216,11 @@ func (t *tree) scanChildren(f func(pid int, runs bool)) {
 	look(t.command, last)
 	look(1, t.command-1)
 	if !found {
-		look(last+1, most)
+		look(last+1, maxPID)
 	}
 }
 
-// isChild reports whether a number is that of a child of this program, and whether that runs.
+// isChild reports whether a number is that of a child of this program, and whether the child has not ended.
 func isChild(pid int) (is, runs bool) {
 	var info unix.Siginfo
 	_, _, errno := unix.RawSyscall6(unix.SYS_WAITID, unix.P_PID, uintptr(pid), uintptr(unsafe.Pointer(&info)),
@@ -226,7 +228,7 @@ func isChild(pid int) (is, runs bool) {
 	return errno == 0, info.Signo == 0
 }
 
-// readNumber reads a setting of the kernel's. These are told for the namespace of who reads, whatever /proc it is read in.
+// readNumber reads a kernel setting. The kernel answers for the namespace of the reading process, even in another's /proc.
 func readNumber(file string, otherwise int) int {
 	data, _ := os.ReadFile(file)
 	if n, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil && n > 0 {
@@ -237,8 +239,9 @@ func readNumber(file string, otherwise int) int {
 
 var errForeignProc = errors.New("/proc is not that of this pid namespace")
 
-// checkProcNamespace returns an error if /proc does not show this pid namespace: the numbers in it are then those of other processes.
-// A process of a namespace below has a number in each on the way there, of which this takes one.
+// checkProcNamespace returns an error if /proc does not show this pid namespace: its numbers are then those of other processes.
+// NSpid lists the numbers of a process, one per pid namespace, from that of /proc down to that of the process. So it is just
+// this process's own number if /proc shows this namespace, and only then.
 func checkProcNamespace() error {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -259,7 +262,7 @@ func checkProcNamespace() error {
 	return nil
 }
 
-// hidesProcesses reports whether /proc is mounted so that it does not show all.
+// hidesProcesses reports whether /proc is mounted with an option that hides processes.
 func hidesProcesses() bool {
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	hides := false
@@ -269,12 +272,13 @@ func hidesProcesses() bool {
 			continue
 		}
 		_, option, ok := strings.Cut(super, "hidepid=")
-		hides = ok && !strings.HasPrefix(option, "0") && !strings.HasPrefix(option, "off") // the last one is on top
+		hides = ok && !strings.HasPrefix(option, "0") && !strings.HasPrefix(option, "off") // the last mount is the one in use
 	}
 	return hides
 }
 
-// listProcesses lists all of the machine, or of this container, that can be seen, and reports whether others may be hidden.
+// listProcesses lists all processes of the machine, or of this container, that can be seen. hides is true if others may be
+// hidden.
 func listProcesses() (all []process, hides bool, err error) {
 	if err := checkProcNamespace(); err != nil {
 		return nil, false, err
@@ -298,7 +302,7 @@ func listProcesses() (all []process, hides bool, err error) {
 		switch {
 		case err == nil:
 			all = append(all, p)
-		case errors.Is(err, os.ErrPermission): // else it ended meanwhile
+		case errors.Is(err, os.ErrPermission): // otherwise it has ended meanwhile
 			hides = true
 		}
 	}
@@ -307,7 +311,7 @@ func listProcesses() (all []process, hides bool, err error) {
 
 var errBadStat = errors.New("/proc: a stat file is malformed")
 
-// readProcess reads /proc/PID/stat: see proc_pid_stat(5). The name stands in parentheses and may contain any character.
+// readProcess reads /proc/PID/stat: see proc_pid_stat(5). The name is in parentheses and may contain any character.
 func readProcess(pid int) (process, error) {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -317,7 +321,7 @@ func readProcess(pid int) (process, error) {
 	if open < 0 || end < open {
 		return process{}, errBadStat
 	}
-	fields := bytes.Fields(stat[end+1:]) // from the third on: state, parent, group, ...
+	fields := bytes.Fields(stat[end+1:]) // from the third field on: state, parent, group, ...
 	if len(fields) < 20 {
 		return process{}, errBadStat
 	}

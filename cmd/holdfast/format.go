@@ -12,16 +12,16 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// quoteName is a name or an owner as it is shown: in quotes if there is anything odd in it.
+// quoteName is a name or an owner as it is shown: in quotes if it is empty or contains blanks, quotes or anything unprintable.
 func quoteName(s string) string {
-	odd := func(r rune) bool { return r == ' ' || r == '"' || r == '\'' || r == '\\' || !unicode.IsPrint(r) }
-	if s == "" || strings.ContainsFunc(s, odd) || strings.ContainsRune(s, unicode.ReplacementChar) {
+	special := func(r rune) bool { return r == ' ' || r == '"' || r == '\'' || r == '\\' || !unicode.IsPrint(r) }
+	if s == "" || strings.ContainsFunc(s, special) || strings.ContainsRune(s, unicode.ReplacementChar) {
 		return strconv.Quote(s)
 	}
 	return s
 }
 
-// printableText is free text as it is shown: as it is, unless it could break the line or steer the terminal.
+// printableText is free text as it is shown: in quotes if it could break the line or control the terminal.
 func printableText(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return strconv.Quote(s)
@@ -29,7 +29,7 @@ func printableText(s string) string {
 	return s
 }
 
-// formatTime is a time as people compare it with their watch, and how far off it is.
+// formatTime is a local time and its distance from now.
 func formatTime(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -37,6 +37,7 @@ func formatTime(t time.Time) string {
 	return t.Local().Format(time.RFC3339) + " (" + formatRelative(time.Until(t)) + ")"
 }
 
+// formatRelative is a distance from now, such as "in 5s" or "2m10s ago".
 func formatRelative(d time.Duration) string {
 	switch {
 	case d > -time.Second && d < time.Second:
@@ -47,7 +48,7 @@ func formatRelative(d time.Duration) string {
 	return "in " + formatDuration(d)
 }
 
-// formatDuration is a duration to its two largest units.
+// formatDuration is a duration in its two largest units.
 func formatDuration(d time.Duration) string {
 	d = d.Round(time.Second)
 	const day = 24 * time.Hour
@@ -62,16 +63,16 @@ func formatDuration(d time.Duration) string {
 	return fmt.Sprintf("%ds", d/time.Second)
 }
 
-// describeHolders says who holds a lock, for one line.
-func describeHolders(standing []holdfast.ClaimInfo) string {
-	if len(standing) == 0 {
+// describeHolders names the first holders of a lock, for one line.
+func describeHolders(claims []holdfast.ClaimInfo) string {
+	if len(claims) == 0 {
 		return "others"
 	}
-	const most = 3
+	const maxShown = 3
 	var who []string
-	for i, h := range standing {
-		if i == most {
-			who = append(who, fmt.Sprintf("%d more", len(standing)-most))
+	for i, h := range claims {
+		if i == maxShown {
+			who = append(who, fmt.Sprintf("%d more", len(claims)-maxShown))
 			break
 		}
 		s := printableText(h.Owner)
@@ -86,7 +87,7 @@ func describeHolders(standing []holdfast.ClaimInfo) string {
 	return strings.Join(who, ", ")
 }
 
-// writeTable writes rows in columns.
+// writeTable writes rows in aligned columns.
 func writeTable(w io.Writer, rows [][]string) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
@@ -95,7 +96,7 @@ func writeTable(w io.Writer, rows [][]string) error {
 	return tw.Flush()
 }
 
-// describeKind is a lock's kind and limit in words.
+// describeKind is the kind and limit of a lock in words.
 func describeKind(l holdfast.Lock) string {
 	switch l.Kind {
 	case holdfast.KindRW:

@@ -10,12 +10,12 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// addJSONFlag adds the flag of those who show locks.
+// addJSONFlag adds the flag --json of the subcommands that show locks.
 func addJSONFlag(c *cobra.Command, asJSON *bool) {
 	c.Flags().BoolVar(asJSON, "json", false, "print lines of JSON")
 }
 
-// writeLockJSON writes a lock as programs read it, in one line.
+// writeLockJSON writes a lock as one line of JSON. Programs read it, so its keys stay.
 func writeLockJSON(w io.Writer, lock holdfast.Lock) error {
 	return json.NewEncoder(w).Encode(fields{
 		"time": time.Now().Format(time.RFC3339Nano), "name": lock.Name, "kind": lock.Kind, "limit": lock.Limit, "token": lock.Token,

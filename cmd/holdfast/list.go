@@ -19,11 +19,12 @@ func newList(storeURL *string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list [PREFIX]",
 		Short: "List the locks that are held or waited for",
-		Long: `list shows the locks of the store on which claims of Holdfast's stand, those whose names start with PREFIX. On PostgreSQL,
-DynamoDB, Cloud Storage and Redlock those that only foreign clients hold are among them; elsewhere "holdfast show NAME" shows
-such a lock. Names with odd characters are in quotes. A run that waits without --fair is not seen by others.
+		Long: `list shows the locks of the store that Holdfast clients hold or wait for, and whose names start with PREFIX. On
+PostgreSQL, DynamoDB, Cloud Storage and Redlock it also shows locks that only other kinds of clients hold; on other
+stores "holdfast show NAME" shows such a lock. Names with special characters are in quotes. A run that waits without
+--fair may not be shown as waiting.
 
-With --json each line is an object, as watch prints them, and no locks are no lines.`,
+With --json each line is an object, as watch prints them. If there are no locks, nothing is printed.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return nil
@@ -36,7 +37,7 @@ With --json each line is an object, as watch prints them, and no locks are no li
 				prefix = args[0]
 			}
 			if scheme, _, ok := strings.Cut(prefix, "://"); ok && slices.Contains(driver.Schemes(), scheme) {
-				return usageError("the URL of a store is no PREFIX; give it with --store")
+				return usageError("a URL is not a PREFIX; give it with --store")
 			}
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
 				return listLocks(ctx, c.OutOrStdout(), client, prefix, asJSON)
@@ -55,7 +56,7 @@ func listLocks(ctx context.Context, w io.Writer, client *holdfast.Client, prefix
 			locks = append(locks, lock)
 			continue
 		}
-		if failed != nil { // each in a line of its own, the last by whoever ends the program
+		if failed != nil { // each on a line of its own; the last is printed when the program ends
 			printMessage("%s", errorText(failed))
 		}
 		failed = err

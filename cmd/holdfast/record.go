@@ -16,9 +16,9 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// runRecord is what --json asks for: a line of JSON for each event, the last of which states the outcome. It must never
-// change what happens to the command, so lines are written by a goroutine of their own, and one that cannot be written
-// costs a warning. A nil record keeps nothing.
+// runRecord is the record of --json: a line of JSON per event, the last of which has the outcome. It must never change what
+// happens to the command, so a goroutine writes the lines, and a line that cannot be written only causes a warning. A nil
+// record ignores everything.
 type runRecord struct {
 	file  *os.File // nil if there is none to write to
 	lines chan []byte
@@ -32,11 +32,11 @@ type runRecord struct {
 
 type fields map[string]any
 
-// recordFlushTimeout is how long the last lines may take: somebody may have stopped reading.
+// recordFlushTimeout is how long the last lines may take to be written: the reader may have stopped.
 const recordFlushTimeout = 2 * time.Second
 
-// openRecord opens a file, to which it appends, or fd:N. What is wrong with the name is a usage error; that there is no
-// room, or that the descriptor is closed, is not.
+// openRecord opens a file for appending, or fd:N. A wrong name is a usage error. A full disk or a closed descriptor is not: the
+// command runs without a record.
 func openRecord(where string) (*runRecord, error) {
 	if where == "" {
 		return nil, nil
@@ -61,8 +61,8 @@ func openRecord(where string) (*runRecord, error) {
 	return r, nil
 }
 
-// openInherited is a descriptor that this program was given. One that is closed on exec cannot be: it is this process's own,
-// under a number that was free.
+// openInherited opens a descriptor that this program was started with. One that is marked close-on-exec was not: it is this
+// process's own, under a number that was free.
 func openInherited(number string) (*os.File, error) {
 	fd, err := strconv.Atoi(number)
 	if err != nil || fd < 0 {
@@ -72,7 +72,7 @@ func openInherited(number string) (*os.File, error) {
 	if err != nil || flags&unix.FD_CLOEXEC != 0 {
 		return nil, unix.EBADF
 	}
-	if fd > 2 { // whoever reads it waits until all have closed it, and the command is not to keep it open
+	if fd > 2 { // a reader waits until all have closed it, so the command must not inherit it
 		unix.CloseOnExec(fd)
 	}
 	return os.NewFile(uintptr(fd), "fd:"+number), nil
@@ -94,7 +94,7 @@ func (r *runRecord) warnIncomplete(err error) {
 	r.warn.Do(func() { printMessage("the record of --json is not complete: %s", rootCause(err)) })
 }
 
-// addFields makes something part of all lines that follow.
+// addFields adds fields to all following lines.
 func (r *runRecord) addFields(f fields) {
 	if r == nil {
 		return
@@ -104,7 +104,7 @@ func (r *runRecord) addFields(f fields) {
 	maps.Copy(r.base, f)
 }
 
-// addEvent adds a line.
+// addEvent adds a line. It never waits: if the queue is full, it drops the line and warns.
 func (r *runRecord) addEvent(name string, f fields) {
 	if r == nil {
 		return
@@ -125,11 +125,11 @@ func (r *runRecord) addEvent(name string, f fields) {
 	select {
 	case r.lines <- append(data, '\n'):
 	default:
-		r.warnIncomplete(errors.New("nobody reads it"))
+		r.warnIncomplete(errors.New("its reader does not read"))
 	}
 }
 
-// close waits until all is written, or for as long as that is worth.
+// close waits until everything is written, at most recordFlushTimeout.
 func (r *runRecord) close() {
 	if r == nil {
 		return
@@ -141,31 +141,31 @@ func (r *runRecord) close() {
 	select {
 	case <-r.done:
 	case <-time.After(recordFlushTimeout):
-		r.warnIncomplete(errors.New("nobody reads it"))
+		r.warnIncomplete(errors.New("its reader does not read"))
 	}
 }
 
-// outcome is how it ended, in a word that no exit code can be mistaken for.
+// outcome is how a run ended. It is needed beside the exit code, because a command may exit with one of this program's codes.
 type outcome string
 
 const (
-	outcomeExited      outcome = "exited"       // the command ended by itself, with the exit code
+	outcomeExited      outcome = "exited"       // the command exited on its own, with the exit code
 	outcomeKilled      outcome = "killed"       // the command died of a signal
-	outcomeLost        outcome = "lost"         // the lock was lost, and the command ended for that
-	outcomeNotAcquired outcome = "not acquired" //
-	outcomeInterrupted outcome = "interrupted"  // a signal ended the waiting
-	outcomeCannotRun   outcome = "cannot run"   // the command
-	outcomeUnavailable outcome = "unavailable"  // the store
-	outcomeUsage       outcome = "usage"        //
-	outcomeNotPrinted  outcome = "not printed"  // hold: the token
-	outcomeReleased    outcome = "released"     // hold: told to end
+	outcomeLost        outcome = "lost"         // the lock was lost, and the command was ended
+	outcomeNotAcquired outcome = "not acquired" // held by others, or not granted in time
+	outcomeInterrupted outcome = "interrupted"  // a signal ended the wait
+	outcomeCannotRun   outcome = "cannot run"   // the command cannot be started
+	outcomeUnavailable outcome = "unavailable"  // the store cannot be reached, or refuses
+	outcomeUsage       outcome = "usage"        // wrong usage
+	outcomeNotPrinted  outcome = "not printed"  // hold: the token could not be printed
+	outcomeReleased    outcome = "released"     // hold: a signal ended it
 )
 
 func addRecordFlag(c *cobra.Command, where *string) {
 	c.Flags().Var(nonEmptyString{where}, "json", "append events and the outcome to `FILE`, or fd:N, as lines of JSON")
 }
 
-// withRecord runs f with a record, and closes that with the outcome.
+// withRecord runs f with a record, and ends the record with the outcome.
 func withRecord(where, lock string, f func(*runRecord) error) error {
 	r, err := openRecord(where)
 	if err != nil {
@@ -178,7 +178,7 @@ func withRecord(where, lock string, f func(*runRecord) error) error {
 	return err
 }
 
-// addOutcome adds the last line.
+// addOutcome adds the last line. err is what the run ended with; nil means that the command exited with 0.
 func (r *runRecord) addOutcome(err error) {
 	var exit *exitError
 	if !errors.As(err, &exit) {

@@ -288,7 +288,7 @@ func TestRunsExcludeEachOther(t *testing.T) {
 func (w *workspace) awaitWaiters(name string, n int) {
 	w.Helper()
 	w.awaitTrue(fmt.Sprintf("%d in line", n), func() bool {
-		return strings.Contains(w.runProgram("show", name).out, fmt.Sprintf("waited for by %d\n", n))
+		return strings.Contains(w.runProgram("show", name).out, fmt.Sprintf("%d waiting\n", n))
 	})
 }
 

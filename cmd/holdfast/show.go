@@ -15,9 +15,9 @@ func newShow(storeURL *string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show NAME",
 		Short: "Show who holds a lock and who waits for it",
-		Long: `show prints how the lock NAME stands: who holds it and who waits for it.
+		Long: `show prints the state of the lock NAME: who holds it and who waits for it.
 
-With --json it is one object, as watch prints them, also where the lock is free.`,
+With --json it prints one object, as watch does, even if the lock is free.`,
 		Args: exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
@@ -41,8 +41,8 @@ func printClaims(w io.Writer, name string, lock holdfast.Lock) error {
 		_, err := fmt.Fprintf(w, "%s is free\n", quoteName(name))
 		return err
 	}
-	fmt.Fprintf(w, "%s: %s, held by %d, waited for by %d\n\n", quoteName(name), describeKind(lock), len(lock.Holders), len(lock.Waiters))
-	rows := [][]string{{"", "OWNER", "NOTE", "WEIGHT", "TOKEN", "SINCE", "ENDS IF SILENT", "REF"}}
+	fmt.Fprintf(w, "%s: %s, %d holding, %d waiting\n\n", quoteName(name), describeKind(lock), len(lock.Holders), len(lock.Waiters))
+	rows := [][]string{{"", "OWNER", "NOTE", "WEIGHT", "TOKEN", "SINCE", "EXPIRES", "REF"}}
 	for _, s := range lock.Holders {
 		rows = append(rows, claimRow(lock, "holds", s))
 	}
@@ -52,12 +52,13 @@ func printClaims(w io.Writer, name string, lock holdfast.Lock) error {
 	return writeTable(w, rows)
 }
 
-func claimRow(lock holdfast.Lock, does string, s holdfast.ClaimInfo) []string {
+// claimRow is a row of the table. state is what the claim does, unless it is broken or detached.
+func claimRow(lock holdfast.Lock, state string, s holdfast.ClaimInfo) []string {
 	switch {
 	case s.Broken:
-		does = "broken" // no more is granted to it, and it stands only until it has let go
+		state = "broken" // it still excludes others, until its holder has released it or it expires
 	case s.Detached:
-		does = "detached"
+		state = "detached"
 	}
 	note, token, weight, ends := "-", "-", fmt.Sprint(s.Weight), "-"
 	if s.Meta != "" {
@@ -75,5 +76,5 @@ func claimRow(lock holdfast.Lock, does string, s holdfast.ClaimInfo) []string {
 			weight = "writer"
 		}
 	}
-	return []string{does, printableText(s.Owner), note, weight, token, formatTime(s.Since), ends, printableText(s.Ref)}
+	return []string{state, printableText(s.Owner), note, weight, token, formatTime(s.Since), ends, printableText(s.Ref)}
 }

@@ -12,32 +12,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// signalQueue are those that were sent to this program, in order.
+// signalQueue has the signals that this program received, in order.
 type signalQueue struct {
 	ch chan os.Signal
 }
 
-// uncaughtSignals are signals that stay as they are everywhere: those that cannot be caught, those that tell of a fault of this
-// very process, and those that the system sends for reasons of its own (a child ended; a preemption by the Go runtime).
+// uncaughtSignals are not caught by any of this program's processes: those that cannot be caught, those that report a fault of
+// the process itself, and those that the system and the Go runtime use (a child ended; preemption).
 var uncaughtSignals = map[syscall.Signal]bool{
 	unix.SIGKILL: true, unix.SIGSTOP: true,
 	unix.SIGSEGV: true, unix.SIGBUS: true, unix.SIGFPE: true, unix.SIGILL: true, unix.SIGTRAP: true, unix.SIGSYS: true,
 	unix.SIGCHLD: true, unix.SIGURG: true,
 }
 
-// notForwarded are others that this program does not hand on.
+// notForwarded are other signals that this program does not forward.
 var notForwarded = map[syscall.Signal]bool{
-	unix.SIGTTIN: true, unix.SIGTTOU: true, // using the terminal in the background, which stops the whole group anyway
+	unix.SIGTTIN: true, unix.SIGTTOU: true, // sent for using the terminal in the background, and always to the whole group
 	unix.SIGTSTP: true,                     // only while a command runs: see forwardStops
 	unix.SIGPIPE: true, unix.SIGXFSZ: true, // dropped
 }
 
-// droppedSignals are caught and come to nothing: a write of this program failed, and that must not end it under a running
-// command. They are not ignored, since the command would inherit that.
+// droppedSignals are caught and dropped: they mean that a write of this program failed, which must not end it while a command
+// runs. They are not ignored, because the command would inherit that.
 var droppedSignals = []syscall.Signal{unix.SIGPIPE, unix.SIGXFSZ}
 
-// catchSignals catches what can be caught. SIGHUP and SIGINT that were ignored when this program began (by nohup, or by a
-// shell that runs it in the background) stay ignored, here and in the command. Of others the Go runtime does not tell.
+// catchSignals catches the signals to be forwarded. SIGHUP and SIGINT that were ignored when this program started (by nohup, or
+// by a shell that runs it in the background) stay ignored, here and in the command. For other signals the Go runtime does not
+// report whether they were ignored.
 func catchSignals() *signalQueue {
 	s := &signalQueue{ch: make(chan os.Signal, 256)}
 	for n := syscall.Signal(1); n <= lastSignal; n++ {
@@ -53,8 +54,8 @@ func catchSignals() *signalQueue {
 	return s
 }
 
-// exitOnQuit makes SIGQUIT, which Ctrl-\ sends, end this program with the exit code of any signal. The Go runtime would
-// print the stacks of all goroutines and exit 2.
+// exitOnQuit makes this program die of SIGQUIT, which Ctrl-\ sends. Otherwise the Go runtime would print the stacks of all
+// goroutines and exit 2.
 func exitOnQuit() {
 	quit := make(chan os.Signal, 1)
 	signal.Notify(quit, unix.SIGQUIT)
@@ -64,18 +65,18 @@ func exitOnQuit() {
 	}()
 }
 
-// watchDuringWait calls end at the first signal that would end a program that catches none. The others mean nothing before
-// there is a command. stop ends that and returns the signal that came, if one did.
+// watchDuringWait calls end at the first signal that would end a program by default. The others mean nothing before there is a
+// command. stop ends the watching and returns that signal, if there was one.
 func (s *signalQueue) watchDuringWait(end func(syscall.Signal)) (stop func() *signalError) {
 	quit := make(chan struct{})
-	var came *signalError
+	var received *signalError
 	var done sync.WaitGroup
 	done.Go(func() {
 		for {
 			select {
 			case sig := <-s.ch:
-				if n, ok := sig.(syscall.Signal); ok && !harmlessSignals[n] && came == nil {
-					came = &signalError{n}
+				if n, ok := sig.(syscall.Signal); ok && !harmlessSignals[n] && received == nil {
+					received = &signalError{n}
 					end(n)
 				}
 			case <-quit:
@@ -86,28 +87,28 @@ func (s *signalQueue) watchDuringWait(end func(syscall.Signal)) (stop func() *si
 	return func() *signalError {
 		close(quit)
 		done.Wait()
-		return came
+		return received
 	}
 }
 
-// harmlessSignals are the signals that do nothing to a program that does not care.
+// harmlessSignals do nothing to a program that does not catch them.
 var harmlessSignals = map[syscall.Signal]bool{unix.SIGCONT: true, unix.SIGWINCH: true}
 
-// forwardStops begins to catch SIGTSTP, which Ctrl-Z sends, so that the command stops along with this program also when
-// only this program was told to: it must not run on with nobody to renew its lock.
+// forwardStops begins to catch SIGTSTP, which Ctrl-Z sends, so that the command stops along with this program even if only this
+// program received it: the command must not continue while nobody renews its lock.
 func (s *signalQueue) forwardStops() {
 	if !signal.Ignored(unix.SIGTSTP) {
 		signal.Notify(s.ch, unix.SIGTSTP)
 	}
 }
 
-// stopMyself does what SIGTSTP does to a program that does not catch it: it stops, until SIGCONT, unless there is no shell
-// that could make it go on. The Go runtime does not give SIGTSTP its own meaning back once it was caught, so this sends a
-// signal of the same meaning that never is.
+// stopMyself does what SIGTSTP does by default: it stops this program until SIGCONT, unless there is no shell that could continue
+// it. The Go runtime cannot restore the default of SIGTSTP once it was caught, so this sends SIGTTOU, which has the same default
+// and is never caught.
 func stopMyself() { _ = unix.Kill(os.Getpid(), unix.SIGTTOU) }
 
-// dieBySignal ends this program by a signal, as if it had never caught it. The first process of a container cannot die so: it
-// exits with the code that a shell would make of it.
+// dieBySignal ends this program by a signal, as if it had never caught it. The first process of a container cannot die of one;
+// it exits with the code that a shell would show.
 func dieBySignal(sig syscall.Signal) {
 	if os.Getpid() != 1 && resetSignal(sig) {
 		_ = unix.Kill(os.Getpid(), sig)
@@ -119,9 +120,9 @@ func dieBySignal(sig syscall.Signal) {
 // deathTimeout is how long a signal may take to end this program.
 const deathTimeout = time.Second
 
-// isTerminalSignal reports whether a signal probably came from the terminal. Then the command, which is in the same process
-// group, has had it too and must not get it twice. That this group is the one that the terminal talks to is the next best
-// thing.
+// isTerminalSignal guesses whether a signal came from the terminal: it is one that a terminal sends, and this process group is
+// the one that the terminal sends signals to. Then the command, which is in the same group, has received it too and must not
+// receive it twice.
 func isTerminalSignal(sig syscall.Signal) bool {
 	switch sig {
 	case unix.SIGINT, unix.SIGQUIT, unix.SIGTSTP, unix.SIGWINCH:
@@ -130,7 +131,7 @@ func isTerminalSignal(sig syscall.Signal) bool {
 	return false
 }
 
-// isForeground reports whether this program belongs to the terminal's foreground process group.
+// isForeground reports whether this program is in the foreground process group of its terminal.
 func isForeground() bool {
 	tty, err := os.OpenFile("/dev/tty", os.O_RDONLY|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -146,7 +147,7 @@ func isTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// parseSignal finds a signal that can end something: TERM, SIGTERM or 15.
+// parseSignal finds a signal by its name or number (TERM, SIGTERM or 15). It refuses signals that cannot end a process.
 func parseSignal(name string) (syscall.Signal, error) {
 	sig := unix.SignalNum("SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG"))
 	if number, err := strconv.Atoi(name); err == nil && number > 0 && number <= int(lastSignal) {
@@ -154,9 +155,9 @@ func parseSignal(name string) (syscall.Signal, error) {
 	}
 	switch sig {
 	case 0:
-		return 0, usageError("--signal: %q is no signal", name)
+		return 0, usageError("--signal: %q is not a signal", name)
 	case unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGCONT:
-		return 0, usageError("--signal: %s ends nothing", unix.SignalName(sig))
+		return 0, usageError("--signal: %s does not end a process", unix.SignalName(sig))
 	}
 	return sig, nil
 }

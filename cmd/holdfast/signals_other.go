@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// resetSignal gives a signal the meaning back that it has for a program that knows nothing of it. For SIGQUIT the Go runtime
-// cannot.
+// resetSignal restores a signal's default action. The Go runtime cannot do that for SIGQUIT.
 func resetSignal(sig syscall.Signal) bool {
 	if sig == unix.SIGQUIT {
 		return false

@@ -14,17 +14,17 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// closeTimeout is how long giving up the store may keep the program from ending. What is left behind by then ends by
-// its TTL.
+// closeTimeout bounds how long closing the client may delay the end of the program. Claims that are not released by then
+// expire after their TTL.
 const closeTimeout = time.Second
 
-// resolveStore is the URL of the store: the flag's, the environment's, or a directory of the user's own.
+// resolveStore is the URL of the store: that of the flag, that of the environment, or the default directory.
 func resolveStore(flag string) (string, error) {
 	if flag != "" {
 		return flag, nil
 	}
 	if env, set := os.LookupEnv("HOLDFAST_STORE"); set && env == "" {
-		return "", usageError("HOLDFAST_STORE is set, and empty; give it a URL, or unset it for a directory of this machine")
+		return "", usageError("HOLDFAST_STORE is set, and empty; set it to a URL, or unset it to use a local directory")
 	} else if set {
 		return env, nil
 	}
@@ -35,7 +35,7 @@ func resolveStore(flag string) (string, error) {
 	return (&url.URL{Scheme: "file", Path: dir}).String(), nil
 }
 
-// defaultDirectory is where the locks of this user are when nothing else is said. Root's are the machine's, and not in a home
+// defaultDirectory is where the locks of this user are kept if no store is given. Root's are not in a home directory, because
 // that may differ between cron, sudo and a login.
 func defaultDirectory() (string, error) {
 	if os.Geteuid() == 0 {
@@ -65,9 +65,10 @@ func openStore(ctx context.Context, flag string, o *holdfast.Options) (driver.St
 	if like := suggestURL(where); like != "" {
 		return nil, nil, usageError("the store is not given as a URL; did you mean %s?", like)
 	}
-	// The library's own words for this are meant for programmers.
+	// The library's own error for this is meant for programmers.
 	if u, err := url.Parse(where); err == nil && u.Scheme != "" && !slices.Contains(driver.Schemes(), u.Scheme) {
-		return nil, nil, usageError("no store is known for %s://, only for %s", u.Scheme, strings.Join(driver.Schemes(), ", "))
+		return nil, nil, usageError("unknown store %s://; known are %s",
+			u.Scheme, strings.Join(driver.Schemes(), ", "))
 	}
 	store, err := driver.Open(ctx, where)
 	if err != nil {
@@ -80,10 +81,11 @@ func openStore(ctx context.Context, flag string, o *holdfast.Options) (driver.St
 	return store, client, nil
 }
 
-// portSchemes are the stores that are known by their ports.
+// portSchemes are the stores that can be recognized by their default ports.
 var portSchemes = map[string]string{"2181": "zookeeper", "2379": "etcd", "5432": "postgres", "6379": "redis"}
 
-// suggestURL is the URL that a plain path or host:port stands for. Nothing else is shown: it may be a password.
+// suggestURL is the URL that was probably meant by a plain path or host:port, or empty. It never repeats anything else, which
+// may contain a password.
 func suggestURL(where string) string {
 	if host, port, ok := strings.Cut(where, ":"); ok && portSchemes[port] != "" && !strings.ContainsAny(host, "/@") {
 		return portSchemes[port] + "://" + where
@@ -94,17 +96,17 @@ func suggestURL(where string) string {
 	return ""
 }
 
-// closeClient ends a client within closeTimeout. Its error would add nothing: whatever was given back has been
-// confirmed or reported before. A call of the system on a frozen disk heeds no context, and is left behind.
+// closeClient closes a client within closeTimeout. Its error adds nothing: releases were confirmed or reported before. A system
+// call on a frozen disk ignores the context; it is left behind.
 func closeClient(client *holdfast.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	_ = runWithTimeout(2*closeTimeout, func() error { return client.CloseContext(ctx) })
 }
 
-var errNoAnswer = errors.New("the store gives no answer")
+var errNoAnswer = errors.New("the store does not answer")
 
-// runWithTimeout runs f for no longer than d, whether or not f heeds anything.
+// runWithTimeout runs f and returns after d at the latest, even if f has not returned by then.
 func runWithTimeout(d time.Duration, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -116,8 +118,8 @@ func runWithTimeout(d time.Duration, f func() error) error {
 	}
 }
 
-// withClient runs f with a client, for the subcommands that look at a store. An interrupt ends it at once: they change
-// nothing that would have to be put right.
+// withClient runs f with a client, for the subcommands that hold nothing. A signal ends the program at once, because there is
+// nothing to release.
 func withClient(flag string, f func(ctx context.Context, client *holdfast.Client) error) error {
 	exitOnQuit()
 	ctx, cancel := context.WithTimeout(context.Background(), queryTimeout)
@@ -130,5 +132,5 @@ func withClient(flag string, f func(ctx context.Context, client *holdfast.Client
 	return f(ctx, client)
 }
 
-// queryTimeout bounds list, show, break and stores.
+// queryTimeout bounds each subcommand that uses withClient.
 const queryTimeout = 30 * time.Second

@@ -16,7 +16,7 @@ import (
 func newStores(storeURL *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stores",
-		Short: "Show what the store promises, and which stores there are",
+		Short: "Show what the store promises, and which stores exist",
 		Long: `stores opens the store (of --store, HOLDFAST_STORE, or your own directory) and shows what it promises and how far.
 The last line names the URL schemes of all stores that this program knows.`,
 		Args: exactArgs(),
@@ -37,20 +37,20 @@ func printPromises(w io.Writer, i holdfast.Info, warnings [][]string) error {
 		{"store", printableText(i.Store)},
 		{"engine", i.Engine},
 		{"tier", i.Tier.Description()},
-		{"a silent holder is ended by", i.ExpiredBy.Description()},
-		{"judged by", i.ExpiryClock.Description()},
+		{"a dead holder is ended by", i.ExpiredBy.Description()},
+		{"expiry is judged by", i.ExpiryClock.Description()},
 		{"a killed holder is replaced", describeTakeover(i)},
 		{"order", i.Order.Description()},
 		{"kinds of locks", strings.Join(kinds, ", ")},
 		{"locks can outlive their process", formatYesNo(i.Detached)},
 		{"locks and tokens survive", describeSurvives(i.Survives)},
-		{"tokens can fall", describeRegression(i)},
+		{"tokens can go down", describeRegression(i)},
 		{"TTL", fmt.Sprintf("%v to %v", i.MinTTL, i.MaxTTL)},
 		{"a name has at most", fmt.Sprintf("%d bytes", i.MaxName)},
 		{"a lock carries at most", fmt.Sprintf("%d holders, %d waiting", i.MaxHolders, i.MaxWaiters)},
 	}
 	if i.WriteInterval > 0 {
-		rows = append(rows, []string{"who can wait comes to a lock", "once in " + i.WriteInterval.String()})
+		rows = append(rows, []string{"new claims on a lock", "at most one every " + i.WriteInterval.String()})
 	}
 	if err := writeTable(w, append(rows, warnings...)); err != nil {
 		return err
@@ -68,7 +68,7 @@ func formatYesNo(b bool) string {
 
 func describeTakeover(i holdfast.Info) string {
 	if i.DeadHolderTimeout == 0 {
-		return "when its TTL is over"
+		return "when its TTL has passed"
 	}
 	return "within " + i.DeadHolderTimeout.String()
 }
@@ -97,7 +97,7 @@ func describeRegression(i holdfast.Info) string {
 	case i.TokenRegression != "":
 		return i.TokenRegression
 	case i.TokenGap > 0:
-		return "when a record is gone whose last grant is younger than " + i.TokenGap.Round(time.Millisecond).String()
+		return fmt.Sprintf("if a record is removed less than %v after its last grant", i.TokenGap.Round(time.Millisecond))
 	}
 	return "never"
 }

@@ -1,26 +1,24 @@
 package main
 
-import (
-	"fmt"
-)
+import "fmt"
 
-// process is one of a tree.
+// process is one process of a tree.
 type process struct {
 	PID  int    `json:"pid"`
 	Name string `json:"name"`
 
 	parent, group int
-	started       string // in the kernel's ticks; tells two processes of one number apart
-	dead          bool   // not reaped yet
+	started       string // start time in the kernel's ticks; distinguishes two processes that had one number
+	dead          bool   // it has ended and is not reaped yet
 }
 
-// processNames are processes as a message shows them.
+// processNames lists the first processes for a message: name[number].
 func processNames(all []process) []string {
-	const most = 5
+	const maxShown = 5
 	var names []string
 	for i, p := range all {
-		if i == most {
-			return append(names, fmt.Sprintf("%d more", len(all)-most))
+		if i == maxShown {
+			return append(names, fmt.Sprintf("%d more", len(all)-maxShown))
 		}
 		name := printableText(p.Name)
 		if p.PID != 0 {

@@ -19,27 +19,27 @@ const descendantsHelp = `  All descendants of the command are found, even those 
 
 const lastSignal = syscall.Signal(64)
 
-// tree is a process that this one has started and all that descends from it: the command, or its guard. This process is
-// their subreaper: whoever loses its parent becomes a child of this process, so no descendant can get out of its sight, by
-// setsid or by a double fork. How they are found is in descendants_linux.go.
+// tree is a process that this one has started, and all its descendants: the command, or the guard. This process is their
+// subreaper: a descendant that loses its parent becomes a child of this process, so that none can escape, by setsid or by a
+// double fork. descendants_linux.go finds them.
 type tree struct {
 	exited chan syscall.WaitStatus // how the first process ended; sent once
-	gone   chan struct{}           // closed when no process of the tree is left
+	gone   chan struct{}           // closed when the last process of the tree has ended
 
 	command          int
 	group            int          // of the first process
-	cookie           string       // of the environment of all that descends from the command; empty if there is none
-	earlierChildren  map[int]bool // children from before: what a shell had started that became this program by exec, and the listener
-	signaledChildren map[int]bool // children that have had a signal, where only children can be found
+	cookie           string       // an environment variable that only the command and its descendants have; empty if there is none
+	earlierChildren  map[int]bool // from before: what a shell started before it became this program by exec, and the listener
+	signaledChildren map[int]bool // children that were signaled, where only children can be found
 
-	// Held to reap and to signal: so a child that is signalled still is that child, and no other process under a number
-	// that has been used again.
+	// mu is held while reaping and while signaling. So a child that is signaled is still that child, and not another process
+	// that got its number.
 	mu     sync.Mutex
-	reaped bool // the command
+	reaped bool // the first process was reaped
 }
 
-// startTree starts a process with the input and output of this one. One that is bound is killed by the kernel should this
-// process be killed: a net that catches it alone, and not what it has started.
+// startTree starts a process with the input and output of this one. If it is bound, the kernel kills it when this process dies.
+// That is only a second safety net: it does not reach what the process has started.
 func startTree(path string, argv, env []string, bound bool) (*tree, error) {
 	t := &tree{
 		exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), group: unix.Getpgrp(), signaledChildren: map[int]bool{},
@@ -50,8 +50,8 @@ func startTree(path string, argv, env []string, bound bool) (*tree, error) {
 	return t, <-started
 }
 
-// startAndReap starts the process and reaps until all are gone. That it is bound is tied to the thread that started it, so that
-// thread must not end before.
+// startAndReap starts the process and reaps until the last one has ended. It keeps its thread for as long: the kernel kills a bound
+// process when the thread that started it ends.
 func (t *tree) startAndReap(path string, argv, env []string, bound bool, started chan<- error) {
 	runtime.LockOSThread()
 	err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -84,8 +84,8 @@ func (t *tree) existingChildren() map[int]bool {
 	return found
 }
 
-// reapAll waits until nothing of the tree is left. A process without children of its own has no descendants either, since
-// each orphan would have become its child.
+// reapAll waits until nothing of the tree is left. A process without children has no descendants either, because each orphan
+// among them would have become its child.
 func (t *tree) reapAll() {
 	for {
 		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -118,14 +118,14 @@ func (t *tree) reapExited() {
 	}
 }
 
-// hasChild reports whether there is a child that belongs to the tree, or has not been reaped.
+// hasChild reports whether this process has a child that belongs to the tree, even one that is not reaped yet.
 func (t *tree) hasChild() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.ContainsFunc(t.ownChildren(), func(pid int) bool { return !t.earlierChildren[pid] })
 }
 
-// signalCommand signals the command alone.
+// signalCommand signals only the first process.
 func (t *tree) signalCommand(sig syscall.Signal) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -137,7 +137,7 @@ func (t *tree) signalCommand(sig syscall.Signal) {
 // signalAll signals every process of the tree.
 func (t *tree) signalAll(sig syscall.Signal) { t.signalMembers(sig, false) }
 
-// signalMembers signals every process of the tree, or only those outside of the process group that it began in.
+// signalMembers signals every process of the tree, or only those outside the process group in which the tree was started.
 func (t *tree) signalMembers(sig syscall.Signal, onlyOutside bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -153,8 +153,8 @@ func (t *tree) signalMembers(sig syscall.Signal, onlyOutside bool) {
 	}
 }
 
-// signalChildren is for where only children can be found: see eachChild. What stands below a child becomes a child when that
-// has ended, so who kills again and again reaches all.
+// signalChildren is signalMembers where only children can be found: see eachChild. The children of a child become children of
+// this process when it has ended, so that repeated killing reaches all.
 func (t *tree) signalChildren(sig syscall.Signal, onlyOutside bool) {
 	t.eachChild(func(pid int) {
 		if group, err := unix.Getpgid(pid); !onlyOutside || err == nil && group != t.group {
@@ -164,7 +164,8 @@ func (t *tree) signalChildren(sig syscall.Signal, onlyOutside bool) {
 	})
 }
 
-// signalNewChildren signals the children that have had no signal yet, where only children can be found.
+// signalNewChildren signals the children that were not signaled yet, where only children can be found. Elsewhere signalAll has
+// reached all descendants.
 func (t *tree) signalNewChildren(sig syscall.Signal) {
 	if t.whyPartlyHidden() == nil {
 		return
@@ -179,10 +180,10 @@ func (t *tree) signalNewChildren(sig syscall.Signal) {
 	})
 }
 
-// whyPartlyHidden returns why nothing but this program's own children can be found, if so.
+// whyPartlyHidden returns why only this program's own children can be found, or nil if all descendants can.
 func (t *tree) whyPartlyHidden() error { return checkProcNamespace() }
 
-// listRunning are the processes of the tree that run.
+// listRunning lists the processes of the tree that have not ended.
 func (t *tree) listRunning() []process {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -193,5 +194,5 @@ func (t *tree) listRunning() []process {
 	return members
 }
 
-// addGuardedCommand has nothing to do: the kernel hands over the children of a guard that dies.
+// addGuardedCommand does nothing: the kernel makes this process the parent of the children of a guard that dies.
 func (t *tree) addGuardedCommand(int) {}

@@ -12,27 +12,27 @@ import (
 )
 
 // descendantsHelp is the part of the help that depends on the system.
-const descendantsHelp = `  On this system descendants of the command are found by their process group. A process that leaves the group, by setsid
+const descendantsHelp = `  On this system descendants of the command are found by tguarded process group. A process that leaves the group, by setsid
   for instance, is neither ended nor waited for. At a terminal the command stays in this program's group, so that Ctrl-Z
   works, and only the command itself is signaled and waited for. On Linux all descendants are found.`
 
 const lastSignal = syscall.Signal(31)
 
-// groupPoll is how often a process group is asked whether anybody is left in it: there is no event for it.
+// groupPoll is the time between two checks whether a process group is empty: there is no event for it.
 const groupPoll = 50 * time.Millisecond
 
-// tree is a process that this one has started and, if that leads a group of its own, all that stays in its process group.
+// tree is a process that this one has started and, if it leads a process group of its own, all that stays in that group.
 type tree struct {
 	exited chan syscall.WaitStatus // how the first process ended; sent once
-	gone   chan struct{}           // closed when no process of the tree is left
+	gone   chan struct{}           // closed when the last process of the tree has ended
 
 	command int
 	grouped bool         // the command leads a group of its own
-	heir    atomic.Int64 // what the first process has started
+	guarded atomic.Int64 // the command, which the first process has started if that is a guard
 }
 
-// startTree starts a process with the input and output of this one. A bound one leads a group of its own unless it runs
-// at a terminal; the kernel cannot be asked to kill it along with this process.
+// startTree starts a process with the input and output of this one. A bound one leads a process group of its own, unless it runs
+// at a terminal. These systems cannot kill it when this process dies.
 func startTree(path string, argv, env []string, bound bool) (*tree, error) {
 	t := &tree{exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), grouped: bound && !isForeground()}
 	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
@@ -61,26 +61,26 @@ func (t *tree) reapAll() {
 	close(t.gone)
 }
 
-// addGuardedCommand makes the command of a guard part of the guard's tree.
-func (t *tree) addGuardedCommand(command int) { t.heir.Store(int64(command)) }
+// addGuardedCommand makes the command of a guard part of the guard's tree, for when the guard dies.
+func (t *tree) addGuardedCommand(command int) { t.guarded.Store(int64(command)) }
 
 func (t *tree) alive() bool {
-	heir := int(t.heir.Load())
-	return t.grouped && unix.Kill(-t.command, 0) == nil || heir > 0 && (unix.Kill(-heir, 0) == nil || unix.Kill(heir, 0) == nil)
+	guarded := int(t.guarded.Load())
+	return t.grouped && unix.Kill(-t.command, 0) == nil || guarded > 0 && (unix.Kill(-guarded, 0) == nil || unix.Kill(guarded, 0) == nil)
 }
 
-// signalCommand signals the first process alone.
+// signalCommand signals only the first process.
 func (t *tree) signalCommand(sig syscall.Signal) { _ = unix.Kill(t.command, sig) }
 
 // signalAll signals every process of the tree.
 func (t *tree) signalAll(sig syscall.Signal) {
-	heir := int(t.heir.Load())
+	guarded := int(t.guarded.Load())
 	switch {
 	case t.grouped:
 		_ = unix.Kill(-t.command, sig)
-	case heir > 0:
-		if unix.Kill(-heir, sig) != nil {
-			_ = unix.Kill(heir, sig)
+	case guarded > 0:
+		if unix.Kill(-guarded, sig) != nil {
+			_ = unix.Kill(guarded, sig)
 		}
 	default:
 		_ = unix.Kill(t.command, sig)
@@ -94,13 +94,13 @@ func (t *tree) signalMembers(sig syscall.Signal, onlyOutside bool) {
 	}
 }
 
-// signalNewChildren has nothing to do: a process group has no new members that have not been told.
+// signalNewChildren does nothing: a signal to a process group reaches all its members.
 func (t *tree) signalNewChildren(syscall.Signal) {}
 
-// whyPartlyHidden returns nothing: a process group is signalled without seeing it.
+// whyPartlyHidden returns nil: a process group is signaled without listing it.
 func (t *tree) whyPartlyHidden() error { return nil }
 
-// listRunning is all that is known of what is left: the process that leads the group.
+// listRunning returns all that is known of what is left: the process group.
 func (t *tree) listRunning() []process {
 	if t.alive() {
 		return []process{{PID: t.command, Name: "process group"}}

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is set by whoever builds a release, with -ldflags "-X main.version=v1.2.3".
+// version is set when a release is built: -ldflags "-X main.version=v1.2.3".
 var version string
 
 func newVersion() *cobra.Command {
@@ -28,7 +28,7 @@ func printVersion(w io.Writer) error {
 	return err
 }
 
-// buildVersion is the release, else what the build knows about the commit.
+// buildVersion is the release, or what the build knows about the commit.
 func buildVersion() string {
 	if version != "" {
 		return version

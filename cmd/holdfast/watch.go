@@ -16,9 +16,9 @@ func newWatch(storeURL *string) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "watch NAME",
-		Short: "Show how a lock stands, and each change",
-		Long: `watch prints a line for how the lock NAME stands, and another whenever that has changed, until it is interrupted. A state
-that passes quickly may be left out; the last one never is.
+		Short: "Show the state of a lock, and each change",
+		Long: `watch prints a line with the state of the lock NAME, and another whenever it has changed, until a signal ends it. A state
+that lasts only a moment may be left out; the last state never is.
 
 With --json each line is an object: time, name, kind, limit, token, holders and waiters.`,
 		Args: exactArgs("NAME"),
@@ -35,7 +35,7 @@ With --json each line is an object: time, name, kind, limit, token, holders and 
 	return c
 }
 
-// watchLock calls f with each state of the lock. A signal ends the program, which holds nothing, and so does the first error.
+// watchLock calls f with each state of the lock, until an error. A signal ends the program at once: it holds nothing.
 func watchLock(store, name string, f func(holdfast.Lock) error) error {
 	exitOnQuit()
 	ctx := context.Background()
@@ -56,18 +56,18 @@ func watchLock(store, name string, f func(holdfast.Lock) error) error {
 }
 
 func printLockLine(w io.Writer, lock holdfast.Lock) error {
-	does := "free"
+	state := "free"
 	if len(lock.Holders) > 0 {
-		does = fmt.Sprintf("%s held by %s", describeKind(lock), describeClaims(lock.Holders))
+		state = fmt.Sprintf("%s held by %s", describeKind(lock), describeClaims(lock.Holders))
 	}
 	if len(lock.Waiters) > 0 {
-		does += fmt.Sprintf("; waited for by %s", describeClaims(lock.Waiters))
+		state += fmt.Sprintf("; waiting: %s", describeClaims(lock.Waiters))
 	}
-	_, err := fmt.Fprintf(w, "%s %s: %s\n", time.Now().Format(time.RFC3339), quoteName(lock.Name), does)
+	_, err := fmt.Fprintf(w, "%s %s: %s\n", time.Now().Format(time.RFC3339), quoteName(lock.Name), state)
 	return err
 }
 
-// describeClaims are claims in one line: who, with which token.
+// describeClaims lists claims in one line: owner, note, token and state.
 func describeClaims(all []holdfast.ClaimInfo) string {
 	var who []string
 	for _, s := range all {
