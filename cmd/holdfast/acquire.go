@@ -39,9 +39,11 @@ type lockRequest struct {
 	store           driver.Store // set once it is open
 }
 
-// acquireUntilSignal opens the store and acquires the lock. A signal that would end a program ends the wait. The caller closes
-// the client, even after an error, unless it is nil.
-func (r *lockRequest) acquireUntilSignal(store string, signals *signalQueue, rec *runRecord) (*holdfast.Client, *holdfast.Lease, error) {
+// acquireUntilSignal opens the store and acquires the lock. A signal that would end a program ends the wait. The
+// caller closes the client, even after an error, unless it is nil.
+func (r *lockRequest) acquireUntilSignal(
+	store string, signals *signalQueue, rec *runRecord,
+) (*holdfast.Client, *holdfast.Lease, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	stop := signals.watchDuringWait(func(s syscall.Signal) { cancel(&signalError{s}) })
@@ -66,8 +68,11 @@ func (r *lockRequest) acquireUntilSignal(store string, signals *signalQueue, rec
 	return client, lease, nil
 }
 
-func (r *lockRequest) openAndAcquire(ctx context.Context, store string, rec *runRecord) (*holdfast.Client, *holdfast.Lease, error) {
-	opened, client, err := openStore(ctx, store, &holdfast.Options{Owner: ownerName(), OnEvent: newEventHandler(r.name, rec)})
+func (r *lockRequest) openAndAcquire(
+	ctx context.Context, store string, rec *runRecord,
+) (*holdfast.Client, *holdfast.Lease, error) {
+	options := &holdfast.Options{Owner: ownerName(), OnEvent: newEventHandler(r.name, rec)}
+	opened, client, err := openStore(ctx, store, options)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -81,10 +86,10 @@ func (r *lockRequest) openAndAcquire(ctx context.Context, store string, rec *run
 	return client, lease, err
 }
 
-// releaseLease releases the lease when nothing runs under the lock any more. It returns an error only if the lease is known to
-// be lost. A lease that cannot be released now expires after its TTL; that is reported and is not a failure. The work was done
-// while the lease was valid, and a scheduler would answer a failure by doing the work again. (Only an operator who broke the
-// lock by force just then, and was warned, can have let somebody else run beside it.)
+// releaseLease releases the lease when nothing runs under the lock any more. It returns an error only if the lease is
+// known to be lost. A lease that cannot be released now expires after its TTL; that is reported and is not a failure.
+// The work was done while the lease was valid, and a scheduler would answer a failure by doing the work again. (Only
+// an operator who broke the lock by force just then, and was warned, can have let somebody else run beside it.)
 func (r *lockRequest) releaseLease(lease *holdfast.Lease, lossReported bool, rec *runRecord) error {
 	timeout := driver.UnreachableTimeout(r.opts.TTL) + time.Second
 	if lossReported {
@@ -108,8 +113,8 @@ func (r *lockRequest) releaseLease(lease *holdfast.Lease, lossReported bool, rec
 	return nil
 }
 
-// newEventHandler reports on stderr and in the record what happens to the lease. It reports failing renewals no more often
-// than people can read. A loss is reported by the code that acts on it.
+// newEventHandler reports on stderr and in the record what happens to the lease. It reports failing renewals no more
+// often than people can read. A loss is reported by the code that acts on it.
 func newEventHandler(name string, rec *runRecord) func(holdfast.Event) {
 	const pause = 5 * time.Second
 	var last time.Time
@@ -143,8 +148,9 @@ func (r *lockRequest) acquireWithinLimit(ctx context.Context, client *holdfast.C
 	return lease, nil
 }
 
-// tryOnceMore tries once more after --wait has passed. The wait itself does not say whether the lock was busy, was released just
-// now, or the store was down: it may be shorter than the time for which the library retries an unreachable store.
+// tryOnceMore tries once more after --wait has passed. The wait itself does not say whether the lock was busy, was
+// released just now, or the store was down: it may be shorter than the time for which the library retries an
+// unreachable store.
 func (r *lockRequest) tryOnceMore(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
 	defer cancel()
@@ -167,10 +173,11 @@ func (r *lockRequest) acquireUntilLimit(ctx context.Context, client *holdfast.Cl
 	return lease, err
 }
 
-// acquireAnyKind acquires the lock as the kind that is in use. A plain run and a shared run of the same name must exclude each
-// other, but a mutex and a read-write lock are two kinds, and a lock has one kind at a time. So a plain run that meets readers
-// joins their queue as a writer. A shared run that meets a mutex tries again until the mutex is free: in the mutex's queue it
-// would be granted the lock for itself alone, and all shared runs would run one by one from then on.
+// acquireAnyKind acquires the lock as the kind that is in use. A plain run and a shared run of the same name must
+// exclude each other, but a mutex and a read-write lock are two kinds, and a lock has one kind at a time. So a plain
+// run that meets readers joins their queue as a writer. A shared run that meets a mutex tries again until the mutex
+// is free: in the mutex's queue it would be granted the lock for itself alone, and all shared runs would run one by
+// one from then on.
 func (r *lockRequest) acquireAnyKind(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
 	kind := r.kind
 	for pause := minRetryPause; ; pause = min(2*pause, maxRetryPause) {
@@ -206,14 +213,17 @@ func (r *lockRequest) acquireAnyKind(ctx context.Context, client *holdfast.Clien
 	}
 }
 
-// endedByStore reports whether the store ended a wait, and no operator did: usually because the session of the wait expired.
+// endedByStore reports whether the store ended a wait, and no operator did: usually because the session of the wait
+// expired.
 func endedByStore(err error) bool {
 	var loss *holdfast.LossError
 	return errors.As(err, &loss) && loss.Cause != holdfast.LossBroken
 }
 
 // acquireAs acquires the lock as one kind.
-func (r *lockRequest) acquireAs(ctx context.Context, client *holdfast.Client, kind holdfast.Kind) (*holdfast.Lease, error) {
+func (r *lockRequest) acquireAs(
+	ctx context.Context, client *holdfast.Client, kind holdfast.Kind,
+) (*holdfast.Lease, error) {
 	switch {
 	case kind == holdfast.KindSemaphore:
 		s := client.Semaphore(r.name, r.limit, &r.opts)
@@ -231,8 +241,8 @@ func (r *lockRequest) acquireAs(ctx context.Context, client *holdfast.Client, ki
 	return client.RWMutex(r.name, &r.opts).RLock(ctx)
 }
 
-// lockable is the lock as the request wants to hold it.
-func (r *lockRequest) lockable(client *holdfast.Client) holdfast.Lockable {
+// newLockable is what the request wants to hold.
+func (r *lockRequest) newLockable(client *holdfast.Client) holdfast.Lockable {
 	switch {
 	case r.kind == holdfast.KindSemaphore:
 		return client.Semaphore(r.name, r.limit, &r.opts).Permits(r.permits)
@@ -270,7 +280,8 @@ func (r *lockRequest) explainRefusal(client *holdfast.Client, err error, late bo
 	case endedByStore(err):
 		return exitWith(exitUnavailable, "%s was not acquired: %s", quoteName(r.name), lossText(err))
 	case errors.Is(err, holdfast.ErrLost): // it was waiting, and held nothing that could be lost
-		return &refusedError{fmt.Sprintf("the wait for %s was ended by an operator", quoteName(r.name)), holdfast.ErrHeld}
+		text := fmt.Sprintf("the wait for %s was ended by an operator", quoteName(r.name))
+		return &refusedError{text, holdfast.ErrHeld}
 	}
 	return err
 }
@@ -300,8 +311,8 @@ type refusedError struct {
 func (e *refusedError) Error() string { return e.text }
 func (e *refusedError) Unwrap() error { return e.err }
 
-// showWaiting tells a user at a terminal what the wait is for, and again when that has changed. It closes the channel when ctx
-// has ended and it prints nothing more.
+// showWaiting tells a user at a terminal what the wait is for, and again when that has changed. It closes the channel
+// when ctx has ended and it prints nothing more.
 func (r *lockRequest) showWaiting(ctx context.Context, client *holdfast.Client) <-chan struct{} {
 	done := make(chan struct{})
 	if r.noWait || !isTerminal(os.Stderr) {
@@ -328,8 +339,8 @@ func (r *lockRequest) showWaiting(ctx context.Context, client *holdfast.Client) 
 	return done
 }
 
-// queuePosition says where in the queue this program's claim is, if the claim is in the store. It finds the claim by its owner,
-// which is good enough for a message and for nothing else.
+// queuePosition says where in the queue this program's claim is, if the claim is in the store. It finds the claim by
+// its owner, which is good enough for a message and for nothing else.
 func queuePosition(lock holdfast.Lock) string {
 	for i, s := range lock.Waiters {
 		if s.Owner == ownerName() {

@@ -75,7 +75,8 @@ func breakLock(ctx context.Context, c *cobra.Command, client *holdfast.Client, n
 	return err
 }
 
-// chooseClaim finds the claim with a ref, or the only holder if ref is empty. how tells the user how to choose one of several.
+// chooseClaim finds the claim with a ref, or the only holder if ref is empty. how tells the user how to choose one of
+// several.
 func chooseClaim(lock holdfast.Lock, name, ref, how string) (holdfast.ClaimInfo, error) {
 	switch {
 	case ref != "":

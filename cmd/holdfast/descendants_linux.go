@@ -15,13 +15,13 @@ import (
 
 // The descendants of this program are found in /proc, by their parents. Two kinds of /proc do not show them:
 //
-// A /proc that hides other users' processes (the mount option hidepid; ProtectProc= of systemd). Descendants of a set-uid
-// program then seem to have no parent. They are found by the kernel's lists of children, which hide nothing, and by the id of
-// the lock's claim in their environment.
+// A /proc that hides other users' processes (the mount option hidepid; ProtectProc= of systemd). Descendants of a
+// set-uid program then seem to have no parent. They are found by the kernel's lists of children, which hide nothing,
+// and by the id of the lock's claim in their environment.
 //
-// The /proc of another pid namespace ("unshare --pid" without --mount-proc, a chroot with the /proc of its host). Its numbers
-// belong to other processes here, so that nothing read there may be signaled. Then only children are found, which the kernel
-// identifies without /proc; see eachChild.
+// The /proc of another pid namespace ("unshare --pid" without --mount-proc, a chroot with the /proc of its host). Its
+// numbers belong to other processes here, so that nothing read there may be signaled. Then only children are found,
+// which the kernel identifies without /proc; see eachChild.
 
 // hiddenName is shown for a process whose name cannot be read.
 const hiddenName = "(hidden)"
@@ -54,7 +54,9 @@ type descendantFinder struct {
 }
 
 func newDescendantFinder(all []process, foreign map[int]bool, hides bool) *descendantFinder {
-	f := &descendantFinder{hides: hides, all: map[int]process{}, children: map[int][]process{}, skip: map[int]bool{os.Getpid(): true}}
+	f := &descendantFinder{
+		hides: hides, all: map[int]process{}, children: map[int][]process{}, skip: map[int]bool{os.Getpid(): true},
+	}
 	for pid := range foreign {
 		f.skip[pid] = true
 	}
@@ -126,7 +128,8 @@ func hasVariable(pid int, variable string) bool {
 	return err == nil && bytes.Contains(append([]byte{0}, env...), []byte("\x00"+variable+"\x00"))
 }
 
-// readChildren reads the lists of children that the kernel keeps per thread, if it was built with them. They hide nothing.
+// readChildren reads the lists of children that the kernel keeps per thread, if it was built with them. They hide
+// nothing.
 func readChildren(pid int) (found []int) {
 	tasks := "/proc/" + strconv.Itoa(pid) + "/task"
 	threads, _ := os.ReadDir(tasks)
@@ -198,9 +201,9 @@ func (t *tree) eachChild(f func(pid int)) {
 	})
 }
 
-// scanChildren asks the kernel for every possible process number whether it is a child of this program. That takes up to a second
-// if there are four million numbers. The most likely ones come first, and the rest only if there is no child among them. Nothing
-// may be reaped meanwhile.
+// scanChildren asks the kernel for every possible process number whether it is a child of this program. That takes up
+// to a second if there are four million numbers. The most likely ones come first, and the rest only if there is no
+// child among them. Nothing may be reaped meanwhile.
 func (t *tree) scanChildren(f func(pid int, runs bool)) {
 	maxPID := readNumber("/proc/sys/kernel/pid_max", 1<<22) // of this namespace, or of all
 	last := readNumber("/proc/sys/kernel/ns_last_pid", maxPID)
@@ -228,7 +231,8 @@ func isChild(pid int) (is, runs bool) {
 	return errno == 0, info.Signo == 0
 }
 
-// readNumber reads a kernel setting. The kernel answers for the namespace of the reading process, even in another's /proc.
+// readNumber reads a kernel setting. The kernel answers for the namespace of the reading process, even in another's
+// /proc.
 func readNumber(file string, otherwise int) int {
 	data, _ := os.ReadFile(file)
 	if n, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil && n > 0 {
@@ -239,9 +243,9 @@ func readNumber(file string, otherwise int) int {
 
 var errForeignProc = errors.New("/proc is not that of this pid namespace")
 
-// checkProcNamespace returns an error if /proc does not show this pid namespace: its numbers are then those of other processes.
-// NSpid lists the numbers of a process, one per pid namespace, from that of /proc down to that of the process. So it is just
-// this process's own number if /proc shows this namespace, and only then.
+// checkProcNamespace returns an error if /proc does not show this pid namespace: its numbers are then those of other
+// processes. NSpid lists the numbers of a process, one per pid namespace, from that of /proc down to that of the
+// process. So it is just this process's own number if /proc shows this namespace, and only then.
 func checkProcNamespace() error {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -272,13 +276,14 @@ func hidesProcesses() bool {
 			continue
 		}
 		_, option, ok := strings.Cut(super, "hidepid=")
-		hides = ok && !strings.HasPrefix(option, "0") && !strings.HasPrefix(option, "off") // the last mount is the one in use
+		// The last mount is the one in use.
+		hides = ok && !strings.HasPrefix(option, "0") && !strings.HasPrefix(option, "off")
 	}
 	return hides
 }
 
-// listProcesses lists all processes of the machine, or of this container, that can be seen. hides is true if others may be
-// hidden.
+// listProcesses lists all processes of the machine, or of this container, that can be seen. hides is true if others
+// may be hidden.
 func listProcesses() (all []process, hides bool, err error) {
 	if err := checkProcNamespace(); err != nil {
 		return nil, false, err

@@ -91,8 +91,8 @@ func TestRunWithForeignProc(t *testing.T) {
 	w.runProgram("run", "-n", "a", "true").check(t, 0)
 }
 
-// Where /proc hides the processes of other users, what stands below a set-uid program is ended all the same if it may be, and
-// what may not be is named.
+// Where /proc hides the processes of other users, what stands below a set-uid program is ended all the same if it may
+// be, and what may not be is named.
 func TestTreeEndedWithHidepid(t *testing.T) {
 	t.Parallel()
 	for _, depth := range []string{"1", "2"} {

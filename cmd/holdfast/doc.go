@@ -14,8 +14,8 @@
 //	    └── the command      in the wrapper's session and process group, where the terminal and the shell expect it
 //	        └── ...          everything the command starts
 //
-// The wrapper starts the signal listener (listener.go), then the guard (guard.go), and the guard starts the command. The
-// tree of processes below the guard is found and signaled by tree*.go and descendants_linux.go.
+// The wrapper starts the signal listener (listener.go), then the guard (guard.go), and the guard starts the command.
+// The tree of processes below the guard is found and signaled by tree*.go and descendants_linux.go.
 //
 // # The pipes
 //
@@ -29,15 +29,16 @@
 //
 // # Who watches whom, and who kills when
 //
-// The guard keeps a copy of the lease's expiry (leaseMirror). A supervisor (supervisor.go) compares it with the clock.
-// When only the grace is left, or when the lease is lost and nobody else can have the lock yet, it signals the whole
-// tree (--signal); when the lease expires, or somebody else may have the lock already, it sends SIGKILL until nothing is
-// left. It asks the wrapper for nothing. If the control pipe closes, the wrapper is gone; the guard then terminates the
-// tree. While it does so, it holds the file that keeps the dead wrapper's claim alive (driver.LivenessFiler), so that no
-// other client gets the lock before the tree has ended.
+// The guard keeps a copy of the lease's expiry (leaseMirror). A supervisor (supervisor.go) compares it with the
+// clock. When only the grace is left, or when the lease is lost and nobody else can have the lock yet, it signals the
+// whole tree (--signal); when the lease expires, or somebody else may have the lock already, it sends SIGKILL until
+// nothing is left. It asks the wrapper for nothing. If the control pipe closes, the wrapper is gone; the guard then
+// terminates the tree. While it does so, it holds the file that keeps the dead wrapper's claim alive
+// (driver.LivenessFiler), so that no other client gets the lock before the tree has ended.
 //
-// The wrapper watches the guard in turn: by its reports, and by whether it acts on a loss in time. It kills a guard that
-// does not, and runs a supervisor itself for what the guard has left (wrapper.takeOverTree). When a guard dies, the kernel
-// kills the command, because its parent-death signal is SIGKILL, and makes the wrapper the parent of what the command has
-// started, because the wrapper is a subreaper too. (Other systems than Linux have neither: see tree_other.go.)
+// The wrapper watches the guard in turn: by its reports, and by whether it acts on a loss in time. It kills a guard
+// that does not, and runs a supervisor itself for what the guard has left (wrapper.takeOverTree). When a guard dies,
+// the kernel kills the command, because its parent-death signal is SIGKILL, and makes the wrapper the parent of what
+// the command has started, because the wrapper is a subreaper too. (Other systems than Linux have neither: see
+// tree_other.go.)
 package main

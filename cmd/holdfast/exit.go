@@ -46,8 +46,8 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// fatalSignal is the signal by which this program must die instead of exiting, or 0. A shell ends a loop at Ctrl-C only if its
-// child died of the signal. The exit code that the shell shows is the same.
+// fatalSignal is the signal by which this program must die instead of exiting, or 0. A shell ends a loop at Ctrl-C
+// only if its child died of the signal. The exit code that the shell shows is the same.
 func (e *exitError) fatalSignal() syscall.Signal {
 	if e.outcome == outcomeKilled || e.outcomeOrDefault() == outcomeInterrupted {
 		switch sig := syscall.Signal(e.code - exitSignal); sig {
@@ -79,7 +79,8 @@ func storeError(err error) *exitError {
 		code = exitSignal + int(signalled.signal)
 	case errors.Is(err, holdfast.ErrHeld), errors.Is(err, holdfast.ErrQueueFull):
 		code = exitNotAcquired
-	case errors.Is(err, holdfast.ErrInvalid), errors.Is(err, holdfast.ErrUnsupported), errors.Is(err, holdfast.ErrMismatch):
+	case errors.Is(err, holdfast.ErrInvalid), errors.Is(err, holdfast.ErrUnsupported),
+		errors.Is(err, holdfast.ErrMismatch):
 		code = exitUsage
 	case errors.Is(err, holdfast.ErrLost): // break: the claim has ended meanwhile
 		code = exitNoHolder
@@ -95,8 +96,8 @@ func (e *signalError) Error() string { return "ended by " + signalName(e.signal)
 // Is reports true for context.Canceled, so that callers treat it as a cancellation.
 func (e *signalError) Is(target error) bool { return target == context.Canceled }
 
-// printMessage writes one line to stderr. Text that others have written into a store can neither break the line nor control the
-// terminal.
+// printMessage writes one line to stderr. Text that others have written into a store can neither break the line nor
+// control the terminal.
 func printMessage(format string, args ...any) {
 	fmt.Fprint(os.Stderr, formatMessage(format, args...))
 }
@@ -117,7 +118,8 @@ func flagErrorText(err error) string {
 	return strings.TrimPrefix(errorText(err), "time: ")
 }
 
-// rootCause is the innermost error: that of the system, without the operation and the file, which our own message names.
+// rootCause is the innermost error: that of the system, without the operation and the file, which our own message
+// names.
 func rootCause(err error) string {
 	for {
 		inner := errors.Unwrap(err)

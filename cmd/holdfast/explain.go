@@ -48,7 +48,7 @@ func printPlan(ctx context.Context, w io.Writer, client *holdfast.Client, r *loc
 		return storeError(err)
 	}
 	_, limit := r.weightAndLimit()
-	plan, err := r.lockable(client).Explain()
+	plan, err := r.newLockable(client).Explain()
 	if err != nil {
 		return storeError(err)
 	}
@@ -95,7 +95,8 @@ func printPlan(ctx context.Context, w io.Writer, client *holdfast.Client, r *loc
 // checkRefusal returns the error with which run would fail without waiting, or nil.
 func (r *lockRequest) checkRefusal(ctx context.Context, client *holdfast.Client, lock holdfast.Lock) error {
 	_, limit := r.weightAndLimit()
-	if (r.limit > 0 || lock.Kind == holdfast.KindSemaphore) && lock.Kind != "" && (lock.Kind != r.kind || lock.Limit != limit) {
+	semaphore := r.limit > 0 || lock.Kind == holdfast.KindSemaphore
+	if semaphore && lock.Kind != "" && (lock.Kind != r.kind || lock.Limit != limit) {
 		return r.mismatchError(lock, holdfast.ErrMismatch)
 	}
 	return r.checkSelfDeadlock(ctx, client)
@@ -113,20 +114,22 @@ func warningRows(ctx context.Context, client *holdfast.Client) (rows [][]string)
 	return rows
 }
 
-// takeoverAfterKill is how long others wait at most for a run that is killed: on stores that notice its death, until its guard
-// has ended the command.
+// takeoverAfterKill is how long others wait at most for a run that is killed: on stores that notice its death, until
+// its guard has ended the command.
 func takeoverAfterKill(i holdfast.Info, ttl time.Duration, policy killPolicy) string {
 	if i.DeadHolderTimeout == 0 {
 		return "within " + ttl.String()
 	}
-	return fmt.Sprintf("within %v, plus the time the command takes to end, %v at most", i.DeadHolderTimeout, policy.Grace)
+	return fmt.Sprintf("within %v, plus the time the command takes to end, %v at most",
+		i.DeadHolderTimeout, policy.Grace)
 }
 
 func describeQueue(i holdfast.Info, r *lockRequest) string {
 	switch {
 	case r.noWait:
 		return "none: --no-wait"
-	case i.Order == holdfast.OrderAlways, i.Order == holdfast.OrderFairOnly && (r.opts.Fair || r.kind != holdfast.KindMutex):
+	case i.Order == holdfast.OrderAlways,
+		i.Order == holdfast.OrderFairOnly && (r.opts.Fair || r.kind != holdfast.KindMutex):
 		return "first come, first served"
 	}
 	return "in no particular order; see --fair"

@@ -47,8 +47,8 @@ func (f *lockFlags) addHoldFlags(c *cobra.Command) {
 	c.Flags().DurationVar(&f.maxHold, "max-hold", 0, "hold the lock at most this long")
 }
 
-// nonEmptyString is the value of a flag that may be left out but must not be empty: an empty value is probably a variable
-// of a script that was not set.
+// nonEmptyString is the value of a flag that may be left out but must not be empty: an empty value is probably a
+// variable of a script that was not set.
 type nonEmptyString struct{ target *string }
 
 func (f nonEmptyString) Type() string   { return "string" }
@@ -116,9 +116,10 @@ func (f *lockFlags) newRequest(c *cobra.Command, name, note string) (*lockReques
 		return nil, usageError("--skip-ok and -E exclude each other")
 	}
 	return &lockRequest{
-		name: name, kind: f.lockKind(), shared: f.shared, limit: f.limit, permits: f.permits, notAcquiredCode: f.notAcquiredCode(),
-		opts:   holdfast.LockOptions{TTL: f.ttl, Fair: f.fair, Meta: note, MinHold: f.minHold, MaxHold: f.maxHold},
-		noWait: f.noWait || f.wait.limited && f.wait.limit == 0, waitLimit: f.wait,
+		name: name, kind: f.lockKind(), shared: f.shared, limit: f.limit, permits: f.permits,
+		notAcquiredCode: f.notAcquiredCode(),
+		opts:            holdfast.LockOptions{TTL: f.ttl, Fair: f.fair, Meta: note, MinHold: f.minHold, MaxHold: f.maxHold},
+		noWait:          f.noWait || f.wait.limited && f.wait.limit == 0, waitLimit: f.wait,
 	}, nil
 }
 

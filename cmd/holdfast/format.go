@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// quoteName is a name or an owner as it is shown: in quotes if it is empty or contains blanks, quotes or anything unprintable.
+// quoteName is a name or an owner as it is shown: in quotes if it is empty or contains blanks, quotes or anything
+// unprintable.
 func quoteName(s string) string {
 	special := func(r rune) bool { return r == ' ' || r == '"' || r == '\'' || r == '\\' || !unicode.IsPrint(r) }
 	if s == "" || strings.ContainsFunc(s, special) || strings.ContainsRune(s, unicode.ReplacementChar) {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFullDiskEndsNoCommand: a disk that becomes full under the store ends no command: its lock is renewed past its TTL, and then
-// released.
+// TestFullDiskEndsNoCommand: a disk that becomes full under the store ends no command: its lock is renewed past its
+// TTL, and then released.
 func TestFullDiskEndsNoCommand(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -19,17 +19,17 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The guard is a process between the wrapper and the command. It knows the lease's expiry and ends the command's tree in
-// time, even if the wrapper is stopped, killed, or stuck in a call to the store. So it asks the wrapper for nothing, waits
-// for no write, and keeps the file open that keeps the wrapper's claim alive (driver.LivenessFiler) until the last process
-// of the tree has ended. It shares no process group and no session with the wrapper, so that a signal to those does not
-// reach it.
+// The guard is a process between the wrapper and the command. It knows the lease's expiry and ends the command's tree
+// in time, even if the wrapper is stopped, killed, or stuck in a call to the store. So it asks the wrapper for
+// nothing, waits for no write, and keeps the file open that keeps the wrapper's claim alive (driver.LivenessFiler)
+// until the last process of the tree has ended. It shares no process group and no session with the wrapper, so that a
+// signal to those does not reach it.
 
 // guardName is the guard's name in process lists. A process of this binary that was started under it is a guard.
 const guardName = "holdfast-guard"
 
-// runGuard is the guard's whole life. args are the numbers of three descriptors (control, reports, liveness file; -1 for
-// none), the path of the command, and its argv. It returns the exit code.
+// runGuard is the guard's whole life. args are the numbers of three descriptors (control, reports, liveness file; -1
+// for none), the path of the command, and its argv. It returns the exit code.
 func runGuard(args []string) int {
 	received := catchAllSignals()
 	if len(args) < 5 {
@@ -108,8 +108,8 @@ func catchAllSignals() chan os.Signal {
 	return ch
 }
 
-// reportSignals reports to the wrapper which signals the guard received. It closes the channel that it returns after the
-// last one.
+// reportSignals reports to the wrapper which signals the guard received. It closes the channel that it returns after
+// the last one.
 func reportSignals(received <-chan os.Signal, out *asyncWriter) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
@@ -210,7 +210,8 @@ func newAsyncWriter(reports io.Writer) *asyncWriter {
 	return a
 }
 
-// writeLines writes lines in the background until the channel is closed. It closes the channel that it returns after that.
+// writeLines writes lines in the background until the channel is closed. It closes the channel that it returns after
+// that.
 func writeLines(to io.Writer, lines <-chan string) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
@@ -229,8 +230,8 @@ func (a *asyncWriter) sendReport(r guardReport) {
 	}
 }
 
-// sendLastReport queues the last report. When it is called nothing has to be done in time any more, so it may wait until
-// the queue has room: without this report the wrapper would take the guard for killed.
+// sendLastReport queues the last report. When it is called nothing has to be done in time any more, so it may wait
+// until the queue has room: without this report the wrapper would take the guard for killed.
 func (a *asyncWriter) sendLastReport(r guardReport) {
 	line, err := json.Marshal(r)
 	if err != nil {

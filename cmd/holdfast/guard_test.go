@@ -27,7 +27,8 @@ var guardRounds = flag.Int("guard.times", 2, "how often each situation of TestNo
 type faultCase struct {
 	name   string
 	inject func(w *workspace, r *startedProgram)
-	// repair makes it good again, once nothing of the tree runs. If it is nil the tree ends only with the next holder's start.
+	// repair makes it good again, once nothing of the tree runs. If it is nil the tree ends only with the next
+	// holder's start.
 	repair func(w *workspace, r *startedProgram)
 	code   int
 }
@@ -137,8 +138,8 @@ func (s *faultCase) runOnce(w *workspace, stubborn bool) {
 	w.killLeftovers()
 }
 
-// A guard that is replaced after it has told the tree to end, and the user why, has told them, also if that comes so late that
-// the lock is over anyway.
+// A guard that is replaced after it has told the tree to end, and the user why, has told them, also if that comes so
+// late that the lock is over anyway.
 func TestLossReportedOnce(t *testing.T) {
 	t.Parallel()
 	for _, late := range []bool{false, true} {
@@ -199,7 +200,8 @@ func TestLockLostBeforeStart(t *testing.T) {
 	}
 }
 
-// A lock that is taken by force is free at once, so its next holder may start beside the old one. But that one ends soon.
+// A lock that is taken by force is free at once, so its next holder may start beside the old one. But that one ends
+// soon.
 func TestForcedBreakEndsTreeAtNextRenewal(t *testing.T) {
 	t.Parallel()
 	var machine pace.Pace
@@ -218,8 +220,8 @@ func TestForcedBreakEndsTreeAtNextRenewal(t *testing.T) {
 	}
 }
 
-// A command that ends well under a lock that was taken by force is no success, though nobody has heard of the loss before
-// the lock is given back.
+// A command that ends well under a lock that was taken by force is no success, though nobody has heard of the loss
+// before the lock is given back.
 func TestExitUnderTakenLockIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

@@ -62,11 +62,12 @@ func acquireAndDetach(request *lockRequest, store string) error {
 		return nil
 	}
 	// Nobody has the handle, so nobody could release the lock.
-	return exitWith(exitOutputFailed, "the handle cannot be printed, and %s: %s", releaseUnprinted(client, h), rootCause(err))
+	return exitWith(exitOutputFailed, "the handle cannot be printed, and %s: %s",
+		releaseUnprinted(client, h), rootCause(err))
 }
 
-// detachLease leaves the lock held without this process. If it is not certain that this worked, it releases the lock: the
-// handle of a claim that may end with this process is worth nothing.
+// detachLease leaves the lock held without this process. If it is not certain that this worked, it releases the lock:
+// the handle of a claim that may end with this process is worth nothing.
 func detachLease(client *holdfast.Client, lease *holdfast.Lease) (holdfast.Handle, error) {
 	h, err := lease.Detach()
 	switch {
@@ -75,7 +76,8 @@ func detachLease(client *holdfast.Client, lease *holdfast.Lease) (holdfast.Handl
 	case errors.Is(err, holdfast.ErrLost):
 		return h, exitWith(exitLost, "%s is lost: %s", quoteName(lease.Name()), lossText(err))
 	case errors.Is(err, holdfast.ErrUncertain):
-		return h, exitWith(exitUnavailable, "no handle could be made, and %s: %s", releaseUnprinted(client, h), errorText(err))
+		return h, exitWith(exitUnavailable, "no handle could be made, and %s: %s",
+			releaseUnprinted(client, h), errorText(err))
 	}
 	_ = lease.Release()
 	return h, storeError(err)
@@ -119,15 +121,17 @@ machine cannot see it.
 It exits 76 if the lock was lost before, or if an operator has broken it.`,
 		Args: exactArgs("HANDLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return withHandle(*storeURL, args[0], func(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
-				// Only a renewal learns that the lock was broken.
-				if err := renewHandle(ctx, client, h); errors.Is(err, holdfast.ErrLost) {
-					return err
-				}
-				return client.Release(ctx, h)
-			})
+			return withHandle(*storeURL, args[0], releaseHandle)
 		},
 	}
+}
+
+// releaseHandle releases a lock. It renews it first, because only a renewal learns that an operator broke it.
+func releaseHandle(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
+	if err := renewHandle(ctx, client, h); errors.Is(err, holdfast.ErrLost) {
+		return err
+	}
+	return client.Release(ctx, h)
 }
 
 // renewHandle renews a lock. It releases one that an operator broke: its holder knows it then.
@@ -160,7 +164,8 @@ func withHandle(store, arg string, f func(context.Context, *holdfast.Client, hol
 	}
 	return withClient(store, func(ctx context.Context, client *holdfast.Client) error {
 		if here := client.Info().Store; h.Store != here {
-			return usageError("the handle is for the store %s, and this is %s", printableText(h.Store), printableText(here))
+			return usageError("the handle is for the store %s, and this is %s",
+				printableText(h.Store), printableText(here))
 		}
 		ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 		defer cancel()

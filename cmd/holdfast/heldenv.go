@@ -11,9 +11,10 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// heldVariable lists the locks that are held around a command: entries separated by blanks, each STORE#NAME#TOKEN#WEIGHT/LIMIT,
-// with the store as "holdfast stores" shows it, and special characters as %XX. By it a run inside a run finds out that it would
-// wait for itself. Stores are compared by name: one store under two names (localhost and 127.0.0.1) is not recognized.
+// heldVariable lists the locks that are held around a command: entries separated by blanks, each
+// STORE#NAME#TOKEN#WEIGHT/LIMIT, with the store as "holdfast stores" shows it, and special characters as %XX. By it a
+// run inside a run finds out that it would wait for itself. Stores are compared by name: one store under two names
+// (localhost and 127.0.0.1) is not recognized.
 const heldVariable = "HOLDFAST_HELD"
 
 // heldLock is one entry of heldVariable.
@@ -84,8 +85,8 @@ func (r *lockRequest) weightAndLimit() (weight, limit int64) {
 	return 1, 1
 }
 
-// checkSelfDeadlock refuses a request that could wait forever for a lock that is held around it. An entry counts only while its
-// claim exists: an environment may be kept for longer than the lock.
+// checkSelfDeadlock refuses a request that could wait forever for a lock that is held around it. An entry counts only
+// while its claim exists: an environment may be kept for longer than the lock.
 func (r *lockRequest) checkSelfDeadlock(ctx context.Context, client *holdfast.Client) error {
 	weight, limit := r.weightAndLimit()
 	within := weight
@@ -110,25 +111,28 @@ func (r *lockRequest) checkSelfDeadlock(ctx context.Context, client *holdfast.Cl
 			}
 			switch {
 			case h.weight == h.limit || weight == limit || within > limit:
-				return usageError("%s is already held by an enclosing holdfast run; this one would deadlock", quoteName(r.name))
-			case !r.noWait && !r.waitLimit.limited:
-				// Together they fit. But a claim that arrives between them waits for the outer one, and the inner one for it.
-				return usageError("%s is already held by an enclosing holdfast run; this one could deadlock; give --wait or --no-wait",
+				return usageError("%s is already held by an enclosing holdfast run; this one would deadlock",
 					quoteName(r.name))
+			case !r.noWait && !r.waitLimit.limited:
+				// Together they fit. But a claim that arrives between them waits for the outer one, and the inner one
+				// for it.
+				return usageError("%s is already held by an enclosing holdfast run; this one could deadlock; "+
+					"give --wait or --no-wait", quoteName(r.name))
 			}
 		}
 	}
 	return nil
 }
 
-// heldEntry is the entry of a lease. A plain request may have been granted as a writer: it takes the whole lock either way.
+// heldEntry is the entry of a lease. A plain request may have been granted as a writer: it takes the whole lock
+// either way.
 func (r *lockRequest) heldEntry(client *holdfast.Client, lease *holdfast.Lease) heldLock {
 	weight, limit := r.weightAndLimit()
 	return heldLock{store: client.Info().Store, name: lease.Name(), token: lease.Token(), weight: weight, limit: limit}
 }
 
-// commandEnvironment is the environment of the command: the inherited one, with the variables of an outer run replaced by those
-// of this lock.
+// commandEnvironment is the environment of the command: the inherited one, with the variables of an outer run
+// replaced by those of this lock.
 func (r *lockRequest) commandEnvironment(inherited []string, client *holdfast.Client, lease *holdfast.Lease) []string {
 	entries := strings.Fields(os.Getenv(heldVariable))
 	ours := [][2]string{

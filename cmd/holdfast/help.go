@@ -15,7 +15,8 @@ type flagGroup struct {
 	names []string
 }
 
-// lockFlagGroups are the groups of the subcommands that acquire a lock. A flag that a subcommand does not have is left out.
+// lockFlagGroups are the groups of the subcommands that acquire a lock. A flag that a subcommand does not have is
+// left out.
 var lockFlagGroups = []flagGroup{
 	{"Which lock", []string{"store", "shared", "limit", "permits"}},
 	{"Waiting", []string{"wait", "no-wait", "fair", "conflict-exit-code", "skip-ok"}},

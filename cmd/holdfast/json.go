@@ -18,7 +18,8 @@ func addJSONFlag(c *cobra.Command, asJSON *bool) {
 // writeLockJSON writes a lock as one line of JSON. Programs read it, so its keys stay.
 func writeLockJSON(w io.Writer, lock holdfast.Lock) error {
 	return json.NewEncoder(w).Encode(fields{
-		"time": time.Now().Format(time.RFC3339Nano), "name": lock.Name, "kind": lock.Kind, "limit": lock.Limit, "token": lock.Token,
+		"time": time.Now().Format(time.RFC3339Nano), "name": lock.Name, "kind": lock.Kind, "limit": lock.Limit,
+		"token":   lock.Token,
 		"holders": claimsAsJSON(lock.Holders), "waiters": claimsAsJSON(lock.Waiters),
 	})
 }
@@ -36,7 +37,9 @@ func claimsAsJSON(all []holdfast.ClaimInfo) []fields {
 		if s.Remaining > 0 {
 			f["left_ms"] = s.Remaining.Milliseconds()
 		}
-		for name, is := range map[string]bool{"broken": s.Broken, "detached": s.Detached, "foreign": s.Foreign, "asked": s.ReleaseRequested} {
+		for name, is := range map[string]bool{
+			"broken": s.Broken, "detached": s.Detached, "foreign": s.Foreign, "asked": s.ReleaseRequested,
+		} {
 			if is {
 				f[name] = true
 			}

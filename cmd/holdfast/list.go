@@ -85,7 +85,8 @@ func printLocks(w io.Writer, locks []holdfast.Lock, asJSON bool) error {
 	}
 	rows := [][]string{{"NAME", "KIND", "HOLDERS", "WAITING", "HELD BY", "SINCE"}}
 	for _, l := range locks {
-		row := []string{quoteName(l.Name), describeKind(l), fmt.Sprint(len(l.Holders)), fmt.Sprint(len(l.Waiters)), "-", "-"}
+		holders, waiters := fmt.Sprint(len(l.Holders)), fmt.Sprint(len(l.Waiters))
+		row := []string{quoteName(l.Name), describeKind(l), holders, waiters, "-", "-"}
 		if len(l.Holders) > 0 {
 			row[4], row[5] = printableText(l.Holders[0].Owner), formatTime(l.Holders[0].Since)
 		}

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// The signal listener is a process in the process group of the wrapper and the command. It receives what is sent to the
-// whole group, by the terminal or by timeout for instance, and nothing that is sent to the wrapper alone. By asking it the
-// wrapper learns which signals the command has received already. If it does not know, or answers too late on a busy
-// machine, the command may receive a signal twice, which is no worse than without a listener.
+// The signal listener is a process in the process group of the wrapper and the command. It receives what is sent to
+// the whole group, by the terminal or by timeout for instance, and nothing that is sent to the wrapper alone. By
+// asking it the wrapper learns which signals the command has received already. If it does not know, or answers too
+// late on a busy machine, the command may receive a signal twice, which is no worse than without a listener.
 
-// listenerName is the listener's name in process lists. It does not contain this program's name, so that somebody who sends
-// a signal to all processes of that name does not reach the listener.
+// listenerName is the listener's name in process lists. It does not contain this program's name, so that somebody who
+// sends a signal to all processes of that name does not reach the listener.
 const listenerName = "signal-listener"
 
 const (

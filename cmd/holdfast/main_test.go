@@ -150,8 +150,8 @@ func runHelper(what string) {
 	}
 }
 
-// runInner becomes root altogether and runs a script as who has called it: directly and without an environment, as sudo does,
-// or below another program of root's.
+// runInner becomes root altogether and runs a script as who has called it: directly and without an environment, as
+// sudo does, or below another program of root's.
 func runInner(depth, script string) {
 	caller := os.Getuid()
 	if err := syscall.Setreuid(0, 0); err != nil {
@@ -188,7 +188,8 @@ func newWorkspace(t *testing.T) *workspace {
 	return w
 }
 
-// killLeftovers kills what a failed test has left running: the processes that work in its directory, which no others do.
+// killLeftovers kills what a failed test has left running: the processes that work in its directory, which no others
+// do.
 func (w *workspace) killLeftovers() {
 	for end := time.Now().Add(testTimeout); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		dirs, _ := filepath.Glob("/proc/[0-9]*/cwd")
@@ -234,8 +235,8 @@ type startedProgram struct {
 	ended    chan struct{}
 }
 
-// newProgram prepares the program. It gets a session of its own: these tests may run at a terminal, which would change how
-// signals go.
+// newProgram prepares the program. It gets a session of its own: these tests may run at a terminal, which would
+// change how signals go.
 func (w *workspace) newProgram(args ...string) *startedProgram {
 	r := &startedProgram{workspace: w, cmd: exec.Command(program, args...), ended: make(chan struct{})}
 	r.cmd.Dir, r.cmd.Env = w.dir, w.testEnvironment()
@@ -360,7 +361,8 @@ func (w *workspace) awaitTrue(what string, true func() bool) {
 	}
 }
 
-// readPID waits until a file holds the whole of a line, and returns the number that it is. A shell makes a file before it writes.
+// readPID waits until a file holds the whole of a line, and returns the number that it is. A shell makes a file
+// before it writes.
 func (w *workspace) readPID(file string) (n int) {
 	w.Helper()
 	w.awaitTrue("a number in "+file, func() bool {
@@ -414,8 +416,8 @@ func (r result) check(t *testing.T, code int, words ...string) {
 	}
 }
 
-// awaitSecondClient waits until a run, behind a holder, has opened the store: until it has a presence of its own there, of
-// which the first is the holder's.
+// awaitSecondClient waits until a run, behind a holder, has opened the store: until it has a presence of its own
+// there, of which the first is the holder's.
 func (r *startedProgram) awaitSecondClient() *startedProgram {
 	r.Helper()
 	r.awaitTrue("a second client of the store", func() bool {

@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The messages between the wrapper and the guard: JSON values, one per line. Both are the same binary (see ownProgram), so
-// they may change in any release.
+// The messages between the wrapper and the guard: JSON values, one per line. Both are the same binary (see
+// ownProgram), so they may change in any release.
 
 // controlMessage is what the wrapper sends to the guard. Exactly one of Start, Until, Lost, Signal and Kill is set.
 type controlMessage struct {

@@ -16,9 +16,9 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// runRecord is the record of --json: a line of JSON per event, the last of which has the outcome. It must never change what
-// happens to the command, so a goroutine writes the lines, and a line that cannot be written only causes a warning. A nil
-// record ignores everything.
+// runRecord is the record of --json: a line of JSON per event, the last of which has the outcome. It must never
+// change what happens to the command, so a goroutine writes the lines, and a line that cannot be written only causes
+// a warning. A nil record ignores everything.
 type runRecord struct {
 	file  *os.File // nil if there is none to write to
 	lines chan []byte
@@ -35,8 +35,8 @@ type fields map[string]any
 // recordFlushTimeout is how long the last lines may take to be written: the reader may have stopped.
 const recordFlushTimeout = 2 * time.Second
 
-// openRecord opens a file for appending, or fd:N. A wrong name is a usage error. A full disk or a closed descriptor is not: the
-// command runs without a record.
+// openRecord opens a file for appending, or fd:N. A wrong name is a usage error. A full disk or a closed descriptor
+// is not: the command runs without a record.
 func openRecord(where string) (*runRecord, error) {
 	if where == "" {
 		return nil, nil
@@ -61,8 +61,8 @@ func openRecord(where string) (*runRecord, error) {
 	return r, nil
 }
 
-// openInherited opens a descriptor that this program was started with. One that is marked close-on-exec was not: it is this
-// process's own, under a number that was free.
+// openInherited opens a descriptor that this program was started with. One that is marked close-on-exec was not: it
+// is this process's own, under a number that was free.
 func openInherited(number string) (*os.File, error) {
 	fd, err := strconv.Atoi(number)
 	if err != nil || fd < 0 {
@@ -145,7 +145,8 @@ func (r *runRecord) close() {
 	}
 }
 
-// outcome is how a run ended. It is needed beside the exit code, because a command may exit with one of this program's codes.
+// outcome is how a run ended. It is needed beside the exit code, because a command may exit with one of this
+// program's codes.
 type outcome string
 
 const (

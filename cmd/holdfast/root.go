@@ -21,8 +21,8 @@ import (
 	_ "github.com/holdfast-go/holdfast/store/zookeeper"
 )
 
-// executeCommand runs one command line. It returns the exit code, and the signal to die of instead, if any. By then it has
-// printed what went wrong.
+// executeCommand runs one command line. It returns the exit code, and the signal to die of instead, if any. By then
+// it has printed what went wrong.
 func executeCommand(args []string) (code int, signal syscall.Signal) {
 	root := newRoot()
 	root.SetArgs(args)
@@ -72,11 +72,13 @@ func newRoot() *cobra.Command {
 		"`URL` of the store, such as file:///var/lib/holdfast (default $HOLDFAST_STORE, else a directory)")
 	root.Flags().BoolVar(&asksVersion, "version", false, "print the version")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newRun(&storeURL), newHold(&storeURL), newAcquire(&storeURL), newRenew(&storeURL), newRelease(&storeURL),
+	root.AddCommand(newRun(&storeURL), newHold(&storeURL),
+		newAcquire(&storeURL), newRenew(&storeURL), newRelease(&storeURL),
 		newList(&storeURL), newShow(&storeURL), newWatch(&storeURL), newBreak(&storeURL), newRequestRelease(&storeURL),
 		newStores(&storeURL), newExplain(&storeURL), newVersion(), newRunDetails())
 	root.InitDefaultCompletionCmd()
-	if c, _, err := root.Find([]string{"completion"}); err == nil { // otherwise it prints its help, which a script would source
+	if c, _, err := root.Find([]string{"completion"}); err == nil {
+		// Otherwise it prints its help, which a script would source.
 		c.RunE = func(*cobra.Command, []string) error {
 			return usageError("give one shell: bash, fish, powershell or zsh")
 		}
@@ -85,8 +87,8 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// exactArgs checks that all arguments are given, and no more. Extra arguments are not quoted, because one may be a URL with a
-// password.
+// exactArgs checks that all arguments are given, and no more. Extra arguments are not quoted, because one may be a
+// URL with a password.
 func exactArgs(all ...string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {
@@ -109,8 +111,8 @@ func unknownCommand(root *cobra.Command, name string) error {
 	return usageError("unknown subcommand %q", name)
 }
 
-// flagError says what is wrong with a flag. The library's own texts quote what was typed, which may be a URL with a password
-// after a mistyped flag.
+// flagError says what is wrong with a flag. The library's own texts quote what was typed, which may be a URL with a
+// password after a mistyped flag.
 func flagError(c *cobra.Command, err error) error {
 	var missing *pflag.NotExistError
 	var value *pflag.ValueRequiredError

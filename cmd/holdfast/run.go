@@ -58,12 +58,14 @@ func newRun(storeURL *string) *cobra.Command {
 func (f *runFlags) addRunFlags(c *cobra.Command) {
 	f.addFlags(c)
 	f.addHoldFlags(c)
-	c.Flags().StringVar(&f.signal, "signal", "TERM", "`SIGNAL` that asks the command to end when the lock is about to be lost")
-	c.Flags().DurationVar(&f.grace, "grace", 0, "time between --signal and SIGKILL (default a sixth of the TTL, at most 5s)")
+	c.Flags().StringVar(&f.signal, "signal", "TERM",
+		"`SIGNAL` that asks the command to end when the lock is about to be lost")
+	c.Flags().DurationVar(&f.grace, "grace", 0,
+		"time between --signal and SIGKILL (default a sixth of the TTL, at most 5s)")
 }
 
-// newJob makes a job of the command line. It looks for the command before the lock is acquired, so that a typing error is
-// reported at once, and not after an hour of waiting.
+// newJob makes a job of the command line. It looks for the command before the lock is acquired, so that a typing
+// error is reported at once, and not after an hour of waiting.
 func (f *runFlags) newJob(c *cobra.Command, args []string) (*job, error) {
 	argv := args[1:]
 	if len(argv) > 0 && argv[0] == "--" {
@@ -91,8 +93,8 @@ func (f *runFlags) newJob(c *cobra.Command, args []string) (*job, error) {
 	return &job{path: path, argv: argv, store: *f.store, policy: how, request: request}, nil
 }
 
-// killPolicy is how the command is ended. The grace must leave time for a late renewal: one that is due after a third of the
-// TTL, and takes a twentieth of the TTL, must not end the command.
+// killPolicy is how the command is ended. The grace must leave time for a late renewal: one that is due after a third
+// of the TTL, and takes a twentieth of the TTL, must not end the command.
 func (f *runFlags) killPolicy(c *cobra.Command) (killPolicy, error) {
 	sig, err := parseSignal(f.signal)
 	if err != nil {
@@ -167,7 +169,9 @@ func (j *job) runCommand(r *runRecord) error {
 		return err
 	}
 	opts := j.request.opts
-	w := &wrapper{lease: lease, clock: client.Info().Clock, ttl: opts.TTL, policy: j.policy, signals: signals, record: r}
+	w := &wrapper{
+		lease: lease, clock: client.Info().Clock, ttl: opts.TTL, policy: j.policy, signals: signals, record: r,
+	}
 	env := j.request.commandEnvironment(os.Environ(), client, lease)
 	err = w.startGuard(j.request.store, opts.MaxHold, j.path, j.argv, env)
 	if err != nil {

@@ -41,7 +41,8 @@ func printClaims(w io.Writer, name string, lock holdfast.Lock) error {
 		_, err := fmt.Fprintf(w, "%s is free\n", quoteName(name))
 		return err
 	}
-	fmt.Fprintf(w, "%s: %s, %d holding, %d waiting\n\n", quoteName(name), describeKind(lock), len(lock.Holders), len(lock.Waiters))
+	fmt.Fprintf(w, "%s: %s, %d holding, %d waiting\n\n",
+		quoteName(name), describeKind(lock), len(lock.Holders), len(lock.Waiters))
 	rows := [][]string{{"", "OWNER", "NOTE", "WEIGHT", "TOKEN", "SINCE", "EXPIRES", "REF"}}
 	for _, s := range lock.Holders {
 		rows = append(rows, claimRow(lock, "holds", s))

@@ -17,8 +17,8 @@ type signalQueue struct {
 	ch chan os.Signal
 }
 
-// uncaughtSignals are not caught by any of this program's processes: those that cannot be caught, those that report a fault of
-// the process itself, and those that the system and the Go runtime use (a child ended; preemption).
+// uncaughtSignals are not caught by any of this program's processes: those that cannot be caught, those that report a
+// fault of the process itself, and those that the system and the Go runtime use (a child ended; preemption).
 var uncaughtSignals = map[syscall.Signal]bool{
 	unix.SIGKILL: true, unix.SIGSTOP: true,
 	unix.SIGSEGV: true, unix.SIGBUS: true, unix.SIGFPE: true, unix.SIGILL: true, unix.SIGTRAP: true, unix.SIGSYS: true,
@@ -27,18 +27,18 @@ var uncaughtSignals = map[syscall.Signal]bool{
 
 // notForwarded are other signals that this program does not forward.
 var notForwarded = map[syscall.Signal]bool{
-	unix.SIGTTIN: true, unix.SIGTTOU: true, // sent for using the terminal in the background, and always to the whole group
+	unix.SIGTTIN: true, unix.SIGTTOU: true, // for using the terminal in the background; sent to the whole group
 	unix.SIGTSTP: true,                     // only while a command runs: see forwardStops
 	unix.SIGPIPE: true, unix.SIGXFSZ: true, // dropped
 }
 
-// droppedSignals are caught and dropped: they mean that a write of this program failed, which must not end it while a command
-// runs. They are not ignored, because the command would inherit that.
+// droppedSignals are caught and dropped: they mean that a write of this program failed, which must not end it while a
+// command runs. They are not ignored, because the command would inherit that.
 var droppedSignals = []syscall.Signal{unix.SIGPIPE, unix.SIGXFSZ}
 
-// catchSignals catches the signals to be forwarded. SIGHUP and SIGINT that were ignored when this program started (by nohup, or
-// by a shell that runs it in the background) stay ignored, here and in the command. For other signals the Go runtime does not
-// report whether they were ignored.
+// catchSignals catches the signals to be forwarded. SIGHUP and SIGINT that were ignored when this program started (by
+// nohup, or by a shell that runs it in the background) stay ignored, here and in the command. For other signals the
+// Go runtime does not report whether they were ignored.
 func catchSignals() *signalQueue {
 	s := &signalQueue{ch: make(chan os.Signal, 256)}
 	for n := syscall.Signal(1); n <= lastSignal; n++ {
@@ -54,8 +54,8 @@ func catchSignals() *signalQueue {
 	return s
 }
 
-// exitOnQuit makes this program die of SIGQUIT, which Ctrl-\ sends. Otherwise the Go runtime would print the stacks of all
-// goroutines and exit 2.
+// exitOnQuit makes this program die of SIGQUIT, which Ctrl-\ sends. Otherwise the Go runtime would print the stacks
+// of all goroutines and exit 2.
 func exitOnQuit() {
 	quit := make(chan os.Signal, 1)
 	signal.Notify(quit, unix.SIGQUIT)
@@ -65,8 +65,8 @@ func exitOnQuit() {
 	}()
 }
 
-// watchDuringWait calls end at the first signal that would end a program by default. The others mean nothing before there is a
-// command. stop ends the watching and returns that signal, if there was one.
+// watchDuringWait calls end at the first signal that would end a program by default. The others mean nothing before
+// there is a command. stop ends the watching and returns that signal, if there was one.
 func (s *signalQueue) watchDuringWait(end func(syscall.Signal)) (stop func() *signalError) {
 	quit := make(chan struct{})
 	var received *signalError
@@ -94,21 +94,21 @@ func (s *signalQueue) watchDuringWait(end func(syscall.Signal)) (stop func() *si
 // harmlessSignals do nothing to a program that does not catch them.
 var harmlessSignals = map[syscall.Signal]bool{unix.SIGCONT: true, unix.SIGWINCH: true}
 
-// forwardStops begins to catch SIGTSTP, which Ctrl-Z sends, so that the command stops along with this program even if only this
-// program received it: the command must not continue while nobody renews its lock.
+// forwardStops begins to catch SIGTSTP, which Ctrl-Z sends, so that the command stops along with this program even if
+// only this program received it: the command must not continue while nobody renews its lock.
 func (s *signalQueue) forwardStops() {
 	if !signal.Ignored(unix.SIGTSTP) {
 		signal.Notify(s.ch, unix.SIGTSTP)
 	}
 }
 
-// stopMyself does what SIGTSTP does by default: it stops this program until SIGCONT, unless there is no shell that could continue
-// it. The Go runtime cannot restore the default of SIGTSTP once it was caught, so this sends SIGTTOU, which has the same default
-// and is never caught.
+// stopMyself does what SIGTSTP does by default: it stops this program until SIGCONT, unless there is no shell that
+// could continue it. The Go runtime cannot restore the default of SIGTSTP once it was caught, so this sends SIGTTOU,
+// which has the same default and is never caught.
 func stopMyself() { _ = unix.Kill(os.Getpid(), unix.SIGTTOU) }
 
-// dieBySignal ends this program by a signal, as if it had never caught it. The first process of a container cannot die of one;
-// it exits with the code that a shell would show.
+// dieBySignal ends this program by a signal, as if it had never caught it. The first process of a container cannot
+// die of one; it exits with the code that a shell would show.
 func dieBySignal(sig syscall.Signal) {
 	if os.Getpid() != 1 && resetSignal(sig) {
 		_ = unix.Kill(os.Getpid(), sig)
@@ -120,9 +120,9 @@ func dieBySignal(sig syscall.Signal) {
 // deathTimeout is how long a signal may take to end this program.
 const deathTimeout = time.Second
 
-// isTerminalSignal guesses whether a signal came from the terminal: it is one that a terminal sends, and this process group is
-// the one that the terminal sends signals to. Then the command, which is in the same group, has received it too and must not
-// receive it twice.
+// isTerminalSignal guesses whether a signal came from the terminal: it is one that a terminal sends, and this process
+// group is the one that the terminal sends signals to. Then the command, which is in the same group, has received it
+// too and must not receive it twice.
 func isTerminalSignal(sig syscall.Signal) bool {
 	switch sig {
 	case unix.SIGINT, unix.SIGQUIT, unix.SIGTSTP, unix.SIGWINCH:

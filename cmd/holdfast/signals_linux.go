@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// resetSignal restores a signal's default action. signal.Reset does not do that for SIGQUIT: the Go runtime would print the stacks
-// of all goroutines.
+// resetSignal restores a signal's default action. signal.Reset does not do that for SIGQUIT: the Go runtime would
+// print the stacks of all goroutines.
 func resetSignal(sig syscall.Signal) bool {
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // a core file of this program would be of no use
 	var action [32]uintptr                           // all zero: SIG_DFL, no flags, no mask

@@ -77,8 +77,8 @@ func TestGroupSignalReachesCommandOnce(t *testing.T) {
 	}
 }
 
-// systemd signals all processes of a unit, one by one. Who names processes by the file of this program means that one, and its
-// command is to hear it.
+// systemd signals all processes of a unit, one by one. Who names processes by the file of this program means that
+// one, and its command is to hear it.
 func TestSignalToAllProcesses(t *testing.T) {
 	t.Parallel()
 	for _, systemd := range []bool{true, false} {
@@ -109,8 +109,8 @@ func TestSignalToAllProcesses(t *testing.T) {
 	}
 }
 
-// Whoever sends a signal to this program, and to its group, or to both, as timeout does, wants the command to end in its own
-// time.
+// Whoever sends a signal to this program, and to its group, or to both, as timeout does, wants the command to end in
+// its own time.
 func TestSignaledCommandEndsUnkilled(t *testing.T) {
 	t.Parallel()
 	timeout, err := exec.LookPath("timeout")

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// closeTimeout bounds how long closing the client may delay the end of the program. Claims that are not released by then
-// expire after their TTL.
+// closeTimeout bounds how long closing the client may delay the end of the program. Claims that are not released by
+// then expire after their TTL.
 const closeTimeout = time.Second
 
 // resolveStore is the URL of the store: that of the flag, that of the environment, or the default directory.
@@ -35,8 +35,8 @@ func resolveStore(flag string) (string, error) {
 	return (&url.URL{Scheme: "file", Path: dir}).String(), nil
 }
 
-// defaultDirectory is where the locks of this user are kept if no store is given. Root's are not in a home directory, because
-// that may differ between cron, sudo and a login.
+// defaultDirectory is where the locks of this user are kept if no store is given. Root's are not in a home directory,
+// because that may differ between cron, sudo and a login.
 func defaultDirectory() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/lib/holdfast", nil
@@ -84,8 +84,8 @@ func openStore(ctx context.Context, flag string, o *holdfast.Options) (driver.St
 // portSchemes are the stores that can be recognized by their default ports.
 var portSchemes = map[string]string{"2181": "zookeeper", "2379": "etcd", "5432": "postgres", "6379": "redis"}
 
-// suggestURL is the URL that was probably meant by a plain path or host:port, or empty. It never repeats anything else, which
-// may contain a password.
+// suggestURL is the URL that was probably meant by a plain path or host:port, or empty. It never repeats anything
+// else, which may contain a password.
 func suggestURL(where string) string {
 	if host, port, ok := strings.Cut(where, ":"); ok && portSchemes[port] != "" && !strings.ContainsAny(host, "/@") {
 		return portSchemes[port] + "://" + where
@@ -96,8 +96,8 @@ func suggestURL(where string) string {
 	return ""
 }
 
-// closeClient closes a client within closeTimeout. Its error adds nothing: releases were confirmed or reported before. A system
-// call on a frozen disk ignores the context; it is left behind.
+// closeClient closes a client within closeTimeout. Its error adds nothing: releases were confirmed or reported
+// before. A system call on a frozen disk ignores the context; it is left behind.
 func closeClient(client *holdfast.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -118,8 +118,8 @@ func runWithTimeout(d time.Duration, f func() error) error {
 	}
 }
 
-// withClient runs f with a client, for the subcommands that hold nothing. A signal ends the program at once, because there is
-// nothing to release.
+// withClient runs f with a client, for the subcommands that hold nothing. A signal ends the program at once, because
+// there is nothing to release.
 func withClient(flag string, f func(ctx context.Context, client *holdfast.Client) error) error {
 	exitOnQuit()
 	ctx, cancel := context.WithTimeout(context.Background(), queryTimeout)

@@ -97,7 +97,8 @@ func describeRegression(i holdfast.Info) string {
 	case i.TokenRegression != "":
 		return i.TokenRegression
 	case i.TokenGap > 0:
-		return fmt.Sprintf("if a record is removed less than %v after its last grant", i.TokenGap.Round(time.Millisecond))
+		return fmt.Sprintf("if a record is removed less than %v after its last grant",
+			i.TokenGap.Round(time.Millisecond))
 	}
 	return "never"
 }

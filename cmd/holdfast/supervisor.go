@@ -35,9 +35,9 @@ type leaseView interface {
 	Name() string
 }
 
-// supervisor keeps the command's tree from outliving the lock: it signals all processes when the lock is about to be lost,
-// and kills them before anybody else can have it. Until then it forwards signals. It makes no call to a store, and nothing
-// that it does can block: its messages and reports are written by other goroutines.
+// supervisor keeps the command's tree from outliving the lock: it signals all processes when the lock is about to be
+// lost, and kills them before anybody else can have it. Until then it forwards signals. It makes no call to a store,
+// and nothing that it does can block: its messages and reports are written by other goroutines.
 type supervisor struct {
 	tree     *tree
 	lease    leaseView
@@ -77,8 +77,8 @@ func newSupervisor(t *tree, l leaseView, policy killPolicy, requests <-chan sign
 	return s
 }
 
-// run returns when the last process of the tree has ended. It returns how the command ended, and why the tree was ended, if
-// it was.
+// run returns when the last process of the tree has ended. It returns how the command ended, and why the tree was
+// ended, if it was.
 func (s *supervisor) run() (status syscall.WaitStatus, loss error) {
 	s.lost = s.lease.Context().Done()
 	timer := time.NewTimer(0)
@@ -148,8 +148,8 @@ func (s *supervisor) timeLeft() time.Duration {
 	return -s.clock.Since(s.killAt)
 }
 
-// handleLoss ends the tree because the lock is lost. If nobody else can have the lock before it expires, the tree may have
-// time to clean up. In all other cases somebody else may have the lock already.
+// handleLoss ends the tree because the lock is lost. If nobody else can have the lock before it expires, the tree may
+// have time to clean up. In all other cases somebody else may have the lock already.
 func (s *supervisor) handleLoss(cause error) {
 	now := s.clock.Now()
 	s.killAt = now
@@ -157,23 +157,23 @@ func (s *supervisor) handleLoss(cause error) {
 		s.killAt = now.Add(min(s.policy.Grace, -s.clock.Since(s.expiry)))
 	}
 	why := lossText(cause)
-	known := s.loss != nil && lossText(s.loss) == why // a guard has said so, and signaled the tree, before it was replaced
+	known := s.loss != nil && lossText(s.loss) == why // a guard reported it before it was replaced
 	s.terminateTree(cause)
 	if !known {
 		s.say("%s is lost: %s; ending the command", quoteName(s.lease.Name()), why)
 	}
 }
 
-// staysHeld reports whether a claim that is lost keeps others out until its TTL has passed: one that was marked as broken,
-// one whose wrapper has ended while its liveness file is still open, and one whose guard has ended.
+// staysHeld reports whether a claim that is lost keeps others out until its TTL has passed: one that was marked as
+// broken, one whose wrapper has ended while its liveness file is still open, and one whose guard has ended.
 func staysHeld(cause error) bool {
 	var loss *holdfast.LossError
 	return errors.As(cause, &loss) && loss.Cause == holdfast.LossBroken ||
 		errors.Is(cause, errWrapperGone) || errors.Is(cause, errGuardGone)
 }
 
-// terminateTree asks all processes of the tree to end, once. Stopped processes get SIGCONT, because they cannot handle the
-// signal before they continue.
+// terminateTree asks all processes of the tree to end, once. Stopped processes get SIGCONT, because they cannot
+// handle the signal before they continue.
 func (s *supervisor) terminateTree(why error) {
 	first := s.loss == nil
 	s.loss = why
@@ -189,8 +189,8 @@ func (s *supervisor) terminateTree(why error) {
 	}
 }
 
-// killTree kills all that can be found. It is called again until nothing is left, because a process may start another while
-// they are being listed. It returns when to call it again.
+// killTree kills all that can be found. It is called again until nothing is left, because a process may start another
+// while they are being listed. It returns when to call it again.
 func (s *supervisor) killTree() time.Duration {
 	s.tree.signalAll(unix.SIGKILL)
 	if s.killGap == 0 {

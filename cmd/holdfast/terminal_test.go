@@ -70,8 +70,8 @@ type terminalScreen struct {
 	*workspace
 }
 
-// atTerminal starts the program as the leader of a session at a terminal of its own. Its command is a helper that prints
-// signals.
+// atTerminal starts the program as the leader of a session at a terminal of its own. Its command is a helper that
+// prints signals.
 func (w *workspace) atTerminal(args ...string) (*startedProgram, terminalScreen) {
 	w.Helper()
 	r, s := w.prepareTerminal(args...)

@@ -19,39 +19,40 @@ const descendantsHelp = `  All descendants of the command are found, even those 
 
 const lastSignal = syscall.Signal(64)
 
-// tree is a process that this one has started, and all its descendants: the command, or the guard. This process is their
-// subreaper: a descendant that loses its parent becomes a child of this process, so that none can escape, by setsid or by a
-// double fork. descendants_linux.go finds them.
+// tree is a process that this one has started, and all its descendants: the command, or the guard. This process is
+// their subreaper: a descendant that loses its parent becomes a child of this process, so that none can escape, by
+// setsid or by a double fork. descendants_linux.go finds them.
 type tree struct {
 	exited chan syscall.WaitStatus // how the first process ended; sent once
 	gone   chan struct{}           // closed when the last process of the tree has ended
 
 	command          int
 	group            int          // of the first process
-	cookie           string       // an environment variable that only the command and its descendants have; empty if there is none
-	earlierChildren  map[int]bool // from before: what a shell started before it became this program by exec, and the listener
+	cookie           string       // environment variable that only the command's tree has; may be empty
+	earlierChildren  map[int]bool // the listener, and children from before this program's exec
 	signaledChildren map[int]bool // children that were signaled, where only children can be found
 
-	// mu is held while reaping and while signaling. So a child that is signaled is still that child, and not another process
-	// that got its number.
+	// mu is held while reaping and while signaling. So a child that is signaled is still that child, and not another
+	// process that got its number.
 	mu     sync.Mutex
 	reaped bool // the first process was reaped
 }
 
-// startTree starts a process with the input and output of this one. If it is bound, the kernel kills it when this process dies.
-// That is only a second safety net: it does not reach what the process has started.
+// startTree starts a process with the input and output of this one. If it is bound, the kernel kills it when this
+// process dies. That is only a second safety net: it does not reach what the process has started.
 func startTree(path string, argv, env []string, bound bool) (*tree, error) {
 	t := &tree{
-		exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), group: unix.Getpgrp(), signaledChildren: map[int]bool{},
-		cookie: findCookie(env),
+		exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), group: unix.Getpgrp(),
+		signaledChildren: map[int]bool{},
+		cookie:           findCookie(env),
 	}
 	started := make(chan error)
 	go t.startAndReap(path, argv, env, bound, started)
 	return t, <-started
 }
 
-// startAndReap starts the process and reaps until the last one has ended. It keeps its thread for as long: the kernel kills a bound
-// process when the thread that started it ends.
+// startAndReap starts the process and reaps until the last one has ended. It keeps its thread for as long: the kernel
+// kills a bound process when the thread that started it ends.
 func (t *tree) startAndReap(path string, argv, env []string, bound bool, started chan<- error) {
 	runtime.LockOSThread()
 	err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -75,7 +76,8 @@ func (t *tree) startAndReap(path string, argv, env []string, bound bool, started
 // existingChildren are the children that this program has before it starts its tree.
 func (t *tree) existingChildren() map[int]bool {
 	found := map[int]bool{}
-	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil); errors.Is(err, unix.ECHILD) {
+	err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
+	if errors.Is(err, unix.ECHILD) {
 		return found
 	}
 	for _, pid := range t.ownChildren() {
@@ -84,8 +86,8 @@ func (t *tree) existingChildren() map[int]bool {
 	return found
 }
 
-// reapAll waits until nothing of the tree is left. A process without children has no descendants either, because each orphan
-// among them would have become its child.
+// reapAll waits until nothing of the tree is left. A process without children has no descendants either, because each
+// orphan among them would have become its child.
 func (t *tree) reapAll() {
 	for {
 		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -137,7 +139,8 @@ func (t *tree) signalCommand(sig syscall.Signal) {
 // signalAll signals every process of the tree.
 func (t *tree) signalAll(sig syscall.Signal) { t.signalMembers(sig, false) }
 
-// signalMembers signals every process of the tree, or only those outside the process group in which the tree was started.
+// signalMembers signals every process of the tree, or only those outside the process group in which the tree was
+// started.
 func (t *tree) signalMembers(sig syscall.Signal, onlyOutside bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -153,8 +156,8 @@ func (t *tree) signalMembers(sig syscall.Signal, onlyOutside bool) {
 	}
 }
 
-// signalChildren is signalMembers where only children can be found: see eachChild. The children of a child become children of
-// this process when it has ended, so that repeated killing reaches all.
+// signalChildren is signalMembers where only children can be found: see eachChild. The children of a child become
+// children of this process when it has ended, so that repeated killing reaches all.
 func (t *tree) signalChildren(sig syscall.Signal, onlyOutside bool) {
 	t.eachChild(func(pid int) {
 		if group, err := unix.Getpgid(pid); !onlyOutside || err == nil && group != t.group {
@@ -164,8 +167,8 @@ func (t *tree) signalChildren(sig syscall.Signal, onlyOutside bool) {
 	})
 }
 
-// signalNewChildren signals the children that were not signaled yet, where only children can be found. Elsewhere signalAll has
-// reached all descendants.
+// signalNewChildren signals the children that were not signaled yet, where only children can be found. Elsewhere
+// signalAll has reached all descendants.
 func (t *tree) signalNewChildren(sig syscall.Signal) {
 	if t.whyPartlyHidden() == nil {
 		return

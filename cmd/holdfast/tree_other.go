@@ -12,7 +12,7 @@ import (
 )
 
 // descendantsHelp is the part of the help that depends on the system.
-const descendantsHelp = `  On this system descendants of the command are found by tguarded process group. A process that leaves the group, by setsid
+const descendantsHelp = `  On this system descendants of the command are found by their process group. A process that leaves the group, by setsid
   for instance, is neither ended nor waited for. At a terminal the command stays in this program's group, so that Ctrl-Z
   works, and only the command itself is signaled and waited for. On Linux all descendants are found.`
 
@@ -21,7 +21,8 @@ const lastSignal = syscall.Signal(31)
 // groupPoll is the time between two checks whether a process group is empty: there is no event for it.
 const groupPoll = 50 * time.Millisecond
 
-// tree is a process that this one has started and, if it leads a process group of its own, all that stays in that group.
+// tree is a process that this one has started and, if it leads a process group of its own, all that stays in that
+// group.
 type tree struct {
 	exited chan syscall.WaitStatus // how the first process ended; sent once
 	gone   chan struct{}           // closed when the last process of the tree has ended
@@ -31,8 +32,8 @@ type tree struct {
 	guarded atomic.Int64 // the command, which the first process has started if that is a guard
 }
 
-// startTree starts a process with the input and output of this one. A bound one leads a process group of its own, unless it runs
-// at a terminal. These systems cannot kill it when this process dies.
+// startTree starts a process with the input and output of this one. A bound one leads a process group of its own,
+// unless it runs at a terminal. These systems cannot kill it when this process dies.
 func startTree(path string, argv, env []string, bound bool) (*tree, error) {
 	t := &tree{exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), grouped: bound && !isForeground()}
 	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
@@ -66,7 +67,8 @@ func (t *tree) addGuardedCommand(command int) { t.guarded.Store(int64(command)) 
 
 func (t *tree) alive() bool {
 	guarded := int(t.guarded.Load())
-	return t.grouped && unix.Kill(-t.command, 0) == nil || guarded > 0 && (unix.Kill(-guarded, 0) == nil || unix.Kill(guarded, 0) == nil)
+	return t.grouped && unix.Kill(-t.command, 0) == nil ||
+		guarded > 0 && (unix.Kill(-guarded, 0) == nil || unix.Kill(guarded, 0) == nil)
 }
 
 // signalCommand signals only the first process.

@@ -15,9 +15,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// familyScript is a script with descendants of all kinds, each of which notes its number in a file and, if stubborn, cannot be
-// told to end: a child, one in a session of its own, and one whose parent is gone. It says "held" when all are there, and nothing
-// of whom a shell has seen killed.
+// familyScript is a script with descendants of all kinds, each of which notes its number in a file and, if stubborn,
+// cannot be told to end: a child, one in a session of its own, and one whose parent is gone. It says "held" when all
+// are there, and nothing of whom a shell has seen killed.
 func familyScript(stubborn bool) string {
 	trap := ""
 	if stubborn {
@@ -87,7 +87,8 @@ func (r *startedProgram) failStore() {
 	}
 }
 
-// The program says nothing when its own stderr is cut off as well, so it gets a pipe, to which the limit does not apply.
+// The program says nothing when its own stderr is cut off as well, so it gets a pipe, to which the limit does not
+// apply.
 func (w *workspace) withPipe(args ...string) (*startedProgram, *capturedPipe) {
 	w.Helper()
 	r := w.newProgram(args...)
@@ -166,7 +167,8 @@ func TestExitUnderStoppedWrapperIsNoSuccess(t *testing.T) {
 	r.wait().check(t, 76, "a")
 }
 
-// keptFor is what a run says before the names of what its command has left: whatever is just becoming of a process there.
+// keptFor is what a run says before the names of what its command has left: whatever is just becoming of a process
+// there.
 const keptFor = "stays held until that has ended: "
 
 func TestLockKeptUntilTreeEnds(t *testing.T) {
@@ -341,7 +343,8 @@ func TestCtrlZAndFg(t *testing.T) {
 	r.cmd.Path, r.cmd.Args = shell, []string{"bash", "--norc", "--noediting", "-i"}
 	r.cmd.Env = append(r.cmd.Env, "PS1=$ ", "HISTFILE=/dev/null")
 	terminal.begin(r)
-	// One process: a shell that is just starting another may have to wait for that one, stopped, before it stops itself.
+	// One process: a shell that is just starting another may have to wait for that one, stopped, before it stops
+	// itself.
 	terminal.typeKeys(program + ` run a sh -c 'echo $$ >self; echo up-$((1+1)); exec sleep 1000'` + "\n")
 	terminal.awaitText("up-2")
 	terminal.typeKeys("\x1a")

@@ -35,8 +35,8 @@ const (
 	guardSignalWindow = 5 * time.Second       // within which the guard received the same signal
 )
 
-// wrapper is this program while the command runs. It sends the guard what becomes of the lease, forwards signals, and takes
-// over from a guard that died or does not act in time.
+// wrapper is this program while the command runs. It sends the guard what becomes of the lease, forwards signals, and
+// takes over from a guard that died or does not act in time.
 type wrapper struct {
 	lease   *holdfast.Lease
 	clock   driver.Clock
@@ -82,8 +82,8 @@ type runResult struct {
 	earlySignal syscall.Signal // received before the command ran
 }
 
-// openLivenessFile opens the file that keeps the claims of this program alive until the guard has ended too, in a store that
-// would otherwise end the claims of a killed program at once. It returns nil for other stores.
+// openLivenessFile opens the file that keeps the claims of this program alive until the guard has ended too, in a
+// store that would otherwise end the claims of a killed program at once. It returns nil for other stores.
 func openLivenessFile(store driver.Store) (*os.File, error) {
 	filer, ok := store.(driver.LivenessFiler)
 	if !ok {
@@ -133,7 +133,8 @@ func (w *wrapper) startGuard(store driver.Store, maxHold time.Duration, path str
 	w.groupSignalAt, w.guardSignalAt = map[syscall.Signal]time.Time{}, map[syscall.Signal]time.Time{}
 	go w.readReports(reports)
 	start := &startMessage{Lock: w.lease.Name(), Until: w.sentExpiry, Policy: w.policy}
-	// The pipe is empty and has room for this, so only a guard that is stopped can make it fail. Then nothing was started.
+	// The pipe is empty and has room for this, so only a guard that is stopped can make it fail. Then nothing was
+	// started.
 	if err := w.writeControl(controlMessage{Start: start}, startWriteTimeout); err != nil {
 		return errors.New("its guard could not be told to start it")
 	}
@@ -172,11 +173,12 @@ func (w *wrapper) readReports(from *os.File) {
 	}
 }
 
-// sendControl sends the guard a message. It reports no error: a guard that does not read is found by what it does not do.
+// sendControl sends the guard a message. It reports no error: a guard that does not read is found by what it does not
+// do.
 func (w *wrapper) sendControl(m controlMessage) { _ = w.writeControl(m, controlWriteTimeout) }
 
-// writeControl writes a message to the guard, and tries again if the timeout passed before anything was tried: this program
-// may have been stopped between the two calls.
+// writeControl writes a message to the guard, and tries again if the timeout passed before anything was tried: this
+// program may have been stopped between the two calls.
 func (w *wrapper) writeControl(m controlMessage, timeout time.Duration) error {
 	line, err := json.Marshal(m)
 	if err != nil {
@@ -191,8 +193,8 @@ func (w *wrapper) writeControl(m controlMessage, timeout time.Duration) error {
 	}
 }
 
-// leaseExpiry is when the lease expires, as boottimeNow counts. It reads the clock before it asks the lease, so that the
-// result can only be too early.
+// leaseExpiry is when the lease expires, as boottimeNow counts. It reads the clock before it asks the lease, so that
+// the result can only be too early.
 func (w *wrapper) leaseExpiry() time.Duration {
 	now := boottimeNow()
 	return now + w.lease.Remaining()
@@ -256,7 +258,7 @@ func (w *wrapper) checkLease() time.Duration {
 		w.sentExpiry = expiry
 		w.sendControl(controlMessage{Until: expiry})
 	}
-	if left < w.policy.Grace/2 && !w.terminating { // it should have asked the tree to end when all of the grace was left
+	if left < w.policy.Grace/2 && !w.terminating { // the guard should have asked the tree to end at Grace
 		w.killGuard()
 		return forever
 	}
@@ -358,7 +360,8 @@ func (w *wrapper) recordExit(status syscall.WaitStatus) {
 	w.record.addEvent("exited", nil)
 }
 
-// recordUnkillable notes processes that cannot be killed. Once the lock is lost it makes no sense to wait for them for long.
+// recordUnkillable notes processes that cannot be killed. Once the lock is lost it makes no sense to wait for them
+// for long.
 func (w *wrapper) recordUnkillable(left []process) {
 	w.record.addEvent("cannot be killed", fields{"processes": left})
 	if w.result.loss != nil {
@@ -367,8 +370,8 @@ func (w *wrapper) recordUnkillable(left []process) {
 	}
 }
 
-// takeOverTree ends what is left by a guard that ended before its tree, and waits for it. Usually the lease is still valid,
-// so that processes that were not killed along with the guard have time to clean up.
+// takeOverTree ends what is left by a guard that ended before its tree, and waits for it. Usually the lease is still
+// valid, so that processes that were not killed along with the guard have time to clean up.
 func (w *wrapper) takeOverTree() {
 	w.listener.closePipes() // so that this program has no children but those that the guard left
 	ended := "its guard closed its reports"
@@ -432,8 +435,8 @@ func (w *wrapper) recordSignal(sig syscall.Signal) receivedSignal {
 	return receivedSignal{signal: sig, receivedAt: time.Now(), beforeStart: !w.commandStarted}
 }
 
-// classifySignals finds out of each signal whether the whole group received it, as soon as the rest of the group must have.
-// It runs in a goroutine of its own and delays nothing but the signals.
+// classifySignals finds out of each signal whether the whole group received it, as soon as the rest of the group must
+// have. It runs in a goroutine of its own and delays nothing but the signals.
 func (w *wrapper) classifySignals() {
 	defer w.listener.closePipes()
 	for s := range w.unclassified {
@@ -446,8 +449,8 @@ func (w *wrapper) classifySignals() {
 	}
 }
 
-// forwardSignal forwards a signal to the command, by way of the guard, unless the command has received it with the rest of
-// the group. A second Ctrl-C soon after the first one kills.
+// forwardSignal forwards a signal to the command, by way of the guard, unless the command has received it with the
+// rest of the group. A second Ctrl-C soon after the first one kills.
 func (w *wrapper) forwardSignal(s receivedSignal) {
 	sig := s.signal
 	// Even if the listener is late: a user who types Ctrl-C twice wants the command to end.
