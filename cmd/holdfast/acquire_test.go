@@ -29,9 +29,9 @@ func (s *endingStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant
 	return s.Store.Acquire(ctx, c)
 }
 
-// A wait that the store has ended (the session of a program that was stopped for longer than its TTL, a server that
-// was away) is nobody's doing: it goes on, for as long as it may. Only what an operator ended is refused as such, and
-// a lock that nobody held is never one that may be skipped.
+// TestWaitEndedByStore: a wait that the store ended (because the program was stopped for longer than its TTL, or the
+// server was unreachable) continues, within --wait. Only a wait that an operator ended is refused as such. A lock that
+// nobody held is never reported as not acquired, because --skip-ok would then skip the job.
 func TestWaitEndedByStore(t *testing.T) {
 	t.Parallel()
 	session, broken := &driver.LossError{Cause: driver.LossSessionExpired}, &driver.LossError{Cause: driver.LossBroken}

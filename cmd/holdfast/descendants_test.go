@@ -34,7 +34,9 @@ func (w *workspace) findShells() (found []int) {
 		of := filepath.Dir(link)
 		cwd, _ := os.Readlink(link)
 		pid, err := strconv.Atoi(filepath.Base(of))
-		if err == nil && cwd == w.dir && w.readFile(of+"/comm") == "sh\n" && strings.Contains("\x00"+w.readFile(of+"/environ"), "\x00HOLDFAST_ID=") && isAlive(pid) {
+		ours := err == nil && cwd == w.dir && w.readFile(of+"/comm") == "sh\n" &&
+			strings.Contains("\x00"+w.readFile(of+"/environ"), "\x00HOLDFAST_ID=")
+		if ours && isAlive(pid) {
 			found = append(found, pid)
 		}
 	}
@@ -79,7 +81,7 @@ func TestTreeEndedWithForeignProc(t *testing.T) {
 	}
 }
 
-// What has ended by itself is known without /proc, and a signal reaches the command.
+// TestRunWithForeignProc: without /proc the end of the tree is found, and a signal reaches the command.
 func TestRunWithForeignProc(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -91,7 +93,7 @@ func TestRunWithForeignProc(t *testing.T) {
 	w.runProgram("run", "-n", "a", "true").check(t, 0)
 }
 
-// Where /proc hides the processes of other users, what stands below a set-uid program is ended all the same if it may
+// Where /proc hides the processes of other users, what a set-uid program has started is ended if it may
 // be, and what may not be is named.
 func TestTreeEndedWithHidepid(t *testing.T) {
 	t.Parallel()
@@ -120,7 +122,9 @@ func TestTreeEndedWithHidepid(t *testing.T) {
 		b := w.newProgram("break", "a")
 		w.runAsNobody(b)
 		b.launch().wait().check(t, 0)
-		if got := r.wait(); got.code != 76 || !strings.Contains(got.err, "not all of the command can be killed") || !strings.Contains(got.err, hiddenName) {
+		got := r.wait()
+		if got.code != 76 || !strings.Contains(got.err, "not all of the command can be killed") ||
+			!strings.Contains(got.err, hiddenName) {
 			t.Error(got.description)
 		}
 		if got := next.wait(); got.code != 0 || got.out != "checked\n" {

@@ -57,15 +57,17 @@ func TestSignalAndGraceFlags(t *testing.T) {
 	defer machine.Watch()()
 	start := time.Now()
 	script := `trap "echo told" USR1; echo held; while :; do sleep 0.01; done`
-	r := w.startProgram("run", "--ttl", "12s", "--grace", "5s", "--signal", "USR1", "--json", "record", "a", "sh", "-c", script).awaitOutput("held")
+	r := w.startProgram("run", "--ttl", "12s", "--grace", "5s", "--signal", "USR1", "--json", "record", "a", "sh", "-c", script)
+	r.awaitOutput("held")
 	w.runProgram("break", "a").check(t, 0)
 	got := r.wait()
 	if got.check(t, 76); !strings.Contains(got.out, "told") {
 		t.Errorf("another signal; %s", got.description)
 	}
 	// It would have 2 s by default. How late either is noted depends on the machine.
-	if took := w.eventTime("record", "killed").Sub(w.eventTime("record", "told to end")); took < 3*time.Second || took > 8*time.Second+machine.Lost(start) {
-		t.Errorf("killed %v after it was told", took)
+	took := w.eventTime("record", "killed").Sub(w.eventTime("record", "told to end"))
+	if took < 3*time.Second || took > 8*time.Second+machine.Lost(start) {
+		t.Errorf("killed %v after it was signaled", took)
 	}
 }
 
@@ -88,7 +90,8 @@ func TestMinHold(t *testing.T) {
 func TestMaxHold(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r := w.startProgram("run", "--ttl", "2m", "--max-hold", "8s", "--json", "record", "a", "sh", "-c", familyScript(true)).awaitOutput("held")
+	r := w.startProgram("run", "--ttl", "2m", "--max-hold", "8s", "--json", "record", "a", "sh", "-c", familyScript(true))
+	r.awaitOutput("held")
 	got := r.wait()
 	got.check(t, 76)
 	if !strings.Contains(got.err, "a has been held for as long as --max-hold allows, and will be lost in") {
@@ -104,7 +107,8 @@ func TestMaxHold(t *testing.T) {
 func TestNestedRunRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	w.runProgram("run", "a", program, "run", "b", program, "run", "a", "true").check(t, 64, "a is already held by an enclosing holdfast run")
+	w.runProgram("run", "a", program, "run", "b", program, "run", "a", "true").
+		check(t, 64, "a is already held by an enclosing holdfast run")
 	w.runProgram("run", "a", program, "run", "b", program, "run", "c", "true").check(t, 0)
 	w.runProgram("run", "a b", program, "run", "-n", "a b", "true").check(t, 64, "already held")
 	w.runProgram("run", "-s", "a", program, "run", "a", "true").check(t, 64, "already held")
@@ -116,7 +120,9 @@ func TestNestedRunRefused(t *testing.T) {
 	w.runProgram("run", "-s", "a", program, "run", "-s", "-n", "a", "true").check(t, 0)
 	w.runProgram("run", "-s", "a", program, "run", "-s", "--wait", "30s", "a", "true").check(t, 0)
 	w.runProgram("run", "--limit", "3", "a", program, "run", "--limit", "3", "--wait", "30s", "a", "true").check(t, 0)
-	w.runProgram("run", "--limit", "3", "--permits", "2", "a", program, "run", "--limit", "3", "--permits", "2", "-n", "a", "true").check(t, 64, "already held")
+	two := []string{"--limit", "3", "--permits", "2"}
+	inner := slices.Concat([]string{"a", program, "run", "-n"}, two, []string{"a", "true"})
+	w.runProgram(slices.Concat([]string{"run"}, two, inner)...).check(t, 64, "already held")
 	// Another store's lock of that name is another lock.
 	w.runProgram("run", "a", program, "--store", w.store+"2", "run", "a", "true").check(t, 0)
 	// An environment that was kept for longer than the lock says nothing.
@@ -206,7 +212,7 @@ func TestUnwritableRecord(t *testing.T) {
 	for _, where := range []string{"no/such/dir", ".", "fd:x", "fd:"} {
 		w.runProgram("run", "--json", where, "a", "true").check(t, 64, "--json")
 	}
-	// A pipe whose reader has gone, and one whose reader does not read.
+	// A pipe whose reader has ended, and one whose reader does not read.
 	for _, script := range []string{"| true", "| sleep 1000"} {
 		r := w.newProgram()
 		r.cmd.Path, r.cmd.Args = "/bin/bash", []string{"bash", "-c", "{ " + program + " run --json fd:4 a sh -c 'sleep 0.1; exit 7' 4>&1 >out; echo $? >code; } " + script}
@@ -250,7 +256,8 @@ func TestRecordOutcome(t *testing.T) {
 		got := w.runProgram(append([]string{"run", "--json", file}, c.args...)...)
 		got.check(t, c.code)
 		last, events := w.readRecord(w.filePath(file))
-		if last["event"] != "outcome" || last["outcome"] != c.outcome || last["exit_code"] != float64(c.code) || last["lock"] == "" {
+		if last["event"] != "outcome" || last["outcome"] != c.outcome || last["exit_code"] != float64(c.code) ||
+			last["lock"] == "" {
 			t.Errorf("%q: %v", c.args, last)
 		}
 		if n := slices.Index(events, "outcome"); n != len(events)-1 {
@@ -264,16 +271,19 @@ func TestRecordOutcome(t *testing.T) {
 func TestRecordOfLoss(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r := w.startProgram("run", "--json", "record", "--ttl", "12s", "--grace", "6s", "a", "sh", "-c", "trap 'exit 0' TERM; echo held; while :; do sleep 0.01; done").awaitOutput("held")
+	script := "trap 'exit 0' TERM; echo held; while :; do sleep 0.01; done"
+	r := w.startProgram("run", "--json", "record", "--ttl", "12s", "--grace", "6s", "a", "sh", "-c", script)
+	r.awaitOutput("held")
 	w.runProgram("break", "a").check(t, 0)
 	r.wait().check(t, 76)
 	last, events := w.readRecord(w.filePath("record"))
-	if last["outcome"] != "lost" || last["exit_code"] != 76.0 || !strings.Contains(fmt.Sprint(last["reason"]), "an operator broke it") ||
+	reason := fmt.Sprint(last["reason"])
+	if last["outcome"] != "lost" || last["exit_code"] != 76.0 || !strings.Contains(reason, "an operator broke it") ||
 		last["token"] == nil || last["store"] != "file:"+w.filePath("store") {
 		t.Errorf("record: %v", last)
 	}
 	want := []string{"waiting", "acquired", "started", "lost", "told to end", "exited"}
-	if slices.Contains(events, "guard gone") { // the machine was too busy for the guard, and the wrapper has ended the tree
+	if slices.Contains(events, "guard gone") { // on a busy machine the wrapper ended the tree
 		want = want[:4]
 	}
 	for _, event := range want {
@@ -283,7 +293,7 @@ func TestRecordOfLoss(t *testing.T) {
 	}
 }
 
-// runAsNobody lets the program run as a user who cannot do everything, on a store of their own.
+// runAsNobody makes the program run as an ordinary user, on a store that this user may write.
 func (w *workspace) runAsNobody(r *startedProgram) {
 	w.Helper()
 	const nobody = 65534
@@ -304,7 +314,7 @@ func (w *workspace) openDirectory() {
 func TestSetuidCommand(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		whole  bool // it becomes another user altogether, whom nobody may signal
+		whole  bool // it becomes another user entirely, whose processes only root may signal
 		escape bool
 	}{{false, false}, {true, true}} {
 		w := newWorkspace(t)
@@ -458,7 +468,7 @@ func TestOutputFailure(t *testing.T) {
 	} {
 		r := w.newProgram(args...)
 		r.cmd.Stdout = full
-		r.launch().wait().check(t, 74, "cannot be", "no space left")
+		r.launch().wait().check(t, 74, "cannot ", "no space left")
 		w.runProgram("run", "-n", "a", "true").check(t, 0)
 	}
 	if last, _ := w.readRecord(w.filePath("record")); last["outcome"] != "not printed" || last["exit_code"] != 74.0 {

@@ -20,8 +20,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// guardRounds is how often each situation is gone through: make prove says more.
-var guardRounds = flag.Int("guard.times", 2, "how often each situation of TestNothingRunsWhenNextHolderStarts is gone through")
+// guardRounds is how often each faultCase is run. make prove runs more rounds.
+var guardRounds = flag.Int("guard.times", 2,
+	"how often each case of TestNothingRunsWhenNextHolderStarts is run")
 
 // faultCase is something bad that happens while a command runs.
 type faultCase struct {
@@ -37,7 +38,9 @@ var faultCases = []faultCase{
 	{"the wrapper is stopped beyond its TTL", func(_ *workspace, r *startedProgram) { r.signal(unix.SIGSTOP) },
 		func(_ *workspace, r *startedProgram) { r.signal(unix.SIGCONT) }, 76},
 	{"the wrapper is killed", func(_ *workspace, r *startedProgram) { r.signal(unix.SIGKILL) }, nil, 137},
-	{"the wrapper and its group are killed", func(_ *workspace, r *startedProgram) { _ = unix.Kill(-r.cmd.Process.Pid, unix.SIGKILL) }, nil, 137},
+	{"the wrapper and its group are killed", func(_ *workspace, r *startedProgram) {
+		_ = unix.Kill(-r.cmd.Process.Pid, unix.SIGKILL)
+	}, nil, 137},
 	{"the guard is killed", func(_ *workspace, r *startedProgram) { _ = unix.Kill(r.guard(), unix.SIGKILL) }, nil, 76},
 	{"the guard is stopped, and the lock broken", func(w *workspace, r *startedProgram) {
 		_ = unix.Kill(r.guard(), unix.SIGSTOP)
@@ -87,7 +90,7 @@ func (r *startedProgram) guard() int {
 	return 0
 }
 
-// startChecker is a command that looks, first thing, whether any process of a family is there.
+// startChecker starts a run whose command looks at once whether any process of a family is alive.
 func (w *workspace) startChecker(flags ...string) *startedProgram {
 	w.Helper()
 	return w.startCheckerOf(familyFiles, flags...)
@@ -138,8 +141,8 @@ func (s *faultCase) runOnce(w *workspace, stubborn bool) {
 	w.killLeftovers()
 }
 
-// A guard that is replaced after it has told the tree to end, and the user why, has told them, also if that comes so
-// late that the lock is over anyway.
+// TestLossReportedOnce: a guard that is killed after it has signaled the tree and printed why is not followed by a
+// second signal and message, even if that happens so late that the lock has expired.
 func TestLossReportedOnce(t *testing.T) {
 	t.Parallel()
 	for _, late := range []bool{false, true} {
@@ -157,7 +160,8 @@ func TestLossReportedOnce(t *testing.T) {
 		}
 		got := r.wait()
 		got.check(t, 76, "an operator broke it")
-		if _, events := w.readRecord(w.filePath("record")); strings.Count(got.out, "told") != 1 || !slices.Contains(events, "guard gone") {
+		_, events := w.readRecord(w.filePath("record"))
+		if strings.Count(got.out, "told") != 1 || !slices.Contains(events, "guard gone") {
 			t.Errorf("late %v: events %q; %s", late, events, got.description)
 		}
 	}
@@ -170,7 +174,8 @@ func TestGuardDiesBeforeFirstReport(t *testing.T) {
 	c.Env = append(os.Environ(), "HOLDFAST_TEST_HELPER=unreported", raceEnvironment)
 	out, err := c.CombinedOutput()
 	var child int
-	if _, scanned := fmt.Sscan(string(out), &child); err != nil || scanned != nil || !strings.HasSuffix(string(out), "nothing is left\n") {
+	_, scanned := fmt.Sscan(string(out), &child)
+	if err != nil || scanned != nil || !strings.HasSuffix(string(out), "nothing is left\n") {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if isAlive(child) {
@@ -220,8 +225,8 @@ func TestForcedBreakEndsTreeAtNextRenewal(t *testing.T) {
 	}
 }
 
-// A command that ends well under a lock that was taken by force is no success, though nobody has heard of the loss
-// before the lock is given back.
+// TestExitUnderTakenLockIsNoSuccess: a command that exits 0 under a lock that was taken by force is no success, even if
+// the loss is found only when the lock is released.
 func TestExitUnderTakenLockIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

@@ -68,7 +68,7 @@ func TestAcquireRenewRelease(t *testing.T) {
 	w.runProgram("release", h).check(t, 76, "a is lost")
 	w.runProgram("renew", h).check(t, 76, "a is lost")
 
-	// A timed lock, whose holder is nobody.
+	// A timed lock, which no process holds.
 	const ttl = 10 * time.Second
 	h = take("--ttl", ttl.String())
 	time.Sleep(2 * time.Second) // by which it would end sooner if it were not renewed
@@ -91,7 +91,7 @@ func TestAcquireRenewRelease(t *testing.T) {
 	r.launch().wait().check(t, 0)
 	w.runProgram("run", "-n", "a", "true").check(t, 0)
 
-	// Whoever hears that it was broken passes it on.
+	// A renew or release that learns that the lock was broken releases it.
 	for _, does := range []string{"renew", "release"} {
 		h = take("--ttl", "5m")
 		w.runProgram("break", "a").check(t, 0)
@@ -112,7 +112,8 @@ func TestAcquireRenewRelease(t *testing.T) {
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r, j := w.startProgram("watch", "a").awaitOutput("a: free\n"), w.startProgram("watch", "--json", "a").awaitOutput(`"holders":[]`)
+	r := w.startProgram("watch", "a").awaitOutput("a: free\n")
+	j := w.startProgram("watch", "--json", "a").awaitOutput(`"holders":[]`)
 	holder, release := w.startHolder("a")
 	r.awaitOutput("a: mutex held by ")
 	j.awaitOutput(fmt.Sprintf("holdfast[%d]", holder.cmd.Process.Pid))
@@ -161,7 +162,8 @@ func TestExplain(t *testing.T) {
 		t.Error(got.description)
 	}
 	refused := func(want string, args ...string) {
-		if got := w.runProgram(args...); got.code != 0 || !strings.Contains(got.out, want) || want == "" && strings.Contains(got.out, "refused") {
+		got := w.runProgram(args...)
+		if got.code != 0 || !strings.Contains(got.out, want) || want == "" && strings.Contains(got.out, "refused") {
 			t.Errorf("want %q; %s", want, got.description)
 		}
 	}
@@ -179,7 +181,7 @@ func TestExplain(t *testing.T) {
 	w.runProgram("explain", "--store", "file:///dev/null", "a").check(t, 69)
 }
 
-// uncertainDetachStore is a store whose claims cannot be made to stand alone, as far as their client can tell.
+// uncertainDetachStore is a store that never confirms a Detach.
 type uncertainDetachStore struct{ driver.Store }
 
 func (uncertainDetachStore) Detach(context.Context, driver.Grant, time.Duration) error {
@@ -198,10 +200,11 @@ func TestLockWithoutHandleReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	var exit *exitError
-	if _, err := detachLease(client, lease); !errors.As(err, &exit) || exit.code != 69 || !strings.Contains(err.Error(), "a was released") {
+	_, err = detachLease(client, lease)
+	if !errors.As(err, &exit) || exit.code != 69 || !strings.Contains(err.Error(), "a was released") {
 		t.Errorf("want exit 69 and a given back; %v", err)
 	}
 	if _, err := client.Mutex("a", nil).TryLock(t.Context()); err != nil {
-		t.Errorf("the lock stands: %v", err)
+		t.Errorf("the lock is still held: %v", err)
 	}
 }

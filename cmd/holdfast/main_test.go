@@ -64,7 +64,7 @@ func build(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
 	}
-	// Whoever runs the tests in the background may have signals ignored, and all commands would inherit that.
+	// A shell that runs the tests in the background may ignore signals for them, and all commands would inherit that.
 	for _, s := range []syscall.Signal{unix.SIGINT, unix.SIGQUIT, unix.SIGHUP} {
 		if signal.Ignored(s) {
 			signal.Notify(make(chan os.Signal, 1), s)
@@ -80,7 +80,7 @@ type commandView struct {
 	Stdin []byte
 }
 
-// runHelper is what this binary does as a command under a lock.
+// runHelper is what this test binary does when it is the command under a lock.
 func runHelper(what string) {
 	switch what {
 	case "see":
@@ -90,7 +90,7 @@ func runHelper(what string) {
 			s.Args = append(s.Args, []byte(arg))
 		}
 		_ = json.NewEncoder(os.Stdout).Encode(s)
-	case "check": // say which of the processes are there whose numbers the files hold
+	case "check": // print which of the processes whose numbers are in the files are alive
 		for _, file := range os.Args[1:] {
 			var pid int
 			data, _ := os.ReadFile(file)
@@ -101,13 +101,14 @@ func runHelper(what string) {
 			}
 		}
 		fmt.Println("checked")
-	case "unreported": // as the wrapper of a guard that dies without a word of the command that it has started
+	case "unreported": // the wrapper of a guard that dies before it reports the command that it has started
 		client, _ := holdfast.New(memory.New(nil).Open(), nil)
 		lease, _ := client.Mutex("a", nil).Lock(context.Background())
 		guard, _ := startTree("/bin/sh", []string{"sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!; kill -KILL $$"}, nil, false)
-		k := &wrapper{lease: lease, clock: driver.SystemClock, ttl: 30 * time.Second, policy: killPolicy{Signal: unix.SIGTERM, CheckInterval: time.Second}, tree: guard}
-		k.sentExpiry = k.leaseExpiry()
-		k.takeOverTree()
+		policy := killPolicy{Signal: unix.SIGTERM, CheckInterval: time.Second}
+		w := &wrapper{lease: lease, clock: driver.SystemClock, ttl: 30 * time.Second, policy: policy, tree: guard}
+		w.sentExpiry = w.leaseExpiry()
+		w.takeOverTree()
 		fmt.Println("nothing is left")
 	case "setuid": // this binary belongs to root and is set-uid
 		if os.Args[1] == "true" {
@@ -170,7 +171,7 @@ func runInner(depth, script string) {
 		return
 	}
 	_ = c.Wait()
-	time.Sleep(time.Hour) // nobody but root may end this
+	time.Sleep(time.Hour) // only root may end this
 }
 
 // workspace is a store and a directory of one test.
@@ -235,7 +236,7 @@ type startedProgram struct {
 	ended    chan struct{}
 }
 
-// newProgram prepares the program. It gets a session of its own: these tests may run at a terminal, which would
+// newProgram prepares the program. It runs in a session of its own: these tests may run at a terminal, which would
 // change how signals go.
 func (w *workspace) newProgram(args ...string) *startedProgram {
 	r := &startedProgram{workspace: w, cmd: exec.Command(program, args...), ended: make(chan struct{})}
@@ -356,7 +357,7 @@ func (w *workspace) awaitTrue(what string, true func() bool) {
 	defer tick.Stop()
 	for end := time.Now().Add(testTimeout); !true(); <-tick.C {
 		if time.Now().After(end) {
-			w.Fatalf("waited in vain for: %s", what)
+			w.Fatalf("this did not happen: %s", what)
 		}
 	}
 }
@@ -379,7 +380,7 @@ func (w *workspace) readPID(file string) (n int) {
 	return n
 }
 
-// awaitDead waits until the process whose number a file holds is gone.
+// awaitDead waits until the process whose number is in a file has ended.
 func (w *workspace) awaitDead(file string) {
 	w.Helper()
 	pid := w.readPID(file)
@@ -441,7 +442,7 @@ func (w *workspace) startHolder(name string, flags ...string) (r *startedProgram
 	return r, func() { w.writeFile(gate, "") }
 }
 
-// waitForFile is a line of shell that waits for a file.
+// waitForFile is a shell command that waits until a file exists.
 func waitForFile(file string) string { return "while [ ! -e '" + file + "' ]; do sleep 0.01; done" }
 
 // wholeLines are the lines that have been written to their ends.

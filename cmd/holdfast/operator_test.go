@@ -55,7 +55,8 @@ func TestListAndShow(t *testing.T) {
 				Token   int64
 				Holders []struct{ Owner, Ref string }
 			}
-			if err := json.Unmarshal([]byte(line), &lock); err != nil || len(lock.Holders) != 1 || lock.Holders[0].Ref == "" || lock.Holders[0].Owner == "" {
+			err := json.Unmarshal([]byte(line), &lock)
+			if err != nil || len(lock.Holders) != 1 || lock.Holders[0].Ref == "" || lock.Holders[0].Owner == "" {
 				t.Errorf("%v: %v: %s", each.args, err, line)
 			}
 			names += lock.Name + "|"
@@ -142,7 +143,8 @@ func TestBreakWaiter(t *testing.T) {
 		t.Fatal("the waiter is not listed")
 	}
 	got := w.runProgram("break", "a", "--holder", ref[1])
-	if got.code != 0 || !strings.Contains(got.out, fmt.Sprintf("holdfast[%d] has lost its place in the queue for a", waiter.cmd.Process.Pid)) {
+	lost := fmt.Sprintf("holdfast[%d] has lost its place in the queue for a", waiter.cmd.Process.Pid)
+	if got.code != 0 || !strings.Contains(got.out, lost) {
 		t.Error(got.description)
 	}
 }
@@ -197,12 +199,14 @@ func TestWaitEndedByOperator(t *testing.T) {
 	}
 	defer client.Close()
 	_, err = (&lockRequest{name: "a", kind: holdfast.KindMutex}).acquireWithinLimit(t.Context(), client)
-	if exit := storeError(err); exit.code != 75 || exit.outcomeOrDefault() != outcomeNotAcquired || !strings.Contains(exit.Error(), "the wait for a was ended") {
+	exit := storeError(err)
+	if exit.code != 75 || exit.outcomeOrDefault() != outcomeNotAcquired ||
+		!strings.Contains(exit.Error(), "the wait for a was ended") {
 		t.Errorf("exit %d, %s: %v", exit.code, exit.outcomeOrDefault(), exit)
 	}
 }
 
-// hangsFirstStore is a store whose first look says nothing until its context ends.
+// hangsFirstStore is a store whose first Inspect does not return until its context ends.
 type hangsFirstStore struct {
 	driver.Store
 	looks atomic.Int32
@@ -229,7 +233,8 @@ func TestWaitLimitDuringInspect(t *testing.T) {
 	if _, err := holder.Mutex("a", nil).Lock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r := &lockRequest{name: "a", kind: holdfast.KindRW, shared: true, waitLimit: waitLimit{limited: true, limit: 50 * time.Millisecond}}
+	limit := waitLimit{limited: true, limit: 50 * time.Millisecond}
+	r := &lockRequest{name: "a", kind: holdfast.KindRW, shared: true, waitLimit: limit}
 	_, err := r.acquireWithinLimit(t.Context(), client)
 	if exit := storeError(err); exit.code != 75 || !strings.Contains(exit.Error(), "a was not free within 50ms; it is held by") {
 		t.Errorf("exit %d: %v", exit.code, exit)
@@ -250,8 +255,9 @@ func TestStores(t *testing.T) {
 func TestVersionAndCompletion(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	if r := w.runProgram("version"); r.code != 0 || !strings.HasPrefix(r.out, "holdfast ") || !strings.HasSuffix(r.out, runtime.GOOS+"/"+runtime.GOARCH+"\n") {
-		t.Error(r.description)
+	version, platform := w.runProgram("version"), runtime.GOOS+"/"+runtime.GOARCH+"\n"
+	if version.code != 0 || !strings.HasPrefix(version.out, "holdfast ") || !strings.HasSuffix(version.out, platform) {
+		t.Error(version.description)
 	}
 	if r := w.runProgram("--version"); r.code != 0 || r.out != w.runProgram("version").out {
 		t.Error(r.description)

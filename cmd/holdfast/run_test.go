@@ -109,11 +109,11 @@ func TestRunHelp(t *testing.T) {
 			t.Errorf("want %q in the help; %s", text, short.description)
 		}
 	}
-	for _, text := range []string{"setsid", "KillMode=mixed", "HOLDFAST_HELD", "name the store the same", "not acquired", "nohup"} {
+	for _, text := range []string{"setsid", "KillMode=mixed", "HOLDFAST_HELD", "name the store the same way", "not acquired", "nohup"} {
 		if text == "setsid" && runtime.GOOS == "linux" {
 			text = "even those that left its process group"
 		}
-		if details.code != 0 || !strings.Contains(details.out, text) {
+		if details.code != 0 || !strings.Contains(strings.Join(strings.Fields(details.out), " "), text) {
 			t.Errorf("want %q in run-details; %s", text, details.description)
 		}
 	}
@@ -152,7 +152,7 @@ func TestCommandCannotRun(t *testing.T) {
 	w.runProgram("run", "held", "./no-such-file").check(t, 127, "./no-such-file")
 	w.runProgram("run", "held", "./plain").check(t, 126, "permission denied")
 	w.runProgram("run", "held", w.dir).check(t, 126, "directory")
-	// Known only when it is tried; the lock is given back.
+	// Known only when it is tried; the lock is released.
 	w.runProgram("run", "b", "./broken").check(t, 126, "exec format error")
 	w.runProgram("run", "-n", "b", "true").check(t, 0)
 }
@@ -171,7 +171,7 @@ func TestStdinIsExact(t *testing.T) {
 	}
 }
 
-// runViewer runs this test's own binary under a lock and tells what it found.
+// runViewer runs this test binary under a lock, and returns what it was given.
 func (w *workspace) runViewer(args ...string) commandView {
 	w.Helper()
 	r := w.newProgram(args...)
@@ -284,7 +284,7 @@ func TestRunsExcludeEachOther(t *testing.T) {
 	}
 }
 
-// awaitWaiters waits until n claims stand in a lock's line.
+// awaitWaiters waits until n claims are in a lock's queue.
 func (w *workspace) awaitWaiters(name string, n int) {
 	w.Helper()
 	w.awaitTrue(fmt.Sprintf("%d in line", n), func() bool {
@@ -318,7 +318,7 @@ func TestSharedRunsExcludePlainRuns(t *testing.T) {
 	w.runProgram("run", "-n", "a", "true").check(t, 75, "a is held by", "holdfast[")
 	plain := w.startProgram("run", "a", "sh", "-c", "echo held; "+waitForFile("plain"))
 	w.awaitWaiters("a", 1)
-	w.runProgram("run", "-n", "--shared", "a", "true").check(t, 75) // nobody passes who waits
+	w.runProgram("run", "-n", "--shared", "a", "true").check(t, 75) // no claim passes a waiter
 	releaseFirst()
 	releaseSecond()
 	second.wait().check(t, 0)
@@ -327,10 +327,11 @@ func TestSharedRunsExcludePlainRuns(t *testing.T) {
 	w.writeFile("plain", "")
 	plain.wait().check(t, 0)
 
-	// The other way round: the lock stands as a plain one.
+	// The other way round: the lock is held by a plain run.
 	holder, release := w.startHolder("a")
 	w.runProgram("run", "-n", "-s", "a", "true").check(t, 75, fmt.Sprintf("holdfast[%d]", holder.cmd.Process.Pid))
-	w.runProgram("run", "--wait", "100ms", "-s", "a", "true").check(t, 75, "within 100ms", fmt.Sprintf("holdfast[%d]", holder.cmd.Process.Pid))
+	w.runProgram("run", "--wait", "100ms", "-s", "a", "true").
+		check(t, 75, "within 100ms", fmt.Sprintf("holdfast[%d]", holder.cmd.Process.Pid))
 	shared := w.startProgram("run", "-s", "a", "true")
 	release()
 	shared.wait().check(t, 0)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// signalRounds is how often each of what sends signals is gone through: make prove says more.
+// signalRounds is how often each way to send signals is tried. make prove runs more rounds.
 var signalRounds = flag.Int("signals.times", 3, "how often TestSignaledCommandEndsUnkilled sends its signals")
 
 // childrenByName are the processes that another has started, by their names.
@@ -59,7 +59,7 @@ func TestGroupSignalReachesCommandOnce(t *testing.T) {
 	var want strings.Builder
 	want.WriteString("ready\n")
 	for _, s := range []unix.Signal{unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGWINCH, unix.SIGALRM, unix.SIGINT} {
-		for _, to := range []int{-r.cmd.Process.Pid, r.cmd.Process.Pid} { // what the group had twice would come before the second
+		for _, to := range []int{-r.cmd.Process.Pid, r.cmd.Process.Pid} { // a signal received twice would come before the second one
 			sig := s
 			if to > 0 {
 				sig = unix.SIGUSR2
@@ -78,7 +78,7 @@ func TestGroupSignalReachesCommandOnce(t *testing.T) {
 }
 
 // systemd signals all processes of a unit, one by one. Who names processes by the file of this program means that
-// one, and its command is to hear it.
+// one, and its command must receive it.
 func TestSignalToAllProcesses(t *testing.T) {
 	t.Parallel()
 	for _, systemd := range []bool{true, false} {

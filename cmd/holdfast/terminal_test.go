@@ -50,7 +50,7 @@ func (p *capturedPipe) readAll() {
 	}
 }
 
-// finalText is all that was written, once nobody writes any more.
+// finalText closes the pipe, and returns all that was written.
 func (p *capturedPipe) finalText() string {
 	p.Helper()
 	p.write.Close()
@@ -124,7 +124,9 @@ func (s terminalScreen) awaitText(text string) {
 func (s terminalScreen) pressCtrlCTwice(r *startedProgram, record string) {
 	s.workspace.Helper()
 	s.typeKeys("\x03")
-	s.awaitTrue("the first SIGINT", func() bool { return strings.Contains(s.workspace.readFile(s.workspace.filePath(record)), "SIGINT") })
+	s.awaitTrue("the first SIGINT", func() bool {
+		return strings.Contains(s.workspace.readFile(s.workspace.filePath(record)), "SIGINT")
+	})
 	first := s.eventTime(record, "signal")
 	s.awaitTrue("the time between two", func() bool { return time.Since(first) > sameCtrlCWindow+groupSignalDelay })
 	select {

@@ -16,7 +16,7 @@ import (
 )
 
 // familyScript is a script with descendants of all kinds, each of which notes its number in a file and, if stubborn,
-// cannot be told to end: a child, one in a session of its own, and one whose parent is gone. It says "held" when all
+// ignores SIGTERM: a child, one in a session of its own, and one whose parent has ended. It says "held" when all
 // are there, and nothing of whom a shell has seen killed.
 func familyScript(stubborn bool) string {
 	trap := ""
@@ -56,7 +56,7 @@ func TestBrokenLockEndsTree(t *testing.T) {
 
 func TestTerminatedCommandCleansUp(t *testing.T) {
 	t.Parallel()
-	for _, then := range []string{"while :; do sleep 0.01; done", "kill -STOP $$"} { // a stopped one must go on to hear it
+	for _, then := range []string{"while :; do sleep 0.01; done", "kill -STOP $$"} { // a stopped one must be continued to handle it
 		w := newWorkspace(t)
 		script := `exec 2>/dev/null; trap "sleep 0.2; echo told; exit 0" TERM; echo held; ` + then
 		r := w.startProgram("run", "--ttl", "12s", "--grace", "6s", "a", "sh", "-c", script).awaitOutput("held")
@@ -82,7 +82,8 @@ func TestForcedBreakEndsTree(t *testing.T) {
 // A store that takes no writes any more, to which a limit on the size of its files makes this program's.
 func (r *startedProgram) failStore() {
 	r.Helper()
-	if err := unix.Prlimit(r.cmd.Process.Pid, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 0, Max: unix.RLIM_INFINITY}, nil); err != nil {
+	limit := &unix.Rlimit{Cur: 0, Max: unix.RLIM_INFINITY}
+	if err := unix.Prlimit(r.cmd.Process.Pid, unix.RLIMIT_FSIZE, limit, nil); err != nil {
 		r.Fatal(err)
 	}
 }
@@ -108,12 +109,14 @@ func TestFailedStoreEndsTreeInTime(t *testing.T) {
 	if got := r.wait(); got.code != 76 {
 		t.Errorf("want exit 76; %s", got.description)
 	}
-	if got := stderr.finalText(); !strings.Contains(got, "a cannot be renewed and will be lost in") || !strings.Contains(got, "a is lost: ") {
-		t.Errorf("stderr: %q", got)
+	text := stderr.finalText()
+	if !strings.Contains(text, "a cannot be renewed and will be lost in") || !strings.Contains(text, "a is lost: ") {
+		t.Errorf("stderr: %q", text)
 	}
 	got := next.wait()
 	got.check(t, 0)
-	told, alive, granted := w.parseNanos(w.readFile(w.filePath("told"))), w.parseNanos(w.readFile(w.filePath("alive"))), w.parseNanos(got.out)
+	told, alive := w.parseNanos(w.readFile(w.filePath("told"))), w.parseNanos(w.readFile(w.filePath("alive")))
+	granted := w.parseNanos(got.out)
 	t.Logf("told %v, killed about %v before the next holder ran", time.Duration(granted-told), time.Duration(granted-alive))
 	if told == 0 || alive >= granted {
 		t.Errorf("told at %d, alive at %d, the next ran at %d", told, alive, granted)
@@ -151,7 +154,9 @@ func TestStoppedWrapperLosesLock(t *testing.T) {
 	w.runProgram("run", "a", "true").check(t, 0) // waits for as long as the TTL
 	w.awaitFamilyDead()                          // without any help from the wrapper
 	r.signal(unix.SIGCONT)
-	if got := r.wait(); got.code != 76 || !strings.Contains(got.err, "a cannot be renewed and will be lost in") || !strings.Contains(got.err, "a is lost: ") {
+	got := r.wait()
+	if got.code != 76 || !strings.Contains(got.err, "a cannot be renewed and will be lost in") ||
+		!strings.Contains(got.err, "a is lost: ") {
 		t.Error(got.description)
 	}
 }
@@ -222,7 +227,7 @@ func TestKilledWrapperReplacedSoon(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("the next ran after %v", took)
-	if took[0] > 500*time.Millisecond { // the others may have had to wait for a processor, for each of the processes that start
+	if took[0] > 500*time.Millisecond { // the other rounds may have waited for a processor
 		t.Errorf("the next ran only after %v", took)
 	}
 }
