@@ -15,7 +15,6 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
-	"github.com/holdfast-go/holdfast/internal/attempt"
 )
 
 // awslockStore keeps locks in the layout of the AWS lock client, in tables that this client and its ports use. It
@@ -459,8 +458,8 @@ func (a *awslockStore) isExpired(name string, l *lockItem) bool {
 }
 
 // newLoop makes the loop of one Acquire or Release.
-func (a *awslockStore) newLoop(ttl time.Duration) *attempt.Loop {
-	return &attempt.Loop{Clock: a.clock.Clock, Limit: driver.UnreachableTimeout(ttl), Pause: a.pauseBetweenTries}
+func (a *awslockStore) newLoop(ttl time.Duration) *driverutil.RetryLoop {
+	return &driverutil.RetryLoop{Clock: a.clock.Clock, Limit: driver.UnreachableTimeout(ttl), Pause: a.pauseBetweenTries}
 }
 
 // pauseBetweenTries waits for a random part of a time that grows to a second.

@@ -15,7 +15,6 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
-	"github.com/holdfast-go/holdfast/internal/attempt"
 )
 
 // shedlockStore keeps locks in ShedLock's own table. A row is held until lock_until, by the server's clock
@@ -108,8 +107,8 @@ func (s *shedlockStore) encodeParams(st *statement, name string, params []string
 }
 
 // newLoop makes the loop of one Acquire or Release. Its limit counts from now on.
-func (s *shedlockStore) newLoop(ttl time.Duration) *attempt.Loop {
-	l := &attempt.Loop{Clock: s.info.Clock, Limit: driver.UnreachableTimeout(ttl),
+func (s *shedlockStore) newLoop(ttl time.Duration) *driverutil.RetryLoop {
+	l := &driverutil.RetryLoop{Clock: s.info.Clock, Limit: driver.UnreachableTimeout(ttl),
 		Pause: func(ctx context.Context, tries int) error {
 			return s.sleepFor(ctx, rand.N(10*time.Millisecond<<min(tries, 6)))
 		}}

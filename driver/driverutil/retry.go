@@ -1,17 +1,15 @@
-// Package attempt decides how often a request is sent again, for stores whose Acquire and Release are
-// one request that they repeat until the outcome is known.
-package attempt
+package driverutil
 
 import (
 	"context"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// Loop is the state of one Acquire or Release that repeats its request.
-type Loop struct {
+// RetryLoop decides how often an Acquire or a Release sends its request again, for stores where that is one
+// request, which is repeated until its outcome is known. It is not safe for use by several goroutines.
+type RetryLoop struct {
 	// Clock is the store's clock.
 	Clock driver.Clock
 	// Limit is how long the store may give no answer before the call is given up.
@@ -23,19 +21,19 @@ type Loop struct {
 	Uncertain bool
 
 	tries  int
-	outage driverutil.Outage
+	outage Outage
 }
 
 // Restart makes the limit count from now on, whether or not a request fails. Without it, the limit counts
 // from the first failed request.
-func (l *Loop) Restart() {
+func (l *RetryLoop) Restart() {
 	l.tries = 0
 	l.outage.RequestAnswered()
 	l.outage.RequestFailed(l.Clock, l.Limit)
 }
 
 // PauseAfterAnswer pauses after an answer that leaves something to do. It returns Pause's error.
-func (l *Loop) PauseAfterAnswer(ctx context.Context) error {
+func (l *RetryLoop) PauseAfterAnswer(ctx context.Context) error {
 	l.outage.RequestAnswered()
 	return l.pause(ctx)
 }
@@ -43,7 +41,7 @@ func (l *Loop) PauseAfterAnswer(ctx context.Context) error {
 // PauseAfterFailure pauses after a request without an answer, and returns nil if the request is to be
 // sent again. Otherwise it returns the error with which the call ends: err, if ctx has ended or the limit
 // is reached, or else Pause's. sent says that the store may have received the request.
-func (l *Loop) PauseAfterFailure(ctx context.Context, err error, sent bool) error {
+func (l *RetryLoop) PauseAfterFailure(ctx context.Context, err error, sent bool) error {
 	l.Uncertain = l.Uncertain || sent
 	if l.outage.RequestFailed(l.Clock, l.Limit) || ctx.Err() != nil {
 		return err
@@ -51,7 +49,7 @@ func (l *Loop) PauseAfterFailure(ctx context.Context, err error, sent bool) erro
 	return l.pause(ctx)
 }
 
-func (l *Loop) pause(ctx context.Context) error {
+func (l *RetryLoop) pause(ctx context.Context) error {
 	tries := l.tries
 	l.tries++
 	return l.Pause(ctx, tries)

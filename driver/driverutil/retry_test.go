@@ -1,4 +1,4 @@
-package attempt
+package driverutil
 
 import (
 	"context"
@@ -9,13 +9,13 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestLimit: the limit counts from the first failed request, or from Restart; an answer ends an outage.
-func TestLimit(t *testing.T) {
+// TestRetryLoopLimit: the limit counts from the first failed request, or from Restart; an answer ends an outage.
+func TestRetryLoopLimit(t *testing.T) {
 	t.Parallel()
 	var now time.Duration
 	read := func() time.Duration { return now }
 	var paused []int
-	l := Loop{Clock: driver.Clock{Monotonic: read, Boottime: read}, Limit: time.Second,
+	l := RetryLoop{Clock: driver.Clock{Monotonic: read, Boottime: read}, Limit: time.Second,
 		Pause: func(_ context.Context, tries int) error { paused = append(paused, tries); return nil }}
 	lost := errors.New("no answer")
 	fails := func(after time.Duration, sent bool) error {
@@ -46,11 +46,11 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestEnd: the call ends with the request's own error when its context has ended, and with the pause's error otherwise.
-func TestEnd(t *testing.T) {
+// TestRetryLoopEnd: the call ends with the request's own error when its context has ended, and with the pause's error otherwise.
+func TestRetryLoopEnd(t *testing.T) {
 	t.Parallel()
 	lost, closed := errors.New("no answer"), errors.New("closed")
-	l := Loop{Clock: driver.SystemClock, Limit: time.Hour, Pause: func(context.Context, int) error { return closed }}
+	l := RetryLoop{Clock: driver.SystemClock, Limit: time.Hour, Pause: func(context.Context, int) error { return closed }}
 	if err := l.PauseAfterFailure(t.Context(), lost, true); err != closed {
 		t.Errorf("got %v", err)
 	}
