@@ -18,9 +18,10 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// TestAWSLockReleaseAfterLostReply promises that a release whose reply was lost says who has ended the claim: nobody but the release itself, an
-// operator, or one who came when its time was over, also when others have taken and left the lock since; and that it does not know
-// after a foreign client has written the item. A renewal is told of the operator, too.
+// TestAWSLockReleaseAfterLostReply promises that a release whose first reply was lost says who ended the claim:
+// the release itself, an operator, or a client that came after it had expired, even if other clients have held the
+// lock since. If a foreign client has written the item since, the release says that it does not know. A renewal
+// also says that an operator ended the claim.
 func TestAWSLockReleaseAfterLostReply(t *testing.T) {
 	t.Parallel()
 	type ending struct {
@@ -86,7 +87,7 @@ func TestAWSLockReleaseAfterLostReply(t *testing.T) {
 				case 1:
 					return dynamodbtest.Fate{DropReply: true}
 				case 2:
-					close(lost) // the second try has come, so the first one is over
+					close(lost) // the second try has arrived, so the first one has ended
 				}
 				select {
 				case <-goOn:
@@ -102,7 +103,7 @@ func TestAWSLockReleaseAfterLostReply(t *testing.T) {
 			if err := e.by(t, other, g, leave); err != nil {
 				t.Fatal(err)
 			}
-			if e.want == driver.LossBroken { // by a way of its own: the holder's loses what it sends
+			if e.want == driver.LossBroken { // not through the holder's proxy, which loses what it sends
 				if l := lossOf(renew(t, other, g).Err); l != driver.LossBroken {
 					t.Errorf("a renewal is told %q", l)
 				}
@@ -116,7 +117,8 @@ func TestAWSLockReleaseAfterLostReply(t *testing.T) {
 	}
 }
 
-// TestAWSLockReleaseNotSent promises that a release which could not be sent at first leaves no doubt: its claim was ended before.
+// TestAWSLockReleaseNotSent promises that a release which could not be sent at first is not uncertain: it cannot
+// have ended the claim.
 func TestAWSLockReleaseNotSent(t *testing.T) {
 	t.Parallel()
 	table, s := newTableName(), sharedServer(t)
@@ -146,7 +148,8 @@ func TestAWSLockReleaseNotSent(t *testing.T) {
 	}
 }
 
-// TestAWSLockForgetsOldTakes promises that takes of unknown outcome whose claims were never released are forgotten in the end.
+// TestAWSLockForgetsOldTakes promises that takes of unknown outcome whose claims are never released are forgotten
+// in the end.
 func TestAWSLockForgetsOldTakes(t *testing.T) {
 	t.Parallel()
 	var passed time.Duration
@@ -169,9 +172,10 @@ func TestAWSLockForgetsOldTakes(t *testing.T) {
 	}
 }
 
-// TestForeignWatch promises that one who only tries, and is set up to, watches a foreign holder for its lease and takes over from
-// a dead one, though nobody else had waited; that one that lives is found out as soon as it shows so; and that without that,
-// or where the lease is longer, he is refused at once, and warned of it.
+// TestForeignWatch promises that with foreign-watch a caller that only tries watches a foreign holder for its
+// lease, and takes over from a dead one even if no client had waited before. It is refused as soon as the holder
+// shows that it is alive. Without foreign-watch, or if the lease is longer, the caller is refused at once, and
+// Warnings says so.
 func TestForeignWatch(t *testing.T) {
 	t.Parallel()
 	table, direct := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
@@ -219,8 +223,8 @@ func TestForeignWatch(t *testing.T) {
 	}
 }
 
-// TestTokensAcrossForeignPut promises that tokens rise across the put of a foreign client, and its end, when the last grant is as old
-// as Info says, and that Info says so.
+// TestTokensAcrossForeignPut promises that tokens rise although a foreign client has put the item and released it,
+// if the last grant is as old as Info says. Info says when tokens can fall.
 func TestTokensAcrossForeignPut(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []string{"", "&layout=awslock&partition-key=primary_id"} {

@@ -19,13 +19,13 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// TestNonAcquirableItem: an item that nobody may take, or of which no next token or version can be known, is held, also when it was
-// released; nobody writes to it until an operator breaks it, and then it is taken.
+// TestNonAcquirableItem: an item that no client may take, or whose next token or version cannot be known, is held,
+// even if it is marked as released. No client writes to it until an operator breaks it. Then it can be taken.
 func TestNonAcquirableItem(t *testing.T) {
 	t.Parallel()
 	past := versionNumber{claimID: "past", token: 5, expiresAt: time.Now().Add(-time.Hour).UnixMicro()}.makeUnique()
 	for what, c := range map[string]struct {
-		change item // nil: without that attribute
+		change item // nil removes the attribute
 		free   bool // it may be taken
 	}{
 		"released":                        {change: item{}, free: true},
@@ -83,7 +83,8 @@ func TestNonAcquirableItem(t *testing.T) {
 	}
 }
 
-// TestRefusedPauses: a claim whose writes are refused, though what the refusal shows is free to take, pauses between them.
+// TestRefusedPauses: a claim whose writes are refused, although the refusal shows a free item, pauses between
+// them.
 func TestRefusedPauses(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64

@@ -15,10 +15,11 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// cliVariable names the AWS command line, which the tests of it need and CI lacks.
+// cliVariable is the environment variable that names the AWS command line. CI does not have it.
 const cliVariable = "HOLDFAST_AWS_CLI"
 
-// commandLine gives the plain pattern as it is written in a shell: it tries to take the lock job for some seconds.
+// commandLine returns the common lock pattern as people write it in a shell: it tries to take the lock job for
+// some seconds.
 func commandLine(t *testing.T, table string) func(seconds int) bool {
 	t.Helper()
 	aws := os.Getenv(cliVariable)
@@ -39,7 +40,7 @@ func commandLine(t *testing.T, table string) func(seconds int) bool {
 	}
 }
 
-// TestCommandLine: the plain pattern from a shell and ours exclude each other.
+// TestCommandLine: the common pattern in a shell and our clients exclude each other.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	table := newTableName()
@@ -65,8 +66,8 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// TestCommandLineContended: of the command and a client of ours that want a free lock at about the same time one gets it, round
-// after round.
+// TestCommandLineContended: when the command and our client want a free lock at about the same time, exactly one
+// gets it, in every round.
 func TestCommandLineContended(t *testing.T) {
 	t.Parallel()
 	rounds := 10

@@ -8,9 +8,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestOddDate promises that a host or a proxy whose Date is ahead ends no living holder's claim: not by one reply, nor when all
-// replies are ahead from then on. One reply leaves nothing behind: tokens stay where they were, and a dead holder is replaced
-// in the usual time, also by one who tries.
+// TestOddDate promises that a host or a proxy whose Date is ahead ends no living holder's claim: neither by one
+// reply, nor when all replies are ahead from then on. One such reply has no lasting effect: tokens do not jump,
+// and a dead holder is replaced in the usual time, also by a caller that only tries.
 func TestOddDate(t *testing.T) {
 	t.Parallel()
 	const ahead, ttl = 25 * time.Second, 6 * time.Second
@@ -46,7 +46,7 @@ func TestOddDate(t *testing.T) {
 				for tries := 0; ; tries++ {
 					if _, err := other.Acquire(t.Context(), mutexClaim("m", ttl)); err == nil {
 						break
-					} else if late := holder.Info().Clock.Since(g.Since) - ttl; late > 10*time.Second { // twice what is promised, for a slow machine
+					} else if late := holder.Info().Clock.Since(g.Since) - ttl; late > 10*time.Second { // twice the promised time: the machine may be slow
 						t.Fatalf("a dead holder stands %v after its TTL: %v", late, err)
 					}
 					time.Sleep(50 * time.Millisecond)
@@ -59,7 +59,8 @@ func TestOddDate(t *testing.T) {
 	}
 }
 
-// TestNoDate promises that a service whose replies do not tell the time is refused: no claim could be judged there.
+// TestNoDate promises that a service whose replies do not tell the time is refused, because no claim could expire
+// there.
 func TestNoDate(t *testing.T) {
 	t.Parallel()
 	for _, header := range []string{"Date", "Age"} {

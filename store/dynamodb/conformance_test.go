@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// runConformance runs the suite against a store, each client behind a proxy of its own.
+// runConformance runs the suite. Each client has a proxy of its own.
 func runConformance(t *testing.T, s *dynamodbtest.Server, more string, opts drivertest.Options) {
 	t.Helper()
 	table := newTableName()
@@ -46,7 +46,7 @@ func startServer(t *testing.T) *dynamodbtest.Server {
 	return s
 }
 
-// caseParallelism is how many cases the emulator bears at a time.
+// caseParallelism is how many cases the emulator can serve at a time.
 func caseParallelism() int {
 	if os.Getenv(dynamodbtest.LocalVariable) != "" {
 		return 4
@@ -54,7 +54,8 @@ func caseParallelism() int {
 	return 8
 }
 
-// TestConformanceAWSLock: what the layout of the AWS lock client carries it carries as promised, and the rest it refuses.
+// TestConformanceAWSLock: the layout of the AWS lock client keeps the promises for what it supports, and refuses
+// everything else.
 func TestConformanceAWSLock(t *testing.T) {
 	runConformance(t, startServer(t), "&layout=awslock", drivertest.Options{Parallel: caseParallelism(), Effort: 0.3})
 }

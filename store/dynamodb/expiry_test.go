@@ -7,7 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// TestForeignEnd: an item is free to "expired_at < now", in whole seconds, from the second after its expired_at.
+// TestForeignEnd: to a client that checks "expired_at < now" in whole seconds, an item is free from the second
+// after its expired_at.
 func TestForeignEnd(t *testing.T) {
 	t.Parallel()
 	for expires, want := range map[string]int64{"100": 101e6 - 1, "100.5": 101e6 - 1, "0": 1e6 - 1, "": record.NoEnd, "1E+100": record.NoEnd} {

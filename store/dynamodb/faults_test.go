@@ -17,7 +17,7 @@ import (
 
 var layouts = []string{"record", "awslock"}
 
-// decideWrites has the next n writes meet that fate.
+// decideWrites makes f the fate of the next n writes. It returns the count of those that have met it.
 func decideWrites(p *dynamodbtest.Proxy, n int, f dynamodbtest.Fate) (met *atomic.Int32) {
 	met = &atomic.Int32{}
 	p.Decide(func(r dynamodbtest.Request) dynamodbtest.Fate {
@@ -30,8 +30,8 @@ func decideWrites(p *dynamodbtest.Proxy, n int, f dynamodbtest.Fate) (met *atomi
 	return met
 }
 
-// TestLostReplies: a write whose reply is lost, or replaced by an error, is settled by looking: an acquire is granted once and
-// counts from its first request, a renewal keeps the lock and its token, a release has released.
+// TestLostReplies: a write whose reply is lost or replaced by an error is settled by a read. An acquire is granted
+// once, and counts from its first request; a renewal keeps the lock and its token; a release has released.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	times := 15
@@ -82,8 +82,8 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-// TestPatience: a claim bears with a request that fails long after the last answer, and ends when no write is answered for as
-// long as its patience, though reads are.
+// TestPatience: a claim tries again after a request that fails long after the last answer. It ends when no write
+// is answered for the unreachable timeout, although reads are.
 func TestPatience(t *testing.T) {
 	t.Parallel()
 	for _, layout := range layouts {
@@ -126,7 +126,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestCancel: claims that are given up at random points, and cleaned up, leave nothing behind a second later.
+// TestCancel: claims that are cancelled at random moments, and released, leave nothing behind a second later.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	n := int64(200)
@@ -142,7 +142,8 @@ func TestCancel(t *testing.T) {
 	}, *prove)
 }
 
-// TestLateTake: requests of a claim that was given up, perhaps twice, and released, which arrive only then, are refused.
+// TestLateTake: requests of a claim that was cancelled, perhaps twice, and then released, are refused if they
+// arrive after that.
 func TestLateTake(t *testing.T) {
 	t.Parallel()
 	for _, layout := range layouts {

@@ -27,7 +27,7 @@ var prove = flag.Bool("prove", false, "run the long counts")
 
 var started bool
 
-// startShared is the emulator of all tests but those that stop it. It is probed first.
+// startShared starts the emulator of all tests but those that stop it, and probes it.
 var startShared = sync.OnceValues(func() (*dynamodbtest.Server, error) {
 	s, err := dynamodbtest.Start(context.Background())
 	if err != nil {
@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// Short names for what the tests say often.
+// Helpers that the tests of all stores share.
 var (
 	mustOpen     = storetest.Open
 	shiftedClock = storetest.ShiftedClock
@@ -88,7 +88,7 @@ func newProxy(t testing.TB, to string) *dynamodbtest.Proxy {
 	return p
 }
 
-// newTableName is a name that no other test has.
+// newTableName returns a name that no other test has.
 func newTableName() string { return "t-" + strings.ToLower(rand.Text()[:12]) }
 
 func storeURL(table, endpoint, more string) string {
@@ -117,7 +117,7 @@ func getItem(t testing.TB, client *sdk.Client, table, key string) item {
 	return out.Item
 }
 
-// putItem writes an item whatever is there, as an operator would.
+// putItem writes an item whatever is there, like an operator.
 func putItem(t testing.TB, client *sdk.Client, table string, it item) {
 	t.Helper()
 	if _, err := client.PutItem(t.Context(), &sdk.PutItemInput{TableName: &table, Item: it}); err != nil {
@@ -132,7 +132,7 @@ func deleteItem(t testing.TB, client *sdk.Client, table, key string) {
 	}
 }
 
-// plainLock is the plain pattern, as people write it: take a lock until a second of their own clock.
+// plainLock takes a lock in the common pattern, as people write it, until a second of the client's own clock.
 func plainLock(ctx context.Context, client *sdk.Client, table, key, owner string, until int64) (bool, error) {
 	_, err := client.PutItem(ctx, &sdk.PutItemInput{
 		TableName: &table, Item: item{"primary_id": textValue(key), "expired_at": numberText(until), "owner": textValue(owner)},

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// TestAfterIdleHours: in the layout awslock, too, a client that has asked the service nothing for hours looks before it makes a
-// claim, and before it renews one: so the claim stands for its TTL after its client's death, and not for longer.
+// TestAfterIdleHours: in the layout awslock, too, a client that has sent nothing for hours reads before it makes
+// or renews a claim. So the claim expires a TTL after its client's death, and not later.
 func TestAfterIdleHours(t *testing.T) {
 	t.Parallel()
 	table, p := newTableName(), newProxy(t, sharedServer(t).Direct)

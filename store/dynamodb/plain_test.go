@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// TestPlainClientRefusedWhileHeld: while a claim of ours holds the lock the plain put is refused, through renewals, and until its end if it
-// falls silent; it is let in after a release at once.
+// TestPlainClientRefusedWhileHeld: while a claim of ours holds the lock the common conditional put is refused,
+// across renewals, and until the claim expires if its holder dies. It succeeds directly after a release.
 func TestPlainClientRefusedWhileHeld(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
@@ -66,8 +66,9 @@ func TestPlainClientRefusedWhileHeld(t *testing.T) {
 	}
 }
 
-// TestPlainHolderRespected: a plain item shuts us out until its own end, by the service's clock, and is shown as a foreign holder; past
-// its end it is taken over at once, also while it is still there, and nothing of it stays. Tokens rise across it.
+// TestPlainHolderRespected: an item of the common pattern excludes our claims until its own end, by the service's
+// clock, and is shown as a foreign holder. After its end it is taken over at once, even while the item still
+// exists, and none of its attributes remains. Tokens rise across it.
 func TestPlainHolderRespected(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
@@ -129,8 +130,8 @@ func TestPlainHolderRespected(t *testing.T) {
 	}
 }
 
-// TestPlainUpdate: a foreign client that takes an expired item of ours by an update, which leaves our attributes in place, is
-// a holder like any other.
+// TestPlainUpdate: a foreign client that takes an expired item of ours by an update, which keeps our attributes,
+// is a holder like any other.
 func TestPlainUpdate(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
@@ -154,7 +155,8 @@ func TestPlainUpdate(t *testing.T) {
 	}
 }
 
-// ownerClient is a foreign client that knows its locks by an attribute, as well-behaved ones do. Each step reports whether it was let.
+// ownerClient is a foreign client that recognises its locks by an attribute, as good ones do. Each method reports
+// whether the service accepted it.
 type ownerClient struct {
 	t           *testing.T
 	client      *sdk.Client
@@ -207,9 +209,9 @@ func (o ownerClient) delete(name string) bool {
 	return o.wasAccepted(err)
 }
 
-// TestPlainOwner promises that a foreign client that fell silent, and whose item one of ours has taken over, does not find
-// itself the owner: it can neither renew nor take nor delete the lock, whether it had put the item, or updated one that was
-// absent, foreign or ours. It excludes others as ever once the lock is free.
+// TestPlainOwner promises that a foreign client which died for a while, and whose item a claim of ours has taken
+// over, is not the owner any more. It can neither renew, retake nor delete the lock, whether it had put the item,
+// or updated one that was absent, foreign or ours. Once the lock is free, it excludes other clients again.
 func TestPlainOwner(t *testing.T) {
 	t.Parallel()
 	table := newTableName()
@@ -236,7 +238,7 @@ func TestPlainOwner(t *testing.T) {
 			return err == nil
 		},
 	} {
-		if !holds(what, past) { // it did not come back in time
+		if !holds(what, past) { // it has not renewed in time
 			t.Fatalf("%s: the foreign client was kept out of a free lock", what)
 		}
 		first := acquire(t, s, mutexClaim(what, time.Minute))
@@ -261,13 +263,14 @@ func TestPlainOwner(t *testing.T) {
 		if !them.renew(what, later.Add(time.Minute)) || !them.delete(what) {
 			t.Errorf("%s: it may not renew or delete what it holds", what)
 		}
-		if next := acquire(t, s, mutexClaim(what, time.Minute)); next.Token <= first.Token { // of one client, whose clock never falls
+		if next := acquire(t, s, mutexClaim(what, time.Minute)); next.Token <= first.Token { // one client: its estimate of the clock never falls
 			t.Errorf("%s: token %d after %d", what, next.Token, first.Token)
 		}
 	}
 }
 
-// TestDeletion: the table's TTL, or an operator, may remove an item at any time, and tokens rise across it; a holder is told.
+// TestDeletion: the table's TTL or an operator may remove an item at any time. The holder loses the lock, and
+// tokens rise across it.
 func TestDeletion(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
@@ -299,8 +302,8 @@ func TestDeletion(t *testing.T) {
 	}
 }
 
-// TestPlainContended: of plain clients and ours who try at the same instant, at most one is let in, round after round, from
-// whatever state the one before has left.
+// TestPlainContended: when clients of the common pattern and ours try at the same moment, at most one succeeds, in
+// every round, whatever state the previous holder has left.
 func TestPlainContended(t *testing.T) {
 	t.Parallel()
 	rounds := 60
@@ -326,7 +329,7 @@ func TestPlainContended(t *testing.T) {
 			kind, s, client := i/2, stores[i%2], clients[i%2]
 			wg.Go(func() {
 				<-start
-				if kind == round%2 { // so that both win some, at whatever pace
+				if kind == round%2 { // so that both kinds win some rounds
 					time.Sleep(mrand.N(2 * usual))
 				}
 				var leave func() error
@@ -366,7 +369,7 @@ func TestPlainContended(t *testing.T) {
 	}
 }
 
-// timeSecondRun tells how long something takes, done for the second time.
+// timeSecondRun returns how long a function takes when it runs for the second time.
 func timeSecondRun(do func()) time.Duration {
 	do()
 	start := time.Now()
@@ -374,7 +377,7 @@ func timeSecondRun(do func()) time.Duration {
 	return time.Since(start)
 }
 
-// plainUnlock ends a plain item, or removes it.
+// plainUnlock ends or removes an item of the common pattern.
 func plainUnlock(t testing.TB, client *sdk.Client, table, key, owner string, delete bool) error {
 	who := item{":owner": textValue(owner)}
 	if delete {
@@ -389,7 +392,8 @@ func plainUnlock(t testing.TB, client *sdk.Client, table, key, owner string, del
 	return err
 }
 
-// TestNames: table and attribute names are of the user's choosing, also words that DynamoDB reserves.
+// TestNames: the user chooses the names of the table and of the attributes. They may be words that DynamoDB
+// reserves.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName()+".Locks_1", dynamodbtest.Client(sharedServer(t).Endpoint)
@@ -420,7 +424,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestPlainWatched: who watches a lock that a plain client holds is told when its time is over, though nothing is written then.
+// TestPlainWatched: a client that watches a lock of the common pattern learns when it expires, although nothing is
+// written then.
 func TestPlainWatched(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)

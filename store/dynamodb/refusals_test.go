@@ -16,7 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// TestErrorsOfRefusals: what the service refuses for good is said at once, and says what to do; a secret is never shown.
+// TestErrorsOfRefusals: what the service refuses for good is reported at once, with what to do about it. Secrets
+// are never shown.
 func TestErrorsOfRefusals(t *testing.T) {
 	t.Parallel()
 	table := newTableName()
@@ -97,7 +98,7 @@ func TestErrorsOfRefusals(t *testing.T) {
 	release(t, s, g.Claim)
 }
 
-// TestCreateTableDenied: who may make a table and not look whether it is there yet is told so at once.
+// TestCreateTableDenied: a user who may make a table, but may not look whether it is active, learns that at once.
 func TestCreateTableDenied(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t, sharedServer(t).Direct)
@@ -114,8 +115,8 @@ func TestCreateTableDenied(t *testing.T) {
 	}
 }
 
-// TestRecordTooLarge: a record that would be larger than an item of DynamoDB can be is refused, and nothing changes. What others have
-// left in an item does not count.
+// TestRecordTooLarge: a record that is too large for an item of DynamoDB is refused, and nothing changes.
+// Attributes of other clients in the item do not count.
 func TestRecordTooLarge(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// TestBilledRequests: taking a free lock is one request, renewing it one, giving it back one; a read more where what stands
-// there is not known and the refusal does not tell.
+// TestBilledRequests: a take of a free lock, a renewal and a release are one request each. A take needs one more
+// read where the item is not known and the refusal does not show it.
 func TestBilledRequests(t *testing.T) {
 	t.Parallel()
 	table := newTableName()
@@ -56,7 +56,7 @@ func TestBilledRequests(t *testing.T) {
 	expect(q, "taking a lock that a stranger has left", both)
 }
 
-// TestWaiterCost: what a waiting claim costs, printed for a minute.
+// TestWaiterCost: a waiting claim sends no more requests per minute than documented.
 func TestWaiterCost(t *testing.T) {
 	t.Parallel()
 	lasts := 5 * time.Second
@@ -76,7 +76,7 @@ func TestWaiterCost(t *testing.T) {
 			c.Fair = fair
 			in := make(chan error, 1)
 			go func() { _, err := s.Acquire(t.Context(), c); in <- err }()
-			time.Sleep(2 * time.Second) // the back-off grows at first
+			time.Sleep(2 * time.Second) // the pauses grow at first
 			p.Counts()
 			from := time.Now()
 			time.Sleep(lasts)

@@ -12,8 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// TestCron: a process that comes once, and has watched nothing, replaces a dead holder when its TTL and three seconds have
-// passed, and never before the TTL has; whatever part of a second it is, and though its clock is an hour off.
+// TestCron: a process that comes once, and has watched nothing, replaces a dead holder when its TTL and three
+// seconds have passed, and never before its TTL. It does not matter in what part of a second it comes, nor that
+// its clock is an hour off.
 func TestCron(t *testing.T) {
 	t.Parallel()
 	table := newTableName()
@@ -26,7 +27,7 @@ func TestCron(t *testing.T) {
 			name := fmt.Sprint("job", i)
 			dead := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
 			g := acquire(t, dead, mutexClaim(name, ttl))
-			silent := clock.Now() // from here on, by whatever time the service has made it
+			silent := clock.Now() // it has renewed for the last time
 			comes := func() error {
 				s, err := New(t.Context(), dynamodbtest.Client(sharedServer(t).Endpoint), table, &Options{Clock: shiftedClock(time.Duration(i-5) * time.Hour / 5)})
 				if err != nil {
@@ -45,7 +46,7 @@ func TestCron(t *testing.T) {
 				return
 			}
 			for late := false; comes() != nil; late = clock.Since(silent) > ttl+4*time.Second {
-				if late { // and came when it was
+				if late { // the process has come after that time
 					t.Errorf("a dead holder stands %v after its TTL", clock.Since(silent)-ttl)
 					return
 				}
@@ -60,8 +61,8 @@ func TestCron(t *testing.T) {
 	wg.Wait()
 }
 
-// TestClockOff: a client whose wall clock is an hour off, either way, works: its requests are signed again by the service's
-// clock, by which everything is judged.
+// TestClockOff: a client whose wall clock is an hour off works: its requests are signed again with the service's
+// time, which also decides about expiry.
 func TestClockOff(t *testing.T) {
 	t.Parallel()
 	for _, off := range []time.Duration{-time.Hour, time.Hour} {
@@ -69,8 +70,8 @@ func TestClockOff(t *testing.T) {
 			t.Parallel()
 			table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
 			p := newProxy(t, sharedServer(t).Direct)
-			p.Shift(off) // to this test it is all others who are off
-			// Two of ours whose own clocks are an hour apart, too.
+			p.Shift(off) // seen from the test, the service is off
+			// The clocks of our two clients are an hour apart, too.
 			one := mustOpen(t, storeURL(table, p.Endpoint, ""))
 			two, err := New(t.Context(), dynamodbtest.Client(p.Endpoint), table, &Options{Clock: shiftedClock(time.Hour)})
 			if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
 )
 
-// The floor is what any lock on this service has to do: one conditional insert and one deletion of it, by the same client.
+// The floor is the minimum that any lock on this service has to do: one conditional insert and one deletion, by the same client.
 func floor(b *testing.B, client *storage.Client, object string) {
 	o := client.Bucket(bucket).Object(object).Retryer(storage.WithPolicy(storage.RetryNever))
 	w := o.If(storage.Conditions{DoesNotExist: true}).NewWriter(b.Context())
@@ -44,11 +44,11 @@ func cycle(b *testing.B, s driver.Store, name string) {
 	}
 }
 
-// latency is added to each request: a service is never as near as an emulator in the same process, where the work of the
-// client itself is nearly all that is measured.
+// latency is added to each request. A real service is never as near as an emulator in the same process, where
+// nearly all the measured time is the client's own.
 var latency = flag.Duration("latency", 10*time.Millisecond, "of the service, in benchmarks")
 
-// benchmark runs a cycle by the floor and by each layout.
+// benchmark measures a cycle of the floor and of each layout.
 func benchmark(b *testing.B, run func(b *testing.B, cycle func(name string))) {
 	s := startServer(b)
 	s.Decide = func(gcstest.Request) gcstest.Fate { return gcstest.Fate{Delay: *latency} }
@@ -64,7 +64,7 @@ func benchmark(b *testing.B, run func(b *testing.B, cycle func(name string))) {
 	}
 }
 
-// BenchmarkUncontended: one goroutine takes and gives back one lock.
+// BenchmarkUncontended: one goroutine takes and releases one lock.
 func BenchmarkUncontended(b *testing.B) {
 	benchmark(b, func(b *testing.B, cycle func(name string)) {
 		for b.Loop() {
@@ -73,7 +73,7 @@ func BenchmarkUncontended(b *testing.B) {
 	})
 }
 
-// BenchmarkOwnLocks: 64 goroutines take and give back a lock each.
+// BenchmarkOwnLocks: 64 goroutines each take and release a lock of their own.
 func BenchmarkOwnLocks(b *testing.B) {
 	benchmark(b, func(b *testing.B, cycle func(name string)) {
 		var next atomic.Int64

@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
-// TestOddDate promises that a service, or a proxy, whose clock is ahead ends no living holder's claim among those who had asked
-// before: not by some replies, nor when it stays ahead. Some replies leave nothing behind: a dead holder is replaced in the usual
-// time, also by one who tries.
+// TestOddDate promises that a service or a proxy whose clock is ahead ends no living holder's claim for clients
+// that have seen earlier replies: neither by some replies, nor when it stays ahead. Some such replies have no
+// lasting effect: a dead holder is replaced in the usual time, also by a caller that only tries.
 func TestOddDate(t *testing.T) {
 	t.Parallel()
 	const ahead, ttl = 25 * time.Second, 4 * time.Second
@@ -46,7 +46,7 @@ func TestOddDate(t *testing.T) {
 				for {
 					if _, err := other.Acquire(t.Context(), mutexClaim("m", ttl)); err == nil {
 						break
-					} else if late := holder.Info().Clock.Since(g.Since) - ttl; late > 5*time.Second { // of 1 s that is promised; the machine may be slow
+					} else if late := holder.Info().Clock.Since(g.Since) - ttl; late > 5*time.Second { // 1 s is promised; the machine may be slow
 						t.Fatalf("a dead holder stands %v after its TTL: %v", late, err)
 					}
 					time.Sleep(50 * time.Millisecond)

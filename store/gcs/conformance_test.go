@@ -8,8 +8,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/gcs"
 )
 
-// TestConformance: the store keeps every promise of the contract; in a foreign layout it refuses what that does not carry.
-// It runs before the other tests, and the layouts of foreign clients after our own: each is a crowd.
+// TestConformance: the store keeps every promise of the contract, and in a foreign layout refuses what that does
+// not support. It runs before the other tests, and one layout after the other, because each keeps the machine
+// busy.
 func TestConformance(t *testing.T) {
 	for _, layout := range layouts {
 		t.Run(string(layout), func(t *testing.T) {

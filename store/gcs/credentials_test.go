@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// TestCredentialsRevoked: a key that gives no access tokens any more is said to, for good; a service of tokens that is out of
-// order may come back.
+// TestCredentialsRevoked: a key that is refused access tokens is a final error. A token service that fails may
+// recover.
 func TestCredentialsRevoked(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -36,7 +36,7 @@ func TestCredentialsRevoked(t *testing.T) {
 	}
 }
 
-// keyFile is a service account's, whose tokens are given there.
+// keyFile writes the key file of a service account that gets its tokens from that URL.
 func keyFile(t *testing.T, tokens string) string {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)

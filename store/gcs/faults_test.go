@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
 )
 
-// countFor is how often a count is repeated.
+// countFor is how often a step is repeated.
 func countFor(few, all int) int {
 	if *prove {
 		return all
@@ -29,9 +29,9 @@ func countFor(few, all int) int {
 	return few
 }
 
-// TestLostReplies: a write whose reply is lost, or turned into an error after the effect, is settled by asking: the claim
-// stands once, keeps its token, and goes when it is released; where nothing is left of a free lock, the release may say that it
-// is not known who has ended the claim.
+// TestLostReplies: a write whose reply is lost, or replaced by an error after its effect, is settled by a read.
+// There is one claim, it keeps its token, and is gone after its release. Where nothing remains of a free lock, the
+// release may say that it does not know who ended the claim.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	for name, fate := range map[string]gcstest.Fate{
@@ -54,7 +54,7 @@ func TestLostReplies(t *testing.T) {
 				}
 				store, _ := mustOpen(t, s, quickLayoutOptions(layout))
 				other, _ := mustOpen(t, s, quickLayoutOptions(layout))
-				forgets := layout != gcs.LayoutRecord // and cannot tell who has removed an object
+				forgets := layout != gcs.LayoutRecord // and it cannot be known who removed an object
 				var last int64
 				for range countFor(20, 1000) {
 					next.Store(&fate)
@@ -88,7 +88,7 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-// TestCancels: claims that are given up at any moment are gone a second after their clean-up.
+// TestCancels: claims that are cancelled at any moment are gone a second after their release.
 func TestCancels(t *testing.T) {
 	t.Parallel()
 	for _, layout := range layouts {
@@ -115,8 +115,8 @@ func TestCancels(t *testing.T) {
 	}
 }
 
-// TestClocks: a dead holder is replaced within a second after its TTL, and not before, by a process that tries just once
-// and has never watched; whatever the clients' clocks say, which are an hour apart.
+// TestClocks: a process that tries once, and has not watched before, replaces a dead holder within a second after
+// its TTL, and not before. The clients' clocks are an hour apart.
 func TestClocks(t *testing.T) {
 	t.Parallel()
 	for name, shift := range map[string]time.Duration{"right": 0, "an hour slow": time.Hour, "an hour fast": -time.Hour} {
@@ -146,7 +146,7 @@ func TestClocks(t *testing.T) {
 						}
 					}
 				})
-				both.Go(func() { // and one that comes once, and has seen nothing
+				both.Go(func() { // and one that comes once, and has watched nothing
 					g, _, silent := leaveDeadHolder(t, s, layout, "once", ttl)
 					time.Sleep(time.Until(silent.Add(ttl + time.Second)))
 					cron, _ := mustOpen(t, s, slow)
@@ -161,7 +161,8 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// leaveDeadHolder has a client take a lock and fall silent, and tells when it began to ask and since when it is silent.
+// leaveDeadHolder makes a client take a lock and die. It returns the grant, when the client began to ask, and when
+// it died.
 func leaveDeadHolder(t *testing.T, s *gcstest.Server, layout gcs.Layout, name string, ttl time.Duration) (g driver.Grant, since, silent time.Time) {
 	store, link := mustOpen(t, s, quickLayoutOptions(layout))
 	since = time.Now()
@@ -174,14 +175,14 @@ func leaveDeadHolder(t *testing.T, s *gcstest.Server, layout gcs.Layout, name st
 	return g, since, silent
 }
 
-// TestWriteInterval: however many want a lock, it is written no more than once a second on average, and who holds it does not wait
-// to release it.
+// TestWriteInterval: however many clients want a lock, it is written at most once per second on average, and its
+// holder does not wait to release it.
 func TestWriteInterval(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(countFor(12, 60))*time.Second)
 	defer cancel()
-	var slowest atomic.Int64 // without what the machine was late
+	var slowest atomic.Int64 // without the delays of the machine
 	var machine pace.Pace
 	defer machine.Watch()()
 	done := make(chan int)
@@ -225,7 +226,7 @@ func TestWriteInterval(t *testing.T) {
 	}
 }
 
-// TestNoTimeOfDay: nothing here asks this machine for the time of day, so that it does not matter what it is.
+// TestNoTimeOfDay: no code of the store uses the time of day of this machine, so it does not matter what it is.
 func TestNoTimeOfDay(t *testing.T) {
 	sources, err := filepath.Glob("*.go")
 	if err != nil || len(sources) == 0 {

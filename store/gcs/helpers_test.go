@@ -26,7 +26,7 @@ const bucket = "bucket"
 // prove runs the long counts, which take minutes.
 var prove = flag.Bool("prove", false, "run the long counts")
 
-// TestMain refuses to test on a service that lies.
+// TestMain does not run the tests on a service that accepts what it must refuse.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	s := gcstest.Start(bucket)
@@ -48,7 +48,7 @@ func probe(s *gcstest.Server) error {
 	return gcstest.Probe(ctx, client, bucket, "set-up/")
 }
 
-// TestProbe: a service that ignores preconditions is found out.
+// TestProbe: Probe detects a service that ignores preconditions.
 func TestProbe(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []gcstest.Kind{gcstest.Insert, gcstest.Delete} {
@@ -69,7 +69,7 @@ func startServer(t testing.TB) *gcstest.Server {
 	return s
 }
 
-// newClient makes a client of the official kind that reaches a service through a link.
+// newClient makes a client of Cloud Storage that reaches the service through a link.
 func newClient(t testing.TB, s *gcstest.Server) (*storage.Client, *gcstest.Link) {
 	t.Helper()
 	base := http.DefaultTransport.(*http.Transport).Clone()
@@ -83,7 +83,7 @@ func newClient(t testing.TB, s *gcstest.Server) (*storage.Client, *gcstest.Link)
 	return client, link
 }
 
-// Short names for what the tests say often.
+// Helpers that the tests of all stores share.
 var (
 	shiftedClock = storetest.ShiftedClock
 	mutexClaim   = storetest.Mutex
@@ -92,17 +92,17 @@ var (
 	release      = storetest.Release
 )
 
-// layouts are those of the store.
+// layouts are all layouts.
 var layouts = []gcs.Layout{gcs.LayoutRecord, gcs.LayoutGCSLock, gcs.LayoutVault}
 
-// quickLayoutOptions is quick in a layout.
+// quickLayoutOptions is quickOptions for a layout.
 func quickLayoutOptions(l gcs.Layout) *gcs.Options {
 	o := quickOptions()
 	o.Prefix, o.Layout = string(l)+"/", l
 	return o
 }
 
-// quickOptions is a store on an emulator, which wants no pauses.
+// quickOptions are the options for an emulator, which needs no interval between writes.
 func quickOptions() *gcs.Options {
 	return &gcs.Options{Prefix: "locks/", WriteInterval: 5 * time.Millisecond}
 }
@@ -118,7 +118,7 @@ func mustOpen(t testing.TB, s *gcstest.Server, opts *gcs.Options) (driver.Store,
 	return store, link
 }
 
-// newHarness lets the suite cut clients off.
+// newHarness makes a harness whose clients can be cut off.
 func newHarness(t *testing.T, s *gcstest.Server, opts *gcs.Options) drivertest.Harness {
 	var links sync.Map
 	of := func(st driver.Store) *gcstest.Link {

@@ -27,14 +27,14 @@ import (
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
 )
 
-// foreignClient is another lock client, request by request as its source has them. Its loops are its own, but for their pauses,
-// which are shortened alike.
+// foreignClient is another lock client, which sends the requests that are in its source. Its loops are its own,
+// except that all pauses are shortened alike.
 type foreignClient interface {
 	tryLock(ctx context.Context) (bool, error)
 	unlock(ctx context.Context) error
 }
 
-// restClient sends the requests of the JSON interface.
+// restClient sends requests of the JSON API.
 type restClient struct {
 	t    *testing.T
 	http http.Client
@@ -79,7 +79,7 @@ func (r *restClient) deleteObject(ctx context.Context, query string) error {
 	return nil
 }
 
-// gcslockGo is gcslock in Go: a simple upload of "1", and a bare deletion.
+// gcslockGo is gcslock in Go: it uploads "1", and deletes without a condition.
 type gcslockGo struct{ restClient }
 
 func (c *gcslockGo) tryLock(ctx context.Context) (bool, error) {
@@ -89,7 +89,7 @@ func (c *gcslockGo) tryLock(ctx context.Context) (bool, error) {
 
 func (c *gcslockGo) unlock(ctx context.Context) error { return c.deleteObject(ctx, "") }
 
-// gsutilClient is gcslock in shell and gcs-mutex-lock in Python, which both run gsutil.
+// gsutilClient is gcslock in shell, and gcs-mutex-lock in Python. Both run gsutil.
 type gsutilClient struct{ restClient }
 
 func (c *gsutilClient) tryLock(ctx context.Context) (bool, error) {
@@ -109,7 +109,7 @@ func (c *typescriptClient) tryLock(ctx context.Context) (bool, error) {
 
 func (c *typescriptClient) unlock(ctx context.Context) error { return c.deleteObject(ctx, "") }
 
-// terraformClient keeps the generation, and deletes by it.
+// terraformClient remembers the generation, and deletes on that condition.
 type terraformClient struct {
 	restClient
 	generation string
@@ -131,7 +131,7 @@ func (c *terraformClient) unlock(ctx context.Context) error {
 	return c.deleteObject(ctx, "?ifGenerationMatch="+c.generation)
 }
 
-// vaultClient is Vault's high availability. It judges by the clock of its machine.
+// vaultClient is Vault's high availability. It judges by the clock of its own machine.
 type vaultClient struct {
 	object   *storage.ObjectHandle
 	identity string
@@ -178,7 +178,7 @@ func (c *vaultClient) tryLock(ctx context.Context) (bool, error) {
 	w := c.object.If(cond).NewWriter(ctx)
 	w.DisableAutoChecksum = true // of the emulator
 	w.ObjectAttrs.CacheControl, w.ObjectAttrs.Metadata = "no-cache; no-store; max-age=0", map[string]string{"lock": string(text)}
-	return w.Close() == nil, nil // it takes any error for a refusal
+	return w.Close() == nil, nil // it treats any error as a refusal
 }
 
 func (c *vaultClient) unlock(ctx context.Context) error {
@@ -189,7 +189,7 @@ func (c *vaultClient) unlock(ctx context.Context) error {
 	return c.object.If(storage.Conditions{GenerationMatch: attrs.Generation, MetagenerationMatch: attrs.Metageneration}).Delete(ctx)
 }
 
-// foreignClients makes the foreign clients of a layout, on the object of the lock m.
+// foreignClients makes the foreign clients of a layout for the object of the lock m.
 func foreignClients(t *testing.T, s *gcstest.Server, layout gcs.Layout) []foreignClient {
 	name := string(layout) + "/m"
 	if layout == gcs.LayoutVault {
@@ -204,7 +204,8 @@ func foreignClients(t *testing.T, s *gcstest.Server, layout gcs.Layout) []foreig
 	return []foreignClient{&gcslockGo{r}, &gsutilClient{r}, &typescriptClient{r}, &terraformClient{restClient: r}}
 }
 
-// TestInterop: two of our clients and those that are in use already want one lock all the time, and one at a time has it.
+// TestInterop: two of our clients and the foreign ones of a layout contend for one lock. There is never more than
+// one holder.
 func TestInterop(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []gcs.Layout{gcs.LayoutGCSLock, gcs.LayoutVault} {
@@ -213,7 +214,7 @@ func TestInterop(t *testing.T) {
 			s := startServer(t)
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
-			fail := func(format string, args ...any) { // and end the others, who may wait for what is left behind
+			fail := func(format string, args ...any) { // and end the others, which may wait for an object that was left behind
 				if ctx.Err() == nil {
 					t.Errorf(format, args...)
 				}
@@ -279,7 +280,8 @@ func TestInterop(t *testing.T) {
 	}
 }
 
-// TestForeignHolder: a foreign holder is shown, refuses us, is broken by force only, and ends by its own rules.
+// TestForeignHolder: a foreign holder is shown, refuses our claims, can be broken by force only, and expires by
+// its own rules.
 func TestForeignHolder(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []gcs.Layout{gcs.LayoutGCSLock, gcs.LayoutVault} {
@@ -328,8 +330,8 @@ func TestForeignHolder(t *testing.T) {
 	}
 }
 
-// TestForeignAge: what a dead foreign client has left is taken over when it is old enough by the store's clock, and not
-// before; and a Vault's after its 15 s.
+// TestForeignAge: the object of a dead foreign client is taken over when it is old enough by the store's clock,
+// and not before; that of a Vault after 15 s.
 func TestForeignAge(t *testing.T) {
 	t.Parallel()
 	for layout, age := range map[gcs.Layout]time.Duration{gcs.LayoutGCSLock: 24 * time.Hour, gcs.LayoutVault: 15 * time.Second} {
@@ -356,7 +358,7 @@ func TestForeignAge(t *testing.T) {
 	}
 }
 
-// TestVaultSeesOurEnd: a Vault takes over a lock of ours when its TTL is over, whatever that is, and not before.
+// TestVaultSeesOurEnd: a Vault takes over a lock of ours when it has expired, whatever its TTL, and not before.
 func TestVaultSeesOurEnd(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

@@ -36,8 +36,8 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestLargeObjects: of what others keep in the bucket beside the locks no more is read than a record can have, neither by a look
-// nor by a listing, such as the sweep of idle locks makes.
+// TestLargeObjects: of objects of other programs, no more is read than a record can have, neither by a read of a
+// lock nor by a listing, such as the sweep of idle locks.
 func TestLargeObjects(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

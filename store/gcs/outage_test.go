@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/gcs"
 )
 
-// silentTransport is a service of an empty bucket that falls silent: it takes requests in and answers none.
+// silentTransport is a service with an empty bucket that stops answering: it accepts requests and sends no reply.
 type silentTransport struct{ silent bool }
 
 func (m *silentTransport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -30,8 +30,8 @@ func (m *silentTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
 }
 
-// TestServiceStopsAnswering: a service that answers nothing, while the connection stands, ends a wait when the claim's patience is over; the
-// caller's context need not end.
+// TestServiceStopsAnswering: when the service does not answer although the connection works, a wait ends after the
+// claim's unreachable timeout, even if the caller's context does not end.
 func TestServiceStopsAnswering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &silentTransport{}

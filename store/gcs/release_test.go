@@ -16,8 +16,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
 )
 
-// TestReleaseAfterBreakWithLostReply promises that a holder whose lock was broken by force, and whose release had no answer at first, is not told that
-// it has given up the lock itself: it is told of the break, or, where nothing is left of a free lock, that it cannot be known.
+// TestReleaseAfterBreakWithLostReply promises that a holder whose lock was broken by force, and whose release got
+// no answer at first, does not learn that it released the lock itself. It learns of the break or, where nothing
+// remains of a free lock, that the outcome is not known.
 func TestReleaseAfterBreakWithLostReply(t *testing.T) {
 	t.Parallel()
 	for _, layout := range layouts {
@@ -53,7 +54,8 @@ func TestReleaseAfterBreakWithLostReply(t *testing.T) {
 	}
 }
 
-// TestEndedContextWritesNothing promises that an Acquire whose context has ended before the call writes nothing, in every layout.
+// TestEndedContextWritesNothing promises that an Acquire whose context had ended before the call writes nothing,
+// in every layout.
 func TestEndedContextWritesNothing(t *testing.T) {
 	t.Parallel()
 	ended, cancel := context.WithCancel(t.Context())
@@ -75,14 +77,14 @@ func TestEndedContextWritesNothing(t *testing.T) {
 				t.Fatalf("%s: %v", layout, err)
 			}
 		}
-		client.Close() // which waits for what is on its way
+		client.Close() // it waits for a write that is on its way
 		if n := writes.Load(); n != 0 {
 			t.Errorf("%s: %d writes", layout, n)
 		}
 	}
 }
 
-// TestListReadsConcurrently promises that a listing reads several objects at one time, and gives each once.
+// TestListReadsConcurrently promises that a listing reads several objects at a time, and yields each once.
 func TestListReadsConcurrently(t *testing.T) {
 	t.Parallel()
 	for _, layout := range layouts {
@@ -100,7 +102,7 @@ func TestListReadsConcurrently(t *testing.T) {
 				close(enough)
 			}
 			mu.Unlock()
-			select { // none is answered before eight are under way
+			select { // no reply before eight requests have arrived
 			case <-enough:
 				return gcstest.Fate{}
 			case <-time.After(4 * time.Second):
@@ -127,8 +129,8 @@ func TestListReadsConcurrently(t *testing.T) {
 	}
 }
 
-// TestListAfter promises that a listing can begin anywhere, and reads nothing of what comes before: a sweep goes on by that where it
-// stopped. Names come in the order of their objects.
+// TestListAfter promises that a listing can begin at any name, and reads nothing before it. A sweep continues by
+// that where it stopped. Names are in the order of their objects.
 func TestListAfter(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

@@ -9,8 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestRequests promises what a step costs: one request to take a lock that is absent or as this client saw it last, one to
-// renew and one to release it; one read more to see what a stranger has done.
+// TestRequests promises what each step costs: a take of a lock that does not exist, or is as this client has seen
+// it last, is one request, and so are a renewal and a release. Seeing what another client has done is one more
+// read.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	ctx, s := t.Context(), startServer(t)
@@ -56,7 +57,7 @@ func TestRequests(t *testing.T) {
 	expect("releasing from another process", "read 1, insert 1")
 }
 
-// TestWaitersCost promises that a plain claim that waits writes nothing, and tells what it reads.
+// TestWaitersCost promises that a plain claim that waits writes nothing, and reports what it reads.
 func TestWaitersCost(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

@@ -23,8 +23,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
 )
 
-// TestThrottled: while the service refuses all writes, a holder is warned, asks slower and slower, and loses its lock at its
-// deadline and not before; if the service recovers it keeps the lock.
+// TestThrottled: while the service refuses all writes, the holder is warned, tries at growing intervals, and loses
+// its lock at its deadline, and not before. If the service recovers in time, it keeps the lock.
 func TestThrottled(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
@@ -94,8 +94,8 @@ func TestThrottled(t *testing.T) {
 	}
 }
 
-// TestOperator: what an operator does to a lock's object in mid-hold is told to the holder, and nobody's object is removed
-// but the holder's own.
+// TestOperator: the holder learns what an operator has done to its lock's object, and removes no object but its
+// own.
 func TestOperator(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -119,7 +119,7 @@ func TestOperator(t *testing.T) {
 		if err := renew(t, store, g).Err; !errors.Is(err, driver.ErrLost) {
 			t.Errorf("%s: the object was deleted, and a renewal says %v", layout, err)
 		}
-		if layout == gcs.LayoutRecord { // its token has gone with it
+		if layout == gcs.LayoutRecord { // its token is gone, too
 			time.Sleep(store.Info().TokenGap)
 		}
 		next, err := other.Acquire(t.Context(), mutexClaim("deleted", time.Minute))
@@ -136,7 +136,7 @@ func TestOperator(t *testing.T) {
 			t.Error(err)
 		}
 
-		// Replaced by something else: in our own layout that is damage, in the others a foreign lock.
+		// Replaced by something else: damage in our own layout, a foreign lock in the others.
 		g = hold("replaced")
 		w := object("replaced").NewWriter(t.Context())
 		w.DisableAutoChecksum = true
@@ -163,7 +163,8 @@ func TestOperator(t *testing.T) {
 	}
 }
 
-// TestForeignMetadata: what others write into the metadata of a held lock's object stays, and nothing is lost for it.
+// TestForeignMetadata: metadata that other programs put on the object of a held lock are kept, and do not disturb
+// the holder.
 func TestForeignMetadata(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -211,7 +212,7 @@ func TestForeignMetadata(t *testing.T) {
 	}
 }
 
-// TestDenied: who lacks a permission is told which, at once; so is who names a bucket that is not there.
+// TestDenied: the error names the permission that is missing, or the bucket that does not exist, at once.
 func TestDenied(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -264,7 +265,8 @@ func TestDenied(t *testing.T) {
 	try("renewing where the bucket has gone", renew(t, store, g).Err, "there is no bucket "+bucket)
 }
 
-// TestRetentionPolicy promises that who meets a retention policy or a hold is told of that, and not that a right is missing.
+// TestRetentionPolicy promises that an error because of a retention policy or a hold names that, and not a missing
+// permission.
 func TestRetentionPolicy(t *testing.T) {
 	t.Parallel()
 	for _, reason := range []string{"retentionPolicyNotMet", "objectUnderActiveHold"} {
@@ -287,7 +289,7 @@ func TestRetentionPolicy(t *testing.T) {
 	}
 }
 
-// TestURL: a URL opens a store, and what is wrong with one is said without its secrets.
+// TestURL: a URL opens a store. Errors about a URL do not show its secrets.
 func TestURL(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -339,7 +341,7 @@ func TestURL(t *testing.T) {
 	}
 }
 
-// TestTooManyHolders: the ninth holder is refused, and told why.
+// TestTooManyHolders: the ninth holder is refused, and learns why.
 func TestTooManyHolders(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/linktest"
 )
 
-// TestDeadConnection: a connection on which nothing comes any more is not asked again and again.
+// TestDeadConnection: a connection on which nothing arrives any more is not used again and again.
 func TestDeadConnection(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }))

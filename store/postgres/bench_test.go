@@ -20,14 +20,14 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The floor is what any lock in a row has to do: one statement takes it, and one gives it back. It has no token, no waiting
-// and no record, and uses pgx in the way its manual shows.
+// The floor is the minimum that any lock in a row has to do: one statement takes it, and one releases it. It has no token, no
+// waiters and no record, and uses pgx as in its manual.
 const (
 	floorTake = `update floor set owner = $2, ends = now() + interval '30 seconds' where name = $1 and ends < now()`
 	floorFree = `update floor set ends = '-infinity' where name = $1 and owner = $2`
 )
 
-// benchPool is a pool with as many connections as the store uses.
+// benchPool returns a pool with as many connections as the store uses, and the store.
 func benchPool(b testing.TB) (*pgxpool.Pool, driver.Store) {
 	s := startServer(b, "max_connections=100")
 	if err := s.Exec("create table floor (name text primary key, owner text not null, ends timestamptz not null) with (fillfactor = 50);" +
@@ -47,11 +47,12 @@ func benchPool(b testing.TB) (*pgxpool.Pool, driver.Store) {
 	return pool, store
 }
 
-// processorTime is what this process and the servers under it have used: on a busy machine it says more than the clock.
+// processorTime is the processor time of this process and of its servers. On a busy machine it says more than
+// elapsed time.
 func processorTime(b testing.TB) time.Duration {
 	var total time.Duration
 	family := map[string]bool{strconv.Itoa(os.Getpid()): true}
-	for range 2 { // children come after their parents, mostly
+	for range 2 { // a second pass, because a child may come before its parent
 		dirs, _ := filepath.Glob("/proc/[0-9]*/task/*/schedstat")
 		total = 0
 		for _, path := range dirs {
@@ -77,7 +78,7 @@ func reportCycles(b *testing.B, before time.Duration) {
 	b.ReportMetric(float64((processorTime(b)-before).Nanoseconds())/float64(b.N)/1e3, "cpu-us/op")
 }
 
-// lockCycles are the ways to take a lock and give it back that are compared.
+// lockCycles are the compared ways to take and to release a lock.
 func lockCycles(b *testing.B) map[string]func(name string) error {
 	pool, store := benchPool(b)
 	ctx := context.Background()
@@ -110,7 +111,7 @@ func lockCycles(b *testing.B) map[string]func(name string) error {
 	}
 }
 
-// BenchmarkUncontended: one goroutine takes and gives back one lock.
+// BenchmarkUncontended: one goroutine takes and releases one lock.
 func BenchmarkUncontended(b *testing.B) {
 	all := lockCycles(b)
 	for _, what := range []string{"floor", "advisory", "holdfast"} {
@@ -150,8 +151,8 @@ func BenchmarkParallel(b *testing.B) {
 	}
 }
 
-// BenchmarkBeside has the floor and Holdfast take turns in short rounds, so that what else the machine does slows both, and
-// compares the medians.
+// BenchmarkBeside lets the floor and Holdfast take turns in short rounds, so that other work of the machine slows
+// both, and compares the medians.
 func BenchmarkBeside(b *testing.B) {
 	all := lockCycles(b)
 	for _, many := range []int{1, 64} {

@@ -60,7 +60,7 @@ func startServer(t testing.TB, settings ...string) *pgtest.Server {
 
 var tableNumber atomic.Int64
 
-// freshURL is a URL of a table of the test's own.
+// freshURL returns a URL with a table that no other test uses.
 func freshURL(t testing.TB, s *pgtest.Server, options ...string) string {
 	name := "t" + strconv.FormatInt(tableNumber.Add(1), 36) + strings.ToLower(strings.NewReplacer("/", "_", "-", "_").Replace(t.Name()))
 	return s.URL("test") + "?" + strings.Join(append([]string{"sslmode=disable", "create=true", "schema=tests", "table=" + name[:min(len(name), maxTableName)]}, options...), "&")
@@ -80,7 +80,7 @@ func parseURL(t testing.TB, raw string) (*pgxpool.Config, *Options) {
 	return config, opts
 }
 
-// newHarness is one for stores of a URL that reach their server through links which can be cut.
+// newHarness makes a harness for stores of a URL that reach their server through links which can be cut.
 func newHarness(t *testing.T, url string) drivertest.Harness {
 	return storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Connection, error) {
 		via := &linktest.Net{}
@@ -92,8 +92,8 @@ func newHarness(t *testing.T, url string) drivertest.Harness {
 	})
 }
 
-// TestConformance: the store keeps every promise of the contract. The suites run alone, one after the other, since each
-// keeps a machine busy.
+// TestConformance: the store keeps every promise of the contract. The suites do not run at the same time as other
+// tests, because each keeps the machine busy.
 func TestConformance(t *testing.T) {
 	s := startServer(t, "max_connections=300")
 	h := newHarness(t, freshURL(t, s))
@@ -104,8 +104,8 @@ func TestConformance(t *testing.T) {
 	conform(t, h, drivertest.Options{})
 }
 
-// TestConformanceShedLock: ShedLock's layout carries the plain mutex as promised, and refuses the rest. Its columns are
-// wider here than ShedLock makes them, for the suite's long names.
+// TestConformanceShedLock: ShedLock's layout keeps the promises for the plain mutex, and refuses everything else.
+// The columns of this table are wider than ShedLock's own, because the suite uses long names.
 func TestConformanceShedLock(t *testing.T) {
 	s := sharedServer(t)
 	if err := s.Exec(`create schema wide; create table wide.shedlock (name varchar(512) primary key, lock_until timestamp not null,

@@ -11,7 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// TestNoMoreConnections: a server that takes no more connections costs a store none of those it has: a holder lives on.
+// TestNoMoreConnections: when a server accepts no more connections, a store keeps those that it has, and a holder
+// keeps its lock.
 func TestNoMoreConnections(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -32,8 +33,8 @@ func TestNoMoreConnections(t *testing.T) {
 	}
 }
 
-// TestStuckStatements: statements that wait on the server, because an operator has locked the table, are ended there when they
-// are given up here, and do not gather until nobody gets a connection any more.
+// TestStuckStatements: statements that wait on the server, because an operator has locked the table, end there
+// when the client gives them up. They do not accumulate until the server has no connection left.
 func TestStuckStatements(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// TestListenerKilled: whoever waits hears of a release also after its listening connection was ended, many times over, and
-// does not depend on looking from time to time.
+// TestListenerKilled: a waiter learns of a release even if its listening connection was killed before, several
+// times. It does not depend on polling.
 func TestListenerKilled(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -27,7 +27,7 @@ func TestListenerKilled(t *testing.T) {
 	holder, waiter := mustOpen(t, url), mustOpen(t, url)
 	var machine pace.Pace
 	defer machine.Watch()()
-	var worst time.Duration // beyond what the machine was late, at each of the steps
+	var worst time.Duration // without the delays of the machine
 	for i := range 5 {
 		g := acquire(t, holder, mutexClaim("m", time.Minute))
 		var next driver.Grant
@@ -57,7 +57,8 @@ func TestListenerKilled(t *testing.T) {
 	}
 }
 
-// TestWaiterLearnsOfMissedChange: who waits hears of a change that came while the listening connection was down.
+// TestWaiterLearnsOfMissedChange: a waiter learns of a change that happened while its listening connection was
+// down.
 func TestWaiterLearnsOfMissedChange(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -103,14 +104,14 @@ func TestWaiterLearnsOfMissedChange(t *testing.T) {
 	defer open()
 	execSQL(t, s, `select pg_terminate_backend(pid, 5000) from pg_stat_activity where `+listeningSQL("wait_after_loss"))
 	time.Sleep(100 * time.Millisecond)
-	execSQL(t, s, `update `+table.location.locksTable+` set data = '2'`) // as a writer does that sees nobody waiting
+	execSQL(t, s, `update `+table.location.locksTable+` set data = '2'`) // like a writer that sees no waiter
 	open()
 	if err := <-returned; err != nil {
 		t.Errorf("not notified: %v", err)
 	}
 }
 
-// TestLostReplies: whether a reply is lost after a take, a renewal or a release, the call finds out what became of it.
+// TestLostReplies: a take, a renewal or a release whose reply is lost finds out what became of it.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	n := 30
@@ -166,7 +167,7 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-// TestCancel: claims that are given up at random points, and cleaned up, leave nothing behind a second later.
+// TestCancel: claims that are cancelled at random moments, and released, leave nothing behind a second later.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	n := int64(500)
@@ -184,8 +185,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestCancelKeepsConnection: a caller that gives up while the server is at work returns at once, its connection goes on, and
-// the next statement uses it.
+// TestCancelKeepsConnection: a caller whose context ends while the server works returns at once. Its connection is
+// kept, and the next statement uses it.
 func TestCancelKeepsConnection(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)

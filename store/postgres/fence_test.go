@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestFence: the resource takes a token again and a larger one, refuses a smaller one, and what the refused transaction wrote
-// is undone; two transactions that come at once are ordered by their tokens.
+// TestFence: a resource accepts a token again, and a larger one, and refuses a smaller one. What the refused
+// transaction wrote is rolled back. Concurrent transactions are ordered by their tokens.
 func TestFence(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)

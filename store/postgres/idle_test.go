@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// TestAfterIdleHours: a client that has asked the server nothing for hours knows its clock badly by then, and looks before it makes
-// a claim: so the claim stands for its TTL after its client's death, and not for minutes more.
+// TestAfterIdleHours: a client that has sent nothing for hours knows the server's clock badly. It reads before it
+// makes a claim, so the claim expires a TTL after its client's death, and not minutes later.
 func TestAfterIdleHours(t *testing.T) {
 	t.Parallel()
 	url := freshURL(t, sharedServer(t))

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// TestListenRefused: a server that takes the listening connection and then refuses what it is for is not asked again and again
-// without a pause.
+// TestListenRefused: a server that accepts the listening connection, and then refuses to let it listen, is not
+// asked again without a pause.
 func TestListenRefused(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -47,8 +47,8 @@ func TestListenRefused(t *testing.T) {
 	release(t, st, g.Claim)
 }
 
-// TestPoolWithNotificationHandler: a pool of the user's whose connections hand on what they are notified of does not keep it from those
-// who wait, nor gets what is ours.
+// TestPoolWithNotificationHandler: a user's pool may have a handler for notifications. Waiters are notified all
+// the same, and the handler does not get our notifications.
 func TestPoolWithNotificationHandler(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -79,7 +79,7 @@ func TestPoolWithNotificationHandler(t *testing.T) {
 	}
 }
 
-// TestShedLockOneSubscription: who waits in ShedLock's layout sits once, however often he is told of a change.
+// TestShedLockOneSubscription: a waiter in ShedLock's layout has one subscription, however often it is notified.
 func TestShedLockOneSubscription(t *testing.T) {
 	t.Parallel()
 	st := mustOpen(t, freshURL(t, sharedServer(t), "layout=shedlock")).(*shedlockStore)
@@ -111,7 +111,7 @@ func TestShedLockOneSubscription(t *testing.T) {
 	}
 }
 
-// TestListeningPastASilentServer: where the first of several servers answers nothing, those who wait listen on another one.
+// TestListeningPastASilentServer: if the first of several servers does not answer, waiters listen on another one.
 func TestListeningPastASilentServer(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -133,8 +133,8 @@ func TestListeningPastASilentServer(t *testing.T) {
 	<-returned
 }
 
-// TestListenerClosesIdleConnection: the connection for listening is given back when nobody has waited for long, and made again for the next one
-// who waits.
+// TestListenerClosesIdleConnection: the listening connection is closed when there was no waiter for a while, and
+// opened again for the next one.
 func TestListenerClosesIdleConnection(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
-// throughLink opens a store of which the replies can be lost.
+// throughLink opens a store through a link that can lose replies.
 func throughLink(t *testing.T, s *pgtest.Server, url string) (driver.Store, *linktest.Link) {
 	t.Helper()
 	link, err := linktest.NewLink(s.Addr)
@@ -30,7 +30,7 @@ func throughLink(t *testing.T, s *pgtest.Server, url string) (driver.Store, *lin
 	return mustOpen(t, strings.Replace(url, s.Addr, link.Addr, 1)), link
 }
 
-// forceRelease ends the holder of a lock as an operator does.
+// forceRelease ends the holder of a lock by force, like an operator.
 func forceRelease(t *testing.T, st driver.Store, name string) {
 	t.Helper()
 	l, err := st.Inspect(t.Context(), name)
@@ -42,9 +42,9 @@ func forceRelease(t *testing.T, st driver.Store, name string) {
 	}
 }
 
-// TestHolderLearnsOfBreak: a holder that an operator has ended by force is told so by its renewal and by its release, also when the first try
-// of that release gets no answer, and when somebody else has had the lock since. If nobody has ended it, such a release has. Notes fit
-// beside the longest of names.
+// TestHolderLearnsOfBreak: when an operator has ended a claim by force, its holder's renewal and release say so.
+// This holds even if the first reply to the release is lost, and another claim has held the lock since. If no
+// operator has ended the claim, such a release succeeds. The notes for this fit beside the longest names.
 func TestHolderLearnsOfBreak(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -52,7 +52,7 @@ func TestHolderLearnsOfBreak(t *testing.T) {
 		url := freshURL(t, s, "layout="+layout)
 		operator := mustOpen(t, url)
 		st, link := throughLink(t, s, url)
-		for _, others := range []int{0, 1} { // who have the lock in between
+		for _, others := range []int{0, 1} { // claims that hold the lock in between
 			name := fmt.Sprint("broken", others)
 			g := acquire(t, st, mutexClaim(name, time.Minute))
 			forceRelease(t, operator, name)
@@ -82,8 +82,8 @@ func TestHolderLearnsOfBreak(t *testing.T) {
 	}
 }
 
-// TestShedLockReleaseWithoutTrace: where the row tells nothing of how a claim was ended, since others have had the lock after it, a release
-// whose first try got no answer does not say that it went well.
+// TestShedLockReleaseWithoutTrace: where the row does not say how a claim ended, because several other claims have
+// held the lock since, a release whose first reply was lost does not report success.
 func TestShedLockReleaseWithoutTrace(t *testing.T) {
 	t.Parallel()
 	server, s, peers := startShedLock(t, 1)
@@ -108,8 +108,9 @@ func TestShedLockReleaseWithoutTrace(t *testing.T) {
 	}
 }
 
-// TestUnsentRequests: a release of which nothing can have been sent, since no connection was to be had, has not ended the claim: one that is
-// found gone later was lost. And the outcome of a claim that cannot have been sent is known.
+// TestUnsentRequests: if a release could not be sent at first, for lack of a connection, it cannot have ended the
+// claim. If the claim does not exist when it is sent, the claim was lost. The outcome of a take that could not be
+// sent is known, too.
 func TestUnsentRequests(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -120,7 +121,7 @@ func TestUnsentRequests(t *testing.T) {
 		config.ConnConfig.DialFunc = refuseDials(config.ConnConfig.DialFunc, &refuse)
 		st, pool := openOnPool(t, config, opts)
 		g := acquire(t, st, mutexClaim("m", time.Minute))
-		execSQL(t, s, `delete from `+mustLocate(t, opts).locksTable) // so that nothing but the release itself can tell
+		execSQL(t, s, `delete from `+mustLocate(t, opts).locksTable) // so that nothing else shows what became of the claim
 		pool.Reset()
 		refuse.Store(4)
 		if err := st.Release(t.Context(), g.Claim, ""); !errors.Is(err, driver.ErrLost) || refuse.Load() > 0 {
@@ -134,7 +135,7 @@ func TestUnsentRequests(t *testing.T) {
 	}
 }
 
-// refuseDials dials in vain for as long as n is above zero.
+// refuseDials refuses to dial while n is positive.
 func refuseDials(dial pgconn.DialFunc, n *atomic.Int32) pgconn.DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if n.Add(-1) >= 0 {
@@ -145,7 +146,8 @@ func refuseDials(dial pgconn.DialFunc, n *atomic.Int32) pgconn.DialFunc {
 	}
 }
 
-// TestWarningsOfOthers: what a trigger says, be it a warning, is not taken for word of the commit, and goes to the pool's user.
+// TestWarningsOfOthers: a warning that a trigger raises is not mistaken for a warning about the commit, and is
+// passed to the user's handler.
 func TestWarningsOfOthers(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)

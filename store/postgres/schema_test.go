@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// TestCreateTables: a missing table is named, and made when asked; one that is not Holdfast's, or of another version, is left as it
-// is; and many may make them at once.
+// TestCreateTables: a missing table is named, and made if create is set. A table that is not Holdfast's, or of
+// another version, is not changed. Several clients may make the tables at once.
 func TestCreateTables(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -59,7 +59,8 @@ func TestCreateTables(t *testing.T) {
 	}
 }
 
-// TestPermissions: what a user lacks is named, at once when the store is opened and later when it is taken away.
+// TestPermissions: an error names the permission that the user lacks, both when the store is opened and when the
+// permission is revoked later.
 func TestPermissions(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -91,8 +92,9 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// TestPassword: a user who is not there and a wrong password are told at once, in words that say what to do and do not tell the
-// password; so is a password that an operator changes in mid-hold, to whom needs a new connection.
+// TestPassword: an unknown user and a wrong password are reported at once. The error says what to do, and does not
+// show the password. So is a password that an operator changes while a lock is held, once a new connection is
+// needed.
 func TestPassword(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -122,7 +124,7 @@ func TestPassword(t *testing.T) {
 	st := mustOpen(t, s.URL("cashier:r1ght")+place)
 	g := acquire(t, st, mutexClaim("m", time.Minute))
 	execSQL(t, s, `alter role cashier password 'an0ther'; select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = 'cashier'`)
-	for range 10 { // the first may meet a connection that is dead already
+	for range 10 { // the first may use a connection that has broken
 		if err = renew(t, st, g).Err; errors.Is(err, driver.ErrDenied) {
 			break
 		}
@@ -134,7 +136,7 @@ func TestPassword(t *testing.T) {
 	}
 }
 
-// TestOddRefusals: a code of any length is taken as it is.
+// TestOddRefusals: an error code of any length is handled.
 func TestOddRefusals(t *testing.T) {
 	t.Parallel()
 	p := mustLocate(t, nil)

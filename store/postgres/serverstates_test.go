@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
-// TestUsersPool: a store works on the user's own pool and leaves it open; when the program has used the pool up, the error says
-// so, and a grant lives on once there is a connection again.
+// TestUsersPool: a store works on the user's own pool, and does not close it. When the program uses the whole
+// pool, the error says so, and a grant survives if a connection becomes free in time.
 func TestUsersPool(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -55,8 +55,8 @@ func TestUsersPool(t *testing.T) {
 	}
 }
 
-// TestReadOnly: a server that takes no writes is named as such; if it took them before, a claim and a holder bear with it for a
-// while. On a standby locks can be looked at.
+// TestReadOnly: a server that accepts no writes is named as such. If it accepted writes before, claims and
+// renewals are tried again for a while. Locks can be read on a standby.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -78,7 +78,7 @@ func TestReadOnly(t *testing.T) {
 	checkError(t, err, driver.ErrDenied, "takes no writes")
 	r := renew(t, st, g)
 	for until := time.Now().Add(testTimeout); r.Err == nil && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
-		r = renew(t, st, g) // its connection may not have heard of it
+		r = renew(t, st, g) // its connection may not know it yet
 	}
 	if r.Err == nil || driverutil.IsFinal(r.Err) || !strings.Contains(r.Err.Error(), "it took writes before") {
 		t.Errorf("the renewal on a read-only server: %v", r.Err)
@@ -116,8 +116,8 @@ func TestReadOnly(t *testing.T) {
 	checkError(t, err, driver.ErrDenied, "standby")
 }
 
-// TestReadOnlyAmongSeveral: where several servers are named and the one that is reached takes no writes, the error says how to go
-// on to one that does.
+// TestReadOnlyAmongSeveral: if several servers are named and the one that is reached accepts no writes, the error
+// says how to reach one that does.
 func TestReadOnlyAmongSeveral(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -133,8 +133,8 @@ func TestReadOnlyAmongSeveral(t *testing.T) {
 	}
 }
 
-// TestFullDisk: a server whose disk is full says so at once, and a holder lives on if there is room again in time. (A trigger
-// stands in for the disk.)
+// TestFullDisk: the error says at once that the server's disk is full, and a holder keeps its lock if there is
+// room again in time. (A trigger replaces the full disk.)
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -148,7 +148,7 @@ func TestFullDisk(t *testing.T) {
 	began := time.Now()
 	_, err := st.Acquire(t.Context(), mutexClaim("n", time.Minute))
 	checkError(t, err, driver.ErrDenied, "make room")
-	if took := time.Since(began); took > 30*time.Second { // of a minute for which it would be asked again
+	if took := time.Since(began); took > 30*time.Second { // it would try again for a minute
 		t.Errorf("told after %v", took)
 	}
 	checkError(t, renew(t, st, g).Err, driver.ErrDenied, "make room")
@@ -158,8 +158,9 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestFailover: with a synchronous standby that takes over nothing is forgotten: the holder renews, nobody else comes in, and
-// tokens rise. The URL names both servers. The old primary is killed, or goes on as a server that takes no writes.
+// TestFailover: when a synchronous standby takes over, nothing is forgotten: the holder renews, no other claim is
+// granted, and tokens rise. The URL names both servers. The old primary is killed, or continues without accepting
+// writes.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"killed", "read-only"} {
@@ -206,7 +207,7 @@ func testFailover(t *testing.T, kill bool) {
 	}
 }
 
-// TestInfoSurvives: what is promised follows from the server's settings.
+// TestInfoSurvives: the server's settings determine what Info promises.
 func TestInfoSurvives(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -229,8 +230,8 @@ func TestInfoSurvives(t *testing.T) {
 	}
 }
 
-// TestOperator: a row that an operator deletes or edits in mid-hold is a loss, which the holder is told at its next renewal,
-// and is never written over. Tokens rise all the same.
+// TestOperator: if an operator deletes or edits the row of a held lock, the holder loses the lock. It learns that
+// at its next renewal, and never overwrites the row. Tokens rise even so.
 func TestOperator(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -265,9 +266,9 @@ func TestOperator(t *testing.T) {
 	}
 }
 
-// TestClocks: on a server whose clock is an hour off ours, and with clients whose clocks are an hour apart, nobody is let in early
-// or late: a dead holder is replaced within its TTL and a second by a process that tries once, without having watched, and not
-// before.
+// TestClocks: the server's clock is an hour off ours, and the clients' clocks are an hour apart. No claim is
+// granted early or late: a process that tries once, and has not watched before, replaces a dead holder within a
+// second after its TTL, and not before.
 func TestClocks(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
@@ -314,8 +315,8 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// TestBehindPgBouncer: behind a PgBouncer that gives a connection to each transaction the store keeps its promises, with as few as two
-// connections to the server and nothing left behind in them.
+// TestBehindPgBouncer: behind a PgBouncer in transaction mode the store keeps its promises, with only two
+// connections to the server, and leaves nothing behind in them.
 func TestBehindPgBouncer(t *testing.T) {
 	s := startServer(t)
 	b, err := s.Bouncer("transaction", 2)

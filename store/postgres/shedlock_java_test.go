@@ -17,11 +17,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
-// maven runs the test of the real ShedLock, for which CI lacks Maven.
+// maven runs the test with the real ShedLock. CI has no Maven.
 var maven = flag.Bool("maven", false, "test with the real ShedLock, which Maven fetches")
 
-// TestShedLockItself: ShedLock, in a process of its own, excludes us and is excluded by us, and both make progress. Each adds to
-// a number in a file, in two steps, and nobody finds it in between.
+// TestShedLockItself: the real ShedLock, in a process of its own, and our clients exclude each other, and both
+// make progress. Each increments a number in a file in two steps, and none sees the state between them.
 func TestShedLockItself(t *testing.T) {
 	if !*maven {
 		t.Skip("run it with -maven, where Maven is")

@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
-// shedlockClient is a client of ShedLock: what its JDBC provider sends to PostgreSQL when it uses the database's time. Each has a name
-// of its own, as processes on different hosts have.
+// shedlockClient does what ShedLock's JDBC provider does on PostgreSQL with the database's time. Each has a name
+// of its own, like a process on another host.
 type shedlockClient struct {
 	pool *pgxpool.Pool
 	name string
@@ -51,7 +51,8 @@ func (p shedlockClient) unlock(ctx context.Context, name string, atLeast time.Du
 		WHERE name = @name AND locked_by = @lockedBy`, pgx.NamedArgs{"name": name, "atLeast": atLeast.Seconds()})
 }
 
-// startShedLock gives a store on ShedLock's own table, as ShedLock's manual has it, and peers, on a server in another time zone.
+// startShedLock opens a store on ShedLock's own table, as in ShedLock's manual, and makes clients of ShedLock. The
+// server's time zone is not UTC.
 func startShedLock(t *testing.T, n int) (*pgtest.Server, driver.Store, []shedlockClient) {
 	t.Helper()
 	s := startServer(t, "timezone=Pacific/Kiritimati")
@@ -69,7 +70,8 @@ func startShedLock(t *testing.T, n int) (*pgtest.Server, driver.Store, []shedloc
 	return s, mustOpen(t, s.URL("test")+"?sslmode=disable&layout=shedlock"), peers
 }
 
-// TestShedLock: each respects what the other holds, for as long as it holds it, and neither ends or extends it.
+// TestShedLock: our client and ShedLock's each respect a lock that the other holds, for as long as it is held.
+// Neither releases or extends the other's lock.
 func TestShedLock(t *testing.T) {
 	t.Parallel()
 	_, s, peers := startShedLock(t, 2)
@@ -115,7 +117,7 @@ func TestShedLock(t *testing.T) {
 	start := time.Now()
 	says(true)(peers[0].extend(ctx, "job", 3*time.Second)) // which ends it sooner
 	w := waitingClaim(mutexClaim("job", time.Minute))
-	next := acquire(t, s, w) // when ShedLock's holder has fallen silent for as long as it said
+	next := acquire(t, s, w) // when the lock of ShedLock's holder has expired
 	if after := time.Since(start); after < 2900*time.Millisecond || after > 5*time.Second+machine.Lost(start) {
 		t.Errorf("a silent holder of ShedLock's was replaced after %v of 3 s", after)
 	}
@@ -148,7 +150,8 @@ func TestShedLock(t *testing.T) {
 	checkError(t, err, driver.ErrInvalid, "64")
 }
 
-// TestShedLockRounds: our clients and ShedLock's contend for one lock, there are never two holders, and each kind has its turns.
+// TestShedLockRounds: our clients and ShedLock's contend for one lock. There are never two holders, and both kinds
+// get the lock.
 func TestShedLockRounds(t *testing.T) {
 	t.Parallel()
 	rounds := int64(50)
@@ -213,8 +216,9 @@ func TestShedLockRounds(t *testing.T) {
 	t.Logf("%d grants to us and %d to ShedLock's clients, never two at a time", ours.Load(), theirs.Load())
 }
 
-// TestShedLockLockedForever: a row that an operator has locked for ever, in either of the usual ways, is held: it is shown so, refuses
-// who tries, and is looked at calmly by who waits. One that was locked until before all time is free.
+// TestShedLockLockedForever: a row that an operator has locked for ever, in either of the usual ways, is held: it
+// is shown so, refuses callers that try, and is polled slowly by waiters. A row whose lock_until is before all
+// time is free.
 func TestShedLockLockedForever(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
-// startSynced starts a server and a standby that its commits wait for. The client's way to the server can be reset.
+// startSynced starts a server, and a standby that its commits wait for. The link to the server can be reset.
 func startSynced(t *testing.T) (primary, standby *pgtest.Server, link *linktest.Link) {
 	t.Helper()
 	primary = startServer(t, "wal_sender_timeout=0", "fsync=on")
@@ -40,7 +40,8 @@ func startSynced(t *testing.T) (primary, standby *pgtest.Server, link *linktest.
 	return primary, standby, link
 }
 
-// stopReceiver stops what a standby receives by, so that commits wait for it. What it has by then is all that it will have.
+// stopReceiver stops the process by which a standby receives, so that commits wait for it. The standby receives
+// nothing more.
 func stopReceiver(t *testing.T, standby *pgtest.Server) (end func()) {
 	t.Helper()
 	text, err := standby.QueryValue(`select pid from pg_stat_wal_receiver`)
@@ -56,7 +57,7 @@ func stopReceiver(t *testing.T, standby *pgtest.Server) (end func()) {
 	return end
 }
 
-// waitingCommits is how many commits wait for the standby.
+// waitingCommits counts the commits that wait for the standby.
 func waitingCommits(s *pgtest.Server) int {
 	text, err := s.QueryValue(`select count(*) from pg_stat_activity where wait_event = 'SyncRep'`)
 	n, perr := strconv.Atoi(text)
@@ -66,13 +67,14 @@ func waitingCommits(s *pgtest.Server) int {
 	return n
 }
 
-// cancelCommits is what an operator does who sees commits hang.
+// cancelCommits cancels all commits that wait for the standby, like an operator.
 func cancelCommits(s *pgtest.Server) error {
 	return s.Exec(`select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'`)
 }
 
-// TestGrantWithoutStandby: a grant that the synchronous standby does not have is never believed, whatever ended the commit's wait
-// for it: after a fail-over the lock is somebody else's. Nor is a renewal. What makes it visible on the primary proves nothing.
+// TestGrantWithoutStandby: a grant that the synchronous standby does not have is never reported, whatever ended
+// the commit's wait for the standby, because after a failover another client gets the lock. The same is true of a
+// renewal. That the row is visible on the primary proves nothing.
 func TestGrantWithoutStandby(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*pgtest.Server, *linktest.Link) error{
@@ -123,9 +125,9 @@ func grantWithoutStandby(t *testing.T, fault func(*pgtest.Server, *linktest.Link
 	}
 	go func() {
 		renewals.Wait()
-		time.AfterFunc(2*time.Second, cancel) // those who claim have tried again by then
+		time.AfterFunc(2*time.Second, cancel) // the claims have been tried again by then
 	}()
-	for ctx.Err() == nil { // whatever is tried again
+	for ctx.Err() == nil { // also those of repeated requests
 		if err := cancelCommits(primary); err != nil {
 			t.Error(err)
 		}
@@ -152,7 +154,7 @@ func grantWithoutStandby(t *testing.T, fault func(*pgtest.Server, *linktest.Link
 	}
 }
 
-// TestCommitKeepsWaiting: a client whose connection breaks does not end its commit's wait for the standby.
+// TestCommitKeepsWaiting: when the client's connection breaks, its commit continues to wait for the standby.
 func TestCommitKeepsWaiting(t *testing.T) {
 	t.Parallel()
 	primary, standby, link := startSynced(t)
@@ -183,8 +185,8 @@ func TestCommitKeepsWaiting(t *testing.T) {
 	}
 }
 
-// TestStaleStandby: where several servers are named, what a standby shows is not taken for the truth: it may be old. A holder that
-// it does not know of renews and releases on the primary.
+// TestStaleStandby: if several servers are named, the data of a standby are not used: they may be old. A holder
+// that the standby does not know renews and releases on the primary.
 func TestStaleStandby(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []string{"", "shedlock"} {
@@ -201,14 +203,14 @@ func TestStaleStandby(t *testing.T) {
 			config, opts := parseURL(t, "postgres://test@"+standby.Addr+","+s.Addr+"/postgres?sslmode=disable&target_session_attrs=any&layout="+layout)
 			var dials atomic.Int32
 			config.ConnConfig.DialFunc = func(_ context.Context, network, _ string) (net.Conn, error) {
-				if dials.Add(1)%2 == 1 { // now the one, now the other, as behind a name that leads to both
+				if dials.Add(1)%2 == 1 { // one after the other, like a name that resolves to both
 					return net.Dial(network, standby.Addr)
 				}
 				return net.Dial(network, s.Addr)
 			}
 			pool := newPool(t, config)
 			either, err := New(t.Context(), pool, opts)
-			for err != nil && !driverutil.IsFinal(err) { // it may have come to the standby
+			for err != nil && !driverutil.IsFinal(err) { // it may have reached the standby
 				either, err = New(t.Context(), pool, opts)
 			}
 			if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestStatementsPerOperation: taking a free lock is one statement, renewing it one and giving it back one, by the server's own count; so
-// is being refused, once the lock was seen. A waiter costs a few a minute.
+// TestStatementsPerOperation: a take of a free lock, a renewal and a release are one statement each, by the
+// server's own count. So is a refused take. A waiter needs a few statements per minute.
 func TestStatementsPerOperation(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "shared_preload_libraries=pg_stat_statements", "pg_stat_statements.track=top")

@@ -17,7 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// TestOpeningASilentServer: a server that takes connections and says nothing does not keep an opening for ever.
+// TestOpeningASilentServer: opening does not wait for ever for a server that accepts connections and never
+// answers.
 func TestOpeningASilentServer(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -34,7 +35,7 @@ func TestOpeningASilentServer(t *testing.T) {
 	}
 }
 
-// TestURL: each option is read as it says, and what is wrong with a URL is told without its secrets.
+// TestURL: each option of the URL has its effect. Errors about a URL do not show its secrets.
 func TestURL(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "password")
@@ -81,8 +82,8 @@ func TestURL(t *testing.T) {
 	}
 }
 
-// TestOpeningDuringRestart: a server that is away for a moment, refuses connections, hangs up on them, or is starting up, keeps no
-// store from being opened.
+// TestOpeningDuringRestart: opening succeeds although the server is unreachable for a moment, refuses connections,
+// closes them, or is starting up.
 func TestOpeningDuringRestart(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -115,7 +116,7 @@ func TestOpeningDuringRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer link.Close()
-		for n := range 6 { // a reset connection is met at each step of an opening
+		for n := range 6 { // each step of opening meets a connection that is reset
 			var replies atomic.Int64
 			link.SetFaults(func() (time.Duration, bool) { return 0, replies.Add(1) == int64(2*n+1) })
 			st, err := driver.Open(t.Context(), strings.Replace(url, s.Addr, link.Addr, 1)+"&layout="+layout)

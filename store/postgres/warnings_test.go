@@ -26,12 +26,13 @@ func readWarnings(t testing.TB, st driver.Store) []string {
 	return ws
 }
 
-// hasWarning reports whether one of the warnings has these words.
+// hasWarning reports whether one of the warnings contains these words.
 func hasWarning(ws []string, words string) bool {
 	return slices.ContainsFunc(ws, func(w string) bool { return strings.Contains(w, words) })
 }
 
-// TestWarnings: settings of the server, of the user and of the way there that make locks less safe are warned of, and others are not.
+// TestWarnings: the store warns of settings of the server, the user and the connection that make locks less safe,
+// and of no others.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	if ws := readWarnings(t, mustOpen(t, freshURL(t, sharedServer(t)))); len(ws) != 1 || !hasWarning(ws, "fsync is off") {
@@ -78,7 +79,7 @@ func TestWarnings(t *testing.T) {
 	checkError(t, err, driver.ErrClosed)
 }
 
-// openSessionPool is a pool as a store has it that is opened by a URL.
+// openSessionPool makes a pool like that of a store which was opened by a URL.
 func openSessionPool(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	config, _ := parseURL(t, url)
@@ -86,8 +87,9 @@ func openSessionPool(t testing.TB, url string) *pgxpool.Pool {
 	return newPool(t, config)
 }
 
-// TestShedLockLocalTime: a client of ShedLock's that writes local time is recognised by what it leaves, east of UTC and west of it,
-// and is told of to who is refused, who loses its lock by it, and in the warnings. What others write is not taken for it.
+// TestShedLockLocalTime: a ShedLock client that writes local time is recognised by the rows that it leaves, east
+// and west of UTC. The error of a refused caller, the loss of a holder and the warnings mention it. Other rows are
+// not mistaken for such.
 func TestShedLockLocalTime(t *testing.T) {
 	t.Parallel()
 	server, s, peers := startShedLock(t, 1)
@@ -116,7 +118,7 @@ func TestShedLockLocalTime(t *testing.T) {
 	_, err = s.Acquire(t.Context(), mutexClaim("east", time.Minute))
 	checkError(t, err, driver.ErrHeld, told, "tokyo", "9h0m")
 
-	sql(`update shedlock set lock_until = LOCAL where name = 'west'`, -5) // as one unlocks that does not ask who holds the lock
+	sql(`update shedlock set lock_until = LOCAL where name = 'west'`, -5) // like a client that unlocks without asking who holds the lock
 	r := renew(t, s, g)
 	checkError(t, r.Err, driver.ErrLost, told, "5h0m")
 	ws := readWarnings(t, s)
@@ -125,7 +127,8 @@ func TestShedLockLocalTime(t *testing.T) {
 	}
 }
 
-// TestPoolIsShared: of a pool of the user's own some connections are left to him, whatever the locks wait for.
+// TestPoolIsShared: some connections of a user's pool are left to the user, however many statements of the locks
+// wait.
 func TestPoolIsShared(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -157,7 +160,7 @@ func TestPoolIsShared(t *testing.T) {
 	}
 }
 
-// TestForeignRefs: the ref of a foreign holder is the same whatever way a session writes dates.
+// TestForeignRefs: the ref of a foreign holder does not depend on the session's DateStyle or time zone.
 func TestForeignRefs(t *testing.T) {
 	t.Parallel()
 	server, s, peers := startShedLock(t, 1)
@@ -180,8 +183,8 @@ func TestForeignRefs(t *testing.T) {
 	}
 }
 
-// TestShedLockLateTakes: what is remembered of takes that were given up is forgotten when they have come to their end, also if
-// nobody releases them.
+// TestShedLockLateTakes: takes that were given up are forgotten when their results have arrived, even if their
+// claims are never released.
 func TestShedLockLateTakes(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)

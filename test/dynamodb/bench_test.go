@@ -19,9 +19,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// contestants take a lock and give it back, each in its own way. The floor is what any lock has to do at the least: one
-// conditional put, and one delete. To the service two updates cost the same; to the emulator they cost more, so beside it stands
-// what two updates of the size of Holdfast's cost without a lock.
+// contestants are ways to take and release a lock. The floor is the minimum that any lock has to do: one
+// conditional put and one delete. Two updates cost the service the same, but cost the emulator more; so the costs
+// of two updates of the size of Holdfast's, without a lock, are measured, too.
 var contestants = []struct {
 	name string
 	open func(b *testing.B) (cycle func(lock string) error)
@@ -113,8 +113,8 @@ func holdfastCycle(b *testing.B, url string) func(string) error {
 	}
 }
 
-// counted reports what a cycle cost this process and the emulator, whose one thread serves all: so it is told whether the two
-// wait for the lock or for the emulator.
+// counted reports the processor time that a cycle costs this process and the emulator. The emulator has one
+// thread, so this shows whether a cycle waits for the lock or for the emulator.
 func counted(b *testing.B, work func()) {
 	spent := func() (ours, emulators time.Duration) {
 		var u syscall.Rusage
@@ -133,7 +133,7 @@ func counted(b *testing.B, work func()) {
 	b.ReportMetric(float64((emulatorsNow-emulators).Microseconds())/float64(b.N), "emulator-cpu-us/op")
 }
 
-// BenchmarkUncontended is one lock and one unlock of a lock that nobody else wants.
+// BenchmarkUncontended: one goroutine takes and releases a lock that no other wants.
 func BenchmarkUncontended(b *testing.B) {
 	for _, c := range contestants {
 		b.Run(c.name, func(b *testing.B) {
@@ -149,7 +149,7 @@ func BenchmarkUncontended(b *testing.B) {
 	}
 }
 
-// BenchmarkOwnKeys is the same by 64 goroutines at once, each on a lock of its own.
+// BenchmarkOwnKeys: 64 goroutines each take and release a lock of their own.
 func BenchmarkOwnKeys(b *testing.B) {
 	for _, c := range contestants {
 		b.Run(c.name, func(b *testing.B) {

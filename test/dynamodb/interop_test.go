@@ -1,4 +1,4 @@
-// Package dynamodb sets Holdfast and other clients upon one lock in a DynamoDB table, and counts how many hold it at a time.
+// Package dynamodb makes Holdfast and other clients contend for one lock in a DynamoDB table, and counts the holders.
 package dynamodb
 
 import (
@@ -70,7 +70,7 @@ func storeURL(endpoint string) string {
 	return "dynamodb://locks?region=eu-central-1&create=true&endpoint=" + url.QueryEscape(endpoint)
 }
 
-// awslockAt is a table in the layout of dynamolock, written as that writes it.
+// awslockAt returns the URL of a table in the layout of dynamolock, with dynamolock's lease format.
 func awslockAt(endpoint string) string {
 	return "dynamodb://awslocks?region=eu-central-1&create=true&layout=awslock&lease-format=duration&endpoint=" + url.QueryEscape(endpoint)
 }
@@ -87,7 +87,7 @@ func dynamolockAt(t testing.TB, endpoint string, lease time.Duration, opts ...dy
 
 func name() string { return strings.ToLower(rand.Text()[:10]) }
 
-// TestDynamolock: dynamolock's clients and ours never hold one lock together, however they contend.
+// TestDynamolock: clients of dynamolock and ours contend, and never hold one lock together.
 func TestDynamolock(t *testing.T) {
 	t.Parallel()
 	endpoint := server(t).Endpoint
@@ -121,7 +121,7 @@ func TestDynamolock(t *testing.T) {
 	contend(t, lockers)
 }
 
-// contend has all lockers take the lock over and over, and counts.
+// contend makes all lockers take the lock again and again, and counts.
 func contend(t *testing.T, lockers []func() (func() error, error)) {
 	t.Helper()
 	var inside, most, turns atomic.Int32
@@ -154,7 +154,8 @@ func contend(t *testing.T, lockers []func() (func() error, error)) {
 	}
 }
 
-// TestDynamolockDies: a dead client of either kind is replaced by the other when its lease is over, and not before.
+// TestDynamolockDies: a dead client of either kind is replaced by the other when its lease has passed, and not
+// before.
 func TestDynamolockDies(t *testing.T) {
 	t.Parallel()
 	endpoint := server(t).Endpoint
@@ -226,8 +227,8 @@ func TestDynamolockDies(t *testing.T) {
 	wg.Wait()
 }
 
-// TestLeases: a holder is understood however its lease is written, and one that cannot be understood holds until an operator
-// comes.
+// TestLeases: a holder is understood in whatever format its lease is written. One whose lease cannot be read holds
+// the lock until an operator breaks it.
 func TestLeases(t *testing.T) {
 	t.Parallel()
 	endpoint := server(t).Endpoint

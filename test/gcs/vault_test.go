@@ -1,4 +1,4 @@
-// Package gcs tests the store on Cloud Storage against other programs than its module should depend on.
+// Package gcs tests the store on Cloud Storage against programs on which the module of the store must not depend.
 package gcs
 
 import (
@@ -23,7 +23,7 @@ import (
 
 var rounds = flag.Int("rounds", 20, "how often Vault's clients and ours take the lock, each kind")
 
-// start runs a service, a Vault's backend on it, and a client of ours for the same objects.
+// start runs a service, a Vault's backend, and a client of ours on the same objects.
 func start(t *testing.T) (physical.HABackend, *holdfast.Client) {
 	t.Helper()
 	s := gcstest.Start("bucket")
@@ -42,13 +42,13 @@ func start(t *testing.T) (physical.HABackend, *holdfast.Client) {
 	return backend.(physical.HABackend), client
 }
 
-// vaultLock is the lock as one Vault takes it, once: for the next time it makes another.
+// vaultLock makes the lock as a Vault makes it. Each can be locked once.
 func vaultLock(backend physical.HABackend) (physical.Lock, error) {
 	return backend.LockWith("core/lock", "http://vault:8200")
 }
 
-// TestVaultRounds: many Vaults and our clients want one lock all the time, one at a time has it, and both get it again and
-// again. A Vault tries every 5 s, so it takes many.
+// TestVaultRounds: Vaults and our clients contend for one lock. There is one holder at a time, and both kinds get
+// the lock again and again. There are many Vaults, because each tries only every 5 s.
 func TestVaultRounds(t *testing.T) {
 	backend, client := start(t)
 	var inside, vaults, ours atomic.Int64
@@ -95,7 +95,7 @@ func TestVaultRounds(t *testing.T) {
 	t.Logf("held %d times by Vaults and %d times by us, never by two at a time", vaults.Load(), ours.Load())
 }
 
-// TestVault: the high availability of Vault itself excludes us, and we exclude it, on one object.
+// TestVault: the high availability of the real Vault and our client exclude each other, on one object.
 func TestVault(t *testing.T) {
 	backend, client := start(t)
 	lock, err := vaultLock(backend)
