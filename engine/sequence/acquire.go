@@ -18,7 +18,8 @@ func (e *Engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 		return driver.Grant{}, err
 	}
 	if c.Detached && e.mover == nil {
-		return driver.Grant{}, fmt.Errorf("%w: on this store a claim ends with its client, so none can be detached", driver.ErrUnsupported)
+		return driver.Grant{}, fmt.Errorf("%w: on this store a claim ends with its client, so none can be detached",
+			driver.ErrUnsupported)
 	}
 	ctx, done := e.bindContext(ctx)
 	defer done()

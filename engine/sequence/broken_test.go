@@ -13,10 +13,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// TestBrokenBeneathRelease: a release whose first try had no answer, and which then finds its claim gone, says that
+// TestReleaseAfterLostReply: a release whose first try had no answer, and which then finds its claim gone, says that
 // the lock was broken if it was, by force and before that try could arrive, and is a release if it has done it
 // itself; so it is where the claim is given back by another process.
-func TestBrokenBeneathRelease(t *testing.T) {
+func TestReleaseAfterLostReply(t *testing.T) {
 	for _, broken := range []bool{true, false} {
 		for _, elsewhere := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
@@ -55,9 +55,9 @@ func TestBrokenBeneathRelease(t *testing.T) {
 	}
 }
 
-// TestReleaseOutlastsNote: a release that was stopped for longer than a break is noted does not know what became of
+// TestReleaseAfterBreakNoteExpired: a release that was stopped for longer than a break is noted does not know what became of
 // its claim.
-func TestReleaseOutlastsNote(t *testing.T) {
+func TestReleaseAfterBreakNoteExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		operator := sequence.New(&memtree.Link{Server: server})
@@ -82,9 +82,9 @@ func TestReleaseOutlastsNote(t *testing.T) {
 	})
 }
 
-// TestEndedBeneathRelease: a release whose first try had no answer does not know what became of its claim if the
+// TestReleaseWhileSessionEnds: a release whose first try had no answer does not know what became of its claim if the
 // session was ended meanwhile, before its time.
-func TestEndedBeneathRelease(t *testing.T) {
+func TestReleaseWhileSessionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		var tries atomic.Int64
@@ -107,9 +107,9 @@ func TestEndedBeneathRelease(t *testing.T) {
 	})
 }
 
-// TestBrokenIsTold: the renewal and the release of a claim that was broken by force say so, also in a process that
+// TestBreakIsReported: the renewal and the release of a claim that was broken by force say so, also in a process that
 // knows no more of it than its ref.
-func TestBrokenIsTold(t *testing.T) {
+func TestBreakIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		holder, operator := sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server})
@@ -123,8 +123,8 @@ func TestBrokenIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		for what, err := range map[string]error{
-			"renewed":            renewal(t.Context(), holder, g).Err,
-			"renewed elsewhere":  renewal(t.Context(), operator, g).Err,
+			"renewed":            renewOnce(t.Context(), holder, g).Err,
+			"renewed elsewhere":  renewOnce(t.Context(), operator, g).Err,
 			"released":           holder.Release(t.Context(), g.Claim, g.Ref),
 			"released elsewhere": operator.Release(t.Context(), g.Claim, g.Ref),
 		} {
@@ -136,9 +136,9 @@ func TestBrokenIsTold(t *testing.T) {
 	})
 }
 
-// TestBrokenBeneathWithdrawal: as [TestBrokenBeneathRelease], where one try of the add had no answer either, so that
+// TestWithdrawAfterBreak: as [TestReleaseAfterLostReply], where one try of the add had no answer either, so that
 // the claim is withdrawn, and where a renewal that is still under way finds it gone between two tries of that.
-func TestBrokenBeneathWithdrawal(t *testing.T) {
+func TestWithdrawAfterBreak(t *testing.T) {
 	for _, broken := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			server := memtree.New()
@@ -170,7 +170,7 @@ func TestBrokenBeneathWithdrawal(t *testing.T) {
 			if g, err = holder.Acquire(t.Context(), mutex("m", 10*time.Second)); err != nil {
 				t.Fatal(err)
 			}
-			go func() { renewal(t.Context(), holder, g); close(renewed) }()
+			go func() { renewOnce(t.Context(), holder, g); close(renewed) }()
 			synctest.Wait()
 			err = holder.Release(t.Context(), g.Claim, g.Ref)
 			var loss *driver.LossError
@@ -181,9 +181,9 @@ func TestBrokenBeneathWithdrawal(t *testing.T) {
 	}
 }
 
-// TestBrokenAndMadeAgain: a claim that was broken by force stands again where an add of it comes late, the answer to
+// TestDelayedAddAfterBreak: a claim that was broken by force stands again where an add of it comes late, the answer to
 // which another had had; the release removes that, and says that the lock was broken.
-func TestBrokenAndMadeAgain(t *testing.T) {
+func TestDelayedAddAfterBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		operator := sequence.New(&memtree.Link{Server: server})

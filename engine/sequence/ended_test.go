@@ -13,23 +13,23 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// endedTree is a tree that knows when its sessions are over before it is asked.
-type endedTree struct {
+// endingStore is a tree that knows when its sessions are over before it is asked.
+type endingStore struct {
 	*memtree.Link
 	ended chan struct{}
 }
 
-func (t endedTree) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+func (t endingStore) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
 	s, err := t.Link.OpenSession(ctx, ttl)
 	s.Ended = t.ended
 	return s, err
 }
 
-// TestSessionEnded: what a tree knows of the end of a session is told at once, however far away the next beat is, and
+// TestStoreReportsSessionEnd: what a tree knows of the end of a session is told at once, however far away the next beat is, and
 // though the nodes still stand.
-func TestSessionEnded(t *testing.T) {
+func TestStoreReportsSessionEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tree := endedTree{&memtree.Link{Server: memtree.New()}, make(chan struct{})}
+		tree := endingStore{&memtree.Link{Server: memtree.New()}, make(chan struct{})}
 		e := sequence.New(tree)
 		defer e.Close()
 		held := mutex("m", 24*time.Hour)
@@ -47,15 +47,15 @@ func TestSessionEnded(t *testing.T) {
 	})
 }
 
-// TestEndedIsNotBroken: a claim that is let in, and whose session is over by then, is made anew; nobody takes it for
+// TestSessionEndIsNotBreak: a claim that is let in, and whose session is over by then, is made anew; nobody takes it for
 // broken because its node is not there any more when the next in line is to be told.
-func TestEndedIsNotBroken(t *testing.T) {
+func TestSessionEndIsNotBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		holder, last := sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server})
 		defer holder.Close()
 		defer last.Close()
-		all, mine := permits("s", 2, 2), permits("s", 2, 1)
+		all, mine := semaphoreClaim("s", 2, 2), semaphoreClaim("s", 2, 1)
 		var ended atomic.Bool
 		waiter := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 			switch {
@@ -78,7 +78,7 @@ func TestEndedIsNotBroken(t *testing.T) {
 		in := make(chan error, 1)
 		go func() { _, err := waiter.Acquire(t.Context(), mine); in <- err }()
 		synctest.Wait()
-		go func() { _, _ = last.Acquire(t.Context(), permits("s", 2, 1)) }()
+		go func() { _, _ = last.Acquire(t.Context(), semaphoreClaim("s", 2, 1)) }()
 		time.Sleep(2 * time.Second) // so that the grant takes a beat
 		if err := holder.Release(t.Context(), all, ""); err != nil {
 			t.Fatal(err)
@@ -89,8 +89,8 @@ func TestEndedIsNotBroken(t *testing.T) {
 	})
 }
 
-// TestEndedBeneathRenewal: so it is for a renewal that gets no answer until the session is over.
-func TestEndedBeneathRenewal(t *testing.T) {
+// TestRenewalWhileSessionEnds: so it is for a renewal that gets no answer until the session is over.
+func TestRenewalWhileSessionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		began := time.Now()
@@ -110,7 +110,7 @@ func TestEndedBeneathRenewal(t *testing.T) {
 		}
 		time.Sleep(time.Until(began.Add(time.Second)))
 		var loss *driver.LossError
-		if r := renewal(t.Context(), holder, g); !errors.As(r.Err, &loss) || loss.Cause != driver.LossSessionExpired {
+		if r := renewOnce(t.Context(), holder, g); !errors.As(r.Err, &loss) || loss.Cause != driver.LossSessionExpired {
 			t.Errorf("the renewal says: %v", r.Err)
 		}
 	})

@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// TestReadersLookOnce: a hundred readers of one client, who wait for the same writer, do not all ask how the lock
+// TestReadersShareOneRead: a hundred readers of one client, who wait for the same writer, do not all ask how the lock
 // stands when that goes.
-func TestReadersLookOnce(t *testing.T) {
+func TestReadersShareOneRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		writer := sequence.New(&memtree.Link{Server: server})

@@ -36,7 +36,9 @@ func (e *Engine) Break(ctx context.Context, name, r string, mode driver.BreakMod
 }
 
 // tryBreak is one try. If it is not done and returns no error, the node has changed, and Break tries again at once.
-func (e *Engine) tryBreak(retry *retryLoop, name, key string, token int64, mode driver.BreakMode) (done bool, err error) {
+func (e *Engine) tryBreak(
+	retry *retryLoop, name, key string, token int64, mode driver.BreakMode,
+) (done bool, err error) {
 	ctx, cancel := requestContext(retry.ctx)
 	defer cancel()
 	snapshot, err := e.store.List(ctx, name, true)
@@ -149,8 +151,8 @@ func (e *Engine) tryDetach(retry *retryLoop, g driver.Grant, keep time.Duration,
 	payload := n.Payload
 	payload.Detached, payload.TTL = true, to.TTL
 	_, ok, err := e.mover.Move(ctx, g.Name, n, *to, payload)
-	if errors.Is(err, ErrSessionExpired) { // if the claim's own session has ended, the next try finds no node; otherwise it opens another session
-		*to = Session{}
+	if errors.Is(err, ErrSessionExpired) {
+		*to = Session{} // the next try opens another, unless the claim's own session has ended and its node is gone
 	}
 	if err != nil || !ok {
 		return false, err

@@ -52,43 +52,43 @@ func TestPromiseLowered(t *testing.T) {
 			t.Errorf("and the next one: %v", err)
 		}
 		cut.Store(false)
-		if r := renewal(t.Context(), holder, g); !errors.Is(r.Err, driver.ErrLost) {
+		if r := renewOnce(t.Context(), holder, g); !errors.Is(r.Err, driver.ErrLost) {
 			t.Errorf("a renewal of the holder says: %+v", r)
 		}
 	})
 }
 
-// renewal renews one grant.
-func renewal(ctx context.Context, s driver.Store, g driver.Grant) (r driver.Renewal) {
+// renewOnce renews one grant.
+func renewOnce(ctx context.Context, s driver.Store, g driver.Grant) (r driver.Renewal) {
 	s.Renew(ctx, []driver.Grant{g}, func(_ int, answer driver.Renewal) { r = answer })
 	return r
 }
 
-// private is a link whose sessions nobody else can beat.
-type private struct {
+// privateSessions is a link whose sessions nobody else can beat.
+type privateSessions struct {
 	memtree.Link
 	own string
 }
 
-func (p *private) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+func (p *privateSessions) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
 	s, err := p.Link.OpenSession(ctx, ttl)
 	p.own = s.ID
 	return s, err
 }
 
-func (p *private) KeepAlive(ctx context.Context, session string) (time.Duration, error) {
+func (p *privateSessions) KeepAlive(ctx context.Context, session string) (time.Duration, error) {
 	if session != p.own {
 		return 0, fmt.Errorf("%w: another's session", driver.ErrUnsupported)
 	}
 	return p.Link.KeepAlive(ctx, session)
 }
 
-// TestRenewalOfAnother: where a session is beaten by its own client alone, nobody else's renewal is confirmed, though
+// TestRenewalOfOthersClaim: where a session is beaten by its own client alone, nobody else's renewal is confirmed, though
 // that client may be alive: it may also be cut off.
-func TestRenewalOfAnother(t *testing.T) {
+func TestRenewalOfOthersClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
-		holder, other := &private{Link: memtree.Link{Server: server}}, &private{Link: memtree.Link{Server: server}}
+		holder, other := &privateSessions{Link: memtree.Link{Server: server}}, &privateSessions{Link: memtree.Link{Server: server}}
 		a, b := sequence.New(holder), sequence.New(other)
 		defer a.Close()
 		defer b.Close()
@@ -96,10 +96,10 @@ func TestRenewalOfAnother(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r := renewal(t.Context(), b, g); !errors.Is(r.Err, driver.ErrUnsupported) {
+		if r := renewOnce(t.Context(), b, g); !errors.Is(r.Err, driver.ErrUnsupported) {
 			t.Errorf("another's renewal says: %+v", r)
 		}
-		if r := renewal(t.Context(), a, g); r.Err != nil {
+		if r := renewOnce(t.Context(), a, g); r.Err != nil {
 			t.Errorf("the holder's own says: %v", r.Err)
 		}
 	})

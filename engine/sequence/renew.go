@@ -36,7 +36,9 @@ type dueGrant struct {
 
 // groupBySession finds the grants that are claims of this client, and records that they are wanted. It answers at once
 // for those that are lost, and calls other for those that are not ours or have a session of their own.
-func (e *Engine) groupBySession(gs []driver.Grant, done func(int, driver.Renewal), other func(i int)) map[*session][]dueGrant {
+func (e *Engine) groupBySession(
+	gs []driver.Grant, done func(int, driver.Renewal), other func(i int),
+) map[*session][]dueGrant {
 	groups := map[*session][]dueGrant{}
 	answers := map[int]error{}
 	var others []int
@@ -46,7 +48,8 @@ func (e *Engine) groupBySession(gs []driver.Grant, done func(int, driver.Renewal
 		switch {
 		case e.life.Err() != nil:
 			answers[i] = driver.ErrClosed
-		case cl == nil || !cl.wasGranted() || cl.Name != gs[i].Name || cl.node.Token != gs[i].Token && cl.loss == nil || cl.session.forDetached:
+		case cl == nil || !cl.wasGranted() || cl.Name != gs[i].Name || cl.session.forDetached ||
+			cl.node.Token != gs[i].Token && cl.loss == nil:
 			others = append(others, i)
 		case cl.loss != nil:
 			answers[i] = cl.loss

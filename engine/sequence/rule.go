@@ -116,13 +116,15 @@ func mustMarkAdmitted(nodes []Node, i int) bool {
 func checkMismatch(nodes []Node, c *driver.Claim) error {
 	for i := range nodes {
 		if n := &nodes[i]; n.KindConflictHint != "" && n.Kind != c.Kind {
-			return fmt.Errorf("%w: a foreign client holds it that a %s would not keep out: %s", driver.ErrMismatch, c.Kind, n.KindConflictHint)
+			return fmt.Errorf("%w: a foreign client holds it that a %s would not keep out: %s",
+				driver.ErrMismatch, c.Kind, n.KindConflictHint)
 		}
 		if n := &nodes[i]; !n.Foreign && n.ID != c.ID {
 			if n.Kind == c.Kind && n.Limit == c.Limit {
 				return nil
 			}
-			return fmt.Errorf("%w: it is held as a %s of %d, and a %s of %d was claimed", driver.ErrMismatch, n.Kind, n.Limit, c.Kind, c.Limit)
+			return fmt.Errorf("%w: it is held as a %s of %d, and a %s of %d was claimed",
+				driver.ErrMismatch, n.Kind, n.Limit, c.Kind, c.Limit)
 		}
 	}
 	return nil

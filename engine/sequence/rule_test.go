@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// line makes nodes of a short form: "m" is a mutex, "r" a reader, "w" a writer, "3/5" weighs 3 of a semaphore's 5,
+// parseLine makes nodes of a short form: "m" is a mutex, "r" a reader, "w" a writer, "3/5" weighs 3 of a semaphore's 5,
 // "f" is foreign.
-func line(form string) (nodes []Node) {
+func parseLine(form string) (nodes []Node) {
 	for i, s := range strings.Fields(form) {
 		n := Node{Key: fmt.Sprint(i), Token: int64(i + 1), Session: "s"}
 		n.ID = fmt.Sprint("id", i)
@@ -53,7 +53,7 @@ func TestRule(t *testing.T) {
 		"1/3 m":               {"0", "- 0", ""},
 		"1/3 1/5":             {"0", "- *", ""},
 	} {
-		nodes := line(form)
+		nodes := parseLine(form)
 		var in, blockers, wakes []string
 		for i := range nodes {
 			b := "-"
@@ -95,7 +95,7 @@ func TestRuleExhaustive(t *testing.T) {
 		grow = func(form []string) {
 			if len(form) > 0 {
 				lines++
-				checkLine(t, line(strings.Join(form, " ")), strings.Join(form, " "))
+				checkLine(t, parseLine(strings.Join(form, " ")), strings.Join(form, " "))
 			}
 			if len(form) < 6 && !t.Failed() {
 				for _, a := range alphabet {
@@ -139,15 +139,15 @@ func checkLine(t *testing.T, nodes []Node, form string) {
 				t.Errorf("%s without %d: %d was granted and is not", form, gone, was)
 			}
 			if now && !in[was] {
-				checkWoken(t, nodes, left, gone, was, i, form)
+				checkWaiterWakes(t, nodes, left, gone, was, i, form)
 			}
 		}
 	}
 }
 
-// checkWoken: was, at i now, fits since another has gone. It hears of that itself, or from the one before it, which was
+// checkWaiterWakes: was, at i now, fits since another has gone. It hears of that itself, or from the one before it, which was
 // let in by the same going.
-func checkWoken(t *testing.T, nodes, left []Node, gone, was, i int, form string) {
+func checkWaiterWakes(t *testing.T, nodes, left []Node, gone, was, i int, form string) {
 	b := findBlocker(nodes, was)
 	hears := b == WatchRemovals || b == nodes[gone].Key
 	told := i > 0 && was-1 != gone && b == nodes[was-1].Key && isGranted(left, i-1) && mustMarkAdmitted(left, i-1)
@@ -159,7 +159,7 @@ func checkWoken(t *testing.T, nodes, left []Node, gone, was, i int, form string)
 // TestOwnNode: a node with the claim's id under another session is not the claim's own.
 func TestOwnNode(t *testing.T) {
 	t.Parallel()
-	nodes := line("m m")
+	nodes := parseLine("m m")
 	nodes[1].Session = "old"
 	if findOwn(nodes, "id0", "s") != 0 || findOwn(nodes, "id1", "s") != -1 || findOwn(nodes, "id1", "old") != 1 || findOwn(nodes, "id2", "s") != -1 {
 		t.Error("the wrong node is taken for one's own")

@@ -35,7 +35,7 @@ type session struct {
 }
 
 // openSession opens a session. It counts from the start of the request.
-func (e *Engine) openSession(ctx context.Context, ttl time.Duration, alone bool) (*session, error) {
+func (e *Engine) openSession(ctx context.Context, ttl time.Duration, forDetached bool) (*session, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()
 	start := e.clock.Now()
@@ -43,8 +43,12 @@ func (e *Engine) openSession(ctx context.Context, ttl time.Duration, alone bool)
 	if err != nil {
 		return nil, err
 	}
-	return &session{Session: got, e: e, requestedTTL: ttl, forDetached: alone, wakeup: make(chan struct{}, 1), stopped: make(chan struct{}),
-		keepAlives: []driver.Instant{start}, claims: map[*claim]struct{}{}, toCheck: map[*claim]struct{}{}, idleSince: e.clock.Now()}, nil
+	return &session{
+		Session: got, e: e, requestedTTL: ttl, forDetached: forDetached,
+		wakeup: make(chan struct{}, 1), stopped: make(chan struct{}),
+		keepAlives: []driver.Instant{start}, idleSince: e.clock.Now(),
+		claims: map[*claim]struct{}{}, toCheck: map[*claim]struct{}{},
+	}, nil
 }
 
 // sessionOpening is the request that opens a session, shared by all callers that wait for it.
@@ -247,7 +251,8 @@ func (s *session) sendKeepAlive(inFlight chan struct{}) {
 		s.markExpired()
 	}
 	close(inFlight)
-	if lowered && e.sleep(e.life, promise) == nil { // until then its nodes stay, so that the holders can be notified first
+	// Its nodes stay until the promised time is over, so that the holders can be notified first.
+	if lowered && e.sleep(e.life, promise) == nil {
 		e.endSession(s.ID)
 	}
 }

@@ -22,7 +22,7 @@ var (
 	waiting = storetest.Waiting
 )
 
-func permits(name string, limit, weight int64) driver.Claim {
+func semaphoreClaim(name string, limit, weight int64) driver.Claim {
 	c := waiting(mutex(name, 10*time.Second))
 	c.Kind, c.Limit, c.Weight = driver.KindSemaphore, limit, weight
 	return c
@@ -71,9 +71,9 @@ func TestExpiredWaiter(t *testing.T) {
 	})
 }
 
-// TestSilentStore: a store that is silent for less than a waiter's patience ends no wait, though it has ended the
+// TestUnreachableStore: a store that is silent for less than a waiter's patience ends no wait, though it has ended the
 // session when it speaks again; and one that is silent for longer ends it as a store that cannot be reached.
-func TestSilentStore(t *testing.T) {
+func TestUnreachableStore(t *testing.T) {
 	for _, long := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			const ttl = 8 * time.Second
@@ -113,9 +113,9 @@ func TestSilentStore(t *testing.T) {
 	}
 }
 
-// TestGivenUpAsSessionEnds: a wait whose context ends as its session does is told the end of its context, for whom it
+// TestCancelWhileSessionEnds: a wait whose context ends as its session does is told the end of its context, for whom it
 // was in vain, and nothing of a loss: so the client that made the claim sees to what may be left of it.
-func TestGivenUpAsSessionEnds(t *testing.T) {
+func TestCancelWhileSessionEnds(t *testing.T) {
 	for range 20 { // which of the two is seen first is not certain
 		synctest.Test(t, func(t *testing.T) {
 			server := memtree.New()
@@ -148,9 +148,9 @@ func TestGivenUpAsSessionEnds(t *testing.T) {
 	}
 }
 
-// TestSilentRead: a read that gets no answer does not keep the session from its beats, though nobody but a waiter
+// TestHangingRead: a read that gets no answer does not keep the session from its beats, though nobody but a waiter
 // stands under it, for whom nobody else asks for one.
-func TestSilentRead(t *testing.T) {
+func TestHangingRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		holder := sequence.New(&memtree.Link{Server: server})
@@ -188,9 +188,9 @@ func TestSilentRead(t *testing.T) {
 	})
 }
 
-// TestLateFault: a request that fails after a long wait is asked again, though the store's last answer is older than
+// TestLateFailure: a request that fails after a long wait is asked again, though the store's last answer is older than
 // the claim's patience: what counts is the time since the first failure.
-func TestLateFault(t *testing.T) {
+func TestLateFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		holder := sequence.New(&memtree.Link{Server: server})
@@ -223,8 +223,8 @@ func TestLateFault(t *testing.T) {
 	})
 }
 
-// TestReadsOnly: what wants to write to a store that answers reads and no writes gives up in time.
-func TestReadsOnly(t *testing.T) {
+// TestStoreAnswersReadsOnly: what wants to write to a store that answers reads and no writes gives up in time.
+func TestStoreAnswersReadsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		holder := sequence.New(&memtree.Link{Server: server})
@@ -258,9 +258,9 @@ func TestReadsOnly(t *testing.T) {
 	})
 }
 
-// TestSilentElsewhere: a renewal of another client's claim that gets no answer is told as an unknown outcome, and not
+// TestUnansweredRenewalElsewhere: a renewal of another client's claim that gets no answer is told as an unknown outcome, and not
 // as an end of the caller's context, which goes on.
-func TestSilentElsewhere(t *testing.T) {
+func TestUnansweredRenewalElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		holder := sequence.New(&memtree.Link{Server: server})
@@ -282,9 +282,9 @@ func TestSilentElsewhere(t *testing.T) {
 	})
 }
 
-// TestLetInTogether: limit 2, a holder of 2, two waiters of 1, each of a client of its own: a release lets in both,
+// TestGrantedTogether: limit 2, a holder of 2, two waiters of 1, each of a client of its own: a release lets in both,
 // at once, though only the first of them looks at the holder.
-func TestLetInTogether(t *testing.T) {
+func TestGrantedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		client := func() *sequence.Engine {
@@ -293,14 +293,14 @@ func TestLetInTogether(t *testing.T) {
 			return e
 		}
 		holder := client()
-		c := permits("s", 2, 2)
+		c := semaphoreClaim("s", 2, 2)
 		if _, err := holder.Acquire(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
 		in := make(chan error, 2)
 		for range 2 {
 			e := client()
-			go func() { _, err := e.Acquire(t.Context(), permits("s", 2, 1)); in <- err }()
+			go func() { _, err := e.Acquire(t.Context(), semaphoreClaim("s", 2, 1)); in <- err }()
 			synctest.Wait()
 		}
 		start := time.Now()
@@ -345,9 +345,9 @@ func TestWithoutWatches(t *testing.T) {
 	})
 }
 
-// TestLateAddOfDetached: an add that had no answer, and was repeated, cannot take effect when the claim has been
+// TestDelayedAddOfDetachedClaim: an add that had no answer, and was repeated, cannot take effect when the claim has been
 // detached and is over. Nobody would remove that node while its session lives.
-func TestLateAddOfDetached(t *testing.T) {
+func TestDelayedAddOfDetachedClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		var adds atomic.Int64
@@ -375,9 +375,9 @@ func TestLateAddOfDetached(t *testing.T) {
 	})
 }
 
-// TestLandsBesideCheck: a claim that is given up while its add is on its way, just after its first session was found
+// TestAddReplyDuringCheck: a claim that is given up while its add is on its way, just after its first session was found
 // to be over, is not taken for removed when the add lands; so it is removed, though the first try of that gets lost.
-func TestLandsBesideCheck(t *testing.T) {
+func TestAddReplyDuringCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		var adds, removes atomic.Int64
@@ -426,9 +426,9 @@ func TestLandsBesideCheck(t *testing.T) {
 	})
 }
 
-// TestRefusedWakes: a claim of the same client that is taken back, since it came too late for a full line, wakes the
+// TestRefusedClaimWakesWaiter: a claim of the same client that is taken back, since it came too late for a full line, wakes the
 // one behind it at once.
-func TestRefusedWakes(t *testing.T) {
+func TestRefusedClaimWakesWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		holding := make(chan struct{})
@@ -442,7 +442,7 @@ func TestRefusedWakes(t *testing.T) {
 		other := sequence.New(&memtree.Link{Server: server})
 		defer e.Close()
 		defer other.Close()
-		first := permits("m", 2, 2)
+		first := semaphoreClaim("m", 2, 2)
 		if _, err := other.Acquire(t.Context(), first); err != nil {
 			t.Fatal(err)
 		}
@@ -451,7 +451,7 @@ func TestRefusedWakes(t *testing.T) {
 		go func() { _, err := e.Acquire(t.Context(), waiting(mutex("m", 10*time.Second))); refused <- err }()
 		synctest.Wait() // it stands, is of another kind, and is being taken back
 		in := make(chan error, 1)
-		go func() { _, err := e.Acquire(t.Context(), permits("m", 2, 2)); in <- err }()
+		go func() { _, err := e.Acquire(t.Context(), semaphoreClaim("m", 2, 2)); in <- err }()
 		synctest.Wait()
 		if err := other.Release(t.Context(), first, ""); err != nil {
 			t.Fatal(err)
@@ -492,8 +492,8 @@ func TestIdleSession(t *testing.T) {
 	})
 }
 
-// TestForgotten: a claim that its client does not renew ends after its TTL, not sooner, though the session goes on.
-func TestForgotten(t *testing.T) {
+// TestAbandonedClaims: a claim that its client does not renew ends after its TTL, not sooner, though the session goes on.
+func TestAbandonedClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		e := sequence.New(&memtree.Link{Server: server})
@@ -531,24 +531,24 @@ func TestForgotten(t *testing.T) {
 	})
 }
 
-// lagging is a tree on which a beat is sure only some time after it.
-type lagging struct {
+// delayedConfirmation is a tree on which a beat is sure only some time after it.
+type delayedConfirmation struct {
 	*memtree.Link
 	lag time.Duration
 }
 
-func (l lagging) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+func (l delayedConfirmation) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
 	s, err := l.Link.OpenSession(ctx, ttl)
 	s.ConfirmDelay = l.lag
 	return s, err
 }
 
-// TestLag: where trust lags behind, no grant or renewal counts from a beat that another one has not followed for so
+// TestConfirmDelay: where trust lags behind, no grant or renewal counts from a beat that another one has not followed for so
 // long, and none from one that is older than a sixth of the TTL.
-func TestLag(t *testing.T) {
+func TestConfirmDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, lag = 30 * time.Second, 2 * time.Second
-		e := sequence.New(lagging{&memtree.Link{Server: memtree.New()}, lag})
+		e := sequence.New(delayedConfirmation{&memtree.Link{Server: memtree.New()}, lag})
 		defer e.Close()
 		clock := e.Info().Clock
 		check := func(when string, since driver.Instant) {
@@ -578,13 +578,15 @@ func TestLag(t *testing.T) {
 	})
 }
 
-// late is a tree on which one look, when a node is added, shows a holder that has gone.
-type late struct {
+// delayedAdd is a tree on which one look, when a node is added, shows a holder that has gone.
+type delayedAdd struct {
 	*memtree.Link
 	told atomic.Bool
 }
 
-func (l *late) Add(ctx context.Context, name string, s sequence.Session, number int64, note sequence.Payload, guard sequence.AddCondition) (sequence.Snapshot, error) {
+func (l *delayedAdd) Add(
+	ctx context.Context, name string, s sequence.Session, number int64, note sequence.Payload, guard sequence.AddCondition,
+) (sequence.Snapshot, error) {
 	if guard == sequence.AddIfAlone && !l.told.Swap(true) {
 		gone := sequence.Node{Key: "gone", Token: 1, Session: "another", Payload: note}
 		gone.ID = "gone"
@@ -596,7 +598,7 @@ func (l *late) Add(ctx context.Context, name string, s sequence.Session, number 
 // TestHeldByNobody: a try is not refused for a holder of whom nothing is to be seen when it is asked who that is.
 func TestHeldByNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := sequence.New(&late{Link: &memtree.Link{Server: memtree.New()}})
+		e := sequence.New(&delayedAdd{Link: &memtree.Link{Server: memtree.New()}})
 		defer e.Close()
 		if _, err := e.Acquire(t.Context(), mutex("m", 10*time.Second)); err != nil {
 			t.Error(err)
@@ -604,12 +606,12 @@ func TestHeldByNobody(t *testing.T) {
 	})
 }
 
-// TestLagFarAway: where trust lags behind, a store that answers each beat in time, if only just, lets its claims in
+// TestConfirmDelayOnSlowStore: where trust lags behind, a store that answers each beat in time, if only just, lets its claims in
 // and renews them; what it confirms counts from when the call began, or later.
-func TestLagFarAway(t *testing.T) {
+func TestConfirmDelayOnSlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, trip = 10 * time.Second, 1200 * time.Millisecond
-		e := sequence.New(lagging{&memtree.Link{Server: memtree.New(), Transport: func(_ context.Context, _ string, do func() any) (any, error) {
+		e := sequence.New(delayedConfirmation{&memtree.Link{Server: memtree.New(), Transport: func(_ context.Context, _ string, do func() any) (any, error) {
 			time.Sleep(trip / 2)
 			defer time.Sleep(trip / 2)
 			return do(), nil
@@ -646,9 +648,9 @@ func TestLagFarAway(t *testing.T) {
 	})
 }
 
-// TestLateRenewal: a claim whose renewal took its time to be answered stands for its TTL from what that said, and not
+// TestSlowRenewal: a claim whose renewal took its time to be answered stands for its TTL from what that said, and not
 // only from when it was asked for.
-func TestLateRenewal(t *testing.T) {
+func TestSlowRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, cut = 9 * time.Second, 2500 * time.Millisecond
 		server := memtree.New()

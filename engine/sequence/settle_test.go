@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// TestDeniedAfterUnknown: an acquire that is denied after an add without an answer says that the claim may stand, so
+// TestDeniedAfterLostReply: an acquire that is denied after an add without an answer says that the claim may stand, so
 // that its client gives it back; and that leaves nothing.
-func TestDeniedAfterUnknown(t *testing.T) {
+func TestDeniedAfterLostReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		adds := 0
@@ -73,26 +73,26 @@ func TestDetachAfterSessionEnded(t *testing.T) {
 	})
 }
 
-// TestAskedAgainWakesNext: a semaphore's claim that stood in line from an earlier call, and is let in at its first
+// TestRepeatedAcquireWakesNext: a semaphore's claim that stood in line from an earlier call, and is let in at its first
 // look, tells the next in line, which watches it.
-func TestAskedAgainWakesNext(t *testing.T) {
+func TestRepeatedAcquireWakesNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		holder, first, second := sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server})
 		defer holder.Close()
 		defer first.Close()
 		defer second.Close()
-		all := permits("s", 2, 2)
+		all := semaphoreClaim("s", 2, 2)
 		if _, err := holder.Acquire(t.Context(), all); err != nil {
 			t.Fatal(err)
 		}
-		one := permits("s", 2, 1)
+		one := semaphoreClaim("s", 2, 1)
 		ctx, giveUp := context.WithCancel(t.Context())
 		given := make(chan error, 1)
 		go func() { _, err := first.Acquire(ctx, one); given <- err }()
 		synctest.Wait()
 		in := make(chan error, 1)
-		go func() { _, err := second.Acquire(t.Context(), permits("s", 2, 1)); in <- err }()
+		go func() { _, err := second.Acquire(t.Context(), semaphoreClaim("s", 2, 1)); in <- err }()
 		synctest.Wait()
 		giveUp()
 		<-given
@@ -110,25 +110,27 @@ func TestAskedAgainWakesNext(t *testing.T) {
 	})
 }
 
-// busy is a link to locks on which others come all the time.
-type busy struct {
+// contendedStore is a link to locks on which others come all the time.
+type contendedStore struct {
 	memtree.Link
 	tries int
 }
 
-func (b *busy) ChangeAmong(ctx context.Context, name string, n sequence.Node, note sequence.Payload, among []sequence.Node, revision int64) (sequence.Node, bool, error) {
+func (b *contendedStore) ChangeAmong(
+	ctx context.Context, name string, n sequence.Node, note sequence.Payload, among []sequence.Node, revision int64,
+) (sequence.Node, bool, error) {
 	b.tries++
 	return n, false, nil
 }
 
-// TestUpgradeAmongMany: an upgrade that is refused again and again, since others have come each time, ends as one
+// TestUpgradeUnderContention: an upgrade that is refused again and again, since others have come each time, ends as one
 // beside others, soon.
-func TestUpgradeAmongMany(t *testing.T) {
+func TestUpgradeUnderContention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		link := &busy{Link: memtree.Link{Server: memtree.New()}}
+		link := &contendedStore{Link: memtree.Link{Server: memtree.New()}}
 		e := sequence.New(link)
 		defer e.Close()
-		g, err := e.Acquire(t.Context(), readWrite("rw", 1))
+		g, err := e.Acquire(t.Context(), rwClaim("rw", 1))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// TestTryAmongComers: a try from far away is let in where there is room, though others come all the time.
-func TestTryAmongComers(t *testing.T) {
+// TestTryUnderContention: a try from far away is let in where there is room, though others come all the time.
+func TestTryUnderContention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		near, tries := sequence.New(&memtree.Link{Server: server}), 0
@@ -66,8 +66,8 @@ func TestTryAmongComers(t *testing.T) {
 	})
 }
 
-// holds takes the lock m for a client that keeps it.
-func holds(t *testing.T, server *memtree.Server) *sequence.Engine {
+// startHolder takes the lock m for a client that keeps it.
+func startHolder(t *testing.T, server *memtree.Server) *sequence.Engine {
 	e := sequence.New(&memtree.Link{Server: server})
 	t.Cleanup(func() { e.Close() })
 	if _, err := e.Acquire(t.Context(), mutex("m", 10*time.Second)); err != nil {
@@ -76,21 +76,23 @@ func holds(t *testing.T, server *memtree.Server) *sequence.Engine {
 	return e
 }
 
-// lax is a tree that cannot make one step of a guard and an add.
-type lax struct{ *memtree.Link }
+// unconditionalStore is a tree that cannot make one step of a guard and an add.
+type unconditionalStore struct{ *memtree.Link }
 
-func (l lax) Add(ctx context.Context, name string, s sequence.Session, number int64, note sequence.Payload, _ sequence.AddCondition) (sequence.Snapshot, error) {
+func (l unconditionalStore) Add(
+	ctx context.Context, name string, s sequence.Session, number int64, note sequence.Payload, _ sequence.AddCondition,
+) (sequence.Snapshot, error) {
 	return l.Link.Add(ctx, name, s, number, note, sequence.AddAlways)
 }
 
-// TestTryNotTakenBack: a try that came to stand behind a holder, and cannot be taken back in time, is not said to be
+// TestTryNotRemoved: a try that came to stand behind a holder, and cannot be taken back in time, is not said to be
 // refused: it stands until it is released.
-func TestTryNotTakenBack(t *testing.T) {
+func TestTryNotRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
-		holder := holds(t, server)
+		holder := startHolder(t, server)
 		deaf := true
-		e := sequence.New(lax{&memtree.Link{Server: server, Transport: func(ctx context.Context, what string, do func() any) (any, error) {
+		e := sequence.New(unconditionalStore{&memtree.Link{Server: server, Transport: func(ctx context.Context, what string, do func() any) (any, error) {
 			if what == "remove" && deaf {
 				<-ctx.Done()
 				return nil, ctx.Err()
@@ -115,12 +117,12 @@ func TestTryNotTakenBack(t *testing.T) {
 	})
 }
 
-// TestTryTakenBackByTheSession: a try whose first request had no answer, and whose session is over by the time it is
+// TestTryEndsWithSession: a try whose first request had no answer, and whose session is over by the time it is
 // taken back, is refused as any other: its node went with the session.
-func TestTryTakenBackByTheSession(t *testing.T) {
+func TestTryEndsWithSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
-		holds(t, server)
+		startHolder(t, server)
 		adds := 0
 		e := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
 			switch what {

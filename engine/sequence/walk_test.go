@@ -11,18 +11,18 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// walker is a tree of which nothing is asked but to walk.
-type walker struct {
+// slowWalker is a tree of which nothing is asked but to walk.
+type slowWalker struct {
 	NodeStore
 	every time.Duration // from one answer of the store to the next
 	steps int           // until it finds a lock
 	then  int           // locks there are
 }
 
-func (w *walker) Info() driver.Info { return driver.Info{Store: "walker:"} }
-func (w *walker) Close() error      { return nil }
+func (w *slowWalker) Info() driver.Info { return driver.Info{Store: "walker:"} }
+func (w *slowWalker) Close() error      { return nil }
 
-func (w *walker) Walk(ctx context.Context, _ string) iter.Seq2[Snapshot, error] {
+func (w *slowWalker) Walk(ctx context.Context, _ string) iter.Seq2[Snapshot, error] {
 	return func(yield func(Snapshot, error) bool) {
 		for i := range w.steps + w.then {
 			select {
@@ -46,18 +46,18 @@ func (w *walker) Walk(ctx context.Context, _ string) iter.Seq2[Snapshot, error] 
 // whoever reads it takes his time.
 func TestLongList(t *testing.T) {
 	for what, c := range map[string]struct {
-		walker
+		slowWalker
 		reads time.Duration
 		found int
 		fails bool
 	}{
-		"much to go through": {walker{every: time.Second, steps: 60, then: 2}, 0, 2, false},
-		"read by and by":     {walker{every: time.Second, then: 3}, time.Minute, 3, false},
-		"a silent store":     {walker{every: time.Minute, then: 3}, 0, 0, true},
+		"much to go through": {slowWalker{every: time.Second, steps: 60, then: 2}, 0, 2, false},
+		"read by and by":     {slowWalker{every: time.Second, then: 3}, time.Minute, 3, false},
+		"a silent store":     {slowWalker{every: time.Minute, then: 3}, 0, 0, true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := New(&c.walker)
+				e := New(&c.slowWalker)
 				defer e.Close()
 				found := 0
 				var fault error

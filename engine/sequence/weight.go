@@ -82,7 +82,8 @@ func (e *Engine) trySetWeight(retry *retryLoop, g driver.Grant, weight int64, la
 			return true, newHeldError(others)
 		}
 		e.setWeightResolved(g.ID, false)
-		now, ok, err = e.weightChanger.ChangeAmong(ctx, g.Name, n, payload, snapshot.Nodes[:min(grantedCount+1, len(snapshot.Nodes))], snapshot.Revision)
+		among := snapshot.Nodes[:min(grantedCount+1, len(snapshot.Nodes))]
+		now, ok, err = e.weightChanger.ChangeAmong(ctx, g.Name, n, payload, among, snapshot.Revision)
 		if err == nil && !ok && last {
 			e.setWeightResolved(g.ID, true)
 			return true, newHeldError(others)

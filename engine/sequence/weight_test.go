@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-func readWrite(name string, weight int64) driver.Claim {
+func rwClaim(name string, weight int64) driver.Claim {
 	c := waiting(mutex(name, 10*time.Second))
 	c.Kind, c.Limit, c.Weight = driver.KindRW, driver.RWLimit, weight
 	return c
@@ -25,18 +25,18 @@ func TestUpgradeRaces(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, e *sequence.Engine) (meanwhile func()){
 		"a newcomer": func(t *testing.T, e *sequence.Engine) func() {
 			return func() {
-				if _, err := e.Acquire(t.Context(), readWrite("rw", 1)); err != nil {
+				if _, err := e.Acquire(t.Context(), rwClaim("rw", 1)); err != nil {
 					t.Error(err)
 				}
 			}
 		},
 		"a waiter that leaves": func(t *testing.T, e *sequence.Engine) func() {
-			writer := readWrite("rw", driver.RWLimit)
+			writer := rwClaim("rw", driver.RWLimit)
 			ctx, cancel := context.WithCancel(t.Context())
 			go func() { _, _ = e.Acquire(ctx, writer) }()
 			synctest.Wait()
 			in := make(chan error, 1)
-			go func() { _, err := e.Acquire(t.Context(), readWrite("rw", 1)); in <- err }()
+			go func() { _, err := e.Acquire(t.Context(), rwClaim("rw", 1)); in <- err }()
 			synctest.Wait()
 			return func() {
 				cancel()
@@ -65,7 +65,7 @@ func TestUpgradeRaces(t *testing.T) {
 				defer a.Close()
 				b := sequence.New(&memtree.Link{Server: server})
 				defer b.Close()
-				g, err := a.Acquire(t.Context(), readWrite("rw", 1))
+				g, err := a.Acquire(t.Context(), rwClaim("rw", 1))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -78,9 +78,9 @@ func TestUpgradeRaces(t *testing.T) {
 	}
 }
 
-// TestLateUpgrade: an upgrade that had no answer cannot take effect after a later downgrade has succeeded, which
+// TestDelayedUpgrade: an upgrade that had no answer cannot take effect after a later downgrade has succeeded, which
 // would keep readers out for nothing.
-func TestLateUpgrade(t *testing.T) {
+func TestDelayedUpgrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		var late func() any
@@ -93,7 +93,7 @@ func TestLateUpgrade(t *testing.T) {
 			return do(), nil
 		}})
 		defer e.Close()
-		g, err := e.Acquire(t.Context(), readWrite("rw", 1))
+		g, err := e.Acquire(t.Context(), rwClaim("rw", 1))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +107,7 @@ func TestLateUpgrade(t *testing.T) {
 			t.Error(err)
 		}
 		late()
-		if _, err := e.Acquire(t.Context(), func() driver.Claim { c := readWrite("rw", 1); c.Wait = false; return c }()); err != nil {
+		if _, err := e.Acquire(t.Context(), func() driver.Claim { c := rwClaim("rw", 1); c.Wait = false; return c }()); err != nil {
 			t.Errorf("a reader beside one that was to become a writer, and is none: %v", err)
 		}
 	})

@@ -20,14 +20,14 @@ import (
 
 // Server is the store itself. Its clock is the one of package time.
 type Server struct {
-	mu       sync.Mutex
-	revision int64
-	sessions map[string]*session
-	locks    map[string][]*sequence.Node
-	barred   map[string]bool      // adds that were withdrawn
-	broken   map[string]time.Time // claims that were removed by force: until when that is known
-	watches  map[*watch]struct{}
-	requests map[string]int
+	mu            sync.Mutex
+	revision      int64
+	sessions      map[string]*session
+	locks         map[string][]*sequence.Node
+	withdrawnAdds map[string]bool      // adds that were withdrawn
+	breakNotes    map[string]time.Time // claims that were removed by force: until when that is known
+	watches       map[*watch]struct{}
+	requests      map[string]int
 }
 
 type session struct {
@@ -44,17 +44,17 @@ type watch struct {
 
 // New makes an empty server.
 func New() *Server {
-	return &Server{sessions: map[string]*session{}, locks: map[string][]*sequence.Node{}, barred: map[string]bool{}, broken: map[string]time.Time{},
+	return &Server{sessions: map[string]*session{}, locks: map[string][]*sequence.Node{}, withdrawnAdds: map[string]bool{}, breakNotes: map[string]time.Time{},
 		watches: map[*watch]struct{}{}, requests: map[string]int{}}
 }
 
 // LowerSessionTTLs has the server keep each session that stands for no longer than ttl, from its next beat on.
-func (s *Server) LowerSessionTTLs(ttl time.Duration) { s.lower(ttl, nil) }
+func (s *Server) LowerSessionTTLs(ttl time.Duration) { s.lowerSessionTTLs(ttl, nil) }
 
 // LowerSessionTTLs does so with the sessions that were opened by this way.
-func (l *Link) LowerSessionTTLs(ttl time.Duration) { l.Server.lower(ttl, l) }
+func (l *Link) LowerSessionTTLs(ttl time.Duration) { l.Server.lowerSessionTTLs(ttl, l) }
 
-func (s *Server) lower(ttl time.Duration, of *Link) {
+func (s *Server) lowerSessionTTLs(ttl time.Duration, of *Link) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ses := range s.sessions {
@@ -68,7 +68,7 @@ func (s *Server) lower(ttl time.Duration, of *Link) {
 func (s *Server) Nodes(name string) []sequence.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.look(name).Nodes
+	return s.readLock(name).Nodes
 }
 
 // LockNames is what stands at the end: the names of locks that are not idle.
@@ -96,12 +96,12 @@ func (s *Server) ExpireSession(id string) {
 	defer s.mu.Unlock()
 	for k := range s.sessions {
 		if id == "" || k == id {
-			s.expire(k)
+			s.expireSession(k)
 		}
 	}
 }
 
-func (s *Server) expire(id string) {
+func (s *Server) expireSession(id string) {
 	ses := s.sessions[id]
 	if ses == nil {
 		return
@@ -111,30 +111,30 @@ func (s *Server) expire(id string) {
 	for name, nodes := range s.locks {
 		for _, n := range slices.Clone(nodes) {
 			if n.Session == id {
-				s.remove(name, n)
+				s.removeNode(name, n)
 			}
 		}
 	}
 }
 
-func (s *Server) remove(name string, n *sequence.Node) {
+func (s *Server) removeNode(name string, n *sequence.Node) {
 	s.revision++
 	s.locks[name] = slices.DeleteFunc(s.locks[name], func(o *sequence.Node) bool { return o == n })
 	if len(s.locks[name]) == 0 {
 		delete(s.locks, name)
 	}
-	s.notify(name, n.Key, true)
+	s.notifyWatches(name, n.Key, true)
 }
 
-func (s *Server) notify(name, key string, gone bool) {
+func (s *Server) notifyWatches(name, key string, gone bool) {
 	for w := range s.watches {
 		if w.name == name && (w.key == key || w.key == sequence.WatchChanges || w.key == sequence.WatchRemovals && gone) {
-			w.link.later(w.changed)
+			w.link.notifyLater(w.changed)
 		}
 	}
 }
 
-func (s *Server) look(name string) sequence.Snapshot {
+func (s *Server) readLock(name string) sequence.Snapshot {
 	l := sequence.Snapshot{Name: name, Revision: s.revision, Full: true}
 	for _, n := range s.locks[name] {
 		l.Nodes = append(l.Nodes, *n)
@@ -142,7 +142,7 @@ func (s *Server) look(name string) sequence.Snapshot {
 	return l
 }
 
-func (s *Server) find(name, key string) *sequence.Node {
+func (s *Server) findNode(name, key string) *sequence.Node {
 	for _, n := range s.locks[name] {
 		if n.Key == key {
 			return n
@@ -162,20 +162,20 @@ type Link struct {
 	DelayNotification func()
 	DropNotification  func() bool
 
-	mu     sync.Mutex
-	closed bool
-	inAir  sync.WaitGroup
+	mu            sync.Mutex
+	closed        bool
+	notifications sync.WaitGroup
 }
 
 var errClosed = fmt.Errorf("%w: the link", driver.ErrClosed)
 
-func (l *Link) later(f func()) {
+func (l *Link) notifyLater(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.DropNotification != nil && l.DropNotification() {
 		return
 	}
-	l.inAir.Go(func() {
+	l.notifications.Go(func() {
 		if l.DelayNotification != nil {
 			l.DelayNotification()
 		}
@@ -183,8 +183,8 @@ func (l *Link) later(f func()) {
 	})
 }
 
-// do is one request: f runs at the server, in one atomic step.
-func do[T any](ctx context.Context, l *Link, what string, f func(s *Server) T) (result T, err error) {
+// request is one request: f runs at the server, in one atomic step.
+func request[T any](ctx context.Context, l *Link, what string, f func(s *Server) T) (result T, err error) {
 	l.mu.Lock()
 	closed := l.closed
 	l.mu.Unlock()
@@ -221,7 +221,7 @@ func (l *Link) Info() driver.Info {
 
 // OpenSession begins a session.
 func (l *Link) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
-	return do(ctx, l, "open", func(s *Server) sequence.Session {
+	return request(ctx, l, "open", func(s *Server) sequence.Session {
 		s.revision++
 		id := fmt.Sprintf("%x", s.revision)
 		s.sessions[id] = &session{link: l, ttl: ttl, timer: time.AfterFunc(ttl, func() { s.ExpireSession(id) })}
@@ -229,8 +229,8 @@ func (l *Link) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Ses
 	})
 }
 
-// known turns the answer of a server that may not know the session into an error.
-func known(ok bool, err error) error {
+// requireSession turns the answer of a server that may not know the session into an error.
+func requireSession(ok bool, err error) error {
 	if err == nil && !ok {
 		return sequence.ErrSessionExpired
 	}
@@ -239,7 +239,7 @@ func known(ok bool, err error) error {
 
 // KeepAlive restarts the session's timer.
 func (l *Link) KeepAlive(ctx context.Context, id string) (promise time.Duration, err error) {
-	promise, err = do(ctx, l, "beat", func(s *Server) time.Duration {
+	promise, err = request(ctx, l, "beat", func(s *Server) time.Duration {
 		ses := s.sessions[id]
 		if ses == nil {
 			return 0
@@ -247,72 +247,74 @@ func (l *Link) KeepAlive(ctx context.Context, id string) (promise time.Duration,
 		ses.timer.Reset(ses.ttl)
 		return ses.ttl
 	})
-	return promise, known(promise > 0, err)
+	return promise, requireSession(promise > 0, err)
 }
 
 // EndSession ends a session.
 func (l *Link) EndSession(ctx context.Context, id string) error {
-	return known(do(ctx, l, "end", func(s *Server) bool {
+	return requireSession(request(ctx, l, "end", func(s *Server) bool {
 		ok := s.sessions[id] != nil
-		s.expire(id)
+		s.expireSession(id)
 		return ok
 	}))
 }
 
-func keyOf(s sequence.Session, number int64) string { return fmt.Sprintf("%s.%d", s.ID, number) }
+func nodeKey(s sequence.Session, number int64) string { return fmt.Sprintf("%s.%d", s.ID, number) }
 
-// added is the answer to an Add.
-type added struct {
+// addResult is the answer to an Add.
+type addResult struct {
 	look sequence.Snapshot
 	err  error
 }
 
 // Add adds a node.
-func (l *Link) Add(ctx context.Context, name string, ses sequence.Session, number int64, note sequence.Payload, guard sequence.AddCondition) (sequence.Snapshot, error) {
-	got, err := do(ctx, l, "add", func(s *Server) added {
-		key := keyOf(ses, number)
+func (l *Link) Add(
+	ctx context.Context, name string, ses sequence.Session, number int64, note sequence.Payload, guard sequence.AddCondition,
+) (sequence.Snapshot, error) {
+	got, err := request(ctx, l, "add", func(s *Server) addResult {
+		key := nodeKey(ses, number)
 		switch nodes := s.locks[name]; {
 		case s.sessions[ses.ID] == nil:
-			return added{err: sequence.ErrSessionExpired}
-		case s.barred[key]:
-			return added{err: errors.New("withdrawn")}
-		case s.find(name, key) != nil:
+			return addResult{err: sequence.ErrSessionExpired}
+		case s.withdrawnAdds[key]:
+			return addResult{err: errors.New("withdrawn")}
+		case s.findNode(name, key) != nil:
 		case guard == sequence.AddIfAlone && len(nodes) > 0:
 		case guard > 0 && slices.ContainsFunc(nodes, func(n *sequence.Node) bool { return n.Token > int64(guard) }):
 		default:
 			s.revision++
 			s.locks[name] = append(nodes, &sequence.Node{Key: key, Token: s.revision, Version: s.revision, Session: ses.ID, Payload: note})
-			s.notify(name, key, false)
+			s.notifyWatches(name, key, false)
 		}
-		return added{look: s.look(name)}
+		return addResult{look: s.readLock(name)}
 	})
 	return got.look, cmp.Or(err, got.err)
 }
 
 // Withdraw bars an add.
 func (l *Link) Withdraw(ctx context.Context, name string, ses sequence.Session, number int64, _ string) (bool, error) {
-	return do(ctx, l, "withdraw", func(s *Server) bool {
-		key := keyOf(ses, number)
-		n := s.find(name, key)
+	return request(ctx, l, "withdraw", func(s *Server) bool {
+		key := nodeKey(ses, number)
+		n := s.findNode(name, key)
 		if n != nil {
-			s.remove(name, n)
+			s.removeNode(name, n)
 		}
-		s.barred[key] = true
+		s.withdrawnAdds[key] = true
 		return n != nil
 	})
 }
 
 // List lists, always in full.
 func (l *Link) List(ctx context.Context, name string, _ bool) (sequence.Snapshot, error) {
-	return do(ctx, l, "list", func(s *Server) sequence.Snapshot { return s.look(name) })
+	return request(ctx, l, "list", func(s *Server) sequence.Snapshot { return s.readLock(name) })
 }
 
 // Read reads single nodes.
 func (l *Link) Read(ctx context.Context, at []sequence.NodeRef) ([]sequence.Node, error) {
-	return do(ctx, l, "read", func(s *Server) []sequence.Node {
+	return request(ctx, l, "read", func(s *Server) []sequence.Node {
 		nodes := make([]sequence.Node, len(at))
 		for i, p := range at {
-			if n := s.find(p.Name, p.Key); n != nil {
+			if n := s.findNode(p.Name, p.Key); n != nil {
 				nodes[i] = *n
 			}
 		}
@@ -320,28 +322,34 @@ func (l *Link) Read(ctx context.Context, at []sequence.NodeRef) ([]sequence.Node
 	})
 }
 
-// changed is the answer to a Change or a Move.
-type changed struct {
-	now  sequence.Node
-	ok   bool
-	over bool // the session that a node was to be bound to
+// changeResult is the answer to a Change or a Move.
+type changeResult struct {
+	now         sequence.Node
+	ok          bool
+	sessionGone bool // the session that a node was to be bound to
 }
 
 // Change replaces a note.
-func (l *Link) Change(ctx context.Context, name string, n sequence.Node, note sequence.Payload) (sequence.Node, bool, error) {
-	return l.change(ctx, "change", name, n, n.Session, note)
+func (l *Link) Change(
+	ctx context.Context, name string, n sequence.Node, note sequence.Payload,
+) (sequence.Node, bool, error) {
+	return l.changeNode(ctx, "change", name, n, n.Session, note)
 }
 
 // Move binds a node to another session, and bars its add.
-func (l *Link) Move(ctx context.Context, name string, n sequence.Node, to sequence.Session, note sequence.Payload) (sequence.Node, bool, error) {
-	return l.change(ctx, "move", name, n, to.ID, note)
+func (l *Link) Move(
+	ctx context.Context, name string, n sequence.Node, to sequence.Session, note sequence.Payload,
+) (sequence.Node, bool, error) {
+	return l.changeNode(ctx, "move", name, n, to.ID, note)
 }
 
 // ChangeAmong replaces a note if others stand as they did.
-func (l *Link) ChangeAmong(ctx context.Context, name string, n sequence.Node, note sequence.Payload, among []sequence.Node, revision int64) (sequence.Node, bool, error) {
-	return l.change(ctx, "change", name, n, n.Session, note, func(s *Server) bool {
+func (l *Link) ChangeAmong(
+	ctx context.Context, name string, n sequence.Node, note sequence.Payload, among []sequence.Node, revision int64,
+) (sequence.Node, bool, error) {
+	return l.changeNode(ctx, "change", name, n, n.Session, note, func(s *Server) bool {
 		for _, a := range among {
-			if at := s.find(name, a.Key); at == nil || at.Version != a.Version {
+			if at := s.findNode(name, a.Key); at == nil || at.Version != a.Version {
 				return false
 			}
 		}
@@ -349,84 +357,88 @@ func (l *Link) ChangeAmong(ctx context.Context, name string, n sequence.Node, no
 	})
 }
 
-func (l *Link) change(ctx context.Context, what, name string, n sequence.Node, to string, note sequence.Payload, when ...func(s *Server) bool) (sequence.Node, bool, error) {
-	got, err := do(ctx, l, what, func(s *Server) changed {
+func (l *Link) changeNode(
+	ctx context.Context, what, name string, n sequence.Node, to string, note sequence.Payload, when ...func(s *Server) bool,
+) (sequence.Node, bool, error) {
+	got, err := request(ctx, l, what, func(s *Server) changeResult {
 		if len(when) > 0 && !when[0](s) {
-			return changed{}
+			return changeResult{}
 		}
-		at := s.find(name, n.Key)
+		at := s.findNode(name, n.Key)
 		if at == nil || at.Version != n.Version {
-			return changed{}
+			return changeResult{}
 		}
 		if s.sessions[to] == nil {
-			return changed{over: true}
+			return changeResult{sessionGone: true}
 		}
 		s.revision++
-		s.barred[n.Key] = s.barred[n.Key] || at.Session != to
+		s.withdrawnAdds[n.Key] = s.withdrawnAdds[n.Key] || at.Session != to
 		at.Version, at.Payload, at.Session = s.revision, note, to
-		s.notify(name, n.Key, false)
-		return changed{now: *at, ok: true}
+		s.notifyWatches(name, n.Key, false)
+		return changeResult{now: *at, ok: true}
 	})
-	return got.now, got.ok, known(!got.over, err)
+	return got.now, got.ok, requireSession(!got.sessionGone, err)
 }
 
-// removed is the answer to a Remove.
-type removed struct {
-	stood bool
-	left  sequence.Snapshot
+// removeResult is the answer to a Remove.
+type removeResult struct {
+	existed bool
+	left    sequence.Snapshot
 }
 
 // Remove removes a node.
 func (l *Link) Remove(ctx context.Context, name string, n sequence.Node, look bool) (bool, sequence.Snapshot, error) {
-	got, err := do(ctx, l, "remove", func(s *Server) (r removed) {
-		at := s.find(name, n.Key)
+	got, err := request(ctx, l, "remove", func(s *Server) (r removeResult) {
+		at := s.findNode(name, n.Key)
 		if at != nil && at.Token == n.Token && (n.Version == 0 || at.Version == n.Version) {
-			r.stood = true
-			s.remove(name, at)
+			r.existed = true
+			s.removeNode(name, at)
 		}
 		if look {
-			r.left = s.look(name)
+			r.left = s.readLock(name)
 		}
 		return r
 	})
-	return got.stood, got.left, err
+	return got.existed, got.left, err
 }
 
 // BreakNode removes a node and leaves a note of that.
 func (l *Link) BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error) {
-	return do(ctx, l, "break", func(s *Server) bool {
-		at := s.find(name, n.Key)
+	return request(ctx, l, "break", func(s *Server) bool {
+		at := s.findNode(name, n.Key)
 		if at == nil || at.Token != n.Token {
 			return false
 		}
-		s.remove(name, at)
+		s.removeNode(name, at)
 		now := time.Now()
-		maps.DeleteFunc(s.broken, func(_ string, until time.Time) bool { return now.After(until) })
-		s.broken[n.ID] = now.Add(sequence.BreakNoteTime(n.TTL))
+		maps.DeleteFunc(s.breakNotes, func(_ string, until time.Time) bool { return now.After(until) })
+		s.breakNotes[n.ID] = now.Add(sequence.BreakNoteTime(n.TTL))
 		return true
 	})
 }
 
 // WasBroken finds such a note.
 func (l *Link) WasBroken(ctx context.Context, _ string, n sequence.Node) (bool, error) {
-	return do(ctx, l, "broken", func(s *Server) bool { return time.Now().Before(s.broken[n.ID]) })
+	return request(ctx, l, "broken", func(s *Server) bool { return time.Now().Before(s.breakNotes[n.ID]) })
 }
 
 // RemoveAndReadNext removes a node, and looks at another one.
-func (l *Link) RemoveAndReadNext(ctx context.Context, name string, n sequence.Node, next string) (bool, sequence.Snapshot, error) {
-	got, err := do(ctx, l, "remove", func(s *Server) (r removed) {
-		at := s.find(name, n.Key)
+func (l *Link) RemoveAndReadNext(
+	ctx context.Context, name string, n sequence.Node, next string,
+) (bool, sequence.Snapshot, error) {
+	got, err := request(ctx, l, "remove", func(s *Server) (r removeResult) {
+		at := s.findNode(name, n.Key)
 		if at == nil || at.Token != n.Token {
 			return r
 		}
-		s.remove(name, at)
+		s.removeNode(name, at)
 		left := sequence.Snapshot{Name: name, Revision: s.revision, Full: true}
-		if at := s.find(name, next); at != nil {
+		if at := s.findNode(name, next); at != nil {
 			left.Nodes = []sequence.Node{*at}
 		}
-		return removed{stood: true, left: left}
+		return removeResult{existed: true, left: left}
 	})
-	return got.stood, got.left, err
+	return got.existed, got.left, err
 }
 
 // Watch tells of changes, from goroutines of its own.
@@ -438,7 +450,7 @@ func (l *Link) Watch(name, key string, revision int64, changed func()) (stop fun
 	s.requests["watch"]++
 	s.watches[w] = struct{}{}
 	if revision != s.revision {
-		l.later(changed)
+		l.notifyLater(changed)
 	}
 	return func() {
 		go func() { // it may be called from changed
@@ -452,10 +464,10 @@ func (l *Link) Watch(name, key string, revision int64, changed func()) (stop fun
 // Walk lists all locks.
 func (l *Link) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snapshot, error] {
 	return func(yield func(sequence.Snapshot, error) bool) {
-		looks, err := do(ctx, l, "walk", func(s *Server) (looks []sequence.Snapshot) {
+		looks, err := request(ctx, l, "walk", func(s *Server) (looks []sequence.Snapshot) {
 			for name := range s.locks {
 				if strings.HasPrefix(name, prefix) {
-					looks = append(looks, s.look(name))
+					looks = append(looks, s.readLock(name))
 				}
 			}
 			return looks
@@ -484,6 +496,6 @@ func (l *Link) Close() error {
 		}
 	}
 	l.Server.mu.Unlock()
-	l.inAir.Wait()
+	l.notifications.Wait()
 	return nil
 }

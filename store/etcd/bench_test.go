@@ -16,13 +16,13 @@ import (
 	"google.golang.org/grpc"
 )
 
-// counted counts what a client sends, by method.
-type counted struct {
+// requestCounter counts what a client sends, by method.
+type requestCounter struct {
 	mu sync.Mutex
 	m  map[string]int
 }
 
-func (c *counted) add(method string) {
+func (c *requestCounter) add(method string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.m == nil {
@@ -32,7 +32,7 @@ func (c *counted) add(method string) {
 }
 
 // take gives what was sent since the last call.
-func (c *counted) take() map[string]int {
+func (c *requestCounter) take() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.m
@@ -42,13 +42,13 @@ func (c *counted) take() map[string]int {
 
 type countedStream struct {
 	grpc.ClientStream
-	c      *counted
+	c      *requestCounter
 	method string
 }
 
 func (s countedStream) SendMsg(m any) error { s.c.add(s.method); return s.ClientStream.SendMsg(m) }
 
-func (c *counted) options() []grpc.DialOption {
+func (c *requestCounter) options() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, rep any, cc *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
 			c.add(m)
@@ -65,8 +65,8 @@ func (c *counted) options() []grpc.DialOption {
 	}
 }
 
-func benchStore(b testing.TB) (*Store, *clientv3.Client, *counted) {
-	c := &counted{}
+func benchStore(b testing.TB) (*Store, *clientv3.Client, *requestCounter) {
+	c := &requestCounter{}
 	cli, err := etcdtest.Connect(rig.Shared(b).Endpoints(), c.options()...)
 	if err != nil {
 		b.Fatal(err)
@@ -143,10 +143,10 @@ func BenchmarkCycle(b *testing.B) {
 	})
 }
 
-// watching waits until a store watches so many keys.
-func watching(t *testing.T, s *Store, keys int) {
+// startWatches waits until a store watches so many keys.
+func startWatches(t *testing.T, s *Store, keys int) {
 	t.Helper()
-	h := s.tree.hub
+	h := s.nodes.hub
 	for limit := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		h.mu.Lock()
 		n := len(h.watches)
@@ -161,7 +161,7 @@ func watching(t *testing.T, s *Store, keys int) {
 }
 
 // quiet waits until a store has sent nothing for a while.
-func (c *counted) quiet() {
+func (c *requestCounter) quiet() {
 	for c.take(); ; {
 		time.Sleep(500 * time.Millisecond)
 		if len(c.take()) == 0 {
@@ -225,7 +225,7 @@ func TestRequests(t *testing.T) {
 		fails(t, err)
 		gs = append(gs, g)
 	}
-	watching(t, s, len(gs))
+	startWatches(t, s, len(gs))
 	c.quiet() // each was read when its watch began
 	s.Renew(ctx, gs, func(_ int, r driver.Renewal) { fails(t, r.Err) })
 	got = c.take()

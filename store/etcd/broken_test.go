@@ -14,10 +14,10 @@ import (
 	"google.golang.org/grpc"
 )
 
-// lossy is a connection whose next transaction is lost, after what is done instead.
-type lossy struct{ instead chan func() }
+// lossyLink is a connection whose next transaction is lost, after what is done instead.
+type lossyLink struct{ instead chan func() }
 
-func (l lossy) option() grpc.DialOption {
+func (l lossyLink) option() grpc.DialOption {
 	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, rep any, cc *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
 		if m == "/etcdserverpb.KV/Txn" {
 			select {
@@ -36,7 +36,7 @@ func (l lossy) option() grpc.DialOption {
 func TestBrokenDuringRelease(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	link := lossy{make(chan func(), 1)}
+	link := lossyLink{make(chan func(), 1)}
 	cli, err := etcdtest.Connect(c.Endpoints(), link.option())
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestBrokenDuringRelease(t *testing.T) {
 	if err := lease(t, client, t.Name()).Release(); err != nil {
 		t.Errorf("the next one says: %v", err)
 	}
-	kept, err := cli.Get(t.Context(), operator.tree.note(""), clientv3.WithPrefix())
+	kept, err := cli.Get(t.Context(), operator.nodes.breakNoteKey(""), clientv3.WithPrefix())
 	fails(t, err)
 	for _, kv := range kept.Kvs {
 		if string(kv.Value) != t.Name() {

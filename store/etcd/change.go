@@ -10,49 +10,63 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Change puts a key again, under the lease that it has.
-func (t *tree) Change(ctx context.Context, name string, n sequence.Node, note sequence.Payload) (sequence.Node, bool, error) {
-	return t.put(ctx, name, n, note, clientv3.WithIgnoreLease())
+// Change puts the key again, under the lease that it has.
+func (t *nodeStore) Change(
+	ctx context.Context, name string, n sequence.Node, payload sequence.Payload,
+) (sequence.Node, bool, error) {
+	return t.putNode(ctx, name, n, payload, clientv3.WithIgnoreLease())
 }
 
-// Move puts a key again, under another lease, and changes the gate of the one before, as Withdraw does. Its create revision
-// stays.
-func (t *tree) Move(ctx context.Context, name string, n sequence.Node, to sequence.Session, note sequence.Payload) (sequence.Node, bool, error) {
+// Move puts the key again, under another lease, and changes the gate of the session before, as Withdraw does. The
+// create revision, which is the token, does not change.
+func (t *nodeStore) Move(
+	ctx context.Context, name string, n sequence.Node, to sequence.Session, payload sequence.Payload,
+) (sequence.Node, bool, error) {
 	from := n.Session
 	n.Session = to.ID
-	t.release(to.ID) // nobody renews it
-	now, ok, err := t.put(ctx, name, n, note, clientv3.WithLease(unhex(to.ID)), clientv3.OpPut(t.gate(from), "", clientv3.WithLease(unhex(from))))
+	t.untrackSession(to.ID) // nobody renews it
+	changeGate := clientv3.OpPut(t.gateKey(from), "", clientv3.WithLease(parseLease(from)))
+	now, ok, err := t.putNode(ctx, name, n, payload, clientv3.WithLease(parseLease(to.ID)), changeGate)
 	if ok {
-		t.setGate(from, now.Version)
+		t.setGateRevision(from, now.Version)
 	}
 	return now, ok, err
 }
 
-// ChangeAmong compares the others in the same transaction. What goes is missed by its key, and what comes has a create
-// revision that is larger.
-func (t *tree) ChangeAmong(ctx context.Context, name string, n sequence.Node, note sequence.Payload, among []sequence.Node, revision int64) (sequence.Node, bool, error) {
-	from, to := t.span(name)
-	when := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "<", revision+1)}
+// ChangeAmong compares the others in the same transaction. If one of them has gone, its comparison fails; a key that
+// has come since has a larger create revision.
+func (t *nodeStore) ChangeAmong(
+	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, among []sequence.Node, revision int64,
+) (sequence.Node, bool, error) {
+	from, to := t.lockRange(name)
+	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "<", revision+1)}
 	for _, o := range among {
-		when = append(when, clientv3.Compare(clientv3.ModRevision(t.dir(name)+o.Key), "=", o.Version))
+		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(t.lockDir(name)+o.Key), "=", o.Version))
 	}
-	return t.putIf(ctx, name, n, note, when, clientv3.WithIgnoreLease())
+	return t.putNodeIf(ctx, name, n, payload, conditions, clientv3.WithIgnoreLease())
 }
 
-func (t *tree) put(ctx context.Context, name string, n sequence.Node, note sequence.Payload, lease clientv3.OpOption, more ...clientv3.Op) (sequence.Node, bool, error) {
-	return t.putIf(ctx, name, n, note, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(t.dir(name)+n.Key), "=", n.Version)}, lease, more...)
+// putNode replaces a node at its version.
+func (t *nodeStore) putNode(
+	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, lease clientv3.OpOption, more ...clientv3.Op,
+) (sequence.Node, bool, error) {
+	unchanged := clientv3.Compare(clientv3.ModRevision(t.lockDir(name)+n.Key), "=", n.Version)
+	return t.putNodeIf(ctx, name, n, payload, []clientv3.Cmp{unchanged}, lease, more...)
 }
 
-func (t *tree) putIf(ctx context.Context, name string, n sequence.Node, note sequence.Payload, when []clientv3.Cmp, lease clientv3.OpOption, more ...clientv3.Op) (sequence.Node, bool, error) {
-	value, err := json.Marshal(note)
+// putNodeIf replaces a node if all conditions are true. The version that it returns is the revision of the transaction.
+func (t *nodeStore) putNodeIf(
+	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, conditions []clientv3.Cmp, lease clientv3.OpOption, more ...clientv3.Op,
+) (sequence.Node, bool, error) {
+	value, err := json.Marshal(payload)
 	if err != nil {
 		return n, false, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
-	key := t.dir(name) + n.Key
-	r, err := t.kv.Txn(ctx).If(when...).Then(append(more, clientv3.OpPut(key, string(value), lease))...).Commit()
+	key := t.lockDir(name) + n.Key
+	r, err := t.kv.Txn(ctx).If(conditions...).Then(append(more, clientv3.OpPut(key, string(value), lease))...).Commit()
 	if err != nil {
-		return n, false, t.fault(err)
+		return n, false, t.convertError(err)
 	}
-	n.Version, n.Payload = r.Header.Revision, note
+	n.Version, n.Payload = r.Header.Revision, payload
 	return n, r.Succeeded, nil
 }

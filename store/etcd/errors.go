@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// denied are the answers against which asking again does not help, and what does.
-var denied = []struct {
+// deniedErrors are the replies after which another try cannot help, each with what the user can do.
+var deniedErrors = []struct {
 	err    error
 	remedy string
 }{
@@ -25,8 +25,8 @@ var denied = []struct {
 	{rpctypes.ErrAuthFailed, ""}, {rpctypes.ErrInvalidAuthMgmt, ""}, {rpctypes.ErrAuthNotEnabled, ""},
 }
 
-// refused reports whether an error says that the servers have not done what was asked.
-func refused(err error) bool {
+// isRefusal reports whether an error says that the servers have not carried out a request.
+func isRefusal(err error) bool {
 	switch status.Code(err) {
 	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.ResourceExhausted, codes.NotFound:
 		return true
@@ -34,8 +34,8 @@ func refused(err error) bool {
 	return false
 }
 
-// fault gives an error of etcd the form that the engines know.
-func (t *tree) fault(err error) error {
+// convertError turns an error of etcd into one that the engines know.
+func (t *nodeStore) convertError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -46,7 +46,7 @@ func (t *tree) fault(err error) error {
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return sequence.ErrSessionExpired
 	}
-	for _, d := range denied {
+	for _, d := range deniedErrors {
 		if errors.Is(err, d.err) {
 			return fmt.Errorf("%w: %w%s", driver.ErrDenied, err, d.remedy)
 		}
@@ -57,7 +57,7 @@ func (t *tree) fault(err error) error {
 	case errors.Is(err, rpctypes.ErrLeaseTTLTooLarge), errors.Is(err, rpctypes.ErrRequestTooLarge):
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, text)
 	}
-	switch status.Code(err) { // of a request of our own, not of the caller's context
+	switch status.Code(err) { // the limit of our own request, not the end of the caller's context
 	case codes.Canceled:
 		return fmt.Errorf("%w: %s", context.Canceled, err)
 	case codes.DeadlineExceeded:

@@ -12,49 +12,55 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// own starts, after the prefix, the keys that are no claims. No lock's name contains a zero byte.
-const own = "\x00holdfast/"
+// reservedPrefix starts, after the user's prefix, the keys that are not claims. No lock's name contains a zero byte.
+const reservedPrefix = "\x00holdfast/"
 
-// dir is where the claims of a lock stand.
-func (t *tree) dir(name string) string { return t.prefix + name + "/" }
+// lockDir starts the keys of a lock's claims.
+func (t *nodeStore) lockDir(name string) string { return t.prefix + name + "/" }
 
-// span is the range of all keys that can be claims of a lock: those that go on with a hexadecimal digit.
-func (t *tree) span(name string) (from, to string) { return t.dir(name) + "0", t.dir(name) + "g" }
+// lockRange is the range of all keys that can be claims of a lock: after the slash comes a hexadecimal digit.
+func (t *nodeStore) lockRange(name string) (from, to string) {
+	return t.lockDir(name) + "0", t.lockDir(name) + "g"
+}
 
-func (t *tree) all(name string) clientv3.Op {
-	from, to := t.span(name)
+// readLock reads all keys that can be claims of a lock.
+func (t *nodeStore) readLock(name string) clientv3.Op {
+	from, to := t.lockRange(name)
 	return clientv3.OpGet(from, clientv3.WithRange(to))
 }
 
-// gate is the key that withdrawn adds of a session find changed.
-func (t *tree) gate(session string) string { return t.prefix + own + session }
+// gateKey is the key of a session's gate. Every add compares the gate with its last known revision, and Withdraw
+// changes it. So an add that is delayed until after a Withdraw fails.
+func (t *nodeStore) gateKey(session string) string { return t.prefix + reservedPrefix + session }
 
-// note is the key that says that a claim was broken.
-func (t *tree) note(id string) string { return t.prefix + own + "broken/" + id }
+// breakNoteKey is the key of the note that a claim was broken.
+func (t *nodeStore) breakNoteKey(id string) string { return t.prefix + reservedPrefix + "broken/" + id }
 
-// keyOf is a claim's key below its lock's.
-func keyOf(session string, number int64) string {
+// claimKey is a claim's key within its lock.
+func claimKey(session string, number int64) string {
 	if number == 0 {
 		return session
 	}
 	return session + "." + strconv.FormatInt(number, 10)
 }
 
-// isKey reports whether s has the form of a claim's key: a lease in lower-case hex, and perhaps a number.
-func isKey(s string) bool {
+// isClaimKey reports whether s has the form of a claim's key: a lease in lower-case hex, with or without a number.
+func isClaimKey(s string) bool {
 	lease, number, numbered := strings.Cut(s, ".")
-	return len(lease) <= 16 && only(lease, "0123456789abcdef") && (!numbered || only(number, "0123456789"))
+	return len(lease) <= 16 && consistsOf(lease, "0123456789abcdef") && (!numbered || consistsOf(number, "0123456789"))
 }
 
-func only(s, chars string) bool { return s != "" && strings.Trim(s, chars) == "" }
+func consistsOf(s, chars string) bool { return s != "" && strings.Trim(s, chars) == "" }
 
-// node understands a key, whose lock's directory is dir bytes long. It is false for what is no claim.
-func node(kv *mvccpb.KeyValue, dir int) (sequence.Node, bool) {
-	if kv.Lease == 0 || len(kv.Key) <= dir || !isKey(string(kv.Key[dir:])) {
+// parseNode reads a key-value pair whose lock's directory is dir bytes long. It returns false for keys that are not
+// claims.
+func parseNode(kv *mvccpb.KeyValue, dir int) (sequence.Node, bool) {
+	if kv.Lease == 0 || len(kv.Key) <= dir || !isClaimKey(string(kv.Key[dir:])) {
 		return sequence.Node{}, false
 	}
 	n := sequence.Node{
-		Key: string(kv.Key[dir:]), Token: kv.CreateRevision, Version: kv.ModRevision, Session: hex(clientv3.LeaseID(kv.Lease)),
+		Key: string(kv.Key[dir:]), Token: kv.CreateRevision, Version: kv.ModRevision,
+		Session: formatLease(clientv3.LeaseID(kv.Lease)),
 	}
 	if json.Unmarshal(kv.Value, &n.Payload) != nil || n.ID == "" || n.Limit < 1 || n.Weight < 1 || n.Weight > n.Limit {
 		n.Payload, n.Foreign = sequence.Payload{}, true
@@ -62,37 +68,38 @@ func node(kv *mvccpb.KeyValue, dir int) (sequence.Node, bool) {
 	return n, true
 }
 
-// maxKnown bounds how many keys are remembered as they were understood, so that a line of many is not understood anew with
-// every look at it.
-const maxKnown = 4096
+// maxCachedNodes limits how many nodes are remembered as they were parsed, so that a long line is not parsed again with
+// every read of it.
+const maxCachedNodes = 4096
 
-func (t *tree) know(key string, n sequence.Node) {
+func (t *nodeStore) rememberNode(key string, n sequence.Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.knowLocked(key, n)
+	t.rememberNodeLocked(key, n)
 }
 
-func (t *tree) knowLocked(key string, n sequence.Node) {
-	if len(t.known) >= maxKnown {
-		clear(t.known)
+func (t *nodeStore) rememberNodeLocked(key string, n sequence.Node) {
+	if len(t.nodeCache) >= maxCachedNodes {
+		clear(t.nodeCache)
 	}
-	t.known[key] = n
+	t.nodeCache[key] = n
 }
 
-// look is how the keys of one lock stand, in order.
-func (t *tree) look(name string, kvs []*mvccpb.KeyValue, revision int64) sequence.Snapshot {
+// newSnapshot makes a snapshot of one lock's keys, in order.
+func (t *nodeStore) newSnapshot(name string, kvs []*mvccpb.KeyValue, revision int64) sequence.Snapshot {
 	l := sequence.Snapshot{Name: name, Revision: revision, Full: true}
-	dir := len(t.dir(name))
+	dir := len(t.lockDir(name))
 	l.Nodes = make([]sequence.Node, 0, len(kvs))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, kv := range kvs {
-		n, ok := t.known[string(kv.Key)]
-		if !ok || n.Version != kv.ModRevision || len(n.Key) != len(kv.Key)-dir { // it may be a claim of a lock further down
-			if n, ok = node(kv, dir); !ok {
+		n, ok := t.nodeCache[string(kv.Key)]
+		// The same key can also have been read as a claim of a lock with another name.
+		if !ok || n.Version != kv.ModRevision || len(n.Key) != len(kv.Key)-dir {
+			if n, ok = parseNode(kv, dir); !ok {
 				continue
 			}
-			t.knowLocked(string(kv.Key), n)
+			t.rememberNodeLocked(string(kv.Key), n)
 		}
 		l.Nodes = append(l.Nodes, n)
 	}
@@ -100,9 +107,11 @@ func (t *tree) look(name string, kvs []*mvccpb.KeyValue, revision int64) sequenc
 	return l
 }
 
-func hex(lease clientv3.LeaseID) string { return strconv.FormatUint(uint64(lease), 16) }
+// formatLease is the session ID of a lease: its ID in hex, as foreign clients write it.
+func formatLease(lease clientv3.LeaseID) string { return strconv.FormatUint(uint64(lease), 16) }
 
-func unhex(session string) clientv3.LeaseID {
+// parseLease is the reverse of formatLease, and 0, which is no lease, for anything else.
+func parseLease(session string) clientv3.LeaseID {
 	id, _ := strconv.ParseUint(session, 16, 64) // 0 is no lease
 	return clientv3.LeaseID(id)
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 )
 
-// withUsers runs a cluster that asks for a password, root's being root.
-func withUsers(t *testing.T, args ...string) *etcdtest.Cluster {
+// startWithUsers runs a cluster that asks for a password, root's being root.
+func startWithUsers(t *testing.T, args ...string) *etcdtest.Cluster {
 	t.Helper()
-	c := start(t, etcdtest.Options{Members: 1, Args: args})
-	cli := admin(t, c)
+	c := startCluster(t, etcdtest.Options{Members: 1, Args: args})
+	cli := newAdmin(t, c)
 	_, err := cli.UserAdd(t.Context(), "root", "root")
 	fails(t, err)
 	_, err = cli.UserGrantRole(t.Context(), "root", "root")
@@ -23,10 +23,10 @@ func withUsers(t *testing.T, args ...string) *etcdtest.Cluster {
 	return c
 }
 
-// TestBeatsNeedNoLogin: a keep-alive of a store that was opened with a password costs the cluster no login.
-func TestBeatsNeedNoLogin(t *testing.T) {
+// TestKeepAlivesNeedNoLogin: a keep-alive of a store that was opened with a password costs the cluster no login.
+func TestKeepAlivesNeedNoLogin(t *testing.T) {
 	t.Parallel()
-	c := withUsers(t, "--auth-token-ttl", "1")
+	c := startWithUsers(t, "--auth-token-ttl", "1")
 	u, err := url.Parse("etcd://root:root@" + c.Members[0].Endpoint)
 	fails(t, err)
 	s, err := openURL(t.Context(), u)
@@ -34,7 +34,7 @@ func TestBeatsNeedNoLogin(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	tree := s.(*Store).tree
+	tree := s.(*Store).nodes
 	session, err := tree.OpenSession(t.Context(), 10*time.Minute)
 	fails(t, err)
 	written := func() uint64 {
@@ -61,7 +61,7 @@ func TestBeatsNeedNoLogin(t *testing.T) {
 // by looking every few seconds.
 func TestLoginExpires(t *testing.T) {
 	t.Parallel()
-	c := withUsers(t, "--auth-token-ttl", "1")
+	c := startWithUsers(t, "--auth-token-ttl", "1")
 	ctx := t.Context()
 	open := func() *holdfast.Client {
 		client, err := holdfast.Open(ctx, "etcd://root:root@"+c.Members[0].Endpoint, &holdfast.Options{TTL: 30 * time.Second})

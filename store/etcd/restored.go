@@ -8,66 +8,68 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// A cluster that is restored from a snapshot forgets what came after that: keys that were deleted since stand again, under
-// leases that stand again, too. A client whose session is among those goes on renewing it, and with it the keys of claims that
-// it has given up long ago, for which nobody looks any more. So when revisions fall all sessions of this client are ended, and
-// with them all that stands under them; holders are told.
+// A cluster that is restored from a snapshot forgets what came after it: keys that were deleted since then exist
+// again, under leases that exist again, too. A client whose session is among them goes on renewing it, and with it
+// the keys of claims that it released long ago and no longer looks at. So when revisions fall, this client ends all
+// its sessions, with all their claims, and notifies the holders.
 
-// reading is what a client had seen of the cluster when it began to ask.
+// reading is what a client had read of the cluster when it sent a request.
 type reading struct {
 	revision int64
 	restored int // how often the cluster was found to be restored
 }
 
-func (t *tree) reading() reading {
+func (t *nodeStore) lastReading() reading {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.newest
 }
 
-// saw takes in the revision of an answer to what was asked after a reading.
-func (t *tree) saw(before reading, revision int64) {
+// noteRevision is called with the revision of each reply, and the reading from before its request. A smaller revision
+// means that the cluster was restored from a snapshot.
+func (t *nodeStore) noteRevision(before reading, revision int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case before.restored != t.newest.restored || t.life.Err() != nil: // it says nothing of the cluster as it is now
+	case before.restored != t.newest.restored || t.life.Err() != nil: // the reply is from before the restoration
 	case revision >= before.revision:
 		t.newest.revision = max(t.newest.revision, revision)
 	default:
 		t.newest = reading{revision, before.restored + 1}
-		clear(t.known)
-		clear(t.gates)
-		for session := range t.kept {
-			t.work.Go(func() { t.revoke(session) })
+		clear(t.nodeCache)
+		clear(t.gateRevisions)
+		for session := range t.ownSessions {
+			t.goroutines.Go(func() { t.revokeSession(session) })
 		}
-		clear(t.kept)
+		clear(t.ownSessions)
 	}
 }
 
-// keep notes a session that this client renews, and release one that it leaves alone, or that is over.
-func (t *tree) keep(session string) {
+// trackSession records a session that this client renews.
+func (t *nodeStore) trackSession(session string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.kept[session] = true
+	t.ownSessions[session] = true
 }
 
-func (t *tree) release(session string) {
+// untrackSession forgets a session that this client does not renew, or that has expired.
+func (t *nodeStore) untrackSession(session string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.kept, session)
+	delete(t.ownSessions, session)
 }
 
-// revoke ends a session for certain, while the store is open.
-func (t *tree) revoke(session string) {
+// revokeSession ends a session, and tries again until it has ended or the store is closed.
+func (t *nodeStore) revokeSession(session string) {
 	for t.life.Err() == nil {
-		ctx, cancel := context.WithTimeout(t.life, answerTime)
+		ctx, cancel := context.WithTimeout(t.life, requestTimeout)
 		err := t.EndSession(ctx, session)
 		cancel()
 		if err == nil || errors.Is(err, sequence.ErrSessionExpired) {
 			return
 		}
 		select {
-		case <-time.After(answerTime / 4):
+		case <-time.After(requestTimeout / 4):
 		case <-t.life.Done():
 		}
 	}

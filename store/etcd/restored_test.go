@@ -16,7 +16,7 @@ import (
 // snapshot stands again there, under a lease that it goes on renewing; nobody waits for it, and holders are told.
 func TestRestoredUnderHolders(t *testing.T) {
 	t.Parallel()
-	c := start(t, etcdtest.Options{Members: 1})
+	c := startCluster(t, etcdtest.Options{Members: 1})
 	client := newClient(t, rig.Peer(t, c), 30*time.Second)
 	held, given := lease(t, client, t.Name()+"/held"), lease(t, client, t.Name()+"/given")
 	m := c.Members[0]

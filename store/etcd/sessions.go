@@ -12,25 +12,26 @@ import (
 )
 
 // OpenSession grants a lease that the engine renews.
-func (t *tree) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
-	s, err := t.grant(ctx, ttl)
+func (t *nodeStore) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+	s, err := t.grantLease(ctx, ttl)
 	if err == nil {
-		t.keep(s.ID)
+		t.trackSession(s.ID)
 	}
 	return s, err
 }
 
-// grant grants a lease. etcd counts in whole seconds, and gives more than was asked where its own least TTL is larger. That
-// least is each member's own, and the one that answers need not be the one that leads: so the leader is asked for more.
-func (t *tree) grant(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+// grantLease grants a lease. etcd counts in whole seconds, and grants more than requested if its own smallest TTL is
+// larger. Each member has a smallest TTL of its own, and the one that replies need not be the leader, which counts the
+// time. So if more was granted, a keep-alive asks the leader.
+func (t *nodeStore) grantLease(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
 	asked := int64((ttl + time.Second - 1) / time.Second)
 	r, err := t.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: asked})
 	if err != nil {
-		return sequence.Session{}, t.fault(err)
+		return sequence.Session{}, t.convertError(err)
 	}
-	got := seconds(r.TTL)
+	got := toSeconds(r.TTL)
 	if r.TTL > asked {
-		promise, err := t.KeepAlive(ctx, hex(clientv3.LeaseID(r.ID)))
+		promise, err := t.KeepAlive(ctx, formatLease(clientv3.LeaseID(r.ID)))
 		if err != nil {
 			return sequence.Session{}, err
 		}
@@ -39,35 +40,37 @@ func (t *tree) grant(ctx context.Context, ttl time.Duration) (sequence.Session, 
 	if got < ttl {
 		return sequence.Session{}, fmt.Errorf("%w: a TTL of %v was asked for, and the cluster grants %v", driver.ErrInvalid, ttl, got)
 	}
-	return sequence.Session{ID: hex(clientv3.LeaseID(r.ID)), TTL: got}, nil
+	return sequence.Session{ID: formatLease(clientv3.LeaseID(r.ID)), TTL: got}, nil
 }
 
-// KeepAlive is one keep-alive on a stream of its own, which the leader answers; a member that has none refuses it at once.
+// KeepAlive is one keep-alive on a stream of its own. The leader answers it; a member without a leader refuses it at
+// once.
 //
-// A leader that was cut off from all others goes on answering until it steps down, two election timeouts after the cut at
-// the latest. Nobody else is elected before one has passed, less a heartbeat interval, and a new leader keeps every lease
-// for its TTL and another election timeout. So a lease stands for its TTL from each beat that was answered, less a
-// heartbeat interval, which the margin of the TTL has to cover: Warnings says from which TTL on it does for certain. A leader
-// that does nothing else, since its disk hangs, looks for its quorum before it answers, from the versions on that Warnings
-// asks for.
-func (t *tree) KeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
-	promise, err = t.beat(ctx, session)
-	if expired(err) {
-		t.login(ctx)
-		promise, err = t.beat(ctx, session)
+// Why the reply can be trusted: a leader that was cut off from all other members goes on answering until it steps down,
+// which is at most two election timeouts after the cut. No other leader is elected before one election timeout, less a
+// heartbeat interval, has passed, and a new leader keeps every lease for its TTL and another election timeout. So a
+// lease lasts for its TTL from each keep-alive that was answered, less a heartbeat interval. The margin of the TTL has
+// to cover that; Warnings says from which TTL on it certainly does. A leader whose disk hangs, and which does nothing
+// else, checks that it still has a quorum before it answers, in the versions that Warnings asks for.
+func (t *nodeStore) KeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
+	promise, err = t.sendKeepAlive(ctx, session)
+	if isLoginExpired(err) {
+		t.renewLogin(ctx)
+		promise, err = t.sendKeepAlive(ctx, session)
 	}
-	return promise, t.fault(err)
+	return promise, t.convertError(err)
 }
 
-func (t *tree) beat(ctx context.Context, session string) (promise time.Duration, err error) {
+// sendKeepAlive sends one keep-alive and returns the TTL that the leader then counts.
+func (t *nodeStore) sendKeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	stream, err := t.leases.LeaseKeepAlive(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(unhex(session))}); err != nil {
-		_, err = stream.Recv() // says why
+	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(parseLease(session))}); err != nil {
+		_, err = stream.Recv() // returns the reason
 		return 0, err
 	}
 	r, err := stream.Recv()
@@ -76,35 +79,36 @@ func (t *tree) beat(ctx context.Context, session string) (promise time.Duration,
 	}
 	_ = stream.CloseSend()
 	if r.TTL <= 0 {
-		t.release(session)
+		t.untrackSession(session)
 		return 0, sequence.ErrSessionExpired
 	}
-	return seconds(r.TTL), nil
+	return toSeconds(r.TTL), nil
 }
 
-func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }
+func toSeconds(n int64) time.Duration { return time.Duration(n) * time.Second }
 
-// EndSession revokes a lease.
-func (t *tree) EndSession(ctx context.Context, session string) error {
+// EndSession revokes a lease, which deletes its keys.
+func (t *nodeStore) EndSession(ctx context.Context, session string) error {
 	t.mu.Lock()
-	delete(t.gates, session)
-	delete(t.kept, session)
+	delete(t.gateRevisions, session)
+	delete(t.ownSessions, session)
 	t.mu.Unlock()
-	_, err := t.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(unhex(session))})
-	return t.fault(err)
+	_, err := t.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(parseLease(session))})
+	return t.convertError(err)
 }
 
-func (t *tree) gateOf(session string) int64 {
+// gateRevision is the last known revision of a session's gate; 0 if it has none yet.
+func (t *nodeStore) gateRevision(session string) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.gates[session]
+	return t.gateRevisions[session]
 }
 
-func (t *tree) setGate(session string, revision int64) {
+func (t *nodeStore) setGateRevision(session string, revision int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.gates) >= 1024 { // of sessions long gone: forgetting one costs its session a repetition
-		clear(t.gates)
+	if len(t.gateRevisions) >= 1024 { // most are of ended sessions; a live session whose entry is lost repeats one add
+		clear(t.gateRevisions)
 	}
-	t.gates[session] = revision
+	t.gateRevisions[session] = revision
 }

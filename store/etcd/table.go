@@ -14,28 +14,30 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// table is etcd as a record.Table: a key a record, without a lease; its version is the mod revision.
+// table is etcd as a record.Table. Each record is one key without a lease, and its version is the key's mod revision.
 type table struct {
-	t    *tree
-	life context.Context // ends with the table, or with the store
-	end  context.CancelFunc
+	store *nodeStore
+	life  context.Context // ends with the table, or with the store
+	end   context.CancelFunc
 }
 
-func newTable(t *tree) *table {
-	tb := &table{t: t}
+func newTable(t *nodeStore) *table {
+	tb := &table{store: t}
 	tb.life, tb.end = context.WithCancel(t.life)
 	return tb
 }
 
-// tokenGap is how far the wall clocks of two clients may be apart before a token could fall that is made without a record
-// of the one before.
+// tokenGap is how far the wall clocks of two clients may differ before a token could be smaller than an earlier one
+// that no record shows any more.
 const tokenGap = time.Minute
 
-func (tb *table) key(name string) string { return tb.t.prefix + own + "record/" + name }
+func (tb *table) recordKey(name string) string {
+	return tb.store.prefix + reservedPrefix + "record/" + name
+}
 
-// Info promises what the cluster does.
+// Info returns what the cluster promises.
 func (tb *table) Info() driver.Info {
-	i := tb.t.info
+	i := tb.store.info
 	if i.Clock.Monotonic == nil {
 		i.Clock = driver.SystemClock
 	}
@@ -44,24 +46,25 @@ func (tb *table) Info() driver.Info {
 	return i
 }
 
-// Now is this machine's wall clock, made never to fall, and good for tokens only: etcd does not tell its own.
+// Now is this machine's wall clock, which never goes back here. It is good for tokens only, since etcd does not report
+// a clock of its own.
 func (tb *table) Now() (int64, time.Duration) {
-	tb.t.mu.Lock()
-	defer tb.t.mu.Unlock()
-	tb.t.clock = max(tb.t.clock, time.Now().UnixMicro())
-	return tb.t.clock, -1
+	tb.store.mu.Lock()
+	defer tb.store.mu.Unlock()
+	tb.store.lastClock = max(tb.store.lastClock, time.Now().UnixMicro())
+	return tb.store.lastClock, -1
 }
 
-// ask makes one request, which is given up if it hangs.
-func ask[Answer any](ctx context.Context, do func(context.Context) (Answer, error)) (a Answer, err error) {
-	err = driverutil.CallWithTimeout(ctx, answerTime, "etcd", func(ctx context.Context) (err error) {
+// askOnce makes one request, and gives it up if it hangs.
+func askOnce[Answer any](ctx context.Context, do func(context.Context) (Answer, error)) (a Answer, err error) {
+	err = driverutil.CallWithTimeout(ctx, requestTimeout, "etcd", func(ctx context.Context) (err error) {
 		a, err = do(ctx)
 		return err
 	})
 	return a, err
 }
 
-func row(name string, kv *mvccpb.KeyValue) record.Row {
+func newRow(name string, kv *mvccpb.KeyValue) record.Row {
 	return record.Row{Name: name, Version: strconv.FormatInt(kv.ModRevision, 10), Data: kv.Value}
 }
 
@@ -70,34 +73,36 @@ func (tb *table) Load(ctx context.Context, name string) (record.Row, error) {
 	if tb.life.Err() != nil {
 		return record.Row{}, driver.ErrClosed
 	}
-	r, err := ask(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) { return tb.t.kv.Get(ctx, tb.key(name)) })
+	r, err := askOnce(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return tb.store.kv.Get(ctx, tb.recordKey(name))
+	})
 	if err != nil {
-		return record.Row{}, tb.t.fault(err)
+		return record.Row{}, tb.store.convertError(err)
 	}
 	if len(r.Kvs) == 0 {
 		return record.Row{Name: name}, nil
 	}
-	return row(name, r.Kvs[0]), nil
+	return newRow(name, r.Kvs[0]), nil
 }
 
-// Swap is one transaction, which brings the record as it is now if that is another.
+// Swap is one transaction. If the record has another version, the same transaction returns it as it is now.
 func (tb *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > record.MaxData {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))
 	}
-	return tb.write(ctx, r, clientv3.OpPut(tb.key(r.Name), string(r.Data)))
+	return tb.writeRecord(ctx, r, clientv3.OpPut(tb.recordKey(r.Name), string(r.Data)))
 }
 
 // Delete is one transaction.
 func (tb *table) Delete(ctx context.Context, r record.Row) error {
-	now, err := tb.write(ctx, r, clientv3.OpDelete(tb.key(r.Name)))
+	now, err := tb.writeRecord(ctx, r, clientv3.OpDelete(tb.recordKey(r.Name)))
 	if err != nil && now.Name != "" && now.Version == "" {
-		return nil // there is none
+		return nil // it does not exist any more
 	}
 	return err
 }
 
-func (tb *table) write(ctx context.Context, r record.Row, op clientv3.Op) (record.Row, error) {
+func (tb *table) writeRecord(ctx context.Context, r record.Row, op clientv3.Op) (record.Row, error) {
 	if tb.life.Err() != nil {
 		return record.Row{}, driver.ErrClosed
 	}
@@ -108,12 +113,13 @@ func (tb *table) write(ctx context.Context, r record.Row, op clientv3.Op) (recor
 			return record.Row{}, fmt.Errorf("%w: the version %q", driver.ErrInvalid, r.Version)
 		}
 	}
-	key := tb.key(r.Name)
-	got, err := ask(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return tb.t.kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", version)).Then(op).Else(clientv3.OpGet(key)).Commit()
+	key := tb.recordKey(r.Name)
+	got, err := askOnce(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		unchanged := clientv3.Compare(clientv3.ModRevision(key), "=", version)
+		return tb.store.kv.Txn(ctx).If(unchanged).Then(op).Else(clientv3.OpGet(key)).Commit()
 	})
 	if err != nil {
-		return record.Row{}, tb.t.fault(err)
+		return record.Row{}, tb.store.convertError(err)
 	}
 	if got.Succeeded {
 		r.Version = strconv.FormatInt(got.Header.Revision, 10)
@@ -121,30 +127,30 @@ func (tb *table) write(ctx context.Context, r record.Row, op clientv3.Op) (recor
 	}
 	now := record.Row{Name: r.Name}
 	if kvs := got.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
-		now = row(r.Name, kvs[0])
+		now = newRow(r.Name, kvs[0])
 	}
 	return now, record.ErrConflict
 }
 
-// List reads page by page.
+// List reads one page after the other.
 func (tb *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
-		from := tb.key(prefix)
+		from := tb.recordKey(prefix)
 		end := clientv3.GetPrefixRangeEnd(from)
 		for more := true; more; {
 			if tb.life.Err() != nil {
 				yield(record.Row{}, driver.ErrClosed)
 				return
 			}
-			r, err := ask(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) {
-				return tb.t.kv.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page))
+			r, err := askOnce(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) {
+				return tb.store.kv.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageSize))
 			})
 			if err != nil {
-				yield(record.Row{}, tb.t.fault(err))
+				yield(record.Row{}, tb.store.convertError(err))
 				return
 			}
 			for _, kv := range r.Kvs {
-				if !yield(row(string(kv.Key[len(tb.key("")):]), kv), nil) {
+				if !yield(newRow(string(kv.Key[len(tb.recordKey("")):]), kv), nil) {
 					return
 				}
 				from = string(kv.Key) + "\x00"
@@ -154,10 +160,10 @@ func (tb *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, 
 	}
 }
 
-// Wait subscribes, looks when the subscription stands, and after every event.
+// Wait subscribes, and reads the record when the subscription exists and after every event.
 func (tb *table) Wait(ctx context.Context, name, version string) error {
 	changed := make(chan struct{}, 1)
-	defer tb.t.hub.watch(&watch{key: tb.key(name), changed: func() {
+	defer tb.store.hub.add(&watch{key: tb.recordKey(name), changed: func() {
 		select {
 		case changed <- struct{}{}:
 		default:
@@ -177,7 +183,7 @@ func (tb *table) Wait(ctx context.Context, name, version string) error {
 	}
 }
 
-// Close leaves the connection to the store that it belongs to.
+// Close ends the table's calls. The connection belongs to the store and stays open.
 func (tb *table) Close() error {
 	tb.end()
 	return nil

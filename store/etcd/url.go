@@ -22,17 +22,16 @@ func init() { driver.Register("etcd", openURL) }
 
 // openURL opens etcd://[user:password@]host:port[,host:port...][?options]. The options:
 //
-//	password-file=FILE   the user's password, which need not stand in the URL then
-//	prefix=P      starts all keys, as it is
-//	tls=true      encrypts; so does each of the following
-//	tls-ca=FILE   the authorities to believe, in PEM, instead of the system's
+//	password-file=FILE   the user's password, instead of in the URL
+//	prefix=P      starts all keys; put before the name unchanged
+//	tls=true      encrypts the connection, as does each of the following
+//	tls-ca=FILE   the authorities to trust, in PEM, instead of the system's
 //	tls-cert=FILE, tls-key=FILE   this client's own certificate
 //	tls-name=N    the name that the servers' certificates are checked for
 //
-// The cluster need not be reachable, and part of it may be away; but with a password, some server must answer, since the
-// client logs in first.
+// The cluster need not be reachable. Only with a password must some server answer, because the client logs in first.
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
-	cfg, prefix, err := config(u)
+	cfg, prefix, err := parseURL(u)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +43,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 		return nil, fmt.Errorf("%w: %w", driver.ErrDenied, err)
 	}
 	s := New(cli, &Options{Prefix: prefix})
-	s.tree.closer = func() error {
+	s.nodes.closeClient = func() error {
 		if err := cli.Close(); !errors.Is(err, context.Canceled) {
 			return err
 		}
@@ -53,10 +52,11 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	return s, nil
 }
 
-func config(u *url.URL) (clientv3.Config, string, error) {
+// parseURL reads a store's URL. It makes no request.
+func parseURL(u *url.URL) (clientv3.Config, string, error) {
 	cfg := clientv3.Config{
 		DialTimeout: 2 * time.Second,
-		// A server that hangs is found out in time for the least TTLs that make sense over a network; the default
+		// A server that hangs is noticed in time for the smallest TTLs that make sense over a network. By default a
 		// server allows a ping every five seconds.
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		Logger: zap.NewNop(),
@@ -71,7 +71,8 @@ func config(u *url.URL) (clientv3.Config, string, error) {
 		return func(v string) error { *to = v; return nil }
 	}
 	err := driverutil.ParseOptions(u, map[string]func(string) error{
-		"prefix": text(&prefix), "tls-ca": text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
+		"prefix": text(&prefix),
+		"tls-ca": text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
 		"tls":           func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
 		"password-file": func(v string) (err error) { cfg.Password, err = driverutil.ReadSecretFile(v); return err },
 	})

@@ -34,7 +34,7 @@ func TestURL(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg, prefix, err := config(u)
+		cfg, prefix, err := parseURL(u)
 		if got := strings.Join(cfg.Endpoints, " "); want != "" && (err != nil || got != want) {
 			t.Errorf("%s: %s, %v, want %s", raw, got, err, want)
 		}
@@ -46,7 +46,7 @@ func TestURL(t *testing.T) {
 		}
 	}
 	u := &url.URL{Scheme: "etcd", User: url.User("u"), Host: "h", RawQuery: "password-file=" + secretFile(t)}
-	if cfg, _, err := config(u); err != nil || cfg.Username != "u" || cfg.Password != "hunter2" {
+	if cfg, _, err := parseURL(u); err != nil || cfg.Username != "u" || cfg.Password != "hunter2" {
 		t.Errorf("the password of a file: %q of %q, %v", cfg.Password, cfg.Username, err)
 	}
 }

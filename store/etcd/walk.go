@@ -12,28 +12,28 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// page is how many keys are read at a time.
-const page = 1000
+// pageSize is how many keys are read with one request.
+const pageSize = 1000
 
-// isLock reports whether a node is that of a lock for certain: one of ours, or one whose key is its own lease's, as etcd's lock
-// clients name it. Other keys with a lease may end in what could be one by chance.
-func isLock(n sequence.Node) bool { return !n.Foreign || n.Key == n.Session }
+// isCertainLock reports whether a node certainly belongs to a lock: one of ours, or one whose key is the ID of its own
+// lease, as etcd's lock clients name it. Other keys with a lease may have that form by chance.
+func isCertainLock(n sequence.Node) bool { return !n.Foreign || n.Key == n.Session }
 
-// Walk reads all keys with the prefix before it yields, since the claims of one lock need not be neighbours.
-func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snapshot, error] {
+// Walk reads all keys with the prefix before it yields a lock, since the claims of one lock need not be adjacent.
+func (t *nodeStore) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snapshot, error] {
 	return func(yield func(sequence.Snapshot, error) bool) {
 		found := map[string][]*mvccpb.KeyValue{}
 		locks := map[string]bool{}
 		from := t.prefix + prefix
 		end := clientv3.GetPrefixRangeEnd(from)
 		if from == "" {
-			from, end = "\x01", "\x00" // to the end
+			from, end = "\x01", "\x00" // all keys
 		}
 		var revision int64
 		for more := true; more; {
-			r, err := t.kv.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page))
+			r, err := t.kv.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageSize))
 			if err != nil {
-				yield(sequence.Snapshot{}, t.fault(err))
+				yield(sequence.Snapshot{}, t.convertError(err))
 				return
 			}
 			for _, kv := range r.Kvs {
@@ -42,22 +42,22 @@ func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snaps
 				if dir-1 < len(t.prefix)+max(1, len(prefix)) || strings.ContainsRune(key, 0) {
 					continue
 				}
-				if n, ok := node(kv, dir); ok {
+				if n, ok := parseNode(kv, dir); ok {
 					name := key[len(t.prefix) : dir-1]
 					found[name] = append(found[name], kv)
-					locks[name] = locks[name] || isLock(n)
+					locks[name] = locks[name] || isCertainLock(n)
 				}
 			}
 			revision = r.Header.Revision
 			if more = r.More; more {
 				from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
-				if !yield(sequence.Snapshot{}, nil) { // there may be much that is no lock
+				if !yield(sequence.Snapshot{}, nil) { // many keys may belong to no lock
 					return
 				}
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(locks)) {
-			if locks[name] && !yield(t.look(name, found[name], revision), nil) {
+			if locks[name] && !yield(t.newSnapshot(name, found[name], revision), nil) {
 				return
 			}
 		}

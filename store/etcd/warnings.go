@@ -13,41 +13,41 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Warnings looks at the members' versions, and at the least TTL that the cluster grants, which tells how long its elections may
-// take: the lease that it asks for is given back at once.
+// Warnings looks at the members' versions, and at the smallest TTL that the cluster grants, which says how long its
+// elections may take. The lease that it requests for that is revoked at once.
 func (s *Store) Warnings(ctx context.Context) (warnings []string, err error) {
-	t := s.tree
-	for _, m := range t.versions(ctx) {
+	t := s.nodes
+	for _, m := range t.memberVersions(ctx) {
 		if tooOld(m.version) {
 			warnings = append(warnings, fmt.Sprintf("the etcd server %s is of version %s: a leader whose disk hangs goes on confirming leases there, though another one has been elected; use 3.4.31, 3.5.13 or a later version",
 				m.endpoint, m.version))
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	r, err := t.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 1})
 	if err != nil {
-		return warnings, t.fault(err)
+		return warnings, t.convertError(err)
 	}
-	_ = t.EndSession(ctx, hex(clientv3.LeaseID(r.ID))) // else it ends by itself
-	if ttl := safeTTL(seconds(r.TTL)); ttl > 0 {
-		warnings = append(warnings, fmt.Sprintf("the cluster grants no TTL of less than %v, so its elections may take longer than usual: give locks a TTL of %v or more, unless its heartbeat interval is less than %v; else a holder whose leader is cut off may believe in its lock for longer than the next leader keeps it",
-			seconds(r.TTL), ttl, driver.Margin(seconds(r.TTL))))
+	_ = t.EndSession(ctx, formatLease(clientv3.LeaseID(r.ID))) // if it fails, the lease expires
+	if ttl := safeTTL(toSeconds(r.TTL)); ttl > 0 {
+		warnings = append(warnings, fmt.Sprintf("the cluster grants no TTL of less than %v, so its elections may take longer than usual: give locks a TTL of %v or more, unless its heartbeat interval is less than %v; else a holder whose leader is cut off may count on its lock for longer than the next leader keeps it",
+			toSeconds(r.TTL), ttl, driver.Margin(toSeconds(r.TTL))))
 	}
 	return warnings, nil
 }
 
-// member is what is asked of one server.
+// member is one server and its version.
 type member struct{ endpoint, version string }
 
-// versions asks all servers that answer.
-func (t *tree) versions(ctx context.Context) []member {
+// memberVersions asks all servers, and leaves out those that do not answer.
+func (t *nodeStore) memberVersions(ctx context.Context) []member {
 	endpoints := t.cli.Endpoints()
 	members := make([]member, len(endpoints))
 	var all sync.WaitGroup
 	for i, at := range endpoints {
 		all.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, answerTime)
+			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 			defer cancel()
 			if r, err := t.cli.Status(ctx, at); err == nil {
 				members[i] = member{at, r.Version}
@@ -58,8 +58,8 @@ func (t *tree) versions(ctx context.Context) []member {
 	return members
 }
 
-// tooOld reports whether a leader of this version answers keep-alives without looking whether it still leads, however long
-// it has done nothing else. A version that is not understood is none.
+// tooOld reports whether a leader of this version answers keep-alives without a check that it still leads, however long
+// it has done nothing else. It is false for a version that it cannot parse.
 func tooOld(version string) bool {
 	release, _, _ := strings.Cut(version, "-")
 	part := strings.Split(release, ".")
@@ -74,18 +74,18 @@ func tooOld(version string) bool {
 	return minor < 4 || minor == 4 && patch < 31 || minor == 5 && patch < 13
 }
 
-// usualLeast is the least TTL where elections time out after the usual second.
-const usualLeast = 2 * time.Second
+// usualMinTTL is the smallest TTL of a cluster with the usual election timeout of one second.
+const usualMinTTL = 2 * time.Second
 
-// safeTTL is the TTL from which on the margin is no less than any heartbeat interval that a cluster with this least TTL can
-// have; 0 for one with the usual timing. The least TTL is one and a half election timeouts, rounded up, and etcd refuses to
-// start with a heartbeat interval of more than a fifth of one.
-func safeTTL(least time.Duration) time.Duration {
-	if least <= usualLeast {
+// safeTTL is the TTL from which on the margin is no less than any heartbeat interval that a cluster with this smallest
+// TTL can have; 0 for one with the usual timing. The smallest TTL is one and a half election timeouts, rounded up, and
+// etcd refuses to start with a heartbeat interval of more than a fifth of one.
+func safeTTL(minTTL time.Duration) time.Duration {
+	if minTTL <= usualMinTTL {
 		return 0
 	}
-	interval := least * 2 / 15
-	ttl := least
+	interval := minTTL * 2 / 15
+	ttl := minTTL
 	for driver.Margin(ttl) < interval {
 		ttl += time.Second
 	}

@@ -13,85 +13,92 @@ import (
 	"google.golang.org/grpc"
 )
 
-// hub is one watch stream for all that a store watches. A watch costs no goroutine, and ten thousand of them two. It
-// knows nothing of past revisions: when a stream breaks, all watches are made again on the next, and all are told.
-type hub struct {
-	life   context.Context
-	client pb.WatchClient
-	login  func(context.Context) // renews one that has expired
-	work   sync.WaitGroup
+// watchHub is one watch stream for everything that a store watches. A watch needs no goroutine of its own: ten thousand
+// watches need two in all. The hub does not ask for events of past revisions. When a stream breaks, it creates all
+// watches again on the next one, and notifies all their owners.
+type watchHub struct {
+	life       context.Context
+	client     pb.WatchClient
+	renewLogin func(context.Context) // renews a login that has expired
+	goroutines sync.WaitGroup
 
-	mu      sync.Mutex
-	running bool
-	last    int64 // id of the newest watch; ids are never used twice
-	watches map[int64]*watch
-	queue   []*pb.WatchRequest // to be sent on the stream that stands
-	more    chan struct{}      // buffered: there is something in the queue
+	mu            sync.Mutex
+	running       bool
+	lastID        int64 // ID of the newest watch; no ID is used twice
+	watches       map[int64]*watch
+	requests      []*pb.WatchRequest // to be sent on the present stream
+	requestQueued chan struct{}      // buffered; wakes sendRequests
 }
 
-// watch is one subscription. Its fields do not change but for again.
+// watch is one subscription. Its fields do not change, except interrupted.
 type watch struct {
-	key, end string
-	goneOnly bool
-	seen     int64 // the revision that its owner has looked at; 0: none
-	changed  func()
-	again    bool // a stream broke under it; guarded by the hub's mutex
+	key, end     string
+	removalsOnly bool
+	seenRevision int64 // the revision of the owner's last snapshot; 0: none
+	changed      func()
+	interrupted  bool // its stream broke; guarded by the hub's mutex
 }
 
-func newHub(life context.Context, client pb.WatchClient, login func(context.Context)) *hub {
-	return &hub{life: life, client: client, login: login, watches: map[int64]*watch{}, more: make(chan struct{}, 1)}
+func newWatchHub(life context.Context, client pb.WatchClient, login func(context.Context)) *watchHub {
+	return &watchHub{
+		life: life, client: client, renewLogin: login,
+		watches: map[int64]*watch{}, requestQueued: make(chan struct{}, 1),
+	}
 }
 
-func (h *hub) watch(w *watch) (stop func()) {
+// add begins a watch. It does no I/O.
+func (h *watchHub) add(w *watch) (stop func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.life.Err() != nil {
 		return func() {}
 	}
-	h.last++
-	id := h.last
+	h.lastID++
+	id := h.lastID
 	h.watches[id] = w
 	if !h.running {
 		h.running = true
-		h.work.Go(h.run)
+		h.goroutines.Go(h.run)
 	} else {
-		h.push(w.create(id))
+		h.queueRequest(w.createRequest(id))
 	}
 	return func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if h.watches[id] == w {
 			delete(h.watches, id)
-			h.push(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}})
+			cancel := &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}
+			h.queueRequest(&pb.WatchRequest{RequestUnion: cancel})
 		}
 	}
 }
 
-func (w *watch) create(id int64) *pb.WatchRequest {
+// createRequest is the request that begins the watch on a stream.
+func (w *watch) createRequest(id int64) *pb.WatchRequest {
 	r := &pb.WatchCreateRequest{Key: []byte(w.key), WatchId: id}
 	if w.end != "" {
 		r.RangeEnd = []byte(w.end)
 	}
-	if w.goneOnly {
+	if w.removalsOnly {
 		r.Filters = []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NOPUT}
 	}
 	return &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: r}}
 }
 
-func (h *hub) push(r *pb.WatchRequest) {
-	h.queue = append(h.queue, r)
+func (h *watchHub) queueRequest(r *pb.WatchRequest) {
+	h.requests = append(h.requests, r)
 	select {
-	case h.more <- struct{}{}:
+	case h.requestQueued <- struct{}{}:
 	default:
 	}
 }
 
-func (h *hub) wait() { h.work.Wait() }
+func (h *watchHub) wait() { h.goroutines.Wait() }
 
-// run keeps a stream standing.
-func (h *hub) run() {
+// run opens one stream after the other until the store is closed.
+func (h *watchHub) run() {
 	for fails := 0; h.life.Err() == nil; fails++ {
-		if h.stream() {
+		if h.runStream() {
 			fails = 0
 		}
 		timer := time.NewTimer(rand.N(20 * time.Millisecond << min(fails, 6)))
@@ -103,9 +110,10 @@ func (h *hub) run() {
 	}
 }
 
-// stream makes all watches on one stream and hears it until it breaks, or takes no more of them, and reports whether it ever
-// spoke. A member without a leader breaks it, so that no watch stays with one that hears of nothing.
-func (h *hub) stream() (spoke bool) {
+// runStream creates all watches on one stream and handles its responses until the stream breaks, or takes no more
+// watches. It reports whether the server has answered on it. A member without a leader breaks the stream, so that no
+// watch stays with a member that gets no events.
+func (h *watchHub) runStream() (answered bool) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(h.life))
 	defer cancel()
 	stream, err := h.client.Watch(ctx, grpc.MaxCallRecvMsgSize(math.MaxInt32))
@@ -113,42 +121,45 @@ func (h *hub) stream() (spoke bool) {
 		return false
 	}
 	h.mu.Lock()
-	h.queue = nil
+	h.requests = nil
 	for id, w := range h.watches {
-		h.push(w.create(id))
+		h.queueRequest(w.createRequest(id))
 	}
 	h.mu.Unlock()
 	var sending sync.WaitGroup
-	sending.Go(func() { h.send(ctx, stream); cancel() })
+	sending.Go(func() { h.sendRequests(ctx, stream); cancel() })
 	defer sending.Wait()
 	defer cancel()
 	for {
 		r, err := stream.Recv()
 		if err != nil {
-			h.broken()
-			return spoke
+			h.markStreamBroken()
+			return answered
 		}
-		if refusesLogin(r) {
-			h.broken()
-			h.login(ctx)
-			return spoke
+		if isLoginRefused(r) {
+			h.markStreamBroken()
+			h.renewLogin(ctx)
+			return answered
 		}
-		spoke = true
-		h.hear(r)
+		answered = true
+		h.handleResponse(r)
 	}
 }
 
-// refusesLogin reports whether the server takes no more watches on the stream that an answer came by: a stream keeps the login
-// that it began with, and that expires, or the users have changed. On a new one they are taken. Such an answer names no watch.
-func refusesLogin(r *pb.WatchResponse) bool {
-	return r.Canceled && (r.CancelReason == rpctypes.ErrGRPCInvalidAuthToken.Error() || r.CancelReason == rpctypes.ErrGRPCAuthOldRevision.Error())
+// isLoginRefused reports whether the server takes no more watches on the stream of this response. A stream keeps the
+// login that it began with; that login has expired, or the users have changed. A new stream takes watches again. Such a
+// response names no watch.
+func isLoginRefused(r *pb.WatchResponse) bool {
+	expired, changed := rpctypes.ErrGRPCInvalidAuthToken.Error(), rpctypes.ErrGRPCAuthOldRevision.Error()
+	return r.Canceled && (r.CancelReason == expired || r.CancelReason == changed)
 }
 
-func (h *hub) send(ctx context.Context, stream pb.Watch_WatchClient) {
+// sendRequests sends what is queued until the stream ends.
+func (h *watchHub) sendRequests(ctx context.Context, stream pb.Watch_WatchClient) {
 	for {
 		h.mu.Lock()
-		queue := h.queue
-		h.queue = nil
+		queue := h.requests
+		h.requests = nil
 		h.mu.Unlock()
 		for _, r := range queue {
 			if stream.Send(r) != nil {
@@ -156,37 +167,38 @@ func (h *hub) send(ctx context.Context, stream pb.Watch_WatchClient) {
 			}
 		}
 		select {
-		case <-h.more:
+		case <-h.requestQueued:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// hear tells the owner of a watch what came for it.
-func (h *hub) hear(r *pb.WatchResponse) {
+// handleResponse notifies the owner of a watch of what came for it.
+func (h *watchHub) handleResponse(r *pb.WatchResponse) {
 	h.mu.Lock()
 	w := h.watches[r.WatchId]
-	tell := w != nil && len(r.Events) > 0
+	notify := w != nil && len(r.Events) > 0
 	switch {
 	case w == nil:
-	case r.Canceled: // by the server: its owner polls until the stream is made anew
-		tell, w.again = true, true
+	case r.Canceled: // by the server: its owner polls until there is a new stream
+		notify, w.interrupted = true, true
 	case r.Created:
-		// Nothing is missed from here on. What came between the owner's look and now is.
-		tell = w.again || r.Header.Revision > w.seen
-		w.again = false
+		// Nothing is missed from here on, but a change between the owner's snapshot and now was.
+		notify = w.interrupted || r.Header.Revision > w.seenRevision
+		w.interrupted = false
 	}
 	h.mu.Unlock()
-	if tell {
+	if notify {
 		w.changed()
 	}
 }
 
-func (h *hub) broken() {
+// markStreamBroken records that all watches have missed events.
+func (h *watchHub) markStreamBroken() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.watches {
-		w.again = true
+		w.interrupted = true
 	}
 }

@@ -11,19 +11,19 @@ import (
 	"sync"
 )
 
-const self = "github.com/holdfast-go/holdfast/store/etcd/etcdtest"
+const packagePath = "github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 
 // Tool builds a command of the tools module beside this package, once for each version of that module, and gives the
 // path of the binary: "etcd" or "etcdctl". It is kept in the user's cache directory.
-func Tool(name string) (string, error) { return built[name]() }
+func Tool(name string) (string, error) { return tools[name]() }
 
-var built = map[string]func() (string, error){
-	"etcd":    sync.OnceValues(func() (string, error) { return build("etcd", "./etcd") }),
-	"etcdctl": sync.OnceValues(func() (string, error) { return build("etcdctl", "go.etcd.io/etcd/etcdctl/v3") }),
+var tools = map[string]func() (string, error){
+	"etcd":    sync.OnceValues(func() (string, error) { return buildTool("etcd", "./etcd") }),
+	"etcdctl": sync.OnceValues(func() (string, error) { return buildTool("etcdctl", "go.etcd.io/etcd/etcdctl/v3") }),
 }
 
-func build(name, pkg string) (string, error) {
-	here, err := exec.Command("go", "list", "-f", "{{.Dir}}", self).Output()
+func buildTool(name, pkg string) (string, error) {
+	here, err := exec.Command("go", "list", "-f", "{{.Dir}}", packagePath).Output()
 	if err != nil {
 		return "", fmt.Errorf("finding the tools module: %w", err)
 	}

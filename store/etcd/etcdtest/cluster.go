@@ -40,8 +40,8 @@ type Cluster struct {
 // fromMember is in the first request of a member of etcd to another.
 var fromMember = regexp.MustCompile(`(?i)x-server-from: ([0-9a-f]+)`)
 
-// sender is the id of the member that has sent a request.
-func sender(request []byte) string {
+// senderID is the id of the member that has sent a request.
+func senderID(request []byte) string {
 	if m := fromMember.FindSubmatch(request); m != nil {
 		return strings.ToLower(string(m[1]))
 	}
@@ -62,14 +62,14 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{Cluster: servertest.Cluster{Dir: dir}, opts: o}
-	if err := c.start(ctx, binary); err != nil {
+	if err := c.startMembers(ctx, binary); err != nil {
 		c.Close()
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *Cluster) start(ctx context.Context, binary string) error {
+func (c *Cluster) startMembers(ctx context.Context, binary string) error {
 	var all []string
 	type address struct{ listen, peer string } // for peers: where it listens, and where they reach it
 	var at []address
@@ -83,7 +83,7 @@ func (c *Cluster) start(ctx context.Context, binary string) error {
 			return err
 		}
 		listen := "127.0.0.1:" + port
-		k, err := linktest.NewLabelled(listen, sender)
+		k, err := linktest.NewLabelled(listen, senderID)
 		if err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func (c *Cluster) Ready(ctx context.Context) error {
 		_, err := cli.Delete(try, "etcdtest")
 		for _, m := range c.Members {
 			if err == nil && m.Running() {
-				err = led(try, cli, m)
+				err = checkHasLeader(try, cli, m)
 			}
 		}
 		cancel()
@@ -167,8 +167,8 @@ func (c *Cluster) Ready(ctx context.Context) error {
 	}
 }
 
-// led fails if a member has no leader.
-func led(ctx context.Context, cli *clientv3.Client, m *servertest.Server) error {
+// checkHasLeader fails if a member has no leader.
+func checkHasLeader(ctx context.Context, cli *clientv3.Client, m *servertest.Server) error {
 	s, err := cli.Status(ctx, m.Endpoint)
 	if err == nil && s.Leader == 0 {
 		err = fmt.Errorf("%s has no leader", m.Name)

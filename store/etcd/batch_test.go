@@ -18,7 +18,7 @@ func TestWritesGoTogether(t *testing.T) {
 	t.Parallel()
 	s, cli, sent := benchStore(t)
 	ctx := t.Context()
-	ses, err := s.tree.OpenSession(ctx, time.Hour) // nobody beats it
+	ses, err := s.nodes.OpenSession(ctx, time.Hour) // nobody beats it
 	fails(t, err)
 	const workers, rounds = 32, 20
 	sent.take()
@@ -35,7 +35,7 @@ func TestWritesGoTogether(t *testing.T) {
 				if w%2 == 0 {
 					guard = sequence.AddBatched
 				}
-				look, err := s.tree.Add(ctx, name, ses, int64(w*rounds+r), note, guard)
+				look, err := s.nodes.Add(ctx, name, ses, int64(w*rounds+r), note, guard)
 				if err != nil || len(look.Nodes) == 0 {
 					t.Errorf("%+v, %v", look, err)
 					return
@@ -48,7 +48,7 @@ func TestWritesGoTogether(t *testing.T) {
 				}
 				tokens[id], looks = true, append(looks, look)
 				mu.Unlock()
-				stood, left, err := s.tree.RemoveAndReadNext(ctx, name, n, n.Key)
+				stood, left, err := s.nodes.RemoveAndReadNext(ctx, name, n, n.Key)
 				if err != nil || !stood || len(left.Nodes) > 0 {
 					t.Errorf("removed: %v, left: %v, %v", stood, left.Nodes, err)
 				}
@@ -62,7 +62,7 @@ func TestWritesGoTogether(t *testing.T) {
 		t.Logf("%d claims came and went in %d requests", workers*rounds, n)
 	}
 	for _, look := range looks {
-		from, to := s.tree.span(look.Name)
+		from, to := s.nodes.lockRange(look.Name)
 		r, err := cli.Get(ctx, from, clientv3.WithRange(to), clientv3.WithRev(look.Revision), clientv3.WithKeysOnly(),
 			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 		if err != nil {
@@ -76,5 +76,5 @@ func TestWritesGoTogether(t *testing.T) {
 			t.Errorf("at revision %d stand %d claims, and %d were seen", look.Revision, len(r.Kvs), len(look.Nodes))
 		}
 	}
-	fails(t, s.tree.EndSession(ctx, ses.ID))
+	fails(t, s.nodes.EndSession(ctx, ses.ID))
 }

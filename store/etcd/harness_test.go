@@ -18,7 +18,7 @@ var rig = sessiontest.Harness[*etcdtest.Cluster, *peer]{
 	Start: func(ctx context.Context, direct bool) (*etcdtest.Cluster, error) {
 		return etcdtest.Start(ctx, etcdtest.Options{Direct: direct})
 	},
-	Open:        open,
+	Open:        openPeer,
 	Slack:       time.Second,
 	WorkerTasks: map[string]func(sessiontest.WorkerTask) error{"peer": foreignMutex},
 }
@@ -40,7 +40,7 @@ type peer struct {
 	cli *clientv3.Client
 }
 
-func open(c *etcdtest.Cluster, to ...*servertest.Server) (*peer, error) {
+func openPeer(c *etcdtest.Cluster, to ...*servertest.Server) (*peer, error) {
 	way, ends, err := c.Link(to...)
 	if err != nil {
 		return nil, err
@@ -61,8 +61,8 @@ func (p *peer) Close() error {
 	return err
 }
 
-// start runs a cluster for one test.
-func start(t *testing.T, o etcdtest.Options) *etcdtest.Cluster {
+// startCluster runs a cluster for one test.
+func startCluster(t *testing.T, o etcdtest.Options) *etcdtest.Cluster {
 	t.Helper()
 	c, err := etcdtest.Start(t.Context(), o)
 	if err != nil {
@@ -72,8 +72,8 @@ func start(t *testing.T, o etcdtest.Options) *etcdtest.Cluster {
 	return c
 }
 
-// admin is a client that is not ours.
-func admin(t *testing.T, c *etcdtest.Cluster) *clientv3.Client {
+// newAdmin is a client that is not ours.
+func newAdmin(t *testing.T, c *etcdtest.Cluster) *clientv3.Client {
 	t.Helper()
 	cli, err := c.Client()
 	if err != nil {

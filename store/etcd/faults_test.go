@@ -19,20 +19,20 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// TestLateAdd: an add of unknown outcome that is withdrawn, or whose claim is moved to another lease and over, cannot take
+// TestDelayedAdd: an add of unknown outcome that is withdrawn, or whose claim is moved to another lease and over, cannot take
 // effect later, and other adds of the session can.
-func TestLateAdd(t *testing.T) {
+func TestDelayedAdd(t *testing.T) {
 	t.Parallel()
 	s, cli, _ := benchStore(t)
 	ctx := t.Context()
-	ses, err := s.tree.OpenSession(ctx, 30*time.Second)
+	ses, err := s.nodes.OpenSession(ctx, 30*time.Second)
 	fails(t, err)
 	note := sequence.Payload{ID: "late", Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
 	// As it would be sent before the withdrawal, and arrive after.
-	key, gate := s.tree.dir(t.Name())+keyOf(ses.ID, 0), s.tree.gate(ses.ID)
+	key, gate := s.nodes.lockDir(t.Name())+claimKey(ses.ID, 0), s.nodes.gateKey(ses.ID)
 	late := cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0), clientv3.Compare(clientv3.ModRevision(gate), "=", 0)).
-		Then(clientv3.OpPut(key, "{}", clientv3.WithLease(unhex(ses.ID))))
-	stood, err := s.tree.Withdraw(ctx, t.Name(), ses, 0, "late")
+		Then(clientv3.OpPut(key, "{}", clientv3.WithLease(parseLease(ses.ID))))
+	stood, err := s.nodes.Withdraw(ctx, t.Name(), ses, 0, "late")
 	if err != nil || stood {
 		t.Errorf("%v, %v", stood, err)
 	}
@@ -40,7 +40,7 @@ func TestLateAdd(t *testing.T) {
 		t.Errorf("the late add took effect: %v", err)
 	}
 	note.ID = "next"
-	look, err := s.tree.Add(ctx, t.Name(), ses, 1, note, sequence.AddAlways)
+	look, err := s.nodes.Add(ctx, t.Name(), ses, 1, note, sequence.AddAlways)
 	if err != nil || len(look.Nodes) != 1 || look.Nodes[0].ID != "next" {
 		t.Errorf("%+v, %v", look, err)
 	}
@@ -48,26 +48,26 @@ func TestLateAdd(t *testing.T) {
 	if l, err := other.Inspect(ctx, t.Name()); err != nil || len(l.Holders) != 1 {
 		t.Errorf("%+v, %v", l, err)
 	}
-	key = s.tree.dir(t.Name()) + look.Nodes[0].Key
-	late = cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0), clientv3.Compare(clientv3.ModRevision(gate), "=", s.tree.gateOf(ses.ID))).
-		Then(clientv3.OpPut(key, "{}", clientv3.WithLease(unhex(ses.ID))))
-	to, err := s.tree.OpenSession(ctx, 30*time.Second)
+	key = s.nodes.lockDir(t.Name()) + look.Nodes[0].Key
+	late = cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0), clientv3.Compare(clientv3.ModRevision(gate), "=", s.nodes.gateRevision(ses.ID))).
+		Then(clientv3.OpPut(key, "{}", clientv3.WithLease(parseLease(ses.ID))))
+	to, err := s.nodes.OpenSession(ctx, 30*time.Second)
 	fails(t, err)
-	if n, ok, err := s.tree.Move(ctx, t.Name(), look.Nodes[0], to, note); err != nil || !ok || n.Token != look.Nodes[0].Token {
+	if n, ok, err := s.nodes.Move(ctx, t.Name(), look.Nodes[0], to, note); err != nil || !ok || n.Token != look.Nodes[0].Token {
 		t.Errorf("%+v, %v, %v", n, ok, err)
 	}
-	fails(t, s.tree.EndSession(ctx, to.ID))
+	fails(t, s.nodes.EndSession(ctx, to.ID))
 	if r, err := late.Commit(); err != nil || r.Succeeded {
 		t.Errorf("the late add of a claim that was moved took effect: %v", err)
 	}
-	fails(t, s.tree.EndSession(ctx, ses.ID))
+	fails(t, s.nodes.EndSession(ctx, ses.ID))
 	if r, err := cli.Get(ctx, gate); err != nil || r.Count != 0 {
 		t.Errorf("the gate of a session that is over is left: %d, %v", r.Count, err)
 	}
 }
 
-// TestNested: a claim on a/b is none on a, also to a client that has seen both.
-func TestNested(t *testing.T) {
+// TestNestedNames: a claim on a/b is none on a, also to a client that has seen both.
+func TestNestedNames(t *testing.T) {
 	t.Parallel()
 	s, _, _ := benchStore(t)
 	for _, name := range []string{t.Name() + "/b/c", t.Name() + "/b", t.Name()} {
@@ -87,9 +87,9 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// TestRevoked: an operator who revokes the lease of a holder ends its lock, and it is told so at once; a waiter whose lease is
+// TestRevokedLease: an operator who revokes the lease of a holder ends its lock, and it is told so at once; a waiter whose lease is
 // revoked comes again under another, at once, too.
-func TestRevoked(t *testing.T) {
+func TestRevokedLease(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	a, b := rig.Peer(t, c), rig.Peer(t, c)
@@ -105,7 +105,7 @@ func TestRevoked(t *testing.T) {
 		}
 		waits <- err
 	}()
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	line := func(but clientv3.LeaseID) (leases []clientv3.LeaseID) {
 		for len(leases) != 2 || leases[1] == but {
 			r, err := cli.Get(t.Context(), t.Name()+"/", clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
@@ -118,8 +118,8 @@ func TestRevoked(t *testing.T) {
 		return leases
 	}
 	leases := line(0)
-	watching(t, a.Store, 1)
-	watching(t, b.Store, 2) // the holder's key, too
+	startWatches(t, a.Store, 1)
+	startWatches(t, b.Store, 2) // the holder's key, too
 	began := time.Now()
 	_, err := cli.Revoke(t.Context(), leases[1])
 	fails(t, err)
@@ -160,8 +160,8 @@ func TestCompaction(t *testing.T) {
 		in <- err
 	}()
 	sessiontest.AwaitWaiter(t, first, t.Name())
-	watching(t, first.Store, 1)
-	cli := admin(t, c)
+	startWatches(t, first.Store, 1)
+	cli := newAdmin(t, c)
 	r, err := cli.Put(t.Context(), t.Name()+"-other", "x")
 	fails(t, err)
 	_, err = cli.Compact(t.Context(), r.Header.Revision, clientv3.WithCompactPhysical())
@@ -191,16 +191,16 @@ func TestWatchCancelled(t *testing.T) {
 		}
 		in <- err
 	}()
-	h := p.tree.hub
+	h := p.nodes.hub
 	cancelled := 0
 	for end := time.Now().Add(time.Minute); cancelled < 3 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		cancelled = 0
 		h.mu.Lock()
 		for id, w := range h.watches {
-			if w.again { // the server has said so
+			if w.interrupted { // the server has said so
 				cancelled++
 			} else { // as the server may do for reasons of its own: what it says is the same
-				h.push(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}})
+				h.queueRequest(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}})
 			}
 		}
 		h.mu.Unlock()
@@ -220,19 +220,20 @@ func TestWatchCancelled(t *testing.T) {
 	fails(t, s.Break(t.Context(), t.Name()+"/broken", l.Holders[0].Ref, driver.BreakGraceful))
 	select {
 	case <-broken.Context().Done():
-		if err := context.Cause(broken.Context()); !strings.Contains(err.Error(), string(driver.LossBroken)) {
-			t.Errorf("the holder is told: %v", err)
+		var loss *holdfast.LossError
+		if err := context.Cause(broken.Context()); !errors.As(err, &loss) || loss.Cause != holdfast.LossBroken {
+			t.Errorf("the holder was notified of %v", err)
 		}
 	case <-time.After(30 * time.Second):
-		t.Error("a broken holder was not told")
+		t.Error("a broken holder was not notified")
 	}
 }
 
-// TestRestored: when the cluster is set back to an older state it gives smaller tokens than before. A resource that keeps
+// TestRestoredSnapshot: when the cluster is set back to an older state it gives smaller tokens than before. A resource that keeps
 // the largest refuses them; nothing else can.
-func TestRestored(t *testing.T) {
+func TestRestoredSnapshot(t *testing.T) {
 	t.Parallel()
-	c := start(t, etcdtest.Options{Members: 1})
+	c := startCluster(t, etcdtest.Options{Members: 1})
 	client := newClient(t, rig.Peer(t, c), 10*time.Second)
 	cycle := func(client *holdfast.Client) int64 {
 		l := lease(t, client, t.Name())
@@ -267,10 +268,10 @@ func TestRestored(t *testing.T) {
 	}
 }
 
-// TestLeastTTL: a cluster with the usual election timeout of a second gives no lease of less than two. The grant says so.
-func TestLeastTTL(t *testing.T) {
+// TestMinTTL: a cluster with the usual election timeout of a second gives no lease of less than two. The grant says so.
+func TestMinTTL(t *testing.T) {
 	t.Parallel()
-	c := start(t, etcdtest.Options{Members: 1, Args: []string{"--heartbeat-interval", "100", "--election-timeout", "1000"}})
+	c := startCluster(t, etcdtest.Options{Members: 1, Args: []string{"--heartbeat-interval", "100", "--election-timeout", "1000"}})
 	s := rig.Peer(t, c)
 	cl := mutexClaim(t.Name())
 	cl.TTL = s.Info().MinTTL
@@ -287,7 +288,7 @@ func TestLeastTTL(t *testing.T) {
 // what the leader keeps is believed.
 func TestUnequalMembers(t *testing.T) {
 	t.Parallel()
-	c := start(t, etcdtest.Options{})
+	c := startCluster(t, etcdtest.Options{})
 	leader, err := c.Leader(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -303,7 +304,7 @@ func TestUnequalMembers(t *testing.T) {
 	p := rig.Peer(t, c, slow)
 	const ttl = 3 * time.Second
 	for what, grant := range map[string]func() (time.Duration, error){
-		"a session": func() (time.Duration, error) { s, err := p.tree.OpenSession(t.Context(), ttl); return s.TTL, err },
+		"a session": func() (time.Duration, error) { s, err := p.nodes.OpenSession(t.Context(), ttl); return s.TTL, err },
 		"a lease":   func() (time.Duration, error) { l, err := p.NewLease(t.Context(), ttl); return l.TTL(), err },
 	} {
 		if got, err := grant(); err != nil || got != ttl {
@@ -315,10 +316,10 @@ func TestUnequalMembers(t *testing.T) {
 // TestNoSpace: a cluster whose quota is used up refuses at once, says why, and lets go of what is held.
 func TestNoSpace(t *testing.T) {
 	t.Parallel()
-	c := start(t, etcdtest.Options{Members: 1, Args: []string{"--quota-backend-bytes", "2097152"}})
+	c := startCluster(t, etcdtest.Options{Members: 1, Args: []string{"--quota-backend-bytes", "2097152"}})
 	client := newClient(t, rig.Peer(t, c), 15*time.Second)
 	held := lease(t, client, t.Name()+"/held")
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	for i := range 100 {
 		if _, err := cli.Put(t.Context(), fmt.Sprint("fill/", i), strings.Repeat("x", 100<<10)); errors.Is(err, rpctypes.ErrNoSpace) {
 			break
@@ -339,11 +340,11 @@ func TestNoSpace(t *testing.T) {
 // TestCorrupt: a cluster that takes no writes, because its members' data differ, says so at once, and what to look at.
 func TestCorrupt(t *testing.T) {
 	t.Parallel()
-	c := start(t, etcdtest.Options{Members: 1})
+	c := startCluster(t, etcdtest.Options{Members: 1})
 	client := newClient(t, rig.Peer(t, c), 30*time.Second)
 	fails(t, lease(t, client, t.Name()).Release())
 	alarm := &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, Alarm: pb.AlarmType_CORRUPT}
-	_, err := pb.NewMaintenanceClient(admin(t, c).ActiveConnection()).Alarm(t.Context(), alarm)
+	_, err := pb.NewMaintenanceClient(newAdmin(t, c).ActiveConnection()).Alarm(t.Context(), alarm)
 	fails(t, err)
 	began := time.Now()
 	_, err = client.Mutex(t.Name(), nil).Lock(t.Context())
@@ -356,8 +357,8 @@ func TestCorrupt(t *testing.T) {
 // no password shows.
 func TestAuth(t *testing.T) {
 	t.Parallel()
-	c := start(t, etcdtest.Options{Members: 1})
-	cli := admin(t, c)
+	c := startCluster(t, etcdtest.Options{Members: 1})
+	cli := newAdmin(t, c)
 	ctx := t.Context()
 	do := func(err error) {
 		t.Helper()
@@ -434,7 +435,7 @@ func TestAuth(t *testing.T) {
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	rig.TLS(t, func(cert, key string) *etcdtest.Cluster {
-		return start(t, etcdtest.Options{Members: 1, Cert: cert, Key: key})
+		return startCluster(t, etcdtest.Options{Members: 1, Cert: cert, Key: key})
 	})
 }
 
@@ -442,7 +443,7 @@ func TestTLS(t *testing.T) {
 func TestWalkReportsProgress(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	for i := range 30 {
 		var puts []clientv3.Op
 		for k := range 100 {
@@ -452,7 +453,7 @@ func TestWalkReportsProgress(t *testing.T) {
 		fails(t, err)
 	}
 	said := 0
-	for look, err := range rig.Peer(t, c).tree.Walk(t.Context(), t.Name()) {
+	for look, err := range rig.Peer(t, c).nodes.Walk(t.Context(), t.Name()) {
 		fails(t, err)
 		said++
 		if len(look.Nodes) > 0 {
@@ -470,7 +471,7 @@ func TestLease(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	p := rig.Peer(t, c)
-	cli := admin(t, c)
+	cli := newAdmin(t, c)
 	ctx := t.Context()
 	const ttl = 5 * time.Second
 	l, err := p.NewLease(ctx, ttl)
@@ -550,13 +551,13 @@ func TestChangeAmong(t *testing.T) {
 	t.Parallel()
 	s, _, _ := benchStore(t)
 	ctx, name := t.Context(), t.Name()
-	ses, err := s.tree.OpenSession(ctx, 30*time.Second)
+	ses, err := s.nodes.OpenSession(ctx, 30*time.Second)
 	fails(t, err)
 	note := sequence.Payload{ID: "a", Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1, TTL: ses.TTL}
 	add := func(number int64, id string) sequence.Snapshot {
 		n := note
 		n.ID = id
-		look, err := s.tree.Add(ctx, name, ses, number, n, sequence.AddAlways)
+		look, err := s.nodes.Add(ctx, name, ses, number, n, sequence.AddAlways)
 		fails(t, err)
 		return look
 	}
@@ -566,28 +567,28 @@ func TestChangeAmong(t *testing.T) {
 	heavy.Weight = heavy.Limit
 	change := func(look sequence.Snapshot, want bool, what string) {
 		t.Helper()
-		if _, ok, err := s.tree.ChangeAmong(ctx, name, look.Nodes[0], heavy, look.Nodes, look.Revision); ok != want || err != nil {
+		if _, ok, err := s.nodes.ChangeAmong(ctx, name, look.Nodes[0], heavy, look.Nodes, look.Revision); ok != want || err != nil {
 			t.Errorf("%s: changed: %v, %v", what, ok, err)
 		}
 	}
 	change(alone, false, "beside one that has come since")
 	other := note
 	other.ID, other.ReleaseRequested = "b", true
-	if _, ok, err := s.tree.Change(ctx, name, both.Nodes[1], other); !ok || err != nil {
+	if _, ok, err := s.nodes.Change(ctx, name, both.Nodes[1], other); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	change(both, false, "beside one that has changed since")
-	look, err := s.tree.List(ctx, name, true)
+	look, err := s.nodes.List(ctx, name, true)
 	fails(t, err)
-	if _, _, err := s.tree.Remove(ctx, name, look.Nodes[1], false); err != nil {
+	if _, _, err := s.nodes.Remove(ctx, name, look.Nodes[1], false); err != nil {
 		t.Fatal(err)
 	}
 	change(look, false, "when one has gone since")
-	look, err = s.tree.List(ctx, name, true)
+	look, err = s.nodes.List(ctx, name, true)
 	fails(t, err)
 	change(look, true, "undisturbed")
-	if look, err = s.tree.List(ctx, name, true); err != nil || len(look.Nodes) != 1 || look.Nodes[0].Weight != heavy.Limit || look.Nodes[0].Token != alone.Nodes[0].Token {
+	if look, err = s.nodes.List(ctx, name, true); err != nil || len(look.Nodes) != 1 || look.Nodes[0].Weight != heavy.Limit || look.Nodes[0].Token != alone.Nodes[0].Token {
 		t.Errorf("%+v, %v", look, err)
 	}
-	fails(t, s.tree.EndSession(ctx, ses.ID))
+	fails(t, s.nodes.EndSession(ctx, ses.ID))
 }

@@ -1,0 +1,110 @@
+package etcd
+
+import (
+	"context"
+	"sync"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// nodeStore is etcd as a sequence.NodeStore. A session is a lease, the order is that of create revisions, and every
+// step is one transaction.
+type nodeStore struct {
+	cli         *clientv3.Client
+	kv          clientv3.KV
+	leases      pb.LeaseClient
+	prefix      string
+	info        driver.Info
+	hub         *watchHub
+	batcher     *driverutil.Batcher[*write]
+	life        context.Context
+	end         context.CancelFunc
+	goroutines  sync.WaitGroup
+	closeClient func() error // nil if the client is the caller's
+
+	mu            sync.Mutex
+	gateRevisions map[string]int64 // by session: the last known revision of its gate
+	lastClock     int64            // the largest that Now has returned
+	nodeCache     map[string]sequence.Node
+	ownSessions   map[string]bool // the sessions that this client renews
+	newest        reading
+}
+
+func newNodeStore(cli *clientv3.Client, o Options) *nodeStore {
+	t := &nodeStore{
+		cli: cli, kv: clientv3.NewKV(cli), leases: pb.NewLeaseClient(cli.ActiveConnection()), prefix: o.Prefix,
+		gateRevisions: map[string]int64{}, nodeCache: map[string]sequence.Node{}, ownSessions: map[string]bool{},
+	}
+	t.life, t.end = context.WithCancel(context.Background())
+	t.hub = newWatchHub(t.life, pb.NewWatchClient(cli.ActiveConnection()), t.renewLogin)
+	t.batcher = t.newBatcher()
+	t.info = driver.Info{
+		Store: describeCluster(cli, o.Prefix), Clock: o.Clock, Tier: driver.TierFenceSafe,
+		Survives:        driver.Survives{Restart: true, PowerCut: true, Failover: true},
+		TokenRegression: "the cluster is restored from a snapshot without --bump-revision, or replaced by another one",
+	}
+	return t
+}
+
+func (t *nodeStore) Info() driver.Info { return t.info }
+
+// List is one range read, always in full.
+func (t *nodeStore) List(ctx context.Context, name string, _ bool) (sequence.Snapshot, error) {
+	from, to := t.lockRange(name)
+	reading := t.lastReading()
+	r, err := t.kv.Get(ctx, from, clientv3.WithRange(to))
+	if err != nil {
+		return sequence.Snapshot{}, t.convertError(err)
+	}
+	t.noteRevision(reading, r.Header.Revision)
+	return t.newSnapshot(name, r.Kvs, r.Header.Revision), nil
+}
+
+// Read is one read-only transaction.
+func (t *nodeStore) Read(ctx context.Context, at []sequence.NodeRef) ([]sequence.Node, error) {
+	ops := make([]clientv3.Op, len(at))
+	for i, p := range at {
+		ops[i] = clientv3.OpGet(t.lockDir(p.Name) + p.Key)
+	}
+	reading := t.lastReading()
+	r, err := t.kv.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return nil, t.convertError(err)
+	}
+	t.noteRevision(reading, r.Header.Revision)
+	nodes := make([]sequence.Node, len(at))
+	for i, p := range at {
+		if kvs := r.Responses[i].GetResponseRange().Kvs; len(kvs) > 0 {
+			nodes[i], _ = parseNode(kvs[0], len(t.lockDir(p.Name)))
+		}
+	}
+	return nodes, nil
+}
+
+// Watch subscribes from now on, never from a past revision: the server would delay such a subscription by up to a tenth
+// of a second. Events before the subscription are not lost, because the hub compares revisions when it begins.
+func (t *nodeStore) Watch(name, key string, revision int64, changed func()) func() {
+	w := &watch{key: t.lockDir(name) + key, seenRevision: revision, changed: changed}
+	if key == sequence.WatchRemovals || key == sequence.WatchChanges {
+		w.key, w.end = t.lockRange(name)
+		w.removalsOnly = key == sequence.WatchRemovals
+	}
+	return t.hub.add(w)
+}
+
+// Close ends the watches, and the client if the store opened it.
+func (t *nodeStore) Close() error {
+	t.mu.Lock()
+	t.end()
+	t.mu.Unlock()
+	t.hub.wait()
+	t.goroutines.Wait()
+	if t.closeClient != nil {
+		return t.closeClient()
+	}
+	return nil
+}

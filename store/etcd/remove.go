@@ -1,0 +1,76 @@
+package etcd
+
+import (
+	"context"
+
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Remove compares only where it must: our own keys are never made again after their removal, those of a foreign client
+// may be.
+func (t *nodeStore) Remove(
+	ctx context.Context, name string, n sequence.Node, list bool,
+) (bool, sequence.Snapshot, error) {
+	key := t.lockDir(name) + n.Key
+	remove := write{lock: name, then: []clientv3.Op{clientv3.OpDelete(key)}}
+	if n.Foreign || n.Version != 0 {
+		remove.conditions = append(remove.conditions, clientv3.Compare(clientv3.CreateRevision(key), "=", n.Token))
+	}
+	if n.Version != 0 {
+		remove.conditions = append(remove.conditions, clientv3.Compare(clientv3.ModRevision(key), "=", n.Version))
+	}
+	if list {
+		remove.then = append(remove.then, t.readLock(name))
+	}
+	return t.removeNode(ctx, &remove)
+}
+
+// BreakNode is one transaction, after the grant of a lease for the note. The note expires with that lease, and none is
+// left if the node did not exist.
+func (t *nodeStore) BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error) {
+	lease, err := t.grantLease(ctx, sequence.BreakNoteTime(n.TTL))
+	if err != nil {
+		return false, err
+	}
+	key := t.lockDir(name) + n.Key
+	putNote := clientv3.OpPut(t.breakNoteKey(n.ID), name, clientv3.WithLease(parseLease(lease.ID)))
+	r, err := t.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", n.Token)).
+		Then(clientv3.OpDelete(key), putNote).Commit()
+	if err == nil && !r.Succeeded {
+		_ = t.EndSession(ctx, lease.ID) // if it fails, the lease expires
+		return false, nil
+	}
+	return err == nil, t.convertError(err)
+}
+
+// WasBroken is one read.
+func (t *nodeStore) WasBroken(ctx context.Context, _ string, n sequence.Node) (bool, error) {
+	r, err := t.kv.Get(ctx, t.breakNoteKey(n.ID), clientv3.WithCountOnly())
+	if err != nil {
+		return false, t.convertError(err)
+	}
+	return r.Count > 0, nil
+}
+
+// RemoveAndReadNext reads one key in the same transaction. To read the whole line would cost every member of the
+// cluster more.
+func (t *nodeStore) RemoveAndReadNext(
+	ctx context.Context, name string, n sequence.Node, next string,
+) (bool, sequence.Snapshot, error) {
+	dir := t.lockDir(name)
+	then := []clientv3.Op{clientv3.OpDelete(dir + n.Key), clientv3.OpGet(dir + next)}
+	return t.removeNode(ctx, &write{lock: name, then: then})
+}
+
+// removeNode commits a removal. If the transaction also reads, it returns the snapshot.
+func (t *nodeStore) removeNode(ctx context.Context, w *write) (bool, sequence.Snapshot, error) {
+	r, err := t.commitWrite(ctx, w)
+	if err != nil || !r.Succeeded || r.Responses[0].GetResponseDeleteRange().Deleted == 0 {
+		return false, sequence.Snapshot{}, t.convertError(err)
+	}
+	if len(w.then) == 1 {
+		return true, sequence.Snapshot{}, nil
+	}
+	return true, t.newSnapshot(w.lock, r.Responses[1].GetResponseRange().Kvs, r.Header.Revision), nil
+}
