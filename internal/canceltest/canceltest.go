@@ -1,4 +1,4 @@
-// Package canceltest gives claims up at random moments, as callers do whose patience ends, and looks what is left of them.
+// Package canceltest cancels claims at random moments, and checks what is left of them.
 package canceltest
 
 import (
@@ -14,24 +14,26 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Run has one worker for each of the stores make claims, give each the given time at most, and clean up, until n claims were
-// given up. A second later nothing may stand. Some of the cancels must fall after the claim has come to stand, or the test
-// proves nothing; with fifth, a fifth of them. So every other claim is given about the time that one takes on this machine.
-func Run(t *testing.T, stores []driver.Store, n int64, most time.Duration, claim func(worker int) driver.Claim, fifth bool) {
+// Run has one worker per store make claims, cancel each after at maxWait maxWait, and clean up, until n claims were
+// cancelled. A second later, no claim may exist. Some claims must be cancelled after they existed, or the test proves
+// nothing; with fifth, a fifth of them must. So every other claim gets about the time that a claim takes on this
+// machine.
+func Run(t *testing.T, stores []driver.Store, n int64, maxWait time.Duration, claim func(worker int) driver.Claim,
+	fifth bool) {
 	t.Helper()
 	usual := min(measureAcquire(t, stores[0], claim(0)), measureAcquire(t, stores[0], claim(0))) // the first may have to connect
-	most = max(most, 2*usual)
+	maxWait = max(maxWait, 2*usual)
 	var claims, cancels, after atomic.Int64
 	var workers sync.WaitGroup
 	for i, s := range stores {
 		workers.Go(func() {
 			for cancels.Load() < n && !t.Failed() {
-				patience := rand.N(most)
+				limit := rand.N(maxWait)
 				if claims.Add(1)%2 == 0 {
-					patience = rand.N(2 * usual)
+					limit = rand.N(2 * usual)
 				}
 				c := claim(i)
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
 				_, err := s.Acquire(ctx, c)
 				cancel()
 				switch {
@@ -56,13 +58,14 @@ func Run(t *testing.T, stores []driver.Store, n int64, most time.Duration, claim
 	for l, err := range stores[0].List(t.Context(), "") {
 		t.Errorf("left: %+v %v", l, err)
 	}
-	t.Logf("%d claims, %d were cancelled, %d of them after the effect; nothing stood a second later", claims.Load(), cancels.Load(), after.Load())
+	t.Logf("%d claims, %d were cancelled, %d of them after the effect; no claim existed a second later", claims.Load(),
+		cancels.Load(), after.Load())
 	if after.Load() == 0 || fifth && after.Load() < cancels.Load()/5 {
 		t.Errorf("only %d of %d cancels fell after the effect: the test proves little", after.Load(), cancels.Load())
 	}
 }
 
-// measureAcquire tells how long a claim takes for which nobody waits.
+// measureAcquire returns how long a claim takes on a free lock.
 func measureAcquire(t *testing.T, s driver.Store, c driver.Claim) time.Duration {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -76,7 +79,7 @@ func measureAcquire(t *testing.T, s driver.Store, c driver.Claim) time.Duration 
 	return took
 }
 
-// isOnLock tells whether a claim stands, granted or in line.
+// isOnLock reports whether a claim exists, granted or waiting.
 func isOnLock(t *testing.T, s driver.Store, c driver.Claim) bool {
 	t.Helper()
 	l, err := s.Inspect(t.Context(), c.Name)

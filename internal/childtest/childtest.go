@@ -1,4 +1,4 @@
-// Package childtest starts the processes that tests need, so that none of them outlives a test that was killed.
+// Package childtest starts the processes that tests need, so that none of them outlives a test run that was killed.
 package childtest
 
 import (
@@ -7,7 +7,8 @@ import (
 	"sync"
 )
 
-// startQueue are carried out one after the other by one thread that never ends: the kernel ends a child with the thread that started it.
+// startQueue returns the queue of starts. One thread that never ends carries them out one after the other: the kernel
+// kills a child together with the thread that started it.
 var startQueue = sync.OnceValue(func() chan<- func() {
 	todo := make(chan func())
 	go func() {
@@ -19,7 +20,7 @@ var startQueue = sync.OnceValue(func() chan<- func() {
 	return todo
 })
 
-// Start starts a process that the kernel kills when ours ends, however that comes (on Linux).
+// Start starts a process that the kernel kills when this process ends in any way (on Linux).
 func Start(c *exec.Cmd) error {
 	dieWithUs(c)
 	done := make(chan error)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestMain is also the process that is killed: it starts a child that ends with nothing else, and says nothing more.
+// TestMain is also the process that is killed. It starts a child that ends in no other way, and prints nothing more.
 func TestMain(m *testing.M) {
 	if os.Getenv("CHILDTEST") != "" {
 		c := exec.Command("sh", "-c", "echo started; exec sleep 600")
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestKilled: a child ends with a process that was killed.
+// TestKilled: a child ends together with a process that was killed.
 func TestKilled(t *testing.T) {
 	c := exec.Command(os.Args[0])
 	c.Env = append(os.Environ(), "CHILDTEST=1")

@@ -1,4 +1,5 @@
-// Package freeport finds ports of the loopback interface for the servers of tests, below those that the kernel gives to clients.
+// Package freeport finds free ports of the loopback interface for the servers of tests, below those that the kernel
+// gives to clients.
 package freeport
 
 import (
@@ -9,7 +10,7 @@ import (
 	"sync"
 )
 
-// What Listen takes is apart from what Port gives, so that a server which is down for a while finds its port free again.
+// Listen and Port use different ranges, so that a server that is down for a while finds its port free again.
 var (
 	servers   = portRange{first: 15000, end: 25000}
 	listeners = portRange{first: 25000, end: 32000}
@@ -18,11 +19,11 @@ var (
 // Listen listens on a free port.
 func Listen() (net.Listener, error) { return listeners.listenOnNext() }
 
-// Port is a port that nobody listens on, and that Port gives to no other process before this one has ended: neither before
-// the server has bound it, nor while that is down.
+// Port returns a port that nobody listens on. Port returns it to no other process until this one has ended: neither
+// before the server listens on it, nor while the server is down.
 func Port() (string, error) { return servers.reservePort() }
 
-// portRange are taken in turn, from anywhere on.
+// portRange is a range of ports that are tried in turn, from a random one on.
 type portRange struct {
 	first, end int
 	mu         sync.Mutex
@@ -37,8 +38,8 @@ func (p *portRange) listenOnNext() (l net.Listener, err error) {
 	return l, err
 }
 
-// reservePort finds a port that no process has reserved and nobody listens on. Whoever reserves a port holds the UDP port of the same
-// number, which none of the servers uses, and the kernel frees it when the process ends.
+// reservePort finds a port that no process has reserved and nobody listens on. A process reserves a port by holding
+// the UDP port of the same number, which none of the servers uses; the kernel frees it when the process ends.
 func (p *portRange) reservePort() (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,7 +67,7 @@ func (p *portRange) reservePort() (string, error) {
 	return strconv.Itoa(port), err
 }
 
-// tryPortsLocked goes through the ports until take takes one.
+// tryPortsLocked tries the ports in turn until take accepts one. It is called with the mutex held.
 func (p *portRange) tryPortsLocked(take func(port int, addr string) bool) (int, error) {
 	if p.next == 0 {
 		p.next = p.first + rand.N(p.end-p.first)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestPort: a port that one process was given is given to no other one, also while nobody listens on it, and to itself again only
-// when it has gone through all. One on which somebody listens is given to nobody.
+// TestPort: a port that was given to one process is given to no other one, also while nobody listens on it. The same
+// process gets it again only when it has got all others. A port that somebody listens on is given to nobody.
 func TestPort(t *testing.T) {
 	ours := portRange{first: 12000, end: 15000}
 	defer ours.freePorts()
@@ -41,7 +41,7 @@ func TestPort(t *testing.T) {
 	}
 }
 
-// freePorts is what the end of a process does.
+// freePorts does what the end of a process does.
 func (p *portRange) freePorts() {
 	for port, mark := range p.reserved {
 		_ = mark.Close()

@@ -1,4 +1,5 @@
-// Package linktest puts a way between clients and servers, or between servers, that tests can cut, slow down and lose replies on.
+// Package linktest provides TCP proxies between clients and servers, or between servers, on which tests can cut
+// connections, delay data and lose replies.
 package linktest
 
 import (
@@ -12,8 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/freeport"
 )
 
-// Link is a way to a server that can be cut: a TCP proxy. While it is cut it takes bytes in and passes none on, and the server
-// sees no connection come or go, as with a network that drops packets; when it heals, what was held back is delivered, late.
+// Link is a TCP proxy to a server. While it is cut, it takes bytes in and passes none on, and the server sees no
+// connection made or closed, as in a network that drops packets. When it is healed, what was held back is delivered,
+// late.
 type Link struct {
 	Addr   string
 	listen net.Listener
@@ -35,13 +37,15 @@ type Link struct {
 	closed  bool
 }
 
-// NewLink makes a link to an address.
+// NewLink returns a link to an address.
 func NewLink(to string) (*Link, error) { return NewLabelled(to, nil) }
 
-// NewSocks makes a link to where those who connect say, by SOCKS 5. Each connection is labelled with that address.
+// NewSocks returns a link to the address that each client requests by SOCKS 5. Each connection is labelled with that
+// address.
 func NewSocks() (*Link, error) { return NewLabelled("", nil) }
 
-// NewLabelled makes a link to an address, on which each connection is labelled with what sender first reads from a request.
+// NewLabelled returns a link to an address. Each connection is labelled with the first text that sender finds in a
+// request.
 func NewLabelled(to string, sender func(request []byte) string) (*Link, error) {
 	l, err := freeport.Listen()
 	if err != nil {
@@ -125,7 +129,8 @@ func (k *Link) copyData(to, from net.Conn, label *string, reply bool) {
 	}
 }
 
-// filterData waits while the link is cut, and gives the bytes that go on. If they do not, their connection ends.
+// filterData waits while the link is cut, and returns the bytes to pass on. If it reports false, the connection must
+// end.
 func (k *Link) filterData(data []byte, label *string, reply bool) ([]byte, bool) {
 	k.mu.Lock()
 	if k.sender != nil && *label == "" && !reply {
@@ -157,7 +162,7 @@ func (k *Link) filterData(data []byte, label *string, reply bool) ([]byte, bool)
 	return data, !lost && !closed
 }
 
-// waitWhileCut waits, with the mutex held, while a connection stands still.
+// waitWhileCut waits, with the mutex held, while a connection is cut.
 func (k *Link) waitWhileCut(label *string, reply bool) {
 	for k.cut != nil && k.cut(*label, reply) && !k.closed {
 		k.changed.Wait()
@@ -167,15 +172,15 @@ func (k *Link) waitWhileCut(label *string, reply bool) {
 // Cut stalls both directions.
 func (k *Link) Cut() { k.setCut(func(string, bool) bool { return true }) }
 
-// CutReplies stalls what comes from the server only.
+// CutReplies stalls only what comes from the server.
 func (k *Link) CutReplies() { k.setCut(func(_ string, reply bool) bool { return reply }) }
 
-// CutOnly stalls the connections with the labels that are chosen, also those to come, and lets the others go on.
+// CutOnly stalls the connections whose labels are chosen, also future ones, and leaves the others alone.
 func (k *Link) CutOnly(which func(label string) bool) {
 	k.setCut(func(label string, _ bool) bool { return which(label) })
 }
 
-// Heal delivers what was held back and goes on.
+// Heal delivers what was held back, and ends the cut.
 func (k *Link) Heal() { k.setCut(nil) }
 
 func (k *Link) setCut(cut func(label string, reply bool) bool) {
@@ -185,22 +190,22 @@ func (k *Link) setCut(cut func(label string, reply bool) bool) {
 	k.changed.Broadcast()
 }
 
-// LoseReplies drops the next n replies, and with each the connection that it would have come by.
+// LoseReplies drops the next n replies, and closes the connection of each.
 func (k *Link) LoseReplies(n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.swallow = n
 }
 
-// SetFaults is asked about whatever travels, in each direction: for how long it is delayed, and whether its connection is
-// reset instead.
+// SetFaults sets a function that is called for all data, in each direction: it returns for how long the data are
+// delayed, and whether the connection is reset instead.
 func (k *Link) SetFaults(ask func() (delay time.Duration, reset bool)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.weather = ask
 }
 
-// Replace puts other words, of the same length, into what the server says.
+// Replace replaces a text in what the server sends by another one of the same length.
 func (k *Link) Replace(old, new string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -213,8 +218,8 @@ type DelayedRequest struct {
 	data []byte
 }
 
-// DelayNext takes the next request that has these words out, and gives it; its connection ends. Whatever the client sends by
-// another one overtakes it.
+// DelayNext takes the next request that contains a text out of its connection, and returns it through the channel;
+// the connection ends. What the client sends by another connection overtakes the request.
 func (k *Link) DelayNext(words string) <-chan DelayedRequest {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -222,7 +227,7 @@ func (k *Link) DelayNext(words string) <-chan DelayedRequest {
 	return k.late
 }
 
-// Deliver brings it to the server, and returns when that has answered.
+// Deliver sends the request to the server, and returns when the server has answered.
 func (l DelayedRequest) Deliver() error {
 	conn, err := net.Dial("tcp", l.to)
 	if err != nil {
@@ -236,21 +241,21 @@ func (l DelayedRequest) Deliver() error {
 	return err
 }
 
-// ConnectionCount is how many connections were made.
+// ConnectionCount returns how many connections were made.
 func (k *Link) ConnectionCount() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.made
 }
 
-// Redirect leads to another address from now on, and ends all connections.
+// Redirect makes the link lead to another address, and ends all connections.
 func (k *Link) Redirect(addr string) {
 	k.RedirectNew(addr)
 	k.Reset()
 }
 
-// RedirectNew leads to another address from now on. Connections that there are stay, as they do when a name comes to mean another
-// host.
+// RedirectNew makes the link lead to another address for new connections. Existing ones remain, as they do when a
+// host name gets another address.
 func (k *Link) RedirectNew(addr string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -267,7 +272,7 @@ func (k *Link) Reset() {
 	clear(k.conns)
 }
 
-// Close ends the link.
+// Close closes the link and its connections.
 func (k *Link) Close() {
 	k.listen.Close()
 	k.mu.Lock()

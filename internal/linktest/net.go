@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Net is all links of one client: it dials through them.
+// Net is all links of one client, which dials through them.
 type Net struct {
 	mu    sync.Mutex
 	links map[string]*Link
@@ -22,7 +22,7 @@ func (n *Net) Dial(addr string) (net.Conn, error) {
 	return net.DialTimeout("tcp", k.Addr, 2*time.Second)
 }
 
-// Link is the link to an address.
+// Link returns the link to an address, and makes it if there is none.
 func (n *Net) Link(addr string) (*Link, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -43,13 +43,13 @@ func (n *Net) Link(addr string) (*Link, error) {
 	return k, nil
 }
 
-// Cut cuts all links, also those to come.
+// Cut cuts all links, also future ones.
 func (n *Net) Cut() { n.forEachLink(true, (*Link).Cut) }
 
-// Heal heals them.
+// Heal heals all links.
 func (n *Net) Heal() { n.forEachLink(false, (*Link).Heal) }
 
-// Each does something to each link.
+// Each calls a function for each link.
 func (n *Net) Each(do func(*Link)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -65,5 +65,5 @@ func (n *Net) forEachLink(cut bool, do func(*Link)) {
 	n.Each(do)
 }
 
-// Close ends all links.
+// Close closes all links.
 func (n *Net) Close() { n.Each((*Link).Close) }

@@ -8,10 +8,11 @@ import (
 	"strconv"
 )
 
-// socksGranted tells a SOCKS client that it is connected.
+// socksGranted is the reply to a SOCKS client that it is connected.
 var socksGranted = []byte{5, 0, 0, 1, 0, 0, 0, 0, 0, 0}
 
-// readSocksTarget reads where a SOCKS client wants to go, as an IPv4 address: ours have no other.
+// readSocksTarget reads the address that a SOCKS client requests, as an IPv4 address: the clients in these tests
+// request no other.
 func readSocksTarget(in net.Conn) (string, error) {
 	b := make([]byte, 256)
 	if _, err := io.ReadFull(in, b[:2]); err != nil {

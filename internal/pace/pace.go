@@ -1,4 +1,4 @@
-// Package pace tells a slow store from a slow machine.
+// Package pace distinguishes a slow store from a slow machine.
 package pace
 
 import (
@@ -6,21 +6,22 @@ import (
 	"time"
 )
 
-// Pace knows when this machine was late by itself: a timer that should have fired a while ago. On such a machine "it
-// took too long" says nothing about a store. It may watch something else, as servers that the fault of a test does not touch.
+// Pace records when this machine was slow by itself: when a timer fired late. On such a machine, a failure for being
+// too slow says nothing about a store. A Pace can also measure something else, such as servers that the fault of a
+// test does not affect.
 type Pace struct {
 	mu   sync.Mutex
 	lags []delay
 	due  time.Time // when what is under way should be over; zero: nothing is
 }
 
-// delay is a time in which the machine did something else.
+// delay is a time during which the machine did something else.
 type delay struct{ from, to time.Time }
 
-// minDelay is what no machine is blamed for.
+// minDelay is the shortest delay that is recorded: every machine has smaller ones.
 const minDelay = 5 * time.Millisecond
 
-// Watch measures until the function that it returns is called.
+// Watch measures until the returned function is called.
 func (p *Pace) Watch() (stop func()) {
 	const every = 5 * time.Millisecond
 	return p.WatchTask(every, func(quit <-chan struct{}) {
@@ -31,7 +32,8 @@ func (p *Pace) Watch() (stop func()) {
 	})
 }
 
-// WatchTask measures a task that should take so long, and is done again and again until the function that it returns is called.
+// WatchTask measures a task that usually takes the given time. It repeats the task until the returned function is
+// called.
 func (p *Pace) WatchTask(usual time.Duration, task func(quit <-chan struct{})) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	p.noteTask(time.Now().Add(usual))
@@ -51,7 +53,7 @@ func (p *Pace) WatchTask(usual time.Duration, task func(quit <-chan struct{})) (
 	return func() { close(quit); <-done }
 }
 
-// noteTask notes how late the task was that is over, and when the next one should be.
+// noteTask records how late the task was that has just ended, and when the next one is due.
 func (p *Pace) noteTask(due time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,7 +61,7 @@ func (p *Pace) noteTask(due time.Time) {
 	p.due = due
 }
 
-// currentDelays is the lag that is under way, if one is.
+// currentDelays returns the delay in progress, if there is one. It is called with the mutex held.
 func (p *Pace) currentDelays() []delay {
 	if now := time.Now(); !p.due.IsZero() && now.Sub(p.due) > minDelay {
 		return []delay{{p.due, now}}
@@ -67,8 +69,8 @@ func (p *Pace) currentDelays() []delay {
 	return nil
 }
 
-// delaysSince gives the lags that lasted beyond a moment, with the one that may be under way: whoever asks may be the first to run
-// again on a machine that stood still.
+// delaysSince returns the delays that lasted beyond a moment, including the one in progress: the caller may be the
+// first to run again on a machine that was stopped.
 func (p *Pace) delaysSince(moment time.Time) []delay {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,7 +81,7 @@ func (p *Pace) delaysSince(moment time.Time) []delay {
 	return late
 }
 
-// Worst is the largest lag since a moment.
+// Worst returns the longest delay since a moment.
 func (p *Pace) Worst(since time.Time) (worst time.Duration) {
 	for _, l := range p.delaysSince(since) {
 		worst = max(worst, l.to.Sub(l.from))
@@ -87,7 +89,8 @@ func (p *Pace) Worst(since time.Time) (worst time.Duration) {
 	return worst
 }
 
-// Lost is how much time since a moment the machine was late: what may be added to a bound on what was done since then.
+// Lost returns for how long the machine was delayed in total since a moment: a bound on what was done since then may
+// be exceeded by that.
 func (p *Pace) Lost(since time.Time) (lost time.Duration) {
 	for _, l := range p.delaysSince(since) {
 		if l.from.Before(since) {

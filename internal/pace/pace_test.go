@@ -28,7 +28,8 @@ func TestLate(t *testing.T) {
 				t.Errorf("after %v: %v and %v in all, want %v", time.Since(start), worst, lost, want)
 			}
 		}
-		if worst, lost := p.Worst(start.Add(4*time.Second)), p.Lost(start.Add(4*time.Second)); worst != 4*time.Second || lost != 2*time.Second {
+		if worst, lost := p.Worst(start.Add(4*time.Second)), p.Lost(start.Add(4*time.Second)); worst != 4*time.Second ||
+			lost != 2*time.Second {
 			t.Errorf("since its middle: %v and %v in all", worst, lost)
 		}
 		if worst, lost := p.Worst(start.Add(6*time.Second)), p.Lost(start.Add(6*time.Second)); worst != 0 || lost != 0 {

@@ -6,17 +6,17 @@ import (
 	"github.com/holdfast-go/holdfast/internal/linktest"
 )
 
-// Cluster is what clusters of all makes have in common.
+// Cluster is what all kinds of clusters have in common.
 type Cluster struct {
 	Members []*Server
 	Dir     string           // removed by Close
 	Links   []*linktest.Link // between the members; closed by Close
 }
 
-// Servers are the members.
+// Servers returns the members.
 func (c *Cluster) Servers() []*Server { return c.Members }
 
-// Endpoints are the members' addresses.
+// Endpoints returns the members' addresses.
 func (c *Cluster) Endpoints() (at []string) {
 	for _, m := range c.Members {
 		at = append(at, m.Endpoint)
@@ -24,7 +24,7 @@ func (c *Cluster) Endpoints() (at []string) {
 	return at
 }
 
-// Join lets all members reach each other again.
+// Join reconnects all members.
 func (c *Cluster) Join() {
 	for _, k := range c.Links {
 		k.Heal()
@@ -42,7 +42,7 @@ func (c *Cluster) Close() {
 	_ = os.RemoveAll(c.Dir)
 }
 
-// Link makes one client's way to all members, and gives its ends on the client's side; with some given, to those alone.
+// Link makes links for one client to the given members, or to all. ends are their addresses on the client's side.
 func (c *Cluster) Link(to ...*Server) (way *linktest.Net, ends []string, err error) {
 	if len(to) == 0 {
 		to = c.Members

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// ClassPath is where the foreign clients of a Maven project are. Maven fetches them, if it has not before.
+// ClassPath returns the class path of the foreign clients in a Maven project. Maven downloads them if necessary.
 func ClassPath(t *testing.T, pom string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "classpath")

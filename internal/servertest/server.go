@@ -1,5 +1,6 @@
-// Package servertest runs clusters of servers for tests: processes of their own, on free ports of the loopback interface, that
-// can be stopped, killed, started again and cut off from each other and from their clients. None outlives a test that was killed.
+// Package servertest runs clusters of servers for tests. The servers are separate processes on free ports of the
+// loopback interface. Tests can stop, kill and restart them, and cut them off from each other and from their clients.
+// They are started by package childtest, so that none outlives a test run that was killed.
 package servertest
 
 import (
@@ -13,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/childtest"
 )
 
-// Server is one server's process.
+// Server is the process of one server.
 type Server struct {
 	Name     string
 	Endpoint string   // host:port for clients
@@ -25,7 +26,7 @@ type Server struct {
 	done chan struct{}
 }
 
-// Start runs the process, again if it has run before.
+// Start starts the process, also again after it has ended.
 func (s *Server) Start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,13 +47,13 @@ func (s *Server) Start() error {
 
 func (s *Server) logFile() string { return filepath.Clean(s.Dir) + ".log" }
 
-// LogTail is the end of what the server has written.
+// LogTail returns the end of the server's output.
 func (s *Server) LogTail() string {
 	text, _ := os.ReadFile(s.logFile())
 	return string(text[max(0, len(text)-1500):])
 }
 
-// Running says whether the process runs or is stopped.
+// Running reports whether the process exists. It may be stopped.
 func (s *Server) Running() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,13 +65,13 @@ func (s *Server) Running() bool {
 	}
 }
 
-// Stop has the process stand still; Continue lets it go on.
+// Stop stops the process (SIGSTOP); Continue continues it.
 func (s *Server) Stop() { s.sendSignal(syscall.SIGSTOP) }
 
-// Continue lets a stopped process go on.
+// Continue continues a stopped process.
 func (s *Server) Continue() { s.sendSignal(syscall.SIGCONT) }
 
-// Terminate stops the process in good order, and kills it if that takes long.
+// Terminate ends the process by SIGTERM, and kills it if it has not ended after 3 s.
 func (s *Server) Terminate() { s.endProcess(syscall.SIGTERM) }
 
 // Kill kills the process.

@@ -11,106 +11,142 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 var cancelCount = flag.Int("cancels", 400, "how many acquires are cancelled")
 
-// Cancels gives acquires up at any moment, and looks what stands a second after the last.
-func (r *Harness[C, P]) Cancels(t *testing.T) {
-	c := r.Shared(t)
+// Cancels cancels acquires at random moments, and checks which claims exist a second after the last one.
+func (h *Harness[C, P]) Cancels(t *testing.T) {
+	c := h.Shared(t)
 	held, free := t.Name()+"/held", []string{t.Name() + "/free-1", t.Name() + "/free-2"}
-	blocker := r.Peer(t, c)
+	blocker := h.Peer(t, c)
 	hold := Claim(held)
-	hold.TTL = time.Hour // nobody renews it
+	hold.TTL = time.Hour // it is never renewed
 	if _, err := blocker.Acquire(t.Context(), hold); err != nil {
 		t.Fatal(err)
 	}
-	var clients []*holdfast.Client
+	run := &cancelRun{held: held, free: free}
 	for range 4 {
-		clients = append(clients, NewClient(t, r.Peer(t, c), 30*time.Second))
+		run.clients = append(run.clients, NewClient(t, h.Peer(t, c), 30*time.Second))
 	}
-	pulse := r.watchCluster(t, c)
-	var machine pace.Pace
-	defer machine.Watch()()
-	// Patience goes with the pace of the machine, so that about as many acquires come to stand as do not.
+	servers := h.watchCluster(t, c)
+	defer run.machine.Watch()()
+	start := time.Now()
+	run.cancelAll(t)
+	ended := time.Now()
+	left := run.awaitNoClaims(t, blocker, servers, ended)
+	t.Logf("%d acquires in %v: %d granted before the cancel, %d cancelled while queued, %d cancelled earlier; "+
+		"%d claims left after %v, beside the holder", *cancelCount, ended.Sub(start).Round(time.Millisecond),
+		run.granted, run.queued, run.early, left, time.Since(ended).Round(100*time.Millisecond))
+	if left != 0 {
+		t.Errorf("%d claims are left", left)
+	}
+	if run.granted+run.queued < *cancelCount/5 {
+		t.Errorf("too few acquires were cancelled after their claim existed")
+	}
+	CheckError(t, blocker.Release(t.Context(), hold, ""))
+}
+
+// cancelRun cancels acquires of a held lock and of free ones, from several clients.
+type cancelRun struct {
+	held    string
+	free    []string
+	clients []*holdfast.Client
+	machine pace.Pace
+
+	mu      sync.Mutex
+	granted int // acquires that were granted before the cancel
+	queued  int // acquires that were cancelled while their claim was in the queue
+	early   int // acquires that were cancelled before that
+}
+
+// cancelAll makes all acquires. The time that each one gets follows the speed of the machine, so that about as many are
+// cancelled after their claim exists as before.
+func (run *cancelRun) cancelAll(t *testing.T) {
+	t.Helper()
 	var usual atomic.Int64
-	usual.Store(int64(usualCycle(t, clients)))
+	usual.Store(int64(measureCycle(t, run.clients)))
 	todo := make(chan int, *cancelCount)
 	for i := range *cancelCount {
 		todo <- i
 	}
 	close(todo)
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	granted, before, waited := 0, 0, 0
-	start := time.Now()
+	var workers sync.WaitGroup
 	for w := range 16 {
-		all.Go(func() {
+		workers.Go(func() {
 			for i := range todo {
-				name, limit := held, 30*time.Duration(usual.Load())
+				name, limit := run.held, 30*time.Duration(usual.Load())
 				if i%2 == 0 {
-					name, limit = free[i/2%2], limit/3
+					name, limit = run.free[i/2%2], limit/3
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), rand.N(limit))
-				given, _ := ctx.Deadline()
-				l, err := clients[w%4].Mutex(name, nil).Lock(ctx)
-				cancel()
-				mu.Lock()
-				var told *holdfast.Error
-				switch {
-				case err == nil:
-					granted++
-				case errors.As(err, &told) && len(told.Holders) > 0:
-					waited++
-				default:
-					before++
-					usual.Store(usual.Load() * 51 / 50)
-				}
-				if before < granted+waited {
-					usual.Store(max(int64(time.Microsecond), usual.Load()*50/51))
-				}
-				mu.Unlock()
-				if err == nil {
-					CheckError(t, l.Release())
-				} else if late := time.Since(given); late > 3*time.Second+10*machine.Worst(given) {
-					t.Errorf("a cancelled acquire returned %v after its context had ended", late)
-				}
+				run.cancelOne(t, run.clients[w%4], name, rand.N(limit), &usual)
 			}
 		})
 	}
-	all.Wait()
-	over := time.Now()
-	stand := func() (claims int) {
-		for _, name := range append(free, held) {
-			l, err := blocker.Inspect(t.Context(), name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			claims += len(l.Holders) + len(l.Waiters)
-		}
-		return claims - 1 // the blocker's
-	}
-	time.Sleep(time.Second)
-	left := stand()
-	// What is left by mistake stays for the TTL of 30 s; servers that are late are waited for, for half of that at most.
-	for left != 0 && time.Since(over) < min(15*time.Second, time.Second+10*max(pulse.Worst(over), machine.Worst(over))) {
-		time.Sleep(20 * time.Millisecond)
-		left = stand()
-	}
-	t.Logf("%d acquires in %v: %d granted before the cancel, %d given up in line, %d given up earlier; %d claims left after %v, beside the holder",
-		*cancelCount, over.Sub(start).Round(time.Millisecond), granted, waited, before, left, time.Since(over).Round(100*time.Millisecond))
-	if left != 0 {
-		t.Errorf("%d claims are left", left)
-	}
-	if granted+waited < *cancelCount/5 {
-		t.Errorf("too few cancels fell after the claim had come to stand")
-	}
-	CheckError(t, blocker.Release(t.Context(), hold, ""))
+	workers.Wait()
 }
 
-// usualCycle is how long it takes to lock and unlock.
-func usualCycle(t *testing.T, clients []*holdfast.Client) time.Duration {
+// cancelOne makes one acquire with the given time limit, counts its outcome, and adapts the usual time to the counts.
+func (run *cancelRun) cancelOne(t *testing.T, client *holdfast.Client, name string, limit time.Duration,
+	usual *atomic.Int64) {
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	deadline, _ := ctx.Deadline()
+	l, err := client.Mutex(name, nil).Lock(ctx)
+	cancel()
+	run.mu.Lock()
+	var detailed *holdfast.Error
+	switch {
+	case err == nil:
+		run.granted++
+	case errors.As(err, &detailed) && len(detailed.Holders) > 0:
+		run.queued++
+	default:
+		run.early++
+		usual.Store(usual.Load() * 51 / 50)
+	}
+	if run.early < run.granted+run.queued {
+		usual.Store(max(int64(time.Microsecond), usual.Load()*50/51))
+	}
+	run.mu.Unlock()
+	if err == nil {
+		CheckError(t, l.Release())
+	} else if late := time.Since(deadline); late > 3*time.Second+10*run.machine.Worst(deadline) {
+		t.Errorf("a cancelled acquire returned %v after its context had ended", late)
+	}
+}
+
+// awaitNoClaims waits for a second and returns how many claims are left then, beside the holder's. A claim that is
+// left by mistake exists for its TTL of 30 s. Slow servers get more time, but at most half of that.
+func (run *cancelRun) awaitNoClaims(t *testing.T, s driver.Store, servers *pace.Pace, ended time.Time) (left int) {
+	t.Helper()
+	time.Sleep(time.Second)
+	for {
+		left = run.countClaims(t, s) - 1
+		slow := max(servers.Worst(ended), run.machine.Worst(ended))
+		if left == 0 || time.Since(ended) >= min(15*time.Second, time.Second+10*slow) {
+			return left
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (run *cancelRun) countClaims(t *testing.T, s driver.Store) (claims int) {
+	t.Helper()
+	for _, name := range append([]string{run.held}, run.free...) {
+		l, err := s.Inspect(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		claims += len(l.Holders) + len(l.Waiters)
+	}
+	return claims
+}
+
+// measureCycle returns the average time of a Lock and a Release.
+func measureCycle(t *testing.T, clients []*holdfast.Client) time.Duration {
+	t.Helper()
 	began, n := time.Now(), 0
 	for range 8 {
 		for _, client := range clients {

@@ -13,23 +13,23 @@ import (
 	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
-// caseLimit is for how long one case of the suite may go on: it is one of many at a time, and three servers run beside it.
+// caseLimit is the time limit of one case of the suite: many run at the same time, beside three servers.
 const caseLimit = 4 * time.Minute
 
-// Conformance runs the suite of the contract on three servers, which are restarted in it if they are not shared.
-func (r *Harness[C, P]) Conformance(t *testing.T) {
+// Conformance runs the driver's suite on three servers, which are restarted during it unless they are shared.
+func (h *Harness[C, P]) Conformance(t *testing.T) {
 	var c C
-	h := drivertest.Harness{
-		Open: func(context.Context) (driver.Store, error) { return r.Open(c) },
+	suite := drivertest.Harness{
+		Open: func(context.Context) (driver.Store, error) { return h.Open(c) },
 		Cut:  func(s driver.Store) error { s.(P).Cut(); return nil },
 		Heal: func(s driver.Store) error { s.(P).Heal(); return nil },
 		Kill: func(s driver.Store) error { s.(P).Cut(); go s.Close(); return nil },
 	}
-	if r.Share != nil {
-		c = r.Share(t)
+	if h.Share != nil {
+		c = h.Share(t)
 	} else {
-		c = r.Own(t)
-		h.Restart = func(ctx context.Context) error {
+		c = h.Own(t)
+		suite.Restart = func(ctx context.Context) error {
 			for _, m := range c.Servers() {
 				m.Terminate()
 			}
@@ -41,17 +41,17 @@ func (r *Harness[C, P]) Conformance(t *testing.T) {
 			return c.Ready(ctx)
 		}
 	}
-	storetest.Conform(t, h, drivertest.Options{Parallel: 16, Limit: caseLimit})
+	storetest.Conform(t, suite, drivertest.Options{Parallel: 16, Limit: caseLimit})
 }
 
 // Table runs the suite on locks that the record engine keeps in the store's table.
-func (r *Harness[C, P]) Table(t *testing.T) {
-	c := r.Shared(t)
+func (h *Harness[C, P]) Table(t *testing.T) {
+	c := h.Shared(t)
 	var peers sync.Map
 	defer peers.Range(func(_, p any) bool { p.(P).Close(); return true })
 	storetest.Conform(t, drivertest.Harness{
 		Open: func(context.Context) (driver.Store, error) {
-			p, err := r.Open(c)
+			p, err := h.Open(c)
 			if err != nil {
 				return nil, err
 			}
@@ -64,13 +64,14 @@ func (r *Harness[C, P]) Table(t *testing.T) {
 			p.(P).Cut()
 			return nil
 		},
-		Slack: 2 * time.Second, // a row is moved by many conflicting swaps, beside all the other tests
+		Slack: 2 * time.Second, // many swaps of a row conflict, beside all the other tests
 	}, drivertest.Options{Parallel: 8, Limit: caseLimit, Effort: 0.3, Match: func(c drivertest.Case) bool { return c.Name != "close-stops" }}) // the store under it goes on
 }
 
-// TableSilence: who waits for a lock that is kept in records is told when his patience with silent servers is over.
-func (r *Harness[C, P]) TableSilence(t *testing.T) {
-	p, err := r.Open(r.Shared(t))
+// TableSilence: a client that waits for a lock in a table gets an error when the servers have not answered for as
+// long as it retries.
+func (h *Harness[C, P]) TableSilence(t *testing.T) {
+	p, err := h.Open(h.Shared(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,10 +23,10 @@ var faultRuns = flag.Int("faults", 10, "how often each fault is tried")
 // faultTTL is the TTL of the locks in these tests.
 const faultTTL = 2 * time.Second
 
-// batchSize is how many holders meet a fault at a time.
+// batchSize is how many holders are affected by one fault.
 const batchSize = 10
 
-// countBatches gives the number of batches.
+// countBatches returns the number of batches.
 func countBatches() int { return (*faultRuns + batchSize - 1) / batchSize }
 
 func lockNames(t *testing.T, round int) (names []string) {
@@ -36,17 +36,18 @@ func lockNames(t *testing.T, round int) (names []string) {
 	return names
 }
 
-// rivalResult waits for a lock and notes when it was let in.
+// rivalResult is when a rival, which waited for a lock, was granted it.
 type rivalResult struct {
 	lock      string
 	grantedAt time.Time
 	err       error
 }
 
-// startRivals waits for all locks, from one client that no fault touches, and whose own TTL no pause of the machine exceeds.
-func (r *Harness[C, P]) startRivals(t *testing.T, c C, locks []string, to ...*servertest.Server) func() []rivalResult {
+// startRivals waits for all locks, from one client that no fault affects and whose own TTL is longer than any pause
+// of the machine.
+func (h *Harness[C, P]) startRivals(t *testing.T, c C, locks []string, to ...*servertest.Server) func() []rivalResult {
 	t.Helper()
-	client := NewClient(t, r.Peer(t, c, to...), time.Minute)
+	client := NewClient(t, h.Peer(t, c, to...), time.Minute)
 	out := make([]rivalResult, len(locks))
 	var all sync.WaitGroup
 	for i, name := range locks {
@@ -67,13 +68,15 @@ func (r *Harness[C, P]) startRivals(t *testing.T, c C, locks []string, to ...*se
 	}
 }
 
-// startHolders takes each lock by a client of its own, through a link of its own, and returns when all are held. The function
-// that comes back waits until none is believed in any more, and tells until when each was.
-func (r *Harness[C, P]) startHolders(t *testing.T, c C, locks []string, ttl time.Duration, to ...*servertest.Server) (peers []P, leases []*holdfast.Lease, believed func() map[string]int64) {
+// startHolders takes each lock by a client and a link of its own, and returns when all are held. The function
+// believed waits until no holder believes in its lock any more, and returns until when each did, in nanoseconds since
+// 1970.
+func (h *Harness[C, P]) startHolders(t *testing.T, c C, locks []string, ttl time.Duration,
+	to ...*servertest.Server) (peers []P, leases []*holdfast.Lease, believed func() map[string]int64) {
 	t.Helper()
 	var clients []*holdfast.Client
 	for _, name := range locks {
-		p := r.Peer(t, c, to...)
+		p := h.Peer(t, c, to...)
 		client := NewClient(t, p, ttl)
 		peers, clients, leases = append(peers, p), append(clients, client), append(leases, Lock(t, client, name))
 	}
@@ -95,15 +98,15 @@ func (r *Harness[C, P]) startHolders(t *testing.T, c C, locks []string, ttl time
 	}
 }
 
-// Cut cuts holders off in silence.
-func (r *Harness[C, P]) Cut(t *testing.T) {
-	c := r.Shared(t)
-	pulse := r.watchCluster(t, c)
+// Cut cuts the links of holders without any notice.
+func (h *Harness[C, P]) Cut(t *testing.T) {
+	c := h.Shared(t)
+	pulse := h.watchCluster(t, c)
 	var y takeoverCounts
 	for round := range countBatches() {
 		locks := lockNames(t, round)
-		peers, _, believed := r.startHolders(t, c, locks, faultTTL)
-		next := r.startRivals(t, c, locks)
+		peers, _, believed := h.startHolders(t, c, locks, faultTTL)
+		next := h.startRivals(t, c, locks)
 		time.Sleep(300*time.Millisecond + rand.N(faultTTL/2))
 		fault := time.Now()
 		for _, p := range peers {
@@ -115,22 +118,22 @@ func (r *Harness[C, P]) Cut(t *testing.T) {
 			p.Heal()
 		}
 	}
-	y.checkCounts(t, faultTTL+r.Slack)
+	y.checkCounts(t, faultTTL+h.Slack)
 }
 
-// ShortCut cuts holders off for less than a third of the TTL. If they lost anything by that, no overlap after a long cut would
-// prove nothing. A cut that this machine has drawn out beyond that third says nothing, nor does a loss while it or the servers
-// were late themselves: those do not count.
-func (r *Harness[C, P]) ShortCut(t *testing.T) {
-	c := r.Shared(t)
+// ShortCut cuts the links of holders for less than a third of the TTL. If they lost anything by that, the absence of
+// overlaps after a long cut would prove nothing. A cut that a slow machine has extended beyond that third is not
+// counted, nor is a loss while the machine or the servers were slow themselves.
+func (h *Harness[C, P]) ShortCut(t *testing.T) {
+	c := h.Shared(t)
 	const ttl = 3 * faultTTL
 	const short = ttl/3 - 100*time.Millisecond
-	pulse := r.watchCluster(t, c)
+	pulse := h.watchCluster(t, c)
 	n, drawnOut := 0, 0
 	for round := range countBatches() {
 		locks := lockNames(t, round)
 		taken := time.Now()
-		peers, leases, _ := r.startHolders(t, c, locks, ttl)
+		peers, leases, _ := h.startHolders(t, c, locks, ttl)
 		time.Sleep(rand.N(ttl / 3))
 		cuts := make([]time.Duration, len(peers))
 		var all sync.WaitGroup
@@ -164,15 +167,15 @@ func (r *Harness[C, P]) ShortCut(t *testing.T) {
 }
 
 // Kill kills the processes of holders.
-func (r *Harness[C, P]) Kill(t *testing.T) {
-	c := r.Shared(t)
-	pulse := r.watchCluster(t, c)
+func (h *Harness[C, P]) Kill(t *testing.T) {
+	c := h.Shared(t)
+	pulse := h.watchCluster(t, c)
 	var y takeoverCounts
 	for round := range countBatches() {
 		locks := lockNames(t, round)
-		w := r.StartWorker(t, WorkerTask{Do: "hold", Endpoints: c.Endpoints(), Locks: locks, TTL: faultTTL})
+		w := h.StartWorker(t, WorkerTask{Do: "hold", Endpoints: c.Endpoints(), Locks: locks, TTL: faultTTL})
 		w.awaitLine(t, "held")
-		next := r.startRivals(t, c, locks)
+		next := h.startRivals(t, c, locks)
 		time.Sleep(100*time.Millisecond + rand.N(faultTTL/2))
 		fault := time.Now()
 		if err := w.Process.Kill(); err != nil {
@@ -180,19 +183,19 @@ func (r *Harness[C, P]) Kill(t *testing.T) {
 		}
 		y.addRun(t, fault, nil, next(), pulse)
 	}
-	y.checkCounts(t, faultTTL+r.Slack)
+	y.checkCounts(t, faultTTL+h.Slack)
 }
 
-// Stop has the processes of holders stand still until others have got their locks.
-func (r *Harness[C, P]) Stop(t *testing.T) {
-	c := r.Shared(t)
-	pulse := r.watchCluster(t, c)
+// Stop stops the processes of holders until others were granted their locks.
+func (h *Harness[C, P]) Stop(t *testing.T) {
+	c := h.Shared(t)
+	pulse := h.watchCluster(t, c)
 	var y takeoverCounts
 	for round := range countBatches() {
 		locks := lockNames(t, round)
-		w := r.StartWorker(t, WorkerTask{Do: "hold", Endpoints: c.Endpoints(), Locks: locks, TTL: faultTTL})
+		w := h.StartWorker(t, WorkerTask{Do: "hold", Endpoints: c.Endpoints(), Locks: locks, TTL: faultTTL})
 		w.awaitLine(t, "held")
-		next := r.startRivals(t, c, locks)
+		next := h.startRivals(t, c, locks)
 		time.Sleep(100*time.Millisecond + rand.N(faultTTL/2))
 		fault := time.Now()
 		_ = w.Process.Signal(syscall.SIGSTOP)
@@ -210,15 +213,15 @@ func (r *Harness[C, P]) Stop(t *testing.T) {
 		}
 		y.addRun(t, fault, believed, in, pulse)
 	}
-	y.checkCounts(t, faultTTL+r.Slack)
+	y.checkCounts(t, faultTTL+h.Slack)
 }
 
-// StopWaiting has the process of a waiter stand still until its session has ended.
-func (r *Harness[C, P]) StopWaiting(t *testing.T) {
-	c := r.Shared(t)
-	p := r.Peer(t, c)
+// StopWaiting stops the process of a waiter until its session has expired.
+func (h *Harness[C, P]) StopWaiting(t *testing.T) {
+	c := h.Shared(t)
+	p := h.Peer(t, c)
 	l := Lock(t, NewClient(t, p, time.Minute), t.Name())
-	w := r.StartWorker(t, WorkerTask{Do: "wait", Endpoints: c.Endpoints(), Lock: t.Name(), TTL: faultTTL})
+	w := h.StartWorker(t, WorkerTask{Do: "wait", Endpoints: c.Endpoints(), Lock: t.Name(), TTL: faultTTL})
 	AwaitWaiter(t, p, t.Name())
 	_ = w.Process.Signal(syscall.SIGSTOP)
 	awaitState(t, p, t.Name(), func(l driver.Lock) bool { return len(l.Waiters) == 0 })
@@ -228,9 +231,9 @@ func (r *Harness[C, P]) StopWaiting(t *testing.T) {
 	w.awaitLine(t, "in")
 }
 
-// Minority cuts the server of holders off from the others: the leader, and then one that follows.
-func (r *Harness[C, P]) Minority(t *testing.T) {
-	c := r.Own(t)
+// Minority cuts the server of holders off from the others: first the leader, and then a follower.
+func (h *Harness[C, P]) Minority(t *testing.T) {
+	c := h.Own(t)
 	all := c.Servers()
 	var machine pace.Pace
 	defer machine.Watch()()
@@ -245,8 +248,8 @@ func (r *Harness[C, P]) Minority(t *testing.T) {
 		}
 		others := slices.DeleteFunc(slices.Clone(all), func(s *servertest.Server) bool { return s == alone })
 		locks := lockNames(t, round)
-		_, _, believed := r.startHolders(t, c, locks, faultTTL, alone)
-		next := r.startRivals(t, c, locks, others...)
+		_, _, believed := h.startHolders(t, c, locks, faultTTL, alone)
+		next := h.startRivals(t, c, locks, others...)
 		time.Sleep(200*time.Millisecond + rand.N(faultTTL/2))
 		fault := time.Now()
 		c.Isolate(alone)
@@ -257,6 +260,7 @@ func (r *Harness[C, P]) Minority(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A new leader lets every session run anew, so this may take longer than a TTL, and as much longer as there is none.
+	// A new leader restarts the time of every session, so this may take longer than a TTL, and longer still by the time
+	// without a leader.
 	y.checkCounts(t, 2*faultTTL+20*time.Second)
 }

@@ -1,6 +1,6 @@
-// Package sessiontest has the tests that the stores with sessions have in common: what a lock is worth when links are cut, and
-// clients and servers killed and stopped. Each store has a Rig for them, and tests that call the rig's methods of the same
-// names; those say what is promised.
+// Package sessiontest contains the tests that the stores with sessions share: whether locks keep their promises while
+// links are cut, and clients and servers are killed and stopped. Each store has a Harness, and tests that call the
+// harness's methods of the same names. The comments of those tests say what is promised.
 package sessiontest
 
 import (
@@ -19,13 +19,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
-// Cluster is three servers.
+// Cluster is a cluster of three servers.
 type Cluster interface {
 	Servers() []*servertest.Server
 	Endpoints() []string
 	Ready(context.Context) error // waits until it takes writes
 	Leader(context.Context) (*servertest.Server, error)
-	Isolate(*servertest.Server) // cuts one off from the others
+	Isolate(*servertest.Server) // cuts one server off from the others
 	Join()                      // undoes Isolate
 	Close()
 }
@@ -33,42 +33,44 @@ type Cluster interface {
 // Peer is a store behind a link of its own.
 type Peer interface {
 	driver.Store
-	Cut() // has the link stand still
+	Cut() // stalls the link; Heal delivers what was held back
 	Heal()
 	Table() record.Table
 }
 
-// Harness is what the tests of one store run on.
+// Harness connects the tests to one store.
 type Harness[C Cluster, P Peer] struct {
 	Scheme string // of the store's URLs
-	Query  string // of these URLs, if any, with its question mark
-	// Start runs a cluster; the members of a direct one can't be isolated.
+	Query  string // of these URLs, if any, with the question mark
+	// Start runs a cluster. The members of a direct cluster are not connected by links, and cannot be isolated.
 	Start func(ctx context.Context, direct bool) (C, error)
-	// Open makes a client of a cluster; with servers given, of those alone.
+	// Open makes a client of a cluster, or of the given servers alone.
 	Open func(c C, to ...*servertest.Server) (P, error)
-	// Share, if set, gives the cluster of another rig to share.
+	// Share, if set, returns the cluster of another harness, to share it.
 	Share func(testing.TB) C
-	// Slack is how long after its TTL, at most, a silent holder's lock has passed on, on a quiet machine.
+	// Slack is the longest time after its TTL until an expired holder's lock is granted to the next claim, on a quiet
+	// machine.
 	Slack time.Duration
-	// WorkerTasks is what the store's own tests have worker processes do, by Order.Do.
+	// WorkerTasks is what worker processes do in the store's own tests, by WorkerTask.Do.
 	WorkerTasks map[string]func(WorkerTask) error
 
 	mu     sync.Mutex
 	shared *C
 }
 
-func (r *Harness[C, P]) clusterURL(endpoints ...string) string {
-	return r.Scheme + "://" + strings.Join(endpoints, ",") + r.Query
+func (h *Harness[C, P]) clusterURL(endpoints ...string) string {
+	return h.Scheme + "://" + strings.Join(endpoints, ",") + h.Query
 }
 
-// parallelTests is how many tests run at a time: they wait more than they compute, so more than there are processors.
+// parallelTests is how many tests run at the same time. They wait more than they compute, so it is more than the
+// number of processors.
 const parallelTests = "4"
 
-// Main is the TestMain of the store. It is a worker's as well.
-func (r *Harness[C, P]) Main(m *testing.M) {
+// Main is the TestMain of the store. It is also the main function of a worker process.
+func (h *Harness[C, P]) Main(m *testing.M) {
 	flag.Parse()
 	if text := os.Getenv(taskVariable); text != "" {
-		if err := r.runWorker(text); err != nil {
+		if err := h.runWorker(text); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -80,34 +82,34 @@ func (r *Harness[C, P]) Main(m *testing.M) {
 		_ = flag.Set("test.parallel", parallelTests)
 	}
 	code := m.Run()
-	if r.shared != nil {
-		(*r.shared).Close()
+	if h.shared != nil {
+		(*h.shared).Close()
 	}
 	os.Exit(code)
 }
 
-// Shared is the cluster of the tests that leave it whole. Its members reach each other directly.
-func (r *Harness[C, P]) Shared(t testing.TB) C {
+// Shared returns the cluster for the tests that do not damage it. Its members reach each other directly.
+func (h *Harness[C, P]) Shared(t testing.TB) C {
 	t.Helper()
-	if r.Share != nil {
-		return r.Share(t)
+	if h.Share != nil {
+		return h.Share(t)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.shared == nil {
-		c, err := r.Start(context.Background(), true)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.shared == nil {
+		c, err := h.Start(context.Background(), true)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.shared = &c
+		h.shared = &c
 	}
-	return *r.shared
+	return *h.shared
 }
 
-// Own is a cluster for one test.
-func (r *Harness[C, P]) Own(t *testing.T) C {
+// Own starts a cluster for one test.
+func (h *Harness[C, P]) Own(t *testing.T) C {
 	t.Helper()
-	c, err := r.Start(t.Context(), false)
+	c, err := h.Start(t.Context(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,9 +118,9 @@ func (r *Harness[C, P]) Own(t *testing.T) C {
 }
 
 // Peer opens a client for one test.
-func (r *Harness[C, P]) Peer(t testing.TB, c C, to ...*servertest.Server) P {
+func (h *Harness[C, P]) Peer(t testing.TB, c C, to ...*servertest.Server) P {
 	t.Helper()
-	p, err := r.Open(c, to...)
+	p, err := h.Open(c, to...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,11 +128,12 @@ func (r *Harness[C, P]) Peer(t testing.TB, c C, to ...*servertest.Server) P {
 	return p
 }
 
-// watchCluster watches how late a cluster is by itself: how long a client that no fault touches takes for a lock that nobody else wants.
-func (r *Harness[C, P]) watchCluster(t *testing.T, c C) *pace.Pace {
+// watchCluster measures how slow a cluster is by itself: how long a client that no fault affects takes for a lock
+// that no other client wants.
+func (h *Harness[C, P]) watchCluster(t *testing.T, c C) *pace.Pace {
 	t.Helper()
 	const every = 50 * time.Millisecond
-	client := NewClient(t, r.Peer(t, c), time.Minute)
+	client := NewClient(t, h.Peer(t, c), time.Minute)
 	mu := client.Mutex(t.Name()+"/pulse", nil)
 	var p pace.Pace
 	t.Cleanup(p.WatchTask(every, func(<-chan struct{}) {

@@ -14,9 +14,11 @@ import (
 
 var heldLocks = flag.Int("held", 500, "how many locks are held at a time")
 
-// Held holds many locks and counts what that costs. sent gives what the store has sent since it was asked before: how many
-// reads, and all of it in words. In half a TTL no more than most(n) reads may be sent for n locks.
-func Held(t *testing.T, s driver.Store, ttl time.Duration, sent func() (reads int, all string), most func(n int) int) {
+// Held holds many locks and measures what that costs. sent returns what the store has sent since the last call: the
+// number of reads, and a description of all requests. In half a TTL, at most maxReads(n) reads may be sent for n
+// locks.
+func Held(t *testing.T, s driver.Store, ttl time.Duration, sent func() (reads int, all string),
+	maxReads func(n int) int) {
 	client := NewClient(t, s, ttl)
 	before, goroutines := heapSize(), runtime.NumGoroutine()
 	leases := make([]*holdfast.Lease, *heldLocks)
@@ -42,7 +44,8 @@ func Held(t *testing.T, s driver.Store, ttl time.Duration, sent func() (reads in
 	more := runtime.NumGoroutine() - goroutines
 	time.Sleep(ttl / 2)
 	reads, words := sent()
-	t.Logf("%d locks held: %d bytes each, %d goroutines more; in %v, with a TTL of %v: %s", *heldLocks, each, more, ttl/2, ttl, words)
+	t.Logf("%d locks held: %d bytes each, %d goroutines more; in %v, with a TTL of %v: %s", *heldLocks, each, more,
+		ttl/2, ttl, words)
 	if more > 30 {
 		t.Errorf("%d goroutines for %d locks", more, *heldLocks)
 	}
@@ -51,7 +54,7 @@ func Held(t *testing.T, s driver.Store, ttl time.Duration, sent func() (reads in
 			t.Fatal("lost")
 		}
 	}
-	if reads == 0 || reads > most(*heldLocks) {
+	if reads == 0 || reads > maxReads(*heldLocks) {
 		t.Errorf("%d reads", reads)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
-// NewClient makes a client that is closed with the test.
+// NewClient makes a client that is closed at the end of the test.
 func NewClient(t testing.TB, s driver.Store, ttl time.Duration) *holdfast.Client {
 	t.Helper()
 	client, err := holdfast.New(s, &holdfast.Options{TTL: ttl})
@@ -35,7 +35,7 @@ func Lock(t testing.TB, client *holdfast.Client, name string) *holdfast.Lease {
 	return l
 }
 
-// lockWithRetries takes a mutex, and asks again where no server has answered for a TTL, or this process has stood still for one.
+// lockWithRetries takes a mutex. It retries if no server has answered for a TTL, or this process was stopped for one.
 func lockWithRetries(ctx context.Context, client *holdfast.Client, name string) (*holdfast.Lease, error) {
 	for {
 		l, err := client.Mutex(name, nil).Lock(ctx)
@@ -45,7 +45,7 @@ func lockWithRetries(ctx context.Context, client *holdfast.Client, name string) 
 	}
 }
 
-// AwaitRenewal waits until a lease is renewed, which it must not be lost before.
+// AwaitRenewal waits until a lease is renewed. The lease must not be lost before.
 func AwaitRenewal(t testing.TB, l *holdfast.Lease) {
 	t.Helper()
 	for was, limit := l.Remaining(), time.Now().Add(2*time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -62,30 +62,30 @@ func AwaitRenewal(t testing.TB, l *holdfast.Lease) {
 	}
 }
 
-// AwaitWaiter waits until somebody waits for a lock, as another client sees it.
+// AwaitWaiter waits until another client sees a waiting claim on a lock.
 func AwaitWaiter(t testing.TB, s driver.Store, name string) {
 	t.Helper()
 	awaitState(t, s, name, func(l driver.Lock) bool { return len(l.Waiters) > 0 })
 }
 
-// awaitState returns when a lock stands as it is to.
-func awaitState(t testing.TB, s driver.Store, name string, stands func(driver.Lock) bool) {
+// awaitState returns when the claims on a lock are as wanted.
+func awaitState(t testing.TB, s driver.Store, name string, isWanted func(driver.Lock) bool) {
 	t.Helper()
 	for limit := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		l, err := s.Inspect(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if stands(l) {
+		if isWanted(l) {
 			return
 		}
 		if time.Now().After(limit) {
-			t.Fatalf("after a minute it stands otherwise: %+v", l)
+			t.Fatalf("the lock is not as wanted after a minute: %+v", l)
 		}
 	}
 }
 
-// CheckError fails the test if there is an error.
+// CheckError fails the test if err is not nil.
 func CheckError(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -93,12 +93,12 @@ func CheckError(t testing.TB, err error) {
 	}
 }
 
-// Claim is one on a mutex.
+// Claim returns a claim on a mutex.
 func Claim(name string) driver.Claim {
 	return storetest.Mutex(name, 30*time.Second)
 }
 
-// Cycles runs b.N cycles on some goroutines.
+// Cycles runs b.N cycles on the given number of goroutines.
 func Cycles(b *testing.B, goroutines int, cycle func(worker int)) {
 	b.ResetTimer()
 	var all sync.WaitGroup

@@ -18,14 +18,15 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Rounds is how many rounds a foreign client makes on one lock with us.
+// Rounds is how many rounds a foreign client and ours make on one lock.
 var Rounds = flag.Int("interop", 20, "how many rounds each client makes on one lock with another kind of client")
 
-// Interop takes a lock of some kind in turn with a foreign client, which begin starts on a lock and a file, and whose end wait
-// waits for. Each writer adds to the number in the file, in two steps, and not one addition is lost; no reader ever sees it
-// change. We hold the lock until the foreign client is seen to wait for it, if the store tells who waits; then both go on until
-// each has made its rounds.
-func Interop(t *testing.T, s driver.Store, kind driver.Kind, begin func(lock, file string) (wait func() (added int, err error))) {
+// Interop takes a lock in turn with a foreign client. begin starts the foreign client on a lock and a file, and wait
+// waits for its end. Each writer adds to the number in the file in two steps. No addition may be lost, and no reader
+// may see the number change. Our client holds the lock until the foreign client is seen to wait for it, if the store
+// shows waiting claims. Then both continue until each has made its rounds.
+func Interop(t *testing.T, s driver.Store, kind driver.Kind, begin func(lock, file string) (wait func() (added int,
+	err error))) {
 	file := filepath.Join(t.TempDir(), "number")
 	if err := os.WriteFile(file, []byte("0"), 0o600); err != nil {
 		t.Fatal(err)
@@ -90,13 +91,15 @@ func Interop(t *testing.T, s driver.Store, kind driver.Kind, begin func(lock, fi
 	}
 	n, err := readNumber(file)
 	CheckError(t, err)
-	t.Logf("%d rounds of ours and %d of theirs; %d additions of ours and %d of theirs make %d", rounds, *Rounds, added, peer.added, n)
+	t.Logf("%d rounds of ours and %d of theirs; %d additions of ours and %d of theirs make %d", rounds, *Rounds, added,
+		peer.added, n)
 	if added+peer.added != n {
 		t.Error("two held at a time")
 	}
 }
 
-func takeLock(ctx context.Context, client *holdfast.Client, kind driver.Kind, lock string, read bool) (*holdfast.Lease, error) {
+func takeLock(ctx context.Context, client *holdfast.Client, kind driver.Kind, lock string,
+	read bool) (*holdfast.Lease, error) {
 	switch {
 	case kind == driver.KindMutex:
 		return client.Mutex(lock, nil).Lock(ctx)
@@ -114,7 +117,7 @@ func readNumber(file string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(data)))
 }
 
-// AddOne adds to the number in a file, in two steps.
+// AddOne adds one to the number in a file, in two steps.
 func AddOne(file string) error {
 	n, err := readNumber(file)
 	if err != nil {
@@ -126,7 +129,7 @@ func AddOne(file string) error {
 	return os.WriteFile(file, []byte(strconv.Itoa(n+1)), 0o600)
 }
 
-// checkUnchanged looks that nobody adds.
+// checkUnchanged checks that nobody writes the file for a moment.
 func checkUnchanged(file string) error {
 	before, err := readNumber(file)
 	if err != nil {

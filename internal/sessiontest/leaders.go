@@ -15,97 +15,141 @@ import (
 
 var (
 	leaderFaults   = flag.Int("leaders", 2, "how many leaders are killed or stopped")
-	leaderInterval = flag.Duration("leader-every", 6*time.Second, "how long each time until the next; half of that the server is away")
+	leaderInterval = flag.Duration("leader-every", 6*time.Second,
+		"the time from one to the next; for half of it the server is away")
 )
 
-// LeaderKilled kills and stops leaders while one client holds a lock and, with many requests at a time, takes others again and
-// again. Nobody gets one that is taken, and nothing is left of them. The next leader falls when the last one has come back, or
-// there would be no majority; and it all takes longer than the TTL, so that the lock is not kept without renewals.
-func (r *Harness[C, P]) LeaderKilled(t *testing.T) {
-	c := r.Own(t)
-	const ttl = 30 * time.Second
-	client := NewClient(t, r.Peer(t, c), ttl)
-	began := time.Now()
-	var leaderless, machine pace.Pace
-	defer machine.Watch()()
-	t.Cleanup(leaderless.WatchTask(100*time.Millisecond, func(<-chan struct{}) {
+// LeaderKilled kills and stops leaders while one client holds a lock and, with many requests at a time, takes others
+// again and again. No lock is held twice at the same time, and no claim is left at the end. The next leader is killed
+// or stopped when the last one has come back, because there would be no majority otherwise. The whole test takes
+// longer than the TTL, so that the lock is not kept without renewals.
+func (h *Harness[C, P]) LeaderKilled(t *testing.T) {
+	c := h.Own(t)
+	run := &leaderRun{client: NewClient(t, h.Peer(t, c), leaderTTL), name: t.Name() + "/other-", began: time.Now()}
+	defer run.machine.Watch()()
+	t.Cleanup(run.leaderless.WatchTask(100*time.Millisecond, func(<-chan struct{}) {
 		time.Sleep(100 * time.Millisecond)
 		_, _ = c.Leader(t.Context())
 	}))
-	kept := Lock(t, client, t.Name()+"/kept")
-	var cycles atomic.Int64
-	var inside [4]atomic.Int64
-	other := func(i int) string { return fmt.Sprint(t.Name(), "/other-", i) }
+	kept := Lock(t, run.client, t.Name()+"/kept")
+	stop := run.startCycles(t)
+	for i := range *leaderFaults {
+		before := run.cycles.Load()
+		failLeader(t, c, i%2 == 0)
+		CheckError(t, c.Ready(t.Context()))
+		run.awaitCycle(t, before)
+	}
+	time.Sleep(time.Until(run.began.Add(leaderTTL)))
+	stop()
+	run.checkKept(t, kept)
+	run.checkNoClaims(t)
+	t.Logf("%d other cycles while %d leaders were killed or stopped, one every %v", run.cycles.Load(), *leaderFaults,
+		*leaderInterval)
+}
+
+// leaderTTL is the TTL in LeaderKilled.
+const leaderTTL = 30 * time.Second
+
+// leaderRun is one run of LeaderKilled: a client that takes a few locks again and again.
+type leaderRun struct {
+	client     *holdfast.Client
+	name       string // of the locks, without their number
+	began      time.Time
+	cycles     atomic.Int64
+	inside     [4]atomic.Int64 // how many hold each lock
+	leaderless pace.Pace       // for how long the cluster had no leader
+	machine    pace.Pace
+}
+
+func (run *leaderRun) lockName(i int) string { return fmt.Sprint(run.name, i) }
+
+// startCycles takes the locks again and again, with many requests at a time, until the returned function is called.
+func (run *leaderRun) startCycles(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
-	var all sync.WaitGroup
+	var workers sync.WaitGroup
 	for w := range 16 {
-		all.Go(func() {
-			for i := w % len(inside); ctx.Err() == nil; {
-				l, err := client.Mutex(other(i), nil).Lock(ctx)
+		workers.Go(func() {
+			for i := w % len(run.inside); ctx.Err() == nil; {
+				l, err := run.client.Mutex(run.lockName(i), nil).Lock(ctx)
 				if err != nil {
 					continue
 				}
-				if inside[i].Add(1) > 1 && l.Valid() {
-					t.Error("two hold at a time")
+				if run.inside[i].Add(1) > 1 && l.Valid() {
+					t.Error("two hold a lock at the same time")
 				}
-				inside[i].Add(-1)
+				run.inside[i].Add(-1)
 				_ = l.Release()
-				cycles.Add(1)
+				run.cycles.Add(1)
 			}
 		})
 	}
-	for i := range *leaderFaults {
-		before := cycles.Load()
-		leader, err := c.Leader(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if i%2 == 0 {
-			leader.Kill()
-			time.Sleep(*leaderInterval / 2)
-			CheckError(t, leader.Start())
-		} else {
-			leader.Stop()
-			time.Sleep(*leaderInterval / 2)
-			leader.Continue()
-		}
+	return func() { cancel(); workers.Wait() }
+}
+
+// failLeader kills or stops the leader for half of leaderInterval, and returns after leaderInterval.
+func failLeader(t *testing.T, c Cluster, kill bool) {
+	t.Helper()
+	leader, err := c.Leader(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kill {
+		leader.Kill()
 		time.Sleep(*leaderInterval / 2)
-		CheckError(t, c.Ready(t.Context()))
-		for end := time.Now().Add(time.Minute); cycles.Load() == before; time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("nobody else got a lock for a minute, when leader %d had gone and come back", i+1)
-			}
+		CheckError(t, leader.Start())
+	} else {
+		leader.Stop()
+		time.Sleep(*leaderInterval / 2)
+		leader.Continue()
+	}
+	time.Sleep(*leaderInterval / 2)
+}
+
+// awaitCycle waits until a lock was taken and released again.
+func (run *leaderRun) awaitCycle(t *testing.T, before int64) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); run.cycles.Load() == before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no other lock was granted for a minute after a leader had come back")
 		}
 	}
-	time.Sleep(time.Until(began.Add(ttl)))
-	cancel()
-	all.Wait()
-	without := leaderless.Worst(began)
-	t.Logf("without a leader for up to %v", without.Round(10*time.Millisecond))
-	// Who holds a lock cannot keep it without a majority. On a machine on which that does not come back in time, this shows nothing.
-	if err := kept.Release(); err != nil && max(without, 10*machine.Worst(began)) < ttl/3 {
+}
+
+// checkKept releases the lock that was held all the time. A holder cannot keep its lock without a majority: if there
+// was none for too long on a slow machine, a loss proves nothing.
+func (run *leaderRun) checkKept(t *testing.T, kept *holdfast.Lease) {
+	t.Helper()
+	leaderless := run.leaderless.Worst(run.began)
+	t.Logf("without a leader for up to %v", leaderless.Round(10*time.Millisecond))
+	if err := kept.Release(); err != nil && max(leaderless, 10*run.machine.Worst(run.began)) < leaderTTL/3 {
 		t.Errorf("the lock was lost: %v", err)
 	}
-	for i := range inside {
-		CheckError(t, Lock(t, client, other(i)).Release())             // as soon as all before it have gone
-		for given := time.Now(); ; time.Sleep(20 * time.Millisecond) { // an add that was given up may be on its way
-			l, err := client.Inspect(t.Context(), other(i))
+}
+
+// checkNoClaims checks that nothing is left on the other locks. A request that was cancelled may still be on its way,
+// so it waits; but not for as long as a claim exists that was left by mistake.
+func (run *leaderRun) checkNoClaims(t *testing.T) {
+	t.Helper()
+	for i := range run.inside {
+		CheckError(t, Lock(t, run.client, run.lockName(i)).Release()) // granted when all claims before it have gone
+		for released := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+			l, err := run.client.Inspect(t.Context(), run.lockName(i))
 			if err == nil && len(l.Holders)+len(l.Waiters) == 0 {
 				break
 			}
-			if err != nil || time.Since(given) > min(ttl/2+10*machine.Worst(began), ttl-2*time.Second) { // what is left by mistake stays for longer
+			limit := min(leaderTTL/2+10*run.machine.Worst(run.began), leaderTTL-2*time.Second)
+			if err != nil || time.Since(released) > limit {
 				t.Errorf("left: %+v, %v", l, err)
 				break
 			}
 		}
 	}
-	t.Logf("%d other cycles while %d leaders were killed or stopped, one every %v", cycles.Load(), *leaderFaults, *leaderInterval)
 }
 
 // AllKilled kills all servers, and starts them again within the TTL.
-func (r *Harness[C, P]) AllKilled(t *testing.T) {
-	c := r.Own(t)
-	client := NewClient(t, r.Peer(t, c), 45*time.Second)
+func (h *Harness[C, P]) AllKilled(t *testing.T) {
+	c := h.Own(t)
+	client := NewClient(t, h.Peer(t, c), 45*time.Second)
 	l := Lock(t, client, t.Name())
 	for _, m := range c.Servers() {
 		m.Kill()
@@ -125,8 +169,8 @@ func (r *Harness[C, P]) AllKilled(t *testing.T) {
 }
 
 // HalfDead gives a client addresses of which the first answer nothing.
-func (r *Harness[C, P]) HalfDead(t *testing.T) {
-	url := r.clusterURL("127.0.0.1:1", "127.0.0.1:2", r.Shared(t).Endpoints()[0])
+func (h *Harness[C, P]) HalfDead(t *testing.T) {
+	url := h.clusterURL("127.0.0.1:1", "127.0.0.1:2", h.Shared(t).Endpoints()[0])
 	client, err := holdfast.Open(t.Context(), url, &holdfast.Options{TTL: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)

@@ -9,14 +9,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// takeoverCounts is what the runs of one fault came to.
+// takeoverCounts is what was measured in the runs of one fault.
 type takeoverCounts struct {
-	overlap  []time.Duration // how long the old holder believed after the next was let in; negative: before
+	overlap  []time.Duration // how long the old holder believed in its lock after the next one was granted; negative: it stopped before
 	takeOver []time.Duration // from the fault to the next holder
-	late     time.Duration   // of the servers or this machine, by themselves, at most
+	late     time.Duration   // the longest delay of the servers or this machine by themselves
 }
 
-func (y *takeoverCounts) addRun(t *testing.T, fault time.Time, believed map[string]int64, rivals []rivalResult, pulse *pace.Pace) {
+func (y *takeoverCounts) addRun(t *testing.T, fault time.Time, believed map[string]int64, rivals []rivalResult,
+	pulse *pace.Pace) {
 	t.Helper()
 	y.late = max(y.late, pulse.Worst(fault))
 	for _, r := range rivals {
@@ -31,8 +32,9 @@ func (y *takeoverCounts) addRun(t *testing.T, fault time.Time, believed map[stri
 	}
 }
 
-// checkCounts fails if two believed at a time, if half of the take-overs took longer than bound, or one of them far longer. Servers that
-// were late by themselves may have been so at each step of a take-over, or have changed their leader, whose sessions run anew.
+// checkCounts fails the test if two holders believed in the same lock at the same time, if half of the take-overs
+// took longer than bound, or if one took far longer. Servers that were slow by themselves may have been so at each
+// step of a take-over, or have changed their leader, which restarts the time of all sessions.
 func (y *takeoverCounts) checkCounts(t *testing.T, bound time.Duration) {
 	t.Helper()
 	slices.Sort(y.overlap)

@@ -18,17 +18,20 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// Soon is before patience with servers that do not answer is over.
+// Soon is the time within which a client must report a final error: before it would give up on servers that do not
+// answer.
 const Soon = 8 * time.Second
 
-// TLS has start run a server with a certificate and its key, and comes with that as the authority, and then with another one.
-func (r *Harness[C, P]) TLS(t *testing.T, start func(cert, key string) C) {
+// TLS calls start to run a server with a certificate and its key. It connects with that certificate as the authority,
+// and then with another one.
+func (h *Harness[C, P]) TLS(t *testing.T, start func(cert, key string) C) {
 	dir := t.TempDir()
 	good, key := writeCertificate(t, filepath.Join(dir, "good"))
 	bad, _ := writeCertificate(t, filepath.Join(dir, "bad"))
 	c := start(good, key)
 	try := func(ca string) error {
-		client, err := holdfast.Open(t.Context(), r.clusterURL(c.Endpoints()...)+"?tls-ca="+ca, &holdfast.Options{TTL: 20 * time.Second})
+		client, err := holdfast.Open(t.Context(), h.clusterURL(c.Endpoints()...)+"?tls-ca="+ca,
+			&holdfast.Options{TTL: 20 * time.Second})
 		if err != nil {
 			return err
 		}
@@ -54,15 +57,18 @@ func (r *Harness[C, P]) TLS(t *testing.T, start func(cert, key string) C) {
 	}
 }
 
-// writeCertificate writes a self-signed certificate for the loopback interface, and another file with its key and itself.
+// writeCertificate writes a self-signed certificate for the loopback interface, and a second file with its key and
+// the certificate.
 func writeCertificate(t *testing.T, path string) (cert, both string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: filepath.Base(path)}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	c := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject: pkix.Name{CommonName: filepath.Base(path)}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0,
+			0, 1)},
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
 	if err != nil {
@@ -75,6 +81,7 @@ func writeCertificate(t *testing.T, path string) (cert, both string) {
 	public := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	cert, both = path+".pem", path+"-key.pem"
 	CheckError(t, os.WriteFile(cert, public, 0o600))
-	CheckError(t, os.WriteFile(both, append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), public...), 0o600))
+	CheckError(t, os.WriteFile(both, append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+		public...), 0o600))
 	return cert, both
 }

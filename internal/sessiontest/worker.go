@@ -20,7 +20,7 @@ import (
 
 const taskVariable = "SESSIONTEST_ORDER"
 
-// WorkerTask is what a worker process of the tests is told.
+// WorkerTask is what a worker process of the tests does. It is passed in an environment variable.
 type WorkerTask struct {
 	Do        string // "hold", "wait", "queue", or one of the rig's Work
 	Endpoints []string
@@ -33,20 +33,20 @@ type WorkerTask struct {
 	URL       string // set by StartWorker
 }
 
-// Worker is a process of the test's own program that carries out an order.
+// Worker is a process of the test's own program that does a task.
 type Worker struct {
 	*exec.Cmd
 	lines *bufio.Scanner
 	in    io.Closer
 }
 
-// Finish tells a worker that goes on until it is told to end.
+// Finish ends a worker whose task runs until then.
 func (w *Worker) Finish() { _ = w.in.Close() }
 
-// StartWorker starts a process, which ends with the test at the latest.
-func (r *Harness[C, P]) StartWorker(t *testing.T, o WorkerTask) *Worker {
+// StartWorker starts a worker. It ends at the end of the test at the latest.
+func (h *Harness[C, P]) StartWorker(t *testing.T, o WorkerTask) *Worker {
 	t.Helper()
-	o.URL = r.clusterURL(o.Endpoints...)
+	o.URL = h.clusterURL(o.Endpoints...)
 	text, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func (r *Harness[C, P]) StartWorker(t *testing.T, o WorkerTask) *Worker {
 	return w
 }
 
-// awaitLine reads lines until one of them is want.
+// awaitLine reads the worker's output until a line is want.
 func (w *Worker) awaitLine(t *testing.T, want string) {
 	t.Helper()
 	for w.lines.Scan() {
@@ -80,7 +80,7 @@ func (w *Worker) awaitLine(t *testing.T, want string) {
 	t.Fatalf("the worker ended before it said %q", want)
 }
 
-func (r *Harness[C, P]) runWorker(text string) error {
+func (h *Harness[C, P]) runWorker(text string) error {
 	var o WorkerTask
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (r *Harness[C, P]) runWorker(text string) error {
 	case "queue":
 		return o.contendFairly()
 	}
-	if do := r.WorkerTasks[o.Do]; do != nil {
+	if do := h.WorkerTasks[o.Do]; do != nil {
 		return do(o)
 	}
 	return fmt.Errorf("no order %q", o.Do)
@@ -103,14 +103,14 @@ func (o WorkerTask) openClient() (*holdfast.Client, error) {
 	return holdfast.Open(context.Background(), o.URL, &holdfast.Options{TTL: o.TTL})
 }
 
-// lastValid is when a holder last believed, in nanoseconds since 1970.
+// lastValid is when a holder last believed in its lock, in nanoseconds since 1970.
 type lastValid struct {
 	Lock string
 	Last int64
 }
 
-// watchLease looks at a lease until it is lost, as a holder does. The moment is read before the look, so that a process that is
-// stopped between the two has not believed any longer.
+// watchLease checks a lease until it is lost, as a holder does. It reads the time before each check, so that a
+// process that is stopped between the two does not seem to have believed for longer than it did.
 func watchLease(name string, look func() bool) lastValid {
 	b := lastValid{Lock: name}
 	for {
@@ -123,7 +123,8 @@ func watchLease(name string, look func() bool) lastValid {
 	}
 }
 
-// holdLocks takes each lock by a client of its own, says so, and reports for each when it last believed in it.
+// holdLocks takes each lock by a client of its own, prints "held", and prints for each lock when it last believed in
+// it.
 func (o WorkerTask) holdLocks() error {
 	ctx := context.Background()
 	var leases []*holdfast.Lease
@@ -154,7 +155,7 @@ func (o WorkerTask) holdLocks() error {
 	return nil
 }
 
-// waitForLock waits for a lock once, and says that it was let in.
+// waitForLock waits for a lock once, and prints "in" when it is granted.
 func (o WorkerTask) waitForLock() error {
 	c, err := o.openClient()
 	if err != nil {
@@ -168,8 +169,9 @@ func (o WorkerTask) waitForLock() error {
 	return l.Release()
 }
 
-// contendFairly has clients come for one lock again and again, of which a quarter of the waits are given up, and notes each hold
-// in a file. A client that had stood still for so long that it may not believe any more, when it had noted its hold, notes that.
+// contendFairly has clients take one lock again and again, with a quarter of the waits cancelled, and notes each hold
+// in a file. If a client was stopped for so long that its lease was not valid any more when it had noted its hold, it
+// notes that, too.
 func (o WorkerTask) contendFairly() error {
 	file, err := os.OpenFile(o.File, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package storetest has what the tests of several stores have in common.
+// Package storetest contains what the tests of several stores share.
 package storetest
 
 import (
@@ -23,7 +23,7 @@ func Open(t testing.TB, url string) driver.Store {
 	return s
 }
 
-// ShiftedClock is a client's clock that is off by d.
+// ShiftedClock returns a client's clock that is off by d.
 func ShiftedClock(d time.Duration) driver.Clock {
 	return driver.Clock{
 		Monotonic: func() time.Duration { return driver.SystemClock.Monotonic() + d },
@@ -31,18 +31,19 @@ func ShiftedClock(d time.Duration) driver.Clock {
 	}
 }
 
-// Mutex is a claim on a mutex, which does not wait.
+// Mutex returns a claim on a mutex that does not wait.
 func Mutex(name string, ttl time.Duration) driver.Claim {
-	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ttl, Owner: "test"}
+	return driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: driver.KindMutex, Limit: 1, Weight: 1,
+		TTL: ttl, Owner: "test"}
 }
 
-// Waiting is the claim of one who waits.
+// Waiting returns the claim as one that waits.
 func Waiting(c driver.Claim) driver.Claim {
 	c.Wait = true
 	return c
 }
 
-// Acquire is granted a claim, within a minute.
+// Acquire makes a claim, which must be granted within a minute.
 func Acquire(t testing.TB, s driver.Store, c driver.Claim) driver.Grant {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -54,7 +55,7 @@ func Acquire(t testing.TB, s driver.Store, c driver.Claim) driver.Grant {
 	return g
 }
 
-// Renew renews one grant, and takes 10 s at the most.
+// Renew renews one grant, with a limit of 10 s.
 func Renew(t testing.TB, s driver.Store, g driver.Grant) (r driver.Renewal) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -63,7 +64,7 @@ func Renew(t testing.TB, s driver.Store, g driver.Grant) (r driver.Renewal) {
 	return r
 }
 
-// Release gives a claim back.
+// Release releases a claim.
 func Release(t testing.TB, s driver.Store, c driver.Claim) {
 	t.Helper()
 	if err := s.Release(t.Context(), c, ""); err != nil {
@@ -71,7 +72,7 @@ func Release(t testing.TB, s driver.Store, c driver.Claim) {
 	}
 }
 
-// LossOf is how a claim was lost; empty if the error says nothing of it.
+// LossOf returns the cause in a LossError. It is empty if err is none.
 func LossOf(err error) driver.LossCause {
 	var l *driver.LossError
 	if errors.As(err, &l) {

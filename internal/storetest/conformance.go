@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver/drivertest"
 )
 
-// Conform runs the suite of the contract against a store, and counts.
+// Conform runs the driver's suite against a store, and logs how many cases passed.
 func Conform(t *testing.T, h drivertest.Harness, o drivertest.Options) {
 	t.Helper()
 	o.Log = func(line string) { t.Log(line) }
@@ -35,14 +35,14 @@ func Conform(t *testing.T, h drivertest.Harness, o drivertest.Options) {
 	t.Logf("conformance: %d passed, %d refused as Info says, %d skipped, %d failed", passed, refused, skipped, failed)
 }
 
-// Connection is a store's own way to its server.
+// Connection is a store's own connection to its server, which can be cut.
 type Connection interface {
 	Cut()
 	Heal()
 	Close()
 }
 
-// Harness is one for stores that have a way of their own each, which open makes as well.
+// Harness returns a harness for stores that each have a connection of their own, which open makes as well.
 func Harness(open func(context.Context) (driver.Store, Connection, error)) drivertest.Harness {
 	var ways sync.Map // by store
 	of := func(s driver.Store) Connection { w, _ := ways.Load(s); return w.(Connection) }

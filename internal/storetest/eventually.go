@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Eventually waits, for a minute at the most, for something that is to come by itself.
+// Eventually waits until ok returns true, for at most a minute.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	const within = time.Minute

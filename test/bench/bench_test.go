@@ -1,4 +1,4 @@
-// Package bench measures what the README claims. make bench runs it and keeps the figures.
+// Package bench measures the time, memory and requests per lock. make bench runs it and keeps the figures.
 package bench
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// serverlessStores are those that need no server.
+// serverlessStores are the stores that need no server.
 var serverlessStores = []struct {
 	name string
 	open func(b *testing.B) driver.Store
@@ -61,7 +61,7 @@ func runTurn(b *testing.B, mu *holdfast.Mutex) {
 	}
 }
 
-// BenchmarkUncontended is one Lock and one Unlock of a lock that nobody else wants.
+// BenchmarkUncontended measures one Lock and Release of a lock that no other client wants.
 func BenchmarkUncontended(b *testing.B) {
 	for _, s := range serverlessStores {
 		b.Run(s.name, func(b *testing.B) {
@@ -74,7 +74,7 @@ func BenchmarkUncontended(b *testing.B) {
 	}
 }
 
-// BenchmarkOwnKeys is 64 goroutines, each on a lock of its own.
+// BenchmarkOwnKeys measures 64 goroutines, each on a lock of its own.
 func BenchmarkOwnKeys(b *testing.B) {
 	for _, s := range serverlessStores {
 		b.Run(s.name, func(b *testing.B) {
@@ -84,7 +84,7 @@ func BenchmarkOwnKeys(b *testing.B) {
 	}
 }
 
-// BenchmarkOneKey is 64 goroutines on one lock.
+// BenchmarkOneKey measures 64 goroutines on one lock.
 func BenchmarkOneKey(b *testing.B) {
 	for _, s := range serverlessStores {
 		b.Run(s.name, func(b *testing.B) {
@@ -94,7 +94,7 @@ func BenchmarkOneKey(b *testing.B) {
 	}
 }
 
-// runConcurrently shares b.N turns among 64 goroutines.
+// runConcurrently distributes b.N turns among 64 goroutines.
 func runConcurrently(b *testing.B, mutex func(i int) *holdfast.Mutex) {
 	var all sync.WaitGroup
 	var next atomic.Int64
@@ -110,7 +110,7 @@ func runConcurrently(b *testing.B, mutex func(i int) *holdfast.Mutex) {
 	all.Wait()
 }
 
-// BenchmarkProcesses is 8 processes on one lock of the file store, for as long as b.N turns take.
+// BenchmarkProcesses measures 8 processes on one lock of the file store, for as long as b.N turns take.
 func BenchmarkProcesses(b *testing.B) {
 	dir := b.TempDir()
 	var workers []*exec.Cmd
@@ -158,7 +158,10 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	for range j.Turns {
-		if err := c.Mutex("m", nil).Do(context.Background(), func(context.Context, *holdfast.Lease) error { return nil }); err != nil {
+		if err := c.Mutex("m", nil).Do(context.Background(), func(context.Context,
+			*holdfast.Lease) error {
+			return nil
+		}); err != nil {
 			panic(err)
 		}
 	}
@@ -168,7 +171,7 @@ func TestMain(m *testing.M) {
 	fmt.Print(j.Turns)
 }
 
-// BenchmarkHeld is many leases in one client: what one costs while it is held, and what renewing it costs.
+// BenchmarkHeld measures many leases in one client: the memory per lease, and the cost of its renewal.
 func BenchmarkHeld(b *testing.B) {
 	for _, s := range []struct {
 		store  int
@@ -213,10 +216,11 @@ func measureHeld(b *testing.B, store driver.Store, n int) {
 	}
 }
 
-// bareStore makes as many records as there will be leases, so that what the store itself keeps is told apart.
+// bareStore makes as many records as there will be leases, to measure separately what the store itself keeps.
 func bareStore(b *testing.B, store driver.Store, n int) int {
 	for i := range n {
-		claim := driver.Claim{Name: fmt.Sprint("bare", i), ID: fmt.Sprint("bare", i, "-aaaaaaaaaaaaaaaa"), Kind: driver.KindMutex,
+		claim := driver.Claim{Name: fmt.Sprint("bare", i), ID: fmt.Sprint("bare", i, "-aaaaaaaaaaaaaaaa"),
+			Kind:  driver.KindMutex,
 			Limit: 1, Weight: 1, TTL: time.Hour, Owner: "bench", Detached: false}
 		if _, err := store.Acquire(context.Background(), claim); err != nil {
 			b.Fatal(err)
@@ -241,7 +245,7 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// countingStore counts what a client asks of its store.
+// countingStore counts the requests of a client to its store.
 type countingStore struct {
 	driver.Store
 	acquires, releases, renewed atomic.Int64
@@ -266,8 +270,8 @@ func (s *countingStore) Renew(ctx context.Context, g []driver.Grant, done func(i
 	})
 }
 
-// BenchmarkWaiters is many waiters in one process on one lock: what each costs in memory, and what a hand-over asks of
-// the store.
+// BenchmarkWaiters measures many waiters in one process on one lock: the memory per waiter, and the requests per
+// handover.
 func BenchmarkWaiters(b *testing.B) {
 	for _, s := range serverlessStores {
 		for _, n := range []int{100, 10_000} {

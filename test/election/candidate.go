@@ -16,16 +16,16 @@ import (
 	_ "github.com/holdfast-go/holdfast/store/file"
 )
 
-// runCandidate is the life of a candidate process: it stands for election for ever. It prints a line "token moment" each
-// time it finds that it leads. SIGUSR1 cuts it off from the store, SIGUSR2 heals that.
+// runCandidate is the main function of a candidate process, which campaigns for ever. It prints a line "token time"
+// each time that it finds that it leads. SIGUSR1 cuts it off from the store, and SIGUSR2 reconnects it.
 func runCandidate(url string, ttl time.Duration) error {
 	store, err := driver.Open(context.Background(), url)
 	if err != nil {
 		return err
 	}
-	wire := &cuttableStore{Store: store}
-	wire.handleSignals()
-	client, err := holdfast.New(wire, &holdfast.Options{TTL: ttl})
+	cuttable := &cuttableStore{Store: store}
+	cuttable.handleSignals()
+	client, err := holdfast.New(cuttable, &holdfast.Options{TTL: ttl})
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func runCandidate(url string, ttl time.Duration) error {
 			}
 			fmt.Fprintln(out, lease.Token(), int64(at))
 			if err := out.Flush(); err != nil {
-				return err // the judge has gone
+				return err // the test has ended
 			}
 			time.Sleep(2 * time.Millisecond)
 		}
@@ -53,33 +53,33 @@ func runCandidate(url string, ttl time.Duration) error {
 	}
 }
 
-// bootTime is a moment on the clock that all processes of the machine share.
+// bootTime reads the clock that all processes of the machine share.
 func bootTime() time.Duration { return driver.SystemClock.Boottime() }
 
-// cuttableStore is a store that can be cut off: calls then hang until their context ends, or that is healed, and what was asked
-// may have been done.
+// cuttableStore is a store that can be cut off. While it is cut off, calls hang until their context ends or the store
+// is healed, and they may have taken effect.
 type cuttableStore struct {
 	driver.Store
 	cut atomic.Pointer[chan struct{}] // closed when it is healed; nil while nothing is cut
 }
 
-func (w *cuttableStore) handleSignals() {
+func (s *cuttableStore) handleSignals() {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGUSR2)
 	go func() {
-		for s := range signals {
-			if s == syscall.SIGUSR1 {
+		for sig := range signals {
+			if sig == syscall.SIGUSR1 {
 				healed := make(chan struct{})
-				w.cut.Store(&healed)
+				s.cut.Store(&healed)
 			} else {
-				close(*w.cut.Swap(nil))
+				close(*s.cut.Swap(nil))
 			}
 		}
 	}()
 }
 
-func (w *cuttableStore) waitWhileCut(ctx context.Context, err error) error {
-	healed := w.cut.Load()
+func (s *cuttableStore) waitWhileCut(ctx context.Context, err error) error {
+	healed := s.cut.Load()
 	if healed == nil {
 		return err
 	}
@@ -91,32 +91,32 @@ func (w *cuttableStore) waitWhileCut(ctx context.Context, err error) error {
 	}
 }
 
-func (w *cuttableStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	if err := w.waitWhileCut(ctx, nil); err != nil {
+func (s *cuttableStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if err := s.waitWhileCut(ctx, nil); err != nil {
 		return driver.Grant{}, err
 	}
-	g, err := w.Store.Acquire(ctx, c)
-	return g, w.waitWhileCut(ctx, err)
+	g, err := s.Store.Acquire(ctx, c)
+	return g, s.waitWhileCut(ctx, err)
 }
 
-func (w *cuttableStore) Renew(ctx context.Context, g []driver.Grant, done func(int, driver.Renewal)) {
-	if err := w.waitWhileCut(ctx, nil); err != nil {
+func (s *cuttableStore) Renew(ctx context.Context, g []driver.Grant, done func(int, driver.Renewal)) {
+	if err := s.waitWhileCut(ctx, nil); err != nil {
 		for i := range g {
 			done(i, driver.Renewal{Err: err})
 		}
 		return
 	}
-	w.Store.Renew(ctx, g, func(i int, r driver.Renewal) {
-		if err := w.waitWhileCut(ctx, r.Err); err != nil {
+	s.Store.Renew(ctx, g, func(i int, r driver.Renewal) {
+		if err := s.waitWhileCut(ctx, r.Err); err != nil {
 			r = driver.Renewal{Err: err}
 		}
 		done(i, r)
 	})
 }
 
-func (w *cuttableStore) Release(ctx context.Context, c driver.Claim, ref string) error {
-	if err := w.waitWhileCut(ctx, nil); err != nil {
+func (s *cuttableStore) Release(ctx context.Context, c driver.Claim, ref string) error {
+	if err := s.waitWhileCut(ctx, nil); err != nil {
 		return err
 	}
-	return w.waitWhileCut(ctx, w.Store.Release(ctx, c, ref))
+	return s.waitWhileCut(ctx, s.Store.Release(ctx, c, ref))
 }

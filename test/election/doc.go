@@ -1,7 +1,6 @@
-// Package election has processes stand for election, ends or stops whoever leads, and judges by what each of them
-// believed when.
+// Package election has processes campaign in an election, kills, stops or cuts off the leader, and checks when each
+// process believed that it led.
 //
-// A candidate writes down a moment, asks itself whether it leads, and reports the moment if it does, every few
-// milliseconds. The moments are of the clock that all processes of a machine share, so the reports of two leaderships
-// either follow each other or overlap.
+// Every few milliseconds, a candidate reads the time, asks whether it leads, and reports the time if it does. All
+// processes of a machine share the clock, so the reports of two leaderships either follow each other or overlap.
 package election

@@ -23,10 +23,10 @@ var times = flag.Int("election", 4, "how often the leader is killed, stopped and
 const (
 	candidates = 3
 	ttl        = time.Second
-	waitLimit  = time.Minute // with what has no time of its own
+	waitLimit  = time.Minute // for what has no time limit of its own
 )
 
-// TestMain is a candidate process if it is told so.
+// TestMain is also the main function of a candidate process.
 func TestMain(m *testing.M) {
 	if url := os.Getenv("ELECTION"); url != "" {
 		fmt.Fprintln(os.Stderr, runCandidate(url, ttl))
@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestTakeOver: the leader is killed, stopped or cut off, again and again. Another leads within the TTL and a second, and
-// never do two believe at a time that they lead.
+// TestTakeOver: the leader is killed, stopped or cut off, again and again. Another candidate leads within the TTL
+// plus a second, and no two candidates ever believe at the same time that they lead.
 func TestTakeOver(t *testing.T) {
 	j := &checker{terms: map[int64]*leadership{}, changed: make(chan struct{})}
 	url := "file://" + t.TempDir()
@@ -57,7 +57,7 @@ func TestTakeOver(t *testing.T) {
 	for range candidates {
 		start()
 	}
-	took := map[string][]time.Duration{} // without what the machine was late
+	took := map[string][]time.Duration{} // without the delays of the machine
 	var machine pace.Pace
 	defer machine.Watch()()
 	for round := range 3 * *times {
@@ -104,13 +104,13 @@ type checker struct {
 	changed chan struct{}
 }
 
-// leadership is a leadership as its leader has believed in it.
+// leadership is the time during which a candidate believed that it led under one token.
 type leadership struct {
 	pid         int
 	first, last time.Duration
 }
 
-// startCandidate runs a candidate and listens to it.
+// startCandidate starts a candidate and reads its reports.
 func (j *checker) startCandidate(url string) (*exec.Cmd, error) {
 	c := exec.Command(os.Args[0])
 	c.Env = append(os.Environ(), "ELECTION="+url)
@@ -154,7 +154,7 @@ func (j *checker) firstReport(token int64) time.Duration {
 	return j.terms[token].first
 }
 
-// awaitLeader waits until somebody leads under a later token than the given one.
+// awaitLeader waits until a candidate leads under a later token than the given one.
 func (j *checker) awaitLeader(token int64) (pid int, latest int64, err error) {
 	deadline := time.After(waitLimit)
 	for {
@@ -168,12 +168,12 @@ func (j *checker) awaitLeader(token int64) (pid int, latest int64, err error) {
 		select {
 		case <-changed:
 		case <-deadline:
-			return 0, 0, errors.New("nobody leads")
+			return 0, 0, errors.New("no candidate leads")
 		}
 	}
 }
 
-// checkOverlaps looks for leaderships that two believed in at a time.
+// checkOverlaps fails the test if two leaderships overlap.
 func (j *checker) checkOverlaps(t *testing.T) (terms int, closest time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -187,7 +187,8 @@ func (j *checker) checkOverlaps(t *testing.T) (terms int, closest time.Duration)
 		before, after := j.terms[tokens[i-1]], j.terms[tokens[i]]
 		closest = min(closest, after.first-before.last)
 		if after.first <= before.last {
-			t.Errorf("token %d was believed in until %v, and token %d from %v on", tokens[i-1], before.last, tokens[i], after.first)
+			t.Errorf("token %d was believed in until %v, and token %d from %v on", tokens[i-1], before.last, tokens[i],
+				after.first)
 		}
 	}
 	return len(tokens), closest

@@ -1,3 +1,3 @@
-// Package lockall sets processes upon a few locks that each of them takes several at a time, in any order, and looks for
-// dead-locks, for those who get nowhere, and for two who hold one lock.
+// Package lockall has processes contend for a few locks, of which each process takes several at a time in any order.
+// It checks that there is no deadlock, that every process makes progress, and that no lock has two holders.
 package lockall

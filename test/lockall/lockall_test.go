@@ -20,16 +20,16 @@ import (
 	_ "github.com/holdfast-go/holdfast/store/file"
 )
 
-var duration = flag.Duration("lockall", 5*time.Second, "how long the processes go on")
+var duration = flag.Duration("lockall", 5*time.Second, "how long the processes run")
 
 const (
 	processes = 16
 	locks     = 8
 	each      = 5
-	waitLimit = 2 * time.Minute // nobody waits for so long, unless in a circle
+	waitLimit = 2 * time.Minute // only a deadlock makes a process wait for so long
 )
 
-// TestMain is a worker process if it is told so.
+// TestMain is also the main function of a worker process.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("LOCKALL"); dir != "" {
 		d, err := time.ParseDuration(os.Getenv("LOCKALL_FOR"))
@@ -45,8 +45,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestLockAll: sixteen processes take five of eight locks at a time, again and again, each time others in another order.
-// Nobody waits for ever, each of them gets on, and under each lock a number in a plain file is raised without a miss.
+// TestLockAll: sixteen processes take five of eight locks at a time, again and again, each time others in another
+// order. None waits for ever, each of them makes progress, and under each lock a number in a plain file is raised
+// without losing an update.
 func TestLockAll(t *testing.T) {
 	dir := t.TempDir()
 	for i := range locks {
@@ -93,9 +94,10 @@ func TestLockAll(t *testing.T) {
 		t.Errorf("%d locks were taken, and the numbers add up to %d", sum*each, total)
 	}
 	if slices.Min(turns) == 0 {
-		t.Errorf("a process got nowhere: %v", turns)
+		t.Errorf("a process made no progress: %v", turns)
 	}
-	t.Logf("%d times %d of %d locks in %v by %d processes, no dead-lock; by process %v", sum, each, locks, *duration, processes, turns)
+	t.Logf("%d times %d of %d locks in %v by %d processes, no deadlock; by process %v", sum, each, locks, *duration,
+		processes, turns)
 }
 
 func counterFile(dir string, i int) string { return filepath.Join(dir, fmt.Sprint("number", i)) }
@@ -108,7 +110,7 @@ func readCounter(file string) (int, error) {
 	return strconv.Atoi(string(data))
 }
 
-// runWorker is the life of a worker process. It prints how often it had its locks.
+// runWorker is the main function of a worker process. It prints how often it had its locks.
 func runWorker(dir string, d time.Duration) error {
 	ctx := context.Background()
 	client, err := holdfast.Open(ctx, "file://"+filepath.Join(dir, "store"), &holdfast.Options{TTL: waitLimit})
@@ -141,7 +143,7 @@ func runTurn(ctx context.Context, client *holdfast.Client, dir string) error {
 	for _, i := range which {
 		n, err := readCounter(counterFile(dir, i))
 		if err != nil {
-			return fmt.Errorf("two wrote at a time: %w", err)
+			return fmt.Errorf("two wrote at the same time: %w", err)
 		}
 		if err := os.WriteFile(counterFile(dir, i), []byte(strconv.Itoa(n+1)), 0o600); err != nil {
 			return err

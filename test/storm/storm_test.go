@@ -24,10 +24,10 @@ const (
 	processes  = 8
 	goroutines = 8
 	ttl        = time.Second // where holders are killed and stopped
-	waitLimit  = time.Minute // with what has no time of its own
+	waitLimit  = time.Minute // for what has no time limit of its own
 )
 
-// TestMain is a worker process if it is told so.
+// TestMain is also the main function of a worker process.
 func TestMain(m *testing.M) {
 	if order := os.Getenv("STORM"); order != "" {
 		var o WorkerTask
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// workerProcess is a process of ours.
+// workerProcess is a worker that this test started.
 type workerProcess struct {
 	*exec.Cmd
 	out, err bytes.Buffer
@@ -64,13 +64,14 @@ func startWorker(t *testing.T, o WorkerTask) *workerProcess {
 	return w
 }
 
-// TestNoAdditionIsLost: eight processes with eight goroutines each add to a number in a plain file, and not one addition is lost.
+// TestNoAdditionIsLost: eight processes with eight goroutines each add to a number in a plain file, and no addition
+// is lost.
 func TestNoAdditionIsLost(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "number")
 	if err := os.WriteFile(file, []byte("0"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// A plain file refuses no old tokens: nobody may be stopped here for a TTL.
+	// A plain file does not refuse old tokens, so no worker may be stopped for a TTL here.
 	o := WorkerTask{Store: "file://" + t.TempDir(), TTL: time.Minute, File: file, Until: *duration, Workers: goroutines}
 	var workers []*workerProcess
 	for range processes {
@@ -96,15 +97,16 @@ func TestNoAdditionIsLost(t *testing.T) {
 	if got := strings.TrimSpace(string(data)); got != strconv.Itoa(sum) {
 		t.Errorf("%d additions were made, and the file says %s", sum, got)
 	}
-	t.Logf("%d additions in %v by %d processes with %d goroutines, exact; by process %v", sum, *duration, processes, goroutines, each)
+	t.Logf("%d additions in %v by %d processes with %d goroutines, exact; by process %v", sum, *duration, processes,
+		goroutines, each)
 	if slices.Min(each) < goroutines {
-		t.Errorf("a process got nowhere: %v", each)
+		t.Errorf("a process made no progress: %v", each)
 	}
 }
 
-// TestKillAndStop: while eight processes add at a witness, the one that holds the lock is killed every second, and now
-// and then one is stopped for two TTLs. No addition is lost, no stale write is accepted, the lock passes on within half a
-// second of a kill, and a stopped process holds up the others for no longer than its TTL.
+// TestKillAndStop: while eight processes add at a witness, the holder of the lock is killed every second, and now and
+// then one is stopped for two TTLs. No addition is lost, no stale write is accepted, the lock is granted to another
+// claim within half a second of a kill, and a stopped process blocks the others no longer than its TTL.
 func TestKillAndStop(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "witness")
 	witness, err := NewWitness(socket)
@@ -112,7 +114,8 @@ func TestKillAndStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &workerSet{t: t, witness: witness, workers: map[int]*workerProcess{},
-		order: WorkerTask{Store: "file://" + t.TempDir(), TTL: ttl, Witness: socket, Until: *duration + time.Minute, Workers: goroutines}}
+		order: WorkerTask{Store: "file://" + t.TempDir(), TTL: ttl, Witness: socket, Until: *duration + time.Minute,
+			Workers: goroutines}}
 	defer c.endAll()
 	for range processes {
 		c.startWorker()
@@ -130,26 +133,26 @@ func TestKillAndStop(t *testing.T) {
 		<-next
 	}
 	c.endAll()
-	tally := witness.Close()
+	counts := witness.Close()
 	slices.Sort(handOvers)
 	worst := handOvers[len(handOvers)-1]
 	t.Logf("%d writes, %d holders killed, %d stopped, %d stale writes refused; hand-over after a kill: median %v, longest %v; longest pause %v; the times are without what the machine was late by itself",
-		tally.Writes, len(handOvers), stops, tally.Stale, handOvers[len(handOvers)/2], worst, tally.Longest)
-	if tally.Lost > 0 || tally.Repeated > 0 {
-		t.Errorf("%d writes were not made from the value that stood, %d tokens repeated", tally.Lost, tally.Repeated)
+		counts.Writes, len(handOvers), stops, counts.Stale, handOvers[len(handOvers)/2], worst, counts.Longest)
+	if counts.Lost > 0 || counts.Repeated > 0 {
+		t.Errorf("%d writes were not made from the present value, %d tokens repeated", counts.Lost, counts.Repeated)
 	}
 	if worst > 500*time.Millisecond {
 		t.Errorf("the lock passed on %v after a kill", worst)
 	}
-	if tally.Longest > ttl+500*time.Millisecond {
-		t.Errorf("all stood still for %v", tally.Longest)
+	if counts.Longest > ttl+500*time.Millisecond {
+		t.Errorf("no write was accepted for %v", counts.Longest)
 	}
 	if stops == 0 {
-		t.Error("nobody was stopped: this was no storm")
+		t.Error("no worker was stopped, so the test proves nothing")
 	}
 }
 
-// workerSet is the workers of one storm.
+// workerSet is the workers of one test.
 type workerSet struct {
 	t       *testing.T
 	witness *Witness
@@ -163,7 +166,7 @@ func (c *workerSet) startWorker() {
 	c.workers[w.Process.Pid] = w
 }
 
-// removeHolder waits for somebody to hold the lock, and takes that worker out of the crew for another.
+// removeHolder waits until a worker holds the lock, and replaces that worker by another one.
 func (c *workerSet) removeHolder() *workerProcess {
 	if _, err := c.witness.AwaitHolder(0, waitLimit); err != nil {
 		c.t.Fatal(err)
@@ -179,7 +182,7 @@ func (c *workerSet) removeHolder() *workerProcess {
 	}
 }
 
-// killHolder kills who holds the lock, and tells how long it took until somebody else held it.
+// killHolder kills the holder of the lock, and returns how long it took until another worker held it.
 func (c *workerSet) killHolder() time.Duration {
 	w := c.removeHolder()
 	w.Process.Kill()
@@ -191,7 +194,7 @@ func (c *workerSet) killHolder() time.Duration {
 	return took
 }
 
-// stopHolder stops who holds the lock for two TTLs. It goes on with the work then, and is told that its token is old.
+// stopHolder stops the holder of the lock for two TTLs. It then continues, and its token is refused.
 func (c *workerSet) stopHolder() {
 	w := c.removeHolder()
 	w.Process.Signal(syscall.SIGSTOP)
@@ -202,7 +205,7 @@ func (c *workerSet) stopHolder() {
 	}
 }
 
-// endAll kills all that are left.
+// endAll kills the workers that are left.
 func (c *workerSet) endAll() {
 	for _, w := range c.workers {
 		c.stopped = append(c.stopped, w)

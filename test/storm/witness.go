@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Request is what a worker says to the witness, one JSON object a line; each is answered by an Answer.
+// Request is what a worker sends to the witness, one JSON object per line. Each is answered by a Reply.
 type Request struct {
 	Op    string // "hold": the lock was granted; "read"; "write"; "done": the lock is about to be given back
 	Pid   int
@@ -19,7 +19,7 @@ type Request struct {
 	Value int64
 }
 
-// Reply is what the witness says.
+// Reply is what the witness answers.
 type Reply struct {
 	Value   int64
 	Refused bool // the token is older than one seen
@@ -35,18 +35,18 @@ type Witness struct {
 	value   int64
 	largest int64
 	Counts
-	holder  int       // pid of who holds the lock, as far as it has said so; 0: nobody
+	holder  int       // pid of the process that last reported that it holds the lock; 0: none
 	since   time.Time // when that last changed
 	changed chan struct{}
 }
 
-// Counts is what has been seen.
+// Counts is what the witness has seen.
 type Counts struct {
 	Writes   int           // accepted
 	Stale    int           // refused for their token
-	Lost     int           // accepted though not made from the value that stood: two worked at a time
+	Lost     int           // accepted although not made from the present value: two were inside
 	Repeated int           // a token held twice, or falling
-	Longest  time.Duration // the longest time between two accepted writes, without what the machine was late in it
+	Longest  time.Duration // the longest time between two accepted writes, without the delays of the machine
 	last     time.Time
 }
 
@@ -70,7 +70,7 @@ func NewWitness(path string) (*Witness, error) {
 	return w, nil
 }
 
-// Close ends the witness, and gives what it has seen.
+// Close closes the witness, and returns what it has seen.
 func (w *Witness) Close() Counts {
 	w.listener.Close()
 	w.stopWatch()
@@ -136,14 +136,15 @@ func (w *Witness) recordHolder(pid int) {
 	w.changed = make(chan struct{})
 }
 
-// Holder is who holds the lock, or 0, and a channel that is closed when that changes.
+// Holder returns the pid of the holder, or 0, and a channel that is closed when that changes.
 func (w *Witness) Holder() (int, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.holder, w.changed
 }
 
-// AwaitHolder waits until somebody else than pid holds the lock, and tells how long it took, without what the machine was late.
+// AwaitHolder waits until another process than pid holds the lock, and returns how long that took, without the delays
+// of the machine.
 func (w *Witness) AwaitHolder(not int, limit time.Duration) (time.Duration, error) {
 	from := time.Now()
 	deadline := time.After(limit)

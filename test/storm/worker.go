@@ -17,7 +17,7 @@ import (
 	_ "github.com/holdfast-go/holdfast/store/file"
 )
 
-// WorkerTask is what a worker process is told, in its environment.
+// WorkerTask is what a worker process does. It is passed in its environment.
 type WorkerTask struct {
 	Store   string        // URL
 	TTL     time.Duration //
@@ -27,7 +27,7 @@ type WorkerTask struct {
 	Workers int           // goroutines
 }
 
-// Work is the life of a worker process. It prints how many writes it has made.
+// Work is the main function of a worker process. It prints how many writes it has made.
 func Work(o WorkerTask) error {
 	client, err := holdfast.Open(context.Background(), o.Store, &holdfast.Options{TTL: o.TTL})
 	if err != nil {
@@ -98,7 +98,7 @@ func (o WorkerTask) runRounds(ctx context.Context, mu *holdfast.Mutex) (made int
 	}
 }
 
-// addToFile reads the number in the file, and writes it plus one.
+// addToFile reads the number in the file and writes it plus one.
 func (o WorkerTask) addToFile(*holdfast.Lease) (bool, error) {
 	data, err := os.ReadFile(o.File)
 	if err != nil {
@@ -111,7 +111,7 @@ func (o WorkerTask) addToFile(*holdfast.Lease) (bool, error) {
 	return true, os.WriteFile(o.File, []byte(strconv.Itoa(n+1)), 0o600)
 }
 
-// witnessClient is a worker's side of the witness.
+// witnessClient is a worker's connection to the witness.
 type witnessClient struct {
 	conn  net.Conn
 	lines *bufio.Reader
