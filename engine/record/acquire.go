@@ -96,12 +96,12 @@ func (b *backoff) noteAnswer() {
 	b.failures = 0
 }
 
-// step looks at the row and does one thing about it: it writes, loads, or waits. It reports done with the grant; if it is
-// not done and has no error, it is called again.
+// step looks at the row and does one thing about it: it writes, loads, or waits. It reports done with the grant; if
+// it is not done and has no error, it is called again.
 //
-// A grant is confirmed by an acknowledged swap, and by nothing else. If the claim is read as granted after a swap whose
-// reply was lost, it is written once more, because what can be read may not be durable yet: a database shows a commit
-// that its standbys have not received, once the connection that waited for them is broken.
+// A grant is confirmed by an acknowledged swap, and by nothing else. If the claim is read as granted after a swap
+// whose reply was lost, it is written once more, because what can be read may not be durable yet: a database shows a
+// commit that its standbys have not received, once the connection that waited for them is broken.
 func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err error) {
 	since := a.clock.Now()
 	next := a.rec.clone()
@@ -161,8 +161,8 @@ func (a *acquire) writeClaim(
 	}
 }
 
-// maxYields is how often in a row a claim lets a renewal go first: often enough for a renewal that needs some tries, and
-// no more, since a holder that does not renew may be dead.
+// maxYields is how often in a row a claim lets a renewal go first: often enough for a renewal that needs some tries,
+// and no more, since a holder that does not renew may be dead.
 const maxYields = 8
 
 // mustYield reports whether this claim should let a renewal go first: it wants to join the queue or to renew its place,
@@ -186,8 +186,8 @@ func (a *acquire) yieldToRenewal(ctx context.Context) error {
 	return a.loadRow(ctx)
 }
 
-// maxPacedWaits is how often in a row a claim waits for the store's write interval. It must be bounded: clients that only
-// try do not wait, so it may never be long enough since the last write.
+// maxPacedWaits is how often in a row a claim waits for the store's write interval. It must be bounded: clients that
+// only try do not wait, so it may never be long enough since the last write.
 const maxPacedWaits = 8
 
 // mustKeepInterval reports whether a new claim that can wait should wait because the row was written a moment ago.
@@ -259,8 +259,8 @@ func (a *acquire) ownClaim() Claim {
 	}
 }
 
-// mustWrite reports whether a step that grants nothing is worth a write: the claim joins the queue, answers a promotion,
-// or is due for a renewal; or other claims have to be removed or promoted.
+// mustWrite reports whether a step that grants nothing is worth a write: the claim joins the queue, answers a
+// promotion, or is due for a renewal; or other claims have to be removed or promoted.
 func (a *acquire) mustWrite(next *Record) bool {
 	mine := a.rec.findClaim(a.claim.ID)
 	if mine == nil || mine.State == Promoted || a.clock.Since(a.queue.renewedAt) >= a.claim.TTL/3 {
@@ -308,7 +308,8 @@ func (a *acquire) useRow(row Row, rec *Record) {
 	a.observeClaims(row.Name, rec)
 }
 
-// handleConflict continues from the row that another client's write has left. rec is nil if the refusal did not bring it.
+// handleConflict continues from the row that another client's write has left. rec is nil if the refusal did not bring
+// it.
 func (a *acquire) handleConflict(ctx context.Context, row Row, rec *Record) error {
 	a.backoff.noteAnswer()
 	a.backoff.pacedWaits = 0
@@ -404,8 +405,8 @@ func (a *acquire) waitForChange(ctx context.Context, inQueue bool) error {
 	}
 }
 
-// isAffected reports whether a change of the lock concerns this claim: it can be granted, was promoted or removed, or is
-// the first waiter after the promoted ones. The other waiters need not wake up.
+// isAffected reports whether a change of the lock concerns this claim: it can be granted, was promoted or removed, or
+// is the first waiter after the promoted ones. The other waiters need not wake up.
 func (a *acquire) isAffected(rec *Record) bool {
 	mine := rec.findClaim(a.claim.ID)
 	switch {

@@ -7,15 +7,16 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// ServerClock estimates a server's clock from the times in its replies: [ServerClock.AddReply] for a server that is asked
-// for its time, [ServerClock.AddDate] for the Date of an HTTP reply, [ServerClock.AddTimestamp] for the time of a write.
-// Each reply puts the clock between two bounds, and the estimate is what the bounds of all replies have in common. Between
-// replies the bounds move apart by one part in 100, because the two clocks may run at different rates.
+// ServerClock estimates a server's clock from the times in its replies: [ServerClock.AddReply] for a server that is
+// asked for its time, [ServerClock.AddDate] for the Date of an HTTP reply, [ServerClock.AddTimestamp] for the time of
+// a write. Each reply puts the clock between two bounds, and the estimate is what the bounds of all replies have in
+// common. Between replies the bounds move apart by one part in 100, because the two clocks may run at different
+// rates.
 //
-// A reply that contradicts the others may come from a server whose clock was set, from another server that has taken over,
-// or from a host or proxy with a wrong clock. Until a further reply agrees with one of the two, either may be right, and
-// the bounds include both. Claims never expire by a clock that is ahead of another one that was read within a day: their
-// ends may have been written by that one, and would come early.
+// A reply that contradicts the others may come from a server whose clock was set, from another server that has taken
+// over, or from a host or proxy with a wrong clock. Until a further reply agrees with one of the two, either may be
+// right, and the bounds include both. Claims never expire by a clock that is ahead of another one that was read
+// within a day: their ends may have been written by that one, and would come early.
 type ServerClock struct {
 	Clock driver.Clock // the clock of the instants that are passed to AddReply and the others
 	// HostsApart is how far the clocks of the hosts behind one address, which set the Date of replies, may be apart.
@@ -45,9 +46,9 @@ const (
 	staleAfter = 300 * time.Millisecond
 )
 
-// shiftTo moves a span to another instant. The two readings of our clock may disagree about how much time has passed: the
-// monotonic one stops while the machine sleeps, and the other may be a wall clock that is set, even during the sleep. So
-// the first gives the minimum that has passed, and the maximum is the other one plus their difference.
+// shiftTo moves a span to another instant. The two readings of our clock may disagree about how much time has passed:
+// the monotonic one stops while the machine sleeps, and the other may be a wall clock that is set, even during the
+// sleep. So the first gives the minimum that has passed, and the maximum is the other one plus their difference.
 func (s span) shiftTo(i driver.Instant) span {
 	minPassed, maxPassed := i.Monotonic-s.at.Monotonic, i.Since(s.at)
 	return span{
@@ -115,7 +116,8 @@ func (c *ServerClock) addReading(micro int64, cut, wrong time.Duration, from, to
 	c.followAgreed(agreed, &reply)
 }
 
-// followAgreed keeps following what the replies agree on, and replaces the contradicting reply with another one or none.
+// followAgreed keeps following what the replies agree on, and replaces the contradicting reply with another one or
+// none.
 func (c *ServerClock) followAgreed(agreed span, odd *span) {
 	if c.contradicting != nil {
 		c.noteLeftClock(c.contradicting.shiftTo(agreed.at), agreed)
@@ -123,7 +125,8 @@ func (c *ServerClock) followAgreed(agreed span, odd *span) {
 	c.contradicting = odd
 }
 
-// noteLeftClock notes a clock that is not followed any more, if it is behind the one that is. Claims may have ends by it.
+// noteLeftClock notes a clock that is not followed any more, if it is behind the one that is. Claims may have ends by
+// it.
 func (c *ServerClock) noteLeftClock(left, followed span) {
 	if left.early >= followed.early {
 		return
@@ -134,8 +137,8 @@ func (c *ServerClock) noteLeftClock(left, followed span) {
 	}
 }
 
-// rotatePeriod begins another period when this one is as long as the longest TTL. A clock that is noted in one period counts
-// until the end of the next one, and so at least as long as any claim with an end by that clock.
+// rotatePeriod begins another period when this one is as long as the longest TTL. A clock that is noted in one period
+// counts until the end of the next one, and so at least as long as any claim with an end by that clock.
 func (c *ServerClock) rotatePeriod(now driver.Instant) {
 	passed := now.Monotonic - c.periodStart.Monotonic
 	if passed <= driver.MaxTTL {
@@ -172,8 +175,8 @@ func (c *ServerClock) Known() bool {
 	return c.known
 }
 
-// ClockIsStale implements [ClockRefresher]: there was no reply for half a minute, or the machine was asleep, or two replies
-// contradict each other.
+// ClockIsStale implements [ClockRefresher]: there was no reply for half a minute, or the machine was asleep, or two
+// replies contradict each other.
 func (c *ServerClock) ClockIsStale() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

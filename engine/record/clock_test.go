@@ -64,8 +64,8 @@ func (w *clockWorld) bounds() (early, late time.Duration) {
 	return microsToDuration(w.true.UnixMicro() - e), microsToDuration(l - w.true.UnixMicro())
 }
 
-// within demands that the server's clock lies within the bounds, that they are not farther away than most, and that the estimate
-// does not fall.
+// within demands that the server's clock lies within the bounds, that they are not farther away than most, and that
+// the estimate does not fall.
 func (w *clockWorld) within(what string, most time.Duration) {
 	w.t.Helper()
 	early, late := w.bounds()
@@ -89,8 +89,8 @@ func (w *clockWorld) rises(what string) (estimate time.Duration) {
 	return microsToDuration(now - w.true.UnixMicro())
 }
 
-// TestServerClockSteps promises that the estimate of a server's clock is off by no more than it says, profits from quick replies, is not
-// spoilt by slow ones, and asks for a request when it has grown worse.
+// TestServerClockSteps promises that the estimate of a server's clock is off by no more than it says, profits from
+// quick replies, is not spoilt by slow ones, and asks for a request when it has grown worse.
 func TestServerClockSteps(t *testing.T) {
 	w := newClockWorld(t)
 	if _, off := w.c.Now(); off >= 0 || w.c.Known() || !w.c.ClockIsStale() {
@@ -119,9 +119,9 @@ func TestServerClockSteps(t *testing.T) {
 	}
 }
 
-// TestServerClockAnyReplies promises that whatever the replies take, and however they tell the time, on a clock of ours that runs
-// up to 1 % wrong and with hosts that differ, the server's clock lies within the bounds. One Date tells the time to 1.2 s, some
-// tell it well.
+// TestServerClockAnyReplies promises that whatever the replies take, and however they tell the time, on a clock of
+// ours that runs up to 1 % wrong and with hosts that differ, the server's clock lies within the bounds. One Date
+// tells the time to 1.2 s, some tell it well.
 func TestServerClockAnyReplies(t *testing.T) {
 	upTo := func(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }
 	for seed := range uint64(300) {
@@ -155,10 +155,10 @@ func TestServerClockAnyReplies(t *testing.T) {
 	}
 }
 
-// TestServerClockOddReply promises that one reply that tells another time than all others, seconds or years off, has nobody judged
-// early, sets no end early, leaves the tokens alone, and is gone from what is set with the next reply. One that is ahead leaves
-// nothing behind at all; one that is behind holds back the judgement, since the ends of those who believe it come early, and for
-// two days at the most.
+// TestServerClockOddReply promises that one reply that tells another time than all others, seconds or years off, has
+// nobody judged early, sets no end early, leaves the tokens alone, and is gone from what is set with the next reply.
+// One that is ahead leaves nothing behind at all; one that is behind holds back the judgement, since the ends of
+// those who believe it come early, and for two days at the most.
 func TestServerClockOddReply(t *testing.T) {
 	for _, wrong := range []time.Duration{25 * time.Second, 300 * 24 * time.Hour, -25 * time.Second, -300 * 24 * time.Hour} {
 		for _, reply := range []func(*clockWorld, time.Duration, time.Duration, time.Duration){(*clockWorld).exact, (*clockWorld).date} {
@@ -201,9 +201,9 @@ func TestServerClockOddReply(t *testing.T) {
 	}
 }
 
-// TestServerClockSet promises that a server's clock that is set, or that of another server that takes over, is followed from the
-// second reply on; that till then ends are set by the later one of both; and that nobody is judged by a clock that is ahead of
-// one heard before, as long as an end can be left that was set by that.
+// TestServerClockSet promises that a server's clock that is set, or that of another server that takes over, is
+// followed from the second reply on; that till then ends are set by the later one of both; and that nobody is judged
+// by a clock that is ahead of one heard before, as long as an end can be left that was set by that.
 func TestServerClockSet(t *testing.T) {
 	for _, step := range []time.Duration{time.Minute, -time.Minute} {
 		w := newClockWorld(t)
@@ -235,8 +235,8 @@ func TestServerClockSet(t *testing.T) {
 	}
 }
 
-// TestServerClockTwoHosts promises that of two hosts whose clocks lie apart, which answer in turn, the one that is behind is
-// judged by, however often they do, and by not much less than that.
+// TestServerClockTwoHosts promises that of two hosts whose clocks lie apart, which answer in turn, the one that is
+// behind is judged by, however often they do, and by not much less than that.
 func TestServerClockTwoHosts(t *testing.T) {
 	const apart = 5 * time.Second
 	for _, inRow := range []int{1, 2, 3} {
@@ -276,8 +276,8 @@ func TestServerClockOvertaken(t *testing.T) {
 	}
 }
 
-// TestHandsApart: where the hands of our clock say different things, because the machine slept or its wall clock, which stands
-// in for a better one, was set, the estimate is off by no more than it says; and a reply puts it right.
+// TestHandsApart: where the hands of our clock say different things, because the machine slept or its wall clock,
+// which stands in for a better one, was set, the estimate is off by no more than it says; and a reply puts it right.
 func TestHandsApart(t *testing.T) {
 	for what, c := range map[string]struct{ passed, stood, set time.Duration }{
 		"slept":            {passed: time.Hour, stood: time.Hour},

@@ -64,9 +64,9 @@ func (s *stepped) acquire(by driver.Store, c driver.Claim) driver.Grant {
 	return g
 }
 
-// TestServerSetForward promises that nobody who had asked a server before ends a living holder's claim because the server's
-// clock was set forward, or another took over whose clock is ahead; and that a dead holder is replaced all the same, also by one
-// who came later.
+// TestServerSetForward promises that nobody who had asked a server before ends a living holder's claim because the
+// server's clock was set forward, or another took over whose clock is ahead; and that a dead holder is replaced all
+// the same, also by one who came later.
 func TestServerSetForward(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stepped{t: t, m: fakeMemory()}
@@ -106,8 +106,9 @@ func TestServerSetForward(t *testing.T) {
 	})
 }
 
-// TestServerOddForOnce promises that one reply by a clock that is ahead, be it the first, ends no living holder's claim, and puts no end off for
-// long: a holder that dies two renewals later is replaced when its TTL has passed, by one who tries once.
+// TestServerOddForOnce promises that one reply by a clock that is ahead, be it the first, ends no living holder's
+// claim, and puts no end off for long: a holder that dies two renewals later is replaced when its TTL has passed, by
+// one who tries once.
 func TestServerOddForOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stepped{t: t, m: fakeMemory()}
@@ -150,8 +151,8 @@ func TestServerOddForOnce(t *testing.T) {
 	})
 }
 
-// TestServerSetBack promises that a holder that died before the server's clock was set back is replaced by one who comes later
-// and waits for its TTL.
+// TestServerSetBack promises that a holder that died before the server's clock was set back is replaced by one who
+// comes later and waits for its TTL.
 func TestServerSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stepped{t: t, m: fakeMemory()}
@@ -173,8 +174,8 @@ func TestServerSetBack(t *testing.T) {
 // ClockIsStale has the engine ask for the time.
 func (s *served) ClockIsStale() bool { return s.clock.ClockIsStale() }
 
-// TestRenewalsKnowTheTime promises that a holder which dies is replaced when its TTL is over, also by one who tries once, though it had
-// a long TTL, and its client asked the store for nothing between its renewals.
+// TestRenewalsKnowTheTime promises that a holder which dies is replaced when its TTL is over, also by one who tries
+// once, though it had a long TTL, and its client asked the store for nothing between its renewals.
 func TestRenewalsKnowTheTime(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {

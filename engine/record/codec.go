@@ -10,11 +10,12 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Format is the version of the encoding that this code writes. A record of a later version is refused: a program that does
-// not understand a record must not decide about its lock.
+// Format is the version of the encoding that this code writes. A record of a later version is refused: a program that
+// does not understand a record must not decide about its lock.
 const Format = 1
 
-// recordJSON is a record as a table keeps it: one JSON object, so that an operator can read it with the store's own tools.
+// recordJSON is a record as a table keeps it: one JSON object, so that an operator can read it with the store's own
+// tools.
 type recordJSON struct {
 	Format int         `json:"holdfast"`
 	Kind   driver.Kind `json:"kind,omitempty"`
@@ -50,8 +51,8 @@ func (r *Record) encodeNotes() (notes []endedJSON) {
 	return notes
 }
 
-// decodeNotes reads the notes. A cause that only a newer version knows becomes the least specific one. The notes of the old
-// form have no time: they are kept for a day from the last grant.
+// decodeNotes reads the notes. A cause that only a newer version knows becomes the least specific one. The notes of
+// the old form have no time: they are kept for a day from the last grant.
 func (w *recordJSON) decodeNotes() (notes []EndedClaim) {
 	for _, n := range w.Ended {
 		notes = append(notes, EndedClaim{ID: n.ID, Cause: cmp.Or(causeWords[n.Why], driver.LossGone), Until: n.Until})
@@ -109,8 +110,9 @@ func tooLargeError(size int) error {
 	return fmt.Errorf("%w: its record would grow to %d bytes", driver.ErrQueueFull, size)
 }
 
-// claimReserve is by how many bytes an existing claim can grow: it gets a token, its numbers become longer, it is marked. A
-// new claim must leave that room for itself and for all others, so that the claims in a full record can still be renewed.
+// claimReserve is by how many bytes an existing claim can grow: it gets a token, its numbers become longer, it is
+// marked. A new claim must leave that room for itself and for all others, so that the claims in a full record can
+// still be renewed.
 const claimReserve = 224
 
 // checkRoom refuses a record whose claims could not grow.
@@ -121,7 +123,8 @@ func (e *engine) checkRoom(r *Record, size int) error {
 	return nil
 }
 
-// Decode reads what Encode wrote. If it cannot, it returns ErrCorrupt, with the first bytes; such a record is left as it is.
+// Decode reads what Encode wrote. If it cannot, it returns ErrCorrupt, with the first bytes; such a record is left as
+// it is.
 func Decode(name string, data []byte) (*Record, error) {
 	var w recordJSON
 	d := json.NewDecoder(bytes.NewReader(data))

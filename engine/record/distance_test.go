@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// TestAWriterGetsInFarAway promises that a few clients who are far from the store do not keep one another out by pausing for
-// long: a writer comes to stand in line among readers who come and go all the time, and so comes in.
+// TestAWriterGetsInFarAway promises that a few clients who are far from the store do not keep one another out by
+// pausing for long: a writer comes to stand in line among readers who come and go all the time, and so comes in.
 func TestAWriterGetsInFarAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := time.Now()
@@ -72,8 +72,8 @@ func TestAWriterGetsInFarAway(t *testing.T) {
 	})
 }
 
-// TestVeryFarWaiterGetsIn promises that a waiter who is so far from the store that a request takes longer than others would wait for
-// him to confirm is let in all the same, among those who are near.
+// TestVeryFarWaiterGetsIn promises that a waiter who is so far from the store that a request takes longer than others
+// would wait for him to confirm is let in all the same, among those who are near.
 func TestVeryFarWaiterGetsIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()

@@ -15,7 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// lossy is a table that answers the next swap with an error, having made it or not, and after something else has happened.
+// lossy is a table that answers the next swap with an error, having made it or not, and after something else has
+// happened.
 type lossy struct {
 	record.Table
 	lose  bool
@@ -77,7 +78,8 @@ func (e *endings) breaks(g driver.Grant) {
 // nearEnd is how long before the end of its time a claim is released.
 const nearEnd = 5 * time.Second
 
-// TestReleaseKnowsItsOwn promises that a release whose reply was lost says nil only if it was this release that ended the claim.
+// TestReleaseKnowsItsOwn promises that a release whose reply was lost says nil only if it was this release that ended
+// the claim.
 func TestReleaseKnowsItsOwn(t *testing.T) {
 	for _, c := range []struct {
 		what  string
@@ -124,8 +126,8 @@ func TestReleaseKnowsItsOwn(t *testing.T) {
 	}
 }
 
-// TestTooManyEndings promises that a release which cannot know what it did says so: more claims were ended by others than are
-// remembered.
+// TestTooManyEndings promises that a release which cannot know what it did says so: more claims were ended by others
+// than are remembered.
 func TestTooManyEndings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEndings(t)
@@ -147,8 +149,8 @@ func TestTooManyEndings(t *testing.T) {
 	})
 }
 
-// TestForcedBreakIsTold promises that the holder of a claim that was broken by force is told of the operator, also when others have
-// had the lock since, and also when the claim was granted by a swap whose reply it has not got.
+// TestForcedBreakIsTold promises that the holder of a claim that was broken by force is told of the operator, also
+// when others have had the lock since, and also when the claim was granted by a swap whose reply it has not got.
 func TestForcedBreakIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEndings(t)
@@ -170,8 +172,8 @@ func TestForcedBreakIsTold(t *testing.T) {
 	})
 }
 
-// TestOperatorsStepsAreSettled promises that a break, a detaching and a change of weight whose replies, or requests, are lost are
-// asked for again, and come to a certain end.
+// TestOperatorsStepsAreSettled promises that a break, a detaching and a change of weight whose replies, or requests,
+// are lost are asked for again, and come to a certain end.
 func TestOperatorsStepsAreSettled(t *testing.T) {
 	for _, made := range []bool{true, false} {
 		t.Run(fmt.Sprintf("made %v", made), func(t *testing.T) {
@@ -215,8 +217,8 @@ func TestOperatorsStepsAreSettled(t *testing.T) {
 	}
 }
 
-// TestUnsettledStep promises that such a step gives up when the store does not answer, says that its outcome is not known, and
-// ends with its context.
+// TestUnsettledStep promises that such a step gives up when the store does not answer, says that its outcome is not
+// known, and ends with its context.
 func TestUnsettledStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()
@@ -238,8 +240,8 @@ func TestUnsettledStep(t *testing.T) {
 	})
 }
 
-// TestAllWaitersAreTold promises that an operator can break all who wait in line, one after the other, and each is told, though the
-// store does not tell of changes.
+// TestAllWaitersAreTold promises that an operator can break all who wait in line, one after the other, and each is
+// told, though the store does not tell of changes.
 func TestAllWaitersAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()

@@ -1,38 +1,40 @@
 // Package record keeps each lock in one small record that is changed by compare-and-swap.
 //
 // It is the engine for stores that can keep a record and replace it if it is unchanged, but know nothing of locks:
-// memory, a directory of files, DynamoDB, Google Cloud Storage, PostgreSQL. Everything particular to such a store is in a
-// [Table]. Every decision about locks is made here.
+// memory, a directory of files, DynamoDB, Google Cloud Storage, PostgreSQL. Everything particular to such a store is
+// in a [Table]. Every decision about locks is made here.
 //
 // # The record and its steps
 //
 // A [Record] is the complete state of one lock: its kind, its limit, its largest token, and its claims in order of
-// arrival. Holders and waiters are in one list, because one rule covers both: a claim may be granted if its weight and
-// the weight of all claims ahead of it are together within the limit. A mutex has limit 1, a semaphore of n has limit n,
-// and a writer of a read-write lock weighs the whole limit.
+// arrival. Holders and waiters are in one list, because one rule covers both: a claim may be granted if its weight
+// and the weight of all claims ahead of it are together within the limit. A mutex has limit 1, a semaphore of n has
+// limit n, and a writer of a read-write lock weighs the whole limit.
 //
-// A lock changes only by steps: Acquire, Renew, Release, Detach, SetWeight and Break. A step is a pure function of the
-// record and a [StepInput], which holds all that may be known of time. The engine loads the row, clones the record, makes
-// the step, and swaps the row for the result if its version is still the same. If another client was faster, the swap is
-// refused, and the engine makes the step again on the new record. So of all steps on one lock, each is made on the result
-// of the one before.
+// A lock changes only by steps: Acquire, Renew, Release, Detach, SetWeight and Break. A step is a pure function of
+// the record and a [StepInput], which holds all that may be known of time. The engine loads the row, clones the
+// record, makes the step, and swaps the row for the result if its version is still the same. If another client was
+// faster, the swap is refused, and the engine makes the step again on the new record. So of all steps on one lock,
+// each is made on the result of the one before.
 //
 // The engine remembers the rows that it saw last and makes the first attempt on the remembered one. If nothing has
-// changed, taking or releasing a lock costs one round trip. If something has changed, the swap is refused and nothing is
-// lost but that round trip. A refusal (the lock is held, or the lease is lost) is never based on a remembered row.
+// changed, taking or releasing a lock costs one round trip. If something has changed, the swap is refused and nothing
+// is lost but that round trip. A refusal (the lock is held, or the lease is lost) is never based on a remembered row.
 //
 // # Lost replies
 //
-// If a swap has no reply, it may have taken effect, or may still take effect later. The engine finds out by the claim's
-// own id: it loads the row and makes the step again. A grant counts only once a swap was acknowledged. If the claim is
-// given up while a swap is still unresolved, Release changes the row's version, so that the swap is refused if it arrives.
+// If a swap has no reply, it may have taken effect, or may still take effect later. The engine finds out by the
+// claim's own id: it loads the row and makes the step again. A grant counts only once a swap was acknowledged. If the
+// claim is given up while a swap is still unresolved, Release changes the row's version, so that the swap is refused
+// if it arrives.
 //
 // # Waiting
 //
-// A claim that has to wait either joins the queue in the record, or only watches the lock (a plain mutex). One hub per
-// lock watches it for all waiters of this client. When the turn of a waiter in the queue comes, the step that made room
-// promotes it: the waiter must confirm within a short window by writing its own grant. A promotion gives nothing, so a
-// promoted claim that does not confirm, because its client is dead, can be passed after seconds and not after its TTL.
+// A claim that has to wait either joins the queue in the record, or only watches the lock (a plain mutex). One hub
+// per lock watches it for all waiters of this client. When the turn of a waiter in the queue comes, the step that
+// made room promotes it: the waiter must confirm within a short window by writing its own grant. A promotion gives
+// nothing, so a promoted claim that does not confirm, because its client is dead, can be passed after seconds and not
+// after its TTL.
 //
 // # Who expires a claim, and why that is safe
 //
@@ -40,22 +42,22 @@
 // client that comes to the lock does it. A claim has expired in one of three cases:
 //
 //   - The table knows that its client is dead ([LivenessChecker]).
-//   - The store's clock is surely past the claim's end. The writer sets the end by the latest value that the clock may
-//     have had, and others compare it with the earliest value that the clock may have now. An error in either estimate
-//     makes the claim expire later, never earlier.
+//   - The store's clock is surely past the claim's end. The writer sets the end by the latest value that the clock
+//     may have had, and others compare it with the earliest value that the clock may have now. An error in either
+//     estimate makes the claim expire later, never earlier.
 //   - This client has watched the claim unchanged for its whole silence limit and a margin, on its own clock. Every
-//     renewal changes the claim's beat, and the watching began after the last renewal was started. The owner counts from
-//     the start of that renewal and stops a margin early. So the owner has stopped before the watcher is done, if their
-//     clocks run at rates that differ by less than the margin.
+//     renewal changes the claim's beat, and the watching began after the last renewal was started. The owner counts
+//     from the start of that renewal and stops a margin early. So the owner has stopped before the watcher is done,
+//     if their clocks run at rates that differ by less than the margin.
 //
 // The wall clocks of two clients are never compared.
 //
-// A holder that was paused may wake up after its claim was removed. Its next renewal is refused, since the claim or its
-// token is gone: a lost claim is never added again. Whatever it writes to other systems before that is refused only if
-// those systems check its token.
+// A holder that was paused may wake up after its claim was removed. Its next renewal is refused, since the claim or
+// its token is gone: a lost claim is never added again. Whatever it writes to other systems before that is refused
+// only if those systems check its token.
 //
-// A claim that somebody else has ended leaves a note in the record (see [EndedClaim]). By the note its owner can tell a
-// lease that was taken away from one that it released itself with a reply that was lost.
+// A claim that somebody else has ended leaves a note in the record (see [EndedClaim]). By the note its owner can tell
+// a lease that was taken away from one that it released itself with a reply that was lost.
 package record
 
 import (
@@ -114,8 +116,8 @@ type engine struct {
 	cancelLife context.CancelCauseFunc
 	closing    atomic.Bool
 	closed     chan struct{} // closed when Close is done
-	// background counts the engine's own goroutines. One is added only with mu held and while life has not ended, so that
-	// Close, which ends life with mu held, waits for all of them.
+	// background counts the engine's own goroutines. One is added only with mu held and while life has not ended, so
+	// that Close, which ends life with mu held, waits for all of them.
 	background sync.WaitGroup
 
 	mu           sync.Mutex
@@ -343,8 +345,8 @@ func (e *engine) roundTrip() time.Duration {
 	return e.rtt
 }
 
-// confirmWindow is how long a promoted claim has to confirm: long enough for a live client that needs a few round trips,
-// and short beside a TTL.
+// confirmWindow is how long a promoted claim has to confirm: long enough for a live client that needs a few round
+// trips, and short beside a TTL.
 func (e *engine) confirmWindow() time.Duration { return 2*time.Second + 10*e.roundTrip() }
 
 // crowdSize is how many claims a lock has when so many clients write its record that they must spread their writes.
@@ -353,12 +355,14 @@ const crowdSize = 8
 // manyConflicts is after how many refusals in a row bad luck is not the reason any more.
 const manyConflicts = 128
 
-// pauseAfterConflict waits before the next attempt of a write that was refused because another client's came first. It
-// reports whether that took time. tries is how many attempts were refused before; claims is how many the record has.
+// pauseAfterConflict waits before the next attempt of a write that was refused because another client's came first.
+// It reports whether that took time. tries is how many attempts were refused before; claims is how many the record
+// has.
 //
-// If few clients write one record, they try again at once. A client that pauses has to load again, and on a distant store
-// it then loses against a client that comes and goes all the time and knows the record because it wrote it. Only a crowd
-// spreads its writes, over a time that grows with both numbers. A client that is refused very often slows down, too.
+// If few clients write one record, they try again at once. A client that pauses has to load again, and on a distant
+// store it then loses against a client that comes and goes all the time and knows the record because it wrote it.
+// Only a crowd spreads its writes, over a time that grows with both numbers. A client that is refused very often
+// slows down, too.
 func (e *engine) pauseAfterConflict(ctx context.Context, tries, claims int) (paused bool, err error) {
 	n := max(min(tries, crowdSize)*(claims/crowdSize), tries/manyConflicts)
 	if n == 0 {

@@ -10,8 +10,8 @@ import (
 )
 
 // TestExhaustive walks every order of steps that a few claims can make on one lock, to a fixed point, and checks the
-// rules in every state: never granted beyond the limit, never out of order, never a token twice or going down, and always
-// a way on.
+// rules in every state: never granted beyond the limit, never out of order, never a token twice or going down, and
+// always a way on.
 func TestExhaustive(t *testing.T) {
 	for _, test := range []struct {
 		name    string

@@ -40,8 +40,8 @@ func (e *engine) stepInput(row Row) StepInput {
 	return in
 }
 
-// readStoreClock returns the best estimate of the store's clock, and the bounds between which it surely is. If trusted is
-// false, the bounds mean nothing, and the estimate is good only for tokens and for times that are shown.
+// readStoreClock returns the best estimate of the store's clock, and the bounds between which it surely is. If
+// trusted is false, the bounds mean nothing, and the estimate is good only for tokens and for times that are shown.
 func (e *engine) readStoreClock() (now, early, late int64, trusted bool) {
 	now, off := e.table.Now()
 	early, late = now-off.Microseconds(), now+off.Microseconds()

@@ -12,8 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// fleeting is a table on which a swap whose reply was lost can be read, and is gone when another server takes over: a database
-// shows a commit that its standby has not got. What is acknowledged lasts, and all that was written before it.
+// fleeting is a table on which a swap whose reply was lost can be read, and is gone when another server takes over: a
+// database shows a commit that its standby has not got. What is acknowledged lasts, and all that was written before
+// it.
 type fleeting struct {
 	record.Table
 	lose  int // of how many swaps to come the reply is lost
@@ -50,8 +51,8 @@ func (f *fleeting) failOver(t *testing.T) {
 	}
 }
 
-// TestReadsConfirmNothing promises that a grant is confirmed by a write that was acknowledged, and not by reading it after a
-// write whose reply was lost: it may not be there any more when another server takes over.
+// TestReadsConfirmNothing promises that a grant is confirmed by a write that was acknowledged, and not by reading it
+// after a write whose reply was lost: it may not be there any more when another server takes over.
 func TestReadsConfirmNothing(t *testing.T) {
 	for _, kind := range []driver.Kind{driver.KindMutex, driver.KindRW} {
 		for _, used := range []bool{false, true} {
@@ -99,8 +100,8 @@ type unclocked struct{ record.Table }
 
 func (unclocked) Now() (int64, time.Duration) { return 0, -1 }
 
-// TestForgottenRenewal promises that a holder is not taken for silent since a renewal that the store has forgotten, and that an
-// observer has seen: what the holder renews afterwards looks otherwise.
+// TestForgottenRenewal promises that a holder is not taken for silent since a renewal that the store has forgotten,
+// and that an observer has seen: what the holder renews afterwards looks otherwise.
 func TestForgottenRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestForeignHolders: beside a foreign holder nobody is granted or put in line, whoever held before has lost, and only force ends it
-// before its end; then the lock goes on with its token.
+// TestForeignHolders: beside a foreign holder nobody is granted or put in line, whoever held before has lost, and
+// only force ends it before its end; then the lock goes on with its token.
 func TestForeignHolders(t *testing.T) {
 	data, err := Encode(&Record{Kind: driver.KindMutex, Limit: 1, Token: 7, Claims: []Claim{
 		{ID: "old", Weight: 1, TTL: 1e9, SilenceLimit: 1e9, State: Granted, Token: 7, ExpiresAt: 50}}})
@@ -56,8 +56,8 @@ func TestForeignHolders(t *testing.T) {
 	}
 }
 
-// TestForeignFarEnd promises that a foreign client's end that no Duration can tell, such as the last day of the year 9999, is shown as
-// far away, and waited for as such.
+// TestForeignFarEnd promises that a foreign client's end that no Duration can tell, such as the last day of the year
+// 9999, is shown as far away, and waited for as such.
 func TestForeignFarEnd(t *testing.T) {
 	const now, far = 1_800_000_000_000_000, 253_402_300_799_999_999
 	rec := &Record{Foreign: far}

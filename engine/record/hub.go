@@ -44,8 +44,8 @@ const livenessInterval = 100 * time.Millisecond
 // maxIdleLoads is after how many loads without news a hub does not become slower any more.
 const maxIdleLoads = 8
 
-// subscribe notifies the caller of the next change that affects it, as seen from the row that the caller knows. A new hub
-// begins as slow as one that has loaded idleLoads times without news.
+// subscribe notifies the caller of the next change that affects it, as seen from the row that the caller knows. A new
+// hub begins as slow as one that has loaded idleLoads times without news.
 func (e *engine) subscribe(
 	row Row, rec *Record, idleLoads int, unreachableTimeout time.Duration, isAffected func(*Record) bool,
 ) (sub *subscription, unsubscribe func()) {
@@ -115,9 +115,9 @@ func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
 	}
 }
 
-// waitForSign waits until the row may have changed, and reports whether there was a sign of it: a notification, a request
-// to load, or a dead client. Without a sign it returns when it is time to poll, which is later from load to load, but at
-// the latest when the next claim can expire.
+// waitForSign waits until the row may have changed, and reports whether there was a sign of it: a notification, a
+// request to load, or a dead client. Without a sign it returns when it is time to poll, which is later from load to
+// load, but at the latest when the next claim can expire.
 //
 // A table with a Notifier is polled rarely, in case it misses a change. If the Notifier fails, or if the last load
 // failed, polling takes over at its usual rate.
@@ -183,8 +183,8 @@ func (h *waiterHub) startListening(
 	return changed, cannotTell, listener.Wait
 }
 
-// notifyAffected wakes the subscribers that the change affects. If a claim has expired it wakes all of them, because any
-// of them may remove it.
+// notifyAffected wakes the subscribers that the change affects. If a claim has expired it wakes all of them, because
+// any of them may remove it.
 func (h *waiterHub) notifyAffected(u update) {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
@@ -196,9 +196,9 @@ func (h *waiterHub) notifyAffected(u update) {
 	}
 }
 
-// noteLoadResult ends the waits that a failed load must end: all of them if the error is final, since asking again cannot
-// help, and otherwise those for which the store was unreachable for too long. A waiter in the queue sends no requests of
-// its own for a long time, so it depends on this.
+// noteLoadResult ends the waits that a failed load must end: all of them if the error is final, since asking again
+// cannot help, and otherwise those for which the store was unreachable for too long. A waiter in the queue sends no
+// requests of its own for a long time, so it depends on this.
 func (h *waiterHub) noteLoadResult(ctx context.Context, err error) {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// Inspect costs one load. It leaves out claims that have expired, although they remain in the record until the next write.
+// Inspect costs one load. It leaves out claims that have expired, although they remain in the record until the next
+// write.
 func (e *engine) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	row, rec, err := e.loadRecord(ctx, name)
 	if err != nil {
@@ -74,9 +75,9 @@ var errDone = errors.New("already done")
 // maxSettleTime is how long the engine tries to learn the outcome of a swap whose reply was lost.
 const maxSettleTime = 10 * time.Second
 
-// applyStep loads the row, makes one step, and swaps, until the step has succeeded or was refused. The step must be one
-// that may be made twice without harm: after a swap whose reply was lost it is made again, with again set, and the result
-// of that is the outcome.
+// applyStep loads the row, makes one step, and swaps, until the step has succeeded or was refused. The step must be
+// one that may be made twice without harm: after a swap whose reply was lost it is made again, with again set, and
+// the result of that is the outcome.
 func (e *engine) applyStep(ctx context.Context, name string, step func(rec *Record, in StepInput, again bool) error) error {
 	ctx, stop := e.bindContext(ctx)
 	defer stop()

@@ -15,7 +15,8 @@ type mute struct{ record.Table }
 
 func (mute) Wait(context.Context, string, string) error { return errors.New("too many watches") }
 
-// TestCannotTell promises that who waits is let in as soon where a table cannot tell of changes at present as where it never can.
+// TestCannotTell promises that who waits is let in as soon where a table cannot tell of changes at present as where
+// it never can.
 func TestCannotTell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()

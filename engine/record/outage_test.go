@@ -36,8 +36,9 @@ func (t *deaf) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	return t.Table.Swap(ctx, row)
 }
 
-// TestLateFault promises that a claim which has waited for long bears with a store that is silent for less than its patience,
-// and ends when the store has not answered for that long, counted from the first request that failed, or takes no writes.
+// TestLateFault promises that a claim which has waited for long bears with a store that is silent for less than its
+// patience, and ends when the store has not answered for that long, counted from the first request that failed, or
+// takes no writes.
 func TestLateFault(t *testing.T) {
 	for _, c := range []struct {
 		what          string
@@ -108,8 +109,8 @@ func (r *refusing) Load(ctx context.Context, name string) (record.Row, error) {
 	return r.Table.Load(ctx, name)
 }
 
-// TestWaitersAreToldOfTheStore promises that whoever waits, in line or not, is told that the store does not answer when its patience
-// is over, whatever its TTL; and at once that it denies access or cannot be read.
+// TestWaitersAreToldOfTheStore promises that whoever waits, in line or not, is told that the store does not answer
+// when its patience is over, whatever its TTL; and at once that it denies access or cannot be read.
 func TestWaitersAreToldOfTheStore(t *testing.T) {
 	for _, fault := range []error{errDeaf, driver.ErrDenied, driver.ErrCorrupt} {
 		for _, ttl := range []time.Duration{2 * time.Second, time.Minute, 24 * time.Hour} {

@@ -52,8 +52,8 @@ func paceClaim(n int, wait bool) driver.Claim {
 	return driver.Claim{Name: "m", ID: fmt.Sprint("claim", n), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: time.Minute, Wait: wait}
 }
 
-// TestKeepsPace promises that claims which come, and can wait, keep the pace of a store that wants it, and that nothing else
-// is put off: a release, a renewal, a try, a first claim.
+// TestKeepsPace promises that claims which come, and can wait, keep the pace of a store that wants it, and that
+// nothing else is put off: a release, a renewal, a try, a first claim.
 func TestKeepsPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pace = 2 * time.Second
@@ -97,8 +97,8 @@ func TestKeepsPace(t *testing.T) {
 	})
 }
 
-// TestPaceKeepsNobodyOut promises that a claim which keeps the store's pace comes in where there is room, though those who
-// hold the lock renew more often than that.
+// TestPaceKeepsNobodyOut promises that a claim which keeps the store's pace comes in where there is room, though
+// those who hold the lock renew more often than that.
 func TestPaceKeepsNobodyOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const holders, ttl = 8, 30 * time.Second
@@ -132,8 +132,8 @@ func TestPaceKeepsNobodyOut(t *testing.T) {
 	})
 }
 
-// TestTryInDoubt promises that a try which finds a claim that may be over, as far as the store's clock is known, waits for
-// as long as that is in doubt, once; and that a try is refused at once where there is no doubt.
+// TestTryInDoubt promises that a try which finds a claim that may be over, as far as the store's clock is known,
+// waits for as long as that is in doubt, once; and that a try is refused at once where there is no doubt.
 func TestTryInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rough = 500 * time.Millisecond

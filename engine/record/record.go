@@ -34,9 +34,9 @@ type Record struct {
 // NoEnd is the value of [Record.Foreign] for a foreign client's hold that has no end.
 const NoEnd = math.MaxInt64
 
-// Claim is one claim in a Record. Its owner must renew it: a claim that is not renewed for SilenceLimit expires, and the
-// next client that comes to the lock removes it. Every write by the owner raises Beat, so that others can see that the
-// claim was renewed without comparing clocks.
+// Claim is one claim in a Record. Its owner must renew it: a claim that is not renewed for SilenceLimit expires, and
+// the next client that comes to the lock removes it. Every write by the owner raises Beat, so that others can see
+// that the claim was renewed without comparing clocks.
 type Claim struct {
 	ID           string
 	Session      string // the client that made it, if the table can tell whether that client is still alive
@@ -48,8 +48,8 @@ type Claim struct {
 	Token        int64         // 0 until granted
 	Beat         int64         // grows with every renewal and every promotion
 	SilenceLimit time.Duration // how long after this beat the claim expires: the TTL, or the confirm window if promoted
-	// ExpiresAt is the store's clock, in microseconds, past which the claim has surely not been renewed for SilenceLimit;
-	// 0 if its writer did not know the store's clock. Then the claim can expire only by being watched.
+	// ExpiresAt is the store's clock, in microseconds, past which the claim has surely not been renewed for
+	// SilenceLimit; 0 if its writer did not know the store's clock. Then the claim can expire only by being watched.
 	ExpiresAt int64
 	Since     int64 // store's clock when it was granted, or arrived; 0: not known; only shown
 	// ConfirmWindow is how long the claim needs to confirm a promotion, if that is longer than others would give it.
@@ -73,8 +73,8 @@ type State string
 // A claim waits, is promoted, and is granted.
 //
 // A promoted claim still waits. Its turn has come, or a promoted claim ahead of it did not confirm in time; it is now
-// asked to confirm within a window. A promotion gives the claim nothing: only a grant does, and a claim writes its grant
-// itself. So it is safe to promote several claims at once, and to remove one that does not answer.
+// asked to confirm within a window. A promotion gives the claim nothing: only a grant does, and a claim writes its
+// grant itself. So it is safe to promote several claims at once, and to remove one that does not answer.
 const (
 	Waiting  State = "waiting"
 	Promoted State = "called"
@@ -84,8 +84,9 @@ const (
 // StepInput is everything that a step may know about time and about other clients. The engine fills it in before each
 // step. All times are readings of the store's clock in microseconds since 1970.
 //
-// The store's clock is known only approximately: it lies between Earliest and Latest. Every decision uses the bound that
-// is safe for it. A claim counts as expired only if even Earliest is past its end, and its end is counted from Latest.
+// The store's clock is known only approximately: it lies between Earliest and Latest. Every decision uses the bound
+// that is safe for it. A claim counts as expired only if even Earliest is past its end, and its end is counted from
+// Latest.
 type StepInput struct {
 	// ClockTrusted reports whether Earliest and Latest may expire claims. If it is false they mean nothing, and claims
 	// expire only by what LivenessOf says.
@@ -128,8 +129,8 @@ func (r *Record) findClaim(id string) *Claim {
 	return nil
 }
 
-// fitsLimit is the one rule of the toolkit: a claim may be granted if its weight and the weight of all claims ahead of it
-// are together within the limit. Claims ahead count even while they wait, so nobody overtakes a waiter.
+// fitsLimit is the one rule of the toolkit: a claim may be granted if its weight and the weight of all claims ahead
+// of it are together within the limit. Claims ahead count even while they wait, so nobody overtakes a waiter.
 func (r *Record) fitsLimit(id string) bool {
 	var sum int64
 	for i := range r.Claims {
@@ -305,9 +306,9 @@ func (r *Record) replaceToken(token int64) {
 	r.Token = token
 }
 
-// Acquire is the step of a claim that wants to be granted. The claim may be new, or it may be in the record already, as a
-// waiter or as a holder whose grant did not reach its owner. It returns the claim as it is after the step, or an error
-// and no claim. For a claim that goes on waiting, the step counts as a renewal.
+// Acquire is the step of a claim that wants to be granted. The claim may be new, or it may be in the record already,
+// as a waiter or as a holder whose grant did not reach its owner. It returns the claim as it is after the step, or an
+// error and no claim. For a claim that goes on waiting, the step counts as a renewal.
 //
 // If queue is false, the claim is granted at once or refused with a *driver.HeldError.
 func (r *Record) Acquire(
@@ -372,8 +373,8 @@ func (r *Record) heldError(in StepInput) error {
 }
 
 // Renew is the step of a holder that keeps its claim. The claim is lost if it is not in the record, if it was granted
-// again under another token, or if it has expired, even if nobody has removed it yet. A lost claim is never added again:
-// another client may have held the lock in between.
+// again under another token, or if it has expired, even if nobody has removed it yet. A lost claim is never added
+// again: another client may have held the lock in between.
 func (r *Record) Renew(id string, token int64, in StepInput) (*Claim, error) {
 	c := r.findClaim(id)
 	if c == nil || c.State != Granted || c.Token != token {
@@ -402,8 +403,8 @@ func (r *Record) lossCause(id string, token int64) driver.LossCause {
 	}
 }
 
-// Release is the step of a claim whose owner gives it up. It reports whether the claim was in the record, and whether it
-// was a holder that had expired already.
+// Release is the step of a claim whose owner gives it up. It reports whether the claim was in the record, and whether
+// it was a holder that had expired already.
 func (r *Record) Release(id string, in StepInput) (existed, expired bool) {
 	for i := range r.Claims {
 		if c := &r.Claims[i]; c.ID == id {
@@ -427,8 +428,8 @@ func (r *Record) Detach(id string, token int64, d time.Duration, in StepInput) e
 	return nil
 }
 
-// SetWeight is the step of a holder that wants more of the lock, or less. It is refused if a holder would then exceed the
-// limit, counted in order of arrival. Waiters are overtaken: the holder was granted before they arrived.
+// SetWeight is the step of a holder that wants more of the lock, or less. It is refused if a holder would then exceed
+// the limit, counted in order of arrival. Waiters are overtaken: the holder was granted before they arrived.
 func (r *Record) SetWeight(id string, token, weight int64, in StepInput) error {
 	r.expireAndPromote(in, id)
 	c, err := r.Renew(id, token, in)
@@ -454,9 +455,9 @@ func (r *Record) SetWeight(id string, token, weight int64, in StepInput) error {
 
 // Break is the step of an operator who ends a claim, or asks its holder to release it.
 //
-// A graceful break only marks a holder. Its next renewal fails, so its owner stops, and then releases the claim or lets it
-// expire. A forced break removes the claim at once and raises the token, so that a resource that checks tokens and has
-// seen the next holder's refuses the old one. A waiter holds nothing, so it is removed in both modes.
+// A graceful break only marks a holder. Its next renewal fails, so its owner stops, and then releases the claim or
+// lets it expire. A forced break removes the claim at once and raises the token, so that a resource that checks
+// tokens and has seen the next holder's refuses the old one. A waiter holds nothing, so it is removed in both modes.
 func (r *Record) Break(id string, mode driver.BreakMode, in StepInput) error {
 	c := r.findClaim(id)
 	if r.Foreign != 0 && id == r.foreignRef() {

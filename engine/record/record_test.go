@@ -37,8 +37,8 @@ func stands(r *Record) string {
 	return strings.Join(s, ", ")
 }
 
-// run makes steps written as words: "+a" a waits for weight 1, "+a:3" for weight 3, "?a" a tries, "-a" a leaves, "!a" a's
-// client is found gone, "~a" a is found silent, ">9" nine seconds pass.
+// run makes steps written as words: "+a" a waits for weight 1, "+a:3" for weight 3, "?a" a tries, "-a" a leaves, "!a"
+// a's client is found gone, "~a" a is found silent, ">9" nine seconds pass.
 func run(t *testing.T, r *Record, w *world, kind driver.Kind, limit int64, steps string) {
 	t.Helper()
 	for _, s := range strings.Fields(steps) {
@@ -192,8 +192,8 @@ func TestBreakWaiting(t *testing.T) {
 	}
 }
 
-// Whoever ends another's claim leaves a note of why, for as long as the claim's owner may ask. There are not many; where one had to
-// go, the record says up to when that may be missed.
+// Whoever ends another's claim leaves a note of why, for as long as the claim's owner may ask. There are not many;
+// where one had to go, the record says up to when that may be missed.
 func TestBreakNotesAreBounded(t *testing.T) {
 	w := &world{now: 1e15, over: map[string]Liveness{}}
 	r := &Record{}
@@ -257,7 +257,8 @@ func TestOldNotes(t *testing.T) {
 	}
 }
 
-// A holder whose time is surely over has lost the lock, also where nobody has come since: it is neither renewed nor released.
+// A holder whose time is surely over has lost the lock, also where nobody has come since: it is neither renewed nor
+// released.
 func TestPastItsEnd(t *testing.T) {
 	w := &world{now: 1e15, over: map[string]Liveness{}}
 	r := &Record{}

@@ -11,8 +11,8 @@ import (
 
 // Release removes a claim. It costs one swap if the row is as this client last saw it.
 //
-// If the first load does not find the claim, the claim ended before this call. If it is not found after a swap of unknown
-// outcome, that swap took effect, unless a note in the record says that somebody else has ended the claim.
+// If the first load does not find the claim, the claim ended before this call. If it is not found after a swap of
+// unknown outcome, that swap took effect, unless a note in the record says that somebody else has ended the claim.
 func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if c.ID != "" && ref != "" && c.ID != ref {
 		return &driver.LossError{Cause: driver.LossGone} // the id is the ref: no claim has both

@@ -9,11 +9,12 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// maxRenewWorkers is how many locks of one batch are renewed at a time. A request that hangs blocks only its own worker.
+// maxRenewWorkers is how many locks of one batch are renewed at a time. A request that hangs blocks only its own
+// worker.
 const maxRenewWorkers = 256
 
-// Renew costs one swap per lock if the row is as this client last saw it. Grants on the same lock share a swap. A refused
-// swap is tried again at once, without a pause: a renewal goes before new claims, which do pause.
+// Renew costs one swap per lock if the row is as this client last saw it. Grants on the same lock share a swap. A
+// refused swap is tried again at once, without a pause: a renewal goes before new claims, which do pause.
 func (e *engine) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	ctx, stop := e.bindContext(ctx)
 	defer stop()

@@ -41,8 +41,8 @@ func (t *trips) did() string {
 	return s
 }
 
-// TestScriptCallsPerStep promises what a step costs: one round trip to take a lock that is absent or as this client saw it last,
-// one to renew and one to release it; one more to see what a stranger has done.
+// TestScriptCallsPerStep promises what a step costs: one round trip to take a lock that is absent or as this client
+// saw it last, one to renew and one to release it; one more to see what a stranger has done.
 func TestScriptCallsPerStep(t *testing.T) {
 	ctx := t.Context()
 	m := memory.New(nil)
@@ -97,8 +97,9 @@ func (l lines) Info() driver.Info {
 	return i
 }
 
-// TestRefusalsCostTheSame promises that a claim which is refused, since the line is full or as many hold the lock as may, costs the store
-// one read and no write (but one in vain by a client that has never seen the lock), however many those are, and as much the next time.
+// TestRefusalsCostTheSame promises that a claim which is refused, since the line is full or as many hold the lock as
+// may, costs the store one read and no write (but one in vain by a client that has never seen the lock), however many
+// those are, and as much the next time.
 func TestRefusalsCostTheSame(t *testing.T) {
 	for _, most := range []int{1, driver.MaxWaiters} {
 		m := memory.New(nil)

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// A client keeps the rows as it last saw them, so that the next step needs no load. A row that it has forgotten costs one
-// refused swap, or one load.
+// A client keeps the rows as it last saw them, so that the next step needs no load. A row that it has forgotten costs
+// one refused swap, or one load.
 const (
 	maxUsedRows  = 1 << 17   // rows of locks that have claims
 	maxIdleBytes = 8 << 20   // all rows of idle locks together, about
@@ -61,8 +61,8 @@ func (k *knownRows) dropRow(name string) {
 	}
 }
 
-// trimRows forgets rows that were not seen for long, and the oldest ones if there are too many. The record of a lock that has
-// been idle for idleKeep may have been deleted.
+// trimRows forgets rows that were not seen for long, and the oldest ones if there are too many. The record of a lock
+// that has been idle for idleKeep may have been deleted.
 func (k *knownRows) trimRows(now driver.Instant, idleKeep time.Duration) {
 	k.trimList(&k.idle, func(r *knownRow) bool { return k.idle.bytes > maxIdleBytes || now.Since(r.seenAt) > idleKeep })
 	k.trimList(&k.used, func(r *knownRow) bool { return k.used.order.Len() > maxUsedRows || now.Since(r.seenAt) > usedRowKeep })
@@ -91,8 +91,8 @@ type pendingSwap struct {
 	keep     time.Duration  // how long a release of its claim may follow
 }
 
-// pendingSwaps are the pending swaps of a client by claim id. The releases of the claims look for them. Not every claim is
-// released: a client stops trying after the claim's TTL, when the claim has expired.
+// pendingSwaps are the pending swaps of a client by claim id. The releases of the claims look for them. Not every
+// claim is released: a client stops trying after the claim's TTL, when the claim has expired.
 type pendingSwaps struct {
 	byClaim map[string]pendingSwap
 	trimmed driver.Instant

@@ -56,8 +56,9 @@ func (e *engine) keeps() (idle, used, flying int) {
 	return e.rows.idle.order.Len(), e.rows.used.order.Len(), len(e.pending.byClaim)
 }
 
-// TestForgets promises that what a client remembers of locks that nobody holds any more is bounded by its size, and by its age; that
-// it goes on remembering those it holds; and that what it remembers of claims whose outcome it does not know goes with them.
+// TestForgets promises that what a client remembers of locks that nobody holds any more is bounded by its size, and
+// by its age; that it goes on remembering those it holds; and that what it remembers of claims whose outcome it does
+// not know goes with them.
 func TestForgets(t *testing.T) {
 	const names = 30_000
 	claim := func(n int) driver.Claim {

@@ -18,8 +18,8 @@ type limited struct{ record.Table }
 
 func (limited) MaxRecordSize() int { return 40 << 10 }
 
-// TestFullRecord promises that claims which fill a record to the last byte that they may are renewed, asked, broken, detached and
-// given back all the same: there is room for what a claim that stands may grow by.
+// TestFullRecord promises that claims which fill a record to the last byte that they may are renewed, asked, broken,
+// detached and given back all the same: there is room for what a claim that stands may grow by.
 func TestFullRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()

@@ -12,10 +12,10 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The records of idle locks are kept for a while because of their tokens, and then deleted. Any client may do that. A client
-// that lives long sweeps after a release about once per sweepInterval, and sooner if its last sweep was cut short. When a
-// client is closed it sweeps with a probability of one in closeSweepOdds, so that records are also deleted where only
-// short-lived commands run.
+// The records of idle locks are kept for a while because of their tokens, and then deleted. Any client may do that. A
+// client that lives long sweeps after a release about once per sweepInterval, and sooner if its last sweep was cut
+// short. When a client is closed it sweeps with a probability of one in closeSweepOdds, so that records are also
+// deleted where only short-lived commands run.
 const (
 	sweepInterval   = time.Hour
 	resweepDelay    = time.Minute
@@ -63,12 +63,12 @@ func (e *engine) sweepAtClose() {
 	}
 }
 
-// sweepIdle deletes the records of locks that have been idle for long. It reports whether it has seen all records, together
-// with the sweeps before it that were cut short. It leaves records that it cannot read.
+// sweepIdle deletes the records of locks that have been idle for long. It reports whether it has seen all records,
+// together with the sweeps before it that were cut short. It leaves records that it cannot read.
 //
-// In a store with very many records one sweep may never reach the end in its time. So a sweep continues where the last one
-// stopped, if the table can do that. The first sweep of a client begins at a random place, because those of short-lived
-// clients are all cut short, and would otherwise all see the same records.
+// In a store with very many records one sweep may never reach the end in its time. So a sweep continues where the
+// last one stopped, if the table can do that. The first sweep of a client begins at a random place, because those of
+// short-lived clients are all cut short, and would otherwise all see the same records.
 func (e *engine) sweepIdle(ctx context.Context) (all bool) {
 	table, ok := e.table.(ResumableLister)
 	if !ok {
@@ -112,8 +112,8 @@ type sweepPlace struct {
 	fromFront bool // this sweep, or those that it continues, began at the very front
 }
 
-// randomStart is a text at which a sweep may begin: a part of a name that this client knows, and a random character. It is
-// called with mu held.
+// randomStart is a text at which a sweep may begin: a part of a name that this client knows, and a random character.
+// It is called with mu held.
 func (e *engine) randomStart() string {
 	for name := range e.rows.byName {
 		return strings.ToValidUTF8(name[:rand.N(len(name)+1)], "") + string(rune('0'+rand.N('z'-'0')))
@@ -143,8 +143,8 @@ func (e *engine) sweepRows(ctx context.Context, list iter.Seq2[Row, error]) (las
 	return last, ctx.Err()
 }
 
-// isForgettable reports whether nobody needs a record any more: there are no claims, there were none since before, and no
-// note is kept for longer.
+// isForgettable reports whether nobody needs a record any more: there are no claims, there were none since before,
+// and no note is kept for longer.
 func (r *Record) isForgettable(before int64) bool {
 	return len(r.Claims) == 0 && r.Foreign == 0 && r.Idle <= before && r.NotesDroppedUntil <= before &&
 		!slices.ContainsFunc(r.Ended, func(n EndedClaim) bool { return n.Until > before })

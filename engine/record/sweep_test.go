@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// TestSweep promises that the records of locks which nobody uses any more do not pile up, that what is in use stays, and
-// that tokens go on rising where a record is gone.
+// TestSweep promises that the records of locks which nobody uses any more do not pile up, that what is in use stays,
+// and that tokens go on rising where a record is gone.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := time.Now()
@@ -84,8 +84,9 @@ func (s *slowList) ListAfter(ctx context.Context, after string) iter.Seq2[record
 	}
 }
 
-// TestSweepGoesOn promises that idle records are swept though so many are held that no sweep comes to its end in its time, and that
-// after the last of them the next one is an hour away; and that nothing is swept on which a foreign client may stand.
+// TestSweepGoesOn promises that idle records are swept though so many are held that no sweep comes to its end in its
+// time, and that after the last of them the next one is an hour away; and that nothing is swept on which a foreign
+// client may stand.
 func TestSweepGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()

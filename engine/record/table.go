@@ -14,12 +14,12 @@ import (
 // compare-and-swap. It decides nothing about locks.
 //
 // All methods may be called from many goroutines at once. They honor ctx, and return an error some seconds after a
-// request got stuck. They may retry a request only if that cannot hide an outcome: a Swap or Delete whose outcome is not
-// known returns an error that is neither [ErrConflict] nor one of the driver's final errors (ErrDenied, ErrCorrupt,
-// ErrClosed, ErrUnsupported, ErrInvalid). The engine then loads the record again.
+// request got stuck. They may retry a request only if that cannot hide an outcome: a Swap or Delete whose outcome is
+// not known returns an error that is neither [ErrConflict] nor one of the driver's final errors (ErrDenied,
+// ErrCorrupt, ErrClosed, ErrUnsupported, ErrInvalid). The engine then loads the record again.
 //
-// Names are 1 to 512 bytes of UTF-8 without NUL. No two names may ever share a record, even where the store folds case or
-// has special characters. Data is at most [MaxData] bytes.
+// Names are 1 to 512 bytes of UTF-8 without NUL. No two names may ever share a record, even where the store folds
+// case or has special characters. Data is at most [MaxData] bytes.
 //
 // A table may implement these interfaces as well:
 //   - [Notifier], if the store can notify of changes;
@@ -28,14 +28,14 @@ import (
 //   - [SelfExpiring] or [ResumableLister], for the removal of idle records;
 //   - [SizeLimiter], [TracelessReleaser] and [KeyLister], for what is particular about its records.
 type Table interface {
-	// Info returns what the store promises. The engine sets Engine, ExpiredBy, Order, Kinds and Detached, and the limits
-	// that are zero. The table sets all else: Store, Clock, Tier, ExpiryClock, Survives, TokenGap, TokenRegression,
-	// DeadHolderTimeout and WriteInterval.
+	// Info returns what the store promises. The engine sets Engine, ExpiredBy, Order, Kinds and Detached, and the
+	// limits that are zero. The table sets all else: Store, Clock, Tier, ExpiryClock, Survives, TokenGap,
+	// TokenRegression, DeadHolderTimeout and WriteInterval.
 	Info() driver.Info
 
-	// Now estimates the store's clock, in microseconds since 1970, without I/O. The true value is within maxError of the
-	// estimate. The estimate must not fall while the store is open, because tokens are made from it. A negative maxError
-	// says that the estimate is good only for tokens; then holders are watched, and no clock expires them.
+	// Now estimates the store's clock, in microseconds since 1970, without I/O. The true value is within maxError of
+	// the estimate. The estimate must not fall while the store is open, because tokens are made from it. A negative
+	// maxError says that the estimate is good only for tokens; then holders are watched, and no clock expires them.
 	Now() (micros int64, maxError time.Duration)
 
 	// Load reads a record as it is now, never from a cache or from a replica that may be behind. An absent record is a
@@ -69,22 +69,22 @@ type Row struct {
 	Version string // opaque; empty if there is no record
 	Data    []byte // never changed by anybody once it is in a Row
 
-	// Token is set by the engine for Swap: the largest token in Data. A store on which a record can be lost, such as a
-	// file after a power cut, makes sure before the swap takes effect that Now stays above it for ever. A store in which
-	// nothing remains of an idle lock may replace the token of a grant in Data as it writes. It then returns the new
-	// token, and Load shows it.
+	// Token is set by the engine for Swap: the largest token in Data. A store on which a record can be lost, such as
+	// a file after a power cut, makes sure before the swap takes effect that Now stays above it for ever. A store in
+	// which nothing remains of an idle lock may replace the token of a grant in Data as it writes. It then returns
+	// the new token, and Load shows it.
 	Token int64
 	// Durable is set by the engine for Swap if Data must survive a crash of the store's machine even where records
 	// otherwise need not, because it has a claim that no process renews.
 	Durable bool
-	// ExpiresAt is set by the engine for Swap: the time of the store's clock, in microseconds, at which the last holder
-	// and the last promoted claim expire if none is renewed; 0 if there are none. A table whose records are also read by
-	// foreign clients shows it to them.
+	// ExpiresAt is set by the engine for Swap: the time of the store's clock, in microseconds, at which the last
+	// holder and the last promoted claim expire if none is renewed; 0 if there are none. A table whose records are
+	// also read by foreign clients shows it to them.
 	ExpiresAt int64
 
-	// Foreign is set by the table if a foreign client has taken the record in its own way: the time of the store's clock,
-	// in microseconds, up to which that client holds the lock. No claim of ours holds it then, whatever Data says; of
-	// Data only the token still counts, if there is any. The engine leaves the record alone until then.
+	// Foreign is set by the table if a foreign client has taken the record in its own way: the time of the store's
+	// clock, in microseconds, up to which that client holds the lock. No claim of ours holds it then, whatever Data
+	// says; of Data only the token still counts, if there is any. The engine leaves the record alone until then.
 	Foreign int64
 }
 
@@ -101,8 +101,8 @@ type LivenessChecker interface {
 	// Session names this table's own client. It is stored with the client's claims. It is unique for ever, and at most
 	// 64 bytes.
 	Session() string
-	// IsDead reports whether the client of that session is surely dead; false if in doubt. The engine removes the claims
-	// of a dead client at once. It may be called ten times per second.
+	// IsDead reports whether the client of that session is surely dead; false if in doubt. The engine removes the
+	// claims of a dead client at once. It may be called ten times per second.
 	IsDead(session string) bool
 }
 
@@ -112,15 +112,16 @@ type LivenessFiler interface {
 	LivenessFile() (*os.File, error)
 }
 
-// ClockRefresher is implemented by tables whose estimate of the store's clock becomes worse while they send no requests.
+// ClockRefresher is implemented by tables whose estimate of the store's clock becomes worse while they send no
+// requests.
 type ClockRefresher interface {
-	// ClockIsStale reports whether a Load would make the estimate much better. The engine asks before it makes or renews
-	// a claim, and loads first if so. Otherwise the claim's end would be set later than necessary.
+	// ClockIsStale reports whether a Load would make the estimate much better. The engine asks before it makes or
+	// renews a claim, and loads first if so. Otherwise the claim's end would be set later than necessary.
 	ClockIsStale() bool
 }
 
-// ClockBounder is implemented by tables that know one bound of the store's clock better than the other. By what Now says,
-// both bounds would be as far away as the worse one.
+// ClockBounder is implemented by tables that know one bound of the store's clock better than the other. By what Now
+// says, both bounds would be as far away as the worse one.
 type ClockBounder interface {
 	// ClockBounds returns the bounds of the store's clock, in microseconds since 1970. Claims expire by the first, and
 	// their ends are set by the second. It is not called if the error that Now returns is negative.
@@ -133,9 +134,9 @@ type SelfExpiring interface {
 	ExpiresIdleRecords()
 }
 
-// ResumableLister is implemented by tables that list their records in a fixed order and can begin anywhere in it. A sweep
-// has a few seconds at a time; with this it continues where it stopped. Without it, idle records that come after very
-// many others would never be seen.
+// ResumableLister is implemented by tables that list their records in a fixed order and can begin anywhere in it. A
+// sweep has a few seconds at a time; with this it continues where it stopped. Without it, idle records that come
+// after very many others would never be seen.
 type ResumableLister interface {
 	// ListAfter lists all names that come after a text in that order, as List does. The text is the last name that was
 	// listed, or any other text.
@@ -163,8 +164,8 @@ type KeyLister interface {
 // ErrConflict is returned by Swap and Delete if the record does not have the expected version. Nothing was changed.
 var ErrConflict = errors.New("the record has changed")
 
-// ErrUnsent says that a request has surely not reached the store, since there was no connection to send it on. If a Swap
-// or Delete returns it, the outcome is known: nothing was changed.
+// ErrUnsent says that a request has surely not reached the store, since there was no connection to send it on. If a
+// Swap or Delete returns it, the outcome is known: nothing was changed.
 var ErrUnsent = errors.New("nothing was sent")
 
 // MaxData is the size of the largest record in bytes. A record with 256 holders and 64 waiters, and a note for each,

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// watchInterval is how often a watched lock is loaded without a notification. A claim that expires changes no record, and a
-// table may be unable to notify.
+// watchInterval is how often a watched lock is loaded without a notification. A claim that expires changes no record,
+// and a table may be unable to notify.
 const watchInterval = time.Second
 
 // NextChange costs one load per change, and one per watchInterval.

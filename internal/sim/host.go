@@ -13,37 +13,37 @@ import (
 // host is a machine with one client on it.
 type host struct {
 	name     string
-	reliable bool // nothing goes wrong for it
+	reliable bool // no fault affects it
 	sim      *simulation
 	client   *holdfast.Client
 
 	mu               sync.Mutex
-	running          chan struct{} // closed while the host runs; replaced by an open one while it does not
-	disconnected     bool          // nothing passes between it and the store
+	running          chan struct{} // closed while the host runs; replaced by an open one while it is stopped
+	disconnected     bool          // no message passes between it and the store
 	crashed          bool
-	suspended        bool          // its monotonic clock stands still
-	asleep           time.Duration // how long that clock stood still, all in all
-	suspendedAt      time.Duration // when it last began to
-	boottimeSettable bool          // its other hand is the wall clock, and it never sleeps; else it counts sleep and is never set
-	boottimeOffset   time.Duration // how far its other hand was set
+	suspended        bool          // its monotonic clock has stopped
+	asleep           time.Duration // how long that clock was stopped in total
+	suspendedAt      time.Duration // when it stopped last
+	boottimeSettable bool          // its Boottime can be set, and it is never suspended; otherwise Boottime is never set
+	boottimeOffset   time.Duration // by how much its Boottime was set
 	clockBase        [2]time.Duration
 	rate             float64
-	wallOffset       time.Duration // how wrong its wall clock is
+	wallOffset       time.Duration // the error of its wall clock
 }
 
 var errCrashed = errors.New("the host has crashed")
 
-func newHost(w *simulation, name string) *host {
-	h := &host{name: name, sim: w, running: make(chan struct{})}
+func newHost(sim *simulation, name string) *host {
+	h := &host{name: name, sim: sim, running: make(chan struct{})}
 	close(h.running)
-	h.clockBase = [2]time.Duration{w.upTo(time.Hour), w.upTo(time.Hour)}
-	h.boottimeSettable = w.chance(0.3)
-	h.rate = 1 + (w.randomFloat()-0.5)/100
-	h.wallOffset = w.upTo(2*time.Minute) - time.Minute
+	h.clockBase = [2]time.Duration{sim.upTo(time.Hour), sim.upTo(time.Hour)}
+	h.boottimeSettable = sim.chance(0.3)
+	h.rate = 1 + (sim.randomFloat()-0.5)/100
+	h.wallOffset = sim.upTo(2*time.Minute) - time.Minute
 	return h
 }
 
-// newClock is the host's own.
+// newClock returns the host's own clock. Its rate differs from that of the other hosts.
 func (h *host) newClock() driver.Clock {
 	return driver.Clock{
 		Monotonic: func() time.Duration {
@@ -63,7 +63,7 @@ func (h *host) newClock() driver.Clock {
 	}
 }
 
-// waitUntilRunning blocks while the host does not run.
+// waitUntilRunning blocks while the host is stopped.
 func (h *host) waitUntilRunning(ctx context.Context) error {
 	for {
 		h.mu.Lock()
@@ -88,7 +88,7 @@ func (h *host) waitUntilRunning(ctx context.Context) error {
 	}
 }
 
-// stopFor pauses the host for d, as SIGSTOP does, or suspends it, as closing the lid does.
+// stopFor pauses the host for d, as SIGSTOP does, or suspends it, as closing the lid of a laptop does.
 func (h *host) stopFor(d time.Duration, suspend bool) {
 	h.mu.Lock()
 	if h.crashed || !isClosed(h.running) {
@@ -136,7 +136,7 @@ func (h *host) setClock(by time.Duration) {
 	h.wallOffset += by
 }
 
-// isReachable reports whether a message passes now.
+// isReachable reports whether messages pass between the host and the store now.
 func (h *host) isReachable() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,14 +10,14 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// faultyTable is the store as one host reaches it: a table whose requests and replies are late, lost or doubled.
+// faultyTable is the store as one host reaches it: a table whose requests and replies are late, lost or duplicated.
 type faultyTable struct {
 	record.Table
 	host  *host
-	clock *record.ServerClock // nil: the table's own is to be had at any time
+	clock *record.ServerClock // nil: the store's clock is known without replies
 }
 
-// messageFate is what happens to one request.
+// messageFate is what happens to one request and its reply.
 type messageFate struct {
 	requestDelay, replyDelay time.Duration
 	requestLost, replyLost   bool
@@ -25,25 +25,25 @@ type messageFate struct {
 	secondDelay, timeout     time.Duration
 }
 
-func (w *simulation) drawFate(h *host) messageFate {
-	f := messageFate{requestDelay: w.upTo(10 * time.Millisecond), replyDelay: w.upTo(10 * time.Millisecond), timeout: 2 * time.Second}
+func (sim *simulation) drawFate(h *host) messageFate {
+	f := messageFate{requestDelay: sim.upTo(10 * time.Millisecond), replyDelay: sim.upTo(10 * time.Millisecond), timeout: 2 * time.Second}
 	if h.reliable {
 		return f
 	}
-	f.requestDelay, f.replyDelay = w.messageDelay(), w.messageDelay()
-	if w.faultsActive() && !w.gentle.Load() {
-		f.requestLost, f.replyLost = w.chance(0.05), w.chance(0.05)
-		f.doubled, f.secondDelay = w.chance(0.02), w.messageDelay()
+	f.requestDelay, f.replyDelay = sim.messageDelay(), sim.messageDelay()
+	if sim.faultsActive() && !sim.gentle.Load() {
+		f.requestLost, f.replyLost = sim.chance(0.05), sim.chance(0.05)
+		f.doubled, f.secondDelay = sim.chance(0.02), sim.messageDelay()
 	}
 	return f
 }
 
-// messageDelay is how long a message takes: some milliseconds as a rule, and up to one and a half TTLs now and then.
-func (w *simulation) messageDelay() time.Duration {
-	if w.faultsActive() && !w.gentle.Load() && w.chance(0.05) {
-		return w.upTo(w.timeScale * 3 / 2)
+// messageDelay is how long a message takes: usually some milliseconds, and sometimes up to one and a half TTLs.
+func (sim *simulation) messageDelay() time.Duration {
+	if sim.faultsActive() && !sim.gentle.Load() && sim.chance(0.05) {
+		return sim.upTo(sim.timeScale * 3 / 2)
 	}
-	return w.upTo(10 * time.Millisecond)
+	return sim.upTo(10 * time.Millisecond)
 }
 
 var errTimeout = errors.New("the store did not answer in time")
@@ -54,14 +54,15 @@ type reply struct {
 	micro int64 // the store's clock
 }
 
-// callStore is one request. What the store does for it is done with its mutex held, so that the judge sees all in its order.
+// callStore sends one request. The store carries it out with storeMu held, so that the checker sees everything in
+// order.
 func (t *faultyTable) callStore(ctx context.Context, do func() reply) (record.Row, error) {
-	w := t.host.sim
+	sim := t.host.sim
 	from := t.host.newClock().Now()
 	got, err := t.host.sendRequest(ctx, true, func() any {
-		w.storeMu.Lock()
-		defer w.storeMu.Unlock()
-		if w.storeDenies && !t.host.reliable {
+		sim.storeMu.Lock()
+		defer sim.storeMu.Unlock()
+		if sim.storeDenies && !t.host.reliable {
 			return reply{err: driver.ErrDenied}
 		}
 		r := do()
@@ -78,48 +79,48 @@ func (t *faultyTable) callStore(ctx context.Context, do func() reply) (record.Ro
 	return r.row, r.err
 }
 
-// readStoreClock is the store's clock, as one reply tells it. Called with the store's mutex held.
+// readStoreClock returns the store's clock as one reply has it. It is called with storeMu held.
 func (t *faultyTable) readStoreClock() int64 {
-	w := t.host.sim
-	micro := w.started.UnixMicro() + (w.elapsed() + w.storeOffset).Microseconds()
-	if w.kind == astray && w.faultsActive() && w.elapsed() > 0 && w.chance(0.02) {
-		micro += (25*time.Second + w.upTo(10*time.Minute)).Microseconds()
+	sim := t.host.sim
+	micro := sim.started.UnixMicro() + (sim.elapsed() + sim.storeOffset).Microseconds()
+	if sim.kind == astray && sim.faultsActive() && sim.elapsed() > 0 && sim.chance(0.02) {
+		micro += (25*time.Second + sim.upTo(10*time.Minute)).Microseconds()
 	}
 	return micro
 }
 
-// clockedTable is a wire whose store tells its clock with replies.
+// clockedTable is a faultyTable that learns the store's clock from replies.
 type clockedTable struct{ *faultyTable }
 
-// ClockBounds are those that the replies leave.
+// ClockBounds returns the bounds that follow from the replies.
 func (t clockedTable) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
 
 func (t *faultyTable) addClockReply(micro int64, from driver.Instant) {
 	t.clock.AddReply(micro, from, t.host.newClock().Now())
 }
 
-// ClockIsStale asks for a look where the store's clock is told with replies.
+// ClockIsStale asks for a load if the store's clock is learned from replies.
 func (t *faultyTable) ClockIsStale() bool { return t.clock != nil && t.clock.ClockIsStale() }
 
-// sendRequest sends one request. Its effect can come after the caller has given up, and, where the link allows it, twice.
+// sendRequest sends one request. It may take effect after the caller has given up, and, if twice is set, two times.
 func (h *host) sendRequest(ctx context.Context, twice bool, do func() any) (any, error) {
-	w := h.sim
+	sim := h.sim
 	if err := h.waitUntilRunning(ctx); err != nil {
 		return nil, err
 	}
-	f := w.drawFate(h)
+	f := sim.drawFate(h)
 	back := make(chan any, 1)
-	w.requests.Go(func() {
+	sim.requests.Go(func() {
 		time.Sleep(f.requestDelay)
-		if f.requestLost || !h.isReachable() || w.isStoreSilent() && !h.reliable {
+		if f.requestLost || !h.isReachable() || sim.isStoreSilent() && !h.reliable {
 			return
 		}
 		r := do()
 		if f.doubled && twice {
-			w.requests.Go(func() { time.Sleep(f.secondDelay); do() })
+			sim.requests.Go(func() { time.Sleep(f.secondDelay); do() })
 		}
 		time.Sleep(f.replyDelay)
-		if !f.replyLost && h.isReachable() && (!w.isStoreSilent() || h.reliable) {
+		if !f.replyLost && h.isReachable() && (!sim.isStoreSilent() || h.reliable) {
 			back <- r
 		}
 	})
@@ -140,7 +141,7 @@ func (h *host) sendRequest(ctx context.Context, twice bool, do func() any) (any,
 	return r, err
 }
 
-// Info shows the host's clock in the store's place.
+// Info has the host's clock in place of the store's.
 func (t *faultyTable) Info() driver.Info {
 	info := t.Table.Info()
 	info.Clock = t.host.newClock()
@@ -148,7 +149,8 @@ func (t *faultyTable) Info() driver.Info {
 	return info
 }
 
-// Now is the store's clock where it judges, and the host's own wall clock where it is good for tokens only.
+// Now returns the store's clock, or, if that expires no claims, the host's own wall clock, which is only good for
+// tokens.
 func (t *faultyTable) Now() (int64, time.Duration) {
 	if t.clock != nil {
 		return t.clock.Now()
@@ -199,7 +201,7 @@ func (t *faultyTable) List(ctx context.Context, prefix string) iter.Seq2[record.
 	}
 }
 
-// Wait is there in some worlds, and in the others a table cannot tell.
+// Wait works in some simulations. In the others the table cannot notify.
 func (t *faultyTable) Wait(ctx context.Context, name, version string) error {
 	if !t.host.sim.notifies {
 		return driver.ErrUnsupported
@@ -211,7 +213,7 @@ func (t *faultyTable) Wait(ctx context.Context, name, version string) error {
 	return t.host.waitUntilRunning(ctx)
 }
 
-// Session and Gone are there in some worlds.
+// Session is not empty if the store can tell that a client is dead.
 func (t *faultyTable) Session() string {
 	if t.host.sim.knowsDead {
 		return t.host.name
@@ -222,54 +224,4 @@ func (t *faultyTable) Session() string {
 func (t *faultyTable) IsDead(session string) bool {
 	h := t.host.sim.hosts[session]
 	return t.host.sim.knowsDead && h != nil && h.hasCrashed()
-}
-
-// checkedStore is the host's driver.Store, with an eye on what the client asks of it.
-type checkedStore struct {
-	driver.Store
-	host *host
-}
-
-func (s *checkedStore) Renew(ctx context.Context, g []driver.Grant, done func(int, driver.Renewal)) {
-	for i := range g {
-		s.host.sim.checker.checkRenewal(g[i])
-	}
-	s.Store.Renew(ctx, g, done)
-}
-
-func (s *checkedStore) Release(ctx context.Context, c driver.Claim, ref string) error {
-	s.host.sim.checker.noteReleaseStart(c.ID)
-	s.host.sim.checker.logEvent(c.ID, "%s begins to release it", s.host.name)
-	err := s.Store.Release(context.WithValue(ctx, actorKey{}, actor{release: c.ID}), c, ref)
-	s.host.sim.checker.logEvent(c.ID, "%s released it: %v", s.host.name, err)
-	if err == nil {
-		s.host.sim.checker.noteRelease(c)
-	}
-	return err
-}
-
-func (s *checkedStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	if c.Wait {
-		s.host.sim.checker.noteWait(s.host, c)
-		defer s.host.sim.checker.noteWaitEnd(c)
-	}
-	s.host.sim.checker.logEvent(c.ID, "%s asks for it, wait %v, weight %d of %d", s.host.name, c.Wait, c.Weight, c.Limit)
-	g, err := s.Store.Acquire(ctx, c)
-	s.host.sim.checker.noteAcquireResult(c, g, err)
-	return g, err
-}
-
-// endingStore is watched where the engine tells of endings.
-type endingStore struct{ *checkedStore }
-
-func (s endingStore) NextEnding(ctx context.Context) (driver.Ending, error) {
-	return s.Store.(driver.EndWatcher).NextEnding(ctx)
-}
-
-func (s *checkedStore) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	return s.Store.(driver.Detacher).Detach(ctx, g, keep)
-}
-
-func (s *checkedStore) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
-	return s.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
 }

@@ -10,20 +10,21 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 10000, "how many worlds to live through")
+	seeds = flag.Int("seeds", 10000, "how many worlds to run")
 	first = flag.Uint64("first", 1, "the first seed")
-	which = flag.String("kind", "", "the only kind of store to live with; empty: all in turn")
-	long  = flag.Duration("for", 0, "live through worlds for this long, in place of -seeds")
+	which = flag.String("kind", "", "the only kind of store; empty: all in turn")
+	long  = flag.Duration("for", 0, "run worlds for this long, in place of -seeds")
 	until = flag.String("until", "", "stop at the first violation that this regular expression finds, not after four worlds with any")
 )
 
-// TestWorlds lives through many worlds. A seed that fails is named, and runs alone by -first N -seeds 1.
+// TestWorlds runs many simulations (worlds). A seed that fails is named; -first N -seeds 1 runs it alone.
 func TestWorlds(t *testing.T) { runWorlds(t, Run) }
 
 // TestTreeWorlds is the same for the sequence engine.
 func TestTreeWorlds(t *testing.T) { runWorlds(t, RunTree) }
 
-// TestKindWorlds is the same for stores that do what some real ones do: forget, set their clocks, fall silent.
+// TestKindWorlds is the same for stores that misbehave as some real ones do: they lose writes, set their clocks, are
+// silent.
 func TestKindWorlds(t *testing.T) {
 	runWorlds(t, func(seed uint64) Report { return RunKind(seed, *which) })
 }
@@ -72,6 +73,6 @@ func runWorlds(t *testing.T, run func(seed uint64) Report) {
 			})
 		}
 	})
-	t.Logf("%d worlds, %.1f simulated hours, %d grants, %d leases lost, %d claims removed from the line, %d worlds with violations",
+	t.Logf("%d worlds, %.1f simulated hours, %d grants, %d leases lost, %d claims removed by others, %d worlds with violations",
 		lived.Load(), time.Duration(took.Load()).Hours(), grants.Load(), losses.Load(), ejected.Load(), failed.Load())
 }

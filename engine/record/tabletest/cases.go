@@ -347,7 +347,8 @@ func expectListed(e *caseEnv, t record.Table, prefix string, want map[string]rec
 	return nil
 }
 
-// checkClock opens clients at odd moments, so that a clock that is told in whole seconds shows, and compares what they say.
+// checkClock opens clients at odd moments, so that a clock that is told in whole seconds shows, and compares what
+// they say.
 func checkClock(e *caseEnv) error {
 	var ts []record.Table
 	for range 6 {

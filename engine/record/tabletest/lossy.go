@@ -8,7 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// openLossy is a client of the harness whose requests meet a fate while it is set. A table that asks again by itself meets it again.
+// openLossy is a client of the harness whose requests meet a fate while it is set. A table that asks again by itself
+// meets it again.
 func (e *caseEnv) openLossy() (record.Table, *atomic.Int64, error) {
 	if e.h.Lossy == nil {
 		return nil, nil, skipped("needs Harness.Lossy")

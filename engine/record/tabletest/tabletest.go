@@ -1,6 +1,6 @@
-// Package tabletest checks that a [record.Table] keeps its contract: what the engine relies on, and what the conformance suite
-// of package drivertest cannot see from above the engine. A table passes it before it meets that suite. Nothing here needs
-// package testing:
+// Package tabletest checks that a [record.Table] keeps its contract: what the engine relies on, and what the
+// conformance suite of package drivertest cannot see from above the engine. A table passes it before it meets that
+// suite. Nothing here needs package testing:
 //
 //	func TestTable(t *testing.T) {
 //		h := tabletest.Harness{Open: func(ctx context.Context) (record.Table, error) { return openTable(ctx, addr) }}
@@ -33,8 +33,8 @@ type Harness struct {
 	// Open makes a new client of the table: what one writes the others see.
 	Open func(ctx context.Context) (record.Table, error)
 
-	// Lossy, if set, makes a client whose requests meet the fates that it asks for, one for each request on its way to the
-	// server: see [drivertest.Transport]. Without it the cases about lost replies are skipped.
+	// Lossy, if set, makes a client whose requests meet the fates that it asks for, one for each request on its way
+	// to the server: see [drivertest.Transport]. Without it the cases about lost replies are skipped.
 	Lossy func(ctx context.Context, fate func() drivertest.Fate) (record.Table, error)
 
 	// Prefix starts all names. Default: a random one.
@@ -84,8 +84,8 @@ func Cases() []Case {
 	}
 }
 
-// Run checks a table, and returns a result for each case, in the order of [Cases]. If the table cannot be opened, that is the one
-// result.
+// Run checks a table, and returns a result for each case, in the order of [Cases]. If the table cannot be opened,
+// that is the one result.
 func Run(ctx context.Context, h Harness) []Result {
 	if h.Prefix == "" {
 		h.Prefix = "tabletest-" + strings.ToLower(rand.Text()[:8]) + "/"

@@ -1,0 +1,71 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// checkedStore is a host's driver.Store. It tells the checker what the client asks of it.
+type checkedStore struct {
+	driver.Store
+	host *host
+}
+
+func (s *checkedStore) Renew(ctx context.Context, g []driver.Grant, done func(int, driver.Renewal)) {
+	for i := range g {
+		s.host.sim.checker.checkRenewal(g[i])
+	}
+	s.Store.Renew(ctx, g, done)
+}
+
+func (s *checkedStore) Release(ctx context.Context, c driver.Claim, ref string) error {
+	s.host.sim.checker.noteReleaseStart(c.ID)
+	s.host.sim.checker.logEvent(c.ID, "%s begins to release it", s.host.name)
+	err := s.Store.Release(context.WithValue(ctx, actorKey{}, actor{release: c.ID}), c, ref)
+	s.host.sim.checker.logEvent(c.ID, "%s released it: %v", s.host.name, err)
+	if err == nil {
+		s.host.sim.checker.noteRelease(c)
+	}
+	return err
+}
+
+func (s *checkedStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if c.Wait {
+		s.host.sim.checker.noteWait(s.host, c)
+		defer s.host.sim.checker.noteWaitEnd(c)
+	}
+	s.host.sim.checker.logEvent(c.ID, "%s claims it, wait %v, weight %d of %d", s.host.name, c.Wait, c.Weight, c.Limit)
+	g, err := s.Store.Acquire(ctx, c)
+	s.host.sim.checker.noteAcquireResult(c, g, err)
+	return g, err
+}
+
+// endingStore is a checkedStore for an engine that notifies of endings.
+type endingStore struct{ *checkedStore }
+
+func (s endingStore) NextEnding(ctx context.Context) (driver.Ending, error) {
+	return s.Store.(driver.EndWatcher).NextEnding(ctx)
+}
+
+func (s *checkedStore) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	return s.Store.(driver.Detacher).Detach(ctx, g, keep)
+}
+
+func (s *checkedStore) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
+	return s.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
+}
+
+// actor says for whom a table writes.
+type actor struct {
+	release string // the id of the claim that is released
+	breaks  bool   // an operator breaks a claim
+}
+
+type actorKey struct{}
+
+func actorOf(ctx context.Context) actor {
+	a, _ := ctx.Value(actorKey{}).(actor)
+	return a
+}
