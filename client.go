@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	closeTimeout  = 10 * time.Second      // how long Close waits for what is under way
-	maxCleanUps   = 32                    // Releases that clean up, at once
-	maxReleases   = 32                    // Releases at once of a Close
-	minPause      = 10 * time.Millisecond // first back-off
-	maxPause      = 5 * time.Second       // last back-off
-	cleanUpTry    = 3 * time.Second       // for one Release that cleans up, so that Close sees a second
-	inspectBudget = 10 * time.Second      // for finding out who holds a lock that could not be had
+	closeTimeout  = 10 * time.Second      // how long Close waits for what is in flight
+	maxCleanUps   = 32                    // how many Releases clean up at the same time
+	maxReleases   = 32                    // how many Releases a Close makes at the same time
+	minPause      = 10 * time.Millisecond // the first pause between attempts; it doubles
+	maxPause      = 5 * time.Second       // the longest pause between attempts
+	cleanUpTry    = 3 * time.Second       // bounds one Release that cleans up, so that there is time for a second one within a Close
+	inspectBudget = 10 * time.Second      // bounds the read that finds out who holds a lock
 )
 
-// lastingErrors are those that trying again does not help against.
+// lastingErrors are the errors that another attempt would return again.
 var lastingErrors = []error{ErrDenied, ErrCorrupt, ErrInvalid, ErrUnsupported, ErrClosed}
 
-// Client makes claims on the locks of one store and keeps the leases it was granted alive. One client a process and
-// store is enough; it may be used from any number of goroutines.
+// Client makes claims on the locks of one store and renews the leases that it was granted. One client per process and
+// store is enough. All methods may be called from any number of goroutines at the same time.
 //
-// It runs no goroutine while nothing is held and nothing is under way (or has been for a second), and a few, however many
-// leases there are, while something is.
+// An idle client has no goroutines. A busy one has a few, however many leases it holds; they exit about a second after
+// the last lease has ended.
 type Client struct {
 	store driver.Store
 	clock driver.Clock
@@ -47,20 +47,22 @@ type Client struct {
 	timeouts timeoutCache
 	renewer  renewer
 	events   events
-	cleaning chan struct{} // a place for each clean-up that calls the store
+	cleaning chan struct{} // has an element for each clean-up that is calling the store
 	closing  atomic.Bool
 	closed   chan struct{} // closed when Close is done
 }
 
-// Open opens the store that url names, and makes a client of it. The store's package must be imported, for its side
-// effect at least:
+// Open opens the store that a URL names, and makes a client of it. The store's package must be imported, if only for
+// its side effect:
 //
 //	import _ "github.com/holdfast-go/holdfast/store/file"
 //
 //	client, err := holdfast.Open(ctx, "file:///var/lib/holdfast", nil)
 //
-// Programs that have a connection of their own make a store of it with its package's New, and call [New].
-// The error Is ErrInvalid if the URL or the options are wrong. It never shows the secrets of the URL.
+// A program that has a connection of its own makes a store of it with New of the store's package, and calls [New].
+//
+// ctx bounds the opening and not the client; opts may be nil. Open returns ErrInvalid if the URL or the options are
+// wrong, and the error of the store if it cannot be opened. No error contains a secret of the URL.
 func Open(ctx context.Context, url string, opts *Options) (*Client, error) {
 	if ctx == nil {
 		return nil, &Error{Op: "open", Err: errNilContext}
@@ -76,8 +78,8 @@ func Open(ctx context.Context, url string, opts *Options) (*Client, error) {
 	return c, nil
 }
 
-// New makes a client of a store, which then belongs to it: Close closes it. opts may be nil. The error Is ErrInvalid.
-// It does no I/O.
+// New makes a client of a store. The store then belongs to the client: Close closes it. opts may be nil. New does no
+// I/O. It returns ErrInvalid if the store is nil or the options are wrong.
 func New(store driver.Store, opts *Options) (*Client, error) {
 	if store == nil {
 		return nil, &Error{Op: "new client", Err: newInvalidError("the store is nil: open one first, with Open or a constructor of its package")}
@@ -97,10 +99,11 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	return c, nil
 }
 
-// Info is what the store promises, and its bounds.
+// Info returns what the store promises, and its bounds. It does no I/O.
 func (c *Client) Info() Info { return infoFromDriver(c.store.Info()) }
 
-// takeLock checks a claim and acquires it: the way of every primitive to a lease.
+// takeLock is how every primitive gets a lease: it checks the claim, looks for a lease that can be entered again, and
+// acquires the lock.
 func (c *Client) takeLock(ctx context.Context, op string, s lockSpec, wait bool) (*Lease, error) {
 	if err := checkCall(c, ctx); err != nil {
 		return nil, c.wrapError(op, s.name, err)
@@ -120,7 +123,7 @@ func (c *Client) takeLock(ctx context.Context, op string, s lockSpec, wait bool)
 	return c.acquireClaim(ctx, op, claim, s.opts)
 }
 
-// doLocked takes a lock, runs f under it, and releases it.
+// doLocked acquires a lock, runs f under it, and releases it.
 func (c *Client) doLocked(ctx context.Context, op string, s lockSpec, f func(ctx context.Context, l *Lease) error) error {
 	if f == nil {
 		return c.wrapError(op, s.name, errNilFunction)
@@ -132,7 +135,7 @@ func (c *Client) doLocked(ctx context.Context, op string, s lockSpec, f func(ctx
 	return lease.runUnder(ctx, f)
 }
 
-// newClaim is the claim on a lock without its id, checked against what the store allows.
+// newClaim is the claim that a lock and its options describe, without an id, checked against the bounds of the store.
 func (c *Client) newClaim(s lockSpec) (driver.Claim, error) {
 	claim := driver.Claim{
 		Name: s.name, Kind: s.kind, Limit: s.limit, Weight: s.weight,
@@ -151,7 +154,7 @@ func (c *Client) newClaim(s lockSpec) (driver.Claim, error) {
 	return claim, claim.Check(info)
 }
 
-// acquireClaim is every way to a lease: it makes the claim, waits if the claim says so, and takes the lease into care.
+// acquireClaim makes a claim, in its turn where the claims of this client take turns, and waits if the claim says so.
 func (c *Client) acquireClaim(ctx context.Context, op string, claim driver.Claim, o LockOptions) (*Lease, error) {
 	if !c.inflight.enter() {
 		return nil, c.wrapError(op, claim.Name, ErrClosed)
@@ -173,8 +176,8 @@ func (c *Client) acquireClaim(ctx context.Context, op string, claim driver.Claim
 	return lease, nil
 }
 
-// claimInTurn waits for the claim's turn in the process before it goes to the store. A claim that does not want to wait
-// passes nobody: if another has the turn, the lock counts as held.
+// claimInTurn waits for the claim's turn in this process before it goes to the store. A claim that does not wait passes
+// no other: if another one has the turn, the lock counts as held.
 func (c *Client) claimInTurn(ctx context.Context, claim driver.Claim, o LockOptions, start time.Time) (*Lease, error) {
 	if claim.Wait {
 		if err := c.queue.waitForTurn(ctx, c.waiting, claim.Name, claim.TTL); err != nil {
@@ -190,7 +193,7 @@ func (c *Client) claimInTurn(ctx context.Context, claim driver.Claim, o LockOpti
 	var ended *waitEndedError
 	switch {
 	case errors.As(err, &ended) || isOneOf(err, ErrHeld, ErrQueueFull, ErrInvalid, ErrLost):
-		c.queue.passTurn(claim.Name) // its own affair; the next may fare better
+		c.queue.passTurn(claim.Name) // the reason concerns this claim alone; the next may succeed
 	case claim.Wait:
 		c.queue.failTurn(claim.Name, err, driver.UnreachableTimeout(claim.TTL))
 	default:
@@ -199,7 +202,7 @@ func (c *Client) claimInTurn(ctx context.Context, claim driver.Claim, o LockOpti
 	return nil, err
 }
 
-// heldError says who holds a lock, as far as one look can tell.
+// heldError says who holds a lock, as far as one read of the store can tell.
 func (c *Client) heldError(ctx context.Context, name string) error {
 	ctx, end := c.untilClosed(ctx)
 	defer end()
@@ -212,8 +215,8 @@ func (c *Client) heldError(ctx context.Context, name string) error {
 	return &HeldError{Holders: claimsFromDriver(lock.Holders), Waiting: len(lock.Waiters)}
 }
 
-// claimAtStore makes the claim at the store, with a new id for each attempt. A grant that arrives after its own end is given
-// back; who wants to wait then tries again.
+// claimAtStore makes the claim in the store, with a new id for each attempt. If the answer to a grant arrives after the
+// lease would have ended already, the claim is released, and one that waits is made again.
 func (c *Client) claimAtStore(ctx context.Context, claim driver.Claim, o LockOptions, start time.Time, queued bool) (*Lease, error) {
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		if c.waiting.Err() != nil {
@@ -246,7 +249,8 @@ func (c *Client) claimAtStore(ctx context.Context, claim driver.Claim, o LockOpt
 	}
 }
 
-// untilClosed is ctx, and ends with the client as well. Where ctx never ends it costs next to nothing.
+// untilClosed returns a context that ends with ctx, and with the client as well. For a ctx that never ends it costs
+// next to nothing, which the plain Lock(context.Background()) benefits from.
 func (c *Client) untilClosed(ctx context.Context) (context.Context, func()) {
 	if ctx.Done() == nil {
 		return valued{c.waiting, ctx}, func() {}
@@ -256,7 +260,7 @@ func (c *Client) untilClosed(ctx context.Context) (context.Context, func()) {
 	return bounded, func() { stop(); cancel(nil) }
 }
 
-// valued ends as its context does, and has the values of another one.
+// valued ends as its own context does, and has the values of another one.
 type valued struct {
 	context.Context
 	values context.Context
@@ -269,7 +273,7 @@ func (v valued) Value(key any) any {
 	return v.Context.Value(key)
 }
 
-// callAcquire calls the store, until ctx ends or the client closes, and cleans up after a claim that may stand.
+// callAcquire calls the store, until ctx ends or the client closes. After an error it removes a claim that may exist.
 func (c *Client) callAcquire(ctx context.Context, claim driver.Claim) (driver.Grant, error) {
 	bounded, end := c.untilClosed(ctx)
 	defer end()
@@ -294,14 +298,14 @@ func (c *Client) callAcquire(ctx context.Context, claim driver.Claim) (driver.Gr
 	return grant, err
 }
 
-// cleanUp removes, in the background, a claim that nobody wants any more and that may stand: it calls leave until the
-// store has confirmed it, or the claim's TTL has ended it.
-func (c *Client) cleanUp(ttl time.Duration, leave func(context.Context) error) {
+// cleanUp removes, in the background, a claim that nobody wants any more and that may exist. It calls release until the
+// store has confirmed it, or until the claim has expired by its TTL.
+func (c *Client) cleanUp(ttl time.Duration, release func(context.Context) error) {
 	c.inflight.start(func() {
 		ctx, cancel := context.WithTimeout(c.base, ttl)
 		defer cancel()
 		for pause := minPause; ctx.Err() == nil; pause = min(2*pause, maxPause) {
-			if c.tryCleanUp(ctx, leave) {
+			if c.tryCleanUp(ctx, release) {
 				return
 			}
 			sleepContext(ctx, pause)
@@ -309,7 +313,7 @@ func (c *Client) cleanUp(ttl time.Duration, leave func(context.Context) error) {
 	})
 }
 
-func (c *Client) tryCleanUp(ctx context.Context, leave func(context.Context) error) (done bool) {
+func (c *Client) tryCleanUp(ctx context.Context, release func(context.Context) error) (done bool) {
 	select {
 	case c.cleaning <- struct{}{}:
 		defer func() { <-c.cleaning }()
@@ -318,7 +322,7 @@ func (c *Client) tryCleanUp(ctx context.Context, leave func(context.Context) err
 	}
 	ctx, cancel := context.WithTimeout(ctx, cleanUpTry)
 	defer cancel()
-	err := leave(ctx)
+	err := release(ctx)
 	return err == nil || errors.Is(err, ErrLost) || !errors.Is(err, ErrUncertain) && isOneOf(err, lastingErrors...)
 }
 
@@ -326,18 +330,19 @@ func (c *Client) releaseOf(claim driver.Claim) func(context.Context) error {
 	return func(ctx context.Context) error { return c.store.Release(ctx, claim, "") }
 }
 
-// Close ends all leases with cause [ErrClosed], gives their locks back, waits for what is under way in the background,
-// and closes the store. It takes at most about 10 s. Calls that wait for a lock return ErrClosed, and so do later ones.
+// Close ends all leases with [ErrClosed] as the cause, releases their locks, waits for what is under way in the
+// background, and closes the store. It takes about 10 s at most. Calls that wait for a lock return ErrClosed, and so do
+// later calls.
 //
-// It does not wait for the work under the leases: stop that first. What could not be given back in time ends by its TTL,
-// and the error then Is ErrUncertain. A second Close waits for the first and does nothing.
+// Close does not wait for the work under the leases: stop that first. A lock that could not be released in time expires
+// by its TTL, and Close then returns ErrUncertain. A second Close waits for the first one and does nothing else.
 func (c *Client) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	return c.CloseContext(ctx)
 }
 
-// CloseContext is Close, waiting no longer than ctx.
+// CloseContext is Close with ctx as its bound instead of 10 s.
 func (c *Client) CloseContext(ctx context.Context) error {
 	if err := checkCall(c, ctx); err != nil {
 		return c.wrapError("close", "", err)
@@ -373,7 +378,7 @@ func (c *Client) releaseAndClose(ctx context.Context) error {
 	}
 	err := c.store.Close()
 	if left > 0 {
-		err = errors.Join(fmt.Errorf("%w: %d claims may stand until their TTL ends", ErrUncertain, left), err)
+		err = errors.Join(fmt.Errorf("%w: %d claims may exist until their TTL has expired", ErrUncertain, left), err)
 	} else if !waited {
 		err = errors.Join(fmt.Errorf("%w: gave up waiting for work in the background", ErrUncertain), err)
 	}
@@ -383,7 +388,7 @@ func (c *Client) releaseAndClose(ctx context.Context) error {
 	return nil
 }
 
-// releaseAll ends all leases at once, then gives the claims back, and returns how many may stand.
+// releaseAll ends all leases at once, then releases their claims, and returns how many may still exist.
 func (c *Client) releaseAll(ctx context.Context, tenures []*hold) (left int64) {
 	held := tenures[:0]
 	for _, h := range tenures {
@@ -425,11 +430,12 @@ func sleepContext(ctx context.Context, d time.Duration) {
 	}
 }
 
-// randomPart is a random time below d, which is positive.
+// randomPart is a random time from 0 to d, which must be positive. It spreads out what many clients would do at the
+// same moment.
 func randomPart(d time.Duration) time.Duration { return mathrand.N(d) }
 
-// readLock is onStore for a read. It ends when the client closes: nothing is lost by that, and Close need not wait for a
-// store that does not answer.
+// readLock is onStore for a read. The read ends when the client closes: nothing is lost by that, and Close need not
+// wait for a store that does not answer.
 func (c *Client) readLock(ctx context.Context, op, name string, read func(context.Context) (driver.Lock, error)) (driver.Lock, error) {
 	return onStore(ctx, c, op, name, func() (driver.Lock, error) {
 		ctx, end := c.untilClosed(ctx)
@@ -443,7 +449,7 @@ func (c *Client) inspectLock(ctx context.Context, op, name string) (driver.Lock,
 	return c.readLock(ctx, op, name, func(ctx context.Context) (driver.Lock, error) { return c.store.Inspect(ctx, name) })
 }
 
-// orClosed is the error of a read that ends with the client.
+// orClosed is the error of a read, which is ErrClosed if the client has ended the read.
 func (c *Client) orClosed(err error) error {
 	if err != nil && c.waiting.Err() != nil {
 		return ErrClosed
@@ -451,7 +457,8 @@ func (c *Client) orClosed(err error) error {
 	return err
 }
 
-// onStore runs one call to the store about a lock: not after Close, not with a bad name or a nil context, errors wrapped.
+// onStore makes one call to the store about a lock. It refuses the call after Close, and for a bad name or a nil
+// context, and it wraps the error.
 func onStore[T any](ctx context.Context, c *Client, op, name string, call func() (T, error)) (result T, err error) {
 	if err := checkCall(c, ctx); err != nil {
 		return result, c.wrapError(op, name, err)

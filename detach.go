@@ -8,27 +8,28 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Handle names a claim that stands with nobody behind it, so that any process that has the handle can renew or release
-// it. It comes from [Lease.Lapse], is plain data, and may be stored and sent; whoever has it can give the lock away.
+// Handle names a detached claim: one that no client renews, so that any process that has the handle can renew or
+// release it. It comes from [Lease.Detach], is plain data, and may be stored and sent. A process that has the handle
+// can release the lock.
 type Handle struct {
 	Name   string        `json:"name"`
 	Kind   Kind          `json:"kind"`
 	Limit  int64         `json:"limit"`
 	Weight int64         `json:"weight"`
-	TTL    time.Duration `json:"ttl_ns"` // how long a renewal makes it last
+	TTL    time.Duration `json:"ttl_ns"` // how long a renewal makes it last; nanoseconds in JSON
 	ID     string        `json:"id"`
 	Ref    string        `json:"ref"`
 	Token  int64         `json:"token"` // the fencing token; see Lease.Token
 }
 
-// Detach ends the lease, and leaves the lock held until its TTL has passed from now, or what is left of its MaxHold if
-// that is less: a timed lock. Nobody renews it; the handle that it returns lets this or another process do so, or
-// release it before.
+// Detach ends the lease and leaves the lock held until its TTL has passed from now, or what is left of its MaxHold if
+// that is less: a timed lock. No client renews it; with the returned handle this or another process can, by
+// [Client.Renew], or release it earlier, by [Client.Release].
 //
-// It takes as long as Unlock at most. The error Is ErrUnsupported, and nothing has changed, where Info.Detached is
-// false; ErrInvalid, and nothing has changed, while the lock is entered more than once; ErrUncertain if the store could
-// not be reached in time: it is then tried on in the background, and the handle is good. Other errors are those of Unlock,
-// and there is no handle then.
+// It takes at most as long as Release. It returns ErrUnsupported, and has changed nothing, where Info.Detached is
+// false; ErrInvalid, and has changed nothing, while the lock is entered more than once; ErrUncertain if the store could
+// not be reached in time: the client then goes on trying in the background, and the handle is good. Other errors are
+// those of Release, without a handle.
 func (l *Lease) Detach() (Handle, error) {
 	h, c := l.hold, l.hold.client
 	if c.findDetacher() == nil {
@@ -36,23 +37,23 @@ func (l *Lease) Detach() (Handle, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), driver.UnreachableTimeout(h.grant.Claim.TTL))
 	defer cancel()
-	lapse := h.grant.Claim.TTL
+	detachFor := h.grant.Claim.TTL
 	if h.maxHold > 0 {
-		lapse = max(min(lapse, (h.maxHold-c.clock.Since(h.startedAt)).Truncate(time.Millisecond)), time.Millisecond)
+		detachFor = max(min(detachFor, (h.maxHold-c.clock.Since(h.startedAt)).Truncate(time.Millisecond)), time.Millisecond)
 	}
-	err := l.giveUp(ctx, "detach", lapse)
+	err := l.giveUp(ctx, "detach", detachFor)
 	if err != nil && !isOneOf(err, ErrUncertain) {
 		return Handle{}, err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	g := h.currentGrant()
-	return Handle{Name: g.Name, Kind: g.Kind, Limit: g.Limit, Weight: g.Weight, TTL: lapse, ID: g.ID, Ref: g.Ref, Token: g.Token}, err
+	return Handle{Name: g.Name, Kind: g.Kind, Limit: g.Limit, Weight: g.Weight, TTL: detachFor, ID: g.ID, Ref: g.Ref, Token: g.Token}, err
 }
 
-var errNotDetached = fmt.Errorf("%w: no claim outlives its client there", ErrUnsupported)
+var errNotDetached = fmt.Errorf("%w: claims cannot outlive their client in this store", ErrUnsupported)
 
-// findDetacher is the store, if claims can outlive their client there, or nil.
+// findDetacher is the store, if claims can outlive their client in it, or nil.
 func (c *Client) findDetacher() driver.Detacher {
 	if d, ok := c.store.(driver.Detacher); ok && c.store.Info().Detached {
 		return d
@@ -73,10 +74,10 @@ func (h Handle) checkFields() error {
 	return nil
 }
 
-// Renew has a claim that stands alone last for its handle's TTL from now. It is one request; ctx bounds it. The error Is
-// ErrLost, a [*LossError], if the claim has ended, and it is never made again; anything else leaves open whether it was
-// renewed, and Renew may be called again. A claim with [LossBroken] keeps others out until its TTL is over: Release it when
-// the work under it has stopped.
+// Renew makes a detached claim last for its handle's TTL from now. It is one request; ctx bounds it. It returns
+// ErrLost, with a [*LossError], if the claim has ended: it is never made again. After any other error it is not known
+// whether the claim was renewed, and Renew may be called again. A claim that was lost with [LossBroken] keeps others
+// out until its TTL has expired: Release it when the work under it has stopped.
 func (c *Client) Renew(ctx context.Context, h Handle) error {
 	_, err := onStore(ctx, c, "renew", h.Name, func() (none struct{}, err error) {
 		if err := h.checkFields(); err != nil {
@@ -90,8 +91,8 @@ func (c *Client) Renew(ctx context.Context, h Handle) error {
 	return err
 }
 
-// Release gives a claim back that stands alone. The error Is ErrLost if it has ended before; ErrUncertain if the store
-// could not be asked: Release may be called again, and the claim ends with its TTL.
+// Release releases a detached claim. It returns ErrLost if the claim has ended before; ErrUncertain if the store did
+// not answer: Release may then be called again, and the claim expires by its TTL.
 func (c *Client) Release(ctx context.Context, h Handle) error {
 	_, err := onStore(ctx, c, "release", h.Name, func() (none struct{}, err error) {
 		if err := h.checkFields(); err != nil {

@@ -1,31 +1,60 @@
-// Package holdfast is a distributed lock toolkit: mutexes, read-write locks, weighted semaphores and elections over the
-// stores that people already run. [LockAll] takes several of them at once. Package holdfasttest helps to test code that
+// Package holdfast is a distributed lock toolkit: mutexes, read-write locks, weighted semaphores and elections on the
+// stores that people already run. [LockAll] acquires several locks at once. Package holdfasttest helps to test code that
 // uses them.
 //
 //	client, err := holdfast.Open(ctx, "file:///var/lib/holdfast", nil)
 //	lease, err := client.Mutex("inventory:123", nil).Lock(ctx)
-//	defer lease.Unlock()
+//	defer lease.Release()
 //	work(lease.Context(), lease.Token())
 //
 // # Leases
 //
-// Whoever is granted a lock gets a [Lease]. It is renewed in the background a third of the way through its TTL, and ends
-// by Unlock, by loss, or with the client. A lease is believed in until the TTL after the start of the request that
-// last confirmed it, less a margin, on a clock that goes on while the machine sleeps. At that moment its context ends,
-// whatever the network does, and no late answer brings it back; nobody else can have been granted the lock before.
+// A caller that is granted a lock gets a [Lease]. The client renews it in the background every third of its TTL, until it
+// is released, lost or detached, or the client is closed. A lease is valid for its TTL, minus a margin, counted from the
+// start of the last request that confirmed it, on a clock that keeps running while the machine sleeps. At that moment its
+// context ends, whatever the network does, and no late answer makes it valid again. Nobody else can have been granted the
+// lock before.
 //
-// What a lease cannot do is stop code that was just about to write when its process was frozen. [Lease.Valid] reads the
-// clock and narrows that window; the token of an exclusive lease, checked by the resource itself, closes it.
+// # Losing a lease
+//
+// A lease that ends early is lost: its context ends, with a [*LossError] as the cause, which
+// [Lease.Err] and [Lease.Release] return as well. Pass the lease's context to everything that is done under the lock, so that it
+// stops in time. Do, on the client and on each primitive, does that, and returns [ErrLost] if the lock was lost while the
+// function ran.
+//
+//	err := client.Do(ctx, "report", func(ctx context.Context, lease *holdfast.Lease) error {
+//		return writeReport(ctx, lease.Token())
+//	})
+//	var loss *holdfast.LossError
+//	if errors.As(err, &loss) {
+//		log.Printf("report abandoned: %s", loss.Cause) // such as "expired"
+//	}
+//
+// # Fencing
+//
+// No lock service can stop code that was about to write when its process was frozen. [Lease.Valid] reads the clock, and
+// makes that window small. The token of an exclusive lease closes it: each token is larger than all tokens granted before
+// on that lock, so a resource that remembers the largest token it has seen can refuse a smaller one.
+//
+//	UPDATE accounts SET balance = $1, token = $2 WHERE id = $3 AND token <= $2
 //
 // # Waiting
 //
-// A context given to Lock bounds the waiting. When it ends Lock returns at once, and a claim that may have been left at
-// the store is removed in the background. On most stores the plain mutex claims of one client wait in its own memory,
-// first come, first served, and one of them at a time at the store; see LockOptions.Fair for order among clients. A nil
-// context panics, as it does in the standard library.
+// The context given to Lock bounds the waiting, and not the lease. When it ends, Lock returns at once, and a claim that may
+// be left in the store is removed in the background. On most stores the plain mutex claims of one client wait in its own
+// memory, first come, first served, and one of them at a time waits in the store; see LockOptions.Fair for order among
+// clients. A nil context gives ErrInvalid.
 //
-// # Stores
+// # Choosing a store
 //
-// Each store promises what it can: see [Client.Info] and GUARANTEES.md. Packages under store/ offer them; each
-// registers its URL scheme for [Open] when imported.
+// A store is a package under store/, which registers its URL scheme for [Open] when it is imported.
+//
+//   - One machine and no server: file.
+//   - etcd or ZooKeeper is there, and work must never be done twice: use it.
+//   - PostgreSQL is there: postgres. Its Fence checks the token in the same transaction as the write.
+//   - AWS only: dynamodb. Google Cloud only, and few waiters: gcs.
+//   - Redis is there, and a lock only saves work that may be done twice: redis.
+//   - Tests: holdfasttest, or memory.
+//
+// Each store promises what it can: see [Client.Info], [Client.Warnings] and GUARANTEES.md.
 package holdfast

@@ -10,35 +10,35 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// observePause is how often a lock is looked at where the store does not tell of changes. Half of it is chance, so that
-// observers do not look all at once.
+// observePause is how often a lock is read on a store that does not report changes. Half of it is random, so that
+// observers do not all ask at the same moment.
 const observePause = time.Second
 
-// Election is a candidate for a leadership. Among all candidates of that name one at a time leads; the others see who
-// it is, and the note that it publishes as its Meta. It is a mutex of that name whose holder can be observed, and all
-// that is promised of leases holds for leaderships.
+// Election is a candidate for a leadership. Of all candidates of that name one at a time leads; the others can see
+// which one, and what it publishes as its Meta. An election is a mutex of that name whose holder can be observed: all
+// that is promised of leases is true of leaderships.
 //
-// A candidate that was paused, cut off or killed is succeeded by another one when its TTL is over (by the rules of the
-// store; see Info.TakeoverDead), and has stopped to believe in its leadership before.
+// If a leader is paused, cut off or killed, another candidate succeeds it when its TTL has expired (by the rules of the
+// store; see Info.DeadHolderTimeout). The old leader has stopped treating the leadership as its own before that.
 type Election struct {
 	client *Client
 	name   string
 	opts   LockOptions
-	busy   chan struct{} // holds a place while somebody campaigns
+	busy   chan struct{} // has an element while a Campaign is under way
 
 	mu    sync.Mutex
 	lease *Lease // of the last leadership, nil if there was none
 }
 
-// Election makes a candidate; see [Client.Mutex] for name and o. LockOptions.Meta is what the leader publishes: an
-// address, for example.
+// Election makes a candidate; see [Client.Mutex] for name and o. LockOptions.Meta is what the leader publishes, such as
+// its address.
 func (c *Client) Election(name string, o *LockOptions) *Election {
 	return &Election{client: c, name: name, opts: o.orZero(), busy: make(chan struct{}, 1)}
 }
 
-// Campaign waits until this candidate leads, and returns its leadership: work under the lease's context, which ends at
-// once with it, and give it up by Resign or Unlock. A candidate that leads gets the lease that it has. ctx bounds the
-// waiting only; errors are those of Mutex.Lock.
+// Campaign waits until this candidate leads, and returns its leadership. Work under the lease's context, which ends at
+// once when the leadership does, and end it by Resign or Release. A candidate that leads already gets the lease that it
+// has. ctx bounds the waiting only; errors are those of Mutex.Lock.
 func (e *Election) Campaign(ctx context.Context) (*Lease, error) {
 	if err := checkCall(e.client, ctx); err != nil {
 		return nil, e.client.wrapError("campaign", e.name, err)
@@ -71,14 +71,14 @@ func (e *Election) currentLease() *Lease {
 	return e.lease
 }
 
-// IsLeader reports whether this candidate leads, by the clock and now: [Lease.Valid] of its leadership.
+// IsLeader reports whether this candidate leads, by the clock and at this moment: [Lease.Valid] of its leadership.
 func (e *Election) IsLeader() bool {
 	l := e.currentLease()
 	return l != nil && l.Valid()
 }
 
-// Resign gives the leadership up. Without one it does nothing and returns nil; else it is the lease's Unlock. It does not
-// end a Campaign under way: its context does.
+// Resign ends the leadership. A candidate that does not lead gets nil; otherwise Resign is [Lease.Release]. It does not
+// end a Campaign under way: the context of that does.
 func (e *Election) Resign() error {
 	e.mu.Lock()
 	l := e.lease
@@ -90,14 +90,14 @@ func (e *Election) Resign() error {
 	return l.Release()
 }
 
-// Run campaigns, calls lead under the leadership, and campaigns again whenever that was lost: until lead returns by
-// itself, ctx ends, or campaigning fails for good. A store that cannot be reached is asked again.
+// Run campaigns, calls lead under the leadership, and campaigns again each time the leadership was lost: until lead
+// returns while it still leads, ctx ends, or campaigning fails for good. A store that cannot be reached is asked again.
 //
 // lead's context ends at once when the leadership does. Run waits for lead to return before it campaigns again or
-// returns, so no two of them run at a time; but another candidate may lead while a lead that does not heed its context
-// goes on. The leadership is given up when lead is gone, be it by a panic.
+// returns, so lead never runs twice at the same time in this process; but another candidate may lead while a lead that
+// ignores its context goes on. Run ends the leadership when lead returns or panics.
 //
-// It returns what lead returned, unless the leadership was lost meanwhile; ctx's error if that has ended; or Campaign's.
+// It returns what lead returned, unless the leadership was lost meanwhile; ctx's error if ctx has ended; or Campaign's.
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, l *Lease) error) error {
 	if lead == nil {
 		return e.client.wrapError("campaign", e.name, errNilFunction)
@@ -119,8 +119,8 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, l *Le
 	}
 }
 
-// Leader tells who leads, as the store sees it now: the zero Standing if nobody does. It is a matter of the past when it
-// arrives. Its Token fences; its Meta is what the leader publishes.
+// Leader returns who leads, as the store sees it now: the zero ClaimInfo if nobody does. The answer may be out of date
+// by the time the caller gets it. Its Token fences; its Meta is what the leader publishes.
 func (e *Election) Leader(ctx context.Context) (ClaimInfo, error) {
 	lock, err := e.client.inspectLock(ctx, "inspect", e.name)
 	if err != nil {
@@ -136,13 +136,13 @@ func leaderOf(lock driver.Lock) ClaimInfo {
 	return ClaimInfo(lock.Holders[0])
 }
 
-// Observe yields who leads, first as it is and then at each change, until ctx ends: the zero Standing while nobody does. A
-// leadership that passes quickly may be left out, and the last one never is. Where the store does not tell of changes it
+// Observe yields who leads, first as it is and then after each change, until ctx ends: the zero ClaimInfo while nobody
+// does. A leadership that passes quickly may be left out; the last one never is. A store that does not report changes
 // is asked about once a second.
 //
-// An error is yielded and observing goes on, with pauses; who leads is not known then, and is yielded again when it is.
-// After an error that trying again does not help against, and after that of ctx, observing ends. Any number of
-// goroutines may observe, candidates or not.
+// An error is yielded and observing goes on, after a pause; who leads is then not known, and is yielded again when it
+// is. An error that another attempt would return again, and ctx's own, ends the sequence. Any number of goroutines may
+// observe, candidates or not.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[ClaimInfo, error] {
 	return func(yield func(ClaimInfo, error) bool) {
 		if err := checkCall(e.client, ctx); err != nil {

@@ -17,8 +17,8 @@ func (c *Client) Inspect(ctx context.Context, name string) (Lock, error) {
 	return lockFromDriver(lock), err
 }
 
-// List yields the locks whose names start with prefix and on which a claim stands, in no certain order. A lock that
-// cannot be read is yielded with its name and an error, and the listing goes on; an error with an empty name ends it.
+// List yields the locks whose names start with prefix and that have a claim, in no certain order. A lock that cannot be
+// read is yielded with its name and an error, and the listing goes on; an error with an empty name ends it.
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Lock, error] {
 	return func(yield func(Lock, error) bool) {
 		if err := checkCall(c, ctx); err != nil {
@@ -119,9 +119,9 @@ func (c *Client) onlyHolder(ctx context.Context, name string) (ref string, err e
 	return "", newInvalidError("the lock has %d holders; give the ref of one: %s", len(holders), strings.Join(holders, ", "))
 }
 
-// Warnings asks the store how it is set up, and tells in words what makes its locks less safe than they could be, or shows
-// that another store may have been meant (a directory in which there is none yet): each says what to set. There are none on
-// stores that have nothing to set up. An error is that of a store that cannot be asked.
+// Warnings asks the store how it is set up, and returns in words what makes its locks less safe than they could be, or
+// suggests that another store may have been meant (a directory in which there is no store yet). Each says what to do.
+// There are none on stores that have nothing to set up. It returns an error if the store cannot be asked.
 func (c *Client) Warnings(ctx context.Context) ([]string, error) {
 	const op = "look at the settings"
 	if err := checkCall(c, ctx); err != nil {

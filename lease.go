@@ -10,26 +10,28 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Lease is a granted claim: what a caller gets for a lock. It ends by Unlock, by Lapse, by loss, or when its client is
-// closed, and is renewed in the background until then, also if nobody has kept it. All methods may be called from any
-// goroutine.
+// Lease is a granted claim: what a caller gets for a lock. It ends by Release, by Detach, by loss, or when its client
+// is closed. Until then it is renewed in the background, even if the caller keeps no reference to it. All methods may
+// be called from any goroutine.
 //
-// A re-entrant lock gives a Lease each time it is entered. Together they stand for one claim, which is given back by the
-// last of them; a loss ends them all.
+// A re-entrant lock gives a Lease each time it is entered. All of them are one claim, which is released with the last
+// of them; a loss ends them all.
 type Lease struct {
 	hold   *hold
-	values context.Context // of whoever locked
+	values context.Context // of the caller that locked
 
-	// Guarded by the tenure's mu.
+	// Guarded by the mutex of the hold.
 	ctx    context.Context // made when it is first asked for
 	cancel context.CancelCauseFunc
-	err    error // set when this handle was given up
+	err    error // set when this lease was released or detached
 }
 
-// Context ends when the lease does. Its cause is then a [*LossError], [ErrReleased] or [ErrClosed].
+// Context returns a context that ends when the lease does. Its cause is then a [*LossError], [ErrReleased] or
+// [ErrClosed].
 //
-// It carries the values of the context that was given to Lock, but not its end: that one bounds the waiting only.
-// A context tells with a delay; before an act that cannot be undone, ask Valid, and let the resource check Token.
+// It carries the values of the context that was given to Lock, but does not end with it: that context bounds the
+// waiting only. Timers fire late in a process that was paused, so a context may end late as well: before an act that
+// cannot be undone, ask Valid, and let the resource check Token.
 func (l *Lease) Context() context.Context {
 	l.hold.mu.Lock()
 	defer l.hold.mu.Unlock()
@@ -42,7 +44,7 @@ func (l *Lease) Context() context.Context {
 	return l.ctx
 }
 
-// endContext ends the context if there is one. Called with the tenure's mu held.
+// endContext ends the context if there is one. It is called with the mutex of the hold held.
 func (l *Lease) endContext(err error) {
 	if l.cancel != nil {
 		l.cancel(err)
@@ -58,31 +60,32 @@ func (l *Lease) String() string {
 	return fmt.Sprintf("lease on %q, token %d: %s", l.Name(), l.Token(), state)
 }
 
-// Token is the fencing token: positive, below 2^53, and larger than every token granted before on this lock. It fences
-// only if the lease is [Lease.Exclusive].
+// Token returns the fencing token: positive, below 2^53, and larger than every token granted before on this lock. It
+// fences only while the lease is [Lease.Exclusive].
 func (l *Lease) Token() int64 { return l.hold.grant.Token }
 
-// Name is the lock's.
+// Name returns the lock's name.
 func (l *Lease) Name() string { return l.hold.grant.Name }
 
-// Ref names the claim to other processes, for Client.Break. It is printable.
+// Ref names the claim to other processes, for Client.Break and Client.RequestRelease. It is printable.
 func (l *Lease) Ref() string { return l.hold.grant.Ref }
 
-// ID is the claim's own, unique for ever.
+// ID returns the claim's own id, which no other claim ever has.
 func (l *Lease) ID() string { return l.hold.grant.ID }
 
-// Exclusive reports whether nobody else can be granted beside this lease: a mutex, a writer, a whole semaphore.
+// Exclusive reports whether no other claim can be granted beside this lease: a mutex, a writer, or all permits of a
+// semaphore.
 func (l *Lease) Exclusive() bool {
 	l.hold.mu.Lock()
 	defer l.hold.mu.Unlock()
 	return l.hold.currentGrant().Exclusive()
 }
 
-// Valid reports whether the lease may still be believed in, by the clock and now. Once it has said false it always will.
+// Valid reports whether the lease is valid, by the clock and at this moment. Once it has returned false it always does.
 func (l *Lease) Valid() bool { return l.Remaining() > 0 }
 
-// Remaining is how long the lease may be believed in if no renewal came through any more; 0 when it has ended. It is
-// shorter than what is left of the TTL by a margin: a tenth of the TTL, or 1 s and a hundredth if that is less. It is
+// Remaining is how long the lease stays valid if no renewal succeeds any more; 0 when it has ended. It is shorter than
+// what is left of the TTL by a margin: a tenth of the TTL, or 1 s and a hundredth of the TTL if that is less. It is
 // never more than what is left of LockOptions.MaxHold.
 func (l *Lease) Remaining() time.Duration {
 	left := l.hold.checkExpiry()
@@ -94,7 +97,7 @@ func (l *Lease) Remaining() time.Duration {
 	return left
 }
 
-// Err is nil while the lease is valid, then why it ended: a [*LossError], [ErrReleased] or [ErrClosed].
+// Err is nil while the lease is valid, then the reason why it ended: a [*LossError], [ErrReleased] or [ErrClosed].
 func (l *Lease) Err() error {
 	l.hold.checkExpiry()
 	l.hold.mu.Lock()
@@ -105,9 +108,9 @@ func (l *Lease) Err() error {
 	return l.hold.err
 }
 
-// ReleaseRequested gives a channel that is closed when somebody has asked the holder to give up: by Client.Break with [BreakAsk].
-// The client hears of it with a renewal, so within a third of the TTL as a rule. Nothing has changed then, and nothing
-// will if the holder does not follow. The channel is made at the first call.
+// ReleaseRequested returns a channel that is closed when somebody has asked the holder to release the lock: see
+// Client.RequestRelease. The client learns of it with a renewal, so within a third of the TTL as a rule. This is only a
+// request: the lease stays valid until the holder releases it. The channel is made at the first call.
 func (l *Lease) ReleaseRequested() <-chan struct{} {
 	h := l.hold
 	h.mu.Lock()
@@ -121,28 +124,30 @@ func (l *Lease) ReleaseRequested() <-chan struct{} {
 	return h.releaseRequestedC
 }
 
-// Release gives the lock back and ends the lease's context. It takes at most 10 s, or the TTL if that is less.
+// Release releases the lock and ends the lease's context. It takes at most 10 s, or the TTL if that is less.
 //
-// The first call releases; later ones return an error that Is [ErrReleased]. After a loss, or if the store says that the
-// claim was lost before, all calls return the [*LossError]; the claim is seen to be gone, without waiting for that. After
-// Client.Close they return ErrClosed.
-// If the store cannot be reached in time, the error Is [ErrUncertain] and the release is tried on in the background for
-// as long as the TTL: nobody needs to call Unlock again. If the store refuses ([ErrDenied], [ErrCorrupt]), the lock ends by
-// its TTL.
+// The first call releases; later calls return [ErrReleased]. After a loss, or if the store reports that the claim had
+// ended before, all calls return the [*LossError]. After Client.Close they return ErrClosed. If the store cannot be
+// reached in time, Release returns [ErrUncertain], and the client goes on trying in the background for as long as the
+// TTL: nobody needs to call Release again. If the store refuses ([ErrDenied], [ErrCorrupt]), the lock expires by its
+// TTL.
 //
-// A lock with a MinHold that is not over stays held for the rest of it, with nobody behind it; Unlock does not wait.
+// A lock whose LockOptions.MinHold has not passed stays held for the rest of it, without a holder; Release does not
+// wait.
 func (l *Lease) Release() error {
 	return l.ReleaseContext(l.hold.client.timeouts.contextFor(driver.UnreachableTimeout(l.hold.grant.Claim.TTL)))
 }
 
-// ReleaseContext is Unlock bounded by ctx instead. Whatever happens to ctx, the lease's own context ends at once, and
-// what could not be released is released in the background.
+// ReleaseContext is Release with ctx as its bound. Even if ctx has ended, the lease's own context ends at once, and a
+// lock that could not be released is released in the background.
 //
-// A renewal under way is not waited for: a store never makes a claim by renewing it, and the answer is ignored.
+// It does not wait for a renewal that is under way: a store never makes a claim by renewing it, and the answer is
+// ignored.
 func (l *Lease) ReleaseContext(ctx context.Context) error { return l.giveUp(ctx, "release", 0) }
 
-// giveUp ends the handle, and with the last of them the claim, or leaves that standing for the time of the lapse.
-func (l *Lease) giveUp(ctx context.Context, op string, lapse time.Duration) error {
+// giveUp ends one lease, and with the last lease of the hold the claim: it is released, or left in the store for
+// detachFor.
+func (l *Lease) giveUp(ctx context.Context, op string, detachFor time.Duration) error {
 	h, c := l.hold, l.hold.client
 	if ctx == nil {
 		return c.wrapError(op, l.Name(), errNilContext)
@@ -152,9 +157,9 @@ func (l *Lease) giveUp(ctx context.Context, op string, lapse time.Duration) erro
 	} else {
 		return c.wrapError(op, l.Name(), l.errAfterClose())
 	}
-	h.checkExpiry() // what has expired is lost, not released
-	last, sweep, err := h.releaseLease(l, lapse)
-	if sweep {
+	h.checkExpiry() // a lease that has expired is lost, not released
+	last, cleanUpDue, err := h.releaseLease(l, detachFor)
+	if cleanUpDue {
 		c.cleanUp(h.grant.Claim.TTL, h.tryRelease)
 	}
 	if last {
@@ -170,7 +175,7 @@ func (l *Lease) giveUp(ctx context.Context, op string, lapse time.Duration) erro
 	return nil
 }
 
-// errAfterClose is what Unlock says when the client is closed, or being closed and about to end this lease.
+// errAfterClose is what Release returns when the client is closed, or is being closed and about to end this lease.
 func (l *Lease) errAfterClose() error {
 	l.hold.mu.Lock()
 	defer l.hold.mu.Unlock()

@@ -10,22 +10,23 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// LeaseGroup are those of a [LockAll]. They are good only together: when one of them is lost, all are. All methods may be
-// called from any goroutine.
+// LeaseGroup is the leases of one [LockAll]. They are valid only together: when one of them ends, all do. All methods
+// may be called from any goroutine.
 type LeaseGroup struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	leases []*Lease // in the order in which they were taken
 }
 
-// LockAll locks all items or none: it waits until it has them all, or ctx ends, which bounds the waiting as a whole.
-// Items may be of several clients and stores. If one cannot be had, or one is lost before the last is there, everything
-// is given back and the error says why; errors are those of Mutex.Lock.
+// LockAll acquires all locks or none. It waits until it has them all, or until ctx ends, which bounds the waiting as a
+// whole. The locks may belong to several clients and stores. If one cannot be acquired, or one is lost before the last
+// one is acquired, LockAll releases everything and returns the reason; errors are those of Mutex.Lock.
 //
-// Locks are taken one after the other, in the order of their store (by Info.Store) and name: whoever takes locks by
-// LockAll only never waits in a circle, provided that all address a store alike. Of several items for one lock the
-// strongest counts and the others are dropped: a writer before a reader, more permits before fewer. ErrInvalid if there
-// are no items or one is nil, ErrMismatch if two want one name as different kinds of lock.
+// Locks are acquired one after the other, in the order of their store (Info.Store) and name: callers that use only
+// LockAll never deadlock, provided that all of them address a store in the same way. If several items name one lock,
+// the strongest is acquired and the others are ignored: a writer rather than a reader, more permits rather than fewer.
+// LockAll returns ErrInvalid if there are no items or one is nil, and ErrMismatch if two items want one name as
+// different kinds of lock.
 func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
 	list, err := sortSpecs(items)
 	if err != nil {
@@ -68,8 +69,8 @@ func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
 	return s, nil
 }
 
-// releaseUnused gives back what was taken in vain. What Unlock says is of no use to somebody who never had the locks, and whose time is
-// over does not wait for it: the rest is done in the background.
+// releaseUnused releases what was acquired before LockAll failed. Its error is of no use to a caller that never had the
+// locks, and a caller whose context has ended does not wait for it: the rest is done in the background.
 func (s *LeaseGroup) releaseUnused(ctx context.Context) {
 	done := make(chan struct{})
 	go func() { _ = s.Release(); close(done) }()
@@ -79,8 +80,8 @@ func (s *LeaseGroup) releaseUnused(ctx context.Context) {
 	}
 }
 
-// sortSpecs gives the items in the order in which they are taken, without doubles. What one client has under a name is one
-// lock, of which the strongest comes first.
+// sortSpecs returns the items in the order in which they are acquired, without duplicates. The items that one client
+// has for one name are one lock, of which the strongest comes first.
 func sortSpecs(items []Lockable) ([]lockSpec, error) {
 	var list []lockSpec
 	for n, i := range items {
@@ -112,9 +113,9 @@ func sortSpecs(items []Lockable) ([]lockSpec, error) {
 	return kept, nil
 }
 
-// isHeldByGroup reports whether the lock is the very one that was taken before through another client: there the claim stands
-// under its own ref. Two stores of one address (several in one process's memory) are told apart by that.
-// Without an answer it is not known, and taking the lock could be to wait for oneself.
+// isHeldByGroup reports whether the lock is the same as one that was acquired before through another client: the claim
+// is found there under its ref. Two stores with the same address (several in the memory of one process) are told apart
+// by that. If the store does not answer, it is not known, and acquiring the lock could mean to wait for oneself.
 func (i lockSpec) isHeldByGroup(ctx context.Context, before lockSpec, taken []*Lease) (bool, error) {
 	if before.name != i.name || before.client.Info().Store != i.client.Info().Store {
 		return false, nil
@@ -125,7 +126,7 @@ func (i lockSpec) isHeldByGroup(ctx context.Context, before lockSpec, taken []*L
 	}), err
 }
 
-// addLease takes a lease in. When it ends, all end.
+// addLease adds a lease to the group. When it ends, all end.
 func (s *LeaseGroup) addLease(l *Lease, reentrant bool) {
 	s.leases = append(s.leases, l)
 	ends := l.Context()
@@ -135,17 +136,18 @@ func (s *LeaseGroup) addLease(l *Lease, reentrant bool) {
 	}
 }
 
-// All are the leases, one a lock, in the order in which they were taken: for their names and tokens.
+// All returns the leases, one per lock, in the order in which they were acquired: for their names and tokens. Do not
+// release them one by one.
 func (s *LeaseGroup) All() []*Lease { return slices.Clone(s.leases) }
 
-// Context ends when the first of the leases does, with its cause. It carries the values of the context that was given to
-// LockAll, and enters those of the locks that are re-entrant.
+// Context returns a context that ends when the first of the leases does, with the same cause. It carries the values of
+// the context that was given to LockAll, and re-enters those of the locks that are re-entrant.
 func (s *LeaseGroup) Context() context.Context { return s.ctx }
 
-// Valid reports whether all of the leases may still be believed in, by the clock and now.
+// Valid reports whether all leases are valid, by the clock and at this moment: see [Lease.Valid].
 func (s *LeaseGroup) Valid() bool { return s.Remaining() > 0 }
 
-// Remaining is the least of what the leases say.
+// Remaining is the smallest Remaining of the leases.
 func (s *LeaseGroup) Remaining() time.Duration {
 	left := s.leases[0].Remaining()
 	for _, l := range s.leases[1:] {
@@ -154,7 +156,7 @@ func (s *LeaseGroup) Remaining() time.Duration {
 	return left
 }
 
-// Err is nil while all of the leases are valid, then why the first of them ended.
+// Err is nil while all leases are valid, then the reason why the first of them ended.
 func (s *LeaseGroup) Err() error {
 	for _, l := range s.leases {
 		if err := l.Err(); err != nil {
@@ -164,19 +166,19 @@ func (s *LeaseGroup) Err() error {
 	return context.Cause(s.ctx)
 }
 
-// Release gives all locks back, the last one taken first, and joins the errors. It takes as long as the longest
-// Lease.Unlock; what could not be given back in that time is given back in the background.
+// Release releases all locks, the last acquired first, and joins the errors. It takes at most as long as the longest
+// [Lease.Release]; a lock that could not be released in that time is released in the background.
 func (s *LeaseGroup) Release() error {
-	var patience time.Duration
+	var timeout time.Duration
 	for _, l := range s.leases {
-		patience = max(patience, driver.UnreachableTimeout(l.hold.grant.Claim.TTL))
+		timeout = max(timeout, driver.UnreachableTimeout(l.hold.grant.Claim.TTL))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	return s.ReleaseContext(ctx)
 }
 
-// ReleaseContext is Unlock bounded by ctx instead.
+// ReleaseContext is Release with ctx as its bound.
 func (s *LeaseGroup) ReleaseContext(ctx context.Context) error {
 	s.cancel(ErrReleased)
 	var errs []error

@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// RWMutex is a lock that one writer or any number of readers hold (the store bounds it: Info.MaxHolders). All claims on
-// it stand in one line at the store in order of arrival, so neither side starves the other. A reader that locks again
-// behind a waiting writer waits for ever, unless LockOptions.Reentrant lets it in.
+// RWMutex is a lock that one writer or any number of readers hold (the store has a bound: Info.MaxHolders). All claims
+// on it wait in one queue in the store, in order of arrival, so neither side starves the other. A reader that locks
+// again behind a waiting writer waits forever, unless LockOptions.Reentrant lets it enter the lock again.
 type RWMutex struct {
 	client *Client
 	name   string
@@ -20,6 +20,7 @@ type RWMutex struct {
 }
 
 // RWMutex names a read-write lock; see [Client.Mutex]. The name must not be in use as another kind of lock.
+// LockOptions.Fair has no effect: a read-write lock is always fair.
 func (c *Client) RWMutex(name string, o *LockOptions) *RWMutex {
 	return &RWMutex{client: c, name: name, opts: o.orZero()}
 }
@@ -54,43 +55,45 @@ func (m *RWMutex) TryLock(ctx context.Context) (*Lease, error) {
 	return m.client.takeLock(ctx, "try lock", m.lockSpec(), false)
 }
 
-// RLock waits until no writer holds the lock or stands before the caller. The lease's token does not fence. Errors are
+// RLock waits until no writer holds the lock or is ahead of the caller. The lease's token does not fence. Errors are
 // those of Mutex.Lock.
 func (m *RWMutex) RLock(ctx context.Context) (*Lease, error) {
 	return m.client.takeLock(ctx, "read lock", m.readerSpec(), true)
 }
 
-// TryRLock is RLock without waiting: it never passes a waiting writer. Errors are those of Mutex.TryLock.
+// TryRLock is RLock without waiting. It never passes a waiting writer. Errors are those of Mutex.TryLock.
 func (m *RWMutex) TryRLock(ctx context.Context) (*Lease, error) {
 	return m.client.takeLock(ctx, "try read lock", m.readerSpec(), false)
 }
 
-// Do locks for writing, runs f, and unlocks. See [Client.Do].
+// Do locks for writing, runs f, and releases the lock. See [Client.Do].
 func (m *RWMutex) Do(ctx context.Context, f func(ctx context.Context, l *Lease) error) error {
 	return m.client.doLocked(ctx, "lock", m.lockSpec(), f)
 }
 
-// RDo locks for reading, runs f, and unlocks. See [Client.Do].
+// RDo locks for reading, runs f, and releases the lock. See [Client.Do].
 func (m *RWMutex) RDo(ctx context.Context, f func(ctx context.Context, l *Lease) error) error {
 	return m.client.doLocked(ctx, "read lock", m.readerSpec(), f)
 }
 
-// Downgrade makes a writer's lease a reader's, with no moment in between at which another writer could get in: readers
-// that wait next in line are let in beside it. The lease, its token and its renewals go on; from the call on it is not
-// [Lease.Exclusive] any more. On a reader's lease it makes sure of that and does nothing else.
+// Downgrade makes a writer's lease a reader's, with no moment in between at which another writer could get the lock.
+// Waiting readers that are next in the queue are granted beside it. The lease keeps its token and is renewed as before;
+// from the call on it is no longer [Lease.Exclusive]. On a reader's lease Downgrade confirms that with the store and
+// changes nothing.
 //
-// The error Is ErrInvalid if this is no lease of an RWMutex, or if the lock is entered more than once (somebody inside
-// may be writing); ErrUnsupported where the store cannot do it; ErrLost; ErrUncertain if the store could not be asked: the
-// lease is a reader's then, others may still be kept out, and Downgrade may be called again.
+// It returns ErrInvalid if this is no lease of an RWMutex, or if the lock was entered more than once (code inside may
+// be writing); ErrUnsupported where the store cannot do it; ErrLost; ErrUncertain if the store did not answer: the
+// lease is then a reader's, others may still be kept out, and Downgrade may be called again.
 func (l *Lease) Downgrade(ctx context.Context) error { return l.changeWeight(ctx, "downgrade", 1) }
 
 // TryUpgrade makes a reader's lease a writer's if it is the only holder. It never waits, since two readers that waited
-// for each other would wait for ever: if there is another holder the error Is ErrHeld and says who, the lease is what it was, and
-// who wants to write unlocks and locks again. Those who wait for the lock are passed: the lease stood before them.
+// for each other would wait forever. If there is another holder it returns ErrHeld, with a [*HeldError] that says who,
+// and the lease stays a reader's: to write, release it and lock again. An upgrade overtakes waiting claims: the lease
+// was granted before they arrived.
 //
-// The lease keeps its token, which fences from then on: no writer has been let in since it was granted. Other errors are
-// those of Downgrade; after ErrUncertain the lease is a reader's, others may be kept out, and calling either again
-// settles it.
+// The lease keeps its token, which fences from then on: no writer has been granted the lock since the token was. Other
+// errors are those of Downgrade; after ErrUncertain the lease is a reader's, others may be kept out, and calling either
+// method again settles it.
 func (l *Lease) TryUpgrade(ctx context.Context) error {
 	return l.changeWeight(ctx, "try upgrade", driver.RWLimit)
 }
@@ -101,7 +104,8 @@ func (l *Lease) changeWeight(ctx context.Context, op string, weight int64) error
 	return err
 }
 
-// changeWeight changes what the lease is good for: less from before the store is asked on, more only when it has said so.
+// changeWeight changes what the lease is good for: to less before the store is asked, to more only after the store has
+// confirmed it. So the client never believes in more than the store has granted.
 func (h *hold) changeWeight(ctx context.Context, l *Lease, weight int64) error {
 	c := h.client
 	store, ok := c.store.(driver.WeightChanger)
@@ -115,7 +119,7 @@ func (h *hold) changeWeight(ctx context.Context, l *Lease, weight int64) error {
 	select {
 	case h.changingWeight <- struct{}{}:
 		defer func() { <-h.changingWeight }()
-	case <-ctx.Done(): // what the one under way will come to is not known
+	case <-ctx.Done(): // the outcome of the change that is under way is not known
 		return fmt.Errorf("%w: %w", ErrUncertain, contextError(ctx))
 	}
 	grant, err := h.lowerWeight(l, weight)
@@ -131,7 +135,7 @@ func (h *hold) changeWeight(ctx context.Context, l *Lease, weight int64) error {
 	defer h.mu.Unlock()
 	held := findHeldError(err)
 	switch {
-	case held != nil && !errors.Is(err, ErrUncertain): // that one holds it oneself is no news
+	case held != nil && !errors.Is(err, ErrUncertain): // this client is one of the holders, which it knows
 		own := func(s ClaimInfo) bool { return s.Ref == h.grant.Ref }
 		return &HeldError{Holders: slices.DeleteFunc(slices.Clone(held.Holders), own), Waiting: held.Waiting}
 	case errors.Is(err, ErrUnsupported): // nothing was tried
@@ -146,7 +150,7 @@ func (h *hold) changeWeight(ctx context.Context, l *Lease, weight int64) error {
 	return nil
 }
 
-// lowerWeight takes from the lease what it will not have any more, and returns the grant as it was.
+// lowerWeight takes from the lease what it is about to lose, and returns the grant as it was.
 func (h *hold) lowerWeight(l *Lease, weight int64) (grant driver.Grant, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -157,7 +161,7 @@ func (h *hold) lowerWeight(l *Lease, weight int64) (grant driver.Grant, err erro
 	case h.state != stateHeld:
 		return grant, h.err
 	case len(h.leases) > 1:
-		return grant, newInvalidError("the lock was entered %d times, and somebody inside may rely on what it is", len(h.leases))
+		return grant, newInvalidError("cannot change a lease that was entered %d times", len(h.leases))
 	}
 	h.weight = min(h.weight, weight)
 	return grant, nil

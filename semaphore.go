@@ -2,8 +2,8 @@ package holdfast
 
 import "context"
 
-// Semaphore is a lock whose holders' weights add up to no more than a limit. Claims stand in one line at the store in
-// order of arrival, so a large one is not starved by small ones.
+// Semaphore is a lock whose holders' weights add up to at most a limit. Claims wait in one queue in the store, in order
+// of arrival, so small claims do not starve a large one.
 type Semaphore struct {
 	client *Client
 	name   string
@@ -11,8 +11,9 @@ type Semaphore struct {
 	opts   LockOptions
 }
 
-// Semaphore names a semaphore; see [Client.Mutex]. limit is 1 to 10^12, and all its users must agree on it
-// (ErrMismatch). It can be changed while nobody holds the semaphore or waits for it.
+// Semaphore names a semaphore; see [Client.Mutex]. limit is 1 to 10^12, and all users of the name must agree on it
+// (ErrMismatch). It can be changed while the semaphore has no holders and no waiters. LockOptions.Fair has no effect: a
+// semaphore is always fair.
 func (c *Client) Semaphore(name string, limit int64, o *LockOptions) *Semaphore {
 	return &Semaphore{client: c, name: name, limit: limit, opts: o.orZero()}
 }
@@ -27,7 +28,7 @@ func (s *Semaphore) permitsSpec(weight int64) lockSpec {
 // Permits is weight of the semaphore, 1 to its limit, for [LockAll] and Explain.
 func (s *Semaphore) Permits(weight int64) Lockable { return s.permitsSpec(weight) }
 
-// Acquire waits until weight is granted, 1 to the limit. The lease's token fences only if it is the whole limit.
+// Acquire waits until weight is granted, 1 to the limit. The lease's token fences only if weight is the whole limit.
 // Errors are those of Mutex.Lock.
 func (s *Semaphore) Acquire(ctx context.Context, weight int64) (*Lease, error) {
 	return s.client.takeLock(ctx, "acquire", s.permitsSpec(weight), true)
@@ -38,7 +39,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, weight int64) (*Lease, error
 	return s.client.takeLock(ctx, "try acquire", s.permitsSpec(weight), false)
 }
 
-// Do acquires weight, runs f, and releases. See [Client.Do].
+// Do acquires weight, runs f, and releases it. See [Client.Do].
 func (s *Semaphore) Do(ctx context.Context, weight int64, f func(ctx context.Context, l *Lease) error) error {
 	return s.client.doLocked(ctx, "acquire", s.permitsSpec(weight), f)
 }

@@ -7,11 +7,10 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Watch yields how a lock stands, first as it is and then whenever it has changed, until ctx ends. States that pass
-// quickly may be left out, and the last one never is. Where the store does not tell of changes it is asked about once a
-// second.
+// Watch yields the state of a lock, first as it is and then after each change, until ctx ends. States that pass quickly
+// may be left out; the last one never is. A store that does not report changes is asked about once a second.
 //
-// An error ends it. The error is ctx's own when that has ended.
+// An error ends the sequence. When ctx has ended it is ctx's error.
 func (c *Client) Watch(ctx context.Context, name string) iter.Seq2[Lock, error] {
 	return func(yield func(Lock, error) bool) {
 		if err := checkCall(c, ctx); err != nil {
@@ -36,7 +35,7 @@ func (c *Client) Watch(ctx context.Context, name string) iter.Seq2[Lock, error] 
 	}
 }
 
-// nextChange waits until the lock may stand otherwise than in seen, or looks at once if that is not known.
+// nextChange waits until the lock may differ from seen. If seen is not known it reads the lock at once.
 func (c *Client) nextChange(ctx context.Context, op, name string, seen driver.Lock, known bool) (driver.Lock, error) {
 	w, ok := c.store.(driver.LockWatcher)
 	switch {
