@@ -159,24 +159,28 @@ func (t *tree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequence.No
 	applySecondNodes(reads, seconds, secondReads)
 	nodes := make([]sequence.Node, len(refs))
 	for i, read := range reads {
-		c, ok := parseKey(refs[i].Key)
-		if !ok {
-			if read.Err != nil && read.Err != zk.CodeNoNode {
-				return nil, t.translateError(read.Err, paths[i])
-			}
-			continue
-		}
-		n, err := c.decodeNode(read)
-		switch {
-		case err == zk.CodeNoNode:
-			continue
-		case err != nil:
+		n, err := decodeRef(refs[i].Key, read)
+		if err != nil {
 			return nil, t.translateError(err, paths[i])
 		}
-		nodes[i] = n
-		t.cacheNode(paths[i], n)
+		if n.Key != "" {
+			nodes[i] = n
+			t.cacheNode(paths[i], n)
+		}
 	}
 	return nodes, nil
+}
+
+// decodeRef decodes a single node as it was read. It returns a zero Node if the node does not exist.
+func decodeRef(key string, read *zk.Call) (sequence.Node, error) {
+	c, ok := parseKey(key)
+	switch {
+	case read.Err == zk.CodeNoNode:
+		return sequence.Node{}, nil
+	case !ok:
+		return sequence.Node{}, read.Err
+	}
+	return c.decodeNode(read)
 }
 
 // applySecondNodes makes the read of a claim fail with the error of the read of its second node.
