@@ -32,7 +32,8 @@ type add struct {
 
 // Add creates a node and lists the lock with one request: the list shows all nodes that came before.
 func (t *tree) Add(
-	ctx context.Context, name string, s sequence.Session, _ int64, payload sequence.Payload, condition sequence.AddCondition,
+	ctx context.Context, name string, s sequence.Session, _ int64,
+	payload sequence.Payload, condition sequence.AddCondition,
 ) (sequence.Snapshot, error) {
 	a, err := t.newAdd(name, s, payload, condition)
 	if err != nil {
@@ -74,6 +75,8 @@ func (t *tree) newAdd(
 		return nil, fmt.Errorf("%w: a claim of kind %q, limit %d and weight %d",
 			driver.ErrInvalid, payload.Kind, payload.Limit, payload.Weight)
 	}
+	// The key of the node says all that other claims must know, so that a list of names is enough for them. The
+	// data are for people, and for what can change.
 	data, err := json.Marshal(payload)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
@@ -199,7 +202,7 @@ var errAddedTwice = errors.New("the claim exists already")
 // removed, or left to the next call as a pending add.
 func (a *add) finishAdd(ctx context.Context, nodes []zk.Result, listing *zk.Call) (sequence.Snapshot, error) {
 	if err := a.fetchStats(ctx, nodes); err != nil {
-		a.t.noteAddPending(a.claim)
+		a.t.noteAddPending(a.claim) // the nodes exist, without a token that anybody knows
 		// One node of two would keep its own claim out; and the engine does not withdraw an add that was refused
 		// for good.
 		if err == errRemovedTooSoon || driverutil.IsFinal(err) {

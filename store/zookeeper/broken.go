@@ -91,6 +91,7 @@ func (t *tree) noteExists(ctx context.Context, path string) (bool, error) {
 func (t *tree) withBreakNote(
 	ctx context.Context, path string, ttl time.Duration, step func(c *zk.Conn, note *zk.Call) (bool, error),
 ) (created bool, err error) {
+	// It pings only while this call runs. After that the servers count its TTL, which is how long the note remains.
 	c := t.ensemble.NewConn(sequence.BreakNoteTime(ttl), true)
 	defer c.Stop()
 	t.start(c.Run)

@@ -216,6 +216,8 @@ type sender func(context.Context, *zk.Call) error
 func (t plainTree) removeNode(
 	ctx context.Context, path string, n sequence.Node, send sender, others ...*zk.Call,
 ) (existed bool, err error) {
+	// Between this read and the write only the ticket protects another holder's node: it exists as long as n's
+	// session, or until a removal of n.
 	exists, err := t.nodeExists(ctx, path, n)
 	for try := 0; err == nil; try++ {
 		var steps []*zk.Call

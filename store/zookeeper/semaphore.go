@@ -86,6 +86,7 @@ func (s *Semaphore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, 
 	if err != nil {
 		return driver.Grant{}, err
 	}
+	// The root package renews what a caller holds, which is the permit. The mutex is held only in here.
 	renewing, stop := context.WithCancel(ctx)
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); s.keepRenewing(renewing, m) }()

@@ -51,10 +51,12 @@ func (t *tree) forgetSession(c *zk.Conn) {
 			continue
 		}
 		delete(t.sessions, id)
-		if len(t.endedSessions) >= 1024 {
+		if len(t.endedSessions) >= 1024 { // it only makes an error more exact
 			clear(t.endedSessions)
 		}
 		t.endedSessions[id] = true
+		// The servers delete the nodes of the session, so there is nothing left to settle. What is cached of them
+		// goes when the cache is full: their names never come again.
 		isOfSession := func(k claimKey, _ bool) bool { return k.session == id }
 		maps.DeleteFunc(t.pendingAdds, isOfSession)
 		maps.DeleteFunc(t.reAdded, isOfSession)

@@ -121,7 +121,7 @@ func (tb *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if err != nil {
 		return record.Row{}, err
 	}
-	if life == "" {
+	if life == "" { // a new record: the create fails if there is one
 		life = strings.ToLower(rand.Text())
 		data := append([]byte(life+"\n"), r.Data...)
 		err = tb.writeSteps(ctx, path, true, zk.CreatePersistent(path, data, tb.t.acl),

@@ -116,7 +116,7 @@ func (t *tree) read(ctx context.Context, fresh bool, makeReads func() []*zk.Call
 		case calls[0].Zxid >= lastSeen:
 			return calls, c, nil
 		}
-		fresh = true
+		fresh = true // the server is behind
 	}
 }
 
@@ -146,7 +146,7 @@ func (t *tree) Close() error {
 	if reader != nil && reader.HasLink() {
 		t.closeUnused(reader)
 	}
-	t.mu.Lock()
+	t.mu.Lock() // start must not add to work once Wait has begun
 	t.end()
 	t.mu.Unlock()
 	t.work.Wait()

@@ -62,8 +62,10 @@ func (c *Conn) Write(ctx context.Context, w *Write) error {
 	return c.batcher.Do(ctx, w, w.Unhurried, alone)
 }
 
-// sendBatch sends writes as one transaction, and their reads behind it. A single write goes as it is: its own
-// answer says more than that of a transaction.
+// sendBatch sends writes as one transaction, and their reads behind it, in one piece: so each read shows the
+// effect of its write. If the servers refuse the transaction, nothing of it was done, whatever was wrong with one
+// of its steps, and each write is sent again alone; its read is, too. A single write goes as it is: its own answer
+// says more than that of a transaction.
 func (c *Conn) sendBatch(batch []*Write, finished func(error)) error {
 	c.mu.Lock()
 	l, endedBy := c.link, c.endedBy

@@ -17,7 +17,8 @@ type Call struct {
 
 	// Err is nil, the Code with which the server has refused the request, or the reason why there is no answer.
 	Err error
-	// Zxid is the last transaction that the server had seen when it answered.
+	// Zxid is the last transaction that the server had seen when it answered. In the answer to a write it is that
+	// of the write itself.
 	Zxid int64
 
 	reply decoder

@@ -104,7 +104,7 @@ func (c *Conn) Close(ctx context.Context) error {
 // Run opens the session and keeps it linked to a server. It returns when the session has ended, or with the ensemble.
 func (c *Conn) Run() {
 	r := reconnector{c: c, servers: c.ensemble.lookUpServers(c.life)}
-	r.next = rand.N(len(r.servers))
+	r.next = rand.N(len(r.servers)) // so that clients spread over the servers
 	for c.life.Err() == nil {
 		l, err := c.connect(r.servers[r.next], r.round)
 		if err = r.noteConnect(err); err == nil {
@@ -213,6 +213,8 @@ func (c *Conn) serveLink(l *link) error {
 	if c.autoPing {
 		pingInterval = c.GrantedTTL() / 3
 	}
+	// The link is not visible to callers before the watches are posted: a change that follows a caller's read is then
+	// always reported.
 	var writing sync.WaitGroup
 	writing.Go(func() { l.runWriter(pingInterval) })
 	c.mu.Lock()
@@ -267,6 +269,8 @@ func (c *Conn) readAnswers(l *link) error {
 			c.handleEvent(int(kind), d.readString())
 			continue
 		}
+		// The protocol answers in order. An answer to anything else cannot be assigned to a caller: the link is
+		// given up, and the outcome of all that waits on it is not known.
 		call := l.takeAnswered(xid)
 		if call == nil {
 			return fmt.Errorf("the server answers request %d out of order", xid)
@@ -392,6 +396,8 @@ func (c *Conn) Do(ctx context.Context, calls ...*Call) error {
 	select {
 	case <-answered:
 	case <-ctx.Done():
+		// A server that has failed without closing the connection is noticed here, by the callers that give up:
+		// there is no ping whose answer anybody waits for.
 		if l.silentFor() > c.maxSilence() {
 			l.breakOff()
 		}
@@ -403,6 +409,9 @@ func (c *Conn) Do(ctx context.Context, calls ...*Call) error {
 // maxSilence is how long a server may leave a request without an answer, while nothing else comes from it, before
 // another server is asked.
 func (c *Conn) maxSilence() time.Duration {
+	// A sixth of the TTL leaves time to reach another server and renew there. The limits are for very short and
+	// very long TTLs: a busy server may take a few hundred milliseconds, and nobody wants to wait for a dead one
+	// much longer.
 	return max(450*time.Millisecond, min(c.GrantedTTL()/6, 1500*time.Millisecond))
 }
 
@@ -412,7 +421,7 @@ func missingAnswer(calls []*Call) error {
 		switch call.Err {
 		case CodeSessionExpired:
 			return ErrSessionExpired
-		case CodeSessionMoved, ErrLinkBroken:
+		case CodeSessionMoved, ErrLinkBroken: // moved: another server has taken up the session, over a later link
 			return ErrLinkBroken
 		}
 	}

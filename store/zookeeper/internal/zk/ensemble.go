@@ -113,7 +113,7 @@ func (e *Ensemble) lookUpServers(ctx context.Context) (all []server) {
 func (e *Ensemble) lastAddresses(name string, found []string) []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(found) == 0 {
+	if len(found) == 0 { // an outage of the name service must not cost a session
 		found = e.addresses[name]
 	}
 	if len(found) == 0 {

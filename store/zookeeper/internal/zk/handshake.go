@@ -44,6 +44,8 @@ func (c *Conn) connect(s server, round int) (*link, error) {
 	c.mu.Lock()
 	ours := identity{c.id, c.secret, c.granted}
 	c.mu.Unlock()
+	// A session that holds locks must find a living server well within its TTL, so a dead one may not cost much of
+	// it. Where all servers are slow, each round gives them more time.
 	timeout := max(500*time.Millisecond, min(c.asked/6, 2*time.Second)) << min(round, 2)
 	if ours.id == 0 { // nothing is held yet that a short timeout could save
 		ours.ttl, timeout = c.asked, max(timeout, 1500*time.Millisecond)
@@ -90,6 +92,7 @@ func (c *Conn) openLink(s server, timeout time.Duration, want identity) (_ *link
 	if err != nil {
 		return nil, got, err
 	}
+	// Closing the connection is what ends a read or a write that waits, when the session ends.
 	l := &link{nc: nc, unhook: context.AfterFunc(c.life, func() { nc.Close() }), hasWrite: make(chan struct{}, 1)}
 	_ = nc.SetDeadline(time.Now().Add(timeout))
 	got, err = c.requestSession(nc, want)

@@ -7,6 +7,9 @@ import (
 )
 
 // link is one connection to a server. Requests are answered in the order in which they were sent.
+//
+// Callers only append to out. One goroutine writes it, so that requests that come while a write is under way go
+// with the next one, at once, and no caller waits for the network.
 type link struct {
 	nc       net.Conn
 	unhook   func() bool   // stops nc from being closed with the Conn
@@ -30,7 +33,7 @@ func (l *link) post(calls ...*Call) bool {
 	for _, c := range calls {
 		c.sent = true
 		if c.xid == 0 {
-			l.lastXid = l.lastXid%(1<<30) + 1
+			l.lastXid = l.lastXid%(1<<30) + 1 // never 0, and never one of the negative ids
 			c.xid = l.lastXid
 		}
 		l.out = appendRequest(l.out, c.xid, c.op, c.body)

@@ -179,7 +179,7 @@ func (c *Conn) handleArmed(k watchKey, call *Call) {
 	case nil:
 		notify = c.setArmedLocked(k, p, call)
 	case CodeNoNode:
-		if k.kind == watchesCreation {
+		if k.kind == watchesCreation { // a watch for a node that does not exist is set by this very answer
 			p.armed = true
 			break
 		}
@@ -307,6 +307,8 @@ func (c *Conn) rewatchLocked() (calls []*Call) {
 		if size == 0 {
 			return
 		}
+		// The server compares lastSeen with each node, and fires at once where the node is newer: so an armed
+		// watch loses nothing by a reconnect, and needs no read.
 		call := &Call{op: OpSetWatches, xid: xidSetWatches}
 		call.body.putLong(c.lastSeen)
 		for kind := range paths {
