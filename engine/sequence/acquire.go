@@ -134,6 +134,8 @@ func (a *acquisition) joinAndWait() (driver.Grant, error) {
 		}
 		s, err = e.bindSession(a.ctx, cl)
 	}
+	// The grant needs a fresh keep-alive. Sent now, its reply is there when the add has its own, so a free lock
+	// costs one round trip.
 	if s.isStale() {
 		e.startGoroutine(func() { _, _ = s.freshKeepAlive(e.life) }) // while the add is under way
 	}
@@ -162,6 +164,8 @@ func (a *acquisition) confirmGrant(s *session, seen timedSnapshot) (driver.Grant
 		}
 		since, err = s.freshKeepAlive(a.ctx)
 	}
+	// The older of the two requests limits the trust: the keep-alive may be newer than the snapshot, or the other
+	// way around.
 	if e.clock.Since(seen.start) > e.clock.Since(since) {
 		since = seen.start
 	}
@@ -170,6 +174,7 @@ func (a *acquisition) confirmGrant(s *session, seen timedSnapshot) (driver.Grant
 	if cl.loss != nil {
 		return driver.Grant{}, cl.loss
 	}
+	// No loss was noticed between the snapshot and this moment.
 	cl.advanceTo(phaseGranted)
 	cl.lastWanted = e.clock.Now()
 	e.scheduleWatchLocked(cl)
@@ -186,6 +191,9 @@ func (a *acquisition) joinLine(s *session) (timedSnapshot, error) {
 	if existed {
 		return a.readLine(s)
 	}
+	// A claim that does not wait must leave no node behind if the lock is held, so it is added only to an empty line
+	// at first. If the reply shows a line in which it would be granted all the same, the next add is made on the
+	// condition that this line has not grown.
 	condition := AddAlways
 	switch {
 	case !cl.Wait:
@@ -197,6 +205,7 @@ func (a *acquisition) joinLine(s *session) (timedSnapshot, error) {
 		seen, err := a.addNode(s, condition)
 		if err != nil {
 			if errors.Is(err, ErrSessionExpired) {
+				// The store has just said so, and the keep-alive loop need not find it out again.
 				s.markExpired()
 				return seen, e.markLost(cl, driver.LossSessionExpired)
 			}
@@ -207,6 +216,7 @@ func (a *acquisition) joinLine(s *session) (timedSnapshot, error) {
 		}
 		a.noteAnswer()
 		a.lastNodes = seen.Nodes
+		// The node is there, from this add or from an earlier one without a reply.
 		if i := findOwn(seen.Nodes, cl.ID, s.ID); i >= 0 {
 			return seen, a.acceptJoin(s, seen, i)
 		}
@@ -253,6 +263,7 @@ func (a *acquisition) acceptJoin(s *session, seen timedSnapshot, i int) error {
 	if joined {
 		return nil
 	}
+	// Only the nodes ahead count: a later claim of another kind is the one that must go.
 	err := checkMismatch(seen.Nodes[:i], &cl.Claim)
 	if err == nil && exceedsBounds(seen.Nodes, i, e.info) {
 		err = driver.ErrQueueFull
@@ -318,6 +329,7 @@ func (a *acquisition) removeOwnNode(s *session) error {
 		n, unresolved := cl.node, cl.add.unresolved
 		e.mu.Unlock()
 		var err error
+		// Remove ends only the node that is known. A delayed add could bring another one.
 		if unresolved {
 			_, err = e.store.Withdraw(ctx, cl.Name, s.Session, cl.add.number, cl.ID)
 		} else {
@@ -347,6 +359,7 @@ func (a *acquisition) addNode(s *session, condition AddCondition) (timedSnapshot
 	e.mu.Lock()
 	cl.add.done = inFlight
 	number := cl.add.number
+	// The request runs under the life of the engine, not of the caller, so that its outcome becomes known.
 	ok := e.startGoroutineLocked(func() {
 		ctx, cancel := requestContext(e.life)
 		defer cancel()
@@ -377,6 +390,8 @@ func (e *Engine) finishAdd(cl *claim, s *session, snapshot Snapshot, err error) 
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	cl.add.done = nil
+	// An expired session adds nothing, and after a final error the store has not carried out the request. After any
+	// other error the add may still take effect.
 	cl.add.unresolved = cl.add.unresolved || err != nil && !errors.Is(err, ErrSessionExpired) && !driverutil.IsFinal(err)
 	if err == nil {
 		if i := findOwn(snapshot.Nodes, cl.ID, s.ID); i >= 0 {

@@ -122,6 +122,7 @@ func (e *Engine) beginAcquire(ctx context.Context, c driver.Claim) (*claim, erro
 			cl = &claim{Claim: c, turn: turn{snapshots: make(chan timedSnapshot, 1), wakeup: make(chan struct{}, 1)}}
 			e.claims[c.ID] = cl
 		}
+		// Acquires for one ID must not overlap: each would believe that the claim's node is its own.
 		under := cl.acquireDone
 		if under == nil {
 			under = cl.add.done // an earlier call was given up, but its Add is still under way
@@ -149,6 +150,7 @@ func (e *Engine) endAcquire(cl *claim) {
 	cl.lastWanted = e.clock.Now()
 	close(cl.acquireDone)
 	cl.acquireDone = nil
+	// Otherwise the claim stays known, so that a release or the janitor can remove what is left of it.
 	if cl.add.done == nil && !cl.add.unresolved && cl.node.Token == 0 {
 		e.forgetClaimLocked(cl)
 	}
@@ -244,6 +246,7 @@ func (e *Engine) watchOwnNode(cl *claim) {
 	}
 	cl.watch.stop = func() {} // so that no other goroutine starts a watch
 	e.mu.Unlock()
+	// Not under the mutex: the store has locks of its own.
 	stop := e.store.Watch(cl.Name, node.Key, 0, func() { e.requestCheck(cl) })
 	e.mu.Lock()
 	if e.claims[cl.ID] == cl {
@@ -280,9 +283,12 @@ func (e *Engine) updateNodeLocked(cl *claim, n Node, found bool) *driver.LossErr
 	switch {
 	case cl.loss != nil:
 		return cl.loss
+	// A node goes by its owner's release, with its session, or by a break. The owner has not released it, and the
+	// callers have made sure that the session lives, so it was broken.
 	case !found || cl.node.Token != 0 && n.Token != cl.node.Token:
 		loss := e.markLostLocked(cl, driver.LossBroken)
 		if e.leftoverChecker != nil && e.leftoverChecker.MayHaveLeftovers(cl.node.Key) {
+			// Only Withdraw removes the leftover.
 			cl.add.unresolved = true
 		}
 		cl.node = Node{}
@@ -291,6 +297,7 @@ func (e *Engine) updateNodeLocked(cl *claim, n Node, found bool) *driver.LossErr
 		cl.node = n
 		return e.markLostLocked(cl, driver.LossBroken)
 	}
+	// Another process has renewed the claim, so it is wanted.
 	if n.Renewed > cl.node.Renewed {
 		cl.lastWanted = e.clock.Now()
 	}

@@ -35,6 +35,7 @@ func (s *session) runJanitor() {
 		s.removeAbandoned()
 
 		e.mu.Lock()
+		// Sleep until the next claim could be abandoned or the next watch is due.
 		next := s.TTL
 		for cl := range s.claims {
 			if !cl.isBusy() {
@@ -99,6 +100,7 @@ func (s *session) checkChangedNodes() {
 	var claims []*claim
 	var refs []NodeRef
 	for cl := range s.toCheck {
+		// A claim that is being released is expected to lose its node.
 		if cl.node.Token != 0 && !cl.leaving {
 			claims, refs = append(claims, cl), append(refs, NodeRef{cl.Name, cl.node.Key})
 		}
@@ -186,11 +188,14 @@ func (s *session) removeIfAbandoned(cl *claim, n Node) bool {
 		e.mu.Unlock()
 		return true // wanted again meanwhile
 	}
+	// Another process has renewed the claim; it gets another TTL.
 	if n.Token != 0 && n.Renewed > cl.node.Renewed && !n.Broken {
 		cl.lastWanted, cl.node = e.clock.Now(), n
 		e.mu.Unlock()
 		return true
 	}
+	// From here on the claim is lost for this client, whether or not the store can be reached: its node may be gone
+	// at any moment.
 	e.markLostLocked(cl, driver.LossExpired)
 	cl.setLeaving(true)
 	unresolved := cl.add.unresolved

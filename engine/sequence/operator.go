@@ -62,6 +62,7 @@ func (e *Engine) tryBreak(
 		return true, fmt.Errorf("%w: a foreign holder cannot be notified, only removed by force", driver.ErrUnsupported)
 	}
 	payload := n.Payload
+	// A graceful break asks the holder's client to let go. A waiter has nothing to let go of, and was removed above.
 	payload.Broken = payload.Broken || mode == driver.BreakGraceful
 	payload.ReleaseRequested = payload.ReleaseRequested || mode == driver.BreakRequestRelease
 	if payload == n.Payload {
@@ -143,6 +144,7 @@ func (e *Engine) tryDetach(retry *retryLoop, g driver.Grant, keep time.Duration,
 	case to.ID != "" && n.Session == to.ID: // the reply to an earlier try was lost
 		e.forgetDetached(g)
 		return true, nil
+	// Opened once: later tries use the same session.
 	case to.ID == "":
 		if *to, err = e.store.OpenSession(ctx, max(keep, e.info.MinTTL)); err != nil {
 			return false, err

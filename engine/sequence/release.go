@@ -23,6 +23,7 @@ func (e *Engine) Release(ctx context.Context, c driver.Claim, r string) error {
 	}
 	var adding chan struct{}
 	if cl != nil {
+		// From here on the claim is not checked or renewed, and the removal of its node is no loss.
 		cl.setLeaving(true)
 		adding = cl.add.done
 	}
@@ -69,6 +70,8 @@ func (e *Engine) removeClaim(retry *retryLoop, cl *claim) error {
 		if n.Token != 0 { // a read during the release may find it gone, and forget it
 			known = n
 		}
+		// There is no node to remove any more. If a request of this release got no reply, it may have removed the
+		// node, and the release has succeeded; otherwise the claim was lost.
 		if s == nil || n.Token == 0 && !unresolved || s.isExpired() {
 			e.forgetClaim(cl)
 			switch {
@@ -169,11 +172,13 @@ func (e *Engine) checkNotBroken(retry *retryLoop, name string, n Node, ttl time.
 // finishRelease forgets a claim whose node, last read as n, is gone, and returns the result of its release. existed
 // says whether this request removed the node. Its snapshot of the line goes to the waiters of this client.
 func (e *Engine) finishRelease(retry *retryLoop, cl *claim, n Node, existed bool, left timedSnapshot) error {
+	// The next holder in this process learns of its turn from this snapshot, without a request of its own.
 	if left.Revision != 0 {
 		left.Name = cl.Name
 		e.shareSnapshot(left, cl)
 	}
 	e.forgetClaim(cl)
+	// A session of its own has no other claims.
 	if cl.session.forDetached {
 		ctx, cancel := requestContext(retry.ctx)
 		_ = e.store.EndSession(ctx, cl.session.ID) // if it fails, the session expires

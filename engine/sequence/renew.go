@@ -56,6 +56,7 @@ func (e *Engine) groupBySession(
 		case cl.leaving:
 			answers[i] = &driver.LossError{Cause: driver.LossGone}
 		default:
+			// Even if the renewal fails: the holder is alive, and the janitor must not remove its claim meanwhile.
 			cl.lastWanted = e.clock.Now()
 			groups[cl.session] = append(groups[cl.session], dueGrant{i, cl})
 		}
@@ -82,6 +83,7 @@ func (s *session) renewClaims(ctx context.Context, some []dueGrant, done func(in
 	var since driver.Instant
 	var keepAliveErr error
 	var keepAlive sync.WaitGroup
+	// Both requests are under way at the same time, so a renewal costs one round trip.
 	keepAlive.Go(func() { since, keepAliveErr = s.retryFreshKeepAlive(ctx) })
 	nodes, start, err := s.retryReadNodes(ctx, refs)
 	keepAlive.Wait()
@@ -124,6 +126,7 @@ func (e *Engine) extendClaim(cl *claim, since driver.Instant) error {
 	if cl.loss != nil {
 		return cl.loss
 	}
+	// A slow renewal counts from the request that confirmed it, which may be later than lastWanted.
 	if since.Monotonic > cl.lastWanted.Monotonic {
 		cl.lastWanted = since
 	}
@@ -186,6 +189,7 @@ func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Rene
 		}
 		if !n.Detached {
 			payload := n.Payload
+			// The client that made the claim finds the larger number, and does not remove the claim as abandoned.
 			payload.Renewed++
 			bctx, cancel := requestContext(ctx)
 			_, ok, err := e.store.Change(bctx, g.Name, n, payload)

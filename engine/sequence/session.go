@@ -115,6 +115,8 @@ func (e *Engine) bindOwnSession(ctx context.Context, cl *claim) (*session, error
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	// This is the only time at which detached claims are cleaned up, and often enough: it bounds how many can
+	// gather.
 	e.forgetExpiredDetachedLocked()
 	s.bindClaim(cl)
 	return s, nil
@@ -148,6 +150,7 @@ func (s *session) trustedSince() driver.Instant { return s.keepAlives[0] }
 // after it. So the newest such one becomes the trusted one, and those before it are dropped.
 func (s *session) noteKeepAlive(start driver.Instant) {
 	s.keepAlives = append(s.keepAlives, start)
+	// Without a delay only the newest keep-alive remains.
 	for len(s.keepAlives) > 1 && start.Monotonic-s.keepAlives[1].Monotonic >= s.ConfirmDelay {
 		s.keepAlives = s.keepAlives[1:]
 	}
@@ -237,6 +240,8 @@ func (s *session) sendKeepAlive(inFlight chan struct{}) {
 	defer cancel()
 	start := e.clock.Now()
 	promise, err := e.store.KeepAlive(ctx, s.ID)
+	// The store keeps the session for less time than its claims were promised. Their holders would trust it for too
+	// long, so they are lost now.
 	lowered := err == nil && promise > 0 && promise < s.TTL
 	if lowered {
 		err = ErrSessionExpired
@@ -285,6 +290,7 @@ func (s *session) markExpired() {
 // endLocked stops the session's goroutines, and makes sure that no new claim is bound to it. Called with mu held.
 func (s *session) endLocked() {
 	s.expired = true
+	// A new session with this TTL may have replaced it.
 	if s.e.sessions[s.requestedTTL] == s {
 		delete(s.e.sessions, s.requestedTTL)
 	}
@@ -315,6 +321,7 @@ func (s *session) keepAliveLoop() {
 			e.mu.Unlock()
 			return
 		}
+		// Kept for a while, so that a client that locks now and then needs no new session each time.
 		if len(s.claims) == 0 && e.clock.SinceAtLeast(s.idleSince) > s.TTL {
 			s.endLocked()
 			e.mu.Unlock()

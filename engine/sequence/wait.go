@@ -20,6 +20,8 @@ func (e *Engine) shareSnapshot(seen timedSnapshot, but *claim) {
 		if cl == nil || cl == but || cl.session == nil || n.Session != cl.session.ID || n.Foreign {
 			continue
 		}
+		// A granted claim stays granted, so even an older snapshot is good for that. One in which the claim must
+		// wait says nothing new.
 		if _, waits := e.waiting[seen.Name][cl]; waits && isGranted(seen.Nodes, i) {
 			select {
 			case cl.turn.snapshots <- seen:
@@ -53,6 +55,7 @@ func (a *acquisition) waitForTurn(s *session, seen timedSnapshot) (timedSnapshot
 		}
 		return seen, a.readHeldError(seen)
 	}
+	// Registered before the first read that follows, so that no snapshot shared from now on is missed.
 	defer e.addWaiter(cl)()
 	e.scheduleWatch(cl)
 	poll := time.NewTimer(0)
@@ -64,6 +67,7 @@ func (a *acquisition) waitForTurn(s *session, seen timedSnapshot) (timedSnapshot
 			}
 			return seen, nil
 		}
+		// The watch begins at the revision of the snapshot, so a change since then is reported at once.
 		a.watchBlocker(seen, findBlocker(seen.Nodes, i))
 		every := minPoll + rand.N(maxPoll-minPoll)
 		if s.forDetached {
@@ -150,6 +154,8 @@ func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSna
 		return timedSnapshot{}, driverutil.Uncertain(e.contextError(a.ctx))
 	}
 	e.mu.Lock()
+	// Another waiter of this client may be reading the line right now. Its read may have begun before the change
+	// that woke this one, so its snapshot counts only if it grants the claim.
 	loss, looking := cl.loss, e.listings[cl.Name]
 	e.mu.Unlock()
 	if loss != nil {
@@ -179,6 +185,7 @@ func (e *Engine) markAdmitted(cl *claim) {
 	e.startGoroutine(func() {
 		ctx, cancel := requestContext(e.life)
 		defer cancel()
+		// A few tries are enough: the mark only saves the next waiter a poll.
 		for range 3 {
 			e.mu.Lock()
 			n, left := cl.node, e.claims[cl.ID] != cl || cl.leaving

@@ -69,6 +69,7 @@ func (e *Engine) trySetWeight(retry *retryLoop, g driver.Grant, weight int64, la
 	payload.Weight = weight
 	var now Node
 	var ok bool
+	// Less weight can take nothing from others, so the rest of the line does not matter.
 	if weight <= n.Weight {
 		e.setWeightResolved(g.ID, false)
 		now, ok, err = e.store.Change(ctx, g.Name, n, payload)

@@ -1,5 +1,5 @@
-// Package memtree is a tree of ordered children in memory, with links that can be cut and lose what travels on them: what
-// the sequence engine is tested on without a server.
+// Package memtree is a sequence.NodeStore in memory, on which the sequence engine is tested without a server. Its links
+// can be cut, and can lose, delay and repeat requests.
 package memtree
 
 import (
@@ -18,14 +18,14 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// Server is the store itself. Its clock is the one of package time.
+// Server is the store. Its clock is that of package time, so it can run in a synctest bubble.
 type Server struct {
 	mu            sync.Mutex
 	revision      int64
 	sessions      map[string]*session
 	locks         map[string][]*sequence.Node
-	withdrawnAdds map[string]bool      // adds that were withdrawn
-	breakNotes    map[string]time.Time // claims that were removed by force: until when that is known
+	withdrawnAdds map[string]bool      // by key: adds that must not take effect any more
+	breakNotes    map[string]time.Time // by claim ID: until when a break is known
 	watches       map[*watch]struct{}
 	requests      map[string]int
 }
@@ -44,34 +44,37 @@ type watch struct {
 
 // New makes an empty server.
 func New() *Server {
-	return &Server{sessions: map[string]*session{}, locks: map[string][]*sequence.Node{}, withdrawnAdds: map[string]bool{}, breakNotes: map[string]time.Time{},
-		watches: map[*watch]struct{}{}, requests: map[string]int{}}
+	return &Server{
+		sessions: map[string]*session{}, locks: map[string][]*sequence.Node{},
+		withdrawnAdds: map[string]bool{}, breakNotes: map[string]time.Time{},
+		watches: map[*watch]struct{}{}, requests: map[string]int{},
+	}
 }
 
-// LowerSessionTTLs has the server keep each session that stands for no longer than ttl, from its next beat on.
+// LowerSessionTTLs has the server keep each existing session for no longer than ttl, from its next keep-alive on.
 func (s *Server) LowerSessionTTLs(ttl time.Duration) { s.lowerSessionTTLs(ttl, nil) }
 
-// LowerSessionTTLs does so with the sessions that were opened by this way.
+// LowerSessionTTLs does so with the sessions that were opened over this link.
 func (l *Link) LowerSessionTTLs(ttl time.Duration) { l.Server.lowerSessionTTLs(ttl, l) }
 
 func (s *Server) lowerSessionTTLs(ttl time.Duration, of *Link) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, ses := range s.sessions {
-		if of == nil || ses.link == of {
-			ses.ttl = min(ses.ttl, ttl)
+	for _, session := range s.sessions {
+		if of == nil || session.link == of {
+			session.ttl = min(session.ttl, ttl)
 		}
 	}
 }
 
-// Nodes is what stands on a lock.
+// Nodes returns the nodes of a lock.
 func (s *Server) Nodes(name string) []sequence.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.readLock(name).Nodes
 }
 
-// LockNames is what stands at the end: the names of locks that are not idle.
+// LockNames returns the names of the locks that have nodes.
 func (s *Server) LockNames() (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +84,7 @@ func (s *Server) LockNames() (names []string) {
 	return names
 }
 
-// TakeRequestCounts counts what was asked since the last call.
+// TakeRequestCounts returns how many requests of each kind came since the last call.
 func (s *Server) TakeRequestCounts() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +93,7 @@ func (s *Server) TakeRequestCounts() map[string]int {
 	return r
 }
 
-// ExpireSession ends a session as if its client had fallen silent; with an empty id, all.
+// ExpireSession ends a session as if its client had stopped; with an empty id, all sessions.
 func (s *Server) ExpireSession(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,11 +105,11 @@ func (s *Server) ExpireSession(id string) {
 }
 
 func (s *Server) expireSession(id string) {
-	ses := s.sessions[id]
-	if ses == nil {
+	session := s.sessions[id]
+	if session == nil {
 		return
 	}
-	ses.timer.Stop()
+	session.timer.Stop()
 	delete(s.sessions, id)
 	for name, nodes := range s.locks {
 		for _, n := range slices.Clone(nodes) {
@@ -151,14 +154,15 @@ func (s *Server) findNode(name, key string) *sequence.Node {
 	return nil
 }
 
-// Link is one client's way to the server: a Tree.
+// Link is one client's connection to the server: a sequence.NodeStore.
 type Link struct {
 	Server *Server
 	Clock  driver.Clock
-	// Transport, if set, carries a request: it runs do at the server and gives back what that returns. It may lose, delay and
-	// double it, and give up before it has arrived.
+	// Transport, if set, carries a request: it runs do at the server and returns its result. It may lose, delay and
+	// repeat the request, and may give up before it has arrived.
 	Transport func(ctx context.Context, what string, do func() any) (any, error)
-	// DelayNotification, if set, is called before a watch tells anything, and may take its time; Deaf loses it.
+	// DelayNotification, if set, is called before each notification of a watch, and may take its time. If
+	// DropNotification returns true, the notification is lost.
 	DelayNotification func()
 	DropNotification  func() bool
 
@@ -183,7 +187,7 @@ func (l *Link) notifyLater(f func()) {
 	})
 }
 
-// request is one request: f runs at the server, in one atomic step.
+// request sends one request: f runs at the server, in one atomic step.
 func request[T any](ctx context.Context, l *Link, what string, f func(s *Server) T) (result T, err error) {
 	l.mu.Lock()
 	closed := l.closed
@@ -210,7 +214,7 @@ func request[T any](ctx context.Context, l *Link, what string, f func(s *Server)
 	return got.(T), nil
 }
 
-// Info promises what memory can.
+// Info returns what memory can promise.
 func (l *Link) Info() driver.Info {
 	clock := l.Clock
 	if clock.Monotonic == nil {
@@ -240,12 +244,12 @@ func requireSession(ok bool, err error) error {
 // KeepAlive restarts the session's timer.
 func (l *Link) KeepAlive(ctx context.Context, id string) (promise time.Duration, err error) {
 	promise, err = request(ctx, l, "beat", func(s *Server) time.Duration {
-		ses := s.sessions[id]
-		if ses == nil {
+		session := s.sessions[id]
+		if session == nil {
 			return 0
 		}
-		ses.timer.Reset(ses.ttl)
-		return ses.ttl
+		session.timer.Reset(session.ttl)
+		return session.ttl
 	})
 	return promise, requireSession(promise > 0, err)
 }
@@ -263,38 +267,40 @@ func nodeKey(s sequence.Session, number int64) string { return fmt.Sprintf("%s.%
 
 // addResult is the answer to an Add.
 type addResult struct {
-	look sequence.Snapshot
-	err  error
+	snapshot sequence.Snapshot
+	err      error
 }
 
 // Add adds a node.
 func (l *Link) Add(
-	ctx context.Context, name string, ses sequence.Session, number int64, note sequence.Payload, guard sequence.AddCondition,
+	ctx context.Context, name string, session sequence.Session, number int64, payload sequence.Payload, condition sequence.AddCondition,
 ) (sequence.Snapshot, error) {
 	got, err := request(ctx, l, "add", func(s *Server) addResult {
-		key := nodeKey(ses, number)
+		key := nodeKey(session, number)
 		switch nodes := s.locks[name]; {
-		case s.sessions[ses.ID] == nil:
+		case s.sessions[session.ID] == nil:
 			return addResult{err: sequence.ErrSessionExpired}
 		case s.withdrawnAdds[key]:
 			return addResult{err: errors.New("withdrawn")}
 		case s.findNode(name, key) != nil:
-		case guard == sequence.AddIfAlone && len(nodes) > 0:
-		case guard > 0 && slices.ContainsFunc(nodes, func(n *sequence.Node) bool { return n.Token > int64(guard) }):
+		case condition == sequence.AddIfAlone && len(nodes) > 0:
+		case condition > 0 && slices.ContainsFunc(nodes, func(n *sequence.Node) bool { return n.Token > int64(condition) }):
 		default:
 			s.revision++
-			s.locks[name] = append(nodes, &sequence.Node{Key: key, Token: s.revision, Version: s.revision, Session: ses.ID, Payload: note})
+			s.locks[name] = append(nodes, &sequence.Node{Key: key, Token: s.revision, Version: s.revision, Session: session.ID, Payload: payload})
 			s.notifyWatches(name, key, false)
 		}
-		return addResult{look: s.readLock(name)}
+		return addResult{snapshot: s.readLock(name)}
 	})
-	return got.look, cmp.Or(err, got.err)
+	return got.snapshot, cmp.Or(err, got.err)
 }
 
-// Withdraw bars an add.
-func (l *Link) Withdraw(ctx context.Context, name string, ses sequence.Session, number int64, _ string) (bool, error) {
+// Withdraw removes a node, and refuses a delayed add of it.
+func (l *Link) Withdraw(
+	ctx context.Context, name string, session sequence.Session, number int64, _ string,
+) (bool, error) {
 	return request(ctx, l, "withdraw", func(s *Server) bool {
-		key := nodeKey(ses, number)
+		key := nodeKey(session, number)
 		n := s.findNode(name, key)
 		if n != nil {
 			s.removeNode(name, n)
@@ -329,25 +335,25 @@ type changeResult struct {
 	sessionGone bool // the session that a node was to be bound to
 }
 
-// Change replaces a note.
+// Change replaces a node's payload.
 func (l *Link) Change(
-	ctx context.Context, name string, n sequence.Node, note sequence.Payload,
+	ctx context.Context, name string, n sequence.Node, payload sequence.Payload,
 ) (sequence.Node, bool, error) {
-	return l.changeNode(ctx, "change", name, n, n.Session, note)
+	return l.changeNode(ctx, "change", name, n, n.Session, payload)
 }
 
-// Move binds a node to another session, and bars its add.
+// Move binds a node to another session, and refuses a delayed add of it.
 func (l *Link) Move(
-	ctx context.Context, name string, n sequence.Node, to sequence.Session, note sequence.Payload,
+	ctx context.Context, name string, n sequence.Node, to sequence.Session, payload sequence.Payload,
 ) (sequence.Node, bool, error) {
-	return l.changeNode(ctx, "move", name, n, to.ID, note)
+	return l.changeNode(ctx, "move", name, n, to.ID, payload)
 }
 
-// ChangeAmong replaces a note if others stand as they did.
+// ChangeAmong replaces a payload if the other nodes are unchanged.
 func (l *Link) ChangeAmong(
-	ctx context.Context, name string, n sequence.Node, note sequence.Payload, among []sequence.Node, revision int64,
+	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, among []sequence.Node, revision int64,
 ) (sequence.Node, bool, error) {
-	return l.changeNode(ctx, "change", name, n, n.Session, note, func(s *Server) bool {
+	return l.changeNode(ctx, "change", name, n, n.Session, payload, func(s *Server) bool {
 		for _, a := range among {
 			if at := s.findNode(name, a.Key); at == nil || at.Version != a.Version {
 				return false
@@ -358,7 +364,7 @@ func (l *Link) ChangeAmong(
 }
 
 func (l *Link) changeNode(
-	ctx context.Context, what, name string, n sequence.Node, to string, note sequence.Payload, when ...func(s *Server) bool,
+	ctx context.Context, what, name string, n sequence.Node, to string, payload sequence.Payload, when ...func(s *Server) bool,
 ) (sequence.Node, bool, error) {
 	got, err := request(ctx, l, what, func(s *Server) changeResult {
 		if len(when) > 0 && !when[0](s) {
@@ -373,7 +379,7 @@ func (l *Link) changeNode(
 		}
 		s.revision++
 		s.withdrawnAdds[n.Key] = s.withdrawnAdds[n.Key] || at.Session != to
-		at.Version, at.Payload, at.Session = s.revision, note, to
+		at.Version, at.Payload, at.Session = s.revision, payload, to
 		s.notifyWatches(name, n.Key, false)
 		return changeResult{now: *at, ok: true}
 	})
@@ -387,14 +393,16 @@ type removeResult struct {
 }
 
 // Remove removes a node.
-func (l *Link) Remove(ctx context.Context, name string, n sequence.Node, look bool) (bool, sequence.Snapshot, error) {
+func (l *Link) Remove(
+	ctx context.Context, name string, n sequence.Node, snapshot bool,
+) (bool, sequence.Snapshot, error) {
 	got, err := request(ctx, l, "remove", func(s *Server) (r removeResult) {
 		at := s.findNode(name, n.Key)
 		if at != nil && at.Token == n.Token && (n.Version == 0 || at.Version == n.Version) {
 			r.existed = true
 			s.removeNode(name, at)
 		}
-		if look {
+		if snapshot {
 			r.left = s.readLock(name)
 		}
 		return r
@@ -422,7 +430,7 @@ func (l *Link) WasBroken(ctx context.Context, _ string, n sequence.Node) (bool, 
 	return request(ctx, l, "broken", func(s *Server) bool { return time.Now().Before(s.breakNotes[n.ID]) })
 }
 
-// RemoveAndReadNext removes a node, and looks at another one.
+// RemoveAndReadNext removes a node, and reads another one.
 func (l *Link) RemoveAndReadNext(
 	ctx context.Context, name string, n sequence.Node, next string,
 ) (bool, sequence.Snapshot, error) {
@@ -441,7 +449,7 @@ func (l *Link) RemoveAndReadNext(
 	return got.existed, got.left, err
 }
 
-// Watch tells of changes, from goroutines of its own.
+// Watch notifies of changes, from goroutines of the link.
 func (l *Link) Watch(name, key string, revision int64, changed func()) (stop func()) {
 	s := l.Server
 	w := &watch{name: name, key: key, changed: changed, link: l}
@@ -464,27 +472,27 @@ func (l *Link) Watch(name, key string, revision int64, changed func()) (stop fun
 // Walk lists all locks.
 func (l *Link) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snapshot, error] {
 	return func(yield func(sequence.Snapshot, error) bool) {
-		looks, err := request(ctx, l, "walk", func(s *Server) (looks []sequence.Snapshot) {
+		snapshots, err := request(ctx, l, "walk", func(s *Server) (snapshots []sequence.Snapshot) {
 			for name := range s.locks {
 				if strings.HasPrefix(name, prefix) {
-					looks = append(looks, s.readLock(name))
+					snapshots = append(snapshots, s.readLock(name))
 				}
 			}
-			return looks
+			return snapshots
 		})
 		if err != nil {
 			yield(sequence.Snapshot{}, err)
 			return
 		}
-		for _, look := range looks {
-			if !yield(look, nil) {
+		for _, snapshot := range snapshots {
+			if !yield(snapshot, nil) {
 				return
 			}
 		}
 	}
 }
 
-// Close leaves the sessions to themselves.
+// Close ends the link's watches. It does not end the sessions.
 func (l *Link) Close() error {
 	l.mu.Lock()
 	l.closed = true

@@ -30,6 +30,8 @@ func (t *nodeStore) Add(
 	key, gate := t.lockDir(name)+claimKey(s.ID, number), t.gateKey(s.ID)
 	from, to := t.lockRange(name)
 	for withoutElse := condition < 0; ; withoutElse = false {
+		// The comparison with the create revision 0 makes the add idempotent: the key does not exist yet. The one
+		// with the gate makes it fail if the claim was withdrawn meanwhile.
 		known := t.gateRevision(s.ID)
 		conditions := []clientv3.Cmp{
 			clientv3.Compare(clientv3.CreateRevision(key), "=", 0),
@@ -66,6 +68,7 @@ func (t *nodeStore) Add(
 		if kvs := r.Responses[1].GetResponseRange().Kvs; len(kvs) > 0 {
 			now = kvs[0].ModRevision
 		}
+		// The condition was false, or the key exists from an earlier call. Either way the snapshot says so.
 		if now == known {
 			return t.newSnapshot(name, r.Responses[0].GetResponseRange().Kvs, r.Header.Revision), nil
 		}

@@ -66,9 +66,11 @@ func (t *nodeStore) commitWrite(ctx context.Context, w *write) (*pb.TxnResponse,
 // sendBatch sends writes as one transaction. Adds come last, so that what an add reads of its lock is the state at that
 // revision.
 func (t *nodeStore) sendBatch(batch []*write, done func(error)) error {
+	// The order within the transaction is the order in which etcd applies it.
 	slices.SortStableFunc(batch, func(a, b *write) int { return addsLast(a) - addsLast(b) })
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	// Checked with mu held, because Close waits for the goroutines that are started here.
 	if t.life.Err() != nil {
 		return driver.ErrClosed
 	}
@@ -80,6 +82,7 @@ func (t *nodeStore) sendBatch(batch []*write, done func(error)) error {
 			ops[i] = clientv3.OpTxn(w.conditions, w.then, w.otherwise)
 		}
 		r, err := t.kv.Txn(ctx).Then(ops...).Commit()
+		// The servers have done nothing, perhaps because of one of the writes. Sent alone, each gets its own reply.
 		if isRefusal(err) {
 			err = driverutil.ErrSendAlone
 		}

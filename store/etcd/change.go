@@ -22,6 +22,7 @@ func (t *nodeStore) Change(
 func (t *nodeStore) Move(
 	ctx context.Context, name string, n sequence.Node, to sequence.Session, payload sequence.Payload,
 ) (sequence.Node, bool, error) {
+	// The gate of the old session changes in the same transaction, so a delayed add of this node fails.
 	from := n.Session
 	n.Session = to.ID
 	t.untrackSession(to.ID) // nobody renews it
@@ -67,6 +68,7 @@ func (t *nodeStore) putNodeIf(
 	if err != nil {
 		return n, false, t.convertError(err)
 	}
+	// A put gives the key the revision of its transaction.
 	n.Version, n.Payload = r.Header.Revision, payload
 	return n, r.Succeeded, nil
 }

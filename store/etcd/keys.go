@@ -62,6 +62,7 @@ func parseNode(kv *mvccpb.KeyValue, dir int) (sequence.Node, bool) {
 		Key: string(kv.Key[dir:]), Token: kv.CreateRevision, Version: kv.ModRevision,
 		Session: formatLease(clientv3.LeaseID(kv.Lease)),
 	}
+	// A value that is not ours belongs to a foreign client. Its claim still counts, as an exclusive one.
 	if json.Unmarshal(kv.Value, &n.Payload) != nil || n.ID == "" || n.Limit < 1 || n.Weight < 1 || n.Weight > n.Limit {
 		n.Payload, n.Foreign = sequence.Payload{}, true
 	}
@@ -79,6 +80,7 @@ func (t *nodeStore) rememberNode(key string, n sequence.Node) {
 }
 
 func (t *nodeStore) rememberNodeLocked(key string, n sequence.Node) {
+	// Simple, and good enough: the nodes of present locks come back with the next reads.
 	if len(t.nodeCache) >= maxCachedNodes {
 		clear(t.nodeCache)
 	}
@@ -103,6 +105,7 @@ func (t *nodeStore) newSnapshot(name string, kvs []*mvccpb.KeyValue, revision in
 		}
 		l.Nodes = append(l.Nodes, n)
 	}
+	// etcd returns keys in the order of their names; the line is in the order of creation.
 	slices.SortFunc(l.Nodes, func(a, b sequence.Node) int { return cmp.Compare(a.Token, b.Token) })
 	return l
 }

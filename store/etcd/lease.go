@@ -35,6 +35,7 @@ func (s *Store) NewLease(ctx context.Context, ttl time.Duration) (*Lease, error)
 	if ttl < info.MinTTL || ttl > info.MaxTTL {
 		return nil, fmt.Errorf("%w: a TTL must be %v to %v, not %v", driver.ErrInvalid, info.MinTTL, info.MaxTTL, ttl)
 	}
+	// Taken before the request: the cluster may have granted the lease at any time since.
 	start := info.Clock.Now()
 	session, err := s.nodes.grantLease(ctx, ttl)
 	if err != nil {
@@ -75,7 +76,9 @@ func (l *Lease) KeepAlive(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// Never more than was granted, even if a server counts more now.
 	l.ttl = min(l.ttl, promise)
+	// Another call may have started later and finished earlier.
 	if l.clock.Since(start) < l.clock.Since(l.since) {
 		l.since = start
 	}
@@ -108,6 +111,7 @@ func (l *Lease) Keep(ctx context.Context) error {
 			timer.Stop()
 			return driver.ErrClosed
 		}
+		// A try must end before the lease may have, and early enough for another server to be asked.
 		left, ttl := l.Remaining(), l.TTL()
 		try, cancel := context.WithTimeout(ctx, min(left, max(ttl/6, 250*time.Millisecond)))
 		err := l.KeepAlive(try)

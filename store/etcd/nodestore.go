@@ -89,6 +89,7 @@ func (t *nodeStore) Read(ctx context.Context, at []sequence.NodeRef) ([]sequence
 // of a second. Events before the subscription are not lost, because the hub compares revisions when it begins.
 func (t *nodeStore) Watch(name, key string, revision int64, changed func()) func() {
 	w := &watch{key: t.lockDir(name) + key, seenRevision: revision, changed: changed}
+	// Both watch the whole lock; the first leaves out the events of keys that are put.
 	if key == sequence.WatchRemovals || key == sequence.WatchChanges {
 		w.key, w.end = t.lockRange(name)
 		w.removalsOnly = key == sequence.WatchRemovals
@@ -101,6 +102,7 @@ func (t *nodeStore) Close() error {
 	t.mu.Lock()
 	t.end()
 	t.mu.Unlock()
+	// sendBatch and noteRevision start no goroutine after this: they check life with mu held.
 	t.hub.wait()
 	t.goroutines.Wait()
 	if t.closeClient != nil {

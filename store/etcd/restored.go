@@ -36,6 +36,7 @@ func (t *nodeStore) noteRevision(before reading, revision int64) {
 		t.newest.revision = max(t.newest.revision, revision)
 	default:
 		t.newest = reading{revision, before.restored + 1}
+		// What was remembered is of a history that no longer exists.
 		clear(t.nodeCache)
 		clear(t.gateRevisions)
 		for session := range t.ownSessions {

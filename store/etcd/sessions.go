@@ -24,6 +24,7 @@ func (t *nodeStore) OpenSession(ctx context.Context, ttl time.Duration) (sequenc
 // larger. Each member has a smallest TTL of its own, and the one that replies need not be the leader, which counts the
 // time. So if more was granted, a keep-alive asks the leader.
 func (t *nodeStore) grantLease(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+	// Rounded up, so that no lease is shorter than requested.
 	asked := int64((ttl + time.Second - 1) / time.Second)
 	r, err := t.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: asked})
 	if err != nil {
@@ -54,6 +55,7 @@ func (t *nodeStore) grantLease(ctx context.Context, ttl time.Duration) (sequence
 // else, checks that it still has a quorum before it answers, in the versions that Warnings asks for.
 func (t *nodeStore) KeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
 	promise, err = t.sendKeepAlive(ctx, session)
+	// A stream cannot renew a login, so an ordinary request does it, once.
 	if isLoginExpired(err) {
 		t.renewLogin(ctx)
 		promise, err = t.sendKeepAlive(ctx, session)
@@ -78,6 +80,7 @@ func (t *nodeStore) sendKeepAlive(ctx context.Context, session string) (promise 
 		return 0, err
 	}
 	_ = stream.CloseSend()
+	// This is how etcd says that the lease does not exist.
 	if r.TTL <= 0 {
 		t.untrackSession(session)
 		return 0, sequence.ErrSessionExpired

@@ -114,6 +114,7 @@ func (tb *table) writeRecord(ctx context.Context, r record.Row, op clientv3.Op) 
 		}
 	}
 	key := tb.recordKey(r.Name)
+	// A version of 0 is that of a key that does not exist.
 	got, err := askOnce(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		unchanged := clientv3.Compare(clientv3.ModRevision(key), "=", version)
 		return tb.store.kv.Txn(ctx).If(unchanged).Then(op).Else(clientv3.OpGet(key)).Commit()
@@ -153,6 +154,7 @@ func (tb *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, 
 				if !yield(newRow(string(kv.Key[len(tb.recordKey("")):]), kv), nil) {
 					return
 				}
+				// The next page starts right behind this key.
 				from = string(kv.Key) + "\x00"
 			}
 			more = r.More

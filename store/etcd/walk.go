@@ -22,6 +22,7 @@ func isCertainLock(n sequence.Node) bool { return !n.Foreign || n.Key == n.Sessi
 // Walk reads all keys with the prefix before it yields a lock, since the claims of one lock need not be adjacent.
 func (t *nodeStore) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snapshot, error] {
 	return func(yield func(sequence.Snapshot, error) bool) {
+		// All keys are kept until the end: those of the lock a/b can come between two keys of the lock a.
 		found := map[string][]*mvccpb.KeyValue{}
 		locks := map[string]bool{}
 		from := t.prefix + prefix
@@ -38,6 +39,7 @@ func (t *nodeStore) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.
 			}
 			for _, kv := range r.Kvs {
 				key := string(kv.Key)
+				// A lock's name may contain slashes; the last one separates the claim's key.
 				dir := strings.LastIndexByte(key, '/') + 1
 				if dir-1 < len(t.prefix)+max(1, len(prefix)) || strings.ContainsRune(key, 0) {
 					continue

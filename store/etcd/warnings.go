@@ -84,6 +84,7 @@ func safeTTL(minTTL time.Duration) time.Duration {
 	if minTTL <= usualMinTTL {
 		return 0
 	}
+	// A fifth of an election timeout, which is two thirds of the smallest TTL.
 	interval := minTTL * 2 / 15
 	ttl := minTTL
 	for driver.Margin(ttl) < interval {

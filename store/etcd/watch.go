@@ -56,6 +56,7 @@ func (h *watchHub) add(w *watch) (stop func()) {
 	h.lastID++
 	id := h.lastID
 	h.watches[id] = w
+	// The stream is opened with the first watch, and creates all watches that exist by then.
 	if !h.running {
 		h.running = true
 		h.goroutines.Go(h.run)
@@ -127,6 +128,7 @@ func (h *watchHub) runStream() (answered bool) {
 	}
 	h.mu.Unlock()
 	var sending sync.WaitGroup
+	// Sends and receives must not wait for each other. If a send fails, the receiving side is ended, too.
 	sending.Go(func() { h.sendRequests(ctx, stream); cancel() })
 	defer sending.Wait()
 	defer cancel()

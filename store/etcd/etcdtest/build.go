@@ -13,8 +13,8 @@ import (
 
 const packagePath = "github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 
-// Tool builds a command of the tools module beside this package, once for each version of that module, and gives the
-// path of the binary: "etcd" or "etcdctl". It is kept in the user's cache directory.
+// Tool builds "etcd" or "etcdctl" from the tools module beside this package, and returns the path of the binary. It
+// is kept in the user's cache directory, and built again only when the tools module changes.
 func Tool(name string) (string, error) { return tools[name]() }
 
 var tools = map[string]func() (string, error){

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/backoff"
 )
 
-// Options are how a cluster is run.
+// Options configure a cluster.
 type Options struct {
 	Members int      // default 3
 	Args    []string // further arguments of every server
@@ -37,10 +37,10 @@ type Cluster struct {
 	ids  []string // of the members, in hex
 }
 
-// fromMember is in the first request of a member of etcd to another.
+// fromMember matches the header by which a member of etcd names itself to another.
 var fromMember = regexp.MustCompile(`(?i)x-server-from: ([0-9a-f]+)`)
 
-// senderID is the id of the member that has sent a request.
+// senderID is the ID of the member that sent a request; empty if it came from elsewhere.
 func senderID(request []byte) string {
 	if m := fromMember.FindSubmatch(request); m != nil {
 		return strings.ToLower(string(m[1]))
@@ -71,7 +71,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 
 func (c *Cluster) startMembers(ctx context.Context, binary string) error {
 	var all []string
-	type address struct{ listen, peer string } // for peers: where it listens, and where they reach it
+	type address struct{ listen, peer string } // for peers: where it listens, and where others reach it through the link
 	var at []address
 	for i := range c.opts.Members {
 		client, err := freeport.Port()
@@ -113,7 +113,7 @@ func (c *Cluster) startMembers(ctx context.Context, binary string) error {
 		}
 	}
 	if c.opts.Cert != "" {
-		return nil // whoever has a certificate sees whether it is there
+		return nil // the caller, which has the certificate, waits for it
 	}
 	if err := c.Ready(ctx); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (c *Cluster) startMembers(ctx context.Context, binary string) error {
 	return nil
 }
 
-// Ready waits until the cluster takes writes, and all members that run have a leader.
+// Ready waits until the cluster takes writes and all running members have a leader. It gives up after three minutes.
 func (c *Cluster) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
@@ -167,7 +167,7 @@ func (c *Cluster) Ready(ctx context.Context) error {
 	}
 }
 
-// checkHasLeader fails if a member has no leader.
+// checkHasLeader returns an error if a member has no leader.
 func checkHasLeader(ctx context.Context, cli *clientv3.Client, m *servertest.Server) error {
 	s, err := cli.Status(ctx, m.Endpoint)
 	if err == nil && s.Leader == 0 {
@@ -179,7 +179,7 @@ func checkHasLeader(ctx context.Context, cli *clientv3.Client, m *servertest.Ser
 // Client connects to all members.
 func (c *Cluster) Client() (*clientv3.Client, error) { return Connect(c.Endpoints()) }
 
-// Connect makes a client that comes back soon after a fault.
+// Connect makes a client that reconnects soon after a fault.
 func Connect(endpoints []string, more ...grpc.DialOption) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 2 * time.Second, Logger: zap.NewNop(),
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
@@ -187,7 +187,7 @@ func Connect(endpoints []string, more ...grpc.DialOption) (*clientv3.Client, err
 			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}}))})
 }
 
-// Leader is the member that leads.
+// Leader returns the member that leads, and waits until there is one.
 func (c *Cluster) Leader(ctx context.Context) (*servertest.Server, error) {
 	cli, err := c.Client()
 	if err != nil {
