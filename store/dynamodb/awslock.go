@@ -17,15 +17,15 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// awslockStore keeps locks in the layout of the AWS lock client, in tables that this client and its ports use. It
-// supports the plain mutex only.
+// awslockStore keeps locks in the layout of the AWS lock client, in tables that this client and its ports use.
+// It supports the plain mutex only.
 //
 // A holder of ours has expired when the service's clock says so. A foreign holder has expired when this client has seen
 // it unchanged for its lease and a margin, by its own clock. That needs more than one read.
 //
-// Foreign holders have no token. When a foreign client puts an item, it removes our last token and our notes. So tokens
-// are made from the service's clock: then they rise even across a foreign holder, if that holds the lock for longer than
-// the estimates of this clock by two clients can differ.
+// Foreign holders have no token. When a foreign client puts an item, it removes our last token and our notes.
+// So tokens are made from the service's clock: then they rise even across a foreign holder, if that holds the
+// lock for longer than the estimates of this clock by two clients can differ.
 type awslockStore struct {
 	*tableClient
 	info            driver.Info
@@ -49,8 +49,8 @@ type observation struct {
 	since driver.Instant
 }
 
-// maxObserved limits how many locks are remembered. When it is reached all are forgotten: then it takes longer until
-// a foreign holder counts as dead.
+// maxObserved limits how many locks are remembered. When it is reached all are forgotten: then it takes longer
+// until a foreign holder counts as dead.
 const maxObserved = 1 << 16
 
 func newAWSLock(l *tableClient, write LeaseFormat, watches time.Duration) *awslockStore {
@@ -323,9 +323,9 @@ func (a *awslockStore) Release(ctx context.Context, c driver.Claim, ref string) 
 	}
 }
 
-// releaseOutcome says what became of a claim whose release was refused, because the claim does not hold the lock. An
-// earlier try of the release may have ended it, if its reply was lost; or another client of ours has, and left a note.
-// A foreign client leaves none.
+// releaseOutcome says what became of a claim whose release was refused, because the claim does not hold the
+// lock. An earlier try of the release may have ended it, if its reply was lost; or another client of ours has,
+// and left a note. A foreign client leaves none.
 func (a *awslockStore) releaseOutcome(ctx context.Context, name, id string, stands *item, uncertain bool) error {
 	var at lockItem
 	if stands != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The attributes of the AWS lock client and of its ports. A holder changes recordVersionNumber whenever it renews. To a
-// client that has seen it unchanged for leaseDuration, the holder has expired. isReleased, if it exists, says that the
-// lock is free.
+// The attributes of the AWS lock client and of its ports. A holder changes recordVersionNumber whenever it
+// renews. To a client that has seen it unchanged for leaseDuration, the holder has expired. isReleased, if it
+// exists, says that the lock is free.
 const (
 	ownerAttribute         = "ownerName"
 	leaseAttribute         = "leaseDuration"

@@ -54,25 +54,29 @@ func TestAWSLockReleaseAfterLostReply(t *testing.T) {
 			leave()
 			return nil
 		}},
-		"an operator, and it was taken": {want: driver.LossBroken, by: func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error {
-			breaks(t, s, g)
-			for n := range 3 {
-				takes(t, s, n)
-			}
-			leave()
-			return nil
-		}},
-		"one who came later": {want: driver.LossExpired, by: func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error {
-			takes(t, s, 1)
-			leave()
-			return nil
-		}},
-		"a foreign client": {is: driver.ErrUncertain, by: func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error {
-			leave()
-			_, err := s.(*awslockStore).client.PutItem(t.Context(), &sdk.PutItemInput{TableName: &s.(*awslockStore).tableName,
-				Item: item{"key": textValue("m"), ownerAttribute: textValue("them"), leaseAttribute: textValue("60000"), rvnAttribute: textValue("theirs")}})
-			return err
-		}},
+		"an operator, and it was taken": {want: driver.LossBroken,
+			by: func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error {
+				breaks(t, s, g)
+				for n := range 3 {
+					takes(t, s, n)
+				}
+				leave()
+				return nil
+			}},
+		"one who came later": {want: driver.LossExpired,
+			by: func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error {
+				takes(t, s, 1)
+				leave()
+				return nil
+			}},
+		"a foreign client": {is: driver.ErrUncertain,
+			by: func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error {
+				leave()
+				_, err := s.(*awslockStore).client.PutItem(t.Context(), &sdk.PutItemInput{TableName: &s.(*awslockStore).tableName,
+					Item: item{"key": textValue("m"), ownerAttribute: textValue("them"), leaseAttribute: textValue("60000"),
+						rvnAttribute: textValue("theirs")}})
+				return err
+			}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -110,7 +114,8 @@ func TestAWSLockReleaseAfterLostReply(t *testing.T) {
 			}
 			close(goOn)
 			err := <-told
-			if l := lossOf(err); l != e.want || e.is != nil && !errors.Is(err, e.is) || e.want == "" && e.is == nil && err != nil {
+			if l := lossOf(err); l != e.want || e.is != nil && !errors.Is(err, e.is) || e.want == "" && e.is == nil &&
+				err != nil {
 				t.Errorf("told %v, want %q %v", err, e.want, e.is)
 			}
 		})
@@ -125,12 +130,13 @@ func TestAWSLockReleaseNotSent(t *testing.T) {
 	other := mustOpen(t, storeURL(table, s.Endpoint, "&layout=awslock"))
 	var failing atomic.Int32
 	client := sdk.New(dynamodbtest.Client(s.Endpoint).Options(), func(o *sdk.Options) {
-		o.HTTPClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if failing.Add(-1) >= 0 {
-				return nil, &net.OpError{Op: "dial", Net: network, Err: errors.New("refused")}
-			}
-			return (&net.Dialer{}).DialContext(ctx, network, addr)
-		}}}
+		o.HTTPClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if failing.Add(-1) >= 0 {
+					return nil, &net.OpError{Op: "dial", Net: network, Err: errors.New("refused")}
+				}
+				return (&net.Dialer{}).DialContext(ctx, network, addr)
+			}}}
 	})
 	holder, err := New(t.Context(), client, table, &Options{Layout: LayoutAWSLock})
 	if err != nil {
@@ -138,12 +144,14 @@ func TestAWSLockReleaseNotSent(t *testing.T) {
 	}
 	defer holder.Close()
 	g := acquire(t, holder, mutexClaim("m", time.Minute))
-	if _, err := client.DeleteItem(t.Context(), &sdk.DeleteItemInput{TableName: aws.String(table), Key: item{"key": textValue("m")}}); err != nil {
+	if _, err := client.DeleteItem(t.Context(),
+		&sdk.DeleteItemInput{TableName: aws.String(table), Key: item{"key": textValue("m")}}); err != nil {
 		t.Fatal(err)
 	}
 	acquire(t, other, mutexClaim("m", time.Minute))
 	failing.Store(2)
-	if err := holder.Release(t.Context(), g.Claim, ""); !errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrUncertain) {
+	if err := holder.Release(t.Context(), g.Claim, ""); !errors.Is(err, driver.ErrLost) ||
+		errors.Is(err, driver.ErrUncertain) {
 		t.Errorf("a release that was sent once, in vain: %v", err)
 	}
 }
@@ -155,7 +163,8 @@ func TestAWSLockForgetsOldTakes(t *testing.T) {
 	var passed time.Duration
 	hand := func() time.Duration { return passed }
 	client := sdk.New(sdk.Options{Region: "x"})
-	a := newAWSLock(newTableClient(client, "locks", "key", driver.Clock{Monotonic: hand, Boottime: hand}), LeaseFormatMillis, 0)
+	a := newAWSLock(newTableClient(client, "locks", "key", driver.Clock{Monotonic: hand, Boottime: hand}),
+		LeaseFormatMillis, 0)
 	defer a.Close()
 	for n := range 2000 {
 		a.rememberTake(fmt.Sprint("old", n), 1)
@@ -183,7 +192,8 @@ func TestForeignWatch(t *testing.T) {
 		return mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&layout=awslock"+more))
 	}
 	foreign := func(name, rvn string, lease time.Duration) {
-		putItem(t, direct, table, item{"key": textValue(name), ownerAttribute: textValue("them"), leaseAttribute: textValue(fmt.Sprint(lease.Milliseconds())), rvnAttribute: textValue(rvn)})
+		putItem(t, direct, table, item{"key": textValue(name), ownerAttribute: textValue("them"),
+			leaseAttribute: textValue(fmt.Sprint(lease.Milliseconds())), rvnAttribute: textValue(rvn)})
 	}
 	tries := func(s driver.Store, name string) (time.Duration, error) {
 		from := time.Now()
@@ -237,7 +247,8 @@ func TestTokensAcrossForeignPut(t *testing.T) {
 			}
 			first := acquire(t, s, mutexClaim("m", time.Minute))
 			release(t, s, first.Claim)
-			putItem(t, direct, table, item{"primary_id": textValue("m"), "expired_at": numberText(1), ownerAttribute: textValue("them"), leaseAttribute: textValue("1000"),
+			putItem(t, direct, table, item{"primary_id": textValue("m"), "expired_at": numberText(1),
+				ownerAttribute: textValue("them"), leaseAttribute: textValue("1000"),
 				rvnAttribute: textValue("theirs"), releasedAttribute: textValue("1")})
 			time.Sleep(s.Info().TokenGap)
 			other := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, layout))

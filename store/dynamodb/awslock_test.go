@@ -28,22 +28,27 @@ func TestNonAcquirableItem(t *testing.T) {
 		change item // nil removes the attribute
 		free   bool // it may be taken
 	}{
-		"released":                        {change: item{}, free: true},
-		"barred":                          {change: item{releasedAttribute: nil, nonAcquirableAttribute: textValue("1")}},
-		"barred, released":                {change: item{nonAcquirableAttribute: textValue("1")}},
-		"barred, ours and over":           {change: item{nonAcquirableAttribute: textValue("1"), rvnAttribute: textValue(past), releasedAttribute: nil}},
-		"barred, ours and released":       {change: item{nonAcquirableAttribute: textValue("1"), rvnAttribute: textValue(past)}},
-		"token is a text":                 {change: item{tokenAttribute: textValue("5")}},
-		"token is too large":              {change: item{tokenAttribute: &types.AttributeValueMemberN{Value: "9" + fmt.Sprint(int64(1e18))}}},
-		"no version":                      {change: item{rvnAttribute: nil, releasedAttribute: nil}},
-		"version is a number":             {change: item{rvnAttribute: numberText(5), releasedAttribute: nil}},
-		"barred, no owner and no version": {change: item{nonAcquirableAttribute: textValue("1"), rvnAttribute: nil, ownerAttribute: nil}},
+		"released":                 {change: item{}, free: true},
+		"non-acquirable":           {change: item{releasedAttribute: nil, nonAcquirableAttribute: textValue("1")}},
+		"non-acquirable, released": {change: item{nonAcquirableAttribute: textValue("1")}},
+		"non-acquirable, ours and over": {change: item{nonAcquirableAttribute: textValue("1"),
+			rvnAttribute: textValue(past), releasedAttribute: nil}},
+		"non-acquirable, ours and released": {change: item{nonAcquirableAttribute: textValue("1"),
+			rvnAttribute: textValue(past)}},
+		"token is a text": {change: item{tokenAttribute: textValue("5")}},
+		"token is too large": {change: item{tokenAttribute: &types.AttributeValueMemberN{Value: "9" +
+			fmt.Sprint(int64(1e18))}}},
+		"no version":          {change: item{rvnAttribute: nil, releasedAttribute: nil}},
+		"version is a number": {change: item{rvnAttribute: numberText(5), releasedAttribute: nil}},
+		"non-acquirable, no owner and no version": {change: item{nonAcquirableAttribute: textValue("1"), rvnAttribute: nil,
+			ownerAttribute: nil}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
 			s := mustOpen(t, storeURL(table, p.Endpoint, "&layout=awslock"))
-			it := item{"key": textValue("m"), ownerAttribute: textValue("them"), leaseAttribute: textValue("1"), rvnAttribute: textValue("uuid"), releasedAttribute: textValue("1")}
+			it := item{"key": textValue("m"), ownerAttribute: textValue("them"), leaseAttribute: textValue("1"),
+				rvnAttribute: textValue("uuid"), releasedAttribute: textValue("1")}
 			for attribute, v := range c.change {
 				it[attribute] = v
 				if v == nil {
@@ -56,7 +61,8 @@ func TestNonAcquirableItem(t *testing.T) {
 				return
 			}
 			p.Counts()
-			if _, err := s.Acquire(t.Context(), mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
+			if _, err := s.Acquire(t.Context(), mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrHeld) ||
+				errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("one who tries is told %v", err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -68,7 +74,7 @@ func TestNonAcquirableItem(t *testing.T) {
 				t.Errorf("a try and a wait took %v", got)
 			}
 			h := holdersOf(t, s, "m")
-			if len(h) != 1 || h[0].Foreign == (what == "barred, ours and over") {
+			if len(h) != 1 || h[0].Foreign == (what == "non-acquirable, ours and over") {
 				t.Fatalf("shown as %+v", h)
 			}
 			ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
@@ -99,12 +105,14 @@ func TestRefusedPauses(t *testing.T) {
 		fmt.Fprint(w, `{"__type":"com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException","message":"The conditional request failed",`, free)
 	}))
 	defer srv.Close()
-	client := sdk.New(sdk.Options{Region: "x", BaseEndpoint: aws.String(srv.URL), Credentials: credentials.NewStaticCredentialsProvider("a", "b", "")})
+	client := sdk.New(sdk.Options{Region: "x", BaseEndpoint: aws.String(srv.URL),
+		Credentials: credentials.NewStaticCredentialsProvider("a", "b", "")})
 	a := newAWSLock(newTableClient(client, "locks", "key", driver.SystemClock), LeaseFormatMillis, 0)
 	defer a.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	if _, err := a.Acquire(ctx, mutexClaim("m", 10*time.Second)); !errors.Is(err, context.DeadlineExceeded) || asked.Load() > 40 {
+	if _, err := a.Acquire(ctx, mutexClaim("m", 10*time.Second)); !errors.Is(err, context.DeadlineExceeded) ||
+		asked.Load() > 40 {
 		t.Errorf("%d requests in 2 s: %v", asked.Load(), err)
 	}
 }

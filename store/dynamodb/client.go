@@ -22,8 +22,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// tableClient sends requests to one table. It sends each request once, and learns the service's clock from every
-// reply.
+// tableClient sends requests to one table. It sends each request once, and learns the service's clock from
+// every reply.
 type tableClient struct {
 	client       *sdk.Client
 	tableName    string
@@ -47,8 +47,8 @@ const requestTimeout = 5 * time.Second
 // maxHostSkew is how far the clocks of the service's hosts may differ.
 const maxHostSkew = 100 * time.Millisecond
 
-// tokenGap is more than the estimates of the service's clock of two clients can differ, if each has seen one reply on
-// a slow network.
+// tokenGap is more than the estimates of the service's clock of two clients can differ, if each has seen one
+// reply on a slow network.
 const tokenGap = 3 * time.Second
 
 func newTableClient(client *sdk.Client, name, key string, clock driver.Clock) *tableClient {
@@ -71,8 +71,8 @@ func newTableClient(client *sdk.Client, name, key string, clock driver.Clock) *t
 	return l
 }
 
-// quietLogger turns off the logger that the SDK's configuration sets by default, which writes to standard error. Our
-// errors say what matters.
+// quietLogger turns off the logger that the SDK's configuration sets by default, which writes to standard
+// error. Our errors say what matters.
 func quietLogger(l logging.Logger) logging.Logger {
 	var standard *log.Logger
 	switch l := l.(type) {
@@ -148,8 +148,8 @@ func isUnsent(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// sendRead sends a request that changes nothing. It sends it again if it got no answer: the first may have used a
-// connection that had broken.
+// sendRead sends a request that changes nothing. It sends it again if it got no answer: the first may have
+// used a connection that had broken.
 func sendRead[In, Out any](ctx context.Context, l *tableClient, do apiCall[In, Out], in *In) (*Out, error) {
 	out, err := sendRequest(ctx, l, do, in)
 	if errors.Is(err, errNoAnswer) {

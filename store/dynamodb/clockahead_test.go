@@ -19,7 +19,8 @@ func TestOddDate(t *testing.T) {
 			t.Run(layout+what, func(t *testing.T) {
 				t.Parallel()
 				table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
-				holder, other := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, layout)), mustOpen(t, storeURL(table, p.Endpoint, layout))
+				holder, other := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, layout)), mustOpen(t,
+					storeURL(table, p.Endpoint, layout))
 				release(t, other, acquire(t, other, mutexClaim("before", time.Minute)).Claim)
 				g := acquire(t, holder, mutexClaim("m", ttl))
 				for _, shift := range shifts {
@@ -36,7 +37,8 @@ func TestOddDate(t *testing.T) {
 				}
 				next := acquire(t, other, waitingClaim(mutexClaim("m", ttl)))
 				if believes() || next.Token <= g.Token {
-					t.Errorf("let in %v after the start of a grant of %v, with token %d after %d", holder.Info().Clock.Since(g.Since), ttl, next.Token, g.Token)
+					t.Errorf("let in %v after the start of a grant of %v, with token %d after %d",
+						holder.Info().Clock.Since(g.Since), ttl, next.Token, g.Token)
 				}
 				if ahead := time.Until(time.UnixMicro(next.Token)); len(shifts) > 1 && ahead > 3*time.Second {
 					t.Errorf("after one reply that was ahead a token is %v ahead", ahead)
@@ -46,7 +48,8 @@ func TestOddDate(t *testing.T) {
 				for tries := 0; ; tries++ {
 					if _, err := other.Acquire(t.Context(), mutexClaim("m", ttl)); err == nil {
 						break
-					} else if late := holder.Info().Clock.Since(g.Since) - ttl; late > 10*time.Second { // twice the promised time: the machine may be slow
+						// twice the promised time: the machine may be slow
+					} else if late := holder.Info().Clock.Since(g.Since) - ttl; late > 10*time.Second {
 						t.Fatalf("a dead holder stands %v after its TTL: %v", late, err)
 					}
 					time.Sleep(50 * time.Millisecond)
@@ -67,7 +70,8 @@ func TestNoDate(t *testing.T) {
 		p := newProxy(t, sharedServer(t).Direct)
 		p.AlterHeader(header)
 		for _, layout := range []string{"", "&layout=awslock"} {
-			if _, err := driver.Open(t.Context(), storeURL(newTableName(), p.Endpoint, layout)); !errors.Is(err, driver.ErrUnsupported) {
+			if _, err := driver.Open(t.Context(), storeURL(newTableName(), p.Endpoint, layout)); !errors.Is(err,
+				driver.ErrUnsupported) {
 				t.Errorf("with a wrong %s, %q: %v", header, layout, err)
 			}
 		}

@@ -17,9 +17,9 @@ import (
 // maxCreateTime is how long New waits for a new table to become active.
 const maxCreateTime = time.Minute
 
-// checkTable reads one item. That shows that the table can be used, and what the service's time is: without it, no
-// claim could be judged and no expiry be set. It writes nothing, but makes the table if create is set and it does not
-// exist.
+// checkTable reads one item. That shows that the table can be used, and what the service's time is: without
+// it, no claim could be judged and no expiry be set. It writes nothing, but makes the table if create is set
+// and it does not exist.
 func (l *tableClient) checkTable(ctx context.Context, create bool, expires string) error {
 	if err := l.findTable(ctx, create, expires); err != nil {
 		return err

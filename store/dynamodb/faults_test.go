@@ -50,7 +50,8 @@ func TestLostReplies(t *testing.T) {
 			t.Parallel()
 			for _, layout := range layouts {
 				p, table := newProxy(t, sharedServer(t).Direct), newTableName()
-				s, witness := mustOpen(t, storeURL(table, p.Endpoint, "&layout="+layout)), mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&layout="+layout))
+				s, witness := mustOpen(t, storeURL(table, p.Endpoint, "&layout="+layout)), mustOpen(t,
+					storeURL(table, sharedServer(t).Endpoint, "&layout="+layout))
 				for i := range times {
 					c := mutexClaim("m", time.Minute)
 					if i%2 == 0 {
@@ -90,7 +91,8 @@ func TestPatience(t *testing.T) {
 		t.Run(layout, func(t *testing.T) {
 			t.Parallel()
 			table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
-			s, holder := mustOpen(t, storeURL(table, p.Endpoint, "&layout="+layout)), mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&layout="+layout))
+			s, holder := mustOpen(t, storeURL(table, p.Endpoint, "&layout="+layout)), mustOpen(t,
+				storeURL(table, sharedServer(t).Endpoint, "&layout="+layout))
 			g := acquire(t, holder, mutexClaim("m", time.Minute))
 			fail := dynamodbtest.Fate{Status: 500, Code: "InternalServerError", Message: "later"}
 			late := fail
@@ -119,7 +121,8 @@ func TestPatience(t *testing.T) {
 			defer cancel()
 			from := time.Now()
 			_, err := s.Acquire(ctx, waitingClaim(mutexClaim("m", time.Second)))
-			if took := time.Since(from); !errors.Is(err, driver.ErrUncertain) || errors.Is(err, context.DeadlineExceeded) || took < time.Second {
+			if took := time.Since(from); !errors.Is(err, driver.ErrUncertain) ||
+				errors.Is(err, context.DeadlineExceeded) || took < time.Second {
 				t.Errorf("no write is answered, and after %v the claim is told %v", took, err)
 			}
 		})
@@ -152,7 +155,8 @@ func TestLateTake(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %s, %d takes", layout, state, takes), func(t *testing.T) {
 				t.Parallel()
 				table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
-				s, other := mustOpen(t, storeURL(table, p.Endpoint, "&layout="+layout)), mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&layout="+layout))
+				s, other := mustOpen(t, storeURL(table, p.Endpoint, "&layout="+layout)), mustOpen(t,
+					storeURL(table, sharedServer(t).Endpoint, "&layout="+layout))
 				holder := mutexClaim("m", time.Minute)
 				if state != "absent" {
 					acquire(t, other, holder)

@@ -92,7 +92,8 @@ func newProxy(t testing.TB, to string) *dynamodbtest.Proxy {
 func newTableName() string { return "t-" + strings.ToLower(rand.Text()[:12]) }
 
 func storeURL(table, endpoint, more string) string {
-	return fmt.Sprintf("dynamodb://%s?region=eu-central-1&create=true&endpoint=%s%s", table, url.QueryEscape(endpoint), more)
+	return fmt.Sprintf("dynamodb://%s?region=eu-central-1&create=true&endpoint=%s%s", table,
+		url.QueryEscape(endpoint), more)
 }
 
 func holdersOf(t testing.TB, s driver.Store, name string) []driver.ClaimInfo {
@@ -110,7 +111,8 @@ func numberText(v int64) types.AttributeValue {
 
 func getItem(t testing.TB, client *sdk.Client, table, key string) item {
 	t.Helper()
-	out, err := client.GetItem(t.Context(), &sdk.GetItemInput{TableName: &table, Key: item{"primary_id": textValue(key)}, ConsistentRead: new(true)})
+	out, err := client.GetItem(t.Context(), &sdk.GetItemInput{TableName: &table,
+		Key: item{"primary_id": textValue(key)}, ConsistentRead: new(true)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +129,8 @@ func putItem(t testing.TB, client *sdk.Client, table string, it item) {
 
 func deleteItem(t testing.TB, client *sdk.Client, table, key string) {
 	t.Helper()
-	if _, err := client.DeleteItem(t.Context(), &sdk.DeleteItemInput{TableName: &table, Key: item{"primary_id": textValue(key)}}); err != nil {
+	if _, err := client.DeleteItem(t.Context(),
+		&sdk.DeleteItemInput{TableName: &table, Key: item{"primary_id": textValue(key)}}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -135,7 +138,8 @@ func deleteItem(t testing.TB, client *sdk.Client, table, key string) {
 // plainLock takes a lock in the common pattern, as people write it, until a second of the client's own clock.
 func plainLock(ctx context.Context, client *sdk.Client, table, key, owner string, until int64) (bool, error) {
 	_, err := client.PutItem(ctx, &sdk.PutItemInput{
-		TableName: &table, Item: item{"primary_id": textValue(key), "expired_at": numberText(until), "owner": textValue(owner)},
+		TableName: &table, Item: item{"primary_id": textValue(key), "expired_at": numberText(until),
+			"owner": textValue(owner)},
 		ConditionExpression:       new("attribute_not_exists(primary_id) OR expired_at < :timestamp"),
 		ExpressionAttributeValues: item{":timestamp": numberText(time.Now().Unix())},
 	})

@@ -39,7 +39,8 @@ func TestPlainClientRefusedWhileHeld(t *testing.T) {
 	}
 
 	g = acquire(t, s, mutexClaim("silent", time.Second))
-	eventually(t, "the plain put after a silent holder", func() bool { return mustPlainLock(t, client, table, "silent", 1<<33) })
+	eventually(t, "the plain put after a silent holder",
+		func() bool { return mustPlainLock(t, client, table, "silent", 1<<33) })
 	if passed := s.Info().Clock.Since(g.Since); passed < g.GrantedTTL {
 		t.Errorf("the plain put was let in %v after the start of a grant of %v", passed, g.GrantedTTL)
 	}
@@ -79,7 +80,8 @@ func TestPlainHolderRespected(t *testing.T) {
 	if !mustPlainLock(t, client, table, "m", until) {
 		t.Fatal("the plain put was refused on an idle lock")
 	}
-	for _, c := range []driver.Claim{mutexClaim("m", time.Minute), {Name: "m", ID: "rw", Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1, TTL: time.Minute}} {
+	for _, c := range []driver.Claim{mutexClaim("m", time.Minute),
+		{Name: "m", ID: "rw", Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1, TTL: time.Minute}} {
 		var held *driver.HeldError
 		if _, err := s.Acquire(t.Context(), c); !errors.As(err, &held) || len(held.Holders) != 1 || !held.Holders[0].Foreign {
 			t.Fatalf("beside a plain holder a %s is told %v", c.Kind, err)
@@ -138,9 +140,10 @@ func TestPlainUpdate(t *testing.T) {
 	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
 	g := acquire(t, s, mutexClaim("m", time.Minute))
 	release(t, s, g.Claim)
-	_, err := client.UpdateItem(t.Context(), &sdk.UpdateItemInput{TableName: &table, Key: item{"primary_id": textValue("m")},
-		UpdateExpression: new("SET expired_at = :until"), ConditionExpression: new("expired_at < :now"),
-		ExpressionAttributeValues: item{":until": numberText(time.Now().Unix() + 60), ":now": numberText(time.Now().Unix())}})
+	_, err := client.UpdateItem(t.Context(),
+		&sdk.UpdateItemInput{TableName: &table, Key: item{"primary_id": textValue("m")},
+			UpdateExpression: new("SET expired_at = :until"), ConditionExpression: new("expired_at < :now"),
+			ExpressionAttributeValues: item{":until": numberText(time.Now().Unix() + 60), ":now": numberText(time.Now().Unix())}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +179,8 @@ func (o ownerClient) wasAccepted(err error) bool {
 func (o ownerClient) take(name string, until time.Time) bool {
 	o.t.Helper()
 	_, err := o.client.PutItem(o.t.Context(), &sdk.PutItemInput{TableName: &o.table,
-		Item:                      item{"primary_id": textValue(name), "expired_at": numberText(until.Unix()), "owner": textValue(o.name)},
+		Item: item{"primary_id": textValue(name), "expired_at": numberText(until.Unix()),
+			"owner": textValue(o.name)},
 		ConditionExpression:       new("attribute_not_exists(primary_id) OR expired_at < :now OR #o = :me"),
 		ExpressionAttributeNames:  map[string]string{"#o": "owner"},
 		ExpressionAttributeValues: item{":now": numberText(time.Now().Unix()), ":me": textValue(o.name)}})
@@ -190,9 +194,10 @@ func (o ownerClient) update(name, condition string, until time.Time) bool {
 	if strings.Contains(condition, ":now") {
 		values[":now"] = numberText(time.Now().Unix())
 	}
-	_, err := o.client.UpdateItem(o.t.Context(), &sdk.UpdateItemInput{TableName: &o.table, Key: item{"primary_id": textValue(name)},
-		UpdateExpression: new("SET expired_at = :until, #o = :me"), ConditionExpression: &condition,
-		ExpressionAttributeNames: map[string]string{"#o": "owner"}, ExpressionAttributeValues: values})
+	_, err := o.client.UpdateItem(o.t.Context(),
+		&sdk.UpdateItemInput{TableName: &o.table, Key: item{"primary_id": textValue(name)},
+			UpdateExpression: new("SET expired_at = :until, #o = :me"), ConditionExpression: &condition,
+			ExpressionAttributeNames: map[string]string{"#o": "owner"}, ExpressionAttributeValues: values})
 	return o.wasAccepted(err)
 }
 
@@ -203,9 +208,10 @@ func (o ownerClient) renew(name string, until time.Time) bool {
 
 func (o ownerClient) delete(name string) bool {
 	o.t.Helper()
-	_, err := o.client.DeleteItem(o.t.Context(), &sdk.DeleteItemInput{TableName: &o.table, Key: item{"primary_id": textValue(name)},
-		ConditionExpression: new("#o = :me"), ExpressionAttributeNames: map[string]string{"#o": "owner"},
-		ExpressionAttributeValues: item{":me": textValue(o.name)}})
+	_, err := o.client.DeleteItem(o.t.Context(),
+		&sdk.DeleteItemInput{TableName: &o.table, Key: item{"primary_id": textValue(name)},
+			ConditionExpression: new("#o = :me"), ExpressionAttributeNames: map[string]string{"#o": "owner"},
+			ExpressionAttributeValues: item{":me": textValue(o.name)}})
 	return o.wasAccepted(err)
 }
 
@@ -231,9 +237,10 @@ func TestPlainOwner(t *testing.T) {
 		},
 		"was in one of ours": func(name string, until time.Time) bool { // which has it from before
 			g := acquire(t, s, mutexClaim(name, time.Minute))
-			_, err := them.client.UpdateItem(t.Context(), &sdk.UpdateItemInput{TableName: &table, Key: item{"primary_id": textValue(name)},
-				UpdateExpression: new("SET #o = :me"), ExpressionAttributeNames: map[string]string{"#o": "owner"},
-				ExpressionAttributeValues: item{":me": textValue(them.name)}})
+			_, err := them.client.UpdateItem(t.Context(),
+				&sdk.UpdateItemInput{TableName: &table, Key: item{"primary_id": textValue(name)},
+					UpdateExpression: new("SET #o = :me"), ExpressionAttributeNames: map[string]string{"#o": "owner"},
+					ExpressionAttributeValues: item{":me": textValue(them.name)}})
 			release(t, s, g.Claim)
 			return err == nil
 		},
@@ -242,7 +249,8 @@ func TestPlainOwner(t *testing.T) {
 			t.Fatalf("%s: the foreign client was kept out of a free lock", what)
 		}
 		first := acquire(t, s, mutexClaim(what, time.Minute))
-		for step, let := range map[string]bool{"renew": them.renew(what, later), "take": them.take(what, later), "delete": them.delete(what)} {
+		for step, let := range map[string]bool{"renew": them.renew(what, later), "take": them.take(what, later),
+			"delete": them.delete(what)} {
 			if let {
 				t.Errorf("%s: it may still %s what one of ours has taken over", what, step)
 			}
@@ -263,7 +271,8 @@ func TestPlainOwner(t *testing.T) {
 		if !them.renew(what, later.Add(time.Minute)) || !them.delete(what) {
 			t.Errorf("%s: it may not renew or delete what it holds", what)
 		}
-		if next := acquire(t, s, mutexClaim(what, time.Minute)); next.Token <= first.Token { // one client: its estimate of the clock never falls
+		// one client: its estimate of the clock never falls
+		if next := acquire(t, s, mutexClaim(what, time.Minute)); next.Token <= first.Token {
 			t.Errorf("%s: token %d after %d", what, next.Token, first.Token)
 		}
 	}
@@ -296,7 +305,8 @@ func TestDeletion(t *testing.T) {
 	if it := getItem(t, client, table, "early"); len(it) != 2 {
 		t.Errorf("a foreign item was changed: %v", it)
 	}
-	putItem(t, client, table, item{"primary_id": textValue("torn"), "expired_at": numberText(5), versionAttribute: textValue("5.x"), dataAttribute: textValue("{")})
+	putItem(t, client, table, item{"primary_id": textValue("torn"), "expired_at": numberText(5),
+		versionAttribute: textValue("5.x"), dataAttribute: textValue("{")})
 	if _, err := s.Acquire(t.Context(), mutexClaim("torn", time.Minute)); !errors.Is(err, driver.ErrCorrupt) {
 		t.Errorf("on a torn record: %v", err)
 	}
@@ -317,7 +327,10 @@ func TestPlainContended(t *testing.T) {
 		stores[i] = mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
 		clients[i] = dynamodbtest.Client(sharedServer(t).Endpoint)
 	}
-	usual := max(timeSecondRun(func() { release(t, stores[0], acquire(t, stores[0], mutexClaim("m", time.Minute)).Claim) }),
+	usual := max(timeSecondRun(func() {
+		release(t, stores[0],
+			acquire(t, stores[0], mutexClaim("m", time.Minute)).Claim)
+	}),
 		timeSecondRun(func() { mustPlainLock(t, clients[0], table, "m", time.Now().Unix()-10) }))
 	var won [2]int
 	for round := range rounds {
@@ -381,14 +394,16 @@ func timeSecondRun(do func()) time.Duration {
 func plainUnlock(t testing.TB, client *sdk.Client, table, key, owner string, delete bool) error {
 	who := item{":owner": textValue(owner)}
 	if delete {
-		_, err := client.DeleteItem(t.Context(), &sdk.DeleteItemInput{TableName: &table, Key: item{"primary_id": textValue(key)},
-			ConditionExpression: new("#o = :owner"), ExpressionAttributeNames: map[string]string{"#o": "owner"}, ExpressionAttributeValues: who})
+		_, err := client.DeleteItem(t.Context(),
+			&sdk.DeleteItemInput{TableName: &table, Key: item{"primary_id": textValue(key)},
+				ConditionExpression: new("#o = :owner"), ExpressionAttributeNames: map[string]string{"#o": "owner"}, ExpressionAttributeValues: who})
 		return err
 	}
 	who[":past"] = numberText(time.Now().Unix() - 10)
-	_, err := client.UpdateItem(t.Context(), &sdk.UpdateItemInput{TableName: &table, Key: item{"primary_id": textValue(key)},
-		UpdateExpression: new("SET expired_at = :past"), ConditionExpression: new("#o = :owner"),
-		ExpressionAttributeNames: map[string]string{"#o": "owner"}, ExpressionAttributeValues: who})
+	_, err := client.UpdateItem(t.Context(),
+		&sdk.UpdateItemInput{TableName: &table, Key: item{"primary_id": textValue(key)},
+			UpdateExpression: new("SET expired_at = :past"), ConditionExpression: new("#o = :owner"),
+			ExpressionAttributeNames: map[string]string{"#o": "owner"}, ExpressionAttributeValues: who})
 	return err
 }
 
@@ -403,7 +418,8 @@ func TestNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(out.Items) != 1 || stringOf(out.Items[0]["name"]) != "app/m" || out.Items[0]["ttl"] == nil || len(out.Items[0]) != 4 {
+	if len(out.Items) != 1 || stringOf(out.Items[0]["name"]) != "app/m" || out.Items[0]["ttl"] == nil ||
+		len(out.Items[0]) != 4 {
 		t.Errorf("the table has %v", out.Items)
 	}
 	size := 0

@@ -28,8 +28,10 @@ func TestErrorsOfRefusals(t *testing.T) {
 	if _, err := dynamodbtest.Client(sharedServer(t).Endpoint).CreateTable(t.Context(), &sdk.CreateTableInput{
 		TableName: &sorted, BillingMode: types.BillingModePayPerRequest,
 		AttributeDefinitions: []types.AttributeDefinition{
-			{AttributeName: new("primary_id"), AttributeType: types.ScalarAttributeTypeS}, {AttributeName: new("n"), AttributeType: types.ScalarAttributeTypeN}},
-		KeySchema: []types.KeySchemaElement{{AttributeName: new("primary_id"), KeyType: types.KeyTypeHash}, {AttributeName: new("n"), KeyType: types.KeyTypeRange}},
+			{AttributeName: new("primary_id"), AttributeType: types.ScalarAttributeTypeS}, {AttributeName: new("n"),
+				AttributeType: types.ScalarAttributeTypeN}},
+		KeySchema: []types.KeySchemaElement{{AttributeName: new("primary_id"), KeyType: types.KeyTypeHash},
+			{AttributeName: new("n"), KeyType: types.KeyTypeRange}},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -47,9 +49,10 @@ func TestErrorsOfRefusals(t *testing.T) {
 		t.Log(err)
 	}
 	for raw, words := range map[string][]string{
-		"dynamodb://no-such-table?region=eu-central-1&endpoint=" + endpoint:                          {"no-such-table", "create=true", "region"},
-		"dynamodb://" + table + "?region=eu-central-1&partition-key=other&endpoint=" + endpoint:      {"primary_id (S)", "other"},
-		"dynamodb://" + sorted + "?region=eu-central-1&create=true&endpoint=" + endpoint:             {"RANGE n (N)", "primary_id"},
+		"dynamodb://no-such-table?region=eu-central-1&endpoint=" + endpoint:                     {"no-such-table", "create=true", "region"},
+		"dynamodb://" + table + "?region=eu-central-1&partition-key=other&endpoint=" + endpoint: {"primary_id (S)", "other"},
+		"dynamodb://" + sorted + "?region=eu-central-1&create=true&endpoint=" + endpoint: {"RANGE n (N)",
+			"primary_id"},
 		"dynamodb://" + table + "?region=eu-central-1&partition-key=expired_at&endpoint=" + endpoint: {"expired_at"},
 		"dynamodb://" + table + "?region=eu-central-1&endpoint=nowhere":                              {"https://"},
 		"dynamodb://AKIA:hunter2@" + table + "?region=eu-central-1":                                  {"AWS_ACCESS_KEY_ID"},
@@ -110,7 +113,8 @@ func TestCreateTableDenied(t *testing.T) {
 	})
 	from := time.Now()
 	_, err := driver.Open(t.Context(), storeURL(newTableName(), p.Endpoint, ""))
-	if took := time.Since(from); !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "dynamodb:DescribeTable") || took > maxCreateTime/2 {
+	if took := time.Since(from); !errors.Is(err, driver.ErrDenied) ||
+		!strings.Contains(err.Error(), "dynamodb:DescribeTable") || took > maxCreateTime/2 {
 		t.Errorf("after %v: %v", took, err)
 	}
 }
@@ -121,7 +125,8 @@ func TestRecordTooLarge(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
 	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
-	putItem(t, client, table, item{"primary_id": textValue("m"), "expired_at": numberText(1), "ballast": textValue(strings.Repeat("x", 409000))})
+	putItem(t, client, table, item{"primary_id": textValue("m"), "expired_at": numberText(1),
+		"ballast": textValue(strings.Repeat("x", 409000))})
 	c := mutexClaim("m", time.Minute)
 	c.Meta = strings.Repeat("m", s.Info().MaxMeta)
 	release(t, s, acquire(t, s, c).Claim)

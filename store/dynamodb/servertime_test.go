@@ -29,7 +29,8 @@ func TestCron(t *testing.T) {
 			g := acquire(t, dead, mutexClaim(name, ttl))
 			silent := clock.Now() // it has renewed for the last time
 			comes := func() error {
-				s, err := New(t.Context(), dynamodbtest.Client(sharedServer(t).Endpoint), table, &Options{Clock: shiftedClock(time.Duration(i-5) * time.Hour / 5)})
+				s, err := New(t.Context(), dynamodbtest.Client(sharedServer(t).Endpoint), table,
+					&Options{Clock: shiftedClock(time.Duration(i-5) * time.Hour / 5)})
 				if err != nil {
 					t.Error(err)
 					return err

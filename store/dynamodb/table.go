@@ -42,8 +42,8 @@ const (
 	maxItem = 396 << 10
 	maxMeta = 512
 
-	// idleAge is how far in the past the expired_at of an idle lock is, so that a foreign client whose clock is late
-	// sees it free.
+	// idleAge is how far in the past the expired_at of an idle lock is, so that a foreign client whose clock is
+	// late sees it free.
 	idleAge = 3600
 )
 
@@ -61,8 +61,9 @@ func (t *table) Info() driver.Info {
 
 func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 
-// ClockBounds, ClockIsStale, MaxRecordSize and ExpiresIdleRecords implement optional interfaces of engine/record. A scan
-// for idle items would read, and pay for, the whole table. Its TTL removes them without charge.
+// ClockBounds, ClockIsStale, MaxRecordSize and ExpiresIdleRecords implement optional interfaces of
+// engine/record. A scan for idle items would read, and pay for, the whole table. Its TTL removes them without
+// charge.
 func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
 func (t *table) ClockIsStale() bool               { return t.clock.ClockIsStale() }
 func (t *table) MaxRecordSize() int               { return maxItem }

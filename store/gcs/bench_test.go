@@ -15,7 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
 )
 
-// The floor is the minimum that any lock on this service has to do: one conditional insert and one deletion, by the same client.
+// The floor is the minimum that any lock on this service has to do: one conditional insert and one deletion, by
+// the same client.
 func floor(b *testing.B, client *storage.Client, object string) {
 	o := client.Bucket(bucket).Object(object).Retryer(storage.WithPolicy(storage.RetryNever))
 	w := o.If(storage.Conditions{DoesNotExist: true}).NewWriter(b.Context())
@@ -55,7 +56,8 @@ func benchmark(b *testing.B, run func(b *testing.B, cycle func(name string))) {
 	client, _ := newClient(b, s)
 	b.Run("floor", func(b *testing.B) { run(b, func(name string) { floor(b, client, name) }) })
 	for _, layout := range layouts {
-		store, err := gcs.New(b.Context(), client, bucket, &gcs.Options{Prefix: string(layout) + "/", Layout: layout, WriteInterval: -1})
+		store, err := gcs.New(b.Context(), client, bucket,
+			&gcs.Options{Prefix: string(layout) + "/", Layout: layout, WriteInterval: -1})
 		if err != nil {
 			b.Fatal(err)
 		}

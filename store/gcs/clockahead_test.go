@@ -36,7 +36,8 @@ func TestOddDate(t *testing.T) {
 				}
 				next := acquire(t, other, storetest.Waiting(mutexClaim("m", ttl)))
 				if believes() || next.Token <= g.Token {
-					t.Errorf("let in %v after the start of a grant of %v, with token %d after %d", holder.Info().Clock.Since(g.Since), ttl, next.Token, g.Token)
+					t.Errorf("let in %v after the start of a grant of %v, with token %d after %d",
+						holder.Info().Clock.Since(g.Since), ttl, next.Token, g.Token)
 				}
 				release(t, other, next.Claim)
 				if stays {
@@ -46,7 +47,8 @@ func TestOddDate(t *testing.T) {
 				for {
 					if _, err := other.Acquire(t.Context(), mutexClaim("m", ttl)); err == nil {
 						break
-					} else if late := holder.Info().Clock.Since(g.Since) - ttl; late > 5*time.Second { // 1 s is promised; the machine may be slow
+						// 1 s is promised; the machine may be slow
+					} else if late := holder.Info().Clock.Since(g.Since) - ttl; late > 5*time.Second {
 						t.Fatalf("a dead holder stands %v after its TTL: %v", late, err)
 					}
 					time.Sleep(50 * time.Millisecond)

@@ -23,7 +23,8 @@ import (
 func TestCredentialsRevoked(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	for status, denied := range map[int]bool{http.StatusBadRequest: true, http.StatusUnauthorized: true, http.StatusInternalServerError: false} {
+	for status, denied := range map[int]bool{http.StatusBadRequest: true, http.StatusUnauthorized: true,
+		http.StatusInternalServerError: false} {
 		tokens := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, `{"error":"invalid_grant","error_description":"Invalid JWT Signature."}`, status)
 		}))
@@ -47,8 +48,10 @@ func keyFile(t *testing.T, tokens string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := json.Marshal(map[string]string{"type": "service_account", "client_email": "locks@project.example", "private_key_id": "1",
-		"private_key": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})), "token_uri": tokens, "project_id": "project"})
+	data, err := json.Marshal(map[string]string{"type": "service_account", "client_email": "locks@project.example",
+		"private_key_id": "1",
+		"private_key": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY",
+			Bytes: der})), "token_uri": tokens, "project_id": "project"})
 	if err != nil {
 		t.Fatal(err)
 	}

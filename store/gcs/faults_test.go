@@ -75,7 +75,8 @@ func TestLostReplies(t *testing.T) {
 						t.Fatalf("%s: one claim should stand, but %+v, %v", layout, l, err)
 					}
 					next.Store(&fate)
-					if err := store.Release(t.Context(), g.Claim, ""); err != nil && !(forgets && errors.Is(err, driver.ErrUncertain)) || next.Load() != nil {
+					if err := store.Release(t.Context(), g.Claim, ""); err != nil &&
+						!(forgets && errors.Is(err, driver.ErrUncertain)) || next.Load() != nil {
 						t.Fatalf("%s: releasing: %v", layout, err)
 					}
 					if l, err = other.Inspect(t.Context(), "m"); err != nil || len(l.Holders) != 0 {
@@ -163,7 +164,8 @@ func TestClocks(t *testing.T) {
 
 // leaveDeadHolder makes a client take a lock and die. It returns the grant, when the client began to ask, and when
 // it died.
-func leaveDeadHolder(t *testing.T, s *gcstest.Server, layout gcs.Layout, name string, ttl time.Duration) (g driver.Grant, since, silent time.Time) {
+func leaveDeadHolder(t *testing.T, s *gcstest.Server, layout gcs.Layout, name string,
+	ttl time.Duration) (g driver.Grant, since, silent time.Time) {
 	store, link := mustOpen(t, s, quickLayoutOptions(layout))
 	since = time.Now()
 	g, err := store.Acquire(t.Context(), mutexClaim(name, ttl))
@@ -217,7 +219,8 @@ func TestWriteInterval(t *testing.T) {
 	}
 	writes := s.Writes("locks/m")
 	span := writes[len(writes)-1].Sub(writes[0])
-	t.Logf("%d times held, %d writes in %v; a release took %v at most", held, len(writes), span, time.Duration(slowest.Load()))
+	t.Logf("%d times held, %d writes in %v; a release took %v at most",
+		held, len(writes), span, time.Duration(slowest.Load()))
 	if most := int(span/time.Second) + 2; len(writes) > most || held < 2 {
 		t.Errorf("%d writes in %v, %d are in order", len(writes), span, most)
 	}

@@ -24,10 +24,10 @@ type Layout string
 // All layouts but LayoutRecord are those of other lock clients. Their clients and ours exclude each other, by the same
 // object. These layouts support the plain mutex and the election only.
 //
-// In them a lock is held while its object exists. We remove the object on a precondition on its generation, and keep
-// our own record in its custom metadata, under "holdfast". A foreign holder cannot be notified, so it can be broken by
-// force only. Nothing remains of a free lock. Therefore the token of a grant is the time at which the service created
-// the object, to a millisecond.
+// In them a lock is held while its object exists. We remove the object on a precondition on its generation,
+// and keep our own record in its custom metadata, under "holdfast". A foreign holder cannot be notified, so it
+// can be broken by force only. Nothing remains of a free lock. Therefore the token of a grant is the time at
+// which the service created the object, to a millisecond.
 const (
 	// LayoutRecord is Holdfast's own layout, and the default.
 	LayoutRecord Layout = "record"
@@ -61,8 +61,8 @@ type vaultLock struct {
 	Timestamp time.Time `json:"timestamp"`
 }
 
-// foreignTable is a bucket as a record.Table for the foreign layouts: a record with a claim is an object, and a record
-// without a claim is no object.
+// foreignTable is a bucket as a record.Table for the foreign layouts: a record with a claim is an object, and
+// a record without a claim is no object.
 type foreignTable struct {
 	*table
 	layout     Layout
@@ -80,7 +80,8 @@ func (t *foreignTable) Info() driver.Info {
 	return i
 }
 
-// ReleasesWithoutTrace and ExpiresIdleRecords implement optional interfaces of engine/record: there are no idle records.
+// ReleasesWithoutTrace and ExpiresIdleRecords implement optional interfaces of engine/record: there are no
+// idle records.
 func (t *foreignTable) ReleasesWithoutTrace() {}
 func (t *foreignTable) ExpiresIdleRecords()   {}
 
@@ -122,7 +123,8 @@ func creationToken(created time.Time) int64 { return created.UnixMilli() * 1000 
 
 // foreignRecord makes a record for an object that another client has created.
 func (t *foreignTable) foreignRecord(attrs *storage.ObjectAttrs) *record.Record {
-	c := record.Claim{ID: fmt.Sprint(foreignIDPrefix, attrs.Generation), Owner: "a foreign client", Weight: 1, TTL: noEndTTL,
+	c := record.Claim{ID: fmt.Sprint(foreignIDPrefix, attrs.Generation), Owner: "a foreign client", Weight: 1,
+		TTL:   noEndTTL,
 		State: record.Granted, Token: 1, Beat: attrs.Generation, Since: attrs.Updated.UnixMicro()}
 	var l vaultLock
 	switch {

@@ -73,8 +73,8 @@ type Options struct {
 // New makes a store that keeps locks in a bucket. The client stays the caller's: Close does not close it. It must use
 // HTTP and read by XML, as a client from storage.NewClient does.
 //
-// New sends one request, bounded by ctx, from which it learns the store's clock. The error Is ErrDenied if the bucket
-// does not exist or may not be read.
+// New sends one request, bounded by ctx, from which it learns the store's clock. The error Is ErrDenied if the
+// bucket does not exist or may not be read.
 func New(ctx context.Context, client *storage.Client, bucket string, opts *Options) (driver.Store, error) {
 	return newStore(ctx, client, bucket, opts, func() error { return nil })
 }
@@ -96,8 +96,8 @@ func newStore(
 	return &foreignStore{record.New(e), opts.Layout}, nil
 }
 
-// NewTable gives access to bare records, for data that is built on records but is no lock. It is opened like New. Use a
-// Prefix that no store of locks has.
+// NewTable gives access to bare records, for data that is built on records but is no lock. It is opened like
+// New. Use a Prefix that no store of locks has.
 func NewTable(ctx context.Context, client *storage.Client, bucket string, opts *Options) (record.Table, error) {
 	return newTable(ctx, client, bucket, opts)
 }

@@ -75,7 +75,8 @@ func newClient(t testing.TB, s *gcstest.Server) (*storage.Client, *gcstest.Link)
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.MaxIdleConnsPerHost, base.IdleConnTimeout = 64, 500*time.Millisecond
 	link := &gcstest.Link{Base: base}
-	client, err := storage.NewClient(t.Context(), option.WithEndpoint(s.URL+"/storage/v1/"), option.WithHTTPClient(&http.Client{Transport: link}))
+	client, err := storage.NewClient(t.Context(), option.WithEndpoint(s.URL+"/storage/v1/"),
+		option.WithHTTPClient(&http.Client{Transport: link}))
 	if err != nil {
 		t.Fatal(err)
 	}

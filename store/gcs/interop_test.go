@@ -59,7 +59,8 @@ func (r *restClient) sendRequest(ctx context.Context, method, path, contentType 
 	return a.StatusCode, text
 }
 
-func (r *restClient) uploadObject(ctx context.Context, query string, meta map[string]any, contentType string, body []byte) (int, []byte) {
+func (r *restClient) uploadObject(ctx context.Context, query string, meta map[string]any, contentType string,
+	body []byte) (int, []byte) {
 	var b bytes.Buffer
 	w := multipart.NewWriter(&b)
 	meta["name"] = r.name
@@ -68,7 +69,8 @@ func (r *restClient) uploadObject(ctx context.Context, query string, meta map[st
 	part, _ = w.CreatePart(textproto.MIMEHeader{"Content-Type": {contentType}})
 	_, _ = part.Write(body)
 	w.Close()
-	return r.sendRequest(ctx, "POST", "/upload/storage/v1/b/"+bucket+"/o?"+query, "multipart/related; boundary="+w.Boundary(), b.Bytes())
+	return r.sendRequest(ctx, "POST", "/upload/storage/v1/b/"+bucket+"/o?"+query,
+		"multipart/related; boundary="+w.Boundary(), b.Bytes())
 }
 
 func (r *restClient) deleteObject(ctx context.Context, query string) error {
@@ -93,7 +95,8 @@ func (c *gcslockGo) unlock(ctx context.Context) error { return c.deleteObject(ct
 type gsutilClient struct{ restClient }
 
 func (c *gsutilClient) tryLock(ctx context.Context) (bool, error) {
-	code, _ := c.uploadObject(ctx, "alt=json&ifGenerationMatch=0&uploadType=multipart", map[string]any{}, "application/octet-stream", []byte("lock\n"))
+	code, _ := c.uploadObject(ctx, "alt=json&ifGenerationMatch=0&uploadType=multipart", map[string]any{},
+		"application/octet-stream", []byte("lock\n"))
 	return code == http.StatusOK, nil
 }
 
@@ -103,7 +106,8 @@ func (c *gsutilClient) unlock(ctx context.Context) error { return c.deleteObject
 type typescriptClient struct{ restClient }
 
 func (c *typescriptClient) tryLock(ctx context.Context) (bool, error) {
-	code, _ := c.uploadObject(ctx, "uploadType=multipart&ifGenerationMatch=0", map[string]any{}, "application/octet-stream", nil)
+	code, _ := c.uploadObject(ctx, "uploadType=multipart&ifGenerationMatch=0", map[string]any{},
+		"application/octet-stream", nil)
 	return code == http.StatusOK, nil
 }
 
@@ -116,7 +120,8 @@ type terraformClient struct {
 }
 
 func (c *terraformClient) tryLock(ctx context.Context) (bool, error) {
-	code, text := c.uploadObject(ctx, "alt=json&ifGenerationMatch=0&uploadType=multipart", map[string]any{}, "text/plain", []byte(`{"ID":"1","Operation":"OperationTypeApply","Who":"somebody"}`))
+	code, text := c.uploadObject(ctx, "alt=json&ifGenerationMatch=0&uploadType=multipart", map[string]any{},
+		"text/plain", []byte(`{"ID":"1","Operation":"OperationTypeApply","Who":"somebody"}`))
 	var a struct{ Generation string }
 	if code == http.StatusOK {
 		if err := json.Unmarshal(text, &a); err != nil {
@@ -171,7 +176,8 @@ func (c *vaultClient) tryLock(ctx context.Context) (bool, error) {
 	if attrs != nil {
 		cond = storage.Conditions{GenerationMatch: attrs.Generation, MetagenerationMatch: attrs.Metageneration}
 	}
-	text, err := json.Marshal(vaultRecord{Key: "core/lock", Value: "a vault", Identity: c.identity, Timestamp: time.Now().UTC()})
+	text, err := json.Marshal(vaultRecord{Key: "core/lock", Value: "a vault", Identity: c.identity,
+		Timestamp: time.Now().UTC()})
 	if err != nil {
 		return false, err
 	}
@@ -186,7 +192,8 @@ func (c *vaultClient) unlock(ctx context.Context) error {
 	if err != nil || r == nil || r.Identity != c.identity {
 		return err
 	}
-	return c.object.If(storage.Conditions{GenerationMatch: attrs.Generation, MetagenerationMatch: attrs.Metageneration}).Delete(ctx)
+	return c.object.If(storage.Conditions{GenerationMatch: attrs.Generation,
+		MetagenerationMatch: attrs.Metageneration}).Delete(ctx)
 }
 
 // foreignClients makes the foreign clients of a layout for the object of the lock m.
@@ -334,7 +341,8 @@ func TestForeignHolder(t *testing.T) {
 // and not before; that of a Vault after 15 s.
 func TestForeignAge(t *testing.T) {
 	t.Parallel()
-	for layout, age := range map[gcs.Layout]time.Duration{gcs.LayoutGCSLock: 24 * time.Hour, gcs.LayoutVault: 15 * time.Second} {
+	for layout, age := range map[gcs.Layout]time.Duration{gcs.LayoutGCSLock: 24 * time.Hour,
+		gcs.LayoutVault: 15 * time.Second} {
 		s := startServer(t)
 		opts := quickLayoutOptions(layout)
 		if layout == gcs.LayoutGCSLock {

@@ -42,7 +42,8 @@ func TestLargeObjects(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	c := &countingTransport{}
-	client, err := storage.NewClient(t.Context(), option.WithEndpoint(s.URL+"/storage/v1/"), option.WithHTTPClient(&http.Client{Transport: c}))
+	client, err := storage.NewClient(t.Context(), option.WithEndpoint(s.URL+"/storage/v1/"),
+		option.WithHTTPClient(&http.Client{Transport: c}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,9 +10,9 @@ var (
 	unescaper = strings.NewReplacer("\x10\x10", "\x10", "\x10n", "\n", "\x10r", "\r", "\x10.", ".")
 )
 
-// encodeName turns a lock's name into an object's name. They are equal, except for line ends and a few names that the
-// service refuses. So 512 bytes become 1,024 at most. The service accepts those with a prefix only if few of them are
-// line ends.
+// encodeName turns a lock's name into an object's name. They are equal, except for line ends and a few names
+// that the service refuses. So 512 bytes become 1,024 at most. The service accepts those with a prefix only if
+// few of them are line ends.
 func encodeName(name string) string {
 	text := escaper.Replace(name)
 	if name == "." || name == ".." || strings.HasPrefix(name, ".well-known/acme-challenge/") {

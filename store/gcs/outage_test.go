@@ -26,8 +26,9 @@ func (m *silentTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
-	return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{"Date": {time.Now().UTC().Format(http.TimeFormat)}},
-		Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
+	return &http.Response{StatusCode: http.StatusNotFound,
+		Header: http.Header{"Date": {time.Now().UTC().Format(http.TimeFormat)}},
+		Body:   io.NopCloser(strings.NewReader("")), Request: r}, nil
 }
 
 // TestServiceStopsAnswering: when the service does not answer although the connection works, a wait ends after the
@@ -53,7 +54,8 @@ func TestServiceStopsAnswering(t *testing.T) {
 			t.Errorf("after %v: %v", took, err)
 		}
 		from = time.Now()
-		if _, err = s.Inspect(ctx, "m"); time.Since(from) > 30*time.Second || err == nil || errors.Is(err, driver.ErrUncertain) {
+		if _, err = s.Inspect(ctx, "m"); time.Since(from) > 30*time.Second || err == nil ||
+			errors.Is(err, driver.ErrUncertain) {
 			t.Errorf("after %v: %v", time.Since(from), err)
 		}
 		from = time.Now()

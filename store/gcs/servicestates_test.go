@@ -81,7 +81,8 @@ func TestThrottled(t *testing.T) {
 				} else {
 					<-lease.Context().Done()
 					took := time.Since(began)
-					if took < ttl-driver.Margin(ttl) || took > 6*time.Second+machine.Lost(began) || !errors.Is(context.Cause(lease.Context()), holdfast.ErrLost) || warned.Load() == 0 {
+					if took < ttl-driver.Margin(ttl) || took > 6*time.Second+machine.Lost(began) ||
+						!errors.Is(context.Cause(lease.Context()), holdfast.ErrLost) || warned.Load() == 0 {
 						t.Errorf("ended after %v: %v, warned %d times", took, context.Cause(lease.Context()), warned.Load())
 					}
 				}
@@ -281,8 +282,10 @@ func TestRetentionPolicy(t *testing.T) {
 		store, _ := mustOpen(t, s, quickOptions())
 		g := acquire(t, store, mutexClaim("m", time.Minute))
 		keeps.Store(true)
-		for what, err := range map[string]error{"renewing": renew(t, store, g).Err, "releasing": store.Release(t.Context(), g.Claim, "")} {
-			if !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "retention") || strings.Contains(err.Error(), "storage.objects") {
+		for what, err := range map[string]error{"renewing": renew(t, store, g).Err,
+			"releasing": store.Release(t.Context(), g.Claim, "")} {
+			if !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "retention") ||
+				strings.Contains(err.Error(), "storage.objects") {
 				t.Errorf("%s: %v", what, err)
 			}
 		}

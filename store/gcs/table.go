@@ -22,8 +22,8 @@ import (
 )
 
 // table is a bucket as a record.Table: one object per record. A row's version is the object's generation and
-// metageneration, and the metadata that other programs have put on it: a write replaces the metadata, and so must
-// contain what is to stay.
+// metageneration, and the metadata that other programs have put on it: a write replaces the metadata, and so
+// must contain what is to stay.
 type table struct {
 	closeClient   func() error // closes the client, if it belongs to the store
 	bucket        *storage.BucketHandle
@@ -132,7 +132,8 @@ func (t *table) refreshClock(ctx context.Context) error {
 	return nil
 }
 
-// Load is one read. It needs one more if other programs have put metadata on the object, and sometimes one for the clock.
+// Load is one read. It needs one more if other programs have put metadata on the object, and sometimes one for
+// the clock.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	if err := t.refreshClock(ctx); err != nil {
 		return record.Row{}, err

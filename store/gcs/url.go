@@ -23,8 +23,8 @@ func init() { driver.Register("gcs", openURL) }
 // maxIdleConns is how many idle connections are kept for requests that are sent at the same time, such as renewals.
 const maxIdleConns = 64
 
-// openURL opens gcs://bucket[/prefix][?options]. The options, of which those of Holdfast are named like the fields of
-// Options:
+// openURL opens gcs://bucket[/prefix][?options]. The options, of which those of Holdfast are named like the
+// fields of Options:
 //
 //	credentials=FILE   a service account's key file; default: as Google's tools find them
 //	endpoint=URL       an emulator or a private service, such as http://localhost:9000; default: Google's
@@ -58,9 +58,9 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	return s, nil
 }
 
-// newTransport makes the connections. All requests may share one connection, so it is pinged when nothing has arrived on
-// it for a while. Without that, the requests on a dead connection would time out one after the other, and each new one
-// would be sent on it as well.
+// newTransport makes the connections. All requests may share one connection, so it is pinged when nothing has
+// arrived on it for a while. Without that, the requests on a dead connection would time out one after the
+// other, and each new one would be sent on it as well.
 func newTransport() *http.Transport {
 	link := http.DefaultTransport.(*http.Transport).Clone()
 	link.MaxIdleConnsPerHost = maxIdleConns

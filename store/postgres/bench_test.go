@@ -20,7 +20,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The floor is the minimum that any lock in a row has to do: one statement takes it, and one releases it. It has no token, no
+// The floor is the minimum that any lock in a row has to do: one statement takes it, and one releases it. It has
+// no token, no
 // waiters and no record, and uses pgx as in its manual.
 const (
 	floorTake = `update floor set owner = $2, ends = now() + interval '30 seconds' where name = $1 and ends < now()`

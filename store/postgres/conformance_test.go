@@ -62,8 +62,10 @@ var tableNumber atomic.Int64
 
 // freshURL returns a URL with a table that no other test uses.
 func freshURL(t testing.TB, s *pgtest.Server, options ...string) string {
-	name := "t" + strconv.FormatInt(tableNumber.Add(1), 36) + strings.ToLower(strings.NewReplacer("/", "_", "-", "_").Replace(t.Name()))
-	return s.URL("test") + "?" + strings.Join(append([]string{"sslmode=disable", "create=true", "schema=tests", "table=" + name[:min(len(name), maxTableName)]}, options...), "&")
+	name := "t" + strconv.FormatInt(tableNumber.Add(1),
+		36) + strings.ToLower(strings.NewReplacer("/", "_", "-", "_").Replace(t.Name()))
+	return s.URL("test") + "?" + strings.Join(append([]string{"sslmode=disable", "create=true", "schema=tests",
+		"table=" + name[:min(len(name), maxTableName)]}, options...), "&")
 }
 
 // parseURL reads a URL.

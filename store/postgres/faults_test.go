@@ -126,7 +126,10 @@ func TestLostReplies(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(link.Close)
-		config.ConnConfig.DialFunc = func(context.Context, string, string) (net.Conn, error) { return net.Dial("tcp", link.Addr) }
+		config.ConnConfig.DialFunc = func(context.Context, string, string) (net.Conn,
+			error) {
+			return net.Dial("tcp", link.Addr)
+		}
 		st, err := openConfig(t.Context(), config, opts)
 		if err != nil {
 			t.Fatal(err)
@@ -203,7 +206,8 @@ func TestCancelKeepsConnection(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 					defer cancel()
 					start := time.Now()
-					if _, err := st.Inspect(ctx, fmt.Sprint("m", i)); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 10*time.Second {
+					if _, err := st.Inspect(ctx, fmt.Sprint("m", i)); !errors.Is(err, context.DeadlineExceeded) ||
+						time.Since(start) > 10*time.Second {
 						t.Errorf("after %v: %v", time.Since(start), err)
 					}
 				})

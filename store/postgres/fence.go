@@ -31,7 +31,8 @@ func Fence(ctx context.Context, tx pgx.Tx, opts *Options, resource string, token
 		return err
 	}
 	if token <= 0 || resource == "" {
-		return fmt.Errorf("%w: a fence needs a resource and a positive token, not %q and %d", driver.ErrInvalid, resource, token)
+		return fmt.Errorf("%w: a fence needs a resource and a positive token, not %q and %d", driver.ErrInvalid,
+			resource, token)
 	}
 	tag, err := tx.Exec(ctx, `insert into `+p.fenceTable+` as f (resource, token) values ($1, $2)
 		on conflict (resource) do update set token = excluded.token where f.token <= excluded.token`, resource, token)

@@ -38,7 +38,8 @@ func TestFence(t *testing.T) {
 		checkError(t, write(token), driver.ErrLost, "shoe")
 	}
 	checkError(t, write(0), driver.ErrInvalid)
-	if n, err := s.QueryValue(`select string_agg(by::text, ' ' order by by) from stock`); err != nil || n != "5 5 9 4503599627370496" {
+	if n, err := s.QueryValue(`select string_agg(by::text, ' ' order by by) from stock`); err != nil ||
+		n != "5 5 9 4503599627370496" {
 		t.Errorf("written: %s %v", n, err)
 	}
 	var all sync.WaitGroup
@@ -50,7 +51,8 @@ func TestFence(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n, err := s.QueryValue(`select token = (select max(by) from stock) from ` + mustLocate(t, opts).fenceTable); err != nil || n != "t" {
+	if n, err := s.QueryValue(`select token = (select max(by) from stock) from ` +
+		mustLocate(t, opts).fenceTable); err != nil || n != "t" {
 		t.Errorf("the fence's token is that of the last write: %s %v", n, err)
 	}
 }

@@ -39,7 +39,8 @@ func execSQL(t testing.TB, s *pgtest.Server, text string) {
 // testTimeout limits what has no time limit of its own.
 const testTimeout = time.Minute
 
-// renewUntilKnown renews like a client, which tries again while the outcome is not known. It returns an error if the claim is
+// renewUntilKnown renews like a client, which tries again while the outcome is not known. It returns an error if
+// the claim is
 // lost, or its state stays unknown.
 func renewUntilKnown(t testing.TB, s driver.Store, g driver.Grant) (err error) {
 	t.Helper()

@@ -129,7 +129,8 @@ func TestUnsentRequests(t *testing.T) {
 		}
 		pool.Reset()
 		refuse.Store(math.MaxInt32)
-		if _, err := st.Acquire(t.Context(), mutexClaim("n", time.Second)); err == nil || driverutil.IsFinal(err) || errors.Is(err, driver.ErrUncertain) {
+		if _, err := st.Acquire(t.Context(), mutexClaim("n", time.Second)); err == nil || driverutil.IsFinal(err) ||
+			errors.Is(err, driver.ErrUncertain) {
 			t.Errorf("layout %q: a claim that cannot be sent: %v", layout, err)
 		}
 	}

@@ -43,10 +43,13 @@ func TestCreateTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	execSQL(t, s, `create table made.other (name text, data bytea)`)
-	checkError(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&create=true"), driver.ErrInvalid, "made", "left as it is")
+	checkError(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&create=true"), driver.ErrInvalid,
+		"made", "left as it is")
 	execSQL(t, s, `comment on table made.other is 'Holdfast locks, version 2'`)
-	checkError(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&create=true"), driver.ErrInvalid, "version 2", "version 1")
-	checkError(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&layout=shedlock"), driver.ErrInvalid, "lock_until")
+	checkError(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&create=true"), driver.ErrInvalid,
+		"version 2", "version 1")
+	checkError(t, open(s.URL("test")+"?sslmode=disable&schema=made&table=other&layout=shedlock"),
+		driver.ErrInvalid, "lock_until")
 	checkError(t, open("postgres://test@"+s.Addr+"/nowhere?sslmode=disable"), driver.ErrInvalid, "nowhere")
 
 	st := mustOpen(t, url)

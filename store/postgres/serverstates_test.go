@@ -34,13 +34,15 @@ func TestUsersPool(t *testing.T) {
 		}
 		taken = append(taken, c)
 	}
-	if _, err := st.Acquire(t.Context(), mutexClaim("n", 3*time.Second)); err == nil || driverutil.IsFinal(err) || !strings.Contains(err.Error(), "no free connection in the pool of 2") {
+	if _, err := st.Acquire(t.Context(), mutexClaim("n", 3*time.Second)); err == nil || driverutil.IsFinal(err) ||
+		!strings.Contains(err.Error(), "no free connection in the pool of 2") {
 		t.Errorf("with the pool used up: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	if _, err := st.Acquire(ctx, mutexClaim("n", time.Second)); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 5*time.Second {
+	if _, err := st.Acquire(ctx, mutexClaim("n", time.Second)); !errors.Is(err, context.DeadlineExceeded) ||
+		time.Since(start) > 5*time.Second {
 		t.Errorf("with the pool used up, after %v: %v", time.Since(start), err)
 	}
 	for _, c := range taken {
@@ -215,9 +217,12 @@ func TestInfoSurvives(t *testing.T) {
 		want driver.Survives
 	}{
 		{serverState{Fsync: "on", SynchronousCommit: "on"}, driver.Survives{Restart: true, PowerCut: true}},
-		{serverState{Fsync: "on", SynchronousCommit: "on", StandbyNames: "*"}, driver.Survives{Restart: true, PowerCut: true, Failover: true}},
-		{serverState{Fsync: "on", SynchronousCommit: "local", StandbyNames: "*"}, driver.Survives{Restart: true, PowerCut: true}},
-		{serverState{Fsync: "on", SynchronousCommit: "on", StandbyNames: "*", ClientMinMessages: "error"}, driver.Survives{Restart: true, PowerCut: true}},
+		{serverState{Fsync: "on", SynchronousCommit: "on", StandbyNames: "*"},
+			driver.Survives{Restart: true, PowerCut: true, Failover: true}},
+		{serverState{Fsync: "on", SynchronousCommit: "local", StandbyNames: "*"},
+			driver.Survives{Restart: true, PowerCut: true}},
+		{serverState{Fsync: "on", SynchronousCommit: "on", StandbyNames: "*", ClientMinMessages: "error"},
+			driver.Survives{Restart: true, PowerCut: true}},
 		{serverState{Fsync: "on", SynchronousCommit: "off", StandbyNames: "*"}, driver.Survives{Restart: true}},
 		{serverState{Fsync: "off", SynchronousCommit: "on"}, driver.Survives{Restart: true}},
 	} {
@@ -225,7 +230,8 @@ func TestInfoSurvives(t *testing.T) {
 			t.Errorf("%+v: %+v", c.s, got)
 		}
 	}
-	if i := mustOpen(t, freshURL(t, sharedServer(t))).Info(); i.Tier != driver.TierSettings || i.Survives.PowerCut || i.TokenRegression == "" {
+	if i := mustOpen(t, freshURL(t, sharedServer(t))).Info(); i.Tier != driver.TierSettings ||
+		i.Survives.PowerCut || i.TokenRegression == "" {
 		t.Errorf("with fsync off: %+v", i)
 	}
 }

@@ -44,7 +44,8 @@ func TestShedLockItself(t *testing.T) {
 		}
 		return n
 	}
-	peer := osexec.CommandContext(t.Context(), "java", "-cp", servertest.ClassPath(t, "testdata/pom.xml"), "testdata/Peer.java",
+	peer := osexec.CommandContext(t.Context(), "java", "-cp", servertest.ClassPath(t, "testdata/pom.xml"),
+		"testdata/Peer.java",
 		"jdbc:postgresql://"+server.Addr+"/postgres?user=test", "m", file, stop)
 	var said bytes.Buffer
 	peer.Stdout, peer.Stderr = &said, &said
@@ -68,7 +69,8 @@ func TestShedLockItself(t *testing.T) {
 		theirs = n - ours
 		err = os.WriteFile(file, nil, 0o600)
 		time.Sleep(rand.N(5 * time.Millisecond))
-		if err = errors.Join(err, os.WriteFile(file, []byte(strconv.Itoa(n+1)), 0o600), s.Release(t.Context(), c, "")); err != nil {
+		if err = errors.Join(err, os.WriteFile(file, []byte(strconv.Itoa(n+1)), 0o600),
+			s.Release(t.Context(), c, "")); err != nil {
 			t.Fatal(err)
 		}
 		ours++
@@ -81,5 +83,6 @@ func TestShedLockItself(t *testing.T) {
 	if err != nil || theirRefusals == 0 || refused == 0 {
 		t.Errorf("the two hardly contended: we were refused %d times, and it says: %s", refused, said.Bytes())
 	}
-	t.Logf("%d grants to ShedLock and %d to us, never two at a time; it was refused %d times, and we %d times", number()-ours, ours, theirRefusals, refused)
+	t.Logf("%d grants to ShedLock and %d to us, never two at a time; it was refused %d times, and we %d times",
+		number()-ours, ours, theirRefusals, refused)
 }

@@ -147,7 +147,8 @@ func grantWithoutStandby(t *testing.T, fault func(*pgtest.Server, *linktest.Link
 		c := waitingClaim(mutexClaim("m", time.Minute))
 		second := acquire(t, st, c)
 		if g := first[i].grant; first[i].err == nil {
-			t.Errorf("%s: two believers for %v: %d and %d", urls[i], g.GrantedTTL-driver.Margin(g.GrantedTTL)-driver.SystemClock.Since(g.Since), g.Token, second.Token)
+			t.Errorf("%s: two believers for %v: %d and %d",
+				urls[i], g.GrantedTTL-driver.Margin(g.GrantedTTL)-driver.SystemClock.Since(g.Since), g.Token, second.Token)
 		}
 		_, err := st.Acquire(t.Context(), mutexClaim("held", time.Minute))
 		checkError(t, err, driver.ErrHeld)
@@ -158,7 +159,8 @@ func grantWithoutStandby(t *testing.T, fault func(*pgtest.Server, *linktest.Link
 func TestCommitKeepsWaiting(t *testing.T) {
 	t.Parallel()
 	primary, standby, link := startSynced(t)
-	st := mustOpen(t, strings.Replace(primary.URL("test"), primary.Addr, link.Addr, 1)+"?sslmode=disable&create=true&timeout=2s")
+	st := mustOpen(t, strings.Replace(primary.URL("test"), primary.Addr, link.Addr,
+		1)+"?sslmode=disable&create=true&timeout=2s")
 	stopReceiver(t, standby)
 	came := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -43,7 +43,8 @@ func init() {
 }
 
 // libpqOptions are passed on as they are.
-var libpqOptions = []string{"host", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "sslsni", "sslnegotiation",
+var libpqOptions = []string{"host", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "sslsni",
+	"sslnegotiation",
 	"target_session_attrs", "connect_timeout", "application_name", "passfile", "service", "servicefile", "channel_binding",
 	"min_protocol_version", "max_protocol_version", "pool_max_conns"}
 

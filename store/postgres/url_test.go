@@ -30,7 +30,8 @@ func TestOpeningASilentServer(t *testing.T) {
 	defer machine.Watch()()
 	began := time.Now()
 	_, err = driver.Open(t.Context(), "postgres://u:s3cret@"+silent.Addr().String()+"/db?sslmode=disable&timeout=100ms")
-	if err == nil || driverutil.IsFinal(err) || strings.Contains(err.Error(), "s3cret") || time.Since(began) > maxOpenTime+time.Second+machine.Lost(began) {
+	if err == nil || driverutil.IsFinal(err) || strings.Contains(err.Error(), "s3cret") ||
+		time.Since(began) > maxOpenTime+time.Second+machine.Lost(began) {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
 }
@@ -48,7 +49,8 @@ func TestURL(t *testing.T) {
 	if o.Schema != "s" || o.Table != "t" || !o.Create || o.Layout != LayoutShedLock || o.Timeout != 2*time.Second {
 		t.Errorf("%+v", o)
 	}
-	if c.Host != "h" || c.Port != 7 || len(c.Fallbacks) == 0 || c.Database != "db" || c.User != "u" || c.Password != "s3cret" || config.MaxConns != 9 {
+	if c.Host != "h" || c.Port != 7 || len(c.Fallbacks) == 0 || c.Database != "db" || c.User != "u" ||
+		c.Password != "s3cret" || config.MaxConns != 9 {
 		t.Errorf("%+v", c)
 	}
 	if p, err := o.resolveLocation(); err != nil || p.locksTable != `"s"."t"` {
@@ -67,17 +69,20 @@ func TestURL(t *testing.T) {
 		"postgres://u:s3cret@h/db?table=" + strings.Repeat("t", 58), "postgres://u@h/db?password-file=/does/not/exist",
 		"postgres://u:s3cret@h/db?pool_max_conns=none", "postgres://u@h/db?sslpassword=s3cret&sslmode=nope", "postgres://u:s3cret@h/db?statement_timeout=1",
 	} {
-		if _, err := driver.Open(t.Context(), raw); !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "s3cret") {
+		if _, err := driver.Open(t.Context(), raw); !errors.Is(err, driver.ErrInvalid) ||
+			strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v", raw, err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := driver.Open(ctx, "postgres://u:s3cret@127.0.0.1:1/db?sslmode=disable"); err == nil || driverutil.IsFinal(err) || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "refused") {
+	if _, err := driver.Open(ctx, "postgres://u:s3cret@127.0.0.1:1/db?sslmode=disable"); err == nil ||
+		driverutil.IsFinal(err) || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("nobody listens there: %v", err)
 	}
 	s := mustOpen(t, strings.Replace(freshURL(t, sharedServer(t)), "test@", "test:s3cret@", 1))
-	if i := s.Info(); strings.Contains(i.Store, "s3cret") || strings.Contains(i.Store, "test@") || !strings.HasPrefix(i.Store, "postgres://127.0.0.1:") {
+	if i := s.Info(); strings.Contains(i.Store, "s3cret") || strings.Contains(i.Store, "test@") ||
+		!strings.HasPrefix(i.Store, "postgres://127.0.0.1:") {
 		t.Errorf("it is shown as %s", i.Store)
 	}
 }

@@ -46,10 +46,12 @@ func TestWarnings(t *testing.T) {
 	}
 	execSQL(t, s, `create role hasty superuser login; alter role hasty set synchronous_commit = off;
 		create role deaf superuser login; alter role deaf set client_min_messages = error`)
-	if ws := readWarnings(t, mustOpen(t, strings.Replace(url, "test@", "hasty@", 1))); !hasWarning(ws, "synchronous_commit is off") {
+	if ws := readWarnings(t, mustOpen(t, strings.Replace(url, "test@", "hasty@", 1))); !hasWarning(ws,
+		"synchronous_commit is off") {
 		t.Errorf("without synchronous_commit: %q", ws)
 	}
-	if ws := readWarnings(t, mustOpen(t, strings.Replace(url, s.Addr, s.Addr+",127.0.0.1:1", 1))); !hasWarning(ws, "synchronous_standby_names") {
+	if ws := readWarnings(t, mustOpen(t, strings.Replace(url, s.Addr, s.Addr+",127.0.0.1:1", 1))); !hasWarning(ws,
+		"synchronous_standby_names") {
 		t.Errorf("several servers without synchronous standbys: %q", ws)
 	}
 	for _, user := range []string{"test", "deaf"} { // our own pool asks for warnings
@@ -96,7 +98,8 @@ func TestShedLockLocalTime(t *testing.T) {
 	const told = "usingDbTime()"
 	sql := func(text string, zone int) {
 		t.Helper()
-		execSQL(t, server, strings.ReplaceAll(text, "LOCAL", fmt.Sprintf("timezone('utc', clock_timestamp()) + interval '%d hours'", zone)))
+		execSQL(t, server, strings.ReplaceAll(text, "LOCAL",
+			fmt.Sprintf("timezone('utc', clock_timestamp()) + interval '%d hours'", zone)))
 	}
 	if ok, err := peers[0].lock(t.Context(), "right", time.Minute); !ok || err != nil {
 		t.Fatal(ok, err)
@@ -118,7 +121,8 @@ func TestShedLockLocalTime(t *testing.T) {
 	_, err = s.Acquire(t.Context(), mutexClaim("east", time.Minute))
 	checkError(t, err, driver.ErrHeld, told, "tokyo", "9h0m")
 
-	sql(`update shedlock set lock_until = LOCAL where name = 'west'`, -5) // like a client that unlocks without asking who holds the lock
+	// like a client that unlocks without asking who holds the lock
+	sql(`update shedlock set lock_until = LOCAL where name = 'west'`, -5)
 	r := renew(t, s, g)
 	checkError(t, r.Err, driver.ErrLost, told, "5h0m")
 	ws := readWarnings(t, s)

@@ -30,7 +30,8 @@ var contestants = []struct {
 		client := floorClient(b)
 		return func(lock string) error {
 			key := map[string]types.AttributeValue{"primary_id": &types.AttributeValueMemberS{Value: lock}}
-			_, err := client.PutItem(b.Context(), &sdk.PutItemInput{TableName: new("locks"), Item: key, ConditionExpression: new("attribute_not_exists(primary_id)")})
+			_, err := client.PutItem(b.Context(), &sdk.PutItemInput{TableName: new("locks"), Item: key,
+				ConditionExpression: new("attribute_not_exists(primary_id)")})
 			if err == nil {
 				_, err = client.DeleteItem(b.Context(), &sdk.DeleteItemInput{TableName: new("locks"), Key: key})
 			}
@@ -45,13 +46,15 @@ var contestants = []struct {
 			}
 			key, now := map[string]types.AttributeValue{"primary_id": &types.AttributeValueMemberS{Value: lock}}, time.Now().Unix()
 			_, err := client.PutItem(b.Context(), &sdk.PutItemInput{TableName: new("locks"),
-				Item:                      map[string]types.AttributeValue{"primary_id": key["primary_id"], "expired_at": number(now + 30)},
+				Item: map[string]types.AttributeValue{"primary_id": key["primary_id"],
+					"expired_at": number(now + 30)},
 				ConditionExpression:       new("attribute_not_exists(primary_id) OR expired_at < :timestamp"),
 				ExpressionAttributeValues: map[string]types.AttributeValue{":timestamp": number(now)}})
 			if err == nil {
-				_, err = client.UpdateItem(b.Context(), &sdk.UpdateItemInput{TableName: new("locks"), Key: key, UpdateExpression: new("SET expired_at = :past"),
-					ConditionExpression:       new("expired_at = :mine"),
-					ExpressionAttributeValues: map[string]types.AttributeValue{":past": number(now - 1), ":mine": number(now + 30)}})
+				_, err = client.UpdateItem(b.Context(),
+					&sdk.UpdateItemInput{TableName: new("locks"), Key: key, UpdateExpression: new("SET expired_at = :past"),
+						ConditionExpression:       new("expired_at = :mine"),
+						ExpressionAttributeValues: map[string]types.AttributeValue{":past": number(now - 1), ":mine": number(now + 30)}})
 			}
 			return err
 		}
@@ -62,7 +65,8 @@ var contestants = []struct {
 			for range 2 {
 				last, _ := was.LoadOrStore(lock, "")
 				condition, version := "attribute_not_exists(#v)", "1795281045."+rand.Text()
-				values := map[string]types.AttributeValue{":e": &types.AttributeValueMemberN{Value: version[:10]}, ":v": &types.AttributeValueMemberS{Value: version},
+				values := map[string]types.AttributeValue{":e": &types.AttributeValueMemberN{Value: version[:10]},
+					":v": &types.AttributeValueMemberS{Value: version},
 					":d": &types.AttributeValueMemberS{Value: strings.Repeat("d", 300)}}
 				if last != "" {
 					condition = "#v = :was AND #e = :ends"

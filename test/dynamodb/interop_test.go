@@ -75,10 +75,12 @@ func awslockAt(endpoint string) string {
 	return "dynamodb://awslocks?region=eu-central-1&create=true&layout=awslock&lease-format=duration&endpoint=" + url.QueryEscape(endpoint)
 }
 
-func dynamolockAt(t testing.TB, endpoint string, lease time.Duration, opts ...dynamolock.ClientOption) *dynamolock.Client {
+func dynamolockAt(t testing.TB, endpoint string, lease time.Duration,
+	opts ...dynamolock.ClientOption) *dynamolock.Client {
 	t.Helper()
 	c, err := dynamolock.New(dynamodbtest.Client(endpoint), "awslocks",
-		append([]dynamolock.ClientOption{dynamolock.WithLeaseDuration(lease), dynamolock.WithHeartbeatPeriod(lease / 4)}, opts...)...)
+		append([]dynamolock.ClientOption{dynamolock.WithLeaseDuration(lease),
+			dynamolock.WithHeartbeatPeriod(lease / 4)}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +108,8 @@ func TestDynamolock(t *testing.T) {
 		theirs := dynamolockAt(t, endpoint, 4*time.Second)
 		defer theirs.CloseWithContext(context.WithoutCancel(t.Context()))
 		lockers = append(lockers, func() (func() error, error) {
-			l, err := theirs.AcquireLock(lock, dynamolock.WithRefreshPeriod(10*time.Millisecond), dynamolock.WithAdditionalTimeToWaitForLock(time.Minute))
+			l, err := theirs.AcquireLock(lock, dynamolock.WithRefreshPeriod(10*time.Millisecond),
+				dynamolock.WithAdditionalTimeToWaitForLock(time.Minute))
 			if err != nil {
 				return nil, err
 			}
@@ -166,7 +169,8 @@ func TestDynamolockDies(t *testing.T) {
 	}
 	defer s.Close()
 	claim := func(lock string) driver.Claim {
-		return driver.Claim{Name: lock, ID: name(), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: lease, Wait: true, Owner: "ours"}
+		return driver.Claim{Name: lock, ID: name(), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: lease,
+			Wait: true, Owner: "ours"}
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { // theirs dies
@@ -181,7 +185,8 @@ func TestDynamolockDies(t *testing.T) {
 		probe := claim(lock)
 		probe.Wait = false
 		var held *driver.HeldError
-		if _, err := s.Acquire(t.Context(), probe); !errors.As(err, &held) || len(held.Holders) != 1 || !held.Holders[0].Foreign || held.Holders[0].TTL != lease {
+		if _, err := s.Acquire(t.Context(), probe); !errors.As(err, &held) || len(held.Holders) != 1 ||
+			!held.Holders[0].Foreign || held.Holders[0].TTL != lease {
 			t.Errorf("beside dynamolock's holder: %+v %v", held, err)
 		}
 		g, err := s.Acquire(t.Context(), claim(lock))
@@ -204,7 +209,8 @@ func TestDynamolockDies(t *testing.T) {
 		}
 		theirs := dynamolockAt(t, endpoint, lease)
 		defer theirs.CloseWithContext(context.WithoutCancel(t.Context()))
-		l, err := theirs.AcquireLock(lock, dynamolock.WithRefreshPeriod(50*time.Millisecond), dynamolock.WithAdditionalTimeToWaitForLock(time.Minute))
+		l, err := theirs.AcquireLock(lock, dynamolock.WithRefreshPeriod(50*time.Millisecond),
+			dynamolock.WithAdditionalTimeToWaitForLock(time.Minute))
 		took := s.Info().Clock.Since(g.Since)
 		if err != nil || took < lease {
 			t.Errorf("our dead holder was replaced after %v: %v", took, err)
@@ -233,7 +239,8 @@ func TestLeases(t *testing.T) {
 	t.Parallel()
 	endpoint := server(t).Endpoint
 	client := dynamodbtest.Client(endpoint)
-	s, err := driver.Open(t.Context(), strings.Replace(awslockAt(endpoint), "lease-format=duration", "lease-format=millis", 1))
+	s, err := driver.Open(t.Context(), strings.Replace(awslockAt(endpoint), "lease-format=duration",
+		"lease-format=millis", 1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +263,8 @@ func TestLeases(t *testing.T) {
 		"none":                       {&types.AttributeValueMemberBOOL{Value: true}, nil, false},
 	} {
 		wg.Go(func() {
-			it := map[string]types.AttributeValue{"key": text(what), "ownerName": text("them"), "leaseDuration": c.lease, "recordVersionNumber": text("uuid")}
+			it := map[string]types.AttributeValue{"key": text(what), "ownerName": text("them"), "leaseDuration": c.lease,
+				"recordVersionNumber": text("uuid")}
 			for k, v := range c.more {
 				it[k] = v
 			}
@@ -270,7 +278,8 @@ func TestLeases(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			claim := driver.Claim{Name: what, ID: name(), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: 20 * time.Second, Wait: true}
+			claim := driver.Claim{Name: what, ID: name(), Kind: driver.KindMutex, Limit: 1, Weight: 1,
+				TTL: 20 * time.Second, Wait: true}
 			_, err := s.Acquire(ctx, claim)
 			if (err == nil) != c.ends {
 				t.Errorf("%s: %v", what, err)
@@ -289,7 +298,8 @@ func TestLeases(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	out, err := client.GetItem(t.Context(), &sdk.GetItemInput{TableName: new("awslocks"), Key: map[string]types.AttributeValue{"key": text("seconds")}})
+	out, err := client.GetItem(t.Context(), &sdk.GetItemInput{TableName: new("awslocks"),
+		Key: map[string]types.AttributeValue{"key": text("seconds")}})
 	if err != nil {
 		t.Fatal(err)
 	}

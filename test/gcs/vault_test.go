@@ -30,11 +30,13 @@ func start(t *testing.T) (physical.HABackend, *holdfast.Client) {
 	t.Cleanup(s.Stop)
 	t.Setenv("STORAGE_EMULATOR_HOST", strings.TrimPrefix(s.URL, "http://"))
 	t.Setenv("GOOGLE_STORAGE_BUCKET", "")
-	backend, err := vault.NewBackend(map[string]string{"bucket": "bucket", "ha_enabled": "true", "max_parallel": "0"}, hclog.NewNullLogger())
+	backend, err := vault.NewBackend(map[string]string{"bucket": "bucket", "ha_enabled": "true",
+		"max_parallel": "0"}, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := holdfast.Open(t.Context(), "gcs://bucket/core/?layout=vault&anonymous=true&write-interval=5ms&endpoint="+s.URL, nil)
+	client, err := holdfast.Open(t.Context(),
+		"gcs://bucket/core/?layout=vault&anonymous=true&write-interval=5ms&endpoint="+s.URL, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +85,8 @@ func TestVaultRounds(t *testing.T) {
 	for range 2 {
 		all.Go(func() {
 			for !over() {
-				if err := client.Do(t.Context(), "lock", func(context.Context, *holdfast.Lease) error { work(&ours); return nil }); err != nil {
+				if err := client.Do(t.Context(), "lock",
+					func(context.Context, *holdfast.Lease) error { work(&ours); return nil }); err != nil {
 					t.Error(err)
 					return
 				}
@@ -135,7 +138,8 @@ func TestVault(t *testing.T) {
 	// It leads: we are refused, see who it is, and get the lock when it steps down.
 	_, err = mu.TryLock(t.Context())
 	var held *holdfast.HeldError
-	if !errors.As(err, &held) || len(held.Holders) != 1 || held.Holders[0].Owner != "http://vault:8200" || !held.Holders[0].Foreign {
+	if !errors.As(err, &held) || len(held.Holders) != 1 || held.Holders[0].Owner != "http://vault:8200" ||
+		!held.Holders[0].Foreign {
 		t.Fatalf("a Vault leads, and we are told %v", err)
 	}
 	time.Sleep(7 * time.Second) // it renews

@@ -13,8 +13,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 )
 
-// Probe checks that a service obeys the conditions of writes, on which locks rely. It lets clients race for one item: each
-// race must have one winner. The error names the first race that did not. It makes a table of its own.
+// Probe checks that a service obeys the conditions of writes, on which locks rely. It lets clients race for
+// one item: each race must have one winner. The error names the first race that did not. It makes a table of
+// its own.
 func Probe(ctx context.Context, endpoint string) error {
 	const table, racers, rounds = "probe", 8, 25
 	client, key := Client(endpoint), "primary_id"

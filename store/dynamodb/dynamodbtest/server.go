@@ -1,6 +1,6 @@
-// Package dynamodbtest runs a DynamoDB for tests: an emulator in a process of its own, on a free port of the loopback
-// interface. Probe checks that an emulator can be trusted. A Proxy in front of it can be cut, counts requests, and can
-// change replies.
+// Package dynamodbtest runs a DynamoDB for tests: an emulator in a process of its own, on a free port of the
+// loopback interface. Probe checks that an emulator can be trusted. A Proxy in front of it can be cut, counts
+// requests, and can change replies.
 package dynamodbtest
 
 import (
@@ -28,7 +28,8 @@ const LocalVariable = "HOLDFAST_DYNAMODB_LOCAL"
 
 // Server is one emulator.
 type Server struct {
-	// Endpoint is the URL for clients. It leads through a Proxy, because dynalite crashes when a client gives up a request.
+	// Endpoint is the URL for clients. It leads through a Proxy, because dynalite crashes when a client gives up a
+	// request.
 	Endpoint string
 	// Direct is the URL of the emulator itself, for a Proxy, and for benchmarks that give up no request.
 	Direct string
@@ -72,7 +73,8 @@ func Start(ctx context.Context) (*Server, error) {
 
 func (s *Server) makeCommand() (*exec.Cmd, error) {
 	if local := os.Getenv(LocalVariable); local != "" {
-		return exec.Command("java", "-Xmx384m", "-XX:+UseSerialGC", "-Djava.library.path="+local, "-DDYNAMODB_LOCAL_TELEMETRY=0",
+		return exec.Command("java", "-Xmx384m", "-XX:+UseSerialGC", "-Djava.library.path="+local,
+			"-DDYNAMODB_LOCAL_TELEMETRY=0",
 			"-cp", filepath.Join(local, "*"), "com.amazonaws.services.dynamodbv2.local.main.ServerRunner",
 			"-port", s.port, "-dbPath", s.dir, "-disableTelemetry"), nil
 	}

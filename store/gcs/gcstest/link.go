@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Link is a client's connection to a service. While it is cut, requests and replies wait, and none is refused. When it
-// is healed they continue, late.
+// Link is a client's connection to a service. While it is cut, requests and replies wait, and none is refused.
+// When it is healed they continue, late.
 type Link struct {
 	Base http.RoundTripper
 

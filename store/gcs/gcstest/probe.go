@@ -109,7 +109,8 @@ func (p *probe) probeUpdate() error {
 	if err != nil {
 		return err
 	}
-	next, err := o.If(unchangedConditions(a)).Update(p.ctx, storage.ObjectAttrsToUpdate{Metadata: map[string]string{"a": "b"}})
+	next, err := o.If(unchangedConditions(a)).Update(p.ctx,
+		storage.ObjectAttrsToUpdate{Metadata: map[string]string{"a": "b"}})
 	switch {
 	case err != nil:
 		return fmt.Errorf("metadata are changed: %w", err)

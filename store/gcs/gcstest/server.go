@@ -27,8 +27,8 @@ type Server struct {
 	emulator *gcsemu.GcsEmu
 	store    gcsemu.Store
 
-	// Decide, if set before the first request, decides what becomes of each request. Several goroutines may call it
-	// at once.
+	// Decide, if set before the first request, decides what becomes of each request. Several goroutines may call
+	// it at once.
 	Decide func(r Request) Fate
 	// IgnorePreconditions makes the service accept writes whose precondition fails, as some emulators do. It names
 	// the kinds of writes.

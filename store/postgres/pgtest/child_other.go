@@ -4,6 +4,6 @@ package pgtest
 
 import "syscall"
 
-func child() (*syscall.SysProcAttr, error) { return nil, nil }
+func childAttributes() (*syscall.SysProcAttr, error) { return nil, nil }
 
-func servant() (uid, gid int, err error) { return -1, -1, nil }
+func serverUser() (uid, gid int, err error) { return -1, -1, nil }

@@ -67,14 +67,16 @@ func newServerDir(env []string) (*Server, error) {
 	return &Server{dir: dir, env: env}, err
 }
 
-// assignPort chooses a free port. It must be called just before the server starts, because other tests choose ports, too.
+// assignPort chooses a free port. It must be called just before the server starts, because other tests choose
+// ports, too.
 func (s *Server) assignPort() (err error) {
 	s.port, err = freeport.Port()
 	s.Addr = "127.0.0.1:" + s.port
 	return err
 }
 
-// Start starts a server with the superuser test, who needs no password, and the database postgres. The settings, such as
+// Start starts a server with the superuser test, who needs no password, and the database postgres. The settings,
+// such as
 // "max_connections=20", are added to its configuration. The caller must Stop it.
 func Start(settings ...string) (*Server, error) { return startServer(nil, settings) }
 
@@ -242,7 +244,8 @@ func (s *Server) Stop() {
 	os.RemoveAll(s.dir)
 }
 
-// Bouncer starts a PgBouncer in front of the server, with that pool_mode and that many connections to it. The caller uses
+// Bouncer starts a PgBouncer in front of the server, with that pool_mode and that many connections to it. The
+// caller uses
 // its URL, and must Stop it.
 func (s *Server) Bouncer(mode string, size int) (*Server, error) {
 	path, err := exec.LookPath("pgbouncer")
