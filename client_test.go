@@ -395,7 +395,7 @@ func TestCloseIsBounded(t *testing.T) {
 		c.Mutex("b", nil).Lock(ctx)
 		start := time.Now()
 		err := c.Close()
-		if wantIs(t, err, ErrUncertain); !strings.Contains(err.Error(), ": 2 claims may stand") {
+		if wantIs(t, err, ErrUncertain); !strings.Contains(err.Error(), ": 2 claims may exist") {
 			t.Error(err)
 		}
 		if got := time.Since(start); got > 11*time.Second {

@@ -175,7 +175,7 @@ func checkCall(c *Client, ctx context.Context) error {
 	return nil
 }
 
-// waitEndedError is a wait that the caller's context ended, with who was then known to hold the lock.
+// waitEndedError is a wait that the caller's context has ended, with the holders that were known then.
 type waitEndedError struct {
 	err     error
 	holders []ClaimInfo
@@ -193,7 +193,7 @@ func contextError(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// mayExist reports whether a claim whose Acquire failed with err may stand at the store all the same.
+// mayExist reports whether a claim whose Acquire failed with err may exist in the store nevertheless.
 func mayExist(err error) bool {
 	if isOneOf(err, ErrUncertain, context.Canceled, context.DeadlineExceeded) {
 		return true // whatever else it says, such as who holds the lock
@@ -210,7 +210,7 @@ func isOneOf(err error, targets ...error) bool {
 	return false
 }
 
-// wrapError is the only place where an Error is made.
+// wrapError makes the Error of a client or a lease.
 func (c *Client) wrapError(op, lock string, err error) error {
 	e := &Error{Op: op, Lock: lock, Err: err}
 	if c != nil {

@@ -59,10 +59,10 @@ func (e Event) String() string {
 	return s
 }
 
-// maxEvents is how many events may wait for a slow receiver.
+// maxEvents is how many events may wait for a slow OnEvent.
 const maxEvents = 16384
 
-// events hands events to their receivers, by one goroutine that lives only while there are any.
+// events delivers events by one goroutine that exists only while there are any.
 type events struct {
 	client  *Client
 	mu      sync.Mutex
@@ -71,7 +71,7 @@ type events struct {
 	running bool
 }
 
-// emitEvent queues an event of a tenure. It never blocks, and calls nothing of the user's.
+// emitEvent queues an event of a hold. It never blocks, and calls no code of the user.
 func (c *Client) emitEvent(kind EventKind, h *hold, e Event) {
 	if c.opts.OnEvent == nil && c.opts.Logger == nil {
 		return
@@ -92,7 +92,7 @@ func (s *events) addEvent(e Event) {
 	if !s.running {
 		s.running = s.client.inflight.start(s.run)
 	}
-	if !s.running { // the client has been closed, and nobody is there to tell
+	if !s.running { // the client is closed, and delivers nothing any more
 		s.queue = nil
 	}
 }

@@ -11,45 +11,47 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// hold is a granted claim as its client keeps it: from the grant to the end, whoever ends it. Callers have handles on
-// it, Leases, one each time they locked: a single one unless the lock is re-entrant.
+// hold is a granted claim as its client keeps it, from the grant to the end, however it ends. Callers have Leases on
+// it, one for each time they locked: a single one unless the lock is re-entrant. Its state moves once, from held to
+// released, lost or closed, and never back.
 type hold struct {
 	client    *Client
-	hasTurn   bool           // it has its name's turn in the client's queue
-	startedAt driver.Instant // when its caller was given it; MinHold and MaxHold count from here
+	hasTurn   bool           // it has the turn for its name in the client's queue
+	startedAt driver.Instant // when the caller got it; MinHold and MaxHold count from here
 	minHold   time.Duration
 	maxHold   time.Duration // 0: no bound
 
-	changingWeight chan struct{} // of a read-write lock: a place for whoever asks the store for another weight
+	changingWeight chan struct{} // of a read-write lock: has an element while a call changes its weight
 
-	mu                sync.Mutex   // guards what follows; no other lock is taken under it
-	grant             driver.Grant // Since and TTL move with renewals, Weight is as claimed; the rest stays and may be read without mu
-	weight            int64        // what it weighs now
-	leases            []*Lease     // those that have not been given up
-	firstLease        Lease        // the first of them, in the same piece of memory,
-	oneLease          [1]*Lease    // and the list for as long as it is the only one
+	mu                sync.Mutex   // guards what follows; no other mutex is locked while it is held
+	grant             driver.Grant // Since and GrantedTTL change with renewals; the rest does not, and may be read without mu
+	weight            int64        // the present weight; grant.Weight is the one that was claimed
+	leases            []*Lease     // the leases that have not been released
+	firstLease        Lease        // the first of them, part of the hold to save an allocation
+	oneLease          [1]*Lease    // the array of leases while there is only one
 	state             holdState
-	releaseRequested  bool          // its holder was told that somebody asks for the lock
-	releaseRequestedC chan struct{} // closed then; nil while nobody listens
-	detachFor         time.Duration // how long the claim shall stand when it has been given up
-	cleanedUp         bool          // a clean-up was started after the loss
-	inBatch           uint64        // the renewal under way, 0 if none is
-	renewalErr        error         // why the last renewal got no answer
-	err               error         // why it ended
+	releaseRequested  bool          // the holder was asked to release the lock
+	releaseRequestedC chan struct{} // is closed then; nil until a caller asks for it
+	detachFor         time.Duration // how long the claim must exist after the release
+	cleanedUp         bool          // the claim of a lost hold has been cleaned up, or is about to be
+	inBatch           uint64        // number of the batch that renews it at present, 0 if none does
+	renewalErr        error         // why the last renewal failed; nil if it succeeded
+	err               error         // why the hold ended
 
 	renewal renewal // guarded by the mutex of the renewer, not by mu
 }
 
+// holdState says whether the claim is held, or else how the hold ended.
 type holdState uint8
 
 const (
 	stateHeld     holdState = iota
-	stateReleased           // the last Unlock has begun
+	stateReleased           // the release of the last lease has begun
 	stateLost
 	stateClosed
 )
 
-// newHold makes a tenure with its first handle. It begins when the renewer takes it into care.
+// newHold makes a hold with its first lease. It begins when the renewer takes charge of it.
 func (c *Client) newHold(ctx context.Context, g driver.Grant, queued bool, o LockOptions) (*hold, *Lease) {
 	h := &hold{client: c, grant: g, weight: g.Weight, hasTurn: queued, minHold: o.MinHold, maxHold: o.MaxHold, renewal: renewal{endIndex: notInHeap, dueIndex: notInHeap}}
 	if g.Kind == KindRW {
@@ -66,20 +68,20 @@ func (c *Client) newHold(ctx context.Context, g driver.Grant, queued bool, o Loc
 
 func (h *hold) lockName() string { return h.grant.Name }
 
-// currentGrant is the grant as it is now. Called with mu held.
+// currentGrant is the grant with its present weight. It is called with mu held.
 func (h *hold) currentGrant() driver.Grant {
 	g := h.grant
 	g.Weight = h.weight
 	return g
 }
 
-// claimInfo is the claim as its own process knows it. It is one of a mutex.
+// claimInfo is the claim of a mutex, as its own process knows it.
 func (h *hold) claimInfo() ClaimInfo {
 	g := &h.grant
 	return ClaimInfo{Ref: g.Ref, Owner: g.Owner, Meta: g.Meta, Weight: g.Weight, Token: g.Token, TTL: g.Claim.TTL}
 }
 
-// remainingAt is how long the lease may be believed in. Called with mu held.
+// remainingAt is how long the lease stays valid after now if no renewal succeeds. It is called with mu held.
 func (h *hold) remainingAt(now driver.Instant) time.Duration {
 	left := trustedFor(now, h.grant.Since, h.grant.GrantedTTL)
 	if h.maxHold > 0 {
@@ -88,17 +90,18 @@ func (h *hold) remainingAt(now driver.Instant) time.Duration {
 	return left
 }
 
-// endsByMaxHold reports whether the lease will end by its MaxHold, however it is renewed. Called with mu held.
+// endsByMaxHold reports whether the lease will end by its MaxHold even if it is renewed. It is called with mu held.
 func (h *hold) endsByMaxHold(now driver.Instant) bool {
 	return h.maxHold > 0 && h.remainingAt(now) < trustedFor(now, h.grant.Since, h.grant.GrantedTTL)
 }
 
-// trustedFor is how long a grant may be believed in that a request started at since has confirmed for ttl.
+// trustedFor is how long a grant is still valid that was confirmed for ttl by a request started at since. The margin
+// and the count from the start of the request make sure that it ends here before it can end in the store.
 func trustedFor(now, since driver.Instant, ttl time.Duration) time.Duration {
 	return ttl - driver.Margin(ttl) - now.Since(since)
 }
 
-// checkExpiry reads the clock, sees to what follows if the lease has ended, and returns what is left of it.
+// checkExpiry reads the clock, handles the loss if the lease has expired, and returns how long it is still valid.
 func (h *hold) checkExpiry() time.Duration {
 	left, expired := h.expireIfDue()
 	if expired {
@@ -107,8 +110,8 @@ func (h *hold) checkExpiry() time.Duration {
 	return left
 }
 
-// expireIfDue reads the clock. It returns what is left, 0 if the lease has ended, and whether it was this call that found
-// the end: the caller then owes it [Client.ended].
+// expireIfDue reads the clock. It returns how long the lease is still valid, 0 if it has ended, and whether this call
+// found that it has expired: the caller must then call [Client.handleLoss].
 func (h *hold) expireIfDue() (left time.Duration, expired bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -134,7 +137,8 @@ func (h *hold) expireIfDueLocked() (left time.Duration, expired bool) {
 	return 0, true
 }
 
-// endAs moves a held lease to another state, and reports whether it was held: the caller then owes it what follows.
+// endAs moves a hold from held to another state, and reports whether it was held: the caller must then do what follows
+// from the new state.
 func (h *hold) endAs(state holdState, err error) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -145,7 +149,7 @@ func (h *hold) endAs(state holdState, err error) bool {
 	return true
 }
 
-// cancelContexts ends the contexts of the handles that have not been given up.
+// cancelContexts ends the contexts of the leases that have not been released.
 func (h *hold) cancelContexts(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -154,7 +158,7 @@ func (h *hold) cancelContexts(err error) {
 	}
 }
 
-// noteReleaseRequest notes that somebody asks for the lock, and says so once.
+// noteReleaseRequest notes that somebody asks the holder to release the lock, and reports it once.
 func (h *hold) noteReleaseRequest() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -168,17 +172,17 @@ func (h *hold) noteReleaseRequest() {
 	h.client.emitEvent(EventReleaseRequested, h, Event{})
 }
 
-// releaseLease gives one handle up. It is the last if that ends the tenure, and the claim then has to be released. Else it
-// returns why there is nothing to give up, and whether a clean-up is due: a lost claim may still stand, and was left
-// alone until now because the work under it may have gone on until now.
-func (h *hold) releaseLease(l *Lease, lapse time.Duration) (last, sweep bool, err error) {
+// releaseLease ends one lease. last is true if that ends the hold: the caller must then release the claim. Otherwise
+// err says why there is nothing to release, and cleanUpDue whether the claim must be cleaned up: a lost claim may still
+// exist, and was not removed until now because the work under it may have gone on until now.
+func (h *hold) releaseLease(l *Lease, lapse time.Duration) (last, cleanUpDue bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if l.err != nil {
 		return false, false, l.err
 	}
 	if lapse > 0 && h.state == stateHeld && len(h.leases) > 1 {
-		return false, false, newInvalidError("a lock that was entered %d times cannot be left to lapse", len(h.leases))
+		return false, false, newInvalidError("a lock that was entered %d times cannot be detached", len(h.leases))
 	}
 	h.leases = slices.DeleteFunc(h.leases, func(o *Lease) bool { return o == l })
 	if h.state != stateHeld {
@@ -195,20 +199,20 @@ func (h *hold) releaseLease(l *Lease, lapse time.Duration) (last, sweep bool, er
 	return true, false, nil
 }
 
-// mustCleanUp reports whether a lost claim has to be cleaned up, once. Called with mu held.
+// mustCleanUp reports, once, that a lost claim has to be cleaned up. It is called with mu held.
 func (h *hold) mustCleanUp() bool {
 	must := h.state == stateLost && !h.cleanedUp
 	h.cleanedUp = h.cleanedUp || must
 	return must
 }
 
-// releaseClaim gives back a claim whose state says that it was. It is called once.
+// releaseClaim releases the claim of a hold that is in the state released or closed. It is called once.
 func (h *hold) releaseClaim(ctx context.Context) error {
 	c := h.client
 	c.renewer.removeHold(h)
 	err := h.tryRelease(ctx)
 	if h.hasTurn {
-		defer c.queue.passTurn(h.lockName()) // behind the event: those of the next holder come after it
+		defer c.queue.passTurn(h.lockName()) // after the event is queued, so that the events of the next holder follow it
 	}
 	switch {
 	case err == nil:
@@ -226,8 +230,8 @@ func (h *hold) releaseClaim(ctx context.Context) error {
 	return err
 }
 
-// tryRelease is one try to take the claim away, or to leave it standing alone for as long as it shall. A claim that was broken
-// is let go all the same.
+// tryRelease makes one attempt to remove the claim, or to detach it for as long as it must still exist. A claim that
+// was broken is removed as well.
 func (h *hold) tryRelease(ctx context.Context) error {
 	c := h.client
 	h.mu.Lock()
@@ -246,18 +250,20 @@ func (h *hold) tryRelease(ctx context.Context) error {
 	return c.store.Release(ctx, grant.Claim, "")
 }
 
-// keepFor is how long the claim shall go on standing from now on, in whole milliseconds. Called with mu held.
+// keepFor is how long the claim must still exist after the release, in whole milliseconds; 0: not at all. It is called
+// with mu held.
 func (h *hold) keepFor() time.Duration {
 	if h.detachFor == 0 && h.minHold == 0 {
 		return 0
 	}
-	keep := max(h.detachFor, h.minHold-max(h.client.clock.SinceAtLeast(h.startedAt), 0)) // a wall clock may have been set back
+	keep := max(h.detachFor, h.minHold-max(h.client.clock.SinceAtLeast(h.startedAt), 0)) // the clock may be a wall clock that was set back
 	return (keep + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// handleLoss does what follows a loss, once, by whoever found it. The claim is not released now: the work under it may not
-// have stopped yet, and its TTL keeps others out until it should have. Only a lease that has come to its MaxHold, and
-// whose TTL may have far to go, is released, a margin later.
+// handleLoss does what follows from a loss. It is called once, by the goroutine that found the loss. It does not
+// release the claim: the work under the lease may not have stopped yet, and the claim keeps others out until its TTL
+// has expired. Only a lease that has reached its MaxHold, whose TTL may have a long time to go, is released, a margin
+// later.
 func (c *Client) handleLoss(h *hold) {
 	c.renewer.removeHold(h)
 	h.cancelContexts(h.err)
@@ -270,15 +276,15 @@ func (c *Client) handleLoss(h *hold) {
 		c.inflight.start(func() {
 			sleepContext(c.waiting, maxHoldGraceOf(h.grant.Claim.TTL))
 			h.mu.Lock()
-			sweep := h.mustCleanUp()
+			due := h.mustCleanUp()
 			h.mu.Unlock()
-			if sweep {
+			if due {
 				c.cleanUp(h.grant.Claim.TTL, h.tryRelease)
 			}
 		})
 	}
 }
 
-// maxHoldGraceOf is the time between the end of a lease by its MaxHold and the release of its claim. It is for the work to
-// hear of it; both ends are by the same clock, so that nothing is due to clocks that differ.
+// maxHoldGraceOf is the time between the end of a lease by its MaxHold and the release of its claim. It gives the work
+// time to notice. Both ends are by the same clock, so no difference between clocks has to be allowed for.
 func maxHoldGraceOf(ttl time.Duration) time.Duration { return min(driver.Margin(ttl), time.Second) }

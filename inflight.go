@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// inflight counts what is under way for a client, calls of users and goroutines of its own alike, so that Close can wait
-// for the last of them. (A sync.WaitGroup cannot be joined while it is waited for, nor waited for with a bound.)
+// inflight counts what is under way for a client, the calls of users and its own goroutines alike, so that Close can
+// wait for the last of them. (A sync.WaitGroup cannot be added to while it is waited for, nor waited for with a bound.)
 type inflight struct {
 	mu      sync.Mutex
 	count   int
@@ -14,7 +14,7 @@ type inflight struct {
 	idle    chan struct{} // closed when nothing is under way and nothing can begin
 }
 
-// enter counts a call of a user's. It fails once the client is closing.
+// enter counts a call of a user. It returns false once the client is closing.
 func (c *inflight) enter() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -25,7 +25,8 @@ func (c *inflight) enter() bool {
 	return true
 }
 
-// start runs f in a goroutine. It fails only when a closing client has nothing under way any more.
+// start runs f in a goroutine that is counted. It returns false only when a closing client has nothing under way any
+// more.
 func (c *inflight) start(f func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,6 +41,7 @@ func (c *inflight) start(f func()) bool {
 	return true
 }
 
+// exit ends what enter has counted.
 func (c *inflight) exit() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,14 +51,14 @@ func (c *inflight) exit() {
 	}
 }
 
-// refuseCalls lets no further user join. The caller has joined itself and leaves afterwards.
+// refuseCalls makes enter return false from now on. The caller has entered itself, and exits afterwards.
 func (c *inflight) refuseCalls() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closing = true
 }
 
-// waitIdle waits until nothing is under way, and reports whether that came true before ctx ended.
+// waitIdle waits until nothing is under way, and reports whether that happened before ctx ended.
 func (c *inflight) waitIdle(ctx context.Context) bool {
 	select {
 	case <-c.idle:

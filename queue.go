@@ -9,9 +9,10 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// queue lets the plain mutex claims of one client take turns, first come, first served, on stores where waiting costs
-// something. Only who has a name's turn talks to the store about it; the lease keeps the turn until it ends. So a
-// hand-over inside the process costs one Release and one Acquire, however many wait, and a waiter is a list element.
+// queue lets the plain mutex claims of one client take turns, first come, first served, on stores where waiting in the
+// store costs something. Only the claim that has the turn for a name is made in the store; its lease keeps the turn
+// until it ends. So a hand-over inside the process costs one Release and one Acquire, however many claims wait, and a
+// waiting claim is a list element.
 type queue struct {
 	mu     sync.Mutex
 	byName map[string]*nameQueue // a line exists while somebody has its turn
@@ -28,7 +29,7 @@ type waiter struct {
 	turn               chan error // nil: it is your turn; else why it never will be. Buffered, and sent to once
 }
 
-// tryTurn takes the turn if nobody has it.
+// tryTurn takes the turn for a name if no claim has it.
 func (q *queue) tryTurn(name string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -69,7 +70,7 @@ func (q *queue) waitForTurn(ctx, closing context.Context, name string, ttl time.
 	}
 }
 
-// leaveQueue takes a waiter out of the line, hands on a turn that it was given meanwhile, and tells who holds the lock.
+// leaveQueue removes a waiter, passes on a turn that it was given meanwhile, and returns who holds the lock.
 func (q *queue) leaveQueue(name string, l *nameQueue, place *list.Element) []ClaimInfo {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -89,24 +90,24 @@ func (q *queue) leaveQueue(name string, l *nameQueue, place *list.Element) []Cla
 	return []ClaimInfo{l.hold.claimInfo()}
 }
 
-// setHold notes which tenure has the turn.
+// setHold notes which hold has the turn.
 func (q *queue) setHold(name string, h *hold) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.byName[name].hold = h
 }
 
-// passTurn hands the turn on.
+// passTurn gives the turn to the next waiter.
 func (q *queue) passTurn(name string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.passTurnLocked(name)
 }
 
-// failTurn hands the turn on after the store refused who had it with err, and tells those for whom asking again would
-// change nothing: everybody if the error is a lasting one, else those who have waited long enough and whose patience
-// with a silent store is no longer than the given one, which has run out. Without that a line of thousands would find
-// out one by one that the store is down.
+// failTurn passes the turn on after the store has refused the claim that had it with err. It also returns err to the
+// waiters that would get the same answer: to all if the error is a lasting one, else to those that have waited for
+// their own unreachableTimeout, if that is no longer than the given one, which has passed without an answer. Without
+// that, thousands of waiters would find out one by one that the store cannot be reached.
 func (q *queue) failTurn(name string, err error, patience time.Duration) {
 	lasting := isOneOf(err, ErrDenied, ErrCorrupt, ErrMismatch, ErrUnsupported, ErrClosed)
 	q.mu.Lock()

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// carriedHold is what the context of a re-entrant lease carries: the tenure, and what the context carried before. The context
-// is the only identity that a thread of work has in Go: whoever was given it works for the holder.
+// carriedHold is what the context of a re-entrant lease carries: the hold, and what the context carried before. A
+// context is the only identity that a thread of work has in Go: code that was given it works for the holder.
 type carriedHold struct {
 	hold  *hold
 	outer *carriedHold
@@ -21,12 +21,12 @@ func carriedIn(ctx context.Context) *carriedHold {
 	return c
 }
 
-// withHold makes ctx carry a tenure.
+// withHold makes ctx carry a hold.
 func withHold(ctx context.Context, h *hold) context.Context {
 	return context.WithValue(ctx, carriedKey{}, &carriedHold{hold: h, outer: carriedIn(ctx)})
 }
 
-// withHoldsOf makes ctx carry what another context carries.
+// withHoldsOf makes ctx carry the holds that another context carries.
 func withHoldsOf(ctx, from context.Context) context.Context {
 	if c := carriedIn(from); c != carriedIn(ctx) {
 		return context.WithValue(ctx, carriedKey{}, c)
@@ -34,8 +34,9 @@ func withHoldsOf(ctx, from context.Context) context.Context {
 	return ctx
 }
 
-// reenter gives another handle on the lease of the claimed lock that ctx carries, or nil if it carries none. One that was
-// given up does not count; one that was lost does: the work goes on under a lock that it has not any more.
+// reenter returns another lease on the hold of the claimed lock that ctx carries, or nil if ctx carries none. A hold
+// that was released does not count; one that was lost gives its error: the work goes on under a lock that it no longer
+// has.
 func (c *Client) reenter(ctx context.Context, claim driver.Claim) (*Lease, error) {
 	for held := carriedIn(ctx); held != nil; held = held.outer {
 		h := held.hold
@@ -62,9 +63,9 @@ func (h *hold) reenter(ctx context.Context, claim driver.Claim) (*Lease, error) 
 		return nil, fmt.Errorf("%w: the context holds it as %s of %d, and asks for it as %s of %d",
 			ErrMismatch, g.Kind, g.Limit, claim.Kind, claim.Limit)
 	case g.Weight < claim.Weight && g.Kind == KindRW:
-		return nil, newInvalidError("the context holds the lock for reading, and would wait for itself to write")
+		return nil, newInvalidError("this context already holds the read lock; acquiring the write lock would deadlock")
 	case g.Weight < claim.Weight:
-		return nil, newInvalidError("the context holds %d of the lock, and would wait for itself to hold %d", g.Weight, claim.Weight)
+		return nil, newInvalidError("this context already holds %d of the lock; acquiring %d would deadlock", g.Weight, claim.Weight)
 	}
 	l := &Lease{hold: h, values: ctx}
 	h.leases = append(h.leases, l)

@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	maxBatch          = 4096                  // grants in one Renew
-	maxBatches        = 128                   // Renews under way, give or take one a class of bounds: so many that part of a store may hang
-	maxExpiredPerTick = 1024                  // leases ended under one hold of the mutex
+	maxBatch          = 4096                  // leases in one Renew
+	maxBatches        = 128                   // Renews under way, so many because part of a store may hang; a tick may exceed it by its classes
+	maxExpiredPerTick = 1024                  // leases that one tick ends, which bounds how long it holds the mutex
 	maxRenewTimeout   = 10 * time.Second      // of one Renew
-	minRetry          = 10 * time.Millisecond // between two renewals of one lease
-	maxRetry          = 10 * time.Second      //
-	minSleep          = 20 * time.Millisecond // between two looks at the clock, without a deadline
-	idleDelay         = time.Second           // of a pulse, when nothing is held any more
-	keptCapacity      = 1024                  // so many the heaps have room for though nothing is held
-	pauseStep         = time.Second           // of the wall clock, from which on the machine may have been paused
+	minRetry          = 10 * time.Millisecond // shortest pause between two renewals of one lease
+	maxRetry          = 10 * time.Second      // longest pause between two renewals of one lease after a failure
+	minSleep          = 20 * time.Millisecond // of runLoop, if no deadline is nearer
+	idleDelay         = time.Second           // how long runLoop may stay when nothing is held any more
+	keptCapacity      = 1024                  // of the heaps when nothing is held any more
+	pauseStep         = time.Second           // a step of the wall clock that shows that the machine may have been paused
 )
 
 var (
@@ -32,35 +32,35 @@ var (
 	errStoreClosed = errors.New("the store was closed under its client") // not the client: no ErrClosed
 )
 
-// renewer keeps the leases of a client alive and ends them at their deadlines. It is two heaps and one goroutine, the
-// pulse, which lives while anything is held, and a moment longer, and never calls the store: batches of renewals fly in
-// goroutines of their own, at most maxFlights of them, so a hanging store delays no deadline. A lease costs no goroutine
-// and no timer.
+// renewer keeps the leases of a client renewed and ends them at their deadlines. It has two heaps and one goroutine,
+// runLoop, which exists while anything is held and a moment longer. That goroutine never calls the store: batches of
+// renewals are sent by goroutines of their own, at most maxBatches of them, so a store that hangs delays no deadline. A
+// lease needs no goroutine and no timer of its own.
 //
-// Times in it are on one scale that starts at 0 and runs on by the larger step of the clock's two hands from one
-// reading to the next. So it is never behind either hand and orders leases taken before and after the machine slept;
-// what it calls expired is checked against the clock itself.
+// Its times are on one scale that starts at 0 and advances, from one reading of the clock to the next, by the larger of
+// what Monotonic and Boottime have advanced by. So it is never behind either of them, and it orders leases that were
+// granted before and after the machine slept. What it finds expired is checked against the clock itself.
 type renewer struct {
 	client     *Client
-	endWatcher driver.EndWatcher // the store, if it learns of ends by itself
+	endWatcher driver.EndWatcher // the store, if it reports the end of grants; else nil
 
 	mu           sync.Mutex
 	closed       bool
-	lastRead     driver.Instant   // when the clock was last read
-	elapsed      time.Duration    // the scale
-	wallAhead    time.Duration    // by how much the wall clock was ahead of the clock's hand that counts sleep
-	suspectUpTo  uint64           // number of the last flight that was under way when the wall clock stepped forward
-	byID         map[string]*hold // where the store is heard
-	ends         holdHeap         // all that is held
-	dues         holdHeap         // those that no renewal under way is for
-	marginCounts [64]int
-	inFlight     int
-	lastBatch    uint64 // number of the last pass that sent batches
-	running      bool
-	idle         bool          // nothing was held when the pulse looked last
-	wakeAt       time.Duration // when the pulse looks next
+	lastRead     driver.Instant   // the last reading of the clock
+	elapsed      time.Duration    // the same moment on the renewer's scale
+	wallAhead    time.Duration    // how far the wall clock was ahead of Boottime
+	suspectUpTo  uint64           // number of the last batch that was under way when the wall clock stepped forward
+	byID         map[string]*hold // for endWatcher; nil without one
+	ends         holdHeap         // all holds
+	dues         holdHeap         // the holds that no batch is renewing
+	marginCounts [64]int          // how many holds there are of each margin class
+	inFlight     int              // batches under way
+	lastBatch    uint64           // number of the last tick that sent batches
+	running      bool             // runLoop exists
+	idle         bool             // nothing was held at the last tick
+	wakeAt       time.Duration    // when runLoop ticks next
 	wake         chan struct{}
-	watching     bool
+	watching     bool // watchEndings exists
 	unwatch      context.CancelFunc
 }
 
@@ -82,9 +82,9 @@ func (r *renewer) readClock() time.Duration {
 	return r.elapsed
 }
 
-// addHold takes a new lease into care. It returns an error if the client is closed, or if the lease has ended already:
-// its grant was so long under way that it cannot be believed in. waited is for the event, which must be queued before
-// anything else can happen to the lease.
+// addHold takes charge of a new hold. It returns an error if the client is closed, or if the lease has expired already
+// because the answer to its grant took so long. waited is for the event, which is queued here so that no other event of
+// the lease can come before it.
 func (r *renewer) addHold(h *hold, waited time.Duration) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,7 +94,7 @@ func (r *renewer) addHold(h *hold, waited time.Duration) error {
 	now := r.readClock()
 	h.startedAt = r.lastRead
 	if h.remainingAt(r.lastRead) <= 0 {
-		return fmt.Errorf("%w: granted, but the answer took longer than the TTL of %v; the claim is given back",
+		return fmt.Errorf("%w: granted, but the answer took longer than the TTL of %v; the claim is released again",
 			ErrUncertain, h.grant.GrantedTTL)
 	}
 	r.client.emitEvent(EventAcquired, h, Event{Waited: waited})
@@ -115,7 +115,7 @@ func (r *renewer) addHold(h *hold, waited time.Duration) error {
 	return nil
 }
 
-// removeHold takes a lease out of care; a second time does nothing.
+// removeHold stops renewing a hold. A second call does nothing.
 func (r *renewer) removeHold(h *hold) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,18 +138,18 @@ func (r *renewer) removeLocked(h *hold) {
 	if cap(r.ends.holds) > keptCapacity {
 		r.ends.holds, r.dues.holds = nil, nil
 	}
-	if r.wakeAt-r.elapsed > idleDelay { // else the pulse sees it soon, and the next lease need not start another
+	if r.wakeAt-r.elapsed > idleDelay { // otherwise runLoop notices soon, and need not be started again for the next lease
 		r.wakeUp()
 	}
 	if r.endWatcher != nil {
-		r.byID = map[string]*hold{} // a map never shrinks
+		r.byID = map[string]*hold{} // since a map never shrinks
 	}
 	if r.unwatch != nil {
 		r.unwatch()
 	}
 }
 
-// takeAll takes all leases out of care and lets no other in.
+// takeAll removes and returns all holds, and refuses new ones.
 func (r *renewer) takeAll() []*hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -162,7 +162,7 @@ func (r *renewer) takeAll() []*hold {
 	return all
 }
 
-// renewalTimes is when a lease ends, when it is to be renewed, and from when on it may be renewed along with others.
+// renewalTimes is when a lease ends, when it must be renewed, and from when on it may be renewed together with others.
 type renewalTimes struct{ endsAt, dueAt, dueFrom time.Duration }
 
 // renewal is what the renewer keeps about a hold. It is guarded by the renewer's mutex.
@@ -174,25 +174,26 @@ type renewal struct {
 
 const notInHeap = -1
 
-// planRenewal after a grant or a renewal: a third of the way through the TTL, or a little earlier in company.
+// planRenewal is for a hold that was granted or renewed: its next renewal is due a third of the way through the TTL, or
+// a little earlier together with others.
 func (h *hold) planRenewal(now time.Duration, read driver.Instant) renewalTimes {
 	ttl, end := h.grant.GrantedTTL, now+h.remainingAt(read)
-	if h.endsByMaxHold(read) { // no renewal could make it last longer
+	if h.endsByMaxHold(read) { // no renewal would make it last longer
 		return renewalTimes{endsAt: end, dueAt: end, dueFrom: end}
 	}
 	due := now + max(ttl/3-read.Since(h.grant.Since), minRetry)
 	return renewalTimes{endsAt: end, dueAt: due, dueFrom: due - ttl/32}
 }
 
-// planRetry after an unknown answer: soon, the sooner the less is left. A store that is cut off for less than a third of
-// the TTL is asked several times after that.
+// planRetry is for a hold whose renewal has failed: it is tried again after a quarter of the remaining time, so ever
+// more often. A store that is cut off for less than a third of the TTL is asked several times after that.
 func (h *hold) planRetry(now, left time.Duration) renewalTimes {
 	due := now + min(max(left/4, minRetry), maxRetry)
 	return renewalTimes{endsAt: now + left, dueAt: due, dueFrom: due}
 }
 
-// setTimes files a lease that is in the heaps under p, and wakes the pulse if that would sleep too long. Called with mu
-// held.
+// setTimes moves a hold that is in the heaps to new times, and wakes runLoop if that would sleep too long. It is called
+// with mu held.
 func (r *renewer) setTimes(h *hold, p renewalTimes) {
 	h.renewal.renewalTimes = p
 	heap.Fix(&r.ends, h.renewal.endIndex)
@@ -236,7 +237,7 @@ func (r *renewer) runLoop() {
 	}
 }
 
-// tick is one look at the clock: what has ended, what is due, and how long nothing will be.
+// tick reads the clock once. It returns what has expired, what is due, and how long nothing else will be.
 func (r *renewer) tick() (expired []*hold, batches []*batch, sleep time.Duration, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -247,7 +248,7 @@ func (r *renewer) tick() (expired []*hold, batches []*batch, sleep time.Duration
 	expired = r.takeExpired(now)
 	batches = r.takeDue(now)
 	if r.ends.Len() == 0 {
-		// It looks once more, so that locks which are taken one after the other need no pulse each.
+		// It ticks once more, so that locks that are acquired one after the other need not start it each time.
 		r.idle = !r.idle && !r.closed
 		r.running, r.wakeAt = r.idle, now+minSleep
 		return expired, batches, minSleep, r.running
@@ -260,7 +261,8 @@ func (r *renewer) tick() (expired []*hold, batches []*batch, sleep time.Duration
 	return expired, batches, r.wakeAt - now, true
 }
 
-// wallStepped reports whether the wall clock has stepped forward since it was last asked. Called with mu held, after now.
+// wallStepped reports whether the wall clock has stepped forward since the last call. It is called with mu held, after
+// readClock.
 func (r *renewer) wallStepped() bool {
 	if r.client.clock.Wall == nil {
 		return false
@@ -270,18 +272,18 @@ func (r *renewer) wallStepped() bool {
 	return r.wallAhead-before >= pauseStep
 }
 
-// renewAllNow makes all leases due. The machine may have been paused for longer than their TTL while its clocks stood still, so
-// that they seem to have time left, although others may hold the locks by now: only the store knows. What a renewal that was under way then
-// brings proves nothing.
+// renewAllNow makes all leases due. The machine may have been paused for longer than their TTL while its clocks did not
+// advance, so that they seem to have time left although others may hold the locks by now: only the store knows. The
+// answer to a renewal that was under way during the pause proves nothing, so those leases are renewed once more.
 func (r *renewer) renewAllNow(now time.Duration) {
 	r.suspectUpTo = r.lastBatch
-	for _, h := range r.dues.holds { // which stay a heap, since they are all alike
+	for _, h := range r.dues.holds { // they stay a heap, since all times are equal
 		h.renewal.dueAt, h.renewal.dueFrom = now, now
 	}
 }
 
-// maxSleep is how long the pulse may sleep at most. The timer stands still while the machine sleeps, so the clock is
-// looked at often enough to end a lease within half of its margin after waking.
+// maxSleep is how long runLoop may sleep at most. Its timer does not advance while the machine sleeps, so the clock is
+// read often enough to end a lease within half of its margin after the machine wakes up.
 func (r *renewer) maxSleep() time.Duration {
 	for class, n := range r.marginCounts {
 		if n > 0 {
@@ -291,7 +293,7 @@ func (r *renewer) maxSleep() time.Duration {
 	return minSleep
 }
 
-// marginClassOf is the n for which the margin is below 2^n ns and not below half of that.
+// marginClassOf is the n for which the margin is below 2^n ns and at least half of that.
 func marginClassOf(ttl time.Duration) int { return bits.Len64(uint64(max(0, driver.Margin(ttl)))) }
 
 func (r *renewer) takeExpired(now time.Duration) (expired []*hold) {
@@ -302,9 +304,9 @@ func (r *renewer) takeExpired(now time.Duration) (expired []*hold) {
 		case found:
 			expired = append(expired, h)
 			r.removeLocked(h)
-		case left == 0: // somebody else ended it and is about to take it out
+		case left == 0: // another goroutine has ended it and is about to remove it
 			r.removeLocked(h)
-		default: // a hand of the clock was set back and forth
+		default: // Boottime was set forward and back, where it is a wall clock
 			h.renewal.endsAt = now + left
 			heap.Fix(&r.ends, 0)
 		}
@@ -312,16 +314,16 @@ func (r *renewer) takeExpired(now time.Duration) (expired []*hold) {
 	return expired
 }
 
-// batch is one Renew: leases that are due together and whose attempts are bounded alike.
+// batch is the leases of one Renew call: they are due together, and their timeouts are alike.
 type batch struct {
 	number  uint64
 	holds   []*hold
 	grants  []driver.Grant
-	timeout time.Duration // of the call, the least of its leases'
+	timeout time.Duration // of the call: the shortest of its leases
 }
 
-// takeDue puts the leases that are due into batches, one for each class of bounds, so that a lease with a day to go
-// and one with a second to go do not wait for each other.
+// takeDue puts the leases that are due into batches, one per class of timeouts, so that a lease with a day to go and
+// one with a second to go do not wait for each other.
 func (r *renewer) takeDue(now time.Duration) []*batch {
 	if r.inFlight >= maxBatches || r.dues.Len() == 0 || r.dues.holds[0].renewal.dueAt > now {
 		return nil
@@ -347,8 +349,8 @@ func (r *renewer) takeDue(now time.Duration) []*batch {
 	return batches
 }
 
-// startRenewal marks a lease as being renewed, unless it has ended, and bounds the attempt: by a third of the TTL, and by
-// half of what is left so that there is time for another.
+// startRenewal marks a hold as being renewed, unless it has ended. timeout bounds the attempt: a third of the TTL, and
+// half of the remaining time so that there is time for another attempt.
 func (h *hold) startRenewal(flight uint64, now driver.Instant) (g driver.Grant, bound time.Duration, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -365,7 +367,7 @@ func (r *renewer) sendBatch(b *batch) {
 	defer cancel()
 	r.client.store.Renew(ctx, b.grants, func(i int, a driver.Renewal) { r.handleAnswer(b.holds[i], b.number, a) })
 	for _, h := range b.holds {
-		r.handleAnswer(h, b.number, driver.Renewal{Err: errNoAnswer}) // those that had an answer ignore this one
+		r.handleAnswer(h, b.number, driver.Renewal{Err: errNoAnswer}) // the holds that had an answer ignore this one
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -373,7 +375,7 @@ func (r *renewer) sendBatch(b *batch) {
 	r.wakeUp()
 }
 
-// handleAnswer takes in what the store says about one renewal.
+// handleAnswer applies the store's answer for one hold, and plans its next renewal.
 func (r *renewer) handleAnswer(h *hold, flight uint64, a driver.Renewal) {
 	left, lost, ok := h.finishRenewal(flight, a)
 	switch {
@@ -407,8 +409,9 @@ func (r *renewer) handleAnswer(h *hold, flight uint64, a driver.Renewal) {
 	r.setTimes(h, p)
 }
 
-// finishRenewal applies an answer to the lease. It is not ok if the lease is not waiting for it any more. An answer that comes
-// after the deadline finds the lease lost, and one that would bring the deadline forward changes nothing.
+// finishRenewal applies an answer to the hold. ok is false if the hold does not wait for this answer any more. An
+// answer that comes after the deadline finds the lease lost, and one that would make the deadline earlier changes
+// nothing.
 func (h *hold) finishRenewal(flight uint64, a driver.Renewal) (left time.Duration, lost, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -431,13 +434,14 @@ func (h *hold) finishRenewal(flight uint64, a driver.Renewal) (left time.Duratio
 		return 0, true, true
 	default:
 		h.renewalErr = mergeRenewalErrors(h.renewalErr, a.Err)
-		h.client.emitEvent(EventRenewalFailing, h, Event{Err: a.Err, Remaining: left}) // here, so that it comes before that of a loss
+		h.client.emitEvent(EventRenewalFailing, h, Event{Err: a.Err, Remaining: left}) // here, so that it comes before the event of a loss
 	}
 	return left, false, true
 }
 
-// mergeRenewalErrors is what a loss will be due to, after one more renewal that failed: it is certain then, and no end of a context of the
-// user's. What the store has said outlives answers that did not come: the last renewals have little time.
+// mergeRenewalErrors is the reason that a loss will have after one more renewal has failed. It is neither ErrUncertain,
+// since a loss is certain, nor the end of a context of the user's. What the store has said is kept when later renewals
+// have no answer: the last ones have little time.
 func mergeRenewalErrors(before, now error) error {
 	switch {
 	case errors.Is(now, ErrClosed):
@@ -450,7 +454,7 @@ func mergeRenewalErrors(before, now error) error {
 	return now
 }
 
-// watchEndings listens to a store that learns of ends by itself, one call at a time, while anything is held.
+// watchEndings listens to a store that reports the end of grants, one call at a time, while anything is held.
 func (r *renewer) watchEndings() {
 	for {
 		r.mu.Lock()
