@@ -58,7 +58,8 @@ func (w *recordJSON) decodeNotes() (notes []EndedClaim) {
 		notes = append(notes, EndedClaim{ID: n.ID, Cause: cmp.Or(causeWords[n.Why], driver.LossGone), Until: n.Until})
 	}
 	for _, id := range w.Out {
-		notes = append(notes, EndedClaim{ID: id, Cause: driver.LossBroken, Until: w.Token + driver.MaxTTL.Microseconds()})
+		until := w.Token + driver.MaxTTL.Microseconds()
+		notes = append(notes, EndedClaim{ID: id, Cause: driver.LossBroken, Until: until})
 	}
 	return notes
 }
@@ -95,7 +96,8 @@ func Encode(r *Record) ([]byte, error) {
 	for _, c := range r.Claims {
 		w.Claims = append(w.Claims, claimJSON{
 			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL.Milliseconds(),
-			State: c.State, Token: c.Token, Beat: c.Beat, Allow: ceilMillis(c.SilenceLimit), Ends: c.ExpiresAt, Since: c.Since,
+			State: c.State, Token: c.Token, Beat: c.Beat,
+			Allow: ceilMillis(c.SilenceLimit), Ends: c.ExpiresAt, Since: c.Since,
 			Window: ceilMillis(c.ConfirmWindow), Detached: c.Detached, Asked: c.ReleaseRequested, Broken: c.Broken,
 		})
 	}
@@ -144,8 +146,10 @@ func Decode(name string, data []byte) (*Record, error) {
 	for _, c := range w.Claims {
 		r.Claims = append(r.Claims, Claim{
 			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: millisToDuration(c.TTL),
-			State: c.State, Token: c.Token, Beat: c.Beat, SilenceLimit: millisToDuration(c.Allow), ExpiresAt: c.Ends, Since: c.Since,
-			ConfirmWindow: millisToDuration(c.Window), Detached: c.Detached, ReleaseRequested: c.Asked, Broken: c.Broken,
+			State: c.State, Token: c.Token, Beat: c.Beat,
+			SilenceLimit: millisToDuration(c.Allow), ExpiresAt: c.Ends, Since: c.Since,
+			ConfirmWindow: millisToDuration(c.Window),
+			Detached:      c.Detached, ReleaseRequested: c.Asked, Broken: c.Broken,
 		})
 	}
 	if err := r.Check(); err != nil {

@@ -78,7 +78,9 @@ const maxSettleTime = 10 * time.Second
 // applyStep loads the row, makes one step, and swaps, until the step has succeeded or was refused. The step must be
 // one that may be made twice without harm: after a swap whose reply was lost it is made again, with again set, and
 // the result of that is the outcome.
-func (e *engine) applyStep(ctx context.Context, name string, step func(rec *Record, in StepInput, again bool) error) error {
+func (e *engine) applyStep(
+	ctx context.Context, name string, step func(rec *Record, in StepInput, again bool) error,
+) error {
 	ctx, stop := e.bindContext(ctx)
 	defer stop()
 	unsure := false
@@ -115,7 +117,9 @@ type stepAttempt struct {
 	claims  int  // how many claims its record had
 }
 
-func (e *engine) attemptStep(ctx context.Context, name string, t *stepAttempt, step func(*Record, StepInput, bool) error) error {
+func (e *engine) attemptStep(
+	ctx context.Context, name string, t *stepAttempt, step func(*Record, StepInput, bool) error,
+) error {
 	row, rec, err := e.loadRecord(ctx, name)
 	if err != nil {
 		return err
@@ -171,7 +175,8 @@ func (r *Record) describeLock(name string, in StepInput) driver.Lock {
 	if r.Foreign != 0 {
 		l.Kind, l.Limit = driver.KindMutex, 1
 		l.Holders = append(l.Holders, driver.ClaimInfo{
-			Ref: r.foreignRef(), Owner: "a foreign client", Weight: 1, Foreign: true, Remaining: in.timeUntil(r.Foreign),
+			Ref: r.foreignRef(), Owner: "a foreign client", Weight: 1, Foreign: true,
+			Remaining: in.timeUntil(r.Foreign),
 		})
 	}
 	for i := range r.Claims {

@@ -509,7 +509,8 @@ func (r *Record) Check() error {
 			return fmt.Errorf("claim %s weighs %d of %d", c.ID, c.Weight, r.Limit)
 		case c.TTL <= 0 || c.SilenceLimit <= 0:
 			return fmt.Errorf("claim %s has TTL %v, silence limit %v", c.ID, c.TTL, c.SilenceLimit)
-		case c.State != Granted && c.Token != 0, c.State == Granted && (c.Token < 1 || c.Token > r.Token || tokens[c.Token]):
+		case c.State != Granted && c.Token != 0,
+			c.State == Granted && (c.Token < 1 || c.Token > r.Token || tokens[c.Token]):
 			return fmt.Errorf("claim %s is %s with token %d, the largest being %d", c.ID, c.State, c.Token, r.Token)
 		case c.State == Granted && sum > r.Limit:
 			return fmt.Errorf("claim %s is granted beyond the limit: %d of %d", c.ID, sum, r.Limit)

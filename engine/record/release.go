@@ -34,7 +34,8 @@ func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error 
 			return e.errorOrClosed(driverutil.Uncertain(err))
 		}
 		if errors.Is(err, ErrConflict) {
-			_, err = e.pauseAfterConflict(ctx, tries/4, r.claims) // a release goes before new claims: it makes room for them
+			// A release goes before new claims: it makes room for them.
+			_, err = e.pauseAfterConflict(ctx, tries/4, r.claims)
 		} else {
 			err = e.pauseAfterFailure(ctx, tries/4)
 		}
@@ -103,14 +104,17 @@ func (r *release) outcomeIfAbsent(in StepInput) error {
 	case loss != "":
 		return &driver.LossError{Cause: loss}
 	case r.rec.Foreign != 0:
-		return driverutil.Uncertain(errors.New("a foreign client holds the lock, and may have taken it before or after this release"))
+		return driverutil.Uncertain(errors.New(
+			"a foreign client holds the lock, and may have taken it before or after this release"))
 	case r.tracelessRelease:
-		return driverutil.Uncertain(errors.New("the store keeps nothing of a free lock: somebody else may have ended the claim before this release"))
+		return driverutil.Uncertain(errors.New(
+			"the store keeps nothing of a free lock: somebody else may have ended the claim before this release"))
 	case r.rec.NotesDroppedUntil != 0 && !in.hasPassed(r.rec.NotesDroppedUntil):
 		return driverutil.Uncertain(errors.New("too many claims were ended by others to tell whether this one was"))
 	case r.clock.Since(r.started) > driver.UnreachableTimeout(r.claim.TTL):
 		// A note is kept for that long after the claim's own TTL.
-		return driverutil.Uncertain(errors.New("the release took so long that a note of the claim's end may have been removed"))
+		return driverutil.Uncertain(errors.New(
+			"the release took so long that a note of the claim's end may have been removed"))
 	default:
 		return nil
 	}

@@ -65,7 +65,9 @@ func (k *knownRows) dropRow(name string) {
 // that has been idle for idleKeep may have been deleted.
 func (k *knownRows) trimRows(now driver.Instant, idleKeep time.Duration) {
 	k.trimList(&k.idle, func(r *knownRow) bool { return k.idle.bytes > maxIdleBytes || now.Since(r.seenAt) > idleKeep })
-	k.trimList(&k.used, func(r *knownRow) bool { return k.used.order.Len() > maxUsedRows || now.Since(r.seenAt) > usedRowKeep })
+	k.trimList(&k.used, func(r *knownRow) bool {
+		return k.used.order.Len() > maxUsedRows || now.Since(r.seenAt) > usedRowKeep
+	})
 }
 
 func (k *knownRows) trimList(s *ageList, tooOld func(*knownRow) bool) {

@@ -218,7 +218,9 @@ func (chk *checker) noteRelease(c driver.Claim) {
 	chk.releasedIDs[c.ID] = true
 	// A claim that was never known to be granted may be kept from being added again, whatever became of it before.
 	// Of a claim whose TTL has passed since, its holder knows that it is lost.
-	if by := chk.enderOf(c.ID); chk.grantKnown[c.ID] && by != "" && by != itself && chk.readsAreCurrent() && chk.noteIsKept(c.ID) {
+	by := chk.enderOf(c.ID)
+	endedByOther := chk.grantKnown[c.ID] && by != "" && by != itself
+	if endedByOther && chk.readsAreCurrent() && chk.noteIsKept(c.ID) {
 		chk.addViolation("a release on %s succeeded, and its claim had been ended by %s%s", c.Name, by, chk.historyOf(c.ID))
 	}
 }
@@ -340,7 +342,10 @@ func (chk *checker) makeReport(seed uint64) Report {
 	if chk.sim.kind != "" {
 		name = string(chk.sim.kind) + " "
 	}
-	return Report{Seed: seed, Kind: name, Wrong: chk.violations, Took: chk.sim.elapsed(), Grants: chk.grants, Losses: chk.losses, Ejected: chk.ejected}
+	return Report{
+		Seed: seed, Kind: name, Wrong: chk.violations, Took: chk.sim.elapsed(),
+		Grants: chk.grants, Losses: chk.losses, Ejected: chk.ejected,
+	}
 }
 
 // ender says who has ended a claim.
@@ -420,7 +425,8 @@ func (chk *checker) checkLossCause(name string, l *holdfast.Lease, t *heldLease,
 	case loss.Cause == holdfast.LossBroken && !chk.broken[l.ID()]:
 		chk.addViolation("a lease of %s ended because an operator broke it, and none did", name)
 	case loss.Cause == holdfast.LossGone && chk.sim.tree != nil: // true, and all that is known if no note can be read
-	case (loss.Cause == holdfast.LossGone || loss.Cause == holdfast.LossTaken) && chk.enderOf(l.ID()) == operator && chk.noteIsKept(l.ID()):
+	case (loss.Cause == holdfast.LossGone || loss.Cause == holdfast.LossTaken) &&
+		chk.enderOf(l.ID()) == operator && chk.noteIsKept(l.ID()):
 		chk.addViolation("an operator broke a claim on %s, and its holder learned: %v", name, loss)
 	}
 }

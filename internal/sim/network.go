@@ -26,7 +26,10 @@ type messageFate struct {
 }
 
 func (sim *simulation) drawFate(h *host) messageFate {
-	f := messageFate{requestDelay: sim.upTo(10 * time.Millisecond), replyDelay: sim.upTo(10 * time.Millisecond), timeout: 2 * time.Second}
+	f := messageFate{
+		requestDelay: sim.upTo(10 * time.Millisecond), replyDelay: sim.upTo(10 * time.Millisecond),
+		timeout: 2 * time.Second,
+	}
 	if h.reliable {
 		return f
 	}

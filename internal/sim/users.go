@@ -172,7 +172,8 @@ func (sim *simulation) runCandidate(ctx context.Context, h *host) {
 	defer cancel()
 	err := e.Run(ctx, func(ctx context.Context, lease *holdfast.Lease) error {
 		if h.waitUntilRunning(ctx) == nil {
-			sim.holdLease("leader", lease, &heldLease{host: h, weight: 1, limit: 1, valid: e.IsLeader, ctx: ctx}, func() error { return nil })
+			held := &heldLease{host: h, weight: 1, limit: 1, valid: e.IsLeader, ctx: ctx}
+			sim.holdLease("leader", lease, held, func() error { return nil })
 		}
 		return nil
 	})
@@ -209,7 +210,8 @@ func (sim *simulation) takeAll(ctx context.Context, h *host) {
 	if len(items) == 0 {
 		return
 	}
-	rand.New(rand.NewPCG(uint64(sim.upTo(time.Hour)), 1)).Shuffle(len(items), func(i, k int) { items[i], items[k] = items[k], items[i] })
+	order := rand.New(rand.NewPCG(uint64(sim.upTo(time.Hour)), 1))
+	order.Shuffle(len(items), func(i, k int) { items[i], items[k] = items[k], items[i] })
 	set, err := holdfast.LockAll(ctx, items...)
 	if h.waitUntilRunning(context.Background()) != nil {
 		return
@@ -233,7 +235,9 @@ func (sim *simulation) holdGroup(h *host, set *holdfast.LeaseGroup, weights map[
 		if l.Exclusive() != (weights[l.Name()] == limits[l.Name()]) {
 			sim.reportViolation("%s was not taken as requested", l.Name())
 		}
-		sim.checker.noteLeaseStart(l.Name(), l, &heldLease{host: h, weight: weights[l.Name()], limit: limits[l.Name()], valid: set.Valid, ctx: set.Context()})
+		sim.checker.noteLeaseStart(l.Name(), l, &heldLease{
+			host: h, weight: weights[l.Name()], limit: limits[l.Name()], valid: set.Valid, ctx: set.Context(),
+		})
 	}
 	sim.waitWhileHeld(set.Context())
 	if h.waitUntilRunning(context.Background()) != nil {

@@ -1,5 +1,5 @@
-// Package memory keeps locks in the memory of one process: for tests, and for programs that want the same code with and
-// without a real store. What is in it ends with the process.
+// Package memory keeps locks in the memory of one process, for tests and for programs that use the same code with and
+// without a real store. The locks are gone when the process ends, and exclude nobody outside it.
 package memory
 
 import (
@@ -18,18 +18,18 @@ import (
 
 // Options for New; nil means the defaults.
 type Options struct {
-	// Clock is where time is read; the default is driver.SystemClock.
+	// Clock is the clock of the store and of its clients. The default is driver.SystemClock.
 	Clock driver.Clock
-	// Unclocked makes a store whose clock judges nobody, as some real ones are: silent holders are ended by those who
-	// have watched them for a TTL.
+	// Unclocked makes a store whose clock expires no claims, as some real ones. A claim then expires when another
+	// client has watched it unchanged for its TTL and a margin.
 	Unclocked bool
 }
 
-// Memory is one store. Clients of it come from Open, as many as are wanted; they exclude each other.
+// Memory is one store. Open returns its clients, which exclude each other.
 type Memory struct {
 	opts        Options
 	startedAt   driver.Instant
-	startMicros int64 // microseconds since 1970 at from
+	startMicros int64 // microseconds since 1970 at startedAt
 
 	mu      sync.Mutex
 	version uint64
@@ -39,7 +39,7 @@ type Memory struct {
 type entry struct {
 	version string
 	data    []byte
-	changed chan struct{} // closed when the row is replaced
+	changed chan struct{} // nil, or closed when the row is replaced
 }
 
 // New makes an empty store.
@@ -55,10 +55,10 @@ func New(opts *Options) *Memory {
 	return m
 }
 
-// Open gives a new client of the store.
+// Open returns a new client of the store.
 func (m *Memory) Open() driver.Store { return record.New(m.Table()) }
 
-// Table gives a new client of the bare records.
+// Table returns a new client of the records themselves, for tests.
 func (m *Memory) Table() record.Table { return &table{m: m, closed: make(chan struct{})} }
 
 type table struct {
@@ -80,7 +80,8 @@ func (t *table) Info() driver.Info {
 	}
 }
 
-// Now goes on from the wall clock at the store's beginning, and does not follow when that is set.
+// Now continues from the wall clock when the store was made. It does not follow when the wall clock is set, because the
+// store's clock must not fall.
 func (t *table) Now() (int64, time.Duration) {
 	now := t.m.startMicros + t.m.opts.Clock.Since(t.m.startedAt).Microseconds()
 	if t.m.opts.Unclocked {
@@ -89,7 +90,7 @@ func (t *table) Now() (int64, time.Duration) {
 	return now, 0
 }
 
-// lockRows locks the store, unless the call must not go on.
+// lockRows locks the store, or returns why the call must not continue.
 func (t *table) lockRows(ctx context.Context) error {
 	select {
 	case <-t.closed:
@@ -145,7 +146,7 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 	}
 }
 
-// replaceRow puts a row in place of the one before, and wakes those who wait for that.
+// replaceRow replaces a row, and wakes the calls of Wait for it.
 func (m *Memory) replaceRow(name string, e entry) {
 	if old := m.rows[name]; old.changed != nil {
 		close(old.changed)
@@ -161,7 +162,7 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 	return t.listRows(ctx, func(name string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// ListAfter goes by the order of the names.
+// ListAfter lists by the order of the names.
 func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
 	return t.listRows(ctx, func(name string) bool { return name > after })
 }
@@ -188,7 +189,7 @@ func (t *table) listRows(ctx context.Context, wanted func(name string) bool) ite
 	}
 }
 
-// Wait listens to the row that is there now; of an absent one nothing can be heard.
+// Wait waits for the current row to be replaced. It does not work for a row that is absent.
 func (t *table) Wait(ctx context.Context, name, version string) error {
 	if err := t.lockRows(ctx); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// TestTableContract: the bare records keep their contract.
+// TestTableContract promises that the table keeps the contract of record.Table.
 func TestTableContract(t *testing.T) {
 	t.Parallel()
 	m := memory.New(nil)

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// memory://NAME is the store of that name in this process, made when it is first opened.
+// memory://NAME is the store with that name in this process. It is made when it is first opened.
 var (
 	namedMu sync.Mutex
 	named   = map[string]*Memory{}

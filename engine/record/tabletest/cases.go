@@ -63,7 +63,7 @@ func checkSwapCompares(e *caseEnv) error {
 		case !errors.Is(err, record.ErrConflict):
 			return fmt.Errorf("a Swap of %s should be an ErrConflict and is: %v", what, err)
 		case got.Version != "" && got.Version != now.Version:
-			return fmt.Errorf("a Swap of %s was refused with version %q, where %q stands", what, got.Version, now.Version)
+			return fmt.Errorf("a Swap of %s was refused with version %q, where %q is current", what, got.Version, now.Version)
 		}
 		if err := expectRow(e, t, now); err != nil {
 			return fmt.Errorf("after a Swap of %s that was refused: %w", what, err)
@@ -72,7 +72,7 @@ func checkSwapCompares(e *caseEnv) error {
 	return nil
 }
 
-// contenders is how many clients meet.
+// contenders is how many clients write the same record.
 const contenders = 8
 
 func checkSwapAtomic(e *caseEnv) error {
@@ -100,7 +100,7 @@ func checkSwapAtomic(e *caseEnv) error {
 			case err == nil:
 				winner = i
 			case !errors.Is(err, record.ErrConflict):
-				return fmt.Errorf("one of %d clients that replaced version %q was told: %w", contenders, now.Version, err)
+				return fmt.Errorf("one of %d clients that replaced version %q got: %w", contenders, now.Version, err)
 			}
 		}
 		if winner < 0 {
@@ -137,12 +137,12 @@ func checkVersionNew(e *caseEnv) error {
 			return err
 		}
 		if seen[now.Version] {
-			return fmt.Errorf("version %q came twice: an old writer could not be told from a new one", now.Version)
+			return fmt.Errorf("version %q came twice: an old write could be taken for a new one", now.Version)
 		}
 		seen[now.Version] = true
 		if i%4 == 3 {
 			if err := t.Delete(e.ctx, now); err != nil {
-				return fmt.Errorf("deleting version %q, which stands: %w", now.Version, err)
+				return fmt.Errorf("deleting the current version %q: %w", now.Version, err)
 			}
 			now = record.Row{Name: name}
 		}
@@ -161,7 +161,7 @@ func checkDelete(e *caseEnv) error {
 		return err
 	}
 	if err := ts[0].Delete(e.ctx, now); err != nil {
-		return fmt.Errorf("deleting version %q, which stands: %w", now.Version, err)
+		return fmt.Errorf("deleting the current version %q: %w", now.Version, err)
 	}
 	for _, t := range ts {
 		if err := expectAbsent(e, t, name); err != nil {
@@ -227,13 +227,13 @@ func checkDeleteAtomic(e *caseEnv) error {
 			_, errs[i] = ts[i].Swap(e.ctx, newRow(name, now.Version, baseToken+1))
 		})
 		for i, err := range errs {
-			// Of two deletions the later may find nothing, and that is no conflict; a Swap always is one.
+			// A Swap after the Delete is a conflict, and so is the Delete after the Swap.
 			if err != nil && !errors.Is(err, record.ErrConflict) {
-				return fmt.Errorf("the %s was told: %w", []string{"one who deletes", "one who replaces"}[i], err)
+				return fmt.Errorf("the %s failed: %w", []string{"Delete", "Swap"}[i], err)
 			}
 		}
 		if (errs[0] == nil) == (errs[1] == nil) {
-			return fmt.Errorf("of one who deletes (%v) and one who replaces the same version (%v) exactly one should succeed", errs[0], errs[1])
+			return fmt.Errorf("of a Delete (%v) and a Swap of the same version (%v) exactly one should succeed", errs[0], errs[1])
 		}
 	}
 	return nil
@@ -246,7 +246,10 @@ func checkData(e *caseEnv) error {
 	}
 	for _, meta := range []string{strings.Repeat("x", 40_000), "\"\\ <&> \u2028\u00e9\U0001F512\t\n\x01 %00 '; --", ""} {
 		name := e.recordName(fmt.Sprint(len(meta)))
-		c := record.Claim{ID: "id", Owner: "owner", Meta: meta, Weight: 1, TTL: time.Second, SilenceLimit: time.Second, State: record.Granted, Token: baseToken}
+		c := record.Claim{
+			ID: "id", Owner: "owner", Meta: meta, Weight: 1, TTL: time.Second, SilenceLimit: time.Second,
+			State: record.Granted, Token: baseToken,
+		}
 		data, err := record.Encode(&record.Record{Kind: driver.KindMutex, Limit: 1, Token: baseToken, Claims: []record.Claim{c}})
 		if err != nil {
 			return err
@@ -347,8 +350,8 @@ func expectListed(e *caseEnv, t record.Table, prefix string, want map[string]rec
 	return nil
 }
 
-// checkClock opens clients at odd moments, so that a clock that is told in whole seconds shows, and compares what
-// they say.
+// checkClock opens clients at uneven moments, so that a clock that has only whole seconds shows, and compares their
+// estimates.
 func checkClock(e *caseEnv) error {
 	var ts []record.Table
 	for range 6 {
@@ -386,7 +389,8 @@ func checkClock(e *caseEnv) error {
 		for i := range ts {
 			for k := range ts {
 				if early[i] > late[k]+took {
-					return fmt.Errorf("one client says that the store's clock is past %d, another one that it is not past %d: one of the errors stated is too small", early[i], late[k])
+					return fmt.Errorf("one client says that the store's clock is past %d, another that it is not past %d: one of the errors stated is too small",
+						early[i], late[k])
 				}
 			}
 		}
@@ -419,7 +423,7 @@ func checkContextEnds(e *caseEnv) error {
 	cancel()
 	return callEach(e, t, ctx, now, func(method string, err error) error {
 		if err == nil || errors.Is(err, record.ErrConflict) || driverutil.IsFinal(err) {
-			return fmt.Errorf("%s with a context that has ended says: %v", method, err)
+			return fmt.Errorf("%s with a context that has ended returned: %v", method, err)
 		}
 		return nil
 	})
@@ -449,7 +453,9 @@ func checkClosed(e *caseEnv) error {
 }
 
 // callEach calls every method that asks the store.
-func callEach(e *caseEnv, t record.Table, ctx context.Context, now record.Row, check func(method string, err error) error) error {
+func callEach(
+	e *caseEnv, t record.Table, ctx context.Context, now record.Row, check func(method string, err error) error,
+) error {
 	_, err := t.Load(ctx, now.Name)
 	if err := check("Load", err); err != nil {
 		return err

@@ -8,8 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// openLossy is a client of the harness whose requests meet a fate while it is set. A table that asks again by itself
-// meets it again.
+// openLossy opens a client whose requests meet the fate that is set. A table that sends a request again meets it again.
 func (e *caseEnv) openLossy() (record.Table, *atomic.Int64, error) {
 	if e.h.Lossy == nil {
 		return nil, nil, skipped("needs Harness.Lossy")
@@ -48,7 +47,7 @@ func checkLostReply(e *caseEnv) error {
 		}
 		fate.Store(int64(drivertest.Pass))
 		if !isUnknownOutcome(err) {
-			return fmt.Errorf("a %s took effect and its reply was lost, and it says: %v", what, err)
+			return fmt.Errorf("a %s took effect and its reply was lost, and it returned: %v", what, err)
 		}
 	}
 	return nil
@@ -59,10 +58,10 @@ func checkLostRequest(e *caseEnv) error {
 }
 
 func checkRefusedRequest(e *caseEnv) error {
-	return e.checkFailingRequests(drivertest.Refuse, "was turned away for now")
+	return e.checkFailingRequests(drivertest.Refuse, "was refused for now")
 }
 
-// checkFailingRequests has every method meet a fate that keeps it from reaching the store.
+// checkFailingRequests calls every method with a fate that keeps its request from taking effect.
 func (e *caseEnv) checkFailingRequests(f drivertest.Fate, what string) error {
 	t, fate, err := e.openLossy()
 	if err != nil {
@@ -76,7 +75,7 @@ func (e *caseEnv) checkFailingRequests(f drivertest.Fate, what string) error {
 	fate.Store(int64(f))
 	err = callEach(e, t, e.ctx, now, func(method string, err error) error {
 		if !isUnknownOutcome(err) {
-			return fmt.Errorf("a %s whose request %s says: %v", method, what, err)
+			return fmt.Errorf("a %s whose request %s returned: %v", method, what, err)
 		}
 		return nil
 	})

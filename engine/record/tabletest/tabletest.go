@@ -1,6 +1,6 @@
-// Package tabletest checks that a [record.Table] keeps its contract: what the engine relies on, and what the
-// conformance suite of package drivertest cannot see from above the engine. A table passes it before it meets that
-// suite. Nothing here needs package testing:
+// Package tabletest checks that a [record.Table] keeps its contract: what the engine relies on and the conformance
+// suite of package drivertest cannot see, because it works through the engine. Whoever writes a table makes it pass
+// these cases before that suite. Nothing here needs package testing:
 //
 //	func TestTable(t *testing.T) {
 //		h := tabletest.Harness{Open: func(ctx context.Context) (record.Table, error) { return openTable(ctx, addr) }}
@@ -11,7 +11,7 @@
 //		}
 //	}
 //
-// The cases run one after the other, on records of their own.
+// The cases run one after the other. Each uses its own records, and removes them at its end.
 package tabletest
 
 import (
@@ -30,20 +30,21 @@ import (
 
 // Harness connects the cases to one table.
 type Harness struct {
-	// Open makes a new client of the table: what one writes the others see.
+	// Open makes a new client of the table. All clients see the same records.
 	Open func(ctx context.Context) (record.Table, error)
 
 	// Lossy, if set, makes a client whose requests meet the fates that it asks for, one for each request on its way
 	// to the server: see [drivertest.Transport]. Without it the cases about lost replies are skipped.
 	Lossy func(ctx context.Context, fate func() drivertest.Fate) (record.Table, error)
 
-	// Prefix starts all names. Default: a random one.
+	// Prefix is the beginning of all names. The default is a random one.
 	Prefix string
 
-	// Rows is how many records are made to be listed. Default 1,100: servers give out pages of up to 1,000.
+	// Rows is how many records the case about List makes. The default is 1,100, because servers return pages of up to
+	// 1,000.
 	Rows int
 
-	// Limit is for one case. Default one minute.
+	// Limit is how long one case may take. The default is one minute.
 	Limit time.Duration
 }
 
@@ -54,33 +55,73 @@ type Case struct {
 	run     func(e *caseEnv) error
 }
 
-// Result is how a table did in one case.
+// Result is the outcome of one case.
 type Result struct {
 	Case    Case
 	Err     error  // nil: the promise was kept
 	Skipped string // why the case could not be run, if it could not
 }
 
-// Cases are all cases.
+// Cases returns all cases.
 func Cases() []Case {
 	return []Case{
-		{"absent", "A record that is absent is a Row without a version and without data, and no error.", checkAbsent},
-		{"swap", "A Swap that succeeds gives back the version under which the row is read from then on, by every client, at once.", checkSwap},
-		{"swap-compares", "A Swap of another version than the row has is an ErrConflict, changes nothing, and gives back the row as it is, or none.", checkSwapCompares},
-		{"swap-atomic", "Of eight clients that replace, or create, one version at the same time exactly one wins.", checkSwapAtomic},
-		{"version-new", "A version is never used twice for one name, also for the same data, and across a deletion.", checkVersionNew},
-		{"delete", "What was deleted is gone: for Load, for List, and for who would create it anew.", checkDelete},
-		{"delete-compares", "A Delete of another version than the row has is an ErrConflict, and leaves the row; of no row it is nil.", checkDeleteCompares},
-		{"delete-atomic", "Of one who deletes and one who replaces the same version exactly one succeeds.", checkDeleteAtomic},
-		{"data", "Data comes back as it was written, byte for byte.", checkData},
-		{"names", "Every name is a record of its own, and is listed as it was given.", checkNames},
-		{"list", "List yields every record under a prefix, each once and as Load gives it, however many there are.", checkList},
-		{"clock", "Now never falls, and what the clients of one table say of the store's clock fits together within the errors that they state.", checkClock},
-		{"context", "A call whose context has ended returns its error soon, and no success.", checkContextEnds},
-		{"closed", "After Close every call says ErrClosed; Close may be called again.", checkClosed},
-		{"lost-reply", "A write that took effect and whose reply was lost is neither a success nor an ErrConflict nor a refusal: its outcome is not known.", checkLostReply},
-		{"lost-request", "A request that never arrived is an error: no absent record, no empty list, no success, no ErrConflict.", checkLostRequest},
-		{"refused-request", "A request that the server turned away for now, as too many, is an error that tells the engine to look again.", checkRefusedRequest},
+		{"absent", "Load of an absent record returns a Row without version and data, and no error.", checkAbsent},
+		{"swap", "A Swap that succeeds returns the version that every client reads from then on.", checkSwap},
+		{
+			"swap-compares",
+			"A Swap of another version than the row has returns ErrConflict and the current row, or none; it changes nothing.",
+			checkSwapCompares,
+		},
+		{
+			"swap-atomic",
+			"If eight clients replace or create one version at the same time, exactly one succeeds.",
+			checkSwapAtomic,
+		},
+		{
+			"version-new",
+			"A version is never used twice for one name, not even for the same data or after a deletion.",
+			checkVersionNew,
+		},
+		{"delete", "A deleted record is absent for Load and List, and can be created again.", checkDelete},
+		{
+			"delete-compares",
+			"A Delete of another version than the row has returns ErrConflict and changes nothing; of an absent row it is nil.",
+			checkDeleteCompares,
+		},
+		{
+			"delete-atomic",
+			"If one client deletes a version and another replaces it, exactly one of them succeeds.",
+			checkDeleteAtomic,
+		},
+		{"data", "Load returns the data that was written, byte for byte.", checkData},
+		{"names", "Every name has its own record, and is listed as it was written.", checkNames},
+		{
+			"list",
+			"List yields every record under a prefix once, as Load returns it, however many there are.",
+			checkList,
+		},
+		{
+			"clock",
+			"Now never falls, and the estimates of several clients agree within the errors that they state.",
+			checkClock,
+		},
+		{"context", "A call whose context has ended soon returns an error.", checkContextEnds},
+		{"closed", "After Close every call returns ErrClosed; Close may be called again.", checkClosed},
+		{
+			"lost-reply",
+			"A write whose reply was lost is neither a success nor an ErrConflict nor a refusal: its outcome is not known.",
+			checkLostReply,
+		},
+		{
+			"lost-request",
+			"A request that never arrived is an error: no absent record, no empty list, no success, no ErrConflict.",
+			checkLostRequest,
+		},
+		{
+			"refused-request",
+			"A request that the server refused because of too many requests is an error after which the engine tries again.",
+			checkRefusedRequest,
+		},
 	}
 }
 
@@ -126,7 +167,7 @@ type skipped string
 
 func (s skipped) Error() string { return string(s) }
 
-// caseEnv is what a case works with.
+// caseEnv has what a case works with.
 type caseEnv struct {
 	ctx    context.Context
 	h      Harness
@@ -160,7 +201,7 @@ func (e *caseEnv) openClients(n int) (ts []record.Table, err error) {
 	return ts, nil
 }
 
-// recordName is that of a record of this case.
+// recordName returns the name of a record of this case.
 func (e *caseEnv) recordName(n string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -168,7 +209,7 @@ func (e *caseEnv) recordName(n string) string {
 	return e.prefix + n
 }
 
-// cleanUp removes what the case has left, as far as that is possible.
+// cleanUp removes the records of the case, as far as that is possible.
 func (e *caseEnv) cleanUp() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), 10*time.Second)
 	defer cancel()
@@ -185,7 +226,7 @@ func (e *caseEnv) cleanUp() {
 	}
 }
 
-// idleData is the data of an idle lock, and its token: what the engine keeps, since a table may look into it.
+// idleData returns the data of an idle lock as the engine writes it, because a table may look into it, and its token.
 func idleData(token int64) (data []byte, _ int64) {
 	data, err := record.Encode(&record.Record{Token: token, Idle: token})
 	if err != nil {
@@ -194,20 +235,20 @@ func idleData(token int64) (data []byte, _ int64) {
 	return data, token
 }
 
-// newRow is a row to be written over a version, with a content of its own.
+// newRow returns a row to be written over a version. Each token makes other data.
 func newRow(name, version string, token int64) record.Row {
 	data, token := idleData(token)
 	return record.Row{Name: name, Version: version, Data: data, Token: token}
 }
 
-// baseToken is where tokens begin: some time ago, so that no table finds them in the future.
+// baseToken is the first token. It is some time ago, so that it is not in the future for any table.
 var baseToken = time.Now().Add(-24 * time.Hour).UnixMicro()
 
-// writeRow writes a row, and looks whether it was.
+// writeRow writes a row, which must succeed.
 func writeRow(e *caseEnv, t record.Table, r record.Row) (record.Row, error) {
 	got, err := t.Swap(e.ctx, r)
 	if err != nil {
-		return got, fmt.Errorf("a Swap of version %q of %q, which stands, failed: %w", r.Version, r.Name, err)
+		return got, fmt.Errorf("a Swap of %[2]q from its current version %[1]q failed: %[3]w", r.Version, r.Name, err)
 	}
 	if got.Version == "" {
 		return got, fmt.Errorf("a Swap of %q succeeded and gave no version", r.Name)
@@ -222,9 +263,9 @@ func expectRow(e *caseEnv, t record.Table, want record.Row) error {
 	case err != nil:
 		return fmt.Errorf("loading %q: %w", want.Name, err)
 	case got.Version != want.Version:
-		return fmt.Errorf("%q should stand at version %q and is read at %q", want.Name, want.Version, got.Version)
+		return fmt.Errorf("%q should have version %q and is read with %q", want.Name, want.Version, got.Version)
 	case string(got.Data) != string(want.Data):
-		return fmt.Errorf("%q does not have the data that stand at version %q", want.Name, want.Version)
+		return fmt.Errorf("%q does not have the data of version %q", want.Name, want.Version)
 	}
 	return nil
 }
@@ -236,7 +277,7 @@ func expectAbsent(e *caseEnv, t record.Table, name string) error {
 		return fmt.Errorf("loading %q, which is absent: %w", name, err)
 	}
 	if got.Version != "" || len(got.Data) != 0 {
-		return fmt.Errorf("%q should be absent and is read at version %q with %d bytes", name, got.Version, len(got.Data))
+		return fmt.Errorf("%q should be absent and is read with version %q and %d bytes", name, got.Version, len(got.Data))
 	}
 	return nil
 }

@@ -19,7 +19,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// remote is a sound table behind a link that loses what it is told to. A function that is set stands in for the method.
+// remote is a correct table behind a link that loses what it is set to lose. A function that is set replaces the
+// method.
 type remote struct {
 	record.Table
 	fate func() drivertest.Fate
@@ -90,7 +91,7 @@ func (t *remote) Close() error {
 	return t.Table.Close()
 }
 
-// harness is one store, all of whose clients are made by change.
+// harness is one store, all of whose clients are changed by change.
 func harness(change func(t *remote)) tabletest.Harness {
 	m := memory.New(nil)
 	open := func(fate func() drivertest.Fate) (record.Table, error) {
@@ -125,16 +126,16 @@ func TestBroken(t *testing.T) {
 		{"deletes without comparing", "delete-compares", "a Delete of an old version"},
 		{"never deletes", "delete", "should be absent"},
 		{"uses a hash of the data as version", "version-new", "came twice"},
-		{"reports a lost reply as a conflict", "lost-reply", "its reply was lost, and it says"},
+		{"reports a lost reply as a conflict", "lost-reply", "its reply was lost, and it returned"},
 		{"calls a doubtful clock exact", "clock", "errors stated is too small"},
 		{"takes an error for an absent record", "lost-request", "a Load whose request never arrived"},
-		{"takes too many requests for a refusal", "refused-request", "turned away for now"},
+		{"takes too many requests for a refusal", "refused-request", "refused for now"},
 		{"lists the first page only", "list", "is missing"},
 		{"folds case", "names", "share a record"},
 		{"goes on after Close", "closed", "after Close should be ErrClosed"},
 		{"swaps without comparing", "swap-compares", "a Swap of"},
 		{"compares and writes in two steps", "swap-atomic", "at the same time"},
-		{"reads from a cache", "swap", "should stand at version"},
+		{"reads from a cache", "swap", "should have version"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -151,7 +152,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// broken are what makes a sound table broken.
+// broken has the ways to break a correct table.
 var broken = map[string]func() func(t *remote){
 	"deletes without comparing": func() func(t *remote) {
 		return func(t *remote) {
@@ -322,7 +323,7 @@ func hashed() func(t *remote) {
 	}
 }
 
-// TestOpenFails promises that a table that cannot be opened says so once.
+// TestOpenFails promises one result, with the error, if a table cannot be opened.
 func TestOpenFails(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")
