@@ -151,7 +151,7 @@ func TestBatchedWritesFailAlone(t *testing.T) {
 		t.Errorf("a lock below one where nobody may create: %v", err)
 	}
 	if n := len(s.tree.pendingAdds); n > 0 {
-		t.Errorf("of claims that were all answered, %d are in doubt", n)
+		t.Errorf("of adds that were all answered, %d are pending", n)
 	}
 }
 
