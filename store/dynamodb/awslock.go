@@ -53,6 +53,7 @@ type observation struct {
 // until a foreign holder counts as dead.
 const maxObserved = 1 << 16
 
+// newAWSLock makes the store. watches is Options.ForeignWatch.
 func newAWSLock(l *tableClient, write LeaseFormat, watches time.Duration) *awslockStore {
 	return &awslockStore{tableClient: l, leaseFormat: write, maxForeignWatch: watches,
 		observed: map[string]observation{}, pendingTakes: map[string]pendingTake{}, info: driver.Info{
@@ -210,10 +211,13 @@ func (t *takeAttempt) tryTake(ctx context.Context) (driver.Grant, error) {
 	return driver.Grant{}, err
 }
 
+// newGrant is the grant of the lock to this claim.
 func (t *takeAttempt) newGrant(r versionNumber, since driver.Instant) driver.Grant {
 	return driver.Grant{Claim: t.claim, Token: r.token, Since: since, GrantedTTL: t.claim.TTL, Ref: r.claimID}
 }
 
+// acquireError is the error with which Acquire ends. It names the last holder if ctx has ended, and is
+// uncertain if a write of unknown outcome may still take effect.
 func (t *takeAttempt) acquireError(ctx context.Context, err error) error {
 	if ctx.Err() != nil && !errors.Is(err, driver.ErrClosed) {
 		err = ctx.Err()
@@ -248,6 +252,7 @@ func (a *awslockStore) Renew(ctx context.Context, grants []driver.Grant, done fu
 // maxRenewers is how many grants are renewed at a time. A request that hangs holds up only one of them.
 const maxRenewers = 256
 
+// renewGrant renews one grant. If it is refused, it finds out whether and how the claim ended.
 func (a *awslockStore) renewGrant(ctx context.Context, g driver.Grant) driver.Renewal {
 	if a.clock.ClockIsStale() { // else the claim's expiry might be set much too late
 		_, _ = a.readLock(ctx, g.Name)
@@ -408,6 +413,7 @@ func (a *awslockStore) rememberTake(id string, token int64) {
 	a.pendingTakes[id] = pendingTake{max(a.pendingTakes[id].token, token), now}
 }
 
+// forgetTake notes that no take of the claim can take effect any more.
 func (a *awslockStore) forgetTake(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

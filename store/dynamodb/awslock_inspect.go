@@ -93,6 +93,7 @@ func (a *awslockStore) Break(ctx context.Context, name, ref string, mode driver.
 	}
 }
 
+// toLock shows an item as a lock. An expired holder is not shown: the next claim replaces it.
 func (a *awslockStore) toLock(name string, l *lockItem) driver.Lock {
 	lock := driver.Lock{Name: name, Token: l.token}
 	if l.isFree() || l.rvn == "" && l.owner == "" && !l.nonAcquirable || a.isExpired(name, l) {
@@ -102,6 +103,7 @@ func (a *awslockStore) toLock(name string, l *lockItem) driver.Lock {
 	return lock
 }
 
+// claimInfo shows the holder of an item.
 func (a *awslockStore) claimInfo(l *lockItem) driver.ClaimInfo {
 	s := driver.ClaimInfo{Ref: a.refOf(l), Owner: l.owner, Meta: l.meta, Weight: 1, TTL: l.lease, Foreign: !l.isOurs}
 	if _, late := a.clock.ClockBounds(); l.expiresAt > 0 {

@@ -49,6 +49,7 @@ const (
 	LeaseFormatDuration LeaseFormat = "duration" // "20s", like dynamolock in Go
 )
 
+// formatLease writes leaseDuration.
 func (l LeaseFormat) formatLease(ttl time.Duration) string {
 	if l == LeaseFormatDuration {
 		return ttl.String()
@@ -77,6 +78,7 @@ func (r versionNumber) makeUnique() string {
 	return fmt.Sprintf("%s%d.%s", r.grantPrefix(), r.expiresAt, rand.Text()[:13])
 }
 
+// parseVersionNumber reads a recordVersionNumber. It reports false for one that is not ours.
 func parseVersionNumber(s string) (r versionNumber, ours bool) {
 	s, ours = strings.CutPrefix(s, versionPrefix)
 	parts := strings.Split(s, ".")
@@ -115,6 +117,8 @@ type endNote struct {
 // causeOfWord maps the words in notes to causes.
 var causeOfWord = map[string]driver.LossCause{"broken": driver.LossBroken, "expired": driver.LossExpired}
 
+// readEndNotes reads the notes of an item. It ignores what it cannot read: an operator may have edited the
+// item.
 func readEndNotes(it item) (notes []endNote) {
 	list, _ := it[endedAttribute].(*types.AttributeValueMemberL)
 	if list == nil {
@@ -158,6 +162,8 @@ func (l *lockItem) causeOfEnd(id string) driver.LossCause {
 	return ""
 }
 
+// readLockItem reads an item of any client. What it cannot read it treats as held: only an operator can
+// know better.
 func readLockItem(it item) lockItem {
 	l := lockItem{exists: len(it) > 0, rvn: stringOf(it[rvnAttribute]), owner: stringOf(it[ownerAttribute])}
 	_, l.released = it[releasedAttribute]

@@ -13,6 +13,7 @@ import (
 // errRefused says that the condition of an update did not hold.
 var errRefused = errors.New("the item has changed")
 
+// namedValue is a value in a condition, by the name that it has there.
 type namedValue struct {
 	name string
 	v    types.AttributeValue

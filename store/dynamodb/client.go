@@ -51,6 +51,8 @@ const maxHostSkew = 100 * time.Millisecond
 // reply on a slow network.
 const tokenGap = 3 * time.Second
 
+// newTableClient makes a client with the user's settings, except for retries and the default logger. It
+// does not change the user's own client.
 func newTableClient(client *sdk.Client, name, key string, clock driver.Clock) *tableClient {
 	if clock.Monotonic == nil {
 		clock = driver.SystemClock
@@ -108,8 +110,11 @@ func (l *tableClient) addClockMiddleware(stack *middleware.Stack) error {
 // again, signed with the service's time.
 type singleTry struct{ aws.NopRetryer }
 
+// MaxAttempts allows one repetition, which IsErrorRetryable limits to wrong clocks.
 func (singleTry) MaxAttempts() int { return 2 }
 
+// IsErrorRetryable reports whether the service refused the signature because of our wall clock. The SDK has
+// learned the difference from the reply, and signs with the right time when it sends the request again.
 func (singleTry) IsErrorRetryable(err error) bool {
 	var skewed interface{ RetryableError() bool }
 	var refusal smithy.APIError
@@ -165,6 +170,7 @@ func (l *tableClient) Close() error {
 	return nil
 }
 
+// itemKey is the key of an item. Keys have one attribute.
 func (l *tableClient) itemKey(key string) item { return item{l.partitionKey: textValue(key)} }
 func textValue(s string) types.AttributeValue  { return &types.AttributeValueMemberS{Value: s} }
 func stringOf(v types.AttributeValue) string {

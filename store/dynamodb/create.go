@@ -50,6 +50,7 @@ func (l *tableClient) findTable(ctx context.Context, create bool, expires string
 	return err
 }
 
+// probeTable reads an item that does not exist.
 func (l *tableClient) probeTable(ctx context.Context) error {
 	_, err := sendRead(ctx, l, l.client.GetItem,
 		&sdk.GetItemInput{TableName: &l.tableName, Key: l.itemKey(reservedChar), ConsistentRead: new(true)})

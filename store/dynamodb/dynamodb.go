@@ -128,6 +128,7 @@ func New(ctx context.Context, client *sdk.Client, tableName string, opts *Option
 	return opts.newStore(c), nil
 }
 
+// newStore makes the store of the layout.
 func (o *Options) newStore(l *tableClient) driver.Store {
 	if o.Layout == LayoutAWSLock {
 		return newAWSLock(l, o.LeaseFormat, o.ForeignWatch)
@@ -135,6 +136,7 @@ func (o *Options) newStore(l *tableClient) driver.Store {
 	return record.New(&table{tableClient: l, prefix: o.Prefix, ttlAttribute: o.ttlAttribute()})
 }
 
+// partitionKey is the name of the partition key. The AWS lock client calls it key by default.
 func (o *Options) partitionKey() string {
 	if o.Layout == LayoutAWSLock {
 		return cmp.Or(o.PartitionKey, "key")

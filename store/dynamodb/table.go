@@ -47,6 +47,7 @@ const (
 	idleAge = 3600
 )
 
+// Info promises what the service promises: a confirmed write survives its faults.
 func (t *table) Info() driver.Info {
 	return driver.Info{
 		Store:       t.displayURL,

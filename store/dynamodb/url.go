@@ -69,6 +69,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	return opts.newStore(l), nil
 }
 
+// readURL reads the options of a URL, the settings for the SDK, and the endpoint. It sends nothing.
 func readURL(u *url.URL) (*Options, []func(*config.LoadOptions) error, string, error) {
 	opts := &Options{}
 	var settings []func(*config.LoadOptions) error

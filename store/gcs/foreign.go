@@ -73,6 +73,7 @@ type foreignTable struct {
 	writes          sync.WaitGroup
 }
 
+// Info limits the metadata of claims, which must fit into the object's custom metadata.
 func (t *foreignTable) Info() driver.Info {
 	i := t.table.Info()
 	i.MaxMeta = maxMeta
@@ -139,6 +140,7 @@ func (t *foreignTable) foreignRecord(attrs *storage.ObjectAttrs) *record.Record 
 	return &record.Record{Kind: driver.KindMutex, Limit: 1, Token: 1, Claims: []record.Claim{c}}
 }
 
+// truncateOwner cuts a foreign owner to the length that a record can have.
 func truncateOwner(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), driver.MaxOwner)], "")
 }
@@ -266,6 +268,7 @@ func (t *foreignTable) List(ctx context.Context, prefix string) iter.Seq2[record
 	return t.listRows(ctx, prefix, "", t.Load)
 }
 
+// Close waits for the writes that are running, so that none takes effect after it.
 func (t *foreignTable) Close() error {
 	t.mu.Lock()
 	t.end()

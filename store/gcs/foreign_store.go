@@ -23,6 +23,7 @@ func (s *foreignStore) Info() driver.Info {
 	return i
 }
 
+// Acquire refuses what the layout does not support.
 func (s *foreignStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if c.Kind != driver.KindMutex || c.Fair {
 		return driver.Grant{}, fmt.Errorf("%w: the layout %s carries a mutex without a queue only",
@@ -59,6 +60,7 @@ func (s *foreignStore) Explain(c driver.Claim) driver.Plan {
 	return s.Store.(driver.Explainer).Explain(c)
 }
 
+// showLock marks foreign holders, and shows no token for their lock: they have none.
 func showLock(l driver.Lock) driver.Lock {
 	if markForeign(l.Holders) {
 		l.Token = 0
@@ -66,6 +68,8 @@ func showLock(l driver.Lock) driver.Lock {
 	return l
 }
 
+// markForeign marks foreign holders and removes from them what only the record engine needs. It reports
+// whether there is one.
 func markForeign(holders []driver.ClaimInfo) (any bool) {
 	for i := range holders {
 		if h := &holders[i]; strings.HasPrefix(h.Ref, foreignIDPrefix) {

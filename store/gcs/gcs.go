@@ -107,6 +107,7 @@ const (
 	maxPrefix            = 256
 )
 
+// newTable checks the options and reads the service's clock.
 func newTable(ctx context.Context, client *storage.Client, bucket string, opts *Options) (*table, error) {
 	var o Options
 	if opts != nil {

@@ -77,6 +77,7 @@ func (t *table) Keys(name string) []string {
 	return []string{"gs://" + t.bucketName + "/" + t.prefix + encodeName(name)}
 }
 
+// objectHandle is the object of a lock.
 func (t *table) objectHandle(name string) *storage.ObjectHandle {
 	return t.bucket.Object(t.prefix + encodeName(name))
 }
@@ -149,6 +150,8 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	}
 }
 
+// readObject reads a record and its version. It is a conflict if the object is replaced between the two
+// requests that this may need.
 func (t *table) readObject(ctx context.Context, name string) (record.Row, error) {
 	row := record.Row{Name: name}
 	err := t.doRequest(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) error {
@@ -269,6 +272,8 @@ func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Ro
 	return t.listRows(ctx, "", encodeName(after), t.Load)
 }
 
+// listRows yields the rows of all objects whose names begin with prefix and come after after. It skips
+// objects that are not a lock's.
 func (t *table) listRows(ctx context.Context, prefix, after string, load loadFunc) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		if err := t.refreshClock(ctx); err != nil { // once here, and not in each Load

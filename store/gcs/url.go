@@ -74,6 +74,7 @@ type urlSettings struct {
 	opts                  Options
 }
 
+// readURL reads the options of a URL. It sends nothing.
 func readURL(u *url.URL) (urlSettings, error) {
 	p := urlSettings{credentials: []option.ClientOption{option.WithScopes(storage.ScopeReadWrite)}}
 	if u.Host == "" || u.Port() != "" || u.User != nil {

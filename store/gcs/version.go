@@ -17,6 +17,7 @@ type version struct {
 	Foreign        bool              `json:"foreign,omitempty"` // another client has created the object
 }
 
+// String encodes a version as Row.Version.
 func (v version) String() string {
 	text, _ := json.Marshal(v) // keys are sorted, so equal versions have equal texts
 	return string(text)

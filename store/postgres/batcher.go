@@ -60,12 +60,15 @@ type statement struct {
 	standbyColumn int     // the column that says whether the server is a standby; 0: it runs on a primary only
 }
 
+// newStatement makes a statement. Its name on the server is the hash of its text, so that two versions of
+// this package can share a connection of a user's pool.
 func newStatement(text string, formats ...int16) *statement {
 	h := fnv.New64a()
 	h.Write([]byte(text))
 	return &statement{name: "holdfast_" + strconv.FormatUint(h.Sum64(), 36), text: text, formats: formats}
 }
 
+// request is a statement with its parameters, and the channel for its one result.
 type request struct {
 	ctx         context.Context
 	statement   *statement
@@ -74,6 +77,7 @@ type request struct {
 	callerSends bool // a connection is reserved, and the caller sends the statement itself
 }
 
+// paramsSize is what a batch must not exceed: see maxBatchBytes.
 func (r *request) paramsSize() (n int) {
 	for _, p := range r.params {
 		n += len(p)
@@ -197,6 +201,7 @@ func (l *batcher) sendQueued() {
 	}
 }
 
+// close ends what is running and waits for it. Queued statements get ErrClosed.
 func (l *batcher) close() {
 	l.mu.Lock()
 	l.end()
@@ -276,6 +281,10 @@ var (
 	syncMessage    = &pgproto3.Sync{}
 )
 
+// writeStatements writes all statements at once. Each is followed by a Sync, which makes it a transaction
+// of its own: one that fails does not undo the others. A statement that the connection does not know is
+// prepared first, except behind a pooler, where the next transaction may use another connection to the
+// server.
 func (t *sentBatch) writeStatements() error {
 	f, known := t.pg.Frontend(), t.pg.CustomData()
 	for i, r := range t.unanswered {

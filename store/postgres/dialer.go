@@ -41,6 +41,7 @@ func (d *dialer) limitAllConns(left time.Duration) {
 	}
 }
 
+// trackedConn is a connection that leaves the dialer's set when it is closed.
 type trackedConn struct {
 	net.Conn
 	dialer *dialer

@@ -46,6 +46,9 @@ func (p *location) explainError(err error) error {
 	return hiddenContextError{err}
 }
 
+// explainRefusal translates an error that the server returned. Serialization failures and deadlocks count
+// as conflicts: the engine reads and tries again. An administrator can end the final ones, so their
+// messages say how.
 func (p *location) explainRefusal(e *pgconn.PgError) error {
 	switch e.Code {
 	case serialization, deadlock:
@@ -128,6 +131,7 @@ func (f hiddenContextError) Is(target error) bool {
 	return target != context.Canceled && target != context.DeadlineExceeded && errors.Is(f.error, target)
 }
 
+// poolExhaustedError says that the program itself uses all connections of its pool.
 func poolExhaustedError(size int32) error {
 	return fmt.Errorf("no free connection in the pool of %d: the program itself uses all of them; "+
 		"make the pool larger, or give the locks one of their own", size)

@@ -47,6 +47,7 @@ type subscription struct {
 	once     sync.Once
 }
 
+// notify wakes the waiter. It may be called more than once.
 func (s *subscription) notify() { s.once.Do(func() { close(s.notified) }) }
 
 const (
@@ -92,6 +93,9 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 	}
 }
 
+// subscribe registers a waiter. The channel is closed when the advisory lock of the name's bucket is held:
+// a read after that sees every change of which the waiter is not notified. It returns nil if the listener
+// is closed.
 func (n *listener) subscribe(name string) (*subscription, <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -120,6 +124,8 @@ func (n *listener) subscribe(name string) (*subscription, <-chan struct{}) {
 	return s, w.locked
 }
 
+// unsubscribe removes a waiter. The bucket's lock is kept for a while, because the next waiter for the same
+// name often follows soon.
 func (n *listener) unsubscribe(name string, s *subscription) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -133,6 +139,7 @@ func (n *listener) unsubscribe(name string, s *subscription) {
 	}
 }
 
+// close ends the goroutine and waits for it.
 func (n *listener) close() {
 	n.mu.Lock()
 	n.end()
@@ -238,6 +245,7 @@ func (n *listener) isUnused() bool {
 	return len(n.interests) == 0
 }
 
+// execStatement runs a statement on the listening connection, without preparing it.
 func (n *listener) execStatement(c *pgx.Conn, text string, args ...any) error {
 	ctx, cancel := context.WithTimeout(n.life, n.batcher.timeout)
 	defer cancel()

@@ -146,6 +146,9 @@ func (p *location) mayReadStandby() bool { return !p.severalServers && !p.hasWri
 // maxTableName leaves room for the suffix of the fence table within PostgreSQL's limit of 63 bytes.
 const maxTableName = 57
 
+// resolveLocation checks the options and says where the locks are. The channel and the class of the
+// advisory locks are hashes of the table's name, so that two tables in one database do not disturb each
+// other.
 func (o *Options) resolveLocation() (*location, error) {
 	if o == nil {
 		o = &Options{}
@@ -180,6 +183,8 @@ func hasSeveralServers(o *pgx.ConnConfig) bool {
 	})
 }
 
+// newTable checks the server and the table, makes the tables if the options say so, and reads the server's
+// clock. closePool is set if the pool belongs to the store.
 func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()) (*table, error) {
 	p, err := opts.resolveLocation()
 	if err != nil {

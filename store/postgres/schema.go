@@ -142,6 +142,7 @@ func (p *location) readServerState(ctx context.Context, pool *pgxpool.Pool) (*se
 	return &s, nil
 }
 
+// requiredPrivileges are the permissions on the locks' table that its user needs.
 func (p *location) requiredPrivileges() []string {
 	if p.layout == LayoutShedLock {
 		return []string{"SELECT", "INSERT", "UPDATE"} // rows of this layout are never deleted
@@ -172,6 +173,7 @@ func (p *location) checkServerState(s *serverState) error {
 	return nil
 }
 
+// missingTableError says how to make the table.
 func (p *location) missingTableError() error {
 	return fmt.Errorf("%w: there is no table %s: open the store with create=true once, call postgres.Migrate, "+
 		"or run the SQL that postgres.Schema returns",

@@ -38,6 +38,8 @@ type shedlockStore struct {
 	pendingTakes map[string]*request // by claim id: takes whose callers have gone before the result arrived
 }
 
+// newShedlock makes the store, and adapts it to the widths of the table's columns: ShedLock's manual lets
+// users choose them.
 func newShedlock(t *table) driver.Store {
 	s := &shedlockStore{table: t, info: t.info, pendingTakes: map[string]*request{}}
 	step := "'1 microsecond'"
@@ -89,12 +91,15 @@ func (s *shedlockStore) readResult(ctx context.Context, a result) (v shedlockRow
 	return s.parseRow(row), done, nil
 }
 
+// runStatement runs one statement and reads its result.
 func (s *shedlockStore) runStatement(
 	ctx context.Context, st *statement, name string, params ...string,
 ) (v shedlockRow, done int64, err error) {
 	return s.readResult(ctx, s.table.batcher.runStatement(ctx, st, s.encodeParams(st, name, params)...))
 }
 
+// encodeParams puts the name, and for all statements but reads its bucket, before the parameters. All are
+// sent as text.
 func (s *shedlockStore) encodeParams(st *statement, name string, params []string) [][]byte {
 	ps := [][]byte{[]byte(name)}
 	if st != s.readStmt {
@@ -229,6 +234,7 @@ func (s *shedlockStore) waitUntilFree(ctx context.Context, name string, seen *sh
 	return nil
 }
 
+// sleepFor waits until the time has passed, ctx ends or the store is closed.
 func (s *shedlockStore) sleepFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

@@ -13,6 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
+// signaturePrefix is what the signatures of a claim begin with: 35 characters, which the statements
+// compare.
 func signaturePrefix(id string) string { return "holdfast/" + id }
 
 // makeSignature returns what locked_by has before the note, and after it. An owner that does not fit is cut.
@@ -46,6 +48,7 @@ type shedlockRow struct {
 	formerID, formerFlag string
 }
 
+// parseRow reads the columns of shedColumns.
 func (s *shedlockStore) parseRow(row [][]byte) (v shedlockRow) {
 	if row[1] == nil {
 		return v
@@ -111,6 +114,8 @@ func formatTimestamp(micros int64) string {
 
 const timestampForm = "2006-01-02 15:04:05.999999"
 
+// isTimestamp reports whether a text can have been made by formatTimestamp. The text comes from an
+// operator's ref, and must not make a statement fail.
 func isTimestamp(text string) bool {
 	_, err := time.Parse(timestampForm, text)
 	return err == nil || text == formatTimestamp(math.MaxInt64)
@@ -127,6 +132,8 @@ func timeUntil(now, end int64) time.Duration {
 	return time.Duration(min(end-now, maxRemaining.Microseconds())) * time.Microsecond
 }
 
+// heldError is the error for a claim that is refused. It names the holder, if there is one, and the row's
+// fault, if there is one.
 func (v shedlockRow) heldError() error {
 	switch {
 	case v.remaining <= 0:

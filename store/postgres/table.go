@@ -68,6 +68,8 @@ const (
 		left join (select name, data, version from LOCKS where name >= $1 order by name limit 200) l on true order by l.name`
 )
 
+// buildStatements fills in the names of the table, the channel and the lock class, which cannot be
+// parameters.
 func (t *table) buildStatements() {
 	names := strings.NewReplacer("LOCKS", t.location.locksTable, "CHANNEL", t.location.channel,
 		"CLASS", fmt.Sprint(t.location.lockClass))
@@ -140,6 +142,7 @@ func readRow(name string, columns [][]byte) record.Row {
 // idSize is the length of the random part of a version, in bytes.
 const idSize = 16
 
+// rowVersion joins the random part of a version and the hash of the data.
 func rowVersion(id, data []byte) string {
 	h := sha256.Sum256(data)
 	return hex.EncodeToString(append(id[:idSize:idSize], h[:]...))
@@ -148,6 +151,7 @@ func rowVersion(id, data []byte) string {
 // bucketCount limits how many advisory locks a client can hold on the server, whatever it waits for.
 const bucketCount = 256
 
+// bucketOf is the bucket of a name. All clients must agree on it.
 func bucketOf(name string) int32 {
 	h := fnv.New32a()
 	h.Write([]byte(name))
@@ -156,6 +160,7 @@ func bucketOf(name string) int32 {
 
 func encodeInt4(n int32) []byte { return stdbinary.BigEndian.AppendUint32(nil, uint32(n)) }
 
+// Load is one read.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	rows, err := t.queryRows(ctx, t.loadStmt, []byte(name))
 	if err != nil {
@@ -190,6 +195,8 @@ func (t *table) writeRow(ctx context.Context, st *statement, r record.Row, param
 	return now, record.ErrConflict
 }
 
+// Swap is one write. Where another write is likely to have come first, it uses a statement that costs more
+// and returns the row of the other write, which saves the read that would follow.
 func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > record.MaxData {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))
@@ -210,6 +217,7 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	return r, nil
 }
 
+// Delete is one write. It succeeds if the row does not exist any more.
 func (t *table) Delete(ctx context.Context, r record.Row) error {
 	if r.Version == "" { // the caller has seen no row, so there is nothing to remove
 		now, err := t.Load(ctx, r.Name)
@@ -245,6 +253,7 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 	}
 }
 
+// Close ends the listening first: it uses the batcher.
 func (t *table) Close() error {
 	t.listener.close()
 	t.batcher.close()

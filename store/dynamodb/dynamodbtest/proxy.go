@@ -128,6 +128,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(reply)
 }
 
+// writeReply writes an error in the form of the service, with the checksum that the SDK verifies.
 func writeReply(w http.ResponseWriter, f Fate, now time.Time) {
 	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
 	w.Header().Set("Date", now.UTC().Format(http.TimeFormat))
@@ -159,6 +160,7 @@ func (p *Proxy) awaitHealed(ctx context.Context) {
 func (p *Proxy) Cut()  { p.setCut(true) }
 func (p *Proxy) Heal() { p.setCut(false) }
 
+// setCut cuts or heals the proxy.
 func (p *Proxy) setCut(cut bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

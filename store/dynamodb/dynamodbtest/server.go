@@ -71,6 +71,7 @@ func Start(ctx context.Context) (*Server, error) {
 	return nil, errors.Join(errs...)
 }
 
+// makeCommand is the command that runs the emulator.
 func (s *Server) makeCommand() (*exec.Cmd, error) {
 	if local := os.Getenv(LocalVariable); local != "" {
 		return exec.Command("java", "-Xmx384m", "-XX:+UseSerialGC", "-Djava.library.path="+local,
@@ -101,6 +102,7 @@ func findDynalite() (string, error) {
 	return "", fmt.Errorf("dynalite is not below %s: run scripts/setup servers", at)
 }
 
+// startProcess starts the emulator and waits until it answers.
 func (s *Server) startProcess(ctx context.Context) error {
 	var err error
 	if s.cmd, err = s.makeCommand(); err != nil {
@@ -135,6 +137,7 @@ func (s *Server) startProcess(ctx context.Context) error {
 	}
 }
 
+// killProcess ends the emulator at once.
 func (s *Server) killProcess() {
 	_ = s.cmd.Process.Kill()
 	<-s.exited

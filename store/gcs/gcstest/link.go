@@ -52,6 +52,7 @@ func (l *Link) RoundTrip(r *http.Request) (*http.Response, error) {
 	return reply, nil
 }
 
+// awaitHealed waits while the link is cut.
 func (l *Link) awaitHealed(r *http.Request) error {
 	l.mu.Lock()
 	healed := l.healed

@@ -25,6 +25,7 @@ func Probe(ctx context.Context, client *storage.Client, bucket, prefix string) e
 	return nil
 }
 
+// probe is one run of Probe.
 type probe struct {
 	ctx    context.Context
 	bucket *storage.BucketHandle
@@ -33,6 +34,7 @@ type probe struct {
 
 var absent = storage.Conditions{DoesNotExist: true}
 
+// unchangedConditions is the precondition that an object is as it was.
 func unchangedConditions(a *storage.ObjectAttrs) storage.Conditions {
 	return storage.Conditions{GenerationMatch: a.Generation, MetagenerationMatch: a.Metageneration}
 }
@@ -74,6 +76,7 @@ func expectRefusal(err error, format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, err)...)
 }
 
+// probeCreate checks that an object cannot be created twice.
 func (p *probe) probeCreate() error {
 	if _, err := p.insertObject(absent, "1"); err != nil {
 		return fmt.Errorf("an object is created: %w", err)
@@ -82,6 +85,7 @@ func (p *probe) probeCreate() error {
 	return expectRefusal(err, "creating an object that is there")
 }
 
+// probeReplace checks the preconditions of a replacement.
 func (p *probe) probeReplace() error {
 	a, err := p.bucket.Object(p.object).Attrs(p.ctx)
 	if err != nil {
@@ -103,6 +107,8 @@ func (p *probe) probeReplace() error {
 	return nil
 }
 
+// probeUpdate checks that a change of metadata changes the metageneration only, and makes the old
+// precondition fail.
 func (p *probe) probeUpdate() error {
 	o := p.bucket.Object(p.object)
 	a, err := o.Attrs(p.ctx)
@@ -121,6 +127,7 @@ func (p *probe) probeUpdate() error {
 	return expectRefusal(err, "replacing an object whose metadata have changed")
 }
 
+// probeDelete checks the preconditions of a removal.
 func (p *probe) probeDelete() error {
 	a, err := p.bucket.Object(p.object).Attrs(p.ctx)
 	if err != nil {

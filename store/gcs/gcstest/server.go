@@ -251,6 +251,7 @@ func (s *Server) shiftTimes(reply *httptest.ResponseRecorder, object string) {
 	reply.Header().Set("Content-Length", strconv.Itoa(len(text)))
 }
 
+// writeRefusal writes an error in the form of the JSON API.
 func writeRefusal(w http.ResponseWriter, code int, reason, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)

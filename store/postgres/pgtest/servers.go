@@ -49,6 +49,7 @@ func findProgram(name string) (string, error) {
 	return path, nil
 }
 
+// majorVersion reads the version from a path of Debian's packages.
 func majorVersion(path string) int {
 	n, _ := strconv.Atoi(strings.Split(path, "/")[4])
 	return n
@@ -91,6 +92,7 @@ func StartAt(ahead time.Duration, settings ...string) (*Server, error) {
 	return startServer(env, settings)
 }
 
+// startServer makes a database and starts a server on it.
 func startServer(env, settings []string) (*Server, error) {
 	s, err := newServerDir(env)
 	if err != nil {
@@ -125,6 +127,8 @@ func (s *Server) Standby(settings ...string) (*Server, error) {
 	return f, f.runPostgres(settings)
 }
 
+// runPostgres starts the server. fsync is off, because the tests need no durability beyond a crash of the
+// process.
 func (s *Server) runPostgres(settings []string) error {
 	if err := s.assignPort(); err != nil {
 		return err
@@ -140,6 +144,7 @@ func (s *Server) runPostgres(settings []string) error {
 	return err
 }
 
+// runCommand runs a program as the servers' user.
 func (s *Server) runCommand(name string, args ...string) error {
 	attr, err := childAttributes()
 	if err != nil {
@@ -166,6 +171,7 @@ func (s *Server) StartAgain() error {
 	return s.awaitAnswer(log, func() error { return s.Exec("select 1") })
 }
 
+// spawnProcess starts a process whose output goes to a file. The channel is closed when the process ends.
 func spawnProcess(dir, logFile string, env []string, name string, args ...string) (*exec.Cmd, chan struct{}, error) {
 	attr, err := childAttributes()
 	if err != nil {
@@ -186,6 +192,7 @@ func spawnProcess(dir, logFile string, env []string, name string, args ...string
 	return c, done, nil
 }
 
+// awaitAnswer waits until the server answers, or reports what it logged before it ended.
 func (s *Server) awaitAnswer(log string, answers func() error) error {
 	var err error
 	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
