@@ -12,99 +12,99 @@ import (
 )
 
 var cancelCases = []Case{
-	newCase("cancel-waiting",
-		"When the context of a waiting call ends, the call returns at once with the context's error. After the caller's clean-up, nothing is left of the claim.", func(e *Env) {
-			name := e.lockName("m")
-			g := e.a().mustTry(e.mutexClaim(name))
-			for _, cl := range []driver.Claim{e.mutexClaim(name), e.queuedClaim(name)} {
-				w := e.b().startWaiting(cl).requireQueued()
-				start := e.now()
-				w.giveUp()
-				var held *driver.HeldError
-				if errors.As(w.err, &held) && (len(held.Holders) != 1 || held.Holders[0].Owner != g.Owner) {
-					e.failf("it waited for %s, and the error is %q", g.Owner, w.err)
-				}
-				e.requireWithin(start, e.slack, "giving up and cleaning up")
-				if l := e.a().mustInspect(name); len(l.Waiters) != 0 {
-					e.failf("the cancelled claim is left: %s", describeLock(l))
-				}
-			}
-			e.a().mustRelease(g)
-			e.sleep(20 * time.Millisecond)
-			e.requireEmpty(name, 0)
-		}),
-	newCase("deadline-waiting",
-		"A waiting call with a deadline returns when the deadline has passed, with an error that says so.", func(e *Env) {
-			name := e.lockName("m")
-			e.a().mustTry(e.mutexClaim(name))
+	newCase("cancel-waiting", "When the context of a waiting call ends, the call returns at once with the "+
+		"context's error. After the caller's clean-up, nothing is left of the claim.", func(e *Env) {
+		name := e.lockName("m")
+		g := e.a().mustTry(e.mutexClaim(name))
+		for _, cl := range []driver.Claim{e.mutexClaim(name), e.queuedClaim(name)} {
+			w := e.b().startWaiting(cl).requireQueued()
 			start := e.now()
-			ctx, cancel := context.WithTimeout(e.ctx, 100*time.Millisecond)
-			defer cancel()
+			w.giveUp()
+			var held *driver.HeldError
+			if errors.As(w.err, &held) && (len(held.Holders) != 1 || held.Holders[0].Owner != g.Owner) {
+				e.failf("it waited for %s, and the error is %q", g.Owner, w.err)
+			}
+			e.requireWithin(start, e.slack, "giving up and cleaning up")
+			if l := e.a().mustInspect(name); len(l.Waiters) != 0 {
+				e.failf("the cancelled claim is left: %s", describeLock(l))
+			}
+		}
+		e.a().mustRelease(g)
+		e.sleep(20 * time.Millisecond)
+		e.requireEmpty(name, 0)
+	}),
+	newCase("deadline-waiting", "A waiting call with a deadline returns when the deadline has passed, with an "+
+		"error that says so.", func(e *Env) {
+		name := e.lockName("m")
+		e.a().mustTry(e.mutexClaim(name))
+		start := e.now()
+		ctx, cancel := context.WithTimeout(e.ctx, 100*time.Millisecond)
+		defer cancel()
+		cl := e.queuedClaim(name)
+		cl.Wait = true
+		_, err := e.b().acquire(ctx, cl)
+		e.requireError(err, context.DeadlineExceeded, "a wait whose deadline has passed")
+		if took := e.since(start); took < 90*time.Millisecond {
+			e.failf("a deadline of 100 ms was over after %v", took)
+		}
+		e.requireWithin(start, 100*time.Millisecond+e.slack, "a wait with a deadline of 100 ms")
+		e.b().releaseIfHeld(cl)
+		e.c().mustBeHeld(e.mutexClaim(name))
+	}),
+	newCase("cancel-before", "A claim under a context that has already ended is not granted. After the caller's "+
+		"clean-up, nothing is left of it.", func(e *Env) {
+		ctx, cancel := context.WithCancel(e.ctx)
+		cancel()
+		name := e.lockName("m")
+		for _, wait := range []bool{false, true} {
 			cl := e.queuedClaim(name)
-			cl.Wait = true
-			_, err := e.b().acquire(ctx, cl)
-			e.requireError(err, context.DeadlineExceeded, "a wait whose deadline has passed")
-			if took := e.since(start); took < 90*time.Millisecond {
-				e.failf("a deadline of 100 ms was over after %v", took)
-			}
-			e.requireWithin(start, 100*time.Millisecond+e.slack, "a wait with a deadline of 100 ms")
-			e.b().releaseIfHeld(cl)
-			e.c().mustBeHeld(e.mutexClaim(name))
-		}),
-	newCase("cancel-before",
-		"A claim under a context that has already ended is not granted. After the caller's clean-up, nothing is left of it.", func(e *Env) {
-			ctx, cancel := context.WithCancel(e.ctx)
-			cancel()
-			name := e.lockName("m")
-			for _, wait := range []bool{false, true} {
-				cl := e.queuedClaim(name)
-				cl.Wait = wait
-				_, err := e.a().acquire(ctx, cl)
-				e.requireError(err, context.Canceled, "a claim under an ended context (wait: %v)", wait)
-				e.a().releaseIfHeld(cl)
-				e.requireEmpty(name, 0)
-			}
-		}),
-	newCase("cancel-at-random",
-		"Claims that are cancelled at any moment and cleaned up are gone within a second: none of them remains and blocks other claims.", func(e *Env) {
-			start := e.now()
-			e.a().mustRelease(e.a().mustTry(e.mutexClaim(e.lockName("measure"))))
-			usual := max(e.since(start), 100*time.Microsecond)
-			held := e.lockName("held")
-			g := e.d().mustTry(e.mutexClaim(held))
-			free := []string{e.lockName("free-1"), e.lockName("free-2")}
-			n := e.scaleEffort(200)
-			var after, todo atomic.Int64
-			todo.Store(int64(n))
-			e.runConcurrently(sharedClients, func(i int) {
-				for k := todo.Add(-1); k >= 0; k = todo.Add(-1) {
-					c, cl, stood := e.client(i), e.queuedClaim(held), false
-					switch {
-					case k%2 == 0:
-						cl = e.queuedClaim(free[k/2%2])
-						stood = e.acquireAndCancel(c, cl, rand.N(2*usual))
-					case k%4 == 1 || !e.isQueuedInStore(cl):
-						stood = e.acquireAndCancel(c, cl, rand.N(10*usual))
-					default: // make sure that the claim is queued, however slow the machine is
-						c.startWaiting(cl).requireQueued().giveUp()
-						stood = true
-					}
-					if stood {
-						after.Add(1)
-					}
+			cl.Wait = wait
+			_, err := e.a().acquire(ctx, cl)
+			e.requireError(err, context.Canceled, "a claim under an ended context (wait: %v)", wait)
+			e.a().releaseIfHeld(cl)
+			e.requireEmpty(name, 0)
+		}
+	}),
+	newCase("cancel-at-random", "Claims that are cancelled at any moment and cleaned up are gone within a second: "+
+		"none of them remains and blocks other claims.", func(e *Env) {
+		start := e.now()
+		e.a().mustRelease(e.a().mustTry(e.mutexClaim(e.lockName("measure"))))
+		usual := max(e.since(start), 100*time.Microsecond)
+		held := e.lockName("held")
+		g := e.d().mustTry(e.mutexClaim(held))
+		free := []string{e.lockName("free-1"), e.lockName("free-2")}
+		n := e.scaleEffort(200)
+		var after, todo atomic.Int64
+		todo.Store(int64(n))
+		e.runConcurrently(sharedClients, func(i int) {
+			for k := todo.Add(-1); k >= 0; k = todo.Add(-1) {
+				c, cl, stood := e.client(i), e.queuedClaim(held), false
+				switch {
+				case k%2 == 0:
+					cl = e.queuedClaim(free[k/2%2])
+					stood = e.acquireAndCancel(c, cl, rand.N(2*usual))
+				case k%4 == 1 || !e.isQueuedInStore(cl):
+					stood = e.acquireAndCancel(c, cl, rand.N(10*usual))
+				default: // make sure that the claim is queued, however slow the machine is
+					c.startWaiting(cl).requireQueued().giveUp()
+					stood = true
 				}
-			})
-			for _, name := range free {
-				e.requireEmpty(name, time.Second)
+				if stood {
+					after.Add(1)
+				}
 			}
-			e.requireHolder(g)
-			if l := e.a().mustInspect(held); len(l.Waiters) != 0 {
-				e.failf("cancelled claims are left: %s", describeLock(l))
-			}
-			e.d().mustRelease(g)
-			e.requireEmpty(held, time.Second)
-			e.logRemark("%d of %d claims existed when they were cancelled", after.Load(), n)
-		}),
+		})
+		for _, name := range free {
+			e.requireEmpty(name, time.Second)
+		}
+		e.requireHolder(g)
+		if l := e.a().mustInspect(held); len(l.Waiters) != 0 {
+			e.failf("cancelled claims are left: %s", describeLock(l))
+		}
+		e.d().mustRelease(g)
+		e.requireEmpty(held, time.Second)
+		e.logRemark("%d of %d claims existed when they were cancelled", after.Load(), n)
+	}),
 	newCase("acquire-again", "A second Acquire of a granted claim returns the same grant: the same token, renewed.",
 		func(e *Env) {
 			cl := e.mutexClaim(e.lockName("m"))
@@ -119,22 +119,22 @@ var cancelCases = []Case{
 			e.a().mustRelease(g)
 			e.requireEmpty(cl.Name, 0)
 		}),
-	newCase("acquire-again-after-cancel",
-		"A claim whose wait was cancelled can be acquired again under its id, and exists only once.", func(e *Env) {
-			name := e.lockName("m")
-			g := e.a().mustTry(e.mutexClaim(name))
-			w := e.b().startWaiting(e.queuedClaim(name)).requireQueued()
-			w.cancel()
-			w.mustFail(context.Canceled)
-			again := e.b().startWaiting(w.claim).requireQueued()
-			if l := e.a().mustInspect(name); e.isQueuedInStore(w.claim) && len(l.Waiters) != 1 {
-				e.failf("one claim should wait, but %s", describeLock(l))
-			}
-			e.a().mustRelease(g)
-			e.requireHolder(again.mustBeGranted())
-			e.b().mustRelease(again.grant)
-			e.requireEmpty(name, 0)
-		}),
+	newCase("acquire-again-after-cancel", "A claim whose wait was cancelled can be acquired again under its id, "+
+		"and exists only once.", func(e *Env) {
+		name := e.lockName("m")
+		g := e.a().mustTry(e.mutexClaim(name))
+		w := e.b().startWaiting(e.queuedClaim(name)).requireQueued()
+		w.cancel()
+		w.mustFail(context.Canceled)
+		again := e.b().startWaiting(w.claim).requireQueued()
+		if l := e.a().mustInspect(name); e.isQueuedInStore(w.claim) && len(l.Waiters) != 1 {
+			e.failf("one claim should wait, but %s", describeLock(l))
+		}
+		e.a().mustRelease(g)
+		e.requireHolder(again.mustBeGranted())
+		e.b().mustRelease(again.grant)
+		e.requireEmpty(name, 0)
+	}),
 }
 
 // acquireAndCancel makes a claim, cancels it after d, cleans up as a caller does, and reports whether the claim

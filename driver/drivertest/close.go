@@ -38,17 +38,17 @@ var closeCases = []Case{
 		w2.mustFail(driver.ErrClosed)
 		e.requireWithin(start, e.slack, "Close")
 	}),
-	newCase("close-while-holding",
-		"The claims that a client holds when it is closed end as those of a dead client do, and block other claims no longer than those.", func(e *Env) {
-			c := e.openClient()
-			g := c.mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
-			w := e.a().startWaiting(e.queuedClaim(g.Name)).requireQueued()
-			c.store.Close()
-			e.requireRising(g.Token, w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL)).Token)
-			if e.info.DeadHolderTimeout == 0 {
-				e.requireNotEarly(g, w.returned)
-			}
-		}),
+	newCase("close-while-holding", "The claims that a client holds when it is closed end as those of a dead "+
+		"client do, and block other claims no longer than those.", func(e *Env) {
+		c := e.openClient()
+		g := c.mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
+		w := e.a().startWaiting(e.queuedClaim(g.Name)).requireQueued()
+		c.store.Close()
+		e.requireRising(g.Token, w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL)).Token)
+		if e.info.DeadHolderTimeout == 0 {
+			e.requireNotEarly(g, w.returned)
+		}
+	}),
 	newCase("close-stops", "No goroutine of a client continues after its Close.", func(e *Env) {
 		var c *client
 		var w *waitingCall

@@ -7,40 +7,40 @@ import (
 )
 
 var detachCases = []Case{
-	detachFeature.newCase("detached",
-		"A detached claim outlives its client, even one that is closed properly. It ends when its TTL has passed, and not earlier.", func(e *Env) {
-			c := e.openClient()
-			cl := e.withMinTTL(e.mutexClaim(e.lockName("m")))
-			cl.Detached = true
-			g := c.mustTry(cl)
-			c.store.Close()
-			if h := e.requireHolder(g); !h.Detached {
-				e.failf("it is not shown as detached: %+v", h)
-			}
-			w := e.a().startWaiting(e.queuedClaim(g.Name)).requireQueued()
-			w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
-			e.requireNotEarly(g, w.returned)
-			e.requireRising(g.Token, w.grant.Token)
-		}),
-	detachFeature.newCase("detached-broken",
-		"A detached claim that is broken gracefully is held until its TTL has passed. If it is broken by force, it ends at once.", func(e *Env) {
-			cl := e.withMinTTL(e.mutexClaim(e.lockName("m")))
-			cl.Detached = true
-			g := e.a().mustTry(cl)
-			var w *waitingCall
-			e.whileGranted(g, func() {
-				w = e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued()
-				e.c().mustBreak(g.Name, e.c().refOf(cl), driver.BreakGraceful)
-			})
-			w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
-			e.requireNotEarly(g, w.returned)
+	detachFeature.newCase("detached", "A detached claim outlives its client, even one that is closed properly. It "+
+		"ends when its TTL has passed, and not earlier.", func(e *Env) {
+		c := e.openClient()
+		cl := e.withMinTTL(e.mutexClaim(e.lockName("m")))
+		cl.Detached = true
+		g := c.mustTry(cl)
+		c.store.Close()
+		if h := e.requireHolder(g); !h.Detached {
+			e.failf("it is not shown as detached: %+v", h)
+		}
+		w := e.a().startWaiting(e.queuedClaim(g.Name)).requireQueued()
+		w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
+		e.requireNotEarly(g, w.returned)
+		e.requireRising(g.Token, w.grant.Token)
+	}),
+	detachFeature.newCase("detached-broken", "A detached claim that is broken gracefully is held until its TTL "+
+		"has passed. If it is broken by force, it ends at once.", func(e *Env) {
+		cl := e.withMinTTL(e.mutexClaim(e.lockName("m")))
+		cl.Detached = true
+		g := e.a().mustTry(cl)
+		var w *waitingCall
+		e.whileGranted(g, func() {
+			w = e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued()
+			e.c().mustBreak(g.Name, e.c().refOf(cl), driver.BreakGraceful)
+		})
+		w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
+		e.requireNotEarly(g, w.returned)
 
-			cl = e.mutexClaim(e.lockName("forced"))
-			cl.Detached = true
-			g = e.a().mustTry(cl)
-			e.c().mustBreak(g.Name, e.c().refOf(cl), driver.BreakForce)
-			e.requireRising(g.Token, e.b().mustTry(e.mutexClaim(g.Name)).Token)
-		}),
+		cl = e.mutexClaim(e.lockName("forced"))
+		cl.Detached = true
+		g = e.a().mustTry(cl)
+		e.c().mustBreak(g.Name, e.c().refOf(cl), driver.BreakForce)
+		e.requireRising(g.Token, e.b().mustTry(e.mutexClaim(g.Name)).Token)
+	}),
 	detachFeature.newCase("detached-released", "Another client can release a detached claim by its id and ref.",
 		func(e *Env) {
 			c := e.openClient()
@@ -55,71 +55,71 @@ var detachCases = []Case{
 			e.requireEmpty(g.Name, 0)
 			e.requireRising(g.Token, e.c().mustTry(e.mutexClaim(g.Name)).Token)
 		}),
-	detachFeature.newCase("detach",
-		"A holder can detach its claim for the time that it chooses. The claim keeps its token and ends after that time.", func(e *Env) {
-			keep := 3 * e.minTTL / 2
-			c := e.openClient()
-			d, ok := c.store.(driver.Detacher)
-			if !ok {
-				e.failf("Info says that claims can outlive their client, and the store is no Detacher")
+	detachFeature.newCase("detach", "A holder can detach its claim for the time that it chooses. The claim keeps "+
+		"its token and ends after that time.", func(e *Env) {
+		keep := 3 * e.minTTL / 2
+		c := e.openClient()
+		d, ok := c.store.(driver.Detacher)
+		if !ok {
+			e.failf("Info says that claims can outlive their client, and the store is no Detacher")
+		}
+		g := c.mustTry(e.mutexClaim(e.lockName("m"))) // with a long TTL: it is shortened
+		start := e.now()
+		if err := e.detach(d, g, keep); err != nil {
+			e.failf("detaching: %w", err)
+		}
+		c.store.Close()
+		left := g
+		left.Since, left.GrantedTTL = start, keep
+		e.whileGranted(left, func() {
+			if h := e.requireHolder(g); !h.Detached {
+				e.failf("it is not shown as detached: %+v", h)
 			}
-			g := c.mustTry(e.mutexClaim(e.lockName("m"))) // with a long TTL: it is shortened
-			start := e.now()
-			if err := e.detach(d, g, keep); err != nil {
-				e.failf("detaching: %w", err)
+		})
+		w := e.a().startWaiting(e.queuedClaim(g.Name))
+		w.mustBeGrantedWithin(e.latestExpiry(keep))
+		if after := timeBetween(start, w.returned); after < keep {
+			e.failf("kept for %v, and over after %v", keep, after)
+		}
+		e.requireRising(g.Token, w.grant.Token)
+	}),
+	detachFeature.newCase("detach-renewed", "Another process that knows the name, id, token and ref of a detached "+
+		"claim can renew it, for the same time again.", func(e *Env) {
+		keep := e.minTTL
+		c := e.openClient()
+		g := c.mustTry(e.mutexClaim(e.lockName("m")))
+		if err := e.detach(c.store.(driver.Detacher), g, keep); err != nil {
+			e.failf("detaching: %w", err)
+		}
+		c.store.Close()
+		told := driver.Grant{Claim: driver.Claim{Name: g.Name, ID: g.ID, TTL: keep, Detached: true}, Token: g.Token,
+			Ref: g.Ref, GrantedTTL: keep}
+		start := e.now()
+		for last := start; e.since(start) < 2*keep; last = told.Since {
+			e.sleepUntil(last, keep/4)
+			r := e.b().renewOnce(told)
+			if r.Err != nil {
+				e.latef("renewing the claim that was left: %w", r.Err)
 			}
-			c.store.Close()
-			left := g
-			left.Since, left.GrantedTTL = start, keep
-			e.whileGranted(left, func() {
-				if h := e.requireHolder(g); !h.Detached {
-					e.failf("it is not shown as detached: %+v", h)
-				}
-			})
-			w := e.a().startWaiting(e.queuedClaim(g.Name))
-			w.mustBeGrantedWithin(e.latestExpiry(keep))
-			if after := timeBetween(start, w.returned); after < keep {
-				e.failf("kept for %v, and over after %v", keep, after)
-			}
-			e.requireRising(g.Token, w.grant.Token)
-		}),
-	detachFeature.newCase("detach-renewed",
-		"Another process that knows the name, id, token and ref of a detached claim can renew it, for the same time again.", func(e *Env) {
-			keep := e.minTTL
-			c := e.openClient()
-			g := c.mustTry(e.mutexClaim(e.lockName("m")))
-			if err := e.detach(c.store.(driver.Detacher), g, keep); err != nil {
-				e.failf("detaching: %w", err)
-			}
-			c.store.Close()
-			told := driver.Grant{Claim: driver.Claim{Name: g.Name, ID: g.ID, TTL: keep, Detached: true}, Token: g.Token,
-				Ref: g.Ref, GrantedTTL: keep}
-			start := e.now()
-			for last := start; e.since(start) < 2*keep; last = told.Since {
-				e.sleepUntil(last, keep/4)
-				r := e.b().renewOnce(told)
-				if r.Err != nil {
-					e.latef("renewing the claim that was left: %w", r.Err)
-				}
-				told.Since, told.GrantedTTL = r.Since, r.GrantedTTL
-				e.whileGranted(told, func() { e.requireHolder(g) })
-			}
-			w := e.a().startWaiting(e.queuedClaim(g.Name))
-			w.mustBeGrantedWithin(e.latestExpiry(keep))
-			e.requireNotEarly(told, w.returned)
-			e.requireRising(g.Token, w.grant.Token)
-		}),
-	detachFeature.newCase("detach-lost",
-		"A claim that has ended cannot be detached, and the attempt does not restore it.", func(e *Env) {
-			d, ok := e.a().store.(driver.Detacher)
-			if !ok {
-				e.failf("Info says that claims can outlive their client, and the store is no Detacher")
-			}
-			g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
-			e.a().mustRelease(g)
-			if err := e.detach(d, g, time.Minute); causeOf(err) == "" {
-				e.failf("detaching a released claim: got %s, want a *LossError", describeError(err))
-			}
-			e.requireEmpty(g.Name, 0)
-		}),
+			told.Since, told.GrantedTTL = r.Since, r.GrantedTTL
+			e.whileGranted(told, func() { e.requireHolder(g) })
+		}
+		w := e.a().startWaiting(e.queuedClaim(g.Name))
+		w.mustBeGrantedWithin(e.latestExpiry(keep))
+		e.requireNotEarly(told, w.returned)
+		e.requireRising(g.Token, w.grant.Token)
+	}),
+	detachFeature.newCase("detach-lost", "A claim that has ended cannot be detached, and the attempt does not "+
+		"restore it.", func(e *Env) {
+		d, ok := e.a().store.(driver.Detacher)
+		if !ok {
+			e.failf("Info says that claims can outlive their client, and the store is no Detacher")
+		}
+		g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
+		e.a().mustRelease(g)
+		if err := e.detach(d, g, time.Minute); causeOf(err) == "" {
+			e.failf("detaching a released claim: got %s, want a *LossError", describeError(err))
+		}
+		e.requireEmpty(g.Name, 0)
+	}),
 }

@@ -11,154 +11,154 @@ import (
 const caseRestart = "restart"
 
 var faultCases = []Case{
-	newCase("cut",
-		"While the store does not answer, every call ends with its context. No unknown outcome is reported as done, and no live grant as lost.", func(e *Env) {
-			c := e.openCuttable()
-			g := c.mustTry(e.mutexClaim(e.lockName("m")))
+	newCase("cut", "While the store does not answer, every call ends with its context. No unknown outcome is "+
+		"reported as done, and no live grant as lost.", func(e *Env) {
+		c := e.openCuttable()
+		g := c.mustTry(e.mutexClaim(e.lockName("m")))
+		e.cutLink(c)
+		ctx, cancel := context.WithTimeout(e.ctx, 200*time.Millisecond)
+		defer cancel()
+		start := e.now()
+		e.callEverything(ctx, c, g, func(method string, err error) {
+			if err == nil || causeOf(err) != "" {
+				e.failf("%s through a link that is cut: %s", method, describeError(err))
+			}
+			e.requireWithin(start, e.slack, "%s, which had 200 ms,", method)
+			start = e.now()
+		})
+		e.healLink(c)
+		e.waitUntil(e.slack, func() bool { return e.a().store.Release(e.ctx, g.Claim, g.Ref) != nil },
+			"the claim should be gone")
+	}),
+	newCase("cut-renewal", "A holder that was disconnected for less than its TTL still holds the lock, under the "+
+		"same token.", func(e *Env) {
+		c := e.openCuttable()
+		g := c.mustTry(e.mutexClaim(e.lockName("m")))
+		e.cutLink(c)
+		ctx, cancel := context.WithTimeout(e.ctx, 100*time.Millisecond)
+		r := c.renewBatch(ctx, g)[0]
+		cancel()
+		if r.Err == nil || causeOf(r.Err) != "" {
+			e.failf("a renewal through a link that is cut says %s", describeError(r.Err))
+		}
+		e.healLink(c)
+		e.requireHolder(g)
+		ctx, cancel = context.WithTimeout(e.ctx, 5*e.slack)
+		defer cancel()
+		for r = c.renewBatch(ctx, g)[0]; r.Err != nil; r = c.renewBatch(ctx, g)[0] {
+			if causeOf(r.Err) != "" {
+				e.failf("after the link has healed a renewal says %s", describeError(r.Err))
+			}
+			if ctx.Err() != nil {
+				e.latef("the link has healed, and after %v a renewal says %s", 5*e.slack, describeError(r.Err))
+			}
+			e.sleep(50 * time.Millisecond)
+		}
+		e.requireHolder(g)
+	}),
+	newCase("cut-acquire", "A claim that was being made while the link was cut exists once or not at all, and can "+
+		"be cleaned up.", func(e *Env) {
+		c := e.openCuttable()
+		name := e.lockName("m")
+		for range 5 {
 			e.cutLink(c)
-			ctx, cancel := context.WithTimeout(e.ctx, 200*time.Millisecond)
-			defer cancel()
-			start := e.now()
-			e.callEverything(ctx, c, g, func(method string, err error) {
-				if err == nil || causeOf(err) != "" {
-					e.failf("%s through a link that is cut: %s", method, describeError(err))
-				}
-				e.requireWithin(start, e.slack, "%s, which had 200 ms,", method)
-				start = e.now()
-			})
-			e.healLink(c)
-			e.waitUntil(e.slack, func() bool { return e.a().store.Release(e.ctx, g.Claim, g.Ref) != nil },
-				"the claim should be gone")
-		}),
-	newCase("cut-renewal",
-		"A holder that was disconnected for less than its TTL still holds the lock, under the same token.", func(e *Env) {
-			c := e.openCuttable()
-			g := c.mustTry(e.mutexClaim(e.lockName("m")))
-			e.cutLink(c)
-			ctx, cancel := context.WithTimeout(e.ctx, 100*time.Millisecond)
-			r := c.renewBatch(ctx, g)[0]
+			cl := e.mutexClaim(name)
+			ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
+			_, err := c.acquire(ctx, cl)
 			cancel()
-			if r.Err == nil || causeOf(r.Err) != "" {
-				e.failf("a renewal through a link that is cut says %s", describeError(r.Err))
+			if err == nil {
+				e.failf("a claim was granted through a link that is cut")
 			}
 			e.healLink(c)
-			e.requireHolder(g)
-			ctx, cancel = context.WithTimeout(e.ctx, 5*e.slack)
-			defer cancel()
-			for r = c.renewBatch(ctx, g)[0]; r.Err != nil; r = c.renewBatch(ctx, g)[0] {
-				if causeOf(r.Err) != "" {
-					e.failf("after the link has healed a renewal says %s", describeError(r.Err))
-				}
-				if ctx.Err() != nil {
-					e.latef("the link has healed, and after %v a renewal says %s", 5*e.slack, describeError(r.Err))
-				}
-				e.sleep(50 * time.Millisecond)
-			}
-			e.requireHolder(g)
-		}),
-	newCase("cut-acquire",
-		"A claim that was being made while the link was cut exists once or not at all, and can be cleaned up.", func(e *Env) {
+			e.waitUntil(5*e.slack, func() bool {
+				err := c.store.Release(e.ctx, cl, "")
+				return err == nil || causeOf(err) != "" || e.hasNoClaims(cl)
+			}, "the clean-up does not succeed")
+			e.requireEmpty(name, time.Second)
+		}
+	}),
+	newCase("cut-release", "If a release got no answer at first, and meanwhile an operator has broken the claim "+
+		"by force and another claim was granted, the release does not report success.", func(e *Env) {
+		for i := range 4 { // the first try may take effect
 			c := e.openCuttable()
-			name := e.lockName("m")
-			for range 5 {
-				e.cutLink(c)
-				cl := e.mutexClaim(name)
-				ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
-				_, err := c.acquire(ctx, cl)
-				cancel()
-				if err == nil {
-					e.failf("a claim was granted through a link that is cut")
-				}
-				e.healLink(c)
-				e.waitUntil(5*e.slack, func() bool {
-					err := c.store.Release(e.ctx, cl, "")
-					return err == nil || causeOf(err) != "" || e.hasNoClaims(cl)
-				}, "the clean-up does not succeed")
-				e.requireEmpty(name, time.Second)
+			g := c.mustTry(e.mutexClaim(e.lockName(strconv.Itoa(i))))
+			e.cutLink(c)
+			answer := make(chan error, 1)
+			e.runInBackground(func() { answer <- c.store.Release(e.ctx, g.Claim, g.Ref) })
+			e.sleep(150 * time.Millisecond)
+			broken := e.a().store.Break(e.ctx, g.Name, g.Ref, driver.BreakForce) == nil
+			if broken {
+				e.b().mustTry(e.mutexClaim(g.Name))
 			}
-		}),
-	newCase("cut-release",
-		"If a release got no answer at first, and meanwhile an operator has broken the claim by force and another claim was granted, the release does not report success.", func(e *Env) {
-			for i := range 4 { // the first try may take effect
-				c := e.openCuttable()
-				g := c.mustTry(e.mutexClaim(e.lockName(strconv.Itoa(i))))
-				e.cutLink(c)
-				answer := make(chan error, 1)
-				e.runInBackground(func() { answer <- c.store.Release(e.ctx, g.Claim, g.Ref) })
-				e.sleep(150 * time.Millisecond)
-				broken := e.a().store.Break(e.ctx, g.Name, g.Ref, driver.BreakForce) == nil
-				if broken {
-					e.b().mustTry(e.mutexClaim(g.Name))
-				}
-				e.healLink(c)
-				if err := <-answer; err == nil && broken {
-					e.failf("a claim was broken by force, and its release, which had no answer at first, says that it has given it up")
-				}
+			e.healLink(c)
+			if err := <-answer; err == nil && broken {
+				e.failf("a claim was broken by force, and its release, which had no answer at first, says that it has given it up")
 			}
-		}),
-	newCase("session-lowered",
-		"If the store keeps a session for less time than it had promised, the holder learns of it before another claim is granted.", func(e *Env) {
-			if e.harness.Lower == nil {
-				e.skip("needs Harness.Lower")
+		}
+	}),
+	newCase("session-lowered", "If the store keeps a session for less time than it had promised, the holder "+
+		"learns of it before another claim is granted.", func(e *Env) {
+		if e.harness.Lower == nil {
+			e.skip("needs Harness.Lower")
+		}
+		less := e.minTTL
+		c := e.openClient()
+		g := c.mustTry(withTTL(e.mutexClaim(e.lockName("m")), 6*less))
+		w := e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued()
+		if err := e.harness.Lower(c.store, less); err != nil {
+			e.failf("Harness.Lower: %w", err)
+		}
+		for lowered := e.now(); ; e.sleep(less / 10) {
+			r := c.renewBatch(e.ctx, g)[0]
+			if causeOf(r.Err) != "" {
+				break
 			}
-			less := e.minTTL
-			c := e.openClient()
-			g := c.mustTry(withTTL(e.mutexClaim(e.lockName("m")), 6*less))
-			w := e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued()
-			if err := e.harness.Lower(c.store, less); err != nil {
-				e.failf("Harness.Lower: %w", err)
+			if r.Err == nil {
+				g.Since, g.GrantedTTL = r.Since, r.GrantedTTL
 			}
-			for lowered := e.now(); ; e.sleep(less / 10) {
-				r := c.renewBatch(e.ctx, g)[0]
-				if causeOf(r.Err) != "" {
-					break
-				}
-				if r.Err == nil {
-					g.Since, g.GrantedTTL = r.Since, r.GrantedTTL
-				}
-				if e.since(lowered) > 6*less+e.slack {
-					e.failf("the session of a claim of %v was lowered to %v, and its holder is not told of it in %v", g.GrantedTTL,
-						less, e.since(lowered))
-				}
+			if e.since(lowered) > 6*less+e.slack {
+				e.failf("the session of a claim of %v was lowered to %v, and its holder is not told of it in %v", g.GrantedTTL,
+					less, e.since(lowered))
 			}
-			told := e.now()
-			w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
-			if before := timeBetween(w.returned, told); before > 0 && timeBetween(g.Since, w.returned) < g.GrantedTTL {
-				e.latef("the next was let in %v before the holder was told", before)
+		}
+		told := e.now()
+		w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
+		if before := timeBetween(w.returned, told); before > 0 && timeBetween(g.Since, w.returned) < g.GrantedTTL {
+			e.latef("the next was let in %v before the holder was told", before)
+		}
+		c.mustBeLost(g)
+		e.requireRising(g.Token, w.grant.Token)
+	}),
+	newCase(caseRestart, "What the store's Info says survives a restart does survive it: claims remain granted, "+
+		"their holders can renew, and tokens continue to rise.", func(e *Env) {
+		if e.harness.Restart == nil {
+			e.skip("needs Harness.Restart")
+		}
+		c := e.openClient()
+		g := c.mustTry(e.mutexClaim(e.lockName("m")))
+		freed := c.mustTry(e.mutexClaim(e.lockName("freed")))
+		c.mustRelease(freed)
+		if err := e.harness.Restart(e.ctx); err != nil {
+			e.failf("Harness.Restart: %w", err)
+		}
+		later := e.openClient()
+		if e.info.TokenRegression == "" {
+			e.requireRising(freed.Token, later.mustTry(e.mutexClaim(freed.Name)).Token)
+		}
+		if !e.info.Survives.Restart {
+			return
+		}
+		e.requireHolder(g)
+		later.mustBeHeld(e.mutexClaim(g.Name))
+		e.waitUntil(10*e.slack, func() bool {
+			r := c.renewBatch(e.ctx, g)[0]
+			if causeOf(r.Err) != "" {
+				e.failf("after a restart the renewal says %s", describeError(r.Err))
 			}
-			c.mustBeLost(g)
-			e.requireRising(g.Token, w.grant.Token)
-		}),
-	newCase(caseRestart,
-		"What the store's Info says survives a restart does survive it: claims remain granted, their holders can renew, and tokens continue to rise.", func(e *Env) {
-			if e.harness.Restart == nil {
-				e.skip("needs Harness.Restart")
-			}
-			c := e.openClient()
-			g := c.mustTry(e.mutexClaim(e.lockName("m")))
-			freed := c.mustTry(e.mutexClaim(e.lockName("freed")))
-			c.mustRelease(freed)
-			if err := e.harness.Restart(e.ctx); err != nil {
-				e.failf("Harness.Restart: %w", err)
-			}
-			later := e.openClient()
-			if e.info.TokenRegression == "" {
-				e.requireRising(freed.Token, later.mustTry(e.mutexClaim(freed.Name)).Token)
-			}
-			if !e.info.Survives.Restart {
-				return
-			}
-			e.requireHolder(g)
-			later.mustBeHeld(e.mutexClaim(g.Name))
-			e.waitUntil(10*e.slack, func() bool {
-				r := c.renewBatch(e.ctx, g)[0]
-				if causeOf(r.Err) != "" {
-					e.failf("after a restart the renewal says %s", describeError(r.Err))
-				}
-				return r.Err == nil
-			}, "the holder's client does not find the store again")
-			e.requireHolder(g)
-		}),
+			return r.Err == nil
+		}, "the holder's client does not find the store again")
+		e.requireHolder(g)
+	}),
 }
 
 func (e *Env) openCuttable() *client {

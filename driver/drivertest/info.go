@@ -10,19 +10,19 @@ import (
 )
 
 var infoCases = []Case{
-	newCase("info",
-		"Info returns what the store promises and its limits at any time, also after Close, and contains no secret.", func(e *Env) {
-			c := e.openClient()
-			before := c.store.Info()
-			e.checkInfo(before)
-			c.store.Close()
-			after := c.store.Info()
-			e.checkInfo(after)
-			if after.Store != before.Store || after.Tier != before.Tier || after.ExpiryClock != before.ExpiryClock ||
-				!slices.Equal(after.Kinds, before.Kinds) {
-				e.failf("what Info promises has changed with Close: %+v, then %+v", before, after)
-			}
-		}),
+	newCase("info", "Info returns what the store promises and its limits at any time, also after Close, and "+
+		"contains no secret.", func(e *Env) {
+		c := e.openClient()
+		before := c.store.Info()
+		e.checkInfo(before)
+		c.store.Close()
+		after := c.store.Info()
+		e.checkInfo(after)
+		if after.Store != before.Store || after.Tier != before.Tier || after.ExpiryClock != before.ExpiryClock ||
+			!slices.Equal(after.Kinds, before.Kinds) {
+			e.failf("what Info promises has changed with Close: %+v, then %+v", before, after)
+		}
+	}),
 	newCase("clock", "The clock by which leases are measured has two readings, and neither of them ever goes back.",
 		func(e *Env) {
 			last := e.now()

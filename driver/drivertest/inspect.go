@@ -8,68 +8,68 @@ import (
 )
 
 var inspectCases = []Case{
-	newCase("inspect-idle",
-		"A lock without claims is shown as idle, without an error, and inspecting it leaves no trace.", func(e *Env) {
-			never, was := e.lockName("never"), e.lockName("was")
-			e.a().mustRelease(e.a().mustTry(e.mutexClaim(was)))
-			for _, name := range []string{never, was, never} {
-				l := e.b().mustInspect(name)
-				if l.Name != name || l.Kind != "" || l.Limit != 0 || len(l.Holders)+len(l.Waiters) != 0 {
-					e.failf("%q is idle, and shown as %+v", name, l)
-				}
-			}
-			if got := e.c().mustList(e.prefix); len(got) != 0 {
-				e.failf("idle locks are listed: %q", got)
-			}
-		}),
-	newCase("inspect",
-		"Inspect shows the holders and the waiting claims of a lock in order, each with owner, meta, weight, token, TTL and times.", func(e *Env) {
-			cl := e.mutexClaim(e.lockName("m"))
-			cl.Meta = "why"
-			g := e.a().mustTry(cl)
-			h := e.requireHolder(g)
-			e.checkClaimInfo(h, g.Claim, g.Token)
-			if h.TTL != 0 && h.TTL < cl.TTL {
-				e.failf("shown with a TTL of %v, granted with %v", h.TTL, g.GrantedTTL)
-			}
-			var line []*waitingCall
-			for i := range 3 {
-				if e.isQueuedInStore(e.queuedClaim(g.Name)) {
-					line = append(line, e.client(i+1).startWaiting(e.queuedClaim(g.Name)).requireQueued())
-				}
-			}
-			l := e.b().mustInspect(g.Name)
-			if l.Name != g.Name || l.Kind != g.Kind || l.Limit != g.Limit || len(l.Holders) != 1 || len(l.Waiters) != len(line) {
-				e.failf("held as %s of %d with %d in line, and shown as %s of %d: %s", g.Kind, g.Limit, len(line), l.Kind, l.Limit,
-					describeLock(l))
-			}
-			refs := []string{l.Holders[0].Ref}
-			for i, s := range l.Waiters {
-				e.checkClaimInfo(s, line[i].claim, 0)
-				if slices.Contains(refs, s.Ref) {
-					e.failf("two claims have the ref %q", s.Ref)
-				}
-				refs = append(refs, s.Ref)
-			}
-		}),
-	semaphoreFeature.newCase("inspect-holders",
-		"Of a lock with several holders, each is shown with its own weight and token.", func(e *Env) {
-			name := e.lockName("s")
-			tokens := map[int64]int64{}
-			for _, w := range []int64{1, 2, 3} {
-				g := e.a().mustTry(e.semaphoreClaim(name, 9, w))
-				tokens[g.Token] = w
-			}
+	newCase("inspect-idle", "A lock without claims is shown as idle, without an error, and inspecting it leaves "+
+		"no trace.", func(e *Env) {
+		never, was := e.lockName("never"), e.lockName("was")
+		e.a().mustRelease(e.a().mustTry(e.mutexClaim(was)))
+		for _, name := range []string{never, was, never} {
 			l := e.b().mustInspect(name)
-			for _, h := range l.Holders {
-				if tokens[h.Token] != h.Weight {
-					e.failf("token %d was granted to a weight of %d, and is shown with %d", h.Token, tokens[h.Token], h.Weight)
-				}
+			if l.Name != name || l.Kind != "" || l.Limit != 0 || len(l.Holders)+len(l.Waiters) != 0 {
+				e.failf("%q is idle, and shown as %+v", name, l)
 			}
-			if len(l.Holders) != 3 {
-				e.failf("three hold it, but %s", describeLock(l))
+		}
+		if got := e.c().mustList(e.prefix); len(got) != 0 {
+			e.failf("idle locks are listed: %q", got)
+		}
+	}),
+	newCase("inspect", "Inspect shows the holders and the waiting claims of a lock in order, each with owner, "+
+		"meta, weight, token, TTL and times.", func(e *Env) {
+		cl := e.mutexClaim(e.lockName("m"))
+		cl.Meta = "why"
+		g := e.a().mustTry(cl)
+		h := e.requireHolder(g)
+		e.checkClaimInfo(h, g.Claim, g.Token)
+		if h.TTL != 0 && h.TTL < cl.TTL {
+			e.failf("shown with a TTL of %v, granted with %v", h.TTL, g.GrantedTTL)
+		}
+		var line []*waitingCall
+		for i := range 3 {
+			if e.isQueuedInStore(e.queuedClaim(g.Name)) {
+				line = append(line, e.client(i+1).startWaiting(e.queuedClaim(g.Name)).requireQueued())
 			}
-		}),
+		}
+		l := e.b().mustInspect(g.Name)
+		if l.Name != g.Name || l.Kind != g.Kind || l.Limit != g.Limit || len(l.Holders) != 1 || len(l.Waiters) != len(line) {
+			e.failf("held as %s of %d with %d in line, and shown as %s of %d: %s", g.Kind, g.Limit, len(line), l.Kind, l.Limit,
+				describeLock(l))
+		}
+		refs := []string{l.Holders[0].Ref}
+		for i, s := range l.Waiters {
+			e.checkClaimInfo(s, line[i].claim, 0)
+			if slices.Contains(refs, s.Ref) {
+				e.failf("two claims have the ref %q", s.Ref)
+			}
+			refs = append(refs, s.Ref)
+		}
+	}),
+	semaphoreFeature.newCase("inspect-holders", "Of a lock with several holders, each is shown with its own "+
+		"weight and token.", func(e *Env) {
+		name := e.lockName("s")
+		tokens := map[int64]int64{}
+		for _, w := range []int64{1, 2, 3} {
+			g := e.a().mustTry(e.semaphoreClaim(name, 9, w))
+			tokens[g.Token] = w
+		}
+		l := e.b().mustInspect(name)
+		for _, h := range l.Holders {
+			if tokens[h.Token] != h.Weight {
+				e.failf("token %d was granted to a weight of %d, and is shown with %d", h.Token, tokens[h.Token], h.Weight)
+			}
+		}
+		if len(l.Holders) != 3 {
+			e.failf("three hold it, but %s", describeLock(l))
+		}
+	}),
 	newCase("inspect-expired", "An expired claim is not shown for ever: it disappears once it blocks no other claim.",
 		func(e *Env) {
 			dead := e.openClient()
@@ -105,44 +105,44 @@ var inspectCases = []Case{
 		e.a().mustTry(e.mutexClaim(name))
 		look("another grant")
 	}),
-	newCase("list",
-		"List yields exactly the locks that have claims, each as Inspect shows it, and the caller may stop at any point.", func(e *Env) {
-			var names []string
-			for _, n := range []string{"a", "b", "c", "d"} {
-				names = append(names, e.lockName("list/"+n))
+	newCase("list", "List yields exactly the locks that have claims, each as Inspect shows it, and the caller may "+
+		"stop at any point.", func(e *Env) {
+		var names []string
+		for _, n := range []string{"a", "b", "c", "d"} {
+			names = append(names, e.lockName("list/"+n))
+		}
+		other := e.a().mustTry(e.mutexClaim(e.lockName("other")))
+		var gs []driver.Grant
+		for _, n := range names {
+			gs = append(gs, e.a().mustTry(e.mutexClaim(n)))
+		}
+		if got := e.b().mustList(e.prefix + "list/"); !slices.Equal(got, names) {
+			e.failf("listed %q, where %q are held", got, names)
+		}
+		if got := e.b().mustList(e.prefix); len(got) != 5 {
+			e.failf("listed %q, where %q and %q are held", got, names, other.Name)
+		}
+		var l driver.Lock
+		err := e.retryIfLossy(e.ctx, func() (err error) {
+			for l, err = range e.c().store.List(e.ctx, e.prefix+"list/") {
+				break
 			}
-			other := e.a().mustTry(e.mutexClaim(e.lockName("other")))
-			var gs []driver.Grant
-			for _, n := range names {
-				gs = append(gs, e.a().mustTry(e.mutexClaim(n)))
-			}
-			if got := e.b().mustList(e.prefix + "list/"); !slices.Equal(got, names) {
-				e.failf("listed %q, where %q are held", got, names)
-			}
-			if got := e.b().mustList(e.prefix); len(got) != 5 {
-				e.failf("listed %q, where %q and %q are held", got, names, other.Name)
-			}
-			var l driver.Lock
-			err := e.retryIfLossy(e.ctx, func() (err error) {
-				for l, err = range e.c().store.List(e.ctx, e.prefix+"list/") {
-					break
-				}
-				return err
-			})
-			if err != nil {
-				e.failf("listing: %w", err)
-			}
-			i := slices.Index(names, l.Name)
-			if i < 0 || len(l.Holders) != 1 || l.Kind != driver.KindMutex || l.Limit != 1 {
-				e.failf("%q is listed as %+v", l.Name, l)
-			}
-			e.checkClaimInfo(l.Holders[0], gs[i].Claim, gs[i].Token)
-			e.a().mustRelease(gs[1])
-			names = slices.Delete(names, 1, 2)
-			if got := e.d().mustList(e.prefix + "list/"); !slices.Equal(got, names) {
-				e.failf("after a release %q are listed, and %q are held", got, names)
-			}
-		}),
+			return err
+		})
+		if err != nil {
+			e.failf("listing: %w", err)
+		}
+		i := slices.Index(names, l.Name)
+		if i < 0 || len(l.Holders) != 1 || l.Kind != driver.KindMutex || l.Limit != 1 {
+			e.failf("%q is listed as %+v", l.Name, l)
+		}
+		e.checkClaimInfo(l.Holders[0], gs[i].Claim, gs[i].Token)
+		e.a().mustRelease(gs[1])
+		names = slices.Delete(names, 1, 2)
+		if got := e.d().mustList(e.prefix + "list/"); !slices.Equal(got, names) {
+			e.failf("after a release %q are listed, and %q are held", got, names)
+		}
+	}),
 }
 
 func ownersOf(ss []driver.ClaimInfo) (o []string) {

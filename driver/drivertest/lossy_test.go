@@ -29,7 +29,8 @@ func TestTransport(t *testing.T) {
 		lost   bool
 		status int
 	}{
-		{drivertest.Pass, 1, false, 200}, {drivertest.LoseRequest, 0, true, 0}, {drivertest.LoseReply, 1, true, 0}, {drivertest.Refuse, 0, false, 503},
+		{drivertest.Pass, 1, false, 200}, {drivertest.LoseRequest, 0, true, 0}, {drivertest.LoseReply, 1, true,
+			0}, {drivertest.Refuse, 0, false, 503},
 	} {
 		served.Store(0)
 		client := &http.Client{Transport: &drivertest.Transport{Fate: func() drivertest.Fate { return c.fate }}}
@@ -82,8 +83,8 @@ func (m *mistaken) Swap(ctx context.Context, row record.Row) (record.Row, error)
 	return got, err
 }
 
-// TestMistakenTables demands that tables that are wrong about lost replies and refusals alone fail, each of them in the cases that
-// tell what it is wrong about, and that they pass those while nothing is lost.
+// TestMistakenTables demands that tables that are wrong about lost replies and refusals alone fail, each of them in
+// the cases that tell what it is wrong about, and that they pass those while nothing is lost.
 func TestMistakenTables(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -103,7 +104,8 @@ func TestMistakenTables(t *testing.T) {
 			}
 			return row, err
 		}}, driver.ErrDenied.Error()},
-		{"an error taken for an absent record", mistaken{load: func(name string, row record.Row, err error) (record.Row, error) {
+		{"an error taken for an absent record", mistaken{load: func(name string, row record.Row, err error) (record.Row,
+			error) {
 			if err != nil {
 				return record.Row{Name: name}, nil
 			}
@@ -139,7 +141,8 @@ func TestMistakenTables(t *testing.T) {
 
 // quick are cases that make many claims, look at them and release them, in little time.
 func quick(c drivertest.Case) bool {
-	return slices.Contains([]string{"mutex-contended", "fair-contended", "rw-contended", "semaphore-contended", "names", "names-that-start-oddly",
+	return slices.Contains([]string{"mutex-contended", "fair-contended", "rw-contended", "semaphore-contended", "names",
+		"names-that-start-oddly",
 		"renew-batch", "list", "revision", "break-stale", "inspect-holders"}, c.Name)
 }
 

@@ -92,7 +92,10 @@ func (l *link) Delete(ctx context.Context, row record.Row) error {
 }
 
 func (l *link) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
-	rows, err := drivertest.Carry(l.fate(), func() (iter.Seq2[record.Row, error], error) { return l.Table.List(ctx, prefix), nil })
+	rows, err := drivertest.Carry(l.fate(), func() (iter.Seq2[record.Row, error], error) {
+		return l.Table.List(ctx,
+			prefix), nil
+	})
 	if err != nil {
 		return func(yield func(record.Row, error) bool) { yield(record.Row{}, err) }
 	}

@@ -19,52 +19,52 @@ var nameSuffixes = []string{
 }
 
 var nameCases = []Case{
-	newCase("names",
-		"Every name is a lock of its own: no two names are confused, and each is returned exactly as it was written.", func(e *Env) {
-			names := e.allNames()
-			owners := map[string]string{}
-			e.runConcurrently(sharedClients, func(i int) {
-				for k := i; k < len(names); k += sharedClients {
-					cl := e.mutexClaim(names[k])
-					e.mu.Lock()
-					owners[cl.Name] = cl.Owner
-					e.mu.Unlock()
-					e.client(i).mustTry(cl)
-				}
-			})
-			for _, name := range names {
-				l := e.a().mustInspect(name)
-				if l.Name != name || len(l.Holders) != 1 || l.Holders[0].Owner != owners[name] {
-					e.failf("%q should be held by %s: it is shown as %q, and %s", name, owners[name], l.Name, describeLock(l))
-				}
+	newCase("names", "Every name is a lock of its own: no two names are confused, and each is returned exactly as "+
+		"it was written.", func(e *Env) {
+		names := e.allNames()
+		owners := map[string]string{}
+		e.runConcurrently(sharedClients, func(i int) {
+			for k := i; k < len(names); k += sharedClients {
+				cl := e.mutexClaim(names[k])
+				e.mu.Lock()
+				owners[cl.Name] = cl.Owner
+				e.mu.Unlock()
+				e.client(i).mustTry(cl)
 			}
-			slices.Sort(names)
-			got := e.b().mustList(e.prefix)
-			if !slices.Equal(got, names) {
-				e.failf("the listing misses %q and invents %q", missingFrom(names, got), missingFrom(got, names))
+		})
+		for _, name := range names {
+			l := e.a().mustInspect(name)
+			if l.Name != name || len(l.Holders) != 1 || l.Holders[0].Owner != owners[name] {
+				e.failf("%q should be held by %s: it is shown as %q, and %s", name, owners[name], l.Name, describeLock(l))
 			}
-			for _, s := range nameSuffixes {
-				want := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !strings.HasPrefix(n, e.prefix+s) })
-				if got := e.c().mustList(e.prefix + s); !slices.Equal(got, want) {
-					e.failf("the listing of %q misses %q and invents %q", s, missingFrom(want, got), missingFrom(got, want))
-				}
+		}
+		slices.Sort(names)
+		got := e.b().mustList(e.prefix)
+		if !slices.Equal(got, names) {
+			e.failf("the listing misses %q and invents %q", missingFrom(names, got), missingFrom(got, names))
+		}
+		for _, s := range nameSuffixes {
+			want := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !strings.HasPrefix(n, e.prefix+s) })
+			if got := e.c().mustList(e.prefix + s); !slices.Equal(got, want) {
+				e.failf("the listing of %q misses %q and invents %q", s, missingFrom(want, got), missingFrom(got, want))
 			}
-		}),
-	newCase("names-that-start-oddly",
-		"A name may also start with a dot, a slash, a space or a minus. Two names that differ only in that are two locks.", func(e *Env) {
-			// These names do not begin with the run's prefix; they contain it further on.
-			for _, start := range []string{"", "/", "//", "../", "./", ".", "..", " ", "-", "~/", "\n", "\\", "%", "*", "{",
-				"🔒"} {
-				name := e.registerName(start + e.prefix + "x")
-				cl := e.mutexClaim(name)
-				g := e.a().mustTry(cl)
-				defer e.a().releaseIfHeld(cl)
-				e.requireHolder(g)
-				if got := e.b().mustList(name); len(got) != 1 || got[0] != name {
-					e.failf("the listing of %q gives %q", name, got)
-				}
+		}
+	}),
+	newCase("names-that-start-oddly", "A name may also start with a dot, a slash, a space or a minus. Two names "+
+		"that differ only in that are two locks.", func(e *Env) {
+		// These names do not begin with the run's prefix; they contain it further on.
+		for _, start := range []string{"", "/", "//", "../", "./", ".", "..", " ", "-", "~/", "\n", "\\", "%", "*", "{",
+			"🔒"} {
+			name := e.registerName(start + e.prefix + "x")
+			cl := e.mutexClaim(name)
+			g := e.a().mustTry(cl)
+			defer e.a().releaseIfHeld(cl)
+			e.requireHolder(g)
+			if got := e.b().mustList(name); len(got) != 1 || got[0] != name {
+				e.failf("the listing of %q gives %q", name, got)
 			}
-		}),
+		}
+	}),
 }
 
 // allNames returns the odd names below this case's prefix, and the longest ones that the store takes.

@@ -9,130 +9,131 @@ import (
 )
 
 var operatorCases = []Case{
-	newCase("break-graceful",
-		"When an operator breaks a claim gracefully, its holder learns of it at its next renewal. No other claim is granted before that, or before the TTL of the claim has passed.", func(e *Env) {
-			g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
-			w := e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued()
+	newCase("break-graceful", "When an operator breaks a claim gracefully, its holder learns of it at its next "+
+		"renewal. No other claim is granted before that, or before the TTL of the claim has "+
+		"passed.", func(e *Env) {
+		g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
+		w := e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued()
+		e.c().mustBreak(g.Name, e.c().refOf(g.Claim), driver.BreakGraceful)
+		w.requireWaiting(100 * time.Millisecond)
+		e.d().mustBeHeld(e.mutexClaim(g.Name))
+		if h := e.requireHolder(g); !h.Broken {
+			e.failf("the broken holder is not shown as broken: %+v", h)
+		}
+		if loss := e.a().mustBeLost(g); loss != driver.LossBroken {
+			e.failf("the holder got %q, want %q", loss, driver.LossBroken)
+		}
+		e.a().releaseIfHeld(g.Claim)
+		e.requireRising(g.Token, w.mustBeGranted().Token)
+	}),
+	newCase("break-graceful-expired", "A gracefully broken claim whose holder does not renew is held until its "+
+		"TTL has passed, and no longer.", func(e *Env) {
+		holder := e.openClient()
+		g := holder.mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
+		var w *waitingCall
+		e.whileGranted(g, func() {
+			w = e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued()
 			e.c().mustBreak(g.Name, e.c().refOf(g.Claim), driver.BreakGraceful)
-			w.requireWaiting(100 * time.Millisecond)
-			e.d().mustBeHeld(e.mutexClaim(g.Name))
-			if h := e.requireHolder(g); !h.Broken {
-				e.failf("the broken holder is not shown as broken: %+v", h)
-			}
-			if loss := e.a().mustBeLost(g); loss != driver.LossBroken {
-				e.failf("the holder got %q, want %q", loss, driver.LossBroken)
-			}
-			e.a().releaseIfHeld(g.Claim)
-			e.requireRising(g.Token, w.mustBeGranted().Token)
-		}),
-	newCase("break-graceful-expired",
-		"A gracefully broken claim whose holder does not renew is held until its TTL has passed, and no longer.", func(e *Env) {
-			holder := e.openClient()
-			g := holder.mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
-			var w *waitingCall
-			e.whileGranted(g, func() {
-				w = e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued()
-				e.c().mustBreak(g.Name, e.c().refOf(g.Claim), driver.BreakGraceful)
-			})
-			w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
-			e.requireNotEarly(g, w.returned)
-			e.requireRising(g.Token, w.grant.Token)
-		}),
-	fairFeature.newCase("break-waiting",
-		"When an operator breaks a waiting claim, it loses its place at once and its call returns an error. The claims behind it move up.", func(e *Env) {
-			name := e.lockName("m")
-			g := e.a().mustTry(e.mutexClaim(name))
-			broken := e.b().startWaiting(e.fairClaim(name)).requireQueued()
-			behind := e.c().startWaiting(e.fairClaim(name)).requireQueued()
-			e.d().mustBreak(name, e.d().refOf(broken.claim), driver.BreakGraceful)
-			if ws := ownersOf(e.a().mustInspect(name).Waiters); len(ws) != 1 || ws[0] != behind.claim.Owner {
-				e.failf("%s alone should wait now, but the line is %q", behind.claim.Owner, ws)
-			}
-			broken.mustFail(driver.ErrLost)
-			e.a().mustRelease(g)
-			behind.mustBeGranted()
-			e.requireHolder(behind.grant)
-			e.c().mustRelease(behind.grant)
-		}),
-	newCase("break-force",
-		"When a claim is broken by force, the lock is free at once. The next token is larger, and the renewal and release of the broken claim fail without effect.", func(e *Env) {
-			g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
-			e.c().mustBreak(g.Name, e.c().refOf(g.Claim), driver.BreakForce)
-			e.requireEmpty(g.Name, 0)
-			next := e.b().mustTry(e.mutexClaim(g.Name))
-			e.requireRising(g.Token, next.Token)
-			e.a().mustBeLost(g)
-			e.a().mustBeGone(g.Claim)
-			e.requireHolder(next)
+		})
+		w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
+		e.requireNotEarly(g, w.returned)
+		e.requireRising(g.Token, w.grant.Token)
+	}),
+	fairFeature.newCase("break-waiting", "When an operator breaks a waiting claim, it loses its place at once and "+
+		"its call returns an error. The claims behind it move up.", func(e *Env) {
+		name := e.lockName("m")
+		g := e.a().mustTry(e.mutexClaim(name))
+		broken := e.b().startWaiting(e.fairClaim(name)).requireQueued()
+		behind := e.c().startWaiting(e.fairClaim(name)).requireQueued()
+		e.d().mustBreak(name, e.d().refOf(broken.claim), driver.BreakGraceful)
+		if ws := ownersOf(e.a().mustInspect(name).Waiters); len(ws) != 1 || ws[0] != behind.claim.Owner {
+			e.failf("%s alone should wait now, but the line is %q", behind.claim.Owner, ws)
+		}
+		broken.mustFail(driver.ErrLost)
+		e.a().mustRelease(g)
+		behind.mustBeGranted()
+		e.requireHolder(behind.grant)
+		e.c().mustRelease(behind.grant)
+	}),
+	newCase("break-force", "When a claim is broken by force, the lock is free at once. The next token is larger, "+
+		"and the renewal and release of the broken claim fail without effect.", func(e *Env) {
+		g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
+		e.c().mustBreak(g.Name, e.c().refOf(g.Claim), driver.BreakForce)
+		e.requireEmpty(g.Name, 0)
+		next := e.b().mustTry(e.mutexClaim(g.Name))
+		e.requireRising(g.Token, next.Token)
+		e.a().mustBeLost(g)
+		e.a().mustBeGone(g.Claim)
+		e.requireHolder(next)
 
-			w := e.d().startWaiting(e.queuedClaim(g.Name)).requireQueued()
-			e.c().mustBreak(g.Name, e.c().refOf(next.Claim), driver.BreakForce)
-			e.requireRising(next.Token, w.mustBeGranted().Token)
-			e.b().mustBeLost(next)
-			e.requireHolder(w.grant)
-		}),
-	newCase("request-release",
-		"When the release of a claim is requested, its holder learns of it at its next renewal, and may keep the lock as long as it wants.", func(e *Env) {
-			g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
-			if e.a().renewBatch(e.ctx, g)[0].ReleaseRequested {
-				e.failf("nobody has requested the release, and the renewal says so")
-			}
-			e.c().mustBreak(g.Name, e.c().refOf(g.Claim), driver.BreakRequestRelease)
-			if h := e.requireHolder(g); !h.ReleaseRequested {
-				e.failf("the holder is not shown as asked: %+v", h)
-			}
-			r := e.a().renewBatch(e.ctx, g)[0]
-			if r.Err != nil || !r.ReleaseRequested {
-				e.failf("the holder was asked to give up, and its renewal says %s, asked: %v", describeError(r.Err),
-					r.ReleaseRequested)
-			}
-			e.b().mustBeHeld(e.mutexClaim(g.Name))
-			e.requireHolder(g)
-			e.a().mustRelease(g)
-			next := e.b().mustTry(e.mutexClaim(g.Name))
-			if e.b().renewBatch(e.ctx, next)[0].ReleaseRequested {
-				e.failf("the next holder is told that it was asked, and was not")
-			}
-		}),
-	fairFeature.newCase("request-release-waiting",
-		"When the release of a waiting claim is requested, its holder learns of it once the claim is granted.", func(e *Env) {
-			name := e.lockName("m")
-			e.requestWhileWaiting(e.mutexClaim(name), e.fairClaim(name))
-		}),
-	semaphoreFeature.newCase("request-release-waiting-semaphore",
-		"When the release of a semaphore's waiting claim is requested, its holder learns of it once the claim is granted.", func(e *Env) {
-			name := e.lockName("s")
-			e.requestWhileWaiting(e.semaphoreClaim(name, 3, 2), e.semaphoreClaim(name, 3, 2))
-		}),
-	newCase("break-stale",
-		"A break affects only the claim that it names. If that claim has ended, the break says so and changes nothing.", func(e *Env) {
-			g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
-			stale := e.c().refOf(g.Claim)
-			e.a().mustRelease(g)
-			modes := []driver.BreakMode{driver.BreakGraceful, driver.BreakForce, driver.BreakRequestRelease}
-			for _, mode := range modes {
-				_, err := e.c().tryBreak(g.Name, stale, mode)
-				e.requireError(err, driver.ErrLost, "a break on an idle lock")
-			}
-			next := e.b().mustTry(e.mutexClaim(g.Name))
-			elsewhere := e.a().mustTry(e.mutexClaim(e.lockName("elsewhere")))
-			for _, mode := range modes {
-				_, err := e.c().tryBreak(g.Name, stale, mode)
-				e.requireError(err, driver.ErrLost, "a break of a claim that does not stand any more")
-				for _, ref := range []string{e.c().refOf(elsewhere.Claim), "", "none"} {
-					if _, err := e.c().tryBreak(g.Name, ref, mode); !errors.Is(err, driver.ErrInvalid) {
-						e.requireError(err, driver.ErrLost, "a break by the ref %q, which names nothing here", ref)
-					}
+		w := e.d().startWaiting(e.queuedClaim(g.Name)).requireQueued()
+		e.c().mustBreak(g.Name, e.c().refOf(next.Claim), driver.BreakForce)
+		e.requireRising(next.Token, w.mustBeGranted().Token)
+		e.b().mustBeLost(next)
+		e.requireHolder(w.grant)
+	}),
+	newCase("request-release", "When the release of a claim is requested, its holder learns of it at its next "+
+		"renewal, and may keep the lock as long as it wants.", func(e *Env) {
+		g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
+		if e.a().renewBatch(e.ctx, g)[0].ReleaseRequested {
+			e.failf("nobody has requested the release, and the renewal says so")
+		}
+		e.c().mustBreak(g.Name, e.c().refOf(g.Claim), driver.BreakRequestRelease)
+		if h := e.requireHolder(g); !h.ReleaseRequested {
+			e.failf("the holder is not shown as asked: %+v", h)
+		}
+		r := e.a().renewBatch(e.ctx, g)[0]
+		if r.Err != nil || !r.ReleaseRequested {
+			e.failf("the holder was asked to give up, and its renewal says %s, asked: %v", describeError(r.Err),
+				r.ReleaseRequested)
+		}
+		e.b().mustBeHeld(e.mutexClaim(g.Name))
+		e.requireHolder(g)
+		e.a().mustRelease(g)
+		next := e.b().mustTry(e.mutexClaim(g.Name))
+		if e.b().renewBatch(e.ctx, next)[0].ReleaseRequested {
+			e.failf("the next holder is told that it was asked, and was not")
+		}
+	}),
+	fairFeature.newCase("request-release-waiting", "When the release of a waiting claim is requested, its holder "+
+		"learns of it once the claim is granted.", func(e *Env) {
+		name := e.lockName("m")
+		e.requestWhileWaiting(e.mutexClaim(name), e.fairClaim(name))
+	}),
+	semaphoreFeature.newCase("request-release-waiting-semaphore", "When the release of a semaphore's waiting "+
+		"claim is requested, its holder learns of it once the claim is granted.", func(e *Env) {
+		name := e.lockName("s")
+		e.requestWhileWaiting(e.semaphoreClaim(name, 3, 2), e.semaphoreClaim(name, 3, 2))
+	}),
+	newCase("break-stale", "A break affects only the claim that it names. If that claim has ended, the break says "+
+		"so and changes nothing.", func(e *Env) {
+		g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
+		stale := e.c().refOf(g.Claim)
+		e.a().mustRelease(g)
+		modes := []driver.BreakMode{driver.BreakGraceful, driver.BreakForce, driver.BreakRequestRelease}
+		for _, mode := range modes {
+			_, err := e.c().tryBreak(g.Name, stale, mode)
+			e.requireError(err, driver.ErrLost, "a break on an idle lock")
+		}
+		next := e.b().mustTry(e.mutexClaim(g.Name))
+		elsewhere := e.a().mustTry(e.mutexClaim(e.lockName("elsewhere")))
+		for _, mode := range modes {
+			_, err := e.c().tryBreak(g.Name, stale, mode)
+			e.requireError(err, driver.ErrLost, "a break of a claim that does not stand any more")
+			for _, ref := range []string{e.c().refOf(elsewhere.Claim), "", "none"} {
+				if _, err := e.c().tryBreak(g.Name, ref, mode); !errors.Is(err, driver.ErrInvalid) {
+					e.requireError(err, driver.ErrLost, "a break by the ref %q, which names nothing here", ref)
 				}
 			}
-			if h := e.requireHolder(next); h.Broken || h.ReleaseRequested {
-				e.failf("the new holder was touched: %+v", h)
-			}
-			if r := e.b().renewBatch(e.ctx, next)[0]; r.Err != nil || r.ReleaseRequested {
-				e.failf("the new holder was touched: %+v", r)
-			}
-			e.a().mustRenew(elsewhere)
-		}),
+		}
+		if h := e.requireHolder(next); h.Broken || h.ReleaseRequested {
+			e.failf("the new holder was touched: %+v", h)
+		}
+		if r := e.b().renewBatch(e.ctx, next)[0]; r.Err != nil || r.ReleaseRequested {
+			e.failf("the new holder was touched: %+v", r)
+		}
+		e.a().mustRenew(elsewhere)
+	}),
 	semaphoreFeature.newCase("break-one", "Of several holders, a break affects only the one that it names.", func(e *Env) {
 		name := e.lockName("s")
 		one, two := e.a().mustTry(e.semaphoreClaim(name, 3, 1)), e.b().mustTry(e.semaphoreClaim(name, 3, 2))

@@ -8,28 +8,28 @@ import (
 )
 
 var orderCases = []Case{
-	fairFeature.newCase("first-come-first-served",
-		"Queued claims are granted in the order of their arrival, whichever clients they come from.", func(e *Env) {
-			e.checkArrivalOrder(func(name string) driver.Claim { return e.fairClaim(name) })
-			if e.info.NativeQueue {
-				e.checkArrivalOrder(func(name string) driver.Claim { return e.mutexClaim(name) })
-			}
-		}),
-	fairFeature.newCase("newcomer-never-first",
-		"A lock that changes hands repeatedly is never granted to a newcomer before a claim that was already waiting.", func(e *Env) {
-			name := e.lockName("line")
-			g, holder := e.a().mustTry(e.mutexClaim(name)), e.a()
-			next := e.b().startWaiting(e.fairClaim(name)).requireQueued()
-			for i := range e.scaleEffort(15) {
-				newcomer := e.client(i + 2)
-				_ = newcomer.mustBeHeld(e.mutexClaim(name))
-				late := newcomer.startWaiting(e.fairClaim(name)).requireQueued()
-				holder.mustRelease(g)
-				g, holder = next.mustBeGranted(), next.c
-				late.requireWaiting(0)
-				next = late
-			}
-		}),
+	fairFeature.newCase("first-come-first-served", "Queued claims are granted in the order of their arrival, "+
+		"whichever clients they come from.", func(e *Env) {
+		e.checkArrivalOrder(func(name string) driver.Claim { return e.fairClaim(name) })
+		if e.info.NativeQueue {
+			e.checkArrivalOrder(func(name string) driver.Claim { return e.mutexClaim(name) })
+		}
+	}),
+	fairFeature.newCase("newcomer-never-first", "A lock that changes hands repeatedly is never granted to a "+
+		"newcomer before a claim that was already waiting.", func(e *Env) {
+		name := e.lockName("line")
+		g, holder := e.a().mustTry(e.mutexClaim(name)), e.a()
+		next := e.b().startWaiting(e.fairClaim(name)).requireQueued()
+		for i := range e.scaleEffort(15) {
+			newcomer := e.client(i + 2)
+			_ = newcomer.mustBeHeld(e.mutexClaim(name))
+			late := newcomer.startWaiting(e.fairClaim(name)).requireQueued()
+			holder.mustRelease(g)
+			g, holder = next.mustBeGranted(), next.c
+			late.requireWaiting(0)
+			next = late
+		}
+	}),
 }
 
 // checkArrivalOrder queues claims one after the other, and checks that they are granted in that order.

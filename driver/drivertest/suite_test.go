@@ -98,7 +98,8 @@ func TestPanicAndHang(t *testing.T) {
 		Limit: 5 * time.Second, // for those that do not hang, too
 	}
 	for _, r := range drivertest.Run(t.Context(), b.harness(), o) {
-		says := map[string]string{"token-rises": "panic: in the store", "token-kept": "does not end with its context"}[r.Case.Name]
+		says := map[string]string{"token-rises": "panic: in the store",
+			"token-kept": "does not end with its context"}[r.Case.Name]
 		if (r.Err == nil) != (says == "") || r.Err != nil && !strings.Contains(r.Err.Error(), says) {
 			t.Errorf("%s: %v, want %q", r.Case.Name, r.Err, says)
 		}

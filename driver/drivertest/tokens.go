@@ -9,18 +9,18 @@ import (
 )
 
 var tokenCases = []Case{
-	newCase("token-rises",
-		"The token of a grant is larger than every token that was granted before on its lock, whoever held it.", func(e *Env) {
-			name := e.lockName("m")
-			var tokens []int64
-			for i := range 12 {
-				c := e.client(i)
-				g := c.mustTry(e.mutexClaim(name))
-				tokens = append(tokens, g.Token)
-				e.requireRising(tokens...)
-				c.mustRelease(g)
-			}
-		}),
+	newCase("token-rises", "The token of a grant is larger than every token that was granted before on its lock, "+
+		"whoever held it.", func(e *Env) {
+		name := e.lockName("m")
+		var tokens []int64
+		for i := range 12 {
+			c := e.client(i)
+			g := c.mustTry(e.mutexClaim(name))
+			tokens = append(tokens, g.Token)
+			e.requireRising(tokens...)
+			c.mustRelease(g)
+		}
+	}),
 	newCase("token-rises-after-expiry", "The token of a grant is larger than that of a holder that stopped renewing.",
 		func(e *Env) {
 			name := e.lockName("m")
@@ -29,26 +29,26 @@ var tokenCases = []Case{
 			w := e.a().startWaiting(e.queuedClaim(name))
 			e.requireRising(g.Token, w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL)).Token)
 		}),
-	newCase("token-rises-after-idle",
-		"Tokens continue to rise after a lock was idle, also if it is then used as another kind.", func(e *Env) {
-			name := e.lockName("m")
-			var tokens []int64
-			claims := []driver.Claim{e.mutexClaim(name)}
-			if slices.Contains(e.info.Kinds, driver.KindSemaphore) {
-				claims = append(claims, e.semaphoreClaim(name, 5, 2))
-			}
-			if slices.Contains(e.info.Kinds, driver.KindRW) {
-				claims = append(claims, e.writerClaim(name))
-			}
-			for i, cl := range append(claims, e.mutexClaim(name)) {
-				g := e.client(i).mustTry(cl)
-				tokens = append(tokens, g.Token)
-				e.requireRising(tokens...)
-				e.client(i).mustRelease(g)
-				e.requireEmpty(name, 0)
-				e.sleep(300 * time.Millisecond)
-			}
-		}),
+	newCase("token-rises-after-idle", "Tokens continue to rise after a lock was idle, also if it is then used as "+
+		"another kind.", func(e *Env) {
+		name := e.lockName("m")
+		var tokens []int64
+		claims := []driver.Claim{e.mutexClaim(name)}
+		if slices.Contains(e.info.Kinds, driver.KindSemaphore) {
+			claims = append(claims, e.semaphoreClaim(name, 5, 2))
+		}
+		if slices.Contains(e.info.Kinds, driver.KindRW) {
+			claims = append(claims, e.writerClaim(name))
+		}
+		for i, cl := range append(claims, e.mutexClaim(name)) {
+			g := e.client(i).mustTry(cl)
+			tokens = append(tokens, g.Token)
+			e.requireRising(tokens...)
+			e.client(i).mustRelease(g)
+			e.requireEmpty(name, 0)
+			e.sleep(300 * time.Millisecond)
+		}
+	}),
 	newCase("token-kept", "A claim keeps its token as long as it is held, and the lock shows it.", func(e *Env) {
 		g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
 		for range 3 {
@@ -59,18 +59,18 @@ var tokenCases = []Case{
 			}
 		}
 	}),
-	semaphoreFeature.newCase("token-unique",
-		"Claims that hold a lock together each have a token of their own, and later claims have larger ones.", func(e *Env) {
-			name := e.lockName("s")
-			var mu sync.Mutex
-			var tokens []int64
-			e.runConcurrently(8, func(i int) {
-				g := e.client(i).mustAcquire(e.semaphoreClaim(name, 8, 1))
-				mu.Lock()
-				defer mu.Unlock()
-				tokens = append(tokens, g.Token)
-			})
-			slices.Sort(tokens)
-			e.requireRising(tokens...)
-		}),
+	semaphoreFeature.newCase("token-unique", "Claims that hold a lock together each have a token of their own, "+
+		"and later claims have larger ones.", func(e *Env) {
+		name := e.lockName("s")
+		var mu sync.Mutex
+		var tokens []int64
+		e.runConcurrently(8, func(i int) {
+			g := e.client(i).mustAcquire(e.semaphoreClaim(name, 8, 1))
+			mu.Lock()
+			defer mu.Unlock()
+			tokens = append(tokens, g.Token)
+		})
+		slices.Sort(tokens)
+		e.requireRising(tokens...)
+	}),
 }

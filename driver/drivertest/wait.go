@@ -8,25 +8,25 @@ import (
 )
 
 var waitCases = []Case{
-	fairFeature.newCase("dead-waiter",
-		"A client that dies while it waits delays the claims behind it by at most the confirm window, and not by its TTL.", func(e *Env) {
-			e.checkDeadWaiters(1)
-		}),
-	fairFeature.newCase("dead-waiters",
-		"Ten clients that die while they wait delay the claims behind them by far less than ten confirm windows.", func(e *Env) {
-			e.checkDeadWaiters(min(10, e.info.MaxWaiters-1))
-		}),
-	newCase("dead-holder-and-queue",
-		"When a holder dies, the first claim in the queue is granted, and then the next one: the queue moves on as after a release.", func(e *Env) {
-			dead := e.openClient()
-			g := dead.mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
-			first := e.a().startWaiting(e.queuedClaim(g.Name))
-			first.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
-			e.requireNotEarly(g, first.returned)
-			second := e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued()
-			e.a().mustRelease(first.grant)
-			e.requireRising(g.Token, first.grant.Token, second.mustBeGranted().Token)
-		}),
+	fairFeature.newCase("dead-waiter", "A client that dies while it waits delays the claims behind it by at most "+
+		"the confirm window, and not by its TTL.", func(e *Env) {
+		e.checkDeadWaiters(1)
+	}),
+	fairFeature.newCase("dead-waiters", "Ten clients that die while they wait delay the claims behind them by far "+
+		"less than ten confirm windows.", func(e *Env) {
+		e.checkDeadWaiters(min(10, e.info.MaxWaiters-1))
+	}),
+	newCase("dead-holder-and-queue", "When a holder dies, the first claim in the queue is granted, and then the "+
+		"next one: the queue moves on as after a release.", func(e *Env) {
+		dead := e.openClient()
+		g := dead.mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
+		first := e.a().startWaiting(e.queuedClaim(g.Name))
+		first.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
+		e.requireNotEarly(g, first.returned)
+		second := e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued()
+		e.a().mustRelease(first.grant)
+		e.requireRising(g.Token, first.grant.Token, second.mustBeGranted().Token)
+	}),
 	newCase("killed-holder", "The claim of a killed process blocks other claims no longer than the store's Info says.",
 		func(e *Env) {
 			if e.harness.Kill == nil {

@@ -8,61 +8,61 @@ import (
 )
 
 var watchCases = []Case{
-	newCase("next-change",
-		"A client that watches a lock is notified of every change of its claims, and not while nothing changes.", func(e *Env) {
-			watcher, ok := e.c().store.(driver.LockWatcher)
-			if !ok {
-				e.skip("the store is no LockWatcher; the client polls")
+	newCase("next-change", "A client that watches a lock is notified of every change of its claims, and not while "+
+		"nothing changes.", func(e *Env) {
+		watcher, ok := e.c().store.(driver.LockWatcher)
+		if !ok {
+			e.skip("the store is no LockWatcher; the client polls")
+		}
+		name := e.lockName("m")
+		seen := e.c().mustInspect(name)
+		next := func(change func(), want int) {
+			if e.suite.opts.losesRequests() {
+				seen = e.c().mustInspect(name) // a grant whose reply was lost is confirmed by another change
 			}
-			name := e.lockName("m")
-			seen := e.c().mustInspect(name)
-			next := func(change func(), want int) {
-				if e.suite.opts.losesRequests() {
-					seen = e.c().mustInspect(name) // a grant whose reply was lost is confirmed by another change
+			got := make(chan driver.Lock, 1)
+			before := seen
+			e.runInBackground(func() {
+				l, err := e.nextChange(e.ctx, watcher, before)
+				if err != nil {
+					e.failf("NextChange: %w", err)
 				}
-				got := make(chan driver.Lock, 1)
-				before := seen
-				e.runInBackground(func() {
-					l, err := e.nextChange(e.ctx, watcher, before)
-					if err != nil {
-						e.failf("NextChange: %w", err)
-					}
-					got <- l
-				})
+				got <- l
+			})
+			select {
+			case l := <-got:
+				e.failf("nothing has changed, and NextChange returns %s", describeLock(l))
+			case <-closedAfter(50 * time.Millisecond):
+			}
+			change()
+			for deadline := closedAfter(e.slack); ; { // the change of a release may be seen in steps
 				select {
-				case l := <-got:
-					e.failf("nothing has changed, and NextChange returns %s", describeLock(l))
-				case <-closedAfter(50 * time.Millisecond):
+				case seen = <-got:
+				case <-deadline:
+					e.latef("a change was not told: %s", describeLock(e.b().mustInspect(name)))
 				}
-				change()
-				for deadline := closedAfter(e.slack); ; { // the change of a release may be seen in steps
-					select {
-					case seen = <-got:
-					case <-deadline:
-						e.latef("a change was not told: %s", describeLock(e.b().mustInspect(name)))
-					}
-					if len(seen.Holders) == want {
-						return
-					}
-					l, err := e.nextChange(e.ctx, watcher, seen)
-					if err != nil {
-						e.failf("NextChange: %w", err)
-					}
-					got <- l
+				if len(seen.Holders) == want {
+					return
 				}
+				l, err := e.nextChange(e.ctx, watcher, seen)
+				if err != nil {
+					e.failf("NextChange: %w", err)
+				}
+				got <- l
 			}
-			var g driver.Grant
-			old := seen
-			next(func() { g = e.a().mustTry(e.mutexClaim(name)) }, 1)
-			if seen.Name != name || seen.Holders[0].Token != g.Token {
-				e.failf("token %d was granted, and the watcher sees %s", g.Token, describeLock(seen))
-			}
-			next(func() { e.a().mustRelease(g) }, 0)
-			g = e.a().mustTry(e.mutexClaim(name))
-			if l, err := e.nextChange(e.ctx, watcher, old); err != nil || len(l.Holders) != 1 {
-				e.failf("a watcher that comes late sees %s, %s", describeLock(l), describeError(err))
-			}
-		}),
+		}
+		var g driver.Grant
+		old := seen
+		next(func() { g = e.a().mustTry(e.mutexClaim(name)) }, 1)
+		if seen.Name != name || seen.Holders[0].Token != g.Token {
+			e.failf("token %d was granted, and the watcher sees %s", g.Token, describeLock(seen))
+		}
+		next(func() { e.a().mustRelease(g) }, 0)
+		g = e.a().mustTry(e.mutexClaim(name))
+		if l, err := e.nextChange(e.ctx, watcher, old); err != nil || len(l.Holders) != 1 {
+			e.failf("a watcher that comes late sees %s, %s", describeLock(l), describeError(err))
+		}
+	}),
 	newCase("next-change-ends", "A watch ends promptly with its context.", func(e *Env) {
 		watcher, ok := e.c().store.(driver.LockWatcher)
 		if !ok {
@@ -76,29 +76,29 @@ var watchCases = []Case{
 		e.requireError(err, context.DeadlineExceeded, "NextChange")
 		e.requireWithin(start, e.slack, "NextChange with a deadline of 50 ms")
 	}),
-	newCase("next-ending",
-		"The holder of a claim that is broken by force is notified before its next renewal, if the store says that it can do so.", func(e *Env) {
-			c := e.openClient()
-			watcher, ok := c.store.(driver.EndWatcher)
-			if !ok {
-				e.skip("the store is no EndWatcher; the next renewal tells")
-			}
-			ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
-			_, err := e.nextEnding(ctx, watcher)
-			cancel()
-			e.requireError(err, context.DeadlineExceeded, "NextEnding while nothing ends")
+	newCase("next-ending", "The holder of a claim that is broken by force is notified before its next renewal, if "+
+		"the store says that it can do so.", func(e *Env) {
+		c := e.openClient()
+		watcher, ok := c.store.(driver.EndWatcher)
+		if !ok {
+			e.skip("the store is no EndWatcher; the next renewal tells")
+		}
+		ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
+		_, err := e.nextEnding(ctx, watcher)
+		cancel()
+		e.requireError(err, context.DeadlineExceeded, "NextEnding while nothing ends")
 
-			kept, broken := c.mustTry(e.mutexClaim(e.lockName("kept"))), c.mustTry(e.mutexClaim(e.lockName("broken")))
-			e.b().mustBreak(broken.Name, e.b().refOf(broken.Claim), driver.BreakForce)
-			ctx, cancel = context.WithTimeout(e.ctx, e.slack)
-			defer cancel()
-			end, err := e.nextEnding(ctx, watcher)
-			if ctx.Err() != nil {
-				e.latef("%q was broken by force, and NextEnding has not told of it in %v: %w", broken.Name, e.slack, err)
-			}
-			if err != nil || end.Name != broken.Name || end.ID != broken.ID || causeOf(end.Err) == "" {
-				e.failf("%q was broken by force, and NextEnding tells %+v, %s", broken.Name, end, describeError(err))
-			}
-			c.mustRenew(kept)
-		}),
+		kept, broken := c.mustTry(e.mutexClaim(e.lockName("kept"))), c.mustTry(e.mutexClaim(e.lockName("broken")))
+		e.b().mustBreak(broken.Name, e.b().refOf(broken.Claim), driver.BreakForce)
+		ctx, cancel = context.WithTimeout(e.ctx, e.slack)
+		defer cancel()
+		end, err := e.nextEnding(ctx, watcher)
+		if ctx.Err() != nil {
+			e.latef("%q was broken by force, and NextEnding has not told of it in %v: %w", broken.Name, e.slack, err)
+		}
+		if err != nil || end.Name != broken.Name || end.ID != broken.ID || causeOf(end.Err) == "" {
+			e.failf("%q was broken by force, and NextEnding tells %+v, %s", broken.Name, end, describeError(err))
+		}
+		c.mustRenew(kept)
+	}),
 }
