@@ -40,6 +40,7 @@ func clockShift() (time.Duration, error) {
 	return parseShift(b)
 }
 
+// parseShift reads the shift of the boot clock from the content of /proc/self/timens_offsets.
 func parseShift(offsets []byte) (time.Duration, error) {
 	for lines := bufio.NewScanner(bytes.NewReader(offsets)); lines.Scan(); {
 		var seconds, nanos int64

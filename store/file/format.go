@@ -44,6 +44,8 @@ var (
 	errFuture = errors.New("written by a newer version of Holdfast: upgrade this one")
 )
 
+// encodeFile returns the file of version v. The version is part of it, so that a recycled file cannot be taken for
+// another version.
 func (c recordContent) encodeFile(v version) []byte {
 	state := "live"
 	if c.deleted {
@@ -87,6 +89,7 @@ func decodeContent(b []byte, v version) (recordContent, error) {
 		data: rest[names : names+size : names+size]}, nil
 }
 
+// tornError describes a file that decodeContent cannot parse.
 func tornError(b []byte) error {
 	if len(b) == 0 {
 		return fmt.Errorf("%w: the file is empty", errTorn)

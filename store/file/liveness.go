@@ -33,6 +33,7 @@ const (
 	tagLength     = 8
 )
 
+// bootTag is a short hash of a boot id, with the characters that a session may have.
 func bootTag(boot string) string {
 	sum := sha256.Sum256([]byte(boot))
 	return strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:tagLength])

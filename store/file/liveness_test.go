@@ -38,7 +38,8 @@ func TestSharedLivenessFile(t *testing.T) {
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	waitUntil(t, func() bool { return other.IsDead(session) }) // a process that another test is about to start has all files open for a moment
+	// A process that another test is just starting has all files open for a moment.
+	waitUntil(t, func() bool { return other.IsDead(session) })
 	dead.liveness.handle = -1
 	if err := dead.Close(); err != nil {
 		t.Fatal(err)

@@ -57,6 +57,7 @@ func encodeName(name string) string {
 	return b.String()[:cut] + hashMark + hex.EncodeToString(sum[:])
 }
 
+// isPlainByte reports whether a byte of a lock name is written as it is.
 func isPlainByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-'
 }

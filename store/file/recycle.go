@@ -34,6 +34,7 @@ func (s *recycledFiles) takeAll(entry string) []version {
 	return known
 }
 
+// remember replaces the entries of a record, which must keep rule 1: see recycledFiles.
 func (s *recycledFiles) remember(entry string, versions []version) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

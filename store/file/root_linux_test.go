@@ -247,7 +247,8 @@ func TestFullDiskRefusedAtOnce(t *testing.T) {
 func TestFullDiskEndsNoLock(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
-	for holders := 1; holders < 30; holders++ { // from a record of one block to one of several, and just when it has come to need one more
+	// The record grows from one block to several, and every size at which it needs another block is tried.
+	for holders := 1; holders < 30; holders++ {
 		mount := mountTmpfs(t, "size=1m,mode=0700")
 		tab, other := openTest(t, mount+"/store"), openTest(t, mount+"/store")
 		first, second := record.New(tab), record.New(other)

@@ -64,9 +64,10 @@ type environment struct {
 	readWallClock func() time.Time
 	syncParents   func() // syncs the directories above the store's, so that its own name is on the disk
 	logger        *slog.Logger
-	isReplaced    func(handle int, name string) bool // whether that path below the store is not the open directory any more
-	events        *eventHub
-	create        bool // whether to make a store if there is none
+	// isReplaced reports whether the path name, below the store's directory, does not lead to the open directory any more.
+	isReplaced func(handle int, name string) bool
+	events     *eventHub
+	create     bool // whether to make a store if there is none
 }
 
 // tmpMaxAge is the age above which an entry of tmp belongs to no running operation. A client that was stopped for
@@ -201,7 +202,8 @@ func (t *table) prepareBoot(ctx context.Context, newClock bool, logger *slog.Log
 	if f, _, err := t.clock.readState(ctx); err != nil || f.isLive() {
 		return err
 	}
-	return fmt.Errorf("%w: %s has locks but no clock, without which tokens could fall; restore the directory clock, or remove all of %s",
+	return fmt.Errorf("%w: %s has locks but no clock, without which tokens could fall; "+
+		"restore the directory clock, or remove all of %s",
 		driver.ErrCorrupt, t.path, t.path)
 }
 
@@ -324,6 +326,7 @@ func rowOf(name string, f storedRecord) record.Row {
 	return record.Row{Name: name, Version: f.version.String(), Data: f.data}
 }
 
+// Load reads a record. Without a store, every record is absent.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	if err := checkName(name); err != nil {
 		return record.Row{}, err
@@ -343,6 +346,9 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	return rowOf(name, f), nil
 }
 
+// Swap raises the floor above the row's token before it writes, so that the record can be lost in a power cut: no
+// token is granted twice even then. If the write is refused, the error says whether the reason is that this directory
+// was replaced.
 func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	base, staged, ok := parseFile(row.Version)
 	err := checkName(row.Name)
@@ -379,6 +385,7 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	return row, nil
 }
 
+// Delete removes a record. A conflict is no error if the record is gone by now.
 func (t *table) Delete(ctx context.Context, row record.Row) error {
 	if err := checkName(row.Name); err != nil {
 		return err
@@ -406,6 +413,8 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 	return err
 }
 
+// List yields the records whose names begin with prefix. The prefix is compared with the directory's name first, so
+// that only records that may match are read; for a hashed directory name, the record's header decides.
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		entries, err := t.listEntries(ctx)
@@ -444,6 +453,7 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 	}
 }
 
+// listEntries returns the names of all directories in locks.
 func (t *table) listEntries(ctx context.Context) ([]string, error) {
 	done, err := t.beginCall(ctx)
 	if err != nil {
@@ -456,6 +466,7 @@ func (t *table) listEntries(ctx context.Context) ([]string, error) {
 	return entries, describeError("list locks", err)
 }
 
+// loadEntry reads the record in a directory of locks, whose lock name may not be known.
 func (t *table) loadEntry(ctx context.Context, entry string) (storedRecord, error) {
 	done, err := t.beginCall(ctx)
 	if err != nil {
@@ -473,6 +484,7 @@ func (t *table) Session() string {
 	return t.liveness.session
 }
 
+// IsDead reports whether the client of a session is certainly dead. It is false if this cannot be found out.
 func (t *table) IsDead(session string) bool {
 	done, err := t.beginCall(context.Background())
 	if err != nil {
@@ -505,6 +517,7 @@ func (t *table) Keys(name string) []string {
 	}
 }
 
+// Warnings opens the store if there is one, and returns what an operator should know about the directory.
 func (t *table) Warnings(ctx context.Context) ([]string, error) {
 	warnings := ancestorWarnings(t.path)
 	err := t.openStore(ctx, false)
@@ -515,6 +528,7 @@ func (t *table) Warnings(ctx context.Context) ([]string, error) {
 	return append(warnings, tornRecordWarnings(t.path)...), err
 }
 
+// Wait subscribes before it loads the record, so that it misses no change between the two.
 func (t *table) Wait(ctx context.Context, name, version string) error {
 	if err := t.openStore(ctx, false); err != nil {
 		return err
@@ -541,6 +555,7 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 	}
 }
 
+// Close waits for the calls in progress, and closes the directories. From then on other clients take this one for dead.
 func (t *table) Close() error {
 	t.openMu.Lock()
 	defer t.openMu.Unlock()

@@ -226,6 +226,7 @@ func (vf versionedFile) readNewest(ctx context.Context, d int) (f storedRecord, 
 	}
 }
 
+// largestVersion returns the current version in a list of file names. It is the zero version if there is none.
 func largestVersion(names []string) (newest version) {
 	for _, name := range names {
 		if v, staged, ok := parseFile(name); ok && !staged && (newest.incarnation == "" || v.seq > newest.seq) {
@@ -235,6 +236,7 @@ func largestVersion(names []string) (newest version) {
 	return newest
 }
 
+// readVersion reads and checks the file of a version. If it returns ErrCorrupt, the version of the result is set.
 func (vf versionedFile) readVersion(d int, v version) (storedRecord, error) {
 	f := storedRecord{version: v}
 	b, err := vf.readFile(d, v.String(), maxFileSize)
@@ -250,7 +252,8 @@ func (vf versionedFile) readVersion(d int, v version) (storedRecord, error) {
 		err = fmt.Errorf("it is the record of another lock, %q", f.name)
 	}
 	if err != nil {
-		return f, fmt.Errorf("%w: file %s/%s in %s: %w; nothing was changed; if no client uses this lock, move that directory away",
+		return f, fmt.Errorf("%w: file %s/%s in %s: %w; nothing was changed; "+
+			"if no client uses this lock, move that directory away",
 			driver.ErrCorrupt, vf.dirName, v, vf.path, err)
 	}
 	return f, nil
@@ -353,7 +356,8 @@ func (vf versionedFile) stageVersion(d int, base version, staged string, data []
 		return err
 	}
 	_ = vf.removeFile(d, staged)
-	if there, _ := vf.entryExists(d, base.String()); !there { // the directory may be that of a later record, with versions of its own
+	// If base is gone, the directory may be that of a later record, with versions of its own.
+	if there, _ := vf.entryExists(d, base.String()); !there {
 		return err
 	}
 	vf.removeOldVersions(d, base)
@@ -482,6 +486,7 @@ func (vf versionedFile) buildRecordDir(tmp string, f storedRecord, durable bool)
 	return vf.syncHandle(d)
 }
 
+// discardRecordDir removes a directory in tmp that was not put into place.
 func (vf versionedFile) discardRecordDir(tmp string, v version) {
 	if d, err := vf.openDir(vf.tmp, tmp); err == nil {
 		for seq := range v.seq + 1 {
@@ -502,7 +507,8 @@ func (vf versionedFile) installRecordDir(ctx context.Context, tmp string) (store
 		case err == nil:
 			return storedRecord{}, nil
 		case errors.Is(err, fs.ErrNotExist):
-			return storedRecord{}, record.ErrConflict // this client was stopped for so long that its directory was removed from tmp
+			// This client was stopped for so long that its directory was removed from tmp.
+			return storedRecord{}, record.ErrConflict
 		case !errors.Is(err, fs.ErrExist) && !errors.Is(err, syscall.ENOTDIR):
 			return storedRecord{}, describeError("create "+vf.dirName, err)
 		}

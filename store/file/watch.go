@@ -82,6 +82,7 @@ func (h *eventHub) addWatch(key string) (watch string, err error) {
 	return watch, nil
 }
 
+// removeWatch removes a waiter from a watched directory, and the watch with the last of them.
 func (h *eventHub) removeWatch(watch string) {
 	h.watcherMu.Lock()
 	defer h.watcherMu.Unlock()
@@ -119,6 +120,7 @@ func (h *eventHub) startWatcher() error {
 	return nil
 }
 
+// run receives events and errors until the watcher is closed.
 func (h *eventHub) run(watcher *fsnotify.Watcher) {
 	defer close(h.done)
 	for {
@@ -149,6 +151,7 @@ func (h *eventHub) handleEvent(event fsnotify.Event) {
 	}
 }
 
+// wakeWaiters wakes the waiters of one lock. Their next subscription is a new one.
 func (h *eventHub) wakeWaiters(key string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
