@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// TestReleaseAfterLostReply: a release whose first try had no answer, and which then finds its claim gone, says that
-// the lock was broken if it was, by force and before that try could arrive, and is a release if it has done it
-// itself; so it is where the claim is given back by another process.
+// TestReleaseAfterLostReply: the first request of a release gets no reply, and then the claim is found gone. If someone
+// broke it by force before that request could arrive, the release reports the break; if the request itself removed it,
+// the release succeeds. The same is true for a release by another process.
 func TestReleaseAfterLostReply(t *testing.T) {
 	for _, broken := range []bool{true, false} {
 		for _, elsewhere := range []bool{false, true} {
@@ -55,8 +55,8 @@ func TestReleaseAfterLostReply(t *testing.T) {
 	}
 }
 
-// TestReleaseAfterBreakNoteExpired: a release that was stopped for longer than a break is noted does not know what became of
-// its claim.
+// TestReleaseAfterBreakNoteExpired: a release that was stopped for longer than the note of a break is kept returns an
+// unknown outcome.
 func TestReleaseAfterBreakNoteExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -82,8 +82,8 @@ func TestReleaseAfterBreakNoteExpired(t *testing.T) {
 	})
 }
 
-// TestReleaseWhileSessionEnds: a release whose first try had no answer does not know what became of its claim if the
-// session was ended meanwhile, before its time.
+// TestReleaseWhileSessionEnds: the first request of a release gets no reply, and the session ends before its time. The
+// outcome is unknown.
 func TestReleaseWhileSessionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -107,8 +107,8 @@ func TestReleaseWhileSessionEnds(t *testing.T) {
 	})
 }
 
-// TestBreakIsReported: the renewal and the release of a claim that was broken by force say so, also in a process that
-// knows no more of it than its ref.
+// TestBreakIsReported: the renewal and the release of a claim that was broken by force report that, also in a process
+// that knows only the claim's ref.
 func TestBreakIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -136,8 +136,8 @@ func TestBreakIsReported(t *testing.T) {
 	})
 }
 
-// TestWithdrawAfterBreak: as [TestReleaseAfterLostReply], where one try of the add had no answer either, so that
-// the claim is withdrawn, and where a renewal that is still under way finds it gone between two tries of that.
+// TestWithdrawAfterBreak is [TestReleaseAfterLostReply] for a claim whose add had a lost reply, too. So the claim is
+// withdrawn, and a renewal that is still under way finds it gone between two tries.
 func TestWithdrawAfterBreak(t *testing.T) {
 	for _, broken := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -181,8 +181,8 @@ func TestWithdrawAfterBreak(t *testing.T) {
 	}
 }
 
-// TestDelayedAddAfterBreak: a claim that was broken by force stands again where an add of it comes late, the answer to
-// which another had had; the release removes that, and says that the lock was broken.
+// TestDelayedAddAfterBreak: a claim was broken by force, and a delayed add makes its node again, although a repetition
+// of that add was answered before. The release removes that node, and reports the break.
 func TestDelayedAddAfterBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()

@@ -25,8 +25,8 @@ func (t endingStore) OpenSession(ctx context.Context, ttl time.Duration) (sequen
 	return s, err
 }
 
-// TestStoreReportsSessionEnd: what a tree knows of the end of a session is told at once, however far away the next beat is, and
-// though the nodes still stand.
+// TestStoreReportsSessionEnd: when a store knows that a session has ended, holders are notified at once, even if the
+// next keep-alive is far away and the nodes still exist.
 func TestStoreReportsSessionEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tree := endingStore{&memtree.Link{Server: memtree.New()}, make(chan struct{})}
@@ -47,8 +47,8 @@ func TestStoreReportsSessionEnd(t *testing.T) {
 	})
 }
 
-// TestSessionEndIsNotBreak: a claim that is let in, and whose session is over by then, is made anew; nobody takes it for
-// broken because its node is not there any more when the next in line is to be told.
+// TestSessionEndIsNotBreak: a waiter's turn comes, but its session has expired. When its node is found gone while the
+// next waiter is to be woken, that is not taken for a break: the claim joins the line again.
 func TestSessionEndIsNotBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -89,7 +89,8 @@ func TestSessionEndIsNotBreak(t *testing.T) {
 	})
 }
 
-// TestRenewalWhileSessionEnds: so it is for a renewal that gets no answer until the session is over.
+// TestRenewalWhileSessionEnds: a renewal gets no reply until the session has expired. It reports the end of the
+// session, not a break.
 func TestRenewalWhileSessionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()

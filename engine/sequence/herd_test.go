@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// TestReadersShareOneRead: a hundred readers of one client, who wait for the same writer, do not all ask how the lock
-// stands when that goes.
+// TestReadersShareOneRead: a hundred readers of one client wait for the same writer. When it goes, not all of them read
+// the line.
 func TestReadersShareOneRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()

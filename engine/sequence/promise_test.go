@@ -14,9 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// TestPromiseLowered: a store that keeps a session for less than it has promised has the holders under it told with
-// the next beat, so that nobody who is cut off after that believes in the old promise while another is let in by the
-// new one.
+// TestPromiseLowered: a store keeps a session for less time than it promised. The next keep-alive notifies the holders,
+// so that no holder that is cut off later trusts the old promise while the next claim is granted by the new one.
 func TestPromiseLowered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, less = 20 * time.Second, 4 * time.Second
@@ -83,8 +82,8 @@ func (p *privateSessions) KeepAlive(ctx context.Context, session string) (time.D
 	return p.Link.KeepAlive(ctx, session)
 }
 
-// TestRenewalOfOthersClaim: where a session is beaten by its own client alone, nobody else's renewal is confirmed, though
-// that client may be alive: it may also be cut off.
+// TestRenewalOfOthersClaim: where only its own client can keep a session alive, a renewal by another process is not
+// confirmed. That client may be alive, but it may also be cut off.
 func TestRenewalOfOthersClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()

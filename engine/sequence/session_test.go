@@ -28,8 +28,8 @@ func semaphoreClaim(name string, limit, weight int64) driver.Claim {
 	return c
 }
 
-// TestExpiredWaiter: a waiter whose session the store has ended, since its process was stopped or the store was
-// silent, goes on waiting, behind those who came before it was back.
+// TestExpiredWaiter: the store has ended a waiter's session, because its process was stopped or the store was
+// unreachable. The waiter goes on waiting, behind those that came meanwhile.
 func TestExpiredWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -71,8 +71,8 @@ func TestExpiredWaiter(t *testing.T) {
 	})
 }
 
-// TestUnreachableStore: a store that is silent for less than a waiter's patience ends no wait, though it has ended the
-// session when it speaks again; and one that is silent for longer ends it as a store that cannot be reached.
+// TestUnreachableStore: a store that is unreachable for less than the timeout ends no wait, even if it has ended the
+// session meanwhile. One that is unreachable for longer ends the wait with an error that says so.
 func TestUnreachableStore(t *testing.T) {
 	for _, long := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -113,8 +113,8 @@ func TestUnreachableStore(t *testing.T) {
 	}
 }
 
-// TestCancelWhileSessionEnds: a wait whose context ends as its session does is told the end of its context, for whom it
-// was in vain, and nothing of a loss: so the client that made the claim sees to what may be left of it.
+// TestCancelWhileSessionEnds: a wait whose context ends together with its session returns the error of the context,
+// with the holders, and no loss. So the client releases what may be left of the claim.
 func TestCancelWhileSessionEnds(t *testing.T) {
 	for range 20 { // which of the two is seen first is not certain
 		synctest.Test(t, func(t *testing.T) {
@@ -148,8 +148,8 @@ func TestCancelWhileSessionEnds(t *testing.T) {
 	}
 }
 
-// TestHangingRead: a read that gets no answer does not keep the session from its beats, though nobody but a waiter
-// stands under it, for whom nobody else asks for one.
+// TestHangingRead: a read that gets no reply does not stop the keep-alives of a session that has only a waiter, for
+// which nothing else sends any.
 func TestHangingRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -188,8 +188,8 @@ func TestHangingRead(t *testing.T) {
 	})
 }
 
-// TestLateFailure: a request that fails after a long wait is asked again, though the store's last answer is older than
-// the claim's patience: what counts is the time since the first failure.
+// TestLateFailure: a request that fails after a long wait is tried again, even if the store's last reply is older than
+// the timeout. The timeout counts from the first failure.
 func TestLateFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -223,7 +223,7 @@ func TestLateFailure(t *testing.T) {
 	})
 }
 
-// TestStoreAnswersReadsOnly: what wants to write to a store that answers reads and no writes gives up in time.
+// TestStoreAnswersReadsOnly: calls that must write to a store that answers only reads give up after the timeout.
 func TestStoreAnswersReadsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -258,8 +258,8 @@ func TestStoreAnswersReadsOnly(t *testing.T) {
 	})
 }
 
-// TestUnansweredRenewalElsewhere: a renewal of another client's claim that gets no answer is told as an unknown outcome, and not
-// as an end of the caller's context, which goes on.
+// TestUnansweredRenewalElsewhere: a renewal of another client's claim that gets no reply is an unknown outcome. It does
+// not look like the end of the caller's context.
 func TestUnansweredRenewalElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -282,8 +282,8 @@ func TestUnansweredRenewalElsewhere(t *testing.T) {
 	})
 }
 
-// TestGrantedTogether: limit 2, a holder of 2, two waiters of 1, each of a client of its own: a release lets in both,
-// at once, though only the first of them looks at the holder.
+// TestGrantedTogether: limit 2, a holder of 2, and two waiters of 1 in two clients. A release grants both at once,
+// although only the first of them watches the holder.
 func TestGrantedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -318,7 +318,7 @@ func TestGrantedTogether(t *testing.T) {
 	})
 }
 
-// TestWithoutWatches: if every watch is deaf the line moves all the same, by polls.
+// TestWithoutWatches: if all notifications are lost, waiters still get their turn, by polling.
 func TestWithoutWatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -345,8 +345,8 @@ func TestWithoutWatches(t *testing.T) {
 	})
 }
 
-// TestDelayedAddOfDetachedClaim: an add that had no answer, and was repeated, cannot take effect when the claim has been
-// detached and is over. Nobody would remove that node while its session lives.
+// TestDelayedAddOfDetachedClaim: a delayed add cannot take effect after the claim was detached and has ended. Nothing
+// would remove that node while its session lives.
 func TestDelayedAddOfDetachedClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -375,8 +375,9 @@ func TestDelayedAddOfDetachedClaim(t *testing.T) {
 	})
 }
 
-// TestAddReplyDuringCheck: a claim that is given up while its add is on its way, just after its first session was found
-// to be over, is not taken for removed when the add lands; so it is removed, though the first try of that gets lost.
+// TestAddReplyDuringCheck: a claim is given up while its add is under way, just after its first session expired. When
+// the reply to the add comes, the claim is not taken for removed. So it is removed, even if the first try of that is
+// lost.
 func TestAddReplyDuringCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -426,8 +427,8 @@ func TestAddReplyDuringCheck(t *testing.T) {
 	})
 }
 
-// TestRefusedClaimWakesWaiter: a claim of the same client that is taken back, since it came too late for a full line, wakes the
-// one behind it at once.
+// TestRefusedClaimWakesWaiter: a claim is refused and removed because the line is full. The waiter of the same client
+// behind it wakes up at once.
 func TestRefusedClaimWakesWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -468,7 +469,7 @@ func TestRefusedClaimWakesWaiter(t *testing.T) {
 	})
 }
 
-// TestIdleSession: a session under which nothing stands is ended after its TTL, and nothing runs on.
+// TestIdleSession: a session without claims is ended after its TTL, and no goroutine is left.
 func TestIdleSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -492,7 +493,8 @@ func TestIdleSession(t *testing.T) {
 	})
 }
 
-// TestAbandonedClaims: a claim that its client does not renew ends after its TTL, not sooner, though the session goes on.
+// TestAbandonedClaims: a claim that its client does not renew ends after its TTL, and not sooner, although its session
+// goes on.
 func TestAbandonedClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -543,8 +545,8 @@ func (l delayedConfirmation) OpenSession(ctx context.Context, ttl time.Duration)
 	return s, err
 }
 
-// TestConfirmDelay: where trust lags behind, no grant or renewal counts from a beat that another one has not followed for so
-// long, and none from one that is older than a sixth of the TTL.
+// TestConfirmDelay: with a ConfirmDelay, no grant or renewal counts from a keep-alive before another one has followed
+// it after that delay, and none counts from one that is older than a sixth of the TTL.
 func TestConfirmDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, lag = 30 * time.Second, 2 * time.Second
@@ -595,7 +597,7 @@ func (l *delayedAdd) Add(
 	return l.Link.Add(ctx, name, s, number, note, guard)
 }
 
-// TestHeldByNobody: a try is not refused for a holder of whom nothing is to be seen when it is asked who that is.
+// TestHeldByNobody: a claim that does not wait is not refused if its refusal could name no holder.
 func TestHeldByNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := sequence.New(&delayedAdd{Link: &memtree.Link{Server: memtree.New()}})
@@ -606,8 +608,8 @@ func TestHeldByNobody(t *testing.T) {
 	})
 }
 
-// TestConfirmDelayOnSlowStore: where trust lags behind, a store that answers each beat in time, if only just, lets its claims in
-// and renews them; what it confirms counts from when the call began, or later.
+// TestConfirmDelayOnSlowStore: with a ConfirmDelay, a store that answers each keep-alive only just in time still grants
+// and renews claims. What it confirms counts from the start of the call, or later.
 func TestConfirmDelayOnSlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, trip = 10 * time.Second, 1200 * time.Millisecond
@@ -648,8 +650,8 @@ func TestConfirmDelayOnSlowStore(t *testing.T) {
 	})
 }
 
-// TestSlowRenewal: a claim whose renewal took its time to be answered stands for its TTL from what that said, and not
-// only from when it was asked for.
+// TestSlowRenewal: a claim whose renewal was answered late lasts for its TTL from the request that confirmed it, and
+// not only from when the renewal was requested.
 func TestSlowRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, cut = 9 * time.Second, 2500 * time.Millisecond
@@ -685,8 +687,8 @@ func TestSlowRenewal(t *testing.T) {
 	})
 }
 
-// TestDetachedWaiter: a claim that nobody is to be behind waits for longer than its TTL all the same, and ends by
-// that when it has been granted.
+// TestDetachedWaiter: a claim that is to be detached when granted can wait for longer than its TTL. Once granted, it
+// ends after its TTL.
 func TestDetachedWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, held = 5 * time.Second, time.Minute

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// TestDeniedAfterLostReply: an acquire that is denied after an add without an answer says that the claim may stand, so
-// that its client gives it back; and that leaves nothing.
+// TestDeniedAfterLostReply: an Acquire that is denied after an add without a reply says that the claim may exist. So
+// its client releases it, and nothing is left.
 func TestDeniedAfterLostReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -43,8 +43,8 @@ func TestDeniedAfterLostReply(t *testing.T) {
 	})
 }
 
-// TestDetachAfterSessionEnded: where the session that a claim is to be moved to has ended before the move came
-// through, the claim is moved to another.
+// TestDetachAfterSessionEnded: the session to which a claim is to be moved has expired before the move. The claim is
+// moved to another one.
 func TestDetachAfterSessionEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -73,8 +73,8 @@ func TestDetachAfterSessionEnded(t *testing.T) {
 	})
 }
 
-// TestRepeatedAcquireWakesNext: a semaphore's claim that stood in line from an earlier call, and is let in at its first
-// look, tells the next in line, which watches it.
+// TestRepeatedAcquireWakesNext: a semaphore's claim that has been in line since an earlier call is granted at its first
+// read. It still wakes the next waiter, which watches it.
 func TestRepeatedAcquireWakesNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -123,8 +123,8 @@ func (b *contendedStore) ChangeAmong(
 	return n, false, nil
 }
 
-// TestUpgradeUnderContention: an upgrade that is refused again and again, since others have come each time, ends as one
-// beside others, soon.
+// TestUpgradeUnderContention: an upgrade that fails again and again because other claims have joined ends soon, as one
+// that is refused because of them.
 func TestUpgradeUnderContention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		link := &contendedStore{Link: memtree.Link{Server: memtree.New()}}

@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// TestTryUnderContention: a try from far away is let in where there is room, though others come all the time.
+// TestTryUnderContention: a claim that does not wait, from far away, is granted if there is room, even if others join
+// all the time.
 func TestTryUnderContention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -85,8 +86,8 @@ func (l unconditionalStore) Add(
 	return l.Link.Add(ctx, name, s, number, note, sequence.AddAlways)
 }
 
-// TestTryNotRemoved: a try that came to stand behind a holder, and cannot be taken back in time, is not said to be
-// refused: it stands until it is released.
+// TestTryNotRemoved: a claim that does not wait was added behind a holder, and cannot be removed in time. It is not
+// reported as refused, and exists until it is released.
 func TestTryNotRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -117,8 +118,8 @@ func TestTryNotRemoved(t *testing.T) {
 	})
 }
 
-// TestTryEndsWithSession: a try whose first request had no answer, and whose session is over by the time it is
-// taken back, is refused as any other: its node went with the session.
+// TestTryEndsWithSession: the first request of a claim that does not wait got no reply, and its session has expired by
+// the time it is to be removed. It is refused like any other, since its node went with the session.
 func TestTryEndsWithSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()

@@ -42,8 +42,8 @@ func (w *slowWalker) Walk(ctx context.Context, _ string) iter.Seq2[Snapshot, err
 	}
 }
 
-// A listing ends when the store has said nothing for long, and not because it has much to go through, or because
-// whoever reads it takes his time.
+// TestLongList: a listing ends when the store has not answered for long. It does not end because there is much to list,
+// or because its reader is slow.
 func TestLongList(t *testing.T) {
 	for what, c := range map[string]struct {
 		slowWalker

@@ -18,9 +18,8 @@ func rwClaim(name string, weight int64) driver.Claim {
 	return c
 }
 
-// TestUpgradeRaces: a reader that looks and finds itself alone does not become a writer if, before it has written,
-// another reader comes, or one is let in because a waiting writer between them gives up. It looks again, and is
-// refused.
+// TestUpgradeRaces: a reader finds itself alone. If another reader joins before its upgrade is written, or is granted
+// because a waiting writer between them gives up, the upgrade fails, reads again, and is refused.
 func TestUpgradeRaces(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, e *sequence.Engine) (meanwhile func()){
 		"a newcomer": func(t *testing.T, e *sequence.Engine) func() {
@@ -78,8 +77,8 @@ func TestUpgradeRaces(t *testing.T) {
 	}
 }
 
-// TestDelayedUpgrade: an upgrade that had no answer cannot take effect after a later downgrade has succeeded, which
-// would keep readers out for nothing.
+// TestDelayedUpgrade: an upgrade without a reply cannot take effect after a later downgrade has succeeded. It would
+// keep readers out for nothing.
 func TestDelayedUpgrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
