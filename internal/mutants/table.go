@@ -63,7 +63,7 @@ var table = []mutant{
 	{name: "a release that leaves no trace taken for done", file: "store/postgres/shedlock_row.go", pkg: "./store/postgres", test: "TestShedLockReleaseWithoutTrace",
 		edits: []edit{{"\tcase !known:\n\t\treturn driverutil.Uncertain(", "\tcase !known:\n\t\treturn nil\n\tcase false:\n\t\treturn driverutil.Uncertain("}}},
 	{name: "a swap that was not sent taken for one of unknown outcome", file: "store/postgres/table.go", pkg: "./store/postgres", test: "TestUnsentRequests",
-		edits: []edit{{"case a.notSent && !driverutil.IsFinal(a.err):", "case false:"}}},
+		edits: []edit{{"case a.notSent && !driverutil.IsFinal(a.err):", "case false && driverutil.IsFinal(a.err):"}}},
 
 	{name: "a session kept for less than was promised believed in", file: "engine/sequence/session.go", pkg: "./engine/sequence", test: "TestPromiseLowered",
 		edits: []edit{{"promise > 0 && promise < s.TTL", "promise < 0"}}},

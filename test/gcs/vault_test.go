@@ -123,7 +123,7 @@ func TestVault(t *testing.T) {
 	if leading.Load() || !lease.Valid() {
 		t.Fatalf("a Vault leads: %v, our lease is valid: %v", leading.Load(), lease.Valid())
 	}
-	if err := lease.Unlock(); err != nil {
+	if err := lease.Release(); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -155,7 +155,7 @@ func TestVault(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the Vault has stepped down: %v", err)
 	}
-	if err := lease.Unlock(); err != nil {
+	if err := lease.Release(); err != nil {
 		t.Error(err)
 	}
 }
