@@ -68,6 +68,7 @@ func (r *lockRequest) acquireUntilSignal(
 	return client, lease, nil
 }
 
+// openAndAcquire opens the store and acquires the lock, unless an enclosing run holds it.
 func (r *lockRequest) openAndAcquire(
 	ctx context.Context, store string, rec *runRecord,
 ) (*holdfast.Client, *holdfast.Lease, error) {
@@ -159,6 +160,7 @@ func (r *lockRequest) tryOnceMore(ctx context.Context, client *holdfast.Client) 
 	return once.acquireAnyKind(ctx, client)
 }
 
+// acquireUntilLimit acquires the lock, and returns errWaitLimit if that takes longer than --wait.
 func (r *lockRequest) acquireUntilLimit(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -254,6 +256,7 @@ func (r *lockRequest) newLockable(client *holdfast.Client) holdfast.Lockable {
 	return client.RWMutex(r.name, &r.opts)
 }
 
+// locker is a Mutex, or a RWMutex as a writer.
 type locker interface {
 	Lock(context.Context) (*holdfast.Lease, error)
 	TryLock(context.Context) (*holdfast.Lease, error)
@@ -286,6 +289,8 @@ func (r *lockRequest) explainRefusal(client *holdfast.Client, err error, late bo
 	return err
 }
 
+// explainMismatch looks at the lock to say as what it is in use. The error of the library does not name this command's
+// flags.
 func (r *lockRequest) explainMismatch(client *holdfast.Client, err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), inspectTimeout)
 	defer cancel()
@@ -353,6 +358,7 @@ func queuePosition(lock holdfast.Lock) string {
 	return ""
 }
 
+// listTokens identifies the holders of a lock, to find out whether they have changed.
 func listTokens(lock holdfast.Lock) string {
 	tokens := make([]int64, len(lock.Holders))
 	for i, h := range lock.Holders {

@@ -40,6 +40,8 @@ break exits 1 if nobody holds the lock. To ask the holder instead, use request-r
 	return c
 }
 
+// breakLock breaks a claim, and prints what that means for its holder: at once, at its next renewal, or not at all
+// because it was only waiting.
 func breakLock(ctx context.Context, c *cobra.Command, client *holdfast.Client, name, ref string, force bool) error {
 	lock, err := client.Inspect(ctx, name)
 	if err != nil {

@@ -53,6 +53,8 @@ type descendantFinder struct {
 	found    []process
 }
 
+// newDescendantFinder makes a finder of one listing of /proc. Children from before the tree, and all below them, are
+// skipped.
 func newDescendantFinder(all []process, foreign map[int]bool, hides bool) *descendantFinder {
 	f := &descendantFinder{
 		hides: hides, all: map[int]process{}, children: map[int][]process{}, skip: map[int]bool{os.Getpid(): true},
@@ -76,6 +78,8 @@ func (f *descendantFinder) addDescendants(pid int) {
 	}
 }
 
+// addChildren adds the children of a process: those that the listing has and, if /proc hides some, those that only the
+// kernel's lists of children have.
 func (f *descendantFinder) addChildren(pid int) {
 	for _, p := range f.children[pid] {
 		f.add(p)
@@ -95,6 +99,7 @@ func (f *descendantFinder) addChildren(pid int) {
 	}
 }
 
+// add adds a process once.
 func (f *descendantFinder) add(p process) {
 	if !f.skip[p.PID] {
 		f.skip[p.PID] = true
@@ -123,6 +128,8 @@ func findCookie(env []string) string {
 	return ""
 }
 
+// hasVariable reports whether a process has an environment variable, given as NAME=VALUE. Only processes of the same
+// user can be read.
 func hasVariable(pid int, variable string) bool {
 	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 	return err == nil && bytes.Contains(append([]byte{0}, env...), []byte("\x00"+variable+"\x00"))

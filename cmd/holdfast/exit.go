@@ -62,6 +62,7 @@ func exitWith(code int, format string, args ...any) *exitError {
 	return &exitError{code: code, err: fmt.Errorf(format, args...)}
 }
 
+// usageError is wrong usage. Its message points to the help.
 func usageError(format string, args ...any) *exitError {
 	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...), hint: true}
 }
@@ -102,6 +103,7 @@ func printMessage(format string, args ...any) {
 	fmt.Fprint(os.Stderr, formatMessage(format, args...))
 }
 
+// formatMessage makes a line of stderr.
 func formatMessage(format string, args ...any) string {
 	return "holdfast: " + oneLine(fmt.Sprintf(format, args...)) + "\n"
 }

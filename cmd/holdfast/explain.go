@@ -42,6 +42,7 @@ the lock now, and whether run would be refused now.`,
 	return c
 }
 
+// printPlan prints what run would do, from the flags, the promises of the store, and the state of the lock.
 func printPlan(ctx context.Context, w io.Writer, client *holdfast.Client, r *lockRequest, policy killPolicy) error {
 	lock, err := client.Inspect(ctx, r.name)
 	if err != nil {
@@ -124,6 +125,7 @@ func takeoverAfterKill(i holdfast.Info, ttl time.Duration, policy killPolicy) st
 		i.DeadHolderTimeout, policy.Grace)
 }
 
+// describeQueue is the order in which waiters are granted the lock, which depends on the store and on --fair.
 func describeQueue(i holdfast.Info, r *lockRequest) string {
 	switch {
 	case r.noWait:

@@ -41,6 +41,7 @@ func (f *lockFlags) addFlags(c *cobra.Command) {
 	flags.BoolVar(&f.skipOK, "skip-ok", false, "exit 0 if the lock is not acquired, for jobs that may be skipped")
 }
 
+// addHoldFlags adds the flags that make sense only while a process holds the lock, so acquire does not have them.
 func (f *lockFlags) addHoldFlags(c *cobra.Command) {
 	c.Flags().DurationVar(&f.minHold, "min-hold", 0,
 		"keep the lock at least this long, even if the command finishes sooner")
@@ -123,6 +124,8 @@ func (f *lockFlags) newRequest(c *cobra.Command, name, note string) (*lockReques
 	}, nil
 }
 
+// lockKind is the kind of lock that the flags ask for. A plain run is a mutex, until it meets shared runs: see
+// acquireAnyKind.
 func (f *lockFlags) lockKind() holdfast.Kind {
 	switch {
 	case f.limit > 0:

@@ -54,11 +54,12 @@ func runGuard(args []string) int {
 		return exitUnavailable // the wrapper has ended
 	}
 	out := newAsyncWriter(files[1])
-	signalsReported := reportSignals(received, out)
+	stopReporting := reportSignals(received, out)
 	code := superviseCommand(first.Start, control, out, args[3], args[4:])
-	signal.Stop(received)
-	close(received)
-	<-signalsReported
+	// All signals stay caught until this process exits. One that ended it now, or the SIGPIPE of a message to a
+	// stderr that nobody reads, would keep the last report from the wrapper, which would take the guard for killed
+	// and the lock for lost.
+	stopReporting()
 	out.close()
 	_ = files[2].Close()
 	return code
@@ -108,19 +109,26 @@ func catchAllSignals() chan os.Signal {
 	return ch
 }
 
-// reportSignals reports to the wrapper which signals the guard received. It closes the channel that it returns after
-// the last one.
-func reportSignals(received <-chan os.Signal, out *asyncWriter) <-chan struct{} {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for sig := range received {
-			if n, ok := sig.(syscall.Signal); ok {
-				out.sendReport(guardReport{Event: reportSignal, Signal: n})
+// reportSignals reports to the wrapper which signals the guard received, until stop has returned.
+func reportSignals(received <-chan os.Signal, out *asyncWriter) (stop func()) {
+	quit := make(chan struct{})
+	var done sync.WaitGroup
+	done.Go(func() {
+		for {
+			select {
+			case sig := <-received:
+				if n, ok := sig.(syscall.Signal); ok {
+					out.sendReport(guardReport{Event: reportSignal, Signal: n})
+				}
+			case <-quit:
+				return
 			}
 		}
-	}()
-	return done
+	})
+	return func() {
+		close(quit)
+		done.Wait()
+	}
 }
 
 // receiveControl carries out the wrapper's messages until the wrapper ends.
@@ -154,6 +162,7 @@ type leaseMirror struct {
 	expiry driver.Instant
 }
 
+// newLeaseMirror makes a lease that expires at until, as boottimeNow counts.
 func newLeaseMirror(lock string, until time.Duration) *leaseMirror {
 	l := &leaseMirror{lock: lock}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
@@ -204,6 +213,7 @@ const (
 	messageFlushTimeout = time.Second
 )
 
+// newAsyncWriter starts the two goroutines that write, one each, so that a full stderr does not delay reports.
 func newAsyncWriter(reports io.Writer) *asyncWriter {
 	a := &asyncWriter{reports: make(chan string, 64), messages: make(chan string, 64)}
 	a.reportsWritten, a.messagesWritten = writeLines(reports, a.reports), writeLines(os.Stderr, a.messages)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -202,6 +203,32 @@ func TestLockLostBeforeStart(t *testing.T) {
 	got := r.wait()
 	if got.check(t, 0, "a is lost", "without a renewal", "not started"); got.out != "" {
 		t.Error(got.description)
+	}
+}
+
+// TestGuardWithClosedStderr: a message to a stderr that nobody reads does not end the guard before its last report.
+func TestGuardWithClosedStderr(t *testing.T) {
+	t.Parallel()
+	for range *guardRounds {
+		w := newWorkspace(t)
+		controlRead, control, err1 := os.Pipe()
+		reports, reportsWrite, err2 := os.Pipe()
+		unread, stderr, err3 := os.Pipe()
+		if err := errors.Join(err1, err2, err3); err != nil {
+			t.Fatal(err)
+		}
+		unread.Close()
+		r := w.newProgram()
+		r.cmd.Args = []string{guardName, "3", "4", "-1", "/bin/sh", "sh", "-c", "echo started"}
+		r.cmd.ExtraFiles = []*os.File{controlRead, reportsWrite}
+		r.launch(stderr)
+		closeAll(controlRead, reportsWrite, stderr)
+		_, _ = control.WriteString(`{"begin":{"lock":"a","until":1}}` + "\n") // expired, so it has a message
+		r.wait().check(t, 0)
+		if got, err := io.ReadAll(reports); err != nil || !strings.Contains(string(got), `"gone"`) {
+			t.Errorf("want the last report: %s, %v", got, err)
+		}
+		closeAll(control, reports)
 	}
 }
 

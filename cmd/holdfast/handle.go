@@ -42,6 +42,8 @@ func newAcquire(storeURL *string) *cobra.Command {
 	return c
 }
 
+// acquireAndDetach acquires the lock, detaches it from this process, and prints its handle. If the handle cannot be
+// printed, it releases the lock.
 func acquireAndDetach(request *lockRequest, store string) error {
 	client, lease, err := request.acquireUntilSignal(store, catchSignals(), nil)
 	if client != nil {

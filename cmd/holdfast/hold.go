@@ -35,6 +35,8 @@ func newHold(storeURL *string) *cobra.Command {
 	return c
 }
 
+// holdLock holds the lock until a signal or a loss ends it. It prints the token only once the lock is held, so that a
+// script can wait for that line.
 func holdLock(request *lockRequest, store string, r *runRecord) error {
 	signals := catchSignals()
 	client, lease, err := request.acquireUntilSignal(store, signals, r)

@@ -48,6 +48,8 @@ With --json each line is an object, as watch prints them. If there are no locks,
 	return c
 }
 
+// listLocks prints the locks in the order of their names. Locks that cannot be read do not hide the others: their
+// errors are printed after the list.
 func listLocks(ctx context.Context, w io.Writer, client *holdfast.Client, prefix string, asJSON bool) error {
 	var locks []holdfast.Lock
 	var failed error

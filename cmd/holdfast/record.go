@@ -78,6 +78,8 @@ func openInherited(number string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "fd:"+number), nil
 }
 
+// writeQueued writes the lines, in a goroutine of its own. It reads the queue to the end even if nothing can be
+// written, so that close does not have to wait.
 func (r *runRecord) writeQueued() {
 	defer close(r.done)
 	for line := range r.lines {
@@ -90,6 +92,7 @@ func (r *runRecord) writeQueued() {
 	}
 }
 
+// warnIncomplete warns once: the record is not worth more than one line on stderr.
 func (r *runRecord) warnIncomplete(err error) {
 	r.warn.Do(func() { printMessage("the record of --json is not complete: %s", rootCause(err)) })
 }
@@ -195,6 +198,7 @@ func (r *runRecord) addOutcome(err error) {
 	r.addEvent("outcome", last)
 }
 
+// outcomeOrDefault is the outcome for the record. Most errors come from the library and have none set.
 func (e *exitError) outcomeOrDefault() outcome {
 	var signalled *signalError
 	switch {

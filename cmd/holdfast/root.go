@@ -47,6 +47,7 @@ func executeCommand(args []string) (code int, signal syscall.Signal) {
 	return exit.code, exit.fatalSignal()
 }
 
+// newRoot builds the command line: the flags of the program and all subcommands.
 func newRoot() *cobra.Command {
 	var storeURL string
 	var asksVersion bool
@@ -101,6 +102,7 @@ func exactArgs(all ...string) cobra.PositionalArgs {
 	}
 }
 
+// unknownCommand is the error for an unknown subcommand, with a suggestion if there is a similar one.
 func unknownCommand(root *cobra.Command, name string) error {
 	if strings.Contains(name, "://") { // a URL in the wrong place, maybe with a password
 		return usageError("a URL is not a subcommand; give it with --store")

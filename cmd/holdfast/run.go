@@ -137,6 +137,7 @@ func findCommand(name string) (string, error) {
 	return "", cannotRun(exitCannotRun, "%s cannot be run: %s", quoteName(name), rootCause(err))
 }
 
+// cannotRun is an error about the command itself, and not about the lock.
 func cannotRun(code int, format string, args ...any) error {
 	exit := exitWith(code, format, args...)
 	exit.outcome = outcomeCannotRun
@@ -206,6 +207,7 @@ func (e *runResult) exitError(command string, released error) error {
 	return commandExitError(e.status)
 }
 
+// startFailure is the error of a command that could not be started, with the exit code that a shell would use.
 func startFailure(name string, err error) error {
 	code := exitCannotRun
 	if errors.Is(err, os.ErrNotExist) { // it was removed meanwhile, or its interpreter does not exist

@@ -51,6 +51,7 @@ func defaultDirectory() (string, error) {
 	return filepath.Join(home, ".local", "state", "holdfast"), nil
 }
 
+// openClient is openStore for callers that need only the client.
 func openClient(ctx context.Context, flag string, o *holdfast.Options) (*holdfast.Client, error) {
 	_, client, err := openStore(ctx, flag, o)
 	return client, err

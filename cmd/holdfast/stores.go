@@ -66,6 +66,7 @@ func formatYesNo(b bool) string {
 	return "no"
 }
 
+// describeTakeover is how soon others get the lock of a holder that was killed.
 func describeTakeover(i holdfast.Info) string {
 	if i.DeadHolderTimeout == 0 {
 		return "when its TTL has passed"
@@ -92,6 +93,7 @@ func describeSurvives(s holdfast.Survives) string {
 	return strings.Join(list, ", ")
 }
 
+// describeRegression is when a fencing token may be smaller than an earlier one of the same lock.
 func describeRegression(i holdfast.Info) string {
 	switch {
 	case i.TokenRegression != "":

@@ -102,6 +102,7 @@ func (s *supervisor) run() (status syscall.WaitStatus, loss error) {
 	}
 }
 
+// recordExit notes and reports the end of the command itself. Its descendants may still run.
 func (s *supervisor) recordExit() {
 	s.exitedAt = time.Now()
 	s.report(guardReport{Event: reportExited, Status: s.status})

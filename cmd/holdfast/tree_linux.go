@@ -100,6 +100,8 @@ func (t *tree) reapAll() {
 	}
 }
 
+// reapExited reaps all children that have ended. Orphans among the descendants are children too, and would stay zombies
+// otherwise.
 func (t *tree) reapExited() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

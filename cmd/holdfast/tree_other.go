@@ -56,7 +56,7 @@ func (t *tree) reapAll() {
 		}
 	}
 	t.exited <- syscall.WaitStatus(status)
-	for t.alive() {
+	for t.isAlive() {
 		time.Sleep(groupPoll)
 	}
 	close(t.gone)
@@ -65,7 +65,7 @@ func (t *tree) reapAll() {
 // addGuardedCommand makes the command of a guard part of the guard's tree, for when the guard dies.
 func (t *tree) addGuardedCommand(command int) { t.guarded.Store(int64(command)) }
 
-func (t *tree) alive() bool {
+func (t *tree) isAlive() bool {
 	guarded := int(t.guarded.Load())
 	return t.grouped && unix.Kill(-t.command, 0) == nil ||
 		guarded > 0 && (unix.Kill(-guarded, 0) == nil || unix.Kill(guarded, 0) == nil)
@@ -104,7 +104,7 @@ func (t *tree) whyPartlyHidden() error { return nil }
 
 // listRunning returns all that is known of what is left: the process group.
 func (t *tree) listRunning() []process {
-	if t.alive() {
+	if t.isAlive() {
 		return []process{{PID: t.command, Name: "process group"}}
 	}
 	return nil

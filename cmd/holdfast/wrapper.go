@@ -350,6 +350,7 @@ func (w *wrapper) handleReport(r guardReport) (last bool) {
 	return false
 }
 
+// recordExit notes how the command itself ended. Its descendants may still run.
 func (w *wrapper) recordExit(status syscall.WaitStatus) {
 	w.result.status = status
 	if status.Signaled() {

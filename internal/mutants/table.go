@@ -133,6 +133,8 @@ var table = []mutant{
 		edits: []edit{{"zk.Multi(append(steps, note)...)", "zk.Multi(append(steps, note)[:len(steps)]...)"}}},
 	{name: "a late request that finds no ticket carried out", file: "store/zookeeper/plaintree.go", pkg: "./store/zookeeper", test: "TestPlainLate",
 		edits: []edit{{"return err == nil && stat.Czxid == n.Token, t.translateError(err, path)", "return err == nil && stat.Czxid != 0, t.translateError(err, path)"}}},
+	{name: "the guard stops catching signals before its last report", file: "cmd/holdfast/guard.go", pkg: "./cmd/holdfast", test: "TestGuardWithClosedStderr",
+		edits: []edit{{"\tstopReporting()\n", "\tstopReporting()\n\tsignal.Stop(received)\n"}}},
 	{name: "what an odd table of processes says believed", file: "cmd/holdfast/descendants_linux.go", pkg: "./cmd/holdfast", test: "TestTreeEndedWithForeignProc",
 		edits: []edit{{"\t\t\tif strings.TrimSpace(numbers) != me {", "\t\t\tif strings.TrimSpace(numbers) == \"\" {"}}},
 	{name: "processes found by their parents alone", file: "cmd/holdfast/descendants_linux.go", pkg: "./cmd/holdfast", test: "TestTreeEndedWithHidepid",
