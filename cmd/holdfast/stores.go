@@ -17,8 +17,8 @@ func newStores(storeURL *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stores",
 		Short: "Show what the store promises, and which stores exist",
-		Long: `stores opens the store (of --store, HOLDFAST_STORE, or your own directory) and shows what it promises and how far.
-The last line names the URL schemes of all stores that this program knows.`,
+		Long: `stores opens the store (of --store, HOLDFAST_STORE, or the default directory) and shows what it promises, its limits, and
+warnings about its settings. The last line lists the URL schemes of all stores that this program knows.`,
 		Args: exactArgs(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
