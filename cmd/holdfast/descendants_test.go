@@ -54,7 +54,8 @@ func (w *workspace) writePIDs(pids []int) (files []string) {
 	return files
 }
 
-// In a pid namespace with the /proc of its host all numbers in /proc are those of other processes.
+// TestTreeEndedWithForeignProc: in a pid namespace with the /proc of its host, the numbers in /proc belong to other
+// processes. The tree is ended without them.
 func TestTreeEndedWithForeignProc(t *testing.T) {
 	t.Parallel()
 	for _, stubborn := range []bool{false, true} {
@@ -93,8 +94,8 @@ func TestRunWithForeignProc(t *testing.T) {
 	w.runProgram("run", "-n", "a", "true").check(t, 0)
 }
 
-// Where /proc hides the processes of other users, what a set-uid program has started is ended if it may
-// be, and what may not be is named.
+// TestTreeEndedWithHidepid: where /proc hides the processes of other users, what a set-uid program has started is
+// ended if it may be, and what may not be is named.
 func TestTreeEndedWithHidepid(t *testing.T) {
 	t.Parallel()
 	for _, depth := range []string{"1", "2"} {

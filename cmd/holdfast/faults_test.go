@@ -144,7 +144,7 @@ func TestHeldEntriesRoundTrip(t *testing.T) {
 	}
 }
 
-// The lock stays until the daemon ends, and nothing that the command does to its descriptors hides it.
+// TestDaemonWithClosedDescriptors: the lock is held until the daemon ends, even if the daemon closes all descriptors.
 func TestDaemonWithClosedDescriptors(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -160,7 +160,8 @@ func TestDaemonWithClosedDescriptors(t *testing.T) {
 	w.runProgram("run", "-n", "a", "true").check(t, 0)
 }
 
-// What belongs to holdfast is not the command's: neither the guard's pipes nor the store's files.
+// TestCommandInheritsNoGuardDescriptors: the command inherits the descriptors of its caller, and neither the guard's
+// pipes nor the store's files.
 func TestCommandInheritsNoGuardDescriptors(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

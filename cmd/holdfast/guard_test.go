@@ -168,7 +168,7 @@ func TestLossReportedOnce(t *testing.T) {
 	}
 }
 
-// What a guard has started is ended also if it died before it could say that it has started it.
+// TestGuardDiesBeforeFirstReport: what a guard has started is ended even if the guard died before it could report it.
 func TestGuardDiesBeforeFirstReport(t *testing.T) {
 	t.Parallel()
 	c := exec.Command(self)
@@ -185,7 +185,7 @@ func TestGuardDiesBeforeFirstReport(t *testing.T) {
 	}
 }
 
-// The wrapper was stopped before there was a guard, for longer than the TTL.
+// TestLockLostBeforeStart: the wrapper was stopped before it started the guard, for longer than the TTL.
 func TestLockLostBeforeStart(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -232,7 +232,8 @@ func TestGuardWithClosedStderr(t *testing.T) {
 	}
 }
 
-// A lock that is taken by force is free at once, so its next holder may start beside the old one. But that one ends
+// TestForcedBreakEndsTreeAtNextRenewal: a lock that is taken by force is free at once, so its next holder may start
+// beside the old one. But the old one ends
 // soon.
 func TestForcedBreakEndsTreeAtNextRenewal(t *testing.T) {
 	t.Parallel()
@@ -266,8 +267,8 @@ func TestExitUnderTakenLockIsNoSuccess(t *testing.T) {
 	}
 }
 
-// A disk that hangs, as one on a dead network or a broken controller does. Making one takes root and a file system of
-// its own.
+// TestFrozenDisk: a disk that hangs, as on a dead network or a broken controller. Making one needs root and a file
+// system of its own.
 func TestFrozenDisk(t *testing.T) {
 	t.Parallel()
 	for i := range *guardRounds {

@@ -109,8 +109,8 @@ func TestSignalToAllProcesses(t *testing.T) {
 	}
 }
 
-// Whoever sends a signal to this program, and to its group, or to both, as timeout does, wants the command to end in
-// its own time.
+// TestSignaledCommandEndsUnkilled: a signal to this program, to its group, or to both, as timeout sends it, lets the
+// command end in its own time.
 func TestSignaledCommandEndsUnkilled(t *testing.T) {
 	t.Parallel()
 	timeout, err := exec.LookPath("timeout")
@@ -160,7 +160,7 @@ func TestSignaledCommandEndsUnkilled(t *testing.T) {
 	}
 }
 
-// A shell ends a loop at Ctrl-C only if its child died of the signal.
+// TestCtrlCEndsALoop: a shell ends a loop at Ctrl-C only if its child died of the signal.
 func TestCtrlCEndsALoop(t *testing.T) {
 	t.Parallel()
 	for _, waits := range []bool{false, true} {

@@ -17,7 +17,7 @@ import (
 
 // familyScript is a script with descendants of all kinds, each of which notes its number in a file and, if stubborn,
 // ignores SIGTERM: a child, one in a session of its own, and one whose parent has ended. It says "held" when all
-// are there, and nothing of whom a shell has seen killed.
+// are there. What a shell prints about killed children is dropped.
 func familyScript(stubborn bool) string {
 	trap := ""
 	if stubborn {
@@ -79,7 +79,7 @@ func TestForcedBreakEndsTree(t *testing.T) {
 	w.awaitFamilyDead()
 }
 
-// A store that takes no writes any more, to which a limit on the size of its files makes this program's.
+// failStore makes the store fail for this program: a limit on the size of files stops all its writes.
 func (r *startedProgram) failStore() {
 	r.Helper()
 	limit := &unix.Rlimit{Cur: 0, Max: unix.RLIM_INFINITY}
@@ -88,8 +88,7 @@ func (r *startedProgram) failStore() {
 	}
 }
 
-// The program says nothing when its own stderr is cut off as well, so it gets a pipe, to which the limit does not
-// apply.
+// withPipe starts the program with a pipe as its stderr: failStore's limit would stop writes to a file.
 func (w *workspace) withPipe(args ...string) (*startedProgram, *capturedPipe) {
 	w.Helper()
 	r := w.newProgram(args...)
@@ -172,8 +171,7 @@ func TestExitUnderStoppedWrapperIsNoSuccess(t *testing.T) {
 	r.wait().check(t, 76, "a")
 }
 
-// keptFor is what a run says before the names of what its command has left: whatever is just becoming of a process
-// there.
+// keptFor comes before the names of what a command has left. The names differ: a process may be about to exec.
 const keptFor = "stays held until that has ended: "
 
 func TestLockKeptUntilTreeEnds(t *testing.T) {
