@@ -84,14 +84,16 @@ func TestNilArguments(t *testing.T) {
 	}
 }
 
-// TestBreakTheOnlyHolder: without a ref, Break and RequestRelease act on the only holder, and on none if there are several.
+// TestBreakTheOnlyHolder: without a ref, Break and RequestRelease act on the only holder, and on none if there are
+// several.
 func TestBreakTheOnlyHolder(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	m := memory.New(nil)
 	c, operator := newMemoryClient(t, m, &holdfast.Options{Owner: "holder"}), newMemoryClient(t, m, nil)
 	var loss *holdfast.LossError
-	if err := operator.Break(ctx, "a", "", holdfast.BreakForce); !errors.Is(err, holdfast.ErrLost) || !errors.As(err, &loss) || loss.Cause != holdfast.LossGone {
+	if err := operator.Break(ctx, "a", "", holdfast.BreakForce); !errors.Is(err, holdfast.ErrLost) ||
+		!errors.As(err, &loss) || loss.Cause != holdfast.LossGone {
 		t.Errorf("nobody holds it: %v", err)
 	}
 	lease, err := c.Mutex("a", &holdfast.LockOptions{TTL: time.Second}).Lock(ctx)
@@ -110,7 +112,8 @@ func TestBreakTheOnlyHolder(t *testing.T) {
 		t.Error(err)
 	}
 	<-lease.Context().Done()
-	if err := lease.Release(); !errors.As(err, &loss) || loss.Cause != holdfast.LossBroken || !strings.Contains(lease.String(), `lease on "a", token`) {
+	if err := lease.Release(); !errors.As(err, &loss) || loss.Cause != holdfast.LossBroken ||
+		!strings.Contains(lease.String(), `lease on "a", token`) {
 		t.Errorf("%v, %v", err, lease)
 	}
 	var refs []string
@@ -122,7 +125,8 @@ func TestBreakTheOnlyHolder(t *testing.T) {
 		refs = append(refs, l.Ref())
 	}
 	err = operator.Break(ctx, "s", "", holdfast.BreakGraceful)
-	if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), refs[0]) || !strings.Contains(err.Error(), refs[1]) {
+	if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), refs[0]) ||
+		!strings.Contains(err.Error(), refs[1]) {
 		t.Errorf("two holders: %v", err)
 	}
 }
@@ -138,7 +142,8 @@ func TestErrorTypes(t *testing.T) {
 	for _, client := range []*holdfast.Client{c, other} {
 		_, err := client.Mutex("a", nil).TryLock(t.Context())
 		var held *holdfast.HeldError
-		if !errors.Is(err, holdfast.ErrHeld) || !errors.As(err, &held) || len(held.Holders) != 1 || held.Holders[0].Owner != "holder" {
+		if !errors.Is(err, holdfast.ErrHeld) || !errors.As(err, &held) || len(held.Holders) != 1 ||
+			held.Holders[0].Owner != "holder" {
 			t.Errorf("%v: %+v", err, held)
 		}
 	}
@@ -182,7 +187,8 @@ func TestCodes(t *testing.T) {
 		"lock_released":      {holdfast.EventReleased, holdfast.EventReleased},
 	} {
 		text := d[0].Description()
-		if text != d[1].Description() || text == code && code != "none" || !strings.Contains(text, " ") && code != "none" {
+		if text != d[1].Description() || text == code && code != "none" || !strings.Contains(text, " ") &&
+			code != "none" {
 			t.Errorf("%s is described as %q and %q", code, text, d[1].Description())
 		}
 	}

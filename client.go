@@ -16,13 +16,14 @@ import (
 )
 
 const (
-	closeTimeout  = 10 * time.Second      // how long Close waits for what is in flight
-	maxCleanUps   = 32                    // how many Releases clean up at the same time
-	maxReleases   = 32                    // how many Releases a Close makes at the same time
-	minPause      = 10 * time.Millisecond // the first pause between attempts; it doubles
-	maxPause      = 5 * time.Second       // the longest pause between attempts
-	cleanUpTry    = 3 * time.Second       // bounds one Release that cleans up, so that there is time for a second one within a Close
-	inspectBudget = 10 * time.Second      // bounds the read that finds out who holds a lock
+	closeTimeout = 10 * time.Second      // how long Close waits for what is in flight
+	maxCleanUps  = 32                    // how many Releases clean up at the same time
+	maxReleases  = 32                    // how many Releases a Close makes at the same time
+	minPause     = 10 * time.Millisecond // the first pause between attempts; it doubles
+	maxPause     = 5 * time.Second       // the longest pause between attempts
+	// bounds one Release that cleans up, so that there is time for a second one within a Close
+	cleanUpTry    = 3 * time.Second
+	inspectBudget = 10 * time.Second // bounds the read that finds out who holds a lock
 )
 
 // lastingErrors are the errors that another attempt would return again.
@@ -47,7 +48,7 @@ type Client struct {
 	timeouts timeoutCache
 	renewer  renewer
 	events   events
-	cleaning chan struct{} // has an element for each clean-up that is calling the store
+	cleaning chan struct{} // has an element for each cleanup that is calling the store
 	closing  atomic.Bool
 	closed   chan struct{} // closed when Close is done
 }
@@ -82,14 +83,16 @@ func Open(ctx context.Context, url string, opts *Options) (*Client, error) {
 // I/O. It returns ErrInvalid if the store is nil or the options are wrong.
 func New(store driver.Store, opts *Options) (*Client, error) {
 	if store == nil {
-		return nil, &Error{Op: "new client", Err: newInvalidError("the store is nil: open one first, with Open or a constructor of its package")}
+		return nil, &Error{Op: "new client",
+			Err: newInvalidError("the store is nil: open one first, with Open or a constructor of its package")}
 	}
 	info := store.Info()
 	resolved, err := opts.withDefaults(info)
 	if err != nil {
 		return nil, &Error{Op: "new client", Store: info.Store, Err: err}
 	}
-	c := &Client{store: store, clock: info.Clock, opts: resolved, cleaning: make(chan struct{}, maxCleanUps), closed: make(chan struct{})}
+	c := &Client{store: store, clock: info.Clock, opts: resolved, cleaning: make(chan struct{}, maxCleanUps),
+		closed: make(chan struct{})}
 	c.inflight.idle = make(chan struct{})
 	c.waiting, c.endWaits = context.WithCancelCause(context.Background())
 	c.base, c.endBase = context.WithCancel(context.Background())
@@ -124,7 +127,8 @@ func (c *Client) takeLock(ctx context.Context, op string, s lockSpec, wait bool)
 }
 
 // doLocked acquires a lock, runs f under it, and releases it.
-func (c *Client) doLocked(ctx context.Context, op string, s lockSpec, f func(ctx context.Context, l *Lease) error) error {
+func (c *Client) doLocked(ctx context.Context, op string, s lockSpec,
+	f func(ctx context.Context, l *Lease) error) error {
 	if f == nil {
 		return c.wrapError(op, s.name, errNilFunction)
 	}
@@ -217,7 +221,8 @@ func (c *Client) heldError(ctx context.Context, name string) error {
 
 // claimAtStore makes the claim in the store, with a new id for each attempt. If the answer to a grant arrives after the
 // lease would have ended already, the claim is released, and one that waits is made again.
-func (c *Client) claimAtStore(ctx context.Context, claim driver.Claim, o LockOptions, start time.Time, queued bool) (*Lease, error) {
+func (c *Client) claimAtStore(ctx context.Context, claim driver.Claim, o LockOptions, start time.Time,
+	queued bool) (*Lease, error) {
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		if c.waiting.Err() != nil {
 			return nil, ErrClosed
@@ -389,9 +394,9 @@ func (c *Client) releaseAndClose(ctx context.Context) error {
 }
 
 // releaseAll ends all leases at once, then releases their claims, and returns how many may still exist.
-func (c *Client) releaseAll(ctx context.Context, tenures []*hold) (left int64) {
-	held := tenures[:0]
-	for _, h := range tenures {
+func (c *Client) releaseAll(ctx context.Context, holds []*hold) (left int64) {
+	held := holds[:0]
+	for _, h := range holds {
 		if h.endAs(stateClosed, ErrClosed) {
 			h.cancelContexts(ErrClosed)
 			held = append(held, h)
@@ -436,7 +441,8 @@ func randomPart(d time.Duration) time.Duration { return mathrand.N(d) }
 
 // readLock is onStore for a read. The read ends when the client closes: nothing is lost by that, and Close need not
 // wait for a store that does not answer.
-func (c *Client) readLock(ctx context.Context, op, name string, read func(context.Context) (driver.Lock, error)) (driver.Lock, error) {
+func (c *Client) readLock(ctx context.Context, op, name string,
+	read func(context.Context) (driver.Lock, error)) (driver.Lock, error) {
 	return onStore(ctx, c, op, name, func() (driver.Lock, error) {
 		ctx, end := c.untilClosed(ctx)
 		defer end()
@@ -446,7 +452,8 @@ func (c *Client) readLock(ctx context.Context, op, name string, read func(contex
 }
 
 func (c *Client) inspectLock(ctx context.Context, op, name string) (driver.Lock, error) {
-	return c.readLock(ctx, op, name, func(ctx context.Context) (driver.Lock, error) { return c.store.Inspect(ctx, name) })
+	return c.readLock(ctx, op, name,
+		func(ctx context.Context) (driver.Lock, error) { return c.store.Inspect(ctx, name) })
 }
 
 // orClosed is the error of a read, which is ErrClosed if the client has ended the read.

@@ -48,7 +48,7 @@ func TestLockCancelled(t *testing.T) {
 	})
 }
 
-// A clean-up gives up when the claim's TTL has ended it anyway.
+// A cleanup gives up when the claim's TTL has ended it anyway.
 func TestCleanUpIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -70,7 +70,8 @@ func TestCleanUpIsBounded(t *testing.T) {
 
 // Whatever else Acquire says, the claim may stand, and is released.
 func TestCleanUpAfterAnyError(t *testing.T) {
-	for _, err := range []error{ErrQueueFull, ErrCorrupt, errors.New("connection refused"), errors.Join(ErrUncertain, &driver.HeldError{})} {
+	for _, err := range []error{ErrQueueFull, ErrCorrupt, errors.New("connection refused"),
+		errors.Join(ErrUncertain, &driver.HeldError{})} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFake()
 			f.refuse = err
@@ -172,7 +173,8 @@ func TestQueueOfThousands(t *testing.T) {
 		}
 		first.Release()
 		wg.Wait()
-		t.Logf("%d granted, %d cancelled, %d acquires, %d releases", granted.Load(), cancelled.Load(), f.acquires, f.releases)
+		t.Logf("%d granted, %d cancelled, %d acquires, %d releases", granted.Load(), cancelled.Load(), f.acquires,
+			f.releases)
 		if granted.Load()+cancelled.Load() != n || cancelled.Load() < n/20 {
 			t.Error("callers are missing")
 		}
@@ -205,7 +207,7 @@ func TestQueueMovesOnAtLoss(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(testTTL)
 		if !l.Valid() || !f.holds("a") {
-			t.Error("the clean-up of the lost lease took the next one's claim")
+			t.Error("the cleanup of the lost lease took the next one's claim")
 		}
 	})
 }
@@ -382,7 +384,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// Close waits for a clean-up under way, but not for ever, and counts the claims that it could not give back.
+// Close waits for a cleanup under way, but not for ever, and counts the claims that it could not give back.
 func TestCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -550,8 +552,8 @@ func TestSlowOnEvent(t *testing.T) {
 	})
 }
 
-// However quickly a lock is handed on, its next holder's events come behind those of the last one. There are no more of them
-// than may wait for a receiver that does not come to run.
+// However quickly a lock is handed on, its next holder's events come behind those of the last one. There are no more of
+// them than may wait for a receiver that does not come to run.
 func TestEventsOfAHandOver(t *testing.T) {
 	const workers, turns = 4, maxEvents / 2 / 4
 	var r recorder
@@ -595,7 +597,8 @@ func TestLogger(t *testing.T) {
 		<-l.Context().Done()
 		synctest.Wait()
 		text := out.String()
-		for _, part := range []string{"level=WARN", "event=renewal_failing", "remaining=", "level=ERROR", "event=lock_lost", "lock=a"} {
+		for _, part := range []string{"level=WARN", "event=renewal_failing", "remaining=", "level=ERROR",
+			"event=lock_lost", "lock=a"} {
 			if !strings.Contains(text, part) {
 				t.Errorf("no %q in %s", part, text)
 			}
@@ -623,7 +626,8 @@ func TestWaited(t *testing.T) {
 	}
 }
 
-// Do: f's context ends with the lease; a loss is an error even if f returned nil; f's error and the loss are both found.
+// Do: f's context ends with the lease; a loss is an error even if f returned nil; f's error and the loss are both
+// found.
 func TestDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -865,7 +869,8 @@ func TestHangingRenewalsStarveNobody(t *testing.T) {
 			return driver.Renewal{Since: f.clock().Now(), GrantedTTL: g.GrantedTTL}, true
 		}
 		c := newClient(t, f, nil)
-		good, short := mustLock(t, c, "good", &LockOptions{TTL: 60 * time.Second}), mustLock(t, c, "short", &LockOptions{TTL: 2 * time.Second})
+		good, short := mustLock(t, c, "good", &LockOptions{TTL: 60 * time.Second}), mustLock(t, c, "short",
+			&LockOptions{TTL: 2 * time.Second})
 		for i := range 100 {
 			mustLock(t, c, fmt.Sprint("h", i), &LockOptions{TTL: testTTL + time.Duration(i)*time.Second})
 			mustLock(t, c, fmt.Sprint("h long", i), &LockOptions{TTL: time.Hour + time.Duration(i)*time.Second})

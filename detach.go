@@ -39,7 +39,8 @@ func (l *Lease) Detach() (Handle, error) {
 	defer cancel()
 	detachFor := h.grant.Claim.TTL
 	if h.maxHold > 0 {
-		detachFor = max(min(detachFor, (h.maxHold-c.clock.Since(h.startedAt)).Truncate(time.Millisecond)), time.Millisecond)
+		detachFor = max(min(detachFor, (h.maxHold-c.clock.Since(h.startedAt)).Truncate(time.Millisecond)),
+			time.Millisecond)
 	}
 	err := l.giveUp(ctx, "detach", detachFor)
 	if err != nil && !isOneOf(err, ErrUncertain) {
@@ -48,7 +49,8 @@ func (l *Lease) Detach() (Handle, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	g := h.currentGrant()
-	return Handle{Name: g.Name, Kind: g.Kind, Limit: g.Limit, Weight: g.Weight, TTL: detachFor, ID: g.ID, Ref: g.Ref, Token: g.Token}, err
+	return Handle{Name: g.Name, Kind: g.Kind, Limit: g.Limit, Weight: g.Weight, TTL: detachFor, ID: g.ID, Ref: g.Ref,
+		Token: g.Token}, err
 }
 
 var errNotDetached = fmt.Errorf("%w: claims cannot outlive their client in this store", ErrUnsupported)
@@ -63,7 +65,8 @@ func (c *Client) findDetacher() driver.Detacher {
 
 // driverClaim is what the store knows the handle's claim by.
 func (h Handle) driverClaim() driver.Claim {
-	return driver.Claim{Name: h.Name, ID: h.ID, Kind: h.Kind, Limit: h.Limit, Weight: h.Weight, TTL: h.TTL, Detached: true}
+	return driver.Claim{Name: h.Name, ID: h.ID, Kind: h.Kind, Limit: h.Limit, Weight: h.Weight, TTL: h.TTL,
+		Detached: true}
 }
 
 // checkFields reports what no handle that Lease.Detach has returned lacks.

@@ -1,6 +1,6 @@
 // Package holdfast is a distributed lock toolkit: mutexes, read-write locks, weighted semaphores and elections on the
-// stores that people already run. [LockAll] acquires several locks at once. Package holdfasttest helps to test code that
-// uses them.
+// stores that people already run. [LockAll] acquires several locks at once. Package holdfasttest helps to test code
+// that uses them.
 //
 //	client, err := holdfast.Open(ctx, "file:///var/lib/holdfast", nil)
 //	lease, err := client.Mutex("inventory:123", nil).Lock(ctx)
@@ -9,18 +9,18 @@
 //
 // # Leases
 //
-// A caller that is granted a lock gets a [Lease]. The client renews it in the background every third of its TTL, until it
-// is released, lost or detached, or the client is closed. A lease is valid for its TTL, minus a margin, counted from the
-// start of the last request that confirmed it, on a clock that keeps running while the machine sleeps. At that moment its
-// context ends, whatever the network does, and no late answer makes it valid again. Nobody else can have been granted the
-// lock before.
+// A caller that is granted a lock gets a [Lease]. The client renews it in the background every third of its TTL, until
+// it is released, lost or detached, or the client is closed. A lease is valid for its TTL, minus a margin, counted from
+// the start of the last request that confirmed it, on a clock that keeps running while the machine sleeps. At that
+// moment its context ends, whatever the network does, and no late answer makes it valid again. Nobody else can have
+// been granted the lock before.
 //
 // # Losing a lease
 //
 // A lease that ends early is lost: its context ends, with a [*LossError] as the cause, which
-// [Lease.Err] and [Lease.Release] return as well. Pass the lease's context to everything that is done under the lock, so that it
-// stops in time. Do, on the client and on each primitive, does that, and returns [ErrLost] if the lock was lost while the
-// function ran.
+// [Lease.Err] and [Lease.Release] return as well. Pass the lease's context to everything that is done under the lock,
+// so that it stops in time. Do, on the client and on each primitive, does that, and returns [ErrLost] if the lock was
+// lost while the function ran.
 //
 //	err := client.Do(ctx, "report", func(ctx context.Context, lease *holdfast.Lease) error {
 //		return writeReport(ctx, lease.Token())
@@ -33,17 +33,17 @@
 // # Fencing
 //
 // No lock service can stop code that was about to write when its process was frozen. [Lease.Valid] reads the clock, and
-// makes that window small. The token of an exclusive lease closes it: each token is larger than all tokens granted before
-// on that lock, so a resource that remembers the largest token it has seen can refuse a smaller one.
+// makes that window small. The token of an exclusive lease closes it: each token is larger than all tokens granted
+// before on that lock, so a resource that remembers the largest token it has seen can refuse a smaller one.
 //
 //	UPDATE accounts SET balance = $1, token = $2 WHERE id = $3 AND token <= $2
 //
 // # Waiting
 //
-// The context given to Lock bounds the waiting, and not the lease. When it ends, Lock returns at once, and a claim that may
-// be left in the store is removed in the background. On most stores the plain mutex claims of one client wait in its own
-// memory, first come, first served, and one of them at a time waits in the store; see LockOptions.Fair for order among
-// clients. A nil context gives ErrInvalid.
+// The context given to Lock bounds the waiting, and not the lease. When it ends, Lock returns at once, and a claim that
+// may be left in the store is removed in the background. On most stores the plain mutex claims of one client wait in
+// its own memory, first come, first served, and one of them at a time waits in the store; see LockOptions.Fair for
+// order among clients. A nil context gives ErrInvalid.
 //
 // # Choosing a store
 //

@@ -44,9 +44,10 @@ func TestReadme(t *testing.T) {
 var stores = map[string]string{"file": "file", "etcd": "etcd", "ZooKeeper": "zookeeper", "PostgreSQL": "postgres",
 	"DynamoDB": "dynamodb", "Cloud Storage": "gcs", "Redis": "redis"}
 
-// TestEvidence promises that every test that EVIDENCE.md names exists: each `TestName` as a test of this repository, and
-// where it is said of one store, of that store or of what all have in common; each `suite: name` as a case of the conformance
-// suite, each `mutant: name` in the simulation or in internal/mutants. And no mutant of the simulation is left out.
+// TestEvidence promises that every test that EVIDENCE.md names exists: each `TestName` as a test of this repository,
+// and where it is said of one store, of that store or of what all have in common; each `suite: name` as a case of the
+// conformance suite, each `mutant: name` in the simulation or in internal/mutants. And no mutant of the simulation is
+// left out.
 func TestEvidence(t *testing.T) {
 	cases := map[string]bool{}
 	for _, c := range drivertest.Cases() {
@@ -66,7 +67,8 @@ func TestEvidence(t *testing.T) {
 	for _, m := range regexp.MustCompile(`{name: "([^"]+)"`).FindAllStringSubmatch(sources["internal/sim/mutants_test.go"], -1) {
 		mutants[m[1]] = false
 	}
-	for _, m := range regexp.MustCompile(`{name: "([^"]+)"`).FindAllStringSubmatch(read(t, "internal/mutants/table.go"), -1) {
+	for _, m := range regexp.MustCompile(`{name: "([^"]+)"`).FindAllStringSubmatch(read(t, "internal/mutants/table.go"),
+		-1) {
 		mutants[m[1]] = true
 	}
 	heading, row := regexp.MustCompile("^## (?:The (.+) store)?"), regexp.MustCompile(`^\| ([^|]+) \|`)
@@ -108,11 +110,13 @@ func TestEvidence(t *testing.T) {
 	}
 }
 
-// isTested reports whether there is a test of that name: anywhere, or if a store is given, not among those of another store.
+// isTested reports whether there is a test of that name: anywhere, or if a store is given, not among those of another
+// store.
 func isTested(sources map[string]string, test, store string) bool {
 	for file, text := range sources {
 		dirs := strings.Split(file, "/")
-		another := store != "" && len(dirs) > 2 && dirs[1] != store && slices.Contains(slices.Collect(maps.Values(stores)), dirs[1])
+		another := store != "" && len(dirs) > 2 && dirs[1] != store &&
+			slices.Contains(slices.Collect(maps.Values(stores)), dirs[1])
 		if !another && strings.Contains(text, "func "+test+"(t *testing.T)") {
 			return true
 		}

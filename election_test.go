@@ -194,7 +194,8 @@ func TestElectionRunRetries(t *testing.T) {
 		f.refuse = errors.New("no way to the store")
 		time.AfterFunc(time.Minute, func() { f.set(func() { f.refuse = nil }) })
 		led := false
-		err := newClient(t, f, nil).Election("e", nil).Run(t.Context(), func(context.Context, *Lease) error { led = true; return nil })
+		err := newClient(t, f, nil).Election("e", nil).Run(t.Context(),
+			func(context.Context, *Lease) error { led = true; return nil })
 		if err != nil || !led || f.count(&f.acquires) > 100 {
 			t.Errorf("%v, led %v, %d calls", err, led, f.count(&f.acquires))
 		}
@@ -308,7 +309,7 @@ func TestElectionObserveWatcher(t *testing.T) {
 	})
 }
 
-// An error is told, and who leads is told anew when it is known again.
+// An error is told, and who leads is told again when it is known again.
 func TestElectionObserveErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

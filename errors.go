@@ -9,28 +9,30 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The errors that callers can tell apart with errors.Is. Every error that a client or a lease returns wraps one of them, or
-// the error of the caller's own context, or says in words what went wrong with the store.
+// The errors that callers can tell apart with errors.Is. Every error that a client or a lease returns wraps one of
+// them, or the error of the caller's own context, or says in words what went wrong with the store.
 var (
 	// ErrHeld is returned by the Try methods when the lock is held. errors.As finds a [*HeldError] that says by whom.
 	ErrHeld = driver.ErrHeld
-	// ErrLost is returned when a lease ended before its holder released it. errors.As finds a [*LossError] with the cause.
+	// ErrLost is returned when a lease ended before its holder released it. errors.As finds a [*LossError] with the
+	// cause.
 	ErrLost = driver.ErrLost
 	// ErrReleased is returned when the holder has released or detached the lease before.
 	ErrReleased = driver.ErrReleased
 	// ErrQueueFull is returned when the lock has as many claims as its store allows. Try again later.
 	ErrQueueFull = driver.ErrQueueFull
-	// ErrMismatch is returned when the lock is in use with another kind or limit. All users of a name must agree on both.
+	// ErrMismatch is returned when the lock is in use with another kind or limit. All users of a name must agree on
+	// both.
 	ErrMismatch = driver.ErrMismatch
-	// ErrUncertain is returned when a step may or may not have taken effect, and the store could not be asked. What may be
-	// left in the store is cleaned up in the background, and expires with its TTL at the latest.
+	// ErrUncertain is returned when a step may or may not have taken effect, and the store could not be asked. What may
+	// be left in the store is cleaned up in the background, and expires with its TTL at the latest.
 	ErrUncertain = driver.ErrUncertain
 	// ErrDenied is returned when the store refuses this user, or has no room. Waiting does not help.
 	ErrDenied = driver.ErrDenied
 	// ErrUnsupported is returned when the store, or the layout that it is used with, cannot do what was asked.
 	ErrUnsupported = driver.ErrUnsupported
-	// ErrCorrupt is returned when the data that the store keeps under the lock's name cannot be understood. It is left as
-	// it is.
+	// ErrCorrupt is returned when the data that the store keeps under the lock's name cannot be understood. It is left
+	// as it is.
 	ErrCorrupt = driver.ErrCorrupt
 	// ErrClosed is returned after the client was closed.
 	ErrClosed = driver.ErrClosed
@@ -70,8 +72,9 @@ func describeHeld(holders []ClaimInfo) string {
 type LossCause string
 
 const (
-	LossExpired        LossCause = "expired"         // the TTL passed without a renewal
-	LossGone           LossCause = "gone"            // the claim no longer exists in the store, for a reason that is not known
+	LossExpired LossCause = "expired" // the TTL passed without a renewal
+	// the claim no longer exists in the store, for a reason that is not known
+	LossGone           LossCause = "gone"
 	LossTaken          LossCause = "taken"           // another claim was granted the lock
 	LossBroken         LossCause = "broken"          // an operator broke the claim: see Client.Break
 	LossSessionExpired LossCause = "session-expired" // the store ended the client's session

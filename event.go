@@ -120,7 +120,8 @@ func (c *Client) deliverEvent(e Event) {
 	if c.opts.Logger == nil {
 		return
 	}
-	attrs := []slog.Attr{slog.String("event", string(e.Kind)), slog.String("lock", e.Lock), slog.Int64("token", e.Token)}
+	attrs := []slog.Attr{slog.String("event", string(e.Kind)), slog.String("lock", e.Lock),
+		slog.Int64("token", e.Token)}
 	if e.Err != nil {
 		attrs = append(attrs, slog.Any("error", e.Err))
 	}

@@ -27,14 +27,17 @@ type fake struct {
 	acquires, renews, releases, inspects int
 
 	// How it misbehaves. Hooks run outside of the mutex.
-	down       bool                                                             // every call hangs until its context ends
-	deaf       chan struct{}                                                    // Renew hangs until this is closed, whatever its context says
-	refuse     error                                                            // Acquire returns it
-	refuseLook error                                                            // Inspect returns it
-	delay      time.Duration                                                    // Acquire's reply takes so long after its effect
-	renewal    func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) // answers in the store's place
-	released   []string                                                         // ids in order of their release
-	closed     bool
+	// every call hangs until its context ends
+	down bool
+	// Renew hangs until this is closed, whatever its context says
+	deaf       chan struct{}
+	refuse     error // Acquire returns it
+	refuseLook error // Inspect returns it
+	// Acquire's reply takes so long after its effect
+	delay    time.Duration
+	renewal  func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) // answers in the store's place
+	released []string                                                         // ids in order of their release
+	closed   bool
 }
 
 type fakeHolder struct {

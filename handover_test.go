@@ -22,7 +22,8 @@ func bubbleMemory() *memory.Memory {
 // TestFairHandOver promises that a fair lock passes on at once among many waiters of several clients: no one whose turn
 // has come is overlooked until the confirm window passes it over.
 //
-// The time, also the store's, is that of testing/synctest, which goes on only when all wait: a busy machine takes none of it.
+// The time, also the store's, is that of testing/synctest, which goes on only when all wait: a busy machine takes none
+// of it.
 func TestFairHandOver(t *testing.T) { synctest.Test(t, fairHandOver) }
 
 func fairHandOver(t *testing.T) {
@@ -66,7 +67,8 @@ func fairHandOver(t *testing.T) {
 	}
 }
 
-// TestFairOrder promises that the callers of several clients get a fair lock in the order in which they have asked for it.
+// TestFairOrder promises that the callers of several clients get a fair lock in the order in which they have asked for
+// it.
 func TestFairOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()

@@ -23,12 +23,13 @@ type hold struct {
 
 	changingWeight chan struct{} // of a read-write lock: has an element while a call changes its weight
 
-	mu                sync.Mutex   // guards what follows; no other mutex is locked while it is held
-	grant             driver.Grant // Since and GrantedTTL change with renewals; the rest does not, and may be read without mu
-	weight            int64        // the present weight; grant.Weight is the one that was claimed
-	leases            []*Lease     // the leases that have not been released
-	firstLease        Lease        // the first of them, part of the hold to save an allocation
-	oneLease          [1]*Lease    // the array of leases while there is only one
+	mu sync.Mutex // guards what follows; no other mutex is locked while it is held
+	// Since and GrantedTTL change with renewals; the rest does not, and may be read without mu
+	grant             driver.Grant
+	weight            int64     // the present weight; grant.Weight is the one that was claimed
+	leases            []*Lease  // the leases that have not been released
+	firstLease        Lease     // the first of them, part of the hold to save an allocation
+	oneLease          [1]*Lease // the array of leases while there is only one
 	state             holdState
 	releaseRequested  bool          // the holder was asked to release the lock
 	releaseRequestedC chan struct{} // is closed then; nil until a caller asks for it
@@ -53,7 +54,8 @@ const (
 
 // newHold makes a hold with its first lease. It begins when the renewer takes charge of it.
 func (c *Client) newHold(ctx context.Context, g driver.Grant, queued bool, o LockOptions) (*hold, *Lease) {
-	h := &hold{client: c, grant: g, weight: g.Weight, hasTurn: queued, minHold: o.MinHold, maxHold: o.MaxHold, renewal: renewal{endIndex: notInHeap, dueIndex: notInHeap}}
+	h := &hold{client: c, grant: g, weight: g.Weight, hasTurn: queued, minHold: o.MinHold, maxHold: o.MaxHold,
+		renewal: renewal{endIndex: notInHeap, dueIndex: notInHeap}}
 	if g.Kind == KindRW {
 		h.changingWeight = make(chan struct{}, 1)
 	}
@@ -212,7 +214,8 @@ func (h *hold) releaseClaim(ctx context.Context) error {
 	c.renewer.removeHold(h)
 	err := h.tryRelease(ctx)
 	if h.hasTurn {
-		defer c.queue.passTurn(h.lockName()) // after the event is queued, so that the events of the next holder follow it
+		// after the event is queued, so that the events of the next holder follow it
+		defer c.queue.passTurn(h.lockName())
 	}
 	switch {
 	case err == nil:
@@ -256,7 +259,8 @@ func (h *hold) keepFor() time.Duration {
 	if h.detachFor == 0 && h.minHold == 0 {
 		return 0
 	}
-	keep := max(h.detachFor, h.minHold-max(h.client.clock.SinceAtLeast(h.startedAt), 0)) // the clock may be a wall clock that was set back
+	// the clock may be a wall clock that was set back
+	keep := max(h.detachFor, h.minHold-max(h.client.clock.SinceAtLeast(h.startedAt), 0))
 	return (keep + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 

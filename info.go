@@ -6,8 +6,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Info is what a store promises, and its bounds, as far as they are known by now: see [Client.Info]. What only the server
-// knows, such as the session time that it grants, may change when the client first talks to it.
+// Info is what a store promises, and its bounds, as far as they are known by now: see [Client.Info]. What only the
+// server knows, such as the session time that it grants, may change when the client first talks to it.
 type Info struct {
 	Store  string       // the scheme and the place, fit to be shown: it contains no secret
 	Engine string       // how the locks are kept: "record", "sequence" or "script"
@@ -21,17 +21,17 @@ type Info struct {
 	Detached    bool        // whether a claim can outlive its client: see Lease.Detach and LockOptions.MinHold
 	Survives    Survives    // what the claims and tokens of the store survive
 
-	// NativeQueue: plain mutex claims wait in the store, in order of arrival, since waiting costs nothing there. Otherwise
-	// the client lets at most one plain claim per process and lock wait in the store at a time.
+	// NativeQueue: plain mutex claims wait in the store, in order of arrival, since waiting costs nothing there.
+	// Otherwise the client lets at most one plain claim per process and lock wait in the store at a time.
 	NativeQueue bool
-	// DeadHolderTimeout is the longest time, beyond one round trip, for which the claim of a killed process keeps a waiter
-	// on the same store out; 0: up to the claim's TTL.
+	// DeadHolderTimeout is the longest time, beyond one round trip, for which the claim of a killed process keeps a
+	// waiter on the same store out; 0: up to the claim's TTL.
 	DeadHolderTimeout time.Duration
-	// WriteInterval is the shortest time between two writes to one lock that the store accepts; a new claim that can wait
-	// keeps this distance from the last write. 0: there is no such limit.
+	// WriteInterval is the shortest time between two writes to one lock that the store accepts; a new claim that can
+	// wait keeps this distance from the last write. 0: there is no such limit.
 	WriteInterval time.Duration
-	// TokenGap: where the record of a lock was removed, later tokens are larger than earlier ones only if the last grant
-	// is older than this.
+	// TokenGap: where the record of a lock was removed, later tokens are larger than earlier ones only if the last
+	// grant is older than this.
 	TokenGap time.Duration
 	// TokenRegression says when a token can be smaller than an earlier one; empty: never.
 	TokenRegression string
@@ -48,8 +48,8 @@ type Survives struct {
 	Failover bool // a failover to another of the store's machines
 }
 
-// Tier is how far a store can be trusted with work that must never be done twice. Its values are codes, fit for logs and
-// JSON.
+// Tier is how far a store can be trusted with work that must never be done twice. Its values are codes, fit for logs
+// and JSON.
 type Tier string
 
 const (
@@ -77,8 +77,9 @@ func (e ExpiredBy) Description() string { return driver.ExpiredBy(e).Description
 type ExpiryClock string
 
 const (
-	ExpiryClockStore    ExpiryClock = "store-clock"    // the store's
-	ExpiryClockObserver ExpiryClock = "observer-clock" // the waiting client's own, which has watched the claim unchanged for its TTL
+	ExpiryClockStore ExpiryClock = "store-clock" // the store's
+	// the waiting client's own, which has watched the claim unchanged for its TTL
+	ExpiryClockObserver ExpiryClock = "observer-clock"
 )
 
 // Description says what the code means, in a few words for people. The words may change.
@@ -88,9 +89,10 @@ func (c ExpiryClock) Description() string { return driver.ExpiryClock(c).Descrip
 type Order string
 
 const (
-	OrderAlways   Order = "always"    // all claims are granted in order of arrival
-	OrderFairOnly Order = "fair-only" // fair, read-write and semaphore claims are; plain mutex claims may pass each other
-	OrderNone     Order = "none"      // no order is promised
+	OrderAlways Order = "always" // all claims are granted in order of arrival
+	// fair, read-write and semaphore claims are; plain mutex claims may pass each other
+	OrderFairOnly Order = "fair-only"
+	OrderNone     Order = "none" // no order is promised
 )
 
 // Description says what the code means, in a few words for people. The words may change.
@@ -120,11 +122,12 @@ type ClaimInfo struct {
 	Detached         bool          // it does not end with its client: see Lease.Detach
 	Foreign          bool          // made by another kind of client
 	ReleaseRequested bool          // its holder was asked to release it: see Client.RequestRelease
-	Broken           bool          // it was broken by an operator, and exists only until its holder has noticed or its TTL has expired
+	// it was broken by an operator, and exists only until its holder has noticed or its TTL has expired
+	Broken bool
 }
 
-// Kind is what a lock is used as. It is stored with the lock: all users of a name must use the same kind. Its values are
-// codes, fit for logs and JSON. It is the same type as driver.Kind.
+// Kind is what a lock is used as. It is stored with the lock: all users of a name must use the same kind. Its values
+// are codes, fit for logs and JSON. It is the same type as driver.Kind.
 type Kind = driver.Kind
 
 const (

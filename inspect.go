@@ -10,8 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Inspect returns the state of a lock: who holds it and who waits for it. It changes nothing. A lock without claims is a
-// Lock with no holders, not an error. Claims that wait inside a process (plain mutex claims, on most stores) are not seen.
+// Inspect returns the state of a lock: who holds it and who waits for it. It changes nothing. A lock without claims is
+// a Lock with no holders, not an error. Claims that wait inside a process (plain mutex claims, on most stores) are not
+// seen.
 func (c *Client) Inspect(ctx context.Context, name string) (Lock, error) {
 	lock, err := c.inspectLock(ctx, "inspect", name)
 	return lockFromDriver(lock), err
@@ -47,8 +48,8 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Lock, error]
 type BreakMode int
 
 const (
-	// BreakGraceful tells the holder with its next renewal, and the lock passes on when the holder has released it or its
-	// TTL has expired. No two holders work at the same time.
+	// BreakGraceful tells the holder with its next renewal, and the lock passes on when the holder has released it or
+	// its TTL has expired. No two holders work at the same time.
 	BreakGraceful BreakMode = iota
 	// BreakForce frees the lock at once. The old holder may still be working, until its next renewal at most.
 	BreakForce
@@ -67,9 +68,10 @@ func (m BreakMode) String() string {
 // Break takes a lock away from one of its holders, or removes a waiting claim, as an operator does. ref is the
 // [ClaimInfo].Ref of the claim; "" means the only holder. Its lease ends with [LossBroken]. No other claim is touched.
 //
-// It returns ErrLost if that claim does not exist any more, or if ref is "" and nobody holds the lock; ErrInvalid if ref is
-// "" and there are several holders (the text has their refs), or if ref cannot be the ref of a claim; ErrUnsupported for
-// [BreakGraceful] on a foreign claim, whose holder cannot be notified; ErrUncertain if the store did not answer.
+// It returns ErrLost if that claim does not exist any more, or if ref is "" and nobody holds the lock; ErrInvalid if
+// ref is "" and there are several holders (the text has their refs), or if ref cannot be the ref of a claim;
+// ErrUnsupported for [BreakGraceful] on a foreign claim, whose holder cannot be notified; ErrUncertain if the store did
+// not answer.
 func (c *Client) Break(ctx context.Context, name, ref string, mode BreakMode) error {
 	how := driver.BreakGraceful
 	switch mode {
@@ -82,9 +84,9 @@ func (c *Client) Break(ctx context.Context, name, ref string, mode BreakMode) er
 	return c.breakClaim(ctx, "break", name, ref, how)
 }
 
-// RequestRelease asks the holder of a claim to release it. Nothing is taken away: [Lease.ReleaseRequested] is closed at the
-// holder, within a third of its TTL as a rule, and the holder decides. ref and the errors are those of Break; a claim that
-// waits is notified once it holds the lock.
+// RequestRelease asks the holder of a claim to release it. Nothing is taken away: [Lease.ReleaseRequested] is closed at
+// the holder, within a third of its TTL as a rule, and the holder decides. ref and the errors are those of Break; a
+// claim that waits is notified once it holds the lock.
 func (c *Client) RequestRelease(ctx context.Context, name, ref string) error {
 	return c.breakClaim(ctx, "request release", name, ref, driver.BreakRequestRelease)
 }
@@ -116,7 +118,8 @@ func (c *Client) onlyHolder(ctx context.Context, name string) (ref string, err e
 	for i, h := range lock.Holders {
 		holders[i] = fmt.Sprintf("%s (%s)", h.Ref, h.Owner)
 	}
-	return "", newInvalidError("the lock has %d holders; give the ref of one: %s", len(holders), strings.Join(holders, ", "))
+	return "", newInvalidError("the lock has %d holders; give the ref of one: %s", len(holders),
+		strings.Join(holders, ", "))
 }
 
 // Warnings asks the store how it is set up, and returns in words what makes its locks less safe than they could be, or

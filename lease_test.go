@@ -156,7 +156,8 @@ func TestRenewalFailing(t *testing.T) {
 	})
 }
 
-// What a store has said is the cause of a loss, also where its last answers did not come in the little time that was left.
+// What a store has said is the cause of a loss, also where its last answers did not come in the little time that was
+// left.
 func TestRefusedRenewalIsTheCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -221,8 +222,9 @@ func TestSuspend(t *testing.T) {
 	})
 }
 
-// When the machine was paused with all of its clocks, nothing tells until its wall clock is set right. Then all leases are renewed
-// at once: the one that somebody else was granted meanwhile is lost within half of its margin, and the others go on.
+// When the machine was paused with all of its clocks, nothing tells until its wall clock is set right. Then all leases
+// are renewed at once: the one that somebody else was granted meanwhile is lost within half of its margin, and the
+// others go on.
 func TestPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

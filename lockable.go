@@ -2,11 +2,11 @@ package holdfast
 
 import "github.com/holdfast-go/holdfast/driver"
 
-// Lockable is a lock together with the way in which it is to be held: a *Mutex, a *RWMutex (to write), RWMutex.Reader (to
-// read), or Semaphore.Permits. [LockAll] takes any number of them. Only this package implements it.
+// Lockable is a lock together with the way in which it is to be held: a *Mutex, a *RWMutex (to write), RWMutex.Reader
+// (to read), or Semaphore.Permits. [LockAll] takes any number of them. Only this package implements it.
 type Lockable interface {
-	// Explain returns how a claim on the lock would be kept in the store: under which keys and with which TTL. It makes no
-	// claim, does no I/O, and is for people to read. It returns ErrInvalid if the name or the options are wrong, and
+	// Explain returns how a claim on the lock would be kept in the store: under which keys and with which TTL. It makes
+	// no claim, does no I/O, and is for people to read. It returns ErrInvalid if the name or the options are wrong, and
 	// ErrUnsupported if the store cannot keep such a claim.
 	Explain() (Plan, error)
 

@@ -90,7 +90,8 @@ func sortSpecs(items []Lockable) ([]lockSpec, error) {
 			it = i.lockSpec()
 		}
 		if it.client == nil {
-			return nil, &Error{Op: "lock all", Err: newInvalidError("item %d is nil: items are made by a client's Mutex, RWMutex or Semaphore", n+1)}
+			return nil, &Error{Op: "lock all",
+				Err: newInvalidError("item %d is nil: items are made by a client's Mutex, RWMutex or Semaphore", n+1)}
 		}
 		list = append(list, it)
 	}
@@ -98,7 +99,8 @@ func sortSpecs(items []Lockable) ([]lockSpec, error) {
 		return nil, &Error{Op: "lock all", Err: newInvalidError("no locks were named")}
 	}
 	slices.SortStableFunc(list, func(a, b lockSpec) int {
-		return cmp.Or(cmp.Compare(a.client.Info().Store, b.client.Info().Store), cmp.Compare(a.name, b.name), cmp.Compare(b.weight, a.weight))
+		return cmp.Or(cmp.Compare(a.client.Info().Store, b.client.Info().Store), cmp.Compare(a.name, b.name),
+			cmp.Compare(b.weight, a.weight))
 	})
 	var kept []lockSpec
 	for _, i := range list {
@@ -122,7 +124,8 @@ func (i lockSpec) isHeldByGroup(ctx context.Context, before lockSpec, taken []*L
 	}
 	lock, err := i.client.Inspect(ctx, i.name)
 	return slices.ContainsFunc(lock.Holders, func(h ClaimInfo) bool {
-		return slices.ContainsFunc(taken, func(l *Lease) bool { return l.Name() == i.name && l.Ref() == h.Ref && l.Token() == h.Token })
+		return slices.ContainsFunc(taken,
+			func(l *Lease) bool { return l.Name() == i.name && l.Ref() == h.Ref && l.Token() == h.Token })
 	}), err
 }
 

@@ -8,13 +8,16 @@ import (
 	"time"
 )
 
-// All locks are held by one call, of all kinds and several stores, in one order, doubles once and in their strongest form.
+// All locks are held by one call, of all kinds and several stores, in one order, doubles once and in their strongest
+// form.
 func TestLockAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
-		c, same, other := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil), newClient(t, bubbleMemory().Open(), nil)
+		c, same, other := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil), newClient(t, bubbleMemory().Open(),
+			nil)
 		rw, sem := c.RWMutex("rw", nil), c.Semaphore("s", 5, nil)
-		set, err := LockAll(t.Context(), sem.Permits(2), rw.Reader(), c.Mutex("b", nil), c.Mutex("a", nil), rw, sem.Permits(4), c.Mutex("b", nil),
+		set, err := LockAll(t.Context(), sem.Permits(2), rw.Reader(), c.Mutex("b", nil), c.Mutex("a", nil), rw,
+			sem.Permits(4), c.Mutex("b", nil),
 			same.Mutex("b", nil), other.Mutex("b", nil))
 		if err != nil {
 			t.Fatal(err)
@@ -23,7 +26,8 @@ func TestLockAll(t *testing.T) {
 		for _, l := range set.All() {
 			names = append(names, l.Name())
 		}
-		if len(names) != 5 || names[0] != "a" || names[1] != "b" || names[2] != "b" || names[3] != "rw" || names[4] != "s" {
+		if len(names) != 5 || names[0] != "a" || names[1] != "b" || names[2] != "b" || names[3] != "rw" ||
+			names[4] != "s" {
 			t.Errorf("taken: %q", names)
 		}
 		if !set.All()[3].Exclusive() {
@@ -62,7 +66,8 @@ func TestLockAllMismatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
 		one, two := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
-		for _, other := range []Lockable{two.Mutex("x", nil), two.Semaphore("x", 3, nil).Permits(1), two.RWMutex("x", nil)} {
+		for _, other := range []Lockable{two.Mutex("x", nil), two.Semaphore("x", 3, nil).Permits(1),
+			two.RWMutex("x", nil)} {
 			_, err := LockAll(t.Context(), one.Semaphore("x", 10, nil).Permits(2), other)
 			wantIs(t, err, ErrMismatch)
 		}

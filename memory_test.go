@@ -216,7 +216,8 @@ func (s narrow) Info() driver.Info {
 	return i
 }
 
-// A lock has the TTL and the note of its own options, else the client's, else the default, or the nearest that the store allows.
+// A lock has the TTL and the note of its own options, else the client's, else the default, or the nearest that the
+// store allows.
 func TestDefaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, s := range []narrow{{newFake(), time.Minute, time.Hour}, {newFake(), time.Second, 10 * time.Second}} {
@@ -228,9 +229,11 @@ func TestDefaults(t *testing.T) {
 		c := newClient(t, bubbleMemory().Open(), &Options{TTL: time.Minute, Meta: "the client's"})
 		mustLock(t, c, "a", nil)
 		mustLock(t, c, "b", &LockOptions{TTL: time.Hour, Meta: "the lock's"})
-		for name, want := range map[string]ClaimInfo{"a": {TTL: time.Minute, Meta: "the client's"}, "b": {TTL: time.Hour, Meta: "the lock's"}} {
+		for name, want := range map[string]ClaimInfo{"a": {TTL: time.Minute, Meta: "the client's"},
+			"b": {TTL: time.Hour, Meta: "the lock's"}} {
 			lock, err := c.Inspect(t.Context(), name)
-			if err != nil || len(lock.Holders) != 1 || lock.Holders[0].TTL != want.TTL || lock.Holders[0].Meta != want.Meta {
+			if err != nil || len(lock.Holders) != 1 || lock.Holders[0].TTL != want.TTL ||
+				lock.Holders[0].Meta != want.Meta {
 				t.Errorf("%+v, %v, want %+v", lock, err, want)
 			}
 		}

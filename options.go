@@ -17,19 +17,20 @@ const DefaultTTL = 30 * time.Second
 // Options are the options of a client. The zero value and nil are valid.
 type Options struct {
 	// TTL is how long a holder that stops renewing keeps the lock, for locks whose LockOptions name none: whole
-	// milliseconds, within the bounds of the store (usually 1 s to 24 h). Default: 30 s, or the nearest the store allows.
+	// milliseconds, within the bounds of the store (usually 1 s to 24 h). Default: 30 s, or the nearest the store
+	// allows.
 	//
-	// A lease is renewed every third of its TTL. A store that cannot be reached for less than a third of the TTL loses no
-	// lease; one that cannot be reached for longer than about half of it may.
+	// A lease is renewed every third of its TTL. A store that cannot be reached for less than a third of the TTL loses
+	// no lease; one that cannot be reached for longer than about half of it may.
 	TTL time.Duration
 	// Owner is shown to others as the holder; it is never compared. At most 256 bytes of UTF-8 without NUL.
 	// Default: host, program and process id.
 	Owner string
 	// Meta is a note shown beside the owner, for locks whose LockOptions have none; at most 1 KiB of UTF-8 without NUL.
 	Meta string
-	// OnEvent is called with what happens to the client's leases, one event at a time and in order, by a goroutine of its
-	// own: a slow OnEvent delays later events, never a renewal or a deadline. When it is more than 16384 events behind,
-	// new ones are dropped and counted in Event.Dropped. It must not call Client.Close. Nil: no calls.
+	// OnEvent is called with what happens to the client's leases, one event at a time and in order, by a goroutine of
+	// its own: a slow OnEvent delays later events, never a renewal or a deadline. When it is more than 16384 events
+	// behind, new ones are dropped and counted in Event.Dropped. It must not call Client.Close. Nil: no calls.
 	OnEvent func(Event)
 	// Logger is given the same events: losses as errors, failing renewals as warnings, release requests as infos, the
 	// rest for debugging. Nil: the library logs nothing.
@@ -41,30 +42,32 @@ type LockOptions struct {
 	// TTL is Options.TTL for this lock. Default: the client's.
 	TTL time.Duration
 	// Fair makes a Mutex be granted in order of arrival among all clients of the store. Without it, only the callers of
-	// one client are served in order. A fair claim waits in the store, which has room for a bounded number (ErrQueueFull).
-	// It has no effect on read-write locks and semaphores, which are always fair.
+	// one client are served in order. A fair claim waits in the store, which has room for a bounded number
+	// (ErrQueueFull). It has no effect on read-write locks and semaphores, which are always fair.
 	Fair bool
 	// Meta is Options.Meta for this lock. Default: the client's.
 	Meta string
-	// Reentrant lets a context that carries the lease enter the lock again: locking with Lease.Context, with a context made
-	// from it, or with the context of a Do returns at once with another [Lease] on the same claim. The lock is released
-	// when as many leases have been released as were returned. It must be set in both calls, and both must use the same
-	// client.
+	// Reentrant lets a context that carries the lease enter the lock again: locking with Lease.Context, with a context
+	// made from it, or with the context of a Do returns at once with another [Lease] on the same claim. The lock is
+	// released when as many leases have been released as were returned. It must be set in both calls, and both must use
+	// the same client.
 	//
-	// A lock can be entered again for as much or less: a writer may read. A reader that wants to write, or a holder of a
-	// semaphore that wants more, gets ErrInvalid, because it would wait for itself. After a loss, entering returns ErrLost.
-	// The other options of the first call apply.
+	// A lock can be entered again for as much or less: a writer may read. A reader that wants to write, or a holder of
+	// a semaphore that wants more, gets ErrInvalid, because it would wait for itself. After a loss, entering returns
+	// ErrLost. The other options of the first call apply.
 	Reentrant bool
 	// MinHold keeps the lock held for at least this long after it is granted, even if it is released or its client is
-	// closed earlier, so that a job that finishes quickly is not run again at once by another machine. At most Info.MaxTTL.
-	// ErrUnsupported on stores whose Info.Detached is false. If the holder dies, the lock is held for its TTL only.
+	// closed earlier, so that a job that finishes quickly is not run again at once by another machine. At most
+	// Info.MaxTTL. ErrUnsupported on stores whose Info.Detached is false. If the holder dies, the lock is held for its
+	// TTL only.
 	MinHold time.Duration
 	// MaxHold ends the lease this long after it is granted, whether or not it could be renewed: it is then lost, with
-	// cause [LossMaxHold]. The claim is released a margin later, one second at most, so that others get the lock soon; if
-	// the holder is dead or cut off, the claim lasts until its TTL has expired. At least Info.MinTTL and MinHold; 0: no
-	// bound.
+	// cause [LossMaxHold]. The claim is released a margin later, one second at most, so that others get the lock soon;
+	// if the holder is dead or cut off, the claim lasts until its TTL has expired. At least Info.MinTTL and MinHold; 0:
+	// no bound.
 	//
-	// A lease that lasts until its MaxHold without another renewal is not renewed, and does not learn of a Break any more.
+	// A lease that lasts until its MaxHold without another renewal is not renewed, and does not learn of a Break any
+	// more.
 	MaxHold time.Duration
 }
 

@@ -65,7 +65,8 @@ func (h *hold) reenter(ctx context.Context, claim driver.Claim) (*Lease, error) 
 	case g.Weight < claim.Weight && g.Kind == KindRW:
 		return nil, newInvalidError("this context already holds the read lock; acquiring the write lock would deadlock")
 	case g.Weight < claim.Weight:
-		return nil, newInvalidError("this context already holds %d of the lock; acquiring %d would deadlock", g.Weight, claim.Weight)
+		return nil, newInvalidError("this context already holds %d of the lock; acquiring %d would deadlock", g.Weight,
+			claim.Weight)
 	}
 	l := &Lease{hold: h, values: ctx}
 	h.leases = append(h.leases, l)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A context that carries a lease enters its lock again, and the lock is free when as many were unlocked as given out, in
-// any order.
+// A context that carries a lease enters its lock again, and the lock is free when as many were unlocked as given out,
+// in any order.
 func TestReentrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

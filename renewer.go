@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	maxBatch          = 4096                  // leases in one Renew
-	maxBatches        = 128                   // Renews under way, so many because part of a store may hang; a tick may exceed it by its classes
+	maxBatch = 4096 // leases in one Renew
+	// Renews under way, so many because part of a store may hang; a tick may exceed it by its classes
+	maxBatches        = 128
 	maxExpiredPerTick = 1024                  // leases that one tick ends, which bounds how long it holds the mutex
 	maxRenewTimeout   = 10 * time.Second      // of one Renew
 	minRetry          = 10 * time.Millisecond // shortest pause between two renewals of one lease
@@ -24,7 +25,8 @@ const (
 	minSleep          = 20 * time.Millisecond // of runLoop, if no deadline is nearer
 	idleDelay         = time.Second           // how long runLoop may stay when nothing is held any more
 	keptCapacity      = 1024                  // of the heaps when nothing is held any more
-	pauseStep         = time.Second           // a step of the wall clock that shows that the machine may have been paused
+	// a step of the wall clock that shows that the machine may have been paused
+	pauseStep = time.Second
 )
 
 var (
@@ -138,7 +140,8 @@ func (r *renewer) removeLocked(h *hold) {
 	if cap(r.ends.holds) > keptCapacity {
 		r.ends.holds, r.dues.holds = nil, nil
 	}
-	if r.wakeAt-r.elapsed > idleDelay { // otherwise runLoop notices soon, and need not be started again for the next lease
+	if r.wakeAt-r.elapsed > idleDelay {
+		// otherwise runLoop notices soon, and need not be started again for the next lease
 		r.wakeUp()
 	}
 	if r.endWatcher != nil {
@@ -425,7 +428,8 @@ func (h *hold) finishRenewal(flight uint64, a driver.Renewal) (left time.Duratio
 	switch {
 	case a.Err == nil:
 		h.renewalErr = nil
-		if now := h.client.clock.Now(); trustedFor(now, a.Since, a.GrantedTTL) > trustedFor(now, h.grant.Since, h.grant.GrantedTTL) {
+		if now := h.client.clock.Now(); trustedFor(now, a.Since, a.GrantedTTL) > trustedFor(now, h.grant.Since,
+			h.grant.GrantedTTL) {
 			h.grant.Since, h.grant.GrantedTTL = a.Since, a.GrantedTTL
 			left = h.remainingAt(now)
 		}
@@ -434,7 +438,8 @@ func (h *hold) finishRenewal(flight uint64, a driver.Renewal) (left time.Duratio
 		return 0, true, true
 	default:
 		h.renewalErr = mergeRenewalErrors(h.renewalErr, a.Err)
-		h.client.emitEvent(EventRenewalFailing, h, Event{Err: a.Err, Remaining: left}) // here, so that it comes before the event of a loss
+		// here, so that it comes before the event of a loss
+		h.client.emitEvent(EventRenewalFailing, h, Event{Err: a.Err, Remaining: left})
 	}
 	return left, false, true
 }

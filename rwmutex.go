@@ -100,7 +100,8 @@ func (l *Lease) TryUpgrade(ctx context.Context) error {
 
 func (l *Lease) changeWeight(ctx context.Context, op string, weight int64) error {
 	c := l.hold.client
-	_, err := onStore(ctx, c, op, l.Name(), func() (none struct{}, err error) { return none, l.hold.changeWeight(ctx, l, weight) })
+	_, err := onStore(ctx, c, op, l.Name(),
+		func() (none struct{}, err error) { return none, l.hold.changeWeight(ctx, l, weight) })
 	return err
 }
 

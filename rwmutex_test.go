@@ -67,7 +67,7 @@ func TestDowngrade(t *testing.T) {
 // From the call on a downgraded lease is a reader's, whatever becomes of the answer; a lost one is lost.
 func TestReweighFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &reweighing{Store: bubbleMemory().Open(), err: driver.ErrUncertain}
+		f := &weightSetting{Store: bubbleMemory().Open(), err: driver.ErrUncertain}
 		c := newClient(t, f, nil)
 		rw := c.RWMutex("rw", nil)
 		l, err := rw.Lock(t.Context())
@@ -119,7 +119,7 @@ func TestReweighFails(t *testing.T) {
 func TestReweighBehindOneThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
-		f := &reweighing{Store: bubbleMemory().Open(), during: func() { <-hang }}
+		f := &weightSetting{Store: bubbleMemory().Open(), during: func() { <-hang }}
 		l, err := newClient(t, f, nil).RWMutex("rw", nil).RLock(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -143,14 +143,14 @@ func TestReweighBehindOneThatHangs(t *testing.T) {
 	})
 }
 
-// reweighing is a store that answers Reweigh as a test says.
-type reweighing struct {
+// weightSetting is a store that answers SetWeight as a test says.
+type weightSetting struct {
 	driver.Store
 	during func()
 	err    error
 }
 
-func (r *reweighing) SetWeight(context.Context, driver.Grant, int64) error {
+func (r *weightSetting) SetWeight(context.Context, driver.Grant, int64) error {
 	if r.during != nil {
 		r.during()
 	}

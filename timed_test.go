@@ -115,7 +115,8 @@ func TestHandle(t *testing.T) {
 			t.Fatal(err)
 		}
 		h, err := l.Detach()
-		if err != nil || h.Token != l.Token() || h.TTL != testTTL || h.Weight != 2 || h.Limit != 3 || h.Kind != KindSemaphore {
+		if err != nil || h.Token != l.Token() || h.TTL != testTTL || h.Weight != 2 || h.Limit != 3 ||
+			h.Kind != KindSemaphore {
 			t.Fatalf("%+v, %v", h, err)
 		}
 		data, err := json.Marshal(h)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// timeoutCache makes contexts that end after a time, and gives the same context to all callers that ask for the same time
-// at nearly the same moment. A context and a timer for each Release would cost more than the rest of it.
+// timeoutCache makes contexts that end after a time, and gives the same context to all callers that ask for the same
+// time at nearly the same moment. A context and a timer for each Release would cost more than the rest of it.
 type timeoutCache struct {
 	base   context.Context
 	mu     sync.Mutex
@@ -20,7 +20,8 @@ type cachedTimeout struct {
 	since  time.Time
 }
 
-// maxCachedTimeouts is how many different times are remembered. There are one or two as a rule: those of the TTLs in use.
+// maxCachedTimeouts is how many different times are remembered. There are one or two as a rule: those of the TTLs in
+// use.
 const maxCachedTimeouts = 64
 
 // within gives a context that ends after d, or up to an eighth earlier, or with the base.

@@ -41,7 +41,8 @@ func (c *Client) nextChange(ctx context.Context, op, name string, seen driver.Lo
 	switch {
 	case !known:
 	case ok:
-		return c.readLock(ctx, op, name, func(ctx context.Context) (driver.Lock, error) { return w.NextChange(ctx, seen) })
+		return c.readLock(ctx, op, name,
+			func(ctx context.Context) (driver.Lock, error) { return w.NextChange(ctx, seen) })
 	default:
 		sleepContext(ctx, observePause/2+randomPart(observePause/2))
 	}

@@ -8,12 +8,13 @@ import "time"
 type Clock struct {
 	// Monotonic never goes back and is never set, but may stand still while the machine sleeps.
 	Monotonic func() time.Duration
-	// Boottime goes on while the machine sleeps: CLOCK_BOOTTIME on Linux, the like of it elsewhere, the wall clock where
-	// there is none.
+	// Boottime goes on while the machine sleeps: CLOCK_BOOTTIME on Linux, the like of it elsewhere, the wall clock
+	// where there is none.
 	Boottime func() time.Duration
-	// Wall is the wall clock, which anybody may set. No time is measured with it. When it steps forward against Real, the machine may have
-	// been stopped with all of its clocks, as a virtual machine is that its host pauses, and somebody has set the clock right since: the client
-	// then renews all leases at once, to learn which are lost. It may be nil.
+	// Wall is the wall clock, which anybody may set. No time is measured with it. When it steps forward against Real,
+	// the machine may have been stopped with all of its clocks, as a virtual machine is that its host pauses, and
+	// somebody has set the clock right since: the client then renews all leases at once, to learn which are lost. It
+	// may be nil.
 	Wall func() time.Duration
 }
 
@@ -23,7 +24,7 @@ type Instant struct{ Monotonic, Boottime time.Duration }
 // Now reads both hands.
 func (c Clock) Now() Instant { return Instant{c.Monotonic(), c.Boottime()} }
 
-// Since is the time that has passed since i at the most: the larger of what the two hands say. A holder that asks how
+// Since is the time that has passed since i at most: the larger of what the two hands say. A holder that asks how
 // long it may still believe asks this.
 func (c Clock) Since(i Instant) time.Duration { return c.Now().Since(i) }
 

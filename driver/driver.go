@@ -22,11 +22,11 @@
 // # Time
 //
 // Every confirmation of a grant carries Since, an [Instant] on the clock of [Info].Clock. The client believes in the
-// grant until Since + TTL - margin on that clock, and the store must not let anybody else be granted before Since + TTL,
-// however late the reply came. Where each claim has a TTL of its own, Since is the *start* of the request that wrote it:
-// the write cannot come before that. Where claims live with a session, it is the earlier of the start of the request
-// that saw the claim granted and the start of the session's last confirmed heartbeat, from which the store counts; so it
-// may come before the call, by up to a sixth of the TTL.
+// grant until Since + TTL - margin on that clock, and the store must not let anybody else be granted before Since +
+// TTL, however late the reply came. Where each claim has a TTL of its own, Since is the *start* of the request that
+// wrote it: the write cannot come before that. Where claims live with a session, it is the earlier of the start of the
+// request that saw the claim granted and the start of the session's last confirmed heartbeat, from which the store
+// counts; so it may come before the call, by up to a sixth of the TTL.
 //
 // A claim ends when its client does not renew it, whatever else the client does. A store that renews by session removes
 // on its own side a claim for which Renew has not been asked for its TTL.
@@ -39,7 +39,7 @@
 // [ErrUncertain]. Unknown is never reported as done nor as refused.
 //
 // An error Is context.Canceled or context.DeadlineExceeded only if the context of the call has ended: a store's own
-// time-outs are something else.
+// timeouts are something else.
 //
 // # Wrappers
 //
@@ -72,17 +72,18 @@ type Store interface {
 	// waits; a plain one waits outside of the line unless [Info].QueuesPlain says that waiting costs nothing here.
 	//
 	// A grant is returned only if it was seen granted by a request of this very call: a waiter that was promoted by
-	// somebody else holds nothing until a request of its own has confirmed it. If the claim stands granted from an earlier
-	// call (the caller asks again because it does not know), it is renewed, and the same token comes back; from another
-	// process, use Renew or Release with the Ref.
+	// somebody else holds nothing until a request of its own has confirmed it. If the claim stands granted from an
+	// earlier call (the caller asks again because it does not know), it is renewed, and the same token comes back; from
+	// another process, use Renew or Release with the Ref.
 	//
 	// Errors: ErrHeld (only with Wait false), ErrQueueFull (too many claims stand on the lock), ErrMismatch (the lock
 	// stands under another kind or limit), ErrLost (a *LossError: somebody has ended the claim; one that waited and has
 	// lost its place because the client was stopped or the store was silent comes again, and so it does on a store that
 	// cannot tell the two apart), ErrUnsupported (a kind or an option this store or layout
-	// does not carry), ErrDenied (credentials, permissions), ErrCorrupt (the stored lock cannot be understood), ErrInvalid,
-	// ErrClosed, ErrUncertain, the context's own error. An unreachable store is retried inside, with back-off, for no
-	// longer than [Patience] allows, and then its error is returned. ErrDenied and ErrCorrupt are never retried.
+	// does not carry), ErrDenied (credentials, permissions), ErrCorrupt (the stored lock cannot be understood),
+	// ErrInvalid, ErrClosed, ErrUncertain, the context's own error. An unreachable store is retried inside, with
+	// backoff, for no longer than [Patience] allows, and then its error is returned. ErrDenied and ErrCorrupt are
+	// never retried.
 	//
 	// After any error but ErrHeld, ErrMismatch, ErrInvalid, ErrUnsupported and ErrDenied the claim may stand, and the
 	// client calls Release; so it does after any error that Is ErrUncertain or a context's.
@@ -98,8 +99,8 @@ type Store interface {
 	// The client calls Renew a third of the way through a TTL, with all the grants that are then due, and again after
 	// an unknown answer. A renewal never creates: a claim that does not stand, or stands with another token, is lost. A
 	// Grant put together from Name, ID, Token, Ref and TTL in another process is renewed like one of this client's own;
-	// where a claim lives with a session that its own client alone can renew ([Info].Detached is false there), the answer
-	// is ErrUnsupported, and never nil: whether that client is alive is not known.
+	// where a claim lives with a session that its own client alone can renew ([Info].Detached is false there), the
+	// answer is ErrUnsupported, and never nil: whether that client is alive is not known.
 	//
 	// A store whose session is its renewal may answer for the session from a heartbeat that was started no more than a
 	// sixth of the TTL before the call. That the claim stands, unbroken and under this token, is read in this call, or
@@ -111,15 +112,16 @@ type Store interface {
 	// however late it arrives. Of the claims in line, those that this lets in are told, and one more.
 	//
 	// It returns nil only if this claim was given up by its own release. It returns an error that Is ErrLost when the
-	// claim had ended before, and the cause is given as far as known. A caller that cleans up takes that for success. Once
-	// an attempt of this call had an unknown outcome, a claim that does not stand proves nothing: so whoever ends a granted
-	// claim of somebody else (a forced break, a takeover from an expired holder) leaves a note of its id with the cause, in
-	// the same step and for longer than the claim's TTL, and a release that finds the claim gone looks for it. Where that
-	// cannot be known the error Is ErrUncertain. Others: ErrDenied, ErrCorrupt, ErrClosed, the context's.
+	// claim had ended before, and the cause is given as far as known. A caller that cleans up takes that for success.
+	// Once an attempt of this call had an unknown outcome, a claim that does not stand proves nothing: so whoever ends
+	// a granted claim of somebody else (a forced break, a takeover from an expired holder) leaves a note of its id with
+	// the cause, in the same step and for longer than the claim's TTL, and a release that finds the claim gone looks
+	// for it. Where that cannot be known the error Is ErrUncertain. Others: ErrDenied, ErrCorrupt, ErrClosed, the
+	// context's.
 	//
-	// Once Release has returned nil or ErrLost, no request of an earlier Acquire of that claim may still take effect, in
-	// whatever order they travel: on session stores it is barred outright, elsewhere unless the link itself delayed it
-	// beyond what the store can see, and then the claim ends by its TTL. The id is not used again.
+	// Once Release has returned nil or ErrLost, no request of an earlier Acquire of that claim may still take effect,
+	// in whatever order they travel: on session stores it is barred outright, elsewhere unless the link itself delayed
+	// it beyond what the store can see, and then the claim ends by its TTL. The id is not used again.
 	Release(ctx context.Context, c Claim, ref string) error
 
 	// Inspect tells how a lock stands: a read, never a change. A lock on which nothing stands is a Lock with no
@@ -136,9 +138,9 @@ type Store interface {
 	// ErrUnsupported for BreakMark and BreakAsk of a foreign claim, whose holder cannot be told; ErrUncertain.
 	Break(ctx context.Context, name, ref string, mode BreakMode) error
 
-	// Close gives up the store's connections and sessions, and waits for what it started; a connection that the user made
-	// and handed in stays open. Claims that it leaves behind are not revoked: they end as those of a dead client do. Calls
-	// under way and later ones return ErrClosed. Calling Close again does nothing.
+	// Close gives up the store's connections and sessions, and waits for what it started; a connection that the user
+	// made and handed in stays open. Claims that it leaves behind are not revoked: they end as those of a dead client
+	// do. Calls under way and later ones return ErrClosed. Calling Close again does nothing.
 	Close() error
 }
 
@@ -157,39 +159,40 @@ type LockWatcher interface {
 	NextChange(ctx context.Context, seen Lock) (Lock, error)
 }
 
-// Detacher is implemented by stores on which a claim can outlive its client. Where [Info].Detached is false the method may
-// be there all the same, and answers ErrUnsupported.
+// Detacher is implemented by stores on which a claim can outlive its client. Where [Info].Detached is false the method
+// may be there all the same, and answers ErrUnsupported.
 type Detacher interface {
-	// Detach leaves a grant standing with nobody behind it: it ends by itself, not before keep has passed and soon after,
-	// or when Release names it. This client does not renew it any more; another that was told its name, id, token and
-	// ref may, and Renew then has it last for keep from then on. Errors as for Renew's answers.
+	// Detach leaves a grant standing with nobody behind it: it ends by itself, not before keep has passed and soon
+	// after, or when Release names it. This client does not renew it any more; another that was told its name, id,
+	// token and ref may, and Renew then has it last for keep from then on. Errors as for Renew's answers.
 	Detach(ctx context.Context, g Grant, keep time.Duration) error
 }
 
-// WeightChanger is implemented by stores that can change the weight of a granted claim in one step, so that a writer becomes
-// a reader, or a reader a writer, with no moment in between at which somebody else could get in.
+// WeightChanger is implemented by stores that can change the weight of a granted claim in one step, so that a writer
+// becomes a reader, or a reader a writer, with no moment in between at which somebody else could get in.
 type WeightChanger interface {
-	// SetWeight makes a grant weigh weight instead of g.Weight, 1 to its limit. The claim keeps its id, its token and its
-	// place in the order: no exclusive claim can have been granted since, so the token goes on fencing.
+	// SetWeight makes a grant weigh weight instead of g.Weight, 1 to its limit. The claim keeps its id, its token and
+	// its place in the order: no exclusive claim can have been granted since, so the token goes on fencing.
 	//
 	// Down always succeeds, and those of the claims in line whom it lets in are told, and one more. Up succeeds if the
 	// claims ahead, the new weight, and all that is granted behind it fit in the limit together; else the error is a
 	// [*HeldError] at once, and nothing has changed; so it is where others come so fast that it cannot be made sure of.
 	// Claims that wait behind it do not count: it stood before them.
 	//
-	// A claim that has the weight already is left so, which settles an unknown outcome: the client, or the store itself,
-	// asks again; a request that comes late, behind a later one, changes nothing. It counts as no renewal. Other errors are
-	// those of Renew's answers: a *LossError, or unknown; and ErrUnsupported where the claims of that kind cannot change.
+	// A claim that has the weight already is left so, which settles an unknown outcome: the client, or the store
+	// itself, asks again; a request that comes late, behind a later one, changes nothing. It counts as no renewal.
+	// Other errors are those of Renew's answers: a *LossError, or unknown; and ErrUnsupported where the claims of that
+	// kind cannot change.
 	SetWeight(ctx context.Context, g Grant, weight int64) error
 }
 
-// LivenessFiler is implemented by stores that know a dead client from a living one by a file that it has open. A supervisor
-// that outlives the client can then keep the claims standing until the work under them is gone as well.
+// LivenessFiler is implemented by stores that know a dead client from a living one by a file that it has open. A
+// supervisor that outlives the client can then keep the claims standing until the work under them is gone as well.
 type LivenessFiler interface {
-	// LivenessFile returns a file which, for as long as any process has it open, keeps the claims of this client standing as
-	// those of a live one: they end by their TTL if nobody renews them, and not before. The caller closes it, and hands it
-	// on to whom it likes; a Close of the store ends the client for all others, whoever has the file. ErrUnsupported if
-	// there is none here: then the TTL alone ends the claims of a dead client.
+	// LivenessFile returns a file which, for as long as any process has it open, keeps the claims of this client
+	// standing as those of a live one: they end by their TTL if nobody renews them, and not before. The caller closes
+	// it, and hands it on to whom it likes; a Close of the store ends the client for all others, whoever has the file.
+	// ErrUnsupported if there is none here: then the TTL alone ends the claims of a dead client.
 	LivenessFile() (*os.File, error)
 }
 
@@ -201,8 +204,9 @@ type Explainer interface {
 
 // Warner is implemented by stores whose set-up is the user's own, and can be weak.
 type Warner interface {
-	// Warnings asks the store how it is set up. Each warning says in words what makes its locks less safe than they could
-	// be, or shows that another store may have been meant, and what to set. The error is that of a store that cannot be asked.
+	// Warnings asks the store how it is set up. Each warning says in words what makes its locks less safe than they
+	// could be, or shows that another store may have been meant, and what to set. The error is that of a store that
+	// cannot be asked.
 	Warnings(ctx context.Context) ([]string, error)
 }
 
@@ -257,10 +261,11 @@ type Grant struct {
 // Renewal is the answer for one grant of a Renew.
 type Renewal struct {
 	// Err is nil: renewed; a [*LossError]: the grant has ended; anything else: unknown, and the client asks again.
-	Err              error
-	Since            Instant       // start of the request that renewed it
-	GrantedTTL       time.Duration // as really granted
-	ReleaseRequested bool          // somebody asks the holder to give up (see BreakAsk); the grant is renewed all the same
+	Err        error
+	Since      Instant       // start of the request that renewed it
+	GrantedTTL time.Duration // as really granted
+	// somebody asks the holder to give up (see BreakAsk); the grant is renewed all the same
+	ReleaseRequested bool
 }
 
 // Ending is what an EndWatcher reports about one grant.
@@ -280,7 +285,8 @@ const (
 	BreakGraceful BreakMode = iota
 	// BreakForce removes the claim at once. Its holder may still be running until its next renewal.
 	BreakForce
-	// BreakRequestRelease changes nothing but that the holder is told (Renewal.Asked) that somebody would like it to give up.
+	// BreakRequestRelease changes nothing but that the holder is told (Renewal.Asked) that somebody would like it to
+	// give up.
 	BreakRequestRelease
 )
 
@@ -297,13 +303,14 @@ type Lock struct {
 
 // ClaimInfo is a claim as others see it.
 type ClaimInfo struct {
-	Ref              string        // names it for Break and Release
-	Owner            string        // as the claim said, or what is known of a foreign holder
-	Meta             string        // as the claim said
-	Weight           int64         //
-	Token            int64         // 0 for a waiting claim, or a foreign one that has none
-	TTL              time.Duration // 0 if not known
-	Since            time.Time     // when it was granted, or began to wait, by a clock good for showing only; zero if not known
+	Ref    string        // names it for Break and Release
+	Owner  string        // as the claim said, or what is known of a foreign holder
+	Meta   string        // as the claim said
+	Weight int64         //
+	Token  int64         // 0 for a waiting claim, or a foreign one that has none
+	TTL    time.Duration // 0 if not known
+	// when it was granted, or began to wait, by a clock good for showing only; zero if not known
+	Since            time.Time
 	Remaining        time.Duration // how long it stands if it stays silent; 0 if not known
 	Detached         bool          //
 	Foreign          bool          // made by another kind of client
@@ -311,6 +318,7 @@ type ClaimInfo struct {
 	Broken           bool          // was broken by an operator and stands only until its holder has heard it
 }
 
-// UnreachableTimeout is how long an Acquire or a Release that waits goes on asking a store that does not answer, counted from
-// the first request that got no answer: the claim's TTL, and no more than 10 s. After that its place in line is doubtful anyway.
+// UnreachableTimeout is how long an Acquire or a Release that waits goes on asking a store that does not answer,
+// counted from the first request that got no answer: the claim's TTL, and no more than 10 s. After that its place in
+// line is doubtful anyway.
 func UnreachableTimeout(ttl time.Duration) time.Duration { return min(ttl, 10*time.Second) }

@@ -61,8 +61,9 @@ func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 type LossCause string
 
 const (
-	LossExpired        LossCause = "expired"         // the TTL passed without a renewal
-	LossGone           LossCause = "gone"            // the claim no longer exists in the store, for a reason that is not known
+	LossExpired LossCause = "expired" // the TTL passed without a renewal
+	// the claim no longer exists in the store, for a reason that is not known
+	LossGone           LossCause = "gone"
 	LossTaken          LossCause = "taken"           // another claim was granted the lock
 	LossBroken         LossCause = "broken"          // an operator broke the claim
 	LossSessionExpired LossCause = "session-expired" // the store ended the session that the claim belonged to

@@ -22,19 +22,19 @@ type Info struct {
 	// NativeQueue: a plain mutex claim waits in the store as well, since waiting costs nothing there. Otherwise the
 	// client lets at most one plain claim of a process and lock wait in the store at a time.
 	NativeQueue bool
-	// DeadHolderTimeout is the longest time, beyond one round trip, that the claim of a killed process stands in the way of
-	// a waiter on the same store; 0: up to its TTL.
+	// DeadHolderTimeout is the longest time, beyond one round trip, that the claim of a killed process stands in the
+	// way of a waiter on the same store; 0: up to its TTL.
 	DeadHolderTimeout time.Duration
-	// WriteInterval: the store takes only so many writes to one lock, so a claim that comes, and can wait, stays away for this long
-	// after the lock's last write that its client knows of; 0: no need.
+	// WriteInterval: the store takes only so many writes to one lock, so a claim that comes, and can wait, stays away
+	// for this long after the lock's last write that its client knows of; 0: no need.
 	WriteInterval time.Duration
 	// TokenGap: without a record of the previous token, order holds only if the last grant is older than this.
 	TokenGap time.Duration
 	// TokenRegression says when a token can be smaller than an earlier one; empty: never.
 	TokenRegression string
 
-	// A TTL beyond these is refused with ErrInvalid. A server that would grant less than asked counts as refusing, and its
-	// bounds may be learnt only when it is first talked to.
+	// A TTL beyond these is refused with ErrInvalid. A server that would grant less than asked counts as refusing, and
+	// its bounds may be learnt only when it is first talked to.
 	MinTTL, MaxTTL   time.Duration
 	MaxName, MaxMeta int // bytes
 	// Claims a lock. MaxWaiters 0: nobody stands in line here.
@@ -67,7 +67,8 @@ type Tier string
 const (
 	TierFenceSafe Tier = "fence-safe"         // tokens never get smaller, and grants are never forgotten
 	TierSettings  Tier = "safe-with-settings" // the same, if the store is set up for it; see Warner
-	TierAdvisory  Tier = "advisory"           // good for saving work; the store may grant a lock twice when it fails over
+	// good for saving work; the store may grant a lock twice when it fails over
+	TierAdvisory Tier = "advisory"
 )
 
 var tierDescriptions = map[Tier]string{
@@ -100,8 +101,9 @@ func (e ExpiredBy) Description() string { return describe(expiredByDescriptions,
 type ExpiryClock string
 
 const (
-	ExpiryClockStore    ExpiryClock = "store-clock"    // the store's
-	ExpiryClockObserver ExpiryClock = "observer-clock" // the waiting client's own, which has watched the claim unchanged for its TTL
+	ExpiryClockStore ExpiryClock = "store-clock" // the store's
+	// the waiting client's own, which has watched the claim unchanged for its TTL
+	ExpiryClockObserver ExpiryClock = "observer-clock"
 )
 
 var expiryClockDescriptions = map[ExpiryClock]string{
@@ -116,9 +118,10 @@ func (c ExpiryClock) Description() string { return describe(expiryClockDescripti
 type Order string
 
 const (
-	OrderAlways   Order = "always"    // all claims are granted in order of arrival
-	OrderFairOnly Order = "fair-only" // fair, read-write and semaphore claims are; plain mutex claims may pass each other
-	OrderNone     Order = "none"      // no order is promised
+	OrderAlways Order = "always" // all claims are granted in order of arrival
+	// fair, read-write and semaphore claims are; plain mutex claims may pass each other
+	OrderFairOnly Order = "fair-only"
+	OrderNone     Order = "none" // no order is promised
 )
 
 var orderDescriptions = map[Order]string{

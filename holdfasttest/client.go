@@ -25,8 +25,8 @@ func (c *Client) Partition() { c.link.set(cut) }
 // Heal undoes Partition.
 func (c *Client) Heal() { c.link.set(open) }
 
-// Pause holds up what the client asks the store, until Resume; then it goes through, late, as that of a process that was
-// stopped. Its deadlines pass as ever.
+// Pause holds up what the client asks the store, until Resume; then it goes through, late, as that of a process that
+// was stopped. Its deadlines pass as ever.
 func (c *Client) Pause() { c.link.set(paused) }
 
 // Resume undoes Pause.

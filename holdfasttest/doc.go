@@ -1,5 +1,6 @@
-// Package holdfasttest helps to test code that uses Holdfast. It is a store in memory whose clock is in the test's hand,
-// clients that can be cut off and paused, locks that can be lost in every way in which locks are lost, and assertions.
+// Package holdfasttest helps to test code that uses Holdfast. It is a store in memory whose clock is in the test's
+// hand, clients that can be cut off and paused, locks that can be lost in every way in which locks are lost, and
+// assertions.
 //
 // # Time
 //
@@ -26,6 +27,6 @@
 // # What is not tested by it
 //
 // A client that is paused or cut off goes on to run the test's code: nothing can stop that in the middle of a line. A
-// process that was frozen and goes on to write under an old token is shown by [Store.Steal]: the holder does not know of
-// the theft until its next renewal.
+// process that was frozen and goes on to write under an old token is shown by [Store.Steal]: the holder does not know
+// of the theft until its next renewal.
 package holdfasttest

@@ -31,7 +31,8 @@ func New(t testing.TB) *Store {
 	t.Helper()
 	start := time.Now()
 	hand := func() time.Duration { return time.Since(start) }
-	s := &Store{memory: memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Boottime: hand}}), bubble: inBubble()}
+	s := &Store{memory: memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Boottime: hand}}),
+		bubble: inBubble()}
 	s.operator = s.open(t, s.memory.Open(), &holdfast.Options{Owner: "the test"})
 	return s
 }
@@ -53,8 +54,8 @@ func (s *Store) open(t testing.TB, store driver.Store, o *holdfast.Options) *hol
 	return c
 }
 
-// Client makes a client of the store, as another process would: two clients exclude each other. o may be nil. The client
-// is closed when the test ends.
+// Client makes a client of the store, as another process would: two clients exclude each other. o may be nil. The
+// client is closed when the test ends.
 func (s *Store) Client(t testing.TB, o *holdfast.Options) *Client {
 	t.Helper()
 	l := newLink(s.memory.Table())
@@ -153,12 +154,13 @@ func (s *Store) Break(t testing.TB, name string, mode holdfast.BreakMode) {
 	}
 }
 
-// RequestRelease asks all holders of a lock to release it, as holdfast.Client.RequestRelease does. They learn of it with
-// their next renewal, within a third of their TTL.
+// RequestRelease asks all holders of a lock to release it, as holdfast.Client.RequestRelease does. They learn of it
+// with their next renewal, within a third of their TTL.
 func (s *Store) RequestRelease(t testing.TB, name string) {
 	t.Helper()
 	for _, h := range s.holders(t, name) {
-		if err := s.operator.RequestRelease(context.Background(), name, h.Ref); err != nil && !errors.Is(err, holdfast.ErrLost) {
+		if err := s.operator.RequestRelease(context.Background(), name, h.Ref); err != nil &&
+			!errors.Is(err, holdfast.ErrLost) {
 			t.Fatalf("holdfasttest: %v", err)
 		}
 	}
@@ -219,5 +221,6 @@ func (s *Store) AssertHeldBy(t testing.TB, l *holdfast.Lease) {
 			return
 		}
 	}
-	t.Errorf("%q is not held under token %d any more, though its holder believes so: %d others hold it", l.Name(), l.Token(), len(holders))
+	t.Errorf("%q is not held under token %d any more, though its holder believes so: %d others hold it", l.Name(),
+		l.Token(), len(holders))
 }

@@ -64,7 +64,8 @@ func TestTreeEndedWithForeignProc(t *testing.T) {
 		r := w.startInNamespaces(program+" run --json record --ttl 6s a sh family.sh; exit $?", "-pf")
 		r.awaitOutput("held")
 		var members []int
-		r.awaitTrue("the whole family", func() bool { members = w.findShells(); return len(members) == len(familyFiles) })
+		r.awaitTrue("the whole family",
+			func() bool { members = w.findShells(); return len(members) == len(familyFiles) })
 		next := w.startCheckerOf(w.writePIDs(members))
 		next.awaitSecondClient()
 		w.runProgram("break", "a").check(t, 0)
@@ -75,7 +76,8 @@ func TestTreeEndedWithForeignProc(t *testing.T) {
 		if got := next.wait(); got.code != 0 || got.out != "checked\n" {
 			t.Errorf("when the next holder starts: %s", got.description)
 		}
-		if _, events := w.readRecord(w.filePath("record")); !strings.Contains(fmt.Sprint(events), "not all can be seen") {
+		if _, events := w.readRecord(w.filePath("record")); !strings.Contains(fmt.Sprint(events),
+			"not all can be seen") {
 			t.Errorf("events %q", events)
 		}
 		w.killLeftovers()
@@ -86,7 +88,8 @@ func TestTreeEndedWithForeignProc(t *testing.T) {
 func TestRunWithForeignProc(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r := w.startInNamespaces(program+" run a sh -c '(setsid sh -c \"while [ ! -e gate ]; do sleep 0.01; done\" &); exit 3'; exit $?", "-pf")
+	r := w.startInNamespaces(program+
+		" run a sh -c '(setsid sh -c \"while [ ! -e gate ]; do sleep 0.01; done\" &); exit 3'; exit $?", "-pf")
 	r.awaitTrue("word of what is left", func() bool { return strings.Contains(r.readStderr(), keptFor) })
 	w.runProgram("run", "-n", "a", "true").check(t, 75)
 	w.writeFile("gate", "")
@@ -113,7 +116,8 @@ func TestTreeEndedWithHidepid(t *testing.T) {
 		_ = os.Chmod(w.filePath("inner.sh"), 0o644)
 		w.openDirectory()
 		as := "setpriv --reuid 65534 --regid 65534 --clear-groups "
-		r := w.startInNamespaces("mount -t proc -o hidepid=2 proc /proc && export HOLDFAST_TEST_HELPER=hidden && exec "+as+program+
+		r := w.startInNamespaces("mount -t proc -o hidepid=2 proc /proc && export HOLDFAST_TEST_HELPER=hidden && exec "+
+			as+program+
 			" run --json record --ttl 6s a ./setuid "+depth+" 'sh inner.sh'", "-m")
 		r.awaitOutput("held")
 		next := w.newProgram("run", "a", "./checker", "inner")

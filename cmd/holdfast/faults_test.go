@@ -57,7 +57,8 @@ func TestSignalAndGraceFlags(t *testing.T) {
 	defer machine.Watch()()
 	start := time.Now()
 	script := `trap "echo told" USR1; echo held; while :; do sleep 0.01; done`
-	r := w.startProgram("run", "--ttl", "12s", "--grace", "5s", "--signal", "USR1", "--json", "record", "a", "sh", "-c", script)
+	r := w.startProgram("run", "--ttl", "12s", "--grace", "5s", "--signal", "USR1", "--json", "record", "a", "sh", "-c",
+		script)
 	r.awaitOutput("held")
 	w.runProgram("break", "a").check(t, 0)
 	got := r.wait()
@@ -90,7 +91,8 @@ func TestMinHold(t *testing.T) {
 func TestMaxHold(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r := w.startProgram("run", "--ttl", "2m", "--max-hold", "8s", "--json", "record", "a", "sh", "-c", familyScript(true))
+	r := w.startProgram("run", "--ttl", "2m", "--max-hold", "8s", "--json", "record", "a", "sh", "-c",
+		familyScript(true))
 	r.awaitOutput("held")
 	got := r.wait()
 	got.check(t, 76)
@@ -128,7 +130,8 @@ func TestNestedRunRefused(t *testing.T) {
 	// An environment that was kept for longer than the lock says nothing.
 	w.runProgram("run", "a", "sh", "-c", `echo "$HOLDFAST_HELD" >kept`).check(t, 0)
 	r := w.newProgram("run", "a", "true")
-	r.cmd.Env = w.testEnvironment("HOLDFAST_HELD=nonsense " + strings.TrimSpace(w.readFile(w.filePath("kept"))) + " %%#")
+	r.cmd.Env = w.testEnvironment("HOLDFAST_HELD=nonsense " + strings.TrimSpace(w.readFile(w.filePath("kept"))) +
+		" %%#")
 	r.launch().wait().check(t, 0)
 }
 
@@ -148,7 +151,8 @@ func TestHeldEntriesRoundTrip(t *testing.T) {
 func TestDaemonWithClosedDescriptors(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	daemon := `exec 0<&- 1>&- 2>&- 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; cd /; echo $$ >` + w.filePath("daemon") + `; while [ ! -e ` + w.filePath("gate") + ` ]; do sleep 0.01; done`
+	daemon := `exec 0<&- 1>&- 2>&- 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; cd /; echo $$ >` + w.filePath("daemon") +
+		`; while [ ! -e ` + w.filePath("gate") + ` ]; do sleep 0.01; done`
 	w.writeFile("daemon.sh", daemon)
 	r := w.startProgram("run", "a", "sh", "-c", "setsid setsid sh daemon.sh & exit 0")
 	w.readPID("daemon")
@@ -168,7 +172,8 @@ func TestCommandInheritsNoGuardDescriptors(t *testing.T) {
 	w.writeFile("gift", "gift\n")
 	finds := func(before string) string {
 		r := w.newProgram()
-		r.cmd.Path, r.cmd.Args = "/bin/sh", []string{"sh", "-c", "exec 8<gift " + before + ` sh -c 'cat <&8; ls /proc/$$/fd'`}
+		r.cmd.Path, r.cmd.Args = "/bin/sh", []string{"sh", "-c", "exec 8<gift " + before +
+			` sh -c 'cat <&8; ls /proc/$$/fd'`}
 		got := r.launch().wait()
 		got.check(t, 0)
 		return got.out
@@ -208,7 +213,8 @@ func TestUnwritableRecord(t *testing.T) {
 	for _, c := range []struct{ where, words string }{
 		{"/dev/full", "no space left"}, {"fd:99", "bad file descriptor"}, {"fd:5", "bad file descriptor"},
 	} {
-		w.runProgram("run", "--json", c.where, "a", "sh", "-c", "exit 7").check(t, 7, "the record of --json is not complete", c.words)
+		w.runProgram("run", "--json", c.where, "a", "sh", "-c", "exit 7").check(t, 7,
+			"the record of --json is not complete", c.words)
 	}
 	for _, where := range []string{"no/such/dir", ".", "fd:x", "fd:"} {
 		w.runProgram("run", "--json", where, "a", "true").check(t, 64, "--json")
@@ -216,12 +222,14 @@ func TestUnwritableRecord(t *testing.T) {
 	// A pipe whose reader has ended, and one whose reader does not read.
 	for _, script := range []string{"| true", "| sleep 1000"} {
 		r := w.newProgram()
-		r.cmd.Path, r.cmd.Args = "/bin/bash", []string{"bash", "-c", "{ " + program + " run --json fd:4 a sh -c 'sleep 0.1; exit 7' 4>&1 >out; echo $? >code; } " + script}
+		r.cmd.Path, r.cmd.Args = "/bin/bash", []string{"bash", "-c", "{ " + program +
+			" run --json fd:4 a sh -c 'sleep 0.1; exit 7' 4>&1 >out; echo $? >code; } " + script}
 		if _, err := exec.LookPath("bash"); err != nil {
 			t.Skip("no bash here")
 		}
 		r.launch()
-		w.awaitTrue("the end of the run", func() bool { return strings.TrimSpace(w.readFile(w.filePath("code"))) == "7" })
+		w.awaitTrue("the end of the run",
+			func() bool { return strings.TrimSpace(w.readFile(w.filePath("code"))) == "7" })
 		_ = os.Remove(w.filePath("code"))
 		_ = unix.Kill(-r.cmd.Process.Pid, unix.SIGKILL)
 	}
@@ -402,7 +410,8 @@ func TestTerminalHangUp(t *testing.T) {
 func TestSecondCtrlCKills(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r, terminal := w.prepareTerminal("run", "--json", "record", "a", "sh", "-c", `trap "" INT TERM; (setsid sh -c 'trap "" INT; echo $$ >session; while :; do sleep 0.05; done' &); echo $$ >self; echo up; while :; do sleep 0.05; done`)
+	r, terminal := w.prepareTerminal("run", "--json", "record", "a", "sh", "-c",
+		`trap "" INT TERM; (setsid sh -c 'trap "" INT; echo $$ >session; while :; do sleep 0.05; done' &); echo $$ >self; echo up; while :; do sleep 0.05; done`)
 	terminal.begin(r)
 	terminal.awaitText("up")
 	terminal.pressCtrlCTwice(r, "record")
@@ -464,7 +473,8 @@ func TestOutputFailure(t *testing.T) {
 	}
 	defer full.Close()
 	for _, args := range [][]string{
-		{"list"}, {"show", "held"}, {"show", "free"}, {"stores"}, {"explain", "a"}, {"version"}, {"watch", "a"}, {"watch", "--json", "a"},
+		{"list"}, {"show", "held"}, {"show", "free"}, {"stores"}, {"explain", "a"}, {"version"}, {"watch",
+			"a"}, {"watch", "--json", "a"},
 		{"acquire", "a"}, {"hold", "--json", "record", "a"},
 	} {
 		r := w.newProgram(args...)

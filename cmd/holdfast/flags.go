@@ -119,8 +119,9 @@ func (f *lockFlags) newRequest(c *cobra.Command, name, note string) (*lockReques
 	return &lockRequest{
 		name: name, kind: f.lockKind(), shared: f.shared, limit: f.limit, permits: f.permits,
 		notAcquiredCode: f.notAcquiredCode(),
-		opts:            holdfast.LockOptions{TTL: f.ttl, Fair: f.fair, Meta: note, MinHold: f.minHold, MaxHold: f.maxHold},
-		noWait:          f.noWait || f.wait.limited && f.wait.limit == 0, waitLimit: f.wait,
+		opts: holdfast.LockOptions{TTL: f.ttl, Fair: f.fair, Meta: note, MinHold: f.minHold,
+			MaxHold: f.maxHold},
+		noWait: f.noWait || f.wait.limited && f.wait.limit == 0, waitLimit: f.wait,
 	}, nil
 }
 

@@ -57,7 +57,8 @@ var faultCases = []faultCase{
 		r.signal(unix.SIGSTOP)
 		w.runProgram("break", "a").check(w.T, 0)
 	}, func(_ *workspace, r *startedProgram) { r.signal(unix.SIGCONT) }, 76},
-	{"the guard is stopped, and killed after all that runs", func(w *workspace, r *startedProgram) { // so it reports nothing
+	{"the guard is stopped, and killed after all that runs", func(w *workspace, r *startedProgram) {
+		// so it reports nothing
 		guard := r.guard()
 		_ = unix.Kill(guard, unix.SIGSTOP)
 		for _, f := range familyFiles {

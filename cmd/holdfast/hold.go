@@ -49,7 +49,8 @@ func holdLock(request *lockRequest, store string, r *runRecord) error {
 	if _, err := fmt.Fprintln(os.Stdout, lease.Token()); err != nil {
 		_ = request.releaseLease(lease, false, r)
 		return &exitError{code: exitOutputFailed, outcome: outcomeNotPrinted,
-			err: fmt.Errorf("cannot print the token of %s; the lock was released: %s", quoteName(request.name), rootCause(err))}
+			err: fmt.Errorf("cannot print the token of %s; the lock was released: %s", quoteName(request.name),
+				rootCause(err))}
 	}
 	signals.waitForEnd(lease.Context())
 	if err := lease.Err(); err != nil {

@@ -104,7 +104,8 @@ func runHelper(what string) {
 	case "unreported": // the wrapper of a guard that dies before it reports the command that it has started
 		client, _ := holdfast.New(memory.New(nil).Open(), nil)
 		lease, _ := client.Mutex("a", nil).Lock(context.Background())
-		guard, _ := startTree("/bin/sh", []string{"sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!; kill -KILL $$"}, nil, false)
+		guard, _ := startTree("/bin/sh", []string{"sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!; kill -KILL $$"},
+			nil, false)
 		policy := killPolicy{Signal: unix.SIGTERM, CheckInterval: time.Second}
 		w := &wrapper{lease: lease, clock: driver.SystemClock, ttl: 30 * time.Second, policy: policy, tree: guard}
 		w.sentExpiry = w.leaseExpiry()
@@ -163,7 +164,8 @@ func runInner(depth, script string) {
 	c.Env = []string{"PATH=" + os.Getenv("PATH")}
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(caller), Gid: uint32(caller)}}
 	if depth == "2" {
-		c = exec.Command("/bin/sh", "-c", `setpriv --reuid `+strconv.Itoa(caller)+` --clear-groups sh -c "$1" & wait`, "sh", script)
+		c = exec.Command("/bin/sh", "-c", `setpriv --reuid `+strconv.Itoa(caller)+` --clear-groups sh -c "$1" & wait`,
+			"sh", script)
 	}
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
 	if err := c.Start(); err != nil {
@@ -306,7 +308,8 @@ func (r *startedProgram) wait() result {
 		code = 128 + int(status.Signal())
 	}
 	return result{code: code, out: r.readStdout(), err: r.readStderr(),
-		description: fmt.Sprintf("%q: exit %d, stdout %q, stderr %q", r.cmd.Args[1:], code, r.readStdout(), r.readStderr())}
+		description: fmt.Sprintf("%q: exit %d, stdout %q, stderr %q", r.cmd.Args[1:], code, r.readStdout(),
+			r.readStderr())}
 }
 
 func (r *startedProgram) readStdout() string { return r.readFile(r.out) }

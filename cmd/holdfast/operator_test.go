@@ -46,7 +46,8 @@ func TestListAndShow(t *testing.T) {
 	for _, each := range []struct {
 		args  []string
 		names string
-	}{{[]string{"list", "--json"}, "job/a|job/odd \n\x1b[31mname ü|other|"}, {[]string{"show", "job/a", "--json"}, "job/a|"}} {
+	}{{[]string{"list", "--json"}, "job/a|job/odd \n\x1b[31mname ü|other|"},
+		{[]string{"show", "job/a", "--json"}, "job/a|"}} {
 		r, names := w.runProgram(each.args...), ""
 		r.check(t, 0)
 		for line := range strings.Lines(r.out) {
@@ -138,7 +139,8 @@ func TestBreakWaiter(t *testing.T) {
 	_, _ = w.startHolder("a", "--limit", "2")
 	waiter := w.startProgram("run", "--limit", "2", "a", "true")
 	w.awaitWaiters("a", 1)
-	ref := regexp.MustCompile(`(\S+) \(\S+ holdfast\[\d+], waiting\)`).FindStringSubmatch(w.runProgram("break", "a").err)
+	ref := regexp.MustCompile(`(\S+) \(\S+ holdfast\[\d+], waiting\)`).FindStringSubmatch(w.runProgram("break",
+		"a").err)
 	if ref == nil {
 		t.Fatal("the waiter is not listed")
 	}
@@ -236,7 +238,8 @@ func TestWaitLimitDuringInspect(t *testing.T) {
 	limit := waitLimit{limited: true, limit: 50 * time.Millisecond}
 	r := &lockRequest{name: "a", kind: holdfast.KindRW, shared: true, waitLimit: limit}
 	_, err := r.acquireWithinLimit(t.Context(), client)
-	if exit := storeError(err); exit.code != 75 || !strings.Contains(exit.Error(), "a was not free within 50ms; it is held by") {
+	if exit := storeError(err); exit.code != 75 ||
+		!strings.Contains(exit.Error(), "a was not free within 50ms; it is held by") {
 		t.Errorf("exit %d: %v", exit.code, exit)
 	}
 }

@@ -109,7 +109,8 @@ func TestRunHelp(t *testing.T) {
 			t.Errorf("want %q in the help; %s", text, short.description)
 		}
 	}
-	for _, text := range []string{"setsid", "KillMode=mixed", "HOLDFAST_HELD", "name the store the same way", "not acquired", "nohup"} {
+	for _, text := range []string{"setsid", "KillMode=mixed", "HOLDFAST_HELD", "name the store the same way",
+		"not acquired", "nohup"} {
 		if text == "setsid" && runtime.GOOS == "linux" {
 			text = "even those that left its process group"
 		}
@@ -175,7 +176,8 @@ func TestStdinIsExact(t *testing.T) {
 func (w *workspace) runViewer(args ...string) commandView {
 	w.Helper()
 	r := w.newProgram(args...)
-	r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=see", "HOLDFAST_LOCK=outer", "HOLDFAST_TOKEN=1", "HOLDFAST_ID=outer", "HOLDFAST_ID=twice")
+	r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=see", "HOLDFAST_LOCK=outer", "HOLDFAST_TOKEN=1",
+		"HOLDFAST_ID=outer", "HOLDFAST_ID=twice")
 	got := r.launch().wait()
 	got.check(w.T, 0)
 	var s commandView
@@ -195,7 +197,8 @@ func (s commandView) args() (args []string) {
 func TestArgumentsAreExact(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	args := []string{"", " ", "a b", "'", `"`, "$(x)", "`x`", "\n", "*", "--", "--ttl", "-n", "--help", "run", "\\", "ü", "\xff"}
+	args := []string{"", " ", "a b", "'", `"`, "$(x)", "`x`", "\n", "*", "--", "--ttl", "-n", "--help", "run", "\\",
+		"ü", "\xff"}
 	for _, before := range [][]string{
 		{"run", "run"}, {"run", "a", "--"}, {"run", "--ttl", "5s", "a"}, {"run", "--", "a"}, {"run", "--", "a", "--"},
 		{"--store", w.store, "run", "a"}, {"run", "--store=" + w.store, "--", "--store"},
@@ -271,10 +274,14 @@ func TestRunsExcludeEachOther(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 24 {
 		flags := [][]string{{"run", "a"}, {"run", "--fair", "a"}, {"run", "--ttl", "5s", "a"}}[i%3]
-		all.Go(func() { w.runProgram(append(flags, "sh", "-c", "n=$(cat count); echo $((n+1)) >count")...).check(t, 0) })
+		all.Go(func() {
+			w.runProgram(append(flags, "sh", "-c", "n=$(cat count); echo $((n+1)) >count")...).check(t,
+				0)
+		})
 		if i%3 == 0 {
 			all.Go(func() {
-				w.runProgram("run", "--shared", "a", "sh", "-c", "n=$(cat count); sleep 0.02; [ \"$n\" = \"$(cat count)\" ]").check(t, 0)
+				w.runProgram("run", "--shared", "a", "sh", "-c",
+					"n=$(cat count); sleep 0.02; [ \"$n\" = \"$(cat count)\" ]").check(t, 0)
 			})
 		}
 	}
@@ -369,7 +376,8 @@ func TestUnreachableStores(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{"/open", "/file", "/file/below", "/link"} {
-		for _, args := range [][]string{{"run", "-E", "9", "a", "true"}, {"list"}, {"show", "a"}, {"break", "a"}, {"stores"}} {
+		for _, args := range [][]string{{"run", "-E", "9", "a", "true"}, {"list"}, {"show", "a"}, {"break", "a"},
+			{"stores"}} {
 			w.runProgram(append([]string{"--store", "file://" + w.dir + dir}, args...)...).check(t, 69, w.dir)
 		}
 	}
@@ -433,7 +441,8 @@ func TestDefaultStore(t *testing.T) {
 	}
 	state := filepath.Join(home, "state")
 	for _, c := range []struct{ dir, state string }{
-		{state + "/holdfast", state}, {home + "/.local/state/holdfast", ""}, {home + "/.local/state/holdfast", "relative"},
+		{state + "/holdfast", state}, {home + "/.local/state/holdfast", ""}, {home + "/.local/state/holdfast",
+			"relative"},
 	} {
 		r := w.newProgram("stores")
 		r.cmd.Dir = "/"

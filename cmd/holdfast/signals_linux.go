@@ -12,7 +12,8 @@ import (
 func resetSignal(sig syscall.Signal) bool {
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // a core file of this program would be of no use
 	var action [32]uintptr                           // all zero: SIG_DFL, no flags, no mask
-	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, sigsetSize, 0, 0)
+	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0,
+		sigsetSize, 0, 0)
 	return errno == 0
 }
 

@@ -48,7 +48,8 @@ func (w *workspace) withSignals(systemd bool) *startedProgram {
 // awaitListener waits until a run knows that its command was started, and can tell the group's signals from its own.
 func (w *workspace) awaitListener(wrapper int, record string) {
 	w.Helper()
-	w.awaitTrue("the run to know of its command", func() bool { return strings.Contains(w.readFile(w.filePath(record)), `"started"`) })
+	w.awaitTrue("the run to know of its command",
+		func() bool { return strings.Contains(w.readFile(w.filePath(record)), `"started"`) })
 	w.awaitTrue("the listener", func() bool { return childrenByName(wrapper)[listenerName] != 0 })
 }
 
@@ -58,8 +59,10 @@ func TestGroupSignalReachesCommandOnce(t *testing.T) {
 	r := w.withSignals(false)
 	var want strings.Builder
 	want.WriteString("ready\n")
-	for _, s := range []unix.Signal{unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGWINCH, unix.SIGALRM, unix.SIGINT} {
-		for _, to := range []int{-r.cmd.Process.Pid, r.cmd.Process.Pid} { // a signal received twice would come before the second one
+	for _, s := range []unix.Signal{unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGWINCH, unix.SIGALRM,
+		unix.SIGINT} {
+		for _, to := range []int{-r.cmd.Process.Pid, r.cmd.Process.Pid} {
+			// a signal received twice would come before the second one
 			sig := s
 			if to > 0 {
 				sig = unix.SIGUSR2
@@ -123,7 +126,8 @@ func TestSignaledCommandEndsUnkilled(t *testing.T) {
 	}{
 		{"timeout -s INT", func(w *workspace) *startedProgram {
 			r := w.newProgram()
-			r.cmd.Path, r.cmd.Args = timeout, []string{"timeout", "--preserve-status", "-s", "INT", "1", program, "run", "a", self}
+			r.cmd.Path, r.cmd.Args = timeout, []string{"timeout", "--preserve-status", "-s", "INT", "1", program, "run",
+				"a", self}
 			r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=ends")
 			return r.launch()
 		}},

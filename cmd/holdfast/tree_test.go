@@ -24,10 +24,13 @@ func familyScript(stubborn bool) string {
 		trap = `trap "" TERM; `
 	}
 	member := func(name string) string {
-		return fmt.Sprintf(`sh -c '%secho $$ >%s.new; mv %s.new %s; while :; do sleep 0.05; done'`, trap, name, name, name)
+		return fmt.Sprintf(`sh -c '%secho $$ >%s.new; mv %s.new %s; while :; do sleep 0.05; done'`, trap, name, name,
+			name)
 	}
-	return "exec 2>/dev/null; " + trap + "echo $$ >self; " + member("child") + " & setsid " + member("session") + " & (setsid setsid " + member("orphan") + " &) ; " +
-		waitForFile("child") + "; " + waitForFile("session") + "; " + waitForFile("orphan") + "; echo held; while :; do sleep 0.05; done"
+	return "exec 2>/dev/null; " + trap + "echo $$ >self; " + member("child") + " & setsid " + member("session") +
+		" & (setsid setsid " + member("orphan") + " &) ; " +
+		waitForFile("child") + "; " + waitForFile("session") + "; " + waitForFile("orphan") +
+		"; echo held; while :; do sleep 0.05; done"
 }
 
 var familyFiles = []string{"self", "child", "session", "orphan"}
@@ -56,7 +59,8 @@ func TestBrokenLockEndsTree(t *testing.T) {
 
 func TestTerminatedCommandCleansUp(t *testing.T) {
 	t.Parallel()
-	for _, then := range []string{"while :; do sleep 0.01; done", "kill -STOP $$"} { // a stopped one must be continued to handle it
+	for _, then := range []string{"while :; do sleep 0.01; done", "kill -STOP $$"} {
+		// a stopped one must be continued to handle it
 		w := newWorkspace(t)
 		script := `exec 2>/dev/null; trap "sleep 0.2; echo told; exit 0" TERM; echo held; ` + then
 		r := w.startProgram("run", "--ttl", "12s", "--grace", "6s", "a", "sh", "-c", script).awaitOutput("held")
@@ -116,7 +120,8 @@ func TestFailedStoreEndsTreeInTime(t *testing.T) {
 	got.check(t, 0)
 	told, alive := w.parseNanos(w.readFile(w.filePath("told"))), w.parseNanos(w.readFile(w.filePath("alive")))
 	granted := w.parseNanos(got.out)
-	t.Logf("told %v, killed about %v before the next holder ran", time.Duration(granted-told), time.Duration(granted-alive))
+	t.Logf("told %v, killed about %v before the next holder ran", time.Duration(granted-told),
+		time.Duration(granted-alive))
 	if told == 0 || alive >= granted {
 		t.Errorf("told at %d, alive at %d, the next ran at %d", told, alive, granted)
 	}
@@ -177,7 +182,8 @@ const keptFor = "stays held until that has ended: "
 func TestLockKeptUntilTreeEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r := w.startProgram("run", "a", "sh", "-c", "(setsid sh -c '"+strings.ReplaceAll(waitForFile("gate"), "'", `"`)+"' &); echo held; exit 3").awaitOutput("held")
+	r := w.startProgram("run", "a", "sh", "-c", "(setsid sh -c '"+strings.ReplaceAll(waitForFile("gate"), "'", `"`)+
+		"' &); echo held; exit 3").awaitOutput("held")
 	r.awaitTrue("word of what is left", func() bool { return strings.Contains(r.readStderr(), keptFor) })
 	w.runProgram("run", "-n", "a", "true").check(t, 75)
 	w.writeFile("gate", "")
@@ -198,7 +204,8 @@ func TestEarlierChildrenLeftAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	r := w.newProgram()
-	r.cmd.Path, r.cmd.Args = "/bin/sh", []string{"sh", "-c", "sleep 1000 & echo $! >before; exec " + program + " run a sh -c 'echo held; exit 4'"}
+	r.cmd.Path, r.cmd.Args = "/bin/sh", []string{"sh", "-c", "sleep 1000 & echo $! >before; exec " + program +
+		" run a sh -c 'echo held; exit 4'"}
 	r.launch().wait().check(t, 4)
 	pid := w.readPID("before")
 	if !isAlive(pid) {
@@ -238,7 +245,8 @@ func TestSignalsReachCommandOnce(t *testing.T) {
 	r.launch().awaitOutput("ready")
 	var want strings.Builder
 	want.WriteString("ready\n")
-	for _, s := range []unix.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGCONT,
+	for _, s := range []unix.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM,
+		unix.SIGCONT,
 		unix.SIGWINCH, unix.SIGTSTP, unix.SIGIO, unix.SIGPWR, unix.SIGUSR1, unix.SIGTERM} {
 		r.signal(s) // to the wrapper alone
 		want.WriteString(unix.SignalName(s) + "\n")
@@ -280,7 +288,8 @@ func TestIgnoredSignals(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	r := w.newProgram()
-	r.cmd.Path, r.cmd.Args = "/bin/sh", []string{"sh", "-c", "trap '' HUP; exec " + program + " run a sh -c 'echo held; " +
+	r.cmd.Path, r.cmd.Args = "/bin/sh", []string{"sh", "-c", "trap '' HUP; exec " + program +
+		" run a sh -c 'echo held; " +
 		strings.ReplaceAll(waitForFile("gate"), "'", `"`) + "; kill -HUP $$; exit 5'"}
 	r.launch().awaitOutput("held")
 	r.signal(unix.SIGHUP)
@@ -291,7 +300,8 @@ func TestIgnoredSignals(t *testing.T) {
 func TestClosedStderr(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r, stderr := w.withPipe("run", "a", "sh", "-c", "(setsid sh -c '"+strings.ReplaceAll(waitForFile("gate"), "'", `"`)+"; sleep 0.3; echo done >done' 2>/dev/null &); echo held; exit 3")
+	r, stderr := w.withPipe("run", "a", "sh", "-c", "(setsid sh -c '"+strings.ReplaceAll(waitForFile("gate"), "'", `"`)+
+		"; sleep 0.3; echo done >done' 2>/dev/null &); echo held; exit 3")
 	stderr.read.Close()
 	r.awaitOutput("held")
 	w.writeFile("gate", "")

@@ -30,7 +30,7 @@ type broken struct {
 	breaks  func(b *broken, ctx ctx, name, ref string, mode driver.BreakMode) error
 	close   func(b *broken) error
 	detach  func(b *broken, ctx ctx, g driver.Grant, keep time.Duration) error
-	reweigh func(b *broken, ctx ctx, g driver.Grant, weight int64) error
+	setWeight func(b *broken, ctx ctx, g driver.Grant, weight int64) error
 	change  func(b *broken, ctx ctx, seen driver.Lock) (driver.Lock, error)
 	ending  func(b *broken, ctx ctx) (driver.Ending, error)
 	restart func(s driver.Store)
@@ -136,8 +136,8 @@ func (b *broken) Detach(ctx ctx, g driver.Grant, keep time.Duration) error {
 }
 
 func (b *broken) SetWeight(ctx ctx, g driver.Grant, weight int64) error {
-	if b.reweigh != nil {
-		return b.reweigh(b, ctx, g, weight)
+	if b.setWeight != nil {
+		return b.setWeight(b, ctx, g, weight)
 	}
 	return b.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
 }
@@ -181,7 +181,8 @@ func granted(change func(g *driver.Grant)) func(b *broken, ctx ctx, c driver.Cla
 }
 
 // answers changes the answers to renewals.
-func answers(change func(g driver.Grant, r *driver.Renewal)) func(*broken, ctx, []driver.Grant, func(int, driver.Renewal)) {
+func answers(change func(g driver.Grant, r *driver.Renewal)) func(*broken, ctx, []driver.Grant,
+	func(int, driver.Renewal)) {
 	return func(b *broken, ctx ctx, gs []driver.Grant, done func(int, driver.Renewal)) {
 		b.Store.Renew(ctx, gs, func(i int, r driver.Renewal) {
 			change(gs[i], &r)
@@ -264,8 +265,15 @@ var mutants = []mutant{
 			}
 			return g, err
 		},
-		release: func(b *broken, ctx ctx, c driver.Claim, ref string) error { b.Store.Release(ctx, c, ref); return nil },
-		renew:   answers(func(g driver.Grant, r *driver.Renewal) { *r = driver.Renewal{Since: g.Since, GrantedTTL: g.GrantedTTL} }),
+		release: func(b *broken, ctx ctx, c driver.Claim,
+			ref string) error {
+			b.Store.Release(ctx, c, ref)
+			return nil
+		},
+		renew: answers(func(g driver.Grant,
+			r *driver.Renewal) {
+			*r = driver.Renewal{Since: g.Since, GrantedTTL: g.GrantedTTL}
+		}),
 	}},
 	{"keeps one place for a client and lock", "one-client-two-claims", "where it does not fit", &broken{
 		acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
@@ -300,7 +308,8 @@ var mutants = []mutant{
 			return g, err
 		},
 	}},
-	{"lets in whoever fits beside the holders", "try-never-overtakes reader-behind-writer semaphore-big-claim", "", &broken{acquire: jumps}},
+	{"lets in whoever fits beside the holders", "try-never-overtakes reader-behind-writer semaphore-big-claim", "",
+		&broken{acquire: jumps}},
 	{"lets plain claims push in", "plain-never-overtakes-fair", "", &broken{
 		acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
 			for !c.Fair && c.Wait {
@@ -319,7 +328,7 @@ var mutants = []mutant{
 			return g, err
 		},
 	}},
-	{"counts tokens anew on an idle lock", "token-rises token-rises-after-idle", "came after token", &broken{
+	{"counts tokens again on an idle lock", "token-rises token-rises-after-idle", "came after token", &broken{
 		acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
 			g, err := b.Store.Acquire(ctx, c)
 			if err == nil {
@@ -367,34 +376,37 @@ var mutants = []mutant{
 	{"takes any TTL for one that it can keep", "ttl-bounds", "refused", &broken{
 		acquire: as(func(c *driver.Claim) { c.TTL = min(max(c.TTL, driver.MinTTL), driver.MaxTTL) }),
 	}},
-	{"takes a time-out of its own for the caller's", "mutex-contended mixed-load", "the call's context goes on", &broken{
-		acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
-			if b.Info().Clock.Monotonic()%3 == 0 {
-				return driver.Grant{}, context.DeadlineExceeded
-			}
-			return b.Store.Acquire(ctx, c)
-		},
-	}},
+	{"takes a timeout of its own for the caller's", "mutex-contended mixed-load", "the call's context goes on",
+		&broken{
+			acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
+				if b.Info().Clock.Monotonic()%3 == 0 {
+					return driver.Grant{}, context.DeadlineExceeded
+				}
+				return b.Store.Acquire(ctx, c)
+			},
+		}},
 	{"grants less time than asked", "ttl-granted", "was asked", &broken{
 		acquire: granted(func(g *driver.Grant) { g.GrantedTTL -= time.Millisecond }),
 	}},
 	{"renews for less time than asked", "ttl-granted", "was asked", &broken{
 		renew: answers(func(g driver.Grant, r *driver.Renewal) { r.GrantedTTL -= time.Millisecond }),
 	}},
-	{"never ends a silent holder", "holder-stops-renewing dead-permits detached detached-broken dead-reader killed-holder dead-holder-and-queue close-while-holding inspect-expired break-graceful-expired", "",
+	{"never ends a silent holder",
+		"holder-stops-renewing dead-permits detached detached-broken dead-reader killed-holder dead-holder-and-queue close-while-holding inspect-expired break-graceful-expired", "",
 		&broken{acquire: as(func(c *driver.Claim) { c.TTL = time.Hour })}},
 	{"ends a holder early", "holder-stops-renewing last-renewal-counts detached detached-broken close-while-holding dead-holder-and-queue dead-permits dead-reader break-graceful-expired inspect-expired", "", &broken{
 		info:    func(i driver.Info) driver.Info { i.MinTTL *= 2; return i },
 		acquire: as(func(c *driver.Claim) { c.TTL /= 2 }),
 		renew:   answers(func(g driver.Grant, r *driver.Renewal) { r.GrantedTTL = g.GrantedTTL }),
 	}},
-	{"renews in words only", "renewal-keeps-claim last-renewal-counts renew-late renew-from-another-process", "", &broken{
-		renew: func(b *broken, ctx ctx, gs []driver.Grant, done func(int, driver.Renewal)) {
-			for i, g := range gs {
-				done(i, driver.Renewal{Since: b.Info().Clock.Now(), GrantedTTL: g.GrantedTTL})
-			}
-		},
-	}},
+	{"renews in words only", "renewal-keeps-claim last-renewal-counts renew-late renew-from-another-process", "",
+		&broken{
+			renew: func(b *broken, ctx ctx, gs []driver.Grant, done func(int, driver.Renewal)) {
+				for i, g := range gs {
+					done(i, driver.Renewal{Since: b.Info().Clock.Now(), GrantedTTL: g.GrantedTTL})
+				}
+			},
+		}},
 	{"forgets who waits for longer than a TTL", "waiting-outlives-ttl", "", &broken{
 		acquire: func(b *broken, c ctx, cl driver.Claim) (driver.Grant, error) {
 			for {
@@ -482,12 +494,13 @@ var mutants = []mutant{
 			return g, err
 		},
 	}},
-	{"releases whoever holds the lock", "release-stale release-twice release-unknown release-from-another-client", "", &broken{
-		release: func(b *broken, ctx ctx, c driver.Claim, ref string) error {
-			removeAll(ctx, b.Store, c.Name)
-			return nil
-		},
-	}},
+	{"releases whoever holds the lock", "release-stale release-twice release-unknown release-from-another-client", "",
+		&broken{
+			release: func(b *broken, ctx ctx, c driver.Claim, ref string) error {
+				removeAll(ctx, b.Store, c.Name)
+				return nil
+			},
+		}},
 	{"takes what others have ended for its own release", "cut-release", "was broken by force", &broken{
 		release: func(b *broken, ctx ctx, c driver.Claim, ref string) error {
 			err := b.Store.Release(ctx, c, ref)
@@ -497,30 +510,33 @@ var mutants = []mutant{
 			return err
 		},
 	}},
-	{"does not tell of a session that is lowered", "session-lowered", "is not told of it", &broken{lower: func(*broken) {}}},
-	{"ends a session that is lowered, and tells a second later", "session-lowered", "before the holder was told", &broken{
-		lower: func(b *broken) { b.mine.Store("lowered", time.Now()) },
-		renew: func(b *broken, ctx ctx, gs []driver.Grant, done func(int, driver.Renewal)) {
-			b.Store.Renew(ctx, gs, func(i int, r driver.Renewal) {
-				if at, ok := b.mine.Load("lowered"); ok {
-					removeAll(ctx, b.Store, gs[i].Name)
-					if time.Since(at.(time.Time)) > time.Second {
-						r = driver.Renewal{Err: &driver.LossError{Cause: driver.LossSessionExpired}}
+	{"does not tell of a session that is lowered", "session-lowered", "is not told of it",
+		&broken{lower: func(*broken) {}}},
+	{"ends a session that is lowered, and tells a second later", "session-lowered", "before the holder was told",
+		&broken{
+			lower: func(b *broken) { b.mine.Store("lowered", time.Now()) },
+			renew: func(b *broken, ctx ctx, gs []driver.Grant, done func(int, driver.Renewal)) {
+				b.Store.Renew(ctx, gs, func(i int, r driver.Renewal) {
+					if at, ok := b.mine.Load("lowered"); ok {
+						removeAll(ctx, b.Store, gs[i].Name)
+						if time.Since(at.(time.Time)) > time.Second {
+							r = driver.Renewal{Err: &driver.LossError{Cause: driver.LossSessionExpired}}
+						}
 					}
+					done(i, r)
+				})
+			},
+		}},
+	{"says lost, and releases whoever holds the lock", "release-stale release-twice release-unknown", "should hold",
+		&broken{
+			release: func(b *broken, ctx ctx, c driver.Claim, ref string) error {
+				err := b.Store.Release(ctx, c, ref)
+				if errors.Is(err, driver.ErrLost) {
+					removeAll(ctx, b.Store, c.Name)
 				}
-				done(i, r)
-			})
-		},
-	}},
-	{"says lost, and releases whoever holds the lock", "release-stale release-twice release-unknown", "should hold", &broken{
-		release: func(b *broken, ctx ctx, c driver.Claim, ref string) error {
-			err := b.Store.Release(ctx, c, ref)
-			if errors.Is(err, driver.ErrLost) {
-				removeAll(ctx, b.Store, c.Name)
-			}
-			return err
-		},
-	}},
+				return err
+			},
+		}},
 	{"does not clean up what was not granted", "cancel-at-random cancel-waiting release-waiting", "", &broken{
 		acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
 			g, err := b.Store.Acquire(ctx, c)
@@ -568,7 +584,7 @@ var mutants = []mutant{
 			return b.Store.Acquire(context.WithoutCancel(c), cl)
 		},
 	}},
-	{"grants anew when asked again", "acquire-again", "became", &broken{
+	{"grants again when asked again", "acquire-again", "became", &broken{
 		acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
 			if _, again := b.mine.LoadOrStore(c.ID, true); again {
 				b.Store.Release(ctx, c, "")
@@ -691,12 +707,14 @@ var mutants = []mutant{
 	{"lets more hold than it says", "holders-full", "", &broken{
 		info: func(i driver.Info) driver.Info { i.MaxHolders = 8; return i },
 	}},
-	{"cuts notes", "owner-and-meta", "shown as", &broken{acquire: as(func(c *driver.Claim) { c.Meta = c.Meta[:min(len(c.Meta), 100)] })}},
+	{"cuts notes", "owner-and-meta", "shown as",
+		&broken{acquire: as(func(c *driver.Claim) { c.Meta = c.Meta[:min(len(c.Meta), 100)] })}},
 	{"folds case", "names", "", &broken{acquire: as(func(c *driver.Claim) { c.Name = strings.ToLower(c.Name) })}},
 	{"cleans paths", "names names-that-start-oddly", "", &broken{
 		acquire: as(func(c *driver.Claim) { c.Name = strings.ReplaceAll(c.Name, "//", "/") }),
 	}},
-	{"trims names", "names names-that-start-oddly", "", &broken{acquire: as(func(c *driver.Claim) { c.Name = strings.TrimSpace(c.Name) })}},
+	{"trims names", "names names-that-start-oddly", "",
+		&broken{acquire: as(func(c *driver.Claim) { c.Name = strings.TrimSpace(c.Name) })}},
 	{"lists by pattern", "names", "the listing of", &broken{
 		list: func(b *broken, ctx ctx, prefix string) iter.Seq2[driver.Lock, error] {
 			return b.Store.List(ctx, strings.TrimSuffix(prefix, "*"))
@@ -853,7 +871,7 @@ var mutants = []mutant{
 		},
 	}},
 	{"makes a reader of a writer by giving up and coming again", "downgrade", "", &broken{
-		reweigh: func(b *broken, ctx ctx, g driver.Grant, weight int64) error {
+		setWeight: func(b *broken, ctx ctx, g driver.Grant, weight int64) error {
 			if weight >= g.Weight {
 				return b.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
 			}
@@ -865,14 +883,15 @@ var mutants = []mutant{
 		},
 	}},
 	{"changes weights in words only", "downgrade upgrade set-weight-lost", "", &broken{
-		reweigh: func(b *broken, ctx ctx, g driver.Grant, weight int64) error { return nil },
+		setWeight: func(b *broken, ctx ctx, g driver.Grant, weight int64) error { return nil },
 	}},
-	{"carries what it says that it does not", "semaphore-limit readers-share detached first-come-first-served", "should be refused", &broken{
-		info: func(i driver.Info) driver.Info {
-			i.Kinds, i.Order, i.Detached = []driver.Kind{driver.KindMutex}, driver.OrderNone, false
-			return i
-		},
-	}},
+	{"carries what it says that it does not", "semaphore-limit readers-share detached first-come-first-served",
+		"should be refused", &broken{
+			info: func(i driver.Info) driver.Info {
+				i.Kinds, i.Order, i.Detached = []driver.Kind{driver.KindMutex}, driver.OrderNone, false
+				return i
+			},
+		}},
 	{"never tells of a change", "next-change", "was not told", &broken{
 		change: func(b *broken, ctx ctx, seen driver.Lock) (driver.Lock, error) {
 			<-ctx.Done()
@@ -908,8 +927,8 @@ var mutants = []mutant{
 	}},
 }
 
-// mutantTries is how often a case may meet a broken store before it must have caught it: some of what is broken shows only
-// when two clients meet at the wrong moment, and on a slow machine a store may look broken in another way first.
+// mutantTries is how often a case may meet a broken store before it must have caught it: some of what is broken shows
+// only when two clients meet at the wrong moment, and on a slow machine a store may look broken in another way first.
 const mutantTries = 4
 
 // Every check can fail: each broken store is caught by the cases that should catch it, for the right reason.
@@ -940,7 +959,8 @@ func TestMutants(t *testing.T) {
 
 // meets runs one case over the broken store, and returns what it says, and whether it sees that anything is wrong.
 func (m mutant) meets(t *testing.T, name string) (said string, caught bool) {
-	o := &drivertest.Options{Match: func(c drivertest.Case) bool { return c.Name == name }, Limit: 25 * time.Second, Once: true}
+	o := &drivertest.Options{Match: func(c drivertest.Case) bool { return c.Name == name }, Limit: 25 * time.Second,
+		Once: true}
 	results := drivertest.Run(t.Context(), m.b.harness(), o)
 	switch {
 	case len(results) != 1:

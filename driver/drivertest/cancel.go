@@ -13,7 +13,7 @@ import (
 
 var cancelCases = []Case{
 	newCase("cancel-waiting", "When the context of a waiting call ends, the call returns at once with the "+
-		"context's error. After the caller's clean-up, nothing is left of the claim.", func(e *Env) {
+		"context's error. After the caller's cleanup, nothing is left of the claim.", func(e *Env) {
 		name := e.lockName("m")
 		g := e.a().mustTry(e.mutexClaim(name))
 		for _, cl := range []driver.Claim{e.mutexClaim(name), e.queuedClaim(name)} {
@@ -52,7 +52,7 @@ var cancelCases = []Case{
 		e.c().mustBeHeld(e.mutexClaim(name))
 	}),
 	newCase("cancel-before", "A claim under a context that has already ended is not granted. After the caller's "+
-		"clean-up, nothing is left of it.", func(e *Env) {
+		"cleanup, nothing is left of it.", func(e *Env) {
 		ctx, cancel := context.WithCancel(e.ctx)
 		cancel()
 		name := e.lockName("m")

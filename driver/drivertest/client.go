@@ -159,7 +159,8 @@ func (c *client) mustAcquire(cl driver.Claim) driver.Grant {
 
 // mustRelease releases a claim that is held.
 func (c *client) mustRelease(g driver.Grant) {
-	if err := c.store.Release(c.e.ctx, g.Claim, ""); err != nil && c.e.ctx.Err() == nil { // otherwise the case has ended
+	if err := c.store.Release(c.e.ctx, g.Claim, ""); err != nil && c.e.ctx.Err() == nil {
+		// otherwise the case has ended
 		c.e.requireNoSecret(err)
 		c.e.whileGranted(g, func() { c.e.failf("releasing token %d of %q: %w", g.Token, g.Name, err) })
 	}
@@ -193,7 +194,10 @@ func (c *client) renewBatch(ctx context.Context, gs ...driver.Grant) []driver.Re
 		mu.Lock()
 		defer mu.Unlock()
 		if i < 0 || i >= len(gs) || returned.Load() {
-			c.e.runInBackground(func() { c.e.failf("an answer for grant %d of %d, returned: %v", i, len(gs), returned.Load()) })
+			c.e.runInBackground(func() {
+				c.e.failf("an answer for grant %d of %d, returned: %v", i, len(gs),
+					returned.Load())
+			})
 			return
 		}
 		answers[i] = r
@@ -268,7 +272,8 @@ func (c *client) mustBeLost(g driver.Grant) driver.LossCause {
 	err := c.renewOnce(g).Err
 	loss := causeOf(err)
 	if loss == "" {
-		c.e.failf("renewing token %d of %q, which has ended: got %s, want a *LossError", g.Token, g.Name, describeError(err))
+		c.e.failf("renewing token %d of %q, which has ended: got %s, want a *LossError", g.Token, g.Name,
+			describeError(err))
 	}
 	return loss
 }
@@ -425,7 +430,8 @@ func (w *waitingCall) mustBeGranted() driver.Grant { return w.mustBeGrantedWithi
 func (w *waitingCall) mustBeGrantedWithin(d time.Duration) driver.Grant {
 	w.awaitReturn(d)
 	if errors.Is(w.err, driver.ErrLost) {
-		w.c.e.latef("%s: the waiting claim on %q, with a TTL of %v, was lost: %w", w.claim.Owner, w.claim.Name, w.claim.TTL,
+		w.c.e.latef("%s: the waiting claim on %q, with a TTL of %v, was lost: %w", w.claim.Owner, w.claim.Name,
+			w.claim.TTL,
 			w.err)
 	}
 	if w.err != nil {

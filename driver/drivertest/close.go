@@ -52,7 +52,8 @@ var closeCases = []Case{
 	newCase("close-stops", "No goroutine of a client continues after its Close.", func(e *Env) {
 		var c *client
 		var w *waitingCall
-		label := e.prefix + "close-stops" // for what this client starts; the shared clients may start goroutines at any time
+		// for what this client starts; the shared clients may start goroutines at any time
+		label := e.prefix + "close-stops"
 		pprof.Do(e.ctx, pprof.Labels(goroutineLabel, label), func(context.Context) {
 			c = e.openClient()
 			g := c.mustRenew(c.mustTry(e.mutexClaim(e.lockName("m"))))
@@ -66,19 +67,20 @@ var closeCases = []Case{
 			return fmt.Sprintf("%d goroutines of the client live on", n)
 		}))
 	}),
-	newCase("ended-context", "Every call whose context has already ended returns promptly, with an error.", func(e *Env) {
-		ctx, cancel := context.WithCancel(e.ctx)
-		cancel()
-		g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
-		start := e.now()
-		e.callEverything(ctx, e.a(), g, func(method string, err error) {
-			if err == nil {
-				e.failf("%s has not noticed that its context has ended", method)
-			}
-			e.requireWithin(start, e.slack, "%s", method)
-			start = e.now()
-		})
-	}),
+	newCase("ended-context", "Every call whose context has already ended returns promptly, with an error.",
+		func(e *Env) {
+			ctx, cancel := context.WithCancel(e.ctx)
+			cancel()
+			g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
+			start := e.now()
+			e.callEverything(ctx, e.a(), g, func(method string, err error) {
+				if err == nil {
+					e.failf("%s has not noticed that its context has ended", method)
+				}
+				e.requireWithin(start, e.slack, "%s", method)
+				start = e.now()
+			})
+		}),
 }
 
 // callEverything calls every method that takes a context, and passes each error to told.

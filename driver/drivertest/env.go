@@ -38,7 +38,7 @@ type Env struct {
 // goroutineLabel marks all goroutines that a case and its clients start.
 const goroutineLabel = "drivertest"
 
-// cleanupTime bounds the clean-up of one case.
+// cleanupTime bounds the cleanup of one case.
 const cleanupTime = 3 * time.Second
 
 func newEnv(ctx context.Context, cancel context.CancelFunc, s *suite, folder string, g tolerance) *Env {
@@ -142,8 +142,9 @@ func (e *Env) skip(format string, args ...any) {
 
 // logRemark logs something that was measured.
 func (e *Env) logRemark(format string, args ...any) {
-	e.suite.opts.Log(strings.TrimSuffix(strings.TrimPrefix(e.prefix, e.harness.Prefix), "/") + ": " + fmt.Sprintf(format,
-		args...))
+	e.suite.opts.Log(strings.TrimSuffix(strings.TrimPrefix(e.prefix, e.harness.Prefix), "/") + ": " +
+		fmt.Sprintf(format,
+			args...))
 }
 
 // runInBackground runs f concurrently with the case. A failure in it fails the case.
@@ -216,7 +217,7 @@ func (e *Env) sleepUntil(i driver.Instant, d time.Duration) { e.sleep(d - e.sinc
 // lockName returns the name of a lock of this case.
 func (e *Env) lockName(name string) string { return e.registerName(e.prefix + name) }
 
-// registerName remembers a name for the clean-up.
+// registerName remembers a name for the cleanup.
 func (e *Env) registerName(name string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

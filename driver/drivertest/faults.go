@@ -73,7 +73,7 @@ var faultCases = []Case{
 			e.waitUntil(5*e.slack, func() bool {
 				err := c.store.Release(e.ctx, cl, "")
 				return err == nil || causeOf(err) != "" || e.hasNoClaims(cl)
-			}, "the clean-up does not succeed")
+			}, "the cleanup does not succeed")
 			e.requireEmpty(name, time.Second)
 		}
 	}),
@@ -117,7 +117,8 @@ var faultCases = []Case{
 				g.Since, g.GrantedTTL = r.Since, r.GrantedTTL
 			}
 			if e.since(lowered) > 6*less+e.slack {
-				e.failf("the session of a claim of %v was lowered to %v, and its holder is not told of it in %v", g.GrantedTTL,
+				e.failf("the session of a claim of %v was lowered to %v, and its holder is not told of it in %v",
+					g.GrantedTTL,
 					less, e.since(lowered))
 			}
 		}

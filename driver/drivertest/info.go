@@ -48,7 +48,8 @@ func (e *Env) checkInfo(i driver.Info) {
 		}
 	}
 	oneOf("Engine", i.Engine, "record", "sequence", "script")
-	oneOf("Tier", string(i.Tier), string(driver.TierFenceSafe), string(driver.TierSettings), string(driver.TierAdvisory))
+	oneOf("Tier", string(i.Tier), string(driver.TierFenceSafe), string(driver.TierSettings),
+		string(driver.TierAdvisory))
 	oneOf("EndedBy", string(i.ExpiredBy), string(driver.ExpiredByClaimant), string(driver.ExpiredByStore))
 	oneOf("Judge", string(i.ExpiryClock), string(driver.ExpiryClockStore), string(driver.ExpiryClockObserver))
 	oneOf("Order", string(i.Order), string(driver.OrderAlways), string(driver.OrderFairOnly), string(driver.OrderNone))

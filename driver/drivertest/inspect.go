@@ -39,8 +39,10 @@ var inspectCases = []Case{
 			}
 		}
 		l := e.b().mustInspect(g.Name)
-		if l.Name != g.Name || l.Kind != g.Kind || l.Limit != g.Limit || len(l.Holders) != 1 || len(l.Waiters) != len(line) {
-			e.failf("held as %s of %d with %d in line, and shown as %s of %d: %s", g.Kind, g.Limit, len(line), l.Kind, l.Limit,
+		if l.Name != g.Name || l.Kind != g.Kind || l.Limit != g.Limit || len(l.Holders) != 1 ||
+			len(l.Waiters) != len(line) {
+			e.failf("held as %s of %d with %d in line, and shown as %s of %d: %s", g.Kind, g.Limit, len(line), l.Kind,
+				l.Limit,
 				describeLock(l))
 		}
 		refs := []string{l.Holders[0].Ref}
@@ -63,7 +65,8 @@ var inspectCases = []Case{
 		l := e.b().mustInspect(name)
 		for _, h := range l.Holders {
 			if tokens[h.Token] != h.Weight {
-				e.failf("token %d was granted to a weight of %d, and is shown with %d", h.Token, tokens[h.Token], h.Weight)
+				e.failf("token %d was granted to a weight of %d, and is shown with %d", h.Token, tokens[h.Token],
+					h.Weight)
 			}
 		}
 		if len(l.Holders) != 3 {
@@ -74,11 +77,15 @@ var inspectCases = []Case{
 		func(e *Env) {
 			dead := e.openClient()
 			g := dead.mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
-			if e.info.ExpiryClock == driver.ExpiryClockObserver { // such a claim expires only for a client that has watched it
+			if e.info.ExpiryClock == driver.ExpiryClockObserver {
+				// such a claim expires only for a client that has watched it
 				e.a().startWaiting(e.mutexClaim(g.Name)).mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
 			}
 			e.waitUntil(e.latestExpiry(g.GrantedTTL),
-				func() bool { return !slices.Contains(ownersOf(e.b().mustInspect(g.Name).Holders), g.Owner) }, "it is shown still")
+				func() bool {
+					return !slices.Contains(ownersOf(e.b().mustInspect(g.Name).Holders),
+						g.Owner)
+				}, "it is shown still")
 			if after := e.sinceGrant(g); after < g.GrantedTTL {
 				e.failf("it was gone after %v of %v", after, g.GrantedTTL)
 			}

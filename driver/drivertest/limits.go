@@ -35,7 +35,8 @@ var limitCases = []Case{
 	semaphoreFeature.newCase("idle-lock-takes-any-kind", "An idle lock takes the kind and limit of its next claim.",
 		func(e *Env) {
 			name := e.lockName("m")
-			for _, cl := range []driver.Claim{e.mutexClaim(name), e.semaphoreClaim(name, 7, 3), e.semaphoreClaim(name, 9, 9),
+			for _, cl := range []driver.Claim{e.mutexClaim(name), e.semaphoreClaim(name, 7, 3),
+				e.semaphoreClaim(name, 9, 9),
 				e.mutexClaim(name)} {
 				g := e.a().mustTry(cl)
 				if l := e.b().mustInspect(name); l.Kind != cl.Kind || l.Limit != cl.Limit {
@@ -60,7 +61,8 @@ var limitCases = []Case{
 		for i := range line {
 			line[i] = e.client(i).startWaiting(e.fairClaim(name))
 		}
-		e.waitUntil(15*e.slack, func() bool { return len(e.a().mustInspect(name).Waiters) == n }, "%d claims should wait", n)
+		e.waitUntil(15*e.slack, func() bool { return len(e.a().mustInspect(name).Waiters) == n },
+			"%d claims should wait", n)
 		w := e.b().startWaiting(e.fairClaim(name))
 		w.mustFail(driver.ErrQueueFull)
 		e.b().releaseIfHeld(w.claim)

@@ -35,7 +35,8 @@ var nameCases = []Case{
 		for _, name := range names {
 			l := e.a().mustInspect(name)
 			if l.Name != name || len(l.Holders) != 1 || l.Holders[0].Owner != owners[name] {
-				e.failf("%q should be held by %s: it is shown as %q, and %s", name, owners[name], l.Name, describeLock(l))
+				e.failf("%q should be held by %s: it is shown as %q, and %s", name, owners[name], l.Name,
+					describeLock(l))
 			}
 		}
 		slices.Sort(names)
@@ -44,7 +45,8 @@ var nameCases = []Case{
 			e.failf("the listing misses %q and invents %q", missingFrom(names, got), missingFrom(got, names))
 		}
 		for _, s := range nameSuffixes {
-			want := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !strings.HasPrefix(n, e.prefix+s) })
+			want := slices.DeleteFunc(slices.Clone(names),
+				func(n string) bool { return !strings.HasPrefix(n, e.prefix+s) })
 			if got := e.c().mustList(e.prefix + s); !slices.Equal(got, want) {
 				e.failf("the listing of %q misses %q and invents %q", s, missingFrom(want, got), missingFrom(got, want))
 			}

@@ -134,15 +134,16 @@ var operatorCases = []Case{
 		}
 		e.a().mustRenew(elsewhere)
 	}),
-	semaphoreFeature.newCase("break-one", "Of several holders, a break affects only the one that it names.", func(e *Env) {
-		name := e.lockName("s")
-		one, two := e.a().mustTry(e.semaphoreClaim(name, 3, 1)), e.b().mustTry(e.semaphoreClaim(name, 3, 2))
-		e.c().mustBreak(name, e.c().refOf(two.Claim), driver.BreakForce)
-		e.b().mustBeLost(two)
-		e.requireHolder(one)
-		e.a().mustRenew(one)
-		e.d().mustTry(e.semaphoreClaim(name, 3, 2))
-	}),
+	semaphoreFeature.newCase("break-one", "Of several holders, a break affects only the one that it names.",
+		func(e *Env) {
+			name := e.lockName("s")
+			one, two := e.a().mustTry(e.semaphoreClaim(name, 3, 1)), e.b().mustTry(e.semaphoreClaim(name, 3, 2))
+			e.c().mustBreak(name, e.c().refOf(two.Claim), driver.BreakForce)
+			e.b().mustBeLost(two)
+			e.requireHolder(one)
+			e.a().mustRenew(one)
+			e.d().mustTry(e.semaphoreClaim(name, 3, 2))
+		}),
 	newCase("ref-of-grant", "The ref in a grant identifies the claim for an operator as the one that Inspect shows.",
 		func(e *Env) {
 			g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
@@ -167,7 +168,8 @@ func (e *Env) requestWhileWaiting(holder, next driver.Claim) {
 	e.a().mustRelease(g)
 	w.mustBeGranted()
 	if r := e.b().renewBatch(e.ctx, w.grant)[0]; r.Err != nil || !r.ReleaseRequested {
-		e.failf("it was asked while it waited, and its renewal says %s, asked: %v", describeError(r.Err), r.ReleaseRequested)
+		e.failf("it was asked while it waited, and its renewal says %s, asked: %v", describeError(r.Err),
+			r.ReleaseRequested)
 	}
 	e.b().mustRelease(w.grant)
 }

@@ -17,15 +17,16 @@ var releaseCases = []Case{
 		e.a().mustBeGone(g.Claim)
 		e.requireHolder(next)
 	}),
-	newCase("release-stale", "A late release affects only its own claim, and never that of a later holder.", func(e *Env) {
-		g := e.a().mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
-		w := e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued()
-		next := w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
-		e.a().mustBeGone(g.Claim)
-		e.requireHolder(next)
-		e.b().mustRenew(next)
-		e.b().mustRelease(next)
-	}),
+	newCase("release-stale", "A late release affects only its own claim, and never that of a later holder.",
+		func(e *Env) {
+			g := e.a().mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
+			w := e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued()
+			next := w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
+			e.a().mustBeGone(g.Claim)
+			e.requireHolder(next)
+			e.b().mustRenew(next)
+			e.b().mustRelease(next)
+		}),
 	newCase("release-unknown", "The release of a claim that was never made reports that it does not exist, and "+
 		"changes nothing.", func(e *Env) {
 		idle := e.lockName("idle")

@@ -77,7 +77,8 @@ var renewCases = []Case{
 		}
 		told.Token--
 		if err := e.b().renewBatch(e.ctx, told)[0].Err; causeOf(err) == "" {
-			e.failf("renewing the grant of another client under a wrong token: got %s, want a *LossError", describeError(err))
+			e.failf("renewing the grant of another client under a wrong token: got %s, want a *LossError",
+				describeError(err))
 		}
 	}),
 	newCase("renew-unknown", "The renewal of a claim that was never made reports that it is lost, and does not "+

@@ -54,7 +54,8 @@ var semaphoreCases = []Case{
 		all := e.a().mustTry(e.semaphoreClaim(name, 3, 3))
 		w1, w2, w3, w4 := e.b().startWaiting(e.semaphoreClaim(name, 3,
 			1)).requireQueued(), e.c().startWaiting(e.semaphoreClaim(name, 3, 1)).requireQueued(),
-			e.d().startWaiting(e.semaphoreClaim(name, 3, 1)).requireQueued(), e.b().startWaiting(e.semaphoreClaim(name, 3,
+			e.d().startWaiting(e.semaphoreClaim(name, 3, 1)).requireQueued(), e.b().startWaiting(e.semaphoreClaim(name,
+				3,
 				1)).requireQueued()
 		e.a().mustRelease(all)
 		w1.mustBeGranted()

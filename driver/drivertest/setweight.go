@@ -9,7 +9,8 @@ import (
 
 // setWeight asks the store to change a weight.
 func (c *client) setWeight(g driver.Grant, weight int64) error {
-	err := c.e.retryIfLossy(c.e.ctx, func() error { return c.store.(driver.WeightChanger).SetWeight(c.e.ctx, g, weight) })
+	err := c.e.retryIfLossy(c.e.ctx,
+		func() error { return c.store.(driver.WeightChanger).SetWeight(c.e.ctx, g, weight) })
 	c.e.checkError(c.e.ctx, err)
 	return err
 }

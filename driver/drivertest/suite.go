@@ -51,8 +51,8 @@ type Harness struct {
 	Open func(ctx context.Context) (driver.Store, error)
 
 	// Lossy, if set, opens a client as Open does. The client calls fate once per request, where the request leaves the
-	// store's own code, and lets that happen to the request. So the suite checks that the store distinguishes a lost reply
-	// from a refusal. See [Transport] and [Carry]. [Options] say how many requests are lost.
+	// store's own code, and lets that happen to the request. So the suite checks that the store distinguishes a lost
+	// reply from a refusal. See [Transport] and [Carry]. [Options] say how many requests are lost.
 	Lossy func(ctx context.Context, fate func() Fate) (driver.Store, error)
 
 	// Prefix is at the beginning of nearly all lock names, and is unique to the run. The default is random.
@@ -65,17 +65,17 @@ type Harness struct {
 	// Secrets are strings that may not appear in Info or in an error, such as the password of the store's URL.
 	Secrets []string
 
-	// Kill, if set, stops a client as if its process had been killed: no clean-up reaches the store, and nothing of the
-	// client continues. The suite neither uses nor closes the client afterwards. Without Kill, the suite stops using the
-	// client where this has the same effect, and otherwise skips the case.
+	// Kill, if set, stops a client as if its process had been killed: no cleanup reaches the store, and nothing of the
+	// client continues. The suite neither uses nor closes the client afterwards. Without Kill, the suite stops using
+	// the client where this has the same effect, and otherwise skips the case.
 	Kill func(s driver.Store) error
 
 	// Cut, if set, cuts the link between a client and the store: requests and replies are lost, and nothing is refused.
 	// Heal restores the link.
 	Cut, Heal func(s driver.Store) error
 
-	// Lower, if set, makes the server keep the sessions of one client for at most ttl from their next heartbeat on. This
-	// is what a server with other settings does when it takes sessions over.
+	// Lower, if set, makes the server keep the sessions of one client for at most ttl from their next heartbeat on.
+	// This is what a server with other settings does when it takes sessions over.
 	Lower func(s driver.Store, ttl time.Duration) error
 
 	// Restart, if set, shuts the store down properly, starts it again, and returns when it can be reached.
@@ -91,9 +91,9 @@ type Options struct {
 	Log      func(line string) // gets remarks on what was measured; several goroutines may call it at the same time
 	Once     bool              // do not repeat a case that was too slow while the machine was slow, too
 
-	// Of 100 requests, LostReplies take effect but their replies are lost, and Refusals are refused as too many, without
-	// an effect. Both need Harness.Lossy. A store must keep its promises nevertheless, only later. 2 of each are a good
-	// choice.
+	// Of 100 requests, LostReplies take effect but their replies are lost, and Refusals are refused as too many,
+	// without an effect. Both need Harness.Lossy. A store must keep its promises nevertheless, only later. 2 of each
+	// are a good choice.
 	LostReplies, Refusals float64
 }
 

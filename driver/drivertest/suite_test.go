@@ -57,7 +57,8 @@ func TestErrorsOfRefusals(t *testing.T) {
 			refused = append(refused, r.Case.Name)
 		}
 	}
-	for _, want := range []string{"semaphore-limit", "readers-share", "first-come-first-served", "detached", "mismatch"} {
+	for _, want := range []string{"semaphore-limit", "readers-share", "first-come-first-served", "detached",
+		"mismatch"} {
 		if !slices.Contains(refused, want) {
 			t.Errorf("%s was not checked as a refusal; only %q were", want, refused)
 		}

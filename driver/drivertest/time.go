@@ -24,7 +24,8 @@ var timeCases = []Case{
 		for i, ttl := range []time.Duration{least, min(least+time.Millisecond, most), min(least*5/2, most),
 			min(time.Minute+time.Millisecond, most), most} {
 			c := e.client(i)
-			g := c.mustRenew(c.mustTry(withTTL(e.mutexClaim(e.lockName("m")), ttl))) // every grant and renewal is checked against its claim
+			// every grant and renewal is checked against its claim
+			g := c.mustRenew(c.mustTry(withTTL(e.mutexClaim(e.lockName("m")), ttl)))
 			c.mustRelease(g)
 		}
 	}),
@@ -42,7 +43,8 @@ var timeCases = []Case{
 				return e.b().startWaiting(e.queuedClaim(name)).mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
 			}},
 			{withTTL(e.mutexClaim(e.lockName("trying")), ttl), func(name string, g driver.Grant) driver.Grant {
-				return e.c().mustTryWithin(e.latestExpiry(g.GrantedTTL), func() driver.Claim { return e.mutexClaim(name) })
+				return e.c().mustTryWithin(e.latestExpiry(g.GrantedTTL),
+					func() driver.Claim { return e.mutexClaim(name) })
 			}},
 			{withTTL(e.mutexClaim(e.lockName("holder-has-a-longer-ttl")), 2*ttl), func(name string,
 				g driver.Grant) driver.Grant {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// ErrSendAlone is what Batcher.Send reports to done if the store did not accept a batch as a whole, perhaps because of one
-// of its requests. Each request of the batch is then made alone.
+// ErrSendAlone is what Batcher.Send reports to done if the store did not accept a batch as a whole, perhaps because of
+// one of its requests. Each request of the batch is then made alone.
 var ErrSendAlone = errors.New("the batch was not accepted; send each request alone")
 
 // Batcher limits how many requests are in flight, and sends those that are made meanwhile together. A store that agrees
@@ -26,9 +26,10 @@ type Batcher[R any] struct {
 	// Conflicts reports whether next cannot be in one batch with the requests that are in it already: it is sent in a
 	// batch right behind. Nil: nothing conflicts.
 	Conflicts func(batch []R, next R) bool
-	// Send sends a batch and returns at once. If it returns an error, nothing was sent. Otherwise another goroutine calls
-	// done once: with nil when all that can be known of the requests is in them, with ErrSendAlone, or with the reason why
-	// nothing is known. No two calls of Send run at the same time, and the batch has no request whose caller gave up before.
+	// Send sends a batch and returns at once. If it returns an error, nothing was sent. Otherwise another goroutine
+	// calls done once: with nil when all that can be known of the requests is in them, with ErrSendAlone, or with the
+	// reason why nothing is known. No two calls of Send run at the same time, and the batch has no request whose caller
+	// gave up before.
 	Send func(batch []R, done func(error)) error
 
 	mu       sync.Mutex
@@ -44,8 +45,8 @@ type queuedRequest[R any] struct {
 }
 
 // Do makes a request, alone by calling alone, or in a batch. canWait says whether it may be delayed by MaxDelay. If ctx
-// ends first, Do returns its error: a request that is still queued is never sent, and the outcome of one that was sent is
-// not known.
+// ends first, Do returns its error: a request that is still queued is never sent, and the outcome of one that was sent
+// is not known.
 func (b *Batcher[R]) Do(ctx context.Context, r R, canWait bool, alone func() error) error {
 	b.mu.Lock()
 	if !canWait && b.inFlight < b.Concurrency && len(b.queue) == 0 {
@@ -97,8 +98,8 @@ func (b *Batcher[R]) endDelay() {
 	b.sendDueLocked()
 }
 
-// sendDueLocked sends what is due as far as there is room. Requests that conflict with a batch do not wait for room: they
-// would conflict again the next time, and a thousand that conflict with each other would be sent a few at a time.
+// sendDueLocked sends what is due as far as there is room. Requests that conflict with a batch do not wait for room:
+// they would conflict again the next time, and a thousand that conflict with each other would be sent a few at a time.
 func (b *Batcher[R]) sendDueLocked() {
 	for conflict := false; conflict || b.due && b.inFlight < b.Concurrency && len(b.queue) > 0; {
 		conflict = b.sendBatchLocked()

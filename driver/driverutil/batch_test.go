@@ -17,14 +17,15 @@ type slowStore struct {
 }
 
 func (f *slowStore) batcher() *Batcher[int] {
-	return &Batcher[int]{Concurrency: 2, MaxBatch: 3, MaxDelay: 10 * time.Millisecond, Send: func(batch []int, done func(error)) error {
-		f.note(batch...)
-		go func() {
-			time.Sleep(time.Millisecond)
-			done(nil)
-		}()
-		return nil
-	}}
+	return &Batcher[int]{Concurrency: 2, MaxBatch: 3, MaxDelay: 10 * time.Millisecond,
+		Send: func(batch []int, done func(error)) error {
+			f.note(batch...)
+			go func() {
+				time.Sleep(time.Millisecond)
+				done(nil)
+			}()
+			return nil
+		}}
 }
 
 func (f *slowStore) note(r ...int) {
@@ -41,8 +42,8 @@ func (f *slowStore) alone(r int) func() error {
 	}
 }
 
-// start makes requests one after the other, and returns a function that waits until all have been answered and returns their
-// errors.
+// start makes requests one after the other, and returns a function that waits until all have been answered and returns
+// their errors.
 func start(ctx context.Context, l *Batcher[int], f *slowStore, canWait bool, rs ...int) func() []error {
 	errs := make([]error, len(rs))
 	var all sync.WaitGroup
@@ -60,7 +61,8 @@ func (f *slowStore) wants(t *testing.T, want ...[]int) {
 	}
 }
 
-// TestMaxBatch: as many as may be under way go alone at once; the rest gathers meanwhile, and goes together in its order.
+// TestMaxBatch: as many as may be under way go alone at once; the rest gathers meanwhile, and goes together in its
+// order.
 func TestTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f slowStore
@@ -78,8 +80,8 @@ func TestTogether(t *testing.T) {
 	})
 }
 
-// TestBarred: a request that conflicts with a batch is sent right behind it, without waiting for its answer, and so are those
-// behind it.
+// TestBarred: a request that conflicts with a batch is sent right behind it, without waiting for its answer, and so are
+// those behind it.
 func TestBarred(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f slowStore
@@ -134,7 +136,8 @@ func TestGivenUp(t *testing.T) {
 	})
 }
 
-// TestApart: the requests of a batch that was not accepted are sent alone; what could not be sent, or has an unknown outcome, is not sent again.
+// TestApart: the requests of a batch that was not accepted are sent alone; what could not be sent, or has an unknown
+// outcome, is not sent again.
 func TestApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fault, broken := errors.New("fault"), errors.New("broken")

@@ -1,4 +1,5 @@
-// Package driverutil has tools for those who build a store: package driver is the contract, this is what helps to keep it.
+// Package driverutil has tools for those who build a store: package driver is the contract, this is what helps to keep
+// it.
 //
 //   - [ParseOptions] and [RedactURL] read the store's URL and show it without its secrets; [ReadSecretFile] and [TLSConfig]
 //     read the files that its options name.

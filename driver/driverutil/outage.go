@@ -10,9 +10,9 @@ import (
 )
 
 // Outage measures for how long a store has left one call without an answer, to be compared with
-// driver.UnreachableTimeout. It begins with the first request that fails, not with the last one that was answered, since
-// a waiter may ask nothing for a long time. The zero Outage is that of a store that answers. It is not safe for use by
-// several goroutines.
+// driver.UnreachableTimeout. It begins with the first request that fails, not with the last one that was answered,
+// since a waiter may ask nothing for a long time. The zero Outage is that of a store that answers. It is not safe for
+// use by several goroutines.
 type Outage struct {
 	lasts bool
 	since driver.Instant
@@ -31,8 +31,8 @@ func (o *Outage) RequestFailed(c driver.Clock, limit time.Duration) (over bool) 
 func (o *Outage) RequestAnswered() { o.lasts = false }
 
 // CallWithTimeout makes one request of a store and gives it up after d, so that the store can be asked again, or the
-// outcome looked up. The error is the context's only if ctx itself has ended: a timeout of the store's code must not look
-// like the caller's. store names the store in the error.
+// outcome looked up. The error is the context's only if ctx itself has ended: a timeout of the store's code must not
+// look like the caller's. store names the store in the error.
 func CallWithTimeout(ctx context.Context, d time.Duration, store string, request func(context.Context) error) error {
 	short, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -59,8 +59,8 @@ func IsFinal(err error) bool {
 	return false
 }
 
-// Uncertain wraps the error of a write of which it is not known whether it was done in driver.ErrUncertain. It returns a
-// final error, and nil, unchanged.
+// Uncertain wraps the error of a write of which it is not known whether it was done in driver.ErrUncertain. It returns
+// a final error, and nil, unchanged.
 func Uncertain(err error) error {
 	if err == nil || IsFinal(err) {
 		return err

@@ -8,12 +8,14 @@ import (
 	"time"
 )
 
-// TestCallWithTimeout: a request that hangs is given up after its time, and the error is a context's only if the caller's has ended.
+// TestCallWithTimeout: a request that hangs is given up after its time, and the error is a context's only if the
+// caller's has ended.
 func TestCallWithTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		began := time.Now()
-		if err := CallWithTimeout(t.Context(), time.Second, "it", hangs); err == nil || errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+		if err := CallWithTimeout(t.Context(), time.Second, "it", hangs); err == nil ||
+			errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -22,7 +24,8 @@ func TestCallWithTimeout(t *testing.T) {
 			t.Errorf("the caller's own time is over: %v", err)
 		}
 		fault := errors.New("fault")
-		if err := CallWithTimeout(t.Context(), time.Second, "it", func(context.Context) error { return fault }); err != fault {
+		if err := CallWithTimeout(t.Context(), time.Second, "it",
+			func(context.Context) error { return fault }); err != fault {
 			t.Errorf("a fault in time: %v", err)
 		}
 	})

@@ -46,11 +46,13 @@ func TestRetryLoopLimit(t *testing.T) {
 	}
 }
 
-// TestRetryLoopEnd: the call ends with the request's own error when its context has ended, and with the pause's error otherwise.
+// TestRetryLoopEnd: the call ends with the request's own error when its context has ended, and with the pause's error
+// otherwise.
 func TestRetryLoopEnd(t *testing.T) {
 	t.Parallel()
 	lost, closed := errors.New("no answer"), errors.New("closed")
-	l := RetryLoop{Clock: driver.SystemClock, Limit: time.Hour, Pause: func(context.Context, int) error { return closed }}
+	l := RetryLoop{Clock: driver.SystemClock, Limit: time.Hour,
+		Pause: func(context.Context, int) error { return closed }}
 	if err := l.PauseAfterFailure(t.Context(), lost, true); err != closed {
 		t.Errorf("got %v", err)
 	}

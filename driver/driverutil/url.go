@@ -23,7 +23,8 @@ func RedactURL(u *url.URL) string {
 func ParseOptions(u *url.URL, known map[string]func(value string) error) error {
 	options, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return fmt.Errorf("%w: the options of the store's URL cannot be parsed; write %%XX for special characters", driver.ErrInvalid)
+		return fmt.Errorf("%w: the options of the store's URL cannot be parsed; write %%XX for special characters",
+			driver.ErrInvalid)
 	}
 	for _, name := range slices.Sorted(maps.Keys(options)) {
 		set, ok := known[name]

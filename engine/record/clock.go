@@ -24,11 +24,12 @@ type ServerClock struct {
 
 	mu            sync.Mutex
 	known         bool
-	agreed        span           // what the bounds of the replies have in common
-	contradicting *span          // a reply that contradicts them, and with which no other has agreed yet
-	lowest        [2]*span       // the lowest clock that is not followed any more: of this period, and of the one before
-	periodStart   driver.Instant // when this period began
-	last          int64          // the largest estimate that was returned
+	agreed        span  // what the bounds of the replies have in common
+	contradicting *span // a reply that contradicts them, and with which no other has agreed yet
+	// the lowest clock that is not followed any more: of this period, and of the one before
+	lowest      [2]*span
+	periodStart driver.Instant // when this period began
+	last        int64          // the largest estimate that was returned
 }
 
 // span holds the bounds of a server's clock at an instant of our clock, in microseconds.

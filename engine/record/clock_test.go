@@ -70,7 +70,8 @@ func (w *clockWorld) within(what string, most time.Duration) {
 	w.t.Helper()
 	early, late := w.bounds()
 	if early < 0 || late < 0 || early+late > 2*most {
-		w.t.Errorf("%s: the clock is %v past the early bound and %v short of the late one, at most %v off", what, early, late, most)
+		w.t.Errorf("%s: the clock is %v past the early bound and %v short of the late one, at most %v off", what, early,
+			late, most)
 	}
 	now, off := w.c.Now()
 	if wrong := microsToDuration(now - w.true.UnixMicro()); wrong.Abs() > off {
@@ -158,10 +159,12 @@ func TestServerClockAnyReplies(t *testing.T) {
 // TestServerClockOddReply promises that one reply that tells another time than all others, seconds or years off, has
 // nobody judged early, sets no end early, leaves the tokens alone, and is gone from what is set with the next reply.
 // One that is ahead leaves nothing behind at all; one that is behind holds back the judgement, since the ends of
-// those who believe it come early, and for two days at the most.
+// those who believe it come early, and for two days at most.
 func TestServerClockOddReply(t *testing.T) {
-	for _, wrong := range []time.Duration{25 * time.Second, 300 * 24 * time.Hour, -25 * time.Second, -300 * 24 * time.Hour} {
-		for _, reply := range []func(*clockWorld, time.Duration, time.Duration, time.Duration){(*clockWorld).exact, (*clockWorld).date} {
+	for _, wrong := range []time.Duration{25 * time.Second, 300 * 24 * time.Hour, -25 * time.Second,
+		-300 * 24 * time.Hour} {
+		for _, reply := range []func(*clockWorld, time.Duration, time.Duration, time.Duration){(*clockWorld).exact,
+			(*clockWorld).date} {
 			w := newClockWorld(t)
 			say := func(wrong time.Duration) { reply(w, time.Millisecond, time.Millisecond, wrong) }
 			for range 5 {
@@ -184,7 +187,8 @@ func TestServerClockOddReply(t *testing.T) {
 			w.pass(time.Minute)
 			say(0)
 			early, late = w.bounds()
-			if late < 0 || late > 1500*time.Millisecond || early < 0 || wrong > 0 && early > 1500*time.Millisecond || wrong < 0 && early < -wrong {
+			if late < 0 || late > 1500*time.Millisecond || early < 0 || wrong > 0 && early > 1500*time.Millisecond ||
+				wrong < 0 && early < -wrong {
 				t.Errorf("after one that was odd by %v: judged by %v, ends set by %v", wrong, -early, late)
 			}
 			if w.c.ClockIsStale() {
@@ -218,7 +222,8 @@ func TestServerClockSet(t *testing.T) {
 		w.rises("set")
 		say()
 		early, late = w.bounds()
-		if late < 0 || late > 10*time.Millisecond || early < max(0, step)-10*time.Millisecond || early > max(0, step)+100*time.Millisecond {
+		if late < 0 || late > 10*time.Millisecond || early < max(0, step)-10*time.Millisecond ||
+			early > max(0, step)+100*time.Millisecond {
 			t.Errorf("set by %v: judged by %v, ends set by %v", step, -early, late)
 		}
 		if e := w.rises("set"); step > 0 && e.Abs() > 10*time.Millisecond {
@@ -254,7 +259,8 @@ func TestServerClockTwoHosts(t *testing.T) {
 		for range 3 { // and lately the one that is ahead
 			w.date(time.Millisecond, time.Millisecond, 0)
 		}
-		if early, late := w.bounds(); early < apart || early > apart+3*time.Second+(w.ours-from)/50 || late < 0 || late > 2*time.Second {
+		if early, late := w.bounds(); early < apart || early > apart+3*time.Second+(w.ours-from)/50 || late < 0 ||
+			late > 2*time.Second {
 			t.Errorf("%d in a row: judged by %v, ends set by %v", inRow, -early, late)
 		}
 	}
@@ -287,7 +293,8 @@ func TestHandsApart(t *testing.T) {
 		"slept, and awake": {passed: time.Hour, stood: time.Minute},
 	} {
 		var now, mono, real time.Duration
-		clock := ServerClock{Clock: driver.Clock{Monotonic: func() time.Duration { return mono }, Boottime: func() time.Duration { return real }}}
+		clock := ServerClock{Clock: driver.Clock{Monotonic: func() time.Duration { return mono },
+			Boottime: func() time.Duration { return real }}}
 		start := time.Unix(2_000_000_000, 0)
 		hear := func() { i := clock.Clock.Now(); clock.AddReply(start.Add(now).UnixMicro(), i, i) }
 		hear()
@@ -299,8 +306,10 @@ func TestHandsApart(t *testing.T) {
 			micro, off := clock.Now()
 			wrong := time.Duration(micro-start.Add(now).UnixMicro()) * time.Microsecond
 			early, late := clock.ClockBounds()
-			if is := start.Add(now).UnixMicro(); wrong.Abs() > off || off > 90*time.Minute || early > is || late < is || heard && late-early > 1e5 {
-				t.Errorf("%s, heard: %v: wrong by %v, and says %v; from %d to %d", what, heard, wrong, off, early-is, late-is)
+			if is := start.Add(now).UnixMicro(); wrong.Abs() > off || off > 90*time.Minute || early > is || late < is ||
+				heard && late-early > 1e5 {
+				t.Errorf("%s, heard: %v: wrong by %v, and says %v; from %d to %d", what, heard, wrong, off, early-is,
+					late-is)
 			}
 		}
 	}

@@ -99,7 +99,8 @@ func TestServerSetForward(t *testing.T) {
 			from := time.Now()
 			next := s.acquire(by, paceClaim(200+n, true))
 			if took := time.Since(from); next.Token <= g.Token || took > g.GrantedTTL+2*driver.Margin(g.GrantedTTL) {
-				t.Errorf("%d: let in %v after the last sign of life, with token %d after %d", n, took, next.Token, g.Token)
+				t.Errorf("%d: let in %v after the last sign of life, with token %d after %d", n, took, next.Token,
+					g.Token)
 			}
 			g = next
 		}
@@ -145,7 +146,8 @@ func TestServerOddForOnce(t *testing.T) {
 		time.Sleep(g.GrantedTTL + time.Second)
 		newcomer := s.open()
 		defer newcomer.Close()
-		if next := s.acquire(newcomer, paceClaim(100, false)); next.Token <= g.Token || next.Token > time.Now().Add(time.Minute).UnixMicro() {
+		if next := s.acquire(newcomer, paceClaim(100, false)); next.Token <= g.Token ||
+			next.Token > time.Now().Add(time.Minute).UnixMicro() {
 			t.Errorf("token %d after %d", next.Token, g.Token)
 		}
 	})
@@ -165,7 +167,8 @@ func TestServerSetBack(t *testing.T) {
 		defer newcomer.Close()
 		from := time.Now()
 		next := s.acquire(newcomer, paceClaim(2, true))
-		if took := time.Since(from); next.Token <= g.Token || took < g.GrantedTTL || took > g.GrantedTTL+2*driver.Margin(g.GrantedTTL) {
+		if took := time.Since(from); next.Token <= g.Token || took < g.GrantedTTL ||
+			took > g.GrantedTTL+2*driver.Margin(g.GrantedTTL) {
 			t.Errorf("let in after %v, with token %d after %d", took, next.Token, g.Token)
 		}
 	})

@@ -90,7 +90,8 @@ func rush(t *testing.T, ttl time.Duration, renewals int) {
 	cancel()
 	crowd.Wait()
 	holder.Close()
-	t.Logf("the longest renewal took %v; %d stood in line, %d were refused a place", worst, len(lock.Waiters), full.Load())
+	t.Logf("the longest renewal took %v; %d stood in line, %d were refused a place", worst, len(lock.Waiters),
+		full.Load())
 	if worst > time.Second {
 		t.Errorf("a renewal took %v", worst)
 	}

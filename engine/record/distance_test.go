@@ -26,7 +26,8 @@ func TestAWriterGetsInFarAway(t *testing.T) {
 		var all sync.WaitGroup
 		var n atomic.Int64
 		claim := func(weight int64) driver.Claim {
-			return driver.Claim{Name: "m", ID: fmt.Sprint("claim", n.Add(1)), Kind: driver.KindRW, Limit: driver.RWLimit, Weight: weight,
+			return driver.Claim{Name: "m", ID: fmt.Sprint("claim", n.Add(1)), Kind: driver.KindRW,
+				Limit: driver.RWLimit, Weight: weight,
 				TTL: 10 * time.Second, Fair: true, Wait: true}
 		}
 		for range 4 {
@@ -65,7 +66,8 @@ func TestAWriterGetsInFarAway(t *testing.T) {
 		stop.Store(true)
 		all.Wait()
 		slices.Sort(took)
-		t.Logf("half of the writers got in after %v, nine in ten after %v, the last after %v", took[100], took[180], took[199])
+		t.Logf("half of the writers got in after %v, nine in ten after %v, the last after %v", took[100], took[180],
+			took[199])
 		if took[199] > 8*time.Second {
 			t.Errorf("a writer got in after %v", took[199])
 		}

@@ -98,18 +98,21 @@ func TestReleaseKnowsItsOwn(t *testing.T) {
 			e.take(e.other)
 		}, ""},
 		{"the request is lost, and nothing happens", false, func(*endings, driver.Grant) {}, ""},
-		{"the request is lost, and an operator breaks the claim", false, func(e *endings, g driver.Grant) { e.breaks(g) }, driver.LossBroken},
-		{"the request is lost, an operator breaks the claim, and others have come and gone", false, func(e *endings, g driver.Grant) {
-			e.breaks(g)
-			for range 100 {
-				next := e.take(e.other)
-				storetest.Release(e.t, e.other, next.Claim)
-			}
-		}, driver.LossBroken},
-		{"the request is lost, and somebody else comes when the claim's time is over", false, func(e *endings, g driver.Grant) {
-			time.Sleep(nearEnd + time.Millisecond)
-			e.take(e.other)
-		}, driver.LossExpired},
+		{"the request is lost, and an operator breaks the claim", false,
+			func(e *endings, g driver.Grant) { e.breaks(g) }, driver.LossBroken},
+		{"the request is lost, an operator breaks the claim, and others have come and gone", false,
+			func(e *endings, g driver.Grant) {
+				e.breaks(g)
+				for range 100 {
+					next := e.take(e.other)
+					storetest.Release(e.t, e.other, next.Claim)
+				}
+			}, driver.LossBroken},
+		{"the request is lost, and somebody else comes when the claim's time is over", false,
+			func(e *endings, g driver.Grant) {
+				time.Sleep(nearEnd + time.Millisecond)
+				e.take(e.other)
+			}, driver.LossExpired},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -137,7 +140,8 @@ func TestTooManyEndings(t *testing.T) {
 				e.breaks(e.take(e.other))
 			}
 		})
-		if err := e.holder.Release(t.Context(), g.Claim, g.Ref); !errors.Is(err, driver.ErrUncertain) || errors.Is(err, driver.ErrLost) {
+		if err := e.holder.Release(t.Context(), g.Claim, g.Ref); !errors.Is(err, driver.ErrUncertain) ||
+			errors.Is(err, driver.ErrLost) {
 			t.Errorf("the release is told %v", err)
 		}
 		time.Sleep(time.Hour)
@@ -179,7 +183,8 @@ func TestOperatorsStepsAreSettled(t *testing.T) {
 		t.Run(fmt.Sprintf("made %v", made), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := newEndings(t)
-				for _, mode := range []driver.BreakMode{driver.BreakRequestRelease, driver.BreakGraceful, driver.BreakForce} {
+				for _, mode := range []driver.BreakMode{driver.BreakRequestRelease, driver.BreakGraceful,
+					driver.BreakForce} {
 					g := e.take(e.other)
 					e.table.lost(made, nil)
 					if err := e.holder.Break(t.Context(), g.Name, g.Ref, mode); err != nil {
@@ -191,7 +196,8 @@ func TestOperatorsStepsAreSettled(t *testing.T) {
 				}
 				g := e.take(e.other)
 				e.table.lost(false, func() { storetest.Release(t, e.other, g.Claim) })
-				if err := e.holder.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); !errors.Is(err, driver.ErrLost) {
+				if err := e.holder.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); !errors.Is(err,
+					driver.ErrLost) {
 					t.Errorf("a break of what its holder has released: %v", err)
 				}
 				g = e.take(e.holder)
@@ -206,7 +212,7 @@ func TestOperatorsStepsAreSettled(t *testing.T) {
 				g = storetest.Acquire(t, e.holder, c)
 				e.table.lost(made, nil)
 				if err := e.holder.(driver.WeightChanger).SetWeight(t.Context(), g, 1); err != nil {
-					t.Errorf("reweigh: %v", err)
+					t.Errorf("set weight: %v", err)
 				}
 				l, err := e.other.Inspect(t.Context(), c.Name)
 				if err != nil || len(l.Holders) != 1 || l.Holders[0].Weight != 1 {
@@ -229,12 +235,14 @@ func TestUnsettledStep(t *testing.T) {
 		table.writes.Store(time.Now().Add(time.Hour).UnixNano())
 		from := time.Now()
 		err := s.Break(t.Context(), g.Name, g.Ref, driver.BreakForce)
-		if took := time.Since(from); !errors.Is(err, driver.ErrUncertain) || !errors.Is(err, errDeaf) || took < 10*time.Second || took > 15*time.Second {
+		if took := time.Since(from); !errors.Is(err, driver.ErrUncertain) || !errors.Is(err, errDeaf) ||
+			took < 10*time.Second || took > 15*time.Second {
 			t.Errorf("after %v: %v", took, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := s.Break(ctx, g.Name, g.Ref, driver.BreakForce); !errors.Is(err, driver.ErrUncertain) || !errors.Is(err, context.DeadlineExceeded) {
+		if err := s.Break(ctx, g.Name, g.Ref, driver.BreakForce); !errors.Is(err, driver.ErrUncertain) ||
+			!errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("when its context has ended: %v", err)
 		}
 	})
@@ -300,7 +308,8 @@ func TestUnsentIsKnown(t *testing.T) {
 		another := paceClaim(2, false)
 		another.Name = "another"
 		_, err := s.Acquire(t.Context(), another)
-		for what, err := range map[string]error{"a claim": err, "a break": s.Break(t.Context(), g.Name, g.Ref, driver.BreakForce)} {
+		for what, err := range map[string]error{"a claim": err,
+			"a break": s.Break(t.Context(), g.Name, g.Ref, driver.BreakForce)} {
 			if !errors.Is(err, record.ErrUnsent) || errors.Is(err, driver.ErrUncertain) {
 				t.Errorf("%s is told %v", what, err)
 			}

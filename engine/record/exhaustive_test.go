@@ -136,7 +136,8 @@ func ordered(t *testing.T, before, after *Record) {
 	for i := range after.Claims {
 		c := &after.Claims[i]
 		sum += c.Weight
-		if was := before.findClaim(c.ID); c.State == Granted && (was == nil || was.State != Granted) && sum > after.Limit {
+		if was := before.findClaim(c.ID); c.State == Granted && (was == nil || was.State != Granted) &&
+			sum > after.Limit {
 			t.Fatalf("%s passed the line: %s -> %s", c.ID, shape(before), shape(after))
 		}
 	}

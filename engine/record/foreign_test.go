@@ -15,7 +15,8 @@ func TestForeignHolders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, row := range []Row{{Name: "m", Version: "v", Data: data, Foreign: 100}, {Name: "m", Version: "v", Foreign: 100}} {
+	for _, row := range []Row{{Name: "m", Version: "v", Data: data, Foreign: 100},
+		{Name: "m", Version: "v", Foreign: 100}} {
 		w := &world{now: 90}
 		rec, err := decodeRow(row)
 		if err != nil {
@@ -27,7 +28,8 @@ func TestForeignHolders(t *testing.T) {
 		for _, queue := range []bool{false, true} {
 			next := rec.clone()
 			var held *driver.HeldError
-			if _, err := next.Acquire(claim("new", 1), driver.KindSemaphore, 5, queue, info, w.moment()); !errors.As(err, &held) || !held.Holders[0].Foreign {
+			if _, err := next.Acquire(claim("new", 1), driver.KindSemaphore, 5, queue, info,
+				w.moment()); !errors.As(err, &held) || !held.Holders[0].Foreign {
 				t.Errorf("queue %v: %v", queue, err)
 			}
 		}
@@ -42,7 +44,8 @@ func TestForeignHolders(t *testing.T) {
 			}
 		}
 		forced := rec.clone()
-		if err := forced.Break(ref, driver.BreakForce, w.moment()); err != nil || forced.Foreign != 0 || forced.Token <= rec.Token || forced.Check() != nil {
+		if err := forced.Break(ref, driver.BreakForce, w.moment()); err != nil || forced.Foreign != 0 ||
+			forced.Token <= rec.Token || forced.Check() != nil {
 			t.Errorf("forced: %+v, %v", forced, err)
 		}
 		for now, free := range map[int64]bool{100: false, 101: true} {

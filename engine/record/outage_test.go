@@ -138,7 +138,8 @@ func TestWaitersAreToldOfTheStore(t *testing.T) {
 						if !driverutil.IsFinal(fault) {
 							least, most = driver.UnreachableTimeout(ttl), driver.UnreachableTimeout(ttl)+4*time.Second
 						}
-						if err := <-told; !errors.Is(err, fault) || time.Since(from) < least || time.Since(from) > most {
+						if err := <-told; !errors.Is(err, fault) || time.Since(from) < least ||
+							time.Since(from) > most {
 							t.Errorf("told after %v: %v", time.Since(from), err)
 						}
 					})

@@ -49,7 +49,8 @@ func fakeMemory() *memory.Memory {
 }
 
 func paceClaim(n int, wait bool) driver.Claim {
-	return driver.Claim{Name: "m", ID: fmt.Sprint("claim", n), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: time.Minute, Wait: wait}
+	return driver.Claim{Name: "m", ID: fmt.Sprint("claim", n), Kind: driver.KindMutex, Limit: 1, Weight: 1,
+		TTL: time.Minute, Wait: wait}
 }
 
 // TestKeepsPace promises that claims which come, and can wait, keep the pace of a store that wants it, and that
@@ -148,7 +149,8 @@ func TestTryInDoubt(t *testing.T) {
 		}
 		time.Sleep(30 * time.Second)
 		tried := time.Now()
-		if _, err := next.Acquire(t.Context(), paceClaim(2, false)); !errors.Is(err, driver.ErrHeld) || time.Since(tried) > 0 {
+		if _, err := next.Acquire(t.Context(), paceClaim(2, false)); !errors.Is(err, driver.ErrHeld) ||
+			time.Since(tried) > 0 {
 			t.Errorf("refused after %v: %v", time.Since(tried), err)
 		}
 		time.Sleep(time.Until(from.Add(g.GrantedTTL + 100*time.Millisecond)))

@@ -268,7 +268,7 @@ func (c *Claim) lossCause(v Liveness) driver.LossCause {
 	}
 }
 
-// advanceBeat gives the claim a beat that no observer has seen yet. The next number would not do: after a fail-over a
+// advanceBeat gives the claim a beat that no observer has seen yet. The next number would not do: after a failover a
 // store may have forgotten the last beats, which others have read already. If the same numbers were written once more,
 // an observer would believe that the claim has been unchanged since it first read them.
 func (c *Claim) advanceBeat(in StepInput) { c.Beat += 1 + in.BeatSkip }

@@ -87,7 +87,8 @@ func TestSteps(t *testing.T) {
 		{"a called one that is gone is passed at once", 1, "+a +b +c -a !b +c", "c granted"},
 		{"a called one that does not answer is passed after the window, and the rest are called", 1,
 			"+a +b +c +d -a >3", "c called, d called"},
-		{"those that answer the call of the rest keep their places", 1, "+a +b +c +d +e -a >3 +d +e", "c called, d waiting, e waiting"},
+		{"those that answer the call of the rest keep their places", 1, "+a +b +c +d +e -a >3 +d +e",
+			"c called, d waiting, e waiting"},
 		{"dead ones in line go together", 1, "+a +b +c +d +e -a >3 +e >9", "e called"},
 		{"a silent holder's place passes on", 1, "+a +b +c >31", ""},
 		{"a holder found gone is replaced at once", 1, "+a !a ?b", "b granted"},
@@ -95,8 +96,10 @@ func TestSteps(t *testing.T) {
 		{"a small claim does not starve a big one", 3, "+a:2 +b:2 +c", "a granted, b waiting, c waiting"},
 		{"several are called at once where they fit", 3, "+a:3 +b +c +d:2 -a", "b called, c called, d waiting"},
 		{"a waiting one that leaves lets in those behind it", 3, "+a:2 +b:2 +c -b", "a granted, c called"},
-		{"a writer behind readers is not starved by readers", driver.RWLimit, "+a +b +w:1048576 +c", "a granted, b granted, w waiting, c waiting"},
-		{"readers behind a writer come in together", driver.RWLimit, "+w:1048576 +a +b -w +a +b", "a granted, b granted"},
+		{"a writer behind readers is not starved by readers", driver.RWLimit, "+a +b +w:1048576 +c",
+			"a granted, b granted, w waiting, c waiting"},
+		{"readers behind a writer come in together", driver.RWLimit, "+w:1048576 +a +b -w +a +b",
+			"a granted, b granted"},
 	} {
 		t.Run(test.promise, func(t *testing.T) {
 			r, w := &Record{}, &world{now: 1e15, over: map[string]Liveness{}}
@@ -184,7 +187,8 @@ func TestBreakWaiting(t *testing.T) {
 		}
 	}
 	var loss *driver.LossError
-	if _, err := r.Acquire(claim("b", 1), driver.KindMutex, 1, true, info, w.moment()); !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
+	if _, err := r.Acquire(claim("b", 1), driver.KindMutex, 1, true, info, w.moment()); !errors.As(err, &loss) ||
+		loss.Cause != driver.LossBroken {
 		t.Errorf("it is told %v", err)
 	}
 	if stands(r) != "a granted, c waiting" || len(r.Ended) != maxEndedNotes || r.NotesDroppedUntil != 0 {
@@ -198,11 +202,13 @@ func TestBreakNotesAreBounded(t *testing.T) {
 	w := &world{now: 1e15, over: map[string]Liveness{}}
 	r := &Record{}
 	run(t, r, w, driver.KindSemaphore, 1000, "+a +b +c +d +e -e ~a !b")
-	if err := errors.Join(r.Break("c", driver.BreakForce, w.moment()), r.Break("d", driver.BreakGraceful, w.moment())); err != nil {
+	if err := errors.Join(r.Break("c", driver.BreakForce, w.moment()),
+		r.Break("d", driver.BreakGraceful, w.moment())); err != nil {
 		t.Fatal(err)
 	}
 	run(t, r, w, driver.KindSemaphore, 1000, "~d")
-	for id, want := range map[string]driver.LossCause{"a": driver.LossExpired, "b": driver.LossGone, "c": driver.LossBroken, "d": driver.LossBroken, "e": ""} {
+	for id, want := range map[string]driver.LossCause{"a": driver.LossExpired, "b": driver.LossGone,
+		"c": driver.LossBroken, "d": driver.LossBroken, "e": ""} {
 		if got := r.notedCause(id); got != want {
 			t.Errorf("of %s the note says %q, not %q", id, got, want)
 		}
@@ -227,7 +233,8 @@ func TestBreakNotesAreBounded(t *testing.T) {
 	for i := range 2 * maxEndedNotes {
 		run(t, r, w, driver.KindSemaphore, 1000, fmt.Sprintf("+n%d ~n%d", i, i))
 	}
-	if len(r.Ended) != maxEndedNotes || r.notedCause(fmt.Sprint("n", 2*maxEndedNotes-1)) == "" || r.NotesDroppedUntil < w.now+40e6 {
+	if len(r.Ended) != maxEndedNotes || r.notedCause(fmt.Sprint("n", 2*maxEndedNotes-1)) == "" ||
+		r.NotesDroppedUntil < w.now+40e6 {
 		t.Errorf("%d notes, and one may be missed until %d", len(r.Ended), r.NotesDroppedUntil)
 	}
 	run(t, r, w, driver.KindSemaphore, 1000, "-x")
@@ -249,7 +256,8 @@ func TestOldNotes(t *testing.T) {
 	}
 	w := &world{now: 1e15 + 60e6, over: map[string]Liveness{}}
 	run(t, r, w, driver.KindMutex, 1, "+c")
-	if _, err := r.Acquire(claim("b", 1), driver.KindMutex, 1, true, info, w.moment()); !errors.Is(err, driver.ErrLost) {
+	if _, err := r.Acquire(claim("b", 1), driver.KindMutex, 1, true, info, w.moment()); !errors.Is(err,
+		driver.ErrLost) {
 		t.Errorf("a waiting claim that was broken is told %v", err)
 	}
 	if data, err := Encode(r); err != nil || strings.Contains(string(data), `"out"`) {
@@ -287,13 +295,15 @@ func TestMismatchAndBounds(t *testing.T) {
 	r := &Record{}
 	run(t, r, w, driver.KindSemaphore, 2, "+a")
 	_, err := r.Acquire(claim("b", 1), driver.KindSemaphore, 3, true, info, w.moment())
-	if !errors.Is(err, driver.ErrMismatch) || !strings.Contains(err.Error(), "semaphore of 2") || !strings.Contains(err.Error(), "semaphore of 3") {
+	if !errors.Is(err, driver.ErrMismatch) || !strings.Contains(err.Error(), "semaphore of 2") ||
+		!strings.Contains(err.Error(), "semaphore of 3") {
 		t.Errorf("a mismatch names both: %v", err)
 	}
 	for i := range info.MaxWaiters {
 		run(t, r, w, driver.KindSemaphore, 2, fmt.Sprintf("+w%d:2", i))
 	}
-	if _, err := r.Acquire(claim("z", 1), driver.KindSemaphore, 2, true, info, w.moment()); !errors.Is(err, driver.ErrQueueFull) {
+	if _, err := r.Acquire(claim("z", 1), driver.KindSemaphore, 2, true, info, w.moment()); !errors.Is(err,
+		driver.ErrQueueFull) {
 		t.Errorf("the line is bounded: %v", err)
 	}
 	if data, err := Encode(r); err != nil || len(data) > MaxData {
@@ -334,7 +344,8 @@ func TestCodec(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	r := &Record{Kind: driver.KindMutex, Limit: 1, Token: 7, Claims: []Claim{{ID: "a", Weight: 1, TTL: time.Second, SilenceLimit: time.Second, State: Granted, Token: 7}}}
+	r := &Record{Kind: driver.KindMutex, Limit: 1, Token: 7,
+		Claims: []Claim{{ID: "a", Weight: 1, TTL: time.Second, SilenceLimit: time.Second, State: Granted, Token: 7}}}
 	data, _ := Encode(r)
 	f.Add(data)
 	f.Add([]byte(`{"holdfast":1}`))

@@ -106,7 +106,8 @@ func TestRefusalsCostTheSame(t *testing.T) {
 		table := &trips{Table: m.Table()}
 		s, others := record.New(lines{table, most}), record.New(lines{m.Table(), most})
 		claim := func(name string, n int) driver.Claim {
-			return driver.Claim{Name: name, ID: fmt.Sprint("claim", n), Kind: driver.KindSemaphore, Limit: 1000, Weight: 1, TTL: time.Hour}
+			return driver.Claim{Name: name, ID: fmt.Sprint("claim", n), Kind: driver.KindSemaphore, Limit: 1000,
+				Weight: 1, TTL: time.Hour}
 		}
 		for n := range most {
 			storetest.Acquire(t, others, claim("holders", n))

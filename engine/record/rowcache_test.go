@@ -62,7 +62,8 @@ func (e *engine) keeps() (idle, used, flying int) {
 func TestForgets(t *testing.T) {
 	const names = 30_000
 	claim := func(n int) driver.Claim {
-		return driver.Claim{Name: fmt.Sprintf("orders/%032d", n), ID: fmt.Sprintf("%026d", n), Kind: driver.KindMutex, Limit: 1, Weight: 1,
+		return driver.Claim{Name: fmt.Sprintf("orders/%032d", n), ID: fmt.Sprintf("%026d", n), Kind: driver.KindMutex,
+			Limit: 1, Weight: 1,
 			TTL: 30 * time.Second, Owner: "a program on some host", Meta: strings.Repeat("m", 1000)}
 	}
 	heap := func() int64 {

@@ -28,7 +28,8 @@ func TestFullRecord(t *testing.T) {
 		s := record.New(table)
 		defer s.Close()
 		claim := func(n, note int) driver.Claim {
-			return driver.Claim{Name: "m", ID: fmt.Sprintf("%026d", n), Kind: driver.KindSemaphore, Limit: driver.MaxLimit, Weight: 1,
+			return driver.Claim{Name: "m", ID: fmt.Sprintf("%026d", n), Kind: driver.KindSemaphore,
+				Limit: driver.MaxLimit, Weight: 1,
 				TTL: time.Second, Meta: strings.Repeat("\x01", note)} // of 6 bytes each, in the record
 		}
 		var grants []driver.Grant

@@ -178,7 +178,8 @@ func (a *acquisition) confirmGrant(s *session, seen timedSnapshot) (driver.Grant
 	cl.advanceTo(phaseGranted)
 	cl.lastWanted = e.clock.Now()
 	e.scheduleWatchLocked(cl)
-	return driver.Grant{Claim: cl.Claim, Token: cl.node.Token, Since: since, GrantedTTL: s.TTL, Ref: formatRef(cl.node)}, nil
+	return driver.Grant{Claim: cl.Claim, Token: cl.node.Token, Since: since, GrantedTTL: s.TTL,
+		Ref: formatRef(cl.node)}, nil
 }
 
 // joinLine makes sure that the claim has a node, and returns a snapshot with it. The node exists already if an earlier
@@ -392,7 +393,8 @@ func (e *Engine) finishAdd(cl *claim, s *session, snapshot Snapshot, err error) 
 	cl.add.done = nil
 	// An expired session adds nothing, and after a final error the store has not carried out the request. After any
 	// other error the add may still take effect.
-	cl.add.unresolved = cl.add.unresolved || err != nil && !errors.Is(err, ErrSessionExpired) && !driverutil.IsFinal(err)
+	cl.add.unresolved = cl.add.unresolved || err != nil && !errors.Is(err, ErrSessionExpired) &&
+		!driverutil.IsFinal(err)
 	if err == nil {
 		if i := findOwn(snapshot.Nodes, cl.ID, s.ID); i >= 0 {
 			cl.node = snapshot.Nodes[i]

@@ -47,7 +47,8 @@ func TestReleaseAfterLostReply(t *testing.T) {
 				g, _ = holder.Acquire(t.Context(), mutex("m", 10*time.Second))
 				err := releaser.Release(t.Context(), g.Claim, g.Ref)
 				var loss *driver.LossError
-				if was := errors.As(err, &loss) && loss.Cause == driver.LossBroken; was != broken || !was && err != nil {
+				if was := errors.As(err, &loss) && loss.Cause == driver.LossBroken; was != broken || !was &&
+					err != nil {
 					t.Errorf("broken %v, given back elsewhere %v: the release says: %v", broken, elsewhere, err)
 				}
 			})
@@ -64,16 +65,17 @@ func TestReleaseAfterBreakNoteExpired(t *testing.T) {
 		defer operator.Close()
 		var g driver.Grant
 		var tries atomic.Int64
-		holder := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
-			if what != "remove" || tries.Add(1) > 1 {
-				return do(), nil
-			}
-			if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
-				t.Error(err)
-			}
-			time.Sleep(time.Minute)
-			return nil, errors.New("no answer")
-		}})
+		holder := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				if what != "remove" || tries.Add(1) > 1 {
+					return do(), nil
+				}
+				if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Minute)
+				return nil, errors.New("no answer")
+			}})
 		defer holder.Close()
 		g, _ = holder.Acquire(t.Context(), mutex("m", 10*time.Second))
 		if err := holder.Release(t.Context(), g.Claim, g.Ref); !errors.Is(err, driver.ErrUncertain) {
@@ -88,14 +90,15 @@ func TestReleaseWhileSessionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		var tries atomic.Int64
-		holder := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
-			if what == "remove" && tries.Add(1) == 1 {
-				server.ExpireSession("")
-				time.Sleep(4 * time.Second) // a beat tells
-				return nil, errors.New("no answer")
-			}
-			return do(), nil
-		}})
+		holder := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				if what == "remove" && tries.Add(1) == 1 {
+					server.ExpireSession("")
+					time.Sleep(4 * time.Second) // a beat tells
+					return nil, errors.New("no answer")
+				}
+				return do(), nil
+			}})
 		defer holder.Close()
 		g, err := holder.Acquire(t.Context(), mutex("m", 9*time.Second))
 		if err != nil {
@@ -147,24 +150,25 @@ func TestWithdrawAfterBreak(t *testing.T) {
 			var g driver.Grant
 			var adds, tries atomic.Int64
 			gone, renewed := make(chan struct{}), make(chan struct{})
-			holder := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
-				switch {
-				case what == "add" && adds.Add(1) == 1:
-					return nil, errors.New("no answer")
-				case what == "read":
-					<-gone
-				case what == "withdraw" && tries.Add(1) == 1:
-					if !broken {
-						do()
-					} else if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
-						t.Error(err)
+			holder := sequence.New(&memtree.Link{Server: server,
+				Transport: func(_ context.Context, what string, do func() any) (any, error) {
+					switch {
+					case what == "add" && adds.Add(1) == 1:
+						return nil, errors.New("no answer")
+					case what == "read":
+						<-gone
+					case what == "withdraw" && tries.Add(1) == 1:
+						if !broken {
+							do()
+						} else if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
+							t.Error(err)
+						}
+						close(gone)
+						<-renewed
+						return nil, errors.New("no answer")
 					}
-					close(gone)
-					<-renewed
-					return nil, errors.New("no answer")
-				}
-				return do(), nil
-			}})
+					return do(), nil
+				}})
 			defer holder.Close()
 			var err error
 			if g, err = holder.Acquire(t.Context(), mutex("m", 10*time.Second)); err != nil {
@@ -189,13 +193,14 @@ func TestDelayedAddAfterBreak(t *testing.T) {
 		operator := sequence.New(&memtree.Link{Server: server})
 		defer operator.Close()
 		var late func() any
-		holder := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
-			if what == "add" && late == nil {
-				late = do
-				return nil, errors.New("no answer")
-			}
-			return do(), nil
-		}})
+		holder := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				if what == "add" && late == nil {
+					late = do
+					return nil, errors.New("no answer")
+				}
+				return do(), nil
+			}})
 		defer holder.Close()
 		g, err := holder.Acquire(t.Context(), mutex("m", 10*time.Second))
 		if err != nil {

@@ -41,7 +41,8 @@ func TestStoreReportsSessionEnd(t *testing.T) {
 		at := time.Now()
 		end, err := e.NextEnding(t.Context())
 		var loss *driver.LossError
-		if err != nil || end.ID != held.ID || !errors.As(end.Err, &loss) || loss.Cause != driver.LossSessionExpired || time.Since(at) > 0 {
+		if err != nil || end.ID != held.ID || !errors.As(end.Err, &loss) || loss.Cause != driver.LossSessionExpired ||
+			time.Since(at) > 0 {
 			t.Errorf("told of %+v after %v, %v", end, time.Since(at), err)
 		}
 	})
@@ -57,20 +58,21 @@ func TestSessionEndIsNotBreak(t *testing.T) {
 		defer last.Close()
 		all, mine := semaphoreClaim("s", 2, 2), semaphoreClaim("s", 2, 1)
 		var ended atomic.Bool
-		waiter := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
-			switch {
-			case what == "change" && !ended.Load():
-				for _, n := range server.Nodes("s") {
-					if n.ID == mine.ID {
-						server.ExpireSession(n.Session)
+		waiter := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				switch {
+				case what == "change" && !ended.Load():
+					for _, n := range server.Nodes("s") {
+						if n.ID == mine.ID {
+							server.ExpireSession(n.Session)
+						}
 					}
+					ended.Store(true)
+				case what == "beat":
+					time.Sleep(time.Millisecond) // later than all that is read
 				}
-				ended.Store(true)
-			case what == "beat":
-				time.Sleep(time.Millisecond) // later than all that is read
-			}
-			return do(), nil
-		}})
+				return do(), nil
+			}})
 		defer waiter.Close()
 		if _, err := holder.Acquire(t.Context(), all); err != nil {
 			t.Fatal(err)
@@ -95,15 +97,16 @@ func TestRenewalWhileSessionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		began := time.Now()
-		holder := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
-			if time.Since(began) >= time.Second {
-				time.Sleep(time.Until(began.Add(11 * time.Second)))
-			}
-			if what == "beat" {
-				time.Sleep(time.Millisecond) // later than all that is read
-			}
-			return do(), nil
-		}})
+		holder := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				if time.Since(began) >= time.Second {
+					time.Sleep(time.Until(began.Add(11 * time.Second)))
+				}
+				if what == "beat" {
+					time.Sleep(time.Millisecond) // later than all that is read
+				}
+				return do(), nil
+			}})
 		defer holder.Close()
 		g, err := holder.Acquire(t.Context(), mutex("m", 9*time.Second))
 		if err != nil {

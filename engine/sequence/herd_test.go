@@ -20,11 +20,12 @@ func TestReadersShareOneRead(t *testing.T) {
 		server := memtree.New()
 		writer := sequence.New(&memtree.Link{Server: server})
 		defer writer.Close()
-		readers := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
-			time.Sleep(5 * time.Millisecond)
-			defer time.Sleep(5 * time.Millisecond)
-			return do(), nil
-		}, DelayNotification: func() { time.Sleep(5 * time.Millisecond) }})
+		readers := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				time.Sleep(5 * time.Millisecond)
+				defer time.Sleep(5 * time.Millisecond)
+				return do(), nil
+			}, DelayNotification: func() { time.Sleep(5 * time.Millisecond) }})
 		defer readers.Close()
 		rw := func(id string, weight int64) driver.Claim {
 			c := waiting(mutex("m", 10*time.Hour))

@@ -50,7 +50,8 @@ type NodeStore interface {
 	// With a condition the node is added only if that is true, in one atomic step; the returned snapshot shows
 	// whether it was added. A store that cannot do this in one step reads the lock, adds if the condition is true
 	// there, and reads again: the engine removes the node if it came too late.
-	Add(ctx context.Context, name string, s Session, number int64, payload Payload, condition AddCondition) (Snapshot, error)
+	Add(ctx context.Context, name string, s Session, number int64, payload Payload,
+		condition AddCondition) (Snapshot, error)
 
 	// Withdraw removes the node of an Add whose outcome is not known, and makes sure that this Add cannot take effect
 	// any more, in whatever order requests arrive. It reports whether the node existed.
@@ -105,7 +106,8 @@ type Mover interface {
 type WeightChanger interface {
 	// ChangeAmong is Change under a condition: all nodes in among, of which n is one, have their versions, and no
 	// other node has come. Exactly: every other node of the lock is in among, or has a token no larger than revision.
-	ChangeAmong(ctx context.Context, name string, n Node, payload Payload, among []Node, revision int64) (Node, bool, error)
+	ChangeAmong(ctx context.Context, name string, n Node, payload Payload, among []Node,
+		revision int64) (Node, bool, error)
 }
 
 // SuccessorReader is implemented by stores that can read one node in the step that removes another.
@@ -178,9 +180,10 @@ type NodeRef struct{ Name, Key string }
 
 // Node is one claim on a lock, as the store keeps it.
 type Node struct {
-	Key     string // unique within the lock, valid in all processes; printable, without '@'
-	Token   int64  // larger than that of every node added to the lock before; 0 if a listing that is not full left it out
-	Version int64  // changes with every change of the node
+	Key string // unique within the lock, valid in all processes; printable, without '@'
+	// larger than that of every node added to the lock before; 0 if a listing that is not full left it out
+	Token   int64
+	Version int64 // changes with every change of the node
 	Session string
 	Foreign bool // made by another kind of client; of the payload it has at most Kind, Limit and Weight
 	// KindConflictHint is set if the node is foreign and its client ignores claims of another Kind than its own, so
@@ -191,19 +194,21 @@ type Node struct {
 
 // Payload is what a node says about its claim. Stores keep it in the node's data, or in its name.
 type Payload struct {
-	ID               string        `json:"id"`
-	Kind             driver.Kind   `json:"kind"`
-	Limit            int64         `json:"limit"`
-	Weight           int64         `json:"weight"`
-	TTL              time.Duration `json:"ttl"`             // as granted
-	Owner            string        `json:"owner,omitempty"` // shown, never compared
-	Meta             string        `json:"meta,omitempty"`
-	CreatedAt        int64         `json:"at,omitempty"` // microseconds since 1970 by the client's wall clock; only shown
-	Detached         bool          `json:"detached,omitempty"`
-	ReleaseRequested bool          `json:"asked,omitempty"`   // its holder is asked to release it
-	Broken           bool          `json:"broken,omitempty"`  // it is not renewed any more
-	Admitted         bool          `json:"in,omitempty"`      // granted after a wait; the claim behind it watches for this mark
-	Renewed          int64         `json:"renewed,omitempty"` // grows when another process renews it
+	ID     string        `json:"id"`
+	Kind   driver.Kind   `json:"kind"`
+	Limit  int64         `json:"limit"`
+	Weight int64         `json:"weight"`
+	TTL    time.Duration `json:"ttl"`             // as granted
+	Owner  string        `json:"owner,omitempty"` // shown, never compared
+	Meta   string        `json:"meta,omitempty"`
+	// microseconds since 1970 by the client's wall clock; only shown
+	CreatedAt        int64 `json:"at,omitempty"`
+	Detached         bool  `json:"detached,omitempty"`
+	ReleaseRequested bool  `json:"asked,omitempty"`  // its holder is asked to release it
+	Broken           bool  `json:"broken,omitempty"` // it is not renewed any more
+	// granted after a wait; the claim behind it watches for this mark
+	Admitted bool  `json:"in,omitempty"`
+	Renewed  int64 `json:"renewed,omitempty"` // grows when another process renews it
 }
 
 // The keys for Watch that name no single node.

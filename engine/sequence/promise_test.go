@@ -21,13 +21,14 @@ func TestPromiseLowered(t *testing.T) {
 		const ttl, less = 20 * time.Second, 4 * time.Second
 		server := memtree.New()
 		var cut atomic.Bool
-		holder := sequence.New(&memtree.Link{Server: server, Transport: func(ctx context.Context, _ string, do func() any) (any, error) {
-			if cut.Load() {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}
-			return do(), nil
-		}})
+		holder := sequence.New(&memtree.Link{Server: server,
+			Transport: func(ctx context.Context, _ string, do func() any) (any, error) {
+				if cut.Load() {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return do(), nil
+			}})
 		defer holder.Close()
 		rival := sequence.New(&memtree.Link{Server: server})
 		defer rival.Close()

@@ -159,7 +159,8 @@ func (e *Engine) checkNotBroken(retry *retryLoop, name string, n Node, ttl time.
 		case err == nil && broken:
 			return &driver.LossError{Cause: driver.LossBroken}
 		case err == nil && e.breaker != nil && e.clock.Since(retry.startedAt) > BreakNoteTime(ttl)-ttl:
-			return fmt.Errorf("%w: the release was asked for so long ago that a note of a break may be gone", driver.ErrUncertain)
+			return fmt.Errorf("%w: the release was asked for so long ago that a note of a break may be gone",
+				driver.ErrUncertain)
 		case err == nil:
 			return nil
 		}

@@ -137,7 +137,8 @@ func (e *Engine) extendClaim(cl *claim, since driver.Instant) error {
 func (s *session) retryFreshKeepAlive(ctx context.Context) (driver.Instant, error) {
 	for {
 		since, err := s.freshKeepAlive(ctx)
-		if err == nil || errors.Is(err, ErrSessionExpired) || driverutil.IsFinal(err) || s.e.sleep(ctx, s.TTL/50) != nil {
+		if err == nil || errors.Is(err, ErrSessionExpired) || driverutil.IsFinal(err) ||
+			s.e.sleep(ctx, s.TTL/50) != nil {
 			return since, err
 		}
 	}

@@ -88,7 +88,8 @@ func TestRule(t *testing.T) {
 // it.
 func TestRuleExhaustive(t *testing.T) {
 	t.Parallel()
-	kinds := map[string][]string{"semaphore": {"1/3", "2/3", "3/3"}, "rw": {"r", "w"}, "mutex": {"m", "f"}, "mixed": {"m", "1/3", "2/3", "f"}}
+	kinds := map[string][]string{"semaphore": {"1/3", "2/3", "3/3"}, "rw": {"r", "w"}, "mutex": {"m", "f"},
+		"mixed": {"m", "1/3", "2/3", "f"}}
 	lines := 0
 	for _, alphabet := range kinds {
 		var grow func(form []string)
@@ -145,8 +146,8 @@ func checkLine(t *testing.T, nodes []Node, form string) {
 	}
 }
 
-// checkWaiterWakes: was, at i now, fits since another has gone. It hears of that itself, or from the one before it, which was
-// let in by the same going.
+// checkWaiterWakes: was, at i now, fits since another has gone. It hears of that itself, or from the one before it,
+// which was let in by the same going.
 func checkWaiterWakes(t *testing.T, nodes, left []Node, gone, was, i int, form string) {
 	b := findBlocker(nodes, was)
 	hears := b == WatchRemovals || b == nodes[gone].Key
@@ -161,7 +162,8 @@ func TestOwnNode(t *testing.T) {
 	t.Parallel()
 	nodes := parseLine("m m")
 	nodes[1].Session = "old"
-	if findOwn(nodes, "id0", "s") != 0 || findOwn(nodes, "id1", "s") != -1 || findOwn(nodes, "id1", "old") != 1 || findOwn(nodes, "id2", "s") != -1 {
+	if findOwn(nodes, "id0", "s") != 0 || findOwn(nodes, "id1", "s") != -1 || findOwn(nodes, "id1", "old") != 1 ||
+		findOwn(nodes, "id2", "s") != -1 {
 		t.Error("the wrong node is taken for one's own")
 	}
 }
@@ -169,7 +171,8 @@ func TestOwnNode(t *testing.T) {
 // TestRef: a ref names a node and its token, and what is none is refused.
 func TestRef(t *testing.T) {
 	t.Parallel()
-	if key, token, err := parseRef(formatRef(Node{Key: "694d.7", Token: 255})); key != "694d.7" || token != 255 || err != nil {
+	if key, token, err := parseRef(formatRef(Node{Key: "694d.7", Token: 255})); key != "694d.7" || token != 255 ||
+		err != nil {
 		t.Error(key, token, err)
 	}
 	for _, bad := range []string{"", "@", "a@", "@1", "a@0", "a@-1", "a@x", "a"} {

@@ -123,13 +123,14 @@ func TestCancelWhileSessionEnds(t *testing.T) {
 			defer holder.Close()
 			ctx, giveUp := context.WithCancel(t.Context())
 			var over atomic.Bool
-			waiter := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
-				r := do()
-				if what == "beat" && over.Load() {
-					giveUp()
-				}
-				return r, nil
-			}})
+			waiter := sequence.New(&memtree.Link{Server: server,
+				Transport: func(_ context.Context, what string, do func() any) (any, error) {
+					r := do()
+					if what == "beat" && over.Load() {
+						giveUp()
+					}
+					return r, nil
+				}})
 			defer waiter.Close()
 			if _, err := holder.Acquire(t.Context(), mutex("m", time.Hour)); err != nil {
 				t.Fatal(err)
@@ -156,21 +157,23 @@ func TestHangingRead(t *testing.T) {
 		holder := sequence.New(&memtree.Link{Server: server})
 		defer holder.Close()
 		var silent atomic.Int64
-		waiter := sequence.New(&memtree.Link{Server: server, Transport: func(ctx context.Context, what string, do func() any) (any, error) {
-			if what == "read" {
-				silent.Add(1)
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}
-			return do(), nil
-		}})
+		waiter := sequence.New(&memtree.Link{Server: server,
+			Transport: func(ctx context.Context, what string, do func() any) (any, error) {
+				if what == "read" {
+					silent.Add(1)
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return do(), nil
+			}})
 		defer waiter.Close()
 		const ttl = time.Second
 		held := mutex("m", time.Hour)
 		if _, err := holder.Acquire(t.Context(), held); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := waiter.Acquire(t.Context(), mutex("swept", ttl)); err != nil { // nobody renews it: it is read, to be removed
+		if _, err := waiter.Acquire(t.Context(), mutex("swept", ttl)); err != nil {
+			// nobody renews it: it is read, to be removed
 			t.Fatal(err)
 		}
 		told := make(chan error, 1)
@@ -196,13 +199,14 @@ func TestLateFailure(t *testing.T) {
 		holder := sequence.New(&memtree.Link{Server: server})
 		defer holder.Close()
 		var refused, asked atomic.Int64
-		waiter := sequence.New(&memtree.Link{Server: server, Transport: func(ctx context.Context, what string, do func() any) (any, error) {
-			if what == "list" && asked.Add(1)%3 == 1 {
-				refused.Add(1)
-				return nil, errors.New("connection refused")
-			}
-			return do(), nil
-		}})
+		waiter := sequence.New(&memtree.Link{Server: server,
+			Transport: func(ctx context.Context, what string, do func() any) (any, error) {
+				if what == "list" && asked.Add(1)%3 == 1 {
+					refused.Add(1)
+					return nil, errors.New("connection refused")
+				}
+				return do(), nil
+			}})
 		defer waiter.Close()
 		held := mutex("m", time.Hour)
 		if _, err := holder.Acquire(t.Context(), held); err != nil {
@@ -230,13 +234,14 @@ func TestStoreAnswersReadsOnly(t *testing.T) {
 		holder := sequence.New(&memtree.Link{Server: server})
 		defer holder.Close()
 		refused := 0
-		other := sequence.New(&memtree.Link{Server: server, Transport: func(ctx context.Context, what string, do func() any) (any, error) {
-			if what == "remove" || what == "break" || what == "change" {
-				refused++
-				return nil, errors.New("no leader")
-			}
-			return do(), nil
-		}})
+		other := sequence.New(&memtree.Link{Server: server,
+			Transport: func(ctx context.Context, what string, do func() any) (any, error) {
+				if what == "remove" || what == "break" || what == "change" {
+					refused++
+					return nil, errors.New("no leader")
+				}
+				return do(), nil
+			}})
 		defer other.Close()
 		g, err := holder.Acquire(t.Context(), mutex("m", time.Hour))
 		if err != nil {
@@ -265,10 +270,11 @@ func TestUnansweredRenewalElsewhere(t *testing.T) {
 		server := memtree.New()
 		holder := sequence.New(&memtree.Link{Server: server})
 		defer holder.Close()
-		other := sequence.New(&memtree.Link{Server: server, Transport: func(ctx context.Context, what string, do func() any) (any, error) {
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}})
+		other := sequence.New(&memtree.Link{Server: server,
+			Transport: func(ctx context.Context, what string, do func() any) (any, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}})
 		defer other.Close()
 		g, err := holder.Acquire(t.Context(), mutex("m", time.Hour))
 		if err != nil {
@@ -352,13 +358,14 @@ func TestDelayedAddOfDetachedClaim(t *testing.T) {
 		server := memtree.New()
 		var adds atomic.Int64
 		late := make(chan struct{})
-		link := &memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
-			if what == "add" && adds.Add(1) == 1 {
-				go func() { time.Sleep(6 * time.Second); do(); close(late) }()
-				return nil, errors.New("no answer")
-			}
-			return do(), nil
-		}}
+		link := &memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				if what == "add" && adds.Add(1) == 1 {
+					go func() { time.Sleep(6 * time.Second); do(); close(late) }()
+					return nil, errors.New("no answer")
+				}
+				return do(), nil
+			}}
 		e := sequence.New(link)
 		defer e.Close()
 		g, err := e.Acquire(t.Context(), waiting(mutex("m", 10*time.Second)))
@@ -383,21 +390,22 @@ func TestAddReplyDuringCheck(t *testing.T) {
 		server := memtree.New()
 		var adds, removes atomic.Int64
 		land, read := make(chan struct{}), make(chan struct{})
-		e := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
-			switch {
-			case what == "add" && adds.Add(1) == 3:
-				<-land
-			case what == "read":
-				r := do()
-				<-read
-				return r, nil
-			case what == "remove" && removes.Add(1) == 1:
-				<-read
-				time.Sleep(time.Second)
-				return nil, errors.New("lost")
-			}
-			return do(), nil
-		}})
+		e := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				switch {
+				case what == "add" && adds.Add(1) == 3:
+					<-land
+				case what == "read":
+					r := do()
+					<-read
+					return r, nil
+				case what == "remove" && removes.Add(1) == 1:
+					<-read
+					time.Sleep(time.Second)
+					return nil, errors.New("lost")
+				}
+				return do(), nil
+			}})
 		defer e.Close()
 		if _, err := e.Acquire(t.Context(), waiting(mutex("before", 10*time.Second))); err != nil {
 			t.Fatal(err)
@@ -434,12 +442,13 @@ func TestRefusedClaimWakesWaiter(t *testing.T) {
 		server := memtree.New()
 		holding := make(chan struct{})
 		var slow atomic.Bool
-		e := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
-			if what == "remove" && slow.Load() {
-				<-holding
-			}
-			return do(), nil
-		}})
+		e := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				if what == "remove" && slow.Load() {
+					<-holding
+				}
+				return do(), nil
+			}})
 		other := sequence.New(&memtree.Link{Server: server})
 		defer e.Close()
 		defer other.Close()
@@ -613,11 +622,12 @@ func TestHeldByNobody(t *testing.T) {
 func TestConfirmDelayOnSlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl, trip = 10 * time.Second, 1200 * time.Millisecond
-		e := sequence.New(delayedConfirmation{&memtree.Link{Server: memtree.New(), Transport: func(_ context.Context, _ string, do func() any) (any, error) {
-			time.Sleep(trip / 2)
-			defer time.Sleep(trip / 2)
-			return do(), nil
-		}}, ttl / 15})
+		e := sequence.New(delayedConfirmation{&memtree.Link{Server: memtree.New(),
+			Transport: func(_ context.Context, _ string, do func() any) (any, error) {
+				time.Sleep(trip / 2)
+				defer time.Sleep(trip / 2)
+				return do(), nil
+			}}, ttl / 15})
 		defer e.Close()
 		clock := e.Info().Clock
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -657,12 +667,13 @@ func TestSlowRenewal(t *testing.T) {
 		const ttl, cut = 9 * time.Second, 2500 * time.Millisecond
 		server := memtree.New()
 		var down atomic.Bool
-		e := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, _ string, do func() any) (any, error) {
-			if down.Load() {
-				return nil, errors.New("connection refused")
-			}
-			return do(), nil
-		}})
+		e := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, _ string, do func() any) (any, error) {
+				if down.Load() {
+					return nil, errors.New("connection refused")
+				}
+				return do(), nil
+			}})
 		next := sequence.New(&memtree.Link{Server: server})
 		defer e.Close()
 		defer next.Close()

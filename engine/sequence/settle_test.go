@@ -19,19 +19,21 @@ func TestDeniedAfterLostReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		adds := 0
-		e := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
-			if what != "add" {
-				return do(), nil
-			}
-			if adds++; adds > 1 {
-				return nil, fmt.Errorf("%w: rights were taken", driver.ErrDenied)
-			}
-			do()
-			return nil, errors.New("no answer")
-		}})
+		e := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				if what != "add" {
+					return do(), nil
+				}
+				if adds++; adds > 1 {
+					return nil, fmt.Errorf("%w: rights were taken", driver.ErrDenied)
+				}
+				do()
+				return nil, errors.New("no answer")
+			}})
 		defer e.Close()
 		c := mutex("m", 10*time.Second)
-		if _, err := e.Acquire(t.Context(), c); !errors.Is(err, driver.ErrDenied) || !errors.Is(err, driver.ErrUncertain) {
+		if _, err := e.Acquire(t.Context(), c); !errors.Is(err, driver.ErrDenied) ||
+			!errors.Is(err, driver.ErrUncertain) {
 			t.Errorf("the acquire says: %v", err)
 		}
 		if err := e.Release(t.Context(), c, ""); err != nil {
@@ -49,15 +51,16 @@ func TestDetachAfterSessionEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		moves := 0
-		e := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
-			if what != "move" {
+		e := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				if what != "move" {
+					return do(), nil
+				}
+				if moves++; moves == 1 {
+					time.Sleep(2 * time.Second)
+				}
 				return do(), nil
-			}
-			if moves++; moves == 1 {
-				time.Sleep(2 * time.Second)
-			}
-			return do(), nil
-		}})
+			}})
 		defer e.Close()
 		g, err := e.Acquire(t.Context(), mutex("m", 10*time.Second))
 		if err != nil {
@@ -135,7 +138,8 @@ func TestUpgradeUnderContention(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := time.Now()
-		if err := e.SetWeight(t.Context(), g, driver.RWLimit); !errors.Is(err, driver.ErrHeld) || link.tries > 10 || time.Since(start) > time.Second {
+		if err := e.SetWeight(t.Context(), g, driver.RWLimit); !errors.Is(err, driver.ErrHeld) || link.tries > 10 ||
+			time.Since(start) > time.Second {
 			t.Errorf("after %d tries and %v: %v", link.tries, time.Since(start), err)
 		}
 		if err := e.SetWeight(t.Context(), g, 1); err != nil {

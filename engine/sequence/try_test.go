@@ -21,14 +21,15 @@ func TestTryUnderContention(t *testing.T) {
 		server := memtree.New()
 		near, tries := sequence.New(&memtree.Link{Server: server}), 0
 		defer near.Close()
-		far := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
-			if what == "add" {
-				tries++
-			}
-			time.Sleep(50 * time.Millisecond)
-			defer time.Sleep(50 * time.Millisecond)
-			return do(), nil
-		}})
+		far := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				if what == "add" {
+					tries++
+				}
+				time.Sleep(50 * time.Millisecond)
+				defer time.Sleep(50 * time.Millisecond)
+				return do(), nil
+			}})
 		defer far.Close()
 		reader := func(id string) driver.Claim {
 			c := mutex("m", 10*time.Second)
@@ -93,19 +94,21 @@ func TestTryNotRemoved(t *testing.T) {
 		server := memtree.New()
 		holder := startHolder(t, server)
 		deaf := true
-		e := sequence.New(unconditionalStore{&memtree.Link{Server: server, Transport: func(ctx context.Context, what string, do func() any) (any, error) {
-			if what == "remove" && deaf {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}
-			return do(), nil
-		}}})
+		e := sequence.New(unconditionalStore{&memtree.Link{Server: server,
+			Transport: func(ctx context.Context, what string, do func() any) (any, error) {
+				if what == "remove" && deaf {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return do(), nil
+			}}})
 		defer e.Close()
 		c := mutex("m", 10*time.Second)
 		c.ID = "try"
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := e.Acquire(ctx, c); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, driver.ErrUncertain) {
+		if _, err := e.Acquire(ctx, c); !errors.Is(err, context.DeadlineExceeded) ||
+			!errors.Is(err, driver.ErrUncertain) {
 			t.Errorf("a try that could not be taken back: %v", err)
 		}
 		deaf = false
@@ -125,17 +128,18 @@ func TestTryEndsWithSession(t *testing.T) {
 		server := memtree.New()
 		startHolder(t, server)
 		adds := 0
-		e := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
-			switch what {
-			case "add":
-				if adds++; adds == 1 {
-					return nil, errors.New("the answer was lost")
+		e := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				switch what {
+				case "add":
+					if adds++; adds == 1 {
+						return nil, errors.New("the answer was lost")
+					}
+				case "withdraw":
+					return nil, sequence.ErrSessionExpired
 				}
-			case "withdraw":
-				return nil, sequence.ErrSessionExpired
-			}
-			return do(), nil
-		}})
+				return do(), nil
+			}})
 		defer e.Close()
 		c := mutex("m", 10*time.Second)
 		c.ID = "try"

@@ -111,7 +111,8 @@ func (e *Engine) addWaiter(cl *claim) (rise func()) {
 // even then, since it also waits for the mark that the claim ahead was admitted.
 func (a *acquisition) watchBlocker(seen timedSnapshot, key string) {
 	e, cl := a.e, a.cl
-	k := slices.IndexFunc(seen.Nodes, func(n Node) bool { return n.Key == key && !n.Foreign && n.Session == cl.session.ID })
+	k := slices.IndexFunc(seen.Nodes,
+		func(n Node) bool { return n.Key == key && !n.Foreign && n.Session == cl.session.ID })
 	e.mu.Lock()
 	cl.turn.blockedBy = ""
 	if k >= 0 {

@@ -53,14 +53,15 @@ func TestUpgradeRaces(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server := memtree.New()
 				var then func()
-				a := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
-					r := do()
-					if f := then; what == "list" && f != nil {
-						then = nil
-						f()
-					}
-					return r, nil
-				}})
+				a := sequence.New(&memtree.Link{Server: server,
+					Transport: func(_ context.Context, what string, do func() any) (any, error) {
+						r := do()
+						if f := then; what == "list" && f != nil {
+							then = nil
+							f()
+						}
+						return r, nil
+					}})
 				defer a.Close()
 				b := sequence.New(&memtree.Link{Server: server})
 				defer b.Close()
@@ -84,13 +85,14 @@ func TestDelayedUpgrade(t *testing.T) {
 		server := memtree.New()
 		var late func() any
 		lost := true
-		e := sequence.New(&memtree.Link{Server: server, Transport: func(_ context.Context, what string, do func() any) (any, error) {
-			if what == "change" && lost {
-				late = do
-				return nil, driver.ErrUncertain
-			}
-			return do(), nil
-		}})
+		e := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				if what == "change" && lost {
+					late = do
+					return nil, driver.ErrUncertain
+				}
+				return do(), nil
+			}})
 		defer e.Close()
 		g, err := e.Acquire(t.Context(), rwClaim("rw", 1))
 		if err != nil {
@@ -106,7 +108,8 @@ func TestDelayedUpgrade(t *testing.T) {
 			t.Error(err)
 		}
 		late()
-		if _, err := e.Acquire(t.Context(), func() driver.Claim { c := rwClaim("rw", 1); c.Wait = false; return c }()); err != nil {
+		if _, err := e.Acquire(t.Context(),
+			func() driver.Claim { c := rwClaim("rw", 1); c.Wait = false; return c }()); err != nil {
 			t.Errorf("a reader beside one that was to become a writer, and is none: %v", err)
 		}
 	})

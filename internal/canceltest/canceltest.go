@@ -21,7 +21,8 @@ import (
 func Run(t *testing.T, stores []driver.Store, n int64, maxWait time.Duration, claim func(worker int) driver.Claim,
 	fifth bool) {
 	t.Helper()
-	usual := min(measureAcquire(t, stores[0], claim(0)), measureAcquire(t, stores[0], claim(0))) // the first may have to connect
+	// the first may have to connect
+	usual := min(measureAcquire(t, stores[0], claim(0)), measureAcquire(t, stores[0], claim(0)))
 	maxWait = max(maxWait, 2*usual)
 	var claims, cancels, after atomic.Int64
 	var workers sync.WaitGroup

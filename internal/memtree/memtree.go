@@ -131,7 +131,8 @@ func (s *Server) removeNode(name string, n *sequence.Node) {
 
 func (s *Server) notifyWatches(name, key string, gone bool) {
 	for w := range s.watches {
-		if w.name == name && (w.key == key || w.key == sequence.WatchChanges || w.key == sequence.WatchRemovals && gone) {
+		if w.name == name && (w.key == key || w.key == sequence.WatchChanges || w.key == sequence.WatchRemovals &&
+			gone) {
 			w.link.notifyLater(w.changed)
 		}
 	}
@@ -284,10 +285,12 @@ func (l *Link) Add(
 			return addResult{err: errors.New("withdrawn")}
 		case s.findNode(name, key) != nil:
 		case condition == sequence.AddIfAlone && len(nodes) > 0:
-		case condition > 0 && slices.ContainsFunc(nodes, func(n *sequence.Node) bool { return n.Token > int64(condition) }):
+		case condition > 0 && slices.ContainsFunc(nodes,
+			func(n *sequence.Node) bool { return n.Token > int64(condition) }):
 		default:
 			s.revision++
-			s.locks[name] = append(nodes, &sequence.Node{Key: key, Token: s.revision, Version: s.revision, Session: session.ID, Payload: payload})
+			s.locks[name] = append(nodes, &sequence.Node{Key: key, Token: s.revision, Version: s.revision,
+				Session: session.ID, Payload: payload})
 			s.notifyWatches(name, key, false)
 		}
 		return addResult{snapshot: s.readLock(name)}

@@ -1,11 +1,11 @@
-// Command mutants switches off one safety rule of a store after another, by a change of a few words in its code, and demands
-// that the test named beside it fails. The changed files are laid over the real ones for one build only.
+// Command mutants switches off one safety rule of a store after another, by a change of a few words in its code, and
+// demands that the test named beside it fails. The changed files are laid over the real ones for one build only.
 //
 //	go run ./internal/mutants [-run REGEXP] [-list]
 //
 // It runs in the folder of the repository. Each test must pass as the code is before it is run with a mutant, so that a
-// test that cannot run at all, for want of a server, does not count. The rules of the engines that the simulation can see
-// are in internal/sim.
+// test that cannot run at all, for want of a server, does not count. The rules of the engines that the simulation can
+// see are in internal/sim.
 package main
 
 import (
@@ -174,7 +174,8 @@ func (m mutant) apply(root string) (string, error) {
 	}
 	for _, e := range m.edits {
 		if n := strings.Count(text, e.old); n != 1 || e.old == e.new {
-			return "", fmt.Errorf("%s has %q %d times, and should have it once: the mutant must follow the code", m.file, e.old, n)
+			return "", fmt.Errorf("%s has %q %d times, and should have it once: the mutant must follow the code",
+				m.file, e.old, n)
 		}
 		text = strings.Replace(text, e.old, e.new, 1)
 	}

@@ -68,7 +68,8 @@ func TestBroken(t *testing.T) { t.Fatal("it cannot run here") }
 func TestSkipped(t *testing.T) { t.Skip("not here") }
 `}
 
-// TestMeet promises that a mutant counts as caught only if its test passes without it, and fails with it and as it should.
+// TestMeet promises that a mutant counts as caught only if its test passes without it, and fails with it and as it
+// should.
 func TestMeet(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -84,13 +85,15 @@ func TestMeet(t *testing.T) {
 		says string // "" if it is caught
 	}{
 		{mutant{name: "caught", file: "p.go", test: "TestSum", edits: minus, want: "sum is 0"}, ""},
-		{mutant{name: "missed", file: "p.go", test: "TestSum", edits: []edit{{"return 1", "return 2"}}}, "passes all the same"},
+		{mutant{name: "missed", file: "p.go", test: "TestSum", edits: []edit{{"return 1", "return 2"}}},
+			"passes all the same"},
 		{mutant{name: "other words", file: "p.go", test: "TestSum", edits: minus, want: "sum is 7"}, "does not say"},
 		{mutant{name: "broken", file: "p.go", test: "TestBroken", edits: minus}, "fails as the code is"},
 		{mutant{name: "skipped", file: "p.go", test: "TestSkipped", edits: minus}, "or it was skipped"},
 		{mutant{name: "no test", file: "p.go", test: "TestNothing", edits: minus}, "there is no TestNothing"},
 		{mutant{name: "outdated", file: "p.go", test: "TestSum", edits: []edit{{"a * b", ""}}}, "must follow the code"},
-		{mutant{name: "does not build", file: "p.go", test: "TestSum", edits: []edit{{"a + b", "c"}}}, "does not build"},
+		{mutant{name: "does not build", file: "p.go", test: "TestSum", edits: []edit{{"a + b", "c"}}},
+			"does not build"},
 	} {
 		c.pkg = "."
 		switch err := r.meet(c.mutant); {

@@ -22,7 +22,8 @@ func TestLate(t *testing.T) {
 			}
 		})
 		start := time.Now()
-		for _, want := range []time.Duration{0, time.Second, 2500 * time.Millisecond, 4 * time.Second, 4 * time.Second} {
+		for _, want := range []time.Duration{0, time.Second, 2500 * time.Millisecond, 4 * time.Second,
+			4 * time.Second} {
 			time.Sleep(1500 * time.Millisecond)
 			if worst, lost := p.Worst(start), p.Lost(start); worst != want || lost != want {
 				t.Errorf("after %v: %v and %v in all, want %v", time.Since(start), worst, lost, want)

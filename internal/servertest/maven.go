@@ -11,7 +11,8 @@ import (
 func ClassPath(t *testing.T, pom string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "classpath")
-	c := exec.CommandContext(t.Context(), "mvn", "-q", "-f", pom, "dependency:build-classpath", "-Dmdep.outputFile="+file)
+	c := exec.CommandContext(t.Context(), "mvn", "-q", "-f", pom, "dependency:build-classpath", "-Dmdep.outputFile="+
+		file)
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("mvn: %v: %s", err, out)
 	}

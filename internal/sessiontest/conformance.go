@@ -65,7 +65,8 @@ func (h *Harness[C, P]) Table(t *testing.T) {
 			return nil
 		},
 		Slack: 2 * time.Second, // many swaps of a row conflict, beside all the other tests
-	}, drivertest.Options{Parallel: 8, Limit: caseLimit, Effort: 0.3, Match: func(c drivertest.Case) bool { return c.Name != "close-stops" }}) // the store under it goes on
+	}, drivertest.Options{Parallel: 8, Limit: caseLimit, Effort: 0.3,
+		Match: func(c drivertest.Case) bool { return c.Name != "close-stops" }}) // the store under it goes on
 }
 
 // TableSilence: a client that waits for a lock in a table gets an error when the servers have not answered for as

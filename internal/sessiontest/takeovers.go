@@ -11,7 +11,8 @@ import (
 
 // takeoverCounts is what was measured in the runs of one fault.
 type takeoverCounts struct {
-	overlap  []time.Duration // how long the old holder believed in its lock after the next one was granted; negative: it stopped before
+	// how long the old holder believed in its lock after the next one was granted; negative: it stopped before
+	overlap  []time.Duration
 	takeOver []time.Duration // from the fault to the next holder
 	late     time.Duration   // the longest delay of the servers or this machine by themselves
 }

@@ -89,7 +89,8 @@ func (chk *checker) addViolation(format string, args ...any) {
 
 // appendHistory adds to a claim's history. It is called with mu held.
 func (chk *checker) appendHistory(id, format string, args ...any) {
-	chk.histories[id] = append(chk.histories[id], fmt.Sprintf("\n\t%v: ", chk.sim.elapsed())+fmt.Sprintf(format, args...))
+	chk.histories[id] = append(chk.histories[id],
+		fmt.Sprintf("\n\t%v: ", chk.sim.elapsed())+fmt.Sprintf(format, args...))
 }
 
 // logEvent is appendHistory for callers that do not hold mu.
@@ -221,7 +222,8 @@ func (chk *checker) noteRelease(c driver.Claim) {
 	by := chk.enderOf(c.ID)
 	endedByOther := chk.grantKnown[c.ID] && by != "" && by != itself
 	if endedByOther && chk.readsAreCurrent() && chk.noteIsKept(c.ID) {
-		chk.addViolation("a release on %s succeeded, and its claim had been ended by %s%s", c.Name, by, chk.historyOf(c.ID))
+		chk.addViolation("a release on %s succeeded, and its claim had been ended by %s%s", c.Name, by,
+			chk.historyOf(c.ID))
 	}
 }
 
@@ -265,7 +267,8 @@ func (chk *checker) checkSwap(row record.Row, by actor) {
 		now[c.ID] = c.State == record.Granted
 		switch chk.endedBy[c.ID] {
 		case operator: // a note says so for a TTL; a client that was stopped for longer may not learn of it
-			if chk.noteIsKept(c.ID) && rec.NotesDroppedUntil == 0 { // otherwise there were more endings than notes are kept
+			if chk.noteIsKept(c.ID) && rec.NotesDroppedUntil == 0 {
+				// otherwise there were more endings than notes are kept
 				chk.addViolation("on %s a claim that an operator had broken exists again", row.Name)
 			}
 			delete(chk.endedBy, c.ID)
@@ -448,7 +451,8 @@ func (chk *checker) noteAcquireResult(c driver.Claim, g driver.Grant, err error)
 	chk.grantKnown[c.ID], chk.refs[c.ID] = err == nil, g.Ref
 	chk.appendHistory(c.ID, "acquired: %s %v", g.Ref, err)
 	if errors.As(err, &loss) && loss.Cause == driver.LossBroken && !chk.broken[c.ID] {
-		chk.addViolation("a wait for %s ended because an operator broke it, and none did%s", c.Name, chk.historyOf(c.ID))
+		chk.addViolation("a wait for %s ended because an operator broke it, and none did%s", c.Name,
+			chk.historyOf(c.ID))
 	}
 }
 
@@ -477,7 +481,8 @@ func (chk *checker) checkWaitersNotified(from, within time.Duration) {
 	defer chk.mu.Unlock()
 	for _, waiter := range chk.waiting {
 		if waiter.from < from && waiter.host.canAct() {
-			chk.addViolation("a wait for %s did not end within %v of the store being silent, or denying all", waiter.name, within)
+			chk.addViolation("a wait for %s did not end within %v of the store being silent, or denying all",
+				waiter.name, within)
 		}
 	}
 }

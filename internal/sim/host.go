@@ -17,14 +17,15 @@ type host struct {
 	sim      *simulation
 	client   *holdfast.Client
 
-	mu               sync.Mutex
-	running          chan struct{} // closed while the host runs; replaced by an open one while it is stopped
-	disconnected     bool          // no message passes between it and the store
-	crashed          bool
-	suspended        bool          // its monotonic clock has stopped
-	asleep           time.Duration // how long that clock was stopped in total
-	suspendedAt      time.Duration // when it stopped last
-	boottimeSettable bool          // its Boottime can be set, and it is never suspended; otherwise Boottime is never set
+	mu           sync.Mutex
+	running      chan struct{} // closed while the host runs; replaced by an open one while it is stopped
+	disconnected bool          // no message passes between it and the store
+	crashed      bool
+	suspended    bool          // its monotonic clock has stopped
+	asleep       time.Duration // how long that clock was stopped in total
+	suspendedAt  time.Duration // when it stopped last
+	// its Boottime can be set, and it is never suspended; otherwise Boottime is never set
+	boottimeSettable bool
 	boottimeOffset   time.Duration // by how much its Boottime was set
 	clockBase        [2]time.Duration
 	rate             float64

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// revertibleTable is a table whose rows can return to what they were, as in a fail-over that loses writes.
+// revertibleTable is a table whose rows can return to what they were, as in a failover that loses writes.
 type revertibleTable struct {
 	record.Table // for all methods that do not use rows
 

@@ -14,7 +14,8 @@ var (
 	first = flag.Uint64("first", 1, "the first seed")
 	which = flag.String("kind", "", "the only kind of store; empty: all in turn")
 	long  = flag.Duration("for", 0, "run worlds for this long, in place of -seeds")
-	until = flag.String("until", "", "stop at the first violation that this regular expression finds, not after four worlds with any")
+	until = flag.String("until", "",
+		"stop at the first violation that this regular expression finds, not after four worlds with any")
 )
 
 // TestWorlds runs many simulations (worlds). A seed that fails is named; -first N -seeds 1 runs it alone.

@@ -41,7 +41,8 @@ type simulation struct {
 	gentle        atomic.Bool   // no messages are lost or late for a while
 	started       time.Time
 
-	storeMu     sync.Mutex    // guards what follows; held while the store does something that the checker must see in order
+	// guards what follows; held while the store does something that the checker must see in order
+	storeMu     sync.Mutex
 	storeOffset time.Duration // of the store's clock
 	storeSilent bool          // the store answers nothing
 	storeDenies bool          // the store denies all
@@ -163,7 +164,10 @@ func (sim *simulation) newLink(h *host) *limitedTree {
 			// A session has a connection of its own, which duplicates no request.
 			return h.sendRequest(ctx, what != "add", func() any { return sim.runAtTree(h, what, do) })
 		},
-		DropNotification:  func() bool { return !sim.notifies || !h.isReachable() || sim.faultsActive() && sim.chance(0.1) },
+		DropNotification: func() bool {
+			return !sim.notifies || !h.isReachable() || sim.faultsActive() &&
+				sim.chance(0.1)
+		},
 		DelayNotification: func() { time.Sleep(sim.messageDelay()); _ = h.waitUntilRunning(context.Background()) },
 	}}
 }

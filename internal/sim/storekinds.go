@@ -15,7 +15,7 @@ type kind string
 
 // Each simulation of [RunKind] has a store of one kind.
 const (
-	undurable kind = "undurable" // writes can be read before they are durable, and are lost in a fail-over
+	undurable kind = "undurable" // writes can be read before they are durable, and are lost in a failover
 	stepped   kind = "stepped"   // the store's clock is set forward and back
 	astray    kind = "astray"    // single replies have a time that is far ahead
 	stale     kind = "stale"     // some reads are old; an operator breaks claims

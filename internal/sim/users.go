@@ -98,7 +98,8 @@ func (sim *simulation) checkError(name string, err error) {
 	if !sim.faultless && sim.tree != nil && errors.Is(err, holdfast.ErrLost) { // its session ended while it waited
 		return
 	}
-	if !sim.faultless && (errors.Is(err, errTimeout) || errors.Is(err, holdfast.ErrUncertain) || errors.Is(err, errCrashed)) {
+	if !sim.faultless && (errors.Is(err, errTimeout) || errors.Is(err, holdfast.ErrUncertain) ||
+		errors.Is(err, errCrashed)) {
 		return
 	}
 	sim.checker.mu.Lock()
@@ -343,11 +344,12 @@ func (sim *simulation) takeTwice(ctx context.Context, h *host) {
 	if sim.chance(0.5) {
 		first, last = again, lease
 	}
-	sim.holdLease("twice", lease, &heldLease{host: h, weight: 1, limit: 1, valid: last.Valid, reentered: true}, func() error {
-		err := first.Release()
-		if errors.Is(last.Err(), holdfast.ErrReleased) {
-			sim.reportViolation("a lock that was entered twice was released by the first Release")
-		}
-		return errors.Join(err, last.Release())
-	})
+	sim.holdLease("twice", lease, &heldLease{host: h, weight: 1, limit: 1, valid: last.Valid, reentered: true},
+		func() error {
+			err := first.Release()
+			if errors.Is(last.Err(), holdfast.ErrReleased) {
+				sim.reportViolation("a lock that was entered twice was released by the first Release")
+			}
+			return errors.Join(err, last.Release())
+		})
 }

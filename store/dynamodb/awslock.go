@@ -60,7 +60,8 @@ func newAWSLock(l *tableClient, write LeaseFormat, watches time.Duration) *awslo
 			Store: l.displayURL, Engine: "script", Clock: l.clock.Clock,
 			Tier: driver.TierFenceSafe, ExpiredBy: driver.ExpiredByClaimant,
 			ExpiryClock: driver.ExpiryClockObserver, Order: driver.OrderNone,
-			Kinds: []driver.Kind{driver.KindMutex}, Survives: driver.Survives{Restart: true, PowerCut: true, Failover: true},
+			Kinds: []driver.Kind{driver.KindMutex}, Survives: driver.Survives{Restart: true, PowerCut: true,
+				Failover: true},
 			TokenGap: tokenGap, TokenRegression: tokenRegression, MinTTL: driver.MinTTL, MaxTTL: driver.MaxTTL,
 			MaxName: driver.MaxName, MaxMeta: driver.MaxMeta, MaxHolders: 1,
 		}}
@@ -182,7 +183,8 @@ func (t *takeAttempt) tryTake(ctx context.Context) (driver.Grant, error) {
 	if t.current == nil || !t.current.isHeldBy(t.claim.ID) {
 		u.addCondition("(attribute_not_exists(holdfast_token) OR holdfast_token < :token)")
 		u.addCondition("attribute_not_exists(isNonAcquirable)")
-		u.set[tokenAttribute], u.values = numberValue(r.token), append(u.values, namedValue{":token", numberValue(r.token)})
+		u.set[tokenAttribute], u.values = numberValue(r.token), append(u.values,
+			namedValue{":token", numberValue(r.token)})
 		u.remove = []string{releasedAttribute, markAttribute}
 	}
 	version := r.makeUnique()
@@ -465,7 +467,8 @@ func (a *awslockStore) isExpired(name string, l *lockItem) bool {
 
 // newLoop makes the loop of one Acquire or Release.
 func (a *awslockStore) newLoop(ttl time.Duration) *driverutil.RetryLoop {
-	return &driverutil.RetryLoop{Clock: a.clock.Clock, Limit: driver.UnreachableTimeout(ttl), Pause: a.pauseBetweenTries}
+	return &driverutil.RetryLoop{Clock: a.clock.Clock, Limit: driver.UnreachableTimeout(ttl),
+		Pause: a.pauseBetweenTries}
 }
 
 // pauseBetweenTries waits for a random part of a time that grows to a second.

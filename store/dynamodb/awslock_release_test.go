@@ -49,11 +49,12 @@ func TestAWSLockReleaseAfterLostReply(t *testing.T) {
 			takes(t, s, 1)
 			return nil
 		}},
-		"an operator": {want: driver.LossBroken, by: func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error {
-			breaks(t, s, g)
-			leave()
-			return nil
-		}},
+		"an operator": {want: driver.LossBroken,
+			by: func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error {
+				breaks(t, s, g)
+				leave()
+				return nil
+			}},
 		"an operator, and it was taken": {want: driver.LossBroken,
 			by: func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error {
 				breaks(t, s, g)
@@ -72,9 +73,11 @@ func TestAWSLockReleaseAfterLostReply(t *testing.T) {
 		"a foreign client": {is: driver.ErrUncertain,
 			by: func(t *testing.T, s driver.Store, g driver.Grant, leave func()) error {
 				leave()
-				_, err := s.(*awslockStore).client.PutItem(t.Context(), &sdk.PutItemInput{TableName: &s.(*awslockStore).tableName,
-					Item: item{"key": textValue("m"), ownerAttribute: textValue("them"), leaseAttribute: textValue("60000"),
-						rvnAttribute: textValue("theirs")}})
+				_, err := s.(*awslockStore).client.PutItem(t.Context(),
+					&sdk.PutItemInput{TableName: &s.(*awslockStore).tableName,
+						Item: item{"key": textValue("m"), ownerAttribute: textValue("them"),
+							leaseAttribute: textValue("60000"),
+							rvnAttribute:   textValue("theirs")}})
 				return err
 			}},
 	} {
@@ -212,7 +215,8 @@ func TestForeignWatch(t *testing.T) {
 	foreign("dead", "theirs", lease)
 	for range 3 {
 		from := time.Now()
-		if took, err := tries(watches(""), "dead"); !errors.Is(err, driver.ErrHeld) || took > lease+10*machine.Worst(from) {
+		if took, err := tries(watches(""), "dead"); !errors.Is(err, driver.ErrHeld) ||
+			took > lease+10*machine.Worst(from) {
 			t.Errorf("one who only tries: %v after %v", err, took)
 		}
 	}
@@ -228,7 +232,8 @@ func TestForeignWatch(t *testing.T) {
 	if took, err := tries(patient, "alive"); !errors.Is(err, driver.ErrHeld) || took > 20*time.Second {
 		t.Errorf("beside a living holder: %v after %v", err, took)
 	}
-	if _, err := New(t.Context(), direct, table, &Options{ForeignWatch: time.Second}); !errors.Is(err, driver.ErrInvalid) {
+	if _, err := New(t.Context(), direct, table, &Options{ForeignWatch: time.Second}); !errors.Is(err,
+		driver.ErrInvalid) {
 		t.Errorf("without that layout: %v", err)
 	}
 }

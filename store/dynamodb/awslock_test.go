@@ -40,7 +40,8 @@ func TestNonAcquirableItem(t *testing.T) {
 			fmt.Sprint(int64(1e18))}}},
 		"no version":          {change: item{rvnAttribute: nil, releasedAttribute: nil}},
 		"version is a number": {change: item{rvnAttribute: numberText(5), releasedAttribute: nil}},
-		"non-acquirable, no owner and no version": {change: item{nonAcquirableAttribute: textValue("1"), rvnAttribute: nil,
+		"non-acquirable, no owner and no version": {change: item{nonAcquirableAttribute: textValue("1"),
+			rvnAttribute:   nil,
 			ownerAttribute: nil}},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -67,7 +68,8 @@ func TestNonAcquirableItem(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
-			if _, err := s.Acquire(ctx, waitingClaim(mutexClaim("m", time.Minute))); !errors.Is(err, context.DeadlineExceeded) {
+			if _, err := s.Acquire(ctx, waitingClaim(mutexClaim("m", time.Minute))); !errors.Is(err,
+				context.DeadlineExceeded) {
 				t.Errorf("one who waits is told %v", err)
 			}
 			if got := p.Counts(); got["UpdateItem"] != 2 {

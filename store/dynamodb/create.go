@@ -112,7 +112,8 @@ func (l *tableClient) createTable(ctx context.Context, expires string) error {
 	}
 	_, err = sendRequest(ctx, l, l.client.UpdateTimeToLive, &sdk.UpdateTimeToLiveInput{TableName: &l.tableName,
 		TimeToLiveSpecification: &types.TimeToLiveSpecification{AttributeName: &expires, Enabled: new(true)}})
-	if refusal := (smithy.APIError)(nil); errors.As(err, &refusal) && refusal.ErrorCode() == "UnknownOperationException" {
+	if refusal := (smithy.APIError)(nil); errors.As(err, &refusal) &&
+		refusal.ErrorCode() == "UnknownOperationException" {
 		return nil // an emulator without TTLs
 	}
 	return err

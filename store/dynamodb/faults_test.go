@@ -39,11 +39,13 @@ func TestLostReplies(t *testing.T) {
 		times = 1000
 	}
 	for what, fate := range map[string]dynamodbtest.Fate{
-		"reply lost":                 {DropReply: true},
-		"request lost":               {DropRequest: true},
-		"internal error, done":       {Status: 500, Code: "InternalServerError", Message: "done all the same", After: true},
-		"internal error, not done":   {Status: 500, Code: "InternalServerError", Message: "not done"},
-		"throttled":                  {Status: 400, Code: "ProvisionedThroughputExceededException", Message: "too fast"},
+		"reply lost":   {DropReply: true},
+		"request lost": {DropRequest: true},
+		"internal error, done": {Status: 500, Code: "InternalServerError", Message: "done all the same",
+			After: true},
+		"internal error, not done": {Status: 500, Code: "InternalServerError", Message: "not done"},
+		"throttled": {Status: 400, Code: "ProvisionedThroughputExceededException",
+			Message: "too fast"},
 		"request rate too high, 503": {Status: 503, Code: "ServiceUnavailable", Message: "later"},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -59,7 +61,8 @@ func TestLostReplies(t *testing.T) {
 					}
 					met := decideWrites(p, 1, fate)
 					g := acquire(t, s, c)
-					if h := holdersOf(t, witness, "m"); len(h) != 1 || h[0].Token != g.Token || h[0].Ref != g.Ref || met.Load() != 1 {
+					if h := holdersOf(t, witness, "m"); len(h) != 1 || h[0].Token != g.Token || h[0].Ref != g.Ref ||
+						met.Load() != 1 {
 						t.Fatalf("granted %d, and shown is %+v", g.Token, h)
 					}
 					met = decideWrites(p, 1, fate)

@@ -83,7 +83,8 @@ func TestPlainHolderRespected(t *testing.T) {
 	for _, c := range []driver.Claim{mutexClaim("m", time.Minute),
 		{Name: "m", ID: "rw", Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1, TTL: time.Minute}} {
 		var held *driver.HeldError
-		if _, err := s.Acquire(t.Context(), c); !errors.As(err, &held) || len(held.Holders) != 1 || !held.Holders[0].Foreign {
+		if _, err := s.Acquire(t.Context(), c); !errors.As(err, &held) || len(held.Holders) != 1 ||
+			!held.Holders[0].Foreign {
 			t.Fatalf("beside a plain holder a %s is told %v", c.Kind, err)
 		}
 	}
@@ -104,7 +105,8 @@ func TestPlainHolderRespected(t *testing.T) {
 			if now := time.Now(); now.Before(time.Unix(until+1, 0)) {
 				t.Errorf("let in at %v beside a plain item that ends with second %d", now, until)
 			} else {
-				t.Logf("let in %v after the end of a plain item", now.Sub(time.Unix(until+1, 0)).Round(time.Millisecond))
+				t.Logf("let in %v after the end of a plain item",
+					now.Sub(time.Unix(until+1, 0)).Round(time.Millisecond))
 			}
 			release(t, s, g[i].Claim)
 		})
@@ -143,7 +145,8 @@ func TestPlainUpdate(t *testing.T) {
 	_, err := client.UpdateItem(t.Context(),
 		&sdk.UpdateItemInput{TableName: &table, Key: item{"primary_id": textValue("m")},
 			UpdateExpression: new("SET expired_at = :until"), ConditionExpression: new("expired_at < :now"),
-			ExpressionAttributeValues: item{":until": numberText(time.Now().Unix() + 60), ":now": numberText(time.Now().Unix())}})
+			ExpressionAttributeValues: item{":until": numberText(time.Now().Unix() + 60),
+				":now": numberText(time.Now().Unix())}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +357,8 @@ func TestPlainContended(t *testing.T) {
 					} else if !errors.Is(err, driver.ErrHeld) {
 						t.Error(err)
 					}
-				} else if took, err := plainLock(t.Context(), client, table, "m", owner, time.Now().Unix()+60); err != nil {
+				} else if took, err := plainLock(t.Context(), client, table, "m", owner,
+					time.Now().Unix()+60); err != nil {
 					t.Error(err)
 				} else if took {
 					leave = func() error { return plainUnlock(t, client, table, "m", owner, round%3 == 0) }

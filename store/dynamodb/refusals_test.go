@@ -49,16 +49,20 @@ func TestErrorsOfRefusals(t *testing.T) {
 		t.Log(err)
 	}
 	for raw, words := range map[string][]string{
-		"dynamodb://no-such-table?region=eu-central-1&endpoint=" + endpoint:                     {"no-such-table", "create=true", "region"},
-		"dynamodb://" + table + "?region=eu-central-1&partition-key=other&endpoint=" + endpoint: {"primary_id (S)", "other"},
+		"dynamodb://no-such-table?region=eu-central-1&endpoint=" +
+			endpoint: {"no-such-table", "create=true", "region"},
+		"dynamodb://" + table + "?region=eu-central-1&partition-key=other&endpoint=" +
+			endpoint: {"primary_id (S)", "other"},
 		"dynamodb://" + sorted + "?region=eu-central-1&create=true&endpoint=" + endpoint: {"RANGE n (N)",
 			"primary_id"},
 		"dynamodb://" + table + "?region=eu-central-1&partition-key=expired_at&endpoint=" + endpoint: {"expired_at"},
 		"dynamodb://" + table + "?region=eu-central-1&endpoint=nowhere":                              {"https://"},
-		"dynamodb://AKIA:hunter2@" + table + "?region=eu-central-1":                                  {"AWS_ACCESS_KEY_ID"},
-		"dynamodb://?region=eu-central-1":                                                            {"dynamodb://table"},
-		"dynamodb://" + table + "?region=eu-central-1&nope=1":                                        {"nope", "endpoint"},
-		"dynamodb://" + table + "?create=maybe":                                                      {"create"},
+		"dynamodb://AKIA:hunter2@" + table +
+			"?region=eu-central-1": {"AWS_ACCESS_KEY_ID"},
+		"dynamodb://?region=eu-central-1": {"dynamodb://table"},
+		"dynamodb://" + table + "?region=eu-central-1&nope=1": {"nope",
+			"endpoint"},
+		"dynamodb://" + table + "?create=maybe": {"create"},
 	} {
 		_, err := driver.Open(t.Context(), raw)
 		check(err, driver.ErrInvalid, words...)

@@ -82,7 +82,8 @@ func TestWaiterCost(t *testing.T) {
 			time.Sleep(lasts)
 			got, lasted := p.Counts(), time.Since(from)
 			perMinute := func(op string) float64 { return float64(got[op]) * float64(time.Minute) / float64(lasted) }
-			t.Logf("a waiting claim costs %.0f reads and %.0f writes a minute", perMinute("GetItem"), perMinute("PutItem"))
+			t.Logf("a waiting claim costs %.0f reads and %.0f writes a minute", perMinute("GetItem"),
+				perMinute("PutItem"))
 			if perMinute("GetItem") > 130 || perMinute("PutItem") > 15 {
 				t.Errorf("%v in %v", got, lasted)
 			}

@@ -74,7 +74,8 @@ func TestClockOff(t *testing.T) {
 			p.Shift(off) // seen from the test, the service is off
 			// The clocks of our two clients are an hour apart, too.
 			one := mustOpen(t, storeURL(table, p.Endpoint, ""))
-			two, err := New(t.Context(), dynamodbtest.Client(p.Endpoint), table, &Options{Clock: shiftedClock(time.Hour)})
+			two, err := New(t.Context(), dynamodbtest.Client(p.Endpoint), table,
+				&Options{Clock: shiftedClock(time.Hour)})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -102,7 +102,8 @@ func readURL(u *url.URL) (*Options, []func(*config.LoadOptions) error, string, e
 		err = fmt.Errorf("%w: credentials do not belong in the URL of a DynamoDB store: "+
 			"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", driver.ErrInvalid)
 	case u.Host == "" || u.Path != "" && u.Path != "/":
-		err = fmt.Errorf("%w: a DynamoDB store's URL looks like dynamodb://table?region=eu-central-1", driver.ErrInvalid)
+		err = fmt.Errorf("%w: a DynamoDB store's URL looks like dynamodb://table?region=eu-central-1",
+			driver.ErrInvalid)
 	}
 	return opts, settings, endpoint, err
 }

@@ -45,7 +45,8 @@ func (t *nodeStore) Add(
 			conditions = append(conditions, noNewer)
 		}
 		add := write{lock: name, addsClaim: true, mayDelay: condition == sequence.AddBatched, conditions: conditions,
-			then: []clientv3.Op{t.readLock(name), clientv3.OpPut(key, string(value), clientv3.WithLease(parseLease(s.ID)))}}
+			then: []clientv3.Op{t.readLock(name),
+				clientv3.OpPut(key, string(value), clientv3.WithLease(parseLease(s.ID)))}}
 		if !withoutElse {
 			add.otherwise = []clientv3.Op{t.readLock(name), clientv3.OpGet(gate, clientv3.WithKeysOnly())}
 		}

@@ -45,7 +45,8 @@ func (t *nodeStore) newBatcher() *driverutil.Batcher[*write] {
 // needsOtherBatch keeps two new claims of one lock out of one transaction: all keys put in one transaction have the
 // same revision, and claims with the same revision would have the same token.
 func needsOtherBatch(batch []*write, next *write) bool {
-	return next.addsClaim && slices.ContainsFunc(batch, func(o *write) bool { return o.addsClaim && o.lock == next.lock })
+	return next.addsClaim && slices.ContainsFunc(batch,
+		func(o *write) bool { return o.addsClaim && o.lock == next.lock })
 }
 
 // commitWrite commits a write, alone or with others, and returns its reply.

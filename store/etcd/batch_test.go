@@ -12,8 +12,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// TestWritesGoTogether: writes that come at one time go in fewer requests; no lock gets two claims of one token by that, and what an
-// add sees is how the lock stands at its revision.
+// TestWritesGoTogether: writes that come at one time go in fewer requests; no lock gets two claims of one token by
+// that, and what an add sees is how the lock stands at its revision.
 func TestWritesGoTogether(t *testing.T) {
 	t.Parallel()
 	s, cli, sent := benchStore(t)
@@ -30,7 +30,8 @@ func TestWritesGoTogether(t *testing.T) {
 		all.Go(func() {
 			for r := range rounds {
 				name := fmt.Sprint(t.Name(), "/", rand.N(4))
-				note := sequence.Payload{ID: fmt.Sprint(w, ".", r), Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
+				note := sequence.Payload{ID: fmt.Sprint(w, ".", r), Kind: driver.KindMutex, Limit: 1, Weight: 1,
+					TTL: ses.TTL}
 				guard := sequence.AddAlways
 				if w%2 == 0 {
 					guard = sequence.AddBatched

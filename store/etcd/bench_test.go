@@ -50,7 +50,8 @@ func (s countedStream) SendMsg(m any) error { s.c.add(s.method); return s.Client
 
 func (c *requestCounter) options() []grpc.DialOption {
 	return []grpc.DialOption{
-		grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, rep any, cc *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, rep any, cc *grpc.ClientConn,
+			call grpc.UnaryInvoker, o ...grpc.CallOption) error {
 			c.add(m)
 			err := call(ctx, m, req, rep, cc, o...)
 			if err != nil {
@@ -58,7 +59,8 @@ func (c *requestCounter) options() []grpc.DialOption {
 			}
 			return err
 		}),
-		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, open grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string,
+			open grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
 			s, err := open(ctx, d, cc, m, o...)
 			return countedStream{s, c, m}, err
 		}),
@@ -93,7 +95,8 @@ func BenchmarkCycle(b *testing.B) {
 		{"floor", func(lock string, w int) {
 			key := fmt.Sprintf("%s/%x.%d", lock, session.Lease(), w)
 			_, err := cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-				Then(clientv3.OpPut(key, "", clientv3.WithLease(session.Lease())), clientv3.OpGet(lock+"/", clientv3.WithFirstCreate()...)).Commit()
+				Then(clientv3.OpPut(key, "", clientv3.WithLease(session.Lease())),
+					clientv3.OpGet(lock+"/", clientv3.WithFirstCreate()...)).Commit()
 			fails(b, err)
 			_, err = cli.Delete(ctx, key)
 			fails(b, err)
@@ -124,7 +127,10 @@ func BenchmarkCycle(b *testing.B) {
 		var mu sync.Mutex
 		sessiontest.Cycles(b, 64, func(w int) { mu.Lock(); defer mu.Unlock(); kinds[0].cycle("bench/queue", w) })
 	})
-	b.Run("one/64/holdfast", func(b *testing.B) { sessiontest.Cycles(b, 64, func(w int) { kinds[1].cycle("bench/one", w) }) })
+	b.Run("one/64/holdfast", func(b *testing.B) {
+		sessiontest.Cycles(b, 64,
+			func(w int) { kinds[1].cycle("bench/one", w) })
+	})
 	b.Run("one/64/concurrency-own-sessions", func(b *testing.B) {
 		var ss []*concurrency.Session
 		for range 64 {
@@ -195,7 +201,8 @@ func TestRequests(t *testing.T) {
 	}
 	got := c.take()
 	t.Logf("50 uncontended cycles: %v", got)
-	// A cycle that a slow machine draws out beyond watchAfter is watched, and read once for that; what failed is asked again.
+	// A cycle that a slow machine draws out beyond watchAfter is watched, and read once for that; what failed is asked
+	// again.
 	if got["Txn"] < 100 || got["Txn"] > 100+got["Watch"]+got["failed"] || got["Range"] != 0 {
 		t.Errorf("50 uncontended cycles sent %v, want 100 transactions", got)
 	}

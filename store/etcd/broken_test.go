@@ -18,7 +18,8 @@ import (
 type lossyLink struct{ instead chan func() }
 
 func (l lossyLink) option() grpc.DialOption {
-	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, rep any, cc *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
+	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, rep any, cc *grpc.ClientConn,
+		call grpc.UnaryInvoker, o ...grpc.CallOption) error {
 		if m == "/etcdserverpb.KV/Txn" {
 			select {
 			case do := <-l.instead:
@@ -31,8 +32,9 @@ func (l lossyLink) option() grpc.DialOption {
 	})
 }
 
-// TestBrokenDuringRelease: an unlock whose first request is lost, while the lock is broken by force and given to another, says
-// that it was broken. What is left of the break stands outside of the lock, and goes with a lease of its own.
+// TestBrokenDuringRelease: an unlock whose first request is lost, while the lock is broken by force and given to
+// another, says that it was broken. What is left of the break stands outside of the lock, and goes with a lease of its
+// own.
 func TestBrokenDuringRelease(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -69,7 +71,8 @@ func TestBrokenDuringRelease(t *testing.T) {
 			continue
 		}
 		r, err := cli.TimeToLive(t.Context(), clientv3.LeaseID(kv.Lease), clientv3.WithAttachedKeys())
-		if want := int64(sequence.BreakNoteTime(ttl) / time.Second); err != nil || r.GrantedTTL != want || len(r.Keys) != 1 {
+		if want := int64(sequence.BreakNoteTime(ttl) / time.Second); err != nil || r.GrantedTTL != want ||
+			len(r.Keys) != 1 {
 			t.Errorf("the note stands under %+v, and is to last for %d s: %v", r, want, err)
 		}
 		return

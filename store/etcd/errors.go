@@ -18,7 +18,8 @@ var deniedErrors = []struct {
 	err    error
 	remedy string
 }{
-	{rpctypes.ErrPermissionDenied, "; the user's role must allow to read and write the whole range of keys that starts with the prefix"},
+	{rpctypes.ErrPermissionDenied,
+		"; the user's role must allow to read and write the whole range of keys that starts with the prefix"},
 	{rpctypes.ErrUserEmpty, "; the cluster asks for a user and a password"},
 	{rpctypes.ErrNoSpace, "; make room (compact and defragment, or raise --quota-backend-bytes), then run etcdctl alarm disarm"},
 	{rpctypes.ErrCorrupt, "; its members' data differ, and it takes no writes: see etcdctl alarm list"},

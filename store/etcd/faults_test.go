@@ -19,8 +19,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// TestDelayedAdd: an add of unknown outcome that is withdrawn, or whose claim is moved to another lease and over, cannot take
-// effect later, and other adds of the session can.
+// TestDelayedAdd: an add of unknown outcome that is withdrawn, or whose claim is moved to another lease and over,
+// cannot take effect later, and other adds of the session can.
 func TestDelayedAdd(t *testing.T) {
 	t.Parallel()
 	s, cli, _ := benchStore(t)
@@ -30,7 +30,8 @@ func TestDelayedAdd(t *testing.T) {
 	note := sequence.Payload{ID: "late", Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
 	// As it would be sent before the withdrawal, and arrive after.
 	key, gate := s.nodes.lockDir(t.Name())+claimKey(ses.ID, 0), s.nodes.gateKey(ses.ID)
-	late := cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0), clientv3.Compare(clientv3.ModRevision(gate), "=", 0)).
+	late := cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0),
+		clientv3.Compare(clientv3.ModRevision(gate), "=", 0)).
 		Then(clientv3.OpPut(key, "{}", clientv3.WithLease(parseLease(ses.ID))))
 	stood, err := s.nodes.Withdraw(ctx, t.Name(), ses, 0, "late")
 	if err != nil || stood {
@@ -49,11 +50,13 @@ func TestDelayedAdd(t *testing.T) {
 		t.Errorf("%+v, %v", l, err)
 	}
 	key = s.nodes.lockDir(t.Name()) + look.Nodes[0].Key
-	late = cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0), clientv3.Compare(clientv3.ModRevision(gate), "=", s.nodes.gateRevision(ses.ID))).
+	late = cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0),
+		clientv3.Compare(clientv3.ModRevision(gate), "=", s.nodes.gateRevision(ses.ID))).
 		Then(clientv3.OpPut(key, "{}", clientv3.WithLease(parseLease(ses.ID))))
 	to, err := s.nodes.OpenSession(ctx, 30*time.Second)
 	fails(t, err)
-	if n, ok, err := s.nodes.Move(ctx, t.Name(), look.Nodes[0], to, note); err != nil || !ok || n.Token != look.Nodes[0].Token {
+	if n, ok, err := s.nodes.Move(ctx, t.Name(), look.Nodes[0], to, note); err != nil || !ok ||
+		n.Token != look.Nodes[0].Token {
 		t.Errorf("%+v, %v, %v", n, ok, err)
 	}
 	fails(t, s.nodes.EndSession(ctx, to.ID))
@@ -87,8 +90,8 @@ func TestNestedNames(t *testing.T) {
 	}
 }
 
-// TestRevokedLease: an operator who revokes the lease of a holder ends its lock, and it is told so at once; a waiter whose lease is
-// revoked comes again under another, at once, too.
+// TestRevokedLease: an operator who revokes the lease of a holder ends its lock, and it is told so at once; a waiter
+// whose lease is revoked comes again under another, at once, too.
 func TestRevokedLease(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -108,7 +111,8 @@ func TestRevokedLease(t *testing.T) {
 	cli := newAdmin(t, c)
 	line := func(but clientv3.LeaseID) (leases []clientv3.LeaseID) {
 		for len(leases) != 2 || leases[1] == but {
-			r, err := cli.Get(t.Context(), t.Name()+"/", clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
+			r, err := cli.Get(t.Context(), t.Name()+"/", clientv3.WithPrefix(),
+				clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 			fails(t, err)
 			leases = nil
 			for _, kv := range r.Kvs {
@@ -174,8 +178,8 @@ func TestCompaction(t *testing.T) {
 	fails(t, <-in)
 }
 
-// TestWatchCancelled: when the server cancels all of a client's watches, a waiter is let in by its polls, and a break is
-// told by the next renewal.
+// TestWatchCancelled: when the server cancels all of a client's watches, a waiter is let in by its polls, and a break
+// is told by the next renewal.
 func TestWatchCancelled(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -229,8 +233,8 @@ func TestWatchCancelled(t *testing.T) {
 	}
 }
 
-// TestRestoredSnapshot: when the cluster is set back to an older state it gives smaller tokens than before. A resource that keeps
-// the largest refuses them; nothing else can.
+// TestRestoredSnapshot: when the cluster is set back to an older state it gives smaller tokens than before. A resource
+// that keeps the largest refuses them; nothing else can.
 func TestRestoredSnapshot(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, etcdtest.Options{Members: 1})
@@ -271,7 +275,8 @@ func TestRestoredSnapshot(t *testing.T) {
 // TestMinTTL: a cluster with the usual election timeout of a second gives no lease of less than two. The grant says so.
 func TestMinTTL(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, etcdtest.Options{Members: 1, Args: []string{"--heartbeat-interval", "100", "--election-timeout", "1000"}})
+	c := startCluster(t, etcdtest.Options{Members: 1,
+		Args: []string{"--heartbeat-interval", "100", "--election-timeout", "1000"}})
 	s := rig.Peer(t, c)
 	cl := mutexClaim(t.Name())
 	cl.TTL = s.Info().MinTTL
@@ -279,13 +284,14 @@ func TestMinTTL(t *testing.T) {
 	if err != nil || cl.TTL != time.Second || g.GrantedTTL != 2*time.Second {
 		t.Errorf("a TTL of %v was asked for, and %v granted: %v", cl.TTL, g.GrantedTTL, err)
 	}
-	if p := s.Explain(cl); len(p.Keys) != 1 || !strings.HasPrefix(g.Name+"/"+g.Ref, strings.TrimSuffix(p.Keys[0], "LEASE")) || p.TTL != time.Second {
+	if p := s.Explain(cl); len(p.Keys) != 1 ||
+		!strings.HasPrefix(g.Name+"/"+g.Ref, strings.TrimSuffix(p.Keys[0], "LEASE")) || p.TTL != time.Second {
 		t.Errorf("explained as %+v, and %s stands", p, g.Ref)
 	}
 }
 
-// TestUnequalMembers: a member with a longer election timeout than the others says that it grants more than the leader keeps;
-// what the leader keeps is believed.
+// TestUnequalMembers: a member with a longer election timeout than the others says that it grants more than the leader
+// keeps; what the leader keeps is believed.
 func TestUnequalMembers(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, etcdtest.Options{})
@@ -304,8 +310,12 @@ func TestUnequalMembers(t *testing.T) {
 	p := rig.Peer(t, c, slow)
 	const ttl = 3 * time.Second
 	for what, grant := range map[string]func() (time.Duration, error){
-		"a session": func() (time.Duration, error) { s, err := p.nodes.OpenSession(t.Context(), ttl); return s.TTL, err },
-		"a lease":   func() (time.Duration, error) { l, err := p.NewLease(t.Context(), ttl); return l.TTL(), err },
+		"a session": func() (time.Duration, error) {
+			s, err := p.nodes.OpenSession(t.Context(), ttl)
+			return s.TTL,
+				err
+		},
+		"a lease": func() (time.Duration, error) { l, err := p.NewLease(t.Context(), ttl); return l.TTL(), err },
 	} {
 		if got, err := grant(); err != nil || got != ttl {
 			t.Errorf("%s of %v is granted for %v: %v", what, ttl, got, err)
@@ -321,7 +331,8 @@ func TestNoSpace(t *testing.T) {
 	held := lease(t, client, t.Name()+"/held")
 	cli := newAdmin(t, c)
 	for i := range 100 {
-		if _, err := cli.Put(t.Context(), fmt.Sprint("fill/", i), strings.Repeat("x", 100<<10)); errors.Is(err, rpctypes.ErrNoSpace) {
+		if _, err := cli.Put(t.Context(), fmt.Sprint("fill/", i), strings.Repeat("x", 100<<10)); errors.Is(err,
+			rpctypes.ErrNoSpace) {
 			break
 		}
 	}
@@ -348,13 +359,14 @@ func TestCorrupt(t *testing.T) {
 	fails(t, err)
 	began := time.Now()
 	_, err = client.Mutex(t.Name(), nil).Lock(t.Context())
-	if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "alarm list") || time.Since(began) > sessiontest.Soon {
+	if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "alarm list") ||
+		time.Since(began) > sessiontest.Soon {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 }
 
-// TestAuth: a user without rights is told at once; one who loses them in mid-hold loses the lock, and is told in time; and
-// no password shows.
+// TestAuth: a user without rights is told at once; one who loses them in mid-hold loses the lock, and is told in time;
+// and no password shows.
 func TestAuth(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, etcdtest.Options{Members: 1})
@@ -375,7 +387,8 @@ func TestAuth(t *testing.T) {
 	do(err)
 	_, err = cli.RoleAdd(ctx, "locks")
 	do(err)
-	_, err = cli.RoleGrantPermission(ctx, "locks", "locks/", clientv3.GetPrefixRangeEnd("locks/"), clientv3.PermissionType(clientv3.PermReadWrite))
+	_, err = cli.RoleGrantPermission(ctx, "locks", "locks/", clientv3.GetPrefixRangeEnd("locks/"),
+		clientv3.PermissionType(clientv3.PermReadWrite))
 	do(err)
 	_, err = cli.UserGrantRole(ctx, "ann", "locks")
 	do(err)
@@ -402,7 +415,8 @@ func TestAuth(t *testing.T) {
 	began := time.Now()
 	_, err = outside.Mutex("not-mine", nil).Lock(ctx)
 	shows(err)
-	if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "the whole range") || time.Since(began) > sessiontest.Soon {
+	if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "the whole range") ||
+		time.Since(began) > sessiontest.Soon {
 		t.Errorf("outside of the granted prefix: %v after %v", err, time.Since(began))
 	}
 	wrong, err := holdfast.Open(ctx, "etcd://ann:wrong-"+secret+at, nil)
@@ -415,7 +429,8 @@ func TestAuth(t *testing.T) {
 		t.Errorf("with a wrong password: %v", err)
 	}
 
-	root, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints(), Username: "root", Password: "root", DialTimeout: time.Minute})
+	root, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints(), Username: "root", Password: "root",
+		DialTimeout: time.Minute})
 	do(err)
 	defer root.Close()
 	_, err = root.UserRevokeRole(ctx, "ann", "locks")
@@ -439,7 +454,8 @@ func TestTLS(t *testing.T) {
 	})
 }
 
-// TestWalkReportsProgress: a listing that goes through many keys that are no locks says of each page that the cluster has answered.
+// TestWalkReportsProgress: a listing that goes through many keys that are no locks says of each page that the cluster
+// has answered.
 func TestWalkReportsProgress(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -465,8 +481,8 @@ func TestWalkReportsProgress(t *testing.T) {
 	}
 }
 
-// TestLease: a lease in the user's own hands keeps its keys while it is kept alive, ends them when it is revoked, and tells
-// when it is lost.
+// TestLease: a lease in the user's own hands keeps its keys while it is kept alive, ends them when it is revoked, and
+// tells when it is lost.
 func TestLease(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -546,7 +562,8 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// TestChangeAmong: a weight is changed only if those around stand as they did and nobody has come, which the server compares.
+// TestChangeAmong: a weight is changed only if those around stand as they did and nobody has come, which the server
+// compares.
 func TestChangeAmong(t *testing.T) {
 	t.Parallel()
 	s, _, _ := benchStore(t)
@@ -567,7 +584,8 @@ func TestChangeAmong(t *testing.T) {
 	heavy.Weight = heavy.Limit
 	change := func(look sequence.Snapshot, want bool, what string) {
 		t.Helper()
-		if _, ok, err := s.nodes.ChangeAmong(ctx, name, look.Nodes[0], heavy, look.Nodes, look.Revision); ok != want || err != nil {
+		if _, ok, err := s.nodes.ChangeAmong(ctx, name, look.Nodes[0], heavy, look.Nodes, look.Revision); ok != want ||
+			err != nil {
 			t.Errorf("%s: changed: %v, %v", what, ok, err)
 		}
 	}
@@ -587,7 +605,8 @@ func TestChangeAmong(t *testing.T) {
 	look, err = s.nodes.List(ctx, name, true)
 	fails(t, err)
 	change(look, true, "undisturbed")
-	if look, err = s.nodes.List(ctx, name, true); err != nil || len(look.Nodes) != 1 || look.Nodes[0].Weight != heavy.Limit || look.Nodes[0].Token != alone.Nodes[0].Token {
+	if look, err = s.nodes.List(ctx, name, true); err != nil || len(look.Nodes) != 1 ||
+		look.Nodes[0].Weight != heavy.Limit || look.Nodes[0].Token != alone.Nodes[0].Token {
 		t.Errorf("%+v, %v", look, err)
 	}
 	fails(t, s.nodes.EndSession(ctx, ses.ID))

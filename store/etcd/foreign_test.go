@@ -15,8 +15,8 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
-// TestInterop: etcdctl lock and Go's concurrency.Mutex, in processes of their own, exclude us and are excluded by us, and
-// all make progress.
+// TestInterop: etcdctl lock and Go's concurrency.Mutex, in processes of their own, exclude us and are excluded by us,
+// and all make progress.
 func TestInterop(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -26,13 +26,16 @@ func TestInterop(t *testing.T) {
 	}
 	for name, begin := range map[string]func(t *testing.T, lock, file string) func() error{
 		"concurrency": func(t *testing.T, lock, file string) func() error {
-			return rig.StartWorker(t, sessiontest.WorkerTask{Do: "peer", Endpoints: c.Endpoints(), Lock: lock, Rounds: *sessiontest.Rounds, File: file}).Wait
+			return rig.StartWorker(t, sessiontest.WorkerTask{Do: "peer", Endpoints: c.Endpoints(), Lock: lock,
+				Rounds: *sessiontest.Rounds, File: file}).Wait
 		},
 		"etcdctl": func(t *testing.T, lock, file string) func() error {
 			const add = `n=$(cat "$1"); echo $((n+1)) > "$1.new"; cat "$1.new" > "$1"`
 			return func() error {
 				for range *sessiontest.Rounds {
-					cmd := exec.CommandContext(t.Context(), etcdctl, "--dial-timeout", "60s", "--command-timeout", "60s", "--endpoints", strings.Join(c.Endpoints(), ","), "lock", lock, "--", "sh", "-c", add, "sh", file)
+					cmd := exec.CommandContext(t.Context(), etcdctl, "--dial-timeout", "60s", "--command-timeout",
+						"60s", "--endpoints", strings.Join(c.Endpoints(),
+							","), "lock", lock, "--", "sh", "-c", add, "sh", file)
 					if out, err := cmd.CombinedOutput(); err != nil {
 						return fmt.Errorf("%w: %s", err, out)
 					}
@@ -78,8 +81,8 @@ func foreignMutex(o sessiontest.WorkerTask) error {
 	return nil
 }
 
-// TestForeignHolder: a claim of another kind than a mutex waits for a foreign holder, too; an operator sees who that is, also in
-// a listing, can't mark it, and can remove it by force.
+// TestForeignHolder: a claim of another kind than a mutex waits for a foreign holder, too; an operator sees who that
+// is, also in a listing, can't mark it, and can remove it by force.
 func TestForeignHolder(t *testing.T) {
 	t.Parallel()
 	s, cli, _ := benchStore(t)
@@ -89,7 +92,8 @@ func TestForeignHolder(t *testing.T) {
 	lock := t.Name()
 	_, err = cli.Put(ctx, fmt.Sprintf("%s/%x", lock, g.ID), "", clientv3.WithLease(g.ID))
 	fails(t, err)
-	for _, junk := range []string{lock + "/junk", lock + "/1f/deeper", lock + "/ABC", lock + "/12.x", lock + "/0123456789abcdef0"} {
+	for _, junk := range []string{lock + "/junk", lock + "/1f/deeper", lock + "/ABC", lock + "/12.x", lock +
+		"/0123456789abcdef0"} {
 		_, err = cli.Put(ctx, junk, "", clientv3.WithLease(g.ID))
 		fails(t, err)
 	}

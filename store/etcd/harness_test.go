@@ -95,7 +95,8 @@ func TestTable(t *testing.T) {
 	rig.Table(t)
 }
 
-// TestTableSilence: who waits for a lock that is kept in records is told when his patience with a silent cluster is over.
+// TestTableSilence: who waits for a lock that is kept in records is told when his patience with a silent cluster is
+// over.
 func TestTableSilence(t *testing.T) {
 	t.Parallel()
 	rig.TableSilence(t)

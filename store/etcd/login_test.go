@@ -48,7 +48,8 @@ func TestKeepAlivesNeedNoLogin(t *testing.T) {
 		_, err := tree.KeepAlive(t.Context(), session.ID)
 		fails(t, err)
 	}
-	// The cluster has its own things to write now and then, and a slow one may have to be asked for a login to tell of its writes.
+	// The cluster has its own things to write now and then, and a slow one may have to be asked for a login to tell of
+	// its writes.
 	if n := written() - before; n > beats/2 {
 		t.Errorf("%d keep-alives cost %d writes", beats, n)
 	}
@@ -57,14 +58,15 @@ func TestKeepAlivesNeedNoLogin(t *testing.T) {
 	fails(t, err)
 }
 
-// TestLoginExpires: when the login has expired under which the watches began, who waits is still woken by the release, and not
-// by looking every few seconds.
+// TestLoginExpires: when the login has expired under which the watches began, who waits is still woken by the release,
+// and not by looking every few seconds.
 func TestLoginExpires(t *testing.T) {
 	t.Parallel()
 	c := startWithUsers(t, "--auth-token-ttl", "1")
 	ctx := t.Context()
 	open := func() *holdfast.Client {
-		client, err := holdfast.Open(ctx, "etcd://root:root@"+c.Members[0].Endpoint, &holdfast.Options{TTL: 30 * time.Second})
+		client, err := holdfast.Open(ctx, "etcd://root:root@"+c.Members[0].Endpoint,
+			&holdfast.Options{TTL: 30 * time.Second})
 		fails(t, err)
 		t.Cleanup(func() { client.Close() })
 		return client
@@ -101,8 +103,8 @@ func TestLoginExpires(t *testing.T) {
 	}
 	_, took := handOver()
 	t.Logf("with a new login: %v", took)
-	// Who is let in within less than 2 s of his coming was woken: he looks for himself after that, at the soonest. On a busy
-	// machine the logins alone may take so long.
+	// Who is let in within less than 2 s of his coming was woken: he looks for himself after that, at the soonest. On a
+	// busy machine the logins alone may take so long.
 	for tries := 1; ; tries++ {
 		time.Sleep(4 * time.Second)
 		all, took := handOver()

@@ -12,8 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 )
 
-// TestRestoredUnderHolders: a cluster is restored from a snapshot while clients hold locks. What a client has given back since the
-// snapshot stands again there, under a lease that it goes on renewing; nobody waits for it, and holders are told.
+// TestRestoredUnderHolders: a cluster is restored from a snapshot while clients hold locks. What a client has given
+// back since the snapshot stands again there, under a lease that it goes on renewing; nobody waits for it, and holders
+// are told.
 func TestRestoredUnderHolders(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, etcdtest.Options{Members: 1})

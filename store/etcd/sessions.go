@@ -39,7 +39,8 @@ func (t *nodeStore) grantLease(ctx context.Context, ttl time.Duration) (sequence
 		got = min(got, promise)
 	}
 	if got < ttl {
-		return sequence.Session{}, fmt.Errorf("%w: a TTL of %v was asked for, and the cluster grants %v", driver.ErrInvalid, ttl, got)
+		return sequence.Session{}, fmt.Errorf("%w: a TTL of %v was asked for, and the cluster grants %v",
+			driver.ErrInvalid, ttl, got)
 	}
 	return sequence.Session{ID: formatLease(clientv3.LeaseID(r.ID)), TTL: got}, nil
 }

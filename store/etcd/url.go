@@ -61,7 +61,8 @@ func parseURL(u *url.URL) (clientv3.Config, string, error) {
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second,
-			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: time.Second}})},
+			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2,
+				MaxDelay: time.Second}})},
 	}
 	var prefix, ca, cert, key, name string
 	secure := false
@@ -83,7 +84,8 @@ func parseURL(u *url.URL) (clientv3.Config, string, error) {
 		return cfg, "", fmt.Errorf("%w: a prefix must not contain a zero byte", driver.ErrInvalid)
 	}
 	if u.Path != "" && u.Path != "/" {
-		return cfg, "", fmt.Errorf("%w: an etcd store's URL has no path; write ?prefix=... for what starts its keys", driver.ErrInvalid)
+		return cfg, "", fmt.Errorf("%w: an etcd store's URL has no path; write ?prefix=... for what starts its keys",
+			driver.ErrInvalid)
 	}
 	scheme := "http://"
 	if secure || ca+cert+key+name != "" {

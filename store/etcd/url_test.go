@@ -11,7 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestURL: a URL names endpoints, user, prefix and encryption, and what is wrong with one is said, without its password.
+// TestURL: a URL names endpoints, user, prefix and encryption, and what is wrong with one is said, without its
+// password.
 func TestURL(t *testing.T) {
 	for raw, want := range map[string]string{
 		"etcd://h1:1,h2:2":                         "http://h1:1 http://h2:2",

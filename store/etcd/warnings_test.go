@@ -9,21 +9,24 @@ import (
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 )
 
-// TestWarnings: a cluster with the usual timing gives no warning, and one whose elections take longer says from which TTL
-// on locks are safe whatever its heartbeat interval.
+// TestWarnings: a cluster with the usual timing gives no warning, and one whose elections take longer says from which
+// TTL on locks are safe whatever its heartbeat interval.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	if w, err := rig.Peer(t, rig.Shared(t)).Warnings(t.Context()); err != nil || len(w) > 0 {
 		t.Errorf("of a usual cluster: %q, %v", w, err)
 	}
-	slow := startCluster(t, etcdtest.Options{Members: 1, Args: []string{"--heartbeat-interval", "1000", "--election-timeout", "10000"}})
+	slow := startCluster(t, etcdtest.Options{Members: 1,
+		Args: []string{"--heartbeat-interval", "1000", "--election-timeout", "10000"}})
 	w, err := rig.Peer(t, slow).Warnings(t.Context())
-	if err != nil || len(w) != 1 || !strings.Contains(w[0], "no TTL of less than 15s") || !strings.Contains(w[0], "1m40s or more") {
+	if err != nil || len(w) != 1 || !strings.Contains(w[0], "no TTL of less than 15s") ||
+		!strings.Contains(w[0], "1m40s or more") {
 		t.Errorf("of one with slow elections: %q, %v", w, err)
 	}
 }
 
-// TestSafeTTL: from the TTL that is told on, the margin covers a fifth of the longest election timeout that the least TTL allows for.
+// TestSafeTTL: from the TTL that is told on, the margin covers a fifth of the longest election timeout that the least
+// TTL allows for.
 func TestSafeTTL(t *testing.T) {
 	if ttl := safeTTL(usualMinTTL); ttl != 0 {
 		t.Errorf("with the usual timing: %v", ttl)

@@ -136,7 +136,8 @@ func TestURL(t *testing.T) {
 	dir := t.TempDir() + "/store"
 	for url, ok := range map[string]bool{"file://" + dir: true, "file://localhost" + dir: true,
 		"file://" + dir + "?force=true":  true,
-		"file://" + dir + "?force=maybe": false, "file://" + dir + "?forse=true": false, "file://relative/dir": false, "file://": false} {
+		"file://" + dir + "?force=maybe": false, "file://" + dir +
+			"?forse=true": false, "file://relative/dir": false, "file://": false} {
 		s, err := driver.Open(t.Context(), url)
 		if ok != (err == nil) || err != nil && !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("%s: %v", url, err)

@@ -137,8 +137,9 @@ func TestTimedLockAmongContainers(t *testing.T) {
 	try := func(container, id string) error {
 		s := record.New(m.inContainer(container).mustOpen(t))
 		defer s.Close()
-		_, err := s.Acquire(t.Context(), driver.Claim{Name: "deploy", ID: id, Kind: driver.KindMutex, Limit: 1, Weight: 1,
-			TTL: time.Minute, Detached: true})
+		_, err := s.Acquire(t.Context(),
+			driver.Claim{Name: "deploy", ID: id, Kind: driver.KindMutex, Limit: 1, Weight: 1,
+				TTL: time.Minute, Detached: true})
 		return err
 	}
 	if err := try("host", "first"); err != nil {
@@ -163,12 +164,13 @@ func TestWallClockDistinguishesBoots(t *testing.T) {
 		change func(m *machine)
 		same   bool
 	}{
-		"another container":                  {func(*machine) {}, true},
-		"the wall clock was set forward":     {func(m *machine) { m.wall = m.wall.Add(2 * time.Millisecond) }, false},
-		"the wall clock was set back":        {func(m *machine) { m.wall = m.wall.Add(-time.Hour) }, false},
-		"a restart":                          {func(m *machine) { m.up = 20 * time.Second }, false},
-		"a restart with a clock that stops":  {func(m *machine) { m.wall = m.wall.Add(20*time.Second - m.up); m.up = 20 * time.Second }, false},
-		"no battery behind the wall clock":   {func(m *machine) { m.wall = time.UnixMicro(m.up.Microseconds()) }, false},
+		"another container":                 {func(*machine) {}, true},
+		"the wall clock was set forward":    {func(m *machine) { m.wall = m.wall.Add(2 * time.Millisecond) }, false},
+		"the wall clock was set back":       {func(m *machine) { m.wall = m.wall.Add(-time.Hour) }, false},
+		"a restart":                         {func(m *machine) { m.up = 20 * time.Second }, false},
+		"a restart with a clock that stops": {func(m *machine) { m.wall = m.wall.Add(20*time.Second - m.up); m.up = 20 * time.Second }, false},
+		"no battery behind the wall clock": {func(m *machine) { m.wall = time.UnixMicro(m.up.Microseconds()) },
+			false},
 		"the same after hours without a use": {func(m *machine) { m.advanceClocks(5 * time.Hour) }, true},
 	} {
 		m := newMachine()

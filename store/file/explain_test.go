@@ -15,7 +15,8 @@ func TestDescribeError(t *testing.T) {
 	for errno, denied := range map[syscall.Errno]bool{syscall.EACCES: true, syscall.EPERM: true, syscall.EROFS: true,
 		syscall.ENOSPC: true, syscall.EDQUOT: true, syscall.EMFILE: false, syscall.EIO: false} {
 		err := describeError("write x", errno)
-		if !errors.Is(err, errno) || errors.Is(err, driver.ErrDenied) != denied || !strings.Contains(err.Error(), "write x") {
+		if !errors.Is(err, errno) || errors.Is(err, driver.ErrDenied) != denied ||
+			!strings.Contains(err.Error(), "write x") {
 			t.Errorf("%v: %v", errno, err)
 		}
 	}

@@ -30,11 +30,11 @@ import (
 
 // Options are the options of New; nil means the defaults.
 type Options struct {
-	// Force uses the directory although its file system is not known to be a local one. Set it only if the file system is
-	// certainly local: with clients on two machines, two of them may hold the same lock.
+	// Force uses the directory although its file system is not known to be a local one. Set it only if the file system
+	// is certainly local: with clients on two machines, two of them may hold the same lock.
 	Force bool
-	// Clock is where time is read; the default is driver.SystemClock. Its Boottime must be the same clock in all processes
-	// of this machine.
+	// Clock is where time is read; the default is driver.SystemClock. Its Boottime must be the same clock in all
+	// processes of this machine.
 	Clock driver.Clock
 	// Logger gets a warning for each record that a power cut has torn; nil: none. The Warnings of the store say so as
 	// well, for as long as the copies of torn records are kept.

@@ -37,8 +37,8 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 var (
-	// errTorn says that a file does not contain what was written to it. After a power cut, this is expected of files that
-	// were not synced.
+	// errTorn says that a file does not contain what was written to it. After a power cut, this is expected of files
+	// that were not synced.
 	errTorn = errors.New("not a whole record")
 	// errFuture says that a file was written by a newer version of this package.
 	errFuture = errors.New("written by a newer version of Holdfast: upgrade this one")

@@ -18,8 +18,8 @@ import (
 type fsys interface {
 	openDir(dir int, name string) (int, error)
 	closeHandle(handle int)
-	// listNames lists a directory. An entry that exists during the whole call is in the list, provided that no other call
-	// lists through the same handle at the same time. For a removed directory it returns fs.ErrNotExist.
+	// listNames lists a directory. An entry that exists during the whole call is in the list, provided that no other
+	// call lists through the same handle at the same time. For a removed directory it returns fs.ErrNotExist.
 	listNames(dir int) ([]string, error)
 	entryExists(dir int, name string) (bool, error)
 	// entryAge returns the time since the entry was last modified, and whether it is an empty regular file.
@@ -32,15 +32,16 @@ type fsys interface {
 	readFile(dir int, name string, limit int) ([]byte, error)
 	// writeNewFile makes a new file. With sync, its content is on the disk afterwards, but not its name.
 	writeNewFile(dir int, name string, data []byte, sync bool) error
-	// overwriteFile is writeNewFile for an existing file. A few bytes of its old content may remain after the new content.
+	// overwriteFile is writeNewFile for an existing file. A few bytes of its old content may remain after the new
+	// content.
 	overwriteFile(dir int, name string, data []byte, sync bool) error
 	// syncHandle puts the names in a directory on the disk.
 	syncHandle(dir int) error
 	makeDir(dir int, name string) error
 	// renameExclusive renames a file. It fails if the file does not exist or if the new name does.
 	renameExclusive(dir int, name, to string) error
-	// renameEntry renames a file or directory, also into another directory. A directory replaces an empty directory, and
-	// nothing else.
+	// renameEntry renames a file or directory, also into another directory. A directory replaces an empty directory,
+	// and nothing else.
 	renameEntry(dir int, name string, toDir int, to string) error
 	removeFile(dir int, name string) error
 	removeDir(dir int, name string) error

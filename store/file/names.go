@@ -22,7 +22,8 @@ func checkName(name string) error {
 	case name == "":
 		return fmt.Errorf("%w: the lock's name is empty", driver.ErrInvalid)
 	case len(name) > driver.MaxName:
-		return fmt.Errorf("%w: the lock's name has %d bytes, %d are allowed", driver.ErrInvalid, len(name), driver.MaxName)
+		return fmt.Errorf("%w: the lock's name has %d bytes, %d are allowed", driver.ErrInvalid, len(name),
+			driver.MaxName)
 	case strings.IndexByte(name, 0) >= 0:
 		return fmt.Errorf("%w: the lock's name %q contains NUL", driver.ErrInvalid, name)
 	case !utf8.ValidString(name):

@@ -161,7 +161,8 @@ func TestFullDisk(t *testing.T) {
 	empty := fillDisk(t, mount)
 	next := row
 	next.Data = make([]byte, 9000)
-	if _, err := tab.Swap(t.Context(), next); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "full") {
+	if _, err := tab.Swap(t.Context(), next); !errors.Is(err, syscall.ENOSPC) ||
+		!strings.Contains(err.Error(), "full") {
 		t.Errorf("swap on a full disk: %v", err)
 	}
 	if _, err := tab.Swap(t.Context(), record.Row{Name: "b", Data: next.Data}); !errors.Is(err, syscall.ENOSPC) {
@@ -266,7 +267,8 @@ func TestFullDiskEndsNoLock(t *testing.T) {
 		fillDisk(t, mount)
 		for n := range 20 {
 			s := []driver.Store{first, second}[n%2]
-			for _, clock := range []*dirClock{&tab.clock, &other.clock} { // beyond the floor, so that the next write raises it
+			for _, clock := range []*dirClock{&tab.clock, &other.clock} {
+				// beyond the floor, so that the next write raises it
 				boot := clock.readBootClock
 				clock.readBootClock = func() time.Duration { return boot() + 2*time.Duration(floorAhead)*time.Microsecond }
 			}
@@ -327,8 +329,9 @@ func TestFileSystems(t *testing.T) {
 		}
 		kind := func(int) (string, bool, error) { return name, local, nil }
 		fd, err := openRoot(t.TempDir(), false, kind)
-		if (err == nil) != want || err != nil && (!errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(),
-			name)) {
+		if (err == nil) != want || err != nil &&
+			(!errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(),
+				name)) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err == nil {

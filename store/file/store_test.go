@@ -52,7 +52,8 @@ func TestReadsLeaveNoTrace(t *testing.T) {
 		if err := <-results; err != nil {
 			t.Errorf("watching: %v", err)
 		}
-		if lock, err := watcher.Inspect(t.Context(), "a"); err != nil || len(lock.Holders) != 1 || lock.Token != g.Token {
+		if lock, err := watcher.Inspect(t.Context(), "a"); err != nil || len(lock.Holders) != 1 ||
+			lock.Token != g.Token {
 			t.Errorf("%+v, %v", lock, err)
 		}
 		if ws, err := s.Warnings(t.Context()); err != nil || len(ws) > 0 {
@@ -92,7 +93,7 @@ func checkReads(t *testing.T, s *store) {
 		"break":   s.Break(t.Context(), "a", c.ID, driver.BreakForce),
 		"release": s.Release(t.Context(), c, ""),
 		"detach":  s.Detach(t.Context(), g, time.Minute),
-		"reweigh": s.SetWeight(t.Context(), g, 1),
+		"set-weight": s.SetWeight(t.Context(), g, 1),
 	} {
 		if !errors.Is(err, driver.ErrLost) {
 			t.Errorf("%s: %v", what, err)
@@ -140,7 +141,8 @@ func TestDirectoryReplaced(t *testing.T) {
 		t.Helper()
 		s.Renew(t.Context(), grants, func(i int, r driver.Renewal) {
 			var lost *driver.LossError
-			if errors.As(r.Err, &lost) != (loss != "") || lost != nil && lost.Cause != loss || lost == nil && r.Err != nil {
+			if errors.As(r.Err, &lost) != (loss != "") || lost != nil && lost.Cause != loss || lost == nil &&
+				r.Err != nil {
 				t.Errorf("%s: %v", grants[i].Name, r.Err)
 			}
 		})
@@ -154,7 +156,8 @@ func TestDirectoryReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	renew(driver.LossGone)
-	if _, err := s.Acquire(t.Context(), claimOf("c")); !errors.Is(err, driver.ErrCorrupt) || !errors.Is(err, errReplaced) {
+	if _, err := s.Acquire(t.Context(), claimOf("c")); !errors.Is(err, driver.ErrCorrupt) ||
+		!errors.Is(err, errReplaced) {
 		t.Errorf("a claim in the old directory: %v", err)
 	}
 	if err := errors.Join(other.Close(), os.RemoveAll(dir), os.Rename(away, dir)); err != nil {

@@ -64,7 +64,8 @@ type environment struct {
 	readWallClock func() time.Time
 	syncParents   func() // syncs the directories above the store's, so that its own name is on the disk
 	logger        *slog.Logger
-	// isReplaced reports whether the path name, below the store's directory, does not lead to the open directory any more.
+	// isReplaced reports whether the path name, below the store's directory, does not lead to the open directory any
+	// more.
 	isReplaced func(handle int, name string) bool
 	events     *eventHub
 	create     bool // whether to make a store if there is none
@@ -193,8 +194,8 @@ func (t *table) prepareBoot(ctx context.Context, newClock bool, logger *slog.Log
 	if !newClock {
 		return repairTornRecords(ctx, &t.storeDir, t.locksDir, logger)
 	}
-	// The clock is made before the first lock and is never removed. List the locks before reading the clock: otherwise a
-	// client that makes a clock and a lock in between would look like a store that has lost its clock.
+	// The clock is made before the first lock and is never removed. List the locks before reading the clock: otherwise
+	// a client that makes a clock and a lock in between would look like a store that has lost its clock.
 	entries, err := t.listNames(t.locksDir)
 	if err != nil || len(entries) == 0 {
 		return describeError("list locks", err)

@@ -15,7 +15,8 @@ func init() { driver.Register("file", openURL) }
 
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if u.Host != "" && u.Host != "localhost" || !filepath.IsAbs(u.Path) {
-		return nil, fmt.Errorf("%w: a file store's URL is file:///absolute/directory, with three slashes", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w: a file store's URL is file:///absolute/directory, with three slashes",
+			driver.ErrInvalid)
 	}
 	var o Options
 	err := driverutil.ParseOptions(u, map[string]func(string) error{

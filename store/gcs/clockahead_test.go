@@ -27,7 +27,8 @@ func TestOddDate(t *testing.T) {
 				believes := func() bool { return holder.Info().Clock.Since(g.Since) < ttl-driver.Margin(ttl) }
 				s.Shift(ahead)
 				for n := range 6 {
-					if _, err := other.Acquire(t.Context(), mutexClaim("m", ttl)); !errors.Is(err, driver.ErrHeld) && believes() {
+					if _, err := other.Acquire(t.Context(), mutexClaim("m", ttl)); !errors.Is(err, driver.ErrHeld) &&
+						believes() {
 						t.Fatalf("beside a living holder: %v", err)
 					}
 					if n == 2 && !stays {
@@ -54,7 +55,8 @@ func TestOddDate(t *testing.T) {
 					time.Sleep(50 * time.Millisecond)
 				}
 				if believes() {
-					t.Errorf("one who tries was let in %v after the start of a grant of %v", holder.Info().Clock.Since(g.Since), ttl)
+					t.Errorf("one who tries was let in %v after the start of a grant of %v",
+						holder.Info().Clock.Since(g.Since), ttl)
 				}
 			})
 		}

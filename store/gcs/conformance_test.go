@@ -17,7 +17,8 @@ func TestConformance(t *testing.T) {
 			if layout != gcs.LayoutRecord {
 				t.Parallel()
 			}
-			storetest.Conform(t, newHarness(t, startServer(t), quickLayoutOptions(layout)), drivertest.Options{Parallel: 16})
+			storetest.Conform(t, newHarness(t, startServer(t), quickLayoutOptions(layout)),
+				drivertest.Options{Parallel: 16})
 		})
 	}
 }

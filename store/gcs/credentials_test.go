@@ -30,7 +30,8 @@ func TestCredentialsRevoked(t *testing.T) {
 		}))
 		defer tokens.Close()
 		file := keyFile(t, tokens.URL)
-		_, err := driver.Open(t.Context(), "gcs://"+bucket+"?endpoint="+url.QueryEscape(s.URL)+"&credentials="+url.QueryEscape(file))
+		_, err := driver.Open(t.Context(), "gcs://"+bucket+"?endpoint="+url.QueryEscape(s.URL)+"&credentials="+
+			url.QueryEscape(file))
 		if err == nil || errors.Is(err, driver.ErrDenied) != denied || driverutil.IsFinal(err) != denied {
 			t.Errorf("status %d: %v", status, err)
 		}

@@ -20,7 +20,8 @@ func (t *table) explainError(err error, needs string, from driver.Instant) error
 	var refusal *googleapi.Error
 	var noToken *auth.Error
 	switch {
-	case errors.As(err, &noToken) && noToken.Response != nil && noToken.Response.StatusCode < 500 && !noToken.Temporary():
+	case errors.As(err, &noToken) && noToken.Response != nil && noToken.Response.StatusCode < 500 &&
+		!noToken.Temporary():
 		return fmt.Errorf("%w: no access token is given for these credentials; were they deleted, or disabled? (%w)",
 			driver.ErrDenied, err)
 	case !errors.As(err, &refusal) && isUnsent(err):
@@ -38,7 +39,8 @@ func (t *table) explainError(err error, needs string, from driver.Instant) error
 		return record.ErrConflict
 	case http.StatusNotFound:
 		if strings.Contains(refusal.Error(), "bucket does not exist") {
-			return fmt.Errorf("%w: there is no bucket %s; create it, or correct its name", driver.ErrDenied, t.bucketName)
+			return fmt.Errorf("%w: there is no bucket %s; create it, or correct its name", driver.ErrDenied,
+				t.bucketName)
 		}
 	case http.StatusUnauthorized:
 		return fmt.Errorf("%w: the credentials are missing or not valid: %s", driver.ErrDenied, says)
@@ -48,7 +50,8 @@ func (t *table) explainError(err error, needs string, from driver.Instant) error
 				"that can be replaced and removed: use a bucket without: %s", driver.ErrDenied, t.bucketName, says)
 		}
 		if !isRateLimited(refusal) {
-			return fmt.Errorf("%w: the bucket %s wants the permission %s: %s", driver.ErrDenied, t.bucketName, needs, says)
+			return fmt.Errorf("%w: the bucket %s wants the permission %s: %s", driver.ErrDenied, t.bucketName, needs,
+				says)
 		}
 	case http.StatusBadRequest:
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, says)

@@ -120,7 +120,8 @@ func TestCancels(t *testing.T) {
 // its TTL, and not before. The clients' clocks are an hour apart.
 func TestClocks(t *testing.T) {
 	t.Parallel()
-	for name, shift := range map[string]time.Duration{"right": 0, "an hour slow": time.Hour, "an hour fast": -time.Hour} {
+	for name, shift := range map[string]time.Duration{"right": 0, "an hour slow": time.Hour,
+		"an hour fast": -time.Hour} {
 		for _, layout := range layouts {
 			t.Run(string(layout)+", clients' clocks "+name, func(t *testing.T) {
 				t.Parallel()
@@ -141,7 +142,8 @@ func TestClocks(t *testing.T) {
 						switch {
 						case tried:
 						case err != nil || at < ttl || next.Token <= g.Token:
-							t.Errorf("%v after the start of a grant of %v: token %d after %d, %v", at, ttl, next.Token, g.Token, err)
+							t.Errorf("%v after the start of a grant of %v: token %d after %d, %v", at, ttl, next.Token,
+								g.Token, err)
 						default:
 							t.Logf("one that tries all the time was let in %v after the end of the TTL", at-ttl)
 						}
@@ -153,7 +155,8 @@ func TestClocks(t *testing.T) {
 					cron, _ := mustOpen(t, s, slow)
 					next, err := cron.Acquire(t.Context(), mutexClaim("once", ttl))
 					if err != nil || next.Token <= g.Token {
-						t.Errorf("one who came a second after the end of the TTL: token %d after %d, %v", next.Token, g.Token, err)
+						t.Errorf("one who came a second after the end of the TTL: token %d after %d, %v", next.Token,
+							g.Token, err)
 					}
 				})
 				both.Wait()

@@ -102,7 +102,8 @@ func (t *foreignTable) Load(ctx context.Context, name string) (record.Row, error
 	case err != nil:
 		return record.Row{}, err
 	}
-	v := version{Generation: attrs.Generation, Metageneration: attrs.Metageneration, Metadata: maps.Clone(attrs.Metadata)}
+	v := version{Generation: attrs.Generation, Metageneration: attrs.Metageneration,
+		Metadata: maps.Clone(attrs.Metadata)}
 	for _, key := range []string{recordKey, tokenKey, vaultKey} {
 		delete(v.Metadata, key)
 	}
@@ -156,7 +157,8 @@ func (t *foreignTable) Swap(ctx context.Context, row record.Row) (record.Row, er
 	case len(rec.Claims) == 0:
 		return record.Row{Name: row.Name}, t.removeObject(ctx, row)
 	case strings.HasPrefix(rec.Claims[0].ID, foreignIDPrefix):
-		return record.Row{}, fmt.Errorf("%w: a foreign holder hears of nothing; break it by force", driver.ErrUnsupported)
+		return record.Row{}, fmt.Errorf("%w: a foreign holder hears of nothing; break it by force",
+			driver.ErrUnsupported)
 	}
 	v, _, err := versionConditions(row.Version)
 	if err != nil {

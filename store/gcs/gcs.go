@@ -123,7 +123,8 @@ func newTable(ctx context.Context, client *storage.Client, bucket string, opts *
 			driver.ErrInvalid, o.Layout, LayoutRecord, LayoutGCSLock, LayoutVault)
 	}
 	if o.ForeignAge < 0 || o.ForeignAge > 0 && o.Layout != LayoutGCSLock {
-		return nil, fmt.Errorf("%w: a foreign age is for the layout %s, and not negative", driver.ErrInvalid, LayoutGCSLock)
+		return nil, fmt.Errorf("%w: a foreign age is for the layout %s, and not negative", driver.ErrInvalid,
+			LayoutGCSLock)
 	}
 	if o.WriteInterval == 0 {
 		o.WriteInterval = defaultWriteInterval

@@ -85,7 +85,8 @@ func (r *restClient) deleteObject(ctx context.Context, query string) error {
 type gcslockGo struct{ restClient }
 
 func (c *gcslockGo) tryLock(ctx context.Context) (bool, error) {
-	code, _ := c.sendRequest(ctx, "POST", "/upload/storage/v1/b/"+bucket+"/o?name="+c.name+"&uploadType=media&ifGenerationMatch=0", "text/plain", []byte("1"))
+	code, _ := c.sendRequest(ctx, "POST", "/upload/storage/v1/b/"+bucket+"/o?name="+c.name+
+		"&uploadType=media&ifGenerationMatch=0", "text/plain", []byte("1"))
 	return code == http.StatusOK, nil
 }
 
@@ -221,7 +222,8 @@ func TestInterop(t *testing.T) {
 			s := startServer(t)
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
-			fail := func(format string, args ...any) { // and end the others, which may wait for an object that was left behind
+			fail := func(format string, args ...any) {
+				// and end the others, which may wait for an object that was left behind
 				if ctx.Err() == nil {
 					t.Errorf(format, args...)
 				}
@@ -247,7 +249,11 @@ func TestInterop(t *testing.T) {
 				}
 				wg.Go(func() {
 					for range rounds {
-						if err := client.Do(ctx, "m", func(context.Context, *holdfast.Lease) error { enter(); return nil }); err != nil {
+						if err := client.Do(ctx, "m", func(context.Context,
+							*holdfast.Lease) error {
+							enter()
+							return nil
+						}); err != nil {
 							fail("ours: %v", err)
 							return
 						}
@@ -259,7 +265,8 @@ func TestInterop(t *testing.T) {
 			for _, c := range others {
 				wg.Go(func() {
 					for range rounds {
-						for pause := 10 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 80*time.Millisecond) {
+						for pause := 10 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause,
+							80*time.Millisecond) {
 							if ok, err := c.tryLock(ctx); err != nil {
 								fail("%T: %v", c, err)
 								return
@@ -303,14 +310,16 @@ func TestForeignHolder(t *testing.T) {
 				}
 				_, err := store.Acquire(ctx, mutexClaim("m", time.Minute))
 				var held *driver.HeldError
-				if !errors.As(err, &held) || len(held.Holders) != 1 || !held.Holders[0].Foreign || held.Holders[0].Token != 0 {
+				if !errors.As(err, &held) || len(held.Holders) != 1 || !held.Holders[0].Foreign ||
+					held.Holders[0].Token != 0 {
 					t.Errorf("%T holds the lock, and we are told %v", c, err)
 				}
 				l, err := store.Inspect(ctx, "m")
 				if err != nil || len(l.Holders) != 1 || !l.Holders[0].Foreign {
 					t.Fatalf("%T holds the lock, and we see %+v, %v", c, l, err)
 				}
-				if err := store.Break(ctx, "m", l.Holders[0].Ref, driver.BreakGraceful); !errors.Is(err, driver.ErrUnsupported) {
+				if err := store.Break(ctx, "m", l.Holders[0].Ref, driver.BreakGraceful); !errors.Is(err,
+					driver.ErrUnsupported) {
 					t.Errorf("a break that a foreign holder cannot hear: %v", err)
 				}
 				if err := store.Break(ctx, "m", l.Holders[0].Ref, driver.BreakForce); err != nil {

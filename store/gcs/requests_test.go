@@ -74,7 +74,7 @@ func TestWaitersCost(t *testing.T) {
 	if _, err := waiter.Acquire(ctx, c); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}
-	t.Logf("a waiter's requests in its first %v: %s (times 12 for a minute, at the most)", d, s.Counts())
+	t.Logf("a waiter's requests in its first %v: %s (times 12 for a minute, at most)", d, s.Counts())
 	if n := len(s.Writes("locks/m")) - begun; n != 0 {
 		t.Errorf("a waiting claim wrote %d times", n)
 	}

@@ -83,7 +83,8 @@ func TestThrottled(t *testing.T) {
 					took := time.Since(began)
 					if took < ttl-driver.Margin(ttl) || took > 6*time.Second+machine.Lost(began) ||
 						!errors.Is(context.Cause(lease.Context()), holdfast.ErrLost) || warned.Load() == 0 {
-						t.Errorf("ended after %v: %v, warned %d times", took, context.Cause(lease.Context()), warned.Load())
+						t.Errorf("ended after %v: %v, warned %d times", took, context.Cause(lease.Context()),
+							warned.Load())
 					}
 				}
 				if n := refused.Load(); n > 40 {

@@ -14,5 +14,8 @@ import (
 func TestTableContract(t *testing.T) {
 	t.Parallel()
 	m := memory.New(nil)
-	storetest.ConformTable(t, tabletest.Harness{Open: func(context.Context) (record.Table, error) { return m.Table(), nil }})
+	storetest.ConformTable(t, tabletest.Harness{Open: func(context.Context) (record.Table, error) {
+		return m.Table(),
+			nil
+	}})
 }

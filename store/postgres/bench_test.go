@@ -95,7 +95,8 @@ func lockCycles(b *testing.B) map[string]func(name string) error {
 		"advisory": func(name string) error {
 			return pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 				var got bool
-				if err := c.QueryRow(ctx, "select pg_try_advisory_lock(hashtext($1))", name).Scan(&got); err != nil || !got {
+				if err := c.QueryRow(ctx, "select pg_try_advisory_lock(hashtext($1))", name).Scan(&got); err != nil ||
+					!got {
 					return fmt.Errorf("not taken: %w", err)
 				}
 				_, err := c.Exec(ctx, "select pg_advisory_unlock(hashtext($1))", name)

@@ -24,7 +24,8 @@ func TestNoMoreConnections(t *testing.T) {
 	for range 3 {
 		var all sync.WaitGroup
 		for range 8 {
-			all.Go(func() { _, _ = st.Inspect(t.Context(), "m") }) // those for whom no connection is free are refused one
+			// those for whom no connection is free are refused one
+			all.Go(func() { _, _ = st.Inspect(t.Context(), "m") })
 		}
 		all.Wait()
 		if r := renew(t, st, g); r.Err != nil {

@@ -166,7 +166,8 @@ func TestLostReplies(t *testing.T) {
 			}
 		}
 		link.LoseReplies(0)
-		t.Logf("layout %q: %d takes, renewals and releases settled, %d of the renewals by asking again", layout, n, renewed)
+		t.Logf("layout %q: %d takes, renewals and releases settled, %d of the renewals by asking again", layout, n,
+			renewed)
 	}
 }
 

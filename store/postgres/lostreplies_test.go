@@ -121,7 +121,8 @@ func TestUnsentRequests(t *testing.T) {
 		config.ConnConfig.DialFunc = refuseDials(config.ConnConfig.DialFunc, &refuse)
 		st, pool := openOnPool(t, config, opts)
 		g := acquire(t, st, mutexClaim("m", time.Minute))
-		execSQL(t, s, `delete from `+mustLocate(t, opts).locksTable) // so that nothing else shows what became of the claim
+		// so that nothing else shows what became of the claim
+		execSQL(t, s, `delete from `+mustLocate(t, opts).locksTable)
 		pool.Reset()
 		refuse.Store(4)
 		if err := st.Release(t.Context(), g.Claim, ""); !errors.Is(err, driver.ErrLost) || refuse.Load() > 0 {

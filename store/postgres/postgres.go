@@ -159,7 +159,8 @@ func (o *Options) resolveLocation() (*location, error) {
 	case LayoutShedLock:
 		standard = "shedlock"
 	default:
-		return nil, fmt.Errorf("%w: there is no layout %q, only shedlock and Holdfast's own", driver.ErrInvalid, o.Layout)
+		return nil, fmt.Errorf("%w: there is no layout %q, only shedlock and Holdfast's own", driver.ErrInvalid,
+			o.Layout)
 	}
 	schema, table := cmp.Or(o.Schema, "public"), cmp.Or(o.Table, standard)
 	for _, name := range []string{schema, table} {

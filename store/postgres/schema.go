@@ -57,7 +57,8 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
 	}
 	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		var found bool
-		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", pgx.QueryExecModeExec, migrationLock); err != nil {
+		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", pgx.QueryExecModeExec,
+			migrationLock); err != nil {
 			return err
 		}
 		const findSchema = "select exists (select from pg_namespace where nspname = $1)"
@@ -168,7 +169,8 @@ func (p *location) checkServerState(s *serverState) error {
 			driver.ErrInvalid, p.locksTable, s.Comment, locksComment)
 	case len(s.MissingPrivileges) > 0:
 		return fmt.Errorf("%w: the user %s lacks a permission: GRANT %s ON %s TO %s",
-			driver.ErrDenied, s.User, strings.Join(s.MissingPrivileges, ", "), p.locksTable, pgx.Identifier{s.User}.Sanitize())
+			driver.ErrDenied, s.User, strings.Join(s.MissingPrivileges,
+				", "), p.locksTable, pgx.Identifier{s.User}.Sanitize())
 	}
 	return nil
 }

@@ -108,7 +108,8 @@ func TestPassword(t *testing.T) {
 	execSQL(t, s, `select pg_reload_conf()`)
 	const place = "?sslmode=disable&create=true&schema=till"
 	var err error
-	for until := time.Now().Add(testTimeout); err == nil && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(testTimeout); err == nil &&
+		time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		var st driver.Store
 		if st, err = driver.Open(t.Context(), s.URL("cashier:wr0ng")+place); err == nil {
 			st.Close() // the server has not read its rules yet

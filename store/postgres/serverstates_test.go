@@ -79,7 +79,8 @@ func TestReadOnly(t *testing.T) {
 	_, err = mustOpen(t, url).Acquire(t.Context(), mutexClaim("n", time.Minute))
 	checkError(t, err, driver.ErrDenied, "takes no writes")
 	r := renew(t, st, g)
-	for until := time.Now().Add(testTimeout); r.Err == nil && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(testTimeout); r.Err == nil &&
+		time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		r = renew(t, st, g) // its connection may not know it yet
 	}
 	if r.Err == nil || driverutil.IsFinal(r.Err) || !strings.Contains(r.Err.Error(), "it took writes before") {
@@ -184,7 +185,8 @@ func testFailover(t *testing.T, kill bool) {
 		state, err := s.QueryValue(`select sync_state from pg_stat_replication`)
 		return err == nil && state == "sync"
 	})
-	both := "postgres://test@" + s.Addr + "," + standby.Addr + "/postgres?sslmode=disable&create=true&target_session_attrs=read-write&timeout=2s"
+	both := "postgres://test@" + s.Addr + "," + standby.Addr +
+		"/postgres?sslmode=disable&create=true&target_session_attrs=read-write&timeout=2s"
 	st := mustOpen(t, both)
 	held := acquire(t, st, mutexClaim("held", 5*time.Minute))
 	freed := acquire(t, st, mutexClaim("freed", 20*time.Second))
@@ -290,7 +292,8 @@ func TestClocks(t *testing.T) {
 				t.Run("layout "+layout, func(t *testing.T) {
 					t.Parallel()
 					url := s.URL("test") + "?sslmode=disable&create=true&layout=" + layout
-					comes := func(clock time.Duration, g driver.Grant, after time.Duration) (driver.Grant, time.Duration, error) {
+					comes := func(clock time.Duration, g driver.Grant,
+						after time.Duration) (driver.Grant, time.Duration, error) {
 						t.Helper()
 						config, opts := parseURL(t, url)
 						opts.Clock = shiftedClock(clock)
@@ -313,7 +316,8 @@ func TestClocks(t *testing.T) {
 						t.Errorf("let in after %v of a TTL of %v", at, ttl)
 					}
 					if next, at, err := comes(-ahead, once, ttl+time.Second); err != nil || next.Token <= once.Token {
-						t.Errorf("%v after the start of a TTL of %v: token %d after %d, %v", at, ttl, next.Token, once.Token, err)
+						t.Errorf("%v after the start of a TTL of %v: token %d after %d, %v", at, ttl, next.Token,
+							once.Token, err)
 					}
 				})
 			}

@@ -26,8 +26,9 @@ const (
 	shedRenew  = `update LOCKS as l set lock_until = NOW + $5::int8 * interval '1 millisecond',
 		locked_by = case when $6 = 'd' then overlay(locked_by placing 'd' from 38 for 1) else locked_by end` +
 		shedOwnRow + ` and locked_at = $4::timestamp and substr(locked_by, 37, 1) <> 'b'`
-	shedRelease = `update LOCKS as l set lock_until = NOW, locked_by = overlay(locked_by placing 'r' from 37 for 1)` + shedOwnRow
-	shedFlag    = `update LOCKS as l set locked_by = overlay(locked_by placing $4 from $5 for 1)` + shedOwnRow
+	shedRelease = `update LOCKS as l set lock_until = NOW, locked_by = overlay(locked_by placing 'r' from 37 for 1)` +
+		shedOwnRow
+	shedFlag = `update LOCKS as l set locked_by = overlay(locked_by placing $4 from $5 for 1)` + shedOwnRow
 	// A foreign holder is identified by its locked_at.
 	shedForce = `update LOCKS as l set lock_until = NOW,
 		locked_by = case when left(locked_by, 9) = 'holdfast/' then overlay(locked_by placing 'f' from 37 for 1)
@@ -44,7 +45,8 @@ const (
 	shedSuspect = shedColumns + ` from LOCKS l where l.locked_at > NOW or l.lock_until < l.locked_at
 		order by l.locked_at desc limit 100`
 	// A write returns the row as it was before and, if the write was done, the new locked_at.
-	shedWrite = `with done as (%s returning pg_try_advisory_xact_lock(CLASS, $2::int4) as alone, l.locked_at) ` + shedColumns +
+	shedWrite = `with done as (%s returning pg_try_advisory_xact_lock(CLASS, $2::int4) as alone, l.locked_at) ` +
+		shedColumns +
 		`, (select locked_at from done), (select pg_notify('CHANNEL', $1) from done where not alone)
 		from (values (0)) v left join LOCKS l on l.name = $1`
 )

@@ -227,7 +227,8 @@ func TestShedLockLockedForever(t *testing.T) {
 	locks := mustLocate(t, opts).locksTable
 	for _, until := range []string{"9999-12-31 23:59:59", "infinity"} {
 		execSQL(t, s, `insert into `+locks+` values ('`+until+`', '`+until+`', now(), 'operator')`)
-		if l, err := st.Inspect(t.Context(), until); err != nil || len(l.Holders) != 1 || l.Holders[0].Owner != "operator" {
+		if l, err := st.Inspect(t.Context(), until); err != nil || len(l.Holders) != 1 ||
+			l.Holders[0].Owner != "operator" {
 			t.Errorf("%s: %+v %v", until, l, err)
 		}
 		_, err := st.Acquire(t.Context(), mutexClaim(until, time.Minute))

@@ -182,7 +182,8 @@ func TestCommitKeepsWaiting(t *testing.T) {
 		n, err := primary.QueryValue(`select count(*) from pg_stat_activity where application_name = 'holdfast' and wait_event_type = 'Lock'`)
 		return err == nil && n != "0"
 	})
-	if n, err := primary.QueryValue(`select count(*) from pg_stat_activity where wait_event = 'SyncRep' and pid = ` + pid); err != nil || n != "1" {
+	if n, err := primary.QueryValue(`select count(*) from pg_stat_activity where wait_event = 'SyncRep' and pid = ` +
+		pid); err != nil || n != "1" {
 		t.Errorf("the commit does not wait any more: %s %v", n, err)
 	}
 }
@@ -202,7 +203,8 @@ func TestStaleStandby(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(standby.Stop)
-			config, opts := parseURL(t, "postgres://test@"+standby.Addr+","+s.Addr+"/postgres?sslmode=disable&target_session_attrs=any&layout="+layout)
+			config, opts := parseURL(t, "postgres://test@"+standby.Addr+","+s.Addr+
+				"/postgres?sslmode=disable&target_session_attrs=any&layout="+layout)
 			var dials atomic.Int32
 			config.ConnConfig.DialFunc = func(_ context.Context, network, _ string) (net.Conn, error) {
 				if dials.Add(1)%2 == 1 { // one after the other, like a name that resolves to both

@@ -77,7 +77,8 @@ func TestURL(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if _, err := driver.Open(ctx, "postgres://u:s3cret@127.0.0.1:1/db?sslmode=disable"); err == nil ||
-		driverutil.IsFinal(err) || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "refused") {
+		driverutil.IsFinal(err) || strings.Contains(err.Error(), "s3cret") ||
+		!strings.Contains(err.Error(), "refused") {
 		t.Errorf("nobody listens there: %v", err)
 	}
 	s := mustOpen(t, strings.Replace(freshURL(t, sharedServer(t)), "test@", "test:s3cret@", 1))

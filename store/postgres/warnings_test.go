@@ -35,7 +35,8 @@ func hasWarning(ws []string, words string) bool {
 // and of no others.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
-	if ws := readWarnings(t, mustOpen(t, freshURL(t, sharedServer(t)))); len(ws) != 1 || !hasWarning(ws, "fsync is off") {
+	if ws := readWarnings(t, mustOpen(t, freshURL(t, sharedServer(t)))); len(ws) != 1 ||
+		!hasWarning(ws, "fsync is off") {
 		t.Errorf("on a server without fsync: %q", ws)
 	}
 	s := startServer(t, "fsync=on")
@@ -146,7 +147,8 @@ func TestPoolIsShared(t *testing.T) {
 			for i := range 20 {
 				all.Go(func() { _, _ = st.Inspect(ctx, fmt.Sprint("m", i)) })
 			}
-			eventually(t, "the locks' use of the pool", func() bool { return pool.Stat().AcquiredConns() >= size-int32(left) })
+			eventually(t, "the locks' use of the pool",
+				func() bool { return pool.Stat().AcquiredConns() >= size-int32(left) })
 			for range left {
 				c, err := pool.Acquire(t.Context())
 				if err != nil {

@@ -25,7 +25,8 @@ func (s *Store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	}
 	g, err := s.acquireClaim(ctx, c)
 	if driverutil.IsFinal(err) && s.isInFlight(c.ID) || errors.Is(err, driver.ErrDenied) {
-		// A request that had no answer may yet make the claim, and a script that is denied a command has run as far as that.
+		// A request that had no answer may yet make the claim, and a script that is denied a command has run as far as
+		// that.
 		_ = s.Release(ctx, c, "") // its client thinks it refused
 	}
 	return g, err
@@ -54,7 +55,8 @@ func (s *Store) acquireClaim(ctx context.Context, c driver.Claim) (driver.Grant,
 
 // tryArgs are the arguments of try.
 func tryArgs(c *driver.Claim) [6]string {
-	return [6]string{c.ID, strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(c), retentionMillis}
+	return [6]string{c.ID, strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(c),
+		retentionMillis}
 }
 
 var retentionMillis = strconv.FormatInt(retention.Milliseconds(), 10)
@@ -96,7 +98,8 @@ func (r *refusal) heldError() error {
 }
 
 // runStep makes one step and reads its answer: a grant, a refusal, or an error.
-func (a *acquireLoop) runStep(ctx context.Context, st *script, keys, args []string) (g driver.Grant, r *refusal, err error) {
+func (a *acquireLoop) runStep(ctx context.Context, st *script, keys,
+	args []string) (g driver.Grant, r *refusal, err error) {
 	m, at, err := a.run(ctx, st, keys, args)
 	if err != nil {
 		return g, nil, err
@@ -115,7 +118,8 @@ func (a *acquireLoop) runStep(ctx context.Context, st *script, keys, args []stri
 	case code == replyBroken:
 		return g, nil, &driver.LossError{Cause: driver.LossBroken}
 	case code == replyTombstoned:
-		return g, nil, &driver.LossError{Cause: driver.LossGone, Err: errors.New("it was released while it was being made")}
+		return g, nil, &driver.LossError{Cause: driver.LossGone,
+			Err: errors.New("it was released while it was being made")}
 	case code == replyMismatch && len(b) >= 3:
 		return g, nil, fmt.Errorf("%w: it stands as %s of %s, and was asked for as %s of %d",
 			driver.ErrMismatch, readString(b[1]), readString(b[2]), a.claim.Kind, a.claim.Limit)
@@ -124,7 +128,8 @@ func (a *acquireLoop) runStep(ctx context.Context, st *script, keys, args []stri
 	case code == replyUseQueue:
 		return g, &refusal{code: code}, nil
 	case (code == replyHeld || code == replyWaiting) && len(b) >= 4:
-		return g, &refusal{code, millis(readNumber(b[1])), readNumber(b[2]), readNumber(b[3]) == 1, readHolders(b[4:])}, nil
+		return g, &refusal{code, millis(readNumber(b[1])), readNumber(b[2]), readNumber(b[3]) == 1,
+			readHolders(b[4:])}, nil
 	}
 	return g, nil, corruptReply(a.claim.Name)
 }
@@ -144,15 +149,18 @@ func (s *Store) tryKeys(lock string) []string {
 }
 
 // readGrant is the grant of an answer that is a token.
-func (a *acquireLoop) readGrant(answer rueidis.RedisMessage, at driver.Instant) (g driver.Grant, r *refusal, err error) {
+func (a *acquireLoop) readGrant(answer rueidis.RedisMessage,
+	at driver.Instant) (g driver.Grant, r *refusal, err error) {
 	token := readNumber(answer)
 	if token <= 0 || token >= 1<<53 {
-		return g, nil, fmt.Errorf("%w: the token of %q would be %d; its record was damaged", driver.ErrCorrupt, a.claim.Name, token)
+		return g, nil, fmt.Errorf("%w: the token of %q would be %d; its record was damaged", driver.ErrCorrupt,
+			a.claim.Name, token)
 	}
 	if !a.store.hasGranted.Load() {
 		a.store.hasGranted.Store(true)
 	}
-	return driver.Grant{Claim: a.claim, Token: token, Since: at, GrantedTTL: a.claim.TTL, Ref: refOf(a.claim.ID, a.claim.Kind)}, nil, nil
+	return driver.Grant{Claim: a.claim, Token: token, Since: at, GrantedTTL: a.claim.TTL,
+		Ref: refOf(a.claim.ID, a.claim.Kind)}, nil, nil
 }
 
 // enterQueue makes the step of a claim on a lock with a line.
@@ -162,8 +170,9 @@ func (a *acquireLoop) enterQueue(ctx context.Context, keys *[5]string) (driver.G
 		queue = "1"
 	}
 	var args queueArgs
-	return a.runStep(ctx, a.store.scripts.acquireQueued, keys[:], args.fill(a.store, c.ID, string(c.Kind), strconv.FormatInt(c.Limit, 10), strconv.FormatInt(c.Weight, 10),
-		strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(c), queue, a.store.session))
+	return a.runStep(ctx, a.store.scripts.acquireQueued, keys[:],
+		args.fill(a.store, c.ID, string(c.Kind), strconv.FormatInt(c.Limit, 10), strconv.FormatInt(c.Weight, 10),
+			strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(c), queue, a.store.session))
 }
 
 // queueArgs is room for the arguments of a step on a line, on the stack of its caller.
@@ -180,10 +189,11 @@ var (
 	maxHoldersText       = strconv.Itoa(driver.MaxHolders)
 )
 
-// waitInQueue makes a claim on a lock with a line. If it may wait it stands there, and gives a sign of life from time to time.
+// waitInQueue makes a claim on a lock with a line. If it may wait it stands there, and gives a sign of life from time
+// to time.
 //
-// It can be called as soon as it stands there, before it knows that it does: so it sits down first where this client listens
-// already, and looks again where it begins to listen only then.
+// It can be called as soon as it stands there, before it knows that it does: so it sits down first where this client
+// listens already, and looks again where it begins to listen only then.
 func (a *acquireLoop) waitInQueue(ctx context.Context) (driver.Grant, error) {
 	keys := a.store.keys.allKeys(a.claim.Name)
 	var seat *subscription
@@ -233,10 +243,10 @@ func (a *acquireLoop) waitInQueue(ctx context.Context) (driver.Grant, error) {
 	}
 }
 
-// delayInQueue is when a claim in line comes again if it is not told to: in time to be seen as alive, when the holder may have
-// fallen silent if it is the next, and now and then to find out whether those ahead are dead. The further behind, the
-// more seldom, so that a long line costs little more than a short one; but once soon after it came, since until then nobody
-// tells it that it is the next (SOON in head.lua).
+// delayInQueue is when a claim in line comes again if it is not told to: in time to be seen as alive, when the holder
+// may have fallen silent if it is the next, and now and then to find out whether those ahead are dead. The further
+// behind, the more seldom, so that a long line costs little more than a short one; but once soon after it came, since
+// until then nobody tells it that it is the next (SOON in head.lua).
 func (a *acquireLoop) delayInQueue(r *refusal, first bool) time.Duration {
 	d := max(time.Second, time.Duration(r.place)*500*time.Millisecond)
 	if first {
@@ -250,8 +260,8 @@ func (a *acquireLoop) delayInQueue(r *refusal, first bool) time.Duration {
 	return d
 }
 
-// waitOutsideQueue waits outside of the line: it writes nothing, and tries again when it is told that the lock is free, when the
-// holder's TTL is over, and now and then.
+// waitOutsideQueue waits outside of the line: it writes nothing, and tries again when it is told that the lock is free,
+// when the holder's TTL is over, and now and then.
 func (a *acquireLoop) waitOutsideQueue(ctx context.Context, r *refusal) (g driver.Grant, err error) {
 	keys := a.store.keys.allKeys(a.claim.Name)
 	seat, live := a.store.subscribeToLock(keys[0], a.claim.ID, false)
@@ -288,8 +298,8 @@ func (a *acquireLoop) waitOutsideQueue(ctx context.Context, r *refusal) (g drive
 // heldByForeign reports whether another kind of client holds the lock, which tells nothing when it leaves.
 func heldByForeign(r *refusal) bool { return len(r.holders) == 1 && r.holders[0].Foreign }
 
-// delayOutsideQueue is when a claim outside of the line tries again if it is told nothing, and the first in line behind a foreign holder, which
-// is looked at more often.
+// delayOutsideQueue is when a claim outside of the line tries again if it is told nothing, and the first in line behind
+// a foreign holder, which is looked at more often.
 func (a *acquireLoop) delayOutsideQueue(r *refusal, n int) time.Duration {
 	most := 2 * time.Second
 	if heldByForeign(r) {
@@ -303,7 +313,7 @@ func (a *acquireLoop) delayOutsideQueue(r *refusal, n int) time.Duration {
 	return d
 }
 
-// waitForNotice waits until the seat is told something, also that its lookout listens now, or d has passed.
+// waitForNotice waits until the seat is told something, also that its hub listens now, or d has passed.
 func (a *acquireLoop) waitForNotice(ctx context.Context, seat *subscription, d time.Duration) (told bool, err error) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -313,7 +323,8 @@ func (a *acquireLoop) waitForNotice(ctx context.Context, seat *subscription, d t
 			if w == 0 {
 				return true, nil
 			}
-			timer.Reset(min(w, a.claim.TTL/3)) // it is the next after one that was called, and has to be seen as alive till then
+			// it is the next after one that was called, and has to be seen as alive till then
+			timer.Reset(min(w, a.claim.TTL/3))
 		case <-timer.C:
 			return false, nil
 		case <-ctx.Done():
@@ -326,13 +337,15 @@ func (a *acquireLoop) waitForNotice(ctx context.Context, seat *subscription, d t
 
 // addHolders gives the error of a wait its final form: a caller whose context has ended is told for whom it waited.
 func (a *acquireLoop) addHolders(ctx context.Context, r *refusal, err error) error {
-	if ctx.Err() != nil && r != nil && len(r.holders) > 0 && !errors.Is(err, driver.ErrClosed) && errors.Is(err, ctx.Err()) {
+	if ctx.Err() != nil && r != nil && len(r.holders) > 0 && !errors.Is(err, driver.ErrClosed) &&
+		errors.Is(err, ctx.Err()) {
 		return fmt.Errorf("%w; %w", err, r.heldError())
 	}
 	return err
 }
 
-// waitForReplicas makes sure that a grant has reached as many replicas as the user wants, and gives it up if it has not.
+// waitForReplicas makes sure that a grant has reached as many replicas as the user wants, and gives it up if it has
+// not.
 func (s *Store) waitForReplicas(ctx context.Context, g *driver.Grant) error {
 	if s.opts.Replicas == 0 {
 		return nil
@@ -342,8 +355,9 @@ func (s *Store) waitForReplicas(ctx context.Context, g *driver.Grant) error {
 		replicas int64
 		stands   bool
 	}
-	// WAIT speaks of what its own connection has written. So the grant is renewed on the same one: that writes, and shows
-	// that it stands there, which is not said where another server has just taken over. A server may hang at that.
+	// WAIT speaks of what its own connection has written. So the grant is renewed on the same one: that writes, and
+	// shows that it stands there, which is not said where another server has just taken over. A server may hang at
+	// that.
 	within, cancel := context.WithTimeout(ctx, s.opts.ReplicaTimeout+time.Second)
 	defer cancel()
 	got, err := runAsync(within, s, func() (got reach, err error) {

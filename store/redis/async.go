@@ -44,8 +44,8 @@ func (s *Store) trackLink(err error) {
 	}
 }
 
-// closeConnection ends the connection to a server. Its name may mean another one by now, which the next request finds: after a fail-over
-// nobody else ends the connections to a primary that has become a replica.
+// closeConnection ends the connection to a server. Its name may mean another one by now, which the next request finds:
+// after a failover nobody else ends the connections to a primary that has become a replica.
 func (s *Store) closeConnection() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

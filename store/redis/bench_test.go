@@ -17,7 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// The floor is what any lock of this layout with a token has to do: on the same client, by scripts without anything else.
+// The floor is what any lock of this layout with a token has to do: on the same client, by scripts without anything
+// else.
 var (
 	floorTake = rueidis.NewLuaScript(`if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end return 0`)
 	floorFree = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
@@ -96,7 +97,10 @@ func BenchmarkOwnKeys(b *testing.B) {
 		})
 	}
 	b.Run("floor", func(b *testing.B) { run(b, func(name string) { runFloorScripts(b, s, name+"f") }) })
-	b.Run("plain", func(b *testing.B) { run(b, func(name string) { acquireAndRelease(b, s, mutex(name, 30*time.Second)) }) })
+	b.Run("plain", func(b *testing.B) {
+		run(b,
+			func(name string) { acquireAndRelease(b, s, mutex(name, 30*time.Second)) })
+	})
 }
 
 // BenchmarkContended: eight clients want one lock all the time; an operation is one hand-over.

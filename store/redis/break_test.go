@@ -44,8 +44,9 @@ func openLossy(t *testing.T, raw string) (s driver.Store, lose func()) {
 	return s, lose
 }
 
-// TestHolderLearnsOfBreak: the holder of a lock that was broken by force, and granted to another since, is told that an operator broke it:
-// by its renewal, and by its release, also if the first answers of that are lost, which otherwise mean that it was released.
+// TestHolderLearnsOfBreak: the holder of a lock that was broken by force, and granted to another since, is told that an
+// operator broke it: by its renewal, and by its release, also if the first answers of that are lost, which otherwise
+// mean that it was released.
 func TestHolderLearnsOfBreak(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -86,7 +87,8 @@ func TestHolderLearnsOfBreak(t *testing.T) {
 				t.Error("a renewal is not told")
 			}
 			held := broken("detached")
-			if d, ok := s.(driver.Detacher); !ok || loss(d.Detach(t.Context(), held, time.Minute)) != driver.LossBroken {
+			if d, ok := s.(driver.Detacher); !ok ||
+				loss(d.Detach(t.Context(), held, time.Minute)) != driver.LossBroken {
 				t.Error("who leaves it is not told")
 			}
 			if err := s.Release(t.Context(), broken("released").Claim, ""); loss(err) != driver.LossBroken {
@@ -112,8 +114,8 @@ func TestHolderLearnsOfBreak(t *testing.T) {
 	}
 }
 
-// TestLeaseAfterBreak: a lease whose lock was broken by force, and is another's, ends with that cause at its next renewal; and its
-// Unlock says so if it comes before, also where its first answer is lost.
+// TestLeaseAfterBreak: a lease whose lock was broken by force, and is another's, ends with that cause at its next
+// renewal; and its Unlock says so if it comes before, also where its first answer is lost.
 func TestLeaseAfterBreak(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -146,8 +148,8 @@ func TestLeaseAfterBreak(t *testing.T) {
 	}
 }
 
-// TestBreakDuringRelease: of a break by force and a release that come at the same time, over a link that loses replies, one has ended the claim,
-// and the other is told so.
+// TestBreakDuringRelease: of a break by force and a release that come at the same time, over a link that loses replies,
+// one has ended the claim, and the other is told so.
 func TestBreakDuringRelease(t *testing.T) {
 	t.Parallel()
 	rounds := 60
@@ -200,8 +202,8 @@ func TestBreakDuringRelease(t *testing.T) {
 	}
 }
 
-// TestUnsentRequestLeavesNoDoubt: a request for which no connection could be made leaves nothing unknown. So a release that comes after a claim
-// was ended says so, though its first tries had no answer.
+// TestUnsentRequestLeavesNoDoubt: a request for which no connection could be made leaves nothing unknown. So a release
+// that comes after a claim was ended says so, though its first tries had no answer.
 func TestUnsentRequestLeavesNoDoubt(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -229,7 +231,8 @@ func TestUnsentRequestLeavesNoDoubt(t *testing.T) {
 		refuse.Store(1 << 30)
 		via.Each((*linktest.Link).Reset)
 		client := s.(*Store).client
-		if err := redistest.Until(t.Context(), func() bool { return isUnsent(client.Do(t.Context(), client.B().Ping().Build()).Error()) }); err != nil {
+		if err := redistest.Until(t.Context(),
+			func() bool { return isUnsent(client.Do(t.Context(), client.B().Ping().Build()).Error()) }); err != nil {
 			t.Fatal(err)
 		}
 		refuse.Store(3)

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestCancel: claims that are given up at random points, and cleaned up, leave nothing behind a second later. They would stand for
-// an hour.
+// TestCancel: claims that are given up at random points, and cleaned up, leave nothing behind a second later. They
+// would stand for an hour.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	n := 500
@@ -23,7 +23,8 @@ func TestCancel(t *testing.T) {
 		n = 10000
 	}
 	server := startServer(t)
-	for _, raw := range []string{"redis://" + server.Addr, "redis://" + server.Addr + "?prefix=redisson-&layout=redisson"} {
+	for _, raw := range []string{"redis://" + server.Addr, "redis://" + server.Addr +
+		"?prefix=redisson-&layout=redisson"} {
 		s := openForTest(t, raw)
 		var todo, after atomic.Int64
 		todo.Store(int64(n))
@@ -55,11 +56,13 @@ func TestCancel(t *testing.T) {
 			t.Errorf("an orphan: %+v %v", l, err)
 		}
 		// Of each lock its record stays, for the next token, and in Redisson's layout Redisson's own.
-		for key := range strings.FieldsSeq(sendCommand(t, server, "EVAL", "return table.concat(redis.call('KEYS', '*'), ' ')", "0")) {
+		for key := range strings.FieldsSeq(sendCommand(t, server, "EVAL",
+			"return table.concat(redis.call('KEYS', '*'), ' ')", "0")) {
 			if !strings.HasPrefix(key, "holdfast:{") && !strings.HasPrefix(key, "redisson_lock_token:{") {
 				t.Errorf("an orphan key: %s", key)
 			}
 		}
-		t.Logf("%s: %d claims, %d cancels fell after the effect, no orphan a second later", s.Info().Store, n, after.Load())
+		t.Logf("%s: %d claims, %d cancels fell after the effect, no orphan a second later", s.Info().Store, n,
+			after.Load())
 	}
 }

@@ -68,7 +68,8 @@ func openViaURL(raw string) func(context.Context, func(*rueidis.ClientOption), *
 	}
 }
 
-// linkTimeout is what links of stores take that no test wants to see cut: processors that many tests share may leave one for seconds.
+// linkTimeout is what links of stores take that no test wants to see cut: processors that many tests share may leave
+// one for seconds.
 const linkTimeout = 30 * time.Second
 
 // openStore opens a store of a URL, with such links.
@@ -145,7 +146,8 @@ func TestConformanceSentinel(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Replicated(t.Context()))
 	a := g.SentinelAddrs()
-	open := openViaURL("redis+sentinel://" + a[0] + "/" + redistest.MasterName + "?prefix=app:&addrs=" + a[1] + "," + a[2])
+	open := openViaURL("redis+sentinel://" + a[0] + "/" + redistest.MasterName + "?prefix=app:&addrs=" + a[1] + "," +
+		a[2])
 	conform(t, newHarness(t, Options{MaxWaiters: 64}, open), drivertest.Options{})
 }
 
@@ -157,8 +159,8 @@ func TestConformanceCluster(t *testing.T) {
 	conform(t, newHarness(t, Options{MaxWaiters: 64}, open), drivertest.Options{})
 }
 
-// TestConformanceUsersClient: the same with a client as a user makes it: several connections, which do not keep the order
-// of requests, and retries of its own.
+// TestConformanceUsersClient: the same with a client as a user makes it: several connections, which do not keep the
+// order of requests, and retries of its own.
 func TestConformanceUsersClient(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)

@@ -25,9 +25,11 @@ func (s *Store) finalError(err error) error {
 		return nil
 	}
 	if errors.Is(err, rueidis.ErrClosing) && (s.topology == single || s.life.Err() != nil) {
-		return driver.ErrClosed // elsewhere it may be the connection to a server that is not followed any more; see again
+		// elsewhere it may be the connection to a server that is not followed any more; see again
+		return driver.ErrClosed
 	}
-	for _, f := range []error{driver.ErrDenied, driver.ErrCorrupt, driver.ErrClosed, driver.ErrUnsupported, driver.ErrInvalid} {
+	for _, f := range []error{driver.ErrDenied, driver.ErrCorrupt, driver.ErrClosed, driver.ErrUnsupported,
+		driver.ErrInvalid} {
 		if errors.Is(err, f) {
 			return err
 		}
@@ -55,21 +57,27 @@ func finalReply(text string, alone bool, layout Layout) error {
 	case says("NOAUTH", "WRONGPASS", "invalid username-password", "invalid password"):
 		return fmt.Errorf("%w: Redis wants other credentials: %s", driver.ErrDenied, shortenReply(text))
 	case says("NOPERM", "can't run this command", "can't access", "can't publish", "ACL failure"):
-		return fmt.Errorf("%w: the Redis user lacks a permission: %s; %s", driver.ErrDenied, shortenReply(text), aclRule(text, layout))
+		return fmt.Errorf("%w: the Redis user lacks a permission: %s; %s", driver.ErrDenied, shortenReply(text),
+			aclRule(text, layout))
 	case isReadOnly(text) && alone:
-		return fmt.Errorf("%w: this Redis server is a read-only replica: open the primary, or the Sentinels", driver.ErrDenied)
+		return fmt.Errorf("%w: this Redis server is a read-only replica: open the primary, or the Sentinels",
+			driver.ErrDenied)
 	case says("CROSSSLOT", "Cross slot"):
 		return fmt.Errorf("%w: keys of one lock fall into two hash slots: %s", driver.ErrInvalid, shortenReply(text))
 	case says("MOVED ", "ASK ") && alone:
-		return fmt.Errorf("%w: this Redis server belongs to a Cluster: open it as redis+cluster://", driver.ErrUnsupported)
+		return fmt.Errorf("%w: this Redis server belongs to a Cluster: open it as redis+cluster://",
+			driver.ErrUnsupported)
 	case says("unknown command 'EVALSHA'"):
 		return fmt.Errorf("%w: this Redis server is a Sentinel, which is opened as redis+sentinel://host/primary-name, or it is too old; version 6.2 is the least: %s",
 			driver.ErrUnsupported, shortenReply(text))
 	case says("unknown command 'SENTINEL'"):
 		return fmt.Errorf("%w: this Redis server is no Sentinel: name the Sentinels, whose port is 26379 as a rule, or open it as redis://", driver.ErrUnsupported)
-	case says("unknown command", "Unknown Redis command", "wrong number of arguments", "Wrong number of args", "non deterministic commands"):
-		return fmt.Errorf("%w: this Redis server is too old, or lacks a command; version 6.2 is the least: %s", driver.ErrUnsupported, shortenReply(text))
-	case says("NOREPLICAS", "LOADING", "BUSY", "OOM", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "MOVED ", "ASK ", "UNKILLABLE", "NOSCRIPT", "max number of clients"):
+	case says("unknown command", "Unknown Redis command", "wrong number of arguments", "Wrong number of args",
+		"non deterministic commands"):
+		return fmt.Errorf("%w: this Redis server is too old, or lacks a command; version 6.2 is the least: %s",
+			driver.ErrUnsupported, shortenReply(text))
+	case says("NOREPLICAS", "LOADING", "BUSY", "OOM", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY",
+		"MOVED ", "ASK ", "UNKILLABLE", "NOSCRIPT", "max number of clients"):
 		return nil // it may pass
 	case says("WRONGTYPE"):
 		return fmt.Errorf("%w: a key beside the lock holds another type: %s", driver.ErrCorrupt, shortenReply(text))
@@ -81,8 +89,8 @@ func finalReply(text string, alone bool, layout Layout) error {
 
 func isReadOnly(text string) bool { return strings.Contains(text, "READONLY") }
 
-// failedScript is what Redis says of a script that has failed by itself, as over text in the place of a number, and not by a command
-// that was refused.
+// failedScript is what Redis says of a script that has failed by itself, as over text in the place of a number, and not
+// by a command that was refused.
 var failedScript = regexp.MustCompile(`(^|: )user_script:[0-9]+: `)
 
 // aclRule names the rule that gives a user what he was refused.
@@ -105,7 +113,8 @@ func aclRule(text string, layout Layout) string {
 
 var refusedCommand = regexp.MustCompile(`the '([A-Za-z|]+)' command`)
 
-// shortenReply is a reply without the parts that name the script, and what came with a command, which may be a password.
+// shortenReply is a reply without the parts that name the script, and what came with a command, which may be a
+// password.
 func shortenReply(text string) string {
 	text, _, _ = strings.Cut(text, " script: ")
 	text, _, _ = strings.Cut(text, ", with args")
@@ -137,8 +146,8 @@ func explainError(err error) error {
 	return errors.New(shortenReply(r.Error()))
 }
 
-// connectError is the error of a client that could not be made. Much of what goes wrong with TLS shows only as a link that
-// ends or stays silent.
+// connectError is the error of a client that could not be made. Much of what goes wrong with TLS shows only as a link
+// that ends or stays silent.
 func connectError(err error, o *rueidis.ClientOption) error {
 	var (
 		authority x509.UnknownAuthorityError
@@ -153,7 +162,8 @@ func connectError(err error, o *rueidis.ClientOption) error {
 	case errors.As(err, &authority):
 		return fmt.Errorf("%w: the certificate of the Redis server is by no authority that is known here: name its CA by tls-ca: %v", driver.ErrDenied, err)
 	case errors.As(err, &name):
-		return fmt.Errorf("%w: the certificate of the Redis server is for another name: give it by tls-name: %v", driver.ErrDenied, err)
+		return fmt.Errorf("%w: the certificate of the Redis server is for another name: give it by tls-name: %v",
+			driver.ErrDenied, err)
 	case errors.As(err, &invalid):
 		return fmt.Errorf("%w: the certificate of the Redis server is not valid: %v", driver.ErrDenied, err)
 	case errors.As(err, &alert) && alert.Op == "remote error", o.TLSConfig != nil && cut:
@@ -191,7 +201,8 @@ func (s *Store) newRetryLoop(ttl time.Duration) retryLoop {
 }
 
 // run gives a step's answer, and the start of the request that was answered.
-func (p *retryLoop) run(ctx context.Context, st *script, keys, args []string) (m rueidis.RedisMessage, at driver.Instant, err error) {
+func (p *retryLoop) run(ctx context.Context, st *script, keys,
+	args []string) (m rueidis.RedisMessage, at driver.Instant, err error) {
 	for {
 		if p.store.life.Err() != nil {
 			return m, at, driver.ErrClosed
@@ -228,7 +239,8 @@ func (p *retryLoop) waitToRetry(ctx context.Context, err error) error {
 	if f := p.store.finalError(err); f != nil {
 		return f
 	}
-	// A client that follows a fail-over closes the old connection under the requests on it, and has the new one by then.
+	// A client that follows a failover closes the old connection under the requests on it, and has the new one by
+	// then.
 	if !errors.Is(err, rueidis.ErrClosing) {
 		p.closedErrors = 0
 	} else if p.closedErrors++; p.closedErrors > 2 && !p.store.owned {

@@ -41,7 +41,7 @@ func openClientWith(t *testing.T, raw string, opts *holdfast.Options) *holdfast.
 	return c
 }
 
-// lockEventually takes a lock, however long a fail-over may keep it from that.
+// lockEventually takes a lock, however long a failover may keep it from that.
 func lockEventually(t *testing.T, c *holdfast.Client, name string, ttl time.Duration) *holdfast.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -57,8 +57,8 @@ func lockEventually(t *testing.T, c *holdfast.Client, name string, ttl time.Dura
 	}
 }
 
-// expectLoss waits until a lease has ended, and checks why: its holder was told by the store, before the end of the TTL, unless
-// it was meant to end by its own clock.
+// expectLoss waits until a lease has ended, and checks why: its holder was told by the store, before the end of the
+// TTL, unless it was meant to end by its own clock.
 func expectLoss(t *testing.T, l *holdfast.Lease, ttl time.Duration, wants ...driver.LossCause) {
 	t.Helper()
 	start := time.Now()
@@ -110,8 +110,8 @@ func expectLargerToken(t *testing.T, c *holdfast.Client, before *holdfast.Lease,
 // longTTL is that of leases which are to outlive what a slow machine makes of a short while.
 const longTTL = 30 * time.Second
 
-// TestServerLosesAllData: a server that is restarted empty, or emptied by FLUSHALL, has forgotten a lock: its holder is told by the
-// next renewal, and not by its own clock; the next token is larger. SCRIPT FLUSH loses nothing.
+// TestServerLosesAllData: a server that is restarted empty, or emptied by FLUSHALL, has forgotten a lock: its holder is
+// told by the next renewal, and not by its own clock; the next token is larger. SCRIPT FLUSH loses nothing.
 func TestServerLosesAllData(t *testing.T) {
 	t.Parallel()
 	const ttl = 9 * time.Second
@@ -152,12 +152,12 @@ func TestServerLosesAllData(t *testing.T) {
 	expectHeld(t, next, 0)
 }
 
-// TestFailoverForgetsGrant: a fail-over to a replica that had not heard of a grant makes two holders, as Redis is: how long both
-// believe is counted. The first is told by its next renewal, and the token of the second is larger. Where a grant must
-// have reached a replica, it is not given.
+// TestFailoverForgetsGrant: a failover to a replica that had not heard of a grant makes two holders, as Redis is: how
+// long both believe is counted. The first is told by its next renewal, and the token of the second is larger. Where a
+// grant must have reached a replica, it is not given.
 func TestFailoverForgetsGrant(t *testing.T) {
 	t.Parallel()
-	const ttl = time.Minute // longer than a fail-over on a busy machine
+	const ttl = time.Minute // longer than a failover on a busy machine
 	g := mustStart(t)(redistest.Replicated(t.Context()))
 	a := g.SentinelAddrs()
 	raw := "redis+sentinel://" + a[0] + "/" + redistest.MasterName + "?addrs=" + a[1] + "," + a[2]
@@ -176,7 +176,8 @@ func TestFailoverForgetsGrant(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "replicas") {
 		t.Errorf("a grant that no replica has: %v", err)
 	}
-	if errors.Is(err, driver.ErrUncertain) && machine.Worst(start) > 500*time.Millisecond { // it has a second to give it back
+	if errors.Is(err, driver.ErrUncertain) && machine.Worst(start) > 500*time.Millisecond {
+		// it has a second to give it back
 		release(t, careful, c)
 	}
 	if l, err := careful.Inspect(t.Context(), c.Name); err != nil || len(l.Holders) > 0 {
@@ -193,12 +194,13 @@ func TestFailoverForgetsGrant(t *testing.T) {
 	next := expectLargerToken(t, other, l, longTTL)
 	granted := time.Now()
 	expectLoss(t, l, ttl, driver.LossGone, driver.LossTaken)
-	t.Logf("fail-over that lost a grant: two holders for %v; tokens %d, then %d", time.Since(granted).Round(time.Millisecond), l.Token(), next.Token())
+	t.Logf("failover that lost a grant: two holders for %v; tokens %d, then %d",
+		time.Since(granted).Round(time.Millisecond), l.Token(), next.Token())
 	expectHeld(t, next, time.Second)
 }
 
-// TestReplicasConfirmGrant: that a grant has reached its replicas is not said of one which the server that has taken over never had; and
-// what is asked about it does not have its record end before it says.
+// TestReplicasConfirmGrant: that a grant has reached its replicas is not said of one which the server that has taken
+// over never had; and what is asked about it does not have its record end before it says.
 func TestReplicasConfirmGrant(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -210,7 +212,8 @@ func TestReplicasConfirmGrant(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := openForTest(t, "redis://"+server.Addr+"?replicas=1", withReplicaTimeout(linkTimeout)).(*Store)
-	plain, fair, sem := mutex("plain", 20*time.Second), mutex("fair", 20*time.Second), mutex("semaphore", 20*time.Second)
+	plain, fair, sem := mutex("plain", 20*time.Second), mutex("fair", 20*time.Second), mutex("semaphore",
+		20*time.Second)
 	fair.Fair = true
 	sem.Kind, sem.Limit = driver.KindSemaphore, 5
 	var gs []driver.Grant
@@ -234,8 +237,8 @@ func TestReplicasConfirmGrant(t *testing.T) {
 	}
 }
 
-// TestReplicaWaitEndsWithContext: a claim whose grant waits for replicas ends with its context, and does not wait for as long as its server
-// hangs.
+// TestReplicaWaitEndsWithContext: a claim whose grant waits for replicas ends with its context, and does not wait for
+// as long as its server hangs.
 func TestReplicaWaitEndsWithContext(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -259,7 +262,11 @@ func TestReplicaWaitEndsWithContext(t *testing.T) {
 	if late := time.Since(<-ended); !errors.Is(err, context.Canceled) || late > 20*time.Second {
 		t.Errorf("%v after its context has ended: %v", late, err)
 	}
-	if err := redistest.Until(t.Context(), func() bool { return strings.Contains(sendCommand(t, server, "INFO", "clients"), "blocked_clients:0") }); err != nil {
+	if err := redistest.Until(t.Context(),
+		func() bool {
+			return strings.Contains(sendCommand(t, server, "INFO", "clients"),
+				"blocked_clients:0")
+		}); err != nil {
 		t.Fatal("the server goes on waiting for replicas: ", err)
 	}
 	hung := blocked(func() { server.Signal(syscall.SIGSTOP) })
@@ -267,7 +274,8 @@ func TestReplicaWaitEndsWithContext(t *testing.T) {
 	_, err = openForTest(t, url, withReplicaTimeout(4*time.Second)).Acquire(t.Context(), mutex("hangs", 20*time.Second))
 	watchdog.Stop()
 	server.Signal(syscall.SIGCONT)
-	if took := time.Since(<-hung); !errors.Is(err, driver.ErrUncertain) || errors.Is(err, context.DeadlineExceeded) || took > 30*time.Second {
+	if took := time.Since(<-hung); !errors.Is(err, driver.ErrUncertain) || errors.Is(err, context.DeadlineExceeded) ||
+		took > 30*time.Second {
 		t.Errorf("the server hangs: after %v: %v", took, err)
 	}
 }
@@ -284,8 +292,8 @@ func waitForReplication(t *testing.T, g *redistest.Group, names ...string) {
 	}
 }
 
-// TestHungPrimary: Sentinels replace a primary that hangs. Who waits for an answer of it then is served by the new one, and is
-// not told that the client is closed; unless it is.
+// TestHungPrimary: Sentinels replace a primary that hangs. Who waits for an answer of it then is served by the new one,
+// and is not told that the client is closed; unless it is.
 func TestHungPrimary(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Replicated(t.Context()))
@@ -293,7 +301,8 @@ func TestHungPrimary(t *testing.T) {
 	s := openForTest(t, "redis+sentinel://"+a[0]+"/"+redistest.MasterName+"?addrs="+a[1]+","+a[2]+"&timeout=30s")
 	held := acquire(t, s, mutex("held", 30*time.Second))
 	given := acquire(t, s, mutex("given", 30*time.Second))
-	users, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: a, Sentinel: rueidis.SentinelOption{MasterSet: redistest.MasterName},
+	users, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: a,
+		Sentinel:     rueidis.SentinelOption{MasterSet: redistest.MasterName},
 		DisableRetry: true, ConnWriteTimeout: linkTimeout})
 	if err != nil {
 		t.Fatal(err)
@@ -335,9 +344,9 @@ func TestHungPrimary(t *testing.T) {
 	}
 }
 
-// TestOldPrimaryReturns: when the primary is killed right after a grant, the holder keeps the lock or is told. The old primary
-// that comes back is a primary of its own until the Sentinels stop it: clients that came by them do not follow it there,
-// and one that was pointed at it is told when that ends.
+// TestOldPrimaryReturns: when the primary is killed right after a grant, the holder keeps the lock or is told. The old
+// primary that comes back is a primary of its own until the Sentinels stop it: clients that came by them do not follow
+// it there, and one that was pointed at it is told when that ends.
 func TestOldPrimaryReturns(t *testing.T) {
 	t.Parallel()
 	const ttl = 15 * time.Second
@@ -380,7 +389,8 @@ func TestOldPrimaryReturns(t *testing.T) {
 	if err != nil {
 		t.Fatal("the old primary is not stopped: ", err)
 	}
-	t.Logf("split brain for %v: %d grants by the old primary, %d of them beside the holder of the new one", time.Since(back).Round(100*time.Millisecond), strays, twice)
+	t.Logf("split brain for %v: %d grants by the old primary, %d of them beside the holder of the new one",
+		time.Since(back).Round(100*time.Millisecond), strays, twice)
 	if lost != nil {
 		select {
 		case <-lost.Context().Done():
@@ -396,9 +406,9 @@ func TestOldPrimaryReturns(t *testing.T) {
 	t.Logf("what a replica had been told of: %v", kept.Err())
 }
 
-// TestServerClockSteps: the server's clock is stepped while a lock is held. Forward: the server ends the lock early, its holder
-// is told by the next renewal, and the next token is larger. Back: the lock stays with its holder, tokens rise all the
-// same, and after a renewal a holder that dies is replaced within its TTL.
+// TestServerClockSteps: the server's clock is stepped while a lock is held. Forward: the server ends the lock early,
+// its holder is told by the next renewal, and the next token is larger. Back: the lock stays with its holder, tokens
+// rise all the same, and after a renewal a holder that dies is replaced within its TTL.
 func TestServerClockSteps(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
@@ -486,9 +496,9 @@ func waitUntilFollowing(t *testing.T, replica *redistest.Server) {
 	}
 }
 
-// TestServerNameMoves: a server's name that comes to mean another one, as the old primary's does after a fail-over in a cloud, is looked
-// up anew when the old one takes no writes any more, though it keeps its connections open. Who makes a claim meanwhile waits for
-// that.
+// TestServerNameMoves: a server's name that comes to mean another one, as the old primary's does after a failover in a
+// cloud, is looked up again when the old one takes no writes any more, though it keeps its connections open. Who makes a
+// claim meanwhile waits for that.
 func TestServerNameMoves(t *testing.T) {
 	t.Parallel()
 	first := startServer(t)
@@ -500,13 +510,15 @@ func TestServerNameMoves(t *testing.T) {
 	defer via.Close()
 	s := openForTest(t, "redis://"+via.Addr)
 	g := acquire(t, s, mutex("held", time.Minute))
-	if err := redistest.Until(t.Context(), func() bool { return sendCommand(t, second, "GET", "held") == g.ID }); err != nil {
+	if err := redistest.Until(t.Context(),
+		func() bool { return sendCommand(t, second, "GET", "held") == g.ID }); err != nil {
 		t.Fatal("the replica has not heard of the lock: ", err)
 	}
 	sendCommand(t, second, "REPLICAOF", "NO", "ONE")
 	sendCommand(t, first, "REPLICAOF", "127.0.0.1", second.Port)
 	waitUntilFollowing(t, first)
-	if r := renew(t, s, g); r.Err == nil || driverutil.IsFinal(r.Err) || !strings.Contains(r.Err.Error(), "read-only replica for now") {
+	if r := renew(t, s, g); r.Err == nil || driverutil.IsFinal(r.Err) ||
+		!strings.Contains(r.Err.Error(), "read-only replica for now") {
 		t.Errorf("renewing at the old primary: %v", r.Err)
 	}
 	time.AfterFunc(300*time.Millisecond, func() { via.RedirectNew(second.Addr) })
@@ -516,8 +528,8 @@ func TestServerNameMoves(t *testing.T) {
 	}
 }
 
-// TestNewPrimaryHasOtherClock: the server that takes over has another clock than the one before. Tokens rise where the record came
-// along. Where it did not, they rise if the new clock is ahead, and fall if it is behind, as Info says.
+// TestNewPrimaryHasOtherClock: the server that takes over has another clock than the one before. Tokens rise where the
+// record came along. Where it did not, they rise if the new clock is ahead, and fall if it is behind, as Info says.
 func TestNewPrimaryHasOtherClock(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{5 * time.Minute, -5 * time.Minute} {
@@ -572,9 +584,11 @@ func TestNewPrimaryHasOtherClock(t *testing.T) {
 			t.Errorf("%v: token %d after %d, though the record came along", ahead, again.Token, kept.Token)
 		}
 		again := claim("forgotten", time.Second)
-		t.Logf("%v: without its record the next token is %v later", ahead, time.Duration(again.Token-forgotten.Token)*time.Microsecond)
+		t.Logf("%v: without its record the next token is %v later", ahead,
+			time.Duration(again.Token-forgotten.Token)*time.Microsecond)
 		if fell := again.Token <= forgotten.Token; fell != (ahead < 0) || s.Info().TokenRegression == "" {
-			t.Errorf("%v: token %d after %d; Info says they fall %q", ahead, again.Token, forgotten.Token, s.Info().TokenRegression)
+			t.Errorf("%v: token %d after %d; Info says they fall %q", ahead, again.Token, forgotten.Token,
+				s.Info().TokenRegression)
 		}
 	}
 }
@@ -589,8 +603,8 @@ func startClock(t *testing.T) *redistest.Clock {
 	return c
 }
 
-// TestRedlockServerForgets: a server of a Redlock that restarts empty, or whose clock is stepped, gives its voice away a second
-// time: two holders are counted, the first is told by its next renewal, and tokens rise all the same.
+// TestRedlockServerForgets: a server of a Redlock that restarts empty, or whose clock is stepped, gives its voice away
+// a second time: two holders are counted, the first is told by its next renewal, and tokens rise all the same.
 func TestRedlockServerForgets(t *testing.T) {
 	t.Parallel()
 	const ttl = 20 * time.Second // in which servers start again
@@ -625,6 +639,7 @@ func TestRedlockServerForgets(t *testing.T) {
 		next := expectLargerToken(t, other, l, ttl)
 		granted := time.Now()
 		expectLoss(t, l, ttl, driver.LossGone, driver.LossTaken)
-		t.Logf("%s: two holders for %v; tokens %d, then %d", how, time.Since(granted).Round(time.Millisecond), l.Token(), next.Token())
+		t.Logf("%s: two holders for %v; tokens %d, then %d", how, time.Since(granted).Round(time.Millisecond),
+			l.Token(), next.Token())
 	}
 }

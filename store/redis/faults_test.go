@@ -40,8 +40,8 @@ func sendCommand(t *testing.T, s *redistest.Server, words ...string) string {
 	return a
 }
 
-// TestFlushedServer: SCRIPT FLUSH goes unnoticed, also by a batch of renewals; after FLUSHALL the holder is told that its claim is
-// gone, and the next token is larger.
+// TestFlushedServer: SCRIPT FLUSH goes unnoticed, also by a batch of renewals; after FLUSHALL the holder is told that
+// its claim is gone, and the next token is larger.
 func TestFlushedServer(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -77,8 +77,8 @@ func TestFlushedServer(t *testing.T) {
 	}
 }
 
-// TestForeignHolders: whatever stands under a lock's key counts as held, and is never changed but by a forced break, which spares what no
-// lock client makes.
+// TestForeignHolders: whatever stands under a lock's key counts as held, and is never changed but by a forced break,
+// which spares what no lock client makes.
 func TestForeignHolders(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []Layout{LayoutPlain, LayoutRedisson} {
@@ -90,8 +90,10 @@ func testForeignHolders(t *testing.T, layout Layout) {
 	server := startServer(t)
 	s := openForTest(t, "redis://"+server.Addr+"?layout="+string(layout))
 	for kind, words := range map[string][]string{
-		"string": {"SET", "k", "somebody"}, "empty": {"SET", "k", ""}, "number": {"SET", "k", "1"}, "hash": {"HSET", "k", "a", "1"},
-		"list": {"LPUSH", "k", "a"}, "set": {"SADD", "k", "a"}, "zset": {"ZADD", "k", "1", "a"}, "stream": {"XADD", "k", "*", "a", "1"},
+		"string": {"SET", "k", "somebody"}, "empty": {"SET", "k", ""}, "number": {"SET", "k", "1"}, "hash": {"HSET",
+			"k", "a", "1"},
+		"list": {"LPUSH", "k", "a"}, "set": {"SADD", "k", "a"}, "zset": {"ZADD", "k", "1", "a"}, "stream": {"XADD", "k",
+			"*", "a", "1"},
 	} {
 		words[1] = kind
 		sendCommand(t, server, words...)
@@ -149,7 +151,8 @@ func testForeignHolders(t *testing.T, layout Layout) {
 			_ = redistest.Until(t.Context(), func() bool { // it waits
 				l, err := s.Inspect(t.Context(), "leaves")
 				stats, serr := server.Do("INFO", "stats")
-				return err == nil && len(l.Waiters) > 0 || !fair && serr == nil && !strings.Contains(stats, "pubsub_channels:0")
+				return err == nil && len(l.Waiters) > 0 || !fair && serr == nil &&
+					!strings.Contains(stats, "pubsub_channels:0")
 			})
 			_, _ = server.Do("DEL", "leaves")
 			left <- time.Now()
@@ -164,18 +167,20 @@ func testForeignHolders(t *testing.T, layout Layout) {
 	}
 }
 
-// TestErrorsOfRefusals: what a server says no to is told in words that say what to do, is ErrDenied where waiting does not help,
-// and shows no password.
+// TestErrorsOfRefusals: what a server says no to is told in words that say what to do, is ErrDenied where waiting does
+// not help, and shows no password.
 func TestErrorsOfRefusals(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	for _, rules := range []string{"boss on >hunter2 ~* &* +@all", "noscript on >hunter2 ~* &* +@all -evalsha", "nokeys on >hunter2 ~other* &* +@all",
+	for _, rules := range []string{"boss on >hunter2 ~* &* +@all", "noscript on >hunter2 ~* &* +@all -evalsha",
+		"nokeys on >hunter2 ~other* &* +@all",
 		"nochannel on >hunter2 ~* resetchannels +@all", "notime on >hunter2 ~* &* +@all -time",
 		"redissonkeys on >hunter2 ~lock* ~holdfast* resetchannels &* +@all", "redissonchannel on >hunter2 ~* resetchannels &holdfast* +@all", "default off"} {
 		sendCommand(t, server, append([]string{"ACL", "SETUSER"}, strings.Fields(rules)...)...)
 	}
 	url := func(user, password string) string { return "redis://" + user + ":" + password + "@" + server.Addr }
-	for user, says := range map[string]string{"boss": "", "noscript": "+evalsha", "nokeys": "~holdfast*", "nochannel": "&holdfast*", "notime": "+time",
+	for user, says := range map[string]string{"boss": "", "noscript": "+evalsha", "nokeys": "~holdfast*",
+		"nochannel": "&holdfast*", "notime": "+time",
 		"redissonkeys": "~redisson_lock_token*", "redissonchannel": "&redisson_lock__channel*"} {
 		raw := url(user, "hunter2")
 		if strings.HasPrefix(user, "redisson") {
@@ -201,7 +206,8 @@ func TestErrorsOfRefusals(t *testing.T) {
 		}
 		s.Close()
 	}
-	for _, raw := range []string{url("boss", "hunter3"), url("nobody", "hunter2"), "redis://" + server.Addr + "?password-file=/dev/null"} {
+	for _, raw := range []string{url("boss", "hunter3"), url("nobody", "hunter2"), "redis://" + server.Addr +
+		"?password-file=/dev/null"} {
 		s, err := openStore(t.Context(), raw)
 		if err == nil { // the server may let a client without credentials in that far
 			_, err = s.Acquire(t.Context(), mutex("x", time.Second))
@@ -229,14 +235,15 @@ func TestDeniedHalfway(t *testing.T) {
 	}
 }
 
-// TestServerStates: a server that is a replica, full, or busy is named so; what is held is renewed and released all the same
-// where the server lets it.
+// TestServerStates: a server that is a replica, full, or busy is named so; what is held is renewed and released all the
+// same where the server lets it.
 func TestServerStates(t *testing.T) {
 	t.Parallel()
 	primary := startServer(t)
 	replica := startServer(t, "--replicaof", "127.0.0.1 "+primary.Port)
 	waitUntilFollowing(t, replica)
-	if _, err := openForTest(t, "redis://"+replica.Addr).Acquire(t.Context(), mutex("r", time.Second)); !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "replica") {
+	if _, err := openForTest(t, "redis://"+replica.Addr).Acquire(t.Context(), mutex("r", time.Second)); !errors.Is(err,
+		driver.ErrDenied) || !strings.Contains(err.Error(), "replica") {
 		t.Errorf("a replica: %v", err)
 	}
 
@@ -245,7 +252,8 @@ func TestServerStates(t *testing.T) {
 	sendCommand(t, primary, "CONFIG", "SET", "maxmemory", "1")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if _, err := s.Acquire(ctx, mutex("more", time.Second)); err == nil || !strings.Contains(err.Error(), "maxmemory") || errors.Is(err, driver.ErrDenied) {
+	if _, err := s.Acquire(ctx, mutex("more", time.Second)); err == nil ||
+		!strings.Contains(err.Error(), "maxmemory") || errors.Is(err, driver.ErrDenied) {
 		t.Errorf("a full server: %v", err)
 	}
 	if r := renew(t, s, g); r.Err != nil {
@@ -259,11 +267,13 @@ func TestServerStates(t *testing.T) {
 	sendCommand(t, primary, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
 	sendCommand(t, primary, "CONFIG", "SET", "maxmemory", "100mb")
 	ws, err := s.(*Store).Warnings(t.Context())
-	if all := strings.Join(ws, "\n"); err != nil || !strings.Contains(all, "allkeys-lru") || !strings.Contains(all, "appendonly") {
+	if all := strings.Join(ws, "\n"); err != nil || !strings.Contains(all, "allkeys-lru") ||
+		!strings.Contains(all, "appendonly") {
 		t.Errorf("warnings: %v %v", ws, err)
 	}
 	sendCommand(t, primary, "CONFIG", "SET", "min-replicas-to-write", "5")
-	if _, err := s.Acquire(t.Context(), mutex("lonely", time.Second)); err == nil || !strings.Contains(err.Error(), "min-replicas") {
+	if _, err := s.Acquire(t.Context(), mutex("lonely", time.Second)); err == nil ||
+		!strings.Contains(err.Error(), "min-replicas") {
 		t.Errorf("too few replicas: %v", err)
 	}
 	sendCommand(t, primary, "CONFIG", "SET", "min-replicas-to-write", "0")
@@ -287,8 +297,8 @@ func keepBusy(t *testing.T, server *redistest.Server) {
 	}
 }
 
-// TestDamagedRecord: a record that is no hash is ErrCorrupt, and is left as it is; an evicted one costs its holder the lock, and
-// the token rises.
+// TestDamagedRecord: a record that is no hash is ErrCorrupt, and is left as it is; an evicted one costs its holder the
+// lock, and the token rises.
 func TestDamagedRecord(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -387,7 +397,8 @@ func TestStoppedServer(t *testing.T) {
 	start := time.Now()
 	_, err := s.Acquire(ctx, mutex("other", time.Minute))
 	cancel()
-	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, driver.ErrUncertain) || took > linkTimeout*2/3 {
+	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, driver.ErrUncertain) ||
+		took > linkTimeout*2/3 {
 		t.Errorf("after %v: %v", took, err)
 	}
 	time.AfterFunc(500*time.Millisecond, func() { server.Signal(syscall.SIGCONT) })
@@ -408,7 +419,8 @@ func TestFailover(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Replicated(t.Context()))
 	a := g.SentinelAddrs()
-	s := openForTest(t, "redis+sentinel://"+a[0]+"/"+redistest.MasterName+"?addrs="+a[1]+","+a[2]+"&replicas=1", withReplicaTimeout(10*time.Second))
+	s := openForTest(t, "redis+sentinel://"+a[0]+"/"+redistest.MasterName+"?addrs="+a[1]+","+a[2]+"&replicas=1",
+		withReplicaTimeout(10*time.Second))
 	kept := acquire(t, s, mutex("kept", 30*time.Second))
 	released := acquire(t, s, mutex("released", 30*time.Second))
 	release(t, s, released.Claim)
@@ -430,13 +442,14 @@ func TestFailover(t *testing.T) {
 		return err == nil
 	})
 	if err != nil {
-		t.Fatal("no fail-over: ", err)
+		t.Fatal("no failover: ", err)
 	}
 	if next.Token <= released.Token {
 		t.Errorf("token %d after %d", next.Token, released.Token)
 	}
 	r := renew(t, s, kept)
-	t.Logf("served again %v after the kill; a grant that one replica had is told: %v", time.Since(start).Round(time.Millisecond), r.Err)
+	t.Logf("served again %v after the kill; a grant that one replica had is told: %v",
+		time.Since(start).Round(time.Millisecond), r.Err)
 	if r.Err != nil && loss(r.Err) == "" {
 		t.Errorf("unclear: %v", r.Err)
 	}
@@ -472,7 +485,8 @@ func TestClusterNodeHangs(t *testing.T) {
 	})
 }
 
-// TestNoOverlapWhileLinkIsCut: while the link is cut in silence, the holder stops believing before the server grants the lock again.
+// TestNoOverlapWhileLinkIsCut: while the link is cut in silence, the holder stops believing before the server grants
+// the lock again.
 func TestNoOverlapWhileLinkIsCut(t *testing.T) {
 	t.Parallel()
 	rounds := 8
@@ -501,7 +515,8 @@ func TestNoOverlapWhileLinkIsCut(t *testing.T) {
 			}
 			until := g.Since.Add(g.GrantedTTL - driver.Margin(g.GrantedTTL))
 			if i%2 == 1 { // some renew first
-				s.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) { until = r.Since.Add(r.GrantedTTL - driver.Margin(r.GrantedTTL)) })
+				s.Renew(t.Context(), []driver.Grant{g},
+					func(_ int, r driver.Renewal) { until = r.Since.Add(r.GrantedTTL - driver.Margin(r.GrantedTTL)) })
 			}
 			if i%4 < 2 {
 				via.Cut()
@@ -573,7 +588,8 @@ func TestRedlockFaults(t *testing.T) {
 	if r := renew(t, s, three); r.Err == nil || loss(r.Err) != "" {
 		t.Errorf("a renewal without a majority: %v", r.Err)
 	}
-	if _, err := s.Acquire(t.Context(), mutex("n", time.Second)); err == nil || !strings.Contains(err.Error(), "servers") {
+	if _, err := s.Acquire(t.Context(), mutex("n", time.Second)); err == nil ||
+		!strings.Contains(err.Error(), "servers") {
 		t.Errorf("a claim without a majority: %v", err)
 	}
 }
@@ -625,9 +641,10 @@ func TestLateRequestOfRefusedClaim(t *testing.T) {
 	}
 }
 
-// startLateRequest has a waiting claim get the second of three servers first, and then a majority, with one of its requests to the
-// second, of a step, taken out on the way.
-func startLateRequest(t *testing.T, st *script) (g *redistest.Group, s driver.Store, held driver.Grant, late linktest.DelayedRequest) {
+// startLateRequest has a waiting claim get the second of three servers first, and then a majority, with one of its
+// requests to the second, of a step, taken out on the way.
+func startLateRequest(t *testing.T,
+	st *script) (g *redistest.Group, s driver.Store, held driver.Grant, late linktest.DelayedRequest) {
 	t.Helper()
 	g = mustStart(t)(redistest.Independent(3))
 	a := g.Addrs()
@@ -654,8 +671,8 @@ func startLateRequest(t *testing.T, st *script) (g *redistest.Group, s driver.St
 	return g, s, held, late
 }
 
-// TestRedlockLateRelease: what a claim gives back of an attempt that failed takes nothing from the one that won, however late
-// it arrives.
+// TestRedlockLateRelease: what a claim gives back of an attempt that failed takes nothing from the one that won,
+// however late it arrives.
 func TestRedlockLateRelease(t *testing.T) {
 	t.Parallel()
 	g, _, held, late := startLateRequest(t, plainScripts.releaseQueued)
@@ -664,20 +681,23 @@ func TestRedlockLateRelease(t *testing.T) {
 	}
 	sendCommand(t, g.Servers[2], "DEL", "m")
 	a := g.Addrs()
-	other, err := openForTest(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).Acquire(t.Context(), mutex("m", 10*time.Minute))
+	other, err := openForTest(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).Acquire(t.Context(),
+		mutex("m", 10*time.Minute))
 	if !errors.Is(err, driver.ErrHeld) {
 		t.Errorf("two hold it, by tokens %d and %d: %v", held.Token, other.Token, err)
 	}
 }
 
-// TestRedlockLateAcquire: a request of an attempt that failed does not make the claim again when it arrives after the release.
+// TestRedlockLateAcquire: a request of an attempt that failed does not make the claim again when it arrives after the
+// release.
 func TestRedlockLateAcquire(t *testing.T) {
 	t.Parallel()
 	g, s, held, late := startLateRequest(t, plainScripts.acquire)
 	if err := s.Release(t.Context(), held.Claim, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := redistest.Until(t.Context(), func() bool { return sendCommand(t, g.Servers[1], "EXISTS", "m") == ":0" }); err != nil {
+	if err := redistest.Until(t.Context(),
+		func() bool { return sendCommand(t, g.Servers[1], "EXISTS", "m") == ":0" }); err != nil {
 		t.Fatal("the release does not come: ", err)
 	}
 	if err := late.Deliver(); err != nil {
@@ -688,8 +708,8 @@ func TestRedlockLateAcquire(t *testing.T) {
 	}
 }
 
-// TestRedlockDenied: a minority of servers that denies access is as good as away, as while passwords are changed one server after
-// the other. A claim that a majority denies is denied, and leaves nothing on those that granted it.
+// TestRedlockDenied: a minority of servers that denies access is as good as away, as while passwords are changed one
+// server after the other. A claim that a majority denies is denied, and leaves nothing on those that granted it.
 func TestRedlockDenied(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Independent(3))
@@ -710,7 +730,8 @@ func TestRedlockDenied(t *testing.T) {
 	c := waiting(mutex("n", 10*time.Minute))
 	_, err := s.Acquire(t.Context(), c)
 	expectError(t, "two of three", err, driver.ErrDenied, "+evalsha")
-	if err := redistest.Until(t.Context(), func() bool { return sendCommand(t, g.Servers[0], "EXISTS", c.Name) == ":0" }); err != nil {
+	if err := redistest.Until(t.Context(),
+		func() bool { return sendCommand(t, g.Servers[0], "EXISTS", c.Name) == ":0" }); err != nil {
 		t.Error("the claim stands on the server that granted it")
 	}
 }
@@ -743,7 +764,8 @@ func TestRedlockSlowBesideDenied(t *testing.T) {
 func TestClusterBusyAtFirst(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Cluster(t.Context()))
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{g.Servers[0].Addr}, ConnWriteTimeout: linkTimeout})
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{g.Servers[0].Addr},
+		ConnWriteTimeout: linkTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}

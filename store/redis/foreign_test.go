@@ -22,8 +22,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestFairClaimBehindForeignHolder: the first in line behind a foreign holder, which tells nothing when it leaves, looks as often as a claim
-// outside of the line does; those behind it do not.
+// TestFairClaimBehindForeignHolder: the first in line behind a foreign holder, which tells nothing when it leaves,
+// looks as often as a claim outside of the line does; those behind it do not.
 func TestFairClaimBehindForeignHolder(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -46,7 +46,8 @@ func TestFairClaimBehindForeignHolder(t *testing.T) {
 	}
 	sendCommand(t, server, "CONFIG", "RESETSTAT")
 	start := time.Now()
-	if err := redistest.Until(t.Context(), func() bool { _, looks, _ := commandCalls(t, server); return looks >= 40 }); err != nil {
+	if err := redistest.Until(t.Context(),
+		func() bool { _, looks, _ := commandCalls(t, server); return looks >= 40 }); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(start); took < time.Second { // 75 ms apart at a mean
@@ -61,11 +62,13 @@ func TestFairClaimBehindForeignHolder(t *testing.T) {
 	}
 }
 
-// TestListForeignLocks: a lock that only a foreign client holds is listed where a prefix or a template tells its key from others.
+// TestListForeignLocks: a lock that only a foreign client holds is listed where a prefix or a template tells its key
+// from others.
 func TestListForeignLocks(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	for options, keys := range map[string][2]string{"?": {"", ""}, "?prefix=app[1]:": {"app[1]:", ""}, "?template=app:*:lock": {"app:", ":lock"}} {
+	for options, keys := range map[string][2]string{"?": {"", ""}, "?prefix=app[1]:": {"app[1]:", ""},
+		"?template=app:*:lock": {"app:", ":lock"}} {
 		sendCommand(t, server, "FLUSHALL")
 		s := openForTest(t, "redis://"+server.Addr+options)
 		key := func(name string) string { return keys[0] + name + keys[1] }
@@ -82,7 +85,8 @@ func TestListForeignLocks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if foreign := l.Name == "job-theirs" || l.Name == "job-hash"; len(l.Holders) != 1 || l.Holders[0].Foreign != foreign {
+			if foreign := l.Name == "job-theirs" || l.Name == "job-hash"; len(l.Holders) != 1 ||
+				l.Holders[0].Foreign != foreign {
 				t.Errorf("%s: %+v", options, l)
 			}
 			names = append(names, l.Name)
@@ -98,8 +102,8 @@ func TestListForeignLocks(t *testing.T) {
 	}
 }
 
-// TestOpenWhileServerStarts: a store is opened though its server is just being started: nobody listens yet, or the first links are
-// reset. Where that lasts it is told.
+// TestOpenWhileServerStarts: a store is opened though its server is just being started: nobody listens yet, or the
+// first links are reset. Where that lasts it is told.
 func TestOpenWhileServerStarts(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -155,7 +159,8 @@ func TestOpenWhileServerStarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	if _, err := openStore(t.Context(), "redis://127.0.0.1:"+port); !errors.Is(err, syscall.ECONNREFUSED) || driverutil.IsFinal(err) {
+	if _, err := openStore(t.Context(), "redis://127.0.0.1:"+port); !errors.Is(err, syscall.ECONNREFUSED) ||
+		driverutil.IsFinal(err) {
 		t.Errorf("where nobody listens: %v", err)
 	}
 	expectInTime(t, "to say that nobody listens", start, 2*refusedTimeout)

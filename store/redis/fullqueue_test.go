@@ -55,8 +55,8 @@ func queueLength(t *testing.T, server *redistest.Server) int {
 	return n
 }
 
-// TestFullQueue: to refuse a claim since the line is full costs the same however long the line is, and the dead in it are found all
-// the same.
+// TestFullQueue: to refuse a claim since the line is full costs the same however long the line is, and the dead in it
+// are found all the same.
 func TestFullQueue(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -102,8 +102,8 @@ func TestFullQueue(t *testing.T) {
 	}
 }
 
-// TestFullQueueUnderLoad: many who come again and again to a line that is full, as the command does, cost nobody else a lease, and the
-// server nothing that others would notice.
+// TestFullQueueUnderLoad: many who come again and again to a line that is full, as the command does, cost nobody else a
+// lease, and the server nothing that others would notice.
 func TestFullQueueUnderLoad(t *testing.T) {
 	t.Parallel()
 	size, clients, span := 1000, 40, 3*time.Second
@@ -124,7 +124,8 @@ func TestFullQueueUnderLoad(t *testing.T) {
 	}
 	var stores []*Store
 	for range clients {
-		stores = append(stores, openForTest(t, "redis://"+server.Addr, func(o *Options) { o.MaxWaiters = size }).(*Store))
+		stores = append(stores, openForTest(t, "redis://"+server.Addr,
+			func(o *Options) { o.MaxWaiters = size }).(*Store))
 	}
 	sendCommand(t, server, "SLOWLOG", "RESET")
 	sendCommand(t, server, "CONFIG", "RESETSTAT")
@@ -185,8 +186,8 @@ func scriptTime(t *testing.T, server *redistest.Server) time.Duration {
 	return time.Duration(us * float64(time.Microsecond))
 }
 
-// TestManyDeadWaiters: however many dead stand at the head of a line, no step removes more than a part of them, and whoever lives behind
-// them gets his turn soon.
+// TestManyDeadWaiters: however many dead stand at the head of a line, no step removes more than a part of them, and
+// whoever lives behind them gets his turn soon.
 func TestManyDeadWaiters(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -198,7 +199,8 @@ func TestManyDeadWaiters(t *testing.T) {
 		_, err := s.Acquire(t.Context(), next)
 		granted <- err
 	}()
-	if err := redistest.Until(t.Context(), func() bool { return sendCommand(t, server, "HEXISTS", "holdfast.c:{m}", next.ID) == ":1" }); err != nil {
+	if err := redistest.Until(t.Context(),
+		func() bool { return sendCommand(t, server, "HEXISTS", "holdfast.c:{m}", next.ID) == ":1" }); err != nil {
 		t.Fatal("the next does not stand in line: ", err)
 	}
 	sendCommand(t, server, "CONFIG", "RESETSTAT")
@@ -215,7 +217,8 @@ func TestManyDeadWaiters(t *testing.T) {
 	}
 }
 
-// TestRollCallOfLongQueue: those who did not show themselves when all in line were asked to are removed a part at a time.
+// TestRollCallOfLongQueue: those who did not show themselves when all in line were asked to are removed a part at a
+// time.
 func TestRollCallOfLongQueue(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -228,7 +231,8 @@ func TestRollCallOfLongQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	now, err := strconv.ParseInt(strings.Fields(sendCommand(t, server, "EVAL", "local t = redis.call('TIME') return t[1] .. string.format('%06d', t[2])", "0"))[0], 10, 64)
+	now, err := strconv.ParseInt(strings.Fields(sendCommand(t, server, "EVAL",
+		"local t = redis.call('TIME') return t[1] .. string.format('%06d', t[2])", "0"))[0], 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +267,8 @@ func TestRollCallOfLongQueue(t *testing.T) {
 		}
 	}
 	roll(now+3600e6, now+7200e6)
-	if _, err := enterQueueOnce(t, s, one); err != nil || sendCommand(t, server, "HEXISTS", recordKey("m"), "roll") != ":0" {
+	if _, err := enterQueueOnce(t, s, one); err != nil ||
+		sendCommand(t, server, "HEXISTS", recordKey("m"), "roll") != ":0" {
 		t.Errorf("a clock that was set back leaves all in line asked to show themselves: %v", err)
 	}
 }

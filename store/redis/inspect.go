@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Inspect is one step that reads, and of a long line one for each part of it. Claims that are over are left out, though they stand
-// until somebody's next step.
+// Inspect is one step that reads, and of a long line one for each part of it. Claims that are over are left out, though
+// they stand until somebody's next step.
 func (s *Store) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	if err := driver.CheckName(name, s.info); err != nil {
 		return driver.Lock{}, err
@@ -30,7 +30,8 @@ func (s *Store) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 }
 
 // inspectWith reads a lock by so many runs of the step that shows it as its line needs.
-func (s *Store) inspectWith(name string, run func(keys, args []string) (rueidis.RedisMessage, error)) (driver.Lock, error) {
+func (s *Store) inspectWith(name string,
+	run func(keys, args []string) (rueidis.RedisMessage, error)) (driver.Lock, error) {
 	keys := s.keys.allKeys(name)
 	var all lockView
 	for from := "-inf"; from != ""; {
@@ -229,8 +230,8 @@ func (v *lockView) buildRevision(l *driver.Lock) string {
 }
 
 // List walks through all keys of the server, or of each primary of a Cluster, and shows the locks that have a record. A
-// lock that only foreign clients ever used has none: it is shown where a prefix or a template tells its key from others, and
-// not where any key may be a lock's.
+// lock that only foreign clients ever used has none: it is shown where a prefix or a template tells its key from
+// others, and not where any key may be a lock's.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
 	return func(yield func(driver.Lock, error) bool) {
 		seen := map[string]bool{}
@@ -256,8 +257,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, 
 	}
 }
 
-// lockNames are the names of all locks that have a record, and of what foreign clients keep where ours stand, some of them more than
-// once.
+// lockNames are the names of all locks that have a record, and of what foreign clients keep where ours stand, some of
+// them more than once.
 func (s *Store) lockNames(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	match := s.scripts.recordPattern(globEscape.Replace(s.keys.prefix + prefix))
 	return func(yield func(string, error) bool) {
@@ -266,19 +267,22 @@ func (s *Store) lockNames(ctx context.Context, prefix string) iter.Seq2[string, 
 				yield("", err)
 				return
 			}
-			if name, ok := s.scripts.nameOf(s.keys, record); ok && strings.HasPrefix(name, prefix) && !yield(name, nil) {
+			if name, ok := s.scripts.nameOf(s.keys, record); ok && strings.HasPrefix(name, prefix) &&
+				!yield(name, nil) {
 				return
 			}
 		}
 		if s.keys.prefix+s.keys.suffix == "" {
 			return
 		}
-		for key, err := range s.scanKeys(ctx, globEscape.Replace(s.keys.prefix+prefix)+"*"+globEscape.Replace(s.keys.suffix)) {
+		for key, err := range s.scanKeys(ctx, globEscape.Replace(s.keys.prefix+prefix)+"*"+
+			globEscape.Replace(s.keys.suffix)) {
 			if err != nil {
 				yield("", err)
 				return
 			}
-			if name, ok := s.keys.nameOfKey(key); ok && !isSideKey(key) && strings.HasPrefix(name, prefix) && !yield(name, nil) {
+			if name, ok := s.keys.nameOfKey(key); ok && !isSideKey(key) && strings.HasPrefix(name, prefix) &&
+				!yield(name, nil) {
 				return
 			}
 		}
@@ -328,7 +332,10 @@ func (s *Store) primaryNodes(ctx context.Context) []rueidis.Client {
 	}
 	var nodes []rueidis.Client
 	for _, n := range s.client.Nodes() {
-		role, err := runAsync(ctx, s, func() ([]rueidis.RedisMessage, error) { return n.Do(ctx, n.B().Role().Build()).ToArray() })
+		role, err := runAsync(ctx, s, func() ([]rueidis.RedisMessage, error) {
+			return n.Do(ctx,
+				n.B().Role().Build()).ToArray()
+		})
 		if err != nil || len(role) == 0 || readString(role[0]) == "master" {
 			nodes = append(nodes, n) // one that does not answer fails the listing, instead of falling short in silence
 		}

@@ -33,7 +33,8 @@ func newKeyspace(template string, layout Layout) keyspace {
 // checkName refuses names whose lock would stand where the record of another one does.
 func (k keyspace) checkName(name string) error {
 	if key := k.lockKey(name); isSideKey(key) {
-		return fmt.Errorf("%w: the key %q is kept for records of other locks; a lock's key must not begin so", driver.ErrInvalid, key)
+		return fmt.Errorf("%w: the key %q is kept for records of other locks; a lock's key must not begin so",
+			driver.ErrInvalid, key)
 	}
 	return nil
 }

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestKeys: different locks have different keys, each key gives its lock back, and all keys of a lock fall into its slot.
+// TestKeys: different locks have different keys, each key gives its lock back, and all keys of a lock fall into its
+// slot.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -51,7 +52,8 @@ func TestKeys(t *testing.T) {
 // TestSlots: slots are those of Redis.
 func TestSlots(t *testing.T) {
 	t.Parallel()
-	for key, want := range map[string]uint16{"123456789": 12739, "foo": 12182, "{foo}bar": 12182, "a{foo}": 12182, "": 0} {
+	for key, want := range map[string]uint16{"123456789": 12739, "foo": 12182, "{foo}bar": 12182, "a{foo}": 12182,
+		"": 0} {
 		if got := hashSlot(key); got != want {
 			t.Errorf("%q: slot %d, want %d", key, got, want)
 		}

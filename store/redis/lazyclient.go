@@ -9,8 +9,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// lazyClient stands in for the client of a server that could not be reached when a Redlock was opened, and connects to it as
-// soon as that can be done. It answers what a Redlock asks of a server, and nothing else.
+// lazyClient stands in for the client of a server that could not be reached when a Redlock was opened, and connects to
+// it as soon as that can be done. It answers what a Redlock asks of a server, and nothing else.
 type lazyClient struct {
 	rueidis.Client // of another server: it lends how commands are built, and is never asked
 	options        rueidis.ClientOption

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestRedlockServerHangs: while a server hangs, however many claims come and go, one goroutine keeps in mind for it which have left,
-// a bounded number of them; and it is told when it is back.
+// TestRedlockServerHangs: while a server hangs, however many claims come and go, one goroutine keeps in mind for it
+// which have left, a bounded number of them; and it is told when it is back.
 func TestRedlockServerHangs(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Independent(3))
@@ -73,8 +73,8 @@ func TestRedlockServerHangs(t *testing.T) {
 	}
 }
 
-// TestBreakNotesAreBounded: what a break leaves behind is bounded in time and number. Where so many were broken that some are forgotten, nobody
-// is told that he has released what he has not.
+// TestBreakNotesAreBounded: what a break leaves behind is bounded in time and number. Where so many were broken that
+// some are forgotten, nobody is told that he has released what he has not.
 func TestBreakNotesAreBounded(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -134,7 +134,8 @@ func TestBreakNotesAreBounded(t *testing.T) {
 	}
 }
 
-// TestReleaseAfterBreakNoteExpired: a release that asks again when a note of a break may have been removed is not taken for done.
+// TestReleaseAfterBreakNoteExpired: a release that asks again when a note of a break may have been removed is not taken
+// for done.
 func TestReleaseAfterBreakNoteExpired(t *testing.T) {
 	t.Parallel()
 	r := &Redlock{servers: make([]*Store, 3), majority: 2}
@@ -146,7 +147,8 @@ func TestReleaseAfterBreakNoteExpired(t *testing.T) {
 			t.Errorf("begun %v ago: %v", time.Since(begun), err)
 		}
 		lost := map[int]bool{0: true, 1: true, 2: true}
-		err := r.releaseResult(replyCounts{byServer: map[int]int64{0: 0, 1: 0, 2: 0}, byReply: map[int64]int{0: 3}}, map[int]bool{}, lost, isNoteExpired(begun))
+		err := r.releaseResult(replyCounts{byServer: map[int]int64{0: 0, 1: 0, 2: 0}, byReply: map[int64]int{0: 3}},
+			map[int]bool{}, lost, isNoteExpired(begun))
 		if over != errors.Is(err, driver.ErrUncertain) || !over && err != nil {
 			t.Errorf("of a Redlock, begun %v ago: %v", time.Since(begun), err)
 		}
@@ -192,7 +194,8 @@ func TestBrokenPromotedClaim(t *testing.T) {
 	if n := cycle(); n != light {
 		t.Errorf("with a note in the record a cycle makes %d commands, and made %d before", n, light)
 	}
-	sendCommand(t, server, "HSET", recordKey("m"), "noted", "1", "~"+dead.ID, "1", "kept", "1") // and the note's time is over
+	// and the note's time is over
+	sendCommand(t, server, "HSET", recordKey("m"), "noted", "1", "~"+dead.ID, "1", "kept", "1")
 	cycle()
 	for _, field := range []string{"noted", "notes", "~" + dead.ID} {
 		if sendCommand(t, server, "HEXISTS", recordKey("m"), field) != ":0" {
@@ -201,7 +204,8 @@ func TestBrokenPromotedClaim(t *testing.T) {
 	}
 }
 
-// TestIdleLocksExpire: what a name leaves behind that nobody uses any more is a record of its token, for a day, and of others for two.
+// TestIdleLocksExpire: what a name leaves behind that nobody uses any more is a record of its token, for a day, and of
+// others for two.
 func TestIdleLocksExpire(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -256,7 +260,8 @@ func TestIdleLocksExpire(t *testing.T) {
 		if r, err := enterQueueOnce(t, s, dies()); err != nil || r == nil {
 			t.Fatal(r, err)
 		}
-		if err := redistest.Until(t.Context(), func() bool { return sendCommand(t, server, "EXISTS", "m") == ":0" }); err != nil {
+		if err := redistest.Until(t.Context(),
+			func() bool { return sendCommand(t, server, "EXISTS", "m") == ":0" }); err != nil {
 			t.Fatal(err)
 		}
 		left := keyTTLs(t, server)
@@ -271,7 +276,8 @@ func TestIdleLocksExpire(t *testing.T) {
 	}
 }
 
-// TestRenewalKeepsKeys: the record of a lock that is held for long is kept by the renewals, which see to it once an hour.
+// TestRenewalKeepsKeys: the record of a lock that is held for long is kept by the renewals, which see to it once an
+// hour.
 func TestRenewalKeepsKeys(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -331,8 +337,8 @@ func keyTTLs(t *testing.T, server *redistest.Server) map[string]time.Duration {
 	return all
 }
 
-// TestRedissonTokenKey: the token key that Redisson has made, or has counted up, keeps having no end, as Redisson leaves it, and
-// tokens rise across both.
+// TestRedissonTokenKey: the token key that Redisson has made, or has counted up, keeps having no end, as Redisson
+// leaves it, and tokens rise across both.
 func TestRedissonTokenKey(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -359,8 +365,8 @@ func TestRedissonTokenKey(t *testing.T) {
 	}
 }
 
-// TestForeignValueIsNotShown: what another client keeps under a lock's key is shown by a digest, and never as it is: it may be all that it
-// takes to release that lock. To look at it costs the same however large it is.
+// TestForeignValueIsNotShown: what another client keeps under a lock's key is shown by a digest, and never as it is: it
+// may be all that it takes to release that lock. To look at it costs the same however large it is.
 func TestForeignValueIsNotShown(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -386,12 +392,14 @@ func TestForeignValueIsNotShown(t *testing.T) {
 				t.Fatalf("%+v %v", l, err)
 			}
 			told := fmt.Sprintf("%v %v %+v", waited, refused, l)
-			if !errors.Is(refused, driver.ErrHeld) || !strings.Contains(refused.Error(), l.Holders[0].Owner) || strings.Contains(told, "hunter") {
+			if !errors.Is(refused, driver.ErrHeld) || !strings.Contains(refused.Error(), l.Holders[0].Owner) ||
+				strings.Contains(told, "hunter") {
 				t.Errorf("%s: %s", layout, told)
 			}
 			t.Logf("%v", refused)
 			large := name != "string" && name != "hash"
-			if err := s.Break(t.Context(), name, l.Holders[0].Ref, driver.BreakForce); large != errors.Is(err, driver.ErrUnsupported) {
+			if err := s.Break(t.Context(), name, l.Holders[0].Ref, driver.BreakForce); large != errors.Is(err,
+				driver.ErrUnsupported) {
 				t.Errorf("%s: breaking %s: %v", layout, name, err)
 			}
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestBadNetwork: through a slow link with resets no lease is lost, and through one that loses a third of its packets what is
-// lost is counted; in neither do two believe in a lock at a time, or tokens repeat or fall, and work goes on.
+// TestBadNetwork: through a slow link with resets no lease is lost, and through one that loses a third of its packets
+// what is lost is counted; in neither do two believe in a lock at a time, or tokens repeat or fall, and work goes on.
 func TestBadNetwork(t *testing.T) {
 	t.Parallel()
 	span := 10 * time.Second
@@ -46,7 +46,8 @@ func TestBadNetwork(t *testing.T) {
 				}
 				t.Cleanup(via.Close)
 				var s driver.Store
-				if redistest.Until(t.Context(), func() bool { s, err = driver.Open(t.Context(), "redis://"+via.Addr); return err == nil }) != nil {
+				if redistest.Until(t.Context(),
+					func() bool { s, err = driver.Open(t.Context(), "redis://"+via.Addr); return err == nil }) != nil {
 					t.Error(err)
 					return nil
 				}
@@ -157,20 +158,22 @@ func TestFlappingLink(t *testing.T) {
 	}
 	intervals := int(time.Since(start)/(ttl/3)) + 1
 	by, _, _ := commandCalls(t, server)
-	t.Logf("%d flaps, %d intervals: %d renewals, %d connections made", flaps, intervals, by["evalsha"], via.ConnectionCount())
+	t.Logf("%d flaps, %d intervals: %d renewals, %d connections made", flaps, intervals, by["evalsha"],
+		via.ConnectionCount())
 	if n := by["evalsha"]; n > 3*intervals || n < intervals/2 {
 		t.Errorf("%d renewals in %d intervals", n, intervals)
 	}
 	if n := via.ConnectionCount(); n > 2+2*flaps {
 		t.Errorf("%d connections were made", n)
 	}
-	if err := redistest.Until(t.Context(), func() bool { return strings.Count(sendCommand(t, server, "CLIENT", "LIST"), "\n") <= 4 }); err != nil {
+	if err := redistest.Until(t.Context(),
+		func() bool { return strings.Count(sendCommand(t, server, "CLIENT", "LIST"), "\n") <= 4 }); err != nil {
 		t.Errorf("connections stay: %s", sendCommand(t, server, "CLIENT", "LIST"))
 	}
 }
 
-// TestServerAway: a server that is killed and comes back with its data costs no lease, under the same token, and those who
-// wait go on waiting.
+// TestServerAway: a server that is killed and comes back with its data costs no lease, under the same token, and those
+// who wait go on waiting.
 func TestServerAway(t *testing.T) {
 	t.Parallel()
 	const ttl = longTTL // a server takes a while to start
@@ -196,7 +199,8 @@ func TestServerAway(t *testing.T) {
 	}()
 	if err := redistest.Until(t.Context(), func() bool { // both wait: they share a channel, and have one each
 		held, err := c.Inspect(t.Context(), "m")
-		return err == nil && len(held.Waiters) == 1 && strings.Contains(sendCommand(t, server, "INFO", "stats"), "pubsub_channels:3")
+		return err == nil && len(held.Waiters) == 1 &&
+			strings.Contains(sendCommand(t, server, "INFO", "stats"), "pubsub_channels:3")
 	}); err != nil {
 		t.Fatal("they do not wait: ", err)
 	}
@@ -207,7 +211,8 @@ func TestServerAway(t *testing.T) {
 	}
 	waitForRenewal(t, l)
 	token := l.Token()
-	if held, err := c.Inspect(t.Context(), "m"); err != nil || len(held.Holders) != 1 || held.Holders[0].Token != token {
+	if held, err := c.Inspect(t.Context(), "m"); err != nil || len(held.Holders) != 1 ||
+		held.Holders[0].Token != token {
 		t.Errorf("it stands as %+v, %v; token %d", held, err, token)
 	}
 	if err := l.Release(); err != nil {
@@ -225,7 +230,8 @@ func TestServerAway(t *testing.T) {
 	}
 }
 
-// TestHolderLosesPermissions: a holder whose user is taken its rights, or removed, is told in time, and the error says why.
+// TestHolderLosesPermissions: a holder whose user is taken its rights, or removed, is told in time, and the error says
+// why.
 func TestHolderLosesPermissions(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second

@@ -80,7 +80,8 @@ func (s *Store) Detach(ctx context.Context, g driver.Grant, keep time.Duration) 
 	}
 	keys := s.keys.allKeys(g.Name)
 	p := s.newRetryLoop(g.GrantedTTL)
-	args := s.operatorArgs(keys[0], renewID(&g), strconv.FormatInt(g.Token, 10), strconv.FormatInt(millisRoundedUp(keep), 10))
+	args := s.operatorArgs(keys[0], renewID(&g), strconv.FormatInt(g.Token, 10),
+		strconv.FormatInt(millisRoundedUp(keep), 10))
 	m, _, err := p.run(ctx, s.scripts.detach, keys[:s.scripts.keyCount], args)
 	if err != nil {
 		return err

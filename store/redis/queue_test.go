@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestReleaseOvertakesRequest: a claim that was released while a request to make it was still under way is not made by that request,
-// however the lock stands when it comes.
+// TestReleaseOvertakesRequest: a claim that was released while a request to make it was still under way is not made by
+// that request, however the lock stands when it comes.
 func TestReleaseOvertakesRequest(t *testing.T) {
 	t.Parallel()
 	s := openForTest(t, "redis://"+startServer(t).Addr).(*Store)
@@ -43,8 +43,8 @@ func TestReleaseOvertakesRequest(t *testing.T) {
 	}
 }
 
-// TestReleaseOvertakesRequestDuringRollCall: a claim that was released while a request to make it was still under way is not made by that request
-// when those in line had to show themselves in between.
+// TestReleaseOvertakesRequestDuringRollCall: a claim that was released while a request to make it was still under way
+// is not made by that request when those in line had to show themselves in between.
 func TestReleaseOvertakesRequestDuringRollCall(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -60,7 +60,8 @@ func TestReleaseOvertakesRequestDuringRollCall(t *testing.T) {
 	if err := s.Release(t.Context(), late, ""); !errors.Is(err, driver.ErrLost) {
 		t.Fatal(err)
 	}
-	sendCommand(t, server, "HSET", recordKey("m"), "roll", "1", "rollend", "2") // its time is over, and the next step ends it
+	// its time is over, and the next step ends it
+	sendCommand(t, server, "HSET", recordKey("m"), "roll", "1", "rollend", "2")
 	if _, err := s.Acquire(t.Context(), fair()); !errors.Is(err, driver.ErrHeld) {
 		t.Fatal(err)
 	}
@@ -75,8 +76,8 @@ func TestReleaseOvertakesRequestDuringRollCall(t *testing.T) {
 	}
 }
 
-// TestPromotedOnArrival: a claim that is called before it knows that it stands in line takes its turn at once, and not when it
-// next gives a sign of life.
+// TestPromotedOnArrival: a claim that is called before it knows that it stands in line takes its turn at once, and not
+// when it next gives a sign of life.
 func TestPromotedOnArrival(t *testing.T) {
 	t.Parallel()
 	addr := startServer(t).Addr
@@ -104,8 +105,8 @@ func TestPromotedOnArrival(t *testing.T) {
 	all.Wait()
 }
 
-// TestLongDeadWaiters: those in line who have been dead for their TTL are passed over by the release itself, and cost the next no
-// confirm window.
+// TestLongDeadWaiters: those in line who have been dead for their TTL are passed over by the release itself, and cost
+// the next no confirm window.
 func TestLongDeadWaiters(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -131,7 +132,8 @@ func TestLongDeadWaiters(t *testing.T) {
 		_, err := s.Acquire(ctx, next)
 		granted <- err
 	}()
-	if err := redistest.Until(ctx, func() bool { return sendCommand(t, server, "HEXISTS", keys[2], next.ID) == ":1" }); err != nil {
+	if err := redistest.Until(ctx,
+		func() bool { return sendCommand(t, server, "HEXISTS", keys[2], next.ID) == ":1" }); err != nil {
 		t.Fatal("the next does not stand in line: ", err)
 	}
 	time.Sleep(3500 * time.Millisecond)
@@ -139,17 +141,19 @@ func TestLongDeadWaiters(t *testing.T) {
 	if err := s.Release(ctx, holder.Claim, ""); err != nil {
 		t.Fatal(err)
 	}
-	if called := sendCommand(t, server, "GET", "m"); called != next.ID && called != "$-1" { // its window may be over by now
+	if called := sendCommand(t, server, "GET", "m"); called != next.ID && called != "$-1" {
+		// its window may be over by now
 		t.Error("the release has called another than the one that lives")
 	}
 	if err := <-granted; err != nil {
 		t.Fatal(err)
 	}
-	expectInTime(t, "the next behind three that were long dead", start, 1500*time.Millisecond) // a confirm window is 2 s
+	// a confirm window is 2 s
+	expectInTime(t, "the next behind three that were long dead", start, 1500*time.Millisecond)
 }
 
-// TestNextKeepsItsPlace: a claim that is told to be the next goes on to give signs of life, also where its TTL is shorter than the
-// confirm window that it is told to wait for; and so it keeps its place.
+// TestNextKeepsItsPlace: a claim that is told to be the next goes on to give signs of life, also where its TTL is
+// shorter than the confirm window that it is told to wait for; and so it keeps its place.
 func TestNextKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -172,7 +176,8 @@ func TestNextKeepsItsPlace(t *testing.T) {
 				granted <- next[i].ID
 			}
 		}()
-		if err := redistest.Until(t.Context(), func() bool { return sendCommand(t, server, "HEXISTS", keys[2], next[i].ID) == ":1" }); err != nil {
+		if err := redistest.Until(t.Context(),
+			func() bool { return sendCommand(t, server, "HEXISTS", keys[2], next[i].ID) == ":1" }); err != nil {
 			t.Fatal("it does not stand in line: ", err)
 		}
 	}
@@ -226,7 +231,8 @@ func TestQuietAfterBreak(t *testing.T) {
 		t.Errorf("the one who waited: %v", err)
 	}
 	release(t, s, g.Claim)
-	if out, quiet := sendCommand(t, server, "HEXISTS", "holdfast:{m}", "out"), sendCommand(t, server, "HGET", "holdfast:{m}", "quiet"); out != ":0" || quiet != "1" {
+	if out, quiet := sendCommand(t, server, "HEXISTS", "holdfast:{m}", "out"), sendCommand(t, server, "HGET",
+		"holdfast:{m}", "quiet"); out != ":0" || quiet != "1" {
 		t.Errorf("afterwards: out %q, quiet %q", out, quiet)
 	}
 }

@@ -12,13 +12,15 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// A Redlock sends each script to all servers at once. This file sends, counts the replies, and repeats until a majority has replied.
+// A Redlock sends each script to all servers at once. This file sends, counts the replies, and repeats until a majority
+// has replied.
 
-// drift is how far two clocks may move apart during a TTL. The 2 ms are added because expiry is counted in whole milliseconds.
+// drift is how far two clocks may move apart during a TTL. The 2 ms are added because expiry is counted in whole
+// milliseconds.
 func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
 
-// serverTime is how long one server may take to reply. It is short compared with the TTL, so that a server which is away costs
-// little of it.
+// serverTime is how long one server may take to reply. It is short compared with the TTL, so that a server which is
+// away costs little of it.
 func serverTime(ttl time.Duration) time.Duration {
 	return min(max(ttl/20, 200*time.Millisecond), 500*time.Millisecond)
 }
@@ -34,15 +36,16 @@ type serverReply struct {
 type serverScript struct {
 	script     *script
 	keys, args []string
-	// mayMake is the id of the claim that the script may make; empty if it makes none. While a server has not replied, the claim
-	// counts as in flight there.
+	// mayMake is the id of the claim that the script may make; empty if it makes none. While a server has not replied,
+	// the claim counts as in flight there.
 	mayMake string
 }
 
-// askServers runs a script on all servers at once, and passes each reply to handle as it arrives. When handle returns true, the
-// outcome is known, and the other servers get as much time again to reply: the more servers know of a claim, the more failures it
-// survives. Requests that are still under way then go on for at most serverTime.
-func (r *Redlock) askServers(ctx context.Context, ttl time.Duration, q serverScript, handle func(serverReply) (enough bool)) error {
+// askServers runs a script on all servers at once, and passes each reply to handle as it arrives. When handle returns
+// true, the outcome is known, and the other servers get as much time again to reply: the more servers know of a claim,
+// the more failures it survives. Requests that are still under way then go on for at most serverTime.
+func (r *Redlock) askServers(ctx context.Context, ttl time.Duration, q serverScript,
+	handle func(serverReply) (enough bool)) error {
 	if err := ctx.Err(); err != nil {
 		return err // nothing is sent: the requests would not end with ctx
 	}
@@ -128,8 +131,8 @@ func isRedisReply(err error) bool {
 	return is
 }
 
-// retryUntilMajority repeats step until a majority has replied, or no server has for the unreachable timeout. done reports whether
-// a server of an earlier round, which had no majority, has replied that it did what was asked.
+// retryUntilMajority repeats step until a majority has replied, or no server has for the unreachable timeout. done
+// reports whether a server of an earlier round, which had no majority, has replied that it did what was asked.
 func (r *Redlock) retryUntilMajority(
 	ctx context.Context, ttl time.Duration, step func() (replyCounts, error),
 ) (t replyCounts, done bool, err error) {
@@ -147,7 +150,8 @@ func (r *Redlock) retryUntilMajority(
 		case err != nil:
 			return t, done, uncertainError(err)
 		case r.clock.Since(start) > driver.UnreachableTimeout(ttl):
-			return t, done, uncertainError(fmt.Errorf("only %d of %d servers answer: %w", t.replies, len(r.servers), explainError(t.err)))
+			return t, done, uncertainError(fmt.Errorf("only %d of %d servers answer: %w", t.replies, len(r.servers),
+				explainError(t.err)))
 		}
 		if t.refusals > len(r.servers)-r.majority { // no majority is left; the others may just have been slow
 			return t, done, t.refusal

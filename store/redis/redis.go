@@ -2,15 +2,16 @@
 // servers that know nothing of one another.
 //
 // Every step is one server-side script, which decides by the server's clock and may be repeated without harm. A mutex
-// stands in the layout that most clients use: the key is the lock's name (under Options.Key), the value is unique to the
-// claim, and the server expires it. So those clients exclude us and we exclude them; whatever else is found under the
-// key, of any type, counts as held. What that layout has no place for stands beside it, under keys that begin with
+// stands in the layout that most clients use: the key is the lock's name (under Options.Key), the value is unique to
+// the claim, and the server expires it. So those clients exclude us and we exclude them; whatever else is found under
+// the key, of any type, counts as held. What that layout has no place for stands beside it, under keys that begin with
 // "holdfast": the fencing token, who holds the lock, and the line of those who wait.
 //
-// What is shown of a foreign holder is a digest of the value under the key, and not the value: that may be all that it takes to
-// release the lock. A foreign client that deletes a lock blindly is not told from our own release whose reply was lost.
+// What is shown of a foreign holder is a digest of the value under the key, and not the value: that may be all that it
+// takes to release the lock. A foreign client that deletes a lock blindly is not told from our own release whose reply
+// was lost.
 //
-// Redis keeps what it acknowledged only as far as it is set up to, and a fail-over may forget it: see [Store.Info] and
+// Redis keeps what it acknowledged only as far as it is set up to, and a failover may forget it: see [Store.Info] and
 // [Store.Warnings]. A token still rises then, as far as the servers' clocks agree.
 package redis
 
@@ -36,9 +37,10 @@ type Layout string
 const (
 	// LayoutPlain is the string layout, with all that stands beside it. It carries every kind of lock.
 	LayoutPlain Layout = "plain"
-	// LayoutRedisson is that of Redisson's RLock and RFencedLock. It carries the plain mutex only. The key in which Redisson counts
-	// the tokens of an RFencedLock has no end where Redisson has made it or used it when ours came; else it ends a day after our
-	// last use. So a name that was ours first, and for a day is Redisson's alone before ours comes again, is counted anew from 1.
+	// LayoutRedisson is that of Redisson's RLock and RFencedLock. It carries the plain mutex only. The key in which
+	// Redisson counts the tokens of an RFencedLock has no end where Redisson has made it or used it when ours came;
+	// else it ends a day after our last use. So a name that was ours first, and for a day is Redisson's alone before
+	// ours comes again, is counted again from 1.
 	LayoutRedisson Layout = "redisson"
 )
 
@@ -49,7 +51,7 @@ type Options struct {
 	// Layout is how a lock stands in the store. Default LayoutPlain.
 	Layout Layout
 	// Replicas is how many replicas must have a grant before it is returned, by Redis's WAIT. That makes it less likely
-	// that a fail-over forgets it, at the price of a round trip to them, and does not rule it out. Default 0.
+	// that a failover forgets it, at the price of a round trip to them, and does not rule it out. Default 0.
 	Replicas int
 	// ReplicaTimeout is how long a grant waits for that. Default 1 s.
 	ReplicaTimeout time.Duration
@@ -97,8 +99,9 @@ type Store struct {
 
 	lastChange atomic.Int64 // the number of the last change of a weight; those of a later client are larger
 
-	hasGranted    atomic.Bool // it has granted: if its server takes no writes any more, another may be about to take over its name
-	linkUncertain atomic.Bool // the last request was not answered: the link may have to be made anew
+	// it has granted: if its server takes no writes any more, another may be about to take over its name
+	hasGranted    atomic.Bool
+	linkUncertain atomic.Bool // the last request was not answered: the link may have to be made again
 	disconnecting atomic.Bool // the connection is being ended
 
 	rtt            atomic.Int64                  // smoothed round trip, nanoseconds
@@ -117,10 +120,11 @@ var (
 )
 
 // New makes a store of the user's own client, which stays open when the store is closed. The client may be for one
-// server, for Sentinels or for a Cluster. Its ConnWriteTimeout bounds how long a link that is cut goes unnoticed: 1 to 3
-// seconds are good. It does no I/O.
+// server, for Sentinels or for a Cluster. Its ConnWriteTimeout bounds how long a link that is cut goes unnoticed: 1 to
+// 3 seconds are good. It does no I/O.
 func New(client rueidis.Client, opts *Options) (*Store, error) {
-	s := &Store{client: client, hubs: map[string]*waiterHub{}, inFlight: map[string]int{}, session: strings.ToLower(rand.Text()), watchPoll: watchPoll}
+	s := &Store{client: client, hubs: map[string]*waiterHub{}, inFlight: map[string]int{},
+		session: strings.ToLower(rand.Text()), watchPoll: watchPoll}
 	if opts != nil {
 		s.opts = *opts
 	}
@@ -171,9 +175,11 @@ func (o *Options) setDefaults() error {
 	}
 	switch {
 	case strings.Count(o.Key, "*") != 1:
-		return fmt.Errorf("%w: the key %q must have one star, in the place of the lock's name", driver.ErrInvalid, o.Key)
+		return fmt.Errorf("%w: the key %q must have one star, in the place of the lock's name", driver.ErrInvalid,
+			o.Key)
 	case o.Layout != LayoutPlain && o.Layout != LayoutRedisson:
-		return fmt.Errorf("%w: unknown layout %q; there are %s and %s", driver.ErrInvalid, o.Layout, LayoutPlain, LayoutRedisson)
+		return fmt.Errorf("%w: unknown layout %q; there are %s and %s", driver.ErrInvalid, o.Layout, LayoutPlain,
+			LayoutRedisson)
 	case o.Replicas < 0 || o.MaxWaiters < 1 || o.ReplicaTimeout < time.Millisecond:
 		return fmt.Errorf("%w: Replicas, MaxWaiters or ReplicaTimeout is too small", driver.ErrInvalid)
 	}
@@ -192,7 +198,7 @@ func (s *Store) buildInfo() driver.Info {
 		Kinds:    []driver.Kind{driver.KindMutex, driver.KindRW, driver.KindSemaphore},
 		Detached: true,
 		TokenGap: time.Second,
-		TokenRegression: "when the server's data were lost (restart, fail-over, eviction, FLUSHALL) and the clock that draws " +
+		TokenRegression: "when the server's data were lost (restart, failover, eviction, FLUSHALL) and the clock that draws " +
 			"the next one is behind the clock that drew the last one by more than the time between them",
 		MinTTL: driver.MinTTL, MaxTTL: driver.MaxTTL, MaxName: driver.MaxName, MaxMeta: driver.MaxMeta,
 		MaxHolders: driver.MaxHolders, MaxWaiters: s.opts.MaxWaiters,
@@ -231,7 +237,8 @@ func (s *Store) checkClaim(c driver.Claim) error {
 	case c.ID == "":
 		return fmt.Errorf("%w: a claim needs an id", driver.ErrInvalid)
 	case s.opts.Layout == LayoutRedisson && (c.Kind != driver.KindMutex || c.Fair):
-		return fmt.Errorf("%w: the redisson layout carries the plain mutex only; open the store without it", driver.ErrUnsupported)
+		return fmt.Errorf("%w: the redisson layout carries the plain mutex only; open the store without it",
+			driver.ErrUnsupported)
 	}
 	if s.opts.Layout == LayoutRedisson {
 		if err := s.checkRedisson(c.Name); err != nil {
@@ -241,8 +248,8 @@ func (s *Store) checkClaim(c driver.Claim) error {
 	return s.keys.checkName(c.Name)
 }
 
-// recordRoundTrip notes how long a round trip took. One that took very much longer than those before counts as four of them, and 10 ms: a
-// stall says nothing about the next ones, and a link that stays slow is known after a few.
+// recordRoundTrip notes how long a round trip took. One that took very much longer than those before counts as four of
+// them, and 10 ms: a stall says nothing about the next ones, and a link that stays slow is known after a few.
 func (s *Store) recordRoundTrip(from driver.Instant) {
 	d, rtt := int64(s.clock.Since(from)), s.rtt.Load()
 	d = min(d, 4*rtt+int64(10*time.Millisecond))
@@ -254,8 +261,8 @@ func (s *Store) recordRoundTrip(from driver.Instant) {
 	}
 }
 
-// confirmWindow is how long a called claim has to show itself: long enough for a live one that needs a few round trips, and
-// short beside a TTL.
+// confirmWindow is how long a called claim has to show itself: long enough for a live one that needs a few round trips,
+// and short beside a TTL.
 type confirmWindow struct {
 	ms   int64
 	text string

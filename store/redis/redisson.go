@@ -7,9 +7,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The layout of Redisson's RLock and RFencedLock: a hash under the lock's key, whose one field names the holder; a message
-// "0" on a channel of the lock when it becomes free; and a token beside it, counted up with every grant. Names are made as
-// Redisson makes them: prefix:{name}, or prefix:name where the name has a brace already.
+// The layout of Redisson's RLock and RFencedLock: a hash under the lock's key, whose one field names the holder; a
+// message "0" on a channel of the lock when it becomes free; and a token beside it, counted up with every grant. Names
+// are made as Redisson makes them: prefix:{name}, or prefix:name where the name has a brace already.
 
 const (
 	redissonChannel = "redisson_lock__channel"

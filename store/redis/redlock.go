@@ -16,14 +16,14 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Redlock keeps locks on a majority of N independent Redis servers, as the Redis documentation describes them. It supports the plain
-// mutex and the election, and refuses the rest: no single server knows which claims exist and in which order they came, and two
-// majorities may have been asked in two orders.
+// Redlock keeps locks on a majority of N independent Redis servers, as the Redis documentation describes them. It
+// supports the plain mutex and the election, and refuses the rest: no single server knows which claims exist and in
+// which order they came, and two majorities may have been asked in two orders.
 //
-// It promises less than it seems to. It relies on the servers' clocks running at the same rate, and on no server forgetting what it
-// acknowledged: a server that restarts empty, or whose clock is stepped, can lead to two holders. One server with appendonly and
-// appendfsync always, or etcd, ZooKeeper or PostgreSQL, is the better choice. Its tokens rise, which those of other implementations
-// do not: a majority agrees on each token before it is used.
+// It promises less than it seems to. It relies on the servers' clocks running at the same rate, and on no server
+// forgetting what it acknowledged: a server that restarts empty, or whose clock is stepped, can lead to two holders.
+// One server with appendonly and appendfsync always, or etcd, ZooKeeper or PostgreSQL, is the better choice. Its tokens
+// rise, which those of other implementations do not: a majority agrees on each token before it is used.
 type Redlock struct {
 	servers      []*Store
 	majority     int
@@ -46,12 +46,12 @@ var (
 // agreeTokenScript stores the token that a majority is to agree on.
 var agreeTokenScript = loadScript("agree_token.lua")
 
-// NewRedlock makes a store from clients of three or more independent servers; an odd number is best. The clients stay open when it is
-// closed. Its Warnings say why Redlock is not recommended.
-// NewRedlock does no I/O.
+// NewRedlock makes a store from clients of three or more independent servers; an odd number is best. The clients stay
+// open when it is closed. Its Warnings say why Redlock is not recommended. NewRedlock does no I/O.
 func NewRedlock(clients []rueidis.Client, opts *Options) (*Redlock, error) {
 	if len(clients) < 3 {
-		return nil, fmt.Errorf("%w: Redlock needs 3 servers or more, not %d; for one use New", driver.ErrInvalid, len(clients))
+		return nil, fmt.Errorf("%w: Redlock needs 3 servers or more, not %d; for one use New", driver.ErrInvalid,
+			len(clients))
 	}
 	var o Options
 	if opts != nil {
@@ -107,12 +107,12 @@ func (r *Redlock) Close() error {
 	return nil
 }
 
-// maxSplitRetries is how often a claim that does not wait asks again when some servers granted it while others had granted another
-// claim, which may not get its majority either.
+// maxSplitRetries is how often a claim that does not wait asks again when some servers granted it while others had
+// granted another claim, which may not get its majority either.
 const maxSplitRetries = 3
 
-// Acquire asks all servers at once, and holds the lock if a majority has granted it and some of the TTL is left then. It takes two
-// rounds of requests: in the second, a majority agrees on the token.
+// Acquire asks all servers at once, and holds the lock if a majority has granted it and some of the TTL is left then.
+// It takes two rounds of requests: in the second, a majority agrees on the token.
 func (r *Redlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if err := c.Check(r.info); err != nil {
 		return driver.Grant{}, err
@@ -150,7 +150,8 @@ func (r *Redlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 				return g, &driver.HeldError{Holders: b.holders}
 			}
 		} else if r.clock.Since(majorityReplied) > driver.UnreachableTimeout(c.TTL) || !c.Wait && n > 2 {
-			return g, uncertainError(fmt.Errorf("only %d of %d servers answer: %v", b.replies, len(r.servers), cmp.Or(b.denial, err)))
+			return g, uncertainError(fmt.Errorf("only %d of %d servers answer: %v", b.replies, len(r.servers),
+				cmp.Or(b.denial, err)))
 		}
 		pause := rand.N(min(10*time.Millisecond<<min(n, 5), 150*time.Millisecond)) + time.Millisecond
 		if err := r.servers[0].sleepOrClosed(ctx, pause); err != nil {
@@ -162,8 +163,8 @@ func (r *Redlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 	}
 }
 
-// Release removes the claim from all servers. The claim was held if a majority may have had it. Fewer servers prove nothing: their
-// keys can end some milliseconds after another claim got the lock.
+// Release removes the claim from all servers. The claim was held if a majority may have had it. Fewer servers prove
+// nothing: their keys can end some milliseconds after another claim got the lock.
 func (r *Redlock) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if c.ID != "" && ref != "" && c.ID != ref || c.ID == "" && ref == "" {
 		return &driver.LossError{Cause: driver.LossGone}
@@ -256,7 +257,8 @@ func (r *Redlock) Detach(ctx context.Context, g driver.Grant, keep time.Duration
 	ms := millisRoundedUp(keep + drift(keep))
 	args := new(queueArgs).fill(r.servers[0], g.ID, strconv.FormatInt(g.Token, 10), strconv.FormatInt(ms, 10))
 	q := serverScript{script: plainScripts.detach, keys: keys[:], args: args}
-	t, _, err := r.retryUntilMajority(ctx, g.GrantedTTL, func() (replyCounts, error) { return r.countReplies(ctx, g.GrantedTTL, q) })
+	t, _, err := r.retryUntilMajority(ctx, g.GrantedTTL,
+		func() (replyCounts, error) { return r.countReplies(ctx, g.GrantedTTL, q) })
 	switch {
 	case err != nil:
 		return err
@@ -281,7 +283,8 @@ func (r *Redlock) Break(ctx context.Context, name, ref string, mode driver.Break
 	keys := r.servers[0].keys.allKeys(name)
 	args := new(queueArgs).fill(r.servers[0], ref, strconv.Itoa(int(mode)))
 	q := serverScript{script: plainScripts.breakClaim, keys: keys[:], args: args}
-	t, done, err := r.retryUntilMajority(ctx, driver.MaxTTL, func() (replyCounts, error) { return r.countReplies(ctx, breakTTL, q) })
+	t, done, err := r.retryUntilMajority(ctx, driver.MaxTTL,
+		func() (replyCounts, error) { return r.countReplies(ctx, breakTTL, q) })
 	switch {
 	case err != nil:
 		return err

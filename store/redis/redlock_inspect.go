@@ -21,19 +21,20 @@ func (r *Redlock) Inspect(ctx context.Context, name string) (driver.Lock, error)
 	_, _, err := r.retryUntilMajority(ctx, 2*time.Second, func() (replyCounts, error) {
 		locks = nil
 		t := replyCounts{}
-		err := r.askServers(ctx, breakTTL, serverScript{script: plainScripts.inspect, keys: keys[:]}, func(v serverReply) bool {
-			if v.err != nil {
-				t.err = v.err
-				return false
-			}
-			if view, ok := readLockView(v.reply); ok {
-				if l, err := view.toLock(name); err == nil {
-					locks = append(locks, serverLock{l, strings.Contains(view.flags, agreedFlag)})
-					t.replies++
+		err := r.askServers(ctx, breakTTL, serverScript{script: plainScripts.inspect, keys: keys[:]},
+			func(v serverReply) bool {
+				if v.err != nil {
+					t.err = v.err
+					return false
 				}
-			}
-			return false
-		})
+				if view, ok := readLockView(v.reply); ok {
+					if l, err := view.toLock(name); err == nil {
+						locks = append(locks, serverLock{l, strings.Contains(view.flags, agreedFlag)})
+						t.replies++
+					}
+				}
+				return false
+			})
 		return t, err
 	})
 	if err != nil {
@@ -57,7 +58,8 @@ func (r *Redlock) mergeLocks(name string, locks []serverLock) driver.Lock {
 		for _, h := range l.Holders {
 			count[h.Ref]++
 			if was, ok := of[h.Ref]; ok {
-				h.ReleaseRequested, h.Broken, h.Detached = h.ReleaseRequested || was.ReleaseRequested, h.Broken || was.Broken, h.Detached || was.Detached
+				h.ReleaseRequested, h.Broken, h.Detached = h.ReleaseRequested || was.ReleaseRequested, h.Broken ||
+					was.Broken, h.Detached || was.Detached
 			}
 			if l.agreed {
 				tokens[h.Ref] = h.Token

@@ -57,8 +57,8 @@ func openRedlock(ctx context.Context, p *storeURL) (driver.Store, error) {
 	return r, nil
 }
 
-// replaceUnreachable gives each server that is away a lazyClient, which connects later, if those servers are a minority. A server that
-// replies and refuses is not away.
+// replaceUnreachable gives each server that is away a lazyClient, which connects later, if those servers are a
+// minority. A server that replies and refuses is not away.
 func replaceUnreachable(clients []rueidis.Client, errs []error, p *storeURL) error {
 	var reachable rueidis.Client
 	away := 0

@@ -7,8 +7,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// A server that is away while a claim is released still has it when it comes back. It would be missing from the majority of the next
-// claim until the TTL ends there. So such releases are kept, a bounded number of them, and sent when the server is back.
+// A server that is away while a claim is released still has it when it comes back. It would be missing from the
+// majority of the next claim until the TTL ends there. So such releases are kept, a bounded number of them, and sent
+// when the server is back.
 
 // pendingReleases are the releases that one server has missed.
 type pendingReleases struct {
@@ -26,8 +27,8 @@ type pendingRelease struct {
 // maxPendingReleases bounds how many releases are kept for a server. Further claims end there by their TTL.
 const maxPendingReleases = 4096
 
-// releaseEverywhere removes a claim from all servers. Where a request of its Acquire may still be under way, all servers get a
-// tombstone, by which they refuse that request.
+// releaseEverywhere removes a claim from all servers. Where a request of its Acquire may still be under way, all
+// servers get a tombstone, by which they refuse that request.
 func (r *Redlock) releaseEverywhere(ctx context.Context, name, id string, ttl time.Duration) (replyCounts, error) {
 	keys := r.servers[0].keys.allKeys(name)
 	tombstone := ""
@@ -69,8 +70,8 @@ func (r *Redlock) scheduleRelease(server int, id string, l pendingRelease) {
 	}
 }
 
-// sendPendingReleases sends a server what it has missed, one release after the other. So a server that is away is asked twice per
-// second, however many releases it has missed.
+// sendPendingReleases sends a server what it has missed, one release after the other. So a server that is away is asked
+// twice per second, however many releases it has missed.
 func (r *Redlock) sendPendingReleases(server int) {
 	s := r.servers[server]
 	for s.sleepOrClosed(r.life, reconnectInterval/2) == nil {
@@ -90,8 +91,8 @@ func (r *Redlock) sendPendingReleases(server int) {
 	}
 }
 
-// nextPendingRelease returns a release that a server has missed, and drops those whose claim has ended by its TTL. If none is left,
-// the goroutine that sends them must end.
+// nextPendingRelease returns a release that a server has missed, and drops those whose claim has ended by its TTL. If
+// none is left, the goroutine that sends them must end.
 func (r *Redlock) nextPendingRelease(server int) (id string, l pendingRelease, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,9 +117,9 @@ func (r *Redlock) sendRelease(s *Store, id string, l pendingRelease) bool {
 	return err == nil || isRedisReply(err)
 }
 
-// releaseResult decides what a release has done. t are the replies of the last round; released and unknown say of each server
-// whether, in any round, it replied that it had removed the claim, or may have done so without a reply. notesExpired says that the
-// notes of operators' breaks may have been removed by now.
+// releaseResult decides what a release has done. t are the replies of the last round; released and unknown say of each
+// server whether, in any round, it replied that it had removed the claim, or may have done so without a reply.
+// notesExpired says that the notes of operators' breaks may have been removed by now.
 func (r *Redlock) releaseResult(t replyCounts, released, unknown map[int]bool, notesExpired bool) error {
 	certain, possible, maybeBroken := 0, 0, 0
 	for i := range r.servers {

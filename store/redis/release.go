@@ -11,8 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Release gives a plain mutex back in one round trip. Where claims wait in the queue, the same script promotes the next one. A forced
-// break leaves a note, by which a release whose first reply was lost tells its own effect from an operator's.
+// Release gives a plain mutex back in one round trip. Where claims wait in the queue, the same script promotes the next
+// one. A forced break leaves a note, by which a release whose first reply was lost tells its own effect from an
+// operator's.
 func (s *Store) Release(ctx context.Context, c driver.Claim, ref string) error {
 	id := cmp.Or(c.ID, idOf(ref))
 	if id == "" || c.ID != "" && ref != "" && c.ID != idOf(ref) {
@@ -34,8 +35,10 @@ func (s *Store) Release(ctx context.Context, c driver.Claim, ref string) error {
 	return p.releaseResult(reply)
 }
 
-// sendRelease runs the script that fits. With a tombstone, a request that may still make the claim is refused when it arrives.
-func (s *Store) sendRelease(ctx context.Context, p *retryLoop, c *driver.Claim, id string, tombstone bool) (reply int64, err error) {
+// sendRelease runs the script that fits. With a tombstone, a request that may still make the claim is refused when it
+// arrives.
+func (s *Store) sendRelease(ctx context.Context, p *retryLoop, c *driver.Claim, id string,
+	tombstone bool) (reply int64, err error) {
 	lock, mark := s.keys.lockKey(c.Name), ""
 	if tombstone {
 		mark = "1"
@@ -47,7 +50,8 @@ func (s *Store) sendRelease(ctx context.Context, p *retryLoop, c *driver.Claim, 
 		m, _, err = p.run(ctx, s.scripts.release, []string{lock, s.scripts.recordKey(lock)}, args)
 		return readNumber(m), err
 	case c.Kind == driver.KindMutex && !c.Fair && !tombstone:
-		m, _, err = p.run(ctx, s.scripts.release, []string{lock, s.scripts.recordKey(lock)}, []string{id, s.publishCommand()})
+		m, _, err = p.run(ctx, s.scripts.release, []string{lock, s.scripts.recordKey(lock)},
+			[]string{id, s.publishCommand()})
 		if err != nil || readNumber(m) != replyUseQueue {
 			return readNumber(m), err
 		}
@@ -58,8 +62,8 @@ func (s *Store) sendRelease(ctx context.Context, p *retryLoop, c *driver.Claim, 
 	return readNumber(m), err
 }
 
-// releaseResult decides what a release has done. Where the script found no claim, and no note that an operator ended it, an earlier
-// request of this call has removed it, if one may have arrived.
+// releaseResult decides what a release has done. Where the script found no claim, and no note that an operator ended
+// it, an earlier request of this call has removed it, if one may have arrived.
 func (p *retryLoop) releaseResult(reply int64) error {
 	switch {
 	case reply == replyDone:
@@ -74,16 +78,17 @@ func (p *retryLoop) releaseResult(reply int64) error {
 	return nil
 }
 
-// breakNoteTime is how long the note of a break is kept at least, beyond its claim's TTL (NOTETIME in notes.lua). A release begins
-// while its lease is still valid, and finds a note for as long as that afterwards.
+// breakNoteTime is how long the note of a break is kept at least, beyond its claim's TTL (NOTETIME in notes.lua). A
+// release begins while its lease is still valid, and finds a note for as long as that afterwards.
 const breakNoteTime = 10 * time.Minute
 
-// isNoteExpired reports whether a release began so long ago that a note may have been removed. It looks at the wall clock too, since
-// the process or the machine may have been suspended.
+// isNoteExpired reports whether a release began so long ago that a note may have been removed. It looks at the wall
+// clock too, since the process or the machine may have been suspended.
 func isNoteExpired(startedAt time.Time) bool {
 	now := time.Now()
 	return max(now.Sub(startedAt), now.Round(0).Sub(startedAt.Round(0))) > breakNoteTime
 }
 
-// errMaybeBroken is for a lock on which so many claims were broken, or so long ago, that not all of them are remembered.
+// errMaybeBroken is for a lock on which so many claims were broken, or so long ago, that not all of them are
+// remembered.
 var errMaybeBroken = errors.New("the claim does not exist any more: this release has ended it, or an operator did before")

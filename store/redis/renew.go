@@ -12,12 +12,13 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// maxRenewBatch is how many mutexes one script renews, so that no script keeps the server busy for much more than 100 us.
+// maxRenewBatch is how many mutexes one script renews, so that no script keeps the server busy for much more than 100
+// us.
 const maxRenewBatch = 32
 
-// Renew sends all renewals at once. Mutexes are renewed many per script. In a Cluster each has a request of its own: the keys of two
-// locks are in two slots, and a node that hangs must not delay what the others have replied. Nothing is retried: the client does that,
-// and knows for how long it is of use.
+// Renew sends all renewals at once. Mutexes are renewed many per script. In a Cluster each has a request of its own:
+// the keys of two locks are in two slots, and a node that hangs must not delay what the others have replied. Nothing is
+// retried: the client does that, and knows for how long it is of use.
 func (s *Store) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	if s.life.Err() != nil {
 		for i := range grants {
@@ -86,8 +87,8 @@ func (r *renewCall) sendOne(ctx context.Context, b renewBatch) {
 	r.report(ctx, b.which, m, err, since)
 }
 
-// sendTogether sends all batches in one write. Those whose script the server does not have are sent again, one after the other: the
-// first of them brings the text.
+// sendTogether sends all batches in one write. Those whose script the server does not have are sent again, one after
+// the other: the first of them brings the text.
 func (r *renewCall) sendTogether(ctx context.Context, batches []renewBatch) {
 	s := r.store
 	commands := make([]rueidis.Completed, len(batches))
@@ -95,7 +96,8 @@ func (r *renewCall) sendTogether(ctx context.Context, batches []renewBatch) {
 		commands[i] = b.script.buildCommand(s.client, b.keys, b.args)
 	}
 	since := s.clock.Now()
-	replies, err := runAsync(ctx, s, func() ([]rueidis.RedisResult, error) { return s.client.DoMulti(ctx, commands...), nil })
+	replies, err := runAsync(ctx, s,
+		func() ([]rueidis.RedisResult, error) { return s.client.DoMulti(ctx, commands...), nil })
 	if err != nil {
 		s.linkUncertain.Store(true)
 		for _, b := range batches {
@@ -175,8 +177,8 @@ func (s *Store) renewalError(ctx context.Context, err error) error {
 	return uncertainError(explainError(err))
 }
 
-// isShared reports whether a grant is on a read-write lock or a semaphore, whose holders have keys of their own beside the lock. A grant
-// that was made of a handle has no kind, and shows it by its ref.
+// isShared reports whether a grant is on a read-write lock or a semaphore, whose holders have keys of their own beside
+// the lock. A grant that was made of a handle has no kind, and shows it by its ref.
 func isShared(g *driver.Grant) bool {
 	return g.Kind != driver.KindMutex && g.Kind != "" || strings.HasSuffix(g.Ref, sharedSuffix)
 }
@@ -207,7 +209,8 @@ func (s *Store) mutexRenewArgs(grants []driver.Grant, which []int) (keys, args [
 		g := &grants[i]
 		lock := s.keys.lockKey(g.Name)
 		keys = append(keys, lock, s.scripts.recordKey(lock))
-		args = append(args, renewID(g), strconv.FormatInt(g.Token, 10), strconv.FormatInt(g.Claim.TTL.Milliseconds(), 10))
+		args = append(args, renewID(g), strconv.FormatInt(g.Token, 10),
+			strconv.FormatInt(g.Claim.TTL.Milliseconds(), 10))
 	}
 	return keys, args
 }

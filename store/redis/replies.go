@@ -11,10 +11,12 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The replies of the scripts, each named in the script's header too. They are part of the protocol: clients of different versions
-// share the scripts' data, but each client sends its own scripts, so that only this package reads them.
+// The replies of the scripts, each named in the script's header too. They are part of the protocol: clients of
+// different versions share the scripts' data, but each client sends its own scripts, so that only this package reads
+// them.
 
-// The first element of a reply to acquire.lua, acquire_queued.lua and set_weight.lua. A new grant is a bare number, its token.
+// The first element of a reply to acquire.lua, acquire_queued.lua and set_weight.lua. A new grant is a bare number, its
+// token.
 const (
 	replyHeld       = 0 // the lock is held, or the weight does not fit
 	replyGranted    = 1 // an earlier request was granted
@@ -26,7 +28,8 @@ const (
 	replyTombstoned = 7 // the claim was released before this request arrived
 )
 
-// The replies that the scripts of release, break and detach share. Releases reply with replyBroken and replyUseQueue, too.
+// The replies that the scripts of release, break and detach share. Releases reply with replyBroken and replyUseQueue,
+// too.
 const (
 	replyNotFound    = 0 // there is no such claim
 	replyDone        = 1
@@ -88,7 +91,8 @@ const (
 )
 
 func corruptReply(name string) error {
-	return fmt.Errorf("%w: a script's answer about %q makes no sense; is another version of Holdfast in use?", driver.ErrCorrupt, name)
+	return fmt.Errorf("%w: a script's answer about %q makes no sense; is another version of Holdfast in use?",
+		driver.ErrCorrupt, name)
 }
 
 // readArray returns the elements of a reply that has min or more of them.
@@ -150,8 +154,8 @@ func readHolders(answers []rueidis.RedisMessage) (hs []driver.ClaimInfo) {
 // foreignPrefix begins the ref of a foreign holder. The digest of the key's value follows.
 const foreignPrefix = "f."
 
-// foreignOwner describes a foreign holder. It does not show the value: everybody who knows it can release the lock, and under a
-// mistyped name it may be anything.
+// foreignOwner describes a foreign holder. It does not show the value: everybody who knows it can release the lock, and
+// under a mistyped name it may be anything.
 func foreignOwner(keyType, digest string) string {
 	if keyType != "string" && keyType != "hash" {
 		return "a foreign client (a " + keyType + ")"
@@ -162,13 +166,14 @@ func foreignOwner(keyType, digest string) string {
 // newClaimInfo describes a claim by its ref and flags.
 func newClaimInfo(ref, flags string) driver.ClaimInfo {
 	return driver.ClaimInfo{
-		Ref: ref, ReleaseRequested: strings.Contains(flags, flagReleaseRequested), Broken: strings.Contains(flags, flagBroken),
+		Ref: ref, ReleaseRequested: strings.Contains(flags, flagReleaseRequested), Broken: strings.Contains(flags,
+			flagBroken),
 		Detached: strings.Contains(flags, flagDetached), Foreign: strings.Contains(flags, flagForeign),
 	}
 }
 
-// sharedSuffix ends the ref of a claim on a read-write lock or a semaphore, since another script renews it. The ref of a mutex's claim
-// is its id alone.
+// sharedSuffix ends the ref of a claim on a read-write lock or a semaphore, since another script renews it. The ref of
+// a mutex's claim is its id alone.
 const sharedSuffix = ".s"
 
 func refOf(id string, kind driver.Kind) string {

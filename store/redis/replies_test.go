@@ -21,7 +21,8 @@ func TestMalformedReplies(t *testing.T) {
 		"return {5}", "return {'a'}", "return 'a'", "return {{}}", "return false", "return -1",
 	} {
 		at := s.newAcquireLoop(mutex("m", longTTL))
-		if _, refused, err := at.runStep(t.Context(), newScript(text), []string{"m"}, nil); err == nil && refused == nil {
+		if _, refused, err := at.runStep(t.Context(), newScript(text), []string{"m"}, nil); err == nil &&
+			refused == nil {
 			t.Errorf("%s is taken for a grant", text)
 		}
 		m, err := s.runScript(t.Context(), newScript(text), []string{"m"}, nil)
@@ -46,7 +47,8 @@ func TestMalformedReplies(t *testing.T) {
 	}
 }
 
-// TestRollCallIsSpread: where many are asked to show themselves they do so one after another, so that the server has time for others.
+// TestRollCallIsSpread: where many are asked to show themselves they do so one after another, so that the server has
+// time for others.
 func TestRollCallIsSpread(t *testing.T) {
 	t.Parallel()
 	l := &waiterHub{store: &Store{}, subscriptions: map[*subscription]struct{}{}}
@@ -72,7 +74,8 @@ func TestRollCallIsSpread(t *testing.T) {
 	}
 }
 
-// TestConfirmWindow: one request that took very long does not make the confirm window long, and a link that stays slow does.
+// TestConfirmWindow: one request that took very long does not make the confirm window long, and a link that stays slow
+// does.
 func TestConfirmWindow(t *testing.T) {
 	t.Parallel()
 	now := time.Duration(0)

@@ -14,7 +14,8 @@ import (
 
 var commandStat = regexp.MustCompile(`cmdstat_([a-z|]+):calls=(\d+)`)
 
-// commandCalls counts, from the server's own statistics, how often each command was called since the last reset, also by scripts.
+// commandCalls counts, from the server's own statistics, how often each command was called since the last reset, also
+// by scripts.
 func commandCalls(t *testing.T, s *redistest.Server) (by map[string]int, scripts, inside int) {
 	t.Helper()
 	by = map[string]int{}
@@ -32,7 +33,8 @@ func commandCalls(t *testing.T, s *redistest.Server) (by map[string]int, scripts
 	return by, scripts, inside
 }
 
-// TestScriptCallsPerStep: a free mutex is taken by one script call, renewed by one, also with 31 others, and given back by one.
+// TestScriptCallsPerStep: a free mutex is taken by one script call, renewed by one, also with 31 others, and given back
+// by one.
 func TestScriptCallsPerStep(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -139,9 +141,10 @@ func TestFairHandOverCost(t *testing.T) {
 		polls := scripts - 2*rounds
 		per := float64(inside) / float64(scripts)
 		slices.Sort(took)
-		t.Logf("%d wait: %.1f script calls a hand-over (polls in that time: %d), %.1f commands in each; median %v", n, float64(scripts)/rounds, polls, per, took[len(took)/2])
-		// The one at place p looks each p/2 seconds, so a thousand of them make 15 polls a second. Where the machine stood still
-		// for a confirm window, all have shown themselves.
+		t.Logf("%d wait: %.1f script calls a hand-over (polls in that time: %d), %.1f commands in each; median %v", n,
+			float64(scripts)/rounds, polls, per, took[len(took)/2])
+		// The one at place p looks each p/2 seconds, so a thousand of them make 15 polls a second. Where the machine
+		// stood still for a confirm window, all have shown themselves.
 		most := 4 + int(50*time.Since(began).Seconds())
 		if machine.Worst(began) > time.Second {
 			most += n
@@ -153,6 +156,7 @@ func TestFairHandOverCost(t *testing.T) {
 		s.Close()
 	}
 	if each[len(each)-1] > 2*each[0] { // polls and hand-overs do not cost the same, and a slow machine sees more polls
-		t.Errorf("the commands of a hand-over grow with the line: %.1f with %d, %.1f with %d", each[0], sizes[0], each[len(each)-1], sizes[len(sizes)-1])
+		t.Errorf("the commands of a hand-over grow with the line: %.1f with %d, %.1f with %d", each[0], sizes[0],
+			each[len(each)-1], sizes[len(sizes)-1])
 	}
 }

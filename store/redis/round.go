@@ -123,9 +123,9 @@ func (b *round) countError(v serverReply) {
 // maxTokenRounds is how often a round proposes a token.
 const maxTokenRounds = 8
 
-// agreeOnToken has a majority store one token. It is larger than every token that the granting majority knew. Any later majority
-// shares a server with the one that stored it: it sees this token, and draws a larger one. The token is sent to all servers, since
-// one of the minority may have granted the lock late.
+// agreeOnToken has a majority store one token. It is larger than every token that the granting majority knew. Any later
+// majority shares a server with the one that stored it: it sees this token, and draws a larger one. The token is sent
+// to all servers, since one of the minority may have granted the lock late.
 func (b *round) agreeOnToken(ctx context.Context, keys []string) (int64, error) {
 	for token, n := range b.agreed {
 		if n >= b.redlock.majority {
@@ -139,7 +139,8 @@ func (b *round) agreeOnToken(ctx context.Context, keys []string) (int64, error) 
 	for range maxTokenRounds {
 		token++
 		taken, largest := 0, token
-		q := serverScript{script: agreeTokenScript, keys: keys, args: []string{b.claim.ID, strconv.FormatInt(token, 10)}}
+		q := serverScript{script: agreeTokenScript, keys: keys,
+			args: []string{b.claim.ID, strconv.FormatInt(token, 10)}}
 		err := b.redlock.askServers(ctx, b.claim.TTL, q, func(v serverReply) bool {
 			a, ok := readArray(v.reply, 1)
 			switch {
@@ -165,8 +166,8 @@ func (b *round) agreeOnToken(ctx context.Context, keys []string) (int64, error) 
 	return 0, fmt.Errorf("no majority agreed on a token: %w", errNoMajority)
 }
 
-// giveBack releases on all servers what this round may have been granted, also where the reply was lost. The request may arrive
-// late: it carries the round's number, so that it takes nothing from a later round.
+// giveBack releases on all servers what this round may have been granted, also where the reply was lost. The request
+// may arrive late: it carries the round's number, so that it takes nothing from a later round.
 func (b *round) giveBack(ctx context.Context) {
 	r, c := b.redlock, &b.claim
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverTime(c.TTL))

@@ -17,9 +17,9 @@ var scriptFiles embed.FS
 // script is a Lua script. The server keeps it under its digest; a server that does not have it gets the text.
 type script struct{ text, sha string }
 
-// loadScript reads a script from its file. A line "--- include FILE" stands for the text of that file, which shares its local variables
-// with what follows: a call of a function costs Redis less than a command, but to set up a function that is not called costs as well.
-// So a script includes what it needs, and where it needs it.
+// loadScript reads a script from its file. A line "--- include FILE" stands for the text of that file, which shares its
+// local variables with what follows: a call of a function costs Redis less than a command, but to set up a function
+// that is not called costs as well. So a script includes what it needs, and where it needs it.
 func loadScript(file string) *script { return newScript(readScript(path.Join("scripts", file))) }
 
 func readScript(file string) string {
@@ -50,14 +50,19 @@ func newScript(text string) *script {
 	return &script{text, hex.EncodeToString(sum[:])}
 }
 
-// layoutScripts is what differs between layouts: the scripts, of which a layout leaves those nil that it does not need, and the keys.
+// layoutScripts is what differs between layouts: the scripts, of which a layout leaves those nil that it does not need,
+// and the keys.
 type layoutScripts struct {
 	acquire, release, renew, renewShared, acquireQueued, releaseQueued, breakClaim, detach, inspect *script
 
-	keyCount      int                                            // how many of keyspace.allKeys's keys break, detach and inspect use
-	recordKey     func(lock string) string                       // the key of the record that acquire, release and renew use
-	tokenKey      func(lock string) string                       // a further key that acquire uses; nil if there is none
-	channel       func(lock string) string                       // the channel on which waiting clients learn that a lock is free
+	// how many of keyspace.allKeys's keys break, detach and inspect use
+	keyCount int
+	// the key of the record that acquire, release and renew use
+	recordKey func(lock string) string
+	// a further key that acquire uses; nil if there is none
+	tokenKey func(lock string) string
+	// the channel on which waiting clients learn that a lock is free
+	channel       func(lock string) string
 	recordPattern func(prefix string) string                     // a pattern for the records of keys with that prefix
 	nameOf        func(k keyspace, record string) (string, bool) // a lock's name, from the key of its record
 }

@@ -53,8 +53,8 @@ func tryLock(t *testing.T, s driver.Store, name string) error {
 	return err
 }
 
-// TestDiskFails: a server that cannot save takes no writes and is named so. A holder is not renewed by it, believes until
-// its time is over and no longer, and goes on if the disk comes back before.
+// TestDiskFails: a server that cannot save takes no writes and is named so. A holder is not renewed by it, believes
+// until its time is over and no longer, and goes on if the disk comes back before.
 func TestDiskFails(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Minute // in which the disk comes back
@@ -107,8 +107,8 @@ func TestDiskFails(t *testing.T) {
 	}
 }
 
-// TestServerOutOfMemory: on a server that has no memory left all that is held is renewed, left standing, broken and given back, also where
-// the release has to see to it that a late request makes no claim.
+// TestServerOutOfMemory: on a server that has no memory left all that is held is renewed, left standing, broken and
+// given back, also where the release has to see to it that a late request makes no claim.
 func TestServerOutOfMemory(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []Layout{LayoutPlain, LayoutRedisson} {
@@ -122,7 +122,8 @@ func TestServerOutOfMemory(t *testing.T) {
 			claims = append(claims, fair, one, two)
 		}
 		var gs []driver.Grant
-		for _, c := range append(claims, mutex("barred", time.Minute), mutex("marked", time.Minute), mutex("forced", time.Minute)) {
+		for _, c := range append(claims, mutex("barred", time.Minute), mutex("marked", time.Minute),
+			mutex("forced", time.Minute)) {
 			gs = append(gs, acquire(t, s, c))
 		}
 		sendCommand(t, server, "CONFIG", "SET", "maxmemory", "1")
@@ -156,7 +157,8 @@ func TestServerOutOfMemory(t *testing.T) {
 	}
 }
 
-// TestOpenInTime: opening takes no longer than its context allows, however many servers take the connection and say nothing.
+// TestOpenInTime: opening takes no longer than its context allows, however many servers take the connection and say
+// nothing.
 func TestOpenInTime(t *testing.T) {
 	t.Parallel()
 	var at [3]string
@@ -169,7 +171,8 @@ func TestOpenInTime(t *testing.T) {
 		at[i] = silent.Addr().String()
 	}
 	all := at[0] + "?addrs=" + at[1] + "," + at[2]
-	for _, raw := range []string{"redis://" + at[0], "rediss://" + at[0], "redis+sentinel://" + strings.Replace(all, "?", "/m1?", 1),
+	for _, raw := range []string{"redis://" + at[0], "rediss://" + at[0], "redis+sentinel://" +
+		strings.Replace(all, "?", "/m1?", 1),
 		"redis+cluster://" + at[0], "redlock://" + all} {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		start := time.Now()
@@ -184,7 +187,8 @@ func TestOpenInTime(t *testing.T) {
 // TestServerIsLoading: a server that is still reading its data is waited for.
 func TestServerIsLoading(t *testing.T) {
 	t.Parallel()
-	server := startServer(t, "--save", "", "--key-load-delay", "20000", "--loading-process-events-interval-bytes", "1024")
+	server := startServer(t, "--save", "", "--key-load-delay", "20000", "--loading-process-events-interval-bytes",
+		"1024")
 	s := openForTest(t, "redis://"+server.Addr)
 	g := acquire(t, s, mutex("held", time.Hour))
 	sendCommand(t, server, "EVAL", "for i = 1, 1500 do redis.call('SET', 'filler' .. i, string.rep('x', 100)) end", "0")
@@ -211,7 +215,8 @@ func TestServerIsLoading(t *testing.T) {
 		t.Fatalf("opening while it loads: %v", err)
 	}
 	defer late.Close()
-	time.AfterFunc(300*time.Millisecond, func() { _, _ = server.Do("CONFIG", "SET", "key-load-delay", "0") }) // the rest comes at once
+	// the rest comes at once
+	time.AfterFunc(300*time.Millisecond, func() { _, _ = server.Do("CONFIG", "SET", "key-load-delay", "0") })
 	acquire(t, late, mutex("late", 30*time.Second))
 	if err := <-again; err != nil {
 		t.Fatal(err)
@@ -221,12 +226,13 @@ func TestServerIsLoading(t *testing.T) {
 	}
 }
 
-// TestServerTooOld: a server that lacks a command is named so, and one of an old version is warned of. The servers are real ones
-// from which a command was taken, and one whose answer to INFO is changed on the way.
+// TestServerTooOld: a server that lacks a command is named so, and one of an old version is warned of. The servers are
+// real ones from which a command was taken, and one whose answer to INFO is changed on the way.
 func TestServerTooOld(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "--rename-command", "EVALSHA", "")
-	expectError(t, "a server without EVALSHA", tryLock(t, openForTest(t, "redis://"+server.Addr), "m"), driver.ErrUnsupported, "too old", "6.2", "EVALSHA")
+	expectError(t, "a server without EVALSHA", tryLock(t, openForTest(t, "redis://"+server.Addr), "m"),
+		driver.ErrUnsupported, "too old", "6.2", "EVALSHA")
 	server = startServer(t, "--rename-command", "HELLO", "")
 	sendCommand(t, server, "CONFIG", "SET", "requirepass", "hunter2")
 	if s, err := openStore(t.Context(), "redis://:hunter2@"+server.Addr); err != nil {
@@ -238,7 +244,8 @@ func TestServerTooOld(t *testing.T) {
 		}
 	}
 	server = startServer(t, "--rename-command", "TIME", "")
-	expectError(t, "a server without TIME", tryLock(t, openForTest(t, "redis://"+server.Addr), "m"), driver.ErrUnsupported, "too old")
+	expectError(t, "a server without TIME", tryLock(t, openForTest(t, "redis://"+server.Addr), "m"),
+		driver.ErrUnsupported, "too old")
 
 	real := sendCommand(t, server, "INFO", "server")
 	_, version, _ := strings.Cut(real, "redis_version:")
@@ -293,18 +300,20 @@ func TestClusterMisused(t *testing.T) {
 	}
 	r := openForTest(t, "redis+cluster://"+g.Servers[0].Addr+"?layout=redisson")
 	expectError(t, "two slots", tryLock(t, r, "a{b"), driver.ErrInvalid, "two hash slots", "braces")
-	expectError(t, "a reply", finalReply("CROSSSLOT Keys in request don't hash to the same slot", false, LayoutPlain), driver.ErrInvalid, "two hash slots")
+	expectError(t, "a reply", finalReply("CROSSSLOT Keys in request don't hash to the same slot", false, LayoutPlain),
+		driver.ErrInvalid, "two hash slots")
 	if err := tryLock(t, openForTest(t, "redis+cluster://"+startServer(t).Addr), "m"); err != nil {
 		t.Errorf("one server opened as a Cluster: %v", err)
 	}
 }
 
-// TestSentinelMisused: a Sentinel that is taken for a server, and a server that is taken for a Sentinel, are told apart from one that
-// is too old.
+// TestSentinelMisused: a Sentinel that is taken for a server, and a server that is taken for a Sentinel, are told apart
+// from one that is too old.
 func TestSentinelMisused(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Replicated(t.Context()))
-	expectError(t, "a Sentinel", tryLock(t, openForTest(t, "redis://"+g.SentinelAddrs()[0]), "m"), driver.ErrUnsupported, "redis+sentinel://")
+	expectError(t, "a Sentinel", tryLock(t, openForTest(t, "redis://"+g.SentinelAddrs()[0]), "m"),
+		driver.ErrUnsupported, "redis+sentinel://")
 	_, err := openStore(t.Context(), "redis+sentinel://"+g.Addrs()[0]+"/"+redistest.MasterName)
 	expectError(t, "a server", err, driver.ErrUnsupported, "no Sentinel")
 }
@@ -323,7 +332,8 @@ func TestWarningsOfWeakSettings(t *testing.T) {
 		return strings.Contains(strings.Join(ws, "\n"), word)
 	}
 	sendCommand(t, server, "CONFIG", "SET", "maxmemory", "100mb")
-	for _, policy := range []string{"allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl"} {
+	for _, policy := range []string{"allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-lfu",
+		"volatile-random", "volatile-ttl"} {
 		sendCommand(t, server, "CONFIG", "SET", "maxmemory-policy", policy)
 		if !warned(policy) || !warned("noeviction") {
 			t.Errorf("%s is not warned of", policy)
@@ -352,15 +362,16 @@ func TestWarningsOfWeakSettings(t *testing.T) {
 
 // TestWarningsOfOldVersions: only versions before 6.2 are warned of.
 func TestWarningsOfOldVersions(t *testing.T) {
-	for version, old := range map[string]bool{"5.0.14": true, "6.0.16": true, "6.2.0": false, "7.0.15": false, "10.0.1": false, "": false} {
+	for version, old := range map[string]bool{"5.0.14": true, "6.0.16": true, "6.2.0": false, "7.0.15": false,
+		"10.0.1": false, "": false} {
 		if said := len(warningsFor(map[string]string{"redis_version": version})) > 0; said != old {
 			t.Errorf("version %q is said to be too old: %v", version, said)
 		}
 	}
 }
 
-// TestTLS: rediss:// verifies the server by the user's own CA, gives a client certificate where one is wanted, and never
-// goes on without encryption; what fails says what to set.
+// TestTLS: rediss:// verifies the server by the user's own CA, gives a client certificate where one is wanted, and
+// never goes on without encryption; what fails says what to set.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -391,16 +402,19 @@ func TestTLS(t *testing.T) {
 	}
 	expectError(t, "no CA", lockAt("rediss://u:hunter2@"+at), driver.ErrDenied, "tls-ca")
 	expectError(t, "another CA", lockAt("rediss://u:hunter2@"+at+"?tls-ca="+other.file), driver.ErrDenied, "tls-ca")
-	expectError(t, "another name", lockAt("rediss://u:hunter2@"+at+"?tls-name=elsewhere&tls-ca="+ours.file), driver.ErrDenied, "tls-name")
+	expectError(t, "another name", lockAt("rediss://u:hunter2@"+at+"?tls-name=elsewhere&tls-ca="+ours.file),
+		driver.ErrDenied, "tls-name")
 	expectError(t, "no TLS where it is wanted", lockAt("redis://u:hunter2@"+at), nil, "rediss://")
 	_, err = driver.Open(t.Context(), "rediss://u:hunter2@"+server.Addr+"?tls-ca="+ours.file) // it says nothing
 	expectError(t, "TLS where there is none", err, nil, "redis://")
 
 	sendCommand(t, server, "CONFIG", "SET", "tls-auth-clients", "yes")
 	expectError(t, "no client certificate", lockAt("rediss://u:hunter2@"+at+"?tls-ca="+ours.file), nil, "tls-cert")
-	expectError(t, "a client certificate of another CA", lockAt("rediss://u:hunter2@"+at+"?tls-ca="+ours.file+"&tls-cert="+strangeCert+"&tls-key="+strangeKey),
+	expectError(t, "a client certificate of another CA",
+		lockAt("rediss://u:hunter2@"+at+"?tls-ca="+ours.file+"&tls-cert="+strangeCert+"&tls-key="+strangeKey),
 		nil, "tls-cert")
-	if err := lockAt("rediss://" + at + "?tls-ca=" + ours.file + "&tls-cert=" + clientCert + "&tls-key=" + clientKey); err != nil {
+	if err := lockAt("rediss://" + at + "?tls-ca=" + ours.file + "&tls-cert=" + clientCert + "&tls-key=" +
+		clientKey); err != nil {
 		t.Errorf("a client certificate: %v", err)
 	}
 }
@@ -415,8 +429,9 @@ type certAuthority struct {
 func newCA(t *testing.T, dir, name string) *certAuthority {
 	t.Helper()
 	a := &certAuthority{dir: dir, name: name, file: filepath.Join(dir, name+".pem")}
-	a.cert = &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign}
+	a.cert = &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true,
+		BasicConstraintsValid: true,
+		NotBefore:             time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign}
 	a.key = newKey(t)
 	writePEM(t, a.file, "CERTIFICATE", a.sign(t, a.cert, a.key))
 	return a
@@ -435,8 +450,10 @@ func (a *certAuthority) sign(t *testing.T, c *x509.Certificate, key *ecdsa.Priva
 func (a *certAuthority) issue(t *testing.T, name string) (cert, key string) {
 	t.Helper()
 	k := newKey(t)
-	der := a.sign(t, &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	der := a.sign(t, &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:   pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127,
+			0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}, k)
 	private, err := x509.MarshalECPrivateKey(k)
 	if err != nil {

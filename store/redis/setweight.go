@@ -12,8 +12,8 @@ var setWeightScript = loadScript("set_weight.lua")
 
 var _ driver.WeightChanger = (*Store)(nil)
 
-// SetWeight runs one script. The redisson layout has no weights. Changes are numbered: requests on several connections may overtake one
-// another, and a change that arrives after a later one must not undo it.
+// SetWeight runs one script. The redisson layout has no weights. Changes are numbered: requests on several connections
+// may overtake one another, and a change that arrives after a later one must not undo it.
 func (s *Store) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
 	switch {
 	case s.opts.Layout == LayoutRedisson:
@@ -26,8 +26,9 @@ func (s *Store) SetWeight(ctx context.Context, g driver.Grant, weight int64) err
 	}
 	keys := s.keys.allKeys(g.Name)
 	p := s.newRetryLoop(g.GrantedTTL)
-	m, _, err := p.run(ctx, setWeightScript, keys[:], new(queueArgs).fill(s, renewID(&g), strconv.FormatInt(g.Token, 10),
-		strconv.FormatInt(weight, 10), strconv.FormatInt(s.lastChange.Add(1), 10)))
+	m, _, err := p.run(ctx, setWeightScript, keys[:],
+		new(queueArgs).fill(s, renewID(&g), strconv.FormatInt(g.Token, 10),
+			strconv.FormatInt(weight, 10), strconv.FormatInt(s.lastChange.Add(1), 10)))
 	if err != nil {
 		return err
 	}

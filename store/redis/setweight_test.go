@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestLateWeightChange: a downgrade that comes behind the upgrade that was asked for after it changes nothing: nobody gets in
-// beside a writer.
+// TestLateWeightChange: a downgrade that comes behind the upgrade that was asked for after it changes nothing: nobody
+// gets in beside a writer.
 func TestLateWeightChange(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -26,7 +26,8 @@ func TestLateWeightChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	keys := s.keys.allKeys("m")
-	if _, err := setWeightScript.eval(t.Context(), s.client, keys[:], new(queueArgs).fill(s, c.ID, strconv.FormatInt(g.Token, 10), "1", late)); err != nil {
+	if _, err := setWeightScript.eval(t.Context(), s.client, keys[:],
+		new(queueArgs).fill(s, c.ID, strconv.FormatInt(g.Token, 10), "1", late)); err != nil {
 		t.Fatal(err)
 	}
 	reader := c

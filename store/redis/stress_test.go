@@ -25,7 +25,8 @@ type holdChecker struct {
 	repeated, twice int
 }
 
-// addHold counts a grant, and those who believe to hold the lock beside it. One that came too late is believed in by nobody.
+// addHold counts a grant, and those who believe to hold the lock beside it. One that came too late is believed in by
+// nobody.
 func (r *holdChecker) addHold(g driver.Grant) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,8 +95,9 @@ func (r *holdChecker) run(ctx context.Context, stores []driver.Store, name strin
 	wg.Wait()
 }
 
-// TestTokensThroughFailovers: while the primary is killed again and again, and comes back as a primary of its own until the Sentinels
-// stop it, tokens never repeat or fall. Two holders at a time are what Redis allows then: they are counted.
+// TestTokensThroughFailovers: while the primary is killed again and again, and comes back as a primary of its own until
+// the Sentinels stop it, tokens never repeat or fall. Two holders at a time are what Redis allows then: they are
+// counted.
 func TestTokensThroughFailovers(t *testing.T) {
 	if !*prove {
 		t.Skip("takes minutes: -prove")
@@ -108,7 +110,9 @@ func TestTokensThroughFailovers(t *testing.T) {
 	for _, replicas := range []int{0, 1} {
 		var stores []driver.Store
 		for range 4 {
-			stores = append(stores, openForTest(t, fmt.Sprintf("redis+sentinel://%s/%s?addrs=%s,%s&replicas=%d", a[0], redistest.MasterName, a[1], a[2], replicas)))
+			stores = append(stores, openForTest(t,
+				fmt.Sprintf("redis+sentinel://%s/%s?addrs=%s,%s&replicas=%d", a[0], redistest.MasterName, a[1], a[2],
+					replicas)))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 		kills := 0
@@ -117,7 +121,8 @@ func TestTokensThroughFailovers(t *testing.T) {
 			for ctx.Err() == nil {
 				time.Sleep(4 * time.Second)
 				for _, s := range g.Servers {
-					if info, err := s.Do("INFO", "replication"); err == nil && strings.Contains(info, "role:master") && strings.Contains(info, "connected_slaves:2") {
+					if info, err := s.Do("INFO", "replication"); err == nil && strings.Contains(info, "role:master") &&
+						strings.Contains(info, "connected_slaves:2") {
 						s.Kill()
 						kills++
 						time.Sleep(4 * time.Second)
@@ -131,7 +136,7 @@ func TestTokensThroughFailovers(t *testing.T) {
 		r.run(ctx, stores, fmt.Sprint("storm", replicas))
 		cancel()
 		killer.Wait()
-		t.Logf("replicas=%d: %d fail-overs, %d grants; tokens repeated %d times and fell %d times; two held at a time %d times", replicas, kills, r.grants, r.repeated, r.fell, r.twice)
+		t.Logf("replicas=%d: %d failovers, %d grants; tokens repeated %d times and fell %d times; two held at a time %d times", replicas, kills, r.grants, r.repeated, r.fell, r.twice)
 		if r.repeated+r.fell > 0 {
 			t.Error("tokens must rise")
 		}
@@ -171,7 +176,8 @@ func TestTokensThroughEvictions(t *testing.T) {
 	if err != nil {
 		t.Error("no storm: ", err)
 	}
-	t.Logf("%d keys evicted, %d grants; tokens repeated %d times and fell %d times; two held at a time %d times", evicted(), r.grants, r.repeated, r.fell, r.twice)
+	t.Logf("%d keys evicted, %d grants; tokens repeated %d times and fell %d times; two held at a time %d times",
+		evicted(), r.grants, r.repeated, r.fell, r.twice)
 	if r.repeated+r.fell > 0 {
 		t.Error("tokens must rise")
 	}

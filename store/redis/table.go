@@ -31,9 +31,9 @@ type table struct {
 	close  sync.Once
 }
 
-// Table gives bare records, for what is built on records but is no lock. They stand beside the store's locks, under keys of
-// their own that begin with "holdfast-row:", and share its client: the store stays open when the table is closed.
-// ctx bounds the one request by which the server's clock is read first.
+// Table gives bare records, for what is built on records but is no lock. They stand beside the store's locks, under
+// keys of their own that begin with "holdfast-row:", and share its client: the store stays open when the table is
+// closed. ctx bounds the one request by which the server's clock is read first.
 func (s *Store) Table(ctx context.Context) (record.Table, error) {
 	t := &table{s: s, closed: make(chan struct{}), clock: record.ServerClock{Clock: s.clock}}
 	if _, err := t.Load(ctx, "clock"); err != nil {

@@ -54,7 +54,7 @@ func TestTableCluster(t *testing.T) {
 	}
 }
 
-// waitUntilListening waits until a seat's lookout listens.
+// waitUntilListening waits until a seat's hub listens.
 func waitUntilListening(t *testing.T, seat *subscription) {
 	t.Helper()
 	select {
@@ -70,13 +70,14 @@ type countingClient struct {
 	times atomic.Int64
 }
 
-func (a *countingClient) Receive(ctx context.Context, subscribe rueidis.Completed, fn func(rueidis.PubSubMessage)) error {
+func (a *countingClient) Receive(ctx context.Context, subscribe rueidis.Completed,
+	fn func(rueidis.PubSubMessage)) error {
 	a.times.Add(1)
 	return a.Client.Receive(ctx, subscribe, fn)
 }
 
-// TestListenBackoff: a server that is away is asked for news of a lock now and then, and not all the time, since many may be
-// waited for; and soon when it is back.
+// TestListenBackoff: a server that is away is asked for news of a lock now and then, and not all the time, since many
+// may be waited for; and soon when it is back.
 func TestListenBackoff(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -101,7 +102,8 @@ func TestListenBackoff(t *testing.T) {
 	if err := redistest.Until(t.Context(), func() bool { return counted.times.Load() >= 11 }); err != nil {
 		t.Fatal("a server that is away is not asked any more")
 	}
-	if took := time.Since(start); took < 2500*time.Millisecond { // ten pauses, each at the least half of what it doubles to
+	if took := time.Since(start); took < 2500*time.Millisecond {
+		// ten pauses, each at least half of what it doubles to
 		t.Errorf("a server that is away was asked ten times in %v", took)
 	}
 	if err := server.Restart(); err != nil {
@@ -110,8 +112,8 @@ func TestListenBackoff(t *testing.T) {
 	waitUntilListening(t, seat)
 }
 
-// TestResubscribeWakesWaiters: a client of the user's that makes a link anew by itself has those who wait look again, since what was told
-// meanwhile was not heard.
+// TestResubscribeWakesWaiters: a client of the user's that makes a link again by itself has those who wait look again,
+// since what was told meanwhile was not heard.
 func TestResubscribeWakesWaiters(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -120,7 +122,8 @@ func TestResubscribeWakesWaiters(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(via.Close)
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{via.Addr}, ConnWriteTimeout: linkTimeout})
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{via.Addr},
+		ConnWriteTimeout: linkTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +166,7 @@ func TestResubscribeWakesWaiters(t *testing.T) {
 			case err == nil && now.Version != r.Version:
 				return
 			}
-			time.Sleep(time.Millisecond) // the link was made anew just then
+			time.Sleep(time.Millisecond) // the link was made again just then
 		}
 	}()
 	time.Sleep(200 * time.Millisecond)

@@ -42,8 +42,8 @@ func init() {
 func defaultClientOption() rueidis.ClientOption {
 	return rueidis.ClientOption{
 		// A step is repeated by this package, which knows how; a link that is cut is noticed soon; and a call whose
-		// context ends does not take the connection of all the others with it. Of many requests at once more go into one
-		// write to the socket, which costs client and server more than a step does; one alone never waits.
+		// context ends does not take the connection of all the others with it. Of many requests at once more go into
+		// one write to the socket, which costs client and server more than a step does; one alone never waits.
 		DisableRetry:      true,
 		DisableCache:      true,
 		AlwaysPipelining:  true,
@@ -77,7 +77,8 @@ func parseURL(u *url.URL) (*storeURL, error) {
 		port = "26379"
 	}
 	if u.Host == "" {
-		return nil, fmt.Errorf("%w: the store's URL names no server, as in %s://host:%s", driver.ErrInvalid, u.Scheme, port)
+		return nil, fmt.Errorf("%w: the store's URL names no server, as in %s://host:%s", driver.ErrInvalid, u.Scheme,
+			port)
 	}
 	o.InitAddress = parseAddresses(u.Host, port)
 	o.Username = u.User.Username()
@@ -128,7 +129,8 @@ func (p *storeURL) parsePath(u *url.URL) error {
 	case "redis+sentinel":
 		var name string
 		if name, path, _ = strings.Cut(path, "/"); name == "" {
-			return fmt.Errorf("%w: the URL of Sentinels names their primary: redis+sentinel://host/name", driver.ErrInvalid)
+			return fmt.Errorf("%w: the URL of Sentinels names their primary: redis+sentinel://host/name",
+				driver.ErrInvalid)
 		}
 		p.client.Sentinel.MasterSet = name
 		p.client.Sentinel.Dialer = p.client.Dialer
@@ -199,8 +201,9 @@ func openClient(ctx context.Context, o rueidis.ClientOption, opts *Options) (*St
 	return s, nil
 }
 
-// retryConnect connects again while what is in the way may pass, as when a server is started anew, for as long as a claim would bear
-// with it. Nobody may listen any more or at all: that is borne for a shorter time, so that a wrong port is soon told.
+// retryConnect connects again while what is in the way may pass, as when a server is started again, for as long as a
+// claim would bear with it. Nobody may listen any more or at all: that is borne for a shorter time, so that a wrong
+// port is soon told.
 func retryConnect(ctx context.Context, connect func() error) error {
 	start := time.Now()
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
@@ -231,8 +234,8 @@ func isTransient(err error) bool {
 	return !driverutil.IsFinal(err) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }
 
-// connectClient makes a client, or gives up when ctx ends: of many servers that hang each is waited for by itself, and what makes the
-// client knows no context. Its errors tell no secret.
+// connectClient makes a client, or gives up when ctx ends: of many servers that hang each is waited for by itself, and
+// what makes the client knows no context. Its errors tell no secret.
 func connectClient(ctx context.Context, o rueidis.ClientOption) (rueidis.Client, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

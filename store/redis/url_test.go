@@ -14,21 +14,34 @@ import (
 func TestURL(t *testing.T) {
 	t.Parallel()
 	for raw, check := range map[string]func(p *storeURL) bool{
-		"redis://h": func(p *storeURL) bool { return p.client.InitAddress[0] == "h:6379" && p.client.ForceSingleClient },
+		"redis://h": func(p *storeURL) bool {
+			return p.client.InitAddress[0] == "h:6379" &&
+				p.client.ForceSingleClient
+		},
 		"redis://u:s3cret@h:1/3": func(p *storeURL) bool {
 			o := p.client
 			return o.Username == "u" && o.Password == "s3cret" && o.SelectDB == 3
 		},
-		"redis://[::1]:7/":          func(p *storeURL) bool { return p.client.InitAddress[0] == "[::1]:7" },
-		"rediss://h?tls-name=n":     func(p *storeURL) bool { return p.client.TLSConfig != nil && p.client.TLSConfig.ServerName == "n" },
+		"redis://[::1]:7/": func(p *storeURL) bool { return p.client.InitAddress[0] == "[::1]:7" },
+		"rediss://h?tls-name=n": func(p *storeURL) bool {
+			return p.client.TLSConfig != nil &&
+				p.client.TLSConfig.ServerName == "n"
+		},
 		"redis://h?prefix=app:":     func(p *storeURL) bool { return p.opts.Key == "app:*" },
 		"redis://h?template=a:*:b":  func(p *storeURL) bool { return p.opts.Key == "a:*:b" },
 		"redis://h?layout=redisson": func(p *storeURL) bool { return p.opts.Layout == LayoutRedisson },
 		"redis+sentinel://h,i/m1/2?addrs=j:9": func(p *storeURL) bool {
-			return slices.Equal(p.client.InitAddress, []string{"h:26379", "i:26379", "j:9"}) && p.client.Sentinel.MasterSet == "m1" && p.client.SelectDB == 2
+			return slices.Equal(p.client.InitAddress, []string{"h:26379", "i:26379", "j:9"}) &&
+				p.client.Sentinel.MasterSet == "m1" && p.client.SelectDB == 2
 		},
-		"redis+cluster://h?replicas=2": func(p *storeURL) bool { return !p.client.ForceSingleClient && p.opts.Replicas == 2 },
-		"redlock://h?addrs=i,j:3":      func(p *storeURL) bool { return slices.Equal(p.client.InitAddress, []string{"h:6379", "i:6379", "j:3"}) },
+		"redis+cluster://h?replicas=2": func(p *storeURL) bool {
+			return !p.client.ForceSingleClient &&
+				p.opts.Replicas == 2
+		},
+		"redlock://h?addrs=i,j:3": func(p *storeURL) bool {
+			return slices.Equal(p.client.InitAddress,
+				[]string{"h:6379", "i:6379", "j:3"})
+		},
 	} {
 		u, err := url.Parse(raw)
 		if err != nil {
@@ -51,7 +64,8 @@ func TestURL(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 		}
 	}
-	for _, raw := range []string{"redis://u:s3cret@127.0.0.1:1", "redlock://u:s3cret@127.0.0.1:1?addrs=127.0.0.1:2,127.0.0.1:3"} {
+	for _, raw := range []string{"redis://u:s3cret@127.0.0.1:1",
+		"redlock://u:s3cret@127.0.0.1:1?addrs=127.0.0.1:2,127.0.0.1:3"} {
 		if _, err := driver.Open(t.Context(), raw); err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v", raw, err)
 		}

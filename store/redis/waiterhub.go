@@ -12,8 +12,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// waiterHub listens to one lock for all claims of this client that wait for it. What it hears is a hint: whoever is told
-// looks for itself, and would look in time if nothing were ever heard.
+// waiterHub listens to one lock for all claims of this client that wait for it. What it hears is a hint: whoever is
+// told looks for itself, and would look in time if nothing were ever heard.
 type waiterHub struct {
 	store         *Store
 	lock          string   // the lock's key
@@ -21,7 +21,8 @@ type waiterHub struct {
 	cancel        context.CancelFunc
 	subscriptions map[*subscription]struct{} // guarded by the store's mutex, like what follows
 	idleSince     time.Time                  // when the last seat was left
-	idleTimer     *time.Timer                // ends a lookout for which nobody sits any more; nil before the first one was left
+	// ends a hub for which nobody sits any more; nil before the first one was left
+	idleTimer *time.Timer
 
 	mu        sync.Mutex
 	ready     chan struct{} // closed while it listens
@@ -36,17 +37,18 @@ type subscription struct {
 	notices chan time.Duration // buffered. 0: look now; else look when that has passed
 }
 
-// How soon a lookout listens again after it could not: a server that is away is not to be asked by all of them all the time.
+// How soon a hub listens again after it could not: a server that is away is not to be asked by all of them all the
+// time.
 const (
 	minListenPause = 50 * time.Millisecond
 	maxListenPause = time.Second
 )
 
-// hubIdleTime is how long a lookout goes on when nobody waits any more: a contended lock is soon waited for again.
+// hubIdleTime is how long a hub goes on when nobody waits any more: a contended lock is soon waited for again.
 const hubIdleTime = 5 * time.Second
 
-// subscribeToLock has a claim told what concerns it, and reports whether the lookout listens already. It gives nil when the store is
-// closed.
+// subscribeToLock has a claim told what concerns it, and reports whether the hub listens already. It gives nil when
+// the store is closed.
 func (s *Store) subscribeToLock(lock, id string, inLine bool) (*subscription, bool) {
 	general := s.scripts.channel(lock)
 	return s.subscribeToKey(lock, id, inLine, general, general+":"+s.session)
@@ -61,7 +63,8 @@ func (s *Store) subscribeToKey(lock, id string, inLine bool, channels ...string)
 	}
 	l := s.hubs[lock]
 	if l == nil {
-		l = &waiterHub{store: s, lock: lock, channels: channels, subscriptions: map[*subscription]struct{}{}, ready: make(chan struct{})}
+		l = &waiterHub{store: s, lock: lock, channels: channels, subscriptions: map[*subscription]struct{}{},
+			ready: make(chan struct{})}
 		var ctx context.Context
 		ctx, l.cancel = context.WithCancel(s.life)
 		s.hubs[lock] = l
@@ -72,7 +75,8 @@ func (s *Store) subscribeToKey(lock, id string, inLine bool, channels ...string)
 	return l.addSubscription(id, inLine), l.listening
 }
 
-// subscribeIfListening is sit for a claim that is about to come to stand in line, where this client listens to the lock anyway; else it gives nil.
+// subscribeIfListening is sit for a claim that is about to come to stand in line, where this client listens to the lock
+// anyway; else it gives nil.
 func (s *Store) subscribeIfListening(lock, id string) *subscription {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +108,7 @@ func (t *subscription) unsubscribe() {
 	}
 }
 
-// stopIfIdle ends the lookout if nobody has sat for it for long enough.
+// stopIfIdle ends the hub if nobody has sat for it for long enough.
 func (l *waiterHub) stopIfIdle() {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
@@ -119,17 +123,18 @@ func (l *waiterHub) stopIfIdle() {
 	}
 }
 
-// listeningSignal gives a channel that is closed when the lookout listens.
+// listeningSignal gives a channel that is closed when the hub listens.
 func (l *waiterHub) listeningSignal() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ready
 }
 
-// run listens until the lookout is ended. After an interruption all look for themselves: something may have been missed.
+// run listens until the hub is ended. After an interruption all look for themselves: something may have been
+// missed.
 func (l *waiterHub) run(ctx context.Context) {
 	for pause := minListenPause; ctx.Err() == nil; pause = min(2*pause, maxListenPause) {
-		// A client of the user's may make a link anew, and subscribe again, by itself.
+		// A client of the user's may make a link again, and subscribe again, by itself.
 		var listened atomic.Bool
 		sub := rueidis.WithOnSubscriptionHook(ctx, func(e rueidis.PubSubSubscription) {
 			if !strings.HasSuffix(e.Kind, "unsubscribe") && e.Channel == l.channels[len(l.channels)-1] {
@@ -223,5 +228,5 @@ func (l *waiterHub) notifyMatching(whom func(*subscription) bool, after func() t
 	}
 }
 
-// listenTimeout is how long a claim waits for its lookout to listen before it looks again anyway.
+// listenTimeout is how long a claim waits for its hub to listen before it looks again anyway.
 func (s *Store) listenTimeout() time.Duration { return time.Second }

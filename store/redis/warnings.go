@@ -29,7 +29,8 @@ func (s *Store) detectShardedChannels(ctx context.Context) error {
 	}
 }
 
-// ensureChannelsKnown finds out, once, whether the server can tell by sharded channels, which in a Cluster go to one node only.
+// ensureChannelsKnown finds out, once, whether the server can tell by sharded channels, which in a Cluster go to one
+// node only.
 func (s *Store) ensureChannelsKnown(ctx context.Context) error {
 	if s.topology != cluster || s.shardedKnown.Load() {
 		return nil
@@ -76,7 +77,8 @@ func readInfo(text string) map[string]string {
 func warningsFor(info map[string]string) (ws []string) {
 	say := func(format string, args ...any) { ws = append(ws, fmt.Sprintf(format, args...)) }
 	var major, minor int
-	if n, _ := fmt.Sscanf(info["redis_version"], "%d.%d", &major, &minor); n == 2 && (major < 6 || major == 6 && minor < 2) {
+	if n, _ := fmt.Sscanf(info["redis_version"], "%d.%d", &major, &minor); n == 2 &&
+		(major < 6 || major == 6 && minor < 2) {
 		say("version %s is older than 6.2: not every step works", info["redis_version"])
 	}
 	if p := info["maxmemory_policy"]; info["maxmemory"] != "0" && p != "" && p != "noeviction" {
@@ -89,7 +91,7 @@ func warningsFor(info map[string]string) (ws []string) {
 		say("this is a replica: open the primary, or the Sentinels")
 	}
 	if n := info["connected_slaves"]; n != "" && n != "0" && info["min_slaves_good_slaves"] == "" {
-		say("replicas follow asynchronously, and min-replicas-to-write is not set: a fail-over may forget locks, and a primary that was cut off goes on granting")
+		say("replicas follow asynchronously, and min-replicas-to-write is not set: a failover may forget locks, and a primary that was cut off goes on granting")
 	}
 	return ws
 }

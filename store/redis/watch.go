@@ -19,13 +19,13 @@ var (
 	_ driver.Explainer   = (*Redlock)(nil)
 )
 
-// watchPoll is how often a lock that is watched is looked at though nothing was heard: a claim in line whose time is over
-// changes no key, and a server or a user's rights may lack what NextChange builds on.
+// watchPoll is how often a lock that is watched is looked at though nothing was heard: a claim in line whose time is
+// over changes no key, and a server or a user's rights may lack what NextChange builds on.
 const watchPoll = time.Second
 
-// NextChange has the server say by itself when a key of the lock has changed (it calls that tracking): whatever a look has
-// read is remembered for the connection that looked. So nothing is written for a watcher, no step costs more, and what
-// foreign clients do is told as well. Each call has a connection of its own, from the client's pool.
+// NextChange has the server say by itself when a key of the lock has changed (it calls that tracking): whatever a look
+// has read is remembered for the connection that looked. So nothing is written for a watcher, no step costs more, and
+// what foreign clients do is told as well. Each call has a connection of its own, from the client's pool.
 func (s *Store) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
 	if err := driver.CheckName(seen.Name, s.info); err != nil {
 		return driver.Lock{}, err

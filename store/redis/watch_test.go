@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestWatch: who watches a lock is told of what becomes of it by the server, ours and foreign, without polling, and asks little
-// while nothing happens.
+// TestWatch: who watches a lock is told of what becomes of it by the server, ours and foreign, without polling, and
+// asks little while nothing happens.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -48,7 +48,8 @@ func TestWatch(t *testing.T) {
 				}
 			}
 		}()
-		if err := redistest.Until(ctx, func() bool { by, _, _ := commandCalls(t, server); return by["eval"] >= 2 }); err != nil {
+		if err := redistest.Until(ctx,
+			func() bool { by, _, _ := commandCalls(t, server); return by["eval"] >= 2 }); err != nil {
 			t.Fatalf("%s: nobody watches: %v", what, err) // it looks before the server is to tell, and once more then
 		}
 		start := time.Now()
@@ -91,7 +92,8 @@ func TestWatch(t *testing.T) {
 	defer cancel()
 	sendCommand(t, server, "CONFIG", "RESETSTAT")
 	start := time.Now()
-	if _, err := openForTest(t, "redis://"+server.Addr).(*Store).NextChange(ctx, seen); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := openForTest(t, "redis://"+server.Addr).(*Store).NextChange(ctx, seen); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Errorf("nothing has changed: %v", err)
 	}
 	by, _, _ := commandCalls(t, server)
@@ -117,7 +119,8 @@ func TestExplain(t *testing.T) {
 				t.Fatal(err)
 			}
 			plan := s.(driver.Explainer).Explain(c)
-			for key := range strings.FieldsSeq(sendCommand(t, server, "EVAL", "return table.concat(redis.call('KEYS', '*'), ' ')", "0")) {
+			for key := range strings.FieldsSeq(sendCommand(t, server, "EVAL",
+				"return table.concat(redis.call('KEYS', '*'), ' ')", "0")) {
 				if !slices.Contains(plan.Keys, key) {
 					t.Errorf("%s: %s stands there, and is not among %q", query, key, plan.Keys)
 				}

@@ -116,7 +116,8 @@ func TestBatchedWritesFailAlone(t *testing.T) {
 	ctx := t.Context()
 	c, err := s.tree.sessionConn(ses.ID)
 	mustSucceed(t, err)
-	mustSucceed(t, c.Do(ctx, zk.CreatePersistent(s.tree.pathOf("apart-closed"), nil, []zk.ACL{{Perms: 1, Scheme: "world", ID: "anyone"}})))
+	mustSucceed(t, c.Do(ctx, zk.CreatePersistent(s.tree.pathOf("apart-closed"), nil,
+		[]zk.ACL{{Perms: 1, Scheme: "world", ID: "anyone"}})))
 	snapshot, err := s.tree.Add(ctx, "apart", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
 	mustSucceed(t, err)
 	n := snapshot.Nodes[0]
@@ -136,18 +137,21 @@ func TestBatchedWritesFailAlone(t *testing.T) {
 		})
 		all.Go(func() {
 			payload := newPayload(ses.TTL)
-			if snapshot, err := s.tree.Add(ctx, fmt.Sprint("apart/", i), ses, int64(i+1), payload, sequence.AddAlways); err != nil || len(snapshot.Nodes) != 1 || snapshot.Nodes[0].ID != payload.ID {
+			if snapshot, err := s.tree.Add(ctx, fmt.Sprint("apart/", i), ses, int64(i+1), payload,
+				sequence.AddAlways); err != nil || len(snapshot.Nodes) != 1 || snapshot.Nodes[0].ID != payload.ID {
 				t.Errorf("a new lock: %+v, %v", snapshot, err)
 			}
 		})
 		all.Go(func() {
-			if _, err := s.tree.Add(ctx, "apart-closed", ses, int64(i+100), newPayload(ses.TTL), sequence.AddAlways); !errors.Is(err, driver.ErrDenied) {
+			if _, err := s.tree.Add(ctx, "apart-closed", ses, int64(i+100), newPayload(ses.TTL),
+				sequence.AddAlways); !errors.Is(err, driver.ErrDenied) {
 				t.Errorf("a lock where nobody may create: %v", err)
 			}
 		})
 	}
 	all.Wait()
-	if _, err := s.tree.Add(ctx, "apart-closed/lock", ses, 200, newPayload(ses.TTL), sequence.AddAlways); !errors.Is(err, driver.ErrDenied) {
+	if _, err := s.tree.Add(ctx, "apart-closed/lock", ses, 200, newPayload(ses.TTL),
+		sequence.AddAlways); !errors.Is(err, driver.ErrDenied) {
 		t.Errorf("a lock below one where nobody may create: %v", err)
 	}
 	if n := len(s.tree.pendingAdds); n > 0 {
@@ -195,7 +199,8 @@ func TestWithdrawBatchedAdd(t *testing.T) {
 				}
 				_, err := s.tree.Add(given, fmt.Sprint(name, "/", w%40), ses, int64(w*20+r), payload, guard)
 				cancel()
-				if _, werr := s.tree.Withdraw(ctx, fmt.Sprint(name, "/", w%40), ses, int64(w*20+r), payload.ID); werr != nil {
+				if _, werr := s.tree.Withdraw(ctx, fmt.Sprint(name, "/", w%40), ses, int64(w*20+r),
+					payload.ID); werr != nil {
 					t.Errorf("%v, withdrawn: %v", err, werr)
 				}
 			}

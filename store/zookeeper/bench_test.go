@@ -113,7 +113,8 @@ func BenchmarkCycle(b *testing.B) {
 	mustSucceed(b, err)
 	defer one.Close()
 	contenders := map[string]contender{
-		"floor": runInGo(floor), "holdfast": runInGo(ours(s)), "plain": runInGo(ours(one)), "curator": runInCurator(b, leader.Endpoint),
+		"floor": runInGo(floor), "holdfast": runInGo(ours(s)), "plain": runInGo(ours(one)), "curator": runInCurator(b,
+			leader.Endpoint),
 		"go-zookeeper": runInGo(func(lock string) {
 			l := gozk.NewLock(cli, "/peer/"+lock, acl)
 			mustSucceed(b, l.Lock())
@@ -168,7 +169,8 @@ func TestRequestsPerOperation(t *testing.T) {
 	got := c.takeCounts()
 	t.Logf("%d cycles on a free lock: %v", n, got)
 	// Beats are deletes, too; and a cycle that a slow machine draws out beyond watchAfter is watched.
-	if got[zk.OpCreate2] != n || got[zk.OpGetChildren] != n || got[zk.OpDelete] < n || got[zk.OpDelete] > n+20 || got[zk.OpGetData] > n {
+	if got[zk.OpCreate2] != n || got[zk.OpGetChildren] != n || got[zk.OpDelete] < n || got[zk.OpDelete] > n+20 ||
+		got[zk.OpGetData] > n {
 		t.Errorf("%d cycles sent %v", n, got)
 	}
 

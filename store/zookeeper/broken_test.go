@@ -105,7 +105,8 @@ func TestBreakNoteIsNoPermit(t *testing.T) {
 func TestBrokenDuringRelease(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	for layout, release := range map[string]uint32{LayoutCurator: zk.OpDelete, LayoutBoth: zk.OpMulti, LayoutPlain: zk.OpMulti} {
+	for layout, release := range map[string]uint32{LayoutCurator: zk.OpDelete, LayoutBoth: zk.OpMulti,
+		LayoutPlain: zk.OpMulti} {
 		name := layout + "-lock"
 		var instead atomic.Pointer[func()]
 		dial := newInterceptingDialer(release, name, func(nc net.Conn) {

@@ -25,12 +25,14 @@ func TestOneExpiredCertificate(t *testing.T) {
 	bad := httptest.NewTLSServer(nil)
 	defer bad.Close()
 	at := bad.Listener.Addr().String()
-	s, err := New(Options{Servers: []string{good.Addr, at}, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		if address == at {
-			return (&tls.Dialer{Config: &tls.Config{RootCAs: x509.NewCertPool()}}).DialContext(ctx, network, address)
-		}
-		return (&net.Dialer{}).DialContext(ctx, network, address)
-	}})
+	s, err := New(Options{Servers: []string{good.Addr, at},
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if address == at {
+				return (&tls.Dialer{Config: &tls.Config{RootCAs: x509.NewCertPool()}}).DialContext(ctx, network,
+					address)
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, address)
+		}})
 	mustSucceed(t, err)
 	defer s.Close()
 	client := newClient(t, s, 30*time.Second)

@@ -199,7 +199,9 @@ func TestHeld(t *testing.T) {
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	rig.TLS(t, func(cert, key string) *zktest.Ensemble {
-		return startEnsemble(t, zktest.Options{Members: 1, Lines: []string{"serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
-			"client.portUnification=true", "ssl.clientAuth=none", "ssl.keyStore.location=" + key, "ssl.trustStore.location=" + cert}})
+		return startEnsemble(t, zktest.Options{Members: 1,
+			Lines: []string{"serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+				"client.portUnification=true", "ssl.clientAuth=none", "ssl.keyStore.location=" +
+					key, "ssl.trustStore.location=" + cert}})
 	})
 }

@@ -22,7 +22,8 @@ func TestDeniedWatch(t *testing.T) {
 	server := httptest.NewTLSServer(nil)
 	defer server.Close()
 	var dials atomic.Int32
-	s, err := New(Options{Servers: []string{server.Listener.Addr().String()}, TLS: &tls.Config{RootCAs: x509.NewCertPool()},
+	s, err := New(Options{Servers: []string{server.Listener.Addr().String()},
+		TLS: &tls.Config{RootCAs: x509.NewCertPool()},
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			dials.Add(1)
 			return (&net.Dialer{}).DialContext(ctx, network, address)
@@ -44,7 +45,8 @@ func TestDeniedWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := int32(-1)
-	for limit := time.Now().Add(time.Minute); dials.Load() != before; time.Sleep(3 * time.Second) { // the last may be under way
+	for limit := time.Now().Add(time.Minute); dials.Load() != before; time.Sleep(3 * time.Second) {
+		// the last may be under way
 		if time.Now().After(limit) {
 			t.Fatal("connections are made when nobody waits any more")
 		}

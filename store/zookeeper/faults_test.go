@@ -33,7 +33,8 @@ func TestSessionBounds(t *testing.T) {
 	claim.TTL = time.Minute
 	began := time.Now()
 	_, err := s.Acquire(t.Context(), claim)
-	if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "20s") || time.Since(began) > sessiontest.Soon {
+	if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "20s") ||
+		time.Since(began) > sessiontest.Soon {
 		t.Errorf("more than the servers grant: %v after %v", err, time.Since(began))
 	}
 	claim = mutexClaim(t.Name())
@@ -105,7 +106,8 @@ func TestACLRefused(t *testing.T) {
 		} else {
 			_, err = client.Mutex(t.Name()+layout, nil).Lock(t.Context())
 		}
-		if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "acl=creator") || time.Since(began) > sessiontest.Soon {
+		if !errors.Is(err, holdfast.ErrDenied) || !strings.Contains(err.Error(), "acl=creator") ||
+			time.Since(began) > sessiontest.Soon {
 			t.Errorf("%s: %v after %v", layout, err, time.Since(began))
 		}
 	}
@@ -151,7 +153,8 @@ func TestListUnreadable(t *testing.T) {
 		mustSucceed(t, err)
 	}
 	open := func(user string) *holdfast.Client {
-		client, err := holdfast.Open(t.Context(), "zookeeper://"+user+c.Endpoints()[0], &holdfast.Options{TTL: 30 * time.Second})
+		client, err := holdfast.Open(t.Context(), "zookeeper://"+user+c.Endpoints()[0],
+			&holdfast.Options{TTL: 30 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -299,17 +302,21 @@ func TestForeignHolders(t *testing.T) {
 	_, err := s.Acquire(t.Context(), claim)
 	mustSucceed(t, err)
 	mustSucceed(t, s.Release(t.Context(), claim, ""))
-	for _, name := range []string{"/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-lock-", "/lock-", "/0123456789abcdef0123456789abcdef__lock__", "/0123456789abcdef0123456789abcdef__rlock__"} {
-		_, err := cli.Create(lock+name, []byte("10.0.0.1"), gozk.FlagEphemeral|gozk.FlagSequence, gozk.WorldACL(gozk.PermAll))
+	for _, name := range []string{"/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-lock-", "/lock-",
+		"/0123456789abcdef0123456789abcdef__lock__", "/0123456789abcdef0123456789abcdef__rlock__"} {
+		_, err := cli.Create(lock+name, []byte("10.0.0.1"), gozk.FlagEphemeral|gozk.FlagSequence,
+			gozk.WorldACL(gozk.PermAll))
 		mustSucceed(t, err)
 		if _, err := s.Acquire(t.Context(), mutexClaim(t.Name())); !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("a try beside %s: %v", name, err)
 		}
 		l, err := s.Inspect(t.Context(), t.Name())
-		if err != nil || len(l.Holders) != 1 || !l.Holders[0].Foreign || l.Holders[0].Token == 0 || len(l.Waiters) != 0 {
+		if err != nil || len(l.Holders) != 1 || !l.Holders[0].Foreign || l.Holders[0].Token == 0 ||
+			len(l.Waiters) != 0 {
 			t.Fatalf("%+v, %v", l, err)
 		}
-		if err := s.Break(t.Context(), t.Name(), l.Holders[0].Ref, driver.BreakGraceful); !errors.Is(err, driver.ErrUnsupported) {
+		if err := s.Break(t.Context(), t.Name(), l.Holders[0].Ref, driver.BreakGraceful); !errors.Is(err,
+			driver.ErrUnsupported) {
 			t.Errorf("marking a foreign holder: %v", err)
 		}
 		wait := mutexClaim(t.Name())
@@ -332,7 +339,8 @@ func TestDowngrade(t *testing.T) {
 	_, err := cli.Create(lock, nil, 0, gozk.WorldACL(gozk.PermAll))
 	mustSucceed(t, err)
 	const id = "/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-"
-	writer, err := cli.Create(lock+id+"__WRIT__", nil, gozk.FlagEphemeral|gozk.FlagSequence, gozk.WorldACL(gozk.PermAll))
+	writer, err := cli.Create(lock+id+"__WRIT__", nil, gozk.FlagEphemeral|gozk.FlagSequence,
+		gozk.WorldACL(gozk.PermAll))
 	mustSucceed(t, err)
 	claim := mutexClaim(t.Name())
 	claim.Kind, claim.Limit, claim.Weight, claim.Wait = driver.KindRW, driver.RWLimit, driver.RWLimit, true
@@ -344,7 +352,8 @@ func TestDowngrade(t *testing.T) {
 			break
 		}
 	}
-	reader, err := cli.Create(lock+id+"__READ__"+writer[len(writer)-10:], nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll))
+	reader, err := cli.Create(lock+id+"__READ__"+writer[len(writer)-10:], nil, gozk.FlagEphemeral,
+		gozk.WorldACL(gozk.PermAll))
 	mustSucceed(t, err)
 	mustSucceed(t, cli.Delete(writer, -1))
 	select {
@@ -412,7 +421,8 @@ func TestParentRemoved(t *testing.T) {
 // the numbers begin at 0 again.
 func TestContainerRemoved(t *testing.T) {
 	t.Parallel()
-	c := startEnsemble(t, zktest.Options{Members: 1, Args: []string{"-Dznode.container.checkIntervalMs=20", "-Dznode.container.maxPerMinute=100000"}})
+	c := startEnsemble(t, zktest.Options{Members: 1,
+		Args: []string{"-Dznode.container.checkIntervalMs=20", "-Dznode.container.maxPerMinute=100000"}})
 	client := newClient(t, rig.Peer(t, c), 10*time.Second)
 	cli := newAdmin(t, c)
 	var last int64
@@ -423,7 +433,8 @@ func TestContainerRemoved(t *testing.T) {
 			t.Errorf("token %d came after %d", l.Token(), last)
 		}
 		last = l.Token()
-		if children, _, err := cli.Children("/" + t.Name()); err == nil && len(children) == 1 && strings.HasSuffix(children[0], "-0000000000") {
+		if children, _, err := cli.Children("/" + t.Name()); err == nil && len(children) == 1 &&
+			strings.HasSuffix(children[0], "-0000000000") {
 			again++
 		}
 		mustSucceed(t, l.Release())
@@ -450,7 +461,8 @@ func TestOldSession(t *testing.T) {
 	_, err = p.tree.Add(ctx, t.Name(), old, 0, note, sequence.AddAlways)
 	mustSucceed(t, err)
 	snapshot, err := p.tree.Add(ctx, t.Name(), now, 0, note, sequence.AddAlways)
-	if err != nil || len(snapshot.Nodes) != 2 || snapshot.Nodes[0].Session != old.ID || snapshot.Nodes[1].Session != now.ID {
+	if err != nil || len(snapshot.Nodes) != 2 || snapshot.Nodes[0].Session != old.ID ||
+		snapshot.Nodes[1].Session != now.ID {
 		t.Errorf("%+v, %v", snapshot.Nodes, err)
 	}
 	mustSucceed(t, p.tree.EndSession(ctx, old.ID))
@@ -506,7 +518,8 @@ func TestNumberOverflow(t *testing.T) {
 	server := c.Members[0]
 	server.Terminate()
 	run := javaProgram(t, "Plant")
-	if out, err := exec.Command(run[0], append(run[1:], server.Dir, "/"+t.Name(), strconv.Itoa(math.MaxInt32-3))...).CombinedOutput(); err != nil {
+	if out, err := exec.Command(run[0],
+		append(run[1:], server.Dir, "/"+t.Name(), strconv.Itoa(math.MaxInt32-3))...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	mustSucceed(t, server.Start())
@@ -533,7 +546,8 @@ func TestNumberOverflow(t *testing.T) {
 					return
 				}
 				most.Store(max(most.Load(), inside.Add(1)))
-				late := time.AfterFunc(claim.TTL/2, func() { inside.Add(-1) }) // nobody renews: a holder that is so late is not inside any more
+				// nobody renews: a holder that is so late is not inside any more
+				late := time.AfterFunc(claim.TTL/2, func() { inside.Add(-1) })
 				in.Add(1)
 				mu.Lock()
 				if g.Token <= last {

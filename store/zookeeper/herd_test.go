@@ -44,7 +44,8 @@ func TestHerd(t *testing.T) {
 
 // measureWakeUps counts the events that a release brings to n waiting clients, and the requests that it costs
 // until all wait again, without keep-alives.
-func measureWakeUps(t *testing.T, lock string, n int, open func(Options) (driver.Store, *tree, error)) (events, requests float64) {
+func measureWakeUps(t *testing.T, lock string, n int,
+	open func(Options) (driver.Store, *tree, error)) (events, requests float64) {
 	c := &requestCounter{sent: map[int32]int{}}
 	var stores []driver.Store
 	var trees []*tree

@@ -34,12 +34,14 @@ func compileClasses(t testing.TB) string {
 
 var compiled sync.Once
 
-var curatorJars = []string{"curator-recipes", "curator-framework", "curator-client", "zookeeper", "guava", "slf4j-api", "slf4j-nop"}
+var curatorJars = []string{"curator-recipes", "curator-framework", "curator-client", "zookeeper", "guava", "slf4j-api",
+	"slf4j-nop"}
 
 // javaProgram returns the command that runs a program of testdata.
 func javaProgram(t testing.TB, name string) []string {
 	t.Helper()
-	return []string{"java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", compileClasses(t) + ":" + zktest.ClassPath(curatorJars...), name}
+	return []string{"java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", compileClasses(t) + ":" +
+		zktest.ClassPath(curatorJars...), name}
 }
 
 func curatorCommand(t *testing.T) []string { return javaProgram(t, "Peer") }
@@ -81,9 +83,11 @@ func TestInterop(t *testing.T) {
 				if k.layout == LayoutCuratorReadWrite {
 					theirs = driver.KindRW
 				}
-				args := append(k.peer(t), strings.Join(servers, ","), "/"+lock, string(theirs), strconv.Itoa(*sessiontest.Rounds), file)
+				args := append(k.peer(t), strings.Join(servers, ","), "/"+lock, string(theirs),
+					strconv.Itoa(*sessiontest.Rounds), file)
 				// A claim was broken shortly before: nobody minds the note of that.
-				note := s.tree.notePathOf(lock, joinEnding(formatStem(sessionName(1), newPayload(0)), endLock)+"0000000000")
+				note := s.tree.notePathOf(lock, joinEnding(formatStem(sessionName(1), newPayload(0)), endLock)+
+					"0000000000")
 				_, err := cli.Create(note, nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll))
 				mustSucceed(t, err)
 				return func() (added int, err error) {

@@ -210,7 +210,8 @@ func (c *claimNode) decodeNode(read *zk.Call) (sequence.Node, error) {
 		return n, nil
 	}
 	var p sequence.Payload
-	if json.Unmarshal(data, &p) == nil && p.ID == n.ID && p.Kind == n.Kind && p.Limit == n.Limit && p.Weight == n.Weight {
+	if json.Unmarshal(data, &p) == nil && p.ID == n.ID && p.Kind == n.Kind && p.Limit == n.Limit &&
+		p.Weight == n.Weight {
 		n.Payload = p
 	} else {
 		n.ReleaseRequested = n.ReleaseRequested || string(data) == curatorRevoke

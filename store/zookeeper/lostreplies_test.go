@@ -78,7 +78,8 @@ func TestLostAnswers(t *testing.T) {
 func TestLostAnswerTwice(t *testing.T) {
 	t.Parallel()
 	var create, read atomic.Bool
-	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: newReplyLosingDialer(zk.OpGetData, &read, newReplyLosingDialer(zk.OpCreate2, &create, nil))})
+	s, err := New(Options{Servers: rig.Shared(t).Endpoints(),
+		Dial: newReplyLosingDialer(zk.OpGetData, &read, newReplyLosingDialer(zk.OpCreate2, &create, nil))})
 	mustSucceed(t, err)
 	defer s.Close()
 	ctx := t.Context()
@@ -117,7 +118,8 @@ func TestPlainLostAnswers(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	var lose atomic.Bool
-	s, err := NewPlain(Options{Servers: c.Endpoints(), Dial: newReplyLosingDialer(zk.OpMulti, &lose, nil), Namespace: t.Name()})
+	s, err := NewPlain(Options{Servers: c.Endpoints(), Dial: newReplyLosingDialer(zk.OpMulti, &lose, nil),
+		Namespace: t.Name()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,11 +240,12 @@ func TestReleaseRemovesBothNodes(t *testing.T) {
 	t.Parallel()
 	name := t.Name()
 	var broke atomic.Bool
-	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: newInterceptingDialer(zk.OpCreate2, name, func(nc net.Conn) {
-		if broke.CompareAndSwap(false, true) {
-			nc.Close()
-		}
-	}, nil)})
+	s, err := New(Options{Servers: rig.Shared(t).Endpoints(),
+		Dial: newInterceptingDialer(zk.OpCreate2, name, func(nc net.Conn) {
+			if broke.CompareAndSwap(false, true) {
+				nc.Close()
+			}
+		}, nil)})
 	mustSucceed(t, err)
 	defer s.Close()
 	for _, release := range []func(n sequence.Node) (bool, sequence.Snapshot, error){
@@ -289,7 +292,8 @@ func TestReleaseRemovesBothNodes(t *testing.T) {
 // token, and with nothing left over of the first, also where what is left of that cannot be removed at once.
 func TestRemovedBeforeTokenRead(t *testing.T) {
 	t.Parallel()
-	server := rig.Shared(t).Endpoints()[:1] // another one might not have heard of the removal when the token is read there
+	// another one might not have heard of the removal when the token is read there
+	server := rig.Shared(t).Endpoints()[:1]
 	cli := newAdminAt(t, server)
 	for _, k := range []struct {
 		gone   int  // how many of the claim's two nodes

@@ -11,7 +11,8 @@ import (
 
 // TestParseKey: the keys of every client's claims are decoded, and others are not.
 func TestParseKey(t *testing.T) {
-	session, note := sessionName(-7), sequence.Payload{ID: "abcdefghijklmnopqrstuvwxyz", Kind: driver.KindSemaphore, Limit: 10, Weight: 3}
+	session, note := sessionName(-7), sequence.Payload{ID: "abcdefghijklmnopqrstuvwxyz", Kind: driver.KindSemaphore,
+		Limit: 10, Weight: 3}
 	for _, end := range []string{endLock, endRead, endWrite, endKazoo, endKazooRead} {
 		name := joinEnding(formatStem(session, note), end) + "0000000042"
 		c, ok := parseKey(name)
@@ -37,7 +38,8 @@ func TestParseKey(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, c, ok)
 		}
 	}
-	for _, name := range []string{"", "config", "lock-", "lock-1", "lock-00000000001", "x0000000001", "locks-0000000001", "0123456789abcdef0123456789abcdef"} {
+	for _, name := range []string{"", "config", "lock-", "lock-1", "lock-00000000001", "x0000000001",
+		"locks-0000000001", "0123456789abcdef0123456789abcdef"} {
 		if c, ok := parseKey(name); ok {
 			t.Errorf("%s: %+v", name, c)
 		}
@@ -55,7 +57,8 @@ func TestSortByArrival(t *testing.T) {
 		{"a-lock-0000000002:7 b-lock-0000000001:6 c__lock__0000000003:8", "b a c", true},
 		{"a-lock-2147483647:9 b-lock-2147483647:8", "b a", false},
 		{"a-lock--2147483648:9 b-lock-2147483647:8", "b a", false},
-		{"a-__READ__0000000001:9 b-__WRIT__0000000002:5 a-__WRIT__0000000001:4", "a a b", true}, // a writer that became a reader
+		// a writer that became a reader
+		{"a-__READ__0000000001:9 b-__WRIT__0000000002:5 a-__WRIT__0000000001:4", "a a b", true},
 		{"a-__WRIT__0000000001:9 b-__WRIT__0000000001:5", "b a", false},
 		{"a-lock-0000000001:9 b-__WRIT__0000000001:5", "b a", false},
 	} {
@@ -87,7 +90,9 @@ func TestSortByArrival(t *testing.T) {
 // TestMergeSecondNodes: the two nodes of a claim count once; where a claim must have two, one without the other is
 // a foreign one.
 func TestMergeSecondNodes(t *testing.T) {
-	one := joinEnding(formatStem(sessionName(1), sequence.Payload{ID: "abcdefghijklmnopqrstuvwxyz", Kind: driver.KindMutex, Limit: 1, Weight: 1}), endLock) + "0000000001"
+	one := joinEnding(formatStem(sessionName(1),
+		sequence.Payload{ID: "abcdefghijklmnopqrstuvwxyz", Kind: driver.KindMutex, Limit: 1, Weight: 1}), endLock) +
+		"0000000001"
 	two := strings.Replace(one, "-lock-0000000001", "__lock__0000000002", 1)
 	for _, twoNodes := range []bool{false, true} {
 		all := mergeSecondNodes(parseKeys([]string{one, "x-lock-0000000003", two}), twoNodes)
@@ -107,7 +112,8 @@ func TestMergeSecondNodes(t *testing.T) {
 }
 
 func FuzzEscapeElement(f *testing.F) {
-	for _, s := range []string{"a", "", ".", "..", "%", "%00", "%41", "zookeeper", "x-lock-0000000001", "__lock__-0000000001", "é\u0085\x7f"} {
+	for _, s := range []string{"a", "", ".", "..", "%", "%00", "%41", "zookeeper", "x-lock-0000000001",
+		"__lock__-0000000001", "é\u0085\x7f"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -116,7 +122,8 @@ func FuzzEscapeElement(f *testing.F) {
 		}
 		e := escapeElement(s, true)
 		back, ok := unescapeElement(e)
-		if !ok || back != s || isClaimKey(e) || e == "" || e == "." || e == ".." || e == "zookeeper" || strings.Contains(e, "/") {
+		if !ok || back != s || isClaimKey(e) || e == "" || e == "." || e == ".." || e == "zookeeper" ||
+			strings.Contains(e, "/") {
 			t.Errorf("%q becomes %q, and that %q, %v", s, e, back, ok)
 		}
 	})

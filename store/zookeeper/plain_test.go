@@ -129,7 +129,8 @@ func TestPlainForeign(t *testing.T) {
 	const name = "controller"
 	node := "/" + t.Name() + "/" + name
 	for what, flags := range map[string]int32{"ephemeral": gozk.FlagEphemeral, "persistent": 0} {
-		_, err := cli.Create(node, []byte(`{"version":1,"brokerid":7,"timestamp":"1700000000000"}`), flags, gozk.WorldACL(gozk.PermAll))
+		_, err := cli.Create(node, []byte(`{"version":1,"brokerid":7,"timestamp":"1700000000000"}`), flags,
+			gozk.WorldACL(gozk.PermAll))
 		mustSucceed(t, err)
 		var held *driver.HeldError
 		if _, err := s.Acquire(t.Context(), mutexClaim(name)); !errors.As(err, &held) ||
@@ -186,7 +187,8 @@ func TestPlainLate(t *testing.T) {
 	// The requests of a's that were still on their way: each was made when a's node had just been seen.
 	n := stale.Nodes[0]
 	path := s.tree.pathOf(t.Name())
-	if _, why, err := s.tree.writeSteps(ctx, path, s.tree.sendMulti, zk.Delete(s.tree.ticketPath(n.Key), -1), zk.Delete(path, int32(n.Version-1))); err != nil || why != codeNoTicket {
+	if _, why, err := s.tree.writeSteps(ctx, path, s.tree.sendMulti, zk.Delete(s.tree.ticketPath(n.Key), -1),
+		zk.Delete(path, int32(n.Version-1))); err != nil || why != codeNoTicket {
 		t.Errorf("a late removal: %v, %v", why, err)
 	}
 	if _, ok, err := s.tree.Change(ctx, t.Name(), n, n.Payload); err != nil || ok {
@@ -256,7 +258,9 @@ func TestPlainOverwritten(t *testing.T) {
 func TestPlainLossNotified(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	client, err := holdfast.Open(t.Context(), "zookeeper://"+c.Members[0].Endpoint+"?layout=plain", &holdfast.Options{TTL: 3 * time.Minute}) // so that a renewal would notice after a minute
+	// so that a renewal would notice after a minute
+	client, err := holdfast.Open(t.Context(), "zookeeper://"+c.Members[0].Endpoint+"?layout=plain",
+		&holdfast.Options{TTL: 3 * time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,8 @@ func TestOtherRecipe(t *testing.T) {
 	writer := mutexClaim(t.Name())
 	writer.Kind, writer.Limit, writer.Weight = driver.KindRW, driver.RWLimit, driver.RWLimit
 	for _, end := range []string{endRead, endWrite} {
-		node, err := cli.Create("/"+t.Name()+"/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-"+end, nil, gozk.FlagEphemeral|gozk.FlagSequence, gozk.WorldACL(gozk.PermAll))
+		node, err := cli.Create("/"+t.Name()+"/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-"+end, nil,
+			gozk.FlagEphemeral|gozk.FlagSequence, gozk.WorldACL(gozk.PermAll))
 		mustSucceed(t, err)
 		for _, layout := range []string{LayoutCurator, LayoutBoth, LayoutCuratorReadWrite} {
 			s, err := New(Options{Servers: c.Endpoints(), Layout: layout})
@@ -72,7 +73,8 @@ func TestExplainOtherRecipe(t *testing.T) {
 		claim  driver.Claim
 		noted  bool
 	}{
-		{LayoutCurator, mutexClaim(t.Name()), true}, {LayoutBoth, mutexClaim(t.Name()), true}, {LayoutCurator, writer, false},
+		{LayoutCurator, mutexClaim(t.Name()), true}, {LayoutBoth, mutexClaim(t.Name()), true}, {LayoutCurator, writer,
+			false},
 		{LayoutBoth, writer, false}, {LayoutCuratorReadWrite, mutexClaim(t.Name()), false},
 	} {
 		s, err := New(Options{Servers: []string{"127.0.0.1"}, Layout: k.layout})
@@ -101,7 +103,8 @@ func TestListForeignLocks(t *testing.T) {
 		layout, namespace string
 		want              []string
 	}{
-		{LayoutCurator, t.Name(), []string{"theirs"}}, {LayoutCurator, "", nil}, {LayoutPlain, t.Name(), []string{"leader"}}, {LayoutPlain, "", nil},
+		{LayoutCurator, t.Name(), []string{"theirs"}}, {LayoutCurator, "", nil}, {LayoutPlain, t.Name(),
+			[]string{"leader"}}, {LayoutPlain, "", nil},
 	} {
 		o := Options{Servers: c.Endpoints(), Layout: k.layout, Namespace: k.namespace}
 		var s driver.Store

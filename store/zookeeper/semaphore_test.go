@@ -150,7 +150,8 @@ func TestSemaphoreInterop(t *testing.T) {
 	}
 	var theirs sync.WaitGroup
 	for range 3 {
-		args := append(curatorCommand(t), strings.Join(c.Endpoints(), ","), "/"+t.Name(), "semaphore", strconv.Itoa(*sessiontest.Rounds), file)
+		args := append(curatorCommand(t), strings.Join(c.Endpoints(), ","), "/"+t.Name(), "semaphore",
+			strconv.Itoa(*sessiontest.Rounds), file)
 		theirs.Go(func() {
 			var out bytes.Buffer
 			peer := exec.CommandContext(t.Context(), args[0], args[1:]...)

@@ -23,12 +23,13 @@ func TestOneNameForAllServers(t *testing.T) {
 	mustSucceed(t, err)
 	defer hangs.Close()
 	var lookups atomic.Int64
-	s, err := New(Options{Servers: []string{"ensemble:" + port}, lookup: func(_ context.Context, host string) ([]string, error) {
-		if lookups.Add(1) > 1 || host != "ensemble" {
-			return nil, errors.New("no answer")
-		}
-		return []string{"127.0.0.2", "127.0.0.3", "127.0.0.1"}, nil
-	}})
+	s, err := New(Options{Servers: []string{"ensemble:" + port},
+		lookup: func(_ context.Context, host string) ([]string, error) {
+			if lookups.Add(1) > 1 || host != "ensemble" {
+				return nil, errors.New("no answer")
+			}
+			return []string{"127.0.0.2", "127.0.0.3", "127.0.0.1"}, nil
+		}})
 	mustSucceed(t, err)
 	defer s.Close()
 	client := sessiontest.NewClient(t, s, 30*time.Second)

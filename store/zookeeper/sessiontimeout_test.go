@@ -41,7 +41,8 @@ func TestLoweredMaxSessionTimeout(t *testing.T) {
 	file := filepath.Join(m.Dir, "zoo.cfg")
 	text, err := os.ReadFile(file)
 	mustSucceed(t, err)
-	mustSucceed(t, os.WriteFile(file, bytes.Replace(text, []byte("maxSessionTimeout=30000"), []byte("maxSessionTimeout=4000"), 1), 0o600))
+	mustSucceed(t, os.WriteFile(file,
+		bytes.Replace(text, []byte("maxSessionTimeout=30000"), []byte("maxSessionTimeout=4000"), 1), 0o600))
 	again.Store(true)
 	mustSucceed(t, m.Start())
 	mustSucceed(t, c.Ready(t.Context()))
@@ -69,7 +70,8 @@ func TestLoweredOnOneServer(t *testing.T) {
 	ends = append(ends, c.Endpoints()...)
 	var lower atomic.Bool
 	lower.Store(true)
-	s, err := New(Options{Servers: ends, Dial: newLoweringDialer(&lower, func(to string, _ int64) bool { return to == ends[0] })})
+	s, err := New(Options{Servers: ends,
+		Dial: newLoweringDialer(&lower, func(to string, _ int64) bool { return to == ends[0] })})
 	mustSucceed(t, err)
 	client := newClient(t, s, 20*time.Second)
 	held := mustLock(t, client, t.Name())
@@ -101,7 +103,8 @@ func TestLoweredAtReconnect(t *testing.T) {
 	mustSucceed(t, err)
 	defer way.Close()
 	var lower atomic.Bool
-	s, err := New(Options{Servers: ends, Dial: newLoweringDialer(&lower, func(_ string, id int64) bool { return id != 0 })})
+	s, err := New(Options{Servers: ends,
+		Dial: newLoweringDialer(&lower, func(_ string, id int64) bool { return id != 0 })})
 	mustSucceed(t, err)
 	client := newClient(t, s, time.Hour) // the next keep-alive is four minutes away
 	held := mustLock(t, client, t.Name())

@@ -26,7 +26,10 @@ func TestTicketRemoved(t *testing.T) {
 		what string
 		end  func(ctx context.Context, ref string) error
 	}{
-		{"mark", func(ctx context.Context, ref string) error { return s.Break(ctx, "lock", ref, driver.BreakGraceful) }},
+		{"mark", func(ctx context.Context,
+			ref string) error {
+			return s.Break(ctx, "lock", ref, driver.BreakGraceful)
+		}},
 		{"force", func(ctx context.Context, ref string) error { return s.Break(ctx, "lock", ref, driver.BreakForce) }},
 		{"release", func(context.Context, string) error { return nil }},
 	} {
@@ -66,7 +69,8 @@ func TestTicketsOfTwoUsers(t *testing.T) {
 	_, err := newAdmin(t, c).Create("/"+t.Name(), nil, 0, gozk.WorldACL(gozk.PermAll))
 	mustSucceed(t, err)
 	for _, user := range []string{"one", "two"} {
-		s, err := NewPlain(Options{Servers: c.Endpoints(), Namespace: t.Name(), Auth: []Auth{{"digest", user + ":secret"}}})
+		s, err := NewPlain(Options{Servers: c.Endpoints(), Namespace: t.Name(),
+			Auth: []Auth{{"digest", user + ":secret"}}})
 		mustSucceed(t, err)
 		client := newClient(t, s, 20*time.Second)
 		held := mustLock(t, client, user)

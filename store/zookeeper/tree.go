@@ -32,9 +32,10 @@ type tree struct {
 	end      context.CancelFunc
 	work     sync.WaitGroup
 
-	mu            sync.Mutex
-	sessions      map[string]*zk.Conn       // the engine's sessions that have not ended
-	defaultConn   *zk.Conn                  // the one of them that serves all requests that need no session of their own
+	mu          sync.Mutex
+	sessions    map[string]*zk.Conn // the engine's sessions that have not ended
+	defaultConn *zk.Conn
+	// the one of them that serves all requests that need no session of their own
 	readerConn    *zk.Conn                  // without claims; serves them while the engine has no session
 	endedSessions map[string]bool           // the engine's sessions that have ended
 	pendingAdds   map[claimKey]bool         // an add was sent, and its answer has not come

@@ -124,7 +124,8 @@ func New(o Options) (*Store, error) {
 		o.Layout = LayoutCurator
 	}
 	if _, known := layouts[o.Layout]; !known {
-		return nil, fmt.Errorf("%w: there is no layout %q; there are %s, %s, %s, %s and, for URLs, %s and %s", driver.ErrInvalid, o.Layout,
+		return nil, fmt.Errorf("%w: there is no layout %q; there are %s, %s, %s, %s and, for URLs, %s and %s",
+			driver.ErrInvalid, o.Layout,
 			LayoutCurator, LayoutCuratorReadWrite, LayoutKazoo, LayoutBoth, LayoutPlain, LayoutCuratorSemaphore)
 	}
 	o, err := o.withDefaults()

@@ -52,9 +52,11 @@ var contestants = []struct {
 				ExpressionAttributeValues: map[string]types.AttributeValue{":timestamp": number(now)}})
 			if err == nil {
 				_, err = client.UpdateItem(b.Context(),
-					&sdk.UpdateItemInput{TableName: new("locks"), Key: key, UpdateExpression: new("SET expired_at = :past"),
-						ConditionExpression:       new("expired_at = :mine"),
-						ExpressionAttributeValues: map[string]types.AttributeValue{":past": number(now - 1), ":mine": number(now + 30)}})
+					&sdk.UpdateItemInput{TableName: new("locks"), Key: key,
+						UpdateExpression:    new("SET expired_at = :past"),
+						ConditionExpression: new("expired_at = :mine"),
+						ExpressionAttributeValues: map[string]types.AttributeValue{":past": number(now - 1),
+							":mine": number(now + 30)}})
 			}
 			return err
 		}
@@ -75,7 +77,8 @@ var contestants = []struct {
 				if _, err := client.UpdateItem(b.Context(), &sdk.UpdateItemInput{TableName: new("locks"),
 					Key:              map[string]types.AttributeValue{"primary_id": &types.AttributeValueMemberS{Value: "updates" + lock}},
 					UpdateExpression: new("SET #d = :d, #v = :v, #e = :e"), ConditionExpression: &condition, ExpressionAttributeValues: values,
-					ExpressionAttributeNames: map[string]string{"#d": "data", "#v": "version", "#e": "expired_at"}}); err != nil {
+					ExpressionAttributeNames: map[string]string{"#d": "data", "#v": "version",
+						"#e": "expired_at"}}); err != nil {
 					return err
 				}
 				was.Store(lock, version)
@@ -84,7 +87,10 @@ var contestants = []struct {
 		}
 	}},
 	{"holdfast", func(b *testing.B) func(string) error { return holdfastCycle(b, storeURL(server(b).Direct)) }},
-	{"holdfast-awslock", func(b *testing.B) func(string) error { return holdfastCycle(b, awslockAt(server(b).Direct)) }},
+	{"holdfast-awslock", func(b *testing.B) func(string) error {
+		return holdfastCycle(b,
+			awslockAt(server(b).Direct))
+	}},
 	{"dynamolock", func(b *testing.B) func(string) error {
 		open(b, awslockAt(server(b).Direct)) // makes the table
 		c := dynamolockAt(b, server(b).Direct, 20*time.Second)

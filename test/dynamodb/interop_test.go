@@ -72,7 +72,8 @@ func storeURL(endpoint string) string {
 
 // awslockAt returns the URL of a table in the layout of dynamolock, with dynamolock's lease format.
 func awslockAt(endpoint string) string {
-	return "dynamodb://awslocks?region=eu-central-1&create=true&layout=awslock&lease-format=duration&endpoint=" + url.QueryEscape(endpoint)
+	return "dynamodb://awslocks?region=eu-central-1&create=true&layout=awslock&lease-format=duration&endpoint=" +
+		url.QueryEscape(endpoint)
 }
 
 func dynamolockAt(t testing.TB, endpoint string, lease time.Duration,
@@ -195,7 +196,8 @@ func TestDynamolockDies(t *testing.T) {
 			t.Errorf("a dead holder of dynamolock was replaced after %v: %v", took, err)
 			return
 		}
-		t.Logf("a dead holder of dynamolock was replaced after %v, its lease being %v", took.Round(time.Millisecond), lease)
+		t.Logf("a dead holder of dynamolock was replaced after %v, its lease being %v", took.Round(time.Millisecond),
+			lease)
 		if err := s.Release(t.Context(), g.Claim, ""); err != nil {
 			t.Error(err)
 		}
@@ -216,7 +218,8 @@ func TestDynamolockDies(t *testing.T) {
 			t.Errorf("our dead holder was replaced after %v: %v", took, err)
 			return
 		}
-		t.Logf("our dead holder was replaced by dynamolock after %v, its TTL being %v", took.Round(time.Millisecond), lease)
+		t.Logf("our dead holder was replaced by dynamolock after %v, its TTL being %v", took.Round(time.Millisecond),
+			lease)
 		var lost error
 		s.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) { lost = r.Err })
 		if !errors.Is(lost, driver.ErrLost) {
@@ -258,17 +261,20 @@ func TestLeases(t *testing.T) {
 		"seconds":                    {number(1), nil, true},
 		"rust: an end that has been": {number(time.Now().Unix() - 60), nil, true},
 		"rust: an end to come":       {number(time.Now().Unix() + 3600), nil, false},
-		"not to be taken":            {text("1s"), map[string]types.AttributeValue{"isNonAcquirable": text("1")}, false},
-		"nonsense":                   {text("soon"), nil, false},
-		"none":                       {&types.AttributeValueMemberBOOL{Value: true}, nil, false},
+		"not to be taken": {text("1s"), map[string]types.AttributeValue{"isNonAcquirable": text("1")},
+			false},
+		"nonsense": {text("soon"), nil, false},
+		"none":     {&types.AttributeValueMemberBOOL{Value: true}, nil, false},
 	} {
 		wg.Go(func() {
-			it := map[string]types.AttributeValue{"key": text(what), "ownerName": text("them"), "leaseDuration": c.lease,
+			it := map[string]types.AttributeValue{"key": text(what), "ownerName": text("them"),
+				"leaseDuration":       c.lease,
 				"recordVersionNumber": text("uuid")}
 			for k, v := range c.more {
 				it[k] = v
 			}
-			if _, err := client.PutItem(t.Context(), &sdk.PutItemInput{TableName: new("awslocks"), Item: it}); err != nil {
+			if _, err := client.PutItem(t.Context(),
+				&sdk.PutItemInput{TableName: new("awslocks"), Item: it}); err != nil {
 				t.Error(err)
 				return
 			}

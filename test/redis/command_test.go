@@ -125,7 +125,8 @@ func (h *holdingCommand) expectExit(t *testing.T, what string, want int) {
 	}
 }
 
-// TestCommandOnRedis: the command does on Redis what it does everywhere: run, hold, list, show, explain, stores, and break.
+// TestCommandOnRedis: the command does on Redis what it does everywhere: run, hold, list, show, explain, stores, and
+// break.
 func TestCommandOnRedis(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
@@ -153,7 +154,7 @@ func TestCommandOnRedis(t *testing.T) {
 	out, errs, code = runCommand(t, store, "explain", "job")
 	expectOutput(t, "explain", out+errs, code, 0, "app:job", "holdfast:{app:job}", shown, "allkeys-lru", "noeviction")
 	out, errs, code = runCommand(t, store, "stores")
-	expectOutput(t, "stores", out+errs, code, 0, "advisory", "redis+sentinel", "redlock", "allkeys-lru", "fail-over")
+	expectOutput(t, "stores", out+errs, code, 0, "advisory", "redis+sentinel", "redlock", "allkeys-lru", "failover")
 	_ = holder.Process.Signal(syscall.SIGTERM)
 	holder.expectExit(t, "hold", 0)
 
@@ -186,7 +187,8 @@ func TestCommandLosesTheServer(t *testing.T) {
 	const ttl = 6 * time.Second
 	server := startServer(t)
 	store := "redis://" + server.Addr
-	holder := startHolding(t, store, "flushed", "run", "--ttl", ttl.String(), "--grace", "200ms", "flushed", "--", "sleep", "600")
+	holder := startHolding(t, store, "flushed", "run", "--ttl", ttl.String(), "--grace", "200ms", "flushed", "--",
+		"sleep", "600")
 	start := time.Now()
 	if _, err := server.Do("FLUSHALL"); err != nil {
 		t.Fatal(err)
@@ -195,7 +197,8 @@ func TestCommandLosesTheServer(t *testing.T) {
 	t.Logf("the server forgot the lock: ended after %v of a TTL of %v", time.Since(start).Round(time.Millisecond), ttl)
 
 	file := filepath.Join(t.TempDir(), "pid")
-	holder = startHolding(t, store, "stopped", "run", "--ttl", ttl.String(), "--grace", "200ms", "stopped", "--", "sh", "-c", "echo $$ >"+file+"; exec sleep 600")
+	holder = startHolding(t, store, "stopped", "run", "--ttl", ttl.String(), "--grace", "200ms", "stopped", "--", "sh",
+		"-c", "echo $$ >"+file+"; exec sleep 600")
 	pid := 0
 	if err := redistest.Until(t.Context(), func() bool {
 		text, _ := os.ReadFile(file) // which the shell makes before it writes

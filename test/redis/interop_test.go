@@ -81,7 +81,8 @@ var lockers = map[string]func(addr string) (func(ctx context.Context) (unlock fu
 	"redislock": func(addr string) (func(context.Context) (func() error, error), error) {
 		c := redislock.New(goredis9.NewClient(&goredis9.Options{Addr: addr}))
 		return func(ctx context.Context) (func() error, error) {
-			l, err := c.Obtain(ctx, key, 10*time.Second, &redislock.Options{RetryStrategy: redislock.LinearBackoff(3 * time.Millisecond)})
+			l, err := c.Obtain(ctx, key, 10*time.Second,
+				&redislock.Options{RetryStrategy: redislock.LinearBackoff(3 * time.Millisecond)})
 			return func() error { return l.Release(ctx) }, err
 		}, nil
 	},
@@ -124,8 +125,8 @@ func holdfastAt(url string) (func(context.Context) (func() error, error), error)
 // over is the witness's key that ends the contention.
 const over = "witness:over"
 
-// runWorker takes the lock n times, and counts at a witness how many are inside. Holdfast goes on until it is told that the others are
-// done, so that they meet it in each of their rounds.
+// runWorker takes the lock n times, and counts at a witness how many are inside. Holdfast goes on until it is told that
+// the others are done, so that they meet it in each of their rounds.
 func runWorker(who, addr string, n int) error {
 	lock, err := lockers[who](addr)
 	if err != nil {
@@ -162,8 +163,8 @@ func runWorker(who, addr string, n int) error {
 	return nil
 }
 
-// testContention runs processes against one another on a server of their own, and counts. The foreign one begins when ours has had the
-// lock, and ours ends when the foreign one has.
+// testContention runs processes against one another on a server of their own, and counts. The foreign one begins when
+// ours has had the lock, and ours ends when the foreign one has.
 func testContention(t *testing.T, ours string, foreign string, start func(addr string) *exec.Cmd) {
 	t.Helper()
 	server, err := redistest.Start()
@@ -198,7 +199,8 @@ func testContention(t *testing.T, ours string, foreign string, start func(addr s
 		n, _ := strconv.Atoi(v)
 		return n
 	}
-	t.Logf("%s %d rounds, %s %d rounds in %v; two inside at a time: %d", ours, get(ours), foreign, get(foreign), time.Since(began).Round(time.Millisecond), get("overlaps"))
+	t.Logf("%s %d rounds, %s %d rounds in %v; two inside at a time: %d", ours, get(ours), foreign, get(foreign),
+		time.Since(began).Round(time.Millisecond), get("overlaps"))
 	if get("overlaps") != 0 || get(ours) < *rounds || get(foreign) != *rounds {
 		t.Errorf("want %d rounds of each, and no overlap", *rounds)
 	}
@@ -215,7 +217,8 @@ func TestGoClientsExclude(t *testing.T) {
 	for _, foreign := range []string{"redsync", "redislock"} {
 		testContention(t, "holdfast", foreign, func(addr string) *exec.Cmd { return workerCommand(foreign, addr) })
 	}
-	testContention(t, "holdfast-rueidislock", "rueidislock", func(addr string) *exec.Cmd { return workerCommand("rueidislock", addr) })
+	testContention(t, "holdfast-rueidislock", "rueidislock",
+		func(addr string) *exec.Cmd { return workerCommand("rueidislock", addr) })
 }
 
 // TestRedisPy: redis-py's Lock and we exclude each other. It needs Debian's python3-redis.

@@ -20,7 +20,8 @@ import (
 // stopTTL is the TTL of those who are stopped.
 const stopTTL = time.Second
 
-// holdUntilKilled is a process that takes a lock, says its token, and then says whenever what it believes of it has changed.
+// holdUntilKilled is a process that takes a lock, says its token, and then says whenever what it believes of it has
+// changed.
 func holdUntilKilled(addr, name string) error {
 	c, err := holdfast.Open(context.Background(), "redis://"+addr, nil)
 	if err != nil {
@@ -44,8 +45,8 @@ func holdUntilKilled(addr, name string) error {
 	return nil
 }
 
-// TestStoppedProcess: a process that is stopped while it holds a lock does not believe in it when it goes on: it believed
-// last before the next was granted.
+// TestStoppedProcess: a process that is stopped while it holds a lock does not believe in it when it goes on: it
+// believed last before the next was granted.
 func TestStoppedProcess(t *testing.T) {
 	n := max(*rounds/25, 4)
 	server, err := redistest.Start()

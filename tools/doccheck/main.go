@@ -126,7 +126,8 @@ func wideLines(dirs []string) (faults []string) {
 		}
 	}
 	if tooWide*perCent > lines {
-		faults = append(wideOnes, fmt.Sprintf("%d of %d lines are wider than %d columns; at most 1 in 100 may be", tooWide, lines, wide))
+		faults = append(wideOnes, fmt.Sprintf("%d of %d lines are wider than %d columns; at most 1 in 100 may be",
+			tooWide, lines, wide))
 	}
 	return faults
 }

@@ -57,13 +57,15 @@ func checkSwapCompares(e *caseEnv) error {
 		return err
 	}
 	now.Data, _ = idleData(baseToken + 1)
-	for what, version := range map[string]string{"an old version": first.Version, "no version, as if it were absent,": ""} {
+	for what, version := range map[string]string{"an old version": first.Version,
+		"no version, as if it were absent,": ""} {
 		got, err := t.Swap(e.ctx, newRow(name, version, baseToken+2))
 		switch {
 		case !errors.Is(err, record.ErrConflict):
 			return fmt.Errorf("a Swap of %s should be an ErrConflict and is: %v", what, err)
 		case got.Version != "" && got.Version != now.Version:
-			return fmt.Errorf("a Swap of %s was refused with version %q, where %q is current", what, got.Version, now.Version)
+			return fmt.Errorf("a Swap of %s was refused with version %q, where %q is current", what, got.Version,
+				now.Version)
 		}
 		if err := expectRow(e, t, now); err != nil {
 			return fmt.Errorf("after a Swap of %s that was refused: %w", what, err)
@@ -233,7 +235,8 @@ func checkDeleteAtomic(e *caseEnv) error {
 			}
 		}
 		if (errs[0] == nil) == (errs[1] == nil) {
-			return fmt.Errorf("of a Delete (%v) and a Swap of the same version (%v) exactly one should succeed", errs[0], errs[1])
+			return fmt.Errorf("of a Delete (%v) and a Swap of the same version (%v) exactly one should succeed",
+				errs[0], errs[1])
 		}
 	}
 	return nil
@@ -244,13 +247,15 @@ func checkData(e *caseEnv) error {
 	if err != nil {
 		return err
 	}
-	for _, meta := range []string{strings.Repeat("x", 40_000), "\"\\ <&> \u2028\u00e9\U0001F512\t\n\x01 %00 '; --", ""} {
+	for _, meta := range []string{strings.Repeat("x", 40_000), "\"\\ <&> \u2028\u00e9\U0001F512\t\n\x01 %00 '; --",
+		""} {
 		name := e.recordName(fmt.Sprint(len(meta)))
 		c := record.Claim{
 			ID: "id", Owner: "owner", Meta: meta, Weight: 1, TTL: time.Second, SilenceLimit: time.Second,
 			State: record.Granted, Token: baseToken,
 		}
-		data, err := record.Encode(&record.Record{Kind: driver.KindMutex, Limit: 1, Token: baseToken, Claims: []record.Claim{c}})
+		data, err := record.Encode(&record.Record{Kind: driver.KindMutex, Limit: 1, Token: baseToken,
+			Claims: []record.Claim{c}})
 		if err != nil {
 			return err
 		}
@@ -272,7 +277,8 @@ func checkNames(e *caseEnv) error {
 		return err
 	}
 	fill := strings.Repeat("n", 512-len(e.prefix)-1)
-	odd := []string{"a", "A", "a/b", "a%2Fb", "a b", "a.b", "..", ".", "a\\b", "a\nb", "\u00e9", "e\u0301", "\u212a", "k", "\U0001F512", "a'b\"c", "*", "?", "#", "a+b", "_", "%", fill + "x", fill + "y"}
+	odd := []string{"a", "A", "a/b", "a%2Fb", "a b", "a.b", "..", ".", "a\\b", "a\nb", "\u00e9", "e\u0301", "\u212a",
+		"k", "\U0001F512", "a'b\"c", "*", "?", "#", "a+b", "_", "%", fill + "x", fill + "y"}
 	want := map[string]record.Row{}
 	for i, n := range odd {
 		next := newRow(e.recordName(n), "", baseToken+int64(i))
@@ -344,7 +350,8 @@ func expectListed(e *caseEnv, t record.Table, prefix string, want map[string]rec
 	}
 	for name := range want {
 		if !found[name] {
-			return fmt.Errorf("listing %q yields %d of %d records: %q is missing, for one", prefix, len(found), len(want), name)
+			return fmt.Errorf("listing %q yields %d of %d records: %q is missing, for one", prefix, len(found),
+				len(want), name)
 		}
 	}
 	return nil

@@ -277,7 +277,8 @@ func expectAbsent(e *caseEnv, t record.Table, name string) error {
 		return fmt.Errorf("loading %q, which is absent: %w", name, err)
 	}
 	if got.Version != "" || len(got.Data) != 0 {
-		return fmt.Errorf("%q should be absent and is read with version %q and %d bytes", name, got.Version, len(got.Data))
+		return fmt.Errorf("%q should be absent and is read with version %q and %d bytes", name, got.Version,
+			len(got.Data))
 	}
 	return nil
 }

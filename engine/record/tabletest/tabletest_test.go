@@ -327,7 +327,8 @@ func hashed() func(t *remote) {
 func TestOpenFails(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")
-	results := tabletest.Run(t.Context(), tabletest.Harness{Open: func(context.Context) (record.Table, error) { return nil, away }})
+	results := tabletest.Run(t.Context(),
+		tabletest.Harness{Open: func(context.Context) (record.Table, error) { return nil, away }})
 	if len(results) != 1 || !errors.Is(results[0].Err, away) {
 		t.Errorf("%v", results)
 	}

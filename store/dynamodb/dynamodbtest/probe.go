@@ -21,8 +21,9 @@ func Probe(ctx context.Context, endpoint string) error {
 	client, key := Client(endpoint), "primary_id"
 	_, err := client.CreateTable(ctx, &sdk.CreateTableInput{
 		TableName: new(table), BillingMode: types.BillingModePayPerRequest,
-		AttributeDefinitions: []types.AttributeDefinition{{AttributeName: &key, AttributeType: types.ScalarAttributeTypeS}},
-		KeySchema:            []types.KeySchemaElement{{AttributeName: &key, KeyType: types.KeyTypeHash}},
+		AttributeDefinitions: []types.AttributeDefinition{{AttributeName: &key,
+			AttributeType: types.ScalarAttributeTypeS}},
+		KeySchema: []types.KeySchemaElement{{AttributeName: &key, KeyType: types.KeyTypeHash}},
 	})
 	if err != nil {
 		return err
@@ -56,7 +57,8 @@ func Probe(ctx context.Context, endpoint string) error {
 		}},
 		{"put over an expired", func(round, by int) error {
 			_, err := client.PutItem(ctx, &sdk.PutItemInput{TableName: new(table),
-				Item:                      item{key: s("item"), "writer": n(by), "version": n(round), "expired_at": n(round)},
+				Item: item{key: s("item"), "writer": n(by), "version": n(round),
+					"expired_at": n(round)},
 				ConditionExpression:       new("attribute_not_exists(primary_id) OR expired_at < :now"),
 				ExpressionAttributeValues: item{":now": n(round)}})
 			return err
@@ -90,7 +92,8 @@ func Probe(ctx context.Context, endpoint string) error {
 			return err.(error)
 		}
 		if n := winners.Load(); n != 1 {
-			return fmt.Errorf("this DynamoDB cannot keep locks: of %d clients that %s at once %d succeeded", racers, way.what, n)
+			return fmt.Errorf("this DynamoDB cannot keep locks: of %d clients that %s at once %d succeeded", racers,
+				way.what, n)
 		}
 		got, err := client.GetItem(ctx,
 			&sdk.GetItemInput{TableName: new(table), Key: item{key: s("item")}, ConsistentRead: new(true)})
@@ -98,8 +101,10 @@ func Probe(ctx context.Context, endpoint string) error {
 			return err
 		}
 		writer, ok := got.Item["writer"].(*types.AttributeValueMemberN)
-		if way.what == "delete" && ok || way.what != "delete" && (!ok || writer.Value != strconv.Itoa(int(winner.Load()))) {
-			return fmt.Errorf("this DynamoDB cannot keep locks: after %s a consistent read returns %v", way.what, got.Item)
+		if way.what == "delete" && ok || way.what != "delete" &&
+			(!ok || writer.Value != strconv.Itoa(int(winner.Load()))) {
+			return fmt.Errorf("this DynamoDB cannot keep locks: after %s a consistent read returns %v", way.what,
+				got.Item)
 		}
 	}
 	return nil

@@ -43,7 +43,8 @@ type Fate struct {
 	DropRequest bool // it is not forwarded; the connection is reset
 	DropReply   bool // it is forwarded, and the connection is reset
 	Delay       time.Duration
-	// Status and Code, if set, are the reply instead of the service's. If After is set, the request is forwarded before.
+	// Status and Code, if set, are the reply instead of the service's. If After is set, the request is forwarded
+	// before.
 	Status        int
 	Code, Message string
 	After         bool
@@ -86,7 +87,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	now := time.Now().Add(shift)
 	signed, err := time.Parse("20060102T150405Z", r.Header.Get("X-Amz-Date"))
 	if err == nil && now.Sub(signed).Abs() > 5*time.Minute {
-		f = Fate{Status: 400, Code: "InvalidSignatureException", Message: "Signature expired: " + r.Header.Get("X-Amz-Date")}
+		f = Fate{Status: 400, Code: "InvalidSignatureException", Message: "Signature expired: " +
+			r.Header.Get("X-Amz-Date")}
 	}
 	if f.DropRequest {
 		panic(http.ErrAbortHandler)
@@ -156,8 +158,10 @@ func (p *Proxy) awaitHealed(ctx context.Context) {
 	}
 }
 
-// Cut holds back requests and replies, like a network that drops packets. Heal forwards those whose clients still wait.
-func (p *Proxy) Cut()  { p.setCut(true) }
+// Cut holds back requests and replies, like a network that drops packets.
+func (p *Proxy) Cut() { p.setCut(true) }
+
+// Heal forwards the requests and replies that Cut has held back and whose clients still wait.
 func (p *Proxy) Heal() { p.setCut(false) }
 
 // setCut cuts or heals the proxy.

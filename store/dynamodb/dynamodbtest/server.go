@@ -186,6 +186,7 @@ func Client(endpoint string) *sdk.Client {
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "test", SecretAccessKey: "hunter2secret"}, nil
 		}),
-		HTTPClient: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 2 * time.Second}},
+		HTTPClient: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256,
+			IdleConnTimeout: 2 * time.Second}},
 	})
 }

@@ -71,7 +71,8 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 
 func (c *Cluster) startMembers(ctx context.Context, binary string) error {
 	var all []string
-	type address struct{ listen, peer string } // for peers: where it listens, and where others reach it through the link
+	// for peers: where it listens, and where others reach it through the link
+	type address struct{ listen, peer string }
 	var at []address
 	for i := range c.opts.Members {
 		client, err := freeport.Port()
@@ -89,7 +90,8 @@ func (c *Cluster) startMembers(ctx context.Context, binary string) error {
 		}
 		c.Links = append(c.Links, k)
 		name := "n" + strconv.Itoa(i+1)
-		c.Members = append(c.Members, &servertest.Server{Name: name, Endpoint: "127.0.0.1:" + client, Dir: filepath.Join(c.Dir, name)})
+		c.Members = append(c.Members, &servertest.Server{Name: name, Endpoint: "127.0.0.1:" + client,
+			Dir: filepath.Join(c.Dir, name)})
 		at = append(at, address{listen, k.Addr})
 		if c.opts.Direct {
 			at[i].peer = listen
@@ -106,7 +108,8 @@ func (c *Cluster) startMembers(ctx context.Context, binary string) error {
 		m.Args = append([]string{binary, "--name", m.Name, "--data-dir", m.Dir,
 			"--listen-client-urls", scheme + m.Endpoint, "--advertise-client-urls", scheme + m.Endpoint,
 			"--listen-peer-urls", "http://" + at[i].listen, "--initial-advertise-peer-urls", "http://" + at[i].peer,
-			"--initial-cluster", strings.Join(all, ","), "--initial-cluster-state", "new", "--initial-cluster-token", filepath.Base(c.Dir),
+			"--initial-cluster", strings.Join(all,
+				","), "--initial-cluster-state", "new", "--initial-cluster-token", filepath.Base(c.Dir),
 			"--heartbeat-interval", "50", "--election-timeout", "500", "--log-level", "error", "--unsafe-no-fsync"}, append(extra, c.opts.Args...)...)
 		if err := m.Start(); err != nil {
 			return err
@@ -184,7 +187,8 @@ func Connect(endpoints []string, more ...grpc.DialOption) (*clientv3.Client, err
 	return clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 2 * time.Second, Logger: zap.NewNop(),
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		DialOptions: append(more, grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second,
-			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}}))})
+			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2,
+				MaxDelay: 500 * time.Millisecond}}))})
 }
 
 // Leader returns the member that leads, and waits until there is one.

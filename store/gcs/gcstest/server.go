@@ -78,7 +78,8 @@ type Fate struct {
 
 // Start runs a service with these buckets.
 func Start(buckets ...string) *Server {
-	s := &Server{store: gcsemu.NewMemStore(), buckets: map[string]bool{}, denied: map[Kind]bool{}, counts: map[Kind]int{},
+	s := &Server{store: gcsemu.NewMemStore(), buckets: map[string]bool{}, denied: map[Kind]bool{},
+		counts: map[Kind]int{},
 		writes: map[string][]time.Time{}, shiftAtWrite: map[string]time.Duration{}}
 	s.emulator = gcsemu.NewGcsEmu(gcsemu.Options{Store: s.store})
 	for _, b := range buckets {

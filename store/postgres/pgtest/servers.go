@@ -100,7 +100,8 @@ func startServer(env, settings []string) (*Server, error) {
 	}
 	initdb, err := findProgram("initdb")
 	if err == nil {
-		err = s.runCommand(initdb, "-D", s.dir+"/data", "-U", "test", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+		err = s.runCommand(initdb, "-D", s.dir+"/data", "-U", "test", "-A", "trust", "-E", "UTF8", "--locale=C",
+			"--no-sync")
 	}
 	if err != nil {
 		os.RemoveAll(s.dir)

@@ -13,7 +13,8 @@ import (
 //go:embed shim/clock.c
 var shim []byte
 
-// Clock is a wall clock that can be stepped under the servers that are started on it. It needs cc in the PATH, and Linux.
+// Clock is a wall clock that can be stepped under the servers that are started on it. It needs cc in the PATH, and
+// Linux.
 type Clock struct {
 	dir  string
 	file *os.File

@@ -1,5 +1,5 @@
-// Package redistest starts real Redis servers for tests, on loopback and on free ports, as child processes that end with
-// the test: one server, a primary with replicas and Sentinels, a Cluster. It needs redis-server in the PATH.
+// Package redistest starts real Redis servers for tests, on loopback and on free ports, as child processes that end
+// with the test: one server, a primary with replicas and Sentinels, a Cluster. It needs redis-server in the PATH.
 package redistest
 
 import (
@@ -91,8 +91,8 @@ func (s *Server) startProcess() error {
 	return fmt.Errorf("redis-server on %s does not answer", s.Addr)
 }
 
-// Do sends one command over a connection of its own and gives the reply as it came, without the end of its last line. It
-// is for a test's own business, and knows no arrays.
+// Do sends one command over a connection of its own and gives the reply as it came, without the end of its last line.
+// It is for a test's own business, and knows no arrays.
 func (s *Server) Do(words ...string) (string, error) {
 	conn, err := net.DialTimeout("tcp", s.Addr, 10*time.Second)
 	if err != nil {
@@ -277,12 +277,14 @@ func startSentinel(primary string) (*Server, error) {
 
 // Cluster starts a Cluster of three primaries, and returns when it serves all slots.
 func Cluster(ctx context.Context) (*Group, error) {
-	g, err := Independent(3, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "60000")
+	g, err := Independent(3, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
+		"--cluster-node-timeout", "60000")
 	if err != nil {
 		return nil, err
 	}
 	args := append([]string{"--cluster", "create"}, g.Addrs()...)
-	out, err := exec.CommandContext(ctx, "redis-cli", append(args, "--cluster-replicas", "0", "--cluster-yes")...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, "redis-cli",
+		append(args, "--cluster-replicas", "0", "--cluster-yes")...).CombinedOutput()
 	if err != nil {
 		g.Stop()
 		return nil, fmt.Errorf("making the Cluster: %w: %s", err, out)
@@ -290,7 +292,8 @@ func Cluster(ctx context.Context) (*Group, error) {
 	err = Until(ctx, func() bool {
 		for _, s := range g.Servers {
 			info, err := s.Do("CLUSTER", "INFO")
-			if err != nil || !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, "cluster_known_nodes:3") {
+			if err != nil || !strings.Contains(info, "cluster_state:ok") ||
+				!strings.Contains(info, "cluster_known_nodes:3") {
 				return false
 			}
 		}

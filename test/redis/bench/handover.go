@@ -56,7 +56,8 @@ func measureHandOvers(ctx context.Context, server *redistest.Server, name string
 		for k := range ratios {
 			ratios[k] = got[i][k].gap / got[0][k].gap
 		}
-		fmt.Printf("%-40s %10.0f %10.0f %7.2f %9.2f %9.0f\n", l.name, by(func(c contestResult) float64 { return c.perSec }),
+		fmt.Printf("%-40s %10.0f %10.0f %7.2f %9.2f %9.0f\n", l.name,
+			by(func(c contestResult) float64 { return c.perSec }),
 			by(func(c contestResult) float64 { return c.gap }), median(ratios, func(f float64) float64 { return f }),
 			by(func(c contestResult) float64 { return c.fairness }), by(func(c contestResult) float64 { return float64(c.starved) }))
 	}

@@ -38,7 +38,8 @@ var keepers = []struct {
 
 // measureHeldLeases measures what leases cost while they are held: three renewals each.
 func measureHeldLeases(ctx context.Context, server *redistest.Server, name string) error {
-	fmt.Printf("\n%-40s %10s %12s %14s %14s %14s\n", name, "B/lease", "goroutines", "scripts/min", "client us/s", "server us/s")
+	fmt.Printf("\n%-40s %10s %12s %14s %14s %14s\n", name, "B/lease", "goroutines", "scripts/min", "client us/s",
+		"server us/s")
 	for _, k := range keepers {
 		if !matchesOnly(k.name, "holdfast", "redsync", "redislock", "rueidislock") {
 			continue
@@ -152,8 +153,9 @@ func keepRedislock(ctx context.Context, addr string, n int) (func(), error) {
 }
 
 func keepRueidislock(ctx context.Context, addr string, n int) (func(), error) {
-	l, err := rueidislock.NewLocker(rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true, KeyValidity: heldTTL, ExtendInterval: heldBeat,
-		ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}})
+	l, err := rueidislock.NewLocker(rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true, KeyValidity: heldTTL,
+		ExtendInterval: heldBeat,
+		ClientOption:   rueidis.ClientOption{InitAddress: []string{addr}}})
 	if err != nil {
 		return nil, err
 	}

@@ -59,7 +59,8 @@ func selectLockers(ok func(*locker) bool) (ls []*locker) {
 
 // newClient makes a client with the settings of Holdfast's own.
 func newClient(addr string) (rueidis.Client, error) {
-	return rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true, DisableRetry: true, DisableCache: true,
+	return rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true,
+		DisableRetry: true, DisableCache: true,
 		AlwaysPipelining: true, PipelineMultiplex: -1, MaxFlushDelay: 20 * time.Microsecond})
 }
 
@@ -96,8 +97,8 @@ func openScripts(take, free *rueidis.Lua) func(context.Context, string) (lockTur
 	}
 }
 
-// What a lock that is handed on has to do at least: one script that takes it or stands in line, and one that gives it back
-// or makes it the next one's, and tells him. Confirmed: whoever was told renews it before he believes in it.
+// What a lock that is handed on has to do at least: one script that takes it or stands in line, and one that gives it
+// back or makes it the next one's, and tells him. Confirmed: whoever was told renews it before he believes in it.
 var (
 	standScript = rueidis.NewLuaScript(`if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end redis.call('RPUSH', KEYS[3], ARGV[1]) return 0`)
 	passScript  = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -143,7 +144,8 @@ func openDirect(confirmed bool) func(context.Context, string) (lockTurn, func(),
 					return errors.New("nobody handed it on")
 				}
 				if confirmed {
-					if n, err := confirmScript.Exec(ctx, c, keys[:1], []string{id, "30000"}).AsInt64(); err != nil || n == 0 {
+					if n, err := confirmScript.Exec(ctx, c, keys[:1], []string{id, "30000"}).AsInt64(); err != nil ||
+						n == 0 {
 						return fmt.Errorf("not confirmed: %w", err)
 					}
 				}
@@ -175,7 +177,8 @@ func openHoldfast(o *holdfast.LockOptions) func(context.Context, string) (lockTu
 	}
 }
 
-// retry is how often those look again who are not told: as often as one that is fast and not unkind to the server would.
+// retry is how often those look again who are not told: as often as one that is fast and not unkind to the server
+// would.
 const retry = 3 * time.Millisecond
 
 func openRedsync(_ context.Context, addr string) (lockTurn, func(), error) {
@@ -210,8 +213,9 @@ func openRedislock(_ context.Context, addr string) (lockTurn, func(), error) {
 }
 
 func openRueidislock(_ context.Context, addr string) (lockTurn, func(), error) {
-	l, err := rueidislock.NewLocker(rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true, KeyValidity: ttl, ExtendInterval: ttl / 3,
-		ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}})
+	l, err := rueidislock.NewLocker(rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true, KeyValidity: ttl,
+		ExtendInterval: ttl / 3,
+		ClientOption:   rueidis.ClientOption{InitAddress: []string{addr}}})
 	if err != nil {
 		return nil, nil, err
 	}

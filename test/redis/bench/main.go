@@ -1,7 +1,7 @@
 // Command bench measures Holdfast on one Redis beside the bare scripts and other Go clients.
 //
-// The machine's other work must not decide who looks fast: all measure in turn, a short time each, for many rounds; what is
-// printed is the median of the rounds, and ratios are medians of what was measured in the same round.
+// The machine's other work must not decide who looks fast: all measure in turn, a short time each, for many rounds;
+// what is printed is the median of the rounds, and ratios are medians of what was measured in the same round.
 package main
 
 import (
@@ -25,9 +25,10 @@ import (
 var (
 	rounds = flag.Int("rounds", 15, "how often all measure in turn")
 	slice  = flag.Duration("slice", 200*time.Millisecond, "how long one measures in a round")
-	only   = flag.String("only", "", "only the set-ups and the lockers with these words in their names, separated by commas")
-	held   = flag.Int("held", 10_000, "how many leases are held at once")
-	prof   = flag.String("cpuprofile", "", "write a CPU profile of Holdfast's turns here")
+	only   = flag.String("only", "",
+		"only the set-ups and the lockers with these words in their names, separated by commas")
+	held = flag.Int("held", 10_000, "how many leases are held at once")
+	prof = flag.String("cpuprofile", "", "write a CPU profile of Holdfast's turns here")
 )
 
 func main() {
@@ -108,7 +109,8 @@ func matchesOnly(name string, kind ...string) bool {
 type rateResult struct{ perSecond, allocs, clientCPU, serverCPU float64 }
 
 // measureRates measures how many turns a second goroutines take that are not in each other's way.
-func measureRates(ctx context.Context, server *redistest.Server, name string, goroutines int, key func(int) string) error {
+func measureRates(ctx context.Context, server *redistest.Server, name string, goroutines int,
+	key func(int) string) error {
 	lockers := selectLockers(func(l *locker) bool { return !l.handOver })
 	turns := make([]lockTurn, len(lockers))
 	for i, l := range lockers {
@@ -122,7 +124,8 @@ func measureRates(ctx context.Context, server *redistest.Server, name string, go
 	got := make([][]rateResult, len(lockers))
 	for round := range *rounds + 1 {
 		for i, l := range lockers {
-			r, err := measureSlice(context.Background(), server, turns[i], goroutines, func(g int) string { return l.name + key(g) }, l.name == "holdfast" && round > 0)
+			r, err := measureSlice(context.Background(), server, turns[i], goroutines,
+				func(g int) string { return l.name + key(g) }, l.name == "holdfast" && round > 0)
 			if err != nil {
 				return fmt.Errorf("%s: %w", l.name, err)
 			}
@@ -138,14 +141,16 @@ func measureRates(ctx context.Context, server *redistest.Server, name string, go
 		for k := range ratios {
 			ratios[k] = got[i][k].perSecond / got[0][k].perSecond
 		}
-		fmt.Printf("%-28s %10.0f %7.2f %8.1f %12.1f %12.1f\n", l.name, by(func(r rateResult) float64 { return r.perSecond }),
+		fmt.Printf("%-28s %10.0f %7.2f %8.1f %12.1f %12.1f\n", l.name,
+			by(func(r rateResult) float64 { return r.perSecond }),
 			median(ratios, func(f float64) float64 { return f }), by(func(r rateResult) float64 { return r.allocs }),
 			by(func(r rateResult) float64 { return r.clientCPU }), by(func(r rateResult) float64 { return r.serverCPU }))
 	}
 	return nil
 }
 
-func measureSlice(ctx context.Context, server *redistest.Server, t lockTurn, goroutines int, key func(int) string, profiled bool) (r rateResult, err error) {
+func measureSlice(ctx context.Context, server *redistest.Server, t lockTurn, goroutines int, key func(int) string,
+	profiled bool) (r rateResult, err error) {
 	if *prof != "" && profiled {
 		if err := startProfile(); err != nil {
 			return r, err

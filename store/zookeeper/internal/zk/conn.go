@@ -204,7 +204,8 @@ func (c *Conn) serveLink(l *link) error {
 		login := newLogin(a)
 		login.done = func() {
 			if login.Err == CodeAuthFailed {
-				denied = fmt.Errorf("%w: the ZooKeeper server does not take the %s credentials", driver.ErrDenied, a.Scheme)
+				denied = fmt.Errorf("%w: the ZooKeeper server does not take the %s credentials", driver.ErrDenied,
+					a.Scheme)
 			}
 		}
 		l.post(login)

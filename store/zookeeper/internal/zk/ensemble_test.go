@@ -12,15 +12,16 @@ import (
 func TestServersKeepLastAddresses(t *testing.T) {
 	t.Parallel()
 	known := true
-	config := Config{Servers: []string{"one:1", "127.0.0.1:2", "[::1]:3"}, Lookup: func(ctx context.Context, host string) ([]string, error) {
-		if host != "one" {
-			return net.DefaultResolver.LookupHost(ctx, host)
-		}
-		if _, bounded := ctx.Deadline(); !known || !bounded {
-			return nil, errors.New("no answer")
-		}
-		return []string{"10.0.0.1", "fe80::1"}, nil
-	}}
+	config := Config{Servers: []string{"one:1", "127.0.0.1:2", "[::1]:3"},
+		Lookup: func(ctx context.Context, host string) ([]string, error) {
+			if host != "one" {
+				return net.DefaultResolver.LookupHost(ctx, host)
+			}
+			if _, bounded := ctx.Deadline(); !known || !bounded {
+				return nil, errors.New("no answer")
+			}
+			return []string{"10.0.0.1", "fe80::1"}, nil
+		}}
 	rest := []server{{"127.0.0.1:2", "127.0.0.1:2"}, {"[::1]:3", "[::1]:3"}}
 	both := append([]server{{"one:1", "10.0.0.1:1"}, {"one:1", "[fe80::1]:1"}}, rest...)
 	e := NewEnsemble(t.Context(), config)
