@@ -38,10 +38,11 @@ core: setup
 servers: install-servers
 	$(MAKE) suites MODULES="$(SERVERS)"
 
-# All is compiled first, since tests measure time. Those of several modules go side by side: they wait most of the time.
+# Everything is compiled first, because tests measure time. One package more than there are processors runs at a time,
+# because tests mostly wait.
 suites:
 	go list -race -test -deps -export $(addsuffix /...,$(MODULES)) >/dev/null
-	go test -race -shuffle=on -timeout 15m $(addsuffix /...,$(MODULES)) -skip 'TestWorlds|TestTreeWorlds|TestKindWorlds|TestTreeKindWorlds'
+	go test -race -shuffle=on -timeout 15m -p $$(( $$(nproc) + 1 )) $(addsuffix /...,$(MODULES)) -skip 'TestWorlds|TestTreeWorlds|TestKindWorlds|TestTreeKindWorlds'
 
 # Some of them with the race detector, all without it, since it would take seven times as long.
 worlds:

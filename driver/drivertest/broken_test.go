@@ -21,21 +21,21 @@ type ctx = context.Context
 // broken is a sound store with something broken about it: a function that is set stands in for the method.
 type broken struct {
 	driver.Store
-	info    func(i driver.Info) driver.Info
-	acquire func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error)
-	renew   func(b *broken, ctx ctx, g []driver.Grant, done func(int, driver.Renewal))
-	release func(b *broken, ctx ctx, c driver.Claim, ref string) error
-	inspect func(b *broken, ctx ctx, name string) (driver.Lock, error)
-	list    func(b *broken, ctx ctx, prefix string) iter.Seq2[driver.Lock, error]
-	breaks  func(b *broken, ctx ctx, name, ref string, mode driver.BreakMode) error
-	close   func(b *broken) error
-	detach  func(b *broken, ctx ctx, g driver.Grant, keep time.Duration) error
+	info      func(i driver.Info) driver.Info
+	acquire   func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error)
+	renew     func(b *broken, ctx ctx, g []driver.Grant, done func(int, driver.Renewal))
+	release   func(b *broken, ctx ctx, c driver.Claim, ref string) error
+	inspect   func(b *broken, ctx ctx, name string) (driver.Lock, error)
+	list      func(b *broken, ctx ctx, prefix string) iter.Seq2[driver.Lock, error]
+	breaks    func(b *broken, ctx ctx, name, ref string, mode driver.BreakMode) error
+	close     func(b *broken) error
+	detach    func(b *broken, ctx ctx, g driver.Grant, keep time.Duration) error
 	setWeight func(b *broken, ctx ctx, g driver.Grant, weight int64) error
-	change  func(b *broken, ctx ctx, seen driver.Lock) (driver.Lock, error)
-	ending  func(b *broken, ctx ctx) (driver.Ending, error)
-	restart func(s driver.Store)
-	lower   func(b *broken)
-	noKill  bool // the harness leaves dead clients alone
+	change    func(b *broken, ctx ctx, seen driver.Lock) (driver.Lock, error)
+	ending    func(b *broken, ctx ctx) (driver.Ending, error)
+	restart   func(s driver.Store)
+	lower     func(b *broken)
+	noKill    bool // the harness leaves dead clients alone
 
 	memo *sync.Map // of all clients
 	mine *sync.Map // of this client
