@@ -11,10 +11,10 @@ type Clock struct {
 	// Boottime goes on while the machine sleeps: CLOCK_BOOTTIME on Linux, the like of it elsewhere, the wall clock
 	// where there is none.
 	Boottime func() time.Duration
-	// Wall is the wall clock, which anybody may set. No time is measured with it. When it steps forward against Real,
-	// the machine may have been stopped with all of its clocks, as a virtual machine is that its host pauses, and
-	// somebody has set the clock right since: the client then renews all leases at once, to learn which are lost. It
-	// may be nil.
+	// Wall is the wall clock, which anybody may set. No time is measured with it. When it steps forward against
+	// Boottime, the machine may have been stopped with all of its clocks, as a virtual machine is that its host pauses,
+	// and somebody has set the clock right since: the client then renews all leases at once, to learn which are lost.
+	// It may be nil.
 	Wall func() time.Duration
 }
 

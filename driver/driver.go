@@ -44,6 +44,16 @@
 // # Wrappers
 //
 // A Store that wraps another hides the optional interfaces of that one unless it offers them itself.
+//
+// # Optional interfaces
+//
+//   - To report the end of a grant before its next renewal would, implement [EndWatcher].
+//   - To report changes of a lock, implement [LockWatcher]; without it the client reads the lock once a second.
+//   - To let a claim outlive its client (Lease.Detach, MinHold), implement [Detacher] and set [Info].Detached.
+//   - To change a reader into a writer and back, implement [WeightChanger].
+//   - To keep the claims of a killed process until the work under them has ended, implement [LivenessFiler].
+//   - To show where a claim is kept, implement [Explainer].
+//   - To warn of weak settings, implement [Warner].
 package driver
 
 import (
@@ -69,7 +79,7 @@ type Store interface {
 	// With c.Wait false it makes one attempt: the claim is granted at once or leaves no trace, and the error is a
 	// [*HeldError]. It never passes a waiting claim. With c.Wait true it returns when the claim is granted or ctx
 	// ends. A claim with c.Fair, and every claim of another kind than KindMutex, stands in the store's line while it
-	// waits; a plain one waits outside of the line unless [Info].QueuesPlain says that waiting costs nothing here.
+	// waits; a plain one waits outside of the line unless [Info].NativeQueue says that waiting costs nothing here.
 	//
 	// A grant is returned only if it was seen granted by a request of this very call: a waiter that was promoted by
 	// somebody else holds nothing until a request of its own has confirmed it. If the claim stands granted from an
@@ -82,8 +92,8 @@ type Store interface {
 	// cannot tell the two apart), ErrUnsupported (a kind or an option this store or layout
 	// does not carry), ErrDenied (credentials, permissions), ErrCorrupt (the stored lock cannot be understood),
 	// ErrInvalid, ErrClosed, ErrUncertain, the context's own error. An unreachable store is retried inside, with
-	// backoff, for no longer than [Patience] allows, and then its error is returned. ErrDenied and ErrCorrupt are
-	// never retried.
+	// backoff, for no longer than [UnreachableTimeout] allows, and then its error is returned. ErrDenied and ErrCorrupt
+	// are never retried.
 	//
 	// After any error but ErrHeld, ErrMismatch, ErrInvalid, ErrUnsupported and ErrDenied the claim may stand, and the
 	// client calls Release; so it does after any error that Is ErrUncertain or a context's.
@@ -135,7 +145,8 @@ type Store interface {
 
 	// Break acts on one claim as an operator, found by the ref that Inspect gave: see [BreakMode]. It returns an error
 	// that Is ErrLost if that claim does not stand any more, and never touches another; ErrInvalid if the ref is none;
-	// ErrUnsupported for BreakMark and BreakAsk of a foreign claim, whose holder cannot be told; ErrUncertain.
+	// ErrUnsupported for BreakGraceful and BreakRequestRelease of a foreign claim, whose holder cannot be notified;
+	// ErrUncertain.
 	Break(ctx context.Context, name, ref string, mode BreakMode) error
 
 	// Close gives up the store's connections and sessions, and waits for what it started; a connection that the user
@@ -148,7 +159,7 @@ type Store interface {
 // one call under way while it holds anything.
 type EndWatcher interface {
 	// NextEnding blocks until something happened to a grant of this store's client, or ctx ends. Endings are kept
-	// until they are fetched, and are hints: the client ends the lease when Err is set, and reports Asked.
+	// until they are fetched, and are hints: the client ends the lease when Err is set, and reports ReleaseRequested.
 	NextEnding(ctx context.Context) (Ending, error)
 }
 
@@ -252,10 +263,12 @@ func (c Claim) Exclusive() bool { return c.Weight == c.Limit }
 // Grant is a granted claim.
 type Grant struct {
 	Claim
-	Token      int64         // fencing token: positive, below 2^53, larger than every token granted before on this lock
-	Since      Instant       // start of the request that confirmed it, on Info.Clock
-	GrantedTTL time.Duration // as really granted, Claim.TTL or more: a store may round up
-	Ref        string        // finds the claim again from another process, for Release and Break; opaque, printable
+	Token int64   // fencing token: positive, below 2^53, larger than every token granted before on this lock
+	Since Instant // start of the request that confirmed it, on Info.Clock
+	// GrantedTTL is how long after Since the store keeps the claim: Claim.TTL or more, as a store may round up.
+	// The client counts the lease by it. Claim.TTL, which is also Grant.TTL by embedding, is what the caller asked for.
+	GrantedTTL time.Duration
+	Ref        string // finds the claim again from another process, for Release and Break; opaque, printable
 }
 
 // Renewal is the answer for one grant of a Renew.
@@ -263,8 +276,8 @@ type Renewal struct {
 	// Err is nil: renewed; a [*LossError]: the grant has ended; anything else: unknown, and the client asks again.
 	Err        error
 	Since      Instant       // start of the request that renewed it
-	GrantedTTL time.Duration // as really granted
-	// somebody asks the holder to give up (see BreakAsk); the grant is renewed all the same
+	GrantedTTL time.Duration // how long after Since the store keeps the claim; see Grant.GrantedTTL
+	// ReleaseRequested: somebody asks the holder to release the lock (see BreakRequestRelease); the grant is renewed.
 	ReleaseRequested bool
 }
 
@@ -285,8 +298,8 @@ const (
 	BreakGraceful BreakMode = iota
 	// BreakForce removes the claim at once. Its holder may still be running until its next renewal.
 	BreakForce
-	// BreakRequestRelease changes nothing but that the holder is told (Renewal.Asked) that somebody would like it to
-	// give up.
+	// BreakRequestRelease changes nothing but that the holder is notified (Renewal.ReleaseRequested) that somebody
+	// would like it to release the lock.
 	BreakRequestRelease
 )
 
