@@ -3,12 +3,16 @@
 package main
 
 import (
+	"bufio"
+	"errors"
 	"flag"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -51,6 +55,33 @@ func (w *workspace) awaitListener(wrapper int, record string) {
 	w.awaitTrue("the run to know of its command",
 		func() bool { return strings.Contains(w.readFile(w.filePath(record)), `"started"`) })
 	w.awaitTrue("the listener", func() bool { return childrenByName(wrapper)[listenerName] != 0 })
+}
+
+// TestMessageToGuardIsNotDropped promises that a message to the guard is written even if its time has passed before the
+// write begins, as on a machine that does not schedule this program; and that a full pipe does not hang the caller.
+func TestMessageToGuardIsNotDropped(t *testing.T) {
+	t.Parallel()
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(read, write)
+	w := &wrapper{control: write}
+	if err := w.writeControl(controlMessage{Signal: unix.SIGUSR1}, -time.Second); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(read).ReadString('\n')
+	if err != nil || !strings.Contains(line, `"signal":10`) {
+		t.Errorf("the guard reads %q: %v", line, err)
+	}
+	for range 1 << 16 {
+		if err = w.writeControl(controlMessage{Signal: unix.SIGUSR1}, time.Millisecond); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the full pipe gives %v", err)
+	}
 }
 
 func TestGroupSignalReachesCommandOnce(t *testing.T) {

@@ -177,20 +177,30 @@ func (w *wrapper) readReports(from *os.File) {
 // do.
 func (w *wrapper) sendControl(m controlMessage) { _ = w.writeControl(m, controlWriteTimeout) }
 
-// writeControl writes a message to the guard, and tries again if the timeout passed before anything was tried: this
-// program may have been stopped between the two calls.
+// writeControl writes a message to the guard. It tries once whatever the time is, because this program may not be
+// scheduled for longer than the timeout on a busy machine: a pipe with room always takes the message. Only if the pipe
+// is full does it wait, for the timeout.
 func (w *wrapper) writeControl(m controlMessage, timeout time.Duration) error {
 	line, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
-	for try := 0; ; try++ {
-		_ = w.control.SetWriteDeadline(time.Now().Add(timeout))
-		n, err := w.control.Write(append(line, '\n'))
-		if n > 0 || try > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-			return err
-		}
+	line = append(line, '\n')
+	raw, err := w.control.SyscallConn()
+	if err != nil {
+		return err
 	}
+	var n int
+	var writeErr error
+	if err := raw.Control(func(fd uintptr) { n, writeErr = unix.Write(int(fd), line) }); err != nil {
+		return err
+	}
+	if !errors.Is(writeErr, unix.EAGAIN) && !errors.Is(writeErr, unix.EINTR) && (writeErr != nil || n == len(line)) {
+		return writeErr
+	}
+	_ = w.control.SetWriteDeadline(time.Now().Add(timeout))
+	_, err = w.control.Write(line[max(n, 0):])
+	return err
 }
 
 // leaseExpiry is when the lease expires, as boottimeNow counts. It reads the clock before it asks the lease, so that
