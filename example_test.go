@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/holdfast-go/holdfast"
 	_ "github.com/holdfast-go/holdfast/store/memory"
@@ -136,4 +137,147 @@ func ExampleLease_Detach() {
 	// Output:
 	// true
 	// <nil>
+}
+
+func ExampleRWMutex() {
+	ctx := context.Background()
+	client, err := holdfast.Open(ctx, "memory://rwmutex", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+
+	config := client.RWMutex("config", nil)
+	reader, err := config.RLock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	other, err := config.RLock(ctx) // readers hold the lock together
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = config.TryLock(ctx) // a writer needs it alone
+	fmt.Println(errors.Is(err, holdfast.ErrHeld))
+	fmt.Println(reader.Release(), other.Release())
+	// Output:
+	// true
+	// <nil> <nil>
+}
+
+func ExampleSemaphore() {
+	ctx := context.Background()
+	client, err := holdfast.Open(ctx, "memory://semaphore", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+
+	reports := client.Semaphore("reports", 3, nil) // three permits, in all processes together
+	large, err := reports.Acquire(ctx, 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer large.Release()
+	_, err = reports.TryAcquire(ctx, 2)
+	fmt.Println("two more:", errors.Is(err, holdfast.ErrHeld))
+	small, err := reports.TryAcquire(ctx, 1)
+	fmt.Println("one more:", err)
+	defer small.Release()
+	// Output:
+	// two more: true
+	// one more: <nil>
+}
+
+// The context of a lease ends when the lease is lost, and its cause says why. Here an operator breaks the lock.
+func ExampleLease_Context() {
+	ctx := context.Background()
+	client, err := holdfast.Open(ctx, "memory://loss", &holdfast.Options{TTL: time.Second})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+
+	lease, err := client.Mutex("nightly", nil).Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := client.Break(ctx, "nightly", lease.Ref(), holdfast.BreakForce); err != nil {
+		log.Fatal(err)
+	}
+	<-lease.Context().Done() // stop the work now: somebody else may hold the lock
+	var loss *holdfast.LossError
+	if errors.As(context.Cause(lease.Context()), &loss) {
+		fmt.Println(loss.Cause)
+	}
+	fmt.Println(lease.Valid(), errors.Is(lease.Release(), holdfast.ErrLost))
+	// Output:
+	// broken
+	// false true
+}
+
+// A resource that keeps the largest token that it has seen rejects the writes of a holder that was replaced.
+func ExampleLease_Token() {
+	var largest int64 // kept by the resource, beside its data
+	write := func(token int64, text string) error {
+		if token < largest {
+			return errors.New("rejected: the lock has a newer holder")
+		}
+		largest = token
+		fmt.Println("written:", text)
+		return nil
+	}
+
+	ctx := context.Background()
+	client, err := holdfast.Open(ctx, "memory://token", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	first, err := client.Mutex("report", nil).Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = first.Release() // or it is lost, while its process is frozen
+	second, err := client.Mutex("report", nil).Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer second.Release()
+	fmt.Println(write(second.Token(), "second"))
+	fmt.Println(write(first.Token(), "first"))
+	// Output:
+	// written: second
+	// <nil>
+	// rejected: the lock has a newer holder
+}
+
+// Watch shows each change of a lock, beginning with its present state.
+func ExampleClient_Watch() {
+	ctx := context.Background()
+	client, err := holdfast.Open(ctx, "memory://watch", &holdfast.Options{Owner: "worker 7"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+
+	lease, err := client.Mutex("nightly", nil).Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for lock, err := range client.Watch(ctx, "nightly") {
+		if err != nil {
+			log.Fatal(err)
+		}
+		if len(lock.Holders) == 0 {
+			fmt.Println("free")
+			break
+		}
+		fmt.Println("held by", lock.Holders[0].Owner)
+		if err := lease.Release(); err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// held by worker 7
+	// free
 }

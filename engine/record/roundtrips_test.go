@@ -41,9 +41,9 @@ func (t *trips) did() string {
 	return s
 }
 
-// TestScriptCallsPerStep promises what a step costs: one round trip to take a lock that is absent or as this client
+// TestRoundTripsPerStep promises what a step costs: one round trip to take a lock that is absent or as this client
 // saw it last, one to renew and one to release it; one more to see what a stranger has done.
-func TestScriptCallsPerStep(t *testing.T) {
+func TestRoundTripsPerStep(t *testing.T) {
 	ctx := t.Context()
 	m := memory.New(nil)
 	one, two := &trips{Table: m.Table()}, &trips{Table: m.Table()}
