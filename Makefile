@@ -38,11 +38,10 @@ core: setup
 servers: install-servers
 	$(MAKE) suites MODULES="$(SERVERS)"
 
-# Everything is compiled first, because tests measure time. One package more than there are processors runs at a time,
-# because tests mostly wait.
+# Everything is compiled first, because tests measure time.
 suites:
 	go list -race -test -deps -export $(addsuffix /...,$(MODULES)) >/dev/null
-	go test -race -shuffle=on -timeout 15m -p $$(( $$(nproc) + 1 )) $(addsuffix /...,$(MODULES)) -skip 'TestWorlds|TestTreeWorlds|TestKindWorlds|TestTreeKindWorlds'
+	go test -race -shuffle=on -timeout 15m $(addsuffix /...,$(MODULES)) -skip 'TestWorlds|TestTreeWorlds|TestKindWorlds|TestTreeKindWorlds'
 
 # Some of them with the race detector, all without it, since it would take seven times as long.
 worlds:

@@ -19,12 +19,18 @@ type waiterHub struct {
 	name        string
 	subscribers map[*subscription]struct{} // guarded by the engine's mutex, like row
 	row         Row                        // as last loaded
+	loads       int64                      // how many loads were started; guarded by the engine's mutex
 	loadNow     chan struct{}              // buffered: load at once
 	stop        context.CancelFunc
 }
 
 // subscription is one claim that waits.
+//
+// It takes no row whose load was started before it subscribed. Such a row may be older than the one that the claim
+// knows: the claim would miss itself in a queue that it has joined since, and find the queue full.
 type subscription struct {
+	version            string      // the row's, as the claim knew it when it subscribed
+	loadsBefore        int64       // how many loads the hub had started then
 	updates            chan update // buffered; sent to with the engine's mutex held
 	isAffected         func(*Record) bool
 	unreachableTimeout time.Duration     // how long the claim waits for a store that does not answer
@@ -49,7 +55,9 @@ const maxIdleLoads = 8
 func (e *engine) subscribe(
 	row Row, rec *Record, idleLoads int, unreachableTimeout time.Duration, isAffected func(*Record) bool,
 ) (sub *subscription, unsubscribe func()) {
-	sub = &subscription{updates: make(chan update, 1), isAffected: isAffected, unreachableTimeout: unreachableTimeout}
+	sub = &subscription{
+		version: row.Version, updates: make(chan update, 1), isAffected: isAffected, unreachableTimeout: unreachableTimeout,
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	h := e.hubs[row.Name]
@@ -58,6 +66,7 @@ func (e *engine) subscribe(
 	} else if h.row.Version != row.Version {
 		h.requestLoad() // either the hub's row is old or the caller's
 	}
+	sub.loadsBefore = h.loads
 	h.subscribers[sub] = struct{}{}
 	return sub, func() {
 		e.mu.Lock()
@@ -98,6 +107,7 @@ func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
 	var failed error
 	for ; ctx.Err() == nil; idleLoads++ {
 		signed := h.waitForSign(ctx, version, rec, idleLoads, failed != nil)
+		load := h.nextLoad()
 		row, now, err := h.e.loadRecord(ctx, h.name)
 		h.noteLoadResult(ctx, err)
 		if failed = err; err != nil {
@@ -111,8 +121,16 @@ func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
 			continue
 		}
 		version, rec = row.Version, now
-		h.notifyAffected(update{snapshot: snapshot{row, rec}, expired: expired})
+		h.notifyAffected(update{snapshot: snapshot{row, rec}, expired: expired}, load)
 	}
+}
+
+// nextLoad counts a load that starts, and returns its number.
+func (h *waiterHub) nextLoad() int64 {
+	h.e.mu.Lock()
+	defer h.e.mu.Unlock()
+	h.loads++
+	return h.loads
 }
 
 // waitForSign waits until the row may have changed, and reports whether there was a sign of it: a notification, a
@@ -184,13 +202,19 @@ func (h *waiterHub) startListening(
 }
 
 // notifyAffected wakes the subscribers that the change affects. If a claim has expired it wakes all of them, because
-// any of them may remove it.
-func (h *waiterHub) notifyAffected(u update) {
+// any of them may remove it. A subscriber that came after the load was started gets the row of another load, unless it
+// knows this row already.
+func (h *waiterHub) notifyAffected(u update, load int64) {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
 	h.row = u.row
 	for sub := range h.subscribers {
-		if u.expired || sub.isAffected(u.rec) {
+		switch {
+		case load <= sub.loadsBefore:
+			if u.row.Version != sub.version {
+				h.requestLoad()
+			}
+		case u.expired || sub.isAffected(u.rec):
 			sub.deliver(u)
 		}
 	}

@@ -36,6 +36,77 @@ func (t *deaf) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	return t.Table.Swap(ctx, row)
 }
 
+// heldUp is a table with room for one waiter, one load of which is held up after it has read the row.
+type heldUp struct {
+	record.Table
+	next    atomic.Bool   // the next load is the one
+	release chan struct{} // closed to let it return
+}
+
+func (t *heldUp) Info() driver.Info {
+	info := t.Table.Info()
+	info.MaxWaiters = 1
+	return info
+}
+
+func (t *heldUp) Load(ctx context.Context, name string) (record.Row, error) {
+	row, err := t.Table.Load(ctx, name)
+	if t.next.CompareAndSwap(true, false) {
+		<-t.release
+	}
+	return row, err
+}
+
+// TestOldLoadIsNotDelivered promises that a claim which has joined the queue is not woken with a row that was read before
+// it joined: the queue was full then, and the claim was not in it.
+func TestOldLoadIsNotDelivered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMemory()
+		table := &heldUp{Table: far{m.Table(), 0}, release: make(chan struct{})}
+		other, client := m.Open(), record.New(table)
+		defer other.Close()
+		defer client.Close()
+		claim := func(n int, wait, fair bool) driver.Claim {
+			c := paceClaim(n, wait)
+			c.TTL, c.Fair = time.Hour, fair
+			return c
+		}
+		held := claim(1, false, false)
+		if _, err := other.Acquire(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _, err := client.Acquire(ctx, claim(3, true, false)); ended <- err }() // outside of the queue
+		time.Sleep(time.Second)
+		first := claim(2, true, true)
+		waiting, giveUp := context.WithCancel(t.Context())
+		go other.Acquire(waiting, first)
+		synctest.Wait() // the queue is full
+		table.next.Store(true)
+		time.Sleep(2 * time.Second) // the client polls, and the answer is held up
+		giveUp()
+		if err := other.Release(t.Context(), first, ""); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, err := client.Acquire(ctx, claim(4, true, true)); ended <- err }() // joins the queue
+		time.Sleep(5 * time.Second)
+		lock, err := other.Inspect(t.Context(), held.Name)
+		if err != nil || len(lock.Waiters) != 1 {
+			t.Fatalf("%d waiters, %v", len(lock.Waiters), err)
+		}
+		close(table.release)
+		time.Sleep(5 * time.Second)
+		select {
+		case err := <-ended:
+			t.Errorf("a wait has ended: %v", err)
+		default:
+		}
+		cancel() // both waits end
+		synctest.Wait()
+	})
+}
+
 // TestLateFault promises that a claim which has waited for long bears with a store that is silent for less than its
 // patience, and ends when the store has not answered for that long, counted from the first request that failed, or
 // takes no writes.

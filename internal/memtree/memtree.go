@@ -242,11 +242,13 @@ func requireSession(ok bool, err error) error {
 	return err
 }
 
-// KeepAlive restarts the session's timer.
+// KeepAlive restarts the session's timer. If the timer has fired already, the session has expired, although the call
+// that removes it may still wait for the lock.
 func (l *Link) KeepAlive(ctx context.Context, id string) (promise time.Duration, err error) {
 	promise, err = request(ctx, l, "beat", func(s *Server) time.Duration {
 		session := s.sessions[id]
-		if session == nil {
+		if session == nil || !session.timer.Stop() {
+			s.expireSession(id)
 			return 0
 		}
 		session.timer.Reset(session.ttl)
