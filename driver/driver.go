@@ -6,44 +6,44 @@
 //
 // # The model
 //
-// A lock is a name on which claims are made. Claims stand in one order, the order of their arrival. A claim is granted
-// when the weight of all claims ahead of it, plus its own, fits in the lock's limit; until then it is waiting. A mutex
-// is limit 1 and weight 1; a semaphore of n is limit n; a read-write lock is limit [RWLimit], a reader weighs 1 and a
-// writer weighs all of it. Kind and limit are fixed while any claim stands on the lock; an idle lock takes those of
-// its next claim.
+// A lock is a name on which claims are made. The claims have one order, the order of their arrival. A claim is granted
+// when the weight of all claims ahead of it, plus its own weight, fits within the lock's limit; until then it waits. A
+// mutex has limit 1 and weight 1. A semaphore of n has limit n. A read-write lock has limit [RWLimit]; a reader weighs 1
+// and a writer the whole limit. Kind and limit are fixed while the lock has any claim; an idle lock takes those of its
+// next claim.
 //
 // # Who does what
 //
 // The client (package holdfast) owns the life of a lease: it makes claim ids, queues plain claims inside the process,
-// counts how long a grant may be believed, calls Renew in time, and cleans up what an ended context left behind. The
-// store owns the truth: it grants, ends, orders and counts tokens, each in one atomic step. A store never starts
-// believing or stops believing for a caller; it reports instants and the client does the arithmetic.
+// counts how long a grant is valid, calls Renew in time, and cleans up after a context that ended. The store owns the
+// truth: it grants and expires claims, orders them, and makes tokens, each in one atomic step. A store never decides for
+// a caller whether a lease is valid; it reports instants, and the client does the arithmetic.
 //
 // # Time
 //
-// Every confirmation of a grant carries Since, an [Instant] on the clock of [Info].Clock. The client believes in the
-// grant until Since + TTL - margin on that clock, and the store must not let anybody else be granted before Since +
-// TTL, however late the reply came. Where each claim has a TTL of its own, Since is the *start* of the request that
-// wrote it: the write cannot come before that. Where claims live with a session, it is the earlier of the start of the
-// request that saw the claim granted and the start of the session's last confirmed heartbeat, from which the store
-// counts; so it may come before the call, by up to a sixth of the TTL.
+// Every confirmation of a grant carries Since, an [Instant] by the clock [Info].Clock. The grant is valid until Since +
+// TTL - margin by that clock. The store must not grant the lock to anybody else before Since + TTL, however late the
+// reply came. If each claim has a TTL of its own, Since is the *start* of the request that wrote it, because the write
+// cannot happen earlier. If claims live with a session, Since is the earlier of two instants: the start of the request
+// that saw the claim granted, and the start of the session's last confirmed keep-alive, from which the store counts. So
+// it may lie before the call, by up to a sixth of the TTL.
 //
 // A claim ends when its client does not renew it, whatever else the client does. A store that renews by session removes
-// on its own side a claim for which Renew has not been asked for its TTL.
+// a claim itself if Renew was not called for it within its TTL.
 //
 // # Unknown outcomes
 //
 // A write is done, refused, or unknown: the request or its reply was lost, or a retry inside an SDK turned "done" into
-// "refused". Every step is idempotent by claim id, so a driver settles an unknown outcome by looking for its own claim
-// id, inside the same call, for as long as the call's context allows. What it cannot settle it returns wrapped in
-// [ErrUncertain]. Unknown is never reported as done nor as refused.
+// "refused". Every step is idempotent by claim id, so a driver resolves an unknown outcome by looking for its own claim
+// id, inside the same call, for as long as the call's context allows. If it cannot resolve the outcome, it returns an
+// error that wraps [ErrUncertain]. It never reports an unknown outcome as done or as refused.
 //
-// An error Is context.Canceled or context.DeadlineExceeded only if the context of the call has ended: a store's own
-// timeouts are something else.
+// An error matches context.Canceled or context.DeadlineExceeded only if the context of the call has ended. A store's own
+// timeouts are other errors.
 //
 // # Wrappers
 //
-// A Store that wraps another hides the optional interfaces of that one unless it offers them itself.
+// A Store that wraps another one hides its optional interfaces, unless it implements them too.
 //
 // # Optional interfaces
 //
@@ -63,169 +63,169 @@ import (
 	"time"
 )
 
-// Store is one place where locks live. All methods may be called from many goroutines at once.
+// Store is one place where locks are kept. All methods may be called from many goroutines at once.
 //
-// When a context ends, a method returns promptly with the context's error (wrapped in [ErrUncertain] when a write may
-// have taken effect); it does not clean up: the client does, by Release with the claim's id. No method blocks for
-// longer than its context allows, and none starts a goroutine that outlives Close.
+// When a context ends, a method returns promptly with the context's error, together with [ErrUncertain] if a write may
+// have taken effect. It does not clean up: the client does, by Release with the claim's id. No method blocks for longer
+// than its context allows, and none starts a goroutine that outlives Close.
 type Store interface {
-	// Info tells what the store promises and its bounds, as far as they are known by now. It does no I/O and may be
-	// called at any time, also after Close. What is learnt by talking to the store (a session time granted by the
-	// server) may change between calls; the rest may not.
+	// Info returns the promises and bounds of the store, as far as they are known by now. It does no I/O and may be
+	// called at any time, even after Close. What is learned from the store (such as a session time that the server
+	// granted) may change between calls; the rest may not.
 	Info() Info
 
-	// Acquire makes a claim, with an id that no other claim ever had. For one id at most one call is under way.
+	// Acquire makes a claim with an id that no other claim ever had. At most one call per id is in flight.
 	//
-	// With c.Wait false it makes one attempt: the claim is granted at once or leaves no trace, and the error is a
-	// [*HeldError]. It never passes a waiting claim. With c.Wait true it returns when the claim is granted or ctx
-	// ends. A claim with c.Fair, and every claim of another kind than KindMutex, stands in the store's line while it
-	// waits; a plain one waits outside of the line unless [Info].NativeQueue says that waiting costs nothing here.
+	// With c.Wait false it makes one attempt: the claim is granted at once or leaves no trace, and then the error is a
+	// [*HeldError]. It never overtakes a waiter. With c.Wait true it returns when the claim is granted or ctx ends. A
+	// claim with c.Fair, and every claim of another kind than KindMutex, queues in the store while it waits. A plain one
+	// waits outside the queue, unless [Info].NativeQueue says that waiting costs nothing on this store.
 	//
-	// A grant is returned only if it was seen granted by a request of this very call: a waiter that was promoted by
-	// somebody else holds nothing until a request of its own has confirmed it. If the claim stands granted from an
-	// earlier call (the caller asks again because it does not know), it is renewed, and the same token comes back; from
-	// another process, use Renew or Release with the Ref.
+	// A grant is returned only if a request of this very call has seen it: a waiter that was promoted by another client
+	// holds nothing until a request of its own has confirmed it. If the claim is already granted from an earlier call
+	// (the caller asks again because it does not know), it is renewed and keeps its token. Another process uses Renew or
+	// Release with the Ref instead.
 	//
-	// Errors: ErrHeld (only with Wait false), ErrQueueFull (too many claims stand on the lock), ErrMismatch (the lock
-	// stands under another kind or limit), ErrLost (a *LossError: somebody has ended the claim; one that waited and has
-	// lost its place because the client was stopped or the store was silent comes again, and so it does on a store that
-	// cannot tell the two apart), ErrUnsupported (a kind or an option this store or layout
-	// does not carry), ErrDenied (credentials, permissions), ErrCorrupt (the stored lock cannot be understood),
-	// ErrInvalid, ErrClosed, ErrUncertain, the context's own error. An unreachable store is retried inside, with
-	// backoff, for no longer than [UnreachableTimeout] allows, and then its error is returned. ErrDenied and ErrCorrupt
-	// are never retried.
+	// Errors: ErrHeld (only with Wait false), ErrQueueFull (the lock has too many claims), ErrMismatch (the lock is in
+	// use with another kind or limit), ErrLost (a *LossError: somebody has ended the claim), ErrUnsupported (this store
+	// or layout lacks the kind or an option), ErrDenied (credentials, permissions), ErrCorrupt (the stored lock cannot
+	// be understood), ErrInvalid, ErrClosed, ErrUncertain, and the context's own error.
 	//
-	// After any error but ErrHeld, ErrMismatch, ErrInvalid, ErrUnsupported and ErrDenied the claim may stand, and the
-	// client calls Release; so it does after any error that Is ErrUncertain or a context's.
+	// A waiter that lost its place because its client was stopped or the store was silent queues again, without an
+	// error; so does every lost waiter on a store that cannot tell the two causes apart. An unreachable store is retried
+	// with backoff for the [UnreachableTimeout], and then its error is returned. ErrDenied and ErrCorrupt are never
+	// retried.
+	//
+	// After any error but ErrHeld, ErrMismatch, ErrInvalid, ErrUnsupported and ErrDenied the claim may exist, and the
+	// client calls Release. It also does so after any error that matches ErrUncertain or a context's error.
 	//
 	// When ctx ends a wait, the error should also be a *HeldError (found by errors.As) with the holders that were seen
-	// last, if any were: the client tells its caller for whom it waited in vain.
+	// last, so that the client can tell its caller who held the lock.
 	Acquire(ctx context.Context, c Claim) (Grant, error)
 
-	// Renew pushes the end of each grant out by its TTL, and calls done(i, r) once for each g[i], as answers come in,
-	// before it returns; done may be called by several goroutines at once and returns quickly. One grant that hangs
-	// must not keep the others from their answers.
+	// Renew extends each grant by its TTL. It calls done(i, r) once for each g[i] as answers come in, before it returns.
+	// done may be called by several goroutines at once, and returns quickly. One grant that hangs must not delay the
+	// answers of the others.
 	//
-	// The client calls Renew a third of the way through a TTL, with all the grants that are then due, and again after
-	// an unknown answer. A renewal never creates: a claim that does not stand, or stands with another token, is lost. A
-	// Grant put together from Name, ID, Token, Ref and TTL in another process is renewed like one of this client's own;
-	// where a claim lives with a session that its own client alone can renew ([Info].Detached is false there), the
-	// answer is ErrUnsupported, and never nil: whether that client is alive is not known.
+	// The client calls Renew a third of the way through a TTL, with all grants that are then due, and again after an
+	// unknown answer. A renewal never creates a claim: if the claim does not exist, or has another token, it is lost. A
+	// Grant that another process has put together from Name, ID, Token, Ref and TTL is renewed like this client's own.
+	// If only a claim's own client can keep its session alive ([Info].Detached is false then), the answer is
+	// ErrUnsupported and never nil, because nobody knows whether that client is alive.
 	//
-	// A store whose session is its renewal may answer for the session from a heartbeat that was started no more than a
-	// sixth of the TTL before the call. That the claim stands, unbroken and under this token, is read in this call, or
-	// known from notifications that are ordered before the heartbeat's answer. Since is the earlier of the two starts.
+	// A store whose session is its renewal may use a keep-alive that was started at most a sixth of the TTL before the
+	// call. That the claim exists, unbroken and with this token, is read in this call, or known from notifications that
+	// are ordered before the answer of the keep-alive. Since is the earlier of the two starts.
 	Renew(ctx context.Context, g []Grant, done func(i int, r Renewal))
 
-	// Release removes a claim, whether granted, waiting or unknown, found by its id, or by the ref when another process
-	// made it (then c may have no ID; if both are given, both must match). It removes that claim and never another,
-	// however late it arrives. Of the claims in line, those that this lets in are told, and one more.
+	// Release removes a claim, whether granted, waiting or unknown. It finds the claim by its id, or by the ref if
+	// another process made it (then c may have no ID; if both are given, both must match). It removes that claim and
+	// never another one, however late it arrives. It notifies the waiters that can now be granted, plus the next one.
 	//
-	// It returns nil only if this claim was given up by its own release. It returns an error that Is ErrLost when the
-	// claim had ended before, and the cause is given as far as known. A caller that cleans up takes that for success.
-	// Once an attempt of this call had an unknown outcome, a claim that does not stand proves nothing: so whoever ends
-	// a granted claim of somebody else (a forced break, a takeover from an expired holder) leaves a note of its id with
-	// the cause, in the same step and for longer than the claim's TTL, and a release that finds the claim gone looks
-	// for it. Where that cannot be known the error Is ErrUncertain. Others: ErrDenied, ErrCorrupt, ErrClosed, the
+	// It returns nil only if this release ended the claim. It returns an error that matches ErrLost if the claim had
+	// ended before, with the cause if known. A caller that cleans up takes that for success.
+	//
+	// After an attempt with an unknown outcome, a missing claim proves nothing. Therefore a client that ends another
+	// client's granted claim (a forced break, a takeover from an expired holder) leaves a note of its id with the cause,
+	// in the same step and for longer than the claim's TTL. A release that finds the claim gone looks for the note. If
+	// the outcome cannot be known, the error matches ErrUncertain. Other errors: ErrDenied, ErrCorrupt, ErrClosed, the
 	// context's.
 	//
-	// Once Release has returned nil or ErrLost, no request of an earlier Acquire of that claim may still take effect,
-	// in whatever order they travel: on session stores it is barred outright, elsewhere unless the link itself delayed
-	// it beyond what the store can see, and then the claim ends by its TTL. The id is not used again.
+	// Once Release has returned nil or ErrLost, no request of an earlier Acquire of that claim may still take effect, in
+	// whatever order they travel. Session stores bar it outright. On other stores a request may still take effect if the
+	// link delayed it beyond what the store can see; then the claim ends by its TTL. The id is not used again.
 	Release(ctx context.Context, c Claim, ref string) error
 
-	// Inspect tells how a lock stands: a read, never a change. A lock on which nothing stands is a Lock with no
-	// claims, not an error. What stands there of foreign clients is shown as a holder with Foreign set.
+	// Inspect reads the state of a lock and changes nothing. A lock without claims is a Lock with no holders and no
+	// waiters, not an error. A foreign client's hold is shown as a holder with Foreign set.
 	Inspect(ctx context.Context, name string) (Lock, error)
 
-	// List yields the locks whose names start with prefix and on which a claim stands, in no certain order; those
-	// that only foreign clients ever used may be missing. A lock that cannot be read is yielded with its name and an
-	// error, and the listing goes on; an error with an empty name ends it.
+	// List yields the locks that have a claim and whose names start with prefix, in no particular order. Locks that only
+	// foreign clients ever used may be missing. A lock that cannot be read is yielded with its name and an error, and
+	// the listing continues; an error with an empty name ends it.
 	List(ctx context.Context, prefix string) iter.Seq2[Lock, error]
 
-	// Break acts on one claim as an operator, found by the ref that Inspect gave: see [BreakMode]. It returns an error
-	// that Is ErrLost if that claim does not stand any more, and never touches another; ErrInvalid if the ref is none;
-	// ErrUnsupported for BreakGraceful and BreakRequestRelease of a foreign claim, whose holder cannot be notified;
-	// ErrUncertain.
+	// Break acts on one claim as an operator: see [BreakMode]. The ref is the one that Inspect returned. Break never
+	// touches another claim. Errors: one that matches ErrLost if the claim does not exist any more; ErrInvalid if the
+	// ref is malformed; ErrUnsupported for BreakGraceful and BreakRequestRelease of a foreign claim, whose holder cannot
+	// be notified; ErrUncertain.
 	Break(ctx context.Context, name, ref string, mode BreakMode) error
 
-	// Close gives up the store's connections and sessions, and waits for what it started; a connection that the user
-	// made and handed in stays open. Claims that it leaves behind are not revoked: they end as those of a dead client
-	// do. Calls under way and later ones return ErrClosed. Calling Close again does nothing.
+	// Close ends the store's connections and sessions, and waits for the goroutines that it started. A connection that
+	// the user made and handed in stays open. Claims that are left are not released: they end like those of a dead
+	// client. Calls in flight and later ones return ErrClosed. A second Close does nothing.
 	Close() error
 }
 
 // EndWatcher is implemented by stores that learn of the end of a grant before the next renewal would. The client keeps
-// one call under way while it holds anything.
+// one call in flight while it holds anything.
 type EndWatcher interface {
-	// NextEnding blocks until something happened to a grant of this store's client, or ctx ends. Endings are kept
-	// until they are fetched, and are hints: the client ends the lease when Err is set, and reports ReleaseRequested.
+	// NextEnding blocks until something happened to a grant of this store's client, or ctx ends. Endings are kept until
+	// they are fetched. They are hints: the client ends the lease if Err is set, and reports ReleaseRequested.
 	NextEnding(ctx context.Context) (Ending, error)
 }
 
-// LockWatcher is implemented by stores that can tell when a lock changes. Without it the client polls Inspect.
+// LockWatcher is implemented by stores that can notify of changes of a lock. Without it the client polls Inspect.
 type LockWatcher interface {
-	// NextChange blocks until the lock stands otherwise than in seen, and returns how it stands then. It subscribes
-	// first, looks second and blocks third, so that no change is missed.
+	// NextChange blocks until the lock differs from seen, and returns its state. It subscribes first, reads second and
+	// blocks third, so that no change is missed.
 	NextChange(ctx context.Context, seen Lock) (Lock, error)
 }
 
-// Detacher is implemented by stores on which a claim can outlive its client. Where [Info].Detached is false the method
-// may be there all the same, and answers ErrUnsupported.
+// Detacher is implemented by stores on which a claim can outlive its client. A store whose [Info].Detached is false may
+// have the method too; it then returns ErrUnsupported.
 type Detacher interface {
-	// Detach leaves a grant standing with nobody behind it: it ends by itself, not before keep has passed and soon
-	// after, or when Release names it. This client does not renew it any more; another that was told its name, id,
-	// token and ref may, and Renew then has it last for keep from then on. Errors as for Renew's answers.
+	// Detach leaves a grant in place without a client. The claim expires after keep, not earlier and soon after, or ends
+	// when Release names it. This client does not renew it any more. Another process that knows its name, id, token and
+	// ref may; Renew then extends it to keep from then on. Errors are those of Renew's answers.
 	Detach(ctx context.Context, g Grant, keep time.Duration) error
 }
 
 // WeightChanger is implemented by stores that can change the weight of a granted claim in one step, so that a writer
-// becomes a reader, or a reader a writer, with no moment in between at which somebody else could get in.
+// becomes a reader, or a reader a writer, and nobody else can get in between.
 type WeightChanger interface {
-	// SetWeight makes a grant weigh weight instead of g.Weight, 1 to its limit. The claim keeps its id, its token and
-	// its place in the order: no exclusive claim can have been granted since, so the token goes on fencing.
+	// SetWeight gives a grant a new weight, from 1 to its limit, instead of g.Weight. The claim keeps its id, its token
+	// and its place in the order: no exclusive claim can have been granted since, so the token still fences.
 	//
-	// Down always succeeds, and those of the claims in line whom it lets in are told, and one more. Up succeeds if the
-	// claims ahead, the new weight, and all that is granted behind it fit in the limit together; else the error is a
-	// [*HeldError] at once, and nothing has changed; so it is where others come so fast that it cannot be made sure of.
-	// Claims that wait behind it do not count: it stood before them.
+	// A smaller weight always succeeds; the waiters that can now be granted, plus the next one, are notified. A larger
+	// weight succeeds if the claims ahead, the new weight, and everything granted behind it fit within the limit.
+	// Otherwise the error is a [*HeldError] at once, and nothing has changed; the same if others come so fast that this
+	// cannot be made sure of. Claims that wait behind it do not count, because this claim came before them.
 	//
-	// A claim that has the weight already is left so, which settles an unknown outcome: the client, or the store
-	// itself, asks again; a request that comes late, behind a later one, changes nothing. It counts as no renewal.
-	// Other errors are those of Renew's answers: a *LossError, or unknown; and ErrUnsupported where the claims of that
-	// kind cannot change.
+	// If the claim has the weight already, nothing changes, so a repeated call resolves an unknown outcome. A request
+	// that arrives late, behind a later one, changes nothing. SetWeight is not a renewal. Other errors are those of
+	// Renew's answers, and ErrUnsupported if claims of that kind cannot change their weight.
 	SetWeight(ctx context.Context, g Grant, weight int64) error
 }
 
-// LivenessFiler is implemented by stores that know a dead client from a living one by a file that it has open. A
-// supervisor that outlives the client can then keep the claims standing until the work under them is gone as well.
+// LivenessFiler is implemented by stores that recognize a dead client by a file that a living one has open. A supervisor
+// that outlives the client can then keep the claims until the work under them has ended too.
 type LivenessFiler interface {
-	// LivenessFile returns a file which, for as long as any process has it open, keeps the claims of this client
-	// standing as those of a live one: they end by their TTL if nobody renews them, and not before. The caller closes
-	// it, and hands it on to whom it likes; a Close of the store ends the client for all others, whoever has the file.
-	// ErrUnsupported if there is none here: then the TTL alone ends the claims of a dead client.
+	// LivenessFile returns a file. As long as any process has it open, the claims of this client count as those of a
+	// living client: they expire after their TTL if nobody renews them, and not before. The caller closes it, and may
+	// pass it to other processes. Closing the store ends the client for everybody, whoever has the file. If there is no
+	// such file, the error is ErrUnsupported, and only the TTL ends the claims of a dead client.
 	LivenessFile() (*os.File, error)
 }
 
-// Explainer is implemented by stores that can tell where a claim would stand.
+// Explainer is implemented by stores that can say where a claim would be kept.
 type Explainer interface {
-	// Explain tells how a claim would stand in the store, for people to read. It does no I/O.
+	// Explain says how a claim would be kept in the store, for people to read. It does no I/O.
 	Explain(c Claim) Plan
 }
 
-// Warner is implemented by stores whose set-up is the user's own, and can be weak.
+// Warner is implemented by stores whose settings belong to the user, and can be weak.
 type Warner interface {
-	// Warnings asks the store how it is set up. Each warning says in words what makes its locks less safe than they
-	// could be, or shows that another store may have been meant, and what to set. The error is that of a store that
-	// cannot be asked.
+	// Warnings asks the store for its settings. Each warning says what makes its locks less safe than they could be, or
+	// shows that another store may have been meant, and what to set. There is an error if the store cannot be asked.
 	Warnings(ctx context.Context) ([]string, error)
 }
 
-// Plan is how a claim would stand in a store.
+// Plan is how a claim would be kept in a store.
 type Plan struct {
 	Keys []string      // what is read and written: keys, nodes, files
 	TTL  time.Duration // as it would be granted
-	// Notes say, of such a claim alone, which clients of another make it does not keep out, though they keep it out.
+	// Notes name the clients of another make that exclude such a claim but are not excluded by it.
 	Notes []string
 }
 
@@ -249,10 +249,10 @@ type Claim struct {
 	Kind     Kind          // what the lock is used as
 	Limit    int64         // how much weight the lock grants at once, 1 to MaxLimit
 	Weight   int64         // 1 to Limit
-	TTL      time.Duration // how long the holder may be silent; whole milliseconds, Info.MinTTL to Info.MaxTTL
+	TTL      time.Duration // how long it lives without a renewal; whole milliseconds, Info.MinTTL to Info.MaxTTL
 	Owner    string        // who claims, to be shown; never compared
 	Meta     string        // the user's own note, to be shown; at most Info.MaxMeta bytes
-	Fair     bool          // stand in line in order of arrival (only a mutex has the choice)
+	Fair     bool          // queue in order of arrival (only a mutex has the choice)
 	Wait     bool          // wait until granted
 	Detached bool          // not tied to this client's life: only its TTL ends it
 }
@@ -284,7 +284,7 @@ type Renewal struct {
 // Ending is what an EndWatcher reports about one grant.
 type Ending struct {
 	Name, ID         string
-	Err              error // a *LossError, or nil if the holder is only asked to give up
+	Err              error // a *LossError, or nil if the holder is only asked to release the lock
 	ReleaseRequested bool
 }
 
@@ -292,26 +292,25 @@ type Ending struct {
 type BreakMode int
 
 const (
-	// BreakGraceful marks the claim as broken: it is not renewed any more, its next renewal answers so, and the lock
-	// passes on when its holder has released it or its TTL is over, also if it is detached. A waiting claim is removed
-	// at once, and its Acquire ends with a *LossError.
+	// BreakGraceful marks the claim as broken: its next renewal fails with that cause. The lock passes on when the holder
+	// has released it or the claim's TTL has passed, even if it is detached. A waiting claim is removed at once, and its
+	// Acquire ends with a *LossError.
 	BreakGraceful BreakMode = iota
 	// BreakForce removes the claim at once. Its holder may still be running until its next renewal.
 	BreakForce
-	// BreakRequestRelease changes nothing but that the holder is notified (Renewal.ReleaseRequested) that somebody
-	// would like it to release the lock.
+	// BreakRequestRelease asks the holder to release the lock (Renewal.ReleaseRequested), and changes nothing else.
 	BreakRequestRelease
 )
 
-// Lock is how a lock stands, at one moment.
+// Lock is the state of a lock at one moment.
 type Lock struct {
 	Name     string
-	Kind     Kind        // empty if nothing stands
-	Limit    int64       // 0 if nothing stands
+	Kind     Kind        // empty if there are no claims
+	Limit    int64       // 0 if there are no claims
 	Token    int64       // the largest token granted on it, 0 if not known
 	Holders  []ClaimInfo // granted
 	Waiters  []ClaimInfo // waiting, the next first
-	Revision string      // differs whenever the claims that stand differ; compared, never ordered
+	Revision string      // differs whenever the claims differ; compared, never ordered
 }
 
 // ClaimInfo is a claim as others see it.
@@ -322,16 +321,16 @@ type ClaimInfo struct {
 	Weight int64         //
 	Token  int64         // 0 for a waiting claim, or a foreign one that has none
 	TTL    time.Duration // 0 if not known
-	// when it was granted, or began to wait, by a clock good for showing only; zero if not known
+	// Since is when it was granted or began to wait, by a clock that is only good for showing; zero if not known.
 	Since            time.Time
-	Remaining        time.Duration // how long it stands if it stays silent; 0 if not known
+	Remaining        time.Duration // when it expires if it is not renewed; 0 if not known
 	Detached         bool          //
 	Foreign          bool          // made by another kind of client
-	ReleaseRequested bool          // was asked to give up
-	Broken           bool          // was broken by an operator and stands only until its holder has heard it
+	ReleaseRequested bool          // its holder was asked to release the lock
+	Broken           bool          // was broken gracefully, and exists only until its holder has learned of it
 }
 
-// UnreachableTimeout is how long an Acquire or a Release that waits goes on asking a store that does not answer,
-// counted from the first request that got no answer: the claim's TTL, and no more than 10 s. After that its place in
-// line is doubtful anyway.
+// UnreachableTimeout is how long an Acquire that waits, or a Release, retries while the store does not answer, counted
+// from the first request without an answer: the claim's TTL, at most 10 s. After that the claim may have expired, so its
+// place in the queue is uncertain.
 func UnreachableTimeout(ttl time.Duration) time.Duration { return min(ttl, 10*time.Second) }
