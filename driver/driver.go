@@ -8,16 +8,16 @@
 //
 // A lock is a name on which claims are made. The claims have one order, the order of their arrival. A claim is granted
 // when the weight of all claims ahead of it, plus its own weight, fits within the lock's limit; until then it waits. A
-// mutex has limit 1 and weight 1. A semaphore of n has limit n. A read-write lock has limit [RWLimit]; a reader weighs 1
-// and a writer the whole limit. Kind and limit are fixed while the lock has any claim; an idle lock takes those of its
-// next claim.
+// mutex has limit 1 and weight 1. A semaphore of n has limit n. A read-write lock has limit [RWLimit]; a reader weighs
+// 1 and a writer the whole limit. Kind and limit are fixed while the lock has any claim; an idle lock takes those of
+// its next claim.
 //
 // # Who does what
 //
 // The client (package holdfast) owns the life of a lease: it makes claim ids, queues plain claims inside the process,
 // counts how long a grant is valid, calls Renew in time, and cleans up after a context that ended. The store owns the
-// truth: it grants and expires claims, orders them, and makes tokens, each in one atomic step. A store never decides for
-// a caller whether a lease is valid; it reports instants, and the client does the arithmetic.
+// truth: it grants and expires claims, orders them, and makes tokens, each in one atomic step. A store never decides
+// for a caller whether a lease is valid; it reports instants, and the client does the arithmetic.
 //
 // # Time
 //
@@ -38,8 +38,8 @@
 // id, inside the same call, for as long as the call's context allows. If it cannot resolve the outcome, it returns an
 // error that wraps [ErrUncertain]. It never reports an unknown outcome as done or as refused.
 //
-// An error matches context.Canceled or context.DeadlineExceeded only if the context of the call has ended. A store's own
-// timeouts are other errors.
+// An error matches context.Canceled or context.DeadlineExceeded only if the context of the call has ended. A store's
+// own timeouts are other errors.
 //
 // # Wrappers
 //
@@ -78,13 +78,13 @@ type Store interface {
 	//
 	// With c.Wait false it makes one attempt: the claim is granted at once or leaves no trace, and then the error is a
 	// [*HeldError]. It never overtakes a waiter. With c.Wait true it returns when the claim is granted or ctx ends. A
-	// claim with c.Fair, and every claim of another kind than KindMutex, queues in the store while it waits. A plain one
-	// waits outside the queue, unless [Info].NativeQueue says that waiting costs nothing on this store.
+	// claim with c.Fair, and every claim of another kind than KindMutex, queues in the store while it waits. A plain
+	// one waits outside the queue, unless [Info].NativeQueue says that waiting costs nothing on this store.
 	//
 	// A grant is returned only if a request of this very call has seen it: a waiter that was promoted by another client
 	// holds nothing until a request of its own has confirmed it. If the claim is already granted from an earlier call
-	// (the caller asks again because it does not know), it is renewed and keeps its token. Another process uses Renew or
-	// Release with the Ref instead.
+	// (the caller asks again because it does not know), it is renewed and keeps its token. Another process uses Renew
+	// or Release with the Ref instead.
 	//
 	// Errors: ErrHeld (only with Wait false), ErrQueueFull (the lock has too many claims), ErrMismatch (the lock is in
 	// use with another kind or limit), ErrLost (a *LossError: somebody has ended the claim), ErrUnsupported (this store
@@ -92,9 +92,9 @@ type Store interface {
 	// be understood), ErrInvalid, ErrClosed, ErrUncertain, and the context's own error.
 	//
 	// A waiter that lost its place because its client was stopped or the store was silent queues again, without an
-	// error; so does every lost waiter on a store that cannot tell the two causes apart. An unreachable store is retried
-	// with backoff for the [UnreachableTimeout], and then its error is returned. ErrDenied and ErrCorrupt are never
-	// retried.
+	// error; so does every lost waiter on a store that cannot tell the two causes apart. An unreachable store is
+	// retried with backoff for the [UnreachableTimeout], and then its error is returned. ErrDenied and ErrCorrupt are
+	// never retried.
 	//
 	// After any error but ErrHeld, ErrMismatch, ErrInvalid, ErrUnsupported and ErrDenied the claim may exist, and the
 	// client calls Release. It also does so after any error that matches ErrUncertain or a context's error.
@@ -103,9 +103,9 @@ type Store interface {
 	// last, so that the client can tell its caller who held the lock.
 	Acquire(ctx context.Context, c Claim) (Grant, error)
 
-	// Renew extends each grant by its TTL. It calls done(i, r) once for each g[i] as answers come in, before it returns.
-	// done may be called by several goroutines at once, and returns quickly. One grant that hangs must not delay the
-	// answers of the others.
+	// Renew extends each grant by its TTL. It calls done(i, r) once for each g[i] as answers come in, before it
+	// returns. done may be called by several goroutines at once, and returns quickly. One grant that hangs must not
+	// delay the answers of the others.
 	//
 	// The client calls Renew a third of the way through a TTL, with all grants that are then due, and again after an
 	// unknown answer. A renewal never creates a claim: if the claim does not exist, or has another token, it is lost. A
@@ -126,29 +126,29 @@ type Store interface {
 	// ended before, with the cause if known. A caller that cleans up takes that for success.
 	//
 	// After an attempt with an unknown outcome, a missing claim proves nothing. Therefore a client that ends another
-	// client's granted claim (a forced break, a takeover from an expired holder) leaves a note of its id with the cause,
-	// in the same step and for longer than the claim's TTL. A release that finds the claim gone looks for the note. If
-	// the outcome cannot be known, the error matches ErrUncertain. Other errors: ErrDenied, ErrCorrupt, ErrClosed, the
-	// context's.
+	// client's granted claim (a forced break, a takeover from an expired holder) leaves a note of its id with the
+	// cause, in the same step and for longer than the claim's TTL. A release that finds the claim gone looks for the
+	// note. If the outcome cannot be known, the error matches ErrUncertain. Other errors: ErrDenied, ErrCorrupt,
+	// ErrClosed, the context's.
 	//
-	// Once Release has returned nil or ErrLost, no request of an earlier Acquire of that claim may still take effect, in
-	// whatever order they travel. Session stores bar it outright. On other stores a request may still take effect if the
-	// link delayed it beyond what the store can see; then the claim ends by its TTL. The id is not used again.
+	// Once Release has returned nil or ErrLost, no request of an earlier Acquire of that claim may still take effect,
+	// in whatever order they travel. Session stores bar it outright. On other stores a request may still take effect if
+	// the link delayed it beyond what the store can see; then the claim ends by its TTL. The id is not used again.
 	Release(ctx context.Context, c Claim, ref string) error
 
 	// Inspect reads the state of a lock and changes nothing. A lock without claims is a Lock with no holders and no
 	// waiters, not an error. A foreign client's hold is shown as a holder with Foreign set.
 	Inspect(ctx context.Context, name string) (Lock, error)
 
-	// List yields the locks that have a claim and whose names start with prefix, in no particular order. Locks that only
-	// foreign clients ever used may be missing. A lock that cannot be read is yielded with its name and an error, and
-	// the listing continues; an error with an empty name ends it.
+	// List yields the locks that have a claim and whose names start with prefix, in no particular order. Locks that
+	// only foreign clients ever used may be missing. A lock that cannot be read is yielded with its name and an error,
+	// and the listing continues; an error with an empty name ends it.
 	List(ctx context.Context, prefix string) iter.Seq2[Lock, error]
 
 	// Break acts on one claim as an operator: see [BreakMode]. The ref is the one that Inspect returned. Break never
 	// touches another claim. Errors: one that matches ErrLost if the claim does not exist any more; ErrInvalid if the
-	// ref is malformed; ErrUnsupported for BreakGraceful and BreakRequestRelease of a foreign claim, whose holder cannot
-	// be notified; ErrUncertain.
+	// ref is malformed; ErrUnsupported for BreakGraceful and BreakRequestRelease of a foreign claim, whose holder
+	// cannot be notified; ErrUncertain.
 	Break(ctx context.Context, name, ref string, mode BreakMode) error
 
 	// Close ends the store's connections and sessions, and waits for the goroutines that it started. A connection that
@@ -175,9 +175,9 @@ type LockWatcher interface {
 // Detacher is implemented by stores on which a claim can outlive its client. A store whose [Info].Detached is false may
 // have the method too; it then returns ErrUnsupported.
 type Detacher interface {
-	// Detach leaves a grant in place without a client. The claim expires after keep, not earlier and soon after, or ends
-	// when Release names it. This client does not renew it any more. Another process that knows its name, id, token and
-	// ref may; Renew then extends it to keep from then on. Errors are those of Renew's answers.
+	// Detach leaves a grant in place without a client. The claim expires after keep, not earlier and soon after, or
+	// ends when Release names it. This client does not renew it any more. Another process that knows its name, id,
+	// token and ref may; Renew then extends it to keep from then on. Errors are those of Renew's answers.
 	Detach(ctx context.Context, g Grant, keep time.Duration) error
 }
 
@@ -198,8 +198,8 @@ type WeightChanger interface {
 	SetWeight(ctx context.Context, g Grant, weight int64) error
 }
 
-// LivenessFiler is implemented by stores that recognize a dead client by a file that a living one has open. A supervisor
-// that outlives the client can then keep the claims until the work under them has ended too.
+// LivenessFiler is implemented by stores that recognize a dead client by a file that a living one has open. A
+// supervisor that outlives the client can then keep the claims until the work under them has ended too.
 type LivenessFiler interface {
 	// LivenessFile returns a file. As long as any process has it open, the claims of this client count as those of a
 	// living client: they expire after their TTL if nobody renews them, and not before. The caller closes it, and may
@@ -292,9 +292,9 @@ type Ending struct {
 type BreakMode int
 
 const (
-	// BreakGraceful marks the claim as broken: its next renewal fails with that cause. The lock passes on when the holder
-	// has released it or the claim's TTL has passed, even if it is detached. A waiting claim is removed at once, and its
-	// Acquire ends with a *LossError.
+	// BreakGraceful marks the claim as broken: its next renewal fails with that cause. The lock passes on when the
+	// holder has released it or the claim's TTL has passed, even if it is detached. A waiting claim is removed at once,
+	// and its Acquire ends with a *LossError.
 	BreakGraceful BreakMode = iota
 	// BreakForce removes the claim at once. Its holder may still be running until its next renewal.
 	BreakForce
@@ -331,6 +331,6 @@ type ClaimInfo struct {
 }
 
 // UnreachableTimeout is how long an Acquire that waits, or a Release, retries while the store does not answer, counted
-// from the first request without an answer: the claim's TTL, at most 10 s. After that the claim may have expired, so its
-// place in the queue is uncertain.
+// from the first request without an answer: the claim's TTL, at most 10 s. After that the claim may have expired, so
+// its place in the queue is uncertain.
 func UnreachableTimeout(ttl time.Duration) time.Duration { return min(ttl, 10*time.Second) }
