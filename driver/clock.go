@@ -2,46 +2,46 @@ package driver
 
 import "time"
 
-// Clock is where all of Holdfast reads elapsed time. It has two hands because neither alone can be trusted: Go's
-// monotonic clock stands still while a machine is suspended, and the wall clock alone would end every lease whenever
-// somebody sets it. The zero Clock is not usable; take [SystemClock], or one of a test's own.
+// Clock is where all of Holdfast reads elapsed time. It has two readings because neither alone can be trusted: Go's
+// monotonic clock stops while a machine is suspended, and the wall clock would end every lease whenever somebody sets
+// it. The zero Clock is not usable; use [SystemClock], or a clock made for a test.
 type Clock struct {
-	// Monotonic never goes back and is never set, but may stand still while the machine sleeps.
+	// Monotonic never goes back and is never set, but may stop while the machine sleeps.
 	Monotonic func() time.Duration
-	// Boottime goes on while the machine sleeps: CLOCK_BOOTTIME on Linux, the like of it elsewhere, the wall clock
-	// where there is none.
+	// Boottime continues while the machine sleeps: CLOCK_BOOTTIME on Linux, its equivalent on other systems, or the
+	// wall clock if there is none.
 	Boottime func() time.Duration
-	// Wall is the wall clock, which anybody may set. No time is measured with it. When it steps forward against
-	// Boottime, the machine may have been stopped with all of its clocks, as a virtual machine is that its host pauses,
-	// and somebody has set the clock right since: the client then renews all leases at once, to learn which are lost.
-	// It may be nil.
+	// Wall is the wall clock, which anybody may set. No time is measured with it. If it steps forward against Boottime,
+	// the machine may have been stopped with all its clocks (a virtual machine that its host paused), and the wall
+	// clock may have been set right since. The client then renews all leases at once, to learn which are lost. Wall may
+	// be nil.
 	Wall func() time.Duration
 }
 
-// Instant is a moment on a Clock, meaningful only to clocks of the same machine and boot. Compare with Clock.Since.
+// Instant is a reading of a Clock. It means something only to clocks of the same machine and boot; see [Clock.Since].
 type Instant struct{ Monotonic, Boottime time.Duration }
 
-// Now reads both hands.
+// Now reads both clocks.
 func (c Clock) Now() Instant { return Instant{c.Monotonic(), c.Boottime()} }
 
-// Since is the time that has passed since i at most: the larger of what the two hands say. A holder that asks how
-// long it may still believe asks this.
+// Since is the time that has passed since i at most: the larger of the two readings. A holder uses it to find out how
+// long its lease is still valid.
 func (c Clock) Since(i Instant) time.Duration { return c.Now().Since(i) }
 
-// SinceAtLeast is the time that has surely passed since i: that of the hand which may stand still, but is never set. An
-// observer that wants to end somebody else's claim asks this.
+// SinceAtLeast is the time that has certainly passed since i, by the clock that may stop but is never set. An observer
+// uses it before it expires another client's claim.
 func (c Clock) SinceAtLeast(i Instant) time.Duration { return c.Monotonic() - i.Monotonic }
 
-// Since is [Clock.Since] for a clock that was read at i: reading it is a system call, so what follows from one reading
-// should use one.
+// Since is [Clock.Since] for a clock that was read at i. Reading the clock is a system call, so code that needs several
+// differences reads it once.
 func (i Instant) Since(earlier Instant) time.Duration {
 	return max(i.Monotonic-earlier.Monotonic, i.Boottime-earlier.Boottime)
 }
 
-// Add is the moment d after i.
+// Add returns the instant d after i.
 func (i Instant) Add(d time.Duration) Instant { return Instant{i.Monotonic + d, i.Boottime + d} }
 
-// SystemClock is the machine's.
+// SystemClock is the clock of this machine.
 var SystemClock = Clock{Monotonic: monotonic, Boottime: realTime, Wall: wallTime}
 
 var started = time.Now()

@@ -8,34 +8,36 @@ import (
 
 // The errors that callers can tell apart with errors.Is. Package holdfast offers the same values under the same names.
 var (
-	// ErrHeld: the lock is held, and the caller did not want to wait. The error is a *HeldError.
+	// ErrHeld is returned if the lock is held and the caller did not want to wait. The error is a *HeldError.
 	ErrHeld = errors.New("the lock is held")
-	// ErrLost: the lease ended before its holder gave it up, or the claim does not stand. Often a *LossError.
+	// ErrLost is returned if the lease ended before its holder released it, or if the claim does not exist. The error
+	// is often a *LossError.
 	ErrLost = errors.New("the lock is lost")
-	// ErrReleased: the lease was given up by its holder before.
+	// ErrReleased is returned if the holder has released the lease before.
 	ErrReleased = errors.New("the lock was released before")
-	// ErrQueueFull: as many claims stand on the lock as it may carry. Try again later.
+	// ErrQueueFull is returned if the lock has as many claims as it may have. Try again later.
 	ErrQueueFull = errors.New("too many claims stand on the lock")
-	// ErrMismatch: the lock stands under another kind or limit. All users of a name must agree on both.
+	// ErrMismatch is returned if the lock is in use with another kind or limit. All users of a name must agree on both.
 	ErrMismatch = errors.New("the lock is in use with another kind or limit")
-	// ErrUncertain: a write may or may not have taken effect, and the store could not be asked.
+	// ErrUncertain is returned if a write may or may not have taken effect, and the store could not be asked.
 	ErrUncertain = errors.New("the outcome is not known")
-	// ErrDenied: the store refuses: credentials, permissions, a read-only place, a full disk. Waiting does not help.
+	// ErrDenied is returned if the store refuses access: credentials, permissions, a read-only store, a full disk.
+	// Waiting does not help.
 	ErrDenied = errors.New("the store denies access")
-	// ErrUnsupported: this store, or this layout, cannot do that.
+	// ErrUnsupported is returned if this store, or this layout, cannot do what was asked.
 	ErrUnsupported = errors.New("not supported by this store")
-	// ErrCorrupt: what the store keeps under the lock's name cannot be understood. It is left as it is.
+	// ErrCorrupt is returned if what the store keeps under the lock's name cannot be understood. It is left as it is.
 	ErrCorrupt = errors.New("the stored lock cannot be read")
-	// ErrClosed: the client or the store was closed.
+	// ErrClosed is returned if the client or the store was closed.
 	ErrClosed = errors.New("closed")
-	// ErrInvalid: an argument is wrong; the text says which and what would be right.
+	// ErrInvalid is returned if an argument is wrong. The text says which, and what would be right.
 	ErrInvalid = errors.New("invalid argument")
 )
 
-// HeldError says who holds the lock that could not be had. It Is ErrHeld.
+// HeldError says who holds the lock. It matches ErrHeld.
 type HeldError struct {
 	Holders []ClaimInfo // as far as known; may be empty
-	Waiting int         // how many claims stand in line
+	Waiting int         // how many claims wait
 }
 
 func (e *HeldError) Error() string {

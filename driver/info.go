@@ -12,32 +12,32 @@ type Info struct {
 	Clock  Clock  // the clock of all its Instants; the client judges leases by the same
 
 	Tier        Tier
-	ExpiredBy   ExpiredBy   // who ends the claim of a holder that fell silent
+	ExpiredBy   ExpiredBy   // who ends the claim of a holder that stopped renewing
 	ExpiryClock ExpiryClock // by which clock
 	Order       Order       // whether claims are granted in the order of their arrival
 	Kinds       []Kind      // what its layout carries
 	Detached    bool        // whether a claim can outlive its client
-	Survives    Survives    // what standing claims and tokens survive
+	Survives    Survives    // what claims and tokens survive
 
-	// NativeQueue: a plain mutex claim waits in the store as well, since waiting costs nothing there. Otherwise the
-	// client lets at most one plain claim of a process and lock wait in the store at a time.
+	// NativeQueue says that plain mutex claims wait in the store too, because waiting costs nothing there. Otherwise
+	// the client lets at most one plain claim per process and lock wait in the store at a time.
 	NativeQueue bool
-	// DeadHolderTimeout is the longest time, beyond one round trip, that the claim of a killed process stands in the
-	// way of a waiter on the same store; 0: up to its TTL.
+	// DeadHolderTimeout is the longest time, beyond one round trip, that the claim of a killed process blocks a waiter
+	// on the same store; 0: up to its TTL.
 	DeadHolderTimeout time.Duration
-	// WriteInterval: the store takes only so many writes to one lock, so a claim that comes, and can wait, stays away
-	// for this long after the lock's last write that its client knows of; 0: no need.
+	// WriteInterval is how long a new claim that can wait leaves a lock alone after the last write that its client
+	// knows of, on a store that limits the writes to one lock; 0: not at all.
 	WriteInterval time.Duration
-	// TokenGap: without a record of the previous token, order holds only if the last grant is older than this.
+	// TokenGap is how old the last grant must be for tokens to rise if the record of the previous token is gone.
 	TokenGap time.Duration
 	// TokenRegression says when a token can be smaller than an earlier one; empty: never.
 	TokenRegression string
 
-	// A TTL beyond these is refused with ErrInvalid. A server that would grant less than asked counts as refusing, and
-	// its bounds may be learnt only when it is first talked to.
+	// A TTL outside these bounds is refused with ErrInvalid. A server that would grant less than requested counts as
+	// refusing. Its bounds may become known only when it is first used.
 	MinTTL, MaxTTL   time.Duration
 	MaxName, MaxMeta int // bytes
-	// Claims a lock. MaxWaiters 0: nobody stands in line here.
+	// Claims per lock. MaxWaiters 0: the store has no queue.
 	MaxHolders, MaxWaiters int
 }
 
@@ -52,8 +52,8 @@ const (
 	MaxWaiters = 64
 )
 
-// Bounded is i with these limits wherever it has none of its own. It is for engines, on which claims stand in line: no
-// MaxWaiters becomes one, too.
+// Bounded returns i with these limits wherever it has none of its own. It is for engines, whose claims queue in the
+// store: a MaxWaiters of 0 is replaced too.
 func (i Info) Bounded() Info {
 	i.MinTTL, i.MaxTTL = cmp.Or(i.MinTTL, MinTTL), cmp.Or(i.MaxTTL, MaxTTL)
 	i.MaxName, i.MaxMeta = cmp.Or(i.MaxName, MaxName), cmp.Or(i.MaxMeta, MaxMeta)
