@@ -42,7 +42,8 @@ var closeCases = []Case{
 		"client do, and block other claims no longer than those.", func(e *Env) {
 		c := e.openClient()
 		g := c.mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
-		w := e.a().startWaiting(e.queuedClaim(g.Name)).requireQueued()
+		var w *waitingCall
+		e.whileGranted(g, func() { w = e.a().startWaiting(e.queuedClaim(g.Name)).requireQueued() })
 		c.store.Close()
 		e.requireRising(g.Token, w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL)).Token)
 		if e.info.DeadHolderTimeout == 0 {

@@ -20,7 +20,8 @@ var releaseCases = []Case{
 	newCase("release-stale", "A late release affects only its own claim, and never that of a later holder.",
 		func(e *Env) {
 			g := e.a().mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
-			w := e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued()
+			var w *waitingCall
+			e.whileGranted(g, func() { w = e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued() })
 			next := w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
 			e.a().mustBeGone(g.Claim)
 			e.requireHolder(next)

@@ -107,7 +107,8 @@ var rwCases = []Case{
 		"no longer. Another reader keeps its claim.", func(e *Env) {
 		dead := e.openClient()
 		g := dead.mustTry(e.withMinTTL(e.readerClaim(e.lockName("alone"))))
-		w := e.b().startWaiting(e.writerClaim(g.Name)).requireQueued()
+		var w *waitingCall
+		e.whileGranted(g, func() { w = e.b().startWaiting(e.writerClaim(g.Name)).requireQueued() })
 		beside := dead.mustTry(e.withMinTTL(e.readerClaim(e.lockName("beside"))))
 		living := e.a().mustTry(e.readerClaim(beside.Name))
 		wb := e.c().startWaiting(e.writerClaim(beside.Name)).requireQueued()
