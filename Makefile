@@ -11,8 +11,8 @@ export GOFLAGS := -tags=disable_grpc_modules
 CORE    = . ./cmd/holdfast ./test
 SERVERS = $(filter-out $(addprefix $(CURDIR)/,cmd/holdfast test) $(CURDIR),$(shell go list -m -f '{{.Dir}}'))
 MODULES = $(CORE)
-SEEDS  ?= 2000
-KINDS  ?= 800
+SEEDS  ?= 1000
+KINDS  ?= 300
 
 .PHONY: run test core servers suites worlds check bench mutants prove build setup install-servers
 
