@@ -528,8 +528,9 @@ func TestLease(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	for range 2 {
-		if err := <-kept; !errors.Is(err, driver.ErrLost) {
-			t.Errorf("cut off, Keep says %v", err)
+		err := <-kept
+		if loss, ok := errors.AsType[*holdfast.LossError](err); !ok || loss.Cause != holdfast.LossUnreachable {
+			t.Errorf("cut off, Keep returns %v", err)
 		}
 	}
 	if early := believed.Sub(<-gone); early > 0 {
@@ -550,7 +551,8 @@ func TestLease(t *testing.T) {
 		t.Errorf("revoked, and %d keys stand, with %v left, %v", r.Count, l.Remaining(), err)
 	}
 	for what, err := range map[string]error{"Revoke": l.Revoke(ctx), "KeepAlive": l.KeepAlive(ctx)} {
-		if !errors.Is(err, driver.ErrLost) {
+		loss, ok := errors.AsType[*holdfast.LossError](err)
+		if !ok || !errors.Is(err, driver.ErrLost) || loss.Cause != holdfast.LossSessionExpired {
 			t.Errorf("%s after Revoke: %v", what, err)
 		}
 	}

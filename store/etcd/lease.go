@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -97,7 +98,7 @@ func (l *Lease) Remaining() time.Duration {
 }
 
 // Keep renews the lease whenever a third of its TTL has passed, until ctx ends. Then it returns nil, and the lease
-// lasts until its TTL has passed. If the lease ends earlier, Keep returns a *LossError. It does so before the cluster
+// lasts until its TTL has passed. If the lease ends earlier, Keep returns a [*holdfast.LossError]. It does so before the cluster
 // can have removed the lease's keys, except when the lease was revoked.
 func (l *Lease) Keep(ctx context.Context) error {
 	for pause := l.TTL() / 3; ; {
@@ -122,7 +123,7 @@ func (l *Lease) Keep(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case l.Remaining() == 0:
-			return &driver.LossError{Cause: driver.LossUnreachable, Err: err}
+			return &holdfast.LossError{Cause: holdfast.LossUnreachable, Err: err}
 		case err == nil:
 			pause = ttl / 3
 		default: // the less time remains, the sooner the next try
@@ -150,7 +151,7 @@ func (l *Lease) convertError(err error) error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.expired = true
-		return &driver.LossError{Cause: driver.LossSessionExpired}
+		return &holdfast.LossError{Cause: holdfast.LossSessionExpired}
 	case errors.Is(err, driver.ErrDenied), errors.Is(err, driver.ErrInvalid), errors.Is(err, driver.ErrClosed):
 		return err
 	}

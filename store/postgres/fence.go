@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -13,8 +14,8 @@ import (
 //
 // Call it in the transaction that does the work, with the token of the lease and a name for the resource that
 // the lock protects. The transaction stores the largest token that the resource has seen. A smaller token is
-// refused with an error that Is ErrLost; then roll back. The same token is accepted again, so the holder may
-// repeat its work. Other transactions that fence the same resource wait until this one ends, so writes are in
+// refused with a [*holdfast.LossError], for which errors.Is(err, holdfast.ErrLost) is true; then roll back. The
+// same token is accepted again, so the holder may repeat its work. Other transactions that fence the same resource wait until this one ends, so writes are in
 // the order of their tokens.
 //
 // With synchronous standbys the token is on them when the work is, because both are in one commit. But a
@@ -40,7 +41,8 @@ func Fence(ctx context.Context, tx pgx.Tx, opts *Options, resource string, token
 		return fmt.Errorf("fencing %q by %s: %w", resource, p.fenceTable, err)
 	}
 	if tag.RowsAffected() == 0 {
-		return &driver.LossError{Cause: driver.LossTaken,
+		// This is the caller's type and not the driver's: Fence is not called by a client, which would convert it.
+		return &holdfast.LossError{Cause: holdfast.LossTaken,
 			Err: fmt.Errorf("the resource %q has seen a larger token than %d", resource, token)}
 	}
 	return nil

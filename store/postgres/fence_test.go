@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -35,7 +36,14 @@ func TestFence(t *testing.T) {
 		}
 	}
 	for _, token := range []int64{1, 9, 1<<52 - 1} {
-		checkError(t, write(token), driver.ErrLost, "shoe")
+		err := write(token)
+		checkError(t, err, driver.ErrLost, "shoe")
+		if loss, ok := errors.AsType[*holdfast.LossError](err); !ok || loss.Cause != holdfast.LossTaken {
+			t.Errorf("token %d: the caller's type of a loss: %+v, %v", token, loss, ok)
+		}
+		if loss, ok := errors.AsType[*driver.LossError](err); !ok || loss.Cause != driver.LossTaken {
+			t.Errorf("token %d: the driver's type of a loss: %+v, %v", token, loss, ok)
+		}
 	}
 	checkError(t, write(0), driver.ErrInvalid)
 	if n, err := s.QueryValue(`select string_agg(by::text, ' ' order by by) from stock`); err != nil ||
