@@ -14,8 +14,8 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/internal/pace"
-	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
 var faultRuns = flag.Int("faults", 10, "how often each fault is tried")

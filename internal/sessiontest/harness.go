@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/pace"
-	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
 // Cluster is a cluster of three servers.

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/childtest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 )
 
 const taskVariable = "SESSIONTEST_ORDER"
@@ -62,7 +62,7 @@ func (h *Harness[C, P]) StartWorker(t *testing.T, o WorkerTask) *Worker {
 	if w.in, err = w.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	if err := childtest.Start(w.Cmd); err != nil {
+	if err := servertest.StartProcess(w.Cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.Process.Kill(); _ = w.Wait() })

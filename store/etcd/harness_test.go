@@ -6,8 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/linktest"
-	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -36,7 +35,7 @@ func TestMain(m *testing.M) { rig.Main(m) }
 // peer is a store behind a link of its own.
 type peer struct {
 	*Store
-	*linktest.Net
+	*servertest.Net
 	cli *clientv3.Client
 }
 

@@ -20,8 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/engine/record"
-	"github.com/holdfast-go/holdfast/internal/childtest"
 )
 
 // The test binary is also the program of the processes that the tests start, stop and kill. This variable selects
@@ -134,7 +134,7 @@ func runCommand(t testing.TB, cmd *exec.Cmd) (*helperProcess, string) {
 	in, err1 := cmd.StdinPipe()
 	out, err2 := cmd.StdoutPipe()
 	cmd.Stderr = os.Stderr
-	if err := errors.Join(err1, err2, childtest.Start(cmd)); err != nil {
+	if err := errors.Join(err1, err2, servertest.StartProcess(cmd)); err != nil {
 		t.Fatal(err)
 	}
 	c := &helperProcess{Cmd: cmd, in: in, out: bufio.NewReader(out)}

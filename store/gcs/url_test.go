@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/linktest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 )
 
 // TestDeadConnection: a connection on which nothing arrives any more is not used again and again.
@@ -26,7 +26,7 @@ func TestDeadConnection(t *testing.T) {
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	var made atomic.Int32
-	via, err := linktest.NewLabelled(strings.TrimPrefix(server.URL, "https://"), func([]byte) string {
+	via, err := servertest.NewLabelled(strings.TrimPrefix(server.URL, "https://"), func([]byte) string {
 		if made.Add(1) == 1 {
 			return "first"
 		}

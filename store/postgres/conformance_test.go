@@ -16,7 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
-	"github.com/holdfast-go/holdfast/internal/linktest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
@@ -85,7 +85,7 @@ func parseURL(t testing.TB, raw string) (*pgxpool.Config, *Options) {
 // newHarness makes a harness for stores of a URL that reach their server through links which can be cut.
 func newHarness(t *testing.T, url string) drivertest.Harness {
 	return storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Connection, error) {
-		via := &linktest.Net{}
+		via := &servertest.Net{}
 		t.Cleanup(via.Close)
 		config, opts := parseURL(t, url)
 		config.ConnConfig.DialFunc = func(_ context.Context, _, addr string) (net.Conn, error) { return via.Dial(addr) }

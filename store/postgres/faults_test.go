@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/canceltest"
-	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -121,7 +121,7 @@ func TestLostReplies(t *testing.T) {
 	s := sharedServer(t)
 	for _, layout := range []string{"", "shedlock"} {
 		config, opts := parseURL(t, freshURL(t, s, "layout="+layout))
-		link, err := linktest.NewLink(s.Addr)
+		link, err := servertest.NewLink(s.Addr)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,15 +14,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
-	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
 // throughLink opens a store through a link that can lose replies.
-func throughLink(t *testing.T, s *pgtest.Server, url string) (driver.Store, *linktest.Link) {
+func throughLink(t *testing.T, s *pgtest.Server, url string) (driver.Store, *servertest.Link) {
 	t.Helper()
-	link, err := linktest.NewLink(s.Addr)
+	link, err := servertest.NewLink(s.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // maven runs the test with the real ShedLock. CI has no Maven.
@@ -44,7 +44,7 @@ func TestShedLockItself(t *testing.T) {
 		}
 		return n
 	}
-	peer := osexec.CommandContext(t.Context(), "java", "-cp", servertest.ClassPath(t, "testdata/pom.xml"),
+	peer := osexec.CommandContext(t.Context(), "java", "-cp", storetest.ClassPath(t, "testdata/pom.xml"),
 		"testdata/Peer.java",
 		"jdbc:postgresql://"+server.Addr+"/postgres?user=test", "m", file, stop)
 	var said bytes.Buffer

@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
-	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
 // startSynced starts a server, and a standby that its commits wait for. The link to the server can be reset.
-func startSynced(t *testing.T) (primary, standby *pgtest.Server, link *linktest.Link) {
+func startSynced(t *testing.T) (primary, standby *pgtest.Server, link *servertest.Link) {
 	t.Helper()
 	primary = startServer(t, "wal_sender_timeout=0", "fsync=on")
 	standby, err := primary.Standby("wal_receiver_timeout=0")
@@ -26,7 +26,7 @@ func startSynced(t *testing.T) (primary, standby *pgtest.Server, link *linktest.
 		t.Fatal(err)
 	}
 	t.Cleanup(standby.Stop)
-	link, err = linktest.NewLink(primary.Addr)
+	link, err = servertest.NewLink(primary.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,19 +77,19 @@ func cancelCommits(s *pgtest.Server) error {
 // renewal. That the row is visible on the primary proves nothing.
 func TestGrantWithoutStandby(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]func(*pgtest.Server, *linktest.Link) error{
-		"reset": func(_ *pgtest.Server, link *linktest.Link) error { link.Reset(); return nil },
-		"crash": func(primary *pgtest.Server, _ *linktest.Link) error {
+	for name, fault := range map[string]func(*pgtest.Server, *servertest.Link) error{
+		"reset": func(_ *pgtest.Server, link *servertest.Link) error { link.Reset(); return nil },
+		"crash": func(primary *pgtest.Server, _ *servertest.Link) error {
 			primary.Kill()
 			return primary.StartAgain()
 		},
-		"cancel": func(primary *pgtest.Server, _ *linktest.Link) error { return cancelCommits(primary) },
+		"cancel": func(primary *pgtest.Server, _ *servertest.Link) error { return cancelCommits(primary) },
 	} {
 		t.Run(name, func(t *testing.T) { grantWithoutStandby(t, fault) })
 	}
 }
 
-func grantWithoutStandby(t *testing.T, fault func(*pgtest.Server, *linktest.Link) error) {
+func grantWithoutStandby(t *testing.T, fault func(*pgtest.Server, *servertest.Link) error) {
 	t.Parallel()
 	primary, standby, link := startSynced(t)
 	both := "postgres://test@" + link.Addr + "," + standby.Addr + "/postgres?sslmode=disable&create=true&timeout=2s"

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
-	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -117,7 +117,7 @@ func TestOpeningDuringRestart(t *testing.T) {
 		t.Errorf("an opening during a restart: %v", err)
 	}
 	for _, layout := range []string{"", "shedlock"} {
-		link, err := linktest.NewLink(s.Addr)
+		link, err := servertest.NewLink(s.Addr)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,16 +15,16 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/linktest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
 // openLossy opens a store whose links lose replies as a test says.
 func openLossy(t *testing.T, raw string) (s driver.Store, lose func()) {
 	t.Helper()
-	via := &linktest.Net{}
+	via := &servertest.Net{}
 	t.Cleanup(via.Close)
-	lose = func() { via.Each(func(k *linktest.Link) { k.LoseReplies(1) }) }
+	lose = func() { via.Each(func(k *servertest.Link) { k.LoseReplies(1) }) }
 	if !strings.HasPrefix(raw, "redlock:") {
 		s, err := openThroughLink(t, raw, via)
 		if err != nil {
@@ -119,7 +119,7 @@ func TestHolderLearnsOfBreak(t *testing.T) {
 func TestLeaseAfterBreak(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	via, err := linktest.NewLink(server.Addr)
+	via, err := servertest.NewLink(server.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestBreakDuringRelease(t *testing.T) {
 		rounds = 1000
 	}
 	server := startServer(t)
-	via, err := linktest.NewLink(server.Addr)
+	via, err := servertest.NewLink(server.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func TestBreakDuringRelease(t *testing.T) {
 func TestUnsentRequestLeavesNoDoubt(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	via := &linktest.Net{}
+	via := &servertest.Net{}
 	t.Cleanup(via.Close)
 	var refuse atomic.Int64
 	dial := func(o *rueidis.ClientOption) {
@@ -229,7 +229,7 @@ func TestUnsentRequestLeavesNoDoubt(t *testing.T) {
 		acquire(t, s, c)
 		sendCommand(t, server, "DEL", c.Name)
 		refuse.Store(1 << 30)
-		via.Each((*linktest.Link).Reset)
+		via.Each((*servertest.Link).Reset)
 		client := s.(*Store).client
 		if err := redistest.Until(t.Context(),
 			func() bool { return isUnsent(client.Do(t.Context(), client.B().Ping().Build()).Error()) }); err != nil {

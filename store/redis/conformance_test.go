@@ -15,8 +15,8 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/engine/record"
-	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
@@ -30,14 +30,14 @@ type openFunc func(ctx context.Context, dial func(o *rueidis.ClientOption), opts
 // newHarness is one for stores that reach their servers through links which can be cut.
 func newHarness(t *testing.T, opts Options, open openFunc) drivertest.Harness {
 	return storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Connection, error) {
-		via := &linktest.Net{}
+		via := &servertest.Net{}
 		t.Cleanup(via.Close)
 		s, err := open(ctx, dialVia(via), &opts)
 		return s, via, err
 	})
 }
 
-func dialVia(via *linktest.Net) func(o *rueidis.ClientOption) {
+func dialVia(via *servertest.Net) func(o *rueidis.ClientOption) {
 	return func(o *rueidis.ClientOption) {
 		o.DialFn = func(addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) { return via.Dial(addr) }
 	}

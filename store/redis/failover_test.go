@@ -15,8 +15,8 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
-	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
@@ -116,7 +116,7 @@ func TestServerLosesAllData(t *testing.T) {
 	t.Parallel()
 	const ttl = 9 * time.Second
 	server := startServer(t)
-	via, err := linktest.NewLink(server.Addr)
+	via, err := servertest.NewLink(server.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -418,7 +418,7 @@ func TestServerClockSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(server.Stop)
-	via, err := linktest.NewLink(server.Addr)
+	via, err := servertest.NewLink(server.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -503,7 +503,7 @@ func TestServerNameMoves(t *testing.T) {
 	t.Parallel()
 	first := startServer(t)
 	second := startServer(t, "--replicaof", "127.0.0.1 "+first.Port)
-	via, err := linktest.NewLink(first.Addr)
+	via, err := servertest.NewLink(first.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -540,7 +540,7 @@ func TestNewPrimaryHasOtherClock(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(second.Stop)
-		via, err := linktest.NewLink(first.Addr)
+		via, err := servertest.NewLink(first.Addr)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/linktest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
@@ -343,14 +343,14 @@ func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	for _, fair := range []bool{false, true} {
-		via := &linktest.Net{}
+		via := &servertest.Net{}
 		t.Cleanup(via.Close)
 		st, err := openThroughLink(t, "redis://"+server.Addr, via)
 		if err != nil {
 			t.Fatal(err)
 		}
 		acquire(t, st, mutex(fmt.Sprint("warm", fair), time.Second))
-		lose := func() { via.Each(func(k *linktest.Link) { k.LoseReplies(1) }) }
+		lose := func() { via.Each(func(k *servertest.Link) { k.LoseReplies(1) }) }
 		for i := range 5 {
 			c := mutex(fmt.Sprint("lost", fair, i), 10*time.Second)
 			c.Fair = fair
@@ -374,7 +374,7 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-func openThroughLink(t *testing.T, raw string, via *linktest.Net) (driver.Store, error) {
+func openThroughLink(t *testing.T, raw string, via *servertest.Net) (driver.Store, error) {
 	dial := func(o *rueidis.ClientOption) {
 		dialVia(via)(o)
 		o.Dialer.Timeout, o.ConnWriteTimeout = linkTimeout, linkTimeout
@@ -500,7 +500,7 @@ func TestNoOverlapWhileLinkIsCut(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range rounds {
 		wg.Go(func() {
-			via := &linktest.Net{}
+			via := &servertest.Net{}
 			defer via.Close()
 			s, err := openViaURL("redis://"+server.Addr)(t.Context(), dialVia(via), &Options{})
 			if err != nil {
@@ -521,7 +521,7 @@ func TestNoOverlapWhileLinkIsCut(t *testing.T) {
 			if i%4 < 2 {
 				via.Cut()
 			} else {
-				via.Each((*linktest.Link).CutReplies)
+				via.Each((*servertest.Link).CutReplies)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			s.Renew(ctx, []driver.Grant{g}, func(_ int, r driver.Renewal) {
@@ -608,7 +608,7 @@ func renewUntilSure(t *testing.T, s driver.Store, g driver.Grant) (r driver.Rene
 func TestLateRequestOfRefusedClaim(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	via, err := linktest.NewLink(server.Addr)
+	via, err := servertest.NewLink(server.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -644,11 +644,11 @@ func TestLateRequestOfRefusedClaim(t *testing.T) {
 // startLateRequest has a waiting claim get the second of three servers first, and then a majority, with one of its
 // requests to the second, of a step, taken out on the way.
 func startLateRequest(t *testing.T,
-	st *script) (g *redistest.Group, s driver.Store, held driver.Grant, late linktest.DelayedRequest) {
+	st *script) (g *redistest.Group, s driver.Store, held driver.Grant, late servertest.DelayedRequest) {
 	t.Helper()
 	g = mustStart(t)(redistest.Independent(3))
 	a := g.Addrs()
-	via, err := linktest.NewLink(a[1])
+	via, err := servertest.NewLink(a[1])
 	if err != nil {
 		t.Fatal(err)
 	}

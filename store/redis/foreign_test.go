@@ -16,9 +16,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
-	"github.com/holdfast-go/holdfast/internal/freeport"
-	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
@@ -107,7 +106,7 @@ func TestListForeignLocks(t *testing.T) {
 func TestOpenWhileServerStarts(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	via, err := linktest.NewLink(server.Addr)
+	via, err := servertest.NewLink(server.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +153,7 @@ func TestOpenWhileServerStarts(t *testing.T) {
 		acquire(t, s, waiting(mutex(fmt.Sprint("m", raw), longTTL)))
 		s.Close()
 	}
-	port, err := freeport.Port()
+	port, err := servertest.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}

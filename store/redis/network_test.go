@@ -12,7 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/linktest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
@@ -39,7 +39,7 @@ func TestBadNetwork(t *testing.T) {
 	} {
 		both.Go(func() {
 			open := func() driver.Store {
-				via, err := linktest.NewLink(server.Addr)
+				via, err := servertest.NewLink(server.Addr)
 				if err != nil {
 					t.Error(err)
 					return nil
@@ -141,7 +141,7 @@ func TestFlappingLink(t *testing.T) {
 	t.Parallel()
 	const ttl, flaps = 18 * time.Second, 11 // longer than the TTL
 	server := startServer(t)
-	via, err := linktest.NewLink(server.Addr)
+	via, err := servertest.NewLink(server.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,9 +20,8 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
-	"github.com/holdfast-go/holdfast/internal/freeport"
-	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
@@ -250,7 +249,7 @@ func TestServerTooOld(t *testing.T) {
 	real := sendCommand(t, server, "INFO", "server")
 	_, version, _ := strings.Cut(real, "redis_version:")
 	version, _, _ = strings.Cut(version, "\r")
-	via, err := linktest.NewLink(server.Addr)
+	via, err := servertest.NewLink(server.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -379,7 +378,7 @@ func TestTLS(t *testing.T) {
 	serverCert, serverKey := ours.issue(t, "server")
 	clientCert, clientKey := ours.issue(t, "client")
 	strangeCert, strangeKey := other.issue(t, "strange")
-	port, err := freeport.Port()
+	port, err := servertest.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/engine/record"
-	"github.com/holdfast-go/holdfast/internal/linktest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
@@ -17,7 +17,7 @@ import (
 func TestTableCluster(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Cluster(t.Context()))
-	via := &linktest.Net{}
+	via := &servertest.Net{}
 	t.Cleanup(via.Close)
 	s, err := openViaURL("redis+cluster://"+g.Servers[0].Addr)(t.Context(), dialVia(via), &Options{})
 	if err != nil {
@@ -117,7 +117,7 @@ func TestListenBackoff(t *testing.T) {
 func TestResubscribeWakesWaiters(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	via, err := linktest.NewLink(server.Addr)
+	via, err := servertest.NewLink(server.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/linktest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
 
@@ -18,7 +18,7 @@ import (
 func TestOneExpiredCertificate(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	way := &linktest.Net{}
+	way := &servertest.Net{}
 	defer way.Close()
 	good, err := way.Link(c.Members[0].Endpoint)
 	mustSucceed(t, err)

@@ -7,8 +7,7 @@ import (
 	"time"
 
 	gozk "github.com/go-zookeeper/zk"
-	"github.com/holdfast-go/holdfast/internal/linktest"
-	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
@@ -36,7 +35,7 @@ func TestMain(m *testing.M) { rig.Main(m) }
 // peer is a store behind a link of its own.
 type peer struct {
 	*Store
-	*linktest.Net
+	*servertest.Net
 }
 
 func openPeer(c *zktest.Ensemble, to ...*servertest.Server) (*peer, error) {

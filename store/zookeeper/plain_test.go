@@ -9,8 +9,7 @@ import (
 	gozk "github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/linktest"
-	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
@@ -24,7 +23,7 @@ var plain = sessiontest.Harness[*zktest.Ensemble, *plainPeer]{
 // plainPeer is a store of the plain layout behind a link of its own.
 type plainPeer struct {
 	*Plain
-	*linktest.Net
+	*servertest.Net
 }
 
 func openPlain(c *zktest.Ensemble, to ...*servertest.Server) (*plainPeer, error) {

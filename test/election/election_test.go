@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/childtest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -119,7 +119,7 @@ func (j *checker) startCandidate(url string) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := childtest.Start(c); err != nil {
+	if err := servertest.StartProcess(c); err != nil {
 		return nil, err
 	}
 	go j.readReports(c.Process.Pid, out)

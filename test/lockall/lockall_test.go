@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/childtest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	_ "github.com/holdfast-go/holdfast/store/file"
 )
 
@@ -64,7 +64,7 @@ func TestLockAll(t *testing.T) {
 		w := &worker{Cmd: exec.Command(os.Args[0])}
 		w.Env = append(os.Environ(), "LOCKALL="+dir, "LOCKALL_FOR="+duration.String())
 		w.Stdout, w.Stderr = &w.out, &w.err
-		if err := childtest.Start(w.Cmd); err != nil {
+		if err := servertest.StartProcess(w.Cmd); err != nil {
 			t.Fatal(err)
 		}
 		workers = append(workers, w)

@@ -23,7 +23,7 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	_ "github.com/holdfast-go/holdfast/store/redis"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
@@ -237,7 +237,7 @@ func TestRedisson(t *testing.T) {
 	if !*maven {
 		t.Skip("run it with -maven, where Maven is")
 	}
-	jars := servertest.ClassPath(t, "testdata/pom.xml")
+	jars := storetest.ClassPath(t, "testdata/pom.xml")
 	testContention(t, "holdfast-redisson", "redisson", func(addr string) *exec.Cmd {
 		return exec.Command("java", "-Xmx256m", "-cp", jars, "testdata/Worker.java", addr, strconv.Itoa(*rounds))
 	})

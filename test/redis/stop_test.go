@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/childtest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
@@ -68,7 +68,7 @@ func TestStoppedProcess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := childtest.Start(cmd); err != nil {
+		if err := servertest.StartProcess(cmd); err != nil {
 			t.Fatal(err)
 		}
 		defer cmd.Process.Kill() // also where it stands still

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/childtest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 )
 
 var duration = flag.Duration("storm", 10*time.Second, "how long each storm lasts")
@@ -58,7 +58,7 @@ func startWorker(t *testing.T, o WorkerTask) *workerProcess {
 	w := &workerProcess{Cmd: exec.Command(os.Args[0])}
 	w.Env = append(os.Environ(), "STORM="+string(order))
 	w.Stdout, w.Stderr = &w.out, &w.err
-	if err := childtest.Start(w.Cmd); err != nil {
+	if err := servertest.StartProcess(w.Cmd); err != nil {
 		t.Fatal(err)
 	}
 	return w

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/freeport"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 )
 
 // Proxy forwards requests to a server. A test decides what becomes of each.
@@ -52,7 +52,7 @@ type Fate struct {
 
 // NewProxy makes a proxy for the server at that URL.
 func NewProxy(to string) (*Proxy, error) {
-	l, err := freeport.Listen()
+	l, err := servertest.Listen()
 	if err != nil {
 		return nil, err
 	}

@@ -18,8 +18,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
-	"github.com/holdfast-go/holdfast/internal/childtest"
-	"github.com/holdfast-go/holdfast/internal/freeport"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 )
 
 // LocalVariable is the environment variable that names the directory of DynamoDB Local, Amazon's own emulator. If it is
@@ -52,7 +51,7 @@ func Start(ctx context.Context) (*Server, error) {
 	}
 	var errs []error
 	for range 10 { // another process may take the port first
-		port, err := freeport.Port()
+		port, err := servertest.FreePort()
 		if err != nil {
 			return nil, err
 		}
@@ -110,7 +109,7 @@ func (s *Server) startProcess(ctx context.Context) error {
 	}
 	s.out.Reset()
 	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.out
-	if err := childtest.Start(s.cmd); err != nil {
+	if err := servertest.StartProcess(s.cmd); err != nil {
 		return err
 	}
 	s.exited = make(chan struct{})

@@ -12,9 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/freeport"
-	"github.com/holdfast-go/holdfast/internal/linktest"
-	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -75,16 +73,16 @@ func (c *Cluster) startMembers(ctx context.Context, binary string) error {
 	type address struct{ listen, peer string }
 	var at []address
 	for i := range c.opts.Members {
-		client, err := freeport.Port()
+		client, err := servertest.FreePort()
 		if err != nil {
 			return err
 		}
-		port, err := freeport.Port()
+		port, err := servertest.FreePort()
 		if err != nil {
 			return err
 		}
 		listen := "127.0.0.1:" + port
-		k, err := linktest.NewLabelled(listen, senderID)
+		k, err := servertest.NewLabelled(listen, senderID)
 		if err != nil {
 			return err
 		}

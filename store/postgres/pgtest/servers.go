@@ -15,8 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/childtest"
-	"github.com/holdfast-go/holdfast/internal/freeport"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -71,7 +70,7 @@ func newServerDir(env []string) (*Server, error) {
 // assignPort chooses a free port. It must be called just before the server starts, because other tests choose
 // ports, too.
 func (s *Server) assignPort() (err error) {
-	s.port, err = freeport.Port()
+	s.port, err = servertest.FreePort()
 	s.Addr = "127.0.0.1:" + s.port
 	return err
 }
@@ -185,7 +184,7 @@ func spawnProcess(dir, logFile string, env []string, name string, args ...string
 	defer log.Close()
 	c := exec.Command(name, args...)
 	c.Stdout, c.Stderr, c.SysProcAttr, c.Dir, c.Env = log, log, attr, dir, append(os.Environ(), env...)
-	if err := childtest.Start(c); err != nil {
+	if err := servertest.StartProcess(c); err != nil {
 		return nil, nil, err
 	}
 	done := make(chan struct{})

@@ -16,8 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/childtest"
-	"github.com/holdfast-go/holdfast/internal/freeport"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 )
 
 // Server is one Redis process.
@@ -43,11 +42,11 @@ func Start(args ...string) (*Server, error) {
 
 // newServer makes a server that is not started yet.
 func newServer(args []string) (*Server, error) {
-	port, err := freeport.Port()
+	port, err := servertest.FreePort()
 	if err != nil {
 		return nil, err
 	}
-	bus, err := freeport.Port()
+	bus, err := servertest.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +70,7 @@ func (s *Server) startProcess() error {
 	s.cmd = exec.Command("redis-server", s.args...)
 	s.cmd.Env = append(os.Environ(), s.env...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
-	if err := childtest.Start(s.cmd); err != nil {
+	if err := servertest.StartProcess(s.cmd); err != nil {
 		return fmt.Errorf("starting redis-server (Debian: apt-get install redis-server): %w", err)
 	}
 	cmd, done := s.cmd, make(chan struct{})
@@ -261,7 +260,7 @@ func startSentinel(primary string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := freeport.Port()
+	port, err := servertest.FreePort()
 	if err != nil {
 		return nil, err
 	}

@@ -14,9 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/freeport"
-	"github.com/holdfast-go/holdfast/internal/linktest"
-	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 )
 
 // Jars is where Debian has the jars of Java packages.
@@ -97,13 +95,13 @@ func (e *Ensemble) startMembers(ctx context.Context, o Options) error {
 func (e *Ensemble) addMember(name string) (line string, err error) {
 	var ports []string
 	for range 3 {
-		p, err := freeport.Port()
+		p, err := servertest.FreePort()
 		if err != nil {
 			return "", err
 		}
 		ports = append(ports, p)
 	}
-	link, err := linktest.NewSocks()
+	link, err := servertest.NewSocks()
 	if err != nil {
 		return "", err
 	}

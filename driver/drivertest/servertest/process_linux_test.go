@@ -1,4 +1,4 @@
-package childtest
+package servertest
 
 import (
 	"bufio"
@@ -8,15 +8,15 @@ import (
 	"testing"
 )
 
-// TestMain is also the process that is killed. It starts a child that ends in no other way, and prints nothing more.
+// TestMain is also the process that is killed. It starts a child that ends in no other way, and prints nothing else.
 func TestMain(m *testing.M) {
-	if os.Getenv("CHILDTEST") != "" {
+	if os.Getenv("SERVERTEST_CHILD") != "" {
 		c := exec.Command("sh", "-c", "echo started; exec sleep 600")
 		c.Stdout = os.Stdout
 		started := make(chan error)
 		go func() { // its thread ends with it, which the child outlives
 			runtime.LockOSThread()
-			started <- Start(c)
+			started <- StartProcess(c)
 		}()
 		if <-started != nil {
 			os.Exit(1)
@@ -26,15 +26,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestKilled: a child ends together with a process that was killed.
-func TestKilled(t *testing.T) {
+// TestStartProcessKilled: a child ends together with a process that was killed.
+func TestStartProcessKilled(t *testing.T) {
 	c := exec.Command(os.Args[0])
-	c.Env = append(os.Environ(), "CHILDTEST=1")
+	c.Env = append(os.Environ(), "SERVERTEST_CHILD=1")
 	out, err := c.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Start(c); err != nil {
+	if err := StartProcess(c); err != nil {
 		t.Fatal(err)
 	}
 	lines := bufio.NewScanner(out)

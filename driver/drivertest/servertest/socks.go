@@ -1,4 +1,4 @@
-package linktest
+package servertest
 
 import (
 	"encoding/binary"

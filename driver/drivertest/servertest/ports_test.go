@@ -1,13 +1,13 @@
-package freeport
+package servertest
 
 import (
 	"strconv"
 	"testing"
 )
 
-// TestPort: a port that was given to one process is given to no other one, also while nobody listens on it. The same
-// process gets it again only when it has got all others. A port that somebody listens on is given to nobody.
-func TestPort(t *testing.T) {
+// TestFreePort: a port that was given to one process is given to no other one, even while nobody listens on it. The
+// same process gets it again only when it has got all others. A port that somebody listens on is not given out.
+func TestFreePort(t *testing.T) {
 	ours := portRange{first: 12000, end: 15000}
 	defer ours.freePorts()
 	port, err := ours.reservePort()

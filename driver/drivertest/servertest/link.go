@@ -1,6 +1,4 @@
-// Package linktest provides TCP proxies between clients and servers, or between servers, on which tests can cut
-// connections, delay data and lose replies.
-package linktest
+package servertest
 
 import (
 	"bytes"
@@ -9,52 +7,50 @@ import (
 	"runtime/pprof"
 	"sync"
 	"time"
-
-	"github.com/holdfast-go/holdfast/internal/freeport"
 )
 
-// Link is a TCP proxy to a server. While it is cut, it takes bytes in and passes none on, and the server sees no
-// connection made or closed, as in a network that drops packets. When it is healed, what was held back is delivered,
-// late.
+// Link is a TCP proxy to a server. While it is cut, it accepts connections and bytes and passes none on, and the server
+// sees no connection made or closed, as in a network that drops packets. When it is healed, what was held back is
+// delivered, late. Its methods may be called concurrently.
 type Link struct {
-	Addr   string
+	Addr   string // host:port that clients dial
 	listen net.Listener
 	sender func(request []byte) string // may be nil
 	work   sync.WaitGroup
 
 	mu      sync.Mutex
-	to      string // empty: where those who connect say, by SOCKS 5
+	to      string // empty: the address that each client requests by SOCKS 5
 	changed *sync.Cond
-	cut     func(label string, reply bool) bool // what stands still; nil: nothing
-	swallow int                                 // replies still to be lost: each is dropped, and its connection reset
-	weather func() (delay time.Duration, reset bool)
-	old     []byte // words of the server that are replaced
+	cut     func(label string, reply bool) bool // which connections and directions are stalled; nil: none
+	swallow int                                 // how many replies are still to be lost
+	faults  func() (delay time.Duration, reset bool)
+	old     []byte // text of the server that is replaced by new
 	new     []byte
-	delayed []byte // words of the request that is taken out
+	delayed []byte // text of the request that is taken out
 	late    chan DelayedRequest
 	made    int
 	conns   map[net.Conn]bool
 	closed  bool
 }
 
-// NewLink returns a link to an address.
+// NewLink returns a link to an address (host:port). Close it.
 func NewLink(to string) (*Link, error) { return NewLabelled(to, nil) }
 
 // NewSocks returns a link to the address that each client requests by SOCKS 5. Each connection is labelled with that
 // address.
 func NewSocks() (*Link, error) { return NewLabelled("", nil) }
 
-// NewLabelled returns a link to an address. Each connection is labelled with the first text that sender finds in a
-// request.
+// NewLabelled returns a link to an address. Each connection is labelled with the first text, not empty, that sender
+// returns for a request of it, so that [Link.CutOnly] can choose connections. sender may be nil.
 func NewLabelled(to string, sender func(request []byte) string) (*Link, error) {
-	l, err := freeport.Listen()
+	l, err := Listen()
 	if err != nil {
 		return nil, err
 	}
 	k := &Link{Addr: l.Addr().String(), listen: l, sender: sender, to: to, conns: map[net.Conn]bool{}}
 	k.changed = sync.NewCond(&k.mu)
 	k.work.Go(func() {
-		pprof.SetGoroutineLabels(context.Background()) // nobody's client is to be blamed for these
+		pprof.SetGoroutineLabels(context.Background()) // tests that look for leaked goroutines must not count these
 		for {
 			in, err := l.Accept()
 			if err != nil {
@@ -152,10 +148,10 @@ func (k *Link) filterData(data []byte, label *string, reply bool) ([]byte, bool)
 	if reply && k.old != nil {
 		data = bytes.ReplaceAll(data, k.old, k.new)
 	}
-	weather, closed := k.weather, k.closed
+	faults, closed := k.faults, k.closed
 	k.mu.Unlock()
-	if weather != nil {
-		delay, reset := weather()
+	if faults != nil {
+		delay, reset := faults()
 		time.Sleep(delay)
 		lost = lost || reset
 	}
@@ -197,12 +193,12 @@ func (k *Link) LoseReplies(n int) {
 	k.swallow = n
 }
 
-// SetFaults sets a function that is called for all data, in each direction: it returns for how long the data are
-// delayed, and whether the connection is reset instead.
+// SetFaults sets a function that is called for each piece of data, in both directions. It returns for how long the data
+// are delayed, and whether the connection is then reset instead. It may be called concurrently.
 func (k *Link) SetFaults(ask func() (delay time.Duration, reset bool)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.weather = ask
+	k.faults = ask
 }
 
 // Replace replaces a text in what the server sends by another one of the same length.
@@ -272,7 +268,7 @@ func (k *Link) Reset() {
 	clear(k.conns)
 }
 
-// Close closes the link and its connections.
+// Close closes the link and its connections, and waits for its goroutines.
 func (k *Link) Close() {
 	k.listen.Close()
 	k.mu.Lock()

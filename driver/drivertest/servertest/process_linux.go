@@ -1,4 +1,4 @@
-package childtest
+package servertest
 
 import (
 	"os/exec"

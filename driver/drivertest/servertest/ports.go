@@ -1,6 +1,4 @@
-// Package freeport finds free ports of the loopback interface for the servers of tests, below those that the kernel
-// gives to clients.
-package freeport
+package servertest
 
 import (
 	"errors"
@@ -10,18 +8,20 @@ import (
 	"sync"
 )
 
-// Listen and Port use different ranges, so that a server that is down for a while finds its port free again.
+// Listen and FreePort use different ranges, so that a server that is down for a while finds its port free again. Both
+// ranges are below the ports that the kernel gives to clients.
 var (
 	servers   = portRange{first: 15000, end: 25000}
 	listeners = portRange{first: 25000, end: 32000}
 )
 
-// Listen listens on a free port.
+// Listen listens on a free port of the loopback interface, such as for a proxy in front of a server.
 func Listen() (net.Listener, error) { return listeners.listenOnNext() }
 
-// Port returns a port that nobody listens on. Port returns it to no other process until this one has ended: neither
-// before the server listens on it, nor while the server is down.
-func Port() (string, error) { return servers.reservePort() }
+// FreePort returns a port of the loopback interface that nobody listens on, for a server that the caller starts.
+// FreePort returns the port to no other process until this process has ended: neither before the server listens on it,
+// nor while the server is down. This process gets it again only when it has used all others.
+func FreePort() (string, error) { return servers.reservePort() }
 
 // portRange is a range of ports that are tried in turn, from a random one on.
 type portRange struct {

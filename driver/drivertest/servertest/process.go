@@ -1,5 +1,4 @@
-// Package childtest starts the processes that tests need, so that none of them outlives a test run that was killed.
-package childtest
+package servertest
 
 import (
 	"os/exec"
@@ -20,8 +19,9 @@ var startQueue = sync.OnceValue(func() chan<- func() {
 	return todo
 })
 
-// Start starts a process that the kernel kills when this process ends in any way (on Linux).
-func Start(c *exec.Cmd) error {
+// StartProcess starts a command that the kernel kills when this process ends in any way (on Linux; on other systems it
+// only starts the command). The caller calls c.Wait.
+func StartProcess(c *exec.Cmd) error {
 	dieWithUs(c)
 	done := make(chan error)
 	startQueue() <- func() { done <- c.Start() }

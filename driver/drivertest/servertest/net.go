@@ -1,4 +1,4 @@
-package linktest
+package servertest
 
 import (
 	"net"
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Net is all links of one client, which dials through them.
+// Net is all links of one client, which dials through them. The zero value is ready for use.
 type Net struct {
 	mu    sync.Mutex
 	links map[string]*Link

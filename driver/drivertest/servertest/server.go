@@ -1,6 +1,3 @@
-// Package servertest runs clusters of servers for tests. The servers are separate processes on free ports of the
-// loopback interface. Tests can stop, kill and restart them, and cut them off from each other and from their clients.
-// They are started by package childtest, so that none outlives a test run that was killed.
 package servertest
 
 import (
@@ -10,23 +7,23 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/holdfast-go/holdfast/internal/childtest"
 )
 
-// Server is the process of one server.
+// Server is the process of one server. The test kit of a store fills the fields in and calls Start. The methods are for
+// tests, and may be called concurrently.
 type Server struct {
 	Name     string
 	Endpoint string   // host:port for clients
-	Dir      string   // of its data, within that of the cluster
-	Args     []string // the command that runs it
+	Dir      string   // of its data, within that of the cluster; its output goes to a file beside it, Dir + ".log"
+	Args     []string // the command that runs it, in the foreground
 
 	mu   sync.Mutex
 	proc *exec.Cmd
 	done chan struct{}
 }
 
-// Start starts the process, also again after it has ended.
+// Start starts the process, for the first time or again after it has ended. It does not wait until the server accepts
+// requests.
 func (s *Server) Start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,7 +34,7 @@ func (s *Server) Start() error {
 	defer log.Close()
 	proc, done := exec.Command(s.Args[0], s.Args[1:]...), make(chan struct{})
 	proc.Stdout, proc.Stderr = log, log
-	if err := childtest.Start(proc); err != nil {
+	if err := StartProcess(proc); err != nil {
 		return err
 	}
 	s.proc, s.done = proc, done
@@ -47,7 +44,7 @@ func (s *Server) Start() error {
 
 func (s *Server) logFile() string { return filepath.Clean(s.Dir) + ".log" }
 
-// LogTail returns the end of the server's output.
+// LogTail returns the end of the server's output, at most 1,500 bytes, for the message of a test that failed.
 func (s *Server) LogTail() string {
 	text, _ := os.ReadFile(s.logFile())
 	return string(text[max(0, len(text)-1500):])
@@ -65,16 +62,16 @@ func (s *Server) Running() bool {
 	}
 }
 
-// Stop stops the process (SIGSTOP); Continue continues it.
+// Stop stops the process by SIGSTOP, like a machine that hangs: its connections remain. Continue continues it.
 func (s *Server) Stop() { s.sendSignal(syscall.SIGSTOP) }
 
-// Continue continues a stopped process.
+// Continue continues a process that Stop has stopped.
 func (s *Server) Continue() { s.sendSignal(syscall.SIGCONT) }
 
 // Terminate ends the process by SIGTERM, and kills it if it has not ended after 3 s.
 func (s *Server) Terminate() { s.endProcess(syscall.SIGTERM) }
 
-// Kill kills the process.
+// Kill kills the process, and returns when it has ended.
 func (s *Server) Kill() { s.endProcess(syscall.SIGKILL) }
 
 func (s *Server) sendSignal(sig os.Signal) {

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package childtest
+package servertest
 
 import "os/exec"
 

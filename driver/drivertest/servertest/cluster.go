@@ -2,15 +2,14 @@ package servertest
 
 import (
 	"os"
-
-	"github.com/holdfast-go/holdfast/internal/linktest"
 )
 
-// Cluster is what all kinds of clusters have in common.
+// Cluster is what all kinds of clusters have in common: servers, their data, and the links between them. A test kit
+// embeds it.
 type Cluster struct {
 	Members []*Server
-	Dir     string           // removed by Close
-	Links   []*linktest.Link // between the members; closed by Close
+	Dir     string  // with the data of all members; removed by Close
+	Links   []*Link // between the members, which a test may cut; closed by Close
 }
 
 // Servers returns the members.
@@ -24,7 +23,7 @@ func (c *Cluster) Endpoints() (at []string) {
 	return at
 }
 
-// Join reconnects all members.
+// Join heals all links between the members.
 func (c *Cluster) Join() {
 	for _, k := range c.Links {
 		k.Heal()
@@ -42,12 +41,13 @@ func (c *Cluster) Close() {
 	_ = os.RemoveAll(c.Dir)
 }
 
-// Link makes links for one client to the given members, or to all. ends are their addresses on the client's side.
-func (c *Cluster) Link(to ...*Server) (way *linktest.Net, ends []string, err error) {
+// Link makes links for one client to the given members, or to all. ends are the addresses that the client dials instead
+// of theirs. The caller closes way.
+func (c *Cluster) Link(to ...*Server) (way *Net, ends []string, err error) {
 	if len(to) == 0 {
 		to = c.Members
 	}
-	way = &linktest.Net{}
+	way = &Net{}
 	for _, m := range to {
 		k, err := way.Link(m.Endpoint)
 		if err != nil {
