@@ -305,7 +305,7 @@ func (s *session) endLocked() {
 // the same time they share one request (see keepAlive), and a renewal that comes soon after a keep-alive sends none.
 func (s *session) keepAliveLoop() {
 	e := s.e
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(time.Millisecond)
 	defer timer.Stop()
 	var retry time.Duration // after a keep-alive that failed
 	for {

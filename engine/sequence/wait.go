@@ -58,7 +58,7 @@ func (a *acquisition) waitForTurn(s *session, seen timedSnapshot) (timedSnapshot
 	// Registered before the first read that follows, so that no snapshot shared from now on is missed.
 	defer e.addWaiter(cl)()
 	e.scheduleWatch(cl)
-	poll := time.NewTimer(0)
+	poll := time.NewTimer(maxPoll)
 	defer poll.Stop()
 	for {
 		if isGranted(seen.Nodes, i) {

@@ -51,6 +51,9 @@ const (
 	// must fit into the buffers on the way: the server stops reading while its own replies are not read,
 	// and then neither side would go on.
 	maxBatchBytes = 16 << 10
+	// minConnPause and maxConnPause bound the pauses between attempts to connect to a server that has no connection
+	// left.
+	minConnPause, maxConnPause = 5 * time.Millisecond, 200 * time.Millisecond
 )
 
 // statement is one kind of statement. Each connection prepares it once.
@@ -218,7 +221,7 @@ func (l *batcher) sendBatch(ctx context.Context, batch []*request) bool {
 	if ctx != l.life {
 		defer context.AfterFunc(l.life, cancel)()
 	}
-	c, err := l.pool.Acquire(timed)
+	c, err := l.acquireConn(timed)
 	if err != nil {
 		s := l.pool.Stat()
 		if ctx.Err() == nil && timed.Err() != nil && l.life.Err() == nil && s.AcquiredConns() >= s.MaxConns() {
@@ -249,6 +252,26 @@ func (l *batcher) sendBatch(ctx context.Context, batch []*request) bool {
 		l.sendQueued()
 	}()
 	return false
+}
+
+// acquireConn takes a connection from the pool. The pool makes a new one while the others are busy. If the server
+// refuses it because there are too many, one of the existing connections is waited for: it still works, and a holder
+// may depend on it.
+func (l *batcher) acquireConn(ctx context.Context) (*pgxpool.Conn, error) {
+	for pause := minConnPause; ; pause = min(2*pause, maxConnPause) {
+		c, err := l.pool.Acquire(ctx)
+		if err == nil || !hasNoConnLeft(err) {
+			return c, err
+		}
+		if s := l.pool.Stat(); s.AcquiredConns()+s.IdleConns() == 0 {
+			return nil, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // failRequests gives an error to statements that will get no other result.

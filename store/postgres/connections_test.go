@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
@@ -29,8 +31,39 @@ func TestNoMoreConnections(t *testing.T) {
 		}
 		all.Wait()
 		if r := renew(t, st, g); r.Err != nil {
-			t.Fatalf("on the connection that stands: %v", r.Err)
+			t.Fatalf("on the connection that exists: %v", r.Err)
 		}
+	}
+}
+
+// TestOnlyConnectionIsBusy: when a server accepts no more connections and the only one of the pool is in use, a renewal
+// waits for it.
+func TestOnlyConnectionIsBusy(t *testing.T) {
+	t.Parallel()
+	s := sharedServer(t)
+	mustOpen(t, s.URL("test")+"?sslmode=disable&schema=onlyone&create=true")
+	execSQL(t, s, `create role onlyone login; grant usage on schema onlyone to onlyone; grant select, insert, update, delete on onlyone.holdfast to onlyone`)
+	config, opts := parseURL(t, s.URL("onlyone")+"?sslmode=disable&schema=onlyone")
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	st, err := New(t.Context(), pool, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	g := acquire(t, st, mutexClaim("m", time.Minute))
+	execSQL(t, s, `alter role onlyone connection limit 0`)
+	conns := pool.AcquireAllIdle(t.Context())
+	time.AfterFunc(200*time.Millisecond, func() {
+		for _, c := range conns {
+			c.Release()
+		}
+	})
+	if r := renew(t, st, g); r.Err != nil {
+		t.Fatalf("while the only connection was in use: %v", r.Err)
 	}
 }
 

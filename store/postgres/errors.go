@@ -23,6 +23,7 @@ const (
 	readOnly         = "25006"
 	lockNotAvailable = "55P03"
 	diskFull         = "53100"
+	tooManyConns     = "53300"
 	serialization    = "40001"
 	deadlock         = "40P01"
 	planChanged      = "0A000"
@@ -108,6 +109,12 @@ func isWarning(n *pgconn.Notice) bool {
 func isServerError(err error) bool {
 	var e *pgconn.PgError
 	return errors.As(err, &e)
+}
+
+// hasNoConnLeft reports whether the server refused a connection because it has, or the role has, as many as allowed.
+func hasNoConnLeft(err error) bool {
+	var e *pgconn.PgError
+	return errors.As(err, &e) && e.Code == tooManyConns
 }
 
 // isConnUnusable reports whether a connection must be closed after this error, though it is not broken: its
