@@ -114,8 +114,9 @@ const reservedChar = "\x00"
 // New makes a store that keeps locks in the table of that name. The client stays the caller's: Close does not
 // close it. Its retry settings are not used.
 //
-// New sends one read. It shows that the table exists and has the right key, and tells the service's clock. The
-// error Is ErrInvalid if the table is missing or its key does not fit, and ErrDenied if a permission is missing.
+// New sends one read, bounded by ctx. It shows that the table exists and has the right key, and tells the service's
+// clock. The error Is ErrInvalid if the client is nil, an option cannot work, the table is missing or its key does not
+// fit, and ErrDenied if a permission is missing.
 //
 // The SDK's log output is off, unless the client has another logger than the one that the SDK's configuration
 // sets by default, which writes to standard error.
@@ -195,6 +196,10 @@ func NewTable(ctx context.Context, client *sdk.Client, tableName string, opts *O
 
 // connectTable checks the table, and makes it if the options say so.
 func connectTable(ctx context.Context, client *sdk.Client, tableName string, opts *Options) (*tableClient, error) {
+	if client == nil {
+		return nil, fmt.Errorf("%w: the client is nil: pass one that dynamodb.NewFromConfig of the AWS SDK has made",
+			driver.ErrInvalid)
+	}
 	if tableName == "" {
 		return nil, fmt.Errorf("%w: a DynamoDB store needs the name of its table", driver.ErrInvalid)
 	}

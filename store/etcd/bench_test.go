@@ -67,15 +67,18 @@ func (c *requestCounter) options() []grpc.DialOption {
 	}
 }
 
-func benchStore(b testing.TB) (*Store, *clientv3.Client, *requestCounter) {
+func benchStore(b testing.TB) (*store, *clientv3.Client, *requestCounter) {
 	c := &requestCounter{}
 	cli, err := etcdtest.Connect(rig.Shared(b).Endpoints(), c.options()...)
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := New(cli, nil)
+	s, err := New(b.Context(), cli, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
 	b.Cleanup(func() { s.Close(); cli.Close() })
-	return s, cli, c
+	return s.(*store), cli, c
 }
 
 // BenchmarkCycle compares an acquire and a release with the floor, which is one transaction and one delete, and with
@@ -150,7 +153,7 @@ func BenchmarkCycle(b *testing.B) {
 }
 
 // startWatches waits until a store watches so many keys.
-func startWatches(t *testing.T, s *Store, keys int) {
+func startWatches(t *testing.T, s *store, keys int) {
 	t.Helper()
 	h := s.nodes.hub
 	for limit := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {

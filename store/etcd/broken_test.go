@@ -45,7 +45,11 @@ func TestBrokenDuringRelease(t *testing.T) {
 	}
 	t.Cleanup(func() { cli.Close() })
 	const ttl = 30 * time.Second
-	client := newClient(t, New(cli, nil), ttl)
+	s, err := New(t.Context(), cli, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := newClient(t, s, ttl)
 	operator := rig.Peer(t, c)
 	other := newClient(t, operator, ttl)
 	l := lease(t, client, t.Name())

@@ -7,7 +7,8 @@
 //
 // Programs that have an etcd client of their own pass it in:
 //
-//	client, err := holdfast.New(etcd.New(cli, nil), nil)
+//	store, err := etcd.New(ctx, cli, nil)
+//	client, err := holdfast.New(store, nil)
 //
 // # Layout
 //
@@ -33,8 +34,11 @@
 package etcd
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
@@ -42,39 +46,73 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Options configure a store. The zero value and nil are valid.
+// Options are the settings of a store. The zero value and nil mean the defaults.
 type Options struct {
 	// Prefix starts all keys. It is put before the name unchanged: "locks/" makes locks/NAME/LEASE. If it is empty,
-	// keys start with the name, as those of foreign clients do.
+	// keys start with the name, as those of foreign clients do. It is UTF-8 without a zero byte.
 	Prefix string
 	// Clock is for tests. Default: the clock of this machine.
 	Clock driver.Clock
 }
 
-// Store is a driver.Store on etcd. It implements all optional interfaces of package driver.
-type Store struct {
+// store is a driver.Store on etcd. It implements all optional interfaces of package driver.
+type store struct {
 	*sequence.Engine
 	nodes *nodeStore
 }
 
-// New makes a store on a client. The client stays the caller's: Close does not close it. New does no I/O. The store
-// uses the client's connection directly, so wrappers around its KV, Lease or Watcher, such as those of package
-// namespace, have no effect; use Options.Prefix.
-func New(cli *clientv3.Client, opts *Options) *Store {
+// New makes a store on a client. The client stays the caller's: Close does not close it. The store uses the client's
+// connection directly, so wrappers around its KV, Lease or Watcher, such as those of package namespace, have no effect;
+// use Options.Prefix.
+//
+// New does no I/O, so the cluster need not be reachable, and ctx is not used: the first claim connects. The error Is
+// ErrInvalid if the client is nil or an option cannot work.
+func New(_ context.Context, client *clientv3.Client, opts *Options) (driver.Store, error) {
+	nodes, err := openNodeStore(client, opts)
+	if err != nil {
+		return nil, err
+	}
+	return newStore(nodes), nil
+}
+
+// NewTable gives access to bare records beside the locks, for data that is built on records but is no lock. Like New
+// it does no I/O, and its Close leaves the client open.
+func NewTable(_ context.Context, client *clientv3.Client, opts *Options) (record.Table, error) {
+	nodes, err := openNodeStore(client, opts)
+	if err != nil {
+		return nil, err
+	}
+	t := newTable(nodes)
+	t.closeNodes = nodes.Close
+	return t, nil
+}
+
+func newStore(nodes *nodeStore) *store { return &store{Engine: sequence.New(nodes), nodes: nodes} }
+
+// openNodeStore checks what it is given, and does no I/O.
+func openNodeStore(client *clientv3.Client, opts *Options) (*nodeStore, error) {
+	if client == nil {
+		return nil, fmt.Errorf("%w: the client is nil: pass one that clientv3.New has made", driver.ErrInvalid)
+	}
 	if opts == nil {
 		opts = &Options{}
 	}
-	t := newNodeStore(cli, *opts)
-	return &Store{Engine: sequence.New(t), nodes: t}
+	if err := checkPrefix(opts.Prefix); err != nil {
+		return nil, err
+	}
+	return newNodeStore(client, *opts), nil
 }
 
-// Table keeps plain records beside the locks, for features that are built on records but are not locks. It ends with
-// the store, or with its own Close, which does not close the store.
-func (s *Store) Table() record.Table { return newTable(s.nodes) }
+func checkPrefix(prefix string) error {
+	if strings.ContainsRune(prefix, 0) || !utf8.ValidString(prefix) {
+		return fmt.Errorf("%w: a prefix is UTF-8 without a zero byte", driver.ErrInvalid)
+	}
+	return nil
+}
 
 // Explain names the key of a claim; LEASE means the lease of its client and TTL. The TTL is rounded up to whole
 // seconds, and the cluster may grant more if its own smallest TTL is larger.
-func (s *Store) Explain(c driver.Claim) driver.Plan {
+func (s *store) Explain(c driver.Claim) driver.Plan {
 	ttl := (c.TTL + time.Second - 1).Truncate(time.Second)
 	return driver.Plan{Keys: []string{s.nodes.lockDir(c.Name) + "LEASE"}, TTL: ttl}
 }

@@ -122,8 +122,8 @@ func TestRevokedLease(t *testing.T) {
 		return leases
 	}
 	leases := line(0)
-	startWatches(t, a.Store, 1)
-	startWatches(t, b.Store, 2) // the holder's key, too
+	startWatches(t, a.store, 1)
+	startWatches(t, b.store, 2) // the holder's key, too
 	began := time.Now()
 	_, err := cli.Revoke(t.Context(), leases[1])
 	fails(t, err)
@@ -164,7 +164,7 @@ func TestCompaction(t *testing.T) {
 		in <- err
 	}()
 	sessiontest.AwaitWaiter(t, first, t.Name())
-	startWatches(t, first.Store, 1)
+	startWatches(t, first.store, 1)
 	cli := newAdmin(t, c)
 	r, err := cli.Put(t.Context(), t.Name()+"-other", "x")
 	fails(t, err)
@@ -315,7 +315,10 @@ func TestUnequalMembers(t *testing.T) {
 			return s.TTL,
 				err
 		},
-		"a lease": func() (time.Duration, error) { l, err := p.NewLease(t.Context(), ttl); return l.TTL(), err },
+		"a lease": func() (time.Duration, error) {
+			l, err := NewLease(t.Context(), p.cli, ttl, nil)
+			return l.TTL(), err
+		},
 	} {
 		if got, err := grant(); err != nil || got != ttl {
 			t.Errorf("%s of %v is granted for %v: %v", what, ttl, got, err)
@@ -490,7 +493,7 @@ func TestLease(t *testing.T) {
 	cli := newAdmin(t, c)
 	ctx := t.Context()
 	const ttl = 5 * time.Second
-	l, err := p.NewLease(ctx, ttl)
+	l, err := NewLease(ctx, p.cli, ttl, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -539,7 +542,7 @@ func TestLease(t *testing.T) {
 	p.Heal()
 	stop()
 
-	l, err = p.NewLease(ctx, 30*time.Second)
+	l, err = NewLease(ctx, p.cli, 30*time.Second, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -559,7 +562,7 @@ func TestLease(t *testing.T) {
 	if _, err := l.Put(ctx, t.Name()+"/2", "x"); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("Put after Revoke: %v", err)
 	}
-	if _, err := p.NewLease(ctx, time.Millisecond); !errors.Is(err, driver.ErrInvalid) {
+	if _, err := NewLease(ctx, p.cli, time.Millisecond, nil); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("a lease of a millisecond: %v", err)
 	}
 }

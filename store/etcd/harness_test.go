@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
+	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) { rig.Main(m) }
 
 // peer is a store behind a link of its own.
 type peer struct {
-	*Store
+	*store
 	*servertest.Net
 	cli *clientv3.Client
 }
@@ -49,12 +50,20 @@ func openPeer(c *etcdtest.Cluster, to ...*servertest.Server) (*peer, error) {
 		way.Close()
 		return nil, err
 	}
-	return &peer{New(cli, nil), way, cli}, nil
+	s, err := New(context.Background(), cli, nil)
+	if err != nil {
+		way.Close()
+		return nil, err
+	}
+	return &peer{s.(*store), way, cli}, nil
 }
+
+// Table keeps records by the store's own connection, and ends with the store.
+func (p *peer) Table() record.Table { return newTable(p.nodes) }
 
 // Close ends the client, and then the link.
 func (p *peer) Close() error {
-	err := p.Store.Close()
+	err := p.store.Close()
 	_ = p.cli.Close() // says no more than that its context has ended
 	p.Net.Close()
 	return err

@@ -19,7 +19,7 @@ import (
 //
 // It runs no goroutine of its own; see [Lease.Keep].
 type Lease struct {
-	store *nodeStore
+	nodes *nodeStore // the lease's own; it has nothing to close, because it neither watches nor writes claims
 	id    string
 	clock driver.Clock
 
@@ -29,20 +29,27 @@ type Lease struct {
 	expired bool           // the cluster has said so, or the lease was revoked
 }
 
-// NewLease grants a lease of ttl, rounded up to whole seconds. The cluster may grant more; see TTL. The error is
-// ErrInvalid if ttl is outside the limits of Info.
-func (s *Store) NewLease(ctx context.Context, ttl time.Duration) (*Lease, error) {
-	info := s.Info()
-	if ttl < info.MinTTL || ttl > info.MaxTTL {
-		return nil, fmt.Errorf("%w: a TTL must be %v to %v, not %v", driver.ErrInvalid, info.MinTTL, info.MaxTTL, ttl)
-	}
-	// Taken before the request: the cluster may have granted the lease at any time since.
-	start := info.Clock.Now()
-	session, err := s.nodes.grantLease(ctx, ttl)
+// NewLease grants a lease of ttl, rounded up to whole seconds. The cluster may grant more; see TTL. Of the options only
+// Clock counts. The error Is ErrInvalid if the client is nil, or if ttl is outside of driver.MinTTL to driver.MaxTTL.
+func NewLease(ctx context.Context, client *clientv3.Client, ttl time.Duration, opts *Options) (*Lease, error) {
+	nodes, err := openNodeStore(client, opts)
 	if err != nil {
 		return nil, err
 	}
-	return &Lease{store: s.nodes, id: session.ID, ttl: session.TTL, clock: info.Clock, since: start}, nil
+	if ttl < driver.MinTTL || ttl > driver.MaxTTL {
+		return nil, fmt.Errorf("%w: a TTL must be %v to %v, not %v", driver.ErrInvalid, driver.MinTTL, driver.MaxTTL, ttl)
+	}
+	clock := nodes.info.Clock
+	if clock.Monotonic == nil {
+		clock = driver.SystemClock
+	}
+	// Taken before the request: the cluster may have granted the lease at any time since.
+	start := clock.Now()
+	session, err := nodes.grantLease(ctx, ttl)
+	if err != nil {
+		return nil, err
+	}
+	return &Lease{nodes: nodes, id: session.ID, ttl: session.TTL, clock: clock, since: start}, nil
 }
 
 // ID is the lease's ID, for use with an etcd client. IDs are not ordered, so it is not a fencing token.
@@ -60,7 +67,7 @@ func (l *Lease) TTL() time.Duration {
 // nothing was put; ErrUncertain if the outcome is not known: to put it again does no harm.
 func (l *Lease) Put(ctx context.Context, key, value string) (created int64, err error) {
 	put, get := clientv3.OpPut(key, value, clientv3.WithLease(l.ID())), clientv3.OpGet(key, clientv3.WithKeysOnly())
-	r, err := l.store.kv.Txn(ctx).Then(put, get).Commit()
+	r, err := l.nodes.kv.Txn(ctx).Then(put, get).Commit()
 	if err != nil {
 		return 0, l.convertError(err)
 	}
@@ -71,7 +78,7 @@ func (l *Lease) Put(ctx context.Context, key, value string) (created int64, err 
 // whether it was renewed.
 func (l *Lease) KeepAlive(ctx context.Context) error {
 	start := l.clock.Now()
-	promise, err := l.store.KeepAlive(ctx, l.id)
+	promise, err := l.nodes.KeepAlive(ctx, l.id)
 	if err != nil {
 		return l.convertError(err)
 	}
@@ -108,9 +115,6 @@ func (l *Lease) Keep(ctx context.Context) error {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
-		case <-l.store.life.Done():
-			timer.Stop()
-			return driver.ErrClosed
 		}
 		// A try must end before the lease may have, and early enough for another server to be asked.
 		left, ttl := l.Remaining(), l.TTL()
@@ -134,7 +138,7 @@ func (l *Lease) Keep(ctx context.Context) error {
 
 // Revoke ends the lease, and deletes its keys, at once. The error Is ErrLost if the lease had expired before.
 func (l *Lease) Revoke(ctx context.Context) error {
-	if err := l.store.EndSession(ctx, l.id); err != nil {
+	if err := l.nodes.EndSession(ctx, l.id); err != nil {
 		return l.convertError(err)
 	}
 	l.mu.Lock()
@@ -145,7 +149,7 @@ func (l *Lease) Revoke(ctx context.Context) error {
 
 // convertError turns an error of etcd into one of this package's callers, and records that the lease has expired.
 func (l *Lease) convertError(err error) error {
-	err = l.store.convertError(err)
+	err = l.nodes.convertError(err)
 	switch {
 	case errors.Is(err, sequence.ErrSessionExpired):
 		l.mu.Lock()

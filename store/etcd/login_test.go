@@ -34,7 +34,7 @@ func TestKeepAlivesNeedNoLogin(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	tree := s.(*Store).nodes
+	tree := s.(*store).nodes
 	session, err := tree.OpenSession(t.Context(), 10*time.Minute)
 	fails(t, err)
 	written := func() uint64 {

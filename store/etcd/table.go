@@ -16,13 +16,14 @@ import (
 
 // table is etcd as a record.Table. Each record is one key without a lease, and its version is the key's mod revision.
 type table struct {
-	store *nodeStore
-	life  context.Context // ends with the table, or with the store
-	end   context.CancelFunc
+	store      *nodeStore
+	life       context.Context // ends with the table, or with the store
+	end        context.CancelFunc
+	closeNodes func() error // ends the nodeStore, which may also serve a store of locks
 }
 
 func newTable(t *nodeStore) *table {
-	tb := &table{store: t}
+	tb := &table{store: t, closeNodes: func() error { return nil }}
 	tb.life, tb.end = context.WithCancel(t.life)
 	return tb
 }
@@ -185,8 +186,8 @@ func (tb *table) Wait(ctx context.Context, name, version string) error {
 	}
 }
 
-// Close ends the table's calls. The connection belongs to the store and stays open.
+// Close ends the table's calls. The client stays open.
 func (tb *table) Close() error {
 	tb.end()
-	return nil
+	return tb.closeNodes()
 }

@@ -42,14 +42,14 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", driver.ErrDenied, err)
 	}
-	s := New(cli, &Options{Prefix: prefix})
-	s.nodes.closeClient = func() error {
+	nodes := newNodeStore(cli, Options{Prefix: prefix})
+	nodes.closeClient = func() error {
 		if err := cli.Close(); !errors.Is(err, context.Canceled) {
 			return err
 		}
 		return nil
 	}
-	return s, nil
+	return newStore(nodes), nil
 }
 
 // parseURL reads a store's URL. It makes no request.
@@ -80,8 +80,8 @@ func parseURL(u *url.URL) (clientv3.Config, string, error) {
 	if err != nil {
 		return cfg, "", err
 	}
-	if strings.ContainsRune(prefix, 0) {
-		return cfg, "", fmt.Errorf("%w: a prefix must not contain a zero byte", driver.ErrInvalid)
+	if err := checkPrefix(prefix); err != nil {
+		return cfg, "", err
 	}
 	if u.Path != "" && u.Path != "/" {
 		return cfg, "", fmt.Errorf("%w: an etcd store's URL has no path; write ?prefix=... for what starts its keys",

@@ -15,7 +15,7 @@ import (
 
 // Warnings looks at the members' versions, and at the smallest TTL that the cluster grants, which says how long its
 // elections may take. The lease that it requests for that is revoked at once.
-func (s *Store) Warnings(ctx context.Context) (warnings []string, err error) {
+func (s *store) Warnings(ctx context.Context) (warnings []string, err error) {
 	t := s.nodes
 	for _, m := range t.memberVersions(ctx) {
 		if tooOld(m.version) {

@@ -90,7 +90,7 @@ const (
 func TestLazyStoreConformance(t *testing.T) {
 	dir := t.TempDir() + "/store"
 	storetest.Conform(t, drivertest.Harness{
-		Open:  func(context.Context) (driver.Store, error) { return New(dir, nil) },
+		Open:  func(ctx context.Context) (driver.Store, error) { return New(ctx, dir, nil) },
 		Slack: diskSlack,
 	}, drivertest.Options{Parallel: diskParallel})
 }
@@ -118,7 +118,7 @@ func (l *lossyTable) Delete(ctx context.Context, row record.Row) error {
 func TestLossyConformance(t *testing.T) {
 	dir := t.TempDir() + "/store"
 	storetest.Conform(t, drivertest.Harness{
-		Open: func(context.Context) (driver.Store, error) { return New(dir, nil) },
+		Open: func(ctx context.Context) (driver.Store, error) { return New(ctx, dir, nil) },
 		Lossy: func(ctx context.Context, fate func() drivertest.Fate) (driver.Store, error) {
 			tab, err := openTable(ctx, dir, nil)
 			if err != nil {
@@ -146,7 +146,7 @@ func TestURL(t *testing.T) {
 			_ = s.Close()
 		}
 	}
-	s, err := New(dir, nil)
+	s, err := New(t.Context(), dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
 // Package file keeps locks in a directory, for the processes and containers of one machine. It needs no server.
 //
-//	store, err := file.New("/var/lib/holdfast", nil)
+//	store, err := file.New(ctx, "/var/lib/holdfast", nil)
 //
 // or, by URL, file:///var/lib/holdfast, always an absolute path. The URL's option force=true is Options.Force.
 //
@@ -23,12 +23,16 @@ package file
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"path/filepath"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// Options are the options of New; nil means the defaults.
+// Options are the settings of a store. The zero value and nil mean the defaults.
 type Options struct {
 	// Force uses the directory although its file system is not known to be a local one. Set it only if the file system
 	// is certainly local: with clients on two machines, two of them may hold the same lock.
@@ -47,8 +51,21 @@ type Options struct {
 //   - driver.ErrDenied if this user has no access, if the directory belongs to another user, or if others can write in it;
 //   - driver.ErrUnsupported if the file system is not known to be local, or the platform is neither Linux nor macOS;
 //   - driver.ErrCorrupt if the clock in it cannot be read.
-func New(dir string, opts *Options) (driver.Store, error) {
-	return newStore(context.Background(), dir, opts)
+//
+// ctx bounds the opening and not the store.
+func New(ctx context.Context, dir string, opts *Options) (driver.Store, error) {
+	if dir == "" {
+		return nil, fmt.Errorf("%w: the directory's name is empty", driver.ErrInvalid)
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	t := newTable(dir, opts.withDefaults())
+	if err := t.openStore(ctx, false); err != nil && !errors.Is(err, errAbsent) {
+		return nil, err
+	}
+	return &store{recordEngine: record.New(t).(recordEngine), table: t}, nil
 }
 
 func (o *Options) withDefaults() Options {

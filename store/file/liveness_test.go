@@ -52,7 +52,7 @@ func TestSharedLivenessFile(t *testing.T) {
 // TestLivenessFileOfStore: the store provides the liveness file of its table, and none once it is closed.
 func TestLivenessFileOfStore(t *testing.T) {
 	t.Parallel()
-	store, err := New(t.TempDir()+"/store", nil)
+	store, err := New(t.Context(), t.TempDir()+"/store", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,12 +2,8 @@ package file
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"path/filepath"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // recordEngine is the record engine, with all the optional interfaces that it implements.
@@ -26,22 +22,6 @@ type recordEngine interface {
 type store struct {
 	recordEngine
 	table *table
-}
-
-// newStore opens the store in a directory if there is one.
-func newStore(ctx context.Context, dir string, opts *Options) (driver.Store, error) {
-	if dir == "" {
-		return nil, fmt.Errorf("%w: the directory's name is empty", driver.ErrInvalid)
-	}
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, err
-	}
-	t := newTable(dir, opts.withDefaults())
-	if err := t.openStore(ctx, false); err != nil && !errors.Is(err, errAbsent) {
-		return nil, err
-	}
-	return &store{recordEngine: record.New(t).(recordEngine), table: t}, nil
 }
 
 // Acquire makes the store if there is none. It does so before the engine makes the claim, because the claim contains

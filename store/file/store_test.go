@@ -16,7 +16,7 @@ import (
 
 func openStore(t *testing.T, dir string) *store {
 	t.Helper()
-	s, err := New(dir, nil)
+	s, err := New(t.Context(), dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -145,7 +145,7 @@ func TestUntrustedDirectory(t *testing.T) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
-	if _, err := New("", nil); !errors.Is(err, driver.ErrInvalid) {
+	if _, err := New(t.Context(), "", nil); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("no directory: %v", err)
 	}
 	if left := listDir(t, filepath.Join(dir, "real")); len(left) != 0 {
@@ -182,7 +182,7 @@ func TestUntrustedAncestors(t *testing.T) {
 		}
 	}
 	mode(0o770)
-	s, err := New(at("open/mine/store"), nil)
+	s, err := New(t.Context(), at("open/mine/store"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,5 +25,5 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(ctx, u.Path, &o)
+	return New(ctx, u.Path, &o)
 }

@@ -43,6 +43,7 @@ import (
 	"context"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"cloud.google.com/go/storage"
 
@@ -73,8 +74,8 @@ type Options struct {
 // New makes a store that keeps locks in a bucket. The client stays the caller's: Close does not close it. It must use
 // HTTP and read by XML, as a client from storage.NewClient does.
 //
-// New sends one request, bounded by ctx, from which it learns the store's clock. The error Is ErrDenied if the
-// bucket does not exist or may not be read.
+// New sends one request, bounded by ctx, from which it learns the store's clock. The error Is ErrInvalid if the client
+// is nil or an option cannot work, and ErrDenied if the bucket does not exist or may not be read.
 func New(ctx context.Context, client *storage.Client, bucket string, opts *Options) (driver.Store, error) {
 	return newStore(ctx, client, bucket, opts, func() error { return nil })
 }
@@ -99,7 +100,11 @@ func newStore(
 // NewTable gives access to bare records, for data that is built on records but is no lock. It is opened like
 // New. Use a Prefix that no store of locks has.
 func NewTable(ctx context.Context, client *storage.Client, bucket string, opts *Options) (record.Table, error) {
-	return newTable(ctx, client, bucket, opts)
+	t, err := newTable(ctx, client, bucket, opts)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 const (
@@ -113,8 +118,14 @@ func newTable(ctx context.Context, client *storage.Client, bucket string, opts *
 	if opts != nil {
 		o = *opts
 	}
-	if len(o.Prefix) > maxPrefix || encodeName(o.Prefix) != o.Prefix {
-		return nil, fmt.Errorf("%w: a prefix has at most %d bytes, and no line end", driver.ErrInvalid, maxPrefix)
+	switch {
+	case client == nil:
+		return nil, fmt.Errorf("%w: the client is nil: pass one that storage.NewClient has made", driver.ErrInvalid)
+	case bucket == "":
+		return nil, fmt.Errorf("%w: a Cloud Storage store needs the name of its bucket", driver.ErrInvalid)
+	case len(o.Prefix) > maxPrefix || encodeName(o.Prefix) != o.Prefix || !utf8.ValidString(o.Prefix):
+		return nil, fmt.Errorf("%w: a prefix is at most %d bytes of UTF-8, and has no line end", driver.ErrInvalid,
+			maxPrefix)
 	}
 	switch o.Layout {
 	case "", LayoutRecord, LayoutGCSLock, LayoutVault:

@@ -31,6 +31,9 @@ func Fence(ctx context.Context, tx pgx.Tx, opts *Options, resource string, token
 	if err != nil {
 		return err
 	}
+	if tx == nil {
+		return fmt.Errorf("%w: the transaction is nil: pass the one that does the work", driver.ErrInvalid)
+	}
 	if token <= 0 || resource == "" {
 		return fmt.Errorf("%w: a fence needs a resource and a positive token, not %q and %d", driver.ErrInvalid,
 			resource, token)

@@ -92,8 +92,8 @@ const defaultTimeout = 3 * time.Second
 // that waits while another session has locked the table keeps its connection on the server, even after
 // this client has given it up.
 //
-// ctx bounds the first request to the server. The error Is ErrInvalid if the table is missing or not
-// Holdfast's, and ErrDenied if a permission is missing.
+// ctx bounds the first request to the server. The error Is ErrInvalid if the pool is nil, an option
+// cannot work, or the table is missing or not Holdfast's, and ErrDenied if a permission is missing.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (driver.Store, error) {
 	return openStore(ctx, pool, opts, nil)
 }
@@ -120,7 +120,11 @@ func openStore(ctx context.Context, pool *pgxpool.Pool, opts *Options, release f
 // NewTable gives access to bare records, for data that is built on records but is no lock. Use another
 // Options.Table than the one that holds the locks.
 func NewTable(ctx context.Context, pool *pgxpool.Pool, opts *Options) (record.Table, error) {
-	return newTable(ctx, pool, opts, nil)
+	t, err := newTable(ctx, pool, opts, nil)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 // location says where the locks of a store are kept, and in which layout.
@@ -162,6 +166,9 @@ func (o *Options) resolveLocation() (*location, error) {
 		return nil, fmt.Errorf("%w: there is no layout %q, only shedlock and Holdfast's own", driver.ErrInvalid,
 			o.Layout)
 	}
+	if o.Timeout < 0 {
+		return nil, fmt.Errorf("%w: a timeout cannot be negative", driver.ErrInvalid)
+	}
 	schema, table := cmp.Or(o.Schema, "public"), cmp.Or(o.Table, standard)
 	for _, name := range []string{schema, table} {
 		if len(name) > maxTableName || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
@@ -177,6 +184,13 @@ func (o *Options) resolveLocation() (*location, error) {
 	return p, nil
 }
 
+func checkPool(pool *pgxpool.Pool) error {
+	if pool == nil {
+		return fmt.Errorf("%w: the pool is nil: pass one that pgxpool.New has made", driver.ErrInvalid)
+	}
+	return nil
+}
+
 // hasSeveralServers reports whether a client may be connected to one of several servers.
 func hasSeveralServers(o *pgx.ConnConfig) bool {
 	return slices.ContainsFunc(o.Fallbacks, func(f *pgconn.FallbackConfig) bool {
@@ -188,6 +202,9 @@ func hasSeveralServers(o *pgx.ConnConfig) bool {
 // clock. closePool is set if the pool belongs to the store.
 func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()) (*table, error) {
 	p, err := opts.resolveLocation()
+	if err == nil {
+		err = checkPool(pool)
+	}
 	if err != nil {
 		return nil, err
 	}

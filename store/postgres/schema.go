@@ -52,6 +52,9 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
 		return err
 	}
 	p, err := opts.resolveLocation()
+	if err == nil {
+		err = checkPool(pool)
+	}
 	if err != nil {
 		return err
 	}

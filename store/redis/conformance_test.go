@@ -164,16 +164,16 @@ func TestConformanceCluster(t *testing.T) {
 func TestConformanceUsersClient(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	open := func(_ context.Context, dial func(*rueidis.ClientOption), opts *Options) (driver.Store, error) {
+	open := func(ctx context.Context, dial func(*rueidis.ClientOption), opts *Options) (driver.Store, error) {
 		o := rueidis.ClientOption{InitAddress: []string{server.Addr}, ConnWriteTimeout: 2 * time.Second}
 		dial(&o)
 		client, err := rueidis.NewClient(o)
 		if err != nil {
 			return nil, err
 		}
-		s, err := New(client, opts)
-		if s != nil {
-			s.owned = true
+		s, err := New(ctx, client, opts)
+		if err == nil {
+			s.(*Store).owned = true
 		}
 		return s, err
 	}
@@ -212,7 +212,7 @@ func TestConformanceTable(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		tab, err := s.(*Store).Table(ctx)
+		tab, err := s.(*Store).openTable(ctx)
 		if err != nil {
 			return nil, err
 		}

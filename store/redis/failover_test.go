@@ -307,7 +307,7 @@ func TestHungPrimary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := New(users, nil)
+	other, err := New(t.Context(), users, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

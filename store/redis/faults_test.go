@@ -770,7 +770,7 @@ func TestClusterBusyAtFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	s, err := New(client, nil)
+	s, err := newStore(client, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -121,15 +121,26 @@ var (
 
 // New makes a store of the user's own client, which stays open when the store is closed. The client may be for one
 // server, for Sentinels or for a Cluster. Its ConnWriteTimeout bounds how long a link that is cut goes unnoticed: 1 to
-// 3 seconds are good. It does no I/O.
-func New(client rueidis.Client, opts *Options) (*Store, error) {
+// 3 seconds are good.
+//
+// New does no I/O, because the client is connected already, and ctx is not used. The error Is ErrInvalid if the client
+// is nil or an option cannot work.
+func New(_ context.Context, client rueidis.Client, opts *Options) (driver.Store, error) {
+	s, err := newStore(client, opts)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func newStore(client rueidis.Client, opts *Options) (*Store, error) {
 	s := &Store{client: client, hubs: map[string]*waiterHub{}, inFlight: map[string]int{},
 		session: strings.ToLower(rand.Text()), watchPoll: watchPoll}
 	if opts != nil {
 		s.opts = *opts
 	}
 	if client == nil {
-		return nil, fmt.Errorf("%w: a Redis store needs a client", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w: the client is nil: pass one that rueidis.NewClient has made", driver.ErrInvalid)
 	}
 	if err := s.opts.setDefaults(); err != nil {
 		return nil, err

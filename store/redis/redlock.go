@@ -47,8 +47,20 @@ var (
 var agreeTokenScript = loadScript("agree_token.lua")
 
 // NewRedlock makes a store from clients of three or more independent servers; an odd number is best. The clients stay
-// open when it is closed. Its Warnings say why Redlock is not recommended. NewRedlock does no I/O.
-func NewRedlock(clients []rueidis.Client, opts *Options) (*Redlock, error) {
+// open when it is closed. Its Warnings say why Redlock is not recommended.
+//
+// NewRedlock does no I/O, and ctx is not used. The error Is ErrInvalid if there are too few clients, one of them is nil
+// or is not for one server alone, or an option cannot work; ErrUnsupported if the options ask for a layout or for
+// replicas, which Redlock does not have.
+func NewRedlock(_ context.Context, clients []rueidis.Client, opts *Options) (driver.Store, error) {
+	r, err := newRedlock(clients, opts)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func newRedlock(clients []rueidis.Client, opts *Options) (*Redlock, error) {
 	if len(clients) < 3 {
 		return nil, fmt.Errorf("%w: Redlock needs 3 servers or more, not %d; for one use New", driver.ErrInvalid,
 			len(clients))
@@ -62,7 +74,7 @@ func NewRedlock(clients []rueidis.Client, opts *Options) (*Redlock, error) {
 	}
 	r := &Redlock{majority: len(clients)/2 + 1}
 	for _, c := range clients {
-		s, err := New(c, &o)
+		s, err := newStore(c, &o)
 		if err != nil {
 			return nil, err
 		}

@@ -46,7 +46,7 @@ func openRedlock(ctx context.Context, p *storeURL) (driver.Store, error) {
 		closeAll()
 		return nil, err
 	}
-	r, err := NewRedlock(clients, &p.opts)
+	r, err := newRedlock(clients, &p.opts)
 	if err != nil {
 		closeAll()
 		return nil, err

@@ -29,13 +29,31 @@ type table struct {
 	clock  record.ServerClock
 	closed chan struct{}
 	close  sync.Once
+	// closeStore ends the Store below the table, unless locks are kept in that, too.
+	closeStore func() error
 }
 
-// Table gives bare records, for what is built on records but is no lock. They stand beside the store's locks, under
-// keys of their own that begin with "holdfast-row:", and share its client: the store stays open when the table is
-// closed. ctx bounds the one request by which the server's clock is read first.
-func (s *Store) Table(ctx context.Context) (record.Table, error) {
-	t := &table{s: s, closed: make(chan struct{}), clock: record.ServerClock{Clock: s.clock}}
+// NewTable gives access to bare records beside the locks, for data that is built on records but is no lock. Their keys
+// begin with "holdfast-row:". The client stays open when the table is closed. ctx bounds the one request by which the
+// server's clock is read.
+func NewTable(ctx context.Context, client rueidis.Client, opts *Options) (record.Table, error) {
+	s, err := newStore(client, opts)
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.openTable(ctx)
+	if err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	t.closeStore = s.Close
+	return t, nil
+}
+
+// openTable makes a table that ends with the store. The store stays open when the table is closed.
+func (s *Store) openTable(ctx context.Context) (*table, error) {
+	t := &table{closeStore: func() error { return nil },
+		s: s, closed: make(chan struct{}), clock: record.ServerClock{Clock: s.clock}}
 	if _, err := t.Load(ctx, "clock"); err != nil {
 		return nil, err
 	}
@@ -204,5 +222,5 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 
 func (t *table) Close() error {
 	t.close.Do(func() { close(t.closed) })
-	return nil
+	return t.closeStore()
 }

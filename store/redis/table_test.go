@@ -24,7 +24,7 @@ func TestTableCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	tab, err := s.(*Store).Table(t.Context())
+	tab, err := s.(*Store).openTable(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,14 +33,14 @@ func TestTableCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := tab.(*table).rowKey(r.Name)
+	key := tab.rowKey(r.Name)
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		seat, _ := s.(*Store).subscribeToKey(key, "", false, key)
 		waitUntilListening(t, seat)
 		told := make(chan error, 1)
-		go func() { told <- tab.(record.Notifier).Wait(ctx, r.Name, r.Version) }()
+		go func() { told <- tab.Wait(ctx, r.Name, r.Version) }()
 		time.Sleep(100 * time.Millisecond)
 		seat.unsubscribe()
 		now, err := tab.Swap(ctx, r)
@@ -89,7 +89,7 @@ func TestListenBackoff(t *testing.T) {
 	}
 	defer client.Close()
 	counted := &countingClient{Client: client}
-	s, err := New(counted, nil)
+	s, err := newStore(counted, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,16 +128,16 @@ func TestResubscribeWakesWaiters(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	mine, err := New(client, nil)
+	mine, err := newStore(client, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer mine.Close()
-	tab, err := mine.Table(t.Context())
+	tab, err := mine.openTable(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := openForTest(t, "redis://"+server.Addr).(*Store).Table(t.Context())
+	other, err := openForTest(t, "redis://"+server.Addr).(*Store).openTable(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,14 +147,14 @@ func TestResubscribeWakesWaiters(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	key := tab.(*table).rowKey(r.Name)
+	key := tab.rowKey(r.Name)
 	seat, _ := mine.subscribeToKey(key, "", false, key)
 	waitUntilListening(t, seat)
 	told := make(chan error, 1)
 	go func() {
 		defer close(told)
 		for {
-			err := tab.(record.Notifier).Wait(ctx, r.Name, r.Version)
+			err := tab.Wait(ctx, r.Name, r.Version)
 			var now record.Row
 			if err == nil {
 				now, err = tab.Load(ctx, r.Name)

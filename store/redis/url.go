@@ -65,7 +65,11 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return openClient(ctx, p.client, &p.opts)
+	s, err := openClient(ctx, p.client, &p.opts)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // parseURL turns a URL into a client's settings and ours. No server is asked.
@@ -188,7 +192,7 @@ func openClient(ctx context.Context, o rueidis.ClientOption, opts *Options) (*St
 	if err != nil {
 		return nil, err
 	}
-	s, err := New(client, opts)
+	s, err := newStore(client, opts)
 	if err != nil {
 		client.Close()
 		return nil, err

@@ -21,7 +21,7 @@ func newPayload(ttl time.Duration) sequence.Payload {
 }
 
 // openCountedSession opens a store whose requests are counted from here on, and a session of it.
-func openCountedSession(t *testing.T) (*Store, *requestCounter, sequence.Session) {
+func openCountedSession(t *testing.T) (*store, *requestCounter, sequence.Session) {
 	t.Helper()
 	s, sent := newCountedStore(t)
 	ses, err := s.tree.OpenSession(t.Context(), 30*time.Second)

@@ -106,10 +106,10 @@ func BenchmarkCycle(b *testing.B) {
 			mustSucceed(b, s.Release(b.Context(), c, ""))
 		}
 	}
-	s, err := New(Options{Servers: server})
+	s, err := openAs[*store](server, Options{})
 	mustSucceed(b, err)
 	defer s.Close()
-	one, err := NewPlain(Options{Servers: server})
+	one, err := openAs[*plainStore](server, Options{Layout: LayoutPlain})
 	mustSucceed(b, err)
 	defer one.Close()
 	contenders := map[string]contender{

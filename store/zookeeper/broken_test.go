@@ -30,9 +30,9 @@ func TestBreakNote(t *testing.T) {
 	t.Parallel()
 	c := startEnsemble(t, zktest.Options{Members: 1})
 	cli := newAdmin(t, c)
-	for _, layout := range []string{LayoutCurator, LayoutBoth, LayoutPlain} {
+	for _, layout := range []Layout{LayoutCurator, LayoutBoth, LayoutPlain} {
 		holder, breaker := newBreakableTree(t, c, layout), newBreakableTree(t, c, layout)
-		name := layout + "/lock"
+		name := string(layout) + "/lock"
 		add := func(number int64) sequence.Node {
 			ses, err := holder.OpenSession(t.Context(), 2*time.Second)
 			mustSucceed(t, err)
@@ -89,10 +89,11 @@ func TestBreakNote(t *testing.T) {
 // TestBreakNoteIsNoPermit: Curator counts all nodes among a semaphore's permits, so no note is there.
 func TestBreakNoteIsNoPermit(t *testing.T) {
 	t.Parallel()
-	leases, ok := newBreakableTree(t, rig.Shared(t), layoutLeases).(*tree)
-	if !ok {
-		t.Fatal("the permits have another tree")
-	}
+	o, err := newSettings([]string{"127.0.0.1"}, nil)
+	mustSucceed(t, err)
+	o.Layout = layoutLeases
+	leases := newTree(o)
+	defer leases.Close()
 	key := joinEnding(formatStem(sessionName(1), newPayload(0)), endLease) + "0000000000"
 	if note := leases.notePathOf("lock"+leasesFolder, key); strings.Contains(note, leasesFolder) ||
 		!strings.HasPrefix(note, leases.pathOf("lock")+"/") {
@@ -105,9 +106,9 @@ func TestBreakNoteIsNoPermit(t *testing.T) {
 func TestBrokenDuringRelease(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	for layout, release := range map[string]uint32{LayoutCurator: zk.OpDelete, LayoutBoth: zk.OpMulti,
+	for layout, release := range map[Layout]uint32{LayoutCurator: zk.OpDelete, LayoutBoth: zk.OpMulti,
 		LayoutPlain: zk.OpMulti} {
-		name := layout + "-lock"
+		name := string(layout) + "-lock"
 		var instead atomic.Pointer[func()]
 		dial := newInterceptingDialer(release, name, func(nc net.Conn) {
 			if do := instead.Swap(nil); do != nil {
@@ -139,26 +140,19 @@ func TestBrokenDuringRelease(t *testing.T) {
 	}
 }
 
-func newStore(t *testing.T, c *zktest.Ensemble, layout string, dial dialer) driver.Store {
+func newStore(t *testing.T, c *zktest.Ensemble, layout Layout, dial dialer) driver.Store {
 	t.Helper()
-	o := Options{Servers: c.Endpoints(), Layout: layout, Namespace: t.Name(), Dial: dial}
-	var s driver.Store
-	var err error
-	if layout == LayoutPlain {
-		s, err = NewPlain(o)
-	} else {
-		s, err = New(o)
-	}
+	s, err := New(t.Context(), c.Endpoints(), &Options{Layout: layout, Namespace: t.Name(), Dial: dial})
 	mustSucceed(t, err)
 	return s
 }
 
-func newBreakableTree(t *testing.T, c *zktest.Ensemble, layout string) breakableTree {
+func newBreakableTree(t *testing.T, c *zktest.Ensemble, layout Layout) breakableTree {
 	t.Helper()
 	s := newStore(t, c, layout, nil)
 	t.Cleanup(func() { mustSucceed(t, s.Close()) })
-	if p, ok := s.(*Plain); ok {
+	if p, ok := s.(*plainStore); ok {
 		return p.tree
 	}
-	return s.(*Store).tree
+	return s.(*store).tree
 }

@@ -25,7 +25,7 @@ func TestOneExpiredCertificate(t *testing.T) {
 	bad := httptest.NewTLSServer(nil)
 	defer bad.Close()
 	at := bad.Listener.Addr().String()
-	s, err := New(Options{Servers: []string{good.Addr, at},
+	s, err := openAs[*store]([]string{good.Addr, at}, Options{
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			if address == at {
 				return (&tls.Dialer{Config: &tls.Config{RootCAs: x509.NewCertPool()}}).DialContext(ctx, network,

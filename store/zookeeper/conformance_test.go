@@ -7,7 +7,9 @@ import (
 	"time"
 
 	gozk "github.com/go-zookeeper/zk"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
+	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
@@ -34,7 +36,7 @@ func TestMain(m *testing.M) { rig.Main(m) }
 
 // peer is a store behind a link of its own.
 type peer struct {
-	*Store
+	*store
 	*servertest.Net
 }
 
@@ -43,7 +45,7 @@ func openPeer(c *zktest.Ensemble, to ...*servertest.Server) (*peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := New(Options{Servers: ends})
+	s, err := openAs[*store](ends, Options{})
 	if err != nil {
 		way.Close()
 		return nil, err
@@ -51,9 +53,21 @@ func openPeer(c *zktest.Ensemble, to ...*servertest.Server) (*peer, error) {
 	return &peer{s, way}, nil
 }
 
+// openAs opens a store, and returns it as the type that the layout has inside of this package.
+func openAs[S driver.Store](servers []string, o Options) (s S, err error) {
+	opened, err := New(context.Background(), servers, &o)
+	if err != nil {
+		return s, err
+	}
+	return opened.(S), nil
+}
+
+// Table keeps records by the store's own connections, and ends with the store.
+func (p *peer) Table() record.Table { return newTable(p.tree) }
+
 // Close ends the client, and then the link.
 func (p *peer) Close() error {
-	err := p.Store.Close()
+	err := p.store.Close()
 	p.Net.Close()
 	return err
 }

@@ -22,7 +22,7 @@ func TestDeniedWatch(t *testing.T) {
 	server := httptest.NewTLSServer(nil)
 	defer server.Close()
 	var dials atomic.Int32
-	s, err := New(Options{Servers: []string{server.Listener.Addr().String()},
+	s, err := openAs[*store]([]string{server.Listener.Addr().String()}, Options{
 		TLS: &tls.Config{RootCAs: x509.NewCertPool()},
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			dials.Add(1)

@@ -20,15 +20,16 @@ var herd = flag.Int("herd", 100, "the most waiters at whom wake-ups are counted"
 // which it wakes all.
 func TestHerd(t *testing.T) {
 	t.Parallel()
+	servers := rig.Shared(t).Endpoints()
 	sequential := func(o Options) (driver.Store, *tree, error) {
-		o, err := o.withDefaults()
-		o.Layout = LayoutCurator
-		tr := newTree(o)
+		checked, err := newSettings(servers, &o)
+		tr := newTree(checked)
 		tr.info.MaxWaiters = *herd // more than elsewhere
-		return &Store{Engine: sequence.New(tr), tree: tr}, tr, err
+		return &store{Engine: sequence.New(tr), tree: tr}, tr, err
 	}
 	plain := func(o Options) (driver.Store, *tree, error) {
-		s, err := NewPlain(o)
+		o.Layout = LayoutPlain
+		s, err := openAs[*plainStore](servers, o)
 		return s, s.tree.tree, err
 	}
 	for n := 10; n <= *herd; n *= 10 {
@@ -50,7 +51,7 @@ func measureWakeUps(t *testing.T, lock string, n int,
 	var stores []driver.Store
 	var trees []*tree
 	for range n + 1 {
-		s, tr, err := open(Options{Servers: rig.Shared(t).Endpoints(), Dial: c.dial})
+		s, tr, err := open(Options{Dial: c.dial})
 		if err != nil {
 			t.Fatal(err)
 		}

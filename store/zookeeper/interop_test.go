@@ -58,9 +58,10 @@ func TestInterop(t *testing.T) {
 	servers := rig.Shared(t).Endpoints()
 	cli := newAdmin(t, rig.Shared(t))
 	for _, k := range []struct {
-		name, layout string
-		kind         driver.Kind
-		peer         func(*testing.T) []string
+		name   string
+		layout Layout
+		kind   driver.Kind
+		peer   func(*testing.T) []string
 	}{
 		{"curator-readwrite-with-mutex", LayoutCuratorReadWrite, driver.KindMutex, curatorCommand},
 		{"curator-mutex", LayoutCurator, driver.KindMutex, curatorCommand},
@@ -74,7 +75,7 @@ func TestInterop(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
-			s, err := New(Options{Servers: servers, Layout: k.layout})
+			s, err := openAs[*store](servers, Options{Layout: k.layout})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -23,7 +23,7 @@ import (
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	var lose atomic.Bool
-	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: newReplyLosingDialer(zk.OpCreate2, &lose, nil)})
+	s, err := openAs[*store](rig.Shared(t).Endpoints(), Options{Dial: newReplyLosingDialer(zk.OpCreate2, &lose, nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestLostAnswers(t *testing.T) {
 func TestLostAnswerTwice(t *testing.T) {
 	t.Parallel()
 	var create, read atomic.Bool
-	s, err := New(Options{Servers: rig.Shared(t).Endpoints(),
+	s, err := openAs[*store](rig.Shared(t).Endpoints(), Options{
 		Dial: newReplyLosingDialer(zk.OpGetData, &read, newReplyLosingDialer(zk.OpCreate2, &create, nil))})
 	mustSucceed(t, err)
 	defer s.Close()
@@ -118,8 +118,8 @@ func TestPlainLostAnswers(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	var lose atomic.Bool
-	s, err := NewPlain(Options{Servers: c.Endpoints(), Dial: newReplyLosingDialer(zk.OpMulti, &lose, nil),
-		Namespace: t.Name()})
+	s, err := openAs[*plainStore](c.Endpoints(), Options{Layout: LayoutPlain,
+		Dial: newReplyLosingDialer(zk.OpMulti, &lose, nil), Namespace: t.Name()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestReleaseRemovesBothNodes(t *testing.T) {
 	t.Parallel()
 	name := t.Name()
 	var broke atomic.Bool
-	s, err := New(Options{Servers: rig.Shared(t).Endpoints(),
+	s, err := openAs[*store](rig.Shared(t).Endpoints(), Options{
 		Dial: newInterceptingDialer(zk.OpCreate2, name, func(nc net.Conn) {
 			if broke.CompareAndSwap(false, true) {
 				nc.Close()
@@ -320,7 +320,7 @@ func TestRemovedBeforeTokenRead(t *testing.T) {
 				}
 			}, dial)
 		}
-		s, err := New(Options{Servers: server, Layout: LayoutBoth, Dial: dial})
+		s, err := openAs[*store](server, Options{Layout: LayoutBoth, Dial: dial})
 		mustSucceed(t, err)
 		claim := mutexClaim(name)
 		claim.Wait = true

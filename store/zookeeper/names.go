@@ -101,22 +101,30 @@ const (
 	endLease     = "lease-"    // a permit of Curator's semaphore
 )
 
-// A layout says how claims are named, and so which clients see them.
-type layout struct {
+// claimEndings say how claims are named in a layout, and so which clients see them.
+type claimEndings struct {
 	ending       func(driver.Claim) string // of a claim's key
 	secondEnding func(driver.Claim) string // of the key of a second node beside it; nil: there is none
 }
 
-// Values of Options.Layout.
-const (
-	LayoutCurator = "curator" // Curator's mutex and read-write lock, go-zookeeper's lock
-	LayoutKazoo   = "kazoo"   // kazoo's Lock, ReadLock and WriteLock
-	LayoutBoth    = "both"    // two nodes for each claim
-	// LayoutCuratorReadWrite is for what Curator's InterProcessReadWriteLock guards: a mutex is a write lock there.
-	LayoutCuratorReadWrite = "curator-readwrite"
+// Layout is how a lock is stored in the ensemble, and so which other clients see it.
+type Layout string
 
-	layoutLeases = "leases" // the permits of Curator's semaphore
+// These layouts have all kinds of locks, or all but the semaphore. [LayoutPlain] and [LayoutCuratorSemaphore] have one
+// kind each.
+const (
+	LayoutCurator Layout = "curator" // Curator's mutex and read-write lock, go-zookeeper's lock
+	LayoutKazoo   Layout = "kazoo"   // kazoo's Lock, ReadLock and WriteLock
+	LayoutBoth    Layout = "both"    // two nodes for each claim
+	// LayoutCuratorReadWrite is for what Curator's InterProcessReadWriteLock guards: a mutex is a write lock there.
+	LayoutCuratorReadWrite Layout = "curator-readwrite"
+
+	layoutLeases Layout = "leases" // the permits of Curator's semaphore
 )
+
+// publicLayouts are those that Options.Layout may name.
+var publicLayouts = []Layout{LayoutCurator, LayoutCuratorReadWrite, LayoutKazoo, LayoutBoth, LayoutPlain,
+	LayoutCuratorSemaphore}
 
 func curatorEnding(c driver.Claim) string {
 	switch {
@@ -141,7 +149,7 @@ func kazooEnding(c driver.Claim) string {
 	return endKazoo
 }
 
-var layouts = map[string]layout{
+var layouts = map[Layout]claimEndings{
 	LayoutCurator: {ending: curatorEnding},
 	LayoutKazoo:   {ending: kazooEnding},
 	LayoutBoth:    {ending: curatorEnding, secondEnding: kazooEnding},
@@ -247,7 +255,7 @@ func parseKey(key string) (claimNode, bool) {
 }
 
 // blindReason is the Blind of the nodes of Curator's read-write lock, which sees no other nodes than its own.
-const blindReason = "Curator's InterProcessReadWriteLock; open the store with layout=" + LayoutCuratorReadWrite +
+const blindReason = "Curator's InterProcessReadWriteLock; open the store with layout=" + string(LayoutCuratorReadWrite) +
 	", or claim a read-write lock"
 
 // parseKeys returns the claims among a lock's children.

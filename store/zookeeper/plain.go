@@ -9,42 +9,34 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// LayoutPlain is the layout of locks that are one ephemeral node: see [NewPlain].
-const LayoutPlain = "plain"
-
-// Plain is a driver.Store for mutexes and elections alone, in the layout of hand-written locks and of leader nodes
-// like those of Hadoop and Kafka: one ephemeral node, /NAMESPACE/NAME. The client that has created it holds the
-// lock, and all others wait for its removal. A slash in a name is written as %2F: the folder of such a node is the
-// namespace.
+// LayoutPlain has mutexes and elections alone, in the layout of hand-written locks and of leader nodes like those of
+// Hadoop and Kafka: one ephemeral node, /NAMESPACE/NAME. The client that has created it holds the lock, and all
+// others wait for its removal. A slash in a name is written as %2F: the folder of such a node is the namespace.
 //
 // Use it to exclude such clients. The other layouts cost less and are fair: here each release wakes all waiters,
 // each of them tries to create the node, which is a write, and sets a watch again, and it is a matter of luck
 // which of them gets the lock.
 //
 // Any node on that path holds the lock, no matter who created it, even one that is not ephemeral.
-type Plain struct {
+const LayoutPlain Layout = "plain"
+
+// plainStore is a driver.Store in the layout of one ephemeral node.
+type plainStore struct {
 	*sequence.Engine
 	tree plainTree
 }
 
-// NewPlain makes a store in the layout of one ephemeral node; Options.Layout is ignored. It does no I/O. An error
-// Is ErrInvalid.
-func NewPlain(o Options) (*Plain, error) {
-	o, err := o.withDefaults()
-	if err != nil {
-		return nil, err
-	}
+func newPlainStore(o settings) *plainStore {
 	t := plainTree{newTree(o)}
 	t.info.Kinds = []driver.Kind{driver.KindMutex}
-	return &Plain{Engine: sequence.New(t), tree: t}, nil
+	return &plainStore{Engine: sequence.New(t), tree: t}
 }
 
 // Info is that of the engine, but there is no queue.
-func (s *Plain) Info() driver.Info {
+func (s *plainStore) Info() driver.Info {
 	i := s.Engine.Info()
 	i.Order, i.NativeQueue, i.MaxWaiters = driver.OrderNone, false, 0
 	return i
@@ -52,7 +44,7 @@ func (s *Plain) Info() driver.Info {
 
 // Acquire tries, and tries again whenever the lock's node may have been removed. A waiting claim has nothing in
 // the store.
-func (s *Plain) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+func (s *plainStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if c.Kind != driver.KindMutex || c.Fair {
 		return driver.Grant{}, fmt.Errorf("%w: the layout %s has mutexes without an order only",
 			driver.ErrUnsupported, LayoutPlain)
@@ -80,7 +72,7 @@ const (
 
 // waitForRemoval waits until a lock's node may have been removed. It may return too soon: the caller then tries
 // once more, and waits again.
-func (s *Plain) waitForRemoval(ctx context.Context, name string) error {
+func (s *plainStore) waitForRemoval(ctx context.Context, name string) error {
 	removed := make(chan struct{}, 1)
 	// Whatever node exists when the watch is set, its removal is what the claim waits for.
 	defer s.tree.Watch(name, foreignKey, math.MaxInt64, func() {
@@ -105,10 +97,7 @@ func (s *Plain) waitForRemoval(ctx context.Context, name string) error {
 	}
 }
 
-// Table is that of a [Store].
-func (s *Plain) Table() record.Table { return newTable(s.tree.tree) }
-
 // Explain names the lock's node and its ticket, and the TTL that the servers grant, as far as it is known.
-func (s *Plain) Explain(c driver.Claim) driver.Plan {
+func (s *plainStore) Explain(c driver.Claim) driver.Plan {
 	return driver.Plan{Keys: []string{s.tree.pathOf(c.Name), s.tree.ticketPath("…")}, TTL: s.tree.grantedTTL(c.TTL)}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
+	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
@@ -22,7 +23,7 @@ var plain = sessiontest.Harness[*zktest.Ensemble, *plainPeer]{
 
 // plainPeer is a store of the plain layout behind a link of its own.
 type plainPeer struct {
-	*Plain
+	*plainStore
 	*servertest.Net
 }
 
@@ -31,7 +32,7 @@ func openPlain(c *zktest.Ensemble, to ...*servertest.Server) (*plainPeer, error)
 	if err != nil {
 		return nil, err
 	}
-	s, err := NewPlain(Options{Servers: ends})
+	s, err := openAs[*plainStore](ends, Options{Layout: LayoutPlain})
 	if err != nil {
 		way.Close()
 		return nil, err
@@ -39,8 +40,10 @@ func openPlain(c *zktest.Ensemble, to ...*servertest.Server) (*plainPeer, error)
 	return &plainPeer{s, way}, nil
 }
 
+func (p *plainPeer) Table() record.Table { return newTable(p.tree.tree) }
+
 func (p *plainPeer) Close() error {
-	err := p.Plain.Close()
+	err := p.plainStore.Close()
 	p.Net.Close()
 	return err
 }
@@ -73,7 +76,7 @@ func TestPlainStop(t *testing.T) {
 func TestPlainInterop(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	s, err := NewPlain(Options{Servers: c.Endpoints(), Namespace: t.Name()})
+	s, err := openAs[*plainStore](c.Endpoints(), Options{Layout: LayoutPlain, Namespace: t.Name()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +123,7 @@ func TestPlainForeign(t *testing.T) {
 	cli := newAdmin(t, c)
 	_, err := cli.Create("/"+t.Name(), nil, 0, gozk.WorldACL(gozk.PermAll))
 	mustSucceed(t, err)
-	s, err := NewPlain(Options{Servers: c.Endpoints(), Namespace: t.Name()})
+	s, err := openAs[*plainStore](c.Endpoints(), Options{Layout: LayoutPlain, Namespace: t.Name()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +170,7 @@ func TestPlainLate(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	cli := newAdmin(t, c)
-	s, err := NewPlain(Options{Servers: c.Endpoints()})
+	s, err := openAs[*plainStore](c.Endpoints(), Options{Layout: LayoutPlain})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +236,7 @@ func nodeExists(t *testing.T, cli *gozk.Conn, path string) bool {
 func TestPlainOverwritten(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
-	s, err := NewPlain(Options{Servers: c.Endpoints()})
+	s, err := openAs[*plainStore](c.Endpoints(), Options{Layout: LayoutPlain})
 	if err != nil {
 		t.Fatal(err)
 	}

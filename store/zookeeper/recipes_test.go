@@ -26,8 +26,8 @@ func TestOtherRecipe(t *testing.T) {
 		node, err := cli.Create("/"+t.Name()+"/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-"+end, nil,
 			gozk.FlagEphemeral|gozk.FlagSequence, gozk.WorldACL(gozk.PermAll))
 		mustSucceed(t, err)
-		for _, layout := range []string{LayoutCurator, LayoutBoth, LayoutCuratorReadWrite} {
-			s, err := New(Options{Servers: c.Endpoints(), Layout: layout})
+		for _, layout := range []Layout{LayoutCurator, LayoutBoth, LayoutCuratorReadWrite} {
+			s, err := openAs[*store](c.Endpoints(), Options{Layout: layout})
 			mustSucceed(t, err)
 			for _, wait := range []bool{false, true} {
 				claim := mutexClaim(t.Name())
@@ -45,7 +45,7 @@ func TestOtherRecipe(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), sessiontest.Soon)
 				defer cancel()
 				if _, err = s.Acquire(ctx, claim); !errors.Is(err, driver.ErrMismatch) ||
-					!strings.Contains(err.Error(), LayoutCuratorReadWrite) {
+					!strings.Contains(err.Error(), string(LayoutCuratorReadWrite)) {
 					t.Errorf("%s, %s: a mutex that waits, %v: %v", layout, end, wait, err)
 				}
 			}
@@ -69,7 +69,7 @@ func TestExplainOtherRecipe(t *testing.T) {
 	writer := mutexClaim(t.Name())
 	writer.Kind, writer.Limit, writer.Weight = driver.KindRW, driver.RWLimit, driver.RWLimit
 	for _, k := range []struct {
-		layout string
+		layout Layout
 		claim  driver.Claim
 		noted  bool
 	}{
@@ -77,7 +77,7 @@ func TestExplainOtherRecipe(t *testing.T) {
 			false},
 		{LayoutBoth, writer, false}, {LayoutCuratorReadWrite, mutexClaim(t.Name()), false},
 	} {
-		s, err := New(Options{Servers: []string{"127.0.0.1"}, Layout: k.layout})
+		s, err := openAs[*store]([]string{"127.0.0.1"}, Options{Layout: k.layout})
 		mustSucceed(t, err)
 		if notes := s.Explain(k.claim).Notes; (len(notes) > 0) != k.noted {
 			t.Errorf("%s, a %s: %q", k.layout, k.claim.Kind, notes)
@@ -100,20 +100,14 @@ func TestListForeignLocks(t *testing.T) {
 		mustSucceed(t, err)
 	}
 	for _, k := range []struct {
-		layout, namespace string
-		want              []string
+		layout    Layout
+		namespace string
+		want      []string
 	}{
 		{LayoutCurator, t.Name(), []string{"theirs"}}, {LayoutCurator, "", nil}, {LayoutPlain, t.Name(),
 			[]string{"leader"}}, {LayoutPlain, "", nil},
 	} {
-		o := Options{Servers: c.Endpoints(), Layout: k.layout, Namespace: k.namespace}
-		var s driver.Store
-		var err error
-		if k.layout == LayoutPlain {
-			s, err = NewPlain(o)
-		} else {
-			s, err = New(o)
-		}
+		s, err := New(t.Context(), c.Endpoints(), &Options{Layout: k.layout, Namespace: k.namespace})
 		mustSucceed(t, err)
 		prefix, got := "", []string(nil)
 		if k.namespace == "" {

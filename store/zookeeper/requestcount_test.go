@@ -12,10 +12,10 @@ import (
 )
 
 // newCountedStore opens a store whose requests are counted.
-func newCountedStore(t testing.TB) (*Store, *requestCounter) {
+func newCountedStore(t testing.TB) (*store, *requestCounter) {
 	t.Helper()
 	c := &requestCounter{sent: map[int32]int{}}
-	s, err := New(Options{Servers: rig.Shared(t).Endpoints(), Dial: c.dial})
+	s, err := openAs[*store](rig.Shared(t).Endpoints(), Options{Dial: c.dial})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,9 +17,9 @@ import (
 
 // openTwoNodeStore opens a store in the layout of two nodes per claim, whose client goes on, with a session of its
 // own.
-func openTwoNodeStore(t *testing.T, c *zktest.Ensemble, ttl time.Duration, dial dialer) (*Store, *holdfast.Client) {
+func openTwoNodeStore(t *testing.T, c *zktest.Ensemble, ttl time.Duration, dial dialer) (*store, *holdfast.Client) {
 	t.Helper()
-	s, err := New(Options{Servers: c.Endpoints(), Layout: LayoutBoth, Dial: dial})
+	s, err := openAs[*store](c.Endpoints(), Options{Layout: LayoutBoth, Dial: dial})
 	mustSucceed(t, err)
 	client := newClient(t, s, ttl)
 	other := mustLock(t, client, mutexClaim("").ID)

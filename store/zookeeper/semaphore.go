@@ -12,32 +12,22 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// LayoutCuratorSemaphore is the layout of Curator's InterProcessSemaphoreV2: see [NewSemaphore].
-const LayoutCuratorSemaphore = "curator-semaphore"
+// LayoutCuratorSemaphore has semaphores alone, in the layout of Curator's InterProcessSemaphoreV2: a permit is a node
+// below NAME/leases. The holder of the mutex below NAME/locks creates it, and keeps the mutex until the permit is
+// granted. A claim weighs 1: Curator takes several permits one by one, and two clients that do so can block each
+// other.
+const LayoutCuratorSemaphore Layout = "curator-semaphore"
 
-// Semaphore is a driver.Store for semaphores alone, in the layout of Curator's InterProcessSemaphoreV2: a permit
-// is a node below NAME/leases. The holder of the mutex below NAME/locks creates it, and keeps the mutex until the
-// permit is granted. Each of the two is a lock of the sequence engine. A claim weighs 1: Curator takes several
-// permits one by one, and two clients that do so can block each other.
-type Semaphore struct {
+// semaphoreStore is a driver.Store in that layout. The mutex and the permits are each a lock of the sequence engine,
+// in engines of their own, because their nodes are named differently.
+type semaphoreStore struct {
 	locks, leases *sequence.Engine
 }
 
-// NewSemaphore makes a store in Curator's layout for semaphores; Options.Layout is ignored. It does no I/O. An
-// error Is ErrInvalid.
-func NewSemaphore(o Options) (*Semaphore, error) {
-	o.Layout = LayoutCurator
-	locks, err := New(o)
-	if err != nil {
-		return nil, err
-	}
-	o.Layout = layoutLeases
-	leases, err := New(o)
-	if err != nil {
-		locks.Close()
-		return nil, err
-	}
-	return &Semaphore{locks: locks.Engine, leases: leases.Engine}, nil
+func newSemaphoreStore(o settings) *semaphoreStore {
+	locks, leases := o, o
+	locks.Layout, leases.Layout = LayoutCurator, layoutLeases
+	return &semaphoreStore{locks: sequence.New(newTree(locks)), leases: sequence.New(newTree(leases))}
 }
 
 const (
@@ -55,7 +45,7 @@ func claimBelow(c driver.Claim, folder string) driver.Claim {
 }
 
 // Info is that of the engine, with semaphores as the only kind.
-func (s *Semaphore) Info() driver.Info {
+func (s *semaphoreStore) Info() driver.Info {
 	i := s.leases.Info()
 	i.MaxName -= len(leasesFolder)
 	i.Kinds = []driver.Kind{driver.KindSemaphore}
@@ -63,7 +53,7 @@ func (s *Semaphore) Info() driver.Info {
 }
 
 // Acquire acquires the mutex, then a permit, and releases the mutex.
-func (s *Semaphore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+func (s *semaphoreStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	switch {
 	case c.Kind != driver.KindSemaphore:
 		return driver.Grant{}, fmt.Errorf("%w: the layout %s has no %s",
@@ -109,7 +99,7 @@ func (s *Semaphore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, 
 const maxMutexHold = time.Second
 
 // tryMutex acquires the mutex for a claim that does not wait, if there is a permit.
-func (s *Semaphore) tryMutex(ctx context.Context, c, mutex driver.Claim) (driver.Grant, error) {
+func (s *semaphoreStore) tryMutex(ctx context.Context, c, mutex driver.Claim) (driver.Grant, error) {
 	if err := s.checkPermit(ctx, c); err != nil {
 		return driver.Grant{}, err
 	}
@@ -134,7 +124,7 @@ func (s *Semaphore) tryMutex(ctx context.Context, c, mutex driver.Claim) (driver
 }
 
 // checkPermit refuses a claim that does not wait if there is no permit.
-func (s *Semaphore) checkPermit(ctx context.Context, c driver.Claim) error {
+func (s *semaphoreStore) checkPermit(ctx context.Context, c driver.Claim) error {
 	l, err := s.leases.Inspect(ctx, c.Name+leasesFolder)
 	if err == nil && int64(len(l.Holders)+len(l.Waiters)) >= c.Limit {
 		return &driver.HeldError{Holders: l.Holders, Waiting: len(l.Waiters)}
@@ -144,7 +134,7 @@ func (s *Semaphore) checkPermit(ctx context.Context, c driver.Claim) error {
 
 // keepRenewing renews the mutex, which may be needed for as long as a claim waits for a permit. It does so until
 // ctx ends, which it does when the holder has a permit.
-func (s *Semaphore) keepRenewing(ctx context.Context, m driver.Grant) {
+func (s *semaphoreStore) keepRenewing(ctx context.Context, m driver.Grant) {
 	tick := time.NewTicker(m.GrantedTTL / 3)
 	defer tick.Stop()
 	for {
@@ -158,7 +148,7 @@ func (s *Semaphore) keepRenewing(ctx context.Context, m driver.Grant) {
 }
 
 // Renew renews permits.
-func (s *Semaphore) Renew(ctx context.Context, gs []driver.Grant, done func(int, driver.Renewal)) {
+func (s *semaphoreStore) Renew(ctx context.Context, gs []driver.Grant, done func(int, driver.Renewal)) {
 	all := make([]driver.Grant, len(gs))
 	for i, g := range gs {
 		all[i] = g
@@ -168,7 +158,7 @@ func (s *Semaphore) Renew(ctx context.Context, gs []driver.Grant, done func(int,
 }
 
 // Release releases the permit, and the mutex if the claim has it or waits for it.
-func (s *Semaphore) Release(ctx context.Context, c driver.Claim, ref string) error {
+func (s *semaphoreStore) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if ref != "" && folderOf(ref) == locksFolder {
 		return s.locks.Release(ctx, claimBelow(c, locksFolder), ref)
 	}
@@ -195,7 +185,7 @@ func folderOf(ref string) string {
 }
 
 // Inspect shows as holders the claims that have a permit, and as waiters those that wait for one or for the mutex.
-func (s *Semaphore) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+func (s *semaphoreStore) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	leases, err := s.leases.Inspect(ctx, name+leasesFolder)
 	if err != nil {
 		return leases, err
@@ -228,7 +218,7 @@ func mergeLocks(name string, leases, locks driver.Lock) driver.Lock {
 }
 
 // List yields the semaphores on which a permit of ours is claimed.
-func (s *Semaphore) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
+func (s *semaphoreStore) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
 	return func(yield func(driver.Lock, error) bool) {
 		for l, err := range s.leases.List(ctx, prefix) {
 			name, ok := strings.CutSuffix(l.Name, leasesFolder)
@@ -247,7 +237,7 @@ func (s *Semaphore) List(ctx context.Context, prefix string) iter.Seq2[driver.Lo
 }
 
 // Break acts on the node that the ref names.
-func (s *Semaphore) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+func (s *semaphoreStore) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
 	if folderOf(ref) == locksFolder {
 		return s.locks.Break(ctx, name+locksFolder, ref, mode)
 	}
@@ -255,11 +245,11 @@ func (s *Semaphore) Break(ctx context.Context, name, ref string, mode driver.Bre
 }
 
 // NextEnding returns the next ending of a permit.
-func (s *Semaphore) NextEnding(ctx context.Context) (driver.Ending, error) {
+func (s *semaphoreStore) NextEnding(ctx context.Context) (driver.Ending, error) {
 	e, err := s.leases.NextEnding(ctx)
 	e.Name = strings.TrimSuffix(e.Name, leasesFolder)
 	return e, err
 }
 
 // Close closes both.
-func (s *Semaphore) Close() error { return errors.Join(s.locks.Close(), s.leases.Close()) }
+func (s *semaphoreStore) Close() error { return errors.Join(s.locks.Close(), s.leases.Close()) }

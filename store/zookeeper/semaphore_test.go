@@ -21,7 +21,7 @@ import (
 // and waiters are seen and can be broken, and what Curator's semaphore is not is refused.
 func TestSemaphore(t *testing.T) {
 	t.Parallel()
-	s, err := NewSemaphore(Options{Servers: rig.Shared(t).Endpoints()})
+	s, err := openAs[*semaphoreStore](rig.Shared(t).Endpoints(), Options{Layout: LayoutCuratorSemaphore})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestSemaphore(t *testing.T) {
 // is to take the next one does not go on.
 func TestSemaphoreTry(t *testing.T) {
 	t.Parallel()
-	s, err := NewSemaphore(Options{Servers: rig.Shared(t).Endpoints()})
+	s, err := openAs[*semaphoreStore](rig.Shared(t).Endpoints(), Options{Layout: LayoutCuratorSemaphore})
 	mustSucceed(t, err)
 	defer s.Close()
 	c := mutexClaim(t.Name())
@@ -163,7 +163,7 @@ func TestSemaphoreInterop(t *testing.T) {
 	}
 	ended := make(chan struct{})
 	go func() { theirs.Wait(); close(ended) }()
-	s, err := NewSemaphore(Options{Servers: c.Endpoints()})
+	s, err := openAs[*semaphoreStore](c.Endpoints(), Options{Layout: LayoutCuratorSemaphore})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func TestOneNameForAllServers(t *testing.T) {
 	mustSucceed(t, err)
 	defer hangs.Close()
 	var lookups atomic.Int64
-	s, err := New(Options{Servers: []string{"ensemble:" + port},
+	s, err := openAs[*store]([]string{"ensemble:" + port}, Options{
 		lookup: func(_ context.Context, host string) ([]string, error) {
 			if lookups.Add(1) > 1 || host != "ensemble" {
 				return nil, errors.New("no answer")

@@ -27,7 +27,7 @@ func TestLoweredMaxSessionTimeout(t *testing.T) {
 	const ttl = 30 * time.Second
 	c := startEnsemble(t, zktest.Options{Members: 1, MaxTTL: ttl})
 	var again, shown atomic.Bool
-	s, err := New(Options{Servers: c.Endpoints(), Dial: newLoweringDialer(&again, func(_ string, id int64) bool {
+	s, err := openAs[*store](c.Endpoints(), Options{Dial: newLoweringDialer(&again, func(_ string, id int64) bool {
 		if id != 0 {
 			shown.Store(true)
 		}
@@ -70,7 +70,7 @@ func TestLoweredOnOneServer(t *testing.T) {
 	ends = append(ends, c.Endpoints()...)
 	var lower atomic.Bool
 	lower.Store(true)
-	s, err := New(Options{Servers: ends,
+	s, err := openAs[*store](ends, Options{
 		Dial: newLoweringDialer(&lower, func(to string, _ int64) bool { return to == ends[0] })})
 	mustSucceed(t, err)
 	client := newClient(t, s, 20*time.Second)
@@ -103,7 +103,7 @@ func TestLoweredAtReconnect(t *testing.T) {
 	mustSucceed(t, err)
 	defer way.Close()
 	var lower atomic.Bool
-	s, err := New(Options{Servers: ends,
+	s, err := openAs[*store](ends, Options{
 		Dial: newLoweringDialer(&lower, func(_ string, id int64) bool { return id != 0 })})
 	mustSucceed(t, err)
 	client := newClient(t, s, time.Hour) // the next keep-alive is four minutes away

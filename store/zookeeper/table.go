@@ -22,13 +22,14 @@ import (
 // versions begin at 0 again. So each record has a child with a random name, which the data begin with: a swap is a
 // transaction that also checks that the child exists, and so cannot replace a later record of the same name.
 type table struct {
-	t    *tree
-	life context.Context // ends with the table, or with the store
-	end  context.CancelFunc
+	t         *tree
+	life      context.Context // ends with the table, or with the store
+	end       context.CancelFunc
+	closeTree func() error // ends the connections, which may also serve a store of locks
 }
 
 func newTable(t *tree) *table {
-	tb := &table{t: t}
+	tb := &table{t: t, closeTree: func() error { return nil }}
 	tb.life, tb.end = context.WithCancel(t.life)
 	return tb
 }
@@ -308,8 +309,8 @@ func (tb *table) Wait(ctx context.Context, name, version string) error {
 	}
 }
 
-// Close ends the table. The store goes on.
+// Close ends the table's calls, and the connections if they are its own.
 func (tb *table) Close() error {
 	tb.end()
-	return nil
+	return tb.closeTree()
 }

@@ -17,7 +17,7 @@ func TestTicketRemoved(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	cli := newAdmin(t, c)
-	s, err := NewPlain(Options{Servers: c.Endpoints(), Namespace: t.Name()})
+	s, err := openAs[*plainStore](c.Endpoints(), Options{Layout: LayoutPlain, Namespace: t.Name()})
 	mustSucceed(t, err)
 	client := newClient(t, s, time.Minute)
 	other := mustLock(t, client, "goes-on")
@@ -69,7 +69,7 @@ func TestTicketsOfTwoUsers(t *testing.T) {
 	_, err := newAdmin(t, c).Create("/"+t.Name(), nil, 0, gozk.WorldACL(gozk.PermAll))
 	mustSucceed(t, err)
 	for _, user := range []string{"one", "two"} {
-		s, err := NewPlain(Options{Servers: c.Endpoints(), Namespace: t.Name(),
+		s, err := openAs[*plainStore](c.Endpoints(), Options{Layout: LayoutPlain, Namespace: t.Name(),
 			Auth: []Auth{{"digest", user + ":secret"}}})
 		mustSucceed(t, err)
 		client := newClient(t, s, 20*time.Second)

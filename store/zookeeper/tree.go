@@ -22,8 +22,8 @@ import (
 // Requests that depend on what a session has sent before (Add, Withdraw, KeepAlive) go over that session. All others
 // go over any session: over one of the engine's, or over one without claims while the engine has none.
 type tree struct {
-	opts     Options
-	layout   layout
+	opts     settings
+	layout   claimEndings
 	root     string // the namespace as a path, empty for none
 	acl      []zk.ACL
 	ensemble *zk.Ensemble
@@ -49,7 +49,7 @@ type tree struct {
 // claimKey identifies a claim of this client.
 type claimKey struct{ session, id string }
 
-func newTree(o Options) *tree {
+func newTree(o settings) *tree {
 	t := &tree{opts: o, layout: layouts[o.Layout], sessions: map[string]*zk.Conn{}, endedSessions: map[string]bool{},
 		pendingAdds: map[claimKey]bool{}, reAdded: map[claimKey]bool{},
 		cache: map[string]*sequence.Node{}, secondNodes: map[string]string{}}
@@ -57,7 +57,7 @@ func newTree(o Options) *tree {
 		t.root = t.pathOf(o.Namespace)
 	}
 	t.life, t.end = context.WithCancel(context.Background())
-	config := zk.Config{Servers: o.Servers, TLS: o.TLS, Dial: o.Dial, Lookup: o.lookup, SessionEnded: t.forgetSession}
+	config := zk.Config{Servers: o.servers, TLS: o.TLS, Dial: o.Dial, Lookup: o.lookup, SessionEnded: t.forgetSession}
 	for _, a := range o.Auth {
 		config.Auth = append(config.Auth, zk.Auth(a))
 	}

@@ -26,22 +26,16 @@ func init() { driver.Register("zookeeper", openURL) }
 //	tls-name=N    the name that the servers' certificates are checked for
 //
 // The ensemble need not be reachable: claims wait for it, or fail.
-func openURL(_ context.Context, u *url.URL) (driver.Store, error) {
+func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	o, err := parseOptions(u)
 	if err != nil {
 		return nil, err
 	}
-	switch o.Layout {
-	case LayoutPlain:
-		return NewPlain(o)
-	case LayoutCuratorSemaphore:
-		return NewSemaphore(o)
-	}
-	return New(o)
+	return New(ctx, strings.Split(u.Host, ","), &o)
 }
 
 func parseOptions(u *url.URL) (Options, error) {
-	o := Options{Servers: strings.Split(u.Host, ",")}
+	var o Options
 	var ca, cert, key, name string
 	secure := false
 	password, _ := u.User.Password()
@@ -49,7 +43,8 @@ func parseOptions(u *url.URL) (Options, error) {
 		return func(v string) error { *to = v; return nil }
 	}
 	err := driverutil.ParseOptions(u, map[string]func(string) error{
-		"namespace": text(&o.Namespace), "layout": text(&o.Layout),
+		"namespace": text(&o.Namespace),
+		"layout":    func(v string) error { o.Layout = Layout(v); return nil },
 		"acl": func(v string) error {
 			switch v {
 			case "creator":

@@ -44,7 +44,7 @@ func TestURL(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		store, err := openURL(t.Context(), u)
+		opened, err := openURL(t.Context(), u)
 		if want == "" {
 			if !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("%s: %v", raw, err)
@@ -55,7 +55,7 @@ func TestURL(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 			continue
 		}
-		tree := store.(*Store).tree
+		tree := opened.(*store).tree
 		tls := " 0"
 		if tree.opts.TLS != nil {
 			tls = " 1"
@@ -64,12 +64,12 @@ func TestURL(t *testing.T) {
 		if tree.opts.ACL[0].Scheme != "world" {
 			who = tree.opts.ACL[0].Scheme
 		}
-		if got := tree.info.Store + " " + tree.opts.Layout + " " + who + tls; got != want {
+		if got := tree.info.Store + " " + string(tree.opts.Layout) + " " + who + tls; got != want {
 			t.Errorf("%s: %s, want %s", raw, got, want)
 		}
 		if strings.Contains(raw, secret) && tree.opts.Auth[0].Credential != "u:hunter2" {
 			t.Errorf("%s: %v", raw, tree.opts.Auth)
 		}
-		store.Close()
+		opened.Close()
 	}
 }

@@ -7,7 +7,7 @@
 //
 // or, for programs,
 //
-//	store, err := zookeeper.New(zookeeper.Options{Servers: []string{"host1:2181", "host2:2181"}})
+//	store, err := zookeeper.New(ctx, []string{"host1:2181", "host2:2181"}, nil)
 //	client, err := holdfast.New(store, nil)
 //
 // # Layout
@@ -33,8 +33,8 @@
 // go-zookeeper's Lock, and kazoo's Lock, ReadLock and WriteLock. Curator's LeaderLatch and kazoo's Semaphore have
 // nodes of their own: they do not see ours, nor we theirs.
 //
-// Two other layouts can do less: [NewSemaphore] makes the permits of Curator's semaphore, and [NewPlain] makes
-// locks that are one ephemeral node each.
+// Two other layouts can do less: [LayoutCuratorSemaphore] has the permits of Curator's semaphore, and
+// [LayoutPlain] has locks that are one ephemeral node each.
 //
 // Two faults of those recipes cannot be repaired here: kazoo's ReadLock waits for writers behind it, which wait
 // for it (2.8.0); and a writer of Curator's that becomes a reader gets a new number, so that a waiting writer is
@@ -57,6 +57,7 @@
 package zookeeper
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -69,17 +70,14 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// Options say how a store reaches its servers and how it names its nodes.
+// Options say how a store reaches its servers and how it names its nodes. The zero value and nil mean the defaults.
 type Options struct {
-	// Servers are host:port of the ensemble's servers, at least one. Port 2181 is the default. A name with several
-	// addresses means one server at each of them.
-	Servers []string
 	// Namespace precedes all names, as Curator's namespace does: with "app" the lock a is /app/a. It may have
 	// slashes. A listing of locks goes through all nodes below it.
 	Namespace string
-	// Layout is LayoutCurator (the default), LayoutCuratorReadWrite, LayoutKazoo or LayoutBoth. LayoutPlain has a
-	// constructor of its own, NewPlain, and so has LayoutCuratorSemaphore, NewSemaphore.
-	Layout string
+	// Layout is how a lock is stored in the ensemble. All users of a lock must use layouts that see each other.
+	// Default: LayoutCurator.
+	Layout Layout
 	// Auth are the credentials, which each server is given before anything else.
 	Auth []Auth
 	// ACL is set on each node that is created. Default: OnlyCreator if there is an Auth, else Anyone.
@@ -108,47 +106,77 @@ type ACL struct {
 
 // ACLs that are often wanted.
 var (
-	Anyone      = []ACL{{31, "world", "anyone"}}
-	OnlyCreator = []ACL{{31, "auth", ""}}
+	Anyone      = []ACL{{allPerms, "world", "anyone"}}
+	OnlyCreator = []ACL{{allPerms, "auth", ""}}
 )
 
-// Store is a driver.Store on ZooKeeper. It implements all optional interfaces of package driver that it can keep.
-type Store struct {
+// store is a driver.Store on ZooKeeper. It implements all optional interfaces of package driver that it can keep.
+type store struct {
 	*sequence.Engine
 	tree *tree
 }
 
-// New makes a store. It does no I/O: the servers need not be reachable yet. An error Is ErrInvalid.
-func New(o Options) (*Store, error) {
-	if o.Layout == "" {
-		o.Layout = LayoutCurator
-	}
-	if _, known := layouts[o.Layout]; !known {
-		return nil, fmt.Errorf("%w: there is no layout %q; there are %s, %s, %s, %s and, for URLs, %s and %s",
-			driver.ErrInvalid, o.Layout,
-			LayoutCurator, LayoutCuratorReadWrite, LayoutKazoo, LayoutBoth, LayoutPlain, LayoutCuratorSemaphore)
-	}
-	o, err := o.withDefaults()
+// New makes a store of connections of its own, which Close closes. The servers are host:port of the ensemble's
+// servers, at least one. Port 2181 is the default. A name with several addresses means one server at each of them.
+//
+// New does no I/O, so the servers need not be reachable yet, and ctx is not used: the first claim connects. An error
+// Is ErrInvalid: no server is named, or an option cannot work.
+func New(_ context.Context, servers []string, opts *Options) (driver.Store, error) {
+	o, err := newSettings(servers, opts)
 	if err != nil {
 		return nil, err
 	}
+	switch o.Layout {
+	case LayoutPlain:
+		return newPlainStore(o), nil
+	case LayoutCuratorSemaphore:
+		return newSemaphoreStore(o), nil
+	}
 	t := newTree(o)
-	return &Store{Engine: sequence.New(t), tree: t}, nil
+	return &store{Engine: sequence.New(t), tree: t}, nil
 }
 
-// withDefaults fills in defaults, and refuses options that cannot work.
-func (o Options) withDefaults() (Options, error) {
-	o.Servers = slices.Clone(o.Servers)
-	if len(o.Servers) == 0 {
-		return o, fmt.Errorf("%w: no ZooKeeper server is named", driver.ErrInvalid)
+// NewTable gives access to bare records beside the locks, for data that is built on records but is no lock. Like New
+// it does no I/O, and its connections are its own.
+func NewTable(_ context.Context, servers []string, opts *Options) (record.Table, error) {
+	o, err := newSettings(servers, opts)
+	if err != nil {
+		return nil, err
 	}
-	for i, s := range o.Servers {
+	t := newTable(newTree(o))
+	t.closeTree = t.t.Close
+	return t, nil
+}
+
+// settings are options that were checked, with the defaults filled in.
+type settings struct {
+	Options
+	servers []string // with their ports
+}
+
+// newSettings fills in defaults, and refuses options that cannot work.
+func newSettings(servers []string, opts *Options) (settings, error) {
+	o := settings{servers: slices.Clone(servers)}
+	if opts != nil {
+		o.Options = *opts
+	}
+	if len(servers) == 0 {
+		return o, fmt.Errorf("%w: no ZooKeeper server is named: pass the host:port of at least one", driver.ErrInvalid)
+	}
+	for i, s := range servers {
 		if _, _, err := net.SplitHostPort(s); err != nil {
-			o.Servers[i] = net.JoinHostPort(strings.Trim(s, "[]"), "2181")
+			o.servers[i] = net.JoinHostPort(strings.Trim(s, "[]"), "2181")
 		}
-		if host, _, err := net.SplitHostPort(o.Servers[i]); err != nil || host == "" {
+		if host, _, err := net.SplitHostPort(o.servers[i]); err != nil || host == "" {
 			return o, fmt.Errorf("%w: a ZooKeeper server is host:port", driver.ErrInvalid)
 		}
+	}
+	o.Layout = cmp.Or(o.Layout, LayoutCurator)
+	if !slices.Contains(publicLayouts, o.Layout) {
+		return o, fmt.Errorf("%w: there is no layout %q; there are %v", driver.ErrInvalid, o.Layout, publicLayouts)
+	}
+	if err := checkAccess(&o.Options); err != nil {
+		return o, err
 	}
 	if o.lookup == nil {
 		o.lookup = net.DefaultResolver.LookupHost
@@ -168,13 +196,32 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Table keeps plain records beside the locks, for what is built on records but is no lock. It ends with the store.
-// Its Close does not close the store.
-func (s *Store) Table() record.Table { return newTable(s.tree) }
+// allPerms is the sum of all permissions in an ACL.
+const allPerms = 31
+
+// checkAccess refuses credentials and ACLs that no server takes.
+func checkAccess(o *Options) error {
+	for _, a := range o.Auth {
+		if a.Scheme == "" {
+			return fmt.Errorf("%w: a credential needs a scheme, such as digest", driver.ErrInvalid)
+		}
+	}
+	if o.ACL != nil && len(o.ACL) == 0 {
+		return fmt.Errorf("%w: the ACL is empty: it must name at least one user, and nil means the default",
+			driver.ErrInvalid)
+	}
+	for _, a := range o.ACL {
+		if a.Perms <= 0 || a.Perms > allPerms || a.Scheme == "" {
+			return fmt.Errorf("%w: an ACL has a scheme and permissions from 1 to %d, not %q and %d", driver.ErrInvalid,
+				allPerms, a.Scheme, a.Perms)
+		}
+	}
+	return nil
+}
 
 // Explain names the node that a claim would have, the TTL as the servers have granted it, if they were asked
 // before, and which of Curator's recipes the claim would not keep out.
-func (s *Store) Explain(c driver.Claim) driver.Plan {
+func (s *store) Explain(c driver.Claim) driver.Plan {
 	path := s.tree.pathOf(c.Name)
 	end := s.tree.layout.ending(c)
 	keys := []string{path + "/_c_…" + end + "…"}
@@ -183,14 +230,15 @@ func (s *Store) Explain(c driver.Claim) driver.Plan {
 	}
 	plan := driver.Plan{Keys: keys, TTL: s.tree.grantedTTL(c.TTL)}
 	if c.Kind != driver.KindRW && end == endLock {
-		plan.Notes = []string{"Curator's InterProcessReadWriteLock keeps this out, but is not kept out by it; a read-write lock is, and so is a mutex with layout=" + LayoutCuratorReadWrite}
+		plan.Notes = []string{"Curator's InterProcessReadWriteLock keeps this out, but is not kept out by it; " +
+			"a read-write lock is, and so is a mutex with layout=" + string(LayoutCuratorReadWrite)}
 	}
 	return plan
 }
 
 // redactedURL names an ensemble without its secrets.
-func (o *Options) redactedURL() string {
-	w := "zookeeper://" + strings.Join(o.Servers, ",")
+func (o *settings) redactedURL() string {
+	w := "zookeeper://" + strings.Join(o.servers, ",")
 	if o.Namespace != "" {
 		w += "/" + o.Namespace
 	}

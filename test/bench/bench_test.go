@@ -29,7 +29,7 @@ var serverlessStores = []struct {
 }{
 	{"memory", func(*testing.B) driver.Store { return memory.New(nil).Open() }},
 	{"file", func(b *testing.B) driver.Store {
-		s, err := file.New(b.TempDir(), nil)
+		s, err := file.New(b.Context(), b.TempDir(), nil)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -1,0 +1,42 @@
+package redis
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestNewRefuses: a nil client and options that cannot work are refused with an error that says why.
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	client := &lazyClient{} // New asks nothing of it but its mode
+	for what, opts := range map[string]*Options{
+		"a key without a star":         {Key: "lock"},
+		"a key with two stars":         {Key: "*:*"},
+		"an unknown layout":            {Layout: "other"},
+		"a negative number of waiters": {MaxWaiters: -1},
+		"a negative number of replicas": {
+			Replicas: -1},
+		"a negative timeout": {ReplicaTimeout: -time.Second},
+	} {
+		if s, err := New(t.Context(), client, opts); s != nil || !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%s: %v, %v", what, s, err)
+		}
+	}
+	if s, err := New(t.Context(), nil, nil); s != nil || !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("without a client: %v, %v", s, err)
+	}
+	if s, err := NewTable(t.Context(), nil, nil); s != nil || !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("a table without a client: %v, %v", s, err)
+	}
+	for what, clients := range map[string][]rueidis.Client{"no clients": nil, "nil clients": make([]rueidis.Client, 3),
+		"two clients": {client, client}} {
+		if s, err := NewRedlock(t.Context(), clients, nil); s != nil || !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("a Redlock of %s: %v, %v", what, s, err)
+		}
+	}
+}
