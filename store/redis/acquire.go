@@ -16,7 +16,7 @@ import (
 
 // Acquire takes a free mutex in one round trip, and comes to stand in line in one. A claim whose turn has come is told,
 // and takes one more to confirm.
-func (s *Store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+func (s *store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if err := s.checkClaim(c); err != nil {
 		return driver.Grant{}, err
 	}
@@ -32,7 +32,7 @@ func (s *Store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	return g, err
 }
 
-func (s *Store) acquireClaim(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+func (s *store) acquireClaim(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if s.opts.Layout == LayoutPlain && (c.Fair || c.Kind != driver.KindMutex) {
 		a := s.newAcquireLoop(c)
 		return a.waitInQueue(ctx)
@@ -74,7 +74,7 @@ type acquireLoop struct {
 	claim driver.Claim
 }
 
-func (s *Store) newAcquireLoop(c driver.Claim) acquireLoop {
+func (s *store) newAcquireLoop(c driver.Claim) acquireLoop {
 	a := acquireLoop{s.newRetryLoop(c.TTL), c}
 	a.mayMake = c.ID
 	return a
@@ -141,7 +141,7 @@ func (a *acquireLoop) tryAcquire(ctx context.Context, lock string) (driver.Grant
 }
 
 // tryKeys are the keys that such a step works on.
-func (s *Store) tryKeys(lock string) []string {
+func (s *store) tryKeys(lock string) []string {
 	if s.scripts.tokenKey == nil {
 		return []string{lock, s.scripts.recordKey(lock)}
 	}
@@ -179,7 +179,7 @@ func (a *acquireLoop) enterQueue(ctx context.Context, keys *[5]string) (driver.G
 type queueArgs [15]string
 
 // fill gives the arguments that all such steps begin with (see head.lua), and then mine.
-func (a *queueArgs) fill(s *Store, mine ...string) []string {
+func (a *queueArgs) fill(s *store, mine ...string) []string {
 	a[0], a[1], a[2], a[3], a[4] = s.publishCommand(), queueRetentionMillis, s.window.Load().text, maxHoldersText, s.maxWaitersText
 	return a[:5+copy(a[5:], mine)]
 }
@@ -346,7 +346,7 @@ func (a *acquireLoop) addHolders(ctx context.Context, r *refusal, err error) err
 
 // waitForReplicas makes sure that a grant has reached as many replicas as the user wants, and gives it up if it has
 // not.
-func (s *Store) waitForReplicas(ctx context.Context, g *driver.Grant) error {
+func (s *store) waitForReplicas(ctx context.Context, g *driver.Grant) error {
 	if s.opts.Replicas == 0 {
 		return nil
 	}

@@ -14,7 +14,7 @@ import (
 // user's, for a Cluster, whose nodes are connected to when first needed, and after anything went wrong.
 
 // runScript runs a step once; see step.do.
-func (s *Store) runScript(ctx context.Context, st *script, keys, args []string) (rueidis.RedisMessage, error) {
+func (s *store) runScript(ctx context.Context, st *script, keys, args []string) (rueidis.RedisMessage, error) {
 	if s.isConnected() {
 		m, err := st.eval(ctx, s.client, keys, args)
 		s.trackLink(err)
@@ -29,12 +29,12 @@ func (s *Store) runScript(ctx context.Context, st *script, keys, args []string) 
 	})
 }
 
-func (s *Store) isConnected() bool {
+func (s *store) isConnected() bool {
 	return s.owned && s.topology != cluster && !s.linkUncertain.Load()
 }
 
 // trackLink keeps in mind whether the last request was answered, and leaves a server that has become a replica.
-func (s *Store) trackLink(err error) {
+func (s *store) trackLink(err error) {
 	r, reply := rueidis.IsRedisErr(err)
 	if reply && isReadOnly(r.Error()) && s.owned && s.topology == single {
 		s.closeConnection()
@@ -46,7 +46,7 @@ func (s *Store) trackLink(err error) {
 
 // closeConnection ends the connection to a server. Its name may mean another one by now, which the next request finds:
 // after a failover nobody else ends the connections to a primary that has become a replica.
-func (s *Store) closeConnection() {
+func (s *store) closeConnection() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.life.Err() != nil || !s.disconnecting.CompareAndSwap(false, true) {
@@ -61,7 +61,7 @@ func (s *Store) closeConnection() {
 }
 
 // runAsync calls f in the background and returns when it does, or when ctx or the store ends.
-func runAsync[T any](ctx context.Context, s *Store, f func() (T, error)) (result T, err error) {
+func runAsync[T any](ctx context.Context, s *store, f func() (T, error)) (result T, err error) {
 	type outcome struct {
 		result T
 		err    error

@@ -24,7 +24,7 @@ var (
 	floorFree = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
 )
 
-func benchStore(b *testing.B) *Store {
+func benchStore(b *testing.B) *store {
 	server, err := redistest.Start()
 	if err != nil {
 		b.Fatal(err)
@@ -35,7 +35,7 @@ func benchStore(b *testing.B) *Store {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { s.Close() })
-	return s.(*Store)
+	return s.(*store)
 }
 
 func acquireAndRelease(b testing.TB, s driver.Store, c driver.Claim) {
@@ -48,7 +48,7 @@ func acquireAndRelease(b testing.TB, s driver.Store, c driver.Claim) {
 	}
 }
 
-func runFloorScripts(b testing.TB, s *Store, key string) {
+func runFloorScripts(b testing.TB, s *store, key string) {
 	ctx, id := context.Background(), rand.Text()
 	keys := []string{key, key + ":t"}
 	if n, err := floorTake.Exec(ctx, s.client, keys, []string{id, "30000"}).AsInt64(); err != nil || n == 0 {

@@ -230,7 +230,7 @@ func TestUnsentRequestLeavesNoDoubt(t *testing.T) {
 		sendCommand(t, server, "DEL", c.Name)
 		refuse.Store(1 << 30)
 		via.Each((*servertest.Link).Reset)
-		client := s.(*Store).client
+		client := s.(*store).client
 		if err := redistest.Until(t.Context(),
 			func() bool { return isUnsent(client.Do(t.Context(), client.B().Ping().Build()).Error()) }); err != nil {
 			t.Fatal(err)

@@ -173,7 +173,7 @@ func TestConformanceUsersClient(t *testing.T) {
 		}
 		s, err := New(ctx, client, opts)
 		if err == nil {
-			s.(*Store).owned = true
+			s.(*store).owned = true
 		}
 		return s, err
 	}
@@ -212,7 +212,7 @@ func TestConformanceTable(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		tab, err := s.(*Store).openTable(ctx)
+		tab, err := s.(*store).openTable(ctx)
 		if err != nil {
 			return nil, err
 		}

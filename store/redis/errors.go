@@ -20,7 +20,7 @@ import (
 )
 
 // finalError gives the error that no asking again will change, in the driver's terms, or nil if asking again may help.
-func (s *Store) finalError(err error) error {
+func (s *store) finalError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -184,7 +184,7 @@ func uncertainError(err error) error { return fmt.Errorf("%w: %w", driver.ErrUnc
 // retryLoop repeats one step until it is answered. It gives up when asking again cannot help, when the call's context
 // ends, or when its patience is over.
 type retryLoop struct {
-	store          *Store
+	store          *store
 	timeout        time.Duration
 	outage         driverutil.Outage
 	failures       int       // in a row
@@ -196,7 +196,7 @@ type retryLoop struct {
 	mayMake        string    // the claim that its requests may make; empty if none
 }
 
-func (s *Store) newRetryLoop(ttl time.Duration) retryLoop {
+func (s *store) newRetryLoop(ttl time.Duration) retryLoop {
 	return retryLoop{store: s, timeout: driver.UnreachableTimeout(ttl)}
 }
 
@@ -290,7 +290,7 @@ func (p *retryLoop) wrapUncertain(err error) error {
 
 // addInFlight notes that a request which may make a claim is still under way, for all that is known: connections are no
 // line, and a release may come before it.
-func (s *Store) addInFlight(id string) {
+func (s *store) addInFlight(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inFlight[id]++
@@ -306,7 +306,7 @@ func (s *Store) addInFlight(id string) {
 const maxInFlight = 1 << 16
 
 // isInFlight reports whether a request to make the claim may still be under way.
-func (s *Store) isInFlight(id string) bool {
+func (s *store) isInFlight(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, ok := s.inFlight[id]
@@ -314,7 +314,7 @@ func (s *Store) isInFlight(id string) bool {
 }
 
 // removeInFlight notes that one such request is under way no more.
-func (s *Store) removeInFlight(id string) {
+func (s *store) removeInFlight(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inFlight[id]--; s.inFlight[id] <= 0 {
@@ -323,13 +323,13 @@ func (s *Store) removeInFlight(id string) {
 }
 
 // forgetInFlight forgets a claim that was released and barred.
-func (s *Store) forgetInFlight(id string) {
+func (s *store) forgetInFlight(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.inFlight, id)
 }
 
-func (s *Store) sleepOrClosed(ctx context.Context, d time.Duration) error {
+func (s *store) sleepOrClosed(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -211,7 +211,7 @@ func TestReplicasConfirmGrant(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	s := openForTest(t, "redis://"+server.Addr+"?replicas=1", withReplicaTimeout(linkTimeout)).(*Store)
+	s := openForTest(t, "redis://"+server.Addr+"?replicas=1", withReplicaTimeout(linkTimeout)).(*store)
 	plain, fair, sem := mutex("plain", 20*time.Second), mutex("fair", 20*time.Second), mutex("semaphore",
 		20*time.Second)
 	fair.Fair = true

@@ -266,7 +266,7 @@ func TestServerStates(t *testing.T) {
 
 	sendCommand(t, primary, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
 	sendCommand(t, primary, "CONFIG", "SET", "maxmemory", "100mb")
-	ws, err := s.(*Store).Warnings(t.Context())
+	ws, err := s.(*store).Warnings(t.Context())
 	if all := strings.Join(ws, "\n"); err != nil || !strings.Contains(all, "allkeys-lru") ||
 		!strings.Contains(all, "appendonly") {
 		t.Errorf("warnings: %v %v", ws, err)
@@ -741,7 +741,7 @@ func TestRedlockDenied(t *testing.T) {
 func TestRedlockSlowBesideDenied(t *testing.T) {
 	t.Parallel()
 	a := mustStart(t)(redistest.Independent(3)).Addrs()
-	s := openForTest(t, "redlock://"+a[0]+"?addrs="+strings.Join(a[1:], ",")).(*Redlock)
+	s := openForTest(t, "redlock://"+a[0]+"?addrs="+strings.Join(a[1:], ",")).(*redlockStore)
 	rounds := []replyCounts{
 		{replies: 1, refusals: 1, refusal: driver.ErrDenied, err: driver.ErrDenied},
 		{replies: 2, refusals: 1, refusal: driver.ErrDenied, err: driver.ErrDenied},

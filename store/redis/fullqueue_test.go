@@ -26,7 +26,7 @@ func fairClaim(ttl time.Duration) driver.Claim {
 }
 
 // enterQueueOnce has a claim make its step once: it comes to stand in line, and is heard of no more.
-func enterQueueOnce(t *testing.T, s *Store, c driver.Claim) (*refusal, error) {
+func enterQueueOnce(t *testing.T, s *store, c driver.Claim) (*refusal, error) {
 	t.Helper()
 	a, keys := s.newAcquireLoop(c), s.keys.allKeys(c.Name)
 	_, r, err := a.enterQueue(t.Context(), &keys)
@@ -34,7 +34,7 @@ func enterQueueOnce(t *testing.T, s *Store, c driver.Claim) (*refusal, error) {
 }
 
 // fillQueue has n claims stand in line for m behind a holder.
-func fillQueue(t *testing.T, s *Store, n int, ttl time.Duration) driver.Grant {
+func fillQueue(t *testing.T, s *store, n int, ttl time.Duration) driver.Grant {
 	t.Helper()
 	held := acquire(t, s, fairClaim(time.Hour))
 	for range n {
@@ -63,7 +63,7 @@ func TestFullQueue(t *testing.T) {
 	var each []float64
 	for _, n := range []int{200, 2000} {
 		sendCommand(t, server, "FLUSHALL")
-		s := openForTest(t, "redis://"+server.Addr, func(o *Options) { o.MaxWaiters = n }).(*Store)
+		s := openForTest(t, "redis://"+server.Addr, func(o *Options) { o.MaxWaiters = n }).(*store)
 		fillQueue(t, s, n-50, time.Hour)
 		for range 50 { // they are dead from the start
 			if _, err := enterQueueOnce(t, s, fairClaim(time.Millisecond)); err != nil {
@@ -111,7 +111,7 @@ func TestFullQueueUnderLoad(t *testing.T) {
 		size, clients, span = defaultMaxWaiters, 400, 30*time.Second
 	}
 	server := startServer(t, "--slowlog-log-slower-than", "20000")
-	s := openForTest(t, "redis://"+server.Addr, func(o *Options) { o.MaxWaiters = size }).(*Store)
+	s := openForTest(t, "redis://"+server.Addr, func(o *Options) { o.MaxWaiters = size }).(*store)
 	fillQueue(t, s, size, time.Hour)
 	holder := openClientForTest(t, "redis://"+server.Addr)
 	ttl := longTTL
@@ -122,10 +122,10 @@ func TestFullQueueUnderLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var stores []*Store
+	var stores []*store
 	for range clients {
 		stores = append(stores, openForTest(t, "redis://"+server.Addr,
-			func(o *Options) { o.MaxWaiters = size }).(*Store))
+			func(o *Options) { o.MaxWaiters = size }).(*store))
 	}
 	sendCommand(t, server, "SLOWLOG", "RESET")
 	sendCommand(t, server, "CONFIG", "RESETSTAT")
@@ -191,7 +191,7 @@ func scriptTime(t *testing.T, server *redistest.Server) time.Duration {
 func TestManyDeadWaiters(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := openForTest(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
 	held := fillQueue(t, s, 1500, time.Millisecond)
 	next := fairClaim(longTTL)
 	granted := make(chan error, 1)
@@ -222,7 +222,7 @@ func TestManyDeadWaiters(t *testing.T) {
 func TestRollCallOfLongQueue(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := openForTest(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
 	fillQueue(t, s, 1000, time.Hour)
 	var alive []driver.Claim
 	for range 3 {
@@ -277,7 +277,7 @@ func TestRollCallOfLongQueue(t *testing.T) {
 func TestInspectLongQueue(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := openForTest(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
 	acquire(t, s, fairClaim(time.Hour))
 	var ids []string
 	for range 2*inspectPage + 1 {

@@ -17,7 +17,7 @@ import (
 
 // Inspect is one step that reads, and of a long line one for each part of it. Claims that are over are left out, though
 // they stand until somebody's next step.
-func (s *Store) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+func (s *store) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	if err := driver.CheckName(name, s.info); err != nil {
 		return driver.Lock{}, err
 	}
@@ -30,7 +30,7 @@ func (s *Store) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 }
 
 // inspectWith reads a lock by so many runs of the step that shows it as its line needs.
-func (s *Store) inspectWith(name string,
+func (s *store) inspectWith(name string,
 	run func(keys, args []string) (rueidis.RedisMessage, error)) (driver.Lock, error) {
 	keys := s.keys.allKeys(name)
 	var all lockView
@@ -232,7 +232,7 @@ func (v *lockView) buildRevision(l *driver.Lock) string {
 // List walks through all keys of the server, or of each primary of a Cluster, and shows the locks that have a record. A
 // lock that only foreign clients ever used has none: it is shown where a prefix or a template tells its key from
 // others, and not where any key may be a lock's.
-func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
+func (s *store) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
 	return func(yield func(driver.Lock, error) bool) {
 		seen := map[string]bool{}
 		for name, err := range s.lockNames(ctx, prefix) {
@@ -259,7 +259,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, 
 
 // lockNames are the names of all locks that have a record, and of what foreign clients keep where ours stand, some of
 // them more than once.
-func (s *Store) lockNames(ctx context.Context, prefix string) iter.Seq2[string, error] {
+func (s *store) lockNames(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	match := s.scripts.recordPattern(globEscape.Replace(s.keys.prefix + prefix))
 	return func(yield func(string, error) bool) {
 		for record, err := range s.scanKeys(ctx, match) {
@@ -290,7 +290,7 @@ func (s *Store) lockNames(ctx context.Context, prefix string) iter.Seq2[string, 
 }
 
 // scanKeys gives the keys that match, on all primaries.
-func (s *Store) scanKeys(ctx context.Context, match string) iter.Seq2[string, error] {
+func (s *store) scanKeys(ctx context.Context, match string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		for _, node := range s.primaryNodes(ctx) {
 			for cursor, first := uint64(0), true; first || cursor != 0; first = false {
@@ -326,7 +326,7 @@ func (s *Store) scanKeys(ctx context.Context, match string) iter.Seq2[string, er
 }
 
 // primaryNodes are the nodes that together hold all keys.
-func (s *Store) primaryNodes(ctx context.Context) []rueidis.Client {
+func (s *store) primaryNodes(ctx context.Context) []rueidis.Client {
 	if s.topology != cluster {
 		return []rueidis.Client{s.client}
 	}

@@ -21,7 +21,7 @@ func TestRedlockServerHangs(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Independent(3))
 	a := g.Addrs()
-	s := openForTest(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).(*Redlock)
+	s := openForTest(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).(*redlockStore)
 	held := acquire(t, s, waiting(mutex("held", longTTL)))
 	g.Servers[2].Signal(syscall.SIGSTOP)
 	var cycles sync.WaitGroup
@@ -138,7 +138,7 @@ func TestBreakNotesAreBounded(t *testing.T) {
 // for done.
 func TestReleaseAfterBreakNoteExpired(t *testing.T) {
 	t.Parallel()
-	r := &Redlock{servers: make([]*Store, 3), majority: 2}
+	r := &redlockStore{servers: make([]*store, 3), majority: 2}
 	for begun, over := range map[time.Time]bool{
 		time.Now(): false, time.Now().Add(-breakNoteTime - time.Second): true, time.Now().Round(0).Add(-breakNoteTime - time.Second): true,
 	} {
@@ -159,7 +159,7 @@ func TestReleaseAfterBreakNoteExpired(t *testing.T) {
 func TestBrokenPromotedClaim(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := openForTest(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
 	dead := fairClaim(longTTL)
 	cycle := func() (inside int) {
 		sendCommand(t, server, "CONFIG", "RESETSTAT")
@@ -246,7 +246,7 @@ func TestIdleLocksExpire(t *testing.T) {
 	day("redisson", left, "redisson_lock_token:{job-17}", 25*time.Hour+ttl)
 	none("redisson", left)
 
-	s := openForTest(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
 	for _, kind := range []driver.Kind{driver.KindMutex, driver.KindSemaphore} {
 		sendCommand(t, server, "FLUSHALL")
 		dies := func() driver.Claim {
@@ -281,7 +281,7 @@ func TestIdleLocksExpire(t *testing.T) {
 func TestRenewalKeepsKeys(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := openForTest(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
 	g := acquire(t, s, mutex("m", longTTL))
 	inside := func() int {
 		sendCommand(t, server, "CONFIG", "RESETSTAT")
@@ -321,7 +321,7 @@ func TestRenewalKeepsKeys(t *testing.T) {
 // keyTTLs is how long each key has left; less than 0: it has no end.
 func keyTTLs(t *testing.T, server *redistest.Server) map[string]time.Duration {
 	t.Helper()
-	s := openForTest(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
 	all := map[string]time.Duration{}
 	keys, err := s.client.Do(t.Context(), s.client.B().Keys().Pattern("*").Build()).AsStrSlice()
 	if err != nil {
@@ -416,7 +416,7 @@ func TestForeignValueIsNotShown(t *testing.T) {
 func TestRedlockEndedContext(t *testing.T) {
 	t.Parallel()
 	a := mustStart(t)(redistest.Independent(3)).Addrs()
-	s := openForTest(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).(*Redlock)
+	s := openForTest(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).(*redlockStore)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 20 {

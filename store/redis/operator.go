@@ -24,7 +24,7 @@ func checkBreak(name, ref string, mode driver.BreakMode, info driver.Info) error
 }
 
 // Break runs one script. Where that removes a holder, it raises the lock's token.
-func (s *Store) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+func (s *store) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
 	if err := checkBreak(name, ref, mode, s.info); err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (s *Store) Break(ctx context.Context, name, ref string, mode driver.BreakMo
 }
 
 // operatorArgs are the arguments of the scripts that break and detach.
-func (s *Store) operatorArgs(lock string, more ...string) []string {
+func (s *store) operatorArgs(lock string, more ...string) []string {
 	if s.scripts.releaseQueued == nil {
 		return append([]string{s.publishCommand(), s.scripts.channel(lock), retentionMillis}, more...)
 	}
@@ -71,7 +71,7 @@ func checkKeep(keep time.Duration) error {
 func millisRoundedUp(d time.Duration) int64 { return (d + time.Millisecond - 1).Milliseconds() }
 
 // Detach runs one script. The claim ends by the server's clock, keep after the script has run.
-func (s *Store) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
+func (s *store) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	if err := checkKeep(keep); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 // that request, however the lock stands when it comes.
 func TestReleaseOvertakesRequest(t *testing.T) {
 	t.Parallel()
-	s := openForTest(t, "redis://"+startServer(t).Addr).(*Store)
+	s := openForTest(t, "redis://"+startServer(t).Addr).(*store)
 	for name, shape := range map[string]func(*driver.Claim){
 		"plain":     func(*driver.Claim) {},
 		"fair":      func(c *driver.Claim) { c.Fair = true },
@@ -48,7 +48,7 @@ func TestReleaseOvertakesRequest(t *testing.T) {
 func TestReleaseOvertakesRequestDuringRollCall(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := openForTest(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
 	fair := func() driver.Claim {
 		c := mutex("m", 30*time.Second)
 		c.Fair = true
@@ -110,7 +110,7 @@ func TestPromotedOnArrival(t *testing.T) {
 func TestLongDeadWaiters(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := openForTest(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
 	line := func(ttl time.Duration) driver.Claim {
 		c := waiting(mutex("m", ttl))
 		c.Fair = true
@@ -157,7 +157,7 @@ func TestLongDeadWaiters(t *testing.T) {
 func TestNextKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := openForTest(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
 	line := func() driver.Claim {
 		c := waiting(mutex("m", 9*time.Second))
 		c.Fair = true

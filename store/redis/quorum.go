@@ -44,7 +44,7 @@ type serverScript struct {
 // askServers runs a script on all servers at once, and passes each reply to handle as it arrives. When handle returns
 // true, the outcome is known, and the other servers get as much time again to reply: the more servers know of a claim,
 // the more failures it survives. Requests that are still under way then go on for at most serverTime.
-func (r *Redlock) askServers(ctx context.Context, ttl time.Duration, q serverScript,
+func (r *redlockStore) askServers(ctx context.Context, ttl time.Duration, q serverScript,
 	handle func(serverReply) (enough bool)) error {
 	if err := ctx.Err(); err != nil {
 		return err // nothing is sent: the requests would not end with ctx
@@ -101,7 +101,7 @@ type replyCounts struct {
 }
 
 // countReplies runs a script on all servers, and counts their replies.
-func (r *Redlock) countReplies(ctx context.Context, ttl time.Duration, q serverScript) (replyCounts, error) {
+func (r *redlockStore) countReplies(ctx context.Context, ttl time.Duration, q serverScript) (replyCounts, error) {
 	t := replyCounts{byReply: map[int64]int{}, byServer: map[int]int64{}, outcomeUnknown: map[int]bool{}}
 	for i := range r.servers {
 		t.outcomeUnknown[i] = true
@@ -133,7 +133,7 @@ func isRedisReply(err error) bool {
 
 // retryUntilMajority repeats step until a majority has replied, or no server has for the unreachable timeout. done
 // reports whether a server of an earlier round, which had no majority, has replied that it did what was asked.
-func (r *Redlock) retryUntilMajority(
+func (r *redlockStore) retryUntilMajority(
 	ctx context.Context, ttl time.Duration, step func() (replyCounts, error),
 ) (t replyCounts, done bool, err error) {
 	start := r.clock.Now()

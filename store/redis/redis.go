@@ -78,8 +78,8 @@ const defaultMaxWaiters = 4096
 // retention is how long a record is kept after the last that was heard of its lock, for its token.
 const retention = 24 * time.Hour
 
-// Store is locks on a Redis server, a group of replicas, or a Cluster. It implements driver.Store and driver.Detacher.
-type Store struct {
+// store is locks on a Redis server, a group of replicas, or a Cluster. It implements driver.Store and driver.Detacher.
+type store struct {
 	client       rueidis.Client
 	owned        bool // Close closes the client
 	opts         Options
@@ -115,8 +115,8 @@ type Store struct {
 }
 
 var (
-	_ driver.Store    = (*Store)(nil)
-	_ driver.Detacher = (*Store)(nil)
+	_ driver.Store    = (*store)(nil)
+	_ driver.Detacher = (*store)(nil)
 )
 
 // New makes a store of the user's own client, which stays open when the store is closed. The client may be for one
@@ -133,8 +133,8 @@ func New(_ context.Context, client rueidis.Client, opts *Options) (driver.Store,
 	return s, nil
 }
 
-func newStore(client rueidis.Client, opts *Options) (*Store, error) {
-	s := &Store{client: client, hubs: map[string]*waiterHub{}, inFlight: map[string]int{},
+func newStore(client rueidis.Client, opts *Options) (*store, error) {
+	s := &store{client: client, hubs: map[string]*waiterHub{}, inFlight: map[string]int{},
 		session: strings.ToLower(rand.Text()), watchPoll: watchPoll}
 	if opts != nil {
 		s.opts = *opts
@@ -198,7 +198,7 @@ func (o *Options) setDefaults() error {
 }
 
 // buildInfo is what Info says.
-func (s *Store) buildInfo() driver.Info {
+func (s *store) buildInfo() driver.Info {
 	place := s.opts.Place
 	if place == "" {
 		place = string(s.topology) + "://"
@@ -222,10 +222,10 @@ func (s *Store) buildInfo() driver.Info {
 
 // Info tells what the store promises. No kind of Redis is more than advisory as a rule: what it acknowledged it may
 // forget when it restarts or fails over.
-func (s *Store) Info() driver.Info { return s.info }
+func (s *store) Info() driver.Info { return s.info }
 
 // Close ends the calls under way. What stands stays until its TTL is over.
-func (s *Store) Close() error {
+func (s *store) Close() error {
 	if s.life.Err() != nil {
 		return nil
 	}
@@ -240,7 +240,7 @@ func (s *Store) Close() error {
 }
 
 // checkClaim refuses a claim that this store or layout cannot carry.
-func (s *Store) checkClaim(c driver.Claim) error {
+func (s *store) checkClaim(c driver.Claim) error {
 	if err := c.Check(s.info); err != nil {
 		return err
 	}
@@ -261,7 +261,7 @@ func (s *Store) checkClaim(c driver.Claim) error {
 
 // recordRoundTrip notes how long a round trip took. One that took very much longer than those before counts as four of
 // them, and 10 ms: a stall says nothing about the next ones, and a link that stays slow is known after a few.
-func (s *Store) recordRoundTrip(from driver.Instant) {
+func (s *store) recordRoundTrip(from driver.Instant) {
 	d, rtt := int64(s.clock.Since(from)), s.rtt.Load()
 	d = min(d, 4*rtt+int64(10*time.Millisecond))
 	rtt += (d - rtt) / 8

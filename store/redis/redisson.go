@@ -42,7 +42,7 @@ func redissonName(prefix, lock string) string {
 func redissonToken(lock string) string { return redissonName(redissonTokens, lock) }
 
 // checkRedisson refuses, in a Cluster, names whose token Redisson puts into another slot.
-func (s *Store) checkRedisson(name string) error {
+func (s *store) checkRedisson(name string) error {
 	lock := s.keys.lockKey(name)
 	if s.topology == cluster && hashSlot(lock) != hashSlot(redissonToken(lock)) {
 		return fmt.Errorf("%w: in a Cluster Redisson's keys for %q fall into two hash slots; use a name without lone braces", driver.ErrInvalid, name)

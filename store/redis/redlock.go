@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Redlock keeps locks on a majority of N independent Redis servers, as the Redis documentation describes them. It
+// redlockStore keeps locks on a majority of N independent Redis servers, as the Redis documentation describes them. It
 // supports the plain mutex and the election, and refuses the rest: no single server knows which claims exist and in
 // which order they came, and two majorities may have been asked in two orders.
 //
@@ -24,8 +24,8 @@ import (
 // forgetting what it acknowledged: a server that restarts empty, or whose clock is stepped, can lead to two holders.
 // One server with appendonly and appendfsync always, or etcd, ZooKeeper or PostgreSQL, is the better choice. Its tokens
 // rise, which those of other implementations do not: a majority agrees on each token before it is used.
-type Redlock struct {
-	servers      []*Store
+type redlockStore struct {
+	servers      []*store
 	majority     int
 	opts         Options
 	info         driver.Info
@@ -39,8 +39,8 @@ type Redlock struct {
 }
 
 var (
-	_ driver.Store    = (*Redlock)(nil)
-	_ driver.Detacher = (*Redlock)(nil)
+	_ driver.Store    = (*redlockStore)(nil)
+	_ driver.Detacher = (*redlockStore)(nil)
 )
 
 // agreeTokenScript stores the token that a majority is to agree on.
@@ -60,7 +60,7 @@ func NewRedlock(_ context.Context, clients []rueidis.Client, opts *Options) (dri
 	return r, nil
 }
 
-func newRedlock(clients []rueidis.Client, opts *Options) (*Redlock, error) {
+func newRedlock(clients []rueidis.Client, opts *Options) (*redlockStore, error) {
 	if len(clients) < 3 {
 		return nil, fmt.Errorf("%w: Redlock needs 3 servers or more, not %d; for one use New", driver.ErrInvalid,
 			len(clients))
@@ -72,7 +72,7 @@ func newRedlock(clients []rueidis.Client, opts *Options) (*Redlock, error) {
 	if o.Layout == LayoutRedisson || o.Replicas > 0 {
 		return nil, fmt.Errorf("%w: Redlock supports neither other layouts nor replicas", driver.ErrUnsupported)
 	}
-	r := &Redlock{majority: len(clients)/2 + 1}
+	r := &redlockStore{majority: len(clients)/2 + 1}
 	for _, c := range clients {
 		s, err := newStore(c, &o)
 		if err != nil {
@@ -95,10 +95,10 @@ func newRedlock(clients []rueidis.Client, opts *Options) (*Redlock, error) {
 }
 
 // Info returns what a Redlock promises.
-func (r *Redlock) Info() driver.Info { return r.info }
+func (r *redlockStore) Info() driver.Info { return r.info }
 
 // Close ends the calls under way. Claims stay until their TTL expires.
-func (r *Redlock) Close() error {
+func (r *redlockStore) Close() error {
 	r.mu.Lock()
 	closed := r.life.Err() != nil
 	r.end()
@@ -125,7 +125,7 @@ const maxSplitRetries = 3
 
 // Acquire asks all servers at once, and holds the lock if a majority has granted it and some of the TTL is left then.
 // It takes two rounds of requests: in the second, a majority agrees on the token.
-func (r *Redlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+func (r *redlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if err := c.Check(r.info); err != nil {
 		return driver.Grant{}, err
 	}
@@ -177,7 +177,7 @@ func (r *Redlock) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, er
 
 // Release removes the claim from all servers. The claim was held if a majority may have had it. Fewer servers prove
 // nothing: their keys can end some milliseconds after another claim got the lock.
-func (r *Redlock) Release(ctx context.Context, c driver.Claim, ref string) error {
+func (r *redlockStore) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if c.ID != "" && ref != "" && c.ID != ref || c.ID == "" && ref == "" {
 		return &driver.LossError{Cause: driver.LossGone}
 	}
@@ -199,7 +199,7 @@ func (r *Redlock) Release(ctx context.Context, c driver.Claim, ref string) error
 }
 
 // Renew renews each grant on all servers. A grant is renewed if a majority says so.
-func (r *Redlock) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
+func (r *redlockStore) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	var wg sync.WaitGroup
 	for i := range grants {
 		wg.Go(func() { done(i, r.renewGrant(ctx, &grants[i])) })
@@ -207,7 +207,7 @@ func (r *Redlock) Renew(ctx context.Context, grants []driver.Grant, done func(in
 	wg.Wait()
 }
 
-func (r *Redlock) renewGrant(ctx context.Context, g *driver.Grant) driver.Renewal {
+func (r *redlockStore) renewGrant(ctx context.Context, g *driver.Grant) driver.Renewal {
 	a := driver.Renewal{Since: r.clock.Now(), GrantedTTL: g.Claim.TTL}
 	if r.life.Err() != nil {
 		a.Err = driver.ErrClosed
@@ -261,7 +261,7 @@ func (r *Redlock) renewGrant(ctx context.Context, g *driver.Grant) driver.Renewa
 }
 
 // Detach leaves the claim on all servers for as long as keep says. A majority must confirm it.
-func (r *Redlock) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
+func (r *redlockStore) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	if err := checkKeep(keep); err != nil {
 		return err
 	}
@@ -288,7 +288,7 @@ func (r *Redlock) Detach(ctx context.Context, g driver.Grant, keep time.Duration
 const breakTTL = 10 * time.Second
 
 // Break acts on all servers.
-func (r *Redlock) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+func (r *redlockStore) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
 	if err := checkBreak(name, ref, mode, r.info); err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // Inspect asks all servers, and returns the holder that a majority of them has.
-func (r *Redlock) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+func (r *redlockStore) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	if err := driver.CheckName(name, r.info); err != nil {
 		return driver.Lock{}, err
 	}
@@ -49,7 +49,7 @@ type serverLock struct {
 	agreed bool
 }
 
-func (r *Redlock) mergeLocks(name string, locks []serverLock) driver.Lock {
+func (r *redlockStore) mergeLocks(name string, locks []serverLock) driver.Lock {
 	merged := driver.Lock{Name: name}
 	count, of := map[string]int{}, map[string]driver.ClaimInfo{}
 	tokens := map[string]int64{}
@@ -85,7 +85,7 @@ func (r *Redlock) mergeLocks(name string, locks []serverLock) driver.Lock {
 }
 
 // List scans all keys of all servers, and returns the locks that are held on a majority.
-func (r *Redlock) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
+func (r *redlockStore) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
 	return func(yield func(driver.Lock, error) bool) {
 		seen := map[string]bool{}
 		failed := 0

@@ -29,7 +29,7 @@ const maxPendingReleases = 4096
 
 // releaseEverywhere removes a claim from all servers. Where a request of its Acquire may still be under way, all
 // servers get a tombstone, by which they refuse that request.
-func (r *Redlock) releaseEverywhere(ctx context.Context, name, id string, ttl time.Duration) (replyCounts, error) {
+func (r *redlockStore) releaseEverywhere(ctx context.Context, name, id string, ttl time.Duration) (replyCounts, error) {
 	keys := r.servers[0].keys.allKeys(name)
 	tombstone := ""
 	if r.hasInFlight(id) {
@@ -50,7 +50,7 @@ func (r *Redlock) releaseEverywhere(ctx context.Context, name, id string, ttl ti
 }
 
 // scheduleRelease sends a release to a server when that is back, unless the claim has ended there by its TTL before.
-func (r *Redlock) scheduleRelease(server int, id string, l pendingRelease) {
+func (r *redlockStore) scheduleRelease(server int, id string, l pendingRelease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := &r.pending[server]
@@ -72,7 +72,7 @@ func (r *Redlock) scheduleRelease(server int, id string, l pendingRelease) {
 
 // sendPendingReleases sends a server what it has missed, one release after the other. So a server that is away is asked
 // twice per second, however many releases it has missed.
-func (r *Redlock) sendPendingReleases(server int) {
+func (r *redlockStore) sendPendingReleases(server int) {
 	s := r.servers[server]
 	for s.sleepOrClosed(r.life, reconnectInterval/2) == nil {
 		for {
@@ -93,7 +93,7 @@ func (r *Redlock) sendPendingReleases(server int) {
 
 // nextPendingRelease returns a release that a server has missed, and drops those whose claim has ended by its TTL. If
 // none is left, the goroutine that sends them must end.
-func (r *Redlock) nextPendingRelease(server int) (id string, l pendingRelease, more bool) {
+func (r *redlockStore) nextPendingRelease(server int) (id string, l pendingRelease, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := &r.pending[server]
@@ -109,7 +109,7 @@ func (r *Redlock) nextPendingRelease(server int) (id string, l pendingRelease, m
 }
 
 // sendRelease reports whether the server has replied.
-func (r *Redlock) sendRelease(s *Store, id string, l pendingRelease) bool {
+func (r *redlockStore) sendRelease(s *store, id string, l pendingRelease) bool {
 	ctx, cancel := context.WithTimeout(r.life, serverTime(l.ttl))
 	defer cancel()
 	keys := s.keys.allKeys(l.name)
@@ -120,7 +120,7 @@ func (r *Redlock) sendRelease(s *Store, id string, l pendingRelease) bool {
 // releaseResult decides what a release has done. t are the replies of the last round; released and unknown say of each
 // server whether, in any round, it replied that it had removed the claim, or may have done so without a reply.
 // notesExpired says that the notes of operators' breaks may have been removed by now.
-func (r *Redlock) releaseResult(t replyCounts, released, unknown map[int]bool, notesExpired bool) error {
+func (r *redlockStore) releaseResult(t replyCounts, released, unknown map[int]bool, notesExpired bool) error {
 	certain, possible, maybeBroken := 0, 0, 0
 	for i := range r.servers {
 		reply, replied := t.byServer[i]
@@ -148,7 +148,7 @@ func (r *Redlock) releaseResult(t replyCounts, released, unknown map[int]bool, n
 }
 
 // hasInFlight reports whether a request that may make the claim may still be on its way to a server.
-func (r *Redlock) hasInFlight(id string) bool {
+func (r *redlockStore) hasInFlight(id string) bool {
 	for _, s := range r.servers {
 		if s.isInFlight(id) {
 			return true

@@ -14,7 +14,7 @@ import (
 // Release gives a plain mutex back in one round trip. Where claims wait in the queue, the same script promotes the next
 // one. A forced break leaves a note, by which a release whose first reply was lost tells its own effect from an
 // operator's.
-func (s *Store) Release(ctx context.Context, c driver.Claim, ref string) error {
+func (s *store) Release(ctx context.Context, c driver.Claim, ref string) error {
 	id := cmp.Or(c.ID, idOf(ref))
 	if id == "" || c.ID != "" && ref != "" && c.ID != idOf(ref) {
 		return &driver.LossError{Cause: driver.LossGone} // no claim has both ids
@@ -37,7 +37,7 @@ func (s *Store) Release(ctx context.Context, c driver.Claim, ref string) error {
 
 // sendRelease runs the script that fits. With a tombstone, a request that may still make the claim is refused when it
 // arrives.
-func (s *Store) sendRelease(ctx context.Context, p *retryLoop, c *driver.Claim, id string,
+func (s *store) sendRelease(ctx context.Context, p *retryLoop, c *driver.Claim, id string,
 	tombstone bool) (reply int64, err error) {
 	lock, mark := s.keys.lockKey(c.Name), ""
 	if tombstone {

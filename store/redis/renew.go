@@ -19,7 +19,7 @@ const maxRenewBatch = 32
 // Renew sends all renewals at once. Mutexes are renewed many per script. In a Cluster each has a request of its own:
 // the keys of two locks are in two slots, and a node that hangs must not delay what the others have replied. Nothing is
 // retried: the client does that, and knows for how long it is of use.
-func (s *Store) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
+func (s *store) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	if s.life.Err() != nil {
 		for i := range grants {
 			done(i, driver.Renewal{Err: driver.ErrClosed})
@@ -38,7 +38,7 @@ func (s *Store) Renew(ctx context.Context, grants []driver.Grant, done func(int,
 
 // renewCall is one call of Renew.
 type renewCall struct {
-	store  *Store
+	store  *store
 	grants []driver.Grant
 	done   func(int, driver.Renewal)
 }
@@ -167,7 +167,7 @@ func readRenewal(a *driver.Renewal, reply int64, name string) {
 }
 
 // renewalError gives the error of a renewal its final form: an unknown outcome stays unknown.
-func (s *Store) renewalError(ctx context.Context, err error) error {
+func (s *store) renewalError(ctx context.Context, err error) error {
 	switch f := s.finalError(err); {
 	case f != nil:
 		return f
@@ -191,7 +191,7 @@ func renewID(g *driver.Grant) string {
 }
 
 // renewScriptFor returns the script that renews one grant, with its keys and arguments.
-func (s *Store) renewScriptFor(g *driver.Grant) (st *script, keys, args []string) {
+func (s *store) renewScriptFor(g *driver.Grant) (st *script, keys, args []string) {
 	if s.scripts.renewShared == nil || !isShared(g) {
 		keys, args = s.mutexRenewArgs([]driver.Grant{*g}, []int{0})
 		return s.scripts.renew, keys, args
@@ -202,7 +202,7 @@ func (s *Store) renewScriptFor(g *driver.Grant) (st *script, keys, args []string
 }
 
 // mutexRenewArgs returns the keys and arguments of renew.lua for some of the grants.
-func (s *Store) mutexRenewArgs(grants []driver.Grant, which []int) (keys, args []string) {
+func (s *store) mutexRenewArgs(grants []driver.Grant, which []int) (keys, args []string) {
 	keys, args = make([]string, 0, 2*len(which)), make([]string, 0, 3*len(which)+1)
 	args = append(args, retentionMillis)
 	for _, i := range which {

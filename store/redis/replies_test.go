@@ -14,8 +14,8 @@ func TestMalformedReplies(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Independent(3))
 	a := g.Addrs()
-	s := openForTest(t, "redis://"+a[0]).(*Store)
-	r := openForTest(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).(*Redlock)
+	s := openForTest(t, "redis://"+a[0]).(*store)
+	r := openForTest(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).(*redlockStore)
 	for _, text := range []string{
 		"return {}", "return {1}", "return {0}", "return {0, 1, 2}", "return {0, 1, 2, 3, 4, {}}", "return {2, {}}", "return {3}", "return {4, 'a'}",
 		"return {5}", "return {'a'}", "return 'a'", "return {{}}", "return false", "return -1",
@@ -51,7 +51,7 @@ func TestMalformedReplies(t *testing.T) {
 // time for others.
 func TestRollCallIsSpread(t *testing.T) {
 	t.Parallel()
-	l := &waiterHub{store: &Store{}, subscriptions: map[*subscription]struct{}{}}
+	l := &waiterHub{store: &store{}, subscriptions: map[*subscription]struct{}{}}
 	for range 1000 {
 		l.addSubscription("", true)
 	}
@@ -80,7 +80,7 @@ func TestConfirmWindow(t *testing.T) {
 	t.Parallel()
 	now := time.Duration(0)
 	hand := func() time.Duration { return now }
-	s := &Store{clock: driver.Clock{Monotonic: hand, Boottime: hand}}
+	s := &store{clock: driver.Clock{Monotonic: hand, Boottime: hand}}
 	s.rtt.Store(int64(time.Millisecond))
 	took := func(d time.Duration) {
 		from := s.clock.Now()

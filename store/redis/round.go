@@ -12,7 +12,7 @@ import (
 
 // round is one attempt of a claim to be granted by a majority of a Redlock's servers.
 type round struct {
-	redlock  *Redlock
+	redlock  *redlockStore
 	claim    driver.Claim
 	number   string // larger than that of every earlier round
 	start    driver.Instant

@@ -112,7 +112,7 @@ func TestServerOutOfMemory(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []Layout{LayoutPlain, LayoutRedisson} {
 		server := startServer(t)
-		s := openForTest(t, "redis://"+server.Addr+"?layout="+string(layout)).(*Store)
+		s := openForTest(t, "redis://"+server.Addr+"?layout="+string(layout)).(*store)
 		claims := []driver.Claim{mutex("m", time.Minute)}
 		if layout == LayoutPlain {
 			fair, one, two := mutex("f", time.Minute), mutex("s", time.Minute), mutex("s", time.Minute)
@@ -256,7 +256,7 @@ func TestServerTooOld(t *testing.T) {
 	t.Cleanup(via.Close)
 	old := "5.0." + strings.Repeat("9", len(version)-4)
 	via.Replace("redis_version:"+version, "redis_version:"+old)
-	ws, err := openForTest(t, "redis://"+via.Addr).(*Store).Warnings(t.Context())
+	ws, err := openForTest(t, "redis://"+via.Addr).(*store).Warnings(t.Context())
 	if err != nil || !strings.Contains(strings.Join(ws, "\n"), old+" is older than 6.2") {
 		t.Errorf("a server of version %s: %q %v", old, ws, err)
 	}
@@ -321,7 +321,7 @@ func TestSentinelMisused(t *testing.T) {
 func TestWarningsOfWeakSettings(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := openForTest(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
 	warned := func(word string) bool {
 		t.Helper()
 		ws, err := s.Warnings(t.Context())
@@ -353,7 +353,7 @@ func TestWarningsOfWeakSettings(t *testing.T) {
 	if err := redistest.Until(t.Context(), func() bool { return warned("min-replicas-to-write") }); err != nil {
 		t.Error("replicas without min-replicas-to-write are not warned of")
 	}
-	ws, err := openForTest(t, "redis://"+replica.Addr).(*Store).Warnings(t.Context())
+	ws, err := openForTest(t, "redis://"+replica.Addr).(*store).Warnings(t.Context())
 	if err != nil || !strings.Contains(strings.Join(ws, "\n"), "replica") {
 		t.Errorf("a replica: %q %v", ws, err)
 	}

@@ -10,11 +10,11 @@ import (
 
 var setWeightScript = loadScript("set_weight.lua")
 
-var _ driver.WeightChanger = (*Store)(nil)
+var _ driver.WeightChanger = (*store)(nil)
 
 // SetWeight runs one script. The redisson layout has no weights. Changes are numbered: requests on several connections
 // may overtake one another, and a change that arrives after a later one must not undo it.
-func (s *Store) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
+func (s *store) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
 	switch {
 	case s.opts.Layout == LayoutRedisson:
 		return fmt.Errorf("%w: the redisson layout carries the plain mutex only", driver.ErrUnsupported)

@@ -14,7 +14,7 @@ import (
 func TestLateWeightChange(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s := openForTest(t, "redis://"+server.Addr).(*Store)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
 	c := mutex("m", 10*time.Second)
 	c.Kind, c.Limit, c.Weight = driver.KindRW, driver.RWLimit, driver.RWLimit
 	g := acquire(t, s, c)

@@ -25,7 +25,7 @@ const rowPrefix = reserved + "-row:"
 
 // table keeps records as hashes, one key each.
 type table struct {
-	s      *Store
+	s      *store
 	clock  record.ServerClock
 	closed chan struct{}
 	close  sync.Once
@@ -51,7 +51,7 @@ func NewTable(ctx context.Context, client rueidis.Client, opts *Options) (record
 }
 
 // openTable makes a table that ends with the store. The store stays open when the table is closed.
-func (s *Store) openTable(ctx context.Context) (*table, error) {
+func (s *store) openTable(ctx context.Context) (*table, error) {
 	t := &table{closeStore: func() error { return nil },
 		s: s, closed: make(chan struct{}), clock: record.ServerClock{Clock: s.clock}}
 	if _, err := t.Load(ctx, "clock"); err != nil {

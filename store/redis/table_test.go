@@ -24,7 +24,7 @@ func TestTableCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	tab, err := s.(*Store).openTable(t.Context())
+	tab, err := s.(*store).openTable(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestTableCluster(t *testing.T) {
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		seat, _ := s.(*Store).subscribeToKey(key, "", false, key)
+		seat, _ := s.(*store).subscribeToKey(key, "", false, key)
 		waitUntilListening(t, seat)
 		told := make(chan error, 1)
 		go func() { told <- tab.Wait(ctx, r.Name, r.Version) }()
@@ -137,7 +137,7 @@ func TestResubscribeWakesWaiters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := openForTest(t, "redis://"+server.Addr).(*Store).openTable(t.Context())
+	other, err := openForTest(t, "redis://"+server.Addr).(*store).openTable(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -183,7 +183,7 @@ func parseAddresses(list, port string) (as []string) {
 }
 
 // openClient makes a store with a client of its own, which connects at once.
-func openClient(ctx context.Context, o rueidis.ClientOption, opts *Options) (*Store, error) {
+func openClient(ctx context.Context, o rueidis.ClientOption, opts *Options) (*store, error) {
 	var client rueidis.Client
 	err := retryConnect(ctx, func() (err error) {
 		client, err = connectClient(ctx, o)

@@ -15,7 +15,7 @@ import (
 // waiterHub listens to one lock for all claims of this client that wait for it. What it hears is a hint: whoever is
 // told looks for itself, and would look in time if nothing were ever heard.
 type waiterHub struct {
-	store         *Store
+	store         *store
 	lock          string   // the lock's key
 	channels      []string // on which it is told of, all in one hash slot
 	cancel        context.CancelFunc
@@ -49,13 +49,13 @@ const hubIdleTime = 5 * time.Second
 
 // subscribeToLock has a claim told what concerns it, and reports whether the hub listens already. It gives nil when
 // the store is closed.
-func (s *Store) subscribeToLock(lock, id string, inLine bool) (*subscription, bool) {
+func (s *store) subscribeToLock(lock, id string, inLine bool) (*subscription, bool) {
 	general := s.scripts.channel(lock)
 	return s.subscribeToKey(lock, id, inLine, general, general+":"+s.session)
 }
 
 // subscribeToKey is sit for any key that is told of on these channels.
-func (s *Store) subscribeToKey(lock, id string, inLine bool, channels ...string) (*subscription, bool) {
+func (s *store) subscribeToKey(lock, id string, inLine bool, channels ...string) (*subscription, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.life.Err() != nil {
@@ -77,7 +77,7 @@ func (s *Store) subscribeToKey(lock, id string, inLine bool, channels ...string)
 
 // subscribeIfListening is sit for a claim that is about to come to stand in line, where this client listens to the lock
 // anyway; else it gives nil.
-func (s *Store) subscribeIfListening(lock, id string) *subscription {
+func (s *store) subscribeIfListening(lock, id string) *subscription {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if l := s.hubs[lock]; l != nil {
@@ -229,4 +229,4 @@ func (l *waiterHub) notifyMatching(whom func(*subscription) bool, after func() t
 }
 
 // listenTimeout is how long a claim waits for its hub to listen before it looks again anyway.
-func (s *Store) listenTimeout() time.Duration { return time.Second }
+func (s *store) listenTimeout() time.Duration { return time.Second }

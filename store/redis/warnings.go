@@ -11,7 +11,7 @@ import (
 )
 
 // detectShardedChannels asks whether the server knows sharded channels, which it does from version 7.
-func (s *Store) detectShardedChannels(ctx context.Context) error {
+func (s *store) detectShardedChannels(ctx context.Context) error {
 	p := s.newRetryLoop(driver.MinTTL)
 	for {
 		_, err := runAsync(ctx, s, func() (struct{}, error) {
@@ -31,7 +31,7 @@ func (s *Store) detectShardedChannels(ctx context.Context) error {
 
 // ensureChannelsKnown finds out, once, whether the server can tell by sharded channels, which in a Cluster go to one
 // node only.
-func (s *Store) ensureChannelsKnown(ctx context.Context) error {
+func (s *store) ensureChannelsKnown(ctx context.Context) error {
 	if s.topology != cluster || s.shardedKnown.Load() {
 		return nil
 	}
@@ -39,7 +39,7 @@ func (s *Store) ensureChannelsKnown(ctx context.Context) error {
 }
 
 // publishCommand is the command by which scripts tell.
-func (s *Store) publishCommand() string {
+func (s *store) publishCommand() string {
 	if s.sharded.Load() {
 		return "SPUBLISH"
 	}
@@ -48,7 +48,7 @@ func (s *Store) publishCommand() string {
 
 // Warnings asks the servers how they are set up, and tells in words what makes locks on them less safe than they could
 // be. It needs the permission for INFO, and nothing else. The error is that of a server that cannot be asked.
-func (s *Store) Warnings(ctx context.Context) ([]string, error) {
+func (s *store) Warnings(ctx context.Context) ([]string, error) {
 	var all []string
 	for _, node := range s.primaryNodes(ctx) {
 		info, err := node.Do(ctx, node.B().Info().Build()).ToString()

@@ -12,11 +12,11 @@ import (
 )
 
 var (
-	_ driver.LockWatcher = (*Store)(nil)
-	_ driver.Explainer   = (*Store)(nil)
-	_ driver.Warner      = (*Store)(nil)
-	_ driver.Warner      = (*Redlock)(nil)
-	_ driver.Explainer   = (*Redlock)(nil)
+	_ driver.LockWatcher = (*store)(nil)
+	_ driver.Explainer   = (*store)(nil)
+	_ driver.Warner      = (*store)(nil)
+	_ driver.Warner      = (*redlockStore)(nil)
+	_ driver.Explainer   = (*redlockStore)(nil)
 )
 
 // watchPoll is how often a lock that is watched is looked at though nothing was heard: a claim in line whose time is
@@ -26,7 +26,7 @@ const watchPoll = time.Second
 // NextChange has the server say by itself when a key of the lock has changed (it calls that tracking): whatever a look
 // has read is remembered for the connection that looked. So nothing is written for a watcher, no step costs more, and
 // what foreign clients do is told as well. Each call has a connection of its own, from the client's pool.
-func (s *Store) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
+func (s *store) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
 	if err := driver.CheckName(seen.Name, s.info); err != nil {
 		return driver.Lock{}, err
 	}
@@ -47,7 +47,7 @@ func (s *Store) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, 
 }
 
 // waitForChange returns when the lock may stand otherwise than in seen.
-func (s *Store) waitForChange(ctx context.Context, seen driver.Lock) {
+func (s *store) waitForChange(ctx context.Context, seen driver.Lock) {
 	changed := make(chan struct{}, 1)
 	d, release := s.client.Dedicate()
 	defer release()
@@ -90,12 +90,12 @@ func (s *Store) waitForChange(ctx context.Context, seen driver.Lock) {
 }
 
 // Explain: the TTL is kept as it is.
-func (s *Store) Explain(c driver.Claim) driver.Plan {
+func (s *store) Explain(c driver.Claim) driver.Plan {
 	return driver.Plan{TTL: c.TTL, Keys: s.claimKeys(c)}
 }
 
 // claimKeys are the keys that a claim reads and writes, the lock's own first.
-func (s *Store) claimKeys(c driver.Claim) []string {
+func (s *store) claimKeys(c driver.Claim) []string {
 	keys := s.keys.allKeys(c.Name)
 	if s.scripts.releaseQueued == nil || c.Kind == driver.KindMutex && !c.Fair {
 		return s.tryKeys(keys[0])
@@ -104,7 +104,7 @@ func (s *Store) claimKeys(c driver.Claim) []string {
 }
 
 // Explain names the keys, which are the same on each server.
-func (r *Redlock) Explain(c driver.Claim) driver.Plan { return r.servers[0].Explain(c) }
+func (r *redlockStore) Explain(c driver.Claim) driver.Plan { return r.servers[0].Explain(c) }
 
 // redlockWarning is what Redlock makes less safe than other stores are, however its servers are set up.
 const redlockWarning = "Redlock is not recommended: it relies on the clocks of all its servers, and on no server forgetting a lock " +
@@ -112,7 +112,7 @@ const redlockWarning = "Redlock is not recommended: it relies on the clocks of a
 	"more. Use fencing tokens for work that must never be done twice."
 
 // Warnings are that Redlock is not recommended, and those of all servers; see [Store.Warnings].
-func (r *Redlock) Warnings(ctx context.Context) ([]string, error) {
+func (r *redlockStore) Warnings(ctx context.Context) ([]string, error) {
 	all := []string{redlockWarning}
 	for i, s := range r.servers {
 		ws, err := s.Warnings(ctx)

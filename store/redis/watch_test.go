@@ -17,7 +17,7 @@ import (
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	s, other := openForTest(t, "redis://"+server.Addr).(*Store), openForTest(t, "redis://"+server.Addr)
+	s, other := openForTest(t, "redis://"+server.Addr).(*store), openForTest(t, "redis://"+server.Addr)
 	s.watchPoll = time.Hour
 	seen, err := s.Inspect(t.Context(), "m")
 	if err != nil {
@@ -92,7 +92,7 @@ func TestWatch(t *testing.T) {
 	defer cancel()
 	sendCommand(t, server, "CONFIG", "RESETSTAT")
 	start := time.Now()
-	if _, err := openForTest(t, "redis://"+server.Addr).(*Store).NextChange(ctx, seen); !errors.Is(err,
+	if _, err := openForTest(t, "redis://"+server.Addr).(*store).NextChange(ctx, seen); !errors.Is(err,
 		context.DeadlineExceeded) {
 		t.Errorf("nothing has changed: %v", err)
 	}
