@@ -11,8 +11,8 @@
 // takes to release the lock. A foreign client that deletes a lock blindly is not told from our own release whose reply
 // was lost.
 //
-// Redis keeps what it acknowledged only as far as it is set up to, and a failover may forget it: see [Store.Info] and
-// [Store.Warnings]. A token still rises then, as far as the servers' clocks agree.
+// Redis keeps what it acknowledged only as far as it is set up to, and a failover may forget it: see the Info and the
+// Warnings of the store. A token still rises then, as far as the servers' clocks agree.
 package redis
 
 import (

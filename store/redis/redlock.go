@@ -16,14 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// redlockStore keeps locks on a majority of N independent Redis servers, as the Redis documentation describes them. It
-// supports the plain mutex and the election, and refuses the rest: no single server knows which claims exist and in
-// which order they came, and two majorities may have been asked in two orders.
-//
-// It promises less than it seems to. It relies on the servers' clocks running at the same rate, and on no server
-// forgetting what it acknowledged: a server that restarts empty, or whose clock is stepped, can lead to two holders.
-// One server with appendonly and appendfsync always, or etcd, ZooKeeper or PostgreSQL, is the better choice. Its tokens
-// rise, which those of other implementations do not: a majority agrees on each token before it is used.
+// redlockStore keeps locks on a majority of independent servers. It refuses all but the plain mutex: no single server
+// knows which claims exist and in which order they came, and two majorities may have been asked in two orders.
 type redlockStore struct {
 	servers      []*store
 	majority     int
@@ -46,8 +40,14 @@ var (
 // agreeTokenScript stores the token that a majority is to agree on.
 var agreeTokenScript = loadScript("agree_token.lua")
 
-// NewRedlock makes a store from clients of three or more independent servers; an odd number is best. The clients stay
-// open when it is closed. Its Warnings say why Redlock is not recommended.
+// NewRedlock makes a store that keeps locks on a majority of independent servers, as the Redis documentation describes
+// Redlock. It needs clients of three or more servers; an odd number is best. They stay open when it is closed. The store
+// supports the plain mutex and the election, and refuses the rest.
+//
+// Redlock promises less than it seems to. It relies on the servers' clocks running at the same rate, and on no server
+// forgetting what it acknowledged: a server that restarts empty, or whose clock is stepped, can lead to two holders.
+// One server with appendonly and appendfsync always, or etcd, ZooKeeper or PostgreSQL, is the better choice. The tokens
+// rise, which those of other implementations do not: a majority agrees on each token before it is used.
 //
 // NewRedlock does no I/O, and ctx is not used. The error Is ErrInvalid if there are too few clients, one of them is nil
 // or is not for one server alone, or an option cannot work; ErrUnsupported if the options ask for a layout or for

@@ -111,7 +111,7 @@ const redlockWarning = "Redlock is not recommended: it relies on the clocks of a
 	"when it restarts. One Redis with appendonly yes and appendfsync always promises more, and etcd, ZooKeeper or PostgreSQL much " +
 	"more. Use fencing tokens for work that must never be done twice."
 
-// Warnings are that Redlock is not recommended, and those of all servers; see [Store.Warnings].
+// Warnings are that Redlock is not recommended, and those of all servers; see [store.Warnings].
 func (r *redlockStore) Warnings(ctx context.Context) ([]string, error) {
 	all := []string{redlockWarning}
 	for i, s := range r.servers {
