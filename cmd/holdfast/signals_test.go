@@ -188,7 +188,8 @@ func TestSignaledCommandEndsUnkilled(t *testing.T) {
 				}
 			}
 			t.Logf("%d times: %d commands were killed; %d had the signal twice", *signalRounds, killed, twice)
-			if twice > *signalRounds/20 { // a machine that is late may leave longer between one process and the next
+			// A machine that is late may leave longer between one process and the next, so a few rounds prove nothing.
+			if *signalRounds >= 100 && twice > *signalRounds/20 {
 				t.Errorf("%d of %d had it twice", twice, *signalRounds)
 			}
 		})
