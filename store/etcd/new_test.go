@@ -1,11 +1,15 @@
 package etcd
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/engine/record/tabletest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 )
@@ -41,4 +45,13 @@ func TestNewRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	fails(t, s.Close())
+}
+
+// TestTableContract: the bare records keep their contract, and closing them leaves the client open.
+func TestTableContract(t *testing.T) {
+	t.Parallel()
+	client := newAdmin(t, rig.Shared(t))
+	storetest.ConformTable(t, tabletest.Harness{Open: func(ctx context.Context) (record.Table, error) {
+		return NewTable(ctx, client, nil)
+	}})
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// Options for New; nil means the defaults.
+// Options are the settings of a store. The zero value and nil mean the defaults.
 type Options struct {
 	// Clock is the clock of the store and of its clients. The default is driver.SystemClock.
 	Clock driver.Clock
@@ -42,7 +42,8 @@ type entry struct {
 	changed chan struct{} // nil, or closed when the row is replaced
 }
 
-// New makes an empty store.
+// New makes an empty store. It is what the server is to other stores: all clients that its Open returns share it. So it
+// takes no client and returns no error, unlike the New of other stores.
 func New(opts *Options) *Memory {
 	m := &Memory{rows: map[string]entry{}}
 	if opts != nil {

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -8,6 +9,9 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/engine/record/tabletest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // TestNewRefuses: a nil client and options that cannot work are refused with an error that says why.
@@ -39,4 +43,18 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("a Redlock of %s: %v, %v", what, s, err)
 		}
 	}
+}
+
+// TestTableContract: the bare records keep their contract, and closing them leaves the client open.
+func TestTableContract(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	storetest.ConformTable(t, tabletest.Harness{Open: func(ctx context.Context) (record.Table, error) {
+		return NewTable(ctx, client, nil)
+	}})
 }

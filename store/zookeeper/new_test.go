@@ -1,10 +1,14 @@
 package zookeeper
 
 import (
+	"context"
 	"errors"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/engine/record/tabletest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // TestNewRefuses: a store without servers and options that cannot work are refused with an error that says why.
@@ -36,4 +40,13 @@ func TestNewRefuses(t *testing.T) {
 		mustSucceed(t, err)
 		mustSucceed(t, s.Close())
 	}
+}
+
+// TestTableContract: the bare records keep their contract.
+func TestTableContract(t *testing.T) {
+	t.Parallel()
+	servers := rig.Shared(t).Endpoints()
+	storetest.ConformTable(t, tabletest.Harness{Open: func(ctx context.Context) (record.Table, error) {
+		return NewTable(ctx, servers, nil)
+	}})
 }
