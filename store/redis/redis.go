@@ -121,7 +121,8 @@ var (
 
 // New makes a store of the user's own client, which stays open when the store is closed. The client may be for one
 // server, for Sentinels or for a Cluster. Its ConnWriteTimeout bounds how long a link that is cut goes unnoticed: 1 to
-// 3 seconds are good.
+// 3 seconds are good, as in [DefaultClientOption]. For a go-redis client there is New in package goredis, a module of
+// its own below this one.
 //
 // New does no I/O, because the client is connected already, and ctx is not used. The error Is ErrInvalid if the client
 // is nil or an option cannot work.

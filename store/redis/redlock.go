@@ -21,7 +21,6 @@ import (
 type redlockStore struct {
 	servers      []*store
 	majority     int
-	opts         Options
 	info         driver.Info
 	clock        driver.Clock
 	life         context.Context
@@ -84,7 +83,7 @@ func newRedlock(clients []rueidis.Client, opts *Options) (*redlockStore, error) 
 		r.servers = append(r.servers, s)
 	}
 	r.pending = make([]pendingReleases, len(r.servers))
-	r.opts, r.clock = r.servers[0].opts, r.servers[0].clock
+	r.clock = r.servers[0].clock
 	r.life, r.end = context.WithCancel(context.Background())
 	r.info = r.servers[0].info
 	r.info.Store = cmp.Or(o.Place, "redlock://")

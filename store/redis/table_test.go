@@ -81,7 +81,7 @@ func (a *countingClient) Receive(ctx context.Context, subscribe rueidis.Complete
 func TestListenBackoff(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	o := defaultClientOption()
+	o := DefaultClientOption()
 	o.InitAddress, o.Dialer.Timeout = []string{server.Addr}, linkTimeout
 	client, err := rueidis.NewClient(o)
 	if err != nil {

@@ -38,22 +38,6 @@ func init() {
 	driver.Register("redlock", openRedlockURL)
 }
 
-// defaultClientOption are the settings of the clients that this package makes.
-func defaultClientOption() rueidis.ClientOption {
-	return rueidis.ClientOption{
-		// A step is repeated by this package, which knows how; a link that is cut is noticed soon; and a call whose
-		// context ends does not take the connection of all the others with it. Of many requests at once more go into
-		// one write to the socket, which costs client and server more than a step does; one alone never waits.
-		DisableRetry:      true,
-		DisableCache:      true,
-		AlwaysPipelining:  true,
-		PipelineMultiplex: -1,
-		MaxFlushDelay:     20 * time.Microsecond,
-		ConnWriteTimeout:  2 * time.Second,
-		Dialer:            net.Dialer{Timeout: 2 * time.Second, KeepAlive: time.Second},
-	}
-}
-
 // storeURL is a URL that was read.
 type storeURL struct {
 	client rueidis.ClientOption
@@ -74,7 +58,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 
 // parseURL turns a URL into a client's settings and ours. No server is asked.
 func parseURL(u *url.URL) (*storeURL, error) {
-	p := &storeURL{client: defaultClientOption(), opts: Options{Place: driverutil.RedactURL(u)}}
+	p := &storeURL{client: DefaultClientOption(), opts: Options{Place: driverutil.RedactURL(u)}}
 	o := &p.client
 	port := "6379"
 	if u.Scheme == "redis+sentinel" {

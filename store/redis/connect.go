@@ -1,0 +1,54 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// DefaultClientOption returns the settings of the clients that this package makes for a URL. They have no address.
+// Start from them to make a client for [New], or for [Connect].
+func DefaultClientOption() rueidis.ClientOption {
+	return rueidis.ClientOption{
+		// A step is repeated by this package, which knows how; a link that is cut is noticed soon; and a call whose
+		// context ends does not take the connection of all the others with it. Of many requests at once more go into
+		// one write to the socket, which costs client and server more than a step does; one alone never waits.
+		DisableRetry:      true,
+		DisableCache:      true,
+		AlwaysPipelining:  true,
+		PipelineMultiplex: -1,
+		MaxFlushDelay:     20 * time.Microsecond,
+		ConnWriteTimeout:  2 * time.Second,
+		Dialer:            net.Dialer{Timeout: 2 * time.Second, KeepAlive: time.Second},
+	}
+}
+
+// Connect makes a store with a client of its own, which the store closes. It is for programs that build the settings of
+// the client in code, where a URL cannot express them: start from [DefaultClientOption]. The client is for Sentinels if
+// Sentinel.MasterSet is set, for one server if ForceSingleClient is, and otherwise for a Cluster.
+//
+// Connect returns when the servers have answered. While a server is being started it tries again, for up to 10 seconds,
+// or until ctx ends. The error Is ErrInvalid if there is no address or an option cannot work, ErrDenied if the servers
+// refuse the credentials, and ErrUnsupported if they are not what the settings say.
+func Connect(ctx context.Context, client rueidis.ClientOption, opts *Options) (driver.Store, error) {
+	if len(client.InitAddress) == 0 {
+		return nil, fmt.Errorf("%w: the settings of the client name no address", driver.ErrInvalid)
+	}
+	if opts == nil {
+		opts = &Options{}
+	}
+	checked := *opts
+	if err := checked.setDefaults(); err != nil {
+		return nil, err
+	}
+	s, err := openClient(ctx, client, opts)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
