@@ -67,7 +67,7 @@ type store struct {
 //
 // New does no I/O, so the cluster need not be reachable, and ctx is not used: the first claim connects. The error Is
 // ErrInvalid if the client is nil or an option cannot work.
-func New(_ context.Context, client *clientv3.Client, opts *Options) (driver.Store, error) {
+func New(ctx context.Context, client *clientv3.Client, opts *Options) (driver.Store, error) {
 	nodes, err := openNodeStore(client, opts)
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func New(_ context.Context, client *clientv3.Client, opts *Options) (driver.Stor
 
 // NewTable gives access to bare records beside the locks, for data that is built on records but is no lock. Like New
 // it does no I/O, and its Close leaves the client open.
-func NewTable(_ context.Context, client *clientv3.Client, opts *Options) (record.Table, error) {
+func NewTable(ctx context.Context, client *clientv3.Client, opts *Options) (record.Table, error) {
 	nodes, err := openNodeStore(client, opts)
 	if err != nil {
 		return nil, err

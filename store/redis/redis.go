@@ -126,7 +126,7 @@ var (
 //
 // New does no I/O, because the client is connected already, and ctx is not used. The error Is ErrInvalid if the client
 // is nil or an option cannot work.
-func New(_ context.Context, client rueidis.Client, opts *Options) (driver.Store, error) {
+func New(ctx context.Context, client rueidis.Client, opts *Options) (driver.Store, error) {
 	s, err := newStore(client, opts)
 	if err != nil {
 		return nil, err

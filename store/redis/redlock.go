@@ -51,7 +51,7 @@ var agreeTokenScript = loadScript("agree_token.lua")
 // NewRedlock does no I/O, and ctx is not used. The error Is ErrInvalid if there are too few clients, one of them is nil
 // or is not for one server alone, or an option cannot work; ErrUnsupported if the options ask for a layout or for
 // replicas, which Redlock does not have.
-func NewRedlock(_ context.Context, clients []rueidis.Client, opts *Options) (driver.Store, error) {
+func NewRedlock(ctx context.Context, clients []rueidis.Client, opts *Options) (driver.Store, error) {
 	r, err := newRedlock(clients, opts)
 	if err != nil {
 		return nil, err

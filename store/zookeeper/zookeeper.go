@@ -121,7 +121,7 @@ type store struct {
 //
 // New does no I/O, so the servers need not be reachable yet, and ctx is not used: the first claim connects. An error
 // Is ErrInvalid: no server is named, or an option cannot work.
-func New(_ context.Context, servers []string, opts *Options) (driver.Store, error) {
+func New(ctx context.Context, servers []string, opts *Options) (driver.Store, error) {
 	o, err := newSettings(servers, opts)
 	if err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func New(_ context.Context, servers []string, opts *Options) (driver.Store, erro
 
 // NewTable gives access to bare records beside the locks, for data that is built on records but is no lock. Like New
 // it does no I/O, and its connections are its own.
-func NewTable(_ context.Context, servers []string, opts *Options) (record.Table, error) {
+func NewTable(ctx context.Context, servers []string, opts *Options) (record.Table, error) {
 	o, err := newSettings(servers, opts)
 	if err != nil {
 		return nil, err
