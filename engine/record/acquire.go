@@ -87,7 +87,7 @@ type backoff struct {
 	idleLoads     int               // loads without news before the next wait
 	yields        int               // times in a row that it let a renewal go first
 	pacedWaits    int               // times in a row that it waited for the store's write interval
-	awaitedExpiry bool              // a try has waited once for a claim that was about to expire
+	awaitedExpiry bool              // a call that does not wait for the lock has waited once for a claim to expire
 }
 
 // noteAnswer records that the store has answered.
@@ -187,7 +187,7 @@ func (a *acquire) yieldToRenewal(ctx context.Context) error {
 }
 
 // maxPacedWaits is how often in a row a claim waits for the store's write interval. It must be bounded: clients that
-// only try do not wait, so it may never be long enough since the last write.
+// make a single try do not wait for the interval, and if they write all the time it never passes.
 const maxPacedWaits = 8
 
 // mustKeepInterval reports whether a new claim that can wait should wait because the row was written a moment ago.
@@ -236,13 +236,13 @@ func (a *acquire) loadAfterExpiry(ctx context.Context) error {
 	return a.loadRow(ctx)
 }
 
-// maxDefaultWindow is the longest confirm window for which a client relies on others: they give two seconds and ten of
-// their own round trips. A client that is so far from the store that it needs longer asks for its own window in its
-// claim; otherwise it would be passed over each time.
+// maxDefaultWindow is the longest confirm window that a client does not ask for. The client that promotes a claim gives
+// it two seconds and ten round trips, as measured by that client. A client that needs more than maxDefaultWindow,
+// because it is far from the store, writes its own window into its claim. Otherwise it would miss each promotion.
 const maxDefaultWindow = 4 * time.Second
 
 // ownClaim is the claim as the step puts it into the record. Its beat continues from the last one that was written: if
-// the claim has lost its place and joins again, nobody must take it for one that was not renewed all the time.
+// the claim has lost its place and joins again, others must not take it for the earlier claim, unchanged since then.
 func (a *acquire) ownClaim() Claim {
 	c := a.claim
 	session := ""
@@ -373,7 +373,7 @@ func (a *acquire) waitError(err error) error {
 	return fmt.Errorf("%w; %w", err, a.rec.heldError(a.stepInput(a.row)))
 }
 
-// waitForChange blocks until there may be something to do, and makes the row of that moment the one to look at. The
+// waitForChange blocks until there may be something to do. The next step then looks at the row of that moment. The
 // lock's hub notifies it. A claim that is in the queue also wakes up in time to renew its place.
 func (a *acquire) waitForChange(ctx context.Context, inQueue bool) error {
 	limit := driver.UnreachableTimeout(a.claim.TTL) / 2

@@ -14,8 +14,8 @@ import (
 // rates.
 //
 // A reply that contradicts the others may come from a server whose clock was set, from another server that has taken
-// over, or from a host or proxy with a wrong clock. Until a further reply agrees with one of the two, either may be
-// right, and the bounds include both. Claims never expire by a clock that is ahead of another one that was read
+// over, or from a host or proxy with a wrong clock. Until a further reply agrees with one of the two clocks, either may
+// be right, and the bounds include both. Claims never expire by a clock that is ahead of another one that was read
 // within a day: their ends may have been written by that one, and would come early.
 type ServerClock struct {
 	Clock driver.Clock // the clock of the instants that are passed to AddReply and the others
@@ -26,7 +26,8 @@ type ServerClock struct {
 	known         bool
 	agreed        span  // what the bounds of the replies have in common
 	contradicting *span // a reply that contradicts them, and with which no other has agreed yet
-	// the lowest clock that is not followed any more: of this period, and of the one before
+	// Of the clocks that are not followed any more, the one that is furthest behind: of those abandoned in this period,
+	// and of those in the period before (see rotatePeriod).
 	lowest      [2]*span
 	periodStart driver.Instant // when this period began
 	last        int64          // the largest estimate that was returned
@@ -41,8 +42,8 @@ type span struct {
 const (
 	// clockDrift says how much faster or slower than a server's our clock may run: one part in clockDrift.
 	clockDrift = 100
-	// readingTime is how inexact an exact reading may be, apart from the time that the reply took.
-	readingTime = time.Millisecond
+	// maxReadingError is by how much a server's reading of its own clock may be wrong.
+	maxReadingError = time.Millisecond
 	// staleAfter is how much worse than after the last reply an estimate may become before it is worth a request.
 	staleAfter = 300 * time.Millisecond
 )
@@ -76,20 +77,21 @@ func laterOf(i, j driver.Instant) driver.Instant {
 
 // AddReply adds a reply that arrived at to, and whose request was sent at from. The server read its clock in between.
 func (c *ServerClock) AddReply(micro int64, from, to driver.Instant) {
-	c.addReading(micro, 0, readingTime, from, to)
+	c.addReading(micro, 0, maxReadingError, from, to)
 }
 
 // AddDate adds the Date of an HTTP reply, which is cut to the second.
 func (c *ServerClock) AddDate(date time.Time, from, to driver.Instant) {
-	c.addReading(date.UnixMicro(), time.Second, c.HostsApart+readingTime, from, to)
+	c.addReading(date.UnixMicro(), time.Second, c.HostsApart+maxReadingError, from, to)
 }
 
 // AddTimestamp adds the time that the server gave to a write, cut to a resolution.
 func (c *ServerClock) AddTimestamp(stamp time.Time, resolution time.Duration, from, to driver.Instant) {
-	c.addReading(stamp.UnixMicro(), resolution, readingTime, from, to)
+	c.addReading(stamp.UnixMicro(), resolution, maxReadingError, from, to)
 }
 
-// addReading adds a reading that was cut by at most cut, and may be wrong by up to wrong apart from that.
+// addReading adds a reading. The server may have cut it by up to cut, and may be wrong by up to wrong in either
+// direction.
 func (c *ServerClock) addReading(micro int64, cut, wrong time.Duration, from, to driver.Instant) {
 	reply := span{to, micro - wrong.Microseconds(), micro + (to.Since(from) + cut + wrong).Microseconds()}
 	c.mu.Lock()
@@ -108,7 +110,7 @@ func (c *ServerClock) addReading(micro int64, cut, wrong time.Duration, from, to
 	if c.contradicting != nil {
 		odd := c.contradicting.shiftTo(now)
 		if both, ok := odd.intersect(reply); ok {
-			c.noteLeftClock(agreed, odd)
+			c.noteAbandonedClock(agreed, odd)
 			c.agreed = both
 			c.contradicting = nil
 			return
@@ -121,14 +123,14 @@ func (c *ServerClock) addReading(micro int64, cut, wrong time.Duration, from, to
 // none.
 func (c *ServerClock) followAgreed(agreed span, odd *span) {
 	if c.contradicting != nil {
-		c.noteLeftClock(c.contradicting.shiftTo(agreed.at), agreed)
+		c.noteAbandonedClock(c.contradicting.shiftTo(agreed.at), agreed)
 	}
 	c.contradicting = odd
 }
 
-// noteLeftClock notes a clock that is not followed any more, if it is behind the one that is. Claims may have ends by
-// it.
-func (c *ServerClock) noteLeftClock(left, followed span) {
+// noteAbandonedClock remembers a clock that is not followed any more, if it is behind the one that is. Claims may have
+// ends that were set by it.
+func (c *ServerClock) noteAbandonedClock(left, followed span) {
 	if left.early >= followed.early {
 		return
 	}
@@ -197,7 +199,7 @@ func (c *ServerClock) ClockBounds() (early, late int64) {
 	return s.early, s.late
 }
 
-// Now has the results of [Table].Now. Before the first reply it is this machine's clock, which is good only for tokens.
+// Now implements [Table].Now. Before the first reply it is this machine's clock, which is good only for tokens.
 func (c *ServerClock) Now() (int64, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,21 +17,21 @@ const Format = 1
 // recordJSON is a record as a table keeps it: one JSON object, so that an operator can read it with the store's own
 // tools.
 type recordJSON struct {
-	Format int         `json:"holdfast"`
-	Kind   driver.Kind `json:"kind,omitempty"`
-	Limit  int64       `json:"limit,omitempty"`
-	Token  int64       `json:"token"`
-	Idle   int64       `json:"idle,omitempty"`
-	Claims []claimJSON `json:"claims,omitempty"`
-	Ended  []endedJSON `json:"ended,omitempty"`
-	Untold int64       `json:"untold_us,omitempty"`
-	Out    []string    `json:"out,omitempty"` // written before Ended existed: waiters that were broken
+	Format            int         `json:"holdfast"`
+	Kind              driver.Kind `json:"kind,omitempty"`
+	Limit             int64       `json:"limit,omitempty"`
+	Token             int64       `json:"token"`
+	Idle              int64       `json:"idle,omitempty"`
+	Claims            []claimJSON `json:"claims,omitempty"`
+	Ended             []endedJSON `json:"ended,omitempty"`
+	NotesDroppedUntil int64       `json:"untold_us,omitempty"`
+	BrokenWaiters     []string    `json:"out,omitempty"` // written before Ended existed: waiters that were broken
 }
 
 // endedJSON is an EndedClaim.
 type endedJSON struct {
 	ID    string `json:"id"`
-	Why   string `json:"why"`
+	Cause string `json:"why"`
 	Until int64  `json:"until_us"`
 }
 
@@ -42,9 +42,9 @@ var causeWords = map[string]driver.LossCause{
 
 func (r *Record) encodeNotes() (notes []endedJSON) {
 	for _, n := range r.Ended {
-		for why, loss := range causeWords {
-			if loss == n.Cause {
-				notes = append(notes, endedJSON{ID: n.ID, Why: why, Until: n.Until})
+		for word, cause := range causeWords {
+			if cause == n.Cause {
+				notes = append(notes, endedJSON{ID: n.ID, Cause: word, Until: n.Until})
 			}
 		}
 	}
@@ -55,33 +55,33 @@ func (r *Record) encodeNotes() (notes []endedJSON) {
 // the old form have no time: they are kept for a day from the last grant.
 func (w *recordJSON) decodeNotes() (notes []EndedClaim) {
 	for _, n := range w.Ended {
-		notes = append(notes, EndedClaim{ID: n.ID, Cause: cmp.Or(causeWords[n.Why], driver.LossGone), Until: n.Until})
+		notes = append(notes, EndedClaim{ID: n.ID, Cause: cmp.Or(causeWords[n.Cause], driver.LossGone), Until: n.Until})
 	}
-	for _, id := range w.Out {
+	for _, id := range w.BrokenWaiters {
 		until := w.Token + driver.MaxTTL.Microseconds()
 		notes = append(notes, EndedClaim{ID: id, Cause: driver.LossBroken, Until: until})
 	}
 	return notes
 }
 
-// claimJSON is a Claim.
+// claimJSON is a Claim. Some keys are other words than the field names: what is stored cannot be renamed.
 type claimJSON struct {
-	ID       string `json:"id"`
-	Session  string `json:"session,omitempty"`
-	Owner    string `json:"owner,omitempty"`
-	Meta     string `json:"meta,omitempty"`
-	Weight   int64  `json:"weight"`
-	TTL      int64  `json:"ttl_ms"`
-	State    State  `json:"state"`
-	Token    int64  `json:"token,omitempty"`
-	Beat     int64  `json:"beat"`
-	Allow    int64  `json:"allow_ms"`
-	Ends     int64  `json:"ends_us,omitempty"`
-	Since    int64  `json:"since_us,omitempty"`
-	Window   int64  `json:"window_ms,omitempty"`
-	Detached bool   `json:"detached,omitempty"`
-	Asked    bool   `json:"asked,omitempty"`
-	Broken   bool   `json:"broken,omitempty"`
+	ID               string `json:"id"`
+	Session          string `json:"session,omitempty"`
+	Owner            string `json:"owner,omitempty"`
+	Meta             string `json:"meta,omitempty"`
+	Weight           int64  `json:"weight"`
+	TTL              int64  `json:"ttl_ms"`
+	State            State  `json:"state"`
+	Token            int64  `json:"token,omitempty"`
+	Beat             int64  `json:"beat"`
+	SilenceLimit     int64  `json:"allow_ms"`
+	ExpiresAt        int64  `json:"ends_us,omitempty"`
+	Since            int64  `json:"since_us,omitempty"`
+	ConfirmWindow    int64  `json:"window_ms,omitempty"`
+	Detached         bool   `json:"detached,omitempty"`
+	ReleaseRequested bool   `json:"asked,omitempty"`
+	Broken           bool   `json:"broken,omitempty"`
 }
 
 // Encode returns a record's bytes. It refuses a record that breaks a rule, so that nothing wrong is ever written.
@@ -91,14 +91,15 @@ func Encode(r *Record) ([]byte, error) {
 	}
 	w := recordJSON{
 		Format: Format, Kind: r.Kind, Limit: r.Limit, Token: r.Token, Idle: r.Idle,
-		Ended: r.encodeNotes(), Untold: r.NotesDroppedUntil,
+		Ended: r.encodeNotes(), NotesDroppedUntil: r.NotesDroppedUntil,
 	}
 	for _, c := range r.Claims {
 		w.Claims = append(w.Claims, claimJSON{
 			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL.Milliseconds(),
 			State: c.State, Token: c.Token, Beat: c.Beat,
-			Allow: ceilMillis(c.SilenceLimit), Ends: c.ExpiresAt, Since: c.Since,
-			Window: ceilMillis(c.ConfirmWindow), Detached: c.Detached, Asked: c.ReleaseRequested, Broken: c.Broken,
+			SilenceLimit: ceilMillis(c.SilenceLimit), ExpiresAt: c.ExpiresAt, Since: c.Since,
+			ConfirmWindow: ceilMillis(c.ConfirmWindow),
+			Detached:      c.Detached, ReleaseRequested: c.ReleaseRequested, Broken: c.Broken,
 		})
 	}
 	data, err := json.Marshal(w)
@@ -141,15 +142,16 @@ func Decode(name string, data []byte) (*Record, error) {
 		return nil, corruptError(name, data, fmt.Errorf("not a Holdfast record"))
 	}
 	r := &Record{
-		Kind: w.Kind, Limit: w.Limit, Token: w.Token, Idle: w.Idle, Ended: w.decodeNotes(), NotesDroppedUntil: w.Untold,
+		Kind: w.Kind, Limit: w.Limit, Token: w.Token, Idle: w.Idle,
+		Ended: w.decodeNotes(), NotesDroppedUntil: w.NotesDroppedUntil,
 	}
 	for _, c := range w.Claims {
 		r.Claims = append(r.Claims, Claim{
 			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: millisToDuration(c.TTL),
 			State: c.State, Token: c.Token, Beat: c.Beat,
-			SilenceLimit: millisToDuration(c.Allow), ExpiresAt: c.Ends, Since: c.Since,
-			ConfirmWindow: millisToDuration(c.Window),
-			Detached:      c.Detached, ReleaseRequested: c.Asked, Broken: c.Broken,
+			SilenceLimit: millisToDuration(c.SilenceLimit), ExpiresAt: c.ExpiresAt, Since: c.Since,
+			ConfirmWindow: millisToDuration(c.ConfirmWindow),
+			Detached:      c.Detached, ReleaseRequested: c.ReleaseRequested, Broken: c.Broken,
 		})
 	}
 	if err := r.Check(); err != nil {

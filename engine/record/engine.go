@@ -7,34 +7,36 @@
 // # The record and its steps
 //
 // A [Record] is the complete state of one lock: its kind, its limit, its largest token, and its claims in order of
-// arrival. Holders and waiters are in one list, because one rule covers both: a claim may be granted if its weight
-// and the weight of all claims ahead of it are together within the limit. A mutex has limit 1, a semaphore of n has
-// limit n, and a writer of a read-write lock weighs the whole limit.
+// arrival. The table keeps it as a [Row]: its bytes under the lock's name, with a version that changes with every
+// write. Holders and waiters are in one list, because one rule covers both: a claim may be granted if its weight and
+// the weight of all claims ahead of it are together within the limit. A mutex has limit 1, a semaphore of n has limit
+// n, and a writer of a read-write lock weighs the whole limit.
 //
 // A lock changes only by steps: Acquire, Renew, Release, Detach, SetWeight and Break. A step is a pure function of
 // the record and a [StepInput], which holds all that may be known of time. The engine loads the row, clones the
-// record, makes the step, and swaps the row for the result if its version is still the same. If another client was
-// faster, the swap is refused, and the engine makes the step again on the new record. So of all steps on one lock,
-// each is made on the result of the one before.
+// record, makes the step, and swaps: it replaces the row with the result if the version is still the same. If another
+// client was faster, the swap is refused, and the engine makes the step again on the new record. So of all steps on one
+// lock, each is made on the result of the one before.
 //
 // The engine remembers the rows that it saw last and makes the first attempt on the remembered one. If nothing has
-// changed, taking or releasing a lock costs one round trip. If something has changed, the swap is refused and nothing
-// is lost but that round trip. A refusal (the lock is held, or the lease is lost) is never based on a remembered row.
+// changed, taking or releasing a lock costs one round trip. If something has changed, the swap is refused and only that
+// round trip is wasted. A refusal that the caller gets to see (the lock is held, or the lease is lost) is never based
+// on a remembered row.
 //
 // # Lost replies
 //
 // If a swap has no reply, it may have taken effect, or may still take effect later. The engine finds out by the
-// claim's own id: it loads the row and makes the step again. A grant counts only once a swap was acknowledged. If the
-// claim is given up while a swap is still unresolved, Release changes the row's version, so that the swap is refused
-// if it arrives.
+// claim's own id: it loads the row and makes the step again. A grant counts only when a swap was acknowledged: a claim
+// that is found granted is written once more. If the claim is given up while the outcome of a swap is still unknown,
+// Release changes the row's version, so that the swap is refused if it arrives.
 //
 // # Waiting
 //
-// A claim that has to wait either joins the queue in the record, or only watches the lock (a plain mutex). One hub
-// per lock watches it for all waiters of this client. When the turn of a waiter in the queue comes, the step that
-// made room promotes it: the waiter must confirm within a short window by writing its own grant. A promotion gives
-// nothing, so a promoted claim that does not confirm, because its client is dead, can be passed after seconds and not
-// after its TTL.
+// A claim that has to wait either joins the queue in the record, or only watches the lock (a plain mutex). One hub per
+// lock watches it for all waiters of this client. When the turn of a waiter in the queue comes, the step that made room
+// promotes it: it marks the claim, and the waiter must confirm within a short window by writing its own grant. A
+// promoted claim holds nothing. So if it does not confirm, because its client is dead, it can be removed after seconds
+// and not only after its TTL.
 //
 // # Who expires a claim, and why that is safe
 //
@@ -45,10 +47,11 @@
 //   - The store's clock is surely past the claim's end. The writer sets the end by the latest value that the clock
 //     may have had, and others compare it with the earliest value that the clock may have now. An error in either
 //     estimate makes the claim expire later, never earlier.
-//   - This client has watched the claim unchanged for its whole silence limit and a margin, on its own clock. Every
-//     renewal changes the claim's beat, and the watching began after the last renewal was started. The owner counts
-//     from the start of that renewal and stops a margin early. So the owner has stopped before the watcher is done,
-//     if their clocks run at rates that differ by less than the margin.
+//   - This client has watched the claim unchanged for its whole silence limit (its TTL, or the confirm window if it was
+//     promoted) and a margin, on its own clock. Every renewal changes a counter in the claim, its beat, and the
+//     watching began after the last renewal was started. The owner counts from the start of that renewal and stops a
+//     margin early. So the owner has stopped before the watcher is done, if their clocks run at rates that differ by
+//     less than the margin.
 //
 // The wall clocks of two clients are never compared.
 //
@@ -349,10 +352,10 @@ func (e *engine) roundTrip() time.Duration {
 // trips, and short beside a TTL.
 func (e *engine) confirmWindow() time.Duration { return 2*time.Second + 10*e.roundTrip() }
 
-// crowdSize is how many claims a lock has when so many clients write its record that they must spread their writes.
+// crowdSize is the number of claims from which on the clients of a lock spread their writes over time.
 const crowdSize = 8
 
-// manyConflicts is after how many refusals in a row bad luck is not the reason any more.
+// manyConflicts is how many refusals in a row make a client slow down even if there is no crowd.
 const manyConflicts = 128
 
 // pauseAfterConflict waits before the next attempt of a write that was refused because another client's came first.

@@ -47,7 +47,7 @@ type update struct {
 // livenessInterval is how often the table is asked whether the other claims' clients are alive, if it can tell.
 const livenessInterval = 100 * time.Millisecond
 
-// maxIdleLoads is after how many loads without news a hub does not become slower any more.
+// maxIdleLoads: with each load that brings no news a hub polls more slowly, up to this number of loads.
 const maxIdleLoads = 8
 
 // subscribe notifies the caller of the next change that affects it, as seen from the row that the caller knows. A new
@@ -106,7 +106,7 @@ func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
 	version := h.row.Version
 	var failed error
 	for ; ctx.Err() == nil; idleLoads++ {
-		signed := h.waitForSign(ctx, version, rec, idleLoads, failed != nil)
+		notified := h.waitForSign(ctx, version, rec, idleLoads, failed != nil)
 		load := h.nextLoad()
 		row, now, err := h.e.loadRecord(ctx, h.name)
 		h.noteLoadResult(ctx, err)
@@ -115,7 +115,7 @@ func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
 		}
 		h.e.observeClaims(h.name, now)
 		expired := h.e.anyExpired(row, now)
-		if row.Version != version || signed {
+		if row.Version != version || notified {
 			idleLoads = 0
 		} else if !expired {
 			continue
@@ -146,7 +146,7 @@ func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record
 		limit = h.pollDelay(rec, idleLoads, time.Second, 5*time.Second)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
-	changed, cannotTell, waitForListener := h.startListening(ctx, version)
+	changed, unavailable, waitForListener := h.startListening(ctx, version)
 	defer waitForListener()
 	defer cancel()
 	liveness := time.NewTicker(livenessInterval)
@@ -157,8 +157,8 @@ func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record
 			return true
 		case <-h.loadNow:
 			return true
-		case <-cannotTell:
-			cannotTell = nil
+		case <-unavailable:
+			unavailable = nil
 			defer time.AfterFunc(shortPoll, cancel).Stop()
 		case <-liveness.C:
 			if slices.ContainsFunc(rec.Claims, func(c Claim) bool { return h.e.isDead(&c) }) {
@@ -182,23 +182,23 @@ func (h *waiterHub) pollDelay(rec *Record, idleLoads int, minDelay, maxDelay tim
 }
 
 // startListening asks the table to notify. It returns a channel that is closed when the row has changed, one that is
-// closed when the table cannot tell at present, and a function that waits for the listener, which ends with ctx.
+// closed when the table cannot notify at present, and a function that waits for the listener, which ends with ctx.
 func (h *waiterHub) startListening(
 	ctx context.Context, version string,
-) (changed, cannotTell chan struct{}, wait func()) {
+) (changed, unavailable chan struct{}, wait func()) {
 	if h.e.notifier == nil {
 		return nil, nil, func() {}
 	}
-	changed, cannotTell = make(chan struct{}), make(chan struct{})
+	changed, unavailable = make(chan struct{}), make(chan struct{})
 	var listener sync.WaitGroup
 	listener.Go(func() {
 		if h.e.notifier.Wait(ctx, h.name, version) == nil {
 			close(changed)
 		} else {
-			close(cannotTell)
+			close(unavailable)
 		}
 	})
-	return changed, cannotTell, listener.Wait
+	return changed, unavailable, listener.Wait
 }
 
 // notifyAffected wakes the subscribers that the change affects. If a claim has expired it wakes all of them, because

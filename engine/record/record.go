@@ -174,7 +174,8 @@ func (in StepInput) isExpired(c *Claim) bool {
 	return in.ClockTrusted && c.ExpiresAt > 0 && in.Earliest > c.ExpiresAt
 }
 
-// isExpiredHolder is isExpired for holders. A waiter that is late loses nothing that it has.
+// isExpiredHolder is isExpired for holders. A waiter whose renewal is late keeps its place if nobody has removed it
+// yet.
 func (in StepInput) isExpiredHolder(c *Claim) bool { return c.State == Granted && in.isExpired(c) }
 
 // foreignEnd returns the end of a foreign client's hold, or 0 if there is none or it has expired.

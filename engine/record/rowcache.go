@@ -105,26 +105,26 @@ const (
 	trimEvery       = time.Minute
 )
 
-func (f *pendingSwaps) addSwap(id string, over string, ttl time.Duration, now driver.Instant) {
-	f.byClaim[id] = pendingSwap{replaces: over, since: now, keep: 2*ttl + trimEvery}
-	f.trimSwaps(now)
-	for other := range f.byClaim {
-		if len(f.byClaim) <= maxPendingSwaps {
+func (p *pendingSwaps) addSwap(id, replaces string, ttl time.Duration, now driver.Instant) {
+	p.byClaim[id] = pendingSwap{replaces: replaces, since: now, keep: 2*ttl + trimEvery}
+	p.trimSwaps(now)
+	for other := range p.byClaim {
+		if len(p.byClaim) <= maxPendingSwaps {
 			break
 		}
-		delete(f.byClaim, other)
+		delete(p.byClaim, other)
 	}
 }
 
 // trimSwaps forgets the swaps whose claims nobody releases any more.
-func (f *pendingSwaps) trimSwaps(now driver.Instant) {
-	if len(f.byClaim) == 0 || now.Since(f.trimmed) < trimEvery {
+func (p *pendingSwaps) trimSwaps(now driver.Instant) {
+	if len(p.byClaim) == 0 || now.Since(p.trimmed) < trimEvery {
 		return
 	}
-	f.trimmed = now
-	for id, fl := range f.byClaim {
-		if now.Since(fl.since) > fl.keep {
-			delete(f.byClaim, id)
+	p.trimmed = now
+	for id, s := range p.byClaim {
+		if now.Since(s.since) > s.keep {
+			delete(p.byClaim, id)
 		}
 	}
 }

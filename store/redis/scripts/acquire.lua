@@ -1,15 +1,19 @@
--- Acquires a free mutex, or repeats the grant of a claim that holds it. What it cannot decide alone, because claims wait, it leaves to
--- acquire_queued.lua. It is the most used of all scripts: it sets the key first and looks afterwards, and replies with a bare number
--- where it can. The record's expiry is moved once per hour: the record is kept for at least ARGV[6] after the lock, and for up to an
--- hour longer.
+-- Acquires a free mutex, or repeats the grant of a claim that holds it: so a client that got no reply runs it again. If claims wait in
+-- the queue, or hold the lock in another way, it changes nothing and leaves the decision to acquire_queued.lua. It is the most used of
+-- all scripts: it sets the key first and looks afterwards, and replies with a bare number where it can. The record is kept for at least
+-- ARGV[6] after the lock, and its expiry is moved once per hour only: so it is kept for up to an hour longer.
 --
 -- KEYS  1 the lock: a string whose value is the holder's claim id
---       2 its record: a hash with the largest token and a description of the holder
--- ARGV  1 claim id  2 TTL in ms  3 owner  4 note  5 flags  6 how long the record is kept without its lock, in ms
+--       2 its record, a hash; shared/state.lua lists its fields
+-- ARGV  1 claim id  2 TTL in ms  3 owner  4 meta  5 flags (see shared/state.lua)  6 how long the record is kept without its lock, in ms
 --       7 from a Redlock: the number of its round; the record keeps the largest (see release_queued.lua)
 --
--- Replies with the token of a new grant; {GRANTED, token, flags} of an earlier one; {HELD, ms left or less than 0, 0, 0, holder};
--- {BROKEN}; {USE_QUEUE}: run acquire_queued.lua; {TOMBSTONED}: the claim was released before this request arrived
+-- Replies with the token of a new grant, or with a list:
+--   {GRANTED, token, flags}        this claim holds the lock already
+--   {HELD, ms left, 0, 0, holder}  in the shape of acquire_queued.lua's; ms left is less than 0 if it is not known
+--   {BROKEN}                       an operator has broken this claim
+--   {USE_QUEUE}                    run acquire_queued.lua
+--   {TOMBSTONED}                   the claim was released before this request arrived
 local HELD, GRANTED, BROKEN, USE_QUEUE, TOMBSTONED = 0, 1, 2, 6, 7
 local call, lock, record, id, ttl = redis.call, KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local set = call('SET', lock, id, 'NX', 'PX', ttl)
@@ -36,7 +40,7 @@ if set then
   return token
 end
 
--- The key exists already.
+-- The key exists already: as this claim's, another holder's, or a foreign client's.
 --- include shared/foreign.lua
 local value = redis.pcall('GETRANGE', lock, 0, 1023)
 local s = call('HMGET', record, 'id', 'flags', 'owner', 'meta', 'ttl')

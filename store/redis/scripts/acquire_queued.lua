@@ -1,19 +1,24 @@
--- The script of a claim that wants to be granted on a lock with a queue: it comes for the first time, confirms its promotion, or waits
--- and shows that it is alive.
+-- The script of a claim that wants to be granted on a lock with a queue. The claim may be new, or it may wait in the queue and give a
+-- sign of life, or it may have been promoted and confirm that, or its grant may have had no reply.
 --
 -- KEYS  as in shared/state.lua
--- ARGV  1-5 as in shared/state.lua  6 claim id  7 kind  8 limit  9 weight  10 TTL in ms  11 owner  12 note  13 flags
+-- ARGV  1-5 as in shared/state.lua  6 claim id  7 kind  8 limit  9 weight  10 TTL in ms  11 owner  12 meta  13 flags
 --       14 '1': wait in the queue  15 session of the claim's client
 --
--- Replies with the token of a grant; {HELD, ms left, waiting claims, 0, holders...}; {BROKEN}; {WAITING, ms left, place in the queue,
--- 1 during a roll call, holders...}; {MISMATCH, kind, limit}; {FULL, count, of what}; {TOMBSTONED}: the claim was released before this
--- request arrived
+-- Replies with the token of a grant, or with a list. ms left is the time until the first holder or the roll call ends, and less than 0 if
+-- that is not known. Each holder is a list, see describe_holders.
+--   {HELD, ms left, waiting claims, 1 during a roll call, holders...}
+--   {WAITING, ms left, place in the queue, 1 during a roll call, holders...}
+--   {BROKEN}                 an operator has broken this claim
+--   {MISMATCH, kind, limit}  the lock exists with these
+--   {FULL, count, words}     too many claims hold the lock or wait for it
+--   {TOMBSTONED}             the claim was released before this request arrived
 --- include shared/state.lua
 local HELD, BROKEN, WAITING, MISMATCH, FULL, TOMBSTONED = 0, 2, 3, 4, 5, 7
 local me, mykind, mylimit, weight, ttl = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local owner, meta, myflags, queue, session = ARGV[11], ARGV[12], ARGV[13], ARGV[14] == '1', ARGV[15]
 
--- The short way, for a quiet lock: confirm, take a free lock, or come to wait.
+-- The short way, for a quiet lock (see shared/state.lua): confirm a promotion, acquire a free lock, or join the queue.
 if quiet and mykind == 'mutex' and not is_tombstoned(me) and not was_broken then
   local mytoken = math.max(token + 1, now)
   if value == me and id == me and flags == 'c' then -- it was promoted
@@ -41,7 +46,7 @@ if quiet and mykind == 'mutex' and not is_tombstoned(me) and not was_broken then
   end
 end
 
--- The long way, for all else.
+-- The long way, for everything else.
 --- include shared/notes.lua
 --- include shared/foreign.lua
 --- include shared/queue.lua
@@ -61,7 +66,7 @@ local function reply_token(granted)
   return granted
 end
 
--- grant grants the claim with these flags: a promoted claim may have got flags since it came.
+-- grant grants this claim. The flags are an argument because a promoted claim may have been given flags since it joined the queue.
 local function grant(itsflags)
   if mykind == 'mutex' then
     if has_flag(flags, 'c') then call('HDEL', CLAIMS, me) end

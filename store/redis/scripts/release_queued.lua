@@ -1,11 +1,12 @@
--- The script of a claim that leaves, whether it holds the lock, was promoted, or waits. The claims that can have the lock now are
+-- Releases a claim on a lock with a queue, whether it holds the lock, was promoted, or waits. The claims whose turn has come are then
 -- promoted.
 --
 -- KEYS  as in shared/state.lua
 -- ARGV  1-5 as in shared/state.lua  6 claim id  7 '1': a request to make the claim may still arrive, and must be refused then
 --       8 from a Redlock that gives back a round: its number; a later round keeps what it was granted
 --
--- Replies DONE; BROKEN; MAYBE_BROKEN: there is no such claim, and it may have been broken; NOT_FOUND: there is none, and it was not
+-- Replies DONE; BROKEN: an operator has broken the claim; NOT_FOUND: there is no such claim, and no operator has broken it;
+-- MAYBE_BROKEN: there is no such claim, and so many were broken that nobody knows whether this one was
 --- include shared/state.lua
 local NOT_FOUND, DONE, BROKEN, MAYBE_BROKEN = 0, 1, 2, 8
 local me = ARGV[6]
@@ -36,7 +37,7 @@ if quiet and value == me and id == me and not has_flag(flags, 'c') and ARGV[7] ~
   end
 end
 
--- The long way, for all else.
+-- The long way, for everything else.
 --- include shared/notes.lua
 --- include shared/foreign.lua
 --- include shared/queue.lua

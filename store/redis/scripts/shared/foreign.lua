@@ -1,4 +1,4 @@
--- Gives: describe_foreign.
+-- Defines describe_foreign.
 
 -- describe_foreign describes what another kind of client keeps under a key: its type, a digest of its content, and whether all of it
 -- was read. The content itself is not shown, since it may be a secret by which the lock can be released. The cost is bounded: no lock

@@ -1,9 +1,9 @@
--- Gives: clear_notes, add_note.
+-- Defines clear_notes and add_note.
 --
--- When an operator ends a claim, a note of it is kept, so that the claim's client learns of it whenever it asks: by a renewal, by a
--- release whose first reply was lost, or by a waiting claim that comes again. A note is the field '~' .. id of the record. Its value is
--- the time until which it is needed, in server microseconds. The field 'notes' counts the notes, 'noted' is the latest of their times,
--- and 'unsure' is the time until which notes are missing, since there were too many.
+-- When an operator breaks a claim, a note of that is kept. By it the claim's client learns of the break when it renews the claim, when it
+-- repeats a release whose first reply was lost, or when it asks for the claim again. A note is the field '~' .. id of the record. Its
+-- value is the time until which it is needed, in server microseconds. The field 'notes' counts the notes, 'noted' is the latest of their
+-- times. If there were too many notes, they were removed, and until the time 'unsure' a missing note proves nothing.
 local MAX_NOTES = 4096
 local NOTE_TIME = 600000 -- ms, added to the claim's TTL: by then its client has asked
 

@@ -1,18 +1,19 @@
--- What the scripts on a lock with a queue share where it is not quiet. It needs state.lua, notes.lua and foreign.lua before it.
+-- What the scripts on a lock with a queue share, if the lock is not quiet (see state.lua). It has to be included after state.lua, notes.lua
+-- and foreign.lua.
 --
 -- A lock is granted by one rule: the weight of all claims ahead, plus a claim's own, fits in the limit. Holders are always ahead of
 -- waiting claims. So it is enough to know the weight of all holders and the first claim in the queue.
 --
--- A script calls settle, then does its own work, then promote_next and save. Each Redis command that can be avoided is: commands are
--- what a hand-over costs.
+-- A script calls settle first, and save last. It calls promote_next after its own work, or before it if the work is to acquire. No Redis
+-- command is run that can be avoided: a handover costs as much as its commands.
 --
--- Gives: settle, promote_next, save; read_claim, write_claim, is_queued; remove_waiter, remove_holder, remove_mutex_holder,
+-- Defines settle, promote_next, save; read_claim, write_claim, is_queued; remove_waiter, remove_holder, remove_mutex_holder,
 -- clear_if_unheld, set_mark, draw_token, notify, trim_queue, add_tombstone, write_when_full; describe_holders, time_left; and:
 --   kind, limit          of the lock
 --   held                 'none', 'mutex', 'shared' (see set_mark) or 'foreign'
---   held_weight          of all holders that are no mutex's
+--   held_weight          of all holders of a read-write lock or semaphore, promoted claims included
 --   waiters              how many claims wait
---   freed                something was released: waiters outside of the queue are notified
+--   freed                something was released: if the lock is free in the end, waiters outside of the queue are notified
 --   unanswered           a promoted claim did not confirm (see settle)
 --   keys_added           keys were made that have no expiry yet
 --   roll_call, roll_call_end   when a roll call began, and when it ends; nil if there is none
@@ -49,7 +50,7 @@ local function remove_waiter(who)
   call('HDEL', CLAIMS, who)
 end
 
--- remove_holder removes a holder that is no mutex's.
+-- remove_holder removes a holder of a read-write lock or semaphore.
 local function remove_holder(who)
   local c = read_claim(who)
   if c then
@@ -61,14 +62,14 @@ local function remove_holder(who)
   freed = true
 end
 
--- clear_holders ends the use of a mark: nobody holds the lock under it any more.
+-- clear_holders removes the mark and all holders under it.
 local function clear_holders()
   call('DEL', HOLDERS)
   mark, held_weight = nil, 0
   call('HDEL', RECORD, 'mark', 'sum')
 end
 
--- clear_if_unheld frees a shared lock that has no holder left, and reports whether it has.
+-- clear_if_unheld frees a shared lock that has no holder left, and reports whether it did.
 local function clear_if_unheld()
   if call('ZCARD', HOLDERS) > 0 then return false end
   call('DEL', LOCK)
@@ -83,11 +84,11 @@ local function extend_lock()
   if last[1] then call('PEXPIREAT', LOCK, text(math.ceil(last[2] / 1000) + 1)) end
 end
 
--- write_when_full makes a server that is out of memory accept the writes that follow: it refuses only the first write of a script, and
--- never one that cannot take memory.
+-- write_when_full makes a server that is out of memory accept the writes that follow. Such a server refuses a script's first write,
+-- unless the command cannot take memory. So this removes a field that does not exist.
 local function write_when_full() call('HDEL', RECORD, 'none') end
 
--- add_tombstone prevents a released claim from being made by a request that arrives later. The last hundred tombstones are kept.
+-- add_tombstone makes sure that a released claim is not made by a request that arrives later. The last hundred tombstones are kept.
 local function add_tombstone(who)
   write_when_full()
   call('HSET', RECORD, 'bar', string.sub((tombstones or '') .. ' ' .. who, -2700))
@@ -112,7 +113,7 @@ local function remove_mutex_holder()
   held, id, flags, freed, vacant = 'none', nil, '', true, true
 end
 
--- promote notifies the first claim in the queue, and keeps its place until the confirm window ends.
+-- promote takes a claim from the queue, reserves the lock for it until the confirm window ends, and notifies its client.
 local function promote(who, c)
   remove_from_queue(who)
   local window = math.min(WINDOW, c.ttl)
@@ -131,13 +132,13 @@ local function promote(who, c)
   notify(c.session, 'call ' .. who)
 end
 
--- is_alive reports whether a waiting claim has been heard of within its TTL.
+-- is_alive reports whether a waiting claim has given a sign of life within its TTL.
 local function is_alive(who, c)
   return (call('HGET', CLAIMS, '?' .. who) or c.since) + c.ttl * 1000 >= now
 end
 
--- promote_next promotes the claims whose turn has come. The next one after them is told when to look, unless it looks soon enough
--- without that. Nobody else is woken.
+-- promote_next promotes the claims whose turn has come. The next one after them is notified when to look again, unless it joined the
+-- queue so recently that it looks soon by itself. No other claim is notified.
 local function promote_next()
   if held == 'foreign' or kind == 'mutex' and held ~= 'none' then return end
   local removed = 0
@@ -161,15 +162,15 @@ local function promote_next()
   end
 end
 
--- read_waiters reads the claims with these ids, and when each was last heard of.
+-- read_waiters reads the claims with these ids, and the last sign of life of each.
 local function read_waiters(ids)
   local signs = {}
   for i, who in ipairs(ids) do signs[i] = '?' .. who end
   return call('HMGET', CLAIMS, unpack(ids)), call('HMGET', CLAIMS, unpack(signs))
 end
 
--- trim_queue removes dead claims from a queue that is full, so that they keep nobody out: a part of the queue, and once per confirm
--- window. A claim that comes in between is refused at no cost.
+-- trim_queue removes dead claims from a queue that is full, so that they keep nobody out. It looks at a part of the queue, and only once
+-- per confirm window: a claim that comes in between is refused at once.
 local function trim_queue()
   write_when_full()
   local h = call('HMGET', RECORD, 'swept', 'sweptto')
@@ -194,7 +195,7 @@ local function end_roll_call()
   roll_call, roll_call_end = nil, nil
 end
 
--- remove_silent removes, after a roll call, the claims that did not answer: a part of the queue in each script.
+-- remove_silent removes, after a roll call, the claims that gave no sign of life. Each script looks at a part of the queue.
 local function remove_silent()
   local at = call('HGET', RECORD, 'rollat')
   local found = call('ZRANGEBYSCORE', QUEUE, at and '(' .. at or '-inf', '(' .. text(roll_call), 'WITHSCORES', 'LIMIT', 0, MAX_SCAN)
@@ -216,7 +217,8 @@ end
 -- settle finds out how the lock is held, and removes what has expired.
 --
 -- A promoted claim that did not confirm shows that its client died while it waited; other clients may have died with it. So all waiting
--- claims are asked to answer a roll call, and those that do not are removed together: ten dead ones cost little more than one.
+-- claims are asked for a sign of life (a roll call), and those that give none are removed together: ten dead ones cost little more than
+-- one.
 local function settle()
   if not value then
     held = 'none'
@@ -251,7 +253,7 @@ local function settle()
   end
 end
 
--- save writes what is not written yet, and moves the expiries. Every script ends with it.
+-- save writes what is not written yet, and moves the expiries. On the long way every script ends with it.
 local function save()
   if held == 'shared' and not clear_if_unheld() then
     extend_lock()
@@ -283,7 +285,8 @@ local function save()
   end
 end
 
--- describe_holders describes up to four holders, for a claim that is refused.
+-- describe_holders describes up to four holders, for a claim that is refused. Each is {id, token, owner, meta, TTL in ms, since, flags,
+-- weight, ms left}; readHolders in replies.go reads them.
 local function describe_holders()
   local s = {}
   if held == 'foreign' then
@@ -301,7 +304,7 @@ local function describe_holders()
   return s
 end
 
--- time_left is the time in ms until the first holder expires, or the roll call ends; less than 0: unknown.
+-- time_left is the time in ms until the first holder expires or the roll call ends; less than 0 if that is not known.
 local function time_left()
   local ms
   if held == 'shared' then

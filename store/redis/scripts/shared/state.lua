@@ -2,29 +2,50 @@
 --
 -- KEYS  1 the lock: a string, so that every client of the plain layout sees it as held. On a mutex, the value is the id of its holder's
 --         claim. On any other kind it is the mark that the record names: the holders count only while the lock has that value.
---       2 the record: a hash with the largest token, kind and limit, mark, weight of all holders, and a mutex's holder; whether claims
---         wait; until when all keys are kept, in server microseconds; whether the lock is quiet; and the notes of broken claims (see
---         notes.lua)
---       3 the claims: id -> JSON, of all that wait and of the holders that are no mutex's; '?' .. id -> when a waiting claim was last
---         heard of after it came, in server microseconds
---       4 the holders that are no mutex's: id -> expiry, in server microseconds
---       5 the queue: id -> when it came, in server microseconds; no two are equal
---         The record's key is also the name of the lock's channel; with ':' and a session, of the channel of one client.
+--       2 the record, a hash. All times in it are in server microseconds. Its fields:
+--           token                         the largest token
+--           kind, limit                   of the lock
+--           id, flags, owner, meta, ttl   of a mutex's holder or promoted claim
+--           mark, sum                     of any other kind: the mark, and the weight of all holders
+--           line                          exists while claims wait
+--           bar                           the tombstones: ids of released claims, which must not be granted any more
+--           kept                          until when all keys are kept
+--           quiet                         exists if the lock may be quiet, see below
+--           roll, rollend, rollat         of a roll call, see queue.lua: when it began, when it ends, how far its result was applied
+--           swept, sweptto                when a full queue was last trimmed, and how far
+--           ballot                        from a Redlock: the largest number of a round
+--           ~ID, notes, noted, unsure     notes of broken claims, see notes.lua
+--       3 the claims: id -> JSON, of all that wait, and of the holders of a read-write lock or semaphore; '?' .. id -> when a waiting
+--         claim last gave a sign of life after it joined the queue, in server microseconds
+--       4 the holders of a read-write lock or semaphore: id -> expiry, in server microseconds
+--       5 the queue: id -> when it joined, in server microseconds; no two are equal
 -- ARGV  1 PUBLISH or SPUBLISH  2 how long all keys are kept at least, in ms  3 confirm window in ms  4 most holders
 --       5 most waiting claims  6 claim id
 --
--- Gives: the names of all of these (LOCK ... MAX_WAITERS), the constants SOON, DAY and HOUR, call, now, text, has_flag, is_tombstoned,
--- next_score, and this state:
+-- A claim's flags are letters: a, it is asked to release the lock; b, it was broken gracefully; c, it was promoted ("called"); d, it is
+-- detached.
+--
+-- The record's key is also the name of the lock's channel, to which all clients that wait listen. With ':' and a session it is the
+-- channel of one client. The messages:
+--   free           the lock is free: waiters outside of the queue try again
+--   call ID        this claim was promoted: it confirms
+--   next ID MS     this claim is the next after the promoted ones: it looks again after MS
+--   roll MS        a roll call: all claims in the queue give a sign of life, spread over MS
+--
+-- Defines names for the keys and arguments (LOCK to MAX_WAITERS), the constants SOON, DAY and HOUR, the functions text, has_flag,
+-- is_tombstoned and next_score, and:
+--   call                 redis.call
+--   now                  the server's time in microseconds
 --   value                the lock's value; false if there is none
 --   id, token, flags     of the record: a mutex's holder or promoted claim, the largest token, that claim's flags
---   has_queue            claims wait
---   was_broken           an operator has broken the claim ARGV[6]
+--   has_queue            whether claims wait
+--   was_broken           whether an operator has broken the claim ARGV[6]
 --   kept_until           when the keys expire, in server microseconds
 --   quiet                see below
 --   stored               the fields of the record as they were read
 local LOCK, RECORD, CLAIMS, HOLDERS, QUEUE = unpack(KEYS)
 local PUBLISH, CHANNEL, KEEP, WINDOW, MAX_HOLDERS, MAX_WAITERS = ARGV[1], RECORD, ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
--- A claim that came less than this ago, in microseconds, looks again early enough, and needs no notice.
+-- A claim that joined the queue less than this ago, in microseconds, looks again soon by itself, and needs no message.
 local SOON = 500000
 -- In ms. The claims are kept for a day less than the record. No expiry is moved more often than once per hour.
 local DAY, HOUR = 86400000, 3600000
@@ -42,13 +63,14 @@ local stored = call('HMGET', RECORD, 'id', 'token', 'flags', 'line', 'bar', 'kep
 local id, token, flags, has_queue = stored[1], tonumber(stored[2]) or 0, stored[3] or '', stored[4]
 local tombstones, kept_until, was_broken = stored[5], tonumber(stored[6]) or 0, stored[8]
 
--- A lock is quiet if it is a mutex that is only held, handed over and waited for. Almost all scripts find it so, and are done before
--- the rest is read and set up: that takes Redis longer than what they do.
+-- A lock is quiet if it is a mutex that is only held, handed over and waited for, without a mark or a roll call, and no expiry has to be
+-- moved. That is the usual case. For it acquire_queued.lua and release_queued.lua have a short way, which is done before the rest is read
+-- and set up: to do that takes Redis longer than the short way.
 local quiet = stored[7] and kept_until > now + KEEP * 1000
 
 local function is_tombstoned(who) return tombstones and string.find(tombstones, who, 1, true) ~= nil end
 
--- next_score is the score of a claim that comes to the queue now: the time, and more than all scores there.
+-- next_score is the score of a claim that joins the queue now: the time, or one more than the largest score if that is more.
 local function next_score()
   local score = call('ZREVRANGE', QUEUE, 0, 0, 'WITHSCORES')[2]
   return text(math.max((tonumber(score) or 0) + 1, now))
