@@ -16,7 +16,7 @@ func (e *engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 	if err := c.Check(e.info); err != nil {
 		return driver.Grant{}, err
 	}
-	ctx, done := e.bindContext(ctx)
+	ctx, done := e.life.Bind(ctx)
 	defer done()
 	a := &acquire{engine: e, claim: c}
 	a.queue.joins = c.Wait && (c.Fair || c.Kind != driver.KindMutex)
@@ -180,7 +180,7 @@ func (a *acquire) mustYield() bool {
 
 func (a *acquire) yieldToRenewal(ctx context.Context) error {
 	a.backoff.yields++
-	if err := a.sleepFor(ctx, a.roundTrip()+randomPart(a.roundTrip())); err != nil {
+	if err := a.life.Sleep(ctx, a.roundTrip()+randomPart(a.roundTrip())); err != nil {
 		return err
 	}
 	return a.loadRow(ctx)
@@ -200,7 +200,7 @@ func (a *acquire) mustKeepInterval() bool {
 // so that clients that saw the same write do not all come at once. One wait is enough if no claim has come or gone
 // meanwhile: a lock with several holders is written all the time, by their renewals.
 func (a *acquire) waitForWriteInterval(ctx context.Context) error {
-	if err := a.sleepFor(ctx, a.writeDelay(a.claim.Name)+randomPart(a.info.WriteInterval/2)); err != nil {
+	if err := a.life.Sleep(ctx, a.writeDelay(a.claim.Name)+randomPart(a.info.WriteInterval/2)); err != nil {
 		return err
 	}
 	before := a.rec
@@ -230,7 +230,7 @@ func (a *acquire) mayExpireSoon() bool {
 func (a *acquire) loadAfterExpiry(ctx context.Context) error {
 	a.backoff.awaitedExpiry = true
 	left, _ := a.nextExpiry(a.claim.Name, a.rec)
-	if err := a.sleepFor(ctx, max(left, 0)+time.Millisecond); err != nil {
+	if err := a.life.Sleep(ctx, max(left, 0)+time.Millisecond); err != nil {
 		return err
 	}
 	return a.loadRow(ctx)

@@ -74,6 +74,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // New makes a driver.Store of a table. Closing the store closes the table.
@@ -86,6 +87,7 @@ func New(table Table) driver.Store {
 		pending:      pendingSwaps{byClaim: map[string]pendingSwap{}},
 		hubs:         map[string]*waiterHub{},
 		rtt:          10 * time.Millisecond,
+		life:         driverutil.NewLifetime(),
 	}
 	e.clock = e.info.Clock
 	e.notifier, _ = table.(Notifier)
@@ -97,7 +99,6 @@ func New(table Table) driver.Store {
 	if t, ok := table.(SizeLimiter); ok {
 		e.maxRecord = min(MaxData, t.MaxRecordSize())
 	}
-	e.life, e.cancelLife = context.WithCancelCause(context.Background())
 	return e
 }
 
@@ -115,13 +116,9 @@ type engine struct {
 	tracelessRelease bool            // nothing remains of a lock that is free
 	maxRecord        int             // bytes
 
-	life       context.Context // ends when the store is closed
-	cancelLife context.CancelCauseFunc
-	closing    atomic.Bool
-	closed     chan struct{} // closed when Close is done
-	// background counts the engine's own goroutines. One is added only with mu held and while life has not ended, so
-	// that Close, which ends life with mu held, waits for all of them.
-	background sync.WaitGroup
+	life    *driverutil.Lifetime // ends when the store is closed
+	closing atomic.Bool
+	closed  chan struct{} // closed when Close is done
 
 	mu           sync.Mutex
 	rows         knownRows                                 // as last seen, so that the first swap needs no load
@@ -154,18 +151,9 @@ func (e *engine) Close() error {
 	}
 	defer close(e.closed)
 	e.sweepAtClose()
-	e.mu.Lock() // nothing starts in the background after this
-	e.cancelLife(driver.ErrClosed)
-	e.mu.Unlock()
-	e.background.Wait()
+	e.life.End()
+	e.life.Wait()
 	return e.table.Close()
-}
-
-// bindContext makes ctx end when the store is closed, too.
-func (e *engine) bindContext(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(e.life, func() { cancel(driver.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil) }
 }
 
 // errorOrClosed returns err, or ErrClosed in its place if the store was closed.
@@ -371,26 +359,13 @@ func (e *engine) pauseAfterConflict(ctx context.Context, tries, claims int) (pau
 	if n == 0 {
 		return false, ctx.Err()
 	}
-	return true, e.sleepFor(ctx, rand.N(min(time.Second, e.roundTrip()*time.Duration(n))+1))
+	return true, e.life.Sleep(ctx, rand.N(min(time.Second, e.roundTrip()*time.Duration(n))+1))
 }
 
 // pauseAfterFailure waits before the next request to a store that did not answer the last ones.
 func (e *engine) pauseAfterFailure(ctx context.Context, failures int) error {
 	base := max(e.roundTrip(), time.Millisecond)
-	return e.sleepFor(ctx, rand.N(min(time.Second, base<<min(failures, 10))+1))
-}
-
-func (e *engine) sleepFor(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-e.life.Done():
-		return driver.ErrClosed
-	}
+	return e.life.Sleep(ctx, rand.N(min(time.Second, base<<min(failures, 10))+1))
 }
 
 // LivenessFile returns the table's liveness file, if it has one.

@@ -85,11 +85,10 @@ func (e *engine) startHub(row Row, rec *Record, idleLoads int) *waiterHub {
 	h := &waiterHub{
 		e: e, name: row.Name, row: row, subscribers: map[*subscription]struct{}{}, loadNow: make(chan struct{}, 1),
 	}
-	if e.life.Err() == nil {
-		var ctx context.Context
-		ctx, h.stop = context.WithCancel(e.life)
+	var ctx context.Context
+	ctx, h.stop = context.WithCancel(e.life)
+	if e.life.Go(func() { h.run(ctx, rec, idleLoads) }) {
 		e.hubs[row.Name] = h
-		e.background.Go(func() { h.run(ctx, rec, idleLoads) })
 	}
 	return h
 }

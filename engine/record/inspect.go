@@ -81,7 +81,7 @@ const maxSettleTime = 10 * time.Second
 func (e *engine) applyStep(
 	ctx context.Context, name string, step func(rec *Record, in StepInput, again bool) error,
 ) error {
-	ctx, stop := e.bindContext(ctx)
+	ctx, stop := e.life.Bind(ctx)
 	defer stop()
 	unsure := false
 	var silence driverutil.Outage

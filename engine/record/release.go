@@ -17,7 +17,7 @@ func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error 
 	if c.ID != "" && ref != "" && c.ID != ref {
 		return &driver.LossError{Cause: driver.LossGone} // the id is the ref: no claim has both
 	}
-	ctx, stop := e.bindContext(ctx)
+	ctx, stop := e.life.Bind(ctx)
 	defer stop()
 	r := &release{engine: e, claim: c, id: cmp.Or(c.ID, ref), started: e.clock.Now()}
 	r.row, r.rec = e.recallRow(c.Name)

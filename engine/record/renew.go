@@ -16,7 +16,7 @@ const maxRenewWorkers = 256
 // Renew costs one swap per lock if the row is as this client last saw it. Grants on the same lock share a swap. A
 // refused swap is tried again at once, without a pause: a renewal goes before new claims, which do pause.
 func (e *engine) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
-	ctx, stop := e.bindContext(ctx)
+	ctx, stop := e.life.Bind(ctx)
 	defer stop()
 	byName := map[string][]int{}
 	for i := range grants {

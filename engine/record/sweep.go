@@ -33,7 +33,7 @@ func (e *engine) idleKeep() time.Duration { return 10*time.Minute + 10*e.info.To
 func (e *engine) sweepIfDue() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.life.Err() != nil || e.storeExpiresIdle {
+	if e.storeExpiresIdle {
 		return
 	}
 	first := e.nextSweep == driver.Instant{}
@@ -44,7 +44,7 @@ func (e *engine) sweepIfDue() {
 	if first {
 		return
 	}
-	e.background.Go(func() {
+	e.life.Go(func() {
 		ctx, cancel := context.WithTimeout(e.life, sweepLimit)
 		defer cancel()
 		if !e.sweepIdle(ctx) {

@@ -13,7 +13,7 @@ const watchInterval = time.Second
 
 // NextChange costs one load per change, and one per watchInterval.
 func (e *engine) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
-	ctx, stop := e.bindContext(ctx)
+	ctx, stop := e.life.Bind(ctx)
 	defer stop()
 	for {
 		row, rec, err := e.loadRecord(ctx, seen.Name)

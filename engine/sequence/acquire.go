@@ -21,7 +21,7 @@ func (e *Engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 		return driver.Grant{}, fmt.Errorf("%w: on this store a claim ends with its client, so none can be detached",
 			driver.ErrUnsupported)
 	}
-	ctx, done := e.bindContext(ctx)
+	ctx, done := e.life.Bind(ctx)
 	defer done()
 	if ctx.Err() != nil {
 		return driver.Grant{}, e.contextError(ctx)
@@ -63,7 +63,7 @@ func (a *acquisition) rejoinAfterSessionEnd(err error) bool {
 	}
 	a.noteAnswer() // that the session has ended is an answer
 	if a.endedSessions++; a.endedSessions > 1 {
-		_ = a.e.sleep(a.ctx, rand.N(10*time.Millisecond<<min(a.endedSessions, 6)))
+		_ = a.e.life.Sleep(a.ctx, rand.N(10*time.Millisecond<<min(a.endedSessions, 6)))
 	}
 	return true
 }
@@ -137,7 +137,7 @@ func (a *acquisition) joinAndWait() (driver.Grant, error) {
 	// The grant needs a fresh keep-alive. Sent now, its reply is there when the add has its own, so a free lock
 	// costs one round trip.
 	if s.isStale() {
-		e.startGoroutine(func() { _, _ = s.freshKeepAlive(e.life) }) // while the add is under way
+		e.life.Go(func() { _, _ = s.freshKeepAlive(e.life) }) // while the add is under way
 	}
 	seen, err := a.joinLine(s)
 	if err == nil {
@@ -361,7 +361,7 @@ func (a *acquisition) addNode(s *session, condition AddCondition) (timedSnapshot
 	cl.add.done = inFlight
 	number := cl.add.number
 	// The request runs under the life of the engine, not of the caller, so that its outcome becomes known.
-	ok := e.startGoroutineLocked(func() {
+	ok := e.life.Go(func() {
 		ctx, cancel := requestContext(e.life)
 		defer cancel()
 		start := e.clock.Now()

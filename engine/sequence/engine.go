@@ -66,6 +66,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Engine is a driver.Store on a NodeStore. It implements all optional interfaces of package driver. Make one with
@@ -74,8 +75,7 @@ type Engine struct {
 	store NodeStore
 	info  driver.Info
 	clock driver.Clock
-	life  context.Context // ends with Close
-	end   context.CancelCauseFunc
+	life  *driverutil.Lifetime // ends with Close
 
 	// What the store can do beyond NodeStore; nil if it cannot.
 	mover           Mover
@@ -83,10 +83,6 @@ type Engine struct {
 	successorReader SuccessorReader
 	breaker         Breaker
 	leftoverChecker LeftoverChecker
-
-	// goroutines counts the engine's own. One is added only with mu held and life not ended, so that Close can wait
-	// for all.
-	goroutines sync.WaitGroup
 
 	mu       sync.Mutex
 	sessions map[time.Duration]*session // by requested TTL; without those of detached claims
@@ -114,7 +110,7 @@ func New(store NodeStore) *Engine {
 	e := &Engine{
 		store: store, sessions: map[time.Duration]*session{}, openings: map[time.Duration]*sessionOpening{},
 		claims: map[string]*claim{}, waiting: map[string]map[*claim]struct{}{},
-		listings: map[string]chan struct{}{}, endingQueued: make(chan struct{}, 1),
+		listings: map[string]chan struct{}{}, endingQueued: make(chan struct{}, 1), life: driverutil.NewLifetime(),
 	}
 	e.mover, _ = store.(Mover)
 	e.weightChanger, _ = store.(WeightChanger)
@@ -124,7 +120,6 @@ func New(store NodeStore) *Engine {
 	e.info = completeInfo(store.Info())
 	e.info.Detached = e.mover != nil
 	e.clock = e.info.Clock
-	e.life, e.end = context.WithCancelCause(context.Background())
 	return e
 }
 
@@ -151,12 +146,12 @@ func (e *Engine) Info() driver.Info { return e.info }
 // store after their TTL: a holder that closes its client without a release may still be at work.
 func (e *Engine) Close() error {
 	e.mu.Lock()
-	if e.life.Err() != nil {
+	// With mu held, because bindSession looks at life with mu held: no claim is bound to a session after that.
+	if !e.life.End() {
 		e.mu.Unlock()
-		e.goroutines.Wait()
+		e.life.Wait()
 		return nil
 	}
-	e.end(driver.ErrClosed)
 	var idle []*session
 	for _, s := range e.sessions {
 		if len(s.claims) == 0 {
@@ -164,33 +159,11 @@ func (e *Engine) Close() error {
 		}
 	}
 	e.mu.Unlock()
-	e.goroutines.Wait()
+	e.life.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
 	for _, s := range idle {
 		_ = e.store.EndSession(ctx, s.ID) // if it fails, the session expires
 	}
 	return e.store.Close()
-}
-
-// startGoroutine runs f in a goroutine that Close waits for. It returns false if the store is closed.
-func (e *Engine) startGoroutine(f func()) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.startGoroutineLocked(f)
-}
-
-func (e *Engine) startGoroutineLocked(f func()) bool {
-	if e.life.Err() != nil {
-		return false
-	}
-	e.goroutines.Go(f)
-	return true
-}
-
-// bindContext returns a context that ends with ctx, and also when the store is closed.
-func (e *Engine) bindContext(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(e.life, func() { cancel(driver.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil) }
 }

@@ -12,7 +12,7 @@ import (
 
 // Inspect reads the line once, and tries again if that fails.
 func (e *Engine) Inspect(ctx context.Context, name string) (driver.Lock, error) {
-	ctx, stop := e.bindContext(ctx)
+	ctx, stop := e.life.Bind(ctx)
 	defer stop()
 	if err := driver.CheckName(name, e.info); err != nil {
 		return driver.Lock{}, err
@@ -29,7 +29,7 @@ func (e *Engine) Inspect(ctx context.Context, name string) (driver.Lock, error) 
 		if retry.noteFailure() {
 			return driver.Lock{}, hideContextError(err)
 		}
-		if err := e.sleep(ctx, rand.N(10*time.Millisecond<<min(retry.failures, 6))); err != nil {
+		if err := e.life.Sleep(ctx, rand.N(10*time.Millisecond<<min(retry.failures, 6))); err != nil {
 			return driver.Lock{}, err
 		}
 	}
@@ -47,7 +47,7 @@ func (e *Engine) listLock(ctx context.Context, name string) (Snapshot, error) {
 // List yields what Inspect would return for each lock.
 func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
 	return func(yield func(driver.Lock, error) bool) {
-		ctx, stop := e.bindContext(ctx)
+		ctx, stop := e.life.Bind(ctx)
 		defer stop()
 		if ctx.Err() != nil {
 			yield(driver.Lock{}, e.contextError(ctx))
@@ -75,7 +75,7 @@ func (e *Engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock,
 
 // NextChange subscribes before it reads, so that it misses no change, and also reads now and then without an event.
 func (e *Engine) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
-	ctx, stop := e.bindContext(ctx)
+	ctx, stop := e.life.Bind(ctx)
 	defer stop()
 	changed := make(chan struct{}, 1)
 	unwatch := e.store.Watch(seen.Name, WatchChanges, 0, func() { wakeOne(changed) })

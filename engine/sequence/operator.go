@@ -17,7 +17,7 @@ func (e *Engine) Break(ctx context.Context, name, r string, mode driver.BreakMod
 	if err != nil {
 		return err
 	}
-	ctx, stop := e.bindContext(ctx)
+	ctx, stop := e.life.Bind(ctx)
 	defer stop()
 	retry := e.newRetryLoop(ctx, driver.UnreachableTimeout(driver.MaxTTL))
 	for {
@@ -105,7 +105,7 @@ func (e *Engine) Detach(ctx context.Context, g driver.Grant, keep time.Duration)
 	if e.mover == nil {
 		return fmt.Errorf("%w: on this store a claim ends with its client", driver.ErrUnsupported)
 	}
-	ctx, stop := e.bindContext(ctx)
+	ctx, stop := e.life.Bind(ctx)
 	defer stop()
 	retry := e.newRetryLoop(ctx, driver.UnreachableTimeout(g.GrantedTTL))
 	var to Session

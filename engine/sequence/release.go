@@ -13,7 +13,7 @@ import (
 // Release removes a claim's node with one request. If the claim's Add is still under way, Release waits for it. If an
 // Add got no reply, the claim is withdrawn, so that the Add cannot take effect later.
 func (e *Engine) Release(ctx context.Context, c driver.Claim, r string) error {
-	ctx, stop := e.bindContext(ctx)
+	ctx, stop := e.life.Bind(ctx)
 	defer stop()
 	retry := e.newRetryLoop(ctx, driver.UnreachableTimeout(c.TTL))
 	e.mu.Lock()

@@ -13,7 +13,7 @@ import (
 // Renew renews the claims of a session with one keep-alive, if the last one is old, and at the same time one read of
 // their nodes per [MaxRead]: a keep-alive says nothing about a node that an operator has removed or marked.
 func (e *Engine) Renew(ctx context.Context, gs []driver.Grant, done func(int, driver.Renewal)) {
-	ctx, stop := e.bindContext(ctx)
+	ctx, stop := e.life.Bind(ctx)
 	defer stop()
 	var all sync.WaitGroup
 	for s, which := range e.groupBySession(gs, done, func(i int) {
@@ -138,7 +138,7 @@ func (s *session) retryFreshKeepAlive(ctx context.Context) (driver.Instant, erro
 	for {
 		since, err := s.freshKeepAlive(ctx)
 		if err == nil || errors.Is(err, ErrSessionExpired) || driverutil.IsFinal(err) ||
-			s.e.sleep(ctx, s.TTL/50) != nil {
+			s.e.life.Sleep(ctx, s.TTL/50) != nil {
 			return since, err
 		}
 	}
@@ -152,7 +152,7 @@ func (s *session) retryReadNodes(ctx context.Context, refs []NodeRef) ([]Node, d
 		start := s.e.clock.Now()
 		nodes, err := s.e.store.Read(bctx, refs)
 		cancel()
-		if err == nil || driverutil.IsFinal(err) || s.e.sleep(ctx, s.TTL/50) != nil {
+		if err == nil || driverutil.IsFinal(err) || s.e.life.Sleep(ctx, s.TTL/50) != nil {
 			return nodes, start, err
 		}
 	}

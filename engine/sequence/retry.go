@@ -59,24 +59,10 @@ func (retry *retryLoop) waitAndRetry(err error) error {
 	case retry.noteFailure():
 		return driverutil.Uncertain(hideContextError(err))
 	}
-	if e := retry.e.sleep(retry.ctx, rand.N(10*time.Millisecond<<min(retry.failures, 6))); e != nil {
+	if e := retry.e.life.Sleep(retry.ctx, rand.N(10*time.Millisecond<<min(retry.failures, 6))); e != nil {
 		return driverutil.Uncertain(e)
 	}
 	return nil
-}
-
-// sleep waits for d, or returns an error when ctx or the store ends.
-func (e *Engine) sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-e.life.Done():
-		return driver.ErrClosed
-	case <-ctx.Done():
-		return e.contextError(ctx)
-	}
 }
 
 // contextError is the error of a call whose context has ended.

@@ -80,7 +80,7 @@ func (e *Engine) bindSession(ctx context.Context, cl *claim) (*session, error) {
 		case o == nil:
 			o = &sessionOpening{done: make(chan struct{})}
 			e.openings[cl.TTL] = o
-			e.startGoroutineLocked(func() { e.openSharedSession(cl.TTL, o) })
+			e.life.Go(func() { e.openSharedSession(cl.TTL, o) })
 		}
 		e.mu.Unlock()
 		select {
@@ -101,7 +101,7 @@ func (e *Engine) openSharedSession(ttl time.Duration, o *sessionOpening) {
 	defer e.mu.Unlock()
 	delete(e.openings, ttl)
 	o.err = hideContextError(err)
-	if err == nil && e.startGoroutineLocked(s.keepAliveLoop) && e.startGoroutineLocked(s.runJanitor) {
+	if err == nil && e.life.Go(s.keepAliveLoop) && e.life.Go(s.runJanitor) {
 		e.sessions[ttl] = s
 	}
 	close(o.done)
@@ -192,7 +192,7 @@ func (s *session) freshKeepAlive(ctx context.Context) (driver.Instant, error) {
 			return at, nil
 		}
 		if early > 0 { // a keep-alive sent now would not confirm the last one
-			if err := s.e.sleep(ctx, early); err != nil {
+			if err := s.e.life.Sleep(ctx, early); err != nil {
 				return at, err
 			}
 		}
@@ -215,7 +215,7 @@ func (s *session) keepAlive(ctx context.Context) error {
 	if inFlight == nil {
 		inFlight = make(chan struct{})
 		s.inFlight = inFlight
-		if !e.startGoroutineLocked(func() { s.sendKeepAlive(inFlight) }) {
+		if !e.life.Go(func() { s.sendKeepAlive(inFlight) }) {
 			s.inFlight = nil
 			e.mu.Unlock()
 			return driver.ErrClosed
@@ -257,7 +257,7 @@ func (s *session) sendKeepAlive(inFlight chan struct{}) {
 	}
 	close(inFlight)
 	// Its nodes stay until the promised time is over, so that the holders can be notified first.
-	if lowered && e.sleep(e.life, promise) == nil {
+	if lowered && e.life.Sleep(e.life, promise) == nil {
 		e.endSession(s.ID)
 	}
 }

@@ -183,7 +183,7 @@ func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSna
 // markAdmitted marks the claim's node as admitted, in the background. The semaphore's next waiter watches for this
 // mark, and reads the line when it comes. If the mark cannot be written, the next waiter finds out by polling.
 func (e *Engine) markAdmitted(cl *claim) {
-	e.startGoroutine(func() {
+	e.life.Go(func() {
 		ctx, cancel := requestContext(e.life)
 		defer cancel()
 		// A few tries are enough: the mark only saves the next waiter a poll.

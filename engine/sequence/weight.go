@@ -24,7 +24,7 @@ func (e *Engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) er
 	case weight < 1 || weight > g.Limit:
 		return fmt.Errorf("%w: a weight must be 1 to the limit of %d, not %d", driver.ErrInvalid, g.Limit, weight)
 	}
-	ctx, stop := e.bindContext(ctx)
+	ctx, stop := e.life.Bind(ctx)
 	defer stop()
 	retry := e.newRetryLoop(ctx, driver.UnreachableTimeout(g.GrantedTTL))
 	for tries := 1; ; tries++ {
@@ -34,7 +34,7 @@ func (e *Engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) er
 		}
 		if err == nil { // the line has changed meanwhile
 			retry.noteAnswer()
-			if err := e.sleep(ctx, rand.N(time.Millisecond<<tries)); err != nil {
+			if err := e.life.Sleep(ctx, rand.N(time.Millisecond<<tries)); err != nil {
 				return driverutil.Uncertain(err)
 			}
 			continue

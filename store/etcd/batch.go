@@ -69,13 +69,7 @@ func (t *nodeStore) commitWrite(ctx context.Context, w *write) (*pb.TxnResponse,
 func (t *nodeStore) sendBatch(batch []*write, done func(error)) error {
 	// The order within the transaction is the order in which etcd applies it.
 	slices.SortStableFunc(batch, func(a, b *write) int { return addsLast(a) - addsLast(b) })
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	// Checked with mu held, because Close waits for the goroutines that are started here.
-	if t.life.Err() != nil {
-		return driver.ErrClosed
-	}
-	t.goroutines.Go(func() {
+	started := t.life.Go(func() {
 		ctx, cancel := context.WithTimeout(t.life, requestTimeout)
 		defer cancel()
 		ops := make([]clientv3.Op, len(batch))
@@ -95,6 +89,9 @@ func (t *nodeStore) sendBatch(batch []*write, done func(error)) error {
 		}
 		done(err)
 	})
+	if !started {
+		return driver.ErrClosed
+	}
 	return nil
 }
 

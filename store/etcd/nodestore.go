@@ -21,9 +21,7 @@ type nodeStore struct {
 	info        driver.Info
 	hub         *watchHub
 	batcher     *driverutil.Batcher[*write]
-	life        context.Context
-	end         context.CancelFunc
-	goroutines  sync.WaitGroup
+	life        *driverutil.Lifetime
 	closeClient func() error // nil if the client is the caller's
 
 	mu            sync.Mutex
@@ -38,8 +36,8 @@ func newNodeStore(cli *clientv3.Client, o Options) *nodeStore {
 	t := &nodeStore{
 		cli: cli, kv: clientv3.NewKV(cli), leases: pb.NewLeaseClient(cli.ActiveConnection()), prefix: o.Prefix,
 		gateRevisions: map[string]int64{}, nodeCache: map[string]sequence.Node{}, ownSessions: map[string]bool{},
+		life: driverutil.NewLifetime(),
 	}
-	t.life, t.end = context.WithCancel(context.Background())
 	t.hub = newWatchHub(t.life, pb.NewWatchClient(cli.ActiveConnection()), t.renewLogin)
 	t.batcher = t.newBatcher()
 	t.info = driver.Info{
@@ -99,12 +97,8 @@ func (t *nodeStore) Watch(name, key string, revision int64, changed func()) func
 
 // Close ends the watches, and the client if the store opened it.
 func (t *nodeStore) Close() error {
-	t.mu.Lock()
-	t.end()
-	t.mu.Unlock()
-	// sendBatch and noteRevision start no goroutine after this: they check life with mu held.
-	t.hub.wait()
-	t.goroutines.Wait()
+	t.life.End()
+	t.life.Wait()
 	if t.closeClient != nil {
 		return t.closeClient()
 	}

@@ -40,7 +40,7 @@ func (t *nodeStore) noteRevision(before reading, revision int64) {
 		clear(t.nodeCache)
 		clear(t.gateRevisions)
 		for session := range t.ownSessions {
-			t.goroutines.Go(func() { t.revokeSession(session) })
+			t.life.Go(func() { t.revokeSession(session) })
 		}
 		clear(t.ownSessions)
 	}

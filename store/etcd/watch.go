@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -17,10 +18,9 @@ import (
 // watches need two in all. The hub does not ask for events of past revisions. When a stream breaks, it creates all
 // watches again on the next one, and notifies all their owners.
 type watchHub struct {
-	life       context.Context
+	life       *driverutil.Lifetime // that of the store, which waits for the hub's goroutine
 	client     pb.WatchClient
 	renewLogin func(context.Context) // renews a login that has expired
-	goroutines sync.WaitGroup
 
 	mu            sync.Mutex
 	running       bool
@@ -39,7 +39,7 @@ type watch struct {
 	interrupted  bool // its stream broke; guarded by the hub's mutex
 }
 
-func newWatchHub(life context.Context, client pb.WatchClient, login func(context.Context)) *watchHub {
+func newWatchHub(life *driverutil.Lifetime, client pb.WatchClient, login func(context.Context)) *watchHub {
 	return &watchHub{
 		life: life, client: client, renewLogin: login,
 		watches: map[int64]*watch{}, requestQueued: make(chan struct{}, 1),
@@ -59,7 +59,7 @@ func (h *watchHub) add(w *watch) (stop func()) {
 	// The stream is opened with the first watch, and creates all watches that exist by then.
 	if !h.running {
 		h.running = true
-		h.goroutines.Go(h.run)
+		h.life.Go(h.run)
 	} else {
 		h.queueRequest(w.createRequest(id))
 	}
@@ -93,8 +93,6 @@ func (h *watchHub) queueRequest(r *pb.WatchRequest) {
 	default:
 	}
 }
-
-func (h *watchHub) wait() { h.goroutines.Wait() }
 
 // run opens one stream after the other until the store is closed.
 func (h *watchHub) run() {

@@ -70,7 +70,6 @@ type foreignTable struct {
 
 	mu              sync.Mutex
 	abandonedWrites map[string][]chan struct{} // by name: writes whose callers have gone; each is closed at its end
-	writes          sync.WaitGroup
 }
 
 // Info limits the metadata of claims, which must fit into the object's custom metadata.
@@ -216,19 +215,15 @@ func (t *foreignTable) writeDetached(
 	}
 	answered, over := make(chan answer, 1), make(chan struct{})
 	going, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxWriteTime)
-	t.mu.Lock()
-	if t.life.Err() != nil {
-		t.mu.Unlock()
-		cancel()
-		return record.Row{}, time.Time{}, driver.ErrClosed
-	}
-	t.writes.Go(func() {
+	if !t.life.Go(func() {
 		defer cancel()
 		defer close(over)
 		row, written, err := t.writeObject(going, row, c)
 		answered <- answer{row, written, err}
-	})
-	t.mu.Unlock()
+	}) {
+		cancel()
+		return record.Row{}, time.Time{}, driver.ErrClosed
+	}
 	select {
 	case a := <-answered:
 		return a.row, a.written, a.err
@@ -272,9 +267,7 @@ func (t *foreignTable) List(ctx context.Context, prefix string) iter.Seq2[record
 
 // Close waits for the writes that are running, so that none takes effect after it.
 func (t *foreignTable) Close() error {
-	t.mu.Lock()
-	t.end()
-	t.mu.Unlock()
-	t.writes.Wait()
+	t.life.End()
+	t.life.Wait()
 	return t.table.Close()
 }

@@ -48,6 +48,7 @@ import (
 	"cloud.google.com/go/storage"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -149,8 +150,8 @@ func newTable(ctx context.Context, client *storage.Client, bucket string, opts *
 		bucketName: bucket, prefix: o.Prefix, writeInterval: max(o.WriteInterval, 0),
 		clock:       record.ServerClock{Clock: o.Clock},
 		closeClient: func() error { return nil },
+		life:        driverutil.NewLifetime(),
 	}
-	t.life, t.end = context.WithCancel(context.Background())
 	if err := t.readServerClock(ctx); err != nil {
 		return nil, err
 	}

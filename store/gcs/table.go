@@ -31,8 +31,7 @@ type table struct {
 	prefix        string
 	writeInterval time.Duration
 	clock         record.ServerClock
-	life          context.Context
-	end           context.CancelFunc
+	life          *driverutil.Lifetime
 }
 
 // clockObject never exists: a read of it is refused, and the refusal has a Date.
@@ -91,9 +90,8 @@ func (t *table) doRequest(ctx context.Context, needs string, request func(contex
 	if t.life.Err() != nil {
 		return driver.ErrClosed
 	}
-	living, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(t.life, cancel)()
+	living, done := t.life.Bind(ctx)
+	defer done()
 	from := t.clock.Clock.Now()
 	err := driverutil.CallWithTimeout(living, requestTimeout, "Cloud Storage", request)
 	switch {
@@ -351,6 +349,6 @@ const pageSize = 1000
 
 // Close ends the calls that are running. It does not close a client of the caller's.
 func (t *table) Close() error {
-	t.end()
+	t.life.End()
 	return t.closeClient()
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // listener receives notifications of changes on a connection of its own, which is open while a caller
@@ -22,8 +23,7 @@ import (
 type listener struct {
 	batcher  *batcher
 	location *location
-	life     context.Context
-	end      context.CancelFunc
+	life     *driverutil.Lifetime
 
 	mu            sync.Mutex
 	subscriptions map[string]map[*subscription]bool // by name
@@ -31,7 +31,6 @@ type listener struct {
 	interrupt     context.CancelFunc                // ends the wait for notifications; nil while nothing waits for them
 	isRunning     bool                              // the goroutine runs
 	connIdleTime  time.Duration                     // how long the connection is kept after the last bucket is given up
-	running       sync.WaitGroup
 }
 
 // bucketInterest counts the waiters of a bucket.
@@ -58,8 +57,8 @@ const (
 
 func newListener(l *batcher, p *location) *listener {
 	n := &listener{batcher: l, location: p, subscriptions: map[string]map[*subscription]bool{},
-		interests: map[int32]*bucketInterest{}, connIdleTime: defaultConnIdleTime}
-	n.life, n.end = context.WithCancel(context.Background())
+		interests: map[int32]*bucketInterest{}, connIdleTime: defaultConnIdleTime,
+		life: driverutil.NewLifetime()}
 	return n
 }
 
@@ -119,7 +118,7 @@ func (n *listener) subscribe(name string) (*subscription, <-chan struct{}) {
 	w.waiters++
 	if !n.isRunning {
 		n.isRunning = true
-		n.running.Go(n.run)
+		n.life.Go(n.run)
 	}
 	return s, w.locked
 }
@@ -141,10 +140,8 @@ func (n *listener) unsubscribe(name string, s *subscription) {
 
 // close ends the goroutine and waits for it.
 func (n *listener) close() {
-	n.mu.Lock()
-	n.end()
-	n.mu.Unlock()
-	n.running.Wait()
+	n.life.End()
+	n.life.Wait()
 }
 
 // run keeps a connection open while there are waiters, and makes a new one when it breaks.

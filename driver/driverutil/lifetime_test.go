@@ -1,0 +1,131 @@
+package driverutil
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// TestLifetimeEnd: End ends the context once, after it nothing starts, and Wait waits for all that was started before.
+func TestLifetimeEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLifetime()
+		began := time.Now()
+		var cleanedUp atomic.Bool
+		if !l.Go(func() {
+			<-l.Done()
+			time.Sleep(time.Second)
+			cleanedUp.Store(true)
+		}) {
+			t.Error("a goroutine does not start before End")
+		}
+		time.Sleep(time.Minute)
+		if l.Err() != nil {
+			t.Errorf("before End: %v", l.Err())
+		}
+		if !l.End() || l.End() {
+			t.Error("End must return true once")
+		}
+		if !errors.Is(context.Cause(l), driver.ErrClosed) || time.Since(began) != time.Minute {
+			t.Errorf("%v, after %v", context.Cause(l), time.Since(began))
+		}
+		if l.Go(func() { t.Error("a goroutine runs after End") }) {
+			t.Error("a goroutine starts after End")
+		}
+		l.Wait()
+		if !cleanedUp.Load() {
+			t.Error("Wait does not wait for a goroutine")
+		}
+	})
+}
+
+// TestLifetimeRace: of goroutines that are started while the lifetime ends, each one either does not run, or has ended
+// when Wait returns. The race detector checks the rest.
+func TestLifetimeRace(t *testing.T) {
+	for range 200 {
+		l := NewLifetime()
+		var started, ended atomic.Int64
+		var callers sync.WaitGroup
+		for range 4 {
+			callers.Go(func() {
+				for l.Go(func() { ended.Add(1) }) {
+					started.Add(1)
+				}
+			})
+		}
+		time.Sleep(time.Duration(started.Load()%5) * 10 * time.Microsecond)
+		l.End()
+		l.Wait()
+		atEnd := ended.Load()
+		callers.Wait()
+		if ended.Load() != atEnd || started.Load() != atEnd {
+			t.Fatalf("%d started; %d had ended when Wait returned, and %d later", started.Load(), atEnd, ended.Load())
+		}
+	}
+}
+
+// TestLifetimeBind: a bound context ends with its parent, with the lifetime, and when it is done with, and its cause
+// says which.
+func TestLifetimeBind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLifetime()
+		parent, cancel := context.WithCancelCause(context.Background())
+		gaveUp := errors.New("the caller gave up")
+		a, aDone := l.Bind(parent)
+		defer aDone()
+		b, bDone := l.Bind(context.Background())
+		defer bDone()
+		c, cDone := l.Bind(context.Background())
+		cDone()
+		if a.Err() != nil || b.Err() != nil || c.Err() == nil {
+			t.Errorf("%v, %v, %v", a.Err(), b.Err(), c.Err())
+		}
+		cancel(gaveUp)
+		synctest.Wait()
+		if context.Cause(a) != gaveUp || b.Err() != nil {
+			t.Errorf("the parent has ended: %v, %v", context.Cause(a), b.Err())
+		}
+		l.End()
+		synctest.Wait()
+		if context.Cause(a) != gaveUp || !errors.Is(context.Cause(b), driver.ErrClosed) {
+			t.Errorf("the lifetime has ended: %v, %v", context.Cause(a), context.Cause(b))
+		}
+		d, dDone := l.Bind(context.Background())
+		defer dDone()
+		synctest.Wait()
+		if !errors.Is(context.Cause(d), driver.ErrClosed) {
+			t.Errorf("bound after the end: %v", context.Cause(d))
+		}
+	})
+}
+
+// TestLifetimeSleep: Sleep returns after its time, or at once when one of its contexts ends, and says which.
+func TestLifetimeSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLifetime()
+		began := time.Now()
+		if err := l.Sleep(t.Context(), time.Second); err != nil || time.Since(began) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := l.Sleep(short, time.Hour); err != context.DeadlineExceeded || time.Since(began) != 2*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		time.AfterFunc(time.Second, func() { l.End() })
+		bound, done := l.Bind(t.Context())
+		defer done()
+		if err := l.Sleep(bound, time.Hour); !errors.Is(err, driver.ErrClosed) || time.Since(began) != 3*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		if err := l.Sleep(short, time.Hour); !errors.Is(err, driver.ErrClosed) {
+			t.Errorf("both have ended: %v", err)
+		}
+	})
+}
