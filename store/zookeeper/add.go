@@ -19,6 +19,11 @@ import (
 // the condition, create the nodes, and take in what was created. Only the first of them makes Add idempotent: a
 // sequential node is created under a new name each time, so a create must never be sent while an earlier one may
 // still take effect.
+//
+// The reply to a create can be lost while the node exists, and its number is known to the server alone. ZooKeeper's
+// documentation (Recipes and Solutions, "Important Note About Error Handling") advises what is done here: the name
+// of the node contains an id that the client has chosen, so that after a lost reply the client can look for its
+// node among the children. Curator calls this protection, and uses the same form of name.
 type add struct {
 	t         *tree
 	conn      *zk.Conn
@@ -90,6 +95,9 @@ func (a *add) isOwn(n sequence.Node) bool { return n.ID == a.claim.id && n.Sessi
 
 // settleEarlierAdd finds out, by the session of the claim, what has become of an add without an answer. If the
 // claim exists, it returns how the lock is held. If not, the claim may be added again.
+//
+// Another session would not do. The servers keep the order of the requests of one session only, so a list by another
+// session may be made before the add takes effect.
 func (a *add) settleEarlierAdd(ctx context.Context) (found sequence.Snapshot, exists bool, err error) {
 	listed, err := a.t.listBySession(ctx, a.conn, a.name, a.path)
 	if err != nil {
@@ -137,7 +145,10 @@ func (a *add) clearForReAdd(ctx context.Context, listed childrenSnapshot) error 
 }
 
 // checkCondition reports whether the condition of the add is met now, and returns the lock as it is if it is not.
-// A claim that comes in between is seen by the list that comes with the create.
+//
+// ZooKeeper cannot make a create depend on what other children a node has: a transaction checks the versions of data,
+// not of the list of children. So the condition only saves a node that would have to be removed again. Whether the
+// claim is granted is decided by the list that comes with the create, which shows a claim that came in between.
 func (a *add) checkCondition(ctx context.Context) (found sequence.Snapshot, met bool, err error) {
 	listed, err := a.t.listBySession(ctx, a.conn, a.name, a.path)
 	if err != nil {
@@ -154,6 +165,7 @@ func (a *add) createNodes(ctx context.Context) (nodes []zk.Result, listing *zk.C
 	twoNodes := a.t.layout.secondEnding != nil
 	for {
 		create, listing := a.newCreateCall(), zk.GetChildren(a.path)
+		// Before the request is sent: from then on the node may exist, however this call ends.
 		a.t.noteAddPending(a.claim)
 		// All nodes that one transaction creates have the same token, so it must not create two of one lock.
 		w := &zk.Write{
@@ -169,6 +181,8 @@ func (a *add) createNodes(ctx context.Context) (nodes []zk.Result, listing *zk.C
 		case nil:
 			return nodes, listing, nil
 		case zk.CodeNoNode:
+			// This may happen more than once: a container is removed when it is empty, so also between the two
+			// requests. ZooKeeper's documentation (Programmer's Guide, "Container Nodes") demands this loop.
 			err = a.t.createParents(ctx, a.conn, a.path)
 		default:
 			err = a.t.translateError(err, a.path)
@@ -179,7 +193,8 @@ func (a *add) createNodes(ctx context.Context) (nodes []zk.Result, listing *zk.C
 	}
 }
 
-// newCreateCall returns the request that creates the claim's one or two nodes.
+// newCreateCall returns the request that creates the claim's one or two nodes. Two are created in one transaction, so
+// that no client ever sees one without the other, and none can come between them.
 func (a *add) newCreateCall() *zk.Call {
 	claim := driver.Claim{Kind: a.payload.Kind, Limit: a.payload.Limit, Weight: a.payload.Weight}
 	stem := a.path + "/" + formatStem(a.claim.session, a.payload)
@@ -226,7 +241,9 @@ func (a *add) finishAdd(ctx context.Context, nodes []zk.Result, listing *zk.Call
 	return a.readFirstNode(ctx, listed), nil
 }
 
-// fetchStats asks for the Stat of nodes that a transaction has created: the servers answer that with paths alone.
+// fetchStats asks for the Stat of nodes that a transaction has created: the servers answer that with paths alone. The
+// claim needs it for its token, which is the transaction that created the node (czxid). The number in the name cannot
+// be the token, because it begins at 0 again when the parent is created again.
 func (a *add) fetchStats(ctx context.Context, nodes []zk.Result) error {
 	if nodes[0].Stat.Czxid != 0 {
 		return nil
@@ -265,16 +282,18 @@ func (a *add) cacheCreated(nodes []zk.Result) {
 
 // removeCreated removes nodes that were created a moment ago.
 func (a *add) removeCreated(nodes []zk.Result) {
+	// Not bounded by the caller's context: that may be what has ended, and the nodes would keep others out.
 	ctx, cancel := context.WithTimeout(a.t.life, time.Second)
 	defer cancel()
 	for _, n := range nodes {
-		_ = a.conn.Do(ctx, zk.Delete(n.Path, zk.AnyVersion)) // else they go with the session
+		_ = a.conn.Do(ctx, zk.Delete(n.Path, zk.AnyVersion)) // if it fails, they end with the session
 	}
 }
 
 // readFirstNode reads the node of the holder if the claim has to wait, so that it can say for whom. If that node
-// directly precedes the claim, the engine will watch it, and the same read sets the watch. A node of this session
-// that is not cached was removed meanwhile.
+// directly precedes the claim, the engine will watch it, and the same read sets the watch: a lock with one waiter is
+// the usual case, and so costs no request of its own for the watch. A node of this session that is not cached was
+// removed meanwhile.
 func (a *add) readFirstNode(ctx context.Context, listed childrenSnapshot) sequence.Snapshot {
 	i := slices.IndexFunc(listed.Nodes, func(n sequence.Node) bool { return !n.Foreign && n.ID == a.claim.id })
 	if i < 1 || listed.Nodes[0].Token != 0 || listed.Nodes[0].Session == listed.Nodes[i].Session {
@@ -328,7 +347,9 @@ func (t *tree) createParents(ctx context.Context, c *zk.Conn, path string) error
 	}
 }
 
-// A pending add is one whose answer has not come: the claim's node may exist, or come to exist.
+// A pending add is one whose answer has not come: the claim's node may exist, or come to exist. It is settled by an
+// answer, by a list of the same session that shows what became of it, or by the end of the session, with which the
+// servers delete all its nodes.
 
 func (t *tree) noteAddPending(k claimKey) {
 	t.mu.Lock()
@@ -380,7 +401,7 @@ func (t *tree) mayHaveTwoNodes(key string) bool {
 }
 
 // Withdraw removes what an add may have created. The sync and the list go the way that the add went, after it:
-// what they do not see will not come.
+// what they do not see will not come. So nothing has to be left behind that would refuse a late add.
 func (t *tree) Withdraw(ctx context.Context, name string, s sequence.Session, _ int64, id string) (bool, error) {
 	c, err := t.sessionConn(s.ID)
 	if err != nil {

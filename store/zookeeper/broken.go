@@ -12,7 +12,8 @@ import (
 // The removal of a claim by force leaves a note: a node of its own, created in the step that removes the claim's
 // node. If a holder gets no answer to its release, the note tells it that its own release was not what ended the
 // claim. The note is ephemeral, of a session that is not renewed: the servers remove it some time after the
-// claim's TTL has passed, or when the TTL ends if they grant no more.
+// claim's TTL has passed, or when the TTL ends if they grant no more. ZooKeeper has nodes with a TTL of their own, but
+// only if the servers were started with extendedTypesEnabled (Administrator's Guide), which is off by default.
 
 // notePrefix and noteEnding begin and end the names of notes. A note is a sibling of the claims' nodes: a client
 // that could create the claim can read it. No lock's name has such an element. Other clients sort all children by
@@ -54,6 +55,8 @@ func (t *tree) replaceByNote(ctx context.Context, c *zk.Conn, path string, keys 
 	for _, key := range keys {
 		steps = append(steps, zk.Delete(path+"/"+key, zk.AnyVersion))
 	}
+	// One transaction: a note without a removal would make the holder's own release look like a break, and a removal
+	// without a note would make the break look like its release.
 	multi := zk.Multi(append(steps, note)...)
 	if err := c.Do(ctx, multi); err != nil {
 		return false, t.translateError(err, path)
@@ -94,7 +97,7 @@ func (t *tree) withBreakNote(
 	// It pings only while this call runs. After that the servers count its TTL, which is how long the note remains.
 	c := t.ensemble.NewConn(sequence.BreakNoteTime(ttl), true)
 	defer c.Stop()
-	t.start(c.Run)
+	t.life.Go(c.Run)
 	if err := c.WaitForLink(ctx); err != nil {
 		return false, t.translateError(err, path)
 	}

@@ -41,6 +41,8 @@ func (t *tree) cacheOwnNode(path string, n sequence.Node) {
 }
 
 func (t *tree) cacheNodeLocked(path string, n sequence.Node) {
+	// The limit is twice what could not be removed the last time. So the next removal, which looks at the whole cache,
+	// comes only when the cache has doubled, and its cost per added node does not grow with the cache.
 	if len(t.cache) >= max(t.cacheLimit, minCacheLimit) {
 		for p, o := range t.cache {
 			if t.sessions[o.Session] == nil {

@@ -10,7 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// Change replaces a node's payload.
+// Change replaces a node's payload. It is sent alone and not in a batch, where a version that does not fit would refuse
+// the writes of others as well. After a lost reply the caller reads the node: its version tells whether the change was
+// made.
 func (t *tree) Change(
 	ctx context.Context, name string, n sequence.Node, payload sequence.Payload,
 ) (sequence.Node, bool, error) {

@@ -9,7 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// childrenSnapshot is a Snapshot made from the names of the children alone, and from what is cached of them.
+// childrenSnapshot is a Snapshot made from the names of the children alone, and from what is cached of them. The names
+// say whose claims they are, of what kind and weight, and in which order they came, and so whether a claim is granted.
+// To read the nodes would cost a request for each of them, and ZooKeeper has no read of several at one moment.
 type childrenSnapshot struct {
 	sequence.Snapshot
 	path     string
@@ -30,9 +32,11 @@ func (t *tree) decodeListing(
 	if err != nil {
 		return l, t.translateError(err, path)
 	}
+	// The list and this transaction are of one moment, so a later list with the same one has the same children.
 	l.changed = stat.Pzxid
 	all := parseKeys(keys)
 	t.fillFromCache(path, all)
+	// The usual case needs no more than the names.
 	byNumber := areNumbersOrdered(all)
 	if !byNumber {
 		if all, err = t.readTokens(ctx, c, path, all); err != nil {
@@ -64,7 +68,7 @@ func (t *tree) listBySession(ctx context.Context, c *zk.Conn, name, path string)
 }
 
 // readTokens asks which transactions created nodes, for those that are not cached. It leaves out those that were
-// removed meanwhile.
+// removed meanwhile: a claim that has left is ahead of nobody.
 func (t *tree) readTokens(ctx context.Context, c *zk.Conn, path string, all []claimNode) ([]claimNode, error) {
 	var calls []*zk.Call
 	var of []int
@@ -92,6 +96,11 @@ func (t *tree) readTokens(ctx context.Context, c *zk.Conn, path string, all []cl
 
 // List lists the children by a server that may be behind: the list was true no longer ago than this client's own
 // last request. In full, a sync precedes it, and the nodes are read too.
+//
+// ZooKeeper promises no more for a plain read (Programmer's Guide, "Consistency Guarantees"): two clients need not see
+// the same state at the same time. The engine asks for a list that is not in full only for a claim that waits and has
+// its node. The claims ahead of it can only leave, so a list that is too old shows too many of them, and the claim
+// waits for longer than it must.
 func (t *tree) List(ctx context.Context, name string, full bool) (sequence.Snapshot, error) {
 	path := t.pathOf(name)
 	calls, c, err := t.read(ctx, full, func() []*zk.Call { return []*zk.Call{zk.GetChildren(path)} })
@@ -134,7 +143,7 @@ func (t *tree) readNodes(ctx context.Context, c *zk.Conn, l childrenSnapshot) (s
 }
 
 // Read reads nodes with one request, behind a sync. A claim of this client's that must have two nodes exists if
-// both do.
+// both do: without one of them, the clients that look only for that one are not kept out any more.
 func (t *tree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequence.Node, error) {
 	paths := make([]string, len(refs))
 	for i, r := range refs {
@@ -203,7 +212,9 @@ func (c *claimNode) decodeNode(read *zk.Call) (sequence.Node, error) {
 		return sequence.Node{}, err
 	}
 	n := c.Node
+	// Versions of data begin at 0, and a Version of 0 means any to the engine.
 	n.Token, n.Version = stat.Czxid, int64(stat.Version)+1
+	// A name proves nothing: anybody can create a node that looks like ours. Who owns a node is the servers' word.
 	if n.Foreign || n.Session != sessionName(stat.Owner) {
 		n.Foreign, n.Session = true, sessionName(stat.Owner)
 		n.ID = ""

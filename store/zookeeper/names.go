@@ -91,7 +91,8 @@ func unescapeElement(element string) (string, bool) {
 	return b.String(), utf8.ValidString(b.String())
 }
 
-// A claim's key ends in one of these and a number.
+// A claim's key ends in one of these and a number, which the servers add (Programmer's Guide, "Sequence Nodes"). The
+// endings are what foreign clients sort and choose by, so they must be exactly theirs.
 const (
 	endLock      = "lock-"     // Curator's and go-zookeeper's mutex
 	endRead      = "__READ__"  // a reader of Curator's read-write lock
@@ -101,7 +102,9 @@ const (
 	endLease     = "lease-"    // a permit of Curator's semaphore
 )
 
-// claimEndings say how claims are named in a layout, and so which clients see them.
+// claimEndings say how claims are named in a layout, and so which clients see them. A client's recipe looks for the
+// children with its own endings and ignores all others, so a lock excludes just the clients whose endings its nodes
+// have.
 type claimEndings struct {
 	ending       func(driver.Claim) string // of a claim's key
 	secondEnding func(driver.Claim) string // of the key of a second node beside it; nil: there is none
@@ -159,7 +162,10 @@ var layouts = map[Layout]claimEndings{
 }
 
 // parseStem decodes what precedes the ending in the key of a claim of ours: id, session, kind, limit and weight.
-// It begins like the keys of Curator.
+// It begins like the keys of Curator in its protected mode, "_c_" and an id.
+//
+// All that the rule of grants needs is in the name, because a list of children brings names and nothing else. The
+// session is there too, so that a client recognizes its own nodes, and which of them have gone with a session.
 func parseStem(stem string) (session string, p sequence.Payload, ok bool) {
 	const idStart, sessionStart = len("_c_"), len("_c_") + 26 + 1
 	stem = strings.TrimSuffix(stem, "-")
@@ -192,7 +198,8 @@ func formatStem(session string, p sequence.Payload) string {
 // claimPrefix returns what the keys of all nodes of a claim begin with.
 func claimPrefix(k claimKey) string { return "_c_" + k.id + "-" + k.session + "-" }
 
-// joinEnding joins a stem and an ending, as the recipe of the ending does.
+// joinEnding joins a stem and an ending, as the recipe of the ending does: Curator puts a dash between its id and the
+// name of the recipe, whatever that begins with, and kazoo puts nothing between them.
 func joinEnding(stem, ending string) string {
 	if strings.HasPrefix(ending, "_") && ending != endRead && ending != endWrite {
 		return stem + ending
@@ -215,7 +222,8 @@ func isClaimKey(name string) bool {
 	return ok
 }
 
-// parseKey decodes the key of a claim, of any client.
+// parseKey decodes the key of a claim, of any client. The number has ten digits, and a minus sign before them when the
+// 32 bits of the servers' counter have overflowed (Programmer's Guide, "Sequence Nodes").
 func parseKey(key string) (claimNode, bool) {
 	head := strings.TrimRight(key, "0123456789")
 	number := key[len(head):]
@@ -254,7 +262,7 @@ func parseKey(key string) (claimNode, bool) {
 	return c, true
 }
 
-// blindReason is the Blind of the nodes of Curator's read-write lock, which sees no other nodes than its own.
+// blindReason is the KindConflictHint of the nodes of Curator's read-write lock, which sees no nodes but its own.
 const blindReason = "Curator's InterProcessReadWriteLock; open the store with layout=" + string(LayoutCuratorReadWrite) +
 	", or claim a read-write lock"
 

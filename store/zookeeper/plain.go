@@ -49,6 +49,8 @@ func (s *plainStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant,
 		return driver.Grant{}, fmt.Errorf("%w: the layout %s has mutexes without an order only",
 			driver.ErrUnsupported, LayoutPlain)
 	}
+	// The engine's own way to wait needs a node per waiter, in the order of their arrival. Here there is one node per
+	// lock, so a waiter makes one attempt after the other, each of which is a claim that does not wait.
 	try := c
 	try.Wait = false
 	for {
@@ -64,7 +66,8 @@ func (s *plainStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant,
 	}
 }
 
-// Between two polls beside the watch. An event that was lost delays a waiter by at most maxPoll.
+// Between two polls beside the watch. An event that was lost delays a waiter by at most maxPoll. The pause is random,
+// so that waiters which began together do not poll together.
 const (
 	minPoll = 2 * time.Second
 	maxPoll = 5 * time.Second
@@ -86,6 +89,7 @@ func (s *plainStore) waitForRemoval(ctx context.Context, name string) error {
 		case <-removed:
 			return nil
 		case <-time.After(minPoll + rand.N(maxPoll-minPoll)):
+			// An error ends the wait too: the next attempt meets it again, and knows whether to go on.
 			if l, err := s.tree.List(ctx, name, false); err != nil || len(l.Nodes) == 0 {
 				return nil
 			}

@@ -61,6 +61,8 @@ func (t plainTree) Add(
 		}
 		switch step, code := zk.FailedStep(results); {
 		case code == zk.CodeOK, step == 0 && code == zk.CodeNodeExists:
+			// In the second case the node may be this claim's own, from an earlier call whose reply was lost: the
+			// engine finds the claim's id in the snapshot.
 			return t.decodeSnapshot(name, path, read)
 		case code == zk.CodeNodeExists: // the ticket of an earlier call, whose node was removed by somebody else
 			err = c.Do(ctx, zk.Delete(ticket, zk.AnyVersion))
@@ -143,7 +145,8 @@ func (t plainTree) List(ctx context.Context, name string, full bool) (sequence.S
 }
 
 // Read reads locks' nodes with one request, behind a sync. A node of ours whose data were overwritten is
-// recognized by its session.
+// recognized by its session: another client may write into the node that it waits for, and the lock is held all the
+// same.
 func (t plainTree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequence.Node, error) {
 	calls, _, err := t.read(ctx, true, func() []*zk.Call {
 		calls := make([]*zk.Call, len(refs))
@@ -270,7 +273,8 @@ func (t plainTree) nodeExists(ctx context.Context, path string, n sequence.Node)
 }
 
 // recreateTicket creates the ticket of a node again if the node still exists: else it would remain as long as its
-// session.
+// session. The new ticket belongs to the session that creates it, which may be another one than the node's: it is only
+// needed for the step that follows, and is created again for the next.
 func (t plainTree) recreateTicket(ctx context.Context, path string, n sequence.Node) (exists bool, err error) {
 	if exists, err = t.nodeExists(ctx, path, n); err != nil || !exists {
 		return false, err

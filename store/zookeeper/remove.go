@@ -10,6 +10,9 @@ import (
 
 // Remove deletes a node. If its claim may have more nodes, all go in one step; if the node itself is gone, the others
 // go. Otherwise what is left of a claim would keep others out until its session ends.
+//
+// A repeated Remove is harmless, because the name of a node has its claim's id, its session and a number: the same name
+// does not come again for another claim.
 func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, list bool) (bool, sequence.Snapshot, error) {
 	path := t.pathOf(name)
 	for {
@@ -21,6 +24,7 @@ func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, list bo
 			t.forgetNodes(path, n.Key)
 			return false, sequence.Snapshot{}, nil
 		}
+		// Only the node itself has the version that the caller has seen. The other nodes of its claim go with it.
 		version := zk.AnyVersion
 		if exists {
 			version = int32(n.Version - 1) // 0 in n means any
@@ -126,8 +130,9 @@ func (t *tree) finishRemove(path string, keys []string, code zk.Code) (removed b
 	return false, t.translateError(code, path)
 }
 
-// decodeRemaining decodes the list that came with a removal. It is a help to the engine, which does without it if
-// it cannot be read.
+// decodeRemaining decodes the list that came with a removal. It saves the next waiter of this client a list of its own:
+// the server answers the requests of one link in order, so the list shows the lock without the node. The engine does
+// without it if it cannot be read.
 func (t *tree) decodeRemaining(ctx context.Context, name, path string, listing *zk.Call) sequence.Snapshot {
 	c, err := t.anyConn(ctx)
 	if err != nil {
@@ -143,7 +148,8 @@ func (t *tree) decodeRemaining(ctx context.Context, name, path string, listing *
 // MayHaveLeftovers reports whether a claim has, or may have, more nodes than one.
 func (t *tree) MayHaveLeftovers(key string) bool { return t.mayHaveTwoNodes(key) }
 
-// RemoveAndReadNext removes a node and reads the next one, instead of the names of all.
+// RemoveAndReadNext removes a node and reads the next one, instead of the names of all: on a lock with many waiters,
+// their names would be most of what this lock sends over the network.
 func (t *tree) RemoveAndReadNext(
 	ctx context.Context, name string, n sequence.Node, next string,
 ) (bool, sequence.Snapshot, error) {

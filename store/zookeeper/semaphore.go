@@ -76,6 +76,9 @@ func (s *semaphoreStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gr
 	if err != nil {
 		return driver.Grant{}, err
 	}
+	// Curator's clients keep the mutex while they wait for a permit, so the line of the mutex is the order in which
+	// permits are given out. A claim that released it sooner would let others overtake it.
+	//
 	// The root package renews what a caller holds, which is the permit. The mutex is held only in here.
 	renewing, stop := context.WithCancel(ctx)
 	stopped := make(chan struct{})
@@ -98,7 +101,8 @@ func (s *semaphoreStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gr
 // not wait is refused.
 const maxMutexHold = time.Second
 
-// tryMutex acquires the mutex for a claim that does not wait, if there is a permit.
+// tryMutex acquires the mutex for a claim that does not wait, if there is a permit. The mutex alone says nothing about
+// permits: each claim that succeeds holds it for a moment, so a claim that was refused for that would fail by chance.
 func (s *semaphoreStore) tryMutex(ctx context.Context, c, mutex driver.Claim) (driver.Grant, error) {
 	if err := s.checkPermit(ctx, c); err != nil {
 		return driver.Grant{}, err
@@ -110,6 +114,8 @@ func (s *semaphoreStore) tryMutex(ctx context.Context, c, mutex driver.Claim) (d
 	if err == nil || bounded.Err() == nil || ctx.Err() != nil {
 		return m, err
 	}
+	// The claim has left the line of the mutex, so why it did not get it must be found out again: the permits may have
+	// been used up meanwhile, or the mutex is held by a client that waits for one.
 	if releaseErr := s.locks.Release(ctx, mutex, ""); releaseErr != nil && !errors.Is(releaseErr, driver.ErrLost) {
 		return m, releaseErr
 	}
@@ -166,6 +172,7 @@ func (s *semaphoreStore) Release(ctx context.Context, c driver.Claim, ref string
 	if c.ID == "" {
 		return err
 	}
+	// An Acquire that was given up may hold the mutex, or have a node in its line, or have a permit already.
 	mutexErr := s.locks.Release(ctx, claimBelow(c, locksFolder), "")
 	switch {
 	case mutexErr == nil && errors.Is(err, driver.ErrLost):

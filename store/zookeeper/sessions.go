@@ -16,9 +16,13 @@ func sessionName(id int64) string { return fmt.Sprintf("%016x", uint64(id)) }
 
 // OpenSession opens a session on a connection of its own. The session keeps the TTL that the servers grant it now,
 // or ends.
+//
+// A session is ended by the servers and not by the client (Programmer's Guide, "ZooKeeper Sessions"): a client that is
+// cut off learns only when it is connected again that its session has expired. Until then the engine's own clock must
+// end its locks, so it is given the TTL as granted, and counts it from the keep-alives.
 func (t *tree) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
 	c := t.ensemble.NewConn(ttl, false)
-	t.start(c.Run)
+	t.life.Go(c.Run)
 	if err := c.WaitForLink(ctx); err != nil {
 		c.Stop()
 		return sequence.Session{}, t.translateError(err, t.root)
@@ -42,7 +46,8 @@ func (t *tree) closeUnused(c *zk.Conn) {
 	_ = c.Close(ctx) // else it expires
 }
 
-// forgetSession removes all that is kept of a session that has ended.
+// forgetSession removes all that is kept of a session that has ended. It is called by the session's connection, for
+// whatever reason it has ended.
 func (t *tree) forgetSession(c *zk.Conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,7 +126,8 @@ func (t *tree) openConn() *zk.Conn {
 const readerTTL = 30 * time.Second
 
 // anyConn returns a connection for requests that need no session of their own. If the engine has no session, it
-// waits for one without claims.
+// waits for one without claims: a client that only lists locks or breaks them needs one too, since ZooKeeper serves no
+// request without a session.
 func (t *tree) anyConn(ctx context.Context) (*zk.Conn, error) {
 	t.mu.Lock()
 	if t.life.Err() != nil {
@@ -133,8 +139,12 @@ func (t *tree) anyConn(ctx context.Context) (*zk.Conn, error) {
 		defer t.mu.Unlock()
 		return t.defaultConn, nil
 	case t.readerConn == nil:
-		t.readerConn = t.ensemble.NewConn(readerTTL, true)
-		t.work.Go(t.readerConn.Run)
+		reader := t.ensemble.NewConn(readerTTL, true)
+		if !t.life.Go(reader.Run) {
+			t.mu.Unlock()
+			return nil, driver.ErrClosed
+		}
+		t.readerConn = reader
 	}
 	c := t.readerConn
 	t.mu.Unlock()
@@ -144,6 +154,9 @@ func (t *tree) anyConn(ctx context.Context) (*zk.Conn, error) {
 // KeepAlive sends a write that the servers always refuse: the deletion of a node that does not exist. The leader
 // puts it to the quorum as any other write. Any server that once had a leader answers a read or a ping, and a
 // leader that was deposed, and has not learned of it, answers a sync.
+//
+// A refused write changes nothing and needs no node, but it is a transaction like any other: the leader answers it only
+// when a quorum has logged that it was refused. So the answer proves that the server belongs to the current quorum.
 func (t *tree) KeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
 	c, err := t.sessionConn(session)
 	if err == sequence.ErrSessionExpired && !t.wasOurSession(session) {
@@ -156,13 +169,16 @@ func (t *tree) KeepAlive(ctx context.Context, session string) (promise time.Dura
 	if err == nil {
 		err = calls[0].Err
 	}
+	// Which refusal it is depends on whether the user may delete below the root. The quorum has agreed on both, unless
+	// the servers run with enableEagerACLCheck (Administrator's Guide; off by default): then any server may refuse the
+	// user by itself.
 	if err == zk.CodeNoNode || err == zk.CodeNoAuth {
 		return 0, nil
 	}
 	return 0, t.translateError(err, "/")
 }
 
-// EndSession closes a session. Its nodes go with it.
+// EndSession closes a session. The servers delete its nodes in the transaction that closes it.
 func (t *tree) EndSession(ctx context.Context, session string) error {
 	c, err := t.sessionConn(session)
 	if err != nil {

@@ -20,7 +20,8 @@ import (
 
 // table is ZooKeeper as a record.Table: one node per record. When a node is removed and created again, its
 // versions begin at 0 again. So each record has a child with a random name, which the data begin with: a swap is a
-// transaction that also checks that the child exists, and so cannot replace a later record of the same name.
+// transaction that also checks that the child exists, and so cannot replace a later record of the same name. The
+// transaction that created the node would tell the records apart as well, but no request can be made to depend on it.
 type table struct {
 	t         *tree
 	life      context.Context // ends with the table, or with the store
@@ -58,7 +59,9 @@ func (tb *table) Info() driver.Info {
 	return i
 }
 
-// Now returns this machine's wall clock, but never less than before. It is good for tokens only.
+// Now returns this machine's wall clock, but never less than before. It is good for tokens only, as the negative error
+// says: ZooKeeper reports a time only with what was written (mtime), by the clock of whichever server led then, and
+// makes no promise about it.
 func (tb *table) Now() (int64, time.Duration) {
 	tb.t.mu.Lock()
 	defer tb.t.mu.Unlock()
@@ -186,6 +189,8 @@ func (tb *table) writeSteps(ctx context.Context, path string, isNew bool, steps 
 		case zk.CodeOK:
 			return nil
 		case zk.CodeNoNode:
+			// Of an existing record, the node or its child is gone. A new one has no folder above it; the bound is for
+			// a folder that somebody else keeps removing.
 			if !isNew || try >= 3 {
 				return record.ErrConflict
 			}
@@ -286,7 +291,9 @@ func (tb *table) listNames(ctx context.Context, folder, prefix string) (names []
 	return names, err
 }
 
-// Wait subscribes, and loads the record now and after each change.
+// Wait subscribes first and loads second, so that a change between the two is not missed. A watch fires once and says
+// only that something has happened (Programmer's Guide, "Things to Remember about Watches"), so each call of Changed is
+// followed by another look.
 func (tb *table) Wait(ctx context.Context, name, version string) error {
 	changed := make(chan struct{}, 1)
 	defer tb.t.subscribe(&zk.Watcher{Path: tb.recordPath(name), Recurs: true, Changed: func() {

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
@@ -28,9 +29,7 @@ type tree struct {
 	acl      []zk.ACL
 	ensemble *zk.Ensemble
 	info     driver.Info
-	life     context.Context
-	end      context.CancelFunc
-	work     sync.WaitGroup
+	life     *driverutil.Lifetime
 
 	mu          sync.Mutex
 	sessions    map[string]*zk.Conn // the engine's sessions that have not ended
@@ -52,11 +51,10 @@ type claimKey struct{ session, id string }
 func newTree(o settings) *tree {
 	t := &tree{opts: o, layout: layouts[o.Layout], sessions: map[string]*zk.Conn{}, endedSessions: map[string]bool{},
 		pendingAdds: map[claimKey]bool{}, reAdded: map[claimKey]bool{},
-		cache: map[string]*sequence.Node{}, secondNodes: map[string]string{}}
+		cache: map[string]*sequence.Node{}, secondNodes: map[string]string{}, life: driverutil.NewLifetime()}
 	if o.Namespace != "" {
 		t.root = t.pathOf(o.Namespace)
 	}
-	t.life, t.end = context.WithCancel(context.Background())
 	config := zk.Config{Servers: o.servers, TLS: o.TLS, Dial: o.Dial, Lookup: o.lookup, SessionEnded: t.forgetSession}
 	for _, a := range o.Auth {
 		config.Auth = append(config.Auth, zk.Auth(a))
@@ -78,17 +76,13 @@ func newTree(o settings) *tree {
 
 func (t *tree) Info() driver.Info { return t.info }
 
-// start runs f on a goroutine that Close waits for. It does nothing once the tree is closed.
-func (t *tree) start(f func()) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.life.Err() == nil {
-		t.work.Go(f)
-	}
-}
-
 // read sends reads by any session, and never returns answers older than what this client has seen already: if the
 // answers must be fresh, or the server is behind that, a sync precedes them.
+//
+// ZooKeeper promises a session that it never goes back in time, even on another server ("Single System Image" in the
+// Programmer's Guide). That holds for one session, and this client has several: a read by one may go to a server that
+// has not learned of what another session has written. So the answers are compared with the last transaction that any
+// of them has seen.
 func (t *tree) read(ctx context.Context, fresh bool, makeReads func() []*zk.Call) ([]*zk.Call, *zk.Conn, error) {
 	for {
 		c, err := t.anyConn(ctx)
@@ -131,8 +125,9 @@ func (t *tree) write(ctx context.Context, w *zk.Write) error {
 		// The session that has ended is not the node's own: the outcome for the node is not known.
 		if err == zk.ErrSessionExpired && t.life.Err() == nil {
 			if !w.Calls[0].WasSent() {
-				continue
+				continue // by another session, which does the same
 			}
+			// The engine must not conclude from the end of this session that the claim's session has ended.
 			return zk.ErrLinkBroken
 		}
 		return err
@@ -147,9 +142,7 @@ func (t *tree) Close() error {
 	if reader != nil && reader.HasLink() {
 		t.closeUnused(reader)
 	}
-	t.mu.Lock() // start must not add to work once Wait has begun
-	t.end()
-	t.mu.Unlock()
-	t.work.Wait()
+	t.life.End()
+	t.life.Wait()
 	return nil
 }

@@ -12,6 +12,9 @@ import (
 
 // Walk goes through the nodes below the namespace, level by level, as far as the prefix allows. A node on which
 // only foreign clients have claims is a lock if there is a namespace: without one it may belong to anything.
+//
+// ZooKeeper keeps no list of what is locked, so each node costs a request, whether or not it is a lock. This is the
+// price of using the paths of foreign clients. Only an operator's listing of locks calls Walk.
 func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snapshot, error] {
 	return func(yield func(sequence.Snapshot, error) bool) {
 		w := treeWalk{t: t, ctx: ctx, prefix: prefix, yield: yield}

@@ -13,6 +13,10 @@ import (
 // subscription is one Watch of the engine. ZooKeeper's watches belong to a session, the engine's do not: a
 // subscription moves to another session when the one that it is on has ended. It is never told what has changed,
 // only that something may have: the engine reads again, so a notification too many costs a request and no more.
+//
+// No herd wakes when a mutex is released: the engine watches the one node that its claim waits for, as ZooKeeper's own
+// recipe does (Recipes and Solutions, "Locks"). It watches the list of children for the first waiter of a semaphore,
+// and for callers that observe the lock.
 type subscription struct {
 	t       *tree
 	watcher *zk.Watcher
@@ -41,14 +45,16 @@ func (t *tree) Watch(name, key string, revision int64, changed func()) func() {
 // subscribe notifies a watcher on any session, until stop is called.
 func (t *tree) subscribe(w *zk.Watcher) (stop func()) {
 	s := &subscription{t: t, watcher: w}
+	// A watch is kept by the server for one session, and goes with it. The waiter's claim may be under another session,
+	// which lives: so its wait goes on, and only the watch moves.
 	w.Lost = func() {
 		w.Changed()
-		t.start(s.attachToAny)
+		t.life.Go(s.attachToAny)
 	}
 	if c := t.openConn(); c != nil {
 		s.attach(c)
 	} else {
-		t.start(s.attachToAny)
+		t.life.Go(s.attachToAny)
 	}
 	return s.stop
 }
@@ -76,13 +82,15 @@ func (s *subscription) attach(c *zk.Conn) {
 	s.conn = c
 	s.mu.Unlock()
 	if !c.Watch(s.watcher) {
-		s.t.start(s.attachToAny)
+		s.t.life.Go(s.attachToAny)
 		return
 	}
+	// stop may have come between the two sections with mu held. It has then asked the connection to forget a watcher that
+	// the connection did not know yet.
 	s.mu.Lock()
 	stopped := s.stopped
 	s.mu.Unlock()
-	if stopped { // meanwhile
+	if stopped {
 		c.Unwatch(s.watcher)
 	}
 }

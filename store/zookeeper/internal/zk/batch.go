@@ -106,8 +106,8 @@ func (c *Conn) sendBatch(batch []*Write, finished func(error)) error {
 	return nil
 }
 
-// spreadResults gives the calls of which a transaction was made their own answers. ErrApart: the transaction was
-// refused.
+// spreadResults gives the calls of which a transaction was made their own answers. It returns driverutil.ErrSendAlone
+// if the transaction was refused.
 func (c *Call) spreadResults(steps []*Call) error {
 	results, err := c.Results()
 	if err != nil {

@@ -104,7 +104,7 @@ func Check(path string, version int32) *Call {
 }
 
 // Multi is one transaction: its steps, which are writes and Checks, take effect together or not at all. See
-// [Call.Results].
+// [Call.Results]. All nodes that it creates have the same czxid.
 func Multi(steps ...*Call) *Call {
 	c := &Call{op: OpMulti, steps: len(steps)}
 	for _, s := range steps {
@@ -165,6 +165,8 @@ type Result struct {
 
 // Results returns the outcomes of the steps of a [Multi], one per step. An error means that none is known.
 func (c *Call) Results() ([]Result, error) {
+	// A transaction that was refused has an error in its head and the outcome of each step in its body. Without a body the
+	// server has refused the request as a whole, before it looked at the steps.
 	if _, refused := c.Err.(Code); c.Err != nil && (!refused || len(c.reply.b) == 0) {
 		return nil, c.Err
 	}

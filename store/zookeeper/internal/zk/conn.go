@@ -25,7 +25,8 @@ var ErrLinkBroken = errors.New("the connection to the server broke")
 // A request is sent at most once, on the link that exists: if the link breaks first, its outcome is not known. The
 // servers take the requests of one session in the order in which they were sent, across links too: the leader
 // refuses a server from which the session has moved away. So an answer proves that all that was sent before has
-// taken effect or never will.
+// taken effect or never will. This rests on ZooKeeper's promise of sequential consistency for one client
+// (Programmer's Guide, "Consistency Guarantees"), and is what makes the outcome of every lost request knowable.
 //
 // A Conn does not keep its session alive, unless it was made with autoPing: the owner of the session sends
 // something often enough.
@@ -51,9 +52,10 @@ type Conn struct {
 
 // NewConn makes a connection whose session is to have a TTL. [Conn.Run] opens it.
 //
-// Without autoPing, the owner keeps the session alive, relies on its TTL, and never gets less than he asked for: a
+// Without autoPing, the owner keeps the session alive, relies on its TTL, and never gets less than it asked for: a
 // server that grants less is passed by, and the session ends if all do. With autoPing, the connection pings the
-// server itself, and takes what it gets.
+// server itself, and takes what it gets. Servers grant between minSessionTimeout and maxSessionTimeout of their own
+// configuration, by default 2 and 20 ticks (Administrator's Guide), which need not be the same on all of them.
 func (e *Ensemble) NewConn(ttl time.Duration, autoPing bool) *Conn {
 	c := &Conn{
 		ensemble: e, asked: ttl, autoPing: autoPing,
@@ -94,7 +96,8 @@ func (c *Conn) Ended() <-chan struct{} { return c.life.Done() }
 // Stop makes Run return. It leaves the session to expire.
 func (c *Conn) Stop() { c.stop() }
 
-// Close ends the session at the servers, and makes Run return.
+// Close ends the session at the servers, and makes Run return. If the servers do not answer, the session expires there.
+// On this side it has ended in either case, since nothing keeps it alive any more.
 func (c *Conn) Close(ctx context.Context) error {
 	err := c.Do(ctx, &Call{op: OpCloseSession})
 	c.end(ErrSessionExpired)
@@ -147,13 +150,15 @@ func (r *reconnector) noteConnect(err error) error {
 func (r *reconnector) serve(l *link) error {
 	began := time.Now()
 	err := r.c.serveLink(l)
+	// Otherwise a server that accepts sessions and drops them at once would be tried again and again without a pause.
 	if time.Since(began) > time.Second {
 		r.tried, r.round = 0, 0
 	}
 	return err
 }
 
-// judge reports whether an error ends the session, and with which error. A refusal by one server alone does not.
+// judge reports whether an error ends the session, and with which error. A refusal by one server alone does not: its
+// configuration, its certificate or its list of users may be the only wrong one.
 func (r *reconnector) judge(err error) (_ error, final bool) {
 	var short *shortTTLError
 	if r.refusals++; !errors.Is(err, driver.ErrDenied) && !errors.As(err, &short) {
@@ -178,6 +183,8 @@ func (r *reconnector) pause() {
 	}
 }
 
+// moveOn chooses the next server. After each round the names are looked up again, so that servers which were replaced
+// by others under the same names are found.
 func (r *reconnector) moveOn() {
 	if r.tried++; r.tried >= len(r.servers) {
 		r.tried, r.round = 0, r.round+1
@@ -197,7 +204,9 @@ func (c *Conn) isForgotten(since time.Time) bool {
 	return c.id != 0 && time.Since(since) > c.granted
 }
 
-// serveLink logs in, sets the watches again, and reads from a link until it breaks.
+// serveLink logs in, sets the watches again, and reads from a link until it breaks. Credentials belong to a link and
+// not to the session, so each link begins with them. Their answers are not waited for, because the server handles the
+// requests of a link in order: what follows is done under these credentials, or the server closes the link.
 func (c *Conn) serveLink(l *link) error {
 	var denied error
 	for _, a := range c.ensemble.config.Auth {
@@ -287,7 +296,7 @@ func (c *Conn) readAnswers(l *link) error {
 		switch code {
 		case CodeSessionExpired:
 			return ErrSessionExpired
-		case CodeSessionMoved, CodeAuthFailed:
+		case CodeSessionMoved, CodeAuthFailed: // this server will carry out nothing of what was sent to it
 			return code
 		}
 	}
@@ -314,7 +323,8 @@ func (c *Conn) notifyLinkLocked() {
 	c.linkChanged = make(chan struct{})
 }
 
-// end ends the session on our side, and notifies its watchers.
+// end ends the session on our side, and notifies its watchers. Only the first call has an effect. The owner is notified
+// before the watchers, so that a watcher that looks for another session is not given this one.
 func (c *Conn) end(why error) {
 	c.mu.Lock()
 	if c.endedBy != nil {
@@ -384,6 +394,8 @@ func (c *Conn) Do(ctx context.Context, calls ...*Call) error {
 	}
 	answered := make(chan struct{})
 	last := calls[len(calls)-1]
+	// The answers come in order, so with the last one there are all. If the link breaks, all of them fail, the last one
+	// last.
 	then := last.done
 	last.done = func() {
 		if then != nil {
@@ -391,6 +403,7 @@ func (c *Conn) Do(ctx context.Context, calls ...*Call) error {
 		}
 		close(answered)
 	}
+	// Nothing was sent if the link is broken already, but the caller need not tell this from a lost answer.
 	if !l.post(calls...) {
 		return ErrLinkBroken
 	}

@@ -30,7 +30,8 @@ type Config struct {
 // Auth is one credential.
 type Auth struct{ Scheme, Credential string }
 
-// Ensemble is a group of servers that keep the same nodes, and what its connections have in common.
+// Ensemble is a group of servers that keep the same nodes, and what its connections have in common: where the servers
+// are, and how much of the servers' history any of the connections has seen.
 type Ensemble struct {
 	config Config
 	life   context.Context

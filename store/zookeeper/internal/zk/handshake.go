@@ -110,6 +110,9 @@ func (c *Conn) openLink(s server, timeout time.Duration, want identity) (_ *link
 }
 
 // requestSession sends the first request of a link, and decodes its answer.
+//
+// It contains the last transaction that the session has seen. A server that knows less than that hangs up, so that the
+// session never goes back in time. The answer to a session that the servers have ended has an id and a TTL of zero.
 func (c *Conn) requestSession(nc net.Conn, want identity) (got identity, err error) {
 	if want.secret == nil {
 		want.secret = make([]byte, 16)

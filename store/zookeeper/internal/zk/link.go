@@ -37,8 +37,9 @@ func (l *link) post(calls ...*Call) bool {
 			c.xid = l.lastXid
 		}
 		l.out = appendRequest(l.out, c.xid, c.op, c.body)
+		// While nothing is pending the server has no reason to send anything, and its silence says nothing.
 		if len(l.pending) == 0 {
-			l.lastHeard = time.Now() // from here on the server owes an answer
+			l.lastHeard = time.Now()
 		}
 		l.pending = append(l.pending, c)
 	}
@@ -99,7 +100,9 @@ func (l *link) silentFor() time.Duration {
 	return time.Since(l.lastHeard)
 }
 
-// takeAnswered removes and returns the request that an answer belongs to, nil if that is not the next one.
+// takeAnswered removes and returns the request that an answer belongs to, nil if that is not the next one. The protocol
+// has request ids but answers in order, so an id that is not the next one means that the two sides disagree on what was
+// sent.
 func (l *link) takeAnswered(xid int32) *Call {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,7 +128,8 @@ func (l *link) breakOff() {
 	l.signalWrite()
 }
 
-// failPending tells all calls without an answer that none will come.
+// failPending gives ErrLinkBroken to all calls without an answer. Those that were not written yet get it as well: how
+// much of them had left the machine when the link broke cannot be known.
 func (l *link) failPending() {
 	l.mu.Lock()
 	pending := l.pending

@@ -1,8 +1,13 @@
 package zk
 
-// A watch of ZooKeeper fires once, and says only that something has happened. A watchPoint is a watch that is set,
-// or is to be set, at the server of a session. After a reconnect all of them are set again in one request, and the
-// server then fires those that missed something.
+// A watch of ZooKeeper fires once, and says only that something has happened (Programmer's Guide, "ZooKeeper Watches").
+// Between that and the read that sets it again, more may happen without an event. So each read that sets a watch is
+// compared with what the watcher's owner knows, and the watcher is notified if the node is newer.
+//
+// A watchPoint is a watch that is set, or is to be set, at the server of a session. After a reconnect all of them are
+// set again in one request, and the server then fires those that missed something. One gap is known: a node that was
+// created and removed again during the disconnection is not reported to a watch for its creation. Nobody here relies
+// on that, because for locks a node that has gone again means the same as one that never came.
 
 // Watcher is notified of changes at a node. Its fields must not change while it is in use.
 type Watcher struct {
@@ -50,7 +55,7 @@ func (w *Watcher) key() watchKey {
 	return watchKey{watchesData, w.Path}
 }
 
-// Watch starts to notify a watcher. It does no I/O that the caller waits for: the watch is set by a read, whose
+// Watch starts notifying a watcher. It does no I/O that the caller waits for: the watch is set by a read, whose
 // answer also shows what has happened before it. It returns false if the session has ended; Lost is not called
 // then.
 func (c *Conn) Watch(w *Watcher) bool {
@@ -59,6 +64,8 @@ func (c *Conn) Watch(w *Watcher) bool {
 	if c.endedBy != nil {
 		return false
 	}
+	// The watch may be there already, for another watcher, which knew a later state of the node. This one has missed a
+	// change then, and setting the watch once more notifies it.
 	c.addWatcherLocked(w.key(), w)
 	if p := c.watchPoints[w.key()]; p.armed && w.Since < p.since {
 		c.armLocked(w.key(), p)
@@ -66,7 +73,8 @@ func (c *Conn) Watch(w *Watcher) bool {
 	return true
 }
 
-// Unwatch stops to notify a watcher. The server's watch is left to fire. It may be called twice.
+// Unwatch stops notifying a watcher. The server's watch is left to fire: removing it would
+// cost a request, and an event that nobody waits for costs less. It may be called twice.
 func (c *Conn) Unwatch(w *Watcher) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,7 +151,8 @@ func (c *Conn) takeWatchersLocked() map[*Watcher]struct{} {
 	return all
 }
 
-// armLocked sends the read that sets a watch. Without a link, rewatchLocked sends it when there is one.
+// armLocked sends the read that sets a watch. Without a link, rewatchLocked sends it when there is one. One request is
+// enough for any number of watchers: its answer is compared with what each of them knows.
 func (c *Conn) armLocked(k watchKey, p *watchPoint) {
 	if c.link == nil || p.requested {
 		return
