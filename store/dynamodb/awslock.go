@@ -37,7 +37,9 @@ type awslockStore struct {
 	pendingTakes map[string]pendingTake // by claim id: takes that may still take effect
 }
 
-// pendingTake is a take whose outcome is not known.
+// pendingTake is a take whose outcome is not known. It may be anywhere on its way to the service, and take effect after
+// its claim was released. What bars it is the token: every take demands that the item's largest token is less than its
+// own, so a release that raises the item's token to that of the take makes the service refuse the take.
 type pendingTake struct {
 	token int64
 	since driver.Instant
@@ -156,6 +158,9 @@ func (t *takeAttempt) tryTake(ctx context.Context) (driver.Grant, error) {
 	u := conditionalUpdate{set: map[string]types.AttributeValue{}}
 	switch {
 	case t.current != nil && t.current.isHeldBy(t.claim.ID):
+		// An earlier call of this claim, or an earlier try whose reply was lost, has taken the lock. If it was the last
+		// try, its version says so, and its start is known. Otherwise the claim is written once more: a grant counts
+		// from the start of a request that is known to have succeeded.
 		r.token = t.current.parsedRVN.token
 		if t.current.rvn == t.uncertainRVN {
 			return t.newGrant(r, t.uncertainSince), nil
@@ -181,6 +186,7 @@ func (t *takeAttempt) tryTake(ctx context.Context) (driver.Grant, error) {
 		return driver.Grant{}, t.heldError
 	}
 	if t.current == nil || !t.current.isHeldBy(t.claim.ID) {
+		// The first keeps tokens rising, also against a take that is late: see pendingTake.
 		u.addCondition("(attribute_not_exists(holdfast_token) OR holdfast_token < :token)")
 		u.addCondition("attribute_not_exists(isNonAcquirable)")
 		u.set[tokenAttribute], u.values = numberValue(r.token), append(u.values,
@@ -293,7 +299,8 @@ func (a *awslockStore) renewGrant(ctx context.Context, g driver.Grant) driver.Re
 		ReleaseRequested: stringOf(stands[markAttribute]) == markReleaseRequested+":"+g.ID}
 }
 
-// Release marks the item as released. It keeps the item, for its token.
+// Release marks the item as released. It keeps the item, for its token. Foreign clients take a lock with that mark
+// at once, as they take one whose item was deleted.
 func (a *awslockStore) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if c.ID != "" && ref != "" && c.ID != ref {
 		return &driver.LossError{Cause: driver.LossGone} // no claim has both
@@ -448,7 +455,9 @@ func (a *awslockStore) observeItem(name string, it item) lockItem {
 	return l
 }
 
-// latestEnd is the service's time at which a claim of length d that begins now has certainly expired.
+// latestEnd is the service's time at which a claim of length d that begins now has certainly expired. It uses the
+// latest time that the service's clock may show, and isExpired the earliest: so whatever the error of the two
+// estimates, no client ends a claim before its TTL has passed.
 func (a *awslockStore) latestEnd(d time.Duration) int64 {
 	_, late := a.clock.ClockBounds()
 	return late + d.Microseconds()

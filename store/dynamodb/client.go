@@ -44,7 +44,8 @@ type item = map[string]types.AttributeValue
 // requestTimeout is how long one request may take. After that another request finds out what became of it.
 const requestTimeout = 5 * time.Second
 
-// maxHostSkew is how far the clocks of the service's hosts may differ.
+// maxHostSkew is how far the clocks of the service's hosts may differ. Behind one address there are many, and each
+// reply may come from another one, with a Date by its own clock. AWS makes no promise about them.
 const maxHostSkew = 100 * time.Millisecond
 
 // tokenGap is more than the estimates of the service's clock of two clients can differ, if each has seen one
@@ -89,7 +90,9 @@ func quietLogger(l logging.Logger) logging.Logger {
 	return l
 }
 
-// addClockMiddleware passes the date of every reply to the clock, also that of a refusal.
+// addClockMiddleware passes the date of every reply to the clock, also that of a refusal. DynamoDB has no function for
+// its time in an expression, so the Date header, in whole seconds, is all that a client learns of the service's clock.
+// A reply with an Age comes from a cache, and its Date is old.
 func (l *tableClient) addClockMiddleware(stack *middleware.Stack) error {
 	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("HoldfastClock", func(
 		ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,
@@ -130,7 +133,9 @@ var clockRefusals = map[string]bool{"InvalidSignatureException": true, "Signatur
 // apiCall is a method of the SDK's client.
 type apiCall[In, Out any] func(context.Context, *In, ...func(*sdk.Options)) (*Out, error)
 
-// sendRequest sends one request, bounded by requestTimeout and by the life of the store.
+// sendRequest sends one request, bounded by requestTimeout and by the life of the store. An error without a reply
+// leaves open what became of a write, so the engine then reads the item: its version is a random text, which shows
+// whether the write took effect.
 func sendRequest[In, Out any](ctx context.Context, l *tableClient, do apiCall[In, Out], in *In) (*Out, error) {
 	bounded, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -154,7 +159,7 @@ func isUnsent(err error) bool {
 }
 
 // sendRead sends a request that changes nothing. It sends it again if it got no answer: the first may have
-// used a connection that had broken.
+// used a connection that had broken. A write is not repeated like that: see singleTry.
 func sendRead[In, Out any](ctx context.Context, l *tableClient, do apiCall[In, Out], in *In) (*Out, error) {
 	out, err := sendRequest(ctx, l, do, in)
 	if errors.Is(err, errNoAnswer) {

@@ -50,7 +50,8 @@ func (l *tableClient) findTable(ctx context.Context, create bool, expires string
 	return err
 }
 
-// probeTable reads an item that does not exist.
+// probeTable reads an item that does not exist. To describe the table would tell more, but needs a permission that a
+// user of locks otherwise does not need.
 func (l *tableClient) probeTable(ctx context.Context) error {
 	_, err := sendRead(ctx, l, l.client.GetItem,
 		&sdk.GetItemInput{TableName: &l.tableName, Key: l.itemKey(reservedChar), ConsistentRead: new(true)})
@@ -91,6 +92,8 @@ func (l *tableClient) createTable(ctx context.Context, expires string) error {
 	if there := (*types.ResourceInUseException)(nil); err != nil && !errors.As(err, &there) {
 		return err
 	}
+	// The client that has made the table turns its TTL on. If it dies before that, locks work without: their idle items
+	// just stay.
 	made := err == nil
 	for {
 		out, err := sendRead(ctx, l, l.client.DescribeTable, &sdk.DescribeTableInput{TableName: &l.tableName})

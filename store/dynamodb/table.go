@@ -26,7 +26,8 @@ import (
 // that recognises its locks by an attribute such as an owner would take our lock for its own.
 //
 // A row's version is the item's TTL attribute, a slash, and its holdfast_version. The latter is the TTL attribute that
-// was written with it, a dot, and a random text. If the two differ, a foreign client has taken the lock since.
+// was written with it, a dot, and a random text. If the two differ, a foreign client has taken the lock since: it may
+// update the TTL attribute and leave the attributes that it does not know as they are.
 type table struct {
 	*tableClient
 	prefix       string // before the names in keys
@@ -43,7 +44,8 @@ const (
 	maxMeta = 512
 
 	// idleAge is how far in the past the expired_at of an idle lock is, so that a foreign client whose clock is
-	// late sees it free.
+	// late sees it free. It also makes the item fit for removal by the table's TTL, which comes when the service has
+	// time, mostly within days (DynamoDB Developer Guide, "Time to Live"), and so decides nothing about locks.
 	idleAge = 3600
 )
 
@@ -75,7 +77,8 @@ func (t *table) Keys(name string) []string {
 	return []string{fmt.Sprintf("%s %s=%s", t.displayURL, t.partitionKey, t.prefix+name)}
 }
 
-// Load is one consistent read.
+// Load is one consistent read. An eventually consistent one costs half as much, but may not show the last write
+// (Developer Guide, "Read consistency"), and a swap for the version that it shows would then be refused.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	out, err := sendRead(ctx, t.tableClient, t.client.GetItem, &sdk.GetItemInput{
 		TableName: &t.tableName, Key: t.itemKey(t.prefix + name), ConsistentRead: new(true),
@@ -118,7 +121,8 @@ func foreignEnd(expires string) int64 {
 	return int64(math.Floor(seconds)+1)*1e6 - 1
 }
 
-// Swap is one conditional put. If another item is there, it returns that, where the service sends it with the refusal.
+// Swap is one conditional put. If another item is there, it returns that, where the service sends it with the refusal:
+// that costs no read, while a refused write is billed like one that succeeds.
 func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > maxItem {
 		return record.Row{}, fmt.Errorf("%w: its record would grow to %d bytes, and an item of DynamoDB takes 400 KB",
@@ -186,6 +190,8 @@ func (t *table) isUnchangedCondition(version string, names map[string]string, va
 		return same
 	}
 	names["#e"] = t.ttlAttribute
+	// The item that was read had no number there, so it must still have none. Two values that are not numbers are not told
+	// apart: no client that keeps to the layout writes one.
 	if expires == "" {
 		values[":type"] = textValue("N")
 		return same + " AND NOT attribute_type(#e, :type)"
@@ -194,7 +200,8 @@ func (t *table) isUnchangedCondition(version string, names map[string]string, va
 	return same + " AND #e = :ends"
 }
 
-// Delete is one conditional request, and a read if it is refused.
+// Delete is one conditional request, and a read if it is refused. A missing item fails the condition as well, so the
+// refusal alone does not tell whether the item was removed before, as by an earlier attempt whose reply was lost.
 func (t *table) Delete(ctx context.Context, r record.Row) error {
 	names, values := map[string]string{}, item{}
 	condition := t.isUnchangedCondition(cmp.Or(r.Version, "/"), names, values)
@@ -211,7 +218,8 @@ func (t *table) Delete(ctx context.Context, r record.Row) error {
 	return record.ErrConflict
 }
 
-// List scans the table.
+// List scans the table: partition keys have no order in DynamoDB, so a prefix can only be filtered. The service filters
+// after it has read, and all that it has read is paid for.
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		in := &sdk.ScanInput{TableName: &t.tableName, ConsistentRead: new(true)}

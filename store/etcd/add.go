@@ -15,10 +15,15 @@ import (
 // Add is one transaction. It is repeated only if the session's gate has changed, or if the claim exists from an earlier
 // call.
 //
+// A reply can be lost, and the request may then still be on its way to the leader. A second add of the same claim does
+// no harm, because the key of a claim is known before it is sent, unlike the name of a sequential node in ZooKeeper.
+// What has to be prevented is an add that takes effect after its claim was withdrawn. For that there is the gate.
+//
 // The reads for the else branch are sent along only where a condition may fail, or in the repetition: etcd's members
 // send all of a transaction to each other.
 func (t *nodeStore) Add(
-	ctx context.Context, name string, s sequence.Session, number int64, payload sequence.Payload, condition sequence.AddCondition,
+	ctx context.Context, name string, s sequence.Session, number int64, payload sequence.Payload,
+	condition sequence.AddCondition,
 ) (sequence.Snapshot, error) {
 	value, err := json.Marshal(payload)
 	if err != nil {
@@ -44,6 +49,9 @@ func (t *nodeStore) Add(
 			noNewer := clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "<", int64(condition)+1)
 			conditions = append(conditions, noNewer)
 		}
+		// The lock is read before the put, in the same transaction: the claim is granted by what was there when it came,
+		// with no moment in between. The operations of a transaction have one revision (etcd's "API" page), so the
+		// claim's own key need not be read.
 		add := write{lock: name, addsClaim: true, mayDelay: condition == sequence.AddBatched, conditions: conditions,
 			then: []clientv3.Op{t.readLock(name),
 				clientv3.OpPut(key, string(value), clientv3.WithLease(parseLease(s.ID)))}}

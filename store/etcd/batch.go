@@ -26,7 +26,8 @@ type write struct {
 const (
 	// maxInFlight is how many requests are under way at one time.
 	maxInFlight = 4
-	// maxBatch is how many writes one request carries. A server takes 128 unless it is configured otherwise.
+	// maxBatch is how many writes one request carries. A server takes 128 unless it is configured otherwise
+	// (--max-txn-ops).
 	maxBatch = 64
 	// maxDelay is how long a write that may be delayed waits for others. On a lock that passes from holder to holder
 	// at once, the next release nearly always comes within this time, and shares the request: half of all requests

@@ -10,7 +10,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Change puts the key again, under the lease that it has.
+// Change puts the key again, under the lease that it has. Its create revision, which is the token, does not change; its
+// mod revision is its version.
 func (t *nodeStore) Change(
 	ctx context.Context, name string, n sequence.Node, payload sequence.Payload,
 ) (sequence.Node, bool, error) {
@@ -34,8 +35,9 @@ func (t *nodeStore) Move(
 	return now, ok, err
 }
 
-// ChangeAmong compares the others in the same transaction. If one of them has gone, its comparison fails; a key that
-// has come since has a larger create revision.
+// ChangeAmong compares the others in the same transaction. If one of them has gone, its comparison fails, since the mod
+// revision of a missing key is 0; a key that has come since has a larger create revision. A comparison with a range
+// is true if it is true for every key in it, and an empty range compares as a missing key.
 func (t *nodeStore) ChangeAmong(
 	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, among []sequence.Node, revision int64,
 ) (sequence.Node, bool, error) {
@@ -49,7 +51,8 @@ func (t *nodeStore) ChangeAmong(
 
 // putNode replaces a node at its version.
 func (t *nodeStore) putNode(
-	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, lease clientv3.OpOption, more ...clientv3.Op,
+	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, lease clientv3.OpOption,
+	more ...clientv3.Op,
 ) (sequence.Node, bool, error) {
 	unchanged := clientv3.Compare(clientv3.ModRevision(t.lockDir(name)+n.Key), "=", n.Version)
 	return t.putNodeIf(ctx, name, n, payload, []clientv3.Cmp{unchanged}, lease, more...)
@@ -57,7 +60,8 @@ func (t *nodeStore) putNode(
 
 // putNodeIf replaces a node if all conditions are true. The version that it returns is the revision of the transaction.
 func (t *nodeStore) putNodeIf(
-	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, conditions []clientv3.Cmp, lease clientv3.OpOption, more ...clientv3.Op,
+	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, conditions []clientv3.Cmp,
+	lease clientv3.OpOption, more ...clientv3.Op,
 ) (sequence.Node, bool, error) {
 	value, err := json.Marshal(payload)
 	if err != nil {

@@ -26,7 +26,8 @@ var deniedErrors = []struct {
 	{rpctypes.ErrAuthFailed, ""}, {rpctypes.ErrInvalidAuthMgmt, ""}, {rpctypes.ErrAuthNotEnabled, ""},
 }
 
-// isRefusal reports whether an error says that the servers have not carried out a request.
+// isRefusal reports whether an error says that the servers have not carried out a request. All others, such as a lost
+// connection or a leader that changed meanwhile, leave it open.
 func isRefusal(err error) bool {
 	switch status.Code(err) {
 	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.ResourceExhausted, codes.NotFound:
@@ -58,7 +59,9 @@ func (t *nodeStore) convertError(err error) error {
 	case errors.Is(err, rpctypes.ErrLeaseTTLTooLarge), errors.Is(err, rpctypes.ErrRequestTooLarge):
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, text)
 	}
-	switch status.Code(err) { // the limit of our own request, not the end of the caller's context
+	// gRPC has errors of its own for the end of a context. The engine looks for those of package context, to tell its own
+	// limit for one request from the end of the caller's context.
+	switch status.Code(err) {
 	case codes.Canceled:
 		return fmt.Errorf("%w: %s", context.Canceled, err)
 	case codes.DeadlineExceeded:

@@ -30,7 +30,10 @@ func (t *nodeStore) readLock(name string) clientv3.Op {
 }
 
 // gateKey is the key of a session's gate. Every add compares the gate with its last known revision, and Withdraw
-// changes it. So an add that is delayed until after a Withdraw fails.
+// changes it. So an add that is delayed until after a Withdraw fails. One key per session is enough: an add of another
+// claim that fails as well is repeated with the new revision. A tombstone per claim would leave a key for each Acquire
+// that was given up. The gate is bound to the session's lease and goes with it, as do the adds that it bars: a put
+// under a lease that has expired fails.
 func (t *nodeStore) gateKey(session string) string { return t.prefix + reservedPrefix + session }
 
 // breakNoteKey is the key of the note that a claim was broken.
@@ -53,7 +56,8 @@ func isClaimKey(s string) bool {
 func consistsOf(s, chars string) bool { return s != "" && strings.Trim(s, chars) == "" }
 
 // parseNode reads a key-value pair whose lock's directory is dir bytes long. It returns false for keys that are not
-// claims.
+// claims. A claim always has a lease: a key without one would be held for ever when its client dies, so it belongs to
+// something else.
 func parseNode(kv *mvccpb.KeyValue, dir int) (sequence.Node, bool) {
 	if kv.Lease == 0 || len(kv.Key) <= dir || !isClaimKey(string(kv.Key[dir:])) {
 		return sequence.Node{}, false

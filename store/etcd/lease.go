@@ -84,7 +84,8 @@ func (l *Lease) KeepAlive(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// Never more than was granted, even if a server counts more now.
+	// Never more than was granted, even if a server counts more now: the members may have different smallest TTLs, and
+	// the next leader counts by its own.
 	l.ttl = min(l.ttl, promise)
 	// Another call may have started later and finished earlier.
 	if l.clock.Since(start) < l.clock.Since(l.since) {
@@ -105,8 +106,8 @@ func (l *Lease) Remaining() time.Duration {
 }
 
 // Keep renews the lease whenever a third of its TTL has passed, until ctx ends. Then it returns nil, and the lease
-// lasts until its TTL has passed. If the lease ends earlier, Keep returns a [*holdfast.LossError]. It does so before the cluster
-// can have removed the lease's keys, except when the lease was revoked.
+// lasts until its TTL has passed. If the lease ends earlier, Keep returns a [*holdfast.LossError]. It does so before
+// the cluster can have removed the lease's keys, except when the lease was revoked.
 func (l *Lease) Keep(ctx context.Context) error {
 	for pause := l.TTL() / 3; ; {
 		timer := time.NewTimer(pause)

@@ -13,7 +13,8 @@ import (
 // password, for every stream, and each keep-alive is a stream. A login costs the cluster a write, and a tenth of a
 // second of CPU to check the password.
 func openStream(
-	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption,
+	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+	opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	return open(ctx, desc, cc, method, opts...)
 }

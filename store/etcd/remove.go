@@ -8,7 +8,7 @@ import (
 )
 
 // Remove compares only where it must: our own keys are never made again after their removal, those of a foreign client
-// may be.
+// may be. So a Remove that is repeated, or arrives late, deletes nothing that it should not.
 func (t *nodeStore) Remove(
 	ctx context.Context, name string, n sequence.Node, list bool,
 ) (bool, sequence.Snapshot, error) {
@@ -27,7 +27,8 @@ func (t *nodeStore) Remove(
 }
 
 // BreakNode is one transaction, after the grant of a lease for the note. The note expires with that lease, and none is
-// left if the node did not exist.
+// left if the node did not exist. It cannot be bound to the lease of the claim: the holder may end that, or let it
+// expire, before it asks what became of its release.
 func (t *nodeStore) BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error) {
 	lease, err := t.grantLease(ctx, sequence.BreakNoteTime(n.TTL))
 	if err != nil {

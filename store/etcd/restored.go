@@ -12,6 +12,10 @@ import (
 // again, under leases that exist again, too. A client whose session is among them goes on renewing it, and with it
 // the keys of claims that it released long ago and no longer looks at. So when revisions fall, this client ends all
 // its sessions, with all their claims, and notifies the holders.
+//
+// etcd's page on disaster recovery warns of the same for watches and caches, and offers --bump-revision and
+// --mark-compacted for a restore. With --bump-revision revisions do not fall, and neither do tokens, but then nothing
+// shows here that there was a restore.
 
 // reading is what a client had read of the cluster when it sent a request.
 type reading struct {
@@ -31,6 +35,8 @@ func (t *nodeStore) noteRevision(before reading, revision int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
+	// Compared with what was known when the request was sent, and not with what is known now: replies overtake each
+	// other, so a smaller revision than the newest is usual.
 	case before.restored != t.newest.restored || t.life.Err() != nil: // the reply is from before the restoration
 	case revision >= before.revision:
 		t.newest.revision = max(t.newest.revision, revision)

@@ -24,6 +24,8 @@ func (t *nodeStore) OpenSession(ctx context.Context, ttl time.Duration) (sequenc
 // larger. Each member has a smallest TTL of its own, and the one that replies need not be the leader, which counts the
 // time. So if more was granted, a keep-alive asks the leader.
 func (t *nodeStore) grantLease(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+	// A grant whose reply is lost leaves a lease without keys, which expires: a repeated request does no harm.
+	//
 	// Rounded up, so that no lease is shorter than requested.
 	asked := int64((ttl + time.Second - 1) / time.Second)
 	r, err := t.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: asked})
@@ -65,6 +67,10 @@ func (t *nodeStore) KeepAlive(ctx context.Context, session string) (promise time
 }
 
 // sendKeepAlive sends one keep-alive and returns the TTL that the leader then counts.
+//
+// Each has a stream of its own, because the moment at which a keep-alive was sent is what a lease is trusted from. On a
+// stream for all leases, as etcd's client has it, a keep-alive may wait behind others, and its reply does not say which
+// request it answers.
 func (t *nodeStore) sendKeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -91,7 +97,8 @@ func (t *nodeStore) sendKeepAlive(ctx context.Context, session string) (promise 
 
 func toSeconds(n int64) time.Duration { return time.Duration(n) * time.Second }
 
-// EndSession revokes a lease, which deletes its keys.
+// EndSession revokes a lease, which deletes its keys. What is remembered of the session goes first, whatever the reply:
+// if the request is lost, the lease expires.
 func (t *nodeStore) EndSession(ctx context.Context, session string) error {
 	t.mu.Lock()
 	delete(t.gateRevisions, session)

@@ -14,7 +14,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// table is etcd as a record.Table. Each record is one key without a lease, and its version is the key's mod revision.
+// table is etcd as a record.Table. Each record is one key without a lease, and its version is the key's mod revision. A
+// revision belongs to one transaction of the whole cluster, so no version comes twice, even after a deletion.
 type table struct {
 	store      *nodeStore
 	life       context.Context // ends with the table, or with the store
@@ -107,6 +108,7 @@ func (tb *table) writeRecord(ctx context.Context, r record.Row, op clientv3.Op) 
 	if tb.life.Err() != nil {
 		return record.Row{}, driver.ErrClosed
 	}
+	// A write is sent once. After a lost reply the engine loads the record, and recognizes its own claim in it.
 	var version int64
 	if r.Version != "" {
 		var err error

@@ -28,10 +28,12 @@ func (t *nodeStore) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.
 		from := t.prefix + prefix
 		end := clientv3.GetPrefixRangeEnd(from)
 		if from == "" {
-			from, end = "\x01", "\x00" // all keys
+			from, end = "\x01", "\x00" // all keys; an end of one zero byte means no end
 		}
 		var revision int64
 		for more := true; more; {
+			// Page by page, and each page at its own revision: to read all at the revision of the first would fail if the
+			// cluster compacts meanwhile.
 			r, err := t.kv.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageSize))
 			if err != nil {
 				yield(sequence.Snapshot{}, t.convertError(err))

@@ -17,6 +17,10 @@ import (
 // watchHub is one watch stream for everything that a store watches. A watch needs no goroutine of its own: ten thousand
 // watches need two in all. The hub does not ask for events of past revisions. When a stream breaks, it creates all
 // watches again on the next one, and notifies all their owners.
+//
+// To resume a watch at the revision where it broke would be the usual way, but that revision may have been compacted
+// meanwhile, and then the watch is cancelled ("KV API guarantees" in etcd's documentation: events are kept as long as
+// the history is). The owners read the lock again in any case, so a replay would add nothing.
 type watchHub struct {
 	life       *driverutil.Lifetime // that of the store, which waits for the hub's goroutine
 	client     pb.WatchClient
@@ -119,6 +123,8 @@ func (h *watchHub) runStream() (answered bool) {
 	if err != nil {
 		return false
 	}
+	// What was queued for the last stream is dropped. Every watch that still exists is created here, and the others need
+	// no cancellation on this stream.
 	h.mu.Lock()
 	h.requests = nil
 	for id, w := range h.watches {

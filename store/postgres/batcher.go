@@ -25,7 +25,9 @@ import (
 // few packets, and a single caller pays no more than for its statement.
 //
 // When the context of a caller ends, the caller returns at once and no connection is harmed: the
-// statement that it has sent continues without it.
+// statement that it has sent continues without it. pgx would close the connection instead, and cancel the
+// statement on the server, which ends a commit's wait for the standbys: see readResults. That is why the
+// batcher speaks the protocol itself (PostgreSQL manual, "Extended Query" and "Pipelining").
 type batcher struct {
 	pool          *pgxpool.Pool
 	location      *location
@@ -49,14 +51,15 @@ const (
 	maxBatch = 16
 	// maxBatchBytes is how many bytes are sent before replies are read, beside the first statement. It
 	// must fit into the buffers on the way: the server stops reading while its own replies are not read,
-	// and then neither side would go on.
+	// and then neither side would go on. (The manual, under "Pipelining", warns of this deadlock.)
 	maxBatchBytes = 16 << 10
 	// minConnPause and maxConnPause bound the pauses between attempts to connect to a server that has no connection
 	// left.
 	minConnPause, maxConnPause = 5 * time.Millisecond, 200 * time.Millisecond
 )
 
-// statement is one kind of statement. Each connection prepares it once.
+// statement is one kind of statement. Each connection prepares it once, which saves the server from parsing and
+// planning it each time.
 type statement struct {
 	name, text    string
 	formats       []int16 // formats of its parameters
@@ -127,6 +130,7 @@ func (l *batcher) submitRequest(ctx context.Context, st *statement, params ...[]
 		return r
 	}
 	if l.freeConns > 0 {
+		// running counts connections in use and not goroutines, because the caller itself may be what uses one.
 		l.freeConns--
 		l.running.Add(1)
 		if r.callerSends = r.paramsSize() <= maxBatchBytes; r.callerSends { // small enough to be sent without delay
@@ -149,6 +153,7 @@ func (l *batcher) awaitResult(ctx context.Context, r *request) result {
 			go l.sendQueued()
 		}
 	}
+	// First without the other cases: a result that is there counts, even if ctx has ended as well.
 	select {
 	case a := <-r.result:
 		return a
@@ -245,6 +250,8 @@ func (l *batcher) sendBatch(ctx context.Context, batch []*request) bool {
 		t.finishBatch(err)
 		return true
 	}
+	// The caller has gone. What it has sent may take effect, so its results are read until the same deadline, and the
+	// connection is used again.
 	go func() {
 		timed, cancel := context.WithDeadline(l.life, until)
 		defer cancel()
@@ -335,6 +342,8 @@ func (t *sentBatch) writeStatements() error {
 // readResults hands out results as they arrive. It returns an error that is a timeout when ctx ends; then
 // it can be called again.
 func (t *sentBatch) readResults(ctx context.Context) error {
+	// A deadline in the past wakes the read that waits. The mutex is for a ctx that ends just when the last result
+	// arrives: the deadline must not be set after it was cleared, or it would hit the connection's next user.
 	var mu sync.Mutex
 	over := false
 	stop := context.AfterFunc(ctx, func() {
@@ -371,6 +380,9 @@ func (t *sentBatch) readResults(ctx context.Context) error {
 		case *pgproto3.CommandComplete:
 			t.completed = true
 		case *pgproto3.NoticeResponse:
+			// The only sign that a commit did not wait for the standbys to the end is this warning, which comes
+			// after the statement is complete: "The transaction has already committed locally, but might not have
+			// been replicated to the standby."
 			notice := pgconn.Notice(*pgconn.ErrorResponseToPgError((*pgproto3.ErrorResponse)(m)))
 			if t.completed && isWarning(&notice) {
 				t.refusal = &unreplicatedCommitError{notice.Message}

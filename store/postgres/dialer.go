@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// dialer makes the connections of a store's own pool, so that Close can put a deadline on all of them.
+// dialer makes the connections of a store's own pool, so that Close can put a deadline on all of them. The pool's own
+// Close waits until every connection was given back, and one to a server that does not answer would not be.
 type dialer struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 

@@ -50,6 +50,10 @@ func (p *location) explainError(err error) error {
 // explainRefusal translates an error that the server returned. Serialization failures and deadlocks count
 // as conflicts: the engine reads and tries again. An administrator can end the final ones, so their
 // messages say how.
+//
+// A server that refuses writes is an error that may pass, unless it is the only one and never took any: after a
+// failover the old primary comes back as a standby, under the name that the client knows, and the new one may
+// take over that name at any moment.
 func (p *location) explainRefusal(e *pgconn.PgError) error {
 	switch e.Code {
 	case serialization, deadlock:

@@ -12,11 +12,11 @@ import (
 
 // Fence protects a resource in this database from a holder that has lost its lock and does not know it yet.
 //
-// Call it in the transaction that does the work, with the token of the lease and a name for the resource that
-// the lock protects. The transaction stores the largest token that the resource has seen. A smaller token is
-// refused with a [*holdfast.LossError], for which errors.Is(err, holdfast.ErrLost) is true; then roll back. The
-// same token is accepted again, so the holder may repeat its work. Other transactions that fence the same resource wait until this one ends, so writes are in
-// the order of their tokens.
+// Call it in the transaction that does the work, with the token of the lease and a name for the resource that the lock
+// protects. The transaction stores the largest token that the resource has seen. A smaller token is refused with a
+// [*holdfast.LossError], for which errors.Is(err, holdfast.ErrLost) is true; then roll back. The same token is accepted
+// again, so the holder may repeat its work. Other transactions that fence the same resource wait until this one ends,
+// so writes are in the order of their tokens.
 //
 // With synchronous standbys the token is on them when the work is, because both are in one commit. But a
 // commit that returns the warning that it may not have been replicated, because its wait was cancelled, may
@@ -38,6 +38,8 @@ func Fence(ctx context.Context, tx pgx.Tx, opts *Options, resource string, token
 		return fmt.Errorf("%w: a fence needs a resource and a positive token, not %q and %d", driver.ErrInvalid,
 			resource, token)
 	}
+	// The row stays locked until the caller's transaction ends. That is what makes the check hold until the commit: a
+	// holder with a larger token waits here, and then finds the smaller one, and one with a smaller token is refused.
 	tag, err := tx.Exec(ctx, `insert into `+p.fenceTable+` as f (resource, token) values ($1, $2)
 		on conflict (resource) do update set token = excluded.token where f.token <= excluded.token`, resource, token)
 	if err != nil {

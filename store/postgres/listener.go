@@ -15,11 +15,16 @@ import (
 // listener receives notifications of changes on a connection of its own, which is open while a caller
 // waits and for a while after.
 //
-// Notifications make commits wait for each other on the server, so writers send none when no client
-// waits. How they know: names are hashed into buckets, and a client that waits holds the shared advisory
-// lock of the bucket. A writer tries to take that lock exclusively, and notifies if it cannot. This does
-// not miss a change: a writer that had the bucket to itself has committed before the waiter got the
-// shared lock, and the read that the waiter does next sees the new row.
+// Notifications make commits wait for each other on the server, because it delivers them in the order of
+// the commits (PostgreSQL manual, "NOTIFY"). So writers send none when no client waits. How they know:
+// names are hashed into buckets, and a client that waits holds the shared advisory lock of the bucket
+// (manual, "Advisory Locks"). A writer tries to take that lock exclusively, and notifies if it cannot.
+// This does not miss a change: a writer that had the bucket to itself has committed before the waiter got
+// the shared lock, and the read that the waiter does next sees the new row.
+//
+// The server forgets a session's LISTEN and its advisory locks when the connection ends, and what was
+// notified meanwhile is lost. So when the connection breaks, all waiters read again. A connection can also
+// die in silence; it is tested now and then, and the engine polls besides.
 type listener struct {
 	batcher  *batcher
 	location *location
@@ -62,8 +67,8 @@ func newListener(l *batcher, p *location) *listener {
 	return n
 }
 
-// Wait subscribes first and reads second, so that a change between the two is not missed. It returns nil
-// when the record may have changed from this version.
+// Wait subscribes first and reads second, so that a change between the two is not missed: the manual's
+// advice for LISTEN. It returns nil when the record may have changed from this version.
 func (t *table) Wait(ctx context.Context, name, version string) error {
 	n := t.listener
 	s, live := n.subscribe(name)
@@ -124,7 +129,8 @@ func (n *listener) subscribe(name string) (*subscription, <-chan struct{}) {
 }
 
 // unsubscribe removes a waiter. The bucket's lock is kept for a while, because the next waiter for the same
-// name often follows soon.
+// name often follows soon, and then needs no statement for it. Meanwhile writers notify although no client
+// waits.
 func (n *listener) unsubscribe(name string, s *subscription) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -144,7 +150,8 @@ func (n *listener) close() {
 	n.life.Wait()
 }
 
-// run keeps a connection open while there are waiters, and makes a new one when it breaks.
+// run keeps a connection open while there are waiters, and makes a new one when it breaks. It is not one of
+// the pool's: LISTEN and the advisory locks belong to one connection, and it is in use all the time.
 func (n *listener) run() {
 	for tries := 0; ; tries++ {
 		heard := n.serveConnection()
@@ -157,7 +164,7 @@ func (n *listener) run() {
 		for b, w := range n.interests {
 			if w.waiters == 0 {
 				delete(n.interests, b)
-			} else {
+			} else { // the advisory lock ended with the connection, and the next one must take it again
 				w.locked = make(chan struct{})
 			}
 		}
@@ -289,6 +296,8 @@ func (n *listener) updateBucketLocks(c *pgx.Conn) error {
 func (n *listener) awaitNotification(c *pgx.Conn) (told bool, err error) {
 	ctx, cancel := context.WithTimeout(n.life, bucketIdleTime)
 	defer cancel()
+	// A subscriber that comes from here on ends this wait by interrupt. One that came before, after the last
+	// look at the buckets, is found by the loop.
 	n.mu.Lock()
 	n.interrupt = cancel
 	for _, w := range n.interests {
@@ -309,6 +318,7 @@ func (n *listener) awaitNotification(c *pgx.Conn) (told bool, err error) {
 		}
 		return true, nil
 	}
+	// A wait that its context has ended leaves the connection as it was.
 	if c.IsClosed() || n.life.Err() != nil {
 		return false, err
 	}

@@ -60,6 +60,8 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
 	}
 	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		var found bool
+		// "create table if not exists" is not enough: two sessions that run it at once can both find no table, and
+		// then one of them fails.
 		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", pgx.QueryExecModeExec,
 			migrationLock); err != nil {
 			return err
@@ -146,7 +148,8 @@ func (p *location) readServerState(ctx context.Context, pool *pgxpool.Pool) (*se
 	return &s, nil
 }
 
-// requiredPrivileges are the permissions on the locks' table that its user needs.
+// requiredPrivileges are the permissions on the locks' table that its user needs. They are checked when the store is
+// opened, so that a missing one is reported then and not when a lock has to be released.
 func (p *location) requiredPrivileges() []string {
 	if p.layout == LayoutShedLock {
 		return []string{"SELECT", "INSERT", "UPDATE"} // rows of this layout are never deleted
@@ -188,12 +191,18 @@ func (p *location) missingTableError() error {
 // waitsForStandbys reports whether a write is on the standbys when its commit is confirmed. PostgreSQL also
 // confirms a commit whose wait for the standbys was cancelled, and then sends a warning. Where warnings are
 // turned off that cannot be detected, so nothing is promised.
+//
+// The values are explained in the manual under synchronous_commit. With local and off the commit waits for no
+// standby. With remote_write the standby has the write in its operating system's memory: this survives the loss of
+// the primary, which is what a failover is, but not a power cut of both at once.
 func (s *serverState) waitsForStandbys() bool {
 	return s.StandbyNames != "" && s.ClientMinMessages != "error" &&
 		slices.Contains([]string{"on", "remote_write", "remote_apply"}, s.SynchronousCommit)
 }
 
-// faultsSurvived says which faults a granted claim survives, by the server's settings.
+// faultsSurvived says which faults a granted claim survives, by the server's settings. With fsync or
+// synchronous_commit off the server confirms what is not on its disk yet. A restart alone loses none of that: a server
+// that is stopped in an orderly way writes everything first.
 func (s *serverState) faultsSurvived() driver.Survives {
 	flushed := s.Fsync == "on" && s.SynchronousCommit != "off"
 	return driver.Survives{

@@ -27,6 +27,9 @@ import (
 //
 // There is no room for a queue, so the layout supports plain mutexes only. Waiters poll, and are notified
 // by other Holdfast clients.
+//
+// ShedLock's own clients write the name of their host into locked_by, so two holders on one host look the same. A
+// signature that names the claim is what makes a late release or renewal of ours harmless.
 type shedlockStore struct {
 	table         *table
 	info          driver.Info
@@ -180,8 +183,9 @@ func (s *shedlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gra
 	}
 }
 
-// rememberTake keeps a take that is under way, so that the claim's release can wait for its result. It forgets
-// those whose result has arrived and whose claims were never released.
+// rememberTake keeps a take that is under way, so that the claim's release can wait for its result. A release that
+// overtook the take, on another connection, would find nothing to end, and the lock would then be held for the whole
+// TTL by nobody. It forgets those whose result has arrived and whose claims were never released.
 func (s *shedlockStore) rememberTake(id string, r *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

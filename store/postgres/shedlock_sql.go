@@ -12,6 +12,9 @@ const (
 //
 // A take writes a note of how the previous holder ended into its own signature. The release of that holder
 // may have lost its reply, and ask what became of it.
+//
+// A take raises locked_at even if the server's clock was set back, because it is the token. (A take of ShedLock's own
+// clients sets it to the present time, whatever it was.)
 const (
 	shedTake = `insert into LOCKS as l (name, lock_until, locked_at, locked_by)
 		values ($1, NOW + $5::int8 * interval '1 millisecond', NOW, $4 || $6)

@@ -23,7 +23,8 @@ import (
 //
 // The version of a row has two parts. The first is a random number, so no version is ever used twice, not
 // even after a backup was restored. The second is the hash of the data, so a row that an operator has
-// edited has another version.
+// edited has another version. PostgreSQL's own xmin would not do: transaction numbers are used again, and a
+// dump does not keep them.
 type table struct {
 	location     *location
 	info         driver.Info
@@ -40,15 +41,24 @@ type table struct {
 	contended [bucketCount]atomic.Int32 // by bucket: how many of the next updates may well be refused
 }
 
-// contendedWrites is how many updates after a refused write use the statement that says why it was refused.
+// contendedWrites is how many updates after a refused write use the statement that says why it was refused. Where
+// several clients want one lock, refusals come in a row; where one client uses it, they do not come at all.
 const contendedWrites = 8
 
 // A write is one statement. It also returns the server's clock and, if it was refused, the row that was
 // there instead. $1 is the row's name and $2 its bucket.
 //
 // Waiters hold a shared advisory lock on the bucket of the name. A writer that cannot take the bucket's lock
-// exclusively notifies them. Notifications make commits wait for each other, so none is sent when no client
-// waits.
+// exclusively notifies them: see listener. It takes the lock in the transaction, which releases it at the
+// commit, when the new row is visible to the waiters.
+//
+// The time is clock_timestamp(), not now(): now() is the start of the transaction, and a statement may wait for
+// another one's row lock before it writes.
+//
+// The statements run under READ COMMITTED, the server's default. An update that waited for another one then
+// checks its condition again on the new row, and does not find the version that it wants. The part of the
+// statement that reads the row sees the state before the wait, which writeRow has to allow for. Under stricter
+// levels such an update fails with a serialization failure, which is a conflict as well.
 //
 // An update that will probably succeed uses replaceText. It costs the server half as much, and returns
 // nothing if it is refused.
@@ -148,7 +158,8 @@ func rowVersion(id, data []byte) string {
 	return hex.EncodeToString(append(id[:idSize:idSize], h[:]...))
 }
 
-// bucketCount limits how many advisory locks a client can hold on the server, whatever it waits for.
+// bucketCount limits how many advisory locks a client can hold on the server, whatever it waits for: they are kept
+// in a table of fixed size that all sessions share (max_locks_per_transaction in the manual).
 const bucketCount = 256
 
 // bucketOf is the bucket of a name. All clients must agree on it.
@@ -217,7 +228,8 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	return r, nil
 }
 
-// Delete is one write. It succeeds if the row does not exist any more.
+// Delete is one write. It succeeds if the row does not exist any more, also when an earlier attempt without a reply,
+// or another client, has deleted it.
 func (t *table) Delete(ctx context.Context, r record.Row) error {
 	if r.Version == "" { // the caller has seen no row, so there is nothing to remove
 		now, err := t.Load(ctx, r.Name)

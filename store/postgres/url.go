@@ -111,7 +111,7 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 }
 
 // maxOpenTime is how long opening waits for a server that does not answer, refuses connections or is
-// starting up. A wait for a lock would not last longer either.
+// starting up. A wait for a lock would not last longer either (driver.UnreachableTimeout).
 const maxOpenTime = 10 * time.Second
 
 // openConfig opens a store with a pool of its own.
