@@ -68,8 +68,6 @@ func (c *Client) newHold(ctx context.Context, g driver.Grant, queued bool, o Loc
 	return h, &h.firstLease
 }
 
-func (h *hold) lockName() string { return h.grant.Name }
-
 // currentGrant is the grant with its present weight. It is called with mu held.
 func (h *hold) currentGrant() driver.Grant {
 	g := h.grant
@@ -215,7 +213,7 @@ func (h *hold) releaseClaim(ctx context.Context) error {
 	err := h.tryRelease(ctx)
 	if h.hasTurn {
 		// after the event is queued, so that the events of the next holder follow it
-		defer c.queue.passTurn(h.lockName())
+		defer c.queue.passTurn(h.grant.Name)
 	}
 	switch {
 	case err == nil:
@@ -273,7 +271,7 @@ func (c *Client) handleLoss(h *hold) {
 	h.cancelContexts(h.err)
 	c.emitEvent(EventLost, h, Event{Err: h.err})
 	if h.hasTurn {
-		c.queue.passTurn(h.lockName())
+		c.queue.passTurn(h.grant.Name)
 	}
 	var loss *LossError
 	if errors.As(h.err, &loss) && loss.Cause == LossMaxHold {

@@ -40,7 +40,7 @@ func withHoldsOf(ctx, from context.Context) context.Context {
 func (c *Client) reenter(ctx context.Context, claim driver.Claim) (*Lease, error) {
 	for held := carriedIn(ctx); held != nil; held = held.outer {
 		h := held.hold
-		if h.client != c || h.lockName() != claim.Name {
+		if h.client != c || h.grant.Name != claim.Name {
 			continue
 		}
 		h.checkExpiry()
