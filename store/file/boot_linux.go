@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// bootID returns the id of the present boot of the machine. It is the same in every container, except in those that
-// were given an id of their own.
+// bootID returns the id of the present boot of the machine: a random text that the kernel makes once per boot
+// (random(4)). It is the same in every container, except in those that were given an id of their own.
 func bootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -22,7 +22,7 @@ func bootID() (string, error) {
 }
 
 // clockShift returns how far this process's boot clock is ahead of the kernel's own. Time namespaces shift it, and
-// the kernel shows by how much, so that clients in different namespaces agree on the time.
+// the kernel shows by how much (time_namespaces(7)), so that clients in different namespaces agree on the time.
 func clockShift() (time.Duration, error) {
 	b, err := os.ReadFile("/proc/self/timens_offsets")
 	if errors.Is(err, fs.ErrNotExist) {

@@ -78,6 +78,8 @@ func (c *dirClock) readMicros() int64 { return c.readBootClock().Microseconds() 
 // a few readings, since this process may be stopped between reading the two clocks.
 func (c *dirClock) measureWallOffset() int64 {
 	var ahead int64
+	// The wall clock was read somewhere between the two readings of the boot clock, so half their distance bounds the
+	// error.
 	for tightest, n := time.Duration(-1), 0; n < 3 && (tightest < 0 || tightest > 50*time.Microsecond); n++ {
 		before, wall, after := c.readBootClock(), c.readWallClock(), c.readBootClock()
 		if spread := after - before; tightest < 0 || spread < tightest {
@@ -192,6 +194,8 @@ func (c *dirClock) writeState(ctx context.Context, f storedRecord, s clockState)
 // ensureFloor returns when the floor on the disk is at least token and at least the clock's present time. In most
 // cases it already is.
 func (c *dirClock) ensureFloor(ctx context.Context, token int64) error {
+	// The clock counts as well as the token: the ends of claims are written by it, and after a power cut it must not begin
+	// below a time that it has shown.
 	need := max(token, c.readMicros())
 	if need <= c.floor.Load() {
 		return nil
@@ -206,6 +210,8 @@ func (c *dirClock) ensureFloor(ctx context.Context, token int64) error {
 		if err != nil {
 			return err
 		}
+		// The offset is fixed once per boot. Another one means that two clients count by two clocks, and then this one
+		// must not write.
 		if !f.isLive() || s.Boot != c.bootID || s.Offset != c.offset {
 			return fmt.Errorf("%w: the clock of %s was replaced: it was removed, or another machine uses the same directory, "+
 				"which must never be", driver.ErrCorrupt, c.path)

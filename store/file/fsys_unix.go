@@ -165,6 +165,7 @@ func (d disk) writeAll(fd int, data []byte, sync bool) error {
 	return nil
 }
 
+// makeDir makes directories for this user alone: who can write in one can take locks away.
 func (disk) makeDir(dir int, name string) error { return unix.Mkdirat(dir, name, 0o700) }
 
 func (disk) renameEntry(dir int, name string, toDir int, to string) error {
@@ -177,6 +178,9 @@ func (disk) removeDir(dir int, name string) error {
 	return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
 }
 
+// createLocked locks with flock(2), whose lock belongs to the open file: it ends when the last descriptor of that open
+// file is closed, in whichever process. A lock of fcntl(2) would not do, because it belongs to the process, does not
+// pass to another one with the descriptor, and ends when the process closes any descriptor of the file.
 func (disk) createLocked(dir int, name string) (int, error) {
 	fd, err := openAt(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {

@@ -312,7 +312,7 @@ func (t *table) checkInPlace(ctx context.Context) error {
 	if !t.isReplaced() {
 		return nil
 	}
-	t.clock.floor.Store(0) // so that the next write raises the floor, and fails too
+	t.clock.floor.Store(0) // the next write must raise the floor then, which fails: see ensureFloor
 	return &driver.LossError{Cause: driver.LossGone, Err: errReplaced}
 }
 
@@ -557,6 +557,7 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 }
 
 // Close waits for the calls in progress, and closes the directories. From then on other clients take this one for dead.
+// The calls must end first: a handle that is closed may at once mean another file, and a late call would write to that.
 func (t *table) Close() error {
 	t.openMu.Lock()
 	defer t.openMu.Unlock()

@@ -287,6 +287,9 @@ func (vf versionedFile) swapVersion(ctx context.Context, base version, to record
 		_ = vf.removeFile(d, staged)
 		return version{}, describeError("write "+vf.dirName, err)
 	}
+	// Without durable nothing is synced. After a power cut the record may then be old, torn or missing, but so are the
+	// processes that relied on it; what outlives a power cut is the clock's floor, which is synced, and detached claims,
+	// which are written as durable.
 	if durable {
 		// Also sync the name of the record's directory: the client that made it may not have needed it durable.
 		if err := cmp.Or(vf.syncHandle(d), vf.syncHandle(vf.parent)); err != nil {
@@ -355,6 +358,8 @@ func (vf versionedFile) stageVersion(d int, base version, staged string, data []
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
+	// The new file took no block, or not all that it needs. Its name goes first, so that it cannot be taken for one that
+	// is complete.
 	_ = vf.removeFile(d, staged)
 	// If base is gone, the directory may be that of a later record, with versions of its own.
 	if there, _ := vf.entryExists(d, base.String()); !there {
@@ -486,7 +491,7 @@ func (vf versionedFile) buildRecordDir(tmp string, f storedRecord, durable bool)
 	return vf.syncHandle(d)
 }
 
-// discardRecordDir removes a directory in tmp that was not put into place.
+// discardRecordDir removes a directory in tmp that was not put into place. If that fails, removeOldTmp does it later.
 func (vf versionedFile) discardRecordDir(tmp string, v version) {
 	if d, err := vf.openDir(vf.tmp, tmp); err == nil {
 		for seq := range v.seq + 1 {

@@ -35,7 +35,7 @@ func (t *table) explainError(err error, needs string, from driver.Instant) error
 		says = http.StatusText(refusal.Code)
 	}
 	switch refusal.Code {
-	case http.StatusPreconditionFailed, http.StatusNotModified:
+	case http.StatusPreconditionFailed, http.StatusNotModified: // the second is the answer to a read with a precondition
 		return record.ErrConflict
 	case http.StatusNotFound:
 		if strings.Contains(refusal.Error(), "bucket does not exist") {
@@ -76,6 +76,7 @@ func isRetained(e *googleapi.Error) bool {
 }
 
 // isRateLimited reports whether a 403 means that there were too many requests, and not that a permission is missing.
+// The engine then tries again, as it does after a 429.
 func isRateLimited(e *googleapi.Error) bool {
 	for _, item := range e.Errors {
 		if strings.Contains(item.Reason, "imitExceeded") || item.Reason == "quotaExceeded" {

@@ -170,6 +170,8 @@ func (t *foreignTable) Swap(ctx context.Context, row record.Row) (record.Row, er
 	}
 	from := t.clock.Clock.Now()
 	row, written, err := t.writeDetached(ctx, row, content)
+	// A grant makes a new object, or replaces a foreign one, and its token is the time at which the service did that. A
+	// renewal writes the object again, which changes the time, and so keeps the token in the record.
 	if err == nil && fresh {
 		row.Token = creationToken(written)
 		if t.clock.Clock.Since(from) < minCreateTime {
@@ -201,7 +203,8 @@ func (t *foreignTable) makeContent(
 }
 
 // writeDetached writes an object. The write continues when its caller gives up. Nothing remains of a free lock by
-// which a late write could be refused, so the next call that reads the lock waits for this write: see awaitWrites.
+// which a late write could be refused: its precondition is that there is no object, which is true again after the
+// release. So the next call that reads the lock waits for this write: see awaitWrites.
 func (t *foreignTable) writeDetached(
 	ctx context.Context, row record.Row, c objectContent,
 ) (record.Row, time.Time, error) {

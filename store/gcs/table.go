@@ -24,6 +24,11 @@ import (
 // table is a bucket as a record.Table: one object per record. A row's version is the object's generation and
 // metageneration, and the metadata that other programs have put on it: a write replaces the metadata, and so
 // must contain what is to stay.
+//
+// Each write of an object gives it a new generation, which is not used again, even after a deletion. A change of its
+// metadata alone gives it a new metageneration, so both are compared (Cloud Storage documentation, "Request
+// preconditions"). The service is strongly consistent for objects and for lists ("Consistency"), unless an object is
+// cached, which Cache-Control: no-store prevents.
 type table struct {
 	closeClient   func() error // closes the client, if it belongs to the store
 	bucket        *storage.BucketHandle
@@ -40,7 +45,8 @@ const clockObject = "\x10holdfast-clock"
 // tokenGap is more than the estimates of the service's clock of two clients can differ.
 const tokenGap = 2 * time.Second
 
-// minTTL leaves a second between renewals, as the service wants it.
+// minTTL leaves a second between renewals. The service accepts about one write per second to one object, and answers
+// more with 429 ("Quotas and limits"). Writes to other objects do not count, so each lock has that rate for itself.
 const minTTL = 3 * time.Second
 
 // Info promises what the service promises: it is strongly consistent, and keeps what it has confirmed.
@@ -84,8 +90,9 @@ func (t *table) objectHandle(name string) *storage.ObjectHandle {
 // requestTimeout is how long one request may take. After that another request finds out what became of it.
 const requestTimeout = 5 * time.Second
 
-// doRequest sends one request, which ends when the table is closed. It learns the store's clock from a refusal. needs
-// names the permissions that the request needs, for the error if they are missing.
+// doRequest sends one request, which ends when the table is closed. It learns the store's clock from a refusal: only
+// the error of the client library has the headers of the reply, and with them its Date. needs names the permissions
+// that the request needs, for the error if they are missing.
 func (t *table) doRequest(ctx context.Context, needs string, request func(context.Context) error) error {
 	if t.life.Err() != nil {
 		return driver.ErrClosed
@@ -210,6 +217,7 @@ func (t *table) writeObject(
 		w := t.objectHandle(row.Name).If(cond).NewWriter(ctx)
 		w.ChunkSize = 0 // everything in one request
 		w.ContentType, w.CacheControl, w.Metadata = c.contentType, "no-store", c.metadata
+		// The service refuses data that do not have this checksum, such as a part of them.
 		w.CRC32C, w.SendCRC32C = crc32.Checksum(c.data, castagnoli), true
 		_, err := w.Write(c.data)
 		if err := errors.Join(err, w.Close()); err != nil {
@@ -232,7 +240,8 @@ func (t *table) writeObject(
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Delete is one request, and one more if it is refused.
+// Delete is one request, and one more if it is refused: an earlier attempt, whose reply was lost, may have removed the
+// object.
 func (t *table) Delete(ctx context.Context, row record.Row) error {
 	if row.Version == "" {
 		return nil

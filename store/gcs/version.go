@@ -9,7 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// version is the content of Row.Version.
+// version is the content of Row.Version. Foreign metadata are part of it so that a client which has only the version,
+// as after an Acquire, can write them back without reading them again; the metageneration makes sure that they are
+// still the same.
 type version struct {
 	Generation     int64             `json:"g"`
 	Metageneration int64             `json:"m"`
