@@ -159,6 +159,7 @@ func (e *Engine) Close() error {
 		}
 	}
 	e.mu.Unlock()
+	// Only now, so that no goroutine of this engine uses a session that is being ended.
 	e.life.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()

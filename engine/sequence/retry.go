@@ -65,7 +65,8 @@ func (retry *retryLoop) waitAndRetry(err error) error {
 	return nil
 }
 
-// contextError is the error of a call whose context has ended.
+// contextError is the error of a call whose context has ended. Contexts that are bound to the engine end with Close as
+// well, and for a caller whose own context goes on, the error of a context would be wrong.
 func (e *Engine) contextError(ctx context.Context) error {
 	if e.life.Err() != nil {
 		return driver.ErrClosed

@@ -59,6 +59,10 @@ type sessionOpening struct {
 
 // bindSession binds a claim to a live session, which it opens if there is none. The opening has a time limit of its
 // own, so that a caller that gives up does not end it for the others.
+//
+// Claims with the same TTL share a session, so ten thousand leases cost the keep-alives of one. Claims with another TTL
+// need another one, because the store counts one time per session. A detached claim has a session of its own: that is
+// not kept alive, and nothing else may end with it.
 func (e *Engine) bindSession(ctx context.Context, cl *claim) (*session, error) {
 	for {
 		e.mu.Lock()

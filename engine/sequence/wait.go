@@ -83,7 +83,7 @@ func (a *acquisition) waitForTurn(s *session, seen timedSnapshot) (timedSnapshot
 }
 
 // addWaiter registers the claim as one that can be given snapshots, until remove is called.
-func (e *Engine) addWaiter(cl *claim) (rise func()) {
+func (e *Engine) addWaiter(cl *claim) (remove func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	all := e.waiting[cl.Name]
@@ -120,6 +120,7 @@ func (a *acquisition) watchBlocker(seen timedSnapshot, key string) {
 			cl.turn.blockedBy = key
 		}
 	}
+	// While it is blocked by a claim of this client, the end of that claim wakes it: see wakeBlockedLocked.
 	own, wait := cl.turn.blockedBy != "", cl.Kind != driver.KindSemaphore || cl.Weight == cl.Limit
 	e.mu.Unlock()
 	if own && wait {

@@ -239,7 +239,8 @@ func (t *takeAttempt) acquireError(ctx context.Context, err error) error {
 	return err
 }
 
-// Renew sends one conditional update per grant.
+// Renew sends one conditional update per grant. DynamoDB has transactions over many items, but one refused condition
+// would refuse all of them, and each item would be billed twice.
 func (a *awslockStore) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	work := make(chan int)
 	var workers sync.WaitGroup
@@ -439,7 +440,8 @@ func (a *awslockStore) readLock(ctx context.Context, name string) (lockItem, err
 	return a.observeItem(name, out.Item), nil
 }
 
-// observeItem notes since when a holder has been seen unchanged.
+// observeItem notes since when a holder has been seen unchanged. The time is that of the reply, which is later than the
+// read itself, so a holder is never watched for less than its lease.
 func (a *awslockStore) observeItem(name string, it item) lockItem {
 	l, now := readLockItem(it), a.clock.Clock.Now()
 	a.mu.Lock()

@@ -175,7 +175,7 @@ func (l *tableClient) Close() error {
 	return nil
 }
 
-// itemKey is the key of an item. Keys have one attribute.
+// itemKey is the key of an item. Keys have one attribute: a table with a sort key cannot be used.
 func (l *tableClient) itemKey(key string) item { return item{l.partitionKey: textValue(key)} }
 func textValue(s string) types.AttributeValue  { return &types.AttributeValueMemberS{Value: s} }
 func stringOf(v types.AttributeValue) string {

@@ -432,7 +432,7 @@ func (s *statement) isFromStandby(rows [][][]byte) bool {
 	return s.standbyColumn > 0 && len(rows) > 0 && rows[0][s.standbyColumn][0] != 0
 }
 
-// cloneRow copies a row: the connection reuses its buffer.
+// cloneRow copies a row: the connection reuses its buffer. One piece of memory holds all columns.
 func cloneRow(row [][]byte) [][]byte {
 	size := 0
 	for _, v := range row {

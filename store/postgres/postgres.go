@@ -250,6 +250,7 @@ func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release fu
 	t.nameSize, t.ownerSize, t.atSize = s.NameSize, s.OwnerSize, s.AtSize
 	t.batcher = newBatcher(pool, p, s.behindPooler, timeout, clock)
 	if own {
+		// After a failover all connections lead to the old server. With a pool of the user's own, that is the user's concern.
 		t.batcher.onBrokenConn = pool.Reset
 	} else if n := t.batcher.freeConns; n > 1 {
 		t.batcher.freeConns -= (n + 3) / 4 // the rest of the pool is for the program itself

@@ -131,7 +131,9 @@ const serverStateText = `select pg_backend_pid(), current_setting('server_encodi
 		coalesce(max(atttypmod) filter (where attname = 'locked_at'), -1) as at_size
 		from pg_attribute where attrelid = to_regclass($1) and not attisdropped) c`
 
-// readServerState reads everything in one statement, because behind a pooler two may reach two processes.
+// readServerState reads everything in one statement, because behind a pooler two may reach two processes. A pooler
+// shows itself by the process: PgBouncer gives its clients a process id of its own making, and pg_backend_pid() returns
+// that of the server.
 func (p *location) readServerState(ctx context.Context, pool *pgxpool.Pool) (*serverState, error) {
 	var s serverState
 	err := pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {

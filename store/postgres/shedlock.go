@@ -253,6 +253,7 @@ func (s *shedlockStore) sleepFor(ctx context.Context, d time.Duration) error {
 // Renew sends one statement per grant, all at once.
 func (s *shedlockStore) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	var all sync.WaitGroup
+	// Enough for a few full batches: more goroutines would only queue their statements sooner.
 	places := make(chan struct{}, 4*maxBatch)
 	for i, g := range grants {
 		places <- struct{}{}
@@ -296,7 +297,8 @@ func (s *shedlockStore) extendClaim(
 	}
 }
 
-// Detach keeps the row locked for as long as the caller wants, without a holder that renews it.
+// Detach keeps the row locked for as long as the caller wants, without a holder that renews it. To ShedLock's clients
+// it is a lock with a long lockAtMostFor.
 func (s *shedlockStore) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	_, err := s.extendClaim(ctx, g, keep, true)
 	return err

@@ -113,6 +113,7 @@ func (t *table) Keys(name string) []string {
 // queryRows runs one statement. A read is repeated once; a write is not, because it may have taken effect.
 func (t *table) queryRows(ctx context.Context, st *statement, params ...[]byte) ([][][]byte, error) {
 	a := t.batcher.runStatement(ctx, st, params...)
+	// An error of the server's own would come again.
 	if a.err != nil && !isServerError(a.err) && (st == t.loadStmt || st == t.pageStmt) {
 		a = t.batcher.runStatement(ctx, st, params...) // the first may have used a connection that had broken
 	}
@@ -219,6 +220,8 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 		n.Add(-1)
 		st = t.updateStmt
 	}
+	// A new one for each attempt. After a lost reply, the engine tells by its claim in the data whether the write was
+	// done.
 	id := make([]byte, idSize)
 	_, _ = rand.Read(id) // it never fails
 	if now, err := t.writeRow(ctx, st, r, r.Data, id); err != nil {

@@ -76,7 +76,8 @@ func (t *tree) replaceByNote(ctx context.Context, c *zk.Conn, path string, keys 
 	}
 }
 
-// WasBroken reports whether the note of a claim exists.
+// WasBroken reports whether the note of a claim exists. It reads behind a sync, because the break and the question come
+// from two clients, perhaps through two servers.
 func (t *tree) WasBroken(ctx context.Context, name string, n sequence.Node) (bool, error) {
 	return t.noteExists(ctx, t.notePathOf(name, n.Key))
 }
@@ -94,7 +95,8 @@ func (t *tree) noteExists(ctx context.Context, path string) (bool, error) {
 func (t *tree) withBreakNote(
 	ctx context.Context, path string, ttl time.Duration, step func(c *zk.Conn, note *zk.Call) (bool, error),
 ) (created bool, err error) {
-	// It pings only while this call runs. After that the servers count its TTL, which is how long the note remains.
+	// It pings only while this call runs. After that the servers count its TTL, which is how long the note remains. The
+	// session of a claim would not do: it may live for days, or end at once.
 	c := t.ensemble.NewConn(sequence.BreakNoteTime(ttl), true)
 	defer c.Stop()
 	t.life.Go(c.Run)

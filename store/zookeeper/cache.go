@@ -24,7 +24,8 @@ func (t *tree) fillFromCache(path string, all []claimNode) {
 // claims remain cached as long as they exist.
 const minCacheLimit = 4096
 
-// cacheNode caches a node as it was read. If it is one of this client's own and not cached, it was removed meanwhile.
+// cacheNode caches a node as it was read. If it is one of this client's own and not cached, it was removed meanwhile:
+// what was read before a removal must not bring it back.
 func (t *tree) cacheNode(path string, n sequence.Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -47,6 +47,7 @@ func (t *tree) decodeListing(
 	l.children = mergeSecondNodes(all, t.layout.secondEnding != nil)
 	l.Nodes = make([]sequence.Node, len(l.children))
 	for i := range l.children {
+		// In the other layouts a claim that is no read-write lock would not be seen by Curator's, and is refused beside it.
 		if t.opts.Layout == LayoutCuratorReadWrite {
 			l.children[i].KindConflictHint = "" // Curator's read-write lock sees all claims of this layout
 		}
@@ -114,7 +115,8 @@ func (t *tree) List(ctx context.Context, name string, full bool) (sequence.Snaps
 	return t.readNodes(ctx, c, listed)
 }
 
-// readNodes completes a snapshot with what the nodes say.
+// readNodes completes a snapshot with what the nodes say. They are read by the connection that has brought the list, so
+// that no answer is older than the list; one that is newer shows a claim as it became, or that it has left.
 func (t *tree) readNodes(ctx context.Context, c *zk.Conn, l childrenSnapshot) (sequence.Snapshot, error) {
 	l.Full = true
 	if len(l.children) == 0 {
@@ -164,6 +166,7 @@ func (t *tree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequence.No
 	if err != nil {
 		return nil, t.translateError(err, "/")
 	}
+	// All answers come from one server, in the order of the requests, but other clients' writes may come between them.
 	reads, secondReads := calls[:len(refs)], calls[len(refs):]
 	applySecondNodes(reads, seconds, secondReads)
 	nodes := make([]sequence.Node, len(refs))
@@ -221,6 +224,7 @@ func (c *claimNode) decodeNode(read *zk.Call) (sequence.Node, error) {
 		return n, nil
 	}
 	var p sequence.Payload
+	// Data that contradict the name are ignored: the other clients have judged the claim by its name.
 	if json.Unmarshal(data, &p) == nil && p.ID == n.ID && p.Kind == n.Kind && p.Limit == n.Limit &&
 		p.Weight == n.Weight {
 		n.Payload = p
@@ -230,5 +234,6 @@ func (c *claimNode) decodeNode(read *zk.Call) (sequence.Node, error) {
 	return n, nil
 }
 
-// curatorRevoke is what Curator's clients write into the node of a holder to request its release.
+// curatorRevoke is what Curator's clients write into the node of a holder to request its release ("Revoking" in the
+// documentation of its InterProcessMutex). It replaces our payload, of which the name then says enough.
 const curatorRevoke = "__REVOKE__"

@@ -16,7 +16,7 @@ import (
 
 // pathOf returns the path of a lock's node: the lock's name, element by element, below the namespace. What
 // ZooKeeper does not take in a path is written as %XX, so that no two names share a path. A name of ordinary
-// characters is its own path.
+// characters is its own path: that is what foreign clients and people look for.
 func (t *tree) pathOf(name string) string {
 	var b strings.Builder
 	b.WriteString(t.root)
@@ -62,7 +62,8 @@ func flattenName(name string, first bool) string {
 }
 
 // isAllowedRune reports whether every version of ZooKeeper takes r in a path, and every client counts it as one
-// character.
+// character. ZooKeeper refuses control characters and some ranges (Programmer's Guide, "The ZooKeeper Data Model"). It
+// is written in Java, where a character beyond 16 bits is two, the first of them from 0xD800 on.
 func isAllowedRune(r rune) bool {
 	return !unicode.IsControl(r) && r < 0xD800 && r != utf8.RuneError
 }
@@ -230,6 +231,7 @@ func parseKey(key string) (claimNode, bool) {
 	if len(number) != 10 { // an ending has no digits of its own
 		return claimNode{}, false
 	}
+	// The servers write the sign of a negative number behind the ending, which itself ends in a dash or in underscores.
 	if strings.HasSuffix(head, "--") || strings.HasSuffix(head, "__-") {
 		head, number = head[:len(head)-1], "-"+number
 	}
@@ -248,7 +250,9 @@ func parseKey(key string) (claimNode, bool) {
 		c.stem = strings.TrimSuffix(c.stem, "-")
 		return c, true
 	}
-	switch c.ending { // the readers of foreign read-write locks share with ours
+	// A foreign name says no kind and no weight, but its ending says which recipe made it. All that is not known to share
+	// counts as exclusive, which keeps a lock too long at worst. The readers of foreign read-write locks share with ours.
+	switch c.ending {
 	case endRead, endKazooRead:
 		c.Payload = sequence.Payload{Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1}
 	case endLease: // of any limit
@@ -291,6 +295,7 @@ func sortByArrival(all []claimNode, byNumber bool) {
 // areNumbersOrdered reports whether the nodes came in the order of their numbers. The servers' counter stops at
 // its maximum: from there on numbers repeat, or are negative.
 func areNumbersOrdered(all []claimNode) bool {
+	// The counter belongs to the parent and never goes back while that exists, and all nodes in one list have one parent.
 	seen := make(map[int64]*claimNode, len(all))
 	for i := range all {
 		c := &all[i]
@@ -316,7 +321,7 @@ var isCuratorReadWrite = map[string]bool{endRead: true, endWrite: true}
 
 // mergeSecondNodes merges the two nodes of a claim of ours into one, in the place of the first. If the layout
 // demands two nodes, one without the other keeps only some of the clients out: it counts as a foreign one until it
-// is gone.
+// is gone. Its own client then does not find its claim in the list, and so learns that the claim is lost.
 func mergeSecondNodes(all []claimNode, twoNodes bool) []claimNode {
 	first := map[string]int{}
 	merged := all[:0]

@@ -100,6 +100,8 @@ func decodePlainNode(read *zk.Call) (sequence.Node, error) {
 		Key: foreignKey, Foreign: true, Session: sessionName(stat.Owner),
 		Token: stat.Czxid, Version: int64(stat.Version) + 1,
 	}
+	// The path says nothing here, so the data must tell our node from a foreign one. A copy of our data in a node that
+	// another session has created is taken for a claim of that session, which no client of ours renews or removes.
 	var p sequence.Payload
 	if json.Unmarshal(data, &p) == nil && stat.Owner != 0 && isClaimID(p.ID) &&
 		p.Kind == driver.KindMutex && p.Limit == 1 && p.Weight == 1 {
@@ -108,7 +110,8 @@ func decodePlainNode(read *zk.Call) (sequence.Node, error) {
 	return n, nil
 }
 
-// Withdraw reads by the session that the add used, behind the add: what does not exist then will not come to exist.
+// Withdraw reads by the session that the add used, behind the add: what does not exist then will not come to exist. The
+// ticket alone may exist, if somebody has removed the lock's node; Remove deletes it in that case as well.
 func (t plainTree) Withdraw(ctx context.Context, name string, s sequence.Session, _ int64, id string) (bool, error) {
 	c, err := t.sessionConn(s.ID)
 	if err != nil {
@@ -188,6 +191,7 @@ func (t plainTree) Change(
 		return n, false, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	path := t.pathOf(name)
+	// One repetition is enough: a ticket that is gone again was removed by somebody since, and the caller looks again.
 	for try := 0; ; try++ {
 		results, code, err := t.writeSteps(ctx, path, t.sendMulti,
 			zk.Check(t.ticketPath(n.Key), zk.AnyVersion), zk.SetData(path, data, int32(n.Version-1)))
@@ -309,6 +313,7 @@ func (t plainTree) writeSteps(
 	if results, err = multi.Results(); err != nil {
 		return nil, zk.CodeOK, t.translateError(err, path)
 	}
+	// The ticket is the first step of each transaction, so the number of the step that failed tells which node it was.
 	switch step, code := zk.FailedStep(results); {
 	case code == zk.CodeNoNode && step > 0: // the lock's own node is gone
 		return nil, zk.CodeBadVersion, nil
@@ -319,7 +324,8 @@ func (t plainTree) writeSteps(
 	}
 }
 
-// Watch watches the one node that there can be.
+// Watch watches the one node that there can be. All waiters of a lock watch it, so each release wakes all of them: the
+// herd that ZooKeeper's recipe avoids by a line of nodes, which this layout cannot have.
 func (t plainTree) Watch(name, key string, revision int64, changed func()) func() {
 	recurs := key == sequence.WatchRemovals || key == sequence.WatchChanges
 	return t.subscribe(&zk.Watcher{Path: t.pathOf(name), Recurs: recurs, Since: revision, Changed: changed})
@@ -392,6 +398,8 @@ func (t plainTree) yieldLocks(names []string, reads []*zk.Call, yield func(seque
 	return true
 }
 
+// isLock reports whether a node is a lock. Any node on a lock's path holds the lock; but a listing must not take all
+// nodes of a server for locks.
 func (t plainTree) isLock(l sequence.Snapshot) bool {
 	if len(l.Nodes) == 0 {
 		return false

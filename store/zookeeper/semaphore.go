@@ -139,7 +139,8 @@ func (s *semaphoreStore) checkPermit(ctx context.Context, c driver.Claim) error 
 }
 
 // keepRenewing renews the mutex, which may be needed for as long as a claim waits for a permit. It does so until
-// ctx ends, which it does when the holder has a permit.
+// ctx ends, which it does when the holder has a permit. What a renewal returns is not looked at: if the mutex is lost,
+// another client may wait for a permit at the same time, and the nodes of the permits have an order of their own.
 func (s *semaphoreStore) keepRenewing(ctx context.Context, m driver.Grant) {
 	tick := time.NewTicker(m.GrantedTTL / 3)
 	defer tick.Stop()
@@ -163,7 +164,8 @@ func (s *semaphoreStore) Renew(ctx context.Context, gs []driver.Grant, done func
 	s.leases.Renew(ctx, all, done)
 }
 
-// Release releases the permit, and the mutex if the claim has it or waits for it.
+// Release releases the permit, and the mutex if the claim has it or waits for it. The permit comes first, so that the
+// next holder of the mutex finds it free.
 func (s *semaphoreStore) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if ref != "" && folderOf(ref) == locksFolder {
 		return s.locks.Release(ctx, claimBelow(c, locksFolder), ref)
@@ -205,7 +207,7 @@ func (s *semaphoreStore) Inspect(ctx context.Context, name string) (driver.Lock,
 }
 
 // mergeLocks shows the two locks of a semaphore as one. The holder of the mutex counts as a waiter, unless it
-// waits for a permit already.
+// waits for a permit already: then it has a node among the permits as well, and would be shown twice.
 func mergeLocks(name string, leases, locks driver.Lock) driver.Lock {
 	l := leases
 	l.Name = name

@@ -142,7 +142,9 @@ func (tb *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	return r, nil
 }
 
-// Delete sends one transaction, and reads the record if it was refused.
+// Delete sends one transaction, and reads the record if it was refused: after a lost reply, the refusal may come from
+// the first request, which has removed the record. Both nodes go together, because a node with a child cannot be
+// deleted.
 func (tb *table) Delete(ctx context.Context, r record.Row) error {
 	life, version, err := tb.parseVersion(r)
 	if err != nil {
@@ -247,6 +249,7 @@ func (tb *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, 
 			yield(record.Row{}, tb.t.translateError(err, folder))
 			return
 		}
+		// The names are fresh, and each record is read when its turn comes. One that was removed meanwhile is left out.
 		for some := range slices.Chunk(names, sequence.MaxRead) {
 			calls, err := tb.readBounded(ctx, false, func() (calls []*zk.Call) {
 				for _, name := range some {

@@ -115,7 +115,8 @@ func (t *tree) read(ctx context.Context, fresh bool, makeReads func() []*zk.Call
 	}
 }
 
-// write sends a write by any session, once.
+// write sends a write by any session, once. It may be any session, because no step of a lock depends on who sends it,
+// except those that create ephemeral nodes; the conditions are in the request.
 func (t *tree) write(ctx context.Context, w *zk.Write) error {
 	for {
 		c, err := t.anyConn(ctx)

@@ -50,7 +50,9 @@ func conflictsWith(batch []*Write, next *Write) bool {
 		next.Exclusive != "" && slices.ContainsFunc(batch, func(w *Write) bool { return w.Exclusive == next.Exclusive })
 }
 
-// Write is Do for a write, which may go together with others.
+// Write is Do for a write, which may go together with others. ZooKeeper's leader puts one transaction after the other
+// to the quorum, and each costs every server a write to its log, so ten removals in one transaction cost little more
+// than one.
 func (c *Conn) Write(ctx context.Context, w *Write) error {
 	alone := func() error { return c.Do(ctx, w.Calls...) }
 	if w.Alone {

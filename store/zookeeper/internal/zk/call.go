@@ -119,7 +119,8 @@ func Multi(steps ...*Call) *Call {
 	return c
 }
 
-// WasSent reports whether the request was sent, or was about to be.
+// WasSent reports whether the request was sent, or was about to be. If it is false, the request has certainly had no
+// effect, and may be repeated in any session.
 func (c *Call) WasSent() bool { return c.sent }
 
 // Stat returns the answer to [Exists] and [SetData], or Err.

@@ -133,7 +133,8 @@ type reconnector struct {
 	refusals     int       // servers in a row that have refused us, grant too little, or cannot be trusted
 }
 
-// noteConnect takes in the outcome of a try to connect.
+// noteConnect takes in the outcome of a try to connect. A server that cannot be reached says nothing about the session;
+// one that accepts the connection and then hangs up may have forgotten it: see isForgotten.
 func (r *reconnector) noteConnect(err error) error {
 	switch {
 	case err == nil:
@@ -269,7 +270,7 @@ func (c *Conn) readAnswers(l *link) error {
 		if d.err != nil {
 			return d.err
 		}
-		l.noteHeard()
+		l.noteHeard() // also by an event or a ping: the server lives
 		switch xid {
 		case xidPing:
 			continue
@@ -290,6 +291,7 @@ func (c *Conn) readAnswers(l *link) error {
 		if code != CodeOK {
 			call.Err = code
 		}
+		// Before the link is given up below: this answer counts, whatever it says.
 		if call.done != nil {
 			call.done()
 		}
@@ -312,7 +314,8 @@ func (c *Conn) noteSeen(zxid int64) {
 	c.ensemble.noteSeen(zxid)
 }
 
-// setLinkLocked replaces the link, and wakes the calls that wait for one.
+// setLinkLocked replaces the link, and wakes the calls that wait for one. Calls that wait for an answer on the last
+// link are not moved to this one: they fail, and their callers decide whether to repeat them.
 func (c *Conn) setLinkLocked(l *link) {
 	c.link = l
 	c.notifyLinkLocked()

@@ -124,7 +124,8 @@ func (e *Ensemble) lastAddresses(name string, found []string) []string {
 	return found
 }
 
-// dialServer makes a connection. With TLS, the server must prove that it is the one of its name.
+// dialServer makes a connection. With TLS, the server must prove that it is the one of its name. The name is the one
+// that the user has given, not the address that it was looked up as: certificates are for names.
 func (e *Ensemble) dialServer(ctx context.Context, s server) (net.Conn, error) {
 	dial := e.config.Dial
 	if dial == nil {

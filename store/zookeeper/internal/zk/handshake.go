@@ -92,7 +92,8 @@ func (c *Conn) openLink(s server, timeout time.Duration, want identity) (_ *link
 	if err != nil {
 		return nil, got, err
 	}
-	// Closing the connection is what ends a read or a write that waits, when the session ends.
+	// Closing the connection is what ends a read or a write that waits, when the session ends: the link has no other
+	// deadline, since a session may be idle for as long as its owner wants.
 	l := &link{nc: nc, unhook: context.AfterFunc(c.life, func() { nc.Close() }), hasWrite: make(chan struct{}, 1)}
 	_ = nc.SetDeadline(time.Now().Add(timeout))
 	got, err = c.requestSession(nc, want)

@@ -54,7 +54,8 @@ func (l *link) signalWrite() {
 	}
 }
 
-// runWriter writes what is queued until the link breaks. It sends a ping at each interval, unless that is 0.
+// runWriter writes what is queued until the link breaks. It sends a ping at each interval, unless that is 0. A ping has
+// a fixed id and no caller, and any server answers it from memory: it keeps the session, but proves nothing to anybody.
 func (l *link) runWriter(pingInterval time.Duration) {
 	var ping <-chan time.Time
 	if pingInterval > 0 {
@@ -144,7 +145,7 @@ func (l *link) failPending() {
 }
 
 // closeSession ends the session that was opened on a link, and the link. It does not wait for an answer: if the
-// request is lost, the session expires.
+// request is lost, the session expires. It is for sessions on which nothing was done.
 func (l *link) closeSession() {
 	_, _ = l.nc.Write(appendRequest(nil, 1, OpCloseSession, nil))
 	l.breakOff()
