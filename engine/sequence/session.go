@@ -61,8 +61,8 @@ type sessionOpening struct {
 // own, so that a caller that gives up does not end it for the others.
 //
 // Claims with the same TTL share a session, so ten thousand leases cost the keep-alives of one. Claims with another TTL
-// need another one, because the store counts one time per session. A detached claim has a session of its own: that is
-// not kept alive, and nothing else may end with it.
+// need another one, because the store counts one time per session. A detached claim has a session of its own,
+// which expires when the time of the claim has passed.
 func (e *Engine) bindSession(ctx context.Context, cl *claim) (*session, error) {
 	for {
 		e.mu.Lock()
