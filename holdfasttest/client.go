@@ -12,50 +12,52 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// Client is a client whose way to the store is in the test's hand.
+// Client is a holdfast.Client whose connection to the store is controlled by the test.
 type Client struct {
 	*holdfast.Client
-	link *link
-	told *told
+	link     *storeLink
+	notifier *endingNotifier
 }
 
-// Partition cuts the client off: what it asks the store gets no answer and has no effect, until Heal.
-func (c *Client) Partition() { c.link.set(cut) }
+// Partition cuts the client off from the store. Until Heal, its requests have no effect and get no reply.
+func (c *Client) Partition() { c.link.setState(linkCut) }
 
-// Heal undoes Partition.
-func (c *Client) Heal() { c.link.set(open) }
+// Heal undoes Partition. Requests that were made during the partition are lost.
+func (c *Client) Heal() { c.link.setState(linkOpen) }
 
-// Pause holds up what the client asks the store, until Resume; then it goes through, late, as that of a process that
-// was stopped. Its deadlines pass as ever.
-func (c *Client) Pause() { c.link.set(paused) }
+// Pause delays all requests of the client until Resume. They then arrive late, like those of a process that was stopped
+// for a while. Deadlines of contexts pass meanwhile.
+func (c *Client) Pause() { c.link.setState(linkPaused) }
 
 // Resume undoes Pause.
-func (c *Client) Resume() { c.link.set(open) }
+func (c *Client) Resume() { c.link.setState(linkOpen) }
 
-func (c *Client) restore() { c.link.set(open) }
+func (c *Client) openLink() { c.link.setState(linkOpen) }
 
-// link is the way to the records.
-type link struct {
+// storeLink is a table whose requests the test can delay or lose.
+type storeLink struct {
 	record.Table
 
 	mu      sync.Mutex
-	state   state
+	state   linkState
 	changed chan struct{} // closed when the state changes
 }
 
-type state int
+type linkState int
 
 const (
-	open state = iota
-	cut
-	paused
+	linkOpen linkState = iota
+	linkCut
+	linkPaused
 )
 
 var errNoAnswer = errors.New("the client was cut off from the store by its test")
 
-func newLink(t record.Table) *link { return &link{Table: t, changed: make(chan struct{})} }
+func newStoreLink(t record.Table) *storeLink {
+	return &storeLink{Table: t, changed: make(chan struct{})}
+}
 
-func (l *link) set(s state) {
+func (l *storeLink) setState(s linkState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state = s
@@ -63,18 +65,19 @@ func (l *link) set(s state) {
 	l.changed = make(chan struct{})
 }
 
-// pass lets a request through, late, or not at all.
-func (l *link) pass(ctx context.Context) error {
+// passRequest returns when a request may continue. It fails if the link was cut at any time since the request was made:
+// such a request has no effect and its caller gets no reply, so it waits until the link is open or ctx ends.
+func (l *storeLink) passRequest(ctx context.Context) error {
 	lost := false
 	for {
 		l.mu.Lock()
 		state, changed := l.state, l.changed
 		l.mu.Unlock()
-		lost = lost || state == cut
+		lost = lost || state == linkCut
 		switch {
-		case state == open && lost:
+		case state == linkOpen && lost:
 			return errNoAnswer
-		case state == open:
+		case state == linkOpen:
 			return nil
 		}
 		select {
@@ -85,30 +88,30 @@ func (l *link) pass(ctx context.Context) error {
 	}
 }
 
-func (l *link) Load(ctx context.Context, name string) (record.Row, error) {
-	if err := l.pass(ctx); err != nil {
+func (l *storeLink) Load(ctx context.Context, name string) (record.Row, error) {
+	if err := l.passRequest(ctx); err != nil {
 		return record.Row{}, err
 	}
 	return l.Table.Load(ctx, name)
 }
 
-func (l *link) Swap(ctx context.Context, row record.Row) (record.Row, error) {
-	if err := l.pass(ctx); err != nil {
+func (l *storeLink) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	if err := l.passRequest(ctx); err != nil {
 		return record.Row{}, err
 	}
 	return l.Table.Swap(ctx, row)
 }
 
-func (l *link) Delete(ctx context.Context, row record.Row) error {
-	if err := l.pass(ctx); err != nil {
+func (l *storeLink) Delete(ctx context.Context, row record.Row) error {
+	if err := l.passRequest(ctx); err != nil {
 		return err
 	}
 	return l.Table.Delete(ctx, row)
 }
 
-func (l *link) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (l *storeLink) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
-		if err := l.pass(ctx); err != nil {
+		if err := l.passRequest(ctx); err != nil {
 			yield(record.Row{}, err)
 			return
 		}
@@ -116,27 +119,27 @@ func (l *link) List(ctx context.Context, prefix string) iter.Seq2[record.Row, er
 	}
 }
 
-func (l *link) Wait(ctx context.Context, name, version string) error {
-	if err := l.pass(ctx); err != nil {
+func (l *storeLink) Wait(ctx context.Context, name, version string) error {
+	if err := l.passRequest(ctx); err != nil {
 		return err
 	}
 	if err := l.Table.(record.Notifier).Wait(ctx, name, version); err != nil {
 		return err
 	}
-	return l.pass(ctx)
+	return l.passRequest(ctx)
 }
 
-// maxEndings is how many endings a client may be behind; those beyond are told by the next renewal.
+// maxEndings is how many endings may be queued for a client. Of further ones it learns at its next renewal.
 const maxEndings = 64
 
-// told is a store whose client is told of ends at once, by the test.
-type told struct {
+// endingNotifier is a store whose client is notified at once when the test ends one of its claims.
+type endingNotifier struct {
 	driver.Store
 	granted sync.Map // ids of this client's claims
 	endings chan driver.Ending
 }
 
-func (s *told) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+func (s *endingNotifier) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	g, err := s.Store.Acquire(ctx, c)
 	if err == nil {
 		s.granted.Store(g.ID, true)
@@ -144,13 +147,13 @@ func (s *told) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error
 	return g, err
 }
 
-func (s *told) Release(ctx context.Context, c driver.Claim, ref string) error {
+func (s *endingNotifier) Release(ctx context.Context, c driver.Claim, ref string) error {
 	s.granted.Delete(c.ID)
 	return s.Store.Release(ctx, c, ref)
 }
 
-// tell queues an ending, if it is of a claim of this client's.
-func (s *told) tell(e driver.Ending) {
+// notify queues an ending if it concerns a claim of this client.
+func (s *endingNotifier) notify(e driver.Ending) {
 	if _, mine := s.granted.LoadAndDelete(e.ID); !mine {
 		return
 	}
@@ -160,7 +163,7 @@ func (s *told) tell(e driver.Ending) {
 	}
 }
 
-func (s *told) NextEnding(ctx context.Context) (driver.Ending, error) {
+func (s *endingNotifier) NextEnding(ctx context.Context) (driver.Ending, error) {
 	select {
 	case e := <-s.endings:
 		return e, nil
@@ -169,10 +172,10 @@ func (s *told) NextEnding(ctx context.Context) (driver.Ending, error) {
 	}
 }
 
-func (s *told) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
+func (s *endingNotifier) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	return s.Store.(driver.Detacher).Detach(ctx, g, keep)
 }
 
-func (s *told) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
+func (s *endingNotifier) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
 	return s.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
 }

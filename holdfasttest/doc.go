@@ -1,12 +1,11 @@
-// Package holdfasttest helps to test code that uses Holdfast. It is a store in memory whose clock is in the test's
-// hand, clients that can be cut off and paused, locks that can be lost in every way in which locks are lost, and
-// assertions.
+// Package holdfasttest helps to test code that uses Holdfast. It has a store in memory whose time the test controls,
+// clients that can be disconnected and paused, a way to lose a lock for each cause, and assertions.
 //
 // # Time
 //
-// Tests run in a bubble of [testing/synctest], where time stands still until all goroutines wait. [Store.Advance] lets
-// it pass: a healthy client renews its leases meanwhile as ever, one that is cut off loses them to the tick, and when
-// Advance returns all that was due has happened.
+// Tests run in a bubble of [testing/synctest], where time passes only while all goroutines wait. [Store.Advance] lets
+// time pass. Meanwhile, a client that reaches the store renews its leases, and a client that was disconnected loses
+// them exactly when they expire. When Advance returns, everything that was due has happened.
 //
 //	func TestImport(t *testing.T) {
 //		synctest.Test(t, func(t *testing.T) {
@@ -21,12 +20,12 @@
 //		})
 //	}
 //
-// Code that does real input and output cannot run in a bubble. Outside of one all works but Advance, in real time:
-// choose a TTL of a second or use [Store.Expire], and wait for the end of the lease's context.
+// Code that does real input and output cannot run in a bubble. Outside a bubble, everything except Advance works, in
+// real time: use a TTL of a second or [Store.Expire], and wait until the lease's context ends.
 //
-// # What is not tested by it
+// # What it does not test
 //
-// A client that is paused or cut off goes on to run the test's code: nothing can stop that in the middle of a line. A
-// process that was frozen and goes on to write under an old token is shown by [Store.Steal]: the holder does not know
-// of the theft until its next renewal.
+// A client that is paused or disconnected does not stop the code under test: no test can freeze a goroutine in the
+// middle of a line. To test a process that was frozen, and then continues to write under an old token, use
+// [Store.Steal]: the holder does not learn of the theft before its next renewal.
 package holdfasttest

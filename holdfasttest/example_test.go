@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/holdfasttest"
 )
 
-// runImport is the code under test: it imports row after row for as long as it has the lock.
+// runImport is the code under test: it imports one row per second while it holds the lock.
 func runImport(ctx context.Context, client *holdfast.Client) error {
 	return client.Do(ctx, "import", func(ctx context.Context, lease *holdfast.Lease) error {
 		for {
@@ -33,7 +33,7 @@ func Example() {
 			result := make(chan error, 1)
 			go func() { result <- runImport(t.Context(), client.Client) }()
 
-			store.Advance(t, time.Hour) // it renews its lease all the while
+			store.Advance(t, time.Hour) // the client renews its lease meanwhile
 			store.AssertHeld(t, "import")
 
 			client.Partition()
@@ -44,7 +44,7 @@ func Example() {
 					t.Errorf("the import ended with %v", err)
 				}
 			default:
-				t.Error("the import goes on without its lock")
+				t.Error("the import continues without its lock")
 			}
 			store.AssertFree(t, "import")
 		})

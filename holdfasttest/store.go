@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// Store is a store in memory. It is judged by the test's clock, which in a bubble of testing/synctest is the bubble's.
+// Store is a store in memory. Its clock is the test's clock. In a bubble of testing/synctest, that is the bubble's.
 type Store struct {
 	memory   *memory.Memory
 	operator *holdfast.Client
@@ -23,28 +23,28 @@ type Store struct {
 
 	mu      sync.Mutex
 	clients []*Client
-	thieves int
+	thefts  int // how often Steal was called
 }
 
-// New makes an empty store for one test. All clients must be made in the bubble in which it was made, if any.
+// New returns an empty store for one test. If it is called in a bubble, all clients must be made in the same bubble.
 func New(t testing.TB) *Store {
 	t.Helper()
 	start := time.Now()
-	hand := func() time.Duration { return time.Since(start) }
-	s := &Store{memory: memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Boottime: hand}}),
-		bubble: inBubble()}
-	s.operator = s.open(t, s.memory.Open(), &holdfast.Options{Owner: "the test"})
+	sinceStart := func() time.Duration { return time.Since(start) }
+	clock := driver.Clock{Monotonic: sinceStart, Boottime: sinceStart}
+	s := &Store{memory: memory.New(&memory.Options{Clock: clock}), bubble: inBubble()}
+	s.operator = s.openClient(t, s.memory.Open(), &holdfast.Options{Owner: "the test"})
 	return s
 }
 
-// inBubble reports whether the caller runs in a bubble: outside of one synctest.Wait panics.
+// inBubble reports whether the caller runs in a bubble. Outside a bubble, synctest.Wait panics.
 func inBubble() (in bool) {
 	defer func() { in = recover() == nil }()
 	synctest.Wait()
 	return true
 }
 
-func (s *Store) open(t testing.TB, store driver.Store, o *holdfast.Options) *holdfast.Client {
+func (s *Store) openClient(t testing.TB, store driver.Store, o *holdfast.Options) *holdfast.Client {
 	t.Helper()
 	c, err := holdfast.New(store, o)
 	if err != nil {
@@ -54,75 +54,78 @@ func (s *Store) open(t testing.TB, store driver.Store, o *holdfast.Options) *hol
 	return c
 }
 
-// Client makes a client of the store, as another process would: two clients exclude each other. o may be nil. The
-// client is closed when the test ends.
+// Client returns a new client of the store. Two clients are like two processes: they exclude each other. o may be nil.
+// The client is closed when the test ends.
 func (s *Store) Client(t testing.TB, o *holdfast.Options) *Client {
 	t.Helper()
-	l := newLink(s.memory.Table())
-	w := &told{Store: record.New(l), endings: make(chan driver.Ending, maxEndings)}
-	c := &Client{link: l, told: w}
-	c.Client = s.open(t, w, o)
-	t.Cleanup(c.restore) // before it is closed, so that this finds its way
+	l := newStoreLink(s.memory.Table())
+	n := &endingNotifier{Store: record.New(l), endings: make(chan driver.Ending, maxEndings)}
+	c := &Client{link: l, notifier: n}
+	c.Client = s.openClient(t, n, o)
+	t.Cleanup(c.openLink) // before the client is closed, so that its releases reach the store
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clients = append(s.clients, c)
 	return c
 }
 
-// Advance lets d pass. When it returns, all that was due in that time has taken effect: renewals, losses, the ends of
-// silent claims, and what waiting goroutines did then. It needs a bubble.
+// Advance lets d pass. When it returns, everything that was due in that time has happened: renewals, losses, the
+// expiry of claims whose holders stopped renewing, and what waiting goroutines did then. It fails the test outside a
+// bubble.
 func (s *Store) Advance(t testing.TB, d time.Duration) {
 	t.Helper()
 	if !s.bubble {
-		t.Fatal("holdfasttest: Advance needs a bubble: make the store inside of synctest.Test")
+		t.Fatal("holdfasttest: Advance needs a bubble: make the store inside synctest.Test")
 	}
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// settle lets what was begun take effect, in a bubble.
-func (s *Store) settle() {
+// waitForEffects returns, in a bubble, when everything that was started has had its effect. Elsewhere it does nothing.
+func (s *Store) waitForEffects() {
 	if s.bubble {
 		synctest.Wait()
 	}
 }
 
-// Expire ends all leases on a lock as if their holders had been silent for a TTL: the lock is free, and the leases are
-// lost, by [holdfast.LossExpired]. Outside of a bubble their holders hear of it a moment after Expire has returned.
+// Expire ends all leases on a lock as if their holders had not renewed them for a TTL: the lock is free, and the leases
+// are lost with the cause [holdfast.LossExpired]. Outside a bubble, the holders learn of it shortly after Expire has
+// returned. Expire fails the test if the lock has no holder.
 func (s *Store) Expire(t testing.TB, name string) {
 	t.Helper()
-	for _, h := range s.holders(t, name) {
-		s.breaks(t, name, h.Ref, holdfast.BreakForce)
+	for _, h := range s.requireHolders(t, name) {
+		s.breakClaim(t, name, h.Ref, holdfast.BreakForce)
 		s.mu.Lock()
 		for _, c := range s.clients {
-			c.told.tell(driver.Ending{Name: name, ID: h.Ref, Err: &driver.LossError{Cause: driver.LossExpired}})
+			c.notifier.notify(driver.Ending{Name: name, ID: h.Ref, Err: &driver.LossError{Cause: driver.LossExpired}})
 		}
 		s.mu.Unlock()
 	}
-	s.settle()
+	s.waitForEffects()
 }
 
-// Steal takes a lock from its holders and gives it to a thief, whose lease it returns. The holders do not know: they go
-// on believing until their next renewal, a third of their TTL at most, as a process does that was frozen for too long.
-// They are then told [holdfast.LossBroken], since the lock is taken by a forced break.
-// What they do under their token meanwhile is for the guarded resource to refuse.
+// Steal takes a lock from its holders, and returns the lease of a new client that holds it instead. The old holders do
+// not know this before their next renewal, within a third of their TTL, like a process that was frozen for too long.
+// Their leases are then lost with the cause [holdfast.LossBroken], since Steal uses a forced break. Until then, the
+// resource that the lock protects must refuse what they do under their old token. Steal fails the test if the lock has
+// no holder, or if other clients are always faster.
 func (s *Store) Steal(t testing.TB, name string) *holdfast.Lease {
 	t.Helper()
-	lock := s.inspect(t, name)
+	lock := s.mustInspect(t, name)
 	if len(lock.Holders) == 0 {
 		t.Fatalf("holdfasttest: nobody holds %q, so it cannot be stolen", name)
 	}
 	s.mu.Lock()
-	s.thieves++
-	owner := fmt.Sprintf("thief %d", s.thieves)
+	s.thefts++
+	owner := fmt.Sprintf("thief %d", s.thefts)
 	s.mu.Unlock()
 	thief := s.Client(t, &holdfast.Options{Owner: owner})
-	const tries = 10 // another waiter may be quicker
-	for range tries {
-		for _, h := range s.inspect(t, name).Holders {
-			s.breaks(t, name, h.Ref, holdfast.BreakForce)
+	const maxTries = 10 // a waiter may be faster
+	for range maxTries {
+		for _, h := range s.mustInspect(t, name).Holders {
+			s.breakClaim(t, name, h.Ref, holdfast.BreakForce)
 		}
-		l, err := take(thief.Client, lock)
+		l, err := takeWholeLock(thief.Client, lock)
 		if err == nil {
 			return l
 		}
@@ -130,12 +133,12 @@ func (s *Store) Steal(t testing.TB, name string) *holdfast.Lease {
 			t.Fatalf("holdfasttest: stealing %q: %v", name, err)
 		}
 	}
-	t.Fatalf("holdfasttest: %q could not be stolen: others stand in line for it", name)
+	t.Fatalf("holdfasttest: %q could not be stolen: in %d tries, waiting clients were faster", name, maxTries)
 	return nil
 }
 
-// take takes the whole of a lock, as what it was.
-func take(c *holdfast.Client, lock holdfast.Lock) (*holdfast.Lease, error) {
+// takeWholeLock takes all of a lock, with the kind and limit that it has.
+func takeWholeLock(c *holdfast.Client, lock holdfast.Lock) (*holdfast.Lease, error) {
 	switch lock.Kind {
 	case holdfast.KindRW:
 		return c.RWMutex(lock.Name, nil).TryLock(context.Background())
@@ -145,20 +148,20 @@ func take(c *holdfast.Client, lock holdfast.Lock) (*holdfast.Lease, error) {
 	return c.Mutex(lock.Name, nil).TryLock(context.Background())
 }
 
-// Break acts on all holders of a lock as an operator does; see holdfast.Client.Break. They hear of it with their next
-// renewal, a third of their TTL at most.
+// Break breaks the claims of all holders of a lock, as [holdfast.Client.Break] does. The holders learn of it at their
+// next renewal, within a third of their TTL. Break fails the test if the lock has no holder.
 func (s *Store) Break(t testing.TB, name string, mode holdfast.BreakMode) {
 	t.Helper()
-	for _, h := range s.holders(t, name) {
-		s.breaks(t, name, h.Ref, mode)
+	for _, h := range s.requireHolders(t, name) {
+		s.breakClaim(t, name, h.Ref, mode)
 	}
 }
 
-// RequestRelease asks all holders of a lock to release it, as holdfast.Client.RequestRelease does. They learn of it
-// with their next renewal, within a third of their TTL.
+// RequestRelease asks all holders of a lock to release it, as [holdfast.Client.RequestRelease] does. They learn of it
+// at their next renewal, within a third of their TTL. RequestRelease fails the test if the lock has no holder.
 func (s *Store) RequestRelease(t testing.TB, name string) {
 	t.Helper()
-	for _, h := range s.holders(t, name) {
+	for _, h := range s.requireHolders(t, name) {
 		if err := s.operator.RequestRelease(context.Background(), name, h.Ref); err != nil &&
 			!errors.Is(err, holdfast.ErrLost) {
 			t.Fatalf("holdfasttest: %v", err)
@@ -166,24 +169,25 @@ func (s *Store) RequestRelease(t testing.TB, name string) {
 	}
 }
 
-func (s *Store) breaks(t testing.TB, name, ref string, mode holdfast.BreakMode) {
+// breakClaim breaks one claim, which may have ended meanwhile.
+func (s *Store) breakClaim(t testing.TB, name, ref string, mode holdfast.BreakMode) {
 	t.Helper()
 	if err := s.operator.Break(context.Background(), name, ref, mode); err != nil && !errors.Is(err, holdfast.ErrLost) {
 		t.Fatalf("holdfasttest: %v", err)
 	}
 }
 
-// holders are those of a lock, of which there must be one.
-func (s *Store) holders(t testing.TB, name string) []holdfast.ClaimInfo {
+// requireHolders returns the holders of a lock, and fails the test if there are none.
+func (s *Store) requireHolders(t testing.TB, name string) []holdfast.ClaimInfo {
 	t.Helper()
-	holders := s.inspect(t, name).Holders
+	holders := s.mustInspect(t, name).Holders
 	if len(holders) == 0 {
 		t.Fatalf("holdfasttest: nobody holds %q", name)
 	}
 	return holders
 }
 
-func (s *Store) inspect(t testing.TB, name string) holdfast.Lock {
+func (s *Store) mustInspect(t testing.TB, name string) holdfast.Lock {
 	t.Helper()
 	lock, err := s.operator.Inspect(context.Background(), name)
 	if err != nil {
@@ -195,7 +199,7 @@ func (s *Store) inspect(t testing.TB, name string) holdfast.Lock {
 // AssertHeld fails the test if nobody holds the lock.
 func (s *Store) AssertHeld(t testing.TB, name string) {
 	t.Helper()
-	if len(s.inspect(t, name).Holders) == 0 {
+	if len(s.mustInspect(t, name).Holders) == 0 {
 		t.Errorf("nobody holds %q", name)
 	}
 }
@@ -203,24 +207,25 @@ func (s *Store) AssertHeld(t testing.TB, name string) {
 // AssertFree fails the test if somebody holds the lock.
 func (s *Store) AssertFree(t testing.TB, name string) {
 	t.Helper()
-	for _, h := range s.inspect(t, name).Holders {
+	for _, h := range s.mustInspect(t, name).Holders {
 		t.Errorf("%s holds %q, under token %d", h.Owner, name, h.Token)
 	}
 }
 
-// AssertHeldBy fails the test if the lease is not valid, or the store says that its lock is not held under it.
+// AssertHeldBy fails the test if the lease has ended, or if it does not hold its lock according to the store. The
+// second happens after Steal, before the holder's next renewal.
 func (s *Store) AssertHeldBy(t testing.TB, l *holdfast.Lease) {
 	t.Helper()
 	if err := l.Err(); err != nil {
 		t.Errorf("the lease of %q has ended: %v", l.Name(), err)
 		return
 	}
-	holders := s.inspect(t, l.Name()).Holders
+	holders := s.mustInspect(t, l.Name()).Holders
 	for _, h := range holders {
 		if h.Ref == l.Ref() && h.Token == l.Token() {
 			return
 		}
 	}
-	t.Errorf("%q is not held under token %d any more, though its holder believes so: %d others hold it", l.Name(),
-		l.Token(), len(holders))
+	t.Errorf("%q is not held under token %d any more, and its lease has not ended yet: the lock has %d other holders",
+		l.Name(), l.Token(), len(holders))
 }

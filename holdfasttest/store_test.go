@@ -13,37 +13,37 @@ import (
 	"github.com/holdfast-go/holdfast/holdfasttest"
 )
 
-// heard is a testing.TB that notes the failures it is told of.
-type heard struct {
+// failureRecorder is a testing.TB that records failures instead of failing the test.
+type failureRecorder struct {
 	testing.TB
 	failures []string
 }
 
-func (h *heard) Helper() {}
-func (h *heard) Errorf(format string, args ...any) {
-	h.failures = append(h.failures, fmt.Sprintf(format, args...))
+func (r *failureRecorder) Helper() {}
+func (r *failureRecorder) Errorf(format string, args ...any) {
+	r.failures = append(r.failures, fmt.Sprintf(format, args...))
 }
-func (h *heard) Fatalf(format string, args ...any) { h.Errorf(format, args...); panic(h) }
-func (h *heard) Fatal(args ...any)                 { h.Errorf("%s", fmt.Sprint(args...)); panic(h) }
+func (r *failureRecorder) Fatalf(format string, args ...any) { r.Errorf(format, args...); panic(r) }
+func (r *failureRecorder) Fatal(args ...any)                 { r.Errorf("%s", fmt.Sprint(args...)); panic(r) }
 
-// fails runs f and demands that it fails with a message that has the words.
-func fails(t *testing.T, words string, f func(t testing.TB)) {
+// requireFailure runs f, which must fail the test once, with a message that contains the words.
+func requireFailure(t *testing.T, words string, f func(t testing.TB)) {
 	t.Helper()
-	h := &heard{TB: t}
+	r := &failureRecorder{TB: t}
 	func() {
 		defer func() {
-			if r := recover(); r != nil && r != h {
-				panic(r)
+			if p := recover(); p != nil && p != r {
+				panic(p)
 			}
 		}()
-		f(h)
+		f(r)
 	}()
-	if len(h.failures) != 1 || !strings.Contains(h.failures[0], words) {
-		t.Errorf("failures %q, want one with %q", h.failures, words)
+	if len(r.failures) != 1 || !strings.Contains(r.failures[0], words) {
+		t.Errorf("failures %q, want one with %q", r.failures, words)
 	}
 }
 
-func lock(t *testing.T, c *holdfasttest.Client, name string) *holdfast.Lease {
+func mustLock(t *testing.T, c *holdfasttest.Client, name string) *holdfast.Lease {
 	t.Helper()
 	l, err := c.Mutex(name, nil).Lock(t.Context())
 	if err != nil {
@@ -52,7 +52,7 @@ func lock(t *testing.T, c *holdfasttest.Client, name string) *holdfast.Lease {
 	return l
 }
 
-func wantLoss(t *testing.T, l *holdfast.Lease, cause holdfast.LossCause) {
+func requireLoss(t *testing.T, l *holdfast.Lease, cause holdfast.LossCause) {
 	t.Helper()
 	var loss *holdfast.LossError
 	if l.Context().Err() == nil || !errors.As(context.Cause(l.Context()), &loss) || loss.Cause != cause {
@@ -65,32 +65,32 @@ func TestAssertions(t *testing.T) {
 		s := holdfasttest.New(t)
 		c := s.Client(t, &holdfast.Options{Owner: "me"})
 		s.AssertFree(t, "a")
-		fails(t, `nobody holds "a"`, func(tb testing.TB) { s.AssertHeld(tb, "a") })
-		l := lock(t, c, "a")
+		requireFailure(t, `nobody holds "a"`, func(tb testing.TB) { s.AssertHeld(tb, "a") })
+		l := mustLock(t, c, "a")
 		s.AssertHeld(t, "a")
 		s.AssertHeldBy(t, l)
-		fails(t, `me holds "a"`, func(tb testing.TB) { s.AssertFree(tb, "a") })
+		requireFailure(t, `me holds "a"`, func(tb testing.TB) { s.AssertFree(tb, "a") })
 		if err := l.Release(); err != nil {
 			t.Fatal(err)
 		}
-		fails(t, "has ended", func(tb testing.TB) { s.AssertHeldBy(tb, l) })
+		requireFailure(t, "has ended", func(tb testing.TB) { s.AssertHeldBy(tb, l) })
 		for _, f := range []func(testing.TB){
 			func(tb testing.TB) { s.Expire(tb, "a") },
 			func(tb testing.TB) { s.Steal(tb, "a") },
 			func(tb testing.TB) { s.Break(tb, "a", holdfast.BreakGraceful) },
 		} {
-			fails(t, `nobody holds "a"`, f)
+			requireFailure(t, `nobody holds "a"`, f)
 		}
 	})
 }
 
-// A healthy client keeps its lease however far the clock is moved, one that is cut off loses it to the tick, and all of
-// that has happened when Advance returns.
+// TestAdvance: a client that reaches the store keeps its lease however much time passes. A client that is cut off loses
+// it exactly when its TTL has passed. All this has happened when Advance returns.
 func TestAdvance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := holdfasttest.New(t)
 		healthy, cut := s.Client(t, nil), s.Client(t, nil)
-		a, b := lock(t, healthy, "a"), lock(t, cut, "b")
+		a, b := mustLock(t, healthy, "a"), mustLock(t, cut, "b")
 		s.Advance(t, 24*time.Hour)
 		s.AssertHeldBy(t, a)
 		s.AssertHeldBy(t, b)
@@ -99,7 +99,7 @@ func TestAdvance(t *testing.T) {
 		s.Advance(t, left-1)
 		s.AssertHeldBy(t, b)
 		s.Advance(t, 1)
-		wantLoss(t, b, holdfast.LossUnreachable)
+		requireLoss(t, b, holdfast.LossUnreachable)
 		got := make(chan *holdfast.Lease, 1)
 		go func() {
 			l, err := healthy.Mutex("b", nil).Lock(t.Context())
@@ -118,12 +118,12 @@ func TestAdvance(t *testing.T) {
 	})
 }
 
-// What a paused client has asked goes through when it is resumed.
+// TestPause: the requests of a paused client reach the store when it is resumed.
 func TestPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := holdfasttest.New(t)
 		c := s.Client(t, nil)
-		l := lock(t, c, "a")
+		l := mustLock(t, c, "a")
 		c.Pause()
 		s.Advance(t, holdfast.DefaultTTL/2)
 		c.Resume()
@@ -133,7 +133,7 @@ func TestPause(t *testing.T) {
 		s.AssertHeldBy(t, l)
 		c.Pause()
 		s.Advance(t, holdfast.DefaultTTL)
-		wantLoss(t, l, holdfast.LossUnreachable)
+		requireLoss(t, l, holdfast.LossUnreachable)
 		s.AssertFree(t, "a")
 	})
 }
@@ -141,37 +141,37 @@ func TestPause(t *testing.T) {
 func TestExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := holdfasttest.New(t)
-		l := lock(t, s.Client(t, nil), "a")
+		l := mustLock(t, s.Client(t, nil), "a")
 		s.Expire(t, "a")
-		wantLoss(t, l, holdfast.LossExpired)
+		requireLoss(t, l, holdfast.LossExpired)
 		s.AssertFree(t, "a")
 	})
 	t.Run("in real time", func(t *testing.T) {
 		s := holdfasttest.New(t)
-		l := lock(t, s.Client(t, nil), "a")
+		l := mustLock(t, s.Client(t, nil), "a")
 		s.Expire(t, "a")
 		<-l.Context().Done()
-		wantLoss(t, l, holdfast.LossExpired)
-		fails(t, "synctest.Test", func(tb testing.TB) { s.Advance(tb, time.Second) })
+		requireLoss(t, l, holdfast.LossExpired)
+		requireFailure(t, "synctest.Test", func(tb testing.TB) { s.Advance(tb, time.Second) })
 	})
 }
 
-// A theft shows what a token is for: two believe, and the later token is the larger one.
+// TestSteal: after a theft, two leases are valid at the same time, and the later one has the larger token.
 func TestSteal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := holdfasttest.New(t)
 		c := s.Client(t, nil)
-		l := lock(t, c, "a")
+		l := mustLock(t, c, "a")
 		thief := s.Steal(t, "a")
 		if !l.Valid() || !thief.Valid() || thief.Token() <= l.Token() {
-			t.Error("the holder knows already, or the thief's token is not larger")
+			t.Error("the holder has learned of the theft already, or the new token is not larger")
 		}
 		s.AssertHeldBy(t, thief)
-		fails(t, "though its holder believes so", func(tb testing.TB) { s.AssertHeldBy(tb, l) })
+		requireFailure(t, "its lease has not ended yet", func(tb testing.TB) { s.AssertHeldBy(tb, l) })
 		s.Advance(t, holdfast.DefaultTTL/2)
-		wantLoss(t, l, holdfast.LossBroken)
+		requireLoss(t, l, holdfast.LossBroken)
 		s.Expire(t, "a")
-		wantLoss(t, thief, holdfast.LossExpired)
+		requireLoss(t, thief, holdfast.LossExpired)
 		sem, err := c.Semaphore("s", 3, nil).Acquire(t.Context(), 2)
 		if err != nil {
 			t.Fatal(err)
@@ -187,7 +187,7 @@ func TestSteal(t *testing.T) {
 			t.Fatal(err)
 		}
 		if thief := s.Steal(t, "rw"); !thief.Exclusive() {
-			t.Error("stolen for reading")
+			t.Error("the lock was stolen with a reader's claim only")
 		}
 	})
 }
@@ -195,18 +195,18 @@ func TestSteal(t *testing.T) {
 func TestBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := holdfasttest.New(t)
-		l := lock(t, s.Client(t, nil), "a")
+		l := mustLock(t, s.Client(t, nil), "a")
 		s.RequestRelease(t, "a")
 		s.Advance(t, holdfast.DefaultTTL/2)
 		<-l.ReleaseRequested()
 		s.AssertHeldBy(t, l)
 		s.Break(t, "a", holdfast.BreakGraceful)
 		s.Advance(t, holdfast.DefaultTTL/2)
-		wantLoss(t, l, holdfast.LossBroken)
+		requireLoss(t, l, holdfast.LossBroken)
 	})
 }
 
-// The code of the example runs, and stops when it loses its lock.
+// TestRunImport: the code of the example runs, and stops when it loses its lock.
 func TestRunImport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := holdfasttest.New(t)

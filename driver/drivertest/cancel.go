@@ -26,7 +26,7 @@ var cancelCases = []Case{
 			}
 			e.requireWithin(start, e.slack, "giving up and cleaning up")
 			if l := e.a().mustInspect(name); len(l.Waiters) != 0 {
-				e.failf("the cancelled claim is left: %s", describeLock(l))
+				e.failf("the cancelled claim still exists: %s", describeLock(l))
 			}
 		}
 		e.a().mustRelease(g)
@@ -34,7 +34,7 @@ var cancelCases = []Case{
 		e.requireEmpty(name, 0)
 	}),
 	newCase("deadline-waiting", "A waiting call with a deadline returns when the deadline has passed, with an "+
-		"error that says so.", func(e *Env) {
+		"error that wraps context.DeadlineExceeded.", func(e *Env) {
 		name := e.lockName("m")
 		e.a().mustTry(e.mutexClaim(name))
 		start := e.now()
@@ -45,7 +45,7 @@ var cancelCases = []Case{
 		_, err := e.b().acquire(ctx, cl)
 		e.requireError(err, context.DeadlineExceeded, "a wait whose deadline has passed")
 		if took := e.since(start); took < 90*time.Millisecond {
-			e.failf("a deadline of 100 ms was over after %v", took)
+			e.failf("a wait with a deadline of 100 ms ended after %v", took)
 		}
 		e.requireWithin(start, 100*time.Millisecond+e.slack, "a wait with a deadline of 100 ms")
 		e.b().releaseIfHeld(cl)
@@ -78,18 +78,18 @@ var cancelCases = []Case{
 		todo.Store(int64(n))
 		e.runConcurrently(sharedClients, func(i int) {
 			for k := todo.Add(-1); k >= 0; k = todo.Add(-1) {
-				c, cl, stood := e.client(i), e.queuedClaim(held), false
+				c, cl, existed := e.client(i), e.queuedClaim(held), false
 				switch {
 				case k%2 == 0:
 					cl = e.queuedClaim(free[k/2%2])
-					stood = e.acquireAndCancel(c, cl, rand.N(2*usual))
+					existed = e.acquireAndCancel(c, cl, rand.N(2*usual))
 				case k%4 == 1 || !e.isQueuedInStore(cl):
-					stood = e.acquireAndCancel(c, cl, rand.N(10*usual))
+					existed = e.acquireAndCancel(c, cl, rand.N(10*usual))
 				default: // make sure that the claim is queued, however slow the machine is
 					c.startWaiting(cl).requireQueued().giveUp()
-					stood = true
+					existed = true
 				}
-				if stood {
+				if existed {
 					after.Add(1)
 				}
 			}
@@ -99,7 +99,7 @@ var cancelCases = []Case{
 		}
 		e.requireHolder(g)
 		if l := e.a().mustInspect(held); len(l.Waiters) != 0 {
-			e.failf("cancelled claims are left: %s", describeLock(l))
+			e.failf("cancelled claims still exist: %s", describeLock(l))
 		}
 		e.d().mustRelease(g)
 		e.requireEmpty(held, time.Second)

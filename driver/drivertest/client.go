@@ -47,7 +47,7 @@ func (c *client) acquire(ctx context.Context, cl driver.Claim) (driver.Grant, er
 func (e *Env) checkError(ctx context.Context, err error) {
 	e.requireNoSecret(err)
 	if ctx.Err() == nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
-		e.failf("the call's context goes on, and its error says otherwise: %q", err)
+		e.failf("the call's context has not ended, but its error is that of an ended context: %q", err)
 	}
 }
 
@@ -65,11 +65,11 @@ func (e *Env) checkGrant(g driver.Grant, cl driver.Claim, before, returned drive
 	first := e.earliestSince(before, g.GrantedTTL)
 	switch {
 	case g.Name != cl.Name || g.ID != cl.ID || g.Weight != cl.Weight || g.Kind != cl.Kind || g.Limit != cl.Limit:
-		e.failf("the grant is of another claim: asked %+v, got %+v", cl, g.Claim)
+		e.failf("the grant is of another claim: requested %+v, got %+v", cl, g.Claim)
 	case g.Token <= 0 || g.Token >= 1<<53:
 		e.failf("token %d is not between 1 and 2^53-1", g.Token)
 	case g.GrantedTTL < cl.TTL:
-		e.failf("granted a TTL of %v where %v was asked", g.GrantedTTL, cl.TTL)
+		e.failf("granted a TTL of %v where %v was requested", g.GrantedTTL, cl.TTL)
 	case g.Since.Monotonic < first.Monotonic || g.Since.Boottime < first.Boottime:
 		e.failf("Since is before the call: %+v, called at %+v", g.Since, before)
 	case g.Since.Monotonic > returned.Monotonic || g.Since.Boottime > returned.Boottime:
@@ -179,7 +179,7 @@ func (c *client) releaseIfHeld(cl driver.Claim) bool {
 
 // mustBeGone releases a claim that does not exist any more. The store must return ErrLost.
 func (c *client) mustBeGone(cl driver.Claim) {
-	c.e.requireError(c.store.Release(c.e.ctx, cl, ""), driver.ErrLost, "releasing a claim on %q that does not stand",
+	c.e.requireError(c.store.Release(c.e.ctx, cl, ""), driver.ErrLost, "releasing a claim on %q that does not exist",
 		cl.Name)
 }
 
@@ -210,7 +210,7 @@ func (c *client) renewBatch(ctx context.Context, gs ...driver.Grant) []driver.Re
 		if n != 1 {
 			c.e.failf("grant %d of a batch of %d got %d answers", i+1, len(gs), n)
 		}
-		answers[i] = c.askAgain(ctx, gs[i], answers[i])
+		answers[i] = c.renewAgainIfLossy(ctx, gs[i], answers[i])
 		c.e.checkError(ctx, answers[i].Err)
 		if answers[i].Err == nil {
 			c.e.checkRenewal(answers[i], gs[i], before, c.e.now())
@@ -219,8 +219,8 @@ func (c *client) renewBatch(ctx context.Context, gs ...driver.Grant) []driver.Re
 	return answers
 }
 
-// askAgain renews one grant of a batch again, if replies get lost, until the outcome is known.
-func (c *client) askAgain(ctx context.Context, g driver.Grant, r driver.Renewal) driver.Renewal {
+// renewAgainIfLossy renews one grant of a batch again, if replies get lost, until the outcome is known.
+func (c *client) renewAgainIfLossy(ctx context.Context, g driver.Grant, r driver.Renewal) driver.Renewal {
 	first := true
 	_ = c.e.retryIfLossy(ctx, func() error {
 		if !first {
@@ -237,7 +237,7 @@ func (e *Env) checkRenewal(r driver.Renewal, g driver.Grant, before, returned dr
 	first := e.earliestSince(before, g.GrantedTTL)
 	switch {
 	case r.GrantedTTL < g.Claim.TTL:
-		e.failf("renewed for %v where %v was asked", r.GrantedTTL, g.Claim.TTL)
+		e.failf("renewed for %v where %v was requested", r.GrantedTTL, g.Claim.TTL)
 	case r.Since.Monotonic < first.Monotonic || r.Since.Boottime < first.Boottime:
 		e.failf("a renewal's Since is too old: %+v, called at %+v", r.Since, before)
 	case r.Since.Monotonic > returned.Monotonic || r.Since.Boottime > returned.Boottime:
@@ -253,7 +253,7 @@ func (c *client) renewOnce(g driver.Grant) driver.Renewal {
 		if !errors.Is(r.Err, driver.ErrUncertain) || c.e.since(start) > g.GrantedTTL/3 {
 			return r
 		}
-		c.e.logRemark("a renewal is asked for again: %v", r.Err)
+		c.e.logRemark("a renewal is repeated: %v", r.Err)
 	}
 }
 
@@ -313,7 +313,7 @@ func (c *client) refOf(cl driver.Claim) string {
 			return s.Ref
 		}
 	}
-	c.e.failf("%s is not shown: %s", cl.Owner, describeLock(l))
+	c.e.failf("the claim of %s is not shown: %s", cl.Owner, describeLock(l))
 	return ""
 }
 

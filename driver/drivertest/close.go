@@ -53,7 +53,7 @@ var closeCases = []Case{
 	newCase("close-stops", "No goroutine of a client continues after its Close.", func(e *Env) {
 		var c *client
 		var w *waitingCall
-		// for what this client starts; the shared clients may start goroutines at any time
+		// the goroutines of this client need a label of their own: shared clients may start others at any time
 		label := e.prefix + "close-stops"
 		pprof.Do(e.ctx, pprof.Labels(goroutineLabel, label), func(context.Context) {
 			c = e.openClient()
@@ -65,7 +65,7 @@ var closeCases = []Case{
 		w.mustFail(driver.ErrClosed)
 		n := 0
 		e.waitUntil(e.slack, func() bool { n = countGoroutines(label); return n == 0 }, "%s", lazyString(func() string {
-			return fmt.Sprintf("%d goroutines of the client live on", n)
+			return fmt.Sprintf("%d goroutines of the client still run", n)
 		}))
 	}),
 	newCase("ended-context", "Every call whose context has already ended returns promptly, with an error.",
@@ -84,23 +84,25 @@ var closeCases = []Case{
 		}),
 }
 
-// callEverything calls every method that takes a context, and passes each error to told.
-func (e *Env) callEverything(ctx context.Context, c *client, g driver.Grant, told func(method string, err error)) {
+// callEverything calls every method that takes a context, and passes each error to report.
+func (e *Env) callEverything(ctx context.Context, c *client, g driver.Grant,
+	report func(method string, err error),
+) {
 	s := c.store
 	cl := e.queuedClaim(e.lockName("calls"))
 	var err error
-	for range 10 { // a store that checks ctx only together with its answer fails now and then
+	for range 10 { // a store that waits for ctx and for its answer at the same time fails only sometimes
 		_, err = s.Acquire(ctx, cl)
-		told("Acquire", err)
+		report("Acquire", err)
 	}
 	cl.Wait = true
 	_, err = s.Acquire(ctx, cl)
-	told("Acquire (waiting)", err)
+	report("Acquire (waiting)", err)
 	for _, r := range c.renewBatch(ctx, g) {
-		told("Renew", r.Err)
+		report("Renew", r.Err)
 	}
 	_, err = s.Inspect(ctx, g.Name)
-	told("Inspect", err)
+	report("Inspect", err)
 	err = errors.New("the listing has ended")
 	listed := false
 	for _, err = range s.List(ctx, e.prefix) {
@@ -112,20 +114,20 @@ func (e *Env) callEverything(ctx context.Context, c *client, g driver.Grant, tol
 	if !listed {
 		err = nil
 	}
-	told("List", err)
-	told("Break", s.Break(ctx, g.Name, g.Ref, driver.BreakRequestRelease))
+	report("List", err)
+	report("Break", s.Break(ctx, g.Name, g.Ref, driver.BreakRequestRelease))
 	if d, ok := s.(driver.Detacher); ok && e.info.Detached {
-		told("Detach", d.Detach(ctx, g, time.Minute))
+		report("Detach", d.Detach(ctx, g, time.Minute))
 	}
 	if w, ok := s.(driver.LockWatcher); ok {
 		_, err = w.NextChange(ctx, driver.Lock{Name: e.lockName("calls")})
-		told("NextChange", err)
+		report("NextChange", err)
 	}
 	if w, ok := s.(driver.EndWatcher); ok {
 		_, err = w.NextEnding(ctx)
-		told("NextEnding", err)
+		report("NextEnding", err)
 	}
-	told("Release", s.Release(ctx, g.Claim, ""))
+	report("Release", s.Release(ctx, g.Claim, ""))
 }
 
 // countGoroutines counts the goroutines with a label. A goroutine inherits its label from the one that starts it.

@@ -61,7 +61,7 @@ var detachCases = []Case{
 		c := e.openClient()
 		d, ok := c.store.(driver.Detacher)
 		if !ok {
-			e.failf("Info says that claims can outlive their client, and the store is no Detacher")
+			e.failf("Info.Detached is set, but the store is no Detacher")
 		}
 		g := c.mustTry(e.mutexClaim(e.lockName("m"))) // with a long TTL: it is shortened
 		start := e.now()
@@ -69,9 +69,9 @@ var detachCases = []Case{
 			e.failf("detaching: %w", err)
 		}
 		c.store.Close()
-		left := g
-		left.Since, left.GrantedTTL = start, keep
-		e.whileGranted(left, func() {
+		detached := g
+		detached.Since, detached.GrantedTTL = start, keep
+		e.whileGranted(detached, func() {
 			if h := e.requireHolder(g); !h.Detached {
 				e.failf("it is not shown as detached: %+v", h)
 			}
@@ -79,7 +79,7 @@ var detachCases = []Case{
 		w := e.a().startWaiting(e.queuedClaim(g.Name))
 		w.mustBeGrantedWithin(e.latestExpiry(keep))
 		if after := timeBetween(start, w.returned); after < keep {
-			e.failf("kept for %v, and over after %v", keep, after)
+			e.failf("detached for %v, but ended after %v", keep, after)
 		}
 		e.requireRising(g.Token, w.grant.Token)
 	}),
@@ -92,28 +92,28 @@ var detachCases = []Case{
 			e.failf("detaching: %w", err)
 		}
 		c.store.Close()
-		told := driver.Grant{Claim: driver.Claim{Name: g.Name, ID: g.ID, TTL: keep, Detached: true}, Token: g.Token,
+		known := driver.Grant{Claim: driver.Claim{Name: g.Name, ID: g.ID, TTL: keep, Detached: true}, Token: g.Token,
 			Ref: g.Ref, GrantedTTL: keep}
 		start := e.now()
-		for last := start; e.since(start) < 2*keep; last = told.Since {
+		for last := start; e.since(start) < 2*keep; last = known.Since {
 			e.sleepUntil(last, keep/4)
-			r := e.b().renewOnce(told)
+			r := e.b().renewOnce(known)
 			if r.Err != nil {
-				e.latef("renewing the claim that was left: %w", r.Err)
+				e.latef("renewing the detached claim: %w", r.Err)
 			}
-			told.Since, told.GrantedTTL = r.Since, r.GrantedTTL
-			e.whileGranted(told, func() { e.requireHolder(g) })
+			known.Since, known.GrantedTTL = r.Since, r.GrantedTTL
+			e.whileGranted(known, func() { e.requireHolder(g) })
 		}
 		w := e.a().startWaiting(e.queuedClaim(g.Name))
 		w.mustBeGrantedWithin(e.latestExpiry(keep))
-		e.requireNotEarly(told, w.returned)
+		e.requireNotEarly(known, w.returned)
 		e.requireRising(g.Token, w.grant.Token)
 	}),
 	detachFeature.newCase("detach-lost", "A claim that has ended cannot be detached, and the attempt does not "+
 		"restore it.", func(e *Env) {
 		d, ok := e.a().store.(driver.Detacher)
 		if !ok {
-			e.failf("Info says that claims can outlive their client, and the store is no Detacher")
+			e.failf("Info.Detached is set, but the store is no Detacher")
 		}
 		g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
 		e.a().mustRelease(g)

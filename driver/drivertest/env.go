@@ -193,7 +193,7 @@ func (e *Env) sleep(d time.Duration) {
 	select {
 	case <-closedAfter(d):
 	case <-e.ctx.Done():
-		e.failf("ended while waiting")
+		e.failf("the case's context ended during a pause")
 	}
 }
 
@@ -217,7 +217,7 @@ func (e *Env) sleepUntil(i driver.Instant, d time.Duration) { e.sleep(d - e.sinc
 // lockName returns the name of a lock of this case.
 func (e *Env) lockName(name string) string { return e.registerName(e.prefix + name) }
 
-// registerName remembers a name for the cleanup.
+// registerName adds a name to those that the cleanup visits.
 func (e *Env) registerName(name string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -247,10 +247,10 @@ func (e *Env) openClient() *client {
 	return c
 }
 
-// killClient makes c a dead client: its claims remain as they are, and nobody renews or releases them.
+// killClient makes c a dead client: its claims are no longer renewed, and are not released.
 func (e *Env) killClient(c *client) {
 	if e.harness.Kill == nil && e.hasSessions() {
-		e.skip("needs Harness.Kill, for what waits on this store lives as long as its client's session")
+		e.skip("needs Harness.Kill, because waiting claims of this store exist until their client's session ends")
 	}
 	c.dead = true
 	if e.harness.Kill != nil {
@@ -363,11 +363,11 @@ type lazyString func() string
 func (l lazyString) String() string { return l() }
 
 // describeLock describes the claims on a lock.
-func describeLock(l driver.Lock) (told string) {
+func describeLock(l driver.Lock) (text string) {
 	var b strings.Builder
 	const maxShown = 8
 	if n := len(l.Holders) + len(l.Waiters); n > maxShown {
-		defer func() { told += fmt.Sprintf("; of %d claims", n) }()
+		defer func() { text += fmt.Sprintf("; of %d claims", n) }()
 	}
 	l.Holders, l.Waiters = l.Holders[:min(len(l.Holders), maxShown)], l.Waiters[:min(len(l.Waiters), maxShown)]
 	for _, h := range l.Holders {
@@ -398,7 +398,7 @@ func (e *Env) requireError(err, target error, format string, args ...any) {
 func (e *Env) requireNoSecret(err error) {
 	for _, s := range e.harness.Secrets {
 		if err != nil && s != "" && strings.Contains(err.Error(), s) {
-			e.failf("an error tells a secret: %s", strings.ReplaceAll(err.Error(), s, "XXXXX"))
+			e.failf("an error contains a secret: %s", strings.ReplaceAll(err.Error(), s, "XXXXX"))
 		}
 	}
 }

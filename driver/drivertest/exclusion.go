@@ -40,10 +40,10 @@ var exclusionCases = []Case{
 			err := c.mustBeHeld(e.mutexClaim(name))
 			e.requireWithin(start, e.slack, "the refusal")
 			if len(err.Holders) != 1 || err.Holders[0].Owner != g.Owner {
-				e.failf("the refusal should name %s as the holder, but says %q", g.Owner, err)
+				e.failf("the refusal should name %s as the holder, but it is %q", g.Owner, err)
 			}
 			if err.Waiting != 0 {
-				e.failf("the refusal counts %d waiting claims where none waits", err.Waiting)
+				e.failf("the refusal counts %d waiting claims, but there are none", err.Waiting)
 			}
 		}
 		e.requireHolder(g)
@@ -56,7 +56,7 @@ var exclusionCases = []Case{
 	}),
 	semaphoreFeature.newCase("try-never-overtakes", "A claim that does not wait never overtakes a waiting claim, "+
 		"even if it would fit.", func(e *Env) {
-		name := e.lockName("line")
+		name := e.lockName("queue")
 		g := e.a().mustTry(e.semaphoreClaim(name, 3, 2))
 		w := e.b().startWaiting(e.semaphoreClaim(name, 3, 2)).requireQueued()
 		err := e.c().mustBeHeld(e.semaphoreClaim(name, 3, 1))
@@ -70,7 +70,7 @@ var exclusionCases = []Case{
 	fairFeature.newCase("plain-never-overtakes-fair", "A plain waiting claim never overtakes a fair claim that "+
 		"entered the queue before it.", func(e *Env) {
 		for range 3 {
-			name := e.lockName("line")
+			name := e.lockName("queue")
 			g := e.a().mustTry(e.mutexClaim(name))
 			fair := e.b().startWaiting(e.fairClaim(name)).requireQueued()
 			plain := e.c().startWaiting(e.mutexClaim(name)).requireQueued()
@@ -100,7 +100,7 @@ var exclusionCases = []Case{
 }
 
 // countUnderLock lets workers of several clients count under a lock, each reading and writing in two steps. It checks
-// that no count is lost, that two are never inside at the same time, and that tokens rise from grant to grant.
+// that no count is lost, that two workers never hold the lock at the same time, and that tokens rise.
 func (e *Env) countUnderLock(clients, workers, rounds int, claim func() driver.Claim) {
 	var todo, inside, count atomic.Int64
 	rounds = e.scaleEffort(rounds)
@@ -113,7 +113,7 @@ func (e *Env) countUnderLock(clients, workers, rounds int, claim func() driver.C
 		for todo.Add(-1) >= 0 {
 			g := c.mustAcquire(claim())
 			if n := inside.Add(1); n != 1 {
-				e.failf("%d hold the lock at a time", n)
+				e.failf("%d claims hold the lock at the same time", n)
 			}
 			seen := count.Load()
 			runtime.Gosched()

@@ -21,7 +21,7 @@ var faultCases = []Case{
 		start := e.now()
 		e.callEverything(ctx, c, g, func(method string, err error) {
 			if err == nil || causeOf(err) != "" {
-				e.failf("%s through a link that is cut: %s", method, describeError(err))
+				e.failf("%s over a link that is cut: got %s", method, describeError(err))
 			}
 			e.requireWithin(start, e.slack, "%s, which had 200 ms,", method)
 			start = e.now()
@@ -39,7 +39,7 @@ var faultCases = []Case{
 		r := c.renewBatch(ctx, g)[0]
 		cancel()
 		if r.Err == nil || causeOf(r.Err) != "" {
-			e.failf("a renewal through a link that is cut says %s", describeError(r.Err))
+			e.failf("a renewal over a link that is cut: got %s", describeError(r.Err))
 		}
 		e.healLink(c)
 		e.requireHolder(g)
@@ -47,10 +47,10 @@ var faultCases = []Case{
 		defer cancel()
 		for r = c.renewBatch(ctx, g)[0]; r.Err != nil; r = c.renewBatch(ctx, g)[0] {
 			if causeOf(r.Err) != "" {
-				e.failf("after the link has healed a renewal says %s", describeError(r.Err))
+				e.failf("a renewal after the link was restored: got %s", describeError(r.Err))
 			}
 			if ctx.Err() != nil {
-				e.latef("the link has healed, and after %v a renewal says %s", 5*e.slack, describeError(r.Err))
+				e.latef("%v after the link was restored, a renewal still gets %s", 5*e.slack, describeError(r.Err))
 			}
 			e.sleep(50 * time.Millisecond)
 		}
@@ -67,7 +67,7 @@ var faultCases = []Case{
 			_, err := c.acquire(ctx, cl)
 			cancel()
 			if err == nil {
-				e.failf("a claim was granted through a link that is cut")
+				e.failf("a claim was granted over a link that is cut")
 			}
 			e.healLink(c)
 			e.waitUntil(5*e.slack, func() bool {
@@ -92,7 +92,7 @@ var faultCases = []Case{
 			}
 			e.healLink(c)
 			if err := <-answer; err == nil && broken {
-				e.failf("a claim was broken by force, and its release, which had no answer at first, says that it has given it up")
+				e.failf("a claim was broken by force, but its release, which had no answer at first, reports success")
 			}
 		}
 	}),
@@ -117,20 +117,19 @@ var faultCases = []Case{
 				g.Since, g.GrantedTTL = r.Since, r.GrantedTTL
 			}
 			if e.since(lowered) > 6*less+e.slack {
-				e.failf("the session of a claim of %v was lowered to %v, and its holder is not told of it in %v",
-					g.GrantedTTL,
+				e.failf("a session of %v was shortened to %v, and its holder was not notified within %v", g.GrantedTTL,
 					less, e.since(lowered))
 			}
 		}
-		told := e.now()
+		notified := e.now()
 		w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
-		if before := timeBetween(w.returned, told); before > 0 && timeBetween(g.Since, w.returned) < g.GrantedTTL {
-			e.latef("the next was let in %v before the holder was told", before)
+		if before := timeBetween(w.returned, notified); before > 0 && timeBetween(g.Since, w.returned) < g.GrantedTTL {
+			e.latef("the next claim was granted %v before the holder was notified", before)
 		}
 		c.mustBeLost(g)
 		e.requireRising(g.Token, w.grant.Token)
 	}),
-	newCase(caseRestart, "What the store's Info says survives a restart does survive it: claims remain granted, "+
+	newCase(caseRestart, "If the store's Info says that claims survive a restart, they do: they remain granted, "+
 		"their holders can renew, and tokens continue to rise.", func(e *Env) {
 		if e.harness.Restart == nil {
 			e.skip("needs Harness.Restart")
@@ -154,10 +153,10 @@ var faultCases = []Case{
 		e.waitUntil(10*e.slack, func() bool {
 			r := c.renewBatch(e.ctx, g)[0]
 			if causeOf(r.Err) != "" {
-				e.failf("after a restart the renewal says %s", describeError(r.Err))
+				e.failf("a renewal after a restart: got %s", describeError(r.Err))
 			}
 			return r.Err == nil
-		}, "the holder's client does not find the store again")
+		}, "the holder's client cannot reach the restarted store")
 		e.requireHolder(g)
 	}),
 }

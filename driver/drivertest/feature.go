@@ -16,7 +16,7 @@ func newCase(name, text string, run func(e *Env)) Case {
 	}}
 }
 
-// feature is something that a store may or may not support, as its Info says. If it does not, it has to refuse it.
+// feature is something that a store's Info may declare as supported. A store that does not support it must refuse it.
 type feature struct {
 	isSupported  func(i driver.Info) bool
 	checkRefusal func(e *Env)

@@ -15,7 +15,7 @@ var inspectCases = []Case{
 		for _, name := range []string{never, was, never} {
 			l := e.b().mustInspect(name)
 			if l.Name != name || l.Kind != "" || l.Limit != 0 || len(l.Holders)+len(l.Waiters) != 0 {
-				e.failf("%q is idle, and shown as %+v", name, l)
+				e.failf("%q is idle, but shown as %+v", name, l)
 			}
 		}
 		if got := e.c().mustList(e.prefix); len(got) != 0 {
@@ -30,24 +30,23 @@ var inspectCases = []Case{
 		h := e.requireHolder(g)
 		e.checkClaimInfo(h, g.Claim, g.Token)
 		if h.TTL != 0 && h.TTL < cl.TTL {
-			e.failf("shown with a TTL of %v, granted with %v", h.TTL, g.GrantedTTL)
+			e.failf("granted with a TTL of %v, but shown with %v", g.GrantedTTL, h.TTL)
 		}
-		var line []*waitingCall
+		var waiting []*waitingCall
 		for i := range 3 {
 			if e.isQueuedInStore(e.queuedClaim(g.Name)) {
-				line = append(line, e.client(i+1).startWaiting(e.queuedClaim(g.Name)).requireQueued())
+				waiting = append(waiting, e.client(i+1).startWaiting(e.queuedClaim(g.Name)).requireQueued())
 			}
 		}
 		l := e.b().mustInspect(g.Name)
 		if l.Name != g.Name || l.Kind != g.Kind || l.Limit != g.Limit || len(l.Holders) != 1 ||
-			len(l.Waiters) != len(line) {
-			e.failf("held as %s of %d with %d in line, and shown as %s of %d: %s", g.Kind, g.Limit, len(line), l.Kind,
-				l.Limit,
-				describeLock(l))
+			len(l.Waiters) != len(waiting) {
+			e.failf("held as a %s of limit %d with %d waiting, but shown as a %s of limit %d: %s", g.Kind, g.Limit,
+				len(waiting), l.Kind, l.Limit, describeLock(l))
 		}
 		refs := []string{l.Holders[0].Ref}
 		for i, s := range l.Waiters {
-			e.checkClaimInfo(s, line[i].claim, 0)
+			e.checkClaimInfo(s, waiting[i].claim, 0)
 			if slices.Contains(refs, s.Ref) {
 				e.failf("two claims have the ref %q", s.Ref)
 			}
@@ -70,7 +69,7 @@ var inspectCases = []Case{
 			}
 		}
 		if len(l.Holders) != 3 {
-			e.failf("three hold it, but %s", describeLock(l))
+			e.failf("there are three holders, but %s", describeLock(l))
 		}
 	}),
 	newCase("inspect-expired", "An expired claim is not shown for ever: it disappears once it blocks no other claim.",
@@ -78,39 +77,39 @@ var inspectCases = []Case{
 			dead := e.openClient()
 			g := dead.mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
 			if e.info.ExpiryClock == driver.ExpiryClockObserver {
-				// such a claim expires only for a client that has watched it
+				// the claim expires only for a client that has observed it for a TTL
 				e.a().startWaiting(e.mutexClaim(g.Name)).mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
 			}
 			e.waitUntil(e.latestExpiry(g.GrantedTTL),
 				func() bool {
 					return !slices.Contains(ownersOf(e.b().mustInspect(g.Name).Holders),
 						g.Owner)
-				}, "it is shown still")
+				}, "the expired claim is still shown")
 			if after := e.sinceGrant(g); after < g.GrantedTTL {
-				e.failf("it was gone after %v of %v", after, g.GrantedTTL)
+				e.failf("the claim disappeared after %v of its TTL of %v", after, g.GrantedTTL)
 			}
 		}),
 	newCase("revision", "Whenever the claims on a lock change, its revision changes.", func(e *Env) {
 		name := e.lockName("m")
 		var seen []string
-		look := func(what string) {
+		checkRevision := func(what string) {
 			r := e.b().mustInspect(name).Revision
 			if slices.Contains(seen, r) {
-				e.failf("after %s the revision is %q, as it was before: %q", what, r, seen)
+				e.failf("after %s, the revision is %q, as it was before: %q", what, r, seen)
 			}
 			seen = append(seen, r)
 		}
 		g := e.a().mustTry(e.mutexClaim(name))
-		look("a grant")
+		checkRevision("a grant")
 		if e.isQueuedInStore(e.queuedClaim(name)) {
 			w := e.b().startWaiting(e.queuedClaim(name)).requireQueued()
-			look("a claim's coming into line")
+			checkRevision("a claim's entry into waiting")
 			w.giveUp()
 		}
 		e.a().mustRelease(g)
-		look("a release")
+		checkRevision("a release")
 		e.a().mustTry(e.mutexClaim(name))
-		look("another grant")
+		checkRevision("another grant")
 	}),
 	newCase("list", "List yields exactly the locks that have claims, each as Inspect shows it, and the caller may "+
 		"stop at any point.", func(e *Env) {
@@ -124,10 +123,10 @@ var inspectCases = []Case{
 			gs = append(gs, e.a().mustTry(e.mutexClaim(n)))
 		}
 		if got := e.b().mustList(e.prefix + "list/"); !slices.Equal(got, names) {
-			e.failf("listed %q, where %q are held", got, names)
+			e.failf("listed %q, but %q are held", got, names)
 		}
 		if got := e.b().mustList(e.prefix); len(got) != 5 {
-			e.failf("listed %q, where %q and %q are held", got, names, other.Name)
+			e.failf("listed %q, but %q and %q are held", got, names, other.Name)
 		}
 		var l driver.Lock
 		err := e.retryIfLossy(e.ctx, func() (err error) {
@@ -147,7 +146,7 @@ var inspectCases = []Case{
 		e.a().mustRelease(gs[1])
 		names = slices.Delete(names, 1, 2)
 		if got := e.d().mustList(e.prefix + "list/"); !slices.Equal(got, names) {
-			e.failf("after a release %q are listed, and %q are held", got, names)
+			e.failf("after a release, %q are listed, but %q are held", got, names)
 		}
 	}),
 }
@@ -159,19 +158,19 @@ func ownersOf(ss []driver.ClaimInfo) (o []string) {
 	return o
 }
 
-// checkClaimInfo fails unless s describes the claim that was just made.
+// checkClaimInfo fails unless s describes the claim, which was just made.
 func (e *Env) checkClaimInfo(s driver.ClaimInfo, cl driver.Claim, token int64) {
 	now := time.Now()
 	switch {
 	case s.Owner != cl.Owner || s.Meta != cl.Meta || s.Weight != cl.Weight || s.Token != token ||
 		s.Detached != cl.Detached:
-		e.failf("claimed as %+v with token %d, and shown as %+v", cl, token, s)
+		e.failf("claimed as %+v with token %d, but shown as %+v", cl, token, s)
 	case s.ReleaseRequested || s.Broken || s.Foreign:
-		e.failf("shown as asked, broken or foreign: %+v", s)
+		e.failf("shown as requested to release, broken or foreign: %+v", s)
 	case !isPrintable(s.Ref):
 		e.failf("the ref %q is empty or cannot be printed", s.Ref)
 	case !s.Since.IsZero() && now.Sub(s.Since).Abs() > time.Hour:
-		e.failf("claimed just now, at %v, and shown as since %v", now, s.Since)
+		e.failf("claimed just now, at %v, but shown as since %v", now, s.Since)
 	case s.Remaining < 0 || s.Remaining > 2*max(cl.TTL, s.TTL)+e.slack:
 		e.failf("a claim with a TTL of %v is shown with %v remaining", cl.TTL, s.Remaining)
 	}

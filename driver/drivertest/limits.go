@@ -40,12 +40,13 @@ var limitCases = []Case{
 				e.mutexClaim(name)} {
 				g := e.a().mustTry(cl)
 				if l := e.b().mustInspect(name); l.Kind != cl.Kind || l.Limit != cl.Limit {
-					e.failf("claimed as %s of %d, and shown as %s of %d", cl.Kind, cl.Limit, l.Kind, l.Limit)
+					e.failf("claimed as a %s of limit %d, but shown as a %s of limit %d", cl.Kind, cl.Limit, l.Kind,
+						l.Limit)
 				}
 				e.a().mustRelease(g)
 			}
 			if l := e.b().mustInspect(name); l.Kind != "" || l.Limit != 0 {
-				e.failf("idle, and shown as %s of %d", l.Kind, l.Limit)
+				e.failf("the lock is idle, but shown as a %s of limit %d", l.Kind, l.Limit)
 			}
 		}),
 	fairFeature.newCase("queue-full", "When a queue is as long as the store allows, further claims are refused "+
@@ -55,19 +56,19 @@ var limitCases = []Case{
 		if n > 300 {
 			e.skip("%d claims may wait, too many to try", n)
 		}
-		name := e.lockName("line")
+		name := e.lockName("queue")
 		g := e.a().mustTry(e.mutexClaim(name))
-		line := make([]*waitingCall, n)
-		for i := range line {
-			line[i] = e.client(i).startWaiting(e.fairClaim(name))
+		queue := make([]*waitingCall, n)
+		for i := range queue {
+			queue[i] = e.client(i).startWaiting(e.fairClaim(name))
 		}
 		e.waitUntil(15*e.slack, func() bool { return len(e.a().mustInspect(name).Waiters) == n },
 			"%d claims should wait", n)
 		w := e.b().startWaiting(e.fairClaim(name))
 		w.mustFail(driver.ErrQueueFull)
 		e.b().releaseIfHeld(w.claim)
-		e.d().mustBeHeld(e.mutexClaim(name)) // who does not want to wait needs no place in line
-		line[n/2].giveUp()
+		e.d().mustBeHeld(e.mutexClaim(name)) // a claim that does not wait needs no place in queue
+		queue[n/2].giveUp()
 		again := e.c().startWaiting(e.fairClaim(name)).requireQueued()
 		e.requireHolder(g)
 		again.giveUp()
@@ -84,7 +85,7 @@ var limitCases = []Case{
 		}
 		l := e.b().mustInspect(name)
 		if len(l.Holders) != n {
-			e.failf("%d claims were granted, and %d are shown", n, len(l.Holders))
+			e.failf("%d claims were granted, but %d are shown", n, len(l.Holders))
 		}
 		w := e.b().startWaiting(e.semaphoreClaim(name, int64(n)+1, 1))
 		w.mustFail(driver.ErrQueueFull)
@@ -109,7 +110,7 @@ var limitCases = []Case{
 			cl.Owner += " 🔒 \"o'wner\" | a,b;c=d"
 			e.a().mustTry(cl)
 			if h := e.b().mustInspect(cl.Name).Holders; len(h) != 1 || h[0].Owner != cl.Owner || h[0].Meta != cl.Meta {
-				e.failf("claimed with owner %q and note %q, and shown as %+v", cl.Owner, cl.Meta, h)
+				e.failf("claimed with owner %q and meta %q, but shown as %+v", cl.Owner, cl.Meta, h)
 			}
 		}
 	}),

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// Fate is what happens to one request on its way to the store.
+// Fate is what happens to one request to the store.
 type Fate int
 
 const (

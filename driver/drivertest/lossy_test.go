@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// TestTransport promises that requests meet their fates.
+// TestTransport: Transport does to each request what its fate says.
 func TestTransport(t *testing.T) {
 	t.Parallel()
 	var served atomic.Int64
@@ -29,8 +29,8 @@ func TestTransport(t *testing.T) {
 		lost   bool
 		status int
 	}{
-		{drivertest.Pass, 1, false, 200}, {drivertest.LoseRequest, 0, true, 0}, {drivertest.LoseReply, 1, true,
-			0}, {drivertest.Refuse, 0, false, 503},
+		{drivertest.Pass, 1, false, 200}, {drivertest.LoseRequest, 0, true, 0},
+		{drivertest.LoseReply, 1, true, 0}, {drivertest.Refuse, 0, false, 503},
 	} {
 		served.Store(0)
 		client := &http.Client{Transport: &drivertest.Transport{Fate: func() drivertest.Fate { return c.fate }}}
@@ -60,14 +60,14 @@ func TestLossy(t *testing.T) {
 	}
 }
 
-// mistaken is a table that takes one thing that befalls a request for another.
-type mistaken struct {
+// mistakenTable is a table that misinterprets the results of requests.
+type mistakenTable struct {
 	record.Table
 	load func(name string, row record.Row, err error) (record.Row, error)
 	swap func(row record.Row, err error) (record.Row, error)
 }
 
-func (m *mistaken) Load(ctx context.Context, name string) (record.Row, error) {
+func (m *mistakenTable) Load(ctx context.Context, name string) (record.Row, error) {
 	row, err := m.Table.Load(ctx, name)
 	if m.load != nil {
 		return m.load(name, row, err)
@@ -75,7 +75,7 @@ func (m *mistaken) Load(ctx context.Context, name string) (record.Row, error) {
 	return row, err
 }
 
-func (m *mistaken) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+func (m *mistakenTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	got, err := m.Table.Swap(ctx, row)
 	if m.swap != nil {
 		return m.swap(got, err)
@@ -83,34 +83,35 @@ func (m *mistaken) Swap(ctx context.Context, row record.Row) (record.Row, error)
 	return got, err
 }
 
-// TestMistakenTables demands that tables that are wrong about lost replies and refusals alone fail, each of them in
-// the cases that tell what it is wrong about, and that they pass those while nothing is lost.
+// TestMistakenTables: a table that is wrong only about lost replies or refusals fails, in a case that shows what
+// is wrong. The same table passes while nothing is lost.
 func TestMistakenTables(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
-		table mistaken
-		says  string
+		table mistakenTable
+		want  string // part of a failure
 	}{
-		{"a lost reply taken for a conflict", mistaken{swap: func(row record.Row, err error) (record.Row, error) {
+		{"a lost reply counted as a conflict", mistakenTable{swap: func(row record.Row, err error) (record.Row, error) {
 			if errors.Is(err, drivertest.ErrLost) {
 				err = record.ErrConflict
 			}
 			return row, err
 		}}, "releasing token"},
-		{"a lost reply taken for a refusal", mistaken{swap: func(row record.Row, err error) (record.Row, error) {
+		{"a lost reply counted as a refusal", mistakenTable{swap: func(row record.Row, err error) (record.Row, error) {
 			if errors.Is(err, drivertest.ErrLost) {
 				err = driver.ErrDenied
 			}
 			return row, err
 		}}, driver.ErrDenied.Error()},
-		{"an error taken for an absent record", mistaken{load: func(name string, row record.Row, err error) (record.Row,
-			error) {
-			if err != nil {
-				return record.Row{Name: name}, nil
-			}
-			return row, err
-		}}, "there are no claims"},
+		{"an error counted as an absent record",
+			mistakenTable{load: func(name string, row record.Row, err error) (record.Row,
+				error) {
+				if err != nil {
+					return record.Row{Name: name}, nil
+				}
+				return row, err
+			}}, "there are no claims"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -119,35 +120,36 @@ func TestMistakenTables(t *testing.T) {
 				m.Table = link
 				return &m
 			})
-			o := &drivertest.Options{Match: quick, LostReplies: 10, Refusals: 10, Limit: 5 * time.Second, Once: true}
-			var said []string
+			o := &drivertest.Options{Match: isQuickCase, LostReplies: 10, Refusals: 10, Limit: 5 * time.Second,
+				Once: true}
+			var failures []string
 			for _, r := range drivertest.Run(t.Context(), h, o) {
 				if r.Err != nil {
-					said = append(said, fmt.Sprintf("%s: %v", r.Case.Name, r.Err))
+					failures = append(failures, fmt.Sprintf("%s: %v", r.Case.Name, r.Err))
 				}
 			}
-			t.Log(strings.Join(said, "\n"))
-			if !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, c.says) }) {
-				t.Errorf("%q is not said", c.says)
+			t.Log(strings.Join(failures, "\n"))
+			if !slices.ContainsFunc(failures, func(s string) bool { return strings.Contains(s, c.want) }) {
+				t.Errorf("no failure contains %q: %q", c.want, failures)
 			}
-			for _, r := range drivertest.Run(t.Context(), h, &drivertest.Options{Match: quick}) {
+			for _, r := range drivertest.Run(t.Context(), h, &drivertest.Options{Match: isQuickCase}) {
 				if r.Err != nil {
-					t.Errorf("while nothing is lost, %s: %v", r.Case.Name, r.Err)
+					t.Errorf("without lost replies, %s: %v", r.Case.Name, r.Err)
 				}
 			}
 		})
 	}
 }
 
-// quick are cases that make many claims, look at them and release them, in little time.
-func quick(c drivertest.Case) bool {
+// isQuickCase selects cases that make, inspect and release many claims in little time.
+func isQuickCase(c drivertest.Case) bool {
 	return slices.Contains([]string{"mutex-contended", "fair-contended", "rw-contended", "semaphore-contended", "names",
 		"names-that-start-oddly",
 		"renew-batch", "list", "revision", "break-stale", "inspect-holders"}, c.Name)
 }
 
-// TestNothingToLoseBy: a harness that cannot lose replies says so at once.
-func TestNothingToLoseBy(t *testing.T) {
+// TestLossyHarnessMissing: a run with lost replies fails at once if the harness cannot lose replies.
+func TestLossyHarnessMissing(t *testing.T) {
 	t.Parallel()
 	h := harness(nil)
 	h.Lossy = nil

@@ -14,18 +14,18 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// harness gives a sound store with all that a harness can offer and all that a store may: the memory store behind links
-// that can be cut, with watchers that poll.
+// harness returns a harness for a correct store, with everything that a harness and a store can offer: the memory store
+// behind links that can be cut, with watchers that poll.
 func harness(opts *memory.Options) drivertest.Harness {
 	return harnessOf(opts, func(t record.Table) record.Table { return t })
 }
 
-// harnessOf has something between the engine and the link.
+// harnessOf is harness with another table between the engine and the link.
 func harnessOf(opts *memory.Options, over func(t record.Table) record.Table) drivertest.Harness {
 	m := memory.New(opts)
 	open := func(fate func() drivertest.Fate) (driver.Store, error) {
 		l := &link{Table: m.Table(), fate: fate}
-		return &watching{Store: record.New(over(l)), link: l, held: map[string]driver.Grant{}}, nil
+		return &pollingStore{Store: record.New(over(l)), link: l, held: map[string]driver.Grant{}}, nil
 	}
 	return drivertest.Harness{
 		Open: func(context.Context) (driver.Store, error) {
@@ -35,19 +35,19 @@ func harnessOf(opts *memory.Options, over func(t record.Table) record.Table) dri
 		Cut:     func(s driver.Store) error { linkOf(s).down.Store(true); return nil },
 		Heal:    func(s driver.Store) error { linkOf(s).down.Store(false); return nil },
 		Kill:    func(s driver.Store) error { linkOf(s).down.Store(true); return nil },
-		Restart: func(context.Context) error { return nil }, // memory has nothing to lose by it
+		Restart: func(context.Context) error { return nil }, // memory loses nothing
 	}
 }
 
 func linkOf(s driver.Store) *link {
-	if b, ok := s.(*broken); ok {
+	if b, ok := s.(*brokenStore); ok {
 		s = b.Store
 	}
-	return s.(*watching).link
+	return s.(*pollingStore).link
 }
 
-// link is a table behind a link that can be cut. While it is, of every two writes one gets through and its reply does
-// not. Otherwise requests meet their fates.
+// link is a table behind a link that can be cut. While it is cut, every second write takes effect, but its reply is
+// lost. Otherwise fate decides about each request.
 type link struct {
 	record.Table
 	fate   func() drivertest.Fate
@@ -109,8 +109,8 @@ func (l *link) Wait(ctx context.Context, name, version string) error {
 	return l.Table.(record.Notifier).Wait(ctx, name, version)
 }
 
-// watching adds the optional interfaces, by polling.
-type watching struct {
+// pollingStore implements the optional interfaces by polling.
+type pollingStore struct {
 	driver.Store
 	link *link
 
@@ -118,7 +118,7 @@ type watching struct {
 	held map[string]driver.Grant
 }
 
-func (w *watching) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+func (w *pollingStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	g, err := w.Store.Acquire(ctx, c)
 	if err == nil {
 		w.mu.Lock()
@@ -128,22 +128,22 @@ func (w *watching) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, e
 	return g, err
 }
 
-func (w *watching) Release(ctx context.Context, c driver.Claim, ref string) error {
+func (w *pollingStore) Release(ctx context.Context, c driver.Claim, ref string) error {
 	w.mu.Lock()
 	delete(w.held, c.ID)
 	w.mu.Unlock()
 	return w.Store.Release(ctx, c, ref)
 }
 
-func (w *watching) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
+func (w *pollingStore) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	return w.Store.(driver.Detacher).Detach(ctx, g, keep)
 }
 
-func (w *watching) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
+func (w *pollingStore) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
 	return w.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
 }
 
-func (w *watching) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
+func (w *pollingStore) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
 	for {
 		l, err := w.Inspect(ctx, seen.Name)
 		if err != nil || l.Revision != seen.Revision {
@@ -155,7 +155,7 @@ func (w *watching) NextChange(ctx context.Context, seen driver.Lock) (driver.Loc
 	}
 }
 
-func (w *watching) NextEnding(ctx context.Context) (driver.Ending, error) {
+func (w *pollingStore) NextEnding(ctx context.Context) (driver.Ending, error) {
 	for {
 		w.mu.Lock()
 		held := make([]driver.Grant, 0, len(w.held))

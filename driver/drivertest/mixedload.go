@@ -41,7 +41,7 @@ var loadCases = []Case{
 				case err == nil:
 					grants.Add(1)
 					if n := l.inside.Add(1); n != 1 {
-						e.failf("%d hold %q at a time", n, l.name)
+						e.failf("%d claims hold %q at the same time", n, l.name)
 					}
 					e.requireRising(atomic.SwapInt64(&l.token, g.Token), g.Token)
 					if rand.N(4) == 0 {
@@ -53,7 +53,7 @@ var loadCases = []Case{
 					l.inside.Add(-1)
 					c.mustRelease(g)
 				case errors.Is(err, context.DeadlineExceeded), errors.Is(err, driver.ErrQueueFull):
-					cancels.Add(1) // first, for it may also say who held the lock
+					cancels.Add(1) // checked before ErrHeld: the error may also name the holder
 					c.releaseIfHeld(cl)
 				case errors.Is(err, driver.ErrHeld):
 					refusals.Add(1)
@@ -65,6 +65,6 @@ var loadCases = []Case{
 		for _, l := range locks {
 			e.requireEmpty(l.name, time.Second)
 		}
-		e.logRemark("%d grants, %d refusals, %d waits given up", grants.Load(), refusals.Load(), cancels.Load())
+		e.logRemark("%d grants, %d refusals, %d cancelled waits", grants.Load(), refusals.Load(), cancels.Load())
 	}),
 }

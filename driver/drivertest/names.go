@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// nameSuffixes are names that stores have been known to confuse, cut, fold or reject: each is a lock of its own.
+// nameSuffixes are names that stores have confused, cut, folded or rejected. Each is a lock of its own.
 var nameSuffixes = []string{
 	"a", "A", "a/b", "a//b", "a/", "a/b/", "/a", "//a", "a/b/c", "aa", "ab",
 	" a", "a ", "a  ", "a b", " ", "a.", "a..", ".", "..", "../x", "a/../a", "a/./b", ".a", "...",
@@ -42,13 +42,15 @@ var nameCases = []Case{
 		slices.Sort(names)
 		got := e.b().mustList(e.prefix)
 		if !slices.Equal(got, names) {
-			e.failf("the listing misses %q and invents %q", missingFrom(names, got), missingFrom(got, names))
+			e.failf("the listing lacks %q, and contains %q, which do not exist", missingFrom(names, got),
+				missingFrom(got, names))
 		}
 		for _, s := range nameSuffixes {
 			want := slices.DeleteFunc(slices.Clone(names),
 				func(n string) bool { return !strings.HasPrefix(n, e.prefix+s) })
 			if got := e.c().mustList(e.prefix + s); !slices.Equal(got, want) {
-				e.failf("the listing of %q misses %q and invents %q", s, missingFrom(want, got), missingFrom(got, want))
+				e.failf("the listing of %q lacks %q, and contains %q, which do not exist or do not match", s,
+					missingFrom(want, got), missingFrom(got, want))
 			}
 		}
 	}),
@@ -63,13 +65,13 @@ var nameCases = []Case{
 			defer e.a().releaseIfHeld(cl)
 			e.requireHolder(g)
 			if got := e.b().mustList(name); len(got) != 1 || got[0] != name {
-				e.failf("the listing of %q gives %q", name, got)
+				e.failf("the listing of %q is %q", name, got)
 			}
 		}
 	}),
 }
 
-// allNames returns the odd names below this case's prefix, and the longest ones that the store takes.
+// allNames returns the unusual names below this case's prefix, and the longest ones that the store accepts.
 func (e *Env) allNames() (names []string) {
 	for _, s := range nameSuffixes {
 		if n := e.prefix + s; len(n) <= e.info.MaxName {

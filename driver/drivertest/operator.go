@@ -47,7 +47,7 @@ var operatorCases = []Case{
 		behind := e.c().startWaiting(e.fairClaim(name)).requireQueued()
 		e.d().mustBreak(name, e.d().refOf(broken.claim), driver.BreakGraceful)
 		if ws := ownersOf(e.a().mustInspect(name).Waiters); len(ws) != 1 || ws[0] != behind.claim.Owner {
-			e.failf("%s alone should wait now, but the line is %q", behind.claim.Owner, ws)
+			e.failf("only %s should wait now, but the queue is %q", behind.claim.Owner, ws)
 		}
 		broken.mustFail(driver.ErrLost)
 		e.a().mustRelease(g)
@@ -76,15 +76,16 @@ var operatorCases = []Case{
 		"renewal, and may keep the lock as long as it wants.", func(e *Env) {
 		g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
 		if e.a().renewBatch(e.ctx, g)[0].ReleaseRequested {
-			e.failf("nobody has requested the release, and the renewal says so")
+			e.failf("no release was requested, but the renewal reports a request")
 		}
 		e.c().mustBreak(g.Name, e.c().refOf(g.Claim), driver.BreakRequestRelease)
 		if h := e.requireHolder(g); !h.ReleaseRequested {
-			e.failf("the holder is not shown as asked: %+v", h)
+			e.failf("the holder is not shown with ReleaseRequested: %+v", h)
 		}
 		r := e.a().renewBatch(e.ctx, g)[0]
 		if r.Err != nil || !r.ReleaseRequested {
-			e.failf("the holder was asked to give up, and its renewal says %s, asked: %v", describeError(r.Err),
+			e.failf("the release was requested, but the renewal returned %s, ReleaseRequested: %v",
+				describeError(r.Err),
 				r.ReleaseRequested)
 		}
 		e.b().mustBeHeld(e.mutexClaim(g.Name))
@@ -92,7 +93,7 @@ var operatorCases = []Case{
 		e.a().mustRelease(g)
 		next := e.b().mustTry(e.mutexClaim(g.Name))
 		if e.b().renewBatch(e.ctx, next)[0].ReleaseRequested {
-			e.failf("the next holder is told that it was asked, and was not")
+			e.failf("only the release of the previous claim was requested, but the next holder's renewal reports a request")
 		}
 	}),
 	fairFeature.newCase("request-release-waiting", "When the release of a waiting claim is requested, its holder "+
@@ -105,8 +106,8 @@ var operatorCases = []Case{
 		name := e.lockName("s")
 		e.requestWhileWaiting(e.semaphoreClaim(name, 3, 2), e.semaphoreClaim(name, 3, 2))
 	}),
-	newCase("break-stale", "A break affects only the claim that it names. If that claim has ended, the break says "+
-		"so and changes nothing.", func(e *Env) {
+	newCase("break-stale", "A break affects only the claim that it names. If that claim has ended, the break "+
+		"returns ErrLost and changes nothing.", func(e *Env) {
 		g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
 		stale := e.c().refOf(g.Claim)
 		e.a().mustRelease(g)
@@ -119,18 +120,18 @@ var operatorCases = []Case{
 		elsewhere := e.a().mustTry(e.mutexClaim(e.lockName("elsewhere")))
 		for _, mode := range modes {
 			_, err := e.c().tryBreak(g.Name, stale, mode)
-			e.requireError(err, driver.ErrLost, "a break of a claim that does not stand any more")
+			e.requireError(err, driver.ErrLost, "a break of a claim that does not exist any more")
 			for _, ref := range []string{e.c().refOf(elsewhere.Claim), "", "none"} {
 				if _, err := e.c().tryBreak(g.Name, ref, mode); !errors.Is(err, driver.ErrInvalid) {
-					e.requireError(err, driver.ErrLost, "a break by the ref %q, which names nothing here", ref)
+					e.requireError(err, driver.ErrLost, "a break by the ref %q, which names no claim on this lock", ref)
 				}
 			}
 		}
 		if h := e.requireHolder(next); h.Broken || h.ReleaseRequested {
-			e.failf("the new holder was touched: %+v", h)
+			e.failf("the break has changed the new holder: %+v", h)
 		}
 		if r := e.b().renewBatch(e.ctx, next)[0]; r.Err != nil || r.ReleaseRequested {
-			e.failf("the new holder was touched: %+v", r)
+			e.failf("the break has changed the new holder: %+v", r)
 		}
 		e.a().mustRenew(elsewhere)
 	}),
@@ -149,7 +150,7 @@ var operatorCases = []Case{
 			g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
 			e.c().mustBreak(g.Name, g.Ref, driver.BreakRequestRelease)
 			if h := e.requireHolder(g); !h.ReleaseRequested {
-				e.failf("the holder is not shown as asked: %+v", h)
+				e.failf("the holder is not shown with ReleaseRequested: %+v", h)
 			}
 			g = e.a().mustRenew(g)
 			e.c().mustBreak(g.Name, g.Ref, driver.BreakForce)
@@ -168,7 +169,8 @@ func (e *Env) requestWhileWaiting(holder, next driver.Claim) {
 	e.a().mustRelease(g)
 	w.mustBeGranted()
 	if r := e.b().renewBatch(e.ctx, w.grant)[0]; r.Err != nil || !r.ReleaseRequested {
-		e.failf("it was asked while it waited, and its renewal says %s, asked: %v", describeError(r.Err),
+		e.failf("its release was requested while it waited, but the renewal returned %s, ReleaseRequested: %v",
+			describeError(r.Err),
 			r.ReleaseRequested)
 	}
 	e.b().mustRelease(w.grant)

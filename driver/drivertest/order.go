@@ -15,9 +15,9 @@ var orderCases = []Case{
 			e.checkArrivalOrder(func(name string) driver.Claim { return e.mutexClaim(name) })
 		}
 	}),
-	fairFeature.newCase("newcomer-never-first", "A lock that changes hands repeatedly is never granted to a "+
+	fairFeature.newCase("newcomer-never-first", "A lock that is released repeatedly is never granted to a "+
 		"newcomer before a claim that was already waiting.", func(e *Env) {
-		name := e.lockName("line")
+		name := e.lockName("queue")
 		g, holder := e.a().mustTry(e.mutexClaim(name)), e.a()
 		next := e.b().startWaiting(e.fairClaim(name)).requireQueued()
 		for i := range e.scaleEffort(15) {
@@ -34,27 +34,27 @@ var orderCases = []Case{
 
 // checkArrivalOrder queues claims one after the other, and checks that they are granted in that order.
 func (e *Env) checkArrivalOrder(claim func(name string) driver.Claim) {
-	name := e.lockName("line")
+	name := e.lockName("queue")
 	g, holder := e.a().mustTry(e.mutexClaim(name)), e.a()
-	var line []*waitingCall
+	var queue []*waitingCall
 	var owners []string
 	for i := range min(8, e.info.MaxWaiters) {
 		w := e.client(i * 3).startWaiting(claim(name)).requireQueued()
-		line, owners = append(line, w), append(owners, w.claim.Owner)
+		queue, owners = append(queue, w), append(owners, w.claim.Owner)
 	}
 	var shown []string
 	for _, s := range e.a().mustInspect(name).Waiters {
 		shown = append(shown, s.Owner)
 	}
 	if !slices.Equal(shown, owners) {
-		e.failf("they arrived as %q, and are queued as %q", owners, shown)
+		e.failf("the claims arrived in the order %q, but are queued in the order %q", owners, shown)
 	}
 	tokens := []int64{g.Token}
-	for i, w := range line {
+	for i, w := range queue {
 		holder.mustRelease(g)
 		g, holder = w.mustBeGranted(), w.c
 		tokens = append(tokens, g.Token)
-		for _, behind := range line[i+1:] {
+		for _, behind := range queue[i+1:] {
 			behind.requireWaiting(time.Millisecond)
 		}
 	}

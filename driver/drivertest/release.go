@@ -40,14 +40,14 @@ var releaseCases = []Case{
 	}),
 	fairFeature.newCase("release-waiting", "A claim that is released while it waits leaves the queue, and the "+
 		"claims behind it move up.", func(e *Env) {
-		name := e.lockName("line")
+		name := e.lockName("queue")
 		g := e.a().mustTry(e.mutexClaim(name))
 		leaver := e.b().startWaiting(e.fairClaim(name)).requireQueued()
 		next := e.c().startWaiting(e.fairClaim(name)).requireQueued()
 		leaver.cancel()
 		leaver.awaitReturn(e.slack)
 		if !e.b().releaseIfHeld(leaver.claim) {
-			e.failf("the waiting claim was in the queue, and its release says that it was not")
+			e.failf("the waiting claim was in the queue, but its release reports that it was not")
 		}
 		if l := e.a().mustInspect(name); len(l.Waiters) != 1 || l.Waiters[0].Owner != next.claim.Owner {
 			e.failf("only %s should wait now, but %s", next.claim.Owner, describeLock(l))

@@ -44,7 +44,7 @@ var renewCases = []Case{
 			})
 			return
 		} else if causeOf(r.Err) == "" {
-			e.failf("a late renewal says %s, want success or a *LossError", describeError(r.Err))
+			e.failf("a late renewal: got %s, want success or a *LossError", describeError(r.Err))
 		}
 		next := e.b().mustTryWithin(e.latestExpiry(g.GrantedTTL), func() driver.Claim { return e.mutexClaim(g.Name) })
 		e.a().mustBeLost(g)
@@ -61,13 +61,13 @@ var renewCases = []Case{
 	newCase("renew-from-another-process", "Another process that knows the name, id, token, ref and TTL of a claim "+
 		"can renew it. Where sessions end with their client, that is refused.", func(e *Env) {
 		g := e.a().mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
-		told := driver.Grant{Claim: driver.Claim{Name: g.Name, ID: g.ID, TTL: g.Claim.TTL}, Token: g.Token, Ref: g.Ref,
+		known := driver.Grant{Claim: driver.Claim{Name: g.Name, ID: g.ID, TTL: g.Claim.TTL}, Token: g.Token, Ref: g.Ref,
 			GrantedTTL: g.GrantedTTL}
 		for start := g.Since; e.since(start) < 2*g.GrantedTTL; {
 			e.sleepUntil(g.Since, g.GrantedTTL/4)
-			r := e.b().renewOnce(told)
+			r := e.b().renewOnce(known)
 			if errors.Is(r.Err, driver.ErrUnsupported) && !e.info.Detached {
-				return // a session is kept up by its own client alone
+				return // only its own client can keep a session alive
 			}
 			if r.Err != nil {
 				e.whileGranted(g, func() { e.failf("renewing the grant of another client: %w", r.Err) })
@@ -75,8 +75,8 @@ var renewCases = []Case{
 			g.Since, g.GrantedTTL = r.Since, r.GrantedTTL
 			e.requireHolder(g)
 		}
-		told.Token--
-		if err := e.b().renewBatch(e.ctx, told)[0].Err; causeOf(err) == "" {
+		known.Token--
+		if err := e.b().renewBatch(e.ctx, known)[0].Err; causeOf(err) == "" {
 			e.failf("renewing the grant of another client under a wrong token: got %s, want a *LossError",
 				describeError(err))
 		}
@@ -107,8 +107,8 @@ var renewCases = []Case{
 			gs = append(gs, g)
 		}
 		for i, r := range e.a().renewBatch(e.ctx, gs...) {
-			if living := i%3 == 0; living != (r.Err == nil) || !living && causeOf(r.Err) == "" {
-				e.failf("grant %d (living: %v) was answered %s", i, living, describeError(r.Err))
+			if held := i%3 == 0; held != (r.Err == nil) || !held && causeOf(r.Err) == "" {
+				e.failf("grant %d (held: %v): got %s", i, held, describeError(r.Err))
 			}
 		}
 	}),
@@ -120,10 +120,10 @@ var renewCases = []Case{
 		start := e.now()
 		for _, r := range e.a().renewBatch(ctx, g, g) {
 			if causeOf(r.Err) != "" {
-				e.failf("a living grant was called lost: %v", r.Err)
+				e.failf("a grant that is held was reported as lost: %v", r.Err)
 			}
 		}
-		e.requireWithin(start, e.slack, "a renewal without time")
+		e.requireWithin(start, e.slack, "a renewal under an ended context")
 		e.requireHolder(g)
 		e.a().mustRenew(g)
 	}),

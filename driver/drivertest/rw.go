@@ -56,7 +56,7 @@ var rwCases = []Case{
 					for !stop.Load() && e.ctx.Err() == nil {
 						g, err := c.acquire(e.ctx, e.waitingClaim(e.readerClaim(name)))
 						if err != nil {
-							return // the case is over
+							return // the case has ended
 						}
 						time.Sleep(20 * time.Millisecond)
 						c.mustRelease(g)
@@ -71,12 +71,12 @@ var rwCases = []Case{
 				e.d().mustRelease(w.grant)
 			}
 			stop.Store(true)
-			coming.Wait() // each gives back what it has
+			coming.Wait() // each releases its claim
 		}),
 	rwFeature.newCase("rw-contended", "However many readers and writers contend, no reader sees a writer's update "+
 		"half done.", func(e *Env) {
 		name := e.lockName("rw")
-		var one, two, readers, most, todo atomic.Int64
+		var one, two, readers, maxReaders, todo atomic.Int64
 		todo.Store(int64(e.scaleEffort(60)))
 		e.runConcurrently(2*sharedClients, func(i int) {
 			c := e.client(i)
@@ -91,7 +91,7 @@ var rwCases = []Case{
 					continue
 				}
 				g := c.mustAcquire(e.readerClaim(name))
-				most.Store(max(most.Load(), readers.Add(1)))
+				maxReaders.Store(max(maxReaders.Load(), readers.Add(1)))
 				if a, b := one.Load(), two.Load(); a != b {
 					e.failf("a reader sees %d and %d", a, b)
 				}
@@ -100,7 +100,7 @@ var rwCases = []Case{
 				c.mustRelease(g)
 			}
 		})
-		e.logRemark("up to %d readers at a time", most.Load())
+		e.logRemark("up to %d readers at a time", maxReaders.Load())
 		e.requireEmpty(name, 0)
 	}),
 	rwFeature.newCase("dead-reader", "A reader that stops renewing blocks a writer until its TTL has passed, and "+

@@ -67,7 +67,7 @@ var semaphoreCases = []Case{
 		"granted never exceeds the limit.", func(e *Env) {
 		name := e.lockName("s")
 		const limit = 5
-		var inside, most, todo atomic.Int64
+		var inside, maxInside, todo atomic.Int64
 		todo.Store(int64(e.scaleEffort(60)))
 		e.runConcurrently(2*sharedClients, func(i int) {
 			c := e.client(i)
@@ -75,16 +75,16 @@ var semaphoreCases = []Case{
 				cl := e.semaphoreClaim(name, limit, 1+rand.Int64N(3))
 				g := c.mustAcquire(cl)
 				n := inside.Add(cl.Weight)
-				most.Store(max(most.Load(), n))
+				maxInside.Store(max(maxInside.Load(), n))
 				if n > limit {
-					e.failf("a weight of %d is inside, and the limit is %d", n, limit)
+					e.failf("a weight of %d is granted, but the limit is %d", n, limit)
 				}
 				e.sleep(500 * time.Microsecond)
 				inside.Add(-cl.Weight)
 				c.mustRelease(g)
 			}
 		})
-		e.logRemark("a weight of up to %d of %d inside", most.Load(), limit)
+		e.logRemark("a weight of up to %d of %d was granted", maxInside.Load(), limit)
 		e.requireEmpty(name, 0)
 	}),
 	semaphoreFeature.newCase("dead-permits", "When a holder of a semaphore stops renewing, its weight becomes "+

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// setWeight asks the store to change a weight.
+// setWeight changes the weight of a grant, and returns the store's error.
 func (c *client) setWeight(g driver.Grant, weight int64) error {
 	err := c.e.retryIfLossy(c.e.ctx,
 		func() error { return c.store.(driver.WeightChanger).SetWeight(c.e.ctx, g, weight) })
@@ -30,7 +30,7 @@ func (c *client) mustSetWeight(g driver.Grant, weight int64) driver.Grant {
 func (e *Env) needWeightChanger() {
 	s, ok := e.a().store.(driver.WeightChanger)
 	if ok { // an engine may implement it although its store cannot
-		ok = !errors.Is(s.SetWeight(e.ctx, driver.Grant{Claim: e.readerClaim(e.lockName("nobody's"))}, 1),
+		ok = !errors.Is(s.SetWeight(e.ctx, driver.Grant{Claim: e.readerClaim(e.lockName("never-claimed"))}, 1),
 			driver.ErrUnsupported)
 	}
 	if !ok {
@@ -49,7 +49,7 @@ var setWeightCases = []Case{
 		g = e.a().mustSetWeight(g, 1)
 		reader.mustBeGranted()
 		writer.requireWaiting(50 * time.Millisecond)
-		g = e.a().mustSetWeight(e.a().mustRenew(g), 1) // asked again after a lost answer
+		g = e.a().mustSetWeight(e.a().mustRenew(g), 1) // as a client does after a lost reply
 		e.a().mustRelease(g)
 		writer.requireWaiting(50 * time.Millisecond)
 		e.b().mustRelease(reader.grant)
@@ -81,7 +81,7 @@ var setWeightCases = []Case{
 		e.b().mustRelease(beside)
 		waiting := e.c().startWaiting(e.writerClaim(name)).requireQueued()
 		g = e.a().mustSetWeight(g, g.Limit)
-		g = e.a().mustSetWeight(g, g.Limit) // asked again after a lost answer
+		g = e.a().mustSetWeight(g, g.Limit) // as a client does after a lost reply
 		e.requireHolder(g)
 		e.d().mustBeHeld(e.readerClaim(name))
 		waiting.requireWaiting(50 * time.Millisecond)

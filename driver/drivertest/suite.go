@@ -51,7 +51,7 @@ type Harness struct {
 	Open func(ctx context.Context) (driver.Store, error)
 
 	// Lossy, if set, opens a client as Open does. The client calls fate once per request, where the request leaves the
-	// store's own code, and lets that happen to the request. So the suite checks that the store distinguishes a lost
+	// store's own code, and does what fate returns. So the suite checks that the store distinguishes a lost
 	// reply from a refusal. See [Transport] and [Carry]. [Options] say how many requests are lost.
 	Lossy func(ctx context.Context, fate func() Fate) (driver.Store, error)
 

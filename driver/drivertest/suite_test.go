@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// The suite passes where the contract is kept, whoever judges silent holders, and skips nothing that can be checked.
+// TestMemory: a correct store passes the suite, with either kind of expiry clock, and no case that can run is skipped.
 func TestMemory(t *testing.T) {
 	for name, opts := range map[string]*memory.Options{"clocked": nil, "unclocked": {Unclocked: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -30,15 +30,15 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// A store that carries mutexes only passes too: the rest it refuses.
+// TestErrorsOfRefusals: a store that supports only mutexes, and refuses everything else, passes too.
 func TestErrorsOfRefusals(t *testing.T) {
 	t.Parallel()
-	refuse := &broken{
+	refuse := &brokenStore{
 		info: func(i driver.Info) driver.Info {
 			i.Kinds, i.Order, i.Detached = []driver.Kind{driver.KindMutex}, driver.OrderNone, false
 			return i
 		},
-		acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
+		acquire: func(b *brokenStore, ctx ctx, c driver.Claim) (driver.Grant, error) {
 			if c.Kind != driver.KindMutex || c.Fair || c.Detached {
 				return driver.Grant{}, driver.ErrUnsupported
 			}
@@ -80,10 +80,10 @@ func TestCases(t *testing.T) {
 	}
 }
 
-// A case that panics, or hangs in the store whatever its context says, has failed, and the others go on.
+// A case that panics, or that hangs in the store beyond its context, has failed, and the other cases continue.
 func TestPanicAndHang(t *testing.T) {
 	t.Parallel()
-	b := &broken{acquire: func(b *broken, ctx ctx, c driver.Claim) (driver.Grant, error) {
+	b := &brokenStore{acquire: func(b *brokenStore, ctx ctx, c driver.Claim) (driver.Grant, error) {
 		switch {
 		case strings.Contains(c.Name, "token-rises"):
 			panic("in the store")
@@ -99,15 +99,15 @@ func TestPanicAndHang(t *testing.T) {
 		Limit: 5 * time.Second, // for those that do not hang, too
 	}
 	for _, r := range drivertest.Run(t.Context(), b.harness(), o) {
-		says := map[string]string{"token-rises": "panic: in the store",
+		want := map[string]string{"token-rises": "panic: in the store",
 			"token-kept": "does not end with its context"}[r.Case.Name]
-		if (r.Err == nil) != (says == "") || r.Err != nil && !strings.Contains(r.Err.Error(), says) {
-			t.Errorf("%s: %v, want %q", r.Case.Name, r.Err, says)
+		if (r.Err == nil) != (want == "") || r.Err != nil && !strings.Contains(r.Err.Error(), want) {
+			t.Errorf("%s: %v, want %q", r.Case.Name, r.Err, want)
 		}
 	}
 }
 
-// A store that cannot be opened says so once.
+// TestOpenFails: if a store cannot be opened, the suite reports only this.
 func TestOpenFails(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")

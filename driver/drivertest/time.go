@@ -16,13 +16,13 @@ var timeCases = []Case{
 		e.a().mustRelease(g)
 		next := w.mustBeGranted()
 		if age := timeBetween(next.Since, w.returned); age > next.GrantedTTL/2 {
-			e.latef("a grant with a TTL of %v was %v old when it came", next.GrantedTTL, age)
+			e.latef("a grant with a TTL of %v was %v old when Acquire returned", next.GrantedTTL, age)
 		}
 	}),
-	newCase("ttl-granted", "A grant lasts at least for the TTL that was requested.", func(e *Env) {
-		least, most := e.info.MinTTL, e.info.MaxTTL
-		for i, ttl := range []time.Duration{least, min(least+time.Millisecond, most), min(least*5/2, most),
-			min(time.Minute+time.Millisecond, most), most} {
+	newCase("ttl-granted", "A grant lasts at least as long as the TTL that was requested.", func(e *Env) {
+		minTTL, maxTTL := e.info.MinTTL, e.info.MaxTTL
+		for i, ttl := range []time.Duration{minTTL, min(minTTL+time.Millisecond, maxTTL), min(minTTL*5/2, maxTTL),
+			min(time.Minute+time.Millisecond, maxTTL), maxTTL} {
 			c := e.client(i)
 			// every grant and renewal is checked against its claim
 			g := c.mustRenew(c.mustTry(withTTL(e.mutexClaim(e.lockName("m")), ttl)))
@@ -32,7 +32,7 @@ var timeCases = []Case{
 	newCase("holder-stops-renewing", "The claim of a holder that stops renewing ends when its TTL has passed, and "+
 		"not earlier. Then a claim that waits, or that tries, is granted.", func(e *Env) {
 		ttl := e.minTTL
-		onlookers := []struct {
+		claimants := []struct {
 			holder driver.Claim
 			next   func(name string, g driver.Grant) driver.Grant
 		}{
@@ -51,8 +51,8 @@ var timeCases = []Case{
 				return e.d().startWaiting(e.withMinTTL(e.queuedClaim(name))).mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
 			}},
 		}
-		e.runConcurrently(len(onlookers), func(i int) {
-			dead, o := e.openClient(), onlookers[i]
+		e.runConcurrently(len(claimants), func(i int) {
+			dead, o := e.openClient(), claimants[i]
 			g := dead.mustTry(o.holder)
 			next := o.next(g.Name, g)
 			e.requireNotEarly(g, e.now())
@@ -109,6 +109,6 @@ func timeBetween(from, to driver.Instant) time.Duration {
 // requireNotEarly fails if another claim was granted at the given instant while the TTL of g had not passed.
 func (e *Env) requireNotEarly(g driver.Grant, in driver.Instant) {
 	if after := timeBetween(g.Since, in); after < g.GrantedTTL {
-		e.failf("the next was let in %v after the start of a grant of %v", after, g.GrantedTTL)
+		e.failf("the next claim was granted %v after the start of a grant of %v", after, g.GrantedTTL)
 	}
 }

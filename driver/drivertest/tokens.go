@@ -10,7 +10,7 @@ import (
 
 var tokenCases = []Case{
 	newCase("token-rises", "The token of a grant is larger than every token that was granted before on its lock, "+
-		"whoever held it.", func(e *Env) {
+		"by whichever client.", func(e *Env) {
 		name := e.lockName("m")
 		var tokens []int64
 		for i := range 12 {
@@ -55,7 +55,7 @@ var tokenCases = []Case{
 			g = e.a().mustRenew(g)
 			e.requireHolder(g)
 			if l := e.b().mustInspect(g.Name); l.Token != 0 && l.Token != g.Token {
-				e.failf("the lock says that its largest token is %d, where %d was granted last", l.Token, g.Token)
+				e.failf("the lock's largest token is shown as %d, but %d was granted last", l.Token, g.Token)
 			}
 		}
 	}),

@@ -54,7 +54,7 @@ var waitCases = []Case{
 // checkDeadWaiters lets n clients die in the queue behind a holder, and checks for how long they delay the claim
 // behind them when the holder releases.
 func (e *Env) checkDeadWaiters(n int) {
-	name := e.lockName("line")
+	name := e.lockName("queue")
 	g := e.a().mustTry(e.mutexClaim(name))
 	cl := func() driver.Claim { return e.fairClaim(name) }
 	window := e.confirmWindow(e.longTTL())
@@ -83,10 +83,11 @@ func (e *Env) checkDeadWaiters(n int) {
 	}
 	took := e.since(start)
 	if took > bound+e.slack {
-		e.latef("%d dead waiters held up the next for %v and more, with a confirm window of %v", n,
+		e.latef("%d dead waiters delayed the next claim for %v or more, with a confirm window of %v", n,
 			took.Round(time.Millisecond), window)
 	}
 	w.mustBeGranted()
-	e.logRemark("%d dead waiters held up the next for %v, with a confirm window of %v", n, took.Round(time.Millisecond),
+	e.logRemark("%d dead waiters delayed the next claim for %v, with a confirm window of %v", n,
+		took.Round(time.Millisecond),
 		window.Round(time.Millisecond))
 }

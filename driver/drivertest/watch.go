@@ -31,7 +31,7 @@ var watchCases = []Case{
 			})
 			select {
 			case l := <-got:
-				e.failf("nothing has changed, and NextChange returns %s", describeLock(l))
+				e.failf("nothing has changed, but NextChange returned %s", describeLock(l))
 			case <-closedAfter(50 * time.Millisecond):
 			}
 			change()
@@ -39,7 +39,7 @@ var watchCases = []Case{
 				select {
 				case seen = <-got:
 				case <-deadline:
-					e.latef("a change was not told: %s", describeLock(e.b().mustInspect(name)))
+					e.latef("NextChange did not report a change: %s", describeLock(e.b().mustInspect(name)))
 				}
 				if len(seen.Holders) == want {
 					return
@@ -55,12 +55,12 @@ var watchCases = []Case{
 		old := seen
 		next(func() { g = e.a().mustTry(e.mutexClaim(name)) }, 1)
 		if seen.Name != name || seen.Holders[0].Token != g.Token {
-			e.failf("token %d was granted, and the watcher sees %s", g.Token, describeLock(seen))
+			e.failf("token %d was granted, but NextChange returned %s", g.Token, describeLock(seen))
 		}
 		next(func() { e.a().mustRelease(g) }, 0)
 		g = e.a().mustTry(e.mutexClaim(name))
 		if l, err := e.nextChange(e.ctx, watcher, old); err != nil || len(l.Holders) != 1 {
-			e.failf("a watcher that comes late sees %s, %s", describeLock(l), describeError(err))
+			e.failf("a watcher that starts late: got %s, %s", describeLock(l), describeError(err))
 		}
 	}),
 	newCase("next-change-ends", "A watch ends promptly with its context.", func(e *Env) {
@@ -77,11 +77,11 @@ var watchCases = []Case{
 		e.requireWithin(start, e.slack, "NextChange with a deadline of 50 ms")
 	}),
 	newCase("next-ending", "The holder of a claim that is broken by force is notified before its next renewal, if "+
-		"the store says that it can do so.", func(e *Env) {
+		"the store is an EndWatcher.", func(e *Env) {
 		c := e.openClient()
 		watcher, ok := c.store.(driver.EndWatcher)
 		if !ok {
-			e.skip("the store is no EndWatcher; the next renewal tells")
+			e.skip("the store is no EndWatcher; the next renewal reports the loss")
 		}
 		ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
 		_, err := e.nextEnding(ctx, watcher)
@@ -94,10 +94,11 @@ var watchCases = []Case{
 		defer cancel()
 		end, err := e.nextEnding(ctx, watcher)
 		if ctx.Err() != nil {
-			e.latef("%q was broken by force, and NextEnding has not told of it in %v: %w", broken.Name, e.slack, err)
+			e.latef("%q was broken by force, but NextEnding has not reported it within %v: %w", broken.Name, e.slack,
+				err)
 		}
 		if err != nil || end.Name != broken.Name || end.ID != broken.ID || causeOf(end.Err) == "" {
-			e.failf("%q was broken by force, and NextEnding tells %+v, %s", broken.Name, end, describeError(err))
+			e.failf("%q was broken by force, but NextEnding returned %+v, %s", broken.Name, end, describeError(err))
 		}
 		c.mustRenew(kept)
 	}),

@@ -1,11 +1,11 @@
-// Command mutants switches off one safety rule of a store after another, by a change of a few words in its code, and
-// demands that the test named beside it fails. The changed files are laid over the real ones for one build only.
+// Command mutants shows that tests can fail. It switches off one rule of the code at a time, by a change of a few words,
+// and runs the test that is named for it, which must then fail. The changed files replace the real ones in one build
+// only; no file of the repository is changed.
 //
 //	go run ./internal/mutants [-run REGEXP] [-list]
 //
-// It runs in the folder of the repository. Each test must pass as the code is before it is run with a mutant, so that a
-// test that cannot run at all, for want of a server, does not count. The rules of the engines that the simulation can
-// see are in internal/sim.
+// It runs in the root of the repository. Each test must first pass without a mutant, so that a test that cannot run,
+// because a server is missing, does not count. Rules that the simulation can check are in internal/sim instead.
 package main
 
 import (
@@ -22,16 +22,16 @@ import (
 
 // mutant is one rule switched off.
 type mutant struct {
-	name  string // the rule that is missing, in a few words; unique
+	name  string // what goes wrong without the rule, in a few plain words; unique
 	file  string // below the repository's root
 	edits []edit
 	more  []mutant // edits in further files
 	pkg   string   // the folder of the test: ./store/postgres
 	test  string   // the test that must fail; TestOuter/inner for one part of it
-	want  string   // a regular expression in what the test says; "" for any failure
+	want  string   // a regular expression that the test's output must match; "" for any failure
 }
 
-// edit replaces a text that stands in the file exactly once.
+// edit replaces a text that occurs in the file exactly once.
 type edit struct{ old, new string }
 
 func main() {
@@ -56,7 +56,7 @@ func main() {
 		case *list:
 			fmt.Printf("%s: %s (%s)\n", m.pkg, m.name, m.test)
 		default:
-			if err := r.meet(m); err != nil {
+			if err := r.checkMutant(m); err != nil {
 				missed++
 				fmt.Printf("MISSED  %s: %s: %v\n", m.pkg, m.name, err)
 			} else {
@@ -76,52 +76,52 @@ func main() {
 // runner builds tests and runs them.
 type runner struct {
 	root   string
-	env    []string        // beside this process's own
-	passed map[string]bool // tests, with their package, that pass as the code is
+	env    []string        // in addition to the environment of this process
+	passed map[string]bool // tests, with their package, that pass without a mutant
 }
 
-// meet returns nil if the mutant's test passes without the mutant and fails with it.
-func (r *runner) meet(m mutant) error {
+// checkMutant returns nil if the mutant's test passes without the mutant and fails with it.
+func (r *runner) checkMutant(m mutant) error {
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
 	if key := m.pkg + " " + m.test; !r.passed[key] {
-		out, ok, err := r.test(m, filepath.Join(dir, "as-it-is"))
+		out, ok, err := r.runTest(m, filepath.Join(dir, "original"))
 		if err != nil {
 			return err
 		}
 		if !ok {
-			return fmt.Errorf("%s fails as the code is, and so proves nothing:\n%s", m.test, end(out))
+			return fmt.Errorf("%s fails without the mutant, so it proves nothing:\n%s", m.test, lastPart(out))
 		}
 		r.passed[key] = true
 	}
-	overlay, err := m.overlay(r.root, dir)
+	overlay, err := m.writeOverlay(r.root, dir)
 	if err != nil {
 		return err
 	}
-	out, ok, err := r.test(m, filepath.Join(dir, "mutant"), "-overlay", overlay)
+	out, ok, err := r.runTest(m, filepath.Join(dir, "mutant"), "-overlay", overlay)
 	switch {
 	case err != nil:
 		return err
 	case ok:
-		return fmt.Errorf("%s passes all the same", m.test)
+		return fmt.Errorf("%s passes with the mutant", m.test)
 	case !bytes.Contains(out, []byte(strings.Split(m.test, "/")[0])):
-		return fmt.Errorf("it failed, but not in %s:\n%s", m.test, end(out))
+		return fmt.Errorf("it failed, but not in %s:\n%s", m.test, lastPart(out))
 	case m.want != "" && !regexp.MustCompile(m.want).Match(out):
-		return fmt.Errorf("%s failed, but does not say %q:\n%s", m.test, m.want, end(out))
+		return fmt.Errorf("%s failed, but its output does not match %q:\n%s", m.test, m.want, lastPart(out))
 	}
 	return nil
 }
 
-// test builds the test's package and runs that test alone. It reports what it printed and whether it passed.
-func (r *runner) test(m mutant, binary string, build ...string) ([]byte, bool, error) {
+// runTest builds the test's package and runs only that test. It returns its output and whether it passed.
+func (r *runner) runTest(m mutant, binary string, build ...string) ([]byte, bool, error) {
 	args := append([]string{"test", "-c", "-o", binary}, append(build, m.pkg)...)
 	cmd := exec.Command("go", args...)
 	cmd.Dir, cmd.Env = r.root, append(os.Environ(), r.env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, false, fmt.Errorf("it does not build: %w\n%s", err, end(out))
+		return nil, false, fmt.Errorf("the test does not build: %w\n%s", err, lastPart(out))
 	}
 	var pattern []string
 	for part := range strings.SplitSeq(m.test, "/") {
@@ -130,7 +130,7 @@ func (r *runner) test(m mutant, binary string, build ...string) ([]byte, bool, e
 	cmd = exec.Command(binary, "-test.run", strings.Join(pattern, "/"), "-test.v", "-test.timeout", "5m")
 	cmd.Dir = filepath.Join(r.root, m.pkg)
 	cmd.Env = append(os.Environ(), r.env...)
-	if len(build) > 0 { // for the programs that the test itself builds
+	if len(build) > 0 { // the test may build programs itself
 		cmd.Env = append(cmd.Env, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" "+strings.Join(build, "=")))
 	}
 	out, err := cmd.CombinedOutput()
@@ -140,11 +140,11 @@ func (r *runner) test(m mutant, binary string, build ...string) ([]byte, bool, e
 	return out, err == nil, nil
 }
 
-// overlay puts changed copies of the mutant's files into dir, and returns the file that lays them over the real ones.
-func (m mutant) overlay(root, dir string) (string, error) {
+// writeOverlay writes changed copies of the mutant's files to dir, and returns a file for go build -overlay.
+func (m mutant) writeOverlay(root, dir string) (string, error) {
 	replace := map[string]string{}
 	for i, part := range append([]mutant{m}, m.more...) {
-		text, err := part.apply(root)
+		text, err := part.changedText(root)
 		if err != nil {
 			return "", err
 		}
@@ -162,8 +162,9 @@ func (m mutant) overlay(root, dir string) (string, error) {
 	return list, os.WriteFile(list, data, 0o600)
 }
 
-// apply is the changed text of the file. Each edit must fit once, so that no mutant can quietly become none.
-func (m mutant) apply(root string) (string, error) {
+// changedText returns the changed text of the file. Each edit must match exactly once, so that no mutant silently changes
+// nothing.
+func (m mutant) changedText(root string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(root, m.file))
 	if err != nil {
 		return "", err
@@ -182,5 +183,5 @@ func (m mutant) apply(root string) (string, error) {
 	return text, nil
 }
 
-// end is the last part of what a test has printed.
-func end(out []byte) []byte { return out[max(0, len(out)-2000):] }
+// lastPart returns the last part of a test's output.
+func lastPart(out []byte) []byte { return out[max(0, len(out)-2000):] }

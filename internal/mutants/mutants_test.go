@@ -8,18 +8,18 @@ import (
 	"testing"
 )
 
-// TestTable demands that each mutant still fits the code, and that the test beside it is there.
+// TestTable: every mutant still matches the code, and the test named for it exists.
 func TestTable(t *testing.T) {
 	t.Parallel()
 	const root = "../.."
 	named := map[string]bool{}
 	for _, m := range table {
 		if named[m.name] {
-			t.Errorf("there are two %q", m.name)
+			t.Errorf("two mutants have the name %q", m.name)
 		}
 		named[m.name] = true
 		for _, part := range append([]mutant{m}, m.more...) {
-			if _, err := part.apply(root); err != nil {
+			if _, err := part.changedText(root); err != nil {
 				t.Errorf("%s: %v", m.name, err)
 			}
 		}
@@ -49,8 +49,8 @@ func hasTest(t *testing.T, dir, name string) bool {
 	return false
 }
 
-// small is a package of its own, for TestMeet.
-var small = map[string]string{
+// smallModule is a module of its own, for TestCheckMutant.
+var smallModule = map[string]string{
 	"go.mod": "module small\n\ngo 1.25\n",
 	"p.go":   "package p\n\nfunc Sum(a, b int) int { return a + b }\n\nfunc Unused() int { return 1 }\n",
 	"p_test.go": `package p
@@ -68,12 +68,11 @@ func TestBroken(t *testing.T) { t.Fatal("it cannot run here") }
 func TestSkipped(t *testing.T) { t.Skip("not here") }
 `}
 
-// TestMeet promises that a mutant counts as caught only if its test passes without it, and fails with it and as it
-// should.
-func TestMeet(t *testing.T) {
+// TestCheckMutant: a mutant counts as caught only if its test passes without it, and fails with it for the right reason.
+func TestCheckMutant(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	for name, text := range small {
+	for name, text := range smallModule {
 		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -82,13 +81,13 @@ func TestMeet(t *testing.T) {
 	r := runner{root: root, env: []string{"GOWORK=off", "GOFLAGS="}, passed: map[string]bool{}}
 	for _, c := range []struct {
 		mutant
-		says string // "" if it is caught
+		want string // the error; "" if it is caught
 	}{
 		{mutant{name: "caught", file: "p.go", test: "TestSum", edits: minus, want: "sum is 0"}, ""},
 		{mutant{name: "missed", file: "p.go", test: "TestSum", edits: []edit{{"return 1", "return 2"}}},
-			"passes all the same"},
-		{mutant{name: "other words", file: "p.go", test: "TestSum", edits: minus, want: "sum is 7"}, "does not say"},
-		{mutant{name: "broken", file: "p.go", test: "TestBroken", edits: minus}, "fails as the code is"},
+			"passes with the mutant"},
+		{mutant{name: "other words", file: "p.go", test: "TestSum", edits: minus, want: "sum is 7"}, "does not match"},
+		{mutant{name: "broken", file: "p.go", test: "TestBroken", edits: minus}, "fails without the mutant"},
 		{mutant{name: "skipped", file: "p.go", test: "TestSkipped", edits: minus}, "or it was skipped"},
 		{mutant{name: "no test", file: "p.go", test: "TestNothing", edits: minus}, "there is no TestNothing"},
 		{mutant{name: "outdated", file: "p.go", test: "TestSum", edits: []edit{{"a * b", ""}}}, "must follow the code"},
@@ -96,10 +95,10 @@ func TestMeet(t *testing.T) {
 			"does not build"},
 	} {
 		c.pkg = "."
-		switch err := r.meet(c.mutant); {
-		case err == nil && c.says != "":
+		switch err := r.checkMutant(c.mutant); {
+		case err == nil && c.want != "":
 			t.Errorf("%s counts as caught", c.name)
-		case err != nil && (c.says == "" || !strings.Contains(err.Error(), c.says)):
+		case err != nil && (c.want == "" || !strings.Contains(err.Error(), c.want)):
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// checkedStore is a host's driver.Store. It tells the checker what the client asks of it.
+// checkedStore is a host's driver.Store. It reports the client's calls to the checker.
 type checkedStore struct {
 	driver.Store
 	host *host
@@ -57,7 +57,7 @@ func (s *checkedStore) SetWeight(ctx context.Context, g driver.Grant, weight int
 	return s.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
 }
 
-// actor says for whom a table writes.
+// actor is for whom a table writes.
 type actor struct {
 	release string // the id of the claim that is released
 	breaks  bool   // an operator breaks a claim

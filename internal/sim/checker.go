@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// checker watches what the users may believe and what the store says, and collects violations. Most of its maps are by
+// checker compares the leases of the users with the state of the store, and collects violations. Most of its maps are by
 // claim id.
 type checker struct {
 	sim *simulation
@@ -26,20 +26,20 @@ type checker struct {
 	leases        map[string]map[*holdfast.Lease]*heldLease // by lock
 	tokens        map[string]map[int64]bool
 	maxToken      map[string]int64           // by lock: the largest token of an exclusive grant that a user got
-	releasedIDs   map[string]bool            // whose release has succeeded
-	releasing     map[string]bool            // that somebody releases, or has released
-	arrival       map[string]int             // in which order they arrived
+	releasedIDs   map[string]bool            // claims whose release has succeeded
+	releasing     map[string]bool            // claims whose release was called
+	arrival       map[string]int             // the position of each claim in the order of arrival
 	claims        map[string]map[string]bool // by lock and claim id: the claims in the store, and whether they hold
-	grantedAt     map[string]time.Duration   // when the store granted them
-	detachedUntil map[string]time.Duration   // detached ones: until when they must be held
-	broken        map[string]bool            // that an operator breaks, or has broken
-	refs          map[string]string          // their refs
-	grantKnown    map[string]bool            // whether their client knows that they were granted
-	endedAt       map[string]time.Duration   // when they were ended
-	endedBy       map[string]ender           // by whom holders, and waiters that were broken, were ended
-	waiting       map[string]wait            // whose Acquire waits
+	grantedAt     map[string]time.Duration   // when the store granted each claim
+	detachedUntil map[string]time.Duration   // until when each detached claim must be held
+	broken        map[string]bool            // claims that an operator breaks, or has broken
+	refs          map[string]string          // the ref of each claim
+	grantKnown    map[string]bool            // whether the client knows that the claim was granted
+	endedAt       map[string]time.Duration   // when each claim was ended
+	endedBy       map[string]ender           // who ended each holder, and each broken waiter
+	waiting       map[string]wait            // claims whose Acquire waits
 	revertedAt    time.Duration              // when the store last lost writes
-	histories     map[string][]string        // what happened to them, to be shown with a violation
+	histories     map[string][]string        // what happened to each claim, shown with a violation
 	arrivals      int
 	ejected       int
 	grants        int
@@ -53,9 +53,9 @@ type heldLease struct {
 	limit     int64
 	maxHold   time.Duration
 	heldFrom  time.Duration
-	valid     func() bool     // whether the user may believe that it holds; nil: the lease's Valid
+	valid     func() bool     // whether the user may act as the holder; nil: the lease's Valid
 	ctx       context.Context // ends when the user must stop; nil: the lease's
-	suspended bool            // the host was suspended since: then only Valid counts, because a timer may be late
+	suspended bool            // the host was suspended meanwhile: then only Valid counts, because a timer may be late
 	reentered bool            // it was entered twice, and each entry has a context of its own
 }
 
@@ -112,7 +112,7 @@ func (chk *checker) noteLeaseStart(name string, l *holdfast.Lease, t *heldLease)
 		chk.leases[name], chk.tokens[name] = map[*holdfast.Lease]*heldLease{}, map[int64]bool{}
 	}
 	if chk.tokens[name][l.Token()] {
-		chk.addViolation("token %d of %s was given twice", l.Token(), name)
+		chk.addViolation("token %d of %s was granted twice", l.Token(), name)
 	}
 	chk.tokens[name][l.Token()] = true
 	t.heldFrom = chk.sim.elapsed()
@@ -122,8 +122,8 @@ func (chk *checker) noteLeaseStart(name string, l *holdfast.Lease, t *heldLease)
 	if t.ctx == nil {
 		t.ctx = l.Context()
 	}
-	// A host can be stopped after a lock was granted and before its user gets it. If it was lost meanwhile, Valid
-	// says so.
+	// A host can be stopped after a lock was granted and before its user gets it. If the lease was lost meanwhile,
+	// Valid returns false.
 	if t.weight == t.limit && t.valid() && !chk.broken[l.ID()] {
 		if l.Token() <= chk.maxToken[name] {
 			chk.addViolation("token %d of %s came after %d", l.Token(), name, chk.maxToken[name])
@@ -134,13 +134,13 @@ func (chk *checker) noteLeaseStart(name string, l *holdfast.Lease, t *heldLease)
 	chk.checkOverlap(name)
 }
 
-// noteLeaseEnd notes that a user has stopped believing that it holds, and checks why the lease was lost.
+// noteLeaseEnd notes that a user has stopped acting as the holder, and checks why the lease was lost.
 func (chk *checker) noteLeaseEnd(name string, l *holdfast.Lease, lost bool) {
 	chk.mu.Lock()
 	defer chk.mu.Unlock()
 	t := chk.leases[name][l]
 	delete(chk.leases[name], l)
-	chk.appendHistory(l.ID(), "its user stops believing in it: %v", l.Err())
+	chk.appendHistory(l.ID(), "its user stops using it: %v", l.Err())
 	var loss *holdfast.LossError
 	if lost {
 		chk.losses++
@@ -172,12 +172,12 @@ func (chk *checker) checkAllLocks() {
 	}
 }
 
-// checkOverlap checks that the users who believe that they hold a lock fit within its limit: those whose context has
-// not ended, and those for whom Valid is true.
+// checkOverlap checks that the users that act as holders of a lock fit within its limit. It adds up the weight of the
+// leases whose context has not ended, and separately of those for which Valid is true.
 func (chk *checker) checkOverlap(name string) {
 	var byContext, byValid, limit int64
 	for l, t := range chk.leases[name] {
-		if !t.host.canAct() || chk.broken[l.ID()] { // after a forced break a holder goes on until it learns of it
+		if !t.host.canAct() || chk.broken[l.ID()] { // after a forced break, a holder acts until it learns of it
 			continue
 		}
 		limit = t.limit
@@ -194,12 +194,12 @@ func (chk *checker) checkOverlap(name string) {
 		if t.valid() {
 			byValid += weight
 			if held := chk.sim.elapsed() - t.heldFrom; t.maxHold > 0 && held > t.maxHold+t.maxHold/100 {
-				chk.addViolation("a lease of %s is believed in for %v, and may be held for %v", name, held, t.maxHold)
+				chk.addViolation("a lease of %s was valid for %v, and MaxHold is %v", name, held, t.maxHold)
 			}
 		}
 	}
 	if byContext > limit || byValid > limit {
-		chk.addViolation("belief overlap on %s: contexts %d, valid %d, limit %d", name, byContext, byValid, limit)
+		chk.addViolation("overlapping holders on %s: weight by contexts %d, by Valid %d, limit %d", name, byContext, byValid, limit)
 	}
 }
 
@@ -218,11 +218,11 @@ func (chk *checker) noteRelease(c driver.Claim) {
 	defer chk.mu.Unlock()
 	chk.releasedIDs[c.ID] = true
 	// A claim that was never known to be granted may be kept from being added again, whatever became of it before.
-	// Of a claim whose TTL has passed since, its holder knows that it is lost.
+	// If its TTL has passed since then, its holder knows that the claim is lost.
 	by := chk.enderOf(c.ID)
 	endedByOther := chk.grantKnown[c.ID] && by != "" && by != itself
 	if endedByOther && chk.readsAreCurrent() && chk.noteIsKept(c.ID) {
-		chk.addViolation("a release on %s succeeded, and its claim had been ended by %s%s", c.Name, by,
+		chk.addViolation("a release on %s succeeded, but its claim had been ended by %s%s", c.Name, by,
 			chk.historyOf(c.ID))
 	}
 }
@@ -233,7 +233,8 @@ func (chk *checker) noteReleaseStart(id string) {
 	chk.releasing[id] = true
 }
 
-// noteDetached notes that a claim was detached for the time keep from a moment on, or from its grant on if that is 0.
+// noteDetached notes that a claim was detached for the time keep, which counts from the given moment, or from the
+// claim's grant if that moment is 0.
 func (chk *checker) noteDetached(id string, from, keep time.Duration) {
 	chk.mu.Lock()
 	defer chk.mu.Unlock()
@@ -258,7 +259,7 @@ func (chk *checker) checkSwap(row record.Row, by actor) {
 	chk.mu.Lock()
 	defer chk.mu.Unlock()
 	if err != nil {
-		chk.addViolation("the store keeps what cannot be read: %v", err)
+		chk.addViolation("the store has a record that cannot be decoded: %v", err)
 		return
 	}
 	now := map[string]bool{}
@@ -266,7 +267,7 @@ func (chk *checker) checkSwap(row record.Row, by actor) {
 	for _, c := range rec.Claims {
 		now[c.ID] = c.State == record.Granted
 		switch chk.endedBy[c.ID] {
-		case operator: // a note says so for a TTL; a client that was stopped for longer may not learn of it
+		case operator: // a note of this is kept for a TTL; a client that was stopped for longer may not learn of it
 			if chk.noteIsKept(c.ID) && rec.NotesDroppedUntil == 0 {
 				// otherwise there were more endings than notes are kept
 				chk.addViolation("on %s a claim that an operator had broken exists again", row.Name)
@@ -293,13 +294,13 @@ func (chk *checker) checkSwap(row record.Row, by actor) {
 	for id, held := range chk.claims[row.Name] {
 		if _, ok := now[id]; !ok {
 			chk.noteClaimEnd(id, held, by)
-			until, alone := chk.detachedUntil[id]
-			if alone && chk.sim.elapsed() < until && !chk.broken[id] {
-				chk.addViolation("a claim on %s was to be held until %v, and is gone", row.Name, until)
+			until, detached := chk.detachedUntil[id]
+			if detached && chk.sim.elapsed() < until && !chk.broken[id] {
+				chk.addViolation("a claim on %s was to be held until %v, but was removed", row.Name, until)
 			}
 			if !chk.releasing[id] {
 				chk.ejected++
-				if chk.sim.faultless && !alone && !chk.broken[id] {
+				if chk.sim.faultless && !detached && !chk.broken[id] {
 					chk.addViolation("a claim on %s was removed though nothing went wrong", row.Name)
 				}
 			}
@@ -322,7 +323,7 @@ func (chk *checker) checkOrder(name string, rec *record.Record) {
 			}
 		}
 		if ahead > rec.Limit {
-			chk.addViolation("on %s a claim was let in before one that came earlier: %v", name, rec.Claims)
+			chk.addViolation("on %s a claim was granted before an earlier one: %v", name, rec.Claims)
 		}
 	}
 }
@@ -351,7 +352,7 @@ func (chk *checker) makeReport(seed uint64) Report {
 	}
 }
 
-// ender says who has ended a claim.
+// ender is who has ended a claim.
 type ender string
 
 const (
@@ -360,7 +361,7 @@ const (
 	another  ender = "somebody else"
 )
 
-// noteClaimEnd notes by whom a holder, or a waiter that was broken, was ended.
+// noteClaimEnd notes who has ended a holder, or a waiter that was broken.
 func (chk *checker) noteClaimEnd(id string, held bool, by actor) {
 	chk.endedAt[id] = chk.sim.elapsed()
 	switch {
@@ -421,16 +422,16 @@ func (chk *checker) checkLossCause(name string, l *holdfast.Lease, t *heldLease,
 	if loss == nil || chk.sim.kind == stale {
 		return
 	}
-	_, stands := chk.claims[name][l.ID()]
+	_, exists := chk.claims[name][l.ID()]
 	switch {
-	case loss.Cause == holdfast.LossGone && stands && (t == nil || chk.revertedAt <= t.heldFrom):
-		chk.addViolation("a lease of %s ended because its claim did not exist any more, and it exists", name)
+	case loss.Cause == holdfast.LossGone && exists && (t == nil || chk.revertedAt <= t.heldFrom):
+		chk.addViolation("a lease of %s ended because its claim did not exist any more, but it exists", name)
 	case loss.Cause == holdfast.LossBroken && !chk.broken[l.ID()]:
-		chk.addViolation("a lease of %s ended because an operator broke it, and none did", name)
-	case loss.Cause == holdfast.LossGone && chk.sim.tree != nil: // true, and all that is known if no note can be read
+		chk.addViolation("a lease of %s ended because an operator broke it, but none did", name)
+	case loss.Cause == holdfast.LossGone && chk.sim.tree != nil: // correct: this is all that is known if no note can be read
 	case (loss.Cause == holdfast.LossGone || loss.Cause == holdfast.LossTaken) &&
 		chk.enderOf(l.ID()) == operator && chk.noteIsKept(l.ID()):
-		chk.addViolation("an operator broke a claim on %s, and its holder learned: %v", name, loss)
+		chk.addViolation("an operator broke a claim on %s, but its holder learned: %v", name, loss)
 	}
 }
 
@@ -439,7 +440,7 @@ func (chk *checker) checkReleaseResult(name, id string) {
 	chk.mu.Lock()
 	defer chk.mu.Unlock()
 	if by := chk.enderOf(id); (by == operator || by == another) && chk.readsAreCurrent() {
-		chk.addViolation("a Release of %s succeeded, and its claim had been ended by %s%s", name, by, chk.historyOf(id))
+		chk.addViolation("a Release of %s succeeded, but its claim had been ended by %s%s", name, by, chk.historyOf(id))
 	}
 }
 
@@ -451,7 +452,7 @@ func (chk *checker) noteAcquireResult(c driver.Claim, g driver.Grant, err error)
 	chk.grantKnown[c.ID], chk.refs[c.ID] = err == nil, g.Ref
 	chk.appendHistory(c.ID, "acquired: %s %v", g.Ref, err)
 	if errors.As(err, &loss) && loss.Cause == driver.LossBroken && !chk.broken[c.ID] {
-		chk.addViolation("a wait for %s ended because an operator broke it, and none did%s", c.Name,
+		chk.addViolation("a wait for %s ended because an operator broke it, but none did%s", c.Name,
 			chk.historyOf(c.ID))
 	}
 }
@@ -475,13 +476,13 @@ func (chk *checker) noteWaitEnd(c driver.Claim) {
 	delete(chk.waiting, c.ID)
 }
 
-// checkWaitersNotified checks that no claim still waits that waited when the store became silent.
+// checkWaitersNotified checks that every claim that waited when the store stopped answering has ended its wait.
 func (chk *checker) checkWaitersNotified(from, within time.Duration) {
 	chk.mu.Lock()
 	defer chk.mu.Unlock()
 	for _, waiter := range chk.waiting {
 		if waiter.from < from && waiter.host.canAct() {
-			chk.addViolation("a wait for %s did not end within %v of the store being silent, or denying all",
+			chk.addViolation("a wait for %s did not end within %v after the store stopped answering, or began to deny everything",
 				waiter.name, within)
 		}
 	}
@@ -489,9 +490,9 @@ func (chk *checker) checkWaitersNotified(from, within time.Duration) {
 
 // checkerState is what the checker knew of the store at some moment.
 type checkerState struct {
-	arrival  map[string]int
-	standing map[string]map[string]bool
-	endedBy  map[string]ender
+	arrival map[string]int
+	claims  map[string]map[string]bool
+	endedBy map[string]ender
 }
 
 func (chk *checker) saveState() checkerState {
@@ -500,9 +501,9 @@ func (chk *checker) saveState() checkerState {
 	return checkerState{maps.Clone(chk.arrival), maps.Clone(chk.claims), maps.Clone(chk.endedBy)}
 }
 
-// revertState notes that the store is again as it was at that moment.
+// revertState notes that the store has returned to the state of that moment.
 func (chk *checker) revertState(m checkerState) {
 	chk.mu.Lock()
 	defer chk.mu.Unlock()
-	chk.arrival, chk.claims, chk.endedBy, chk.revertedAt = m.arrival, m.standing, m.endedBy, chk.sim.elapsed()
+	chk.arrival, chk.claims, chk.endedBy, chk.revertedAt = m.arrival, m.claims, m.endedBy, chk.sim.elapsed()
 }

@@ -48,7 +48,7 @@ func (sim *simulation) healNetwork() {
 	}
 }
 
-// causeKindFault causes the fault of the kind of store. It takes the place of the usual faults now and then.
+// causeKindFault causes the fault of the kind of store. It sometimes replaces the usual faults.
 func (sim *simulation) causeKindFault() {
 	switch sim.kind {
 	case undurable:
@@ -64,8 +64,8 @@ func (sim *simulation) causeKindFault() {
 	}
 }
 
-// loseStandby makes the store confirm no write for a while, because its standby is away. What is written can be read
-// even so. Then the standby is back, or it has become the store, without those writes.
+// loseStandby makes the store confirm no write for a while, because its standby is away. Reads return these writes
+// nevertheless. Then the standby returns, or becomes the store, without those writes.
 func (sim *simulation) loseStandby() {
 	sim.storeMu.Lock()
 	rows, checked := sim.revertible.loseStandby(), sim.checker.saveState()
@@ -82,7 +82,7 @@ func (sim *simulation) loseStandby() {
 
 // setStoreClock sets the store's clock to more than a minute away from wherever it has been, since a client that was
 // suspended meanwhile cannot notice a step that is shorter than its sleep. It is not set again until all clients have
-// read it: if some never read a clock, they cannot know that claims have ends by it.
+// read it: a client that never read a clock cannot know that claims have expiry times by it.
 func (sim *simulation) setStoreClock() {
 	if len(sim.clockOffsets) > 1 && sim.elapsed()-sim.clockSetAt < 25*time.Second {
 		return
@@ -99,8 +99,8 @@ func (sim *simulation) setStoreClock() {
 }
 
 // lowerSessionTimeout makes the store keep its sessions for half as long as it promised. The clients learn of it: no
-// message is lost from shortly before until then. If a client were disconnected after the store began to count the
-// shorter time, and before it learned of that, it could not know, and no rule would help.
+// message is lost from shortly before until then. A client that is disconnected after the store began to count the
+// shorter time, and before it learned of that, cannot know it, and no rule can help.
 func (sim *simulation) lowerSessionTimeout() {
 	sim.gentle.Store(true)
 	time.Sleep(2500 * time.Millisecond) // requests that were lost before have been sent again
@@ -122,7 +122,7 @@ const (
 	denialNoticeLimit  = 22 * time.Second
 )
 
-// silenceStore makes the store answer nothing, or deny everything, for longer than any waiter may wait for it.
+// silenceStore makes the store answer nothing, or deny everything, for longer than a waiter may tolerate.
 func (sim *simulation) silenceStore() {
 	bound := silenceNoticeLimit
 	denies := sim.chance(0.5)
@@ -137,10 +137,10 @@ func (sim *simulation) silenceStore() {
 	time.Sleep(5 * time.Second)
 }
 
-func (sim *simulation) setStoreAway(mute, denies bool) {
+func (sim *simulation) setStoreAway(silent, denies bool) {
 	sim.storeMu.Lock()
 	defer sim.storeMu.Unlock()
-	sim.storeSilent, sim.storeDenies = mute, denies
+	sim.storeSilent, sim.storeDenies = silent, denies
 }
 
 func (sim *simulation) isStoreSilent() bool {
@@ -159,7 +159,7 @@ func (sim *simulation) breakClaims() {
 	defer cancel()
 	lock, err := sim.operator.Inspect(ctx, name)
 	if err != nil {
-		sim.reportViolation("the operator cannot look at %s: %v", name, err)
+		sim.reportViolation("the operator cannot inspect %s: %v", name, err)
 		return
 	}
 	which := slices.Concat(lock.Holders, lock.Waiters)
@@ -182,7 +182,7 @@ func (sim *simulation) breakClaims() {
 	}
 }
 
-// claimIDOf returns the id of a claim that the operator sees.
+// claimIDOf returns the id of a claim that Inspect has returned.
 func (sim *simulation) claimIDOf(name string, s driver.ClaimInfo) string {
 	if sim.tree == nil {
 		return s.Ref

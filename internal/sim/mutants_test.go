@@ -12,20 +12,20 @@ import (
 	"testing"
 )
 
-// mutant is one safety rule switched off: a change of a few words in the code itself, which the simulation must catch.
+// mutant is one safety rule switched off by a change of a few words in the code. The simulation must find a violation.
 type mutant struct {
 	name  string
 	file  string // below the module's root
 	edits []edit
 	more  []mutant // edits in further files
 	want  string   // a regular expression: what the checker reports
-	tree  bool     // of the sequence engine
-	kind  kind     // of the store that shows it
+	tree  bool     // whether it changes the sequence engine
+	kind  kind     // which kind of store shows it
 }
 
 type edit struct{ old, new string }
 
-// noCheck keeps the record's own check from hiding what a mutant does.
+// noCheck switches off the check of a record before it is written, which would hide what a mutant does.
 var noCheck = edit{"func (r *Record) Check() error {\n",
 	"func (r *Record) Check() error {\n\tif true {\n\t\treturn nil\n\t}\n"}
 
@@ -39,215 +39,216 @@ const (
 )
 
 var mutants = []mutant{
-	{name: "trust counted from the reply", file: acquireFile,
+	{name: "a lease counted from the reply instead of the request", file: acquireFile,
 		edits: []edit{{"Token: mine.Token, Since: since,", "Token: mine.Token, Since: a.clock.Now(),"}},
 		more: []mutant{{file: "renewer.go",
 			edits: []edit{{"\t\th.renewalErr = nil\n",
 				"\t\th.renewalErr = nil\n\t\ta.Since = h.client.clock.Now()\n"}}}},
-		want: "belief overlap"},
-	{name: "deadline ignored", file: holdFile,
+		want: "overlapping holders"},
+	{name: "no safety margin before the end of a lease", file: holdFile,
 		edits: []edit{{"return ttl - driver.Margin(ttl) - now.Since(since)", "return ttl"}},
-		want:  "belief overlap|came after"},
-	{name: "wall clock of another machine believed", file: expiryFile,
+		want:  "overlapping holders|came after"},
+	{name: "a claim expired by another machine's wall clock", file: expiryFile,
 		edits: []edit{{"return now, early, late, off >= 0", "return now, early, late, true"}},
-		want:  "belief overlap|though nothing went wrong"},
-	{name: "silence counted on a hand that can be set", file: expiryFile,
+		want:  "overlapping holders|though nothing went wrong"},
+	{name: "observation measured by a clock that can be set", file: expiryFile,
 		edits: []edit{{"e.clock.SinceAtLeast(from) > e.observeTime(c)", "e.clock.Since(from) > e.observeTime(c)"}},
-		want:  "belief overlap|though nothing went wrong"},
-	{name: "promoted waiter not confirming", file: acquireFile,
+		want:  "overlapping holders|though nothing went wrong"},
+	{name: "a promoted waiter that does not confirm its turn", file: acquireFile,
 		edits: []edit{{"\tsince := a.clock.Now()\n",
 			"\tif c := a.rec.findClaim(a.claim.ID); c != nil && c.State == Promoted && a.rec.fitsLimit(c.ID) {\n\t\tc.Token = a.rec.Token + 1\n\t\treturn a.newGrant(c, a.clock.Now()), true, nil\n\t}\n\tsince := a.clock.Now()\n"}},
-		want: "belief overlap|was given twice|came after"},
-	{name: "observation keyed by id instead of token and beat", file: expiryFile,
+		want: "overlapping holders|was granted twice|came after"},
+	{name: "observation by id instead of token and beat", file: expiryFile,
 		edits: []edit{{"observation{c.ID, c.Token, c.Beat}", "observation{c.ID, 0, 0}"}},
-		want:  "belief overlap|though nothing went wrong"},
-	{name: "release without compare", file: recordFile,
+		want:  "overlapping holders|though nothing went wrong"},
+	{name: "a release that does not compare the id", file: recordFile,
 		edits: []edit{{"\t\tif c := &r.Claims[i]; c.ID == id {\n\t\t\texpired",
 			"\t\tif c := &r.Claims[i]; c.State == Granted {\n\t\t\texpired"}},
-		want: "belief overlap|though nothing went wrong"},
-	{name: "renew that makes again", file: recordFile,
+		want: "overlapping holders|though nothing went wrong"},
+	{name: "a renewal that creates a lost claim again", file: recordFile,
 		edits: []edit{noCheck, {"\tc := r.findClaim(id)\n\tif c == nil || c.State",
 			"\tc := r.findClaim(id)\n\tif c == nil && r.Kind != \"\" {\n\t\tr.Claims = append(r.Claims, Claim{ID: id, Weight: 1, TTL: 5 * time.Second, State: Granted, Token: token})\n\t\tc = r.findClaim(id)\n\t}\n\tif c == nil || c.State"}},
-		want: "the store has granted|belief overlap|let in before|came after"},
-	{name: "token reset on release", file: recordFile,
+		want: "the store has granted|overlapping holders|granted before|came after"},
+	{name: "tokens restart when a lock is released", file: recordFile,
 		edits: []edit{{`r.Kind, r.Limit, r.Idle = "", 0, max(in.Now, 1)`,
 			`r.Kind, r.Limit, r.Idle, r.Token = "", 0, max(in.Now, 1), 0`}},
-		want: "came after|was given twice"},
-	{name: "token from the clock alone", file: recordFile,
+		want: "came after|was granted twice"},
+	{name: "tokens from the clock alone", file: recordFile,
 		edits: []edit{noCheck, {"\tr.Token = max(r.Token+1, in.Now)\n\tc.State", "\tr.Token = in.Now\n\tc.State"}},
-		want:  "came after|was given twice"},
-	{name: "cleanup on a cancelled context", file: "client.go",
+		want:  "came after|was granted twice"},
+	{name: "cleanup under a context that was cancelled", file: "client.go",
 		edits: []edit{{"\tif !mayExist(err) {\n\t\treturn grant, err\n\t}\n\tc.cleanUp(claim.TTL, c.releaseOf(claim))\n", "\tif !mayExist(err) {\n\t\treturn grant, err\n\t}\n\tc.store.Release(bounded, claim, \"\")\n"}},
-		want:  "after all who waited had gone"},
-	{name: "renewal not stopped by release", file: holdFile,
+		want:  "after all waiters had left"},
+	{name: "renewals continue during a release", file: holdFile,
 		edits: []edit{{"\tc.renewer.removeHold(h)\n\terr := h.tryRelease(ctx)", "\terr := h.tryRelease(ctx)"}},
 		more: []mutant{{file: "renewer.go",
 			edits: []edit{{"if h.state != stateHeld || left <= 0 {", "if left <= 0 {"}}}},
 		want: "was renewed after its release"},
-	{name: "semaphore off by one", file: recordFile,
+	{name: "a semaphore that grants more than its limit", file: recordFile,
 		edits: []edit{noCheck, {"fits := r.totalWeight()+c.Weight <= limit\n",
 			"fits := r.totalWeight()+c.Weight <= limit+limit/3\n"}},
-		want: "belief overlap|the store has granted"},
-	{name: "reader counted twice", file: recordFile,
+		want: "overlapping holders|the store has granted"},
+	{name: "a reader counted twice", file: recordFile,
 		edits: []edit{noCheck, {"if mine := r.findClaim(c.ID); mine != nil {",
 			"if mine := r.findClaim(c.ID); mine != nil && kind != driver.KindRW {"}},
-		want: "is left with|could not be had|still wait|though nothing went wrong"},
-	{name: "a waiter that passes the queue", file: recordFile,
+		want: "is left with|could not be acquired|still wait|though nothing went wrong"},
+	{name: "a waiter that overtakes the queue", file: recordFile,
 		edits: []edit{noCheck, {"fits := r.totalWeight()+c.Weight <= limit\n",
 			"fits := c.Weight <= limit\n\tfor i := range r.Claims {\n\t\tif r.Claims[i].State == Granted {\n\t\t\tfits = false\n\t\t}\n\t}\n"}},
-		want: "let in before one that came earlier"},
-	{name: "monotonic clock only", file: "driver/clock.go",
+		want: "granted before one that came earlier"},
+	{name: "only the monotonic clock is read", file: "driver/clock.go",
 		edits: []edit{{"return max(i.Monotonic-earlier.Monotonic, i.Boottime-earlier.Boottime)",
 			"return i.Monotonic - earlier.Monotonic"}},
 		more: []mutant{{file: "renewer.go",
 			edits: []edit{{"max(0, i.Monotonic-r.lastRead.Monotonic, i.Boottime-r.lastRead.Boottime)",
 				"max(0, i.Monotonic-r.lastRead.Monotonic)"}}}},
-		want: "belief overlap|came after"},
-	{name: "request under way not voided", file: "engine/record/release.go",
+		want: "overlapping holders|came after"},
+	{name: "a release that ignores a request in flight", file: "engine/record/release.go",
 		edits: []edit{{"\tcase r.mayStillArrive():\n", "\tcase false:\n"}},
-		want:  "after all who waited had gone"},
-	{name: "unknown taken for done", file: "renewer.go",
+		want:  "after all waiters had left"},
+	{name: "an unknown outcome counted as a renewal", file: "renewer.go",
 		edits: []edit{{"\t\th.renewalErr = mergeRenewalErrors(h.renewalErr, a.Err)\n",
 			"\t\th.renewalErr = mergeRenewalErrors(h.renewalErr, a.Err)\n\t\th.grant.Since = h.client.clock.Now()\n"}},
-		want: "belief overlap"},
-	{name: "observer without patience", file: expiryFile,
+		want: "overlapping holders"},
+	{name: "an observer that expires a claim too early", file: expiryFile,
 		edits: []edit{{"return c.SilenceLimit + driver.Margin(c.SilenceLimit)", "return c.SilenceLimit / 2"}},
-		want:  "belief overlap|though nothing went wrong|was to be held until"},
-	{name: "a loss by what was remembered", file: "engine/record/renew.go",
+		want:  "overlapping holders|though nothing went wrong|was to be held until"},
+	{name: "a loss reported from a cached row", file: "engine/record/renew.go",
 		edits: []edit{{"\t\t\tclear(answers)\n", ""}},
-		want:  "and it exists"},
-	{name: "leadership without a live lease", file: "election.go",
+		want:  "but it exists"},
+	{name: "leadership without a valid lease", file: "election.go",
 		edits: []edit{{"\treturn l != nil && l.Valid()\n", "\treturn l != nil\n"}},
-		want:  "belief overlap"},
-	{name: "half of all locks kept", file: "lockall.go",
+		want:  "overlapping holders"},
+	{name: "LockAll keeps some locks after a failure", file: "lockall.go",
 		edits: []edit{{"go func() { _ = s.Release(); close(done) }()", "close(done)"}},
-		want:  "could not be had|still wait"},
-	{name: "all locks taken in any order", file: "lockall.go",
+		want:  "could not be acquired|still wait"},
+	{name: "LockAll takes locks in any order", file: "lockall.go",
 		edits: []edit{{"return cmp.Or(cmp.Compare(a.client.Info().Store, b.client.Info().Store), cmp.Compare(a.name, b.name),\n\t\t\tcmp.Compare(b.weight, a.weight))",
 			"return cmp.Compare(min(b.weight, 2), min(a.weight, 2))"}},
 		want: "still wait"},
-	{name: "one of all locks lost, and the others believed in", file: "lockall.go",
+	{name: "LockAll ignores the loss of one lock", file: "lockall.go",
 		edits: []edit{{"context.AfterFunc(ends, func() { s.cancel(context.Cause(ends)) })", "_ = ends"},
 			{"left = min(left, l.Remaining())", "_ = l"}},
-		want: "belief overlap"},
-	{name: "lapse that releases", file: holdFile,
+		want: "overlapping holders"},
+	{name: "a release that ignores MinHold and Detach", file: holdFile,
 		edits: []edit{{"\tif keep > 0 {\n", "\tif keep > time.Hour {\n"}},
 		want:  "was to be held until|was renewed after its release"},
-	{name: "left alone for half of the time", file: recordFile,
+	{name: "a detached claim kept for half of its time", file: recordFile,
 		edits: []edit{{"c.TTL, c.SilenceLimit, c.ExpiresAt = d, d, in.expiryAfter(d)",
 			"c.TTL, c.SilenceLimit, c.ExpiresAt = d, d/2, in.expiryAfter(d/2)"}},
 		want: "was to be held until"},
-	{name: "MaxHold not heeded", file: holdFile,
+	{name: "MaxHold ignored", file: holdFile,
 		edits: []edit{{"\tif h.maxHold > 0 {\n", "\tif h.maxHold < 0 {\n"}},
-		want:  "and may be held for"},
-	{name: "entering not counted", file: holdFile,
+		want:  "and MaxHold is"},
+	{name: "re-entries not counted", file: holdFile,
 		edits: []edit{{"\tif len(h.leases) > 0 {\n\t\treturn false, false, nil\n\t}\n", ""}},
 		want:  "released by the first Release"},
-	{name: "entering what was lost", file: "reentrant.go",
+	{name: "a lost lock can be entered again", file: "reentrant.go",
 		edits: []edit{{"\tcase h.state == stateLost:\n", "\tcase false:\n"},
 			{"h.state != stateHeld || ctx.Err() != nil", "h.state == stateReleased"}},
 		want: "was entered again"},
-	{name: "a writer until the store has answered", file: "rwmutex.go",
+	{name: "a downgrade that counts as a writer until the store replies", file: "rwmutex.go",
 		edits: []edit{{"h.weight = min(h.weight, weight)", "_ = weight"}},
-		want:  "belief overlap"},
-	{name: "a reader that becomes a writer beside others", file: recordFile,
+		want:  "overlapping holders"},
+	{name: "an upgrade beside other holders", file: recordFile,
 		edits: []edit{noCheck, {"sum > r.Limit && weight > before", "sum > r.Limit && weight < before"}},
-		want:  "the store has granted|belief overlap"},
+		want:  "the store has granted|overlapping holders"},
 }
 
-// kindMutants are found with stores of a certain kind.
+// kindMutants are mutants that show only on stores of a certain kind.
 var kindMutants = []mutant{
-	{name: "a grant confirmed by reading it", file: acquireFile, kind: undurable,
+	{name: "a grant confirmed by a read alone", file: acquireFile, kind: undurable,
 		edits: []edit{{"\tsince := a.clock.Now()\n",
 			"\tif c := a.rec.findClaim(a.claim.ID); a.unresolved.unknown && a.fresh && c != nil && c.State == Granted {\n\t\treturn a.newGrant(c, a.queue.renewedAt), true, nil\n\t}\n\tsince := a.clock.Now()\n"},
 			{"\t\ta.unresolved.noteUnknown(a.row.Version)\n",
 				"\t\ta.unresolved.noteUnknown(a.row.Version)\n\t\ta.queue.renewedAt = since\n"}},
-		want: "belief overlap|came after|was given twice"},
-	{name: "a clock that is set forward judges at once", file: clockFile, kind: stepped,
+		want: "overlapping holders|came after|was granted twice"},
+	{name: "a clock that is set forward expires claims at once", file: clockFile, kind: stepped,
 		edits: []edit{{"\tif left.early >= followed.early {\n", "\tif true {\n"}},
-		want:  "belief overlap|came after|was to be held until"},
-	{name: "one reply by a clock that is ahead judges", file: clockFile, kind: astray,
+		want:  "overlapping holders|came after|was to be held until"},
+	{name: "one reply with a time that is ahead expires claims", file: clockFile, kind: astray,
 		edits: []edit{{"\t\ts.early, s.late, middle = min(s.early, odd.early), max(s.late, odd.late), min(middle, odd.midpoint())\n", "\t\ts.early, s.late, middle = max(s.early, odd.early), max(s.late, odd.late), max(middle, odd.midpoint())\n"}},
-		want:  "belief overlap|came after|was to be held until"},
-	{name: "a store that keeps sessions for less than it promised believed", file: sequenceDir + "session.go",
+		want:  "overlapping holders|came after|was to be held until"},
+	{name: "the promised session timeout used although the store keeps sessions for less", file: sequenceDir + "session.go",
 		tree: true, kind: lowered,
 		edits: []edit{{"promise > 0 && promise < s.TTL", "promise > 0 && promise < 0"}},
-		want:  "belief overlap|came after"},
-	{name: "a release that takes every end for its own", file: sequenceDir + "release.go", tree: true, kind: broken,
+		want:  "overlapping holders|came after"},
+	{name: "a release that counts every ending as its own", file: sequenceDir + "release.go", tree: true, kind: broken,
 		edits: []edit{{"\tif err := e.checkNotBroken(retry, cl.Name, n, cl.TTL); err != nil {\n",
 			"	if err := error(nil); err != nil {\n"}},
 		want: "had been ended by an operator"},
 	{name: "a forced break leaves no note", file: recordFile, kind: broken,
 		edits: []edit{{"\t\tr.addNote(c, driver.LossBroken, in)\n", ""}},
-		want:  "had been ended by an operator|and its holder learned"},
+		want:  "had been ended by an operator|but its holder learned"},
 	{name: "a takeover leaves no note", file: recordFile, kind: broken,
 		edits: []edit{{"\t\t\tr.addNote(c, c.lossCause(v), in)\n", ""}},
 		want:  "had been ended by somebody else"},
-	{name: "a release that does not look for notes", file: "engine/record/release.go", kind: broken,
+	{name: "a release that does not read notes", file: "engine/record/release.go", kind: broken,
 		edits: []edit{{"\tloss := r.rec.notedCause(r.id)\n", "\tloss := driver.LossCause(\"\")\n"}},
 		want:  "had been ended by an operator|had been ended by somebody else"},
-	{name: "few notes of claims that were ended", file: "engine/record/notes.go", kind: crowded,
+	{name: "too few notes of ended claims kept", file: "engine/record/notes.go", kind: crowded,
 		edits: []edit{{"const maxEndedNotes = driver.MaxWaiters", "const maxEndedNotes = 4"}},
 		want:  "exists again"},
-	{name: "a hub that keeps errors to itself", file: "engine/record/hub.go", kind: silent,
+	{name: "a waiter hub that does not pass on errors", file: "engine/record/hub.go", kind: silent,
 		edits: []edit{{"\t\th.noteLoadResult(ctx, err)\n", ""}},
 		want:  "did not end within"},
 }
 
 var treeMutants = []mutant{
-	{name: "a beat trusted from its answer", file: sequenceDir + "session.go", tree: true,
+	{name: "a keep-alive counted from the reply instead of the request", file: sequenceDir + "session.go", tree: true,
 		edits: []edit{{"\t\ts.noteKeepAlive(start)\n", "\t\ts.noteKeepAlive(start.Add(e.clock.Since(start)))\n"},
-			// else the error hides in the margin
+			// otherwise the error is smaller than the safety margin
 			{"min(requestTimeout, max(s.TTL/6, 250*time.Millisecond))", "2*s.TTL"}},
-		want: "belief overlap"},
-	{name: "a look trusted without its session's beat", file: sequenceDir + "acquire.go", tree: true,
+		want: "overlapping holders"},
+	{name: "a read that confirms a claim without a keep-alive of its session", file: sequenceDir + "acquire.go", tree: true,
 		edits: []edit{{"\tif e.clock.Since(seen.start) > e.clock.Since(since) {\n", "\tif true {\n"}},
 		more: []mutant{{file: sequenceDir + "session.go",
 			edits: []edit{{"\t\tcase called.Since(at) <= s.TTL/6:\n", "\t\tcase called.Since(at) < 1<<62:\n"}}},
 			{file: sequenceDir + "renew.go",
 				edits: []edit{{"\tif e.clock.Since(start) > e.clock.Since(since) {\n", "\tif true {\n"}}}},
-		want: "belief overlap"},
-	{name: "an add of unknown outcome not withdrawn", file: sequenceDir + "release.go", tree: true,
+		want: "overlapping holders"},
+	{name: "an add with unknown outcome not withdrawn", file: sequenceDir + "release.go", tree: true,
 		edits: []edit{{"\t\tcase unresolved:\n", "\t\tcase false:\n"}},
-		want:  "is left on|could not be had|still wait|after all who waited"},
-	{name: "what was read before a claim was made again taken for its removal", file: sequenceDir + "claim.go",
+		want:  "is left on|could not be acquired|still wait|after all waiters had left"},
+	{name: "a read from before a claim was added again counted as its removal", file: sequenceDir + "claim.go",
 		tree:  true,
 		edits: []edit{{"\tif cl.node.Key != key {\n", "\tif false {\n"}},
-		want:  "is left on|could not be had|still wait|after all who waited"},
-	{name: "what nobody renews stays", file: sequenceDir + "janitor.go", tree: true,
+		want:  "is left on|could not be acquired|still wait|after all waiters had left"},
+	{name: "abandoned nodes not removed", file: sequenceDir + "janitor.go", tree: true,
 		edits: []edit{{"\t\ts.removeAbandoned()\n", ""}},
-		want:  "is left on|could not be had|still wait|after all who waited"},
-	{name: "a reader that becomes a writer beside those behind it", file: sequenceDir + "weight.go", tree: true,
+		want:  "is left on|could not be acquired|still wait|after all waiters had left"},
+	{name: "an upgrade beside later readers", file: sequenceDir + "weight.go", tree: true,
 		edits: []edit{{"		if room < 0 {\n", "		if room < 0 && i > 0 {\n"}},
-		want:  "belief overlap|came after"},
-	{name: "a reader that becomes a writer beside those who come meanwhile", file: "internal/memtree/memtree.go",
+		want:  "overlapping holders|came after"},
+	{name: "an upgrade beside readers that come meanwhile", file: "internal/memtree/memtree.go",
 		tree:  true,
 		edits: []edit{{"return !slices.ContainsFunc(s.locks[name], func(o *sequence.Node) bool { return o.Token > revision })", "return true"}},
-		want:  "belief overlap|came after"},
-	{name: "the next of one that only waits let in", file: sequenceDir + "release.go", tree: true,
+		want:  "overlapping holders|came after"},
+	{name: "the claim behind a waiter granted when the waiter leaves", file: sequenceDir + "release.go", tree: true,
 		edits: []edit{{"e.successorReader == nil || !cl.wasGranted() || cl.Weight < cl.Limit ||",
 			"e.successorReader == nil ||"}},
-		want: "belief overlap|came after"},
-	{name: "the last ahead not counted", file: sequenceDir + "rule.go", tree: true,
+		want: "overlapping holders|came after"},
+	{name: "the last claim ahead not counted", file: sequenceDir + "rule.go", tree: true,
 		edits: []edit{{"range nodes[:i] {\n\t\tif left -= effectiveWeight(&nodes[k], me.Kind, me.Limit)",
 			"range nodes[:max(i-1, 0)] {\n\t\tif left -= effectiveWeight(&nodes[k], me.Kind, me.Limit)"}},
-		want: "belief overlap|came after"},
+		want: "overlapping holders|came after"},
 }
 
-// sample says that make test runs every eighth mutant, which shows that the worlds still find what is wrong.
-const sample = 8
+// sampleInterval is which fraction of the mutants make test runs: one in so many. This shows that simulations still find
+// violations.
+const sampleInterval = 8
 
 var allMutants = flag.Bool("all", false, "run all mutants")
 
-// TestMutants switches off one safety rule after another and demands that the worlds show it. The changed files are
-// laid over the real ones for one build only.
+// TestMutants switches off one safety rule at a time. The simulations must then find a violation. The changed files
+// replace the real ones in one build only.
 func TestMutants(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, m := range slices.Concat(mutants, kindMutants, treeMutants) {
-		if i%sample != 0 && !*allMutants {
+		if i%sampleInterval != 0 && !*allMutants {
 			continue // each takes seconds; make mutants runs them all
 		}
 		t.Run(m.name, func(t *testing.T) {
@@ -279,16 +280,16 @@ func TestMutants(t *testing.T) {
 			out, err := exec.Command(worlds, "-test.run", "^"+which+"$", "-kind", string(m.kind), "-seeds", "2000",
 				"-until", m.want, "-test.timeout", "3m").CombinedOutput()
 			if err == nil {
-				t.Fatalf("2000 worlds ran, and no check failed\n%s", out)
+				t.Fatalf("no check failed in 2000 simulations\n%s", out)
 			}
 			if !regexp.MustCompile(m.want).Match(out) {
-				t.Errorf("it failed, but not as it should:\n%.2000s", out)
+				t.Errorf("it failed for another reason:\n%.2000s", out)
 			}
 		})
 	}
 }
 
-// TestMutantsFit checks that the text that each mutant replaces is still in the code. It is quick; TestMutants is not.
+// TestMutantsFit checks that the text that each mutant replaces is still in the code. Unlike TestMutants, it is fast.
 func TestMutantsFit(t *testing.T) {
 	for _, m := range slices.Concat(mutants, kindMutants, treeMutants) {
 		for _, part := range append([]mutant{m}, m.more...) {
@@ -297,7 +298,7 @@ func TestMutantsFit(t *testing.T) {
 	}
 }
 
-// writeMutant puts a changed copy of a file into dir. Each edit must fit, so that no mutant can quietly become none.
+// writeMutant writes a changed copy of a file to dir. Each edit must match, so that no mutant silently changes nothing.
 func (m mutant) writeMutant(t *testing.T, root, dir string) string {
 	data, err := os.ReadFile(filepath.Join(root, m.file))
 	if err != nil {

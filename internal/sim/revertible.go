@@ -19,7 +19,7 @@ type revertibleTable struct {
 	mu          sync.Mutex
 	rows        map[string]record.Row
 	count       int
-	standbyAway bool // the standby is
+	standbyAway bool
 }
 
 // errConnectionBroke is what a client gets if its connection breaks while its commit waits for the standby.

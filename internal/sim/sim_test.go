@@ -21,22 +21,22 @@ var (
 // TestWorlds runs many simulations (worlds). A seed that fails is named; -first N -seeds 1 runs it alone.
 func TestWorlds(t *testing.T) { runWorlds(t, Run) }
 
-// TestTreeWorlds is the same for the sequence engine.
+// TestTreeWorlds is TestWorlds for the sequence engine.
 func TestTreeWorlds(t *testing.T) { runWorlds(t, RunTree) }
 
-// TestKindWorlds is the same for stores that misbehave as some real ones do: they lose writes, set their clocks, are
-// silent.
+// TestKindWorlds is TestWorlds for stores that misbehave as some real ones do: they lose writes, set their clocks, or
+// stop answering.
 func TestKindWorlds(t *testing.T) {
 	runWorlds(t, func(seed uint64) Report { return RunKind(seed, *which) })
 }
 
-// TestTreeKindWorlds is that for the sequence engine.
+// TestTreeKindWorlds is TestKindWorlds for the sequence engine.
 func TestTreeKindWorlds(t *testing.T) {
 	runWorlds(t, func(seed uint64) Report { return RunTreeKind(seed, *which) })
 }
 
 func runWorlds(t *testing.T, run func(seed uint64) Report) {
-	var next, lived, grants, losses, ejected, took, failed atomic.Int64
+	var next, finished, grants, losses, ejected, took, failed atomic.Int64
 	var found atomic.Bool
 	sought := regexp.MustCompile(*until)
 	const workers = 2
@@ -47,11 +47,11 @@ func runWorlds(t *testing.T, run func(seed uint64) Report) {
 				t.Parallel()
 				for {
 					n := next.Add(1) - 1
-					over := n >= int64(*seeds)
+					done := n >= int64(*seeds)
 					if *long > 0 {
-						over = time.Since(began) > *long
+						done = time.Since(began) > *long
 					}
-					if over || found.Load() || *until == "" && failed.Load() > 3 {
+					if done || found.Load() || *until == "" && failed.Load() > 3 {
 						return
 					}
 					var r Report
@@ -65,7 +65,7 @@ func runWorlds(t *testing.T, run func(seed uint64) Report) {
 					if len(r.Wrong) > 0 {
 						failed.Add(1)
 					}
-					lived.Add(1)
+					finished.Add(1)
 					grants.Add(int64(r.Grants))
 					losses.Add(int64(r.Losses))
 					ejected.Add(int64(r.Ejected))
@@ -75,5 +75,5 @@ func runWorlds(t *testing.T, run func(seed uint64) Report) {
 		}
 	})
 	t.Logf("%d worlds, %.1f simulated hours, %d grants, %d leases lost, %d claims removed by others, %d worlds with violations",
-		lived.Load(), time.Duration(took.Load()).Hours(), grants.Load(), losses.Load(), ejected.Load(), failed.Load())
+		finished.Load(), time.Duration(took.Load()).Hours(), grants.Load(), losses.Load(), ejected.Load(), failed.Load())
 }

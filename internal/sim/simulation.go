@@ -26,7 +26,7 @@ type simulation struct {
 	faultless     bool // nothing goes wrong in it
 	notifies      bool // the store notifies of changes
 	knowsDead     bool // the store can tell that a client is dead
-	features           // what its users do apart from the usual
+	features           // what its users do
 	hosts         map[string]*host
 	checker       *checker
 	memory        *memory.Memory
@@ -41,11 +41,11 @@ type simulation struct {
 	gentle        atomic.Bool   // no messages are lost or late for a while
 	started       time.Time
 
-	// guards what follows; held while the store does something that the checker must see in order
+	// storeMu guards the fields below. It is held while the store does something that the checker must see in order.
 	storeMu     sync.Mutex
 	storeOffset time.Duration // of the store's clock
-	storeSilent bool          // the store answers nothing
-	storeDenies bool          // the store denies all
+	storeSilent bool          // the store does not answer
+	storeDenies bool          // the store denies every request
 	maxWaiters  int           // 0: the default of the store
 	oldRows     map[string][]oldRow
 
@@ -97,9 +97,9 @@ func runSimulation(seed uint64, kind kind, tree *memtree.Server) Report {
 	for i := range hostCount {
 		sim.addHost(newHost(sim, fmt.Sprint("host", i)))
 	}
-	office := &host{sim: sim, name: "operator", running: make(chan struct{}), rate: 1, reliable: true}
-	close(office.running)
-	sim.operator = sim.newClient(office)
+	operatorHost := &host{sim: sim, name: "operator", running: make(chan struct{}), rate: 1, reliable: true}
+	close(operatorHost.running)
+	sim.operator = sim.newClient(operatorHost)
 	var users, faults, checks sync.WaitGroup
 	for _, h := range sim.hosts {
 		for range sim.usersPerHost {
@@ -112,7 +112,7 @@ func runSimulation(seed uint64, kind kind, tree *memtree.Server) Report {
 	}
 	time.Sleep(lifetime)
 	sim.faultsStopped.Store(true)
-	faults.Wait() // the last host that was stopped runs again
+	faults.Wait() // a host that was stopped runs again
 	sim.healNetwork()
 	sim.waitForGroup("users", &users, 20*sim.ttl+30*time.Second)
 	sim.checkEnd()
@@ -123,7 +123,7 @@ func runSimulation(seed uint64, kind kind, tree *memtree.Server) Report {
 	return sim.checker.makeReport(seed)
 }
 
-// addHost adds a host with a client. The checker sees what the client asks of the store.
+// addHost adds a host with a client. The checker sees the client's calls to the store.
 func (sim *simulation) addHost(h *host) {
 	sim.hosts[h.name] = h
 	store := &checkedStore{Store: sim.newClient(h), host: h}
@@ -200,7 +200,7 @@ func (sim *simulation) upTo(d time.Duration) time.Duration {
 	return time.Duration(sim.randomFloat() * float64(d))
 }
 
-// checkPeriodically makes the checker look all the time, since an overlap does not always begin with a grant.
+// checkPeriodically checks all locks repeatedly, because an overlap does not always begin with a grant.
 func (sim *simulation) checkPeriodically() {
 	for !isClosed(sim.ended) {
 		time.Sleep(100 * time.Millisecond)
@@ -289,11 +289,11 @@ func (sim *simulation) takeWholeLock(h *host, name string) {
 		lease, err = h.client.Mutex(name, nil).Lock(ctx)
 	}
 	if sim.tree != nil && errors.Is(err, holdfast.ErrLost) && sim.elapsed() < lifetime+4*sim.ttl {
-		sim.takeWholeLock(h, name) // the last fault, which may stop a host for three TTLs, has ended its session
+		sim.takeWholeLock(h, name) // a fault that stopped the host for up to three TTLs has ended its session
 		return
 	}
 	if err != nil {
-		sim.reportViolation("%s could not be had in %v after all: %v", name, limit, err)
+		sim.reportViolation("%s could not be acquired in %v after the faults had stopped: %v", name, limit, err)
 		return
 	}
 	if err := lease.Release(); err != nil {
@@ -302,8 +302,7 @@ func (sim *simulation) takeWholeLock(h *host, name string) {
 }
 
 // checkCancelledWaiters lets claims wait behind a holder, cancels them, and checks what they have left behind. It
-// uses a lock that nobody has used before: on the others, a request that was in flight for long may have left a claim
-// for one TTL.
+// uses a new lock: on the others, a request that was in flight for long may have left a claim for one TTL.
 func (sim *simulation) checkCancelledWaiters(h *host) {
 	ctx := context.Background()
 	lease, err := h.client.Mutex("fresh", &holdfast.LockOptions{Fair: true}).Lock(ctx)
@@ -317,7 +316,7 @@ func (sim *simulation) checkCancelledWaiters(h *host) {
 			ctx, cancel := context.WithTimeout(ctx, sim.upTo(100*time.Millisecond))
 			defer cancel()
 			if _, err := h.client.Mutex("fresh", &holdfast.LockOptions{Fair: true}).Lock(ctx); err == nil {
-				sim.reportViolation("two hold fresh")
+				sim.reportViolation("two claims hold fresh")
 			}
 		})
 	}
@@ -325,7 +324,7 @@ func (sim *simulation) checkCancelledWaiters(h *host) {
 	time.Sleep(time.Second)
 	lock, err := h.client.Inspect(ctx, "fresh")
 	if err != nil || len(lock.Waiters) > 0 || len(lock.Holders) != 1 {
-		sim.reportViolation("a second after all who waited had gone there are %d holders and %d waiters (%v)",
+		sim.reportViolation("a second after all waiters had left there are %d holders and %d waiters (%v)",
 			len(lock.Holders), len(lock.Waiters), err)
 	}
 	if err := lease.Release(); err != nil {

@@ -53,7 +53,7 @@ func (sim *simulation) prepareKind() {
 }
 
 // runAtTree carries out one request, and notes for the checker which nodes it has removed. Only a claim's own client
-// and the operator may remove its node; the host says which of them it was.
+// and the operator may remove its node. The host shows which of them it was.
 func (sim *simulation) runAtTree(h *host, what string, do func() any) any {
 	if what != "remove" && what != "break" && what != "withdraw" {
 		return do()

@@ -70,7 +70,7 @@ func (sim *simulation) takeLock(ctx context.Context, h *host, name string) {
 		lease, err = h.client.Semaphore(name, t.limit, nil).Acquire(ctx, t.weight)
 	}
 	if h.waitUntilRunning(context.Background()) != nil {
-		return // the host has crashed: its user knows nothing of a grant
+		return // the host has crashed: its user never learns of a grant
 	}
 	if err != nil {
 		sim.checkError(name, err)
@@ -108,7 +108,7 @@ func (sim *simulation) checkError(name string, err error) {
 }
 
 // holdLease holds a lease for a while, or until it is lost, and releases it.
-func (sim *simulation) holdLease(name string, lease *holdfast.Lease, t *heldLease, giveBack func() error) {
+func (sim *simulation) holdLease(name string, lease *holdfast.Lease, t *heldLease, release func() error) {
 	sim.checker.noteLeaseStart(name, lease, t)
 	sim.waitWhileHeld(t.ctx)
 	if name == "rw" && sim.changesWeights && sim.chance(0.5) {
@@ -120,7 +120,7 @@ func (sim *simulation) holdLease(name string, lease *holdfast.Lease, t *heldLeas
 	}
 	lost := lease.Err()
 	sim.checker.noteLeaseEnd(name, lease, lost != nil)
-	if err := giveBack(); err != nil && sim.faultless && lost == nil {
+	if err := release(); err != nil && sim.faultless && lost == nil {
 		sim.reportViolation("releasing %s: %v", name, err)
 	}
 }

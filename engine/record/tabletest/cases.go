@@ -62,9 +62,9 @@ func checkSwapCompares(e *caseEnv) error {
 		got, err := t.Swap(e.ctx, newRow(name, version, baseToken+2))
 		switch {
 		case !errors.Is(err, record.ErrConflict):
-			return fmt.Errorf("a Swap of %s should be an ErrConflict and is: %v", what, err)
+			return fmt.Errorf("a Swap of %s should return ErrConflict, but returned: %v", what, err)
 		case got.Version != "" && got.Version != now.Version:
-			return fmt.Errorf("a Swap of %s was refused with version %q, where %q is current", what, got.Version,
+			return fmt.Errorf("a Swap of %s was refused with version %q, but %q is the current one", what, got.Version,
 				now.Version)
 		}
 		if err := expectRow(e, t, now); err != nil {
@@ -83,7 +83,8 @@ func checkSwapAtomic(e *caseEnv) error {
 		return err
 	}
 	for round := range 20 {
-		now := record.Row{Name: e.recordName(fmt.Sprint(round / 10))} // ten rounds each, of which the first creates
+		// ten rounds per record; the first round creates it
+		now := record.Row{Name: e.recordName(fmt.Sprint(round / 10))}
 		if round%10 > 0 {
 			if now, err = ts[0].Load(e.ctx, now.Name); err != nil {
 				return err
@@ -139,7 +140,7 @@ func checkVersionNew(e *caseEnv) error {
 			return err
 		}
 		if seen[now.Version] {
-			return fmt.Errorf("version %q came twice: an old write could be taken for a new one", now.Version)
+			return fmt.Errorf("version %q was used twice: an old write could be mistaken for a new one", now.Version)
 		}
 		seen[now.Version] = true
 		if i%4 == 3 {
@@ -176,7 +177,7 @@ func checkDelete(e *caseEnv) error {
 		}
 	}
 	if _, err := ts[1].Swap(e.ctx, newRow(name, now.Version, baseToken+1)); !errors.Is(err, record.ErrConflict) {
-		return fmt.Errorf("a Swap of a version that was deleted should be an ErrConflict and is: %v", err)
+		return fmt.Errorf("a Swap of a version that was deleted should return ErrConflict, but returned: %v", err)
 	}
 	_, err = writeRow(e, ts[1], newRow(name, "", baseToken+2))
 	return err
@@ -189,7 +190,7 @@ func checkDeleteCompares(e *caseEnv) error {
 	}
 	name := e.recordName("m")
 	if err := t.Delete(e.ctx, record.Row{Name: name}); err != nil {
-		return fmt.Errorf("deleting what is not there: %w", err)
+		return fmt.Errorf("deleting an absent record: %w", err)
 	}
 	first, err := writeRow(e, t, newRow(name, "", baseToken))
 	if err != nil {
@@ -201,7 +202,7 @@ func checkDeleteCompares(e *caseEnv) error {
 	}
 	now.Data, _ = idleData(baseToken + 1)
 	if err := t.Delete(e.ctx, first); !errors.Is(err, record.ErrConflict) {
-		return fmt.Errorf("a Delete of an old version should be an ErrConflict and is: %v", err)
+		return fmt.Errorf("a Delete of an old version should return ErrConflict, but returned: %v", err)
 	}
 	if err := expectRow(e, t, now); err != nil {
 		return fmt.Errorf("after a Delete of an old version: %w", err)
@@ -276,15 +277,16 @@ func checkNames(e *caseEnv) error {
 	if err != nil {
 		return err
 	}
-	fill := strings.Repeat("n", 512-len(e.prefix)-1)
-	odd := []string{"a", "A", "a/b", "a%2Fb", "a b", "a.b", "..", ".", "a\\b", "a\nb", "\u00e9", "e\u0301", "\u212a",
-		"k", "\U0001F512", "a'b\"c", "*", "?", "#", "a+b", "_", "%", fill + "x", fill + "y"}
+	padding := strings.Repeat("n", 512-len(e.prefix)-1)
+	unusual := []string{"a", "A", "a/b", "a%2Fb", "a b", "a.b", "..", ".", "a\\b", "a\nb", "\u00e9", "e\u0301",
+		"\u212a",
+		"k", "\U0001F512", "a'b\"c", "*", "?", "#", "a+b", "_", "%", padding + "x", padding + "y"}
 	want := map[string]record.Row{}
-	for i, n := range odd {
+	for i, n := range unusual {
 		next := newRow(e.recordName(n), "", baseToken+int64(i))
 		now, err := writeRow(e, t, next)
 		if err != nil {
-			return fmt.Errorf("%w (two names share a record, or the name is not taken)", err)
+			return fmt.Errorf("%w (two names share a record, or the name is not accepted)", err)
 		}
 		now.Data = next.Data
 		want[next.Name] = now
@@ -331,7 +333,7 @@ func checkList(e *caseEnv) error {
 	return expectListed(e, t, e.prefix+"l/", want)
 }
 
-// expectListed checks that List yields just these rows.
+// expectListed checks that List yields exactly these rows.
 func expectListed(e *caseEnv, t record.Table, prefix string, want map[string]record.Row) error {
 	found := map[string]bool{}
 	for got, err := range t.List(e.ctx, prefix) {
@@ -344,20 +346,20 @@ func expectListed(e *caseEnv, t record.Table, prefix string, want map[string]rec
 		case found[got.Name]:
 			return fmt.Errorf("listing %q yields %q twice", prefix, got.Name)
 		case got.Version != w.Version || string(got.Data) != string(w.Data):
-			return fmt.Errorf("listing %q yields %q otherwise than Load gives it", prefix, got.Name)
+			return fmt.Errorf("listing %q yields %q, but differently from Load", prefix, got.Name)
 		}
 		found[got.Name] = true
 	}
 	for name := range want {
 		if !found[name] {
-			return fmt.Errorf("listing %q yields %d of %d records: %q is missing, for one", prefix, len(found),
+			return fmt.Errorf("listing %q yields %d of %d records: for example, %q is missing", prefix, len(found),
 				len(want), name)
 		}
 	}
 	return nil
 }
 
-// checkClock opens clients at uneven moments, so that a clock that has only whole seconds shows, and compares their
+// checkClock opens clients at different fractions of a second, to detect a clock with whole seconds, and compares their
 // estimates.
 func checkClock(e *caseEnv) error {
 	var ts []record.Table
@@ -381,11 +383,11 @@ func checkClock(e *caseEnv) error {
 		for i, t := range ts {
 			now, off := t.Now()
 			if now < last[i] {
-				return fmt.Errorf("the time fell from %d to %d", last[i], now)
+				return fmt.Errorf("the time went back from %d to %d", last[i], now)
 			}
 			last[i] = now
 			if off < 0 {
-				return nil // it is good for tokens only
+				return nil // the clock is used for tokens only
 			}
 			early[i], late[i] = now-off.Microseconds(), now+off.Microseconds()
 			if b, ok := t.(record.ClockBounder); ok {
@@ -396,8 +398,8 @@ func checkClock(e *caseEnv) error {
 		for i := range ts {
 			for k := range ts {
 				if early[i] > late[k]+took {
-					return fmt.Errorf("one client says that the store's clock is past %d, another that it is not past %d: one of the errors stated is too small",
-						early[i], late[k])
+					return fmt.Errorf("by one client, the store's clock is at %d or later, by another at %d or earlier: "+
+						"one of the errors stated is too small", early[i], late[k])
 				}
 			}
 		}
@@ -430,7 +432,7 @@ func checkContextEnds(e *caseEnv) error {
 	cancel()
 	return callEach(e, t, ctx, now, func(method string, err error) error {
 		if err == nil || errors.Is(err, record.ErrConflict) || driverutil.IsFinal(err) {
-			return fmt.Errorf("%s with a context that has ended returned: %v", method, err)
+			return fmt.Errorf("%s under a context that has ended returned: %v", method, err)
 		}
 		return nil
 	})
@@ -453,13 +455,13 @@ func checkClosed(e *caseEnv) error {
 	}
 	return callEach(e, t, e.ctx, now, func(method string, err error) error {
 		if !errors.Is(err, driver.ErrClosed) {
-			return fmt.Errorf("%s after Close should be ErrClosed and is: %v", method, err)
+			return fmt.Errorf("%s after Close should return ErrClosed, but returned: %v", method, err)
 		}
 		return nil
 	})
 }
 
-// callEach calls every method that asks the store.
+// callEach calls every method that sends a request to the store.
 func callEach(
 	e *caseEnv, t record.Table, ctx context.Context, now record.Row, check func(method string, err error) error,
 ) error {

@@ -8,7 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// openLossy opens a client whose requests meet the fate that is set. A table that sends a request again meets it again.
+// openLossy opens a client, and returns the fate of its requests, which the caller can set. It applies to every attempt
+// of a request.
 func (e *caseEnv) openLossy() (record.Table, *atomic.Int64, error) {
 	if e.h.Lossy == nil {
 		return nil, nil, skipped("needs Harness.Lossy")
@@ -47,7 +48,7 @@ func checkLostReply(e *caseEnv) error {
 		}
 		fate.Store(int64(drivertest.Pass))
 		if !isUnknownOutcome(err) {
-			return fmt.Errorf("a %s took effect and its reply was lost, and it returned: %v", what, err)
+			return fmt.Errorf("a %s took effect and its reply was lost, but it returned: %v", what, err)
 		}
 	}
 	return nil
@@ -61,7 +62,7 @@ func checkRefusedRequest(e *caseEnv) error {
 	return e.checkFailingRequests(drivertest.Refuse, "was refused for now")
 }
 
-// checkFailingRequests calls every method with a fate that keeps its request from taking effect.
+// checkFailingRequests calls every method with a fate that prevents its request from taking effect.
 func (e *caseEnv) checkFailingRequests(f drivertest.Fate, what string) error {
 	t, fate, err := e.openLossy()
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package tabletest checks that a [record.Table] keeps its contract: what the engine relies on and the conformance
-// suite of package drivertest cannot see, because it works through the engine. Whoever writes a table makes it pass
-// these cases before that suite. Nothing here needs package testing:
+// Package tabletest checks that a [record.Table] keeps its contract. The engine relies on this contract, and the
+// conformance suite of package drivertest cannot check all of it, because it works through the engine. A new table
+// should pass these cases before that suite. Nothing here needs package testing:
 //
 //	func TestTable(t *testing.T) {
 //		h := tabletest.Harness{Open: func(ctx context.Context) (record.Table, error) { return openTable(ctx, addr) }}
@@ -33,14 +33,14 @@ type Harness struct {
 	// Open makes a new client of the table. All clients see the same records.
 	Open func(ctx context.Context) (record.Table, error)
 
-	// Lossy, if set, makes a client whose requests meet the fates that it asks for, one for each request on its way
-	// to the server: see [drivertest.Transport]. Without it the cases about lost replies are skipped.
+	// Lossy, if set, makes a client that calls fate once per request to the server, and does to the request what fate
+	// returns. See [drivertest.Transport]. Without Lossy, the cases about lost replies are skipped.
 	Lossy func(ctx context.Context, fate func() drivertest.Fate) (record.Table, error)
 
-	// Prefix is the beginning of all names. The default is a random one.
+	// Prefix is the beginning of all names. The default is random.
 	Prefix string
 
-	// Rows is how many records the case about List makes. The default is 1,100, because servers return pages of up to
+	// Rows is how many records the case "list" makes. The default is 1,100, because servers return pages of up to
 	// 1,000.
 	Rows int
 
@@ -69,7 +69,8 @@ func Cases() []Case {
 		{"swap", "A Swap that succeeds returns the version that every client reads from then on.", checkSwap},
 		{
 			"swap-compares",
-			"A Swap of another version than the row has returns ErrConflict and the current row, or none; it changes nothing.",
+			"A Swap of a version that is not the current one returns ErrConflict, with the current row or an empty one, " +
+				"and changes nothing.",
 			checkSwapCompares,
 		},
 		{
@@ -85,7 +86,8 @@ func Cases() []Case {
 		{"delete", "A deleted record is absent for Load and List, and can be created again.", checkDelete},
 		{
 			"delete-compares",
-			"A Delete of another version than the row has returns ErrConflict and changes nothing; of an absent row it is nil.",
+			"A Delete of a version that is not the current one returns ErrConflict and changes nothing. A Delete of an " +
+				"absent row returns nil.",
 			checkDeleteCompares,
 		},
 		{
@@ -102,31 +104,31 @@ func Cases() []Case {
 		},
 		{
 			"clock",
-			"Now never falls, and the estimates of several clients agree within the errors that they state.",
+			"Now never goes back, and the estimates of several clients agree within the errors that they state.",
 			checkClock,
 		},
-		{"context", "A call whose context has ended soon returns an error.", checkContextEnds},
-		{"closed", "After Close every call returns ErrClosed; Close may be called again.", checkClosed},
+		{"context", "A call whose context has ended returns an error promptly.", checkContextEnds},
+		{"closed", "After Close, every call returns ErrClosed. Close may be called again.", checkClosed},
 		{
 			"lost-reply",
-			"A write whose reply was lost is neither a success nor an ErrConflict nor a refusal: its outcome is not known.",
+			"A write whose reply was lost returns an error for an unknown outcome: no success, no ErrConflict, no refusal.",
 			checkLostReply,
 		},
 		{
 			"lost-request",
-			"A request that never arrived is an error: no absent record, no empty list, no success, no ErrConflict.",
+			"A request that never arrived returns an error: no absent record, no empty list, no success, no ErrConflict.",
 			checkLostRequest,
 		},
 		{
 			"refused-request",
-			"A request that the server refused because of too many requests is an error after which the engine tries again.",
+			"A request that the server refused because of too many requests returns an error after which the engine retries.",
 			checkRefusedRequest,
 		},
 	}
 }
 
-// Run checks a table, and returns a result for each case, in the order of [Cases]. If the table cannot be opened,
-// that is the one result.
+// Run checks a table and returns a result for each case, in the order of [Cases]. If the table cannot be opened, Run
+// returns only a result that says so.
 func Run(ctx context.Context, h Harness) []Result {
 	if h.Prefix == "" {
 		h.Prefix = "tabletest-" + strings.ToLower(rand.Text()[:8]) + "/"
@@ -167,7 +169,7 @@ type skipped string
 
 func (s skipped) Error() string { return string(s) }
 
-// caseEnv has what a case works with.
+// caseEnv has the clients and record names of a case.
 type caseEnv struct {
 	ctx    context.Context
 	h      Harness
@@ -226,7 +228,7 @@ func (e *caseEnv) cleanUp() {
 	}
 }
 
-// idleData returns the data of an idle lock as the engine writes it, because a table may look into it, and its token.
+// idleData returns the data of an idle lock as the engine writes it, and its token. A table may decode the data.
 func idleData(token int64) (data []byte, _ int64) {
 	data, err := record.Encode(&record.Record{Token: token, Idle: token})
 	if err != nil {
@@ -235,13 +237,13 @@ func idleData(token int64) (data []byte, _ int64) {
 	return data, token
 }
 
-// newRow returns a row to be written over a version. Each token makes other data.
+// newRow returns a row that replaces a version. Rows with different tokens have different data.
 func newRow(name, version string, token int64) record.Row {
 	data, token := idleData(token)
 	return record.Row{Name: name, Version: version, Data: data, Token: token}
 }
 
-// baseToken is the first token. It is some time ago, so that it is not in the future for any table.
+// baseToken is the first token. It is a day old, so that no table's clock is behind it.
 var baseToken = time.Now().Add(-24 * time.Hour).UnixMicro()
 
 // writeRow writes a row, which must succeed.
@@ -251,7 +253,7 @@ func writeRow(e *caseEnv, t record.Table, r record.Row) (record.Row, error) {
 		return got, fmt.Errorf("a Swap of %[2]q from its current version %[1]q failed: %[3]w", r.Version, r.Name, err)
 	}
 	if got.Version == "" {
-		return got, fmt.Errorf("a Swap of %q succeeded and gave no version", r.Name)
+		return got, fmt.Errorf("a Swap of %q succeeded without a version", r.Name)
 	}
 	return got, nil
 }
@@ -263,7 +265,7 @@ func expectRow(e *caseEnv, t record.Table, want record.Row) error {
 	case err != nil:
 		return fmt.Errorf("loading %q: %w", want.Name, err)
 	case got.Version != want.Version:
-		return fmt.Errorf("%q should have version %q and is read with %q", want.Name, want.Version, got.Version)
+		return fmt.Errorf("%q should have version %q, but Load returned %q", want.Name, want.Version, got.Version)
 	case string(got.Data) != string(want.Data):
 		return fmt.Errorf("%q does not have the data of version %q", want.Name, want.Version)
 	}
@@ -277,13 +279,13 @@ func expectAbsent(e *caseEnv, t record.Table, name string) error {
 		return fmt.Errorf("loading %q, which is absent: %w", name, err)
 	}
 	if got.Version != "" || len(got.Data) != 0 {
-		return fmt.Errorf("%q should be absent and is read with version %q and %d bytes", name, got.Version,
+		return fmt.Errorf("%q should be absent, but Load returned version %q and %d bytes", name, got.Version,
 			len(got.Data))
 	}
 	return nil
 }
 
-// isUnknownOutcome reports whether an error says that the outcome is not known, as the engine takes it.
+// isUnknownOutcome reports whether the engine treats an error as an unknown outcome.
 func isUnknownOutcome(err error) bool {
 	return err != nil && !errors.Is(err, record.ErrConflict) && !driverutil.IsFinal(err)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// remote is a correct table behind a link that loses what it is set to lose. A function that is set replaces the
+// remote is a correct table behind a link that loses requests and replies. A function that is set replaces the
 // method.
 type remote struct {
 	record.Table
@@ -32,7 +32,7 @@ type remote struct {
 	now    func(t *remote) (int64, time.Duration)
 	close  func(t *remote) error
 
-	heard atomic.Int64
+	lastReplyAt atomic.Int64
 }
 
 // ask is one request.
@@ -44,7 +44,7 @@ func ask[T any](t *remote, request func() (T, error)) (T, error) {
 }
 
 func (t *remote) Load(ctx context.Context, name string) (record.Row, error) {
-	t.heard.CompareAndSwap(0, time.Now().Unix())
+	t.lastReplyAt.CompareAndSwap(0, time.Now().Unix())
 	if t.load != nil {
 		return t.load(t, ctx, name)
 	}
@@ -105,7 +105,7 @@ func harness(change func(t *remote)) tabletest.Harness {
 	}
 }
 
-// TestSound runs all cases against a table that keeps its contract: they pass, and none is skipped.
+// TestSound: a correct table passes all cases, and none is skipped.
 func TestSound(t *testing.T) {
 	t.Parallel()
 	results := tabletest.Run(t.Context(), harness(func(*remote) {}))
@@ -119,20 +119,20 @@ func TestSound(t *testing.T) {
 	}
 }
 
-// TestBroken demands that each broken table is caught by the case that is about it, for the right reason.
+// TestBroken: each broken table fails the case that checks its defect, for the right reason.
 func TestBroken(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ name, caught, says string }{
+	for _, c := range []struct{ name, caught, want string }{
 		{"deletes without comparing", "delete-compares", "a Delete of an old version"},
 		{"never deletes", "delete", "should be absent"},
-		{"uses a hash of the data as version", "version-new", "came twice"},
-		{"reports a lost reply as a conflict", "lost-reply", "its reply was lost, and it returned"},
-		{"calls a doubtful clock exact", "clock", "errors stated is too small"},
-		{"takes an error for an absent record", "lost-request", "a Load whose request never arrived"},
-		{"takes too many requests for a refusal", "refused-request", "refused for now"},
+		{"uses a hash of the data as version", "version-new", "was used twice"},
+		{"reports a lost reply as a conflict", "lost-reply", "its reply was lost, but it returned"},
+		{"calls a rough clock exact", "clock", "errors stated is too small"},
+		{"counts an error as an absent record", "lost-request", "a Load whose request never arrived"},
+		{"counts too many requests as a refusal", "refused-request", "refused for now"},
 		{"lists the first page only", "list", "is missing"},
 		{"folds case", "names", "share a record"},
-		{"goes on after Close", "closed", "after Close should be ErrClosed"},
+		{"continues after Close", "closed", "after Close should return ErrClosed"},
 		{"swaps without comparing", "swap-compares", "a Swap of"},
 		{"compares and writes in two steps", "swap-atomic", "at the same time"},
 		{"reads from a cache", "swap", "should have version"},
@@ -144,15 +144,15 @@ func TestBroken(t *testing.T) {
 				t.Fatal("there is no such table")
 			}
 			for _, r := range tabletest.Run(t.Context(), harness(breaks())) {
-				if r.Case.Name == c.caught && (r.Err == nil || !strings.Contains(r.Err.Error(), c.says)) {
-					t.Errorf("%s says %v, and should say %q", c.caught, r.Err, c.says)
+				if r.Case.Name == c.caught && (r.Err == nil || !strings.Contains(r.Err.Error(), c.want)) {
+					t.Errorf("%s: %v, want %q", c.caught, r.Err, c.want)
 				}
 			}
 		})
 	}
 }
 
-// broken has the ways to break a correct table.
+// broken has functions that break a correct table.
 var broken = map[string]func() func(t *remote){
 	"deletes without comparing": func() func(t *remote) {
 		return func(t *remote) {
@@ -168,7 +168,7 @@ var broken = map[string]func() func(t *remote){
 	"never deletes": func() func(t *remote) {
 		return func(t *remote) { t.delete = func(*remote, context.Context, record.Row) error { return nil } }
 	},
-	"uses a hash of the data as version": func() func(t *remote) { return hashed() },
+	"uses a hash of the data as version": func() func(t *remote) { return hashedTable() },
 	"reports a lost reply as a conflict": func() func(t *remote) {
 		return func(t *remote) {
 			t.swap = func(t *remote, ctx context.Context, row record.Row) (record.Row, error) {
@@ -180,15 +180,15 @@ var broken = map[string]func() func(t *remote){
 			}
 		}
 	},
-	"calls a doubtful clock exact": func() func(t *remote) {
+	"calls a rough clock exact": func() func(t *remote) {
 		return func(t *remote) {
 			from := time.Now()
 			t.now = func(t *remote) (int64, time.Duration) {
-				return t.heard.Load()*1e6 + time.Since(from).Microseconds(), 0
+				return t.lastReplyAt.Load()*1e6 + time.Since(from).Microseconds(), 0
 			}
 		}
 	},
-	"takes an error for an absent record": func() func(t *remote) {
+	"counts an error as an absent record": func() func(t *remote) {
 		return func(t *remote) {
 			t.load = func(t *remote, ctx context.Context, name string) (record.Row, error) {
 				got, err := ask(t, func() (record.Row, error) { return t.Table.Load(ctx, name) })
@@ -199,7 +199,7 @@ var broken = map[string]func() func(t *remote){
 			}
 		}
 	},
-	"takes too many requests for a refusal": func() func(t *remote) {
+	"counts too many requests as a refusal": func() func(t *remote) {
 		return func(t *remote) {
 			t.swap = func(t *remote, ctx context.Context, row record.Row) (record.Row, error) {
 				got, err := ask(t, func() (record.Row, error) { return t.Table.Swap(ctx, row) })
@@ -235,7 +235,7 @@ var broken = map[string]func() func(t *remote){
 			}
 		}
 	},
-	"goes on after Close": func() func(t *remote) {
+	"continues after Close": func() func(t *remote) {
 		return func(t *remote) { t.close = func(*remote) error { return nil } }
 	},
 	"swaps without comparing": func() func(t *remote) {
@@ -286,8 +286,8 @@ var broken = map[string]func() func(t *remote){
 	},
 }
 
-// hashed keeps rows whose version is a hash of their data.
-func hashed() func(t *remote) {
+// hashedTable keeps rows whose version is a hash of their data.
+func hashedTable() func(t *remote) {
 	var mu sync.Mutex
 	rows := map[string]record.Row{}
 	get := func(name string) record.Row {
@@ -323,7 +323,7 @@ func hashed() func(t *remote) {
 	}
 }
 
-// TestOpenFails promises one result, with the error, if a table cannot be opened.
+// TestOpenFails: if a table cannot be opened, Run returns one result, with the error.
 func TestOpenFails(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")
