@@ -13,49 +13,49 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// served is a table whose server tells its clock with each reply.
-type served struct {
+// clockedTable is a table whose server sends its time with each reply.
+type clockedTable struct {
 	record.Table
-	clock record.ServerClock
-	ahead *atomic.Int64 // by how much the server's clock was set forward
+	clock  record.ServerClock
+	offset *atomic.Int64 // by how much the server's clock was set forward
 }
 
-func (s *served) Now() (int64, time.Duration)      { return s.clock.Now() }
-func (s *served) ClockBounds() (early, late int64) { return s.clock.ClockBounds() }
+func (s *clockedTable) Now() (int64, time.Duration)      { return s.clock.Now() }
+func (s *clockedTable) ClockBounds() (early, late int64) { return s.clock.ClockBounds() }
 
-func (s *served) heard(from driver.Instant) {
+func (s *clockedTable) addReply(from driver.Instant) {
 	now, _ := s.Table.Now()
-	s.clock.AddReply(now+time.Duration(s.ahead.Load()).Microseconds(), from, s.clock.Clock.Now())
+	s.clock.AddReply(now+time.Duration(s.offset.Load()).Microseconds(), from, s.clock.Clock.Now())
 }
 
-func (s *served) Load(ctx context.Context, name string) (record.Row, error) {
-	defer s.heard(s.clock.Clock.Now())
+func (s *clockedTable) Load(ctx context.Context, name string) (record.Row, error) {
+	defer s.addReply(s.clock.Clock.Now())
 	return s.Table.Load(ctx, name)
 }
 
-func (s *served) Swap(ctx context.Context, row record.Row) (record.Row, error) {
-	defer s.heard(s.clock.Clock.Now())
+func (s *clockedTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	defer s.addReply(s.clock.Clock.Now())
 	return s.Table.Swap(ctx, row)
 }
 
-// stepped is a store on a server whose clock is set, and its clients.
-type stepped struct {
-	t     *testing.T
-	m     *memory.Memory
-	ahead atomic.Int64
+// steppedServer is a server whose clock can be set, with its clients.
+type steppedServer struct {
+	t           *testing.T
+	m           *memory.Memory
+	clockOffset atomic.Int64
 }
 
-// open gives a client that has asked the server once.
-func (s *stepped) open() driver.Store {
+// openClient opens a client that has had one reply from the server.
+func (s *steppedServer) openClient() driver.Store {
 	table := s.m.Table()
-	client := &served{Table: table, clock: record.ServerClock{Clock: table.Info().Clock}, ahead: &s.ahead}
+	client := &clockedTable{Table: table, clock: record.ServerClock{Clock: table.Info().Clock}, offset: &s.clockOffset}
 	if _, err := client.Load(s.t.Context(), "clock"); err != nil {
 		s.t.Fatal(err)
 	}
 	return record.New(client)
 }
 
-func (s *stepped) acquire(by driver.Store, c driver.Claim) driver.Grant {
+func (s *steppedServer) mustAcquire(by driver.Store, c driver.Claim) driver.Grant {
 	s.t.Helper()
 	g, err := by.Acquire(s.t.Context(), c)
 	if err != nil {
@@ -64,21 +64,21 @@ func (s *stepped) acquire(by driver.Store, c driver.Claim) driver.Grant {
 	return g
 }
 
-// TestServerSetForward promises that nobody who had asked a server before ends a living holder's claim because the
-// server's clock was set forward, or another took over whose clock is ahead; and that a dead holder is replaced all
-// the same, also by one who came later.
+// TestServerSetForward: when a server's clock is set forward, or another server takes over whose clock is ahead, no
+// client that had a reply before expires the claim of a holder that renews. A dead holder is replaced nevertheless,
+// also by a client that came later.
 func TestServerSetForward(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stepped{t: t, m: fakeMemory()}
-		holder, other := s.open(), s.open()
+		s := &steppedServer{t: t, m: fakeMemory()}
+		holder, other := s.openClient(), s.openClient()
 		defer holder.Close()
 		defer other.Close()
-		g := s.acquire(holder, paceClaim(1, false))
-		s.ahead.Store(int64(time.Hour))
+		g := s.mustAcquire(holder, paceClaim(1, false))
+		s.clockOffset.Store(int64(time.Hour))
 		refused := func(by driver.Store, n int) {
 			t.Helper()
 			if _, err := by.Acquire(t.Context(), paceClaim(n, false)); !errors.Is(err, driver.ErrHeld) {
-				t.Fatalf("beside a living holder: %v", err)
+				t.Fatalf("next to a holder that renews: %v", err)
 			}
 		}
 		for n := range 40 {
@@ -92,14 +92,14 @@ func TestServerSetForward(t *testing.T) {
 				})
 			}
 		}
-		newcomer := s.open()
+		newcomer := s.openClient()
 		defer newcomer.Close()
 		refused(newcomer, 100)
 		for n, by := range []driver.Store{other, newcomer} {
 			from := time.Now()
-			next := s.acquire(by, paceClaim(200+n, true))
+			next := s.mustAcquire(by, paceClaim(200+n, true))
 			if took := time.Since(from); next.Token <= g.Token || took > g.GrantedTTL+2*driver.Margin(g.GrantedTTL) {
-				t.Errorf("%d: let in %v after the last sign of life, with token %d after %d", n, took, next.Token,
+				t.Errorf("%d: granted %v after the last renewal, with token %d after %d", n, took, next.Token,
 					g.Token)
 			}
 			g = next
@@ -107,36 +107,36 @@ func TestServerSetForward(t *testing.T) {
 	})
 }
 
-// TestServerOddForOnce promises that one reply by a clock that is ahead, be it the first, ends no living holder's
-// claim, and puts no end off for long: a holder that dies two renewals later is replaced when its TTL has passed, by
-// one who tries once.
-func TestServerOddForOnce(t *testing.T) {
+// TestServerClockWrongOnce: one reply with a time that is ahead, even the first one, expires no claim of a holder that
+// renews, and delays no expiry for long: a holder that dies two renewals later is replaced when its TTL has passed, by
+// a client that tries once.
+func TestServerClockWrongOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stepped{t: t, m: fakeMemory()}
-		holder, other := s.open(), s.open()
+		s := &steppedServer{t: t, m: fakeMemory()}
+		holder, other := s.openClient(), s.openClient()
 		defer holder.Close()
 		defer other.Close()
-		g := s.acquire(holder, paceClaim(1, false))
-		s.ahead.Store(int64(time.Hour))
+		g := s.mustAcquire(holder, paceClaim(1, false))
+		s.clockOffset.Store(int64(time.Hour))
 		if _, err := other.Inspect(t.Context(), g.Name); err != nil {
 			t.Fatal(err)
 		}
-		misled := s.open() // the odd reply is the first that it has
+		misled := s.openClient() // its first reply is the wrong one
 		defer misled.Close()
 		holder.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) {
 			if r.Err != nil {
 				t.Fatal(r.Err)
 			}
 		})
-		s.ahead.Store(0)
+		s.clockOffset.Store(0)
 		for n := range 10 {
 			for _, by := range []driver.Store{other, misled} {
 				if _, err := by.Acquire(t.Context(), paceClaim(2+n, false)); !errors.Is(err, driver.ErrHeld) {
-					t.Fatalf("beside a living holder: %v", err)
+					t.Fatalf("next to a holder that renews: %v", err)
 				}
 			}
 		}
-		for range 2 { // the first hears that the odd reply was wrong
+		for range 2 { // the first renewal learns that the reply was wrong
 			holder.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) {
 				if r.Err != nil {
 					t.Fatal(r.Err)
@@ -144,50 +144,50 @@ func TestServerOddForOnce(t *testing.T) {
 			})
 		}
 		time.Sleep(g.GrantedTTL + time.Second)
-		newcomer := s.open()
+		newcomer := s.openClient()
 		defer newcomer.Close()
-		if next := s.acquire(newcomer, paceClaim(100, false)); next.Token <= g.Token ||
+		if next := s.mustAcquire(newcomer, paceClaim(100, false)); next.Token <= g.Token ||
 			next.Token > time.Now().Add(time.Minute).UnixMicro() {
 			t.Errorf("token %d after %d", next.Token, g.Token)
 		}
 	})
 }
 
-// TestServerSetBack promises that a holder that died before the server's clock was set back is replaced by one who
-// comes later and waits for its TTL.
+// TestServerSetBack: a holder that died before the server's clock was set back is replaced by a client that comes later
+// and waits for the holder's TTL.
 func TestServerSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stepped{t: t, m: fakeMemory()}
-		s.ahead.Store(int64(time.Hour))
-		holder := s.open()
+		s := &steppedServer{t: t, m: fakeMemory()}
+		s.clockOffset.Store(int64(time.Hour))
+		holder := s.openClient()
 		defer holder.Close()
-		g := s.acquire(holder, paceClaim(1, false))
-		s.ahead.Store(0)
-		newcomer := s.open()
+		g := s.mustAcquire(holder, paceClaim(1, false))
+		s.clockOffset.Store(0)
+		newcomer := s.openClient()
 		defer newcomer.Close()
 		from := time.Now()
-		next := s.acquire(newcomer, paceClaim(2, true))
+		next := s.mustAcquire(newcomer, paceClaim(2, true))
 		if took := time.Since(from); next.Token <= g.Token || took < g.GrantedTTL ||
 			took > g.GrantedTTL+2*driver.Margin(g.GrantedTTL) {
-			t.Errorf("let in after %v, with token %d after %d", took, next.Token, g.Token)
+			t.Errorf("granted after %v, with token %d after %d", took, next.Token, g.Token)
 		}
 	})
 }
 
-// ClockIsStale has the engine ask for the time.
-func (s *served) ClockIsStale() bool { return s.clock.ClockIsStale() }
+// ClockIsStale makes the engine load a row to learn the time.
+func (s *clockedTable) ClockIsStale() bool { return s.clock.ClockIsStale() }
 
-// TestRenewalsKnowTheTime promises that a holder which dies is replaced when its TTL is over, also by one who tries
-// once, though it had a long TTL, and its client asked the store for nothing between its renewals.
-func TestRenewalsKnowTheTime(t *testing.T) {
+// TestRenewalRefreshesClock: a dead holder with a long TTL, whose client sent no requests between its renewals, is
+// replaced when its TTL has passed, also by a client that tries once.
+func TestRenewalRefreshesClock(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &stepped{t: t, m: fakeMemory()}
-			holder := s.open()
+			s := &steppedServer{t: t, m: fakeMemory()}
+			holder := s.openClient()
 			defer holder.Close()
 			c := paceClaim(1, false)
 			c.TTL = ttl
-			g := s.acquire(holder, c)
+			g := s.mustAcquire(holder, c)
 			for range 3 {
 				time.Sleep(ttl / 3)
 				holder.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) {
@@ -198,17 +198,17 @@ func TestRenewalsKnowTheTime(t *testing.T) {
 			}
 			time.Sleep(ttl - time.Second)
 			try := func(n int) error {
-				newcomer := s.open()
+				newcomer := s.openClient()
 				defer newcomer.Close()
 				_, err := newcomer.Acquire(t.Context(), paceClaim(n, false))
 				return err
 			}
 			if err := try(2); !errors.Is(err, driver.ErrHeld) {
-				t.Errorf("TTL %v: a second before the end one who tries is told %v", ttl, err)
+				t.Errorf("TTL %v: a try one second before the end: got %v", ttl, err)
 			}
 			time.Sleep(2 * time.Second)
 			if err := try(3); err != nil {
-				t.Errorf("TTL %v: a second after it one who tries is told %v", ttl, err)
+				t.Errorf("TTL %v: a try one second after the end: got %v", ttl, err)
 			}
 		})
 	}

@@ -10,23 +10,23 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// closing is a table that takes its time to close.
-type closing struct {
+// slowClosingTable is a table whose Close takes a second.
+type slowClosingTable struct {
 	record.Table
 	closes, closed atomic.Int64
 }
 
-func (c *closing) Close() error {
+func (c *slowClosingTable) Close() error {
 	c.closes.Add(1)
 	time.Sleep(time.Second)
 	c.closed.Add(1)
 	return c.Table.Close()
 }
 
-// TestClosedAtOnce promises that of several Close at one time one closes the table, and the others wait for that.
-func TestClosedAtOnce(t *testing.T) {
+// TestConcurrentClose: of several concurrent calls of Close, one closes the table, and the others wait for it.
+func TestConcurrentClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		table := &closing{Table: fakeMemory().Table()}
+		table := &slowClosingTable{Table: fakeMemory().Table()}
 		s := record.New(table)
 		var all sync.WaitGroup
 		for range 4 {

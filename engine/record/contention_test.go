@@ -16,43 +16,45 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// far is a table 50 ms away; each way takes half of the spread more or less.
-type far struct {
+// distantTable is a table with a round trip of 50 ms. Each way takes up to half of the spread more or less.
+type distantTable struct {
 	record.Table
 	spread time.Duration
 }
 
-func (t far) way() { time.Sleep(25*time.Millisecond - t.spread/2 + rand.N(t.spread+1)) }
+func (t distantTable) travelOneWay() {
+	time.Sleep(25*time.Millisecond - t.spread/2 + rand.N(t.spread+1))
+}
 
-func (t far) Load(ctx context.Context, name string) (record.Row, error) {
-	t.way()
-	defer t.way()
+func (t distantTable) Load(ctx context.Context, name string) (record.Row, error) {
+	t.travelOneWay()
+	defer t.travelOneWay()
 	return t.Table.Load(ctx, name)
 }
 
-func (t far) Swap(ctx context.Context, row record.Row) (record.Row, error) {
-	t.way()
-	defer t.way()
+func (t distantTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	t.travelOneWay()
+	defer t.travelOneWay()
 	return t.Table.Swap(ctx, row)
 }
 
-// TestRenewalsGoFirst promises that a holder's renewals get through while hundreds of clients want to come in, and that
-// the line is bounded.
+// TestRenewalsGoFirst: a holder's renewals succeed while hundreds of clients try to acquire the lock, and the queue is
+// bounded.
 func TestRenewalsGoFirst(t *testing.T) {
 	for ttl, renewals := range map[time.Duration]int{3 * time.Second: 10, 30 * time.Second: 3} {
-		t.Run(ttl.String(), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { rush(t, ttl, renewals) }) })
+		t.Run(ttl.String(), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { runRush(t, ttl, renewals) }) })
 	}
 }
 
-func rush(t *testing.T, ttl time.Duration, renewals int) {
+func runRush(t *testing.T, ttl time.Duration, renewals int) {
 	from := time.Now()
-	hand := func() time.Duration { return time.Since(from) }
-	m := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Boottime: hand}})
+	sinceStart := func() time.Duration { return time.Since(from) }
+	m := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: sinceStart, Boottime: sinceStart}})
 	claim := func(n int, wait bool) driver.Claim {
 		return driver.Claim{Name: "m", ID: fmt.Sprint("claim", n), Kind: driver.KindMutex, Limit: 1, Weight: 1,
 			TTL: ttl, Fair: true, Wait: wait}
 	}
-	holder := record.New(far{m.Table(), 0})
+	holder := record.New(distantTable{m.Table(), 0})
 	grant, err := holder.Acquire(t.Context(), claim(0, false))
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +64,7 @@ func rush(t *testing.T, ttl time.Duration, renewals int) {
 	var full atomic.Int64
 	for n := range 300 {
 		crowd.Go(func() {
-			s := record.New(far{m.Table(), 0})
+			s := record.New(distantTable{m.Table(), 0})
 			defer s.Close()
 			_, err := s.Acquire(ctx, claim(n+1, true))
 			if errors.Is(err, driver.ErrQueueFull) {
@@ -72,7 +74,7 @@ func rush(t *testing.T, ttl time.Duration, renewals int) {
 			}
 		})
 	}
-	worst := time.Duration(0)
+	longest := time.Duration(0)
 	for range renewals {
 		time.Sleep(ttl / 3)
 		start := time.Now()
@@ -81,21 +83,21 @@ func rush(t *testing.T, ttl time.Duration, renewals int) {
 			t.Errorf("renewing: %v", err)
 			break
 		}
-		worst = max(worst, time.Since(start))
+		longest = max(longest, time.Since(start))
 	}
 	lock, err := holder.Inspect(t.Context(), "m")
 	if err != nil || len(lock.Waiters) > driver.MaxWaiters {
-		t.Errorf("%d wait in line (%v)", len(lock.Waiters), err)
+		t.Errorf("%d claims wait (%v)", len(lock.Waiters), err)
 	}
 	cancel()
 	crowd.Wait()
 	holder.Close()
-	t.Logf("the longest renewal took %v; %d stood in line, %d were refused a place", worst, len(lock.Waiters),
+	t.Logf("the longest renewal took %v; %d claims waited, %d were refused", longest, len(lock.Waiters),
 		full.Load())
-	if worst > time.Second {
-		t.Errorf("a renewal took %v", worst)
+	if longest > time.Second {
+		t.Errorf("a renewal took %v", longest)
 	}
 	if len(lock.Waiters) == driver.MaxWaiters && full.Load() == 0 {
-		t.Error("the line is full and nobody was told")
+		t.Error("the queue is full, but no claim was refused")
 	}
 }

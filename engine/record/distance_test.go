@@ -15,13 +15,14 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// TestAWriterGetsInFarAway promises that a few clients who are far from the store do not keep one another out by
-// pausing for long: a writer comes to stand in line among readers who come and go all the time, and so comes in.
-func TestAWriterGetsInFarAway(t *testing.T) {
+// TestWriterAmongReadersOnDistantStore: clients with long round trips pause after conflicts, but not for so long that
+// one of them never succeeds. A writer gets a place in the queue among readers that come and go all the time, and is
+// granted.
+func TestWriterAmongReadersOnDistantStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := time.Now()
-		hand := func() time.Duration { return time.Since(from) }
-		m := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Boottime: hand}})
+		sinceStart := func() time.Duration { return time.Since(from) }
+		m := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: sinceStart, Boottime: sinceStart}})
 		var stop atomic.Bool
 		var all sync.WaitGroup
 		var n atomic.Int64
@@ -32,7 +33,7 @@ func TestAWriterGetsInFarAway(t *testing.T) {
 		}
 		for range 4 {
 			all.Go(func() {
-				s := record.New(far{m.Table(), 10 * time.Millisecond})
+				s := record.New(distantTable{m.Table(), 10 * time.Millisecond})
 				defer s.Close()
 				for !stop.Load() {
 					g, err := s.Acquire(t.Context(), claim(1))
@@ -48,7 +49,7 @@ func TestAWriterGetsInFarAway(t *testing.T) {
 				}
 			})
 		}
-		s := record.New(far{m.Table(), 10 * time.Millisecond})
+		s := record.New(distantTable{m.Table(), 10 * time.Millisecond})
 		defer s.Close()
 		var took []time.Duration
 		for range 200 {
@@ -66,17 +67,17 @@ func TestAWriterGetsInFarAway(t *testing.T) {
 		stop.Store(true)
 		all.Wait()
 		slices.Sort(took)
-		t.Logf("half of the writers got in after %v, nine in ten after %v, the last after %v", took[100], took[180],
+		t.Logf("half of the writers were granted within %v, nine in ten within %v, all within %v", took[100], took[180],
 			took[199])
 		if took[199] > 8*time.Second {
-			t.Errorf("a writer got in after %v", took[199])
+			t.Errorf("a writer was granted after %v", took[199])
 		}
 	})
 }
 
-// TestVeryFarWaiterGetsIn promises that a waiter who is so far from the store that a request takes longer than others
-// would wait for him to confirm is let in all the same, among those who are near.
-func TestVeryFarWaiterGetsIn(t *testing.T) {
+// TestVeryDistantWaiterConfirms: a waiter whose requests take longer than other clients' confirm window is granted the
+// lock nevertheless, because its claim states its own confirm window.
+func TestVeryDistantWaiterConfirms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -104,7 +105,7 @@ func TestVeryFarWaiterGetsIn(t *testing.T) {
 				}
 			})
 		}
-		s := record.New(veryFar{m.Table()})
+		s := record.New(veryDistantTable{m.Table()})
 		defer s.Close()
 		for range 3 {
 			g, err := s.Acquire(ctx, claim())
@@ -120,16 +121,16 @@ func TestVeryFarWaiterGetsIn(t *testing.T) {
 	})
 }
 
-// veryFar is a table 3 s away.
-type veryFar struct{ record.Table }
+// veryDistantTable is a table with a round trip of 6 s.
+type veryDistantTable struct{ record.Table }
 
-func (v veryFar) Load(ctx context.Context, name string) (record.Row, error) {
+func (v veryDistantTable) Load(ctx context.Context, name string) (record.Row, error) {
 	time.Sleep(3 * time.Second)
 	defer time.Sleep(3 * time.Second)
 	return v.Table.Load(ctx, name)
 }
 
-func (v veryFar) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+func (v veryDistantTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	time.Sleep(3 * time.Second)
 	defer time.Sleep(3 * time.Second)
 	return v.Table.Swap(ctx, row)

@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestExhaustive walks every order of steps that a few claims can make on one lock, to a fixed point, and checks the
-// rules in every state: never granted beyond the limit, never out of order, never a token twice or going down, and
-// always a way on.
+// TestExhaustive tries every order of steps that a few claims can make on one lock, until no new state appears. It
+// checks the rules in every state: the granted weight never exceeds the limit, no claim is granted out of order, tokens
+// never go back or repeat, and the first claim never waits for nothing.
 func TestExhaustive(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -23,16 +23,16 @@ func TestExhaustive(t *testing.T) {
 		{"read-write", 4, []int64{1, 1, 4, 4}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			states, steps := explore(t, test.limit, test.weights)
+			states, steps := exploreStates(t, test.limit, test.weights)
 			t.Logf("%d states, %d steps", states, steps)
 			if states < 100 {
-				t.Errorf("only %d states: the walk does not reach far", states)
+				t.Errorf("only %d states were reached", states)
 			}
 		})
 	}
 }
 
-func explore(t *testing.T, limit int64, weights []int64) (states, steps int) {
+func exploreStates(t *testing.T, limit int64, weights []int64) (states, steps int) {
 	seen := map[string]bool{}
 	todo := []*Record{{}}
 	for len(todo) > 0 {
@@ -41,11 +41,11 @@ func explore(t *testing.T, limit int64, weights []int64) (states, steps int) {
 		for who := range weights {
 			for act := range 8 {
 				next := r.clone()
-				if !step(t, r, next, who, act, limit, weights[who]) {
+				if !checkStep(t, r, next, who, act, limit, weights[who]) {
 					continue
 				}
 				steps++
-				if key := shape(next); !seen[key] {
+				if key := recordShape(next); !seen[key] {
 					seen[key] = true
 					todo = append(todo, next)
 				}
@@ -55,12 +55,12 @@ func explore(t *testing.T, limit int64, weights []int64) (states, steps int) {
 	return len(seen), steps
 }
 
-// step makes one act of one claim, and checks what it did. It reports whether the act was possible.
-func step(t *testing.T, before, r *Record, who, act int, limit, weight int64) bool {
+// checkStep makes one step of one claim, and checks its effect. It reports whether the step was possible.
+func checkStep(t *testing.T, before, r *Record, who, act int, limit, weight int64) bool {
 	id := string(rune('a' + who))
-	over := ""
+	stopped := ""
 	m := StepInput{Now: before.Token, ConfirmWindow: time.Second, LivenessOf: func(c *Claim) Liveness {
-		if c.ID == over {
+		if c.ID == stopped {
 			return StoppedRenewing
 		}
 		return Alive
@@ -71,80 +71,80 @@ func step(t *testing.T, before, r *Record, who, act int, limit, weight int64) bo
 	case 0, 1: // waits, or tries
 		got, err := r.Acquire(c, driver.KindSemaphore, limit, act == 0, info, m)
 		if act == 1 && mine == nil && err == nil && got.State != Granted {
-			t.Fatalf("%s tried and waits: %s", id, shape(r))
+			t.Fatalf("%s tried, but waits: %s", id, recordShape(r))
 		}
-		if errors.Is(err, driver.ErrHeld) && shape(before) != shape(r) {
-			t.Fatalf("%s was refused and left a trace: %s -> %s", id, shape(before), shape(r))
+		if errors.Is(err, driver.ErrHeld) && recordShape(before) != recordShape(r) {
+			t.Fatalf("%s was refused, but left a trace: %s -> %s", id, recordShape(before), recordShape(r))
 		}
 	case 2:
 		if there, _ := r.Release(id, m); !there {
 			return false
 		}
-	case 3: // found silent by somebody
+	case 3: // another client sees that it has stopped renewing
 		if mine == nil {
 			return false
 		}
-		over = id
+		stopped = id
 		r.expireAndPromote(m, "")
 	case 4:
 		if mine == nil || mine.State != Granted {
 			return false
 		}
 		if _, err := r.Renew(id, mine.Token, m); err != nil {
-			t.Fatalf("%s holds and was not renewed: %v", id, err)
+			t.Fatalf("%s holds the lock, but was not renewed: %v", id, err)
 		}
 	case 5:
 		if mine == nil || mine.State == Granted {
 			return false
 		}
 		if _, err := r.Renew(id, mine.Token, m); err == nil {
-			t.Fatalf("%s does not hold and was renewed", id)
+			t.Fatalf("%s does not hold the lock, but was renewed", id)
 		}
-	case 6, 7: // as little or as much as there is
+	case 6, 7: // change to weight 1, or to the whole limit
 		if mine == nil || mine.State != Granted {
 			return false
 		}
 		weight := []int64{1, limit}[act-6]
 		err := r.SetWeight(id, mine.Token, weight, m)
 		if err != nil && (!errors.Is(err, driver.ErrHeld) || weight <= mine.Weight) {
-			t.Fatalf("%s weighs %d and may not weigh %d: %v", id, mine.Weight, weight, err)
+			t.Fatalf("%s has weight %d, and may not change to %d: %v", id, mine.Weight, weight, err)
 		}
-		if err != nil && shape(before) != shape(r) {
-			t.Fatalf("%s was refused and left a trace: %s -> %s", id, shape(before), shape(r))
+		if err != nil && recordShape(before) != recordShape(r) {
+			t.Fatalf("%s was refused, but left a trace: %s -> %s", id, recordShape(before), recordShape(r))
 		}
 		if alone := before.countHolders() == 1 && before.Claims[0].ID == id; alone && err != nil {
-			t.Fatalf("%s is the only holder and may not weigh %d: %v", id, weight, err)
+			t.Fatalf("%s is the only holder, but may not change to weight %d: %v", id, weight, err)
 		}
 	}
 	if err := r.Check(); err != nil {
-		t.Fatalf("%s: %v", shape(r), err)
+		t.Fatalf("%s: %v", recordShape(r), err)
 	}
 	if r.Token < before.Token {
-		t.Fatalf("the token fell: %d -> %d", before.Token, r.Token)
+		t.Fatalf("the token went back: %d -> %d", before.Token, r.Token)
 	}
-	ordered(t, before, r)
+	checkOrder(t, before, r)
 	next := r.clone()
 	if len(next.Claims) > 0 && next.Claims[0].State == Waiting {
-		t.Fatalf("the first in line was not called: %s", shape(r))
+		t.Fatalf("the first waiter was not promoted: %s", recordShape(r))
 	}
 	return true
 }
 
-// ordered checks that whoever became a holder had nobody waiting ahead of it who did not fit beside it.
-func ordered(t *testing.T, before, after *Record) {
+// checkOrder checks that each new holder fits within the limit together with all claims ahead of it.
+func checkOrder(t *testing.T, before, after *Record) {
 	var sum int64
 	for i := range after.Claims {
 		c := &after.Claims[i]
 		sum += c.Weight
 		if was := before.findClaim(c.ID); c.State == Granted && (was == nil || was.State != Granted) &&
 			sum > after.Limit {
-			t.Fatalf("%s passed the line: %s -> %s", c.ID, shape(before), shape(after))
+			t.Fatalf("%s overtook the queue: %s -> %s", c.ID, recordShape(before), recordShape(after))
 		}
 	}
 }
 
-// shape is all of a record that decides what can happen next.
-func shape(r *Record) string {
+// recordShape returns the part of a record that decides what can happen next.
+func recordShape(r *Record) string {
 	s := fmt.Sprint(r.Limit)
 	for _, c := range r.Claims {
 		s += fmt.Sprintf(" %s:%d:%s", c.ID, c.Weight, c.State)

@@ -12,47 +12,47 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// fleeting is a table on which a swap whose reply was lost can be read, and is gone when another server takes over: a
-// database shows a commit that its standby has not got. What is acknowledged lasts, and all that was written before
-// it.
-type fleeting struct {
+// undurableTable is a table on which a swap whose reply was lost can be read at first, and disappears when another
+// server takes over: like a database that shows a commit which its standby does not have. An acknowledged swap remains,
+// and so does everything that was written before it.
+type undurableTable struct {
 	record.Table
-	lose  int // of how many swaps to come the reply is lost
-	reads record.Row
-	lasts record.Row
+	lose    int // the replies to so many further swaps are lost
+	latest  record.Row
+	durable record.Row
 }
 
-func (f *fleeting) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+func (f *undurableTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	now, err := f.Table.Swap(ctx, row)
 	if err != nil {
 		return now, err
 	}
-	f.reads = now
+	f.latest = now
 	if f.lose > 0 {
 		f.lose--
 		return record.Row{}, errors.New("connection reset")
 	}
-	f.lasts = now
+	f.durable = now
 	return now, nil
 }
 
-// failOver leaves what lasts.
-func (f *fleeting) failOver(t *testing.T) {
+// failOver removes everything that is not durable.
+func (f *undurableTable) failOver(t *testing.T) {
 	t.Helper()
-	if f.reads.Version == f.lasts.Version {
+	if f.latest.Version == f.durable.Version {
 		return
 	}
-	err := f.Table.Delete(t.Context(), f.reads)
-	if err == nil && f.lasts.Version != "" {
-		_, err = f.Table.Swap(t.Context(), record.Row{Name: f.lasts.Name, Data: f.lasts.Data})
+	err := f.Table.Delete(t.Context(), f.latest)
+	if err == nil && f.durable.Version != "" {
+		_, err = f.Table.Swap(t.Context(), record.Row{Name: f.durable.Name, Data: f.durable.Data})
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestReadsConfirmNothing promises that a grant is confirmed by a write that was acknowledged, and not by reading it
-// after a write whose reply was lost: it may not be there any more when another server takes over.
+// TestReadsConfirmNothing: a grant is confirmed by an acknowledged write, and not by a read after a write whose reply
+// was lost: that write may disappear when another server takes over.
 func TestReadsConfirmNothing(t *testing.T) {
 	for _, kind := range []driver.Kind{driver.KindMutex, driver.KindRW} {
 		for _, used := range []bool{false, true} {
@@ -60,7 +60,7 @@ func TestReadsConfirmNothing(t *testing.T) {
 				t.Run(fmt.Sprintf("%s, used before %v, %d replies lost", kind, used, lose), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						m := fakeMemory()
-						table := &fleeting{Table: m.Table()}
+						table := &undurableTable{Table: m.Table()}
 						holder, other := record.New(table), m.Open()
 						defer holder.Close()
 						defer other.Close()
@@ -86,7 +86,7 @@ func TestReadsConfirmNothing(t *testing.T) {
 						}
 						table.failOver(t)
 						if g, err := other.Acquire(t.Context(), claim(3)); !errors.Is(err, driver.ErrHeld) {
-							t.Errorf("beside one who believes in the lock: token %d, %v", g.Token, err)
+							t.Errorf("next to a holder: token %d, %v", g.Token, err)
 						}
 					})
 				})
@@ -95,17 +95,17 @@ func TestReadsConfirmNothing(t *testing.T) {
 	}
 }
 
-// unclocked is a table that does not know its store's clock, so that claims are judged by watching them.
-type unclocked struct{ record.Table }
+// unclockedTable is a table that does not know its store's clock, so that clients must observe claims to expire them.
+type unclockedTable struct{ record.Table }
 
-func (unclocked) Now() (int64, time.Duration) { return 0, -1 }
+func (unclockedTable) Now() (int64, time.Duration) { return 0, -1 }
 
-// TestForgottenRenewal promises that a holder is not taken for silent since a renewal that the store has forgotten,
-// and that an observer has seen: what the holder renews afterwards looks otherwise.
-func TestForgottenRenewal(t *testing.T) {
+// TestObserverSawLostRenewal: an observer has seen a renewal that the store then lost in a failover. The holder's next
+// renewal differs from it, so the observer does not conclude that the holder has stopped renewing.
+func TestObserverSawLostRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()
-		table := &fleeting{Table: unclocked{m.Table()}}
+		table := &undurableTable{Table: unclockedTable{m.Table()}}
 		holder, observer := record.New(table), record.New(table)
 		defer holder.Close()
 		defer observer.Close()
@@ -131,12 +131,12 @@ func TestForgottenRenewal(t *testing.T) {
 		}
 		table.failOver(t)
 		time.Sleep(6 * time.Second)
-		if err := renew(); err != nil { // good for 9 s from now
+		if err := renew(); err != nil { // valid for 9 s from now
 			t.Fatal(err)
 		}
-		time.Sleep(6 * time.Second) // 12 s after the one that was forgotten
+		time.Sleep(6 * time.Second) // 12 s after the lost renewal
 		if g, err := observer.Acquire(t.Context(), claim(3)); !errors.Is(err, driver.ErrHeld) {
-			t.Errorf("beside a holder that has renewed 6 s ago: token %d, %v", g.Token, err)
+			t.Errorf("next to a holder that has renewed 6 s ago: token %d, %v", g.Token, err)
 		}
 	})
 }

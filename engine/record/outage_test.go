@@ -14,42 +14,42 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// deaf is a table that does not answer for a while.
-type deaf struct {
+// unreachableTable is a table whose requests fail for a while.
+type unreachableTable struct {
 	record.Table
-	reads, writes atomic.Int64 // until when each is not answered
+	reads, writes atomic.Int64 // until when they fail, in Unix nanoseconds
 }
 
-var errDeaf = errors.New("connection refused")
+var errUnreachable = errors.New("connection refused")
 
-func (t *deaf) Load(ctx context.Context, name string) (record.Row, error) {
+func (t *unreachableTable) Load(ctx context.Context, name string) (record.Row, error) {
 	if time.Now().UnixNano() < t.reads.Load() {
-		return record.Row{}, errDeaf
+		return record.Row{}, errUnreachable
 	}
 	return t.Table.Load(ctx, name)
 }
 
-func (t *deaf) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+func (t *unreachableTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	if time.Now().UnixNano() < t.writes.Load() {
-		return record.Row{}, errDeaf
+		return record.Row{}, errUnreachable
 	}
 	return t.Table.Swap(ctx, row)
 }
 
-// heldUp is a table with room for one waiter, one load of which is held up after it has read the row.
-type heldUp struct {
+// slowLoadTable is a table with room for one waiter. One load is delayed after it has read the row.
+type slowLoadTable struct {
 	record.Table
-	next    atomic.Bool   // the next load is the one
+	next    atomic.Bool   // the next load is delayed
 	release chan struct{} // closed to let it return
 }
 
-func (t *heldUp) Info() driver.Info {
+func (t *slowLoadTable) Info() driver.Info {
 	info := t.Table.Info()
 	info.MaxWaiters = 1
 	return info
 }
 
-func (t *heldUp) Load(ctx context.Context, name string) (record.Row, error) {
+func (t *slowLoadTable) Load(ctx context.Context, name string) (record.Row, error) {
 	row, err := t.Table.Load(ctx, name)
 	if t.next.CompareAndSwap(true, false) {
 		<-t.release
@@ -57,12 +57,12 @@ func (t *heldUp) Load(ctx context.Context, name string) (record.Row, error) {
 	return row, err
 }
 
-// TestOldLoadIsNotDelivered promises that a claim which has joined the queue is not woken with a row that was read before
-// it joined: the queue was full then, and the claim was not in it.
+// TestOldLoadIsNotDelivered: a claim that has joined the queue is not notified of a row that was read before it joined.
+// The queue was full in that row, and the claim was not in it.
 func TestOldLoadIsNotDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()
-		table := &heldUp{Table: far{m.Table(), 0}, release: make(chan struct{})}
+		table := &slowLoadTable{Table: distantTable{m.Table(), 0}, release: make(chan struct{})}
 		other, client := m.Open(), record.New(table)
 		defer other.Close()
 		defer client.Close()
@@ -77,14 +77,14 @@ func TestOldLoadIsNotDelivered(t *testing.T) {
 		}
 		ended := make(chan error, 2)
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() { _, err := client.Acquire(ctx, claim(3, true, false)); ended <- err }() // outside of the queue
+		go func() { _, err := client.Acquire(ctx, claim(3, true, false)); ended <- err }() // outside the queue
 		time.Sleep(time.Second)
 		first := claim(2, true, true)
 		waiting, giveUp := context.WithCancel(t.Context())
 		go other.Acquire(waiting, first)
 		synctest.Wait() // the queue is full
 		table.next.Store(true)
-		time.Sleep(2 * time.Second) // the client polls, and the answer is held up
+		time.Sleep(2 * time.Second) // the client polls, and the reply is delayed
 		giveUp()
 		if err := other.Release(t.Context(), first, ""); err != nil {
 			t.Fatal(err)
@@ -107,27 +107,26 @@ func TestOldLoadIsNotDelivered(t *testing.T) {
 	})
 }
 
-// TestLateFault promises that a claim which has waited for long bears with a store that is silent for less than its
-// patience, and ends when the store has not answered for that long, counted from the first request that failed, or
-// takes no writes.
-func TestLateFault(t *testing.T) {
+// TestWaiterSurvivesShortOutage: the wait of a claim survives an outage that is shorter than its unreachable timeout.
+// It ends when the store has not answered for that time since the first request that failed, or has accepted no writes.
+func TestWaiterSurvivesShortOutage(t *testing.T) {
 	for _, c := range []struct {
 		what          string
 		fair          bool
 		reads, writes time.Duration // for how long each fails
-		borne         bool
+		survives      bool
 	}{
-		{"in line, a short silence", true, 2 * time.Second, 0, true},
-		{"in line, a long silence", true, 9 * time.Second, 0, true},
-		{"plain, a long silence", false, 9 * time.Second, 0, true},
-		{"in line, no end", true, time.Hour, time.Hour, false},
+		{"queued, a short outage", true, 2 * time.Second, 0, true},
+		{"queued, a long outage", true, 9 * time.Second, 0, true},
+		{"plain, a long outage", false, 9 * time.Second, 0, true},
+		{"queued, no end", true, time.Hour, time.Hour, false},
 		{"plain, no end", false, time.Hour, time.Hour, false},
-		{"in line, only reads are answered", true, 0, time.Hour, false},
+		{"queued, only reads are answered", true, 0, time.Hour, false},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := fakeMemory()
-				table := &deaf{Table: far{m.Table(), 0}}
+				table := &unreachableTable{Table: distantTable{m.Table(), 0}}
 				holder, waiter := m.Open(), record.New(table)
 				defer holder.Close()
 				defer waiter.Close()
@@ -138,19 +137,19 @@ func TestLateFault(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				defer cancel()
-				told := make(chan error, 1)
+				returned := make(chan error, 1)
 				claim := paceClaim(2, true)
 				claim.Fair = c.fair
-				go func() { _, err := waiter.Acquire(ctx, claim); told <- err }()
-				time.Sleep(39 * time.Second) // a claim in line shows itself at 40 s
+				go func() { _, err := waiter.Acquire(ctx, claim); returned <- err }()
+				time.Sleep(39 * time.Second) // a queued claim renews itself at 40 s
 				synctest.Wait()
 				from := time.Now()
 				table.reads.Store(from.Add(c.reads).UnixNano())
 				table.writes.Store(from.Add(c.writes).UnixNano())
-				if !c.borne {
-					err := <-told
-					patience := driver.UnreachableTimeout(claim.TTL)
-					if took := time.Since(from); !errors.Is(err, errDeaf) || took < patience || took > 2*patience {
+				if !c.survives {
+					err := <-returned
+					timeout := driver.UnreachableTimeout(claim.TTL)
+					if took := time.Since(from); !errors.Is(err, errUnreachable) || took < timeout || took > 2*timeout {
 						t.Errorf("the wait ended after %v: %v", took, err)
 					}
 					return
@@ -159,37 +158,37 @@ func TestLateFault(t *testing.T) {
 				if err := holder.Release(t.Context(), held, ""); err != nil {
 					t.Fatal(err)
 				}
-				if err := <-told; err != nil {
-					t.Errorf("the waiter is told: %v", err)
+				if err := <-returned; err != nil {
+					t.Errorf("the waiting Acquire returned: %v", err)
 				}
 			})
 		})
 	}
 }
 
-// refusing is a table that comes to answer every load with a final error.
-type refusing struct {
+// refusingTable is a table whose loads fail with a final error once it is set.
+type refusingTable struct {
 	record.Table
 	with atomic.Pointer[error]
 }
 
-func (r *refusing) Load(ctx context.Context, name string) (record.Row, error) {
+func (r *refusingTable) Load(ctx context.Context, name string) (record.Row, error) {
 	if err := r.with.Load(); err != nil {
 		return record.Row{}, *err
 	}
 	return r.Table.Load(ctx, name)
 }
 
-// TestWaitersAreToldOfTheStore promises that whoever waits, in line or not, is told that the store does not answer
-// when its patience is over, whatever its TTL; and at once that it denies access or cannot be read.
-func TestWaitersAreToldOfTheStore(t *testing.T) {
-	for _, fault := range []error{errDeaf, driver.ErrDenied, driver.ErrCorrupt} {
+// TestOutageEndsWaits: every wait, in the queue or outside it, ends when the store has not answered for the unreachable
+// timeout of its TTL, and ends at once if the store denies access or a record is corrupt.
+func TestOutageEndsWaits(t *testing.T) {
+	for _, fault := range []error{errUnreachable, driver.ErrDenied, driver.ErrCorrupt} {
 		for _, ttl := range []time.Duration{2 * time.Second, time.Minute, 24 * time.Hour} {
 			for _, fair := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%v, %v, fair %v", fault, ttl, fair), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						m := fakeMemory()
-						table := &refusing{Table: far{m.Table(), 0}}
+						table := &refusingTable{Table: distantTable{m.Table(), 0}}
 						holder, waiter := m.Open(), record.New(table)
 						defer holder.Close()
 						defer waiter.Close()
@@ -198,20 +197,21 @@ func TestWaitersAreToldOfTheStore(t *testing.T) {
 						if _, err := holder.Acquire(t.Context(), held); err != nil {
 							t.Fatal(err)
 						}
-						told := make(chan error, 1)
+						returned := make(chan error, 1)
 						claim := paceClaim(2, true)
 						claim.Fair, claim.TTL = fair, ttl
-						go func() { _, err := waiter.Acquire(t.Context(), claim); told <- err }()
+						go func() { _, err := waiter.Acquire(t.Context(), claim); returned <- err }()
 						time.Sleep(time.Second)
 						from := time.Now()
 						table.with.Store(&fault)
-						least, most := time.Duration(0), 2*time.Second
+						minWait, maxWait := time.Duration(0), 2*time.Second
 						if !driverutil.IsFinal(fault) {
-							least, most = driver.UnreachableTimeout(ttl), driver.UnreachableTimeout(ttl)+4*time.Second
+							minWait = driver.UnreachableTimeout(ttl)
+							maxWait = minWait + 4*time.Second
 						}
-						if err := <-told; !errors.Is(err, fault) || time.Since(from) < least ||
-							time.Since(from) > most {
-							t.Errorf("told after %v: %v", time.Since(from), err)
+						if err := <-returned; !errors.Is(err, fault) || time.Since(from) < minWait ||
+							time.Since(from) > maxWait {
+							t.Errorf("returned after %v: %v", time.Since(from), err)
 						}
 					})
 				})

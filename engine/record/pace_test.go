@@ -14,26 +14,26 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// slow is a table that wants time between writes, and knows its clock roughly.
-type slow struct {
+// pacedTable is a table with a WriteInterval, and with a rough estimate of its clock.
+type pacedTable struct {
 	record.Table
 	pace   time.Duration
 	rough  time.Duration
 	writes *[]time.Time
 }
 
-func (t slow) Info() driver.Info {
+func (t pacedTable) Info() driver.Info {
 	i := t.Table.Info()
 	i.WriteInterval = t.pace
 	return i
 }
 
-func (t slow) Now() (int64, time.Duration) {
+func (t pacedTable) Now() (int64, time.Duration) {
 	now, _ := t.Table.Now()
 	return now, t.rough
 }
 
-func (t slow) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+func (t pacedTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	now, err := t.Table.Swap(ctx, row)
 	if err == nil && t.writes != nil {
 		*t.writes = append(*t.writes, time.Now())
@@ -41,11 +41,11 @@ func (t slow) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	return now, err
 }
 
-// fakeMemory is a store in memory whose clock is the bubble's.
+// fakeMemory is a store in memory that uses the bubble's clock.
 func fakeMemory() *memory.Memory {
 	from := time.Now()
-	hand := func() time.Duration { return time.Since(from) }
-	return memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Boottime: hand}})
+	sinceStart := func() time.Duration { return time.Since(from) }
+	return memory.New(&memory.Options{Clock: driver.Clock{Monotonic: sinceStart, Boottime: sinceStart}})
 }
 
 func paceClaim(n int, wait bool) driver.Claim {
@@ -53,22 +53,22 @@ func paceClaim(n int, wait bool) driver.Claim {
 		TTL: time.Minute, Wait: wait}
 }
 
-// TestKeepsPace promises that claims which come, and can wait, keep the pace of a store that wants it, and that
-// nothing else is put off: a release, a renewal, a try, a first claim.
-func TestKeepsPace(t *testing.T) {
+// TestClaimsKeepWriteInterval: new claims that can wait keep the store's WriteInterval. A release, a renewal, a try and
+// a first claim are not delayed.
+func TestClaimsKeepWriteInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pace = 2 * time.Second
 		m := fakeMemory()
 		var writes []time.Time
-		s := record.New(slow{m.Table(), pace, 0, &writes})
-		took := func(what string, least, most time.Duration, do func() error) {
+		s := record.New(pacedTable{m.Table(), pace, 0, &writes})
+		took := func(what string, minTime, maxTime time.Duration, do func() error) {
 			t.Helper()
 			from := time.Now()
 			if err := do(); err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
-			if d := time.Since(from); d < least || d > most {
-				t.Errorf("%s took %v, not %v to %v", what, d, least, most)
+			if d := time.Since(from); d < minTime || d > maxTime {
+				t.Errorf("%s took %v, not %v to %v", what, d, minTime, maxTime)
 			}
 		}
 		var g driver.Grant
@@ -98,9 +98,9 @@ func TestKeepsPace(t *testing.T) {
 	})
 }
 
-// TestPaceKeepsNobodyOut promises that a claim which keeps the store's pace comes in where there is room, though
-// those who hold the lock renew more often than that.
-func TestPaceKeepsNobodyOut(t *testing.T) {
+// TestPacedClaimAmongRenewals: a claim that keeps the store's WriteInterval is granted if it fits, although the holders
+// renew more often than that.
+func TestPacedClaimAmongRenewals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const holders, ttl = 8, 30 * time.Second
 		m := fakeMemory()
@@ -109,14 +109,14 @@ func TestPaceKeepsNobodyOut(t *testing.T) {
 		defer renewing.Wait()
 		defer cancel()
 		for n := range holders {
-			s := record.New(slow{m.Table(), 2 * time.Second, 0, nil})
+			s := record.New(pacedTable{m.Table(), 2 * time.Second, 0, nil})
 			defer s.Close()
 			c := paceClaim(n, true)
 			c.Kind, c.Limit, c.TTL = driver.KindSemaphore, holders, ttl
 			from := time.Now()
 			g, err := s.Acquire(ctx, c)
 			if err != nil || time.Since(from) > 5*time.Second {
-				t.Fatalf("holder %d came in after %v: %v", n, time.Since(from), err)
+				t.Fatalf("holder %d was granted after %v: %v", n, time.Since(from), err)
 			}
 			renewing.Go(func() {
 				for every := time.Tick(ttl / 3); ; {
@@ -133,13 +133,14 @@ func TestPaceKeepsNobodyOut(t *testing.T) {
 	})
 }
 
-// TestTryInDoubt promises that a try which finds a claim that may be over, as far as the store's clock is known,
-// waits for as long as that is in doubt, once; and that a try is refused at once where there is no doubt.
-func TestTryInDoubt(t *testing.T) {
+// TestTryWaitsForRoughClock: a try that finds a claim which may have expired, as far as the store's clock is known,
+// waits once until that is certain. It is refused at once if the claim has certainly not expired.
+func TestTryWaitsForRoughClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rough = 500 * time.Millisecond
 		m := fakeMemory()
-		holder, next := record.New(slow{m.Table(), 0, rough, nil}), record.New(slow{m.Table(), 0, rough, nil})
+		holder, next := record.New(pacedTable{m.Table(), 0, rough, nil}), record.New(pacedTable{m.Table(), 0, rough,
+			nil})
 		defer holder.Close()
 		defer next.Close()
 		from := time.Now()
@@ -158,7 +159,7 @@ func TestTryInDoubt(t *testing.T) {
 			t.Errorf("%v after the end: %v", time.Since(from)-g.GrantedTTL, err)
 		}
 		if d := time.Since(from) - g.GrantedTTL; d > time.Second+10*time.Millisecond {
-			t.Errorf("let in %v after the end", d)
+			t.Errorf("granted %v after the end", d)
 		}
 	})
 }

@@ -14,18 +14,19 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// trips counts the round trips to a table. A conflict does not bring the row, as on the poorest of stores.
-type trips struct {
+// countingTable counts the round trips to a table. Its conflicts do not return the current row, like those of some
+// stores.
+type countingTable struct {
 	record.Table
 	loads, swaps int
 }
 
-func (t *trips) Load(ctx context.Context, name string) (record.Row, error) {
+func (t *countingTable) Load(ctx context.Context, name string) (record.Row, error) {
 	t.loads++
 	return t.Table.Load(ctx, name)
 }
 
-func (t *trips) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+func (t *countingTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	t.swaps++
 	now, err := t.Table.Swap(ctx, row)
 	if errors.Is(err, record.ErrConflict) {
@@ -34,30 +35,30 @@ func (t *trips) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	return now, err
 }
 
-// did gives and forgets what was counted.
-func (t *trips) did() string {
+// takeLog returns the counts, and resets them.
+func (t *countingTable) takeLog() string {
 	s := fmt.Sprintf("%d loads, %d swaps", t.loads, t.swaps)
 	t.loads, t.swaps = 0, 0
 	return s
 }
 
-// TestRoundTripsPerStep promises what a step costs: one round trip to take a lock that is absent or as this client
-// saw it last, one to renew and one to release it; one more to see what a stranger has done.
+// TestRoundTripsPerStep: a step costs one round trip to acquire a lock that is absent or as this client saw it last,
+// one to renew it and one to release it. One more is needed if another client has changed the lock.
 func TestRoundTripsPerStep(t *testing.T) {
 	ctx := t.Context()
 	m := memory.New(nil)
-	one, two := &trips{Table: m.Table()}, &trips{Table: m.Table()}
+	one, two := &countingTable{Table: m.Table()}, &countingTable{Table: m.Table()}
 	ours, theirs := record.New(one), record.New(two)
 	claim := func() driver.Claim { return storetest.Mutex("m", time.Minute) }
-	expect := func(table *trips, what, want string) {
+	expect := func(table *countingTable, what, want string) {
 		t.Helper()
-		if got := table.did(); got != want {
+		if got := table.takeLog(); got != want {
 			t.Errorf("%s took %s, not %s", what, got, want)
 		}
 	}
 
 	a := storetest.Acquire(t, ours, claim())
-	expect(one, "taking an absent lock", "0 loads, 1 swaps")
+	expect(one, "acquiring an absent lock", "0 loads, 1 swaps")
 
 	if err := storetest.Renew(t, ours, a).Err; err != nil {
 		t.Fatal(err)
@@ -68,12 +69,12 @@ func TestRoundTripsPerStep(t *testing.T) {
 	expect(one, "releasing", "0 loads, 1 swaps")
 
 	a = storetest.Acquire(t, ours, claim())
-	expect(one, "taking a lock as it was left", "0 loads, 1 swaps")
+	expect(one, "acquiring a lock as this client has left it", "0 loads, 1 swaps")
 
 	if _, err := theirs.Acquire(ctx, claim()); !errors.Is(err, driver.ErrHeld) {
 		t.Fatal(err)
 	}
-	expect(two, "being refused by a stranger's lock", "1 loads, 1 swaps")
+	expect(two, "being refused by another client's lock", "1 loads, 1 swaps")
 
 	if _, err := theirs.Acquire(ctx, claim()); !errors.Is(err, driver.ErrHeld) {
 		t.Fatal(err)
@@ -82,73 +83,73 @@ func TestRoundTripsPerStep(t *testing.T) {
 
 	storetest.Release(t, ours, a.Claim)
 	storetest.Acquire(t, theirs, claim())
-	expect(two, "taking a lock that a stranger has left", "1 loads, 1 swaps")
+	expect(two, "acquiring a lock that another client has released", "1 loads, 1 swaps")
 }
 
-// lines is a table with lines of another length.
-type lines struct {
+// queueInfoTable is a table with other limits of waiters and holders.
+type queueInfoTable struct {
 	record.Table
-	most int
+	limit int
 }
 
-func (l lines) Info() driver.Info {
+func (l queueInfoTable) Info() driver.Info {
 	i := l.Table.Info()
-	i.MaxWaiters, i.MaxHolders = l.most, l.most
+	i.MaxWaiters, i.MaxHolders = l.limit, l.limit
 	return i
 }
 
-// TestRefusalsCostTheSame promises that a claim which is refused, since the line is full or as many hold the lock as
-// may, costs the store one read and no write (but one in vain by a client that has never seen the lock), however many
-// those are, and as much the next time.
-func TestRefusalsCostTheSame(t *testing.T) {
-	for _, most := range []int{1, driver.MaxWaiters} {
+// TestRefusalCostIsConstant: a claim that is refused, because the queue is full or the lock has its maximum of holders,
+// costs one read and no write, however many claims there are. A client that sees the lock for the first time makes one
+// write that fails.
+func TestRefusalCostIsConstant(t *testing.T) {
+	for _, limit := range []int{1, driver.MaxWaiters} {
 		m := memory.New(nil)
-		table := &trips{Table: m.Table()}
-		s, others := record.New(lines{table, most}), record.New(lines{m.Table(), most})
+		table := &countingTable{Table: m.Table()}
+		s, others := record.New(queueInfoTable{table, limit}), record.New(queueInfoTable{m.Table(), limit})
 		claim := func(name string, n int) driver.Claim {
 			return driver.Claim{Name: name, ID: fmt.Sprint("claim", n), Kind: driver.KindSemaphore, Limit: 1000,
 				Weight: 1, TTL: time.Hour}
 		}
-		for n := range most {
+		for n := range limit {
 			storetest.Acquire(t, others, claim("holders", n))
 		}
-		all := claim("line", most)
+		all := claim("queue", limit)
 		all.Weight = 1000
 		storetest.Acquire(t, others, all)
 		ctx, cancel := context.WithCancel(t.Context())
 		var waiting sync.WaitGroup
-		for n := range most {
-			c := claim("line", n)
+		for n := range limit {
+			c := claim("queue", n)
 			c.Wait = true
 			waiting.Go(func() { others.Acquire(ctx, c) })
 		}
-		for standing := 0; standing < most; {
-			l, err := others.Inspect(t.Context(), "line")
+		for waiters := 0; waiters < limit; {
+			l, err := others.Inspect(t.Context(), "queue")
 			if err != nil {
 				t.Fatal(err)
 			}
-			standing = len(l.Waiters)
+			waiters = len(l.Waiters)
 		}
-		for _, name := range []string{"holders", "line"} {
-			table.did()
+		for _, name := range []string{"holders", "queue"} {
+			table.takeLog()
 			for tries := range 3 {
 				c := claim(name, 1000)
 				c.Wait = true
 				if _, err := s.Acquire(t.Context(), c); !errors.Is(err, driver.ErrQueueFull) {
 					t.Fatal(err)
 				}
-				if did := table.did(); did != "1 loads, 0 swaps" && (tries > 0 || did != "1 loads, 1 swaps") {
-					t.Errorf("with %d %s a refusal took %s", most, name, did)
+				if cost := table.takeLog(); cost != "1 loads, 0 swaps" && (tries > 0 || cost != "1 loads, 1 swaps") {
+					t.Errorf("with %d %s a refusal took %s", limit, name, cost)
 				}
 			}
 		}
 		from := time.Now()
 		for range 20 {
-			c := claim("line", 1000)
+			c := claim("queue", 1000)
 			c.Wait = true
 			s.Acquire(t.Context(), c)
 		}
-		t.Logf("%d in line: %v for each refusal", most, time.Since(from)/20)
+		t.Logf("%d claims wait: %v per refusal", limit, time.Since(from)/20)
 		cancel()
 		waiting.Wait()
 		s.Close()

@@ -14,28 +14,28 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// plain is a table that takes whatever is written, or nothing.
-type plain struct {
+// mapTable is a table that accepts every write, or refuses all requests.
+type mapTable struct {
 	refuses bool
 	n       int
 }
 
-func (*plain) Info() driver.Info {
+func (*mapTable) Info() driver.Info {
 	from := time.Now()
-	hand := func() time.Duration { return time.Since(from) }
-	return driver.Info{Clock: driver.Clock{Monotonic: hand, Boottime: hand}}
+	sinceStart := func() time.Duration { return time.Since(from) }
+	return driver.Info{Clock: driver.Clock{Monotonic: sinceStart, Boottime: sinceStart}}
 }
 
-func (*plain) Now() (int64, time.Duration) { return time.Now().UnixMicro(), 0 }
+func (*mapTable) Now() (int64, time.Duration) { return time.Now().UnixMicro(), 0 }
 
-func (p *plain) Load(_ context.Context, name string) (Row, error) {
+func (p *mapTable) Load(_ context.Context, name string) (Row, error) {
 	if p.refuses {
 		return Row{}, errors.New("connection refused")
 	}
 	return Row{Name: name}, nil
 }
 
-func (p *plain) Swap(_ context.Context, r Row) (Row, error) {
+func (p *mapTable) Swap(_ context.Context, r Row) (Row, error) {
 	if p.refuses {
 		return Row{}, errors.New("connection refused")
 	}
@@ -44,22 +44,21 @@ func (p *plain) Swap(_ context.Context, r Row) (Row, error) {
 	return r, nil
 }
 
-func (*plain) Delete(context.Context, Row) error { return nil }
-func (*plain) List(context.Context, string) iter.Seq2[Row, error] {
+func (*mapTable) Delete(context.Context, Row) error { return nil }
+func (*mapTable) List(context.Context, string) iter.Seq2[Row, error] {
 	return func(func(Row, error) bool) {}
 }
-func (*plain) Close() error { return nil }
+func (*mapTable) Close() error { return nil }
 
-func (e *engine) keeps() (idle, used, flying int) {
+func (e *engine) countKept() (idle, used, pending int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.rows.idle.order.Len(), e.rows.used.order.Len(), len(e.pending.byClaim)
 }
 
-// TestForgets promises that what a client remembers of locks that nobody holds any more is bounded by its size, and
-// by its age; that it goes on remembering those it holds; and that what it remembers of claims whose outcome it does
-// not know goes with them.
-func TestForgets(t *testing.T) {
+// TestRowCacheIsBounded: the rows of free locks that a client caches are bounded in size and age. Rows of locks that it
+// holds are kept. What it keeps of claims with unknown outcome is removed with these claims.
+func TestRowCacheIsBounded(t *testing.T) {
 	const names = 30_000
 	claim := func(n int) driver.Claim {
 		return driver.Claim{Name: fmt.Sprintf("orders/%032d", n), ID: fmt.Sprintf("%026d", n), Kind: driver.KindMutex,
@@ -73,7 +72,7 @@ func TestForgets(t *testing.T) {
 		return int64(m.HeapAlloc)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		p := &plain{}
+		p := &mapTable{}
 		e := New(p).(*engine)
 		defer e.Close()
 		held := claim(names)
@@ -92,8 +91,8 @@ func TestForgets(t *testing.T) {
 			}
 		}
 		grown := heap() - before
-		idle, used, _ := e.keeps()
-		t.Logf("%d idle rows of %d are remembered, in %d KiB", idle, names, grown>>10)
+		idle, used, _ := e.countKept()
+		t.Logf("%d idle rows of %d are cached, in %d KiB", idle, names, grown>>10)
 		if idle < names/10 || idle > names*3/4 || used != 1 || grown > 2*maxIdleBytes {
 			t.Errorf("%d idle rows and %d others, %d KiB", idle, used, grown>>10)
 		}
@@ -101,12 +100,12 @@ func TestForgets(t *testing.T) {
 		if err := e.Release(t.Context(), held, ""); err != nil {
 			t.Fatal(err)
 		}
-		if idle, used, _ := e.keeps(); idle != 1 || used != 0 {
+		if idle, used, _ := e.countKept(); idle != 1 || used != 0 {
 			t.Errorf("eleven minutes later: %d idle rows, %d others", idle, used)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		p := &plain{refuses: true}
+		p := &mapTable{refuses: true}
 		e := New(p).(*engine)
 		defer e.Close()
 		for n := range 200 {
@@ -116,8 +115,8 @@ func TestForgets(t *testing.T) {
 			}
 			cancel()
 		}
-		if _, _, flying := e.keeps(); flying != 200 {
-			t.Errorf("%d claims of unknown outcome are remembered", flying)
+		if _, _, pending := e.countKept(); pending != 200 {
+			t.Errorf("%d claims with unknown outcome are kept", pending)
 		}
 		time.Sleep(3 * time.Minute)
 		p.refuses = false
@@ -127,8 +126,8 @@ func TestForgets(t *testing.T) {
 		if err := e.Release(t.Context(), claim(1000), ""); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, flying := e.keeps(); flying != 0 {
-			t.Errorf("three minutes later %d of them are", flying)
+		if _, _, pending := e.countKept(); pending != 0 {
+			t.Errorf("three minutes later %d of them are kept", pending)
 		}
 	})
 	f := pendingSwaps{byClaim: map[string]pendingSwap{}}
@@ -136,6 +135,6 @@ func TestForgets(t *testing.T) {
 		f.addSwap(fmt.Sprint(n), "", driver.MaxTTL, driver.Instant{})
 	}
 	if len(f.byClaim) != maxPendingSwaps {
-		t.Errorf("%d claims of unknown outcome, and the most is %d", len(f.byClaim), maxPendingSwaps)
+		t.Errorf("%d claims with unknown outcome are kept, and the maximum is %d", len(f.byClaim), maxPendingSwaps)
 	}
 }

@@ -13,18 +13,18 @@ import (
 	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
-// limited is a table of small records.
-type limited struct{ record.Table }
+// smallTable is a table whose records must be small.
+type smallTable struct{ record.Table }
 
-func (limited) MaxRecordSize() int { return 40 << 10 }
+func (smallTable) MaxRecordSize() int { return 40 << 10 }
 
-// TestFullRecord promises that claims which fill a record to the last byte that they may are renewed, asked, broken,
-// detached and given back all the same: there is room for what a claim that stands may grow by.
+// TestFullRecord: the claims of a full record can be renewed, asked to release, broken, detached and released, because
+// space is reserved for the growth of existing claims.
 func TestFullRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()
-		table := limited{m.Table()}
-		most := table.MaxRecordSize()
+		table := smallTable{m.Table()}
+		maxSize := table.MaxRecordSize()
 		s := record.New(table)
 		defer s.Close()
 		claim := func(n, note int) driver.Claim {
@@ -44,8 +44,8 @@ func TestFullRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if row, err := table.Load(t.Context(), "m"); err != nil || len(row.Data)+len(grants)*200 < most-400 {
-			t.Fatalf("%d holders, %d bytes of %d, %v: it is not full", len(grants), len(row.Data), most, err)
+		if row, err := table.Load(t.Context(), "m"); err != nil || len(row.Data)+len(grants)*200 < maxSize-400 {
+			t.Fatalf("%d holders, %d bytes of %d, %v: the record is not full", len(grants), len(row.Data), maxSize, err)
 		}
 		for range 12 {
 			time.Sleep(300 * time.Millisecond)
@@ -74,8 +74,8 @@ func TestFullRecord(t *testing.T) {
 			}
 		}
 		row, err := table.Load(t.Context(), "m")
-		if err != nil || len(row.Data) > most {
-			t.Errorf("%d bytes, and %d is the most; %v", len(row.Data), most, err)
+		if err != nil || len(row.Data) > maxSize {
+			t.Errorf("%d bytes, and the maximum is %d; %v", len(row.Data), maxSize, err)
 		}
 		for _, g := range grants {
 			storetest.Release(t, s, g.Claim)

@@ -16,24 +16,24 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// TestSweep promises that the records of locks which nobody uses any more do not pile up, that what is in use stays,
-// and that tokens go on rising where a record is gone.
+// TestSweep: records of locks that are not used any more are removed, records in use are kept, and tokens continue to
+// rise after a record was removed.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := time.Now()
-		hand := func() time.Duration { return time.Since(from) }
-		m := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Boottime: hand}})
+		sinceStart := func() time.Duration { return time.Since(from) }
+		m := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: sinceStart, Boottime: sinceStart}})
 		s := record.New(m.Table())
 		take := func(name string) driver.Grant { return storetest.Acquire(t, s, storetest.Mutex(name, 24*time.Hour)) }
-		give := func(g driver.Grant) { storetest.Release(t, s, g.Claim) }
+		release := func(g driver.Grant) { storetest.Release(t, s, g.Claim) }
 		for i := range 100 {
-			give(take(fmt.Sprint("once", i)))
+			release(take(fmt.Sprint("once", i)))
 		}
 		last := take("again")
-		give(last)
+		release(last)
 		held := take("held")
 		time.Sleep(2 * time.Hour)
-		give(take("now")) // is when it sweeps
+		release(take("now")) // this makes the engine sweep
 		synctest.Wait()
 		var left []string
 		for row, err := range m.Table().List(t.Context(), "") {
@@ -43,19 +43,19 @@ func TestSweep(t *testing.T) {
 			left = append(left, row.Name)
 		}
 		if len(left) != 2 {
-			t.Errorf("what is left is %q, not what is held and what was used just now", left)
+			t.Errorf("the records left are %q, want the held one and the one just used", left)
 		}
 		if again := take("again"); again.Token <= last.Token {
 			t.Errorf("token %d after %d", again.Token, last.Token)
 		}
-		give(held)
+		release(held)
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// slowList is a table that takes its time to list, and on which a foreign client has taken some of the records.
+// slowList is a table that lists slowly, and on which a foreign client holds some of the locks.
 type slowList struct {
 	record.Table
 	listed atomic.Int64
@@ -84,10 +84,10 @@ func (s *slowList) ListAfter(ctx context.Context, after string) iter.Seq2[record
 	}
 }
 
-// TestSweepGoesOn promises that idle records are swept though so many are held that no sweep comes to its end in its
-// time, and that after the last of them the next one is an hour away; and that nothing is swept on which a foreign
-// client may stand.
-func TestSweepGoesOn(t *testing.T) {
+// TestSweepResumes: idle records are removed even if so many locks are held that one sweep cannot list all records in
+// its time: the next one continues. After the last part, the next sweep is an hour later. Locks that a foreign client
+// may hold are not removed.
+func TestSweepResumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()
 		table := &slowList{Table: m.Table()}
@@ -121,10 +121,10 @@ func TestSweepGoesOn(t *testing.T) {
 			left[row.Name[0]]++
 		}
 		if left['a'] != 0 || left['z'] != 0 || left['f'] != 10 || left['h'] != 1001 {
-			t.Errorf("what is left is %v", left)
+			t.Errorf("the records left are %v", left)
 		}
 		if n := table.listed.Load(); n > 2100 {
-			t.Errorf("%d records were read, of a thousand", n)
+			t.Errorf("%d records were read, of about a thousand", n)
 		}
 	})
 }
